@@ -10,7 +10,7 @@ import {
 } from '../config/index.js';
 import { isSection, type Section } from '../config/schema.js';
 import { byteText } from '../runtime/byte-text.js';
-import { batchWishes } from './batch-choice.js';
+import { requestedBatches } from './batch-choice.js';
 import { Experiments, Interrupted, type Jobs } from './experiments.js';
 import { configArgument, type Mappings } from './program-arguments.js';
 import {
@@ -58,7 +58,7 @@ export async function autotune(request: AutotuneRequest): Promise<Found> {
   requireFreeBatch(config.file, file);
   const settings = settingsOf(config.file, file, say);
   const mappings: Mappings = { named: namedBy(settings), known };
-  const batches = batchWishes(file, settings, args, mappings);
+  const batches = requestedBatches(file, settings, args, mappings);
   const experiments = new Experiments(jobs, settings, { args, config, mappings });
   const search = new Search({ file, settings, batches }, experiments, say);
   const isInterrupted = await search.run();

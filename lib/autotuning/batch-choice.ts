@@ -23,7 +23,7 @@ export interface BatchRequest {
 const isSize = (one: unknown): one is number => Number.isSafeInteger(one) && Number(one) > 0;
 
 /** Throws DS_CONFIG if a size is not a positive integer, DS_ARGUMENT if an argument is 0. */
-export function batchWishes(
+export function requestedBatches(
   file: Section,
   settings: ResolvedConfig['autotuning'],
   args: readonly string[],
@@ -36,18 +36,18 @@ export function batchWishes(
   const only = Array.isArray(micro) ? [...new Set(micro as number[])].sort((a, b) => b - a) : null;
   const said = (key: string): number | null => {
     const flag = flagOf(mappings, key);
-    return saidOf(file, key) ?? (flag === null ? null : numberOf(args, flag));
+    return configuredSize(file, key) ?? (flag === null ? null : numberOf(args, flag));
   };
   return {
     only,
     least: only?.at(-1) ?? said(MICRO) ?? settings.min_train_micro_batch_size_per_gpu,
     steps: said(STEPS) ?? 1,
-    total: saidOf(file, TOTAL),
+    total: configuredSize(file, TOTAL),
   };
 }
 
 /** Null if `file` leaves the key open. */
-function saidOf(file: Section, key: string): number | null {
+function configuredSize(file: Section, key: string): number | null {
   const given = file[key];
   const value = coerced(given, configSchema.properties?.[key] ?? {});
   if (isSize(value)) return value;

@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import type { TensorInfo } from './shard.js';
-import { type CheckpointWorld, inUnison } from './world.js';
+import { type CheckpointWorld, onAllRanks } from './world.js';
 
 /** Weights and buffers; master weights and optimizer state. By name. */
 export interface Catalog {
@@ -35,7 +35,7 @@ export async function mergedCatalog(
   const digest = required(digests[world.rank]);
   if (digests.every((one) => one === digest)) return own;
   const isFirst = digests.indexOf(digest) === world.rank;
-  const lists = await inUnison(world, 'merging tensors', async () =>
+  const lists = await onAllRanks(world, 'merging tensors', async () =>
     isFirst ? listed(own) : null,
   );
   return { model: merged(lists, 'model'), optimizer: merged(lists, 'optimizer') };

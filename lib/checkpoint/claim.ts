@@ -76,7 +76,7 @@ export class Claim {
         taken = nlink > 0;
         if (taken) return new Claim(dir, owner, descriptor);
       } finally {
-        if (!taken) await letGo(path, descriptor);
+        if (!taken) await deleteClaim(path, descriptor);
       }
     }
   }
@@ -91,11 +91,11 @@ export class Claim {
 
   /** Deletes the claim after its folders are gone. Never rejects. */
   async release(): Promise<void> {
-    await letGo(join(this.dir, `.save-${this.owner}`), this.descriptor);
+    await deleteClaim(join(this.dir, `.save-${this.owner}`), this.descriptor);
   }
 }
 
-async function letGo(path: string, descriptor: number): Promise<void> {
+async function deleteClaim(path: string, descriptor: number): Promise<void> {
   await unlink(path).catch(() => undefined);
   await promisify(close)(descriptor).catch(() => undefined);
 }

@@ -13,7 +13,7 @@ import { basename, dirname, join } from 'node:path';
 import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
 import { absolutePath, errorCode } from '../runtime/system-error.js';
-import { asDsError, ifThere, leadsNowhere } from './file-error.js';
+import { asDsError, ifThere, isMissingPath } from './file-error.js';
 import { requirePath } from './folder.js';
 
 export const LATEST = 'latest';
@@ -112,7 +112,7 @@ function kindOf(status: Stats): string {
 export async function listTags(dir: string): Promise<string[]> {
   requirePath('listTags', dir);
   const entries = await readdir(dir, { withFileTypes: true }).catch((cause: Error) => {
-    if (!leadsNowhere(cause)) throw asDsError(cause, dir);
+    if (!isMissingPath(cause)) throw asDsError(cause, dir);
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: dir,

@@ -5,7 +5,7 @@ import { byteText } from '../runtime/byte-text.js';
 import { diskOf } from '../runtime/disk.js';
 import { hostLimits } from '../runtime/host-limits.js';
 import { CURES } from './file-error.js';
-import { type CheckpointWorld, inUnison } from './world.js';
+import { type CheckpointWorld, onAllRanks } from './world.js';
 
 /** Throws DS_IO if the disk of `folder` has less than `bytes` free. */
 export function requireSpace(folder: string, bytes: number): void {
@@ -23,7 +23,7 @@ export async function requireSpaceTogether(
   folder: string,
   bytes: () => number,
 ): Promise<void> {
-  const claims = await inUnison(world, label, async () => {
+  const claims = await onAllRanks(world, label, async () => {
     const { disk, free } = diskOf(folder);
     return { bytes: bytes(), free, disk: `${hostLimits().machine}\n${disk}` };
   });

@@ -19,7 +19,7 @@ const NOWHERE: readonly (string | undefined)[] = ['ENOENT', 'ENOTDIR', 'ENAMETOO
  * Whether a call failed because the path does not exist or is impossible, not because a read
  * failed.
  */
-export function leadsNowhere({ code, syscall }: NodeJS.ErrnoException): boolean {
+export function isMissingPath({ code, syscall }: NodeJS.ErrnoException): boolean {
   return NOWHERE.includes(code) || !syscall; // A path with a zero byte makes no system call.
 }
 
@@ -28,7 +28,7 @@ export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<
   try {
     return await body();
   } catch (error) {
-    if (leadsNowhere(error as NodeJS.ErrnoException)) return null;
+    if (isMissingPath(error as NodeJS.ErrnoException)) return null;
     throw asDsError(error, path);
   }
 }

@@ -63,4 +63,4 @@ export {
 } from './shard.js';
 export { BEGIN_EXPORT, writeAlone, writeTogether } from './shared-file.js';
 export { generationOf, WeightFiles } from './weight-files.js';
-export { type CheckpointWorld, inUnison, soloWorld } from './world.js';
+export { type CheckpointWorld, onAllRanks, soloWorld } from './world.js';

@@ -22,7 +22,7 @@ import { readPart } from './read-part.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { entryName, entryShape, type Part } from './shard.js';
 import { type Opened, openSteadily } from './steady.js';
-import { type CheckpointWorld, inUnison, soloWorld } from './world.js';
+import { type CheckpointWorld, onAllRanks, soloWorld } from './world.js';
 
 /** Weights and buffers, or master weights and optimizer state. */
 export type Section = 'model' | 'optimizer';
@@ -72,7 +72,7 @@ export class Checkpoint {
     tag?: string,
     world: CheckpointWorld = soloWorld,
   ): Promise<Checkpoint> {
-    const requests = await inUnison(world, BEGIN_LOAD, async () => {
+    const requests = await onAllRanks(world, BEGIN_LOAD, async () => {
       if (tag !== undefined) requireTag(tag);
       return tag ?? null;
     });
@@ -248,7 +248,7 @@ async function verify(
   manifest: Manifest,
   files: readonly InputFile[],
 ): Promise<void> {
-  await inUnison(world, 'verifying the checkpoint', async () => {
+  await onAllRanks(world, 'verifying the checkpoint', async () => {
     for (let i = world.rank; i < files.length; i += world.size) {
       await verifyFile(manifest, i, required(files[i]));
     }

@@ -39,7 +39,7 @@ import {
   type Shard,
   type TensorInfo,
 } from './shard.js';
-import { type CheckpointWorld, inUnison } from './world.js';
+import { type CheckpointWorld, onAllRanks } from './world.js';
 
 /** The first exchange of a save. */
 export const BEGIN_SAVE = 'saving a checkpoint';
@@ -115,7 +115,7 @@ export class Save {
    */
   static async begin(world: CheckpointWorld, target: SaveTarget): Promise<Save> {
     const { saveLatest } = target;
-    const proposals = await inUnison(world, BEGIN_SAVE, async () => {
+    const proposals = await onAllRanks(world, BEGIN_SAVE, async () => {
       requirePath('saveCheckpoint', target.dir);
       requireTag(target.tag);
       requireKeep(target.keepLast);
@@ -127,7 +127,7 @@ export class Save {
     const dir = absolutePath(target.dir);
     let draft: Draft | null = null;
     try {
-      const [folder] = await inUnison(world, 'making the folder', async () => {
+      const [folder] = await onAllRanks(world, 'making the folder', async () => {
         if (world.rank !== 0) return null;
         await requireRoom(dir, tag, saveLatest);
         draft = await begin(dir, tag);
@@ -159,7 +159,7 @@ export class Save {
     const { world, draft } = this;
     try {
       await requireSpaceTogether(world, BEGIN_WRITE, this.folder, () => bytesOf(content));
-      const written = await inUnison(world, 'writing shards', async () => {
+      const written = await onAllRanks(world, 'writing shards', async () => {
         const files = await this.writeShards(content);
         const tensors = digestOf(content.catalog);
         const { part, rankState } = content;
@@ -167,7 +167,7 @@ export class Save {
       });
       const digests = written.map(({ tensors }) => tensors);
       const catalog = await mergedCatalog(world, content.catalog, digests);
-      await inUnison(world, 'committing the checkpoint', async () => {
+      await onAllRanks(world, 'committing the checkpoint', async () => {
         if (draft) await this.commit(draft, { ...content, catalog }, written);
         return null;
       });
@@ -180,7 +180,7 @@ export class Save {
   /** Cancels on this rank: write() of the other ranks rejects with `error`. */
   async cancel(error: unknown): Promise<void> {
     const fail = () => Promise.reject(error);
-    await inUnison(this.world, BEGIN_WRITE, fail).catch(() => undefined);
+    await onAllRanks(this.world, BEGIN_WRITE, fail).catch(() => undefined);
     if (this.draft) await finish(this.draft);
   }
 

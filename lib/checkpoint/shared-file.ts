@@ -22,7 +22,7 @@ import { type TensorSource, writeAt, writeSafetensors } from './safetensors-writ
 import { isRemote, type Remote, rangeOf, type Shard, type TensorInfo } from './shard.js';
 import { isHost } from './staging.js';
 import { WEIGHTS_FILE } from './weight-files.js';
-import { type CheckpointWorld, inUnison } from './world.js';
+import { type CheckpointWorld, onAllRanks } from './world.js';
 
 /** The first exchange of writeTogether(). */
 export const BEGIN_EXPORT = 'comparing tensors';
@@ -39,14 +39,14 @@ export async function writeTogether(
   world: CheckpointWorld,
 ): Promise<string> {
   const own = { model: tensors, optimizer: new Map<string, TensorInfo>() };
-  const digests = await inUnison(world, BEGIN_EXPORT, async () => digestOf(own));
+  const digests = await onAllRanks(world, BEGIN_EXPORT, async () => digestOf(own));
   const { model } = await mergedCatalog(world, own, digests);
   const table = Array.from(model, ([name, info]) => ({ name, ...info }));
   const { bytes: head, entries } = encodeHeader(table);
   const starts = new Map(entries.map(({ name, start }) => [name, head.length + start]));
   let draft: Draft | null = null;
   try {
-    const [folder] = await inUnison(world, 'making the file', async () => {
+    const [folder] = await onAllRanks(world, 'making the file', async () => {
       requirePath('save16bitModel', dir);
       if (typeof file !== 'string' || !isPlainName(file)) throw notAName(file);
       if (world.rank !== 0) return null;
@@ -57,7 +57,7 @@ export async function writeTogether(
       return basename(draft.folder);
     });
     const path = join(absolutePath(dir), String(folder), WEIGHTS_FILE);
-    const written = await inUnison(world, 'writing weights', async () => {
+    const written = await onAllRanks(world, 'writing weights', async () => {
       let count = 0;
       for (const shard of shards) {
         const start = starts.get(shard.name);
@@ -71,7 +71,7 @@ export async function writeTogether(
     const whole = table.reduce((sum, { shape }) => sum + numel(shape), 0);
     const total = written.reduce((sum, count) => sum + count, 0);
     if (total !== whole) throw incomplete(file, `${whole} elements of all ranks`, `${total}`);
-    await inUnison(world, 'completing the file', async () => {
+    await onAllRanks(world, 'completing the file', async () => {
       if (world.rank !== 0) return null;
       await putInPlace(path, join(dir, file));
       return null;
@@ -138,7 +138,7 @@ export async function writeAlone(path: string, sources: readonly TensorSource[])
 async function putInPlace(made: string, path: string): Promise<void> {
   const replaces = await requireWeights(path);
   if (replaces) await rename(made, path);
-  else if (!(await renameExclusive(made, path))) throw inTheWay(path);
+  else if (!(await renameExclusive(made, path))) throw pathTaken(path);
   await syncPath(dirname(absolutePath(path)));
 }
 
@@ -151,10 +151,10 @@ async function requireWeights(path: string): Promise<boolean> {
   if (!status) return false;
   const isWeights = status.isFile() && (await SafetensorsFile.open(path).catch(() => null));
   if (isWeights) return true;
-  throw inTheWay(path);
+  throw pathTaken(path);
 }
 
-function inTheWay(op: string): DsError {
+function pathTaken(op: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

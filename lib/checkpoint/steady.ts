@@ -3,7 +3,7 @@
 import { setTimeout as pause } from 'node:timers/promises';
 
 import { DsError } from '../errors.js';
-import { type CheckpointWorld, inUnison } from './world.js';
+import { type CheckpointWorld, onAllRanks } from './world.js';
 
 /** Files that were opened together. */
 export interface Opened {
@@ -37,9 +37,9 @@ export async function openSteadily<T extends Opened>(
     if ('opened' in own && isSame(all)) return own.opened;
     if ('opened' in own) await own.opened.close();
     const said = JSON.stringify(all);
-    const isBelieved = said === before && !all.some((one) => 'moving' in one && one.moving);
-    if (isBelieved || attempt === ATTEMPTS) {
-      await inUnison(world, label, async () => {
+    const isStable = said === before && !all.some((one) => 'moving' in one && one.moving);
+    if (isStable || attempt === ATTEMPTS) {
+      await onAllRanks(world, label, async () => {
         if ('error' in own) throw own.error;
         return null;
       });

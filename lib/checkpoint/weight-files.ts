@@ -12,7 +12,7 @@ import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { held, Tensor } from '../tensor/index.js';
 import { LATEST, MANIFEST } from './directory.js';
-import { asDsError, ifThere, leadsNowhere } from './file-error.js';
+import { asDsError, ifThere, isMissingPath } from './file-error.js';
 import { isPlainName, openInside } from './folder.js';
 import type { GgufFile } from './gguf/gguf-file.js';
 import type { TensorEntry } from './header.js';
@@ -306,7 +306,7 @@ function homesOf(file: TensorFile): Map<string, Home> {
 
 /** Returns DS_IO for an existing path that cannot be read. */
 function absent(op: string, cause: Error): unknown {
-  if (!leadsNowhere(cause)) return asDsError(cause, op);
+  if (!isMissingPath(cause)) return asDsError(cause, op);
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

@@ -24,7 +24,7 @@ export const soloWorld: CheckpointWorld = {
  * Runs `body` on every rank and resolves with all results, by rank. If it fails on one rank, it
  * fails on all: there with its own error, elsewhere with DS_CHECKPOINT, that rank and its error.
  */
-export async function inUnison<Data extends JsonData<Data>>(
+export async function onAllRanks<Data extends JsonData<Data>>(
   world: CheckpointWorld,
   label: string,
   body: () => Promise<Data>,

@@ -49,7 +49,7 @@ export function jointly<Result>(groups: JointGroups, body: () => Result): Result
 }
 
 /** Like jointly(), for an asynchronous body. */
-export async function jointlyInTurns<Result>(
+export async function jointlyAsync<Result>(
   groups: JointGroups,
   body: () => Promise<Result>,
 ): Promise<Result> {

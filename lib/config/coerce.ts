@@ -21,7 +21,7 @@ export function canonicalOptimizer(draft: Draft): void {
   const { optimizer } = draft.value;
   const schema = declared(draft.schema, 'optimizer');
   if (!schema || !isSection(optimizer)) return;
-  optimizer.type = inItsCase(optimizer.type, choices(schema, 'type'));
+  optimizer.type = withDeclaredCase(optimizer.type, choices(schema, 'type'));
 }
 
 /**
@@ -69,7 +69,7 @@ function fromText(text: string, types: readonly string[]): unknown {
   return text;
 }
 
-function inItsCase(value: unknown, names: readonly unknown[]): unknown {
+function withDeclaredCase(value: unknown, names: readonly unknown[]): unknown {
   if (typeof value !== 'string') return value;
   const same = (name: unknown) => String(name).toLowerCase() === value.toLowerCase();
   return names.find(same) ?? value;
@@ -78,7 +78,7 @@ function inItsCase(value: unknown, names: readonly unknown[]): unknown {
 /** The value that another case or spelling stands for. */
 function spelled(value: unknown, { enum: names = [], ...schema }: Schema): unknown {
   const { dsAnyCase, dsSpellings = {} } = schema;
-  const name = dsAnyCase ? inItsCase(value, [...names, ...Object.keys(dsSpellings)]) : value;
+  const name = dsAnyCase ? withDeclaredCase(value, [...names, ...Object.keys(dsSpellings)]) : value;
   return typeof name === 'string' && Object.hasOwn(dsSpellings, name) ? dsSpellings[name] : name;
 }
 

@@ -57,7 +57,7 @@ const WORDS = new Map<string, boolean | null>([
 const OF_PYTHON: Partial<Record<string, string>> = { True: 'true', False: 'false', None: 'null' };
 
 /** The hint for `text`, a string without quotes. */
-export function cureOf(text: string): string {
+export function quotingHint(text: string): string {
   const [, value] = /^(-?\d[\w.+-]*|true|false|null)\s+["']/.exec(text) ?? [];
   if (value !== undefined) return `Write a comma after ${value}.`;
   const [, word = ''] = /^(\w+)\s*(?:[,}\]]|$)/.exec(text) ?? [];
@@ -313,7 +313,7 @@ class Reader implements Oddities {
     if (this.runaway && '{}[]'.includes(this.char())) {
       const { offset, text } = this.runaway;
       const wanted = 'a string without brackets, or quotes around it';
-      return new HjsonError(offset, wanted, `"${excerpt(text)}"`, cureOf(text));
+      return new HjsonError(offset, wanted, `"${excerpt(text)}"`, quotingHint(text));
     }
     return new HjsonError(this.at, expected, this.shown());
   }

@@ -111,12 +111,12 @@ export function parseConfig(text: string, file: string): ConfigDocument {
       const node = tree.at(path);
       return node?.kind === 'scalar' && node.unquoted;
     },
-    remarks: remarksOn(root, oddities, lines),
+    remarks: syntaxRemarks(root, oddities, lines),
   };
 }
 
 /** One remark for all comments with keys, and one for all missing commas. */
-function remarksOn(
+function syntaxRemarks(
   root: HjsonNode & { kind: 'object' },
   { swallowing, withoutComma }: Oddities,
   lines: TextLines,

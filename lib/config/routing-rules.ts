@@ -18,7 +18,7 @@ const missing = (...path: string[]): Violation => ({
   hint: 'Give it, or switch the section off.',
 });
 
-const hasWhatItNeeds: Rule = (config) => {
+const hasRequiredKeys: Rule = (config) => {
   const ltd = sectionOf(config);
   if (!ltd) return null;
   if (!ltd.random_ltd_layer_id?.length) return missing('random_ltd_layer_id');
@@ -82,7 +82,7 @@ const seesRows: Rule = (config) => {
 };
 
 export const routingRules: readonly Rule[] = [
-  hasWhatItNeeds,
+  hasRequiredKeys,
   namesLayers,
   growsFromTokens,
   seesRows,

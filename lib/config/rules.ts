@@ -80,7 +80,7 @@ const warmupOutlastsTotal = ({ scheduler }: ResolvedValues): Advice | null => {
 };
 
 /** Inputs are cast only for fp16 weights, as in DeepSpeed. */
-const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
+const castWithoutFp16 = ({ fp16 }: ResolvedValues): Advice | null => {
   if (!fp16.auto_cast || fp16.enabled) return null;
   const text = 'acts with fp16.enabled, which is false: inputs of forward stay as they are.';
   return { path: ['fp16', 'auto_cast'], text, because: 'fp16.enabled' };
@@ -88,7 +88,7 @@ const castsForNothing = ({ fp16 }: ResolvedValues): Advice | null => {
 
 const advices = [
   warmupOutlastsTotal,
-  castsForNothing,
+  castWithoutFp16,
   unreadSparseKey,
   unreadInForward,
   searchesNothing,

@@ -12,10 +12,10 @@ import { declared, isSection, resolveSchema, type Schema, typesOf } from './sche
  */
 export function judgeSupport(draft: Draft, worldSize: number): void {
   const stage = stageOf(draft);
-  const weights = stage === 3 ? homeOf(draft, 'offload_param') : undefined;
+  const weights = stage === 3 ? deviceOf(draft, 'offload_param') : undefined;
   const holdsAll = worldSize === 1 && weights !== 'cpu' && weights !== 'nvme';
-  const home = homeOf(draft, 'offload_optimizer');
-  const isResident = home !== 'cpu' && home !== 'nvme';
+  const stateDevice = deviceOf(draft, 'offload_optimizer');
+  const isResident = stateDevice !== 'cpu' && stateDevice !== 'nvme';
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];
     const idle = isOff(value, schema) || isDefault(value, schema);
@@ -36,11 +36,11 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
     }
     const alone = holdsAll ? schema.dsNoEffectAlone : undefined;
     const resident = isResident ? schema.dsNoEffectResident : undefined;
-    const onDisk = isOnDisk(path, { state: home, weights });
+    const onDisk = isOnDisk(path, { state: stateDevice, weights });
     const offDisk = onDisk ? undefined : schema.dsNoEffectOffDisk;
-    const moot = alone ?? resident ?? offDisk ?? mootAt(stage, schema);
-    if (moot && !idle) draft.note('no-effect', path, `has no effect: ${moot}.`);
-    if (moot && isSection(value) && isOff(value, schema)) return false;
+    const inactive = alone ?? resident ?? offDisk ?? inactiveAt(stage, schema);
+    if (inactive && !idle) draft.note('no-effect', path, `has no effect: ${inactive}.`);
+    if (inactive && isSection(value) && isOff(value, schema)) return false;
     const reasons = new Map(Object.entries(schema.dsUnsupportedValues ?? {}));
     const reason = reasons.get(typeof value === 'object' ? '' : String(value));
     // A disabled section may have unsupported values, as templates do.
@@ -61,23 +61,26 @@ export function stageOf({ value: { zero_optimization: zero } }: Draft): unknown 
  * Device of the state or weights that `key` places, in an unchecked configuration. Weights in host
  * memory move to the device when they are used, on one rank too.
  */
-function homeOf(
+function deviceOf(
   { value: { zero_optimization: zero } }: Draft,
   key: 'offload_param' | 'offload_optimizer',
 ): unknown {
-  const home = isSection(zero) ? zero[key] : null;
-  return isSection(home) ? home.device : undefined;
+  const section = isSection(zero) ? zero[key] : null;
+  return isSection(section) ? section.device : undefined;
 }
 
 /** Whether the state or weights of the key at `path` are on a disk. */
-function isOnDisk(path: readonly unknown[], homes: Record<'state' | 'weights', unknown>): boolean {
-  const { state, weights } = homes;
+function isOnDisk(
+  path: readonly unknown[],
+  devices: Record<'state' | 'weights', unknown>,
+): boolean {
+  const { state, weights } = devices;
   if (path.includes('offload_param')) return weights === 'nvme';
   return state === 'nvme' || (path[0] === 'aio' && weights === 'nvme');
 }
 
 /** Why a key does nothing at `stage`; undefined where it acts, or where `stage` is no stage. */
-function mootAt(stage: unknown, { dsStages: stages }: Schema): string | undefined {
+function inactiveAt(stage: unknown, { dsStages: stages }: Schema): string | undefined {
   if (!stages || typeof stage !== 'number' || stages.includes(stage)) return undefined;
   return `it acts at stage ${stages.join(', ').replace(/, (\d)$/, ' or $1')}, and this is ${stage}`;
 }

@@ -6,7 +6,7 @@ import { required } from '../runtime/required.js';
 import { closest } from '../runtime/suggestion.js';
 import { shown } from './config-error.js';
 import type { Draft } from './draft.js';
-import { cureOf } from './hjson.js';
+import { quotingHint } from './hjson.js';
 import type { Path } from './parse.js';
 import { annotations, choices, declared, resolveSchema, type Schema, typesOf } from './schema.js';
 
@@ -148,7 +148,7 @@ function hintFor(
   }
   const guess = closest(got, names(error).filter(isString));
   if (guess) return `Did you mean "${guess}"?`;
-  return draft.document.unquoted(draft.written(path)) ? cureOf(got) : '';
+  return draft.document.unquoted(draft.written(path)) ? quotingHint(got) : '';
 }
 
 /** The values that an enum or a discriminator allows. */

@@ -186,7 +186,7 @@ export class CurriculumSampler extends Sampler {
   private draw(): Uint32Array {
     const steps = this.stepsPerEpoch;
     const before = this.epoch * steps;
-    if (!this.draws || this.draws.step > before) this.draws = this.drawsAnew();
+    if (!this.draws || this.draws.step > before) this.draws = this.createDraws();
     try {
       this.draws.skip(before - this.draws.step);
       return this.draws.take(steps);
@@ -196,7 +196,7 @@ export class CurriculumSampler extends Sampler {
     }
   }
 
-  private drawsAnew(): CurriculumDraws {
+  private createDraws(): CurriculumDraws {
     const { samples: length, batchSize, seed } = this;
     const gates = [...this.metrics.values()].flatMap((metric) => metric.gate() ?? []);
     return new CurriculumDraws({ length, batchSize, seed, gates });

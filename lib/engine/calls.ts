@@ -1,5 +1,5 @@
 // The calls that an engine accepts, and the groups of ranks that make each call together.
-import { type JointGroups, jointly, jointlyInTurns, ofSeveral } from '../comm/jointly.js';
+import { type JointGroups, jointly, jointlyAsync, ofSeveral } from '../comm/jointly.js';
 import type { ProcessGroup } from '../comm/process-group.js';
 import { DsError } from '../errors.js';
 import { destroyed, offloaded } from './engine-errors.js';
@@ -96,7 +96,7 @@ export class EngineCalls {
   /** Runs an asynchronous call. */
   async inTurns<Result>(groups: JointGroups, body: () => Promise<Result>): Promise<Result> {
     this.hasFailed = true;
-    const result = await jointlyInTurns(groups, body);
+    const result = await jointlyAsync(groups, body);
     this.hasFailed = false;
     return result;
   }

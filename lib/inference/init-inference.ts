@@ -1,6 +1,6 @@
 // initInference(): builds an inference engine from a model or its folder.
 import type { JsonObject } from '../../types/json.js';
-import { distributed, jointlyInTurns } from '../comm/index.js';
+import { distributed, jointlyAsync } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { localFolder } from '../hub/local-folder.js';
 import { CausalLM, fromConfig } from '../models/index.js';
@@ -94,7 +94,7 @@ export async function initInference(
   const { own, resolved } = await readTogether(config, given);
   const ranks = await openRanks(resolved);
   const groups = ranks ? [ranks.layers, ranks.host] : [];
-  return jointlyInTurns({ always: groups }, () => engineOf(model, resolved, ranks, own));
+  return jointlyAsync({ always: groups }, () => engineOf(model, resolved, ranks, own));
 }
 
 /**

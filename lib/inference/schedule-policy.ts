@@ -1,7 +1,7 @@
 // Decides which sequence starts first, computes first and is preempted first. The scheduler calls
 // it.
 import { required } from '../runtime/required.js';
-import type { ScheduledClient, Sequence, Standing } from './sequence.js';
+import type { QueuePosition, ScheduledClient, Sequence } from './sequence.js';
 
 /** Settings of a policy: the section `scheduling` of the configuration. */
 export interface PolicySettings {
@@ -47,7 +47,7 @@ export class SchedulePolicy {
     const { policy } = this.settings;
     const client = this.clientOf(policy === 'fair' ? sequence.client : '');
     client.waiting++;
-    sequence.standing = {
+    sequence.queuePosition = {
       client,
       urgency: policy === 'fcfs' ? 0 : sequence.priority,
       isRunning: false,
@@ -59,27 +59,27 @@ export class SchedulePolicy {
 
   /** A waiting sequence starts to run. */
   start(sequence: Sequence): void {
-    const standing = this.of(sequence);
-    standing.isRunning = true;
-    standing.client.waiting--;
-    standing.client.running++;
+    const queuePosition = this.of(sequence);
+    queuePosition.isRunning = true;
+    queuePosition.client.waiting--;
+    queuePosition.client.running++;
   }
 
   /** A running sequence goes back to the queue. */
   stop(sequence: Sequence): void {
-    const standing = this.of(sequence);
-    standing.isRunning = false;
-    standing.since = this.steps;
-    standing.client.running--;
-    standing.client.waiting++;
+    const queuePosition = this.of(sequence);
+    queuePosition.isRunning = false;
+    queuePosition.since = this.steps;
+    queuePosition.client.running--;
+    queuePosition.client.waiting++;
   }
 
   /** A sequence ends. Unknown sequences are ignored. */
   leave(sequence: Sequence): void {
-    const { standing } = sequence;
-    if (!standing) return;
-    sequence.standing = null;
-    const { client, isRunning } = standing;
+    const { queuePosition } = sequence;
+    if (!queuePosition) return;
+    sequence.queuePosition = null;
+    const { client, isRunning } = queuePosition;
     if (isRunning) client.running--;
     else client.waiting--;
     if (client.running + client.waiting === 0) this.forget();
@@ -92,11 +92,11 @@ export class SchedulePolicy {
 
   /** A step computes the tokens from `first` to before `end` of a sequence. */
   charge(sequence: Sequence, first: number, end: number): void {
-    const standing = this.of(sequence);
-    const from = Math.max(first, standing.charged);
+    const queuePosition = this.of(sequence);
+    const from = Math.max(first, queuePosition.charged);
     if (end <= from) return;
-    standing.client.time += end - from;
-    standing.charged = end;
+    queuePosition.client.time += end - from;
+    queuePosition.charged = end;
   }
 
   /** Returns the sequence whose turn it is; undefined for an empty list. */
@@ -154,14 +154,14 @@ export class SchedulePolicy {
   }
 
   private urgencyOf(sequence: Sequence): number {
-    const standing = this.of(sequence);
-    const { isRunning, since } = standing;
-    if (!isRunning && this.steps - since >= this.settings.mostWait) standing.isOverdue = true;
-    return standing.isOverdue ? Number.NEGATIVE_INFINITY : standing.urgency;
+    const queuePosition = this.of(sequence);
+    const { isRunning, since } = queuePosition;
+    if (!isRunning && this.steps - since >= this.settings.mostWait) queuePosition.isOverdue = true;
+    return queuePosition.isOverdue ? Number.NEGATIVE_INFINITY : queuePosition.urgency;
   }
 
-  private of({ standing }: Sequence): Standing {
-    return required(standing);
+  private of({ queuePosition }: Sequence): QueuePosition {
+    return required(queuePosition);
   }
 
   /** Returns a client. If it was absent, it starts no earlier than the present ones. */

@@ -21,7 +21,7 @@ export interface ScheduledClient {
 }
 
 /** What the policy knows of a sequence in progress. */
-export interface Standing {
+export interface QueuePosition {
   readonly client: ScheduledClient;
   /** Lower is earlier. */
   readonly urgency: number;
@@ -55,7 +55,7 @@ export class Sequence implements SequenceTurn {
   /** Order of arrival. */
   order = -1;
   /** Only the policy reads and writes it; null before submit() and after remove(). */
-  standing: Standing | null = null;
+  queuePosition: QueuePosition | null = null;
   /**
    * Tokens that may follow `tokens`. The next step verifies them; only then may they be learned.
    */

@@ -14,12 +14,12 @@ const OP = 'initInference';
  * rotary angles. Throws DS_CONFIG.
  */
 export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): number {
-  const { maxSeq, placedSeq, alikeSeq } = model;
+  const { maxSeq, placedSeq, sharedAnglesSeq } = model;
   const wanted = config.max_out_tokens ?? Math.min(1024, placedSeq);
-  if (wanted <= alikeSeq) return wanted;
+  if (wanted <= sharedAnglesSeq) return wanted;
   const [most, why] =
     wanted <= maxSeq
-      ? [alikeSeq, 'the longest sequence with unchanged rotary angles']
+      ? [sharedAnglesSeq, 'the longest sequence with unchanged rotary angles']
       : [maxSeq, "the model's longest sequence"];
   throw new DsError({
     code: 'DS_CONFIG',

@@ -96,11 +96,11 @@ export class Supervisor {
   private async culpritOf(exit: Exit): Promise<Exit | null> {
     const ranks = blamedRanks(exit);
     if (ranks.length === 0) return null;
-    const isBlamed = ({ who }: Exit): boolean =>
+    const isCulprit = ({ who }: Exit): boolean =>
       ranks.some((rank) => who === rank || who.startsWith(`${rank} on `));
     const all = Promise.all(this.members.map(({ exited }) => exited));
     await Promise.race([all, patience(BLAMED)]);
-    const culprit = this.exits.find(isBlamed);
+    const culprit = this.exits.find(isCulprit);
     if (!culprit || culprit.code === 0 || isEcho(culprit)) return null;
     // A culprit that was asked to end before it ended by itself takes the exit of the member that
     // blamed it.

@@ -237,7 +237,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 
   /** @internal The same if all sequences use the angles of the longest one: see Places.alike. */
-  get alikeSeq(): number {
+  get sharedAnglesSeq(): number {
     return this.placedSeq;
   }
 

@@ -91,7 +91,7 @@ const columnsOf = (joinings: readonly Joining[]): Parameter[][] =>
  * and zero points. Frees the old memory. Returns whether they are joined; different layers stay
  * unchanged. Throws DS_OUT_OF_MEMORY.
  */
-export function bringTogether(layers: readonly Module[]): boolean {
+export function joinMemory(layers: readonly Module[]): boolean {
   const joinings = joiningsOf(layers);
   if (!joinings) return false;
   for (const column of columnsOf(joinings)) putInTurn(column);
@@ -115,7 +115,7 @@ function putInTurn(parameters: readonly Parameter[]): void {
   all.release();
 }
 
-const lieTogether = (parameters: readonly Parameter[]): boolean =>
+const areAdjacent = (parameters: readonly Parameter[]): boolean =>
   parameters.every((one, i) => {
     const before = parameters[i - 1];
     return !before || (one.buffer === before.buffer && one.offset === before.offset + before.numel);
@@ -134,7 +134,7 @@ function joinedParts(x: Tensor, layers: readonly Module[]): [readonly Joining[],
   const joinings = joiningsOf(layers);
   if (!joinings || x.shape.at(-1) !== joinings[0]?.inputs) return null;
   const columns = columnsOf(joinings);
-  return columns.every(lieTogether) ? [joinings, columns.map(asOne)] : null;
+  return columns.every(areAdjacent) ? [joinings, columns.map(asOne)] : null;
 }
 
 /**
@@ -160,7 +160,7 @@ function gateAndUp(x: Tensor, layers: readonly Module[]): [gate: Tensor, up: Ten
 /**
  * Returns the outputs of the layers for x [.., inputs], as views [.., outputs] of one product, or
  * [.., outputs / width, width]. Returns null without computing while gradients are recorded, for
- * layers with hooks or different inputs, and if bringTogether() was not called or the weights have
+ * layers with hooks or different inputs, and if joinMemory() was not called or the weights have
  * moved since.
  */
 export function joinedLinear(

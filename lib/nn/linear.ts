@@ -6,12 +6,12 @@ import { gelu, linear, linearGelu, swiglu, type Tensor } from '../tensor/index.j
 import { type Fp8Recipe, fp8Linear, sharingCasts } from '../tensor/ops/fp8-linear.js';
 import { type Initializer, uniform } from './initializers.js';
 import {
-  bringTogether,
   type Joinable,
   type Joining,
   type JoinsOthers,
   joinedGate,
   joiningOf,
+  joinMemory,
 } from './joined-linears.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
@@ -121,6 +121,6 @@ export class SwiGLU extends Module implements Joinable {
 
   /** @internal See Joinable. */
   joinLinears(): void {
-    this.isJoined = bringTogether([this.gate_proj, this.up_proj]);
+    this.isJoined = joinMemory([this.gate_proj, this.up_proj]);
   }
 }

@@ -114,8 +114,8 @@ export class MultiheadAttention extends Module {
     return scope(() => {
       const parts = this.project(query, key, value).map((part) => this.headsOf(part));
       const [q, k, v] = leading(parts, 3);
-      const isOfItself = query === key;
-      const { out, weights } = this.attend([q, k, v], call, isOfItself ? this.sparsity : null);
+      const isSelfAttention = query === key;
+      const { out, weights } = this.attend([q, k, v], call, isSelfAttention ? this.sparsity : null);
       const [B, , T] = leading(q.shape, 3);
       const merged = this.out_proj.call(out.transpose(1, 2).reshape([B, T, this.channels]));
       const shaped = this.isBatched(query) ? this.swapped(merged) : merged.squeeze(0);

@@ -163,12 +163,12 @@ export class Parameter extends Tensor {
   partOf(region: Region): this {
     const { whole, boxes } = region;
     const volume = boxes.reduce((sum, { shape }) => sum + numel(shape), 0);
-    const isApart = boxes.every((box, i) =>
+    const isDisjoint = boxes.every((box, i) =>
       boxes.every((one, j) => j <= i || !intersectBoxes(box, one)),
     );
     const sizes = [whole, ...boxes.flatMap(({ offset, shape }) => [offset, shape])];
     for (const one of sizes) requireSizes('Parameter.partOf', one);
-    if (volume === this.numel && isApart && boxes.every((box) => isInside(box, whole))) {
+    if (volume === this.numel && isDisjoint && boxes.every((box) => isInside(box, whole))) {
       this.cut = region;
       return this;
     }

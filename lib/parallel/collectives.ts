@@ -256,7 +256,7 @@ interface Copies {
  * copies' gradients, so every rank has the whole gradient of its inputs. All ranks of the group
  * take part. Throws DS_COMM in the backward.
  */
-export function copyBesideOthers(x: Tensor, { group, index, count }: Copies): Tensor {
+export function copyWithReplicas(x: Tensor, { group, index, count }: Copies): Tensor {
   if (group.size === 1 || !x.requiresGrad || !isGradEnabled()) return x;
   const out = x.alias(x.shape, x.strides);
   record('copy_beside_others', [x], [out], [], ([grad], sink) => {
@@ -265,7 +265,7 @@ export function copyBesideOthers(x: Tensor, { group, index, count }: Copies): Te
       const all = Tensor.empty([count, ...shape], dtype, device).zero_();
       const own = all.narrow(0, index, 1).squeeze(0);
       own.copy_(grad);
-      group.allReduce(all, { purpose: 'copyBesideOthers' }).wait();
+      group.allReduce(all, { purpose: 'copyWithReplicas' }).wait();
       sink.give(0, own);
     });
   });

@@ -22,7 +22,7 @@ import {
   where,
 } from '../tensor/index.js';
 import { type Fp8Recipe, fp8Linear } from '../tensor/ops/fp8-linear.js';
-import { copyBesideOthers, gatherShared, scatterShared } from './collectives.js';
+import { copyWithReplicas, gatherShared, scatterShared } from './collectives.js';
 import { startOf } from './exchanges.js';
 import { requireGroup } from './require-group.js';
 import {
@@ -117,7 +117,7 @@ export class ColumnShard {
     const { stream, copy, widths, group } = this;
     if (copy) {
       const own = stream.enterCopies(x, copy.isFirst);
-      return copyBesideOthers(product(own), { group, ...copy });
+      return copyWithReplicas(product(own), { group, ...copy });
     }
     const out = product(stream.enter(x));
     return widths ? gatherShared(out, { group, dim: -1, sizes: widths }) : out;

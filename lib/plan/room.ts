@@ -10,7 +10,7 @@ import type { Cluster } from './step-time.js';
 import type { Room } from './zero-choice.js';
 
 /** The location of a rank and its available bytes. */
-export interface Standing {
+export interface RankMemory {
   /** Equal for ranks that share host memory. */
   machine: string;
   cores: number;
@@ -49,7 +49,7 @@ export function limitOf({ kind, memory: { cap, total } }: Device): number | null
 }
 
 /** Returns the standing of this process. */
-export function standingOf(module: Module, config: ResolvedConfig, device: Device): Standing {
+export function memoryOfRank(module: Module, config: ResolvedConfig, device: Device): RankMemory {
   const limit = limitOf(device);
   const limits = hostLimits();
   const within = Math.min(Number.MAX_SAFE_INTEGER, ...limits.groups.map(({ free }) => free));
@@ -77,25 +77,25 @@ export function grouped<T>(all: readonly T[], key: (one: T) => string): T[][] {
 }
 
 /** Returns the hosts of the ranks. */
-export function clusterOf(standings: readonly Standing[]): Cluster {
-  const machines = grouped(standings, ({ machine }) => machine);
+export function clusterOf(rankMemories: readonly RankMemory[]): Cluster {
+  const machines = grouped(rankMemories, ({ machine }) => machine);
   return {
     nodes: machines.length,
     devicesPerNode: Math.max(...machines.map(({ length }) => length)),
-    coresPerNode: Math.min(...standings.map(({ cores }) => cores)),
+    coresPerNode: Math.min(...rankMemories.map(({ cores }) => cores)),
     nodeLink: 50e9,
   };
 }
 
 /** Returns the minimum over the ranks. Ranks of one host divide its free memory equally. */
-export function roomOf(standings: readonly Standing[]): Room {
-  const machines = grouped(standings, ({ machine }) => machine);
-  const least = (of: (here: Standing[]) => number): number => Math.min(...machines.map(of));
-  const perRank = (key: 'host' | 'hostAtMost') => (here: Standing[]) => {
+export function roomOf(rankMemories: readonly RankMemory[]): Room {
+  const machines = grouped(rankMemories, ({ machine }) => machine);
+  const least = (of: (here: RankMemory[]) => number): number => Math.min(...machines.map(of));
+  const perRank = (key: 'host' | 'hostAtMost') => (here: RankMemory[]) => {
     const returned = here.reduce((sum, one) => sum + one.returned, 0);
     return (Math.min(...here.map((one) => one[key])) + returned) / here.length;
   };
-  const devices = standings.flatMap(({ device }) => device ?? []);
+  const devices = rankMemories.flatMap(({ device }) => device ?? []);
   return {
     device: devices.length > 0 ? Math.min(...devices) : null,
     host: least(perRank('host')),

@@ -79,7 +79,7 @@ class Row {
   /** Drops the deferred calls: their results will never be read. */
   drop(): void {
     for (const [buffer, number] of this.writers) if (number > this.gone) buffer.abandon();
-    for (const call of this.waiting.splice(0)) letGo(call);
+    for (const call of this.waiting.splice(0)) releaseOperands(call);
   }
 
   private runTo(number: number): void {
@@ -89,13 +89,13 @@ class Row {
       try {
         call.run();
       } finally {
-        letGo(call);
+        releaseOperands(call);
       }
     }
   }
 }
 
-function letGo({ operands }: Waiting): void {
+function releaseOperands({ operands }: Waiting): void {
   for (const buffer of operands) buffer.release();
 }
 

@@ -113,7 +113,7 @@ export class ChatFormat implements AnswerFormat {
   part(index: number, part: AnswerPart): object {
     const { text, reasoning, calls, finishReason: finish_reason } = part;
     const delta = {
-      ...thoughtOf(reasoning),
+      ...reasoningFields(reasoning),
       ...(text !== '' && { content: text }),
       ...(calls?.length && { tool_calls: calls.map(callDelta) }),
     };
@@ -127,7 +127,7 @@ export class ChatFormat implements AnswerFormat {
       return { id, type: 'function', function: { name, arguments: own } };
     });
     const message = {
-      ...{ role: 'assistant', content, refusal: null, ...thoughtOf(reasoning) },
+      ...{ role: 'assistant', content, refusal: null, ...reasoningFields(reasoning) },
       ...(tool_calls.length > 0 && { tool_calls }),
     };
     return { index, message, logprobs: this.logprobs(all), finish_reason, ...tokensOf(all) };
@@ -151,7 +151,7 @@ export class ChatFormat implements AnswerFormat {
 }
 
 /** Clients read one name or the other. */
-const thoughtOf = (reasoning: string | undefined): object =>
+const reasoningFields = (reasoning: string | undefined): object =>
   reasoning ? { reasoning_content: reasoning, reasoning } : {};
 
 /** Clients compare the identity of each call: later deltas must not repeat its keys. */

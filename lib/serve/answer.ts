@@ -166,7 +166,7 @@ class StreamedAnswer implements Answer {
     const opening = this.begun.has(index) ? null : format.opening(index);
     this.begun.add(index);
     if (opening) this.send([opening], null);
-    if (isSaying(part)) this.send([format.part(index, part)], null);
+    if (hasContent(part)) this.send([format.part(index, part)], null);
   }
 
   end(usage: Usage): void {
@@ -196,7 +196,7 @@ class StreamedAnswer implements Answer {
   }
 }
 
-const isSaying = ({ text, reasoning, calls, tokens, logprobs, finishReason }: AnswerPart) =>
+const hasContent = ({ text, reasoning, calls, tokens, logprobs, finishReason }: AnswerPart) =>
   text !== '' ||
   Boolean(reasoning) ||
   Boolean(calls?.length) ||

@@ -75,7 +75,7 @@ export class PromptReader {
   private readonly queue: FairQueue;
   private readonly hasPatterns: boolean;
   private readonly knowsDevelopers: boolean;
-  private readonly saysThinking: boolean;
+  private readonly readsThinking: boolean;
   /** Whether the chat template writes functions that the model may call. */
   readonly knowsTools: boolean;
 
@@ -88,7 +88,7 @@ export class PromptReader {
     this.hasPatterns = tokenizer.hasPatterns;
     const template = chatTemplate ?? tokenizer.templateText('default') ?? '';
     this.knowsDevelopers = template.includes('developer');
-    this.saysThinking = /\.thinking\b/.test(template) && !template.includes('reasoning_content');
+    this.readsThinking = /\.thinking\b/.test(template) && !template.includes('reasoning_content');
     const withTools = chatTemplate ?? tokenizer.templateText('tool_use') ?? template;
     this.knowsTools = withTools.includes('tools');
     const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, most, characters };
@@ -163,7 +163,7 @@ export class PromptReader {
       const { role, reasoning_content: thought } = one;
       const isDeveloper = role === 'developer' && !this.knowsDevelopers;
       // The template of gpt-oss reads this name.
-      const own = this.saysThinking && thought !== undefined ? { thinking: thought } : {};
+      const own = this.readsThinking && thought !== undefined ? { thinking: thought } : {};
       return { ...one, ...(isDeveloper && { role: 'system' }), ...own };
     });
   }

@@ -264,7 +264,7 @@ export class InferenceServer {
       this.refuse(response, this.apiError(thrown));
     }
     this.metrics.responded(response.headersSent ? response.statusCode : CLIENT_GONE);
-    this.boundFarewell(response);
+    this.limitFinalWrite(response);
   };
 
   /**
@@ -322,9 +322,9 @@ export class InferenceServer {
    */
   private readonly onClientError = (error: NodeJS.ErrnoException, socket: Socket): void => {
     if (this.connections.isClosing(socket)) return;
-    const isDeaf = !socket.writable || error.code === 'ECONNRESET';
-    if (isDeaf || this.connections.isAnswering(socket)) {
-      if (!isDeaf && this.connections.hasEnded(socket)) this.connections.linger(socket);
+    const isUnreachable = !socket.writable || error.code === 'ECONNRESET';
+    if (isUnreachable || this.connections.isAnswering(socket)) {
+      if (!isUnreachable && this.connections.hasEnded(socket)) this.connections.linger(socket);
       else socket.destroy();
       return;
     }
@@ -346,7 +346,7 @@ export class InferenceServer {
   }
 
   /** Closes the connection if the client does not read the rest of its answer in time. */
-  private boundFarewell(response: ServerResponse): void {
+  private limitFinalWrite(response: ServerResponse): void {
     if (response.destroyed || response.writableFinished) return;
     const { unreadSeconds } = this.limits;
     const timer = setTimeout(() => response.destroy(), timerMs(unreadSeconds)).unref();

@@ -34,7 +34,7 @@ export {
   segmentsOf,
 } from './recompute/index.js';
 export { type RecomputableOp, recomputable, recomputed } from './recompute.js';
-export { currentScope, held, Scope, scope, surrenderResult, within } from './scope.js';
+export { currentScope, held, passResult, Scope, scope, within } from './scope.js';
 export {
   type Backward,
   beforeBackward,

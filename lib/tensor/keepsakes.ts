@@ -12,7 +12,7 @@ interface Kept {
 }
 
 /** The results of one segment, in call order. */
-export interface Keepsakes extends Saved {
+export interface KeptResults extends Saved {
   /** Runs the segment's forward and keeps results. */
   gather<T>(body: () => T): T;
   /** Its replay: they are handed out again. */
@@ -20,7 +20,7 @@ export interface Keepsakes extends Saved {
 }
 
 /** Nothing is kept. */
-export const noKeepsakes: Keepsakes = {
+export const noKeptResults: KeptResults = {
   gather: (body) => between({ ...ends, to: null }, body),
   handOut: (body) => between({ to: null, from: null }, body),
   retain() {},
@@ -46,7 +46,7 @@ function between<T>(these: Ends, body: () => T): T {
 }
 
 /** Keeps the results that ops pass to lasting(). */
-export class GatheredKeepsakes implements Keepsakes {
+export class GatheredResults implements KeptResults {
   private readonly kept: Kept[] = [];
   private references = 0;
 

@@ -127,7 +127,7 @@ export function scopedIn(value: unknown): Scoped[] {
  * Passes the tensors of `result`, and the graph behind them, from one scope to the next (or the
  * caller).
  */
-export function surrenderResult(from: Scope, to: Scope | null, result: unknown): void {
+export function passResult(from: Scope, to: Scope | null, result: unknown): void {
   let inGraph = false;
   visit(result, (tensor) => {
     from.surrender(tensor, to);
@@ -193,7 +193,7 @@ export function scopeInto<T>(to: Scope | null, body: () => T): T {
   const inner = new Scope();
   try {
     const result = within(inner, body);
-    surrenderResult(inner, to, result);
+    passResult(inner, to, result);
     return result;
   } finally {
     inner.release();

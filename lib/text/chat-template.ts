@@ -16,15 +16,15 @@ export interface ChatMessage {
 }
 
 /** A span of the assistant, in UTF-16 units. */
-export interface Spoken {
+export interface Span {
   start: number;
   end: number;
 }
 
-/** A rendered conversation; only renderMarked() sets `spoken`. */
+/** A rendered conversation; only renderMarked() sets `spans`. */
 export interface RenderedChat {
   text: string;
-  spoken: readonly Spoken[] | null;
+  spans: readonly Span[] | null;
 }
 
 /** Private-use characters that mark the assistant's spans during a second render. */
@@ -46,7 +46,7 @@ export class ChatTemplate {
    */
   render(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
     requireMessages(messages, this.location);
-    return { text: this.run({ ...variables, messages }).text, spoken: null };
+    return { text: this.run({ ...variables, messages }).text, spans: null };
   }
 
   /** As render(), with the assistant's spans. Throws DS_DATA without {% generation %}. */
@@ -59,12 +59,12 @@ export class ChatTemplate {
       const hint = 'Mark it in chat_template.jinja; transformers reads the marks as well.';
       throw dataError(this.location, expected, 'one that does not', hint);
     }
-    if (spans !== null) return { text, spoken: spans };
+    if (spans !== null) return { text, spans };
     // A macro or a filter captured the text. Marks in it show its final place.
     const withMarks = this.run(all, MARKS).text;
-    const spoken = spokenOf(withMarks);
+    const marked = spansOf(withMarks);
     const isSame = withMarks.replace(/[\uF8F0\uF8F1]/g, '') === text;
-    if (spoken !== null && isSame) return { text, spoken };
+    if (marked !== null && isSame) return { text, spans: marked };
     const expected = 'marks of {% generation %} that leave the text as it is';
     const hint = 'The template trims or tests its own output, or messages hold U+F8F0 or U+F8F1.';
     throw dataError(this.location, expected, 'another text', hint);
@@ -115,8 +115,8 @@ const withLine = (text: string, line: number): string =>
   line > 0 ? `${text} (line ${line})` : text;
 
 /** The spans between marks, in the text without marks; null if marks are not paired. */
-function spokenOf(text: string): Spoken[] | null {
-  const spoken: Spoken[] = [];
+function spansOf(text: string): Span[] | null {
+  const spans: Span[] = [];
   let start = -1;
   let length = 0;
   for (const letter of text) {
@@ -125,11 +125,11 @@ function spokenOf(text: string): Spoken[] | null {
       start = length;
     } else if (letter === MARKS.close) {
       if (start < 0) return null;
-      spoken.push({ start, end: length });
+      spans.push({ start, end: length });
       start = -1;
     } else length += letter.length;
   }
-  return start < 0 ? spoken : null;
+  return start < 0 ? spans : null;
 }
 
 function requireMessages(messages: unknown, op: string): void {

@@ -44,9 +44,9 @@ export function conversationIn(row: Row, location: () => string): Conversation |
   if (conversations === undefined || conversations === null) return null;
   if (ids !== undefined && ids !== null) return null;
   const said = messagesOf(conversations, location);
-  const isBeside = typeof system === 'string' && system !== '' && said[0]?.role !== 'system';
-  const first = isBeside ? [{ role: 'system', content: system }] : [];
-  return { messages: isBeside ? [...first, ...said] : said, inputs: inputs() };
+  const hasSystemColumn = typeof system === 'string' && system !== '' && said[0]?.role !== 'system';
+  const first = hasSystemColumn ? [{ role: 'system', content: system }] : [];
+  return { messages: hasSystemColumn ? [...first, ...said] : said, inputs: inputs() };
 }
 
 /**

@@ -10,7 +10,7 @@ import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
-import { type ChatMessage, ChatTemplate, type RenderedChat, type Spoken } from './chat-template.js';
+import { type ChatMessage, ChatTemplate, type RenderedChat, type Span } from './chat-template.js';
 import {
   type DecodeOptions,
   DecodeStream,
@@ -338,13 +338,13 @@ export class Tokenizer {
     const op = 'Tokenizer.applyChatTemplate';
     const { assistantMask = false, ...options } = readOptions(op, given, ENCODE_CHAT);
     requireType(`${op} assistantMask`, assistantMask, 'boolean');
-    const { text, spoken } = this.render(op, messages, options, assistantMask);
+    const { text, spans } = this.render(op, messages, options, assistantMask);
     const ids = this.encode(text, { addSpecialTokens: false });
-    return { text, ids, assistant: spoken && this.maskOf(ids, text, spoken) };
+    return { text, ids, assistant: spans && this.maskOf(ids, text, spans) };
   }
 
-  private maskOf(ids: Int32Array, text: string, spoken: readonly Spoken[]): Uint8Array {
-    const marks = spoken.flatMap(({ start, end }) => [start, end]);
+  private maskOf(ids: Int32Array, text: string, spans: readonly Span[]): Uint8Array {
+    const marks = spans.flatMap(({ start, end }) => [start, end]);
     const pieces = [0, ...marks].map((start, i) => text.slice(start, marks[i] ?? text.length));
     const normal = pieces.map((piece) => this.spans.normalize(piece));
     const starts = this.spans.find(ids, normal.join(''));
@@ -463,7 +463,7 @@ export class Tokenizer {
 function openEnd(
   op: string,
   messages: readonly ChatMessage[],
-  { text, spoken }: RenderedChat,
+  { text, spans }: RenderedChat,
 ): RenderedChat {
   const content = messages.at(-1)?.content;
   const said = typeof content === 'string' ? content.trim() : '';
@@ -475,10 +475,10 @@ function openEnd(
   // Space at its end is kept where the template keeps it.
   const whole = (content as string).trimStart();
   const end = at + (text.startsWith(whole, at) ? whole.length : said.length);
-  const kept = spoken
+  const kept = spans
     ?.filter(({ start }) => start < end)
     .map((part) => ({ ...part, end: Math.min(part.end, end) }));
-  return { text: text.slice(0, end), spoken: kept ?? null };
+  return { text: text.slice(0, end), spans: kept ?? null };
 }
 
 /** As clean_up_tokenization() of transformers. */

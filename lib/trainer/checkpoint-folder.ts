@@ -4,7 +4,7 @@ import { basename, dirname, join, resolve } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { requireSpaceTogether } from '../checkpoint/disk-space.js';
 import { ifThere, orDsError } from '../checkpoint/file-error.js';
-import { type CheckpointWorld, findLatest, inUnison, replaceFile } from '../checkpoint/index.js';
+import { type CheckpointWorld, findLatest, onAllRanks, replaceFile } from '../checkpoint/index.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
 import { removeCheckpoint, removeOwn, requireReplaceable } from '../checkpoint/ours.js';
 import type { Engine } from '../engine/engine.js';
@@ -51,13 +51,13 @@ export async function writeCheckpoint(
 ): Promise<string> {
   const { engine, world, save } = source;
   const dir = checkpointPath(save, step);
-  await inUnison(world, 'beginning a checkpoint', async () => {
+  await onAllRanks(world, 'beginning a checkpoint', async () => {
     if (world.rank === 0) await orDsError(dir, () => open(dir));
     return null;
   });
   if (!save.weightsOnly) await engine.saveCheckpoint(dir, { clientState: { trainer: state } });
   if (save.weights) await writeWeightFolder(source, dir, save.weightsOnly ? null : dir);
-  await inUnison(world, 'ending a checkpoint', async () => {
+  await onAllRanks(world, 'ending a checkpoint', async () => {
     if (world.rank !== 0) return null;
     await writeJson(dir, STATE, state);
     await orDsError(dir, () => unlink(join(dir, UNFINISHED)));
@@ -113,7 +113,7 @@ export async function retainCheckpoints(
 ): Promise<void> {
   const { keep, dir } = save;
   if (keep === null) return;
-  await inUnison(world, 'deleting old checkpoints', async () => {
+  await onAllRanks(world, 'deleting old checkpoints', async () => {
     if (world.rank !== 0) return null;
     const whole = await wholeCheckpoints(dir);
     const found = whole.filter((one) => one.step <= step).map(({ path }) => path);
@@ -136,17 +136,17 @@ export async function requireNoneBehind(
   dir: string,
   step: number,
 ): Promise<void> {
-  await inUnison(world, 'looking for checkpoints', async () => {
+  await onAllRanks(world, 'looking for checkpoints', async () => {
     const last = world.rank === 0 ? (await wholeCheckpoints(dir)).at(-1) : undefined;
     if (!last || last.step <= step) return null;
-    const goesOn = 'train({ resume: true }) (--resume_from_checkpoint) goes on from it.';
-    const whatElse = (await isResumable(last.path)) ? goesOn : WEIGHTS_ALONE;
+    const resumeHint = 'train({ resume: true }) (--resume_from_checkpoint) goes on from it.';
+    const alternative = (await isResumable(last.path)) ? resumeHint : WEIGHTS_ALONE;
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `Trainer save.dir ${dir}`,
       expected: `a folder without checkpoints of another run, to begin at step ${step}`,
       got: `checkpoint-${last.step}`,
-      hint: `${whatElse} Else choose another folder, or move the checkpoints away.`,
+      hint: `${alternative} Else choose another folder, or move the checkpoints away.`,
     });
   });
 }
@@ -161,7 +161,7 @@ export async function findCheckpoint(
   dir: string | null,
   resume: true | string,
 ): Promise<string | null> {
-  const [found] = await inUnison(world, 'finding a checkpoint', async () => {
+  const [found] = await onAllRanks(world, 'finding a checkpoint', async () => {
     if (world.rank !== 0) return null;
     if (resume !== true) return requireResumable(resume);
     const all = dir === null ? [] : await wholeCheckpoints(dir);
@@ -181,7 +181,7 @@ export async function findBest(
   path: string,
   recorded: string,
 ): Promise<string | null> {
-  const [found] = await inUnison(world, 'finding the best checkpoint', async () => {
+  const [found] = await onAllRanks(world, 'finding the best checkpoint', async () => {
     if (world.rank !== 0) return null;
     const beside = join(dirname(path), basename(recorded));
     for (const one of [beside, recorded]) if (await isWhole(one)) return one;

@@ -67,7 +67,7 @@ export function autoSources(settings: Settings, length: RunLength | null): AutoS
   const of = <Value>(option: keyof Training | keyof Settings, value: Value, ...keys: string[]) =>
     settings.given.has(option)
       ? value
-      : ((keys.map((key) => said(file, key)).find(isSaid) as Value | undefined) ?? value);
+      : ((keys.map((key) => configured(file, key)).find(isSet) as Value | undefined) ?? value);
   const { betas, eps, weightDecay, maxGradNorm } = settings;
   const { sequenceLength } = settings.data;
   const training: Training = {
@@ -100,9 +100,9 @@ export function runLength(
 /** Whether the learning rate follows the run's length instead of its own numbers. */
 export function followsLength({ lrScheduler, deepspeed }: Settings): boolean {
   const file = readTyped(deepspeed);
-  const type = said(file, 'scheduler.type');
-  if (lrScheduler || !isSaid(type)) return !lrScheduler;
-  return FALLING.has(type) && !isSaid(said(file, 'scheduler.params.total_num_steps'));
+  const type = configured(file, 'scheduler.type');
+  if (lrScheduler || !isSet(type)) return !lrScheduler;
+  return FALLING.has(type) && !isSet(configured(file, 'scheduler.params.total_num_steps'));
 }
 
 /** Schedules with the run's length as default. */
@@ -110,12 +110,12 @@ const FALLING: ReadonlySet<unknown> = new Set(['WarmupDecayLR', 'WarmupCosineLR'
 
 /** If the file has the global batch size, the engine derives sizes that are not given. */
 function batchSizes(settings: Settings, file: DsConfig): Training {
-  const isTotalSaid = isSaid(said(file, 'train_batch_size'));
+  const isTotalSet = isSet(configured(file, 'train_batch_size'));
   const one = (option: 'batchSize' | 'accumulation', key: string): number | undefined => {
-    const own = said(file, key);
+    const own = configured(file, key);
     if (settings.given.has(option)) return settings[option];
-    if (isSaid(own)) return own as number;
-    return isTotalSaid ? undefined : settings[option];
+    if (isSet(own)) return own as number;
+    return isTotalSet ? undefined : settings[option];
   };
   return {
     ...defined('perDeviceBatchSize', one('batchSize', 'train_micro_batch_size_per_gpu')),
@@ -132,22 +132,22 @@ function precisionOf({ precision, fp8 }: Settings): Training {
 
 function stepsFor(settings: Settings, file: DsConfig, length: RunLength): Training {
   const { given } = settings;
-  const total = said(file, 'scheduler.params.total_num_steps');
-  const warmup = said(file, 'scheduler.params.warmup_num_steps');
-  const isTotalTheirs = isSaid(total) && !given.has('maxSteps') && !given.has('epochs');
-  const isWarmupTheirs = isSaid(warmup) && !given.has('warmup');
+  const total = configured(file, 'scheduler.params.total_num_steps');
+  const warmup = configured(file, 'scheduler.params.warmup_num_steps');
+  const isTotalFromFile = isSet(total) && !given.has('maxSteps') && !given.has('epochs');
+  const isWarmupFromFile = isSet(warmup) && !given.has('warmup');
   return {
-    totalSteps: isTotalTheirs ? (total as number) : length.maxSteps,
-    warmupSteps: isWarmupTheirs ? (warmup as number) : length.warmupSteps,
+    totalSteps: isTotalFromFile ? (total as number) : length.maxSteps,
+    warmupSteps: isWarmupFromFile ? (warmup as number) : length.warmupSteps,
   };
 }
 
 /** Whether a configuration value is set and is not "auto". */
-const isSaid = (value: unknown): boolean =>
+const isSet = (value: unknown): boolean =>
   value !== undefined && value !== null && value !== 'auto';
 
 /** The value at a dotted path. */
-function said(file: DsConfig, path: string): unknown {
+function configured(file: DsConfig, path: string): unknown {
   const step = (at: unknown, key: string): unknown =>
     typeof at === 'object' && at !== null ? (at as Record<string, unknown>)[key] : undefined;
   return path.split('.').reduce(step, file as unknown);

@@ -247,7 +247,7 @@ export function readSchedule(given: Schedule, op = 'Trainer schedule'): Report {
   const read = Object.entries(readDeclared(op, own, SCHEDULE));
   const said = read.filter(([, value]) => value !== undefined);
   const [foreign] = said.filter(([name]) => !(OWN[type] as readonly string[]).includes(name));
-  if (foreign) throw notIts(type, foreign[0], OWN[type]);
+  if (foreign) throw foreignOption(type, foreign[0], OWN[type]);
   if (own.minLr !== undefined && own.minLrRate !== undefined) {
     throw refused(op, 'one of minLr and minLrRate', 'both');
   }
@@ -298,7 +298,7 @@ export class OwnSchedule extends PureSchedule {
   }
 }
 
-function notIts(type: string, name: string, names: readonly string[]): DsError {
+function foreignOption(type: string, name: string, names: readonly string[]): DsError {
   const expected = names.length > 0 ? names.join(', ') : 'no options';
   const op = `Trainer schedule ${JSON.stringify(type)}`;
   return refused(op, expected, `"${name}"`);

@@ -1,6 +1,6 @@
 // A run from begin to end: the checkpoint that it resumes, the loop, and the final weights.
 
-import { inUnison } from '../checkpoint/index.js';
+import { onAllRanks } from '../checkpoint/index.js';
 import { requireWritable } from '../checkpoint/make-folder.js';
 import { required } from '../runtime/required.js';
 import {
@@ -81,7 +81,7 @@ function realign<Batch>({ engine, settings, state, length }: Session<Batch>): vo
 /** Rejects on all ranks with DS_IO where no checkpoint could be written. */
 async function saveFolder<Batch>({ world, settings: { save } }: Session<Batch>): Promise<void> {
   if (!save) return;
-  await inUnison(world, 'opening save.dir', async () => {
+  await onAllRanks(world, 'opening save.dir', async () => {
     if (world.rank === 0) await requireWritable(save.dir);
     return null;
   });

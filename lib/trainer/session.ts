@@ -1,6 +1,6 @@
 // Opens and closes the parts of a Trainer: engine, data, reports and state.
 
-import { type CheckpointWorld, inUnison } from '../checkpoint/index.js';
+import { type CheckpointWorld, onAllRanks } from '../checkpoint/index.js';
 import type { Distributed } from '../comm/index.js';
 import { AXIS } from '../comm/mesh-shape.js';
 import { isExperiment } from '../config/autotuning-rules.js';
@@ -206,7 +206,7 @@ async function opensWatch(
 ): Promise<RunWatch | null> {
   if (!watch) return null;
   const opened: RunWatch[] = [];
-  await inUnison(world, 'opening the watch page', async () => {
+  await onAllRanks(world, 'opening the watch page', async () => {
     opened.push(await engine.watch({ name: runName, ...watch }));
     return null;
   });

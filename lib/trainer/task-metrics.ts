@@ -198,8 +198,8 @@ function entitiesIn(tags: readonly string[]): Set<string> {
   };
   tags.forEach((tag, t) => {
     const [mark = 'O', kind = ''] = tag === 'O' ? ['O'] : [required(tag[0]), tag.slice(2)];
-    const goesOn = (mark === 'I' || mark === 'E' || mark === 'L') && begun?.kind === kind;
-    if (!goesOn) {
+    const continues = (mark === 'I' || mark === 'E' || mark === 'L') && begun?.kind === kind;
+    if (!continues) {
       end(t);
       if (mark !== 'O') begun = { kind, at: t };
     }

@@ -11,10 +11,10 @@ import {
   type CheckpointWorld,
   consolidate,
   type ExportDType,
-  inUnison,
   isUnfinishedFile,
   layOut,
   moveFile,
+  onAllRanks,
   replaceFile,
   TORCH_DTYPES,
 } from '../checkpoint/index.js';
@@ -68,7 +68,7 @@ export async function writeWeightFolder(
   const { engine, world } = source;
   if (hasAdaptersBeside(engine.module)) return writeAdapterFolder(source, dir);
   const description = engine.module.describe();
-  await inUnison(world, 'making the folder of weights', async () => {
+  await onAllRanks(world, 'making the folder of weights', async () => {
     if (description && world.rank === 0) requireModelConfig(dir);
     await orDsError(dir, () => makeFolder(dir));
     return null;
@@ -78,7 +78,7 @@ export async function writeWeightFolder(
   } else {
     await consolidated(source, dir, checkpoint);
   }
-  await inUnison(world, 'writing config.json and tokenizer', async () => {
+  await onAllRanks(world, 'writing config.json and tokenizer', async () => {
     if (world.rank !== 0) return null;
     const config = description && { ...description.config, torch_dtype: torchDType(engine) };
     if (config) await writeJson(dir, CONFIG, config);
@@ -96,7 +96,7 @@ const hasAdaptersBeside = (module: Module): boolean =>
 /** The base has not changed and is not written; no rank gathers it. */
 async function writeAdapterFolder(source: WeightSource, dir: string): Promise<void> {
   const { engine, world } = source;
-  await inUnison(world, 'making the folder of the adapter', async () => {
+  await onAllRanks(world, 'making the folder of the adapter', async () => {
     if (world.rank === 0) {
       requireNoModel(dir);
       warnOfNoBase(engine.module, dir);
@@ -104,7 +104,7 @@ async function writeAdapterFolder(source: WeightSource, dir: string): Promise<vo
     await orDsError(dir, () => makeFolder(dir));
     return null;
   });
-  await inUnison(world, 'writing the adapter and tokenizer', async () => {
+  await onAllRanks(world, 'writing the adapter and tokenizer', async () => {
     const save = () => (world.rank === 0 ? saveAdapter(engine.module, dir) : null);
     await gatheredParameters(adapterParameters(engine.module), {}, save);
     if (world.rank === 0 && source.tokenizer) await copyTokenizer(source.tokenizer, dir);
@@ -181,7 +181,7 @@ async function consolidated(
 ): Promise<void> {
   let draft: Draft | null = null;
   try {
-    const [name] = await inUnison(world, 'making a folder for weights', async () => {
+    const [name] = await onAllRanks(world, 'making a folder for weights', async () => {
       requireUnmerged('Trainer save', engine.module);
       if (world.rank !== 0) return null;
       draft = await begin(dir, 'weights');
@@ -189,7 +189,7 @@ async function consolidated(
     });
     const folder = join(dir, String(name));
     if (checkpoint === null) await engine.save16bitModel(folder, OWN_LAYOUT);
-    await inUnison(world, 'consolidating weights', async () => {
+    await onAllRanks(world, 'consolidating weights', async () => {
       if (world.rank !== 0) return null;
       const files =
         checkpoint === null

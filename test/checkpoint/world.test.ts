@@ -1,5 +1,5 @@
 // Tests the exchange between ranks: results by rank, the failure of one on all, and JSON data only.
-import { inUnison, soloWorld } from '../../lib/checkpoint/index.js';
+import { onAllRanks, soloWorld } from '../../lib/checkpoint/index.js';
 import { DsError } from '../../lib/errors.js';
 import { onRanks } from './joined-worlds.js';
 
@@ -11,7 +11,7 @@ interface Found {
 
 test('every rank gets the results of all, by rank', async () => {
   const said = await onRanks(3, (world) =>
-    inUnison(world, 'looking', async (): Promise<Found> => {
+    onAllRanks(world, 'looking', async (): Promise<Found> => {
       return { name: `rank ${world.rank}`, parts: [{ shape: [world.rank] }] };
     }),
   );
@@ -28,7 +28,7 @@ test('a rank that fails keeps its error, and the others get its words', async ()
     hint: 'Go.',
   });
   const said = await onRanks(2, (world) =>
-    inUnison(world, 'writing', async () => {
+    onAllRanks(world, 'writing', async () => {
       if (world.rank === 1) throw own;
       return null;
     }),
@@ -45,7 +45,7 @@ test('a rank that fails keeps its error, and the others get its words', async ()
 
 test('the first of several ranks that fail is named', async () => {
   const said = await onRanks(3, (world) =>
-    inUnison(world, 'writing', async () => {
+    onAllRanks(world, 'writing', async () => {
       if (world.rank > 0) throw new TypeError(`no ${world.rank}`);
       return null;
     }),
@@ -57,14 +57,14 @@ test('the first of several ranks that fail is named', async () => {
 /** In each marked line the compiler must find a mistake; scripts/check fails otherwise. */
 test('what JSON would lose does not compile', async () => {
   // @ts-expect-error a function
-  await inUnison(soloWorld, '', async () => ({ count: 1, body: () => 1 }));
+  await onAllRanks(soloWorld, '', async () => ({ count: 1, body: () => 1 }));
   // @ts-expect-error an object with methods
-  await inUnison(soloWorld, '', async () => ({ when: new Date() }));
+  await onAllRanks(soloWorld, '', async () => ({ when: new Date() }));
   // @ts-expect-error a Map
-  await inUnison(soloWorld, '', async () => new Map([['a', 1]]));
+  await onAllRanks(soloWorld, '', async () => new Map([['a', 1]]));
   // @ts-expect-error undefined in a list
-  await inUnison(soloWorld, '', async () => [1, undefined]);
+  await onAllRanks(soloWorld, '', async () => [1, undefined]);
   // @ts-expect-error nothing
-  await inUnison(soloWorld, '', async () => {});
-  expect(await inUnison(soloWorld, '', async (): Promise<Found[]> => [])).toEqual([[]]);
+  await onAllRanks(soloWorld, '', async () => {});
+  expect(await onAllRanks(soloWorld, '', async (): Promise<Found[]> => [])).toEqual([[]]);
 });

@@ -3,7 +3,7 @@
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
 import { columnsOf, columnsOfStages } from '../../lib/engine/step/step-columns.js';
 import { countedRanges } from '../../lib/engine/step/step-control.js';
-import { roomOf, type Standing, standingOf } from '../../lib/plan/room.js';
+import { memoryOfRank, type RankMemory, roomOf } from '../../lib/plan/room.js';
 import { needsText } from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';
@@ -99,27 +99,27 @@ describe('ranges that a rank counts in the norm', () => {
 });
 
 describe('the memory of the rank with the least', () => {
-  const standing = (machine: string, more: Partial<Standing> = {}): Standing =>
+  const memoryOf = (machine: string, more: Partial<RankMemory> = {}): RankMemory =>
     ({
       ...{ machine, device: 100, host: 1000, hostAtMost: 2000, returned: 0, disk: 500, cores: 8 },
       ...more,
-    }) as Standing;
+    }) as RankMemory;
 
   test('ranks of a machine share its host memory and its disk, with what they give back', () => {
-    expect(roomOf([standing('a')])).toEqual({
+    expect(roomOf([memoryOf('a')])).toEqual({
       device: 100,
       host: 1000,
       hostAtMost: 2000,
       disk: 500,
     });
-    const two = [standing('a', { returned: 40 }), standing('a', { host: 960, returned: 20 })];
+    const two = [memoryOf('a', { returned: 40 }), memoryOf('a', { host: 960, returned: 20 })];
     expect(roomOf(two)).toEqual({ device: 100, host: 510, hostAtMost: 1030, disk: 250 });
   });
 
   test('the machine with the least counts, and the device with the least', () => {
-    const all = [standing('a', { device: 90 }), standing('b', { host: 300, disk: 100 })];
+    const all = [memoryOf('a', { device: 90 }), memoryOf('b', { host: 300, disk: 100 })];
     expect(roomOf(all)).toEqual({ device: 90, host: 300, hostAtMost: 2000, disk: 100 });
-    expect(roomOf([standing('a', { device: null })]).device).toBeNull();
+    expect(roomOf([memoryOf('a', { device: null })]).device).toBeNull();
   });
 });
 
@@ -134,7 +134,7 @@ describe('the free memory of a rank', () => {
     parameter('cuda', 1000, { isMaterialized: false }),
   ];
   const found = (memory: object, kind = 'cuda') =>
-    standingOf(
+    memoryOfRank(
       { parameters: () => parameters } as never,
       { zero_optimization: { offload_optimizer: { nvme_path: null } } } as never,
       {

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { plannedConfigs, resolveConfig } from '../../lib/config/index.js';
 import { choosePlanned, chooseUpdates, measured } from '../../lib/engine/setup/memory.js';
 import { type DsConfig, initialize, nn, optim, seed, Trainer } from '../../lib/index.js';
-import { roomOf, type Standing } from '../../lib/plan/room.js';
+import { type RankMemory, roomOf } from '../../lib/plan/room.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { hostLimits } from '../../lib/runtime/host-limits.js';
 import { stateBits, tinyConfig, tinyModel, trainTiny, weightBits } from '../e2e/tiny-training.js';
@@ -229,7 +229,7 @@ describe('for a GPU', () => {
 });
 
 describe('the memory of the ranks', () => {
-  const standing = (more: Partial<Standing>): Standing => ({
+  const memoryOf = (more: Partial<RankMemory>): RankMemory => ({
     ...{
       machine: 'a',
       cores: 8,
@@ -243,17 +243,17 @@ describe('the memory of the ranks', () => {
   });
 
   test('the least counts, and ranks of a machine share what is free there', () => {
-    expect(roomOf([standing({}), standing({ device: 60, host: 50, hostAtMost: 70 })])).toEqual({
+    expect(roomOf([memoryOf({}), memoryOf({ device: 60, host: 50, hostAtMost: 70 })])).toEqual({
       ...{ device: 60, host: 25, hostAtMost: 35, disk: 20 },
     });
-    const apart = [standing({}), standing({ machine: 'b', host: 50, hostAtMost: 50 })];
+    const apart = [memoryOf({}), memoryOf({ machine: 'b', host: 50, hostAtMost: 50 })];
     expect(roomOf(apart)).toEqual({ device: 100, host: 50, hostAtMost: 50, disk: 40 });
   });
 
   test('memory that a model returns counts as free; a device without a limit has no limit', () => {
     const [a, b] = [
-      standing({ device: null, returned: 10 }),
-      standing({ device: null, returned: 10 }),
+      memoryOf({ device: null, returned: 10 }),
+      memoryOf({ device: null, returned: 10 }),
     ];
     expect(roomOf([a, b])).toMatchObject({ device: null, host: 50 });
   });

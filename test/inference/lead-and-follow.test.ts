@@ -3,7 +3,7 @@ import type { GenerationPiece } from '../../lib/inference/continuation.js';
 import type { Submitted } from '../../lib/inference/generator.js';
 import { Follow } from '../../lib/inference/ranks/follow.js';
 import { digestOf, Lead } from '../../lib/inference/ranks/lead.js';
-import type { Message, News, StepLine } from '../../lib/inference/ranks/step-line.js';
+import type { Message, RequestEvent, StepLine } from '../../lib/inference/ranks/step-line.js';
 import {
   type GenerateRequest,
   type ReadRequest,
@@ -41,10 +41,10 @@ test('ranks that follow hear of the first one while it is idle, and of its end',
 });
 
 test('a follower computes steps, and ends with the first rank', async () => {
-  const news: [] = [];
+  const events: [] = [];
   const messages: Message[] = [
-    ...[{ kind: 'pulse' } as const, { kind: 'step', batch, news } as const],
-    ...[{ kind: 'rest', news } as const, { kind: 'end', news } as const],
+    ...[{ kind: 'pulse' } as const, { kind: 'step', batch, events } as const],
+    ...[{ kind: 'rest', events } as const, { kind: 'end', events } as const],
   ];
   const waited: boolean[] = [];
   const next = async (soon: boolean): Promise<Message> => {
@@ -81,7 +81,7 @@ function follower() {
 describe('a request of a rank that follows', () => {
   const asked = (prompt: number[]) => readRequest({ prompt }, limits);
   const piece = { index: 0, text: 'a', tokens: [4] } as unknown as GenerationPiece;
-  const news = (number: number, request: ReadRequest): News[] => [
+  const events = (number: number, request: ReadRequest): RequestEvent[] => [
     { kind: 'asked', number, digest: digestOf(request) },
     { kind: 'piece', number, piece },
     { kind: 'ended', number },
@@ -101,7 +101,7 @@ describe('a request of a rank that follows', () => {
   test('the same as that of the first rank gets its text, and then waits for nothing', async () => {
     const { follow, say, isListening } = follower();
     const mine = follow.submit(asked([1, 3]));
-    await say({ kind: 'rest', news: news(0, asked([1, 3])) });
+    await say({ kind: 'rest', events: events(0, asked([1, 3])) });
     expect(await outcome(mine)).toEqual([piece]);
     expect([isListening(), follow.isBusy]).toEqual([false, false]);
   });
@@ -110,8 +110,8 @@ describe('a request of a rank that follows', () => {
     const { follow, say, isListening } = follower();
     const [first, second, third] = [asked([1, 3]), asked([1, 5]), asked([1, 7])];
     follow.submit(first);
-    const all = [...news(0, first), ...news(1, second), ...news(2, third)];
-    await say({ kind: 'rest', news: all });
+    const all = [...events(0, first), ...events(1, second), ...events(2, third)];
+    await say({ kind: 'rest', events: all });
     expect(await outcome(follow.submit(second))).toEqual([piece]);
     const message = expect.stringContaining('the same requests');
     expect(await outcome(follow.submit(second))).toMatchObject({ expected: message });
@@ -121,13 +121,13 @@ describe('a request of a rank that follows', () => {
   test('another one gets an error, however late its text ends', async () => {
     const { follow, say } = follower();
     const other = follow.submit(asked([1, 4]));
-    const [first, ...rest] = news(0, asked([1, 3]));
-    await say({ kind: 'rest', news: [first as News] });
+    const [first, ...rest] = events(0, asked([1, 3]));
+    await say({ kind: 'rest', events: [first as RequestEvent] });
     expect(await outcome(other)).toMatchObject({
       ...{ code: 'DS_ARGUMENT', op: 'InferenceEngine request' },
       expected: expect.stringContaining('the same requests'),
     });
-    await say({ kind: 'rest', news: rest });
+    await say({ kind: 'rest', events: rest });
     expect(follow.isBusy).toBe(false);
   });
 
@@ -135,8 +135,8 @@ describe('a request of a rank that follows', () => {
     const { follow, say } = follower();
     const mine = follow.submit(asked([1, 3]));
     const error = { code: 'DS_LIMIT', op: 'x', expected: 'a', got: 'b' } as const;
-    const failed = { kind: 'failed', number: 0, error } as unknown as News;
-    await say({ kind: 'rest', news: [news(0, asked([1, 3]))[0] as News, failed] });
+    const failed = { kind: 'failed', number: 0, error } as unknown as RequestEvent;
+    await say({ kind: 'rest', events: [events(0, asked([1, 3]))[0] as RequestEvent, failed] });
     expect(await outcome(mine)).toMatchObject({ code: 'DS_LIMIT' });
     expect(follow.isBusy).toBe(false);
   });

@@ -2,7 +2,7 @@
 // dequantized weights.
 import assert from 'node:assert/strict';
 import { nn, noGrad, scope, seed, Tensor } from '../../lib/index.js';
-import { bringTogether, joinedLinear } from '../../lib/nn/joined-linears.js';
+import { joinedLinear, joinMemory } from '../../lib/nn/joined-linears.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
 import type { Case } from '../support/case.js';
@@ -178,7 +178,7 @@ async function joins(device: Device): Promise<void> {
       for (const shape of shapes) {
         const x = drawn(shape, dtype, device);
         const each = noGrad(() => layers.map((layer) => layer.call(x)));
-        assert.ok(bringTogether(layers));
+        assert.ok(joinMemory(layers));
         assert.equal(joinedLinear(x, layers), null, 'gradients are recorded');
         const all = noGrad(() => joinedLinear(x, layers)) as Tensor[];
         assert.equal(new Set(all.map(({ buffer }) => buffer)).size, 1);
@@ -209,9 +209,9 @@ async function staysApart(device: Device): Promise<void> {
     [four(), new nn.Linear(32, 8).to(device)],
     [new nn.Linear(32, 8).to(device), new nn.LinearGelu(32, 8).to(device)],
   ];
-  for (const pair of pairs) assert.equal(bringTogether(pair), false);
+  for (const pair of pairs) assert.equal(joinMemory(pair), false);
   const [moved, ...rest] = [four(), four()] as const;
-  assert.ok(bringTogether([moved, ...rest]));
+  assert.ok(joinMemory([moved, ...rest]));
   moved.weight_scale.place(scope(() => moved.weight_scale.add(0).keep()));
   const x = drawn([2, 32], 'f32', device);
   assert.equal(

@@ -70,7 +70,7 @@ export function gatheredParameters<Result>(
     requireWhole(held);
   }
   resync(engine.parts);
-  const letGo = engine.parts.hooks.hold([...new Set(held.map(({ shard }) => shard))]);
+  const releaseHold = engine.parts.hooks.hold([...new Set(held.map(({ shard }) => shard))]);
   try {
     // A body without writes may return a promise: it reads at once and writes files later.
     if (modifierRank === null) return body();
@@ -79,7 +79,7 @@ export function gatheredParameters<Result>(
       hint: 'Await outside of the body, and change parameters only inside it.',
     });
   } finally {
-    letGo();
+    releaseHold();
   }
 }
 

@@ -6,8 +6,8 @@ import {
   BEGIN_SAVE,
   type CheckpointContent,
   type CheckpointWorld,
-  inUnison,
   type LocalShard,
+  onAllRanks,
   requirePath,
   Save,
   type SaveTarget,
@@ -136,7 +136,7 @@ export class Checkpointer {
     if (this.pending) {
       const { globalSteps } = engine;
       await this.done();
-      if (engine.globalSteps !== globalSteps) throw goneOn(globalSteps, engine.globalSteps);
+      if (engine.globalSteps !== globalSteps) throw stepChanged(globalSteps, engine.globalSteps);
     }
     this.requireNotInterrupted('saveCheckpoint');
     resync(engine.parts);
@@ -251,8 +251,8 @@ export class Checkpointer {
     try {
       return await body();
     } catch (error) {
-      const isOfItself = error instanceof DsError && !LOST.includes(error.code);
-      throw this.closed && !isOfItself ? interrupted(op, error) : error;
+      const isOwnError = error instanceof DsError && !LOST.includes(error.code);
+      throw this.closed && !isOwnError ? interrupted(op, error) : error;
     } finally {
       this.running--;
       if (this.closed && this.running === 0) this.leave();
@@ -338,7 +338,7 @@ function readOrReport<Options>(
     return read();
   } catch (error) {
     const fail = () => Promise.reject(error);
-    return inUnison(world, begin, fail)
+    return onAllRanks(world, begin, fail)
       .catch(() => {})
       .then(fail);
   }
@@ -394,7 +394,7 @@ function withoutFrozen(given: ExportWeightsOptions): boolean {
   return without;
 }
 
-function goneOn(from: number, to: number): DsError {
+function stepChanged(from: number, to: number): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op: 'saveCheckpoint',

@@ -3,7 +3,7 @@ import type { JsonObject } from '../../../types/json.js';
 import {
   Checkpoint,
   type CheckpointWorld,
-  inUnison,
+  onAllRanks,
   type Section,
 } from '../../checkpoint/index.js';
 import { requireLoadable } from '../../nn/loadable.js';
@@ -97,7 +97,7 @@ export async function restoreEngine(
       wanted,
       strict: loadModuleStrict,
     });
-    await inUnison(world, 'reading tensors', async () => {
+    await onAllRanks(world, 'reading tensors', async () => {
       engine.parts.gradients.discard();
       await readFragments(engine, checkpoint, wanted.optimizer);
       await readErrors(engine, checkpoint, wanted.optimizer);
@@ -134,13 +134,13 @@ async function follow(
   const host = new HostState(engine);
   let clientState: JsonObject = {};
   try {
-    const unknown = await inUnison(world, 'comparing with the model', async () => {
+    const unknown = await onAllRanks(world, 'comparing with the model', async () => {
       requireLoadable('loadCheckpoint', engine.module.namedParameters());
       requireSameModel(engine, checkpoint, strict);
       return strict ? unknownNames(engine, checkpoint) : [];
     });
     requireKnown(checkpoint, unknown);
-    await inUnison(world, 'comparing with the optimizer', async () => {
+    await onAllRanks(world, 'comparing with the optimizer', async () => {
       const saved = readSavedState(checkpoint);
       requireSameShapes(engine, checkpoint);
       if (wanted.optimizer) {

@@ -183,8 +183,8 @@ export class StoreWorld implements CheckpointWorld {
     for (let rank = 0; rank < this.size; ++rank) {
       said.push(rank === this.rank ? own : await this.ask(round, rank, waiting));
     }
-    const isStoodIn = said.some((one) => (one?.stood ?? 0) > 0);
-    if (isStoodIn && !waiting.hasStood) this.standIn?.(textOf(label, this.rank, []));
+    const hasStandIn = said.some((one) => (one?.stood ?? 0) > 0);
+    if (hasStandIn && !waiting.hasStood) this.standIn?.(textOf(label, this.rank, []));
     return said;
   }
 

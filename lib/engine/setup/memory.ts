@@ -23,7 +23,7 @@ import {
   weighWay,
   writeResult,
 } from '../../plan/index.js';
-import { clusterOf, roomOf, standingOf } from '../../plan/room.js';
+import { clusterOf, memoryOfRank, roomOf } from '../../plan/room.js';
 import {
   type Counted,
   claimOf,
@@ -145,12 +145,12 @@ async function choice(
   { model, sequenceLength }: { model: Measured; sequenceLength: number | undefined },
 ) {
   const { device } = job.world;
-  const own = standingOf(asked.module, asked.config, device);
-  const standings = await exchanged(job, own);
-  const cluster = clusterOf(standings);
+  const own = memoryOfRank(asked.module, asked.config, device);
+  const rankMemories = await exchanged(job, own);
+  const cluster = clusterOf(rankMemories);
   const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
   // All ranks choose the same, so the first rank's GPU decides.
-  const rates = ratesNamed(standings[0]?.card ?? '');
+  const rates = ratesNamed(rankMemories[0]?.card ?? '');
   const isHost = device.kind === 'cpu';
   const facts = {
     ...{ seq, isHost, at: { rates, cluster }, mesh: jobMesh(job, model.isCut) },
@@ -160,7 +160,7 @@ async function choice(
   const ways = configs.map((config): Way<ResolvedConfig> => {
     return { config, setup: setupOfConfig(config, facts) };
   });
-  const room = roomOf(standings);
+  const room = roomOf(rankMemories);
   const sizes = trainedBy(asked.optimizer, model.sizes);
   const { isKnown } = model;
   const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates, room };
@@ -212,8 +212,8 @@ export async function describeModel(
   if (file === null || model === null) return;
   const { sizes: whole, isKnown, checkpointing, isCut } = model;
   const { device } = job.world;
-  const own = standingOf(module, config, device);
-  const standings = await exchanged(job, own);
+  const own = memoryOfRank(module, config, device);
+  const rankMemories = await exchanged(job, own);
   if (job.rank !== 0) return;
   const sizes = trainedBy(optimizer, whole);
   const info: ModelInfo = {
@@ -228,8 +228,8 @@ export async function describeModel(
     isHost: device.kind === 'cpu',
     deviceName: device.name,
     card: own.card,
-    room: roomOf(standings),
-    cluster: clusterOf(standings),
+    room: roomOf(rankMemories),
+    cluster: clusterOf(rankMemories),
     mesh: jobMesh(job, isCut),
   };
   writeResult(file, info);

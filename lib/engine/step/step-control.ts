@@ -35,15 +35,15 @@ export function countedRanges(
   const isOwn = fragments.map(({ entry }) => answersFor(unit.parameterOf(entry)));
   if (isOwn.every(Boolean)) return [counted];
   const ranges: Range[] = [];
-  let isApart = true;
+  let startsRange = true;
   for (const [i, fragment] of fragments.entries()) {
     const { offset, numel } = overlap(fragment, counted);
     const last = ranges.at(-1);
-    if (!isOwn[i]) isApart = true;
+    if (!isOwn[i]) startsRange = true;
     if (!isOwn[i] || numel === 0) continue;
-    if (last && !isApart) last.numel = offset + numel - last.offset;
+    if (last && !startsRange) last.numel = offset + numel - last.offset;
     else ranges.push({ offset, numel });
-    isApart = false;
+    startsRange = false;
   }
   return ranges;
 }

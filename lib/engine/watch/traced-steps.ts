@@ -81,7 +81,7 @@ export class TracedSteps extends WrappedTimer {
   private left: number;
   private closeStep: ((name: string) => void) | null = null;
   /** The present step began during another engine's trace. */
-  private standsBack = false;
+  private belongsToOtherTrace = false;
 
   constructor(
     inner: PhaseTimer,
@@ -95,8 +95,8 @@ export class TracedSteps extends WrappedTimer {
 
   override time<T>(phase: Phase, body: () => T): T {
     if (this.passing > 0) return this.inner.time(phase, body);
-    if (!this.begun && hasWatcher()) this.standsBack = true;
-    if (this.standsBack) return this.inner.time(phase, body);
+    if (!this.begun && hasWatcher()) this.belongsToOtherTrace = true;
+    if (this.belongsToOtherTrace) return this.inner.time(phase, body);
     const { trace } = this.options;
     if (!this.begun) trace.begin();
     this.begun = true;
@@ -115,8 +115,8 @@ export class TracedSteps extends WrappedTimer {
       this.passing--;
       return;
     }
-    if (this.standsBack) {
-      this.standsBack = false;
+    if (this.belongsToOtherTrace) {
+      this.belongsToOtherTrace = false;
       return;
     }
     this.closeStep?.(`step ${step}`);

@@ -10,7 +10,7 @@ import type { ReadRequest } from '../request.js';
 import type { StepRunner } from '../step-runner.js';
 import { digestOf, refuseShared } from './lead.js';
 import { asleep, type EngineRole } from './role.js';
-import type { Message, News, StepLine } from './step-line.js';
+import type { Message, RequestEvent, StepLine } from './step-line.js';
 
 /** A request on this rank, on rank 0, or on both. */
 interface Report {
@@ -144,19 +144,19 @@ export class Follow implements Generator, EngineRole {
     if (kind === 'pulse') return;
     this.isStepping = kind === 'step';
     this.isOver = kind === 'end';
-    for (const news of message.news) this.learn(news);
+    for (const event of message.events) this.learn(event);
     if (kind === 'step') this.runner.compute(message.batch);
   }
 
-  private learn(news: News): void {
-    const one = this.of(news.number);
-    if (news.kind === 'asked') one.asked = news.digest;
-    if (news.kind === 'piece') one.pieces.push(news.piece);
-    if (news.kind === 'failed') one.pieces.fail(new DsError(news.error));
-    if (news.kind === 'ended') one.pieces.end();
-    one.isOver ||= news.kind === 'failed' || news.kind === 'ended';
+  private learn(event: RequestEvent): void {
+    const one = this.of(event.number);
+    if (event.kind === 'asked') one.asked = event.digest;
+    if (event.kind === 'piece') one.pieces.push(event.piece);
+    if (event.kind === 'failed') one.pieces.fail(new DsError(event.error));
+    if (event.kind === 'ended') one.pieces.end();
+    one.isOver ||= event.kind === 'failed' || event.kind === 'ended';
     this.compare(one);
-    if (one.isOver && one.mine !== null) this.reported.delete(news.number);
+    if (one.isOver && one.mine !== null) this.reported.delete(event.number);
   }
 
   private of(number: number): Report {

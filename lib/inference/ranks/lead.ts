@@ -11,10 +11,14 @@ import type { ReadRequest } from '../request.js';
 import type { StepBatch } from '../step-batch.js';
 import type { StepListener, StepLoop } from '../step-loop.js';
 import { asleep, type EngineRole } from './role.js';
-import { fieldsOf, type News, type StepLine } from './step-line.js';
+import { fieldsOf, type RequestEvent, type StepLine } from './step-line.js';
 
 /** A message about a request, without the request's number. */
-type Story = News extends infer One ? (One extends News ? Omit<One, 'number'> : never) : never;
+type EventBody = RequestEvent extends infer One
+  ? One extends RequestEvent
+    ? Omit<One, 'number'>
+    : never
+  : never;
 
 /**
  * Digest of a request, to compare requests between ranks. It omits the seed: the seed of rank 0
@@ -37,7 +41,7 @@ class ReportQueue extends PieceQueue<GenerationPiece> {
 
   constructor(
     onLeave: () => void,
-    private readonly report: (story: Story) => void,
+    private readonly report: (body: EventBody) => void,
   ) {
     super(onLeave);
   }
@@ -63,7 +67,7 @@ class ReportQueue extends PieceQueue<GenerationPiece> {
 export class Lead implements Generator, StepListener, EngineRole {
   readonly rank = 0;
   private readonly loop: StepLoop;
-  private news: News[] = [];
+  private events: RequestEvent[] = [];
   private submitted = 0;
   /** Heartbeat for ranks in follow(); null if all ranks submit the same requests. */
   private pulse: NodeJS.Timeout | null = null;
@@ -92,20 +96,20 @@ export class Lead implements Generator, StepListener, EngineRole {
   announce(batch: StepBatch): void {
     this.wasSilent = false;
     this.isStepping = true;
-    this.line.report({ kind: 'step', batch, news: this.taken() });
+    this.line.report({ kind: 'step', batch, events: this.taken() });
   }
 
   queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece> {
     const number = this.submitted++;
-    const report = (story: Story): void => this.report({ number, ...story } as News);
+    const report = (body: EventBody): void => this.report({ number, ...body } as RequestEvent);
     report({ kind: 'asked', digest: digestOf(request) });
     return new ReportQueue(onLeave, report);
   }
 
   rest(): void {
-    if (!this.isStepping && this.news.length === 0) return;
+    if (!this.isStepping && this.events.length === 0) return;
     this.isStepping = false;
-    this.attempt(() => this.line.report({ kind: 'rest', news: this.taken() }));
+    this.attempt(() => this.line.report({ kind: 'rest', events: this.taken() }));
   }
 
   submit(request: ReadRequest): Submitted {
@@ -120,7 +124,7 @@ export class Lead implements Generator, StepListener, EngineRole {
 
   async follow(): Promise<void> {
     if (this.pulse) return;
-    this.news = [];
+    this.events = [];
     this.pulse = setInterval(() => this.beat(), this.patience / 4).unref();
   }
 
@@ -141,7 +145,7 @@ export class Lead implements Generator, StepListener, EngineRole {
   async close(): Promise<void> {
     await this.loop.close();
     if (this.pulse) clearInterval(this.pulse);
-    this.attempt(() => this.line.report({ kind: 'end', news: this.taken() }));
+    this.attempt(() => this.line.report({ kind: 'end', events: this.taken() }));
     this.line.close();
   }
 
@@ -160,14 +164,14 @@ export class Lead implements Generator, StepListener, EngineRole {
 
   requireAlone = refuseShared;
 
-  private report(news: News): void {
-    if (!this.pulse) this.news.push(news);
+  private report(event: RequestEvent): void {
+    if (!this.pulse) this.events.push(event);
   }
 
-  private taken(): readonly News[] {
-    const { news } = this;
-    this.news = [];
-    return news;
+  private taken(): readonly RequestEvent[] {
+    const { events } = this;
+    this.events = [];
+    return events;
   }
 
   private beat(): void {

@@ -9,7 +9,7 @@ import type { GenerationPiece } from '../continuation.js';
 import type { StepBatch } from '../step-batch.js';
 
 /** An event of a request. Requests are numbered from 0 in the order of submission. */
-export type News = { readonly number: number } & (
+export type RequestEvent = { readonly number: number } & (
   | { readonly kind: 'asked'; readonly digest: string }
   | { readonly kind: 'piece'; readonly piece: GenerationPiece }
   | { readonly kind: 'failed'; readonly error: DsErrorFields }
@@ -21,10 +21,10 @@ export type News = { readonly number: number } & (
  * 0. end: rank 0 has destroyed its engine.
  */
 export type Message =
-  | { readonly kind: 'step'; readonly batch: StepBatch; readonly news: readonly News[] }
-  | { readonly kind: 'rest'; readonly news: readonly News[] }
+  | { readonly kind: 'step'; readonly batch: StepBatch; readonly events: readonly RequestEvent[] }
+  | { readonly kind: 'rest'; readonly events: readonly RequestEvent[] }
   | { readonly kind: 'pulse' }
-  | { readonly kind: 'end'; readonly news: readonly News[] };
+  | { readonly kind: 'end'; readonly events: readonly RequestEvent[] };
 
 /**
  * Bytes of the first broadcast. Most messages fit into it. A message starts with its length (u32).

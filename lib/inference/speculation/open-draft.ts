@@ -32,12 +32,12 @@ class OpenedModel implements Draft {
   }
 
   costFor(model: CausalLM): DraftCost {
-    return { step: costOf(this.draft, model), reach: this.draft.alikeSeq };
+    return { step: costOf(this.draft, model), reach: this.draft.sharedAnglesSeq };
   }
 
   modelFor({ reach, ...room }: DraftRoom, vocabSize: number): DraftModel {
     const { draft, sizes } = this;
-    const own = { ...pick(room), reach: Math.min(reach, draft.alikeSeq) };
+    const own = { ...pick(room), reach: Math.min(reach, draft.sharedAnglesSeq) };
     const runner = new StepRunner(draft, sizes, own);
     return new DraftModel(runner, { tokens: room.tokens, vocabSize }, () => this.dispose());
   }

@@ -1,6 +1,6 @@
 // A layer of an encoder: attention to all tokens, and a feed-forward block.
 
-import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
+import { type Joinable, joinedLinear, joinMemory } from '../../nn/joined-linears.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { LayerNorm } from '../../nn/norms.js';
@@ -71,7 +71,7 @@ export class EncoderAttention extends Module implements Joinable {
   /** @internal See Joinable. */
   joinLinears(): void {
     const { projections } = this.body.names.layer;
-    if (projections.length === 3) this.isJoined = bringTogether(this.projections);
+    if (projections.length === 3) this.isJoined = joinMemory(this.projections);
   }
 
   private get projections(): Linear[] {

@@ -168,18 +168,18 @@ export function encoderLayout({ body, embedding, layer }: EncoderTraits, model: 
   const own = new Set(Object.keys(model.stateDict()));
   const { words } = embedding ?? BERT_EMBEDDING;
   const roots = [words, (layer ?? BERT_LAYER).list, 'embeddings'].map((path) => path.split('.')[0]);
-  const isOfBody = (name: string): boolean =>
+  const belongsToBody = (name: string): boolean =>
     !name.startsWith(`${body}.pooler.`) && name.startsWith(`${body}.`);
   return {
     transposed: new Set(),
-    head: { has: (name) => !isOfBody(name), replaces: false },
+    head: { has: (name) => !belongsToBody(name), replaces: false },
     nameOf: (given) => {
       const name = modern(given);
       if (BUFFER.test(name)) return null;
       if (own.has(name)) return name;
       const inside = `${body}.${name}`;
       if (own.has(inside)) return inside;
-      if (isOfBody(name)) return name;
+      if (belongsToBody(name)) return name;
       return roots.includes(name.split('.')[0] as string) && body !== name.split('.')[0]
         ? name
         : null;

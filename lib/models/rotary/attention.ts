@@ -4,7 +4,7 @@
 import type { LayerCache } from '../../nn/attention.js';
 import { cappedAttention, WIDEST_HEAD } from '../../nn/capped-attention.js';
 import { normal } from '../../nn/initializers.js';
-import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
+import { type Joinable, joinedLinear, joinMemory } from '../../nn/joined-linears.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { RMSNorm } from '../../nn/norms.js';
@@ -275,7 +275,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
 
   /** @internal See Joinable. */
   joinLinears(): void {
-    this.isJoined = bringTogether([this.q_proj, this.k_proj, this.v_proj]);
+    this.isJoined = joinMemory([this.q_proj, this.k_proj, this.v_proj]);
   }
 
   /** Queries, keys and values by one product if their weights are joined, else by three. */

@@ -2,7 +2,7 @@
 
 import { SparseMixture } from '../../nn/experts.js';
 import { normal, zeros } from '../../nn/initializers.js';
-import { bringTogether, type Joinable, joinedLinear } from '../../nn/joined-linears.js';
+import { type Joinable, joinedLinear, joinMemory } from '../../nn/joined-linears.js';
 import { Linear, SwiGLU } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { leading } from '../../runtime/required.js';
@@ -56,7 +56,7 @@ export class GatedMlp extends Module implements Joinable {
 
   /** @internal See Joinable. */
   joinLinears(): void {
-    this.isJoined = bringTogether([this.gate_proj, this.up_proj]);
+    this.isJoined = joinMemory([this.gate_proj, this.up_proj]);
   }
 }
 

@@ -251,7 +251,7 @@ export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: Rotary
       (rope.width
         ? { [rope.width[0]]: Math.floor(sizes.headDim * partialRotaryFactor) }
         : { [rope.keys?.partial ?? PARTIAL]: partialRotaryFactor })),
-    ...(beside && describeBeside(beside, maxSeq)),
+    ...(beside && describeOuterLengths(beside, maxSeq)),
     ...(rope.ofWindows && describeByType(rope.ofWindows, sizes, windowRopeTheta ?? ropeTheta)),
   };
 }
@@ -307,7 +307,7 @@ export const describeRopeLayers = (
  * A section of three keys, as transformers 4 requires, and both lengths outside of it, which
  * determine the factor. Adds more keys only for numbers that the lengths do not determine.
  */
-function describeBeside(scaling: LongRopeScaling, maxSeq: number): JsonObject {
+function describeOuterLengths(scaling: LongRopeScaling, maxSeq: number): JsonObject {
   const { type, factor, originalMaxSeq, shortFactor, longFactor, attentionFactor } = scaling;
   const stretched = factor > 1 ? Math.round(factor * originalMaxSeq) : maxSeq;
   const follows = Math.max(1, stretched / originalMaxSeq) === factor;

@@ -96,9 +96,9 @@ export abstract class RotaryLM extends CausalLM {
   override expertPlan(): TensorPlan | null {
     const { moe, layers } = this.config;
     if (!moe || moe.denseLayers.length === layers) return null;
-    const isBeside = this.traits.moe?.beside !== undefined;
+    const hasDenseBlock = this.traits.moe?.beside !== undefined;
     const path = 'model.layers.*';
-    return { layers: isBeside ? besideStyles(path) : expertStyles(`${path}.mlp`) };
+    return { layers: hasDenseBlock ? besideStyles(path) : expertStyles(`${path}.mlp`) };
   }
 
   /** @internal */
@@ -141,7 +141,7 @@ export abstract class RotaryLM extends CausalLM {
   }
 
   /** @internal */
-  override get alikeSeq(): number {
+  override get sharedAnglesSeq(): number {
     const { maxSeq } = this.config;
     return this.rereads(1, maxSeq) ? maxSeq : this.placedSeq;
   }

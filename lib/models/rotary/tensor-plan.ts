@@ -19,8 +19,8 @@ function pathsOf({ traits: { names = {} } }: Body) {
 /** The plan of all layers; `taken` receives this rank's heads. */
 export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['taken']>): TensorPlan {
   const { heads, kvHeads, moe, layers, traits, norms } = body;
-  const isBeside = moe !== null && traits.moe?.beside !== undefined;
-  const sparse = moe && !isBeside ? layers - moe.denseLayers.length : 0;
+  const hasDenseBlock = moe !== null && traits.moe?.beside !== undefined;
+  const sparse = moe && !hasDenseBlock ? layers - moe.denseLayers.length : 0;
   const hasShared = sparse > 0 && moe?.sharedHidden != null;
   const isGated = traits.moe?.shared !== 'ungated';
   const names = [...norms.attention, ...norms.mlp].filter((name) => name !== null);
@@ -37,7 +37,7 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
       ...headNormStyles(body, attention),
       ...(sparse < layers && feedStyles(body, mlp)),
       ...(sparse > 0 && expertStyles(mlp)),
-      ...(isBeside && besideStyles(`${list}.*`)),
+      ...(hasDenseBlock && besideStyles(`${list}.*`)),
       ...(hasShared && gatedStyles(`${mlp}.${isGated ? 'shared_expert' : 'shared_experts'}`)),
       // A head with a bias or norms stays whole, because the split loss has none.
       ...(!traits.biases.head && !traits.normalizedHead && { [head]: 'head' as const }),

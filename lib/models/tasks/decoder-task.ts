@@ -122,8 +122,11 @@ export class DecoderTask extends TaskModel {
 
   override tensorPlan(): TensorPlan {
     const { sequence: _, ...plan } = this.#lm.tensorPlan();
-    const isOfBody = ([path]: [string, unknown]): boolean => path.startsWith(`${this.#body}.`);
-    return { ...plan, layers: Object.fromEntries(Object.entries(plan.layers).filter(isOfBody)) };
+    const belongsToBody = ([path]: [string, unknown]): boolean => path.startsWith(`${this.#body}.`);
+    return {
+      ...plan,
+      layers: Object.fromEntries(Object.entries(plan.layers).filter(belongsToBody)),
+    };
   }
 
   protected override hiddenOf(ids: Tensor, { mask, types }: TaskInputs): Tensor {

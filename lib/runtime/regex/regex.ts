@@ -153,8 +153,8 @@ export class Regex {
         if (code >= 0xd800 && code < 0xdc00) code = required(text.codePointAt(at));
       }
       const coming = isEnd ? EDGE : alphabet.letterOf(code);
-      const truths = looks.length > 0 ? truthsAt(looks, at) : 0;
-      const result = matcher.step(state, coming, truths, meter);
+      const lookarounds = looks.length > 0 ? lookaroundsAt(looks, at) : 0;
+      const result = matcher.step(state, coming, lookarounds, meter);
       if ((result & 1) === 1) end = at;
       state = result >> 1;
       if (state < 0) break;
@@ -182,7 +182,7 @@ function marks(
   let steps = 0;
   for (;;) {
     const coming = isReversed ? letterBefore(alphabet, text, at) : letterAt(alphabet, text, at);
-    const result = automaton.step(state, coming, truthsAt(looks, at), meter);
+    const result = automaton.step(state, coming, lookaroundsAt(looks, at), meter);
     if ((result & 1) === 1) marked[at] = 1;
     state = result >> 1;
     if (coming === EDGE) break;
@@ -204,10 +204,10 @@ function meterOf(length: number, source: string): Meter {
   };
 }
 
-function truthsAt(looks: readonly Uint8Array[], at: number): number {
-  let truths = 0;
-  for (let i = 0; i < looks.length; ++i) truths |= (looks[i]?.[at] ?? 0) << i;
-  return truths;
+function lookaroundsAt(looks: readonly Uint8Array[], at: number): number {
+  let lookarounds = 0;
+  for (let i = 0; i < looks.length; ++i) lookarounds |= (looks[i]?.[at] ?? 0) << i;
+  return lookarounds;
 }
 
 function widthAt(text: string, at: number): number {

@@ -50,7 +50,7 @@ export function messagesOf(items: readonly JsonObject[], offset: number): Messag
     const { type = 'message' } = item;
     if (type === 'reasoning') {
       const said = open((one) => one.content === null && !one.tool_calls);
-      said.reasoning_content = `${said.reasoning_content ?? ''}${thoughtOf(item)}`;
+      said.reasoning_content = `${said.reasoning_content ?? ''}${reasoningText(item)}`;
     } else if (type === 'function_call') {
       const { call_id: id = '', name = '', arguments: own = '' } = item;
       const said = open(() => true);
@@ -102,7 +102,7 @@ function textOf(given: JsonValue | undefined, location: string): string {
 }
 
 /** Clients send back what they got: a summary, or the reasoning itself. */
-function thoughtOf({ summary, content }: JsonObject): string {
+function reasoningText({ summary, content }: JsonObject): string {
   const parts = [content, summary].find((one) => Array.isArray(one) && one.length > 0);
   const texts = Array.isArray(parts) ? parts : [];
   return texts

@@ -7,7 +7,7 @@ import { required } from '../../runtime/required.js';
 import { backward, callHook, holdingHooks } from '../backward.js';
 import { batchInvariant, isBatchInvariant } from '../batch-invariant.js';
 import { leavingNothing } from '../grad-sink.js';
-import type { Keepsakes } from '../keepsakes.js';
+import type { KeptResults } from '../keepsakes.js';
 import { type RandomPoint, randomPoint, replayRandom } from '../random.js';
 import { scope } from '../scope.js';
 import {
@@ -131,7 +131,7 @@ function anchor(outputs: readonly Tensor[]): Tensor {
 interface Recorded {
   run: (inputs: readonly unknown[]) => Tensor | Tensor[];
   kept: KeptInputs;
-  keepsakes: Keepsakes;
+  keepsakes: KeptResults;
   segment: WatchedSegment;
   /** Positions of the inputs that require gradients; input i of the node is wanting[i]. */
   wanting: readonly number[];

@@ -3,7 +3,7 @@ import { DsError } from '../../errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
-import { GatheredKeepsakes, type Keepsakes, noKeepsakes } from '../keepsakes.js';
+import { GatheredResults, type KeptResults, noKeptResults } from '../keepsakes.js';
 import { PinnedStore } from './pinned-store.js';
 import { type ActivationStore, onDevice } from './store.js';
 import {
@@ -45,11 +45,11 @@ interface CheckpointPolicy {
   readonly store: ActivationStore;
   readonly watch: SegmentWatch;
   /** For a new segment. */
-  readonly keepsakes: () => Keepsakes;
+  readonly keepsakes: () => KeptResults;
   readonly numberCheckpoints: number | null;
 }
 
-const keepNothing = (): Keepsakes => noKeepsakes;
+const keepNothing = (): KeptResults => noKeptResults;
 
 const standard: CheckpointPolicy = {
   store: onDevice,
@@ -85,7 +85,7 @@ export function configure(given: CheckpointingOptions = {}): void {
   policy = {
     store: cpuCheckpointing ? new PinnedStore() : onDevice,
     watch: synchronize ? new SynchronizedWatch(watch) : watch,
-    keepsakes: keepAttention ? () => new GatheredKeepsakes() : keepNothing,
+    keepsakes: keepAttention ? () => new GatheredResults() : keepNothing,
     numberCheckpoints,
   };
 }

@@ -66,15 +66,15 @@ export class ExpressionParser {
   }
 
   protected skip(operator: string): boolean {
-    const isIt = this.isOperator(operator);
-    if (isIt) this.next();
-    return isIt;
+    const isMatch = this.isOperator(operator);
+    if (isMatch) this.next();
+    return isMatch;
   }
 
   protected skipName(name: string): boolean {
-    const isIt = this.isName(name);
-    if (isIt) this.next();
-    return isIt;
+    const isMatch = this.isName(name);
+    if (isMatch) this.next();
+    return isMatch;
   }
 
   protected expect(operator: string): void {

@@ -174,7 +174,7 @@ export function undeclaredIn(nodes: readonly Node[], names: readonly string[]): 
   return found;
 }
 
-/** Whether `isIt` holds for a node or a descendant. */
-export function someNode(nodes: readonly Node[], isIt: (node: Node) => boolean): boolean {
-  return nodes.some((node) => isIt(node) || someNode(childrenOf(node), isIt));
+/** Whether `matches` holds for a node or a descendant. */
+export function someNode(nodes: readonly Node[], matches: (node: Node) => boolean): boolean {
+  return nodes.some((node) => matches(node) || someNode(childrenOf(node), matches));
 }

@@ -1,7 +1,7 @@
 // Checks that the saved weights are finite.
 import { join } from 'node:path';
 
-import { type CheckpointWorld, inUnison, WeightFiles } from '../../checkpoint/index.js';
+import { type CheckpointWorld, onAllRanks, WeightFiles } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { isfinite, scope, type Tensor } from '../../tensor/index.js';
@@ -26,7 +26,7 @@ export async function requireFinite(
   world: CheckpointWorld,
 ): Promise<void> {
   const path = isAdapter ? join(dir, 'adapter_model.safetensors') : dir;
-  const [damaged] = await inUnison(world, 'reading the saved weights', async () =>
+  const [damaged] = await onAllRanks(world, 'reading the saved weights', async () =>
     world.rank === 0 ? damagedIn(path) : null,
   );
   if (damaged === null) return;

@@ -1,6 +1,6 @@
 // Runs one rank of `ds train`: reads model and rows, trains, saves, and prints a sample.
 
-import { type CheckpointWorld, inUnison } from '../../checkpoint/index.js';
+import { type CheckpointWorld, onAllRanks } from '../../checkpoint/index.js';
 import { requireWritable } from '../../checkpoint/make-folder.js';
 import type { Distributed } from '../../comm/index.js';
 import { isExperiment } from '../../config/autotuning-rules.js';
@@ -105,7 +105,7 @@ async function readTogether(
   const isFirst = job.rank === 0;
   const { options, evaluation } = trainerPart(args, args.output_dir);
   const found: Material[] = [];
-  await inUnison(world, 'preparing to train', async () => {
+  await onAllRanks(world, 'preparing to train', async () => {
     if (isFirst) await requireWritable(args.output_dir);
     const tokenizer = Tokenizer.fromPretrained(await tokenizerFolder(args));
     const name = methodIn(args);
@@ -217,8 +217,8 @@ async function run(
   let log: LogEvent | null = null;
   for await (const event of trainer.train({ resume, resumeData: skip ? !skip : undefined })) {
     const line = lineOf(event, args);
-    const isBehindBar = event.type === 'log' && !args.disable_tqdm;
-    if (line && isBehindBar) report.record(line);
+    const isShownByBar = event.type === 'log' && !args.disable_tqdm;
+    if (line && isShownByBar) report.record(line);
     else if (line) say(line);
     report.sample(event, engine, source);
     last = event;

@@ -1,6 +1,6 @@
 // DistilledSource: rows of text whose completions the student or the teacher samples, for gkd().
 import type { JsonObject } from '../../../types/json.js';
-import { inUnison } from '../../checkpoint/index.js';
+import { onAllRanks } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import type { GenerateRequest, InferenceEngine } from '../../inference/index.js';
 import { initInference } from '../../inference/init-inference.js';
@@ -106,7 +106,7 @@ class DistilledSource extends MethodSource {
     const { world, engine } = required(this.parts);
     const { maxNewTokens, temperature } = this.plan;
     const { seed } = this.own;
-    const most = (engine.module as CausalLM).alikeSeq;
+    const most = (engine.module as CausalLM).sharedAnglesSeq;
     const requests = prompts.map((prompt, row): GenerateRequest => {
       const room = most - prompt.length;
       if (room < 1) throw tooLong(prompt.length, most);
@@ -117,7 +117,7 @@ class DistilledSource extends MethodSource {
     });
     const longest = Math.max(...prompts.map(({ length }) => length));
     let completions: (readonly number[])[] = [];
-    await inUnison(world, 'sampling completions', async () => {
+    await onAllRanks(world, 'sampling completions', async () => {
       completions = await sample(requests, Math.min(most, longest + maxNewTokens));
       return null;
     });

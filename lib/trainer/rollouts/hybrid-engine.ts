@@ -31,7 +31,7 @@ export class HybridEngine extends Engine {
       release_inference_cache: releaseCache,
       enable_cuda_graph: enableCudaGraph,
     } = this.config.hybrid_engine;
-    const maxTokens = Math.min(most, (this.module as CausalLM).alikeSeq);
+    const maxTokens = Math.min(most, (this.module as CausalLM).sharedAnglesSeq);
     const { tokenizer } = this;
     this.rollouts ??= rolloutsOf(this, {
       ...{ tokenizer, maxTokens, releaseCache, enableCudaGraph },

@@ -1,5 +1,5 @@
 // RolloutSampler: samples completions of prompts on all ranks, and has them judged.
-import { inUnison } from '../../checkpoint/index.js';
+import { onAllRanks } from '../../checkpoint/index.js';
 import { DATA } from '../../engine/ranks.js';
 import { DsError } from '../../errors.js';
 import type { GenerateRequest, Generation } from '../../inference/index.js';
@@ -96,7 +96,7 @@ export class RolloutSampler {
   /** Resolves with the outcomes of all data ranks. A failure reaches all ranks, which call it. */
   async outcomesOf({ sampled, stolen, rewards }: JudgedPieces): Promise<Outcome[]> {
     const { engine, world } = this.parts;
-    const reports = await inUnison(world, 'judging rollouts', async () => ({
+    const reports = await onAllRanks(world, 'judging rollouts', async () => ({
       rewards: await rewards,
       lengths: sampled.map(({ tokens }) => tokens.length),
       truncated: sampled.map(({ isTruncated }) => isTruncated),
@@ -139,16 +139,16 @@ export class RolloutSampler {
 
   /** Room for the longest prompt and its completion. Throws DS_LIMIT if the model has less. */
   private mostTokens(longest: PromptSample | null): number {
-    const { alikeSeq } = this.parts.engine.module as CausalLM;
+    const { sharedAnglesSeq } = this.parts.engine.module as CausalLM;
     const { maxNewTokens } = this.plan.sampling;
-    if (!longest) return alikeSeq;
+    if (!longest) return sharedAnglesSeq;
     const { promptIds, location } = longest;
     const most = promptIds.length + maxNewTokens;
-    if (most <= alikeSeq) return most;
+    if (most <= sharedAnglesSeq) return most;
     throw new DsError({
       code: 'DS_LIMIT',
       op: `${this.plan.method} sampling.maxNewTokens`,
-      expected: `at most ${alikeSeq - promptIds.length} with the prompt of ${location}: the model takes ${alikeSeq} tokens`,
+      expected: `at most ${sharedAnglesSeq - promptIds.length} with the prompt of ${location}: the model takes ${sharedAnglesSeq} tokens`,
       got: `${maxNewTokens}`,
       hint: 'Lower it, or drop long prompts: PromptDataset.open({ length }).',
     });
@@ -189,7 +189,7 @@ export class RolloutSampler {
       return shared.sample(requests, { phase, lanes, sampling });
     }
     let completions: Sampled[] = [];
-    await inUnison(world, 'sampling rollouts', async () => {
+    await onAllRanks(world, 'sampling rollouts', async () => {
       completions = (await rollouts.generate(requests)).flat().map(sampledOf);
       return null;
     });

@@ -68,10 +68,14 @@ export function rolloutsOf(
   if (!(module instanceof CausalLM)) {
     throw refused('rolloutsOf', 'an engine of a CausalLM', `one of a ${module.constructor.name}`);
   }
-  const most = maxTokens ?? Math.min(1024, module.alikeSeq);
+  const most = maxTokens ?? Math.min(1024, module.sharedAnglesSeq);
   requireInteger('rolloutsOf maxTokens', most, 2);
-  if (most > module.alikeSeq) {
-    throw refusedValue('rolloutsOf maxTokens', `at most ${module.alikeSeq}, of the model`, most);
+  if (most > module.sharedAnglesSeq) {
+    throw refusedValue(
+      'rolloutsOf maxTokens',
+      `at most ${module.sharedAnglesSeq}, of the model`,
+      most,
+    );
   }
   requireMovable(engine, offload);
   if (batchInvariant) requireWholeLayers('rolloutsOf batchInvariant', module);

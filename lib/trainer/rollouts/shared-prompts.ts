@@ -1,5 +1,5 @@
 // Work stealing: a rank without own prompts left takes prompts of slower ranks.
-import { type CheckpointWorld, inUnison } from '../../checkpoint/index.js';
+import { type CheckpointWorld, onAllRanks } from '../../checkpoint/index.js';
 import type { Distributed } from '../../comm/index.js';
 import type { GenerateRequest } from '../../inference/index.js';
 import { required } from '../../runtime/required.js';
@@ -56,7 +56,7 @@ export class SharedPrompts {
     const own = requests.map(({ prompt, n, seed, beginsText }) => ({
       ...{ prompt: Array.from(prompt as ArrayLike<number>), n, seed, beginsText },
     }));
-    const shared = (await inUnison(world, 'sharing prompts', async () => own as never)) as never;
+    const shared = (await onAllRanks(world, 'sharing prompts', async () => own as never)) as never;
     const all = shared as SharedRequest[][];
     const made: Sampled[][] = [];
     const claimed = (sample: SampleRequest) => async (): Promise<Delivery[]> => {
@@ -70,7 +70,7 @@ export class SharedPrompts {
       }
       return foreign;
     };
-    const given = await inUnison(world, 'sampling rollouts', () =>
+    const given = await onAllRanks(world, 'sampling rollouts', () =>
       inPhase(
         async (sample) =>
           (await Promise.all(Array.from({ length: lanes }, claimed(sample)))).flat() as never,

@@ -1,5 +1,5 @@
 // Tools in rollouts: the caller's function answers a completion, and the model continues after it.
-import { type CheckpointWorld, inUnison } from '../../checkpoint/index.js';
+import { type CheckpointWorld, onAllRanks } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import type { GenerateRequest } from '../../inference/index.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -95,7 +95,7 @@ export async function sampleWithTool(
     }),
   );
   for (let turn = 0; ; ++turn) {
-    const counts = await inUnison(world, 'sampling rollouts', async () => {
+    const counts = await onAllRanks(world, 'sampling rollouts', async () => {
       const open = all.filter(({ isDone }) => !isDone);
       const found = await rollouts.generate(open.map((one) => requestOf(one, how, turn)));
       await Promise.all(
