@@ -26,7 +26,7 @@ export type DsErrorCode =
 
 /** The fields of a DsError. */
 export interface DsErrorFields {
-  /** Which kind of mistake or failure it is. */
+  /** Kind of the mistake or failure. */
   code: DsErrorCode;
   /** The operation or place ("matmul", "zero_optimization.stage", a file). */
   op: string;

@@ -23,7 +23,7 @@ inline void pause_briefly() {
 #endif
 }
 
-/// One parallel_for: `next` distributes its chunks in order.
+/// A call of parallel_for(). `next` distributes its chunks in order.
 struct Job {
   Job(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body)
       : n(n), grain(grain), chunks((n - 1) / grain + 1), body(body) {}

@@ -62,7 +62,7 @@ class NcclEngine::Pending final : public comm::Completion {
     communicator_->mark(end_, stream);
     state_.store(State::enqueued, std::memory_order_release);
   }
-  /// It never will be.
+  /// Marks a collective that NCCL rejected: it will never be enqueued.
   void refuse(std::string reason) {
     reason_ = std::move(reason);
     state_.store(State::refused, std::memory_order_release);

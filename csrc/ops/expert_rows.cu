@@ -19,7 +19,7 @@ struct Choices {
   int64_t first, count;
   int groups, k;
 
-  /// Its group, or -1.
+  /// Returns the group of choice i, or -1.
   __device__ __forceinline__ int group(int64_t i) const {
     if (i >= count) return -1;
     const int64_t g = ids[i] - first;

@@ -28,7 +28,7 @@ Tokens<T> tokens_of(const View& x, int64_t batch, int64_t first, int64_t head) {
           x.strides[token]};
 }
 
-/// One head of one sequence.
+/// Computes one head of one sequence.
 template <class T>
 struct Sequence {
   using C = compute_t<T>;

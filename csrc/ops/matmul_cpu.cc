@@ -76,7 +76,7 @@ Operand<T> operand(const View& v, int64_t batch, bool transposed) {
   return {v.as<T>() + batch * batch_stride(v), row_stride(v), transposed};
 }
 
-/// One tile of the output.
+/// A tile of the output.
 struct Tile {
   int64_t batch, row, col, rows, cols;
 };

@@ -19,7 +19,7 @@
 namespace ds::cpu {
 namespace {
 
-/// Where the rows of a pool lie.
+/// Addresses of the rows of a pool.
 struct PoolRows {
   int64_t blocks, heads, block, d;
 

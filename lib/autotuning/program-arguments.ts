@@ -75,9 +75,9 @@ export function numberOf(args: readonly string[], flag: string): number | null {
 
 /** The arguments that correspond to configuration keys. */
 export interface Mappings {
-  /** From autotuning.arg_mappings: appended if missing. */
+  /** Arguments of autotuning.arg_mappings. Missing ones are appended. */
   named: Readonly<Record<string, string>>;
-  /** From a known program: replaced if present. */
+  /** Arguments of a known program. Present ones are replaced. */
   known: Readonly<Record<string, string>>;
 }
 

@@ -13,7 +13,7 @@ export interface Row {
   metrics: ExperimentMetrics | null;
   /** The reason if nothing was measured, or null. */
   failure: string | null;
-  /** Whether it ran out of memory. */
+  /** Whether the experiment ran out of memory. */
   isShort: boolean;
 }
 

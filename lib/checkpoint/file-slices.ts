@@ -16,11 +16,11 @@ export type SliceNames = Readonly<Record<string, readonly string[]>>;
 
 /** A part of a tensor under its name in the files. */
 export interface FileSlice {
-  /** In the files. */
+  /** Name of the tensor in the files. */
   readonly name: string;
-  /** Its part of the tensor. */
+  /** The part of the tensor in this slice. */
   readonly box: Box;
-  /** In the files. */
+  /** Shape of the tensor in the files. */
   readonly shape: readonly number[];
 }
 

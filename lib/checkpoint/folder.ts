@@ -25,7 +25,7 @@ export function isPlainName(name: string): boolean {
   return /^[^/\\\0]{1,255}$/.test(name) && name !== '.' && name !== '..';
 }
 
-/** Which links openInside() follows. */
+/** Which symbolic links openInside() follows. */
 interface Links {
   /**
    * Links to files of the same folder, and links of a hub snapshot (snapshots/COMMIT) to

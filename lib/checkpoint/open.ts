@@ -32,7 +32,7 @@ interface Files extends Opened {
   path: string;
   tag: string;
   manifest: StoredManifest;
-  /** In the order of the manifest. */
+  /** Open files, in the order of the manifest. */
   files: readonly InputFile[];
 }
 

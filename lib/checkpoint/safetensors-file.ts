@@ -22,7 +22,7 @@ export class SafetensorsFile {
   private constructor(
     private readonly file: InputFile,
     private readonly dataStart: number,
-    /** In the order of their bytes. */
+    /** The tensors, in the order of their bytes. */
     readonly entries: readonly TensorEntry[],
   ) {}
 

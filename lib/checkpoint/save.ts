@@ -58,7 +58,7 @@ export interface SaveTarget {
   keepLast?: number;
   /** Default: "Warn". */
   tagValidation?: TagValidation;
-  /** Whether it is written during training. Default: false. */
+  /** Whether the checkpoint is written during training. Default: false. */
   asynchronous?: boolean;
 }
 

@@ -5,7 +5,7 @@ import type { Collective, CollectiveKind } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 
-/** One logged collective. */
+/** A logged collective. */
 export interface CommsRecord {
   /** The collective, such as "allReduce". */
   kind: CollectiveKind;
@@ -13,9 +13,9 @@ export interface CommsRecord {
   bytes: number;
   /** Ranks of its group. */
   ranks: number;
-  /** From its start to its end. */
+  /** Time from the start of the collective to its end. */
   milliseconds: number;
-  /** Its purpose, or the calling line. */
+  /** Purpose of the collective, or the calling line. */
   label: string;
 }
 

@@ -29,7 +29,7 @@ const LEVEL_BYTES = 8;
 export class CompressedLayout {
   /** Elements per chunk. */
   readonly chunk: number;
-  /** By rank. */
+  /** Segments of each rank's chunk. */
   readonly chunks: readonly ChunkSegments[];
   /** Bytes of the levels in a message. The bits follow. */
   readonly levelBytes: number;

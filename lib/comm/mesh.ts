@@ -9,7 +9,7 @@ type OpenGroup = (name: string, ranks: readonly number[]) => Promise<ProcessGrou
 export class Mesh<Name extends string = Axis> {
   /** Coordinates of this rank. */
   readonly coordinates: PerAxis<Name>;
-  /** By the axes with more than one rank. */
+  /** Groups by their axes with more than one rank. */
   private readonly groups = new Map<string, Promise<ProcessGroup>>();
 
   /** @internal Use Distributed.mesh. */

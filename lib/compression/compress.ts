@@ -16,7 +16,7 @@ import type { CompressionSection } from './technique.js';
 
 /** State of a compressed model. */
 export interface Compression {
-  /** By what. */
+  /** The configuration of all techniques. */
   readonly section: CompressionSection;
   /** The step counter of its layers. */
   readonly clock: StepClock;

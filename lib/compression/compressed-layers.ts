@@ -33,7 +33,7 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
     return this.base.weight;
   }
 
-  /** In their order of action. */
+  /** Returns the techniques in the order in which they apply. */
   get techniques(): readonly Technique[] {
     return this.#techniques;
   }

@@ -29,7 +29,7 @@ export const FINISHED = Number.POSITIVE_INFINITY;
 
 /** Computes compressed values from a layer's values; differentiable. */
 export interface Technique {
-  /** Its key in the section. */
+  /** Key of the technique in compression_training. */
   readonly kind: keyof CompressionSection;
   /** Global steps before it acts. */
   readonly offset: number;

@@ -86,7 +86,7 @@ function samplesAnUpdate(
   return samples === undefined || steps === undefined ? undefined : worldSize * samples * steps;
 }
 
-/** By canonical path without `stage3_`. Source: Transformers, integrations/deepspeed.py. */
+/** Rules by canonical path without `stage3_`. Source: Transformers, integrations/deepspeed.py. */
 const TABLE: Partial<Record<string, AutoRow>> = {
   train_batch_size: {
     of: 'training.perDeviceBatchSize x accumulationSteps x world size',

@@ -69,7 +69,7 @@ function isExpression(text: string): boolean {
   }
 }
 
-/** DeepSpeed pairs the lists and drops entries without a partner. */
+/** modules and related_modules have equal lengths: DeepSpeed drops entries without a partner. */
 const relatedModulesPairUp: Rule = ({ compression_training: section }) =>
   firstOf(groupsIn(section), ({ path, group: { modules, related_modules: related } }) => {
     const count = [modules].flat().length;

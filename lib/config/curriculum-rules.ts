@@ -22,7 +22,7 @@ const hasASchedule: Rule = (config) => {
   return found && scheduleViolation(found);
 };
 
-/** Rounded down, the first difficulty would be no token. */
+/** min_difficulty is at least difficulty_step: rounded down, the first length would be 0. */
 const beginsWithTokens: Rule = (config) => {
   const scheduled = scheduledIn(config);
   const found = scheduled && completed(scheduled);
@@ -36,7 +36,7 @@ const beginsWithTokens: Rule = (config) => {
   };
 };
 
-/** Ranks that share out the tokens of a sample have as many each. */
+/** Lengths are multiples of the ranks that divide the tokens of a sample. */
 const sharesEvenly: Rule = (config) => {
   const scheduled = scheduledIn(config);
   const found = scheduled && completed(scheduled);

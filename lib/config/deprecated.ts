@@ -84,7 +84,7 @@ function renameAliases(draft: Draft, section: Section, schema: Schema, path: Pat
 
 interface Deprecated {
   section: Section;
-  /** Of the section. */
+  /** Path of the section. */
   path: Path;
   key: string;
   schema: Schema;

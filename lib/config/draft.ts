@@ -100,7 +100,7 @@ export class Draft {
     this.errors.push(new ConfigError({ ...this.where(path), ...refusal }));
   }
 
-  /** Where the user finds `path`. */
+  /** Returns the position of `path` in the user's file. */
   where(path: Path): { path: string; file: string | null; location: SourceLocation | null } {
     const written = this.written(path);
     const { file, location } = this.document;

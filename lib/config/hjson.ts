@@ -17,7 +17,7 @@ export type HjsonNode =
 
 export interface Member {
   readonly key: string;
-  /** Of the key. */
+  /** Offset of the key. */
   readonly offset: number;
   readonly value: HjsonNode;
 }

@@ -4,7 +4,7 @@ import type { ResolvedValues } from '../../types/config.js';
 import { autocastNamesItsDtype } from './autocast.js';
 import type { Rule } from './rule.js';
 
-/** Weights have one 16-bit format. */
+/** fp16 excludes bf16. */
 const onePrecision: Rule = ({ fp16, bf16 }) =>
   fp16.enabled && bf16.enabled
     ? {
@@ -26,7 +26,7 @@ const initialScaleAboveMinimum: Rule = ({ fp16 }) =>
       }
     : null;
 
-/** DeepSpeed's LAMB works with dynamic loss scaling only. */
+/** LAMB with fp16 needs dynamic loss scaling, as in DeepSpeed. */
 const lambScalesDynamically: Rule = ({ optimizer, fp16 }) =>
   /lamb$/i.test(optimizer?.type ?? '') && fp16.enabled && fp16.loss_scale !== 0
     ? {
@@ -66,7 +66,7 @@ const gradientsSumInWeightsDtypeOrFp32: Rule = (config) => {
   };
 };
 
-/** super_offload turns each gradient into the weights to upload in place. */
+/** super_offload needs gradients in the dtype of weights: it overwrites them with new weights. */
 const speculationHasOneDtype: Rule = (config) => {
   const { grad_accum_dtype: asked } = config.data_types;
   const { super_offload: wanted } = config.zero_optimization.offload_optimizer;
@@ -88,7 +88,7 @@ function weightDtype({ fp16, bf16 }: ResolvedValues): 'fp16' | 'bf16' | 'fp32' {
 /** Optimizers that support bf16 moments. */
 const WITH_BF16_STATES: readonly string[] = ['Adam', 'AdamW', 'FusedAdam', 'DeepSpeedCPUAdam'];
 
-/** Adam's moments are kept in bf16, and no other optimizer's. */
+/** bf16_optimizer_states needs Adam or AdamW. */
 const bf16StatesAreAdams: Rule = ({ bf16, optimizer }) =>
   bf16.bf16_optimizer_states && optimizer && !WITH_BF16_STATES.includes(optimizer.type)
     ? {
@@ -99,7 +99,7 @@ const bf16StatesAreAdams: Rule = ({ bf16, optimizer }) =>
       }
     : null;
 
-/** FP8 products replace products of bf16 layers, and their results are bf16. */
+/** fp8 needs bf16: FP8 products replace products of bf16 layers. */
 const fp8NeedsBf16: Rule = ({ fp8, bf16 }) =>
   fp8.enabled && !bf16.enabled
     ? {

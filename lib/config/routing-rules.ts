@@ -71,7 +71,7 @@ const growsFromTokens: Rule = (config) => {
   };
 };
 
-/** Tokens that are left out have no place in a pattern of blocks, or on ranks that share a row. */
+/** random_ltd excludes sparse attention and sequence parallelism: dropped tokens fit neither. */
 const seesRows: Rule = (config) => {
   if (!sectionOf(config)) return null;
   const hint = 'Switch one of them off.';

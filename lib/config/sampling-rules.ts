@@ -97,7 +97,7 @@ function endsBeforeAll(site: MetricSite): Advice | null {
 
 const ofMetrics = [beginsBelow, unreadScheduleKey, leavesNothingOut, endsBeforeAll];
 
-/** One at a time, as with the rules. */
+/** Advices about metrics, of which only the first is given, as with rules. */
 const firstOfMetrics = ofMetrics.map((advice) => (config: ResolvedValues): Advice | null => {
   for (const site of metricsIn(config)) {
     const found = advice(site);

@@ -15,7 +15,7 @@ export interface Scheduled {
   section: Pick<Legacy, 'min_difficulty' | 'max_difficulty' | 'schedule_type' | 'schedule_config'>;
 }
 
-/** One with both ends and a type. */
+/** A schedule with both ends and a type. */
 interface Complete {
   min: number;
   max: number;

@@ -11,7 +11,7 @@ import { isSection } from './schema.js';
 export interface ConfigArguments {
   /** The program's own --deepspeed. */
   readonly deepspeed?: boolean;
-  /** Of --deepspeed_config: the path of the configuration. */
+  /** Path of the configuration, from --deepspeed_config. */
   readonly deepspeed_config?: string;
   /** The same as parsers call it that turn names into camelCase. */
   readonly deepspeedConfig?: string;
@@ -27,7 +27,7 @@ export interface ConfigSources {
 }
 
 interface ConfigSource {
-  /** For resolveConfig. */
+  /** The configuration for resolveConfig(). */
   config: string | DsConfig;
   /** One line for each old name that was used. */
   notices: readonly string[];

@@ -11,7 +11,7 @@ export interface Triad {
   gradient_accumulation_steps: number;
 }
 
-/** In the order of the formula. */
+/** The keys in the order of the formula. */
 export const triadKeys = [
   'train_batch_size',
   'train_micro_batch_size_per_gpu',

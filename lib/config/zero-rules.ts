@@ -2,7 +2,7 @@
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Rule } from './rule.js';
 
-/** Offloading is an option of a sharded optimizer, as in DeepSpeed. */
+/** offload_optimizer needs stage 1, 2 or 3, as in DeepSpeed. */
 const offloadNeedsStage: Rule = ({ zero_optimization: zero }) =>
   zero.offload_optimizer.device !== 'none' && zero.stage === 0
     ? {
@@ -15,7 +15,7 @@ const offloadNeedsStage: Rule = ({ zero_optimization: zero }) =>
 
 const ONE_BIT: readonly string[] = ['OneBitAdam', 'OneBitLamb', 'OneBitSGD', 'ZeroOneAdam'];
 
-/** Their ranks exchange moments of whole parameters. Source: DeepSpeed, which asserts it. */
+/** 1-bit optimizers need stage 0: ranks exchange moments of whole parameters. Source: DeepSpeed. */
 const oneBitIsWhole: Rule = ({ optimizer, zero_optimization: { stage } }) =>
   optimizer && ONE_BIT.includes(optimizer.type) && stage !== 0
     ? {
@@ -26,7 +26,7 @@ const oneBitIsWhole: Rule = ({ optimizer, zero_optimization: { stage } }) =>
       }
     : null;
 
-/** There is nothing to overlap when the update runs on the device. */
+/** super_offload needs offload: an update on the device overlaps nothing. */
 const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
   offload.super_offload && offload.device === 'none'
     ? {
@@ -37,20 +37,20 @@ const overlapNeedsOffload: Rule = ({ zero_optimization: { offload_optimizer: off
       }
     : null;
 
-/** A disk has state of one step, which an update reads and writes once. */
+/** super_offload refuses a disk: an update reads and writes the state there only once. */
 const overlapNeedsHostMemory: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
   offload.super_offload && offload.device === 'nvme'
     ? {
         path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
         expected: 'false or null with offload_optimizer.device "nvme"',
         got: 'true',
-        hint: 'Leave super_offload out: transfers overlap forward and backward all the same.',
+        hint: 'Leave super_offload out: transfers overlap forward and backward without it.',
       }
     : null;
 
 const OFFLOADED = ['offload_optimizer', 'offload_param'] as const;
 
-/** Requires nvme_path: only the user knows which disk is fast and has space. */
+/** A disk needs nvme_path: only the user knows which disk is fast and has space. */
 const diskHasPath: Rule = ({ zero_optimization: zero }) => {
   const section = OFFLOADED.find((key) => isOnDisk(zero, key) && !zero[key].nvme_path);
   return section
@@ -63,7 +63,7 @@ const diskHasPath: Rule = ({ zero_optimization: zero }) => {
     : null;
 };
 
-/** The GPU updates state only from host memory. */
+/** gpu_share refuses a disk: the GPU updates state only from host memory. */
 const sharedStateIsInMemory: Rule = ({ zero_optimization: { offload_optimizer: offload } }) =>
   offload.gpu_share && offload.device === 'nvme'
     ? {
@@ -74,7 +74,7 @@ const sharedStateIsInMemory: Rule = ({ zero_optimization: { offload_optimizer: o
       }
     : null;
 
-/** An update happens in a slot, and weights come and go through one. */
+/** A disk needs at least one slot: updates and weights pass through slots. */
 const diskHasSlots: Rule = ({ zero_optimization: zero }) => {
   const section = OFFLOADED.find((key) => isOnDisk(zero, key) && zero[key].buffer_count === 0);
   return section
@@ -95,9 +95,7 @@ function isOnDisk(
   return acts && zero[section].device === 'nvme';
 }
 
-/**
- * Offloaded weights are written where they live: an update on the device would write host memory.
- */
+/** offload_param needs ratio 1: an update on the device would write weights in host memory. */
 const offloadedWeightsAreWhole: Rule = ({ zero_optimization: zero }) =>
   zero.stage === 3 &&
   zero.offload_param.device !== 'none' &&
@@ -111,7 +109,7 @@ const offloadedWeightsAreWhole: Rule = ({ zero_optimization: zero }) =>
       }
     : null;
 
-/** To try weights on a disk out would write them twice. */
+/** super_offload refuses weights on a disk: speculative weights would be written twice. */
 const weightsOnDiskWait: Rule = ({ zero_optimization: zero }) =>
   zero.stage === 3 && zero.offload_param.device === 'nvme' && zero.offload_optimizer.super_offload
     ? {
@@ -122,7 +120,7 @@ const weightsOnDiskWait: Rule = ({ zero_optimization: zero }) =>
       }
     : null;
 
-/** Shards of a bucket start on boundaries of 4 bytes, two 16-bit elements. */
+/** allgather_bucket_size is even: shards start on boundaries of 4 bytes. */
 const gatherBucketIsEven: Rule = ({ zero_optimization: { allgather_bucket_size: size } }) =>
   size % 2 !== 0
     ? {
@@ -158,7 +156,7 @@ const scatterScalesAfterwards: Rule = (config) => {
       };
 };
 
-/** Stage 3 averages. */
+/** Stage 3 supports only the mean of gradients. */
 const stage3Averages: Rule = ({ gradient_allreduce_op: op, zero_optimization: { stage } }) =>
   op === 'sum' && stage === 3
     ? {
@@ -170,7 +168,8 @@ const stage3Averages: Rule = ({ gradient_allreduce_op: op, zero_optimization: { 
     : null;
 
 /**
- * Reduction during backward needs to know the last backward of a step; only stage 2 works without.
+ * Unmanaged accumulation refuses overlap_comm, except at stage 2: reduction during backward needs
+ * to know the last backward of a step.
  */
 const unmanagedOverlap: Rule = ({ managed_gradient_accumulation, zero_optimization: zero }) =>
   !managed_gradient_accumulation && zero.overlap_comm && (zero.stage === 1 || zero.stage === 3)
@@ -182,7 +181,7 @@ const unmanagedOverlap: Rule = ({ managed_gradient_accumulation, zero_optimizati
       }
     : null;
 
-/** These keys change only how stage 3 gathers and reduces. Source: DeepSpeed. */
+/** Keys of ZeRO++ and MiCS need stage 3. Source: DeepSpeed. */
 const copiesAreOfStage3: Rule = ({ zero_optimization: zero }) => {
   if (zero.stage === 3) return null;
   const isOn: Partial<Record<keyof typeof zero, boolean>> = {
@@ -202,7 +201,7 @@ const copiesAreOfStage3: Rule = ({ zero_optimization: zero }) => {
     : null;
 };
 
-/** A copy within few ranks needs no second one. */
+/** MiCS excludes hpZ: shards within few ranks need no second copy. */
 const oneKindOfCopies: Rule = ({ zero_optimization: zero }) =>
   zero.mics_shard_size > 0 && zero.zero_hpz_partition_size > 1
     ? {
@@ -213,7 +212,7 @@ const oneKindOfCopies: Rule = ({ zero_optimization: zero }) =>
       }
     : null;
 
-/** A shard group needs at least one rank. */
+/** mics_shard_size is at least 1, or -1 for all ranks. */
 const copiesHaveRanks: Rule = ({ zero_optimization: { mics_shard_size: size } }) =>
   size === 0
     ? {

@@ -13,7 +13,7 @@ export interface Gate {
   /** The metric. */
   readonly name: string;
   readonly path: DifficultyPath;
-  /** By sample. */
+  /** A key for each sample. */
   readonly keys: Float64Array;
   bound(difficulty: number): number;
   /** The least difficulty that lets a sample in, for errors. */

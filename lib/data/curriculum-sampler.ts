@@ -27,7 +27,7 @@ export interface CurriculumMetric {
   values?: ArrayLike<number>;
   /** File of `data.analyze` or DeepSpeed's DataAnalyzer, without .bin and .idx. */
   indexToSamplePath?: string;
-  /** Its other file, for difficulty type "value". */
+  /** Path of index_to_metric, for difficulty type "value". */
   indexToMetricPath?: string;
   /**
    * "value": samples with a metric of at most the difficulty. "percentile": the easiest fraction of
@@ -77,7 +77,7 @@ const OP = 'CurriculumSampler';
  * DeepSpeedDataSampler (data_efficiency.data_sampling).
  */
 export class CurriculumSampler extends Sampler {
-  /** Which of the ranks this is, from 0. */
+  /** Number of this rank, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
   /** False: batches are always whole. */
@@ -210,7 +210,7 @@ export class CurriculumSampler extends Sampler {
 
 /** A metric as it was given, checked. */
 class Metric {
-  /** For difficulties(); draws have their own path. */
+  /** The path for difficulties(); draws have another one. */
   path: DifficultyPath;
   private schedule: CurriculumSchedule;
 

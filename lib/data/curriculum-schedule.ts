@@ -12,7 +12,7 @@ export type CurriculumSchedule = (step: number) => number;
 export interface DifficultyRange {
   /** At step 0, before it is rounded. */
   min: number;
-  /** From the last step of the schedule on. */
+  /** Difficulty from the last step of the schedule on. */
   max: number;
 }
 

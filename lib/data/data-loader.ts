@@ -274,7 +274,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 }
 
-/** One iteration: its order and its progress. */
+/** An iteration over a loader: its order and its progress. */
 class Pass implements PassPlan<Uint32Array> {
   /** Start position; null before the start. Another position of the loader restarts the pass. */
   position: Position | null = null;

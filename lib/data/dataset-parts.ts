@@ -71,7 +71,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
 
   /** Throws DS_ARGUMENT if `datasets` is not a list of datasets. */
   constructor(
-    /** In their order. */
+    /** The datasets in their order. */
     readonly datasets: readonly Dataset<Sample>[],
   ) {
     if (!Array.isArray(datasets)) {

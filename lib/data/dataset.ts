@@ -51,7 +51,7 @@ export interface WorkerDatasetOptions {
   module: string | URL;
   /** The exported function that returns the dataset. Default "default". */
   export?: string;
-  /** Its arguments, copied to every worker. Default none. */
+  /** Arguments of the export, copied to every worker. Default: none. */
   args?: readonly unknown[];
   /** Number of samples. If it is given, the calling thread does not build the dataset. */
   length?: number;

@@ -73,7 +73,7 @@ export async function writeIndexedLists(prefix: string, lists: IndexedLists): Pr
   await replaceFile(`${prefix}.idx`, indexOf(lengths, dtype));
 }
 
-/** One document has all lists. */
+/** Encodes an index of one document that contains all lists. */
 function indexOf(lengths: Int32Array, dtype: 'i32' | 'i64'): Uint8Array {
   const out = Buffer.alloc(HEADER_BYTES + 12 * lengths.length + 16);
   out.write(MAGIC, 0, 'latin1');

@@ -44,7 +44,7 @@ export function requireIterableDataset(value: unknown): void {
   );
 }
 
-/** Which export builds an iterable dataset. */
+/** Module and export that build an iterable dataset. */
 export type WorkerIterableOptions = Omit<WorkerDatasetOptions, 'length'>;
 
 /**

@@ -31,7 +31,7 @@ export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOption
   batchSize?: number;
   /** Device of the batches. Default: "cpu". */
   device?: Device | string;
-  /** Which of the ranks this is. Default 0. */
+  /** Number of this rank. Default: 0. */
   rank?: number;
   /** Ranks that share the samples. Default 1. */
   worldSize?: number;

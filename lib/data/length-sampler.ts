@@ -36,7 +36,7 @@ const FEWEST_GROUPS = 4;
  * transformers' get_length_grouped_indices().
  */
 export class LengthGroupedSampler extends Sampler {
-  /** Which of the ranks this is, from 0. */
+  /** Number of this rank, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
   /** False: samples are repeated until all ranks have the same number. */

@@ -213,7 +213,7 @@ const WEIGHTED: OptionNames<WeightedSamplerOptions> = {
  * torch.utils.data.WeightedRandomSampler; Efraimidis & Spirakis 2006 for draws without replacement.
  */
 export class WeightedRandomSampler extends Sampler {
-  /** Which of the ranks this is, from 0. */
+  /** Number of this rank, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
   /** False: draws are repeated until all ranks have the same number. */

@@ -14,7 +14,7 @@ import type { Dataset } from './dataset.js';
  * the calling thread, because tensors do not cross threads.
  */
 export class TensorDataset implements Dataset<Tensor[]> {
-  /** As they were given. */
+  /** The tensors of the constructor. */
   readonly tensors: readonly Tensor[];
   /** Rows of each tensor. */
   readonly length: number;

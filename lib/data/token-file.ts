@@ -23,7 +23,7 @@ import { requireWindow, type TokenWindow, windowCount, windowOf } from './token-
 
 /** A file of raw tokens, and the windows that are read from it. */
 export interface TokenFileOptions {
-  /** Of the file. */
+  /** Path of the token file. */
   path: string;
   /** Tokens per window. */
   seq: number;
@@ -44,9 +44,9 @@ const INDEXED: OptionNames<IndexedTokenOptions> = { path: true, seq: true };
 
 /** The position of the tokens in a file. */
 export interface TokenLayout {
-  /** Of the file. */
+  /** Path of the token file. */
   path: string;
-  /** Of a token. */
+  /** Dtype of a token. */
   dtype: TokenDType;
   /** Bytes before the first token. */
   offset: number;

@@ -34,7 +34,7 @@ export interface JsonlSource {
   path: string;
   /** The key of the text. Default "text". */
   key?: string;
-  /** From a text to its tokens. */
+  /** Turns a text into tokens. */
   encode: Encode;
   /** Tokens per window. */
   seq: number;

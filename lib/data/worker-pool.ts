@@ -103,7 +103,7 @@ export class WorkerPool {
     }
   }
 
-  /** As take(), without blocking the event loop. */
+  /** Like take(), but does not block the event loop. */
   async takeAsync(): Promise<Reply> {
     const deadline = performance.now() + this.options.timeoutMs;
     this.supervisor.ref();

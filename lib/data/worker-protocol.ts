@@ -149,7 +149,7 @@ export interface WorkerSetup {
 export interface SupervisorSetup {
   workers: WorkerSetup[];
   signal: Int32Array;
-  /** For reports of ended workers. */
+  /** Receives reports about workers that ended. */
   control: MessagePort;
   thread: ThreadOptions;
 }

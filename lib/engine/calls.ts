@@ -68,7 +68,7 @@ export class EngineCalls {
     this.use.requirePresent(op, needed);
   }
 
-  /** As requireChangeable(); backward() reads no optimizer state. */
+  /** Like requireChangeable(), but allows loads without optimizer state: backward() reads none. */
   requireBackward(op: string): void {
     this.requireChangeable(op, BACKWARD_STATES);
   }

@@ -47,7 +47,7 @@ export interface Decisions {
 /** The units and the objects that own weights, gradients and optimizer state. */
 export interface Holdings {
   ranks: Ranks;
-  /** In forward order. */
+  /** The units in forward order. */
   units: readonly Unit[];
   /** The ranks of each parameter. */
   zeroGroups: ZeroGroups;

@@ -40,7 +40,7 @@ export class ZeroGroups {
   private readonly groupOf = new Map<Tensor, ZeroGroup>();
 
   constructor(
-    /** For parameters without a record of their own. */
+    /** The group of parameters without an own record. */
     readonly model: ZeroGroup,
     readonly own: readonly OwnGroup[] = [],
   ) {

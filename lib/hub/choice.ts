@@ -140,7 +140,7 @@ export function chooseByPatterns(
   });
 }
 
-/** As in Python's fnmatch: "*" also matches "/". */
+/** Returns a matcher with the rules of Python's fnmatch: "*" also matches "/". */
 function matcher(pattern: string): RegExp {
   const source = pattern.replaceAll(/[\\^$.|+()[\]{}*?]/g, (one) =>
     one === '*' ? '.*' : one === '?' ? '.' : `\\${one}`,

@@ -89,7 +89,7 @@ export class DownloadProgress {
     this.begun = null;
   }
 
-  /** One line of fewer than `columns` columns. */
+  /** Returns a line of fewer than `columns` columns. */
   line(columns: number, now = this.now()): string {
     const { done, total } = this;
     const share = total > 0 ? Math.min(1, Math.max(0, done / total)) : 1;

@@ -5,7 +5,7 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { refused } from '../runtime/refused.js';
 
-/** Where models come from, and how. */
+/** Where models are downloaded from, and how. */
 export interface HubSettings {
   /** Folder of the cache. */
   readonly cache: string;
@@ -13,7 +13,7 @@ export interface HubSettings {
   readonly endpoint: string;
   /** Null: requests carry no token. */
   readonly token: string | null;
-  /** Where the token comes from, for messages. */
+  /** Origin of the token, for messages. */
   readonly tokenSource: string;
   /** True: only the cache is read. */
   readonly offline: boolean;

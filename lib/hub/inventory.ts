@@ -18,7 +18,7 @@ export interface CachedRevision {
   commit: string;
   /** Branches and tags of the commit, in alphabetical order. */
   refs: string[];
-  /** Its folder in `snapshots`, which fromPretrained() reads. */
+  /** Folder of the revision in `snapshots`, which fromPretrained() reads. */
   folder: string;
   /** Number of files. */
   files: number;
@@ -30,7 +30,7 @@ export interface CachedRevision {
 export interface CachedModelInfo {
   /** `ORG/NAME`, or `NAME`. */
   name: string;
-  /** Its folder in the cache. */
+  /** Folder of the model in the cache. */
   folder: string;
   /** Bytes of all files; shared files count once. */
   bytes: number;

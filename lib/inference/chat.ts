@@ -15,9 +15,9 @@ import type { GenerateRequest } from './request.js';
 
 /** A function that the model may call. */
 export interface ChatTool {
-  /** Its name in calls. */
+  /** Name of the function in calls. */
   name: string;
-  /** What it does, for the model. */
+  /** Describes the function to the model. */
   description?: string;
   /** A JSON schema or a Standard Schema (zod) of the arguments. Default: any object. */
   parameters?: object;
@@ -27,7 +27,7 @@ export interface ChatTool {
   run: (input: never, call: { id: string; signal: AbortSignal | null }) => unknown;
 }
 
-/** What happens in a conversation, in order. */
+/** Events of a conversation, in order. */
 export type ChatEvent =
   | { type: 'content' | 'reasoning'; text: string }
   | { type: 'call'; id: string; name: string; arguments: string }

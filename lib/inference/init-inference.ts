@@ -254,7 +254,7 @@ async function build(
   }
 }
 
-/** What build() has decided. */
+/** The result of build(). */
 interface Built {
   model: CausalLM;
   config: ResolvedInferenceConfig;

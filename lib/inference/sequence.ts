@@ -2,7 +2,7 @@
 import { required } from '../runtime/required.js';
 import { blockKey, rootKey } from './block-pool.js';
 
-/** What decides about the turn of a sequence. */
+/** Client and urgency of a sequence, for the scheduling policy. */
 export interface SequenceTurn {
   /** Clients take turns. */
   readonly client: string;

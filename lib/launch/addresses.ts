@@ -33,7 +33,7 @@ async function addressOf(host: string): Promise<string | null> {
   }
 }
 
-/** Of interfaces to other machines, IPv4 first. */
+/** Addresses of interfaces to other machines, IPv4 first. */
 function ownAddresses(): string[] {
   const all = Object.values(networkInterfaces()).flatMap((addresses) => addresses ?? []);
   const outer = all.filter(({ internal }) => !internal);

@@ -19,7 +19,7 @@ const INTERRUPTED = 130;
 export interface KnownProgram {
   /** The name of the command as a user types it. */
   name: string;
-  /** Its arguments that hold keys of a configuration. */
+  /** Arguments of the program that hold keys of a configuration. */
   holding: Readonly<Record<string, string>>;
 }
 

@@ -83,7 +83,7 @@ function findProgram(name: string, env: Variables): string | null {
       accessSync(file, constants.X_OK);
       return file;
     } catch {
-      // Not here.
+      // The folder does not contain the program.
     }
   }
   return null;

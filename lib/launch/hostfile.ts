@@ -5,7 +5,7 @@ import { errorCode } from '../runtime/system-error.js';
 
 import { refuse } from './argument-error.js';
 
-/** Where DeepSpeed looks when no hostfile is named. */
+/** The default hostfile of DeepSpeed. */
 const DEFAULT_HOSTFILE = '/job/hostfile';
 
 /**

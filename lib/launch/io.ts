@@ -43,7 +43,7 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
   return JSON.stringify({ aio: best.setting }, null, 2);
 }
 
-/** As training rounds it up. */
+/** Rounds bytes up to the alignment of swap files. */
 const aligned = (bytes: number): number => Math.ceil(bytes / SWAP_ALIGNMENT) * SWAP_ALIGNMENT;
 
 const BLOCKS = [2 ** 20, 2 ** 22, 2 ** 24];

@@ -4,7 +4,7 @@ import type { Node } from './hostfile.js';
 import type { Script } from './script.js';
 
 export interface Job {
-  /** One rank per slot, in this order. */
+  /** Nodes with their slots. Ranks are numbered in this order, one per slot. */
   nodes: readonly Node[];
   /** The kind of a slot: a GPU (a name for CUDA_VISIBLE_DEVICES) or a place on the CPU. */
   device: 'gpu' | 'cpu';
@@ -13,7 +13,7 @@ export interface Job {
   /** Admits to the job's store. */
   secret: string;
   script: Script;
-  /** Where ranks run, on every node. */
+  /** Working directory of the ranks, on every node. */
   directory: string;
   /** Variables in addition to the node's own environment. */
   environment: Readonly<Record<string, string>>;

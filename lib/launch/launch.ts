@@ -19,7 +19,7 @@ import { SshNode } from './ssh-node.js';
 import { startRanks } from './start-ranks.js';
 import { INTERRUPTS, type Outcome, Supervisor } from './supervisor.js';
 
-/** Where the output of a job goes. */
+/** Destinations of a job's output. */
 export interface JobOutput {
   write: WriteLine;
   notice: (text: string) => void;

@@ -65,7 +65,7 @@ export class MergedOutput implements LineSink {
   private readonly pending = new Queue<Pending>();
   /** The same text of the same stream, in order of arrival. */
   private readonly alike = new Map<string, Queue<Pending>>();
-  /** By rank: the place of its last line. */
+  /** Position of the last line of each rank. */
   private readonly last = new Map<number, number>();
   private readonly now: () => number;
   private readonly window: number;

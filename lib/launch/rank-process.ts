@@ -19,11 +19,11 @@ export interface RankCommand {
   environment: Record<string, string | undefined>;
   directory: string;
   binding: Binding | null;
-  /** Its output also goes here; null: nowhere. */
+  /** File that also receives the output of the rank; null: none. */
   logFile: string | null;
   /** Null: the rank writes to this process's own output, which may be a terminal. */
   sink: LineSink | null;
-  /** For messages. */
+  /** Name of the rank in messages. */
   who: string;
 }
 

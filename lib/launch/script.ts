@@ -87,7 +87,7 @@ function typescriptArguments(file: string): string[] {
     try {
       return ['--import', pathToFileURL(loader(find)).href];
     } catch {
-      // Not installed.
+      // The loader is not installed.
     }
   }
   return refuse(

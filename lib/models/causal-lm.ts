@@ -103,7 +103,7 @@ const LOSS: OptionNames<CausalLossOptions> = {
 export abstract class CausalLM extends Module implements Pipelined, SequenceParallel {
   /** The configuration of the constructor. */
   abstract readonly config: CausalConfig;
-  /** From channels to the logits of tokens. */
+  /** Maps channels to the logits of tokens. */
   abstract readonly lm_head: LanguageHead | PackedLinear;
 
   /** Returns hidden states [B, T, channels] of tokens [B, T], the input of the head. */

@@ -13,7 +13,7 @@ export const MAX_LAYERS = 4096;
 /** The keys of a config.json; errors name the file and the key. */
 export class ModelConfig {
   constructor(
-    /** Of the file. */
+    /** Path of the file. */
     private readonly path: string,
     private readonly values: JsonObject,
     private readonly hint: string,

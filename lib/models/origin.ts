@@ -4,9 +4,9 @@ import type { PretrainedDescription } from '../nn/pretrained-description.js';
 
 /** Metadata of the folder that a model comes from. */
 export interface Origin {
-  /** Its config.json. */
+  /** The config.json of the folder. */
   config: JsonObject;
-  /** Its generation_config.json, or null. */
+  /** The generation_config.json of the folder, or null. */
   generation: JsonObject | null;
 }
 

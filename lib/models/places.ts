@@ -29,7 +29,7 @@ export interface PlaceInputs {
   layerTokens?: LayerTokens | null;
 }
 
-/** Where the tokens of a forward stand. */
+/** Positions, documents and caches of the tokens of a forward. */
 export interface Places {
   /**
    * The document of each token, [B, T]; null if each row is one document. With sequence

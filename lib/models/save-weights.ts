@@ -194,7 +194,7 @@ function forTransformers(
   return [...kept, ...quantStates(module, torchName), ...packedSources(module)];
 }
 
-/** On the host; the caller releases it. */
+/** Returns a copy on the host. The caller releases it. */
 function copyOf(
   name: string,
   tensor: Tensor,

@@ -35,13 +35,13 @@ export class OpenWeights {
     return this.staging.subarray(0, bytes);
   }
 
-  /** One tensor more is needed. */
+  /** Counts one more tensor that needs the files. */
   retain(): this {
     this.users++;
     return this;
   }
 
-  /** One is not needed any more. */
+  /** Counts one tensor less; closes the files after the last one. */
   release(): void {
     if (--this.users > 0) return;
     this.files.close().catch(() => {}); // Only reads: no data is lost.
@@ -50,7 +50,7 @@ export class OpenWeights {
 
 /** Location of a tensor in a file, and its conversion. */
 interface StoredWeight {
-  /** In the files. */
+  /** Name of the tensor in the files. */
   name: string;
   /** The dtype of the parameter. */
   dtype: DType;
@@ -58,7 +58,7 @@ interface StoredWeight {
   transposed: boolean;
 }
 
-/** One tensor of open files. */
+/** A tensor of open files. */
 export class StoredWeights implements StoredValues {
   readonly dtype: DType;
   readonly origin: string;
@@ -154,7 +154,7 @@ export class StoredWeights implements StoredValues {
 
 /** A slice in the files. */
 interface Part {
-  /** Its position in the whole tensor. */
+  /** Position of the part in the whole tensor. */
   readonly box: Box;
   /** Whether it is one matrix of a tensor [n, r, c]. */
   readonly isMatrix: boolean;

@@ -31,7 +31,7 @@ export interface LayerTokens {
  */
 export interface DrawnTokens {
   chosen: Tensor;
-  /** By block. */
+  /** Numbers of the draws, by block. */
   draws: ReadonlyMap<number, number>;
 }
 

@@ -11,7 +11,7 @@ export interface ProgressReport {
   samples: number;
   /** Updates skipped because of an overflow. */
   skipped: number;
-  /** Of each parameter group. */
+  /** Learning rate of each parameter group. */
   lr: readonly number[];
   /** Momentum or betas of each parameter group. */
   momentum: readonly unknown[];

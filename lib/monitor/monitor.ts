@@ -1,7 +1,7 @@
 // The interface of every monitor of a run's metrics.
 import { refusedValue } from '../runtime/refused.js';
 
-/** One value of one metric. */
+/** A value of a metric. */
 export interface MonitorEvent {
   /** DeepSpeed's names are paths: "Train/Samples/lr". */
   name: string;

@@ -96,7 +96,7 @@ export class ELU extends Module {
 /** log(1 + e^(beta x)) / beta, element by element; see softplus. */
 export class Softplus extends Module {
   constructor(
-    /** As of softplus(). */
+    /** The options of softplus(). */
     readonly options: SoftplusOptions = {},
   ) {
     super();

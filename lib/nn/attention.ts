@@ -28,7 +28,7 @@ export interface UnturnedHeads {
   readonly v: Tensor;
   /** Cosines of the angles of positions, [R, D / 2]. */
   readonly cos: Tensor;
-  /** Their sines. */
+  /** Sines of the angles. */
   readonly sin: Tensor;
   /** The row of cos and sin for each token, [B, T] i32. */
   readonly positions: Tensor;
@@ -119,7 +119,7 @@ export interface SequenceCache extends LayerCache {
 export class KeyValueCache implements SequenceCache {
   /** [B, Hk, capacity, D]; the first `length` tokens are valid. */
   readonly keys: Tensor;
-  /** As `keys`. */
+  /** Values, in the shape of `keys`. */
   readonly values: Tensor;
   /** Tokens that it holds. */
   length = 0;
@@ -171,7 +171,7 @@ export class KeyValueCache implements SequenceCache {
 export class CausalSelfAttention extends Module {
   /** From channels to queries, keys and values: 3 * channels. */
   readonly c_attn: Linear;
-  /** From the heads' outputs to channels. */
+  /** Maps the heads' outputs to channels. */
   readonly c_proj: Linear;
   /** The blocks of tokens that queries see; null: all. See nn.sparsify(). */
   sparsity: SparsePattern | null = null;

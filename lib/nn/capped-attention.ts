@@ -24,7 +24,7 @@ export const WIDEST_HEAD = 256;
 
 /** How cappedAttention() computes. */
 interface CappedAttentionOptions {
-  /** Of the products of queries and keys. */
+  /** Factor of the products of queries and keys. */
   readonly scale: number;
   /** The bound c of the scores; null: unbounded. */
   readonly cap: number | null;

@@ -93,7 +93,7 @@ export class Experts extends Module {
   /** The function of the gate. */
   readonly activation: 'silu' | 'geluTanh';
 
-  /** From channels over hidden to channels. Throws DS_ARGUMENT. */
+  /** Each expert maps channels to hidden and back. Throws DS_ARGUMENT. */
   constructor(count: number, channels: number, hidden: number, given: ExpertsOptions = {}) {
     super();
     requireInteger('Experts count', count, 1);

@@ -17,7 +17,7 @@ export interface Joining {
    * parts.
    */
   readonly kind: string;
-  /** Of each layer. */
+  /** Inputs of each layer. */
   readonly inputs: number;
   /**
    * x [.., inputs] to [.., outputs] of all layers; `parts` are the joined parameters in the order

@@ -93,11 +93,11 @@ export interface SwiGluOptions {
  * Shazeer 2020.
  */
 export class SwiGLU extends Module implements Joinable {
-  /** From channels to hidden, through SiLU. */
+  /** Maps channels to hidden, through SiLU. */
   readonly gate_proj: Linear;
   /** From channels to hidden: the factor of the gate. */
   readonly up_proj: Linear;
-  /** From hidden back to channels. */
+  /** Maps hidden back to channels. */
   readonly down_proj: Linear;
   private isJoined = false;
 

@@ -132,7 +132,7 @@ export class BCEWithLogitsLoss extends Module {
 
 /** nllLoss() of log probabilities; the class weights are a buffer of the module. */
 export class NLLLoss extends Module {
-  /** Of each class, [classes]; null for 1. */
+  /** Weight of each class, [classes]; null: 1. */
   readonly weight: Tensor | null;
   private readonly options: NllLossOptions;
 
@@ -152,7 +152,7 @@ export class NLLLoss extends Module {
 
 /** crossEntropy(); the class weights are a buffer of the module. */
 export class CrossEntropyLoss extends Module {
-  /** Of each class, [classes]; null for 1. */
+  /** Weight of each class, [classes]; null: 1. */
   readonly weight: Tensor | null;
   private readonly options: CrossEntropyOptions;
 

@@ -62,7 +62,7 @@ export class MultiheadAttention extends Module {
   readonly in_proj_weight: Parameter;
   /** [3 channels]; null without biases. */
   readonly in_proj_bias: Parameter | null;
-  /** From the heads' outputs to channels. */
+  /** Maps the heads' outputs to channels. */
   readonly out_proj: Linear;
   /** Probability that an attention weight becomes 0 in training. */
   readonly dropout: number;

@@ -29,7 +29,7 @@ type Weighted = Module & { readonly weight: Parameter };
 interface Packing<Layer extends Weighted> {
   /** The name in errors. */
   op: string;
-  /** Which modules are such layers. */
+  /** Returns whether a module is a layer of this kind. */
   isLayer(module: Module): module is Layer;
   /** Names, or ends of names, of layers to skip. */
   skipModules: readonly string[];

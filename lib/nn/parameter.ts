@@ -79,7 +79,7 @@ export class Parameter extends Tensor {
     return this.memory;
   }
 
-  /** Also the device of vacated values. */
+  /** Returns the device, also of values that were moved away. */
   override get device(): Device {
     return this.vacant ? this.vacant.device : super.device;
   }

@@ -16,7 +16,7 @@ import type { Parameter } from './parameter.js';
 
 /** How weights become codes. */
 export interface QuantizedOptions {
-  /** Of a weight: 8 or 4. */
+  /** Bits of a weight: 8 or 4. */
   bits: 8 | 4;
   /**
    * Neighbouring inputs per scale: a multiple of 8, or null for one scale per output. Default 128
@@ -29,7 +29,7 @@ const NAMES: OptionNames<QuantizedOptions> = { bits: true, groupSize: true };
 
 /** Complete QuantizedOptions, and further properties of a layer. */
 export interface QuantizedLayout extends PackedLayout, Required<QuantizedOptions> {
-  /** Of the steps: f32, f16 or bf16. */
+  /** Dtype of the scales: f32, f16 or bf16. */
   scaleDType: DType;
   /** Whether each scale has a zero point; otherwise the middle code is 0. */
   hasZeros: boolean;

@@ -117,7 +117,7 @@ const HIDING = -1e38;
  * Child et al. 2019.
  */
 export class SparseSelfAttention extends Module {
-  /** Which blocks are seen. */
+  /** The pattern of visible blocks. */
   readonly sparsity: SparsePattern;
   private readonly keyMaskMode: 'add' | 'mul';
   private readonly maskMode: 'add' | 'mul';

@@ -71,7 +71,7 @@ export const sparsityNames: OptionNames<SparsityOptions> = {
 
 const OP = 'sparse attention';
 
-/** One row of a pattern over n blocks. */
+/** Computes a row of a pattern over n blocks. */
 interface RowOf {
   readonly head: number;
   readonly row: number;

@@ -247,7 +247,7 @@ export class TransformerEncoder extends Module {
     this.norm = norm ?? null;
   }
 
-  /** As TransformerEncoderLayer: every layer has the same masks. */
+  /** Like TransformerEncoderLayer: every layer has the same masks. */
   override forward(src: Tensor, masks: EncoderMasks = {}): Tensor {
     const out = this.layers.reduce((x, layer) => layer.call(x, masks), src);
     return this.norm ? (this.norm.call(out) as Tensor) : out;

@@ -16,7 +16,7 @@ export interface LossScaler {
   readonly dynamic: boolean;
   /** Call it once per global step. A step with overflowed gradients was not applied. */
   update(overflow: boolean): void;
-  /** For checkpoints. */
+  /** Returns the state for checkpoints. */
   state(): JsonObject;
   /** Restores a result of state(). */
   load(state: JsonObject): void;

@@ -14,11 +14,11 @@ import {
 export interface MuonGroup extends ParamGroup {
   /** True for matrices, false for AdamW. */
   useMuon: boolean;
-  /** For groups with useMuon. */
+  /** Only in groups with useMuon. */
   momentum: number;
-  /** For groups of AdamW. */
+  /** Only in groups of AdamW. */
   betas: readonly [number, number];
-  /** For groups of AdamW. */
+  /** Only in groups of AdamW. */
   eps: number;
 }
 

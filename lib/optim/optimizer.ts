@@ -53,7 +53,7 @@ export interface UpdateTensors {
 
 /** The number of an update, and the hyperparameters of every group. */
 export interface UpdateSettings<Group extends ParamGroup = ParamGroup> {
-  /** From 1. */
+  /** Number of the update, from 1. */
   readonly step: number;
   /** Values at this update. */
   readonly groups: readonly Readonly<Group>[];
@@ -61,7 +61,7 @@ export interface UpdateSettings<Group extends ParamGroup = ParamGroup> {
 
 /** A range's gradient with its step decision and the settings of its step. */
 export interface StepGradient<Group extends ParamGroup = ParamGroup> {
-  /** In the weights' dtype. control[0] undoes its scale. */
+  /** The gradient in the weights' dtype. control[0] undoes its scale. */
   grad: Tensor;
   /** [4] f32: see UpdateTensors. */
   control: Tensor;

@@ -88,7 +88,7 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
   }
 }
 
-/** As in torch.optim.SGD. */
+/** Throws DS_ARGUMENT for the settings that torch.optim.SGD refuses. */
 function requireNesterovMomentum(group: SgdGroup, index: number): void {
   const { nesterov, momentum, dampening } = group;
   if (!nesterov || (momentum > 0 && dampening === 0)) return;

@@ -273,7 +273,7 @@ class ZeroOnePhases {
 
 interface LocalUpdate {
   readonly step: number;
-  /** By group. */
+  /** Learning rate of each group. */
   readonly rates: readonly number[];
   /** Makes the weights of all ranks equal. */
   readonly ends: boolean;

@@ -245,7 +245,7 @@ export function sumToParts(x: Tensor, group: ProcessGroup, dim: number): Tensor 
 /** Copies of one tensor on several ranks. */
 interface Copies {
   group: ProcessGroup;
-  /** Which one this rank has. */
+  /** Index of this rank's copy. */
   index: number;
   /** How many there are. */
   count: number;

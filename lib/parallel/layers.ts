@@ -406,7 +406,7 @@ export class VocabularyEmbedding extends Module {
 
 /** Dropout of a rank's channels. Zeroes the elements that one rank's nn.Dropout would. */
 export class ChannelDropout extends Module {
-  /** As nn.Dropout: `widths` are the channels by rank. */
+  /** Like nn.Dropout. `widths` are the channels of each rank. */
   constructor(
     /** Probability that an element becomes 0, below 1. */
     readonly p: number,

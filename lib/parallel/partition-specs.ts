@@ -3,7 +3,7 @@
 import { formatValue } from '../runtime/format-value.js';
 import { Regex } from '../runtime/regex/regex.js';
 
-/** One rule. */
+/** A rule of partition_config. */
 export interface PartitionSpec {
   /** Patterns that match a parameter's name from its start. */
   patterns: readonly Regex[];

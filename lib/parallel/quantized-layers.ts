@@ -53,7 +53,7 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
    * order.
    */
   readonly weight_order: Parameter | null;
-  /** Of the layer that was cut. */
+  /** Bias of the layer that was cut. */
   readonly bias: Parameter | null;
   readonly #part: QuantizedLinear;
   readonly #shard: ColumnShard | RowShard;

@@ -69,7 +69,7 @@ export class SequenceRanks {
 export class SequencePart {
   constructor(
     private readonly group: ProcessGroup,
-    /** Which tokens they are. */
+    /** The tokens of this part. */
     readonly share: TokenShare,
   ) {}
 

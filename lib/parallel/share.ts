@@ -7,7 +7,7 @@ import type { Box } from '../runtime/box.js';
 import { required } from '../runtime/required.js';
 import { splitEvenly, startOf } from './exchanges.js';
 
-/** One rank's range of a dim. */
+/** A rank's range of a dim. */
 export interface Range {
   /** The first one. */
   readonly first: number;

@@ -34,7 +34,7 @@ export class AdapterReader {
   private constructor(
     readonly path: string,
     private readonly files: WeightFiles,
-    /** By the path of the layer. */
+    /** Factors by the path of the layer. */
     readonly layers: ReadonlyMap<string, AdapterFactors>,
   ) {}
 

@@ -46,7 +46,7 @@ export class ExpertFactors extends Module {
 /** Experts that can have adapters. */
 export type AnyExperts = Experts | NF4Experts;
 
-/** One matrix of all experts, and its factors. */
+/** A matrix of all experts, and its factors. */
 interface Adapter {
   matrix: ExpertMatrix;
   sizes: LoraSizes;

@@ -62,7 +62,7 @@ export class NF4Linear extends PackedLinear {
   readonly absmax: Parameter;
   /** [16] f32: the codebook of weights. */
   readonly quant_map: Parameter;
-  /** One f32 scale per 256 scales. */
+  /** The f32 scales of the scales, one for each 256. */
   readonly nested_absmax: Parameter | null = null;
   /** [256] f32: the codebook of scales. */
   readonly nested_quant_map: Parameter | null = null;

@@ -14,7 +14,7 @@ export interface Work {
   readonly kind: WorkKind;
   /** Stages count from the model's inputs; a rank may have several stages. */
   readonly stage: number;
-  /** Its number in the batch. */
+  /** Index of the micro-batch in the batch. */
   readonly micro: number;
 }
 
@@ -27,7 +27,7 @@ export interface Transfer {
   readonly kind: 'sendF' | 'recvF' | 'sendB' | 'recvB';
   /** The stage of the rank that performs the action. */
   readonly stage: number;
-  /** Its number in the batch. */
+  /** Index of the micro-batch in the batch. */
   readonly micro: number;
   /** The other rank of the pipeline. */
   readonly peer: number;
@@ -41,7 +41,7 @@ export interface Reduce {
   readonly stage: number;
 }
 
-/** One entry of a rank's list. */
+/** An entry of a rank's list. */
 export type Action = Work | Transfer | Reduce;
 
 /** The key of work in other actions; a micro-batch visits a stage once per kind. */

@@ -38,7 +38,7 @@ export interface PipelineLayer {
 
 /** A model with a list of pipeline layers: see PipelineModule. */
 export interface Pipelined {
-  /** Its layers in order, the loss aside. */
+  /** Returns the layers in order, without the loss. */
   pipelineLayers(): PipelineLayer[];
   /** Computes the loss, one f32 element, from the output of the last layer and labels. */
   pipelineLoss(outputs: Values, labels: unknown): Tensor;

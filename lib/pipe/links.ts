@@ -221,7 +221,7 @@ function keyOf(rank: number, { kind, peer }: Transfer): string {
   return `${ends.join(' ')} ${kind.at(-1)}`;
 }
 
-/** In one order on all ranks. */
+/** Returns the channels in an order that is the same on all ranks. */
 function channelsOf(lists: readonly (readonly Action[])[]): string[] {
   const keys = lists.flatMap((list, rank) =>
     list.flatMap((action) =>

@@ -32,12 +32,12 @@ interface Absence {
 }
 
 const KINDS: readonly BatchKind[] = ['train', 'eval'];
-/** For people. */
+/** Names of the kinds in messages. */
 export const inWords: Readonly<Record<BatchKind, string>> = {
   ...{ train: 'in training', eval: 'in evaluation' },
 };
 
-/** In evaluation no tensor requires a gradient. */
+/** Returns the outline of values. In evaluation no tensor requires a gradient. */
 export function outlineOf(values: Values, kind: BatchKind): Outline {
   const tensors = listOf(values).map(({ dtype, shape, requiresGrad }) => ({
     ...{ dtype, shape, wantsGrad: kind === 'train' && requiresGrad && isFloating(dtype) },
@@ -52,7 +52,7 @@ export function outlineOf(values: Values, kind: BatchKind): Outline {
 export class Outlines {
   private readonly reported = new Map<string, Outline>();
   private readonly known = new Map<string, Outline>();
-  /** By the stage that sends. */
+  /** Counts by the stage that sends. */
   private readonly counts = new Map<number, number>();
   /** Failed batches on this rank: outlines of one batch are not valid in another. */
   private failures = 0;
@@ -129,7 +129,7 @@ export class Outlines {
   }
 }
 
-/** Of outputs of `stage`. */
+/** Returns the label of outputs of `stage`. */
 const labelOf = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
 
 /** Settles like `reported`; rejects with DS_COMM once the job has failed. */

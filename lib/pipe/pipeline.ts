@@ -28,7 +28,7 @@ const DRAWS = 4096;
 
 /** A model as stages of `ranks` ranks. */
 export class Pipeline {
-  /** Of the whole model. */
+  /** The layers of the whole model. */
   readonly layers: readonly PipelineLayer[];
   /** Stage s has layers [starts[s], starts[s + 1]). */
   readonly starts: readonly number[];

@@ -12,7 +12,7 @@ export type PipelineBatch = readonly [inputs: Values, labels: unknown];
 /** A micro-batch in a stage. */
 export type PipelinePosition = Pick<Work, 'stage' | 'micro'>;
 
-/** Who computes. */
+/** Computes the work of a stage. */
 export interface StageWorker {
   /** The kind of its batch: evaluation has no backward. */
   readonly kind: BatchKind;
@@ -88,13 +88,13 @@ function release(values: Values): void {
   for (const value of listOf(values)) value.release();
 }
 
-/** One run of a rank's list. */
+/** A run of a rank's list of actions. */
 export class PipelineRun {
   private readonly visits = new Map<string, Visit>();
-  /** By the stage that takes them. */
+  /** Values by the stage that takes them. */
   private readonly values = new Mail();
   private readonly gradients = new Mail();
-  /** By the stage that made them. */
+  /** Outputs by the stage that computed them. */
   private readonly leaving = new Map<string, readonly Tensor[]>();
 
   constructor(

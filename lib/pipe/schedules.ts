@@ -3,7 +3,7 @@ import type { Work, WorkKind } from './action.js';
 
 /** An order of work without transfers, which lower.ts derives. */
 export interface Schedule {
-  /** For messages. */
+  /** Name in messages. */
   readonly name: string;
   /** Number of stages per rank: `rank`, `rank + ranks`, `rank + 2 ranks`, ... of the model. */
   readonly stagesPerRank: number;

@@ -19,7 +19,7 @@ import {
 export interface Costs {
   /** Durations of a stage's forward, and of its backward's halves; B takes the sum of both. */
   readonly work: Readonly<Record<'F' | 'I' | 'W', number>>;
-  /** Of one transfer. Default 0. */
+  /** Time of a transfer. Default: 0. */
   readonly transfer?: number;
   /** Relative work of stage `s`. Default: equal stages. */
   readonly share?: (stage: number) => number;
@@ -41,7 +41,7 @@ export interface Simulation {
   readonly time: number;
   /** The work of each rank, in order. */
   readonly spans: readonly (readonly Span[])[];
-  /** Of `time`, by rank. */
+  /** Idle part of `time`, by rank. */
   readonly idle: readonly number[];
   /** The largest number of micro-batches times stages with kept activations, per rank. */
   readonly live: readonly number[];

@@ -29,7 +29,7 @@ export type PlacementName = keyof typeof PLACEMENTS;
 export interface StateChoice {
   placement: PlacementName;
   masters: keyof typeof MASTERS;
-  /** Where weights are stored between uses. */
+  /** Memory in which weights are stored between uses. */
   weights: keyof Bytes;
   speculates: boolean;
 }

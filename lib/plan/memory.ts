@@ -45,9 +45,9 @@ export interface HostBytes {
 
 /** Predicted memory of one step. */
 export interface Memory {
-  /** Of each rank. */
+  /** Device memory of each rank. */
   device: DeviceBytes;
-  /** Of each rank. */
+  /** Host memory of each rank. */
   host: HostBytes;
   /** Of each rank: master weights and optimizer state on disk. */
   disk: number;

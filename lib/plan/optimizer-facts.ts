@@ -14,7 +14,7 @@ import { numel } from '../runtime/view.js';
 export interface OptimizerFacts {
   /** Bytes of optimizer state per trained parameter without the master weight, on average. */
   stateBytes: number;
-  /** Whether it can update masters in two halves. */
+  /** Whether the optimizer can update masters in two halves. */
   canSplit: boolean;
   /** Whether it can compute an update without storing its state. */
   canSpeculate: boolean;

@@ -38,11 +38,11 @@ export interface Measured {
 
 /** Bytes per parameter over PCIe. */
 interface Crossing {
-  /** Its state, if the device updates it. */
+  /** Bytes of the state, if the device updates it. */
   state: number;
-  /** Its gradient or weight, if CPU threads update it. */
+  /** Bytes of the gradient or weight, if CPU threads update it. */
   element: number;
-  /** Its weight for the forward, if it is stored in host memory. */
+  /** Bytes of the weight for the forward, if it is stored in host memory. */
   gathered: number;
 }
 

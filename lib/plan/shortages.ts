@@ -25,7 +25,7 @@ export interface Claim {
   returned: number;
   device: { name: string; isHost: boolean; limit: number | null };
   host: HostLimits;
-  /** By folder: its disk, and the free bytes. */
+  /** The disk of each folder, with its free bytes. */
   disks: Readonly<Record<string, Disk>>;
   /**
    * Host memory with speculative updates, if the configuration allows both; `needs` is then that of

@@ -3,7 +3,7 @@
 import { required } from '../runtime/required.js';
 import type { TraceEvent, TraceFile } from './trace-events.js';
 
-/** What a step spends device time on. */
+/** Kinds of work on the device in a step. */
 export type Role =
   | 'attention'
   | 'linears'
@@ -35,11 +35,11 @@ export function roleOfOp(name: string): Role {
 
 /** A row of the table. */
 export interface RoleTime {
-  /** What the device does. */
+  /** Kind of the work. */
   role: Role;
   /** Milliseconds a step. */
   ms: number;
-  /** Of the step's time, from 0 to 1. */
+  /** Share of the step's time, from 0 to 1. */
   share: number;
 }
 

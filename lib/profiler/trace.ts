@@ -83,7 +83,7 @@ interface Running {
   stop: () => ThreadWork[];
   device: DeviceClock;
   clocks: Map<number, DeviceClock>;
-  /** By stream handle. */
+  /** Lanes by stream handle. */
   lanes: Map<number, string>;
   /** Host threads, read at begin(): a later read would wait for them. */
   threads: number;

@@ -5,9 +5,9 @@ import { contiguousStrides, numel } from './view.js';
 
 /** `shape` elements from `offset` on, in every dim of a tensor. */
 export interface Box {
-  /** Its first element, in every dim. */
+  /** First element in every dim. */
   readonly offset: readonly number[];
-  /** Its size in every dim. */
+  /** Size in every dim. */
   readonly shape: readonly number[];
 }
 

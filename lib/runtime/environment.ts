@@ -8,7 +8,7 @@ import { native } from './native.js';
 interface LibraryReport {
   name: string;
   purpose: string;
-  /** Where it was found, or null. */
+  /** Path of the library, or null. */
   path: string | null;
 }
 

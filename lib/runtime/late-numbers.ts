@@ -6,7 +6,7 @@ import { Event, Stream, type Urgency } from './stream.js';
 /** f32 on the device: a contiguous tensor. */
 interface Numbers {
   readonly buffer: Buffer;
-  /** In elements. */
+  /** Offset in elements. */
   readonly offset: number;
   readonly numel: number;
 }

@@ -24,7 +24,7 @@ export function makeFolderNow(path: string): void {
   try {
     mkdirSync(path);
   } catch (error) {
-    if (!isFolder(path)) throw error; // Otherwise another process was faster.
+    if (!isFolder(path)) throw error; // Another process may have made the folder.
   }
 }
 

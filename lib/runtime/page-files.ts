@@ -28,7 +28,7 @@ export function pageFolder(room: string): string {
   return copies.find((folder) => existsSync(folder)) ?? required(copies[0]);
 }
 
-/** Without inline scripts, foreign hosts or frames. */
+/** Content-Security-Policy without inline scripts, foreign hosts or frames. */
 const SOURCES: Readonly<Record<string, readonly string[]>> = {
   'default-src': [],
   'script-src': ["'self'"],

@@ -28,7 +28,7 @@ class Row {
   private waiting: Waiting[] = [];
   /** Calls that have left the row. */
   private gone = 0;
-  /** Of the call that is being prepared. */
+  /** Operands of the call that is being prepared. */
   private operands: Operand[] = [];
   private readonly blank = new Set<Operand>();
   /** The number of the call that writes it last. */

@@ -24,7 +24,7 @@ export interface StreamHome {
  *     first     small, and all other work waits for it
  */
 export type Urgency = 'bulk' | 'usual' | 'awaited' | 'first';
-/** As csrc/core/device.h numbers them. */
+/** Priorities in the numbering of csrc/core/device.h. */
 const URGENCIES: readonly Urgency[] = ['bulk', 'usual', 'awaited', 'first'];
 
 /** Live streams by handle; dispose() removes them. */
@@ -55,7 +55,7 @@ export class Stream {
     return living.get(handle);
   }
 
-  /** Whether it was not disposed of yet. */
+  /** Whether the stream was not disposed. */
   get isLive(): boolean {
     return living.get(this.handle) === this;
   }

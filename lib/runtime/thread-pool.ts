@@ -9,12 +9,12 @@ import { boundedMs } from './timer.js';
 /** A thread's message: it has started, or it answers its question. */
 type Reply<Answer> = 'started' | { answer: Answer } | { failure: DsErrorFields };
 
-/** Which threads there are. */
+/** The threads of a pool. */
 interface ThreadPoolOptions {
   /** Folder and name of the module that calls answerQuestions(). */
   folder: string;
   entry: string;
-  /** Its workerData. */
+  /** The workerData of a thread. */
   data: object;
   /** Threads at most. */
   threads: number;

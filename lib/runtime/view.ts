@@ -11,11 +11,11 @@ export interface View {
   readonly buffer: Buffer;
   /** Type of its elements. */
   readonly dtype: DType;
-  /** In elements from the buffer's start. */
+  /** Elements from the buffer's start. */
   readonly offset: number;
   /** Size of each dim. */
   readonly shape: readonly number[];
-  /** In elements; 0 for a broadcast dim. */
+  /** Distance between neighbours in each dim, in elements; 0 for a broadcast dim. */
   readonly strides: readonly number[];
 }
 

@@ -44,7 +44,7 @@ export interface AnswerFormat {
   choice(index: number, all: AnswerPart): object;
 }
 
-/** Of /v1/completions. `tokenizer` spells tokens of logprobs. */
+/** Answers of /v1/completions. `tokenizer` spells tokens of logprobs. */
 export class TextFormat implements AnswerFormat {
   readonly idPrefix = 'cmpl-';
   readonly whole = 'text_completion';
@@ -97,7 +97,7 @@ export class TextFormat implements AnswerFormat {
   }
 }
 
-/** Of /v1/chat/completions. */
+/** Answers of /v1/chat/completions. */
 export class ChatFormat implements AnswerFormat {
   readonly idPrefix = 'chatcmpl-';
   readonly whole = 'chat.completion';

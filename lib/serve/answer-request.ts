@@ -29,7 +29,7 @@ interface Task {
   options: Options;
   /** The number of its first choice. */
   first: number;
-  /** Its choices begin with it. */
+  /** Text at the beginning of each choice. */
   echo: string;
 }
 

@@ -18,7 +18,7 @@ export interface Usage {
 
 /** How the answer is sent. */
 export interface Delivery {
-  /** In events as it comes. */
+  /** Whether the answer is sent as events while it is generated. */
   stream: boolean;
   /** Whether the last event has the token counts. */
   includeUsage: boolean;

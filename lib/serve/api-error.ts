@@ -36,7 +36,7 @@ export class ApiError extends Error {
   readonly headers: Readonly<Record<string, string>>;
 
   constructor(
-    /** Of HTTP. */
+    /** HTTP status. */
     readonly status: number,
     message: string,
     { param, code, headers = {} }: ErrorDetails = {},
@@ -48,7 +48,7 @@ export class ApiError extends Error {
     this.headers = headers;
   }
 
-  /** As it is sent. */
+  /** Returns the JSON body of the answer. */
   get body(): { error: ErrorBody } {
     const type = TYPES[this.status] ?? 'invalid_request_error';
     const { message, param, code } = this;

@@ -82,7 +82,7 @@ function requireTokenizer(engine: ServedEngine): Tokenizer {
   });
 }
 
-/** One conversation. */
+/** A conversation in the terminal. */
 class Talk {
   private messages: ChatMessage[] = [];
   private answering: AbortController | null = null;

@@ -22,7 +22,7 @@ export class Connections {
         return;
       }
       this.open.set(socket, new Set());
-      socket.setMaxListeners(0); // One for each request that waits on it.
+      socket.setMaxListeners(0); // Each request that waits on the socket adds a listener.
       socket.once('close', () => this.open.delete(socket));
     });
   }

@@ -39,7 +39,7 @@ export async function isEncoderFolder(place: string, revision?: string): Promise
   return task !== null && task !== 'causal-lm';
 }
 
-/** As EngineOptions. */
+/** The options of EngineOptions that encoders use. */
 interface EncoderOptions {
   config?: InferenceConfig;
   tokenizer?: string;

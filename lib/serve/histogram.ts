@@ -20,7 +20,7 @@ export class Histogram {
     this.sum += value * times;
   }
 
-  /** Its lines, under `name`. */
+  /** Returns the lines of the metric `name`. */
   lines(name: string): string[] {
     let below = 0;
     const buckets = this.bounds.map((bound, i) => {

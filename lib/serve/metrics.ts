@@ -7,7 +7,7 @@ const LONG_SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 
 
 const now = (): number => performance.now() / 1000;
 
-/** Of one server. */
+/** Metrics of a server. */
 export class Metrics {
   private readonly firstToken = new Histogram(LONG_SECONDS);
   private readonly betweenTokens = new Histogram(SHORT_SECONDS);

@@ -138,7 +138,7 @@ export class ModelPool {
     this.report = report;
   }
 
-  /** In the order of their declaration. */
+  /** Returns the models in the order of their declaration. */
   get models(): readonly PooledModel[] {
     return this.entries;
   }

@@ -8,7 +8,7 @@ import type { CallPlan } from './tools.js';
 /** The words of a part. */
 export type Said = Pick<AnswerPart, 'text' | 'reasoning' | 'calls'>;
 
-/** Of one choice. */
+/** Reads the text of one choice. */
 export class PlannedReading {
   private readonly reader: AnswerReader;
   /** The last event was reasoning. */

@@ -6,7 +6,7 @@ import { timerMs } from '../runtime/timer.js';
 import { ApiError } from './api-error.js';
 import type { Asker } from './fair-queue.js';
 
-/** Its client's connection, and a clock. */
+/** The connection of a request's client, and a clock. */
 export class RequestLife implements Asker {
   /** The client: its address and key. */
   readonly client: string;
@@ -53,7 +53,7 @@ export class RequestLife implements Asker {
     this.signal.throwIfAborted();
   }
 
-  /** It is answered. */
+  /** Ends the life of an answered request. */
   close(): void {
     clearTimeout(this.timer);
     this.response.req.socket.off('close', this.onClose);

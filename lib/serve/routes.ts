@@ -1,4 +1,4 @@
-// Which path answers what.
+// The paths of the server and their handlers.
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { JsonObject } from '../../types/json.js';
@@ -83,7 +83,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/detokenize': { POST: answeredBy(detokenize) },
 };
 
-/** Of a file of the chat page. */
+/** Serves a file of the chat page. */
 const PAGE: Route = {
   GET: ({ page }, request, response) => page?.answer(pathOf(request), response),
 };

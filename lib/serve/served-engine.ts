@@ -8,7 +8,7 @@ export type ContinuationOptions = Omit<
   'prompt' | 'messages' | 'tools' | 'variables' | 'signal' | 'onStart'
 >;
 
-/** One prompt to be continued. */
+/** A prompt to continue. */
 export type ContinuationRequest = GenerateRequest & { prompt: readonly number[] };
 
 /** New text and tokens of one continuation. */
@@ -27,7 +27,7 @@ export type EngineStats = Pick<
 
 /** Embeds texts, or ranks them for a query. */
 export interface ServedEncoder {
-  /** What it computes. */
+  /** Kind of result. */
   readonly task: 'embedding' | 'ranking';
   /** Numbers of an embedding. */
   readonly width: number;

@@ -8,13 +8,13 @@ import type { ContinuationOptions, ServedEngine } from './served-engine.js';
 
 /** A loaded model. */
 export interface ServedModel {
-  /** Its name in requests. */
+  /** Name of the model in requests. */
   readonly name: string;
   readonly engine: ServedEngine;
   readonly tokenizer: Tokenizer | null;
   /** Null without a tokenizer. */
   readonly reader: PromptReader | null;
-  /** There is a chat template. */
+  /** Whether the model has a chat template. */
   readonly canChat: boolean;
   /** How answers to chats are read. */
   readonly forms: AnswerForms;

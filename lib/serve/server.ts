@@ -110,7 +110,7 @@ export class InferenceServer {
     this.hosts = new Hosts(options.allowedHosts);
     this.cors = new Cors(options.cors);
     const { requests, keyRequests } = this.limits;
-    // One key leaves room for the others.
+    // By default, one key leaves room for the others.
     const usual = this.access.size > 1 ? Math.ceil(requests / 2) : requests;
     this.admission = new Admission(requests, keyRequests ?? usual);
     this.bodies = new BodyBudget(this.limits.bodiesBytes);

@@ -20,7 +20,7 @@ const OP = 'Tensor.from';
 type Element = number | bigint | boolean;
 
 interface HostValues {
-  /** In row-major order. */
+  /** Values in row-major order. */
   readonly values: ArrayLike<Element>;
   readonly shape: readonly number[];
   /**

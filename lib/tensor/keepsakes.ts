@@ -15,7 +15,7 @@ interface Kept {
 export interface KeptResults extends Saved {
   /** Runs the segment's forward and keeps results. */
   gather<T>(body: () => T): T;
-  /** Its replay: they are handed out again. */
+  /** Runs the replay of the segment, which gets the kept results again. */
   handOut<T>(body: () => T): T;
 }
 

@@ -31,7 +31,7 @@ type Methods = {
 
 declare module './tensor.js' {
   interface Tensor extends Methods {
-    /** As the function of this name. */
+    /** The function to() as a method. */
     to(...targets: (DType | Device | string)[]): Tensor;
 
     /**

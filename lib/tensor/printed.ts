@@ -38,7 +38,7 @@ function headOf(x: Tensor): string {
 }
 
 interface Cells {
-  /** In row-major order. */
+  /** Cells in row-major order. */
   cells: (number | bigint | boolean)[];
   shape: readonly number[];
 }

@@ -6,7 +6,7 @@ import type { HeadExchange } from './head-exchange.js';
 
 /** The start of a random op in the Philox stream. */
 export interface RandomState {
-  /** As seed() got it. */
+  /** The argument of seed(). */
   seed: number;
   /** Advances with every random op. */
   offset: number;
@@ -16,9 +16,9 @@ export interface RandomState {
  * The part of a global micro-batch on this rank: its sample i is sample i * ranks + rank of all.
  */
 export interface SampleShare {
-  /** Of this rank. */
+  /** Samples of this rank. */
   samples: number;
-  /** Which of the ranks this is, from 0. */
+  /** Number of this rank, from 0. */
   rank: number;
   /** Ranks that share the micro-batch. */
   ranks: number;
@@ -55,7 +55,7 @@ export interface TokenShare extends DimShare {
 
 /** All that random ops depend on. */
 export interface RandomPoint {
-  /** Where the next random op starts. */
+  /** State at which the next random op starts. */
   state: RandomState;
   /** This rank's part of a global batch; null: all of it. */
   share: SampleShare | null;
@@ -95,7 +95,7 @@ export function nextRandom(): RandomState {
   return { seed: state.seed, offset: state.offset++ };
 }
 
-/** Where random ops are now. */
+/** Returns the present position of random ops. */
 export function randomPoint(): RandomPoint {
   return { state: { ...state }, share, tokens };
 }

@@ -22,7 +22,7 @@ type SingleBackward = (grads: readonly [Tensor], sink: GradSink) => void;
 export interface GradSink {
   /** Returns whether input `i` needs a gradient. */
   needs(i: number): boolean;
-  /** Of input `i`, and of its gradient. */
+  /** Returns the shape of input `i` and of its gradient. */
   shapeOf(i: number): readonly number[];
   /**
    * Lets `body` write the gradient of input `i` in place: into `out`, adding if `accumulate` is
@@ -155,7 +155,7 @@ function wantsGrad(inputs: readonly Tensor[]): boolean {
 
 /** A recorded op. Holds its saved tensors until its backward has run or its scope ends. */
 export class GradFn {
-  /** Its number in the order of recording. */
+  /** Position in the order of recording. */
   readonly sequence = ++sequence;
   /** Gradients of the outputs, filled while backward runs; owned. */
   readonly grads: (Tensor | null)[];

@@ -31,9 +31,9 @@ export type Nested = number | boolean | bigint | readonly Nested[] | readonly Ty
 
 /** Dtype and device of a new tensor. */
 export interface TensorOptions {
-  /** Of the elements. */
+  /** Dtype of the elements. */
   dtype?: DType;
-  /** Where the memory is. */
+  /** Device of the memory. */
   device?: Device | string;
 }
 
@@ -92,7 +92,7 @@ export class Tensor implements View {
   requiresGrad = false;
   /** The graph node that produced it, and its index among the node's outputs. */
   gradFn: GraphNode | null = null;
-  /** Which of the outputs of `gradFn` it is. */
+  /** Index of this tensor among the outputs of `gradFn`. */
   gradIndex = 0;
   /**
    * The accumulated gradient of a leaf; null stands for zero. It has the leaf's owner, and is freed

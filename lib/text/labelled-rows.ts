@@ -5,7 +5,7 @@ import { dataError } from '../runtime/refused.js';
 import { defined, required } from '../runtime/required.js';
 import type { LocatedRow, Row } from './row-reader.js';
 
-/** One or two texts of a row. */
+/** The one or two texts of a row. */
 export type RowTexts = readonly [first: string, second?: string];
 
 /** Keys of texts in published datasets, pairs first. A row uses the first entry that it has. */

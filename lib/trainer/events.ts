@@ -94,7 +94,7 @@ export interface EvaluateEvent extends TrainerPlace {
 export interface SaveEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'save';
-  /** Its folder. */
+  /** Folder of the checkpoint. */
   path: string;
 }
 
@@ -110,7 +110,7 @@ export interface AlertEvent extends TrainerPlace {
   type: 'alert';
   /** Severity. */
   level: 'info' | 'warning' | 'error';
-  /** One sentence. */
+  /** The alert in one sentence. */
   message: string;
 }
 

@@ -134,12 +134,12 @@ export const OPTIMIZATION = {
     default: 0,
     flag: 'weight_decay',
   }),
-  /** Of AdamW. Default: [0.9, 0.999]. */
+  /** Betas of AdamW. Default: [0.9, 0.999]. */
   betas: checked(readBetas, 'of AdamW', {
     default: [0.9, 0.999],
     elsewhere: '`adam_beta1`, `adam_beta2`',
   }),
-  /** Of AdamW. Default: 1e-8. */
+  /** Epsilon of AdamW. Default: 1e-8. */
   eps: number('epsilon of AdamW', { min: 0, default: 1e-8, flag: 'adam_epsilon' }),
   /** Maximum gradient norm for clipping; 0 disables clipping. Default: 1. */
   maxGradNorm: number('clip gradients to this norm; 0: no clipping', {

@@ -191,7 +191,7 @@ const CURVES: Readonly<Record<ScheduleType, Curve>> = {
 
 type OwnOption = keyof typeof SCHEDULE;
 
-/** Which options a type has. */
+/** Options of each schedule type. */
 const OWN: Readonly<Record<ScheduleType, readonly OwnOption[]>> = {
   linear: ['minLr', 'minLrRate'],
   cosine: ['minLr', 'minLrRate', 'cycles'],

@@ -265,7 +265,7 @@ function ineffective(
   return given.has('schedule') ? overruled(schedule, scheduler) : null;
 }
 
-/** One for each group, from its own rate. */
+/** Returns a schedule for each group, from the rate of the group. */
 function scheduleOver({ schedule }: RunSettings, { maxSteps, warmupSteps }: RunLength) {
   return ({ groups }: Optimizer) =>
     groups.map(({ lr }) => new OwnSchedule(schedule, { lr, warmupSteps, totalSteps: maxSteps }));

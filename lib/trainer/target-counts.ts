@@ -15,9 +15,9 @@ interface Averaging {
 
 /** Divisors of both losses of a micro-batch. */
 export interface Divisors {
-  /** Of the loss of counted targets. */
+  /** Divisor of the loss of counted targets. */
   readonly counted: Divisor;
-  /** Of the second loss, by tokens: see MicroBatch.further. */
+  /** Divisor of the second loss, by tokens: see MicroBatch.further. */
   readonly further: Divisor;
 }
 

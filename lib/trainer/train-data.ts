@@ -215,7 +215,7 @@ function isTextSample(sample: unknown): sample is TextSample {
   return [ids, labels, documents].every((part) => part instanceof Int32Array);
 }
 
-/** One for each sample. Throws DS_ARGUMENT. */
+/** Requires a length for each sample. Throws DS_ARGUMENT. */
 function requireLengths(
   lengths: ArrayLike<number>,
   { length }: { length: number },

@@ -25,7 +25,7 @@ export interface Best {
   metric: number;
   /** Updates before it. */
   step: number;
-  /** Its folder; null while it was not saved. */
+  /** Folder of the best checkpoint; null until it is saved. */
   checkpoint: string | null;
 }
 

@@ -83,7 +83,7 @@ export class RunIndex {
 
   constructor(
     readonly dir: string,
-    /** As the user named the folder. */
+    /** Name of the folder as the user wrote it. */
     readonly name: string,
   ) {
     this.file = new GrowingFile(eventsFile(dir));

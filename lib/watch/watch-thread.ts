@@ -4,7 +4,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { DsError, type DsErrorFields } from '../errors.js';
 import { WatchServer, type WatchServerOptions } from './server.js';
 
-/** What the thread reports when it has started. */
+/** The first message of the thread. */
 export type ThreadAnswer = { url: string } | { failure: DsErrorFields };
 
 const port = parentPort;

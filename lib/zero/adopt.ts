@@ -16,7 +16,7 @@ interface InitialValues {
   entry: LayoutEntry;
   /** On the device; f32 if floating. For stored values: the part of this rank, flat. */
   values: Tensor;
-  /** Their first element, from the parameter's start. */
+  /** First of these elements, from the parameter's start. */
   from: number;
   /** Whether they come from a file, which every rank reads itself; else they come from one rank. */
   isStored: boolean;

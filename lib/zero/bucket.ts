@@ -12,7 +12,7 @@ export interface BucketOptions {
 }
 
 interface Transfer {
-  /** In elements. */
+  /** Size in elements. */
   numel: number;
   /** Enqueues the collective on `stream`, where its operands are complete. */
   start(stream: Stream): Work;

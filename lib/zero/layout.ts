@@ -122,9 +122,9 @@ export function shardOf(numel: number, rank: number, shards: number): Range {
 /** The elements of one parameter in a partition. Source: DeepSpeed's tensor fragments. */
 export interface Fragment {
   readonly entry: LayoutEntry;
-  /** Its first element, from the parameter's start. */
+  /** First element of the fragment, from the parameter's start. */
   readonly from: number;
-  /** Its offset in the partition. */
+  /** Offset of the fragment in the partition. */
   readonly offset: number;
   readonly numel: number;
 }

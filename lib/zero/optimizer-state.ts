@@ -37,7 +37,7 @@ export interface RankError {
    * average, for the part that this rank owns.
    */
   readonly name: 'worker_error' | 'server_error';
-  /** Its first element, from the parameter's start. */
+  /** First element, from the parameter's start. */
   readonly from: number;
   /** Flat, f32. The receiver releases it. */
   readonly tensor: Tensor;

@@ -32,7 +32,7 @@ export class Partition<Of extends WeightUnit = Unit> {
 
   constructor(
     readonly unit: Of,
-    /** Its elements in the unit. */
+    /** Range of the partition in the unit. */
     readonly range: Range,
     /** Storage of its weights. Owned. */
     readonly storage: WeightStore,
@@ -61,7 +61,7 @@ export class Partition<Of extends WeightUnit = Unit> {
     return this.range.numel;
   }
 
-  /** Whether it is the whole unit. */
+  /** Whether the partition is the whole unit. */
   get isWhole(): boolean {
     return this.range.numel === this.unit.layout.numel;
   }

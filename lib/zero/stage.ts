@@ -75,7 +75,7 @@ export interface ZeroStage {
 export class ZeroStages {
   /** Whether weights are gathered by acquire() and freed by release(). */
   readonly shardsWeights: boolean;
-  /** One per unit, in forward order. */
+  /** A partition of each unit, in forward order. */
   readonly partitions: readonly Partition[];
   /** Of the frozen units. Their weights are gathered and freed, and never change. */
   readonly frozen: readonly WeightShard[];

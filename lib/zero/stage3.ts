@@ -240,14 +240,14 @@ export interface ShardStorage {
 
 const alwaysThere = { slotBytes: 0, expect() {}, dispose() {} };
 
-/** In device memory. */
+/** Storage of shards in device memory. */
 export const onDevice: ShardStorage = {
   ...alwaysThere,
   create: ({ dtype, device }, numel) =>
     new InMemory(held(() => Tensor.empty([numel], dtype, device))),
 };
 
-/** In pinned host memory (offload_param). Source: ZeRO-Infinity. */
+/** Storage of shards in pinned host memory (offload_param). Source: ZeRO-Infinity. */
 export const onHost: ShardStorage = {
   ...alwaysThere,
   create: ({ dtype, device }, numel) => new InMemory(pinned(device, [numel], dtype)),

@@ -24,7 +24,7 @@ export interface UnitParameter {
 export const FROZEN = -1;
 
 export interface UnitOptions {
-  /** Of the weights. */
+  /** Dtype of the weights. */
   dtype: DType;
   device: Device;
   /** Layout of the parameters in the flat buffers. */

@@ -34,7 +34,7 @@ export interface BackgroundJob {
     model: OfferedShard[];
     optimizer: OfferedShard[];
   };
-  /** One int32: 1 after the save ends. */
+  /** Holds one int32: 1 after the save ends. */
   ended: Int32Array;
 }
 

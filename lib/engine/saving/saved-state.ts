@@ -28,7 +28,7 @@ export interface SavedState {
   /** Path of the manifest, for errors. */
   location: string;
   shared: SharedState;
-  /** By data rank; at least one. */
+  /** State of each data rank; at least one. */
   ranks: readonly RankState[];
 }
 

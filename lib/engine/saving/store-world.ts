@@ -61,7 +61,7 @@ interface StoreWorldOptions {
   first?: Round;
 }
 
-/** One exchange of a world. */
+/** An exchange of a world. */
 interface Round {
   name: string;
   number: number;

@@ -51,7 +51,7 @@ const everyone = (section: Section) => ({
   hint: `Give every rank the same ${section}.`,
 });
 
-/** In the order of comparison. */
+/** Rules in the order of comparison. */
 const RULES: readonly Rule[] = [
   { ...everyone('model'), code: 'DS_ARGUMENT', op: (key) => `initialize, ${key}` },
   {

@@ -19,7 +19,7 @@ import type { WeightUnit } from '../../zero/unit.js';
 
 interface DiskWeightsRequest {
   config: ResolvedConfig;
-  /** In forward order. */
+  /** The units in forward order. */
   units: readonly WeightUnit[];
   device: Device;
   /** The shard group. */
@@ -47,7 +47,7 @@ export function openDiskWeights({ config, units, device, group }: DiskWeightsReq
 export interface StateOptions {
   config: ResolvedConfig;
   optimizer: Optimizer;
-  /** In forward order. */
+  /** The partitions in forward order. */
   partitions: readonly Partition[];
   device: Device;
   /** The shard group. */

@@ -119,7 +119,7 @@ interface Kinds {
   /** Index of the optimizer group of each trained parameter. */
   groupOf: ReadonlyMap<Tensor, number>;
   zeroGroups: ZeroGroups;
-  /** Of the engine's weights. */
+  /** Dtype of the engine's weights. */
   dtype: DType;
 }
 

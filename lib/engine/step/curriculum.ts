@@ -99,7 +99,7 @@ class SequenceCurriculum implements Curriculum {
   }
 
   batches(given: readonly PipelineBatch[]): readonly PipelineBatch[] {
-    this.at(this.run.progress.globalSteps + 1); // Also if this stage reads nothing.
+    this.at(this.run.progress.globalSteps + 1); // Sets the length even if this stage reads nothing.
     return given.map(([inputs, labels]) => {
       // Stages after the first may receive any value as inputs.
       const isList = Array.isArray(inputs) && inputs.every((one) => one instanceof Tensor);

@@ -105,7 +105,7 @@ export class TrainingWorker extends Worker {
   readonly kind = 'train';
   /** The stage that counts micro-batches on a rank without losses; null on other ranks. */
   private readonly uncounted: number | null;
-  /** By stage and micro-batch. */
+  /** Late gradients by stage and micro-batch. */
   private readonly late = new Map<string, LateGradients>();
 
   constructor(parts: Parts, pipeline: Pipeline, batches: readonly PipelineBatch[]) {
@@ -164,7 +164,7 @@ export class TrainingWorker extends Worker {
   ): void {
     const { stepDecisions, batch, control } = this.parts;
     if (gradients) {
-      if (outputs.length > 0) backward(outputs, gradients); // Else all layers below are frozen.
+      if (outputs.length > 0) backward(outputs, gradients); // None: the layers below are frozen.
       if (stage === this.uncounted) control.addUnknownLoss();
       return;
     }

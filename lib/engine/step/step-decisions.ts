@@ -61,7 +61,7 @@ export class UpdatePlanner {
     return this.schedules.rates(this.optimizer.groups, this.scheduleTime);
   }
 
-  /** By group; empty without betas. */
+  /** Returns the betas of each group; an empty list for a group without betas. */
   betas(): (readonly number[])[] {
     return this.optimizer.groups.map(({ betas = [] }) => betas);
   }

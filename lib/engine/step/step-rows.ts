@@ -54,7 +54,7 @@ export class StepRows {
   readonly lossSum: Tensor;
   /** [1] f32 in this rank's row: nonzero requests a stop. */
   readonly stop: Tensor;
-  /** In this rank's row, by batch. */
+  /** Positions of the digests in this rank's row, by batch. */
   readonly digests: Readonly<Record<Given, DigestOutputs>>;
   /** [1] f32 in this rank's row: micro-batches of its step. */
   readonly micros: Tensor;

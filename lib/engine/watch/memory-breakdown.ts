@@ -32,7 +32,7 @@ export interface MemoryUse {
   host: {
     /** Page-locked: offloaded weights, master weights, state, and staging buffers. */
     pinned: number;
-    /** Of the process. */
+    /** Resident memory of the process. */
     resident: number;
   };
 }

@@ -18,7 +18,7 @@ export interface FinishedStep {
   norm: number;
   /** Learning rate of each group at the next update, as in getLr(). */
   lr: readonly number[];
-  /** By parameter group; empty without betas. */
+  /** Betas of each parameter group; empty without betas. */
   betas: readonly (readonly number[])[];
   /** The loss scale of the next backward. */
   lossScale: number;

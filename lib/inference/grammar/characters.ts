@@ -45,7 +45,7 @@ export const intersection = (a: CodePoints, b: CodePoints): CodePoints =>
 /** Largest code point of 1, 2, 3 and 4 bytes. */
 const LENGTHS = [0x7f, 0x7ff, 0xffff, LAST];
 
-/** One character of the set in UTF-8. */
+/** Returns a node that matches one character of the set, in UTF-8. */
 export function utf8(to: Description, points: CodePoints): Node {
   const parts: Node[] = [];
   const ascii: Range[] = [];

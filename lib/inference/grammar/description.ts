@@ -41,7 +41,7 @@ export class Description {
   /** Matches the empty text. */
   readonly epsilon = this.node('epsilon', []);
 
-  /** One byte of the ranges, both ends included. */
+  /** Returns a node that matches one byte of the ranges, both ends included. */
   bytes(...ranges: readonly (readonly [first: number, last: number])[]): Node {
     const set = new Uint32Array(SET_WORDS);
     for (const [first, last] of ranges) {
@@ -106,7 +106,7 @@ export class Description {
   star = (part: Node): Node => this.repeat(part, 0, Number.POSITIVE_INFINITY);
   optional = (part: Node): Node => this.any(this.epsilon, part);
 
-  /** One of several texts: shares their common beginnings. */
+  /** Returns a node that matches one of several texts; they share their common beginnings. */
   texts(texts: readonly string[]): Node {
     return this.branch(
       texts.map((text) => Buffer.from(text)),

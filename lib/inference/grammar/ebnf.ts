@@ -15,7 +15,7 @@ const ESCAPES: Readonly<Record<string, number>> = { n: 10, r: 13, t: 9, '\\': 92
 interface Rule {
   readonly number: number;
   isDefined: boolean;
-  /** Whether it may match the empty text. */
+  /** Whether the rule may match the empty text. */
   isNullable: boolean;
   /** The beginning of its body; empty before its definition. */
   readonly begins: Begin[];

@@ -76,7 +76,7 @@ function callsNode(
   return to.any(to.seq(spaces, whole, spaces), to.seq(first, to.optional(to.seq(marked, spaces))));
 }
 
-/** One call without its marker. */
+/** Returns a node that matches one call without its marker. */
 function oneOf(to: Description, { forms, tags }: AnswerCalls, spaces: Node): Node {
   return to.any(
     ...forms.map(({ before, schema, fields, after }) => {

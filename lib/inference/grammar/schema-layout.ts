@@ -57,7 +57,7 @@ export class Layout {
     return to.seq(to.text(open), this.space, inner, this.space, to.text(close));
   }
 
-  /** One value of JSON, with whitespace. */
+  /** Returns a node that matches one JSON value, with whitespace. */
   constant(value: unknown): Node {
     const { to } = this;
     if (typeof value !== 'object' || value === null) return to.text(JSON.stringify(value));

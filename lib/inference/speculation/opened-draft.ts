@@ -12,7 +12,7 @@ export type DraftRoom = Pick<RunnerSizes, 'blocks' | 'tokens' | 'sequences' | 'r
 
 /** A loaded draft. It owns the weights. */
 export interface Draft {
-  /** Of its cache. */
+  /** Sizes of the draft model's cache. */
   readonly sizes: CacheSizes;
   /**
    * Returns what the model's runner does around its forwards, for a cache of `blocks` blocks; null:

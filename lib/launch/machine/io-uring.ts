@@ -1,7 +1,7 @@
 // The reason why Linux refuses io_uring to this process, from files of /proc.
 
 export interface KernelFacts {
-  /** As `uname -r`: "6.1.0-18-amd64". */
+  /** Kernel release as `uname -r` prints it: "6.1.0-18-amd64". */
   release: string;
   /** Text of /proc/sys/kernel/io_uring_disabled; null before Linux 6.6. */
   disabled: string | null;

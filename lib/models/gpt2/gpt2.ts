@@ -52,7 +52,7 @@ const geluTanh = (x: Tensor): Tensor => gelu(x, 'tanh');
 
 /** GPT-2's feed-forward branch: c_fc [4C, C], GELU, c_proj [C, 4C]. x [.., C] gives [.., C]. */
 export class Mlp extends Module {
-  /** From channels to 4 * channels, with GELU. */
+  /** Maps channels to 4 * channels, with GELU. */
   readonly c_fc: Linear;
   /** Back to channels. */
   readonly c_proj: Linear;

@@ -7,7 +7,7 @@ import { type BlockNorms, COMMON_ROPE, type RotaryTraits } from '../rotary/trait
 /** Sizes of a GptJ, and the mode of its activations. */
 export type GptJConfig = FamilyConfig<'partialRotaryFactor'>;
 
-/** One norm before both branches. */
+/** A block with one norm before both branches. */
 const BLOCK: BlockNorms = { attention: ['ln_1', null], mlp: [null, null] };
 
 const TRAITS: RotaryTraits = {

@@ -78,7 +78,7 @@ export function keepMxfp4(model: Module): void {
     const kept = new Mxfp4Experts(module);
     up.stored.startPacked(kept.gate_up_proj_blocks, kept.gate_up_proj_scales);
     down.stored.startPacked(kept.down_proj_blocks, kept.down_proj_scales);
-    // They forget their stored values.
+    // The plain experts drop their stored values.
     for (const one of [up, down]) one.initialize(zeros);
     instead.set(module, kept);
   }

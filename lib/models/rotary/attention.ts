@@ -71,7 +71,7 @@ export interface LayerPlace {
 export abstract class RotaryAttentionBase extends Module {
   /** The norm of queries before rotation; null if the family has none. */
   abstract readonly q_norm: Norm | null;
-  /** Of keys. */
+  /** Norm of keys. */
   abstract readonly k_norm: Norm | null;
   /** The blocks of tokens that queries see; null: all. See nn.sparsify(). */
   sparsity: SparsePattern | null = null;
@@ -248,11 +248,11 @@ function halvesOfPairs(heads: Tensor, width: number): Tensor {
 
 /** The attention of Llama, Mistral and Qwen, with separate projections. */
 export class RotaryAttention extends RotaryAttentionBase implements Joinable {
-  /** From channels to heads * headDim. */
+  /** Maps channels to heads * headDim. */
   readonly q_proj: Linear;
-  /** From channels to kvHeads * headDim. */
+  /** Maps channels to kvHeads * headDim. */
   readonly k_proj: Linear;
-  /** From channels to kvHeads * headDim. */
+  /** Maps channels to kvHeads * headDim. */
   readonly v_proj: Linear;
   /** From heads * headDim back to channels; some families have another name. */
   declare readonly o_proj: Linear;
@@ -300,11 +300,11 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
 export class GatedAttention extends RotaryAttentionBase {
   /** From channels to heads * 2 headDim: for each head, its query and its gate. */
   readonly q_proj: Linear;
-  /** From channels to kvHeads * headDim. */
+  /** Maps channels to kvHeads * headDim. */
   readonly k_proj: Linear;
-  /** From channels to kvHeads * headDim. */
+  /** Maps channels to kvHeads * headDim. */
   readonly v_proj: Linear;
-  /** From heads * headDim back to channels. */
+  /** Maps heads * headDim back to channels. */
   declare readonly o_proj: Linear;
   declare readonly q_norm: Norm | null;
   declare readonly k_norm: Norm | null;

@@ -10,7 +10,7 @@ import { type Norm, normOf } from './norms.js';
 
 /** TopKRouter on normalized and scaled tokens; a number of each expert scales its weights. */
 export class ScaledRouter extends Module {
-  /** From channels to the logits of experts. */
+  /** Maps channels to the logits of experts. */
   readonly proj: TopKRouter;
   /** [channels]. */
   readonly scale: Parameter;
@@ -32,7 +32,7 @@ export class ScaledRouter extends Module {
 
   private readonly eps: number;
 
-  /** As TopKRouter. */
+  /** Like TopKRouter. */
   override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
     const { channels, eps, scale, per_expert_scale: factors } = this;
     const normed = rmsNorm(x, unit([channels], { dtype: x.dtype, device: x.device }), eps);
@@ -46,11 +46,11 @@ export class ScaledRouter extends Module {
 interface Beside {
   router: ScaledRouter;
   experts: Experts;
-  /** Of the dense block's result. */
+  /** Norm of the dense block's result. */
   post_feedforward_layernorm_1: Norm;
-  /** Of the experts' result. */
+  /** Norm of the experts' result. */
   post_feedforward_layernorm_2: Norm;
-  /** Of the experts' input. */
+  /** Norm of the experts' input. */
   pre_feedforward_layernorm_2: Norm;
 }
 

@@ -134,7 +134,7 @@ export interface RotaryConfig extends CausalConfig {
 export interface LatentSizes {
   /** Of the latent of queries (q_lora_rank); null: queries have no latent. */
   queryRank: number | null;
-  /** Of the latent of keys and values (kv_lora_rank). */
+  /** Channels of the latent of keys and values (kv_lora_rank). */
   keyRank: number;
   /** Channels of a head's queries and keys that are not rotated (qk_nope_head_dim). */
   plainDim: number;

@@ -65,27 +65,27 @@ interface Projected {
 
 /** Source: Yang, Kautz and Hatamizadeh 2025; transformers' Qwen3NextGatedDeltaNet. */
 export class GatedDeltaNet extends Module {
-  /** Of queries, keys and values. */
+  /** Convolution of queries, keys and values. */
   readonly conv1d: ConvWeights;
   /** From channels to queries, keys, values and gates, in families that join them. */
   declare readonly in_proj_qkvz?: Linear;
   /** From channels to the steps and decays of value heads, in families that join them. */
   declare readonly in_proj_ba?: Linear;
-  /** From channels to queries, keys and values. */
+  /** Maps channels to queries, keys and values. */
   declare readonly in_proj_qkv?: Linear;
-  /** From channels to the gates of the results. */
+  /** Maps channels to the gates of the results. */
   declare readonly in_proj_z?: Linear;
-  /** From channels to the steps of value heads. */
+  /** Maps channels to the steps of value heads. */
   declare readonly in_proj_b?: Linear;
-  /** From channels to the decays of value heads. */
+  /** Maps channels to the decays of value heads. */
   declare readonly in_proj_a?: Linear;
   /** Added to decays, [heads]. */
   readonly dt_bias: Parameter;
   /** Logarithms of the rates of decay, [heads]. */
   readonly A_log: Parameter;
-  /** Of each head's result, before its gate. */
+  /** Norm of each head's result, before its gate. */
   readonly norm: RMSNorm;
-  /** From heads * valueDim to channels. */
+  /** Maps heads * valueDim to channels. */
   readonly out_proj: Linear;
   /** @internal No attention. */
   readonly sparsity: SparsePattern | null = null;

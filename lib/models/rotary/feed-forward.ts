@@ -21,11 +21,11 @@ export const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = 
 
 /** down_proj(activation(gate_proj x) * up_proj x), under Llama's names. Source: Shazeer 2020. */
 export class GatedMlp extends Module implements Joinable {
-  /** From channels to hidden, through the activation. */
+  /** Maps channels to hidden, through the activation. */
   readonly gate_proj: Linear;
   /** From channels to hidden: the factor of the gate. */
   readonly up_proj: Linear;
-  /** From hidden back to channels. */
+  /** Maps hidden back to channels. */
   readonly down_proj: Linear;
   private isJoined = false;
 

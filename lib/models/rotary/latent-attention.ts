@@ -27,7 +27,7 @@ import type { LayeredAttention } from './layered-attention.js';
 export class LatentAttention extends RotaryAttentionBase {
   /** From channels to heads * headDim, without a latent of queries. */
   declare readonly q_proj?: Linear;
-  /** From channels to the latent of queries. */
+  /** Maps channels to the latent of queries. */
   declare readonly q_a_proj?: Linear;
   /** Normalizes the latent of queries. */
   declare readonly q_a_layernorm?: RMSNorm;
@@ -39,7 +39,7 @@ export class LatentAttention extends RotaryAttentionBase {
   readonly kv_a_layernorm: RMSNorm;
   /** From the latent to heads * (plainDim + valueDim). */
   readonly kv_b_proj: Linear;
-  /** From heads * valueDim to channels. */
+  /** Maps heads * valueDim to channels. */
   declare readonly o_proj: Linear;
   readonly q_norm = null;
   readonly k_norm = null;

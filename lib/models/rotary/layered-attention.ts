@@ -18,13 +18,13 @@ import type { Norm } from './norms.js';
 
 /** The attention of Gemma 4. Without a cache, AttentionContext.shared passes keys and values on. */
 export class LayeredAttention extends RotaryAttentionBase {
-  /** From channels to heads * headDim. */
+  /** Maps channels to heads * headDim. */
   readonly q_proj: Linear;
   /** From channels to kvHeads * headDim; absent in layers that read those of another. */
   declare readonly k_proj?: Linear;
   /** The same; also absent if values are the projected keys. */
   declare readonly v_proj?: Linear;
-  /** From heads * headDim back to channels. */
+  /** Maps heads * headDim back to channels. */
   declare readonly o_proj: Linear;
   declare readonly q_norm: Norm | null;
   declare readonly k_norm: Norm | null;

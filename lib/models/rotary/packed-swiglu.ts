@@ -8,7 +8,7 @@ import { swiglu, type Tensor } from '../../tensor/index.js';
 export class PackedSwiGLU extends Module implements Joinable {
   /** From channels to 2 * hidden: the gate, then the up projection. */
   readonly gate_up_proj: Linear;
-  /** From hidden back to channels. */
+  /** Maps hidden back to channels. */
   readonly down_proj: Linear;
   private isJoined = false;
 

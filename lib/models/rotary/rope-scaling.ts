@@ -11,7 +11,7 @@ import { required } from '../../runtime/required.js';
 
 /** Every frequency divided by `factor`. Source: Chen et al. 2023. */
 export interface LinearScaling {
-  /** Which scaling it is. */
+  /** Kind of the scaling. */
   type: 'linear';
   /** 1 or more. */
   factor: number;
@@ -22,7 +22,7 @@ export interface LinearScaling {
  * bloc97 and emozilla 2023; transformers' "dynamic".
  */
 export interface DynamicScaling {
-  /** Which scaling it is. */
+  /** Kind of the scaling. */
   type: 'dynamic';
   /** 1 or more. */
   factor: number;
@@ -35,7 +35,7 @@ export interface DynamicScaling {
  * sines. Source: Peng et al. 2023.
  */
 export interface YarnScaling {
-  /** Which scaling it is. */
+  /** Kind of the scaling. */
   type: 'yarn';
   /** 1 or more. */
   factor: number;
@@ -49,7 +49,7 @@ export interface YarnScaling {
   betaSlow?: number;
   /** Weight of the factor's logarithm in attentionFactor, if mscaleAllDim is given too. */
   mscale?: number;
-  /** As mscale, in the divisor. */
+  /** Coefficient of the divisor, as mscale is of the factor. */
   mscaleAllDim?: number;
   /** Whether the ramp begins and ends at whole channels. Default true. */
   truncate?: boolean;
@@ -60,7 +60,7 @@ export interface YarnScaling {
  * Source: Ding et al. 2024.
  */
 export interface LongRopeScaling {
-  /** Which scaling it is. */
+  /** Kind of the scaling. */
   type: 'longrope';
   /** maxSeq / originalMaxSeq, as a rule. */
   factor: number;
@@ -71,7 +71,7 @@ export interface LongRopeScaling {
    * originalMaxSeq tokens.
    */
   shortFactor: readonly number[];
-  /** As many for longer ones. */
+  /** The same number of factors for longer texts. */
   longFactor: readonly number[];
   /** Factor of cosines and sines. Default: from factor and originalMaxSeq. */
   attentionFactor?: number;
@@ -79,7 +79,7 @@ export interface LongRopeScaling {
 
 /** Divides low frequencies by `factor`, keeps high ones, and blends between. Source: Llama 3.1. */
 export interface Llama3Scaling {
-  /** Which scaling it is. */
+  /** Kind of the scaling. */
   type: 'llama3';
   /** 1 or more. */
   factor: number;
@@ -93,7 +93,7 @@ export interface Llama3Scaling {
 
 /** Only the first pairs of channels turn; the others have the frequency 0. Source: Gemma 4. */
 export interface ProportionalScaling {
-  /** Which scaling it is. */
+  /** Kind of the scaling. */
   type: 'proportional';
   /** The share of the pairs that turn (partial_rotary_factor), in (0, 1]. */
   share: number;
@@ -119,7 +119,7 @@ export interface AngleSizes {
 type AnyKey<S> = S extends unknown ? Exclude<keyof S, 'type'> : never;
 export type ScalingKey = AnyKey<RopeScaling>;
 
-/** One rope type. */
+/** How one rope type is read, checked and written. */
 interface RopeRule<S> {
   /** Required and optional numbers. */
   needs: readonly Exclude<keyof S, 'type'>[];

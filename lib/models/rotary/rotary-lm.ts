@@ -50,7 +50,7 @@ export abstract class RotaryLM extends CausalLM {
   readonly #stack: RotaryModel;
   /** Key heads of this rank in layers without a window; null: all. */
   #fullKeys: number | null = null;
-  /** From channels to the logits of tokens. */
+  /** Maps channels to the logits of tokens. */
   declare readonly lm_head: Linear | TiedHead | NormalizedHead | PackedLinear;
   /** The complete configuration. */
   readonly config: RotarySizes;

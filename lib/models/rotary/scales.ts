@@ -13,13 +13,13 @@ import type { RotaryTraits, ScaleName, ScaleTraits } from './traits.js';
  * `logitCap`. Cohere: logit_scale is `logits`. null: none.
  */
 export interface Scales {
-  /** Of the products of queries and keys. */
+  /** Factor of the products of queries and keys. */
   scores?: number | null;
-  /** Of the embedding. */
+  /** Factor of the embedding. */
   embed?: number | null;
-  /** Of each branch before it joins the stream. */
+  /** Factor of each branch before it joins the residual stream. */
   residual?: number | null;
-  /** Of the logits. */
+  /** Factor of the logits. */
   logits?: number | null;
   /** Bound of the scores. */
   scoreCap?: number | null;

@@ -110,7 +110,7 @@ export interface ModuleNames {
   readonly model?: string;
   /** Default "embed_tokens". */
   readonly embed?: string;
-  /** Of a norm behind the embedding. Default: none. */
+  /** Name of a norm behind the embedding. Default: none. */
   readonly embedNorm?: string;
   /** The list of blocks. Default "layers". */
   readonly layers?: string;
@@ -186,9 +186,9 @@ interface ScalesTraits {
   readonly scores?: ScaleTraits | 1;
   /** Of the embedding; "rootChannels": sqrt(channels), rounded to the dtype of the weights. */
   readonly embed?: ScaleTraits | 'rootChannels';
-  /** Of each branch before it joins the stream. */
+  /** Scale of each branch before it joins the residual stream. */
   readonly residual?: ScaleTraits;
-  /** Of the logits. */
+  /** Scale of the logits. */
   readonly logits?: ScaleTraits;
   /** Bound c of scores: c tanh(score / c). */
   readonly scoreCap?: ScaleTraits;

@@ -11,7 +11,7 @@ const BMP = 0x10000;
 const MOST = 10_000;
 
 export class Alphabet {
-  /** By letter: whether it is of each set. */
+  /** For each set: 1 at the letters that belong to it. */
   private readonly members: Uint8Array[];
   private readonly letters = new Map<string, number>();
   private readonly others = new Map<number, number>();

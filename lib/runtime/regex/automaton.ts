@@ -5,7 +5,7 @@ import type { Instruction, Program } from './program.js';
 
 /** How an automaton reads texts. */
 interface Reading {
-  /** From the end to the start. */
+  /** Whether the text is read from its end to its start. */
   readonly isReversed: boolean;
   /**
    * Whether it starts at every position and continues after matches: it then marks all positions.
@@ -35,7 +35,7 @@ const DEAD = -1;
 export class Automaton {
   private states: State[] = [];
   private numbers = new Map<string, number>();
-  /** By letter: the start state behind it. */
+  /** The start state behind each letter. */
   private starts: (number | undefined)[] = [];
   private readonly instructions: readonly Instruction[];
   private readonly dependsOnPassed: boolean;

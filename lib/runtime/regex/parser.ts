@@ -1,4 +1,4 @@
-// From a pattern to its syntax tree.
+// Parses a pattern into its syntax tree.
 import { required } from '../required.js';
 import { folded, LOOSE_WORD, NEWLINE, not, single, WORD } from './char-set.js';
 import { type Dialect, readClass, readEscape } from './escapes.js';

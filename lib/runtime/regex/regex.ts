@@ -25,7 +25,7 @@ const STEPS_PER_UNIT = 100;
 /** A text, with data that all searches in it share. */
 interface Scan {
   readonly text: string;
-  /** By lookaround: 1 where it holds. */
+  /** For each lookaround: 1 at the positions where it holds. */
   readonly looks: readonly Uint8Array[];
   readonly meter: Meter;
 }

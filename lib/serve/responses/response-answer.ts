@@ -11,7 +11,7 @@ import { sendError, sendJson } from '../send.js';
 /** Fields that are known before the answer. */
 export interface ResponseHead {
   id: string;
-  /** In seconds since 1970. */
+  /** Seconds since 1970. */
   created_at: number;
   /** Fields of the request. */
   echo: JsonObject;
@@ -21,7 +21,7 @@ type ItemKind = 'reasoning' | 'message' | 'function_call';
 /** An item under way. */
 interface OpenItem {
   kind: ItemKind;
-  /** Its place in the output. */
+  /** Index of the item in the output. */
   index: number;
   id: string;
   /** The call's id and name. */

@@ -96,7 +96,7 @@ interface Choice {
   logit: Tensor;
   /** The log-sum-exps over all classes. */
   whole: Tensor;
-  /** Which rows count. */
+  /** Whether each row counts. */
   counts: Tensor;
 }
 

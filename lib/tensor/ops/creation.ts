@@ -72,7 +72,7 @@ export function onesLike(like: Tensor): Tensor {
   return filled('onesLike', like.shape, 1, { dtype: like.dtype, device: like.device });
 }
 
-/** Where arange() starts, and its step. */
+/** Start and step of arange(). */
 export interface RangeOptions extends TensorOptions {
   /** The first element. Default 0. */
   start?: number;

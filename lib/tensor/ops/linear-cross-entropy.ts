@@ -102,7 +102,7 @@ export function chunkRowsFor(columns: number): number {
 
 /** State that a call keeps of the logits for its backward. */
 interface Plan {
-  /** Where the logits of the next chunk go. */
+  /** Returns memory for the logits of the next chunk. */
   allocate(): Tensor;
   /** Called when the logits in `memory` are measured; `weight` is padded. */
   measured(chunk: Chunk, memory: Tensor, weight: Tensor): void;

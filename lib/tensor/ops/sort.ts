@@ -33,7 +33,7 @@ export interface TopkOptions {
 
 /** Result of sort() and topk(). */
 export interface Sorted {
-  /** In their order. */
+  /** The sorted values. */
   values: Tensor;
   /** The indices of the values along the dim, i64. */
   indices: Tensor;

@@ -15,7 +15,7 @@ export type Pair = number | readonly [number, number];
 
 /** How windows lie on an image. */
 export interface WindowOptions {
-  /** From one window to the next. Default 1. */
+  /** Distance between neighbouring windows. Default: 1. */
   stride?: Pair;
   /** Zeros on each side. Default 0. */
   padding?: Pair;

@@ -44,7 +44,7 @@ const OPTIONS: OptionNames<CheckpointingOptions> = {
 interface CheckpointPolicy {
   readonly store: ActivationStore;
   readonly watch: SegmentWatch;
-  /** For a new segment. */
+  /** Creates the store of kept results for a new segment. */
   readonly keepsakes: () => KeptResults;
   readonly numberCheckpoints: number | null;
 }

@@ -20,11 +20,11 @@ export interface SegmentWatch {
 
 /** Device milliseconds of one segment, means over its runs. */
 export interface SegmentTimes {
-  /** In forward order, from 0. */
+  /** Index in forward order, from 0. */
   segment: number;
   /** Runs that the means are of. */
   runs: number;
-  /** Of the first forward. */
+  /** Time of the first forward. */
   forwardMs: number;
   /** Of the recomputed forward inside the backward; 0 without a backward. */
   recomputeMs: number;

@@ -100,7 +100,7 @@ function decodeSnappy(stored: Uint8Array, size: number): Uint8Array {
   return output.bytes;
 }
 
-/** One block of LZ4. */
+/** Decodes a block of LZ4. */
 function decodeLz4(stored: Uint8Array, size: number): Uint8Array {
   const output = new Output('lz4', size);
   let at = 0;

@@ -103,7 +103,7 @@ export function countIn(struct: Struct, id: number, name: string): number {
   throw new Error(`${name}: ${formatField(value)}`);
 }
 
-/** As countIn(); null if the field is absent. */
+/** Like countIn(), but null if the field is absent. */
 export function optionalCount(struct: Struct, id: number, name: string): number | null {
   return struct.has(id) ? countIn(struct, id, name) : null;
 }

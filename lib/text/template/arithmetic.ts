@@ -107,7 +107,7 @@ function requireDivisor(b: number, message = 'division by zero'): number {
   return b;
 }
 
-/** With the sign of the divisor. */
+/** Returns the remainder with the sign of the divisor. */
 function modulo(a: number, b: number): number {
   const rest = a % b;
   if (rest === 0) return b < 0 ? -0 : 0;
@@ -120,7 +120,7 @@ function largeModulo(a: bigint, b: bigint): bigint {
   return rest !== 0n && rest < 0n !== b < 0n ? rest + b : rest;
 }
 
-/** As CPython computes it. */
+/** Floor division as CPython computes it. */
 function floorDivide(a: number, b: number): number {
   requireDivisor(b, 'float floor division by zero');
   const rest = a % b;

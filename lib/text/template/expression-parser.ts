@@ -95,7 +95,7 @@ export class ExpressionParser {
     return this.next().value;
   }
 
-  /** One expression, or several with commas between them. */
+  /** Parses one expression, or several with commas between them. */
   protected tuple(options: TupleOptions = {}): Expression {
     const { isSimple = false, hasCondition = true, isInParentheses = false, ends = [] } = options;
     const items: Expression[] = [];

@@ -22,7 +22,7 @@ export interface Token {
   /** The text of the token; for a string literal, its value. */
   readonly value: string;
   readonly line: number;
-  /** Of a number. */
+  /** Value of a number token. */
   readonly number?: Value;
 }
 

@@ -396,7 +396,7 @@ const LIST_FILTERS: Readonly<Record<string, readonly [string, Body]>> = {
   unique: ['value case_sensitive? attribute?', unique],
 };
 
-/** By their names; the value comes first. */
+/** Filters by name. Their first argument is the value. */
 export const FILTERS: ReadonlyMap<string, Bound> = new Map(
   Object.entries({ ...TEXT_FILTERS, ...LIST_FILTERS }).map(([name, [parameters, body]]) => {
     FILTER_NAMES.add(name);

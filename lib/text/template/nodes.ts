@@ -97,7 +97,7 @@ export interface If {
 /** A macro, or the body of a call block, which is one without a name. */
 export interface Signature {
   parameters: Name[];
-  /** Of the last parameters. */
+  /** Defaults of the last parameters. */
   defaults: Expression[];
   body: Statement[];
 }

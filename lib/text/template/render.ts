@@ -40,7 +40,7 @@ export interface Marks {
   close: string;
 }
 
-/** One render of a template. */
+/** A render of a template. */
 export class Render {
   /** The text of the template, a macro or a block that is being written. */
   out = '';

@@ -90,7 +90,7 @@ const BINARY: Readonly<Record<string, Body>> = {
   le: ordered('<='),
 };
 
-/** By their names; the value comes first. */
+/** Tests by name. Their first argument is the value. */
 export const TESTS: ReadonlyMap<string, Bound> = new Map([
   ...Object.entries(BODIES).map(([name, body]) => [name, bind(name, 'value', body)] as const),
   ...Object.entries(BINARY).map(([name, body]) => [name, bind(name, 'value other', body)] as const),

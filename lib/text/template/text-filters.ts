@@ -229,7 +229,7 @@ function round(value: Value, precision: Argument, how: Argument): Value {
   return roundedInteger(BigInt(integer), -indexOf(places));
 }
 
-/** To a multiple of 10^decimals, halves to even. */
+/** Rounds to a multiple of 10^decimals, halves to even. */
 function roundedInteger(value: bigint, decimals: number): Value {
   if (decimals > 5000) return 0;
   const unit = 10n ** BigInt(decimals);
@@ -353,7 +353,7 @@ function urlEncode(value: Value): Value {
 
 const WORDS = /[\p{L}\p{N}_]+/gu;
 
-/** By name: the parameters and the body. */
+/** Filters by name: parameters and body. */
 export const TEXT_FILTERS: Readonly<Record<string, readonly [string, Body]>> = {
   abs: ['value /', absolute],
   attr: ['value name', (value: Value, name: Value) => attributeAlone(value, requireString(name))],

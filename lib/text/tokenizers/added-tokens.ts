@@ -7,7 +7,7 @@ import { Trie } from './trie.js';
 export interface AddedToken {
   readonly content: string;
   readonly id: number;
-  /** Not inside a word. */
+  /** Whether the token is not found inside a word. */
   readonly single_word: boolean;
   /** Takes the white space before it. */
   readonly lstrip: boolean;

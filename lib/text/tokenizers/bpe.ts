@@ -9,9 +9,9 @@ import { byteIds, spelledBy, vocabularyOf } from './vocabulary.js';
 
 /** Merges of pairs of ids. A lower rank comes first. */
 interface Merges {
-  /** By first * MOST_IDS + second. */
+  /** Ranks of merges by first * MOST_IDS + second. */
   readonly ranks: ReadonlyMap<number, number>;
-  /** By rank: the merged id. */
+  /** The merged id of each rank. */
   readonly merged: Int32Array;
 }
 

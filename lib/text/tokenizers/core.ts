@@ -32,7 +32,7 @@ export class CoreTokenizer {
   /** A Metaspace marks only pieces at the start of a text. */
   private readonly marksStart: boolean;
   private readonly addedIds: ReadonlyMap<string, number>;
-  /** By id: normalized spellings of added tokens. */
+  /** Normalized spellings of added tokens by id. */
   private readonly spellings: ReadonlyMap<number, string>;
   private readonly raw: AddedTokens;
   private readonly normalized: AddedTokens;

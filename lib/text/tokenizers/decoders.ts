@@ -5,7 +5,7 @@ import { BYTE_LETTERS } from './characters.js';
 import { Fields } from './fields.js';
 import { readReplacement } from './pattern.js';
 
-/** From tokens to parts of a text. */
+/** Turns tokens into parts of a text. */
 export type Decoder = (tokens: readonly string[]) => readonly string[];
 
 const BYTES: ReadonlyMap<string, number> = new Map(

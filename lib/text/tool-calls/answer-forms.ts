@@ -17,7 +17,7 @@ export const TOOL_PARSERS = ['auto', 'none', ...keysOf(CALL_FAMILIES)] as const;
 /** Names that `--reasoning-parser` takes. */
 export const REASONING_PARSERS = ['auto', 'none', ...keysOf(REASONING)] as const;
 
-/** Which parsers read answers. */
+/** Names of the parsers that read answers. */
 export interface ParserNames {
   toolParser: 'auto' | 'none' | CallFamilyName;
   reasoningParser: 'auto' | 'none' | ReasoningName;

@@ -6,7 +6,7 @@ import type { Reading, TextInput } from './text-input.js';
 export const MOST_NAME = 256;
 const ARGUMENTS: ReadonlySet<string> = new Set(['arguments', 'parameters']);
 
-/** What a parser reads and writes. */
+/** Input and output of a parser. */
 export interface CallReading {
   input: TextInput;
   output: AnswerOutput;

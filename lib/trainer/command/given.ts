@@ -3,9 +3,9 @@ import { DsError } from '../../errors.js';
 
 /** An argument as it was given. */
 export interface Given {
-  /** As it was written: "--learning-rate", or "run.yaml:3:1: learning_rate". */
+  /** The argument as written: "--learning-rate", or "run.yaml:3:1: learning_rate". */
   readonly location: string;
-  /** In snake_case, without dashes. */
+  /** Name in snake_case, without dashes. */
   readonly name: string;
   /** Words, or one value of a file. */
   readonly values: readonly unknown[];

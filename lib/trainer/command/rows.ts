@@ -19,7 +19,7 @@ type Report = NonNullable<TextDataset['report']>;
 export interface RowData {
   train: TrainerData<TextSample, TextBatch>;
   eval?: EvalOptions<TextSample, TextBatch>;
-  /** One line for each kind of data. */
+  /** A line to print for each kind of data. */
   lines: readonly string[];
 }
 

@@ -42,7 +42,7 @@ interface Meeting {
   say: Say;
 }
 
-/** What a run prints and records. */
+/** Output and records of a run. */
 interface Reporting {
   world: CheckpointWorld;
   report: RunReport;
@@ -90,7 +90,7 @@ interface Material {
   rows: Pick<RowData, 'train' | 'eval'>;
   /** What is learned, if not next tokens or labels. */
   method?: TrainingMethod;
-  /** Of a sample, on the first rank. */
+  /** Prompt of the sample, on the first rank. */
   prompt: Prompt | null;
 }
 

@@ -59,7 +59,7 @@ export async function openTaskModel(
   return addLora(isSmall ? quantize(base, { doubleQuant }) : base, lora);
 }
 
-/** Without adapters. */
+/** Opens the model without adapters. */
 async function openBase(args: TrainArguments): Promise<CausalLM> {
   const { gradient_checkpointing: checkpoint, router_aux_loss_coef: routers } = args;
   const options = {

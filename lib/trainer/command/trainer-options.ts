@@ -183,7 +183,7 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   const argument = argumentForBest(args);
   if (argument === null) return undefined;
   const { save_strategy: saves, eval_strategy: evaluates, validation_file: files } = args;
-  if (saves === 'no' && argument === METRIC) return undefined; // It would mark a checkpoint, no more.
+  if (saves === 'no' && argument === METRIC) return undefined; // It would only mark a checkpoint.
   if (files === undefined) throw refused(argument, '--eval_data FILE as well', 'none');
   if (evaluates === 'no') throw refused(argument, 'an --eval_strategy other than "no"', '"no"');
   if (saves === 'no') throw refused(argument, 'a --save_strategy other than "no"', '"no"');

@@ -15,7 +15,7 @@ import type { Objective } from '../micro-batch.js';
 
 /** Another objective than next tokens. dpo() and grpo() create one. */
 export abstract class TrainingMethod {
-  /** Its name in `ds train --method`. */
+  /** Name of the method in `ds train --method`. */
   abstract readonly name: string;
 
   /** Learning rate by default, as in TRL; null: that of the Trainer. */

@@ -61,9 +61,9 @@ class Reward extends TrainingMethod {
 
 /** Scores of P pairs, [P] f32 each. */
 export interface Scores {
-  /** Of chosen answers. */
+  /** Scores of chosen answers. */
   readonly chosen: Tensor;
-  /** Of rejected answers. */
+  /** Scores of rejected answers. */
   readonly rejected: Tensor;
   /** Least differences; null: 0. */
   readonly margins: Tensor | null;

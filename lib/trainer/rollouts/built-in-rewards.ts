@@ -142,7 +142,7 @@ export function repetition(given: RepetitionOptions = {}): Reward {
 export interface RewardModelOptions {
   /** A classifier with one label. It stays on its device. */
   model: TaskModel;
-  /** Its tokenizer. The chat template formats messages. */
+  /** Tokenizer of the reward model. Its chat template formats messages. */
   tokenizer: Tokenizer;
   /** Completions in a batch. Default: 8. */
   batchSize?: number;

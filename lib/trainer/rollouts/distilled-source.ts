@@ -16,7 +16,7 @@ import { openTrainData } from '../train-data.js';
 import { hashOf } from './generation.js';
 import { type Rollouts, rolloutsOf } from './rollouts.js';
 
-/** Which completions of rows are sampled, and how. */
+/** Rows with sampled completions, and the sampling settings. */
 export interface DistilledPlan {
   readonly teacher: CausalLM;
   /** Chance that the student samples the completions of an update. */

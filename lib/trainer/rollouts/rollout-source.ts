@@ -37,7 +37,7 @@ interface Pending {
 
 /** A generation that was sampled before its first update. */
 interface Ahead extends JudgedPieces {
-  /** Its number in its pass. */
+  /** Number of the generation in its pass. */
   readonly number: number;
 }
 

@@ -55,7 +55,7 @@ interface Attempt {
 /** A step with weights computed before its decision. */
 interface Speculation {
   settings: UpdateSettings;
-  /** In the order of the host stream. */
+  /** Partitions in the order of the host stream. */
   partitions: Partition[];
   /** A caller changed the state after the speculation. */
   stale: boolean;

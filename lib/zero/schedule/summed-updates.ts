@@ -26,7 +26,7 @@ export interface SharedUpdateParts {
 
 /** The sums of one round over the parameters of all partitions. */
 interface Round {
-  /** On the device. */
+  /** The sums, on the device. */
   readonly row: Tensor;
   /** In the state's memory: this rank's row, and the totals. */
   readonly own: Tensor;

@@ -32,7 +32,7 @@ interface DiskWeightsOptions extends DiskAccess {
 
 /** A part of a unit's weights that is transferred at once. */
 interface WeightTile extends StoredTile {
-  /** In the unit's weights on this rank. */
+  /** Range in the unit's weights on this rank. */
   readonly range: Range;
 }
 

@@ -60,7 +60,7 @@ export class StateInMemory implements StateStorage {
     return new LentState(lent, this.order, () => this.followCompute());
   }
 
-  /** One call with all masters. */
+  /** Calls `body` once, with all masters. */
   eachMaster({ master }: ShardPart, body: (master: Tensor, range: Range) => void): void {
     this.options.windows?.synchronize();
     const all = required(master);

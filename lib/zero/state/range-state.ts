@@ -16,9 +16,9 @@ export type Allocate = (shape: readonly number[], dtype: DType, value: number) =
 
 export interface RangeState {
   readonly range: GroupRange;
-  /** By name: see UpdateTensors. */
+  /** State tensors by name: see UpdateTensors. */
   readonly state: Readonly<Record<string, Tensor>>;
-  /** By round: see UpdateTensors. */
+  /** Sums by round: see UpdateTensors. */
   readonly sums: readonly Tensor[];
   /** [places + 1] i64: see UpdateTensors. */
   readonly starts: Tensor;

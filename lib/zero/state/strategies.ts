@@ -68,7 +68,7 @@ export interface Traffic {
 }
 
 export interface PlacementCosts {
-  /** Where masters and moments are stored. */
+  /** Memory of masters and moments. */
   readonly state: keyof Bytes;
   /** Where updates read gradients and write weights; null: in the memory of backward. */
   readonly updates: 'device' | 'host' | null;
@@ -80,11 +80,11 @@ export interface PlacementCosts {
 
 /** The memory that masters take, in bytes per parameter. */
 export interface MasterCosts {
-  /** In the memory of the state. */
+  /** Bytes in the memory of the state. */
   readonly stored: number;
-  /** On the device, in addition. */
+  /** Additional bytes on the device. */
   readonly onDevice: number;
-  /** On the device, of the open tile. */
+  /** Bytes on the device for the open tile. */
   readonly scratch: number;
   /** Whether the partition's weights are the upper halves of the masters. */
   readonly areWeights: boolean;

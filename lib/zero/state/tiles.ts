@@ -13,9 +13,9 @@ import { type Allocate, type RangeState, stateTensors } from './range-state.js';
 
 /** A tile. Its tensors are slices of the range's tensors, except `starts`. */
 export interface StateTile extends RangeState {
-  /** Its gradient is in the memory that updates read. */
+  /** Recorded when the gradient is in the memory that updates read. */
   readonly arrived: Event;
-  /** Its new weights are complete. */
+  /** Recorded when the new weights are complete. */
   readonly updated: Event;
 }
 

@@ -63,7 +63,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   private readonly plan: ReturnType<typeof planTiles>;
   private readonly slots: TileSlots;
   private readonly file: SwapFile;
-  /** In forward order. */
+  /** Tiles in forward order. */
   private readonly inOrder: DiskTile[] = [];
   private readonly turns = new Map<DiskTile, number>();
   /** Open tiles, by their masters. */
