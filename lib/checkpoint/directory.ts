@@ -96,7 +96,7 @@ export async function requireLatestReplaceable(dir: string): Promise<void> {
     op: path,
     expected: 'nothing of this name, or a file that names a tag',
     got: status.isFile() ? 'a file with something else in it' : kindOf(status),
-    hint: 'Nothing of it was touched: move it away, or save with { saveLatest: false }.',
+    hint: 'Nothing was changed: move it away, or save with { saveLatest: false }.',
   });
 }
 

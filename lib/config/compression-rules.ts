@@ -48,7 +48,7 @@ const hasGroups: Rule = ({ compression_training: section }) =>
     if (!shared.enabled || Object.keys(groups).length > 0) return null;
     const hint = 'A group is { "NAME": { "params": { .. }, "modules": [ .. ] } }.';
     const path = [SECTION, name, 'different_groups'];
-    return { path, expected: 'a group or more, as it is on', got: 'none', hint };
+    return { path, expected: 'at least one group, because the technique is on', got: 'none', hint };
   });
 
 const patternsAreExpressions: Rule = ({ compression_training: section }) =>

@@ -38,7 +38,7 @@ export function yieldToElasticity(draft: Draft): void {
       draft.note('no-effect', [key], 'has no effect: elasticity chooses batch sizes.');
     } else {
       draft.refuse([key], {
-        expected: 'no such key, as elasticity chooses batch sizes',
+        expected: 'no value, because elasticity selects batch sizes',
         got: shown(draft.value[key]),
         hint: 'Leave it out, or set elasticity.ignore_non_elastic_batch_info to true.',
       });
@@ -247,7 +247,7 @@ const overfills: Flaw = (section) => {
   if (size === undefined) return null;
   return {
     path: ['elasticity', 'micro_batch_sizes'],
-    expected: `at most ${most}, as the largest batch is ${largestBatch(section)}${dataRanksOfNode(section) > 1 ? ` for ${dataRanksOfNode(section)} data ranks of a node` : ''}`,
+    expected: `at most ${most}, because the largest batch is ${largestBatch(section)}${dataRanksOfNode(section) > 1 ? ` for ${dataRanksOfNode(section)} data ranks of a node` : ''}`,
     got: String(size),
     hint: 'Leave that micro-batch out, or raise max_train_batch_size.',
   };

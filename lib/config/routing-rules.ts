@@ -13,7 +13,7 @@ function sectionOf({ data_efficiency: section }: ResolvedValues) {
 
 const missing = (...path: string[]): Violation => ({
   path: [...PATH, ...path],
-  expected: 'a value, as random_ltd is on',
+  expected: 'a value, because random_ltd is on',
   got: 'none',
   hint: 'Give it, or switch the section off.',
 });

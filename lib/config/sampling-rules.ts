@@ -41,7 +41,7 @@ const hasMetrics: Rule = (config) => {
   const hint = 'A metric is { "NAME": { "index_to_sample_path": .., "min_difficulty": .. } }.';
   return {
     path: METRICS,
-    expected: 'a metric or more, as the curriculum is on',
+    expected: 'at least one metric, because the curriculum is on',
     got: 'none',
     hint,
   };

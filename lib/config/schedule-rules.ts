@@ -47,7 +47,7 @@ export function stepOf({ type, schedule }: Complete): number | null {
 /** A key that a section needs and has not. */
 export const missing = (path: readonly string[], hint: string): Violation => ({
   path,
-  expected: 'a value, as the curriculum is on',
+  expected: 'a value, because the curriculum is on',
   got: 'none',
   hint,
 });

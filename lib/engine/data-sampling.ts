@@ -68,7 +68,7 @@ function unset(name: string): never {
   throw new DsError({
     code: 'DS_CONFIG',
     op: `${SECTION}.curriculum_learning.curriculum_metrics.${name}.schedule_type`,
-    expected: 'setSchedules() of the sampler before the first batch, as the type is "custom"',
+    expected: 'setSchedules() of the sampler before the first batch, because the type is "custom"',
     got: 'no schedule',
     hint: `Call trainLoader.sampler.setSchedules({ ${name}: (step) => difficulty }). A Trainer accepts only the other types.`,
   });

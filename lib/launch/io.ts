@@ -62,7 +62,7 @@ function requireBlocks(block: number, size: number): void {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'ds io --block_size',
-    expected: `at most ${most} bytes, as the file has ${size} and ${LEAST_BLOCKS} blocks at least`,
+    expected: `at most ${most} bytes, because the file has ${size} and ${LEAST_BLOCKS} blocks at least`,
     got: `${block}`,
     hint: 'Give smaller blocks, or a larger --size.',
   });

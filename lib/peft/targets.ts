@@ -120,7 +120,7 @@ function defaultsOf(model: Module): readonly string[] {
   if (typeof family === 'string' && PROJECTIONS.every((one) => names.has(one))) return PROJECTIONS;
   throw refused(
     'addLora targetModules',
-    'names of modules, for a model of no known family',
+    'names of modules, because the family of the model is unknown',
     'nothing',
     'For example ["q_proj", "v_proj"], or "all-linear".',
   );

@@ -58,7 +58,7 @@ export function answerPythonNames(type: Owner, names: PythonNames): void {
 function define(owner: object, name: string, label: string, instead: string): void {
   if (name in owner || !/^[a-z]\w*$/.test(name)) return;
   const refuse = (): never => {
-    const hint = 'docs/coming-from-deepspeed.md lists the names of both.';
+    const hint = 'docs/coming-from-deepspeed.md lists both names.';
     throw refused(`${label}.${name}`, instead, 'the name in Python', hint);
   };
   const isCalled = instead.includes('(');

@@ -98,7 +98,7 @@ async function requireOurs(dir: string): Promise<void> {
     op: dir,
     expected: 'nothing of this name, or a checkpoint of a Trainer to replace',
     got: found ? `a folder with ${found.slice(0, 3).join(', ')}` : 'something else',
-    hint: 'Nothing of it was touched: choose another save.dir, or move it away.',
+    hint: 'Nothing was changed: choose another save.dir, or move this folder away.',
   });
 }
 
@@ -139,7 +139,7 @@ export async function requireNoneBehind(
   await onAllRanks(world, 'looking for checkpoints', async () => {
     const last = world.rank === 0 ? (await wholeCheckpoints(dir)).at(-1) : undefined;
     if (!last || last.step <= step) return null;
-    const resumeHint = 'train({ resume: true }) (--resume_from_checkpoint) goes on from it.';
+    const resumeHint = 'train({ resume: true }) (--resume_from_checkpoint) continues from it.';
     const alternative = (await isResumable(last.path)) ? resumeHint : WEIGHTS_ALONE;
     throw new DsError({
       code: 'DS_CHECKPOINT',

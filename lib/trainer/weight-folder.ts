@@ -151,7 +151,7 @@ export function requireModelConfig(dir: string): void {
     op: path,
     expected: 'nothing of this name, or the configuration of a model (model_type) to replace',
     got: keys.length > 0 ? `one with ${keys.slice(0, 3).join(', ')}` : 'something else',
-    hint: 'Nothing of it was touched: choose another folder, or move it away.',
+    hint: 'Nothing was changed: choose another folder, or move this one away.',
   });
 }
 

@@ -91,7 +91,7 @@ describe('elasticity', () => {
   test('the largest micro-batch may fill the largest batch', () => {
     expect(elastic({ micro_batch_sizes: [2, 64] }).join()).not.toMatch(/micro_batch_sizes/);
     expect(elastic({ micro_batch_sizes: [2, 65] }).join()).toMatch(
-      /elasticity\.micro_batch_sizes: expected at most 64, as the largest batch is 64, got 65/,
+      /elasticity\.micro_batch_sizes: expected at most 64, because the largest batch is 64, got 65/,
     );
   });
 
@@ -136,7 +136,7 @@ describe('layers that drop tokens', () => {
   ])('without a part of their schedule, %j, are refused', (change, key) => {
     expect(scheduled({})).not.toContain('random_ltd_schedule');
     expect(scheduled(change)).toContain(
-      `random_ltd.random_ltd_schedule.${key}: expected a value, as random_ltd is on, got none`,
+      `random_ltd.random_ltd_schedule.${key}: expected a value, because random_ltd is on, got none`,
     );
   });
 });

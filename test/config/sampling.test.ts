@@ -63,7 +63,12 @@ test('is taken as DeepSpeed writes it, with its defaults', () => {
 const M = 'curriculum_metrics.m';
 
 test.each<[what: string, config: DsConfig, path: string, message: RegExp]>([
-  ['no metric', metrics({}), 'curriculum_metrics', /a metric or more, as the curriculum is on/],
+  [
+    'no metric',
+    metrics({}),
+    'curriculum_metrics',
+    /at least one metric, because the curriculum is on/,
+  ],
   ['no beginning', metric({ min_difficulty: null }), `${M}.min_difficulty`, /Give it/],
   ['no end', metric({ max_difficulty: null }), `${M}.max_difficulty`, /Give it/],
   ['no schedule', metric({ schedule_type: null }), `${M}.schedule_type`, /Give it/],

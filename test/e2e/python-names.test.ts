@@ -68,7 +68,7 @@ const PROPERTIES: Readonly<Record<string, string>> = {
 };
 
 const message = (name: string, instead: string): string =>
-  `engine.${name}: expected ${instead}, got the name in Python. docs/coming-from-deepspeed.md lists the names of both.`;
+  `engine.${name}: expected ${instead}, got the name in Python. docs/coming-from-deepspeed.md lists both names.`;
 
 test.each(Object.entries(METHODS))('engine.%s() names %s', async (name, instead) => {
   for (const one of [engine, pipeline]) {

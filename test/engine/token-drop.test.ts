@@ -312,7 +312,7 @@ describe('the section', () => {
     expect(await refusal(() => engineOf(config(ltd(more))))).toMatchObject({
       code: 'DS_CONFIG',
       op: 'data_efficiency.data_routing.random_ltd.random_ltd_layer_id',
-      expected: 'numbers from 0 to 3, as the model has 4 layers',
+      expected: 'numbers from 0 to 3, because the model has 4 layers',
     });
   });
 

@@ -112,9 +112,9 @@ test('the files next to the weights describe the whole run, for any best checkpo
 });
 
 test.each([
-  ['--save_strategy no', 'nothing to go on from'],
-  ['--save_only_model', 'nothing to go on from'],
-  ['--save_steps 100000', '--resume_from_checkpoint goes on'],
+  ['--save_strategy no', 'no checkpoint to continue from'],
+  ['--save_only_model', 'no checkpoint to continue from'],
+  ['--save_steps 100000', '--resume_from_checkpoint continues'],
 ])('a signal ends training; with %s, %s', async (words, what) => {
   const line = `train ${COMMON} --output signal --device cpu --max_steps 100000 --logging_steps 1 --disable_tqdm ${words}`;
   const run = new Run([...DS, ...line.split(' ')], dir, { DS_NUM_THREADS: '1' });

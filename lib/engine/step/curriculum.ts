@@ -188,7 +188,7 @@ function unset(): never {
   throw new DsError({
     code: 'DS_CONFIG',
     op: `${SECTION}.schedule_type`,
-    expected: `${SETTER}() before the first training step, as the type is "custom"`,
+    expected: `${SETTER}() before the first training step, because the type is "custom"`,
     got: 'no schedule',
     hint: `Call ${SETTER}((step) => tokens).`,
   });

@@ -74,7 +74,7 @@ export function requireOwnLayers(config: ResolvedConfig, module: Module): string
     throw new DsError({
       code: 'DS_CONFIG',
       op: `${SECTION}.random_ltd_layer_id`,
-      expected: `numbers from 0 to ${layers - 1}, as the model has ${layers} layers`,
+      expected: `numbers from 0 to ${layers - 1}, because the model has ${layers} layers`,
       got: `[${ids.join(', ')}]`,
       hint: 'Was the section written for another model?',
     });

@@ -72,7 +72,7 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
 }
 
 const unsupported = (refusals: readonly string[]): DsError =>
-  refused('ds train', 'arguments that are there', refusals.join('; '), 'Leave these out.');
+  refused('ds train', 'supported arguments', refusals.join('; '), 'Leave these out.');
 
 /** The DsError that `body` throws, or nothing. */
 function failureOf(body: () => void): DsError[] {

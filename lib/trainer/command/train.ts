@@ -235,7 +235,7 @@ async function run(
 function lineOf(event: TrainerEvent, args: TrainArguments): string | null {
   switch (event.type) {
     case 'begin':
-      return event.resumedFrom ? `goes on from ${event.resumedFrom}, step ${event.step}` : null;
+      return event.resumedFrom ? `continues from ${event.resumedFrom}, step ${event.step}` : null;
     case 'log': {
       const { step, loss, lr, gradNorm, tokensPerSecond: speed } = event;
       const numbers = `loss ${loss.toFixed(4)}, rate ${lr.toPrecision(3)}, grad norm ${gradNorm.toPrecision(3)}`;
@@ -267,7 +267,9 @@ function stopped({
   save_only_model: weightsOnly,
 }: TrainArguments): string {
   const isKept = strategy !== 'no' && !weightsOnly;
-  return isKept ? 'stopped; --resume_from_checkpoint goes on' : 'stopped; nothing to go on from';
+  return isKept
+    ? 'stopped; --resume_from_checkpoint continues'
+    : 'stopped; no checkpoint to continue from';
 }
 
 /** Null with --no_sample, or if the rows contain no prompt. */
