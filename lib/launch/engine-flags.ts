@@ -16,12 +16,12 @@ export const ENGINE = {
   }),
   device: string('`"cpu"` or a GPU', { shown: 'a GPU if present', flag: '--device <name>' }),
   dtype: string('fp32, fp16 or bf16', { shown: "the folder's", flag: '--dtype <name>' }),
-  context: integer('[tokens](#context-and-memory) of prompt and answer; more is 400', {
+  context: integer('most [tokens](#context-and-memory) of prompt and answer together', {
     min: 2,
     shown: "1024, or the model's maximum if lower",
     flag: '--context <n>',
   }),
-  config: string('[engine configuration](inference-configuration.md), JSON', {
+  config: string('JSON file with the [engine configuration](inference-configuration.md)', {
     shown: 'none',
     flag: '--config <file>',
   }),
@@ -34,18 +34,21 @@ export const ENGINE = {
       syntax: 'bytes',
     },
   ),
-  speculativeConfig: string('[speculation](speculation.md), JSON', {
+  speculativeConfig: string('[speculative decoding](speculation.md), as JSON', {
     shown: 'none',
     flag: '--speculative-config <json>',
   }),
-  kvCacheDtype: string('`fp8`: [keys and values](#fp8-keys-and-values) of one byte', {
+  kvCacheDtype: string('`fp8`: store [keys and values](#fp8-keys-and-values) in one byte', {
     shown: '`auto`, as the weights',
     flag: '--kv-cache-dtype <name>',
   }),
-  schedulingPolicy: string('[turns](#priorities-and-turns): `fair`, `priority` or `fcfs`', {
-    shown: '`fair`',
-    flag: '--scheduling-policy <name>',
-  }),
+  schedulingPolicy: string(
+    '[order of requests](#priorities-and-turns): `fair`, `priority` or `fcfs`',
+    {
+      shown: '`fair`',
+      flag: '--scheduling-policy <name>',
+    },
+  ),
   tokenizer: string('folder or name of the tokenizer', {
     shown: "the model's",
     flag: '--tokenizer <folder>',
@@ -86,10 +89,10 @@ export const SERVER = {
   }),
   adapters: checked(
     (_, adapters: Readonly<Record<string, string>>) => adapters,
-    '[adapter](#several-adapters) that requests name as the model; repeatable',
+    '[adapter](#several-adapters) of requests with this model name; repeatable',
     { shown: 'none', flag: '--adapter <name=folder>', syntax: 'pairs' },
   ),
-  maxAdapters: integer('[adapters](#several-adapters) at a time; more than given: load later', {
+  maxAdapters: integer('most [adapters](#several-adapters) at a time; extra slots load later', {
     min: 1,
     shown: 'the number of `--adapter`',
     flag: '--max-loras <n>',

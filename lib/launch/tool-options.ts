@@ -96,12 +96,12 @@ export type IoFlags = Flags<typeof IO>;
 /** Options of `ds watch`. */
 export const WATCH = {
   'Options:': {
-    port: checked(requireFreePort, 'port; 0 takes a free one', {
+    port: checked(requireFreePort, 'port; 0 selects a free one', {
       shown: '6006, or a free one',
       flag: '--port <n>',
       syntax: 'integer',
     }),
-    host: string('address to listen at', { default: '127.0.0.1', flag: '--host <address>' }),
+    host: string('address to listen on', { default: '127.0.0.1', flag: '--host <address>' }),
   },
 };
 export type WatchFlags = Flags<typeof WATCH>;

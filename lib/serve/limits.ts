@@ -7,7 +7,7 @@ import { refused } from '../runtime/refused.js';
 /** Bounds of one request. */
 export const REQUEST_LIMITS = {
   /** Tokens of a prompt. Default: one less than the context. */
-  promptTokens: integer('tokens of a prompt; more is 400', {
+  promptTokens: integer('most tokens of a prompt; more gets HTTP 400', {
     min: 1,
     default: Number.MAX_SAFE_INTEGER,
     shown: 'the context',
@@ -17,21 +17,21 @@ export const REQUEST_LIMITS = {
    * UTF-16 units of a text that is tokenized, or tokens that /detokenize takes. Default: 16 for
    * each token of the context, and at least 65,536.
    */
-  promptCharacters: integer('characters of a text to tokenize; more is 400', {
+  promptCharacters: integer('characters of a text to tokenize; more gets HTTP 400', {
     min: 1,
     shown: '16 a token of the context, at least 65,536',
     flag: '--max-prompt-chars <n>',
   }),
   /** Answers to one prompt (`n`). Default: 16. */
-  answers: integer('`n` of a request; more is 400', {
+  answers: integer('`n` of a request; more gets HTTP 400', {
     min: 1,
     default: 16,
     flag: '--max-answers <n>',
   }),
   /** Prompts in one request. Default: 64. */
   prompts: integer('prompts in one request', { min: 1, default: 64 }),
-  /** Bytes of a request's body; more is 413. Default: 4 MiB. */
-  bodyBytes: integer('bytes of a request; more is 413', {
+  /** Bytes of a request's body; more gets HTTP 413. Default: 4 MiB. */
+  bodyBytes: integer('bytes of a request; more gets HTTP 413', {
     min: 1,
     default: 4 * 2 ** 20,
     shown: '4 MiB',
@@ -39,25 +39,25 @@ export const REQUEST_LIMITS = {
     syntax: 'bytes',
   }),
   /** Seconds that one prompt may take to be tokenized. Default: 30. */
-  promptSeconds: integer('seconds to tokenize one prompt; then 400', {
+  promptSeconds: integer('seconds to tokenize one prompt; then HTTP 400', {
     min: 1,
     default: 30,
     flag: '--prompt-timeout <seconds>',
   }),
   /** Seconds for the head of a request to arrive. Default: 10, and at most `bodySeconds`. */
-  headSeconds: integer('seconds for the headers to arrive; then 408', {
+  headSeconds: integer('seconds for the headers to arrive; then HTTP 408', {
     min: 1,
     default: 10,
     flag: '--head-timeout <seconds>',
   }),
   /** Seconds for the head and body of a request to arrive. Default: 60. */
-  bodySeconds: integer('seconds for headers and body to arrive; then 408', {
+  bodySeconds: integer('seconds for headers and body to arrive; then HTTP 408', {
     min: 1,
     default: 60,
     flag: '--body-timeout <seconds>',
   }),
   /** Seconds until a request that has not ended is ended. Default: 600. */
-  requestSeconds: integer('seconds of a request; then 503', {
+  requestSeconds: integer('seconds of a request; then HTTP 503', {
     min: 1,
     default: 600,
     flag: '--request-timeout <seconds>',
@@ -79,18 +79,18 @@ export const REQUEST_LIMITS = {
 
 /** Bounds of all requests together. */
 export const SERVER_LIMITS = {
-  /** Requests that run or wait; one more is 429. Default: 1024. */
-  requests: integer('requests that run or wait; more is 429 with `Retry-After`', {
+  /** Requests that run or wait; one more gets HTTP 429. Default: 1024. */
+  requests: integer('requests that run or wait; more gets HTTP 429 with `Retry-After`', {
     min: 1,
     default: 1024,
     flag: '--max-requests <n>',
   }),
   /**
-   * Requests of one key that run or wait; one more is 429. Default: `requests`, or half of it if
+   * Requests of one key that run or wait; one more gets HTTP 429. Default: `requests`, or half of it if
    * the server has several keys.
    */
   keyRequests: integer(
-    'requests of one [key](#priorities-and-turns) that run or wait; more is 429',
+    'requests of one [key](#priorities-and-turns) that run or wait; more gets HTTP 429',
     {
       min: 1,
       shown: 'half of `--max-requests` with several keys',
@@ -101,7 +101,7 @@ export const SERVER_LIMITS = {
    * Bytes of the bodies of all requests under way; beyond them, a body of more than 64 KiB is 503.
    * Default: 128 MiB.
    */
-  bodiesBytes: integer('bytes of the bodies of all requests under way; more is 503', {
+  bodiesBytes: integer('bytes of the bodies of all requests under way; more gets HTTP 503', {
     min: 1,
     default: 128 * 2 ** 20,
     shown: '128 MiB',
@@ -120,7 +120,7 @@ export const SERVER_LIMITS = {
     flag: '--max-connections <n>',
   }),
   /** Seconds for running requests to end after stop(). Default: 30. */
-  drainSeconds: integer('seconds for running requests after a signal; then 503', {
+  drainSeconds: integer('seconds for running requests after a signal; then HTTP 503', {
     min: 1,
     default: 30,
     flag: '--drain-timeout <seconds>',

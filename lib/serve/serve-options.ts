@@ -16,14 +16,14 @@ import { REQUEST_LIMITS, readLimits, SERVER_LIMITS, type ServeLimits } from './l
 
 /** The declared options of a server. */
 export const SERVE = {
-  /** Address to listen at. Default: "127.0.0.1", for this machine only. */
-  host: string('address to listen at', {
+  /** Address to listen on. Default: "127.0.0.1", for this machine only. */
+  host: string('address to listen on', {
     default: '127.0.0.1',
     shown: '127.0.0.1',
     flag: '--host <address>',
   }),
-  /** Port to listen at; 0 takes a free one. Default: 8000. */
-  port: checked(requirePort, 'port to listen at; 0 takes a free one', {
+  /** Port to listen on; 0 selects a free one. Default: 8000. */
+  port: checked(requirePort, 'port to listen on; 0 selects a free one', {
     default: 8000,
     flag: '--port <n>',
     syntax: 'integer',
@@ -54,7 +54,7 @@ export const SERVE = {
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate: string("a Jinja text in place of the tokenizer's chat template"),
   /** Parser of tool calls. Default: "auto", by the chat template. */
-  toolParser: oneOf(TOOL_PARSERS)('[form of tool calls](serving-programs.md#tools) in answers', {
+  toolParser: oneOf(TOOL_PARSERS)('[format of tool calls](serving-programs.md#tools) in answers', {
     default: 'auto',
     shown: 'by the chat template',
     flag: '--tool-parser <name>',

@@ -16,7 +16,7 @@ export interface WatchServerOptions {
   dirs: readonly string[];
   /** 0: a free port. */
   port: number;
-  /** Address to listen at. Default: 127.0.0.1. */
+  /** Address to listen on. Default: 127.0.0.1. */
   host?: string;
   /** Default: the user's token. */
   token?: string;

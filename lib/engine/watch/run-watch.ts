@@ -25,7 +25,7 @@ export interface WatchOptions {
    * a free port if it is in use.
    */
   port?: number | null;
-  /** Address to listen at. Default: 127.0.0.1, for this machine only. */
+  /** Address to listen on. Default: 127.0.0.1, for this machine only. */
   host?: string;
   /** Name of the run. Default: none. */
   name?: string;
