@@ -226,7 +226,7 @@ export interface SpeculativeConfig {
    */
   method?: 'ngram' | 'draft_model' | 'eagle3' | null;
   /**
-   * Draft model with the tokenizer of the model, or its EAGLE-3 head: folder or name of the hub.
+   * Draft model with the tokenizer of the model, or its EAGLE-3 head: folder or name on the hub.
    * Default null.
    */
   model?: string | null;
@@ -517,7 +517,7 @@ export interface ResolvedSpeculative {
    */
   readonly method: 'ngram' | 'draft_model' | 'eagle3' | null;
   /**
-   * Draft model with the tokenizer of the model, or its EAGLE-3 head: folder or name of the hub.
+   * Draft model with the tokenizer of the model, or its EAGLE-3 head: folder or name on the hub.
    */
   readonly model: string | null;
   /** Most proposed tokens per sequence and step. */

@@ -27,7 +27,7 @@ export interface OpenedForEvaluation {
 }
 
 /**
- * Opens a model folder, a name of the hub, a folder of training checkpoints, or an adapter that
+ * Opens a model folder, a name on the hub, a folder of training checkpoints, or an adapter that
  * names its base model. Rejects with the errors of fromPretrained() and loadAdapter(); DS_ARGUMENT
  * for two adapters.
  */

@@ -10,7 +10,7 @@ import { hubSettings } from './environment.js';
 import { isRemote, requireRevision } from './names.js';
 import { pullWith } from './pull.js';
 
-/** Options of functions that take a name of the hub. */
+/** Options of functions that take a name on the hub. */
 export interface RevisionOptions {
   /** Branch, tag or commit. Default: "main". */
   revision?: string;

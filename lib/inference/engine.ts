@@ -128,7 +128,7 @@ export class InferenceEngine {
   }
 
   /**
-   * Loads an adapter beside the others: a folder in PEFT's format, or a name of the hub. Requests
+   * Loads an adapter beside the others: a folder in PEFT's format, or a name on the hub. Requests
    * select it by `name`. Needs the option maxAdapters of initInference(). Rejects with DS_ARGUMENT
    * for a name in use, a rank above maxAdapterRank and with tensor_parallel. Rejects with DS_LIMIT
    * if maxAdapters are loaded, and DS_CHECKPOINT for an adapter of another model.

@@ -52,7 +52,7 @@ import { StepRunner } from './step-runner.js';
 /** Options of initInference() outside the configuration. */
 export interface InitInferenceOptions extends AdapterOptions {
   /**
-   * A tokenizer, its folder, or a name of the hub. Default: the tokenizer of the model folder. A
+   * A tokenizer, its folder, or a name on the hub. Default: the tokenizer of the model folder. A
    * model object has no default tokenizer; its prompts are tokens.
    */
   tokenizer?: Tokenizer | string;
@@ -67,7 +67,7 @@ const OPTIONS: OptionNames<InitInferenceOptions> = {
 
 /**
  * Builds an inference engine. `model` is a model object, a folder in the Hugging Face format, or a
- * name of the hub, which is downloaded once. The folder also provides the tokenizer. A folder with
+ * name on the hub, which is downloaded once. The folder also provides the tokenizer. A folder with
  * an adapter loads the base model and merges the adapter.
  *
  * The model goes to evaluation mode, and to another device and dtype if the configuration sets

@@ -20,11 +20,11 @@ export interface OpenedModel {
 }
 
 /**
- * Opens the model at `place`, a folder or a name of the hub; `cut` may reduce it to the part of
+ * Opens the model at `place`, a folder or a name on the hub; `cut` may reduce it to the part of
  * this rank. An adapter is loaded into its base model and merged; the whole base model is in memory
  * meanwhile. The adapter is not merged into packed layers, where rounding would lose it, nor into
  * an embedding that is tied to the head. Rejects with DS_CHECKPOINT if the base model is neither a
- * folder nor a name of the hub, and with the errors of fromPretrained() and loadAdapter().
+ * folder nor a name on the hub, and with the errors of fromPretrained() and loadAdapter().
  */
 export async function openModelFolder(
   place: string,
@@ -46,7 +46,7 @@ export async function openModelFolder(
   return { model, folders: [dir, base] };
 }
 
-/** @internal The folder of an adapter's base. A local folder wins over a name of the hub. */
+/** @internal The folder of an adapter's base. A local folder wins over a name on the hub. */
 export async function baseOf(adapter: AdapterFolder): Promise<string> {
   const { base } = adapter;
   if (base === null || findBase(adapter) !== null || !isRemote(base)) return requireBase(adapter);

@@ -18,7 +18,7 @@ export function addModelCommands(program: Command, group: string, finish: Finish
     });
   addGroups(program.command('eval').helpGroup(group), EVAL)
     .description('loss, perplexity and multiple-choice accuracy of a model')
-    .argument('<model>', 'folder of a model, checkpoints or an adapter; name of the hub')
+    .argument('<model>', 'folder of a model, checkpoints or an adapter; name on the hub')
     .action((folder: string, flags: object) =>
       print(async () => {
         const { evalCommand } = await import('./eval.js');
@@ -27,8 +27,8 @@ export function addModelCommands(program: Command, group: string, finish: Finish
     );
   addGroups(program.command('merge').helpGroup(group), MERGE)
     .description('merge an adapter into its base model')
-    .argument('<model>', 'folder of the base model, or name of the hub')
-    .argument('<adapter>', 'folder of the adapter, or name of the hub')
+    .argument('<model>', 'folder of the base model, or name on the hub')
+    .argument('<adapter>', 'folder of the adapter, or name on the hub')
     .action((folder: string, adapter: string, flags: object) =>
       print(async () => {
         const { mergeCommand } = await import('./export.js');

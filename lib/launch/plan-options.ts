@@ -8,7 +8,7 @@ const rank = (op: string, value: number | true): number | true =>
   value === true ? value : requireInteger(op, value, 1);
 
 const MODEL = {
-  model: string('[GPT-2](models.md) size such as 1558M, folder, or [name](hub.md) of the hub', {
+  model: string('[GPT-2](models.md) size such as 1558M, folder, or [name](hub.md) on the hub', {
     required: true,
     flag: '--model <model>',
   }),

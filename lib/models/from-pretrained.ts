@@ -69,7 +69,7 @@ export type TaskPretrainedOptions = EncoderOptions & RotaryOptions & FolderOptio
 
 /**
  * Loads a model: a Hugging Face folder (config.json, safetensors in one or several files), or a
- * name of the hub such as "Qwen/Qwen3-0.6B", which is downloaded into the cache once. An existing
+ * name on the hub such as "Qwen/Qwen3-0.6B", which is downloaded into the cache once. An existing
  * path wins over a name. model_type selects the class; docs/models.md lists them. `ds export`
  * writes such a folder.
  *

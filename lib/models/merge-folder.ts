@@ -14,7 +14,7 @@ import { saveWithFiles } from './save-weights.js';
 
 /**
  * @internal Merges the adapter into the model `base` and writes the new folder `out`. Both are
- * folders or names of the hub. The sum is computed in f32, and the weights keep the dtype of the
+ * folders or names on the hub. The sum is computed in f32, and the weights keep the dtype of the
  * base. The tokenizer comes from the adapter's folder, or else from the base. Returns the
  * paths of the files. Rejects with DS_ARGUMENT for an `out` with files and for quantized layers,
  * and with the errors of fromPretrained(), loadAdapter() and merge().

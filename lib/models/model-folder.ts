@@ -106,7 +106,7 @@ function requireFolderOptions<Options extends FolderOptions>(options: Options): 
   });
 }
 
-/** Returns the folder of a path or a name of the hub, and the options without the revision. */
+/** Returns the folder of a path or a name on the hub, and the options without the revision. */
 export async function located<Options extends FolderOptions>(
   location: string,
   given: Options,
@@ -118,7 +118,7 @@ export async function located<Options extends FolderOptions>(
 }
 
 /**
- * The model at `location`, a folder or a name of the hub; its model_type selects the family. Values
+ * The model at `location`, a folder or a name on the hub; its model_type selects the family. Values
  * stay in the files until they are needed. Rejects with DS_CHECKPOINT if it belongs to no family,
  * is damaged, or has other tensors than the model; DS_IO if it cannot be read.
  */

@@ -142,7 +142,7 @@ const LOAD_OPTIONS: OptionNames<LoadAdapterOptions> = {
 };
 
 /**
- * Loads the adapter in the folder `dir` into `model`. A name of the hub is downloaded into the
+ * Loads the adapter in the folder `dir` into `model`. A name on the hub is downloaded into the
  * cache once; an existing path wins over a name. If the model has adapters of the same layers, only
  * their values change. Call it before initialize(), on every rank. Returns the model.
  *

@@ -60,7 +60,7 @@ export function adapterAlone({ path, base }: AdapterFolder): DsError {
     op: path,
     expected: 'the folder of a whole model',
     got: `an adapter of PEFT for ${model}`,
-    hint: `Open the base model and call peft.loadAdapter(model, folder). To store both in one folder, call peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir). ds serve, ds chat and initInference() load both if "base_model_name_or_path" of ${CONFIG} is a folder or a name of the hub.`,
+    hint: `Open the base model and call peft.loadAdapter(model, folder). To store both in one folder, call peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir). ds serve, ds chat and initInference() load both if "base_model_name_or_path" of ${CONFIG} is a folder or a name on the hub.`,
   });
 }
 

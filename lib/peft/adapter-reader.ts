@@ -39,7 +39,7 @@ export class AdapterReader {
   ) {}
 
   /**
-   * Opens a folder in PEFT's format, or a name of the hub. Rejects with DS_CHECKPOINT for DoRA,
+   * Opens a folder in PEFT's format, or a name on the hub. Rejects with DS_CHECKPOINT for DoRA,
    * trained biases, whole modules and other tensors, for factors without their counterpart, and for
    * ranks other than the ones of adapter_config.json. Rejects with DS_HUB if a download fails.
    */

@@ -13,7 +13,7 @@ const CACHE_SHARE = 0.1;
 const WEIGHTS = /\.(safetensors|gguf)$/;
 
 /**
- * A pool of the models of `folders`, or names of the hub. Each model gets a cache of a tenth of the
+ * A pool of the models of `folders`, or names on the hub. Each model gets a cache of a tenth of the
  * memory on a GPU unless `options` sets one, since the default takes all that is free.
  */
 export function openPool(

@@ -55,7 +55,7 @@ export interface ServedEngine {
   readonly encoder?: ServedEncoder;
   /** Names of loaded adapters, which requests may use. */
   readonly adapters?: readonly string[];
-  /** Loads an adapter from a folder or a name of the hub. Absent: the engine has no adapters. */
+  /** Loads an adapter from a folder or a name on the hub. Absent: the engine has no adapters. */
   loadAdapter?(name: string, place: string): Promise<void>;
   /** Unloads an adapter; requests in progress keep it. */
   unloadAdapter?(name: string): void;

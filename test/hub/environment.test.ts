@@ -56,7 +56,7 @@ test('endpoint, switches and seconds', () => {
   expect(seconds.op).toBe('HF_HUB_DOWNLOAD_TIMEOUT');
 });
 
-test('names of the hub', () => {
+test('names on the hub', () => {
   for (const name of ['gpt2', 'Qwen/Qwen3-0.6B', 'a_b/c.d', '01-ai/Yi-6B']) {
     expect(isModelName(name)).toBe(true);
   }

@@ -104,7 +104,7 @@ test.each([
   expect([error.code, error.message]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);
 });
 
-test('the name of a missing file is no name of the hub', async () => {
+test('the name of a missing file is no name on the hub', async () => {
   const error = await refusal(() => nn.models.fromPretrained('missing.gguf'));
   expect([error.code, error.got]).toEqual(['DS_CHECKPOINT', 'nothing of this name']);
 });

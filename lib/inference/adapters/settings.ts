@@ -13,7 +13,7 @@ const MOST_ADAPTERS = 1024;
 /** Adapters of an engine. */
 export interface AdapterOptions {
   /**
-   * Adapters that requests select by name: folders in PEFT's format, or names of the hub. Default:
+   * Adapters that requests select by name: folders in PEFT's format, or names on the hub. Default:
    * none. The weights of the model stay as they are.
    */
   adapters?: Readonly<Record<string, string>>;
@@ -50,7 +50,7 @@ export function adapterSettings(op: string, given: AdapterOptions): AdapterSetti
   for (const [name, place] of folders) {
     requireName(`${op} adapters`, name);
     if (typeof place === 'string' && place !== '') continue;
-    throw refusedValue(`${op} adapters.${name}`, 'a folder or a name of the hub', place);
+    throw refusedValue(`${op} adapters.${name}`, 'a folder or a name on the hub', place);
   }
   const rank = maxAdapterRank ?? 0;
   if (maxAdapterRank !== undefined) {

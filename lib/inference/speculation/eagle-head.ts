@@ -255,7 +255,7 @@ function nameOf(name: string): string | null {
 }
 
 /**
- * Loads the EAGLE-3 head of a model from a folder or a name of the hub, onto the device and into
+ * Loads the EAGLE-3 head of a model from a folder or a name on the hub, onto the device and into
  * the dtype of the model. Rejects with DS_CONFIG for a model that it cannot serve, and with the
  * errors of fromPretrained().
  */

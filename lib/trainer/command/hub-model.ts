@@ -1,4 +1,4 @@
-// Models, tokenizers and configurations of `ds train` that are names of the hub.
+// Models, tokenizers and configurations of `ds train` that are names on the hub.
 
 import { basename } from 'node:path';
 import { localFolder } from '../../hub/local-folder.js';
@@ -7,7 +7,7 @@ import { required } from '../../runtime/required.js';
 import type { TrainArguments } from './arguments.js';
 import { requireModel } from './check-arguments.js';
 
-/** Returns the revision for a name of the hub; undefined for a path. */
+/** Returns the revision for a name on the hub; undefined for a path. */
 export const revisionOf = (
   place: string,
   { model_revision: revision }: TrainArguments,
