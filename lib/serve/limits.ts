@@ -86,8 +86,8 @@ export const SERVER_LIMITS = {
     flag: '--max-requests <n>',
   }),
   /**
-   * Requests of one key that run or wait; one more gets HTTP 429. Default: `requests`, or half of it if
-   * the server has several keys.
+   * Requests of one key that run or wait; one more gets HTTP 429. Default: `requests`, or half of
+   * it if the server has several keys.
    */
   keyRequests: integer(
     'requests of one [key](#priorities-and-turns) that run or wait; more gets HTTP 429',
