@@ -37,7 +37,7 @@ export class Distributed {
 
   /** @internal Use initDistributed(). */
   constructor(
-    /** All ranks. */
+    /** The group of all ranks. */
     readonly world: ProcessGroup,
     /** Rank of this process on its host, from 0; also the index of its GPU. */
     readonly localRank: number,

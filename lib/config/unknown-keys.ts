@@ -148,7 +148,7 @@ function pluginOf(value: Section): Section {
 const numberOr = (text: string): string | number =>
   text !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
 
-/** The same as DeepSpeed has it. */
+/** Returns an accelerate plugin section as a DeepSpeed section. */
 function translated(plugin: Section, { mixed_precision: precision }: Section): Section {
   const offload = (what: string): Section => {
     const device = plugin[`${what}_device`];

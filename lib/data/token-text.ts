@@ -60,7 +60,7 @@ export function textSource(given: TextSource): TextSource {
   throw refused(`${op} match`, expected, got);
 }
 
-/** The same. */
+/** Returns the options of TokenDataset.fromJsonl(), checked. */
 export function jsonlSource(given: JsonlSource): JsonlSource {
   const op = 'TokenDataset.fromJsonl';
   const source = readOptions(op, given, JSONL);

@@ -24,7 +24,7 @@ export interface Answer {
   logLikelihoods: number[];
   /** Number of the likeliest choice. */
   choice: number;
-  /** The same by log-likelihood per character. */
+  /** Number of the choice with the largest log-likelihood per character. */
   normalizedChoice: number;
   /** Numbers of the correct choices. */
   correct: readonly number[];

@@ -44,7 +44,7 @@ export class ModelConfig {
     return this.changed({ ...Object.fromEntries(found), ...this.values } as JsonObject);
   }
 
-  /** The same with other values. */
+  /** Returns a copy in which `values` replace others. */
   changed(values: JsonObject): ModelConfig {
     return new ModelConfig(this.path, { ...this.values, ...values }, this.hint, this.names);
   }

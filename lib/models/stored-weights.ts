@@ -44,7 +44,7 @@ export class OpenWeights {
   /** Counts one tensor less; closes the files after the last one. */
   release(): void {
     if (--this.users > 0) return;
-    this.files.close().catch(() => {}); // Only reads: no data is lost.
+    this.files.close().catch(() => {}); // The files were only read, so no data is lost.
   }
 }
 

@@ -82,7 +82,7 @@ export class SparsePattern {
 export interface SparseSelfAttentionOptions extends SparsityOptions {
   /** Whether numbers of keyPaddingMask are added ("add"), or 0 hides ("mul"). Default "add". */
   keyPaddingMaskMode?: 'add' | 'mul';
-  /** The same of attnMask. Default "mul". */
+  /** Whether numbers of attnMask are added ("add"), or 0 hides ("mul"). Default "mul". */
   attnMaskMode?: 'add' | 'mul';
 }
 

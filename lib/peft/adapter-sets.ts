@@ -129,7 +129,7 @@ export function setAdapter(
   show(model, sets, names);
 }
 
-/** Only plain linear layers add up. */
+/** Several active adapters need plain linear layers. Throws DS_ARGUMENT for others. */
 function requireSums(op: string, sets: Sets, names: readonly string[]): void {
   for (const name of names) {
     for (const [path, layer] of setIn(op, sets, name).layers) {

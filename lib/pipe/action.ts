@@ -29,7 +29,7 @@ export interface Transfer {
   readonly stage: number;
   /** Index of the micro-batch in the batch. */
   readonly micro: number;
-  /** The other rank of the pipeline. */
+  /** The rank that sends or receives on the other side. */
   readonly peer: number;
 }
 

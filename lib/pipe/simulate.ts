@@ -25,7 +25,7 @@ export interface Costs {
   readonly share?: (stage: number) => number;
 }
 
-/** When a rank was at work. */
+/** Start and end of a rank's work. */
 export interface Span {
   /** The completed work. */
   readonly work: Work;

@@ -32,7 +32,7 @@ export const wholeRegion = (shape: readonly number[]): Region => ({
   boxes: [wholeBox(shape)],
 });
 
-/** All of a tensor. */
+/** Returns the box of a whole tensor. */
 export function wholeBox(shape: readonly number[]): Box {
   return { offset: shape.map(() => 0), shape };
 }

@@ -32,7 +32,7 @@ export interface EnvironmentReport {
   libraries: LibraryReport[];
 }
 
-/** Any of `files` serves. */
+/** The libraries to look for; one of `files` is enough. */
 const LIBRARIES = [
   {
     name: 'cuBLASLt',

@@ -23,7 +23,7 @@ import { errorCode } from './system-error.js';
 export class InputFile {
   private constructor(
     readonly path: string,
-    /** When it was opened. */
+    /** Size when the file was opened. */
     readonly bytes: number,
     private descriptor: number | null,
     /** Time of the last write in nanoseconds: it changes with the contents. */

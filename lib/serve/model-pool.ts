@@ -74,11 +74,11 @@ class Entry implements PooledModel {
   loads = 0;
   failures = 0;
   failedAt = -RETRY_MS;
-  /** Requests that use it. */
+  /** Number of requests that use the model. */
   users = 0;
-  /** When a request last used it. */
+  /** Time of the last use by a request. */
   usedAt = 0;
-  /** Another model needs its memory: it takes no more requests. */
+  /** Whether it takes no more requests, because another model needs its memory. */
   isLeaving = false;
   /** A turn to load it is queued or runs. */
   isQueued = false;

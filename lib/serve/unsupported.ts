@@ -47,7 +47,7 @@ export function requireSupported(fields: RequestFields): void {
   requireOff(fields, MISSING);
 }
 
-/** The same of a continuation. */
+/** Refuses unsupported fields of /v1/completions. */
 export function requireSupportedInTexts(fields: RequestFields): void {
   requireOff(fields, MISSING_IN_TEXTS);
   requireSupported(fields);

@@ -34,7 +34,7 @@ export interface ElementPart {
   stride: number;
 }
 
-/** All of a tensor, in order. */
+/** The part that is a whole tensor, in order. */
 export const inOrder: ElementPart = { first: 0, row: 0, stride: 0 };
 
 /** This rank's part of a dim (tokens or channels) that several ranks share. */

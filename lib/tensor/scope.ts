@@ -98,7 +98,7 @@ export function within<T>(scope: Scope | null, body: () => T): T {
   }
 }
 
-/** Only tensors have both. */
+/** Whether the value is a tensor: only tensors have both fields. */
 const isScoped = (value: object): value is Scoped => 'owner' in value && 'buffer' in value;
 
 /**

@@ -197,7 +197,7 @@ export class Logbook {
     return event;
   }
 
-  /** Since the last log. */
+  /** Returns the speed since the last log. */
   private speed(): { tokensPerSecond?: number; mfu?: number } {
     const { engine, state } = this.options;
     const seconds = (performance.now() - this.since.time) / 1000;

@@ -29,7 +29,7 @@ export interface Best {
   checkpoint: string | null;
 }
 
-/** The same on every rank. */
+/** Progress of a Trainer, the same on every rank. */
 export class TrainerState {
   /** Updates so far. */
   step = 0;

@@ -62,7 +62,7 @@ export function useFp8(
   if (!section.enabled) return;
   const { recipe, exclude } = section;
   requireFp8Gpu(recipe, device);
-  // Those below adapters included.
+  // Includes the base layers of adapters.
   const layers = [...module.namedModules()].flatMap(([path, one]) => {
     const layer = one instanceof LoraLayer ? one.base : one;
     return isFp8Layer(layer) ? [{ path, layer }] : [];

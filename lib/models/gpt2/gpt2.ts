@@ -82,11 +82,11 @@ export class Mlp extends Module {
  * normalization adds them.
  */
 export class GPT2Block extends Module {
-  /** Before the attention. */
+  /** Norm before the attention. */
   readonly ln_1: LayerNorm;
   /** Causal self-attention. */
   readonly attn: CausalSelfAttention;
-  /** Before the MLP. */
+  /** Norm before the MLP. */
   readonly ln_2: LayerNorm;
   /** The two linear layers after the attention. */
   readonly mlp: Mlp;

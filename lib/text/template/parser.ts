@@ -77,7 +77,7 @@ class Parser extends ExpressionParser {
     return statements;
   }
 
-  /** The same, and the tag. */
+  /** Parses statements up to the tag `end`, and the tag. */
   private bodyTo(end: string): Statement[] {
     const statements = this.body(end);
     this.next();

@@ -27,7 +27,7 @@ type Load =
   | { action: 'undefined' }
   /** The variable of the context. */
   | { action: 'resolve'; name: string }
-  /** That of an outer frame. */
+  /** The variable of an outer frame. */
   | { action: 'alias'; of: Variable };
 
 /** A variable, and the function that has its slot. */
