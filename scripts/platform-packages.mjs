@@ -16,8 +16,8 @@ const main = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
 const MACHINES = { x64: 62, arm64: 183 };
 
 /**
- * `cpu`: as npm and Node name it. `installed`: npm installs it with the main package where system,
- * processor and C library match.
+ * `cpu`: as npm and Node name it. `libc`: default glibc. `installed`: npm installs it with the main
+ * package where system, processor and C library match.
  */
 export const PACKAGES = {
   'linux-x64': { cpu: 'x64', installed: true, holds: 'The addon for Linux on x64' },
@@ -30,6 +30,10 @@ export const PACKAGES = {
     ...{ cpu: 'x64', installed: false },
     holds: 'The GPU back end for Linux on x64, NVIDIA drivers from 525 on',
   },
+  'linux-x64-musl': {
+    ...{ cpu: 'x64', libc: 'musl', installed: false },
+    holds: 'The addon for Linux on x64 with musl, such as Alpine, for one process',
+  },
 };
 
 function packageOf(name) {
@@ -40,14 +44,14 @@ function packageOf(name) {
 
 /** The manifest of a package with compiled files. */
 export function platformManifest(name) {
-  const { cpu, holds } = packageOf(name);
+  const { cpu, libc = 'glibc', holds } = packageOf(name);
   const { version, license, repository, homepage, bugs, engines } = main;
   return {
     name: `${main.name}-${name}`,
     version,
     description: `${holds}, used by ${main.name}.`,
     ...{ license, repository, homepage, bugs, engines },
-    ...{ os: ['linux'], cpu: [cpu], libc: ['glibc'] },
+    ...{ os: ['linux'], cpu: [cpu], libc: [libc] },
     main: name.includes('cuda') ? 'libds_cuda.so' : 'ds_native.node',
     type: 'commonjs',
     preferUnplugged: true,

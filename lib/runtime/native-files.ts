@@ -3,6 +3,7 @@
 //
 //   build/Release                  a build from source
 //   @ds/native-linux-x64, ...      platform packages: the addon
+//   @ds/native-linux-x64-musl      the same for musl, without Gloo; installed by name
 //   @ds/native-linux-x64-cuda13    the same platform: the GPU back end for drivers from 580 on
 //   prebuilds/linux-x64, ...       the contents of these packages, in a checkout or a bundle
 import { existsSync, readdirSync } from 'node:fs';
@@ -28,7 +29,7 @@ export function platformPackage(): string {
 export function addonCandidates(root = packageRoot()): string[] {
   const files = [
     join(root, 'build', 'Release', ADDON_FILE),
-    ...fromPackages(root, [platformName()], ADDON_FILE),
+    ...fromPackages(root, [platformName(), `${platformName()}-musl`], ADDON_FILE),
   ];
   return files.filter((file) => existsSync(file));
 }
@@ -70,6 +71,9 @@ export function libcVersion(): string {
   }
 }
 
+const MUSL_COMMAND =
+  'install the addon for musl in the version of @ds/native: npm install @ds/native-linux-x64-musl';
+
 /** The fix for the reasons of the dynamic linker; without a reason, no file was found. */
 export function loadHint(
   reasons: string,
@@ -82,8 +86,10 @@ export function loadHint(
   if (!/^linux-(x64|arm64)$/.test(platform))
     return `@ds/native ships for Linux on x64 and arm64. For the CPU of a Mac, ${build}.`;
   // Where the C library is musl, package managers install no package that needs glibc.
-  if (/ld-musl|ld-linux|musl/.test(reasons) || (reasons === '' && libc() === 'musl'))
-    return `The package needs glibc. Replace Alpine by an image with glibc, such as node:22, or ${build}.`;
+  if (/ld-linux/.test(reasons) || libc() === 'musl') {
+    const cure = platform === 'linux-x64' ? MUSL_COMMAND : build;
+    return `The package needs glibc. Use an image with glibc, such as node:22. On Alpine, ${cure}.`;
+  }
   const version = /version `GLIBC_([\d.]+)' not found/.exec(reasons)?.[1];
   if (version !== undefined)
     return `The package needs glibc ${version}. Update the system, or ${build}.`;

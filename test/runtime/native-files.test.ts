@@ -70,16 +70,25 @@ test.each([
   ],
   ['', 'win32-x64', /does not run on Windows itself\. Install WSL 2/],
   ["/lib/libm.so.6: version `GLIBC_2.35' not found", 'linux-arm64', /needs glibc 2\.35/],
-  ['Error loading shared library ld-linux-x86-64.so.2', 'linux-x64', /Replace Alpine/],
+  ['Error loading shared library ld-linux-x86-64.so.2', 'linux-x64', /needs glibc.*node:22/],
   ['a.node: invalid ELF header', 'linux-x64', /^Reinstall the package, or build/],
 ])('the hint for "%s" on %s', (reasons, name, hint) => {
   expect(loadHint(reasons, name, () => 'glibc 2.36')).toMatch(hint);
 });
 
-test('on musl, where no package is installed, the hint names glibc', () => {
-  expect(loadHint('', 'linux-x64', () => 'musl')).toMatch(
-    /^The package needs glibc\. Replace Alpine/,
-  );
+test.each([
+  ['linux-x64', /On Alpine, install .*: npm install @ds\/native-linux-x64-musl\.$/],
+  ['linux-arm64', /On Alpine, build it from source: npm explore @ds\/native -- npm run build/],
+])('on musl, where no package is installed, the hint for %s is one command', (name, command) => {
+  const hint = loadHint('', name, () => 'musl');
+  expect(hint).toMatch(/^The package needs glibc\. Use an image with glibc/);
+  expect(hint).toMatch(command);
+});
+
+test('the package for musl is tried after the one for glibc', () => {
+  const musl = place(`node_modules/@ds/native-${platform}-musl/ds_native.node`);
+  const glibc = place(`node_modules/@ds/native-${platform}/ds_native.node`);
+  expect(addonCandidates(root)).toEqual([glibc, musl]);
 });
 
 /** Loads the addon from a copy of the sources in `root`, and prints `expression` or the error. */

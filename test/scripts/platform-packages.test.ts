@@ -26,9 +26,14 @@ test('the published package names the platform packages in its own version', () 
     '@ds/native-linux-arm64': checkout.version,
     '@ds/native-linux-x64-cuda13': checkout.version,
   });
-  const byName = '@ds/native-linux-x64-cuda12';
-  expect(manifest.peerDependencies).toEqual({ [byName]: checkout.version });
-  expect(manifest.peerDependenciesMeta).toEqual({ [byName]: { optional: true } });
+  expect(manifest.peerDependencies).toEqual({
+    '@ds/native-linux-x64-cuda12': checkout.version,
+    '@ds/native-linux-x64-musl': checkout.version,
+  });
+  expect(manifest.peerDependenciesMeta).toEqual({
+    '@ds/native-linux-x64-cuda12': { optional: true },
+    '@ds/native-linux-x64-musl': { optional: true },
+  });
   const tool = `cmake-js@${checkout.devDependencies['cmake-js']}`;
   expect(manifest.scripts).toEqual({ 'build:native': `npx --yes ${tool} build` });
   expect(manifest.devDependencies).toBeUndefined();
@@ -37,16 +42,17 @@ test('the published package names the platform packages in its own version', () 
 });
 
 test.each([
-  ['linux-x64', 'x64', 'ds_native.node'],
-  ['linux-arm64', 'arm64', 'ds_native.node'],
-  ['linux-x64-cuda13', 'x64', 'libds_cuda.so'],
-  ['linux-x64-cuda12', 'x64', 'libds_cuda.so'],
-])('%s installs on its own platform only, and runs no script', (name, cpu, main) => {
+  ['linux-x64', 'x64', 'glibc', 'ds_native.node'],
+  ['linux-arm64', 'arm64', 'glibc', 'ds_native.node'],
+  ['linux-x64-cuda13', 'x64', 'glibc', 'libds_cuda.so'],
+  ['linux-x64-cuda12', 'x64', 'glibc', 'libds_cuda.so'],
+  ['linux-x64-musl', 'x64', 'musl', 'ds_native.node'],
+])('%s installs on its own platform only, and runs no script', (name, cpu, libc, main) => {
   const { place, manifest } = written('write', name);
   expect(manifest).toMatchObject({
     name: `@ds/native-${name}`,
     version: checkout.version,
-    ...{ os: ['linux'], cpu: [cpu], libc: ['glibc'], main, preferUnplugged: true },
+    ...{ os: ['linux'], cpu: [cpu], libc: [libc], main, preferUnplugged: true },
     engines: checkout.engines,
     repository: checkout.repository, // provenance compares it with the workflow's repository
   });

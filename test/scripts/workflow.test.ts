@@ -38,6 +38,15 @@ const workflow = parse(text) as {
 const job = (name: string) => workflow.jobs[name] as Job;
 const stepsOf = ({ steps }: Job) => steps.flatMap(({ run }) => (run === undefined ? [] : [run]));
 
+/** Jobs that upload an artifact with such a name. */
+const uploading = (name: RegExp) =>
+  Object.keys(workflow.jobs).filter((one) =>
+    job(one).steps.some(
+      (step) =>
+        step.uses?.startsWith('actions/upload-artifact@') && name.test(`${step.with?.name}`),
+    ),
+  );
+
 const folder = mkdtempSync(join(tmpdir(), 'workflow-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
@@ -52,11 +61,35 @@ test.each(Object.values(workflow.jobs).flatMap(stepsOf))('bash can read: %s', (s
   expect([status, stderr]).toEqual([0, '']);
 });
 
+test('steps name scripts and npm scripts of this checkout', () => {
+  const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+  const lines = Object.values(workflow.jobs).flatMap(stepsOf).join('\n');
+  const files = [...lines.matchAll(/(?:^|[\s/])((?:scripts|examples)\/[\w.-]+)/gm)].map(
+    ([, a]) => `${a}`,
+  );
+  expect(files).toEqual(expect.arrayContaining(['scripts/test', 'examples/own-model.js']));
+  for (const file of files) expect([file, existsSync(join(root, file))]).toEqual([file, true]);
+  const names = [...lines.matchAll(/npm run (\S+)/g)].map(([, name]) => `${name}`);
+  for (const name of names) expect(scripts).toHaveProperty([name]);
+});
+
+test('a job needs those that upload its artifacts', () => {
+  for (const { needs = [], steps } of Object.values(workflow.jobs)) {
+    for (const step of steps) {
+      if (!step.uses?.startsWith('actions/download-artifact@')) continue;
+      const pattern = `${step.with?.name ?? step.with?.pattern}`.replace('*', '.*');
+      const uploaders = uploading(new RegExp(`^${pattern}$`));
+      expect(uploaders.length).toBeGreaterThan(0);
+      expect([needs].flat()).toEqual(expect.arrayContaining(uploaders));
+    }
+  }
+});
+
 test('only the release job may sign, and it runs after all tests on a tag', () => {
   const release = job('release');
   expect(workflow.on.push.tags).toEqual(['v*']);
   expect(release.if).toBe("startsWith(github.ref, 'refs/tags/v')");
-  expect(release.needs).toEqual(expect.arrayContaining(['test', 'prebuilds', 'prebuilds-cuda12']));
+  expect(release.needs).toEqual(expect.arrayContaining(['test', ...uploading(/^packages/)]));
   expect(workflow.permissions).toEqual({ contents: 'read' });
   expect(release.permissions).toEqual({ contents: 'read', 'id-token': 'write' });
   for (const [name, { permissions }] of Object.entries(workflow.jobs))
@@ -64,7 +97,8 @@ test('only the release job may sign, and it runs after all tests on a tag', () =
   expect(text).not.toMatch(/NODE_AUTH_TOKEN|NPM_TOKEN|secrets\./);
 });
 
-test('CUDA packages are built by the container of their major version', () => {
+test('packages are built in the container of their CUDA or C library', () => {
+  expect(job('musl').container).toMatch(/^node:\d+-alpine$/);
   expect(job('prebuilds').container).toMatch(/^nvidia\/cuda:13\./);
   expect(job('prebuilds-cuda12').container).toMatch(/^nvidia\/cuda:12\.9\./);
 });
