@@ -4,8 +4,11 @@
 const { createHash } = require('node:crypto');
 const { readFileSync } = require('node:fs');
 
-/** Results of the C library's functions or of OpenBLAS, which differ between processors. */
-const MAY_DIFFER = /^(expm1|tan$|log1p|f32 product|b?f16 product of [89]|norm backward)/;
+/**
+ * Results of the C library's functions, or of OpenBLAS: its kernels for AVX2, AVX-512 and Arm add
+ * in different orders.
+ */
+const MAY_DIFFER = /^(expm1|tan$|log1p|f32 product|b?f16 product of [389])/;
 
 /** Numbers that every processor computes without rounding differences. */
 function numbers(count, seed, scale = 8) {
@@ -62,11 +65,14 @@ if (files.length === 0) {
 } else {
   const [a, b] = files.map((file) => JSON.parse(readFileSync(file, 'utf8')));
   const wrong = [];
+  let count = 0;
   for (const name of Object.keys(a)) {
     const equal = a[name] === b[name];
     console.log(`${name.padEnd(24)} ${equal ? 'equal' : 'different'}`);
+    if (equal) count++;
     if (!equal && !MAY_DIFFER.test(name)) wrong.push(name);
   }
+  console.log(`${count} of ${Object.keys(a).length} are equal`);
   if (wrong.length > 0) {
     console.error(`expected equal bits, got differences in: ${wrong.join(', ')}`);
     process.exitCode = 1;
