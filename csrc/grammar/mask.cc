@@ -6,7 +6,12 @@
 namespace ds::grammar {
 namespace {
 
-constexpr size_t kWorthKeeping = 1500;  // visited nodes; cheaper masks are not cached
+constexpr size_t kWorthKeeping = 200;  // visited nodes; cheaper masks are not cached
+constexpr int kCachedCallers = 4;      // of a cached mask
+
+size_t bytes_of(const FrameMask& mask) {
+  return (mask.words.size() + mask.exits.size()) * sizeof(uint32_t) + 128;
+}
 
 /// Walks over subtrees. A level holds the parses after the bytes up to its depth. The fast path is
 /// one frame in a state without calls and returns: the walk then is a walk of a DFA.
@@ -101,27 +106,60 @@ class Walk {
 
 }  // namespace
 
-std::shared_ptr<const FrameMask> Grammar::mask_of(ExprId expr) {
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = masks_.find(expr);
-    if (found != masks_.end()) return found->second;
+Grammar::SharedMask Grammar::find(const MaskKey& key) {
+  std::lock_guard lock(mutex_);
+  const auto found = masks_.find(key);
+  return found == masks_.end() ? nullptr : found->second;
+}
+
+Grammar::SharedMask Grammar::kept(const MaskKey& key, SharedMask mask, size_t visited) {
+  // Longer chains refer to a mask with exits by its id.
+  if (visited < kWorthKeeping && mask->exits.empty()) return mask;
+  const size_t each = bytes_of(*mask);
+  std::lock_guard lock(mutex_);
+  if (mask_bytes_ + each > kCacheBytes) {
+    masks_.clear();
+    mask_bytes_ = 0;
   }
+  const auto [place, is_new] = masks_.emplace(key, std::move(mask));
+  if (is_new) mask_bytes_ += each;
+  return place->second;
+}
+
+Grammar::SharedMask Grammar::mask_of(ExprId expr) {
+  const MaskKey key{0, expr};
+  if (SharedMask found = find(key)) return found;
   auto made = std::make_shared<FrameMask>();
   const int32_t room = expressions().at(expr).plain_room;
+  made->id = ++ids_;
   made->is_other = room != 0;
   made->words = vocabulary_->plain(room);
   if (room == 0) std::fill(made->words.begin(), made->words.end(), 0u);
-  const Trie& trie = made->is_other ? vocabulary_->other() : vocabulary_->trie();
+  const Trie& trie = trie_of(*made);
   Arena arena;
   Walk walk(*this, arena, trie, made->words.data(), &made->exits);
   walk.run(0, trie.size(), {{{expr, kOutside}}});
-  if (walk.visited() < kWorthKeeping) return made;
-  std::lock_guard lock(mutex_);
-  const size_t each = made->words.size() * sizeof(uint32_t) + made->exits.size() * 4 + 64;
-  if ((masks_.size() + 1) * each > kCacheBytes) masks_.clear();
-  masks_.emplace(expr, made);
-  return made;
+  return kept(key, made, walk.visited());
+}
+
+Grammar::SharedMask Grammar::extended(const SharedMask& mask, ExprId caller) {
+  const MaskKey key{mask->id, caller};
+  if (SharedMask found = find(key)) return found;
+  auto made = std::make_shared<FrameMask>();
+  made->id = ++ids_;
+  made->is_other = mask->is_other;
+  made->words = mask->words;
+  Arena arena;
+  Frames start;
+  enter(expressions(), arena, {caller, kOutside}, start);
+  // A caller may return at once: then the next one continues at the same nodes.
+  if (start.exited) made->exits = mask->exits;
+  const Trie& trie = trie_of(*made);
+  Walk walk(*this, arena, trie, made->words.data(), &made->exits);
+  for (const uint32_t node : mask->exits) walk.run(node + 1, trie.after[node], start);
+  std::sort(made->exits.begin(), made->exits.end());
+  made->exits.erase(std::unique(made->exits.begin(), made->exits.end()), made->exits.end());
+  return kept(key, made, walk.visited());
 }
 
 void Grammar::fill(Arena& arena, const Frames& frames, uint32_t* words) {
@@ -129,14 +167,20 @@ void Grammar::fill(Arena& arena, const Frames& frames, uint32_t* words) {
   std::fill(words, words + count, 0u);
   try {
     for (const Frame& frame : frames.list) {
-      const std::shared_ptr<const FrameMask> own = mask_of(frame.expr);
-      for (size_t w = 0; w < count; ++w) words[w] |= own->words[w];
-      if (frame.parent == kBottom || own->exits.empty()) continue;
+      SharedMask mask = mask_of(frame.expr);
+      NodeId parent = frame.parent;
+      for (int i = 0; i < kCachedCallers && parent != kBottom && !mask->exits.empty(); ++i) {
+        const Frame caller = arena.node(parent);
+        mask = extended(mask, caller.expr);
+        parent = caller.parent;
+      }
+      for (size_t w = 0; w < count; ++w) words[w] |= mask->words[w];
+      if (parent == kBottom || mask->exits.empty()) continue;
       Frames caller;
-      enter(expressions(), arena, arena.node(frame.parent), caller);
-      const Trie& trie = own->is_other ? vocabulary_->other() : vocabulary_->trie();
+      enter(expressions(), arena, arena.node(parent), caller);
+      const Trie& trie = trie_of(*mask);
       Walk walk(*this, arena, trie, words, nullptr);
-      for (const uint32_t node : own->exits) walk.run(node + 1, trie.after[node], caller);
+      for (const uint32_t node : mask->exits) walk.run(node + 1, trie.after[node], caller);
     }
   } catch (...) {
     arena.truncate(size);
@@ -146,12 +190,9 @@ void Grammar::fill(Arena& arena, const Frames& frames, uint32_t* words) {
 }
 
 size_t Grammar::memory() {
-  size_t bytes = expressions().memory();
+  const size_t bytes = expressions().memory();
   std::lock_guard lock(mutex_);
-  for (const auto& [_, mask] : masks_) {
-    bytes += mask->words.size() * sizeof(uint32_t) + mask->exits.size() * sizeof(uint32_t);
-  }
-  return bytes;
+  return bytes + mask_bytes_;
 }
 
 }  // namespace ds::grammar

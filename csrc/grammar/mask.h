@@ -1,6 +1,7 @@
 // Masks of allowed tokens: walks over the trie of the vocabulary.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -11,12 +12,13 @@
 
 namespace ds::grammar {
 
-/// The tokens that one frame allows, whatever its caller is.
+/// The tokens that a frame and some of its callers allow, whatever the next caller is.
 struct FrameMask {
   std::vector<uint32_t> words;
-  /// Trie nodes where the frame may return; their children depend on the caller.
+  /// Trie nodes where the last of the frames may return; their children depend on the next caller.
   std::vector<uint32_t> exits;
   bool is_other = false;  // the exits are nodes of Vocabulary::other
+  uint64_t id = 0;        // in the caches of a grammar
 };
 
 /// A grammar over a vocabulary. Threads share it.
@@ -36,12 +38,34 @@ class Grammar {
   size_t memory();
 
  private:
-  std::shared_ptr<const FrameMask> mask_of(ExprId expr);
+  using SharedMask = std::shared_ptr<const FrameMask>;
+  struct MaskKey {
+    uint64_t before;  // the mask that the expression extends; 0 for the mask of one frame
+    ExprId expr;
+    bool operator==(const MaskKey&) const = default;
+  };
+  struct HashKey {
+    size_t operator()(const MaskKey& key) const {
+      return (key.before * 0x9e3779b97f4a7c15u) ^ static_cast<uint32_t>(key.expr);
+    }
+  };
+
+  SharedMask mask_of(ExprId expr);
+  /// The mask with one more caller, which continues with `caller`.
+  SharedMask extended(const SharedMask& mask, ExprId caller);
+  SharedMask find(const MaskKey& key);
+  /// Returns the mask of the cache, which another thread may have made.
+  SharedMask kept(const MaskKey& key, SharedMask mask, size_t visited);
+  const Trie& trie_of(const FrameMask& mask) const {
+    return mask.is_other ? vocabulary_->other() : vocabulary_->trie();
+  }
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   Rules rules_;
   std::mutex mutex_;
-  std::unordered_map<ExprId, std::shared_ptr<const FrameMask>> masks_;
+  std::unordered_map<MaskKey, SharedMask, HashKey> masks_;
+  size_t mask_bytes_ = 0;
+  std::atomic<uint64_t> ids_{0};
 };
 
 }  // namespace ds::grammar

@@ -92,6 +92,8 @@ const SOURCES: FormatSource[] = [
     grammar: 'root ::= item ("," item)*\nitem ::= "(" root ")" | [a-c]{1,3} | ""',
   },
   { kind: 'grammar', grammar: 'root ::= "a" root root | "ab" | "b"  # ambiguous' },
+  // One token may return from any number of rules.
+  { kind: 'grammar', grammar: 'root ::= "a" root " "* | "[" root "]" " "* | "b"' },
   {
     kind: 'schema',
     schema: { type: 'array', items: { type: ['string', 'number'], maxLength: 3 } },
