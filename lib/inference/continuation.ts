@@ -57,6 +57,10 @@ export class Continuation {
   /** The sampler slot; null before the first sampled token. */
   slot: number | null = null;
   private reason: FinishReason | null = null;
+  /** True if follow() has moved the matcher by the token that accept() gets next. */
+  private hasFollowed = false;
+  /** True if the format allows only an end token. */
+  private isComplete = false;
   private readonly stream: TextStream | null;
   private readonly tokenizer: Tokenizer | null;
 
@@ -107,22 +111,31 @@ export class Continuation {
   accept({ token, logprob }: SampledToken): GenerationPiece {
     const { sequence } = this;
     sequence.learn(token);
-    this.follow(token);
+    if (!this.hasFollowed) this.follow(token);
+    this.hasFollowed = false;
     const isEnd = this.request.stopTokens.has(token);
     // The head may be padded beyond the tokenizer's vocabulary. Padding tokens have no text.
     const hasText = !isEnd && this.tokenizer?.hasToken(token);
     const pushed = hasText ? this.stream?.push(token, this.mayStop) : null;
-    if (isEnd || pushed?.stop || this.matcher?.isDone) this.reason = 'stop';
+    if (isEnd || pushed?.stop || this.isComplete) this.reason = 'stop';
     else if (sequence.tokens.length >= sequence.limit) this.reason = 'length';
     const piece = this.piece((pushed?.text ?? '') + this.rest(), [token]);
     return logprob ? { ...piece, logprobs: [logprob] } : piece;
   }
 
-  /** Moves the matcher by a token. Throws DS_LIMIT. */
-  private follow(token: number): void {
-    if (!this.matcher || this.matcher.accept(token)) return;
-    const [expected, got] = ['a token that the format allows', `token ${token}`];
-    throw new DsError({ code: 'DS_INTERNAL', op: 'InferenceEngine format', expected, got });
+  /**
+   * Moves the matcher by the next token of accept(), so that threads can fill the mask after it
+   * before accept(). The matcher is in use until they have ended. Throws DS_LIMIT.
+   */
+  follow(token: number): void {
+    const { matcher } = this;
+    this.hasFollowed = true;
+    if (!matcher) return;
+    if (!matcher.accept(token)) {
+      const [expected, got] = ['a token that the format allows', `token ${token}`];
+      throw new DsError({ code: 'DS_INTERNAL', op: 'InferenceEngine format', expected, got });
+    }
+    this.isComplete = matcher.isDone;
   }
 
   /** Ends the sequence with "abort" and returns the last piece. */

@@ -3,6 +3,7 @@ import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import { fillMasks, type MaskRow } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
+import { Event, Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 
 /** Rows [rows, ceil(vocabSize / 32)] of i32 words. The first take() allocates memory. */
@@ -10,6 +11,8 @@ export class MaskTable {
   private buffer: Buffer | null = null;
   /** Pinned memory that the threads fill; null on the CPU, where they fill `buffer`. */
   private staging: Buffer | null = null;
+  /** Uploads masks while the compute stream runs a forward; null on the CPU. */
+  private side: { readonly stream: Stream; readonly event: Event } | null = null;
   private readonly free: number[];
   private readonly words: number;
 
@@ -27,9 +30,19 @@ export class MaskTable {
     if (!this.buffer) {
       const bytes = this.rows * this.words * 4;
       this.buffer = Buffer.allocate(this.device, bytes);
-      if (this.device.kind !== 'cpu') this.staging = Buffer.allocatePinned(this.device, bytes);
+      if (this.device.kind !== 'cpu') this.open(bytes);
     }
     return required(this.free.pop());
+  }
+
+  private open(bytes: number): void {
+    const { device } = this;
+    this.staging = Buffer.allocatePinned(device, bytes);
+    const event = new Event(device);
+    const stream = Stream.create(device, 'masks', 'awaited');
+    // The memory exists from here on in the order of the compute stream.
+    stream.wait(event.record(device.compute));
+    this.side = { stream, event };
   }
 
   /** Gives a row back; ignores -1. */
@@ -48,11 +61,15 @@ export class MaskTable {
     if (target && rows.length > 0) await fillMasks(rows, target);
   }
 
-  /** Enqueues one copy of the first `count` rows to the device. */
+  /**
+   * Enqueues one copy of the first `count` rows to the device, beside the compute stream, which
+   * waits for it. The host has the tokens of the last sampling, so no kernel reads the rows.
+   */
   upload(count: number): void {
-    const { buffer, staging } = this;
-    if (!buffer || !staging || count === 0) return;
-    buffer.copyFrom(staging, { bytes: count * this.words * 4 }, this.device.compute);
+    const { buffer, staging, side } = this;
+    if (!buffer || !staging || !side || count === 0) return;
+    buffer.copyFrom(staging, { bytes: count * this.words * 4 }, side.stream);
+    this.device.compute.wait(side.event.record(side.stream));
   }
 
   /** A view of all rows; null before the first take(). */
@@ -64,7 +81,10 @@ export class MaskTable {
   dispose(): void {
     this.buffer?.release();
     this.staging?.release();
+    this.side?.event.dispose();
+    this.side?.stream.dispose();
     this.buffer = null;
     this.staging = null;
+    this.side = null;
   }
 }

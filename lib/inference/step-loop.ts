@@ -18,7 +18,7 @@ import type { Sequence } from './sequence.js';
 import { SequenceSampler } from './sequence-sampler.js';
 import type { DraftModel } from './speculation/draft-model.js';
 import { type SpeculationSettings, Speculator } from './speculation/speculator.js';
-import type { Flight, Forwarded, StepRunner } from './step-runner.js';
+import type { Flight, Forwarded, NextTokens, StepRunner } from './step-runner.js';
 
 /** Receives the events of a loop. */
 export interface StepListener {
@@ -218,11 +218,12 @@ export class StepLoop implements Generator {
    *   device       [ step 1 ]  [ step 2 ]         [ step 3 ]
    *
    * A sequence that ends in step n is then also computed in step n + 1. That surplus token is
-   * dropped. Sampling with a format needs the last token: the host fills the masks while the device
-   * computes the forward.
+   * dropped. Sampling with a format needs the last token. While the device computes the forward,
+   * native threads fill the masks and the host handles the tokens of the last step:
    *
-   *   host     forward 2   land 1   masks 2   sample 2
-   *   device       [ forward 2          ]         [ sample 2 ]
+   *   threads                       [ masks 2 ]
+   *   host     forward 2   follow 1   land 1     sample 2
+   *   device       [ forward 2                 ][ sample 2 ]
    *
    * Proposals need all tokens, so a step with proposals launches after the last step has landed. So
    * does the step after it.
@@ -238,11 +239,11 @@ export class StepLoop implements Generator {
       }
       const begun = this.begin(await this.planned());
       const isMasked = begun?.sequences.some((sequence) => this.matcherOf(sequence)) ?? false;
-      if (last && isMasked) {
-        await this.land(last);
+      if (begun && isMasked) {
+        if (last) await this.land(last, begun.sequences);
+        else await this.fillMasks(begun.sequences);
         last = null;
       }
-      if (begun && isMasked) await this.fillMasks(begun.sequences);
       const next = begun && this.sample(begun);
       if (last) await this.land(last);
       last = next;
@@ -352,27 +353,69 @@ export class StepLoop implements Generator {
       await this.sampler.fillMasks(masked());
     } catch {
       for (const sequence of masked()) {
-        const entry = this.sequences.get(sequence);
+        if (!this.matcherOf(sequence)) continue;
         await this.sampler
           .fillMasks([sequence])
-          .catch((error: unknown) => this.failAll([entry], error));
+          .catch((error: unknown) => this.failAll([this.sequences.get(sequence)], error));
       }
     }
   }
 
-  /** Waits for a step in turns of the event loop, and handles its tokens. */
-  private async land(flight: Flight): Promise<void> {
+  /**
+   * Waits for a step in turns of the event loop, and handles its tokens. Meanwhile native threads
+   * fill the masks of `masked`, sequences of the next step.
+   */
+  private async land(flight: Flight, masked: readonly Sequence[] = []): Promise<void> {
+    const next = await this.landed(flight);
+    let filled: Promise<void> | null = null;
+    if (masked.length > 0) {
+      this.measured(() => this.follow(next));
+      filled = this.fillMasks(masked);
+    }
+    try {
+      this.measured(() => this.handle(next));
+    } catch (error) {
+      this.failFlight(flight, error);
+    }
+    await filled;
+  }
+
+  /** Resolves with the tokens of a step. After an error of the device its requests fail. */
+  private async landed(flight: Flight): Promise<readonly NextTokens[]> {
     try {
       await flight.landed();
-      const begin = performance.now();
-      for (const { sequence, sampled, proposed } of flight.next()) {
-        for (const one of sampled) this.accept(sequence, one);
-        this.speculator?.learn(sequence, proposed, sampled.length - 1);
-      }
-      this.hostMs += performance.now() - begin;
+      return this.measured(() => flight.next());
     } catch (error) {
-      const entries = flight.sequences.map((sequence) => this.sequences.get(sequence));
-      this.failAll(entries, error);
+      this.failFlight(flight, error);
+      return [];
+    }
+  }
+
+  private failFlight({ sequences }: Flight, error: unknown): void {
+    this.failAll(
+      sequences.map((sequence) => this.sequences.get(sequence)),
+      error,
+    );
+  }
+
+  private handle(next: readonly NextTokens[]): void {
+    for (const { sequence, sampled, proposed } of next) {
+      for (const one of sampled) this.accept(sequence, one);
+      this.speculator?.learn(sequence, proposed, sampled.length - 1);
+    }
+  }
+
+  /** Moves matchers by tokens that accept() gets next. The step has no proposals. */
+  private follow(next: readonly NextTokens[]): void {
+    for (const { sequence, sampled } of next) {
+      const entry = this.sequences.get(sequence);
+      const [one] = sampled;
+      if (!entry || !one || one.token < 0) continue;
+      try {
+        entry.continuation.follow(one.token);
+      } catch (error) {
+        this.fail(entry.job, error);
+      }
     }
   }
 

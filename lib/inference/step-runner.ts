@@ -30,7 +30,7 @@ export interface ScoreRow {
 type Choose = (scores: Tensor, rows: readonly ScoreRow[], into: Tensor) => Sampled;
 
 /** The next tokens of a sequence. */
-interface NextTokens {
+export interface NextTokens {
   readonly sequence: Sequence;
   /** The accepted proposals and the token after them. Without proposals: one token. */
   readonly sampled: readonly SampledToken[];

@@ -2,8 +2,12 @@
 import { join } from 'node:path';
 import Ajv2020 from 'ajv/dist/2020.js';
 import { type inference, initInference, nn, seed, text } from '../../../lib/index.js';
+import { readFormat } from '../../../lib/inference/grammar/format.js';
+import { Grammars } from '../../../lib/inference/grammar/grammars.js';
+import { Matcher } from '../../../lib/runtime/grammar.js';
 import { packageRoot } from '../../../lib/runtime/package-root.js';
 import { required } from '../../../lib/runtime/required.js';
+import { noGrad, scope, Tensor } from '../../../lib/tensor/index.js';
 import { randomSchema } from './random-schemas.js';
 import { validator } from './validator.js';
 import { Seeded } from './walk.js';
@@ -34,6 +38,8 @@ beforeAll(async () => {
   engine = await initInference(model, pages, { tokenizer });
 });
 afterAll(() => engine.destroy());
+
+const lastOf = (logits: Tensor): number[] => logits.toArray().slice(-sizes.vocabSize) as number[];
 
 const only = async (request: inference.GenerateRequest): Promise<inference.Generation> =>
   required((await engine.generate(request))[0]);
@@ -112,6 +118,38 @@ test('the tokens do not depend on the batch, on preemption and on async scheduli
   }
   expect(texts[1]).toEqual(texts[0]);
   expect(texts[2]).toEqual(texts[0]);
+});
+
+test('greedy tokens are the best ones of the whole forward that the format allows', async () => {
+  const formats = [person, { regex: '([a-z]+ ){20}' }, { jsonObject: true } as const];
+  const grammars = new Grammars(tokenizer, sizes.vocabSize);
+  const own = await initInference(model, { ...pages, async_scheduling: true }, { tokenizer });
+  const rules = { maxNewTokens: 24, temperature: 0, stopTokens: [] };
+  const free = own.generate({ prompt: [9, 9], ...rules });
+  const made = await Promise.all(
+    formats.map((format, one) => own.generate({ prompt: [one, 7], format, ...rules })),
+  );
+  await free;
+  await own.destroy();
+  const words = new Int32Array(Math.ceil(sizes.vocabSize / 32));
+  for (const [one, format] of formats.entries()) {
+    const matcher = new Matcher(await grammars.of(readFormat('test', format)), []);
+    const tokens = [one, 7];
+    for (const token of required(made[one]?.[0]).tokens) {
+      matcher.fill(words);
+      const scores = scope(() =>
+        noGrad(() => lastOf(model.call(Tensor.from([tokens], { dtype: 'i64' })))),
+      );
+      const allowed = scores.map((x, t) =>
+        (required(words[t >> 5]) >>> (t & 31)) & 1 ? x : -Infinity,
+      );
+      expect(token).toBe(allowed.indexOf(Math.max(...allowed)));
+      matcher.accept(token);
+      tokens.push(token);
+    }
+    expect(tokens.length).toBeGreaterThan(10);
+    matcher.dispose();
+  }
 });
 
 test('a stream with a format is whole, and ends early when its reader leaves', async () => {
