@@ -27,6 +27,7 @@ import {
 } from './request.js';
 import type { TokenLogprob } from './sampling.js';
 import { separated } from './separated.js';
+import { StartedPieces } from './started-pieces.js';
 import type { StepRunner } from './step-runner.js';
 
 export type { InferenceStats } from './generator.js';
@@ -232,9 +233,11 @@ export class InferenceEngine {
     return chat(this, request);
   }
 
-  private async *formatted(request: ReadRequest): AsyncIterableIterator<GenerationPiece> {
-    const ready = await this.compiled(request);
-    yield* separated(this.submit(ready).pieces, ready);
+  private formatted(request: ReadRequest): AsyncIterableIterator<GenerationPiece> {
+    return new StartedPieces(async () => {
+      const ready = await this.compiled(request);
+      return separated(this.submit(ready).pieces, ready);
+    });
   }
 
   /** Adds the grammar of the request's format. Only rank 0 samples. */
