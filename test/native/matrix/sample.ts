@@ -28,7 +28,8 @@ interface Rule {
   /** Repetition, presence and frequency, with counts. */
   penalties?: readonly [number, number, number];
   bias?: boolean;
-  mask?: boolean;
+  /** Half of the tokens, one in 32, or none. */
+  mask?: 'half' | 'few' | 'none';
   /** Bans of 1 to 3 tokens; one of them has expired. */
   bans?: boolean;
   scores?: 'few values' | 'all equal' | 'NaN' | 'infinity' | 'nothing' | 'mostly out';
@@ -59,9 +60,20 @@ const rules: readonly Rule[] = [
   { scores: 'nothing' },
   { scores: 'mostly out', topK: 50, topP: 0.99 },
   { temperature: 1e-30, scores: 'few values' },
-  { temperature: 0, mask: true },
-  { mask: true, bias: true, bans: true, topK: 20 },
-  { temperature: 0, mask: true, scores: 'NaN' },
+  { temperature: 0, mask: 'half' },
+  { mask: 'half', bias: true, bans: true, topK: 20 },
+  { temperature: 0, mask: 'half', scores: 'NaN' },
+  { mask: 'half' },
+  { mask: 'few', scores: 'infinity' },
+  { mask: 'few', temperature: 0.7 },
+  { mask: 'few', temperature: 0, scores: 'few values' },
+  { mask: 'half', temperature: 0, scores: 'mostly out' },
+  { mask: 'half', minP: 0.3, scores: 'few values' },
+  { mask: 'few', topP: 0.5 },
+  { mask: 'half', penalties: [1.3, 0.5, 0.25], temperature: 0 },
+  { mask: 'few', penalties: [0.8, 0.5, 0.25] },
+  { mask: 'none' },
+  { mask: 'none', temperature: 0 },
 ];
 
 function scoresOf(random: Random, kind: Rule['scores'], columns: number): Float64Array {
@@ -166,7 +178,7 @@ function logprobsOf(scores: Float64Array, token: number): [number, number] {
 }
 
 /** A prime, so that slotOf() gives each slot once. */
-const SLOTS = 29;
+const SLOTS = 43;
 /** A row and its slot have different indices. */
 const slotOf = (row: number): number => (row * 5 + 3) % SLOTS;
 const chosen = (pick: (rule: Rule) => unknown): number[] =>
@@ -175,6 +187,13 @@ const [withCounts, withBias] = [chosen((rule) => rule.penalties), chosen((rule) 
 const withMask = chosen((rule) => rule.mask);
 /** Columns of the numbers of a slot. */
 const NUMBERS = 8;
+
+/** Words of a mask. */
+function maskOf(random: Random, kind: Rule['mask'], words: number): Float64Array {
+  if (kind === 'none') return new Float64Array(words);
+  if (kind === 'few') return random.integers(words, 0, 32).map((bit) => (1 << bit) | 0);
+  return random.integers(words, -(2 ** 31), 2 ** 31);
+}
 
 /** The tables of all slots. Unused slots hold values that would change the result. */
 function tables(random: Random, columns: number) {
@@ -219,7 +238,7 @@ function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): Ma
       const counts = random.integers(withCounts.length * columns, -6, 6).map((n) => max(n, 0));
       const bias = random.normal(withBias.length * columns).map((x, i) => (i % 5 === 1 ? OUT : x));
       const words = Math.ceil(columns / 32);
-      const masks = random.integers(withMask.length * words, -(2 ** 31), 2 ** 31);
+      const masks = withMask.flatMap((row) => Array.from(maskOf(random, rules[row]?.mask, words)));
       const layout = padded(shape, 3, columns % 2 === 0 ? 16 : 5);
       return {
         operands: {
