@@ -46,7 +46,8 @@ import { Sequence } from './sequence.js';
 import { limitsOf, maxTokensOf, speculationOf } from './settings.js';
 import { openDraft } from './speculation/open-draft.js';
 import type { Draft } from './speculation/opened-draft.js';
-import { StepLoop, type StepLoopParts } from './step-loop.js';
+import { StepLoop } from './step-loop.js';
+import type { StepLoopParts } from './step-loop-parts.js';
 import { StepRunner } from './step-runner.js';
 
 /** Options of initInference() outside the configuration. */

@@ -6,52 +6,18 @@ import type { CausalLM } from '../models/index.js';
 import type { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import { whenAborted } from '../runtime/when-aborted.js';
-import type { Adapters, AdapterUse } from './adapters/adapters.js';
+import type { AdapterUse } from './adapters/adapters.js';
 import { Continuation, type Generation, type GenerationPiece } from './continuation.js';
 import type { Generator, InferenceStats, Submitted } from './generator.js';
-import type { LogprobsRule } from './logprobs-rule.js';
-import { PieceQueue } from './piece-queue.js';
-import type { ReadRequest, RequestLimits } from './request.js';
+import type { PieceQueue } from './piece-queue.js';
+import type { ReadRequest } from './request.js';
 import { type SampledToken, Sampler, samplingError } from './sampling.js';
-import { Scheduler, type SchedulerLimits, type Slice } from './scheduler.js';
+import { Scheduler, type Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 import { SequenceSampler } from './sequence-sampler.js';
-import type { DraftModel } from './speculation/draft-model.js';
-import { type SpeculationSettings, Speculator } from './speculation/speculator.js';
+import { Speculator } from './speculation/speculator.js';
+import { noListener, type StepListener, type StepLoopParts } from './step-loop-parts.js';
 import type { Flight, Forwarded, NextTokens, StepRunner } from './step-runner.js';
-
-/** Receives the events of a loop. */
-export interface StepListener {
-  /** Returns the queue for a request's pieces. The queue calls `onLeave` if its reader leaves. */
-  queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece>;
-  /** Called when no work is left for now. */
-  rest(): void;
-}
-
-/** The default: only the reader gets pieces. */
-const noListener: StepListener = {
-  queueOf: (_request, onLeave) => new PieceQueue(onLeave),
-  rest: () => {},
-};
-
-/** Parts of a loop; it owns the runner. */
-export interface StepLoopParts {
-  model: CausalLM;
-  runner: StepRunner;
-  limits: SchedulerLimits;
-  requests: RequestLimits;
-  listener?: StepListener;
-  /** Launches a step before the host has the tokens of the last one. */
-  runsAhead: boolean;
-  /** Adapters of the model. Default: none. */
-  adapters?: Adapters | null;
-  /** How log-probabilities are computed. */
-  logprobs?: LogprobsRule;
-  /** Null or absent: a step computes one token per sequence. */
-  speculation?: SpeculationSettings | null;
-  /** The loop owns it. Null or absent: proposals come from lookups. */
-  draft?: DraftModel | null;
-}
 
 /** A sequence of a request in progress. */
 interface Entry {

@@ -9,7 +9,8 @@ import type { Generator, InferenceStats, Submitted } from '../generator.js';
 import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
 import type { StepBatch } from '../step-batch.js';
-import type { StepListener, StepLoop } from '../step-loop.js';
+import type { StepLoop } from '../step-loop.js';
+import type { StepListener } from '../step-loop-parts.js';
 import { asleep, type EngineRole } from './role.js';
 import { fieldsOf, type RequestEvent, type StepLine } from './step-line.js';
 
