@@ -76,6 +76,10 @@ export const SERVER = {
     'one of [several models](#several-models), in place of the argument; repeatable',
     { shown: 'none', flag: '--model <name=folder>', syntax: 'pairs' },
   ),
+  modelsDir: string('folder: each model in it is one of [several models](#several-models)', {
+    shown: 'none',
+    flag: '--models-dir <folder>',
+  }),
   modelMemory: integer('bytes of all loaded [models](#several-models) together', {
     min: 1,
     shown: '90 % of the GPU, or half of the host memory',

@@ -23,6 +23,7 @@ import { SERVE } from '../serve/serve-options.js';
 import { refuse } from './argument-error.js';
 import { fromFlags } from './declared-flags.js';
 import { engineOptions, SERVER, type ServeFlags, textOf } from './engine-flags.js';
+import { modelsIn } from './models-dir.js';
 
 /** Seconds that ranks have to end after their server. */
 const MARGIN = 10;
@@ -47,15 +48,17 @@ export async function serveCommand(folder: string | undefined, flags: ServeFlags
 
 /** Throws DS_ARGUMENT unless there is one model, or several without options of one model. */
 function requireModels(folder: string | undefined, flags: ServeFlags): void {
-  const { model, adapter, maxLoras, revision, modelMemory, modelIdle } = flags;
-  if (model === undefined) {
-    if (folder === undefined) refuse('serve', 'a model, or --model NAME=FOLDER', 'none');
+  const { model, modelsDir, adapter, maxLoras, revision, modelMemory, modelIdle } = flags;
+  if (model === undefined && modelsDir === undefined) {
+    const several = '--model NAME=FOLDER';
+    if (folder === undefined) refuse('serve', `a model, ${several} or --models-dir`, 'none');
     const given = modelMemory === undefined ? modelIdle : modelMemory;
     if (given === undefined) return;
-    refuse('--model-memory, --model-idle', '--model NAME=FOLDER with it', 'one model');
+    refuse('--model-memory, --model-idle', `${several} or --models-dir with it`, 'one model');
   }
+  const option = model === undefined ? '--models-dir' : '--model';
   if (folder !== undefined) {
-    refuse('--model', 'no other model as the argument', formatValue(folder));
+    refuse(option, 'no other model as the argument', formatValue(folder));
   }
   const { modelName } = fromFlags({ modelName: SERVE.model }, flags);
   const single = {
@@ -66,7 +69,7 @@ function requireModels(folder: string | undefined, flags: ServeFlags): void {
     '--model-name': modelName,
   };
   const odd = Object.entries(single).find(([, value]) => value !== undefined);
-  if (odd) refuse(odd[0], 'no such option with --model', 'one', 'Serve that model alone.');
+  if (odd) refuse(odd[0], `no such option with ${option}`, 'one', 'Serve that model alone.');
 }
 
 /** Starts the ranks. Rank 0 serves. */
@@ -103,7 +106,7 @@ async function hasGpus(device: string | undefined): Promise<boolean> {
 
 /**
  * Serves until the first signal, then lets running requests end; a second one ends the process at
- * once. `folder` is null for the models of --model. Returns the exit code. Throws as serve() and
+ * once. `folder` is null for several models. Returns the exit code. Throws as serve() and
  * initInference() do.
  */
 export async function serveHere(folder: string | null, flags: ServeFlags): Promise<number> {
@@ -189,12 +192,18 @@ function signalled(): Promise<string> {
   });
 }
 
-/** The pool of --model. */
-function poolOf({ model = {}, ...flags }: ServeFlags, options: EngineOptions): ModelPool {
+/** The pool of --model, then --models-dir. Throws DS_ARGUMENT for two models of one name. */
+function poolOf(
+  { model = {}, modelsDir, ...flags }: ServeFlags,
+  options: EngineOptions,
+): ModelPool {
+  const others = modelsDir === undefined ? {} : modelsIn(modelsDir);
+  const twice = Object.keys(others).find((name) => Object.hasOwn(model, name));
+  if (twice !== undefined) refuse('--models-dir', 'a name for each model', formatValue(twice));
   const { modelMemory: memory, modelIdle: idleSeconds } = fromFlags(SERVER, flags);
   const given = { memory, idleSeconds };
   const limits = Object.entries(given).filter(([, value]) => value !== undefined);
-  return openPool(model, options, Object.fromEntries(limits));
+  return openPool({ ...model, ...others }, options, Object.fromEntries(limits));
 }
 
 function introduction({ served, pool, url }: InferenceServer): string {

@@ -51,7 +51,9 @@ test.each([
 test('ds serve without a model ends with 2, and says why', () => {
   const { status, stdout, stderr } = ds(['serve']);
   expect([status, stdout]).toEqual([2, '']);
-  expect(stderr).toBe('ds: serve: expected a model, or --model NAME=FOLDER, got none.\n');
+  expect(stderr).toBe(
+    'ds: serve: expected a model, --model NAME=FOLDER or --models-dir, got none.\n',
+  );
 });
 
 test.each(['plan --help', 'env --help', '--version'])('help ends with 0: ds %s', (words) => {

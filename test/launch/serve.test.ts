@@ -1,9 +1,10 @@
 // Output and exit codes of `ds serve`, by host, keys and failures.
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import type { ServeFlags } from '../../lib/launch/engine-flags.js';
+import { modelsIn } from '../../lib/launch/models-dir.js';
 import { serveCommand, serveHere } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
 
@@ -174,15 +175,48 @@ test('a model that does not load ends the command with its error', async () => {
 });
 
 test.each([
-  [undefined, {}, /^serve: expected a model, or --model NAME=FOLDER, got none/],
+  [undefined, {}, /^serve: expected a model, --model NAME=FOLDER or --models-dir, got none/],
+  ['tiny', { modelsDir: '.' }, /--models-dir: expected no other model as the argument, got "tiny"/],
+  [undefined, { modelsDir: '.', tp: 2 }, /--tp: expected no such option with --models-dir/],
+  [undefined, { modelsDir: 'nowhere' }, /--models-dir: expected a readable folder, got ENOENT/],
   ['tiny', { model: { a: 'b' } }, /--model: expected no other model as the argument, got "tiny"/],
-  ['tiny', { modelMemory: 5 }, /--model-memory, --model-idle: expected --model NAME=FOLDER/],
+  [
+    'tiny',
+    { modelMemory: 5 },
+    /--model-memory, --model-idle: expected --model NAME=FOLDER or --models-dir/,
+  ],
   [undefined, { model: { a: 'b' }, tp: 2 }, /--tp: expected no such option with --model, got one/],
   [undefined, { model: { a: 'b' }, adapter: { c: 'd' } }, /--adapter: expected no such option/],
   [undefined, { model: { a: 'b' }, revision: 'x' }, /--revision: expected no such option/],
   [undefined, { model: { a: 'b' }, modelName: 'x' }, /--model-name: expected no such option/],
 ])('options of several models: %j with %j', async (folder, flags, message) => {
   await expect(serveCommand(folder, flags as unknown as ServeFlags)).rejects.toThrow(message);
+});
+
+test('--models-dir adds the models of a folder, by name', async () => {
+  const home = mkdtempSync(join(dir, 'models-'));
+  const empty = /expected folders with config\.json, or GGUF files, got none in ".*models-/;
+  expect(() => modelsIn(home)).toThrow(empty);
+  for (const [folder, file] of [
+    ['qwen', 'config.json'],
+    ['.hidden', 'config.json'],
+    ['tuned', 'adapter_config.json'],
+    ['notes', 'readme.md'],
+  ] as const) {
+    mkdirSync(join(home, folder));
+    writeFileSync(join(home, folder, file), '{}');
+  }
+  writeFileSync(join(home, 'a.gguf'), '');
+  writeFileSync(join(home, 'other.txt'), '');
+  const models = { a: 'a.gguf', qwen: 'qwen', tuned: 'tuned' };
+  const places = Object.entries(models).map(([name, place]) => [name, join(home, place)]);
+  expect(Object.entries(modelsIn(home))).toEqual(places);
+  const flags = { host: '127.0.0.1', port: 0, graphs: true, modelsDir: home };
+  const both = { ...flags, model: { qwen: 'elsewhere' } } as unknown as ServeFlags;
+  const twice = /--models-dir: expected a name for each model, got "qwen"/;
+  await expect(serveCommand(undefined, both)).rejects.toThrow(twice);
+  writeFileSync(join(home, 'qwen.gguf'), '');
+  expect(() => modelsIn(home)).toThrow(/a name for each model, got two models "qwen"/);
 });
 
 test('--model opens a pool with its bounds, and says how models load', async () => {
@@ -193,14 +227,16 @@ test('--model opens a pool with its bounds, and says how models load', async () 
   const lines: string[] = [];
   jest.spyOn(console, 'log').mockImplementation((text) => void lines.push(text));
   const folders = { a: 'one', b: 'two' };
+  const home = mkdtempSync(join(dir, 'more-'));
+  writeFileSync(join(home, 'c.gguf'), '');
   const flags = { host: '127.0.0.1', port: 0, graphs: true, dtype: 'bf16', model: folders };
-  const bounds = { modelMemory: 5, modelIdle: 7 };
+  const bounds = { modelMemory: 5, modelIdle: 7, modelsDir: home };
   const ended = serveCommand(undefined, { ...flags, ...bounds } as unknown as ServeFlags);
   await new Promise((resolve) => setImmediate(resolve));
   process.emit('SIGTERM', 'SIGTERM');
   expect(await ended).toBe(0);
   expect(jest.mocked(serving.openPool).mock.lastCall).toMatchObject([
-    folders,
+    { ...folders, c: join(home, 'c.gguf') },
     { config: { dtype: 'bf16' } },
     { memory: 5, idleSeconds: 7 },
   ]);
