@@ -153,7 +153,8 @@ async function answerOf(
   const form = { family, reasoning: forms.reasoning, tools };
   const visibleTokens = forms.visibleTokens(form);
   const { format: given = null } = sampling;
-  const format = family?.isWhole ? given : forms.answerFormat(prompt, { format: given, tools });
+  const isFormatted = family?.isWhole && given !== null;
+  const format = isFormatted ? given : forms.answerFormat(prompt, { format: given, tools });
   const held = { ...form, isTrimmed: given !== null };
   const reader = new AnswerReader(held, forms.promptEnd(prompt, visibleTokens));
   const answer: Answer = { content: '', reasoning: '', calls: [], finishReason: 'stop' };

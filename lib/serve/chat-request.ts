@@ -71,7 +71,7 @@ function heldPrompt(
   tokens: number[],
 ): number[] {
   const { format = null } = parsed.options;
-  if (forced || forms.family?.isWhole) {
+  if (forced || (forms.family?.isWhole && format)) {
     return format ? [...tokens, ...forms.opening(tokens, forced !== null)] : tokens;
   }
   const whole = forms.answerFormat(tokens, { format, tools, isSingle });

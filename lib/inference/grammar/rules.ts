@@ -69,11 +69,31 @@ function callsNode(
     return to.any(text, several, ...(whole === null ? [] : [to.seq(spaces, whole)]));
   }
   const plain = textWithout(to, begin, ...(calls.others ?? []));
+  if (calls.closers) return closedCalls(to, calls.closers, { plain, marked, spaces, isSingle });
   const between = to.seq(to.repeat(to.seq(plain, marked), 0, most), plain);
   if (whole === null || !bare) return between;
   const first = to.all(plain, to.without(bareStart(to, bare)));
   // Readers take an object after a call for the next one, so no text follows.
   return to.any(to.seq(spaces, whole, spaces), to.seq(first, to.optional(to.seq(marked, spaces))));
+}
+
+/** Text and calls that end with a closer, or with the answer. */
+function closedCalls(
+  to: Description,
+  closers: readonly string[],
+  {
+    plain,
+    marked,
+    spaces,
+    isSingle,
+  }: Record<'plain' | 'marked' | 'spaces', Node> & {
+    isSingle: boolean;
+  },
+): Node {
+  const call = to.seq(marked, spaces);
+  const closed = to.seq(call, to.texts(closers), plain);
+  if (isSingle) return to.seq(plain, to.any(to.epsilon, call, closed));
+  return to.seq(plain, to.star(closed), to.optional(call));
 }
 
 /** Returns a node that matches one call without its marker. */
@@ -84,7 +104,8 @@ function oneOf(to: Description, { forms, tags }: AnswerCalls, spaces: Node): Nod
         fields === undefined || !tags
           ? new SchemaCompiler(to, schema as Schema).compile()
           : to.seq(fieldsNode(to, fields, tags, spaces), spaces);
-      return to.seq(to.text(before), rest, to.text(after));
+      const head = typeof before === 'string' ? to.text(before) : to.texts(before);
+      return to.seq(head, rest, to.text(after));
     }),
   );
 }

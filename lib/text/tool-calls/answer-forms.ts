@@ -103,7 +103,8 @@ export class AnswerForms {
     const own = tools.map((tool) => (tool.function.strict ? tool : open(tool)));
     const hasToken = (token: string): boolean => (tokenizer?.tokenToId(token) ?? null) !== null;
     const held = isHeld && tools.length > 0 ? family?.hold?.(own, hasToken) : undefined;
-    const reasoning = isHeld ? this.reasoningAfter(prompt) : null;
+    // In a form of messages, reasoning is one of them.
+    const reasoning = isHeld && !family?.isWhole ? this.reasoningAfter(prompt) : null;
     if (!held && (format === null || !reasoning)) return format;
     const calls = held ? { ...held, isSingle } : null;
     return { '~answer': { reasoning, calls, format } };

@@ -7,6 +7,7 @@ import {
   deepseekHeld,
   glmHeld,
   type HeldCalls,
+  harmonyHeld,
   hermesHeld,
   llamaHeld,
   mistralHeld,
@@ -80,6 +81,7 @@ export const CALL_FAMILIES = {
     tokens: HARMONY,
     isWhole: true,
     jsonStart: '<|channel|>final<|message|>',
+    hold: harmonyHeld,
   },
   glm: {
     read: glmCalls,

@@ -5,7 +5,8 @@ import { isTextual } from './value-types.js';
 
 /** A call: a text, its JSON or its fields, a text. */
 export interface CallForm {
-  readonly before: string;
+  /** One of these, if it is a list. */
+  readonly before: string | readonly string[];
   /** JSON by a schema; absent with `fields`. */
   readonly schema?: object;
   /** Arguments between tags, in this order; null: any arguments. */
@@ -36,6 +37,8 @@ export interface HeldCalls {
   readonly end: string;
   /** A call is one of these. */
   readonly forms: readonly CallForm[];
+  /** Markers of which one follows a call, unless the answer ends with it. Absent: any text. */
+  readonly closers?: readonly string[];
   /** Other markers that text has none of. Default: none. */
   readonly others?: readonly string[];
   /** Tags of `fields`. */
@@ -102,6 +105,20 @@ export const deepseekHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
       { before: `${name}${SEPARATOR}`, schema, after: '' },
     ];
   }),
+});
+
+/** What follows the recipient in a header, which stands before the channel or after it. */
+const HEADER_ENDS = ['<|channel|>commentary', ''].flatMap((channel) =>
+  ['', ' json', '<|constrain|>json', ' <|constrain|>json'].map((type) => channel + type),
+);
+
+/** <|channel|>commentary to=functions.f <|constrain|>json<|message|>{..}<|call|> */
+export const harmonyHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
+  ...{ begin: 'to=functions.', end: '', closers: ['<|call|>', '<|end|>'] },
+  forms: tools.map((tool) => ({
+    before: HEADER_ENDS.map((end) => `${tool.function.name}${end}<|message|>`),
+    ...{ schema: argumentsOf(tool), after: '' },
+  })),
 });
 
 /** The arguments of a function as fields; null for any arguments. */

@@ -75,6 +75,10 @@ const pairs = (name: string, line: string, city?: string, days?: string): string
   return `<tool_call>${name}${line}${of('city', city)}${of('days', days)}</tool_call>`;
 };
 
+/** A message of gpt-oss after thought. */
+const harmony = (header: string, type: string, message: string): string =>
+  `<|channel|>analysis<|message|>a<|end|><|start|>assistant${header} ${type}<|message|>${message}`;
+
 interface Row {
   family: CallFamilyName;
   vocabulary: readonly string[];
@@ -164,6 +168,28 @@ const ROWS: readonly Row[] = [
       ...[pairs('stay', '', 'Oslo'), '<tool_call>'],
     ],
   },
+  {
+    ...{ family: 'gpt-oss', vocabulary: [], start: '<|channel|>commentary to=functions.go' },
+    good: [
+      ...['<|channel|>analysis<|message|>thought<|end|>', '<|channel|>final<|message|>text'],
+      harmony(' to=functions.go<|channel|>commentary', 'json', ARGS),
+      harmony('<|channel|>commentary to=functions.go', '<|constrain|>json', ARGS),
+      `${harmony('<|channel|>commentary to=functions.list_all', 'json', '{}')}<|call|>`,
+      `${harmony('<|channel|>commentary to=functions.go', 'json', ARGS)}<|end|><|start|>assistant${harmony(
+        '<|channel|>commentary to=functions.go',
+        '<|constrain|>json',
+        ARGS,
+      )}`,
+    ],
+    bad: [
+      harmony('<|channel|>commentary to=functions.go', 'json', '{"city": "Paris"}'),
+      harmony('<|channel|>commentary to=functions.stay', 'json', ARGS),
+      harmony('<|channel|>commentary to=functions.go', 'code', ARGS),
+      harmony('<|channel|>commentary to=functions.go', 'json', ARGS.slice(0, -1)),
+      `${harmony('<|channel|>commentary to=functions.go', 'json', ARGS)} text`,
+      `<|channel|>commentary to=functions.go${ARGS}<|call|>`,
+    ],
+  },
 ];
 
 const TITLE = '$family $vocabulary $start';
@@ -203,7 +229,10 @@ test.each(ROWS)(
     const grammar = await grammarOf(family, vocabulary, { format: { choice: ['yes'] } });
     expect(await isWhole(grammar, 'yes')).toBe(true);
     expect(await isWhole(grammar, 'text')).toBe(false);
-    const [call] = good.filter((text) => !/^a /.test(text) && callsIn(family, text).length > 0);
+    // A call of gpt-oss follows its reasoning; a format holds for whole answers there.
+    const [call] = good.filter(
+      (text) => !/^(a |<\|channel)/.test(text) && callsIn(family, text).length > 0,
+    );
     if (call !== undefined) expect([call, await isWhole(grammar, call)]).toEqual([call, true]);
   },
 );
