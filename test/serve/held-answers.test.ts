@@ -109,6 +109,11 @@ test.each([
     '<｜tool▁call▁begin｜>',
     '<｜tool▁call▁begin｜>go<｜tool▁sep｜>{"city": "Rome"}<｜tool▁call▁end｜>',
   ],
+  [
+    'gpt-oss',
+    'to=functions.',
+    '<|channel|>commentary to=functions.go <|constrain|>json<|message|>{"city": "Rome"}',
+  ],
 ] as const)(
   'calls of strict functions are held in the form %s',
   async (toolParser, begin, call) => {
