@@ -97,12 +97,12 @@ function closedCalls(
 }
 
 /** Returns a node that matches one call without its marker. */
-function oneOf(to: Description, { forms, tags }: AnswerCalls, spaces: Node): Node {
+function oneOf(to: Description, { forms, tags, marker }: AnswerCalls, spaces: Node): Node {
   return to.any(
     ...forms.map(({ before, schema, fields, after }) => {
       const rest =
         fields === undefined || !tags
-          ? new SchemaCompiler(to, schema as Schema).compile()
+          ? new SchemaCompiler(to, schema as Schema, marker).compile()
           : to.seq(fieldsNode(to, fields, tags, spaces), spaces);
       const head = typeof before === 'string' ? to.text(before) : to.texts(before);
       return to.seq(head, rest, to.text(after));

@@ -1,5 +1,6 @@
 // Arrays, objects and constants with their commas and whitespace.
 import type { Description, Node } from './description.js';
+import type { Texts } from './schema-text.js';
 
 /** Most whitespace characters between two parts: some models would write nothing else. */
 const MOST_SPACE = 8;
@@ -20,7 +21,10 @@ export class Layout {
   readonly comma: Node;
   readonly colon: Node;
 
-  constructor(private readonly to: Description) {
+  constructor(
+    private readonly to: Description,
+    private readonly texts: Texts,
+  ) {
     const white = to.bytes([0x20, 0x20], [0x09, 0x0a], [0x0d, 0x0d]);
     this.space = to.repeat(white, 0, MOST_SPACE);
     this.comma = to.seq(to.text(','), this.space);
@@ -60,12 +64,13 @@ export class Layout {
   /** Returns a node that matches one JSON value, with whitespace. */
   constant(value: unknown): Node {
     const { to } = this;
+    if (typeof value === 'string') return this.texts.constant(value);
     if (typeof value !== 'object' || value === null) return to.text(JSON.stringify(value));
     const isList = Array.isArray(value);
     const parts = isList
       ? value.map((item) => this.constant(item))
       : Object.entries(value).map(([name, item]) =>
-          to.seq(to.text(JSON.stringify(name)), this.colon, this.constant(item)),
+          to.seq(this.texts.key(this.texts.name(name)), this.colon, this.constant(item)),
         );
     const joined = parts.flatMap((part, i) => (i > 0 ? [this.comma, part] : [part]));
     return this.around(isList ? '[' : '{', to.seq(...joined), isList ? ']' : '}');

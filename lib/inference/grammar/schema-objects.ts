@@ -100,7 +100,7 @@ export class ObjectRules {
       const usual = requireSchema(additionalProperties ?? true, `${path}/additionalProperties`);
       const [only = usual] = schemas;
       const joined: Schema = schemas.length > 1 ? { allOf: schemas } : only;
-      const pair = to.seq(texts.quoted(texts.name(name)), layout.colon, value(joined, at));
+      const pair = to.seq(texts.key(texts.name(name)), layout.colon, value(joined, at));
       return [name, { pair, isRequired: isRequired.has(name) }];
     });
   }
@@ -128,7 +128,7 @@ export class ObjectRules {
       if (joined === false) continue;
       const inside = nodes.filter((_, i) => isIn(i));
       const outside = nodes.filter((_, i) => !isIn(i));
-      const name = texts.quoted(texts.otherNames(names, inside, outside));
+      const name = texts.key(texts.otherNames(names, inside, outside));
       pairs.push(to.seq(to.called(name), layout.colon, value(joined, at)));
     }
     return to.any(...pairs);

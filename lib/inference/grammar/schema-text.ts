@@ -1,7 +1,7 @@
 // Strings of JSON schemas: lengths, patterns and formats.
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
-import { anyJsonCharacter, EVERY, jsonCharacter } from './characters.js';
+import { anyJsonCharacter, EVERY, jsonCharacter, utf8 } from './characters.js';
 import type { Description, Node } from './description.js';
 import { patternNode } from './pattern.js';
 
@@ -47,19 +47,35 @@ export interface TextRules {
   readonly formats: readonly { readonly name: unknown; readonly path: string }[];
 }
 
+/** Most characters of a bare name that no schema has. */
+const MOST_NAME = 64;
+
 /** The strings of one grammar. */
 export class Texts {
   private readonly any: Node;
   private readonly character: Node;
   private readonly quote: Node;
+  /** The contents of strings: what no quote ends. Null in JSON, which escapes quotes. */
+  private readonly plain: Node | null;
   /** A string without conditions. */
   readonly free: Node;
 
-  constructor(private readonly to: Description) {
-    this.any = to.markCharacter(anyJsonCharacter(to));
-    this.character = jsonCharacter(to, EVERY);
-    this.quote = to.text('"');
-    this.free = to.called(this.quoted(to.star(this.any)));
+  /** With `marker`, strings are raw texts between two of it, and names are bare. Null: JSON. */
+  constructor(
+    private readonly to: Description,
+    private readonly marker: string | null = null,
+  ) {
+    const all = to.star(to.bytes([0, 255]));
+    const isJson = marker === null;
+    this.any = isJson ? to.markCharacter(anyJsonCharacter(to)) : utf8(to, EVERY);
+    this.character = isJson ? jsonCharacter(to, EVERY) : this.any;
+    this.quote = to.text(marker ?? '"');
+    this.plain = isJson ? null : to.without(to.seq(all, this.quote, all));
+    this.free = to.called(this.quoted(this.inside(to.star(this.any))));
+  }
+
+  private inside(...parts: readonly Node[]): Node {
+    return this.to.all(...parts, ...(this.plain === null ? [] : [this.plain]));
   }
 
   /** A string with conditions, quotes included. Throws DS_ARGUMENT with the path. */
@@ -67,40 +83,63 @@ export class Texts {
     const { to } = this;
     const isFree = patterns.length + formats.length === 0;
     if (isFree && least === 0 && most === Number.POSITIVE_INFINITY) return this.free;
-    if (isFree) return to.called(this.quoted(to.repeat(this.any, least, most)));
+    if (isFree) return to.called(this.quoted(this.inside(to.repeat(this.any, least, most))));
     const parts = [
       ...patterns.map(({ source, path }) => this.pattern(source, path)),
       ...formats.map(({ name, path }) => this.format(name, path)),
     ];
     const isBounded = least > 0 || most < Number.POSITIVE_INFINITY;
     if (isBounded) parts.push(to.repeat(this.character, least, most));
-    return to.called(this.quoted(to.all(...parts)));
+    return to.called(this.quoted(this.inside(...parts)));
   }
 
-  /** The spelling of a property's name, without quotes. */
+  /** One string. Throws DS_ARGUMENT for a raw text with the marker. */
+  constant(text: string): Node {
+    if (this.marker === null) return this.to.text(JSON.stringify(text));
+    if (!text.includes(this.marker)) return this.quoted(this.to.text(text));
+    throw refused('format schema', `a text without ${this.marker}`, formatValue(text));
+  }
+
+  /** The spelling of a property's name, without quotes. Throws DS_ARGUMENT. */
   name(name: string): Node {
-    return this.to.text(JSON.stringify(name).slice(1, -1));
+    return this.to.text(this.spelled(name));
+  }
+
+  private spelled(name: string): string {
+    if (this.marker === null) return JSON.stringify(name).slice(1, -1);
+    if (/^[\w.-]+$/.test(name)) return name;
+    throw refused('format schema', 'names of letters, digits and "_" in calls', formatValue(name));
+  }
+
+  /** A name in its place before a value. */
+  key(name: Node): Node {
+    return this.marker === null ? this.quoted(name) : name;
   }
 
   /** Names except `known` that match each of `matched`, and do not match `others`. */
   otherNames(known: readonly string[], matched: readonly Node[], others: readonly Node[]): Node {
     const { to } = this;
+    if (this.marker !== null && matched.length + others.length > 0) {
+      throw refused('format schema', 'no patternProperties in calls with bare names', 'one');
+    }
     const taken = [...others, ...(known.length > 0 ? [this.names(known)] : [])];
-    const all = to.star(this.character);
+    const letters = to.bytes([48, 57], [65, 90], [95, 95], [97, 122]);
+    const isJson = this.marker === null;
+    const all = isJson ? to.star(this.character) : to.repeat(letters, 1, MOST_NAME);
     const parts = [...(matched.length > 0 ? matched : [all])];
     if (taken.length > 0) parts.push(to.without(to.any(...taken)));
     return to.all(...parts);
   }
 
   private names(names: readonly string[]): Node {
-    return this.to.texts(names.map((name) => JSON.stringify(name).slice(1, -1)));
+    return this.to.texts(names.map((name) => this.spelled(name)));
   }
 
   /** The characters of a string that a pattern matches somewhere. */
   pattern(source: string, path: string): Node {
     const { to } = this;
-    const character = (points: Parameters<typeof jsonCharacter>[1]): Node =>
-      jsonCharacter(to, points);
+    const spell = this.marker === null ? jsonCharacter : utf8;
+    const character = (points: Parameters<typeof jsonCharacter>[1]): Node => spell(to, points);
     return patternNode(to, source, { op: path, character, isSearch: true });
   }
 

@@ -48,10 +48,12 @@ export class SchemaCompiler {
   constructor(
     private readonly to: Description,
     private readonly document: Schema,
+    /** Around raw texts, in objects with bare names; null: JSON. */
+    private readonly marker: string | null = null,
   ) {
     this.root = new SchemaRoot(document);
-    this.texts = new Texts(to);
-    this.layout = new Layout(to);
+    this.texts = new Texts(to, marker);
+    this.layout = new Layout(to, this.texts);
     const value = (schema: Schema, path: string): Node => this.value(schema, path);
     this.objects = new ObjectRules({ to, texts: this.texts, layout: this.layout, value });
   }
@@ -122,10 +124,14 @@ export class SchemaCompiler {
       const expected = 'a value that matches the other keywords';
       throw refused(`format schema ${path}/${keyword}`, expected, formatValue(values));
     }
-    const isPlain = (value: unknown): boolean => typeof value !== 'object' || value === null;
-    const plain = kept.filter(isPlain).map((value) => JSON.stringify(value));
-    const nested = kept.filter((value) => !isPlain(value));
-    return this.to.any(this.to.texts(plain), ...nested.map((value) => this.layout.constant(value)));
+    const isShared = (value: unknown): boolean =>
+      this.marker === null && (typeof value !== 'object' || value === null);
+    const shared = kept.filter(isShared).map((value) => JSON.stringify(value));
+    const single = kept.filter((value) => !isShared(value));
+    return this.to.any(
+      this.to.texts(shared),
+      ...single.map((value) => this.layout.constant(value)),
+    );
   }
 
   private ofType(type: (typeof TYPES)[number], schema: Keywords, path: string): Node {

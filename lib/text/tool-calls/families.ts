@@ -5,6 +5,7 @@ import { FUNCTION_GEMMA, GEMMA_4, gemmaCalls } from './gemma-calls.js';
 import { HARMONY, harmonyCalls } from './harmony.js';
 import {
   deepseekHeld,
+  gemmaHeld,
   glmHeld,
   type HeldCalls,
   harmonyHeld,
@@ -93,8 +94,13 @@ export const CALL_FAMILIES = {
   'function-gemma': {
     read: gemmaCalls(FUNCTION_GEMMA),
     tokens: GEMMA_TOKENS(FUNCTION_GEMMA),
+    hold: gemmaHeld(FUNCTION_GEMMA),
   },
-  gemma: { read: gemmaCalls(GEMMA_4), tokens: GEMMA_TOKENS(GEMMA_4) },
+  gemma: {
+    read: gemmaCalls(GEMMA_4),
+    tokens: GEMMA_TOKENS(GEMMA_4),
+    hold: gemmaHeld(GEMMA_4),
+  },
 } as const satisfies Record<string, CallFamily>;
 
 /** A call that the request forces: JSON in every family, with any reasoning closed before it. */

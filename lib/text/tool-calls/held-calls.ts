@@ -41,6 +41,8 @@ export interface HeldCalls {
   readonly closers?: readonly string[];
   /** Other markers that text has none of. Default: none. */
   readonly others?: readonly string[];
+  /** Around raw texts, in objects with bare names. Absent: the schemas are of JSON. */
+  readonly marker?: string;
   /** Tags of `fields`. */
   readonly tags?: FieldTags;
   /** The brackets of a list of calls behind a marker; absent: one call. */
@@ -120,6 +122,17 @@ export const harmonyHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
     ...{ schema: argumentsOf(tool), after: '' },
   })),
 });
+
+/** <|tool_call>call:f{key:<|"|>text<|"|>,list:[1,2]}<tool_call|>, and FunctionGemma's markers. */
+export const gemmaHeld =
+  ({ begin, end, quote }: Record<'begin' | 'end' | 'quote', string>) =>
+  (tools: readonly FunctionTool[]): HeldCalls => ({
+    ...{ begin, end, marker: quote },
+    forms: tools.map((tool) => ({
+      ...{ before: `call:${tool.function.name}`, after: '' },
+      schema: { type: 'object', ...argumentsOf(tool) },
+    })),
+  });
 
 /** The arguments of a function as fields; null for any arguments. */
 function fieldsOf({ function: { parameters } }: FunctionTool): CallField[] | null {

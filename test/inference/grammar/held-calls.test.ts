@@ -190,6 +190,26 @@ const ROWS: readonly Row[] = [
       `<|channel|>commentary to=functions.go${ARGS}<|call|>`,
     ],
   },
+  ...(['function-gemma', 'gemma'] as const).map((family): Row => {
+    const [begin, end, quote] =
+      family === 'gemma'
+        ? ['<|tool_call>', '<tool_call|>', '<|"|>']
+        : ['<start_function_call>', '<end_function_call>', '<escape>'];
+    const call = (name: string, fields: string): string => `${begin}call:${name}{${fields}}${end}`;
+    const inCity = (city: string): string => `city:${quote}${city}${quote}`;
+    return {
+      ...{ family, vocabulary: [], start: `a ${begin}call:go{city:` },
+      good: [
+        ...['text', call('go', inCity('Oslo')), call('go', `${inCity('Rome')}, days: 3`)],
+        `a ${call('go', inCity('Oslo'))} b ${call('list_all', '')}`,
+      ],
+      bad: [
+        ...[call('go', inCity('Paris')), call('go', ''), call('stay', inCity('Oslo'))],
+        ...[call('go', `${inCity('Rome')},days:0`), call('go', 'city:Rome'), begin],
+        ...[call('go', `"city":${quote}Rome${quote}`), call('go', inCity('Oslo')).slice(0, -1)],
+      ],
+    };
+  }),
 ];
 
 const TITLE = '$family $vocabulary $start';
@@ -345,5 +365,58 @@ describe('arguments between tags', () => {
       code: 'DS_ARGUMENT',
       message: expect.stringMatching(message),
     });
+  });
+});
+
+describe('objects with bare names and raw texts', () => {
+  const parameters = {
+    type: 'object',
+    properties: {
+      code: { type: 'string', pattern: '^[A-Z"]\\d$' },
+      short: { type: 'string', minLength: 2, maxLength: 4 },
+      list: { type: 'array', items: { enum: ['a', 1, null, { k: 'b' }] }, maxItems: 3 },
+      inner: {
+        type: 'object',
+        properties: { is: { type: 'boolean' } },
+        ...{ required: ['is'], additionalProperties: true },
+      },
+    },
+    required: ['code', 'list'],
+    additionalProperties: true,
+  };
+  const check = new Ajv2020().compile(parameters);
+  const grammar = async (tool: FunctionTool): Promise<NativeGrammar> => {
+    const held = required((CALL_FAMILIES.gemma as CallFamily).hold)([tool], () => false);
+    const answer = { reasoning: null, calls: { ...held, isSingle: true }, format: null };
+    const { source } = readFormat('test', { '~answer': answer });
+    return NativeGrammar.build(await smallTrie(), compileRules(source));
+  };
+  const written = (fields: string): string => `<|tool_call>call:f{${fields}}<tool_call|>`;
+  const text = (inside: string): string => `<|"|>${inside}<|"|>`;
+  const code = `code:${text('"7')}`;
+
+  test.each([
+    [`${code},list:[]`, true],
+    [`${code}, short:${text('"\\n')},list:[${text('a')},null, {k:${text('b')}}]`, true],
+    [`${code},list:[1],inner:{is:true,more_1:[1.5,{x:${text('')}}]},other:${text('\n')}`, true],
+    [`code:${text('77')},list:[]`, false],
+    [`${code},list:[${text('b')}]`, false],
+    [`${code},short:${text('a')},list:[]`, false],
+    [`${code},list:[],inner:{}`, false],
+    [`${code},list:["a"]`, false],
+    [`${code},list:[],"other":1`, false],
+  ])('{%s}: %s', async (fields, isGood) => {
+    expect(await isWhole(await grammar(toolOf('f', parameters)), written(fields))).toBe(isGood);
+    const [call] = callsIn('gemma', written(fields));
+    if (isGood)
+      expect([call?.args, check(JSON.parse(call?.args ?? ''))]).toEqual([call?.args, true]);
+  });
+
+  test.each([
+    [{ properties: { 'a:b': {} } }, /names of letters, digits/],
+    [{ properties: { a: { const: 'x<|"|>' } } }, /a text without <\|"\|>/],
+    [{ patternProperties: { '^a': {} } }, /no patternProperties/],
+  ])('%j is refused', async (schema, message) => {
+    await expect(grammar(toolOf('f', schema))).rejects.toThrow(message);
   });
 });
