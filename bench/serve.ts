@@ -64,14 +64,19 @@ export async function serveBench(options: Options): Promise<object> {
   const cases = counts.flatMap((clients) =>
     (shares ?? [undefined]).map((formats) => ({ clients, formats })),
   );
+  const prompts = (clients: number): number[][] =>
+    promptsOf(clients, length, engine.module.vocabSize);
   for (const { clients, formats } of cases) {
-    const prompts = (): number[][] => promptsOf(clients, length, engine.module.vocabSize);
     // Records the steps of this size.
-    await engineAlone(engine, prompts(), { tokens: Math.min(tokens, 16), temperature, formats });
-    const rounds: Partial<Round>[] = [];
-    for (let i = 0; i < Number(options.rounds ?? 5); ++i) {
+    const own = { tokens: Math.min(tokens, 16), temperature, formats };
+    await engineAlone(engine, prompts(clients), own);
+  }
+  const found = cases.map((one) => ({ ...one, rounds: [] as Partial<Round>[] }));
+  // Cases take turns, so that a change of the clock rate meets all of them.
+  for (let i = 0; i < Number(options.rounds ?? 5); ++i) {
+    for (const { clients, formats, rounds } of found) {
       // Prompts differ between rounds, so the prefix cache has no hits.
-      const own = prompts();
+      const own = prompts(clients);
       const all = clients * tokens;
       const round: Partial<Round> = {
         engine: await engineAlone(engine, own, { tokens, temperature, formats }),
@@ -80,6 +85,8 @@ export async function serveBench(options: Options): Promise<object> {
       rounds.push(round);
       console.log(JSON.stringify({ clients, formats, ...round }));
     }
+  }
+  for (const { clients, formats, rounds } of found) {
     const of = (name: keyof Round): number => median(rounds.map((round) => round[name] as number));
     const alone = of('engine');
     const behind = server && { http: of('http'), loss: 1 - of('http') / alone };
