@@ -152,6 +152,34 @@ test('greedy tokens are the best ones of the whole forward that the format allow
   }
 });
 
+test('requests end while threads fill their masks', async () => {
+  const own = await initInference(model, { ...pages, async_scheduling: true }, { tokenizer });
+  const [stop, left] = [new AbortController(), new AbortController()];
+  const format = { regex: '([a-z]+ ){40}' };
+  const ask = (one: number, more: object = {}) =>
+    own.generate({ prompt: [one, 7], seed: one, ...hot, format, ...more });
+  const others = [
+    ask(1, { signal: stop.signal }).catch((error: unknown) => error),
+    ask(2, { stop: [' '] }),
+    ask(3, { maxNewTokens: 3 }),
+    ask(4),
+  ];
+  // Readers of pieces run between the tokens of a step and its masks.
+  let pieces = 0;
+  for await (const _ of own.stream({ prompt: [5], format, ...hot, signal: left.signal })) {
+    if (++pieces === 2) stop.abort();
+    if (pieces === 5) left.abort();
+  }
+  const [aborted, stopped, short, whole] = await Promise.all(others);
+  expect(aborted).toBe(stop.signal.reason);
+  expect((stopped as inference.Generation[])[0]?.finishReason).toBe('stop');
+  expect((short as inference.Generation[])[0]?.tokens).toHaveLength(3);
+  expect((whole as inference.Generation[])[0]?.text).toMatch(/^([a-z]+ ?)+$/);
+  const { running, waiting, blocksUsed } = own.stats();
+  expect([running, waiting, blocksUsed]).toEqual([0, 0, 0]);
+  await own.destroy();
+});
+
 test('a stream with a format is whole, and ends early when its reader leaves', async () => {
   let whole = '';
   for await (const piece of engine.stream({ prompt: [1], seed: 2, format: person, ...hot })) {
