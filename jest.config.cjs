@@ -1,6 +1,6 @@
 // Jest runs test/**/*.test.ts through swc; imports of './x.js' find the TypeScript source.
 const compiled = (syntax) => [
-  '@swc/jest',
+  require.resolve('./test/support/late-imports.cjs'),
   {
     jsc: { parser: { syntax }, target: 'es2022' },
     module: { type: 'commonjs' },

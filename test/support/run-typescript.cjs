@@ -13,6 +13,7 @@ const Module = require('node:module');
 const { dirname, join } = require('node:path');
 const { Script } = require('node:vm');
 const { isMainThread, threadId } = require('node:worker_threads');
+const { lateImports, loadNamespaces, VERSION } = require('./late-imports.cjs');
 
 /** Cache of compiled sources, by source text: without it a process spends half its start here. */
 const KEPT = join(__dirname, '../../build/typescript');
@@ -30,7 +31,7 @@ const COMPILE = 'require(process.argv[1]).compileWithLibrary(process.argv[2])';
 /** A dynamic import of a source of this project; other specifiers, such as URLs, go to Node. */
 const OWN_IMPORT = /\bimport\(\s*(['"]\.[^'"]*['"])\s*\)/g;
 
-const COMPILED_BY = JSON.stringify([compiler, OPTIONS, OWN_IMPORT.source]);
+const COMPILED_BY = JSON.stringify([compiler, OPTIONS, OWN_IMPORT.source, VERSION]);
 
 const resolve = Module._resolveFilename;
 Module._resolveFilename = (request, parent, ...rest) => {
@@ -43,7 +44,9 @@ Module._resolveFilename = (request, parent, ...rest) => {
 
 function compiled(source, filename) {
   const { transformSync } = require('@swc/core');
-  const { code } = transformSync(source, { filename, ...OPTIONS });
+  const lazy = lateImports(source, filename);
+  const options = { ...OPTIONS, module: { ...OPTIONS.module, lazy } };
+  const code = loadNamespaces(transformSync(source, { filename, ...options }).code);
   return code.replace(OWN_IMPORT, 'Promise.resolve().then(() => require($1))');
 }
 
