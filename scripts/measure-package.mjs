@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 // Measures the packages: bytes of the tarballs, time to install them into an empty folder, and time
-// to import them in a new process. Usage: measure-package.mjs FOLDER [RESULT.json]. FOLDER has the
-// tarballs of scripts/pack; npm must find them, as in scripts/test-tarball.
+// to import them in a new process. Usage: measure-package.mjs [--once] FOLDER [RESULT.json]. FOLDER
+// has the tarballs of scripts/pack; npm must find them, as in scripts/test-tarball. --once repeats
+// nothing.
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg, tmpdir } from 'node:os';
@@ -9,8 +10,9 @@ import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
-const STARTS = 15;
-const INSTALLS = 3;
+const isOnce = process.argv.includes('--once');
+const STARTS = isOnce ? 1 : 15;
+const INSTALLS = isOnce ? 1 : 3;
 
 const run = (command, args, cwd) => execFileSync(command, args, { cwd, encoding: 'utf8' });
 
@@ -87,7 +89,7 @@ function measure(packages, folder) {
   };
 }
 
-const [given, result] = process.argv.slice(2);
+const [given, result] = process.argv.slice(2).filter((word) => word !== '--once');
 const work = mkdtempSync(join(tmpdir(), 'ds-package-'));
 try {
   const [{ model }] = cpus();

@@ -12,9 +12,14 @@ export { commandFor, type RankOptions, type RankResult } from './rank-child.js';
 
 /**
  * Below the ephemeral ports, because an outgoing connection could use a port before rank 0 listens.
- * Each jest worker has its own ports, and each job of a worker a different one.
+ * Each jest worker has its own ports, and each job of a worker a different one. Two runs of jest
+ * side by side start at different ports by DS_TEST_PORTS.
  */
-const PORTS = { first: 10_000, ofWorker: 1000, workers: 10 };
+const PORTS = {
+  first: 10_000 + Number(process.env.DS_TEST_PORTS ?? 0),
+  ofWorker: 1000,
+  workers: 10,
+};
 let jobs = Math.floor(Math.random() * PORTS.ofWorker);
 
 /** A port that stays free until rank 0 listens. */
