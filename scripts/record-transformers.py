@@ -56,9 +56,10 @@ def record_tokenizers(out, failures):
 
 
 def record_models(out, failures, families):
+    import model_families
     import model_golden
 
-    for family in families or model_golden.FAMILIES:
+    for family in families or model_families.FAMILIES:
         attempt(failures, f"model {family}", lambda family=family: model_golden.record(out, family))
     if not families:
         attempt(failures, "rope scalings", lambda: model_golden.record_ropes(out))

@@ -4,9 +4,9 @@ import glob
 import json
 import os
 
-import model_golden
 import torch
 import transformers
+from renamed_families import PATCHES
 
 NEW_TOKENS = 64
 PROMPTS = 3
@@ -38,7 +38,7 @@ def texts_of(folder):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         plain if os.path.exists(plain) else folder, dtype=torch.float32, attn_implementation="eager"
     )
-    model_golden.PATCHES.get(os.path.basename(folder), lambda model: None)(model)
+    PATCHES.get(os.path.basename(folder), lambda model: None)(model)
     model.eval()
     model.generation_config.eos_token_id = None
     generator = torch.Generator().manual_seed(7)

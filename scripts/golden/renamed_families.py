@@ -1,0 +1,126 @@
+"""Families that transformers does not have: a changed Llama under other names."""
+
+import json
+import os
+
+import torch
+import transformers
+from model_families import SIZES
+from safetensors.torch import load_file, save_file
+
+
+def fuse_internlm2(tensors):
+    """Llama's tensors under the names of InternLM2: each key head has its queries beside it."""
+    names = {
+        "embed_tokens": "tok_embeddings",
+        "input_layernorm": "attention_norm",
+        "post_attention_layernorm": "ffn_norm",
+        "self_attn.o_proj": "attention.wo",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+        "lm_head": "output",
+    }
+    groups = SIZES["num_key_value_heads"]
+    fused = {}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            parts = [tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv"]
+            rows = [part.reshape(groups, -1, part.shape[-1]) for part in parts]
+            name = name.replace("self_attn.q_proj", "attention.wqkv")
+            tensor = torch.cat(rows, dim=1).reshape(-1, tensor.shape[-1])
+        for theirs, own in names.items():
+            name = name.replace(theirs, own)
+        fused[name] = tensor
+    return fused
+
+
+def fuse_baichuan(tensors):
+    """Llama's tensors under the names of Baichuan: queries, keys and values in one matrix."""
+    fused = {}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            parts = [tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv"]
+            name, tensor = name.replace("q_proj", "W_pack"), torch.cat(parts)
+        fused[name] = tensor
+    return fused
+
+
+def normalize_head(model):
+    """Baichuan 2's head: its rows have length 1."""
+    head = model.lm_head
+    head.forward = lambda x: torch.nn.functional.linear(
+        x, torch.nn.functional.normalize(head.weight)
+    )
+
+
+def bias_scores(model):
+    """ALiBi in place of rotation, as in Baichuan 13B."""
+    heads = model.config.num_attention_heads
+    slopes = torch.tensor([2 ** (-8 * (i + 1) / heads) for i in range(heads)])
+    rotary = model.model.rotary_emb
+    plain = rotary.forward
+
+    def unturned(*args, **kwargs):
+        cos, sin = plain(*args, **kwargs)
+        return torch.ones_like(cos), torch.zeros_like(sin)
+
+    def attend(module, q, k, v, mask, scaling, **_):
+        bias = slopes.view(1, -1, 1, 1) * torch.arange(k.shape[2])
+        scores = q @ k.transpose(2, 3) * scaling + bias
+        if mask is not None:
+            scores = scores + mask[:, :, :, : k.shape[2]]
+        return (scores.softmax(-1) @ v).transpose(1, 2).contiguous(), None
+
+    rotary.forward = unturned
+    transformers.AttentionInterface.register("biased", attend)
+    transformers.AttentionMaskInterface.register(
+        "biased", transformers.masking_utils.eager_mask
+    )
+    model.config._attn_implementation = "biased"
+
+
+# Changes of a model for families that transformers does not have.
+PATCHES = {"baichuan": normalize_head, "baichuan-alibi": bias_scores}
+BAICHUAN = {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"]}
+# Families that transformers does not have: Llama with other names, and the keys of config.json.
+RENAMED = {
+    "baichuan": (fuse_baichuan, {**BAICHUAN, "z_loss_weight": 0}),
+    "baichuan-alibi": (
+        fuse_baichuan,
+        {**BAICHUAN, "model_max_length": 128, "max_position_embeddings": None},
+    ),
+    "internlm2": (
+        fuse_internlm2,
+        {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False},
+    ),
+}
+
+
+def rename(folder, family, tensors):
+    """Rewrites the folder; the subfolder "plain" keeps what transformers can read."""
+    fuse, keys = RENAMED[family]
+    plain = os.path.join(folder, "plain")
+    os.makedirs(plain)
+    for file in ("config.json", "model.safetensors"):
+        os.rename(os.path.join(folder, file), os.path.join(plain, file))
+    with open(os.path.join(plain, "config.json")) as file:
+        config = json.load(file) | keys
+    del config["attention_bias"], config["mlp_bias"]
+    config = {key: value for key, value in config.items() if keys.get(key, value) is not None}
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file, indent=2)
+        file.write("\n")
+    weights = fuse(load_file(os.path.join(plain, "model.safetensors")))
+    path = os.path.join(folder, "model.safetensors")
+    save_file({name: one.contiguous() for name, one in weights.items()}, path)
+    prefix = "gradient."
+    gradients = {name: one for name, one in tensors.items() if name.startswith(prefix)}
+    for name in gradients:
+        del tensors[name]
+    named = {name.removeprefix(prefix): one for name, one in gradients.items()}
+    tensors |= {prefix + name: one for name, one in fuse(named).items()}
