@@ -1,5 +1,5 @@
 // The family for a config.json, by its model_type; a multimodal file has the text model inside.
-import type { JsonObject } from '../../types/json.js';
+import type { JsonObject, JsonValue } from '../../types/json.js';
 import type { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { missingPart } from './missing-families.js';
@@ -9,7 +9,7 @@ import { ModelConfig } from './model-config.js';
 interface Named {
   readonly modelType: string;
   readonly alsoTypes?: readonly string[] | undefined;
-  readonly textOf?: string | undefined;
+  readonly textOf?: readonly string[] | undefined;
   readonly anyHead?: boolean;
   readonly needsTask?: boolean;
 }
@@ -33,14 +33,47 @@ export function chooseFamily<Family extends Named>(
     if (!family.anyHead) requireLanguageModel(location, all);
     return { family, values: all };
   }
-  const around = families.find(({ textOf }) => textOf !== undefined && textOf === type);
-  const { text_config: text } = all;
-  if (around && isObject<JsonObject>(text)) {
+  const text = textOf(all);
+  const holders = families.filter((one) => typeof type === 'string' && one.textOf?.includes(type));
+  const around = holders.find((one) => holdsText(one, type ?? null, text));
+  if (around && text) {
     const beside = Object.entries(all).filter(([key]) => BESIDE_TEXT.test(key));
-    const values = { ...Object.fromEntries(beside), ...text, model_type: around.modelType };
+    const { tie_word_embeddings: tied } = all;
+    const values = {
+      ...{ ...Object.fromEntries(beside), ...text, model_type: around.modelType },
+      // The outer model decides whether the head is the embedding.
+      ...(typeof tied === 'boolean' && { tie_word_embeddings: tied }),
+    };
     return { family: around, values };
   }
+  if (holders.length > 0 && text) {
+    const known = holders.map(({ modelType }) => JSON.stringify(modelType)).join(', ');
+    const config = new ModelConfig(`${location}: text_config`, text, OWN);
+    throw config.refusal('model_type', known, config.get('model_type'));
+  }
   throw unknown(location, all, families);
+}
+
+const OWN = 'nn.loadWeights() fills your own Module.';
+
+/** Multimodal files of these types may have the keys of the language model without a section. */
+const FLAT: readonly unknown[] = ['qwen2_vl', 'qwen2_5_vl'];
+
+/** The keys of the language model in a multimodal file; null if it has none. */
+function textOf(all: JsonObject): JsonObject | null {
+  const { text_config: text, vision_config: _, architectures: __, ...flat } = all;
+  if (isObject<JsonObject>(text)) return text;
+  return FLAT.includes(all['model_type']) ? flat : null;
+}
+
+/** Whether the text model of a multimodal file of type `outer` is of this family. */
+function holdsText(
+  { modelType, alsoTypes = [] }: Named,
+  outer: JsonValue,
+  text: JsonObject | null,
+) {
+  const type = text?.['model_type'] ?? outer;
+  return [modelType, ...alsoTypes, outer, `${outer}_text`].includes(type as string);
 }
 
 /** Keys of a multimodal file that belong to its text model too. */
@@ -60,7 +93,7 @@ function unknown(location: string, all: JsonObject, families: readonly Named[]):
     .filter(({ needsTask }) => !needsTask)
     .flatMap(({ modelType, alsoTypes = [], textOf }) => [
       ...[modelType, ...alsoTypes],
-      ...(textOf ? [textOf] : []),
+      ...(textOf ?? []),
     ]);
   const known = names.map((name) => JSON.stringify(name)).join(', ');
   const part = missingPart(type);

@@ -1,4 +1,5 @@
 // The model classes for Hugging Face folders; a new family is a line here.
+export { Arcee, type ArceeConfig } from './arcee/arcee.js';
 export { Baichuan, type BaichuanConfig } from './baichuan/baichuan.js';
 export { Bloom, type BloomConfig } from './bloom/bloom.js';
 export { Cohere, type CohereConfig } from './cohere/cohere.js';
@@ -16,16 +17,21 @@ export { Gemma4, type Gemma4Config } from './gemma4/gemma4.js';
 export { Glm, type GlmConfig } from './glm/glm.js';
 export { Glm4, type Glm4Config } from './glm4/glm4.js';
 export { Glm4Moe, type Glm4MoeConfig } from './glm4-moe/glm4-moe.js';
+export { Glm4MoeLite, type Glm4MoeLiteConfig } from './glm4-moe-lite/glm4-moe-lite.js';
+export { GptBigCode, type GptBigCodeConfig } from './gpt-bigcode/gpt-bigcode.js';
 export { GptNeoX, type GptNeoXConfig } from './gpt-neox/gpt-neox.js';
 export { GptOss, type GptOssConfig } from './gpt-oss/gpt-oss.js';
 export { GPT2 } from './gpt2/gpt2.js';
 export { GptJ, type GptJConfig } from './gptj/gptj.js';
 export { Granite, type GraniteConfig } from './granite/granite.js';
 export { GraniteMoe, type GraniteMoeConfig } from './granite-moe/granite-moe.js';
+export { Helium, type HeliumConfig } from './helium/helium.js';
 export { InternLm2, type InternLm2Config } from './internlm2/internlm2.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
+export { MiniMaxM2, type MiniMaxM2Config } from './minimax-m2/minimax-m2.js';
 export { Mistral, type MistralConfig } from './mistral/mistral.js';
 export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';
+export { Nemotron, type NemotronConfig } from './nemotron/nemotron.js';
 export { Olmo, type OlmoConfig } from './olmo/olmo.js';
 export { Olmo2, type Olmo2Config } from './olmo2/olmo2.js';
 export { Olmo3, type Olmo3Config } from './olmo3/olmo3.js';

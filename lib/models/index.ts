@@ -56,7 +56,7 @@ export type { FullHeads, SharedKeys } from './rotary/kind-options.js';
 export type { BlockAttention, LatentAttention } from './rotary/latent-attention.js';
 export type { LayeredAttention } from './rotary/layered-attention.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
-export type { Norm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';
+export type { Norm, OffsetLayerNorm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';
 export type { PackedSwiGLU } from './rotary/packed-swiglu.js';
 export type {
   DynamicScaling,

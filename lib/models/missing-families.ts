@@ -4,7 +4,6 @@ import { required } from '../runtime/required.js';
 const ENCODER = 'an encoder: attention to later tokens, and no causal language model';
 const PICTURES = 'an image encoder';
 const STATE = 'state space layers';
-const LEARNED = 'learned positions in a body of its own';
 
 /** What a folder of this model_type needs that nn.models lacks. */
 const MISSING: Readonly<Record<string, string>> = {
@@ -20,8 +19,7 @@ const MISSING: Readonly<Record<string, string>> = {
   falcon_h1: STATE,
   falcon_mamba: STATE,
   gemma3n: 'embeddings and gates that differ by layer',
-  gpt_bigcode: LEARNED,
-  gpt_neo: LEARNED,
+  gpt_neo: 'unscaled scores, and windows in every second layer',
   granitemoehybrid: STATE,
   jamba: STATE,
   kimi_linear: 'Kimi delta attention layers',
@@ -33,13 +31,9 @@ const MISSING: Readonly<Record<string, string>> = {
   mamba2: STATE,
   minimax: 'lightning attention layers',
   mpt: 'names and norms of a body of its own',
-  nemotron: 'layer norms by 1 + weight, and squared ReLU',
   nemotron_h: STATE,
   phimoe: 'a router with sparse mixer scores',
   pixtral: PICTURES,
-  qwen2_5_vl: PICTURES,
-  qwen2_vl: PICTURES,
-  qwen3_vl: PICTURES,
   qwen3_vl_moe: PICTURES,
   recurrent_gemma: 'recurrent layers',
   rwkv7: 'recurrent layers',

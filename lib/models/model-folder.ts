@@ -43,8 +43,8 @@ export interface Family<Model extends FolderModel, Options> {
   readonly modelType: string;
   /** Other values for models of the same computation. Default: none. */
   readonly alsoTypes?: readonly string[] | undefined;
-  /** The model_type of multimodal folders with this language model; absent: none. */
-  readonly textOf?: string | undefined;
+  /** Values of model_type of multimodal folders with this language model. Default: none. */
+  readonly textOf?: readonly string[] | undefined;
   /** Whether it has heads of any task. Default: only that of a causal language model. */
   readonly anyHead?: boolean;
   /** Whether a folder needs a task. Encoders do. Default false. */

@@ -31,6 +31,8 @@ TINY = {
     "intermediate_size": 24,
     "max_position_embeddings": 128,
 }
+# Heads of four channels that are wider than hidden / heads: one folder takes about 55 KB.
+NARROW = {**TINY, "hidden_size": 12, "intermediate_size": 16, "head_dim": 4}
 # Latent attention: heads of 6 + 4 channels, and values of 8.
 MLA = {
     **TINY,
@@ -717,6 +719,76 @@ FAMILIES = {
             "word_embed_proj_dim": 10,
             "max_position_embeddings": 128,
             "tie_word_embeddings": True,
+        },
+    ),
+    "arcee": ("ArceeConfig", "ArceeForCausalLM", {**NARROW, "rope": (10000.0, None)}),
+    "nemotron": (
+        "NemotronConfig",
+        "NemotronForCausalLM",
+        {**NARROW, "rope": (10000.0, {"partial_rotary_factor": 0.5})},
+    ),
+    "helium": (
+        "HeliumConfig",
+        "HeliumForCausalLM",
+        {**TINY, "head_dim": 4, "intermediate_size": 16, "rope": (100000.0, None)},
+    ),
+    "glm4-moe-lite": (
+        "Glm4MoeLiteConfig",
+        "Glm4MoeLiteForCausalLM",
+        {
+            **{key: MLA[key] for key in MLA if key != "first_k_dense_replace"},
+            "q_lora_rank": 8,
+            "v_head_dim": 10,
+            "n_routed_experts": 4,
+            "mlp_layer_types": ["dense", "sparse"],
+            "routed_scaling_factor": 1.5,
+            "rope": (10000.0, None),
+        },
+    ),
+    "minimax-m2": (
+        "MiniMaxM2Config",
+        "MiniMaxM2ForCausalLM",
+        {
+            **NARROW,
+            "head_dim": 8,
+            "intermediate_size": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope": (10000.0, {"partial_rotary_factor": 0.5}),
+        },
+    ),
+    # Not in the library yet; its place decides the seed of the next family.
+    "ernie-moe": (
+        "Ernie4_5_MoeConfig",
+        "Ernie4_5_MoeForCausalLM",
+        {
+            **TINY,
+            "moe_intermediate_size": 8,
+            "moe_k": 2,
+            "moe_num_experts": 4,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+            "tie_word_embeddings": True,
+            "rope": (500000.0, None),
+        },
+    ),
+    "gpt-bigcode": (
+        "GPTBigCodeConfig",
+        "GPTBigCodeForCausalLM",
+        {
+            "vocab_size": TINY["vocab_size"],
+            "n_positions": 128,
+            "n_embd": 16,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_inner": 20,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "tie_word_embeddings": True,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
         },
     ),
 }

@@ -158,7 +158,8 @@ def record(out, family):
     loss = model(ids, labels=labels).loss
     loss.backward()
     description["loss"] = loss.item()
-    tensors |= {f"gradient.{name}": p.grad.clone() for name, p in model.named_parameters()}
+    trained = [one for one in model.named_parameters() if one[1].grad is not None]
+    tensors |= {f"gradient.{name}": p.grad.clone() for name, p in trained}
     record_training(model, generator, description, shape)
     if family in RENAMED:
         rename(folder, family, tensors)

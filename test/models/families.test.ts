@@ -321,7 +321,7 @@ describe('what changes the numbers and is not computed is named', () => {
       { rope_scaling: { rope_type: 'linear', factor: 2, beta_fast: 3 } },
       /rope_scaling: beta_fast: .*got 3/,
     ],
-    ['sections of axes', qwen, { rope_scaling: { mrope_section: [1, 1] } }, /mrope_section/],
+    ['sections of axes', llama, { rope_scaling: { mrope_section: [1, 1] } }, /mrope_section/],
     [
       'layers of another kind',
       qwen,

@@ -23,8 +23,8 @@ export function familyModel(
   options: nn.models.PretrainedOptions = {},
 ): Promise<nn.models.CausalLM> {
   const text = readFileSync(join(folderOf(family), 'config.json'), 'utf8');
-  const isMixture = 'router_aux_loss_coef' in JSON.parse(text);
-  const own = isMixture ? { routerAuxLossCoef: 0 } : {};
+  const { output_router_logits: hasLoss } = JSON.parse(text) as { output_router_logits?: boolean };
+  const own = hasLoss ? { routerAuxLossCoef: 0 } : {};
   return nn.models.fromPretrained(folderOf(family), { ...own, ...options });
 }
 

@@ -114,6 +114,15 @@ const RENAMED: Readonly<
     ['mlp.gate.weight', 'block_sparse_moe.router.weight'],
     ['mlp.experts', 'block_sparse_moe.experts'],
   ],
+  'granite-hybrid': [
+    ['mlp.gate_up_proj', 'shared_mlp.input_linear'],
+    ['mlp.down_proj', 'shared_mlp.output_linear'],
+  ],
+  exaone: [
+    ['mlp.gate_proj', 'mlp.c_fc_0'],
+    ['mlp.up_proj', 'mlp.c_fc_1'],
+    ['mlp.down_proj', 'mlp.c_proj'],
+  ],
   'gpt-neox': [['embed_out.weight', 'lm_head.weight']],
   'gpt-oss': [[/mlp\.gate\.(?=\w+$)/, 'mlp.router.']],
   opt: [['mlp.fc', 'fc']],
@@ -268,9 +277,9 @@ async function turns(device: Device): Promise<void> {
 const stretched = ['phi3-longrope'];
 const models = readdirSync(folder).filter((name) => name !== 'ropes');
 
-/** Whether config.json has a weight of the routers' loss. */
+/** Whether config.json enables the routers' loss. */
 const isMixture = (name: string): boolean =>
-  'router_aux_loss_coef' in JSON.parse(readFileSync(join(folder, name, 'config.json'), 'utf8'));
+  JSON.parse(readFileSync(join(folder, name, 'config.json'), 'utf8')).output_router_logits === true;
 
 const perModel = models.flatMap((name) => [
   {

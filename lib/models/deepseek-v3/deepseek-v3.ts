@@ -16,6 +16,7 @@ const TRAITS: RotaryTraits = {
   modelType: 'deepseek_v3',
   // Kimi K2 has the same computation.
   alsoTypes: ['kimi_k2'],
+  textOf: ['kimi_vl', 'kimi_k25'],
   architecture: 'DeepseekV3ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   latent: true,

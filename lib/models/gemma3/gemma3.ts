@@ -10,7 +10,7 @@ export type Gemma3Config = FamilyConfig<'attentionBias' | 'window' | 'windowRope
 const TRAITS: RotaryTraits = {
   name: 'Gemma3',
   modelType: 'gemma3_text',
-  textOf: 'gemma3',
+  textOf: ['gemma3'],
   overflowsF16: true,
   architecture: 'Gemma3ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },

@@ -19,7 +19,7 @@ export type Gemma4Config = FamilyConfig<
 const TRAITS: RotaryTraits = {
   name: 'Gemma4',
   modelType: 'gemma4_text',
-  textOf: 'gemma4',
+  textOf: ['gemma4'],
   overflowsF16: true,
   architecture: 'Gemma4ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },

@@ -10,6 +10,7 @@ export type MistralConfig = FamilyConfig<'window'>;
 const TRAITS: RotaryTraits = {
   name: 'Mistral',
   modelType: 'mistral',
+  textOf: ['mistral3'],
   architecture: 'MistralForCausalLM',
   biases: { qkv: false, out: false, mlp: false },
   window: 'uniform',

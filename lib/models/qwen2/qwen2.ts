@@ -2,7 +2,7 @@
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import type { RotaryTraits } from '../rotary/traits.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Qwen2, and the mode of its activations. */
 export type Qwen2Config = FamilyConfig<'window'>;
@@ -10,9 +10,17 @@ export type Qwen2Config = FamilyConfig<'window'>;
 const TRAITS: RotaryTraits = {
   name: 'Qwen2',
   modelType: 'qwen2',
+  // MiMo has further layers that predict later tokens.
+  ...{ alsoTypes: ['mimo'], hasPredictors: 'apart' },
+  textOf: ['qwen2_vl', 'qwen2_5_vl'],
   architecture: 'Qwen2ForCausalLM',
   biases: { qkv: true, out: false, mlp: false },
   window: 'layers',
+  rope: {
+    ...COMMON_ROPE,
+    aliases: { ...COMMON_ROPE.aliases, mrope: 'default' },
+    ofPictures: ['mrope_section', 'mrope_interleaved'],
+  },
   defaults: {
     max_position_embeddings: 32_768,
     num_key_value_heads: 32,

@@ -18,7 +18,7 @@ export interface Qwen35MoeConfig
 const TRAITS: RotaryTraits = {
   name: 'Qwen35Moe',
   modelType: 'qwen3_5_moe_text',
-  textOf: 'qwen3_5_moe',
+  textOf: ['qwen3_5_moe'],
   architecture: 'Qwen3_5MoeForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   ...{ qkNorm: 'head', gated: true, norm: { offset: true } },

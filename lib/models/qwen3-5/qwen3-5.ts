@@ -15,7 +15,7 @@ export interface Qwen35Config
 const TRAITS: RotaryTraits = {
   name: 'Qwen35',
   modelType: 'qwen3_5_text',
-  textOf: 'qwen3_5',
+  textOf: ['qwen3_5'],
   architecture: 'Qwen3_5ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   ...{ qkNorm: 'head', gated: true, norm: { offset: true } },

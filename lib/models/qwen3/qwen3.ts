@@ -2,7 +2,7 @@
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import type { RotaryTraits } from '../rotary/traits.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Qwen3, and the mode of its activations. */
 export type Qwen3Config = FamilyConfig<'attentionBias' | 'window'>;
@@ -10,10 +10,16 @@ export type Qwen3Config = FamilyConfig<'attentionBias' | 'window'>;
 const TRAITS: RotaryTraits = {
   name: 'Qwen3',
   modelType: 'qwen3',
+  textOf: ['qwen3_vl'],
   architecture: 'Qwen3ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   qkNorm: 'head',
   window: 'layers',
+  rope: {
+    ...COMMON_ROPE,
+    aliases: { ...COMMON_ROPE.aliases, mrope: 'default' },
+    ofPictures: ['mrope_section', 'mrope_interleaved'],
+  },
   defaults: {
     max_position_embeddings: 32_768,
     num_key_value_heads: 32,

@@ -19,11 +19,12 @@ const denseFeed = (hidden: number): Feed => ({
 
 /**
  * The activation as an operation of its own keeps its result too (4 h); without a gate, the inner
- * values before and after it (2 h).
+ * values before and after it (2 h). A squared ReLU also keeps the values before the square (3 h).
  */
 const feedWith = ({ activation, feed }: RotaryTraits, hidden: number): Feed => {
   const isPlain = typeof feed === 'object';
-  if (isPlain) return { kept: 2 * hidden, statistics: 0, backward: hidden };
+  const inner = activation?.kind === 'relu2' ? 3 : 2;
+  if (isPlain) return { kept: inner * hidden, statistics: 0, backward: (inner - 1) * hidden };
   const isFused = (activation?.kind ?? 'silu') === 'silu';
   return isFused ? denseFeed(hidden) : { kept: 4 * hidden, statistics: 0, backward: 3 * hidden };
 };

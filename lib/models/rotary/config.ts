@@ -277,7 +277,7 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   const flags = ['tied', 'activationCheckpointing', 'attentionBias', 'mlpBias'] as const;
   for (const flag of flags) requireType(`${name} ${flag}`, config[flag] ?? false, 'boolean');
   const latent = traits.latent ? requireLatent(traits, config) : null;
-  const { heads, channels, kvHeads = heads } = config;
+  const { heads, channels, kvHeads = traits.keyHeads ?? heads } = config;
   const { headDim = latent ? latent.plainDim + latent.rotaryDim : channels / heads } = config;
   requireInteger(`${name} kvHeads`, kvHeads, 1);
   if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0) {
@@ -286,6 +286,9 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   }
   if (heads % kvHeads !== 0) {
     throw refusedValue(`${name} kvHeads`, `a divisor of ${heads} heads`, kvHeads);
+  }
+  if (traits.keyHeads && kvHeads !== traits.keyHeads) {
+    throw refusedValue(`${name} kvHeads`, `${traits.keyHeads}, as in all its models`, kvHeads);
   }
   if (latent && (kvHeads !== heads || headDim !== latent.plainDim + latent.rotaryDim)) {
     const expected = `${heads} kvHeads, and a headDim of plainDim + rotaryDim`;

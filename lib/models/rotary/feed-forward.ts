@@ -15,6 +15,10 @@ import type { Activation, PlainNames } from './traits.js';
 /** The functions inside of feed-forward blocks. */
 export const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = {
   ...{ relu, silu },
+  relu2: (x) => {
+    const kept = relu(x);
+    return kept.mul(kept);
+  },
   gelu: (x) => gelu(x, 'none'),
   geluTanh: (x) => gelu(x, 'tanh'),
 };
@@ -63,7 +67,7 @@ export class GatedMlp extends Module implements Joinable {
 /** second(activation(first x)); the family names both layers. */
 export class PlainMlp extends Module {
   readonly #names: PlainNames;
-  readonly #activation: Activation;
+  readonly #activation: (x: Tensor) => Tensor;
 
   constructor(
     channels: number,
@@ -71,19 +75,19 @@ export class PlainMlp extends Module {
     given: { bias: boolean; activation: Activation; names: PlainNames },
   ) {
     super();
-    const { bias, names } = given;
+    const { bias, names, activation } = given;
     this.#names = names;
-    this.#activation = given.activation;
     const first = new Linear(channels, hidden, { bias });
     Object.assign(this, { [names.first]: first });
     Object.assign(this, { [names.second]: new Linear(hidden, channels, { bias }) });
+    this.#activation = ACTIVATIONS[activation];
   }
 
   /** [.., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
     const layers = this as unknown as Record<string, Module>;
     const inner = (layers[this.#names.first] as Linear).call(x);
-    return (layers[this.#names.second] as Linear).call(ACTIVATIONS[this.#activation](inner));
+    return (layers[this.#names.second] as Linear).call(this.#activation(inner));
   }
 }
 

@@ -1,4 +1,6 @@
 // Experts of mixture models: sizes, keys of config.json, and names of their weights in files.
+
+import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { SliceNames } from '../../checkpoint/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
@@ -62,6 +64,8 @@ export interface MoeTraits {
   readonly choosesNorm: boolean | 'never';
   /** Whether some layers may be dense. "first": only the first ones (first_k_dense_replace). */
   readonly choosesLayers: boolean | 'first';
+  /** Whether mlp_layer_types, if present, has the kinds of the layers. Default false. */
+  readonly listsLayers?: boolean;
   /** Scores of a router by groups; see nn.GroupRouter. Default: nn.TopKRouter. */
   readonly scores?: 'sigmoid' | 'softmax';
   /** Whether the router has a bias. Default false. */
@@ -83,6 +87,8 @@ type ExpertFiles =
       readonly gate: string;
       readonly up: string;
       readonly down: string;
+      /** The router's bias for the choice. Default: gate.e_score_correction_bias. */
+      readonly choiceBias?: string;
     }
   | {
       readonly block: string;
@@ -185,7 +191,9 @@ export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number)
     ...(traits.choosesNorm === true && { normalize: config.flag('norm_topk_prob', false) }),
     ...(traits.choosesLayers && {
       denseLayers:
-        traits.choosesLayers === 'first' ? parseFirst(config, layers) : parseDense(config, layers),
+        traits.choosesLayers === 'first'
+          ? parseFirst(traits, config, layers)
+          : parseDense(config, layers),
     }),
     ...(traits.scores && parseGroups(traits, config, { experts, perToken })),
   };
@@ -196,8 +204,20 @@ const parseShared = ({ shared }: MoeTraits, config: ModelConfig, hidden: number)
     ? config.size('n_shared_experts') * hidden
     : config.size('shared_expert_intermediate_size');
 
-function parseFirst(config: ModelConfig, layers: number): number[] {
+/** The entries of mlp_layer_types. */
+const [DENSE, SPARSE] = ['dense', 'sparse'];
+
+const kindsOf = (first: number, layers: number): string[] =>
+  Array.from({ length: layers }, (_, layer) => (layer < first ? DENSE : SPARSE) as string);
+
+function parseFirst({ listsLayers }: MoeTraits, config: ModelConfig, layers: number): number[] {
   config.requireOneOf('moe_layer_freq', [1]);
+  const list = listsLayers ? config.get('mlp_layer_types') : null;
+  if (list !== null) {
+    const count = Array.isArray(list) ? list.filter((one) => one === DENSE).length : 0;
+    if (isDeepStrictEqual(list, kindsOf(count, layers))) return [...Array(count).keys()];
+    throw config.refusal('mlp_layer_types', `${layers} kinds, dense ones first`, list);
+  }
   const first = config.get('first_k_dense_replace', 0);
   if (typeof first !== 'number' || !Number.isInteger(first) || first < 0) {
     throw config.refusal('first_k_dense_replace', 'a number of layers', first);
@@ -264,7 +284,11 @@ export function parseRouterLoss(config: ModelConfig): number {
 }
 
 /** The entries of config.json for the experts. */
-export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number): JsonObject {
+export function describeMoe(
+  traits: MoeTraits,
+  moe: MoeSizes,
+  { routerLoss, layers }: { routerLoss: number; layers: number },
+): JsonObject {
   const [key] = traits.experts;
   return {
     [key]: moe.experts,
@@ -276,7 +300,10 @@ export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number
       : traits.shared && { shared_expert_intermediate_size: moe.sharedHidden }),
     ...(traits.choosesNorm && { norm_topk_prob: moe.normalize }),
     ...(traits.choosesLayers === 'first'
-      ? { first_k_dense_replace: moe.denseLayers.length }
+      ? {
+          first_k_dense_replace: moe.denseLayers.length,
+          ...(traits.listsLayers && { mlp_layer_types: kindsOf(moe.denseLayers.length, layers) }),
+        }
       : traits.choosesLayers && {
           ...{ decoder_sparse_step: 1, mlp_only_layers: [...moe.denseLayers] },
         }),
@@ -286,6 +313,8 @@ export function describeMoe(traits: MoeTraits, moe: MoeSizes, routerLoss: number
     ...(routerLoss > 0 && { router_aux_loss_coef: routerLoss }),
   };
 }
+
+const CHOICE_BIAS = 'e_score_correction_bias';
 
 /** Parameters of each sparse layer that files store under other names, or in slices. */
 export function expertSlices(
@@ -310,6 +339,9 @@ export function expertSlices(
     }
     const expert = (name: string): string => `${theirs}.experts.*.${name}.weight`;
     if (own !== theirs) found.push([`${own}.gate.weight`, [`${theirs}.gate.weight`]]);
+    if (files.choiceBias) {
+      found.push([`${own}.gate.${CHOICE_BIAS}`, [`${theirs}.${files.choiceBias}`]]);
+    }
     found.push([`${own}.experts.gate_up_proj`, [expert(files.gate), expert(files.up)]]);
     found.push([`${own}.experts.down_proj`, [expert(files.down)]]);
   }

@@ -40,6 +40,27 @@ export class OffsetRMSNorm extends RMSNorm {
 
 const isWide = ({ dtype }: Tensor): boolean => dtype === 'f32' || dtype === 'f64';
 
+/**
+ * LayerNorm that multiplies by 1 + weight, rounded to the dtype of the weights. Source:
+ * transformers' NemotronLayerNorm1P.
+ */
+export class OffsetLayerNorm extends LayerNorm {
+  constructor(channels: number, eps: number) {
+    super(channels, eps);
+    this.weight.initialize(zeros);
+  }
+
+  /** [.., channels] to the same shape. */
+  override forward(x: Tensor): Tensor {
+    return layerNorm(x, this.weight.add(1), this.bias, this.eps);
+  }
+
+  /** @internal [sum, norm(sum)] of sum = x + residual. */
+  added(x: Tensor, residual: Tensor): [Tensor, Tensor] {
+    return addLayerNorm(x, residual, this.weight.add(1), this.bias, this.eps);
+  }
+}
+
 /** LayerNorm with a weight and no bias. Source: transformers' CohereLayerNorm. */
 export class PlainLayerNorm extends Module {
   /** [channels]. */
@@ -78,7 +99,7 @@ export class BareLayerNorm extends Module {
 }
 
 /** A norm of a block. */
-export type Norm = RMSNorm | OffsetRMSNorm | LayerNorm | PlainLayerNorm;
+export type Norm = RMSNorm | OffsetRMSNorm | LayerNorm | OffsetLayerNorm | PlainLayerNorm;
 
 /** A norm of a block, also one without parameters. */
 export type AnyNorm = Norm | BareLayerNorm;
@@ -86,7 +107,7 @@ export type AnyNorm = Norm | BareLayerNorm;
 /** A new norm of `width` channels. */
 export function normOf({ traits, eps }: Pick<Body, 'traits' | 'eps'>, width: number): AnyNorm {
   const { kind = 'rms', offset = false } = traits.norm ?? {};
-  if (kind === 'layer') return new LayerNorm(width, eps);
+  if (kind === 'layer') return new (offset ? OffsetLayerNorm : LayerNorm)(width, eps);
   if (kind === 'layerNoBias') return new PlainLayerNorm(width, eps);
   if (kind === 'plain') return new BareLayerNorm(width, eps);
   return offset ? new OffsetRMSNorm(width, eps) : new RMSNorm(width, eps);
@@ -99,7 +120,9 @@ export function normalized(
   norm: AnyNorm,
 ): [Tensor, Tensor] {
   if (!residual) return [branch, norm.call(branch)];
-  if (norm instanceof OffsetRMSNorm) return norm.added(branch, residual);
+  if (norm instanceof OffsetRMSNorm || norm instanceof OffsetLayerNorm) {
+    return norm.added(branch, residual);
+  }
   if (norm instanceof BareLayerNorm) {
     const sum = branch.add(residual);
     return [sum, norm.call(sum)];

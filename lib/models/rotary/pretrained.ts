@@ -28,11 +28,11 @@ const TABLE = /\.(?:rotary_emb\.inv_freq|(?:attention|attn)\.(?:masked_)?bias)$/
 const TEXT = /^(?:model\.language_model\.|language_model\.(?:model\.)?)/;
 /** Tensors of multimodal files besides the text model. */
 const NOT_TEXT =
-  /^(?:model\.)?(?:vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector|visual)\./;
+  /^(?:model\.)?(?:vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|visual)\./;
 /** Projections and norms of keys and values. */
 const KEYS_OF_LAYER = /^model\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\./;
 /** Layers that predict later tokens, beside the model. */
-const PREDICTOR = /^(?:model\.)?mtp\./;
+const PREDICTOR = /^(?:model\.)?mtp(?:_layers)?\./;
 
 /** This library's name for a tensor of a multimodal file; null: not of the text model. */
 function textName(name: string): string | null {
@@ -55,8 +55,9 @@ export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
   const { layers } = sizes;
   const { textOf, hasPredictors = false } = traits;
   const isPredictor = (name: string): boolean =>
-    hasPredictors &&
-    (PREDICTOR.test(name) || Number(/^model\.layers\.(\d+)\./.exec(name)?.[1] ?? 0) >= layers);
+    hasPredictors !== false &&
+    (PREDICTOR.test(name) ||
+      (hasPredictors === true && Number(/^model\.layers\.(\d+)\./.exec(name)?.[1] ?? 0) >= layers));
   // Files may have projections of layers that read the keys and values of others.
   const firstReader = layers - (sizes.sharedKeys?.layers ?? 0);
   const isUnread = (name: string): boolean =>
@@ -66,7 +67,8 @@ export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
     slices: slicesOf(traits, sizes),
     nameOf(name) {
       if (TABLE.test(name) || isPredictor(name)) return null;
-      const own = textOf ? textName(name) : wholeName(traits, name);
+      const text = textOf ? textName(name) : name;
+      const own = text === null ? null : wholeName(traits, text);
       return own !== null && isUnread(own) ? null : own;
     },
   };
@@ -114,9 +116,10 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const own = `${model}.${list}.*.${norm1}.weight`;
   const last = (traits.files?.[own] ?? own).replace('*', String(layers - 1));
   const [epsKey, eps] = norm.eps ?? EPS;
-  const others = traits.textOf
-    ? [`language_model.${last}`, last.replace('.', '.language_model.')]
-    : [last.slice(model.length + 1)];
+  const others = [
+    ...(traits.textOf ? [`language_model.${last}`, last.replace('.', '.language_model.')] : []),
+    last.slice(model.length + 1),
+  ];
   if (![last, ...others].some((name) => folder.tensors.has(name))) {
     throw config.refusal('num_hidden_layers', `weights of ${layers} layers`, `none called ${last}`);
   }
@@ -126,7 +129,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const maxSeq = config.size('max_position_embeddings');
   const vocabSize = config.size('vocab_size');
   // transformers ignores the keys of families with the three projections by head.
-  const kvHeads = hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads);
+  const ownHeads = hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads);
+  const kvHeads = traits.keyHeads ?? ownHeads;
   const wide = parseHeadDim(traits, config, channels / heads);
   const window = parseWindow(traits, config, layers);
   const isFull = windowsOf({ ...window, layers }).map((one) => one === null);
@@ -332,7 +336,9 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     tie_word_embeddings: sizes.tied,
     ...(traits.moe &&
       sizes.moe &&
-      describeMoe(traits.moe, sizes.moe, sizes.routerAuxLossCoef ?? 0)),
+      describeMoe(traits.moe, sizes.moe, {
+        ...{ routerLoss: sizes.routerAuxLossCoef ?? 0, layers: sizes.layers },
+      })),
   };
   const { keys = {} } = traits;
   const named = Object.entries(config).map(([key, value]) => [keys[key] ?? key, value]);

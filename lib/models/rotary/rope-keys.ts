@@ -127,7 +127,7 @@ const saysOf = (section: ModelConfig, config: ModelConfig, key: string): ModelCo
   section.get(key) === null ? config : section;
 
 function parsePartial(
-  { partial, partialFallback = 1, keys, width }: RopeTraits,
+  { partial, partialFallback = 1, keys, width, otherWidth }: RopeTraits,
   section: ModelConfig,
   config: ModelConfig,
 ): Partial<Rope> {
@@ -137,6 +137,9 @@ function parsePartial(
   }
   if (width) return parseWidth(width, config);
   const says = saysOf(section, config, PARTIAL);
+  if (otherWidth && says.get(PARTIAL) === null && config.get(otherWidth) !== null) {
+    return parseWidth([otherWidth, 1], config);
+  }
   const key = says === config ? (keys?.partial ?? PARTIAL) : PARTIAL;
   const partialRotaryFactor = says.positive(key, partialFallback);
   if (partialRotaryFactor <= 1) return { partialRotaryFactor };
@@ -148,7 +151,8 @@ function parseWidth(
   [key, fallback]: NonNullable<RopeTraits['width']>,
   config: ModelConfig,
 ): Partial<Rope> {
-  const headDim = config.size('hidden_size') / config.size('num_attention_heads');
+  const usual = config.size('hidden_size') / config.size('num_attention_heads');
+  const headDim = config.size('head_dim', usual);
   const partialRotaryFactor = config.size(key, fallback) / headDim;
   if (partialRotaryFactor <= 1) return { partialRotaryFactor };
   throw config.refusal(key, `at most ${headDim} channels`, config.get(key));
@@ -168,12 +172,12 @@ function parseScaling(
 ): RopeScaling | null {
   const key = section.get('rope_type') === null ? 'type' : 'rope_type';
   const type = section.get(key, 'default');
-  if (type === 'default') {
+  const alias = typeof type === 'string' ? aliases[type] : undefined;
+  if (type === 'default' || alias === 'default') {
     requireNoOther(section, [], ofPictures);
     return null;
   }
-  const own = ((typeof type === 'string' ? aliases[type] : undefined) ??
-    type) as RopeScaling['type'];
+  const own = (alias ?? type) as RopeScaling['type'];
   if (!types.includes(own)) {
     const known = ['default', ...types].map((one) => `"${one}"`).join(', ');
     throw section.refusal(key, known, type);

@@ -56,7 +56,7 @@ interface NormTraits {
    * RMSNorm; LayerNorm with weight and bias, with a weight only, or with neither. Default "rms".
    */
   readonly kind?: 'rms' | 'layer' | 'layerNoBias' | 'plain';
-  /** Whether norms multiply by 1 + weight. Default false. */
+  /** Whether norms multiply by 1 + weight; only RMSNorm and LayerNorm with both. Default false. */
   readonly offset?: boolean;
   /** config.json's key of eps, and transformers' default. Default: rms_norm_eps, 1e-6. */
   readonly eps?: readonly [key: string, fallback: number];
@@ -86,7 +86,7 @@ interface ParallelTraits {
 }
 
 /** The function inside the feed-forward block. */
-export type Activation = 'silu' | 'gelu' | 'geluTanh' | 'relu';
+export type Activation = 'silu' | 'gelu' | 'geluTanh' | 'relu' | 'relu2';
 
 /** The activation, and its key and names in config.json; the first name is written. */
 interface ActivationTraits {
@@ -132,10 +132,12 @@ export interface RopeTraits {
   readonly width?: readonly [key: string, fallback: number];
   /** Keys of transformers 4 for rope_theta and partial_rotary_factor. Default: these names. */
   readonly keys?: { readonly theta: string; readonly partial: string };
+  /** Key of the number of rotated channels in files without partial_rotary_factor. */
+  readonly otherWidth?: string;
   /** The scalings that transformers supports for it. */
   readonly types: readonly RopeScaling['type'][];
   /** Other names of them in files. */
-  readonly aliases: Readonly<Record<string, RopeScaling['type']>>;
+  readonly aliases: Readonly<Record<string, RopeScaling['type'] | 'default'>>;
   /**
    * Whether original_max_position_embeddings stands outside rope_scaling; the factor then follows
    * from it.
@@ -219,10 +221,13 @@ export interface RotaryTraits {
   readonly modelType: string;
   /** Other values of model_type for models of this computation. Default: none. */
   readonly alsoTypes?: readonly string[];
-  /** Whether files may have further layers that predict later tokens; they are not read. */
-  readonly hasPredictors?: boolean;
-  /** The model_type of multimodal folders with this language model. Default: none. */
-  readonly textOf?: string;
+  /**
+   * Whether files may have further layers that predict later tokens; they are not read. "apart":
+   * only under other names than the blocks.
+   */
+  readonly hasPredictors?: boolean | 'apart';
+  /** Values of model_type of multimodal folders with this language model. Default: none. */
+  readonly textOf?: readonly string[];
   /** The class of transformers. */
   readonly architecture: string;
   readonly biases: BiasTraits;
@@ -254,6 +259,8 @@ export interface RotaryTraits {
   readonly rope?: RopeTraits;
   /** Default: no scales. */
   readonly scales?: ScalesTraits;
+  /** The number of key and value heads, if all models of the family have the same. */
+  readonly keyHeads?: 1;
   /** Whether queries, keys and values are one matrix, and also gate and up. Default false. */
   readonly packed?: boolean;
   /**

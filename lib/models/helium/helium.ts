@@ -1,0 +1,38 @@
+// Helium: Llama with pairs of neighbouring channels.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of Helium, and the mode of its activations. */
+export type HeliumConfig = FamilyConfig<'attentionBias' | 'mlpBias'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Helium',
+  modelType: 'helium',
+  architecture: 'HeliumForCausalLM',
+  biases: { qkv: 'attentionBias', out: false, mlp: 'mlpBias' },
+  norm: { eps: ['rms_norm_eps', 1e-8] },
+  window: 'none',
+  rope: { ...COMMON_ROPE, interleaved: true },
+  defaults: {
+    ...{ max_position_embeddings: 4096, num_key_value_heads: 20, head_dim: 128, pad_token_id: 3 },
+    ...{ rope_theta: 100_000, intermediate_size: 7040 },
+  },
+};
+
+/** Source: Kyutai 2025; transformers' HeliumForCausalLM. */
+export class Helium extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: HeliumConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: HeliumConfig) => new Helium(config));
+
+  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Helium> {
+    return readPretrained(dir, [Helium.family], options);
+  }
+}

@@ -1,0 +1,40 @@
+// Nemotron and Minitron: layer norms by 1 + weight, and a squared ReLU in place of a gate.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of Nemotron, and the mode of its activations. */
+export type NemotronConfig = FamilyConfig<'attentionBias' | 'mlpBias' | 'partialRotaryFactor'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Nemotron',
+  modelType: 'nemotron',
+  architecture: 'NemotronForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: 'mlpBias' },
+  norm: { kind: 'layer', offset: true, eps: ['norm_eps', 1e-5] },
+  activation: { kind: 'relu2', names: ['relu2'] },
+  feed: { first: 'up_proj', second: 'down_proj' },
+  window: 'none',
+  rope: { ...COMMON_ROPE, partial: true, partialFallback: 0.5 },
+  defaults: { max_position_embeddings: 4096, intermediate_size: 24_576, initializer_range: 0.0134 },
+};
+
+/** Source: Parmar et al. 2024, Muralidharan et al. 2024; transformers' NemotronForCausalLM. */
+export class Nemotron extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: NemotronConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: NemotronConfig) => new Nemotron(config));
+
+  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<Nemotron> {
+    return readPretrained(dir, [Nemotron.family], options);
+  }
+}
