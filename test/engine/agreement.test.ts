@@ -3,7 +3,11 @@
 import { Mesh } from '../../lib/comm/mesh.js';
 import { AXES, type Axis, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { resolveConfig } from '../../lib/config/index.js';
-import { firstDifference, requireAgreement } from '../../lib/engine/setup/agreement.js';
+import {
+  firstDifference,
+  requireAgreement,
+  requireSameConfig,
+} from '../../lib/engine/setup/agreement.js';
 import { type DsConfig, DsError, nn, optim, seed } from '../../lib/index.js';
 
 /** Two pipeline stages with two data ranks each, and tp 2: 0 1 | 2 3 || 4 5 | 6 7. */
@@ -51,15 +55,20 @@ interface Rank {
   seed?: number;
 }
 
-/** The error of each rank of a job; null for a rank that agrees. */
-function disagreement(ranks: readonly Rank[], mesh: object = {}): Promise<(DsError | null)[]> {
+/** The jobs of ranks that share a store. */
+function jobsOf(size: number, mesh: object = {}) {
   const store = sharedStore();
-  const size = ranks.length;
-  const jobs = ranks.map((_, rank) => ({
+  return Array.from({ length: size }, (_, rank) => ({
     ...{ rank, worldSize: size, store, timeout: 60_000, nextName: () => 'job' },
     ...{ world: { check() {} } },
     mesh: new Mesh(MeshShape.over(size, mesh), { rank, size } as never, null as never),
   }));
+}
+
+/** The error of each rank of a job; null for a rank that agrees. */
+function disagreement(ranks: readonly Rank[], mesh: object = {}): Promise<(DsError | null)[]> {
+  const size = ranks.length;
+  const jobs = jobsOf(size, mesh);
   const calls = ranks.map(async (given, rank) => {
     const { model = new nn.Linear(2, 3), lr = 0.5, first = () => true } = given;
     const named = [...model.namedParameters()];
@@ -181,4 +190,24 @@ test('the random state must be equal on ranks of one model only', async () => {
     op: expect.stringMatching(/^initialize, random /),
     hint: expect.stringContaining('Call seed() with the same number'),
   });
+});
+
+test('the configuration alone is compared before the model changes', async () => {
+  const found = (configs: DsConfig[]) =>
+    Promise.all(
+      jobsOf(configs.length).map((job, rank) => {
+        const given = { train_micro_batch_size_per_gpu: 1, ...configs[rank] };
+        const config = resolveConfig(given, { worldSize: configs.length });
+        return requireSameConfig(job as never, config).then(
+          () => null,
+          (error: DsError) => [error.code, error.op, error.got],
+        );
+      }),
+    );
+  expect(await found([{}, { steps_per_print: 5 }])).toEqual([null, null]);
+  const error = ['DS_CONFIG', 'gradient_clipping', '0.5 on rank 1'];
+  expect(await found([{}, { gradient_clipping: 0.5 }])).toEqual([error, error]);
+  // One rank asks no other one.
+  const alone = { worldSize: 1, store: null } as never;
+  await requireSameConfig(alone, resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }));
 });

@@ -23,9 +23,14 @@ test('a batch size cannot change while gradients of a step wait for more', async
   expect(engine.globalSteps).toBe(1);
   engine.setTrainBatchSize(9);
   expect(engine.gradientAccumulationSteps()).toBe(3);
-  for (const train of [0, -3, 4]) {
+  for (const train of [0, -3, 4, '9' as never]) {
     expect(() => engine.setTrainBatchSize(train)).toThrow(/expected a positive multiple of 3/);
   }
+  for (const size of [0, -1, 1.5, '2' as never]) {
+    expect(() => engine.setTrainMicroBatchSize(size)).toThrow(/expected a positive integer/);
+  }
+  engine.setTrainMicroBatchSize(2);
+  expect([engine.trainBatchSize(), engine.gradientAccumulationSteps()]).toEqual([6, 3]);
   engine.destroy();
   for (const tensor of [tokens, targets]) tensor.dispose();
 });

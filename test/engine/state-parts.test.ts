@@ -1,9 +1,12 @@
-// Tests which part of a state belongs to a fragment, and when weights are made equal or awaited
-// before a read.
-import { statePart } from '../../lib/engine/saving/engine-shards.js';
+// Tests the parts of weights and state that a rank saves, and the decisions that it reads.
+import { statePart, weightShards } from '../../lib/engine/saving/engine-shards.js';
 import { resync } from '../../lib/engine/step/resync.js';
+import { StepDecisions } from '../../lib/engine/step/step-decisions.js';
+import { DsError } from '../../lib/errors.js';
+import { Tensor } from '../../lib/index.js';
 import { perBlock, perElement, perParameter } from '../../lib/optim/declared-state.js';
 import { wholeRegion } from '../../lib/runtime/box.js';
+import { held } from '../../lib/tensor/index.js';
 
 /** Rows 2 and 3 of [4, 8], on one of two tensor ranks. */
 const region = { whole: [4, 8], boxes: [{ offset: [2, 0], shape: [2, 8] }] };
@@ -33,4 +36,139 @@ test('weights that differ between ranks are made equal, after the last decision'
   };
   expect(calls(true)).toEqual(['take', [7, true], 'dispatch']);
   expect(calls(false)).toEqual([]);
+});
+
+test('a rank saves the elements that it counts', () => {
+  const flat = held(() => Tensor.from(Float32Array.from({ length: 20 }, (_, i) => i)));
+  const entries = [
+    { name: 'a', region: wholeRegion([10]) },
+    { name: 'b', region: wholeRegion([10]) },
+  ];
+  const fragments = entries.map((own, i) => ({ entry: own, from: 0, offset: 10 * i, numel: 10 }));
+  const saved = (counted: { offset: number; numel: number }, isPrimary = true) => {
+    const shard = {
+      ...{ fragments, counted, unit: { parameterOf: (own: object) => own } },
+      storage: {
+        lend: ({ offset, numel }: { offset: number; numel: number }) => ({
+          tensor: held(() => flat.alias([numel], [1], offset)),
+        }),
+        memory: flat,
+      },
+    };
+    const stage = { partitions: [], frozen: [shard] };
+    const ranks = { isReplica: false, isPrimary: () => isPrimary };
+    const shards = weightShards({ parts: { stage, ranks } } as never, (name) => name !== 'c');
+    return shards.map(({ name, from, tensor }) => {
+      const values = (tensor as Tensor).toArray() as number[];
+      (tensor as Tensor).release();
+      return [name, from, values[0], values.length];
+    });
+  };
+  expect(saved({ offset: 0, numel: 20 })).toEqual([
+    ['a', 0, 0, 10],
+    ['b', 0, 10, 10],
+  ]);
+  expect(saved({ offset: 4, numel: 8 })).toEqual([
+    ['a', 4, 4, 6],
+    ['b', 0, 10, 2],
+  ]);
+  expect(saved({ offset: 12, numel: 3 })).toEqual([['b', 2, 12, 3]]);
+  expect(saved({ offset: 10, numel: 0 })).toEqual([]);
+  expect(saved({ offset: 0, numel: 20 }, false)).toEqual([]);
+  flat.release();
+});
+
+describe('the decision of a step', () => {
+  /** Decisions that the control returns, in order. */
+  function decisionsOf(list: readonly object[], dynamic = false) {
+    const calls: unknown[] = [];
+    const progress = { globalSteps: 0, globalSamples: 0, skippedSteps: 0, appliedSteps: 0 };
+    const whole = { applied: true, finite: true, loss: 1, norm: 2, busy: null, stop: false };
+    const given = list.map((one) => ({
+      ...{ ...whole, emptyBatches: 0, uneven: null, apart: null },
+      ...one,
+    }));
+    const rest = given.values();
+    const decisions = new StepDecisions({
+      control: { take: () => rest.next().value ?? null },
+      scaler: {
+        scale: 4,
+        dynamic,
+        update: (skipped: boolean) => void calls.push(['scale', skipped]),
+      },
+      progress,
+      planner: { rates: () => [0.5], betas: () => [] },
+      watch: {
+        finishStep: (step: number) => void calls.push(['finish', step]),
+        report: ({ step, applied }: { step: number; applied: boolean }) =>
+          void calls.push(['report', step, applied]),
+      },
+      stop: { stepped: () => void calls.push('stepped'), agreed: () => void calls.push('agreed') },
+      emptyBatches: { report: (count: number) => void calls.push(['empty', count]) },
+    } as never);
+    return { decisions, calls, progress };
+  }
+
+  test('is read once, in the next call', () => {
+    const { decisions, calls, progress } = decisionsOf(
+      [{}, { applied: false, finite: false }],
+      true,
+    );
+    expect(decisions.last).toBeNull();
+    decisions.stepped();
+    expect(calls).toEqual([['finish', 1], 'stepped']);
+    decisions.take();
+    decisions.take();
+    expect(calls.slice(2)).toEqual([
+      ['scale', false],
+      ['report', 1, true],
+    ]);
+    decisions.stepped();
+    expect(decisions.last).toMatchObject({ applied: false });
+    expect(progress).toMatchObject({ globalSteps: 2, appliedSteps: 1, skippedSteps: 1 });
+    expect(decisions.lossScale).toBe(4);
+  });
+
+  test('carries a stop and empty micro-batches', () => {
+    const { decisions, calls } = decisionsOf([{ stop: true, emptyBatches: 3 }, {}]);
+    decisions.stepped();
+    decisions.take();
+    expect(calls).toContain('agreed');
+    expect(calls).toContainEqual(['empty', 3]);
+    calls.length = 0;
+    decisions.stepped();
+    decisions.take();
+    expect(calls.some((one) => one === 'agreed' || (one as string[])[0] === 'empty')).toBe(false);
+  });
+
+  const APART = { ranks: [0, 1], axes: ['tp'], what: 'inputs' };
+
+  test('of another loss than a number is refused, unless the scale follows it', () => {
+    const taken = (loss: number | null, dynamic: boolean) => {
+      const { decisions } = decisionsOf([{ loss }], dynamic);
+      decisions.stepped();
+      try {
+        decisions.take();
+        return null;
+      } catch (error) {
+        return (error as DsError).code;
+      }
+    };
+    expect([taken(1, false), taken(null, false), taken(Number.NaN, true)]).toEqual([
+      ...[null, null, null],
+    ]);
+    expect(taken(Number.NaN, false)).toBe('DS_NONFINITE');
+    expect(taken(Number.POSITIVE_INFINITY, false)).toBe('DS_NONFINITE');
+  });
+
+  test('of the last step may have another loss, but no other batch', () => {
+    const last = (more: object) => {
+      const { decisions } = decisionsOf([more]);
+      decisions.stepped();
+      decisions.takeLast();
+    };
+    last({ loss: Number.NaN });
+    expect(() => last({ apart: APART })).toThrow(DsError);
+    expect(() => last({ apart: APART })).toThrow(/other inputs on rank 1 than on rank 0 in step 1/);
+  });
 });

@@ -187,3 +187,12 @@ test('an announcement is the message of an exchange', async () => {
   await second.announce('saving', { error: 'gone' });
   expect(await first.exchange('saving', 1)).toEqual([1, { error: 'gone' }]);
 });
+
+test('ranks that arrive in time are not stood in for', async () => {
+  const { worlds } = pair();
+  const said: string[] = [];
+  for (const one of worlds) one.standBy((text) => said.push(text));
+  for (let i = 0; i < 3; ++i) await exchanged(worlds, BEGIN_SAVE, i);
+  await exchanged(worlds, 'inner', 1);
+  expect(said).toEqual([]);
+});
