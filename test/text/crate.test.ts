@@ -165,6 +165,19 @@ test('a run of bytes that is not UTF-8 decodes to U+FFFD for each byte', () => {
   expect(core.decode([2, 0, 1], true)).toBe('aM\ufffd');
 });
 
+test('each byte that is not UTF-8 is a token of its own for the decoders behind', () => {
+  const words = ['<0x4D>', '<0xF0>', 'a', '<0xC3>', '<0xA9>'];
+  const decoded = (behind: object, ids: number[]) => {
+    const decoders = [{ type: 'ByteFallback' }, behind];
+    return coreOf({ decoder: { type: 'Sequence', decoders }, model: wordLevel(words) }).decode(ids);
+  };
+  const spaced = { type: 'WordPiece', prefix: '##', cleanup: false };
+  expect(decoded(spaced, [2, 0, 1, 2, 3, 4])).toBe('a \ufffd \ufffd a \u00e9');
+  // CTC joins equal tokens side by side.
+  const ctc = { type: 'CTC', pad_token: '<s>', word_delimiter_token: '|', cleanup: false };
+  expect(decoded(ctc, [2, 0, 1, 1, 2])).toBe('a\ufffda');
+});
+
 test.each<[string, string[], string[]]>([
   ['Removed', ['a', 'b', 'c'], ['!', '?']],
   ['Isolated', ['a', '!', '?', 'b', '.', 'c'], ['a', '!', '?', 'b.c']],

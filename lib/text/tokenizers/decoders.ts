@@ -38,7 +38,7 @@ function buildersFor(byteFallback: Decoder): ReadonlyMap<string, (fields: Fields
 }
 
 const EXACT = buildersFor(byteFallback(ofWholeRun));
-const PARTIAL = buildersFor(byteFallback((bytes) => UTF8.decode(bytes)));
+const PARTIAL = buildersFor(byteFallback((bytes) => [UTF8.decode(bytes)]));
 
 /**
  * The decoder of a tokenizer.json; null without one. With `isPartial`, tokens may be a part of a
@@ -61,19 +61,19 @@ function byteLevel(tokens: readonly string[]): string[] {
   return [UTF8.decode(Uint8Array.from(bytes))];
 }
 
-/** The text of bytes side by side. If they are not UTF-8, each byte becomes U+FFFD. */
-function ofWholeRun(bytes: Uint8Array): string {
+/** The text of bytes side by side. If they are not UTF-8, each byte becomes a token U+FFFD. */
+function ofWholeRun(bytes: Uint8Array): string[] {
   const text = UTF8.decode(bytes);
-  return Buffer.from(text).equals(bytes) ? text : '\uFFFD'.repeat(bytes.length);
+  return Buffer.from(text).equals(bytes) ? [text] : Array.from(bytes, () => '\uFFFD');
 }
 
 /** <0x41> stands for a byte. */
-function byteFallback(textOf: (bytes: Uint8Array) => string): Decoder {
+function byteFallback(textsOf: (bytes: Uint8Array) => string[]): Decoder {
   return (tokens) => {
     const parts: string[] = [];
     let bytes: number[] = [];
     const flush = (): void => {
-      if (bytes.length > 0) parts.push(textOf(Uint8Array.from(bytes)));
+      if (bytes.length > 0) parts.push(...textsOf(Uint8Array.from(bytes)));
       bytes = [];
     };
     for (const token of tokens) {
