@@ -109,6 +109,7 @@ const INTEGER: Readonly<Record<string, readonly [string, Method<Number_>]>> = {
   bit_count: ['', (value) => ones(BigInt(value))],
   bit_length: ['', (value) => bitLength(BigInt(value))],
   conjugate: ['', (value) => value],
+  is_integer: ['', () => true],
 };
 
 const ones = (value: bigint): number =>

@@ -17,14 +17,7 @@ import {
 import { attribute, item } from './attributes.js';
 import { bounded, runtimeError, spend, syntaxError, TemplateFault, typeError } from './fault.js';
 import { FILTERS } from './list-filters.js';
-import {
-  type Arguments,
-  type Call,
-  type Expression,
-  type Filter,
-  isConstant,
-  type Test,
-} from './nodes.js';
+import type { Arguments, Call, Expression, Filter, Test } from './nodes.js';
 import { str } from './print.js';
 import { callValue, type Render } from './render.js';
 import { slice } from './sequences.js';
@@ -63,6 +56,8 @@ export interface CompileContext {
   scope: FunctionScope;
   /** Whether an unknown filter is an error only when the code runs. */
   isSoft: boolean;
+  /** Whether the code is in a constant that is printed. */
+  isPrinted?: boolean;
 }
 
 /** Reads and writes a variable from a scope. */
@@ -259,18 +254,20 @@ function compileItem(object: Expression, key: Expression, context: CompileContex
   const bounds = key.bounds.map((bound) =>
     bound === null ? null : compileExpression(bound, context),
   );
-  const sliced: Compute = (frame) =>
-    slice(
-      own(frame),
+  const cut = context.isPrinted ? sliceOrUndefined : slice;
+  return (frame) => {
+    const value = own(frame);
+    return cut(
+      value,
       bounds.map((bound) => (bound === null ? null : bound(frame))),
     );
-  return isConstant(object) && isConstant(key) ? (frame) => slicedConstant(sliced, frame) : sliced;
+  };
 }
 
-/** A wrong slice of a constant is undefined; of a variable it is a TypeError. */
-function slicedConstant(sliced: Compute, frame: Frame): Value {
+/** A wrong slice in a constant that is printed is undefined; elsewhere it is a TypeError. */
+function sliceOrUndefined(value: Value, bounds: readonly (Value | null)[]): Value {
   try {
-    return sliced(frame);
+    return slice(value, bounds);
   } catch (error) {
     if (!(error instanceof TemplateFault) || error.kind !== 'TypeError') throw error;
     return new Undefined(error.message);

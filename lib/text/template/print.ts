@@ -47,7 +47,7 @@ export function repr(value: Value): string {
 const PRINTED = 8;
 
 function nested(value: Exclude<Value, string | number | bigint | boolean | null>): string {
-  if (Array.isArray(value)) return `[${joined(value)}]`;
+  if (Array.isArray(value)) return onceWithin(value, '[...]', () => `[${joined(value)}]`);
   if (value instanceof Tuple) {
     return value.items.length === 1 ? `(${joined(value.items)},)` : `(${joined(value.items)})`;
   }
@@ -78,12 +78,27 @@ function joined(items: readonly Value[]): string {
   return bounded(text);
 }
 
+/** Containers that are being printed: a namespace may contain itself. */
+const open = new Set<object>();
+
+function onceWithin(value: object, again: string, body: () => string): string {
+  if (open.has(value)) return again;
+  open.add(value);
+  try {
+    return body();
+  } finally {
+    open.delete(value);
+  }
+}
+
 function dictText(dict: Dict): string {
-  const entries = dict.entries().map(([key, value]) => {
-    spend(PRINTED);
-    return `${repr(key)}: ${repr(value)}`;
+  return onceWithin(dict, '{...}', () => {
+    const entries = dict.entries().map(([key, value]) => {
+      spend(PRINTED);
+      return `${repr(key)}: ${repr(value)}`;
+    });
+    return bounded(`{${entries.join(', ')}}`);
   });
-  return bounded(`{${entries.join(', ')}}`);
 }
 
 /** Decimal digits of an integer. Throws ValueError where Python does. */

@@ -131,7 +131,7 @@ export class LoopContext extends Callable {
     return this.after;
   }
 
-  get length(): number {
+  override get length(): number {
     if (this.known !== null) return this.known;
     const length = knownLength(this.iterable);
     if (length !== null) this.known = length;

@@ -34,7 +34,7 @@ export function knownLength(value: Value): number | null {
   if (value instanceof Range) return value.length;
   if (value instanceof View) return value.dict.size;
   if (value instanceof Undefined) return 0;
-  return value instanceof Opaque ? value.length : null;
+  return value instanceof Opaque || value instanceof Callable ? value.length : null;
 }
 
 /** len(). Throws TypeError. */

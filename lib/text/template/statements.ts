@@ -4,7 +4,16 @@ import { compileExpression, compileFilter, Frame } from './expressions.js';
 import { runtimeError, spend, syntaxError, typeError } from './fault.js';
 import { compileFor } from './loops.js';
 import { compileCallBlock, compileMacro } from './macros.js';
-import type { AssignBlock, Block, FilterBlock, If, Output, Statement, With } from './nodes.js';
+import {
+  type AssignBlock,
+  type Block,
+  type FilterBlock,
+  type If,
+  isConstant,
+  type Output,
+  type Statement,
+  type With,
+} from './nodes.js';
 import { str } from './print.js';
 import type { Render } from './render.js';
 import {
@@ -113,7 +122,7 @@ function compileKind(statement: Statement, site: Site): Run {
 function compileOutput({ parts }: Output, site: Site): Run {
   const writes = parts.map((part): ((frame: Frame) => void) => {
     if (typeof part === 'string') return (frame) => frame.render.write(part);
-    const value = compileExpression(part, site);
+    const value = compileExpression(part, { ...site, isPrinted: isConstant(part) });
     return (frame) => frame.render.write(str(value(frame)));
   });
   return (frame) => {
@@ -141,7 +150,7 @@ function compileIf(node: If, site: Site): Run {
 
 function compileAssignBlock(node: AssignBlock, site: Site): Run {
   const own = inner(site);
-  own.symbols.visitAll(node.body);
+  own.symbols.visitAll([...(node.filter === null ? [] : [node.filter]), ...node.body]);
   const [enter, exit] = [compileEntry(own.symbols, own.scope), compileExit(own.symbols, own.scope)];
   const body = compileBody(node.body, own);
   let text = '';

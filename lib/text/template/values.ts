@@ -119,6 +119,10 @@ export abstract class Callable {
   iterate(): Next | null {
     return null;
   }
+  /** len(); null if the object has none. */
+  get length(): number | null {
+    return null;
+  }
 }
 
 /** An object that has attributes, and little else. */
