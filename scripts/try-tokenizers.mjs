@@ -201,14 +201,18 @@ async function supervise() {
       if (record) appendFileSync(values.record, `${JSON.stringify(record)}\n`);
       if (difference && shown++ < SHOWN) console.log(JSON.stringify(difference));
     });
-    const code = await new Promise((resolved) => child.on('close', (status) => resolved(status)));
+    const { code, signal } = await new Promise((resolved) =>
+      child.on('close', (status, by) => resolved({ code: status, signal: by })),
+    );
     clearTimeout(timer);
     for (const [key, count] of Object.entries(found)) total[key] = (total[key] ?? 0) + count;
     if (code === 0) break;
-    total.crashed = (total.crashed ?? 0) + 1;
+    // The crate panics, or exceeds its time or its memory. An exception would be a fault of ours.
+    const ending = signal === null ? 'failed' : 'crashed';
+    total[ending] = (total[ending] ?? 0) + 1;
   }
   console.log(JSON.stringify(total));
-  process.exitCode = total.different > 0 ? 1 : 0;
+  process.exitCode = total.different > 0 || total.failed > 0 ? 1 : 0;
 }
 
 await (values.child ? work(Number(values.seed)) : supervise());
