@@ -89,7 +89,7 @@ function requireFactorsOnly(path: string, config: LoraConfig): void {
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `${path}: ${key}`,
-      expected: `${expected}, for an adapter beside others`,
+      expected: `${expected}, for one of several adapters`,
       got: JSON.stringify(got),
       hint: 'Serve it merged: give the folder of the adapter as the model, or run ds merge.',
     });

@@ -132,7 +132,7 @@ function ofMessages(
   if (all.every((whole) => startsWith(whole, before))) {
     return { sides: all, prompt: before.length };
   }
-  const expected = 'a chat template that writes a prompt alike with and without its answer';
+  const expected = 'a chat template that writes the same prompt with and without its answer';
   const hint = 'Set another chat template, or write prompt, chosen and rejected as texts.';
   throw dataError(location(), expected, 'other tokens of the prompt', hint);
 }

@@ -136,7 +136,7 @@ test('logprobs of a prompt use the adapter', async () => {
 test.each([
   ['large', /rank 16 at most, got rank 40.*maxAdapterRank/],
   ['gpt2', /linear layers of this model, got transformer\.h\.0\.attn\.c_attn/],
-  ['dora', /use_dora: expected false, for an adapter beside others/],
+  ['dora', /use_dora: expected false, for one of several adapters/],
   ['bias', /bias: expected "none"/],
   ['whole', /modules_to_save: expected no modules/],
 ])('the adapter "%s" is refused', async (name, message) => {

@@ -380,7 +380,7 @@ function requireFitting(
         ? `an adapter of ${name} from ${whole.inputs} to ${whole.outputs} values`
         : 'adapters of linear layers of this model',
       got: whole ? `one from ${inputs} to ${outputs}` : name,
-      hint: 'The adapter belongs to another model, or to a layer that takes no adapter beside others.',
+      hint: 'The adapter belongs to another model, or to a layer that supports only one adapter.',
     });
   }
 }

@@ -67,7 +67,7 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
   protected abstract outputsOf(sums: Sums): Tensor;
 
   shortened(): Batch {
-    throw refused('Trainer method', `no curriculum_learning beside ${this.method}()`, 'a section');
+    throw refused('Trainer method', `no curriculum_learning with ${this.method}()`, 'a section');
   }
 
   counted(batch: Batch): MicroBatch<Batch> {

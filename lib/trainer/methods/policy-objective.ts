@@ -57,7 +57,7 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
   }
 
   shortened(): Batch {
-    const expected = `no curriculum_learning beside ${this.settings.method}()`;
+    const expected = `no curriculum_learning with ${this.settings.method}()`;
     throw refused('Trainer method', expected, 'a section');
   }
 

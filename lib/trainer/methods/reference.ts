@@ -109,7 +109,7 @@ export class Reference {
   /** Throws DS_ARGUMENT if rows with numbers of the reference come beside a model. */
   requireOne(hasNumbers: boolean): void {
     if (!hasNumbers || !this.reference) return;
-    const expected = 'no numbers of the reference in the rows beside a model';
+    const expected = 'no numbers of the reference in the rows if a model is given';
     const hint = 'Leave out `reference`, or ref_chosen_logps and ref_rejected_logps.';
     throw refused(`${this.method} ${this.option}`, expected, 'both', hint);
   }
