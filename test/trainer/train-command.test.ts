@@ -98,7 +98,7 @@ report_to: [csv, tensorboard]
     `${line} --max_steps 44 --resume_from_checkpoint --sample Who? --sample_tokens 3`,
   );
   expect(more.code).toBe(0);
-  expect(more.stdout).toMatch(/^goes on from out\/checkpoint-40, step 40$/m);
+  expect(more.stdout).toMatch(/^continues from out\/checkpoint-40, step 40$/m);
   expect(more.stdout).toMatch(/^step 44: done$/m);
   expect(more.stdout).toMatch(/^sample: Who\?$/m);
 });
