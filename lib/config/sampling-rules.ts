@@ -97,7 +97,7 @@ function endsBeforeAll(site: MetricSite): Advice | null {
 
 const ofMetrics = [beginsBelow, unreadScheduleKey, leavesNothingOut, endsBeforeAll];
 
-/** Advices about metrics, of which only the first is given, as with rules. */
+/** Advice about metrics. Each function returns the first finding, as rules do. */
 const firstOfMetrics = ofMetrics.map((advice) => (config: ResolvedValues): Advice | null => {
   for (const site of metricsIn(config)) {
     const found = advice(site);

@@ -37,7 +37,7 @@ export interface HeldCalls {
   readonly end: string;
   /** A call is one of these. */
   readonly forms: readonly CallForm[];
-  /** Markers of which one follows a call, unless the answer ends with it. Absent: any text. */
+  /** After a call, one of these markers follows, or the answer ends. Absent: any text. */
   readonly closers?: readonly string[];
   /** Other markers that text has none of. Default: none. */
   readonly others?: readonly string[];
