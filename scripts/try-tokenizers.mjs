@@ -30,8 +30,8 @@ const oracle = createRequire(join(resolve(values.oracle), 'index.js'))('tokenize
 const { CoreTokenizer } = createRequire(import.meta.url)(values.core);
 const SHOWN = 20;
 /** Address space of a child, and the time of one tokenizer: the crate may exceed both. */
-const MOST_KIB = 6_000_000;
-const MOST_MS = 20_000;
+const MAX_KIB = 6_000_000;
+const MAX_MS = 20_000;
 
 /** The value of `body`, or its error. */
 function attempt(body) {
@@ -189,13 +189,13 @@ async function supervise() {
     const fixed = ['--child', '--oracle', values.oracle, '--core', values.core];
     if (values.record) fixed.push('--record', values.record);
     const command = [process.execPath, fileURLToPath(import.meta.url), ...fixed, ...options];
-    const child = spawn('bash', ['-c', `ulimit -v ${MOST_KIB}; exec "$@"`, 'bash', ...command], {
+    const child = spawn('bash', ['-c', `ulimit -v ${MAX_KIB}; exec "$@"`, 'bash', ...command], {
       stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
     });
-    let timer = setTimeout(() => child.kill('SIGKILL'), MOST_MS);
+    let timer = setTimeout(() => child.kill('SIGKILL'), MAX_MS);
     child.on('message', ({ seed, difference, record, counts: own }) => {
       clearTimeout(timer);
-      timer = setTimeout(() => child.kill('SIGKILL'), MOST_MS);
+      timer = setTimeout(() => child.kill('SIGKILL'), MAX_MS);
       if (seed !== undefined) next = seed + 1;
       if (own) found = own;
       if (record) appendFileSync(values.record, `${JSON.stringify(record)}\n`);

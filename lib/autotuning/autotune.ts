@@ -165,7 +165,11 @@ class Search {
     if (!isShort || ofWay.some(({ metrics }) => metrics !== null)) return null;
     const tried = new Set(ofWay.map(({ candidate: other }) => other.microBatch));
     const all = this.ways.find(({ name }) => name === way)?.candidates ?? [];
-    return all.find((one) => one.microBatch < microBatch && !tried.has(one.microBatch)) ?? null;
+    return (
+      all.find(
+        (candidate) => candidate.microBatch < microBatch && !tried.has(candidate.microBatch),
+      ) ?? null
+    );
   }
 }
 
@@ -216,10 +220,10 @@ function summaryOf({ rows, ways, metric, seconds, best }: Searched): string[] {
   });
   const spaces = new Set(rows.map(({ candidate }) => candidate.way));
   const ofSpaces = [...spaces, 'global'].map((space) => {
-    const own = rows.filter(({ candidate }) => space === 'global' || candidate.way === space);
-    const top = bestOf(own, metric);
+    const ownRows = rows.filter(({ candidate }) => space === 'global' || candidate.way === space);
+    const top = bestOf(ownRows, metric);
     const value = top && metricOf(top, metric);
-    return [space, `${own.length}`, value ? number(value) : '', top?.candidate.name ?? ''];
+    return [space, `${ownRows.length}`, value ? number(value) : '', top?.candidate.name ?? ''];
   });
   const left = ways.flatMap(({ name, reason }) =>
     reason ? [`${name} was left out: ${reason}`] : [],

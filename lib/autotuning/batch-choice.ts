@@ -14,13 +14,14 @@ export interface BatchRequest {
   /** The only micro-batches to try, or null to search. */
   only: readonly number[] | null;
   /** The smallest micro-batch of the search. */
-  least: number;
+  min: number;
   steps: number;
   /** Samples per step on all ranks, or null if open. */
   total: number | null;
 }
 
-const isSize = (one: unknown): one is number => Number.isSafeInteger(one) && Number(one) > 0;
+const isSize = (value: unknown): value is number =>
+  Number.isSafeInteger(value) && Number(value) > 0;
 
 /** Throws DS_CONFIG if a size is not a positive integer, DS_ARGUMENT if an argument is 0. */
 export function requestedBatches(
@@ -40,7 +41,7 @@ export function requestedBatches(
   };
   return {
     only,
-    least: only?.at(-1) ?? said(MICRO) ?? settings.min_train_micro_batch_size_per_gpu,
+    min: only?.at(-1) ?? said(MICRO) ?? settings.min_train_micro_batch_size_per_gpu,
     steps: said(STEPS) ?? 1,
     total: configuredSize(file, TOTAL),
   };
@@ -65,16 +66,16 @@ export function microBatches(
   settings: ResolvedConfig['autotuning'],
   ranks: number,
 ): number[] {
-  const { only, least, total } = request;
-  const { max_train_batch_size: most, max_train_micro_batch_size_per_gpu: limit } = settings;
+  const { only, min, total } = request;
+  const { max_train_batch_size: max, max_train_micro_batch_size_per_gpu: limit } = settings;
   const perRank = total === null ? null : total / ranks;
   const batchOf = (size: number): number =>
     size * ranks * accumulationOf(request, settings, { size, ranks });
   const mayBe = (size: number): boolean =>
-    (perRank === null || perRank % size === 0) && (most === null || batchOf(size) <= most);
+    (perRank === null || perRank % size === 0) && (max === null || batchOf(size) <= max);
   if (only) return only.filter(mayBe);
   const sizes: number[] = [];
-  for (let size = least; size <= limit; size *= 2) sizes.push(size);
+  for (let size = min; size <= limit; size *= 2) sizes.push(size);
   return sizes.filter(mayBe).reverse();
 }
 
@@ -89,11 +90,11 @@ export function microBatches(
  */
 export function accumulationOf(
   { steps, total }: BatchRequest,
-  { max_train_batch_size: most, min_train_batch_size: least }: ResolvedConfig['autotuning'],
+  { max_train_batch_size: max, min_train_batch_size: min }: ResolvedConfig['autotuning'],
   { size, ranks }: { size: number; ranks: number },
 ): number {
   const samples = size * ranks;
   if (total !== null) return total / samples;
-  const wanted = most === null ? steps : Math.floor(most / samples);
-  return Math.max(wanted, Math.ceil(least / samples));
+  const wanted = max === null ? steps : Math.floor(max / samples);
+  return Math.max(wanted, Math.ceil(min / samples));
 }

@@ -102,8 +102,8 @@ export class Experiments {
     const file = join(folder, 'model_info.json');
     let failure = '';
     for (const config of configs) {
-      const own = { enabled: true, model_info_path: file, model_info: { profile: true } };
-      const ended = await this.start(FIRST_RUN, unmonitored({ ...config, autotuning: own }));
+      const section = { enabled: true, model_info_path: file, model_info: { profile: true } };
+      const ended = await this.start(FIRST_RUN, unmonitored({ ...config, autotuning: section }));
       const info = readJson<ModelInfo>(file);
       const reason = reasonOf(folder, ended, 'it ended before the first forward of an engine');
       // A run that is out of memory still reports enough of the model.
@@ -125,8 +125,14 @@ export class Experiments {
     const folder = join(this.results, name);
     const file = join(folder, 'metrics.json');
     const { start_profile_step, end_profile_step, metric, overwrite } = this.settings;
-    const own = { enabled: true, start_profile_step, end_profile_step, metric, metric_path: file };
-    const config = unmonitored({ ...candidate.config, autotuning: own });
+    const section = {
+      enabled: true,
+      start_profile_step,
+      end_profile_step,
+      metric,
+      metric_path: file,
+    };
+    const config = unmonitored({ ...candidate.config, autotuning: section });
     const isThere =
       !overwrite && isSame(readJson(join(folder, 'exp.json')), this.described(name, config));
     const known = isThere ? readJson<ExperimentMetrics>(file) : null;

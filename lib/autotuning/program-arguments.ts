@@ -115,8 +115,11 @@ function withAdded(args: readonly string[], added: readonly string[]): string[] 
 /** Finds a key by its dotted path, or by name at any depth. */
 function keyOf(config: Section, key: string): unknown {
   const steps = key.split('.');
-  const at = steps.reduce<unknown>((one, step) => (isSection(one) ? one[step] : undefined), config);
+  const at = steps.reduce<unknown>(
+    (value, step) => (isSection(value) ? value[step] : undefined),
+    config,
+  );
   if (at !== undefined || steps.length > 1) return at;
   const inner = Object.values(config).filter(isSection);
-  return inner.map((one) => keyOf(one, key)).find((one) => one !== undefined);
+  return inner.map((section) => keyOf(section, key)).find((value) => value !== undefined);
 }

@@ -120,7 +120,7 @@ export function waysOf(space: Space, info: ModelInfo): Way[] {
   // On one rank, stage 2 represents all stages that keep weights on the device.
   const isOpen = ranks === 1 && stagesOf(file, 2).length > 1;
   const added = moved(isOpen ? [2, 3] : stages, zero);
-  return [...ways, ...added.map((one) => wayOf(one, space, info))];
+  return [...ways, ...added.map((placement) => wayOf(placement, space, info))];
 }
 
 function moved(stages: readonly unknown[], zero: Section): Placement[] {
@@ -160,25 +160,25 @@ function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Way {
 }
 
 function noSize({ settings, batches }: Space, { mesh }: ModelInfo): string {
-  const { max_train_batch_size: most, max_train_micro_batch_size_per_gpu: limit } = settings;
+  const { max_train_batch_size: max, max_train_micro_batch_size_per_gpu: limit } = settings;
   const { min_train_batch_size: fewest } = settings;
   const { total } = batches;
   const of = `no micro-batch of ${mesh.data} ranks`;
-  if (!batches.only && batches.least > limit) {
+  if (!batches.only && batches.min > limit) {
     return `${of} is within autotuning.max_train_micro_batch_size_per_gpu ${limit}`;
   }
-  const atMost = `autotuning.max_train_batch_size ${most}`;
+  const atMost = `autotuning.max_train_batch_size ${max}`;
   if (total === null) {
     const atLeast = fewest > 1 ? `autotuning.min_train_batch_size ${fewest} and ` : '';
     return `${of} is within ${atLeast}${atMost}`;
   }
-  if (most !== null && total > most) return `${TOTAL} ${total} is above ${atMost}`;
+  if (max !== null && total > max) return `${TOTAL} ${total} is above ${atMost}`;
   return `${of} makes up ${TOTAL} ${total}`;
 }
 
 function noneFits(weighed: readonly { size: number; fit: Fit }[]): string {
-  const least = weighed.at(-1);
-  return least?.fit.refusal ?? `a micro-batch of ${least?.size} does not fit by the plan`;
+  const min = weighed.at(-1);
+  return min?.fit.refusal ?? `a micro-batch of ${min?.size} does not fit by the plan`;
 }
 
 /** Returns `file` with a way's stage and offload, and with the micro-batch size. */
@@ -214,12 +214,12 @@ export function firstRuns({ file, batches }: Space): Section[] {
   const stages = new Set([open[0] ?? 0, ...open.filter((stage) => stage < 2)]);
   const all = [...stages].map((stage) => ({
     ...rest,
-    [MICRO]: batches.only?.at(-1) ?? batches.least,
+    [MICRO]: batches.only?.at(-1) ?? batches.min,
     [STEPS]: 1,
     zero_optimization: { ...zeroOf(file), stage },
   }));
-  const checked = all.map((one) =>
-    checkConfig(one as DsConfig, { worldSize: 1, autoLater: true }).errors.at(0),
+  const checked = all.map((item) =>
+    checkConfig(item as DsConfig, { worldSize: 1, autoLater: true }).errors.at(0),
   );
   if (checked[0] && checked.every((error) => error !== undefined)) throw checked[0];
   return all.filter((_, i) => checked[i] === undefined);
@@ -240,13 +240,15 @@ interface Choice {
 
 /** Returns `best` with every other choice of the ZeRO keys that the file leaves open. */
 export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): Candidate[] {
-  const own = isSection(file.zero_optimization) ? file.zero_optimization : {};
+  const ownSection = isSection(file.zero_optimization) ? file.zero_optimization : {};
   const { stage } = best.config.zero_optimization as { stage: number };
   const isAlone = info.mesh.data * info.mesh.tokens === 1;
   const standard = Object.entries(isAlone ? {} : (MORE[stage] ?? {})).filter(
-    ([key]) => own[key] === undefined && own[`stage3_${key}`] === undefined,
+    ([key]) => ownSection[key] === undefined && ownSection[`stage3_${key}`] === undefined,
   );
-  const named = Object.entries(own).filter(([key, value]) => key !== 'stage' && isChoice(value));
+  const named = Object.entries(ownSection).filter(
+    ([key, value]) => key !== 'stage' && isChoice(value),
+  );
   const choices = [...standard, ...named] as [string, readonly unknown[]][];
   const all = choices.reduce<Choice[]>(
     (made, [key, values]) =>

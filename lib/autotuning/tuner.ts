@@ -33,8 +33,8 @@ function isBetter(a: number | null, b: number | null, metric: Settings['metric']
 export function bestOf(rows: readonly Row[], metric: Settings['metric']): Row | null {
   let best: Row | null = null;
   for (const row of rows) {
-    const [value, most] = [metricOf(row, metric), best && metricOf(best, metric)];
-    if (isBetter(value, most, metric)) best = row;
+    const [value, max] = [metricOf(row, metric), best && metricOf(best, metric)];
+    if (isBetter(value, max, metric)) best = row;
   }
   return best;
 }
@@ -67,7 +67,7 @@ export class Tuner {
     const { tuner_early_stopping: patience, tuner_type: type } = this.settings;
     if (this.left <= 0 || (patience > 0 && this.withoutGain >= patience)) return null;
     const next = type === 'model_based' ? this.mostPromising() : this.waiting[0];
-    this.waiting = this.waiting.filter((one) => one !== next);
+    this.waiting = this.waiting.filter((candidate) => candidate !== next);
     return next ?? null;
   }
 
@@ -81,12 +81,14 @@ export class Tuner {
     this.withoutGain = bestOf(this.rows, metric) !== before || !isFound ? 0 : this.withoutGain + 1;
     if (!row.isShort) return;
     const { way, microBatch } = row.candidate;
-    this.waiting = this.waiting.filter((one) => one.way !== way || one.microBatch <= microBatch);
+    this.waiting = this.waiting.filter(
+      (candidate) => candidate.way !== way || candidate.microBatch <= microBatch,
+    );
   }
 
   /** Whether candidates of `way` remain. */
   waits(way: string): boolean {
-    return this.waiting.some((one) => one.way === way);
+    return this.waiting.some((candidate) => candidate.way === way);
   }
 
   /** Adds a candidate before the others. */
@@ -99,27 +101,28 @@ export class Tuner {
    * order.
    */
   private mostPromising(): Candidate | undefined {
-    if (this.waiting.some((one) => one.predicted === null)) return this.waiting[0];
+    if (this.waiting.some((candidate) => candidate.predicted === null)) return this.waiting[0];
     const { metric } = this.settings;
     /** Samples per second. For latency: a value in proportion to steps per second. */
     const rateOf = ({ predicted, config }: Candidate): number => {
       const samples = Number(config[MICRO]) * Number(config[STEPS]);
       return (predicted ?? 0) / (metric === 'latency' ? samples : 1);
     };
-    const score = (one: Candidate): number => rateOf(one) * this.correction(one.way);
+    const score = (candidate: Candidate): number =>
+      rateOf(candidate) * this.correction(candidate.way);
     return this.waiting.toSorted((a, b) => score(b) - score(a))[0];
   }
 
   /** Mean ratio of measured to predicted samples per second, of this way, or else of all ways. */
   private correction(way: string): number {
     const reported = this.rows.filter(({ metrics, candidate }) => metrics && candidate.predicted);
-    const own = reported.filter(({ candidate }) => candidate.way === way);
-    const used = own.length > 0 ? own : reported;
+    const ownRows = reported.filter(({ candidate }) => candidate.way === way);
+    const used = ownRows.length > 0 ? ownRows : reported;
     if (used.length === 0) return 1;
     const ratios = used.map(
       ({ metrics, candidate }) => (metrics?.throughput ?? 0) / (candidate.predicted ?? 1),
     );
-    return ratios.reduce((sum, one) => sum + one, 0) / ratios.length;
+    return ratios.reduce((sum, ratio) => sum + ratio, 0) / ratios.length;
   }
 }
 

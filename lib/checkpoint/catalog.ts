@@ -29,14 +29,14 @@ export function digestOf(catalog: Catalog): string {
  */
 export async function mergedCatalog(
   world: CheckpointWorld,
-  own: Catalog,
+  ownCatalog: Catalog,
   digests: readonly string[],
 ): Promise<Catalog> {
   const digest = required(digests[world.rank]);
-  if (digests.every((one) => one === digest)) return own;
+  if (digests.every((item) => item === digest)) return ownCatalog;
   const isFirst = digests.indexOf(digest) === world.rank;
   const lists = await onAllRanks(world, 'merging tensors', async () =>
-    isFirst ? listed(own) : null,
+    isFirst ? listed(ownCatalog) : null,
   );
   return { model: merged(lists, 'model'), optimizer: merged(lists, 'optimizer') };
 }

@@ -185,7 +185,7 @@ export async function find(dir: string, tag: string): Promise<string | null> {
   const final = join(dir, tag);
   if (await ifThere(final, () => stat(final))) return final;
   const olds = leftovers((await ifThere(dir, () => readdir(dir))) ?? [])
-    .filter((one) => one.kind === 'old' && one.tag === tag)
+    .filter((leftover) => leftover.kind === 'old' && leftover.tag === tag)
     .sort((a, b) => b.turn - a.turn);
   return olds[0] ? join(dir, olds[0].name) : null;
 }
@@ -195,7 +195,8 @@ export async function find(dir: string, tag: string): Promise<string | null> {
  * left.
  */
 async function clearOwner(dir: string, owner: string): Promise<boolean> {
-  const ofOwner = async () => leftovers(await readdir(dir)).filter((one) => one.owner === owner);
+  const ofOwner = async () =>
+    leftovers(await readdir(dir)).filter((leftover) => leftover.owner === owner);
   for (const { kind, name, tag } of (await ofOwner()).sort((a, b) => b.turn - a.turn)) {
     const path = join(dir, name);
     if (kind === 'tmp') await removeDraft(path);

@@ -225,7 +225,7 @@ function exported(
 function describedLayout(path: string, description: JsonObject | null): Layout {
   const { config, generation = null, transposed, pieces: given } = description ?? {};
   const sliceNames = readSliceNames(given);
-  const isNames = Array.isArray(transposed) && transposed.every((one) => typeof one === 'string');
+  const isNames = Array.isArray(transposed) && transposed.every((item) => typeof item === 'string');
   const isWhole = isObject<JsonObject>(config) && isNames && sliceNames !== null;
   if (isWhole && (generation === null || isObject<JsonObject>(generation))) {
     return { config, generation, transposed: new Set(transposed), pieces: sliceNames };

@@ -28,9 +28,9 @@ export async function requireSpaceTogether(
     return { bytes: bytes(), free, disk: `${hostLimits().machine}\n${disk}` };
   });
   for (const { disk } of claims) {
-    const here = claims.filter((one) => one.disk === disk);
-    const wanted = here.reduce((sum, one) => sum + one.bytes, 0);
-    const free = Math.max(...here.map((one) => one.free));
+    const here = claims.filter((claim) => claim.disk === disk);
+    const wanted = here.reduce((sum, item) => sum + item.bytes, 0);
+    const free = Math.max(...here.map((item) => item.free));
     if (wanted > free) throw tooLarge(folder, wanted, free, here.length);
   }
 }

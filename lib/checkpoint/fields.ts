@@ -50,9 +50,9 @@ export class Fields {
     throw this.bad(name, 'true or false', value);
   }
 
-  integer(value: unknown, name: string, least = -Number.MAX_SAFE_INTEGER): number {
-    if (typeof value === 'number' && Number.isSafeInteger(value) && value >= least) return value;
-    const bound = least > -Number.MAX_SAFE_INTEGER ? ` of at least ${least}` : '';
+  integer(value: unknown, name: string, min = -Number.MAX_SAFE_INTEGER): number {
+    if (typeof value === 'number' && Number.isSafeInteger(value) && value >= min) return value;
+    const bound = min > -Number.MAX_SAFE_INTEGER ? ` of at least ${min}` : '';
     throw this.bad(name, `a whole number${bound}`, value);
   }
 
@@ -61,10 +61,10 @@ export class Fields {
     return this.integer(value, name, 0);
   }
 
-  /** A number in the range of f32, at least `least`. */
-  number(value: unknown, name: string, least = -MAX_F32): number {
-    if (typeof value === 'number' && value >= least && value <= MAX_F32) return value;
-    throw this.bad(name, least === -MAX_F32 ? 'a finite number' : `a number from ${least}`, value);
+  /** A number in the range of f32, at least `min`. */
+  number(value: unknown, name: string, min = -MAX_F32): number {
+    if (typeof value === 'number' && value >= min && value <= MAX_F32) return value;
+    throw this.bad(name, min === -MAX_F32 ? 'a finite number' : `a number from ${min}`, value);
   }
 
   oneOf<T extends string>(value: unknown, name: string, choices: readonly T[]): T {

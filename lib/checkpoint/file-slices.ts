@@ -44,8 +44,8 @@ export function fileSlicesOf(patterns: readonly string[], shape: readonly number
 export function readSliceNames(value: JsonValue | undefined): SliceNames | null {
   if (value === undefined || value === null) return {};
   if (typeof value !== 'object' || Array.isArray(value)) return null;
-  const isPatterns = (one: JsonValue | undefined): boolean =>
-    Array.isArray(one) && one.length > 0 && one.every((name) => typeof name === 'string');
+  const isPatterns = (item: JsonValue | undefined): boolean =>
+    Array.isArray(item) && item.length > 0 && item.every((name) => typeof name === 'string');
   return Object.values(value).every(isPatterns) ? (value as unknown as SliceNames) : null;
 }
 

@@ -69,10 +69,10 @@ export async function openInside(
 async function staysInside(folder: string, path: string): Promise<boolean> {
   const found = await Promise.all([realpath(folder), realpath(path)]).catch(() => null);
   if (!found) return false;
-  const [own, target] = found;
-  if (target.startsWith(own + sep)) return true;
-  const isSnapshot = basename(dirname(own)) === 'snapshots';
-  return isSnapshot && dirname(target) === join(own, '..', '..', 'blobs');
+  const [ownPath, target] = found;
+  if (target.startsWith(ownPath + sep)) return true;
+  const isSnapshot = basename(dirname(ownPath)) === 'snapshots';
+  return isSnapshot && dirname(target) === join(ownPath, '..', '..', 'blobs');
 }
 
 function refused(op: string, expected: string, got: string, hint = ''): DsError {

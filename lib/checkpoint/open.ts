@@ -216,8 +216,8 @@ async function locate(dir: string, tag: string): Promise<string> {
 async function openAll(folder: string, manifest: StoredManifest): Promise<InputFile[]> {
   const { files } = manifest;
   const opening = await Promise.allSettled(files.map(({ name }) => openInside(folder, name)));
-  const opened = opening.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
-  const failed = opening.find((one) => one.status === 'rejected');
+  const opened = opening.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
+  const failed = opening.find((result) => result.status === 'rejected');
   if (!failed) return opened;
   for (const file of opened) await file.close();
   throw failed.reason;

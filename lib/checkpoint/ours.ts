@@ -42,12 +42,12 @@ async function requireCheckpoint(path: string, status: Stats, called: string): P
   if (status.isSymbolicLink()) throw notOurs(called, 'a symbolic link');
   if (!status.isDirectory()) throw notOurs(called, status.isFile() ? 'a file' : 'something else');
   const found = (await readdir(path)).sort();
-  const own = await ownFiles(path);
-  if (own === null) {
+  const ownFileNames = await ownFiles(path);
+  if (ownFileNames === null) {
     const what = found.length === 0 ? 'an empty folder' : `a folder with ${listed(found)}`;
     throw notOurs(called, what);
   }
-  const others = found.filter((name) => !own.has(name));
+  const others = found.filter((name) => !ownFileNames.has(name));
   if (others.length > 0) throw notOurs(called, `a checkpoint with ${listed(others)} in it besides`);
 }
 
@@ -86,8 +86,8 @@ export async function removeOwn(
 
 /** Deletes the checkpoint in `folder`: the files in its manifest. */
 export async function removeCheckpoint(folder: string): Promise<void> {
-  const own = (await ownFiles(folder)) ?? new Set<string>();
-  await removeOwn(folder, (name) => own.has(name));
+  const ownFileNames = (await ownFiles(folder)) ?? new Set<string>();
+  await removeOwn(folder, (name) => ownFileNames.has(name));
 }
 
 /** Returns the names in the manifest and its own; null without a valid manifest. */

@@ -75,10 +75,10 @@ class BoxReader {
   async read(box: Box): Promise<void> {
     const run = runShape(box, [this.stored.range.box, this.wanted.box]);
     if (numel(run) === numel(box.shape) || numel(run) * this.itemBytes >= DIRECT_BYTES) {
-      for (const one of partsOf(box, run)) await this.readRun(one);
+      for (const part of partsOf(box, run)) await this.readRun(part);
       return;
     }
-    for (const slab of slabsOf(box, (one) => this.spanOf(one) * this.itemBytes <= STAGING_BYTES)) {
+    for (const slab of slabsOf(box, (box) => this.spanOf(box) * this.itemBytes <= STAGING_BYTES)) {
       await this.readSlab(slab);
     }
   }

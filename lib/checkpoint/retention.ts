@@ -20,7 +20,7 @@ export async function retain(draft: Draft, keep: number): Promise<void> {
   }
   const latest = await findLatest(dir);
   const old = found
-    .map((one, index) => ({ ...one, place: index }))
+    .map((item, index) => ({ ...item, place: index }))
     .sort((a, b) => b.savedAt - a.savedAt || b.place - a.place)
     .slice(keep)
     .map(({ tag }) => tag)

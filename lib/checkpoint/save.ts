@@ -190,7 +190,7 @@ export class Save {
     written: readonly Written[],
   ): Promise<void> {
     const { saveLatest, keepLast } = this.target;
-    const files = written.flatMap((one) => one.files);
+    const files = written.flatMap((written) => written.files);
     const parts = written.filter(({ part }) => part?.model === 0);
     const ranks = parts.map(({ rankState }) => rankState).filter((state) => state !== null);
     await writeManifest(this.folder, await this.describe(content, files, ranks));
@@ -264,7 +264,7 @@ function payloadsOf({ part, model, modelIsSharded, optimizer }: CheckpointConten
 }
 
 function bytesOf(content: CheckpointContent): number {
-  const shards = payloadsOf(content).flatMap(([, own]) => own);
+  const shards = payloadsOf(content).flatMap(([, ownShards]) => ownShards);
   return shards.reduce((sum, { tensor }) => sum + tensor.bytes, 0);
 }
 
@@ -290,9 +290,9 @@ function recordsOf(
 ): Map<string, TensorRecord> {
   return new Map(
     Array.from(catalog, ([name, info]) => {
-      const own = parts.get(name) ?? [];
-      requireWhole(`save: ${name}`, info, own);
-      return [name, { ...info, parts: own }];
+      const ownParts = parts.get(name) ?? [];
+      requireWhole(`save: ${name}`, info, ownParts);
+      return [name, { ...info, parts: ownParts }];
     }),
   );
 }
@@ -335,7 +335,7 @@ export function agreeOnTag(proposals: readonly string[], validation: TagValidati
 function requireOneWay(asynchronous: readonly boolean[]): void {
   if (new Set(asynchronous).size === 1) return;
   const ranksWith = (way: boolean): string => {
-    const ranks = asynchronous.flatMap((one, rank) => (one === way ? [rank] : []));
+    const ranks = asynchronous.flatMap((item, rank) => (item === way ? [rank] : []));
     return `${way} on rank${ranks.length > 1 ? 's' : ''} ${ranks.join(', ')}`;
   };
   throw new DsError({

@@ -38,8 +38,8 @@ export function* partsOf({
   numel: count,
   grain,
 }: Omit<Remote, 'borrow' | 'bytes'>): Generator<[number, number]> {
-  const most = Math.max(grain, Math.floor(PART_BYTES / dtypeSize(dtype) / grain) * grain);
-  for (let at = 0; at < count; at += most) yield [at, Math.min(most, count - at)];
+  const max = Math.max(grain, Math.floor(PART_BYTES / dtypeSize(dtype) / grain) * grain);
+  for (let at = 0; at < count; at += max) yield [at, Math.min(max, count - at)];
 }
 
 /** Elements [from, from + tensor.numel) of a box of the tensor `name` with the whole `shape`. */

@@ -32,15 +32,15 @@ export async function openSteadily<T extends Opened>(
   const label = `opening ${location}`;
   let before = '';
   for (let attempt = 1; ; ++attempt) {
-    const own = await attemptAt(location, open);
-    const all = await reportAll(world, label, own);
-    if ('opened' in own && isSame(all)) return own.opened;
-    if ('opened' in own) await own.opened.close();
+    const ownOutcome = await attemptAt(location, open);
+    const all = await reportAll(world, label, ownOutcome);
+    if ('opened' in ownOutcome && isSame(all)) return ownOutcome.opened;
+    if ('opened' in ownOutcome) await ownOutcome.opened.close();
     const said = JSON.stringify(all);
-    const isStable = said === before && !all.some((one) => 'moving' in one && one.moving);
+    const isStable = said === before && !all.some((report) => 'moving' in report && report.moving);
     if (isStable || attempt === ATTEMPTS) {
       await onAllRanks(world, label, async () => {
-        if ('error' in own) throw own.error;
+        if ('error' in ownOutcome) throw ownOutcome.error;
         return null;
       });
       throw different(location);
@@ -76,21 +76,23 @@ type Report = { id: string } | { error: string; moving: boolean };
 async function reportAll<T extends Opened>(
   world: CheckpointWorld,
   label: string,
-  own: Outcome<T>,
+  ownOutcome: Outcome<T>,
 ): Promise<Report[]> {
   const reported: Report =
-    'opened' in own ? { id: own.opened.id } : { error: String(own.error), moving: own.moving };
+    'opened' in ownOutcome
+      ? { id: ownOutcome.opened.id }
+      : { error: String(ownOutcome.error), moving: ownOutcome.moving };
   try {
     return (await world.exchange(label, reported)) as Report[];
   } catch (error) {
-    if ('error' in own) throw own.error;
-    await own.opened.close();
+    if ('error' in ownOutcome) throw ownOutcome.error;
+    await ownOutcome.opened.close();
     throw error;
   }
 }
 
 function isSame(all: readonly Report[]): boolean {
-  const ids = all.map((one) => ('id' in one ? one.id : null));
+  const ids = all.map((report) => ('id' in report ? report.id : null));
   return ids.every((id) => id !== null && id === ids[0]);
 }
 

@@ -123,9 +123,9 @@ function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
     reached = Math.max(reached, to);
   }
   if (reached < endOf(box, d)) return { kind: 'missing', element: moved(box.offset, reached) };
-  return slabs.map(({ from, to, tiles: own }) => ({
+  return slabs.map(({ from, to, tiles: ownBoxes }) => ({
     box: { offset: moved(box.offset, from), shape: moved(box.shape, to - from) },
-    tiles: own,
+    tiles: ownBoxes,
   }));
 }
 
@@ -142,7 +142,7 @@ function findPairFlaw({ box, tiles }: Region): Flaw | null {
     }
   }
   let rest = [box];
-  for (const tile of sorted) rest = rest.flatMap((one) => without(one, tile));
+  for (const tile of sorted) rest = rest.flatMap((box) => without(box, tile));
   return rest[0] ? { kind: 'missing', element: rest[0].offset } : null;
 }
 

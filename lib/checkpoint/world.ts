@@ -29,11 +29,11 @@ export async function onAllRanks<Data extends JsonData<Data>>(
   label: string,
   body: () => Promise<Data>,
 ): Promise<Data[]> {
-  const own = await outcomeOf(label, body);
-  const outcomes = (await world.exchange(label, own.reported).catch((error: unknown) => {
-    throw own.failed ? own.error : error;
+  const ownOutcome = await outcomeOf(label, body);
+  const outcomes = (await world.exchange(label, ownOutcome.reported).catch((error: unknown) => {
+    throw ownOutcome.failed ? ownOutcome.error : error;
   })) as Report<Data>[];
-  if (own.failed) throw own.error;
+  if (ownOutcome.failed) throw ownOutcome.error;
   return outcomes.map((outcome, rank) => {
     if ('error' in outcome) throw failureOf(label, rank, outcome.error);
     return outcome.value;

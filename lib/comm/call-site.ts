@@ -2,7 +2,7 @@
 import { basename, dirname, sep } from 'node:path';
 
 /** Frames of this folder and of the runtime are not the caller. */
-const own = [__dirname, `${dirname(__dirname)}${sep}runtime`];
+const libraryFolders = [__dirname, `${dirname(__dirname)}${sep}runtime`];
 
 /** Returns "train.js:12": the nearest frame outside of the library's communication code, or ''. */
 export function callSite(): string {
@@ -13,7 +13,7 @@ export function callSite(): string {
   Error.stackTraceLimit = stackTraceLimit;
   for (const frame of (holder.stack ?? '').split('\n').slice(1)) {
     const [, file, line] = /\(?((?:file:\/\/)?\/[^():]*):(\d+):\d+\)?$/.exec(frame) ?? [];
-    if (!file || own.some((folder) => file.includes(folder + sep))) continue;
+    if (!file || libraryFolders.some((folder) => file.includes(folder + sep))) continue;
     return `${basename(file)}:${line}`;
   }
   return '';

@@ -141,13 +141,13 @@ export class CommsLogger {
   }
 
   /**
-   * Returns a table with DeepSpeed's columns. `least`: for each call in latencies(), the time of
+   * Returns a table with DeepSpeed's columns. `min`: for each call in latencies(), the time of
    * the rank that waited least. With it, the table includes the time that this rank waited for the
    * slowest one.
    */
-  summary(least?: readonly (readonly number[])[]): string {
+  summary(min?: readonly (readonly number[])[]): string {
     const head = ['Comm. Op', 'Message Size', 'Count', 'Total Latency(ms)', 'Avg Latency(ms)'];
-    const waits = least && stragglerWaits(this.latencies(), least);
+    const waits = min && stragglerWaits(this.latencies(), min);
     const rows = this.totals().map((t, i) => [
       t.kind,
       binary(t.bytes),
@@ -179,11 +179,11 @@ export class CommsLogger {
 
 /** For each group: the sum of milliseconds above the times of the rank that waited least. */
 const stragglerWaits = (
-  own: readonly (readonly number[])[],
-  least: readonly (readonly number[])[],
+  ownLatencies: readonly (readonly number[])[],
+  min: readonly (readonly number[])[],
 ): number[] =>
-  own.map((times, i) =>
-    times.reduce((sum, ms, j) => sum + Math.max(0, ms - (least[i]?.[j] ?? ms)), 0),
+  ownLatencies.map((times, i) =>
+    times.reduce((sum, ms, j) => sum + Math.max(0, ms - (min[i]?.[j] ?? ms)), 0),
   );
 
 function emptyTotal(kind: CollectiveKind, bytes: number): CommsTotal {

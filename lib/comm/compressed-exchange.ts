@@ -121,14 +121,14 @@ export class CompressedExchange {
   average(control: Tensor): void {
     const { group, outbox, tables } = this;
     const { chunk, messageBytes } = this.options.layout;
-    const own = required(tables[group.rank]);
+    const ownTables = required(tables[group.rank]);
     this.arrived();
     const mean = held(() => Tensor.empty([chunk], 'f32', this.device));
     const all = { first: 0, rows: group.size };
     kernels.signAverage({
       bits: this.bitsOf(this.inbox, all),
-      levels: this.levelsOf(this.inbox, all, own),
-      ...own,
+      levels: this.levelsOf(this.inbox, all, ownTables),
+      ...ownTables,
       out: mean,
     });
     this.compress(mean, this.ownerError, group.rank, { slot: group.rank, control });

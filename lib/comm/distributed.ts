@@ -115,8 +115,8 @@ export class Distributed {
     requireType('logSummary showStraggler', showStraggler, 'boolean');
     const { logger } = this.world;
     if (!logger) return;
-    const least = showStraggler ? leastLatencies(this.world, logger) : undefined;
-    if (this.rank === 0) process.stdout.write(`${logger.summary(least)}\n`);
+    const min = showStraggler ? leastLatencies(this.world, logger) : undefined;
+    if (this.rank === 0) process.stdout.write(`${logger.summary(min)}\n`);
   }
 
   /**

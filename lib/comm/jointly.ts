@@ -4,7 +4,7 @@ import { formatValue } from '../runtime/format-value.js';
 import type { ProcessGroup } from './process-group.js';
 
 /** Maximum characters of an error that other ranks receive. */
-const MOST = 2000;
+const MAX_CHARACTERS = 2000;
 
 /** Groups with ranks that take part in a call; null: no group. */
 export interface JointGroups {
@@ -69,7 +69,7 @@ export const ofSeveral = (groups: readonly (ProcessGroup | null)[] = []): Proces
 /** Returns the text of an error for other ranks. Never throws. */
 export function reportOf(error: unknown): string {
   const said = error instanceof DsError ? `${error.code} | ${error.message}` : spelled(error);
-  return said.length > MOST ? `${said.slice(0, MOST)} ...` : said;
+  return said.length > MAX_CHARACTERS ? `${said.slice(0, MAX_CHARACTERS)} ...` : said;
 }
 
 /** String() may throw for a thrown value. */

@@ -10,17 +10,17 @@ import type { ProcessGroup } from './process-group.js';
  * ranks of `group` call it, after the same collectives.
  */
 export function leastLatencies(group: ProcessGroup, logger: CommsLogger): number[][] {
-  const own = logger.latencies();
+  const ownLatencies = logger.latencies();
   const { device } = group;
   // The exchange itself is not logged.
   group.logger = null;
   try {
     return scope(() => {
-      const times = Tensor.from(own.flat(), { dtype: 'f32', device });
-      if (own.length > 0) group.allReduce(times, { op: 'min' }).synchronize();
-      const least = times.toArray();
+      const times = Tensor.from(ownLatencies.flat(), { dtype: 'f32', device });
+      if (ownLatencies.length > 0) group.allReduce(times, { op: 'min' }).synchronize();
+      const min = times.toArray();
       let at = 0;
-      return own.map((calls) => calls.map(() => required(least[at++])));
+      return ownLatencies.map((calls) => calls.map(() => required(min[at++])));
     });
   } finally {
     group.logger = logger;

@@ -41,9 +41,9 @@ export class MeshShape<Name extends string = Axis> {
   ) {
     let stride = 1;
     const strides = axes.toReversed().map((axis): [Name, number] => {
-      const own = stride;
+      const ownStride = stride;
       stride *= sizes[axis];
-      return [axis, own];
+      return [axis, ownStride];
     });
     this.strides = Object.fromEntries(strides) as PerAxis<Name>;
     this.ranks = stride;
@@ -111,11 +111,11 @@ export class MeshShape<Name extends string = Axis> {
     const { sizes, strides } = this;
     const own = this.coordinates(rank);
     const along = this.ordered(axes);
-    const first = along.reduce((one, axis) => one - own[axis] * strides[axis], rank);
+    const first = along.reduce((value, axis) => value - own[axis] * strides[axis], rank);
     return along.reduce(
       (ranks, axis) =>
-        ranks.flatMap((one) =>
-          Array.from({ length: sizes[axis] }, (_, i) => one + i * strides[axis]),
+        ranks.flatMap((rank) =>
+          Array.from({ length: sizes[axis] }, (_, i) => rank + i * strides[axis]),
         ),
       [first],
     );

@@ -286,7 +286,7 @@ export class ProcessGroup {
   }
 
   private requireSizes(op: string, input: View, output: View, ins: number, outs: number): void {
-    for (const one of [output, input]) elementsOf(op, one);
+    for (const view of [output, input]) elementsOf(op, view);
     if (input.dtype !== output.dtype) {
       throw new DsError({ code: 'DS_DTYPE', op, expected: input.dtype, got: output.dtype });
     }

@@ -101,16 +101,16 @@ function worksOf(section: CompressionSection): Work[][] {
       layer.add(weightQuantization({ name, groups }, shared, params));
     }),
     worksIn('sparse_pruning', sparse, (layer, name, params) => {
-      const own = asLinear(layer, name);
-      own.add(sparsePruning(own, sparse.shared_parameters, params));
+      const ownLinear = asLinear(layer, name);
+      ownLinear.add(sparsePruning(ownLinear, sparse.shared_parameters, params));
     }),
     worksIn('row_pruning', rows, (layer, name, params) => {
-      const own = asLinear(layer, name);
-      own.add(rowPruning(own, rows.shared_parameters, params));
+      const ownLinear = asLinear(layer, name);
+      ownLinear.add(rowPruning(ownLinear, rows.shared_parameters, params));
     }),
     worksIn('head_pruning', heads, (layer, name, params) => {
-      const own = asLinear(layer, name);
-      own.add(headPruning(own, heads.shared_parameters, params));
+      const ownLinear = asLinear(layer, name);
+      ownLinear.add(headPruning(ownLinear, heads.shared_parameters, params));
     }),
     worksIn('activation_quantization', inputs, (layer, name, params) => {
       asLinear(layer, name).inputs = activationQuantization(inputs.shared_parameters, params);

@@ -67,7 +67,9 @@ function fitting(
   pattern: string,
 ): [string, Linear | Embedding][] {
   const named = [...model.namedModules()].filter(([name]) => name !== '');
-  const layers = named.filter((one): one is [string, Linear | Embedding] => isCompressible(one[1]));
+  const layers = named.filter((item): item is [string, Linear | Embedding] =>
+    isCompressible(item[1]),
+  );
   const isDirect = directReads(model);
   const expression = pattern === '*' ? null : new Regex(pattern);
   const wanted = layers.filter(([name, module]) =>

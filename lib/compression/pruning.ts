@@ -72,9 +72,9 @@ export function sparsePruning(
   { method, schedule_offset: offset }: Shared<'sparse_pruning'>,
   { dense_ratio: ratio }: Params<'sparse_pruning'>,
 ): Technique {
-  const { weight: own } = layer;
-  if (method === 'l1') layer.sparse_pruning_mask = fixedMask(own, abs, ratio);
-  else layer.sparse_mask_scores = scoresFor(own, own.shape);
+  const { weight: ownParameter } = layer;
+  if (method === 'l1') layer.sparse_pruning_mask = fixedMask(ownParameter, abs, ratio);
+  else layer.sparse_mask_scores = scoresFor(ownParameter, ownParameter.shape);
   return {
     kind: 'sparse_pruning',
     offset,
@@ -96,10 +96,10 @@ export function rowPruning(
   { method, schedule_offset: offset }: Shared<'row_pruning'>,
   { dense_ratio: ratio }: Params<'row_pruning'>,
 ): Technique {
-  const { weight: own } = layer;
+  const { weight: ownParameter } = layer;
   const sizes = (values: Tensor) => sum(abs(values), { dims: 1, keepDim: true });
-  if (method === 'l1') layer.row_pruning_mask = fixedMask(own, sizes, ratio);
-  else layer.row_mask_scores = scoresFor(own, [own.size(0), 1]);
+  if (method === 'l1') layer.row_pruning_mask = fixedMask(ownParameter, sizes, ratio);
+  else layer.row_mask_scores = scoresFor(ownParameter, [ownParameter.size(0), 1]);
   const mask = () => {
     const { row_pruning_mask: fixed, row_mask_scores: scores } = layer;
     return maskOf({ fixed, scores }, ratio, layer.weight);

@@ -44,10 +44,10 @@ const symmetric: Rule = (rows, rounding) => {
  */
 const asymmetric: Rule = (rows, rounding) => {
   const levels = 2 ** rounding.bits;
-  const least = rows.min({ dims: 1, keepDim: true });
-  const step = rows.max({ dims: 1, keepDim: true }).sub(least).div(levels);
+  const min = rows.min({ dims: 1, keepDim: true });
+  const step = rows.max({ dims: 1, keepDim: true }).sub(min).div(levels);
   const divisor = orOne(step);
-  const zero = round(least.div(divisor)).mul(step);
+  const zero = round(min.div(divisor)).mul(step);
   const codes = noisy(rows.sub(zero).div(divisor), rounding).clamp(0, levels - 1);
   return where(step.eq(0), rows, codes.mul(step).add(zero));
 };

@@ -50,7 +50,7 @@ export const PLANNED = [
 ] as const;
 
 /** Whether the plan fills "auto" at the dotted path. */
-export const asksPlan = (path: string): boolean => PLANNED.some((one) => one === path);
+export const asksPlan = (path: string): boolean => PLANNED.some((item) => item === path);
 
 /** Source of one key. */
 export interface AutoRow {

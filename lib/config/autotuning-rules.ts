@@ -15,7 +15,7 @@ const endsAfterItsStart: Rule = ({ autotuning }) => {
 };
 
 const namesItsFolders: Rule = ({ autotuning }) => {
-  const key = (['results_dir', 'exps_dir'] as const).find((one) => autotuning[one] === '');
+  const key = (['results_dir', 'exps_dir'] as const).find((item) => autotuning[item] === '');
   if (!autotuning.enabled || !key) return null;
   const hint = `"${key === 'results_dir' ? 'autotuning_results' : 'autotuning_exps'}" is the default.`;
   return { path: ['autotuning', key], expected: 'a folder', got: '""', hint };

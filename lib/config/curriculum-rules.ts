@@ -49,9 +49,9 @@ const sharesEvenly: Rule = (config) => {
         [['schedule_config', 'difficulty_step'], schedule.difficulty_step ?? ranks],
         [['max_difficulty'], max],
       ]
-    : (schedule.difficulty ?? []).map((one, i) => [
+    : (schedule.difficulty ?? []).map((value, i) => [
         ['schedule_config', 'difficulty', String(i)],
-        one,
+        value,
       ]);
   const uneven = values.find(([, value]) => value % ranks !== 0);
   if (!uneven) return null;

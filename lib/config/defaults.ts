@@ -49,13 +49,13 @@ interface Derived {
 export function deriveParams({ optimizer }: Section, given: Section): Derived | null {
   if (!isSection(optimizer) || !isSection(optimizer.params)) return null;
   const { type, params } = optimizer;
-  const own = isSection(given.optimizer) ? given.optimizer.params : null;
-  if (!isSection(own)) return null;
-  if (type === 'Muon' && own.lr !== undefined && own.adam_lr === undefined) {
-    params.adam_lr = own.lr;
+  const ownParams = isSection(given.optimizer) ? given.optimizer.params : null;
+  if (!isSection(ownParams)) return null;
+  if (type === 'Muon' && ownParams.lr !== undefined && ownParams.adam_lr === undefined) {
+    params.adam_lr = ownParams.lr;
     return { key: 'adam_lr', of: 'optimizer.params.lr' };
   }
-  if (params.torch_adam && params.adam_w_mode && own.weight_decay === undefined) {
+  if (params.torch_adam && params.adam_w_mode && ownParams.weight_decay === undefined) {
     params.weight_decay = 0.01;
     return { key: 'weight_decay', of: 'optimizer.params.torch_adam' };
   }

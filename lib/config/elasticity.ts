@@ -33,7 +33,7 @@ export function yieldToElasticity(draft: Draft): void {
   const { elasticity } = draft.value;
   if (!isSection(elasticity) || !isTrue(draft, 'enabled')) return;
   const isOverridden = isTrue(draft, 'ignore_non_elastic_batch_info');
-  for (const key of triadKeys.filter((one) => draft.value[one] !== undefined)) {
+  for (const key of triadKeys.filter((key) => draft.value[key] !== undefined)) {
     if (isOverridden) {
       draft.note('no-effect', [key], 'has no effect: elasticity chooses batch sizes.');
     } else {
@@ -60,8 +60,8 @@ export function elasticBatch(section: Elasticity): ElasticBatch | Violation {
   if (flaw) return flaw;
   const [node, perNode] = [nodeOf(section), dataRanksOfNode(section)];
   const nodes = {
-    least: Math.max(1, Math.floor(section.min_gpus / node)),
-    most: Math.floor(section.max_gpus / node),
+    min: Math.max(1, Math.floor(section.min_gpus / node)),
+    max: Math.floor(section.max_gpus / node),
   };
   const found = mostShared(section, Math.floor(largestBatch(section) / perNode), nodes);
   if (found.ranks.length === 0) {
@@ -108,9 +108,9 @@ export function elasticTriad(section: Elasticity, ranks: number): Triad | Violat
  */
 function ownBatch(section: Elasticity, ranks: number): number | null {
   if (section.version === 0.1) return null;
-  const most = largestBatch(section);
+  const max = largestBatch(section);
   const batches = microsOf(section)
-    .map((micro) => micro * ranks * Math.floor(most / (micro * ranks)))
+    .map((micro) => micro * ranks * Math.floor(max / (micro * ranks)))
     .filter((batch) => batch > 0);
   if (batches.length === 0) return null;
   return section.prefer_larger_batch ? Math.max(...batches) : Math.min(...batches);
@@ -118,24 +118,25 @@ function ownBatch(section: Elasticity, ranks: number): number | null {
 
 /**
  * Chooses the batch size that most numbers of ranks within `range` divide. Candidates are the
- * largest batches up to `most` that are a highly composite multiple of a micro-batch size, or of
+ * largest batches up to `max` that are a highly composite multiple of a micro-batch size, or of
  * the least common multiple of all. On a tie, the preferred one wins.
  */
 function mostShared(
   section: Elasticity,
-  most: number,
-  range: { least: number; most: number },
+  max: number,
+  range: { min: number; max: number },
 ): ElasticBatch {
   const micros = microsOf(section);
-  const bases = [...micros, commonMultiple(micros, most)].filter((base) => base <= most);
+  const bases = [...micros, commonMultiple(micros, max)].filter((base) => base <= max);
   const candidates = bases.map((base) => {
-    const batch = base * required(HIGHLY_COMPOSITE.findLast((factor) => factor * base <= most));
+    const batch = base * required(HIGHLY_COMPOSITE.findLast((factor) => factor * base <= max));
     return { batch, ranks: sharing(batch, micros, range) };
   });
   const sign = section.prefer_larger_batch ? 1 : -1;
-  return candidates.reduce((best, one) => {
-    const more = one.ranks.length - best.ranks.length || sign * (one.batch - best.batch);
-    return more > 0 ? one : best;
+  return candidates.reduce((best, candidate) => {
+    const more =
+      candidate.ranks.length - best.ranks.length || sign * (candidate.batch - best.batch);
+    return more > 0 ? candidate : best;
   });
 }
 
@@ -143,7 +144,7 @@ function mostShared(
 function sharing(
   batch: number,
   micros: readonly number[],
-  { least, most }: { least: number; most: number },
+  { min, max }: { min: number; max: number },
 ): number[] {
   const found = new Set<number>();
   for (const micro of micros.filter((size) => batch % size === 0)) {
@@ -152,15 +153,15 @@ function sharing(
       if (times % divisor === 0) found.add(divisor).add(times / divisor);
     }
   }
-  return [...found].filter((count) => least <= count && count <= most).sort((a, b) => a - b);
+  return [...found].filter((count) => min <= count && count <= max).sort((a, b) => a - b);
 }
 
-/** Infinity where it is above `most`, which DeepSpeed takes for a batch all the same. */
-function commonMultiple(sizes: readonly number[], most: number): number {
+/** Infinity where it is above `max`, which DeepSpeed takes for a batch all the same. */
+function commonMultiple(sizes: readonly number[], max: number): number {
   const divisor = (a: number, b: number): number => (b === 0 ? a : divisor(b, a % b));
   return sizes.reduce((multiple, size) => {
     const next = multiple === Infinity ? multiple : (multiple / divisor(multiple, size)) * size;
-    return next <= most ? next : Infinity;
+    return next <= max ? next : Infinity;
   }, 1);
 }
 
@@ -190,9 +191,9 @@ const dataRanksOfNode = (section: Elasticity): number =>
 type Flaw = (section: Elasticity) => Violation | null;
 
 /** Source: DeepSpeed, which raises ElasticityConfigError. */
-const lacksSizes: Flaw = ({ max_train_batch_size: most, micro_batch_sizes: sizes }) => {
-  const key = most === null ? 'max_train_batch_size' : 'micro_batch_sizes';
-  if (most !== null && sizes !== null && sizes.length > 0) return null;
+const lacksSizes: Flaw = ({ max_train_batch_size: max, micro_batch_sizes: sizes }) => {
+  const key = max === null ? 'max_train_batch_size' : 'micro_batch_sizes';
+  if (max !== null && sizes !== null && sizes.length > 0) return null;
   return {
     path: ['elasticity', key],
     expected: key === 'micro_batch_sizes' ? 'micro-batches to choose from' : 'the largest batch',
@@ -201,13 +202,13 @@ const lacksSizes: Flaw = ({ max_train_batch_size: most, micro_batch_sizes: sizes
   };
 };
 
-const hasNoRange: Flaw = ({ min_gpus: least, max_gpus: most }) =>
-  least <= most
+const hasNoRange: Flaw = ({ min_gpus: min, max_gpus: max }) =>
+  min <= max
     ? null
     : {
         path: ['elasticity', 'min_gpus'],
-        expected: `at most max_gpus, which is ${most}`,
-        got: String(least),
+        expected: `at most max_gpus, which is ${max}`,
+        got: String(min),
         hint: 'Swap them.',
       };
 
@@ -242,12 +243,12 @@ const hasNoNode: Flaw = (section) =>
       };
 
 const overfills: Flaw = (section) => {
-  const most = Math.floor(largestBatch(section) / dataRanksOfNode(section));
-  const size = microsOf(section).findLast((micro) => micro > most);
+  const max = Math.floor(largestBatch(section) / dataRanksOfNode(section));
+  const size = microsOf(section).findLast((micro) => micro > max);
   if (size === undefined) return null;
   return {
     path: ['elasticity', 'micro_batch_sizes'],
-    expected: `at most ${most}, because the largest batch is ${largestBatch(section)}${dataRanksOfNode(section) > 1 ? ` for ${dataRanksOfNode(section)} data ranks of a node` : ''}`,
+    expected: `at most ${max}, because the largest batch is ${largestBatch(section)}${dataRanksOfNode(section) > 1 ? ` for ${dataRanksOfNode(section)} data ranks of a node` : ''}`,
     got: String(size),
     hint: 'Leave that micro-batch out, or raise max_train_batch_size.',
   };

@@ -232,20 +232,20 @@ function checkWays(
   const [first] = fine;
   if (!first?.config) return leastRefused(reports);
   const shared = (notice: Notice): boolean =>
-    fine.every(({ notices }) => notices.some((one) => noticeLine(one) === noticeLine(notice)));
+    fine.every(({ notices }) => notices.some((item) => noticeLine(item) === noticeLine(notice)));
   const draft = new Draft(copyOf(document));
   renameKeys(draft);
   for (const key of keys) {
     draft.note('auto', key.split('.'), 'is left to be filled by the plan of initialize().');
   }
-  const own = draft.notices.filter(({ kind }) => kind === 'auto');
-  const notices = [...first.notices.filter(shared), ...own].toSorted(byLocation);
+  const ownNotices = draft.notices.filter(({ kind }) => kind === 'auto');
+  const notices = [...first.notices.filter(shared), ...ownNotices].toSorted(byLocation);
   const config = deepFreeze({ ...first.config, notices: notices.map(noticeLine) });
   return { ...first, config, notices, left: new Set([...first.left, ...keys]) };
 }
 
 function leastRefused(reports: readonly ConfigReport[]): ConfigReport {
-  return reports.reduce((least, one) => (one.errors.length < least.errors.length ? one : least));
+  return reports.reduce((min, report) => (report.errors.length < min.errors.length ? report : min));
 }
 
 /** Without a `way` of the plan, its keys have their defaults. */

@@ -316,10 +316,10 @@ function readConfigText(file: string): string {
   }
 }
 
-function readUpTo(handle: number, most: number): Buffer {
+function readUpTo(handle: number, max: number): Buffer {
   const chunks: Buffer[] = [];
-  for (let total = 0; total < most; ) {
-    const chunk = Buffer.allocUnsafe(Math.min(most - total, 65536));
+  for (let total = 0; total < max; ) {
+    const chunk = Buffer.allocUnsafe(Math.min(max - total, 65536));
     const count = readSync(handle, chunk);
     if (count === 0) break;
     chunks.push(chunk.subarray(0, count));

@@ -44,7 +44,7 @@ export const partitionRules: readonly Rule[] = [oneSize, cutIsOn, specsAreRules]
 export function layerRanksIn(section: unknown): number {
   if (!isSection(section)) return 1;
   const { autotp_size: size, tp_size: alias, tensor_parallel: long, tp: short } = section;
-  const nested = [long, short].map((one) => (isSection(one) ? one.tp_size : null));
+  const nested = [long, short].map((value) => (isSection(value) ? value.tp_size : null));
   const named = [size, alias, ...nested].map(Number).filter((n) => Number.isInteger(n) && n > 1);
   return Math.max(1, ...named);
 }

@@ -42,11 +42,11 @@ export function waysToFill(
     isFull && [undefined, null, 'auto'].includes(valueAt(value, path) as undefined);
   const said = (path: string, otherwise: unknown): unknown => valueAt(value, path) ?? otherwise;
   const filled = (path: string, values: readonly unknown[]): PlannedWay[] =>
-    keys.has(path) ? values.map((one) => ({ [path]: one })) : [{}];
+    keys.has(path) ? values.map((value) => ({ [path]: value })) : [{}];
   const hasDisk = said('zero_optimization.offload_optimizer.nvme_path', null) !== null;
   const devices = ['none', 'cpu', ...(hasDisk ? ['nvme'] : [])];
-  const optimizers = filled(DEVICE, devices).flatMap((one): PlannedWay[] => {
-    const isInMemory = (one[DEVICE] ?? said(DEVICE, 'none')) === 'cpu';
+  const optimizers = filled(DEVICE, devices).flatMap((item): PlannedWay[] => {
+    const isInMemory = (item[DEVICE] ?? said(DEVICE, 'none')) === 'cpu';
     const ratios = filled(RATIO, isInMemory && isFull ? RATIOS : [1]);
     const switches = [
       {},
@@ -56,15 +56,15 @@ export function waysToFill(
         ? [{ [SHARE]: 0, [SPECULATION]: false }]
         : []),
     ];
-    return ratios.flatMap((ratio) => switches.map((more) => ({ ...one, ...ratio, ...more })));
+    return ratios.flatMap((ratio) => switches.map((more) => ({ ...item, ...ratio, ...more })));
   });
   return filled(STAGE, [0, 1, 2, 3]).flatMap((stage) => {
     // Other stages ignore offload_param.
     const isCut = (stage[STAGE] ?? said(STAGE, 0)) === 3;
-    return optimizers.flatMap((one) => {
+    return optimizers.flatMap((optimizer) => {
       // Weights are a sixth of the state, so the plan moves the state first.
-      const homes = isCut && one[DEVICE] !== 'none' ? ['none', 'cpu'] : ['none'];
-      return filled(WEIGHTS, homes).map((weights) => ({ ...stage, ...one, ...weights }));
+      const homes = isCut && optimizer[DEVICE] !== 'none' ? ['none', 'cpu'] : ['none'];
+      return filled(WEIGHTS, homes).map((weights) => ({ ...stage, ...optimizer, ...weights }));
     });
   });
 }

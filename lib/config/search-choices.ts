@@ -30,9 +30,9 @@ export function searchChoices(file: Section): SearchChoice[] {
 
 /** The files that choose each value once; the other lists have their first value. */
 export function filesOfChoices(file: Section, choices: readonly SearchChoice[]): Section[] {
-  const base = choices.reduce((made, one) => withValue(made, one, one.values[0]), file);
-  const others = choices.flatMap((one) =>
-    one.values.slice(1).map((value) => withValue(base, one, value)),
+  const base = choices.reduce((made, choice) => withValue(made, choice, choice.values[0]), file);
+  const others = choices.flatMap((choice) =>
+    choice.values.slice(1).map((value) => withValue(base, choice, value)),
   );
   return [base, ...others];
 }

@@ -57,8 +57,8 @@ function validator(schema: Schema, key: string, value: unknown): ValidateFunctio
   const name = `${key} ${chosen}`;
   const found = known.get(name);
   if (found) return found;
-  const own = tag ? withAlternative(property, tag, chosen) : property;
-  const made = compile({ ...schema, properties: { [key]: own }, additionalProperties: true });
+  const ownSchema = tag ? withAlternative(property, tag, chosen) : property;
+  const made = compile({ ...schema, properties: { [key]: ownSchema }, additionalProperties: true });
   known.set(name, made);
   return made;
 }
@@ -166,8 +166,8 @@ function names(error: ErrorObject): readonly unknown[] {
 function alternative(schema: Schema): string {
   const resolved = resolveSchema(schema, undefined);
   if ('const' in resolved) return shown(resolved.const);
-  const least = resolved.minimum === undefined ? '' : ` >= ${resolved.minimum}`;
-  return `${typesOf(resolved).map(article).join(' or ')}${least}`;
+  const min = resolved.minimum === undefined ? '' : ` >= ${resolved.minimum}`;
+  return `${typesOf(resolved).map(article).join(' or ')}${min}`;
 }
 
 function isString(value: unknown): value is string {

@@ -244,7 +244,7 @@ const seqlen: SampleMetric = {
 };
 
 /** Token numbers are below it, which bounds the counts. */
-const MOST_TOKENS = 2 ** 27;
+const MAX_TOKENS = 2 ** 27;
 
 /**
  * The sum of -log p over the tokens of the sample, p being a token's share of all, rounded down.
@@ -295,9 +295,9 @@ function tokensOf(sample: unknown, index: number): ArrayLike<number> {
   }
   for (let i = 0; i < tokens.length; ++i) {
     const token = required(tokens[i]);
-    if (Number.isInteger(token) && token >= 0 && token < MOST_TOKENS) continue;
+    if (Number.isInteger(token) && token >= 0 && token < MAX_TOKENS) continue;
     const location = `data.analyze, sample ${index}, token ${i}`;
-    throw dataError(location, `a number of [0, ${MOST_TOKENS})`, String(token));
+    throw dataError(location, `a number of [0, ${MAX_TOKENS})`, String(token));
   }
   return tokens;
 }

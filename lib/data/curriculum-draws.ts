@@ -32,7 +32,7 @@ interface DrawsOptions {
 }
 
 /** Passes over a cluster, and clusters, that have streams of their own. */
-const MOST = 2 ** 26;
+const MAX_STREAMS = 2 ** 26;
 
 /**
  * Samples that become available at the same step form a cluster. Each pass over a cluster has a new
@@ -202,7 +202,7 @@ class Cluster {
 
   private goTo(pass: number): void {
     this.passEnd = (pass + 1) * this.samples.length;
-    const stream = 2 * (this.number * MOST + (pass % MOST)) + 1;
+    const stream = 2 * (this.number * MAX_STREAMS + (pass % MAX_STREAMS)) + 1;
     const positions = shuffledOrder(this.samples.length, this.seed, stream);
     for (let i = 0; i < positions.length; ++i)
       positions[i] = required(this.samples[required(positions[i])]);

@@ -238,7 +238,7 @@ class Metric {
     if (!keys) return null;
     const path = this.newPath();
     if (options.difficultyType !== 'percentile') {
-      const easiest = () => keys.reduce((least, key) => Math.min(least, key));
+      const easiest = () => keys.reduce((min, key) => Math.min(min, key));
       return { name, path, keys, bound: (difficulty) => difficulty, easiest };
     }
     const { length } = keys;
@@ -302,7 +302,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
 
 function requireOneOf(op: string, value: string | undefined, known: readonly string[]): void {
   if (value === undefined || known.includes(value)) return;
-  throw refusedValue(op, known.map((one) => `"${one}"`).join(' or '), value);
+  throw refusedValue(op, known.map((text) => `"${text}"`).join(' or '), value);
 }
 
 const namesOf = (metrics: ReadonlyMap<string, unknown>): string =>

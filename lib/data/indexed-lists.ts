@@ -68,7 +68,9 @@ export async function writeIndexedLists(prefix: string, lists: IndexedLists): Pr
   const { numbers, lengths } = lists;
   const dtype = numbers.every((number) => Math.abs(number) < 2 ** 31) ? 'i32' : 'i64';
   const bin =
-    dtype === 'i32' ? Int32Array.from(numbers) : BigInt64Array.from(numbers, (one) => BigInt(one));
+    dtype === 'i32'
+      ? Int32Array.from(numbers)
+      : BigInt64Array.from(numbers, (number) => BigInt(number));
   await replaceFile(`${prefix}.bin`, new Uint8Array(bin.buffer));
   await replaceFile(`${prefix}.idx`, indexOf(lengths, dtype));
 }

@@ -26,7 +26,7 @@ const OPTIONS: OptionNames<LengthGroupedOptions> = {
 };
 
 /** Maximum number of batches in a group, and minimum number of groups. */
-const MOST_BATCHES = 50;
+const MAX_BATCHES = 50;
 const FEWEST_GROUPS = 4;
 
 /**
@@ -86,7 +86,7 @@ export class LengthGroupedSampler extends Sampler {
     const { lengths, batchSize, seed, epoch } = this;
     const order = shuffledOrder(lengths.length, seed, epoch);
     const batches = Math.floor(lengths.length / (batchSize * FEWEST_GROUPS));
-    const size = Math.max(1, Math.min(batches, MOST_BATCHES)) * batchSize;
+    const size = Math.max(1, Math.min(batches, MAX_BATCHES)) * batchSize;
     const lengthOf = (index: number): number => required(lengths[index]);
     for (let at = 0; at < order.length; at += size) {
       // Equal lengths keep the random order: the sort is stable.

@@ -82,10 +82,10 @@ function readHeader(file: PositionalFile): Header {
   if (!dtypes[code]) throw dataError(path, 'a dtype code of 1 to 8', String(code));
   const sequences = Number(view.getBigUint64(18, true));
   const documents = Number(view.getBigUint64(26, true));
-  const least = HEADER_BYTES + 12 * sequences + 8 * documents;
+  const min = HEADER_BYTES + 12 * sequences + 8 * documents;
   // Multimodal datasets append one byte per sequence.
-  if (bytes !== least && bytes !== least + sequences) {
-    const expected = `${least} bytes for ${sequences} sequences and ${documents} documents`;
+  if (bytes !== min && bytes !== min + sequences) {
+    const expected = `${min} bytes for ${sequences} sequences and ${documents} documents`;
     throw dataError(path, expected, `${bytes} bytes`, 'It is truncated or damaged.');
   }
   return { code, sequences, documents };

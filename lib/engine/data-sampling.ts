@@ -101,7 +101,7 @@ export async function requireSameMetrics(
   if (!(sampler instanceof CurriculumSampler)) return;
   const [first, ...others] = await exchange(sampler.digests());
   for (const [i, other] of others.entries()) {
-    const name = Object.keys(first ?? {}).find((one) => first?.[one] !== other[one]);
+    const name = Object.keys(first ?? {}).find((key) => first?.[key] !== other[key]);
     if (name === undefined) continue;
     throw new DsError({
       code: 'DS_DATA',

@@ -91,7 +91,7 @@ export async function evaluateChoices(
     };
   });
   const hits = answers.map(({ choice, correct }) => Number(correct.includes(choice)));
-  const normal = answers.map((one) => Number(one.correct.includes(one.normalizedChoice)));
+  const normal = answers.map((answer) => Number(answer.correct.includes(answer.normalizedChoice)));
   return {
     accuracy: mean(hits),
     accuracyStderr: stderr(hits),
@@ -151,14 +151,16 @@ function questionOf({ row, location: placeOf }: LocatedRow): Question {
   if (typeof context !== 'string') {
     throw dataError(place, 'a text "context" or "prompt"', formatValue(context));
   }
-  const isText = (one: unknown): boolean => typeof one === 'string' && one !== '';
+  const isText = (value: unknown): boolean => typeof value === 'string' && value !== '';
   if (!Array.isArray(choices) || choices.length < 2 || !choices.every(isText)) {
     throw dataError(place, '"choices", a list of two texts or more', formatValue(choices));
   }
   const answers = Array.isArray(answer) ? answer : [answer];
-  const correct = answers.map((one) => (typeof one === 'string' ? choices.indexOf(one) : one));
-  const isChoice = (one: unknown): boolean =>
-    typeof one === 'number' && Number.isInteger(one) && one >= 0 && one < choices.length;
+  const correct = answers.map((answer) =>
+    typeof answer === 'string' ? choices.indexOf(answer) : answer,
+  );
+  const isChoice = (value: unknown): boolean =>
+    typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < choices.length;
   if (correct.length === 0 || !correct.every(isChoice)) {
     const expected = `"answer", a number from 0 to ${choices.length - 1} or the text of a choice`;
     throw dataError(place, expected, formatValue(answer));

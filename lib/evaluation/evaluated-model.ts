@@ -46,7 +46,7 @@ export async function requireEvaluated(
     throw refusedValue(`${op} model`, 'a causal language model (nn.models)', model);
   }
   const [first] = model.parameters();
-  if (!first || model.parameters().some((one) => trainerOf(one) !== null)) {
+  if (!first || model.parameters().some((parameter) => trainerOf(parameter) !== null)) {
     const hint = 'Trainer.evaluate() evaluates a model in training.';
     throw refused(`${op} model`, 'a model without an engine', 'a model of an engine', hint);
   }

@@ -36,11 +36,11 @@ export async function openForEvaluation(
   { device = 'auto', dtype, adapter }: OpenForEvaluationOptions = {},
 ): Promise<OpenedForEvaluation> {
   const dir = await localFolder('eval', place, { need: 'model' });
-  const own = adapterFolder(dir);
-  if (own && adapter !== undefined) throw twoAdapters(own);
-  const base = own ? await baseOf(own) : dir;
+  const ownFolder = adapterFolder(dir);
+  if (ownFolder && adapter !== undefined) throw twoAdapters(ownFolder);
+  const base = ownFolder ? await baseOf(ownFolder) : dir;
   const named = adapter && (await localFolder('eval', adapter, { need: 'adapter' }));
-  const over = own ? dir : named;
+  const over = ownFolder ? dir : named;
   const model = await fromPretrained(base, dtype === undefined ? {} : { dtype });
   if (over !== undefined) await loadAdapter(model, over);
   model.to(findDevice(device));

@@ -70,9 +70,9 @@ async function tryLock(path: string): Promise<Release | null | false> {
 }
 
 async function isSame(descriptor: number, path: string): Promise<boolean> {
-  const own = await promisify(fstat)(descriptor);
+  const ownStats = await promisify(fstat)(descriptor);
   const there = await stat(path).catch(() => null);
-  return there !== null && there.ino === own.ino && there.dev === own.dev;
+  return there !== null && there.ino === ownStats.ino && there.dev === ownStats.dev;
 }
 
 function stuck(path: string): DsError {

@@ -113,7 +113,7 @@ function namesInIndex(snapshot: string): string[] | null {
     const index = parseJson(readFileSync(path, 'utf8'));
     const map = isObject(index) ? index.weight_map : null;
     const names = isObject(map) ? [...new Set(Object.values(map))] : [];
-    const isList = names.length > 0 && names.every((one) => typeof one === 'string');
+    const isList = names.length > 0 && names.every((name) => typeof name === 'string');
     return isList ? names : null;
   } catch {
     return null;
@@ -142,8 +142,8 @@ export function chooseByPatterns(
 
 /** Returns a matcher with the rules of Python's fnmatch: "*" also matches "/". */
 function matcher(pattern: string): RegExp {
-  const source = pattern.replaceAll(/[\\^$.|+()[\]{}*?]/g, (one) =>
-    one === '*' ? '.*' : one === '?' ? '.' : `\\${one}`,
+  const source = pattern.replaceAll(/[\\^$.|+()[\]{}*?]/g, (text) =>
+    text === '*' ? '.*' : text === '?' ? '.' : `\\${text}`,
   );
   return new RegExp(`^${source}${pattern.endsWith('/') ? '.*' : ''}$`, 's');
 }

@@ -47,7 +47,7 @@ export async function models(): Promise<CachedModelInfo[]> {
   const { cache } = hubSettings();
   const names = (await ifThere(cache, () => readdir(cache))) ?? [];
   const found: CachedModelInfo[] = [];
-  for (const entry of names.filter((one) => one.startsWith('models--'))) {
+  for (const entry of names.filter((name) => name.startsWith('models--'))) {
     const name = entry.slice('models--'.length).replace('--', '/');
     const model = new CachedModel(cache, name);
     const status = await ifThere(model.folder, () => lstat(model.folder));
@@ -85,7 +85,7 @@ function revisionOf(
   revision: string,
 ): CachedRevision {
   const commit = model.commitOf(revision);
-  const found = revisions.find((one) => one.commit === commit);
+  const found = revisions.find((revision) => revision.commit === commit);
   if (found) return found;
   throw notCached(model.name, model.cache, `no revision ${shown(revision)} of it`);
 }
@@ -102,17 +102,17 @@ async function removeAll(model: CachedModel, info: CachedModelInfo): Promise<num
 
 async function removeRevision(model: CachedModel, removed: CachedRevision): Promise<void> {
   const { commit, folder, refs } = removed;
-  const own = await blobsOf(model, folder);
+  const blobNames = await blobsOf(model, folder);
   for (const ref of refs) await removeRef(model, ref);
   const hidden = join(model.folder, `.removed-${randomBytes(6).toString('hex')}`);
   await rename(folder, hidden);
   await rm(hidden, { recursive: true, force: true });
   await rm(dirname(model.absent(commit, 'x')), { recursive: true, force: true });
   const kept = new Set<string>();
-  for (const one of await namesIn(dirname(folder))) {
-    for (const blob of await blobsOf(model, join(dirname(folder), one))) kept.add(blob);
+  for (const text of await namesIn(dirname(folder))) {
+    for (const blob of await blobsOf(model, join(dirname(folder), text))) kept.add(blob);
   }
-  for (const blob of own) {
+  for (const blob of blobNames) {
     if (!kept.has(blob)) await rm(model.blob(blob), { force: true });
   }
 }
@@ -152,21 +152,21 @@ async function modelInfo(model: CachedModel): Promise<CachedModelInfo> {
       folder,
       files: sizes.length,
       bytes: sum(sizes.map(({ bytes }) => bytes)),
-      refs: refs.filter((one) => one.commit === commit).map(({ ref }) => ref),
+      refs: refs.filter((ref) => ref.commit === commit).map(({ ref }) => ref),
     });
   }
   const blobs = await sizesIn(join(model.folder, 'blobs'));
   const isWhole = ({ name }: Size): boolean => /^[0-9a-f]{40}([0-9a-f]{24})?$/.test(name);
-  const others = blobs.filter((one) => !isWhole(one));
+  const others = blobs.filter((blob) => !isWhole(blob));
   // Without links, as on Windows, the snapshots have the files.
-  const own = [...blobs.filter(isWhole), ...(await sizesIn(snapshots))];
+  const ownSizes = [...blobs.filter(isWhole), ...(await sizesIn(snapshots))];
   return {
     name: model.name,
     folder: model.folder,
     revisions,
-    bytes: sum([...new Map(own.map(({ id, bytes }) => [id, bytes])).values()]),
+    bytes: sum([...new Map(ownSizes.map(({ id, bytes }) => [id, bytes])).values()]),
     unfinished: sum(others.map(({ allocated }) => allocated)),
-    changed: Math.max(0, ...[...own, ...others].map(({ changed }) => changed)),
+    changed: Math.max(0, ...[...ownSizes, ...others].map(({ changed }) => changed)),
   };
 }
 
@@ -232,7 +232,8 @@ async function filesBelow(folder: string): Promise<string[]> {
 
 const namesIn = (folder: string): Promise<string[]> => readdir(folder).catch(() => []);
 
-const sum = (numbers: readonly number[]): number => numbers.reduce((all, one) => all + one, 0);
+const sum = (numbers: readonly number[]): number =>
+  numbers.reduce((all, number) => all + number, 0);
 
 function notCached(name: string, cache: string, got: string): DsError {
   const expected = `a model in the cache ${cache}`;

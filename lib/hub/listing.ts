@@ -27,7 +27,7 @@ interface Client {
 }
 
 /** Bytes of one answer, and entries of a listing. */
-const [ANSWER_BYTES, MOST_ENTRIES] = [16 * 2 ** 20, 50_000];
+const [ANSWER_BYTES, MAX_ENTRIES] = [16 * 2 ** 20, 50_000];
 /** A call for names fails sooner than one for a file. */
 const ATTEMPTS = 3;
 
@@ -67,8 +67,8 @@ export async function filesOf(
     recursive,
   });
   for await (const entry of list) {
-    if (++entries > MOST_ENTRIES) {
-      throw badAnswer(name, `at most ${MOST_ENTRIES} files`, 'more of them');
+    if (++entries > MAX_ENTRIES) {
+      throw badAnswer(name, `at most ${MAX_ENTRIES} files`, 'more of them');
     }
     if (!isObject(entry)) throw badAnswer(name, 'a list of files', shown(entry));
     const path = pathOf(name, entry);

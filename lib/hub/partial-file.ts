@@ -47,10 +47,10 @@ export class PartialFile {
   ): Promise<PartialFile> {
     const head = `${bytes} ${segmentBytes}`;
     const lines = await readJournal(path);
-    const own = (await sizeOf(path)) === bytes && lines?.[0] === head;
+    const isResumable = (await sizeOf(path)) === bytes && lines?.[0] === head;
     const segments = segmentsOf(bytes, segmentBytes);
     let etag: string | null = null;
-    if (own) etag = apply(lines.slice(1), segments);
+    if (isResumable) etag = apply(lines.slice(1), segments);
     else {
       await discard(path);
       const arrived = await sizeOf(foreign);
@@ -59,11 +59,11 @@ export class PartialFile {
         fill(segments, arrived);
       }
     }
-    const file = await open(path, own || segments[0]?.done ? 'r+' : 'w+');
+    const file = await open(path, isResumable || segments[0]?.done ? 'r+' : 'w+');
     try {
       const journal = await open(journalPath(path), 'a');
       const partial = new PartialFile(path, file, journal, head, { segments, etag });
-      if (!own) {
+      if (!isResumable) {
         await file.truncate(bytes);
         await journal.write(`${head}\n`);
         for (const segment of segments) if (segment.done > 0) await partial.record(segment);

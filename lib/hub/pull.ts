@@ -264,7 +264,10 @@ function patternsOf(include: PullOptions['include']): readonly string[] | null {
   if (include === undefined) return null;
   const list = typeof include === 'string' ? [include] : include;
   const isList = Array.isArray(list) && list.length > 0;
-  if (isList && list.every((one) => typeof one === 'string' && one !== '' && one.length <= 256)) {
+  if (
+    isList &&
+    list.every((item) => typeof item === 'string' && item !== '' && item.length <= 256)
+  ) {
     return list;
   }
   throw refusedValue('pull include', 'patterns of file names, such as "*.json"', include);

@@ -27,7 +27,7 @@ export interface Answer {
 /** A file, a range of it, and no such range. */
 const ANSWERS = [200, 206, 416];
 const REDIRECTS = [301, 302, 303, 307, 308];
-const MOST_REDIRECTS = 8;
+const MAX_REDIRECTS = 8;
 /** Bytes of an error's body that are read. */
 const ERROR_BYTES = 16_384;
 const AGENT = `ds-native (node ${process.versions.node})`;
@@ -58,14 +58,14 @@ async function follow(
   headers: Readonly<Record<string, string>>,
 ): Promise<Answer> {
   let url = from;
-  for (let hops = 0; hops <= MOST_REDIRECTS; ++hops) {
+  for (let hops = 0; hops <= MAX_REDIRECTS; ++hops) {
     const answer = await get(call, url, headers);
     const { status, headers: fields } = answer.response;
     if (!REDIRECTS.includes(status)) return answer;
     answer.stop();
     url = nextUrl(call, url, fields.get('location'));
   }
-  throw badAnswer(call.asked.name, `at most ${MOST_REDIRECTS} redirects`, 'more of them');
+  throw badAnswer(call.asked.name, `at most ${MAX_REDIRECTS} redirects`, 'more of them');
 }
 
 function nextUrl({ asked: { name } }: HubCall, from: URL, location: string | null): URL {
@@ -116,11 +116,19 @@ async function get(
   };
   try {
     signal.throwIfAborted();
-    const own = controller.signal;
-    const response = await abortable(own, fetch(url, { headers, redirect: 'manual', signal: own }));
+    const ownSignal = controller.signal;
+    const response = await abortable(
+      ownSignal,
+      fetch(url, { headers, redirect: 'manual', signal: ownSignal }),
+    );
     requirePlain(call, response, url);
     timer.refresh();
-    return { response, url, stop, chunks: () => chunksOf({ response, timer, failed, stop, own }) };
+    return {
+      response,
+      url,
+      stop,
+      chunks: () => chunksOf({ response, timer, failed, stop, own: ownSignal }),
+    };
   } catch (error) {
     throw failed(error);
   }

@@ -6,7 +6,7 @@ import type { DsError } from '../errors.js';
 /** Longest Retry-After that a call waits for. */
 const PATIENCE_MS = 300_000;
 /** Repetitions of one file or answer, progress or not. */
-const MOST = 200;
+const MAX_RETRIES = 200;
 
 /** A failure that may pass. */
 export class PassingFailure extends Error {
@@ -29,7 +29,7 @@ export class Retries {
     private readonly backoffMs: number,
     private readonly signal: AbortSignal,
     /** Failures in a row until the call gives up. */
-    private readonly most = 5,
+    private readonly max = 5,
   ) {}
 
   /** Reports that the last attempt has brought bytes. */
@@ -44,7 +44,7 @@ export class Retries {
     this.total += 1;
     const { error, waitMs } = failure;
     const isLong = waitMs !== null && waitMs > PATIENCE_MS;
-    if (isLong || this.inARow >= this.most || this.total >= MOST) throw error;
+    if (isLong || this.inARow >= this.max || this.total >= MAX_RETRIES) throw error;
     const backoff = this.backoffMs * 2 ** (this.inARow - 1) * (0.75 + Math.random() / 2);
     await delay(Math.max(waitMs ?? 0, backoff), undefined, { signal: this.signal });
   }

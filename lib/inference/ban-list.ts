@@ -49,7 +49,7 @@ export class BanList {
       this.uploaded = null;
       return;
     }
-    const width = HEAD + all.reduce((most, { tokens }) => Math.max(most, tokens.length), 0);
+    const width = HEAD + all.reduce((max, { tokens }) => Math.max(max, tokens.length), 0);
     const values = new Int32Array(all.length * width);
     all.forEach(({ slot, until, tokens }, i) => {
       values.set([slot, until, tokens.length, ...tokens], i * width);

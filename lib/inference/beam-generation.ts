@@ -33,8 +33,8 @@ export async function searched(
 function written({ tokens }: Beam, request: ReadRequest, tokenizer: Tokenizer | null) {
   const { stopTokens, textBefore: after } = request;
   const hasEnded = stopTokens.has(required(tokens.at(-1)));
-  const own = hasEnded ? tokens.slice(0, -1) : tokens;
+  const newTokens = hasEnded ? tokens.slice(0, -1) : tokens;
   const stream = tokenizer?.decodeStream({ after });
-  const text = stream ? stream.push(own) + stream.end() : '';
+  const text = stream ? stream.push(newTokens) + stream.end() : '';
   return { text, tokens, finishReason: hasEnded ? ('stop' as const) : ('length' as const) };
 }

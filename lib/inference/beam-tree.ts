@@ -84,7 +84,10 @@ export class BeamTree {
     }));
     this.finish(sequences);
     const onwards = best(
-      sequences.map((one) => ({ ...one, total: fround(one.total + (one.hasEnded ? NEVER : 0)) })),
+      sequences.map((sequence) => ({
+        ...sequence,
+        total: fround(sequence.total + (sequence.hasEnded ? NEVER : 0)),
+      })),
       ({ total }) => total,
       numBeams,
     );

@@ -57,7 +57,7 @@ const SEARCH = {
     default: null,
   }),
   /** Tokenizes text entries of badWords. */
-  tokenizer: checked((_, one: Tokenizer | null) => one, 'tokenizes text entries of badWords', {
+  tokenizer: checked((_, item: Tokenizer | null) => item, 'tokenizes text entries of badWords', {
     default: null,
   }),
 };
@@ -218,19 +218,19 @@ class BeamRun {
     const logits = model.next(rows([prompt], this.device), read);
     this.caches = this.cachesOf(numBeams, prompt.length + maxNewTokens);
     this.caches.forEach((cache, layer) => {
-      const own = required(read[layer]);
+      const ownCache = required(read[layer]);
       for (const name of ['keys', 'values'] as const) {
-        const shared = own[name].expand([numBeams, ...own[name].shape.slice(1)]);
-        kernels.copy({ in: shared, out: cache[name].narrow(2, 0, own.length) });
+        const shared = ownCache[name].expand([numBeams, ...ownCache[name].shape.slice(1)]);
+        kernels.copy({ in: shared, out: cache[name].narrow(2, 0, ownCache.length) });
         cache[name].keep();
       }
-      cache.length = own.length;
+      cache.length = ownCache.length;
     });
     return logits.expand([numBeams, 1, logits.size(2)]);
   }
 
   private cachesOf(batch: number, capacity: number): KeyValueCache[] {
-    const isPlain = (one: unknown): one is KeyValueCache => one instanceof KeyValueCache;
+    const isPlain = (value: unknown): value is KeyValueCache => value instanceof KeyValueCache;
     return this.model.caches(batch, capacity).filter(isPlain);
   }
 
@@ -260,11 +260,11 @@ class BeamRun {
       const penalized = penalizedScore(scoring, this.prompt, tokens);
       return { bans, penalized, tokens: [...new Set([...penalized.tokens, ...bans])] };
     });
-    const most = Math.max(...edits.map(({ tokens }) => tokens.length));
-    if (most === 0) return logprobs;
+    const max = Math.max(...edits.map(({ tokens }) => tokens.length));
+    if (max === 0) return logprobs;
     // Rows need equal lengths. The first token pads a row; it is written twice with one value.
     const padded = edits.map(({ tokens }) =>
-      Array.from({ length: most }, (_, i) => tokens[i] ?? tokens[0] ?? 0),
+      Array.from({ length: max }, (_, i) => tokens[i] ?? tokens[0] ?? 0),
     );
     const index = rows(padded, this.device);
     const old = logprobs.gather(1, index).toArray();
@@ -272,10 +272,10 @@ class BeamRun {
       required(padded[beam]).map((token, i) =>
         bans.has(token)
           ? Number.NEGATIVE_INFINITY
-          : penalized.of(token, required(old[beam * most + i])),
+          : penalized.of(token, required(old[beam * max + i])),
       ),
     );
-    const shape = [edits.length, most];
+    const shape = [edits.length, max];
     const src = Tensor.from(Float32Array.from(edited), { shape, device: this.device });
     return logprobs.scatter(1, index, src);
   }

@@ -44,6 +44,6 @@ export function chatPrompt(
     const expected = 'texts, for a chat template that does not write calls';
     throw refused(`${op} messages[${history.lost}]`, expected, 'tool_calls');
   }
-  const own = Array.isArray(messages) ? history.messages : messages;
-  return tokenizer.applyChatTemplate(own, options).ids;
+  const ownMessages = Array.isArray(messages) ? history.messages : messages;
+  return tokenizer.applyChatTemplate(ownMessages, options).ids;
 }

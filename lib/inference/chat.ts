@@ -118,8 +118,9 @@ export async function chat(engine: ChatEngine, request: ChatRequest): Promise<Ch
   for (let rounds = 1; ; ++rounds) {
     const described = known.map((tool) => tool.described);
     const conversation = { messages: said, tools: described, ...(variables && { variables }) };
-    const own = chatTemplate === undefined ? conversation : { ...conversation, template };
-    const prompt = Array.from(chatPrompt(OP, tokenizer, own));
+    const ownConversation =
+      chatTemplate === undefined ? conversation : { ...conversation, template };
+    const prompt = Array.from(chatPrompt(OP, tokenizer, ownConversation));
     counts.promptTokens += prompt.length;
     const turn = { prompt, forms, tools: described, sampling };
     const answer = await answerOf(engine, turn, counts, report);
@@ -205,9 +206,9 @@ async function resultOf(
   let content: string;
   let isError = false;
   try {
-    const tool = tools.find((one) => one.name === name);
+    const tool = tools.find((tool) => tool.name === name);
     if (!tool) {
-      const names = tools.map((one) => one.name).join(', ');
+      const names = tools.map((tool) => tool.name).join(', ');
       throw new Error(`there is no function "${name}"; the functions are ${names}`);
     }
     const value = await tool.run((await inputOf(tool, text)) as never, { id, signal });

@@ -183,14 +183,14 @@ export async function gathered(
   const thoughts = found.map(() => '');
   for await (const piece of pieces) {
     const { index, text, tokens, logprobs, finishReason, cachedTokens } = piece;
-    const one = required(found[index]);
+    const item = required(found[index]);
     thoughts[index] += piece.reasoning ?? '';
-    one.text += text;
-    one.tokens.push(...tokens);
-    if (logprobs) one.logprobs = [...(one.logprobs ?? []), ...logprobs];
-    one.cachedTokens = cachedTokens;
-    if (finishReason) one.finishReason = finishReason;
+    item.text += text;
+    item.tokens.push(...tokens);
+    if (logprobs) item.logprobs = [...(item.logprobs ?? []), ...logprobs];
+    item.cachedTokens = cachedTokens;
+    if (finishReason) item.finishReason = finishReason;
   }
   if (found.some(({ finishReason }) => finishReason === 'abort')) signal?.throwIfAborted();
-  return found.map((one, i) => (thoughts[i] ? { ...one, reasoning: thoughts[i] } : one));
+  return found.map((item, i) => (thoughts[i] ? { ...item, reasoning: thoughts[i] } : item));
 }

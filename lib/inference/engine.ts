@@ -116,8 +116,8 @@ export class InferenceEngine {
     this.role.requireAlone('promptLogprobs');
     const given = { prompt, maxNewTokens: 1, ...(adapter && { adapter }) };
     const { prompt: tokens } = readRequest(given, this.parts.requests);
-    const most = requireInteger('promptLogprobs top', top, 0);
-    const score = () => promptLogprobs(this.module, tokens, most);
+    const max = requireInteger('promptLogprobs top', top, 0);
+    const score = () => promptLogprobs(this.module, tokens, max);
     const { adapters } = this.parts;
     if (!adapter || !adapters || tokens.length < 2) return score();
     return adapters.with(adapter, tokens.length - 1, score);

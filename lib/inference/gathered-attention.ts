@@ -50,11 +50,11 @@ export function gatheredPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gat
       const [from, to] = [required(starts[s]), required(starts[s + 1])];
       const [keys, values] = gathered(pool, on.tables.narrow(0, s, 1), q.dtype);
       const count = required(lengths[s]);
-      const own = q
+      const ownTensor = q
         .narrow(0, from, to - from)
         .transpose(0, 1)
         .unsqueeze(0);
-      const out = ofSequence(own, keys.narrow(2, 0, count), values.narrow(2, 0, count), how);
+      const out = ofSequence(ownTensor, keys.narrow(2, 0, count), values.narrow(2, 0, count), how);
       parts.push(out.squeeze(0).transpose(0, 1));
     }
     return parts.length === 1 ? required(parts[0]).contiguous() : concat(parts, 0);

@@ -107,12 +107,12 @@ async function readTogether(
   given: InitInferenceOptions,
 ): Promise<{ own: InitInferenceOptions; resolved: ResolvedInferenceConfig }> {
   try {
-    const own = readOptions('initInference', given, OPTIONS);
+    const ownOptions = readOptions('initInference', given, OPTIONS);
     const resolved = resolveInferenceConfig(config);
     for (const notice of resolved.notices) {
       process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
     }
-    return { own, resolved };
+    return { own: ownOptions, resolved };
   } catch (error) {
     await refuseRanks(sharingOf(config), error);
     throw error;
@@ -140,12 +140,12 @@ async function engineOf(
   model: CausalLM | string,
   resolved: ResolvedInferenceConfig,
   ranks: ModelRanks | null,
-  own: InitInferenceOptions,
+  ownOptions: InitInferenceOptions,
 ): Promise<InferenceEngine> {
-  const adapters = adapterSettings('initInference', own);
+  const adapters = adapterSettings('initInference', ownOptions);
   if (typeof model === 'string') {
-    const read = await readModel(model, resolved, ranks, own);
-    const tokenizer = await tokenizerOf(own, read.folders);
+    const read = await readModel(model, resolved, ranks, ownOptions);
+    const tokenizer = await tokenizerOf(ownOptions, read.folders);
     return build(read.model, resolved, ranks, { tokenizer, ownsModel: true, adapters });
   }
   if (!(model instanceof CausalLM)) {
@@ -155,7 +155,7 @@ async function engineOf(
       model,
     );
   }
-  const tokenizer = await tokenizerOf(own, []);
+  const tokenizer = await tokenizerOf(ownOptions, []);
   return build(model, resolved, ranks, { tokenizer, ownsModel: false, adapters });
 }
 
@@ -231,7 +231,7 @@ async function build(
   requireDense('initInference', model);
   const maxTokens = maxTokensOf(config, model);
   const endTokens = endTokensOf(model, own.tokenizer);
-  const isTrained = model.parameters().some((one) => trainerOf(one) !== null);
+  const isTrained = model.parameters().some((parameter) => trainerOf(parameter) !== null);
   const staysAsItIs = isTrained || isStreamed(model);
   if (staysAsItIs && own.adapters) {
     const got = 'one that an engine of initialize() trains or streams';
@@ -322,7 +322,7 @@ function assembled(built: Built, draft: Draft | null): InferenceEngine {
   const records = recordsSteps(config, sizes.device, ranks !== null || fetches);
   const speculation = speculationOf(config, sizes, draft?.costFor(model) ?? null);
   const beside = draft?.besideFor(limits.blocks) ?? null;
-  const room = { ...limits, reach, records, adapters, beside, proposals: speculation?.most ?? 0 };
+  const room = { ...limits, reach, records, adapters, beside, proposals: speculation?.max ?? 0 };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   const drafting = draft && allOrNothing(() => draft.modelFor(room, model.vocabSize));
   // Followers receive a step's tokens from rank 0, which must therefore have them on the host.
@@ -347,7 +347,7 @@ async function place(
   if (config.checkpoint) {
     const list = await readPartsList(config.checkpoint, config.base_dir);
     const { rank = 0, size = 1 } = ranks?.host ?? {};
-    const [dtype = null] = dtypeOf(config).map(([, one]) => one);
+    const [dtype = null] = dtypeOf(config).map(([, item]) => item);
     await loadParts(model, list, { rank, ranks: size, dtype });
   }
   if (!ranks) keepMxfp4(model);
@@ -386,7 +386,8 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig, isWhole
       hint: 'Set it in the configuration of initialize(), or call destroy() on that engine first.',
     });
   }
-  const isSplit = groupOf(model) !== null || model.parameters().some((one) => one.missing !== null);
+  const isSplit =
+    groupOf(model) !== null || model.parameters().some((parameter) => parameter.missing !== null);
   const ranks = distributed()?.worldSize ?? 1;
   if (ranks === 1 || !(isSplit || (isStreamed(model) && !isWhole))) return;
   throw refused(

@@ -19,17 +19,19 @@ export function logprobsBy(
   tokens: Tensor,
   temperatures: readonly number[],
 ): Tensor | null {
-  const given = temperatures.map((one) => (isScaled ? one || 1 : 1));
-  if (!isInvariant && given.every((one) => one === 1)) return null;
+  const given = temperatures.map((temperature) => (isScaled ? temperature || 1 : 1));
+  if (!isInvariant && given.every((value) => value === 1)) return null;
   const { device } = scores;
   const shape = [given.length, 1];
   const column = (of: (one: number) => number): Tensor =>
     Tensor.from(Float32Array.from(given, of), { shape, device });
   const wide = scores.to('f32');
   // tokenLogProbs() multiplies by the inverse temperature.
-  const y = isInvariant ? wide.mul(column((one) => 1 / one)) : wide.div(column((one) => one));
+  const y = isInvariant
+    ? wide.mul(column((value) => 1 / value))
+    : wide.div(column((value) => value));
   const sum = logsumexp(y, -1).reshape(shape);
   const at = tokens.clamp(0).to('i64').reshape(shape);
-  const own = isInvariant ? y.logSoftmax(-1).gather(-1, at) : y.gather(-1, at).sub(sum);
-  return concat([own, sum], 1).contiguous();
+  const ownTensor = isInvariant ? y.logSoftmax(-1).gather(-1, at) : y.gather(-1, at).sub(sum);
+  return concat([ownTensor, sum], 1).contiguous();
 }

@@ -161,9 +161,9 @@ export class PagedCache {
     for (const [layer, pool] of this.pools.entries()) {
       if (!pool) continue;
       const bytes = layerBytes(this.sizes, layer);
-      const own = block * bytes;
-      if (isSave) host.copyFrom(pool.buffer, { to: at, from: own, bytes }, device.compute);
-      else pool.buffer.copyFrom(host, { to: own, from: at, bytes }, device.compute);
+      const blockOffset = block * bytes;
+      if (isSave) host.copyFrom(pool.buffer, { to: at, from: blockOffset, bytes }, device.compute);
+      else pool.buffer.copyFrom(host, { to: blockOffset, from: at, bytes }, device.compute);
       at += bytes;
     }
   }

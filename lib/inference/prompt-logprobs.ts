@@ -47,16 +47,16 @@ function rowsOf(logits: Tensor, targets: readonly number[], top: number): TokenL
   const index = Tensor.from(places, { dtype: 'i64', device });
   const scores = indexSelect(logits.reshape([count * width]), 0, index).toArray();
   const sums = logsumexp(logits, -1).toArray();
-  const most = Math.min(top, width);
-  const likely = most > 0 ? topk(logits, most) : null;
+  const max = Math.min(top, width);
+  const likely = max > 0 ? topk(logits, max) : null;
   const [values = [], tokens = []] = likely
     ? [likely.values.toArray(), likely.indices.toArray().map(Number)]
     : [];
   return targets.map((token, row) => {
     const sum = required(sums[row]);
-    const alternatives = Array.from({ length: most }, (_, i) => ({
-      token: required(tokens[row * most + i]),
-      logprob: required(values[row * most + i]) - sum,
+    const alternatives = Array.from({ length: max }, (_, i) => ({
+      token: required(tokens[row * max + i]),
+      logprob: required(values[row * max + i]) - sum,
     }));
     return { token, logprob: required(scores[row]) - sum, top: alternatives };
   });

@@ -247,10 +247,10 @@ function promptTokens(
 
 /** Encodes a prompt. Throws DS_LIMIT before encoding if the text is certainly too long. */
 function encoded(text: string, { tokenizer, maxTokens }: RequestLimits): Int32Array {
-  const own = required(tokenizer);
-  const fewest = own.fewestTokens(text);
+  const ownTokenizer = required(tokenizer);
+  const fewest = ownTokenizer.fewestTokens(text);
   if (fewest >= maxTokens) throw tooLong(`a prompt of at least ${fewest}`, maxTokens);
-  return own.encode(text);
+  return ownTokenizer.encode(text);
 }
 
 /** Throws DS_ARGUMENT unless `given` is a list of token ids. */

@@ -156,7 +156,7 @@ export interface SamplingRules
     Readonly<Settings<TokenOptions>> {}
 
 /** Longest bad word in tokens: the device keeps this many recent tokens of a sequence. */
-const MOST_IN_BAD_WORD = 64;
+const MAX_IN_BAD_WORD = 64;
 
 /** Checks `options`. Throws DS_ARGUMENT with the name of the option, prefixed by `op`. */
 export function readSampling(
@@ -212,9 +212,9 @@ function readBadWord(
   const spelled =
     isText && tokenizer ? spellings(tokenizer, word) : [isList(word) ? [...word] : []];
   for (const tokens of spelled) {
-    if (tokens.length === 0 || tokens.length > MOST_IN_BAD_WORD) {
+    if (tokens.length === 0 || tokens.length > MAX_IN_BAD_WORD) {
       const hint = isText ? `It is ${tokens.length} tokens.` : '';
-      throw refusedValue(op, `1 to ${MOST_IN_BAD_WORD} tokens`, word, hint);
+      throw refusedValue(op, `1 to ${MAX_IN_BAD_WORD} tokens`, word, hint);
     }
     for (const token of tokens) requireToken(op, token, vocabSize);
   }

@@ -262,13 +262,13 @@ export class Sampler {
    */
   async fillMasks(given: readonly MaskedSlot[]): Promise<void> {
     const followed = new Map<Matcher, number>();
-    let open = given.map((one) => ({ ...one, rows: this.requireTaken(one.slot).maskRows }));
+    let open = given.map((slot) => ({ ...slot, rows: this.requireTaken(slot.slot).maskRows }));
     let count = 0;
     try {
       for (let lane = 0; open.length > 0; ++lane) {
         const rows = open.map(({ matcher, rows }) => ({ matcher, row: required(rows[lane]) }));
         await this.masks.fill(rows);
-        count = rows.reduce((most, { row }) => Math.max(most, row + 1), count);
+        count = rows.reduce((max, { row }) => Math.max(max, row + 1), count);
         open = open.filter(({ matcher, proposals }) => {
           const next = proposals[lane];
           // A request that ended meanwhile has disposed its matcher.
@@ -301,9 +301,9 @@ export class Sampler {
     return noGrad(() => {
       const count = slots.length;
       const tokens = into ?? Tensor.empty([count], 'i32', this.device);
-      let most = -1;
-      for (const wanted of asked) if (wanted !== null && wanted > most) most = wanted;
-      const logprobs = most >= 0 ? Tensor.empty([count, 2], 'f32', this.device) : null;
+      let max = -1;
+      for (const wanted of asked) if (wanted !== null && wanted > max) max = wanted;
+      const logprobs = max >= 0 ? Tensor.empty([count, 2], 'f32', this.device) : null;
       kernels.sampleTokens({
         scores,
         slots: rows,
@@ -321,8 +321,9 @@ export class Sampler {
         if ((ahead[i] ?? 0) === 0) this.requireTaken(slot).position++;
       }
       const temperatures = slots.map((slot) => this.requireTaken(slot).rules.temperature);
-      const own = (logprobs && logprobsBy(this.logprobs, scores, tokens, temperatures)) ?? logprobs;
-      return { tokens, logprobs: own, top: most > 0 ? likeliest(scores, most) : null, asked };
+      const ownTensor =
+        (logprobs && logprobsBy(this.logprobs, scores, tokens, temperatures)) ?? logprobs;
+      return { tokens, logprobs: ownTensor, top: max > 0 ? likeliest(scores, max) : null, asked };
     });
   }
 

@@ -11,11 +11,11 @@ export interface PolicySettings {
    */
   readonly policy: 'fair' | 'priority' | 'fcfs';
   /** Steps in the queue after which a sequence counts as the most urgent one of its client. */
-  readonly mostWait: number;
+  readonly maxWait: number;
 }
 
 /** The default: clients take turns. */
-export const USUAL_POLICY: PolicySettings = { policy: 'fair', mostWait: 1000 };
+export const USUAL_POLICY: PolicySettings = { policy: 'fair', maxWait: 1000 };
 
 /** Fewest tokens that a client must be ahead of another before its sequence makes room. */
 const QUANTUM = 64;
@@ -102,7 +102,7 @@ export class SchedulePolicy {
   /** Returns the sequence whose turn it is; undefined for an empty list. */
   first(sequences: readonly Sequence[]): Sequence | undefined {
     return sequences.reduce<Sequence | undefined>(
-      (best, one) => (best && this.compare(best, one) <= 0 ? best : one),
+      (best, sequence) => (best && this.compare(best, sequence) <= 0 ? best : sequence),
       undefined,
     );
   }
@@ -117,8 +117,8 @@ export class SchedulePolicy {
    * client with the most running sequences.
    */
   victim(running: readonly Sequence[]): Sequence {
-    const most = Math.max(...Array.from(this.clients.values(), (client) => client.running));
-    const open = running.filter((one) => this.of(one).client.running === most);
+    const max = Math.max(...Array.from(this.clients.values(), (client) => client.running));
+    const open = running.filter((sequence) => this.of(sequence).client.running === max);
     return open.reduce((a, b) => (this.isAfter(a, b) ? a : b));
   }
 
@@ -127,16 +127,16 @@ export class SchedulePolicy {
    * right to it.
    */
   yielding(waiting: Sequence, running: readonly Sequence[]): Sequence | null {
-    const own = this.of(waiting).client;
-    let most = own;
+    const ownClient = this.of(waiting).client;
+    let max = ownClient;
     for (const client of this.clients.values()) {
-      const more = client.running - most.running;
-      if (more > 0 || (more === 0 && client.time > most.time)) most = client;
+      const more = client.running - max.running;
+      if (more > 0 || (more === 0 && client.time > max.time)) max = client;
     }
-    if (most.running <= own.running) return null;
-    const theirs = running.filter((one) => this.of(one).client === most);
+    if (max.running <= ownClient.running) return null;
+    const theirs = running.filter((sequence) => this.of(sequence).client === max);
     const last = theirs.reduce((a, b) => (this.isAfter(a, b) ? a : b));
-    return most.time - own.time > Math.max(QUANTUM, last.computed) ? last : null;
+    return max.time - ownClient.time > Math.max(QUANTUM, last.computed) ? last : null;
   }
 
   /** Negative if `a` goes before `b`: by the client's time, then by urgency, then by arrival. */
@@ -156,7 +156,7 @@ export class SchedulePolicy {
   private urgencyOf(sequence: Sequence): number {
     const queuePosition = this.of(sequence);
     const { isRunning, since } = queuePosition;
-    if (!isRunning && this.steps - since >= this.settings.mostWait) queuePosition.isOverdue = true;
+    if (!isRunning && this.steps - since >= this.settings.maxWait) queuePosition.isOverdue = true;
     return queuePosition.isOverdue ? Number.NEGATIVE_INFINITY : queuePosition.urgency;
   }
 

@@ -161,11 +161,11 @@ export class Scheduler {
     while (this.budget > 0) {
       const running = this.policy.first(open);
       const waiting = isOpen && mayAdmit() ? this.policy.first(this.waiting) : undefined;
-      const turns = [running, waiting].filter((one) => one !== undefined);
+      const turns = [running, waiting].filter((item) => item !== undefined);
       const next = this.policy.first(turns);
       if (!next) return;
       if (next === running) {
-        open = open.filter((one) => one !== next);
+        open = open.filter((sequence) => sequence !== next);
         this.take(next);
       } else isOpen = this.admit(next) && this.waiting.length > 0;
     }
@@ -242,9 +242,9 @@ export class Scheduler {
     const { blocks, computed } = sequence;
     const spare = Math.max(0, this.pool.free - this.running.length);
     const room = (blocks.length + spare) * blockSize - computed - count;
-    const most = Math.max(0, Math.min(room, this.budget - count - this.running.length));
+    const max = Math.max(0, Math.min(room, this.budget - count - this.running.length));
     const isPending = count === sequence.pending;
-    sequence.proposals = isPending ? sequence.proposals.slice(0, most) : [];
+    sequence.proposals = isPending ? sequence.proposals.slice(0, max) : [];
     const added = sequence.proposals.length;
     const needed = this.blocksFor(computed + count + added) - blocks.length;
     for (let i = 0; i < needed; ++i) blocks.push(this.pool.take());
@@ -316,8 +316,8 @@ export class Scheduler {
   private touchHost(sequence: Sequence, shared: number): void {
     const { host, limits } = this;
     if (!host || !limits.sharesPrefixes) return;
-    const most = Math.floor((sequence.tokens.length - 1) / limits.blockSize);
-    for (let i = shared; i < most; ++i) {
+    const max = Math.floor((sequence.tokens.length - 1) / limits.blockSize);
+    for (let i = shared; i < max; ++i) {
       if (!host.find(sequence.keyOf(i, limits.blockSize))) return;
     }
   }
@@ -330,9 +330,9 @@ export class Scheduler {
     const { host, limits } = this;
     if (!host || !limits.sharesPrefixes) return 0;
     const { blockSize } = limits;
-    const most = Math.floor((sequence.tokens.length - 1) / blockSize) - shared;
+    const max = Math.floor((sequence.tokens.length - 1) / blockSize) - shared;
     let count = 0;
-    while (count < most) {
+    while (count < max) {
       const key = sequence.keyOf(shared + count, blockSize);
       const block = required(sequence.blocks[count]);
       if (!host.load(key, block)) break;
@@ -359,8 +359,8 @@ export class Scheduler {
   private sharedBlocks(sequence: Sequence): number[] {
     const shared: number[] = [];
     if (!this.limits.sharesPrefixes) return shared;
-    const most = Math.floor((sequence.tokens.length - 1) / this.limits.blockSize);
-    while (shared.length < most) {
+    const max = Math.floor((sequence.tokens.length - 1) / this.limits.blockSize);
+    while (shared.length < max) {
       const block = this.pool.find(sequence.keyOf(shared.length, this.limits.blockSize));
       if (block === null) break;
       shared.push(block);

@@ -17,14 +17,14 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
   const { maxSeq, placedSeq, sharedAnglesSeq } = model;
   const wanted = config.max_out_tokens ?? Math.min(1024, placedSeq);
   if (wanted <= sharedAnglesSeq) return wanted;
-  const [most, why] =
+  const [max, why] =
     wanted <= maxSeq
       ? [sharedAnglesSeq, 'the longest sequence with unchanged rotary angles']
       : [maxSeq, "the model's longest sequence"];
   throw new DsError({
     code: 'DS_CONFIG',
     op: `${OP} max_out_tokens`,
-    expected: `at most ${most}, ${why}`,
+    expected: `at most ${max}, ${why}`,
     got: String(wanted),
   });
 }
@@ -48,13 +48,13 @@ export function speculationOf(
     });
   }
   const {
-    num_speculative_tokens: most,
+    num_speculative_tokens: maximum,
     prompt_lookup_min: min,
     prompt_lookup_max: max,
-    disable_by_batch_size: mostSequences,
+    disable_by_batch_size: maxSequences,
   } = speculative;
   const doubling = device.kind === 'cpu' ? CPU_DOUBLING : GPU_DOUBLING;
-  return { most, lookup: { min, max }, mostSequences, doubling, draft };
+  return { max: maximum, lookup: { min, max }, maxSequences, doubling, draft };
 }
 
 /**
@@ -105,7 +105,7 @@ export function limitsOf(
     // Cached blocks have no recurrent states, without which a sequence cannot continue.
     sharesPrefixes: cache.prefix_caching && !sizes.recurrent,
     hostBlocks: hostBlocksIn(config, sizes, draft),
-    policy: { policy: config.scheduling.policy, mostWait: config.scheduling.max_wait_steps },
+    policy: { policy: config.scheduling.policy, maxWait: config.scheduling.max_wait_steps },
   };
 }
 
@@ -148,8 +148,8 @@ function blocksIn(
   const each = blockBytes(sizes) + (draft ? blockBytes(draft) : 0);
   if (memory !== null) return Math.floor(memory / each);
   if (device.kind === 'cpu') {
-    const most = Math.floor(CPU_BYTES / each);
-    return Math.max(needed, Math.min(CPU_SEQUENCES * needed, most));
+    const max = Math.floor(CPU_BYTES / each);
+    return Math.max(needed, Math.min(CPU_SEQUENCES * needed, max));
   }
   const { reserved, cap } = device.memory;
   const total = cap > 0 ? cap : device.info.totalBytes;

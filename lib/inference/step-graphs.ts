@@ -7,7 +7,7 @@ import { Graph } from '../runtime/graph.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { held, scope, Tensor } from '../tensor/index.js';
-import { mostTiles, tilesOf } from './adapters/rows.js';
+import { maxTiles, tilesOf } from './adapters/rows.js';
 import type { Slice } from './scheduler.js';
 import type { Padding } from './step-batch.js';
 
@@ -17,9 +17,9 @@ const ROWS = [
   ...[320, 384, 448, 512, 640, 768, 896, 1024],
 ];
 /** Smallest recorded table width, in blocks. */
-const LEAST_WIDTH = 8;
+const MIN_WIDTH = 8;
 /** Most cached graphs: the sizes up to 512 for contexts of 2048 tokens in blocks of 64. */
-const MOST_GRAPHS = 52;
+const MAX_GRAPHS = 52;
 
 /** A recorded step. */
 type Recording = Pick<Graph, 'launch' | 'dispose'>;
@@ -41,18 +41,17 @@ interface GraphSizes {
 }
 
 /** Returns the largest padded size. */
-export function mostPadding({
+export function maxPadding({
   sequences,
   width,
   adapters = 0,
 }: Pick<GraphSizes, 'sequences' | 'width' | 'adapters'>): Padding {
   const rows = rowsFor(sequences) ?? required(ROWS.at(-1));
-  return { rows, width: widthFor(width), tiles: mostTiles(rows, adapters) };
+  return { rows, width: widthFor(width), tiles: maxTiles(rows, adapters) };
 }
 
 const rowsFor = (count: number): number | null => ROWS.find((rows) => rows >= count) ?? null;
-const widthFor = (blocks: number): number =>
-  Math.max(LEAST_WIDTH, 2 ** Math.ceil(Math.log2(blocks)));
+const widthFor = (blocks: number): number => Math.max(MIN_WIDTH, 2 ** Math.ceil(Math.log2(blocks)));
 
 /**
  * Caches graphs by row count, table width and tiles of adapters. The first step of a size records
@@ -65,7 +64,7 @@ export class StepGraphs {
   /** [rows, vocabSize]. */
   private readonly scores: Tensor;
   /** Most cached graphs from now on; 0 disables recording. */
-  private most = MOST_GRAPHS;
+  private max = MAX_GRAPHS;
   private readonly adapters: number;
 
   /** Throws DS_OUT_OF_MEMORY. */
@@ -74,7 +73,7 @@ export class StepGraphs {
     sizes: GraphSizes,
     private readonly record: Recorder = (...of) => Graph.record(...of),
   ) {
-    const { rows } = mostPadding(sizes);
+    const { rows } = maxPadding(sizes);
     this.adapters = sizes.adapters ?? 0;
     this.scores = held(() => Tensor.empty([rows, sizes.vocabSize], sizes.dtype, device));
   }
@@ -86,7 +85,7 @@ export class StepGraphs {
 
   /** Returns the padded size of a step; null if it runs without a graph. */
   paddingFor(slices: readonly Slice[], blockSize: number): Padding | null {
-    if (this.most === 0) return null;
+    if (this.max === 0) return null;
     let longest = 1;
     for (const { sequence, first, count } of slices) {
       if (count !== 1 || first + 1 !== sequence.length) return null;
@@ -102,7 +101,7 @@ export class StepGraphs {
   private tilesFor(slices: readonly Slice[], rows: number): number {
     const tiles = tilesOf(slices.map(({ sequence }) => sequence.adapter));
     if (tiles === 0) return 0;
-    return Math.min(2 ** Math.ceil(Math.log2(tiles)), mostTiles(rows, this.adapters));
+    return Math.min(2 ** Math.ceil(Math.log2(tiles)), maxTiles(rows, this.adapters));
   }
 
   /**
@@ -129,13 +128,13 @@ export class StepGraphs {
     const onRun = (): void => {
       hasRun = true;
     };
-    this.keepLast(this.most - 1);
+    this.keepLast(this.max - 1);
     try {
       this.graphs.set(key, this.record(this.device, compute, onRun));
     } catch (error) {
       if (isShort(error)) this.shrink();
       else if (!hasRun) throw error;
-      else this.most = 0;
+      else this.max = 0;
       this.warn(error);
       if (!hasRun) compute();
     }
@@ -145,16 +144,16 @@ export class StepGraphs {
   private warn(error: unknown): void {
     const why = error instanceof DsError ? error.message : String(error);
     const what =
-      this.most === 0
+      this.max === 0
         ? 'the steps of this model cannot be recorded, so that their kernels are launched one by one'
-        : `at most ${this.most} recorded steps are kept from now on`;
+        : `at most ${this.max} recorded steps are kept from now on`;
     const notice = `enable_cuda_graph: ${what}: ${why}`;
     process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CUDA' });
   }
 
   /** Frees all graphs and halves their limit. */
   private shrink(): void {
-    this.most = Math.floor((this.graphs.size + 1) / 2);
+    this.max = Math.floor((this.graphs.size + 1) / 2);
     this.keepLast(0);
   }
 

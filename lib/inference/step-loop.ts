@@ -67,7 +67,7 @@ export class StepLoop implements Generator {
     this.scheduler = new Scheduler(limits, host);
     const { device } = model.cacheShape();
     const { vocabSize } = model;
-    const lanes = 1 + (speculation?.most ?? 0);
+    const lanes = 1 + (speculation?.max ?? 0);
     const sampler = new Sampler(vocabSize, device, limits.sequences, parts.logprobs, lanes);
     const continuationOf = (sequence: Sequence): Continuation | undefined =>
       this.sequences.get(sequence)?.continuation;
@@ -141,11 +141,11 @@ export class StepLoop implements Generator {
     }
   }
 
-  /** Starts a request; `own` has the salt of its weights and adapter. */
-  private begun(request: ReadRequest, own: ReadRequest, adapter: AdapterUse | null): Job {
+  /** Starts a request; `ownRequest` has the salt of its weights and adapter. */
+  private begun(request: ReadRequest, ownRequest: ReadRequest, adapter: AdapterUse | null): Job {
     const continuations = Array.from(
       { length: request.n },
-      (_, index) => new Continuation(own, index, this.parts.requests, adapter?.slot),
+      (_, index) => new Continuation(ownRequest, index, this.parts.requests, adapter?.slot),
     );
     const job: Job = {
       request,
@@ -232,7 +232,7 @@ export class StepLoop implements Generator {
       const { draft } = this.parts;
       const open = slices
         .map(({ sequence }) => sequence)
-        .filter((one) => one.proposals.length > 0 && !this.matcherOf(one));
+        .filter((sequence) => sequence.proposals.length > 0 && !this.matcherOf(sequence));
       if (!draft || open.length === 0) return slices;
       await draft.fill(open, (scores, rows, into) => this.sampler.draft(scores, rows, into));
       // The draft model may propose fewer tokens than planned, and requests may end meanwhile.
@@ -366,7 +366,7 @@ export class StepLoop implements Generator {
 
   private handle(next: readonly NextTokens[]): void {
     for (const { sequence, sampled, proposed } of next) {
-      for (const one of sampled) this.accept(sequence, one);
+      for (const token of sampled) this.accept(sequence, token);
       this.speculator?.learn(sequence, proposed, sampled.length - 1);
     }
   }
@@ -375,10 +375,10 @@ export class StepLoop implements Generator {
   private follow(next: readonly NextTokens[]): void {
     for (const { sequence, sampled } of next) {
       const entry = this.sequences.get(sequence);
-      const [one] = sampled;
-      if (!entry || !one || one.token < 0) continue;
+      const [item] = sampled;
+      if (!entry || !item || item.token < 0) continue;
       try {
-        entry.continuation.follow(one.token);
+        entry.continuation.follow(item.token);
       } catch (error) {
         this.fail(entry.job, error);
       }
@@ -442,7 +442,7 @@ export class StepLoop implements Generator {
     const { isDone } = continuation;
     if (isDone) this.leave(job, continuation);
     job.pieces.push(piece);
-    if (isDone && job.continuations.every((one) => one.isDone)) this.end(job);
+    if (isDone && job.continuations.every((continuation) => continuation.isDone)) this.end(job);
   }
 
   /** Frees the blocks and the slot of a continuation, and ends its use of an adapter. */
@@ -480,7 +480,7 @@ export class StepLoop implements Generator {
 /** Returns a version of the weights. It changes with every update of a parameter. */
 function stateOf(model: CausalLM): string {
   const parameters = model.parameters();
-  const latest = parameters.reduce((most, { changedAt }) => Math.max(most, changedAt), 0);
+  const latest = parameters.reduce((max, { changedAt }) => Math.max(max, changedAt), 0);
   return `${parameters.length}:${latest}`;
 }
 

@@ -7,7 +7,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { batchInvariant, held, indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Adapters } from './adapters/adapters.js';
-import { mostTiles } from './adapters/rows.js';
+import { maxTiles } from './adapters/rows.js';
 import { HostBlocks } from './host-blocks.js';
 import { blockBytes, type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
 import { Readback } from './readback.js';
@@ -16,7 +16,7 @@ import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 import type { BesideForward } from './speculation/features.js';
 import { type StepBatch, stepBatch, wordsOf } from './step-batch.js';
-import { mostPadding, StepGraphs } from './step-graphs.js';
+import { maxPadding, StepGraphs } from './step-graphs.js';
 import { Uploads } from './uploads.js';
 
 /** A row of scores. */
@@ -117,13 +117,13 @@ export class StepRunner {
     const { blocks, tokens, sequences, reach, records, proposals = 0 } = room;
     const adapters = room.adapters?.count ?? 0;
     const width = Math.ceil(reach / blockSize);
-    const most = mostPadding({ sequences, width });
-    const rows = Math.max(most.rows, sequences);
+    const max = maxPadding({ sequences, width });
+    const rows = Math.max(max.rows, sequences);
     const ends = Math.max(rows, Math.min(tokens, sequences * (1 + proposals)));
     const largest = Math.max(tokens, rows);
-    const tiles = mostTiles(largest, adapters);
+    const tiles = maxTiles(largest, adapters);
     this.words = new Int32Array(
-      wordsOf({ tokens: largest, sequences: rows, ends, width: most.width, tiles }),
+      wordsOf({ tokens: largest, sequences: rows, ends, width: max.width, tiles }),
     );
     this.cache = new PagedCache(sizes, blocks, sequences);
     this.numbers = held(() => Tensor.empty([this.words.length], 'i32', device));
@@ -178,8 +178,8 @@ export class StepRunner {
           const rows = kept.map((row) => required(all[row]));
           const count = rows.length;
           const into = this.sampled.narrow(0, 0, count);
-          const own = count === all.length ? scores : selected(scores, kept);
-          const sampled = count > 0 ? choose(own, rows, into) : null;
+          const ownTensor = count === all.length ? scores : selected(scores, kept);
+          const sampled = count > 0 ? choose(ownTensor, rows, into) : null;
           const arrival = this.readback.begin(sampled ? sampledTensors(sampled) : []);
           const sequences = ended.filter(isLive);
           const isSpeculative = count > sequences.length;
@@ -226,7 +226,8 @@ export class StepRunner {
       const { tokens } = lists;
       const fed = Tensor.emptyLike(tokens);
       kernels.feedTokens({ tokens, previous: this.sampled, out: fed });
-      const at = (own: Places): Tensor => this.model.logitsAfter(row(fed), own, lists.ends);
+      const at = (ownPlaces: Places): Tensor =>
+        this.model.logitsAfter(row(fed), ownPlaces, lists.ends);
       const { beside } = this.room;
       const model = (): Tensor => beside?.around(lists.slots, places, at) ?? at(places);
       const logits = (): Tensor => batchInvariant(model, this.sizes.isInvariant ?? false);

@@ -108,7 +108,7 @@ export class StopStrings {
    */
   private firstComplete(seen: number): { stop: string; at: number } | null {
     let first: { stop: string; at: number } | null = null;
-    const endOf = (one: { stop: string; at: number }) => one.at + one.stop.length;
+    const endOf = (item: { stop: string; at: number }) => item.at + item.stop.length;
     for (const stop of this.stops) {
       const at = this.held.indexOf(stop, Math.max(0, seen - stop.length + 1));
       if (at < 0) continue;
@@ -125,8 +125,8 @@ export class StopStrings {
   private longestBeginning(): number {
     let longest = 0;
     for (const stop of this.stops) {
-      const most = Math.min(stop.length - 1, this.held.length);
-      for (let length = most; length > longest; --length) {
+      const max = Math.min(stop.length - 1, this.held.length);
+      for (let length = max; length > longest; --length) {
         if (this.held.endsWith(stop.slice(0, length))) longest = length;
       }
     }

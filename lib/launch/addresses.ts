@@ -21,8 +21,10 @@ export async function isThisMachine(host: string): Promise<boolean> {
 export async function reachableAddress(host: string): Promise<string> {
   const address = await addressOf(host.replace(/^.*@/, ''));
   if (address !== null && !LOOPBACK.test(address)) return address;
-  const own = (await isThisMachine(host)) ? ownAddresses()[0] : undefined;
-  return own ?? refuse('--master_addr', `the address of ${host}`, 'none', 'Pass --master_addr.');
+  const ownAddress = (await isThisMachine(host)) ? ownAddresses()[0] : undefined;
+  return (
+    ownAddress ?? refuse('--master_addr', `the address of ${host}`, 'none', 'Pass --master_addr.')
+  );
 }
 
 async function addressOf(host: string): Promise<string | null> {

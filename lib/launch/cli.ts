@@ -204,12 +204,12 @@ launcher.description(`${launcher.description()}\n${commandsHelp()}`);
 function commandsHelp(): string {
   const help = program.createHelp();
   help.helpWidth = process.stdout.columns ?? HELP_WIDTH;
-  const shown = help.visibleCommands(program).filter((one) => one.name() !== 'help');
-  const width = Math.max(...shown.map((one) => `ds ${one.name()}`.length));
-  const groups = help.groupItems(shown, shown, (one) => one.helpGroup());
+  const shown = help.visibleCommands(program).filter((command) => command.name() !== 'help');
+  const width = Math.max(...shown.map((command) => `ds ${command.name()}`.length));
+  const groups = help.groupItems(shown, shown, (command) => command.helpGroup());
   const blocks = [...groups].map(([heading, list]) => {
-    const lines = list.map((one) =>
-      help.formatItem(`ds ${one.name()}`, width, one.description(), help),
+    const lines = list.map((command) =>
+      help.formatItem(`ds ${command.name()}`, width, command.description(), help),
     );
     return [heading, ...lines].join('\n');
   });

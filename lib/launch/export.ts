@@ -20,7 +20,7 @@ export async function exportCommand(dir: string, flags: ExportFlags): Promise<st
 
 async function ggufCommand(dir: string, flags: ExportFlags, type: GgufType): Promise<string> {
   const { output, tag, dtype, format } = flags;
-  const given = Object.entries({ tag, dtype, format }).find(([, one]) => one !== undefined);
+  const given = Object.entries({ tag, dtype, format }).find(([, value]) => value !== undefined);
   if (given) {
     const hint = given[0] === 'tag' ? 'Name the folder of the checkpoint.' : '--gguf sets both.';
     throw refused(`--${given[0]}`, 'no such option beside --gguf', String(given[1]), hint);

@@ -53,9 +53,9 @@ export function excludeSlots(nodes: readonly Node[], text: string): Node[] {
 
 function requireKnown(option: string, nodes: readonly Node[], selection: Selection): void {
   for (const [host, slots] of selection) {
-    const node = nodes.find((one) => one.host === host);
+    const node = nodes.find((node) => node.host === host);
     if (!node) {
-      refuse(option, `one of the hosts ${nodes.map((one) => one.host).join(', ')}`, host);
+      refuse(option, `one of the hosts ${nodes.map((node) => node.host).join(', ')}`, host);
     }
     const unknown = slots?.find((slot) => !node.slots.includes(slot));
     if (unknown !== undefined) {

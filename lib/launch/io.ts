@@ -5,7 +5,7 @@ import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { SWAP_ALIGNMENT } from '../runtime/swap-file.js';
 import { formatBytes } from './byte-size.js';
-import { type AioSetting, LEAST_BLOCKS, type Measured, measureDisk } from './measure-disk.js';
+import { type AioSetting, type Measured, MIN_BLOCKS, measureDisk } from './measure-disk.js';
 import type { IoFlags } from './tool-options.js';
 
 /** Master weights and Adam's two moments, in f32. */
@@ -28,10 +28,10 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
   );
   const measured: Measured[] = [];
   const measure = (setting: AioSetting): void => {
-    const one = measureDisk(path, flags.size, setting);
-    if (measured.length === 0) for (const line of heading(path, one, flags)) say(line);
-    say(rowOf(one));
-    measured.push(one);
+    const item = measureDisk(path, flags.size, setting);
+    if (measured.length === 0) for (const line of heading(path, item, flags)) say(line);
+    say(rowOf(item));
+    measured.push(item);
   };
   for (const setting of settings) measure(setting);
   const { setting: found } = fastest(measured);
@@ -50,19 +50,19 @@ const BLOCKS = [2 ** 20, 2 ** 22, 2 ** 24];
 
 /** At least one, however small the file is. */
 function blocksFor(size: number): number[] {
-  const most = Math.floor(size / LEAST_BLOCKS);
-  const fitting = BLOCKS.filter((block) => block <= most);
-  return fitting.length > 0 ? fitting : [Math.max(most, 1)];
+  const max = Math.floor(size / MIN_BLOCKS);
+  const fitting = BLOCKS.filter((block) => block <= max);
+  return fitting.length > 0 ? fitting : [Math.max(max, 1)];
 }
 
 /** More would be written, and held in memory, than the file was to have. */
 function requireBlocks(block: number, size: number): void {
-  const most = Math.floor(size / LEAST_BLOCKS);
-  if (block <= most) return;
+  const max = Math.floor(size / MIN_BLOCKS);
+  if (block <= max) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'ds io --block_size',
-    expected: `at most ${most} bytes, because the file has ${size} and ${LEAST_BLOCKS} blocks at least`,
+    expected: `at most ${max} bytes, because the file has ${size} and ${MIN_BLOCKS} blocks at least`,
     got: `${block}`,
     hint: 'Give smaller blocks, or a larger --size.',
   });
@@ -75,7 +75,9 @@ function makeFolder(path: string): void {
 
 /** Returns the setting with the fastest mixed transfers: updates read and write at once. */
 export function fastest(measured: readonly Measured[]): Measured {
-  return measured.reduce((best, one) => (one.rates.mixed > best.rates.mixed ? one : best));
+  return measured.reduce((best, measured) =>
+    measured.rates.mixed > best.rates.mixed ? measured : best,
+  );
 }
 
 function heading(path: string, { info }: Measured, { size }: IoFlags): string[] {

@@ -195,9 +195,9 @@ export function requireConsistent(options: LaunchOptions): void {
   const given = (names: readonly (keyof LaunchOptions)[]) =>
     names.filter((name) => options[name] !== undefined && options[name] !== '');
   const exclusive = (names: readonly (keyof LaunchOptions)[], others: typeof names) => {
-    const [one] = given(names);
-    const [other] = given(others.filter((name) => name !== one));
-    if (one && other) refuse(`--${one}`, `no --${other} with it`, 'both');
+    const [item] = given(names);
+    const [other] = given(others.filter((name) => name !== item));
+    if (item && other) refuse(`--${item}`, `no --${other} with it`, 'both');
   };
   exclusive(['include', 'exclude'], ['include', 'exclude', 'num_nodes', 'num_gpus', 'num_procs']);
   exclusive(['num_gpus'], ['num_procs']);

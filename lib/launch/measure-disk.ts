@@ -30,7 +30,7 @@ export interface Measured {
 
 const SLOTS = 4;
 /** Blocks that the file has at least: each slot holds one, and is at two places. */
-export const LEAST_BLOCKS = 2 * SLOTS;
+export const MIN_BLOCKS = 2 * SLOTS;
 /** Of a slot: a tile of some million parameters. */
 const SLOT_BYTES = 2 ** 26;
 

@@ -20,7 +20,7 @@ export async function modelsCommand({ json }: ModelsFlags): Promise<string> {
       .join('  ')
       .trimEnd(),
   );
-  const bytes = found.reduce((all, one) => all + one.bytes + one.unfinished, 0);
+  const bytes = found.reduce((all, info) => all + info.bytes + info.unfinished, 0);
   const count = found.length === 1 ? 'one model' : `${found.length} models`;
   return [...lines, '', `${count}, ${decimalBytes(bytes)}, in ${cache}`].join('\n');
 }
@@ -35,7 +35,7 @@ function rowsOf({ name, bytes, unfinished, changed, revisions }: CachedModelInfo
     return `${commit.slice(0, 8)}${names}, ${files} ${files === 1 ? 'file' : 'files'}`;
   });
   const [first = 'no revision', ...others] = described;
-  return [[name, size, date, first + more], ...others.map((one) => ['', '', '', one])];
+  return [[name, size, date, first + more], ...others.map((other) => ['', '', '', other])];
 }
 
 /** Removes a model or a revision. Throws as hub.remove(). */

@@ -53,7 +53,7 @@ export function plan(flags: PlanFlags): { fits: boolean; output: string } {
   const made = makePlan(request);
   const fits = made.best !== null;
   if (!flags.json) return { fits, output: formatPlan(made, request) };
-  const withConfig = (one: Candidate) => ({ ...one, config: configOf(one) });
+  const withConfig = (candidate: Candidate) => ({ ...candidate, config: configOf(candidate) });
   return { fits, output: written(made, request, withConfig) };
 }
 
@@ -75,7 +75,7 @@ function requestOf(flags: PlanFlags, model: ReturnType<typeof plannedModel>): Pl
     ...{ sizes, batch: flags.batch, seq: flags.seq ?? Math.min(1024, sizes.maxSeq) },
     ...{ precision: flags.precision, bf16States: flags.bf16OptimizerStates ?? false },
     ...{ rates: { ...rates, disk: flags.nvmeRate * 1e9 }, note },
-    ...{ diskMemory: flags.nvmeSpace ?? 0, most: { tensor: flags.tp, stages: flags.pp } },
+    ...{ diskMemory: flags.nvmeSpace ?? 0, max: { tensor: flags.tp, stages: flags.pp } },
     ...{ deviceMemory: flags.gpuMemory ?? memory, hostMemory: flags.hostMemory ?? totalmem() },
     cluster: {
       nodes: flags.nodes,
@@ -110,7 +110,7 @@ function predict(given: PlanFlags, file: string): { fits: boolean; output: strin
   const { candidates, best } = inOrder(weighed);
   const fits = best !== null;
   if (!flags.json) return { fits, output: formatPrediction(candidates, request) };
-  return { fits, output: written({ best, candidates }, request, (one) => one) };
+  return { fits, output: written({ best, candidates }, request, (candidate) => candidate) };
 }
 
 /** Throws DS_CONFIG for stages that the pipeline of this model refuses, as initialize() does. */

@@ -40,15 +40,15 @@ const ofTable = (gpu: Gpu): PlannedGpu => ({ rates: ratesOf(gpu), memory: gpu.me
 
 function named(name: string): Gpu {
   const key = plain(name);
-  const gpu = GPUS.find((one) => plain(one.key) === key);
+  const gpu = GPUS.find((gpu) => plain(gpu.key) === key);
   if (gpu) return gpu;
-  const old = Object.keys(TOO_OLD).find((one) => key.startsWith(one));
+  const old = Object.keys(TOO_OLD).find((item) => key.startsWith(item));
   if (old !== undefined) {
     const expected = 'a GPU of compute capability 8.0 or higher, as the kernels need';
     const capability = required(TOO_OLD[old]).toFixed(1);
     return refuse('plan --gpu', expected, `${name} of capability ${capability}`);
   }
-  const keys = GPUS.map((one) => one.key);
+  const keys = GPUS.map((gpu) => gpu.key);
   const meant = closest(name, keys);
   const hint = meant ? `Did you mean "${meant}"?` : '--gpu-memory describes another memory.';
   return refuse('plan --gpu', keys.join(', '), JSON.stringify(name), hint);

@@ -121,9 +121,9 @@ export async function serveHere(folder: string | null, flags: ServeFlags): Promi
   let code = 0;
   let timer: NodeJS.Timeout | undefined;
   const open = (folder: string) => () => {
-    engine = openServed(folder, options).then(async (one) => {
-      await one.follow();
-      return one;
+    engine = openServed(folder, options).then(async (item) => {
+      await item.follow();
+      return item;
     });
     return engine;
   };
@@ -154,7 +154,7 @@ export async function serveHere(folder: string | null, flags: ServeFlags): Promi
   } finally {
     await server.stop();
     await (engine as ReturnType<typeof openServed> | null)?.then(
-      (one) => one.destroy(),
+      (item) => item.destroy(),
       () => {},
     );
   }

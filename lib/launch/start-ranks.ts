@@ -38,11 +38,11 @@ export function startRanks(job: Job, nodeRank: number, around: RankSurroundings)
   return places.map((place, i) => {
     const { rank, localRank } = place;
     const binding = bindings?.[i] ?? null;
-    const own = script.localRankArgument ? [`--local_rank=${localRank}`] : [];
+    const rankArguments = script.localRankArgument ? [`--local_rank=${localRank}`] : [];
     const command = {
       rank,
       localRank,
-      args: [...node, ...own, ...script.args],
+      args: [...node, ...rankArguments, ...script.args],
       environment: rankEnvironment(job, place, binding, env),
       directory,
       binding,

@@ -41,7 +41,7 @@ export async function trainCommand(
   if (onCpu && options.num_gpus) refuse('--device', 'no "cpu" with --num_gpus', '"cpu"');
   const rest = [...typed, ...(await pullModel(args))];
   const isPlaced = [options.num_procs, options.hostfile, options.include, options.exclude];
-  const procs = onCpu && isPlaced.every((one) => one === undefined) ? { num_procs: 1 } : {};
+  const procs = onCpu && isPlaced.every((item) => item === undefined) ? { num_procs: 1 } : {};
   // In a package, JavaScript; in its sources, the file type that this process runs.
   const name = require.resolve('../trainer/command/main.js');
   const program = { name, args: rest, node: process.execArgv };

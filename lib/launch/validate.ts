@@ -153,7 +153,7 @@ function summaryOf(
 ): string {
   const labels = [...errors.map(() => 'error'), ...notices.map(label)];
   const counts = ['error', 'warning', 'note'].flatMap((kind) => {
-    const { length } = labels.filter((one) => one === kind);
+    const { length } = labels.filter((label) => label === kind);
     return length === 0 ? [] : [`${length} ${kind}${length === 1 ? '' : 's'}`];
   });
   const state = errors.length === 0 ? 'valid' : 'invalid';

@@ -30,7 +30,8 @@ export async function watchCommand(dirs: readonly string[], flags: WatchFlags): 
   // Not by index.js: Node finds no names of its late re-exports in an import().
   const { WatchServer } = await import('../watch/server.js');
   const { port, host } = flags;
-  const start = (one: number) => WatchServer.start({ dirs, port: one, host, requireRuns: true });
+  const start = (value: number) =>
+    WatchServer.start({ dirs, port: value, host, requireRuns: true });
   const server = await (port === undefined ? start(USUAL_PORT).catch(() => start(0)) : start(port));
   console.log(`watch ${dirs.join(', ')} at ${server.url}`);
   if (!isLoopback(host)) {

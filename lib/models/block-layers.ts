@@ -17,7 +17,7 @@ export function streaming(through: Through, keepsInputsOnly: boolean): (values: 
   return (values) => {
     const [branch, residual] = streamOf(values);
     const body = (x: Tensor, stream: Tensor | null): Tensor[] =>
-      through(x, stream).filter((one) => one !== null);
+      through(x, stream).filter((item) => item !== null);
     if (!keepsInputsOnly) return body(branch, residual);
     return checkpoint(body, branch, residual);
   };

@@ -195,8 +195,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   pipelineLayers(): PipelineLayer[] {
     const { lm_head } = this;
     const weight = lm_head instanceof PackedLinear ? null : lm_head.weight;
-    const isTable = (one: Module): boolean =>
-      one !== lm_head && weight !== null && (one as { weight?: unknown }).weight === weight;
+    const isTable = (module: Module): boolean =>
+      module !== lm_head && weight !== null && (module as { weight?: unknown }).weight === weight;
     const modules = [lm_head, ...this.modules().filter(isTable)];
     const macs = numel((lm_head instanceof PackedLinear ? lm_head : lm_head.weight).shape);
     const [embedding, ...blocks] = this.bodyLayers() as [PipelineLayer, ...PipelineLayer[]];
@@ -427,7 +427,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
 
   /** The dtype and device of hidden states, as for the first parameter. */
   get computesIn(): { dtype: DType; device: Device } {
-    const isComputed = (one: Parameter): boolean => !(one instanceof StoredParameter);
+    const isComputed = (parameter: Parameter): boolean => !(parameter instanceof StoredParameter);
     return required(this.parameters().find(isComputed));
   }
 

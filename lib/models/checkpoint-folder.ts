@@ -79,17 +79,17 @@ function descriptionOf(checkpoint: Checkpoint): Description {
 function requireSame(checkpoint: Checkpoint, model: Module): void {
   const saved = checkpoint.tensors('model');
   const state = model.stateDict();
-  const own = new Set(Object.keys(state));
+  const stateNames = new Set(Object.keys(state));
   const isThere = (name: string): boolean =>
     saved.get(name)?.shape.join() === state[name]?.shape.join();
-  const missing = [...own].filter((name) => !isThere(name));
-  const others = [...saved.keys()].filter((name) => !own.has(name));
+  const missing = [...stateNames].filter((name) => !isThere(name));
+  const others = [...saved.keys()].filter((name) => !stateNames.has(name));
   const [odd] = [...missing, ...others];
   if (odd === undefined) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: checkpoint.path,
-    expected: `the ${own.size} tensors of the model`,
+    expected: `the ${stateNames.size} tensors of the model`,
     got: `${missing.length} missing and ${others.length} unknown tensors, such as ${odd}`,
     hint: 'Load a checkpoint with adapters or without frozen parameters into its original model.',
   });

@@ -34,8 +34,10 @@ export function chooseFamily<Family extends Named>(
     return { family, values: all };
   }
   const text = textOf(all);
-  const holders = families.filter((one) => typeof type === 'string' && one.textOf?.includes(type));
-  const around = holders.find((one) => holdsText(one, type ?? null, text));
+  const holders = families.filter(
+    (family) => typeof type === 'string' && family.textOf?.includes(type),
+  );
+  const around = holders.find((holder) => holdsText(holder, type ?? null, text));
   if (around && text) {
     const beside = Object.entries(all).filter(([key]) => BESIDE_TEXT.test(key));
     const { tie_word_embeddings: tied } = all;

@@ -21,8 +21,8 @@ export function running<Layer>(
 
 /** Throws DS_ARGUMENT unless there is a number >= 0 for each of `layers` layers. */
 export function requireFactors(op: string, factors: unknown, layers: number): void {
-  const isFactor = (one: unknown): boolean =>
-    typeof one === 'number' && Number.isFinite(one) && one >= 0;
+  const isFactor = (value: unknown): boolean =>
+    typeof value === 'number' && Number.isFinite(value) && value >= 0;
   // Array.from() instead of every(), which skips holes.
   const isList = Array.isArray(factors) && factors.length === layers;
   if (isList && Array.from(factors, isFactor).every(Boolean)) return;

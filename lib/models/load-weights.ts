@@ -148,11 +148,11 @@ export async function startWhole(
   const open = new OpenWeights(files);
   for (const { target, sources, slices, transposed } of found) {
     const [name] = sources;
-    const own = (target as Parameter).fixedDtype ?? dtype;
+    const ownDtype = (target as Parameter).fixedDtype ?? dtype;
     const stored =
       name === undefined
-        ? new SlicedWeights(open, wholeShape(target), slices, own)
-        : new StoredWeights(open, { name, dtype: own, transposed });
+        ? new SlicedWeights(open, wholeShape(target), slices, ownDtype)
+        : new StoredWeights(open, { name, dtype: ownDtype, transposed });
     (target as Parameter).startFrom(stored);
   }
   const parameters = new Map(module.namedParameters());
@@ -258,10 +258,11 @@ function match(
   // A tensor may be stored whole, under this library's name, or in all of its slices.
   const absent = [...inSlices].filter(([, { destination }]) => destination.sources.length === 0);
   const incomplete = new Set(absent.map(([, { destination }]) => destination));
-  const isThere = (one: Destination): boolean =>
-    one.sources.length > 0 || (one.slices.length > 0 && !incomplete.has(one));
-  const missing = [...own].flatMap(([name, one]) =>
-    isThere(one) || incomplete.has(one) ? [] : [name],
+  const isThere = (destination: Destination): boolean =>
+    destination.sources.length > 0 ||
+    (destination.slices.length > 0 && !incomplete.has(destination));
+  const missing = [...own].flatMap(([name, destination]) =>
+    isThere(destination) || incomplete.has(destination) ? [] : [name],
   );
   missing.push(...absent.map(([name]) => name));
   const found = [...own.values()].filter(isThere);

@@ -38,7 +38,7 @@ export async function mergeFolder(
 
 /** Rounding to a few bits would lose most of an update. */
 function requirePlain(base: string, model: CausalLM): void {
-  const packed = [...model.namedModules()].find(([, one]) => one instanceof PackedLinear);
+  const packed = [...model.namedModules()].find(([, module]) => module instanceof PackedLinear);
   if (!packed) return;
   const hint =
     'Rounding to 4 or 8 bits would lose most of the update. Name the folder of the original model; the adapter also works without merging.';

@@ -54,14 +54,14 @@ export class ModelConfig {
   }
 
   /**
-   * Returns a positive integer up to `most`. Throws DS_CHECKPOINT for other values, and for an
+   * Returns a positive integer up to `max`. Throws DS_CHECKPOINT for other values, and for an
    * absent key without a fallback.
    */
-  size(key: string, fallback: number | null = null, most = MAX_SIZE): number {
+  size(key: string, fallback: number | null = null, max = MAX_SIZE): number {
     const value = this.get(key, fallback);
     const isSize = typeof value === 'number' && Number.isSafeInteger(value) && value > 0;
-    if (isSize && value <= most) return value;
-    throw this.refusal(key, isSize ? `at most ${most}` : 'a positive integer', value);
+    if (isSize && value <= max) return value;
+    throw this.refusal(key, isSize ? `at most ${max}` : 'a positive integer', value);
   }
 
   /** Returns a positive number. Throws DS_CHECKPOINT for other values. */

@@ -140,8 +140,8 @@ export async function readPretrained<Model extends FolderModel, Options>(
     const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
     const dtype = given ?? (isGguf(dir) ? namedDType(values) : storedDType(files));
     model.cameFrom({ config: values, generation: isGguf(dir) ? null : await generationOf(dir) });
-    const own = withHead(family.layout(model), rest);
-    const layout = await besideQuantized(model, files, own, { config, quantization, dtype });
+    const ownLayout = withHead(family.layout(model), rest);
+    const layout = await besideQuantized(model, files, ownLayout, { config, quantization, dtype });
     requireNoCodes(files, layout);
     await startWhole(model, files, { op: 'fromPretrained', layout, dtype });
     return model;

@@ -12,7 +12,7 @@ import {
 } from '../tensor/index.js';
 
 /** Norms below this count as this, as in PyTorch's normalize(). */
-const LEAST = 1e-12;
+const MIN_NORM = 1e-12;
 
 /** The products with the rows of a weight, each divided by its norm. Source: Baichuan 2. */
 export class NormalizedHead extends Module {
@@ -30,7 +30,7 @@ export class NormalizedHead extends Module {
       .mul(weight)
       .sum({ dims: [1], keepDim: true })
       .sqrt();
-    return weight.div(maximum(norms, LEAST));
+    return weight.div(maximum(norms, MIN_NORM));
   }
 
   /** x [.., channels] to logits [.., vocabSize]. */

@@ -18,10 +18,10 @@ export function rowLogProbs(
 ): Tensor {
   return scope(() => {
     const sums = rows.map((row, i) => {
-      const own = x.narrow(0, row, 1).contiguous();
+      const ownTensor = x.narrow(0, row, 1).contiguous();
       const report = reports[i];
       const more = report ? { report } : {};
-      return sumOf(own, targets.narrow(0, i, 1).contiguous(), more).reshape([1]);
+      return sumOf(ownTensor, targets.narrow(0, i, 1).contiguous(), more).reshape([1]);
     });
     return concat(sums, 0).neg();
   });

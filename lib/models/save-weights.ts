@@ -135,10 +135,10 @@ export function pretrainedSources(
   { transposed, pieces }: PretrainedDescription,
   dtype?: ExportDType,
 ): Sources {
-  const own = sourcesOf(module, dtype, new Set(transposed));
-  const torch = torchDType(own);
+  const sources = sourcesOf(module, dtype, new Set(transposed));
+  const torch = torchDType(sources);
   const slices = readSliceNames(pieces) ?? {};
-  const named = forTransformers(module, own, torch.torch_dtype ?? 'float32');
+  const named = forTransformers(module, sources, torch.torch_dtype ?? 'float32');
   return { sources: named.flatMap((source) => inFileSlices(source, slices[source.name])), torch };
 }
 

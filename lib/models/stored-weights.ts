@@ -208,8 +208,8 @@ function readInto(
   common: Box,
   { box, isMatrix, values }: Part,
 ): void {
-  const [offset, shape] = [common.offset, common.shape].map((one) =>
-    isMatrix ? one.slice(1) : one,
+  const [offset, shape] = [common.offset, common.shape].map((item) =>
+    isMatrix ? item.slice(1) : item,
   );
   const start = isMatrix ? box.offset.slice(1) : box.offset;
   const inSlice = (offset as number[]).map((n, d) => n - required(start[d]));

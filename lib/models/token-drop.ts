@@ -40,8 +40,8 @@ export function requireTokens(op: string, given: LayerTokens, layers: number): v
   const read = readOptions<LayerTokens>(op, given, { layers: true, reserved: true });
   requireInteger(`${op}.reserved`, read.reserved, 1);
   const list: unknown = read.layers;
-  const isLayer = (one: unknown): boolean =>
-    typeof one === 'number' && Number.isInteger(one) && one >= 0 && one < layers;
+  const isLayer = (value: unknown): boolean =>
+    typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < layers;
   // Array.from() instead of every(), which skips holes.
   const each = Array.isArray(list) ? Array.from(list, isLayer) : [false];
   if (each.every(Boolean) && new Set(list as number[]).size === each.length) return;

@@ -52,19 +52,19 @@ export function tokenLogProbs(
     // Without targets, one row keeps the result in the graph of the model.
     const rows = at.length > 0 ? at : [0];
     const kept = embedding(x.reshape([wanted.length, x.size(-1)]), indexOf(rows, device));
-    const own = rows.map((row) => Math.max(0, Number(wanted[row])));
-    const most = Math.max(1, Math.floor(KEPT_LOGITS / vocabSize));
+    const targetRows = rows.map((row) => Math.max(0, Number(wanted[row])));
+    const max = Math.max(1, Math.floor(KEPT_LOGITS / vocabSize));
     const part = (states: Tensor, ids: Tensor): Tensor =>
       ofRows(logitsOf(states.unsqueeze(0)), ids, options);
     const parts: [states: Tensor, ids: Tensor][] = [];
-    for (let from = 0; from < rows.length; from += most) {
-      const count = Math.min(most, rows.length - from);
-      const ids = indexOf(own.slice(from, from + count), device);
+    for (let from = 0; from < rows.length; from += max) {
+      const count = Math.min(max, rows.length - from);
+      const ids = indexOf(targetRows.slice(from, from + count), device);
       parts.push([kept.narrow(0, from, count).contiguous(), ids]);
     }
     // As inputs of a checkpoint, the ids live until the backward; this scope frees them.
     const isWhole = parts.length === 1;
-    const chunks = isWhole ? parts.map((one) => part(...one)) : checkpointParts(part, parts);
+    const chunks = isWhole ? parts.map((item) => part(...item)) : checkpointParts(part, parts);
     const found = concat([...chunks, zeros([chunks[0]?.size(0) ?? 1, 1], { device })], 1);
     const places = new Int32Array(wanted.length).fill(rows.length);
     for (const [i, row] of at.entries()) places[row] = i;
@@ -90,8 +90,8 @@ function ofRows(
   { temperature = 1, entropies = false }: TokenLogProbOptions,
 ): Tensor {
   const logs = logProbsOf(logits.squeeze(0), temperature);
-  const own = logs.gather(-1, ids.to('i64').unsqueeze(1)).transpose(0, 1);
-  if (!entropies) return own;
+  const ownTensor = logs.gather(-1, ids.to('i64').unsqueeze(1)).transpose(0, 1);
+  if (!entropies) return ownTensor;
   const entropy = noGrad(() => logs.exp().mul(logs).sum(-1).neg().unsqueeze(0));
-  return concat([own, entropy], 0);
+  return concat([ownTensor, entropy], 0);
 }

@@ -264,4 +264,4 @@ export const TOO_OLD: Readonly<Record<string, number>> = {
 
 /** Returns the figures of a GPU by the name that its driver reports; null for unknown GPUs. */
 export const gpuNamed = (name: string): Gpu | null =>
-  GPUS.find((one) => one.name.test(name)) ?? null;
+  GPUS.find((gpu) => gpu.name.test(name)) ?? null;

@@ -71,8 +71,8 @@ export function progressLine(
   const width = (): number =>
     parts.reduce((sum, { text }) => sum + text.length + 2, step.length) + SHORTEST_BAR + 3;
   while (width() >= columns && parts.some(({ order }) => order > 0)) {
-    const least = Math.max(...parts.map(({ order }) => order));
-    parts = parts.filter(({ order }) => order !== least);
+    const min = Math.max(...parts.map(({ order }) => order));
+    parts = parts.filter(({ order }) => order !== min);
   }
   const text = [step, ...parts.map((part) => part.text)].join('  ');
   const room = Math.min(LONGEST_BAR, columns - text.length - 4);

@@ -116,15 +116,18 @@ function putInTurn(parameters: readonly Parameter[]): void {
 }
 
 const areAdjacent = (parameters: readonly Parameter[]): boolean =>
-  parameters.every((one, i) => {
+  parameters.every((parameter, i) => {
     const before = parameters[i - 1];
-    return !before || (one.buffer === before.buffer && one.offset === before.offset + before.numel);
+    return (
+      !before ||
+      (parameter.buffer === before.buffer && parameter.offset === before.offset + before.numel)
+    );
   });
 
 /** Contiguous parameters as one tensor, concatenated along the first dim. */
 function asOne(parameters: readonly Parameter[]): Tensor {
   const [first] = leading(parameters, 1);
-  const rows = parameters.reduce((sum, one) => sum + one.size(0), 0);
+  const rows = parameters.reduce((sum, parameter) => sum + parameter.size(0), 0);
   return first.alias([rows, ...first.shape.slice(1)]);
 }
 
@@ -145,7 +148,7 @@ export function joinedGate(x: Tensor, layers: readonly Module[]): Tensor | null 
   const found = joinedParts(x, layers);
   if (!found) return null;
   const [joinings, parts] = found;
-  const [first, ...others] = joinings.map((one) => required(one.parts[0]).size(0));
+  const [first, ...others] = joinings.map((joining) => required(joining.parts[0]).size(0));
   if (others.some((rows) => rows !== first)) return null;
   if (besideOf(layers)) return swiglu(...gateAndUp(x, layers));
   return required(joinings[0]).gated(x, parts);

@@ -46,7 +46,7 @@ export function loadState(
 function requireTensors(state: unknown): void {
   const isPlain = typeof state === 'object' && state !== null && !(state instanceof Map);
   const [name, value] = isPlain
-    ? (Object.entries(state).find(([, one]) => !(one instanceof Tensor)) ?? [])
+    ? (Object.entries(state).find(([, value]) => !(value instanceof Tensor)) ?? [])
     : ['', state];
   if (name === undefined) return;
   throw refusedValue(

@@ -40,7 +40,7 @@ export type StateDictPreHook = () => void;
 
 /** Returns whether a hook's result is a replacement. Observing hooks often return other values. */
 const isInstead = (value: unknown): value is Tensor | readonly unknown[] =>
-  value instanceof Tensor || (Array.isArray(value) && value.some((one) => one instanceof Tensor));
+  value instanceof Tensor || (Array.isArray(value) && value.some((item) => item instanceof Tensor));
 
 /** A module and its path below the root. */
 export interface NamedModule {

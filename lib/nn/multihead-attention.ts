@@ -177,7 +177,7 @@ export class MultiheadAttention extends Module {
   }
 
   private requireShape(x: Tensor, query: Tensor): void {
-    for (const one of [query, x]) requireTensor('MultiheadAttention', one);
+    for (const tensor of [query, x]) requireTensor('MultiheadAttention', tensor);
     const { channels, batchFirst } = this;
     const fits = (x.ndim === 2 || x.ndim === 3) && x.ndim === query.ndim;
     const batchDim = batchFirst ? 0 : 1;

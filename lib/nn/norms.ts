@@ -115,8 +115,8 @@ export class GroupNorm extends Module {
     }
     return scope(() => {
       const rows = x.reshape([x.size(0), groups, numel(x.shape.slice(1)) / groups]);
-      const one = constantOnes([rows.size(-1)], { dtype: x.dtype, device: x.device });
-      const normed = layerNorm(rows, one, null, eps).reshape(x.shape);
+      const tensor = constantOnes([rows.size(-1)], { dtype: x.dtype, device: x.device });
+      const normed = layerNorm(rows, tensor, null, eps).reshape(x.shape);
       if (!weight || !bias) return normed;
       const shape = [channels, ...x.shape.slice(2).fill(1)];
       return normed.mul(weight.reshape(shape)).add(bias.reshape(shape));

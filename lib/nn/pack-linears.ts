@@ -12,11 +12,11 @@ export const HEADS: readonly string[] = ['lm_head', 'embed_out', 'score', 'class
 
 /** Returns whether one of `names` is the path of a module, or the end of its path. */
 export const isAmong = (path: string, names: readonly string[]): boolean =>
-  names.some((one) => path === one || path.endsWith(`.${one}`));
+  names.some((name) => path === name || path.endsWith(`.${name}`));
 
 /** Names, or ends of names, of layers to skip. Throws DS_ARGUMENT for other values. */
 export function readSkipModules(op: string, given: unknown): readonly string[] {
-  const isName = (one: unknown): boolean => typeof one === 'string' && one !== '';
+  const isName = (value: unknown): boolean => typeof value === 'string' && value !== '';
   if (Array.isArray(given) && given.every(isName)) return given;
   const [expected, got] = ['a list of names', formatValue(given)];
   throw refused(`${op} skipModules`, expected, got);

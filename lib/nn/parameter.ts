@@ -164,10 +164,10 @@ export class Parameter extends Tensor {
     const { whole, boxes } = region;
     const volume = boxes.reduce((sum, { shape }) => sum + numel(shape), 0);
     const isDisjoint = boxes.every((box, i) =>
-      boxes.every((one, j) => j <= i || !intersectBoxes(box, one)),
+      boxes.every((item, j) => j <= i || !intersectBoxes(box, item)),
     );
     const sizes = [whole, ...boxes.flatMap(({ offset, shape }) => [offset, shape])];
-    for (const one of sizes) requireSizes('Parameter.partOf', one);
+    for (const size of sizes) requireSizes('Parameter.partOf', size);
     if (volume === this.numel && isDisjoint && boxes.every((box) => isInside(box, whole))) {
       this.cut = region;
       return this;

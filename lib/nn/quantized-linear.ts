@@ -299,8 +299,8 @@ function takePart(
     scope(() => {
       let at = 0;
       for (const { first, count } of rows) {
-        const own = whole.narrow(0, first, count);
-        const part = columns ? own.narrow(1, columns.from, columns.count) : own;
+        const ownTensor = whole.narrow(0, first, count);
+        const part = columns ? ownTensor.narrow(1, columns.from, columns.count) : ownTensor;
         kernels.copy({ in: part, out: values.narrow(0, at, count) });
         at += count;
       }

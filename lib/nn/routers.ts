@@ -176,8 +176,8 @@ export class GroupRouter extends TopKRouter {
     requireInteger(`${op} keptGroups`, keptGroups, 1);
     requireFinite(`${op} scale`, scale);
     const size = experts / groups;
-    const least = scores === 'sigmoid' && groups > 1 ? 2 : 1;
-    if (!Number.isInteger(size) || size < least) {
+    const min = scores === 'sigmoid' && groups > 1 ? 2 : 1;
+    if (!Number.isInteger(size) || size < min) {
       throw refusedValue(`${op} groups`, `equal groups of ${experts} experts`, groups);
     }
     if (keptGroups > groups || keptGroups * size < this.k) {
@@ -193,7 +193,7 @@ export class GroupRouter extends TopKRouter {
     if (loads) throw refused('GroupRouter', 'no load-balancing loss', 'routing statistics');
     const { k, normalize } = this;
     const { scale } = this.routing;
-    const wide = (one: Tensor): Tensor => (one.dtype === 'f64' ? one : one.to('f32'));
+    const wide = (tensor: Tensor): Tensor => (tensor.dtype === 'f64' ? tensor : tensor.to('f32'));
     const logits = linear(wide(x), wide(this.weight), this.bias && wide(this.bias));
     const scores = this.routing.scores === 'sigmoid' ? sigmoid(logits) : softmax(logits, -1);
     const ids = scope(() => topk(this.choosable(scores.detach()), k).indices);

@@ -152,8 +152,8 @@ export class SparseSelfAttention extends Module {
         got: q instanceof Tensor ? describe(q) : formatValue(q),
       });
     }
-    for (const [name, one] of Object.entries({ rpe, keyPaddingMask, attnMask })) {
-      if (one !== null) requireTensor(`SparseSelfAttention ${name}`, one);
+    for (const [name, value] of Object.entries({ rpe, keyPaddingMask, attnMask })) {
+      if (value !== null) requireTensor(`SparseSelfAttention ${name}`, value);
     }
     const mask = attnMask && asMask(attnMask, this.maskMode);
     return attention(q, k, v, {

@@ -82,7 +82,7 @@ interface RowOf {
 /** The blocks that a pattern lets a row see, and the smallest number of blocks of a sequence. */
 interface Pattern {
   see(sparsity: Sparsity, of: RowOf): void;
-  least?(sparsity: Sparsity): number;
+  min?(sparsity: Sparsity): number;
 }
 
 const isUnidirectional = ({ attention }: Sparsity): boolean => attention === 'unidirectional';
@@ -196,7 +196,7 @@ const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
       seeRandom(sparsity, of, of.n);
       seeGlobals(sparsity, of, globalRanges(sparsity));
     },
-    least: ({ numRandomBlocks }) => numRandomBlocks,
+    min: ({ numRandomBlocks }) => numRandomBlocks,
   },
   bigbird: {
     see(sparsity, of) {
@@ -204,7 +204,7 @@ const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
       slidingWindow(sparsity, of);
       seeCross(sparsity, of, [[0, sparsity.numGlobalBlocks]]);
     },
-    least: (sparsity) =>
+    min: (sparsity) =>
       Math.max(sparsity.numRandomBlocks, sparsity.numSlidingWindowBlocks, sparsity.numGlobalBlocks),
   },
   bslongformer: {
@@ -212,21 +212,21 @@ const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
       slidingWindow(sparsity, of);
       seeCross(sparsity, of, globalRanges(sparsity));
     },
-    least: ({ numSlidingWindowBlocks }) => numSlidingWindowBlocks,
+    min: ({ numSlidingWindowBlocks }) => numSlidingWindowBlocks,
   },
   local_sliding_window: {
     see: slidingWindow,
-    least: ({ numSlidingWindowBlocks }) => numSlidingWindowBlocks,
+    min: ({ numSlidingWindowBlocks }) => numSlidingWindowBlocks,
   },
 };
 
 const refused = (option: string, expected: string, got: unknown, hint = ''): DsError =>
   refusedValue(`${OP} ${option}`, expected, got, hint);
 
-function requireIndices(option: string, value: unknown, least: number): readonly number[] {
-  if (!Array.isArray(value) || (value.length === 0 && least > 0))
+function requireIndices(option: string, value: unknown, min: number): readonly number[] {
+  if (!Array.isArray(value) || (value.length === 0 && min > 0))
     throw refused(option, 'a list of integers', value);
-  for (const each of value) requireInteger(`${OP} ${option}`, each, least);
+  for (const each of value) requireInteger(`${OP} ${option}`, each, min);
   return value;
 }
 
@@ -259,8 +259,8 @@ const DIRECTIONS = ['bidirectional', 'unidirectional'] as const;
 /** Returns `given` with all defaults. Throws DS_ARGUMENT with the name of the option. */
 export function readSparsity(given: SparsityOptions): Sparsity {
   const options = readOptions(OP, given, sparsityNames);
-  const integer = (name: keyof SparsityOptions, fallback: number, least: number): number =>
-    requireInteger(`${OP} ${name}`, options[name] ?? fallback, least);
+  const integer = (name: keyof SparsityOptions, fallback: number, min: number): number =>
+    requireInteger(`${OP} ${name}`, options[name] ?? fallback, min);
   const flag = (name: keyof SparsityOptions): boolean =>
     requireType(`${OP} ${name}`, options[name] ?? false, 'boolean');
   const modes = Object.keys(patterns) as Sparsity['mode'][];
@@ -297,12 +297,12 @@ export function readSparsity(given: SparsityOptions): Sparsity {
 export function requireBlocks(sparsity: Sparsity, tokens: number): void {
   const { mode, maxTokens, block } = sparsity;
   const n = Math.ceil(Math.max(tokens, maxTokens) / block);
-  const least = patterns[mode].least?.(sparsity) ?? 1;
-  if (n >= least) return;
+  const min = patterns[mode].min?.(sparsity) ?? 1;
+  if (n >= min) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: `${OP} ${mode}`,
-    expected: `sequences of at least ${least} blocks`,
+    expected: `sequences of at least ${min} blocks`,
     got: `${n} blocks of ${block}`,
     hint: 'Raise maxTokens, or reduce the number of blocks.',
   });

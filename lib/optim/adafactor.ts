@@ -164,16 +164,16 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   ): void {
     const { decayRate, eps } = this.options;
     const rule = { decay: 1 - step ** decayRate, eps: eps[0] };
-    for (const one of updatesOf(tensors)) {
-      if (!isFactored(one.place.shape)) measureMoment(tensors, one, rule, kernels);
-      else if (round === 0) measureMatrix(tensors, one, kernels);
-      else measureDirection(tensors, one, rule, kernels);
+    for (const update of updatesOf(tensors)) {
+      if (!isFactored(update.place.shape)) measureMoment(tensors, update, rule, kernels);
+      else if (round === 0) measureMatrix(tensors, update, kernels);
+      else measureDirection(tensors, update, rule, kernels);
     }
   }
 
   applySums(tensors: UpdateTensors, settings: UpdateSettings, kernels: UpdateKernels): void {
     const rule = this.rule(settings, tensors.group);
-    for (const one of updatesOf(tensors)) apply(tensors, one, rule, kernels);
+    for (const update of updatesOf(tensors)) apply(tensors, update, rule, kernels);
   }
 
   private rule({ step, groups }: UpdateSettings, group: number): AdafactorScalars {
@@ -250,16 +250,16 @@ function factorsOf(
 
 function measureMatrix(
   tensors: UpdateTensors,
-  one: ParameterUpdate,
+  update: ParameterUpdate,
   { adafactorSums }: UpdateKernels,
 ): void {
   const { master, grad, control } = tensors;
   adafactorSums({
-    master: flatSlice(master, one.place),
-    grad: flatSlice(grad, one.place),
-    ...sumsOf(tensors, one),
+    master: flatSlice(master, update.place),
+    grad: flatSlice(grad, update.place),
+    ...sumsOf(tensors, update),
     control,
-    part: one.matrix,
+    part: update.matrix,
   });
 }
 
@@ -270,14 +270,14 @@ interface Decay {
 
 function measureDirection(
   tensors: UpdateTensors,
-  one: ParameterUpdate,
+  update: ParameterUpdate,
   rule: Decay,
   kernels: UpdateKernels,
 ): void {
   const { grad, sums, control } = tensors;
-  const { rows: rowSums, columns: columnSums } = sumsOf(tensors, one);
-  const [row, column] = factorsOf(tensors, one, ['exp_avg_sq_row', 'exp_avg_sq_col']);
-  const [rowFactor, columnFactor] = factorsOf(tensors, one, ['row_factor', 'column_factor']);
+  const { rows: rowSums, columns: columnSums } = sumsOf(tensors, update);
+  const [row, column] = factorsOf(tensors, update, ['exp_avg_sq_row', 'exp_avg_sq_col']);
+  const [rowFactor, columnFactor] = factorsOf(tensors, update, ['row_factor', 'column_factor']);
   const factors = { rowFactor, columnFactor, control };
   kernels.adafactorFactors({
     rowSums,
@@ -285,14 +285,14 @@ function measureDirection(
     row,
     column,
     ...factors,
-    part: { ...one.matrix, from: 0 },
+    part: { ...update.matrix, from: 0 },
     ...rule,
   });
   kernels.adafactorDirection({
-    grad: flatSlice(grad, one.place),
+    grad: flatSlice(grad, update.place),
     ...factors,
-    squares: flatSlice(sums[1]!, { offset: one.index, numel: 1 }),
-    part: one.matrix,
+    squares: flatSlice(sums[1]!, { offset: update.index, numel: 1 }),
+    part: update.matrix,
   });
 }
 
@@ -314,15 +314,15 @@ function measureMoment(
 
 function apply(
   tensors: UpdateTensors,
-  one: ParameterUpdate,
+  update: ParameterUpdate,
   rule: AdafactorScalars,
   { adafactorApply }: UpdateKernels,
 ): void {
   const { master, grad, weight, state, sums, control } = tensors;
-  const { place, matrix, index, sums: offset } = one;
+  const { place, matrix, index, sums: offset } = update;
   const isMatrix = isFactored(place.shape);
   const [rowFactor, columnFactor] = isMatrix
-    ? factorsOf(tensors, one, ['row_factor', 'column_factor'])
+    ? factorsOf(tensors, update, ['row_factor', 'column_factor'])
     : [null, null];
   adafactorApply({
     master: flatSlice(master, place),

@@ -159,9 +159,9 @@ export class DynamicLossScaler implements LossScaler {
 }
 
 const isFrom =
-  (least: number) =>
+  (min: number) =>
   (x: number): boolean =>
-    Number.isSafeInteger(x) && x >= least;
+    Number.isSafeInteger(x) && x >= min;
 
 function wanted(
   state: JsonObject,

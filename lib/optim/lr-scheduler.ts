@@ -36,7 +36,7 @@ export class LrScheduler {
     const all = groups.map((group: ParamGroup, index) =>
       typeof schedule === 'function' ? schedule(group, index) : schedule,
     );
-    for (const one of all) requireSchedule(one);
+    for (const schedule of all) requireSchedule(schedule);
     this.schedules = new ScheduleSet(all);
     this.schedules.apply(this.groups, 0);
   }

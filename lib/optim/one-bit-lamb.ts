@@ -83,7 +83,7 @@ export class OneBitLamb
   readonly isAdrift = false;
   private readonly freezeStep: number;
   private readonly coeffBeta: number;
-  private readonly bounds: { least: number; most: number; threshold: number };
+  private readonly bounds: { min: number; max: number; threshold: number };
   /** By the coefficients of each range, which the range's owner frees. */
   private readonly ratios = new TrustRatios();
 
@@ -101,7 +101,7 @@ export class OneBitLamb
     requireFinite('OneBitLamb factorMax', factorMax, factorMin);
     requireFinite('OneBitLamb factorThreshold', factorThreshold, 0);
     this.coeffBeta = coeffBeta;
-    this.bounds = { least: factorMin, most: factorMax, threshold: factorThreshold };
+    this.bounds = { min: factorMin, max: factorMax, threshold: factorThreshold };
   }
 
   declareState(_group: number, shape: readonly number[]): DeclaredState {
@@ -222,7 +222,9 @@ export class OneBitLamb
       coefficients,
       control,
       decays: weightDecay > 0,
-      ...this.bounds,
+      least: this.bounds.min,
+      most: this.bounds.max,
+      threshold: this.bounds.threshold,
     });
     kernels.lambApply({ ...shared, rule, weight, coefficients });
   }

@@ -38,9 +38,9 @@ export class OwnState {
         return out;
       };
       const declared = declaredState(optimizer, group, shape);
-      const state = Object.entries(declared).map(([key, one]) => [
+      const state = Object.entries(declared).map(([key, tensor]) => [
         key,
-        filled(sizeOf(one.shape), one.dtype, one.initial),
+        filled(sizeOf(tensor.shape), tensor.dtype, tensor.initial),
       ]);
       const sums = optimizer.sumsPerRound?.(group, shape) ?? [];
       return new OwnState(
@@ -64,14 +64,14 @@ export class OwnState {
   tensorsOf(parameter: Tensor, group: number): UpdateTensors {
     const { place, master, kept } = this;
     const flat = [place.numel];
-    const own = parameter.alias(flat);
+    const ownTensor = parameter.alias(flat);
     const grad = required(parameter.grad);
-    if (master) adoptChanges(master, own);
+    if (master) adoptChanges(master, ownTensor);
     return {
       group,
-      master: master ?? own,
+      master: master ?? ownTensor,
       grad: packed(grad).alias(flat),
-      weight: master && own,
+      weight: master && ownTensor,
       ...kept,
       places: [place],
     };

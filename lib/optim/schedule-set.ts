@@ -81,7 +81,7 @@ export class ScheduleSet {
   }
 
   private get watching(): ReduceLrOnPlateau[] {
-    return this.distinct.filter((one) => one instanceof ReduceLrOnPlateau);
+    return this.distinct.filter((schedule) => schedule instanceof ReduceLrOnPlateau);
   }
 
   /** Returns the state of each distinct schedule, for a checkpoint. */

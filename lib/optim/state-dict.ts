@@ -32,8 +32,8 @@ export function stateOf(
   for (const group of groups) {
     const params: number[] = [];
     for (const parameter of group.params) {
-      const own = kept.get(parameter);
-      if (own) out.state[index] = { ...shaped(own), step: own.step };
+      const ownState = kept.get(parameter);
+      if (ownState) out.state[index] = { ...shaped(ownState), step: ownState.step };
       params.push(index++);
     }
     out.groups.push({ ...hyperparameters(group), params });
@@ -84,15 +84,15 @@ function entriesOf(groups: readonly ParamGroup[], { state }: OptimizerStateDict)
   const all = groups.flatMap(({ params }, group) =>
     params.map((parameter) => ({ parameter, group })),
   );
-  return all.flatMap((one, index) => {
+  return all.flatMap((item, index) => {
     const given = state[index];
-    return given ? [{ ...one, index, given }] : [];
+    return given ? [{ ...item, index, given }] : [];
   });
 }
 
-function write(own: OwnState, { given }: Entry): void {
-  own.step = given.step as number;
-  for (const [name, { tensor: target }] of Object.entries(own.saved)) {
+function write(ownState: OwnState, { given }: Entry): void {
+  ownState.step = given.step as number;
+  for (const [name, { tensor: target }] of Object.entries(ownState.saved)) {
     const value = given[name] as Tensor | undefined;
     if (!value) continue; // A missing master is taken from the parameter at the next step.
     const out = target.alias(value.shape);

@@ -73,8 +73,8 @@ export class ZeroOneAdam
     super();
     const options = readOptions('ZeroOneAdam', given, NAMES);
     this.groups = makeGroups<AdamGroup>('ZeroOneAdam', params, adamDefaults(options));
-    const count = (name: keyof ZeroOneIntervals, otherwise: number, least: number): number =>
-      requireInteger(`ZeroOneAdam ${name}`, options[name] ?? otherwise, least);
+    const count = (name: keyof ZeroOneIntervals, otherwise: number, min: number): number =>
+      requireInteger(`ZeroOneAdam ${name}`, options[name] ?? otherwise, min);
     this.intervals = {
       varFreezeStep: count('varFreezeStep', 100_000, 0),
       varUpdateScaler: count('varUpdateScaler', 16, 1),

@@ -263,10 +263,10 @@ export function copyWithReplicas(x: Tensor, { group, index, count }: Copies): Te
     scope(() => {
       const { shape, dtype, device } = grad;
       const all = Tensor.empty([count, ...shape], dtype, device).zero_();
-      const own = all.narrow(0, index, 1).squeeze(0);
-      own.copy_(grad);
+      const ownTensor = all.narrow(0, index, 1).squeeze(0);
+      ownTensor.copy_(grad);
       group.allReduce(all, { purpose: 'copyWithReplicas' }).wait();
-      sink.give(0, own);
+      sink.give(0, ownTensor);
     });
   });
   return out;

@@ -12,9 +12,9 @@ import { Tensor } from '../tensor/index.js';
 
 /** Splits `count` elements over `ranks` ranks: the first ranks have one more. */
 export function splitEvenly(count: number, ranks: number): number[] {
-  const least = Math.floor(count / ranks);
+  const min = Math.floor(count / ranks);
   const more = count % ranks;
-  return Array.from({ length: ranks }, (_, rank) => least + (rank < more ? 1 : 0));
+  return Array.from({ length: ranks }, (_, rank) => min + (rank < more ? 1 : 0));
 }
 
 /** Index of the first element of rank `rank`, if ranks have `sizes` elements each. */
@@ -65,7 +65,7 @@ const onCompute: Where = ({ device }) => device.compute;
  * More rows are packed by a copy first. On a GPU a call takes the host longer (some 30 us) than the
  * GPU needs to copy 26 MB (15 us).
  */
-const mostRows = ({ kind }: Device): number => (kind === 'cpu' ? 16 : 1);
+const maxRows = ({ kind }: Device): number => (kind === 'cpu' ? 16 : 1);
 
 interface Layout {
   /** Index of the split dim. */
@@ -73,15 +73,15 @@ interface Layout {
   /** Whether all ranks have the same size. */
   isEven: boolean;
   /** Size of the largest part in the dim. */
-  most: number;
+  max: number;
   /** Number of contiguous runs in a part, from the dims before it; 1 without such dims. */
   rows: number;
 }
 
 function layoutOf(x: Tensor, dim: number, sizes: readonly number[]): Layout {
-  const most = Math.max(...sizes);
+  const max = Math.max(...sizes);
   const rows = Math.max(1, numel(x.shape.slice(0, dim)));
-  return { dim, isEven: sizes.every((size) => size === most), most, rows };
+  return { dim, isEven: sizes.every((size) => size === max), max: max, rows };
 }
 
 /** `x`, with the parts concatenated in each row, as [rows, ranks, elements]. */
@@ -106,11 +106,11 @@ export function beginGather(
   const { group, sizes } = shared;
   const own = required(sizes[group.rank]);
   const layout = layoutOf(x, requireDim(op, x, shared, own), sizes);
-  const { dim, isEven, most, rows } = layout;
+  const { dim, isEven, max, rows } = layout;
   if (!isEven) return gatherUneven(op, x, shared, layout, where);
-  const shape = resized(x, dim, most * group.size);
+  const shape = resized(x, dim, max * group.size);
   const from = x.contiguous();
-  if (rows <= mostRows(x.device)) {
+  if (rows <= maxRows(x.device)) {
     const out = Tensor.empty(shape, x.dtype, x.device);
     const work = group.allGather(out, from, { purpose: op, stream: where(group), rows });
     return { work, target: out, result: () => out };
@@ -130,11 +130,11 @@ function gatherUneven(
   op: string,
   x: Tensor,
   { group, sizes }: SharedDim,
-  { dim, most }: Layout,
+  { dim, max }: Layout,
   where: Where,
 ): Exchange {
   const shape = resized(x, dim, startOf(sizes, sizes.length));
-  const slots = Tensor.empty([group.size, ...resized(x, dim, most)], x.dtype, x.device);
+  const slots = Tensor.empty([group.size, ...resized(x, dim, max)], x.dtype, x.device);
   const slot = (rank: number): Tensor =>
     slots.narrow(0, rank, 1).squeeze(0).narrow(dim, 0, required(sizes[rank]));
   const mine = slots.narrow(0, group.rank, 1);
@@ -159,13 +159,13 @@ export function beginSum(
   where: Where = onCompute,
 ): Exchange {
   const { group, sizes } = shared;
-  const { dim, isEven, most, rows } = layoutOf(
+  const { dim, isEven, max, rows } = layoutOf(
     x,
     requireDim(op, x, shared, startOf(sizes, sizes.length)),
     sizes,
   );
-  const part = Tensor.empty(resized(x, dim, most), x.dtype, x.device);
-  if (isEven && rows <= mostRows(x.device)) {
+  const part = Tensor.empty(resized(x, dim, max), x.dtype, x.device);
+  if (isEven && rows <= maxRows(x.device)) {
     const from = x.contiguous();
     const work = group.reduceScatter(part, from, { purpose: op, stream: where(group), rows });
     return { work, target: part, result: () => part };

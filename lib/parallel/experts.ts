@@ -47,8 +47,8 @@ export class CutExperts extends Module {
     this.down_proj_bias = whole.down_proj_bias;
     this.limit = whole.limit;
     this.activation = whole.activation;
-    for (const one of whole.parameters()) {
-      cutAlong(one, 0, [{ ranges, pieces: count }], group.rank);
+    for (const parameter of whole.parameters()) {
+      cutAlong(parameter, 0, [{ ranges, pieces: count }], group.rank);
     }
   }
 

@@ -116,8 +116,8 @@ export class ColumnShard {
   around(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
     const { stream, copy, widths, group } = this;
     if (copy) {
-      const own = stream.enterCopies(x, copy.isFirst);
-      return copyWithReplicas(product(own), { group, ...copy });
+      const ownTensor = stream.enterCopies(x, copy.isFirst);
+      return copyWithReplicas(product(ownTensor), { group, ...copy });
     }
     const out = product(stream.enter(x));
     return widths ? gatherShared(out, { group, dim: -1, sizes: widths }) : out;
@@ -157,16 +157,17 @@ export class ColumnLinear extends Module implements JoinsOthers {
     this.bias = bias;
     this.hasGelu = whole instanceof LinearGelu;
     this.shard = new ColumnShard(outputs, group, options);
-    for (const one of [weight, bias]) if (one) this.shard.take(one);
+    for (const item of [weight, bias]) if (item) this.shard.take(item);
   }
 
   /** x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const { weight, bias, hasGelu, fp8 } = this;
     requireInputs('ColumnLinear', x, weight);
-    return this.shard.around(x, (own) => {
-      if (!fp8) return hasGelu ? linearGelu(own, weight, bias) : linear(own, weight, bias);
-      const z = fp8Linear(own, weight, bias, fp8);
+    return this.shard.around(x, (ownTensor) => {
+      if (!fp8)
+        return hasGelu ? linearGelu(ownTensor, weight, bias) : linear(ownTensor, weight, bias);
+      const z = fp8Linear(ownTensor, weight, bias, fp8);
       return hasGelu ? gelu(z, 'tanh') : z;
     });
   }
@@ -252,8 +253,8 @@ export class RowShard {
   around(x: Tensor, product: (own: Tensor) => Tensor, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
-      const own = this.scatters ? scatterShared(x, { group, dim: -1, sizes }) : x;
-      return this.sumOf(product(own), bias);
+      const ownTensor = this.scatters ? scatterShared(x, { group, dim: -1, sizes }) : x;
+      return this.sumOf(product(ownTensor), bias);
     });
   }
 
@@ -272,9 +273,9 @@ export class RowShard {
   aroundLinear(x: Tensor, weight: Parameter, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
-      const own = this.scatters ? scatterShared(x, { group, dim: -1, sizes }) : x;
-      requireInputs('RowLinear', own, weight);
-      return this.stream.leaveLinear(own, weight, bias);
+      const ownTensor = this.scatters ? scatterShared(x, { group, dim: -1, sizes }) : x;
+      requireInputs('RowLinear', ownTensor, weight);
+      return this.stream.leaveLinear(ownTensor, weight, bias);
     });
   }
 
@@ -322,9 +323,9 @@ export class RowLinear extends Module {
   override forward(x: Tensor): Tensor {
     const { weight, bias, fp8 } = this;
     if (!fp8) return this.shard.aroundLinear(x, weight, bias);
-    const product = (own: Tensor): Tensor => {
-      requireInputs('RowLinear', own, weight);
-      return fp8Linear(own, weight, null, fp8);
+    const product = (ownTensor: Tensor): Tensor => {
+      requireInputs('RowLinear', ownTensor, weight);
+      return fp8Linear(ownTensor, weight, null, fp8);
     };
     return this.shard.around(x, product, bias);
   }

@@ -122,8 +122,8 @@ function splitModel<M extends Module>(
   const parameters = [...model.namedParameters()];
   const instead = new Map<Module, Module>();
   for (const [path, module, style] of styled) {
-    const own = style.counts ? splitHeads(style.counts, group) : heads;
-    const made = apply(module, { path, style, heads: own, group, stream, takesPacked });
+    const ownHeads = style.counts ? splitHeads(style.counts, group) : heads;
+    const made = apply(module, { path, style, heads: ownHeads, group, stream, takesPacked });
     if (made) instead.set(module, made);
   }
   replaceModules(model, instead);
@@ -175,11 +175,11 @@ function styledModules(
   const below = [...model.namedModules()].filter(([path]) => path !== '');
   const found = below.flatMap(([path, module]): [string, Module, LayerStyle][] => {
     const fitting = patterns.filter(({ fits }) => fits(path));
-    for (const one of fitting) used.add(one);
+    for (const style of fitting) used.add(style);
     const [first] = fitting;
     return first && first.style.style !== 'whole' ? [[path, module, first.style]] : [];
   });
-  const idle = patterns.find((one) => !used.has(one));
+  const idle = patterns.find((pattern) => !used.has(pattern));
   if (!idle) return found;
   const paths = below.map(([path]) => path);
   throw refused(
@@ -292,7 +292,7 @@ function cutAt({ style, heads, stream }: LayerContext): LayerCutOptions {
     throw refused('a plan with heads', `{ heads: ${formatValue(style.heads)} } without counts`);
   const named = [style.heads].flat();
   const alike = Array.from({ length: parts ?? 1 }, () => named).flat();
-  const cut = alike.map((one) => ({ pieces: heads.counts[one], ranges: heads[one] }));
+  const cut = alike.map((item) => ({ pieces: heads.counts[item], ranges: heads[item] }));
   return { stream, cut };
 }
 

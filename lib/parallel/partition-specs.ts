@@ -33,7 +33,7 @@ export function partitionFlaw(spec: Given): PartitionFlaw | null {
 
 /** Rules without flaws. */
 export function partitionSpecs(specs: readonly Given[]): PartitionSpec[] {
-  return specs.map(read).filter((one) => 'patterns' in one);
+  return specs.map(read).filter((item) => 'patterns' in item);
 }
 
 /** Parses `spec` as a rule, or returns its error with the path of the key. */

@@ -82,9 +82,10 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
   override forward(x: Tensor): Tensor {
     const shard = this.#shard;
     if (shard instanceof ColumnShard) {
-      return shard.around(x, (own) => this.#part.call(this.inOrder(own)));
+      return shard.around(x, (ownTensor) => this.#part.call(this.inOrder(ownTensor)));
     }
-    if (this.#first === null) return shard.around(x, (own) => this.#part.call(own), this.bias);
+    if (this.#first === null)
+      return shard.around(x, (ownTensor) => this.#part.call(ownTensor), this.bias);
     return shard.aroundAll(x, (all) => this.#part.call(this.inOrder(all)), this.bias);
   }
 
@@ -167,7 +168,8 @@ function partOf(order: Parameter, first: number, count: number): Parameter {
 
 /** Frees the whole tensors after their parts have been copied. */
 function release(whole: QuantizedLinear, kept: Parameter | null): void {
-  for (const one of whole.parameters()) if (one !== kept && one !== whole.bias) one.dispose();
+  for (const parameter of whole.parameters())
+    if (parameter !== kept && parameter !== whole.bias) parameter.dispose();
 }
 
 /**
@@ -231,10 +233,13 @@ function rowPart(layer: RowLinear, options: Required<QuantizedOptions>): Quantiz
 function largestOf({ weight, group }: RowLinear): Tensor {
   return noGrad(() =>
     scope(() => {
-      const own = cast(weight, 'f32')
+      const ownTensor = cast(weight, 'f32')
         .abs()
         .max({ dims: [1], keepDim: true });
-      const all = to(where(own.eq(own), own, Number.POSITIVE_INFINITY), group.device).contiguous();
+      const all = to(
+        where(ownTensor.eq(ownTensor), ownTensor, Number.POSITIVE_INFINITY),
+        group.device,
+      ).contiguous();
       group.allReduce(all, { op: 'max', purpose: 'steps of a quantized layer' }).wait();
       return to(all, weight.device);
     }),

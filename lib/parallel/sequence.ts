@@ -105,9 +105,9 @@ function sharedTwice(): DsError {
 type Around = (forward: (...inputs: unknown[]) => unknown, inputs: unknown[]) => unknown;
 
 function wrap(module: Module, around: Around): void {
-  const own = module as { forward: (...inputs: unknown[]) => unknown };
-  const forward = own.forward.bind(module);
-  own.forward = (...inputs) => around(forward, inputs);
+  const ownModule = module as { forward: (...inputs: unknown[]) => unknown };
+  const forward = ownModule.forward.bind(module);
+  ownModule.forward = (...inputs) => around(forward, inputs);
 }
 
 /** Whether a call may train: inference keeps its activations whole. */

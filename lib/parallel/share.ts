@@ -142,5 +142,5 @@ export function splitHeads(
       query: { first: head * served + startOf(sizes, i), count: size },
     }));
   });
-  return { counts, queries: pairs.map((one) => one.query), keys: pairs.map((one) => one.key) };
+  return { counts, queries: pairs.map((pair) => pair.query), keys: pairs.map((pair) => pair.key) };
 }

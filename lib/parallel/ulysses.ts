@@ -31,7 +31,7 @@ const widthOf = (route: Route, rank: number): number =>
   headsOf(route, rank).reduce((sum, { count }) => sum + count, 0);
 
 /** Heads per slot: the number of the rank with the most. */
-const mostOf = (route: Route): number =>
+const maxOf = (route: Route): number =>
   Math.max(...route.group.ranks.map((_, rank) => widthOf(route, rank)));
 
 /** Swaps [.., B, t, ..] and [.., t, B, ..] of one memory. */
@@ -41,9 +41,9 @@ const swapped = (x: Tensor): Tensor => x.transpose(0, 1);
 function slotsFor(route: Route, like: Tensor, tokens: number): Tensor {
   const [B, , , D] = leading(like.shape, 4);
   const { size } = route.group;
-  const shape = [size, tokens / size, B, mostOf(route), D];
+  const shape = [size, tokens / size, B, maxOf(route), D];
   const slots = Tensor.empty(shape, like.dtype, like.device);
-  const isEven = route.group.ranks.every((_, rank) => widthOf(route, rank) === mostOf(route));
+  const isEven = route.group.ranks.every((_, rank) => widthOf(route, rank) === maxOf(route));
   if (!isEven) kernels.fill({ out: slots, value: 0 });
   return slots;
 }
@@ -177,8 +177,8 @@ export class Ulysses implements HeadExchange {
     const [queries, keys, values] = leading(outs, 3);
     const { first } = required(shared.queries[group.rank]);
     const mixed = attend(queries, keys, values, { first, whole: counts.queries });
-    const own = this.ofTokens(mixed.transpose(1, 2), shared.queries, counts.queries);
-    return own.transpose(1, 2);
+    const ownTensor = this.ofTokens(mixed.transpose(1, 2), shared.queries, counts.queries);
+    return ownTensor.transpose(1, 2);
   }
 
   packed(
@@ -187,8 +187,8 @@ export class Ulysses implements HeadExchange {
     attend: (qkv: Tensor, heads: number, share: HeadShare) => Tensor,
   ): Tensor {
     const { group } = this;
-    const { queries: own } = splitHeads({ queries: heads, keys: heads }, group, OP);
-    const route = { group, heads: [own, own, own] };
+    const { queries: ownRanges } = splitHeads({ queries: heads, keys: heads }, group, OP);
+    const route = { group, heads: [ownRanges, ownRanges, ownRanges] };
     const [B, t, width] = leading(qkv.shape, 3);
     const D = width / (3 * heads);
     const thirds = (x: Tensor, count: number): Tensor[] =>
@@ -197,11 +197,11 @@ export class Ulysses implements HeadExchange {
         const shape = [B, required(x.shape[1]), count, D];
         return x.alias(shape, [batch, row, D, 1], x.offset + i * count * D);
       });
-    const { first, count } = required(own[group.rank]);
+    const { first, count } = required(ownRanges[group.rank]);
     const out = noGrad(() => {
       const all = toHeads('queries, keys and values', thirds(rowsPacked(qkv), heads), route);
-      const [T, , most] = leading(all.shape, 3);
-      return all.alias([B, T, 3 * count * D], [most * D, B * most * D, 1], all.offset);
+      const [T, , max] = leading(all.shape, 3);
+      return all.alias([B, T, 3 * count * D], [max * D, B * max * D, 1], all.offset);
     });
     record('tokens_to_heads', [qkv], [out], [], ([grad], sink) => {
       scope(() => {
@@ -214,7 +214,7 @@ export class Ulysses implements HeadExchange {
     });
     const mixed = attend(out, count, { first, whole: heads });
     const T = mixed.size(1);
-    const back = this.ofTokens(mixed.reshape([B, T, count, D]), own, heads);
+    const back = this.ofTokens(mixed.reshape([B, T, count, D]), ownRanges, heads);
     return back.reshape([B, t, heads * D]);
   }
 
@@ -222,8 +222,8 @@ export class Ulysses implements HeadExchange {
    * Exchanges the output of this rank's heads [B, T, h, D] for the output of all heads at its
    * tokens [B, t, H, D].
    */
-  private ofTokens(x: Tensor, own: readonly Range[], heads: number): Tensor {
-    const route = { group: this.group, heads: [own] };
+  private ofTokens(x: Tensor, ownRanges: readonly Range[], heads: number): Tensor {
+    const route = { group: this.group, heads: [ownRanges] };
     const tokens = x.size(1) / this.group.size;
     const out = noGrad(() => {
       const into = emptyHeads(x, tokens, heads);

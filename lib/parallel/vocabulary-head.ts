@@ -81,8 +81,8 @@ export class VocabularyHead extends Module {
   /** x [.., C] to the logits of all rows, [.., V], on every rank. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const { group, widths } = this;
-    const own = linearPadded(copyToGroup(x, group), this.weight);
-    return gatherShared(own, { group, dim: -1, sizes: widths });
+    const ownTensor = linearPadded(copyToGroup(x, group), this.weight);
+    return gatherShared(ownTensor, { group, dim: -1, sizes: widths });
   }
 
   /** See vocabularyCrossEntropy(). */

@@ -88,7 +88,7 @@ const changesBase = (begun: unknown): boolean =>
   RESIDUAL_BEGINNINGS.includes(begun.toLowerCase().replace(/^(pissa_niter_)\d+$/, '$1N'));
 
 const KNOWN_BEGINNINGS = [...BEGINNINGS, ...OTHER_BEGINNINGS]
-  .map((one) => JSON.stringify(one))
+  .map((value) => JSON.stringify(value))
   .join(', ');
 
 const UNKNOWN = `PEFT never writes this value. Adapters of ${RESIDUAL_BEGINNINGS.join(', ')} need a conversion by PEFT.`;
@@ -174,9 +174,9 @@ function targetsOf(model: Module, config: LoraConfig, targets: readonly string[]
  */
 function shortest(model: Module, targets: readonly string[]): string[] {
   const ends = endsOf(targets);
-  const own = new Set(targets);
+  const targetNames = new Set(targets);
   const named = [...model.namedModules()].filter(([name]) => isAmong(name, ends));
-  return named.every(([name]) => own.has(name)) ? ends : [...targets];
+  return named.every(([name]) => targetNames.has(name)) ? ends : [...targets];
 }
 
 const endsOf = (targets: readonly string[]): string[] => [

@@ -101,7 +101,7 @@ export async function saveAdapter(
 
 /** The modules with adapters; experts have adapters of parameters instead. */
 const modulesOf = (model: Module): string[] =>
-  [...lorasOf(model)].filter(([, one]) => !(one instanceof LoraExperts)).map(([name]) => name);
+  [...lorasOf(model)].filter(([, layer]) => !(layer instanceof LoraExperts)).map(([name]) => name);
 
 /** @internal Parameters that saveAdapter() reads; an engine must gather them first. */
 export const adapterParameters = (model: Module): Parameter[] => [
@@ -241,7 +241,7 @@ function savedOf(model: Module): Saved[] {
     const [owner, last] = [name.slice(0, Math.max(dot, 0)), name.slice(dot + 1)];
     const isWrapped = layers.has(owner);
     const isBias = last === 'bias' && wantsBias(config.bias, isWrapped);
-    const isWhole = parentsOf(name).some((one) => isSavedWhole(one, wholeModules(config)));
+    const isWhole = parentsOf(name).some((parent) => isSavedWhole(parent, wholeModules(config)));
     if (!isFactor(name) && !isBias && !isWhole) continue;
     const own = isBias && isWrapped ? `${owner}.base_layer.bias` : name;
     saved.push({ name: PREFIX + own, parameter, transposed: theirs.has(name) });
@@ -253,10 +253,10 @@ function savedOf(model: Module): Saved[] {
 function tiedOf(model: Module, config: LoraConfig, saved: readonly Saved[]): Saved[] {
   const names = wholeModules(config);
   const whole = [...model.tiedNames()].filter(([tied]) =>
-    parentsOf(tied).some((one) => isSavedWhole(one, names)),
+    parentsOf(tied).some((parent) => isSavedWhole(parent, names)),
   );
   return whole.flatMap(([tied, name]) => {
-    const first = saved.find((one) => one.name === PREFIX + name);
+    const first = saved.find((saved) => saved.name === PREFIX + name);
     return first ? [{ ...first, name: PREFIX + tied }] : [];
   });
 }

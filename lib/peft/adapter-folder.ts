@@ -48,7 +48,7 @@ export function requireBase(adapter: AdapterFolder): string {
 /** Returns the folder of the base model, or null. */
 export function findBase({ path, base }: AdapterFolder): string | null {
   const places = base === null ? [] : [resolve(base), resolve(path, base)];
-  const found = places.find((one) => existsSync(one) && statSync(one).isDirectory());
+  const found = places.find((place) => existsSync(place) && statSync(place).isDirectory());
   return found === undefined || found === resolve(path) ? null : found;
 }
 

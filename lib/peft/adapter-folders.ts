@@ -53,7 +53,7 @@ export async function saveAdapters(
     if (activeAdapters(model).join() !== active.join()) setAdapter(model, active);
   }
   const settled = await Promise.allSettled(jobs);
-  const failed = settled.find((one) => one.status === 'rejected');
+  const failed = settled.find((result) => result.status === 'rejected');
   if (failed) throw failed.reason;
-  return settled.flatMap((one) => (one.status === 'fulfilled' ? one.value : []));
+  return settled.flatMap((result) => (result.status === 'fulfilled' ? result.value : []));
 }

@@ -83,8 +83,8 @@ export function addSet(op: string, model: Module, name: string, config: LoraConf
   }
   const sets = setsOf(op, model);
   if (sets.all.has(name)) throw refused(op, 'a name that no adapter has', formatValue(name));
-  for (const one of [config, ...Array.from(sets.all.values(), (set) => set.config)]) {
-    requireBeside(op, one);
+  for (const item of [config, ...Array.from(sets.all.values(), (set) => set.config)]) {
+    requireBeside(op, item);
   }
   requireChangeable(op, model);
   hide(model, sets);
@@ -122,7 +122,7 @@ export function setAdapter(
   const sets = setsOf(op, model);
   const names = [...new Set([name].flat())];
   if (names.length === 0) throw refused(op, 'at least one name', 'none');
-  for (const one of names) setIn(op, sets, one);
+  for (const name of names) setIn(op, sets, name);
   if (names.length > 1) requireSums(op, sets, names);
   requireChangeable(op, model);
   hide(model, sets);
@@ -168,9 +168,9 @@ export function deleteAdapter(model: Module, name: string, ...surplus: readonly 
   requireChangeable(op, model);
   hide(model, sets);
   sets.all.delete(name);
-  const rest = sets.active.filter((one) => one !== name);
+  const rest = sets.active.filter((text) => text !== name);
   show(model, sets, rest.length > 0 ? rest : [...sets.all.keys()].slice(0, 1));
-  for (const layer of layers.values()) for (const one of layer.added) one.dispose();
+  for (const layer of layers.values()) for (const parameter of layer.added) parameter.dispose();
 }
 
 /** @internal Returns an adapter. Throws DS_ARGUMENT for an unknown name. */
@@ -181,7 +181,7 @@ export function adapterSet(op: string, model: Module, name: string): AdapterSet 
 function setIn(op: string, { all }: Sets, name: string): AdapterSet {
   const found = all.get(name);
   if (found) return found;
-  const names = [...all.keys()].map((one) => JSON.stringify(one)).join(', ');
+  const names = [...all.keys()].map((key) => JSON.stringify(key)).join(', ');
   throw refused(op, `the name of an adapter (${names})`, formatValue(name));
 }
 
@@ -198,7 +198,7 @@ function requireChangeable(op: string, model: Module): void {
 
 /** An engine has collected the parameters of the active adapters. */
 function requireFree(op: string, model: Module): void {
-  if (model.parameters().every((one) => trainerOf(one) === null)) return;
+  if (model.parameters().every((parameter) => trainerOf(parameter) === null)) return;
   const got = 'one that an engine of initialize() owns';
   throw refused(op, 'a model without an engine', got, 'Call it before initialize().');
 }
@@ -213,8 +213,8 @@ function show(model: Module, sets: Sets, names: readonly string[]): void {
   const layers = new Map<Module, Map<string, LoraLayer>>();
   for (const name of names) {
     for (const layer of sets.all.get(name)?.layers.values() ?? []) {
-      const own = layers.get(layer.base) ?? new Map<string, LoraLayer>();
-      layers.set(layer.base, own.set(name, layer));
+      const ownLayer = layers.get(layer.base) ?? new Map<string, LoraLayer>();
+      layers.set(layer.base, ownLayer.set(name, layer));
     }
   }
   const instead = new Map<Module, LoraLayer>();

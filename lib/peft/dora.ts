@@ -33,10 +33,10 @@ function valuesOf(base: Module): Tensor {
 }
 
 /** Smallest norm, to avoid a division by 0. */
-const LEAST = 1e-37;
+const MIN_NORM = 1e-37;
 
 function lengthsOf(values: Tensor, along: Along): Tensor {
-  return values.square().sum(along).sqrt().clamp(LEAST);
+  return values.square().sum(along).sqrt().clamp(MIN_NORM);
 }
 
 /** Returns the norms of the updated weight in f32, without a gradient. */
@@ -46,7 +46,7 @@ function lengthsNow(layer: LoraLayer, along: Along): Tensor {
       const values = valuesOf(layer.base);
       // In-place operations limit temporaries to two f32 copies of the weight.
       const sum = to(layer.update(), values.device).add_(values);
-      return sum.mul_(sum).sum(along).sqrt().clamp(LEAST);
+      return sum.mul_(sum).sum(along).sqrt().clamp(MIN_NORM);
     }),
   );
 }

@@ -117,8 +117,8 @@ export class LoraExperts extends LoraLayer<AnyExperts> {
     const { base } = this;
     for (const weight of this.weights) weight.requireWritable('peft.merge');
     noGrad(() => {
-      for (const one of this.#adapters) {
-        scope(() => changeMatrix(base, one, (weight) => body(weight, updateOf(base, one))));
+      for (const adapter of this.#adapters) {
+        scope(() => changeMatrix(base, adapter, (weight) => body(weight, updateOf(base, adapter))));
       }
     });
   }
@@ -132,7 +132,9 @@ export class LoraExperts extends LoraLayer<AnyExperts> {
   ): Tensor {
     const { base } = this;
     if (!this.isActive) return base.call(x, router, loads, routed);
-    const updates = this.#adapters.map((one) => [one.matrix, besideOf(base, one)] as const);
+    const updates = this.#adapters.map(
+      (adapter) => [adapter.matrix, besideOf(base, adapter)] as const,
+    );
     return callExperts(base, x, router, { loads, routed }, Object.fromEntries(updates));
   }
 }

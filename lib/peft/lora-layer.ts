@@ -96,8 +96,8 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
 
   /** @internal Parameters in addition to the base's. */
   get added(): readonly Parameter[] {
-    const own = new Set(this.#base.parameters());
-    return this.parameters().filter((parameter) => !own.has(parameter));
+    const ownParameters = new Set(this.#base.parameters());
+    return this.parameters().filter((parameter) => !ownParameters.has(parameter));
   }
 
   /** Returns the weight update in f32, in the weight's shape [out, in] or [rows, channels]. */
@@ -249,7 +249,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
 
   override update(): Tensor {
     const [a, b] = leading(
-      this.factors.map((one) => cast(one, 'f32')),
+      this.factors.map((factor) => cast(factor, 'f32')),
       2,
     );
     return b.mul(this.sizes.scaling).matmul(a);
@@ -340,7 +340,7 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
 
   override update(): Tensor {
     const [a, b] = leading(
-      this.factors.map((one) => cast(one, 'f32')),
+      this.factors.map((factor) => cast(factor, 'f32')),
       2,
     );
     return b.mul(this.sizes.scaling).matmul(a).transpose(0, 1);

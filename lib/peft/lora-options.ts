@@ -232,7 +232,7 @@ function patternOf(
   }
   const entries = Object.entries(value ?? {});
   return Object.fromEntries(
-    entries.map(([key, one]) => [key, check(`${op} ${key.slice(0, 100)}`, one)]),
+    entries.map(([key, value]) => [key, check(`${op} ${key.slice(0, 100)}`, value)]),
   );
 }
 
@@ -252,7 +252,7 @@ export function byPattern(
 
 const compiled = new Map<string, Regex>();
 /** Size limit of the cache: a model matches many names against each pattern. */
-const MOST_COMPILED = 100;
+const MAX_COMPILED = 100;
 
 /** Compiles a regular expression for full names. Throws DS_ARGUMENT for invalid syntax. */
 export function expression(op: string, text: string): Regex {
@@ -260,7 +260,7 @@ export function expression(op: string, text: string): Regex {
   if (known) return known;
   try {
     const made = new Regex(text, { isWhole: true });
-    if (compiled.size >= MOST_COMPILED) compiled.clear();
+    if (compiled.size >= MAX_COMPILED) compiled.clear();
     compiled.set(text, made);
     return made;
   } catch (cause) {

@@ -21,8 +21,8 @@ export class LoraSum extends LoraLayer<Linear | PackedLinear> {
     const { base, sizes } = required(first);
     super(base, sizes);
     this.#parts = [...parts.values()];
-    this.lora_A = Object.fromEntries(Array.from(parts, ([name, one]) => [name, one.lora_A]));
-    this.lora_B = Object.fromEntries(Array.from(parts, ([name, one]) => [name, one.lora_B]));
+    this.lora_A = Object.fromEntries(Array.from(parts, ([name, linear]) => [name, linear.lora_A]));
+    this.lora_B = Object.fromEntries(Array.from(parts, ([name, linear]) => [name, linear.lora_B]));
   }
 
   /** The adapters. */
@@ -45,16 +45,16 @@ export class LoraSum extends LoraLayer<Linear | PackedLinear> {
   }
 
   override update(): Tensor {
-    return this.#parts.map((one) => one.update()).reduce((sum, one) => sum.add(one));
+    return this.#parts.map((part) => part.update()).reduce((sum, tensor) => sum.add(tensor));
   }
 
   /** Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     const { base } = this;
     if (!this.isActive) return base.call(x);
-    for (const one of this.#parts) one.training = this.training;
+    for (const part of this.#parts) part.training = this.training;
     return scope(() => {
-      const sum = this.#parts.reduce((all, one) => all.add(one.besideOf(x)), project(base, x));
+      const sum = this.#parts.reduce((all, part) => all.add(part.besideOf(x)), project(base, x));
       return hasGelu(base) ? gelu(sum, 'tanh') : sum;
     });
   }

@@ -65,7 +65,7 @@ export function addAdapters(model: Module, read: LoraConfig): void {
   const adapt = config.useDora ? withMagnitude : adapted;
   for (const [name, base] of targets) instead.set(base, adapt(name, base, sizesOf(name, config)));
   for (const [name, { experts, matrices }] of findExperts(model, config)) {
-    const sizes = matrices.map((one) => [one, sizesOf(`${name}.${one}`, config)] as const);
+    const sizes = matrices.map((matrix) => [matrix, sizesOf(`${name}.${matrix}`, config)] as const);
     instead.set(experts, new LoraExperts(experts, new Map(sizes)));
   }
   model.requiresGrad_(false);
@@ -158,7 +158,7 @@ function requireUntied(
   parameters: ReadonlySet<Parameter>,
 ): void {
   const inside = (name: string): boolean =>
-    [...found.keys()].some((one) => name.startsWith(`${one}.`));
+    [...found.keys()].some((key) => name.startsWith(`${key}.`));
   const first = new Map(model.namedParameters());
   for (const [tied, name] of model.tiedNames()) {
     const shared = first.get(name);
@@ -182,7 +182,7 @@ function biasesOf(
     name === 'bias' || name.endsWith('.bias');
   const among = { none: [], all: [model], lora_only: targets }[bias];
   return among.flatMap((module) =>
-    [...module.namedParameters()].filter(isBias).map(([, one]) => one),
+    [...module.namedParameters()].filter(isBias).map(([, parameter]) => parameter),
   );
 }
 
@@ -254,7 +254,7 @@ export function requireUnmerged(op: string, model: Module): void {
 export function mergedNames(model: Module): ReadonlySet<string> {
   const merged = [...lorasOf(model).values()].filter(({ isMerged }) => isMerged);
   const added = new Set(merged.flatMap((layer) => layer.added));
-  const names = [...model.namedParameters()].filter(([, one]) => added.has(one));
+  const names = [...model.namedParameters()].filter(([, parameter]) => added.has(parameter));
   return new Set(names.map(([name]) => name));
 }
 

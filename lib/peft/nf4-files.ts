@@ -75,8 +75,8 @@ export async function readQuantized(model: Module, files: WeightFiles): Promise<
       await fill(files, path + end, parameter);
       consumed.add(path + end);
     }
-    for (const [own, parameter] of made.namedParameters()) {
-      if (parameter !== made.bias) filled.add(`${path}.${own}`);
+    for (const [name, parameter] of made.namedParameters()) {
+      if (parameter !== made.bias) filled.add(`${path}.${name}`);
     }
   }
   replaceModules(model, instead);

@@ -47,7 +47,7 @@ export function quantize<Model extends Module>(model: Model, given: QuantizeOpti
   const pack = (layer: Linear): NF4Linear => NF4Linear.from(layer, options);
   const isBegun = withExperts;
   packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules, isBegun, pack });
-  if (withExperts) packExperts(model, skipModules, (one) => NF4Experts.from(one, options));
+  if (withExperts) packExperts(model, skipModules, (experts) => NF4Experts.from(experts, options));
   return model;
 }
 

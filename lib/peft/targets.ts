@@ -69,7 +69,9 @@ export function findExperts(model: Module, config: LoraConfig): Map<string, Targ
   for (const [path, module] of model.namedModules()) {
     if (!(module instanceof Experts || module instanceof NF4Experts)) continue;
     for (const matrix of EXPERT_MATRICES) {
-      const names = config.targetParameters.filter((one) => isAmong(`${path}.${matrix}`, [one]));
+      const names = config.targetParameters.filter((parameter) =>
+        isAmong(`${path}.${matrix}`, [parameter]),
+      );
       if (names.length === 0) continue;
       const matrices = [...(found.get(path)?.matrices ?? []), matrix];
       found.set(path, { experts: module, matrices });
@@ -118,7 +120,8 @@ function defaultsOf(model: Module): readonly string[] {
   const known = typeof family === 'string' ? ownValue(FAMILIES, family) : undefined;
   if (known) return known;
   const names = new Set([...model.namedModules()].map(([name]) => lastOf(name)));
-  if (typeof family === 'string' && PROJECTIONS.every((one) => names.has(one))) return PROJECTIONS;
+  if (typeof family === 'string' && PROJECTIONS.every((projection) => names.has(projection)))
+    return PROJECTIONS;
   throw refused(
     'addLora targetModules',
     'names of modules, because the family of the model is unknown',
@@ -140,7 +143,7 @@ const isExactly = (name: string, wanted: string | readonly string[]): boolean =>
 
 /** Modules that are trained whole get no adapter. Entries match any name component here. */
 const isInside = (name: string, modulesToSave: readonly string[]): boolean =>
-  modulesToSave.some((one) => `.${name}.`.includes(`.${one}.`));
+  modulesToSave.some((text) => `.${name}.`.includes(`.${text}.`));
 
 /** A list has names or last name components; a string is an expression for full names. */
 function isNamed(name: string, wanted: string | readonly string[]): boolean {
@@ -157,7 +160,7 @@ export const wholeModules = ({ modulesToSave, modulesToTie }: LoraConfig): reado
 
 /** PEFT compares the ends of path strings: "norm" also matches "input_layernorm". */
 export const isSavedWhole = (path: string, modulesToSave: readonly string[]): boolean =>
-  modulesToSave.some((one) => path.endsWith(one));
+  modulesToSave.some((text) => path.endsWith(text));
 
 function inLayers(name: string, { layersToTransform, layersPattern }: LoraConfig): boolean {
   if (layersToTransform === null || layersToTransform.length === 0) return true;

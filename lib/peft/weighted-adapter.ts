@@ -55,17 +55,17 @@ export function addWeightedAdapter<Model extends Module>(
   if (!isPlainObject(weights) || Object.keys(weights).length === 0) {
     throw refusedValue(`${op} weights`, 'an object of numbers by the names of adapters', weights);
   }
-  for (const [one, weight] of Object.entries(weights)) {
-    requireFinite(`${op} weights.${one}`, weight);
+  for (const [name, weight] of Object.entries(weights)) {
+    requireFinite(`${op} weights.${name}`, weight);
   }
   const adapters = Object.keys(weights);
   requireName(op, name);
-  const sets = adapters.map((one) => adapterSet(op, model, one));
+  const sets = adapters.map((adapter) => adapterSet(op, model, adapter));
   const parts = partsOf(op, sets, Object.values(weights));
   const ranks = sets.map(rankOf);
   const isLinear = combinationType === 'linear' || sets.length === 1;
   if (isLinear) requireOneRank(op, adapters, ranks, parts);
-  const r = isLinear ? Math.max(...ranks) : ranks.reduce((sum, one) => sum + one, 0);
+  const r = isLinear ? Math.max(...ranks) : ranks.reduce((sum, rank) => sum + rank, 0);
   addSet(op, model, name, {
     ...required(sets[0]).config,
     ...{ r, loraAlpha: r, useRslora: false, rankPattern: {}, alphaPattern: {} },
@@ -106,8 +106,8 @@ function requireOneRank(
   ranks: readonly number[],
   parts: ReadonlyMap<string, readonly Part[]>,
 ): void {
-  const isOne = Array.from(parts.values()).every((own) =>
-    own.every(({ layer }) => layer.sizes.r === ranks[0]),
+  const isOne = Array.from(parts.values()).every((ownParts) =>
+    ownParts.every(({ layer }) => layer.sizes.r === ranks[0]),
   );
   if (isOne && ranks.every((rank) => rank === ranks[0])) return;
   const got = names.map((name, i) => `${formatValue(name)} of rank ${ranks[i]}`).join(', ');
@@ -118,7 +118,7 @@ function requireOneRank(
 type Factors = readonly [a: Tensor, b: Tensor];
 
 const factorsOf = ({ layer }: Part): Factors => {
-  const [a, b] = layer.factors.map((one) => cast(one, 'f32'));
+  const [a, b] = layer.factors.map((factor) => cast(factor, 'f32'));
   return [required(a), required(b)];
 };
 
@@ -130,7 +130,7 @@ function sumOf(parts: readonly Part[]): Factors {
     const [a, b] = factorsOf(part);
     return [a.mul(factor < 0 ? -root : root), b.mul(root)] as const;
   });
-  const sum = (list: Tensor[]): Tensor => list.reduce((all, one) => all.add(one));
+  const sum = (list: Tensor[]): Tensor => list.reduce((all, tensor) => all.add(tensor));
   return [sum(terms.map(([a]) => a)), sum(terms.map(([, b]) => b))];
 }
 

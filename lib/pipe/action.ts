@@ -70,9 +70,9 @@ export function needsOf(work: Work, stages: number): readonly (readonly Work[])[
   const one = (...kinds: WorkKind[]): Work[] => kinds.map((k) => ({ kind: k, stage, micro }));
   if (kind === 'F') return stage === 0 ? [] : [[{ kind, stage: stage - 1, micro }]];
   if (kind === 'W') return [one('I')];
-  const own = one('F');
-  if (stage === stages - 1) return [own];
-  return [own, (['B', 'I'] as const).map((k) => ({ kind: k, stage: stage + 1, micro }))];
+  const ownWorks = one('F');
+  if (stage === stages - 1) return [ownWorks];
+  return [ownWorks, (['B', 'I'] as const).map((k) => ({ kind: k, stage: stage + 1, micro }))];
 }
 
 /**

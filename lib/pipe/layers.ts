@@ -15,7 +15,7 @@ export const listOf = (values: Values): readonly Tensor[] =>
 /** Returns `values` if they are valid between layers. Throws DS_ARGUMENT with `op`. */
 export function requireValues(op: string, values: unknown, hint: string): Values {
   const list = Array.isArray(values) ? values : [values];
-  if (list.length > 0 && list.every((one) => one instanceof Tensor)) return values as Values;
+  if (list.length > 0 && list.every((item) => item instanceof Tensor)) return values as Values;
   const expected = 'a tensor, or a list of tensors';
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(values), hint });
 }

@@ -97,8 +97,8 @@ export class Links {
       const pair = [required(ranks[from]), required(ranks[to])];
       groups.set(key, await groupOf(job, pair, key));
     }
-    const own = (lists[rank] ?? []).filter(({ kind }) => kind === 'sendF');
-    const departures = [...new Set(own.map(({ stage }) => stage))];
+    const ownActions = (lists[rank] ?? []).filter(({ kind }) => kind === 'sendF');
+    const departures = [...new Set(ownActions.map(({ stage }) => stage))];
     const outlines = new Outlines(job, { name, dynamicShape, departures });
     return new Links(job, rank, groups, outlines);
   }
@@ -166,7 +166,7 @@ export class Links {
   /** Frees the tensors of complete transfers. */
   freeComplete(): void {
     const gone = this.departing.filter(({ works }) => works.every(({ done }) => done));
-    this.departing = this.departing.filter((one) => !gone.includes(one));
+    this.departing = this.departing.filter((item) => !gone.includes(item));
     for (const { tensors } of gone) release(tensors);
   }
 

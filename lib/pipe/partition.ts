@@ -25,7 +25,7 @@ export function balance(weights: readonly number[], stages: number): number[] {
   for (const weight of weights) sums.push(required(sums.at(-1)) + weight);
   // best[k][i]: the best cut of the first i layers into k stages.
   let best: (Cut | null)[] = sums.map((_, i) =>
-    i === 0 ? { most: 0, least: Infinity, at: [] } : null,
+    i === 0 ? { max: 0, min: Infinity, at: [] } : null,
   );
   for (let k = 1; k <= stages; ++k) {
     const previous = best;
@@ -34,10 +34,10 @@ export function balance(weights: readonly number[], stages: number): number[] {
       for (let j = i - 1; j >= k - 1; --j) {
         const before = previous[j];
         if (!before) continue;
-        const own = sum - required(sums[j]);
+        const stageSum = sum - required(sums[j]);
         const cut = {
-          most: Math.max(before.most, own),
-          least: Math.min(before.least, own),
+          max: Math.max(before.max, stageSum),
+          min: Math.min(before.min, stageSum),
           at: [...before.at, j],
         };
         if (!found || isBetter(cut, found)) found = cut;
@@ -49,11 +49,10 @@ export function balance(weights: readonly number[], stages: number): number[] {
 }
 
 interface Cut {
-  most: number;
-  least: number;
+  max: number;
+  min: number;
   /** First layers of the stages. */
   at: readonly number[];
 }
 
-const isBetter = (a: Cut, b: Cut): boolean =>
-  a.most < b.most || (a.most === b.most && a.least > b.least);
+const isBetter = (a: Cut, b: Cut): boolean => a.max < b.max || (a.max === b.max && a.min > b.min);

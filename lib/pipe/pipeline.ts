@@ -70,8 +70,8 @@ export class Pipeline {
     for (const tensor of [...model.parameters(), ...model.buffers()]) held.set(tensor, []);
     for (let rank = 0; rank < this.place.ranks; ++rank) {
       const modules = [...this.modulesOf(this.stagesOf(rank))];
-      const own = modules.flatMap((module) => [...module.parameters(), ...module.buffers()]);
-      for (const tensor of new Set(own)) held.get(tensor)?.push(rank);
+      const ownTensors = modules.flatMap((module) => [...module.parameters(), ...module.buffers()]);
+      for (const tensor of new Set(ownTensors)) held.get(tensor)?.push(rank);
     }
     return held;
   }
@@ -105,9 +105,9 @@ export class Pipeline {
    * restores them.
    */
   cut(rank = this.place.rank): () => void {
-    const own = this.modulesOf(this.stagesOf(rank));
+    const ownModules = this.modulesOf(this.stagesOf(rank));
     const all = this.modulesOf(Array.from({ length: this.stages }, (_, stage) => stage));
-    const others = [...all].filter((module) => !own.has(module));
+    const others = [...all].filter((module) => !ownModules.has(module));
     for (const module of others) module.isElsewhere = true;
     return () => {
       for (const module of others) module.isElsewhere = false;
@@ -197,7 +197,9 @@ function weightOf({ modules, macs }: PipelineLayer, given: string): number {
   const tables = new Set(
     inner.filter((module) => module instanceof Embedding).flatMap((module) => module.parameters()),
   );
-  const multiplied = [...parameters].filter((one) => one.ndim >= 2 && !tables.has(one));
+  const multiplied = [...parameters].filter(
+    (parameter) => parameter.ndim >= 2 && !tables.has(parameter),
+  );
   return macs ?? elements(multiplied);
 }
 

@@ -174,9 +174,9 @@ export class PipelineRun {
     else this.worker.inputGradients(at, wanting(outputs), gradients);
     for (const gradient of gradients ?? []) gradient.release();
     if (inputs !== null) {
-      const own = gradientsOf(inputs);
-      if (this.isHere(stage - 1)) this.gradients.put({ stage: stage - 1, micro }, own);
-      else this.leaving.set(nameOf(at), own);
+      const ownTensors = gradientsOf(inputs);
+      if (this.isHere(stage - 1)) this.gradients.put({ stage: stage - 1, micro }, ownTensors);
+      else this.leaving.set(nameOf(at), ownTensors);
     }
     this.end(at);
   }

@@ -82,7 +82,7 @@ class Simulator {
     this.clocks = lists.map(() => 0);
     this.next = lists.map(() => 0);
     this.spans = lists.map(() => []);
-    this.stages = 1 + lists.flat().reduce((most, { stage }) => Math.max(most, stage), 0);
+    this.stages = 1 + lists.flat().reduce((max, { stage }) => Math.max(max, stage), 0);
   }
 
   run(): Simulation {
@@ -96,7 +96,7 @@ class Simulator {
     const busy = this.spans.map((spans) => spans.reduce((sum, { from, to }) => sum + to - from, 0));
     return {
       ...{ time, spans: this.spans, idle: busy.map((each) => time - each) },
-      live: this.spans.map(mostLive),
+      live: this.spans.map(maxLive),
     };
   }
 
@@ -188,13 +188,13 @@ function requireSame(sent: Transfer, awaited: Transfer): void {
 }
 
 /** Returns the largest number of kept activations, from the start of F to the end of B or W. */
-function mostLive(spans: readonly Span[]): number {
-  let [live, most] = [0, 0];
+function maxLive(spans: readonly Span[]): number {
+  let [live, max] = [0, 0];
   for (const { work } of spans) {
-    if (work.kind === 'F') most = Math.max(most, ++live);
+    if (work.kind === 'F') max = Math.max(max, ++live);
     if (work.kind === 'B' || work.kind === 'W') live--;
   }
-  return most;
+  return max;
 }
 
 /**

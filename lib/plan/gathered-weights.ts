@@ -149,9 +149,9 @@ class Replay {
     this.live -= this.sizeOf(unit);
   }
 
-  private isUsedWithin(unit: number, most: number): boolean {
+  private isUsedWithin(unit: number, max: number): boolean {
     let distance = 0;
-    for (let i = this.place + 1; i < this.order.length && distance <= most; i++) {
+    for (let i = this.place + 1; i < this.order.length && distance <= max; i++) {
       const next = required(this.order[i]);
       if (next === unit) return true;
       distance += this.sizeOf(next);

@@ -57,8 +57,8 @@ export function findGpuShare(options: ShareOptions): number {
   const element = dtypeSize(required(partitions[0]).weights.dtype);
   const balanced = balancedShare(rates, { ...footprint.crossing, element });
   const fraction = MEMORY_FRACTION[footprint.movesGradients ? 'always' : 'passing'];
-  const most = (fraction * spareBytes(device, partitions)) / bytesThatStay(options, footprint);
-  return agreedOn(group, device, Math.min(balanced, most));
+  const max = (fraction * spareBytes(device, partitions)) / bytesThatStay(options, footprint);
+  return agreedOn(group, device, Math.min(balanced, max));
 }
 
 /**
@@ -98,11 +98,11 @@ function bytesThatStay(
   { partitions, setup }: ShareOptions,
   { gradients, weights, movesGradients }: Footprint,
 ): number {
-  const own = gradients.device + weights.device;
+  const ownBytes = gradients.device + weights.device;
   return partitions.reduce((sum, { unit, numel }) => {
-    if (movesGradients) return sum + own * numel;
+    if (movesGradients) return sum + ownBytes * numel;
     const elements = setup.stage < 2 ? unit.layout.numel : numel;
-    return sum + elements * dtypeSize(unit.gradient.dtype) + own * numel;
+    return sum + elements * dtypeSize(unit.gradient.dtype) + ownBytes * numel;
   }, 0);
 }
 

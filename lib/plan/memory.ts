@@ -290,7 +290,7 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
       head: moment.head * element,
     }),
   );
-  const device = moments.reduce((worst, one) => (total(one) > total(worst) ? one : worst));
+  const device = moments.reduce((worst, moment) => (total(moment) > total(worst) ? moment : worst));
   const living = livingWeights(sizes, setup);
   return {
     device,

@@ -124,7 +124,7 @@ export function countsOf(
   const count = (parameters: Iterable<{ numel: number }>): number =>
     [...parameters].reduce((sum, { numel }) => sum + numel, 0);
   const blocks = model.units().map(({ module }) => count(module.parameters()));
-  const inBlocks = blocks.reduce((sum, one) => sum + one, 0);
+  const inBlocks = blocks.reduce((sum, block) => sum + block, 0);
   const block = Math.max(0, ...blocks);
   const parameters = count(model.parameters());
   const trained = model.parameters().filter(isTrained);
@@ -134,7 +134,9 @@ export function countsOf(
   const loras = [...lorasOf(model).values()];
   // The base of an adapter layer is not a child module, so modules() omits it.
   const layers = [...model.modules(), ...loras.map(({ base }) => base)];
-  const packed = layers.filter((one) => one instanceof PackedLinear || one instanceof NF4Matrices);
+  const packed = layers.filter(
+    (layer) => layer instanceof PackedLinear || layer instanceof NF4Matrices,
+  );
   return {
     parameters,
     idle: 0,
@@ -143,7 +145,7 @@ export function countsOf(
     weights: elementsOf(model.parameters()),
     trained: {
       ...elementsOf(trained),
-      root: count(trained) - trainedBlocks.reduce((sum, one) => sum + one, 0),
+      root: count(trained) - trainedBlocks.reduce((sum, block) => sum + block, 0),
       block: Math.max(0, ...trainedBlocks),
       hasHead: trained.length > 0,
     },
@@ -169,28 +171,30 @@ function elementsOf(parameters: readonly Parameter[]): Elements {
 }
 
 function packedOf(layers: readonly (PackedLinear | NF4Matrices)[]): Packed {
-  const sum = (list: readonly number[]): number => list.reduce((all, one) => all + one, 0);
-  const held = layers.flatMap((one) =>
-    one.parameters().filter((part) => !('bias' in one && part === one.bias)),
+  const sum = (list: readonly number[]): number => list.reduce((all, value) => all + value, 0);
+  const held = layers.flatMap((layer) =>
+    layer.parameters().filter((part) => !('bias' in layer && part === layer.bias)),
   );
   return {
     count: sum(layers.map(({ shape }) => numel(shape))),
-    elements: sum(held.map((one) => one.numel)),
-    bytes: sum(held.map((one) => one.numel * dtypeSize(one.fixedDtype ?? one.dtype))),
+    elements: sum(held.map((parameter) => parameter.numel)),
+    bytes: sum(
+      held.map((parameter) => parameter.numel * dtypeSize(parameter.fixedDtype ?? parameter.dtype)),
+    ),
   };
 }
 
 function adaptersOf(layers: readonly LoraLayer[]): Adapters {
-  const linears = layers.filter((one) => one instanceof LoraLinear);
+  const linears = layers.filter((layer) => layer instanceof LoraLinear);
   const wide = linears.filter(({ sizes }) => sizes.isWide);
-  const sized = linears.filter((one) => one instanceof DoraLinear);
+  const sized = linears.filter((linear) => linear instanceof DoraLinear);
   const sidesOf = ({ lora_A, lora_B }: LoraLinear): [number, number] => [
     lora_A.weight.size(1),
     lora_B.weight.size(0),
   ];
   return {
     perToken: 2 * Math.max(0, ...wide.flatMap(sidesOf)),
-    lengths: 2 * Math.max(0, ...sized.map((one) => numel(sidesOf(one)))),
+    lengths: 2 * Math.max(0, ...sized.map((linear) => numel(sidesOf(linear)))),
     streamed: linears.flatMap(sidesOf).reduce((sum, side) => sum + side, 0),
   };
 }

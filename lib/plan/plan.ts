@@ -31,7 +31,7 @@ export interface PlanRequest {
   /** Disk space of one machine in bytes; 0 without a disk. */
   diskMemory: number;
   /** Upper limits of tensor-parallel ranks and pipeline stages. */
-  most: { tensor: number; stages: number };
+  max: { tensor: number; stages: number };
   rates: Rates;
   /** How the GPU was chosen, a sentence for reports. */
   note?: string;
@@ -75,12 +75,12 @@ export const withMargins = ({ device, host, disk }: Memory, isHost = false) => (
 export const AS_FAST = 0.98;
 
 /** Returns the tensor and pipeline sizes that divide the number of ranks. */
-function axesOf({ cluster, sizes, most }: PlanRequest): Pick<Setup, 'tensor' | 'stages'>[] {
+function axesOf({ cluster, sizes, max }: PlanRequest): Pick<Setup, 'tensor' | 'stages'>[] {
   const all = cluster.nodes * cluster.devicesPerNode;
   const upTo = (limit: number): number[] =>
-    Array.from({ length: limit }, (_, i) => i + 1).filter((one) => all % one === 0);
-  return upTo(Math.min(most.tensor, cluster.devicesPerNode)).flatMap((tensor) =>
-    upTo(Math.min(most.stages, sizes.layers))
+    Array.from({ length: limit }, (_, i) => i + 1).filter((value) => all % value === 0);
+  return upTo(Math.min(max.tensor, cluster.devicesPerNode)).flatMap((tensor) =>
+    upTo(Math.min(max.stages, sizes.layers))
       .filter((stages) => all % (tensor * stages) === 0)
       .filter(() => sizes.attentionWidth % tensor === 0)
       .map((stages) => ({ tensor, stages })),
@@ -91,9 +91,9 @@ function axesOf({ cluster, sizes, most }: PlanRequest): Pick<Setup, 'tensor' | '
 function setupsOf(request: PlanRequest): Setup[] {
   const { cluster, rates } = request;
   const found = axesOf(request).flatMap((axes) => setupsOn(axes, request));
-  return found.flatMap((one) => {
-    if (one.optimizer !== 'cpu') return [one];
-    const both = [one, { ...one, gpuShare: plannedGpuShare(one, rates, cluster) }];
+  return found.flatMap((setup) => {
+    if (setup.optimizer !== 'cpu') return [setup];
+    const both = [setup, { ...setup, gpuShare: plannedGpuShare(setup, rates, cluster) }];
     return [...both, ...both.map((way) => ({ ...way, speculates: false }))];
   });
 }
@@ -184,7 +184,8 @@ export function inOrder(candidates: readonly Candidate[]): Plan {
   const fitting = candidates.filter(({ fits }) => fits);
   const fastest = Math.max(0, ...fitting.map(({ tokensPerSecond }) => tokensPerSecond));
   const best = fitting.find(({ tokensPerSecond }) => tokensPerSecond > AS_FAST * fastest) ?? null;
-  const rank = (one: Candidate): number => (one.fits ? one.tokensPerSecond : -one.device);
+  const rank = (candidate: Candidate): number =>
+    candidate.fits ? candidate.tokensPerSecond : -candidate.device;
   return { candidates: candidates.toSorted((a, b) => rank(b) - rank(a)), best };
 }
 

@@ -155,7 +155,7 @@ function timesOf(
 }
 
 function copyEach(to: readonly Tensor[], from: readonly Tensor[], stream: Stream): void {
-  to.forEach((one, i) => void copyAll(one, required(from[i]), stream));
+  to.forEach((tensor, i) => void copyAll(tensor, required(from[i]), stream));
 }
 
 /** Runs the pass with the most bytes: it commits a step and speculates the next. */

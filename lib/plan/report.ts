@@ -41,14 +41,14 @@ function waysOf(
   const first = candidates.slice(0, rank < SHOWN ? SHOWN : SHOWN - 1);
   const shown = rank < SHOWN ? first : [...first, required(best)];
   const usesDisk = shown.some(({ disk }) => disk > 0);
-  const row = (one: Candidate): string[] => [
-    one === marked ? 'best' : one.fits ? 'fits' : 'too much',
-    gibibytes(one.device),
-    gibibytes(one.host),
-    ...(usesDisk ? [gibibytes(one.disk)] : []),
-    `${one.time.step.toFixed(3)} s`,
-    `${(one.tokensPerSecond / 1000).toFixed(1)}k`,
-    nameOf(one),
+  const row = (candidate: Candidate): string[] => [
+    candidate === marked ? 'best' : candidate.fits ? 'fits' : 'too much',
+    gibibytes(candidate.device),
+    gibibytes(candidate.host),
+    ...(usesDisk ? [gibibytes(candidate.disk)] : []),
+    `${candidate.time.step.toFixed(3)} s`,
+    `${(candidate.tokensPerSecond / 1000).toFixed(1)}k`,
+    nameOf(candidate),
   ];
   const memories = ['GPU', 'host', ...(usesDisk ? ['disk'] : [])];
   return table([
@@ -86,7 +86,7 @@ function ofAdapters({ trained, weights, packed }: ModelSizes): string {
 }
 
 function assumptions(request: PlanRequest): string[] {
-  const { rates, note, cluster, sizes, deviceMemory, hostMemory, diskMemory, most } = request;
+  const { rates, note, cluster, sizes, deviceMemory, hostMemory, diskMemory, max } = request;
   const { nodes, devicesPerNode, coresPerNode, nodeLink } = cluster;
   const adam = hostAdamRate(rates, coresPerNode) / 1e9;
   const link = nodes > 1 ? `, ${(nodeLink / 1e9).toFixed(0)} GB/s of network per machine` : '';
@@ -99,7 +99,7 @@ function assumptions(request: PlanRequest): string[] {
           `Disk: ${gibibytes(diskMemory)} per machine, shared by its ranks, at ${(rates.disk / 1e9).toFixed(1)} GB/s for concurrent reads and writes. An update reads and writes 12 bytes per parameter and overlaps with one micro-batch.`,
         ]
       : []),
-    ...(most.tensor > 1 || most.stages > 1
+    ...(max.tensor > 1 || max.stages > 1
       ? [
           'Tensor parallelism: ranks divide all weights and saved activations, except 4 widths of the residual stream. All-reduces of a block (2 forward, 2 backward, 2 in recomputation) do not overlap with compute. Pipeline: the first stage has embedding, head and one micro-batch in flight per stage; a step takes accumulation + stages - 1 micro-batches. Simulated, not measured.',
         ]
@@ -127,14 +127,19 @@ function needsOf({ device, host, disk }: Candidate, request: PlanRequest) {
 
 /** Returns the candidate with the smallest total shortage. */
 function nearestOf(candidates: readonly Candidate[], request: PlanRequest): Candidate {
-  const lacking = (one: Candidate): number =>
-    needsOf(one, request).reduce((sum, [, needed, there]) => sum + Math.max(0, needed - there), 0);
-  return candidates.reduce((best, one) => (lacking(one) < lacking(best) ? one : best));
+  const lacking = (candidate: Candidate): number =>
+    needsOf(candidate, request).reduce(
+      (sum, [, needed, there]) => sum + Math.max(0, needed - there),
+      0,
+    );
+  return candidates.reduce((best, candidate) =>
+    lacking(candidate) < lacking(best) ? candidate : best,
+  );
 }
 
 /** Describes the memory shortage of a setup, or its use of each memory. */
-function summaryOf(one: Candidate, request: PlanRequest): string {
-  const needs = needsOf(one, request);
+function summaryOf(candidate: Candidate, request: PlanRequest): string {
+  const needs = needsOf(candidate, request);
   const short = needs.filter(([, needed, there]) => needed > there);
   const text = (short.length > 0 ? short : needs.filter(([, needed]) => needed > 0))
     .map(([of, needed, there]) => `${gibibytes(needed)} of the ${gibibytes(there)} ${of}`)
@@ -148,14 +153,14 @@ function summaryOf(one: Candidate, request: PlanRequest): string {
  */
 export function formatPrediction(candidates: readonly Candidate[], request: PlanRequest): string {
   const { best } = inOrder(candidates);
-  const one = best ?? required(candidates[0]);
+  const candidate = best ?? required(candidates[0]);
   return [
     ...waysOf(candidates, best, request),
     '',
-    summaryOf(one, request),
-    parts('Each GPU', one.memory.device),
-    parts('Each rank on the host', one.memory.host),
-    ...(one.disk > 0 ? [`Each machine on its disk: ${gibibytes(one.disk)}`] : []),
+    summaryOf(candidate, request),
+    parts('Each GPU', candidate.memory.device),
+    parts('Each rank on the host', candidate.memory.host),
+    ...(candidate.disk > 0 ? [`Each machine on its disk: ${gibibytes(candidate.disk)}`] : []),
     '',
     ...assumptions(request),
   ].join('\n');

@@ -30,7 +30,10 @@ export interface RankMemory {
 const bytesOn = (module: Module, kind: Device['kind']): number =>
   module
     .parameters()
-    .filter((one) => one.isMaterialized && one.missing === null && one.device.kind === kind)
+    .filter(
+      (parameter) =>
+        parameter.isMaterialized && parameter.missing === null && parameter.device.kind === kind,
+    )
     .reduce((sum, { bytes }) => sum + bytes, 0);
 
 /**
@@ -54,8 +57,8 @@ export function memoryOfRank(module: Module, config: ResolvedConfig, device: Dev
   const limits = hostLimits();
   const within = Math.min(Number.MAX_SAFE_INTEGER, ...limits.groups.map(({ free }) => free));
   const { nvme_path: folder } = config.zero_optimization.offload_optimizer;
-  const free = (most: number): number =>
-    Math.max(1, most - device.memory.inUse + bytesOn(module, device.kind));
+  const free = (max: number): number =>
+    Math.max(1, max - device.memory.inUse + bytesOn(module, device.kind));
   return {
     machine: limits.machine,
     cores: availableParallelism(),
@@ -72,7 +75,7 @@ export function memoryOfRank(module: Module, config: ResolvedConfig, device: Dev
 /** Groups `all` by `key`, in the order of first occurrence. */
 export function grouped<T>(all: readonly T[], key: (one: T) => string): T[][] {
   const groups = new Map<string, T[]>();
-  for (const one of all) groups.set(key(one), [...(groups.get(key(one)) ?? []), one]);
+  for (const item of all) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
   return [...groups.values()];
 }
 
@@ -90,16 +93,16 @@ export function clusterOf(rankMemories: readonly RankMemory[]): Cluster {
 /** Returns the minimum over the ranks. Ranks of one host divide its free memory equally. */
 export function roomOf(rankMemories: readonly RankMemory[]): Room {
   const machines = grouped(rankMemories, ({ machine }) => machine);
-  const least = (of: (here: RankMemory[]) => number): number => Math.min(...machines.map(of));
+  const min = (of: (here: RankMemory[]) => number): number => Math.min(...machines.map(of));
   const perRank = (key: 'host' | 'hostAtMost') => (here: RankMemory[]) => {
-    const returned = here.reduce((sum, one) => sum + one.returned, 0);
-    return (Math.min(...here.map((one) => one[key])) + returned) / here.length;
+    const returned = here.reduce((sum, memory) => sum + memory.returned, 0);
+    return (Math.min(...here.map((memory) => memory[key])) + returned) / here.length;
   };
   const devices = rankMemories.flatMap(({ device }) => device ?? []);
   return {
     device: devices.length > 0 ? Math.min(...devices) : null,
-    host: least(perRank('host')),
-    hostAtMost: least(perRank('hostAtMost')),
-    disk: least((here) => Math.min(...here.map(({ disk }) => disk)) / here.length),
+    host: min(perRank('host')),
+    hostAtMost: min(perRank('hostAtMost')),
+    disk: min((here) => Math.min(...here.map(({ disk }) => disk)) / here.length),
   };
 }

@@ -65,7 +65,7 @@ export function needsOf(
 ): { needs: Needs; speculated: Parts | null } {
   const { offload_optimizer: offload, offload_param: param } = config.zero_optimization;
   const owned = new Set<unknown>(optimizer.groups.flatMap(({ params }) => params));
-  const sizes = countsOf(module, (one) => one.requiresGrad && owned.has(one));
+  const sizes = countsOf(module, (parameter) => parameter.requiresGrad && owned.has(parameter));
   const isHost = device.kind === 'cpu';
   const mesh = { data: shards, tokens: 1, layers: 1, stages: 1 };
   const setup = setupOfConfig(config, { optimizer: factsOf(optimizer), isHost, mesh });
@@ -82,15 +82,15 @@ export function needsOf(
   ];
   const onDisk = Object.entries(added(files)).filter(([, bytes]) => bytes > 0);
   const needs = {
-    device: least(all.map(({ device: parts }) => parts)),
-    host: least(all.map(({ host }) => host)),
+    device: min(all.map(({ device: parts }) => parts)),
+    host: min(all.map(({ host }) => host)),
     disk: Object.fromEntries(onDisk),
   };
   return { needs, speculated: isOpen ? certainOf(sizes, setup).host : null };
 }
 
 /** Returns the minimum of each part. */
-function least(all: readonly Parts[]): Parts {
+function min(all: readonly Parts[]): Parts {
   const names = Object.keys(required(all[0]));
   const of = (name: string): number => Math.min(...all.map((parts) => required(parts[name])));
   return Object.fromEntries(names.map((name) => [name, of(name)]));
@@ -102,9 +102,9 @@ function least(all: readonly Parts[]): Parts {
  */
 export function shortageOfSpeculation(claims: readonly Claim[]): Shortage | null {
   if (!claims.every(({ speculated }) => speculated !== null)) return null;
-  const speculating = claims.map((one) => ({
-    ...one,
-    needs: { ...one.needs, host: required(one.speculated) },
+  const speculating = claims.map((claim) => ({
+    ...claim,
+    needs: { ...claim.needs, host: required(claim.speculated) },
   }));
   return shortages(speculating).find(({ tier, isCertain }) => tier === 'host' && isCertain) ?? null;
 }
@@ -140,22 +140,22 @@ function onHosts(claims: readonly Claim[]): Shortage[] {
   return grouped(claims, ({ host }) => host.machine).flatMap((here): Shortage[] => {
     const all = here.map(({ needs, device }) => [needs.host, device.isHost ? needs.device : {}]);
     const parts = added(all.flat());
-    const returned = here.reduce((sum, one) => sum + one.returned, 0);
-    const most = (free: (limits: HostLimits) => number): number =>
+    const returned = here.reduce((sum, claim) => sum + claim.returned, 0);
+    const max = (free: (limits: HostLimits) => number): number =>
       Math.max(...here.map(({ host }) => free(host))) + returned;
     const whose = here.length > 1 ? ` for ${here.length} ranks` : '';
     const short = { of: `host memory${whose}`, parts, tier: 'host' } as const;
     const { host } = required(here[0]);
     const within = host.groups.flatMap(({ group, limit }, i): Shortage[] => {
-      const free = most(({ groups }) => groups[i]?.free ?? Number.MAX_SAFE_INTEGER);
+      const free = max(({ groups }) => groups[i]?.free ?? Number.MAX_SAFE_INTEGER);
       if (sumOf(parts) <= free) return [];
       const there = `${byteText(free)} free of the ${byteText(limit)} limit of control group ${group}`;
       return [{ ...short, there, isCertain: true }];
     });
-    const free = most((limits) => limits.free);
+    const free = max((limits) => limits.free);
     if (within.length > 0 || sumOf(parts) <= free) return within.slice(0, 1);
     const there = `${byteText(free)} free of ${byteText(host.total)}`;
-    const atMost = most((limits) => limits.atMost);
+    const atMost = max((limits) => limits.atMost);
     if (host.canGrow && sumOf(parts) > atMost) {
       return [{ ...short, there: `${byteText(atMost)} of memory and swap`, isCertain: true }];
     }

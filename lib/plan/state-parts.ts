@@ -71,8 +71,8 @@ export function footprintIn(
   { isFixed, ...bytes }: DTypeBytes = inEngineDType(setup),
 ): Footprint {
   const choice = choiceOf(placement, setup);
-  const own: StateChoice = isFixed ? { ...choice, masters: 'f32' } : choice;
-  return footprintOf(own, bytes, setup.slots);
+  const ownChoice: StateChoice = isFixed ? { ...choice, masters: 'f32' } : choice;
+  return footprintOf(ownChoice, bytes, setup.slots);
 }
 
 /** Fractions of the state by placement. `slack`: the fraction that may be on either side. */

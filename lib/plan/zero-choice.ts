@@ -69,11 +69,11 @@ export function chooseWay<Config>(
   const open = weights.isHost ? inPlace(ways) : ways;
   const weighed = open.toSorted(byDistance).map((way) => weighWay(way, weights));
   const share = knowsActivations ? 1 : LEFT_TO_ACTIVATIONS;
-  const fitting = weighed.filter((one) => usedShare(one, weights, room.host, share) <= 1);
+  const fitting = weighed.filter((item) => usedShare(item, weights, room.host, share) <= 1);
   const fastest = Math.min(...fitting.map(({ step }) => step ?? 0));
   const best = fitting.find(({ step }) => AS_FAST * (step ?? 0) <= fastest);
-  const used = (one: Weighed<Config>): number => usedShare(one, weights, room.hostAtMost);
-  const leanest = weighed.reduce((least, one) => (used(one) < used(least) ? one : least));
+  const used = (item: Weighed<Config>): number => usedShare(item, weights, room.hostAtMost);
+  const leanest = weighed.reduce((min, item) => (used(item) < used(min) ? item : min));
   return { best: best ?? (used(leanest) <= 1 ? leanest : null), leanest };
 }
 

@@ -72,12 +72,12 @@ export function traceEvents(spans: readonly TraceSpan[], rank: number): TraceEve
     const pid = rank * PROCESSES_PER_RANK + PROCESSES.indexOf(process) + 1;
     const found = lanes.get(key);
     if (found) return found;
-    if (![...lanes.values()].some((one) => one.pid === pid)) {
+    if (![...lanes.values()].some((lane) => lane.pid === pid)) {
       const title = rank > 0 ? `rank ${rank}, ${process}` : process;
       named.push(label('process_name', pid, 0, { name: title }));
       named.push(label('process_sort_index', pid, 0, { sort_index: pid }));
     }
-    const tid = [...lanes.values()].filter((one) => one.pid === pid).length + 1;
+    const tid = [...lanes.values()].filter((lane) => lane.pid === pid).length + 1;
     const made = label('thread_name', pid, tid, { name: lane });
     named.push(made, label('thread_sort_index', pid, tid, { sort_index: tid }));
     lanes.set(key, made);

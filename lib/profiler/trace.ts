@@ -202,7 +202,7 @@ export class Trace implements WorkWatcher {
     const { clocks } = this.begun;
     try {
       const beside = this.stopped();
-      const streams = inTurnByLane(this.onStreams.map((one) => this.spanOf(one)));
+      const streams = inTurnByLane(this.onStreams.map((stream) => this.spanOf(stream)));
       const spans = [...this.onThisThread, ...streams, ...apart(beside.map(spanBeside))];
       return {
         traceEvents: traceEvents(spans, this.rank),
@@ -253,9 +253,9 @@ export class Trace implements WorkWatcher {
     const { lanes } = this.begun;
     const found = lanes.get(handle);
     if (found) return found;
-    const own = device.number === this.device.number ? name : `${device.name}: ${name}`;
-    const alike = [...lanes.values()].filter((lane) => lane.replace(/ \d+$/, '') === own).length;
-    const lane = alike === 0 ? own : `${own} ${alike + 1}`;
+    const label = device.number === this.device.number ? name : `${device.name}: ${name}`;
+    const alike = [...lanes.values()].filter((lane) => lane.replace(/ \d+$/, '') === label).length;
+    const lane = alike === 0 ? label : `${label} ${alike + 1}`;
     lanes.set(handle, lane);
     return lane;
   }

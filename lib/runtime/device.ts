@@ -172,7 +172,7 @@ export function deviceFor(op: string, name: unknown): Device {
 }
 
 /** An upper bound of GPU numbers: no machine has more. */
-const MOST_GPUS = 2 ** 16;
+const MAX_GPUS = 2 ** 16;
 
 function findDevice(name: unknown): Device | null {
   if (name instanceof Device) return name;
@@ -180,7 +180,7 @@ function findDevice(name: unknown): Device | null {
   if (name === 'auto') return probeGpus().deviceCount > 0 ? open('cuda', 0) : cpu();
   const match = typeof name === 'string' ? /^cuda(?::(\d+))?$/.exec(name) : null;
   const number = Number(match?.[1] ?? 0);
-  return match && number < MOST_GPUS ? open('cuda', number) : null;
+  return match && number < MAX_GPUS ? open('cuda', number) : null;
 }
 
 /** Threads that CPU kernels use. */

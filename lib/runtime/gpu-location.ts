@@ -12,7 +12,7 @@ export function gpuNumaNode(name: string, root = '/'): number | null {
     const addresses = readdirSync(folder).sort();
     const address = /^\d+$/.test(name)
       ? addresses[Number(name)]
-      : addresses.find((one) => uuidOf(join(folder, one)).startsWith(name));
+      : addresses.find((address) => uuidOf(join(folder, address)).startsWith(name));
     if (address === undefined) return null;
     const file = join(root, 'sys/bus/pci/devices', address.toLowerCase(), 'numa_node');
     const node = Number(readFileSync(file, 'utf8'));

@@ -201,7 +201,7 @@ function boundsOf({ min, max, above, below }: Range): string {
   if (min !== undefined && max !== undefined) return ` from ${min} to ${max}`;
   const bounds = Object.entries({ 'of at least': min, above, 'at most': max, below });
   const given = bounds.filter(([, bound]) => bound !== undefined);
-  return given.length > 0 ? ` ${given.map((one) => one.join(' ')).join(' and ')}` : '';
+  return given.length > 0 ? ` ${given.map((item) => item.join(' ')).join(' and ')}` : '';
 }
 
 type NoLimits = Record<never, never>;

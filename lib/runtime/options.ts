@@ -59,19 +59,19 @@ export function readOptions<Options extends object>(
   for (const name of Object.keys(options)) {
     const value = options[name];
     if (value === undefined || Object.hasOwn(known, name)) continue;
-    const own = camelCase(name);
-    if (!Object.hasOwn(known, own)) throw unknown(op, name, known);
-    if (options[own] !== undefined) {
+    const optionName = camelCase(name);
+    if (!Object.hasOwn(known, optionName)) throw unknown(op, name, known);
+    if (options[optionName] !== undefined) {
       throw refused(
         op,
-        `"${own}" once`,
-        `"${own}" and "${name}"`,
+        `"${optionName}" once`,
+        `"${optionName}" and "${name}"`,
         'They are one option: keep one.',
       );
     }
     renamed ??= { ...options };
     delete renamed[name];
-    renamed[own] = value;
+    renamed[optionName] = value;
   }
   return (renamed ?? options) as Options;
 }
@@ -87,10 +87,10 @@ function unknown(op: string, name: string, known: Known): DsError {
   const names = Object.keys(known);
   const word = bare(name);
   const meant =
-    names.find((one) => bare(one) === word) ??
+    names.find((name) => bare(name) === word) ??
     foreign(word, known) ??
-    elsewhere.get(word)?.find((one) => names.includes(one)) ??
-    (closest(name, names) || names.find((one) => bare(one).startsWith(word)));
+    elsewhere.get(word)?.find((text) => names.includes(text)) ??
+    (closest(name, names) || names.find((name) => bare(name).startsWith(word)));
   const hint = meant ? `Did you mean "${meant}"?` : '';
   return refused(op, `the options ${names.join(', ')}`, formatValue(name), hint);
 }
@@ -101,7 +101,7 @@ function foreign(word: string, known: Known): string | undefined {
     if (option === true) continue;
     const { flag, also = [], elsewhere: others = '', fields = {} } = option;
     const words = [flag ?? '', ...also, ...others.split('`')];
-    if (words.some((one) => bare(one) === word)) return name;
+    if (words.some((item) => bare(item) === word)) return name;
     const inside = foreign(word, fields);
     if (inside) return `${name}.${inside}`;
   }

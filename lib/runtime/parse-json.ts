@@ -18,9 +18,9 @@ export function requireShallow(value: unknown): void {
   for (let depth = 0; level.length > 0; ++depth) {
     if (depth > DEPTH) throw new Error(`more than ${DEPTH} levels of nesting`);
     const next: unknown[] = [];
-    for (const one of level) {
-      if (typeof one !== 'object' || one === null || ArrayBuffer.isView(one)) continue;
-      for (const item of Object.values(one)) next.push(item);
+    for (const value of level) {
+      if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) continue;
+      for (const item of Object.values(value)) next.push(item);
     }
     level = next;
   }

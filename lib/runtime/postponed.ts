@@ -114,13 +114,13 @@ export function openRow(): Row | null {
  */
 export function postponing<T>(body: () => T): T {
   const outer = row;
-  const own = new Row();
-  row = own;
+  const ownRow = new Row();
+  row = ownRow;
   try {
     return body();
   } finally {
     row = outer;
-    own.drop();
+    ownRow.drop();
   }
 }
 

@@ -3,23 +3,23 @@ import { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
 import { refusedValue } from './refused.js';
 
-/** Returns `value` if it is an integer of at least `least`. Throws DS_ARGUMENT with `op`. */
-export function requireInteger(op: string, value: unknown, least: number): number {
-  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= least) return value;
-  throw refusedValue(op, `an integer of at least ${least}`, value);
+/** Returns `value` if it is an integer of at least `min`. Throws DS_ARGUMENT with `op`. */
+export function requireInteger(op: string, value: unknown, min: number): number {
+  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= min) return value;
+  throw refusedValue(op, `an integer of at least ${min}`, value);
 }
 
-/** Returns `value` if it is a finite number in [`least`, `below`). Throws DS_ARGUMENT with `op`. */
+/** Returns `value` if it is a finite number in [`min`, `below`). Throws DS_ARGUMENT with `op`. */
 export function requireFinite(
   op: string,
   value: unknown,
-  least = Number.NEGATIVE_INFINITY,
+  min = Number.NEGATIVE_INFINITY,
   below = Number.POSITIVE_INFINITY,
 ): number {
-  if (typeof value === 'number' && Number.isFinite(value) && value >= least && value < below) {
+  if (typeof value === 'number' && Number.isFinite(value) && value >= min && value < below) {
     return value;
   }
-  const bounded = least === Number.NEGATIVE_INFINITY ? '' : ` of at least ${least}`;
+  const bounded = min === Number.NEGATIVE_INFINITY ? '' : ` of at least ${min}`;
   const open = below === Number.POSITIVE_INFINITY ? '' : ` and below ${below}`;
   throw refusedValue(op, `a finite number${bounded}${open}`, value);
 }

@@ -30,7 +30,7 @@ export function requireType<Type extends keyof Types>(
 /** Returns `value` if it is in `known`. Throws DS_ARGUMENT with `op` and the known values. */
 export function requireOneOf<Known>(op: string, value: unknown, known: readonly Known[]): Known {
   if ((known as readonly unknown[]).includes(value)) return value as Known;
-  throw refusedValue(op, known.map((one) => JSON.stringify(one)).join(', '), value);
+  throw refusedValue(op, known.map((known) => JSON.stringify(known)).join(', '), value);
 }
 
 /** Throws DS_ARGUMENT unless every value of `surplus`, the rest arguments of `op`, is undefined. */

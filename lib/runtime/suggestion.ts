@@ -16,9 +16,9 @@ export function closest(word: string, candidates: readonly string[]): string {
     const isFar = Math.abs(candidate.length - word.length) > loose;
     return isFar ? Number.POSITIVE_INFINITY : editDistance(lower, candidate.toLowerCase());
   });
-  const least = Math.min(...distances);
-  const nearest = candidates[distances.indexOf(least)] ?? '';
-  if (least <= Math.min(2, loose)) return nearest;
+  const min = Math.min(...distances);
+  const nearest = candidates[distances.indexOf(min)] ?? '';
+  if (min <= Math.min(2, loose)) return nearest;
   const parts = lower.split('_');
   if (parts.length > MAX_WORDS) return '';
   const longer = candidates.filter((candidate) => {
@@ -26,7 +26,7 @@ export function closest(word: string, candidates: readonly string[]): string {
     return parts.length > 1 && parts.every((part) => words.includes(part));
   });
   if (longer.length === 1) return required(longer[0]);
-  return least <= loose ? nearest : '';
+  return min <= loose ? nearest : '';
 }
 
 /**

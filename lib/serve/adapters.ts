@@ -12,7 +12,7 @@ import type { ServedModel } from './served-model.js';
 /** Names of models that a client may request: the base first. */
 export const namesOf = ({ name, engine: { adapters = [] } }: ServedModel): readonly string[] => [
   name,
-  ...adapters.filter((one) => one !== name),
+  ...adapters.filter((adapter) => adapter !== name),
 ];
 
 /**

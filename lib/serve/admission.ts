@@ -9,10 +9,10 @@ export class Admission {
   /** Requests under way, by client. */
   private readonly counts = new Map<string, number>();
 
-  /** `most` requests of all clients, and `mostEach` of one. */
+  /** `max` requests of all clients, and `maxEach` of one client. */
   constructor(
-    private readonly most: number,
-    private readonly mostEach = most,
+    private readonly max: number,
+    private readonly maxEach = max,
   ) {}
 
   /** Requests under way. */
@@ -26,11 +26,11 @@ export class Admission {
    */
   enter(client = ''): () => void {
     if (this.isClosed) throw overloaded('The server is stopping.', { code: 'stopping' });
-    const own = this.counts.get(client) ?? 0;
-    if (this.count >= this.most) throw full(this.count, 'this server takes');
-    if (own >= this.mostEach) throw full(own, 'this server takes of one key');
+    const ownCount = this.counts.get(client) ?? 0;
+    if (this.count >= this.max) throw full(this.count, 'this server takes');
+    if (ownCount >= this.maxEach) throw full(ownCount, 'this server takes of one key');
     this.count++;
-    this.counts.set(client, own + 1);
+    this.counts.set(client, ownCount + 1);
     let isInside = true;
     return () => {
       if (isInside) this.leave(client);
@@ -39,8 +39,8 @@ export class Admission {
   }
 
   private leave(client: string): void {
-    const own = (this.counts.get(client) ?? 0) - 1;
-    if (own > 0) this.counts.set(client, own);
+    const ownCount = (this.counts.get(client) ?? 0) - 1;
+    if (ownCount > 0) this.counts.set(client, ownCount);
     else this.counts.delete(client);
     if (--this.count === 0) for (const wake of this.waiting.splice(0)) wake();
   }

@@ -68,10 +68,10 @@ export class TextFormat implements AnswerFormat {
   private logprobs({ logprobs, offset }: AnswerPart): object | null {
     if (!logprobs) return null;
     let at = offset;
-    const rows = logprobs.map((one) => {
-      const { token, logprob } = one;
+    const rows = logprobs.map((item) => {
+      const { token, logprob } = item;
       const text = spell(this.tokenizer, token);
-      const top = logprob === null ? null : this.topOf({ ...one, logprob });
+      const top = logprob === null ? null : this.topOf({ ...item, logprob });
       const row = { text, logprob, top, offset: at };
       at += lengthOf(this.tokenizer, token);
       return row;
@@ -91,7 +91,7 @@ export class TextFormat implements AnswerFormat {
     const named = new Map<string, number>();
     for (const { token, logprob } of [...top, sampled]) {
       const text = spell(this.tokenizer, token);
-      named.set(text, Math.max(named.get(text) ?? LEAST, finite(logprob)));
+      named.set(text, Math.max(named.get(text) ?? MIN_LOGPROB, finite(logprob)));
     }
     return Object.fromEntries(named);
   }
@@ -123,8 +123,8 @@ export class ChatFormat implements AnswerFormat {
   choice(index: number, all: AnswerPart): object {
     const { text, reasoning, calls = [], finishReason: finish_reason } = all;
     const content = text === '' && calls.length > 0 ? null : text;
-    const tool_calls = calls.map(({ id, name, arguments: own }) => {
-      return { id, type: 'function', function: { name, arguments: own } };
+    const tool_calls = calls.map(({ id, name, arguments: args }) => {
+      return { id, type: 'function', function: { name, arguments: args } };
     });
     const message = {
       ...{ role: 'assistant', content, refusal: null, ...reasoningFields(reasoning) },
@@ -137,7 +137,7 @@ export class ChatFormat implements AnswerFormat {
     if (!logprobs) return null;
     const content = logprobs.map(({ token, logprob, top }) => ({
       ...this.entry(token, logprob ?? 0),
-      top_logprobs: top.map((one) => this.entry(one.token, one.logprob)),
+      top_logprobs: top.map((item) => this.entry(item.token, item.logprob)),
     }));
     return { content, refusal: null };
   }
@@ -155,14 +155,14 @@ const reasoningFields = (reasoning: string | undefined): object =>
   reasoning ? { reasoning_content: reasoning, reasoning } : {};
 
 /** Clients compare the identity of each call: later deltas must not repeat its keys. */
-function callDelta({ index, id, name, arguments: own }: CallPart): object {
-  if (id === undefined) return { index, function: { arguments: own } };
-  return { index, id, type: 'function', function: { name, arguments: own } };
+function callDelta({ index, id, name, arguments: args }: CallPart): object {
+  if (id === undefined) return { index, function: { arguments: args } };
+  return { index, id, type: 'function', function: { name, arguments: args } };
 }
 
 /** JSON has no infinities. Source: vLLM. */
-const LEAST = -9999;
-const finite = (logprob: number): number => Math.max(logprob, LEAST);
+const MIN_LOGPROB = -9999;
+const finite = (logprob: number): number => Math.max(logprob, MIN_LOGPROB);
 
 /**
  * The text of a token. Bytes of an incomplete character are spelled as OpenAI does. A token outside

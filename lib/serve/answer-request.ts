@@ -47,15 +47,15 @@ export async function answerParsed(
   const name = adapter ?? served.name;
   if (adapter !== null) parsed.options.adapter = adapter;
   const watch = counter.metrics.watch();
-  const own = new RequestLife(response, served.limits.requestSeconds);
-  await whileAlive(counter.lives, own, async (life) => {
+  const ownLife = new RequestLife(response, served.limits.requestSeconds);
+  await whileAlive(counter.lives, ownLife, async (life) => {
     if (parsed.formatField) await requireCompiled(parsed.formatField);
     const tasks = tasksOf(served, parsed, await parsed.prompts(life));
     life.requireAlive();
     const answer = parsed.open({
       ...{ response, delivery: parsed.delivery, model: name },
       ...{ choices: tasks.length * parsed.options.n, overflow: life.overflow },
-      mostUnread: served.limits.unreadBytes,
+      maxUnread: served.limits.unreadBytes,
     });
     try {
       const run = new Run(served, parsed, { life, answer, watch });

@@ -49,7 +49,7 @@ export interface AnswerSetup {
   choices: number;
   model: string;
   /** Bytes that may wait for the client, and what happens beyond. */
-  mostUnread: number;
+  maxUnread: number;
   overflow: () => void;
 }
 
@@ -95,7 +95,7 @@ class WholeAnswer implements Answer {
   end(usage: Usage): void {
     const { format, response } = this.setup;
     const { id, created, model } = headingOf(this.setup);
-    const choices = this.choices.map((one, index) => format.choice(index, one.whole));
+    const choices = this.choices.map((choice, index) => format.choice(index, choice.whole));
     const body = { id, object: format.whole, created, model, choices, usage: usageOf(usage) };
     sendJson(response, 200, body);
   }
@@ -190,8 +190,8 @@ class StreamedAnswer implements Answer {
   }
 
   private open(): EventStream {
-    const { response, mostUnread, overflow } = this.setup;
-    this.events ??= new EventStream(response, mostUnread, overflow);
+    const { response, maxUnread, overflow } = this.setup;
+    this.events ??= new EventStream(response, maxUnread, overflow);
     return this.events;
   }
 }

@@ -88,15 +88,15 @@ export function invalid(param: string, expected: string, got: string): ApiError 
 /** OpenAI's code for it. */
 export const TOO_LONG = 'context_length_exceeded';
 
-/** 400: the prompt in the field `param` has more than `most` tokens. */
-export function tooLong(param: string, tokens: string, most: number): ApiError {
-  const message = `${param}: expected at most ${most} tokens, got ${tokens}. Shorten the prompt.`;
+/** 400: the prompt in the field `param` has more than `max` tokens. */
+export function tooLong(param: string, tokens: string, max: number): ApiError {
+  const message = `${param}: expected at most ${max} tokens, got ${tokens}. Shorten the prompt.`;
   return new ApiError(400, message, { param, code: TOO_LONG });
 }
 
-/** 400: the text in the field `param` has more than `most` characters (UTF-16 units). */
-export function tooManyCharacters(param: string, characters: number, most: number): ApiError {
-  const message = `${param}: expected at most ${most} characters, got ${characters}. Raise --max-prompt-chars, or send less.`;
+/** 400: the text in the field `param` has more than `max` characters (UTF-16 units). */
+export function tooManyCharacters(param: string, characters: number, max: number): ApiError {
+  const message = `${param}: expected at most ${max} characters, got ${characters}. Raise --max-prompt-chars, or send less.`;
   return new ApiError(400, message, { param, code: TOO_LONG });
 }
 

@@ -8,8 +8,8 @@ const FREE_BYTES = 64 * 1024;
 export class BodyBudget {
   private held = 0;
 
-  /** `most`: bytes of all bodies together. */
-  constructor(private readonly most: number) {}
+  /** `max`: bytes of all bodies together. */
+  constructor(private readonly max: number) {}
 
   /** Bytes that requests hold now. */
   get bytes(): number {
@@ -22,7 +22,7 @@ export class BodyBudget {
       (bytes) => {
         this.held += bytes;
       },
-      (size) => size > FREE_BYTES && this.held > this.most,
+      (size) => size > FREE_BYTES && this.held > this.max,
     );
   }
 }

@@ -5,11 +5,11 @@ import { isObject } from '../runtime/is-object.js';
 import type { ChatMessage } from '../text/index.js';
 import { invalid, unsupported } from './api-error.js';
 import { isWithin, LEVELS } from './request-fields.js';
-import { MOST_TOOLS } from './tools.js';
+import { MAX_TOOLS } from './tools.js';
 
 const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
 /** Messages of one conversation. */
-const MOST_MESSAGES = 4096;
+const MAX_MESSAGES = 4096;
 
 /** Fields of answers that clients send back, and that no template reads. */
 const IGNORED: ReadonlySet<string> = new Set([
@@ -20,8 +20,8 @@ const IGNORED: ReadonlySet<string> = new Set([
 export function messagesOf(given: JsonValue | undefined): ChatMessage[] {
   const isList = Array.isArray(given) && given.length > 0;
   if (!isList) throw invalid('messages', 'a list of messages', formatValue(given));
-  if (given.length > MOST_MESSAGES) {
-    throw invalid('messages', `at most ${MOST_MESSAGES}`, `${given.length}`);
+  if (given.length > MAX_MESSAGES) {
+    throw invalid('messages', `at most ${MAX_MESSAGES}`, `${given.length}`);
   }
   return given.map((message, i) => messageOf(message, `messages[${i}]`));
 }
@@ -40,8 +40,8 @@ function messageOf(given: JsonValue, location: string): ChatMessage {
   );
   if (other) throw unsupported(`${location}.${other[0].slice(0, 60)}`, 'messages are texts');
   const texts = { name, tool_call_id: call, reasoning_content: thought ?? reasoning };
-  const named = Object.entries(texts).filter(([, one]) => !isNothing(one));
-  const odd = named.find(([, one]) => typeof one !== 'string');
+  const named = Object.entries(texts).filter(([, value]) => !isNothing(value));
+  const odd = named.find(([, item]) => typeof item !== 'string');
   if (odd) throw invalid(`${location}.${odd[0]}`, 'a string', formatValue(odd[1]));
   const made = isNothing(calls) ? null : callsOf(role, calls, `${location}.tool_calls`);
   const isSilent = role === 'assistant' && (made || thought || reasoning) && isNothing(content);
@@ -58,10 +58,10 @@ const isNothing = (value: JsonValue | undefined): boolean =>
 /** The calls of an assistant's message with their arguments parsed. */
 function callsOf(role: string, given: JsonValue | undefined, location: string): object[] {
   if (role !== 'assistant') throw invalid(location, 'calls of the role "assistant"', `"${role}"`);
-  if (!Array.isArray(given) || given.length > MOST_TOOLS) {
-    throw invalid(location, `a list of at most ${MOST_TOOLS} calls`, formatValue(given));
+  if (!Array.isArray(given) || given.length > MAX_TOOLS) {
+    throw invalid(location, `a list of at most ${MAX_TOOLS} calls`, formatValue(given));
   }
-  return given.map((one, i) => callOf(one, `${location}[${i}]`));
+  return given.map((item, i) => callOf(item, `${location}[${i}]`));
 }
 
 function callOf(given: JsonValue, location: string): object {

@@ -46,7 +46,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
     plan: null,
     promptField: 'prompt',
     echo: echo ? (index) => textOf(required(prompts[index]), tokenizer) : null,
-    prompts: (asker) => Promise.all(prompts.map((one) => tokensOf(one, served, asker))),
+    prompts: (asker) => Promise.all(prompts.map((prompt) => tokensOf(prompt, served, asker))),
   };
   fields.requireKnown();
   return parsed;
@@ -90,7 +90,7 @@ function promptsOf(given: JsonValue | undefined, served: ServedModel): Prompt[] 
 
 function promptTokens(location: string, prompt: JsonValue, vocabSize: number): readonly number[] {
   const isTokens = Array.isArray(prompt) && prompt.length > 0;
-  if (isTokens && prompt.every((one) => isInteger(one, 0, vocabSize - 1))) {
+  if (isTokens && prompt.every((item) => isInteger(item, 0, vocabSize - 1))) {
     return prompt;
   }
   throw invalid(location, `a text, or a list of tokens below ${vocabSize}`, formatValue(prompt));

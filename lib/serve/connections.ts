@@ -14,10 +14,10 @@ export class Connections {
   private readonly closing = new WeakSet<Socket>();
   private isEnding = false;
 
-  /** `most`: connections at a time. */
-  constructor(server: Server, most: number) {
+  /** `max`: connections at a time. */
+  constructor(server: Server, max: number) {
     server.on('connection', (socket: Socket) => {
-      if (this.open.size >= most && !this.makeRoom()) {
+      if (this.open.size >= max && !this.makeRoom()) {
         socket.destroy();
         return;
       }

@@ -11,7 +11,7 @@ import type { ServedEncoder } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
 
 /** Inputs of one request, as in OpenAI's API, and documents. */
-const MOST_INPUTS = 2048;
+const MAX_INPUTS = 2048;
 
 /** Embeddings of `input`: a text, texts, tokens or lists of tokens. Throws 400, 404. */
 export async function embeddings(
@@ -29,14 +29,14 @@ export async function embeddings(
   const width = fields.integer('dimensions', 1, encoder.width);
   fields.any('user');
   fields.requireKnown();
-  const rows = await Promise.all(inputs.map((one) => tokensOf(one, served, asker)));
+  const rows = await Promise.all(inputs.map((input) => tokensOf(input, served, asker)));
   const vectors = await encoder.embed(rows);
   const tokens = rows.reduce((sum, row) => sum + row.length, 0);
   return {
     object: 'list',
     data: vectors.map((vector, index) => {
-      const own = width === undefined ? vector : unit(vector.slice(0, width));
-      const embedding = format === 'float' ? Array.from(own) : base64(own);
+      const ownVector = width === undefined ? vector : unit(vector.slice(0, width));
+      const embedding = format === 'float' ? Array.from(ownVector) : base64(ownVector);
       return { object: 'embedding', index, embedding };
     }),
     ...{ model: served.name, usage: { prompt_tokens: tokens, total_tokens: tokens } },
@@ -54,9 +54,9 @@ export async function rerank(body: JsonObject, served: ServedModel): Promise<Jso
   const withTexts = fields.flag('return_documents') ?? true;
   fields.any('user');
   fields.requireKnown();
-  const most = served.limits.promptCharacters ?? 16 * served.maxTokens + 65_536;
+  const max = served.limits.promptCharacters ?? 16 * served.maxTokens + 65_536;
   const longest = Math.max(...documents.map((text) => text.length)) + query.length;
-  if (longest > most) throw tooManyCharacters('documents', longest, most);
+  if (longest > max) throw tooManyCharacters('documents', longest, max);
   const { scores, tokens } = await encoder.rank(query, documents);
   const results = scores
     .map((relevance_score, index) => ({
@@ -89,49 +89,49 @@ type Input = string | readonly number[];
 function inputsOf(given: JsonValue | undefined, vocabSize: number): Input[] {
   const isList = Array.isArray(given) && typeof given[0] !== 'number';
   const inputs = isList ? given : [given];
-  if (inputs.length === 0 || inputs.length > MOST_INPUTS) {
-    throw invalid('input', `1 to ${MOST_INPUTS} texts`, `${inputs.length}`);
+  if (inputs.length === 0 || inputs.length > MAX_INPUTS) {
+    throw invalid('input', `1 to ${MAX_INPUTS} texts`, `${inputs.length}`);
   }
-  return inputs.map((one, i) => {
+  return inputs.map((input, i) => {
     const location = isList ? `input[${i}]` : 'input';
-    if (typeof one === 'string' && one !== '') return one;
-    const isTokens = Array.isArray(one) && one.length > 0;
-    if (isTokens && one.every((id) => isInteger(id, 0, vocabSize - 1))) return one;
-    throw invalid(location, `a text, or a list of tokens below ${vocabSize}`, formatValue(one));
+    if (typeof input === 'string' && input !== '') return input;
+    const isTokens = Array.isArray(input) && input.length > 0;
+    if (isTokens && input.every((id) => isInteger(id, 0, vocabSize - 1))) return input;
+    throw invalid(location, `a text, or a list of tokens below ${vocabSize}`, formatValue(input));
   });
 }
 
 async function tokensOf(
   input: Input,
-  { reader, mostTokens }: ServedModel,
+  { reader, maxPromptTokens }: ServedModel,
   asker: Asker,
 ): Promise<readonly number[]> {
   if (typeof input === 'string') return (await reader?.text(input, asker, 'input')) ?? [];
-  if (input.length <= mostTokens) return input;
-  throw invalid('input', `at most ${mostTokens} tokens`, `${input.length}`);
+  if (input.length <= maxPromptTokens) return input;
+  throw invalid('input', `at most ${maxPromptTokens} tokens`, `${input.length}`);
 }
 
 function documentsOf(given: JsonValue | undefined): string[] {
-  if (!Array.isArray(given) || given.length === 0 || given.length > MOST_INPUTS) {
+  if (!Array.isArray(given) || given.length === 0 || given.length > MAX_INPUTS) {
     const got = Array.isArray(given) ? `${given.length}` : formatValue(given);
-    throw invalid('documents', `a list of 1 to ${MOST_INPUTS} texts`, got);
+    throw invalid('documents', `a list of 1 to ${MAX_INPUTS} texts`, got);
   }
-  return given.map((one, i) => {
-    const text = isObject<JsonObject>(one) ? one.text : one;
+  return given.map((item, i) => {
+    const text = isObject<JsonObject>(item) ? item.text : item;
     if (typeof text === 'string') return text;
-    throw invalid(`documents[${i}]`, 'a text, or { "text": ".." }', formatValue(one));
+    throw invalid(`documents[${i}]`, 'a text, or { "text": ".." }', formatValue(item));
   });
 }
 
 /** Scales a vector to length 1, as models of several dimensions are trained. */
 function unit(vector: Float32Array): Float32Array {
   const length = Math.hypot(...vector) || 1;
-  return vector.map((one) => one / length);
+  return vector.map((value) => value / length);
 }
 
 /** The numbers as f32, little-endian. */
 function base64(vector: Float32Array): string {
   const bytes = Buffer.alloc(4 * vector.length);
-  for (const [i, one] of vector.entries()) bytes.writeFloatLE(one, 4 * i);
+  for (const [i, value] of vector.entries()) bytes.writeFloatLE(value, 4 * i);
   return bytes.toString('base64');
 }

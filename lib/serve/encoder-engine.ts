@@ -49,7 +49,7 @@ interface EncoderOptions {
 /** Loads a model that embeds or ranks. Rejects as models.fromPretrained(), and with DS_ARGUMENT. */
 export async function openEncoder(
   place: string,
-  { config = {}, tokenizer: own, revision }: EncoderOptions = {},
+  { config = {}, tokenizer: tokenizerFolder, revision }: EncoderOptions = {},
 ): Promise<EncoderEngine> {
   const dtype = DTYPES[config.dtype as keyof typeof DTYPES];
   const named = { ...(dtype && { dtype }), ...(revision !== undefined && { revision }) };
@@ -63,8 +63,11 @@ export async function openEncoder(
   }
   model.to(findDevice(config.device ?? 'auto'));
   model.eval();
-  const where = { need: 'tokenizer', revision: own === undefined ? revision : undefined } as const;
-  const files = await localFolder('serve', own ?? place, where);
+  const where = {
+    need: 'tokenizer',
+    revision: tokenizerFolder === undefined ? revision : undefined,
+  } as const;
+  const files = await localFolder('serve', tokenizerFolder ?? place, where);
   if (hasTokenizer(files)) return new EncoderEngine(model, Tokenizer.fromPretrained(files));
   throw refused('serve', 'an encoder with a tokenizer', 'a folder without one', 'Set --tokenizer.');
 }
@@ -124,7 +127,7 @@ export class EncoderEngine implements ServedEngine {
       this.tokenizer.encodePair(query, document, { maxLength: this.maxTokens }),
     );
     const logits = await this.outputs(pairs);
-    const scores = logits.map((one) => 1 / (1 + Math.exp(-required(one[0]))));
+    const scores = logits.map((logit) => 1 / (1 + Math.exp(-required(logit[0]))));
     return { scores, tokens: pairs.reduce((sum, { ids }) => sum + ids.length, 0) };
   }
 
@@ -153,7 +156,7 @@ export class EncoderEngine implements ServedEngine {
       scope(() => {
         const { ids, mask } = padRows(
           'serve',
-          rows.map((one) => one.ids),
+          rows.map((row) => row.ids),
           pad,
           { device },
         );

@@ -12,10 +12,10 @@ const HEAD = {
 
 /** Events that wait in memory for their reader, to a bound. */
 export class EventStream {
-  /** `overflow` is called in place of sending when more than `mostUnread` bytes wait. */
+  /** `overflow` is called in place of sending when more than `maxUnread` bytes wait. */
   constructor(
     private readonly response: ServerResponse,
-    private readonly mostUnread: number,
+    private readonly maxUnread: number,
     private readonly overflow: () => void,
   ) {
     response.writeHead(200, HEAD);
@@ -58,7 +58,7 @@ export class EventStream {
   private write(data: string, head = ''): void {
     const { response } = this;
     if (response.destroyed || response.writableEnded) return;
-    if (response.writableLength > this.mostUnread) this.overflow();
+    if (response.writableLength > this.maxUnread) this.overflow();
     else response.write(`${head}data: ${data}\n\n`);
   }
 }

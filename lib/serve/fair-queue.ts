@@ -24,12 +24,12 @@ type Connections = Map<object, Waiter[]>;
  */
 export class FairQueue {
   private readonly clients = new Map<string, Connections>();
-  private readonly mostLong: number;
+  private readonly maxLong: number;
   private running = 0;
   private long = 0;
 
   constructor(private readonly slots: number) {
-    this.mostLong = Math.max(1, slots - 1);
+    this.maxLong = Math.max(1, slots - 1);
   }
 
   /**
@@ -85,7 +85,7 @@ export class FairQueue {
   private next(): Waiter | null {
     for (const [client, connections] of this.clients) {
       for (const [connection, waiters] of connections) {
-        const waiter = waiters.find(({ isLong }) => !isLong || this.long < this.mostLong);
+        const waiter = waiters.find(({ isLong }) => !isLong || this.long < this.maxLong);
         if (!waiter) continue;
         this.remove(client, connection, waiter);
         moveToEnd(connections, connection);

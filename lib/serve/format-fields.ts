@@ -21,7 +21,7 @@ const KINDS = ['json', 'regex', 'choice', 'grammar', 'json_object'] as const;
 
 /** Returns the format of a request; null for any text. Throws 400 with the field. */
 export function formatOf(fields: RequestFields, served: ServedModel): FormatField | null {
-  const found = [responseFormat(fields), structuredOutputs(fields)].filter((one) => one !== null);
+  const found = [responseFormat(fields), structuredOutputs(fields)].filter((item) => item !== null);
   const [one = null, other] = found;
   if (other) throw invalid(STRUCTURED, `${RESPONSE} or ${STRUCTURED}`, 'both');
   if (one && !served.tokenizer) {

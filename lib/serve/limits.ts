@@ -144,12 +144,12 @@ export interface ResolvedLimits
 export function readLimits(op: string, given: ServeLimits = {}): ResolvedLimits {
   const declared = { ...REQUEST_LIMITS, ...SERVER_LIMITS };
   const limits = readDeclared(op, given, declared);
-  const most = Math.max(1, Math.floor(openFileLimit() / 2));
+  const max = Math.max(1, Math.floor(openFileLimit() / 2));
   const { connections } = limits;
-  if (connections > most && readOptions(op, given, declared).connections !== undefined) {
-    const expected = `at most ${most}, half of the files that the process may open`;
+  if (connections > max && readOptions(op, given, declared).connections !== undefined) {
+    const expected = `at most ${max}, half of the files that the process may open`;
     const hint = 'Raise the limit of open files (ulimit -n).';
     throw refused(`${op} connections`, expected, String(connections), hint);
   }
-  return { ...limits, connections: Math.min(connections, most) };
+  return { ...limits, connections: Math.min(connections, max) };
 }

@@ -27,12 +27,14 @@ export function lostMessage(
   if (doubtful.length === 0) return -1;
   const marked = (chosen: (index: number) => boolean): string | null => {
     try {
-      return render(messages.map((one, i) => (chosen(i) ? { ...one, content: markOf(i) } : one)));
+      return render(
+        messages.map((message, i) => (chosen(i) ? { ...message, content: markOf(i) } : message)),
+      );
     } catch {
       return null; // The template checks contents.
     }
   };
   const all = marked(() => true);
   const unseen = doubtful.filter((i) => !all?.includes(markOf(i)));
-  return unseen.find((i) => marked((one) => one === i) === text) ?? -1;
+  return unseen.find((i) => marked((value) => value === i) === text) ?? -1;
 }

@@ -210,11 +210,11 @@ export class ModelPool {
 
   private find(name: string | undefined): Entry {
     const entry =
-      name === undefined ? this.entries[0] : this.entries.find((one) => one.name === name);
+      name === undefined ? this.entries[0] : this.entries.find((entry) => entry.name === name);
     if (entry) return entry;
     throw noModel(
       name ?? '',
-      this.entries.map((one) => one.name),
+      this.entries.map((entry) => entry.name),
     );
   }
 
@@ -290,7 +290,7 @@ export class ModelPool {
       const idle = this.entries.filter(({ opened, users }) => opened && users === 0);
       const isFull = error instanceof DsError && error.code === 'DS_OUT_OF_MEMORY';
       if (!isFull || idle.length === 0) throw error;
-      for (const one of idle) await this.unload(one);
+      for (const entry of idle) await this.unload(entry);
       return entry.source.open();
     }
   }
@@ -326,7 +326,9 @@ export class ModelPool {
   /** Estimates may be too low: unloads idle models, apart from `kept`, until the bound holds. */
   private async trim(kept: Entry | null): Promise<void> {
     while (this.used > this.memory) {
-      const idle = this.entries.filter((one) => one.opened && one.users === 0 && one !== kept);
+      const idle = this.entries.filter(
+        (entry) => entry.opened && entry.users === 0 && entry !== kept,
+      );
       const [victim] = idle.sort((a, b) => a.usedAt - b.usedAt);
       if (!victim) return;
       await this.unload(victim);

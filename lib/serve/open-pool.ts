@@ -23,16 +23,16 @@ export function openPool(
 ): ModelPool {
   const device = findDevice(options.config?.device ?? 'auto');
   const isCpu = device.kind === 'cpu';
-  const most = isCpu ? HOST_SHARE * totalmem() : GPU_SHARE * device.info.totalBytes;
-  const { memory = Math.floor(most) } = limits;
+  const max = isCpu ? HOST_SHARE * totalmem() : GPU_SHARE * device.info.totalBytes;
+  const { memory = Math.floor(max) } = limits;
   const cache = options.config?.kv_cache ?? {};
   const isBounded = isCpu || cache.memory !== undefined || cache.blocks !== undefined;
-  const own = isBounded ? cache : { ...cache, memory: Math.floor(CACHE_SHARE * memory) };
-  const engine = { ...options, config: { ...options.config, kv_cache: own } };
+  const ownConfig = isBounded ? cache : { ...cache, memory: Math.floor(CACHE_SHARE * memory) };
+  const engine = { ...options, config: { ...options.config, kv_cache: ownConfig } };
   const sources = Object.entries(folders).map(([name, folder]): [string, ModelSource] => [
     name,
     {
-      bytes: weightBytes(folder) + (own.memory ?? 0),
+      bytes: weightBytes(folder) + (ownConfig.memory ?? 0),
       async open() {
         const before = device.memory.inUse;
         const opened = await openServed(folder, engine);

@@ -70,7 +70,7 @@ const SAMPLED = {
 export function readOptions(
   fields: RequestFields,
   { vocabSize, limits, defaults, tokenizer }: ServedModel,
-  leastTokens = 1,
+  minTokens = 1,
 ): Pick<ParsedRequest, 'options' | 'asked'> {
   const given: ContinuationOptions = {
     ...fields.declared(SAMPLED),
@@ -83,7 +83,7 @@ export function readOptions(
   if (given.stop && !tokenizer) {
     throw invalid('stop', 'stop_token_ids of a model without a tokenizer', 'texts');
   }
-  const asked = maxNewTokens(fields, leastTokens);
+  const asked = maxNewTokens(fields, minTokens);
   const said = Object.entries(given).filter(([, value]) => value !== undefined);
   const n = fields.integer('n', 1, limits.answers) ?? 1;
   return { options: { ...defaults, ...Object.fromEntries(said), n }, asked };
@@ -103,13 +103,13 @@ export function readDelivery(fields: RequestFields, { tokenizer }: ServedModel):
 }
 
 /** A request may set both names to one value. */
-function maxNewTokens(fields: RequestFields, least: number): number | undefined {
-  const old = fields.integer('max_tokens', least);
-  const most = fields.integer('max_completion_tokens', least);
-  if (old !== undefined && most !== undefined && old !== most) {
-    throw invalid('max_tokens', `max_completion_tokens, ${most}, or nothing`, `${old}`);
+function maxNewTokens(fields: RequestFields, min: number): number | undefined {
+  const old = fields.integer('max_tokens', min);
+  const max = fields.integer('max_completion_tokens', min);
+  if (old !== undefined && max !== undefined && old !== max) {
+    throw invalid('max_tokens', `max_completion_tokens, ${max}, or nothing`, `${old}`);
   }
-  return most ?? old;
+  return max ?? old;
 }
 
 function logitBias(
@@ -141,10 +141,10 @@ function logitBias(
 export function withinContext(
   { options, asked, promptField }: ParsedRequest,
   length: number,
-  { maxTokens, mostTokens }: ServedModel,
+  { maxTokens, maxPromptTokens }: ServedModel,
 ): Options {
   const room = maxTokens - length;
-  if (length > mostTokens) throw tooLong(promptField, `${length}`, mostTokens);
+  if (length > maxPromptTokens) throw tooLong(promptField, `${length}`, maxPromptTokens);
   if (asked !== undefined && asked > room) {
     const message = `max_tokens: expected at most ${maxTokens} tokens of prompt and answer, got ${length} and ${asked}. Lower max_tokens, or shorten the prompt.`;
     throw new ApiError(400, message, { param: 'max_tokens', code: TOO_LONG });

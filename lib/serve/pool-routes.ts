@@ -28,7 +28,9 @@ export function poolMetrics({ models }: ModelPool): string[] {
     ['ds_model_load_failures_total', 'counter', 'Loads that failed.', ({ failures }) => failures],
   ];
   return rows.map(([name, type, help, value]) => {
-    const lines = models.map((one) => `${name}{model=${JSON.stringify(one.name)}} ${value(one)}`);
+    const lines = models.map(
+      (model) => `${name}{model=${JSON.stringify(model.name)}} ${value(model)}`,
+    );
     return metric(name, type, help, lines);
   });
 }

@@ -24,7 +24,7 @@ export interface PromptSetup {
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate: string | undefined;
   /** Tokens of a prompt, at most. */
-  most: number;
+  max: number;
   /** UTF-16 units of a prompt, at most. */
   characters: number;
 }
@@ -34,7 +34,7 @@ interface PromptReaderOptions {
   threads: number;
   chatTemplate?: string;
   /** Tokens of a prompt, at most. */
-  most: number;
+  max: number;
   /** UTF-16 units of a prompt, at most. */
   characters: number;
   /** Seconds that one prompt may take. */
@@ -83,7 +83,7 @@ export class PromptReader {
     private readonly tokenizer: Tokenizer,
     private readonly options: PromptReaderOptions,
   ) {
-    const { threads, chatTemplate, most, characters, seconds } = options;
+    const { threads, chatTemplate, max, characters, seconds } = options;
     this.queue = new FairQueue(threads);
     this.hasPatterns = tokenizer.hasPatterns;
     const template = chatTemplate ?? tokenizer.templateText('default') ?? '';
@@ -91,7 +91,7 @@ export class PromptReader {
     this.readsThinking = /\.thinking\b/.test(template) && !template.includes('reasoning_content');
     const withTools = chatTemplate ?? tokenizer.templateText('tool_use') ?? template;
     this.knowsTools = withTools.includes('tools');
-    const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, most, characters };
+    const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, max, characters };
     const entry = { folder: __dirname, entry: 'prompt-thread', data };
     this.pool = new ThreadPool({
       ...entry,
@@ -107,14 +107,14 @@ export class PromptReader {
    */
   async text(text: string, asker: Asker, field = 'prompt'): Promise<number[]> {
     this.requireLength(field, text.length);
-    const { most } = this.options;
+    const { max } = this.options;
     const fewest = this.tokenizer.fewestTokens(text);
-    if (fewest > most) throw tooLong(field, `at least ${fewest}`, most);
+    if (fewest > max) throw tooLong(field, `at least ${fewest}`, max);
     const isShort = text.length <= SHORT && !this.hasPatterns;
     const tokens = isShort
       ? Array.from(this.tokenizer.encode(text))
       : this.tokensOf(field, await this.ask({ text }, text.length, asker));
-    if (tokens.length > most && field !== 'prompt') throw tooLong(field, `${tokens.length}`, most);
+    if (tokens.length > max && field !== 'prompt') throw tooLong(field, `${tokens.length}`, max);
     return tokens;
   }
 
@@ -159,12 +159,12 @@ export class PromptReader {
    * A template drops messages with unknown roles. "developer" is the newer name of "system".
    */
   private known(messages: readonly ChatMessage[]): readonly ChatMessage[] {
-    return messages.map((one) => {
-      const { role, reasoning_content: thought } = one;
+    return messages.map((message) => {
+      const { role, reasoning_content: thought } = message;
       const isDeveloper = role === 'developer' && !this.knowsDevelopers;
       // The template of gpt-oss reads this name.
       const own = this.readsThinking && thought !== undefined ? { thinking: thought } : {};
-      return { ...one, ...(isDeveloper && { role: 'system' }), ...own };
+      return { ...message, ...(isDeveloper && { role: 'system' }), ...own };
     });
   }
 
@@ -176,8 +176,8 @@ export class PromptReader {
   private tokensOf(field: string, answer: PromptAnswer): number[] {
     if ('tokens' in answer) return Array.from(answer.tokens);
     if ('characters' in answer) this.requireLength(field, answer.characters);
-    const { most } = this.options;
-    throw tooLong(field, `at least ${'fewest' in answer ? answer.fewest : most}`, most);
+    const { max } = this.options;
+    throw tooLong(field, `at least ${'fewest' in answer ? answer.fewest : max}`, max);
   }
 
   private requireLength(field: string, length: number): void {

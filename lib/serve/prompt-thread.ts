@@ -7,7 +7,7 @@ import { callHistory } from '../text/tool-calls/history.js';
 import { lostMessage } from './lost-messages.js';
 import type { PromptAnswer, PromptQuestion, PromptSetup } from './prompt-reader.js';
 
-const { folder, chatTemplate: template, most, characters } = workerData as PromptSetup;
+const { folder, chatTemplate: template, max, characters } = workerData as PromptSetup;
 let tokenizer: Tokenizer | null = null;
 try {
   tokenizer = Tokenizer.fromPretrained(folder);
@@ -23,8 +23,9 @@ function encode(question: PromptQuestion): PromptAnswer {
   }
   if ('decode' in question) return { text: tokenizer.decode(question.decode) };
   const { options } = question;
-  const own = tokenizer;
-  const render = (said: readonly ChatMessage[]) => own.chatText(said, { ...options, template });
+  const ownTokenizer = tokenizer;
+  const render = (said: readonly ChatMessage[]) =>
+    ownTokenizer.chatText(said, { ...options, template });
   const history = callHistory(question.messages, render);
   if ('lost' in history) return { lostCalls: history.lost };
   const { messages } = history;
@@ -33,7 +34,7 @@ function encode(question: PromptQuestion): PromptAnswer {
   const lost = lostMessage(messages, text, render);
   if (lost >= 0) return { lost };
   const fewest = tokenizer.fewestTokens(text);
-  return fewest > most
+  return fewest > max
     ? { fewest }
     : { tokens: tokenizer.encode(text, { addSpecialTokens: false }) };
 }

@@ -11,17 +11,17 @@ import type { BodyReservation } from './body-budget.js';
 
 /**
  * The object in the body; `reservation` counts its bytes. Throws 415 for another type than JSON,
- * 413 beyond `most` bytes, 503 if all bodies together are too large. Throws 400 unless the body is
+ * 413 beyond `max` bytes, 503 if all bodies together are too large. Throws 400 unless the body is
  * an object in JSON and UTF-8.
  */
 export async function readJson(
   request: IncomingMessage,
-  most: number,
+  max: number,
   reservation: BodyReservation,
 ): Promise<JsonObject> {
   requireJson(request);
-  requireSize(request, most);
-  const bytes = await readBytes(request, most, reservation);
+  requireSize(request, max);
+  const bytes = await readBytes(request, max, reservation);
   let text: string;
   try {
     text = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
@@ -52,20 +52,20 @@ function requireJson({ headers }: IncomingMessage): void {
   throw new ApiError(415, `Content-Encoding: expected no header, or "identity", got ${got}.`);
 }
 
-/** Throws 413 if Content-Length is larger than `most` bytes. */
-export function requireSize({ headers }: IncomingMessage, most: number): void {
-  if (Number(headers['content-length'] ?? 0) > most) throw tooLarge(most);
+/** Throws 413 if Content-Length is larger than `max` bytes. */
+export function requireSize({ headers }: IncomingMessage, max: number): void {
+  if (Number(headers['content-length'] ?? 0) > max) throw tooLarge(max);
 }
 
-function tooLarge(most: number): ApiError {
-  const message = `The body: expected at most ${most} bytes, got more. Send less, or raise --max-body.`;
+function tooLarge(max: number): ApiError {
+  const message = `The body: expected at most ${max} bytes, got more. Send less, or raise --max-body.`;
   return new ApiError(413, message, { code: 'body_too_large' });
 }
 
 /** Rejects as soon as the body is too large; the rest of it is read and dropped. */
 function readBytes(
   request: IncomingMessage,
-  most: number,
+  max: number,
   reservation: BodyReservation,
 ): Promise<Buffer> {
   return new Promise((resolve, reject) => {
@@ -81,7 +81,7 @@ function readBytes(
       size += chunk.length;
       chunks.push(chunk);
       try {
-        if (size > most) throw tooLarge(most);
+        if (size > max) throw tooLarge(max);
         reservation.add(chunk.length);
       } catch (error) {
         fail(error);

@@ -38,11 +38,11 @@ export class RequestFields {
     return read as Partial<Settings<D>>;
   }
 
-  /** A whole number from `least` to `most`. */
-  integer(name: string, least: number, most = Number.MAX_SAFE_INTEGER): number | Absent {
+  /** A whole number from `min` to `maximum`. */
+  integer(name: string, min: number, maximum = Number.MAX_SAFE_INTEGER): number | Absent {
     const value = this.any(name);
-    const max = most === Number.MAX_SAFE_INTEGER ? undefined : most;
-    return value === undefined ? value : this.read(name, integer('', { min: least, max }), value);
+    const max = maximum === Number.MAX_SAFE_INTEGER ? undefined : maximum;
+    return value === undefined ? value : this.read(name, integer('', { min, max }), value);
   }
 
   flag(name: string): boolean | Absent {
@@ -57,14 +57,14 @@ export class RequestFields {
     throw this.wrong(name, 'a string', formatValue(value));
   }
 
-  /** A non-empty text, or a list of at most `most` non-empty texts. */
-  texts(name: string, most: number): string[] | Absent {
+  /** A non-empty text, or a list of at most `max` non-empty texts. */
+  texts(name: string, max: number): string[] | Absent {
     const value = this.any(name);
     if (value === undefined) return undefined;
     const list = Array.isArray(value) ? value : [value];
-    const isGood = list.every((one) => typeof one === 'string' && one !== '');
-    if (isGood && list.length <= most) return list as string[];
-    const expected = `a string, or a list of at most ${most}, without an empty string`;
+    const isGood = list.every((item) => typeof item === 'string' && item !== '');
+    if (isGood && list.length <= max) return list as string[];
+    const expected = `a string, or a list of at most ${max}, without an empty string`;
     throw this.wrong(name, expected, formatValue(value));
   }
 
@@ -72,7 +72,7 @@ export class RequestFields {
   tokens(name: string, vocabSize: number): number[] | Absent {
     const value = this.any(name);
     if (value === undefined) return undefined;
-    if (Array.isArray(value) && value.every((one) => isInteger(one, 0, vocabSize - 1))) {
+    if (Array.isArray(value) && value.every((item) => isInteger(item, 0, vocabSize - 1))) {
       return value;
     }
     throw this.wrong(name, `a list of tokens below ${vocabSize}`, formatValue(value));
@@ -124,11 +124,9 @@ export const LEVELS = 64;
 /** Whether `value` has at most `levels` levels. */
 export function isWithin(value: JsonValue | undefined, levels: number): boolean {
   if (typeof value !== 'object' || value === null) return true;
-  return levels > 0 && Object.values(value).every((one) => isWithin(one, levels - 1));
+  return levels > 0 && Object.values(value).every((item) => isWithin(item, levels - 1));
 }
 
-export function isInteger(value: unknown, least: number, most: number): value is number {
-  return (
-    typeof value === 'number' && Number.isSafeInteger(value) && value >= least && value <= most
-  );
+export function isInteger(value: unknown, min: number, max: number): value is number {
+  return typeof value === 'number' && Number.isSafeInteger(value) && value >= min && value <= max;
 }

@@ -183,7 +183,7 @@ function model(context: ServerContext, request: IncomingMessage, response: Serve
 function described(context: ServerContext): ({ id: string } & JsonObject)[] {
   requireRunning(context);
   const { pool, started } = context;
-  if (pool) return pool.models.map((one) => describePooled(one, started));
+  if (pool) return pool.models.map((model) => describePooled(model, started));
   return describeModels(requireLoaded(context), started);
 }
 
@@ -321,8 +321,8 @@ async function acquire(
   if (now) return now;
   let found: Lease | null = null;
   await admitted(context, response.req, () => {
-    const own = new RequestLife(response, context.limits.requestSeconds);
-    return whileAlive(context.lives, own, async (life) => {
+    const ownLife = new RequestLife(response, context.limits.requestSeconds);
+    return whileAlive(context.lives, ownLife, async (life) => {
       found = await pool.acquire(name, life.signal);
     });
   });

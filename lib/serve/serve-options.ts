@@ -94,9 +94,9 @@ export interface ServeOptions extends Options<typeof SERVE> {}
 /** ServeOptions with defaults. */
 export type ServeSettings = Settings<typeof SERVE>;
 
-const MOST_PORT = 65_535;
+const MAX_PORT = 65_535;
 
 function requirePort(op: string, port: number): number {
-  if (Number.isInteger(port) && port >= 0 && port <= MOST_PORT) return port;
-  throw refusedValue(op, `a port, 0 to ${MOST_PORT}`, port);
+  if (Number.isInteger(port) && port >= 0 && port <= MAX_PORT) return port;
+  throw refusedValue(op, `a port, 0 to ${MAX_PORT}`, port);
 }

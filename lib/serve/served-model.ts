@@ -22,7 +22,7 @@ export interface ServedModel {
   /** Tokens of a prompt and its continuation together. */
   readonly maxTokens: number;
   /** Tokens of a prompt. */
-  readonly mostTokens: number;
+  readonly maxPromptTokens: number;
   readonly defaults: ContinuationOptions;
   readonly limits: ResolvedLimits;
 }
@@ -34,10 +34,10 @@ interface ReadingOptions extends ParserNames {
 }
 
 /** UTF-16 units of a prompt, for models with a short context and for each token of the context. */
-const [LEAST_CHARACTERS, CHARACTERS] = [65_536, 16];
+const [MIN_CHARACTERS, CHARACTERS] = [65_536, 16];
 
 const charactersOf = (maxTokens: number): number =>
-  Math.max(LEAST_CHARACTERS, CHARACTERS * maxTokens);
+  Math.max(MIN_CHARACTERS, CHARACTERS * maxTokens);
 
 /** The caller closes its reader. */
 export function servedModel(
@@ -50,12 +50,12 @@ export function servedModel(
   const hasTemplate =
     reading.chatTemplate !== undefined || tokenizer?.chatTemplates.includes('default');
   // A generator needs room for one new token.
-  const most = Math.min(limits.promptTokens, engine.encoder ? maxTokens : maxTokens - 1);
+  const max = Math.min(limits.promptTokens, engine.encoder ? maxTokens : maxTokens - 1);
   const { promptCharacters: characters = charactersOf(maxTokens), promptSeconds: seconds } = limits;
   return {
-    mostTokens: most,
+    maxPromptTokens: max,
     ...{ name, engine, tokenizer, maxTokens, limits },
-    reader: tokenizer && new PromptReader(tokenizer, { ...reading, most, characters, seconds }),
+    reader: tokenizer && new PromptReader(tokenizer, { ...reading, max: max, characters, seconds }),
     forms: new AnswerForms(tokenizer, templateOf(tokenizer, reading.chatTemplate), reading),
     canChat: tokenizer !== null && hasTemplate === true,
     vocabSize: module.vocabSize,

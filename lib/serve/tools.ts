@@ -12,7 +12,7 @@ import { invalid, unsupported } from './api-error.js';
 import { isWithin, LEVELS, type RequestFields } from './request-fields.js';
 
 /** Maximum number of functions in a request, as in OpenAI's API. */
-export const MOST_TOOLS = 128;
+export const MAX_TOOLS = 128;
 
 /** The functions of a request. */
 export interface ToolRequest {
@@ -78,15 +78,15 @@ function forcedOf(
 }
 
 function toolsOf(given: JsonValue): FunctionTool[] {
-  if (!Array.isArray(given) || given.length > MOST_TOOLS) {
+  if (!Array.isArray(given) || given.length > MAX_TOOLS) {
     const got = Array.isArray(given) ? `${given.length}` : formatValue(given);
-    throw invalid('tools', `a list of at most ${MOST_TOOLS} functions`, got);
+    throw invalid('tools', `a list of at most ${MAX_TOOLS} functions`, got);
   }
-  return given.map((one, i) => {
+  return given.map((item, i) => {
     const location = `tools[${i}]`;
-    const { type, function: own } = isObject<JsonObject>(one) ? one : {};
+    const { type, function: own } = isObject<JsonObject>(item) ? item : {};
     if (type !== 'function' || !isObject<JsonObject>(own)) {
-      throw invalid(location, '{ "type": "function", "function": { .. } }', formatValue(one));
+      throw invalid(location, '{ "type": "function", "function": { .. } }', formatValue(item));
     }
     if (typeof own.name !== 'string' || own.name === '') {
       throw invalid(`${location}.function.name`, 'a name', formatValue(own.name));
@@ -96,7 +96,7 @@ function toolsOf(given: JsonValue): FunctionTool[] {
       const expected = 'a JSON schema';
       throw invalid(`${location}.function.parameters`, expected, formatValue(parameters));
     }
-    if (isWithin(one, LEVELS)) return one as unknown as FunctionTool;
+    if (isWithin(item, LEVELS)) return item as unknown as FunctionTool;
     throw invalid(location, `at most ${LEVELS} levels of nesting`, 'more');
   });
 }
@@ -104,14 +104,14 @@ function toolsOf(given: JsonValue): FunctionTool[] {
 /** How the answer to a chat is read; null if all of it is content. */
 export function callPlan(forms: AnswerForms, request: ToolRequest): CallPlan | null {
   const { tools, isSingle, forced, isNamed } = request;
-  const own = tools.length > 0 || forms.family?.isWhole ? forms.family : null;
-  const family = forced ? FORCED_CALL : own;
+  const ownFamily = tools.length > 0 || forms.family?.isWhole ? forms.family : null;
+  const family = forced ? FORCED_CALL : ownFamily;
   const { reasoning } = forms;
   if (!family && !reasoning) return null;
-  const form = { family, reasoning, tools, ...((isSingle || forced) && { mostCalls: 1 }) };
+  const form = { family, reasoning, tools, ...((isSingle || forced) && { maxCalls: 1 }) };
   return {
     ...{ form, visibleTokens: forms.visibleTokens(form) },
-    nextId: () => idOf(own?.idLength),
+    nextId: () => idOf(ownFamily?.idLength),
     callReason: isNamed ? 'stop' : 'tool_calls',
     format: forced && callSchema(forced, forms.family?.argumentsKey),
   };

@@ -56,7 +56,7 @@ export function requireSupportedInTexts(fields: RequestFields): void {
 function requireOff(fields: RequestFields, missing: Readonly<Record<string, Missing>>): void {
   for (const [name, { reason, off }] of Object.entries(missing)) {
     const value = fields.any(name);
-    if (value === undefined || off.some((one) => isDeepStrictEqual(one, value))) continue;
+    if (value === undefined || off.some((item) => isDeepStrictEqual(item, value))) continue;
     throw unsupported(name, reason);
   }
 }

@@ -126,8 +126,8 @@ export function integerRange(dtype: 'u8' | 'i32' | 'i64'): readonly [bigint, big
 /** Whether `dtype` holds `value` itself. */
 export function fits(value: Element, dtype: 'u8' | 'i32' | 'i64'): boolean {
   if (typeof value === 'number' && !Number.isInteger(value)) return false;
-  const [least, most] = integerRange(dtype);
-  return BigInt(value) >= least && BigInt(value) <= most;
+  const [min, max] = integerRange(dtype);
+  return BigInt(value) >= min && BigInt(value) <= max;
 }
 
 /**
@@ -165,11 +165,11 @@ export function requireHeld(op: string, value: number, dtype: DType): void {
 }
 
 function unfit(op: string, value: Element, dtype: 'u8' | 'i32' | 'i64', at = ''): DsError {
-  const [least, most] = integerRange(dtype);
+  const [min, max] = integerRange(dtype);
   const isWhole = typeof value !== 'number' || Number.isInteger(value);
   return refused(
     op,
-    `integers in [${least}, ${most}] for ${dtype}`,
+    `integers in [${min}, ${max}] for ${dtype}`,
     `${formatValue(value)}${at}`,
     isWhole ? "Larger integers fit 'i64'." : "Apply Math.trunc(), or use dtype 'f32'.",
   );

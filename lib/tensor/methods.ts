@@ -58,24 +58,24 @@ const REDUCTIONS: readonly string[] = [
 ];
 
 /** Rejects surplus arguments, which JavaScript would drop: sum(1, true) would be sum(1). */
-function surplus(name: Name, most: number, given: readonly unknown[]): DsError {
+function surplus(name: Name, max: number, given: readonly unknown[]): DsError {
   const takesOptions = REDUCTIONS.includes(name);
   return refused(
     name,
-    most === 0 ? 'no arguments' : `at most ${most} argument${most > 1 ? 's' : ''}`,
+    max === 0 ? 'no arguments' : `at most ${max} argument${max > 1 ? 's' : ''}`,
     `${given.length}: ${given.map(formatValue).join(', ')}`,
     takesOptions ? `Pass options by name: ${name}({ dims: 1, keepDim: true }).` : '',
   );
 }
 
-for (const [name, most] of Object.entries(methods) as [Name, number][]) {
+for (const [name, max] of Object.entries(methods) as [Name, number][]) {
   const op = table[name];
   Object.defineProperty(Tensor.prototype, name, {
     configurable: true,
     writable: true,
     value(this: Tensor, ...given: unknown[]) {
-      if (given.length > most && given.slice(most).some((value) => value !== undefined)) {
-        throw surplus(name, most, given);
+      if (given.length > max && given.slice(max).some((value) => value !== undefined)) {
+        throw surplus(name, max, given);
       }
       return op(this, ...given);
     },

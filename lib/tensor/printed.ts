@@ -87,7 +87,7 @@ function edgeOf({ buffer, dtype, offset, shape, strides }: View, dim: number, st
 /** One width for all, digits chosen by the finite values that are not 0. */
 function aligned(cells: Cells['cells']): string[] {
   const texts = cells.map(styleOf(cells));
-  const width = texts.reduce((most, { length }) => Math.max(most, length), 0);
+  const width = texts.reduce((max, { length }) => Math.max(max, length), 0);
   return texts.map((text) => text.padStart(width));
 }
 
@@ -100,11 +100,11 @@ function styleOf(cells: Cells['cells']): (cell: Cells['cells'][number]) => strin
     sizes.push(Math.abs(cell));
     whole &&= Number.isInteger(cell);
   }
-  const [least, most] = [Math.min(...sizes), Math.max(...sizes)];
+  const [min, max] = [Math.min(...sizes), Math.max(...sizes)];
   const finite = (style: (value: number) => string) => (cell: Cells['cells'][number]) =>
     Number.isFinite(cell) ? style(cell as number) : infinite(cell as number);
-  if (whole && (sizes.length === 0 || most < 1e8)) return finite(String);
-  const isWide = most / least > 1000 || most >= 1e8 || least < 1e-4;
+  if (whole && (sizes.length === 0 || max < 1e8)) return finite(String);
+  const isWide = max / min > 1000 || max >= 1e8 || min < 1e-4;
   return finite((value) => (isWide ? value.toExponential(DIGITS) : value.toFixed(DIGITS)));
 }
 

@@ -130,9 +130,9 @@ export function sharingSamples<T>(samples: SampleShare | null, body: () => T): T
  * Runs `body`. Its tensors [B, tokens, ..] of three dims or more with `share.count` tokens hold
  * this rank's tokens. Tensors of other sizes are equal on all ranks.
  */
-export function sharingTokens<T>(own: TokenShare | null, body: () => T): T {
+export function sharingTokens<T>(ownShare: TokenShare | null, body: () => T): T {
   const saved = tokens;
-  tokens = own;
+  tokens = ownShare;
   try {
     return body();
   } finally {

@@ -43,7 +43,7 @@ export function encodeAnswers(
   const answers = keys.map((key) => row[key]);
   const parts = hasPrompt ? [prompt, ...answers] : answers;
   if (hasPrompt || keys.length > 1) {
-    if (parts.every((one) => typeof one === 'string')) {
+    if (parts.every((part) => typeof part === 'string')) {
       return ofTexts(textsIn(row, answers as string[]), rules);
     }
     if (parts.every(Array.isArray)) {
@@ -80,14 +80,14 @@ function messagesIn(
   answers: readonly unknown[],
   location: () => string,
 ): Sides<Messages> {
-  const lists = answers.map((one) => messagesOf(one, location));
+  const lists = answers.map((answer) => messagesOf(answer, location));
   if (prompt !== undefined && prompt !== null) {
     return { prompt: messagesOf(prompt, location), answers: lists };
   }
   const [w, l] = lists as [Messages, Messages];
-  const most = Math.min(w.length, l.length) - 1;
-  const differs = (one: ChatMessage, i: number): boolean =>
-    i >= most || JSON.stringify(one) !== JSON.stringify(l[i]);
+  const max = Math.min(w.length, l.length) - 1;
+  const differs = (message: ChatMessage, i: number): boolean =>
+    i >= max || JSON.stringify(message) !== JSON.stringify(l[i]);
   const found = w.findIndex(differs);
   const same = Math.max(0, found);
   return { prompt: w.slice(0, same), answers: [w.slice(same), l.slice(same)] };
@@ -175,10 +175,10 @@ export function cutAnswers(
   { length, promptLength, answerLength }: AnswerLimits,
 ): EncodedAnswers & { readonly isCut: boolean } {
   const prompt = Math.min(whole, promptLength);
-  const most = Math.min(length, prompt + answerLength);
+  const max = Math.min(length, prompt + answerLength);
   const kept = sides.map((ids) => ids.subarray(whole - prompt));
-  const isCut = kept.some((ids) => ids.length > most);
-  return { prompt, sides: kept.map((ids) => ids.subarray(0, most)), isCut };
+  const isCut = kept.some((ids) => ids.length > max);
+  return { prompt, sides: kept.map((ids) => ids.subarray(0, max)), isCut };
 }
 
 /** Rows of tokens as flat values [R, T], padded at the right. */
@@ -203,11 +203,11 @@ export function padAnswers(
   const ids = new Int32Array(rows.length * T).fill(pad);
   const targets = new Int32Array(rows.length * T).fill(ignored);
   const answered = new Float32Array(rows.length);
-  for (const [row, one] of rows.entries()) {
-    ids.set(one.ids, row * T);
-    const first = Math.max(one.prompt, 1);
-    targets.set(one.ids.subarray(first), row * T + first - 1);
-    answered[row] = Math.max(0, one.ids.length - first);
+  for (const [row, item] of rows.entries()) {
+    ids.set(item.ids, row * T);
+    const first = Math.max(item.prompt, 1);
+    targets.set(item.ids.subarray(first), row * T + first - 1);
+    answered[row] = Math.max(0, item.ids.length - first);
   }
   return { shape: [rows.length, T], ids, targets, answered };
 }

@@ -19,7 +19,7 @@ export interface DecodeStreamOptions extends DecodeOptions {
 
 /** A cut character decodes to at most three of these, one for each byte. */
 export const REPLACEMENT = '\uFFFD';
-const MOST_CUT = 3;
+const MAX_CUT = 3;
 /** Tokens after which a stream of nothing but invalid bytes is given up for text. */
 const PATIENCE = 64;
 
@@ -77,6 +77,6 @@ export class DecodeStream {
 /** Characters at the end that may yet become another one. */
 function cutAtEnd(text: string): number {
   let count = 0;
-  while (count < MOST_CUT && text[text.length - 1 - count] === REPLACEMENT) count++;
+  while (count < MAX_CUT && text[text.length - 1 - count] === REPLACEMENT) count++;
   return count;
 }

@@ -37,7 +37,7 @@ export function fewestTokens(parts: TokenizerParts): ((text: string) => number) 
   if (!keepsAll) return null;
   const lengths = vocab.map((token) => token?.length ?? 0);
   const contents = added.map(({ content }) => Buffer.byteLength(content));
-  const longest = [...lengths, ...contents].reduce((most, length) => Math.max(most, length), 1);
+  const longest = [...lengths, ...contents].reduce((max, length) => Math.max(max, length), 1);
   const bytesOf = forms.length > 0 ? composedBytes : Buffer.byteLength;
   return (text) => Math.ceil(bytesOf(text) / longest);
 }

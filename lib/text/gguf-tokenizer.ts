@@ -76,7 +76,7 @@ function readGgufTokenizer(path: string): TokenizerFolder {
   };
   const named = { bos_token: role('bos'), eos_token: role('eos'), pad_token: role('padding') };
   const all = { ...named, unk_token: from.model === 'llama' ? role('unknown') : undefined };
-  const roles = Object.fromEntries(Object.entries(all).filter(([, one]) => one !== undefined));
+  const roles = Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined));
   const template = metadata.get('tokenizer.chat_template');
   return {
     location: path,
@@ -175,7 +175,7 @@ class Source {
 
   list(name: string, type: 'string' | 'number'): readonly GgufValue[] {
     const values = this.metadata.get(`tokenizer.ggml.${name}`);
-    const isList = Array.isArray(values) && values.every((one) => typeof one === type);
+    const isList = Array.isArray(values) && values.every((value) => typeof value === type);
     if (isList) return values as readonly GgufValue[];
     throw this.damaged(name, `a list of ${type}s`, typeof values);
   }
@@ -284,7 +284,7 @@ function mergesOf({ tokens, kinds }: Source, scores: readonly number[]): [string
     });
     const idOf = (text: string): number => required(ids.get(text));
     own.sort((a, b) => idOf(a.left) - idOf(b.left) || idOf(a.right) - idOf(b.right));
-    for (const one of own) found.push(one);
+    for (const item of own) found.push(item);
   }
   found.sort(
     (a, b) => b.score - a.score || b.lengths[0] - a.lengths[0] || b.lengths[1] - a.lengths[1],
@@ -300,8 +300,8 @@ function boundsOf(from: Source, roles: Json): Json | null {
     bos_token: from.flag('add_bos_token', isScored || pre === 'llama-bpe'),
     eos_token: from.flag('add_eos_token', false),
   };
-  const used = (Object.keys(adds) as (keyof typeof adds)[]).filter((one) => adds[one]);
-  const names = used.map((one) => roles[one]).filter((one) => typeof one === 'string');
+  const used = (Object.keys(adds) as (keyof typeof adds)[]).filter((key) => adds[key]);
+  const names = used.map((item) => roles[item]).filter((value) => typeof value === 'string');
   if (names.length === 0) return isScored ? null : { ...BYTES, use_regex: true };
   const single = [
     ...(adds.bos_token && roles.bos_token
@@ -330,7 +330,9 @@ export function ggufTokenizer(
   if (folder === null) return new Map([['tokenizer.ggml.model', NO_TOKENIZER]]);
   const { tokenizer, roles, templates, location } = readTokenizer(folder);
   const model = tokenizer.model as Json;
-  const added = new Map((tokenizer.added_tokens as Json[]).map((one) => [one.id as number, one]));
+  const added = new Map(
+    (tokenizer.added_tokens as Json[]).map((token) => [token.id as number, token]),
+  );
   const spelled = vocabularyOf(model, added, `${location}: model`);
   const size = Math.max(vocabSize, spelled.length);
   if (spelled.length > vocabSize) {
@@ -339,9 +341,9 @@ export function ggufTokenizer(
   const tokens = Array.from({ length: size }, (_, id) => spelled[id] ?? `[PAD${id}]`);
   const isScored = model.byte_fallback === true;
   const kinds = tokens.map((token, id) => {
-    const one = added.get(id);
+    const item = added.get(id);
     if (isScored && token === model.unk_token) return KIND.unknown;
-    if (one) return one.special ? KIND.control : KIND.added;
+    if (item) return item.special ? KIND.control : KIND.added;
     if (spelled[id] === undefined) return KIND.unused;
     return isScored && /^<0x[0-9A-F]{2}>$/.test(token) ? KIND.byte : KIND.normal;
   });
@@ -378,8 +380,8 @@ function vocabularyOf(
 
 /** Returns the metadata of a byte-level BPE: its merges, and the name of its pre-tokenizer. */
 function mergesText(model: Json, tokenizer: Json, location: string): [string, WrittenValue][] {
-  const merges = (model.merges as (string | [string, string])[]).map((one) =>
-    typeof one === 'string' ? one : one.join(' '),
+  const merges = (model.merges as (string | [string, string])[]).map((merge) =>
+    typeof merge === 'string' ? merge : merge.join(' '),
   );
   const pre = Object.entries(CUTTINGS).find(([, cutting]) => {
     const isSame = sameSteps(stepsOf(cutting), tokenizer.pre_tokenizer);
@@ -398,11 +400,11 @@ function mergesText(model: Json, tokenizer: Json, location: string): [string, Wr
 
 /** Whether two pre-tokenizers split texts equally. Offsets may differ. */
 function sameSteps(a: unknown, b: unknown): boolean {
-  const text = (one: unknown): string =>
-    JSON.stringify(one, (key, value) => (key === 'trim_offsets' ? undefined : value));
-  const flat = (one: unknown): unknown => {
-    const steps = isObject<Json>(one) ? one.pretokenizers : undefined;
-    return Array.isArray(steps) && steps.length === 1 ? steps[0] : one;
+  const text = (item: unknown): string =>
+    JSON.stringify(item, (key, value) => (key === 'trim_offsets' ? undefined : value));
+  const flat = (value: unknown): unknown => {
+    const steps = isObject<Json>(value) ? value.pretokenizers : undefined;
+    return Array.isArray(steps) && steps.length === 1 ? steps[0] : value;
   };
   return text(sorted(flat(a))) === text(sorted(flat(b)));
 }
@@ -412,7 +414,7 @@ function sorted(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(sorted);
   if (!isObject<Json>(value)) return value;
   const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
-  return Object.fromEntries(entries.map(([key, one]) => [key, sorted(one)]));
+  return Object.fromEntries(entries.map(([key, value]) => [key, sorted(value)]));
 }
 
 /** Returns the metadata of a SentencePiece BPE. Tokens of early merges have high scores. */

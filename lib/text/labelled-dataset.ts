@@ -221,9 +221,9 @@ function tokenSample(
       target.push(i === 0 ? number : IGNORED);
     }
   });
-  const most = maxLength - suffix.length;
-  const kept = [...ids.slice(0, most), ...suffix];
-  const targets = [...target.slice(0, most), ...suffix.map(() => IGNORED)];
+  const max = maxLength - suffix.length;
+  const kept = [...ids.slice(0, max), ...suffix];
+  const targets = [...target.slice(0, max), ...suffix.map(() => IGNORED)];
   return {
     ids: Int32Array.from(kept),
     types: new Int32Array(kept.length),

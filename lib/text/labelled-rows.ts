@@ -38,7 +38,7 @@ export function textsOf({ row, location }: LocatedRow, { textKey }: RowKeys): Ro
     some.every((key) => key !== undefined && Object.hasOwn(row, key)),
   );
   const texts = keys?.map((key) => row[defined(key)]);
-  if (texts?.every((one) => typeof one === 'string')) return texts as unknown as RowTexts;
+  if (texts?.every((text) => typeof text === 'string')) return texts as unknown as RowTexts;
   const named = own.map((some) => some.join(' and ')).join(', or ');
   throw dataError(location(), `texts under ${named}`, shown(row), 'Name the keys: textKey.');
 }
@@ -46,7 +46,7 @@ export function textsOf({ row, location }: LocatedRow, { textKey }: RowKeys): Ro
 /** Returns the label of a row, unchanged. Throws DS_DATA. */
 export function labelOf({ row, location }: LocatedRow, { labelKey }: RowKeys): unknown {
   const keys = labelKey === undefined ? LABEL_KEYS : [labelKey];
-  const key = keys.find((one) => Object.hasOwn(row, one));
+  const key = keys.find((key) => Object.hasOwn(row, key));
   if (key !== undefined) return row[key];
   throw dataError(
     location(),
@@ -79,7 +79,7 @@ export function findLabels(
 ): FoundLabels {
   const lists = rows.filter(({ label }) => Array.isArray(label));
   const all = rows.flatMap(({ label, location }) =>
-    (Array.isArray(label) ? label : [label]).map((one: unknown) => ({ one, location })),
+    (Array.isArray(label) ? label : [label]).map((value: unknown) => ({ one: value, location })),
   );
   const isText = ({ one }: { one: unknown }): boolean =>
     typeof one === 'string' || typeof one === 'boolean';
@@ -108,8 +108,8 @@ export function findLabels(
   }
   if (given.names) return { kind, names: given.names };
   if (isText(first)) return { kind, names: [...new Set(all.map(({ one }) => String(one)))].sort() };
-  const most = all.reduce((max, { one }) => Math.max(max, one as number), 0);
-  return { kind, names: Array.from({ length: Math.max(2, most + 1) }, (_, i) => `LABEL_${i}`) };
+  const maximum = all.reduce((max, { one }) => Math.max(max, one as number), 0);
+  return { kind, names: Array.from({ length: Math.max(2, maximum + 1) }, (_, i) => `LABEL_${i}`) };
 }
 
 /** Returns the index of a label. Throws DS_DATA for an unknown label. */
@@ -131,6 +131,6 @@ export function targetOf(
     return Float32Array.from((Array.isArray(label) ? label : [label]) as number[]);
   }
   const several = new Float32Array(found.names.length);
-  for (const one of label as unknown[]) several[numberOf(one, found, location)] = 1;
+  for (const value of label as unknown[]) several[numberOf(value, found, location)] = 1;
   return several;
 }

@@ -16,16 +16,16 @@ export type Overlong = 'cut' | 'split' | 'drop';
 /** Returns the pieces of consecutive documents, and counts of cut rows and tokens. */
 export function piecesOf(
   lengths: ArrayLike<number>,
-  most: number,
+  max: number,
   overlong: Overlong,
 ): { pieces: Piece[]; cutRows: number; cutTokens: number } {
   const pieces: Piece[] = [];
   let [start, cutRows, cutTokens] = [0, 0, 0];
   for (let row = 0; row < lengths.length; ++row) {
     const length = required(lengths[row]);
-    const kept = length <= most || overlong === 'split' ? length : overlong === 'cut' ? most : 0;
-    for (let at = 0; at < kept; at += most) {
-      pieces.push({ start: start + at, length: Math.min(most, kept - at) });
+    const kept = length <= max || overlong === 'split' ? length : overlong === 'cut' ? max : 0;
+    for (let at = 0; at < kept; at += max) {
+      pieces.push({ start: start + at, length: Math.min(max, kept - at) });
     }
     if (kept < length) cutRows++;
     cutTokens += length - kept;
@@ -74,9 +74,9 @@ class RoomIndex {
     this.mark(room);
   }
 
-  /** Removes and returns a sample with the least room of at least `least`; null without one. */
-  take(least: number): { sample: number; room: number } | null {
-    const room = this.firstFrom(least);
+  /** Removes and returns a sample with the least room of at least `min`; null without one. */
+  take(min: number): { sample: number; room: number } | null {
+    const room = this.firstFrom(min);
     if (room < 0) return null;
     const sample = required(required(this.samples[room]).pop());
     this.mark(room);
@@ -91,8 +91,8 @@ class RoomIndex {
     }
   }
 
-  private firstFrom(least: number): number {
-    let node = least + this.leaves;
+  private firstFrom(min: number): number {
+    let node = min + this.leaves;
     if (node >= 2 * this.leaves) return -1;
     while (!this.has[node]) {
       // Up until something lies to the right, then to its left end.

@@ -72,7 +72,7 @@ export function padRows(
 function lengthOf(op: string, rows: readonly Int32Array[], options: PaddingOptions): number {
   const { padTo = 'longest', padToMultipleOf = 1 } = options;
   const multiple = requireInteger(`${op} padToMultipleOf`, padToMultipleOf, 1);
-  const longest = rows.reduce((most, row) => Math.max(most, row.length), 0);
+  const longest = rows.reduce((max, row) => Math.max(max, row.length), 0);
   if (padTo === 'longest') return Math.ceil(longest / multiple) * multiple;
   const length = Math.ceil(requireInteger(`${op} padTo`, padTo, 0) / multiple) * multiple;
   if (longest <= length) return length;

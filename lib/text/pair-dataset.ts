@@ -148,7 +148,7 @@ export class PairDataset implements Dataset<PairSample> {
       const expected = `numbers of ${this.length} pairs`;
       throw refused('PairDataset.withReference', expected, String(numbers.length));
     }
-    const samples = this.samples.map((one, i) => ({ ...one, reference: numbers[i] ?? null }));
+    const samples = this.samples.map((sample, i) => ({ ...sample, reference: numbers[i] ?? null }));
     return new PairDataset(samples, this.report);
   }
 
@@ -219,7 +219,7 @@ export function collatePairs(pad: number): (samples: PairSample[], device: Devic
       const expected = `${REFERENCE.join(' and ')} in all rows, or in none`;
       throw dataError('text.collatePairs', expected, `${known.length} of ${samples.length}`);
     }
-    const numbers = [0, 1].flatMap((side) => known.map((one) => one[side as 0 | 1]));
+    const numbers = [0, 1].flatMap((side) => known.map((item) => item[side as 0 | 1]));
     return { ...batch, reference: Tensor.from(Float32Array.from(numbers), { device }) };
   };
 }

@@ -69,13 +69,13 @@ export class PromptDataset implements Dataset<PromptSample> {
     const op = 'PromptDataset.open';
     const { tokenizer: named, length, ...source } = readOptions(op, given, OPTIONS);
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
-    const most = length === undefined ? null : requireInteger(`${op} length`, length, 1);
+    const max = length === undefined ? null : requireInteger(`${op} length`, length, 1);
     const report: PromptReport = { prompts: 0, dropped: 0, longest: 0 };
     const samples: PromptSample[] = [];
     for (const located of await locatedRows(op, source)) {
       const sample = encode(tokenizer, located, samples.length);
       const tokens = sample.promptIds.length;
-      if (most !== null && tokens > most) {
+      if (max !== null && tokens > max) {
         report.dropped += 1;
         continue;
       }
@@ -84,7 +84,7 @@ export class PromptDataset implements Dataset<PromptSample> {
     }
     report.prompts = samples.length;
     if (samples.length > 0) return new PromptDataset(samples, report);
-    const got = report.dropped > 0 ? `${report.dropped} prompts of more than ${most}` : 'none';
+    const got = report.dropped > 0 ? `${report.dropped} prompts of more than ${max}` : 'none';
     throw dataError(op, 'rows with a prompt', got);
   }
 

@@ -102,5 +102,5 @@ export function textSettings(op: string, options: TextOptions): TextSettings {
 
 function requireOne(op: string, value: unknown, known: readonly string[]): void {
   if (known.includes(value as string)) return;
-  throw refusedValue(op, known.map((one) => `"${one}"`).join(', '), value);
+  throw refusedValue(op, known.map((text) => `"${text}"`).join(', '), value);
 }

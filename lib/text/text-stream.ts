@@ -216,8 +216,8 @@ export class TextStream {
       const knew = this.counts.unended > 0;
       addCounts(this.counts, encoded.counts);
       if (!knew && this.settings.rank === 0) warnOfUnended(this.settings.files, this.counts);
-      for (const one of rowsIn(encoded).slice(row)) {
-        held.push(one);
+      for (const run of rowsIn(encoded).slice(row)) {
+        held.push(run);
         row++;
         if (held.length < shuffleBuffer) continue;
         const next = { window: start.window + 1, part, row };

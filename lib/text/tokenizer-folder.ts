@@ -59,17 +59,22 @@ export function readTokenizerFolder(folder: string): TokenizerFolder {
   const config = readJsonIfThere(location);
   const vocabulary = join(folder, VOCABULARY_FILE);
   if (!existsSync(path) && !existsSync(vocabulary)) throw noTokenizer(folder);
-  const own = existsSync(path) ? readJson(path) : wordPieces(readText(vocabulary), config);
-  requireParts(own, path);
+  const tokenizerJson = existsSync(path)
+    ? readJson(path)
+    : wordPieces(readText(vocabulary), config);
+  requireParts(tokenizerJson, path);
   const map = readJsonIfThere(join(folder, 'special_tokens_map.json'));
   const templates = readTemplates(folder, config);
   const ofPieces = existsSync(path) ? {} : WORD_PIECE_ROLES;
-  const roles = { ...ofPieces, ...paddingRole(own), ...rolesOf(map), ...rolesOf(config) };
+  const roles = { ...ofPieces, ...paddingRole(tokenizerJson), ...rolesOf(map), ...rolesOf(config) };
   const sides = {
-    padding: sideOf('padding', own, config, location),
-    truncation: sideOf('truncation', own, config, location),
+    padding: sideOf('padding', tokenizerJson, config, location),
+    truncation: sideOf('truncation', tokenizerJson, config, location),
   };
-  const tokenizer = { ...own, added_tokens: namedTokens(own, { config, roles, location }) };
+  const tokenizer = {
+    ...tokenizerJson,
+    added_tokens: namedTokens(tokenizerJson, { config, roles, location }),
+  };
   return { location: folder, tokenizer, config, roles, sides, templates };
 }
 
@@ -96,7 +101,7 @@ function requireParts(tokenizer: Json, path: string): void {
 function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
   const expected = '"added_tokens", a list of objects with a text "content"';
   if (!Array.isArray(given)) throw dataError(path, expected, formatValue(given), 'Is it whole?');
-  const wrong = given.findIndex((one) => typeof one?.content !== 'string');
+  const wrong = given.findIndex((item) => typeof item?.content !== 'string');
   if (wrong < 0) return given;
   throw dataError(path, expected, `${formatValue(given[wrong])} at ${wrong}`, 'Is it whole?');
 }
@@ -122,7 +127,7 @@ interface Named {
  */
 function namedTokens(tokenizer: Json, { config, roles, location }: Named): Json[] {
   const vocab = vocabularyOf(tokenizer.model as Json);
-  const added = new Map((tokenizer.added_tokens as Json[]).map((one) => [one.content, one]));
+  const added = new Map((tokenizer.added_tokens as Json[]).map((token) => [token.content, token]));
   const decoder = isObject<Json>(config.added_tokens_decoder) ? config.added_tokens_decoder : {};
   for (const [key, token] of Object.entries(decoder)) {
     if (!isObject<Json>(token) || typeof token.content !== 'string' || !/^\d+$/.test(key)) {
@@ -153,7 +158,9 @@ function vocabularyOf({ vocab }: Json): ReadonlyMap<unknown, number> {
 /** Special tokens without a role; newer files may give them names. */
 function furtherSpecials(config: Json): string[] {
   const lists = [config.additional_special_tokens, config.extra_special_tokens];
-  return lists.flatMap((list) => Object.values(list ?? {})).flatMap((one) => contentOf(one) ?? []);
+  return lists
+    .flatMap((list) => Object.values(list ?? {}))
+    .flatMap((item) => contentOf(item) ?? []);
 }
 
 /** A token is a text, or an object with its content. */
@@ -178,8 +185,8 @@ function paddingRole({ padding }: Json): Partial<Record<Role, string>> {
 }
 
 /** tokenizer_config.json wins over tokenizer.json, as in transformers. */
-function sideOf(what: keyof Sides, own: Json, config: Json, location: string): Side {
-  const part = own[what];
+function sideOf(what: keyof Sides, ownJson: Json, config: Json, location: string): Side {
+  const part = ownJson[what];
   const side = config[`${what}_side`] ?? (isObject<Json>(part) ? part.direction : null) ?? 'right';
   const said = typeof side === 'string' ? side.toLowerCase() : side;
   if (said === 'left' || said === 'right') return said;
@@ -191,12 +198,16 @@ function readTemplates(folder: string, config: Json): Record<string, string> {
   const found: Record<string, string> = {};
   const given = config.chat_template;
   if (typeof given === 'string') found.default = given;
-  for (const [i, one] of (Array.isArray(given) ? given : []).entries()) {
-    if (typeof one?.name !== 'string' || typeof one.template !== 'string') {
+  for (const [i, item] of (Array.isArray(given) ? given : []).entries()) {
+    if (typeof item?.name !== 'string' || typeof item.template !== 'string') {
       const location = `${join(folder, 'tokenizer_config.json')} chat_template[${i}]`;
-      throw dataError(location, 'an object with the texts "name" and "template"', formatValue(one));
+      throw dataError(
+        location,
+        'an object with the texts "name" and "template"',
+        formatValue(item),
+      );
     }
-    found[one.name] = one.template;
+    found[item.name] = item.template;
   }
   const main = join(folder, 'chat_template.jinja');
   if (existsSync(main)) found.default = readText(main);

@@ -433,7 +433,7 @@ export class Tokenizer {
     id: number | null,
   ): readonly number[] {
     if (typeof wanted !== 'boolean' || id === null || bound.includes(id) === wanted) return bound;
-    return wanted ? [...bound, id] : bound.filter((one) => one !== id);
+    return wanted ? [...bound, id] : bound.filter((value) => value !== id);
   }
 
   private decodeIds(ids: number[], skipSpecialTokens: boolean, isPartial = false): string {

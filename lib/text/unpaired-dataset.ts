@@ -173,13 +173,13 @@ export function withOthers(
     if (rows === 1) return (index + length - 1) % length;
     return first + ((index - first + rows - 1) % rows);
   };
-  const joined = ([own, other]: readonly [UnpairedSample, UnpairedSample]): UnpairedSample =>
-    own === other ? own : { ...own, other };
+  const joined = ([ownSample, other]: readonly [UnpairedSample, UnpairedSample]): UnpairedSample =>
+    ownSample === other ? ownSample : { ...ownSample, other };
   return {
     length,
     get: (index) => {
       const both = [dataset.get(index), dataset.get(otherOf(index))] as const;
-      const isLate = both.some((one) => one instanceof Promise);
+      const isLate = both.some((item) => item instanceof Promise);
       return isLate ? Promise.all(both).then(joined) : joined(both as never);
     },
   };
@@ -194,7 +194,7 @@ export function collateUnpaired(
 ): (samples: UnpairedSample[], device: Device) => UnpairedBatch {
   requireInteger('text.collateUnpaired pad', pad, 0);
   return (samples, device) => {
-    const own = padAnswers(samples, pad, IGNORED);
+    const ownAnswers = padAnswers(samples, pad, IGNORED);
     const mismatched = samples.map(({ ids, prompt, limit }, i) => {
       const other = samples[i]?.other ?? required(samples.at(i - 1));
       const joined = [...ids.subarray(0, prompt), ...other.ids.subarray(other.prompt)];
@@ -205,9 +205,9 @@ export function collateUnpaired(
     const tensor = (values: Int32Array, shape: readonly number[]): Tensor =>
       Tensor.from(values, { shape, device });
     return {
-      ids: tensor(own.ids, own.shape),
-      targets: tensor(own.targets, own.shape),
-      answered: Tensor.from(own.answered, { device }),
+      ids: tensor(ownAnswers.ids, ownAnswers.shape),
+      targets: tensor(ownAnswers.targets, ownAnswers.shape),
+      answered: Tensor.from(ownAnswers.answered, { device }),
       desirable: Tensor.from(
         Float32Array.from(samples, ({ desirable }) => (desirable ? 1 : 0)),
         { device },

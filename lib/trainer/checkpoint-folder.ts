@@ -116,12 +116,12 @@ export async function retainCheckpoints(
   await onAllRanks(world, 'deleting old checkpoints', async () => {
     if (world.rank !== 0) return null;
     const whole = await wholeCheckpoints(dir);
-    const found = whole.filter((one) => one.step <= step).map(({ path }) => path);
+    const found = whole.filter((found) => found.step <= step).map(({ path }) => path);
     const isBest = (path: string): boolean => best !== null && resolve(path) === resolve(best);
     const others = found.filter((path) => !isBest(path));
     const newest = found.at(-1);
-    const least = newest !== undefined && isBest(newest) ? 0 : 1;
-    const room = Math.max(least, keep - (found.length - others.length));
+    const min = newest !== undefined && isBest(newest) ? 0 : 1;
+    const room = Math.max(min, keep - (found.length - others.length));
     for (const path of others.slice(0, Math.max(0, others.length - room))) await removeFolder(path);
     return null;
   });
@@ -184,7 +184,7 @@ export async function findBest(
   const [found] = await onAllRanks(world, 'finding the best checkpoint', async () => {
     if (world.rank !== 0) return null;
     const beside = join(dirname(path), basename(recorded));
-    for (const one of [beside, recorded]) if (await isWhole(one)) return one;
+    for (const text of [beside, recorded]) if (await isWhole(text)) return text;
     const text = `${recorded}, the best checkpoint so far, is gone: the run does not end with it.`;
     process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
     return null;

@@ -83,7 +83,7 @@ export async function predict<Batch>(
   data: EvalData<Batch>,
   output?: (input: LossInput<Batch>) => Tensor,
 ): Promise<Prediction[]> {
-  const own: Prediction[] = [];
+  const ownPredictions: Prediction[] = [];
   const { objective, engine } = judge;
   await inEvaluation(engine, async (forward) => {
     for await (const { micro, isOwn } of batchesOf(judge, data)) {
@@ -92,12 +92,12 @@ export async function predict<Batch>(
           const out = output
             ? output({ forward, batch: micro.batch })
             : objective.outputs(forward, micro);
-          if (isOwn) own.push(...rowsOf(out));
+          if (isOwn) ownPredictions.push(...rowsOf(out));
         }),
       );
     }
   });
-  const ofRanks = await ofDataRanks(judge, 'predictions', own.map(packed));
+  const ofRanks = await ofDataRanks(judge, 'predictions', ownPredictions.map(packed));
   return inTurn(ofRanks.map((rows) => rows.map(unpacked)));
 }
 
@@ -108,10 +108,10 @@ export async function predict<Batch>(
 async function ofDataRanks<Batch, Data extends JsonData<Data>>(
   { world, engine: { mesh } }: Judge<Batch>,
   label: string,
-  own: Data,
+  ownData: Data,
 ): Promise<Data[]> {
   const speakers = mesh.shape.ranksAlong(0, ...DATA);
-  const said = speakers.includes(world.rank) ? (own as JsonValue) : null;
+  const said = speakers.includes(world.rank) ? (ownData as JsonValue) : null;
   const found = (await world.exchange(label, said)) as Data[];
   return speakers.map((rank) => found[rank] as Data);
 }
@@ -138,7 +138,7 @@ const unrecorded =
 async function* batchesOf<Batch>(
   { objective, mover }: Judge<Batch>,
   data: EvalData<Batch>,
-  most = Number.POSITIVE_INFINITY,
+  max = Number.POSITIVE_INFINITY,
 ): AsyncGenerator<{ micro: MicroBatch<Batch>; isOwn: boolean }> {
   let done = 0;
   for await (const { batch, isOwn } of data) {
@@ -148,7 +148,7 @@ async function* batchesOf<Batch>(
     } finally {
       discard(micro);
     }
-    if (++done >= most) return;
+    if (++done >= max) return;
   }
 }
 

@@ -52,7 +52,7 @@ export async function exportRun(
   }
   const { path } = await requireFree(out);
   const { dtype, maxShardBytes, format = 'hf' } = options;
-  const how = Object.entries({ dtype, maxShardBytes, format }).filter(([, one]) => one);
+  const how = Object.entries({ dtype, maxShardBytes, format }).filter(([, value]) => value);
   const model = await fromPretrained(source);
   const paths = await saveWithFiles(model, out, Object.fromEntries(how), copies);
   if (isGgufPath(source) && hasTokenizer(source)) {
@@ -60,9 +60,9 @@ export async function exportRun(
       await replaceFile(join(path, name), content);
     }
   }
-  const weights = paths.filter((one) => one.endsWith('.safetensors'));
-  const sizes = await Promise.all(weights.map(async (one) => (await stat(one)).size));
-  const files = paths.map((one) => one.slice(one.lastIndexOf('/') + 1));
+  const weights = paths.filter((path) => path.endsWith('.safetensors'));
+  const sizes = await Promise.all(weights.map(async (weight) => (await stat(weight)).size));
+  const files = paths.map((path) => path.slice(path.lastIndexOf('/') + 1));
   return { source, path, format, files, bytes: sizes.reduce((sum, size) => sum + size, 0) };
 }
 
@@ -85,9 +85,9 @@ export async function exportGguf(
 async function sourceOf(dir: string, { tag, format }: ConsolidateOptions): Promise<Source> {
   if (tag !== undefined) {
     // A Trainer's checkpoint-<step> is a folder of checkpoints.
-    const own = join(dir, tag);
-    const isFolder = (await findLatest(own)) !== null;
-    return isFolder ? sourceOf(own, { format }) : { folder: dir, checkpoint: { tag } };
+    const tagFolder = join(dir, tag);
+    const isFolder = (await findLatest(tagFolder)) !== null;
+    return isFolder ? sourceOf(tagFolder, { format }) : { folder: dir, checkpoint: { tag } };
   }
   if (format !== 'native' && adapterFolder(dir)) {
     const hint = 'ds merge BASE ADAPTER --output DIR writes the merged model.';

@@ -283,8 +283,8 @@ function numbersOf(event: TrainerEvent): Record<string, number> {
 
 function reportsOf({ report, save, runName }: LogbookOptions['settings']): Monitor[] {
   const at = { outputPath: join(save?.dir ?? '.', 'runs'), jobName: runName };
-  return report.map((one) => {
-    if (one === 'tensorboard') return new TensorBoardMonitor(at);
-    return one === 'csv' ? new CsvMonitor(at) : one;
+  return report.map((report) => {
+    if (report === 'tensorboard') return new TensorBoardMonitor(at);
+    return report === 'csv' ? new CsvMonitor(at) : report;
   });
 }

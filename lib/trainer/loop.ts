@@ -104,7 +104,7 @@ async function* update<Batch>(
     reported.push(...book.readPending()); // The device has computed the last update's numbers.
     await source?.turn();
   }
-  for (const one of [counted, further]) if (one instanceof Tensor) one.dispose();
+  for (const divisor of [counted, further]) if (divisor instanceof Tensor) divisor.dispose();
   const [lr = 0] = engine.getLr();
   engine.step();
   state.step++;

@@ -33,7 +33,7 @@ export function objectiveOf<Batch>(
     throw refused('Trainer model', 'a model in one part', 'a PipelineModule', hint);
   }
   if (method) {
-    const given = Object.entries({ loss, count, classWeights }).find(([, one]) => one);
+    const given = Object.entries({ loss, count, classWeights }).find(([, value]) => value);
     if (!given && labelSmoothing === 0) return method.objectiveOf(model);
     const [name] = given ?? ['labelSmoothing'];
     throw refused(`Trainer ${name}`, `no such option beside ${method.name}()`, 'a value');
@@ -214,8 +214,8 @@ function countedIn(batch: unknown): number {
  */
 function tokensIn(batch: unknown, targets: Tensor): number {
   const { documents, attention_mask, mask = attention_mask } = batch as Record<string, unknown>;
-  const isByToken = (one: unknown): one is Tensor =>
-    one instanceof Tensor && one.numel === targets.numel;
+  const isByToken = (value: unknown): value is Tensor =>
+    value instanceof Tensor && value.numel === targets.numel;
   if (isByToken(documents)) return countWhere(documents, (document) => document >= 0);
   if (isByToken(mask)) return countWhere(mask, (seen) => Number(seen) !== 0);
   return targets.numel;

@@ -115,12 +115,12 @@ const NEUTRAL = {
 type Curve = (part: number, options: Report, span: ScheduleSpan) => number;
 
 /** The lowest rate as a factor of the highest. A rate of 0 is no part of anything: it stays. */
-const leastOf = ({ minLr, minLrRate }: Report, { lr }: ScheduleSpan): number =>
+const minOf = ({ minLr, minLrRate }: Report, { lr }: ScheduleSpan): number =>
   minLrRate ?? (lr > 0 ? minLr / lr : 0);
 
 const between = (fall: number, options: Report, span: ScheduleSpan): number => {
-  const least = leastOf(options, span);
-  return least + (1 - least) * fall;
+  const min = minOf(options, span);
+  return min + (1 - min) * fall;
 };
 
 const wave = (turns: number): number => Math.max(0, 0.5 * (1 + Math.cos(Math.PI * turns)));
@@ -258,10 +258,10 @@ export function readSchedule(given: Schedule, op = 'Trainer schedule'): Report {
  * Throws DS_ARGUMENT if the lowest rate exceeds `lr`, the highest. A highest rate of 0 is allowed.
  */
 export function requireFall(schedule: Schedule, lr: number): void {
-  const least = typeof schedule === 'string' ? undefined : schedule.minLr;
-  if (least === undefined || lr === 0 || least <= lr) return;
+  const min = typeof schedule === 'string' ? undefined : schedule.minLr;
+  if (min === undefined || lr === 0 || min <= lr) return;
   const expected = `at most ${lr}, the rate that falls`;
-  throw refused('Trainer schedule minLr', expected, String(least));
+  throw refused('Trainer schedule minLr', expected, String(min));
 }
 
 /**

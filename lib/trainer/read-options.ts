@@ -107,7 +107,7 @@ function requireJudged<Sample, Batch>({
 
 /** Throws DS_ARGUMENT for checkpoints and reports that exclude each other. */
 function requireSaved({ save, report }: RunSettings): void {
-  const file = report.find((one) => typeof one === 'string');
+  const file = report.find((report) => typeof report === 'string');
   if (file && !save) {
     const expected = 'monitors of your own where there is no save.dir for their files';
     throw refusedValue('Trainer report', expected, file);

@@ -188,14 +188,14 @@ export const REPORTING = {
 
 function requireReports(op: string, given: readonly Report[]): readonly Report[] {
   if (!Array.isArray(given)) throw refusedValue(op, 'a list, such as ["tensorboard"]', given);
-  for (const one of given) {
-    if (one === 'tensorboard' || one === 'csv') continue;
-    if (typeof (one as { write?: unknown } | null)?.write === 'function') continue;
+  for (const item of given) {
+    if (item === 'tensorboard' || item === 'csv') continue;
+    if (typeof (item as { write?: unknown } | null)?.write === 'function') continue;
     const hint =
-      one === 'wandb'
+      item === 'wandb'
         ? 'Nothing is sent to Weights & Biases: `wandb sync` takes the files of "tensorboard".'
         : '';
-    throw refusedValue(op, '"tensorboard", "csv" or a Monitor', one, hint);
+    throw refusedValue(op, '"tensorboard", "csv" or a Monitor', item, hint);
   }
   return given;
 }
@@ -207,8 +207,8 @@ function requireCallbacks(
   if (!Array.isArray(given)) throw refusedValue(op, 'a list, such as [{ log(event) {} }]', given);
   for (const callbacks of given) {
     readOptions(op, callbacks, EVENT_TYPES);
-    for (const [type, one] of Object.entries(callbacks)) {
-      if (one !== undefined) requireType(`${op} ${type}`, one, 'function');
+    for (const [type, value] of Object.entries(callbacks)) {
+      if (value !== undefined) requireType(`${op} ${type}`, value, 'function');
     }
   }
   return given;

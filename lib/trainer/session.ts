@@ -185,10 +185,10 @@ export async function judge<Batch>(
 export async function closeSession<Batch>(session: Session<Batch>): Promise<void> {
   const { engine, data, source, mover, counts, book } = session;
   const opened = await Promise.allSettled(session.judgedOn());
-  const judged = opened.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []));
+  const judged = opened.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
   await endAll([
     () => (data ?? source)?.close?.(),
-    ...judged.map((one) => () => one.close()),
+    ...judged.map((data) => () => data.close()),
     () => book.close(),
     () => counts.dispose(),
     () => mover.dispose(),

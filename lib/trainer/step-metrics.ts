@@ -118,8 +118,8 @@ export class StepMetrics {
       scope(() => {
         const parts = last.map((name, i) => {
           const value = required(sums[name]).sum as Tensor;
-          const own = value.detach().to('f32').reshape([1]);
-          return this.kinds[i] === 'min' ? own.neg() : own;
+          const ownTensor = value.detach().to('f32').reshape([1]);
+          return this.kinds[i] === 'min' ? ownTensor.neg() : ownTensor;
         });
         const all = concat(parts, 0);
         return before ? maximum(before, all) : all;

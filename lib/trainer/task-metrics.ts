@@ -105,7 +105,7 @@ function classMetrics(of: (name: string) => number, labels: number): Record<stri
   const each = hits.map((hit, i) => rates(hit, required(said[i]), required(wanted[i])));
   const seen = each.filter((_, i) => required(said[i]) + required(wanted[i]) > 0);
   const mean = (name: 'f1' | 'precision' | 'recall'): number =>
-    seen.reduce((total, one) => total + one[name], 0) / seen.length;
+    seen.reduce((total, rates) => total + rates[name], 0) / seen.length;
   const chosen =
     labels === 2
       ? required(each[1])
@@ -135,10 +135,10 @@ function matthews(
   wanted: readonly number[],
   total: number,
 ): number {
-  const sum = (values: readonly number[]): number => values.reduce((all, one) => all + one, 0);
-  const cross = sum(said.map((one, i) => one * required(wanted[i])));
+  const sum = (values: readonly number[]): number => values.reduce((all, value) => all + value, 0);
+  const cross = sum(said.map((value, i) => value * required(wanted[i])));
   const spread = (values: readonly number[]): number =>
-    total * total - sum(values.map((one) => one * one));
+    total * total - sum(values.map((value) => value * value));
   const scale = Math.sqrt(spread(said) * spread(wanted));
   return scale === 0 ? 0 : (sum(hits) * total - cross) / scale;
 }
@@ -227,7 +227,7 @@ function addEntities(sums: Sums, names: readonly string[], { rows, wanted, lengt
     const [found, known] = [entitiesIn(said), entitiesIn(right)];
     addTo(sums, `${HIDDEN}said`, found.size, 0);
     addTo(sums, `${HIDDEN}true`, known.size, 0);
-    addTo(sums, `${HIDDEN}hit`, [...found].filter((one) => known.has(one)).length, 0);
+    addTo(sums, `${HIDDEN}hit`, [...found].filter((text) => known.has(text)).length, 0);
   }
 }
 

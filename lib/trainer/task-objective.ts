@@ -62,7 +62,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
       const inside = [starts, ends].map(
         (places) => places?.toArray().filter((place) => Number(place) < T).length ?? 0,
       );
-      return inside.reduce((sum, one) => sum + one, 0);
+      return inside.reduce((sum, value) => sum + value, 0);
     }
     if (!labels) throw noLabels(batch);
     if (labels.dtype !== 'i32' && labels.dtype !== 'i64') return labels.size(0);

@@ -184,8 +184,8 @@ export async function* groupsOf<Batch>(
 ): AsyncGenerator<MicroBatch<Batch>[]> {
   let group: MicroBatch<Batch>[] = [];
   for await (const batch of source) {
-    const most = seqlen();
-    group.push(objective.counted(most === null ? batch : objective.shortened(batch, most)));
+    const max = seqlen();
+    group.push(objective.counted(max === null ? batch : objective.shortened(batch, max)));
     if (group.length < size) continue;
     yield group;
     group = [];
@@ -224,7 +224,7 @@ function requireLengths(
   if (lengths.length !== length) {
     throw refused(op, `those of all ${length} samples`, `${lengths.length}`);
   }
-  Array.from(lengths, (one, i) => requireFinite(`${op} ${i}`, one, 0));
+  Array.from(lengths, (length, i) => requireFinite(`${op} ${i}`, length, 0));
   return lengths;
 }
 

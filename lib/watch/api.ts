@@ -10,7 +10,7 @@ export class WrongParameter extends Error {}
 const WAIT_MS = 150;
 /** Milliseconds between two reads of the files. */
 const READ_MS = 250;
-const MOST_POINTS = 4000;
+const MAX_POINTS = 4000;
 
 type Answer = (parameters: URLSearchParams) => unknown;
 
@@ -63,8 +63,8 @@ export class WatchApi {
     const axis = parameters.get('axis') ?? 'step';
     if (axis !== 'step' && axis !== 'time') throw new WrongParameter('axis: step or time');
     const width = numberIn(parameters, 'width') ?? 800;
-    if (!Number.isInteger(width) || width < 1 || width > MOST_POINTS) {
-      throw new WrongParameter(`width: an integer from 1 to ${MOST_POINTS}`);
+    if (!Number.isInteger(width) || width < 1 || width > MAX_POINTS) {
+      throw new WrongParameter(`width: an integer from 1 to ${MAX_POINTS}`);
     }
     const [from, to] = [numberIn(parameters, 'from'), numberIn(parameters, 'to')];
     return run.series({ axis: axis as Axis, from, to }, width);

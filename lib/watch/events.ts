@@ -96,7 +96,7 @@ export type Untimed = RunEvent extends infer One
   : never;
 
 /** Limits of one event. Readers ignore the rest. */
-const MOST = { columns: 64, name: 64, ranks: 4096, line: 4096, text: 16_384, facts: 64 };
+const MAX_SIZES = { columns: 64, name: 64, ranks: 4096, line: 4096, text: 16_384, facts: 64 };
 
 /** The file of a run's events. */
 export const eventsFile = (dir: string): string => join(dir, 'watch', 'events.jsonl');
@@ -134,44 +134,44 @@ type Reader<Type extends RunEvent['e']> = (value: Record<string, unknown>) => Fi
 
 const READERS: { readonly [Type in RunEvent['e']]: Reader<Type> } = {
   row({ track, step, values }) {
-    const name = TRACKS.find((one) => one === track);
+    const name = TRACKS.find((item) => item === track);
     if (name === undefined || !isStep(step) || !isObject(values)) return null;
     const numbers: Record<string, number> = Object.create(null);
     let count = 0;
     for (const column of Object.keys(values)) {
       const number = numberOf(values[column]);
-      if (number === null || column.length > MOST.name) continue;
-      if (++count > MOST.columns) break;
+      if (number === null || column.length > MAX_SIZES.name) continue;
+      if (++count > MAX_SIZES.columns) break;
       numbers[column] = number;
     }
     return { track: name, step, values: numbers };
   },
   ranks({ step, busy }) {
-    if (!isStep(step) || !Array.isArray(busy) || busy.length > MOST.ranks) return null;
-    return { step, busy: busy.map((one) => numberOf(one) ?? Number.NaN) };
+    if (!isStep(step) || !Array.isArray(busy) || busy.length > MAX_SIZES.ranks) return null;
+    return { step, busy: busy.map((item) => numberOf(item) ?? Number.NaN) };
   },
   start({ name, about, config, pid, host }) {
-    const facts = isObject(about) ? Object.entries(about).slice(0, MOST.facts) : [];
+    const facts = isObject(about) ? Object.entries(about).slice(0, MAX_SIZES.facts) : [];
     return {
-      name: textOf(name, MOST.name),
+      name: textOf(name, MAX_SIZES.name),
       about: Object.fromEntries(facts) as Record<string, JsonValue>,
       config: (config ?? null) as JsonValue,
       pid: isStep(pid) ? pid : 0,
-      host: textOf(host, MOST.line),
+      host: textOf(host, MAX_SIZES.line),
     };
   },
   length: ({ steps }) => (isStep(steps) ? { steps } : null),
   text({ step, prompt, text }) {
     if (!isStep(step)) return null;
-    return { step, prompt: textOf(prompt, MOST.text), text: textOf(text, MOST.text) };
+    return { step, prompt: textOf(prompt, MAX_SIZES.text), text: textOf(text, MAX_SIZES.text) };
   },
-  log: ({ line }) => ({ line: textOf(line, MOST.line) }),
+  log: ({ line }) => ({ line: textOf(line, MAX_SIZES.line) }),
   notice({ level, message, step }) {
-    const known = (['info', 'warning', 'error'] as const).find((one) => one === level);
+    const known = (['info', 'warning', 'error'] as const).find((item) => item === level);
     const place = isStep(step) ? { step } : {};
-    return { level: known ?? 'info', message: textOf(message, MOST.line), ...place };
+    return { level: known ?? 'info', message: textOf(message, MAX_SIZES.line), ...place };
   },
-  end: ({ reason }) => ({ reason: textOf(reason, MOST.name) }),
+  end: ({ reason }) => ({ reason: textOf(reason, MAX_SIZES.name) }),
 };
 
 const NONFINITE: Readonly<Record<string, number>> = {
@@ -194,5 +194,5 @@ const isStep = (value: unknown): value is number =>
 const isTime = (value: unknown): value is number =>
   typeof value === 'number' && value >= 0 && value <= 8.64e15;
 
-const textOf = (value: unknown, most: number): string =>
-  typeof value === 'string' ? value.slice(0, most) : '';
+const textOf = (value: unknown, max: number): string =>
+  typeof value === 'string' ? value.slice(0, max) : '';

@@ -9,9 +9,9 @@ import { RunIndex } from './run-index.js';
 /** Levels below a given folder in which runs are found. */
 const DEPTH = 3;
 /** Runs at most; further ones are left out. */
-const MOST_RUNS = 64;
+const MAX_RUNS = 64;
 /** Folders that are looked into at most. */
-const MOST_FOLDERS = 4096;
+const MAX_FOLDERS = 4096;
 /** Milliseconds between two searches. */
 const FIND_MS = 5000;
 
@@ -53,9 +53,9 @@ export class RunFolders {
 
   private find(): void {
     this.foundAt = performance.now();
-    let left = MOST_FOLDERS;
+    let left = MAX_FOLDERS;
     const visit = (dir: string, name: string, depth: number): void => {
-      if (left-- <= 0 || this.runs.length >= MOST_RUNS) return;
+      if (left-- <= 0 || this.runs.length >= MAX_RUNS) return;
       if (!this.known.has(dir) && isFile(eventsFile(dir))) {
         this.known.add(dir);
         this.runs.push(new RunIndex(dir, name));

@@ -19,11 +19,11 @@ import { GrowingFile } from './line-reader.js';
 import { type Decimated, type Range, Track } from './track.js';
 
 /** Events of a kind that stay in memory. */
-const MOST = { texts: 400, lines: 2000, notices: 400 };
+const MAX = { texts: 400, lines: 2000, notices: 400 };
 /** Rows in the mean of a rank's times. */
 const RANK_ROWS = 20;
 /** Bytes of the file that one query reads at most for exact rows. */
-const MOST_BYTES = 16 * 2 ** 20;
+const MAX_BYTES = 16 * 2 ** 20;
 /** Buckets of a track of exact rows. */
 const EXACT_ROWS = 262_144;
 
@@ -172,7 +172,7 @@ export class RunIndex {
   /** Reads the rows of a range from the file; null if they are too many. */
   private async exact(name: TrackName, range: Range, width: number): Promise<Decimated | null> {
     const part = this.tracks[name].bytesOf(range, this.file.read);
-    if (!part || part.end - part.begin > MOST_BYTES) return null;
+    if (!part || part.end - part.begin > MAX_BYTES) return null;
     const rows = new Track(EXACT_ROWS);
     try {
       await this.file.again(part, (line) => {
@@ -221,12 +221,12 @@ export class RunIndex {
   }
 
   private kept<Event>(
-    kind: keyof typeof MOST,
+    kind: keyof typeof MAX,
     list: Numbered<Event>[],
     event: Event,
   ): Numbered<Event>[] {
     list.push({ ...event, number: this.counts[kind]++ });
-    return list.length > 2 * MOST[kind] ? list.slice(-MOST[kind]) : list;
+    return list.length > 2 * MAX[kind] ? list.slice(-MAX[kind]) : list;
   }
 
   private restart(): void {

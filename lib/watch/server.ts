@@ -25,9 +25,9 @@ export interface WatchServerOptions {
 }
 
 /** Open connections at most. */
-const MOST_CONNECTIONS = 64;
+const MAX_CONNECTIONS = 64;
 /** Answers that are computed at once; further requests get 503. */
-const MOST_ANSWERS = 16;
+const MAX_ANSWERS = 16;
 const HEAD_MS = 5000;
 const REQUEST_MS = 10_000;
 
@@ -57,7 +57,7 @@ export class WatchServer {
       maxHeaderSize: 8192,
       requireHostHeader: false,
     });
-    this.http.maxConnections = MOST_CONNECTIONS;
+    this.http.maxConnections = MAX_CONNECTIONS;
     this.http.on('request', (request, response) => void this.answer(request, response));
     this.http.on('checkExpectation', (_, response: ServerResponse) => {
       send(response, 417, 'Expect: expected no such header.');
@@ -128,7 +128,7 @@ export class WatchServer {
       if (!this.guard.hasToken(request)) {
         return send(response, 401, 'Token: expected the link that ds watch printed.');
       }
-      if (this.answers >= MOST_ANSWERS) return send(response, 503, 'Too many requests at once.');
+      if (this.answers >= MAX_ANSWERS) return send(response, 503, 'Too many requests at once.');
       await this.compute(response, () => route(new URLSearchParams(query)));
     } catch (error) {
       if (error instanceof WrongParameter) send(response, 400, error.message);

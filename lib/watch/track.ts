@@ -2,9 +2,9 @@
 import { leading, required } from '../runtime/required.js';
 
 /** Buckets of a track at most; a full track merges pairs. */
-const MOST_BUCKETS = 131_072;
+const MAX_BUCKETS = 131_072;
 const FIRST_BUCKETS = 1024;
-const MOST_COLUMNS = 64;
+const MAX_COLUMNS = 64;
 
 /** Numbers of a column in each bucket; count 0 for a bucket without one. */
 interface Column {
@@ -60,8 +60,8 @@ export class Track {
   private lastStep = -1;
   private lastTime = 0;
 
-  /** `most`: buckets at most, a power of 2. */
-  constructor(private readonly most = MOST_BUCKETS) {}
+  /** `maxBuckets`: a power of 2. */
+  constructor(private readonly maxBuckets = MAX_BUCKETS) {}
 
   /** The last step; -1 without rows. */
   get last(): number {
@@ -164,7 +164,7 @@ export class Track {
   }
 
   private open(step: number, time: number, offset: number): void {
-    if (this.size === this.most) this.merge();
+    if (this.size === this.maxBuckets) this.merge();
     if (this.size === this.step.length) this.grow();
     if (this.filled === this.rowsPerBucket || this.size === 0) {
       const at = this.size++;
@@ -201,14 +201,14 @@ export class Track {
   }
 
   private grow(): void {
-    const length = Math.min(this.most, this.step.length * 2);
+    const length = Math.min(this.maxBuckets, this.step.length * 2);
     const grown = (from: Float64Array, fill = 0): Float64Array<ArrayBuffer> => {
       const to = new Float64Array(length).fill(fill, from.length);
       to.set(from);
       return to;
     };
     [this.step, this.time, this.offset] = leading(
-      [this.step, this.time, this.offset].map((one) => grown(one)),
+      [this.step, this.time, this.offset].map((item) => grown(item)),
       3,
     );
     for (const column of this.columns.values()) {
@@ -222,7 +222,7 @@ export class Track {
   private column(name: string): Column | null {
     const known = this.columns.get(name);
     if (known) return known;
-    if (this.columns.size === MOST_COLUMNS) return null;
+    if (this.columns.size === MAX_COLUMNS) return null;
     const { length } = this.step;
     const column = {
       min: new Float64Array(length).fill(Infinity),
@@ -263,12 +263,12 @@ function pointsOf(
 
 const rounded = (value: number): number => Number(value.toPrecision(7));
 
-/** The first index of `places` with a value of at least `least`. */
-function lowerBound(places: Float64Array, size: number, least: number): number {
+/** The first index of `places` with a value of at least `min`. */
+function lowerBound(places: Float64Array, size: number, min: number): number {
   let [low, high] = [0, size];
   while (low < high) {
     const middle = (low + high) >>> 1;
-    if (required(places[middle]) < least) low = middle + 1;
+    if (required(places[middle]) < min) low = middle + 1;
     else high = middle;
   }
   return low;

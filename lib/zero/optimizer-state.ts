@@ -141,7 +141,8 @@ export class OptimizerState {
       const next = updates.get(this.of(partition).state)?.next();
       if (next && !next.done) publisher.publish(...next.value);
     }
-    for (const rest of updates.values()) for (const one of rest) publisher.publish(...one);
+    for (const rest of updates.values())
+      for (const partition of rest) publisher.publish(...partition);
   }
 
   /** Called before weights are read. Later compute work sees the updated weights. */

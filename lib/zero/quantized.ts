@@ -24,10 +24,10 @@ export const gatherCodes: GatherUnit = (place, flat, group, at) => {
   const { memory } = place;
   if (memory && !memory.buffer.pinned) codes.write(memory, messages, group.rank, at.stream);
   else {
-    const own = held(() => Tensor.empty([numel], flat.dtype, flat.device));
-    place.load(own, at.stream);
-    codes.write(own, messages, group.rank, at.stream);
-    releaseOn(at.stream, own);
+    const ownTensor = held(() => Tensor.empty([numel], flat.dtype, flat.device));
+    place.load(ownTensor, at.stream);
+    codes.write(ownTensor, messages, group.rank, at.stream);
+    releaseOn(at.stream, ownTensor);
   }
   const { words } = codes;
   const from = messages.offset + group.rank * words;
@@ -145,7 +145,7 @@ export class QuantizedWire implements Wire {
           kernels.binary({ a: sum, b: decoded, out: sum, op: 'add', accumulate: false }, stream);
         }
         kernels.copy({ in: sum, out: output }, stream);
-        for (const one of [got, sum, decoded]) releaseOn(stream, one);
+        for (const tensor of [got, sum, decoded]) releaseOn(stream, tensor);
       },
     };
   }

@@ -92,9 +92,9 @@ export class GatheredWeights implements WeightFlow {
     const { unit, range, storage } = shard;
     this.shards.set(unit, shard);
     const { compute } = this.device;
-    const own = sliceFlat(unit.weights, range);
-    compute.wait(this.computed.record(storage.store(own, compute)));
-    own.release();
+    const ownTensor = sliceFlat(unit.weights, range);
+    compute.wait(this.computed.record(storage.store(ownTensor, compute)));
+    ownTensor.release();
     unit.vacate();
     if (this.persists(unit)) this.persistent.add(unit);
   }
@@ -258,10 +258,10 @@ export const gatherPlain: GatherUnit = (store, flat, group, at) => {
   const { memory } = store;
   if (memory && !memory.buffer.pinned) return group.allGather(flat, memory, at);
   const numel = flat.numel / group.size;
-  const own = sliceFlat(flat, { offset: group.rank * numel, numel });
-  store.load(own, at.stream);
-  const work = group.allGather(flat, own, at);
-  own.release();
+  const ownTensor = sliceFlat(flat, { offset: group.rank * numel, numel });
+  store.load(ownTensor, at.stream);
+  const work = group.allGather(flat, ownTensor, at);
+  ownTensor.release();
   return work;
 };
 

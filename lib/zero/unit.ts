@@ -61,7 +61,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
       region: parameter.region,
     }));
     this.layout = layoutUnit(shapes, layout);
-    this.byName = new Map(parameters.map((one) => [one.name, one.parameter]));
+    this.byName = new Map(parameters.map((parameter) => [parameter.name, parameter.parameter]));
     this.gradient = gradientOf(this);
   }
 

@@ -91,10 +91,10 @@ export class AllReduceWire implements Wire {
       wait: (stream) => {
         work.wait(stream);
         const numel = full.numel / size;
-        const own = full.alias([numel], undefined, full.offset + rank * numel);
-        const inPlace = output.buffer === own.buffer && output.offset === own.offset;
-        if (!inPlace) kernels.copy({ in: own, out: output }, stream);
-        own.dispose();
+        const ownTensor = full.alias([numel], undefined, full.offset + rank * numel);
+        const inPlace = output.buffer === ownTensor.buffer && output.offset === ownTensor.offset;
+        if (!inPlace) kernels.copy({ in: ownTensor, out: output }, stream);
+        ownTensor.dispose();
       },
     };
   }

@@ -39,7 +39,7 @@ async function same(
   { model, head }: { model: () => Llama; head: HeadOptions },
   config: InferenceConfig,
   check: (acceptance: number, stats: InferenceStats) => void,
-  mostSequences = 32,
+  maxSequences = 32,
 ): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-eagle-'));
   try {
@@ -47,7 +47,7 @@ async function same(
     const expected = await run(device, model(), config, requests);
     const before = liveTensors();
     const method = 'eagle3' as const;
-    const sizes = { num_speculative_tokens: 4, disable_by_batch_size: mostSequences };
+    const sizes = { num_speculative_tokens: 4, disable_by_batch_size: maxSequences };
     const speculative = { method, model: dir, ...sizes };
     const { found, stats } = await run(device, model(), { ...config, speculative }, requests);
     assert.deepEqual(

@@ -3,7 +3,7 @@ import type { PolicySettings } from '../../lib/inference/schedule-policy.js';
 import { Scheduler, type SchedulerLimits } from '../../lib/inference/scheduler.js';
 import { Sequence, type SequenceTurn } from '../../lib/inference/sequence.js';
 
-const FAIR: PolicySettings = { policy: 'fair', mostWait: 1000 };
+const FAIR: PolicySettings = { policy: 'fair', maxWait: 1000 };
 const room: SchedulerLimits = {
   ...{ tokens: 64, sequences: 4, blocks: 400, blockSize: 4, sharesPrefixes: true, policy: FAIR },
 };
@@ -66,7 +66,7 @@ describe('turns of clients', () => {
   });
 
   test('in the order of arrival, the same request waits for all requests before it', () => {
-    const scheduler = new Scheduler({ ...room, policy: { policy: 'fcfs', mostWait: 1000 } });
+    const scheduler = new Scheduler({ ...room, policy: { policy: 'fcfs', maxWait: 1000 } });
     submitted(scheduler, crowd(100, 'many', [8, 200]));
     const [single] = submitted(scheduler, [sequenceOf(8, 20, { client: 'one' })]);
     expect(stepsUntilDone(scheduler, single as Sequence)).toBeGreaterThan(4500);
@@ -190,10 +190,10 @@ describe('priorities', () => {
   });
 
   test.each(['fair', 'priority'] as const)(
-    'a request waits at most mostWait steps: %s',
+    'a request waits at most maxWait steps: %s',
     (policy) => {
-      const wait = (mostWait: number): number => {
-        const scheduler = new Scheduler({ ...room, sequences: 1, policy: { policy, mostWait } });
+      const wait = (maxWait: number): number => {
+        const scheduler = new Scheduler({ ...room, sequences: 1, policy: { policy, maxWait } });
         const urgent = () => sequenceOf(4, 5, { priority: -3 });
         submitted(scheduler, [urgent(), urgent()]);
         const [patient] = submitted(scheduler, [sequenceOf(4, 5, { priority: 1 })]);
@@ -216,7 +216,7 @@ describe('priorities', () => {
     const scheduler = new Scheduler({
       ...room,
       sequences: 1,
-      policy: { policy: 'fair', mostWait: 5 },
+      policy: { policy: 'fair', maxWait: 5 },
     });
     submitted(scheduler, crowd(200, 'many', [4, 10]));
     for (let i = 0; i < 300; ++i) step(scheduler);

@@ -21,7 +21,7 @@ const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
 const request = (given: Partial<PlanRequest>): PlanRequest => ({
   ...{ sizes, batch: 8, seq: 1024, precision: 'bf16', rates: H200, bf16States: false },
   ...{ deviceMemory: 139 * GIB, hostMemory: 128 * GIB, diskMemory: 0 },
-  most: { tensor: 1, stages: 1 },
+  max: { tensor: 1, stages: 1 },
   cluster: { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 },
   ...given,
 });
@@ -166,8 +166,8 @@ test('the ranks of a machine share its disk', () => {
 
 describe('ranks that share a model', () => {
   const cluster = { nodes: 1, devicesPerNode: 4, coresPerNode: 64, nodeLink: 50e9 };
-  const most = { tensor: 2, stages: 4 };
-  const { candidates } = makePlan(request({ cluster, most, batch: 2 }));
+  const max = { tensor: 2, stages: 4 };
+  const { candidates } = makePlan(request({ cluster, max, batch: 2 }));
   const of = (tensor: number, stages: number, microBatch = 1) =>
     candidates.find(
       ({ setup }) =>

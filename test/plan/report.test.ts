@@ -17,7 +17,7 @@ const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('124M')));
 const request: PlanRequest = {
   ...{ sizes, batch: 8, seq: 1024, precision: 'bf16', rates: H200, bf16States: false },
   ...{ deviceMemory: 139 * GIB, hostMemory: 128 * GIB, diskMemory: GIB },
-  most: { tensor: 2, stages: 2 },
+  max: { tensor: 2, stages: 2 },
   cluster: { nodes: 1, devicesPerNode: 4, coresPerNode: 16, nodeLink: 50e9 },
 };
 

@@ -64,7 +64,7 @@ test('the last event of a stream has the reason, even without text', () => {
   const answer = answersIn(new TextFormat(tokenizer))({
     response: response as unknown as ServerResponse,
     ...{ delivery: { stream: true, includeUsage: false, tokenIds: false }, choices: 1 },
-    ...{ model: 'm', mostUnread: 1024, overflow: () => {} },
+    ...{ model: 'm', maxUnread: 1024, overflow: () => {} },
   });
   const part = { text: '', tokens: null, logprobs: null, offset: 0 };
   answer.part(0, { ...part, finishReason: null });

@@ -33,7 +33,7 @@ function answerTo(kept: Kept, stream = true): Answer {
   return answersIn(new TextFormat(tokenizer))({
     response: kept as unknown as ServerResponse,
     ...{ delivery: { stream, includeUsage: true, tokenIds: false }, choices: 1, model: 'm' },
-    ...{ mostUnread: 1024, overflow: () => {} },
+    ...{ maxUnread: 1024, overflow: () => {} },
   });
 }
 

@@ -27,7 +27,7 @@ export interface LoadCounts {
   faults: string[];
 }
 
-const MOST_FAULTS = 50;
+const MAX_FAULTS = 50;
 const FORMED_TOKENS = 200;
 const day = { enum: ['Monday', 'Sunday'] };
 const trip = {
@@ -113,7 +113,7 @@ export async function runLoad(options: LoadOptions): Promise<LoadCounts> {
       if (fault && isStopping() && REFUSED.test(fault)) counts.refused++;
       else if (fault) {
         counts.faultCount++;
-        if (counts.faults.length < MOST_FAULTS) counts.faults.push(`client ${i}: ${fault}`);
+        if (counts.faults.length < MAX_FAULTS) counts.faults.push(`client ${i}: ${fault}`);
       }
       counts.slowest = Math.max(counts.slowest, performance.now() - began);
       // A client that vanishes waits for no answer.

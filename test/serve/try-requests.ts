@@ -32,7 +32,7 @@ export interface TryCounts {
 
 /** Milliseconds that a patient client waits for the end of its answers. */
 const PATIENCE_MS = 120_000;
-const MOST_FAULTS = 50;
+const MAX_FAULTS = 50;
 
 export async function tryRequests(options: TryOptions): Promise<TryCounts> {
   const counts: TryCounts = {
@@ -40,7 +40,7 @@ export async function tryRequests(options: TryOptions): Promise<TryCounts> {
     faults: [],
   };
   const fault = (text: string): void => {
-    if (counts.faults.length < MOST_FAULTS) counts.faults.push(text);
+    if (counts.faults.length < MAX_FAULTS) counts.faults.push(text);
   };
   const siblings = new Siblings(seeded(options.seed), options.key);
   let isOver = false;

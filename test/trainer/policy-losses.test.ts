@@ -100,8 +100,8 @@ describe.each([false, true])('padding before the tokens: %s', (left) => {
     const batch = batchOf(left);
     const { loss, ...rest } = read(name);
     const options = { loss, ...rest };
-    const most = 8; // Of the recorded dr_grpo.
-    const count = { sequences: counts.length, tokens, most };
+    const max = 8; // Of the recorded dr_grpo.
+    const count = { sequences: counts.length, tokens, max };
     const total =
       name === 'rloo'
         ? leaveOneOutLosses(batch, leaveOneOutRatios(batch), options.epsilon)

@@ -99,8 +99,8 @@ function withMinimum(bytes: Uint8Array, count: number, out: Float32Array, hasFif
     const [d, m] = [halfAt(bytes, at), halfAt(bytes, at + 2)];
     const [high, low] = [at + 16, at + (hasFifth ? 48 : 16)];
     for (let j = 0; j < 8; ++j) {
-      const [six, least] = scaleAndMin(bytes, at + 4, j);
-      const [scale, min, shift] = [d * six, m * least, 4 * (j & 1)];
+      const [six, minimum] = scaleAndMin(bytes, at + 4, j);
+      const [scale, min, shift] = [d * six, m * minimum, 4 * (j & 1)];
       const [codes, to] = [low + 32 * (j >> 1), block * 256 + 32 * j];
       for (let l = 0; l < 32; ++l) {
         const nibble = (byteAt(bytes, codes + l) >> shift) & 15;

@@ -139,8 +139,8 @@ class Reader {
     const count = this.size64();
     const smallest = SIZES[type];
     if (smallest === undefined) throw this.damaged('a type of value from 0 to 12', `${type}`);
-    const most = Math.min(MAX_ITEMS, Math.floor(this.left / smallest));
-    if (count > most) throw this.damaged(`a list of at most ${most} values`, `${count}`);
+    const max = Math.min(MAX_ITEMS, Math.floor(this.left / smallest));
+    if (count > max) throw this.damaged(`a list of at most ${max} values`, `${count}`);
     const values: GgufValue[] = [];
     for (let i = 0; i < count; ++i) values.push(this.value(type, depth + 1));
     return values;
@@ -195,11 +195,11 @@ function entry(reader: Reader): Entry {
   const offset = reader.size64();
   const type = BLOCK_TYPES.get(id);
   if (!type) {
-    const known = [...BLOCK_TYPES.values()].map((one) => one.name).join(', ');
+    const known = [...BLOCK_TYPES.values()].map((type) => type.name).join(', ');
     const hint = 'Take another file of the model, such as Q4_K_M or Q8_0.';
     throw reader.damaged(`${name} in ${known}`, typeName(id), hint);
   }
-  const values = shape.reduce((product, one) => product * one, 1);
+  const values = shape.reduce((product, value) => product * value, 1);
   const width = shape.at(-1) ?? 1;
   if (!Number.isSafeInteger(values) || width % type.values !== 0) {
     const expected = `rows of ${name} in whole blocks of ${type.values} values`;
@@ -226,15 +226,15 @@ function located(
   const tensors = entries.map(({ offset, ...rest }) => ({ ...rest, start: start + offset }));
   const names = new Set<string>();
   let end = start;
-  for (const one of [...tensors].sort((a, b) => a.start - b.start)) {
-    const isPlaced = one.start >= end && (one.start - start) % align === 0;
-    end = one.start + one.bytes;
+  for (const tensor of [...tensors].sort((a, b) => a.start - b.start)) {
+    const isPlaced = tensor.start >= end && (tensor.start - start) % align === 0;
+    end = tensor.start + tensor.bytes;
     if (!isPlaced || end > reader.size) {
-      const expected = `${one.name} inside of the file's ${reader.size} bytes, without overlap`;
-      throw reader.damaged(expected, `bytes ${one.start} to ${end}`);
+      const expected = `${tensor.name} inside of the file's ${reader.size} bytes, without overlap`;
+      throw reader.damaged(expected, `bytes ${tensor.start} to ${end}`);
     }
-    if (names.has(one.name)) throw reader.damaged('tensors with distinct names', one.name);
-    names.add(one.name);
+    if (names.has(tensor.name)) throw reader.damaged('tensors with distinct names', tensor.name);
+    names.add(tensor.name);
   }
   return tensors;
 }

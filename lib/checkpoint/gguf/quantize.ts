@@ -80,7 +80,7 @@ export function packed(type: PackedType, values: Float32Array): Uint8Array {
 }
 
 function q8(x: Float32Array, out: Buffer): void {
-  const scale = x.reduce((most, one) => Math.max(most, Math.abs(one)), 0) / 127;
+  const scale = x.reduce((max, value) => Math.max(max, Math.abs(value)), 0) / 127;
   out.writeUInt16LE(halfBits(scale), 0);
   for (let i = 0; i < 32; ++i) out.writeInt8(scale ? round(valueAt(x, i) / scale) : 0, 2 + i);
 }
@@ -100,34 +100,34 @@ const WEIGHTS = new Float64Array(32);
 /** The best scale and minimum of 32 values by a search over scales. Large values weigh more. */
 function affineOf(x: Float32Array): Affine {
   let [low, high, squares] = [0, Number.NEGATIVE_INFINITY, 0];
-  for (const one of x) {
-    low = Math.min(low, one);
-    high = Math.max(high, one);
-    squares += one * one;
+  for (const value of x) {
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+    squares += value * value;
   }
   if (high <= low) return { scale: 0, min: -low };
   const base = Math.sqrt(squares / x.length);
   let [w, wx, wxx] = [0, 0, 0];
   for (let i = 0; i < x.length; ++i) {
-    const one = valueAt(x, i);
-    const by = base + Math.abs(one);
+    const value = valueAt(x, i);
+    const by = base + Math.abs(value);
     WEIGHTS[i] = by;
     w += by;
-    wx += by * one;
-    wxx += by * one * one;
+    wx += by * value;
+    wxx += by * value * value;
   }
   let [scale, min, best] = [(high - low) / 15, -low, Number.POSITIVE_INFINITY];
   for (let step = 0; step <= 20; ++step) {
     const inverse = (15 - 1 + step * 0.1) / (high - low);
     let [wc, wcc, wcx] = [0, 0, 0];
     for (let i = 0; i < x.length; ++i) {
-      const one = valueAt(x, i);
+      const value = valueAt(x, i);
       // Values are not below `low`, so the code is rounded by cutting.
-      const code = Math.min((inverse * (one - low) + 0.5) | 0, 15);
+      const code = Math.min((inverse * (value - low) + 0.5) | 0, 15);
       const weighted = valueAt(WEIGHTS, i) * code;
       wc += weighted;
       wcc += weighted * code;
-      wcx += weighted * one;
+      wcx += weighted * value;
     }
     // Least squares of x = a code + b, with b at most 0.
     const determinant = w * wcc - wc * wc;
@@ -143,9 +143,9 @@ function affineOf(x: Float32Array): Affine {
 
 function q4k(x: Float32Array, out: Buffer): void {
   const groups = Array.from({ length: 8 }, (_, j) => affineOf(x.subarray(32 * j, 32 * j + 32)));
-  const most = (values: readonly number[]): number => Math.max(0, ...values);
-  const d = asHalf(most(groups.map(({ scale }) => scale)) / 63);
-  const m = asHalf(most(groups.map(({ min }) => min)) / 63);
+  const max = (values: readonly number[]): number => Math.max(0, ...values);
+  const d = asHalf(max(groups.map(({ scale }) => scale)) / 63);
+  const m = asHalf(max(groups.map(({ min }) => min)) / 63);
   out.writeUInt16LE(halfBits(d), 0);
   out.writeUInt16LE(halfBits(m), 2);
   const six = (value: number, unit: number): number =>
@@ -172,18 +172,18 @@ function q4k(x: Float32Array, out: Buffer): void {
 
 /** The best scale of 16 values for codes of -32 to 31, of either sign. */
 function scaleOf(x: Float32Array): number {
-  let most = 0;
-  for (const one of x) if (Math.abs(one) > Math.abs(most)) most = one;
-  if (Math.abs(most) < 1e-15) return 0;
+  let max = 0;
+  for (const value of x) if (Math.abs(value) > Math.abs(max)) max = value;
+  if (Math.abs(max) < 1e-15) return 0;
   let [best, score] = [0, -1];
   for (let step = -9; step <= 9; ++step) {
-    const inverse = -(32 + step * 0.1) / most;
+    const inverse = -(32 + step * 0.1) / max;
     let [products, squares] = [0, 0];
     for (let i = 0; i < x.length; ++i) {
-      const one = valueAt(x, i);
-      const code = Math.min(Math.max(Math.floor(inverse * one + 0.5), -32), 31);
-      const weighted = one * one * code;
-      products += weighted * one;
+      const value = valueAt(x, i);
+      const code = Math.min(Math.max(Math.floor(inverse * value + 0.5), -32), 31);
+      const weighted = value * value * code;
+      products += weighted * value;
       squares += weighted * code;
     }
     if (squares === 0 || (products * products) / squares <= score) continue;
@@ -195,8 +195,8 @@ function scaleOf(x: Float32Array): number {
 
 function q6k(x: Float32Array, out: Buffer): void {
   const scales = Array.from({ length: 16 }, (_, g) => scaleOf(x.subarray(16 * g, 16 * g + 16)));
-  const most = scales.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a), 0);
-  const d = asHalf(most / -128);
+  const max = scales.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a), 0);
+  const d = asHalf(max / -128);
   out.writeUInt16LE(halfBits(d), 208);
   if (d === 0) {
     // Code 32 stands for 0.

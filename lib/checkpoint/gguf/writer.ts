@@ -77,7 +77,7 @@ const padding = (at: number): number => (ALIGNMENT - (at % ALIGNMENT)) % ALIGNME
 const bytesIn = ({ shape, type }: WrittenTensor): number =>
   packedBytes(
     type,
-    shape.reduce((product, one) => product * one, 1),
+    shape.reduce((product, value) => product * value, 1),
   );
 
 function headerOf(metadata: GgufMetadata, tensors: readonly WrittenTensor[]): Buffer {

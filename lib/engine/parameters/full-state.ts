@@ -222,7 +222,7 @@ function assemble(
   const { device, parts } = engine;
   const { shardGroup } = parts.ranks;
   const full = Tensor.empty(state.shape, state.dtype, device);
-  for (const fragment of partition.fragments.filter((one) => one.entry === entry)) {
+  for (const fragment of partition.fragments.filter((fragment) => fragment.entry === entry)) {
     const slice = read(fragment);
     const { from, numel } = portionOf(state, fragment);
     copyFlat(full, { offset: from, numel }, slice, { offset: 0, numel }, device.compute);
@@ -253,7 +253,7 @@ function writeOwned(
   targetOf: (fragment: Fragment) => Target,
 ): void {
   const { compute } = engine.device;
-  for (const fragment of shard.fragments.filter((one) => one.entry === entry)) {
+  for (const fragment of shard.fragments.filter((fragment) => fragment.entry === entry)) {
     const target = targetOf(fragment);
     const { from, numel } = portionOf(state, fragment);
     copyFlat(target.tensor, { offset: 0, numel }, values, { offset: from, numel }, compute);

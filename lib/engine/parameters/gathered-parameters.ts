@@ -86,7 +86,7 @@ export function gatheredParameters<Result>(
 /** A parameter that the ranks share during the body. */
 type Shared = HeldParameter | WholeParameter;
 
-const isFrozenShard = (one: Shared): one is HeldParameter => 'shard' in one && !isOwned(one);
+const isFrozenShard = (item: Shared): item is HeldParameter => 'shard' in item && !isOwned(item);
 
 function modified<Result>(held: readonly Shared[], root: number, body: () => Result): Result {
   const outcome = outcomeOf(held, body);
@@ -122,10 +122,10 @@ function adoptChanges(held: readonly Shared[], root: number): void {
   const [changed, lost] = writtenBy(root, held, written);
   const { ranks, state } = engine.parts;
   state.synchronize();
-  for (const one of changed) {
-    takeOver(ranks.world, one.parameter, root);
-    if (isOwned(one)) scope(() => writeMaster(one, one.parameter.detach().to('f32')));
-    else if (isFrozenShard(one)) writeFrozen(one);
+  for (const item of changed) {
+    takeOver(ranks.world, item.parameter, root);
+    if (isOwned(item)) scope(() => writeMaster(item, item.parameter.detach().to('f32')));
+    else if (isFrozenShard(item)) writeFrozen(item);
   }
   for (const { parameter } of lost) takeOver(ranks.world, parameter, root);
   publishMasters(engine, new Set(changed.filter(isOwned).map(({ partition }) => partition)));
@@ -147,14 +147,14 @@ function writtenBy(
   const weight = world.rank === root ? world.size : 1;
   const sums = scope(() => {
     const shared = Tensor.from(
-      Float32Array.from(written, (one) => (one ? weight : 0)),
+      Float32Array.from(written, (item) => (item ? weight : 0)),
       { device },
     );
     world.allReduce(shared, { purpose: 'which parameters were written' }).wait();
     return shared.toArray();
   });
-  const among = (least: number, end: number): Shared[] =>
-    held.filter((_, i) => required(sums[i]) >= least && required(sums[i]) < end);
+  const among = (min: number, end: number): Shared[] =>
+    held.filter((_, i) => required(sums[i]) >= min && required(sums[i]) < end);
   return [among(world.size, Number.POSITIVE_INFINITY), among(1, world.size)];
 }
 
@@ -166,7 +166,9 @@ function heldAmong(what: Gatherable): HeldParameter[] {
 /** Only for ranks with equal parameters: parts of layers and stages look like whole parameters. */
 function wholeAmong(what: Gatherable): WholeParameter[] {
   const among =
-    'parts' in what ? [...wholeOf(what)] : listOf(what).flatMap((one) => wholeIn(one) ?? []);
+    'parts' in what
+      ? [...wholeOf(what)]
+      : listOf(what).flatMap((parameter) => wholeIn(parameter) ?? []);
   return among.filter(({ engine }) => {
     const { broadcastGroup, world } = engine.parts.ranks;
     return broadcastGroup.size === world.size;

@@ -136,7 +136,7 @@ export class OffloadedStates {
   }
 
   private pinned({ bytes, device }: Buffer): Buffer {
-    const found = this.spare.findIndex((one) => one.bytes === bytes);
+    const found = this.spare.findIndex((buffer) => buffer.bytes === bytes);
     const [kept] = found < 0 ? [] : this.spare.splice(found, 1);
     return kept ?? Memory.allocatePinned(device, bytes);
   }

@@ -42,14 +42,16 @@ export function keepingWrites(
   body: () => void,
 ): void {
   const written = [...parameters].filter(
-    (one) => one !== parameter && before.has(one) && fingerprint(one) !== before.get(one),
+    (tensor) =>
+      tensor !== parameter && before.has(tensor) && fingerprint(tensor) !== before.get(tensor),
   );
-  const kept = written.map((one) => noGrad(() => within(null, () => one.clone())));
+  const kept = written.map((tensor) => noGrad(() => within(null, () => tensor.clone())));
   try {
     body();
-    for (const [i, one] of written.entries()) kernels.copy({ in: required(kept[i]), out: one });
+    for (const [i, tensor] of written.entries())
+      kernels.copy({ in: required(kept[i]), out: tensor });
   } finally {
-    for (const one of kept) one.dispose();
+    for (const tensor of kept) tensor.dispose();
   }
   if (before.has(parameter)) before.set(parameter, fingerprint(parameter));
 }

@@ -81,8 +81,8 @@ export function ownerOf(parameter: Tensor): OwnedParameter | null {
   return held && isOwned(held) ? held : null;
 }
 
-export const isOwned = (one: HeldParameter | WholeParameter): one is OwnedParameter =>
-  'partition' in one;
+export const isOwned = (item: HeldParameter | WholeParameter): item is OwnedParameter =>
+  'partition' in item;
 
 /**
  * Throws DS_ARGUMENT if an engine owns a parameter of `model`. A second engine would move it into

@@ -12,7 +12,7 @@ import { catalogOf } from './engine-shards.js';
 export function checkpointBytes(engine: EngineCore, weightsOnly: boolean): number {
   const { model, optimizer } = catalogOf(engine, () => true);
   const saved = weightsOnly ? [...model.values()] : [...model.values(), ...optimizer.values()];
-  return saved.reduce((sum, one) => sum + bytesOf(one), 0);
+  return saved.reduce((sum, info) => sum + bytesOf(info), 0);
 }
 
 const bytesOf = ({ dtype, shape }: TensorInfo): number => numel(shape) * dtypeSize(dtype);

@@ -155,7 +155,7 @@ function stateValues(
   fragment: Fragment,
   { name, state, numel: count }: { name: string; state: StateTensor; numel: number },
 ): Tensor | Remote {
-  const lend = (one: Fragment) => kept.lend(partition, one, name);
+  const lend = (fragment: Fragment) => kept.lend(partition, fragment, name);
   if (kept.lendsCopies(partition)) return remoteState(lend, fragment, { ...state, numel: count });
   const lent = lend(fragment);
   lent.wait();
@@ -207,18 +207,20 @@ function wholeShards(engine: EngineCore, wanted: Wanted): Shard[] {
   const { module, parts } = engine;
   const isElsewhere = (tensor: Tensor): boolean => parts.plan?.pipeline.isCopy(tensor) ?? false;
   const parameters = [...module.namedParameters()].filter(
-    ([name, one]) => wanted(name) && saves(engine, one) && !isElsewhere(one),
+    ([name, parameter]) => wanted(name) && saves(engine, parameter) && !isElsewhere(parameter),
   );
   const { isReplica, tensorGroup } = parts.ranks;
   const buffers =
     isReplica || (tensorGroup && tensorGroup.rank > 0)
       ? []
-      : [...module.namedBuffers()].filter(([, one]) => !isElsewhere(one));
+      : [...module.namedBuffers()].filter(([, tensor]) => !isElsewhere(tensor));
   return [
-    ...parameters.flatMap(([name, one]) => shardsOf(name, one.region, 0, one.retain())),
+    ...parameters.flatMap(([name, parameter]) =>
+      shardsOf(name, parameter.region, 0, parameter.retain()),
+    ),
     ...buffers
       .filter(([name]) => wanted(name))
-      .map(([name, one]) => ({ name, shape: one.shape, tensor: one.retain() })),
+      .map(([name, tensor]) => ({ name, shape: tensor.shape, tensor: tensor.retain() })),
   ];
 }
 

@@ -104,11 +104,11 @@ async function readOwn(
   const read = (row: number, into: Tensor): Promise<void> =>
     checkpoint.read('optimizer', key, { box: rowOf(row, entry), from: 0 }, into);
   if (saved === size) return read(rank, tensor);
-  const one = held(() => Tensor.empty([entry.numel], 'f32', tensor.device));
+  const item = held(() => Tensor.empty([entry.numel], 'f32', tensor.device));
   for (let row = 0; row < saved; row++) {
-    await read(row, one);
-    kernels.scale({ in: one, out: tensor, scale: 1 / saved, shift: 0, accumulate: true });
+    await read(row, item);
+    kernels.scale({ in: item, out: tensor, scale: 1 / saved, shift: 0, accumulate: true });
     tensor.device.compute.synchronize();
   }
-  one.release();
+  item.release();
 }

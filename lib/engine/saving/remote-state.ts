@@ -36,7 +36,7 @@ export function remoteState(
 export function remoteWeights({ storage, unit }: WeightShard, fragment: Fragment): Remote | null {
   if (storage.memory) return null;
   const { dtype } = unit;
-  return remoteState((one) => storage.lend(one), fragment, {
+  return remoteState((fragment) => storage.lend(fragment), fragment, {
     per: 1,
     dtype,
     numel: fragment.numel,

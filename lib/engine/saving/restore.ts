@@ -173,9 +173,9 @@ async function readFragments(
       const from: [Section, string] = isSaved ? ['optimizer', key] : ['model', name];
       const { state: kept } = engine.parts;
       const fragments = kept.lendsCopies(partition) ? inFragments(fragment, declared) : [fragment];
-      for (const one of fragments) {
-        const { region, from: first } = statePart(declared, one);
-        await readLent(checkpoint, from, kept.lend(partition, one, state), { region, first });
+      for (const fragment of fragments) {
+        const { region, from: first } = statePart(declared, fragment);
+        await readLent(checkpoint, from, kept.lend(partition, fragment, state), { region, first });
       }
     }
   }
@@ -219,8 +219,8 @@ async function readFrozenFragments(engine: EngineCore, checkpoint: Checkpoint): 
       if (!isPresent(checkpoint, name)) continue;
       const from = frozenSource(checkpoint, name, unit.dtype);
       const stored = { ...perElement(fragment.entry.shape), dtype: unit.dtype };
-      for (const one of storage.memory ? [fragment] : inFragments(fragment, stored)) {
-        await readLent(checkpoint, from, storage.lend(one), { region, first: one.from });
+      for (const item of storage.memory ? [fragment] : inFragments(fragment, stored)) {
+        await readLent(checkpoint, from, storage.lend(item), { region, first: item.from });
       }
     }
   }

@@ -21,8 +21,8 @@ export const isPresent = (checkpoint: Checkpoint, name: string): boolean =>
 
 /** Outlines of this rank's tensors, with whole shapes. */
 function* wholeTensors({ module }: EngineCore): Generator<[name: string, Outline]> {
-  for (const [name, one] of module.namedParameters()) {
-    yield [name, { dtype: one.dtype, shape: one.region.whole }];
+  for (const [name, parameter] of module.namedParameters()) {
+    yield [name, { dtype: parameter.dtype, shape: parameter.region.whole }];
   }
   yield* module.namedBuffers();
 }

@@ -67,8 +67,8 @@ function progressOf(reader: Fields, saved: JsonObject): Progress {
 function rankOf(reader: Fields, saved: JsonObject, name: string): RankState {
   const random = reader.object(saved.random, `${name}.random`);
   const companions = reader.object(saved.companions, `${name}.companions`);
-  for (const [one, state] of Object.entries(companions)) {
-    reader.object(state, `${name}.companions.${one}`);
+  for (const [key, state] of Object.entries(companions)) {
+    reader.object(state, `${name}.companions.${key}`);
   }
   return {
     random: {

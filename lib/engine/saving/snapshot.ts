@@ -85,7 +85,7 @@ function rankState(engine: EngineCore): JsonObject {
 }
 
 /** Maximum nesting of objects. JSON.stringify() and JSON.parse() recurse for each level. */
-const MOST_LEVELS = 1000;
+const MAX_LEVELS = 1000;
 /** Maximum characters of a path in an error. */
 const SHOWN = 120;
 
@@ -120,8 +120,8 @@ function keptOf(
   }
   if (typeof value !== 'object') throw refused(location, `a ${typeof value}`);
   if (outer.includes(value)) throw refused(location, 'an object that contains itself');
-  if (outer.length === MOST_LEVELS) {
-    const expected = `at most ${MOST_LEVELS} levels of nested objects`;
+  if (outer.length === MAX_LEVELS) {
+    const expected = `at most ${MAX_LEVELS} levels of nested objects`;
     throw refused(location, 'a deeper object', '', expected);
   }
   const within = [...outer, value];

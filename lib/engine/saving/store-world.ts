@@ -159,12 +159,12 @@ export class StoreWorld implements CheckpointWorld {
   async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {
     const round = this.round++;
     const said = await this.meet(round, label, value).catch((error) => this.explain(error));
-    const missing = said.flatMap((one, rank) => (one === null ? [rank] : []));
+    const missing = said.flatMap((item, rank) => (item === null ? [rank] : []));
     if (missing.length > 0) throw absent(label, missing, this.options);
-    const other = said.findIndex((one) => one?.label !== label);
+    const other = said.findIndex((item) => item?.label !== label);
     if (other >= 0) throw elsewhere(label, other, String(said[other]?.label), this.options.hint);
     await this.forgetBefore(round).catch((error) => this.explain(error));
-    return said.map((one) => one?.value as JsonValue);
+    return said.map((item) => item?.value as JsonValue);
   }
 
   /**
@@ -173,17 +173,17 @@ export class StoreWorld implements CheckpointWorld {
    */
   private async meet(round: number, label: string, value: JsonValue): Promise<(Message | null)[]> {
     const isCall = CALLS.has(label);
-    const own: Message = { label, value, stood: isCall ? await this.arrive(round) : null };
-    await this.report(round, own);
+    const ownMessage: Message = { label, value, stood: isCall ? await this.arrive(round) : null };
+    await this.report(round, ownMessage);
     const waiting = new Waiting(
       this.options.timeout,
       isCall ? () => this.stand(round, label) : null,
     );
     const said: (Message | null)[] = [];
     for (let rank = 0; rank < this.size; ++rank) {
-      said.push(rank === this.rank ? own : await this.ask(round, rank, waiting));
+      said.push(rank === this.rank ? ownMessage : await this.ask(round, rank, waiting));
     }
-    const hasStandIn = said.some((one) => (one?.stood ?? 0) > 0);
+    const hasStandIn = said.some((item) => (item?.stood ?? 0) > 0);
     if (hasStandIn && !waiting.hasStood) this.standIn?.(textOf(label, this.rank, []));
     return said;
   }

@@ -85,10 +85,10 @@ export async function requireAgreement(
   isCut: boolean,
 ): Promise<void> {
   if (job.worldSize === 1) return;
-  const own = describe(given);
-  for (const key of planned?.keys ?? []) own.config[key] = text('auto');
+  const ownDescription = describe(given);
+  for (const key of planned?.keys ?? []) ownDescription.config[key] = text('auto');
   await setupWorldOf(job).inTurn(async (exchange) => {
-    await compare(job, RULES, own, exchange);
+    await compare(job, RULES, ownDescription, exchange);
     if (!isCut) return;
     const { mesh } = job;
     const parts = mesh.place(...mesh.shape.others(AXIS.tensor)) === 0 ? partsOf(given.module) : [];
@@ -112,7 +112,7 @@ async function compare(
 ): Promise<void> {
   const all = await exchange(rules.map(({ section }) => digestOf(own[section] ?? {})));
   for (const [index, rule] of rules.entries()) {
-    const digests = all.map((one) => required(one[index]));
+    const digests = all.map((item) => required(item[index]));
     const pair = firstDifference(mesh.shape, digests, rule.axes);
     if (!pair) continue;
     const said = await exchange(pair.includes(rank) ? (own[rule.section] ?? null) : null);
@@ -138,8 +138,8 @@ const digestOf = (texts: Texts): string => createHash('sha256').update(sorted(te
 
 /** Returns `value` as JSON with sorted keys. */
 function sorted(value: unknown): string {
-  return JSON.stringify(value, (_, one) =>
-    isObject(one) ? Object.fromEntries(Object.entries(one).sort()) : one,
+  return JSON.stringify(value, (_, item) =>
+    isObject(item) ? Object.fromEntries(Object.entries(item).sort()) : item,
   );
 }
 
@@ -228,7 +228,7 @@ function difference(
   [other, there]: [rank: number, Texts],
 ): DsError {
   const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
-  const [key = section, ...others] = [...keys].filter((one) => here[one] !== there[one]);
+  const [key = section, ...others] = [...keys].filter((key) => here[key] !== there[key]);
   const also = others.slice(0, ALSO).join(', ') + (others.length > ALSO ? ', ...' : '');
   return new DsError({
     code,

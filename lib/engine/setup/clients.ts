@@ -55,21 +55,22 @@ export function requireMonitors(monitors: unknown): void {
   if (monitors === undefined) return;
   const op = 'initialize monitors';
   if (!Array.isArray(monitors)) throw refused(op, 'a list of monitors', formatValue(monitors));
-  for (const one of monitors) requireMethods(op, one, 'a monitor', ['write', 'flush', 'close']);
+  for (const monitor of monitors)
+    requireMethods(op, monitor, 'a monitor', ['write', 'flush', 'close']);
 }
 
 /** Throws DS_ARGUMENT if the caller's object lacks a method. It may be of any class. */
 export function requireMethods(
   op: string,
-  one: unknown,
+  value: unknown,
   kind: string,
   names: readonly string[],
   hint = '',
 ): void {
-  const missing = names.filter((name) => !isObject(one) || typeof one[name] !== 'function');
+  const missing = names.filter((name) => !isObject(value) || typeof value[name] !== 'function');
   if (missing.length === 0) return;
   const expected = `${kind}, with ${names.map((name) => `${name}()`).join(', ')}`;
-  throw refused(op, expected, formatValue(one), hint);
+  throw refused(op, expected, formatValue(value), hint);
 }
 
 /** Calls the caller's function. Throws DS_ARGUMENT for a class, because it needs `new`. */

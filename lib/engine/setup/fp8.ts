@@ -63,8 +63,8 @@ export function useFp8(
   const { recipe, exclude } = section;
   requireFp8Gpu(recipe, device);
   // Includes the base layers of adapters.
-  const layers = [...module.namedModules()].flatMap(([path, one]) => {
-    const layer = one instanceof LoraLayer ? one.base : one;
+  const layers = [...module.namedModules()].flatMap(([path, module]) => {
+    const layer = module instanceof LoraLayer ? module.base : module;
     return isFp8Layer(layer) ? [{ path, layer }] : [];
   });
   for (const name of exclude) {

@@ -104,7 +104,7 @@ export async function chooseUpdates(
   const waiting = { super_offload: false };
   const choices =
     state.gpu_share === null ? [config, withOffload(config, { gpu_share: 0 })] : [config];
-  const ways = [...choices, ...choices.map((one) => withOffload(one, waiting))];
+  const ways = [...choices, ...choices.map((choice) => withOffload(choice, waiting))];
   const facts = { model: measure(), sequenceLength: undefined };
   const { best, firstFits } = await choice(job, asked, ways, facts);
   if (firstFits || !best || best.setup.speculates || best.step === null) return config;
@@ -145,8 +145,8 @@ async function choice(
   { model, sequenceLength }: { model: Measured; sequenceLength: number | undefined },
 ) {
   const { device } = job.world;
-  const own = memoryOfRank(asked.module, asked.config, device);
-  const rankMemories = await exchanged(job, own);
+  const ownMemory = memoryOfRank(asked.module, asked.config, device);
+  const rankMemories = await exchanged(job, ownMemory);
   const cluster = clusterOf(rankMemories);
   const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
   // All ranks choose the same, so the first rank's GPU decides.
@@ -164,7 +164,7 @@ async function choice(
   const sizes = trainedBy(asked.optimizer, model.sizes);
   const { isKnown } = model;
   const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates, room };
-  const { deviceName } = own;
+  const { deviceName } = ownMemory;
   const context = { room, isHost, isKnown, deviceName, ranks: job.worldSize, rates };
   const first = weighWay(required(ways[0]), weights);
   const firstFits = usedShare(first, weights, room.host) <= 1;
@@ -212,8 +212,8 @@ export async function describeModel(
   if (file === null || model === null) return;
   const { sizes: whole, isKnown, checkpointing, isCut } = model;
   const { device } = job.world;
-  const own = memoryOfRank(module, config, device);
-  const rankMemories = await exchanged(job, own);
+  const ownMemory = memoryOfRank(module, config, device);
+  const rankMemories = await exchanged(job, ownMemory);
   if (job.rank !== 0) return;
   const sizes = trainedBy(optimizer, whole);
   const info: ModelInfo = {
@@ -227,7 +227,7 @@ export async function describeModel(
     ...factsOf(optimizer),
     isHost: device.kind === 'cpu',
     deviceName: device.name,
-    card: own.card,
+    card: ownMemory.card,
     room: roomOf(rankMemories),
     cluster: clusterOf(rankMemories),
     mesh: jobMesh(job, isCut),

@@ -96,12 +96,14 @@ export function buildState(
   const { device: storage, ratio } = config.zero_optimization.offload_optimizer;
   const first = storage === 'none' ? new Set(partitions) : firstInForward(partitions, 1 - ratio);
   const [resident, rest] = divided(partitions, (partition) => first.has(partition));
-  const add: Add = (own, made, scheduleOf) => {
+  const add: Add = (ownPartitions, made, scheduleOf) => {
     const schedule = owned.own(scheduleOf(owned.own(made)));
-    state.add({ partitions: own, state: made, schedule });
+    state.add({ partitions: ownPartitions, state: made, schedule });
   };
-  const afterStep = (own: readonly Partition[], placement: Placement): void =>
-    add(own, shardState(config, placement), (made) => afterDecision(made, own, options));
+  const afterStep = (ownPartitions: readonly Partition[], placement: Placement): void =>
+    add(ownPartitions, shardState(config, placement), (made) =>
+      afterDecision(made, ownPartitions, options),
+    );
   if (storage === 'none' || resident.length > 0) {
     afterStep(resident, new DeviceState(device, optimizer));
   }
@@ -117,7 +119,7 @@ function divided(
   partitions: readonly Partition[],
   isFirst: (partition: Partition) => boolean,
 ): [first: Partition[], rest: Partition[]] {
-  return [partitions.filter(isFirst), partitions.filter((one) => !isFirst(one))];
+  return [partitions.filter(isFirst), partitions.filter((partition) => !isFirst(partition))];
 }
 
 /** Makes a state for the weights of `config`. */

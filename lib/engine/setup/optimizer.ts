@@ -50,12 +50,12 @@ function givenOptimizer({
   const { stage } = zero_optimization;
   if (!optimizer && !section && !modelParameters && stage === 3) return new NoOptimizer();
   const { bf16_optimizer_states: bf16States } = bf16;
-  const own = (one: Optimizer): Optimizer => {
+  const own = (optimizer: Optimizer): Optimizer => {
     const op = 'initialize optimizer';
-    requireMethods(op, one, 'an optimizer', ['declareState', 'update']);
-    requireGroups(op, one.groups);
-    if (bf16States) requireBf16States(one);
-    return unused(one);
+    requireMethods(op, optimizer, 'an optimizer', ['declareState', 'update']);
+    requireGroups(op, optimizer.groups);
+    if (bf16States) requireBf16States(optimizer);
+    return unused(optimizer);
   };
   if (optimizer && typeof optimizer !== 'function') return own(optimizer);
   const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
@@ -96,7 +96,7 @@ function unused(optimizer: Optimizer): Optimizer {
 
 /** Throws DS_ARGUMENT if the caller's optimizer has no groups. */
 function requireGroups(op: string, groups: unknown): void {
-  const isGroup = (one: unknown): boolean => isObject(one) && Array.isArray(one.params);
+  const isGroup = (value: unknown): boolean => isObject(value) && Array.isArray(value.params);
   if (Array.isArray(groups) && groups.length > 0 && groups.every(isGroup)) return;
   const expected = 'an optimizer with groups: a list of at least one { params, .. }';
   throw refused(op, expected, formatValue(groups));

@@ -74,9 +74,9 @@ export function planPipeline(given: Given): PipelinePlan | null {
  * Throws DS_CONFIG if the options of both differ.
  */
 function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOptions {
-  const own = module instanceof PipelineModule ? module.pipelineOptions : null;
+  const ownOptions = module instanceof PipelineModule ? module.pipelineOptions : null;
   const { partition, seed_layers, activation_checkpoint_interval: interval } = pipeline;
-  const { partitionMethod: method, seedLayers } = own ?? {};
+  const { partitionMethod: method, seedLayers } = ownOptions ?? {};
   const isOne = partition === 'best' || method?.toLowerCase() === partition.toLowerCase();
   if (method !== undefined && !isOne) {
     throw reportedTwice('partition', JSON.stringify(partition), 'partitionMethod', method);
@@ -84,11 +84,11 @@ function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOption
   if (seedLayers === false && seed_layers) {
     throw reportedTwice('seed_layers', 'true', 'seedLayers', seedLayers);
   }
-  const best = own ? {} : { partitionMethod: 'flops' as const };
+  const best = ownOptions ? {} : { partitionMethod: 'flops' as const };
   return {
     ...(partition === 'best' ? best : { partitionMethod: partition as 'uniform' }),
     ...(seed_layers ? { seedLayers: true } : {}),
-    ...own,
+    ...ownOptions,
     ...(interval > 0 ? { activationCheckpointInterval: interval } : {}),
   };
 }
@@ -188,9 +188,9 @@ export function keepStages(
 ): void {
   if (!plan) return;
   undo.defer(plan.pipeline.cut());
-  const own = new Set<Tensor>(module.parameters());
+  const ownTensors = new Set<Tensor>(module.parameters());
   for (const group of optimizer.groups as { params: readonly Tensor[] }[]) {
-    group.params = group.params.filter((parameter) => own.has(parameter));
+    group.params = group.params.filter((parameter) => ownTensors.has(parameter));
   }
 }
 

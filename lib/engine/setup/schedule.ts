@@ -36,9 +36,15 @@ function schedulesOf(
   if (!lrScheduler) return buildSchedules(scheduler, groups);
   const given =
     typeof lrScheduler === 'function' ? madeBy(op, lrScheduler, optimizer) : lrScheduler;
-  for (const one of isList(given) ? given : [given]) {
+  for (const schedule of isList(given) ? given : [given]) {
     const methods = ['lr', 'apply', 'stateDict', 'loadStateDict'];
-    requireMethods(op, one, 'a schedule', methods, one instanceof LrScheduler ? INSIDE : OF_OWN);
+    requireMethods(
+      op,
+      schedule,
+      'a schedule',
+      methods,
+      schedule instanceof LrScheduler ? INSIDE : OF_OWN,
+    );
   }
   if (!isList(given)) return new ScheduleSet(groups.map(() => given));
   if (given.length === groups.length) return new ScheduleSet(given);

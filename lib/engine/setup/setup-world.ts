@@ -47,9 +47,9 @@ class SetupWorld {
 
   private async exchange<Data extends JsonData<Data>>(value: Data): Promise<Data[]> {
     const said = await this.world.exchange(OP, { value: value as JsonValue });
-    return (said as Answer<Data>[]).map((one, rank) => {
-      if ('error' in one) throw failed(rank, one.error);
-      return one.value;
+    return (said as Answer<Data>[]).map((answer, rank) => {
+      if ('error' in answer) throw failed(rank, answer.error);
+      return answer.value;
     });
   }
 }

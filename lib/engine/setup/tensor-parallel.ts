@@ -78,8 +78,8 @@ function stylesBy(
   index: number,
   module: Module,
 ): Entry[] {
-  const named = [...module.namedModules()].filter(([path, one]) =>
-    Object.entries(one).some(
+  const named = [...module.namedModules()].filter(([path, module]) =>
+    Object.entries(module).some(
       ([name, field]) =>
         field instanceof Parameter &&
         patterns.some((pattern) => pattern.matchesStart(`${path}.${name}`)),

@@ -54,7 +54,9 @@ export function buildUnits(
   undo: ReleaseStack,
 ): ModelUnits {
   const groupOf = indexGroups(module, groups);
-  const left = module.parameters().filter((one) => !one.requiresGrad || !groupOf.has(one));
+  const left = module
+    .parameters()
+    .filter((parameter) => !parameter.requiresGrad || !groupOf.has(parameter));
   freeze(left, undo);
   const moved = new Set(shardsWeights ? [] : left);
   for (const parameter of moved) {
@@ -77,9 +79,9 @@ export function buildUnits(
   const isFrozen = ({ parameters: [first] }: Together): boolean => first?.group === FROZEN;
   return {
     trained: found
-      .filter((one) => !isFrozen(one))
-      .map((one) => made(one, (unit) => new UnitGradient(unit, summedIn(unit)))),
-    frozen: found.filter(isFrozen).map((one) => made(one, () => null)),
+      .filter((item) => !isFrozen(item))
+      .map((item) => made(item, (unit) => new UnitGradient(unit, summedIn(unit)))),
+    frozen: found.filter(isFrozen).map((item) => made(item, () => null)),
   };
 }
 
@@ -110,7 +112,11 @@ function unitModules(module: Module, { own }: ZeroGroups): UnitModule[] {
   for (const { name, module: block } of inner) {
     const named = [...block.namedParameters()].filter(([, parameter]) => !taken.has(parameter));
     for (const [, parameter] of named) taken.add(parameter);
-    units.push([name, block, named.map(([, one]) => [required(nameOf.get(one)), one])]);
+    units.push([
+      name,
+      block,
+      named.map(([, parameter]) => [required(nameOf.get(parameter)), parameter]),
+    ]);
   }
   return units;
 }
@@ -157,11 +163,11 @@ function freeze(parameters: readonly Parameter[], undo: ReleaseStack): void {
 
 /** Returns the group of each parameter. Throws DS_ARGUMENT for parameters of another model. */
 function indexGroups(module: Module, groups: readonly ParamGroup[]): Map<Tensor, number> {
-  const own = new Set<Tensor>(module.parameters());
+  const ownTensors = new Set<Tensor>(module.parameters());
   const groupOf = new Map<Tensor, number>();
   groups.forEach(({ params }, index) => {
     for (const parameter of params) {
-      if (!own.has(parameter)) {
+      if (!ownTensors.has(parameter)) {
         const got = `another tensor, of shape [${parameter.shape.join(', ')}]`;
         throw refused(`initialize, parameter group ${index}`, 'parameters of the model', got);
       }

@@ -95,8 +95,8 @@ function ownGroups(
   { mesh, replicaAxes }: Ranks,
   model: ZeroGroup,
 ): OwnGroup[] {
-  const own = optimizer.groups.flatMap((one: ParamGroup & { zeroGroup?: ProcessGroup }, index) => {
-    const { params: parameters, zeroGroup: group } = one;
+  const own = optimizer.groups.flatMap((item: ParamGroup & { zeroGroup?: ProcessGroup }, index) => {
+    const { params: parameters, zeroGroup: group } = item;
     if (!group) return [];
     const name = `group ${index}`;
     const shared = { ...model, name, group, source: group, replicas: null, near: null };

@@ -70,7 +70,7 @@ export class BatchShapes {
     const last = shape.sizes.pp - 1;
     return shape
       .ranksAlong(rank, ...MODEL)
-      .filter((one) => one !== rank && [0, last].includes(shape.coordinates(one).pp));
+      .filter((value) => value !== rank && [0, last].includes(shape.coordinates(value).pp));
   }
 
   private axes(): Axis[] {

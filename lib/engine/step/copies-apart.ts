@@ -25,8 +25,8 @@ export function copiesApart(
   tolerance: number,
 ): [first: number, other: number] | null {
   for (const [first = 0, ...others] of shape.groups(...copies)) {
-    const own = numbersOf(first);
-    const other = others.find((rank) => !isNear(own, numbersOf(rank), tolerance));
+    const ownNumbers = numbersOf(first);
+    const other = others.find((rank) => !isNear(ownNumbers, numbersOf(rank), tolerance));
     if (other !== undefined) return [first, other];
   }
   return null;

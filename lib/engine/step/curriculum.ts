@@ -102,7 +102,7 @@ class SequenceCurriculum implements Curriculum {
     this.at(this.run.progress.globalSteps + 1); // Sets the length even if this stage reads nothing.
     return given.map(([inputs, labels]) => {
       // Stages after the first may receive any value as inputs.
-      const isList = Array.isArray(inputs) && inputs.every((one) => one instanceof Tensor);
+      const isList = Array.isArray(inputs) && inputs.every((input) => input instanceof Tensor);
       const values: readonly unknown[] = isList ? inputs : [inputs];
       const cut = this.cut('engine.trainBatch', [...values, labels]);
       const some = cut.slice(0, -1) as Tensor[];

@@ -157,7 +157,7 @@ export class StepControl implements GradientReceiver {
     }
     this.reported = new LateNumbers(device, 4 + this.rows.all.numel + 1, 'first');
     partitions.forEach((partition, i) => {
-      const ranges = countedRanges(partition, (one) => ranks.isPrimary(one));
+      const ranges = countedRanges(partition, (parameter) => ranks.isPrimary(parameter));
       const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
       this.squareSums.set(partition, { sum: required(this.rows.squares[i]), ranges, more });
     });

@@ -71,8 +71,9 @@ export class StepRows {
     const { width } = this;
     this.all = held(() => zeros([ranks.world.size, width], { device }));
     this.partials = held(() => this.partialsOfAll());
-    const own = ranks.world.rank * width;
-    const element = (column: number) => sliceFlat(this.all, { offset: own + column, numel: 1 });
+    const ownOffset = ranks.world.rank * width;
+    const element = (column: number) =>
+      sliceFlat(this.all, { offset: ownOffset + column, numel: 1 });
     this.squares = columns.own.map(element);
     this.lossSum = element(columns.count + LOSS);
     this.stop = element(columns.count + STOP);
@@ -117,7 +118,7 @@ export class StepRows {
 
   dispose(): void {
     for (const square of this.squares) square.release();
-    for (const own of [this.lossSum, this.stop, this.micros, this.busy]) own.release();
+    for (const ownTensor of [this.lossSum, this.stop, this.micros, this.busy]) ownTensor.release();
     for (const { bits, outline } of Object.values(this.digests)) {
       bits.release();
       outline.release();
@@ -167,9 +168,9 @@ export class StepRows {
     const { world } = this.ranks;
     const { compute } = all.device;
     const flat = all.alias([all.numel], undefined, all.offset);
-    const own = all.alias([width], undefined, all.offset + world.rank * width);
-    world.allGather(flat, own, { stream: compute, purpose: 'gradient norms' }).wait(compute);
-    own.dispose();
+    const ownTensor = all.alias([width], undefined, all.offset + world.rank * width);
+    world.allGather(flat, ownTensor, { stream: compute, purpose: 'gradient norms' }).wait(compute);
+    ownTensor.dispose();
     flat.dispose();
   }
 

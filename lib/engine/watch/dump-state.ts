@@ -63,8 +63,8 @@ function optimizerLines({ optimizer, schedules, state }: Described): string[] {
       row(`  group ${index}`, `${params.length} parameters, ${JSON.stringify(settings)}`),
     ),
     row('schedule', schedules.name || 'none'),
-    ...state.shares.map(({ partitions, state: own, schedule }) =>
-      row(`state of ${partitions.length} units`, `${own.names}, ${schedule.constructor.name}`),
+    ...state.shares.map(({ partitions, state: ownState, schedule }) =>
+      row(`state of ${partitions.length} units`, `${ownState.names}, ${schedule.constructor.name}`),
     ),
     row('master and state', memory),
   ];

@@ -111,7 +111,7 @@ export class FirstForward extends WrappedTimer {
   ) {
     super(inner);
     this.unhook = run.module.registerForwardPreHook((_module, inputs) => {
-      const batch = inputs.find((one): one is Tensor => one instanceof Tensor);
+      const batch = inputs.find((input): input is Tensor => input instanceof Tensor);
       this.tokens = batch?.shape[1] ?? null;
     });
   }

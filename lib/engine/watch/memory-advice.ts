@@ -72,10 +72,10 @@ function forState(
     ({ state: { placement } }) => placement instanceof StreamedState,
   );
   if (streamed.length > 0) {
-    const frees = streamed.reduce((sum, { state: own, schedule, partitions }) => {
+    const frees = streamed.reduce((sum, { state: ownState, schedule, partitions }) => {
       const weights = params.device === 'none' ? 0 : weightsThere(partitions);
       const waiting = waitingGradients(partitions);
-      return sum + own.bytes.device + (schedule.bytes?.device ?? 0) + waiting + weights;
+      return sum + ownState.bytes.device + (schedule.bytes?.device ?? 0) + waiting + weights;
     }, 0);
     const text = `"zero_optimization.offload_optimizer.gpu_share": 0 frees ${byteText(frees)}`;
     found.push({ frees, text });

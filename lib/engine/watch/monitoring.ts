@@ -117,11 +117,11 @@ class TimeLines implements StepObserver {
  */
 export function buildObservers(
   config: ResolvedConfig,
-  own: readonly Monitor[],
+  ownMonitors: readonly Monitor[],
   opened: ReleaseStack,
 ): StepObserver[] {
   const { steps_per_print: every, wall_clock_breakdown: timed, fp16 } = config;
-  const master = new MonitorMaster([...openMonitors(config, opened), ...own]);
+  const master = new MonitorMaster([...openMonitors(config, opened), ...ownMonitors]);
   const metrics = fp16.enabled ? [TRAIN_LOSS, LR, LOSS_SCALE] : [TRAIN_LOSS, LR];
   const observers: StepObserver[] = [];
   // Steps have times only with wall_clock_breakdown or recordPhases().

@@ -42,7 +42,7 @@ export class RunRecorder implements StepObserver {
       this.memoryAt = time;
       this.log.write({ e: 'row', track: 'memory', step, values: this.memory() });
     }
-    const isShared = busy !== null && busy.length > 1 && busy.some((one) => one > 0);
+    const isShared = busy !== null && busy.length > 1 && busy.some((value) => value > 0);
     if (!isShared || time - this.ranksAt < SLOW_MS) return;
     this.ranksAt = time;
     this.log.write({ e: 'ranks', step, busy });

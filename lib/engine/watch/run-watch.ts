@@ -188,8 +188,8 @@ async function served(
   log: EventLog,
   { dir, port, host }: { dir: string; port: number | undefined; host: string | undefined },
 ): Promise<ServedPage> {
-  const start = (one: number): Promise<ServedPage> =>
-    ServedPage.start({ dirs: [dir], port: one, host });
+  const start = (value: number): Promise<ServedPage> =>
+    ServedPage.start({ dirs: [dir], port: value, host });
   try {
     if (port !== undefined) return await start(port);
     return await start(USUAL_PORT).catch(() => start(0));

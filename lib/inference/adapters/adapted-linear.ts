@@ -92,10 +92,10 @@ export class AdaptedLinear extends Module implements JoinsOthers {
     if (!beside) return base.call(x);
     return scope(() => {
       if (base instanceof RowLinear) {
-        return base.shard.around(x, (own) => this.sumOf(own, beside, null), base.bias);
+        return base.shard.around(x, (ownTensor) => this.sumOf(ownTensor, beside, null), base.bias);
       }
       if (!(base instanceof ColumnLinear)) return this.finished(this.sumOf(x, beside));
-      return base.shard.around(x, (own) => this.finished(this.sumOf(own, beside)));
+      return base.shard.around(x, (ownTensor) => this.finished(this.sumOf(ownTensor, beside)));
     });
   }
 

@@ -22,7 +22,7 @@ import {
   shapeOf,
 } from './adapted-linear.js';
 import { listOf } from './rows.js';
-import { type AdapterSettings, MOST_RANK } from './settings.js';
+import { type AdapterSettings, MAX_RANK } from './settings.js';
 
 /** The lists of a step on the device: see the ops AdapterShrink and AdapterExpand. */
 interface Lists {
@@ -61,7 +61,7 @@ export class Adapters implements Beside {
   private readonly loaded = new Map<string, Loaded>();
   private readonly free: number[];
   private readonly layers = new Map<string, AdaptedLinear>();
-  private readonly most: number;
+  private readonly max: number;
   private versions = 0;
   private lists: Lists | null = null;
 
@@ -72,7 +72,7 @@ export class Adapters implements Beside {
   ) {
     const { device, dtype } = model.cacheShape();
     this.free = Array.from({ length: settings.count }, (_, i) => settings.count - 1 - i);
-    this.most = Math.ceil(settings.rank / RANK_STEP) * RANK_STEP;
+    this.max = Math.ceil(settings.rank / RANK_STEP) * RANK_STEP;
     const modules = new Map(model.namedModules());
     const instead = new Map<Module, Module>();
     const running = (): Beside | null => (this.lists ? this : null);
@@ -103,7 +103,7 @@ export class Adapters implements Beside {
       }
       const largest = Math.max(0, ...Array.from(readers.values(), ({ rank }) => rank));
       const rank = given.rank > 0 ? given.rank : Math.max(largest, given.isOpen ? RANK_STEP : 1);
-      const settings = { ...given, rank: Math.min(rank, MOST_RANK) };
+      const settings = { ...given, rank: Math.min(rank, MAX_RANK) };
       const all = adaptableOf(model);
       for (const [name, reader] of readers) {
         requireFitting(`${op} adapters.${name}`, reader, all, settings.rank);
@@ -136,20 +136,20 @@ export class Adapters implements Beside {
   /** Throws DS_ARGUMENT unless an adapter has this name. */
   require(op: string, name: string): void {
     if (this.loaded.has(name)) return;
-    const known = this.names.map((one) => JSON.stringify(one)).join(', ') || 'none is loaded';
+    const known = this.names.map((name) => JSON.stringify(name)).join(', ') || 'none is loaded';
     throw refused(op, `the name of a loaded adapter (${known})`, formatValue(name));
   }
 
   /** Holds an adapter for `sequences` sequences. Throws DS_ARGUMENT. */
   use(op: string, name: string, sequences: number): AdapterUse {
     this.require(op, name);
-    const one = required(this.loaded.get(name));
-    one.users += sequences;
+    const loaded = required(this.loaded.get(name));
+    loaded.users += sequences;
     const release = (): void => {
-      one.users--;
-      if (one.isLeaving && one.users === 0) this.free.push(one.slot);
+      loaded.users--;
+      if (loaded.isLeaving && loaded.users === 0) this.free.push(loaded.slot);
     };
-    return { slot: one.slot, version: one.version, release };
+    return { slot: loaded.slot, version: loaded.version, release };
   }
 
   /**
@@ -174,10 +174,10 @@ export class Adapters implements Beside {
    */
   unload(op: string, name: string): void {
     this.require(op, name);
-    const one = required(this.loaded.get(name));
+    const loaded = required(this.loaded.get(name));
     this.loaded.delete(name);
-    one.isLeaving = true;
-    if (one.users === 0) this.free.push(one.slot);
+    loaded.isLeaving = true;
+    if (loaded.users === 0) this.free.push(loaded.slot);
   }
 
   /** Runs a forward whose rows have adapters. */
@@ -216,7 +216,7 @@ export class Adapters implements Beside {
         const [one, two = null, three = null] = pairs.slice(at, at + TOGETHER);
         const first = required(one);
         const count = Math.min(TOGETHER, pairs.length - at);
-        const h = Tensor.empty([count, entries.size(0), this.most], x.dtype, x.device);
+        const h = Tensor.empty([count, entries.size(0), this.max], x.dtype, x.device);
         kernels.adapterShrink({
           x: rows,
           rows: entries,
@@ -267,7 +267,7 @@ export class Adapters implements Beside {
   /** Allocates the memory of a layer. Throws DS_OUT_OF_MEMORY. */
   private slotsOf(base: AdaptableLinear, { device, dtype }: { device: Device; dtype: DType }) {
     const { inputs, outputs } = shapeOf(base);
-    const { most, settings } = this;
+    const { max, settings } = this;
     const zeros = (shape: readonly number[], type: DType): Tensor =>
       held(() => {
         const out = Tensor.empty(shape, type, device);
@@ -276,8 +276,8 @@ export class Adapters implements Beside {
       });
     const made: Tensor[] = [];
     try {
-      made.push(zeros([settings.count, most, inputs], dtype));
-      made.push(zeros([settings.count, outputs, most], dtype));
+      made.push(zeros([settings.count, max, inputs], dtype));
+      made.push(zeros([settings.count, outputs, max], dtype));
       made.push(zeros([settings.count], 'i32'));
     } catch (error) {
       for (const tensor of made) tensor.dispose();
@@ -357,17 +357,17 @@ function adaptableOf(model: CausalLM): Map<string, AdaptableLinear> {
   return found;
 }
 
-/** Throws DS_ARGUMENT for a rank above `most`, DS_CHECKPOINT for layers that `all` lacks. */
+/** Throws DS_ARGUMENT for a rank above `max`, DS_CHECKPOINT for layers that `all` lacks. */
 function requireFitting(
   op: string,
   { path, layers, rank }: AdapterReader,
   all: ReadonlyMap<string, AdaptableLinear>,
-  most: number,
+  max: number,
 ): void {
-  if (rank > most) {
+  if (rank > max) {
     const hint =
-      most < MOST_RANK ? 'Raise maxAdapterRank (--max-lora-rank).' : 'Serve this adapter merged.';
-    throw refused(op, `an adapter of rank ${most} at most`, `rank ${rank}`, hint);
+      max < MAX_RANK ? 'Raise maxAdapterRank (--max-lora-rank).' : 'Serve this adapter merged.';
+    throw refused(op, `an adapter of rank ${max} at most`, `rank ${rank}`, hint);
   }
   for (const [name, { inputs, outputs }] of layers) {
     const base = all.get(name);

@@ -6,7 +6,7 @@ import { required } from '../../runtime/required.js';
 const TILE = 16;
 
 /** Returns the largest number of tiles for `rows` rows with up to `adapters` adapters. */
-export const mostTiles = (rows: number, adapters: number): number =>
+export const maxTiles = (rows: number, adapters: number): number =>
   adapters === 0 ? 0 : Math.floor(rows / TILE) + Math.min(rows, adapters);
 
 /** Returns the number of tiles of rows with these slots; -1 is none. */
@@ -33,7 +33,7 @@ export function listOf(slots: ArrayLike<number>): { entries: number[]; tiles: nu
     else rows.set(slot, [row]);
   }
   const [entries, tiles]: [number[], number[]] = [[], []];
-  for (const [slot, own] of [...rows].sort(([one], [other]) => one - other)) {
+  for (const [slot, own] of [...rows].sort(([value], [other]) => value - other)) {
     for (let at = 0; at < own.length; at += TILE) {
       tiles.push(slot, entries.length + at, Math.min(TILE, own.length - at));
     }

@@ -6,9 +6,9 @@ import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 
 /** The largest rank of an adapter beside others. */
-export const MOST_RANK = 256;
+export const MAX_RANK = 256;
 /** Adapters that may be loaded at a time. */
-const MOST_ADAPTERS = 1024;
+const MAX_ADAPTERS = 1024;
 
 /** Adapters of an engine. */
 export interface AdapterOptions {
@@ -54,26 +54,26 @@ export function adapterSettings(op: string, given: AdapterOptions): AdapterSetti
   }
   const rank = maxAdapterRank ?? 0;
   if (maxAdapterRank !== undefined) {
-    requireBetween(`${op} maxAdapterRank`, maxAdapterRank, 1, MOST_RANK);
+    requireBetween(`${op} maxAdapterRank`, maxAdapterRank, 1, MAX_RANK);
   }
   const count = maxAdapters ?? folders.size;
   if (maxAdapters !== undefined) {
-    requireBetween(`${op} maxAdapters`, maxAdapters, folders.size, MOST_ADAPTERS);
+    requireBetween(`${op} maxAdapters`, maxAdapters, folders.size, MAX_ADAPTERS);
   }
   if (count > 0) return { folders, count, rank, isOpen: count > folders.size };
   if (maxAdapterRank === undefined) return null;
   throw refused(`${op} maxAdapterRank`, 'adapters or maxAdapters with it', String(maxAdapterRank));
 }
 
-function requireBetween(op: string, value: number, least: number, most: number): void {
-  requireInteger(op, value, least);
-  if (value > most) throw refusedValue(op, `an integer of at most ${most}`, value);
+function requireBetween(op: string, value: number, min: number, max: number): void {
+  requireInteger(op, value, min);
+  if (value > max) throw refusedValue(op, `an integer of at most ${max}`, value);
 }
 
-const MOST_NAME = 128;
+const MAX_NAME = 128;
 
 /** Returns the name. Throws DS_ARGUMENT for a name that requests could not use. */
 export function requireName(op: string, name: string): string {
-  if (typeof name === 'string' && name.length > 0 && name.length <= MOST_NAME) return name;
-  throw refused(op, `names of 1 to ${MOST_NAME} characters`, formatValue(name));
+  if (typeof name === 'string' && name.length > 0 && name.length <= MAX_NAME) return name;
+  throw refused(op, `names of 1 to ${MAX_NAME} characters`, formatValue(name));
 }

@@ -155,10 +155,10 @@ function merge(draft: Draft, options: Section): void {
 }
 
 function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): void {
-  const { min_out_tokens: least, max_out_tokens: most, kv_cache: cache } = config;
-  if (most !== null && least > most) {
-    const expected = `at most max_out_tokens, ${most}`;
-    draft.refuse(['min_out_tokens'], { expected, got: String(least) });
+  const { min_out_tokens: min, max_out_tokens: max, kv_cache: cache } = config;
+  if (max !== null && min > max) {
+    const expected = `at most max_out_tokens, ${max}`;
+    draft.refuse(['min_out_tokens'], { expected, got: String(min) });
   }
   const { enabled, tp_size: ranks } = config.tensor_parallel;
   const isQuantized = config.dtype === 'int8' || config.quant?.enabled === true;

@@ -51,11 +51,11 @@ export function utf8(to: Description, points: CodePoints): Node {
   const ascii: Range[] = [];
   for (const [first, last] of intersection(points, EVERY)) {
     let begin = first;
-    for (const most of LENGTHS) {
+    for (const max of LENGTHS) {
       if (begin > last) break;
-      if (begin > most) continue;
-      const end = Math.min(last, most);
-      if (most === 0x7f) ascii.push([begin, end]);
+      if (begin > max) continue;
+      const end = Math.min(last, max);
+      if (max === 0x7f) ascii.push([begin, end]);
       else parts.push(...sequences(to, bytesOf(begin), bytesOf(end)));
       begin = end + 1;
     }
@@ -73,17 +73,17 @@ function sequences(to: Description, low: readonly number[], high: readonly numbe
   const rest = low.length - 1;
   const tail = (from: readonly number[], until: readonly number[]): Node =>
     to.any(...sequences(to, from, until));
-  const least = new Array<number>(rest).fill(0x80);
-  const most = new Array<number>(rest).fill(0xbf);
+  const min = new Array<number>(rest).fill(0x80);
+  const max = new Array<number>(rest).fill(0xbf);
   if (first === last) return [to.seq(to.bytes([first, first]), tail(low.slice(1), high.slice(1)))];
   const isWholeLow = low.slice(1).every((byte) => byte === 0x80);
   const isWholeHigh = high.slice(1).every((byte) => byte === 0xbf);
   const begin = isWholeLow ? first : first + 1;
   const end = isWholeHigh ? last : last - 1;
   const parts: Node[] = [];
-  if (!isWholeLow) parts.push(to.seq(to.bytes([first, first]), tail(low.slice(1), most)));
-  if (begin <= end) parts.push(to.seq(to.bytes([begin, end]), tail(least, most)));
-  if (!isWholeHigh) parts.push(to.seq(to.bytes([last, last]), tail(least, high.slice(1))));
+  if (!isWholeLow) parts.push(to.seq(to.bytes([first, first]), tail(low.slice(1), max)));
+  if (begin <= end) parts.push(to.seq(to.bytes([begin, end]), tail(min, max)));
+  if (!isWholeHigh) parts.push(to.seq(to.bytes([last, last]), tail(min, high.slice(1))));
   return parts;
 }
 
@@ -137,6 +137,6 @@ export function anyJsonCharacter(to: Description): Node {
   );
   const pair = to.seq(u, d, high, hex, hex, u, d, low, hex, hex);
   const plain = utf8(to, complement(ESCAPED));
-  const short = to.seq(to.text('\\'), to.any(...[...'"\\/bfnrt'].map((one) => to.text(one))));
+  const short = to.seq(to.text('\\'), to.any(...[...'"\\/bfnrt'].map((text) => to.text(text))));
   return to.any(plain, short, single, pair);
 }

@@ -6,7 +6,7 @@ import type { FormatSource, ReadFormat } from './format.js';
 const SECONDS = 5;
 const HEAP_MIB = 512;
 /** Most compiled formats, and their 32-bit words. */
-const [MOST_FORMATS, MOST_WORDS] = [256, 2 ** 24];
+const [MAX_FORMATS, MAX_WORDS] = [256, 2 ** 24];
 
 /** A compiled format. */
 export interface CompiledFormat {
@@ -54,7 +54,7 @@ function keep(made: CompiledFormat): void {
   compiled.set(made.key, made);
   words += made.words.length;
   for (const [key, old] of compiled) {
-    if (compiled.size <= MOST_FORMATS && words <= MOST_WORDS) return;
+    if (compiled.size <= MAX_FORMATS && words <= MAX_WORDS) return;
     compiled.delete(key);
     words -= old.words.length;
   }

@@ -15,7 +15,7 @@ export function matchesRest(
   const { enum: listed, const: _, ...rest } = schema;
   const asserted = Object.keys(rest).filter((keyword) => !isAnnotation(keyword));
   const isListed = (value: unknown): boolean =>
-    !Array.isArray(listed) || listed.some((one) => JSON.stringify(one) === JSON.stringify(value));
+    !Array.isArray(listed) || listed.some((item) => JSON.stringify(item) === JSON.stringify(value));
   if (asserted.length === 0) return isListed;
   if (asserted.length === 1 && asserted[0] === 'type') {
     const types = typesOf(schema) ?? [];
@@ -25,7 +25,7 @@ export function matchesRest(
     throw inexpressible(`${path}/format`, 'format', 'enum and const list the values');
   }
   const { pattern, ...others } = rest;
-  const patterns = [pattern ?? []].flat().map((one) => ({ pattern: one }));
+  const patterns = [pattern ?? []].flat().map((item) => ({ pattern: item }));
   const { $defs, definitions } = typeof document === 'object' ? document : {};
   const checked = { ...others, allOf: [{}, ...patterns], $defs, definitions };
   try {

@@ -23,7 +23,7 @@ const VERSION = 1;
 const SET_WORDS = 8;
 const UNBOUNDED = -1;
 /** Most words of a description, as in csrc/grammar/limits.h. */
-const MOST_WORDS = 2 ** 22;
+const MAX_WORDS = 2 ** 22;
 
 /** The nodes, byte sets and rules of one grammar. */
 export class Description {
@@ -95,12 +95,12 @@ export class Description {
     return this.node('without', [part]);
   }
 
-  /** `most` is Infinity for no limit. */
-  repeat(part: Node, least: number, most: number): Node {
-    if (least > most) return this.empty;
-    if (most === 0) return this.epsilon;
-    if (least === 1 && most === 1) return part;
-    return this.node('repeat', [part, least, most === Number.POSITIVE_INFINITY ? UNBOUNDED : most]);
+  /** `max` is Infinity for no limit. */
+  repeat(part: Node, min: number, max: number): Node {
+    if (min > max) return this.empty;
+    if (max === 0) return this.epsilon;
+    if (min === 1 && max === 1) return part;
+    return this.node('repeat', [part, min, max === Number.POSITIVE_INFINITY ? UNBOUNDED : max]);
   }
 
   star = (part: Node): Node => this.repeat(part, 0, Number.POSITIVE_INFINITY);
@@ -186,7 +186,7 @@ export class Description {
     const known = this.numbers.get(key);
     if (known !== undefined) return known;
     this.words += values.length + 2;
-    if (this.words > MOST_WORDS) throw tooLarge(`${MOST_WORDS} words`);
+    if (this.words > MAX_WORDS) throw tooLarge(`${MAX_WORDS} words`);
     const number = this.nodes.push([OPS.indexOf(op), values.length, ...values]) - 1;
     this.numbers.set(key, number);
     return number;

@@ -5,9 +5,9 @@ import { type CodePoints, complement, type Range, union, utf8 } from './characte
 import type { Description, Node } from './description.js';
 
 const OP = 'format grammar';
-const MOST_RULES = 10_000;
-const MOST_NESTING = 200;
-const MOST_REPEATS = 100_000;
+const MAX_RULES = 10_000;
+const MAX_NESTING = 200;
+const MAX_REPEATS = 100_000;
 const NAME = /^[a-zA-Z][a-zA-Z0-9_-]*/;
 const ESCAPES: Readonly<Record<string, number>> = { n: 10, r: 13, t: 9, '\\': 92, '"': 34 };
 
@@ -69,14 +69,14 @@ class GrammarReader {
   private rule(name: string): Rule {
     const known = this.rules.get(name);
     if (known) return known;
-    if (this.rules.size >= MOST_RULES) throw this.fault(`at most ${MOST_RULES} rules`, 'more');
+    if (this.rules.size >= MAX_RULES) throw this.fault(`at most ${MAX_RULES} rules`, 'more');
     const rule = { number: this.to.rule(), isDefined: false, isNullable: false, begins: [] };
     this.rules.set(name, rule);
     return rule;
   }
 
   private alternatives(isInside: boolean): Part {
-    if (++this.nesting > MOST_NESTING) throw this.fault(`at most ${MOST_NESTING} groups`, 'more');
+    if (++this.nesting > MAX_NESTING) throw this.fault(`at most ${MAX_NESTING} groups`, 'more');
     const parts = [this.sequence(isInside)];
     while (this.takes('|')) {
       this.space(true);
@@ -146,13 +146,13 @@ class GrammarReader {
     const { to } = this;
     const counts = this.counts();
     if (!counts) return { node, begin };
-    const [least, most] = counts;
-    if (most < least || least > MOST_REPEATS || (most > MOST_REPEATS && most !== Infinity)) {
-      throw this.fault(`ascending counts up to ${MOST_REPEATS}`, `{${least},${most}}`);
+    const [min, max] = counts;
+    if (max < min || min > MAX_REPEATS || (max > MAX_REPEATS && max !== Infinity)) {
+      throw this.fault(`ascending counts up to ${MAX_REPEATS}`, `{${min},${max}}`);
     }
     const empty: Begin = { kind: 'empty' };
     const either: Begin = { kind: 'any', parts: [empty, begin] };
-    return { node: to.repeat(node, least, most), begin: least === 0 ? either : begin };
+    return { node: to.repeat(node, min, max), begin: min === 0 ? either : begin };
   }
 
   private counts(): [number, number] | null {
@@ -160,11 +160,11 @@ class GrammarReader {
     if (this.takes('+')) return [1, Number.POSITIVE_INFINITY];
     if (this.takes('?')) return [0, 1];
     const rest = this.source.slice(this.at, this.at + 40);
-    const [whole, least, comma, most] = /^\{\s*(\d+)\s*(,?)\s*(\d*)\s*\}/.exec(rest) ?? [];
+    const [whole, min, comma, max] = /^\{\s*(\d+)\s*(,?)\s*(\d*)\s*\}/.exec(rest) ?? [];
     if (whole === undefined) return null;
     this.at += whole.length;
-    const end = most ? Number(most) : comma ? Number.POSITIVE_INFINITY : Number(least);
-    return [Number(least), end];
+    const end = max ? Number(max) : comma ? Number.POSITIVE_INFINITY : Number(min);
+    return [Number(min), end];
   }
 
   private literal(): string {

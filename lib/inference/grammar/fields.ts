@@ -11,7 +11,7 @@ import { inexpressible, isAnnotation, type Schema } from './schema-merge.js';
 /** Keywords of a raw text. */
 const KNOWN = ['type', 'enum', 'const', 'minLength', 'maxLength', 'pattern'];
 /** Most characters of a name that no schema has. */
-const MOST_NAME = 64;
+const MAX_NAME = 64;
 
 /** The fields of a call in their order; null: any fields. Throws DS_ARGUMENT with a path. */
 export function fieldsNode(
@@ -31,7 +31,7 @@ export function fieldsNode(
     );
   if (fields === null) {
     const letters = to.bytes([48, 57], [65, 90], [95, 95], [97, 122]);
-    const name = to.repeat(letters, 1, MOST_NAME);
+    const name = to.repeat(letters, 1, MAX_NAME);
     return to.star(field(name, textWithout(to, end)));
   }
   return to.seq(
@@ -40,8 +40,8 @@ export function fieldsNode(
       const content = isText
         ? rawText(to, schema as Keywords, { end, path })
         : new SchemaCompiler(to, schema as Schema).compile();
-      const one = field(to.text(name), content);
-      return isRequired ? one : to.optional(one);
+      const node = field(to.text(name), content);
+      return isRequired ? node : to.optional(node);
     }),
   );
 }
@@ -62,14 +62,16 @@ function rawText(
   const { enum: listed, const: only, minLength = 0, maxLength, pattern } = schema;
   if (listed !== undefined || only !== undefined) {
     const values = only === undefined ? listed : [only];
-    const texts = (Array.isArray(values) ? values : []).filter((one) => typeof one === 'string');
+    const texts = (Array.isArray(values) ? values : []).filter(
+      (value) => typeof value === 'string',
+    );
     if (texts.length > 0) return to.all(plain, to.texts(texts));
     throw refused(`format schema ${path}/enum`, 'a list with a text', formatValue(values));
   }
   const parts: Node[] = [plain];
   if (minLength !== 0 || maxLength !== undefined) {
-    const most = typeof maxLength === 'number' ? maxLength : Number.POSITIVE_INFINITY;
-    parts.push(to.repeat(utf8(to, EVERY), Number(minLength), most));
+    const max = typeof maxLength === 'number' ? maxLength : Number.POSITIVE_INFINITY;
+    parts.push(to.repeat(utf8(to, EVERY), Number(minLength), max));
   }
   if (pattern !== undefined) {
     const character = (points: Parameters<typeof utf8>[1]): Node => utf8(to, points);

@@ -62,7 +62,7 @@ export interface ReadFormat {
 }
 
 /** Most characters of a format as JSON. */
-const MOST_TEXT = 2 ** 20;
+const MAX_TEXT = 2 ** 20;
 const KINDS = ['regex', 'choice', 'grammar', 'jsonObject', 'schema'] as const;
 /** The key of an AnswerFormat. No schema has it. */
 const ANSWER = '~answer';
@@ -76,8 +76,8 @@ export function readFormat(op: string, given: unknown): ReadFormat {
   } catch (error) {
     throw refused(op, 'a format of plain data', errorMessage(error));
   }
-  if (key.length > MOST_TEXT) {
-    throw refused(op, `a format of at most ${MOST_TEXT} characters`, `${key.length}`);
+  if (key.length > MAX_TEXT) {
+    throw refused(op, `a format of at most ${MAX_TEXT} characters`, `${key.length}`);
   }
   return { source: JSON.parse(key) as FormatSource, key };
 }
@@ -105,7 +105,7 @@ function sourceOf(op: string, given: unknown): FormatSource {
     }
     case 'choice': {
       const isList = Array.isArray(value) && value.length > 0;
-      if (isList && value.every((one) => typeof one === 'string' && one !== '')) {
+      if (isList && value.every((item) => typeof item === 'string' && item !== '')) {
         return { kind, choice: value as string[] };
       }
       throw refusedValue(`${op} choice`, 'a list of texts', value);

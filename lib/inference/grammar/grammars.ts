@@ -6,7 +6,7 @@ import { compileFormat } from './compile.js';
 import type { ReadFormat } from './format.js';
 
 /** Most grammars, and the bytes of states at which a grammar is built again. */
-const [MOST_GRAMMARS, MOST_BYTES] = [64, 2 ** 26];
+const [MAX_GRAMMARS, MAX_BYTES] = [64, 2 ** 26];
 
 export class Grammars {
   /** Tries by their visible special tokens. */
@@ -35,11 +35,11 @@ export class Grammars {
         hint,
       );
     }
-    const { key: own, words } = await compileFormat(format);
+    const { key: formatKey, words } = await compileFormat(format);
     const tokens = format.source.kind === 'answer' ? visible.join(' ') : '';
-    const key = `${tokens} ${own}`;
+    const key = `${tokens} ${formatKey}`;
     const found = await this.known.get(key);
-    if (found && found.bytes < MOST_BYTES) {
+    if (found && found.bytes < MAX_BYTES) {
       this.keep(key, Promise.resolve(found));
       return found;
     }
@@ -56,7 +56,7 @@ export class Grammars {
     this.known.delete(key);
     this.known.set(key, grammar);
     const [oldest] = this.known.keys();
-    if (this.known.size > MOST_GRAMMARS && oldest !== undefined) this.known.delete(oldest);
+    if (this.known.size > MAX_GRAMMARS && oldest !== undefined) this.known.delete(oldest);
   }
 }
 

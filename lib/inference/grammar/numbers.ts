@@ -4,21 +4,20 @@ import type { Description, Node } from './description.js';
 
 /** Bounds of a number. */
 export interface Bounds {
-  readonly least: number | null;
-  readonly most: number | null;
-  readonly isAboveLeast: boolean;
-  readonly isBelowMost: boolean;
+  readonly min: number | null;
+  readonly max: number | null;
+  readonly isAboveMin: boolean;
+  readonly isBelowMax: boolean;
 }
 
 /** Digits of a number without bounds: doubles hold each number of so many digits exactly. */
 const DIGITS = 15;
 const LARGEST = 10n ** BigInt(DIGITS) - 1n;
 /** Largest divisor of multipleOf, after removal of factors of ten. */
-export const MOST_DIVISOR = 2000;
+export const MAX_DIVISOR = 2000;
 
 const digit = (to: Description, first = 0, last = 9): Node => to.bytes([0x30 + first, 0x30 + last]);
-const digits = (to: Description, least: number, most: number): Node =>
-  to.repeat(digit(to), least, most);
+const digits = (to: Description, min: number, max: number): Node => to.repeat(digit(to), min, max);
 
 /** An integer without a bound. */
 export function anyInteger(to: Description): Node {
@@ -44,9 +43,9 @@ function above(x: number): number {
 
 /** Integers within bounds; with `divisor`, its multiples. */
 export function integer(to: Description, bounds: Bounds, divisor: number | null): Node {
-  const { least, most, isAboveLeast, isBelowMost } = bounds;
-  const low = least === null ? null : BigInt(isAboveLeast ? above(least) : Math.ceil(least));
-  const high = most === null ? null : BigInt(isBelowMost ? -above(-most) : Math.floor(most));
+  const { min, max, isAboveMin, isBelowMax } = bounds;
+  const low = min === null ? null : BigInt(isAboveMin ? above(min) : Math.ceil(min));
+  const high = max === null ? null : BigInt(isBelowMax ? -above(-max) : Math.floor(max));
   const from = low ?? (high !== null && high < -LARGEST ? high * 10n : -LARGEST);
   const until = high ?? (low !== null && low > LARGEST ? low * 10n : LARGEST);
   const range = low === null && high === null ? anyInteger(to) : between(to, from, until);
@@ -99,7 +98,7 @@ function sameLength(to: Description, low: string, high: string): Node {
 function multiples(to: Description, divisor: number): Node {
   let core = divisor;
   let zeros = 0;
-  for (; core % 10 === 0 && core > MOST_DIVISOR; core /= 10) zeros++;
+  for (; core % 10 === 0 && core > MAX_DIVISOR; core /= 10) zeros++;
   const rules = Array.from({ length: core }, () => to.rule());
   for (const [remainder, rule] of rules.entries()) {
     const steps = Array.from({ length: 10 }, (_, d) =>
@@ -117,8 +116,8 @@ function multiples(to: Description, divisor: number): Node {
 /** True if multiples() can express the divisor. */
 export function isDivisor(divisor: number): boolean {
   let core = divisor;
-  while (core % 10 === 0 && core > MOST_DIVISOR) core /= 10;
-  return Number.isSafeInteger(divisor) && divisor > 0 && core <= MOST_DIVISOR;
+  while (core % 10 === 0 && core > MAX_DIVISOR) core /= 10;
+  return Number.isSafeInteger(divisor) && divisor > 0 && core <= MAX_DIVISOR;
 }
 
 /** A nonnegative decimal: its whole part, and its fraction without zeros at the end. */
@@ -139,25 +138,25 @@ function decimal(x: number): Decimal {
 
 /** Numbers within bounds, without exponents. */
 export function decimals(to: Description, bounds: Bounds): Node {
-  const { least, most, isAboveLeast, isBelowMost } = bounds;
-  const isExclusive = (least !== null && isAboveLeast) || (most !== null && isBelowMost);
-  const lengths = [least, most].map((one) => `${decimal(Math.abs(one ?? 0)).whole}`.length);
+  const { min, max, isAboveMin, isBelowMax } = bounds;
+  const isExclusive = (min !== null && isAboveMin) || (max !== null && isBelowMax);
+  const lengths = [min, max].map((item) => `${decimal(Math.abs(item ?? 0)).whole}`.length);
   // An exclusive bound compares exactly if doubles hold every number near it.
   const places = isExclusive ? Math.max(0, DIGITS - Math.max(...lengths)) : DIGITS;
   if (places === 0) return integer(to, bounds, null);
   const parts: Node[] = [];
-  if (most === null || most > 0 || (most === 0 && !isBelowMost)) {
-    const low = least !== null && least >= 0 ? least : 0;
-    const isAbove = least !== null && least >= 0 && isAboveLeast;
-    parts.push(magnitude(to, { low, isAbove, high: most, isBelow: isBelowMost }, places));
+  if (max === null || max > 0 || (max === 0 && !isBelowMax)) {
+    const low = min !== null && min >= 0 ? min : 0;
+    const isAbove = min !== null && min >= 0 && isAboveMin;
+    parts.push(magnitude(to, { low, isAbove, high: max, isBelow: isBelowMax }, places));
   }
-  if (least === null || least < 0) {
-    const isNegative = most !== null && most <= 0;
+  if (min === null || min < 0) {
+    const isNegative = max !== null && max <= 0;
     const side = {
-      low: isNegative ? -most : 0,
-      isAbove: isNegative && isBelowMost,
-      high: least === null ? null : -least,
-      isBelow: isAboveLeast,
+      low: isNegative ? -max : 0,
+      isAbove: isNegative && isBelowMax,
+      high: min === null ? null : -min,
+      isBelow: isAboveMin,
     };
     parts.push(to.seq(to.text('-'), magnitude(to, side, places)));
   }

@@ -9,13 +9,13 @@ import type { Description, Node } from './description.js';
 type Tree =
   | { readonly kind: 'set'; readonly points: CodePoints }
   | { readonly kind: 'seq' | 'any'; readonly parts: readonly Tree[] }
-  | { readonly kind: 'repeat'; readonly part: Tree; readonly least: number; readonly most: number }
+  | { readonly kind: 'repeat'; readonly part: Tree; readonly min: number; readonly max: number }
   | { readonly kind: 'start' }
   | { readonly kind: 'end' };
 
 /** Largest repetition count. */
-const MOST_REPEATS = 100_000;
-const MOST_NESTING = 200;
+const MAX_REPEATS = 100_000;
+const MAX_NESTING = 200;
 const LAST = 0x10ffff;
 
 const DIGITS: CodePoints = [[0x30, 0x39]];
@@ -69,7 +69,7 @@ function property(op: string, name: string): CodePoints {
     const plane = kept.map((code) => String.fromCodePoint(code)).join('');
     for (const [run] of plane.matchAll(runs)) {
       const letters = [...run];
-      const ends = [letters[0], letters.at(-1)].map((one) => required(one?.codePointAt(0)));
+      const ends = [letters[0], letters.at(-1)].map((item) => required(item?.codePointAt(0)));
       out.push([required(ends[0]), required(ends[1])]);
     }
   }
@@ -97,7 +97,7 @@ class PatternReader {
   }
 
   private alternatives(): Tree {
-    if (++this.nesting > MOST_NESTING) throw this.fault(`at most ${MOST_NESTING} groups`, 'more');
+    if (++this.nesting > MAX_NESTING) throw this.fault(`at most ${MAX_NESTING} groups`, 'more');
     const parts = [this.sequence()];
     while (this.takes('|')) parts.push(this.sequence());
     this.nesting--;
@@ -118,12 +118,12 @@ class PatternReader {
     if (!counts) return part;
     this.takes('?');
     if (hasEdge(part)) throw this.fault('^ and $ without a repetition', this.source);
-    const [least, most] = counts;
-    if (most < least || least > MOST_REPEATS || (most > MOST_REPEATS && most !== Infinity)) {
-      throw this.fault(`ascending counts up to ${MOST_REPEATS}`, `{${least},${most}}`);
+    const [min, max] = counts;
+    if (max < min || min > MAX_REPEATS || (max > MAX_REPEATS && max !== Infinity)) {
+      throw this.fault(`ascending counts up to ${MAX_REPEATS}`, `{${min},${max}}`);
     }
     if (this.counts()) throw this.fault('one repetition of a part', this.source);
-    return { kind: 'repeat', part, least, most };
+    return { kind: 'repeat', part, min: min, max: max };
   }
 
   private counts(): [number, number] | null {
@@ -132,11 +132,11 @@ class PatternReader {
     if (this.takes('?')) return [0, 1];
     if (this.peek() !== '{') return null;
     const rest = this.letters.slice(this.at, this.at + 30).join('');
-    const [whole, least, comma, most] = /^\{(\d+)(,?)(\d*)\}/.exec(rest) ?? [];
+    const [whole, min, comma, max] = /^\{(\d+)(,?)(\d*)\}/.exec(rest) ?? [];
     if (whole === undefined) return null;
     this.at += whole.length;
-    const end = most ? Number(most) : comma ? Number.POSITIVE_INFINITY : Number(least);
-    return [Number(least), end];
+    const end = max ? Number(max) : comma ? Number.POSITIVE_INFINITY : Number(min);
+    return [Number(min), end];
   }
 
   private atom(): Tree {
@@ -329,14 +329,14 @@ export function patternNode(to: Description, source: string, options: PatternOpt
       case 'set':
         return framed(set(part.points));
       case 'repeat':
-        return framed(to.repeat(emit(part.part, false, false), part.least, part.most));
+        return framed(to.repeat(emit(part.part, false, false), part.min, part.max));
       case 'any':
-        return to.any(...part.parts.map((one) => emit(one, left, right)));
+        return to.any(...part.parts.map((part) => emit(part, left, right)));
       case 'seq': {
         const { parts } = part;
         if (parts.length === 0) return left || right ? framed(to.epsilon) : to.epsilon;
         return to.seq(
-          ...parts.map((one, i) => emit(one, left && i === 0, right && i === parts.length - 1)),
+          ...parts.map((part, i) => emit(part, left && i === 0, right && i === parts.length - 1)),
         );
       }
       case 'start':

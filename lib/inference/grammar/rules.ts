@@ -38,12 +38,12 @@ function nodeOf(to: Description, source: FormatSource): Node {
 }
 
 /** Most spaces and line ends beside a tag. */
-const MOST_SPACES = 8;
+const MAX_SPACES = 8;
 
 /** Reasoning up to its end tag, then calls or the text of a format. */
 function answerNode(to: Description, source: FormatSource & { kind: 'answer' }): Node {
   const { reasoning, calls, format } = source.answer;
-  const spaces = to.repeat(to.bytes([9, 10], [13, 13], [32, 32]), 0, MOST_SPACES);
+  const spaces = to.repeat(to.bytes([9, 10], [13, 13], [32, 32]), 0, MAX_SPACES);
   const text = format && nodeOf(to, format);
   const rest = calls ? callsNode(to, calls, { text, spaces }) : (text ?? textWithout(to, null));
   if (!reasoning) return rest;
@@ -63,14 +63,14 @@ function callsNode(
   const call = oneOf(to, calls, spaces);
   const marked = markedCalls(to, calls, { call, spaces });
   const whole = bare ? joined(to, { call, spaces, isSingle }) : null;
-  const most = isSingle ? 1 : Number.POSITIVE_INFINITY;
+  const max = isSingle ? 1 : Number.POSITIVE_INFINITY;
   if (text !== null) {
-    const several = to.repeat(to.seq(spaces, marked), 1, most);
+    const several = to.repeat(to.seq(spaces, marked), 1, max);
     return to.any(text, several, ...(whole === null ? [] : [to.seq(spaces, whole)]));
   }
   const plain = textWithout(to, begin, ...(calls.others ?? []));
   if (calls.closers) return closedCalls(to, calls.closers, { plain, marked, spaces, isSingle });
-  const between = to.seq(to.repeat(to.seq(plain, marked), 0, most), plain);
+  const between = to.seq(to.repeat(to.seq(plain, marked), 0, max), plain);
   if (whole === null || !bare) return between;
   const first = to.all(plain, to.without(bareStart(to, bare)));
   // Readers take an object after a call for the next one, so no text follows.
@@ -148,7 +148,7 @@ function bareStart(to: Description, names: readonly string[]): Node {
 /** Bytes without the tags. No tag begins with an end of its own, so a tag after them ends them. */
 function textWithout(to: Description, ...tags: readonly (string | null)[]): Node {
   const all = to.star(to.bytes([0, 255]));
-  const own = tags.filter((tag) => tag !== null);
-  if (own.length === 0) return all;
-  return to.without(to.seq(all, to.any(...own.map((tag) => to.text(tag))), all));
+  const tagNames = tags.filter((tag) => tag !== null);
+  if (tagNames.length === 0) return all;
+  return to.without(to.seq(all, to.any(...tagNames.map((tag) => to.text(tag))), all));
 }

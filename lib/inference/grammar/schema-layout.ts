@@ -3,7 +3,7 @@ import type { Description, Node } from './description.js';
 import type { Texts } from './schema-text.js';
 
 /** Most whitespace characters between two parts: some models would write nothing else. */
-const MOST_SPACE = 8;
+const MAX_SPACE = 8;
 
 /** Items of an array. */
 export interface ArrayRules {
@@ -11,8 +11,8 @@ export interface ArrayRules {
   readonly first: readonly Node[];
   /** Each later item. */
   readonly more: Node;
-  readonly least: number;
-  readonly most: number;
+  readonly min: number;
+  readonly max: number;
 }
 
 export class Layout {
@@ -26,17 +26,17 @@ export class Layout {
     private readonly texts: Texts,
   ) {
     const white = to.bytes([0x20, 0x20], [0x09, 0x0a], [0x0d, 0x0d]);
-    this.space = to.repeat(white, 0, MOST_SPACE);
+    this.space = to.repeat(white, 0, MAX_SPACE);
     this.comma = to.seq(to.text(','), this.space);
     this.colon = to.seq(to.text(':'), this.space);
   }
 
-  array({ first, more, least, most }: ArrayRules): Node {
+  array({ first, more, min, max }: ArrayRules): Node {
     const { to } = this;
-    const count = Math.min(first.length, most);
+    const count = Math.min(first.length, max);
     const rest = (from: number): Node => {
-      const low = Math.max(0, least - from);
-      const high = most - from;
+      const low = Math.max(0, min - from);
+      const high = max - from;
       if (from > 0) return to.repeat(to.seq(this.comma, more), low, high);
       const tail = to.repeat(to.seq(this.comma, more), Math.max(0, low - 1), high - 1);
       const some = high > 0 ? to.seq(more, tail) : to.empty;
@@ -45,8 +45,8 @@ export class Layout {
     let tail = rest(count);
     for (let i = count - 1; i >= 0; --i) {
       const item = first[i] ?? to.empty;
-      const own = to.seq(i > 0 ? this.comma : to.epsilon, item, tail);
-      tail = least <= i ? to.optional(own) : own;
+      const ownNode = to.seq(i > 0 ? this.comma : to.epsilon, item, tail);
+      tail = min <= i ? to.optional(ownNode) : ownNode;
     }
     return this.around('[', tail, ']');
   }

@@ -13,9 +13,9 @@ const ANNOTATIONS = new Set([
   ...['$defs', 'definitions', 'deprecated', 'readOnly', 'writeOnly', '$anchor', 'nullable'],
   ...['contentEncoding', 'contentMediaType', 'discriminator', 'externalDocs', 'xml'],
 ]);
-const MOST_BRANCHES = 64;
-const MOST_DEPTH = 64;
-const MOST_VISITS = 200_000;
+const MAX_BRANCHES = 64;
+const MAX_DEPTH = 64;
+const MAX_VISITS = 200_000;
 
 export const isAnnotation = (keyword: string): boolean =>
   (ANNOTATIONS.has(keyword) && keyword !== 'nullable' && keyword !== 'discriminator') ||
@@ -54,31 +54,31 @@ export class SchemaRoot {
    * keyword `patterns`, a list. Throws DS_ARGUMENT.
    */
   alternatives(schema: Schema, path: string, depth = 0): Schema[] {
-    if (depth > MOST_DEPTH || ++this.visited > MOST_VISITS) {
+    if (depth > MAX_DEPTH || ++this.visited > MAX_VISITS) {
       throw refused(`format schema ${path}`, 'references and alternatives that end', 'a circle');
     }
     if (typeof schema === 'boolean') return [schema];
     const { $ref, allOf, anyOf, oneOf, ...own } = schema;
     const lists: Schema[][] = [[own]];
-    const inner = (one: unknown, at: string): Schema[] =>
-      this.alternatives(requireSchema(one, at), at, depth + 1);
+    const inner = (value: unknown, at: string): Schema[] =>
+      this.alternatives(requireSchema(value, at), at, depth + 1);
     if ($ref !== undefined) lists.push(inner(this.resolve($ref, path), path));
-    for (const [i, one] of listOf(allOf, path, 'allOf').entries()) {
-      lists.push(inner(one, `${path}/allOf/${i}`));
+    for (const [i, value] of listOf(allOf, path, 'allOf').entries()) {
+      lists.push(inner(value, `${path}/allOf/${i}`));
     }
     for (const [keyword, given] of Object.entries({ anyOf, oneOf })) {
       if (given === undefined) continue;
       const branches = listOf(given, path, keyword);
-      const found = branches.map((one, i) => inner(one, `${path}/${keyword}/${i}`));
+      const found = branches.map((branch, i) => inner(branch, `${path}/${keyword}/${i}`));
       if (keyword === 'oneOf') this.requireDisjoint(found, path);
       lists.push(found.flat());
     }
     let out: Schema[] = [{}];
     for (const list of lists) {
-      out = out.flatMap((one) => list.map((other) => merged(one, other, path)));
-      if (out.length > MOST_BRANCHES * 16) throw inexpressible(path, 'anyOf', 'too many branches');
+      out = out.flatMap((schema) => list.map((other) => merged(schema, other, path)));
+      if (out.length > MAX_BRANCHES * 16) throw inexpressible(path, 'anyOf', 'too many branches');
     }
-    const possible = out.filter((one) => one !== false);
+    const possible = out.filter((schema) => schema !== false);
     return possible.length > 0 ? possible : [false];
   }
 
@@ -96,13 +96,13 @@ export class SchemaRoot {
     if (a === false || b === false) return true;
     if (a === true || b === true || depth > 3) return false;
     const [types, others] = [typesOf(a), typesOf(b)];
-    if (types && others && !types.some((one) => others.some((two) => overlap(one, two)))) {
+    if (types && others && !types.some((type) => others.some((two) => overlap(type, two)))) {
       return true;
     }
     const [values, rest] = [constantsOf(a), constantsOf(b)];
     if (values && rest) {
       const known = new Set(rest.map(keyOf));
-      return !values.some((one) => known.has(keyOf(one)));
+      return !values.some((value) => known.has(keyOf(value)));
     }
     if (!isOnly(types, 'object') || !isOnly(others, 'object')) return false;
     return namesOf(a).some((name) => {
@@ -193,14 +193,16 @@ function joinedKeyword(keyword: string, a: unknown, b: unknown, path: string): u
   if (SMALLER.includes(keyword)) return Math.min(Number(a), Number(b));
   switch (keyword) {
     case 'type': {
-      const both = [a, b].map((one) => (Array.isArray(one) ? one.map(String) : [String(one)]));
+      const both = [a, b].map((value) =>
+        Array.isArray(value) ? value.map(String) : [String(value)],
+      );
       const [ours = [], theirs = []] = both;
-      const kept = ours.flatMap((one) => theirs.flatMap((two) => commonType(one, two)));
+      const kept = ours.flatMap((text) => theirs.flatMap((two) => commonType(text, two)));
       return kept.length > 0 ? [...new Set(kept)] : false;
     }
     case 'enum': {
       const known = new Set((b as unknown[]).map(keyOf));
-      const kept = (a as unknown[]).filter((one) => known.has(keyOf(one)));
+      const kept = (a as unknown[]).filter((value) => known.has(keyOf(value)));
       return kept.length > 0 ? kept : false;
     }
     case 'const':
@@ -246,8 +248,8 @@ function leastCommon(a: number, b: number, path: string): number {
 
 /** Names of one side's patterns would escape the other side's additionalProperties. */
 function requireMergeable(a: Keywords, b: Keywords, path: string): void {
-  const isOpen = (one: Keywords): boolean =>
-    one.additionalProperties === undefined || one.additionalProperties === true;
+  const isOpen = (item: Keywords): boolean =>
+    item.additionalProperties === undefined || item.additionalProperties === true;
   const escapes = (one: Keywords, other: Keywords): boolean =>
     one.patternProperties !== undefined && !isOpen(other);
   if (!escapes(a, b) && !escapes(b, a)) return;
@@ -255,18 +257,18 @@ function requireMergeable(a: Keywords, b: Keywords, path: string): void {
 }
 
 function mergeObjects(a: Keywords, b: Keywords, out: Keywords): void {
-  const isObjectRule = (one: Keywords): boolean =>
-    one.properties !== undefined || one.additionalProperties !== undefined;
+  const isObjectRule = (item: Keywords): boolean =>
+    item.properties !== undefined || item.additionalProperties !== undefined;
   if (!isObjectRule(a) || !isObjectRule(b)) return;
   const names = new Set([a, b].flatMap(({ properties }) => Object.keys(properties ?? {})));
-  const partOf = (one: Keywords, name: string): unknown => {
-    const properties = (one.properties ?? {}) as Keywords;
+  const partOf = (item: Keywords, name: string): unknown => {
+    const properties = (item.properties ?? {}) as Keywords;
     if (Object.hasOwn(properties, name)) return properties[name];
-    const matched = Object.entries((one.patternProperties ?? {}) as Keywords).filter(([pattern]) =>
+    const matched = Object.entries((item.patternProperties ?? {}) as Keywords).filter(([pattern]) =>
       new RegExp(pattern, 'u').test(name),
     );
     if (matched.length > 0) return { allOf: matched.map(([, schema]) => schema) };
-    return one.additionalProperties;
+    return item.additionalProperties;
   };
   if (names.size > 0) {
     out.properties = Object.fromEntries(
@@ -278,8 +280,8 @@ function mergeObjects(a: Keywords, b: Keywords, out: Keywords): void {
 }
 
 function mergeArrays(a: Keywords, b: Keywords, out: Keywords): void {
-  const isArrayRule = (one: Keywords): boolean =>
-    one.items !== undefined || one.prefixItems !== undefined;
+  const isArrayRule = (item: Keywords): boolean =>
+    item.items !== undefined || item.prefixItems !== undefined;
   if (!isArrayRule(a) || !isArrayRule(b)) return;
   const lists = [a, b].map(({ prefixItems }) => (Array.isArray(prefixItems) ? prefixItems : []));
   const [ours = [], theirs = []] = lists;

@@ -23,9 +23,9 @@ interface Property {
   readonly isRequired: boolean;
 }
 
-const MOST_PATTERNS = 4;
+const MAX_PATTERNS = 4;
 /** Most states of an object with counted properties. */
-const MOST_STATES = 20_000;
+const MAX_STATES = 20_000;
 
 export class ObjectRules {
   constructor(private readonly parts: Parts) {}
@@ -36,24 +36,24 @@ export class ObjectRules {
     const properties = this.properties(schema, path, patterns);
     const names = properties.map(([name]) => name);
     const others = this.others(schema, path, { names, patterns });
-    const [least, most] = [
+    const [min, max] = [
       bound(schema.minProperties, `${path}/minProperties`) ?? 0,
       bound(schema.maxProperties, `${path}/maxProperties`) ?? Number.POSITIVE_INFINITY,
     ];
     const isOpen = others !== this.parts.to.empty;
-    if (least > properties.length + (isOpen ? 1 : 0)) {
+    if (min > properties.length + (isOpen ? 1 : 0)) {
       const reason = 'other names may repeat, so they count as one property';
       throw inexpressible(`${path}/minProperties`, 'minProperties', reason);
     }
     const needed = properties.filter(([, { isRequired }]) => isRequired).length;
-    if (needed > most) {
+    if (needed > max) {
       const expected = `at least the ${needed} required properties`;
-      throw refused(`format schema ${path}/maxProperties`, expected, `${most}`);
+      throw refused(`format schema ${path}/maxProperties`, expected, `${max}`);
     }
     const list = properties.map(([, property]) => property);
-    const isCounted = least > needed || most < Number.POSITIVE_INFINITY;
+    const isCounted = min > needed || max < Number.POSITIVE_INFINITY;
     const members = isCounted
-      ? this.counted(list, others, { least, most, path })
+      ? this.counted(list, others, { min: min, max: max, path })
       : this.chain(list, others);
     return this.parts.layout.object(members);
   }
@@ -65,13 +65,13 @@ export class ObjectRules {
       throw refused(op, 'an object of schemas', formatValue(patternProperties));
     }
     const found = Object.entries(patternProperties);
-    if (found.length > MOST_PATTERNS) {
-      const reason = `at most ${MOST_PATTERNS} patterns are expressible`;
+    if (found.length > MAX_PATTERNS) {
+      const reason = `at most ${MAX_PATTERNS} patterns are expressible`;
       throw inexpressible(`${path}/patternProperties`, 'patternProperties', reason);
     }
-    return found.map(([pattern, one]) => [
+    return found.map(([pattern, value]) => [
       pattern,
-      requireSchema(one, `${path}/patternProperties/${pattern}`),
+      requireSchema(value, `${path}/patternProperties/${pattern}`),
     ]);
   }
 
@@ -94,9 +94,9 @@ export class ObjectRules {
     return [...names].map((name) => {
       const at = `${path}/properties/${name}`;
       const isDeclared = Object.hasOwn(properties, name);
-      const own = isDeclared ? [requireSchema(properties[name], at)] : [];
+      const ownSchemas = isDeclared ? [requireSchema(properties[name], at)] : [];
       const matched = patterns.filter(([pattern]) => matches(pattern, name, path));
-      const schemas = [...own, ...matched.map(([, one]) => one)];
+      const schemas = [...ownSchemas, ...matched.map(([, schema]) => schema)];
       const usual = requireSchema(additionalProperties ?? true, `${path}/additionalProperties`);
       const [only = usual] = schemas;
       const joined: Schema = schemas.length > 1 ? { allOf: schemas } : only;
@@ -121,7 +121,7 @@ export class ObjectRules {
     // Each subset of the patterns is a case: names that match these patterns and no others.
     for (let subset = 0; subset < 1 << patterns.length; ++subset) {
       const isIn = (i: number): boolean => ((subset >> i) & 1) === 1;
-      const schemas = patterns.filter((_, i) => isIn(i)).map(([, one]) => one);
+      const schemas = patterns.filter((_, i) => isIn(i)).map(([, schema]) => schema);
       const at = `${path}/${subset === 0 ? 'additionalProperties' : 'patternProperties'}`;
       const [only = requireSchema(additionalProperties, at)] = schemas;
       const joined: Schema = schemas.length > 1 ? { allOf: schemas } : only;
@@ -141,9 +141,11 @@ export class ObjectRules {
     let [after, first] = [more, to.optional(to.seq(others, more))];
     for (const { pair, isRequired } of [...list].reverse()) {
       const [next, start] = [this.shared(after), this.shared(first)];
-      const own = to.seq(pair, next);
-      after = isRequired ? to.seq(layout.comma, own) : to.any(to.seq(layout.comma, own), next);
-      first = isRequired ? own : to.any(own, start);
+      const ownNode = to.seq(pair, next);
+      after = isRequired
+        ? to.seq(layout.comma, ownNode)
+        : to.any(to.seq(layout.comma, ownNode), next);
+      first = isRequired ? ownNode : to.any(ownNode, start);
     }
     return first;
   }
@@ -152,19 +154,19 @@ export class ObjectRules {
   private counted(
     list: readonly Property[],
     others: Node,
-    { least, most, path }: { least: number; most: number; path: string },
+    { min, max, path }: { min: number; max: number; path: string },
   ): Node {
     const { to, layout } = this.parts;
-    const top = Math.min(list.length, most);
-    if (list.length * (top + 1) > MOST_STATES) {
+    const top = Math.min(list.length, max);
+    if (list.length * (top + 1) > MAX_STATES) {
       throw inexpressible(`${path}/maxProperties`, 'maxProperties', 'too many properties');
     }
     const end = (count: number): Node => {
-      const missing = Math.max(0, least - count);
+      const missing = Math.max(0, min - count);
       if (missing > 1) return to.empty;
       const pair = to.seq(layout.comma, others);
-      if (count > 0) return to.repeat(pair, missing, most - count);
-      const some = most > 0 ? to.seq(others, to.repeat(pair, 0, most - 1)) : to.empty;
+      if (count > 0) return to.repeat(pair, missing, max - count);
+      const some = max > 0 ? to.seq(others, to.repeat(pair, 0, max - 1)) : to.empty;
       return missing > 0 ? some : to.optional(some);
     };
     let row = Array.from({ length: top + 1 }, (_, count) => end(count));
@@ -173,8 +175,8 @@ export class ObjectRules {
       row = Array.from({ length: Math.min(i, top) + 1 }, (_, count) => {
         const comma = count > 0 ? layout.comma : to.epsilon;
         const rest = next[count + 1] ?? to.empty;
-        const own = count < most ? to.seq(comma, pair, rest) : to.empty;
-        return isRequired ? own : to.any(own, required(next[count]));
+        const ownNode = count < max ? to.seq(comma, pair, rest) : to.empty;
+        return isRequired ? ownNode : to.any(ownNode, required(next[count]));
       });
     }
     return required(row[0]);

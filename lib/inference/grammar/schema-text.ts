@@ -35,20 +35,20 @@ const FORMATS: Readonly<Record<string, string>> = {
 };
 
 /** Lengths that formats imply for their labels. */
-const MOST_HOSTNAME = 253;
+const MAX_HOSTNAME = 253;
 
 export const FORMAT_NAMES = Object.keys(FORMATS);
 
 /** The keywords of a string. */
 export interface TextRules {
-  readonly least: number;
-  readonly most: number;
+  readonly min: number;
+  readonly max: number;
   readonly patterns: readonly { readonly source: string; readonly path: string }[];
   readonly formats: readonly { readonly name: unknown; readonly path: string }[];
 }
 
 /** Most characters of a bare name that no schema has. */
-const MOST_NAME = 64;
+const MAX_NAME = 64;
 
 /** The strings of one grammar. */
 export class Texts {
@@ -79,17 +79,17 @@ export class Texts {
   }
 
   /** A string with conditions, quotes included. Throws DS_ARGUMENT with the path. */
-  string({ least, most, patterns, formats }: TextRules): Node {
+  string({ min, max, patterns, formats }: TextRules): Node {
     const { to } = this;
     const isFree = patterns.length + formats.length === 0;
-    if (isFree && least === 0 && most === Number.POSITIVE_INFINITY) return this.free;
-    if (isFree) return to.called(this.quoted(this.inside(to.repeat(this.any, least, most))));
+    if (isFree && min === 0 && max === Number.POSITIVE_INFINITY) return this.free;
+    if (isFree) return to.called(this.quoted(this.inside(to.repeat(this.any, min, max))));
     const parts = [
       ...patterns.map(({ source, path }) => this.pattern(source, path)),
       ...formats.map(({ name, path }) => this.format(name, path)),
     ];
-    const isBounded = least > 0 || most < Number.POSITIVE_INFINITY;
-    if (isBounded) parts.push(to.repeat(this.character, least, most));
+    const isBounded = min > 0 || max < Number.POSITIVE_INFINITY;
+    if (isBounded) parts.push(to.repeat(this.character, min, max));
     return to.called(this.quoted(this.inside(...parts)));
   }
 
@@ -125,7 +125,7 @@ export class Texts {
     const taken = [...others, ...(known.length > 0 ? [this.names(known)] : [])];
     const letters = to.bytes([48, 57], [65, 90], [95, 95], [97, 122]);
     const isJson = this.marker === null;
-    const all = isJson ? to.star(this.character) : to.repeat(letters, 1, MOST_NAME);
+    const all = isJson ? to.star(this.character) : to.repeat(letters, 1, MAX_NAME);
     const parts = [...(matched.length > 0 ? matched : [all])];
     if (taken.length > 0) parts.push(to.without(to.any(...taken)));
     return to.all(...parts);
@@ -154,6 +154,6 @@ export class Texts {
     }
     const node = this.pattern(source, path);
     if (name !== 'hostname') return node;
-    return this.to.all(node, this.to.repeat(this.character, 0, MOST_HOSTNAME));
+    return this.to.all(node, this.to.repeat(this.character, 0, MAX_HOSTNAME));
   }
 }

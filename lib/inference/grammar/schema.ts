@@ -5,7 +5,7 @@ import { isObject } from '../../runtime/is-object.js';
 import { refused } from '../../runtime/refused.js';
 import { matchesRest } from './constants.js';
 import type { Description, Node } from './description.js';
-import { anyNumber, decimals, integer, isDivisor, MOST_DIVISOR } from './numbers.js';
+import { anyNumber, decimals, integer, isDivisor, MAX_DIVISOR } from './numbers.js';
 import { Layout } from './schema-layout.js';
 import {
   inexpressible,
@@ -33,7 +33,7 @@ const OWN: Readonly<Record<string, readonly string[]>> = {
 };
 const OF_ANY = ['type', 'enum', 'const'];
 const KNOWN = new Set([...OF_ANY, ...Object.values(OWN).flat()]);
-const MOST_NESTING = 200;
+const MAX_NESTING = 200;
 
 /** Compiles the schemas of one document. */
 export class SchemaCompiler {
@@ -77,10 +77,12 @@ export class SchemaCompiler {
     if (known !== undefined) return this.to.call(known);
     const rule = this.to.rule();
     this.rules.set(key, rule);
-    if (++this.nesting > MOST_NESTING) {
-      throw refused(`format schema ${path}`, `at most ${MOST_NESTING} nested schemas`, 'more');
+    if (++this.nesting > MAX_NESTING) {
+      throw refused(`format schema ${path}`, `at most ${MAX_NESTING} nested schemas`, 'more');
     }
-    const parts = this.root.alternatives(schema, path).map((one) => this.single(one, path));
+    const parts = this.root
+      .alternatives(schema, path)
+      .map((alternative) => this.single(alternative, path));
     this.nesting--;
     this.to.define(rule, this.to.any(...parts));
     return this.to.call(rule);
@@ -161,8 +163,8 @@ export class SchemaCompiler {
     const formats = listOf(schema.format).map((name) => ({
       ...{ name, path: `format schema ${path}/format` },
     }));
-    const [least, most] = this.counts(schema, path, ['minLength', 'maxLength']);
-    return this.texts.string({ least, most, patterns, formats });
+    const [min, max] = this.counts(schema, path, ['minLength', 'maxLength']);
+    return this.texts.string({ min: min, max: max, patterns, formats });
   }
 
   private counts(
@@ -170,10 +172,10 @@ export class SchemaCompiler {
     path: string,
     [low, high]: readonly [string, string],
   ): [number, number] {
-    const least = count(schema[low], `${path}/${low}`) ?? 0;
-    const most = count(schema[high], `${path}/${high}`) ?? Number.POSITIVE_INFINITY;
-    if (least <= most) return [least, most];
-    throw refused(`format schema ${path}/${high}`, `at least ${low}, ${least}`, `${most}`);
+    const min = count(schema[low], `${path}/${low}`) ?? 0;
+    const max = count(schema[high], `${path}/${high}`) ?? Number.POSITIVE_INFINITY;
+    if (min <= max) return [min, max];
+    throw refused(`format schema ${path}/${high}`, `at least ${low}, ${min}`, `${max}`);
   }
 
   private number(schema: Keywords, path: string, isInteger: boolean): Node {
@@ -181,19 +183,19 @@ export class SchemaCompiler {
     const of = (name: string): number | null => numberOf(schema[name], `${path}/${name}`);
     const [minimum, maximum] = [of('minimum'), of('maximum')];
     const [above, below] = [of('exclusiveMinimum'), of('exclusiveMaximum')];
-    const isAboveLeast = above !== null && (minimum === null || above >= minimum);
-    const isBelowMost = below !== null && (maximum === null || below <= maximum);
-    const least = isAboveLeast ? above : minimum;
-    const most = isBelowMost ? below : maximum;
-    const bounds = { least, most, isAboveLeast, isBelowMost };
-    const isFree = least === null && most === null;
+    const isAboveMin = above !== null && (minimum === null || above >= minimum);
+    const isBelowMax = below !== null && (maximum === null || below <= maximum);
+    const min = isAboveMin ? above : minimum;
+    const max = isBelowMax ? below : maximum;
+    const bounds = { min, max, isAboveMin, isBelowMax };
+    const isFree = min === null && max === null;
     if (multipleOf === undefined) {
       if (isInteger) return integer(this.to, bounds, null);
       return isFree ? anyNumber(this.to) : decimals(this.to, bounds);
     }
     const divisor = numberOf(multipleOf, `${path}/multipleOf`);
     if (divisor === null || !isDivisor(divisor)) {
-      const reason = `only integers up to ${MOST_DIVISOR}, times powers of ten, are expressible`;
+      const reason = `only integers up to ${MAX_DIVISOR}, times powers of ten, are expressible`;
       throw inexpressible(`${path}/multipleOf`, 'multipleOf', reason);
     }
     return integer(this.to, bounds, divisor);
@@ -201,8 +203,8 @@ export class SchemaCompiler {
 
   private array(schema: Keywords, path: string): Node {
     const { items, prefixItems, additionalItems, uniqueItems } = schema;
-    const [least, most] = this.counts(schema, path, ['minItems', 'maxItems']);
-    if (uniqueItems === true && most > 1) {
+    const [min, max] = this.counts(schema, path, ['minItems', 'maxItems']);
+    if (uniqueItems === true && max > 1) {
       throw inexpressible(`${path}/uniqueItems`, 'uniqueItems', 'a grammar cannot compare items');
     }
     const isOld = Array.isArray(items);
@@ -213,23 +215,23 @@ export class SchemaCompiler {
     if (additionalItems !== undefined && !isOld) {
       throw inexpressible(`${path}/additionalItems`, 'additionalItems', 'items is not a list');
     }
-    const first = listed.map((one, i) => {
+    const first = listed.map((item, i) => {
       const at = `${path}/${isOld ? 'items' : 'prefixItems'}/${i}`;
-      return this.value(requireSchema(one, at), at);
+      return this.value(requireSchema(item, at), at);
     });
     const rest = isOld ? additionalItems : items;
     // Without a schema for more items, a listed prefix is the whole array unless minItems is
     // larger.
     const isClosed =
-      rest === false || (rest === undefined && first.length > 0 && least <= first.length);
-    const end = isClosed ? Math.min(most, first.length) : most;
+      rest === false || (rest === undefined && first.length > 0 && min <= first.length);
+    const end = isClosed ? Math.min(max, first.length) : max;
     const more = isClosed
       ? this.to.empty
       : this.value(requireSchema(rest ?? true, `${path}/items`), `${path}/items`);
-    if (least > end) {
-      throw refused(`format schema ${path}/minItems`, `at most ${end} items`, `${least}`);
+    if (min > end) {
+      throw refused(`format schema ${path}/minItems`, `at most ${end} items`, `${min}`);
     }
-    return this.layout.array({ first, more, least, most: end });
+    return this.layout.array({ first, more, min: min, max: end });
   }
 }
 

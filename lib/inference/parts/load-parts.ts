@@ -35,7 +35,7 @@ export async function loadParts(
   { rank, ranks, dtype }: PartsReader,
 ): Promise<void> {
   const { location, whole, parts } = list;
-  const used = [...model.namedParameters()].find(([, one]) => one.isMaterialized);
+  const used = [...model.namedParameters()].find(([, parameter]) => parameter.isMaterialized);
   if (used) throw begun(used[0]);
   if (parts && Math.max(1, parts.length) !== ranks) {
     const hint = `Start with tensor_parallel.tp_size ${Math.max(1, parts.length)}, or list whole tensors.`;
@@ -53,10 +53,10 @@ export async function loadParts(
     const open = new OpenWeights(files).retain();
     try {
       for (const [name, entry] of files.tensors) {
-        const own = named ? named.nameOf(name) : name;
-        const parameter = own === null ? undefined : left.get(own);
-        if (own === null || !parameter) continue;
-        const transposed = named?.transposed.has(own) === true;
+        const partName = named ? named.nameOf(name) : name;
+        const parameter = partName === null ? undefined : left.get(partName);
+        if (partName === null || !parameter) continue;
+        const transposed = named?.transposed.has(partName) === true;
         const expected = isPart ? parameter.shape : parameter.region.whole;
         const shape = transposed ? [...expected].reverse() : expected;
         if (entry.shape.join() !== shape.join()) {
@@ -65,7 +65,7 @@ export async function loadParts(
         const wanted = isFloating(entry.dtype) ? (dtype ?? entry.dtype) : entry.dtype;
         const stored = new StoredWeights(open, { name, dtype: wanted, transposed });
         parameter.startFrom(isPart && parameter.isCut ? new OwnPart(stored, parameter) : stored);
-        left.delete(own);
+        left.delete(partName);
       }
     } finally {
       open.release();
@@ -99,7 +99,7 @@ class OwnPart implements StoredValues {
   /** The file stores the boxes of the part one after another. */
   read(out: Tensor, from: number, box?: Box): void {
     const { boxes } = this.parameter.region;
-    const at = box ? boxes.findIndex((one) => one.offset.join() === box.offset.join()) : 0;
+    const at = box ? boxes.findIndex((item) => item.offset.join() === box.offset.join()) : 0;
     const before = boxes.slice(0, at).reduce((sum, { shape }) => sum + numel(shape), 0);
     this.stored.read(out, before + from);
   }

@@ -31,7 +31,7 @@ export async function saveParts(
   const isFirst = rank === 0;
   if (hasPackedParts(model)) throw packed();
   const named = [...model.namedParameters()];
-  const isCut = ([, one]: [string, Parameter]): boolean => one.isCut;
+  const isCut = ([, parameter]: [string, Parameter]): boolean => parameter.isCut;
   await together(ranks, async () => {
     if (!isFirst) return;
     await requireFree(folder);
@@ -44,7 +44,7 @@ export async function saveParts(
   await together(ranks, async () => {
     if (size > 1) await writeAlone(join(folder, partOf(rank)), sourcesOf(named.filter(isCut)));
     if (!isFirst) return;
-    const whole = named.filter((one) => !isCut(one));
+    const whole = named.filter((item) => !isCut(item));
     await writeAlone(join(folder, WHOLE), sourcesOf(whole));
   });
   await together(ranks, async () => {

@@ -68,12 +68,12 @@ export class Follow implements Generator, EngineRole {
   submit(request: ReadRequest): Submitted {
     if (this.isFollowing) throw this.asksAlone();
     const number = this.submitted++;
-    const one = this.of(number);
-    one.mine = digestOf(request);
-    this.compare(one);
-    if (one.isOver) this.reported.delete(number);
+    const report = this.of(number);
+    report.mine = digestOf(request);
+    this.compare(report);
+    if (report.isOver) this.reported.delete(number);
     this.listen().catch((error: unknown) => this.failAll(error));
-    return { pieces: one.pieces, abort: () => one.pieces.end() };
+    return { pieces: report.pieces, abort: () => report.pieces.end() };
   }
 
   async follow(): Promise<void> {
@@ -149,14 +149,14 @@ export class Follow implements Generator, EngineRole {
   }
 
   private learn(event: RequestEvent): void {
-    const one = this.of(event.number);
-    if (event.kind === 'asked') one.asked = event.digest;
-    if (event.kind === 'piece') one.pieces.push(event.piece);
-    if (event.kind === 'failed') one.pieces.fail(new DsError(event.error));
-    if (event.kind === 'ended') one.pieces.end();
-    one.isOver ||= event.kind === 'failed' || event.kind === 'ended';
-    this.compare(one);
-    if (one.isOver && one.mine !== null) this.reported.delete(event.number);
+    const report = this.of(event.number);
+    if (event.kind === 'asked') report.asked = event.digest;
+    if (event.kind === 'piece') report.pieces.push(event.piece);
+    if (event.kind === 'failed') report.pieces.fail(new DsError(event.error));
+    if (event.kind === 'ended') report.pieces.end();
+    report.isOver ||= event.kind === 'failed' || event.kind === 'ended';
+    this.compare(report);
+    if (report.isOver && report.mine !== null) this.reported.delete(event.number);
   }
 
   private of(number: number): Report {

@@ -187,20 +187,20 @@ export function agree(
 ): number {
   requireAlike(host, 'configurations', config);
   requireAlike(host, 'models', [model.constructor.name, model.config]);
-  const least = held(() => Tensor.from(Int32Array.of(blocks), { device: cpu() }));
-  host.allReduce(least, { op: 'min', purpose: 'blocks of an inference engine' }).wait();
-  const [agreed] = leading(least.toArray(), 1);
-  least.release();
+  const min = held(() => Tensor.from(Int32Array.of(blocks), { device: cpu() }));
+  host.allReduce(min, { op: 'min', purpose: 'blocks of an inference engine' }).wait();
+  const [agreed] = leading(min.toArray(), 1);
+  min.release();
   return agreed;
 }
 
 function requireAlike(host: ProcessGroup, what: string, value: unknown): void {
-  const own = createHash('sha256').update(JSON.stringify(value)).digest();
-  const mine = held(() => Tensor.from(Uint8Array.from(own)));
+  const ownDigest = createHash('sha256').update(JSON.stringify(value)).digest();
+  const mine = held(() => Tensor.from(Uint8Array.from(ownDigest)));
   const all = held(() => Tensor.empty([host.size * DIGEST], 'u8', cpu()));
   host.allGather(all, mine, { purpose: `${what} of inference engines` }).wait();
   const found = Buffer.from(all.toRaw() as Uint8Array);
-  for (const one of [mine, all]) one.release();
+  for (const tensor of [mine, all]) tensor.release();
   const digestOf = (rank: number): Buffer => found.subarray(rank * DIGEST, (rank + 1) * DIGEST);
   const other = host.ranks.findIndex((_, rank) => !digestOf(rank).equals(digestOf(0)));
   if (other < 0) return;

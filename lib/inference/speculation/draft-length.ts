@@ -24,7 +24,7 @@ export class DraftLength {
   /** Length of the sequence at which the pause ends. */
   private resumes = 0;
 
-  constructor(private readonly most: number) {}
+  constructor(private readonly max: number) {}
 
   /**
    * Number of tokens to propose for a sequence of `tokens` tokens; 0 during a pause. `cost` is the
@@ -34,14 +34,14 @@ export class DraftLength {
     if (tokens < this.resumes) return 0;
     const acceptance = this.accepted / (this.accepted + this.rejected);
     let [expected, chance, best] = [1, 1, 1];
-    for (let count = 1; count <= this.most; ++count) {
+    for (let count = 1; count <= this.max; ++count) {
       chance *= acceptance;
       expected += chance;
       const gain = expected / (1 + cost * count);
       if (gain < best) return count - 1;
       best = gain;
     }
-    return this.most;
+    return this.max;
   }
 
   /** Reports a verified step, after which the sequence has `tokens` tokens. */

@@ -64,7 +64,7 @@ export class DraftModel {
    * for them. One step of the draft model per token, and one wait of the host.
    */
   async fill(sequences: readonly Sequence[], draw: Draw): Promise<void> {
-    const wanted = new Map(sequences.map((one) => [this.twinOf(one), one]));
+    const wanted = new Map(sequences.map((sequence) => [this.twinOf(sequence), sequence]));
     for (let count = 0; ; ++count) {
       const open = [...wanted].filter(([twin, { tokens, proposals }]) => {
         const drafted = twin.tokens.length + this.skipped - tokens.length;
@@ -124,8 +124,8 @@ export class DraftModel {
     twin.blocks = blocks;
     let same = 0;
     while (same < twin.tokens.length && twin.tokens[same] === tokens[same]) same++;
-    const most = this.head ? Math.min(same, known.sure) : same;
-    twin.computed = Math.min(twin.computed, most);
+    const max = this.head ? Math.min(same, known.sure) : same;
+    twin.computed = Math.min(twin.computed, max);
     known.sure = tokens.length;
     twin.tokens.splice(same, twin.tokens.length, ...tokens.slice(same));
     return twin;

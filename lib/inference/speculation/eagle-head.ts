@@ -307,10 +307,10 @@ function shapeOf(
 ): HeadShape {
   if (!files.config) throw wrong('config.json', 'the file', 'none');
   const config = new ModelConfig(`${dir}/config.json`, files.config as JsonObject, TRAITS.name);
-  const own = config.section('eagle_config');
+  const ownConfig = config.section('eagle_config');
   if (!names.has('fc.weight')) throw wrong('weights', 'an EAGLE-3 head: fc.weight', 'none');
   config.requireOneOf('num_hidden_layers', [1]);
-  own.requireOneOf('use_aux_hidden_state', [true]);
+  ownConfig.requireOneOf('use_aux_hidden_state', [true]);
   const folder = { config, tensors: { has: () => true } };
   const body = bodyOf(TRAITS, readRotaryConfig(TRAITS, parseRotaryConfig(TRAITS, folder)));
   const { channels: width, layers } = model.config;
@@ -322,7 +322,8 @@ function shapeOf(
   if (!(hasEmbedding && hasOutput)) requireEqual('hidden size', body.channels, width);
   if (body.channels % 2 !== 0) throw wrong('hidden_size', 'an even number', `${body.channels}`);
   const listed =
-    own.get('eagle_aux_hidden_state_layer_ids') ?? config.get('eagle_aux_hidden_state_layer_ids');
+    ownConfig.get('eagle_aux_hidden_state_layer_ids') ??
+    config.get('eagle_aux_hidden_state_layer_ids');
   return {
     ...{ body, modelWidth, hasEmbedding, hasOutput },
     tokens: config.size('draft_vocab_size', model.vocabSize),
@@ -333,7 +334,7 @@ function shapeOf(
 
 function requireLayers(given: unknown, layers: number): number[] {
   const list = Array.isArray(given) ? given.map(Number).sort((a, b) => a - b) : [];
-  const isGood = list.every((one) => Number.isInteger(one) && one >= 0 && one < layers);
+  const isGood = list.every((value) => Number.isInteger(value) && value >= 0 && value < layers);
   if (isGood && new Set(list).size === 3) return list;
   const expected = `three different layers below ${layers} (eagle_aux_hidden_state_layer_ids)`;
   throw wrong('config.json', expected, formatValue(given));

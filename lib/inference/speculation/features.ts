@@ -77,7 +77,7 @@ export class FeatureWriter implements BesideForward {
     };
     const result = forward({ ...places, taps: { layers: this.layers, take } });
     this.pool.write(this.fc.call(concat(hidden, 1)), slots);
-    for (const one of hidden) one.dispose();
+    for (const tensor of hidden) tensor.dispose();
     return result;
   }
 }

@@ -72,9 +72,9 @@ export async function openDraft(
   const opened = new OpenedModel(draft, kv_cache.block_size);
   try {
     const folder = folders.find(hasTokenizer);
-    const own = folder === undefined ? null : await Tokenizer.fromPretrained(folder);
+    const ownTokenizer = folder === undefined ? null : await Tokenizer.fromPretrained(folder);
     if (draft.recurrentSizes) throw recurrent(draft);
-    requireSame(own, tokenizer, [draft.vocabSize, model.vocabSize]);
+    requireSame(ownTokenizer, tokenizer, [draft.vocabSize, model.vocabSize]);
     if (opened.sizes.recurrent) {
       const expected = 'a model without recurrent layers: a state cannot drop a token';
       throw new DsError({ code: 'DS_CONFIG', op: OP, expected, got: draft.constructor.name });
@@ -90,17 +90,19 @@ export async function openDraft(
 
 /** Compares all tokens; without tokenizers, the sizes of the vocabularies. */
 function requireSame(
-  own: Tokenizer | null,
+  ownTokenizer: Tokenizer | null,
   tokenizer: Tokenizer | null,
   [drafts, wanted]: readonly [number, number],
 ): void {
-  if (!own || !tokenizer) {
+  if (!ownTokenizer || !tokenizer) {
     if (drafts === wanted) return;
     throw differs(`a vocabulary of ${wanted} tokens`, String(drafts));
   }
-  const count = Math.max(own.vocabSize, tokenizer.vocabSize);
+  const count = Math.max(ownTokenizer.vocabSize, tokenizer.vocabSize);
   for (let id = 0; id < count; ++id) {
-    const [a, b] = [own, tokenizer].map((one) => (one.hasToken(id) ? one.idToToken(id) : null));
+    const [a, b] = [ownTokenizer, tokenizer].map((tokenizer) =>
+      tokenizer.hasToken(id) ? tokenizer.idToToken(id) : null,
+    );
     if (a !== b) throw differs(`${JSON.stringify(b)} as token ${id}`, JSON.stringify(a));
   }
 }

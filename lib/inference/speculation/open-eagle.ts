@@ -52,7 +52,7 @@ export class OpenedEagle implements Draft, DraftHead {
     const outputs = this.head.takeOutputs();
     if (!outputs) return;
     scope(() => {
-      const next = sequences.map((one) => this.slotOf(one, one.tokens.length));
+      const next = sequences.map((sequence) => this.slotOf(sequence, sequence.tokens.length));
       const slots = Tensor.from(next, { dtype: 'i32', device: this.sizes.device });
       required(this.pool).write(outputs, slots);
     });

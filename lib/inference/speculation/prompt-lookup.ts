@@ -3,7 +3,7 @@
 import { required } from '../../runtime/required.js';
 
 /** Candidates that a lookup compares. It bounds the time for texts that repeat one n-gram. */
-const MOST_CANDIDATES = 64;
+const MAX_CANDIDATES = 64;
 
 /** Sizes of the n-grams that a lookup matches. */
 export interface LookupSizes {
@@ -33,18 +33,18 @@ export class PromptLookup {
   }
 
   /**
-   * Returns up to `most` tokens that may follow. It takes the longest match of the last tokens, and
+   * Returns up to `max` tokens that may follow. It takes the longest match of the last tokens, and
    * the latest of equal ones. Without a match it resumes the last one: one replaced token does not
    * end a copy. If the continuation reaches the end of the text, it repeats.
    */
-  propose(most: number): number[] {
+  propose(max: number): number[] {
     const { tokens } = this;
-    const found = most > 0 ? this.match() : 0;
+    const found = max > 0 ? this.match() : 0;
     if (found > 0) this.last = { end: found, length: tokens.length };
-    const from = most > 0 ? found || this.resumed() : 0;
+    const from = max > 0 ? found || this.resumed() : 0;
     if (from === 0) return [];
     const proposals: number[] = [];
-    for (let i = from; proposals.length < most; ++i) {
+    for (let i = from; proposals.length < max; ++i) {
       proposals.push(tokens[i] ?? required(proposals[i - tokens.length]));
     }
     return proposals;
@@ -72,7 +72,7 @@ export class PromptLookup {
     this.index();
     let [best, longest] = [0, min - 1];
     let end = this.latest.get(this.hashAt(tokens.length)) ?? 0;
-    for (let i = 0; end > 0 && i < MOST_CANDIDATES; ++i, end = required(this.earlier[end])) {
+    for (let i = 0; end > 0 && i < MAX_CANDIDATES; ++i, end = required(this.earlier[end])) {
       const length = this.commonBefore(end, max);
       if (length > longest) [best, longest] = [end, length];
       if (longest === max) break;

@@ -7,10 +7,10 @@ import { type LookupSizes, PromptLookup } from './prompt-lookup.js';
 /** Settings of speculation: the section `speculative` of the configuration. */
 export interface SpeculationSettings {
   /** Most proposals of a sequence. */
-  readonly most: number;
+  readonly max: number;
   readonly lookup: LookupSizes;
   /** Most running sequences with proposals. */
-  readonly mostSequences: number;
+  readonly maxSequences: number;
   /** Set for a draft model; null: proposals come from lookups. */
   readonly draft: DraftCost | null;
   /** Tokens of a step that double its time, by computation, against a step of few tokens. */
@@ -67,14 +67,14 @@ export class Speculator {
    * next step waits for these tokens.
    */
   expects(sequences: readonly Sequence[]): boolean {
-    if (sequences.length > this.settings.mostSequences) return false;
+    if (sequences.length > this.settings.maxSequences) return false;
     const cost = this.costOf(sequences.length);
     return sequences.some((sequence) => this.proposalsFor(sequence, 1, cost).length > 0);
   }
 
   /** Sets the proposals of sequences for which the host has all tokens. */
   propose(sequences: readonly Sequence[]): void {
-    const isBusy = sequences.length > this.settings.mostSequences;
+    const isBusy = sequences.length > this.settings.maxSequences;
     const cost = this.costOf(sequences.length);
     for (const sequence of sequences) {
       const isFree = !isBusy && !sequence.isAhead;
@@ -90,13 +90,13 @@ export class Speculator {
     const known = sequence.tokens.length;
     const continuation = this.continuationOf(sequence);
     if (!continuation?.maySpeculate) return [];
-    const most = Math.min(room, length.at(known, cost));
+    const max = Math.min(room, length.at(known, cost));
     // Where a format leaves one way, the step jumps forward.
-    const forced = most > 0 ? Array.from(continuation.forced()).slice(0, most) : [];
+    const forced = max > 0 ? Array.from(continuation.forced()).slice(0, max) : [];
     if (forced.length > 0) return forced;
-    if (!draft || continuation.matcher) return lookup.propose(most);
+    if (!draft || continuation.matcher) return lookup.propose(max);
     // The draft model fills them in later.
-    return new Array(Math.max(0, Math.min(most, draft.reach - known))).fill(0);
+    return new Array(Math.max(0, Math.min(max, draft.reach - known))).fill(0);
   }
 
   /**
@@ -116,10 +116,10 @@ export class Speculator {
   }
 
   private draftOf(sequence: Sequence): Draft {
-    const { most, lookup } = this.settings;
+    const { max, lookup } = this.settings;
     const found = this.drafts.get(sequence) ?? {
       lookup: new PromptLookup(sequence.tokens, lookup),
-      length: new DraftLength(most),
+      length: new DraftLength(max),
     };
     this.drafts.set(sequence, found);
     return found;

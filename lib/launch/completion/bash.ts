@@ -29,7 +29,7 @@ _ds() {
 ${all.flatMap(valueCases).join('\n')}
   esac
   case $command in
-${all.map((one) => commandCase(one, names)).join('\n')}
+${all.map((words) => commandCase(words, names)).join('\n')}
     help) _ds_words '${names}' ;;
     *) _ds_file ;;
   esac

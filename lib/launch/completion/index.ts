@@ -16,8 +16,10 @@ export type Shell = keyof typeof SCRIPTS;
 /** The script for `shell`, from the commands of `program` and the options of `launcher`. */
 export function completionScript(shell: Shell, program: Command, launcher: Command): string {
   const visible = program.createHelp().visibleCommands(program);
-  const commands = visible.filter((one) => one.name() !== 'help').map((one) => wordsOf(one));
-  const whole = commands.map((one) => FURTHER[one.name]?.(one) ?? one);
+  const commands = visible
+    .filter((command) => command.name() !== 'help')
+    .map((command) => wordsOf(command));
+  const whole = commands.map((command) => FURTHER[command.name]?.(command) ?? command);
   return SCRIPTS[shell](wordsOf(launcher, 'ds'), whole);
 }
 
@@ -30,8 +32,8 @@ const FURTHER: Readonly<Record<string, (words: CommandWords) => CommandWords>> =
 /** `ds plan --gpu` takes names of a table. */
 function planWords(words: CommandWords): CommandWords {
   const values = GPUS.map(({ key }) => key);
-  const options = words.options.map((one) =>
-    one.flags.includes('--gpu') ? { ...one, values } : one,
+  const options = words.options.map((option) =>
+    option.flags.includes('--gpu') ? { ...option, values } : option,
   );
   return { ...words, options };
 }
@@ -45,7 +47,9 @@ const isText = ({ flags }: OptionWords): boolean =>
 /** `ds train` reads its arguments itself; its help has them as options. */
 function trainWords({ name, text }: CommandWords): CommandWords {
   const known = wordsOf(helpCommand()).options;
-  const options = known.map((one) => (isText(one) ? { ...one, values: 'file' as const } : one));
+  const options = known.map((words) =>
+    isText(words) ? { ...words, values: 'file' as const } : words,
+  );
   const others = Object.entries(ALIASES).flatMap(([alias, own]) => {
     const option = options.find(({ flags }) => flags.includes(`--${own}`));
     return option ? [{ ...option, flags: [`--${alias}`] }] : [];

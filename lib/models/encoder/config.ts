@@ -140,7 +140,7 @@ export function readEncoderConfig(traits: EncoderTraits, given: EncoderConfig): 
   if (!Array.isArray(windows) || windows.length !== layers) {
     throw refusedValue(`${name} windows`, `a window or null for each of ${layers} layers`, windows);
   }
-  for (const one of windows) if (one !== null) requireInteger(`${name} windows`, one, 0);
+  for (const window of windows) if (window !== null) requireInteger(`${name} windows`, window, 0);
   const complete = {
     ...config,
     ...{ task: named, windows, dropout },

@@ -116,7 +116,7 @@ export class EncoderAttention extends Module implements Joinable {
     const joined = this.isJoined ? joinedLinear(x, projections, width) : null;
     if (joined) return leading(joined, 3);
     const apart = sharingCasts(x, () =>
-      projections.map((one) => one.call(x).reshape([B, T, -1, width])),
+      projections.map((projection) => projection.call(x).reshape([B, T, -1, width])),
     );
     return leading(apart, 3);
   }

@@ -121,9 +121,9 @@ function rotaryKeys(config: ModelConfig, layers: number): Partial<EncoderConfig>
   const width = Math.floor(config.size('local_attention', 128) / 2);
   const rope = config.section('rope_parameters');
   const thetaOf = (type: string, key: string, fallback: number): number => {
-    const own = rope.section(type);
-    own.requireOneOf('rope_type', ['default']);
-    return own.positive('rope_theta', config.positive(key, fallback));
+    const ownConfig = rope.section(type);
+    ownConfig.requireOneOf('rope_type', ['default']);
+    return ownConfig.positive('rope_theta', config.positive(key, fallback));
   };
   config.requireOneOf('rope_scaling', [null]);
   return {
@@ -135,13 +135,13 @@ function rotaryKeys(config: ModelConfig, layers: number): Partial<EncoderConfig>
 
 /** Reads the relative positions of DeBERTa. */
 function relativeKeys(config: ModelConfig, rows: number): Partial<EncoderConfig> {
-  const most = config.get('max_relative_positions', -1);
+  const max = config.get('max_relative_positions', -1);
   const maxDistance =
-    typeof most === 'number' && most < 1 ? rows : config.size('max_relative_positions');
+    typeof max === 'number' && max < 1 ? rows : config.size('max_relative_positions');
   const types = config.get('pos_att_type');
   const list = (typeof types === 'string' ? types.split('|') : types) as JsonValue;
   const isBoth =
-    Array.isArray(list) && list.length === 2 && ['c2p', 'p2c'].every((one) => list.includes(one));
+    Array.isArray(list) && list.length === 2 && ['c2p', 'p2c'].every((text) => list.includes(text));
   if (!isBoth) throw config.refusal('pos_att_type', '["p2c", "c2p"]', types);
   return { buckets: config.size('position_buckets', 256), maxDistance };
 }
@@ -165,7 +165,7 @@ const BUFFER = /(^|\.)embeddings\.(position|token_type)_ids$/;
  * other tasks. A head that the files lack keeps its initial values.
  */
 export function encoderLayout({ body, embedding, layer }: EncoderTraits, model: Module): Layout {
-  const own = new Set(Object.keys(model.stateDict()));
+  const stateNames = new Set(Object.keys(model.stateDict()));
   const { words } = embedding ?? BERT_EMBEDDING;
   const roots = [words, (layer ?? BERT_LAYER).list, 'embeddings'].map((path) => path.split('.')[0]);
   const belongsToBody = (name: string): boolean =>
@@ -176,9 +176,9 @@ export function encoderLayout({ body, embedding, layer }: EncoderTraits, model: 
     nameOf: (given) => {
       const name = modern(given);
       if (BUFFER.test(name)) return null;
-      if (own.has(name)) return name;
+      if (stateNames.has(name)) return name;
       const inside = `${body}.${name}`;
-      if (own.has(inside)) return inside;
+      if (stateNames.has(inside)) return inside;
       if (belongsToBody(name)) return name;
       return roots.includes(name.split('.')[0] as string) && body !== name.split('.')[0]
         ? name
@@ -227,9 +227,9 @@ export function describeEncoder(body: Body): PretrainedDescription {
 }
 
 function describeRotary({ windows, ropeTheta, windowRopeTheta }: Body): JsonObject {
-  const width = windows.find((one) => one !== null) ?? 64;
+  const width = windows.find((window) => window !== null) ?? 64;
   return {
-    layer_types: windows.map((one) => (one === null ? FULL : SLIDING) as string),
+    layer_types: windows.map((window) => (window === null ? FULL : SLIDING) as string),
     local_attention: 2 * width,
     rope_parameters: {
       [FULL as string]: { rope_type: 'default', rope_theta: ropeTheta },

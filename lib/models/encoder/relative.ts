@@ -32,20 +32,20 @@ const { fround } = Math;
  * larger distances share buckets by their logarithm. Computes in f32, as
  * make_log_bucket_position() of transformers does.
  */
-function bucketOf(distance: number, buckets: number, most: number): number {
+function bucketOf(distance: number, buckets: number, max: number): number {
   const mid = Math.floor(buckets / 2);
   const far = Math.abs(distance);
   if (far <= mid) return distance;
-  const scale = fround(Math.log(fround((most - 1) / mid)));
+  const scale = fround(Math.log(fround((max - 1) / mid)));
   const share = fround(fround(Math.log(fround(far / mid))) / scale);
   return Math.sign(distance) * (Math.ceil(fround(share * (mid - 1))) + mid);
 }
 
 /** Returns the row of the table for each query and key, [T, T]. */
-export function distanceRows(length: number, buckets: number, most: number): Int32Array {
+export function distanceRows(length: number, buckets: number, max: number): Int32Array {
   const rows = new Int32Array(length * length);
   const ofDistance = Array.from({ length: 2 * length - 1 }, (_, i) => {
-    const bucket = bucketOf(i - length + 1, buckets, most);
+    const bucket = bucketOf(i - length + 1, buckets, max);
     return Math.min(Math.max(bucket + buckets, 0), 2 * buckets - 1);
   });
   for (let t = 0; t < length; ++t) {

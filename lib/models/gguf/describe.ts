@@ -147,14 +147,14 @@ function gemmaScale(name: string, { layers, channels, heads, headDim }: RotarySi
 
 function windowOf({ name, window }: GgufArchitecture, sizes: RotarySizes): Entries {
   const windows = windowsOf(sizes);
-  const width = windows.find((one) => one !== null && one < sizes.maxSeq) ?? null;
+  const width = windows.find((window) => window !== null && window < sizes.maxSeq) ?? null;
   if (!window) {
     if (width !== null) throw lost('window', `no window in ${name}`, width);
     return {};
   }
   const every = window === 'all' ? 0 : window.fullEvery;
   const isFull = (i: number): boolean => every > 0 && (i + 1) % every === 0;
-  if (width !== null && windows.some((one, i) => (one === null) !== isFull(i))) {
+  if (width !== null && windows.some((window, i) => (window === null) !== isFull(i))) {
     throw lost('window', every ? `every layer but each ${every}th` : 'all layers', windows);
   }
   return { 'attention.sliding_window': width ?? 0 };

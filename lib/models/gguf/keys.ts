@@ -37,7 +37,7 @@ export class GgufKeys {
     // Some files list a number for each layer.
     if (!Array.isArray(value) || value.length === 0) return value;
     const [first] = value as readonly GgufValue[];
-    if (value.every((one) => one === first)) return first as GgufValue;
+    if (value.every((item) => item === first)) return first as GgufValue;
     throw this.refusal(key, 'the same number in all layers', value);
   }
 

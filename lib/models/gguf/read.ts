@@ -50,7 +50,7 @@ function configOf(
   { tensors }: GgufHeader,
 ): JsonObject {
   const { mixture, numbers = {}, fixed = {}, epsilon, biasKey, mayBeParallel } = architecture;
-  const has = (name: string): boolean => tensors.some((one) => one.name === name);
+  const has = (name: string): boolean => tensors.some((tensor) => tensor.name === name);
   const experts = keys.number('expert_count', 0);
   if (experts > 0 && !mixture) throw keys.refusal('expert_count', '0', experts);
   const heads = keys.size('attention.head_count');
@@ -177,7 +177,7 @@ function scalingOf(
   const factor = keys.number('rope.scaling.factor', 1);
   const original = keys.number('rope.scaling.original_context_length', 0);
   const values = (name: string): readonly number[] | null => {
-    const tensor = tensors.find((one) => one.name === name);
+    const tensor = tensors.find((tensor) => tensor.name === name);
     return tensor ? keys.read(tensor) : null;
   };
   const [long, short] = ['rope_factors_long.weight', 'rope_factors_short.weight'].map(values);
@@ -268,14 +268,14 @@ function partsOf(
 /** Returns Hugging Face's name of the router, or the pattern of an expert's matrix. */
 function stackOf(architecture: GgufArchitecture, stem: string): string | null {
   const [, layer, rest] = /^blk\.(\d+)\.(.+)$/.exec(stem) ?? [];
-  const kind = (Object.keys(STACKS) as (keyof typeof STACKS)[]).find((one) => STACKS[one] === rest);
+  const kind = (Object.keys(STACKS) as (keyof typeof STACKS)[]).find((key) => STACKS[key] === rest);
   return kind ? `model.layers.${layer}.${expertNames(architecture)[kind]}` : null;
 }
 
 function expertsIn(source: GgufTensor, pattern: string): GgufPart[] {
   if (!pattern.includes('*')) return [{ name: `${pattern}.weight`, source, shape: source.shape }];
   const [experts = 0, ...shape] = source.shape;
-  const each = shape.reduce((product, one) => product * one, 1);
+  const each = shape.reduce((product, value) => product * value, 1);
   return Array.from({ length: experts }, (_, i) => {
     const name = `${pattern.replace('*', String(i))}.weight`;
     return { name, source, shape, first: i * each };

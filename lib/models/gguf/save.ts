@@ -208,7 +208,7 @@ async function* bytesOf({
 
 /** Throws DS_NONFINITE for a value that a packed type cannot store. */
 function requireRange(name: string, values: Float32Array): void {
-  const odd = values.find((one) => !(Math.abs(one) <= LARGEST));
+  const odd = values.find((value) => !(Math.abs(value) <= LARGEST));
   if (odd === undefined) return;
   throw new DsError({
     code: 'DS_NONFINITE',

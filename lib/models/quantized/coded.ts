@@ -60,7 +60,7 @@ export function isCoded(config: ModelConfig): boolean {
 /** The block of "fp8" files; others have a scale for each output or for all. */
 function blockOf(config: ModelConfig): Block {
   const given = config.get('weight_block_size') ?? [128, 128];
-  const isSize = (one: unknown): boolean => Number.isSafeInteger(one) && Number(one) > 0;
+  const isSize = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) > 0;
   if (Array.isArray(given) && given.length === 2 && given.every(isSize)) {
     return given as unknown as Block;
   }
@@ -83,29 +83,29 @@ export async function besideCoded(
   const decoded = new Map<string, (open: OpenWeights) => StoredValues>();
   const found = new Map<string, Coded>();
   for (const [codes, { code, shape }] of files.tensors) {
-    const own = code && layout.nameOf(codes);
-    if (!own) continue;
-    const slice = ofSlices.get(own)?.slice;
-    const whole = (slice?.shape ?? parameters.get(own)?.region.whole)?.join();
+    const parameterName = code && layout.nameOf(codes);
+    if (!parameterName) continue;
+    const slice = ofSlices.get(parameterName)?.slice;
+    const whole = (slice?.shape ?? parameters.get(parameterName)?.region.whole)?.join();
     if (!codes.endsWith('.weight') || shape.length !== 2 || whole !== shape.join()) {
       const expected = `a layer's matrix${whole === undefined ? '' : ` [${whole}]`}`;
       throw damaged(files, codes, expected, describe({ dtype: 'u8', shape }));
     }
     const base = codes.slice(0, -'weight'.length);
     const { names, factor } = SCALES[code];
-    const name = names.map((one) => base + one).find((one) => files.tensors.has(one));
+    const name = names.map((name) => base + name).find((text) => files.tensors.has(text));
     if (name === undefined) throw damaged(files, base + names[0], 'a scale', 'no such tensor');
     const size = leading(shape, 2);
     const scales = await scalesOf(files, name, size, () => blockOf(config));
     const values = { ...scales, codes, size, factor, table: code === 'I8' ? I8 : E4M3 };
-    for (const one of [codes, name, ...BESIDE.map((end) => base + end)]) consumed.add(one);
-    if (slice) found.set(own, values);
-    else decoded.set(own, (open) => new CodedValues(open, values, dtype));
+    for (const text of [codes, name, ...BESIDE.map((end) => base + end)]) consumed.add(text);
+    if (slice) found.set(parameterName, values);
+    else decoded.set(parameterName, (open) => new CodedValues(open, values, dtype));
   }
   const all = new Set([...ofSlices.values()].map(({ sliced }) => sliced));
   for (const { parameter, slices, shape } of all) {
-    const coded = slices.map((one) => found.get(one.name));
-    if (coded.every((one) => one === undefined)) continue;
+    const coded = slices.map((slice) => found.get(slice.name));
+    if (coded.every((item) => item === undefined)) continue;
     const plain = slices.find((_, i) => coded[i] === undefined);
     if (plain) throw damaged(files, plain.name, 'codes, as of the other slices', 'other values');
     const valuesOf = (open: OpenWeights) => (name: string) =>
@@ -165,7 +165,7 @@ async function scalesOf(
   block: () => Block,
 ): Promise<Scales> {
   const { shape, dtype } = required(files.tensors.get(name));
-  const count = shape.reduce((all, one) => all * one, 1);
+  const count = shape.reduce((all, value) => all * value, 1);
   const isPlain = shape.length < 2 || shape[1] === 1;
   const found: Block =
     count === 1 ? [rows, columns] : isPlain && count === rows ? [1, columns] : block();
@@ -181,7 +181,7 @@ async function scalesOf(
   const read = await files.read(name);
   const scales = scope(() => Float32Array.from(read.to('f32').toArray()));
   read.release();
-  const wrong = scales.findIndex((one) => !Number.isFinite(one));
+  const wrong = scales.findIndex((scale) => !Number.isFinite(scale));
   if (wrong >= 0) throw damaged(files, name, 'finite scales', `${scales[wrong]} at ${wrong}`);
   return { scales, block: found, width };
 }
@@ -225,9 +225,9 @@ class CodedValues implements StoredValues {
       scope(() => {
         const read = held(() => Tensor.from(values, { shape: [values.length] }));
         const wanted = { dtype: target.dtype, transposed: false };
-        const own = held(() => converted(this.coded.codes, read, wanted));
-        kernels.copy({ in: own.to(target.device), out: target });
-        own.release();
+        const ownTensor = held(() => converted(this.coded.codes, read, wanted));
+        kernels.copy({ in: ownTensor.to(target.device), out: target });
+        ownTensor.release();
       }),
     );
     target.dispose();

@@ -26,7 +26,7 @@ const { inputs: BLOCK, bytes: BLOCK_BYTES } = MXFP4_BLOCK;
 const BIAS = 127;
 /** Values of the codes; bit 3 is the sign. */
 const VALUES = [0, 0.5, 1, 1.5, 2, 3, 4, 6].flatMap((value, i, all) =>
-  i === 7 ? [value, ...all.map((one) => -one)] : [value],
+  i === 7 ? [value, ...all.map((value) => -value)] : [value],
 );
 
 /** Names of a tensor's codes and scales in the files. */
@@ -52,14 +52,14 @@ export function besideMxfp4(
     if (!blocks.endsWith('_blocks')) continue;
     const base = blocks.slice(0, -'_blocks'.length);
     const stored = { blocks, scales: `${base}_scales` };
-    const own = layout.nameOf(base);
-    const shape = own === null ? undefined : parameters.get(own)?.region.whole;
-    if (own === null || shape?.length !== 3) {
+    const parameterName = layout.nameOf(base);
+    const shape = parameterName === null ? undefined : parameters.get(parameterName)?.region.whole;
+    if (parameterName === null || shape?.length !== 3) {
       throw damaged(files, blocks, 'the matrices of experts', 'a tensor that the model lacks');
     }
     requireSizes(files, stored, leading(shape, 3));
     for (const name of Object.values(stored)) consumed.add(name);
-    decoded.set(own, (open) => new Mxfp4Values(open, stored, leading(shape, 3), dtype));
+    decoded.set(parameterName, (open) => new Mxfp4Values(open, stored, leading(shape, 3), dtype));
   }
   const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
   return { ...layout, nameOf, decoded };
@@ -79,7 +79,7 @@ export function keepMxfp4(model: Module): void {
     up.stored.startPacked(kept.gate_up_proj_blocks, kept.gate_up_proj_scales);
     down.stored.startPacked(kept.down_proj_blocks, kept.down_proj_scales);
     // The plain experts drop their stored values.
-    for (const one of [up, down]) one.initialize(zeros);
+    for (const parameter of [up, down]) parameter.initialize(zeros);
     instead.set(module, kept);
   }
   replaceModules(model, instead);
@@ -154,9 +154,9 @@ class Mxfp4Values implements StoredValues {
       scope(() => {
         const read = held(() => Tensor.from(values, { shape: [values.length] }));
         const wanted = { dtype: target.dtype, transposed: false };
-        const own = held(() => converted(this.stored.blocks, read, wanted));
-        kernels.copy({ in: own.to(target.device), out: target });
-        own.release();
+        const ownTensor = held(() => converted(this.stored.blocks, read, wanted));
+        kernels.copy({ in: ownTensor.to(target.device), out: target });
+        ownTensor.release();
       }),
     );
     target.dispose();

@@ -65,8 +65,8 @@ export async function readPacked(
     }
     const [bias, outputs] = [`${found.stored}.bias`, required(found.layer.weight.shape[0])];
     if (!made.bias && (await hasZeroBias(files, bias, outputs))) consumed.add(bias);
-    for (const [own, parameter] of made.namedParameters()) {
-      if (parameter !== made.bias) filled.add(`${found.path}.${own}`);
+    for (const [name, parameter] of made.namedParameters()) {
+      if (parameter !== made.bias) filled.add(`${found.path}.${name}`);
     }
   }
   replaceModules(model, instead);

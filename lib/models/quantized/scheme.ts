@@ -50,7 +50,7 @@ export function readScheme(config: Section): FolderScheme {
 function requireOne(config: Section, key: string, values: readonly JsonValue[], why: string): void {
   const value = config.get(key);
   if (value === null || values.includes(value)) return;
-  const expected = values.map((one) => JSON.stringify(one)).join(' or ');
+  const expected = values.map((value) => JSON.stringify(value)).join(' or ');
   throw config.refusal(key, expected, value, why);
 }
 
@@ -173,7 +173,7 @@ function groupIn(group: Section, why: string): Group {
   requireOne(weights, 'strategy', ['group', 'channel'], why);
   const hasGroups = weights.get('strategy', 'group') === 'group';
   const targets = group.get('targets', []);
-  if (!Array.isArray(targets) || targets.some((one) => typeof one !== 'string')) {
+  if (!Array.isArray(targets) || targets.some((target) => typeof target !== 'string')) {
     throw group.refusal('targets', 'a list of names', targets, why);
   }
   const tests = (targets as string[]).map((target) => fitting(group, target));

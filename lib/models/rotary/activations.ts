@@ -88,8 +88,8 @@ interface Mixer {
 /** The attention of a block; see rotaryBlockActivations(). */
 function attentionMixer(traits: RotaryTraits, sizes: RotarySizes): Mixer {
   const { channels, heads, kvHeads, headDim, maxSeq } = sizes;
-  const { factors, isParallel, traits: own } = bodyOf(traits, sizes);
-  const { qkNorm = 'none', gated = false } = own;
+  const { factors, isParallel, traits: ownTraits } = bodyOf(traits, sizes);
+  const { qkNorm = 'none', gated = false } = ownTraits;
   const { norm: { offset = false } = {} } = traits;
   const turned = (heads + kvHeads) * headDim;
   const normed = qkNorm === 'none' ? 0 : 1;
@@ -128,7 +128,7 @@ function mixerOf(traits: RotaryTraits, sizes: RotarySizes): Mixer {
   const { delta, layers } = sizes;
   if (!delta) return attention;
   const recurrence = deltaMixer(traits, sizes, delta);
-  const share = delta.layers.filter((one) => one).length / layers;
+  const share = delta.layers.filter((layer) => layer).length / layers;
   const mean = (key: 'kept' | 'statistics'): number =>
     share * recurrence[key] + (1 - share) * attention[key];
   return {

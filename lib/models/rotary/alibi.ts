@@ -37,7 +37,7 @@ export class AlibiSlopes {
 
   /** Frees the tensors; they are rebuilt when needed. */
   release(): void {
-    for (const one of this.made.values()) one.dispose();
+    for (const tensor of this.made.values()) tensor.dispose();
     this.made.clear();
   }
 }

@@ -48,19 +48,19 @@ export class RotaryBlock extends Module {
   ) {
     super();
     const { traits, norms, windows } = body;
-    const own = bodyAt(body, layer);
+    const ownBody = bodyAt(body, layer);
     const { names = {} } = traits;
     const window = windows[layer] ?? null;
     this.addNorm(norms.attention[0]);
     if (body.delta?.layers[layer]) {
       setNamed(this, 'self_attn', 'linear_attn', new GatedDeltaNet(body));
     } else {
-      const attention = new (attentionOf(traits))(own, { window, layer });
+      const attention = new (attentionOf(traits))(ownBody, { window, layer });
       setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
     }
     this.addNorm(norms.attention[1]);
     this.addNorm(norms.mlp[0]);
-    this.mlp = feedForward(own, layer);
+    this.mlp = feedForward(ownBody, layer);
     this.addNorm(norms.mlp[1]);
     if (traits.moe?.beside) addExperts(this, body);
     if (traits.layerKinds) addEnding(this, body);

@@ -281,7 +281,7 @@ export class RotaryModel extends Module {
             forward: streaming(through(block), keepsInputsOnly),
           }))),
       {
-        modules: [this.last, this.project_out].filter((one) => one != null),
+        modules: [this.last, this.project_out].filter((item) => item != null),
         forward: (values) => scope(() => this.finished(...streamOf(values))),
       },
     ];

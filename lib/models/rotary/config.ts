@@ -255,8 +255,8 @@ function varyingOf(traits: RotaryTraits): Varying[] {
     qkNorm: traits.qkNormKey,
     ...{ full: layerKinds, sharedKeys: layerKinds, layerInputDim: layerKinds },
   };
-  const named = [qkv, out, mlp].filter((one) => typeof one === 'string');
-  const found = Object.keys(given).filter((one) => given[one as Varying]) as Varying[];
+  const named = [qkv, out, mlp].filter((whether) => typeof whether === 'string');
+  const found = Object.keys(given).filter((key) => given[key as Varying]) as Varying[];
   const mixed = moe?.scores || moe?.beside ? MIXED.slice(0, 1) : MIXED;
   return [...new Set([...named, ...found, ...(moe ? mixed : [])])];
 }
@@ -271,7 +271,10 @@ const rotaryDimOf = (headDim: number, factor = 1): number => Math.floor(headDim 
 export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): RotarySizes {
   const { name } = traits;
   const varying = varyingOf(traits);
-  const names = { ...COMMON, ...Object.fromEntries(varying.map((one) => [one, true as const])) };
+  const names = {
+    ...COMMON,
+    ...Object.fromEntries(varying.map((varying) => [varying, true as const])),
+  };
   const config = readOptions(name, given, names);
   for (const size of COUNTS) requireInteger(`${name} ${size}`, config[size], 1);
   const flags = ['tied', 'activationCheckpointing', 'attentionBias', 'mlpBias'] as const;
@@ -304,7 +307,7 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
   const { tied = false, activationCheckpointing = false } = config;
   const { moe: _, ...dense } = config;
-  const isFull = windowsOf(config).map((one) => one === null);
+  const isFull = windowsOf(config).map((window) => window === null);
   return {
     ...dense,
     ...(traits.layerKinds && readLayerKinds(name, config, { heads, kvHeads, isFull })),
@@ -340,17 +343,19 @@ function variedOf(
   varying: readonly Varying[],
 ): Partial<RotarySizes> {
   const { name, moe, rope, parallel } = traits;
-  const switched = varying.filter((one) => one === 'attentionBias' || one === 'mlpBias');
+  const switched = varying.filter(
+    (varying) => varying === 'attentionBias' || varying === 'mlpBias',
+  );
   const { residualDropout = 0, routerAuxLossCoef = 0, layers } = config;
   const { partialRotaryFactor = rope?.partialFallback ?? 1 } = config;
   const { windowRopeTheta = rope?.ofWindows?.fallback } = config;
-  const has = (one: Varying): boolean => varying.includes(one);
+  const has = (item: Varying): boolean => varying.includes(item);
   return {
     ...(moe && (config.moe || !moe.beside) && { moe: readMoe(name, moe, config.moe, config) }),
     ...(has('routerAuxLossCoef') && {
       routerAuxLossCoef: requireFinite(`${name} routerAuxLossCoef`, routerAuxLossCoef, 0),
     }),
-    ...Object.fromEntries(switched.map((one) => [one, config[one] ?? false])),
+    ...Object.fromEntries(switched.map((item) => [item, config[item] ?? false])),
     ...(has('delta') && { delta: readDelta(name, config.delta, layers) }),
     ...(has('window') && { window: config.window ?? null }),
     ...(has('partialRotaryFactor') && { partialRotaryFactor }),
@@ -385,7 +390,7 @@ function requireLayers(
   layers: number,
 ): readonly boolean[] {
   const list = given ?? Array.from({ length: layers }, () => true);
-  const isFlag = (one: unknown): boolean => typeof one === 'boolean';
+  const isFlag = (value: unknown): boolean => typeof value === 'boolean';
   if (Array.isArray(list) && list.length === layers && list.every(isFlag)) return [...list];
   throw refusedValue(`${name} ropeLayers`, `true or false for each of ${layers} layers`, given);
 }
@@ -417,8 +422,8 @@ function requireWindow(
     throw refusedValue(op, expected, given);
   }
   const all = (isList ? given : [given]) as readonly Window[];
-  for (const one of all) if (one !== null) requireInteger(op, one, 1);
-  const widths = new Set(all.filter((one) => one !== null));
+  for (const window of all) if (window !== null) requireInteger(op, window, 1);
+  const widths = new Set(all.filter((window) => window !== null));
   if (widths.size > 1) throw refusedValue(op, 'the same width for all layers with a window', given);
 }
 
@@ -434,9 +439,9 @@ export function windowsOf({
 function rotatesOf({ rope, positions }: RotaryTraits, sizes: RotarySizes): readonly boolean[] {
   const windows = windowsOf(sizes);
   if (positions) return windows.map(() => false);
-  const isMixed = windows.some((one) => one !== null);
+  const isMixed = windows.some((window) => window !== null);
   if (rope?.off === 'unwindowed' || (rope?.off === 'unwindowedIfMixed' && isMixed)) {
-    return windows.map((one) => one !== null);
+    return windows.map((window) => window !== null);
   }
   return sizes.ropeLayers ?? windows.map(() => true);
 }
@@ -450,16 +455,18 @@ export function bodyOf(declared: RotaryTraits, sizes: RotarySizes): Body {
   const { maxSeq, headDim, partialRotaryFactor, residualDropout = 0, scales: _, ...rest } = sizes;
   const isParallel = parallel !== null && (parallel.key === null || sizes.parallel === true);
   // A window of at least the longest sequence hides nothing.
-  const windows = windowsOf(sizes).map((one) => (one !== null && one >= maxSeq ? null : one));
+  const windows = windowsOf(sizes).map((window) =>
+    window !== null && window >= maxSeq ? null : window,
+  );
   const windowTheta = sizes.windowRopeTheta ?? null;
   return {
     ...{ ...rest, traits, maxSeq, headDim, residualDropout, windows, windowTheta, isParallel },
     ...{ qkvBias: has(biases.qkv), outBias: has(biases.out), mlpBias: has(biases.mlp) },
     moe: sizes.moe ?? null,
     rotaryDim: sizes.latent?.rotaryDim ?? rotaryDimOf(headDim, partialRotaryFactor),
-    isFull: windowsOf(sizes).map((one) => one === null),
+    isFull: windowsOf(sizes).map((window) => window === null),
     rotates: rotatesOf(traits, sizes),
-    ownAngles: windowsOf(sizes).map((one) => one !== null && windowTheta !== null),
+    ownAngles: windowsOf(sizes).map((window) => window !== null && windowTheta !== null),
     slopes: traits.positions === 'alibi' ? new AlibiSlopes(sizes.heads) : null,
     norms: isParallel ? parallel.block : (norm.block ?? PRE_NORMS),
     factors: factorsOf(traits, sizes),

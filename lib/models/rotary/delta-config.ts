@@ -43,7 +43,7 @@ export function readDelta(
     throw refusedValue(`${op} heads`, `a multiple of ${keyHeads} keyHeads`, heads);
   }
   if (taps < 2 || taps > 8) throw refusedValue(`${op} taps`, '2 to 8', taps);
-  const isFlag = (one: unknown): boolean => typeof one === 'boolean';
+  const isFlag = (value: unknown): boolean => typeof value === 'boolean';
   const isList = Array.isArray(list) && list.length === layers && list.every(isFlag);
   if (!isList) {
     throw refusedValue(`${op} layers`, `true or false for each of ${layers} layers`, list);

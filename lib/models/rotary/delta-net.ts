@@ -153,7 +153,7 @@ export class GatedDeltaNet extends Module {
     const all = in_proj_qkvz.call(x).reshape([B, T, keyHeads, -1]);
     const widths = [keyDim, keyDim, group * valueDim, group * valueDim];
     const [q, k, v, z] = leading(all.split(widths, 3), 4);
-    const flat = (one: Tensor): Tensor => one.reshape([B, T, -1]);
+    const flat = (tensor: Tensor): Tensor => tensor.reshape([B, T, -1]);
     const both = in_proj_ba.call(x).reshape([B, T, keyHeads, 2 * group]);
     const [b, a] = leading(both.split(group, 3), 2);
     return {

@@ -83,8 +83,8 @@ function readShared(
   const { layers, doubled = false } = readOptions(op, given, SHARED_KEYS);
   requireType(`${op} doubled`, doubled, 'boolean');
   requireInteger(`${op} layers`, layers, 1);
-  const own = isFull.slice(0, Math.max(0, isFull.length - layers));
-  if (isFull.every((kind) => own.includes(kind))) return { layers, doubled };
+  const ownFull = isFull.slice(0, Math.max(0, isFull.length - layers));
+  if (isFull.every((kind) => ownFull.includes(kind))) return { layers, doubled };
   const expected = 'an earlier layer of its kind for each of the last layers';
   throw refused(`${op} layers`, expected, `${layers} of ${isFull.length} layers`);
 }

@@ -44,11 +44,11 @@ export function ended(
   const end = block as unknown as Ending;
   const { layerInputDim: width, traits } = body;
   if (!width) return stream.mul(end.layer_scalar);
-  const own = required(inputs).narrow(2, layer * width, width);
+  const ownTensor = required(inputs).narrow(2, layer * width, width);
   const gate = ACTIVATIONS[traits.activation?.kind ?? 'silu'](
     end.per_layer_input_gate.call(stream),
   );
-  const branch = end.per_layer_projection.call(gate.mul(own));
+  const branch = end.per_layer_projection.call(gate.mul(ownTensor));
   return stream.add(end.post_per_layer_input_norm.call(branch)).mul(end.layer_scalar);
 }
 
@@ -93,7 +93,7 @@ export function layerInputsOf(
     const projected = tables.per_layer_model_projection.call(x).mul(channels ** -0.5);
     const blocks = projected.reshape([B, T, layers, width]);
     const normed = tables.per_layer_projection_norm.call(blocks).reshape([B, T, -1]);
-    const own = tables.embed_tokens_per_layer.call(tokens).mul(rounded(Math.sqrt(width)));
-    return normed.add(own).mul(Math.SQRT1_2);
+    const ownTensor = tables.embed_tokens_per_layer.call(tokens).mul(rounded(Math.sqrt(width)));
+    return normed.add(ownTensor).mul(Math.SQRT1_2);
   });
 }

@@ -12,11 +12,15 @@ import type { RotaryTraits } from './traits.js';
 export function bodyAt(body: Body, layer: number): Body {
   const { full, sharedKeys, isFull, hidden } = body;
   const isDoubled = sharedKeys?.doubled === true && sourceOf(body, layer) !== null;
-  const own = isFull[layer] && full ? full : null;
-  if (!own && !isDoubled) return body;
+  const ownHeads = isFull[layer] && full ? full : null;
+  if (!ownHeads && !isDoubled) return body;
   return {
     ...body,
-    ...(own && { headDim: own.headDim, rotaryDim: own.headDim, kvHeads: own.kvHeads }),
+    ...(ownHeads && {
+      headDim: ownHeads.headDim,
+      rotaryDim: ownHeads.headDim,
+      kvHeads: ownHeads.kvHeads,
+    }),
     ...(isDoubled && { hidden: 2 * hidden }),
   };
 }
@@ -81,11 +85,14 @@ function parseFull(
   }
   // transformers 5.18 writes the sizes of each layer without a window.
   const found = isFull.map((_, layer) => {
-    const own = byLayer.section(String(layer));
+    const ownConfig = byLayer.section(String(layer));
     const known = ['head_dim', 'num_key_value_heads'];
-    const other = own.keys().find((key) => !known.includes(key));
-    if (other) throw own.refusal(other, `the keys ${known.join(', ')}`, own.get(other));
-    return [own.size('head_dim', narrow), own.size('num_key_value_heads', usual)] as const;
+    const other = ownConfig.keys().find((key) => !known.includes(key));
+    if (other) throw ownConfig.refusal(other, `the keys ${known.join(', ')}`, ownConfig.get(other));
+    return [
+      ownConfig.size('head_dim', narrow),
+      ownConfig.size('num_key_value_heads', usual),
+    ] as const;
   });
   const whole = found.filter((_, layer) => isFull[layer]);
   const [headDim, kvHeads] = whole[0] ?? [narrow, usual];

@@ -142,7 +142,8 @@ export function readMoe(
   if (traits.choosesNorm !== true && normalize !== isNormed) {
     throw refusedValue(`${op} normalize`, `${isNormed}, the setting of the family`, normalize);
   }
-  const isLayer = (one: number): boolean => Number.isInteger(one) && one >= 0 && one < layers;
+  const isLayer = (value: number): boolean =>
+    Number.isInteger(value) && value >= 0 && value < layers;
   const isFitting =
     traits.choosesLayers === 'first'
       ? denseLayers.every((layer, i) => layer === i)
@@ -214,7 +215,7 @@ function parseFirst({ listsLayers }: MoeTraits, config: ModelConfig, layers: num
   config.requireOneOf('moe_layer_freq', [1]);
   const list = listsLayers ? config.get('mlp_layer_types') : null;
   if (list !== null) {
-    const count = Array.isArray(list) ? list.filter((one) => one === DENSE).length : 0;
+    const count = Array.isArray(list) ? list.filter((item) => item === DENSE).length : 0;
     if (isDeepStrictEqual(list, kindsOf(count, layers))) return [...Array(count).keys()];
     throw config.refusal('mlp_layer_types', `${layers} kinds, dense ones first`, list);
   }
@@ -265,8 +266,8 @@ const OTHER_KEY = 'num_local_experts';
 function parseDense(config: ModelConfig, layers: number): number[] {
   const step = config.size('decoder_sparse_step', 1);
   const given = config.get('mlp_only_layers', []);
-  const isLayer = (one: JsonValue): boolean =>
-    typeof one === 'number' && Number.isInteger(one) && one >= 0;
+  const isLayer = (item: JsonValue): boolean =>
+    typeof item === 'number' && Number.isInteger(item) && item >= 0;
   if (!Array.isArray(given) || !given.every(isLayer)) {
     throw config.refusal('mlp_only_layers', 'a list of numbers of layers', given);
   }

@@ -46,8 +46,8 @@ function wholeName({ names = {}, norm = {}, positions }: RotaryTraits, name: str
   const { model = 'model', embed = 'embed_tokens', layers = 'layers', embedNorm } = names;
   const [first] = name.split('.');
   const table = typeof positions === 'object' ? positions.table : undefined;
-  const own = [embed, layers, norm.last ?? 'norm', embedNorm, table];
-  return own.includes(first) ? `${model}.${name}` : name;
+  const ownTexts = [embed, layers, norm.last ?? 'norm', embedNorm, table];
+  return ownTexts.includes(first) ? `${model}.${name}` : name;
 }
 
 /** Files have this library's names and layouts, except for experts and multimodal models. */
@@ -79,7 +79,7 @@ function slicesOf({ moe: traits, files = {} }: RotaryTraits, sizes: RotarySizes)
   const { moe, layers } = sizes;
   const renamed = Object.entries(files).flatMap(([own, theirs]) =>
     Array.from({ length: own.includes('*') ? layers : 1 }, (_, layer) => {
-      const [name, file] = [own, theirs].map((one) => one.replace('*', String(layer)));
+      const [name, file] = [own, theirs].map((text) => text.replace('*', String(layer)));
       return [name, [file]];
     }),
   );
@@ -133,7 +133,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const kvHeads = traits.keyHeads ?? ownHeads;
   const wide = parseHeadDim(traits, config, channels / heads);
   const window = parseWindow(traits, config, layers);
-  const isFull = windowsOf({ ...window, layers }).map((one) => one === null);
+  const isFull = windowsOf({ ...window, layers }).map((window) => window === null);
   return {
     ...{ layers, channels, heads, vocabSize },
     // The usual width of a block without a gate.
@@ -275,7 +275,7 @@ function parseWindow(
     throw config.refusal('layer_types', `${layers} of ${known}`, types);
   }
   const windows = types.map((type) => (type === SLIDING ? width : null));
-  return { window: windows.every((one) => one === null) ? null : windows };
+  return { window: windows.every((window) => window === null) ? null : windows };
 }
 
 /** transformers' default without a list. */
@@ -352,18 +352,18 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
 
 function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
   const windows = windowsOf(sizes);
-  const width = windows.find((one) => one !== null) ?? null;
+  const width = windows.find((window) => window !== null) ?? null;
   if (traits.window === 'none') return {};
   if (traits.window === 'uniform') {
     return { ...(isSwitched(traits) && { [SWITCH_KEY]: width !== null }), [WINDOW_KEY]: width };
   }
-  const first = windows.findIndex((one) => one !== null);
+  const first = windows.findIndex((window) => window !== null);
   return {
     [WINDOW_KEY]: width,
     ...(isSwitched(traits) && {
       [SWITCH_KEY]: width !== null,
       max_window_layers: first < 0 ? windows.length : first,
     }),
-    layer_types: windows.map((one) => (one === null ? FULL : SLIDING)),
+    layer_types: windows.map((window) => (window === null ? FULL : SLIDING)),
   };
 }

@@ -54,7 +54,7 @@ const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 export function parseRope(traits: RotaryTraits, config: ModelConfig, declared: number): Rope {
   const { rope = COMMON_ROPE } = traits;
   const [given, older] = [config.section('rope_parameters'), config.section('rope_scaling')];
-  const isByType = rope.ofWindows !== undefined && [FULL, SLIDING].some((one) => given.has(one));
+  const isByType = rope.ofWindows !== undefined && [FULL, SLIDING].some((text) => given.has(text));
   const newer = isByType ? given.section(FULL) : given;
   if (!rope.ofWindows) return parseOne(rope, { config, newer, older }, declared);
   const full = parseOne(rope, { config, newer, older }, declared);
@@ -132,7 +132,7 @@ function parsePartial(
   config: ModelConfig,
 ): Partial<Rope> {
   if (!partial) {
-    for (const one of [config, section]) one.requireOneOf(PARTIAL, [1]);
+    for (const item of [config, section]) item.requireOneOf(PARTIAL, [1]);
     return {};
   }
   if (width) return parseWidth(width, config);
@@ -177,15 +177,15 @@ function parseScaling(
     requireNoOther(section, [], ofPictures);
     return null;
   }
-  const own = (alias ?? type) as RopeScaling['type'];
-  if (!types.includes(own)) {
-    const known = ['default', ...types].map((one) => `"${one}"`).join(', ');
+  const ownAlias = (alias ?? type) as RopeScaling['type'];
+  if (!types.includes(ownAlias)) {
+    const known = ['default', ...types].map((text) => `"${text}"`).join(', ');
     throw section.refusal(key, known, type);
   }
-  const { needs, may } = scalingKeys(own);
+  const { needs, may } = scalingKeys(ownAlias);
   requireNoOther(section, [...needs, ...may], ofPictures);
-  const absent = defaultsOf(own, section, config, declared);
-  const found: Record<string, JsonValue> = { type: own };
+  const absent = defaultsOf(ownAlias, section, config, declared);
+  const found: Record<string, JsonValue> = { type: ownAlias };
   for (const name of [...needs, ...may]) {
     if (may.includes(name) && section.get(KEYS[name]) === null) continue;
     found[name] = numberOf(section, name, absent[name] ?? null);
@@ -216,8 +216,8 @@ function numberOf(section: ModelConfig, name: ScalingKey, absent: number | null)
   if (name === 'truncate') return section.flag(key, true);
   if (name !== 'shortFactor' && name !== 'longFactor') return section.positive(key, absent);
   const list = section.get(key);
-  const isGood = (one: JsonValue): boolean =>
-    typeof one === 'number' && Number.isFinite(one) && one > 0;
+  const isGood = (item: JsonValue): boolean =>
+    typeof item === 'number' && Number.isFinite(item) && item > 0;
   if (Array.isArray(list) && list.every(isGood)) return list;
   throw section.refusal(key, 'a list of positive numbers', list);
 }
@@ -291,9 +291,9 @@ export function parseRopeLayers(
     const every = config.size('no_rope_layer_interval', 4);
     return { ropeLayers: Array.from({ length: layers }, (_, i) => (i + 1) % every !== 0) };
   }
-  const isFlag = (one: JsonValue): boolean => one === 0 || one === 1;
+  const isFlag = (item: JsonValue): boolean => item === 0 || item === 1;
   if (Array.isArray(list) && list.length >= layers && list.every(isFlag)) {
-    return { ropeLayers: list.slice(0, layers).map((one) => one === 1) };
+    return { ropeLayers: list.slice(0, layers).map((item) => item === 1) };
   }
   throw config.refusal(LISTED, `0 or 1 for each of ${layers} layers`, list);
 }

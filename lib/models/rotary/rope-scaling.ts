@@ -298,8 +298,8 @@ export function requireScaling(
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: '2' });
   }
   if (scaling.type !== 'llama3') return;
-  const least = scaling.lowFreqFactor * (1 + Number.EPSILON);
-  requireFinite(`${op}.highFreqFactor`, scaling.highFreqFactor, least);
+  const min = scaling.lowFreqFactor * (1 + Number.EPSILON);
+  requireFinite(`${op}.highFreqFactor`, scaling.highFreqFactor, min);
 }
 
 function requireNumber(op: string, key: ScalingKey, value: unknown, rotaryDim: number): void {
@@ -312,7 +312,7 @@ function requireNumber(op: string, key: ScalingKey, value: unknown, rotaryDim: n
 
 function requireDivisors(op: string, value: unknown, count: number): void {
   const isList = Array.isArray(value) && value.length === count;
-  if (isList && value.every((one) => Number.isFinite(one) && one > 0)) return;
+  if (isList && value.every((item) => Number.isFinite(item) && item > 0)) return;
   const expected = `a list of ${count} positive numbers, one for each pair of a head's channels`;
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(value) });
 }

@@ -124,7 +124,7 @@ export abstract class RotaryLM extends CausalLM {
     const shape = this.cacheShape();
     const layers = this.#stack.layers.map(({ self_attn }) => self_attn);
     const width = latent ? latent.keyRank + latent.rotaryDim : 1;
-    const absorbs = layers.every((one) => one instanceof LatentAttention && one.absorbs);
+    const absorbs = layers.every((layer) => layer instanceof LatentAttention && layer.absorbs);
     if (width % 2 !== 0 || !absorbs) return shape;
     return { ...shape, kvHeads: 1, headDim: width / 2, latent: true };
   }

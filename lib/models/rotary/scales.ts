@@ -46,7 +46,7 @@ const NAMES: OptionNames<Scales> = {
 /** The family's scales that have a key. */
 function keyed({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
   return (Object.entries(scales) as [ScaleName, ScaleTraits | 'rootChannels' | 1][]).filter(
-    (one): one is [ScaleName, ScaleTraits] => typeof one[1] === 'object',
+    (entry): entry is [ScaleName, ScaleTraits] => typeof entry[1] === 'object',
   );
 }
 

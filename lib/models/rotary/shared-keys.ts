@@ -27,7 +27,7 @@ const flatOf = (shared: Shared, layers: readonly number[]): Tensor[] =>
 function sourcesBefore(body: Body, layer: number): number[] {
   const readers = body.isFull.map((_, other) => other).filter((other) => other >= layer);
   const sources = new Set(readers.map((other) => sourceOf(body, other)));
-  return [...sources].filter((one) => one !== null && one < layer) as number[];
+  return [...sources].filter((source) => source !== null && source < layer) as number[];
 }
 
 /** A block on a stream [B, T, C]; it reads and adds to `context.shared`. */
@@ -59,7 +59,7 @@ export function checkpointedKinds(
   for (const part of segmentsOf(blocks, body.numberCheckpoints ?? null)) {
     const known = sourcesBefore(body, first);
     first += part.length;
-    const made = sourcesBefore(body, first).filter((one) => !known.includes(one));
+    const made = sourcesBefore(body, first).filter((value) => !known.includes(value));
     const through = (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor[] => {
       const [documents = null, positions = null, layerInputs = null, ...flat] = given;
       const own = sharedFrom(known, flat as Tensor[]);
@@ -68,7 +68,7 @@ export function checkpointedKinds(
     };
     const inputs = [documents, positions, layerInputs, ...flatOf(shared, known)];
     const [next, ...keys] = checkpoint(through, stream, ...inputs);
-    for (const [layer, one] of sharedFrom(made, keys)) shared.set(layer, one);
+    for (const [layer, item] of sharedFrom(made, keys)) shared.set(layer, item);
     if (stream !== x) stream.dispose();
     stream = required(next);
   }

@@ -16,7 +16,7 @@ import { requireTensor } from '../../tensor/ops/shapes.js';
 import { unitRows } from './pooling.js';
 
 function requireAlike(op: string, first: Tensor, ...others: readonly Tensor[]): void {
-  for (const one of [first, ...others]) requireTensor(op, one);
+  for (const tensor of [first, ...others]) requireTensor(op, tensor);
   const odd = others.find(({ shape }) => shape.join() !== first.shape.join());
   if (first.ndim === 2 && !odd) return;
   throw refused(op, 'embeddings [B, C] of one shape', describe(odd ?? first));
@@ -45,8 +45,10 @@ export function multipleNegativesRanking(
   requireFinite('multipleNegativesRanking scale', scale, 0);
   return scope(() => {
     const scores = matmul(unitRows(anchors), unitRows(positives).transpose(0, 1)).mul(scale);
-    const own = noGrad(() => arange(anchors.size(0), { dtype: 'i32', device: anchors.device }));
-    return crossEntropy(scores, own);
+    const ownTensor = noGrad(() =>
+      arange(anchors.size(0), { dtype: 'i32', device: anchors.device }),
+    );
+    return crossEntropy(scores, ownTensor);
   });
 }
 

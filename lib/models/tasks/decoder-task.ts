@@ -163,17 +163,17 @@ export class DecoderTask extends TaskModel {
 
   /** @internal Returns the layout of the files: `base` for the body, and the head. */
   layoutBy(base: Layout): Layout {
-    const own = new Set(Object.keys(this.stateDict()));
+    const stateNames = new Set(Object.keys(this.stateDict()));
     const isHead = (called: string): boolean => !called.startsWith(`${this.#body}.`);
     return {
       ...base,
       head: { has: isHead, replaces: false },
       nameOf: (given) => {
-        if (own.has(given)) return given;
+        if (stateNames.has(given)) return given;
         const called = base.nameOf(given);
         if (called === null) return null;
         // Files with only the body have no prefix.
-        if (own.has(`${this.#body}.${called}`)) return `${this.#body}.${called}`;
+        if (stateNames.has(`${this.#body}.${called}`)) return `${this.#body}.${called}`;
         return isHead(called) ? null : called;
       },
     };

@@ -81,7 +81,7 @@ function modesIn(folder: string): PoolingMode[] {
   const given = typeof named === 'string' ? named.split('+') : [];
   const isGiven = (mode: PoolingMode): boolean =>
     config[`pooling_mode_${mode}`] === true ||
-    given.some((one) => one === mode || `${one}_token` === mode || `${one}_tokens` === mode);
+    given.some((text) => text === mode || `${text}_token` === mode || `${text}_tokens` === mode);
   const modes = POOLING_MODES.filter(isGiven);
   if (modes.length > 0) return modes;
   throw refusal(path, `a pooling_mode_ of ${POOLING_MODES.join(', ')}`, config);

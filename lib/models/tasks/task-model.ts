@@ -147,7 +147,7 @@ export abstract class TaskModel extends Module {
     if (this.task !== 'embedding') throw refused(op, 'a model of the task "embedding"', this.task);
     const tokenizer = options.tokenizer ?? this.ownTokenizer(op);
     const { maxLength = this.maxLength ?? this.maxSeq, prompt = '' } = options;
-    const rows = texts.map((one) => tokenizer.encode(`${prompt}${one}`, { maxLength }));
+    const rows = texts.map((text) => tokenizer.encode(`${prompt}${text}`, { maxLength }));
     const order = rows
       .map((_, i) => i)
       .sort((a, b) => rowOf(rows, b).length - rowOf(rows, a).length);

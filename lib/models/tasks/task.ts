@@ -45,7 +45,7 @@ export const hasLabels = (task: Task): boolean =>
 /** Returns `given`. Throws DS_ARGUMENT for an unknown task. */
 export function requireTask(op: string, given: unknown): Task | 'auto' {
   if (given === 'auto' || TASKS.includes(given as Task)) return given as Task | 'auto';
-  const known = [...TASKS, 'auto'].map((one) => JSON.stringify(one)).join(', ');
+  const known = [...TASKS, 'auto'].map((text) => JSON.stringify(text)).join(', ');
   throw refused(`${op} task`, known, formatValue(given));
 }
 

@@ -8,7 +8,7 @@ const UNKNOWN = 0xffff;
 const ASCII = 0x80;
 const BMP = 0x10000;
 /** Letters of a pattern; more code points than letters are classified again each time. */
-const MOST = 10_000;
+const MAX_OTHERS = 10_000;
 
 export class Alphabet {
   /** For each set: 1 at the letters that belong to it. */
@@ -40,7 +40,7 @@ export class Alphabet {
     }
     const letter = this.classify(code);
     if (code >= BMP) {
-      if (this.others.size < MOST) this.others.set(code, letter);
+      if (this.others.size < MAX_OTHERS) this.others.set(code, letter);
       return letter;
     }
     if (code >= this.table.length) {

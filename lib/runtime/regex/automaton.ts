@@ -29,7 +29,7 @@ interface State {
 }
 
 /** States are dropped beyond this number, and built again. */
-const MOST_STATES = 2000;
+const MAX_STATES = 2000;
 const DEAD = -1;
 
 export class Automaton {
@@ -52,7 +52,7 @@ export class Automaton {
     this.instructions = program.instructions;
     this.visited = new Int32Array(this.instructions.length);
     this.dependsOnPassed = this.instructions.some(
-      (one) => one.op === 'side' && one.isAhead === reading.isReversed,
+      (instruction) => instruction.op === 'side' && instruction.isAhead === reading.isReversed,
     );
   }
 
@@ -81,7 +81,7 @@ export class Automaton {
     input: number,
     meter: Meter,
   ): number {
-    if (this.states.length > MOST_STATES) {
+    if (this.states.length > MAX_STATES) {
       // The caller's state must stay valid: it becomes the first of the new ones.
       const { kernel, passed } = required(this.states[number]);
       this.states = [];
@@ -118,21 +118,21 @@ export class Automaton {
         if (visited[at] === round) continue;
         visited[at] = round;
         work++;
-        const one = required(instructions[at]);
-        switch (one.op) {
+        const item = required(instructions[at]);
+        switch (item.op) {
           case 'set':
             sets.push(at);
             break;
           case 'split':
-            stack.push(one.second, one.first);
+            stack.push(item.second, item.first);
             break;
           case 'side': {
-            const letter = one.isAhead === isReversed ? passed : coming;
-            if (alphabet.has(letter, one.set) !== one.isNegative) stack.push(one.next);
+            const letter = item.isAhead === isReversed ? passed : coming;
+            if (alphabet.has(letter, item.set) !== item.isNegative) stack.push(item.next);
             break;
           }
           case 'look':
-            if (((truths >> one.look) & 1) === (one.isNegative ? 0 : 1)) stack.push(one.next);
+            if (((truths >> item.look) & 1) === (item.isNegative ? 0 : 1)) stack.push(item.next);
             break;
           case 'match':
             isMatch = true;

@@ -11,7 +11,7 @@ const set = (key: string, has: (code: number) => boolean): CharSet => ({ key, ha
 
 export const ANY = set('any', () => true);
 
-export const single = (code: number): CharSet => set(`${code}`, (one) => one === code);
+export const single = (code: number): CharSet => set(`${code}`, (value) => value === code);
 
 export const range = (first: number, last: number): CharSet =>
   set(`${first}-${last}`, (code) => code >= first && code <= last);
@@ -32,14 +32,14 @@ export function intersection(parts: readonly CharSet[]): CharSet {
 
 /** Returns `inner` with both cases of its letters, by simple case mappings. */
 export const folded = (inner: CharSet): CharSet =>
-  set(`i(${inner.key})`, (code) => casesOf(code).some((one) => inner.has(one)));
+  set(`i(${inner.key})`, (code) => casesOf(code).some((item) => inner.has(item)));
 
 function casesOf(code: number): number[] {
   const text = String.fromCodePoint(code);
   const lower = text.toLowerCase();
   const upper = text.toUpperCase();
   const all = [text, lower, upper, upper.toLowerCase(), lower.toUpperCase()];
-  return all.flatMap((one) => (isOne(one) ? required(one.codePointAt(0)) : []));
+  return all.flatMap((text) => (isOne(text) ? required(text.codePointAt(0)) : []));
 }
 
 const isOne = (text: string): boolean =>
@@ -61,10 +61,10 @@ export function property(name: string): CharSet | null {
 
 function nativeProperty(name: string): CharSet | null {
   if (!/^[\w=]+$/.test(name)) return null;
-  for (const one of [name, `Script=${name}`, titled(name), `Script=${titled(name)}`]) {
+  for (const text of [name, `Script=${name}`, titled(name), `Script=${titled(name)}`]) {
     try {
-      const pattern = new RegExp(`^\\p{${one}}$`, 'u');
-      return set(`\\p{${one}}`, (code) => pattern.test(String.fromCodePoint(code)));
+      const pattern = new RegExp(`^\\p{${text}}$`, 'u');
+      return set(`\\p{${text}}`, (code) => pattern.test(String.fromCodePoint(code)));
     } catch {}
   }
   return null;

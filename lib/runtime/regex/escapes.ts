@@ -97,9 +97,9 @@ function readProperty(reader: Reader): CharSet {
   const name = required(found[2]).replace(/[\s-]/g, '');
   const plain = name.toLowerCase().replaceAll('_', '');
   // [:punct:] includes symbols, \p{Punct} does not.
-  const own = (plain === 'punct' ? property('P') : POSIX.get(plain)) ?? property(name);
-  if (own === null) throw reader.fault(`the property \\p{${name}} is unknown`, start);
-  return isNegative === (found[1] === '^') ? own : not(own);
+  const ownSet = (plain === 'punct' ? property('P') : POSIX.get(plain)) ?? property(name);
+  if (ownSet === null) throw reader.fault(`the property \\p{${name}} is unknown`, start);
+  return isNegative === (found[1] === '^') ? ownSet : not(ownSet);
 }
 
 /** Returns the set between "[" and "]"; the reader is after "[". */
@@ -144,8 +144,8 @@ function readItem(reader: Reader, context: SetContext, depth: number): CharSet {
 function readMember(reader: Reader, context: SetContext, depth: number): CharSet | number {
   if (context.dialect === 'oniguruma' && reader.peek() === '[') {
     const posix = reader.take(/\[:(\^?)([a-z]+):\]/y);
-    const own = posix && POSIX.get(required(posix[2]));
-    if (own) return posix[1] === '^' ? not(own) : own;
+    const ownSet = posix && POSIX.get(required(posix[2]));
+    if (ownSet) return posix[1] === '^' ? not(ownSet) : ownSet;
     if (posix) throw reader.fault(`the class [:${posix[2]}:] is unknown`);
     reader.next();
     return readClass(reader, context, depth + 1);

@@ -254,19 +254,19 @@ class Parser {
 
   private count(): [min: number, max: number, isBraced: boolean] | null {
     const { reader } = this;
-    const most = Number.POSITIVE_INFINITY;
-    if (reader.skip('*')) return [0, most, false];
-    if (reader.skip('+')) return [1, most, false];
+    const maximum = Number.POSITIVE_INFINITY;
+    if (reader.skip('*')) return [0, maximum, false];
+    if (reader.skip('+')) return [1, maximum, false];
     if (reader.skip('?')) return [0, 1, false];
     const start = reader.at;
     const found = reader.take(COUNT);
     if (found === null) return null;
-    const [, least, comma, largest, only] = found;
-    const min = Number(least ?? 0);
+    const [, minimum, comma, largest, only] = found;
+    const min = Number(minimum ?? 0);
     const max =
-      only !== undefined ? Number(only) : comma === undefined ? min : Number(largest || most);
+      only !== undefined ? Number(only) : comma === undefined ? min : Number(largest || maximum);
     if (max < min) throw reader.fault('expected a count in ascending order', start);
-    const finite = max === most ? min : max;
+    const finite = max === maximum ? min : max;
     if (finite > LARGEST_COUNT) throw reader.fault(`expected counts up to ${LARGEST_COUNT}`, start);
     return [min, max, true];
   }

@@ -99,9 +99,9 @@ class Compiler {
     if (max === Number.POSITIVE_INFINITY) {
       const loop = split(end, end);
       const inner = this.emit(node, loop);
-      const own = this.instructions[loop] as { first: number; second: number };
-      if (isLazy) own.second = inner;
-      else own.first = inner;
+      const ownInstruction = this.instructions[loop] as { first: number; second: number };
+      if (isLazy) ownInstruction.second = inner;
+      else ownInstruction.first = inner;
       next = min > 0 ? inner : loop;
     } else {
       for (let i = min; i < max; ++i) next = split(this.emit(node, next), end);

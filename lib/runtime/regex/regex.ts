@@ -17,7 +17,7 @@ export interface RegexOptions {
 }
 
 /** The largest number of lookarounds of more than one character in a pattern. */
-const MOST_LOOKS = 8;
+const MAX_LOOKS = 8;
 /** Steps that every search may take: enough to read a usual text a hundred times. */
 const FREE_STEPS = 10_000_000;
 const STEPS_PER_UNIT = 100;
@@ -62,8 +62,13 @@ export class Regex {
       const all = { isReversed: true, marksAll: true };
       this.starter = new Automaton(reversed, this.alphabet, all, looks.length);
       this.lookers = lookPrograms.map(
-        ({ program: own, isAhead }) =>
-          new Automaton(own, this.alphabet, { isReversed: isAhead, marksAll: true }, looks.length),
+        ({ program: ownProgram, isAhead }) =>
+          new Automaton(
+            ownProgram,
+            this.alphabet,
+            { isReversed: isAhead, marksAll: true },
+            looks.length,
+          ),
       );
     } catch (error) {
       throw error instanceof TooLarge ? new RegexFault(error.message, source) : error;
@@ -77,8 +82,8 @@ export class Regex {
     for (let i = 0; i < looks.length; ++i) {
       const { node, isAhead } = required(looks[i]);
       programs.push({ program: compileNode(node, this.shared, isAhead), isAhead });
-      if (looks.length > MOST_LOOKS) {
-        throw new RegexFault(`expected at most ${MOST_LOOKS} lookarounds`, this.source);
+      if (looks.length > MAX_LOOKS) {
+        throw new RegexFault(`expected at most ${MAX_LOOKS} lookarounds`, this.source);
       }
     }
     return programs;
@@ -95,7 +100,7 @@ export class Regex {
   }
 
   /** Returns starts and ends of the matches that do not overlap: [start, end, start, end, ...]. */
-  bounds(text: string, most = Number.POSITIVE_INFINITY): number[] {
+  bounds(text: string, max = Number.POSITIVE_INFINITY): number[] {
     const scan = this.scan(text);
     const found: number[] = [];
     let failed = 0;
@@ -112,7 +117,7 @@ export class Regex {
       // Oniguruma's crate skips an empty match at the end of the previous match.
       const isLeftOut = this.skipsAdjacent && end === at && found.at(-1) === at;
       if (!isLeftOut) found.push(at, end);
-      if (found.length >= 2 * most) break;
+      if (found.length >= 2 * max) break;
       // After an empty match the search continues one character later.
       at = end > at ? end : at + widthAt(text, at);
     }

@@ -197,8 +197,8 @@ export class ResponseAnswer implements Answer {
 
   private stream(): EventStream {
     if (this.events) return this.events;
-    const { response, mostUnread, overflow } = this.setup;
-    this.events = new EventStream(response, mostUnread, overflow);
+    const { response, maxUnread, overflow } = this.setup;
+    this.events = new EventStream(response, maxUnread, overflow);
     const begun = this.response('in_progress', null);
     this.send({ type: 'response.created', response: begun });
     this.send({ type: 'response.in_progress', response: begun });

@@ -5,7 +5,7 @@ import { isObject } from '../../runtime/is-object.js';
 import { ApiError, invalid, unsupported } from '../api-error.js';
 
 /** Items of one conversation. */
-const MOST_ITEMS = 8192;
+const MAX_ITEMS = 8192;
 
 /** A message in the form of a chat request. */
 interface Message {
@@ -22,14 +22,14 @@ export function itemsOf(
   if (typeof given === 'string') return [{ type: 'message', role: 'user', content: given }];
   if (!Array.isArray(given))
     throw invalid('input', 'a text, or a list of items', formatValue(given));
-  if (given.length > MOST_ITEMS) throw invalid('input', `at most ${MOST_ITEMS}`, `${given.length}`);
-  return given.map((one, i) => {
+  if (given.length > MAX_ITEMS) throw invalid('input', `at most ${MAX_ITEMS}`, `${given.length}`);
+  return given.map((item, i) => {
     const location = `input[${i}]`;
-    if (!isObject<JsonObject>(one)) throw invalid(location, 'an item', formatValue(one));
-    if (one.type !== 'item_reference') return one;
-    const found = typeof one.id === 'string' ? refer(one.id) : null;
+    if (!isObject<JsonObject>(item)) throw invalid(location, 'an item', formatValue(item));
+    if (item.type !== 'item_reference') return item;
+    const found = typeof item.id === 'string' ? refer(item.id) : null;
     if (found) return found;
-    const message = `${location}.id: expected the id of an item in memory, got ${formatValue(one.id)}. Send the item itself, or set "store": false.`;
+    const message = `${location}.id: expected the id of an item in memory, got ${formatValue(item.id)}. Send the item itself, or set "store": false.`;
     throw new ApiError(404, message, { param: `${location}.id`, code: 'item_not_found' });
   });
 }
@@ -49,7 +49,7 @@ export function messagesOf(items: readonly JsonObject[], offset: number): Messag
     const location = `input[${i - offset}]`;
     const { type = 'message' } = item;
     if (type === 'reasoning') {
-      const said = open((one) => one.content === null && !one.tool_calls);
+      const said = open((message) => message.content === null && !message.tool_calls);
       said.reasoning_content = `${said.reasoning_content ?? ''}${reasoningText(item)}`;
     } else if (type === 'function_call') {
       const { call_id: id = '', name = '', arguments: own = '' } = item;
@@ -66,7 +66,7 @@ export function messagesOf(items: readonly JsonObject[], offset: number): Messag
       const { role = null } = item;
       const content = textOf(item.content, `${location}.content`);
       if (role === 'assistant') {
-        open((one) => one.content === null && !one.tool_calls).content = content;
+        open((message) => message.content === null && !message.tool_calls).content = content;
       } else {
         assistant = null;
         messages.push({ role: role as string, content });
@@ -103,7 +103,7 @@ function textOf(given: JsonValue | undefined, location: string): string {
 
 /** Clients send back what they got: a summary, or the reasoning itself. */
 function reasoningText({ summary, content }: JsonObject): string {
-  const parts = [content, summary].find((one) => Array.isArray(one) && one.length > 0);
+  const parts = [content, summary].find((item) => Array.isArray(item) && item.length > 0);
   const texts = Array.isArray(parts) ? parts : [];
   return texts
     .map((part) => (isObject<JsonObject>(part) && typeof part.text === 'string' ? part.text : ''))

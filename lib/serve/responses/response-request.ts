@@ -97,8 +97,8 @@ function toolsOf(fields: RequestFields): JsonObject {
   const tools = fields.any('tools');
   const choice = fields.any('tool_choice');
   const named = isObject<JsonObject>(choice) && choice.type === 'function';
-  const own = named ? { type: 'function', function: { name: choice.name ?? null } } : choice;
-  if (tools === undefined) return given('tool_choice', own);
+  const ownChoice = named ? { type: 'function', function: { name: choice.name ?? null } } : choice;
+  if (tools === undefined) return given('tool_choice', ownChoice);
   if (!Array.isArray(tools)) throw invalid('tools', 'a list of functions', formatValue(tools));
   const nested = tools.map((tool, i) => {
     if (!isObject<JsonObject>(tool)) throw invalid(`tools[${i}]`, 'a tool', formatValue(tool));
@@ -110,7 +110,7 @@ function toolsOf(fields: RequestFields): JsonObject {
       `the server runs no tools; expected "function", got ${got}`,
     );
   });
-  return { tools: nested, ...given('tool_choice', own) };
+  return { tools: nested, ...given('tool_choice', ownChoice) };
 }
 
 /** `text.format` to `response_format`. */
@@ -120,8 +120,8 @@ function formatOf(fields: RequestFields): JsonObject {
   const format = text?.object('format');
   if (!format) return verbosity;
   const { type, ...schema } = format;
-  const own = type === 'json_schema' ? { type, json_schema: schema } : format;
-  return { ...verbosity, response_format: own };
+  const ownObject = type === 'json_schema' ? { type, json_schema: schema } : format;
+  return { ...verbosity, response_format: ownObject };
 }
 
 /** Calls `read`; errors name the fields of this route. */

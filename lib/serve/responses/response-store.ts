@@ -16,7 +16,7 @@ export interface StoredResponse {
 }
 
 /** Responses in memory, and bytes of all of them. */
-const [MOST, MOST_BYTES] = [4096, 64 * 2 ** 20];
+const [MAX_RESPONSES, MAX_BYTES] = [4096, 64 * 2 ** 20];
 
 /** The least recently used responses are dropped first. */
 export class ResponseStore {
@@ -25,19 +25,19 @@ export class ResponseStore {
   private bytes = 0;
 
   constructor(
-    private readonly most = MOST,
-    private readonly mostBytes = MOST_BYTES,
+    private readonly max = MAX_RESPONSES,
+    private readonly maxBytes = MAX_BYTES,
   ) {}
 
   add(stored: StoredResponse): void {
     const bytes = Buffer.byteLength(JSON.stringify([stored.items, stored.response]));
-    if (bytes > this.mostBytes) return;
+    if (bytes > this.maxBytes) return;
     this.responses.set(stored.id, { ...stored, bytes });
     this.bytes += bytes;
     for (const item of stored.items) {
       if (typeof item.id === 'string') this.items.set(item.id, { response: stored.id, item });
     }
-    while (this.responses.size > this.most || this.bytes > this.mostBytes) {
+    while (this.responses.size > this.max || this.bytes > this.maxBytes) {
       const [oldest] = this.responses.keys();
       if (oldest === undefined) return;
       this.drop(oldest);

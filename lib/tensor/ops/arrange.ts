@@ -268,9 +268,9 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
   for (const [d, [before, after]] of sides.entries()) {
     if (before === 0 && after === 0) continue;
     const size = required(x.shape[d]);
-    const most = reach[mode](size);
-    if (Math.max(before, after) > most) {
-      const expected = `padding of at most ${most} on dim ${d} of ${describe(x)} with "${mode}"`;
+    const max = reach[mode](size);
+    if (Math.max(before, after) > max) {
+      const expected = `padding of at most ${max} on dim ${d} of ${describe(x)} with "${mode}"`;
       throw shapeError('pad', expected, `[${before}, ${after}]`);
     }
     const length = before + size + after;

@@ -125,10 +125,10 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
   checkAttention(q, k, v);
   requireHeadlessMask(options.mask);
   const { first = 0, whole } = options.headShare ?? {};
-  return exchange.apart([q, k, v], (queries, keys, values, own) => {
-    const headShare = { first: first + own.first, whole: whole ?? own.whole };
+  return exchange.apart([q, k, v], (queries, keys, values, ownShare) => {
+    const headShare = { first: first + ownShare.first, whole: whole ?? ownShare.whole };
     const ofHeads = (all: Tensor | null | undefined): Tensor | null =>
-      all?.narrow(0, own.first, queries.size(1)) ?? null;
+      all?.narrow(0, ownShare.first, queries.size(1)) ?? null;
     const [sinks, alibiSlopes] = [ofHeads(options.sinks), ofHeads(options.alibiSlopes)];
     return sharingTokens(null, () =>
       attentionHere(queries, keys, values, { ...options, headShare, sinks, alibiSlopes }),
@@ -207,7 +207,7 @@ function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void 
 /** Throws DS_ARGUMENT for an attention that has no batch-invariant kernel. */
 function requirePlain(q: View, k: View, { filter, dropout, causal }: Manner): void {
   const { window: _window, block: _block, ...masks } = filter;
-  const isPlain = causal && dropout.p === 0 && Object.values(masks).every((one) => one === null);
+  const isPlain = causal && dropout.p === 0 && Object.values(masks).every((mask) => mask === null);
   if (isPlain && q.shape[2] === k.shape[2]) return;
   const expected = 'causal attention of whole rows, without masks, documents, layout and dropout';
   refuseBatchInvariant('attention', expected, 'another one');
@@ -342,8 +342,8 @@ function addSinks(sinks: Tensor, out: Tensor, lse: Tensor): void {
   noGrad(() =>
     scope(() => {
       const z = sinks.detach().to(lse.dtype).reshape([1, -1, 1]);
-      const most = lse.maximum(z);
-      const whole = most.add(lse.sub(most).exp().add(z.sub(most).exp()).log());
+      const max = lse.maximum(z);
+      const whole = max.add(lse.sub(max).exp().add(z.sub(max).exp()).log());
       const part = lse.sub(whole).exp().unsqueeze(3).to(out.dtype);
       kernels.copy({ in: out.mul(part), out });
       kernels.copy({ in: whole, out: lse });

@@ -131,7 +131,7 @@ export class ChunkedHead {
     if (share) joinRows({ logits, target, losses, lse, correct }, share, ignoreIndex);
     if (!sums) return;
     kernels.logitSums({ logits, target, lse, ...sums, ignoreIndex });
-    for (const one of share ? [sums.expected, sums.total] : []) share?.combine(one, 'sum');
+    for (const view of share ? [sums.expected, sums.total] : []) share?.combine(view, 'sum');
   }
 
   /** Turns the logits into their gradient, in place. */

@@ -55,10 +55,10 @@ export function joinRows(rows: SharedRows, share: ClassShare, ignoreIndex: numbe
       share.combine(largest, 'max');
       const mass = exp(sub(lse, largest));
       const wanted = sub(lse, losses);
-      const own = rows.correct ? [ownLogits(rows, share)] : [];
-      const sums = stack([mass, wanted, ...own]);
+      const ownTensors = rows.correct ? [ownLogits(rows, share)] : [];
+      const sums = stack([mass, wanted, ...ownTensors]);
       share.combine(sums, 'sum');
-      const [total, picked, logit] = split(sums, 1).map((one) => squeeze(one, 0)) as [
+      const [total, picked, logit] = split(sums, 1).map((tensor) => squeeze(tensor, 0)) as [
         ...[Tensor, Tensor],
         Tensor?,
       ];
@@ -85,8 +85,8 @@ function isHere({ target, logits }: SharedRows, { first }: ClassShare): Tensor {
 function ownLogits(rows: SharedRows, share: ClassShare): Tensor {
   const here = isHere(rows, share);
   const column = where(here, sub(seen(rows.target), share.first), 0);
-  const own = squeeze(gather(seen(rows.logits), -1, unsqueeze(column, -1)), -1);
-  return where(here, cast(own, rows.losses.dtype), 0);
+  const ownTensor = squeeze(gather(seen(rows.logits), -1, unsqueeze(column, -1)), -1);
+  return where(here, cast(ownTensor, rows.losses.dtype), 0);
 }
 
 interface Choice {

@@ -77,9 +77,9 @@ function parse(equation: unknown, operands: readonly Tensor[]): Parsed {
       '"..." stands for any.',
     );
   });
-  const most = Math.max(0, ...dots);
+  const max = Math.max(0, ...dots);
   const leading = (count: number): string[] =>
-    Array.from({ length: count }, (_, d) => String(most - count + d));
+    Array.from({ length: count }, (_, d) => String(max - count + d));
   const expandedName = (name: string, count: number): string[] => {
     const letters = lettersOf(name, equation);
     const at = name.includes('...') ? name.indexOf('...') : 0;
@@ -88,8 +88,8 @@ function parse(equation: unknown, operands: readonly Tensor[]): Parsed {
   const inputs = names.map((name, i) => expandedName(name, required(dots[i])));
   const output =
     right === undefined
-      ? [...leading(most), ...implicit(inputs.flat())]
-      : expandedName(right, right.includes('...') ? most : 0);
+      ? [...leading(max), ...implicit(inputs.flat())]
+      : expandedName(right, right.includes('...') ? max : 0);
   requireOutput(output, inputs, equation);
   return { inputs, output };
 }

@@ -190,14 +190,14 @@ function extremum(op: Extremum, a: Operand, b: Operand): Tensor {
   });
 }
 
-/** 0 where `own beaten other`, half of grad at equal elements, else grad. */
-function shareOf(grad: Tensor, own: View, other: View, beaten: CompareOp): Tensor {
+/** 0 where `ownView beaten other`, half of grad at equal elements, else grad. */
+function shareOf(grad: Tensor, ownView: View, other: View, beaten: CompareOp): Tensor {
   const { shape, dtype, device } = grad;
   const [mask, out] = [Tensor.empty(shape, 'bool', device), Tensor.emptyLike(grad)];
   kernels.scale({ in: grad, out, scale: 0.5, shift: 0, accumulate: false });
-  kernels.compare({ a: own, b: other, out: mask, op: 'eq' });
+  kernels.compare({ a: ownView, b: other, out: mask, op: 'eq' });
   kernels.where({ condition: mask, a: out, b: grad, out });
-  kernels.compare({ a: own, b: other, out: mask, op: beaten });
+  kernels.compare({ a: ownView, b: other, out: mask, op: beaten });
   kernels.where({ condition: mask, a: expanded(constant(0, dtype, device), shape), b: out, out });
   return out;
 }

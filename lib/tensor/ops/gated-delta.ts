@@ -68,7 +68,7 @@ const INPUTS: OptionNames<DeltaInputs> = {
 
 function readDelta(inputs: DeltaInputs): Read {
   const { q, k, v, decay, beta, documents = null } = readOptions(DELTA, inputs, INPUTS);
-  for (const one of [q, k, v, decay, beta]) requireTensor(DELTA, one);
+  for (const tensor of [q, k, v, decay, beta]) requireTensor(DELTA, tensor);
   requireAlike(DELTA, q, k);
   requireAlike(DELTA, q, v);
   const [B, T, Hk = 0] = q.shape;
@@ -78,16 +78,16 @@ function readDelta(inputs: DeltaInputs): Read {
     const expected = 'q, k [B, T, Hk, D] and v [B, T, H, E] with H a multiple of Hk';
     throw shapeError(DELTA, expected, [q, k, v].map(describe).join(', '));
   }
-  for (const one of [decay, beta]) {
-    requireSameDevice(DELTA, one, q);
-    if (one.ndim === 3 && one.shape.every((n, d) => n === v.shape[d])) continue;
-    throw shapeError(DELTA, `decay and beta [${v.shape.slice(0, 3).join(', ')}]`, describe(one));
+  for (const tensor of [decay, beta]) {
+    requireSameDevice(DELTA, tensor, q);
+    if (tensor.ndim === 3 && tensor.shape.every((n, d) => n === v.shape[d])) continue;
+    throw shapeError(DELTA, `decay and beta [${v.shape.slice(0, 3).join(', ')}]`, describe(tensor));
   }
   const statistic = statisticOf(q.dtype);
-  for (const one of [decay, beta]) {
-    if (one.dtype === statistic) continue;
+  for (const tensor of [decay, beta]) {
+    if (tensor.dtype === statistic) continue;
     const expected = `decay and beta of dtype ${statistic}`;
-    throw new DsError({ code: 'DS_DTYPE', op: DELTA, expected, got: describe(one) });
+    throw new DsError({ code: 'DS_DTYPE', op: DELTA, expected, got: describe(tensor) });
   }
   return {
     ...{ q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) },
@@ -102,9 +102,9 @@ function giveDelta(read: Read, grad: Tensor, sink: GradSink): void {
   const grads = [q, k, v, decay, beta].map(fresh);
   const [dq, dk, dv, ddecay, dbeta] = leading(grads, 5);
   kernels.gatedDeltaBackward({ ...read, dout: lastPacked(grad), dq, dk, dv, ddecay, dbeta });
-  grads.forEach((one, i) => {
-    if (sink.needs(i)) sink.give(i, one);
-    one.dispose();
+  grads.forEach((grad, i) => {
+    if (sink.needs(i)) sink.give(i, grad);
+    grad.dispose();
   });
 }
 
@@ -159,7 +159,7 @@ export function shortConv(x: Tensor, weight: Tensor, documents: Tensor | null = 
     kernels.shortConvBackward({ ...read, dout: lastPacked(grad), dx, dweight });
     if (sink.needs(0)) sink.give(0, dx);
     if (sink.needs(1)) sink.give(1, cast(dweight, weight.dtype));
-    for (const one of [dx, dweight]) one.dispose();
+    for (const tensor of [dx, dweight]) tensor.dispose();
   });
   return out;
 }

@@ -114,7 +114,7 @@ export class TokenReport extends LossReport {
       kernels.copy({ in: sum, out: narrow });
       kernels.scale({ in: narrow, out: into, scale, shift: 0, accumulate: true });
     }
-    for (const one of [entropies, sum, narrow]) one.dispose();
+    for (const tensor of [entropies, sum, narrow]) tensor.dispose();
   }
 }
 

@@ -191,9 +191,9 @@ export function orOne(count: Tensor): Tensor {
 
 /** sum += 1 where `flag` is set. */
 function add(sum: Tensor, flag: Tensor): void {
-  const one = Tensor.empty([1], sum.dtype, sum.device);
-  kernels.copy({ in: flag, out: one });
-  kernels.binary({ a: sum, b: one, out: sum, op: 'add', accumulate: false });
+  const tensor = Tensor.empty([1], sum.dtype, sum.device);
+  kernels.copy({ in: flag, out: tensor });
+  kernels.binary({ a: sum, b: tensor, out: sum, op: 'add', accumulate: false });
 }
 
 /** The number of rows that count, [1], on the target's device: the host does not wait for it. */

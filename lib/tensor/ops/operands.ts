@@ -74,10 +74,10 @@ function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType
   if (!Number.isInteger(value)) return 'f32';
   const whole = dtype === 'bool' ? 'i64' : dtype;
   if (fits(value, whole)) return whole;
-  const [least, most] = integerRange(whole);
+  const [min, max] = integerRange(whole);
   throw refused(
     op,
-    `a number in [${least}, ${most}] with ${describe({ dtype, shape })}`,
+    `a number in [${min}, ${max}] with ${describe({ dtype, shape })}`,
     String(value),
     "Cast the tensor: .to('i64') or .to('f32').",
   );

@@ -61,7 +61,7 @@ export function eye(rows: number, columns?: number, options: TensorOptions = {})
 }
 
 /** Largest number of values of a random integer: two draws of 24 bits. */
-const MOST_VALUES = 2 ** 48;
+const MAX_VALUES = 2 ** 48;
 
 // Operations: random.
 
@@ -77,15 +77,15 @@ export function randint(
 ): Tensor {
   requireInteger('randint low', low, Number.MIN_SAFE_INTEGER);
   requireInteger('randint high', high, low + 1);
-  requireFinite('randint high - low', high - low, 1, MOST_VALUES + 1);
+  requireFinite('randint high - low', high - low, 1, MAX_VALUES + 1);
   requireSizes('randint', shape);
   const options = readOptions('randint', given, TENSOR);
   const dtype = parseDType(options.dtype ?? 'i64', 'randint');
   const device = findDevice(options.device ?? cpu());
   if (dtype === 'u8' || dtype === 'i32') {
-    const [least, most] = integerRange(dtype);
-    requireFinite(`randint low for ${dtype}`, low, Number(least));
-    requireFinite(`randint high for ${dtype}`, high, low, Number(most) + 2);
+    const [min, max] = integerRange(dtype);
+    requireFinite(`randint low for ${dtype}`, low, Number(min));
+    requireFinite(`randint high for ${dtype}`, high, low, Number(max) + 2);
   }
   return noGrad(() =>
     scope(() => {

@@ -2,15 +2,15 @@
 import { refused } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 
-const LEAST_BLOCK = 16;
+const MIN_BLOCK = 16;
 
 /** Returns `block` if the kernels accept it. Throws DS_ARGUMENT. */
 export function requireBlock(op: string, block: unknown): number {
   const tokens = requireInteger(op, block, 1);
-  if (tokens >= LEAST_BLOCK && Number.isInteger(Math.log2(tokens))) return tokens;
+  if (tokens >= MIN_BLOCK && Number.isInteger(Math.log2(tokens))) return tokens;
   throw refused(
     op,
-    `a power of two of tokens, at least ${LEAST_BLOCK}`,
+    `a power of two of tokens, at least ${MIN_BLOCK}`,
     String(tokens),
     'The kernels hide 16 x 16 scores as a whole: set block to 16, 32, 64 or 128, and the numbers of blocks accordingly.',
   );

@@ -150,8 +150,8 @@ export function logsumexp(
   const { over, shape } = reductionOf('logsumexp', x, options);
   return inWide(x, (wide) => {
     const top = noGrad(() => {
-      const most = max(wide, { dims: over, keepDim: true });
-      return where(eq(abs(most), Number.POSITIVE_INFINITY), 0, most);
+      const maximum = max(wide, { dims: over, keepDim: true });
+      return where(eq(abs(maximum), Number.POSITIVE_INFINITY), 0, maximum);
     });
     const out = add(log(sum(exp(sub(wide, top)), { dims: over, keepDim: true })), top);
     return reshape(out, shape);

@@ -36,8 +36,12 @@ export function chooseTokens({ rows, tokens, draws, chosen }: TokenDraw, like: T
     scope(() => {
       const keys = Tensor.empty([rows, draws, tokens], 'f32', like.device);
       const { sample, rank, ranks } = mapToWhole({ shape: [rows], numel: rows });
-      const own = sample * draws * tokens;
-      const part = { first: rank * own, row: ranks > 1 ? own : 0, stride: ranks * own };
+      const ownSample = sample * draws * tokens;
+      const part = {
+        first: rank * ownSample,
+        row: ranks > 1 ? ownSample : 0,
+        stride: ranks * ownSample,
+      };
       kernels.randomUniform({ out: keys, low: 0, high: 1, ...nextRandom(), ...part });
       const { indices } = topk(keys, chosen);
       return to(transpose(sort(indices).values, 0, 1), 'i32').contiguous();

@@ -26,10 +26,10 @@ export interface WindowOptions {
 const WINDOW: OptionNames<WindowOptions> = { stride: true, padding: true, dilation: true };
 
 /** Height and width of `value`. Throws DS_ARGUMENT. */
-function pairOf(op: string, value: Pair, least: number): readonly [number, number] {
+function pairOf(op: string, value: Pair, min: number): readonly [number, number] {
   const list: readonly unknown[] = Array.isArray(value) ? value : [value, value];
   if (list.length === 2) {
-    return [requireInteger(op, list[0], least), requireInteger(op, list[1], least)];
+    return [requireInteger(op, list[0], min), requireInteger(op, list[1], min)];
   }
   const expected = 'a number, or one for the height and one for the width';
   throw refusedValue(op, expected, value);

@@ -84,21 +84,21 @@ export function readFooter(size: number, read: ReadBytes): Footer {
   const groups = listIn(footer, 4, 'row groups');
   let left = start;
   const found = groups.map((group, i) => {
-    const one = rowGroup(group as Struct, i, leaves, start);
-    const stored = one.columns.reduce((sum, { start, end }) => sum + end - start, 0);
+    const item = rowGroup(group as Struct, i, leaves, start);
+    const stored = item.columns.reduce((sum, { start, end }) => sum + end - start, 0);
     left -= stored;
     if (left < 0) throw new Error(`row groups of more bytes than the file's ${size}`);
-    const weight = one.columns.reduce(
+    const weight = item.columns.reduce(
       (sum, { values, leaf }) => sum + values * leaf.path.length,
       0,
     );
-    const most = limitOf(VALUES, stored, groups.length);
-    if (Math.max(one.rows, weight / 2) > most) {
+    const max = limitOf(VALUES, stored, groups.length);
+    if (Math.max(item.rows, weight / 2) > max) {
       throw new Error(
-        `row group ${i}: ${one.rows} rows in ${stored} bytes (write row groups of fewer rows)`,
+        `row group ${i}: ${item.rows} rows in ${stored} bytes (write row groups of fewer rows)`,
       );
     }
-    return { ...one, byteLimit: limitOf(BYTES, stored, groups.length) };
+    return { ...item, byteLimit: limitOf(BYTES, stored, groups.length) };
   });
   const rows = found.reduce((sum, group) => sum + group.rows, 0);
   const all = countIn(footer, 3, 'rows');
@@ -212,15 +212,15 @@ function schemaTree(elements: readonly SchemaElement[]): SchemaTree {
     const element = elements[next++];
     if (!element) throw new Error(`schema: ${elements.length} elements, and children beyond them`);
     if (depth > DEPTH) throw new Error(`schema: columns ${depth} deep`);
-    const own = depth === 0 ? path : [...path, element.name];
+    const columnPath = depth === 0 ? path : [...path, element.name];
     const count = element.num_children ?? 0;
     if (count > elements.length) throw new Error(`column ${element.name}: ${count} children`);
     if (count === 0 && depth > 0 && !element.type) {
       throw new Error(`column ${element.name}: no type`);
     }
-    const children = Array.from({ length: count }, () => build(own, depth + 1));
+    const children = Array.from({ length: count }, () => build(columnPath, depth + 1));
     requireNames(children);
-    return { count: next - first, element, children, path: own };
+    return { count: next - first, element, children, path: columnPath };
   };
   const tree = build([], 0);
   if (next !== elements.length)

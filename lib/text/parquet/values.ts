@@ -192,14 +192,14 @@ function readDeltas(page: PageBytes, count: number): BigInt64Array {
   let value = page.bigZigzag();
   if (count > 0) output[0] = value;
   for (let at = 1; at < count; ) {
-    const least = page.bigZigzag();
+    const min = page.bigZigzag();
     for (const width of page.take(parts)) {
       if (at >= count) break;
       if (width > 64) throw new Error(`differences of ${width} bits`);
       const packed = page.take((size * width) / 8);
       const values = Math.min(size, count - at);
       for (let i = 0; i < values; ++i) {
-        value = BigInt.asIntN(64, value + least + bitsAt(packed, i * width, width));
+        value = BigInt.asIntN(64, value + min + bitsAt(packed, i * width, width));
         output[at++] = value;
       }
     }
@@ -284,12 +284,14 @@ export function readValues(
   }
   if (encoding === 'RLE' && type === 'BOOLEAN') {
     const stored = page.take(page.left < 4 ? 4 : page.view.getUint32(page.at, true) + 4);
-    return raw(Array.from(readRuns(stored.subarray(4), 1, count, 1), (one) => one === 1));
+    return raw(Array.from(readRuns(stored.subarray(4), 1, count, 1), (run) => run === 1));
   }
   if (encoding === 'DELTA_BINARY_PACKED' && (type === 'INT32' || type === 'INT64')) {
     const values = readDeltas(page, count);
     return raw(
-      type === 'INT64' ? values : Int32Array.from(values, (one) => Number(BigInt.asIntN(32, one))),
+      type === 'INT64'
+        ? values
+        : Int32Array.from(values, (value) => Number(BigInt.asIntN(32, value))),
     );
   }
   if (encoding === 'DELTA_LENGTH_BYTE_ARRAY' || encoding === 'DELTA_BYTE_ARRAY') {

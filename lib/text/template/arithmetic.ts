@@ -433,9 +433,9 @@ export function contains(container: Value, item: Value): boolean {
   if (container instanceof View && container.kind === 'keys') return container.dict.has(item);
   const next = iterationOf(container);
   if (next === null) throw typeError(`argument of type '${typeName(container)}' is not iterable`);
-  for (let one = next(); one !== DONE; one = next()) {
+  for (let entry = next(); entry !== DONE; entry = next()) {
     spend();
-    if (isEqual(one, item)) return true;
+    if (isEqual(entry, item)) return true;
   }
   return false;
 }

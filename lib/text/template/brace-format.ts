@@ -217,9 +217,10 @@ function formatValue(value: Value, spec: string): string {
     throw typeError(`unsupported format string passed to ${typeName(value)}.__format__`);
   }
   if (spec === '') return str(value);
-  const own = readSpec(spec, value);
-  if (value instanceof Float || 'eEfFgG%'.includes(own.type || 'd')) return formatFloat(value, own);
-  return formatInteger(value, own);
+  const ownSpec = readSpec(spec, value);
+  if (value instanceof Float || 'eEfFgG%'.includes(ownSpec.type || 'd'))
+    return formatFloat(value, ownSpec);
+  return formatInteger(value, ownSpec);
 }
 
 function formatText(text: string, spec: Spec): string {
@@ -253,11 +254,11 @@ function formatInteger(value: Value, spec: Spec): string {
   const size = integer < 0 ? -integer : integer;
   const digits = base === 10 ? digitsOf(size) : size.toString(base);
   const mark = hasMark && base !== 10 ? `0${type}` : '';
-  const own = type === 'X' ? digits.toUpperCase() : digits;
+  const cased = type === 'X' ? digits.toUpperCase() : digits;
   const sign = signOf(integer < 0, spec.sign);
   return aligned(
     `${sign}${mark}`,
-    grouped(own, spec, base === 10 ? 3 : 4, `${sign}${mark}`.length),
+    grouped(cased, spec, base === 10 ? 3 : 4, `${sign}${mark}`.length),
     spec,
   );
 }

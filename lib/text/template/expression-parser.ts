@@ -378,7 +378,7 @@ export class ExpressionParser {
   private keyword({ keywords }: Arguments): void {
     const key = this.next().value;
     this.next();
-    if (keywords.some((one) => one.key === key))
+    if (keywords.some((keyword) => keyword.key === key))
       throw this.fail(`keyword argument repeated: ${key}`);
     keywords.push({ key, value: this.expression() });
   }

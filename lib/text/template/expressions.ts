@@ -69,11 +69,11 @@ export interface Access {
 export function accessOf({ id, scope }: Variable, from: FunctionScope): Access {
   const slot = scope.slotOf(id);
   let hops = 0;
-  for (let own = from; own !== scope; own = required(own.outer)) hops++;
+  for (let ownScope = from; ownScope !== scope; ownScope = required(ownScope.outer)) hops++;
   const owner = (frame: Frame): Frame => {
-    let own = frame;
-    for (let i = 0; i < hops; ++i) own = required(own.outer);
-    return own;
+    let ownFrame = frame;
+    for (let i = 0; i < hops; ++i) ownFrame = required(ownFrame.outer);
+    return ownFrame;
   };
   if (hops === 0) {
     return {
@@ -120,7 +120,7 @@ const COMPARISONS: Readonly<Record<string, (a: Value, b: Value) => boolean>> = {
 };
 
 export function compileExpression(node: Expression, context: CompileContext): Compute {
-  const compile = (one: Expression): Compute => compileExpression(one, context);
+  const compile = (expression: Expression): Compute => compileExpression(expression, context);
   switch (node.type) {
     case 'Constant': {
       const { value } = node;
@@ -167,7 +167,7 @@ function compileUnary(operator: 'not' | '-' | '+', value: Compute): Compute {
 }
 
 function compileOther(node: Expression, context: CompileContext): Compute {
-  const compile = (one: Expression): Compute => compileExpression(one, context);
+  const compile = (expression: Expression): Compute => compileExpression(expression, context);
   switch (node.type) {
     case 'Compare':
       return compileComparison(compile(node.node), node.operations, context);
@@ -322,10 +322,10 @@ export function compileCall(
   const callee = compileExpression(node.node, context);
   const passed = compileArguments(node, context);
   return (frame) => {
-    const own = callee(frame);
+    const target = callee(frame);
     const { args, keywords } = passed(frame);
-    if (caller === null) return callValue(own, args, keywords);
-    return callValue(own, args, new Map([...keywords, ['caller', caller(frame)]]));
+    if (caller === null) return callValue(target, args, keywords);
+    return callValue(target, args, new Map([...keywords, ['caller', caller(frame)]]));
   };
 }
 
@@ -345,9 +345,9 @@ export function compileFilter(
   const passed = compileArguments(node, context);
   return (frame) => {
     spend();
-    const own = value(frame);
+    const target = value(frame);
     const { args, keywords } = passed(frame);
-    return run([own, ...args], keywords);
+    return run([target, ...args], keywords);
   };
 }
 
@@ -356,9 +356,9 @@ function compileTest(node: Test, context: CompileContext): Compute {
   const run = knownBound(TESTS, 'test', node, context);
   const passed = compileArguments(node, context);
   return (frame) => {
-    const own = value(frame);
+    const target = value(frame);
     const { args, keywords } = passed(frame);
-    return run([own, ...args], keywords);
+    return run([target, ...args], keywords);
   };
 }
 

@@ -59,8 +59,8 @@ function partsOf(attribute: Value): readonly Value[] {
 /** A getter for "a,b". Its values are compared one after the other. */
 function multiGetterOf(attribute: Value, isCaseless: boolean): Getter {
   const text = textOf(attribute);
-  const getters = (text === null ? [attribute] : text.split(',')).map((one) =>
-    getterOf(one, isCaseless),
+  const getters = (text === null ? [attribute] : text.split(',')).map((value) =>
+    getterOf(value, isCaseless),
   );
   return (value) => getters.map((get) => get(value));
 }
@@ -89,8 +89,8 @@ const lazyList = (name: string, compute: () => readonly Value[]): Generator =>
 
 function mapped(next: Next, convert: Getter): Next {
   return () => {
-    const one = next();
-    return one === DONE ? DONE : convert(one);
+    const item = next();
+    return item === DONE ? DONE : convert(item);
   };
 }
 
@@ -138,19 +138,19 @@ function select(keeps: boolean, byAttribute: boolean): Body {
       if (byAttribute && attribute === undefined) {
         throw filterError('Missing parameter for attribute name');
       }
-      const get = byAttribute ? getterOf(defined(attribute), false) : (one: Value) => one;
+      const get = byAttribute ? getterOf(defined(attribute), false) : (value: Value) => value;
       const [test, ...rest] = byAttribute ? args.slice(1) : args;
       const next = iterate(value);
-      const isKept = (one: Value): boolean => {
-        const own = get(one);
-        if (test === undefined) return isTrue(own) === keeps;
+      const isKept = (value: Value): boolean => {
+        const key = get(value);
+        if (test === undefined) return isTrue(key) === keeps;
         const check = named(TESTS, 'test', test);
-        return isTrue(check([own, ...rest], keywords)) === keeps;
+        return isTrue(check([key, ...rest], keywords)) === keeps;
       };
       return () => {
-        for (let one = next(); one !== DONE; one = next()) {
+        for (let item = next(); item !== DONE; item = next()) {
           spend();
-          if (isKept(one)) return one;
+          if (isKept(item)) return item;
         }
         return DONE;
       };
@@ -164,9 +164,9 @@ function join(value: Value, separator: Argument, attribute: Argument): Value {
   const next = iterate(value);
   let text = '';
   let isFirst = true;
-  for (let one = next(); one !== DONE; one = next()) {
+  for (let item = next(); item !== DONE; item = next()) {
     spend();
-    const part = str(get === null ? one : get(one));
+    const part = str(get === null ? item : get(item));
     text += isFirst ? part : by + part;
     isFirst = false;
     bounded(text);
@@ -175,13 +175,13 @@ function join(value: Value, separator: Argument, attribute: Argument): Value {
 }
 
 function first(value: Value): Value {
-  const one = iterate(value)();
-  return one === DONE ? new Undefined('No first item, sequence was empty.') : one;
+  const item = iterate(value)();
+  return item === DONE ? new Undefined('No first item, sequence was empty.') : item;
 }
 
 function last(value: Value): Value {
-  const one = requireReversed(value).next();
-  return one === DONE ? new Undefined('No last item, sequence was empty.') : one;
+  const item = requireReversed(value).next();
+  return item === DONE ? new Undefined('No last item, sequence was empty.') : item;
 }
 
 function requireReversed(value: Value): Generator {
@@ -246,12 +246,12 @@ function unique(value: Value, isCased: Argument, attribute: Argument): Value {
     const seen = new Dict();
     const next = iterate(value);
     return () => {
-      for (let one = next(); one !== DONE; one = next()) {
+      for (let item = next(); item !== DONE; item = next()) {
         spend();
-        const key = get(one);
+        const key = get(item);
         if (seen.has(key)) continue;
         seen.set(key, null);
-        return one;
+        return item;
       }
       return DONE;
     };
@@ -266,10 +266,10 @@ function extreme(operator: '<' | '>'): Body {
     if (best === DONE) return new Undefined('No aggregated item, sequence was empty.');
     const get = getterOf(attribute ?? null, !isTrue(isCased ?? false));
     let key = get(best);
-    for (let one = next(); one !== DONE; one = next()) {
+    for (let item = next(); item !== DONE; item = next()) {
       spend();
-      const other = get(one);
-      if (isOrdered(operator, other, key)) [best, key] = [one, other];
+      const other = get(item);
+      if (isOrdered(operator, other, key)) [best, key] = [item, other];
     }
     return best;
   };
@@ -281,9 +281,9 @@ function sum(value: Value, attribute: Argument, start: Argument): Value {
   let total = given(start, 0);
   if (textOf(total) !== null) throw typeError("sum() can't sum strings [use ''.join(seq) instead]");
   const next = iterate(value);
-  for (let one = next(); one !== DONE; one = next()) {
+  for (let item = next(); item !== DONE; item = next()) {
     spend();
-    total = add(total, get === null ? one : get(one));
+    total = add(total, get === null ? item : get(item));
   }
   return total;
 }
@@ -293,11 +293,11 @@ function groupBy(value: Value, attribute: Value, otherwise: Argument, isCased: A
   const get = getterOf(attribute, isCaseless, otherwise ?? null);
   const plain = getterOf(attribute, false, otherwise ?? null);
   const groups: { key: Value; items: Value[] }[] = [];
-  for (const one of sorted(listOf(value), get, false)) {
-    const key = get(one);
+  for (const item of sorted(listOf(value), get, false)) {
+    const key = get(item);
     const group = groups.at(-1);
-    if (group && isEqual(group.key, key)) group.items.push(one);
-    else groups.push({ key, items: [one] });
+    if (group && isEqual(group.key, key)) group.items.push(item);
+    else groups.push({ key, items: [item] });
   }
   return groups.map(
     ({ key, items }) =>
@@ -310,13 +310,13 @@ function batch(value: Value, lineCount: Value, fill: Argument): Value {
     const next = iterate(value);
     const lines: Value[][] = [];
     let line: Value[] = [];
-    for (let one = next(); one !== DONE; one = next()) {
+    for (let item = next(); item !== DONE; item = next()) {
       spend();
       if (isEqual(line.length, lineCount)) {
         lines.push(line);
         line = [];
       }
-      line.push(one);
+      line.push(item);
     }
     if (line.length === 0) return lines;
     const by = fill ?? null;

@@ -49,10 +49,10 @@ export function compileFor(node: For, site: Site): Run {
   return (frame) => {
     const recurse = (iterable: Value, depth: number): Value =>
       deeper(() => {
-        const own = new Frame(frame, frame.render);
-        const items = loop.tested(own, iterable);
+        const ownFrame = new Frame(frame, frame.render);
+        const items = loop.tested(ownFrame, iterable);
         const text = frame.render.capture(() => {
-          runLoop(loop, own, items, (setting) => new LoopContext(setting, recurse, depth));
+          runLoop(loop, ownFrame, items, (setting) => new LoopContext(setting, recurse, depth));
           return 0;
         });
         return required(text);
@@ -63,8 +63,8 @@ export function compileFor(node: For, site: Site): Run {
 }
 
 function requireNoLoopTarget(node: For): void {
-  const isLoop = (one: Node): boolean =>
-    one.type === 'Name' && one.context === 'store' && one.name === 'loop';
+  const isLoop = (node: Node): boolean =>
+    node.type === 'Name' && node.context === 'store' && node.name === 'loop';
   if (someNode([node], isLoop)) {
     throw syntaxError("Can't assign to special loop variable in for-loop target", node.line);
   }
@@ -105,14 +105,14 @@ function compileTestedItems(
   scope: FunctionScope,
 ): (frame: Frame, iterable: Value) => Value {
   if (node.test === null) return (_, iterable) => iterable;
-  const own = inner(site, new FunctionScope(scope));
-  own.symbols.visitTarget(node.target);
-  own.symbols.visitAll([node.test]);
-  const enter = compileEntry(own.symbols, own.scope);
-  const assign = compileTarget(node.target, own);
-  const test = compileExpression(node.test, own);
+  const ownSite = inner(site, new FunctionScope(scope));
+  ownSite.symbols.visitTarget(node.target);
+  ownSite.symbols.visitAll([node.test]);
+  const enter = compileEntry(ownSite.symbols, ownSite.scope);
+  const assign = compileTarget(node.target, ownSite);
+  const test = compileExpression(node.test, ownSite);
   const { target } = node;
-  const again = target.type === 'Tuple' ? compileExpression(loaded(target), own) : null;
+  const again = target.type === 'Tuple' ? compileExpression(loaded(target), ownSite) : null;
   return (outer, iterable) => {
     const frame = new Frame(outer, outer.render);
     let next: Next | null = null;

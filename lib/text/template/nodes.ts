@@ -179,7 +179,7 @@ export type Statement =
 export type Node = Statement | Expression;
 
 function inArguments({ args, keywords, rest, restKeywords }: Arguments): Node[] {
-  const last = [rest, restKeywords].filter((one) => one !== null) as Node[];
+  const last = [rest, restKeywords].filter((item) => item !== null) as Node[];
   return [...args, ...keywords.map(({ value }) => value), ...last];
 }
 

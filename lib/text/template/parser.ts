@@ -245,7 +245,9 @@ class Parser extends ExpressionParser {
     const body = this.bodyTo('endblock');
     this.skipName(name);
     const isBlank = (part: unknown): boolean => typeof part === 'string' && part.trim() === '';
-    const isEmpty = body.every((one) => one.type === 'Output' && one.parts.every(isBlank));
+    const isEmpty = body.every(
+      (statement) => statement.type === 'Output' && statement.parts.every(isBlank),
+    );
     if (isRequired && !isEmpty) {
       throw this.fail('Required blocks can only contain comments or whitespace');
     }

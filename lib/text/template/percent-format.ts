@@ -123,8 +123,8 @@ function converted(
   const { flags, precision, type } = conversion;
   if (type === 's' || type === 'r' || type === 'a') {
     const text = type === 's' ? shown(value) : represented(value);
-    const own = type === 'a' ? asciiOf(text) : text;
-    const cut = precision === null ? own : Array.from(own).slice(0, precision).join('');
+    const formatted = type === 'a' ? asciiOf(text) : text;
+    const cut = precision === null ? formatted : Array.from(formatted).slice(0, precision).join('');
     return padded('', cut, { ...conversion, flags: flags.replace('0', '') });
   }
   if (type === 'c')
@@ -170,8 +170,8 @@ function floatConversion(value: Value, conversion: Conversion): string {
   if (float === null) throw typeError(`must be real number, not ${typeName(value)}`);
   const text = floatDigits(float, type, precision ?? 6, flags.includes('#'));
   const isUnbounded = !Number.isFinite(float);
-  const own = isUnbounded ? { ...conversion, flags: flags.replace('0', '') } : conversion;
-  return padded(signOf(isBelow(float), flags), text, own);
+  const ownConversion = isUnbounded ? { ...conversion, flags: flags.replace('0', '') } : conversion;
+  return padded(signOf(isBelow(float), flags), text, ownConversion);
 }
 
 /** `mark` is the length of a prefix that zeros follow. */

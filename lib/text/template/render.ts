@@ -138,7 +138,7 @@ export class LoopContext extends Callable {
     else {
       const hasAfter = this.after !== MISSING && this.after !== DONE;
       const rest: Value[] = [];
-      for (let one = this.source(); one !== DONE; one = this.source()) rest.push(one);
+      for (let item = this.source(); item !== DONE; item = this.source()) rest.push(item);
       this.source = overList(rest);
       this.known = rest.length + this.index0 + 1 + (hasAfter ? 1 : 0);
     }

@@ -23,11 +23,11 @@ interface Signature {
  */
 function parse(text: string): Signature {
   const parts = text.split(' ').filter((part) => part !== '');
-  const own = parts.filter((part) => part !== '/' && !part.startsWith('*'));
+  const parameterNames = parts.filter((part) => part !== '/' && !part.startsWith('*'));
   const slash = parts.indexOf('/');
   return {
-    names: own.map((name) => name.replace('?', '')),
-    required: own.filter((name) => !name.endsWith('?')).length,
+    names: parameterNames.map((name) => name.replace('?', '')),
+    required: parameterNames.filter((name) => !name.endsWith('?')).length,
     positional: Math.max(0, slash),
     takesRest: parts.includes('*args'),
     takesKeywords: parts.includes('**keywords'),
@@ -90,7 +90,7 @@ function requireCount(
     throw typeError(`${name}() takes at most ${names.length} arguments (${given} given)`);
   }
   if (count < required) {
-    const missing = names.slice(0, required).map((one) => `'${one}'`);
+    const missing = names.slice(0, required).map((name) => `'${name}'`);
     throw typeError(`${name}() missing required arguments: ${missing.join(', ')}`);
   }
 }

@@ -45,9 +45,11 @@ export function compileEntry(symbols: Symbols, from: FunctionScope): (frame: Fra
 
 /** Ends the variables of a frame, which macros defined in it may still read. */
 export function compileExit(symbols: Symbols, from: FunctionScope): (frame: Frame) => void {
-  const own = [...symbols.loads.keys()].map((id) => accessOf({ id, scope: symbols.scope }, from));
+  const ownAccess = [...symbols.loads.keys()].map((id) =>
+    accessOf({ id, scope: symbols.scope }, from),
+  );
   return (frame) => {
-    for (const { write } of own) write(frame, MISSING);
+    for (const { write } of ownAccess) write(frame, MISSING);
   };
 }
 
@@ -111,7 +113,7 @@ function namesIn(target: Target): string[] {
 /** Assigns, and makes variables of the context where the template itself does. */
 export function compileAssign(target: Target, value: Compute, site: Site): Run {
   const assign = compileTarget(target, site);
-  const namespaces = namespacesIn(target).map((one) => namespaceOf(one, site));
+  const namespaces = namespacesIn(target).map((target) => namespaceOf(target, site));
   const exported = site.isTop ? namesIn(target).map((name) => exportOf(name, site)) : [];
   return (frame) => {
     // Python looks for the namespaces before it computes the value.

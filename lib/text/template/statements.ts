@@ -149,12 +149,15 @@ function compileIf(node: If, site: Site): Run {
 }
 
 function compileAssignBlock(node: AssignBlock, site: Site): Run {
-  const own = inner(site);
-  own.symbols.visitAll([...(node.filter === null ? [] : [node.filter]), ...node.body]);
-  const [enter, exit] = [compileEntry(own.symbols, own.scope), compileExit(own.symbols, own.scope)];
-  const body = compileBody(node.body, own);
+  const ownSite = inner(site);
+  ownSite.symbols.visitAll([...(node.filter === null ? [] : [node.filter]), ...node.body]);
+  const [enter, exit] = [
+    compileEntry(ownSite.symbols, ownSite.scope),
+    compileExit(ownSite.symbols, ownSite.scope),
+  ];
+  const body = compileBody(node.body, ownSite);
   let text = '';
-  const filter = node.filter === null ? null : compileFilter(node.filter, own, () => text);
+  const filter = node.filter === null ? null : compileFilter(node.filter, ownSite, () => text);
   const assign = compileAssign(node.target, (frame) => (filter ? filter(frame) : text), site);
   return (frame) => {
     enter(frame);
@@ -172,12 +175,15 @@ function compileAssignBlock(node: AssignBlock, site: Site): Run {
 }
 
 function compileFilterBlock(node: FilterBlock, site: Site): Run {
-  const own = inner(site);
-  own.symbols.visitAll([...node.body, node.filter]);
-  const [enter, exit] = [compileEntry(own.symbols, own.scope), compileExit(own.symbols, own.scope)];
-  const body = compileBody(node.body, own);
+  const ownSite = inner(site);
+  ownSite.symbols.visitAll([...node.body, node.filter]);
+  const [enter, exit] = [
+    compileEntry(ownSite.symbols, ownSite.scope),
+    compileExit(ownSite.symbols, ownSite.scope),
+  ];
+  const body = compileBody(node.body, ownSite);
   let text = '';
-  const filter = compileFilter(node.filter, own, () => text);
+  const filter = compileFilter(node.filter, ownSite, () => text);
   return (frame) => {
     enter(frame);
     let signal: Signal = 0;
@@ -198,12 +204,15 @@ function compileFilterBlock(node: FilterBlock, site: Site): Run {
 }
 
 function compileWith(node: With, site: Site): Run {
-  const own = inner(site);
-  own.symbols.visitAll([...node.targets, ...node.body]);
-  const [enter, exit] = [compileEntry(own.symbols, own.scope), compileExit(own.symbols, own.scope)];
+  const ownSite = inner(site);
+  ownSite.symbols.visitAll([...node.targets, ...node.body]);
+  const [enter, exit] = [
+    compileEntry(ownSite.symbols, ownSite.scope),
+    compileExit(ownSite.symbols, ownSite.scope),
+  ];
   const values = node.values.map((value) => compileExpression(value, site));
-  const assigns = node.targets.map((target) => compileTarget(target, own));
-  const body = compileBody(node.body, own);
+  const assigns = node.targets.map((target) => compileTarget(target, ownSite));
+  const body = compileBody(node.body, ownSite);
   return (frame) => {
     enter(frame);
     for (const [i, assign] of assigns.entries()) assign(frame, required(values[i])(frame));

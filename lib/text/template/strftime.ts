@@ -84,8 +84,8 @@ export function strftime(now: Date, format: string): string {
     const part = PARTS[letter]?.(now);
     if (part === undefined) return whole;
     const [value, width = 0, fill = '0'] = part;
-    const own = flag === '_' ? ' ' : flag === '0' ? '0' : fill;
-    const text = flag === '-' ? String(value) : String(value).padStart(width, own);
+    const padding = flag === '_' ? ' ' : flag === '0' ? '0' : fill;
+    const text = flag === '-' ? String(value) : String(value).padStart(width, padding);
     return flag === '^' ? text.toUpperCase() : text;
   });
 }

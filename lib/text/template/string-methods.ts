@@ -91,19 +91,19 @@ function fixCheck(method: string, isEnd: boolean): Body {
     const part = first === 0 && end === undefined ? text : subtext(text, first, last);
     const isInside = first <= last;
     const has = (fix: Value): boolean => {
-      const own = textOf(fix);
-      if (own === null) {
+      const affix = textOf(fix);
+      if (affix === null) {
         throw typeError(`${method} first arg must be str or a tuple of str, not ${typeName(fix)}`);
       }
-      return isInside && (isEnd ? part.endsWith(own) : part.startsWith(own));
+      return isInside && (isEnd ? part.endsWith(affix) : part.startsWith(affix));
     };
     return fixes instanceof Tuple ? fixes.items.some(has) : has(fixes);
   };
 }
 
-function split(text: string, separator: Argument, most: Argument): string[] {
+function split(text: string, separator: Argument, max: Argument): string[] {
   const by = optionalText('split()', separator);
-  const limit = most === undefined ? -1 : indexOf(most);
+  const limit = max === undefined ? -1 : indexOf(max);
   if (by === '') throw valueError('empty separator');
   if (by === null) return splitBlank(text, limit);
   if (limit < 0) return text.split(by);
@@ -131,10 +131,10 @@ function splitBlank(text: string, limit: number): string[] {
   return rest === '' ? words : [...words, rest];
 }
 
-function splitRight(text: string, separator: Argument, most: Argument): string[] {
+function splitRight(text: string, separator: Argument, max: Argument): string[] {
   const by = optionalText('rsplit()', separator);
-  const limit = most === undefined ? -1 : indexOf(most);
-  if (limit < 0 || by === '') return split(text, separator, most);
+  const limit = max === undefined ? -1 : indexOf(max);
+  if (limit < 0 || by === '') return split(text, separator, max);
   const parts: string[] = [];
   if (by === null) {
     let rest = stripped(text, null, false, true);
@@ -185,21 +185,21 @@ function replace(text: string, old: Value, by: Value, count: Argument): string {
 /** replace() of an empty text: inserts before each letter and at the end. */
 function interleaved(text: string, by: string, limit: number): string {
   const letters = Array.from(text);
-  const most = limit < 0 ? letters.length + 1 : Math.min(limit, letters.length + 1);
+  const max = limit < 0 ? letters.length + 1 : Math.min(limit, letters.length + 1);
   spend(letters.length);
-  requireText(text.length + by.length * most);
-  const body = letters.map((letter, i) => (i < most ? by + letter : letter)).join('');
-  return most > letters.length ? body + by : body;
+  requireText(text.length + by.length * max);
+  const body = letters.map((letter, i) => (i < max ? by + letter : letter)).join('');
+  return max > letters.length ? body + by : body;
 }
 
 /** Fills a text up to a width, by how much of the room is on its left. */
 function justify(method: string, leftOf: (room: number, width: number) => number): Body {
   return (text: string, width: Value, fill: Argument) => {
-    const own = fill === undefined ? ' ' : textArgument(method, fill);
-    if (textLength(own) !== 1) {
+    const fillText = fill === undefined ? ' ' : textArgument(method, fill);
+    if (textLength(fillText) !== 1) {
       throw typeError('The fill character must be exactly one character long');
     }
-    return justified(text, indexOf(width), own, leftOf);
+    return justified(text, indexOf(width), fillText, leftOf);
   };
 }
 
@@ -256,11 +256,11 @@ function join(text: string, items: Value): string {
   let count = 0;
   for (let item = next(); item !== DONE; item = next()) {
     spend();
-    const own = textOf(item);
-    if (own === null) {
+    const itemText = textOf(item);
+    if (itemText === null) {
       throw typeError(`sequence item ${count}: expected str instance, ${typeName(item)} found`);
     }
-    result += count++ === 0 ? own : text + own;
+    result += count++ === 0 ? itemText : text + itemText;
     requireText(result.length);
   }
   return result;
@@ -320,13 +320,13 @@ function translate(text: string, table: Value): string {
 }
 
 const withoutPrefix = (text: string, prefix: Value): string => {
-  const own = textArgument('removeprefix()', prefix);
-  return text.startsWith(own) ? text.slice(own.length) : text;
+  const prefixText = textArgument('removeprefix()', prefix);
+  return text.startsWith(prefixText) ? text.slice(prefixText.length) : text;
 };
 
 const withoutSuffix = (text: string, suffix: Value): string => {
-  const own = textArgument('removesuffix()', suffix);
-  return own !== '' && text.endsWith(own) ? text.slice(0, -own.length) : text;
+  const suffixText = textArgument('removesuffix()', suffix);
+  return suffixText !== '' && text.endsWith(suffixText) ? text.slice(0, -suffixText.length) : text;
 };
 
 function count(text: string, part: Value, start: Argument, end: Argument): number {
@@ -442,8 +442,8 @@ export function callString(
   spendText(text.text.length);
   if (PLAIN.has(name) || name.startsWith('is')) return method([text.text, ...args], keywords);
   const takesTexts = name !== 'split' && name !== 'rsplit' && name !== 'splitlines';
-  const own = takesTexts ? args.map(escapedArgument) : args;
-  return marked(method([text.text, ...own], keywords));
+  const escapedArgs = takesTexts ? args.map(escapedArgument) : args;
+  return marked(method([text.text, ...escapedArgs], keywords));
 }
 
 function escapedArgument(value: Value): Value {

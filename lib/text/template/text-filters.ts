@@ -48,7 +48,7 @@ const method =
     callString(
       softText(value),
       name,
-      args.filter((one) => one !== undefined),
+      args.filter((arg) => arg !== undefined),
       NO_KEYWORDS,
     );
 
@@ -66,8 +66,8 @@ function title(value: Value): Value {
 }
 
 function replaceText(value: Value, old: Value, by: Value, count: Argument): Value {
-  const most = count === undefined || count === null ? -1 : count;
-  return callString(str(value), 'replace', [str(old), str(by), most], NO_KEYWORDS);
+  const max = count === undefined || count === null ? -1 : count;
+  return callString(str(value), 'replace', [str(old), str(by), max], NO_KEYWORDS);
 }
 
 function indent(value: Value, width: Argument, first: Argument, blank: Argument): Value {
@@ -102,15 +102,15 @@ function truncate(
   end: Argument,
   leeway: Argument,
 ): Value {
-  const most = given(length, 255);
+  const max = given(length, 255);
   const close = given(end, '...');
   const room = leeway === undefined || leeway === null ? 5 : leeway;
-  if (indexOf(most) < lengthOf(close) || indexOf(room) < 0) {
-    const message = `expected length >= ${lengthOf(close)}, got ${str(most)}`;
+  if (indexOf(max) < lengthOf(close) || indexOf(room) < 0) {
+    const message = `expected length >= ${lengthOf(close)}, got ${str(max)}`;
     throw new TemplateFault('AssertionError', message);
   }
-  if (lengthOf(value) <= indexOf(most) + indexOf(room)) return value;
-  const kept = slice(value, [null, indexOf(most) - lengthOf(close), null]);
+  if (lengthOf(value) <= indexOf(max) + indexOf(room)) return value;
+  const kept = slice(value, [null, indexOf(max) - lengthOf(close), null]);
   const text = textOf(kept);
   if (text === null)
     throw typeError(`can only concatenate ${typeName(value)} (not "str") to ${typeName(value)}`);

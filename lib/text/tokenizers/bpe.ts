@@ -3,13 +3,13 @@
 import { formatValue } from '../../runtime/format-value.js';
 import { dataError } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
-import { type Fields, MOST_IDS } from './fields.js';
+import { type Fields, MAX_IDS } from './fields.js';
 import type { Model } from './model.js';
 import { byteIds, spelledBy, vocabularyOf } from './vocabulary.js';
 
 /** Merges of pairs of ids. A lower rank comes first. */
 interface Merges {
-  /** Ranks of merges by first * MOST_IDS + second. */
+  /** Ranks of merges by first * MAX_IDS + second. */
   readonly ranks: ReadonlyMap<number, number>;
   /** The merged id of each rank. */
   readonly merged: Int32Array;
@@ -32,13 +32,13 @@ export function bpe(fields: Fields): Model {
   return {
     ids,
     encode: (piece, all) => {
-      let own = known.get(piece);
-      if (own === undefined) {
-        own = encoded(piece);
+      let ids = known.get(piece);
+      if (ids === undefined) {
+        ids = encoded(piece);
         if (known.size >= KEPT) known.clear();
-        if (piece.length < LONGEST_KEPT) known.set(piece, own);
+        if (piece.length < LONGEST_KEPT) known.set(piece, ids);
       }
-      for (const id of own) all.push(id);
+      for (const id of ids) all.push(id);
     },
   };
 }
@@ -99,14 +99,14 @@ function mergesOf(fields: Fields, ids: ReadonlyMap<string, number>): Merges {
       throw fields.wrong(`merges[${rank}]`, 'two tokens', merge);
     }
     const tokens = [left, right, left + right.slice(prefix.length)];
-    const [first, second, whole] = tokens.map((one) => ids.get(one));
+    const [first, second, whole] = tokens.map((token) => ids.get(token));
     if (first === undefined || second === undefined || whole === undefined) {
-      const missing = tokens.find((one) => !ids.has(one));
+      const missing = tokens.find((token) => !ids.has(token));
       const expected = 'a merge of tokens of the vocabulary';
       const got = `${formatValue(missing)}, which the vocabulary lacks`;
       throw dataError(`${fields.location}.merges[${rank}]`, expected, got, 'Is the file whole?');
     }
-    ranks.set(first * MOST_IDS + second, rank);
+    ranks.set(first * MAX_IDS + second, rank);
     merged[rank] = whole;
   }
   return { ranks, merged };
@@ -127,7 +127,7 @@ function mergeAll(symbols: number[], { ranks, merged }: Merges): readonly number
   const rankAt = (at: number): number | undefined => {
     const after = required(next[at]);
     if (after === END) return undefined;
-    return ranks.get(required(symbols[at]) * MOST_IDS + required(symbols[after]));
+    return ranks.get(required(symbols[at]) * MAX_IDS + required(symbols[after]));
   };
   const enqueue = (at: number): void => {
     const rank = rankAt(at);
@@ -176,9 +176,9 @@ class LeastFirst {
 
   pop(): number | undefined {
     const { heap } = this;
-    const least = heap[0];
+    const min = heap[0];
     const last = heap.pop();
-    if (last === undefined || heap.length === 0) return least;
+    if (last === undefined || heap.length === 0) return min;
     let at = 0;
     for (;;) {
       let child = 2 * at + 1;
@@ -189,6 +189,6 @@ class LeastFirst {
       at = child;
     }
     heap[at] = last;
-    return least;
+    return min;
   }
 }

@@ -133,15 +133,15 @@ function addedOf(location: string, given: unknown): AddedToken[] {
   const expected = '"added_tokens", a list of objects with a text "content"';
   if (!Array.isArray(given))
     throw dataError(location, expected, formatValue(given), 'Is it whole?');
-  return given.map((one, i) => {
-    if (!isObject<Record<string, unknown>>(one) || typeof one.content !== 'string') {
-      throw dataError(location, expected, `${formatValue(one)} at ${i}`, 'Is it whole?');
+  return given.map((item, i) => {
+    if (!isObject<Record<string, unknown>>(item) || typeof item.content !== 'string') {
+      throw dataError(location, expected, `${formatValue(item)} at ${i}`, 'Is it whole?');
     }
-    const fields = new Fields(`${location} added_tokens[${i}]`, one);
+    const fields = new Fields(`${location} added_tokens[${i}]`, item);
     const special = fields.flag('special', false);
     return {
-      content: one.content,
-      id: requireId(`${fields.location}.id`, one.id),
+      content: item.content,
+      id: requireId(`${fields.location}.id`, item.id),
       single_word: fields.flag('single_word', false),
       lstrip: fields.flag('lstrip', false),
       rstrip: fields.flag('rstrip', false),

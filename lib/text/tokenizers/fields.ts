@@ -6,7 +6,7 @@ import { dataError } from '../../runtime/refused.js';
 type Json = Record<string, unknown>;
 
 /** Ids are below this number: vocabularies are arrays. */
-export const MOST_IDS = 2 ** 24;
+export const MAX_IDS = 2 ** 24;
 
 /** Objects inside each other. */
 const DEEPEST = 100;
@@ -78,7 +78,7 @@ export class Fields {
   /** The objects of a list. */
   each(key: string): Fields[] {
     return this.list(key).map(
-      (one, i) => new Fields(`${this.location}.${key}[${i}]`, one, this.depth + 1),
+      (value, i) => new Fields(`${this.location}.${key}[${i}]`, value, this.depth + 1),
     );
   }
 
@@ -96,10 +96,10 @@ export class Fields {
 }
 
 export const isId = (value: unknown): value is number =>
-  typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < MOST_IDS;
+  typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < MAX_IDS;
 
 /** An id of a vocabulary. Throws DS_DATA. */
 export function requireId(location: string, value: unknown): number {
   if (isId(value)) return value;
-  throw dataError(location, `ids of [0, ${MOST_IDS})`, formatValue(value));
+  throw dataError(location, `ids of [0, ${MAX_IDS})`, formatValue(value));
 }

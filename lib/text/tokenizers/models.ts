@@ -41,16 +41,16 @@ function wordLevel(fields: Fields): Model {
 }
 
 /** A limit of `max_input_chars_per_word`: words take quadratic time. */
-const MOST_IN_WORD = 10_000;
+const MAX_IN_WORD = 10_000;
 
 /** The longest token of the vocabulary first, then the longest one that continues, and so on. */
 function wordPiece(fields: Fields): Model {
   const vocabulary = vocabularyOf(fields);
   const unknown = unknownOf(fields, vocabulary);
   const prefix = fields.text('continuing_subword_prefix', '##');
-  const most = fields.count('max_input_chars_per_word', 100);
-  if (most > MOST_IN_WORD) {
-    throw fields.wrong('max_input_chars_per_word', `at most ${MOST_IN_WORD}`, most);
+  const max = fields.count('max_input_chars_per_word', 100);
+  if (max > MAX_IN_WORD) {
+    throw fields.wrong('max_input_chars_per_word', `at most ${MAX_IN_WORD}`, max);
   }
   const continuing = [...vocabulary].filter(([token]) => token.startsWith(prefix));
   const inner = new Trie(
@@ -68,7 +68,7 @@ function wordPiece(fields: Fields): Model {
     ids: vocabulary,
     encode: (piece, ids) => {
       const own: number[] = [];
-      if (piece.length > most && Array.from(piece).length > most) {
+      if (piece.length > max && Array.from(piece).length > max) {
         ids.push(unknown());
         return;
       }

@@ -142,7 +142,7 @@ function charsmapOf(encoded: unknown): (text: string) => string {
     if (kept !== undefined) return kept;
     if (known.size >= KEPT) known.clear();
     const whole = Buffer.byteLength(cluster) <= LONGEST ? textOf(map, cluster) : null;
-    const found = whole ?? Array.from(cluster, (one) => textOf(map, one) ?? one).join('');
+    const found = whole ?? Array.from(cluster, (text) => textOf(map, text) ?? text).join('');
     known.set(cluster, found);
     return found;
   };

@@ -64,7 +64,7 @@ export function leadingOf(step: Replacement, text: string, count: number): numbe
 }
 
 /** Characters of a replaced text: a few steps that double a text would exhaust memory. */
-const MOST_REPLACED = 2 ** 26;
+const MAX_REPLACED = 2 ** 26;
 
 /** Reads `pattern` and `content`: texts with `content` in place of each match. Throws DS_DATA. */
 export function readReplacement(fields: Fields): Replacement {
@@ -73,8 +73,8 @@ export function readReplacement(fields: Fields): Replacement {
   const replace = (text: string): string => {
     const bounds = find(text);
     if (bounds.length === 0) return text;
-    if (text.length + (bounds.length / 2) * content.length > MOST_REPLACED) {
-      const expected = `texts of at most ${MOST_REPLACED} characters`;
+    if (text.length + (bounds.length / 2) * content.length > MAX_REPLACED) {
+      const expected = `texts of at most ${MAX_REPLACED} characters`;
       throw dataError(fields.location, expected, 'a longer one', 'The step lengthens texts.');
     }
     let replaced = '';

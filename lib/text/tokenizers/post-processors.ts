@@ -122,8 +122,8 @@ function template(fields: Fields, idOf: IdOf): PostProcessor {
     if (tokens.get(token) === undefined) {
       return [requireId(`${item.location}.SpecialToken.id`, idOf(token))];
     }
-    const own = tokens.object(token);
-    return own.list('ids').map((id) => requireId(`${own.location}.ids`, id));
+    const ownFields = tokens.object(token);
+    return ownFields.list('ids').map((id) => requireId(`${ownFields.location}.ids`, id));
   });
   return (ids) => parts.flatMap((part) => part ?? ids);
 }

@@ -87,7 +87,7 @@ function splitByPattern(fields: Fields): PreTokenizer {
 
 function behaviorOf(fields: Fields): Behavior {
   const name = fields.text('behavior', 'Isolated');
-  const found = BEHAVIORS.find((one) => one.toLowerCase() === name.toLowerCase());
+  const found = BEHAVIORS.find((behavior) => behavior.toLowerCase() === name.toLowerCase());
   if (found) return found;
   throw fields.wrong('behavior', BEHAVIORS.join(', '), name);
 }

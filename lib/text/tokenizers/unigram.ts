@@ -20,7 +20,7 @@ export function unigram(fields: Fields): Model {
       ? null
       : requireId(`${fields.location}.unk_id`, fields.get('unk_id'));
   const unknownScore =
-    scores.reduce((least, score) => Math.min(least, score), Infinity) - UNKNOWN_PENALTY;
+    scores.reduce((min, score) => Math.min(min, score), Infinity) - UNKNOWN_PENALTY;
   const trie = new Trie(ids);
   const unknown = (): number => {
     if (unknownId !== null) return unknownId;

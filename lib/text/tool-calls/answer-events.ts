@@ -8,7 +8,7 @@ export type AnswerEvent =
 
 /**
  * Collects the events of an answer. It drops the white space around reasoning and before calls, and
- * all calls beyond `mostCalls`.
+ * all calls beyond `maxCalls`.
  */
 export class AnswerOutput {
   private events: AnswerEvent[] = [];
@@ -22,7 +22,7 @@ export class AnswerOutput {
   private isFresh = false;
   private last: 'content' | 'reasoning' | null = null;
 
-  constructor(private readonly mostCalls = Number.POSITIVE_INFINITY) {}
+  constructor(private readonly maxCalls = Number.POSITIVE_INFINITY) {}
 
   content(text: string): void {
     this.say('content', text);
@@ -54,7 +54,7 @@ export class AnswerOutput {
 
   /** All calls that the request permits are complete. */
   get isDone(): boolean {
-    return this.ended >= this.mostCalls;
+    return this.ended >= this.maxCalls;
   }
 
   /** Returns the events since the last call. */
@@ -71,7 +71,7 @@ export class AnswerOutput {
   }
 
   private get isKept(): boolean {
-    return this.calls <= this.mostCalls;
+    return this.calls <= this.maxCalls;
   }
 
   private say(type: 'content' | 'reasoning', text: string): void {

@@ -68,7 +68,7 @@ export class AnswerForms {
     if (!tokenizer) return [];
     const markers = [reasoning?.begin ?? [], reasoning?.end ?? []].flat();
     // The marker of Gemma 4 is a token and a word.
-    const tokens = markers.map((one) => /^<\|\w+>/.exec(one)?.[0] ?? one);
+    const tokens = markers.map((marker) => /^<\|\w+>/.exec(marker)?.[0] ?? marker);
     return [...(family?.tokens ?? []), ...tokens].flatMap((token) => {
       const id = tokenizer.tokenToId(token);
       return id !== null && tokenizer.specialIds.has(id) ? [id] : [];
@@ -100,9 +100,9 @@ export class AnswerForms {
   ): Format | PartedFormat<Format> | null {
     const { family, tokenizer } = this;
     const isHeld = format !== null || tools.some((tool) => tool.function.strict);
-    const own = tools.map((tool) => (tool.function.strict ? tool : open(tool)));
+    const ownTools = tools.map((tool) => (tool.function.strict ? tool : open(tool)));
     const hasToken = (token: string): boolean => (tokenizer?.tokenToId(token) ?? null) !== null;
-    const held = isHeld && tools.length > 0 ? family?.hold?.(own, hasToken) : undefined;
+    const held = isHeld && tools.length > 0 ? family?.hold?.(ownTools, hasToken) : undefined;
     // In a form of messages, reasoning is one of them.
     const reasoning = isHeld && !family?.isWhole ? this.reasoningAfter(prompt) : null;
     if (!held && (format === null || !reasoning)) return format;

@@ -18,7 +18,7 @@ export interface AnswerForm {
   /** Functions of the request. */
   tools: readonly FunctionTool[];
   /** Default: no limit. */
-  mostCalls?: number;
+  maxCalls?: number;
   /** Drop spaces between reasoning and text: the text has a format. Default: false. */
   isTrimmed?: boolean;
 }
@@ -35,17 +35,17 @@ export class AnswerReader {
 
   /** `promptEnd`: the end of the prompt, from its last special token that is no marker. */
   constructor(form: AnswerForm, promptEnd = '') {
-    const { family, reasoning, tools, mostCalls, isTrimmed = false } = form;
-    this.output = new AnswerOutput(mostCalls);
+    const { family, reasoning, tools, maxCalls, isTrimmed = false } = form;
+    this.output = new AnswerOutput(maxCalls);
     const { output } = this;
     const input = new TextInput();
     const byName = new Map(tools.map((tool) => [tool.function.name, tool.function.parameters]));
     const calls = family?.read ?? plain;
-    const own = calls({
+    const ownReading = calls({
       ...{ input, output, isKnown: (name) => byName.has(name) },
       schemaOf: (name, parameter) => propertyOf(byName.get(name), parameter),
     });
-    const last = { input, reading: own };
+    const last = { input, reading: ownReading };
     const isOpen = reasoning !== null && isOpenIn(promptEnd, reasoning);
     this.startsThinking = isOpen;
     if (family?.isWhole) {

@@ -18,12 +18,15 @@ export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): o
   const definitions: Record<string, unknown> = {};
   const calls = tools.map(({ function: { name, parameters } }, i) => {
     const place = `call_${i}`;
-    const own = parameters ?? { type: 'object' };
-    const isMoved = JSON.stringify(own).includes('"$ref"');
-    if (isMoved) definitions[place] = moved(own, place);
+    const ownParameters = parameters ?? { type: 'object' };
+    const isMoved = JSON.stringify(ownParameters).includes('"$ref"');
+    if (isMoved) definitions[place] = moved(ownParameters, place);
     return {
       type: 'object',
-      properties: { name: { const: name }, [key]: isMoved ? { $ref: `#/$defs/${place}` } : own },
+      properties: {
+        name: { const: name },
+        [key]: isMoved ? { $ref: `#/$defs/${place}` } : ownParameters,
+      },
       required: ['name', key],
       additionalProperties: false,
     };
@@ -35,12 +38,12 @@ export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): o
 
 /** A schema at another place of a document: its local references point there. */
 function moved(value: unknown, place: string): unknown {
-  if (Array.isArray(value)) return value.map((one) => moved(one, place));
+  if (Array.isArray(value)) return value.map((item) => moved(item, place));
   if (!isObject(value)) return value;
   return Object.fromEntries(
-    Object.entries(value).map(([key, one]) => {
-      const isLocal = key === '$ref' && typeof one === 'string' && one.startsWith('#');
-      return [key, isLocal ? `#/$defs/${place}${one.slice(1)}` : moved(one, place)];
+    Object.entries(value).map(([key, value]) => {
+      const isLocal = key === '$ref' && typeof value === 'string' && value.startsWith('#');
+      return [key, isLocal ? `#/$defs/${place}${value.slice(1)}` : moved(value, place)];
     }),
   );
 }

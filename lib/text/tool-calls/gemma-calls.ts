@@ -1,5 +1,5 @@
 // FunctionGemma and Gemma 4: call:f{key:<escape>text<escape>,n:3} between markers.
-import { begin, type CallReading, MOST_NAME, tried } from './json-call.js';
+import { begin, type CallReading, MAX_NAME, tried } from './json-call.js';
 import { contentTo } from './json-families.js';
 import type { Reading, TextInput } from './text-input.js';
 
@@ -23,7 +23,7 @@ export const GEMMA_4: GemmaMarkers = {
 };
 
 /** Characters of a number or a constant. */
-const MOST_LITERAL = 4096;
+const MAX_LITERAL = 4096;
 
 export const gemmaCalls = (markers: GemmaMarkers) =>
   function* calls(reading: CallReading): Reading {
@@ -37,7 +37,7 @@ function* gemmaCall(reading: CallReading, markers: GemmaMarkers): Reading<boolea
   yield* input.skip(markers.begin);
   yield* input.spaces();
   if (!(yield* input.skip('call:'))) return false;
-  const name = (yield* input.upTo(['{'], MOST_NAME))?.trim();
+  const name = (yield* input.upTo(['{'], MAX_NAME))?.trim();
   if (!name) return false;
   begin(reading, name);
   if (!(yield* readFields(input, markers.quote, (text) => output.arguments(text)))) return true;
@@ -77,7 +77,7 @@ function* readFields(
       yield* input.skip(quote);
       pass('"');
     } else {
-      const text = yield* input.upTo([',', '}', ']'], MOST_LITERAL);
+      const text = yield* input.upTo([',', '}', ']'], MAX_LITERAL);
       if (text === null) return false;
       pass(literal(text.trim()));
     }
@@ -86,7 +86,7 @@ function* readFields(
 
 function* readKey(input: TextInput, quote: string, pass: (json: string) => void): Reading {
   yield* input.spaces();
-  const key = yield* input.upTo([':'], MOST_NAME);
+  const key = yield* input.upTo([':'], MAX_NAME);
   if (key === null) return;
   yield* input.skip(':');
   pass(`${JSON.stringify(key.replaceAll(quote, '').replace(/^"|"$/g, '').trim())}: `);

@@ -11,7 +11,7 @@ const CHANNEL = '<|channel|>';
 const ENDS = ['<|end|>', '<|call|>', '<|return|>'];
 export const HARMONY = [MESSAGE, START, CHANNEL, '<|constrain|>', ...ENDS];
 /** Characters of a header. */
-const MOST_HEADER = 512;
+const MAX_HEADER = 512;
 
 /** The header that the prompt has begun: the text after its last <|start|>. */
 export function headerIn(prompt: string): string {
@@ -28,7 +28,7 @@ export function* harmonyCalls(reading: CallReading): Reading {
     const isHeader = (yield* input.startsWith(START)) || (yield* input.startsWith(CHANNEL));
     if (isHeader) {
       // A header without a message is no text.
-      const header = yield* input.upTo([MESSAGE], MOST_HEADER);
+      const header = yield* input.upTo([MESSAGE], MAX_HEADER);
       if (header !== null) {
         yield* input.skip(MESSAGE);
         yield* readMessage(reading, header);

@@ -23,10 +23,16 @@ export function callHistory(messages: readonly ChatMessage[], render: Render): C
   let lost = -1;
   for (const isNull of [false, true]) {
     for (const isText of [false, true]) {
-      const form = messages.map((one) => (hasCalls(one) ? inForm(one, isNull, isText) : one));
+      const form = messages.map((message) =>
+        hasCalls(message) ? inForm(message, isNull, isText) : message,
+      );
       try {
-        const text = render(form.map((one, i) => (hasCalls(one) ? renamed(one, markOf(i)) : one)));
-        const dropped = form.findIndex((one, i) => hasCalls(one) && !text.includes(markOf(i)));
+        const text = render(
+          form.map((message, i) => (hasCalls(message) ? renamed(message, markOf(i)) : message)),
+        );
+        const dropped = form.findIndex(
+          (message, i) => hasCalls(message) && !text.includes(markOf(i)),
+        );
         if (dropped < 0) return { messages: form };
         if (lost < 0) lost = dropped;
       } catch (error) {

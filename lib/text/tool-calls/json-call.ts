@@ -3,7 +3,7 @@ import type { AnswerOutput } from './answer-events.js';
 import type { Reading, TextInput } from './text-input.js';
 
 /** Characters of keys, and of names of functions. */
-export const MOST_NAME = 256;
+export const MAX_NAME = 256;
 const ARGUMENTS: ReadonlySet<string> = new Set(['arguments', 'parameters']);
 
 /** Input and output of a parser. */
@@ -43,12 +43,12 @@ export function* readJsonCall(reading: CallReading, anyName = true): Reading<boo
   let hasBegun = false;
   do {
     yield* input.spaces();
-    const key = yield* readString(input, MOST_NAME);
+    const key = yield* readString(input, MAX_NAME);
     yield* input.spaces();
     if (key === null || !(yield* input.skip(':'))) break;
     yield* input.spaces();
     if (key === 'name' && !hasBegun) {
-      name = yield* readString(input, MOST_NAME);
+      name = yield* readString(input, MAX_NAME);
       if (name === null || name === '' || !(anyName || reading.isKnown(name))) return false;
     } else if (ARGUMENTS.has(key) && !hasBegun) {
       if (!(yield* input.startsWith('{'))) return false;
@@ -98,12 +98,12 @@ function* collected(input: TextInput): Reading<string> {
   return parts.join('');
 }
 
-/** Reads a string of at most `most` characters. Null if none follows. */
-function* readString(input: TextInput, most: number): Reading<string | null> {
+/** Reads a string of at most `max` characters. Null if none follows. */
+function* readString(input: TextInput, max: number): Reading<string | null> {
   if (!(yield* input.skip('"'))) return null;
   let raw = '';
   for (;;) {
-    const part = yield* input.upTo(['"'], most - raw.length);
+    const part = yield* input.upTo(['"'], max - raw.length);
     if (part === null) return null;
     input.take(1);
     raw += part;

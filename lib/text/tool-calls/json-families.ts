@@ -2,7 +2,7 @@
 import {
   begin,
   type CallReading,
-  MOST_NAME,
+  MAX_NAME,
   readJsonCall,
   readJsonCalls,
   readValue,
@@ -89,9 +89,9 @@ function* mistralCall(reading: CallReading): Reading<boolean> {
   const first = yield* input.peek();
   if (first === '[') return yield* readJsonCalls(reading);
   if (first === '{') return yield* readJsonCall(reading);
-  const name = yield* input.upTo(['[ARGS]', '[CALL_ID]', '{'], MOST_NAME);
+  const name = yield* input.upTo(['[ARGS]', '[CALL_ID]', '{'], MAX_NAME);
   if (name === null || name.trim() === '') return false;
-  if (yield* input.skip('[CALL_ID]')) yield* input.upTo(['[ARGS]', '{'], MOST_NAME);
+  if (yield* input.skip('[CALL_ID]')) yield* input.upTo(['[ARGS]', '{'], MAX_NAME);
   yield* input.skip('[ARGS]');
   yield* input.spaces();
   if (!(yield* input.startsWith('{'))) return false;
@@ -137,14 +137,14 @@ export function* deepseekCalls(reading: CallReading): Reading {
 function* deepseekCall(reading: CallReading): Reading<boolean> {
   const { input, output } = reading;
   yield* input.skip(CALL);
-  let name = yield* input.upTo([SEPARATOR], MOST_NAME);
+  let name = yield* input.upTo([SEPARATOR], MAX_NAME);
   if (name === null) return false;
   yield* input.skip(SEPARATOR);
   yield* input.spaces();
   if (!(yield* input.startsWith('{'))) {
-    name = yield* input.upTo(['\n', '{'], MOST_NAME);
+    name = yield* input.upTo(['\n', '{'], MAX_NAME);
     yield* input.spaces();
-    if (yield* input.skip('```')) yield* input.upTo(['\n', '{'], MOST_NAME);
+    if (yield* input.skip('```')) yield* input.upTo(['\n', '{'], MAX_NAME);
     yield* input.spaces();
   }
   if (name === null || name.trim() === '' || !(yield* input.startsWith('{'))) return false;

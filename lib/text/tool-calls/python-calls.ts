@@ -1,11 +1,11 @@
 // Calls as a Python list: [f(a=1, b="x"), g()], of small Llama 3.2 models and Llama 4.
-import { begin, type CallReading, MOST_NAME, tried } from './json-call.js';
+import { begin, type CallReading, MAX_NAME, tried } from './json-call.js';
 import type { Reading, TextInput } from './text-input.js';
 
 /** Levels of lists and dicts in arguments. */
-const MOST_LEVELS = 64;
+const MAX_LEVELS = 64;
 /** Characters of a number or a constant. */
-const MOST_LITERAL = 64;
+const MAX_LITERAL = 64;
 const CONSTANTS: Readonly<Record<string, string>> = { True: 'true', False: 'false', None: 'null' };
 
 /** Reads a list of calls. Returns false if no call of a known function follows. */
@@ -26,17 +26,17 @@ export function* readPythonCalls(reading: CallReading): Reading<boolean> {
 function* readPythonCall(reading: CallReading): Reading<boolean> {
   const { input, output } = reading;
   yield* input.spaces();
-  const name = yield* input.upTo(['('], MOST_NAME);
+  const name = yield* input.upTo(['('], MAX_NAME);
   if (name === null || !reading.isKnown(name.trim())) return false;
   yield* input.skip('(');
   const entries: string[] = [];
   for (;;) {
     yield* input.spaces();
     if (yield* input.skip(')')) break;
-    const key = yield* input.upTo(['='], MOST_NAME);
+    const key = yield* input.upTo(['='], MAX_NAME);
     if (key === null || !/^[A-Za-z_]\w*\s*$/.test(key)) return false;
     yield* input.skip('=');
-    const value = yield* readPythonValue(input, MOST_LEVELS);
+    const value = yield* readPythonValue(input, MAX_LEVELS);
     if (value === null) return false;
     entries.push(`${JSON.stringify(key.trim())}: ${value}`);
     yield* input.spaces();
@@ -58,7 +58,7 @@ function* readPythonValue(input: TextInput, levels: number): Reading<string | nu
     return yield* readPythonItems(input, levels, first === '[' ? ']' : ')');
   }
   if (first === '{') return yield* readPythonItems(input, levels, '}');
-  const text = (yield* input.upTo([',', ')', ']', '}', ':'], MOST_LITERAL))?.trim();
+  const text = (yield* input.upTo([',', ')', ']', '}', ':'], MAX_LITERAL))?.trim();
   if (text === undefined) return null;
   if (Object.hasOwn(CONSTANTS, text)) return CONSTANTS[text] ?? null;
   return /^-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?$/.test(text) ? text : null;

@@ -1,6 +1,6 @@
 // Families with a tag for each argument: Qwen3-Coder and GLM 4.5. Values are raw text, typed by the
 // schema.
-import { begin, type CallReading, MOST_NAME, tried } from './json-call.js';
+import { begin, type CallReading, MAX_NAME, tried } from './json-call.js';
 import { contentTo } from './json-families.js';
 import type { Reading, TextInput } from './text-input.js';
 import { isTextual, typesIn } from './value-types.js';
@@ -26,7 +26,7 @@ const QWEN: Tags = {
   *name(input) {
     if (yield* input.skip(CALL)) yield* input.spaces();
     if (!(yield* input.skip('<function='))) return null;
-    const name = yield* input.upTo(['>'], MOST_NAME);
+    const name = yield* input.upTo(['>'], MAX_NAME);
     yield* input.skip('>');
     return name;
   },
@@ -39,7 +39,7 @@ const GLM: Tags = {
   calls: [CALL],
   *name(input) {
     yield* input.skip(CALL);
-    return yield* input.upTo(['\n', '<arg_key>', CALL_END], MOST_NAME);
+    return yield* input.upTo(['\n', '<arg_key>', CALL_END], MAX_NAME);
   },
   key: ['<arg_key>', '</arg_key>'],
   value: ['<arg_value>', '</arg_value>'],
@@ -94,7 +94,7 @@ function* readEntry(
   name: string,
   { key, value, ends }: Tags,
 ): Reading<string | null> {
-  const parameter = yield* input.upTo([key[1]], MOST_NAME);
+  const parameter = yield* input.upTo([key[1]], MAX_NAME);
   if (parameter === null) return null;
   yield* input.skip(key[1]);
   if (value[0] !== '') {

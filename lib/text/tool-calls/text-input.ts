@@ -4,7 +4,7 @@
 export type Reading<Result = void> = Generator<void, Result>;
 
 /** White space before a marker that isBefore() looks through. */
-const MOST_SPACES = 64;
+const MAX_SPACES = 64;
 
 /**
  * The text that is not read yet. Methods with a generator wait for more text if the answer depends
@@ -103,15 +103,15 @@ export class TextInput {
   }
 
   /**
-   * Reads at most `most` characters up to the first of `markers`, which stays unread. Null, with
+   * Reads at most `max` characters up to the first of `markers`, which stays unread. Null, with
    * nothing read, if no marker follows so soon.
    */
-  *upTo(markers: readonly string[], most: number): Reading<string | null> {
+  *upTo(markers: readonly string[], max: number): Reading<string | null> {
     const longest = Math.max(...markers.map(({ length }) => length));
     for (;;) {
-      const found = firstOf(markers, this.rest.slice(0, most + longest));
-      if (found) return found.at <= most ? this.take(found.at) : null;
-      if (this.rest.length >= most + longest || !(yield* this.more())) return null;
+      const found = firstOf(markers, this.rest.slice(0, max + longest));
+      if (found) return found.at <= max ? this.take(found.at) : null;
+      if (this.rest.length >= max + longest || !(yield* this.more())) return null;
     }
   }
 
@@ -119,9 +119,9 @@ export class TextInput {
   *isBefore(markers: readonly string[]): Reading<boolean> {
     for (;;) {
       const after = this.rest.trimStart();
-      if (this.rest.length - after.length > MOST_SPACES) return false;
-      if (markers.some((one) => after.startsWith(one))) return true;
-      if (after !== '' && !markers.some((one) => one.startsWith(after))) return false;
+      if (this.rest.length - after.length > MAX_SPACES) return false;
+      if (markers.some((marker) => after.startsWith(marker))) return true;
+      if (after !== '' && !markers.some((marker) => marker.startsWith(after))) return false;
       if (!(yield* this.more())) return after === '';
     }
   }

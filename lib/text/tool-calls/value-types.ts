@@ -12,8 +12,8 @@ export function typesIn(schema: unknown, levels = 4): Set<string> {
   if (!isObject(schema) || levels === 0) return new Set();
   const { type, enum: values, anyOf, oneOf } = schema;
   const named = Array.isArray(type) ? type : type === undefined ? [] : [type];
-  const listed = Array.isArray(values) ? values.map((one) => typeof one) : [];
+  const listed = Array.isArray(values) ? values.map((value) => typeof value) : [];
   const nested = [anyOf, oneOf].flatMap((list) => (Array.isArray(list) ? list : []));
   const all = named.length > 0 ? named.map(String) : listed;
-  return new Set([...all, ...nested.flatMap((one) => [...typesIn(one, levels - 1)])]);
+  return new Set([...all, ...nested.flatMap((item) => [...typesIn(item, levels - 1)])]);
 }

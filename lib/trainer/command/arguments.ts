@@ -334,7 +334,7 @@ export const ARGUMENTS: Declared = Object.assign({}, ...Object.values(GROUPS));
 
 /** Short names, names of other versions, and names of TRL, FastChat and Qwen's scripts. */
 export const ALIASES: Readonly<Record<string, string>> = Object.fromEntries(
-  Object.entries(ARGUMENTS).flatMap(([name, { also = [] }]) => also.map((one) => [one, name])),
+  Object.entries(ARGUMENTS).flatMap(([name, { also = [] }]) => also.map((text) => [text, name])),
 );
 
 /** Former meanings of aliases that differ from the argument. */

@@ -15,9 +15,9 @@ export const revisionOf = (
 
 /** Resolves with the folder of the tokenizer. Rejects with DS_HUB. */
 export async function tokenizerFolder(args: TrainArguments): Promise<string> {
-  const { tokenizer_name: own, model_name_or_path: dir, config_name: config } = args;
-  const place = own ?? dir ?? required(config);
-  const revision = own === undefined ? revisionOf(place, args) : undefined;
+  const { tokenizer_name: tokenizerName, model_name_or_path: dir, config_name: config } = args;
+  const place = tokenizerName ?? dir ?? required(config);
+  const revision = tokenizerName === undefined ? revisionOf(place, args) : undefined;
   return localFolder('ds train', place, { need: 'tokenizer', revision });
 }
 

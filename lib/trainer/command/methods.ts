@@ -88,7 +88,7 @@ export function methodIn(args: TrainArguments): string | null {
   for (const name of new Set(Object.values(METHODS).flatMap(({ takes }) => takes))) {
     if (own.includes(name) || !isGiven(given[name])) continue;
     if (name === 'loss_type' && method === 'sft' && isPlain(args)) continue;
-    const users = Object.keys(METHODS).filter((one) => METHODS[one]?.takes.includes(name));
+    const users = Object.keys(METHODS).filter((key) => METHODS[key]?.takes.includes(name));
     throw refused(`--${name}`, `--method ${users.join(' or ')}`, method);
   }
   if (method === 'sft') return null;

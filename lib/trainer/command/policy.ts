@@ -22,10 +22,10 @@ import type { Evaluation } from './trainer-options.js';
 /** Tokens before the limit over which get_soft_overlong_punishment falls. */
 const OVERLONG_CACHE = 0.2;
 /** The default of --max_completion_length. */
-const MOST_TOKENS = 512;
+const MAX_TOKENS = 512;
 
-/** Built-in rewards by the names of TRL and open-r1. `most`: the limit of a completion. */
-const BUILT_IN: Readonly<Record<string, (most: number) => Reward>> = {
+/** Built-in rewards by the names of TRL and open-r1. `max`: the limit of a completion. */
+const BUILT_IN: Readonly<Record<string, (max: number) => Reward>> = {
   accuracy_reward: () => rewards.accuracy,
   think_format_reward: () => rewards.format,
   get_soft_overlong_punishment: (limit) =>
@@ -44,14 +44,14 @@ export async function openPolicy(
 ): Promise<PreferenceMaterial> {
   const { train_file: files, validation_file: judged } = args;
   const model = await openModel(args);
-  const { max_completion_length: most = Math.min(MOST_TOKENS, model.maxSeq - 1) } = args;
-  const length = model.maxSeq - most;
+  const { max_completion_length: max = Math.min(MAX_TOKENS, model.maxSeq - 1) } = args;
+  const length = model.maxSeq - max;
   const open = (rows: readonly string[]) => PromptDataset.open({ tokenizer, files: rows, length });
   const train = await open(files);
   const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
   const held = evaluation && judged ? await open(judged) : null;
   if (held) lines.push(`judged by ${judged?.join(', ')}: ${described(held)}`);
-  const method = await methodOf(args, name, most);
+  const method = await methodOf(args, name, max);
   const all = { model, method, train: train as never, lines };
   if (!evaluation || !held) return all;
   return { ...all, eval: { ...evaluation, data: held as never } };
@@ -60,15 +60,15 @@ export async function openPolicy(
 async function methodOf(
   args: CheckedArguments,
   name: string,
-  most: number,
+  max: number,
 ): Promise<TrainingMethod> {
   const sampling = {
     ...fromArguments(SAMPLING_OF_ROLLOUTS, args),
-    maxNewTokens: most,
+    maxNewTokens: max,
   } as RolloutSampling;
   const reference = await openReference(args);
   const shared = {
-    rewards: await rewardsOf(args, most),
+    rewards: await rewardsOf(args, max),
     sampling,
     ...(reference && { reference }),
   };
@@ -88,11 +88,11 @@ async function openReference(args: CheckedArguments) {
   throw refused('--config_name', 'a model or --use_peft for a beta above 0', 'new weights', hint);
 }
 
-async function rewardsOf(args: CheckedArguments, most: number): Promise<WeightedReward[]> {
+async function rewardsOf(args: CheckedArguments, max: number): Promise<WeightedReward[]> {
   const { reward_funcs: names = [], reward_weights: weights = [] } = args;
   const { reward_model_name_or_path: judge } = args;
   const found: WeightedReward[] = [];
-  for (const name of names) found.push(await rewardOf(name, most));
+  for (const name of names) found.push(await rewardOf(name, max));
   if (judge !== undefined) found.push({ of: await rewardModel(judge, args) });
   if (found.length === 0) {
     const expected = `a name of ${Object.keys(BUILT_IN).join(', ')}, or ./file.mjs#name`;
@@ -101,13 +101,13 @@ async function rewardsOf(args: CheckedArguments, most: number): Promise<Weighted
   if (weights.length > 0 && weights.length !== found.length) {
     throw refused('--reward_weights', `${found.length} numbers`, `${weights.length}`);
   }
-  return found.map((one, i) => ({ ...one, weight: weights[i] ?? 1 }));
+  return found.map((reward, i) => ({ ...reward, weight: weights[i] ?? 1 }));
 }
 
 /** A built-in function, or an export of a file of the user. */
-async function rewardOf(name: string, most: number): Promise<WeightedReward> {
+async function rewardOf(name: string, max: number): Promise<WeightedReward> {
   const built = ownValue(BUILT_IN, name);
-  if (built) return { of: built(most), name };
+  if (built) return { of: built(max), name };
   const [file = '', exported = 'default'] = name.split('#');
   const op = `--reward_funcs ${name}`;
   if (!/[./\\]/.test(file)) {

@@ -120,9 +120,9 @@ function lossesOf({ loss_type, loss_weights, rpo_alpha: alpha }: CheckedArgument
       ...(weights && { weights }),
     };
   }
-  const own = (loss_type ?? ['sigmoid']) as readonly PairLossName[];
-  const before = weights ?? own.map(() => 1);
-  return { loss: [...own, 'sft'], weights: [...before, alpha] };
+  const ownType = (loss_type ?? ['sigmoid']) as readonly PairLossName[];
+  const before = weights ?? ownType.map(() => 1);
+  return { loss: [...ownType, 'sft'], weights: [...before, alpha] };
 }
 
 type Opened<Set> = Pick<PreferenceMaterial, 'train' | 'eval' | 'lines'> & { sets: readonly Set[] };

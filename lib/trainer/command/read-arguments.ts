@@ -34,8 +34,8 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   const refusals: string[] = [];
   const strangers: Given[] = [];
   const wrong: DsError[] = [];
-  for (const one of given) {
-    const { location, name, values } = one;
+  for (const item of given) {
+    const { location, name, values } = item;
     const own = ownArgument(name);
     const meant = ownValue(MEANT, name);
     const plain = name.replace(/^no_/, '');
@@ -48,7 +48,7 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
       wrong.push(
         ...failureOf(() => {
           const { option } = own;
-          const value = own.negated ? !readSwitch(one) : read(one, option.syntax);
+          const value = own.negated ? !readSwitch(item) : read(item, option.syntax);
           args[own.name] = option.read(location, value);
         }),
       );
@@ -59,7 +59,7 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
       const isOff = values.length > 0 && values.every((value) => off.includes(said(value)));
       if (!isOff) refusals.push(`${location} (${reason})`);
     } else {
-      strangers.push(one);
+      strangers.push(item);
     }
   }
   const problems = [
@@ -89,7 +89,7 @@ function failureOf(body: () => void): DsError[] {
 function withOthers(first: DsError, others: readonly DsError[]): DsError {
   if (others.length === 0) return first;
   const { op, expected, got } = first;
-  const list = others.map((one) => `${one.op}: expected ${one.expected}, got ${one.got}`);
+  const list = others.map((other) => `${other.op}: expected ${other.expected}, got ${other.got}`);
   const hint = `${first.hint} Also wrong: ${list.join('; ')}.`.trim();
   return refused(op, expected, got, hint);
 }
@@ -230,10 +230,10 @@ function shown(values: readonly unknown[]): string {
 
 /** The error for the first of several, which names the others. */
 function unknown({ location, name }: Given, others: readonly Given[]): DsError {
-  const hints = [guess(name), ...others.map((one) => guess(one.name))];
+  const hints = [guess(name), ...others.map((other) => guess(other.name))];
   const said = hints.some(Boolean) ? [] : ['ds train --help lists them.'];
   const got = `"${name}", which is unknown`;
-  const more = others.map((one) => one.location).join(', ');
+  const more = others.map((other) => other.location).join(', ');
   const all = others.length > 0 ? `${got}; so are ${more}` : got;
   const hint = [...hints.filter(Boolean), ...said].join(' ');
   return refused(location, 'an argument of ds train', all, hint);

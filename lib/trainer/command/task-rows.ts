@@ -102,16 +102,16 @@ export async function openTask(
  */
 function namesFor({ labels }: LabelledDataset, shape: TaskModel): readonly string[] | null {
   if (labels === null) return null;
-  const own = shape.labels;
-  const isNamed = own.some((name, i) => name !== `LABEL_${i}`);
+  const labelNames = shape.labels;
+  const isNamed = labelNames.some((name, i) => name !== `LABEL_${i}`);
   const isNumbered = labels.every((name, i) => name === `LABEL_${i}`);
-  if (isNumbered) return isNamed && own.length >= labels.length ? own : labels;
-  return labels.every((name) => own.includes(name)) ? own : labels;
+  if (isNumbered) return isNamed && labelNames.length >= labels.length ? labelNames : labels;
+  return labels.every((name) => labelNames.includes(name)) ? labelNames : labels;
 }
 
 function problemOf(kind: LabelKind, task: LabelledTask): ProblemType | null {
   if (task !== 'sequence-classification') return null;
-  const found = Object.entries(KINDS).find(([, one]) => one === kind);
+  const found = Object.entries(KINDS).find(([, item]) => item === kind);
   return (found?.[0] ?? null) as ProblemType | null;
 }
 

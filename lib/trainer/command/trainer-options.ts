@@ -194,7 +194,7 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   if (!known.includes(name)) {
     const hint =
       'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';
-    const expected = known.map((one) => JSON.stringify(one)).join(', ');
+    const expected = known.map((text) => JSON.stringify(text)).join(', ');
     throw refused(METRIC, `${expected}, with "eval_" or without`, JSON.stringify(metric), hint);
   }
   return { ...fromArguments(BEST, args), metric, load };

@@ -33,12 +33,12 @@ const EPSILON = 1e-4;
 export function momentsOf(values: readonly number[]): { mean: number; deviation: number } {
   const { length } = values;
   if (length === 0) return { mean: 0, deviation: 0 };
-  const mean = values.reduce((sum, one) => sum + one, 0) / length;
-  const squares = values.reduce((sum, one) => sum + (one - mean) ** 2, 0);
+  const mean = values.reduce((sum, value) => sum + value, 0) / length;
+  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
   return { mean, deviation: length > 1 ? Math.sqrt(squares / (length - 1)) : 0 };
 }
 
-const known = (values: readonly Score[]): number[] => values.filter((one) => one !== null);
+const known = (values: readonly Score[]): number[] => values.filter((value) => value !== null);
 
 function groupsOf<Value>(values: readonly Value[], size: number): Value[][] {
   const groups = Math.ceil(values.length / size);
@@ -51,8 +51,8 @@ export function totalsOf(
   weights: readonly number[],
 ): Score[] {
   return rewards.map((row) => {
-    const terms = row.flatMap((one, k) => (one === null ? [] : [one * (weights[k] ?? 1)]));
-    return terms.length === 0 ? null : terms.reduce((sum, one) => sum + one, 0);
+    const terms = row.flatMap((score, k) => (score === null ? [] : [score * (weights[k] ?? 1)]));
+    return terms.length === 0 ? null : terms.reduce((sum, term) => sum + term, 0);
   });
 }
 
@@ -61,7 +61,7 @@ function normalized(values: readonly Score[], size: number, scales: boolean): Sc
   return groupsOf(values, size).flatMap((group) => {
     const { mean, deviation } = momentsOf(known(group));
     const divisor = scales ? deviation + EPSILON : 1;
-    return group.map((one) => (one === null ? null : (one - mean) / divisor));
+    return group.map((score) => (score === null ? null : (score - mean) / divisor));
   });
 }
 
@@ -97,20 +97,20 @@ export function advantagesOf(
     );
     const { mean } = momentsOf(known(sums));
     const divisor = deviationOf(known(sums)) + EPSILON;
-    return { ...parts, advantages: sums.map((one) => (one === null ? 0 : (one - mean) / divisor)) };
+    return { ...parts, advantages: sums.map((sum) => (sum === null ? 0 : (sum - mean) / divisor)) };
   }
   const centred = normalized(totals, generations, scale === 'group');
   const divisor = scale === 'batch' ? deviationOf(known(totals)) + EPSILON : 1;
-  return { ...parts, advantages: centred.map((one) => (one ?? 0) / divisor) };
+  return { ...parts, advantages: centred.map((score) => (score ?? 0) / divisor) };
 }
 
 /** RLOO: the reward minus the mean of the other completions of the prompt. */
 export function leaveOneOut(totals: readonly Score[], generations: number): number[] {
   return groupsOf(totals, generations).flatMap((group) => {
     const rewards = known(group);
-    const sum = rewards.reduce((all, one) => all + one, 0);
-    return group.map((one) =>
-      one === null || rewards.length < 2 ? 0 : one - (sum - one) / (rewards.length - 1),
+    const sum = rewards.reduce((all, reward) => all + reward, 0);
+    return group.map((score) =>
+      score === null || rewards.length < 2 ? 0 : score - (sum - score) / (rewards.length - 1),
     );
   });
 }

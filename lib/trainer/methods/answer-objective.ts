@@ -113,12 +113,12 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
 
 /** Sums the numbers of a tensor on the host. */
 export const totalOf = (tensor: Tensor): number =>
-  tensor.toArray().reduce((sum: number, one) => sum + Number(one), 0);
+  tensor.toArray().reduce((sum: number, value) => sum + Number(value), 0);
 
 /** Returns a batch of a PairDataset. Throws DS_ARGUMENT for other batches. */
 export function pairBatch(method: string, batch: unknown): PairBatch {
   const { ids, targets, answered } = (batch ?? {}) as Partial<PairBatch>;
-  const isPairs = [ids, targets, answered].every((one) => one instanceof Tensor);
+  const isPairs = [ids, targets, answered].every((item) => item instanceof Tensor);
   const isRows = ids instanceof Tensor && answered?.size(0) === ids.size(0);
   if (isPairs && isRows && !('desirable' in (batch as object))) return batch as PairBatch;
   throw refused('Trainer train', `a text.PairDataset for ${method}()`, 'other batches');

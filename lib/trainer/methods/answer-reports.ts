@@ -27,7 +27,7 @@ export class AnswerReports {
 
   /** The report of each row. */
   of(isChosen: readonly boolean[]): TokenReport[] {
-    return isChosen.map((one) => (one ? this.chosen : this.rejected));
+    return isChosen.map((item) => (item ? this.chosen : this.rejected));
   }
 
   /** The sums by TRL's names, as tensors of this scope. Frees the reports. */

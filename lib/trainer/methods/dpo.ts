@@ -248,8 +248,8 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     const half = ids.size(0) / 2;
     const isChosen = Array.from({ length: scored.size(0) }, (_, i) => i % (2 * half) < half);
     const measured = reports && { reports: reports.of(isChosen) };
-    const own = whole(forward(ids, scored, { loss: { rows, ...measured } }));
-    const [chosen, rejected] = halves(own);
+    const ownTensor = whole(forward(ids, scored, { loss: { rows, ...measured } }));
+    const [chosen, rejected] = halves(ownTensor);
     const [chosenReference, rejectedReference] = halves(reference);
     const [chosenTokens, rejectedTokens] = halves(answered);
     return {
@@ -266,8 +266,10 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     return noGrad(() => {
       const rows = Array.from({ length: ids.size(0) }, (_, row) =>
         scope(() => {
-          const [own, wanted] = [ids, targets].map((one) => one.narrow(0, row, 1).contiguous());
-          const logits = forward(own, null).to('f32').logSoftmax(-1);
+          const [ownTensor, wanted] = [ids, targets].map((tensor) =>
+            tensor.narrow(0, row, 1).contiguous(),
+          );
+          const logits = forward(ownTensor, null).to('f32').logSoftmax(-1);
           return weightSum(logits, wanted as Tensor);
         }),
       );
@@ -314,9 +316,9 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
 function weightSum(logs: Tensor, targets: Tensor): Tensor {
   const counts = targets.ne(IGNORED);
   const wanted = targets.mul(counts.to('i32')).to('i64').unsqueeze(2);
-  const own = logs.gather(2, wanted).squeeze(2);
+  const ownTensor = logs.gather(2, wanted).squeeze(2);
   const likely = log(exp(logs.mul(2)).sum(-1));
-  return own.sub(likely).mul(counts.to('f32')).sum(1);
+  return ownTensor.sub(likely).mul(counts.to('f32')).sum(1);
 }
 
 const IGNORED = -100;

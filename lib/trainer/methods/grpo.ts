@@ -35,9 +35,9 @@ export interface RolloutSampling
 const SAMPLED: Record<keyof RolloutSampling, true | NamedElsewhere> = {
   ...{ ...GENERATION_CONFIG, maxNewTokens: true, minTokens: true, stop: true, stopTokens: true },
 };
-const MOST_TOKENS = 512;
+const MAX_TOKENS = 512;
 /** The most samples of a prompt that have different seeds. */
-const MOST_GENERATIONS = 1024;
+const MAX_GENERATIONS = 1024;
 
 /** Options of grpo() and rloo(). */
 const SHARED = {
@@ -50,7 +50,7 @@ const SHARED = {
   ),
   /** Sampling of completions. Default: 512 new tokens at temperature 1. */
   sampling: checked(readSampling, '[sampling](sampling.md) of completions', {
-    default: { maxNewTokens: MOST_TOKENS, temperature: 1 },
+    default: { maxNewTokens: MAX_TOKENS, temperature: 1 },
     shown: '`maxNewTokens` 512, `temperature` 1',
     elsewhere: '`max_completion_length`, `temperature`, `top_p`, `top_k`, `min_p`',
   }),
@@ -86,7 +86,7 @@ const SHARED = {
   /** Completions of each prompt in evaluations. Default: `generations`. */
   evalGenerations: integer('completions of each prompt in evaluations', {
     min: 1,
-    max: MOST_GENERATIONS,
+    max: MAX_GENERATIONS,
     default: null,
     shown: '`generations`',
     flag: 'num_generations_eval',
@@ -138,7 +138,7 @@ export const GRPO = {
   /** Completions of each prompt. Default: 8. */
   generations: integer('completions of each prompt', {
     min: 2,
-    max: MOST_GENERATIONS,
+    max: MAX_GENERATIONS,
     default: 8,
     flag: 'num_generations',
   }),
@@ -212,7 +212,7 @@ export const RLOO = {
   /** Completions of each prompt. Default: 2. */
   generations: integer('completions of each prompt', {
     min: 2,
-    max: MOST_GENERATIONS,
+    max: MAX_GENERATIONS,
     default: 2,
     flag: 'num_generations',
   }),
@@ -287,7 +287,7 @@ export function rloo(given: RlooOptions): TrainingMethod {
         const kept = totals.map((total, i) => {
           const { old, reference } = rollouts[i] ?? {};
           if (total === null || !old || !reference) return total;
-          const apart = old.reduce((sum, one, t) => sum + one - (reference[t] as number), 0);
+          const apart = old.reduce((sum, value, t) => sum + value - (reference[t] as number), 0);
           return total - beta * apart;
         });
         return leaveOneOut(kept, generations);
@@ -299,7 +299,7 @@ export function rloo(given: RlooOptions): TrainingMethod {
 /** The parts of a method of policies. */
 interface Parts {
   name: string;
-  objective: Omit<PolicySettings, 'method' | 'temperature' | 'most'>;
+  objective: Omit<PolicySettings, 'method' | 'temperature' | 'max'>;
   plan: Omit<RolloutPlan, 'method'>;
 }
 
@@ -314,8 +314,8 @@ class Policy extends TrainingMethod {
 
   override objectiveOf<Batch>(model: Module): Objective<Batch> {
     const { objective, plan } = this.parts;
-    const { temperature, maxNewTokens: most } = plan.sampling;
-    return new PolicyObjective(model, { ...objective, method: this.name, temperature, most });
+    const { temperature, maxNewTokens: max } = plan.sampling;
+    return new PolicyObjective(model, { ...objective, method: this.name, temperature, max: max });
   }
 
   override openSource(grounds: SourceGrounds): Promise<MethodSource> {
@@ -325,7 +325,7 @@ class Policy extends TrainingMethod {
 
 function readSampling(op: string, given: RolloutSampling) {
   const read = readOptions(op, given, SAMPLED);
-  const { maxNewTokens = MOST_TOKENS, temperature = 1 } = read;
+  const { maxNewTokens = MAX_TOKENS, temperature = 1 } = read;
   requireInteger(`${op}.maxNewTokens`, maxNewTokens, 1);
   if (!(Number.isFinite(temperature) && temperature > 0)) {
     throw refusedValue(

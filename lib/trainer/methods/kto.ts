@@ -139,7 +139,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, Measured
 
   protected read(batch: unknown): UnpairedBatch {
     const { ids, targets, desirable, mismatched } = (batch ?? {}) as Partial<UnpairedBatch>;
-    const isKnown = [ids, targets, desirable].every((one) => one instanceof Tensor);
+    const isKnown = [ids, targets, desirable].every((item) => item instanceof Tensor);
     if (isKnown && mismatched) return batch as UnpairedBatch;
     throw refused('Trainer train', 'a text.UnpairedDataset for kto()', 'other batches');
   }
@@ -149,7 +149,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, Measured
   }
 
   protected override prepared(batch: UnpairedBatch): LabelledBatch {
-    const isDesirable = batch.desirable.toArray().map((one) => Number(one) > 0);
+    const isDesirable = batch.desirable.toArray().map((value) => Number(value) > 0);
     return { ...batch, isDesirable };
   }
 
@@ -185,14 +185,14 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, Measured
         const sums = batches.map(({ mismatched: { ids, targets, counted = ids.size(0) } }) => {
           const [others, wanted] = [ids.to(device), targets.to(device)];
           const reference = this.reference.logProbs(forward, others, wanted);
-          const own = forward(others, wanted, { loss: { rows: true } });
-          const x = own
+          const ownTensor = forward(others, wanted, { loss: { rows: true } });
+          const x = ownTensor
             .sub(reference)
             .sum()
             .mul(counted > 0 ? 1 : 0);
           return concat([x.reshape([1]), Tensor.from([counted], { device }).to(x.dtype)], 0);
         });
-        const total = sums.reduce((sum, one) => sum.add(one));
+        const total = sums.reduce((sum, tensor) => sum.add(tensor));
         if (this.group && this.group.size > 1) {
           this.group.allReduce(total, { purpose: 'divergence of kto()' }).wait();
         }

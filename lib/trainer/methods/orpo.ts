@@ -95,7 +95,7 @@ class OrpoObjective<Batch> extends AnswerObjective<Batch, WholePairs, OrpoSums> 
     const { ids, targets, answered } = pairs;
     const [R, T] = ids.shape as [number, number];
     const P = R / 2;
-    const [tokens, own] = [ids, targets].map((one) => Int32Array.from(one.toRaw(), Number));
+    const [tokens, own] = [ids, targets].map((tensor) => Int32Array.from(tensor.toRaw(), Number));
     const scored = new Int32Array((R + P) * T).fill(IGNORED);
     scored.set(own as Int32Array);
     const counts = Float32Array.from(answered.narrow(0, 0, P).toArray(), Number);

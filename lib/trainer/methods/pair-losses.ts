@@ -109,7 +109,7 @@ export const PAIR_LOSSES = {
   /** Chen et al. 2024. */
   nca_pair: (sums, options) => {
     const { w, l } = ratios(sums, options);
-    const [a, b] = [w, l].map((one) => one.mul(options.beta)) as [Tensor, Tensor];
+    const [a, b] = [w, l].map((tensor) => tensor.mul(options.beta)) as [Tensor, Tensor];
     const both = logSigmoid(a.neg()).add(logSigmoid(b.neg())).mul(0.5);
     return logSigmoid(a).add(both).neg();
   },
@@ -128,9 +128,9 @@ export const PAIR_LOSSES = {
   },
   /** Melnyk et al. 2024, of the pairs of a micro-batch. */
   aot: (sums, options) => {
-    const own = sorted(sums.chosen.sub(sums.rejected));
+    const ownTensor = sorted(sums.chosen.sub(sums.rejected));
     const other = sorted(sums.chosenReference.sub(sums.rejectedReference));
-    return conservative(own.sub(other).mul(options.beta), options.labelSmoothing);
+    return conservative(ownTensor.sub(other).mul(options.beta), options.labelSmoothing);
   },
   /** Melnyk et al. 2024, with chosen and rejected answers sorted separately. */
   aot_unpaired: (sums, options) => {

@@ -108,9 +108,9 @@ export function tokenLosses(ratios: Ratios, options: PolicyLossOptions): Tensor 
   const { logp, reference, mask } = ratios.batch;
   const plain = POLICY_LOSSES[options.loss](ratios, options).mul(mask);
   const factor = correctionOf(ratios.batch, options);
-  const own = factor ? plain.mul(factor) : plain;
-  if (!reference || options.beta === 0) return own;
-  return own.add(divergence(logp, reference).mul(options.beta).mul(mask));
+  const ownTensor = factor ? plain.mul(factor) : plain;
+  if (!reference || options.beta === 0) return ownTensor;
+  return ownTensor.add(divergence(logp, reference).mul(options.beta).mul(mask));
 }
 
 /** The estimator k3 of the KL divergence from the reference, by token. Schulman 2020. */
@@ -158,9 +158,9 @@ export function summed(losses: Tensor, mask: Tensor, name: PolicyLossName): Tens
 /** Weight of a micro-batch of `sequences` with `tokens` that count. */
 export function countOf(
   name: PolicyLossName,
-  { sequences, tokens, most }: { sequences: number; tokens: number; most: number },
+  { sequences, tokens, max }: { sequences: number; tokens: number; max: number },
 ): number {
-  if (name === 'dr_grpo') return sequences * most;
+  if (name === 'dr_grpo') return sequences * max;
   if (name === 'bnpo') return 1;
   return name === 'dapo' || name === 'cispo' || name === 'vespo' ? tokens : sequences;
 }

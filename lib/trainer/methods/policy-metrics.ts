@@ -22,10 +22,10 @@ export function clipMetrics(
   counted: number,
 ): DeviceSums {
   const { mask, advantages } = batch;
-  const flags = (one: Tensor): Tensor => one.to('f32');
+  const flags = (tensor: Tensor): Tensor => tensor.to('f32');
   const [isLoss, isGain] = [flags(advantages.lt(0)), flags(advantages.gt(0))];
-  const mean = (one: Tensor): DeviceSum =>
-    bySequence ? meanOf(one) : { sum: one.mul(mask).sum(), count: counted };
+  const mean = (tensor: Tensor): DeviceSum =>
+    bySequence ? meanOf(tensor) : { sum: tensor.mul(mask).sum(), count: counted };
   const from = bySequence ?? ratio;
   if (loss === 'cispo') {
     return { cispo_clip_ratio: mean(flags(from.gt(epsilonHigh)).mul(isGain)) };
@@ -35,8 +35,8 @@ export function clipMetrics(
   const low = flags(from.lt(1 - epsilon)).mul(isLoss);
   const high = flags(from.gt(1 + epsilonHigh)).mul(isGain);
   const tokens = mask.sum({ dim: 1, keepDim: true });
-  const shares = (one: Tensor): Tensor =>
-    bySequence ? one : one.mul(mask).sum({ dim: 1, keepDim: true }).div(tokens.clamp(1));
+  const shares = (tensor: Tensor): Tensor =>
+    bySequence ? tensor : tensor.mul(mask).sum({ dim: 1, keepDim: true }).div(tokens.clamp(1));
   // Sequences without tokens have no share.
   const within = (one: Tensor, other: number): Tensor =>
     bySequence ? one : where(tokens.gt(0), one, other);
@@ -64,15 +64,15 @@ export function samplerMetrics(
   const factor = correctionOf(batch, options) ?? exp(old.sub(sampler).mul(mask));
   const isByToken = factor.size(1) === mask.size(1) && !options.correction?.startsWith('sequence');
   const counts = mask.gt(0);
-  const [least, most] = isByToken
+  const [min, max] = isByToken
     ? [where(counts, factor, Number.POSITIVE_INFINITY), where(counts, factor, 0)]
     : [factor, factor];
   const name = 'sampling/importance_sampling_ratio';
   return {
     'sampling/sampling_logp_difference/mean': { sum: distance.sum(), count: counted },
     'sampling/sampling_logp_difference/max': extremeOf(distance.max(), 'max'),
-    [`${name}/min`]: extremeOf((least as Tensor).min(), 'min'),
+    [`${name}/min`]: extremeOf((min as Tensor).min(), 'min'),
     [`${name}/mean`]: isByToken ? { sum: factor.mul(mask).sum(), count: counted } : meanOf(factor),
-    [`${name}/max`]: extremeOf((most as Tensor).max(), 'max'),
+    [`${name}/max`]: extremeOf((max as Tensor).max(), 'max'),
   };
 }

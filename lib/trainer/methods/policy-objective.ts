@@ -28,7 +28,7 @@ export interface PolicySettings extends PolicyLossOptions {
   /** Temperature of sampling, which divides the logits of training too. */
   readonly temperature: number;
   /** Most tokens of a completion. */
-  readonly most: number;
+  readonly max: number;
   /** Computes the bits that the sampler recorded. */
   readonly exactRollouts: boolean;
 }
@@ -63,11 +63,11 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
 
   counted(given: Batch): MicroBatch<Batch> {
     const batch = this.batchIn(given);
-    const { loss, most, isLeaveOneOut } = this.settings;
+    const { loss, max, isLeaveOneOut } = this.settings;
     const sequences = batch.ids.size(0);
     const counted = isLeaveOneOut
       ? sequences
-      : countOf(loss, { sequences, tokens: batch.counted, most });
+      : countOf(loss, { sequences, tokens: batch.counted, max });
     return { batch: given, targets: null, counted, tokens: batch.length };
   }
 

@@ -96,7 +96,9 @@ function sumsOf(
   const collate = collatePairs(pad);
   const numbers: Numbers = [];
   for (let from = 0; from < samples.length; from += batchSize) {
-    const some = samples.slice(from, from + batchSize).map((one) => ({ ...one, reference: null }));
+    const some = samples
+      .slice(from, from + batchSize)
+      .map((sample) => ({ ...sample, reference: null }));
     const sums = scope(() => {
       const { ids, targets } = collate(some, reference.computesIn.device);
       const found = noGrad(() => reference.call(ids, targets, { loss: { rows: true } }));

@@ -106,19 +106,19 @@ class DistilledSource extends MethodSource {
     const { world, engine } = required(this.parts);
     const { maxNewTokens, temperature } = this.plan;
     const { seed } = this.own;
-    const most = (engine.module as CausalLM).sharedAnglesSeq;
+    const max = (engine.module as CausalLM).sharedAnglesSeq;
     const requests = prompts.map((prompt, row): GenerateRequest => {
-      const room = most - prompt.length;
-      if (room < 1) throw tooLong(prompt.length, most);
+      const room = max - prompt.length;
+      if (room < 1) throw tooLong(prompt.length, max);
       // By the tokens of the row, so that samples depend on no rank and no micro-batch.
-      const own = hashOf(`${seed} gkd ${this.step} ${whole[row]}`);
-      const sampling = { temperature, seed: own, maxNewTokens: Math.min(maxNewTokens, room) };
+      const ownHash = hashOf(`${seed} gkd ${this.step} ${whole[row]}`);
+      const sampling = { temperature, seed: ownHash, maxNewTokens: Math.min(maxNewTokens, room) };
       return { prompt, ...sampling };
     });
     const longest = Math.max(...prompts.map(({ length }) => length));
     let completions: (readonly number[])[] = [];
     await onAllRanks(world, 'sampling completions', async () => {
-      completions = await sample(requests, Math.min(most, longest + maxNewTokens));
+      completions = await sample(requests, Math.min(max, longest + maxNewTokens));
       return null;
     });
     for (const tensor of Object.values(batch)) if (tensor instanceof Tensor) tensor.dispose();
@@ -132,7 +132,7 @@ class DistilledSource extends MethodSource {
     }
     this.student ??= rolloutsOf(required(this.parts).engine, { maxTokens });
     const found = await this.student.generate(requests);
-    return found.map(([one]) => required(one).tokens);
+    return found.map(([item]) => required(item).tokens);
   }
 
   private async byTeacher(requests: GenerateRequest[], maxTokens: number) {
@@ -150,7 +150,7 @@ class DistilledSource extends MethodSource {
     const { engine } = this.teacher;
     const found = await engine.generateBatch(requests);
     engine.sleep();
-    return found.map(([one]) => required(one).tokens);
+    return found.map(([item]) => required(item).tokens);
   }
 
   stateDict(): JsonObject {
@@ -178,17 +178,19 @@ function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
   if (!(ids instanceof Tensor && wanted instanceof Tensor)) {
     throw refused('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
   }
-  if (documents?.toArray().some((one) => Number(one) !== 0 && Number(one) !== PADDING)) {
+  if (documents?.toArray().some((value) => Number(value) !== 0 && Number(value) !== PADDING)) {
     const hint = 'Open the rows with `packing: false`, or set `lmbda: 0`.';
     throw refused(OP, 'one document in each row', 'packed rows', hint);
   }
   const [rows, width] = ids.shape as [number, number];
-  const [tokens, counted] = [ids, wanted].map((one) => one.toArray().map(Number)) as [
+  const [tokens, counted] = [ids, wanted].map((tensor) => tensor.toArray().map(Number)) as [
     number[],
     number[],
   ];
   return Array.from({ length: rows }, (_, row) => {
-    const first = counted.slice(row * width, (row + 1) * width).findIndex((one) => one !== IGNORED);
+    const first = counted
+      .slice(row * width, (row + 1) * width)
+      .findIndex((value) => value !== IGNORED);
     // A target belongs to the position before its token.
     const end = first + (labels ? 0 : 1);
     if (first >= 0 && end > 0) return tokens.slice(row * width, row * width + end);
@@ -201,13 +203,13 @@ function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
 function tokensOf({ ids, labels, targets, documents }: Rows): string[] {
   const [rows, width] = ids.shape as [number, number];
   const all = ids.toArray().map(Number);
-  const padding = documents?.toArray().map((one) => Number(one) === PADDING);
+  const padding = documents?.toArray().map((value) => Number(value) === PADDING);
   const wanted = (labels ?? targets)?.toArray().map(Number) ?? [];
   return Array.from({ length: rows }, (_, row) => {
     const own = all.slice(row * width, (row + 1) * width);
     const last = wanted
       .slice(row * width, (row + 1) * width)
-      .findLastIndex((one) => one !== IGNORED);
+      .findLastIndex((value) => value !== IGNORED);
     return own.filter((_, i) => (padding ? !padding[row * width + i] : i <= last)).join(' ');
   });
 }
@@ -231,11 +233,11 @@ function rowsOf(
   return { ids: of(ids), targets: of(targets) };
 }
 
-function tooLong(tokens: number, most: number): DsError {
+function tooLong(tokens: number, max: number): DsError {
   return new DsError({
     code: 'DS_LIMIT',
     op: OP,
-    expected: `prompts of fewer than ${most} tokens, the limit of the model`,
+    expected: `prompts of fewer than ${max} tokens, the limit of the model`,
     got: `${tokens}`,
     hint: 'Drop long rows: TextDataset.open({ length }).',
   });

@@ -18,7 +18,9 @@ export function requireExact(method: string, config: ResolvedConfig): void {
   const sections = {
     fp8: fp8.enabled,
     progressive_layer_drop: progressive_layer_drop?.enabled,
-    compression_training: Object.values(techniques).some((one) => one.shared_parameters.enabled),
+    compression_training: Object.values(techniques).some(
+      (technique) => technique.shared_parameters.enabled,
+    ),
     random_ltd: data_efficiency.enabled && routing.enabled && routing.random_ltd.enabled,
   };
   const odd = Object.entries(sections).find(([, acts]) => acts);

@@ -88,25 +88,25 @@ export function metricsOf(
   groups: { totals: readonly Score[]; deviations: readonly number[] },
   how: MeasuredSampling = {},
 ): Record<string, number> {
-  const lengths = outcomes.flatMap((one) => one.lengths);
-  const truncated = outcomes.flatMap((one) => one.truncated);
-  const calls = outcomes.flatMap((one) => one.calls);
-  const stolen = outcomes.reduce((sum, one) => sum + one.stolen, 0);
+  const lengths = outcomes.flatMap((outcome) => outcome.lengths);
+  const truncated = outcomes.flatMap((outcome) => outcome.truncated);
+  const calls = outcomes.flatMap((outcome) => outcome.calls);
+  const stolen = outcomes.reduce((sum, outcome) => sum + outcome.stolen, 0);
   const ended = lengths.filter((_, i) => !truncated[i]);
-  const known = groups.totals.filter((one) => one !== null);
+  const known = groups.totals.filter((total) => total !== null);
   const { deviations } = groups;
-  const rewards = outcomes.flatMap((one) => one.rewards);
+  const rewards = outcomes.flatMap((outcome) => outcome.rewards);
   const byFunction = names.flatMap((name, k) => {
-    const own = rewards.map((row) => row[k] ?? null).filter((one) => one !== null);
-    const { mean, deviation } = momentsOf(own);
-    return own.length === 0
+    const ownRewards = rewards.map((row) => row[k] ?? null).filter((item) => item !== null);
+    const { mean, deviation } = momentsOf(ownRewards);
+    return ownRewards.length === 0
       ? []
       : [
           [`rewards/${name}/mean`, mean],
           [`rewards/${name}/std`, deviation],
         ];
   });
-  const zero = deviations.filter((one) => one < 1e-12).length;
+  const zero = deviations.filter((deviation) => deviation < 1e-12).length;
   return {
     reward: momentsOf(known).mean,
     reward_std: momentsOf(known).deviation,

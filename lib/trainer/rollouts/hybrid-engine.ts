@@ -27,11 +27,11 @@ export class HybridEngine extends Engine {
     requireNoSurplus('engine.generate', surplus, 'Options of sampling are fields of a request.');
     this.calls.requireReadable('engine.generate');
     const {
-      max_out_tokens: most,
+      max_out_tokens: max,
       release_inference_cache: releaseCache,
       enable_cuda_graph: enableCudaGraph,
     } = this.config.hybrid_engine;
-    const maxTokens = Math.min(most, (this.module as CausalLM).sharedAnglesSeq);
+    const maxTokens = Math.min(max, (this.module as CausalLM).sharedAnglesSeq);
     const { tokenizer } = this;
     this.rollouts ??= rolloutsOf(this, {
       ...{ tokenizer, maxTokens, releaseCache, enableCudaGraph },

@@ -63,12 +63,12 @@ export function readRewards(
 ): readonly RewardSettings[] {
   const list = Array.isArray(given) ? given : [given];
   if (list.length === 0) throw refusedValue(op, 'at least one reward function', given);
-  const read = list.map((one: Reward | WeightedReward, i): RewardSettings => {
+  const read = list.map((item: Reward | WeightedReward, i): RewardSettings => {
     const place = `${op} ${i}`;
-    if (typeof one !== 'function' && !isObject(one)) {
-      throw refusedValue(place, 'a function, or { of, weight, name, timeout }', one);
+    if (typeof item !== 'function' && !isObject(item)) {
+      throw refusedValue(place, 'a function, or { of, weight, name, timeout }', item);
     }
-    const options = typeof one === 'function' ? { of: one } : readOptions(place, one, NAMES);
+    const options = typeof item === 'function' ? { of: item } : readOptions(place, item, NAMES);
     const { of, weight = 1, timeout = TIMEOUT } = options;
     requireType(`${place} of`, of, 'function');
     const name = options.name ?? (of.name || `reward_${i}`);
@@ -76,7 +76,9 @@ export function readRewards(
     requireFinite(`${place} timeout`, timeout, 0);
     return { of, weight, timeout, name: requireType(`${place} name`, name, 'string') };
   });
-  const twice = read.find(({ name }, i) => read.findIndex((one) => one.name === name) !== i);
+  const twice = read.find(
+    ({ name }, i) => read.findIndex((required) => required.name === name) !== i,
+  );
   if (!twice) return read;
   throw refusedValue(op, 'functions of different names: { of, name }', twice.name);
 }
@@ -100,7 +102,7 @@ export async function rewardsOf(
   const end = (): void => ending.abort(stop?.reason);
   stop?.addEventListener('abort', end, { once: true });
   try {
-    const columns = await Promise.all(functions.map((one) => judge(one, judged, ending.signal)));
+    const columns = await Promise.all(functions.map((fn) => judge(fn, judged, ending.signal)));
     return judged.completions.map((_, i) => columns.map((column) => column[i] ?? null));
   } catch (error) {
     ending.abort(error);
@@ -149,8 +151,8 @@ async function called(
   judged: Judged,
   ending: AbortSignal,
 ): Promise<readonly Score[]> {
-  const own = new AbortController();
-  const signal = AbortSignal.any([own.signal, ending]);
+  const ownController = new AbortController();
+  const signal = AbortSignal.any([ownController.signal, ending]);
   const { locations: _, ...input } = judged;
   const result = (async () => of({ ...input, signal }))();
   const timer = new AbortController();
@@ -158,7 +160,7 @@ async function called(
     const hint = 'Raise `timeout` of the reward, in seconds.';
     const fields = { expected: `rewards within ${timeout} s`, got: 'none', hint };
     const error = failure({ name, judged }, fields);
-    own.abort(error);
+    ownController.abort(error);
     throw error;
   });
   let end = (): void => {};

@@ -59,22 +59,22 @@ export function batchOf(rollouts: readonly Rollout[], pad: number, device: Devic
   const ids = new Int32Array(size).fill(pad);
   const targets = new Int32Array(size).fill(IGNORED);
   const mask = new Float32Array(size);
-  for (const [row, { prompt, tokens, counts, mask: own }] of rollouts.entries()) {
+  for (const [row, { prompt, tokens, counts, mask: rowMask }] of rollouts.entries()) {
     ids.set([...prompt, ...tokens], row * width);
     if (!counts) continue;
     const first = row * width + prompt.length - 1;
     for (const [i, token] of tokens.entries()) {
-      if (own?.[i] === 0) continue;
+      if (rowMask?.[i] === 0) continue;
       targets[first + i] = token;
       mask[first + i] = 1;
     }
   }
   const byToken = (of: (one: Rollout) => number[] | null): Tensor | null => {
     const values = new Float32Array(size);
-    for (const [row, one] of rollouts.entries()) {
-      const own = of(one);
+    for (const [row, rollout] of rollouts.entries()) {
+      const own = of(rollout);
       if (!own) return null;
-      values.set(own, row * width + one.prompt.length - 1);
+      values.set(own, row * width + rollout.prompt.length - 1);
     }
     return Tensor.from(values, { shape, device });
   };
@@ -87,8 +87,8 @@ export function batchOf(rollouts: readonly Rollout[], pad: number, device: Devic
     sampler: required(byToken(({ sampler }) => sampler)),
     old: byToken(({ old }) => old),
     reference: byToken(({ reference }) => reference),
-    length: lengths.reduce((sum, one) => sum + one, 0),
-    counted: mask.reduce((sum, one) => sum + one, 0),
+    length: lengths.reduce((sum, length) => sum + length, 0),
+    counted: mask.reduce((sum, value) => sum + value, 0),
   };
 }
 

@@ -73,8 +73,8 @@ export async function promptsOf(
 export async function longestOf(prompts: Dataset<PromptSample>): Promise<PromptSample> {
   let longest = await prompts.get(0);
   for (let i = 1; i < prompts.length; ++i) {
-    const one = await prompts.get(i);
-    if (one.promptIds.length > longest.promptIds.length) longest = one;
+    const sample = await prompts.get(i);
+    if (sample.promptIds.length > longest.promptIds.length) longest = sample;
   }
   return longest;
 }
@@ -100,11 +100,11 @@ export function piecesOf(
   { batchSize, steps, isSpread }: Sizes,
   rank: number,
 ): Piece[] {
-  const own = batchSize * steps;
-  const from = isSpread ? own * rank : 0;
+  const ownSize = batchSize * steps;
+  const from = isSpread ? ownSize * rank : 0;
   return samples.flatMap((sample, i) => {
     const begin = Math.max(from, i * generations);
-    const count = Math.min(from + own, (i + 1) * generations) - begin;
+    const count = Math.min(from + ownSize, (i + 1) * generations) - begin;
     return count > 0 ? [{ sample, first: begin - i * generations, count }] : [];
   });
 }

@@ -18,7 +18,7 @@ import { type Phase, SharedPrompts } from './shared-prompts.js';
 import { sampleWithTool } from './tools.js';
 
 /** Completions that a GPU samples at once: more of them need much memory for their logits. */
-const MOST_SEQUENCES = 512;
+const MAX_SEQUENCES = 512;
 /** Completions that the CPU samples at once: 32 rows take about the time of fewer ones. */
 const CPU_SEQUENCES = 32;
 
@@ -70,7 +70,7 @@ export class RolloutSampler {
   ) {
     const { engine, job, world } = parts;
     requireRanks(plan, world.size > engine.dpWorldSize);
-    const maxTokens = this.mostTokens(grounds.longest);
+    const maxTokens = this.maxTokens(grounds.longest);
     this.rollouts = rolloutsOf(engine, { ...this.decoding(), maxTokens });
     this.shared = plan.workStealing && job.store ? new SharedPrompts(job, world) : null;
   }
@@ -110,7 +110,7 @@ export class RolloutSampler {
 
   /** Makes room for the longest prompt of an evaluation. Throws DS_LIMIT. */
   async makeRoom(longest: PromptSample): Promise<void> {
-    const maxTokens = this.mostTokens(longest);
+    const maxTokens = this.maxTokens(longest);
     if (maxTokens <= this.rollouts.maxTokens) return;
     await this.rollouts.destroy();
     this.rollouts = rolloutsOf(this.parts.engine, { ...this.decoding(), maxTokens });
@@ -127,7 +127,7 @@ export class RolloutSampler {
     const { batchSize, steps } = grounds.sizes;
     if (plan.maxSequences !== null) return plan.maxSequences;
     const isCpu = this.parts.engine.device.kind === 'cpu';
-    return isCpu ? CPU_SEQUENCES : Math.max(128, Math.min(MOST_SEQUENCES, batchSize * steps));
+    return isCpu ? CPU_SEQUENCES : Math.max(128, Math.min(MAX_SEQUENCES, batchSize * steps));
   }
 
   private decoding(): RolloutOptions {
@@ -138,13 +138,13 @@ export class RolloutSampler {
   }
 
   /** Room for the longest prompt and its completion. Throws DS_LIMIT if the model has less. */
-  private mostTokens(longest: PromptSample | null): number {
+  private maxTokens(longest: PromptSample | null): number {
     const { sharedAnglesSeq } = this.parts.engine.module as CausalLM;
     const { maxNewTokens } = this.plan.sampling;
     if (!longest) return sharedAnglesSeq;
     const { promptIds, location } = longest;
-    const most = promptIds.length + maxNewTokens;
-    if (most <= sharedAnglesSeq) return most;
+    const max = promptIds.length + maxNewTokens;
+    if (max <= sharedAnglesSeq) return max;
     throw new DsError({
       code: 'DS_LIMIT',
       op: `${this.plan.method} sampling.maxNewTokens`,
@@ -171,8 +171,8 @@ export class RolloutSampler {
         });
       });
       const how = { tool: plan.tool, turns: plan.toolTurns, tokenizer };
-      const most = plan.sampling.maxNewTokens;
-      const completions = await sampleWithTool(rollouts, each, { ...how, most }, world);
+      const max = plan.sampling.maxNewTokens;
+      const completions = await sampleWithTool(rollouts, each, { ...how, max: max }, world);
       return { completions, stolen: 0 };
     }
     const requests = pieces.map(({ sample, first, count }): GenerateRequest => {

@@ -199,22 +199,22 @@ class RolloutSource extends MethodSource {
   /** Has the completions of a loaded checkpoint judged. */
   private async revive(): Promise<void> {
     const { sampler, grounds } = this;
-    for (const { pieces, ...one } of this.saved.splice(0)) {
+    for (const { pieces, ...item } of this.saved.splice(0)) {
       const read = pieces.map(async ({ prompt, first, count }) => ({
         ...{ sample: await grounds.get(prompt), first, count },
       }));
-      const made = { ...one, pieces: await Promise.all(read) };
-      this.ahead.push({ ...required(sampler).judging(made), number: one.number });
+      const made = { ...item, pieces: await Promise.all(read) };
+      this.ahead.push({ ...required(sampler).judging(made), number: item.number });
     }
   }
 
   /** The next micro-batch of the generation. */
   private next(): PolicyMicroBatch {
     const { rollouts, order, metrics } = this.pending;
-    const own = required(order[0]).map((place) => required(rollouts[place]));
+    const ownRollouts = required(order[0]).map((place) => required(rollouts[place]));
     this.pending = { rollouts, order: order.slice(1), metrics: null };
     return {
-      ...batchOf(own, this.pad, cpu()),
+      ...batchOf(ownRollouts, this.pad, cpu()),
       metrics: { names: this.names, values: metrics },
     };
   }
@@ -247,8 +247,8 @@ class RolloutSource extends MethodSource {
     const all = outcomes.flatMap(({ rewards }) => rewards);
     const first = this.place.rank * rollouts.length;
     const advantages = plan.advantages({ rewards: all, rollouts, first });
-    rollouts.forEach((one, i) => {
-      one.advantage = required(advantages[i]);
+    rollouts.forEach((rollout, i) => {
+      rollout.advantage = required(advantages[i]);
     });
     const names = plan.rewards.map(({ name }) => name);
     const moments = groupMoments(totalsOf(all, this.weights), plan.generations);
@@ -261,9 +261,9 @@ class RolloutSource extends MethodSource {
       reward: (judgedAt - begin) / 1000,
       score: (scoredAt - judgedAt) / 1000,
     };
-    const described = sampled.map((one, i) => ({
+    const described = sampled.map((sampled, i) => ({
       prompt: required(each[i]).prompt,
-      completion: one.content,
+      completion: sampled.content,
       rewards: Object.fromEntries(names.map((name, k) => [name, all[first + i]?.[k] ?? null])),
       advantage: required(advantages[i]),
     }));
@@ -349,11 +349,11 @@ class RolloutSource extends MethodSource {
     const prompts = await promptsOf(plan, data, place);
     await sampler.makeRoom(await longestOf(prompts));
     const count = Math.min(prompts.length, maxBatches * batchSize * place.worldSize);
-    const own: PromptSample[] = [];
-    for (let i = place.rank; i < count; i += place.worldSize) own.push(await prompts.get(i));
-    const pieces = own.map((sample) => ({ sample, first: 0, count: plan.evalGenerations }));
+    const ownSamples: PromptSample[] = [];
+    for (let i = place.rank; i < count; i += place.worldSize) ownSamples.push(await prompts.get(i));
+    const pieces = ownSamples.map((sample) => ({ sample, first: 0, count: plan.evalGenerations }));
     const outcomes = await sampler.outcomesOf(await sampler.sample(pieces, EVALUATION));
-    const rewards = outcomes.flatMap((one) => one.rewards);
+    const rewards = outcomes.flatMap((outcome) => outcome.rewards);
     const names = plan.rewards.map(({ name }) => name);
     const totals = totalsOf(rewards, this.weights);
     const found = metricsOf(outcomes, names, groupMoments(totals, plan.evalGenerations));
@@ -369,7 +369,7 @@ class RolloutSource extends MethodSource {
 
 function groupMoments(totals: readonly Score[], size: number) {
   const groups = Array.from({ length: totals.length / size }, (_, i) =>
-    totals.slice(i * size, (i + 1) * size).filter((one) => one !== null),
+    totals.slice(i * size, (i + 1) * size).filter((total) => total !== null),
   );
   return { totals, deviations: groups.map((group) => momentsOf(group).deviation) };
 }

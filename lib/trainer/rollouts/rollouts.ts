@@ -68,13 +68,13 @@ export function rolloutsOf(
   if (!(module instanceof CausalLM)) {
     throw refused('rolloutsOf', 'an engine of a CausalLM', `one of a ${module.constructor.name}`);
   }
-  const most = maxTokens ?? Math.min(1024, module.sharedAnglesSeq);
-  requireInteger('rolloutsOf maxTokens', most, 2);
-  if (most > module.sharedAnglesSeq) {
+  const max = maxTokens ?? Math.min(1024, module.sharedAnglesSeq);
+  requireInteger('rolloutsOf maxTokens', max, 2);
+  if (max > module.sharedAnglesSeq) {
     throw refusedValue(
       'rolloutsOf maxTokens',
       `at most ${module.sharedAnglesSeq}, of the model`,
-      most,
+      max,
     );
   }
   requireMovable(engine, offload);
@@ -82,7 +82,7 @@ export function rolloutsOf(
   // A recorded step holds the addresses of weights. sleep() forgets the steps after each phase.
   const records = enableCudaGraph && releaseCache && !batchInvariant && staysInPlace(engine);
   const how = { tokenizer, maxSequences, releaseCache, offload, batchInvariant, records };
-  return new Rollouts(engine, module, how, most);
+  return new Rollouts(engine, module, how, max);
 }
 
 /** Whether decode steps of this rank need no other rank, and read weights that stay in place. */

@@ -55,14 +55,14 @@ export function score(rollouts: readonly Rollout[], how: Scoring): void {
   try {
     if (how.old) {
       const forward = (...inputs: unknown[]): Tensor => engine.forward<Tensor>(...inputs);
-      scored(rollouts, how, forward).forEach((one, i) => {
-        required(rollouts[i]).old = one;
+      scored(rollouts, how, forward).forEach((item, i) => {
+        required(rollouts[i]).old = item;
       });
     }
     if (!reference) return;
     const forward = forwardOf(engine, reference);
-    scored(rollouts, how, forward).forEach((one, i) => {
-      required(rollouts[i]).reference = one;
+    scored(rollouts, how, forward).forEach((item, i) => {
+      required(rollouts[i]).reference = item;
     });
   } finally {
     if (training) engine.train();
@@ -92,7 +92,7 @@ function scored(
 ): number[][] {
   return noGrad(() =>
     scope(() => {
-      const all = rollouts.map((one) => ({ ...one, old: null, reference: null }));
+      const all = rollouts.map((rollout) => ({ ...rollout, old: null, reference: null }));
       const { ids, targets } = batchOf(all, pad, cpu());
       const [here, wanted] = [ids.to(engine.device), targets.to(engine.device)];
       const out = forward(here, wanted, { loss: { tokens: { temperature } } });

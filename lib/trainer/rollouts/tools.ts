@@ -61,7 +61,7 @@ export interface ToolTurns {
   turns: number;
   tokenizer: Tokenizer;
   /** Most tokens of a completion, results of tools included. */
-  most: number;
+  max: number;
 }
 
 /** A completion in progress. */
@@ -89,31 +89,31 @@ export async function sampleWithTool(
   world: CheckpointWorld,
 ): Promise<Sampled[]> {
   const all = given.map(
-    (one): Open => ({
-      ...{ ...one, text: '', tokens: [], logprobs: [], mask: [], calls: 0 },
+    (item): Open => ({
+      ...{ ...item, text: '', tokens: [], logprobs: [], mask: [], calls: 0 },
       ...{ isTruncated: false, isDone: false },
     }),
   );
   for (let turn = 0; ; ++turn) {
     const counts = await onAllRanks(world, 'sampling rollouts', async () => {
       const open = all.filter(({ isDone }) => !isDone);
-      const found = await rollouts.generate(open.map((one) => requestOf(one, how, turn)));
+      const found = await rollouts.generate(open.map((item) => requestOf(item, how, turn)));
       await Promise.all(
-        open.map(async (one, i) => {
+        open.map(async (item, i) => {
           const [made] = required(found[i]);
           const { text, tokens, logprobs, finishReason } = required(made);
-          one.text += text;
-          one.tokens.push(...tokens);
-          one.logprobs.push(...required(logprobs).map(({ logprob }) => logprob));
-          one.mask.push(...tokens.map(() => 1));
-          one.isTruncated = finishReason === 'length';
-          one.isDone = one.isTruncated || turn >= how.turns;
-          if (!one.isDone) await answer(one, text, turn, how);
+          item.text += text;
+          item.tokens.push(...tokens);
+          item.logprobs.push(...required(logprobs).map(({ logprob }) => logprob));
+          item.mask.push(...tokens.map(() => 1));
+          item.isTruncated = finishReason === 'length';
+          item.isDone = item.isTruncated || turn >= how.turns;
+          if (!item.isDone) await answer(item, text, turn, how);
         }),
       );
       return { open: all.filter(({ isDone }) => !isDone).length };
     });
-    if (counts.every((one) => (one as { open: number }).open === 0)) break;
+    if (counts.every((count) => (count as { open: number }).open === 0)) break;
   }
   return all.map(({ text: content, tokens, logprobs, mask, calls, isTruncated }) => ({
     ...{ content, tokens, logprobs, mask, calls, isTruncated },
@@ -121,32 +121,32 @@ export async function sampleWithTool(
 }
 
 /** The request of the next turn. Its seed differs from those of earlier turns. */
-function requestOf({ sample, request, tokens }: Open, { most }: ToolTurns, turn: number) {
+function requestOf({ sample, request, tokens }: Open, { max }: ToolTurns, turn: number) {
   if (turn === 0) return request;
   const prompt = [...sample.promptIds, ...tokens];
   const seed = hashOf(`${request.seed} ${turn}`);
-  return { ...request, prompt, seed, maxNewTokens: most - tokens.length };
+  return { ...request, prompt, seed, maxNewTokens: max - tokens.length };
 }
 
 /** Appends the result of the tool. A result without room is dropped and ends the completion. */
-async function answer(one: Open, content: string, turn: number, how: ToolTurns): Promise<void> {
-  const result = await called(one, content, turn, how.tool);
+async function answer(item: Open, content: string, turn: number, how: ToolTurns): Promise<void> {
+  const result = await called(item, content, turn, how.tool);
   if (result === null) {
-    one.isDone = true;
+    item.isDone = true;
     return;
   }
-  one.calls += 1;
+  item.calls += 1;
   const ids = how.tokenizer.encode(result, { addSpecialTokens: false });
-  if (one.tokens.length + ids.length >= how.most) {
-    one.isDone = true;
-    one.isTruncated = true;
+  if (item.tokens.length + ids.length >= how.max) {
+    item.isDone = true;
+    item.isTruncated = true;
     return;
   }
-  one.text += result;
+  item.text += result;
   for (const id of ids) {
-    one.tokens.push(id);
-    one.logprobs.push(0);
-    one.mask.push(0);
+    item.tokens.push(id);
+    item.logprobs.push(0);
+    item.mask.push(0);
   }
 }
 

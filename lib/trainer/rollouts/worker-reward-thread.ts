@@ -25,8 +25,8 @@ async function load(): Promise<Reward> {
   const all = (await import(url).catch((error: unknown) => {
     throw refused(op, 'a module that can be imported', String(error));
   })) as Record<string, unknown>;
-  const one = all[exported];
-  if (typeof one === 'function') return one as Reward;
+  const value = all[exported];
+  if (typeof value === 'function') return value as Reward;
   const got = Object.keys(all).join(', ') || 'no exports';
   throw refused(op, `an exported function "${exported}"`, got);
 }

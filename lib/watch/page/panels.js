@@ -14,7 +14,7 @@ import {
 import { runName, state } from './state.js';
 
 /** Lines of the log that are drawn. */
-const MOST_LINES = 1000;
+const MAX_LINES = 1000;
 const STATES = { running: 'running', ended: 'ended', stopped: 'stopped without an end' };
 
 /** Builds the list of runs once a run appears; later it changes texts only, so focus stays. */
@@ -157,7 +157,7 @@ export function drawLines() {
   byId('log-card').hidden = events.lines.length === 0;
   const isAtEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 8;
   const items = events.lines
-    .slice(-MOST_LINES)
+    .slice(-MAX_LINES)
     .map(({ line, time }) =>
       element(
         'li',

@@ -110,8 +110,8 @@ export class ExchangedUpdates implements Schedule {
       for (const { partition, offset } of members) {
         for (const entry of partition.unit.layout.entries) {
           const range = { offset: offset + entry.offset, numel: entry.numel };
-          const own = sliceFlat(ownError, range);
-          yield { entry, name: 'worker_error', from: 0, tensor: own };
+          const ownTensor = sliceFlat(ownError, range);
+          yield { entry, name: 'worker_error', from: 0, tensor: ownTensor };
           const here = overlap(range, owned);
           if (here.numel === 0) continue;
           const from = here.offset - range.offset;

@@ -96,12 +96,12 @@ export class GatheredUpdates implements Schedule {
     const { compute } = unit.device;
     const scratch = this.scratchOf(unit, directions);
     const full = held(() => Tensor.empty([unit.layout.numel], scratch.dtype, unit.device));
-    const own = sliceFlat(full, range);
-    state.placement.traffic.toDevice(own, scratch);
+    const ownTensor = sliceFlat(full, range);
+    state.placement.traffic.toDevice(ownTensor, scratch);
     const at = { stream: compute, purpose: `directions of ${unit.name}` };
-    group.allGather(full, own, at).wait(compute);
+    group.allGather(full, ownTensor, at).wait(compute);
     scratch.release();
-    own.release();
+    ownTensor.release();
     return full;
   }
 
@@ -120,12 +120,12 @@ export class GatheredUpdates implements Schedule {
     const { state, group } = this.parts;
     const { unit, range } = partition;
     const { compute } = unit.device;
-    const own = sliceFlat(full, range);
+    const ownTensor = sliceFlat(full, range);
     const scratch = this.scratchOf(unit, directions);
     const at = { stream: compute, purpose: `transformed directions of ${unit.name}` };
-    group.reduceScatter(own, full, at).wait(compute);
-    state.placement.traffic.fromDevice(scratch, own);
-    for (const tensor of [scratch, own, full]) tensor.release();
+    group.reduceScatter(ownTensor, full, at).wait(compute);
+    state.placement.traffic.fromDevice(scratch, ownTensor);
+    for (const tensor of [scratch, ownTensor, full]) tensor.release();
   }
 
   private apply(

@@ -29,8 +29,8 @@ export class SpeculationOrder<Unit> {
   /** Number of early arrivals that wait; 0 if all others are early. */
   private get left(): number {
     const units = this.forward.length;
-    const most = Math.min(Math.floor(units / UNITS_PER_LEFT), units - this.early, this.early - 1);
-    return Math.max(0, most);
+    const max = Math.min(Math.floor(units / UNITS_PER_LEFT), units - this.early, this.early - 1);
+    return Math.max(0, max);
   }
 
   /** The third arrival waits, the fifth, and so on. */

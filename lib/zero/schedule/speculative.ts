@@ -115,7 +115,8 @@ export class Speculative implements Schedule {
 
   prepare({ settings, gradientScale }: UpdatePlan): void {
     // A failed backward leaves tentative gradients that belong to no step.
-    for (const one of this.attempts.values()) if (one.pending === 'tentative') one.pending = 'none';
+    for (const attempt of this.attempts.values())
+      if (attempt.pending === 'tentative') attempt.pending = 'none';
     this.speculation = this.window.speculate ? { settings, partitions: [], stale: false } : null;
     if (!this.speculation) this.commit();
     this.write(this.assumed, { multiplier: unclipped(gradientScale), apply: 1 });

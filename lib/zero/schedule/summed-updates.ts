@@ -113,7 +113,7 @@ export class TensorSums {
         return sliceFlat(number < round ? whole : own, span);
       });
       body({ ...tensors, sums }, range);
-      for (const one of sums) one.release();
+      for (const sum of sums) sum.release();
     });
   }
 

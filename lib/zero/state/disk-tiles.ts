@@ -66,7 +66,7 @@ export function planFile<Owner, Tile extends Omit<StoredTile, 'offset'>>(
     slotBytes = Math.max(slotBytes, tile.bytes);
     return { ...tile, offset };
   };
-  const tiles = new Map(owners.map(([owner, own]) => [owner, own.map(placed)]));
+  const tiles = new Map(owners.map(([owner, ownTiles]) => [owner, ownTiles.map(placed)]));
   return { tiles, bytes: end, slotBytes };
 }
 

@@ -39,21 +39,21 @@ interface WeightTile extends StoredTile {
 const NAME = 'weights';
 
 /**
- * Returns the units that stay in memory: at most `most` elements, spread evenly over the order of
+ * Returns the units that stay in memory: at most `max` elements, spread evenly over the order of
  * use, so that compute with these hides reads of the others.
  */
-export function stayInMemory(kept: readonly KeptWeights[], most: number): ReadonlySet<WeightUnit> {
+export function stayInMemory(kept: readonly KeptWeights[], max: number): ReadonlySet<WeightUnit> {
   const total = kept.reduce((sum, { numel }) => sum + numel, 0);
   const stays = new Set<WeightUnit>();
   let [seen, taken] = [0, 0];
   for (const { unit, numel } of kept) {
     seen += numel;
-    if (taken + numel > Math.ceil((most / total) * seen)) continue;
+    if (taken + numel > Math.ceil((max / total) * seen)) continue;
     stays.add(unit);
     taken += numel;
   }
   for (const { unit, numel } of kept) {
-    if (stays.has(unit) || taken + numel > most) continue;
+    if (stays.has(unit) || taken + numel > max) continue;
     stays.add(unit);
     taken += numel;
   }
@@ -131,7 +131,7 @@ export class DiskWeights {
   }
 
   private open(kept: readonly KeptWeights[], bytes: number, options: DiskAccess): SwapFile {
-    const numel = kept.reduce((sum, one) => sum + one.numel, 0);
+    const numel = kept.reduce((sum, weights) => sum + weights.numel, 0);
     const size = (bytes / 1e9).toPrecision(4);
     const purpose = `${size} GB: the weights of ${numel.toLocaleString('en')} parameters`;
     return SwapFile.open({ ...options, bytes, purpose, memory: this.slots.memory });
@@ -169,40 +169,40 @@ class DiskStore implements WeightStore {
   }
 
   load(to: Tensor, stream: Stream): void {
-    const { slots, stream: own } = this.site;
-    this.follow(stream, own);
+    const { slots, stream: ownStream } = this.site;
+    this.follow(stream, ownStream);
     for (const tile of this.tiles) {
       slots.withField(tile, NAME, 'read', (weights) =>
-        copyFlat(to, tile.range, weights, wholeOf(tile), own),
+        copyFlat(to, tile.range, weights, wholeOf(tile), ownStream),
       );
     }
-    this.follow(own, stream);
+    this.follow(ownStream, stream);
   }
 
   store(from: Tensor, stream: Stream): Stream {
-    const { slots, stream: own } = this.site;
-    this.follow(stream, own);
+    const { slots, stream: ownStream } = this.site;
+    this.follow(stream, ownStream);
     for (const tile of this.tiles) {
       const part = sliceFlat(from, tile.range);
-      slots.withField(tile, NAME, 'replace', (weights) => write(weights, part, own));
+      slots.withField(tile, NAME, 'replace', (weights) => write(weights, part, ownStream));
       part.release();
       slots.store(tile);
     }
-    return own;
+    return ownStream;
   }
 
   /** Lends a copy, which the borrower can write back. */
   lend(fragment: Fragment): LentState {
-    const { device, slots, stream: own } = this.site;
+    const { device, slots, stream: ownStream } = this.site;
     const { entry, offset, numel } = fragment;
     const lent = pinned(device, numel === entry.numel ? entry.shape : [numel], this.unit.dtype);
     const wanted = { offset, numel };
     const portions = this.tiles.flatMap((tile) => portionOf(tile, tile.range, wanted));
     const copyBack = slots.copyOut(lent, NAME, portions);
-    return new LentState(lent, own, () => {
-      this.follow(device.compute, own);
+    return new LentState(lent, ownStream, () => {
+      this.follow(device.compute, ownStream);
       copyBack();
-      this.follow(own, device.compute);
+      this.follow(ownStream, device.compute);
     });
   }
 

@@ -11,13 +11,15 @@ export interface Bytes {
 /** Returns the bytes of `tensors` by location. */
 export function bytesOf(tensors: Iterable<Tensor | null>): Bytes {
   const sum = { device: 0, host: 0, disk: 0 };
-  for (const one of tensors) if (one) sum[one.buffer.pinned ? 'host' : 'device'] += one.bytes;
+  for (const tensor of tensors)
+    if (tensor) sum[tensor.buffer.pinned ? 'host' : 'device'] += tensor.bytes;
   return sum;
 }
 
 /** Returns the sum of `all` by location. */
 export function totalBytes(all: readonly (Partial<Bytes> | undefined)[]): Bytes {
-  const sum = (at: keyof Bytes): number => all.reduce((total, one) => total + (one?.[at] ?? 0), 0);
+  const sum = (at: keyof Bytes): number =>
+    all.reduce((total, item) => total + (item?.[at] ?? 0), 0);
   return { device: sum('device'), host: sum('host'), disk: sum('disk') };
 }
 

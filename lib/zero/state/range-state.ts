@@ -111,7 +111,7 @@ export function namedFragment(
   if (name === 'master') return sliceFragment(master, fragment);
   const groups = ranges.map(({ range }) => range);
   const { range, place, shape } = placeInState({ optimizer, groups }, fragment, name);
-  const { state } = required(ranges.find((one) => one.range === range));
+  const { state } = required(ranges.find((state) => state.range === range));
   return sliceFlat(required(state[name]), place, shape);
 }
 
@@ -132,7 +132,7 @@ export function placeInState(
 ): PlaceInState {
   const { entry, offset } = fragment;
   const range = required(
-    groups.find((one) => offset >= one.offset && offset < one.offset + one.numel),
+    groups.find((group) => offset >= group.offset && offset < group.offset + group.numel),
   );
   const declared = required(declaredState(optimizer, entry.group, entry.shape)[name]);
   const { numel } = portionOf(declared, fragment);

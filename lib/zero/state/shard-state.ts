@@ -40,7 +40,7 @@ export class ShardState<P extends Placement = Placement> {
   /** The names of its strategies, such as "HostState, F32Masters, DeviceWeights". */
   get names(): string {
     const all = [this.placement, this.masters, this.weights];
-    return all.map((one) => one.constructor.name).join(', ');
+    return all.map((item) => item.constructor.name).join(', ');
   }
 
   /** Adds a partition: allocates its master weights and state. */
@@ -125,7 +125,7 @@ export class ShardState<P extends Placement = Placement> {
   /** Sends the weights of `tile`, or of all tiles, to their destination after their updates. */
   deliver(partition: Partition, tile?: StateTile): void {
     const part = this.partOf(partition);
-    for (const one of tile ? [tile] : part.tiles) this.weights.deliver(part, one);
+    for (const item of tile ? [tile] : part.tiles) this.weights.deliver(part, item);
   }
 
   /** Called after the last read of the gradient. Returns the stream that changes the weights. */

@@ -74,11 +74,11 @@ export class SplitFragments {
   private writeOn(stream: Stream, part: ShardPart, fragment: Fragment, values: Tensor): void {
     const high = required(part.master);
     const { range, around, within } = this.placeOf(part, fragment);
-    const most = Math.min(around.numel, WRITTEN_AT_ONCE);
-    const scratch = pinned(this.device, [most], 'f32');
-    const room = roomFor(high, most);
-    for (let first = 0; first < around.numel; first += most) {
-      const numel = Math.min(most, around.numel - first);
+    const max = Math.min(around.numel, WRITTEN_AT_ONCE);
+    const scratch = pinned(this.device, [max], 'f32');
+    const room = roomFor(high, max);
+    for (let first = 0; first < around.numel; first += max) {
+      const numel = Math.min(max, around.numel - first);
       const cut = { offset: around.offset + first, numel };
       const from = Math.max(first, within.offset);
       const end = Math.min(first + numel, within.offset + within.numel);
@@ -94,7 +94,7 @@ export class SplitFragments {
       joined.release();
     }
     stream.synchronize();
-    for (const one of [scratch, room]) one?.release();
+    for (const item of [scratch, room]) item?.release();
   }
 
   private placeOf({ ranges }: ShardPart, fragment: Fragment): FragmentLocation {
@@ -138,11 +138,11 @@ function withHalves(
   body: (split: Halves) => void,
 ): void {
   const { state } = range;
-  const own = inPartition(range, around);
+  const ownRange = inPartition(range, around);
   const bytes = { offset: around.offset / PER_BYTE, numel: Math.ceil(around.numel / PER_BYTE) };
-  if (room) copyFlat(room, all(around), high, own, order);
+  if (room) copyFlat(room, all(around), high, ownRange, order);
   const split: Halves = {
-    high: room ? sliceFlat(room, all(around)) : sliceFlat(high, own),
+    high: room ? sliceFlat(room, all(around)) : sliceFlat(high, ownRange),
     low: sliceFlat(required(state[halves.low]), around),
     ties: sliceFlat(required(state[halves.ties]), bytes),
   };

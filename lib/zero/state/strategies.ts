@@ -154,7 +154,7 @@ export function memoryForWeights(
   { numel, unit: { dtype } }: Partition,
   memories: readonly (Tensor | null)[],
 ): Tensor {
-  const found = memories.find((one) => one?.dtype === dtype && reaches(placement, one));
+  const found = memories.find((memory) => memory?.dtype === dtype && reaches(placement, memory));
   return found?.retain() ?? placement.allocate(numel, dtype);
 }
 

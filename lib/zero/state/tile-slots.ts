@@ -116,7 +116,8 @@ export class TileSlots {
   copyOut(lent: Tensor, name: string, portions: readonly Portion[]): () => void {
     const { stream } = this;
     const each = (use: 'read' | 'change', copy: (field: Tensor, at: Portion) => void): void => {
-      for (const one of portions) this.withField(one.tile, name, use, (field) => copy(field, one));
+      for (const portion of portions)
+        this.withField(portion.tile, name, use, (field) => copy(field, portion));
     };
     each('read', (field, at) => copyFlat(lent, at.inFragment, field, at.inTile, stream));
     return () =>
@@ -126,7 +127,7 @@ export class TileSlots {
   /** Returns a field of an open tile, flat. The caller releases it. */
   field(tile: StoredTile, name: string): Tensor {
     const { memory } = required(this.slotOf(tile));
-    const field = required(tile.fields.find((one) => one.name === name));
+    const field = required(tile.fields.find((field) => field.name === name));
     return fieldIn(memory, field);
   }
 
@@ -190,7 +191,7 @@ export class TileSlots {
   /** Assigns the least recently requested free slot to the tile, with undefined contents. */
   private takeOver(tile: StoredTile): Slot {
     const free = this.slots.filter(({ users }) => users === 0);
-    const slot = free.reduce((oldest, one) => (one.wanted < oldest.wanted ? one : oldest));
+    const slot = free.reduce((oldest, slot) => (slot.wanted < oldest.wanted ? slot : oldest));
     if (slot.tile && slot.changed) this.write(slot, slot.tile);
     slot.tile = tile;
     return slot;

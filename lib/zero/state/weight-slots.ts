@@ -59,7 +59,7 @@ export class WeightSlots {
     const { down, updates } = this.streams;
     const slot = required(this.slots[this.turn]);
     this.turn = (this.turn + 1) % WEIGHT_SLOTS;
-    for (const one of this.slots) if (one.tile === tile) one.tile = null;
+    for (const slot of this.slots) if (slot.tile === tile) slot.tile = null;
     slot.tile = tile;
     const { numel } = tile.range;
     for (const event of [last, slot.left]) down.wait(event);
@@ -71,7 +71,7 @@ export class WeightSlots {
   /** Copies the tile's slot back to `weights` after its update. */
   send(weights: Tensor, tile: StateTile): void {
     const { up } = this.streams;
-    const slot = required(this.slots.find((one) => one.tile === tile));
+    const slot = required(this.slots.find((slot) => slot.tile === tile));
     const { numel } = tile.range;
     up.wait(tile.updated);
     copyFlat(weights, tile.range, slot.memory, { offset: 0, numel }, up);

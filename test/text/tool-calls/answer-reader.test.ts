@@ -146,7 +146,7 @@ test('gpt-oss: analysis, a preamble and a final message', () => {
 });
 
 test('at most one call', () => {
-  const form = { family: hermes, reasoning: null, tools, mostCalls: 1 };
+  const form = { family: hermes, reasoning: null, tools, maxCalls: 1 };
   const call = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>';
   const found = expectSame(form, `${call}\n${call}`);
   expect(found.calls).toEqual([{ name: 'add', arguments: '{"n": 1}' }]);

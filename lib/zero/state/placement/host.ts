@@ -257,7 +257,7 @@ export class HostStreams implements Traffic {
 
   dispose(): void {
     this.departing.dispose();
-    for (const one of [this.control, this.seen]) one.release();
+    for (const tensor of [this.control, this.seen]) tensor.release();
     for (const event of [this.computed, this.read]) event.dispose();
     for (const stream of [this.d2h, this.order, this.h2d]) stream.dispose();
   }

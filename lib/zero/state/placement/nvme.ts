@@ -93,7 +93,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
 
   private wanted(): { bytes: number; purpose: string } {
     const { bytes } = this.plan;
-    const numel = [...this.plan.tiles.keys()].reduce((sum, one) => sum + one.numel, 0);
+    const numel = [...this.plan.tiles.keys()].reduce((sum, key) => sum + key.numel, 0);
     const each = numel > 0 ? (bytes / numel).toFixed(1) : '0';
     const count = numel.toLocaleString('en');
     const size = (bytes / 1e9).toPrecision(4);

@@ -67,7 +67,10 @@ export class Windows implements TileWindows {
 
   /** Enlarges the windows for this tile. Call it before a tile is opened. */
   makeRoom(state: OpenTile): void {
-    const bytes = tensorsOf(state).reduce((sum, one) => sum + alignUp(one.bytes, ALIGNMENT), 0);
+    const bytes = tensorsOf(state).reduce(
+      (sum, tensor) => sum + alignUp(tensor.bytes, ALIGNMENT),
+      0,
+    );
     if (bytes <= (this.windows[0]?.memory.bytes ?? 0)) return;
     for (const { memory } of this.windows) memory.release();
     const { device } = this;
@@ -101,7 +104,7 @@ export class Windows implements TileWindows {
     this.turn = (this.turn + 1) % WINDOWS;
     up.wait(window.left);
     // Its last update may still be on its way to the host, from the other window.
-    for (const one of this.windows) if (one.tile === tile) up.wait(one.left);
+    for (const window of this.windows) if (window.tile === tile) up.wait(window.left);
     const opened = placeIn(window.memory, kept);
     for (const [to, from] of pairs(opened, kept)) copyAll(to, from, up);
     this.updates.wait(window.filled.record(up));

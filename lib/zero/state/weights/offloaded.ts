@@ -94,9 +94,9 @@ export class OffloadedWeights implements WeightTarget {
       return out;
     }
     const out = storage.memory?.retain() ?? pinned(device, [numel], unit.dtype);
-    this.placement.storage.eachMaster(part, (one, range) => {
+    this.placement.storage.eachMaster(part, (tensor, range) => {
       const slice = sliceFlat(out, range);
-      kernels.copyOnHost({ in: one, out: slice }, this.placement.traffic.order);
+      kernels.copyOnHost({ in: tensor, out: slice }, this.placement.traffic.order);
       slice.release();
     });
     return out;
