@@ -1,5 +1,6 @@
 // The inputs of one step for the model and the cache: packed tokens, positions and block tables.
 import { required } from '../runtime/required.js';
+import { keysOf } from '../runtime/typed-keys.js';
 import { listOf } from './adapters/rows.js';
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
@@ -141,7 +142,7 @@ type Lists = Record<ListName, Int32Array>;
 function cut(numbers: Int32Array, lengths: Record<ListName, number>): Lists {
   let at = 0;
   const lists = {} as Lists;
-  for (const name of Object.keys(lengths) as ListName[]) {
+  for (const name of keysOf(lengths)) {
     lists[name] = numbers.subarray(at, at + lengths[name]);
     at += lengths[name];
   }

@@ -1,15 +1,16 @@
 // The options of `ds init`, `validate`, `elastic`, `env`, `io` and `watch`.
 import { boolean, checked, integer, integers, oneOf, string } from '../runtime/option.js';
 import { refusedValue } from '../runtime/refused.js';
+import { keysOf } from '../runtime/typed-keys.js';
 import type { Flags } from './declared-flags.js';
-import { TEMPLATES, type Template } from './templates.js';
+import { TEMPLATES } from './templates.js';
 
 const JSON_OUTPUT = { json: boolean('print JSON', { flag: '--json' }) };
 
 /** Options of `ds init`. */
 export const INIT = {
   'Options:': {
-    template: oneOf(Object.keys(TEMPLATES) as Template[])('kind of project', {
+    template: oneOf(keysOf(TEMPLATES))('kind of project', {
       default: 'chat',
       flag: '--template <name>',
     }),

@@ -65,7 +65,7 @@ const FLAT: readonly unknown[] = ['qwen2_vl', 'qwen2_5_vl'];
 function textOf(all: JsonObject): JsonObject | null {
   const { text_config: text, vision_config: _, architectures: __, ...flat } = all;
   if (isObject<JsonObject>(text)) return text;
-  return FLAT.includes(all['model_type']) ? flat : null;
+  return FLAT.includes(all.model_type) ? flat : null;
 }
 
 /** Whether the text model of a multimodal file of type `outer` is of this family. */
@@ -74,7 +74,7 @@ function holdsText(
   outer: JsonValue,
   text: JsonObject | null,
 ) {
-  const type = text?.['model_type'] ?? outer;
+  const type = text?.model_type ?? outer;
   return [modelType, ...alsoTypes, outer, `${outer}_text`].includes(type as string);
 }
 

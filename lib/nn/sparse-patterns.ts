@@ -7,6 +7,7 @@ import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
+import { keysOf } from '../runtime/typed-keys.js';
 import type { BlockLayoutSizes, SeeBlocks } from '../tensor/index.js';
 import { requireBlock } from '../tensor/ops/require-block.js';
 
@@ -263,7 +264,7 @@ export function readSparsity(given: SparsityOptions): Sparsity {
     requireInteger(`${OP} ${name}`, options[name] ?? fallback, min);
   const flag = (name: keyof SparsityOptions): boolean =>
     requireType(`${OP} ${name}`, options[name] ?? false, 'boolean');
-  const modes = Object.keys(patterns) as Sparsity['mode'][];
+  const modes = keysOf(patterns);
   const mode = requireOneOf(`${OP} mode`, options.mode ?? 'fixed', modes);
   const direction = mode === 'local_sliding_window' ? 'unidirectional' : 'bidirectional';
   const ends = options.globalBlockEndIndices ?? null;

@@ -1,10 +1,10 @@
 // Stop signals of this process, noticed even while its event loop is blocked.
 import { constants } from 'node:os';
 import { isMainThread } from 'node:worker_threads';
-
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import { native } from './native.js';
+import { entriesOf } from './typed-keys.js';
 
 /** Number of watches of this thread, by signal number. */
 const watches = new Map<number, number>();
@@ -89,6 +89,6 @@ export function requireSignals(signals: unknown): void {
 }
 
 function nameOf(number: number): NodeJS.Signals {
-  const known = Object.entries(constants.signals) as [NodeJS.Signals, number][];
+  const known = entriesOf<NodeJS.Signals, number>(constants.signals);
   return known.find(([, other]) => other === number)?.[0] ?? 'SIGTERM';
 }

@@ -9,6 +9,7 @@ import { collectiveKinds } from './job.js';
 import { opNames } from './kernels.generated.js';
 import { required } from './required.js';
 import { Stream } from './stream.js';
+import { keysOf } from './typed-keys.js';
 
 /** Work for a stream, as it is enqueued. */
 export interface StreamWork {
@@ -93,7 +94,7 @@ export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
   return () => {
     const lines = addon.takeWork();
     addon.keepWork(false);
-    for (const name of Object.keys(others) as (keyof Calls)[]) {
+    for (const name of keysOf(others)) {
       Object.assign(addon, { [name]: calls[name] });
     }
     runOpsBy(ownCalls);

@@ -5,6 +5,7 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { refused } from '../runtime/refused.js';
+import { entriesOf } from '../runtime/typed-keys.js';
 import { backward } from './backward.js';
 import { type Modules, methods } from './methods.generated.js';
 import * as ops from './ops/index.js';
@@ -68,7 +69,7 @@ function surplus(name: Name, max: number, given: readonly unknown[]): DsError {
   );
 }
 
-for (const [name, max] of Object.entries(methods) as [Name, number][]) {
+for (const [name, max] of entriesOf<Name, number>(methods)) {
   const op = table[name];
   Object.defineProperty(Tensor.prototype, name, {
     configurable: true,

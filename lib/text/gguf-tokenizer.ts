@@ -13,6 +13,7 @@ import { isObject } from '../runtime/is-object.js';
 import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
+import { keysOf } from '../runtime/typed-keys.js';
 import {
   type Json,
   readTokenizerFolder,
@@ -300,7 +301,7 @@ function boundsOf(from: Source, roles: Json): Json | null {
     bos_token: from.flag('add_bos_token', isScored || pre === 'llama-bpe'),
     eos_token: from.flag('add_eos_token', false),
   };
-  const used = (Object.keys(adds) as (keyof typeof adds)[]).filter((key) => adds[key]);
+  const used = keysOf(adds).filter((key) => adds[key]);
   const names = used.map((item) => roles[item]).filter((value) => typeof value === 'string');
   if (names.length === 0) return isScored ? null : { ...BYTES, use_regex: true };
   const single = [

@@ -12,6 +12,7 @@ import {
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { required } from '../../runtime/required.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 import { rotaryRule } from '../rotary/rope-scaling.js';
 import {
   ARCHITECTURES,
@@ -268,7 +269,7 @@ function partsOf(
 /** Returns Hugging Face's name of the router, or the pattern of an expert's matrix. */
 function stackOf(architecture: GgufArchitecture, stem: string): string | null {
   const [, layer, rest] = /^blk\.(\d+)\.(.+)$/.exec(stem) ?? [];
-  const kind = (Object.keys(STACKS) as (keyof typeof STACKS)[]).find((key) => STACKS[key] === rest);
+  const kind = keysOf(STACKS).find((key) => STACKS[key] === rest);
   return kind ? `model.layers.${layer}.${expertNames(architecture)[kind]}` : null;
 }
 

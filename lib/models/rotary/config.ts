@@ -3,6 +3,7 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 import type { CausalConfig } from '../causal-lm.js';
 import { AlibiSlopes } from './alibi.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
@@ -256,7 +257,7 @@ function varyingOf(traits: RotaryTraits): Varying[] {
     ...{ full: layerKinds, sharedKeys: layerKinds, layerInputDim: layerKinds },
   };
   const named = [qkv, out, mlp].filter((whether) => typeof whether === 'string');
-  const found = Object.keys(given).filter((key) => given[key as Varying]) as Varying[];
+  const found = keysOf(given).filter((key) => given[key]);
   const mixed = moe?.scores || moe?.beside ? MIXED.slice(0, 1) : MIXED;
   return [...new Set([...named, ...found, ...(moe ? mixed : [])])];
 }

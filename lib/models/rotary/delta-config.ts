@@ -4,6 +4,7 @@ import type { RecurrentSizes } from '../../nn/recurrent-cache.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { entriesOf } from '../../runtime/typed-keys.js';
 import type { ModelConfig } from '../model-config.js';
 
 /** Gated delta net layers, which have a recurrent state instead of attention. */
@@ -85,7 +86,7 @@ export function parseDelta(config: ModelConfig, layers: number): DeltaSizes {
 
 /** The keys of a config.json. */
 export function describeDelta(sizes: DeltaSizes): JsonObject {
-  const entries = Object.entries(KEYS) as [keyof typeof KEYS, readonly [string, number]][];
+  const entries = entriesOf<keyof typeof KEYS, readonly [string, number]>(KEYS);
   return {
     ...Object.fromEntries(entries.map(([name, [key]]) => [key, sizes[name]])),
     layer_types: sizes.layers.map((isDelta) => (isDelta ? LINEAR : FULL)),

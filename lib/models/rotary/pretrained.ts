@@ -4,6 +4,7 @@ import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { SliceNames } from '../../checkpoint/index.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { required } from '../../runtime/required.js';
+import { entriesOf } from '../../runtime/typed-keys.js';
 import type { Layout } from '../load-weights.js';
 import { MAX_LAYERS, type ModelConfig } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
@@ -227,7 +228,7 @@ function biasKeys({ biases }: RotaryTraits): [BiasOption, string][] {
   const { qkv, out, mlp, key = 'attention_bias' } = biases;
   const named = new Set<unknown>([qkv, out, mlp]);
   const keys: Record<BiasOption, string> = { attentionBias: key, mlpBias: 'mlp_bias' };
-  return (Object.entries(keys) as [BiasOption, string][]).filter(([option]) => named.has(option));
+  return entriesOf(keys).filter(([option]) => named.has(option));
 }
 
 /** transformers ignores the keys of biases that the family fixes. */

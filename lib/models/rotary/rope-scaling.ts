@@ -8,6 +8,7 @@ import { refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 
 /** Every frequency divided by `factor`. Source: Chen et al. 2023. */
 export interface LinearScaling {
@@ -191,9 +192,7 @@ const RULES: Rules = {
 };
 
 /** The rope types of most families, except the plain one. */
-export const ROPE_TYPES = (Object.keys(RULES) as RopeScaling['type'][]).filter(
-  (type) => type !== 'proportional',
-);
+export const ROPE_TYPES = keysOf(RULES).filter((type) => type !== 'proportional');
 
 /** The rule of a scaling; the compiler cannot infer that it has this type. */
 const ruleOf = (scaling: RopeScaling): RopeRule<RopeScaling> =>

@@ -2,6 +2,7 @@
 import type { JsonObject } from '../../../types/json.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
+import { entriesOf } from '../../runtime/typed-keys.js';
 import type { ModelConfig } from '../model-config.js';
 import type { RopeScaling } from './rope-scaling.js';
 import type { RotaryTraits, ScaleName, ScaleTraits } from './traits.js';
@@ -45,7 +46,7 @@ const NAMES: OptionNames<Scales> = {
 
 /** The family's scales that have a key. */
 function keyed({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
-  return (Object.entries(scales) as [ScaleName, ScaleTraits | 'rootChannels' | 1][]).filter(
+  return entriesOf(scales).filter(
     (entry): entry is [ScaleName, ScaleTraits] => typeof entry[1] === 'object',
   );
 }

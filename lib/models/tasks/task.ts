@@ -2,6 +2,7 @@
 import type { JsonObject } from '../../../types/json.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 import type { ModelConfig } from '../model-config.js';
 
 /** A task of a TaskModel. */
@@ -25,7 +26,7 @@ export const CLASS_ENDS: Readonly<Record<HeadTask, string>> = {
 };
 
 /** All tasks. */
-export const TASKS: readonly Task[] = [...(Object.keys(CLASS_ENDS) as HeadTask[]), 'causal-lm'];
+export const TASKS: readonly Task[] = [...keysOf(CLASS_ENDS), 'causal-lm'];
 
 /** How the loss of labels is computed, as in transformers. */
 export type ProblemType =

@@ -3,6 +3,7 @@
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { leading, required } from '../../runtime/required.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 import type { View } from '../../runtime/view.js';
 import { isContiguous } from '../../runtime/view.js';
 import { refuseBatchInvariant } from '../batch-invariant.js';
@@ -35,7 +36,7 @@ const RECIPES: Readonly<Record<Fp8Recipe, RecipeParts>> = {
   blockwise: { rows: 'group', weight: 'square', gradient: 'e4m3' },
 };
 
-export const FP8_RECIPES = Object.keys(RECIPES) as readonly Fp8Recipe[];
+export const FP8_RECIPES = keysOf(RECIPES);
 
 /** Dims of a weight must be multiples of this: tensor cores read 16 codes at a time. */
 export const FP8_MULTIPLE = 16;

@@ -1,4 +1,5 @@
 // The forms of calls and reasoning of a model, by its chat template.
+import { keysOf } from '../../runtime/typed-keys.js';
 import type { Tokenizer } from '../tokenizer.js';
 import type { AnswerForm } from './answer-reader.js';
 import type { FunctionTool } from './call-schema.js';
@@ -137,7 +138,3 @@ export class AnswerForms {
 const open = ({ type, function: { name } }: FunctionTool): FunctionTool => ({
   ...{ type, function: { name } },
 });
-
-function keysOf<Key extends string>(table: Readonly<Record<Key, unknown>>): Key[] {
-  return Object.keys(table) as Key[];
-}

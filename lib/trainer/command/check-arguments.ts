@@ -6,6 +6,7 @@ import { adapterFolder } from '../../peft/adapter-folder.js';
 import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { absolutePath } from '../../runtime/system-error.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 import { requireOneStage } from '../configuration.js';
 import { isSavedFile, requireModelConfig, requireNoModel } from '../weight-folder.js';
 import { LORA, QLORA, type TrainArguments } from './arguments.js';
@@ -16,7 +17,7 @@ export type CheckedArguments = TrainArguments &
   Required<Pick<TrainArguments, 'train_file' | 'output_dir'>>;
 
 /** Arguments that need --use_peft. */
-const OF_LORA = Object.keys({ ...LORA, ...QLORA }) as (keyof TrainArguments)[];
+const OF_LORA = keysOf({ ...LORA, ...QLORA });
 
 /**
  * Returns `args`. Throws DS_ARGUMENT for a missing argument, for arguments that exclude each other,

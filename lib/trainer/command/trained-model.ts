@@ -13,6 +13,7 @@ import { addLora, type LoraOptions, loadAdapter, quantize } from '../../peft/ind
 import { camelCase } from '../../runtime/options.js';
 import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 import { seed } from '../../tensor/index.js';
 import { LORA, type TrainArguments } from './arguments.js';
 import { configPlace, revisionOf } from './hub-model.js';
@@ -91,7 +92,7 @@ function withoutExperts(args: TrainArguments): DsError {
 
 /** Names of PEFT in camelCase; addLora() checks the values. */
 function loraOptions(args: TrainArguments): LoraOptions {
-  const names = Object.keys(LORA) as (keyof typeof LORA)[];
+  const names = keysOf(LORA);
   return {
     ...Object.fromEntries(names.map((name) => [camelCase(name), args[name]])),
     targetModules: alone(args.target_modules),

@@ -2,6 +2,7 @@
 
 import { ownValue } from '../../runtime/own-value.js';
 import { refused } from '../../runtime/refused.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION, type EvalOptions } from '../evaluation-options.js';
 import type { Every } from '../interval.js';
@@ -116,7 +117,7 @@ function warmupOf({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) 
 
 /** Names in lr_scheduler_kwargs, and ours. */
 const SCHEDULE_NAMES: Readonly<Record<string, keyof typeof SCHEDULE>> = Object.fromEntries(
-  (Object.keys(SCHEDULE) as (keyof typeof SCHEDULE)[]).flatMap((name) =>
+  keysOf(SCHEDULE).flatMap((name) =>
     (SCHEDULE[name].elsewhere?.match(/\w+/g) ?? []).map((other) => [other, name]),
   ),
 );

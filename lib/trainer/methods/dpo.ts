@@ -13,6 +13,7 @@ import {
   type Settings,
 } from '../../runtime/option.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 import { concat, exp, log, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective, Surroundings } from '../micro-batch.js';
@@ -51,7 +52,7 @@ export const DPO = {
     ...{ min: 0, below: 0.5, default: 0, flag: 'label_smoothing' },
   }),
   /** The f-divergence between model and reference. Default: "reverse_kl". */
-  divergence: oneOf<Divergence>(Object.keys(DIVERGENCES) as Divergence[])(
+  divergence: oneOf<Divergence>(keysOf(DIVERGENCES))(
     'or `"forward_kl"`, `"js_divergence"`, `"alpha_divergence"`',
     {
       default: 'reverse_kl',

@@ -17,6 +17,7 @@ import {
 import { definedOnly, type NamedElsewhere, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { keysOf } from '../../runtime/typed-keys.js';
 import type { Objective } from '../micro-batch.js';
 import { type Reward, readRewards, type WeightedReward } from '../rollouts/reward.js';
 import type { RolloutPlan } from '../rollouts/rollout-plan.js';
@@ -24,7 +25,7 @@ import { openRollouts } from '../rollouts/rollout-source.js';
 import { type RolloutTool, readTool, type TimedTool } from '../rollouts/tools.js';
 import { advantagesOf, leaveOneOut, type ScaleRewards, totalsOf } from './advantages.js';
 import { type MethodSource, type SourceGrounds, TrainingMethod } from './method.js';
-import { type Correction, POLICY_LOSSES, type PolicyLossName } from './policy-losses.js';
+import { type Correction, POLICY_LOSSES } from './policy-losses.js';
 import { PolicyObjective, type PolicySettings } from './policy-objective.js';
 
 /** Sampling of rollouts: options of InferenceEngine.generate(). */
@@ -143,7 +144,7 @@ export const GRPO = {
     flag: 'num_generations',
   }),
   /** Name of a loss in TRL. Default: "dapo". */
-  loss: oneOf(Object.keys(POLICY_LOSSES) as PolicyLossName[])('[loss](#losses)', {
+  loss: oneOf(keysOf(POLICY_LOSSES))('[loss](#losses)', {
     default: 'dapo',
     elsewhere: '`loss_type`',
   }),

@@ -1,0 +1,13 @@
+// Names and entries of tables with known keys, with their types.
+
+/** Returns the keys of a table: Object.keys() forgets their type. */
+export function keysOf<Key extends string>(table: Readonly<Partial<Record<Key, unknown>>>): Key[] {
+  return Object.keys(table) as Key[];
+}
+
+/** Returns the pairs of key and value of a table: Object.entries() forgets the type of the key. */
+export function entriesOf<Key extends string, Value>(
+  table: Readonly<Partial<Record<Key, Value>>>,
+): [Key, Value][] {
+  return Object.entries(table) as [Key, Value][];
+}
