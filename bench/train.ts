@@ -139,12 +139,18 @@ function updateOf(engine: Engine, tokens: Tensor, targets: Tensor): () => Promis
   };
 }
 
+/** keepAttention by the value of --checkpoint; others leave the choice to the engine. */
+const KEPT = new Map<string | undefined, boolean>([
+  ['attention', true],
+  ['again', false],
+]);
+
 /** The model by its name, or this rank's part of it. */
 async function modelOf(options: Options, seq: number, job: Distributed): Promise<CausalLM> {
   checkpointing.configure({
     numberCheckpoints: options.segments ? Number(options.segments) : null,
     cpuCheckpointing: options['cpu-checkpointing'] === 'true',
-    keepAttention: options.checkpoint === 'attention',
+    keepAttention: KEPT.get(options.checkpoint) ?? null,
   });
   const model = benchModel(options, seq);
   if (!options.tp) return model;

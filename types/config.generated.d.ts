@@ -1477,6 +1477,11 @@ export interface ActivationCheckpointingConfig {
   enabled?: boolean;
   /** Keeps checkpointed activations in host memory. Default false. */
   cpu_checkpointing?: boolean;
+  /**
+   * Keeps attention's output instead of recomputing it; null: with cpu_checkpointing, from 8,192
+   * tokens on. Default null.
+   */
+  keep_attention?: boolean | null;
   /** Number of checkpoints per forward. Default null. */
   number_checkpoints?: number | null;
   /** Synchronizes the device around checkpoints. Default false. */
@@ -3833,6 +3838,11 @@ export interface ResolvedActivationCheckpointing {
   readonly enabled: boolean;
   /** Keeps checkpointed activations in host memory. */
   readonly cpu_checkpointing: boolean;
+  /**
+   * Keeps attention's output instead of recomputing it; null: with cpu_checkpointing, from 8,192
+   * tokens on.
+   */
+  readonly keep_attention: boolean | null;
   /** Number of checkpoints per forward. */
   readonly number_checkpoints: number | null;
   /** Synchronizes the device around checkpoints. */

@@ -1,5 +1,7 @@
 // Converts a ds_config.json to a Setup of the plan.
 import type { ResolvedConfig } from '../../types/config.js';
+import { keysOfQuery } from '../tensor/ops/attention-filter.js';
+import { fewestKeptKeys } from '../tensor/recompute/index.js';
 import { tileSize } from '../zero/state/tiles.js';
 import type { OptimizerFacts } from './optimizer-facts.js';
 import type { Rates } from './rates.js';
@@ -61,6 +63,7 @@ export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
     checkpointing,
     segments: config.activation_checkpointing.number_checkpoints,
     hostCheckpoints: config.activation_checkpointing.cpu_checkpointing,
+    keepsAttention: keepsAttention(config, seq),
     reduceBucket: zero.reduce_bucket_size,
     prefetch: zero.stage3_prefetch_bucket_size,
     maxLive: zero.stage3_max_live_parameters,
@@ -78,6 +81,13 @@ export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
   return isMeasured && at
     ? { ...setup, gpuShare: plannedGpuShare(setup, at.rates, at.cluster) }
     : setup;
+}
+
+/** Whether checkpoints keep causal attention over `seq` tokens; windows are not counted. */
+function keepsAttention({ activation_checkpointing: section }: ResolvedConfig, seq: number) {
+  const { keep_attention: keepAttention, cpu_checkpointing: cpuCheckpointing } = section;
+  const keys = keysOfQuery({ T: seq, S: seq }, { window: 0, causal: true });
+  return keys >= fewestKeptKeys({ keepAttention, cpuCheckpointing });
 }
 
 /** The dtype of weights, activations and gradients of backward. */

@@ -159,6 +159,8 @@ interface Segments {
   length: number;
   /** Bytes that each keeps for backward. */
   bytes: number;
+  /** Bytes of kept results of attention, of one block and of the largest segment; 0 without. */
+  attention: { block: number; segment: number };
   /** How many of them are on the device at a time, at most. */
   onDevice: number;
 }
@@ -166,21 +168,33 @@ interface Segments {
 /** Segments with their inputs on the device under cpu_checkpointing: see OffloadedInputs. */
 const INPUTS_ON_DEVICE = 2;
 
-function segmentsOf({ layers, activations: shape }: ModelSizes, setup: Setup): Segments {
+function segmentsOf(sizes: ModelSizes, setup: Setup): Segments {
+  const { layers, activations: shape } = sizes;
   const { checkpointing, segments, hostCheckpoints } = setup;
   const tokens = setup.microBatch * setup.seq;
   const element = elementBytes(setup);
   // With 1F1B, the first stage has this many micro-batches in flight before its first backward.
   const inFlight = Math.min(setup.stages, setup.accumulation);
+  const none = { block: 0, segment: 0 };
   if (!checkpointing) {
     const bytes = tokens * (shape.kept * element + shape.statistics);
-    return { count: layers, length: 1, bytes, onDevice: inFlight * layers };
+    const onDevice = inFlight * layers;
+    return { count: layers, length: 1, bytes, attention: none, onDevice };
   }
   const count = Math.max(1, Math.min(segments ?? layers, layers));
+  const length = Math.ceil(layers / count);
+  const block = setup.keepsAttention ? tokens * attentionBytes(sizes, element) : 0;
   return {
-    ...{ count, length: Math.ceil(layers / count), bytes: tokens * shape.stream * element },
+    ...{ count, length, bytes: tokens * shape.stream * element },
+    attention: { block, segment: length * block },
     onDevice: hostCheckpoints ? INPUTS_ON_DEVICE : inFlight * count,
   };
+}
+
+/** Bytes per token of a block's attention: the output, and an f32 log-sum-exp of each head. */
+function attentionBytes({ attentionWidth, headDim }: ModelSizes, element: number): number {
+  if (headDim === 0) return 0;
+  return attentionWidth * element + (attentionWidth / headDim) * dtypeSize('f32');
 }
 
 /** Messages of quantized collectives in flight, and the f32 sums of one block's gradients. */
@@ -203,14 +217,16 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const element = elementBytes(setup);
   const stream = tokens * channels * element;
   const block = tokens * (shape.kept * element + shape.statistics);
-  const { length, bytes, onDevice } = segmentsOf(sizes, setup);
+  const { length, bytes, attention, onDevice } = segmentsOf(sizes, setup);
+  // Results in host memory come back when the backward has passed the largest moment.
+  const kept = setup.hostCheckpoints ? 0 : attention.segment;
   const passing = tokens * adapters.perToken + adapters.lengths;
   const ofBlock = setup.checkpointing ? shape.replayed : shape.backward;
   const inBackward = unpacked * element + passing * dtypeSize('f32') + tokens * ofBlock * element;
   const beginning = {
     gradients: Math.min(trained.root, gradientsAt(sizes, setup, { away, done: 0 })),
     weights: weightsAt(sizes, setup, 0),
-    activations: onDevice * bytes + 3 * stream,
+    activations: onDevice * (bytes + kept) + 3 * stream,
     head: headElements(sizes, setup),
     messages: messagesAt(sizes, setup, 0),
   };
@@ -220,10 +236,12 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
     const [ended, inside] = [Math.floor((done - 1) / length), (done - 1) % length];
     const replayed = setup.checkpointing ? (length - inside) * block : 0;
     const left = setup.hostCheckpoints && setup.checkpointing ? onDevice : onDevice - ended;
+    // The replayed blocks hold the results of their own segment.
+    const others = (left - 1) * kept + (kept > 0 ? inside * attention.block : 0);
     return {
       gradients: gradientsAt(sizes, setup, { away, done }),
       weights: weightsAt(sizes, setup, done),
-      activations: left * bytes + replayed + inBackward,
+      activations: left * bytes + others + replayed + inBackward,
       head: 0,
       messages: messagesAt(sizes, setup, done),
     };
@@ -238,11 +256,12 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   return [beginning, ...blocks.flatMap((done) => [during(done), ending(done)])];
 }
 
-/** Inputs of segments in host memory. */
+/** Inputs of segments, and kept results of attention, in host memory. */
 function hostCheckpoints(sizes: ModelSizes, setup: Setup): number {
   if (!setup.checkpointing || !setup.hostCheckpoints) return 0;
-  const { count, bytes } = segmentsOf(sizes, setup);
-  return Math.min(setup.stages, setup.accumulation) * count * bytes;
+  const { count, bytes, attention } = segmentsOf(sizes, setup);
+  const kept = count * bytes + sizes.layers * attention.block;
+  return Math.min(setup.stages, setup.accumulation) * kept;
 }
 
 /** Bytes of weights that live off the device, by location. */

@@ -45,6 +45,8 @@ export interface Setup {
   segments: number | null;
   /** activation_checkpointing.cpu_checkpointing: inputs of segments wait in host memory. */
   hostCheckpoints: boolean;
+  /** activation_checkpointing.keep_attention: segments keep the results of attention too. */
+  keepsAttention: boolean;
   /** For `weights` "cpu": offload_param.device is "nvme". Null without a disk. */
   weightsOnDisk: WeightsOnDisk | null;
   /** zero_optimization.overlap_comm. */
@@ -92,7 +94,7 @@ export const plainSetup: Setup = {
   ...{ microBatch: 1, seq: 1024, accumulation: 1, precision: 'bf16', checkpointing: false },
   ...{ wideGradients: false, overlap: true, stateBytes: 8, bf16States: false },
   canSplit: true,
-  ...{ segments: null, hostCheckpoints: false, weightsOnDisk: null },
+  ...{ segments: null, hostCheckpoints: false, keepsAttention: false, weightsOnDisk: null },
   ...{ reduceBucket: 5e8, prefetch: 5e7, maxLive: 1e9, maxReuse: 1e9 },
   ...{ persistence: 1e5, modelPersistence: Number.MAX_SAFE_INTEGER, nearRanks: 1 },
   ...{ quantizedWeights: false, quantizedGradients: false },

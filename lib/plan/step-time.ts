@@ -99,7 +99,7 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   const beside = isWhole ? 0 : adapterTime(sizes, setup, rates);
   // Causal attention skips half of the scores.
   const scores = 2 * tokens * setup.seq * attentionWidth * layers;
-  const again = setup.checkpointing ? 2 : 1;
+  const again = setup.checkpointing && !setup.keepsAttention ? 2 : 1;
   const { forward: forwardRate, backward: backwardRate } = attentionRate(rates, sizes.headDim);
   const attention = slower * scores * (again / forwardRate + 2.5 / backwardRate);
   const passes = PASSES * (setup.checkpointing ? 1.25 : 1);

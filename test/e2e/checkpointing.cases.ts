@@ -49,6 +49,11 @@ const modes: Mode[] = [
     model: { activationCheckpointing: true, numberCheckpoints: 2 },
   },
   {
+    name: 'cpu_checkpointing, attention kept',
+    configure: { cpuCheckpointing: true, keepAttention: true },
+    model: { activationCheckpointing: true, numberCheckpoints: 3 },
+  },
+  {
     name: 'selective',
     configure: {},
     model: { activationCheckpointing: 'selective' },

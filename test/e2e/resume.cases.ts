@@ -71,10 +71,12 @@ export const cases: Case[] = [
     run: (device) => resumeEqualsOneRun(device, { precision: 'fp16', offload: false }),
   },
   {
-    name: 'resume in a new process equals one run: bf16, gradients summed in fp32, offload',
+    name: 'resume in a new process equals one run: bf16, gradients summed in fp32, offload of all',
     run: (device) =>
       resumeEqualsOneRun(device, {
         precision: 'bf16',
+        checkpointing: true,
+        checkpoints: { cpu_checkpointing: true, keep_attention: true },
         gradients: 'fp32',
         accumulation: 2,
         offload: true,

@@ -30,6 +30,8 @@ export interface TinyOptions {
   /** Precision of gradient accumulation. Default: that of the weights. */
   gradients?: Precision;
   checkpointing?: boolean;
+  /** How checkpoints are kept. Default: on the device. */
+  checkpoints?: DsConfig['activation_checkpointing'];
   dropout?: number;
   lr?: number;
   /** FP8 products of linear layers; needs bf16. Default: none. */
@@ -61,6 +63,7 @@ export function tinyConfig(options: TinyOptions): DsConfig {
     bf16: { enabled: precision === 'bf16', bf16_optimizer_states: options.bf16States ?? false },
     ...(options.fp8 ? { fp8: { enabled: true, recipe: options.fp8 } } : {}),
     ...(precision === 'fp16' ? { fp16: { enabled: true, initial_scale_power: 20 } } : {}),
+    activation_checkpointing: options.checkpoints ?? {},
     aio: options.disk?.aio ?? {},
     data_types: { grad_accum_dtype: options.gradients ?? null },
     zero_optimization: {

@@ -7,11 +7,20 @@ import {
   nn,
   resolveConfig,
 } from '../../lib/index.js';
-import { configuredFacts, memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
+import {
+  configuredFacts,
+  H200,
+  memoryOf,
+  setupOfConfig,
+  sizesOf,
+  stepTime,
+  total,
+} from '../../lib/plan/index.js';
 import { seed, Tensor } from '../../lib/tensor/index.js';
 import { quiet } from '../support/quiet.js';
 
 const [ROWS, SEQ, LAYERS] = [2, 256, 8];
+const ONE_GPU = { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 };
 
 const model = (): nn.models.GPT2 => {
   seed(3);
@@ -62,6 +71,8 @@ test.each<[string, DsConfig['activation_checkpointing']]>([
   ['number_checkpoints 2', { number_checkpoints: 2 }],
   ['cpu_checkpointing', { cpu_checkpointing: true }],
   ['both', { cpu_checkpointing: true, number_checkpoints: 4 }],
+  ['keep_attention, number_checkpoints 4', { keep_attention: true, number_checkpoints: 4 }],
+  ['keep_attention, cpu_checkpointing', { keep_attention: true, cpu_checkpointing: true }],
 ])('peak of the device: %s', async (_, section) => {
   const { device, host } = planned(section);
   // On the CPU, copies in host memory count as memory of the device.
@@ -73,4 +84,24 @@ test('cpu_checkpointing keeps the inputs of segments in host memory', () => {
   const host = (section: DsConfig['activation_checkpointing']) => planned(section).host.buffers;
   const stream = ROWS * SEQ * 132 * 2;
   expect(host({ cpu_checkpointing: true }) - host(undefined)).toBe(LAYERS * stream);
+});
+
+test('attention is kept in host memory from 8,192 tokens on, unless the key says otherwise', () => {
+  const sizes = sizesOf(
+    new nn.models.GPT2({ vocabSize: 64, maxSeq: 8192, layers: 2, heads: 4, channels: 64 }),
+  );
+  const of = (seq: number, section: DsConfig['activation_checkpointing']) => {
+    const config = resolveConfig(configOf(section), { worldSize: 1 });
+    const optimizer = configuredFacts(config);
+    const setup = setupOfConfig(config, { optimizer, seq, checkpointing: true });
+    return { ...memoryOf(sizes, setup), ...stepTime(sizes, setup, H200, ONE_GPU) };
+  };
+  const away = { cpu_checkpointing: true };
+  const [long, again] = [of(8192, away), of(8192, { ...away, keep_attention: false })];
+  // The output of attention, and a log-sum-exp of each head.
+  expect(long.host.buffers - again.host.buffers).toBe(2 * ROWS * 8192 * (64 * 2 + 4 * 4));
+  expect(long.device).toEqual(again.device);
+  expect(long.compute).toBeLessThan(again.compute);
+  expect(of(8190, away)).toEqual(of(8190, { ...away, keep_attention: false }));
+  expect(of(8192, undefined)).toEqual(of(8192, { keep_attention: false }));
 });

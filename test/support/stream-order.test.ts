@@ -117,7 +117,11 @@ test.each([
 
 test.each([
   ['collectives of one rank', 1, 'a collective of one rank|in 8 bits on one rank'],
-  ['homes', 1, 'both processors: (checkpoints|each|offloaded)|masters in halves, weights in host'],
+  [
+    'homes, and attention in host memory',
+    1,
+    'attention is kept|both processors: (checkpoints|each|offloaded)|masters in halves, weights in host',
+  ],
   ['weights that are gathered', 1, 'resident: (optimizer and weights|weights), none kept, bf16'],
   ['a disk', 1, 'weights on disk: max_in_cpu'],
   ['updates that are tried out', 1, 'speculative offload.*bf16, .*sub-groups of 1000'],

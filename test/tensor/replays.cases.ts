@@ -9,6 +9,7 @@ import {
   beforeBackward,
   causalSelfAttentionPacked,
   checkpoint,
+  checkpointSequential,
   concat,
   dropout,
   gelu,
@@ -22,7 +23,7 @@ import {
 } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 import { counted } from '../support/op-counts.js';
-import { bothStores, equalsPlain, leaf, under } from './segments.js';
+import { bothStores, equalsPlain, leaf, type Options, under } from './segments.js';
 
 /** The MLP of GPT-2 computes the slope of GELU in a matmul of its backward. */
 function geluInProduct(device: Device): void {
@@ -177,6 +178,68 @@ export const cases: Case[] = [
         under({ keepAttention: true, cpuCheckpointing }, () => attentionKept(device)),
     }),
   ),
+  {
+    name: 'in host memory, attention is kept if its queries see many keys',
+    run(device) {
+      const runs = (keys: number, options: Options, window?: number): number => {
+        const [x, y] = [leaf([1, 1, 2, 8], device), leaf([1, 1, keys, 8], device)];
+        const reach = window === undefined ? {} : { causal: true, window };
+        const through = (q: Tensor, k: Tensor): Tensor => attention(q, k, k.sin(), reach);
+        const loss = (run: typeof checkpoint): Tensor =>
+          run(through, x.sin(), y.sin()).square().sum();
+        return under(options, () => {
+          const out = loss(checkpoint);
+          const counts = counted(() => scope(() => out.backward()));
+          out.dispose();
+          for (const each of [x, y]) {
+            each.grad?.dispose();
+            each.grad = null;
+          }
+          equalsPlain([x, y], loss, device);
+          return counts.Attention ?? 0;
+        });
+      };
+      assert.equal(runs(4100, { cpuCheckpointing: true }), 0);
+      assert.equal(runs(4000, { cpuCheckpointing: true }), 1);
+      assert.equal(runs(4100, { cpuCheckpointing: true }, 64), 1);
+      assert.equal(runs(4100, { cpuCheckpointing: true, keepAttention: false }), 1);
+      assert.equal(runs(4100, {}), 1);
+      assert.equal(runs(5, { cpuCheckpointing: true, keepAttention: true }), 0);
+    },
+  },
+  {
+    name: 'kept attention leaves the device for host memory, until its replay is near',
+    run(device) {
+      const x = leaf([1, 64, 24], device);
+      /** Memory after the forward, and before the backward of each segment's attention. */
+      const held = (keepAttention: boolean): number[] =>
+        under({ cpuCheckpointing: true, keepAttention }, () => {
+          const w = leaf([24, 8], device);
+          const before = device.memory.inUse;
+          const seen: number[] = [];
+          const look = (): unknown => seen.push(device.memory.inUse - before);
+          const layer = (y: Tensor): Tensor => {
+            const out = linear(causalSelfAttentionPacked(y, 2), w);
+            beforeBackward(out, look);
+            return out;
+          };
+          scope(() => {
+            const out = checkpointSequential([layer, layer, layer], null, x.sin()).sum();
+            look();
+            out.backward();
+          });
+          for (const each of [x.grad as Tensor, w.grad as Tensor, w]) each.dispose();
+          x.grad = null;
+          return seen;
+        });
+      const [kept, again] = [held(true), held(false)];
+      const more = kept.map((bytes, i) => bytes - (again[i] as number));
+      // Pinned memory of a CPU counts as memory of the device, and stays for the next step.
+      const pinned = device.kind === 'cpu' ? (more[0] as number) : 0;
+      assert.deepEqual(more, [pinned, pinned, pinned, pinned]);
+      x.dispose();
+    },
+  },
   {
     name: 'a function that calls other attentions when it runs again is refused',
     run(device) {

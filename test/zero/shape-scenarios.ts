@@ -134,9 +134,10 @@ const structures: Scenario[] = [
     train: tokenSteps,
   })),
   {
-    name: 'GPT-2, two checkpointed segments',
+    name: 'GPT-2, two checkpointed segments, attention kept in host memory',
     model: tokensModel({ activationCheckpointing: true, numberCheckpoints: 2 }),
     train: tokenSteps,
+    config: { activation_checkpointing: { cpu_checkpointing: true, keep_attention: true } },
   },
 ];
 

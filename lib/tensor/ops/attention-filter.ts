@@ -287,3 +287,13 @@ export function filterOperands(
   }
   return { views, saved };
 }
+
+/** Returns the keys that a query sees on average, without regard to masks and documents. */
+export function keysOfQuery(
+  { T, S }: { T: number; S: number },
+  { window, causal }: { window: number; causal: boolean },
+): number {
+  const all = causal ? Math.max(0, S - (T - 1) / 2) : S;
+  const near = causal ? window : 2 * window - 1;
+  return window > 0 ? Math.min(all, near) : all;
+}

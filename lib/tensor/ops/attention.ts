@@ -9,7 +9,7 @@ import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { isBatchInvariant, refuseBatchInvariant } from '../batch-invariant.js';
 import type { HeadExchange, HeadShare } from '../head-exchange.js';
-import { lasting } from '../keepsakes.js';
+import { lasting, lastingRecorded } from '../keepsakes.js';
 import { mapToWhole, nextRandom, sharedTokens, sharingTokens } from '../random.js';
 import { scope } from '../scope.js';
 import { noGrad, record } from '../tape.js';
@@ -19,6 +19,7 @@ import {
   type FilterOperands,
   filterOperands,
   type KeyFilter,
+  keysOfQuery,
   reachOperands,
 } from './attention-filter.js';
 import { arange } from './creation.js';
@@ -265,8 +266,9 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
   const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
   const drawn = drawDropout(dropout, B, headShare);
   const how: Manner = { filter: filter.views, dropout: drawn, scale, causal };
+  const keys = keysOfQuery({ T, S: k.size(2) }, { window: filter.views.window, causal });
   const [out, lse] = leading(
-    lasting('attention', q, () => {
+    lasting({ like: q, keys }, () => {
       const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
       const fresh = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
       memory.dispose();
@@ -300,6 +302,7 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
       });
     });
   });
+  lastingRecorded(out);
   return out;
 }
 
@@ -437,8 +440,9 @@ function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Te
     k: headsOf(source, 1, heads),
     v: headsOf(source, 2, heads),
   };
+  const keys = keysOfQuery({ T, S: T }, { window: within.views.window, causal: true });
   const [out, lse] = leading(
-    lasting('attention', qkv, () => {
+    lasting({ like: qkv, keys }, () => {
       const fresh = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
       const statistics = Tensor.empty([B, heads, T], statisticOf(qkv.dtype), qkv.device);
       attend(views, splitHeads(fresh, heads), statistics, how);
@@ -455,5 +459,6 @@ function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Te
       });
     });
   });
+  lastingRecorded(out);
   return out;
 }

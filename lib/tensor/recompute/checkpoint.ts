@@ -76,7 +76,7 @@ function recording<Inputs extends readonly unknown[], Result extends Tensor | Te
   const { store, watch, keepsakes: open } = currentPolicy();
   const isInvariant = isBatchInvariant();
   const kept = store.keep(inputs);
-  const keepsakes = open();
+  const keepsakes = open(tensors[0]?.device ?? null);
   const segment = tensors[0] ? watch.open(tensors[0].device) : unwatchedSegment;
   const recorded: Recorded = {
     run: (given) => batchInvariant(() => fn(...(given as Inputs)), isInvariant),
@@ -151,6 +151,7 @@ function replay(
 ): void {
   scope(() => {
     const inputs = [...kept.restore()];
+    keepsakes.restore();
     const standIns = wanting.map((i) => (inputs[i] as Tensor).detach());
     beginGraph(standIns, (arrived) =>
       arrived.forEach((grad, i) => {

@@ -3,6 +3,7 @@ export { checkpoint, checkpointParts } from './checkpoint.js';
 export {
   type CheckpointingOptions,
   configure,
+  fewestKeptKeys,
   isConfigured,
   reset,
   times,

@@ -11,6 +11,10 @@ export interface ActivationCheckpointingSection {
   number_checkpoints?: number | null;
   /** Saves the inputs of segments in host memory. */
   cpu_checkpointing?: boolean;
+  /**
+   * Keeps the results of attention: see keepAttention. Default: null, for long rows on the host.
+   */
+  keep_attention?: boolean | null;
   /** Synchronizes the device at the borders of segments. */
   synchronize_checkpoint_boundary?: boolean;
   /** Measures segments. */

@@ -1,4 +1,7 @@
-// Storage of a segment's inputs between its forward and its replay. This file: on the device.
+// Storage of a segment's inputs and kept results between its forward and its replay. This file: on
+// the device.
+import type { Device } from '../../runtime/device.js';
+import { ResidentResults, type ResultStore } from '../keepsakes.js';
 import type { Saved } from '../tape.js';
 import { Tensor } from '../tensor.js';
 
@@ -12,6 +15,8 @@ export interface KeptInputs extends Saved {
 export interface ActivationStore {
   /** Called before the segment runs. Values that are not tensors return unchanged. */
   keep(inputs: readonly unknown[]): KeptInputs;
+  /** Returns the store of a segment's results on `device`; null: its inputs have no tensor. */
+  results(device: Device | null): ResultStore;
   /** Frees memory that no segment uses; kept segments are restored as usual. */
   dispose(): void;
 }
@@ -41,5 +46,6 @@ class ResidentInputs implements KeptInputs {
 
 export const onDevice: ActivationStore = {
   keep: (inputs) => new ResidentInputs(inputs),
+  results: () => new ResidentResults(),
   dispose() {},
 };

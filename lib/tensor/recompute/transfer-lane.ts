@@ -1,0 +1,214 @@
+// Copies of a device's tensors in pinned host memory, on two streams beside compute.
+import { Buffer } from '../../runtime/buffer.js';
+import type { Device } from '../../runtime/device.js';
+import { dtypeSize } from '../../runtime/dtype.js';
+import { required } from '../../runtime/required.js';
+import { Event, Stream } from '../../runtime/stream.js';
+import { held } from '../scope.js';
+import { Tensor } from '../tensor.js';
+
+/** Segments that wait for their replay, in forward order. */
+export class SegmentQueue<Segment> {
+  private readonly waiting: Segment[] = [];
+
+  get newest(): Segment | undefined {
+    return this.waiting.at(-1);
+  }
+
+  add(segment: Segment): void {
+    this.waiting.push(segment);
+  }
+
+  /** Removes a segment; returns the one before it. */
+  remove(segment: Segment): Segment | null {
+    const index = this.waiting.indexOf(segment);
+    if (index < 0) return null;
+    this.waiting.splice(index, 1);
+    return this.waiting[index - 1] ?? null;
+  }
+}
+
+/** What a segment has in host memory. */
+interface Away {
+  /** Enqueues the copies back, if they have not been. */
+  upload(): void;
+}
+
+/**
+ * Two copy streams of one device. Lives as long as the process, because buffers shared with its
+ * streams may outlive every configuration.
+ */
+export class TransferLane {
+  readonly down: Stream;
+  readonly up: Stream;
+  readonly pool: PinnedPool;
+  /** Recorded and waited for in one go; never pending for longer. */
+  readonly mark: Event;
+  readonly inputs = new SegmentQueue<Away & { leaveDevice(): void }>();
+  readonly results = new SegmentQueue<Away>();
+
+  constructor(readonly device: Device) {
+    this.down = Stream.create(device, 'activations to the host');
+    this.up = Stream.create(device, 'activations to the device');
+    this.pool = new PinnedPool(device);
+    this.mark = new Event(device);
+  }
+
+  /** Later work of `stream` starts after the work enqueued on `behind` so far. */
+  order(stream: Stream, behind: Stream): void {
+    stream.wait(this.mark.record(behind));
+  }
+}
+
+const lanes = new Map<Device, TransferLane>();
+
+export function laneOf(device: Device): TransferLane {
+  let lane = lanes.get(device);
+  if (!lane) {
+    lane = new TransferLane(device);
+    lanes.set(device, lane);
+  }
+  return lane;
+}
+
+/** Frees pinned memory that no copy uses; waits for the device if there is some. */
+export function drainLanes(): void {
+  for (const { pool } of lanes.values()) pool.drain();
+}
+
+/** The elements from a tensor's first to its last in memory. */
+export function span({ shape, strides }: Tensor): number {
+  return shape.reduce((total, size, d) => total + (size - 1) * required(strides[d]), 1);
+}
+
+/**
+ * A tensor of the device that moves to host memory and back. Before the caller makes one, it orders
+ * `down` behind compute. uploadAll() orders `up`.
+ */
+export class HostCopy {
+  /** Its layout. The spanned memory is copied unchanged, so the strides stay the same. */
+  private readonly like: Pick<Tensor, 'dtype' | 'shape' | 'strides'>;
+  private readonly bytes: number;
+  /** The held tensor on the device; null while only the host has it. */
+  private onDevice: Tensor | null;
+  /** The copy; null once its upload has been enqueued. */
+  private slot: PinnedSlot | null;
+
+  /** Enqueues the copy of `tensor`, and takes over one reference to it. */
+  constructor(
+    private readonly lane: TransferLane,
+    tensor: Tensor,
+  ) {
+    const { pool, down, mark } = lane;
+    const { dtype, shape, strides, offset } = tensor;
+    const size = dtypeSize(dtype);
+    this.like = { dtype, shape, strides };
+    this.bytes = span(tensor) * size;
+    this.onDevice = tensor;
+    this.slot = pool.take(this.bytes);
+    down.wait(this.slot.read);
+    this.slot.buffer.copyFrom(tensor.buffer, { from: offset * size, bytes: this.bytes }, down);
+    tensor.buffer.sharedWith(down, mark);
+  }
+
+  /** The tensor on the device; null while only the host has it. */
+  get tensor(): Tensor | null {
+    return this.onDevice;
+  }
+
+  /** Gives up the reference to the tensor. Its memory is freed in the order of `down`. */
+  leaveDevice(): void {
+    this.onDevice?.release();
+    this.onDevice = null;
+  }
+
+  /** Allocates the tensor again. upload() follows. */
+  allocate(): void {
+    const { device } = this.lane;
+    const { dtype, shape, strides } = this.like;
+    this.onDevice = held(
+      () => new Tensor(Buffer.allocate(device, this.bytes), dtype, shape, strides),
+    );
+  }
+
+  /** Enqueues the copy back on `up`. */
+  upload(): void {
+    const { up, pool } = this.lane;
+    const slot = required(this.slot);
+    this.slot = null;
+    required(this.onDevice).buffer.copyFrom(slot.buffer, { bytes: this.bytes }, up);
+    slot.read.record(up);
+    pool.give(slot);
+  }
+
+  release(): void {
+    this.leaveDevice();
+    if (this.slot) this.lane.pool.give(this.slot);
+    this.slot = null;
+  }
+}
+
+/**
+ * Enqueues the upload of `copies` behind their downloads and the compute work so far; `done` marks
+ * its end.
+ */
+export function uploadAll(lane: TransferLane, copies: readonly HostCopy[], done: Event): void {
+  for (const copy of copies) copy.allocate();
+  lane.order(lane.up, lane.down);
+  lane.order(lane.up, lane.device.compute);
+  for (const copy of copies) copy.upload();
+  done.record(lane.up);
+}
+
+// A pool of pinned host buffers: a segment's tensors take them, the next step reuses them.
+
+/** A pinned buffer on loan. */
+interface PinnedSlot {
+  readonly buffer: Buffer;
+  /** The last read of the buffer; the next writer waits for it. */
+  readonly read: Event;
+}
+
+/** Not thread-safe; slots return when their last read has been enqueued. */
+class PinnedPool {
+  private idle: PinnedSlot[] = [];
+  private recycles = true;
+
+  constructor(private readonly device: Device) {}
+
+  /**
+   * The smallest idle slot of at least `bytes` and at most twice as many, else a new one of
+   * `bytes`. Throws DS_OUT_OF_MEMORY.
+   */
+  take(bytes: number): PinnedSlot {
+    this.recycles = true;
+    let best: PinnedSlot | null = null;
+    for (const slot of this.idle) {
+      const fits = slot.buffer.bytes >= bytes && slot.buffer.bytes <= 2 * bytes;
+      if (fits && (!best || slot.buffer.bytes < best.buffer.bytes)) best = slot;
+    }
+    if (best) {
+      this.idle.splice(this.idle.indexOf(best), 1);
+      return best;
+    }
+    return { buffer: Buffer.allocatePinned(this.device, bytes), read: new Event(this.device) };
+  }
+
+  give(slot: PinnedSlot): void {
+    if (this.recycles) this.idle.push(slot);
+    else free(slot);
+  }
+
+  /** Frees idle slots, and slots that return before the next take(). */
+  drain(): void {
+    this.recycles = false;
+    for (const slot of this.idle) free(slot);
+    this.idle = [];
+  }
+}
+
+/** Waits for the device to be done with it. */
+function free({ buffer, read }: PinnedSlot): void {
+  buffer.release();
+  read.dispose();
+}
