@@ -1,4 +1,5 @@
 // The model classes for Hugging Face folders; a new family is a line here.
+export { Apertus, type ApertusConfig } from './apertus/apertus.js';
 export { Arcee, type ArceeConfig } from './arcee/arcee.js';
 export { Baichuan, type BaichuanConfig } from './baichuan/baichuan.js';
 export { Bloom, type BloomConfig } from './bloom/bloom.js';
@@ -8,6 +9,8 @@ export { DeepseekV2, type DeepseekV2Config } from './deepseek-v2/deepseek-v2.js'
 export { DeepseekV3, type DeepseekV3Config } from './deepseek-v3/deepseek-v3.js';
 export { Dots1, type Dots1Config } from './dots1/dots1.js';
 export { Ernie45, type Ernie45Config } from './ernie/ernie.js';
+export { Ernie45Moe, type Ernie45MoeConfig } from './ernie-moe/ernie-moe.js';
+export { Exaone, type ExaoneConfig } from './exaone/exaone.js';
 export { Exaone4, type Exaone4Config } from './exaone4/exaone4.js';
 export { Falcon, type FalconConfig } from './falcon/falcon.js';
 export { Gemma, type GemmaConfig } from './gemma/gemma.js';
@@ -19,16 +22,22 @@ export { Glm4, type Glm4Config } from './glm4/glm4.js';
 export { Glm4Moe, type Glm4MoeConfig } from './glm4-moe/glm4-moe.js';
 export { Glm4MoeLite, type Glm4MoeLiteConfig } from './glm4-moe-lite/glm4-moe-lite.js';
 export { GptBigCode, type GptBigCodeConfig } from './gpt-bigcode/gpt-bigcode.js';
+export { GptNeo, type GptNeoConfig } from './gpt-neo/gpt-neo.js';
 export { GptNeoX, type GptNeoXConfig } from './gpt-neox/gpt-neox.js';
 export { GptOss, type GptOssConfig } from './gpt-oss/gpt-oss.js';
 export { GPT2 } from './gpt2/gpt2.js';
 export { GptJ, type GptJConfig } from './gptj/gptj.js';
 export { Granite, type GraniteConfig } from './granite/granite.js';
+export { GraniteHybrid, type GraniteHybridConfig } from './granite-hybrid/granite-hybrid.js';
 export { GraniteMoe, type GraniteMoeConfig } from './granite-moe/granite-moe.js';
 export { Helium, type HeliumConfig } from './helium/helium.js';
+export { HunYuan, type HunYuanConfig } from './hunyuan/hunyuan.js';
 export { InternLm2, type InternLm2Config } from './internlm2/internlm2.js';
+export { InternLm3, type InternLm3Config } from './internlm3/internlm3.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
+export { MiniCpm, type MiniCpmConfig } from './minicpm/minicpm.js';
 export { MiniMaxM2, type MiniMaxM2Config } from './minimax-m2/minimax-m2.js';
+export { Ministral3, type Ministral3Config } from './ministral3/ministral3.js';
 export { Mistral, type MistralConfig } from './mistral/mistral.js';
 export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';
 export { Nemotron, type NemotronConfig } from './nemotron/nemotron.js';

@@ -135,10 +135,12 @@ export interface GroupRouting {
   keptGroups?: number;
   /** Factor of the weights. Default 1. */
   scale?: number;
+  /** Whether scores get a bias for the choice. Default: only with a sigmoid. */
+  choiceBias?: boolean;
 }
 
 const ROUTING: OptionNames<GroupRouting> = {
-  ...{ scores: true, groups: true, keptGroups: true, scale: true },
+  ...{ scores: true, groups: true, keptGroups: true, scale: true, choiceBias: true },
 };
 
 /** Added to the sum of weights before a division. Source: DeepSeek-V3. */
@@ -150,9 +152,9 @@ const TINY = 1e-20;
  * of its two largest scores; with a softmax it has the largest. Computes in f32.
  */
 export class GroupRouter extends TopKRouter {
-  /** [experts] f32, never trained by gradients; null with a softmax. */
+  /** [experts] f32, with a softmax [1, experts]; never trained by gradients. null: no bias. */
   readonly e_score_correction_bias: Parameter | null;
-  private readonly routing: Required<GroupRouting>;
+  private readonly routing: Required<Omit<GroupRouting, 'choiceBias'>>;
 
   /** Throws DS_ARGUMENT. */
   constructor(
@@ -168,6 +170,7 @@ export class GroupRouter extends TopKRouter {
       groups = 1,
       keptGroups = groups,
       scale = 1,
+      choiceBias = scores === 'sigmoid',
     } = readOptions(op, routing, ROUTING);
     if (scores !== 'sigmoid' && scores !== 'softmax') {
       throw refusedValue(`${op} scores`, '"sigmoid" or "softmax"', scores);
@@ -185,7 +188,9 @@ export class GroupRouter extends TopKRouter {
       throw refusedValue(`${op} keptGroups`, expected, keptGroups);
     }
     this.routing = { scores, groups, keptGroups, scale };
-    this.e_score_correction_bias = scores === 'sigmoid' ? frozen([experts]) : null;
+    // ERNIE's files have a further dim of 1.
+    const shape = scores === 'sigmoid' ? [experts] : [1, experts];
+    this.e_score_correction_bias = choiceBias ? frozen(shape) : null;
   }
 
   /** As TopKRouter. Routing statistics are not supported: throws DS_ARGUMENT for `loads`. */

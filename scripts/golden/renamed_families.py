@@ -50,6 +50,29 @@ def fuse_baichuan(tensors):
     return fused
 
 
+def rename_exaone(tensors):
+    """Llama's tensors under the names of EXAONE 3."""
+    names = {
+        "model.": "transformer.",
+        "embed_tokens": "wte",
+        "layers.": "h.",
+        "input_layernorm": "ln_1",
+        "post_attention_layernorm": "ln_2",
+        "self_attn.o_proj": "attn.attention.out_proj",
+        "self_attn": "attn.attention",
+        "mlp.gate_proj": "mlp.c_fc_0",
+        "mlp.up_proj": "mlp.c_fc_1",
+        "mlp.down_proj": "mlp.c_proj",
+        "transformer.norm": "transformer.ln_f",
+    }
+    renamed = {}
+    for name, tensor in tensors.items():
+        for theirs, own in names.items():
+            name = name.replace(theirs, own)
+        renamed[name] = tensor
+    return renamed
+
+
 def normalize_head(model):
     """Baichuan 2's head: its rows have length 1."""
     head = model.lm_head
@@ -98,6 +121,42 @@ RENAMED = {
         fuse_internlm2,
         {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False},
     ),
+    "internlm3": (
+        dict,
+        {
+            "model_type": "internlm3",
+            "architectures": ["InternLM3ForCausalLM"],
+            "bias": False,
+            "qkv_bias": False,
+        },
+    ),
+    "exaone": (
+        rename_exaone,
+        {
+            "model_type": "exaone",
+            "architectures": ["ExaoneForCausalLM"],
+            "num_layers": 2,
+            "num_hidden_layers": None,
+            "layer_norm_epsilon": 1e-6,
+            "activation_function": "silu",
+            "hidden_act": None,
+        },
+    ),
+    # Granite has the numbers that follow from these keys.
+    "minicpm": (
+        dict,
+        {
+            "model_type": "minicpm",
+            "architectures": ["MiniCPMForCausalLM"],
+            "scale_emb": 3.0,
+            "scale_depth": 1.4,
+            "dim_model_base": 8,
+            "embedding_multiplier": None,
+            "residual_multiplier": None,
+            "attention_multiplier": None,
+            "logits_scaling": None,
+        },
+    ),
 }
 
 
@@ -110,7 +169,8 @@ def rename(folder, family, tensors):
         os.rename(os.path.join(folder, file), os.path.join(plain, file))
     with open(os.path.join(plain, "config.json")) as file:
         config = json.load(file) | keys
-    del config["attention_bias"], config["mlp_bias"]
+    for key in ("attention_bias", "mlp_bias"):
+        config.pop(key, None)
     config = {key: value for key, value in config.items() if keys.get(key, value) is not None}
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(config, file, indent=2)

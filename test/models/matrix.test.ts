@@ -201,7 +201,9 @@ describe('two ranks train every family as one does', () => {
     const results = await runRanks('../models/matrix-process', 2, { job, environment });
     for (const report of reportsOf<MatrixReport>(results)) {
       for (const [family, [, text]] of named) {
-        expect([family, report[family]]).toEqual([family, text?.tokens.slice(0, 24)]);
+        const refusal = ONE_KEY_HEAD[family];
+        if (refusal) expect(report[family]).toMatch(refusal);
+        else expect([family, report[family]]).toEqual([family, text?.tokens.slice(0, 24)]);
       }
     }
   });

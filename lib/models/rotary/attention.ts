@@ -31,6 +31,8 @@ import type { Angles } from './rotary-table.js';
 export interface AttentionContext extends Angles {
   /** Angles of layers with a window, in families where they differ; null: those above. */
   ofWindows: Angles | null;
+  /** Angles of queries with a scale by position, in families that have it; null: those above. */
+  ofQueries?: Angles | null;
   /** The rows of cos and sin for the tokens, [B, T]; null: consecutive rows from the first. */
   positions: Tensor | null;
   /** The document of each token, [B, T]; null if each row is one. */
@@ -60,6 +62,18 @@ export function headNorm(body: Body, heads: number): Norm | null {
   return normOf(body, qkNorm === 'whole' ? heads * body.headDim : body.headDim) as Norm;
 }
 
+/** Sets the norms of queries and keys under the names of the family. */
+function addHeadNorms(owner: Module, body: Body): void {
+  const { qNorm = 'q_norm', kNorm = 'k_norm' } = body.traits.names ?? {};
+  const [queries, keys] = [headNorm(body, body.heads), headNorm(body, body.kvHeads)];
+  if (!queries || !keys) {
+    Object.assign(owner, { q_norm: null, k_norm: null });
+    return;
+  }
+  setNamed(owner, 'q_norm', qNorm, queries);
+  setNamed(owner, 'k_norm', kNorm, keys);
+}
+
 /** Values of a layer that differ from others of the model. */
 export interface LayerPlace {
   /** Number of tokens that queries see; null: all. */
@@ -69,7 +83,7 @@ export interface LayerPlace {
 
 /** Attention with rotary positions; several query heads share a key and value head. */
 export abstract class RotaryAttentionBase extends Module {
-  /** The norm of queries before rotation; null if the family has none. */
+  /** The norm of queries, usually before the rotation; null if the family has none. */
   abstract readonly q_norm: Norm | null;
   /** Norm of keys. */
   abstract readonly k_norm: Norm | null;
@@ -132,10 +146,12 @@ export abstract class RotaryAttentionBase extends Module {
     const { rotaryDim, headDim, rotates, traits, factors } = this.body;
     const { window, layer } = this.place;
     if (!cache?.attendTurning || !positions || this.sparsity || rotaryDim < headDim) return null;
+    if (context.ofQueries) return null;
     if (!rotates[layer] || traits.rope?.interleaved || factors.scoreCap !== null) return null;
     if (headDim > WIDEST_HEAD) return null;
     const { q_norm, k_norm } = this;
-    if (traits.qkNorm === 'whole' || (q_norm && !isPlainRms(q_norm))) return null;
+    if (traits.qkNorm === 'whole' || traits.qkNormLast) return null;
+    if (q_norm && !isPlainRms(q_norm)) return null;
     const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
     const { cos, sin } = this.anglesOf(context);
     return cache.attendTurning(
@@ -152,7 +168,7 @@ export abstract class RotaryAttentionBase extends Module {
   private mixed(heads: Heads, context: AttentionContext, cache: LayerCache | null): Tensor {
     const k = this.turned(heads.k, this.k_norm, context);
     const v = heads.v.transpose(1, 2);
-    const q = this.turned(heads.q, this.q_norm, context);
+    const q = this.turned(heads.q, this.q_norm, { ...context, ...context.ofQueries });
     return this.attended(q, { k, v }, context, cache);
   }
 
@@ -219,7 +235,8 @@ export abstract class RotaryAttentionBase extends Module {
   /** @internal */
   protected turned(heads: Tensor, norm: Norm | null, context: AttentionContext): Tensor {
     const { rotates, rotaryDim, traits } = this.body;
-    const { qkNorm = 'none', rope: { interleaved = false } = {} } = traits;
+    const { qkNorm = 'none', qkNormLast, rope: { interleaved = false } = {} } = traits;
+    if (norm && qkNormLast) return norm.call(this.turned(heads, null, context));
     const normed = !norm
       ? heads
       : qkNorm === 'whole'
@@ -268,8 +285,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
     this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
     this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
     this.addOutProjection();
-    this.q_norm = headNorm(body, heads);
-    this.k_norm = headNorm(body, kvHeads);
+    addHeadNorms(this, body);
     this.addSinks();
   }
 
@@ -316,8 +332,7 @@ export class GatedAttention extends RotaryAttentionBase {
     this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
     this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
     this.addOutProjection();
-    this.q_norm = headNorm(body, heads);
-    this.k_norm = headNorm(body, kvHeads);
+    addHeadNorms(this, body);
   }
 
   /** @internal */
@@ -353,8 +368,7 @@ export class PackedAttention extends RotaryAttentionBase {
     const all = new Linear(channels, (heads + 2 * kvHeads) * headDim, { bias });
     setNamed(this, 'qkv_proj', body.traits.names?.qkv ?? 'qkv_proj', all);
     this.addOutProjection();
-    this.q_norm = headNorm(body, heads);
-    this.k_norm = headNorm(body, kvHeads);
+    addHeadNorms(this, body);
   }
 
   /** @internal */
@@ -388,8 +402,7 @@ export class PerHeadAttention extends RotaryAttentionBase {
     const all = new Linear(channels, (heads + 2 * kvHeads) * headDim, { bias });
     Object.assign(this, { [this.#name]: all });
     this.addOutProjection();
-    this.q_norm = headNorm(body, heads);
-    this.k_norm = headNorm(body, kvHeads);
+    addHeadNorms(this, body);
   }
 
   /** @internal */

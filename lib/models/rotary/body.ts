@@ -28,6 +28,7 @@ import type { Body } from './config.js';
 import { addLayerInputs, INPUT_MODULES, layerInputsOf } from './layer-inputs.js';
 import { setNamed } from './named-module.js';
 import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
+import { queryFactor } from './rope-scaling.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
 import {
   checkpointedKinds,
@@ -87,6 +88,7 @@ export class RotaryModel extends Module {
   declare readonly project_out?: Linear;
   private readonly rotary: RotaryTable;
   private readonly windowRotary: RotaryTable | null;
+  private readonly queryRotary: RotaryTable | null;
   /** Factors of embeddings as each dtype has them. */
   private readonly rootFactors = new Map<string, number>();
 
@@ -118,6 +120,9 @@ export class RotaryModel extends Module {
     const { rotaryDim, ropeTheta, full } = body;
     const widest = { ropeTheta, rotaryDim: full?.headDim ?? rotaryDim };
     this.rotary = new RotaryTable(widest, ropeScaling, maxSeq);
+    this.queryRotary = queryFactor(ropeScaling ?? null)
+      ? new RotaryTable(widest, ropeScaling, maxSeq, true)
+      : null;
     this.windowRotary =
       windowTheta === null
         ? null
@@ -138,6 +143,7 @@ export class RotaryModel extends Module {
   releaseTables(): void {
     this.rotary.release();
     this.windowRotary?.release();
+    this.queryRotary?.release();
     this.body.slopes?.release();
   }
 
@@ -239,9 +245,15 @@ export class RotaryModel extends Module {
     return { ...this.anglesBy(at), positions, documents, ...passed };
   }
 
-  private anglesBy(at: (table: RotaryTable) => Angles): Angles & { ofWindows: Angles | null } {
-    const { rotary, windowRotary } = this;
-    return { ...at(rotary), ofWindows: windowRotary && at(windowRotary) };
+  private anglesBy(
+    at: (table: RotaryTable) => Angles,
+  ): Angles & Pick<AttentionContext, 'ofWindows' | 'ofQueries'> {
+    const { rotary, windowRotary, queryRotary } = this;
+    return {
+      ...at(rotary),
+      ofWindows: windowRotary && at(windowRotary),
+      ofQueries: queryRotary && at(queryRotary),
+    };
   }
 
   /** The modules of embedded(). */

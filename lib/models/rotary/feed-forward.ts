@@ -11,6 +11,7 @@ import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
 import type { Body } from './config.js';
 import { PackedSwiGLU } from './packed-swiglu.js';
 import type { Activation, PlainNames } from './traits.js';
+import { Xielu } from './xielu.js';
 
 /** The functions inside of feed-forward blocks. */
 export const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = {
@@ -72,7 +73,7 @@ export class PlainMlp extends Module {
   constructor(
     channels: number,
     hidden: number,
-    given: { bias: boolean; activation: Activation; names: PlainNames },
+    given: { bias: boolean; activation: Activation | 'xielu'; names: PlainNames },
   ) {
     super();
     const { bias, names, activation } = given;
@@ -80,7 +81,13 @@ export class PlainMlp extends Module {
     const first = new Linear(channels, hidden, { bias });
     Object.assign(this, { [names.first]: first });
     Object.assign(this, { [names.second]: new Linear(hidden, channels, { bias }) });
-    this.#activation = ACTIVATIONS[activation];
+    if (activation !== 'xielu') {
+      this.#activation = ACTIVATIONS[activation];
+      return;
+    }
+    const own = new Xielu();
+    Object.assign(this, { act_fn: own });
+    this.#activation = (x) => own.call(x);
   }
 
   /** [.., channels] to the same shape. */
@@ -105,14 +112,17 @@ export function feedForward(body: Body, layer: number): FeedForward {
       return new PlainMlp(channels, hidden, { bias, activation: kind, names: feed });
     }
     if (kind === 'silu') return new SwiGLU(channels, hidden, { bias });
-    return new GatedMlp(channels, hidden, { bias, activation: kind });
+    // Only blocks without a gate have the other one.
+    return new GatedMlp(channels, hidden, { bias, activation: kind as Activation });
   }
   const { experts, perToken: k, normalize, sharedHidden } = moe;
-  const { limit = null, routerBias = false, shared, scores } = traits.moe ?? {};
+  const { limit = null, routerBias = false, shared, scores, choiceBias } = traits.moe ?? {};
   const { groups, keptGroups, scale } = moe;
   const options = {
     ...{ k, normalize, sharedHidden, limit, bias: routerBias, sharedGate: shared !== 'ungated' },
-    routing: scores ? { scores, groups, keptGroups, scale } : null,
+    routing: scores
+      ? { scores, groups, keptGroups, scale, ...(choiceBias && { choiceBias }) }
+      : null,
   };
   const mixture = new SparseMixture(channels, moe.hidden, experts, options);
   for (const [name, parameter] of mixture.namedParameters()) {

@@ -10,6 +10,7 @@ import { scope, type Tensor } from '../../tensor/index.js';
 import type { Body } from './config.js';
 import { ACTIVATIONS } from './feed-forward.js';
 import { type Norm, normOf } from './norms.js';
+import type { Activation } from './traits.js';
 
 /** The modules of a block's end. */
 interface Ending {
@@ -45,9 +46,8 @@ export function ended(
   const { layerInputDim: width, traits } = body;
   if (!width) return stream.mul(end.layer_scalar);
   const ownTensor = required(inputs).narrow(2, layer * width, width);
-  const gate = ACTIVATIONS[traits.activation?.kind ?? 'silu'](
-    end.per_layer_input_gate.call(stream),
-  );
+  const kind = (traits.activation?.kind ?? 'silu') as Activation;
+  const gate = ACTIVATIONS[kind](end.per_layer_input_gate.call(stream));
   const branch = end.per_layer_projection.call(gate.mul(ownTensor));
   return stream.add(end.post_per_layer_input_norm.call(branch)).mul(end.layer_scalar);
 }

@@ -66,6 +66,8 @@ export interface MoeTraits {
   readonly choosesLayers: boolean | 'first';
   /** Whether mlp_layer_types, if present, has the kinds of the layers. Default false. */
   readonly listsLayers?: boolean;
+  /** Whether softmax scores have a bias for the choice; sigmoid scores always have one. */
+  readonly choiceBias?: boolean;
   /** Scores of a router by groups; see nn.GroupRouter. Default: nn.TopKRouter. */
   readonly scores?: 'sigmoid' | 'softmax';
   /** Whether the router has a bias. Default false. */
@@ -213,6 +215,10 @@ const kindsOf = (first: number, layers: number): string[] =>
 
 function parseFirst({ listsLayers }: MoeTraits, config: ModelConfig, layers: number): number[] {
   config.requireOneOf('moe_layer_freq', [1]);
+  const last = config.get('moe_layer_end_index', -1);
+  if (typeof last !== 'number' || (last !== -1 && last < layers - 1)) {
+    throw config.refusal('moe_layer_end_index', `-1, or ${layers - 1} or more`, last);
+  }
   const list = listsLayers ? config.get('mlp_layer_types') : null;
   if (list !== null) {
     const count = Array.isArray(list) ? list.filter((item) => item === DENSE).length : 0;

@@ -24,21 +24,29 @@ export function setAtPath(owner: Module, path: string, child: Module): void {
   Object.assign(owner, { [first]: second ? new Around(second, child) : child });
 }
 
-/** Sets `child` as the field `name`. The property `usual` reads and writes the same field. */
+/**
+ * Sets `child` as the field `name`, or at that path. The property `usual` reads and writes the same
+ * field.
+ */
 export function setNamed(
   owner: Module,
   usual: string,
   name: string,
   child: Module | readonly Module[],
 ): void {
-  Object.assign(owner, { [name]: child });
+  if (child instanceof Module) setAtPath(owner, name, child);
+  else Object.assign(owner, { [name]: child });
   if (name === usual) return;
-  const fields = owner as unknown as Record<string, unknown>;
+  const [last = name, ...outer] = name.split('.').reverse();
+  const fields = (): Record<string, unknown> => {
+    const own = owner as unknown as Record<string, unknown>;
+    return outer.reduceRight((all, one) => all[one] as Record<string, unknown>, own);
+  };
   Object.defineProperty(owner, usual, {
     enumerable: false,
-    get: () => fields[name],
+    get: () => fields()[last],
     set: (value: unknown) => {
-      fields[name] = value;
+      fields()[last] = value;
     },
   });
 }

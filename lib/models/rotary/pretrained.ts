@@ -110,6 +110,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const supported = { ...SUPPORTED, [act]: names, ...traits.only };
   for (const [key, values] of Object.entries(supported)) config.requireOneOf(key, values);
   const layers = config.size('num_hidden_layers', null, MAX_LAYERS);
+  requireLayerType(traits, config);
   const { attention, mlp } = norm.block ?? PRE_NORMS;
   const { model = 'model', layers: list = 'layers' } = traits.names ?? {};
   const norm1 =
@@ -165,6 +166,13 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...(traits.qkNormKey && { qkNorm: config.flag(...traits.qkNormKey) }),
     ...(traits.residualDropout && { residualDropout: config.fraction(traits.residualDropout, 0) }),
   };
+}
+
+function requireLayerType({ layerTypes: known }: RotaryTraits, config: ModelConfig): void {
+  const types = config.get('layer_types', []);
+  if (!known || (Array.isArray(types) && types.every((type) => known.includes(String(type)))))
+    return;
+  throw config.refusal('layer_types', `"${known[0]}" only`, types);
 }
 
 /** Whether the model of a config.json has experts. */
@@ -244,8 +252,8 @@ const SWITCH_KEY = 'use_sliding_window';
 const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 
 /** Whether config.json may disable its window. */
-const isSwitched = ({ window, defaults, windowEvery }: RotaryTraits): boolean =>
-  (window === 'layers' && !windowEvery) || SWITCH_KEY in defaults;
+const isSwitched = ({ window, defaults, windowEvery, attentionTypes }: RotaryTraits): boolean =>
+  (window === 'layers' && !windowEvery && !attentionTypes) || SWITCH_KEY in defaults;
 
 function parseWindow(
   traits: RotaryTraits,
@@ -265,7 +273,10 @@ function parseWindow(
     throw config.refusal(SWITCH_KEY, expected, config.get(SWITCH_KEY), hint);
   }
   if (kind === 'uniform') return { window: width };
-  const listed = config.get('layer_types') ?? defaultTypes(traits, config, layers, width);
+  const listed =
+    typesOf(traits, config) ??
+    config.get('layer_types') ??
+    defaultTypes(traits, config, layers, width);
   // transformers replaces the last type of Gemma 4.
   const types =
     traits.layerKinds && Array.isArray(listed) ? [...listed.slice(0, -1), FULL] : listed;
@@ -277,6 +288,27 @@ function parseWindow(
   }
   const windows = types.map((type) => (type === SLIDING ? width : null));
   return { window: windows.every((window) => window === null) ? null : windows };
+}
+
+/** The kinds of all layers by attention_types: lists of names with numbers of repetitions. */
+function typesOf({ attentionTypes: names }: RotaryTraits, config: ModelConfig): JsonValue {
+  const given = config.get('attention_types');
+  if (!names || given === null) return null;
+  const kinds: Readonly<Record<string, JsonValue>> = {
+    [names.full]: FULL,
+    [names.window]: SLIDING,
+  };
+  const isList = (entry: JsonValue): entry is [JsonValue[], number] =>
+    Array.isArray(entry) &&
+    Array.isArray(entry[0]) &&
+    typeof entry[1] === 'number' &&
+    entry[1] <= MAX_LAYERS;
+  if (!Array.isArray(given) || !given.every(isList)) {
+    throw config.refusal('attention_types', 'lists of names and numbers', given);
+  }
+  return given.flatMap(([list, times]) =>
+    Array.from({ length: times }, () => list.map((name) => kinds[String(name)] ?? name)).flat(),
+  );
 }
 
 /** transformers' default without a list. */
@@ -340,6 +372,8 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
       describeMoe(traits.moe, sizes.moe, {
         ...{ routerLoss: sizes.routerAuxLossCoef ?? 0, layers: sizes.layers },
       })),
+    ...(traits.layerTypes && { layer_types: Array(sizes.layers).fill(traits.layerTypes[0]) }),
+    ...traits.written,
   };
   const { keys = {} } = traits;
   const named = Object.entries(config).map(([key, value]) => [keys[key] ?? key, value]);
@@ -357,6 +391,14 @@ function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
   if (traits.window === 'none') return {};
   if (traits.window === 'uniform') {
     return { ...(isSwitched(traits) && { [SWITCH_KEY]: width !== null }), [WINDOW_KEY]: width };
+  }
+  const { attentionTypes: names } = traits;
+  if (names) {
+    const types = windows.map((window) => (window === null ? names.full : names.window));
+    return {
+      ...{ [WINDOW_KEY]: width ?? Number(traits.defaults[WINDOW_KEY]) },
+      ...{ attention_types: [[types, 1]], attention_layers: types },
+    };
   }
   const first = windows.findIndex((window) => window !== null);
   return {

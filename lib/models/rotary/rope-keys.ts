@@ -26,6 +26,7 @@ const KEYS: Record<ScalingKey, string> = {
   mscale: 'mscale',
   mscaleAllDim: 'mscale_all_dim',
   truncate: 'truncate',
+  queryBeta: 'llama_4_scaling_beta',
   share: 'partial_rotary_factor',
   shortFactor: 'short_factor',
   longFactor: 'long_factor',
@@ -109,13 +110,26 @@ function parseSection(
   declared: number,
 ): Rope {
   const isHere = section.get('rope_theta') !== null;
-  const ropeTheta = isHere ? section.positive('rope_theta') : thetaOf(rope, config);
+  const theta = isHere ? section.positive('rope_theta') : thetaOf(rope, config);
+  if (rope.alpha && section.get('alpha') !== null) {
+    return { ropeTheta: parseAlpha(section, config, theta), ropeScaling: null, maxSeq: declared };
+  }
+  const ropeTheta = theta;
   const ropeScaling = parseScaling(rope, section, config, declared);
   return {
     ...{ ropeTheta, ropeScaling, maxSeq: longestOf(ropeScaling, declared) },
     // In a proportional scaling, the same key is the share of the pairs that turn.
     ...(ropeScaling?.type !== 'proportional' && parsePartial(rope, section, config)),
   };
+}
+
+/** The base of a dynamic scaling with a fixed exponent, which has no effect by length. */
+function parseAlpha(section: ModelConfig, config: ModelConfig, theta: number): number {
+  section.requireOneOf('rope_type', ['dynamic']);
+  section.requireOneOf('type', ['dynamic']);
+  const heads = config.size('num_attention_heads');
+  const headDim = config.size('head_dim', config.size('hidden_size') / heads);
+  return theta * section.positive('alpha') ** (headDim / (headDim - 2));
 }
 
 /** The base frequency outside of the sections. */
@@ -165,7 +179,7 @@ function longestOf(scaling: RopeScaling | null, declared: number): number {
 }
 
 function parseScaling(
-  { types, aliases, ofPictures = [] }: RopeTraits,
+  { types, aliases, ofPictures = [], scalesQueries }: RopeTraits,
   section: ModelConfig,
   config: ModelConfig,
   declared: number,
@@ -182,7 +196,8 @@ function parseScaling(
     const known = ['default', ...types].map((text) => `"${text}"`).join(', ');
     throw section.refusal(key, known, type);
   }
-  const { needs, may } = scalingKeys(ownAlias);
+  const { needs, may: all } = scalingKeys(ownAlias);
+  const may = all.filter((name) => scalesQueries || name !== 'queryBeta');
   requireNoOther(section, [...needs, ...may], ofPictures);
   const absent = defaultsOf(ownAlias, section, config, declared);
   const found: Record<string, JsonValue> = { type: ownAlias };
@@ -243,6 +258,12 @@ export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: Rotary
   const { maxSeq, ropeTheta, ropeScaling, partialRotaryFactor = 1, windowRopeTheta } = sizes;
   const longest = ropeScaling?.type === 'dynamic' ? ropeScaling.originalMaxSeq : maxSeq;
   const beside = rope.originalBeside && ropeScaling?.type === 'longrope' ? ropeScaling : null;
+  if (rope.sectionsOnly && !rope.ofWindows) {
+    const scaling = ropeScaling ? describeScaling(ropeScaling) : { rope_type: 'default' };
+    const { type: _, ...section } = scaling;
+    const rope_parameters = { ...section, rope_theta: ropeTheta };
+    return { max_position_embeddings: longest, rope_parameters };
+  }
   if (rope.sectionsOnly) {
     const byType = describeByType(required(rope.ofWindows), sizes, windowRopeTheta ?? ropeTheta);
     return { max_position_embeddings: longest, ...byType };

@@ -54,6 +54,11 @@ export interface YarnScaling {
   mscaleAllDim?: number;
   /** Whether the ramp begins and ends at whole channels. Default true. */
   truncate?: boolean;
+  /**
+   * Queries at position p are multiplied by 1 + queryBeta ln(1 + floor(p / originalMaxSeq)), in
+   * families with this rule.
+   */
+  queryBeta?: number;
 }
 
 /**
@@ -156,7 +161,10 @@ const RULES: Rules = {
   },
   yarn: {
     needs: ['factor', 'originalMaxSeq'],
-    may: ['attentionFactor', 'betaFast', 'betaSlow', 'mscale', 'mscaleAllDim', 'truncate'],
+    may: [
+      ...['attentionFactor', 'betaFast', 'betaSlow', 'mscale', 'mscaleAllDim', 'truncate'],
+      'queryBeta',
+    ] as (keyof YarnScaling & ScalingKey)[],
     frequencies: yarnFrequencies,
     magnitude({ factor, attentionFactor, mscale, mscaleAllDim }) {
       const scale = (weight: number): number =>
@@ -231,6 +239,13 @@ export function rotaryRule(
   const rule = ruleOf(scaling);
   const frequencies = rule.frequencies(plain, scaling, length, sizes);
   return { frequencies, magnitude: rule.magnitude?.(scaling) ?? 1 };
+}
+
+/** The factor of a query at `position`, for scalings with one; null: none. */
+export function queryFactor(scaling: RopeScaling | null): ((position: number) => number) | null {
+  if (scaling?.type !== 'yarn' || scaling.queryBeta === undefined) return null;
+  const { queryBeta, originalMaxSeq } = scaling;
+  return (position) => 1 + queryBeta * Math.log(1 + Math.floor(position / originalMaxSeq));
 }
 
 /** A name that is equal for sequence lengths with equal angles. */

@@ -2,7 +2,13 @@
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { Tensor, within } from '../../tensor/index.js';
-import { type AngleSizes, type RopeScaling, regimeOf, rotaryRule } from './rope-scaling.js';
+import {
+  type AngleSizes,
+  queryFactor,
+  type RopeScaling,
+  regimeOf,
+  rotaryRule,
+} from './rope-scaling.js';
 
 /** Angles of some positions; views that the caller's scope frees. */
 export interface Angles {
@@ -34,6 +40,8 @@ export class RotaryTable {
     private readonly sizes: AngleSizes,
     private readonly scaling: RopeScaling | null,
     private readonly maxSeq: number,
+    /** Whether it also scales queries by their position. */
+    private readonly scalesQueries = false,
   ) {}
 
   /**
@@ -80,12 +88,14 @@ export class RotaryTable {
   private make(rows: number, length: number, dtype: 'f32' | 'f64', device: Device): Angles {
     const { frequencies, magnitude } = rotaryRule(this.sizes, this.scaling, length);
     const width = frequencies.length;
+    const factorAt = (this.scalesQueries ? queryFactor(this.scaling) : null) ?? (() => 1);
     const List = dtype === 'f64' ? Float64Array : Float32Array;
     const tableOf = (body: (angle: number) => number): Tensor => {
       const values = new List(rows * width);
       for (let row = 0; row < rows; ++row) {
+        const factor = magnitude * factorAt(row);
         frequencies.forEach((frequency, i) => {
-          values[row * width + i] = magnitude * body(row * frequency);
+          values[row * width + i] = factor * body(row * frequency);
         });
       }
       return Tensor.from(values, { shape: [rows, width], dtype, device });

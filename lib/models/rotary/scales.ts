@@ -84,6 +84,7 @@ interface ScaledSizes {
   scales?: Scales;
   headDim: number;
   channels: number;
+  layers: number;
   ropeScaling?: RopeScaling | null;
 }
 
@@ -96,7 +97,7 @@ function stretchOf(scaling: RopeScaling | null): number {
 /** The factors of a model with these sizes. */
 export function factorsOf(
   traits: RotaryTraits,
-  { scales = {}, headDim, channels, ropeScaling }: ScaledSizes,
+  { scales = {}, headDim, channels, layers, ropeScaling }: ScaledSizes,
 ): ScaleFactors {
   const { scales: declared = {}, latent = false } = traits;
   const stretch = latent ? stretchOf(ropeScaling ?? null) : 1;
@@ -105,7 +106,9 @@ export function factorsOf(
     if (how === 'rootChannels') return Math.sqrt(channels);
     if (typeof how === 'number') return how;
     const value = scales[name] ?? null;
-    return how && value !== null ? value ** (how.power ?? 1) : none;
+    if (!how || value === null) return none;
+    const per = { rootLayers: Math.sqrt(layers), channels, none: 1 };
+    return value ** (how.power ?? 1) / per[how.per ?? 'none'];
   };
   return {
     scores: factor('scores', 1 / Math.sqrt(headDim)) * stretch,

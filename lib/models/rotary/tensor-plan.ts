@@ -120,14 +120,13 @@ function projectionStyles({ traits, latent, isFull, full }: Body, path: string):
   };
 }
 
-function headNormStyles({ traits: { qkNorm = 'none' } }: Body, path: string): Styles {
+function headNormStyles({ traits: { qkNorm = 'none', names } }: Body, path: string): Styles {
   if (qkNorm === 'none') return {};
-  if (qkNorm === 'head') {
-    return { [`${path}.q_norm`]: 'perHead', [`${path}.k_norm`]: 'perHead' };
-  }
+  const [q, k] = [names?.qNorm ?? 'q_norm', names?.kNorm ?? 'k_norm'];
+  if (qkNorm === 'head') return { [`${path}.${q}`]: 'perHead', [`${path}.${k}`]: 'perHead' };
   return {
-    [`${path}.q_norm`]: { style: 'headsNorm', heads: 'queries' },
-    [`${path}.k_norm`]: { style: 'headsNorm', heads: 'keys' },
+    [`${path}.${q}`]: { style: 'headsNorm', heads: 'queries' },
+    [`${path}.${k}`]: { style: 'headsNorm', heads: 'keys' },
   };
 }
 
@@ -140,7 +139,11 @@ function feedStyles({ traits }: Body, path: string): Styles {
       [`${path}.down_proj`]: 'row',
     };
   }
-  return { [`${path}.${feed.first}`]: 'column', [`${path}.${feed.second}`]: 'row' };
+  return {
+    [`${path}.${feed.first}`]: 'column',
+    [`${path}.${feed.second}`]: 'row',
+    ...(traits.activation?.kind === 'xielu' && { [`${path}.act_fn`]: 'perHead' as const }),
+  };
 }
 
 const gatedStyles = (path: string): Styles => ({

@@ -90,7 +90,8 @@ export type Activation = 'silu' | 'gelu' | 'geluTanh' | 'relu' | 'relu2';
 
 /** The activation, and its key and names in config.json; the first name is written. */
 interface ActivationTraits {
-  readonly kind: Activation;
+  /** "xielu" has parameters, and needs a block without a gate. */
+  readonly kind: Activation | 'xielu';
   /** Default "hidden_act". */
   readonly key?: string;
   readonly names: readonly string[];
@@ -114,8 +115,12 @@ export interface ModuleNames {
   readonly embedNorm?: string;
   /** The list of blocks. Default "layers". */
   readonly layers?: string;
-  /** Default "self_attn". */
+  /** Default "self_attn"; "attn.attention" is a module inside of another. */
   readonly attention?: string;
+  /** The norm of queries. Default "q_norm". */
+  readonly qNorm?: string;
+  /** The norm of keys. Default "k_norm". */
+  readonly kNorm?: string;
   /** One projection for queries, keys and values. Default "qkv_proj". */
   readonly qkv?: string;
   /** Default "lm_head". */
@@ -134,6 +139,10 @@ export interface RopeTraits {
   readonly keys?: { readonly theta: string; readonly partial: string };
   /** Key of the number of rotated channels in files without partial_rotary_factor. */
   readonly otherWidth?: string;
+  /** Whether llama_4_scaling_beta scales queries by their position. Default false. */
+  readonly scalesQueries?: boolean;
+  /** Whether a dynamic scaling may have `alpha`, which fixes a larger base. Default false. */
+  readonly alpha?: boolean;
   /** The scalings that transformers supports for it. */
   readonly types: readonly RopeScaling['type'][];
   /** Other names of them in files. */
@@ -178,6 +187,8 @@ export interface ScaleTraits {
   readonly key: string;
   /** Default 1. */
   readonly power?: 1 | -1 | -0.5;
+  /** The factor is divided by the root of the number of layers, or by the channels. */
+  readonly per?: 'rootLayers' | 'channels';
   /** transformers' default; null: none. */
   readonly fallback: number | null;
 }
@@ -236,6 +247,8 @@ export interface RotaryTraits {
    * Default "none".
    */
   readonly qkNorm?: 'none' | 'head' | 'whole';
+  /** Whether they follow the rotation instead. Default false. */
+  readonly qkNormLast?: boolean;
   /** config.json's key that enables these norms, and transformers' default. Default: always. */
   readonly qkNormKey?: readonly [name: string, fallback: boolean];
   /** Whether each head has a logit without a value in its softmax. Default false. */
@@ -305,6 +318,12 @@ export interface RotaryTraits {
    * value of the key, or the default. Replaces slidesAt, and the switch use_sliding_window.
    */
   readonly windowEvery?: readonly [key: string | null, fallback: number];
+  /** Names of a layer's attention in attention_types, which then lists all layers. */
+  readonly attentionTypes?: { readonly full: string; readonly window: string };
+  /** The supported entries of layer_types; the first is written. Default: any. */
+  readonly layerTypes?: readonly [string, ...string[]];
+  /** Further entries of config.json that are the same in all models. Default: none. */
+  readonly written?: JsonObject;
   /** Whether published models overflow in f16, which is then refused. Default false. */
   readonly overflowsF16?: boolean;
   /** The experts of its feed-forward blocks, if it has them. */

@@ -1,0 +1,37 @@
+// InternLM3: Llama without biases.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of InternLm3, and the mode of its activations. */
+export type InternLm3Config = FamilyConfig;
+
+const TRAITS: RotaryTraits = {
+  name: 'InternLm3',
+  modelType: 'internlm3',
+  architecture: 'InternLM3ForCausalLM',
+  biases: { qkv: false, out: false, mlp: false },
+  window: 'none',
+  only: { bias: [false], qkv_bias: [false] },
+  defaults: { max_position_embeddings: 32_768, intermediate_size: 11_008 },
+};
+
+/** Source: Shanghai AI Laboratory 2025; its modeling_internlm3.py. */
+export class InternLm3 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: InternLm3Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: InternLm3Config) => new InternLm3(config));
+
+  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<InternLm3> {
+    return readPretrained(dir, [InternLm3.family], options);
+  }
+}

@@ -1,0 +1,42 @@
+// MiniCPM: Llama with factors of the embedding, branches and logits.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of MiniCpm, and the mode of its activations. */
+export type MiniCpmConfig = FamilyConfig<'attentionBias' | 'scales'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'MiniCpm',
+  modelType: 'minicpm',
+  architecture: 'MiniCPMForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
+  window: 'none',
+  scales: {
+    embed: { key: 'scale_emb', fallback: 1 },
+    residual: { key: 'scale_depth', per: 'rootLayers', fallback: 1 },
+    logits: { key: 'dim_model_base', per: 'channels', fallback: 1 },
+  },
+  only: { num_experts: [0], sparse_config: [null] },
+  defaults: { max_position_embeddings: 2048, intermediate_size: 11_008, tie_word_embeddings: true },
+};
+
+/** Source: Hu et al. 2024; its modeling_minicpm.py. */
+export class MiniCpm extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: MiniCpmConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: MiniCpmConfig) => new MiniCpm(config));
+
+  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<MiniCpm> {
+    return readPretrained(dir, [MiniCpm.family], options);
+  }
+}
