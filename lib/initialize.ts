@@ -182,17 +182,20 @@ export async function initialize<Sample, Batch>(
   Omit<Initialized<Sample, Batch>, 'trainLoader'> & { trainLoader: AnyLoader<Sample, Batch> }
 > {
   requireNoSurplus('initialize', surplus, 'Put all options into one object: { model, config }.');
-  return initialized(given, true);
+  return initializeEngine(given, true);
 }
 
 /** @internal initialize() for callers that serve the data and apply its settings. */
 export function initializeServed(
   given: InitializeOptions<unknown, unknown>,
 ): Promise<Omit<Initialized<unknown, unknown>, 'trainLoader'>> {
-  return initialized(given, false);
+  return initializeEngine(given, false);
 }
 
-async function initialized<Sample, Batch>(given: AnyOptions<Sample, Batch>, isServing: boolean) {
+async function initializeEngine<Sample, Batch>(
+  given: AnyOptions<Sample, Batch>,
+  isServing: boolean,
+) {
   const options = readOptions('initialize', given, OPTIONS);
   const { model } = options;
   requireModel(model);

@@ -32,7 +32,7 @@ export function requestedBatches(
 ): BatchRequest {
   const micro = file[MICRO];
   if (Array.isArray(micro) && (micro.length === 0 || !micro.every(isSize))) {
-    throw refused(MICRO, 'positive whole numbers', micro);
+    throw refusedError(MICRO, 'positive whole numbers', micro);
   }
   const only = Array.isArray(micro) ? [...new Set(micro as number[])].sort((a, b) => b - a) : null;
   const said = (key: string): number | null => {
@@ -53,10 +53,10 @@ function configuredSize(file: Section, key: string): number | null {
   const value = coerced(given, configSchema.properties?.[key] ?? {});
   if (isSize(value)) return value;
   if (value === undefined || value === null || value === 'auto') return null;
-  throw refused(key, 'a positive whole number, or "auto"', given);
+  throw refusedError(key, 'a positive whole number, or "auto"', given);
 }
 
-function refused(key: string, expected: string, got: unknown): DsError {
+function refusedError(key: string, expected: string, got: unknown): DsError {
   return new DsError({ code: 'DS_CONFIG', op: key, expected, got: JSON.stringify(got) });
 }
 

@@ -58,7 +58,7 @@ const MOVED = { device: 'cpu', pin_memory: true };
 /** Returns zero_optimization of `file`, with the first value of each list. */
 function zeroOf({ zero_optimization: zero }: Section): Section {
   if (!isSection(zero)) return {};
-  const kept = Object.entries(zero).flatMap(([key, value]) => renamed(key, firstOf(value), zero));
+  const kept = Object.entries(zero).flatMap(([key, value]) => rename(key, firstOf(value), zero));
   const all = Object.fromEntries(kept) as Section;
   const { offload_optimizer: state, offload_param: weights, ...rest } = all;
   return {
@@ -76,7 +76,7 @@ const SWITCHES: Readonly<Record<string, string>> = {
 };
 
 /** Returns a deprecated key in its current form. If both are set, validation rejects them later. */
-function renamed(key: string, value: unknown, zero: Section): [string, unknown][] {
+function rename(key: string, value: unknown, zero: Section): [string, unknown][] {
   const now = ownValue(SWITCHES, key);
   if (now === undefined || typeof value !== 'boolean' || Object.hasOwn(zero, now)) {
     return [[key, value]];
@@ -119,11 +119,11 @@ export function waysOf(space: Space, info: ModelInfo): Way[] {
   if (isSaid || info.isHost || ways.some(({ candidates }) => candidates.length > 0)) return ways;
   // On one rank, stage 2 represents all stages that keep weights on the device.
   const isOpen = ranks === 1 && stagesOf(file, 2).length > 1;
-  const added = moved(isOpen ? [2, 3] : stages, zero);
+  const added = moveStages(isOpen ? [2, 3] : stages, zero);
   return [...ways, ...added.map((placement) => wayOf(placement, space, info))];
 }
 
-function moved(stages: readonly unknown[], zero: Section): Placement[] {
+function moveStages(stages: readonly unknown[], zero: Section): Placement[] {
   return stages.flatMap((stage): Placement[] => {
     if (stage === 0) return [];
     const state = { ...zero, stage, offload_optimizer: MOVED };

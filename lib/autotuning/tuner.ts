@@ -53,7 +53,7 @@ export class Tuner {
     first: readonly Row[] = [],
   ) {
     const isRandom = settings.tuner_type === 'random';
-    this.waiting = isRandom ? shuffled(candidates) : [...candidates];
+    this.waiting = isRandom ? shuffle(candidates) : [...candidates];
     this.rows.push(...first);
   }
 
@@ -127,7 +127,7 @@ export class Tuner {
 }
 
 /** Returns a pseudo-random order, equal in every search. Source: Park and Miller's generator. */
-function shuffled(candidates: readonly Candidate[]): Candidate[] {
+function shuffle(candidates: readonly Candidate[]): Candidate[] {
   let state = 1;
   const draw = (below: number): number => {
     state = (state * 48271) % 0x7fffffff;

@@ -18,7 +18,7 @@ type Listed = Record<keyof Catalog, [name: string, info: TensorInfo][]>;
 /** Equal for ranks with parts of the same tensors. */
 export function digestOf(catalog: Catalog): string {
   return createHash('sha256')
-    .update(JSON.stringify(listed(catalog)))
+    .update(JSON.stringify(listTensors(catalog)))
     .digest('hex');
 }
 
@@ -36,17 +36,17 @@ export async function mergedCatalog(
   if (digests.every((item) => item === digest)) return ownCatalog;
   const isFirst = digests.indexOf(digest) === world.rank;
   const lists = await onAllRanks(world, 'merging tensors', async () =>
-    isFirst ? listed(ownCatalog) : null,
+    isFirst ? listTensors(ownCatalog) : null,
   );
-  return { model: merged(lists, 'model'), optimizer: merged(lists, 'optimizer') };
+  return { model: mergeLists(lists, 'model'), optimizer: mergeLists(lists, 'optimizer') };
 }
 
-const listed = ({ model, optimizer }: Catalog): Listed => ({
+const listTensors = ({ model, optimizer }: Catalog): Listed => ({
   model: [...model],
   optimizer: [...optimizer],
 });
 
-function merged(
+function mergeLists(
   lists: readonly (Listed | null)[],
   section: keyof Catalog,
 ): Map<string, TensorInfo> {
@@ -55,7 +55,7 @@ function merged(
   for (const [rank, list] of lists.entries()) {
     for (const [name, info] of list?.[section] ?? []) {
       const known = all.get(name);
-      if (known && said(known) !== said(info)) {
+      if (known && formatInfo(known) !== formatInfo(info)) {
         throw disagreement(name, [required(from.get(name)), known], [rank, info]);
       }
       if (known) continue;
@@ -66,7 +66,8 @@ function merged(
   return all;
 }
 
-const said = (info: TensorInfo): string => `${describe(info)}${info.buffer ? ', a buffer' : ''}`;
+const formatInfo = (info: TensorInfo): string =>
+  `${describe(info)}${info.buffer ? ', a buffer' : ''}`;
 
 function disagreement(
   name: string,
@@ -76,8 +77,8 @@ function disagreement(
   return new DsError({
     code: 'DS_CHECKPOINT',
     op: `save: ${name}`,
-    expected: `${said(info)}, as on rank ${rank}`,
-    got: `${said(its)} on rank ${other}`,
+    expected: `${formatInfo(info)}, as on rank ${rank}`,
+    got: `${formatInfo(its)} on rank ${other}`,
     hint: 'Ranks that have a tensor of this name must have parts of the same one.',
   });
 }

@@ -162,7 +162,7 @@ export async function layOut(
   try {
     const sources = file.entries.flatMap((entry) => {
       const to = { dtype: entry.dtype, layout };
-      return exported(entry.name, entry, to, (into) => file.readInto(entry, into));
+      return exportTensors(entry.name, entry, to, (into) => file.readInto(entry, into));
     });
     const content = { sources, config: null, generation: null, maxShardBytes: MAX_SHARD_BYTES };
     return await writeFolder({ path: out, isThere: true }, content);
@@ -195,13 +195,13 @@ function sourcesOf(
   const exact = dtype !== record.dtype && checkpoint.tensors('optimizer').has(master);
   const [section, key]: [Section, string] = exact ? ['optimizer', master] : ['model', name];
   const saved: TensorInfo = { dtype: exact ? 'f32' : record.dtype, shape };
-  return exported(name, saved, { dtype, layout }, (into) =>
+  return exportTensors(name, saved, { dtype, layout }, (into) =>
     checkpoint.readInto(section, key, into),
   );
 }
 
 /** Returns a tensor in the layout of the files. `read` fills a tensor in the saved layout. */
-function exported(
+function exportTensors(
   name: string,
   saved: TensorInfo,
   { dtype, layout }: { dtype: DType; layout: Layout },

@@ -164,22 +164,25 @@ export async function readLatest(dir: string): Promise<string> {
 /** Returns an error with the content of `dir`. Throws as listTags(). */
 export async function missingTag(dir: string, expected: string): Promise<DsError> {
   const tags = await listTags(dir);
-  const refused = (got: string, hint: string): DsError =>
+  const refusedError = (got: string, hint: string): DsError =>
     new DsError({ code: 'DS_CHECKPOINT', op: dir, expected, got, hint });
   if (await isThere(join(dir, MANIFEST))) {
     const whole = absolutePath(dir);
     const hint = `Give the folder that it lies in, ${dirname(whole)}, and the tag ${basename(whole)}.`;
-    return refused('a checkpoint itself', hint);
+    return refusedError('a checkpoint itself', hint);
   }
   const isFolder = await Promise.all(tags.map((tag) => isThere(join(dir, tag, LATEST))));
   const folder = tags.findLast((_, i) => isFolder[i]);
   if (folder !== undefined) {
-    return refused('folders with checkpoints in it', `Give one of them: ${join(dir, folder)}.`);
+    return refusedError(
+      'folders with checkpoints in it',
+      `Give one of them: ${join(dir, folder)}.`,
+    );
   }
   if (tags.length === 0) {
-    return refused('a folder without checkpoints', 'Save a checkpoint there first.');
+    return refusedError('a folder without checkpoints', 'Save a checkpoint there first.');
   }
-  return refused(`the tags ${tags.join(', ')}`, 'Pass one of these tags.');
+  return refusedError(`the tags ${tags.join(', ')}`, 'Pass one of these tags.');
 }
 
 const isThere = async (path: string): Promise<boolean> =>

@@ -79,14 +79,15 @@ export async function writeFolder(
  */
 async function appear(from: string, path: string, files: readonly string[] | null): Promise<void> {
   if (!files) {
-    if (!(await renameExclusive(from, path))) throw taken(path, 'something that has just appeared');
+    if (!(await renameExclusive(from, path)))
+      throw takenError(path, 'something that has just appeared');
     return syncPath(dirname(path));
   }
   const made: string[] = [];
   try {
     for (const file of files) {
       const location = join(path, file);
-      if (!(await renameExclusive(join(from, file), location))) throw taken(path, file);
+      if (!(await renameExclusive(join(from, file), location))) throw takenError(path, file);
       made.push(file);
     }
   } catch (error) {
@@ -176,14 +177,14 @@ export async function requireFree(out: string): Promise<FreeFolder> {
     }),
   );
   if (!status) return { path, isThere: false };
-  if (!status.isDirectory()) throw taken(path, status.isFile() ? 'a file' : 'something else');
+  if (!status.isDirectory()) throw takenError(path, status.isFile() ? 'a file' : 'something else');
   await orDsError(path, () => clearFolder(path));
   const [found] = await orDsError(path, () => readdir(path));
-  if (found !== undefined) throw taken(path, `one with ${found} in it`);
+  if (found !== undefined) throw takenError(path, `one with ${found} in it`);
   return { path, isThere: true };
 }
 
-function taken(op: string, got: string): DsError {
+function takenError(op: string, got: string): DsError {
   return refused(
     op,
     'a folder that does not exist yet, or an empty one',

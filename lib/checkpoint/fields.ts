@@ -73,7 +73,7 @@ export class Fields {
   }
 
   bad(name: string, expected: string, value: unknown): DsError {
-    return this.refusal(name, expected, shown(value));
+    return this.refusal(name, expected, formatField(value));
   }
 
   refusal(name: string, expected: string, got: string): DsError {
@@ -82,7 +82,7 @@ export class Fields {
   }
 }
 
-function shown(value: unknown): string {
+function formatField(value: unknown): string {
   const text = Array.isArray(value) ? `a list of ${value.length}` : outline(value);
   return text.length > SHOWN ? `${text.slice(0, SHOWN)}...` : text;
 }

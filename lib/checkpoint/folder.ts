@@ -44,20 +44,20 @@ export async function openInside(
   { followOwn = false }: Links = {},
 ): Promise<InputFile> {
   if (!isPlainName(name)) {
-    throw refused(folder, 'names of files directly in this folder', JSON.stringify(name));
+    throw refusedError(folder, 'names of files directly in this folder', JSON.stringify(name));
   }
   const path = join(folder, name);
   return InputFile.open(path, { followLinks: false }).catch(async (error: DsError) => {
     switch (errorCode(error.cause)) {
       case undefined:
-        throw error.expected === 'a regular file' ? refused(path, 'a file', error.got) : error;
+        throw error.expected === 'a regular file' ? refusedError(path, 'a file', error.got) : error;
       case 'ENOENT':
       case 'ENOTDIR':
-        throw refused(path, 'this file', 'no such file');
+        throw refusedError(path, 'this file', 'no such file');
       case 'ELOOP': {
         if (followOwn && (await staysInside(folder, path))) return InputFile.open(path);
         const hint = 'Links could lead out of the folder: copy it with `cp -rL`.';
-        throw refused(path, 'a regular file', 'a symbolic link', hint);
+        throw refusedError(path, 'a regular file', 'a symbolic link', hint);
       }
       default:
         throw error;
@@ -75,7 +75,7 @@ async function staysInside(folder: string, path: string): Promise<boolean> {
   return isSnapshot && dirname(target) === join(ownPath, '..', '..', 'blobs');
 }
 
-function refused(op: string, expected: string, got: string, hint = ''): DsError {
+function refusedError(op: string, expected: string, got: string, hint = ''): DsError {
   const advice = hint || 'The folder is damaged or incomplete.';
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint: advice });
 }

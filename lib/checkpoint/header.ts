@@ -90,7 +90,7 @@ export function headerLength(prefix: Uint8Array, fileBytes: number, file: string
   const length = prefix.length < PREFIX_BYTES ? 0n : view.getBigUint64(0, true);
   const limit = Math.min(MAX_HEADER_BYTES, fileBytes - PREFIX_BYTES);
   if (length < 2n || length > BigInt(Math.max(limit, 0))) {
-    throw damaged(file, `a header of 2 to ${limit} bytes`, `${length} bytes`);
+    throw damagedError(file, `a header of 2 to ${limit} bytes`, `${length} bytes`);
   }
   return Number(length);
 }
@@ -115,10 +115,10 @@ export function parseHeader(
   entries.sort((a, b) => a.start - b.start || a.end - b.end);
   let at = 0;
   for (const { name, start, end } of entries) {
-    if (start !== at) throw damaged(`${file}: ${name}`, `data at byte ${at}`, `${start}`);
+    if (start !== at) throw damagedError(`${file}: ${name}`, `data at byte ${at}`, `${start}`);
     at = end;
   }
-  if (at !== dataBytes) throw damaged(file, `${at} bytes of data`, `${dataBytes}`);
+  if (at !== dataBytes) throw damagedError(file, `${at} bytes of data`, `${dataBytes}`);
   return entries;
 }
 
@@ -128,14 +128,14 @@ function parseJson(json: Uint8Array, file: string): Record<string, unknown> {
     const value: unknown = JSON.parse(text);
     if (isObject(value) && text.startsWith('{')) return value;
   } catch (cause) {
-    throw damaged(file, 'a JSON header', errorMessage(cause));
+    throw damagedError(file, 'a JSON header', errorMessage(cause));
   }
-  throw damaged(file, 'a JSON object as header', 'other JSON');
+  throw damagedError(file, 'a JSON object as header', 'other JSON');
 }
 
 function checkMetadata(value: unknown, file: string): void {
   if (isObject(value) && Object.values(value).every((item) => typeof item === 'string')) return;
-  throw damaged(`${file}: ${METADATA}`, 'texts by name', 'something else');
+  throw damagedError(`${file}: ${METADATA}`, 'texts by name', 'something else');
 }
 
 function parseEntry(
@@ -145,20 +145,21 @@ function parseEntry(
 ): TensorEntry {
   const location = `${file}: ${name}`;
   if (!isObject(value) || Object.keys(value).length !== 3) {
-    throw damaged(location, 'dtype, shape and data_offsets', 'something else');
+    throw damagedError(location, 'dtype, shape and data_offsets', 'something else');
   }
   const code = hasCodes && CODES.includes(value.dtype) ? (value.dtype as CodeDType) : null;
   const dtype = code ? 'u8' : DTYPES.get(String(value.dtype));
   if (!dtype) throw unreadDType(location, value.dtype);
   const { shape, data_offsets: offsets } = value;
-  if (!isCounts(shape) || shape.length > MAX_DIMS) throw damaged(location, 'a shape', shown(shape));
+  if (!isCounts(shape) || shape.length > MAX_DIMS)
+    throw damagedError(location, 'a shape', formatField(shape));
   if (!isCounts(offsets) || offsets.length !== 2) {
-    throw damaged(location, 'two data_offsets', shown(offsets));
+    throw damagedError(location, 'two data_offsets', formatField(offsets));
   }
   const [start, end] = leading(offsets, 2);
   const bytes = shape.reduce((n, size) => n * BigInt(size), BigInt(dtypeSize(dtype)));
   if (end < start || BigInt(end - start) !== bytes) {
-    throw damaged(location, `${bytes} bytes for ${dtype} [${shape}]`, `[${start}, ${end})`);
+    throw damagedError(location, `${bytes} bytes for ${dtype} [${shape}]`, `[${start}, ${end})`);
   }
   return { name, dtype, shape, start, end, ...(code && { code }) };
 }
@@ -166,18 +167,18 @@ function parseEntry(
 /** The error for a tensor of another dtype. */
 export function unreadDType(location: string, dtype: unknown): DsError {
   const hint = NOT_READ.includes(dtype) ? UNREAD : DAMAGED;
-  return damaged(location, [...DTYPES.keys()].join(', '), shown(dtype), hint);
+  return damagedError(location, [...DTYPES.keys()].join(', '), formatField(dtype), hint);
 }
 
 function isCounts(value: unknown): value is number[] {
   return Array.isArray(value) && value.every((item) => Number.isSafeInteger(item) && item >= 0);
 }
 
-function shown(value: unknown): string {
+function formatField(value: unknown): string {
   const text = JSON.stringify(value) ?? 'nothing';
   return text.length > 80 ? `${text.slice(0, 80)}...` : text;
 }
 
-function damaged(location: string, expected: string, got: string, hint = DAMAGED): DsError {
+function damagedError(location: string, expected: string, got: string, hint = DAMAGED): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op: location, expected, got, hint });
 }

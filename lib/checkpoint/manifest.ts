@@ -64,7 +64,7 @@ export interface Manifest {
  */
 export async function writeManifest(folder: string, manifest: Manifest): Promise<void> {
   const { model, optimizer, ...rest } = manifest;
-  const tensors = { model: written(model), optimizer: written(optimizer) };
+  const tensors = { model: serializeRecords(model), optimizer: serializeRecords(optimizer) };
   const body = JSON.stringify({ format: FORMATS.written, ...rest, ...tensors }).slice(0, -1);
   const path = join(folder, MANIFEST);
   await writeFile(path, `${body},\n"sha256":"${digest(body)}"}\n`);
@@ -75,7 +75,7 @@ export async function writeManifest(folder: string, manifest: Manifest): Promise
  * Returns parts as [file, from, numel]; for a box other than the whole tensor also its offset and
  * shape.
  */
-function written(records: ReadonlyMap<string, TensorRecord>): Record<string, object> {
+function serializeRecords(records: ReadonlyMap<string, TensorRecord>): Record<string, object> {
   const entries = Array.from(records, ([name, { parts, ...info }]) => {
     const lists = parts.map(({ file, from, numel: count, box }) => {
       const range = [file, from, count];
@@ -226,17 +226,21 @@ function partOf(reader: Fields, value: unknown, location: string, of: PartOf): P
   const hasBox = items.length === 5 && of.format !== 2;
   if ((items.length !== 3 && !hasBox) || file >= of.fileCount) {
     const boxes = of.format === 2 ? '' : ' or [file, from, numel, offset, shape]';
-    throw reader.refusal(location, `parts [file, from, numel]${boxes}`, shown(items));
+    throw reader.refusal(location, `parts [file, from, numel]${boxes}`, formatItems(items));
   }
   const box = hasBox ? boxOf(reader, items, location) : of.whole;
   const part = { file, from, numel: count, box };
   const isWithin = !hasBox || isInside(box, of.shape);
   if (!isWithin || from + count > numel(box.shape)) {
-    throw reader.refusal(location, `a part inside [${of.shape.join(', ')}]`, shown(items));
+    throw reader.refusal(location, `a part inside [${of.shape.join(', ')}]`, formatItems(items));
   }
   if (hasBox && !isOfBox(part, of)) {
     const expected = `a box of at most ${MAX_BOX_DIMS} dims that is not contiguous in`;
-    throw reader.refusal(location, `${expected} [${of.shape.join(', ')}], or no box`, shown(items));
+    throw reader.refusal(
+      location,
+      `${expected} [${of.shape.join(', ')}], or no box`,
+      formatItems(items),
+    );
   }
   return part;
 }
@@ -249,7 +253,7 @@ function isOfBox(part: Part, { shape, whole }: PartOf): boolean {
 }
 
 /** Formats numbers and lists of numbers; omits deeper values. */
-function shown(items: readonly unknown[]): string {
+function formatItems(items: readonly unknown[]): string {
   const one = (item: unknown): string => (typeof item === 'number' ? `${item}` : '...');
   const parts = items.map((item) => (Array.isArray(item) ? `[${item.map(one)}]` : one(item)));
   return `[${parts.join(', ')}]`.slice(0, 80);

@@ -44,11 +44,12 @@ async function requireCheckpoint(path: string, status: Stats, called: string): P
   const found = (await readdir(path)).sort();
   const ownFileNames = await ownFiles(path);
   if (ownFileNames === null) {
-    const what = found.length === 0 ? 'an empty folder' : `a folder with ${listed(found)}`;
+    const what = found.length === 0 ? 'an empty folder' : `a folder with ${formatNames(found)}`;
     throw notOurs(called, what);
   }
   const others = found.filter((name) => !ownFileNames.has(name));
-  if (others.length > 0) throw notOurs(called, `a checkpoint with ${listed(others)} in it besides`);
+  if (others.length > 0)
+    throw notOurs(called, `a checkpoint with ${formatNames(others)} in it besides`);
 }
 
 /** Null if it does not exist. */
@@ -99,7 +100,7 @@ async function ownFiles(folder: string): Promise<Set<string> | null> {
   return manifest && new Set([MANIFEST, ...manifest.files.map(({ name }) => name)]);
 }
 
-function listed(names: readonly string[]): string {
+function formatNames(names: readonly string[]): string {
   const more = names.length - SHOWN;
   return names.slice(0, SHOWN).join(', ') + (more > 0 ? ` and ${more} more` : '');
 }

@@ -82,7 +82,7 @@ const BOX = /\[(\d{1,16}:\d{1,16}(?:,\d{1,16}:\d{1,16}){1,31})\]$/;
 export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange {
   const range = { box: box ?? wholeBox(shape), from, numel: tensor.numel };
   if (!isInside(range.box, shape) || from + tensor.numel > numel(range.box.shape)) {
-    throw unfit(`"${name}" inside [${shape.join(', ')}]`, described(range));
+    throw unfit(`"${name}" inside [${shape.join(', ')}]`, describeRange(range));
   }
   return canonical(shape, range);
 }
@@ -185,7 +185,7 @@ export function requireWhole(
   });
 }
 
-function described({ box, from, numel: count }: BoxRange): string {
+function describeRange({ box, from, numel: count }: BoxRange): string {
   const location = `[${box.shape.join(', ')}] at [${box.offset.join(', ')}]`;
   return `elements ${from} to ${from + count} of ${location}`;
 }

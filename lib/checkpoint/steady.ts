@@ -62,7 +62,7 @@ async function attemptAt<T extends Opened>(
     opened = await open();
     if ((await opened.idNow()) === opened.id) return { opened };
     await opened.close();
-    return { error: replaced(location), moving: true };
+    return { error: replacedError(location), moving: true };
   } catch (error) {
     await opened?.close();
     return { error, moving: false };
@@ -96,7 +96,7 @@ function isSame(all: readonly Report[]): boolean {
   return ids.every((id) => id !== null && id === ids[0]);
 }
 
-function replaced(op: string): DsError {
+function replacedError(op: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

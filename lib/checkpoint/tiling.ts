@@ -82,7 +82,7 @@ function findTilingFlaw(whole: Box, tiles: readonly Box[]): Flaw | null {
   for (let region = open.pop(); region; region = open.pop()) {
     const [first] = region.tiles;
     if (first && region.tiles.length === 1 && isSameBox(first, region.box)) continue;
-    const parts = divided(region);
+    const parts = divide(region);
     if (Array.isArray(parts)) {
       for (const part of parts) open.push(part);
       continue;
@@ -94,7 +94,7 @@ function findTilingFlaw(whole: Box, tiles: readonly Box[]): Flaw | null {
 }
 
 /** Divides along the first dim with a cut that no tile crosses; null without such a dim. */
-function divided(region: Region): Region[] | Flaw | null {
+function divide(region: Region): Region[] | Flaw | null {
   for (let d = 0; d < region.box.shape.length; ++d) {
     const slabs = slabsOf(region, d);
     if (!Array.isArray(slabs) || slabs.length > 1) return slabs;
@@ -105,7 +105,7 @@ function divided(region: Region): Region[] | Flaw | null {
 /** Groups the tiles by position in dim `d`, so that no tile spans two groups; or returns a gap. */
 function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
   const start = (tile: Box): number => required(tile.offset[d]);
-  const moved = (numbers: readonly number[], n: number): number[] =>
+  const moveNumbers = (numbers: readonly number[], n: number): number[] =>
     numbers.map((old, i) => (i === d ? n : old));
   const slabs: { from: number; to: number; tiles: Box[] }[] = [];
   let reached = start(box);
@@ -122,9 +122,10 @@ function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
     }
     reached = Math.max(reached, to);
   }
-  if (reached < endOf(box, d)) return { kind: 'missing', element: moved(box.offset, reached) };
+  if (reached < endOf(box, d))
+    return { kind: 'missing', element: moveNumbers(box.offset, reached) };
   return slabs.map(({ from, to, tiles: ownBoxes }) => ({
-    box: { offset: moved(box.offset, from), shape: moved(box.shape, to - from) },
+    box: { offset: moveNumbers(box.offset, from), shape: moveNumbers(box.shape, to - from) },
     tiles: ownBoxes,
   }));
 }

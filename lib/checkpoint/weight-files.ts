@@ -134,7 +134,7 @@ export class WeightFiles {
   private homeOf(name: string): Home {
     const home = this.contents.homes.get(name);
     if (home) return home;
-    throw damaged(`${this.path}: ${name}`, 'this tensor', 'no tensor of this name');
+    throw damagedError(`${this.path}: ${name}`, 'this tensor', 'no tensor of this name');
   }
 }
 
@@ -226,7 +226,8 @@ async function readJson(folder: string, name: string): Promise<Json> {
   const file = await openInside(folder, name, { followOwn: true });
   try {
     const { path, bytes } = file;
-    if (bytes > MAX_JSON_BYTES) throw damaged(path, `at most ${MAX_JSON_BYTES} bytes`, `${bytes}`);
+    if (bytes > MAX_JSON_BYTES)
+      throw damagedError(path, `at most ${MAX_JSON_BYTES} bytes`, `${bytes}`);
     const text = await file.text(MAX_JSON_BYTES);
     return { text, value: parseObject(text, path) };
   } finally {
@@ -239,30 +240,31 @@ function parseObject(text: string, path: string): JsonObject {
   try {
     value = parseJson(text);
   } catch (cause) {
-    throw damaged(path, 'JSON', errorMessage(cause).slice(0, 200));
+    throw damagedError(path, 'JSON', errorMessage(cause).slice(0, 200));
   }
   if (isObject<JsonObject>(value)) return value;
-  throw damaged(path, 'a JSON object', 'other JSON');
+  throw damagedError(path, 'a JSON object', 'other JSON');
 }
 
 /** The names of the files in an index. */
 function filesOf(path: string, { weight_map: map }: JsonObject): string[] {
   const location = `${path}/${INDEX_FILE}`;
   if (!isObject(map)) {
-    throw damaged(location, 'a "weight_map" of file names', 'something else');
+    throw damagedError(location, 'a "weight_map" of file names', 'something else');
   }
   for (const [name, file] of Object.entries(map)) {
     const good = typeof file === 'string' && isPlainName(file) && file.endsWith('.safetensors');
     if (good) continue;
     const expected = 'the name of a safetensors file in this folder';
-    throw damaged(
+    throw damagedError(
       `${location}: ${name}`,
       expected,
       JSON.stringify(file)?.slice(0, 200) ?? 'nothing',
     );
   }
   const names = [...new Set(Object.values(map) as string[])];
-  if (names.length === 0) throw damaged(location, 'a "weight_map" with tensors', 'an empty one');
+  if (names.length === 0)
+    throw damagedError(location, 'a "weight_map" with tensors', 'an empty one');
   return names;
 }
 
@@ -294,7 +296,7 @@ function locationsOf(
   for (const [name, file] of Object.entries(map as JsonObject)) {
     const home = found.get(file as string)?.get(name);
     if (!home)
-      throw damaged(`${path}/${file}: ${name}`, 'this tensor of the index', 'no such tensor');
+      throw damagedError(`${path}/${file}: ${name}`, 'this tensor of the index', 'no such tensor');
     homes.set(name, home);
   }
   return homes;
@@ -336,7 +338,7 @@ function noWeights(op: string, files: readonly string[]): DsError {
   return refusal(got, 'In Python: model.save_pretrained(dir, safe_serialization=True).');
 }
 
-function damaged(op: string, expected: string, got: string): DsError {
+function damagedError(op: string, expected: string, got: string): DsError {
   const hint = 'The folder is damaged or incomplete.';
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

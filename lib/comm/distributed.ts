@@ -171,12 +171,12 @@ export function logSummary(given: LogSummaryOptions = {}): void {
  */
 export async function initDistributed(given: InitOptions = {}): Promise<Distributed> {
   const options = readOptions('initDistributed', given, INIT_OPTIONS);
-  const job = current ?? (await joined(options));
+  const job = current ?? (await joinJob(options));
   if (options.mesh) requireMesh(job.mesh.shape, MeshShape.over(job.worldSize, options.mesh));
   return job;
 }
 
-function joined(options: InitOptions): Promise<Distributed> {
+function joinJob(options: InitOptions): Promise<Distributed> {
   joining ??= leaving
     .then(() => join(options))
     .finally(() => {

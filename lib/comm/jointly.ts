@@ -68,12 +68,12 @@ export const ofSeveral = (groups: readonly (ProcessGroup | null)[] = []): Proces
 
 /** Returns the text of an error for other ranks. Never throws. */
 export function reportOf(error: unknown): string {
-  const said = error instanceof DsError ? `${error.code} | ${error.message}` : spelled(error);
+  const said = error instanceof DsError ? `${error.code} | ${error.message}` : formatError(error);
   return said.length > MAX_CHARACTERS ? `${said.slice(0, MAX_CHARACTERS)} ...` : said;
 }
 
 /** String() may throw for a thrown value. */
-function spelled(error: unknown): string {
+function formatError(error: unknown): string {
   try {
     return String(error);
   } catch {

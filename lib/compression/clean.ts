@@ -25,9 +25,9 @@ import { type CompressionSection, FINISHED, type Values } from './technique.js';
 export function clean(model: Module, section: CompressionSection): void {
   const done = compressionOf(model);
   if (!done && !isOn(section)) return;
-  if (!done) throw misused('a model prepared by initCompression()', 'another model');
+  if (!done) throw misusedError('a model prepared by initCompression()', 'another model');
   if (!isDeepStrictEqual(done.section, section)) {
-    throw misused('the section passed to initCompression()', 'another section');
+    throw misusedError('the section passed to initCompression()', 'another section');
   }
   for (const parameter of model.parameters()) parameter.requireWritable('redundancyClean');
   noGrad(() => scope(() => cleanLayers(model, done)));
@@ -86,21 +86,21 @@ function smaller(base: Linear, { weight, bias }: Values, { rows, columns }: Cut)
   });
   const { dtype, device } = base.weight;
   for (const parameter of made.parameters()) parameter.moveTo(device, dtype);
-  made.weight.copy_(chosen(chosen(weight, 0, rows), 1, columns));
+  made.weight.copy_(chooseValues(chooseValues(weight, 0, rows), 1, columns));
   made.weight.requiresGrad = base.weight.requiresGrad;
   if (bias && made.bias && base.bias) {
-    made.bias.copy_(chosen(bias, 0, rows));
+    made.bias.copy_(chooseValues(bias, 0, rows));
     made.bias.requiresGrad = base.bias.requiresGrad;
   }
   made.training = base.training;
   return made;
 }
 
-function chosen(values: Tensor, dim: number, numbers: readonly number[] | null): Tensor {
+function chooseValues(values: Tensor, dim: number, numbers: readonly number[] | null): Tensor {
   if (!numbers) return values;
   const options = { shape: [numbers.length], dtype: 'i64', device: values.device } as const;
   return indexSelect(values, dim, Tensor.from([...numbers], options));
 }
 
-const misused = (expected: string, got: string): DsError =>
+const misusedError = (expected: string, got: string): DsError =>
   refused('redundancyClean', expected, got);

@@ -76,7 +76,7 @@ function pairsOf(model: Module, { section, layers }: Compressed): Pair[] {
       for (const relatedPattern of related[i] ?? []) {
         const others = namesFitting([...linears.keys()], relatedPattern);
         if (others.length !== names.length) {
-          throw unpaired(key, { pattern: relatedPattern, names, others });
+          throw unpairedError(key, { pattern: relatedPattern, names, others });
         }
         names.forEach((name, n) => {
           const layer = layers.get(name) as CompressedLinear;
@@ -190,7 +190,7 @@ function requireSize({ key, layer, name, other }: Pair, shape: readonly number[]
   });
 }
 
-function unpaired(
+function unpairedError(
   { path }: GroupKey,
   { pattern, names, others }: { pattern: string; names: string[]; others: string[] },
 ): DsError {

@@ -78,9 +78,9 @@ function fitting(
   if (wanted.length === 0) throw nothing({ path, pattern }, layers);
   for (const [name, module] of wanted) {
     const got = `${JSON.stringify(pattern)}, which matches ${name}`;
-    if (isDirect(name)) throw unreached(path, `${got}; the model reads its weight directly`);
+    if (isDirect(name)) throw unreachedError(path, `${got}; the model reads its weight directly`);
     if (!FORWARDS.includes(module.forward)) {
-      throw unreached(path, `${got}, a ${module.constructor.name} with its own forward`);
+      throw unreachedError(path, `${got}, a ${module.constructor.name} with its own forward`);
     }
   }
   return wanted;
@@ -113,7 +113,7 @@ function nothing(
   });
 }
 
-function unreached(path: string, got: string): DsError {
+function unreachedError(path: string, got: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `${path}.modules`,

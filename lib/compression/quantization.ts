@@ -75,7 +75,7 @@ export function weightQuantization(
 ): Technique {
   const { schedule_offset: offset, quantization_type: type, rounding } = shared;
   const isNoisy = rounding === 'stochastic' && !shared.quantize_weight_in_forward;
-  const rounded = (weight: Tensor, step: number): Tensor => {
+  const roundWeight = (weight: Tensor, step: number): Tensor => {
     const { bits, fraction } = precisionAt(step - offset + 1, shared, params);
     const noise = isNoisy && Number.isFinite(step) ? noiseOf(name, step) : null;
     const rule: Rounding = { bits, type, groups, noise };
@@ -83,7 +83,7 @@ export function weightQuantization(
     return fraction === 1 ? values : weight.mul(1 - fraction).add(values.mul(fraction));
   };
   const compress = ({ weight, bias }: Values, step: number): Values => ({
-    weight: straightThrough((values) => rounded(values, step))(weight),
+    weight: straightThrough((values) => roundWeight(values, step))(weight),
     bias,
   });
   return { kind: 'weight_quantization', offset, compress };

@@ -85,7 +85,7 @@ export function elasticTriad(section: Elasticity, ranks: number): Triad | Violat
     return {
       path: ['elasticity'],
       expected: isStrict
-        ? `one of the numbers of data ranks that share ${shared.batch} samples out: ${listed(shared.ranks)}`
+        ? `one of the numbers of data ranks that share ${shared.batch} samples out: ${formatCounts(shared.ranks)}`
         : `at most ${Math.floor(largestBatch(section) / smallest(section))} data ranks, each with a micro-batch`,
       got: String(ranks),
       hint: isStrict
@@ -166,7 +166,7 @@ function commonMultiple(sizes: readonly number[], max: number): number {
 }
 
 /** "1, 2, 3, ... 96 (12 numbers)" */
-function listed(counts: readonly number[]): string {
+function formatCounts(counts: readonly number[]): string {
   if (counts.length <= 24) return counts.join(', ');
   return `${counts.slice(0, 23).join(', ')}, ... ${counts.at(-1)} (${counts.length} numbers)`;
 }

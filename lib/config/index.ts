@@ -196,14 +196,14 @@ export function plannedConfigs(
 
 /** A draft takes over the values of its document. */
 function copyOf(document: ConfigDocument): ConfigDocument {
-  return { ...document, value: copied(document.value) as Section };
+  return { ...document, value: copyValue(document.value) as Section };
 }
 
 /** Copies sections and lists; other objects stay as they are. */
-function copied(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(copied);
+function copyValue(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(copyValue);
   if (!isSection(value)) return value;
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, copied(item)]));
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, copyValue(item)]));
 }
 
 /** The keys of the plan and their possible values: see waysToFill(). */

@@ -125,7 +125,7 @@ function refuseAccelerate(draft: Draft): void {
   const hint =
     typeof file === 'string'
       ? `Pass the file that it names: ${file}.`
-      : `Write a file of ${JSON.stringify(translated(plugin, value))} instead.`;
+      : `Write a file of ${JSON.stringify(translate(plugin, value))} instead.`;
   draft.refuse([mark], {
     expected: 'the keys of a DeepSpeed configuration',
     got: 'a configuration of accelerate',
@@ -149,7 +149,7 @@ const numberOr = (text: string): string | number =>
   text !== '' && Number.isFinite(Number(text)) ? Number(text) : text;
 
 /** Returns an accelerate plugin section as a DeepSpeed section. */
-function translated(plugin: Section, { mixed_precision: precision }: Section): Section {
+function translate(plugin: Section, { mixed_precision: precision }: Section): Section {
   const offload = (what: string): Section => {
     const device = plugin[`${what}_device`];
     if (device === undefined || device === null || device === 'none') return {};

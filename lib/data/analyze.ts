@@ -73,7 +73,7 @@ export async function analyze<Sample, Name extends string>(
   const metrics = metricsOf<Sample>(options.metrics);
   if (!overwrites) for (const [name] of metrics) requireUnused(join(folder, name), name);
   const undo = makeFolders(metrics.map(([name]) => join(folder, name)));
-  const values = await measured(dataset, metrics, options).catch((error) => {
+  const values = await measure(dataset, metrics, options).catch((error) => {
     undo();
     throw error;
   });
@@ -85,7 +85,7 @@ export async function analyze<Sample, Name extends string>(
 }
 
 /** The values of each metric, by sample. */
-async function measured<Sample>(
+async function measure<Sample>(
   dataset: Dataset<Sample>,
   metrics: readonly [string, SampleMetric][],
   { numWorkers, workerThread }: AnalyzeOptions<Sample>,
@@ -199,11 +199,16 @@ function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
   const metrics = Object.entries(isObject(given) ? given : {});
   if (metrics.length === 0) {
     const expected = 'an object of one metric or more, by name';
-    throw refused('metrics', expected, given, '{ seqlen: "seqlen" } is one.');
+    throw refusedError('metrics', expected, given, '{ seqlen: "seqlen" } is one.');
   }
   return metrics.map(([name, metric]) => {
     if (!/^[\w-]+$/.test(name)) {
-      throw refused('metrics', 'names of letters, digits, _ and -', name, 'Files are named so.');
+      throw refusedError(
+        'metrics',
+        'names of letters, digits, _ and -',
+        name,
+        'Files are named so.',
+      );
     }
     if (metric === 'seqlen') return [name, seqlen];
     if (metric === 'vocab_rarity') return [name, new VocabularyRarity()];
@@ -212,7 +217,7 @@ function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
       return [name, { value: (sample, index) => own(sample as Sample, index) }];
     }
     const expected = '"seqlen", "vocab_rarity" or a function (sample, index) => number';
-    throw refused(`metrics.${name}`, expected, metric, '');
+    throw refusedError(`metrics.${name}`, expected, metric, '');
   });
 }
 
@@ -223,7 +228,7 @@ function requireWhole(name: string, index: number, value: unknown): number {
   throw dataError(op, 'a whole number of 0 and more', formatValue(value), hint);
 }
 
-function refused(option: string, expected: string, value: unknown, hint: string): DsError {
+function refusedError(option: string, expected: string, value: unknown, hint: string): DsError {
   const got = formatValue(value);
   return new DsError({ code: 'DS_ARGUMENT', op: `${OP} ${option}`, expected, got, hint });
 }

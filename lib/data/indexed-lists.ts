@@ -27,7 +27,7 @@ export function readIndexedLists(path: string): IndexedLists {
     const { dtype } = readIndex(`${prefix}.idx`, data.bytes);
     const lengths = readSequenceLengths(`${prefix}.idx`);
     const bytes = data.read(0, data.bytes);
-    return { lengths, numbers: decoded(bytes, dtype, data.path) };
+    return { lengths, numbers: decodeBytes(bytes, dtype, data.path) };
   } finally {
     data.close();
   }
@@ -44,7 +44,7 @@ const NARROW = {
   i32: Int32Array,
 };
 
-function decoded(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float64Array {
+function decodeBytes(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float64Array {
   if (dtype !== 'i64' && dtype !== 'u64') {
     return new Float64Array(new NARROW[dtype as Numbers](bytes));
   }

@@ -274,7 +274,7 @@ class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
     try {
       samples = this.reader.read(round);
     } catch (error) {
-      throw named(error, this.reader.at, round);
+      throw sampleError(error, this.reader.at, round);
     }
     return samples && this.combiner.combine(samples);
   }
@@ -286,7 +286,7 @@ class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
     try {
       samples = await reader.readAsync(round);
     } catch (error) {
-      throw named(error, reader.at, round);
+      throw sampleError(error, reader.at, round);
     }
     return samples && this.combiner.combine(samples);
   }
@@ -305,7 +305,7 @@ class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
   }
 }
 
-function named(error: unknown, sample: number, { epoch }: Round): DsError {
+function sampleError(error: unknown, sample: number, { epoch }: Round): DsError {
   if (error instanceof DsError && error.op === 'DataLoader') return error;
   const { name, message } = (error ?? {}) as Error;
   const op = `IterableLoader, sample ${sample} of epoch ${epoch}`;

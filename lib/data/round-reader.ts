@@ -100,7 +100,7 @@ export class RoundReader<Sample> {
     this.at = canSkip ? start : 0;
     this.onSample(this.at);
     const samples = (canSkip && dataset.iterateFrom?.(epoch, start)) || dataset.iterate(epoch);
-    const found = opened(samples);
+    const found = openSamples(samples);
     this.isLater = found.isLater;
     this.iterator = found.iterator;
     this.isOver = false;
@@ -144,7 +144,7 @@ type Opened<Sample> = {
 };
 
 /** Opens an iterator. Throws DS_DATA if `samples` is not iterable. */
-function opened<Sample>(samples: Samples<Sample>): Opened<Sample> {
+function openSamples<Sample>(samples: Samples<Sample>): Opened<Sample> {
   const { open, isLater } = requireSamples(samples);
   const iterator = open.call(samples) as Opened<Sample>['iterator'];
   if (typeof iterator?.next === 'function') return { isLater, iterator };

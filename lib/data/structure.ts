@@ -30,7 +30,7 @@ export function columnsOf(
     if (isLeaf(first)) return columns.push({ location, items }) - 1;
     if (isTensor(first)) throw tensorOf(location);
     if (typeof first !== 'object' || first === null || isOpaque(first)) {
-      throw mixed(location, 'numbers or arrays', first);
+      throw mixedError(location, 'numbers or arrays', first);
     }
     const keys = Object.keys(first);
     const sameKeys = (x: unknown): boolean =>
@@ -80,10 +80,10 @@ export function assemble(structure: Structure, leaves: readonly unknown[]): unkn
 /** Throws DS_DATA, naming the sample, unless all items pass. */
 export function requireAll({ items, location }: Column, expected: string, test: LeafTest): void {
   const odd = items.findIndex((item) => !test(item));
-  if (odd >= 0) throw mixed(`${location}[${odd}]`, expected, items[odd]);
+  if (odd >= 0) throw mixedError(`${location}[${odd}]`, expected, items[odd]);
 }
 
-function mixed(op: string, expected: string, value: unknown): DsError {
+function mixedError(op: string, expected: string, value: unknown): DsError {
   const length =
     ArrayBuffer.isView(value) && 'length' in value ? ` of ${(value as Uint8Array).length}` : '';
   return dataError(

@@ -68,7 +68,7 @@ export class WorkerPool {
     this.supervisor.unref();
     // A loop that never awaits receives no events: take() detects the loss by a timeout.
     this.supervisor.on('error', (error) => {
-      this.lost = unsupervised(error);
+      this.lost = unsupervisedError(error);
       this.signal.raise();
     });
   }
@@ -131,7 +131,7 @@ export class WorkerPool {
 
   /** Returns the oldest requested batch, or null if it has not arrived. */
   private poll(deadline: number): Reply | null {
-    if (this.ending) throw closed();
+    if (this.ending) throw closedError();
     const id = this.nextReply;
     const worker = id % this.options.workers;
     const late = performance.now() >= deadline;
@@ -139,7 +139,7 @@ export class WorkerPool {
       const received = receiveMessageOnPort(this.portOf(id))?.message as Reply | undefined;
       if (!received) break;
       if (received.id < id) continue;
-      if ('failure' in received) throw failed(worker, received.failure);
+      if ('failure' in received) throw failedError(worker, received.failure);
       this.nextReply++;
       return received;
     }
@@ -165,7 +165,7 @@ export class WorkerPool {
   }
 
   private died({ worker, error, exitCode }: WorkerEnd): DsError {
-    if (error) return failed(worker, error);
+    if (error) return failedError(worker, error);
     return dataError(
       `DataLoader worker ${worker}`,
       'a running thread',
@@ -186,7 +186,7 @@ export class WorkerPool {
   }
 }
 
-function failed(worker: number, failure: Failure): DsError {
+function failedError(worker: number, failure: Failure): DsError {
   const cause = errorOf(failure);
   return new DsError({
     code: 'DS_DATA',
@@ -197,7 +197,7 @@ function failed(worker: number, failure: Failure): DsError {
   });
 }
 
-function unsupervised(cause: Error): DsError {
+function unsupervisedError(cause: Error): DsError {
   const failure = startFailure('DataLoader', cause);
   if (failure instanceof DsError) return failure;
   return new DsError({
@@ -209,7 +209,7 @@ function unsupervised(cause: Error): DsError {
   });
 }
 
-function closed(): DsError {
+function closedError(): DsError {
   return dataError(
     'DataLoader',
     'an open loader',

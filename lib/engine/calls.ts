@@ -154,12 +154,12 @@ export class StateUse {
 
   /** Throws DS_AUTOGRAD during a save or load, because `op` would change the state. */
   requireIdle(op: string): void {
-    for (const use of this.uses) throw notAwaited(op, use);
+    for (const use of this.uses) throw notAwaitedError(op, use);
   }
 
   /** Throws DS_AUTOGRAD during a load, because `op` would read a mixture of old and new state. */
   requireLoaded(op: string): void {
-    for (const use of this.uses) if (use.changes) throw notAwaited(op, use);
+    for (const use of this.uses) if (use.changes) throw notAwaitedError(op, use);
   }
 
   private async using<Result>(use: Use, body: () => Promise<Result>): Promise<Result> {
@@ -172,7 +172,7 @@ export class StateUse {
   }
 }
 
-function notAwaited(op: string, { op: under, changes }: Use): DsError {
+function notAwaitedError(op: string, { op: under, changes }: Use): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op,

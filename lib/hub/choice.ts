@@ -95,13 +95,13 @@ export function indexedWeights(
 ): ListedFile[] {
   const files = new Map(listed.map((file) => [file.path, file]));
   const names = namesInIndex(snapshot);
-  if (names === null) throw damaged(name, `a "weight_map" in ${INDEX}`, 'something else');
+  if (names === null) throw damagedError(name, `a "weight_map" in ${INDEX}`, 'something else');
   const whole = files.get(WHOLE);
   if (whole && !names.includes(WHOLE)) return [whole];
   return names.map((path) => {
     const file = files.get(path);
     if (file && path.endsWith('.safetensors')) return file;
-    throw damaged(name, `the files that ${INDEX} names`, `no ${shown(path)}`);
+    throw damagedError(name, `the files that ${INDEX} names`, `no ${shown(path)}`);
   });
 }
 
@@ -178,7 +178,7 @@ function without(name: string, missing: string, listed: readonly ListedFile[]): 
   return new DsError({ code: 'DS_HUB', op: name, expected, got: got || 'no file', hint });
 }
 
-function damaged(name: string, expected: string, got: string): DsError {
+function damagedError(name: string, expected: string, got: string): DsError {
   const hint = 'The repository is damaged: try another revision.';
   return new DsError({ code: 'DS_HUB', op: name, expected, got, hint });
 }

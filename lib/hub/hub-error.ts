@@ -38,7 +38,7 @@ export function refusalError(
   const got = `${answer.join(', ')} from ${host}`;
   const error = (expected: string, hint: string): DsError =>
     new DsError({ code: 'DS_HUB', op: name, expected, got, hint });
-  if (code === 'GatedRepo' || (status === 403 && !code)) return gated(error, name, settings);
+  if (code === 'GatedRepo' || (status === 403 && !code)) return gatedError(error, name, settings);
   if (code === 'RevisionNotFound') {
     return error('an existing branch, tag or commit', `Revision ${shown(revision)} is unknown.`);
   }
@@ -58,7 +58,7 @@ export function refusalError(
 
 type Build = (expected: string, hint: string) => DsError;
 
-function gated(error: Build, name: string, settings: HubSettings): DsError {
+function gatedError(error: Build, name: string, settings: HubSettings): DsError {
   const { endpoint, token } = settings;
   const then = token
     ? `The account of the token (${settings.tokenSource}) has no access yet.`

@@ -68,7 +68,7 @@ export async function remove(name: string, given: RevisionOptions = {}): Promise
   const { cache } = hubSettings();
   const model = new CachedModel(cache, name);
   const status = await ifThere(model.folder, () => lstat(model.folder));
-  if (!status?.isDirectory()) throw notCached(name, cache, `no model ${shown(name)}`);
+  if (!status?.isDirectory()) throw notCachedError(name, cache, `no model ${shown(name)}`);
   const info = await modelInfo(model);
   return orDsError(model.folder, async () => {
     await requireIdle(model);
@@ -87,7 +87,7 @@ function revisionOf(
   const commit = model.commitOf(revision);
   const found = revisions.find((revision) => revision.commit === commit);
   if (found) return found;
-  throw notCached(model.name, model.cache, `no revision ${shown(revision)} of it`);
+  throw notCachedError(model.name, model.cache, `no revision ${shown(revision)} of it`);
 }
 
 /** The folder disappears at once, so that no process reads a half of it. */
@@ -235,7 +235,7 @@ const namesIn = (folder: string): Promise<string[]> => readdir(folder).catch(() 
 const sum = (numbers: readonly number[]): number =>
   numbers.reduce((all, number) => all + number, 0);
 
-function notCached(name: string, cache: string, got: string): DsError {
+function notCachedError(name: string, cache: string, got: string): DsError {
   const expected = `a model in the cache ${cache}`;
   const hint = `${folderName(name)} would be its folder. \`ds models\` lists the cache.`;
   return new DsError({ code: 'DS_HUB', op: name, expected, got, hint });

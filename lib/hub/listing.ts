@@ -117,7 +117,7 @@ function access(call: HubCall): { hubUrl: string; fetch: typeof fetch } {
       if (url.origin !== origin) {
         throw badAnswer(call.asked.name, `the next page on ${origin}`, `one on ${url.host}`);
       }
-      return retried(call, async () => {
+      return retry(call, async () => {
         const answer = await send(call, url, { accept: 'application/json' });
         const text = await textOf(call, answer, ANSWER_BYTES);
         requireJson(call, url, text);
@@ -141,7 +141,7 @@ function requireJson({ asked: { name } }: HubCall, { pathname }: URL, text: stri
   throw badAnswer(name, expected, shown(text.slice(0, 200)));
 }
 
-async function retried<T>(call: HubCall, body: () => Promise<T>): Promise<T> {
+async function retry<T>(call: HubCall, body: () => Promise<T>): Promise<T> {
   const retries = new Retries(call.settings.backoffMs, call.signal, ATTEMPTS);
   for (;;) {
     try {

@@ -80,7 +80,7 @@ export async function pullWith(
   const signal = options.signal ?? new AbortController().signal;
   const call: HubCall = { settings, signal, asked: { name, revision } };
   const model = new CachedModel(settings.cache, name);
-  const found = patterns ? null : offered(model, revision, files, settings.offline);
+  const found = patterns ? null : offerModel(model, revision, files, settings.offline);
   if (found) return found;
   if (settings.offline) throw offline(model, revision, files);
   const bar = new DownloadProgress(name, progress ? process.stderr : null);
@@ -106,7 +106,7 @@ export async function pullWith(
 /**
  * Returns the folder if it needs no request: the commit is fixed and complete, or the hub is off.
  */
-function offered(
+function offerModel(
   model: CachedModel,
   revision: string,
   need: Need,

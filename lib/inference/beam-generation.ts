@@ -27,10 +27,10 @@ export async function searched(
     stopTokens: [...stopTokens],
     signal: AbortSignal.any(signals),
   });
-  return found.map((beam) => ({ ...common, ...written(beam, request, tokenizer) }));
+  return found.map((beam) => ({ ...common, ...serializeBeam(beam, request, tokenizer) }));
 }
 
-function written({ tokens }: Beam, request: ReadRequest, tokenizer: Tokenizer | null) {
+function serializeBeam({ tokens }: Beam, request: ReadRequest, tokenizer: Tokenizer | null) {
   const { stopTokens, textBefore: after } = request;
   const hasEnded = stopTokens.has(required(tokens.at(-1)));
   const newTokens = hasEnded ? tokens.slice(0, -1) : tokens;

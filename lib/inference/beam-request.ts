@@ -7,7 +7,7 @@ import type { BEAMS } from './beams.js';
 /** Beam-search options of a request. */
 export interface BeamRequest extends Options<typeof BEAMS> {}
 
-function refused(what: string, expected: string, got: unknown, hint: string): DsError {
+function refusedError(what: string, expected: string, got: unknown, hint: string): DsError {
   const op = `InferenceEngine request ${what}`;
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(got), hint });
 }
@@ -21,15 +21,15 @@ export function readBeams(
   if ((given.numBeams ?? 1) > 1) {
     if (hasFormat) {
       const hint = 'Omit numBeams, or check the text after the search.';
-      throw refused('format', 'no format with beams', 'a format', hint);
+      throw refusedError('format', 'no format with beams', 'a format', hint);
     }
     if (stop.length === 0) return given;
     const hint = 'Use stopTokens to end the sequences of a beam search.';
-    throw refused('stop', 'no stop strings with beams', stop, hint);
+    throw refusedError('stop', 'no stop strings with beams', stop, hint);
   }
   for (const name of ['lengthPenalty', 'earlyStopping'] as const) {
     if (given[name] === undefined) continue;
-    throw refused(
+    throw refusedError(
       name,
       'numBeams above 1 for this option',
       given[name],

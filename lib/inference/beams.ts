@@ -95,7 +95,7 @@ export async function beamSearch(
   const search = readSearch(model, prompt, options);
   if (model.recurrentSizes) {
     const expected = 'a model without recurrent layers, because a search copies keys and values';
-    throw refused('model', expected, model.constructor.name, 'Omit numBeams.');
+    throw refusedError('model', expected, model.constructor.name, 'Omit numBeams.');
   }
   const run = new BeamRun(model, prompt, search);
   try {
@@ -114,7 +114,7 @@ function readSearch(model: CausalLM, prompt: readonly number[], options: BeamOpt
   const declared = { ...SAMPLING, ...tokenOptions(vocabulary), ...SEARCH };
   const { doSample: _, ...read } = readDeclared(OP, options, declared);
   const { numBeams, maxNewTokens, n, stopTokens, signal } = read;
-  if (n > numBeams) throw refused('n', `at most numBeams, ${numBeams}`, n);
+  if (n > numBeams) throw refusedError('n', `at most numBeams, ${numBeams}`, n);
   requireNoDraw(read);
   for (const token of [...prompt, ...stopTokens]) {
     requireToken(`${OP} tokens`, token, model.vocabSize);
@@ -147,7 +147,7 @@ function requireNoDraw(rules: SamplingRules): void {
   })) {
     if (SCORING.includes(name) || values[name] === idle) continue;
     const hint = 'A beam search does not sample: omit this option or numBeams.';
-    throw refused(name, 'no such option with beams', values[name], hint);
+    throw refusedError(name, 'no such option with beams', values[name], hint);
   }
 }
 
@@ -316,7 +316,7 @@ function notFinite(): DsError {
   return new DsError({ code: 'DS_NONFINITE', op: OP, expected, got });
 }
 
-function refused(name: string, expected: string, got: unknown, hint = ''): DsError {
+function refusedError(name: string, expected: string, got: unknown, hint = ''): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: `${OP} ${name}`,

@@ -187,7 +187,7 @@ async function answerOf(
 
 function messageOf({ content, reasoning, calls }: Answer): ChatMessage {
   const tool_calls = calls.map(({ id, name, arguments: text }) => {
-    const own = parsed(text);
+    const own = parseText(text);
     return { id, type: 'function', function: { name, arguments: isObject(own) ? own : {} } };
   });
   return {
@@ -223,7 +223,7 @@ async function resultOf(
 
 /** The arguments of a call. A Standard Schema checks and converts them. */
 async function inputOf({ parameters }: ReadTool, text: string): Promise<unknown> {
-  const input = parsed(text);
+  const input = parseText(text);
   if (!isObject(input)) throw new Error(`the arguments are no JSON object: ${text.slice(0, 200)}`);
   const standard = standardOf(parameters);
   if (!standard?.validate) return input;
@@ -232,7 +232,7 @@ async function inputOf({ parameters }: ReadTool, text: string): Promise<unknown>
   throw new Error(issues.map(({ message }) => message).join('; '));
 }
 
-function parsed(text: string): unknown {
+function parseText(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

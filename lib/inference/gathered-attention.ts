@@ -48,7 +48,7 @@ export function gatheredPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gat
     const { starts, lengths } = hostLists(on);
     for (let s = singles; s < sequences; ++s) {
       const [from, to] = [required(starts[s]), required(starts[s + 1])];
-      const [keys, values] = gathered(pool, on.tables.narrow(0, s, 1), q.dtype);
+      const [keys, values] = gather(pool, on.tables.narrow(0, s, 1), q.dtype);
       const count = required(lengths[s]);
       const ownTensor = q
         .narrow(0, from, to - from)
@@ -73,7 +73,7 @@ function ofSequence(q: Tensor, k: Tensor, v: Tensor, how: Gathering): Tensor {
 function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Tensor {
   const { scale, cap, window, sinks, slopes } = how;
   const [S, H, D] = leading(q.shape, 3);
-  const [keys, values] = gathered(pool, on.tables.narrow(0, 0, S), q.dtype);
+  const [keys, values] = gather(pool, on.tables.narrow(0, 0, S), q.dtype);
   const [Hk, L] = [keys.size(1), keys.size(2)];
   const products = q.reshape([S, Hk, H / Hk, D]).matmul(keys.transpose(2, 3));
   const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, 1, L]);
@@ -110,7 +110,7 @@ export function gatheredLatents(
 ): Tensor {
   const { singles, sequences } = on.batch;
   const latentsOf = (from: number, count: number): Tensor =>
-    concat(gathered(pool, on.tables.narrow(0, from, count), of.q.dtype), 3);
+    concat(gather(pool, on.tables.narrow(0, from, count), of.q.dtype), 3);
   return scope(() => {
     const parts: Tensor[] = [];
     const q = of.q.squeeze(0).transpose(0, 1);
@@ -150,7 +150,7 @@ function besideSinks(logits: Tensor, sinks: Tensor): Tensor {
 }
 
 /** Keys and values [S, Hk, width * block, D] of sequences by their tables [S, width]. */
-function gathered(pool: Tensor, tables: Tensor, dtype: DType): [Tensor, Tensor] {
+function gather(pool: Tensor, tables: Tensor, dtype: DType): [Tensor, Tensor] {
   const [S, width] = leading(tables.shape, 2);
   const [blocks, , Hk, block, D] = leading(pool.shape, 5);
   // Unused entries of a table have any value.

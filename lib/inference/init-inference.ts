@@ -272,7 +272,7 @@ async function finish(built: Built): Promise<InferenceEngine> {
   const { model, config, own } = built;
   const draft = await openDraft(config, model, own.tokenizer);
   try {
-    return assembled(built, draft);
+    return assemble(built, draft);
   } catch (error) {
     draft?.dispose();
     throw error;
@@ -298,7 +298,7 @@ function keyDtypeOf({ kv_cache, batch_invariant }: ResolvedInferenceConfig): {
 }
 
 /** Allocates the cache of a prepared model and makes its engine. */
-function assembled(built: Built, draft: Draft | null): InferenceEngine {
+function assemble(built: Built, draft: Draft | null): InferenceEngine {
   const { model, config, ranks, own, adapters, staysAsItIs, maxTokens, endTokens } = built;
   const { batch_invariant: isInvariant } = config;
   const blockSize = config.kv_cache.block_size;

@@ -212,7 +212,7 @@ function attendStored(pool: Tensor, on: DeviceBatch, q: Tensor, reach: CacheReac
       return out.transpose(0, 1).unsqueeze(0);
     }
   }
-  return attended(pool, on, q, reach);
+  return attendPool(pool, on, q, reach);
 }
 
 function attendLatents(pool: Tensor, on: DeviceBatch, of: LatentHeads, scale: number): Tensor {
@@ -245,13 +245,13 @@ function attendTurning(
     kNorm: norms?.k ?? null,
     eps: norms?.eps ?? 0,
   });
-  return attended(pool, on, q, reach);
+  return attendPool(pool, on, q, reach);
 }
 
 /**
  * Attends with queries [N, H, D]; their keys and values are already stored. Returns [1, H, N, D].
  */
-function attended(pool: Tensor, on: DeviceBatch, q: Tensor, reach: TurningReach): Tensor {
+function attendPool(pool: Tensor, on: DeviceBatch, q: Tensor, reach: TurningReach): Tensor {
   const { batch } = on;
   const { window, scale = 1 / Math.sqrt(q.size(2)) } = reach;
   const out = Tensor.empty(q.shape, q.dtype, q.device);

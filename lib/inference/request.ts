@@ -238,7 +238,7 @@ function promptTokens(
     const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
     throw refused(op, 'tokens, for an engine without a tokenizer', 'a string', hint);
   }
-  const given = typeof prompt === 'string' ? encoded(prompt, limits) : prompt;
+  const given = typeof prompt === 'string' ? encodeText(prompt, limits) : prompt;
   const tokens = requireTokens(op, given, limits);
   if (tokens.length > 0) return tokens;
   const hint = 'Start with the token that begins a text, usually bosId of the tokenizer.';
@@ -246,7 +246,7 @@ function promptTokens(
 }
 
 /** Encodes a prompt. Throws DS_LIMIT before encoding if the text is certainly too long. */
-function encoded(text: string, { tokenizer, maxTokens }: RequestLimits): Int32Array {
+function encodeText(text: string, { tokenizer, maxTokens }: RequestLimits): Int32Array {
   const ownTokenizer = required(tokenizer);
   const fewest = ownTokenizer.fewestTokens(text);
   if (fewest >= maxTokens) throw tooLong(`a prompt of at least ${fewest}`, maxTokens);

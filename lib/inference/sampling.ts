@@ -164,7 +164,7 @@ export class Sampler {
     state: SequenceState = {},
   ): void {
     if (this.slot(slot) !== null) {
-      throw refused(`slot ${slot}`, 'a free slot', 'a slot in use');
+      throw refusedError(`slot ${slot}`, 'a free slot', 'a slot in use');
     }
     const { generated = [], ends = [], isMasked = false } = state;
     for (const token of [...prompt, ...generated, ...ends]) {
@@ -216,7 +216,7 @@ export class Sampler {
     const count = 1 + proposals.length;
     if (count > this.lanes || found.countsRow !== NO_ROW) {
       const expected = `at most ${this.lanes - 1} proposals, and rules without penalties`;
-      throw refused(`slot ${slot}`, expected, `${proposals.length} proposals`);
+      throw refusedError(`slot ${slot}`, expected, `${proposals.length} proposals`);
     }
     const first = slot * this.lanes;
     const numbers = Array.from({ length: count }, (_, ahead) => {
@@ -346,13 +346,13 @@ export class Sampler {
   private slot(slot: number): Slot | null {
     const found = this.taken[slot];
     if (found !== undefined) return found;
-    throw refused('slot', `a slot from 0 to ${this.slots - 1}`, formatValue(slot));
+    throw refusedError('slot', `a slot from 0 to ${this.slots - 1}`, formatValue(slot));
   }
 
   private requireTaken(slot: number): Slot {
     const found = this.slot(slot);
     if (found) return found;
-    throw refused(`slot ${slot}`, 'a slot in use', 'a free slot; call enter() first');
+    throw refusedError(`slot ${slot}`, 'a slot in use', 'a free slot; call enter() first');
   }
 
   private rowsOf(scores: Tensor, slots: readonly number[]): View {
@@ -369,7 +369,7 @@ export class Sampler {
       slots.length === uploaded.length && slots.every((slot, i) => slot === uploaded[i]);
     if (!isUploaded && slots.length > 0) {
       if (new Set(slots).size !== slots.length) {
-        throw refused('slots', 'every slot once', formatValue([...slots]));
+        throw refusedError('slots', 'every slot once', formatValue([...slots]));
       }
       this.uploads.write(this.rows, 0, Int32Array.from(slots));
       this.uploaded = [...slots];
@@ -441,6 +441,6 @@ function likeliest(scores: Tensor, count: number): SampledTop {
   return { tokens: indices, scores: values };
 }
 
-function refused(name: string, expected: string, got: string): DsError {
+function refusedError(name: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op: `Sampler ${name}`, expected, got });
 }

@@ -314,11 +314,11 @@ export class StepLoop implements Generator {
 
   /** Fills the masks of the next tokens on native threads. Fails requests beyond a bound. */
   private async fillMasks(sequences: readonly Sequence[]): Promise<void> {
-    const masked = (): Sequence[] => sequences.filter((sequence) => this.matcherOf(sequence));
+    const mask = (): Sequence[] => sequences.filter((sequence) => this.matcherOf(sequence));
     try {
-      await this.sampler.fillMasks(masked());
+      await this.sampler.fillMasks(mask());
     } catch {
-      for (const sequence of masked()) {
+      for (const sequence of mask()) {
         if (!this.matcherOf(sequence)) continue;
         await this.sampler
           .fillMasks([sequence])

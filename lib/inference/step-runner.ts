@@ -178,7 +178,7 @@ export class StepRunner {
           const rows = kept.map((row) => required(all[row]));
           const count = rows.length;
           const into = this.sampled.narrow(0, 0, count);
-          const ownTensor = count === all.length ? scores : selected(scores, kept);
+          const ownTensor = count === all.length ? scores : selectScores(scores, kept);
           const sampled = count > 0 ? choose(ownTensor, rows, into) : null;
           const arrival = this.readback.begin(sampled ? sampledTensors(sampled) : []);
           const sequences = ended.filter(isLive);
@@ -190,7 +190,7 @@ export class StepRunner {
             isSpeculative,
             landed: () => arrival.reached(),
             next: () =>
-              sampled ? verified(sequences, sampledTokens(sampled, arrival.values())) : [],
+              sampled ? verify(sequences, sampledTokens(sampled, arrival.values())) : [],
           };
         }),
       );
@@ -301,7 +301,7 @@ export class StepRunner {
 }
 
 /** Rows of scores, [rows, V]. */
-function selected(scores: Tensor, rows: readonly number[]): Tensor {
+function selectScores(scores: Tensor, rows: readonly number[]): Tensor {
   const index = Tensor.from([...rows], { dtype: 'i64', device: scores.device });
   return indexSelect(scores, 0, index);
 }
@@ -319,7 +319,7 @@ function rowsOf(sequences: readonly Sequence[]): ScoreRow[] {
  * Compares the sampled tokens of each sequence with its proposals. A token counts if all proposals
  * before it equal the tokens that were sampled in their place.
  */
-function verified(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextTokens[] {
+function verify(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextTokens[] {
   let row = 0;
   return sequences.map((sequence) => {
     const { proposals } = sequence;

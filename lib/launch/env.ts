@@ -198,7 +198,7 @@ function nativeRows(report: NativeReport): [string, string][] {
       ['GPU code', gpuCode.architectures.join(' ') || 'none in all source files'],
       [
         'driver',
-        `${dotted(gpu.driverVersion)}, built for ${dotted(gpu.runtimeVersion)}: ` +
+        `${formatVersion(gpu.driverVersion)}, built for ${formatVersion(gpu.runtimeVersion)}: ` +
           `driver ${driver} or newer`,
       ],
     );
@@ -222,7 +222,7 @@ function formatCode(code: EmbeddedCode | null): string {
 }
 
 /** 13000 becomes "13.0"; 0 means no version. */
-function dotted(version: number): string {
+function formatVersion(version: number): string {
   if (version === 0) return 'none';
   return `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
 }

@@ -64,11 +64,11 @@ export async function evalCommand(
   } finally {
     progress(null);
   }
-  return flags.json ? JSON.stringify(written(results), null, 2) : described(results);
+  return flags.json ? JSON.stringify(serializeResults(results), null, 2) : describeResults(results);
 }
 
 /** Names of lm-evaluation-harness for the results of tasks. */
-function written({ data, tasks, ...head }: Results): object {
+function serializeResults({ data, tasks, ...head }: Results): object {
   const { cutRows = 0, ...loss } = data ?? {};
   return {
     ...head,
@@ -84,7 +84,7 @@ function written({ data, tasks, ...head }: Results): object {
 
 const DIGITS = 4;
 
-function described({ model, adapter, device, dtype, data, tasks }: Results): string {
+function describeResults({ model, adapter, device, dtype, data, tasks }: Results): string {
   const over = adapter === null ? '' : ` with ${adapter}`;
   const lines = [`${model}${over} on ${device}, ${dtype}`];
   if (data) {

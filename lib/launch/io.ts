@@ -21,7 +21,7 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
   for (const block of blocks) requireBlocks(block, flags.size);
   makeFolder(path);
   const [firstThreads = 1] = flags.threads;
-  const settings = blocks.map(aligned).flatMap((block_size) =>
+  const settings = blocks.map(align).flatMap((block_size) =>
     flags.queue_depth.map((queue_depth) => ({
       ...{ block_size, queue_depth, intra_op_parallelism: firstThreads },
     })),
@@ -44,7 +44,7 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
 }
 
 /** Rounds bytes up to the alignment of swap files. */
-const aligned = (bytes: number): number => Math.ceil(bytes / SWAP_ALIGNMENT) * SWAP_ALIGNMENT;
+const align = (bytes: number): number => Math.ceil(bytes / SWAP_ALIGNMENT) * SWAP_ALIGNMENT;
 
 const BLOCKS = [2 ** 20, 2 ** 22, 2 ** 24];
 

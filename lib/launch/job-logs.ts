@@ -34,12 +34,12 @@ export class JobLogs {
     const file = this.files[name];
     const stream = createWriteStream(file, { flags: 'a' });
     this.streams.set(name, stream);
-    this.ends.push(finished(stream).catch((cause: Error) => this.refused(lost(file, cause))));
+    this.ends.push(finished(stream).catch((cause: Error) => this.refused(lostError(file, cause))));
     return stream;
   }
 }
 
-function lost(file: string, cause: Error): DsError {
+function lostError(file: string, cause: Error): DsError {
   return new DsError({
     code: 'DS_IO',
     op: `autotuning ${file}`,

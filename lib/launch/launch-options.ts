@@ -151,7 +151,7 @@ export function takeLaunchOptions(
     .configureOutput({ writeErr: () => {} });
   try {
     command.parse(
-      words.map((word) => spelled(word, names)),
+      words.map((word) => canonicalName(word, names)),
       { from: 'user' },
     );
   } catch (error) {
@@ -166,7 +166,7 @@ export function takeLaunchOptions(
 }
 
 /** "--num-procs=2" as "--num_procs=2". */
-function spelled(word: string, names: ReadonlyMap<string | undefined, string>): string {
+function canonicalName(word: string, names: ReadonlyMap<string | undefined, string>): string {
   const [flag = '', ...value] = word.split('=');
   const own = flag.startsWith('--') ? names.get(flag.replaceAll('_', '-')) : undefined;
   return own ? [own, ...value].join('=') : word;

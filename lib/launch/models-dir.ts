@@ -16,7 +16,7 @@ const GGUF = '.gguf';
  */
 export function modelsIn(dir: string): Record<string, string> {
   const found = new Map<string, string>();
-  for (const entry of listed(dir).sort()) {
+  for (const entry of listDir(dir).sort()) {
     const place = join(dir, entry);
     const name = nameOf(entry, place);
     if (name === null) continue;
@@ -30,7 +30,7 @@ export function modelsIn(dir: string): Record<string, string> {
   refuse('--models-dir', 'folders with config.json, or GGUF files', got);
 }
 
-function listed(dir: string): string[] {
+function listDir(dir: string): string[] {
   try {
     return readdirSync(dir);
   } catch (cause) {

@@ -115,11 +115,12 @@ function predict(given: PlanFlags, file: string): { fits: boolean; output: strin
 
 /** Throws DS_CONFIG for stages that the pipeline of this model refuses, as initialize() does. */
 function requireStages(zero: number, stages: number, layers: number): void {
-  const refused = (op: string, expected: string, got: number): DsError =>
+  const refusedError = (op: string, expected: string, got: number): DsError =>
     new DsError({ code: 'DS_CONFIG', op: `plan --config, ${op}`, expected, got: String(got) });
-  if (stages > layers) throw refused('pipeline.stages', `${layers} at most, as layers`, stages);
+  if (stages > layers)
+    throw refusedError('pipeline.stages', `${layers} at most, as layers`, stages);
   if (stages === 1 || zero < 2) return;
-  throw refused('zero_optimization.stage', '0 or 1 with pipeline.stages', zero);
+  throw refusedError('zero_optimization.stage', '0 or 1 with pipeline.stages', zero);
 }
 
 /** Returns the number of data ranks if `sharing` ranks hold one model. Throws DS_ARGUMENT. */
@@ -136,17 +137,21 @@ function dataRanksOf({ gpus, nodes }: PlanFlags, sharing: number): number {
 
 /** Returns the adapters of the options. Throws DS_ARGUMENT for options that exclude each other. */
 function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAdapters | null {
-  const refused = (op: string, expected: string, got: string) =>
+  const refusedError = (op: string, expected: string, got: string) =>
     new DsError({ code: 'DS_ARGUMENT', op: `plan ${op}`, expected, got });
   if (lora !== undefined && qlora !== undefined)
-    throw refused('--qlora', '--lora or --qlora', 'both');
+    throw refusedError('--qlora', '--lora or --qlora', 'both');
   const asked = qlora ?? lora;
   if (asked === undefined) {
     if (loraTargets === undefined) return null;
-    throw refused('--lora-targets', '--lora or --qlora with it', 'neither');
+    throw refusedError('--lora-targets', '--lora or --qlora with it', 'neither');
   }
   if (tp > 1 || pp > 1)
-    throw refused('--lora', '--tp 1 and --pp 1: adapters are not cut', `--tp ${tp} --pp ${pp}`);
+    throw refusedError(
+      '--lora',
+      '--tp 1 and --pp 1: adapters are not cut',
+      `--tp ${tp} --pp ${pp}`,
+    );
   const names = loraTargets?.split(',');
   const targetModules = names?.length === 1 ? required(names[0]) : (names ?? null);
   return { r: asked === true ? RANK : asked, targetModules, isQuantized: qlora !== undefined };

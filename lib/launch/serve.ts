@@ -116,7 +116,7 @@ export async function serveHere(folder: string | null, flags: ServeFlags): Promi
   const { host = SERVE.host.absent('') } = given;
   const { model = folder === null ? SERVE.model.absent('') : nameOf(folder) } = given;
   const chatTemplate = textOf(flags.chatTemplate);
-  const stopped = signalled();
+  const stopped = waitForSignal();
   let engine: ReturnType<typeof openServed> | null = null;
   let code = 0;
   let timer: NodeJS.Timeout | undefined;
@@ -182,7 +182,7 @@ async function endFailed(
 }
 
 /** The first signal; after it they have their usual effect. */
-function signalled(): Promise<string> {
+function waitForSignal(): Promise<string> {
   return new Promise((resolve) => {
     const onSignal = (signal: string): void => {
       for (const name of SIGNALS) process.off(name, onSignal);

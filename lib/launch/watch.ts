@@ -37,12 +37,12 @@ export async function watchCommand(dirs: readonly string[], flags: WatchFlags): 
   if (!isLoopback(host)) {
     console.error('ds: the page is not encrypted; an ssh tunnel to 127.0.0.1 is.');
   }
-  await signalled();
+  await waitForSignal();
   await server.close();
   return 0;
 }
 
-function signalled(): Promise<void> {
+function waitForSignal(): Promise<void> {
   return new Promise((resolve) => {
     for (const signal of SIGNALS) process.once(signal, () => resolve());
   });

@@ -200,12 +200,12 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const modules = [lm_head, ...this.modules().filter(isTable)];
     const macs = numel((lm_head instanceof PackedLinear ? lm_head : lm_head.weight).shape);
     const [embedding, ...blocks] = this.bodyLayers() as [PipelineLayer, ...PipelineLayer[]];
-    const embedded = (tokens: Values): Values => {
+    const embed = (tokens: Values): Values => {
       this.requireLength(tokens);
       return embedding.forward(tokens);
     };
     const head = { modules, macs, forward: (hidden: Values) => hidden };
-    return [{ ...embedding, forward: embedded }, ...blocks, head];
+    return [{ ...embedding, forward: embed }, ...blocks, head];
   }
 
   /** @internal Computes the loss from hidden states [B, T, channels] and targets [B, T]. */
@@ -377,8 +377,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     const x = part.run(() => this.hiddenOf(part.of(tokens), own));
     if (!targets) return part.whole(this.logitsOf(x));
     const { ignoreIndex = -100 } = this.config;
-    const counted = (): Tensor => noGrad(() => targets.ne(ignoreIndex).to('f32').sum());
-    const divisor = how.divisor ?? counted();
+    const countTargets = (): Tensor => noGrad(() => targets.ne(ignoreIndex).to('f32').sum());
+    const divisor = how.divisor ?? countTargets();
     if (!(how.report instanceof LossReport)) {
       return part.sum(this.lossOf(x, part.of(targets), { ...how, divisor }));
     }

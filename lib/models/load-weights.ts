@@ -197,10 +197,10 @@ async function fitting(
 function layoutOf(module: Module, files: WeightFiles, format: ExportFormat | undefined): Layout {
   const description = module.describe();
   if (format !== undefined && format !== 'hf' && format !== 'native') {
-    throw misused('format', '"hf" or "native"', JSON.stringify(format));
+    throw misusedError('format', '"hf" or "native"', JSON.stringify(format));
   }
   if (format === 'hf' && !description) {
-    throw misused('format', '"native" for a module without describe()', '"hf"');
+    throw misusedError('format', '"native" for a module without describe()', '"hf"');
   }
   const nameOf = (name: string): string => name;
   const isTheirs = files.config?.model_type === description?.config.model_type;
@@ -352,7 +352,8 @@ const nameOf = ({ sources, slices }: Destination): string =>
 async function valuesOf(destination: Destination, files: WeightFiles): Promise<Tensor> {
   const { target, sources, slices, transposed } = destination;
   const name = nameOf(destination);
-  const read = sources.length > 0 ? await files.read(name) : await joined(target, slices, files);
+  const read =
+    sources.length > 0 ? await files.read(name) : await joinSlices(target, slices, files);
   const whole = converted(name, read, { dtype: dtypeOf(destination), transposed });
   return target instanceof Parameter ? ownPart(target, whole) : whole;
 }
@@ -371,7 +372,7 @@ async function fill(destination: Destination, files: WeightFiles): Promise<void>
 }
 
 /** Joins a tensor that the files store in slices, in the dtype of the first. */
-async function joined(target: Tensor, slices: readonly FileSlice[], files: WeightFiles) {
+async function joinSlices(target: Tensor, slices: readonly FileSlice[], files: WeightFiles) {
   const shape = wholeShape(target);
   const { dtype } = files.tensors.get(required(slices[0]).name) as { dtype: DType };
   const whole = held(() => Tensor.empty(shape, dtype, cpu()));
@@ -416,6 +417,6 @@ function list(names: readonly string[]): string {
   return names.length > SHOWN ? `${shown} and ${names.length - SHOWN} more` : shown;
 }
 
-function misused(option: string, expected: string, got: string): DsError {
+function misusedError(option: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op: `loadWeights ${option}`, expected, got });
 }

@@ -131,7 +131,7 @@ export async function readPretrained<Model extends FolderModel, Options>(
   const { dtype: given, ...rest } = options;
   const files = await openFiles(dir);
   try {
-    if (!files.config) throw notPretrained(dir, 'no file config.json');
+    if (!files.config) throw notPretrainedError(dir, 'no file config.json');
     const { quantization_config: said = null, ...all } = files.config;
     const location = isGguf(dir) ? dir : join(dir, 'config.json');
     const { family, values } = chooseFamily(location, all, ofConfig(families, all));
@@ -241,13 +241,13 @@ async function besideQuantized(
 
 async function openFiles(path: string): Promise<WeightFiles> {
   const found = await ifThere(path, () => stat(path));
-  if (!found) throw notPretrained(path, 'nothing of this name');
+  if (!found) throw notPretrainedError(path, 'nothing of this name');
   if (found.isDirectory()) return WeightFiles.open(path, true);
   if (isGguf(path)) return openGguf(path);
-  throw notPretrained(path, 'a file');
+  throw notPretrainedError(path, 'a file');
 }
 
-function notPretrained(op: string, got: string): DsError {
+function notPretrainedError(op: string, got: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

@@ -149,7 +149,7 @@ function sourcesOf(
 ): TensorSource[] {
   const parameters = new Set<Tensor>(module.parameters());
   return Object.entries(module.stateDict()).map(([name, tensor]) => {
-    if (trainerOf(tensor) !== null) throw trained(name);
+    if (trainerOf(tensor) !== null) throw trainedError(name);
     if (tensor instanceof Parameter && tensor.isCut) throw partial(name);
     const isFree = parameters.has(tensor) && !(tensor instanceof StoredParameter);
     const isConverted = dtype && isFree && isFloating(tensor.dtype);
@@ -234,7 +234,7 @@ function partial(name: string): DsError {
   });
 }
 
-function trained(name: string): DsError {
+function trainedError(name: string): DsError {
   const hint = 'Use engine.save16bitModel(), or engine.saveCheckpoint() and `ds export`.';
   const got = `a module with ${name} owned by an engine`;
   return refused('saveWeights', 'a module without an engine', got, hint);

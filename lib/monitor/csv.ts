@@ -74,7 +74,7 @@ export class CsvMonitor implements Monitor {
     const file = new AppendFile(join(this.folder, `${name.replace(/[/ ]/g, '_')}.csv`));
     this.files.set(name, file);
     const column = name.slice(name.lastIndexOf('/') + 1);
-    if (file.initialBytes === 0) file.append(Buffer.from(row('step', quoted(column))));
+    if (file.initialBytes === 0) file.append(Buffer.from(row('step', quoteField(column))));
     else if (file.lastByte !== NEWLINE) file.append(Buffer.from('\r\n'));
     return file;
   }
@@ -87,7 +87,7 @@ function row(step: string, value: string): string {
   return `${step},${value}\r\n`;
 }
 
-function quoted(field: string): string {
+function quoteField(field: string): string {
   return /[",\r\n]/.test(field) ? `"${field.replaceAll('"', '""')}"` : field;
 }
 

@@ -44,7 +44,7 @@ type ScoreShape = readonly [number, number, number, number];
 const LOWEST: Partial<Record<DType, number>> = { f16: -65504 };
 const lowestOf = (dtype: DType): number => LOWEST[dtype] ?? -1e30;
 
-function refused(op: string, name: string, expected: string, mask: Tensor): DsError {
+function refusedError(op: string, name: string, expected: string, mask: Tensor): DsError {
   return new DsError({ code: 'DS_SHAPE', op: `${op} ${name}`, expected, got: describe(mask) });
 }
 
@@ -58,14 +58,14 @@ function attentionMask(op: string, mask: Tensor, [B, H, T, S]: ScoreShape): Tens
   const repeats = (batch === 1 || batch === B) && (heads === 1 || heads === H);
   if (fits && mask.ndim === 4 && repeats) return mask;
   const expected = `[${T}, ${S}], [${B * H}, ${T}, ${S}] or [${B}, ${H}, ${T}, ${S}]`;
-  throw refused(op, 'attnMask', expected, mask);
+  throw refusedError(op, 'attnMask', expected, mask);
 }
 
 /** keyPaddingMask as [B, 1, 1, S]. Throws DS_SHAPE. */
 function paddingMask(op: string, mask: Tensor, [B, , , S]: ScoreShape): Tensor {
   const isWhole = mask.shape.join() === `${B},${S}` || (B === 1 && mask.shape.join() === `${S}`);
   if (isWhole) return mask.reshape([B, 1, 1, S]);
-  throw refused(op, 'keyPaddingMask', `[${B}, ${S}]`, mask);
+  throw refusedError(op, 'keyPaddingMask', `[${B}, ${S}]`, mask);
 }
 
 /** Hidden keys (bool) and addends of scores; each null if absent. */
@@ -87,7 +87,7 @@ function requireMask(op: string, mask: Tensor): void {
 }
 
 /** Converts the mask for the kernel, where true means seen. */
-function turned(op: string, mask: Tensor): Tensor {
+function turnTensor(op: string, mask: Tensor): Tensor {
   requireMask(op, mask);
   return mask.dtype === 'bool' ? mask.logicalNot() : mask;
 }
@@ -97,9 +97,9 @@ export function keyFilter(op: string, masks: AttentionMasks, sizes: ScoreShape):
   const { attnMask, keyPaddingMask } = masks;
   const [B, , , S] = sizes;
   return {
-    mask: attnMask ? turned(op, attentionMask(op, attnMask, sizes)) : null,
+    mask: attnMask ? turnTensor(op, attentionMask(op, attnMask, sizes)) : null,
     keyMask: keyPaddingMask
-      ? turned(op, paddingMask(op, keyPaddingMask, sizes)).reshape([B, S])
+      ? turnTensor(op, paddingMask(op, keyPaddingMask, sizes)).reshape([B, S])
       : null,
   };
 }

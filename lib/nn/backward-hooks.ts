@@ -25,7 +25,7 @@ type FullHook<Owner> = (
 ) => InsteadOrNothing;
 
 /** Returns `given` if it can replace `grads`. Throws DS_ARGUMENT. */
-function checked(op: string, grads: Gradients, given: unknown): Gradients {
+function checkGradients(op: string, grads: Gradients, given: unknown): Gradients {
   if (given === undefined) return grads;
   const list: readonly unknown[] | null = Array.isArray(given) ? given : null;
   if (!list || list.length !== grads.length) {
@@ -72,7 +72,7 @@ function passedThrough(
 }
 
 /** The unique tensors among `values` that require a gradient. */
-function trained(values: readonly unknown[]): Tensor[] {
+function gradientTensors(values: readonly unknown[]): Tensor[] {
   const found = values.filter((x): x is Tensor => x instanceof Tensor && x.requiresGrad);
   return [...new Set(found)];
 }
@@ -102,7 +102,7 @@ class HookedCall<Owner extends object> implements Saved {
    * counts at its first position.
    */
   inputs<Inputs extends readonly unknown[]>(given: Inputs): Inputs {
-    const wanted = trained(given);
+    const wanted = gradientTensors(given);
     this.positions = given.map((x, i) => (given.indexOf(x) < i ? -1 : wanted.indexOf(x as Tensor)));
     if (wanted.length === 0) return given;
     const name = `inputs of ${this.module.constructor.name}`;
@@ -118,7 +118,7 @@ class HookedCall<Owner extends object> implements Saved {
   output<Output>(given: Output): Output {
     const list: readonly unknown[] = Array.isArray(given) ? given : [given];
     this.requireTensors(list);
-    const wanted = trained(list);
+    const wanted = gradientTensors(list);
     if (wanted.length === 0) return given;
     const name = `outputs of ${this.module.constructor.name}`;
     const through = passedThrough(name, wanted, [], (grads) => {
@@ -175,14 +175,15 @@ export class BackwardHooks<Owner extends object> {
   before(module: Owner, gradOutput: Gradients): Gradients {
     const op = `${module.constructor.name} backward pre-hook`;
     let grads = gradOutput;
-    for (const hook of this.pre) grads = checked(op, grads, hook(module, grads));
+    for (const hook of this.pre) grads = checkGradients(op, grads, hook(module, grads));
     return grads;
   }
 
   after(module: Owner, gradInput: Gradients, gradOutput: Gradients): Gradients {
     const op = `${module.constructor.name} backward hook`;
     let grads = gradInput;
-    for (const hook of this.full) grads = checked(op, grads, hook(module, grads, gradOutput));
+    for (const hook of this.full)
+      grads = checkGradients(op, grads, hook(module, grads, gradOutput));
     return grads;
   }
 }

@@ -60,18 +60,18 @@ export class Embedding extends Module {
       const [rows, width] = leading(out.shape, 2);
       if (row >= 0 && row < rows) zeros(out.alias([width], [1], out.offset + row * width));
     };
-    const padded: Initializer = (out) => {
+    const pad: Initializer = (out) => {
       writeInitial(init, out);
       blank(out, paddingIdx);
     };
     const { part } = init;
     if (part) {
-      padded.part = (out, at) => {
+      pad.part = (out, at) => {
         part(out, at);
         blank(out, paddingIdx - Math.floor(at.first / channels));
       };
     }
-    return padded;
+    return pad;
   }
 }
 

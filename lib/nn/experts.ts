@@ -226,19 +226,19 @@ function boundedRows(
   updates: ExpertUpdates,
 ): Tensor {
   const expert = groupOfRows(groups);
-  const biased = (x: Tensor, bias: Parameter | null): Tensor =>
+  const addBias = (x: Tensor, bias: Parameter | null): Tensor =>
     x.add(embedding(required(bias), expert));
   const rows = embedding(tokens, clamp(groups.rows, { min: 0 }));
   const multiply = experts.outputsFirst ? product : plainProduct;
   const products = multiply(rows, experts.gate_up_proj, groups);
   const sum = plus(products, updates.gate_up_proj?.(rows, groups, false));
-  const both = biased(sum, experts.gate_up_proj_bias);
+  const both = addBias(sum, experts.gate_up_proj_bias);
   const pairs = both.reshape([both.size(0), -1, 2]);
   const gate = clamp(pairs.select(2, 0), { max: limit });
   const up = clamp(pairs.select(2, 1), { min: -limit, max: limit });
   const hidden = gate.mul(gate.mul(GATE_SLOPE).sigmoid()).mul(up.add(1));
   const out = multiply(hidden, experts.down_proj, groups);
-  return biased(plus(out, updates.down_proj?.(hidden, groups, false)), experts.down_proj_bias);
+  return addBias(plus(out, updates.down_proj?.(hidden, groups, false)), experts.down_proj_bias);
 }
 
 /** Options of SparseMixture. */

@@ -114,7 +114,7 @@ function fansOf(op: string, shape: readonly number[]): { fanIn: number; fanOut: 
 }
 
 /** Random numbers of standard deviation 1, scaled by `spread` of the shape. */
-function scaled(
+function scale(
   draw: 'uniform' | 'normal',
   spread: (shape: readonly number[]) => number,
 ): Initializer {
@@ -129,7 +129,7 @@ function scaled(
 
 function xavier(draw: 'uniform' | 'normal', gain: number): Initializer {
   requireFinite('init.xavier gain', gain, 0);
-  return scaled(draw, (shape) => {
+  return scale(draw, (shape) => {
     const { fanIn, fanOut } = fansOf('init.xavier', shape);
     return gain * Math.sqrt(2 / Math.max(1, fanIn + fanOut));
   });
@@ -193,10 +193,7 @@ function kaiming(draw: 'uniform' | 'normal', given: KaimingOptions): Initializer
     const expected = '"fanIn" or "fanOut"';
     throw refused('init.kaiming mode', expected, got);
   }
-  return scaled(
-    draw,
-    (shape) => gain / Math.sqrt(Math.max(1, fansOf('init.kaiming', shape)[mode])),
-  );
+  return scale(draw, (shape) => gain / Math.sqrt(Math.max(1, fansOf('init.kaiming', shape)[mode])));
 }
 
 /** U[-b, b) with b = gain sqrt(3 / fan); for weights [out, in, ..]. Source: He et al. 2015. */

@@ -42,17 +42,17 @@ export function requireLoadable(
   const given = new Map<string, Tensor>();
   for (const [name, tensor] of tensors) {
     const why = refusals.get(tensor);
-    if (why) throw refused(op, name, why);
+    if (why) throw refusedError(op, name, why);
     const value = values.get(name);
     if (value) given.set(name, value);
   }
   for (const [name, value] of given) {
     const mixed = together.get(value);
     if (mixed && [...given.values()].some((other) => mixed.others.has(other))) {
-      throw refused(op, name, mixed.why);
+      throw refusedError(op, name, mixed.why);
     }
   }
 }
 
-const refused = (op: string, name: string, why: Refusal): DsError =>
+const refusedError = (op: string, name: string, why: Refusal): DsError =>
   new DsError({ code: 'DS_ARGUMENT', op: `${op} ${name}`, ...why });

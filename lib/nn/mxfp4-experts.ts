@@ -71,9 +71,9 @@ export class Mxfp4Experts extends Module {
     this.activation = whole.activation;
     const up = byOutputs(whole, whole.gate_up_proj);
     const down = byOutputs(whole, whole.down_proj);
-    [this.gate_up_proj_blocks, this.gate_up_proj_scales] = packed(up);
+    [this.gate_up_proj_blocks, this.gate_up_proj_scales] = pack(up);
     this.gate_up_proj_bias = whole.gate_up_proj_bias?.requireGrad(false) ?? null;
-    [this.down_proj_blocks, this.down_proj_scales] = packed(down);
+    [this.down_proj_blocks, this.down_proj_scales] = pack(down);
     this.down_proj_bias = whole.down_proj_bias?.requireGrad(false) ?? null;
     this.#up = new Mxfp4Matrices(up, this.gate_up_proj_blocks, this.gate_up_proj_scales);
     this.#down = new Mxfp4Matrices(down, this.down_proj_blocks, this.down_proj_scales);
@@ -132,7 +132,7 @@ function byOutputs({ limit }: Experts, matrix: Parameter): readonly number[] {
 }
 
 /** Codes and scales of matrices [experts, out, in]. */
-function packed(shape: readonly number[]): [Parameter, Parameter] {
+function pack(shape: readonly number[]): [Parameter, Parameter] {
   const [experts, outputs, inputs] = leading(shape, 3);
   const scales = [experts, outputs, inputs / MXFP4_BLOCK.inputs];
   return [

@@ -31,12 +31,12 @@ export function outline<M extends Outlined>(module: M, fields: Fields<M>): strin
   const wanting = module.parameters().filter(({ requiresGrad }) => requiresGrad);
   const trained = wanting.reduce((sum, { numel }) => sum + numel, 0);
   const total = module.numParameters();
-  const frozen = total > trained ? `, ${counted(trained)} of them trained` : '';
-  const head = text.replace(/(: [\d,]+)?$/, `: ${counted(total)} parameters${frozen}`);
+  const frozen = total > trained ? `, ${formatCount(trained)} of them trained` : '';
+  const head = text.replace(/(: [\d,]+)?$/, `: ${formatCount(total)} parameters${frozen}`);
   return [head, ...linesOf(below, '  ')].join('\n');
 }
 
-const counted = (count: number): string => count.toLocaleString('en-US');
+const formatCount = (count: number): string => count.toLocaleString('en-US');
 
 interface OutlineEntry<M extends Outlined> {
   name: string;
@@ -61,7 +61,7 @@ function entryOf<M extends Outlined>(
   }
   const count = total(seen) - before;
   const parts = [module.constructor.name, ...own].join(', ');
-  return { name, text: count > 0 ? `${parts}: ${counted(count)}` : parts, below };
+  return { name, text: count > 0 ? `${parts}: ${formatCount(count)}` : parts, below };
 }
 
 function total(seen: ReadonlyMap<Parameter, string>): number {

@@ -190,7 +190,7 @@ export class GroupRouter extends TopKRouter {
     this.routing = { scores, groups, keptGroups, scale };
     // ERNIE's files have a further dim of 1.
     const shape = scores === 'sigmoid' ? [experts] : [1, experts];
-    this.e_score_correction_bias = choiceBias ? frozen(shape) : null;
+    this.e_score_correction_bias = choiceBias ? freeze(shape) : null;
   }
 
   /** As TopKRouter. Routing statistics are not supported: throws DS_ARGUMENT for `loads`. */
@@ -226,7 +226,7 @@ export class GroupRouter extends TopKRouter {
 }
 
 /** A parameter in f32 without a gradient. */
-function frozen(shape: readonly number[]): Parameter {
+function freeze(shape: readonly number[]): Parameter {
   const parameter = new Parameter(shape, zeros);
   parameter.requiresGrad = false;
   parameter.fixedDtype = 'f32';

@@ -200,8 +200,8 @@ function isSparsifiable(module: Module): module is Sparsifiable {
  * DS_ARGUMENT if `model` is not a model, for wrong options, and for a model without such a layer.
  */
 export function sparsify(model: Module, options: SparsityOptions | null): () => void {
-  if (!(model instanceof Module)) throw misused('a model', formatValue(model));
-  if (options === undefined) throw misused('options of a pattern, or null', 'undefined');
+  if (!(model instanceof Module)) throw misusedError('a model', formatValue(model));
+  if (options === undefined) throw misusedError('options of a pattern, or null', 'undefined');
   const layers = attentionsOf(model);
   const pattern = options === null ? null : new SparsePattern(options);
   if (pattern && layers.length === 0) {
@@ -221,7 +221,7 @@ export function sparsify(model: Module, options: SparsityOptions | null): () => 
   };
 }
 
-function misused(expected: string, got: string): DsError {
+function misusedError(expected: string, got: string): DsError {
   return refused('sparsify', expected, got);
 }
 

@@ -221,12 +221,12 @@ const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
   },
 };
 
-const refused = (option: string, expected: string, got: unknown, hint = ''): DsError =>
+const refusedError = (option: string, expected: string, got: unknown, hint = ''): DsError =>
   refusedValue(`${OP} ${option}`, expected, got, hint);
 
 function requireIndices(option: string, value: unknown, min: number): readonly number[] {
   if (!Array.isArray(value) || (value.length === 0 && min > 0))
-    throw refused(option, 'a list of integers', value);
+    throw refusedError(option, 'a list of integers', value);
   for (const each of value) requireInteger(`${OP} ${option}`, each, min);
   return value;
 }
@@ -236,22 +236,22 @@ function requireFixed(sparsity: Sparsity): void {
   const { numLocalBlocks: local, numGlobalBlocks: global } = sparsity;
   const { numDifferentGlobalPatterns: turns, differentLayoutPerHead } = sparsity;
   if (global < 1 || local % global !== 0)
-    throw refused('numGlobalBlocks', `a divisor of the ${local} blocks of a window`, global);
+    throw refusedError('numGlobalBlocks', `a divisor of the ${local} blocks of a window`, global);
   if (turns > 1 && !differentLayoutPerHead) {
     const hint = 'Set differentLayoutPerHead: true, so that heads use different patterns.';
-    throw refused('numDifferentGlobalPatterns', '1 if heads share a layout', turns, hint);
+    throw refusedError('numDifferentGlobalPatterns', '1 if heads share a layout', turns, hint);
   }
   if (turns > local / global)
-    throw refused('numDifferentGlobalPatterns', `at most ${local / global}`, turns);
+    throw refusedError('numDifferentGlobalPatterns', `at most ${local / global}`, turns);
 }
 
 function requireRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends }: Sparsity) {
   if (ends === null) return;
   if (ends.length !== starts.length)
-    throw refused('globalBlockEndIndices', `${starts.length} ends, one for each start`, ends);
+    throw refusedError('globalBlockEndIndices', `${starts.length} ends, one for each start`, ends);
   starts.forEach((start, i) => {
     const end = required(ends[i]);
-    if (end <= start) throw refused('globalBlockEndIndices', `an end above ${start}`, end);
+    if (end <= start) throw refusedError('globalBlockEndIndices', `an end above ${start}`, end);
   });
 }
 
@@ -289,7 +289,7 @@ export function readSparsity(given: SparsityOptions): Sparsity {
   requireRanges(sparsity);
   if (sparsity.horizontalGlobalAttention && isUnidirectional(sparsity)) {
     const hint = 'Rows of global blocks see later blocks, which "unidirectional" rules out.';
-    throw refused('horizontalGlobalAttention', 'false with "unidirectional"', true, hint);
+    throw refusedError('horizontalGlobalAttention', 'false with "unidirectional"', true, hint);
   }
   return sparsity;
 }

@@ -32,7 +32,7 @@ export class OwnState {
   ): OwnState {
     const { device, dtype, numel, shape } = parameter;
     return within(null, () => {
-      const filled = (size: number, kind: DType, value: number): Tensor => {
+      const fillTensor = (size: number, kind: DType, value: number): Tensor => {
         const out = Tensor.empty([size], kind, device);
         kernels.fill({ out, value });
         return out;
@@ -40,13 +40,13 @@ export class OwnState {
       const declared = declaredState(optimizer, group, shape);
       const state = Object.entries(declared).map(([key, tensor]) => [
         key,
-        filled(sizeOf(tensor.shape), tensor.dtype, tensor.initial),
+        fillTensor(sizeOf(tensor.shape), tensor.dtype, tensor.initial),
       ]);
       const sums = optimizer.sumsPerRound?.(group, shape) ?? [];
       return new OwnState(
         { device, dtype },
         { name, shape, from: 0, offset: 0, numel },
-        dtype === 'f32' ? null : filled(numel, 'f32', Number.NaN),
+        dtype === 'f32' ? null : fillTensor(numel, 'f32', Number.NaN),
         declared,
         {
           state: Object.fromEntries(state),

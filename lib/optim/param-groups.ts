@@ -57,7 +57,7 @@ export function makeGroups<Group extends ParamGroup>(
     const members = listOf(op, own) as Tensor[];
     for (const parameter of members) {
       requireParameter(op, parameter);
-      if (seen.has(parameter)) throw shared(op, parameter);
+      if (seen.has(parameter)) throw sharedError(op, parameter);
       seen.add(parameter);
     }
     const group = { ...defaults, ...Object.fromEntries(set), params: members };
@@ -135,7 +135,7 @@ export function listOf(op: string, params: unknown): unknown[] {
 
 function requireParameter(op: string, value: unknown): void {
   if (value instanceof Tensor && value.gradFn === null) return;
-  if (value instanceof Tensor) throw computed(op, value);
+  if (value instanceof Tensor) throw computedError(op, value);
   const hint = Array.isArray(value) ? 'Pass model.parameters(), without names.' : PARAMETERS;
   throw refusedValue(op, 'parameters', value, hint);
 }
@@ -205,7 +205,7 @@ function notAGroup(op: string): DsError {
 }
 
 /** The error of a parameter that is not a leaf. Only leaves receive gradients. */
-function computed(op: string, { shape }: Tensor): DsError {
+function computedError(op: string, { shape }: Tensor): DsError {
   return refused(
     op,
     'leaves of the graph',
@@ -214,7 +214,7 @@ function computed(op: string, { shape }: Tensor): DsError {
   );
 }
 
-function shared(op: string, { shape }: Tensor): DsError {
+function sharedError(op: string, { shape }: Tensor): DsError {
   return refused(
     op,
     'every parameter in one group',

@@ -33,7 +33,7 @@ export function stateOf(
     const params: number[] = [];
     for (const parameter of group.params) {
       const ownState = kept.get(parameter);
-      if (ownState) out.state[index] = { ...shaped(ownState), step: ownState.step };
+      if (ownState) out.state[index] = { ...shapedState(ownState), step: ownState.step };
       params.push(index++);
     }
     out.groups.push({ ...hyperparameters(group), params });
@@ -41,7 +41,7 @@ export function stateOf(
   return out;
 }
 
-function shaped({ saved }: OwnState): Record<string, Tensor> {
+function shapedState({ saved }: OwnState): Record<string, Tensor> {
   const named = Object.entries(saved);
   return Object.fromEntries(named.map(([name, { tensor, shape }]) => [name, tensor.alias(shape)]));
 }

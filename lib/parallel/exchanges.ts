@@ -31,7 +31,7 @@ export interface SharedDim {
   sizes: readonly number[];
 }
 
-const resized = (x: Tensor, dim: number, size: number): number[] =>
+const resize = (x: Tensor, dim: number, size: number): number[] =>
   x.shape.map((length, d) => (d === dim ? size : length));
 
 /** Throws DS_SHAPE unless `x` has `size` in the dim; returns the nonnegative index of the dim. */
@@ -108,7 +108,7 @@ export function beginGather(
   const layout = layoutOf(x, requireDim(op, x, shared, own), sizes);
   const { dim, isEven, max, rows } = layout;
   if (!isEven) return gatherUneven(op, x, shared, layout, where);
-  const shape = resized(x, dim, max * group.size);
+  const shape = resize(x, dim, max * group.size);
   const from = x.contiguous();
   if (rows <= maxRows(x.device)) {
     const out = Tensor.empty(shape, x.dtype, x.device);
@@ -133,8 +133,8 @@ function gatherUneven(
   { dim, max }: Layout,
   where: Where,
 ): Exchange {
-  const shape = resized(x, dim, startOf(sizes, sizes.length));
-  const slots = Tensor.empty([group.size, ...resized(x, dim, max)], x.dtype, x.device);
+  const shape = resize(x, dim, startOf(sizes, sizes.length));
+  const slots = Tensor.empty([group.size, ...resize(x, dim, max)], x.dtype, x.device);
   const slot = (rank: number): Tensor =>
     slots.narrow(0, rank, 1).squeeze(0).narrow(dim, 0, required(sizes[rank]));
   const mine = slots.narrow(0, group.rank, 1);
@@ -164,7 +164,7 @@ export function beginSum(
     requireDim(op, x, shared, startOf(sizes, sizes.length)),
     sizes,
   );
-  const part = Tensor.empty(resized(x, dim, max), x.dtype, x.device);
+  const part = Tensor.empty(resize(x, dim, max), x.dtype, x.device);
   if (isEven && rows <= maxRows(x.device)) {
     const from = x.contiguous();
     const work = group.reduceScatter(part, from, { purpose: op, stream: where(group), rows });

@@ -114,7 +114,7 @@ function splitModel<M extends Module>(
 ): M {
   const chosen = plan ?? planOf(model);
   if (cut.has(model))
-    throw refused('a model without tensor parallelism', 'a model that is already parallel');
+    throw refusedError('a model without tensor parallelism', 'a model that is already parallel');
   if (group.size === 1) return model;
   const heads = chosen.heads ? splitHeads(chosen.heads, group) : null;
   const stream = sequenceParallel ? tokenStream(group) : wholeStream(group);
@@ -154,7 +154,7 @@ export function sumPartialGradients(model: Module, group: ProcessGroup): void {
 function planOf(model: Module): TensorPlan {
   const { tensorPlan } = model as Partial<Parallelizable>;
   if (typeof tensorPlan === 'function') return tensorPlan.call(model);
-  throw refused(
+  throw refusedError(
     'a model that has a tensorPlan(), or a plan as the third argument',
     model.constructor.name,
     "For example { layers: { '*.fc1': 'column', '*.fc2': 'row' } }.",
@@ -182,7 +182,7 @@ function styledModules(
   const idle = patterns.find((pattern) => !used.has(pattern));
   if (!idle) return found;
   const paths = below.map(([path]) => path);
-  throw refused(
+  throw refusedError(
     'patterns that match module paths',
     `${formatValue(String(idle.pattern))}; paths: ${paths.slice(0, 12).join(', ')}${paths.length > 12 ? ', ..' : ''}`,
   );
@@ -191,12 +191,15 @@ function styledModules(
 /** Throws DS_ARGUMENT for a plan without valid locations. */
 function applySequence(model: Module, group: ProcessGroup, plan: SequencePlan | undefined): void {
   if (!plan)
-    throw refused('a plan with a `sequence` for sequenceParallel', 'a plan without a `sequence`');
+    throw refusedError(
+      'a plan with a `sequence` for sequenceParallel',
+      'a plan without a `sequence`',
+    );
   const modules = new Map(model.namedModules());
   const at = (path: string): Module => {
     const found = modules.get(path);
     if (found) return found;
-    throw refused("paths of modules in the plan's `sequence`", formatValue(path));
+    throw refusedError("paths of modules in the plan's `sequence`", formatValue(path));
   };
   const byToken = plan.byToken.map(fitting);
   for (const [path, module] of modules) {
@@ -229,20 +232,20 @@ function apply(module: Module, context: LayerContext): Module | null {
       return rowAt(module, context, true);
     case 'vocabulary':
       if (module instanceof Embedding) return new VocabularyEmbedding(module, group);
-      throw misplaced(context, 'an nn.Embedding', module);
+      throw misplacedError(context, 'an nn.Embedding', module);
     case 'head':
       if (isPacked(module, context)) return columnAt(module, context, true);
       if (isHead(module)) return new VocabularyHead(module, group);
-      throw misplaced(context, 'a linear layer, or a head that is the token table', module);
+      throw misplacedError(context, 'a linear layer, or a head that is the token table', module);
     case 'experts':
       if (module instanceof Experts) return new CutExperts(module, group, context.stream);
-      throw misplaced(context, 'an nn.Experts', module);
+      throw misplacedError(context, 'an nn.Experts', module);
     case 'headsNorm':
       if (module instanceof RMSNorm) return new HeadsNorm(module, group, cutAt(context).cut ?? []);
-      throw misplaced(context, 'an nn.RMSNorm', module);
+      throw misplacedError(context, 'an nn.RMSNorm', module);
     case 'channelDropout':
       if (module instanceof Dropout) return dropoutAt(module, context);
-      throw misplaced(context, 'an nn.Dropout', module);
+      throw misplacedError(context, 'an nn.Dropout', module);
     case 'attention':
       (module as { headShare?: HeadShare | null }).headShare = headShareAt(module, context);
       if ('headGroup' in module) module.headGroup = group;
@@ -255,7 +258,7 @@ function apply(module: Module, context: LayerContext): Module | null {
       for (const parameter of module.parameters()) parameter.hasPartialGradient = true;
       return null;
     default:
-      throw refused('a style of parallel.StyleName', formatValue(style.style));
+      throw refusedError('a style of parallel.StyleName', formatValue(style.style));
   }
 }
 
@@ -278,7 +281,7 @@ function rowAt(module: Module, context: LayerContext, scatterInput: boolean): Mo
 
 function linearAt(module: Module, context: LayerContext): Linear {
   if (module instanceof Linear) return module;
-  throw misplaced(context, 'an nn.Linear', module);
+  throw misplacedError(context, 'an nn.Linear', module);
 }
 
 const isHead = (module: Module): module is Module & { weight: Parameter } =>
@@ -289,7 +292,10 @@ function cutAt({ style, heads, stream }: LayerContext): LayerCutOptions {
   const given = { stream, ...(parts && { parts }), ...(pieces && { pieces }) };
   if (!style.heads) return given;
   if (!heads)
-    throw refused('a plan with heads', `{ heads: ${formatValue(style.heads)} } without counts`);
+    throw refusedError(
+      'a plan with heads',
+      `{ heads: ${formatValue(style.heads)} } without counts`,
+    );
   const named = [style.heads].flat();
   const alike = Array.from({ length: parts ?? 1 }, () => named).flat();
   const cut = alike.map((item) => ({ pieces: heads.counts[item], ranges: heads[item] }));
@@ -298,14 +304,15 @@ function cutAt({ style, heads, stream }: LayerContext): LayerCutOptions {
 
 function dropoutAt({ p }: Dropout, { style, group }: LayerContext): ChannelDropout {
   const { pieces } = style;
-  if (!pieces) throw refused('pieces of a "channelDropout": its number of channels', 'none');
+  if (!pieces) throw refusedError('pieces of a "channelDropout": its number of channels', 'none');
   return new ChannelDropout(p, splitEvenly(pieces, group.size), group.rank);
 }
 
 function headShareAt(module: Module, context: LayerContext): HeadShare {
   const { heads, group } = context;
-  if (!('headShare' in module)) throw misplaced(context, 'an attention with a headShare', module);
-  if (!heads) throw refused('a plan with heads', 'the style "attention" without heads');
+  if (!('headShare' in module))
+    throw misplacedError(context, 'an attention with a headShare', module);
+  if (!heads) throw refusedError('a plan with heads', 'the style "attention" without heads');
   return { first: required(heads.queries[group.rank]).first, whole: heads.counts.queries };
 }
 
@@ -317,7 +324,7 @@ function requireNoneLeft(model: Module, made: ReadonlySet<Module>): void {
       ([, value]) => (value as Parameter | null)?.isCut === true,
     );
     if (!own) continue;
-    throw refused(
+    throw refusedError(
       'the same split for all modules that share a parameter',
       `${path || 'the model'} with ${own[0]}, which another module splits`,
       'Give a tied head the style "head", and its table "vocabulary".',
@@ -325,12 +332,12 @@ function requireNoneLeft(model: Module, made: ReadonlySet<Module>): void {
   }
 }
 
-function misplaced({ path, style }: LayerContext, expected: string, module: Module): DsError {
+function misplacedError({ path, style }: LayerContext, expected: string, module: Module): DsError {
   const got = `${module.constructor.name} at ${path}`;
-  return refused(`${expected} for the style "${style.style}"`, got);
+  return refusedError(`${expected} for the style "${style.style}"`, got);
 }
 
-function refused(expected: string, got: string, hint?: string): DsError {
+function refusedError(expected: string, got: string, hint?: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'parallelize',

@@ -35,7 +35,7 @@ const maxOf = (route: Route): number =>
   Math.max(...route.group.ranks.map((_, rank) => widthOf(route, rank)));
 
 /** Swaps [.., B, t, ..] and [.., t, B, ..] of one memory. */
-const swapped = (x: Tensor): Tensor => x.transpose(0, 1);
+const swap = (x: Tensor): Tensor => x.transpose(0, 1);
 
 /** Memory for `tokens` tokens of all ranks: [n, t, B, heads, D]. */
 function slotsFor(route: Route, like: Tensor, tokens: number): Tensor {
@@ -64,7 +64,7 @@ function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
     headsOf(route, rank).forEach((range, i) => {
       const from = required(xs[i]).narrow(2, range.first, range.count);
       const out = slotOf(sent, rank).narrow(2, at, range.count);
-      kernels.copy({ in: swapped(from), out });
+      kernels.copy({ in: swap(from), out });
       at += range.count;
     });
   }
@@ -91,7 +91,7 @@ function toTokens(
   const all = sent.reshape([tokens, ...sent.shape.slice(2)]);
   let at = 0;
   for (const y of ys) {
-    kernels.copy({ in: swapped(y), out: all.narrow(2, at, y.size(2)) });
+    kernels.copy({ in: swap(y), out: all.narrow(2, at, y.size(2)) });
     at += y.size(2);
   }
   const got = Tensor.empty(sent.shape, sent.dtype, sent.device);
@@ -100,7 +100,7 @@ function toTokens(
   for (const rank of group.ranks.keys()) {
     let from = 0;
     headsOf(route, rank).forEach(({ first: head, count }, i) => {
-      const part = swapped(slotOf(got, rank).narrow(2, from, count));
+      const part = swap(slotOf(got, rank).narrow(2, from, count));
       const out = required(outs[i]).narrow(2, head, count);
       if (seen[i]?.has(head)) {
         kernels.binary({ a: out, b: part, out, op: 'add', accumulate: false });

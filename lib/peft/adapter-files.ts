@@ -119,7 +119,7 @@ function warnOfOthers(model: Module, saved: readonly Saved[], dir: string): void
     ([, parameter]) => parameter.requiresGrad && !written.has(parameter),
   );
   if (others.length === 0) return;
-  const names = listed(others.map(([name]) => name));
+  const names = formatNames(others.map(([name]) => name));
   const text = `saveAdapter ${dir}: the files are without ${names}, which is trained as well. Name its module in modulesToSave of peft.addLora(); engine.saveCheckpoint() has its values.`;
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
 }
@@ -317,8 +317,8 @@ function match(
   const missing = wanted.filter(({ parameter }) => !there.has(parameter)).map(({ name }) => name);
   if (missing.length === 0 && unexpected.length === 0) return found;
   const problems = [
-    missing.length > 0 ? `without ${listed(missing)}` : '',
-    unexpected.length > 0 ? `with unexpected ${listed(unexpected)}` : '',
+    missing.length > 0 ? `without ${formatNames(missing)}` : '',
+    unexpected.length > 0 ? `with unexpected ${formatNames(unexpected)}` : '',
   ];
   throw new DsError({
     code: 'DS_CHECKPOINT',
@@ -443,7 +443,7 @@ function ioError(op: string, path: string, cause: unknown): Error {
   return new DsError({ code: 'DS_IO', op: `${op} ${path}`, expected: 'to succeed', got, cause });
 }
 
-function listed(names: readonly string[]): string {
+function formatNames(names: readonly string[]): string {
   const more = names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '';
   return names.slice(0, SHOWN).join(', ') + more;
 }

@@ -59,7 +59,7 @@ export async function readQuantized(model: Module, files: WeightFiles): Promise<
     const path = name.slice(0, -STATE.length);
     const layer = layers.get(path);
     if (!(layer instanceof Linear) || transposed.has(`${path}.weight`)) {
-      throw damaged(
+      throw damagedError(
         `${files.path}: ${name}`,
         'a linear layer of the model',
         `${path}, which is not a linear layer`,
@@ -101,7 +101,7 @@ async function fill(files: WeightFiles, name: string, parameter: Parameter): Pro
   if (!isSame) {
     const wanted = `${parameter.numel} elements of ${parameter.dtype}`;
     const got = entry ? `${numel(entry.shape)} of ${entry.dtype}` : 'no such tensor';
-    throw damaged(`${files.path}: ${name}`, wanted, got);
+    throw damagedError(`${files.path}: ${name}`, wanted, got);
   }
   const values = await files.read(name);
   parameter.place(values);
@@ -127,7 +127,7 @@ function parseState(op: string, text: string, { weight }: Linear): QuantState {
   }
   const { shape, blocksize, quant_type, nested_blocksize, nested_offset = null } = state;
   const require = (holds: boolean, expected: string, got: unknown): void => {
-    if (!holds) throw damaged(op, expected, JSON.stringify(got) ?? 'nothing');
+    if (!holds) throw damagedError(op, expected, JSON.stringify(got) ?? 'nothing');
   };
   require(quant_type === 'nf4', 'quant_type "nf4"', quant_type);
   require(String(shape) === weight.shape.join(), `shape [${weight.shape.join(', ')}]`, shape);
@@ -258,6 +258,6 @@ const ownNames = (module: Module): string[] =>
 
 const isHead = (path: string): boolean => isAmong(path, HEADS);
 
-function damaged(op: string, expected: string, got: string): DsError {
+function damagedError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got });
 }

@@ -43,7 +43,8 @@ export function quantize<Model extends Module>(model: Model, given: QuantizeOpti
   requireType('quantize experts', withExperts, 'boolean');
   const skipModules = readSkipModules('quantize', skip);
   const options = readNF4Options('quantize', rest);
-  if (lorasOf(model).size > 0) throw misused('a model without adapters', 'a model with adapters');
+  if (lorasOf(model).size > 0)
+    throw misusedError('a model without adapters', 'a model with adapters');
   const pack = (layer: Linear): NF4Linear => NF4Linear.from(layer, options);
   const isBegun = withExperts;
   packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules, isBegun, pack });
@@ -72,7 +73,7 @@ export function quantizeUnmade<Model extends Module>(model: Model): Model {
   return model;
 }
 
-function misused(expected: string, got: string): DsError {
+function misusedError(expected: string, got: string): DsError {
   const hint = 'Quantize first, then addLora().';
   return refused('quantize', expected, got, hint);
 }

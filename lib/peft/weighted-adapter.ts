@@ -72,7 +72,7 @@ export function addWeightedAdapter<Model extends Module>(
     ...{ targetModules: [...parts.keys()], excludeModules: [] },
     ...{ layersToTransform: null, layersPattern: [] },
   });
-  const combined = isLinear ? sumOf : concatenated;
+  const combined = isLinear ? sumOf : concatenate;
   for (const [path, layer] of adapterSet(op, model, name).layers) {
     noGrad(() => scope(() => fill(layer, combined(required(parts.get(path))))));
   }
@@ -134,7 +134,7 @@ function sumOf(parts: readonly Part[]): Factors {
   return [sum(terms.map(([a]) => a)), sum(terms.map(([, b]) => b))];
 }
 
-function concatenated(parts: readonly Part[]): Factors {
+function concatenate(parts: readonly Part[]): Factors {
   const all = parts.map((part) => {
     const [a, b] = factorsOf(part);
     return [a.mul(part.weight * part.layer.sizes.scaling), b] as const;

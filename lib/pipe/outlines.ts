@@ -74,7 +74,7 @@ export class Outlines {
     const before = this.reported.get(location);
     if (before && !this.options.dynamicShape) {
       if (JSON.stringify(before) !== JSON.stringify(outline)) {
-        throw changed(transfer, before, outline);
+        throw changedError(transfer, before, outline);
       }
       return;
     }
@@ -171,7 +171,7 @@ function ofOtherKind({ stage }: Transfer, kind: BatchKind, { rank, kind: other }
 
 const textOf = ({ tensors }: Outline): string => tensors.map(describe).join(', ');
 
-function changed({ stage }: Transfer, before: Outline, now: Outline): DsError {
+function changedError({ stage }: Transfer, before: Outline, now: Outline): DsError {
   return new DsError({
     code: 'DS_SHAPE',
     op: `pipeline, output of stage ${stage}`,

@@ -29,10 +29,10 @@ const heading = (title: string): string => {
 /** Formats 1234567 as "1.23 M". Units are powers of 1000. */
 export function formatCount(value: number, unit = ''): string {
   const prefixes = ['', 'K', 'M', 'G', 'T', 'P', 'E'];
-  const rounded = (power: number): number => Number((value / 1000 ** power).toFixed(2));
+  const roundPower = (power: number): number => Number((value / 1000 ** power).toFixed(2));
   let power = 0;
-  while (rounded(power) >= 1000 && power < prefixes.length - 1) power++;
-  return `${rounded(power)} ${prefixes[power]}${unit}`.trimEnd();
+  while (roundPower(power) >= 1000 && power < prefixes.length - 1) power++;
+  return `${roundPower(power)} ${prefixes[power]}${unit}`.trimEnd();
 }
 
 /** Formats milliseconds as "1.23 s", "4.56 ms" or "7.89 us". */

@@ -55,7 +55,7 @@ export function putView(view: View | null, at: number): number {
   }
   const { shape, strides, buffer } = view;
   const ndim = shape.length;
-  if (buffer.id === 0) throw released(view);
+  if (buffer.id === 0) throw releasedError(view);
   openRow()?.operand(buffer);
   block[at] = buffer.id;
   block[at + 1] = dtypeCode(view.dtype);
@@ -81,7 +81,7 @@ export function besideCall(body: () => void): void {
   }
 }
 
-function released(view: View): DsError {
+function releasedError(view: View): DsError {
   const { isAbandoned } = view.buffer;
   return new DsError({
     code: 'DS_RELEASED',

@@ -11,7 +11,7 @@ export function formatValue(value: unknown): string {
   if (typeof value === 'function') return `the function ${value.name || '() => ...'}`;
   if (typeof value === 'bigint') return `${value}n`;
   if (typeof value !== 'object' || value === null) return String(value);
-  if (Array.isArray(value)) return `an array ${cut(listed(value))}`;
+  if (Array.isArray(value)) return `an array ${cut(formatItems(value))}`;
   if (isTensorLike(value)) return `a tensor ${describe(value)}`;
   if (ArrayBuffer.isView(value)) return `a ${value.constructor.name}`;
   if (value instanceof Promise) return 'a promise (is an await missing?)';
@@ -29,7 +29,7 @@ function isTensorLike(value: object): value is { shape: readonly number[]; dtype
   return 'shape' in value && Array.isArray(value.shape) && 'dtype' in value;
 }
 
-function listed(items: readonly unknown[]): string {
+function formatItems(items: readonly unknown[]): string {
   const shown = Array.from(items.slice(0, ITEMS), (item) =>
     Array.isArray(item) ? '[..]' : typeof item === 'object' && item ? 'object' : formatValue(item),
   );

@@ -29,7 +29,7 @@ export class Graph {
       body();
       onRun();
       native(() => addon.beginCapture(device.number));
-      return new Graph(device, captured(device, body));
+      return new Graph(device, capture(device, body));
     } finally {
       native(() => addon.leaveGraphMemory(device.number));
     }
@@ -49,7 +49,7 @@ export class Graph {
 }
 
 /** Records `body`. Ends the recording even if `body` throws. */
-function captured(device: Device, body: () => void): number {
+function capture(device: Device, body: () => void): number {
   let isWhole = false;
   let handle = 0;
   try {

@@ -69,7 +69,7 @@ function limitsOf(root: string, line: string, swap: number): GroupLimit[] {
   const [number, controllers = '', ...rest] = line.split(':');
   const path = rest.join(':');
   if (number === '0' && controllers === '') {
-    return ancestors(path).flatMap((group) => unified(root, group, swap));
+    return ancestors(path).flatMap((group) => unify(root, group, swap));
   }
   if (!controllers.split(',').includes('memory')) return [];
   return ancestors(path).flatMap((group) => legacy(root, group, swap));
@@ -81,7 +81,7 @@ function ancestors(path: string): string[] {
   return up === path ? [path] : [path, ...ancestors(up)];
 }
 
-function unified(root: string, group: string, swap: number): GroupLimit[] {
+function unify(root: string, group: string, swap: number): GroupLimit[] {
   const file = (name: string): string => read(root, join('sys/fs/cgroup', group, name));
   const limit = Number.parseInt(file('memory.max'), 10);
   if (!Number.isFinite(limit)) return [];

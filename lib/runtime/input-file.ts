@@ -73,7 +73,7 @@ export class InputFile {
       const count = await reported<number>('read', this.path, (callback) =>
         read(file, into, done, bytes - done, offset + done, callback),
       );
-      if (count === 0) throw failed('read', this.path, `${bytes} bytes at ${offset}`, 'its end');
+      if (count === 0) throw fileError('read', this.path, `${bytes} bytes at ${offset}`, 'its end');
       done += count;
     }
     return into;
@@ -90,7 +90,7 @@ export class InputFile {
         readSync(file, into, done, into.length - done, offset + done),
       );
       if (count === 0)
-        throw failed('read', this.path, `${into.length} bytes at ${offset}`, 'its end');
+        throw fileError('read', this.path, `${into.length} bytes at ${offset}`, 'its end');
       done += count;
     }
     this.requireSame(reportedNow('stat', this.path, () => fstatSync(file, { bigint: true })));
@@ -99,7 +99,7 @@ export class InputFile {
   /** Resolves with the whole file, of at most `limit` bytes, as UTF-8 text. Throws DS_IO. */
   async text(limit: number): Promise<string> {
     const { path, bytes } = this;
-    if (bytes > limit) throw failed('read', path, `at most ${limit} bytes`, `${bytes}`);
+    if (bytes > limit) throw fileError('read', path, `at most ${limit} bytes`, `${bytes}`);
     return new TextDecoder().decode(await this.slice(0, this.bytes));
   }
 
@@ -114,7 +114,7 @@ export class InputFile {
   private requireSame({ size, mtimeNs }: BigIntStats): void {
     if (Number(size) === this.bytes && mtimeNs === this.written) return;
     const hint = 'Another program writes to it: load again when it is done.';
-    throw failed('read', this.path, 'a file without concurrent writes', 'a change', { hint });
+    throw fileError('read', this.path, 'a file without concurrent writes', 'a change', { hint });
   }
 
   /** Idempotent. */
@@ -129,7 +129,7 @@ export class InputFile {
 
   private open(): number {
     if (this.descriptor !== null) return this.descriptor;
-    throw failed('read', this.path, 'a file that is still open', 'a closed file');
+    throw fileError('read', this.path, 'a file that is still open', 'a closed file');
   }
 }
 
@@ -146,7 +146,7 @@ function reported<T>(
   return new Promise((resolve, reject) => {
     const callback: Callback<T> = (cause, value) => {
       if (!cause) resolve(value);
-      else reject(failed(operation, path, 'a readable file', cause.message, { cause }));
+      else reject(fileError(operation, path, 'a readable file', cause.message, { cause }));
     };
     try {
       start(callback);
@@ -162,7 +162,7 @@ function reportedNow<T>(operation: string, path: string, call: () => T): T {
     return call();
   } catch (error) {
     const cause = error as Error;
-    throw failed(operation, path, 'a readable file', cause.message, { cause });
+    throw fileError(operation, path, 'a readable file', cause.message, { cause });
   }
 }
 
@@ -172,10 +172,10 @@ function statusOf(descriptor: number, path: string): Promise<BigIntStats> {
 
 function notRegular(path: string, status: BigIntStats): DsError {
   const kind = status.isDirectory() ? 'a folder' : status.isFIFO() ? 'a pipe' : 'a device';
-  return failed('open', path, 'a regular file', kind);
+  return fileError('open', path, 'a regular file', kind);
 }
 
-function failed(
+function fileError(
   operation: string,
   path: string,
   expected: string,

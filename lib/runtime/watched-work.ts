@@ -86,7 +86,7 @@ export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
     });
   }
   const calls: Calls = { ...addon, ...ownCalls };
-  const { run, runOnHost, ...others } = watched(calls, watcher);
+  const { run, runOnHost, ...others } = watch(calls, watcher);
   Object.assign(addon, others);
   runOpsBy({ run, runOnHost });
   addon.keepWork(true);
@@ -104,7 +104,7 @@ export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
   };
 }
 
-function watched(calls: Calls, watcher: WorkWatcher): Calls {
+function watch(calls: Calls, watcher: WorkWatcher): Calls {
   return { ...enqueuing(calls, watcher), ...waiting(calls, watcher) };
 }
 

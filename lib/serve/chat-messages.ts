@@ -82,7 +82,7 @@ function callOf(given: JsonValue, location: string): object {
 
 /** The object that `arguments` holds as JSON text; templates read an object. */
 function parsedArguments(said: JsonValue, location: string): JsonObject {
-  const value = typeof said === 'string' ? parsed(said) : said;
+  const value = typeof said === 'string' ? parseText(said) : said;
   if (!isObject<JsonObject>(value)) {
     throw invalid(location, 'a JSON object as text', formatValue(said));
   }
@@ -90,7 +90,7 @@ function parsedArguments(said: JsonValue, location: string): JsonObject {
   throw invalid(location, `at most ${LEVELS} levels of nesting`, 'more');
 }
 
-function parsed(text: string): unknown {
+function parseText(text: string): unknown {
   if (text.trim() === '') return {};
   try {
     return JSON.parse(text);

@@ -63,13 +63,13 @@ function structuredOutputs(fields: RequestFields): FormatField | null {
   }
   const [kind, value] = only;
   const field = `${STRUCTURED}.${kind}`;
-  if (kind === 'json') return { format: schemaOf(field, parsed(field, value)), field };
+  if (kind === 'json') return { format: schemaOf(field, parseField(field, value)), field };
   if (kind === 'json_object') return { format: { jsonObject: value } as Format, field };
   return { format: { [kind]: value }, field };
 }
 
 /** vLLM's clients send schemas as objects, or as their text. */
-function parsed(field: string, value: JsonValue): JsonValue {
+function parseField(field: string, value: JsonValue): JsonValue {
   if (typeof value !== 'string') return value;
   try {
     return JSON.parse(value) as JsonValue;

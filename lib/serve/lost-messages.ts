@@ -25,7 +25,7 @@ export function lostMessage(
     return said === '' || (USUAL.has(role) && text.includes(said)) ? [] : [i];
   });
   if (doubtful.length === 0) return -1;
-  const marked = (chosen: (index: number) => boolean): string | null => {
+  const markChosen = (chosen: (index: number) => boolean): string | null => {
     try {
       return render(
         messages.map((message, i) => (chosen(i) ? { ...message, content: markOf(i) } : message)),
@@ -34,7 +34,7 @@ export function lostMessage(
       return null; // The template checks contents.
     }
   };
-  const all = marked(() => true);
+  const all = markChosen(() => true);
   const unseen = doubtful.filter((i) => !all?.includes(markOf(i)));
-  return unseen.find((i) => marked((value) => value === i) === text) ?? -1;
+  return unseen.find((i) => markChosen((value) => value === i) === text) ?? -1;
 }

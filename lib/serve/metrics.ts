@@ -32,8 +32,11 @@ export class Metrics {
 
   /** The text of GET /metrics; `engines` are the lines of the loaded models. */
   text(engines: readonly string[]): string {
-    const labelled = (name: string, label: string, counts: ReadonlyMap<string, number>): string[] =>
-      Array.from(counts, ([value, count]) => `${name}{${label}="${value}"} ${count}`);
+    const labelCounts = (
+      name: string,
+      label: string,
+      counts: ReadonlyMap<string, number>,
+    ): string[] => Array.from(counts, ([value, count]) => `${name}{${label}="${value}"} ${count}`);
     const finished = 'ds_requests_finished_total';
     const responses = 'ds_http_responses_total';
     const times: [string, string, Histogram][] = [
@@ -46,11 +49,11 @@ export class Metrics {
       ...engines,
       metric(
         ...([finished, 'counter', 'Answers that ended, by the reason.'] as const),
-        labelled(finished, 'reason', this.finished),
+        labelCounts(finished, 'reason', this.finished),
       ),
       metric(
         ...([responses, 'counter', 'Responses, by their status.'] as const),
-        labelled(responses, 'status', this.responses),
+        labelCounts(responses, 'status', this.responses),
       ),
       ...times.map(([name, help, times]) => metric(name, 'histogram', help, times.lines(name))),
     ].join('');

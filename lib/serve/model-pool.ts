@@ -173,7 +173,7 @@ export class ModelPool {
     const entry = this.find(name);
     if (this.isClosed) throw overloaded('The server is stopping.', { code: 'stopping' });
     if (entry.state === 'failed' && performance.now() - entry.failedAt < RETRY_MS) {
-      throw loadFailed(entry);
+      throw loadFailedError(entry);
     }
     return new Promise((resolve, reject) => {
       const leave = (): void => {
@@ -366,7 +366,7 @@ export class ModelPool {
     entry.reason =
       error instanceof DsError ? error.message : 'see the log of the server for the reason';
     this.report(error);
-    this.refuseAll(entry, loadFailed(entry));
+    this.refuseAll(entry, loadFailedError(entry));
   }
 
   private refuseAll(entry: Entry, error: ApiError): void {
@@ -380,7 +380,7 @@ export class ModelPool {
 }
 
 /** Clients must not retry at once. */
-function loadFailed({ name, reason }: Entry): ApiError {
+function loadFailedError({ name, reason }: Entry): ApiError {
   const headers = { 'retry-after': String(RETRY_MS / 1000), 'x-should-retry': 'false' };
   const message = `The model ${name} did not load: ${reason}`;
   return new ApiError(503, message, { code: 'model_load_failed', param: 'model', headers });

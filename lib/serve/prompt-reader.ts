@@ -211,13 +211,13 @@ export class PromptReader {
 
 /** Errors go to clients, and the server's paths must not. */
 function withoutFolder({ code, op, expected, got, hint }: DsError, folder: string): DsError {
-  const cleaned = (text: string): string =>
+  const clean = (text: string): string =>
     text.replaceAll(`${folder}, `, '').replaceAll(folder, 'the tokenizer');
   const fields = {
-    op: cleaned(op),
-    expected: cleaned(expected),
-    got: cleaned(got),
-    hint: cleaned(hint),
+    op: clean(op),
+    expected: clean(expected),
+    got: clean(got),
+    hint: clean(hint),
   };
   return new DsError({ code, ...fields });
 }

@@ -148,7 +148,7 @@ function metrics(context: ServerContext, _: IncomingMessage, response: ServerRes
 }
 
 function models(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
-  sendJson(response, 200, { object: 'list', data: described(context) });
+  sendJson(response, 200, { object: 'list', data: describeContext(context) });
 }
 
 /** With several models, the query names one: `?model=NAME`. */
@@ -167,8 +167,8 @@ async function tokenizerInfo(
 }
 
 function model(context: ServerContext, request: IncomingMessage, response: ServerResponse): void {
-  const wanted = decoded(pathOf(request).slice(MODELS.length));
-  const all = described(context);
+  const wanted = decodeText(pathOf(request).slice(MODELS.length));
+  const all = describeContext(context);
   const found = all.find(({ id }) => id === wanted);
   if (!found) {
     throw noModel(
@@ -180,14 +180,14 @@ function model(context: ServerContext, request: IncomingMessage, response: Serve
 }
 
 /** The entries of /v1/models. */
-function described(context: ServerContext): ({ id: string } & JsonObject)[] {
+function describeContext(context: ServerContext): ({ id: string } & JsonObject)[] {
   requireRunning(context);
   const { pool, started } = context;
   if (pool) return pool.models.map((model) => describePooled(model, started));
   return describeModels(requireLoaded(context), started);
 }
 
-function decoded(text: string): string {
+function decodeText(text: string): string {
   try {
     return decodeURIComponent(text);
   } catch {
@@ -212,7 +212,7 @@ function storedResponse(
   request: IncomingMessage,
   response: ServerResponse,
 ): void {
-  const id = decoded(pathOf(request).slice(RESPONSES.length));
+  const id = decodeText(pathOf(request).slice(RESPONSES.length));
   sendJson(response, 200, context.responses.find(id, ownerOf(request)).response);
 }
 
@@ -221,7 +221,7 @@ function deleteResponse(
   request: IncomingMessage,
   response: ServerResponse,
 ): void {
-  const id = decoded(pathOf(request).slice(RESPONSES.length));
+  const id = decodeText(pathOf(request).slice(RESPONSES.length));
   context.responses.delete(id, ownerOf(request));
   sendJson(response, 200, { id, object: 'response', deleted: true });
 }
@@ -242,7 +242,7 @@ function parsedBy(read: ReadBody): Handler {
       const parsed = read(body, served, request, context);
       const client = context.access.require(request);
       if (client) parsed.options.client = client;
-      await admitted(context, request, () => answerParsed(served, parsed, response, context));
+      await admit(context, request, () => answerParsed(served, parsed, response, context));
     });
   };
 }
@@ -261,7 +261,7 @@ function answeredBy(
     await withBody(context, response, async (body, served) => {
       const act = async (life: RequestLife): Promise<void> =>
         sendJson(response, 200, await answer(body, served, life));
-      await admitted(context, response.req, () => {
+      await admit(context, response.req, () => {
         const life = new RequestLife(response, context.limits.requestSeconds);
         return whileAlive(context.lives, life, act);
       });
@@ -320,7 +320,7 @@ async function acquire(
   const now = pool.now(name);
   if (now) return now;
   let found: Lease | null = null;
-  await admitted(context, response.req, () => {
+  await admit(context, response.req, () => {
     const ownLife = new RequestLife(response, context.limits.requestSeconds);
     return whileAlive(context.lives, ownLife, async (life) => {
       found = await pool.acquire(name, life.signal);
@@ -329,7 +329,7 @@ async function acquire(
   return required<Lease>(found);
 }
 
-async function admitted(
+async function admit(
   context: ServerContext,
   request: IncomingMessage,
   act: () => Promise<void>,

@@ -125,13 +125,13 @@ export class InferenceServer {
       connectionsCheckingInterval: Math.min(Math.ceil(headMs / 4), 5000),
     });
     this.connections = new Connections(this.http, this.limits.connections);
-    const guarded =
+    const guard =
       (answer: (request: IncomingMessage, response: ServerResponse) => unknown) =>
       (request: IncomingMessage, response: ServerResponse) =>
         this.guard(request.socket, () => answer(request, response));
-    this.http.on('request', guarded(this.onRequest));
-    this.http.on('checkContinue', guarded(this.onExpected));
-    this.http.on('checkExpectation', guarded(this.onUnknownExpectation));
+    this.http.on('request', guard(this.onRequest));
+    this.http.on('checkContinue', guard(this.onExpected));
+    this.http.on('checkExpectation', guard(this.onUnknownExpectation));
     this.http.on('clientError', (error, socket) =>
       this.guard(socket as Socket, () => this.onClientError(error, socket as Socket)),
     );

@@ -69,7 +69,8 @@ function gather(
   out: Element[],
 ): void {
   const depth = path.length;
-  if (level.length !== shape[depth]) throw ragged(path, `${shape[depth]} elements`, level.length);
+  if (level.length !== shape[depth])
+    throw raggedError(path, `${shape[depth]} elements`, level.length);
   const isLast = depth === shape.length - 1;
   for (let i = 0; i < level.length; ++i) {
     const item = level[i];
@@ -77,8 +78,8 @@ function gather(
     if (isLast !== isList) {
       if (isList) gather(item as ArrayLike<unknown>, shape, [...path, i], out);
       else out.push(element(item, [...path, i]));
-    } else if (isLast) throw ragged([...path, i], 'a number', formatValue(item));
-    else throw ragged([...path, i], 'an array', formatValue(item));
+    } else if (isLast) throw raggedError([...path, i], 'a number', formatValue(item));
+    else throw raggedError([...path, i], 'an array', formatValue(item));
   }
 }
 
@@ -97,7 +98,7 @@ function element(value: unknown, path: readonly number[]): Element {
   );
 }
 
-function ragged(path: readonly number[], expected: string, got: unknown): DsError {
+function raggedError(path: readonly number[], expected: string, got: unknown): DsError {
   return new DsError({
     code: 'DS_SHAPE',
     op: OP,

@@ -25,7 +25,7 @@ function print(x: Tensor): string {
   const head = headOf(x);
   if (x.missing !== null) return head;
   const { cells, shape } = corners(x);
-  const text = block(aligned(cells), shape, x.shape);
+  const text = block(align(cells), shape, x.shape);
   const apart = text.includes('\n') || head.length + text.length >= WIDTH;
   return `${head}${apart ? '\n' : ' '}${text}`;
 }
@@ -85,7 +85,7 @@ function edgeOf({ buffer, dtype, offset, shape, strides }: View, dim: number, st
 }
 
 /** One width for all, digits chosen by the finite values that are not 0. */
-function aligned(cells: Cells['cells']): string[] {
+function align(cells: Cells['cells']): string[] {
   const texts = cells.map(styleOf(cells));
   const width = texts.reduce((max, { length }) => Math.max(max, length), 0);
   return texts.map((text) => text.padStart(width));
@@ -141,7 +141,7 @@ function lines(parts: readonly string[], indent: string): string {
 }
 
 /** `values`, in row-major order, as lists nested by `shape`. */
-function nested(values: readonly number[], shape: readonly number[]): NestedNumbers {
+function nest(values: readonly number[], shape: readonly number[]): NestedNumbers {
   const strides = contiguousStrides(shape);
   const level = (dim: number, at: number): NestedNumbers =>
     dim === shape.length
@@ -168,7 +168,7 @@ declare module './tensor.js' {
 }
 
 Tensor.prototype.toList = function (this: Tensor): NestedNumbers {
-  return nested(this.toArray(), this.shape);
+  return nest(this.toArray(), this.shape);
 };
 
 Tensor.prototype.toJSON = Tensor.prototype.toList;

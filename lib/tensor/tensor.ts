@@ -117,7 +117,7 @@ export class Tensor implements View {
     readonly offset = 0,
   ) {
     this.memory = buffer;
-    if (shape === undefined) throw constructorCalled(buffer);
+    if (shape === undefined) throw constructorCalledError(buffer);
     this.strides = strides ?? contiguousStrides(shape);
     this.owner = currentScope();
     live++;
@@ -402,7 +402,7 @@ export function tensorsIn(value: unknown): Tensor[] {
 }
 
 /** The constructor is for existing memory. */
-function constructorCalled(given: unknown): DsError {
+function constructorCalledError(given: unknown): DsError {
   return refusedValue(
     'new Tensor',
     'a buffer, a dtype and a shape',

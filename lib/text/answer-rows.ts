@@ -118,7 +118,7 @@ function ofMessages(
   location: () => string,
   { tokenizer, isWhole }: AnswerRules,
 ): EncodedAnswers {
-  const written = (messages: Messages, addGenerationPrompt: boolean): Int32Array => {
+  const renderMessages = (messages: Messages, addGenerationPrompt: boolean): Int32Array => {
     try {
       return tokenizer.applyChatTemplate(messages, { ...inputs, addGenerationPrompt }).ids;
     } catch (cause) {
@@ -126,9 +126,9 @@ function ofMessages(
       throw dataError(location(), 'messages that the chat template takes', message);
     }
   };
-  const all = answers.map((answer) => written([...prompt, ...answer], false));
+  const all = answers.map((answer) => renderMessages([...prompt, ...answer], false));
   if (isWhole) return { sides: all, prompt: 0 };
-  const before = written(prompt, true);
+  const before = renderMessages(prompt, true);
   if (all.every((whole) => startsWith(whole, before))) {
     return { sides: all, prompt: before.length };
   }

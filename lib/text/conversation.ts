@@ -87,12 +87,12 @@ export function inputsIn(
 
 function toolsOf(given: unknown, location: () => string): object[] | null {
   if (given === undefined || given === null || given === '') return null;
-  const list = typeof given === 'string' ? parsed(given) : given;
+  const list = typeof given === 'string' ? parseText(given) : given;
   if (Array.isArray(list)) return list;
   throw dataError(location(), 'tools as a list, or as the JSON of one', formatValue(given));
 }
 
-function parsed(text: string): unknown {
+function parseText(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

@@ -80,11 +80,11 @@ export class EncodePool {
   private async fresh(part: FilePart): Promise<EncodedPart> {
     const { settings, threads, tokenizer } = this.options;
     if (threads === 0) return encodePart(part, tokenizer, settings);
-    return this.pool.ask(part, (got) => lost(part, got));
+    return this.pool.ask(part, (got) => lostError(part, got));
   }
 }
 
-function lost({ path, start }: FilePart, got: string): DsError {
+function lostError({ path, start }: FilePart, got: string): DsError {
   const op = `encoding of ${path} from ${start}`;
   const hint = 'Give fewer threads where memory is short, or threads: 0 to see what happens.';
   return dataError(op, 'the tokens from its thread', got, hint);

@@ -407,15 +407,15 @@ function sameSteps(a: unknown, b: unknown): boolean {
     const steps = isObject<Json>(value) ? value.pretokenizers : undefined;
     return Array.isArray(steps) && steps.length === 1 ? steps[0] : value;
   };
-  return text(sorted(flat(a))) === text(sorted(flat(b)));
+  return text(sortValue(flat(a))) === text(sortValue(flat(b)));
 }
 
 /** Returns the same value with sorted keys. */
-function sorted(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(sorted);
+function sortValue(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(sortValue);
   if (!isObject<Json>(value)) return value;
   const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
-  return Object.fromEntries(entries.map(([key, value]) => [key, sorted(value)]));
+  return Object.fromEntries(entries.map(([key, value]) => [key, sortValue(value)]));
 }
 
 /** Returns the metadata of a SentencePiece BPE. Tokens of early merges have high scores. */

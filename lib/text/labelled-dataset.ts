@@ -145,7 +145,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
     const samples = rows.map((row, i): LabelledSample => {
       const { label, location } = defined(written[i]);
       const target = targetOf(label, found, location);
-      return { ...encoded(row, options), target, task: 'sequence-classification' };
+      return { ...encodeRow(row, options), target, task: 'sequence-classification' };
     });
     return new LabelledDataset(samples, found.names, found.kind);
   }
@@ -169,7 +169,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
 
 type Opened = LabelledOptions & { tokenizer: Tokenizer; maxLength: number };
 
-function encoded(row: LocatedRow, { tokenizer, maxLength, textKey }: Opened) {
+function encodeRow(row: LocatedRow, { tokenizer, maxLength, textKey }: Opened) {
   const [first, second] = textsOf(row, textKey === undefined ? {} : { textKey });
   if (second !== undefined) return tokenizer.encodePair(first, second, { maxLength });
   const ids = tokenizer.encode(first, { maxLength });
@@ -282,7 +282,7 @@ function placeOf(ids: Int32Array, context: Int32Array): number | null {
  */
 function maskedSample(row: LocatedRow, options: Opened, index: number): LabelledSample {
   const { tokenizer, maskShare = 0.15, seed = 42 } = options;
-  const { ids, types } = encoded(row, options);
+  const { ids, types } = encodeRow(row, options);
   const mask = tokenizer.maskId;
   if (mask === null) {
     throw refused('LabelledDataset.open tokenizer', 'a tokenizer with a mask token', 'none');
@@ -331,7 +331,7 @@ export function collateLabelled(
   return (samples, device) => {
     const T = Math.max(...samples.map(({ ids }) => ids.length));
     const shape = [samples.length, T];
-    const filled = (value: number, of: (sample: LabelledSample) => Int32Array): Tensor => {
+    const fillTensor = (value: number, of: (sample: LabelledSample) => Int32Array): Tensor => {
       const values = new Int32Array(samples.length * T).fill(value);
       samples.forEach((sample, r) => {
         values.set(of(sample), r * T);
@@ -339,9 +339,9 @@ export function collateLabelled(
       return Tensor.from(values, { shape, device });
     };
     const inputs = {
-      ids: filled(pad, ({ ids }) => ids),
-      mask: filled(0, ({ ids }) => new Int32Array(ids.length).fill(1)),
-      types: filled(0, ({ types }) => types),
+      ids: fillTensor(pad, ({ ids }) => ids),
+      mask: fillTensor(0, ({ ids }) => new Int32Array(ids.length).fill(1)),
+      types: fillTensor(0, ({ types }) => types),
     };
     const [{ task, target: first }] = leading(samples, 1);
     if (task === 'question-answering') {
@@ -355,7 +355,7 @@ export function collateLabelled(
       return { ...inputs, starts: end(0), ends: end(1) };
     }
     if (task !== 'sequence-classification') {
-      return { ...inputs, labels: filled(IGNORED, ({ target }) => target as Int32Array) };
+      return { ...inputs, labels: fillTensor(IGNORED, ({ target }) => target as Int32Array) };
     }
     if (first instanceof Int32Array) {
       const numbers = samples.map(({ target }) => defined(target[0]));

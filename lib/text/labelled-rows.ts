@@ -40,7 +40,7 @@ export function textsOf({ row, location }: LocatedRow, { textKey }: RowKeys): Ro
   const texts = keys?.map((key) => row[defined(key)]);
   if (texts?.every((text) => typeof text === 'string')) return texts as unknown as RowTexts;
   const named = own.map((some) => some.join(' and ')).join(', or ');
-  throw dataError(location(), `texts under ${named}`, shown(row), 'Name the keys: textKey.');
+  throw dataError(location(), `texts under ${named}`, formatRow(row), 'Name the keys: textKey.');
 }
 
 /** Returns the label of a row, unchanged. Throws DS_DATA. */
@@ -51,12 +51,12 @@ export function labelOf({ row, location }: LocatedRow, { labelKey }: RowKeys): u
   throw dataError(
     location(),
     `a label under ${keys.join(' or ')}`,
-    shown(row),
+    formatRow(row),
     'Name the key: labelKey.',
   );
 }
 
-const shown = (row: Row): string => `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
+const formatRow = (row: Row): string => `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
 
 /** Kind of labels: one class of a row, several classes, or values for regression. */
 export type LabelKind = 'class' | 'classes' | 'value';

@@ -101,7 +101,7 @@ export class RowEncoder {
       throw noLoss(location, 'prompt and completion', { messages });
     const assistantMask = this.settings.loss === 'assistant';
     const { ids, assistant } = this.conversation(messages, { ...inputs, assistantMask }, location);
-    return assistant === null ? plain(ids) : masked(ids, (i) => assistant[i] === 1);
+    return assistant === null ? plain(ids) : maskIds(ids, (i) => assistant[i] === 1);
   }
 
   private conversation(messages: readonly ChatMessage[], given: Given, location: () => string) {
@@ -141,7 +141,7 @@ export class RowEncoder {
     if (this.settings.loss === 'assistant')
       throw noLoss(location, 'messages', { prompt, completion });
     const isBlurred = before.some((id, i) => id !== ids[i]);
-    return { ...masked(ids, (i) => i >= before.length), isBlurred };
+    return { ...maskIds(ids, (i) => i >= before.length), isBlurred };
   }
 
   /** Tokens with a 0 in a mask are not learned, with labels too. Source: TRL's collator. */
@@ -172,7 +172,7 @@ export class RowEncoder {
 
 const plain = (ids: Int32Array): EncodedRow => ({ ids, labels: ids.slice(), isBlurred: false });
 
-function masked(ids: Int32Array, isLearned: (i: number) => boolean): EncodedRow {
+function maskIds(ids: Int32Array, isLearned: (i: number) => boolean): EncodedRow {
   const labels = ids.map((id, i) => (isLearned(i) ? id : IGNORED));
   return { ids, labels, isBlurred: false };
 }

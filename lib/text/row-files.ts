@@ -83,7 +83,9 @@ function wholeFolder(path: string): string[] {
   } catch (cause) {
     throw dataError(path, 'a file or folder', errorMessage(cause), 'Check the path.');
   }
-  return isFolder ? listed(path).filter((file) => extname(file).toLowerCase() in FORMATS) : [path];
+  return isFolder
+    ? listFolder(path).filter((file) => extname(file).toLowerCase() in FORMATS)
+    : [path];
 }
 
 function matches(pattern: string): string[] {
@@ -94,7 +96,7 @@ function matches(pattern: string): string[] {
   const glob = translate(isAbsolute(normal) ? normal : join('.', normal));
   const expression = new Regex(glob, { isWhole: true });
   try {
-    return listed(folder, isDeep).filter((file) =>
+    return listFolder(folder, isDeep).filter((file) =>
       expression.matchesStart(file.split(sep).join('/')),
     );
   } catch (cause) {
@@ -103,7 +105,7 @@ function matches(pattern: string): string[] {
   }
 }
 
-function listed(folder: string, recursive = true): string[] {
+function listFolder(folder: string, recursive = true): string[] {
   const entries = readdirSync(folder, { recursive, withFileTypes: true });
   const files = entries.filter((entry) => !entry.isDirectory());
   return files.map((entry) => join(entry.parentPath ?? entry.path, entry.name));

@@ -99,7 +99,7 @@ function* linesFrom(
   start: number,
   end: number,
 ): Generator<{ bytes: Uint8Array; at: number }> {
-  const file = opened(path);
+  const file = openFile(path);
   try {
     // A line begins at `start` when the byte before ends one.
     let at = start > 0 ? behindNewline(file, start - 1, end) : 0;
@@ -110,7 +110,7 @@ function* linesFrom(
         const cut = chunk.indexOf(NEWLINE, from);
         pieces.push(chunk.subarray(from, cut < 0 ? chunk.length : cut));
         if (cut < 0) break;
-        const bytes = joined(pieces);
+        const bytes = joinPieces(pieces);
         if (bytes.length > 0) yield { bytes, at };
         at += bytes.length + 1;
         if (at >= end) return;
@@ -118,14 +118,14 @@ function* linesFrom(
         pieces = [];
       }
     }
-    const bytes = joined(pieces);
+    const bytes = joinPieces(pieces);
     if (bytes.length > 0) yield { bytes, at };
   } finally {
     closeSync(file);
   }
 }
 
-const joined = (pieces: readonly Uint8Array[]): Uint8Array =>
+const joinPieces = (pieces: readonly Uint8Array[]): Uint8Array =>
   pieces.length === 1 ? required(pieces[0]) : Buffer.concat(pieces);
 
 /** Returns the start of the line after the first newline at or after `at`, at most `end`. */
@@ -151,7 +151,7 @@ function* chunksFrom(file: number, at: number): Generator<Buffer> {
   }
 }
 
-function opened(path: string): number {
+function openFile(path: string): number {
   try {
     return openSync(path, 'r');
   } catch (cause) {
@@ -161,7 +161,7 @@ function opened(path: string): number {
 
 /** The number of the line that begins at a byte; only errors need it. */
 function lineAt(path: string, at: number): number {
-  const file = opened(path);
+  const file = openFile(path);
   try {
     let line = 1;
     let left = at;

@@ -234,12 +234,12 @@ export class TextStream {
     const { length, overlong, packing, pad, seed, shuffle } = this.settings;
     // These random streams differ from the streams that order the files.
     const stream = (epoch + 1) * 2 ** 32 + window;
-    const mixed = <T>(list: readonly T[]): T[] =>
+    const mix = <T>(list: readonly T[]): T[] =>
       Array.from(shuffledOrder(list.length, seed, stream), (i) => defined(list[i]));
-    const run = joined(rows);
+    const run = joinRows(rows);
     const lengths = rows.map(({ ids }) => ids.length);
     const samples = packRows(run, lengths, { length, overlong, packing }, this.counts);
-    return (shuffle ? mixed(samples) : samples).map((inside) => {
+    return (shuffle ? mix(samples) : samples).map((inside) => {
       const whole = packing ? length : (inside[0]?.length ?? 0);
       return sampleOf(run, inside, whole, pad);
     });
@@ -292,7 +292,7 @@ function rowsIn({ ids, labels, lengths }: EncodedPart): TokenRun[] {
   });
 }
 
-function joined(rows: readonly TokenRun[]): TokenRun {
+function joinRows(rows: readonly TokenRun[]): TokenRun {
   const total = rows.reduce((sum, { ids }) => sum + ids.length, 0);
   const run = { ids: new Int32Array(total), labels: new Int32Array(total) };
   let at = 0;

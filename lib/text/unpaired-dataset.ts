@@ -173,14 +173,16 @@ export function withOthers(
     if (rows === 1) return (index + length - 1) % length;
     return first + ((index - first + rows - 1) % rows);
   };
-  const joined = ([ownSample, other]: readonly [UnpairedSample, UnpairedSample]): UnpairedSample =>
-    ownSample === other ? ownSample : { ...ownSample, other };
+  const joinSample = ([ownSample, other]: readonly [
+    UnpairedSample,
+    UnpairedSample,
+  ]): UnpairedSample => (ownSample === other ? ownSample : { ...ownSample, other });
   return {
     length,
     get: (index) => {
       const both = [dataset.get(index), dataset.get(otherOf(index))] as const;
       const isLate = both.some((item) => item instanceof Promise);
-      return isLate ? Promise.all(both).then(joined) : joined(both as never);
+      return isLate ? Promise.all(both).then(joinSample) : joinSample(both as never);
     },
   };
 }

@@ -67,7 +67,7 @@ export function autoSources(settings: Settings, length: RunLength | null): AutoS
   const of = <Value>(option: keyof Training | keyof Settings, value: Value, ...keys: string[]) =>
     settings.given.has(option)
       ? value
-      : ((keys.map((key) => configured(file, key)).find(isSet) as Value | undefined) ?? value);
+      : ((keys.map((key) => configure(file, key)).find(isSet) as Value | undefined) ?? value);
   const { betas, eps, weightDecay, maxGradNorm } = settings;
   const { sequenceLength } = settings.data;
   const training: Training = {
@@ -100,9 +100,9 @@ export function runLength(
 /** Whether the learning rate follows the run's length instead of its own numbers. */
 export function followsLength({ lrScheduler, deepspeed }: Settings): boolean {
   const file = readTyped(deepspeed);
-  const type = configured(file, 'scheduler.type');
+  const type = configure(file, 'scheduler.type');
   if (lrScheduler || !isSet(type)) return !lrScheduler;
-  return FALLING.has(type) && !isSet(configured(file, 'scheduler.params.total_num_steps'));
+  return FALLING.has(type) && !isSet(configure(file, 'scheduler.params.total_num_steps'));
 }
 
 /** Schedules with the run's length as default. */
@@ -110,9 +110,9 @@ const FALLING: ReadonlySet<unknown> = new Set(['WarmupDecayLR', 'WarmupCosineLR'
 
 /** If the file has the global batch size, the engine derives sizes that are not given. */
 function batchSizes(settings: Settings, file: DsConfig): Training {
-  const isTotalSet = isSet(configured(file, 'train_batch_size'));
+  const isTotalSet = isSet(configure(file, 'train_batch_size'));
   const one = (option: 'batchSize' | 'accumulation', key: string): number | undefined => {
-    const own = configured(file, key);
+    const own = configure(file, key);
     if (settings.given.has(option)) return settings[option];
     if (isSet(own)) return own as number;
     return isTotalSet ? undefined : settings[option];
@@ -132,8 +132,8 @@ function precisionOf({ precision, fp8 }: Settings): Training {
 
 function stepsFor(settings: Settings, file: DsConfig, length: RunLength): Training {
   const { given } = settings;
-  const total = configured(file, 'scheduler.params.total_num_steps');
-  const warmup = configured(file, 'scheduler.params.warmup_num_steps');
+  const total = configure(file, 'scheduler.params.total_num_steps');
+  const warmup = configure(file, 'scheduler.params.warmup_num_steps');
   const isTotalFromFile = isSet(total) && !given.has('maxSteps') && !given.has('epochs');
   const isWarmupFromFile = isSet(warmup) && !given.has('warmup');
   return {
@@ -147,7 +147,7 @@ const isSet = (value: unknown): boolean =>
   value !== undefined && value !== null && value !== 'auto';
 
 /** The value at a dotted path. */
-function configured(file: DsConfig, path: string): unknown {
+function configure(file: DsConfig, path: string): unknown {
   const step = (at: unknown, key: string): unknown =>
     typeof at === 'object' && at !== null ? (at as Record<string, unknown>)[key] : undefined;
   return path.split('.').reduce(step, file as unknown);

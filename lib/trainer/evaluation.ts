@@ -65,7 +65,7 @@ export async function evaluate<Batch>(
     }
   }).finally(() => report?.dispose());
   const total: Sums = {};
-  for (const other of await ofDataRanks(judge, 'evaluation', written(sums))) {
+  for (const other of await ofDataRanks(judge, 'evaluation', serializeSums(sums))) {
     add(total, read(other));
   }
   requireCounted(total);
@@ -97,8 +97,8 @@ export async function predict<Batch>(
       );
     }
   });
-  const ofRanks = await ofDataRanks(judge, 'predictions', ownPredictions.map(packed));
-  return inTurn(ofRanks.map((rows) => rows.map(unpacked)));
+  const ofRanks = await ofDataRanks(judge, 'predictions', ownPredictions.map(pack));
+  return inTurn(ofRanks.map((rows) => rows.map(unpack)));
 }
 
 /**
@@ -213,7 +213,7 @@ function requireSums(metrics: MetricSums, taken: readonly string[]): MetricSums 
 /** JSON has no numbers that are not finite. */
 type WrittenSums = Record<string, [sum: string, count: number]>;
 
-function written(sums: Sums): WrittenSums {
+function serializeSums(sums: Sums): WrittenSums {
   const entries = Object.entries(sums);
   return Object.fromEntries(entries.map(([name, { sum, count }]) => [name, [String(sum), count]]));
 }
@@ -246,12 +246,12 @@ interface PackedRow {
   bytes: string;
 }
 
-function packed(row: Prediction): PackedRow {
+function pack(row: Prediction): PackedRow {
   const bytes = Buffer.from(row.buffer, row.byteOffset, row.byteLength);
   return { type: row.constructor.name as keyof typeof ARRAYS, bytes: bytes.toString('base64') };
 }
 
-function unpacked({ type, bytes }: PackedRow): Prediction {
+function unpack({ type, bytes }: PackedRow): Prediction {
   const raw = Uint8Array.from(Buffer.from(bytes, 'base64'));
   return new ARRAYS[type](raw.buffer) as Prediction;
 }

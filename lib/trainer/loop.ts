@@ -132,7 +132,7 @@ async function* act<Batch>(session: Session<Batch>, moment: Moment): Events<EndR
 async function* evaluation<Batch>(session: Session<Batch>): Events<EvaluateEvent | null> {
   const { settings, state, book } = session;
   if (!settings.eval) return null;
-  yield* finished(session);
+  yield* finishRun(session);
   const resume = book.suspend();
   const metrics = await judge(session, settings.eval.data, settings.eval);
   const isBest = judged(settings, state, metrics);
@@ -149,7 +149,7 @@ async function* checkpoint<Batch>(
   isBest: boolean,
 ): Events {
   const { engine, world, settings, state, book } = session;
-  yield* finished(session);
+  yield* finishRun(session);
   const resume = book.suspend();
   if (isBest && state.best) state.best.checkpoint = checkpointPath(save, state.step);
   const source = { engine, world, save, tokenizer: settings.tokenizer };
@@ -167,14 +167,14 @@ export function stateJson<Batch>({ engine, settings, state, length }: Session<Ba
 }
 
 /** Reports the last update if it is still pending; no other update has begun. */
-async function* finished<Batch>({ book, counts }: Session<Batch>): Events {
+async function* finishRun<Batch>({ book, counts }: Session<Batch>): Events {
   book.read(counts.tokens());
   yield* book.readPending();
 }
 
 /** Whatever has not been logged yet. */
 async function* logged<Batch>(session: Session<Batch>): Events {
-  yield* finished(session);
+  yield* finishRun(session);
   const rest = session.book.rest();
   if (rest) yield rest;
 }

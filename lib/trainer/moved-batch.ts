@@ -28,7 +28,7 @@ export class BatchMover {
       })),
     );
     const copies = new Map(away.map((tensor, i) => [tensor, required(uploaded[i])]));
-    const result = replaced(micro, (tensor) => copies.get(tensor) ?? tensor);
+    const result = replaceValue(micro, (tensor) => copies.get(tensor) ?? tensor);
     for (const tensor of away) tensor.dispose();
     return result;
   }
@@ -47,7 +47,7 @@ export function discard(micro: MicroBatch<unknown>): void {
 /** Each once. */
 function tensorsOf({ batch, targets }: MicroBatch<unknown>): Tensor[] {
   const found = new Set<Tensor>();
-  replaced({ batch, targets }, (tensor) => {
+  replaceValue({ batch, targets }, (tensor) => {
     found.add(tensor);
     return tensor;
   });
@@ -55,7 +55,7 @@ function tensorsOf({ batch, targets }: MicroBatch<unknown>): Tensor[] {
 }
 
 /** A copy of lists and plain objects with each tensor replaced. */
-function replaced<Value>(value: Value, by: (tensor: Tensor) => Tensor): Value {
+function replaceValue<Value>(value: Value, by: (tensor: Tensor) => Tensor): Value {
   const walk = (part: unknown): unknown => {
     if (part instanceof Tensor) return by(part);
     if (Array.isArray(part)) return part.map(walk);

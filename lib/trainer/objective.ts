@@ -140,7 +140,7 @@ class OwnObjective<Batch> implements Objective<Batch> {
   }
 
   shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
-    return weighted(this.mean(forward, micro), micro.counted, divisor);
+    return weigh(this.mean(forward, micro), micro.counted, divisor);
   }
 
   outputs(): Tensor {
@@ -151,7 +151,7 @@ class OwnObjective<Batch> implements Objective<Batch> {
 }
 
 /** `mean` times `counted`, divided by `divisor`. */
-function weighted(mean: Tensor, counted: number, divisor: Divisor): Tensor {
+function weigh(mean: Tensor, counted: number, divisor: Divisor): Tensor {
   if (typeof divisor !== 'number') return scope(() => mean.mul(counted).div(divisor));
   return divisor === counted ? mean : mean.mul(counted / divisor);
 }

@@ -30,7 +30,7 @@ export async function* runOf<Batch>(
   isLeft: () => boolean,
 ): AsyncGenerator<TrainerEvent, EndEvent | null> {
   const { engine, state, book, length } = session;
-  const resumedFrom = await resumed(session, beginning);
+  const resumedFrom = await resumeSession(session, beginning);
   await saveFolder(session);
   engine.train();
   book.begin(resumedFrom !== null);
@@ -43,7 +43,7 @@ export async function* runOf<Batch>(
   return end;
 }
 
-async function resumed<Batch>(
+async function resumeSession<Batch>(
   session: Session<Batch>,
   { resume, resumeData }: Beginning,
 ): Promise<string | null> {

@@ -112,14 +112,14 @@ export class TrainerState {
     const number = (name: string): number => {
       const value = saved[name];
       if (typeof value === 'number' && Number.isFinite(value)) return value;
-      throw damaged(`${location}: ${name}`, 'a number', value);
+      throw damagedError(`${location}: ${name}`, 'a number', value);
     };
     this.step = number('global_step');
     this.epoch = number('epoch');
     this.tokens = number('num_input_tokens_seen');
     this.flops = number('total_flos');
     const { log_history: history, best_metric: metric, best_model_checkpoint: folder } = saved;
-    if (!Array.isArray(history)) throw damaged(`${location}: log_history`, 'a list', history);
+    if (!Array.isArray(history)) throw damagedError(`${location}: log_history`, 'a list', history);
     this.history.splice(0, this.history.length, ...(history as JsonObject[]));
     this.best =
       typeof metric === 'number'
@@ -145,7 +145,7 @@ function finite(numbers: Record<string, number>): JsonObject {
 
 const stepsOrNull = (every: unknown): number | null => (typeof every === 'number' ? every : null);
 
-function damaged(op: string, expected: string, got: JsonValue | undefined): DsError {
+function damagedError(op: string, expected: string, got: JsonValue | undefined): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

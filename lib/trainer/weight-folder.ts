@@ -76,7 +76,7 @@ export async function writeWeightFolder(
   if (!description || (description.transposed.length === 0 && !description.pieces)) {
     await engine.save16bitModel(dir, WEIGHTS);
   } else {
-    await consolidated(source, dir, checkpoint);
+    await consolidateWeights(source, dir, checkpoint);
   }
   await onAllRanks(world, 'writing config.json and tokenizer', async () => {
     if (world.rank !== 0) return null;
@@ -174,7 +174,7 @@ export function writeJson(dir: string, file: string, value: JsonObject): Promise
  * Rank 0 reads the weights that all ranks have saved (the engine's `checkpoint`, or a draft in our
  * layout) and writes them in the layout of the model's files.
  */
-async function consolidated(
+async function consolidateWeights(
   { engine, world }: WeightSource,
   dir: string,
   checkpoint: string | null,

@@ -202,20 +202,20 @@ export class Track {
 
   private grow(): void {
     const length = Math.min(this.maxBuckets, this.step.length * 2);
-    const grown = (from: Float64Array, fill = 0): Float64Array<ArrayBuffer> => {
+    const grow = (from: Float64Array, fill = 0): Float64Array<ArrayBuffer> => {
       const to = new Float64Array(length).fill(fill, from.length);
       to.set(from);
       return to;
     };
     [this.step, this.time, this.offset] = leading(
-      [this.step, this.time, this.offset].map((item) => grown(item)),
+      [this.step, this.time, this.offset].map((item) => grow(item)),
       3,
     );
     for (const column of this.columns.values()) {
-      column.min = grown(column.min, Infinity);
-      column.max = grown(column.max, -Infinity);
-      column.sum = grown(column.sum);
-      column.count = grown(column.count);
+      column.min = grow(column.min, Infinity);
+      column.max = grow(column.max, -Infinity);
+      column.sum = grow(column.sum);
+      column.count = grow(column.count);
     }
   }
 
@@ -252,7 +252,7 @@ function pointsOf(
       number += required(count[i]);
     }
     if (number > 0) isEmpty = false;
-    points.mean.push(number > 0 ? rounded(total / number) : null);
+    points.mean.push(number > 0 ? roundValue(total / number) : null);
     if (isExact) continue;
     points.min.push(number > 0 ? low : null);
     points.max.push(number > 0 ? high : null);
@@ -261,7 +261,7 @@ function pointsOf(
   return isExact ? { mean: points.mean } : points;
 }
 
-const rounded = (value: number): number => Number(value.toPrecision(7));
+const roundValue = (value: number): number => Number(value.toPrecision(7));
 
 /** The first index of `places` with a value of at least `min`. */
 function lowerBound(places: Float64Array, size: number, min: number): number {

@@ -73,7 +73,7 @@ export function layoutUnit(
   const groups: (GroupRange & { places: ParameterPlace[] })[] = [];
   const gaps: Range[] = [];
   let end = 0;
-  for (const alike of gathered(parameters, kindOf)) {
+  for (const alike of gather(parameters, kindOf)) {
     const { group, shape: like } = required(alike[0]);
     const range = { group, like, offset: end, numel: 0, places: [] as ParameterPlace[] };
     groups.push(range);
@@ -99,7 +99,7 @@ export function layoutUnit(
 }
 
 /** Groups parameters by group and kind: groups in order, kinds by first occurrence. */
-function gathered(
+function gather(
   parameters: readonly ParameterShape[],
   kindOf: (parameter: ParameterShape) => string,
 ): Iterable<ParameterShape[]> {

@@ -181,7 +181,7 @@ export function readGgufHeader(path: string, size: number, read: ReadBytes): Ggu
     type.unpack(packed, bytes / type.bytes, values);
     return [...values];
   };
-  return { metadata, tensors: located(reader, found, { start, align }), read: valuesOf };
+  return { metadata, tensors: locate(reader, found, { start, align }), read: valuesOf };
 }
 
 type Entry = Omit<GgufTensor, 'start'> & { offset: number };
@@ -218,7 +218,7 @@ function alignment(reader: Reader, metadata: GgufHeader['metadata']): number {
 /**
  * Returns the tensors with their positions. Throws DS_CHECKPOINT if they overlap or leave the file.
  */
-function located(
+function locate(
   reader: Reader,
   entries: readonly Entry[],
   { start, align }: { start: number; align: number },

@@ -53,7 +53,7 @@ const f32 = (value: number): Buffer => Buffer.from(Float32Array.of(value).buffer
 const list = (type: number, length: number, bytes: Buffer): Buffer =>
   Buffer.concat([u32(LIST), u32(type), u64(length), bytes]);
 
-function encoded(value: WrittenValue): Buffer {
+function encodeValue(value: WrittenValue): Buffer {
   if (value instanceof F32) return Buffer.concat([u32(F32_TYPE), f32(value.value)]);
   if (value instanceof Int32Array || value instanceof Float32Array) {
     const bytes = Buffer.from(value.buffer, value.byteOffset, value.byteLength);
@@ -81,7 +81,7 @@ const bytesIn = ({ shape, type }: WrittenTensor): number =>
   );
 
 function headerOf(metadata: GgufMetadata, tensors: readonly WrittenTensor[]): Buffer {
-  const pairs = [...metadata].flatMap(([key, value]) => [text(key), encoded(value)]);
+  const pairs = [...metadata].flatMap(([key, value]) => [text(key), encodeValue(value)]);
   let offset = 0;
   const table = tensors.flatMap((tensor) => {
     const { name, shape, type } = tensor;

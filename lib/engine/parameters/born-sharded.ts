@@ -16,7 +16,7 @@ export function init<Model extends Module>(build: () => Model): Model {
     throw refusedValue('zero.Init', 'a function that makes a model', build, hint);
   }
   const model = build();
-  if (model instanceof Promise) throw promised();
+  if (model instanceof Promise) throw promisedError();
   requireModule('zero.Init', model);
   for (const [name, parameter] of model.namedParameters()) {
     if (!parameter.isMaterialized) continue;
@@ -32,7 +32,7 @@ export function init<Model extends Module>(build: () => Model): Model {
 }
 
 /** A promise resolves to a model with loaded values, so there is nothing to draw. */
-const promised = (): DsError =>
+const promisedError = (): DsError =>
   new DsError({
     code: 'DS_ARGUMENT',
     op: 'zero.Init',

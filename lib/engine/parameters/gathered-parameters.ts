@@ -74,7 +74,7 @@ export function gatheredParameters<Result>(
   try {
     // A body without writes may return a promise: it reads at once and writes files later.
     if (modifierRank === null) return body();
-    return requireEnded('GatheredParameters', modified(all, modifierRank, body), {
+    return requireEnded('GatheredParameters', modify(all, modifierRank, body), {
       consequence: 'later writes would stay on one rank',
       hint: 'Await outside of the body, and change parameters only inside it.',
     });
@@ -88,7 +88,7 @@ type Shared = HeldParameter | WholeParameter;
 
 const isFrozenShard = (item: Shared): item is HeldParameter => 'shard' in item && !isOwned(item);
 
-function modified<Result>(held: readonly Shared[], root: number, body: () => Result): Result {
+function modify<Result>(held: readonly Shared[], root: number, body: () => Result): Result {
   const outcome = outcomeOf(held, body);
   try {
     adoptChanges(held, root);
@@ -197,14 +197,14 @@ function requireWhole(held: readonly HeldParameter[]): void {
 
 function requireOneEngine(held: readonly Shared[]): void {
   if (new Set(held.map(({ engine }) => engine)).size === 1) return;
-  throw misused('parameters of one engine', 'parameters of several engines');
+  throw misusedError('parameters of one engine', 'parameters of several engines');
 }
 
 function requireRank(rank: number, worldSize: number): void {
   if (Number.isInteger(rank) && rank >= 0 && rank < worldSize) return;
-  throw misused(`modifierRank null or 0 to ${worldSize - 1}`, String(rank));
+  throw misusedError(`modifierRank null or 0 to ${worldSize - 1}`, String(rank));
 }
 
-function misused(expected: string, got: string): DsError {
+function misusedError(expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op: 'GatheredParameters', expected, got });
 }

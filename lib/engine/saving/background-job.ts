@@ -63,7 +63,7 @@ export function describeJob(
   seat: Seat | null,
 ): BackgroundJob {
   const buffers: Buffer[] = [];
-  const offered = ({ tensor, ...rest }: LocalShard): OfferedShard => {
+  const offerShard = ({ tensor, ...rest }: LocalShard): OfferedShard => {
     const { buffer, dtype, shape: size, offset } = tensor;
     if (!buffers.includes(buffer)) buffers.push(buffer);
     return { ...rest, memory: buffers.indexOf(buffer), dtype, size, offset };
@@ -71,8 +71,8 @@ export function describeJob(
   const json = <T extends JsonObject | null>(value: T): T => JSON.parse(JSON.stringify(value)) as T;
   const described = {
     ...content,
-    model: content.model.map(offered),
-    optimizer: content.optimizer.map(offered),
+    model: content.model.map(offerShard),
+    optimizer: content.optimizer.map(offerShard),
     state: json(content.state),
     rankState: json(content.rankState),
     description: json(content.description),
@@ -85,7 +85,7 @@ export function describeJob(
 /** Returns the content on the thread's side. The caller releases its tensors. */
 export function takeContent({ memory, content }: BackgroundJob): CheckpointContent<LocalShard> {
   const buffers = memory.map(({ offer, bytes }) => Buffer.take(cpu(), bytes, offer));
-  const taken = ({ memory: index, dtype, size, offset, ...rest }: OfferedShard): LocalShard => {
+  const takeShard = ({ memory: index, dtype, size, offset, ...rest }: OfferedShard): LocalShard => {
     const buffer = required(buffers[index]);
     return {
       ...rest,
@@ -95,8 +95,8 @@ export function takeContent({ memory, content }: BackgroundJob): CheckpointConte
   try {
     return {
       ...content,
-      model: content.model.map(taken),
-      optimizer: content.optimizer.map(taken),
+      model: content.model.map(takeShard),
+      optimizer: content.optimizer.map(takeShard),
     };
   } finally {
     for (const buffer of buffers) buffer.release();

@@ -87,7 +87,7 @@ export class BackgroundSave {
           else end('failure', errorOf(answer.failure));
         })
         .on('error', (error) => fail(startFailure('saveCheckpoint', error)))
-        .on('exit', (code) => end('failure', died(job.target, code)));
+        .on('exit', (code) => end('failure', diedError(job.target, code)));
     } catch (error) {
       fail(startFailure('saveCheckpoint', error));
     }
@@ -113,7 +113,7 @@ function warn({ message, name, code }: { message: string; name: string; code?: s
   process.emitWarning(message, { type: name, code });
 }
 
-function died({ dir, tag }: SaveTarget, code: number): DsError {
+function diedError({ dir, tag }: SaveTarget, code: number): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op: `saving ${tag} in ${dir}`,

@@ -136,7 +136,8 @@ export class Checkpointer {
     if (this.pending) {
       const { globalSteps } = engine;
       await this.done();
-      if (engine.globalSteps !== globalSteps) throw stepChanged(globalSteps, engine.globalSteps);
+      if (engine.globalSteps !== globalSteps)
+        throw stepChangedError(globalSteps, engine.globalSteps);
     }
     this.requireNotInterrupted('saveCheckpoint');
     resync(engine.parts);
@@ -394,7 +395,7 @@ function withoutFrozen(given: ExportWeightsOptions): boolean {
   return without;
 }
 
-function stepChanged(from: number, to: number): DsError {
+function stepChangedError(from: number, to: number): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op: 'saveCheckpoint',

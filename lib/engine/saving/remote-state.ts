@@ -26,7 +26,7 @@ export function remoteState(
 ): Remote {
   const borrow = (offset: number, count: number): Borrowed => {
     const range = { offset, numel: count };
-    return per === 1 ? lend(within(fragment, range)) : sliced(lend(fragment), range);
+    return per === 1 ? lend(within(fragment, range)) : slice(lend(fragment), range);
   };
   const bytes = numel * dtypeSize(dtype);
   return { dtype, numel, bytes, grain: per === 1 ? 1 : Math.max(1, numel), borrow };
@@ -63,7 +63,7 @@ export function* inFragments(fragment: Fragment, { per, dtype }: StateTensor): G
   for (const [offset, count] of partsOf(size)) yield within(fragment, { offset, numel: count });
 }
 
-function sliced(lent: LentState, range: Range): Borrowed {
+function slice(lent: LentState, range: Range): Borrowed {
   const tensor = sliceFlat(lent.tensor, range);
   lent.tensor.release();
   return { tensor, wait: () => lent.wait(), arrived: () => lent.arrived() };

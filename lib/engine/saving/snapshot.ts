@@ -116,13 +116,13 @@ function keptOf(
   if (value === null || typeof value === 'string' || typeof value === 'boolean') return value;
   if (typeof value === 'number') {
     if (Number.isFinite(value)) return value;
-    throw refused(location, String(value), 'Leave it out, or save null.');
+    throw refusedError(location, String(value), 'Leave it out, or save null.');
   }
-  if (typeof value !== 'object') throw refused(location, `a ${typeof value}`);
-  if (outer.includes(value)) throw refused(location, 'an object that contains itself');
+  if (typeof value !== 'object') throw refusedError(location, `a ${typeof value}`);
+  if (outer.includes(value)) throw refusedError(location, 'an object that contains itself');
   if (outer.length === MAX_LEVELS) {
     const expected = `at most ${MAX_LEVELS} levels of nested objects`;
-    throw refused(location, 'a deeper object', '', expected);
+    throw refusedError(location, 'a deeper object', '', expected);
   }
   const within = [...outer, value];
   const { toJSON } = value as Partial<Speaker>;
@@ -131,13 +131,13 @@ function keptOf(
     return Array.from(value, (item, i) => {
       const kept = keptOf(`${location}[${i}]`, `${i}`, item, within);
       if (kept === undefined)
-        throw refused(`${location}[${i}]`, 'a toJSON() that returns undefined');
+        throw refusedError(`${location}[${i}]`, 'a toJSON() that returns undefined');
       return kept;
     });
   }
   if (!isPlainObject(value)) {
     const name = Object.getPrototypeOf(value).constructor?.name ?? 'class';
-    throw refused(location, `a ${name}`, 'Save plain objects.');
+    throw refusedError(location, `a ${name}`, 'Save plain objects.');
   }
   const kept = Object.entries(value).map(([key, item]) => {
     const of = item === undefined ? undefined : keptOf(`${location}.${key}`, key, item, within);
@@ -159,7 +159,7 @@ function saidBy(
   { value, toJSON, within }: Speaker,
 ): JsonValue | undefined {
   if (value instanceof Date && Number.isNaN(value.getTime())) {
-    throw refused(location, 'an invalid Date', 'Leave it out, or save null.');
+    throw refusedError(location, 'an invalid Date', 'Leave it out, or save null.');
   }
   const said: unknown = toJSON.call(value, name);
   if (said === undefined) return undefined;
@@ -167,7 +167,7 @@ function saidBy(
   return keptOf(location, name, said === value ? { ...value, toJSON: undefined } : said, within);
 }
 
-function refused(
+function refusedError(
   location: string,
   got: string,
   hint = '',

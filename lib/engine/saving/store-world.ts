@@ -221,7 +221,7 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   private async report(round: number, message: JsonObject): Promise<void> {
-    const text = JSON.stringify(message).replace(/[^ -~]/g, escaped);
+    const text = JSON.stringify(message).replace(/[^ -~]/g, escapeUnit);
     const key = this.key(round, this.rank);
     const keys = [key];
     for (let i = 1; i * CHUNK < text.length; ++i) {
@@ -315,7 +315,7 @@ function textOf(label: string, rank: number, missing: readonly number[]): string
 }
 
 /** Escapes to ASCII, so that a chunk has one byte per character. */
-function escaped(unit: string): string {
+function escapeUnit(unit: string): string {
   return `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
 }
 

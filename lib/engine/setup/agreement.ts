@@ -134,10 +134,11 @@ export function firstDifference(
   return null;
 }
 
-const digestOf = (texts: Texts): string => createHash('sha256').update(sorted(texts)).digest('hex');
+const digestOf = (texts: Texts): string =>
+  createHash('sha256').update(stringifySorted(texts)).digest('hex');
 
 /** Returns `value` as JSON with sorted keys. */
-function sorted(value: unknown): string {
+function stringifySorted(value: unknown): string {
   return JSON.stringify(value, (_, item) =>
     isObject(item) ? Object.fromEntries(Object.entries(item).sort()) : item,
   );
@@ -218,7 +219,7 @@ function text(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(text).join(', ')}]`;
   if (typeof value === 'string') return JSON.stringify(value);
   if (typeof value === 'function') return 'a function';
-  return isObject(value) ? sorted(flatten(Object.entries(value))) : String(value);
+  return isObject(value) ? stringifySorted(flatten(Object.entries(value))) : String(value);
 }
 
 /** Returns the error for the first key in which two ranks differ. */

@@ -18,21 +18,21 @@ export function requireCompression(
   const done = compressionOf(module);
   if (!done && !isOn(section)) return;
   if (plan && hasTechniques(section)) {
-    throw refused(
+    throw refusedError(
       'a model without pipeline stages',
       `${plan.schedule.stagesPerRank} stages on each rank of a pipeline`,
       'Stages of a pipeline are not compressed yet.',
     );
   }
   if (!done) {
-    throw refused(
+    throw refusedError(
       'a model prepared by initCompression()',
       'an unprepared model',
       'Call initCompression(model, config) before initialize().',
     );
   }
   if (isDeepStrictEqual(done.section, section)) return;
-  throw refused(
+  throw refusedError(
     'the section passed to initCompression()',
     'a different section',
     'Pass the same configuration to both.',
@@ -46,7 +46,7 @@ export function requireWholeLayers({
 }: Pick<Given, 'module' | 'config'>): void {
   const size = tensorSize(section);
   if (size <= 1 || !compressionOf(module)?.layers.size) return;
-  throw refused(
+  throw refusedError(
     'tensor_parallel.autotp_size 0 or 1',
     String(size),
     'Layers divided over ranks are not compressed yet.',
@@ -59,5 +59,5 @@ export function followSteps({ module, progress }: Decisions, { owned }: Site): v
   if (stop) owned.defer(stop);
 }
 
-const refused = (expected: string, got: string, hint: string): DsError =>
+const refusedError = (expected: string, got: string, hint: string): DsError =>
   configError('compression_training', expected, got, hint);

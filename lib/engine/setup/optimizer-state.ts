@@ -95,7 +95,7 @@ export function buildState(
   const { config, optimizer, partitions, device } = options;
   const { device: storage, ratio } = config.zero_optimization.offload_optimizer;
   const first = storage === 'none' ? new Set(partitions) : firstInForward(partitions, 1 - ratio);
-  const [resident, rest] = divided(partitions, (partition) => first.has(partition));
+  const [resident, rest] = divide(partitions, (partition) => first.has(partition));
   const add: Add = (ownPartitions, made, scheduleOf) => {
     const schedule = owned.own(scheduleOf(owned.own(made)));
     state.add({ partitions: ownPartitions, state: made, schedule });
@@ -115,7 +115,7 @@ export function buildState(
   if (storage === 'nvme') afterStep(rest, openNvmeState(offloaded));
 }
 
-function divided(
+function divide(
   partitions: readonly Partition[],
   isFirst: (partition: Partition) => boolean,
 ): [first: Partition[], rest: Partition[]] {
@@ -139,7 +139,7 @@ type Processor = typeof HostState | typeof StreamedState;
 function addOffloaded(add: Add, options: StateOptions): void {
   const { partitions } = options;
   const onDevice = evenlySpread(partitions, streamedShare(options));
-  const [streamed, rest] = divided(partitions, (partition) => onDevice.has(partition));
+  const [streamed, rest] = divide(partitions, (partition) => onDevice.has(partition));
   const addTo = setupOf(options).speculates ? addSpeculative : addAfterDecision;
   if (streamed.length > 0) {
     addTo(add, { ...options, partitions: streamed, Processor: StreamedState });
@@ -210,7 +210,7 @@ function splitState(rule: SplitMaster, { Processor, config, device }: ProcessorO
 
 /** Returns partitions with split masters (bf16 units, if `able`), and the rest. */
 const bySplitting = ({ partitions }: StateOptions, able: boolean) =>
-  divided(partitions, ({ unit }) => able && unit.dtype === 'bf16');
+  divide(partitions, ({ unit }) => able && unit.dtype === 'bf16');
 
 /** Throws DS_CONFIG if gpu_share is set for an optimizer that needs whole parameters. */
 function streamedShare(options: StateOptions): number {

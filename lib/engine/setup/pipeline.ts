@@ -57,8 +57,8 @@ export function planPipeline(given: Given): PipelinePlan | null {
   const { mesh } = job;
   const ranks = mesh.size(AXIS.pipeline);
   requireStages(given);
-  if (config.progressive_layer_drop?.enabled) throw unrouted('progressive_layer_drop');
-  if (routedLayers(config)) throw unrouted('data_efficiency.data_routing.random_ltd');
+  if (config.progressive_layer_drop?.enabled) throw unroutedError('progressive_layer_drop');
+  if (routedLayers(config)) throw unroutedError('data_efficiency.data_routing.random_ltd');
   const schedule = scheduleOf(config);
   const options = optionsOf(module, config);
   const stage = { rank: mesh.place(AXIS.pipeline), ranks };
@@ -221,7 +221,7 @@ function requireStages({ module, config, job }: Given): void {
 }
 
 /** Layers of a stage run separately and cannot route tokens between each other. */
-function unrouted(section: string): DsError {
+function unroutedError(section: string): DsError {
   return configError(
     section,
     'a model without pipeline stages',

@@ -157,7 +157,7 @@ const plain =
     new Class(options as never);
 
 /** Builds a schedule relative to the learning rate of the group. */
-const scaled =
+const scale =
   (Class: new (options: never) => LrSchedule): Builder =>
   (options, baseLr) =>
     new Class({ baseLr, ...options } as never);
@@ -172,16 +172,16 @@ const builders: { [Type in ResolvedScheduler['type']]: Builder } = {
   WarmupLR: ({ maxLr, ...rest }, baseLr) =>
     new optim.WarmupLr({ ...rest, maxLr: (maxLr as number | null) ?? baseLr }),
   WarmupDecayLR: plain(optim.WarmupDecayLr),
-  WarmupCosineLR: scaled(optim.WarmupCosineLr),
+  WarmupCosineLR: scale(optim.WarmupCosineLr),
   OneCycle: plain(optim.OneCycle),
   LRRangeTest: plain(optim.LrRangeTest),
-  CosineAnnealingLR: scaled(optim.CosineAnnealingLr),
-  StepLR: scaled(optim.StepLr),
-  ExponentialLR: scaled(optim.ExponentialLr),
-  PolynomialLR: scaled(optim.PolynomialLr),
+  CosineAnnealingLR: scale(optim.CosineAnnealingLr),
+  StepLR: scale(optim.StepLr),
+  ExponentialLR: scale(optim.ExponentialLr),
+  PolynomialLR: scale(optim.PolynomialLr),
   ConstantLR: stepped(optim.ConstantLr),
-  MultiStepLR: scaled(optim.MultiStepLr),
+  MultiStepLR: scale(optim.MultiStepLr),
   LinearLR: stepped(optim.LinearLr),
-  CosineAnnealingWarmRestarts: scaled(optim.CosineAnnealingWarmRestarts),
-  ReduceLROnPlateau: scaled(optim.ReduceLrOnPlateau),
+  CosineAnnealingWarmRestarts: scale(optim.CosineAnnealingWarmRestarts),
+  ReduceLROnPlateau: scale(optim.ReduceLrOnPlateau),
 };

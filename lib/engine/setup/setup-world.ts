@@ -48,7 +48,7 @@ class SetupWorld {
   private async exchange<Data extends JsonData<Data>>(value: Data): Promise<Data[]> {
     const said = await this.world.exchange(OP, { value: value as JsonValue });
     return (said as Answer<Data>[]).map((answer, rank) => {
-      if ('error' in answer) throw failed(rank, answer.error);
+      if ('error' in answer) throw failedError(rank, answer.error);
       return answer.value;
     });
   }
@@ -94,7 +94,7 @@ export async function orReport<Result>(
 }
 
 /** The error of a collective that a rank has left: see JointCall. */
-function failed(rank: number, error: string): DsError {
+function failedError(rank: number, error: string): DsError {
   return new DsError({
     code: 'DS_COMM',
     op: OP,

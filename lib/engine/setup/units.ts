@@ -66,7 +66,7 @@ export function buildUnits(
     const wanted = named.filter(([, parameter]) => !moved.has(parameter));
     return together([name, block, wanted], { groupOf, zeroGroups, dtype: options.dtype });
   });
-  const made = <Gradient extends UnitGradient | null>(
+  const makeUnit = <Gradient extends UnitGradient | null>(
     { name, module: block, parameters, dtype }: Together,
     gradientOf: (unit: WeightUnit) => Gradient,
   ): Unit<Gradient> => {
@@ -80,8 +80,8 @@ export function buildUnits(
   return {
     trained: found
       .filter((item) => !isFrozen(item))
-      .map((item) => made(item, (unit) => new UnitGradient(unit, summedIn(unit)))),
-    frozen: found.filter(isFrozen).map((item) => made(item, () => null)),
+      .map((item) => makeUnit(item, (unit) => new UnitGradient(unit, summedIn(unit)))),
+    frozen: found.filter(isFrozen).map((item) => makeUnit(item, () => null)),
   };
 }
 

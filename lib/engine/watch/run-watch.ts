@@ -149,7 +149,7 @@ export async function watchRun(engine: WatchedEngine, given: WatchOptions): Prom
   if (engine.globalRank !== 0) return new RunWatch(dir, null, null);
   const log = new EventLog(dir);
   const page = port === null ? null : await served(log, { dir, port, host });
-  log.write({ e: 'start', name, ...described(engine), pid: process.pid, host: hostname() });
+  log.write({ e: 'start', name, ...describeEngine(engine), pid: process.pid, host: hostname() });
   const owners = { device: engine.device, stage, state };
   const recorder = new RunRecorder(log, owners, engine.config.fp16.enabled);
   const remove = watch.add(recorder);
@@ -211,7 +211,10 @@ function newFolder(): string {
   return join('runs', now.slice(0, 19).replace('T', '_').replaceAll(':', '-'));
 }
 
-function described(engine: WatchedEngine): { about: Record<string, JsonValue>; config: JsonValue } {
+function describeEngine(engine: WatchedEngine): {
+  about: Record<string, JsonValue>;
+  config: JsonValue;
+} {
   const { module, device, worldSize, optimizer, config } = engine;
   const parameters = module.parameters().reduce((sum, { numel }) => sum + numel, 0);
   const about = {

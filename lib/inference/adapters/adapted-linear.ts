@@ -135,7 +135,11 @@ export function shapeOf(base: AdaptableLinear): LayerShape {
 
 /** Returns this rank's part of A [rank, inputs] and B [outputs, rank] of the whole layer. */
 export function partOf(base: AdaptableLinear, a: Tensor, b: Tensor): [Tensor, Tensor] {
-  const taken = (whole: Tensor, dim: number, shard: ColumnLinear['shard'] | RowLinear['shard']) => {
+  const takeTensor = (
+    whole: Tensor,
+    dim: number,
+    shard: ColumnLinear['shard'] | RowLinear['shard'],
+  ) => {
     const { rank } = (base as ColumnLinear | RowLinear).group;
     const parts = rangesIn(shard.cut, whole.size(dim), rank);
     return concat(
@@ -143,7 +147,7 @@ export function partOf(base: AdaptableLinear, a: Tensor, b: Tensor): [Tensor, Te
       dim,
     );
   };
-  if (base instanceof ColumnLinear) return [a, taken(b, 0, base.shard)];
-  if (base instanceof RowLinear) return [taken(a, 1, base.shard), b];
+  if (base instanceof ColumnLinear) return [a, takeTensor(b, 0, base.shard)];
+  if (base instanceof RowLinear) return [takeTensor(a, 1, base.shard), b];
   return [a, b];
 }

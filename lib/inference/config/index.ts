@@ -41,8 +41,8 @@ export function resolveInferenceConfig(
   config: InferenceConfig | string | null = null,
   options: InferenceConfig = {},
 ): ResolvedInferenceConfig {
-  const draft = checked(readDraft(config ?? {}));
-  const given = checked(readDraft(options));
+  const draft = checkDraft(readDraft(config ?? {}));
+  const given = checkDraft(readDraft(options));
   merge(draft, given.value);
   const { $schema: _editor, ...resolved } = withDefaults(draft.value, inferenceSchema);
   refuseContradictions(draft, resolved as unknown as ResolvedInferenceValues);
@@ -81,7 +81,7 @@ export function defaultInferenceConfig(): InferenceConfig {
 
 /** Checks `given` and returns its keys under current names, without defaults. Throws DS_CONFIG. */
 export function readTypedInference(given: InferenceConfig): InferenceConfig {
-  const values = structuredClone(checked(readDraft(given)).value);
+  const values = structuredClone(checkDraft(readDraft(given)).value);
   resolveInferenceConfig(given); // Throws for keys that contradict each other.
   return values as InferenceConfig;
 }
@@ -112,7 +112,7 @@ function named(value: unknown): unknown {
 }
 
 /** Checks key names, types, ranges and support. Throws the first error. */
-function checked(draft: Draft): Draft {
+function checkDraft(draft: Draft): Draft {
   siftKeys(draft, true);
   dropAuto(draft);
   coerceValues(draft);

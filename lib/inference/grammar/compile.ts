@@ -42,7 +42,7 @@ async function start(source: FormatSource, key: string): Promise<CompiledFormat>
   try {
     const entry = { folder: __dirname, entry: 'compile-thread', data: {} };
     pool ??= new ThreadPool({ ...entry, threads: 1, timeoutMs: SECONDS * 1000, heapMiB: HEAP_MIB });
-    const made = { key, words: await pool.ask(source, lost) };
+    const made = { key, words: await pool.ask(source, lostError) };
     keep(made);
     return made;
   } finally {
@@ -60,7 +60,7 @@ function keep(made: CompiledFormat): void {
   }
 }
 
-function lost(got: string): DsError {
+function lostError(got: string): DsError {
   const expected = `a format that compiles in ${SECONDS} s and ${HEAP_MIB} MiB`;
   const hint = 'Use fewer alternatives, properties or repetitions.';
   return new DsError({ code: 'DS_LIMIT', op: 'format', expected, got, hint });

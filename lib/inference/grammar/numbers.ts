@@ -192,8 +192,8 @@ function magnitude(to: Description, side: Side, places: number): Node {
 function fractionFrom(to: Description, bound: string, isAbove: boolean, places: number): Node {
   const some = to.seq(to.text('.'), digits(to, 1, places));
   const positive = to.seq(digits(to, 0, places), digit(to, 1), digits(to, 0, places));
-  const limited = (part: Node): Node => to.all(to.seq(to.text('.'), part), some);
-  if (bound === '') return isAbove ? limited(positive) : to.optional(some);
+  const limit = (part: Node): Node => to.all(to.seq(to.text('.'), part), some);
+  if (bound === '') return isAbove ? limit(positive) : to.optional(some);
   const parts: Node[] = [];
   for (const [i, letter] of [...bound].entries()) {
     const own = Number(letter);
@@ -201,7 +201,7 @@ function fractionFrom(to: Description, bound: string, isAbove: boolean, places: 
     parts.push(to.seq(to.text(bound.slice(0, i)), digit(to, own + 1), digits(to, 0, places)));
   }
   parts.push(to.seq(to.text(bound), isAbove ? positive : digits(to, 0, places)));
-  return limited(to.any(...parts));
+  return limit(to.any(...parts));
 }
 
 /** Fractions of at most `bound`. */

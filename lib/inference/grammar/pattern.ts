@@ -323,18 +323,18 @@ export function patternNode(to: Description, source: string, options: PatternOpt
   };
   /** `left` and `right`: the part is the first or last one of the pattern. */
   const emit = (part: Tree, left: boolean, right: boolean): Node => {
-    const framed = (node: Node): Node =>
+    const frame = (node: Node): Node =>
       to.seq(left ? around : to.epsilon, node, right ? around : to.epsilon);
     switch (part.kind) {
       case 'set':
-        return framed(set(part.points));
+        return frame(set(part.points));
       case 'repeat':
-        return framed(to.repeat(emit(part.part, false, false), part.min, part.max));
+        return frame(to.repeat(emit(part.part, false, false), part.min, part.max));
       case 'any':
         return to.any(...part.parts.map((part) => emit(part, left, right)));
       case 'seq': {
         const { parts } = part;
-        if (parts.length === 0) return left || right ? framed(to.epsilon) : to.epsilon;
+        if (parts.length === 0) return left || right ? frame(to.epsilon) : to.epsilon;
         return to.seq(
           ...parts.map((part, i) => emit(part, left && i === 0, right && i === parts.length - 1)),
         );

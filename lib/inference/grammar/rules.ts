@@ -62,7 +62,7 @@ function callsNode(
   const { begin, bare, isSingle } = calls;
   const call = oneOf(to, calls, spaces);
   const marked = markedCalls(to, calls, { call, spaces });
-  const whole = bare ? joined(to, { call, spaces, isSingle }) : null;
+  const whole = bare ? joinCalls(to, { call, spaces, isSingle }) : null;
   const max = isSingle ? 1 : Number.POSITIVE_INFINITY;
   if (text !== null) {
     const several = to.repeat(to.seq(spaces, marked), 1, max);
@@ -116,7 +116,7 @@ function markedCalls(
   { begin, end, list, bare, isSingle }: AnswerCalls,
   { call, spaces }: { call: Node; spaces: Node },
 ): Node {
-  if (bare) return to.seq(to.text(begin), spaces, joined(to, { call, spaces, isSingle }));
+  if (bare) return to.seq(to.text(begin), spaces, joinCalls(to, { call, spaces, isSingle }));
   if (list) {
     const rest = to.seq(spaces, to.text(','), spaces, call);
     const all = isSingle ? call : to.seq(call, to.star(rest));
@@ -128,7 +128,7 @@ function markedCalls(
 }
 
 /** Calls with ";" between them. */
-function joined(
+function joinCalls(
   to: Description,
   { call, spaces, isSingle }: { call: Node; spaces: Node; isSingle: boolean },
 ): Node {

@@ -41,7 +41,7 @@ export class SchemaRoot {
     }
     let found: unknown = this.root;
     for (const part of reference.split('/').slice(1)) {
-      const name = decoded(part).replaceAll('~1', '/').replaceAll('~0', '~');
+      const name = decodePart(part).replaceAll('~1', '/').replaceAll('~0', '~');
       const isInside = (isObject(found) || Array.isArray(found)) && Object.hasOwn(found, name);
       if (!isInside) throw refused(op, 'a reference to a schema in the document', reference);
       found = (found as Record<string, unknown>)[name];
@@ -75,7 +75,7 @@ export class SchemaRoot {
     }
     let out: Schema[] = [{}];
     for (const list of lists) {
-      out = out.flatMap((schema) => list.map((other) => merged(schema, other, path)));
+      out = out.flatMap((schema) => list.map((other) => mergeSchema(schema, other, path)));
       if (out.length > MAX_BRANCHES * 16) throw inexpressible(path, 'anyOf', 'too many branches');
     }
     const possible = out.filter((schema) => schema !== false);
@@ -133,7 +133,7 @@ function constantsOf(schema: Keywords): unknown[] | null {
   return Array.isArray(schema.enum) ? schema.enum : null;
 }
 
-function decoded(part: string): string {
+function decodePart(part: string): string {
   try {
     return decodeURIComponent(part);
   } catch {
@@ -159,7 +159,7 @@ export function typesOf({ type }: Keywords): string[] | null {
 }
 
 /** Returns a schema of values that match both. */
-function merged(a: Schema, b: Schema, path: string): Schema {
+function mergeSchema(a: Schema, b: Schema, path: string): Schema {
   if (a === false || b === false) return false;
   if (a === true) return b;
   if (b === true) return a;

@@ -36,7 +36,7 @@ export async function loadParts(
 ): Promise<void> {
   const { location, whole, parts } = list;
   const used = [...model.namedParameters()].find(([, parameter]) => parameter.isMaterialized);
-  if (used) throw begun(used[0]);
+  if (used) throw begunError(used[0]);
   if (parts && Math.max(1, parts.length) !== ranks) {
     const hint = `Start with tensor_parallel.tp_size ${Math.max(1, parts.length)}, or list whole tensors.`;
     throw damaged(
@@ -109,7 +109,7 @@ class OwnPart implements StoredValues {
   }
 }
 
-function begun(name: string): DsError {
+function begunError(name: string): DsError {
   return refused(
     'initInference checkpoint',
     'a model without values',

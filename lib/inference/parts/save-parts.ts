@@ -29,7 +29,7 @@ export async function saveParts(
 ): Promise<void> {
   const { rank = 0, size = 1 } = ranks?.host ?? {};
   const isFirst = rank === 0;
-  if (hasPackedParts(model)) throw packed();
+  if (hasPackedParts(model)) throw packedError();
   const named = [...model.namedParameters()];
   const isCut = ([, parameter]: [string, Parameter]): boolean => parameter.isCut;
   await together(ranks, async () => {
@@ -93,7 +93,7 @@ async function together(ranks: ModelRanks | null, act: () => Promise<void>): Pro
 }
 
 /** The parameters of packed parts do not record the region of the whole tensor. */
-function packed(): DsError {
+function packedError(): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: 'initInference save_mp_checkpoint_path',

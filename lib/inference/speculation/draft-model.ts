@@ -100,7 +100,7 @@ export class DraftModel {
         return { sequence, drafted: twin.tokens.slice(known) };
       };
       const flight = this.runner.sample(begun, (scores, rows, into) =>
-        draw(fitted(scores, this.sizes.vocabSize), rows.map(rowOf), into),
+        draw(fitVocabulary(scores, this.sizes.vocabSize), rows.map(rowOf), into),
       );
       await flight.landed();
       for (const { sequence: twin, sampled } of flight.next()) {
@@ -148,7 +148,7 @@ export class DraftModel {
 }
 
 /** Heads of one tokenizer may be padded to different sizes. No token is in the padding. */
-function fitted(scores: Tensor, vocabSize: number): Tensor {
+function fitVocabulary(scores: Tensor, vocabSize: number): Tensor {
   const [rows, columns] = [scores.size(0), scores.size(1)];
   if (columns >= vocabSize) return scores.narrow(1, 0, vocabSize);
   const { dtype, device } = scores;

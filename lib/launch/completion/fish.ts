@@ -9,7 +9,7 @@ export function fishScript(launcher: CommandWords, commands: readonly CommandWor
   const at = `-n 'not __fish_seen_subcommand_from ${names.join(' ')}'`;
   return [
     '# Completion of ds for fish: ds completion fish > ~/.config/fish/completions/ds.fish',
-    ...commands.map(({ name, text }) => `complete -c ds ${at} -a ${name} -d ${quoted(text)}`),
+    ...commands.map(({ name, text }) => `complete -c ds ${at} -a ${name} -d ${quoteText(text)}`),
     ...launcher.options.map((option) => optionLine(at, option)),
     ...commands.flatMap(commandLines),
   ].join('\n');
@@ -26,12 +26,12 @@ function optionLine(at: string, { flags, text, values, isOptional }: OptionWords
     flag.startsWith('--') ? `-l ${flag.slice(2)}` : `-s ${flag.slice(1)}`,
   );
   const takes = values === null || isOptional ? '' : values === 'file' ? ' -r -F' : ' -x';
-  return `complete -c ds ${at} ${names.join(' ')} -d ${quoted(text)}${takes}${valuesOf(values)}`;
+  return `complete -c ds ${at} ${names.join(' ')} -d ${quoteText(text)}${takes}${valuesOf(values)}`;
 }
 
 function valuesOf(values: Values | null): string {
   if (values === 'folder') return ` -a ${FOLDERS}`;
-  return values === null || typeof values === 'string' ? '' : ` -a ${quoted(values.join(' '))}`;
+  return values === null || typeof values === 'string' ? '' : ` -a ${quoteText(values.join(' '))}`;
 }
 
-const quoted = (text: string): string => `'${text.replace(/[\\']/g, '\\$&')}'`;
+const quoteText = (text: string): string => `'${text.replace(/[\\']/g, '\\$&')}'`;

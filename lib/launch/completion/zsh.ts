@@ -3,7 +3,7 @@ import type { CommandWords, OptionWords, Values } from './words.js';
 
 /** `launcher` is `ds` itself, with options and a script. */
 export function zshScript(launcher: CommandWords, commands: readonly CommandWords[]): string {
-  const names = commands.map(({ name, text }) => `    ${quoted(`${name}:${text}`)}`);
+  const names = commands.map(({ name, text }) => `    ${quoteText(`${name}:${text}`)}`);
   return `#compdef ds
 # Completion of ds for zsh. In ~/.zshrc, after compinit: source <(ds completion zsh)
 _ds() {
@@ -36,7 +36,7 @@ const specs = ({ options }: CommandWords): string => options.flatMap(specsOf).jo
 function specsOf({ flags, text, values, isOptional }: OptionWords): string[] {
   const value = values ? `:${isOptional ? ':' : ''}value:${actionOf(values)}` : '';
   const shown = text.replace(/[\\[\]:]/g, '\\$&');
-  return flags.map((flag) => quoted(`${flag}${values ? '=' : ''}[${shown}]${value}`));
+  return flags.map((flag) => quoteText(`${flag}${values ? '=' : ''}[${shown}]${value}`));
 }
 
 function actionOf(values: Values): string {
@@ -45,4 +45,4 @@ function actionOf(values: Values): string {
   return values === 'folder' ? '_files -/' : `(${values.join(' ')})`;
 }
 
-const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;
+const quoteText = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`;

@@ -11,7 +11,7 @@ import type { GgufArchitecture } from './architectures.js';
 type Entries = Record<string, WrittenValue>;
 
 /** Returns the error for a setting that llama.cpp lacks or computes differently. */
-const lost = (what: string, expected: string, got: unknown) =>
+const lostError = (what: string, expected: string, got: unknown) =>
   refused(`saveGguf ${what}`, expected, formatValue(got), 'llama.cpp has no key for it.');
 
 /** Returns the metadata for a model. Throws DS_ARGUMENT for settings that llama.cpp lacks. */
@@ -40,7 +40,7 @@ function sizesOf(
   { moe, ...sizes }: RotarySizes,
 ): Entries {
   if (moe && (moe.denseLayers.length > 0 || moe.sharedHidden !== null || !moe.normalize)) {
-    throw lost('moe', 'equal layers of experts whose weights add up to 1', moe);
+    throw lostError('moe', 'equal layers of experts whose weights add up to 1', moe);
   }
   return {
     vocab_size: sizes.vocabSize,
@@ -70,10 +70,10 @@ const rotaryDimOf = ({ headDim, partialRotaryFactor = 1 }: RotarySizes): number 
 function ropeOf({ name }: GgufArchitecture, sizes: RotarySizes): Entries {
   const { ropeTheta, ropeScaling, ropeLayers, windowRopeTheta } = sizes;
   if (ropeLayers?.some((rotates, i) => rotates !== ((i + 1) % 4 !== 0))) {
-    throw lost('ropeLayers', 'every fourth layer without rotation', ropeLayers);
+    throw lostError('ropeLayers', 'every fourth layer without rotation', ropeLayers);
   }
   if (windowRopeTheta !== undefined && windowRopeTheta !== 10_000) {
-    throw lost('windowRopeTheta', '10000', windowRopeTheta);
+    throw lostError('windowRopeTheta', '10000', windowRopeTheta);
   }
   const base: Entries = {
     'rope.freq_base': new F32(ropeTheta),
@@ -99,7 +99,7 @@ function ropeOf({ name }: GgufArchitecture, sizes: RotarySizes): Entries {
       };
     }
     default:
-      throw lost('ropeScaling', `none, linear, llama3 or longrope in ${name}`, ropeScaling);
+      throw lostError('ropeScaling', `none, linear, llama3 or longrope in ${name}`, ropeScaling);
   }
 }
 
@@ -134,7 +134,7 @@ function scalesOf({ name, hasOffsetNorms }: GgufArchitecture, sizes: RotarySizes
         logit_scale: logits,
       };
   if (hasOffsetNorms && typeof scores === 'number' && scores !== gemmaScale(name, sizes)) {
-    throw lost('scales.scores', String(gemmaScale(name, sizes)), scores);
+    throw lostError('scales.scores', String(gemmaScale(name, sizes)), scores);
   }
   const given = Object.entries(named).filter(([, value]) => typeof value === 'number');
   return Object.fromEntries(given.map(([key, value]) => [key, new F32(required(value))]));
@@ -149,13 +149,13 @@ function windowOf({ name, window }: GgufArchitecture, sizes: RotarySizes): Entri
   const windows = windowsOf(sizes);
   const width = windows.find((window) => window !== null && window < sizes.maxSeq) ?? null;
   if (!window) {
-    if (width !== null) throw lost('window', `no window in ${name}`, width);
+    if (width !== null) throw lostError('window', `no window in ${name}`, width);
     return {};
   }
   const every = window === 'all' ? 0 : window.fullEvery;
   const isFull = (i: number): boolean => every > 0 && (i + 1) % every === 0;
   if (width !== null && windows.some((window, i) => (window === null) !== isFull(i))) {
-    throw lost('window', every ? `every layer but each ${every}th` : 'all layers', windows);
+    throw lostError('window', every ? `every layer but each ${every}th` : 'all layers', windows);
   }
   return { 'attention.sliding_window': width ?? 0 };
 }

@@ -196,7 +196,7 @@ async function* bytesOf({
 }: Piece): AsyncGenerator<Uint8Array> {
   if (values) yield packed(tensor.type, Float32Array.from(values));
   for (const source of sources) {
-    const all = changed(await valuesOf(source), source.shape, changes);
+    const all = changeValues(await valuesOf(source), source.shape, changes);
     if (tensor.type !== 'F32') requireRange(source.name, all);
     for (let at = 0; at < all.length; at += CHUNK) {
       yield packed(tensor.type, all.subarray(at, at + CHUNK));
@@ -233,7 +233,7 @@ async function valuesOf({ values }: TensorSource): Promise<Float32Array> {
 }
 
 /** Returns the values in the row order of the file. */
-function changed(
+function changeValues(
   values: Float32Array,
   shape: readonly number[],
   { pairedHeads, add = 0 }: Pick<Piece, 'pairedHeads' | 'add'>,

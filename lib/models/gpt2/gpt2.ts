@@ -91,7 +91,7 @@ export class GPT2Block extends Module {
   /** The two linear layers after the attention. */
   readonly mlp: Mlp;
   private readonly dropoutRate: number;
-  private readonly normalize: typeof normalized;
+  private readonly normalize: typeof normalizeBranch;
 
   constructor(config: GPT2Config) {
     super();
@@ -107,7 +107,7 @@ export class GPT2Block extends Module {
     this.mlp = new Mlp(config);
     this.dropoutRate = config.dropout ?? 0;
     const selective = config.activationCheckpointing === 'selective';
-    this.normalize = selective ? normalizedAgain : normalized;
+    this.normalize = selective ? normalizedAgain : normalizeBranch;
   }
 
   /**
@@ -132,7 +132,11 @@ export class GPT2Block extends Module {
   }
 }
 
-function normalized(branch: Tensor, residual: Tensor | null, norm: LayerNorm): [Tensor, Tensor] {
+function normalizeBranch(
+  branch: Tensor,
+  residual: Tensor | null,
+  norm: LayerNorm,
+): [Tensor, Tensor] {
   if (!residual) return [branch, norm.call(branch)];
   return addLayerNorm(branch, residual, norm.weight, norm.bias, norm.eps);
 }
@@ -146,7 +150,7 @@ function normalizedAgain(
   residual: Tensor | null,
   norm: LayerNorm,
 ): [Tensor, Tensor] {
-  const [stream, x] = normalized(branch, residual, norm);
+  const [stream, x] = normalizeBranch(branch, residual, norm);
   const again = (s: Tensor): Tensor => layerNorm(s, norm.weight, norm.bias, norm.eps);
   return [stream, recomputable(x, again, stream)];
 }
@@ -218,7 +222,7 @@ export class Transformer extends Module {
       })),
       {
         modules: [this.ln_f],
-        forward: (values) => scope(() => normalized(...streamOf(values), this.ln_f)[1]),
+        forward: (values) => scope(() => normalizeBranch(...streamOf(values), this.ln_f)[1]),
       },
     ];
   }
@@ -248,7 +252,7 @@ export class Transformer extends Module {
       );
       for (const tensor of used) tensor?.dispose();
     }
-    return scope(() => normalized(branch, residual, this.ln_f)[1]);
+    return scope(() => normalizeBranch(branch, residual, this.ln_f)[1]);
   }
 
   /** Keeps one tensor per segment after the forward. The same sums as fused(), bit for bit. */

@@ -89,12 +89,12 @@ export async function besideCoded(
     const whole = (slice?.shape ?? parameters.get(parameterName)?.region.whole)?.join();
     if (!codes.endsWith('.weight') || shape.length !== 2 || whole !== shape.join()) {
       const expected = `a layer's matrix${whole === undefined ? '' : ` [${whole}]`}`;
-      throw damaged(files, codes, expected, describe({ dtype: 'u8', shape }));
+      throw damagedError(files, codes, expected, describe({ dtype: 'u8', shape }));
     }
     const base = codes.slice(0, -'weight'.length);
     const { names, factor } = SCALES[code];
     const name = names.map((name) => base + name).find((text) => files.tensors.has(text));
-    if (name === undefined) throw damaged(files, base + names[0], 'a scale', 'no such tensor');
+    if (name === undefined) throw damagedError(files, base + names[0], 'a scale', 'no such tensor');
     const size = leading(shape, 2);
     const scales = await scalesOf(files, name, size, () => blockOf(config));
     const values = { ...scales, codes, size, factor, table: code === 'I8' ? I8 : E4M3 };
@@ -107,7 +107,8 @@ export async function besideCoded(
     const coded = slices.map((slice) => found.get(slice.name));
     if (coded.every((item) => item === undefined)) continue;
     const plain = slices.find((_, i) => coded[i] === undefined);
-    if (plain) throw damaged(files, plain.name, 'codes, as of the other slices', 'other values');
+    if (plain)
+      throw damagedError(files, plain.name, 'codes, as of the other slices', 'other values');
     const valuesOf = (open: OpenWeights) => (name: string) =>
       new CodedValues(open, required(found.get(name)), dtype);
     decoded.set(parameter, (open) => new SlicedWeights(open, shape, slices, dtype, valuesOf(open)));
@@ -171,7 +172,7 @@ async function scalesOf(
     count === 1 ? [rows, columns] : isPlain && count === rows ? [1, columns] : block();
   const [high, width] = [Math.ceil(rows / found[0]), Math.ceil(columns / found[1])];
   if (count !== high * width || (count > rows && shape.join() !== `${high},${width}`)) {
-    throw damaged(
+    throw damagedError(
       files,
       name,
       `1, ${rows} or ${high} x ${width} scales`,
@@ -182,7 +183,7 @@ async function scalesOf(
   const scales = scope(() => Float32Array.from(read.to('f32').toArray()));
   read.release();
   const wrong = scales.findIndex((scale) => !Number.isFinite(scale));
-  if (wrong >= 0) throw damaged(files, name, 'finite scales', `${scales[wrong]} at ${wrong}`);
+  if (wrong >= 0) throw damagedError(files, name, 'finite scales', `${scales[wrong]} at ${wrong}`);
   return { scales, block: found, width };
 }
 
@@ -254,6 +255,6 @@ class CodedValues implements StoredValues {
   }
 }
 
-function damaged(files: WeightFiles, name: string, expected: string, got: string): DsError {
+function damagedError(files: WeightFiles, name: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op: `${files.path}: ${name}`, expected, got });
 }

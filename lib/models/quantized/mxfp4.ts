@@ -55,7 +55,7 @@ export function besideMxfp4(
     const parameterName = layout.nameOf(base);
     const shape = parameterName === null ? undefined : parameters.get(parameterName)?.region.whole;
     if (parameterName === null || shape?.length !== 3) {
-      throw damaged(files, blocks, 'the matrices of experts', 'a tensor that the model lacks');
+      throw damagedError(files, blocks, 'the matrices of experts', 'a tensor that the model lacks');
     }
     requireSizes(files, stored, leading(shape, 3));
     for (const name of Object.values(stored)) consumed.add(name);
@@ -105,7 +105,7 @@ function requireSizes(
     const entry = files.tensors.get(name);
     if (entry?.dtype === 'u8' && entry.shape.join() === shape.join()) continue;
     const got = entry ? describe(entry) : 'no such tensor';
-    throw damaged(files, name, describe({ dtype: 'u8', shape }), got);
+    throw damagedError(files, name, describe({ dtype: 'u8', shape }), got);
   }
 }
 
@@ -193,6 +193,6 @@ class Mxfp4Values implements StoredValues {
 /** 2^(scale - 127) of each scale byte. */
 const POWERS = Array.from({ length: 256 }, (_, scale) => 2 ** (scale - BIAS));
 
-function damaged(files: WeightFiles, name: string, expected: string, got: string): DsError {
+function damagedError(files: WeightFiles, name: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op: `${files.path}: ${name}`, expected, got });
 }

@@ -81,7 +81,7 @@ function packedIn(model: Module, files: WeightFiles, layout: Layout, end: string
     const path = layout.nameOf(`${stored}.weight`)?.slice(0, -'.weight'.length) ?? stored;
     const layer = layers.get(path);
     if (layer instanceof Linear || layer instanceof TiedHead) return { layer, path, stored };
-    throw damaged(
+    throw damagedError(
       `${files.path}: ${name}`,
       'a linear layer of the model',
       `${path}, which is not a linear layer`,
@@ -149,7 +149,7 @@ async function hasZeroBias(files: WeightFiles, name: string, outputs: number): P
   values.release();
   if (isZero) return true;
   const expected = 'zeros, because the layer of the model has no bias';
-  throw damaged(`${files.path}: ${name}`, expected, 'other values');
+  throw damagedError(`${files.path}: ${name}`, expected, 'other values');
 }
 
 /** The required shapes of the files' tensors. */
@@ -185,7 +185,7 @@ async function readTensor(
   if (isSame) return files.read(name);
   const wanted = dtype === null ? `[${shape.join(', ')}] floating` : describe({ shape, dtype });
   const got = entry ? describe(entry) : 'no such tensor';
-  throw damaged(`${files.path}: ${name}`, wanted, got);
+  throw damagedError(`${files.path}: ${name}`, wanted, got);
 }
 
 /** Sets the parameter to the values that `make` creates on the CPU. */
@@ -195,6 +195,6 @@ function put(parameter: Parameter, make: () => Tensor): void {
   values.release();
 }
 
-function damaged(op: string, expected: string, got: string): DsError {
+function damagedError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got });
 }

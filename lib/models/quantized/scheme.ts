@@ -38,7 +38,7 @@ export function readScheme(config: Section): FolderScheme {
     case 'awq':
       return awq(config);
     case 'compressed-tensors':
-      return compressed(config);
+      return compress(config);
     default: {
       const expected =
         '"bitsandbytes", "mxfp4", "fp8", "modelopt", "gptq", "awq" or "compressed-tensors"';
@@ -122,7 +122,7 @@ interface Group {
 }
 
 /** Source: compressed-tensors' QuantizationConfig. */
-function compressed(config: Section): FolderScheme {
+function compress(config: Section): FolderScheme {
   const why =
     'The supported compressed-tensors format is integer weights of 4 or 8 bits, with nothing else quantized.';
   requireOne(config, 'format', ['pack-quantized', 'mixed-precision'], why);

@@ -186,8 +186,8 @@ export class RotaryModel extends Module {
 
   /** The further embeddings of all blocks, for the embedding `x`; null: none. */
   private layerInputs(tokens: Tensor, x: Tensor): Tensor | null {
-    const rounded = (factor: number): number => this.rounded(factor, x.dtype);
-    return layerInputsOf(this, this.body, { tokens, x }, rounded);
+    const roundFactor = (factor: number): number => this.rounded(factor, x.dtype);
+    return layerInputsOf(this, this.body, { tokens, x }, roundFactor);
   }
 
   /** Hidden states, scaled as the logits. */

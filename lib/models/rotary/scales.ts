@@ -45,7 +45,7 @@ const NAMES: OptionNames<Scales> = {
 };
 
 /** The family's scales that have a key. */
-function keyed({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
+function keyedScales({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
   return entriesOf(scales).filter(
     (entry): entry is [ScaleName, ScaleTraits] => typeof entry[1] === 'object',
   );
@@ -53,7 +53,7 @@ function keyed({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
 
 /** Returns the complete `given`. Throws DS_ARGUMENT for a scale that the family lacks. */
 export function readScales(traits: RotaryTraits, given: Scales | undefined): Scales {
-  const own = keyed(traits);
+  const own = keyedScales(traits);
   const names = Object.fromEntries(own.map(([name]) => [name, true as const]));
   const read = readOptions(`${traits.name} scales`, given, names as typeof NAMES);
   const entries = own.map(([name, { fallback }]) => {
@@ -66,7 +66,7 @@ export function readScales(traits: RotaryTraits, given: Scales | undefined): Sca
 
 /** Reads the scales of a config.json. Throws DS_CHECKPOINT. */
 export function parseScales(traits: RotaryTraits, config: ModelConfig): { scales?: Scales } {
-  const own = keyed(traits);
+  const own = keyedScales(traits);
   if (!traits.scales) return {};
   const entries = own.map(([name, { key, fallback }]) => {
     const isNone = config.has(key) ? config.get(key) === null : fallback === null;
@@ -77,7 +77,9 @@ export function parseScales(traits: RotaryTraits, config: ModelConfig): { scales
 
 /** The keys of a config.json. */
 export function describeScales(traits: RotaryTraits, scales: Scales = {}): JsonObject {
-  return Object.fromEntries(keyed(traits).map(([name, { key }]) => [key, scales[name] ?? null]));
+  return Object.fromEntries(
+    keyedScales(traits).map(([name, { key }]) => [key, scales[name] ?? null]),
+  );
 }
 
 interface ScaledSizes {

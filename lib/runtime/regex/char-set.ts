@@ -61,7 +61,7 @@ export function property(name: string): CharSet | null {
 
 function nativeProperty(name: string): CharSet | null {
   if (!/^[\w=]+$/.test(name)) return null;
-  for (const text of [name, `Script=${name}`, titled(name), `Script=${titled(name)}`]) {
+  for (const text of [name, `Script=${name}`, toTitle(name), `Script=${toTitle(name)}`]) {
     try {
       const pattern = new RegExp(`^\\p{${text}}$`, 'u');
       return set(`\\p{${text}}`, (code) => pattern.test(String.fromCodePoint(code)));
@@ -70,7 +70,7 @@ function nativeProperty(name: string): CharSet | null {
   return null;
 }
 
-const titled = (name: string): string =>
+const toTitle = (name: string): string =>
   name.toLowerCase().replace(/(?:^|_)[a-z]/g, (letter) => letter.toUpperCase());
 
 /** A property that every engine has. */

@@ -146,7 +146,10 @@ export class ResponseAnswer implements Answer {
   private openItem(kind: ItemKind, call: OpenItem['call']): void {
     const item = { kind, index: this.output.length, id: newId(kind), call, texts: [] };
     this.item = item;
-    const empty = { ...written(item, 'in_progress'), ...(kind === 'message' && { content: [] }) };
+    const empty = {
+      ...serializeItem(item, 'in_progress'),
+      ...(kind === 'message' && { content: [] }),
+    };
     const added = { ...empty, ...(kind === 'reasoning' && { summary: [] }) };
     this.send({ type: 'response.output_item.added', output_index: item.index, item: added });
     if (kind !== 'function_call') this.sendPart(item, 'added');
@@ -171,7 +174,7 @@ export class ResponseAnswer implements Answer {
       this.send({ type: 'response.function_call_arguments.done', ...place, ...more });
     }
     const isCut = this.reason === 'length';
-    const whole = written(item, isCut ? 'incomplete' : 'completed');
+    const whole = serializeItem(item, isCut ? 'incomplete' : 'completed');
     this.output.push(whole);
     this.send({ type: 'response.output_item.done', output_index: item.index, item: whole });
   }
@@ -213,7 +216,7 @@ function partOf({ kind, texts }: OpenItem): JsonObject {
 }
 
 /** An item as it is sent. */
-function written(item: OpenItem, status: string): JsonObject {
+function serializeItem(item: OpenItem, status: string): JsonObject {
   const { kind, id, call, texts } = item;
   switch (kind) {
     case 'reasoning':

@@ -55,7 +55,7 @@ export function readResponse(
   if (chat.messages && (chat.messages as JsonValue[]).length === 0) {
     throw invalid('input', 'a text, or a list of items', formatValue(body.input));
   }
-  const parsed = renamed(() => readChat(chat, served));
+  const parsed = rename(() => readChat(chat, served));
   const head: ResponseHead = {
     id: `resp_${randomUUID().replaceAll('-', '')}`,
     created_at: Math.floor(Date.now() / 1000),
@@ -125,7 +125,7 @@ function formatOf(fields: RequestFields): JsonObject {
 }
 
 /** Calls `read`; errors name the fields of this route. */
-function renamed(read: () => ParsedRequest): ParsedRequest {
+function rename(read: () => ParsedRequest): ParsedRequest {
   try {
     return read();
   } catch (error) {

@@ -10,13 +10,7 @@ import { Tensor } from '../tensor.js';
 import { requireTensor } from './shapes.js';
 
 /** op(x) for every element; floating dtypes, any strides. The backward reads x. */
-function activated(
-  name: string,
-  x: Tensor,
-  op: ActivationOp,
-  alpha: number,
-  threshold = 0,
-): Tensor {
+function activate(name: string, x: Tensor, op: ActivationOp, alpha: number, threshold = 0): Tensor {
   requireTensor(name, x);
   const out = Tensor.emptyLike(x);
   const curve = { op, alpha, threshold };
@@ -46,7 +40,7 @@ const SOFTPLUS: OptionNames<SoftplusOptions> = { beta: true, threshold: true };
  * slope, as in PyTorch. Throws DS_DTYPE, DS_ARGUMENT. Source: Maas et al. 2013.
  */
 export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
-  return activated('leakyRelu', x, 'leaky_relu', requireFinite('leakyRelu slope', slope));
+  return activate('leakyRelu', x, 'leaky_relu', requireFinite('leakyRelu slope', slope));
 }
 
 /**
@@ -54,7 +48,7 @@ export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
  * dtypes. Throws DS_DTYPE, DS_ARGUMENT. Source: Clevert et al. 2016.
  */
 export function elu(x: Tensor, alpha = 1): Tensor {
-  return activated('elu', x, 'elu', requireFinite('elu alpha', alpha));
+  return activate('elu', x, 'elu', requireFinite('elu alpha', alpha));
 }
 
 /**
@@ -69,5 +63,5 @@ export function softplus(x: Tensor, options: SoftplusOptions = {}): Tensor {
     const expected = 'a beta other than 0, because it is a divisor';
     throw refused('softplus', expected, '0');
   }
-  return activated('softplus', x, 'softplus', beta, threshold);
+  return activate('softplus', x, 'softplus', beta, threshold);
 }

@@ -60,7 +60,7 @@ export function repeat(x: Tensor, ...repeats: Sizes): Tensor {
   }
   let out = reshape(x, [...new Array<number>(lead).fill(1), ...x.shape]);
   for (const [d, count] of times.entries()) {
-    if (count !== 1) out = repeated(out, d, d, count);
+    if (count !== 1) out = repeatTensor(out, d, d, count);
   }
   return out === x ? clone(x) : out;
 }
@@ -74,18 +74,18 @@ export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor
   requireInteger('repeatInterleave count', count, 0);
   const source = dim === undefined ? reshape(x, [x.numel]) : x;
   const at = normalizeDim('repeatInterleave', dim ?? 0, source.ndim);
-  return repeated(source, at, at + 1, count);
+  return repeatTensor(source, at, at + 1, count);
 }
 
 /** x with a new dim of `count` at `inserted` (`dim` or `dim` + 1), merged into `dim`. */
-function repeated(x: Tensor, dim: number, inserted: number, count: number): Tensor {
+function repeatTensor(x: Tensor, dim: number, inserted: number, count: number): Tensor {
   const wide = unsqueeze(x, inserted);
   const shape = x.shape.with(dim, required(x.shape[dim]) * count);
   return reshape(expand(wide, wide.shape.with(inserted, count)), shape);
 }
 
 /** `x` with dim `dim` read at `index` [n], which all lines share; unrecorded. */
-function picked(x: Tensor, dim: number, index: View): Tensor {
+function pickTensor(x: Tensor, dim: number, index: View): Tensor {
   const shape = x.shape.with(dim, required(index.shape[0]));
   const out = Tensor.empty(shape, x.dtype, x.device);
   const strides = new Array<number>(x.ndim).fill(0).with(dim, required(index.strides[0]));
@@ -93,13 +93,13 @@ function picked(x: Tensor, dim: number, index: View): Tensor {
   return out;
 }
 
-function reversed(x: Tensor, dims: readonly number[]): Tensor {
+function reverse(x: Tensor, dims: readonly number[]): Tensor {
   let out = x;
   for (const dim of dims) {
     const size = required(x.shape[dim]);
     const start = Math.max(0, size - 1);
     const back = arange(size, { start, step: -1, dtype: 'i64', device: x.device });
-    const next = picked(out, dim, back);
+    const next = pickTensor(out, dim, back);
     back.dispose();
     if (out !== x) out.dispose();
     out = next;
@@ -111,8 +111,8 @@ function reversed(x: Tensor, dims: readonly number[]): Tensor {
 export function flip(x: Tensor, dims?: number | readonly number[]): Tensor {
   requireTensor('flip', x);
   const over = normalizeDims('flip', dims, x.ndim);
-  const out = reversed(x, over);
-  record('flip', [x], [out], [], ([grad], sink) => sink.give(0, reversed(grad, over)));
+  const out = reverse(x, over);
+  record('flip', [x], [out], [], ([grad], sink) => sink.give(0, reverse(grad, over)));
   return out;
 }
 
@@ -136,10 +136,10 @@ export function roll(
   if (over.length !== by.length) {
     throw shapeError('roll', `${by.length} dims, one for each shift`, `[${over.join(', ')}]`);
   }
-  return over.reduce((out, dim, i) => rolled(out, required(by[i]), dim), x);
+  return over.reduce((out, dim, i) => rollTensor(out, required(by[i]), dim), x);
 }
 
-function rolled(x: Tensor, shift: number, dim: number): Tensor {
+function rollTensor(x: Tensor, shift: number, dim: number): Tensor {
   const size = required(x.shape[normalizeDim('roll', dim, x.ndim)]);
   if (size === 0) return clone(x);
   const start = ((-shift % size) + size) % size || 0;
@@ -310,7 +310,7 @@ export function pad(x: Tensor, padding: readonly number[], fill: number | PadMod
     const size = required(x.shape[d]) + Math.min(0, before) + Math.min(0, after);
     if (size !== x.shape[d]) inner = narrow(inner, d, Math.max(0, -before), Math.max(0, size));
   }
-  return surrounded(inner, shape, sides, fill as number);
+  return surround(inner, shape, sides, fill as number);
 }
 
 function requireMode(mode: string): PadMode {
@@ -327,7 +327,7 @@ function requireMode(mode: string): PadMode {
 
 type Side = readonly [before: number, after: number];
 
-function surrounded(x: Tensor, shape: number[], sides: readonly Side[], value: number): Tensor {
+function surround(x: Tensor, shape: number[], sides: readonly Side[], value: number): Tensor {
   const out = Tensor.empty(shape, x.dtype, x.device);
   kernels.fill({ out, value });
   const inside = (of: View): View => {
@@ -355,7 +355,7 @@ export function indexSelect(x: Tensor, dim: number, index: Tensor): Tensor {
   requireIndex('indexSelect', x, index);
   const at = normalizeDim('indexSelect', dim, x.ndim);
   if (index.ndim !== 1) throw shapeError('indexSelect', 'an index [n]', describe(index));
-  if (!isFloating(x.dtype)) return picked(x, at, index);
+  if (!isFloating(x.dtype)) return pickTensor(x, at, index);
   const front = movedim(x, at, 0);
   const rest = front.shape.slice(1);
   const rows = embedding(reshape(front, [required(x.shape[at]), numel(rest)]), index);

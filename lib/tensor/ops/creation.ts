@@ -23,7 +23,7 @@ function create(op: string, shape: readonly number[], options: TensorOptions): T
   return Tensor.empty(shape, dtype, findDevice(options.device ?? cpu()));
 }
 
-function filled(
+function fillTensor(
   op: string,
   shape: readonly number[],
   value: number,
@@ -43,33 +43,33 @@ function filled(
 export function full(shape: readonly number[], value: number, options: TensorOptions = {}): Tensor {
   requireNumber('full value', value);
   requireHeld('full', value, parseDType(options?.dtype ?? 'f32', 'full'));
-  return filled('full', shape, value, options);
+  return fillTensor('full', shape, value, options);
 }
 
 /**
  * Returns zeros. Default: f32 on the CPU. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_OUT_OF_MEMORY.
  */
 export function zeros(shape: readonly number[], options: TensorOptions = {}): Tensor {
-  return filled('zeros', shape, 0, options);
+  return fillTensor('zeros', shape, 0, options);
 }
 
 /**
  * Returns ones. Default: f32 on the CPU. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_OUT_OF_MEMORY.
  */
 export function ones(shape: readonly number[], options: TensorOptions = {}): Tensor {
-  return filled('ones', shape, 1, options);
+  return fillTensor('ones', shape, 1, options);
 }
 
 /** Zeros of the shape, dtype and device of `like`. */
 export function zerosLike(like: Tensor): Tensor {
   requireTensor('zerosLike', like);
-  return filled('zerosLike', like.shape, 0, { dtype: like.dtype, device: like.device });
+  return fillTensor('zerosLike', like.shape, 0, { dtype: like.dtype, device: like.device });
 }
 
 /** Ones of the shape, dtype and device of `like`. */
 export function onesLike(like: Tensor): Tensor {
   requireTensor('onesLike', like);
-  return filled('onesLike', like.shape, 1, { dtype: like.dtype, device: like.device });
+  return fillTensor('onesLike', like.shape, 1, { dtype: like.dtype, device: like.device });
 }
 
 /** Start and step of arange(). */
@@ -135,7 +135,7 @@ export function uniform(shape: readonly number[], given: UniformOptions = {}): T
   return out;
 }
 
-function converted(x: Tensor, dtype: DType): Tensor {
+function convertTensor(x: Tensor, dtype: DType): Tensor {
   const out = Tensor.emptyLike(x, dtype);
   kernels.copy({ in: x, out });
   return out;
@@ -151,15 +151,15 @@ export function cast(x: Tensor, dtype: DType): Tensor {
   requireTensor('cast', x);
   if (x.dtype === dtype) return x;
   parseDType(dtype, 'cast');
-  const out = converted(x, dtype);
+  const out = convertTensor(x, dtype);
   const from = x.dtype;
   record('cast', [x], [out], [], ([grad], sink) => {
-    sink.give(0, converted(grad, from));
+    sink.give(0, convertTensor(grad, from));
   });
   return out;
 }
 
-function moved(x: Tensor, device: Device): Tensor {
+function moveTensor(x: Tensor, device: Device): Tensor {
   const source = packed(x);
   const out = Tensor.empty(x.shape, x.dtype, device);
   const size = dtypeSize(x.dtype);
@@ -195,7 +195,7 @@ function toDevice(x: Tensor, device: Device): Tensor {
       hint: "Go through the CPU: x.to('cpu').to(...).",
     });
   }
-  const out = moved(x, device);
-  record('to', [x], [out], [], ([grad], sink) => sink.give(0, moved(grad, home)));
+  const out = moveTensor(x, device);
+  record('to', [x], [out], [], ([grad], sink) => sink.give(0, moveTensor(grad, home)));
   return out;
 }

@@ -128,7 +128,7 @@ function ofClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   const picked = where(counts, squeeze(gather(logs, -1, at), -1), 0);
   let losses = neg(mul(picked, factors));
   if (smoothing > 0) {
-    const even = where(counts, neg(sum(weighted(logs, weight), -1)), 0);
+    const even = where(counts, neg(sum(weigh(logs, weight), -1)), 0);
     losses = add(mul(losses, 1 - smoothing), mul(even, smoothing / classes));
   }
   if (reduction === 'none') return losses;
@@ -144,7 +144,7 @@ function ofProbabilities(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   requireSameDevice(rules.op, logs, target);
   const exact = cast(target, logs.dtype);
   const wanted = smoothing > 0 ? add(mul(exact, 1 - smoothing), smoothing / classes) : exact;
-  const losses = neg(sum(mul(weighted(logs, weight), wanted), -1));
+  const losses = neg(sum(mul(weigh(logs, weight), wanted), -1));
   if (reduction === 'none') return losses;
   if (divisor !== null) return div(sum(losses), squeeze(given(divisor, losses), 0));
   return reduction === 'sum' ? sum(losses) : div(sum(losses), Math.max(1, losses.numel));
@@ -156,7 +156,7 @@ function given(divisor: number | Tensor, losses: Tensor): Tensor {
   return noGrad(() => orOne(reshape(clone(cast(divisor, losses.dtype)), [1])));
 }
 
-function weighted(logs: Tensor, weight: Tensor | null): Tensor {
+function weigh(logs: Tensor, weight: Tensor | null): Tensor {
   return weight ? mul(logs, cast(weight, logs.dtype)) : logs;
 }
 

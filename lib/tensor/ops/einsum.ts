@@ -40,7 +40,7 @@ export function einsum(equation: string, ...operands: Tensor[] | [readonly Tenso
       const wanted = new Set([...output, ...rest.flatMap(({ labels }) => labels)]);
       left = contract(left, right, wanted);
     }
-    const { x, labels } = summed(left, new Set(output));
+    const { x, labels } = sumTerm(left, new Set(output));
     const out = permute(
       x,
       output.map((label) => labels.indexOf(label)),
@@ -55,12 +55,13 @@ interface Parsed {
 }
 
 function parse(equation: unknown, operands: readonly Tensor[]): Parsed {
-  if (typeof equation !== 'string') throw malformed('an equation such as "ij,jk->ik"', equation);
+  if (typeof equation !== 'string')
+    throw malformedError('an equation such as "ij,jk->ik"', equation);
   const [left = '', right, more] = equation.replaceAll(' ', '').split('->');
   const names = left.split(',');
-  if (more !== undefined) throw malformed('at most one "->"', equation);
+  if (more !== undefined) throw malformedError('at most one "->"', equation);
   if (names.length !== operands.length) {
-    throw malformed(`as many operands as it names, ${names.length}`, `${operands.length}`);
+    throw malformedError(`as many operands as it names, ${names.length}`, `${operands.length}`);
   }
   for (const x of operands) requireTensor('einsum', x);
   for (const x of operands) requireAlike('einsum', required(operands[0]), x);
@@ -96,7 +97,7 @@ function parse(equation: unknown, operands: readonly Tensor[]): Parsed {
 
 function lettersOf(name: string, equation: string): string[] {
   if (/^[a-zA-Z]*(\.\.\.)?[a-zA-Z]*$/.test(name)) return [...name.replace('...', '')];
-  throw malformed(`letters and at most one "..." in "${name}"`, equation);
+  throw malformedError(`letters and at most one "..." in "${name}"`, equation);
 }
 
 function implicit(labels: readonly string[]): string[] {
@@ -109,10 +110,10 @@ function implicit(labels: readonly string[]): string[] {
 function requireOutput(output: readonly string[], inputs: readonly string[][], equation: string) {
   const known = new Set(inputs.flat());
   const isSound = new Set(output).size === output.length && output.every((each) => known.has(each));
-  if (!isSound) throw malformed('letters of the operands after "->", each once', equation);
+  if (!isSound) throw malformedError('letters of the operands after "->", each once', equation);
 }
 
-function malformed(expected: string, got: unknown): DsError {
+function malformedError(expected: string, got: unknown): DsError {
   const hint = 'For example einsum("bij,bjk->bik", a, b).';
   return refusedValue('einsum', expected, got, hint);
 }
@@ -153,7 +154,7 @@ function broadcast(terms: Term[], equation: string): void {
 }
 
 /** Sums over the dims that no later product or output uses. */
-function summed({ x, labels }: Term, wanted: ReadonlySet<string>): Term {
+function sumTerm({ x, labels }: Term, wanted: ReadonlySet<string>): Term {
   const dims = labels.flatMap((label, d) => (wanted.has(label) ? [] : [d]));
   if (dims.length === 0) return { x, labels };
   return { x: sum(x, dims), labels: labels.filter((label) => wanted.has(label)) };
@@ -164,8 +165,8 @@ function summed({ x, labels }: Term, wanted: ReadonlySet<string>): Term {
  * product.
  */
 function contract(left: Term, right: Term, wanted: ReadonlySet<string>): Term {
-  const a = summed(left, new Set([...wanted, ...right.labels]));
-  const b = summed(right, new Set([...wanted, ...left.labels]));
+  const a = sumTerm(left, new Set([...wanted, ...right.labels]));
+  const b = sumTerm(right, new Set([...wanted, ...left.labels]));
   const shared = a.labels.filter((label) => b.labels.includes(label));
   const batch = shared.filter((label) => wanted.has(label));
   const inner = shared.filter((label) => !wanted.has(label));
@@ -174,7 +175,7 @@ function contract(left: Term, right: Term, wanted: ReadonlySet<string>): Term {
   const labels = [...batch, ...rows, ...columns];
   const size = (term: Term, names: readonly string[]): number[] =>
     names.map((name) => required(term.x.shape[term.labels.indexOf(name)]));
-  const ordered = (term: Term, names: readonly string[]): Tensor =>
+  const orderTerm = (term: Term, names: readonly string[]): Tensor =>
     permute(
       term.x,
       names.map((name) => term.labels.indexOf(name)),
@@ -182,8 +183,8 @@ function contract(left: Term, right: Term, wanted: ReadonlySet<string>): Term {
   const shape = [...size(a, batch), ...size(a, rows), ...size(b, columns)];
   const lead = numel(size(a, batch));
   const [m, k, n] = [numel(size(a, rows)), numel(size(a, inner)), numel(size(b, columns))];
-  const x = ordered(a, [...batch, ...rows, ...inner]);
-  const y = ordered(b, [...batch, ...inner, ...columns]);
+  const x = orderTerm(a, [...batch, ...rows, ...inner]);
+  const y = orderTerm(b, [...batch, ...inner, ...columns]);
   if (inner.length === 0) {
     const products = mul(reshape(x, [lead, m, 1]), reshape(y, [lead, 1, n]));
     return { x: reshape(products, shape), labels };

@@ -163,7 +163,7 @@ function quotient(a: Tensor, b: Tensor): Tensor {
 }
 
 /** grad where `left op right`, 0 elsewhere. */
-function masked(grad: Tensor, left: View, right: View, op: CompareOp): Tensor {
+function maskGrad(grad: Tensor, left: View, right: View, op: CompareOp): Tensor {
   const mask = Tensor.empty(grad.shape, 'bool', grad.device);
   kernels.compare({ a: expanded(left, grad.shape), b: expanded(right, grad.shape), out: mask, op });
   const out = Tensor.emptyLike(grad);
@@ -214,7 +214,7 @@ export function minimum(a: Operand, b: Operand): Tensor {
 
 /** `values` where `left op 0`, 0 elsewhere. */
 function whereSign(values: Tensor, left: View, op: CompareOp): Tensor {
-  return masked(values, left, constant(0, left.dtype, values.device), op);
+  return maskGrad(values, left, constant(0, left.dtype, values.device), op);
 }
 
 /** b a^(b - 1); 0 if b is 0, for any a. */
@@ -314,8 +314,8 @@ export function limited(op: Extremum, x: Operand, limit: Operand): Tensor {
     record(op, [left, right], [out], [left, right], ([grad], sink) => {
       const g = grad;
       const inside = op === 'maximum' ? 'ge' : 'le';
-      if (sink.needs(0)) giveBroadcast(sink, 0, masked(g, left, right, inside));
-      if (sink.needs(1)) giveBroadcast(sink, 1, masked(g, left, right, BEATEN[op]));
+      if (sink.needs(0)) giveBroadcast(sink, 0, maskGrad(g, left, right, inside));
+      if (sink.needs(1)) giveBroadcast(sink, 1, maskGrad(g, left, right, BEATEN[op]));
     });
     return out;
   });

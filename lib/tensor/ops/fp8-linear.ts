@@ -50,13 +50,13 @@ interface Codes {
 }
 
 const groupsOf = (n: number): number => Math.ceil(n / 128);
-const padded = (n: number, multiple: number): number => Math.ceil(n / multiple) * multiple;
+const pad = (n: number, multiple: number): number => Math.ceil(n / multiple) * multiple;
 
 function scaleShape(scaling: Scaling, rows: number, columns: number): number[] {
   if (scaling === 'tensor') return [1];
   if (scaling === 'row') return [rows];
-  if (scaling === 'group') return [groupsOf(columns), padded(rows, 4)];
-  return [groupsOf(rows), padded(groupsOf(columns), 4)];
+  if (scaling === 'group') return [groupsOf(columns), pad(rows, 4)];
+  return [groupsOf(rows), pad(groupsOf(columns), 4)];
 }
 
 function emptyCodes(
@@ -65,7 +65,7 @@ function emptyCodes(
   device: Device,
   given?: Tensor,
 ): Codes {
-  const codes = Tensor.empty([rows, padded(columns, FP8_MULTIPLE)], 'u8', device);
+  const codes = Tensor.empty([rows, pad(columns, FP8_MULTIPLE)], 'u8', device);
   const scale = given ?? Tensor.empty(scaleShape(scaling, rows, columns), 'f32', device);
   return { codes, scale, format, scaling };
 }

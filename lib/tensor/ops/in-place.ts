@@ -129,7 +129,7 @@ export const sqrt_ = (x: Tensor): Tensor => overwrite('sqrt', x);
 /** x = max(x, 0); floating dtypes. */
 export const relu_ = (x: Tensor): Tensor => overwrite('relu', x);
 
-function filled(op: string, x: Tensor, value: number): Tensor {
+function fillTensor(op: string, x: Tensor, value: number): Tensor {
   requireNumber(`${op} value`, value);
   return changing(op, x, [], () => {
     requireHeld(op, value, x.dtype);
@@ -138,9 +138,9 @@ function filled(op: string, x: Tensor, value: number): Tensor {
 }
 
 /** Sets every element to `value`. Throws DS_ARGUMENT if an integer dtype cannot hold it. */
-export const fill_ = (x: Tensor, value: number): Tensor => filled('fill_', x, value);
+export const fill_ = (x: Tensor, value: number): Tensor => fillTensor('fill_', x, value);
 /** Every element becomes 0. */
-export const zero_ = (x: Tensor): Tensor => filled('zero_', x, 0);
+export const zero_ = (x: Tensor): Tensor => fillTensor('zero_', x, 0);
 
 /**
  * Copies the values of `source`, broadcast to x and cast to its dtype, from any device. Throws

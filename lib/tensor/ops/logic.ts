@@ -34,7 +34,7 @@ import { unsqueeze } from './views.js';
 const plain = (body: () => Tensor): Tensor => noGrad(() => scope(body));
 
 /** a ? b : other, of bools. */
-function chosen(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Tensor {
+function chooseTensor(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Tensor {
   requireSameDevice(op, a, b);
   return plain(() => {
     const [x, y] = [cast(a, 'bool'), cast(b, 'bool')];
@@ -51,9 +51,9 @@ function chosen(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Tensor {
 // Operations: comparison; methods too.
 
 /** Whether both are nonzero, broadcast; any dtypes. Throws DS_SHAPE, DS_DEVICE. */
-export const logicalAnd = (a: Tensor, b: Tensor): Tensor => chosen('logicalAnd', a, b, 'and');
+export const logicalAnd = (a: Tensor, b: Tensor): Tensor => chooseTensor('logicalAnd', a, b, 'and');
 /** Whether at least one is nonzero, broadcast; any dtypes. */
-export const logicalOr = (a: Tensor, b: Tensor): Tensor => chosen('logicalOr', a, b, 'or');
+export const logicalOr = (a: Tensor, b: Tensor): Tensor => chooseTensor('logicalOr', a, b, 'or');
 
 /** Whether exactly one is nonzero, broadcast; any dtypes. */
 export function logicalXor(a: Tensor, b: Tensor): Tensor {

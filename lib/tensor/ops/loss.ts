@@ -83,22 +83,27 @@ export function rowRulesOf(op: string, options: RowLossOptions, device: Device):
 }
 
 function requireDivisor(op: string, divisor: unknown, reduction: string, device: Device): void {
-  const refused = (expected: string, got: string, hint?: string): DsError =>
+  const refusedError = (expected: string, got: string, hint?: string): DsError =>
     new DsError({ code: 'DS_ARGUMENT', op: `${op} divisor`, expected, got, ...(hint && { hint }) });
   if (reduction !== 'mean') {
-    throw refused('a divisor or a reduction', `both, "${reduction}" and ${formatValue(divisor)}`);
+    throw refusedError(
+      'a divisor or a reduction',
+      `both, "${reduction}" and ${formatValue(divisor)}`,
+    );
   }
   if (typeof divisor === 'number') {
     if (divisor > 0 && Number.isFinite(divisor)) return;
-    throw refused(
+    throw refusedError(
       'a finite number above 0',
       formatValue(divisor),
       'Count the targets of the update.',
     );
   }
-  if (!(divisor instanceof Tensor)) throw refused('a number or a tensor', formatValue(divisor));
+  if (!(divisor instanceof Tensor))
+    throw refusedError('a number or a tensor', formatValue(divisor));
   if (divisor.numel !== 1) throw shapeError(`${op} divisor`, 'one element', describe(divisor));
-  if (divisor.requiresGrad) throw refused('a tensor that requires no gradient', describe(divisor));
+  if (divisor.requiresGrad)
+    throw refusedError('a tensor that requires no gradient', describe(divisor));
   if (divisor.device !== device) {
     throw new DsError({
       code: 'DS_DEVICE',

@@ -77,7 +77,7 @@ function product(a: Tensor, b: Tensor): Tensor {
 }
 
 /** Merges all leading dims: [.., M, K] to [batch, M, K]. */
-function batched(x: Tensor): Tensor {
+function batchTensor(x: Tensor): Tensor {
   return x.ndim === 3 ? x : reshape(x, [numel(x.shape.slice(0, -2)), ...x.shape.slice(-2)]);
 }
 
@@ -102,8 +102,8 @@ export function matmul(a: Tensor, b: Tensor): Tensor {
     return reshape(product(rows, b), [...lead, b.size(-1)]);
   }
   const batch = broadcastShape('matmul', a.shape.slice(0, -2), b.shape.slice(0, -2));
-  const left = batched(expand(a, [...batch, ...a.shape.slice(-2)]));
-  const right = batched(expand(b, [...batch, ...b.shape.slice(-2)]));
+  const left = batchTensor(expand(a, [...batch, ...a.shape.slice(-2)]));
+  const right = batchTensor(expand(b, [...batch, ...b.shape.slice(-2)]));
   const out = product(contiguousBatch(left), contiguousBatch(right));
   return batch.length === 1 ? out : reshape(out, [...batch, a.size(-2), b.size(-1)]);
 }

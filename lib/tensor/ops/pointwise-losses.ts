@@ -45,7 +45,7 @@ export function reductionOf<Name extends string = LossReduction>(
 }
 
 /** Reduces the losses by `reduction`. */
-function reduced(losses: Tensor, reduction: LossReduction): Tensor {
+function reduce(losses: Tensor, reduction: LossReduction): Tensor {
   if (reduction === 'none') return losses;
   return reduction === 'sum' ? sum(losses) : mean(losses);
 }
@@ -66,11 +66,7 @@ function requireTarget(op: string, x: Tensor, target: Operand): void {
  * Calls body(x, target) with two floating dtypes converted to the wider one, f32 for f16 and bf16,
  * as PyTorch's losses do. So 16-bit outputs and f32 targets give an f32 loss.
  */
-function promoted(
-  x: Tensor,
-  target: Operand,
-  body: (x: Tensor, target: Operand) => Tensor,
-): Tensor {
+function promote(x: Tensor, target: Operand, body: (x: Tensor, target: Operand) => Tensor): Tensor {
   const isPlain =
     !(target instanceof Tensor) || x.dtype === target.dtype || !isFloating(target.dtype);
   if (isPlain || !isFloating(x.dtype)) return body(x, target);
@@ -88,8 +84,8 @@ function ofDifferences(
 ): Tensor {
   requireTarget(op, x, target);
   const reduction = reductionOf(op, given);
-  const losses = (a: Tensor, b: Operand): Tensor => reduced(rule(sub(a, b)), reduction);
-  return scope(() => promoted(x, target, losses));
+  const losses = (a: Tensor, b: Operand): Tensor => reduce(rule(sub(a, b)), reduction);
+  return scope(() => promote(x, target, losses));
 }
 
 /**
@@ -209,9 +205,9 @@ export function binaryCrossEntropyWithLogits(
     requireBroadcast(op, x, losses);
     const weighted = weight ? mul(losses, weight.to(x.dtype)) : losses;
     requireBroadcast(op, x, weighted);
-    return reduced(weighted, reduction);
+    return reduce(weighted, reduction);
   };
-  return scope(() => promoted(x, target, losses));
+  return scope(() => promote(x, target, losses));
 }
 
 /** Weights repeat to the losses' shape, and not the other way round. */
@@ -247,10 +243,10 @@ export function klDiv(x: Tensor, target: Tensor, given: KlDivOptions = {}): Tens
     const losses = options.logTarget
       ? mul(exp(target), sub(target, x))
       : sub(entropyTerm(target), mul(target, x));
-    if (reduction !== 'batchmean') return reduced(losses, reduction);
+    if (reduction !== 'batchmean') return reduce(losses, reduction);
     return div(sum(losses), x.shape[0] ?? 1);
   };
-  return scope(() => promoted(x, target, lossOf));
+  return scope(() => promote(x, target, lossOf));
 }
 
 /** t log t, and 0 where t is 0. */

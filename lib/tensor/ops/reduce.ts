@@ -75,7 +75,7 @@ function reduce(op: ReduceOp, x: Tensor, options: Reduction): Reduced {
 }
 
 /** `grad` of a reduction, repeated over the reduced dims without a copy. */
-function repeated(grad: Tensor, kept: readonly number[], shape: readonly number[]): Tensor {
+function repeat(grad: Tensor, kept: readonly number[], shape: readonly number[]): Tensor {
   const source = packed(grad);
   return source.alias(shape, expandedStrides(viewOf(source, kept), shape));
 }
@@ -92,7 +92,7 @@ export function sum(x: Tensor, options: Reduction = {}): Tensor {
   const { out, kept } = reduce('sum', x, options);
   const { shape } = x;
   record('sum', [x], [out], [], ([grad], sink) => {
-    sink.give(0, repeated(grad, kept, shape));
+    sink.give(0, repeat(grad, kept, shape));
   });
   return out;
 }
@@ -163,7 +163,7 @@ export function mean(x: Tensor, options: Reduction = {}): Tensor {
       shift: 0,
       accumulate: false,
     });
-    sink.give(0, repeated(share, kept, shape));
+    sink.give(0, repeat(share, kept, shape));
   });
   return out;
 }

@@ -25,7 +25,7 @@ import {
  * The elements of `src` that `index` uses: its first ones, as many as the index has. Throws
  * DS_SHAPE.
  */
-function chosen(op: string, src: View, index: View): View {
+function chooseSource(op: string, src: View, index: View): View {
   const fits = (n: number, d: number) => n <= required(src.shape[d]);
   if (index.shape.length !== src.shape.length || !index.shape.every(fits)) {
     const expected = `an index of at most the size of the source, ${describe(src)}`;
@@ -49,7 +49,7 @@ function giveSlice(sink: GradSink, shape: readonly number[], slice: Tensor): voi
 }
 
 /** The elements of `whole` at `index`, unrecorded. */
-function picked(whole: Tensor, dim: number, index: Tensor): Tensor {
+function pickTensor(whole: Tensor, dim: number, index: Tensor): Tensor {
   const out = Tensor.empty(index.shape, whole.dtype, whole.device);
   kernels.gather({ in: sliceFor('gather', whole, dim, index), index, out, dim });
   return out;
@@ -68,10 +68,10 @@ function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
   );
   const owners = Tensor.empty(grad.shape, 'i64', device);
   kernels.scatter({ src: number, index, out: sliceFor('scatter', owners, dim, index), dim });
-  const owner = picked(owners, dim, index);
+  const owner = pickTensor(owners, dim, index);
   const won = Tensor.empty(shape, 'bool', device);
   kernels.compare({ a: owner, b: number, out: won, op: 'eq' });
-  const out = picked(grad, dim, index);
+  const out = pickTensor(grad, dim, index);
   const nothing = expanded(constant(0, grad.dtype, device), shape);
   kernels.where({ condition: won, a: out, b: nothing, out });
   return out;
@@ -97,7 +97,7 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
       ? values
       : expanded(constant(values, into.dtype, into.device), index.shape);
     const out = sliceFor('scatter', into, at, index);
-    kernels.scatter({ src: chosen('scatter', from, index), index, out, dim: at });
+    kernels.scatter({ src: chooseSource('scatter', from, index), index, out, dim: at });
   };
   const out = copied(x);
   write(out, src);
@@ -128,11 +128,11 @@ export function scatterAdd(x: Tensor, dim: number, index: Tensor, src: Tensor): 
   const at = normalizeDim('scatterAdd', dim, x.ndim);
   const out = copied(x);
   const target = sliceFor('scatterAdd', out, at, index);
-  const from = chosen('scatterAdd', src, index);
+  const from = chooseSource('scatterAdd', src, index);
   kernels.scatterAdd({ src: from, index, out: target, dim: at, accumulate: true });
   record('scatterAdd', [x, src], [out], [index], ([grad], sink) => {
     sink.give(0, grad);
-    if (sink.needs(1)) giveSlice(sink, src.shape, picked(grad, at, index));
+    if (sink.needs(1)) giveSlice(sink, src.shape, pickTensor(grad, at, index));
   });
   return out;
 }

@@ -85,7 +85,7 @@ export function flatten(x: Tensor, from = 0, to = -1): Tensor {
   return reshape(x, [...x.shape.slice(0, first), middle, ...x.shape.slice(last + 1)]);
 }
 
-function permuted(x: Tensor, order: readonly number[]): Tensor {
+function permuteTensor(x: Tensor, order: readonly number[]): Tensor {
   return x.alias(
     order.map((d) => required(x.shape[d])),
     order.map((d) => required(x.strides[d])),
@@ -100,10 +100,10 @@ export function permute(x: Tensor, ...axes: Sizes): Tensor {
   if (dims.length !== x.ndim || new Set(dims).size !== x.ndim) {
     throw shapeError('permute', `an order of ${x.ndim} dims`, `[${order.join(', ')}]`);
   }
-  const out = permuted(x, dims);
+  const out = permuteTensor(x, dims);
   record('permute', [x], [out], [], ([grad], sink) => {
     const inverse = dims.map((_, d) => dims.indexOf(d));
-    sink.give(0, permuted(grad, inverse));
+    sink.give(0, permuteTensor(grad, inverse));
   });
   return out;
 }

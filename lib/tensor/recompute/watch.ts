@@ -54,15 +54,15 @@ export class SynchronizedWatch implements SegmentWatch {
 
   open(device: Device): WatchedSegment {
     const inner = this.inner.open(device);
-    const bounded = <T>(run: () => T): T => {
+    const bound = <T>(run: () => T): T => {
       device.synchronize();
       const result = run();
       device.synchronize();
       return result;
     };
     return {
-      forward: (body) => bounded(() => inner.forward(body)),
-      recompute: (body) => bounded(() => inner.recompute(body)),
+      forward: (body) => bound(() => inner.forward(body)),
+      recompute: (body) => bound(() => inner.recompute(body)),
       retain: () => inner.retain(),
       release: () => inner.release(),
     };

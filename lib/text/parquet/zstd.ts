@@ -82,7 +82,7 @@ function readLiterals(
   return [output, stop];
 }
 
-const extended = (count: number, first: number, bits: readonly number[]): [number[], number[]] => {
+const extend = (count: number, first: number, bits: readonly number[]): [number[], number[]] => {
   const base = Array.from({ length: count }, (_, i) => first + i);
   let next = first + count;
   for (const n of bits) {
@@ -91,10 +91,10 @@ const extended = (count: number, first: number, bits: readonly number[]): [numbe
   }
   return [base, [...new Array<number>(count).fill(0), ...bits]];
 };
-const [LITERAL_BASE, LITERAL_BITS] = extended(16, 0, [
+const [LITERAL_BASE, LITERAL_BITS] = extend(16, 0, [
   ...[1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
 ]);
-const [MATCH_BASE, MATCH_BITS] = extended(32, 3, [
+const [MATCH_BASE, MATCH_BITS] = extend(32, 3, [
   ...[1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
 ]);
 

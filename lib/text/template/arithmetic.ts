@@ -38,7 +38,7 @@ import {
 } from './values.js';
 
 /** The fault of an operator that the types of its operands do not have. */
-function unsupported(operator: string, a: Value, b: Value): Error {
+function unsupportedError(operator: string, a: Value, b: Value): Error {
   if (a instanceof Undefined) return a.fault();
   if (b instanceof Undefined) return b.fault();
   const types = `'${typeName(a)}' and '${typeName(b)}'`;
@@ -133,7 +133,7 @@ function floorDivide(a: number, b: number): number {
 
 /** a + b. */
 export function add(a: Value, b: Value): Value {
-  if (typeof a === 'string' && typeof b === 'string') return concatenated(a, b);
+  if (typeof a === 'string' && typeof b === 'string') return concatenate(a, b);
   const number = numeric(ADD, a, b);
   if (number !== null) return number;
   const [left, right] = [textOf(a), textOf(b)];
@@ -146,16 +146,16 @@ export function add(a: Value, b: Value): Value {
     spend(a.items.length + b.items.length);
     return new Tuple([...a.items, ...b.items]);
   }
-  if (b instanceof Undefined || a instanceof Undefined) throw unsupported('+', a, b);
+  if (b instanceof Undefined || a instanceof Undefined) throw unsupportedError('+', a, b);
   for (const type of ['str', 'list', 'tuple']) {
     if (typeName(a) !== type) continue;
     throw typeError(`can only concatenate ${type} (not "${typeName(b)}") to ${type}`);
   }
-  throw unsupported('+', a, b);
+  throw unsupportedError('+', a, b);
 }
 
 /** Joining takes work for the shorter text: the longer one is referred to. */
-function concatenated(a: string, b: string): string {
+function concatenate(a: string, b: string): string {
   spendText(Math.min(a.length, b.length));
   return bounded(a + b);
 }
@@ -170,7 +170,7 @@ export function subtract(a: Value, b: Value): Value {
   const isView = isSetLike(a) ? a instanceof View : b instanceof View;
   const areSets = isSetLike(a) && isSetLike(b);
   const isKnown = areSets || (isView && (isSetLike(a) || isSetLike(b)));
-  if (!isKnown || a instanceof Undefined) throw unsupported('-', a, b);
+  if (!isKnown || a instanceof Undefined) throw unsupportedError('-', a, b);
   const taken = asKeys(listOf(b));
   return new PySet(asKeys(listOf(a).filter((item) => !taken.has(item))));
 }
@@ -197,17 +197,17 @@ function isWithin(a: PySet | View, b: PySet | View): boolean {
 export function multiply(a: Value, b: Value): Value {
   const number = numeric(MULTIPLY, a, b);
   if (number !== null) return number;
-  if (a instanceof Undefined || b instanceof Undefined) throw unsupported('*', a, b);
-  const repetition = repeated(a, b) ?? repeated(b, a);
+  if (a instanceof Undefined || b instanceof Undefined) throw unsupportedError('*', a, b);
+  const repetition = repeat(a, b) ?? repeat(b, a);
   if (repetition !== null) return repetition;
   const isSequence = (value: Value): boolean =>
     textOf(value) !== null || isList(value) || value instanceof Tuple;
-  if (!isSequence(a) && !isSequence(b)) throw unsupported('*', a, b);
+  if (!isSequence(a) && !isSequence(b)) throw unsupportedError('*', a, b);
   const other = isSequence(a) ? b : a;
   throw typeError(`can't multiply sequence by non-int of type '${typeName(other)}'`);
 }
 
-function repeated(sequence: Value, count: Value): Value | null {
+function repeat(sequence: Value, count: Value): Value | null {
   const integer = integerOf(count);
   if (integer === null) return null;
   const times = Math.max(0, Number(integer));
@@ -228,7 +228,7 @@ function repeated(sequence: Value, count: Value): Value | null {
 }
 
 export function divide(a: Value, b: Value): Value {
-  if (!isNumber(a) || !isNumber(b)) throw unsupported('/', a, b);
+  if (!isNumber(a) || !isNumber(b)) throw unsupportedError('/', a, b);
   const [one, other] = [integerOf(a), integerOf(b)];
   if (one !== null && other !== null) {
     requireDivisor(Number(other));
@@ -259,7 +259,7 @@ function quotientOf(a: Integer, b: Integer): number {
 export function floorDivision(a: Value, b: Value): Value {
   const number = numeric(FLOOR, a, b);
   if (number !== null) return number;
-  throw unsupported('//', a, b);
+  throw unsupportedError('//', a, b);
 }
 
 /** a % b: numbers, and texts with their values. */
@@ -268,14 +268,14 @@ export function remainder(a: Value, b: Value): Value {
   if (number !== null) return number;
   if (typeof a === 'string') return percentFormat(a, b);
   if (a instanceof Markup) return percentMarkup(a.text, b);
-  throw unsupported('%', a, b);
+  throw unsupportedError('%', a, b);
 }
 
 /** a ** b. */
 export function power(a: Value, b: Value): Value {
   const [base, exponent] = [integerOf(a), integerOf(b)];
   if (base !== null && exponent !== null && exponent >= 0) return wholePower(base, exponent);
-  if (!isNumber(a) || !isNumber(b)) throw unsupported('** or pow()', a, b);
+  if (!isNumber(a) || !isNumber(b)) throw unsupportedError('** or pow()', a, b);
   const [x, y] = [required(floatOf(a)), required(floatOf(b))];
   if (x === 0 && y < 0) {
     const message = '0.0 cannot be raised to a negative power';

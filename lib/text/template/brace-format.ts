@@ -231,7 +231,7 @@ function formatText(text: string, spec: Spec): string {
   if (group !== '') throw valueError(`Cannot specify '${group}' with 's'.`);
   if (align === '=') throw valueError("'=' alignment not allowed in string format specifier");
   const cut = precision === null ? text : Array.from(text).slice(0, precision).join('');
-  return aligned('', cut, { ...spec, align: align || '<' });
+  return alignNumber('', cut, { ...spec, align: align || '<' });
 }
 
 const unknownCode = (code: string, type: string): Error =>
@@ -245,7 +245,7 @@ function formatInteger(value: Value, spec: Spec): string {
   if (precision !== null) throw valueError('Precision not allowed in integer format specifier');
   if (type === 'c') {
     if (spec.sign !== '') throw valueError("Sign not allowed with integer format specifier 'c'");
-    return aligned('', characterOf(indexOf(value)), { ...spec, align: spec.align || '<' });
+    return alignNumber('', characterOf(indexOf(value)), { ...spec, align: spec.align || '<' });
   }
   const base = BASES[type] ?? 10;
   if (type !== '' && type !== 'd' && type !== 'n' && base === 10)
@@ -256,9 +256,9 @@ function formatInteger(value: Value, spec: Spec): string {
   const mark = hasMark && base !== 10 ? `0${type}` : '';
   const cased = type === 'X' ? digits.toUpperCase() : digits;
   const sign = signOf(integer < 0, spec.sign);
-  return aligned(
+  return alignNumber(
     `${sign}${mark}`,
-    grouped(cased, spec, base === 10 ? 3 : 4, `${sign}${mark}`.length),
+    groupText(cased, spec, base === 10 ? 3 : 4, `${sign}${mark}`.length),
     spec,
   );
 }
@@ -272,7 +272,7 @@ function formatFloat(value: Value, spec: Spec): string {
   if (type === '%') text = `${floatDigits(float * 100, 'f', precision ?? 6, hasMark)}%`;
   else if (type === '' && Number.isFinite(float)) text = plainDigits(float, precision);
   else text = floatDigits(float, type === '' || type === 'n' ? 'g' : type, precision ?? 6, hasMark);
-  return aligned(sign, grouped(text, spec, 3, sign.length), spec);
+  return alignNumber(sign, groupText(text, spec, 3, sign.length), spec);
 }
 
 /** A float without a type: its shortest digits, or some of them with a point. */
@@ -282,21 +282,21 @@ function plainDigits(float: number, precision: number | null): string {
 }
 
 /** Puts separators between groups of digits; zeros that fill a width are grouped as well. */
-function grouped(text: string, spec: Spec, size: number, before: number): string {
+function groupText(text: string, spec: Spec, size: number, before: number): string {
   if (spec.group === '') return text;
   const whole = /^[0-9a-fA-F]+/.exec(text)?.[0] ?? '';
   if (whole === '') return text;
   const rest = text.slice(whole.length);
   let digits = whole;
-  const separated = (): string =>
+  const separate = (): string =>
     digits.replace(new RegExp(`\\B(?=(?:[0-9a-fA-F]{${size}})+$)`, 'g'), spec.group);
   if (spec.fill === '0' && spec.align === '=') {
-    while (separated().length + rest.length + before < spec.width) digits = `0${digits}`;
+    while (separate().length + rest.length + before < spec.width) digits = `0${digits}`;
   }
-  return separated() + rest;
+  return separate() + rest;
 }
 
-function aligned(sign: string, text: string, { fill, align, width }: Spec): string {
+function alignNumber(sign: string, text: string, { fill, align, width }: Spec): string {
   const room = Math.max(0, width - sign.length - textLength(text));
   const side = align || '>';
   if (side === '<') return `${sign}${text}${fill.repeat(room)}`;

@@ -12,7 +12,7 @@ function exact(value: number): { mantissa: bigint; exponent: number } {
 }
 
 /** |value| * 10^decimals, rounded to an integer. */
-function scaled(value: number, decimals: number): bigint {
+function scale(value: number, decimals: number): bigint {
   const { mantissa, exponent } = exact(value);
   let [top, bottom] = [mantissa, 1n];
   if (exponent >= 0) top <<= BigInt(exponent);
@@ -26,7 +26,7 @@ function scaled(value: number, decimals: number): bigint {
 
 /** "%.<decimals>f" of |value|. */
 export function fixed(value: number, decimals: number): string {
-  const digits = String(scaled(value, decimals)).padStart(decimals + 1, '0');
+  const digits = String(scale(value, decimals)).padStart(decimals + 1, '0');
   if (decimals === 0) return digits;
   return `${digits.slice(0, -decimals)}.${digits.slice(-decimals)}`;
 }
@@ -37,11 +37,11 @@ function significant(value: number, count: number): { digits: string; power: num
   let power = Math.floor(Math.log10(Math.abs(value)));
   // The logarithm may be off by one, and rounding may carry.
   for (const shift of [-1, 0, 1, 2]) {
-    const digits = String(scaled(value, count - 1 - (power + shift)));
+    const digits = String(scale(value, count - 1 - (power + shift)));
     if (digits.length === count) return { digits, power: power + shift };
   }
   power += 3;
-  return { digits: String(scaled(value, count - 1 - power)), power };
+  return { digits: String(scale(value, count - 1 - power)), power };
 }
 
 const exponentText = (power: number): string =>
@@ -86,7 +86,7 @@ const withPoint = (digits: string, power: number, decimals: number): string =>
 export function rounded(value: number, decimals: number): number {
   if (!Number.isFinite(value) || value === 0 || decimals > 323) return value;
   if (decimals < -308) return value < 0 ? -0 : 0;
-  const digits = scaled(value, decimals);
+  const digits = scale(value, decimals);
   const size =
     decimals > 0 ? Number(`${digits}e-${decimals}`) : Number(digits * 10n ** BigInt(-decimals));
   return value < 0 ? -size : size;

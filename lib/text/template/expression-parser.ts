@@ -54,7 +54,7 @@ export class ExpressionParser {
     if (this.token.type === 'eof') {
       return this.fail(`unexpected end of template, expected '${expected}'.`);
     }
-    return this.fail(`expected token '${expected}', got '${described(this.token)}'`);
+    return this.fail(`expected token '${expected}', got '${describeText(this.token)}'`);
   }
 
   protected isOperator(operator: string): boolean {
@@ -111,7 +111,7 @@ export class ExpressionParser {
     const [first] = items;
     if (!isTuple && first) return first;
     if (!isTuple && !isInParentheses) {
-      throw this.fail(`Expected an expression, got '${described(this.token)}'`);
+      throw this.fail(`Expected an expression, got '${describeText(this.token)}'`);
     }
     return { type: 'Tuple', items };
   }
@@ -246,7 +246,7 @@ export class ExpressionParser {
     }
     if (this.isOperator('[')) return this.list();
     if (this.isOperator('{')) return this.dict();
-    throw this.fail(`unexpected '${described(token)}'`);
+    throw this.fail(`unexpected '${describeText(token)}'`);
   }
 
   private named(name: string, takesNamespaces: boolean): Expression {
@@ -440,4 +440,4 @@ const DESCRIPTIONS: Readonly<Partial<Record<TokenType, string>>> = {
   eof: 'end of template',
 };
 
-const described = ({ type, value }: Token): string => DESCRIPTIONS[type] ?? value;
+const describeText = ({ type, value }: Token): string => DESCRIPTIONS[type] ?? value;

@@ -17,11 +17,11 @@ interface JsonOptions {
 
 /** Throws TypeError for a value that JSON has no form of. */
 export function dumps(value: Value, options: JsonOptions): string {
-  return bounded(written(value, options, '\n'));
+  return bounded(stringify(value, options, '\n'));
 }
 
 /** `line` is a line break with the indentation of the place. */
-function written(value: Value, options: JsonOptions, line: string): string {
+function stringify(value: Value, options: JsonOptions, line: string): string {
   spend(8);
   const text = textOf(value);
   if (text !== null) return quotedJson(text, options.ensureAscii);
@@ -38,9 +38,9 @@ function written(value: Value, options: JsonOptions, line: string): string {
 
 function list(items: readonly Value[], options: JsonOptions, line: string): string {
   const inner = options.indent === null ? line : line + options.indent;
-  return enclosed(
+  return enclose(
     '[]',
-    items.map((item) => written(item, options, inner)),
+    items.map((item) => stringify(item, options, inner)),
     options,
     line,
   );
@@ -57,12 +57,12 @@ function dict(value: Dict, options: JsonOptions, line: string): string {
     : value.entries();
   const parts = entries.map(([key, item]) => {
     const name = quotedJson(keyText(key), options.ensureAscii);
-    return `${name}${options.keySeparator}${written(item, options, inner)}`;
+    return `${name}${options.keySeparator}${stringify(item, options, inner)}`;
   });
-  return enclosed('{}', parts, options, line);
+  return enclose('{}', parts, options, line);
 }
 
-function enclosed(
+function enclose(
   brackets: string,
   parts: readonly string[],
   { indent, itemSeparator }: JsonOptions,

@@ -159,7 +159,7 @@ class Lexer {
   private pushText(text: string, open: string[]): void {
     const [first] = text as unknown as [string];
     if (first === '"' || first === "'") {
-      this.push('string', unescaped(text.slice(1, -1), this.lineAt(this.at)));
+      this.push('string', unescapeText(text.slice(1, -1), this.lineAt(this.at)));
     } else if (/[\p{L}\p{M}\p{N}\p{Pc}\u00b7\u0387]/u.test(text)) {
       if (!IDENTIFIER.test(text)) {
         throw syntaxError('Invalid character in identifier', this.lineAt(this.at));
@@ -238,7 +238,7 @@ const SIMPLE: Readonly<Record<string, string>> = {
 const ESCAPE = /\\(?:([0-7]{1,3})|(x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})|[\s\S])/g;
 
 /** The value of a string literal, by Python's codec "unicode-escape". */
-function unescaped(text: string, line: number): string {
+function unescapeText(text: string, line: number): string {
   if (!text.includes('\\')) return text;
   // The codec reads ASCII: other letters are escapes to it as well.
   const ascii = text.replace(/[\x80-\u{10ffff}]/gu, codeEscape);

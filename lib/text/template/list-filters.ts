@@ -87,7 +87,7 @@ const lazyList = (name: string, compute: () => readonly Value[]): Generator =>
     return () => (at < list.length ? defined(list[at++]) : DONE);
   });
 
-function mapped(next: Next, convert: Getter): Next {
+function mapNext(next: Next, convert: Getter): Next {
   return () => {
     const item = next();
     return item === DONE ? DONE : convert(item);
@@ -101,7 +101,7 @@ function map(value: Value, args: readonly Value[], keywords: Keywords): Value {
   return lazily('sync_do_map', () => {
     if (!isTrue(value)) return END;
     const convert = conversionOf(args, keywords);
-    return mapped(iterate(value), convert);
+    return mapNext(iterate(value), convert);
   });
 }
 

@@ -112,7 +112,7 @@ function compileTestedItems(
   const assign = compileTarget(node.target, ownSite);
   const test = compileExpression(node.test, ownSite);
   const { target } = node;
-  const again = target.type === 'Tuple' ? compileExpression(loaded(target), ownSite) : null;
+  const again = target.type === 'Tuple' ? compileExpression(loadTarget(target), ownSite) : null;
   return (outer, iterable) => {
     const frame = new Frame(outer, outer.render);
     let next: Next | null = null;
@@ -132,10 +132,10 @@ function compileTestedItems(
 }
 
 /** The targets of a loop as an expression that reads them. */
-function loaded(target: Target): Expression {
+function loadTarget(target: Target): Expression {
   if (target.type === 'Name') return { ...target, context: 'load' };
   if (target.type !== 'Tuple') return target;
-  return { type: 'Tuple', items: target.items.map((item) => loaded(item as Target)) };
+  return { type: 'Tuple', items: target.items.map((item) => loadTarget(item as Target)) };
 }
 
 function runLoop(

@@ -33,15 +33,15 @@ const CONVERSION =
 
 /** text % values. */
 export function percentFormat(text: string, values: Value): Value {
-  return formatted(text, values, str, repr);
+  return formatText(text, values, str, repr);
 }
 
 /** The same of a text that is marked: values are escaped. */
 export function percentMarkup(text: string, values: Value): Value {
-  return new Markup(formatted(text, values, escapedText, (value) => escaped(repr(value))));
+  return new Markup(formatText(text, values, escapedText, (value) => escaped(repr(value))));
 }
 
-function formatted(
+function formatText(
   text: string,
   values: Value,
   shown: (value: Value) => string,
@@ -78,7 +78,7 @@ function formatted(
       type: required(type),
     };
     if (type === '%') return '%';
-    const part = converted(named === MISSING ? take() : named, conversion, shown, represented);
+    const part = convertText(named === MISSING ? take() : named, conversion, shown, represented);
     size += part.length;
     requireText(size);
     return part;
@@ -114,7 +114,7 @@ function namedValue(values: Value, name: string): Value {
   return value;
 }
 
-function converted(
+function convertText(
   value: Value,
   conversion: Conversion,
   shown: (value: Value) => string,
@@ -125,10 +125,10 @@ function converted(
     const text = type === 's' ? shown(value) : represented(value);
     const formatted = type === 'a' ? asciiOf(text) : text;
     const cut = precision === null ? formatted : Array.from(formatted).slice(0, precision).join('');
-    return padded('', cut, { ...conversion, flags: flags.replace('0', '') });
+    return pad('', cut, { ...conversion, flags: flags.replace('0', '') });
   }
   if (type === 'c')
-    return padded('', characterOf(value), { ...conversion, flags: flags.replace('0', '') });
+    return pad('', characterOf(value), { ...conversion, flags: flags.replace('0', '') });
   if ('diuxXo'.includes(type)) return integerConversion(value, conversion);
   if ('eEfFgG'.includes(type)) return floatConversion(value, conversion);
   const code = required(type.codePointAt(0)).toString(16);
@@ -155,7 +155,7 @@ function integerConversion(value: Value, conversion: Conversion): string {
   );
   const mark = flags.includes('#') && base !== 10 ? (base === 8 ? '0o' : '0x') : '';
   const text = `${mark}${digits}`;
-  return padded(
+  return pad(
     signOf(integer < 0, flags),
     type === 'X' ? text.toUpperCase() : text,
     conversion,
@@ -171,11 +171,11 @@ function floatConversion(value: Value, conversion: Conversion): string {
   const text = floatDigits(float, type, precision ?? 6, flags.includes('#'));
   const isUnbounded = !Number.isFinite(float);
   const ownConversion = isUnbounded ? { ...conversion, flags: flags.replace('0', '') } : conversion;
-  return padded(signOf(isBelow(float), flags), text, ownConversion);
+  return pad(signOf(isBelow(float), flags), text, ownConversion);
 }
 
 /** `mark` is the length of a prefix that zeros follow. */
-function padded(sign: string, text: string, { flags, width }: Conversion, mark = 0): string {
+function pad(sign: string, text: string, { flags, width }: Conversion, mark = 0): string {
   const room = Math.max(0, width - sign.length - textLength(text));
   if (flags.includes('-')) return `${sign}${text}${' '.repeat(room)}`;
   if (!flags.includes('0')) return `${' '.repeat(room)}${sign}${text}`;

@@ -40,22 +40,24 @@ export function repr(value: Value): string {
   if (value instanceof Float) return decimal(value.value);
   if (value instanceof Undefined) return 'Undefined';
   if (value instanceof Markup) return `Markup(${quoted(value.text)})`;
-  return deeper(() => nested(value));
+  return deeper(() => nest(value));
 }
 
 /** Steps that printing an item takes. */
 const PRINTED = 8;
 
-function nested(value: Exclude<Value, string | number | bigint | boolean | null>): string {
-  if (Array.isArray(value)) return onceWithin(value, '[...]', () => `[${joined(value)}]`);
+function nest(value: Exclude<Value, string | number | bigint | boolean | null>): string {
+  if (Array.isArray(value)) return onceWithin(value, '[...]', () => `[${joinItems(value)}]`);
   if (value instanceof Tuple) {
-    return value.items.length === 1 ? `(${joined(value.items)},)` : `(${joined(value.items)})`;
+    return value.items.length === 1
+      ? `(${joinItems(value.items)},)`
+      : `(${joinItems(value.items)})`;
   }
   if (value instanceof Dict) return dictText(value);
   if (value instanceof Namespace) return `<Namespace ${dictText(value.attributes)}>`;
-  if (value instanceof View) return `dict_${value.kind}([${joined(value.list())}])`;
+  if (value instanceof View) return `dict_${value.kind}([${joinItems(value.list())}])`;
   if (value instanceof PySet) {
-    return value.length === 0 ? 'set()' : `{${joined(value.items.keys())}}`;
+    return value.length === 0 ? 'set()' : `{${joinItems(value.items.keys())}}`;
   }
   if (value instanceof Range) {
     const step = value.step === 1 ? '' : `, ${value.step}`;
@@ -68,7 +70,7 @@ function nested(value: Exclude<Value, string | number | bigint | boolean | null>
   return (value as Callable | Opaque).describe();
 }
 
-function joined(items: readonly Value[]): string {
+function joinItems(items: readonly Value[]): string {
   let text = '';
   for (let i = 0; i < items.length; ++i) {
     spend(PRINTED);

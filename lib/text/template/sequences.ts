@@ -90,7 +90,7 @@ export function slice(object: Value, bounds: readonly (Value | null)[]): Value {
     return new Range(first, items.start + stop * items.step, step * items.step);
   }
   if (textOf(object) === null) {
-    const list = picked(items as readonly Value[], start, stop, step);
+    const list = pickItems(items as readonly Value[], start, stop, step);
     return object instanceof Tuple ? new Tuple(list) : list;
   }
   const text = pickedText(items as string | readonly string[], start, stop, step);
@@ -105,10 +105,10 @@ function pickedText(
 ): string {
   spendText(Math.abs(stop - start));
   if (step === 1 && typeof letters === 'string') return letters.slice(start, Math.max(start, stop));
-  return picked(letters as readonly string[], start, stop, step).join('');
+  return pickItems(letters as readonly string[], start, stop, step).join('');
 }
 
-function picked<T>(items: readonly T[], start: number, stop: number, step: number): T[] {
+function pickItems<T>(items: readonly T[], start: number, stop: number, step: number): T[] {
   const list: T[] = [];
   for (let i = start; step > 0 ? i < stop : i > stop; i += step) {
     spend();

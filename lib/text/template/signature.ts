@@ -51,7 +51,7 @@ export function bind(name: string, parameters: string, body: Body): Bound {
       return body(...args);
     }
     const values: Argument[] = names.map((_, i) => args[i]);
-    const others = matched(name, signature, values, args.length, keywords);
+    const others = matchKeywords(name, signature, values, args.length, keywords);
     const count = values.filter((value, i) => i < signature.required && value !== undefined).length;
     requireCount(name, signature, args.length, count);
     if (takesRest) values.push(args.slice(names.length));
@@ -60,7 +60,7 @@ export function bind(name: string, parameters: string, body: Body): Bound {
 }
 
 /** Assigns keywords to their parameters, and returns the others. */
-function matched(
+function matchKeywords(
   name: string,
   { names, positional, takesKeywords }: Signature,
   values: Argument[],

@@ -69,7 +69,7 @@ export function compileTarget(target: Target, site: Site): Assigner {
   if (target.type === 'NamespaceTarget') return compileNamespaceTarget(target, site);
   const assigns = target.items.map((item) => compileTarget(item as Target, site));
   return (frame, value) => {
-    const parts = unpacked(value, assigns.length);
+    const parts = unpack(value, assigns.length);
     for (const [i, assign] of assigns.entries()) assign(frame, defined(parts[i]));
   };
 }
@@ -89,7 +89,7 @@ function namespaceOf({ name }: NamespaceTarget, site: Site): (frame: Frame) => N
   };
 }
 
-function unpacked(value: Value, count: number): readonly Value[] {
+function unpack(value: Value, count: number): readonly Value[] {
   const parts = listOf(value);
   if (parts.length === count) return parts;
   if (parts.length > count) throw valueError(`too many values to unpack (expected ${count})`);

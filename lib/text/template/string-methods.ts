@@ -175,7 +175,7 @@ function partition(method: string, isLast: boolean): Body {
 function replace(text: string, old: Value, by: Value, count: Argument): string {
   const [from, to] = [textArgument('replace()', old), textArgument('replace()', by)];
   const limit = count === undefined ? -1 : indexOf(count);
-  if (from === '') return interleaved(text, to, limit);
+  if (from === '') return interleave(text, to, limit);
   const pieces = limit < 0 ? text.split(from) : split(text, from, limit);
   spend(pieces.length);
   requireText(text.length + (to.length - from.length) * (pieces.length - 1));
@@ -183,7 +183,7 @@ function replace(text: string, old: Value, by: Value, count: Argument): string {
 }
 
 /** replace() of an empty text: inserts before each letter and at the end. */
-function interleaved(text: string, by: string, limit: number): string {
+function interleave(text: string, by: string, limit: number): string {
   const letters = Array.from(text);
   const max = limit < 0 ? letters.length + 1 : Math.min(limit, letters.length + 1);
   spend(letters.length);
@@ -199,11 +199,11 @@ function justify(method: string, leftOf: (room: number, width: number) => number
     if (textLength(fillText) !== 1) {
       throw typeError('The fill character must be exactly one character long');
     }
-    return justified(text, indexOf(width), fillText, leftOf);
+    return justifyText(text, indexOf(width), fillText, leftOf);
   };
 }
 
-function justified(
+function justifyText(
   text: string,
   width: number,
   fill: string,
@@ -218,7 +218,7 @@ function justified(
 
 /** center(), which puts an odd blank on the left where the width is odd as well. */
 export const centered = (text: string, width: number, fill = ' '): string =>
-  justified(text, width, fill, leftOfCenter);
+  justifyText(text, width, fill, leftOfCenter);
 
 const leftOfCenter = (room: number, width: number): number =>
   Math.floor(room / 2) + (room & width & 1);
@@ -231,7 +231,7 @@ function filledWithZeros(text: string, width: Value): string {
 }
 
 /** Blanks up to the next column that the size divides. */
-function expanded(text: string, tabSize: Argument): string {
+function expand(text: string, tabSize: Argument): string {
   const size = tabSize === undefined ? 8 : indexOf(tabSize);
   let column = 0;
   let result = '';
@@ -348,7 +348,7 @@ const METHODS: Readonly<Record<string, readonly [string, Body]>> = {
   center: ['width fill? /', justify('center()', leftOfCenter)],
   count: ['part start? end? /', count],
   endswith: ['suffix start? end? /', fixCheck('endswith', true)],
-  expandtabs: ['tabsize?', expanded],
+  expandtabs: ['tabsize?', expand],
   find: ['part start? end? /', search({ method: 'find', isLast: false, throws: false })],
   index: ['part start? end? /', search({ method: 'index', isLast: false, throws: true })],
   isascii: ['', (text: string) => !/[\x80-\uffff]/.test(text)],
@@ -443,7 +443,7 @@ export function callString(
   if (PLAIN.has(name) || name.startsWith('is')) return method([text.text, ...args], keywords);
   const takesTexts = name !== 'split' && name !== 'rsplit' && name !== 'splitlines';
   const escapedArgs = takesTexts ? args.map(escapedArgument) : args;
-  return marked(method([text.text, ...escapedArgs], keywords));
+  return markValue(method([text.text, ...escapedArgs], keywords));
 }
 
 function escapedArgument(value: Value): Value {
@@ -452,8 +452,8 @@ function escapedArgument(value: Value): Value {
   return value;
 }
 
-function marked(value: Value): Value {
+function markValue(value: Value): Value {
   if (typeof value === 'string') return new Markup(value);
-  if (isList(value)) return value.map(marked);
-  return value instanceof Tuple ? new Tuple(value.items.map(marked)) : value;
+  if (isList(value)) return value.map(markValue);
+  return value instanceof Tuple ? new Tuple(value.items.map(markValue)) : value;
 }

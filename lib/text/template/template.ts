@@ -22,7 +22,7 @@ export class Template {
     try {
       this.program = compileTemplate(parse(text));
     } catch (error) {
-      throw located(error, 0);
+      throw locate(error, 0);
     }
   }
 
@@ -36,14 +36,14 @@ export class Template {
     try {
       this.program(render);
     } catch (error) {
-      throw located(error, render.line);
+      throw locate(error, render.line);
     }
     return { text: render.out, spans: render.hasCapturedSpan ? null : render.spans };
   }
 }
 
 /** Notes where the template failed. */
-function located(error: unknown, line: number): unknown {
+function locate(error: unknown, line: number): unknown {
   const fault =
     (error as Error).name === 'RangeError'
       ? new TemplateFault('RecursionError', 'maximum recursion depth exceeded')

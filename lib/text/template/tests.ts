@@ -29,7 +29,7 @@ function isSequence(value: Value): boolean {
   return !(value instanceof Opaque) && knownLength(value) !== null;
 }
 
-const ordered =
+const compareBy =
   (operator: string): Body =>
   (a: Value, b: Value) =>
     isOrdered(operator, a, b);
@@ -78,16 +78,16 @@ const BINARY: Readonly<Record<string, Body>> = {
   equalto: equal,
   '!=': unequal,
   ne: unequal,
-  '>': ordered('>'),
-  gt: ordered('>'),
-  greaterthan: ordered('>'),
-  '>=': ordered('>='),
-  ge: ordered('>='),
-  '<': ordered('<'),
-  lt: ordered('<'),
-  lessthan: ordered('<'),
-  '<=': ordered('<='),
-  le: ordered('<='),
+  '>': compareBy('>'),
+  gt: compareBy('>'),
+  greaterthan: compareBy('>'),
+  '>=': compareBy('>='),
+  ge: compareBy('>='),
+  '<': compareBy('<'),
+  lt: compareBy('<'),
+  lessthan: compareBy('<'),
+  '<=': compareBy('<='),
+  le: compareBy('<='),
 };
 
 /** Tests by name. Their first argument is the value. */

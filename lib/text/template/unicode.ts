@@ -175,7 +175,7 @@ const nextCode = (letter: string): string => String.fromCharCode(letter.charCode
 /** capitalize(). */
 export function capitalized(text: string): string {
   const [first = ''] = text;
-  return titleLetter(first) + lowered(text, first.length);
+  return titleLetter(first) + lower(text, first.length);
 }
 
 /** title(). */
@@ -183,7 +183,7 @@ export function titled(text: string): string {
   let inWord = false;
   let [result, start] = ['', 0];
   for (const letter of text) {
-    result += inWord ? lowered(text, start, start + letter.length) : titleLetter(letter);
+    result += inWord ? lower(text, start, start + letter.length) : titleLetter(letter);
     inWord = isCased(letter);
     start += letter.length;
   }
@@ -191,7 +191,7 @@ export function titled(text: string): string {
 }
 
 /** A part of the text in lower case. The text before a sigma decides whether it ends a word. */
-function lowered(text: string, start: number, end = text.length): string {
+function lower(text: string, start: number, end = text.length): string {
   const part = text.slice(start, end);
   if (!part.includes('Σ')) return part.toLowerCase();
   const before = text.slice(0, start).toLowerCase().length;
@@ -206,7 +206,7 @@ export function swapped(text: string): string {
   const letters = Array.from(text, (letter) => {
     const at = start;
     start += letter.length;
-    if (UPPER.test(letter)) return lowered(text, at, start);
+    if (UPPER.test(letter)) return lower(text, at, start);
     return LOWER.test(letter) ? letter.toUpperCase() : letter;
   });
   return letters.join('');

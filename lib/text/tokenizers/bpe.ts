@@ -25,7 +25,7 @@ export function bpe(fields: Fields): Model {
   const first = firstSymbols(fields, ids);
   const merges = mergesOf(fields, ids);
   const known = new Map<string, readonly number[]>();
-  const encoded = (piece: string): readonly number[] => {
+  const encodePiece = (piece: string): readonly number[] => {
     const whole = ignoresMerges ? ids.get(piece) : undefined;
     return whole === undefined ? mergeAll(first(piece), merges) : [whole];
   };
@@ -34,7 +34,7 @@ export function bpe(fields: Fields): Model {
     encode: (piece, all) => {
       let ids = known.get(piece);
       if (ids === undefined) {
-        ids = encoded(piece);
+        ids = encodePiece(piece);
         if (known.size >= KEPT) known.clear();
         if (piece.length < LONGEST_KEPT) known.set(piece, ids);
       }

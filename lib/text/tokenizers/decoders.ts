@@ -19,7 +19,7 @@ const each =
     tokens.map(change);
 
 const COMMON: readonly [string, (fields: Fields) => Decoder][] = [
-  ['BPEDecoder', suffixed],
+  ['BPEDecoder', suffixFields],
   ['ByteLevel', () => byteLevel],
   ['CTC', ctc],
   ['Fuse', () => (tokens: readonly string[]) => [tokens.join('')]],
@@ -98,7 +98,7 @@ function metaspace(fields: Fields): Decoder {
   return each((token, i) => token.replaceAll(mark, i === 0 && !isNever ? '' : ' '));
 }
 
-function suffixed(fields: Fields): Decoder {
+function suffixFields(fields: Fields): Decoder {
   const suffix = fields.text('suffix', '</w>');
   return each((token, i, all) => token.replaceAll(suffix, i === all.length - 1 ? '' : ' '));
 }

@@ -35,7 +35,7 @@ const BUILDERS: ReadonlyMap<string, (fields: Fields) => Normalizer> = new Map([
   ['StripAccents', () => (text: string) => text.replace(/\p{M}/gu, '')],
   ['Replace', readReplacement],
   ['Prepend', prepend],
-  ['Precompiled', precompiled],
+  ['Precompiled', precompile],
   ['ByteLevel', () => spellBytes],
   ['Sequence', sequence],
 ]);
@@ -88,13 +88,13 @@ function strip(fields: Fields): Normalizer {
 
 function prepend(fields: Fields): Normalizer {
   const prefix = fields.text('prepend');
-  const prepended = (text: string): string => (text === '' ? '' : prefix + text);
+  const prependText = (text: string): string => (text === '' ? '' : prefix + text);
   // The prefix counts as a part of the character behind it.
   const leading = (_: string, count: number): number => (count > 0 ? prefix.length + count : 0);
-  return Object.assign(prepended, { leading });
+  return Object.assign(prependText, { leading });
 }
 
-function precompiled(fields: Fields): Normalizer {
+function precompile(fields: Fields): Normalizer {
   try {
     return charsmapOf(fields.get('precompiled_charsmap'));
   } catch (cause) {
@@ -134,7 +134,7 @@ const KEPT = 1 << 14;
  * Error if it is damaged.
  */
 function charsmapOf(encoded: unknown): (text: string) => string {
-  const map = parsed(encoded);
+  const map = parseEncoded(encoded);
   const clusters = new Intl.Segmenter('und', { granularity: 'grapheme' });
   const known = new Map<string, string>();
   const become = (cluster: string): string => {
@@ -153,7 +153,7 @@ function charsmapOf(encoded: unknown): (text: string) => string {
   return (text) => text.replace(RUNS, all);
 }
 
-function parsed(encoded: unknown): Charsmap {
+function parseEncoded(encoded: unknown): Charsmap {
   if (typeof encoded !== 'string') throw wrong('not a base64 text');
   const bytes = Buffer.from(encoded, 'base64');
   const size = bytes.length < 4 ? -1 : bytes.readUInt32LE(0);

@@ -25,12 +25,12 @@ export function readPattern(fields: Fields): Finder {
 
 /** Throws DS_DATA for a pattern that is wrong, not supported, or too slow on a text. */
 export function regexFinder(source: string, location: string): Finder {
-  const regex = guarded(location, () => new Regex(source, { dialect: 'oniguruma' }));
+  const regex = guard(location, () => new Regex(source, { dialect: 'oniguruma' }));
   // In the crate, an empty text has no match, not even an empty one.
-  return (text) => (text === '' ? [] : guarded(location, () => regex.bounds(text)));
+  return (text) => (text === '' ? [] : guard(location, () => regex.bounds(text)));
 }
 
-function guarded<T>(location: string, body: () => T): T {
+function guard<T>(location: string, body: () => T): T {
   try {
     return body();
   } catch (cause) {

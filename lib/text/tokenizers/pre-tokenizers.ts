@@ -218,11 +218,11 @@ function rangesOf(
     case 'Removed':
       return ranges.filter((_, i) => !areMatches[i >> 1]);
     default:
-      return merged(ranges, areMatches, behavior);
+      return mergeRanges(ranges, areMatches, behavior);
   }
 }
 
-function merged(
+function mergeRanges(
   ranges: readonly number[],
   areMatches: readonly boolean[],
   behavior: 'Contiguous' | 'MergedWithNext' | 'MergedWithPrevious',

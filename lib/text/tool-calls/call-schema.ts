@@ -20,7 +20,7 @@ export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): o
     const place = `call_${i}`;
     const ownParameters = parameters ?? { type: 'object' };
     const isMoved = JSON.stringify(ownParameters).includes('"$ref"');
-    if (isMoved) definitions[place] = moved(ownParameters, place);
+    if (isMoved) definitions[place] = moveValue(ownParameters, place);
     return {
       type: 'object',
       properties: {
@@ -37,13 +37,13 @@ export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): o
 }
 
 /** A schema at another place of a document: its local references point there. */
-function moved(value: unknown, place: string): unknown {
-  if (Array.isArray(value)) return value.map((item) => moved(item, place));
+function moveValue(value: unknown, place: string): unknown {
+  if (Array.isArray(value)) return value.map((item) => moveValue(item, place));
   if (!isObject(value)) return value;
   return Object.fromEntries(
     Object.entries(value).map(([key, value]) => {
       const isLocal = key === '$ref' && typeof value === 'string' && value.startsWith('#');
-      return [key, isLocal ? `#/$defs/${place}${value.slice(1)}` : moved(value, place)];
+      return [key, isLocal ? `#/$defs/${place}${value.slice(1)}` : moveValue(value, place)];
     }),
   );
 }

@@ -72,7 +72,7 @@ function* readFields(
       if (open.at(-1) === '}') yield* readKey(input, quote, pass);
     } else if (yield* input.skip(quote)) {
       pass('"');
-      const end = yield* input.until([quote], (text) => pass(escaped(text)));
+      const end = yield* input.until([quote], (text) => pass(escapeText(text)));
       if (end === null) return false;
       yield* input.skip(quote);
       pass('"');
@@ -98,6 +98,6 @@ const literal = (text: string): string =>
     : JSON.stringify(text);
 
 /** As in JSON.stringify(), but a pair of surrogates may come in two pieces. */
-const escaped = (text: string): string =>
+const escapeText = (text: string): string =>
   // biome-ignore lint/suspicious/noControlCharactersInRegex: JSON escapes these.
   text.replace(/["\\\u0000-\u001f]/g, (letter) => JSON.stringify(letter).slice(1, -1));

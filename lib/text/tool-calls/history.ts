@@ -28,7 +28,7 @@ export function callHistory(messages: readonly ChatMessage[], render: Render): C
       );
       try {
         const text = render(
-          form.map((message, i) => (hasCalls(message) ? renamed(message, markOf(i)) : message)),
+          form.map((message, i) => (hasCalls(message) ? rename(message, markOf(i)) : message)),
         );
         const dropped = form.findIndex(
           (message, i) => hasCalls(message) && !text.includes(markOf(i)),
@@ -66,7 +66,7 @@ function inForm(message: ChatMessage, isNull: boolean, isText: boolean): ChatMes
   return { ...message, content: said ? (isNull ? null : '') : content, tool_calls: calls };
 }
 
-const renamed = (message: ChatMessage, name: string): ChatMessage => ({
+const rename = (message: ChatMessage, name: string): ChatMessage => ({
   ...message,
   tool_calls: callsOf(message).map((call) => ({ ...call, function: { ...call.function, name } })),
 });

@@ -52,7 +52,7 @@ export function* readJsonCall(reading: CallReading, anyName = true): Reading<boo
       if (name === null || name === '' || !(anyName || reading.isKnown(name))) return false;
     } else if (ARGUMENTS.has(key) && !hasBegun) {
       if (!(yield* input.startsWith('{'))) return false;
-      if (name === null) early = yield* collected(input);
+      if (name === null) early = yield* collect(input);
       else {
         begin(reading, name);
         hasBegun = true;
@@ -92,7 +92,7 @@ export function* readJsonCalls(reading: CallReading): Reading<boolean> {
   return true;
 }
 
-function* collected(input: TextInput): Reading<string> {
+function* collect(input: TextInput): Reading<string> {
   const parts: string[] = [];
   yield* readValue(input, (text) => parts.push(text));
   return parts.join('');

@@ -48,9 +48,9 @@ export async function openPolicy(
   const length = model.maxSeq - max;
   const open = (rows: readonly string[]) => PromptDataset.open({ tokenizer, files: rows, length });
   const train = await open(files);
-  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
+  const lines = [`learns from ${files.join(', ')}: ${describePrompts(train)}`];
   const held = evaluation && judged ? await open(judged) : null;
-  if (held) lines.push(`judged by ${judged?.join(', ')}: ${described(held)}`);
+  if (held) lines.push(`judged by ${judged?.join(', ')}: ${describePrompts(held)}`);
   const method = await methodOf(args, name, max);
   const all = { model, method, train: train as never, lines };
   if (!evaluation || !held) return all;
@@ -135,7 +135,7 @@ async function rewardModel(place: string, args: CheckedArguments): Promise<Rewar
   return rewards.model({ model, tokenizer: Tokenizer.fromPretrained(place) });
 }
 
-function described({ report: { prompts, dropped } }: PromptDataset): string {
+function describePrompts({ report: { prompts, dropped } }: PromptDataset): string {
   const lost = dropped > 0 ? [`${dropped} left out, without room for an answer`] : [];
   return [`${prompts} prompts`, ...lost].join(', ');
 }

@@ -78,7 +78,7 @@ export async function openPreferences(
   if (options.syncRefModel) {
     throw refused('--precompute_ref_log_probs', 'no --sync_ref_model', 'both');
   }
-  const known = precomputed(args, sets, reference ?? model, around);
+  const known = precompute(args, sets, reference ?? model, around);
   const [train, held] = known as [PairDataset, PairDataset?];
   const judged = data.eval && { eval: { ...data.eval, data: held as never } };
   return { ...data, ...judged, train, model, method: dpo(options) };
@@ -88,7 +88,7 @@ export async function openPreferences(
  * The numbers of the reference for all rows. New adapters change nothing, so the model itself is
  * the reference before training. Each rank computes them on its device.
  */
-function precomputed(
+function precompute(
   args: CheckedArguments,
   sets: readonly PairDataset[],
   reference: CausalLM,

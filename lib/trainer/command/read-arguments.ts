@@ -56,7 +56,8 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
     else if (ignored) notices.push(`${location} has no effect: ${ignored}.`);
     else if (refusal) {
       const { reason, off } = refusal;
-      const isOff = values.length > 0 && values.every((value) => off.includes(said(value)));
+      const isOff =
+        values.length > 0 && values.every((value) => off.includes(formatArgument(value)));
       if (!isOff) refusals.push(`${location} (${reason})`);
     } else {
       strangers.push(item);
@@ -64,14 +65,14 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   }
   const problems = [
     ...(strangers[0] ? [unknown(strangers[0], strangers.slice(1))] : []),
-    ...(refusals.length > 0 ? [unsupported(refusals)] : []),
+    ...(refusals.length > 0 ? [unsupportedError(refusals)] : []),
     ...wrong,
   ];
   if (problems[0]) throw withOthers(problems[0], problems.slice(1));
   return { args: args as TrainArguments, notices };
 }
 
-const unsupported = (refusals: readonly string[]): DsError =>
+const unsupportedError = (refusals: readonly string[]): DsError =>
   refused('ds train', 'supported arguments', refusals.join('; '), 'Leave these out.');
 
 /** The DsError that `body` throws, or nothing. */
@@ -151,12 +152,12 @@ function read(given: Given, syntax: Syntax = 'text'): unknown {
 function only({ location, values }: Given, expected: string): unknown {
   const [value] = values;
   if (values.length === 1 && !Array.isArray(value)) return value;
-  throw refused(location, expected, values.length === 0 ? 'nothing' : shown(values));
+  throw refused(location, expected, values.length === 0 ? 'nothing' : formatValues(values));
 }
 
 function readText(given: Given): string {
   const value = only(given, 'one value (quote a value with spaces)');
-  if (typeof value === 'object') throw refused(given.location, 'a text', shown([value]));
+  if (typeof value === 'object') throw refused(given.location, 'a text', formatValues([value]));
   return String(value);
 }
 
@@ -170,34 +171,35 @@ function readNumber({ location }: Given, value: unknown, whole: boolean): number
         : Number(text);
   const isFit = whole ? Number.isSafeInteger(number) : Number.isFinite(number);
   if (isFit && typeof value !== 'boolean') return number;
-  throw refused(location, whole ? 'a whole number' : 'a number', shown([value]));
+  throw refused(location, whole ? 'a whole number' : 'a number', formatValues([value]));
 }
 
 function readSwitch(given: Given): boolean {
   if (given.values.length === 0) return true;
   const value = switchOf(only(given, 'true or false'));
   if (value !== null) return value;
-  const hint = said(given.values[0]) === 'auto' ? AUTO : '';
-  throw refused(given.location, 'true or false', shown(given.values), hint);
+  const hint = formatArgument(given.values[0]) === 'auto' ? AUTO : '';
+  throw refused(given.location, 'true or false', formatValues(given.values), hint);
 }
 
 const AUTO = 'Leave it out: the DeepSpeed configuration decides.';
 /** Whether it is true or false as a word; 0 and 1 are numbers here. */
-const isWord = (value: unknown): boolean => switchOf(value) !== null && !/^[01]$/.test(said(value));
+const isWord = (value: unknown): boolean =>
+  switchOf(value) !== null && !/^[01]$/.test(formatArgument(value));
 
 const TRUE = ['true', 'yes', 'on', 't', 'y', '1'];
 const FALSE = ['false', 'no', 'off', 'f', 'n', '0'];
 
 function switchOf(value: unknown): boolean | null {
-  if (TRUE.includes(said(value))) return true;
-  return FALSE.includes(said(value)) ? false : null;
+  if (TRUE.includes(formatArgument(value))) return true;
+  return FALSE.includes(formatArgument(value)) ? false : null;
 }
 
 function list(given: Given): readonly unknown[] {
   const values = given.values.flat();
   const isPlain = values.every((value) => typeof value !== 'object');
   if (values.length > 0 && isPlain) return values;
-  throw refused(given.location, 'one word or several', shown(given.values));
+  throw refused(given.location, 'one word or several', formatValues(given.values));
 }
 
 /** An object, or a text that begins as one. */
@@ -214,17 +216,17 @@ function readRecord(given: Given): object {
   } catch {
     // Refused below, as what is no object.
   }
-  throw refused(given.location, 'an object as JSON', shown([value]));
+  throw refused(given.location, 'an object as JSON', formatValues([value]));
 }
 
-function said(value: unknown): string {
+function formatArgument(value: unknown): string {
   return value === null || typeof value !== 'object' ? String(value).toLowerCase() : '{}';
 }
 
 /** Characters of values in a message. */
 const SHOWN = 400;
 
-function shown(values: readonly unknown[]): string {
+function formatValues(values: readonly unknown[]): string {
   return values.map(shownJson).join(' ').slice(0, SHOWN);
 }
 

@@ -35,23 +35,23 @@ export async function openRows(
   const { train_file: files = [], validation_file: judged } = args;
   const how = { tokenizer, files, ...textPart(args, maxSeq, 'training') };
   const train = args.streaming ? null : await TextDataset.open(how);
-  const lines = [`learns from ${files.join(', ')}: ${counted(train?.report ?? null, how)}`];
+  const lines = [`learns from ${files.join(', ')}: ${formatReport(train?.report ?? null, how)}`];
   const shuffle = args.train_sampling_strategy !== 'sequential';
-  const data = train ?? streamed({ ...how, shuffle });
+  const data = train ?? stream({ ...how, shuffle });
   if (!evaluation || !judged) return { train: data, lines };
   const alike = { tokenizer, files: judged, ...textPart(args, maxSeq, 'evaluation') };
   const dataset = await TextDataset.open(alike);
-  lines.push(`judged by ${judged.join(', ')}: ${counted(dataset.report, alike)}`);
+  lines.push(`judged by ${judged.join(', ')}: ${formatReport(dataset.report, alike)}`);
   return { train: data, eval: { ...evaluation, data: dataset }, lines };
 }
 
 /** A stream of rows; the Trainer opens it, because the Trainer knows the ranks. */
-function streamed(how: TextOptions & { shuffle: boolean }): TrainerData<TextSample, TextBatch> {
+function stream(how: TextOptions & { shuffle: boolean }): TrainerData<TextSample, TextBatch> {
   return async ({ tokenRanks, ...place }) =>
     await TextStream.open({ ...how, ...place, padToMultipleOf: tokenRanks });
 }
 
-function counted(report: Report | null, { length, packing }: TextOptions): string {
+function formatReport(report: Report | null, { length, packing }: TextOptions): string {
   const shape = `${packing ? 'packed to' : 'of at most'} ${length} tokens`;
   if (!report) return `a stream of samples ${shape}`;
   const { rows, samples, tokens, learned, cutRows, unlearned } = report;

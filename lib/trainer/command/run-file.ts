@@ -19,7 +19,7 @@ export async function readRunFile(file: string): Promise<Given[]> {
   // Loaded on demand, because most calls have no such file.
   const yaml = await import('yaml');
   const lines = new yaml.LineCounter();
-  const document = parsed(file, () => {
+  const document = parseValue(file, () => {
     requireFlat(yaml, text);
     return yaml.parseDocument(text, { lineCounter: lines, prettyErrors: false });
   });
@@ -70,7 +70,7 @@ function given({ key, value }: Pair<Scalar, unknown>, { file, lines, document }:
   }
   const location = `${begin}: ${excerpt(String(key.value))}`;
   const node = value as { toJS?: (document: Document) => unknown } | null;
-  const own = parsed(location, () => {
+  const own = parseValue(location, () => {
     const plain = node?.toJS ? node.toJS(document) : null;
     requireShallow(plain);
     return plain;
@@ -82,7 +82,7 @@ function given({ key, value }: Pair<Scalar, unknown>, { file, lines, document }:
  * Errors that the parser throws instead of listing them: unresolved aliases, too many, deep
  * nesting.
  */
-function parsed<T>(location: string, body: () => T): T {
+function parseValue<T>(location: string, body: () => T): T {
   try {
     return body();
   } catch (cause) {

@@ -89,7 +89,7 @@ export async function openTask(
     task: task as HeadTask,
     ...(labels && { labels, problemType: problemOf(found.kind, task) }),
   });
-  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
+  const lines = [`learns from ${files.join(', ')}: ${describeDataset(train)}`];
   if (!evaluation || !judged) return { model, train, lines };
   const again = { ...how, ...(labels && { labels, kind: found.kind }), files: judged };
   const data = await LabelledDataset.open(again);
@@ -115,7 +115,7 @@ function problemOf(kind: LabelKind, task: LabelledTask): ProblemType | null {
   return (found?.[0] ?? null) as ProblemType | null;
 }
 
-function described({ length, labels, kind }: LabelledDataset): string {
+function describeDataset({ length, labels, kind }: LabelledDataset): string {
   if (labels === null) return `${length} rows`;
   if (kind === 'value') return `${length} rows with values`;
   const shown = labels.slice(0, 8).join(', ');

@@ -75,7 +75,7 @@ export async function train(args: CheckedArguments): Promise<void> {
     const all = { ...options, ...parts, ...(method && { method }) };
     const tokens = args.sample_tokens ?? SAMPLE_TOKENS;
     const source = prompt && { model: model as CausalLM, tokenizer, prompt, tokens };
-    const isWhole = await trained(all as RowTrainerOptions, args, { world, report, source });
+    const isWhole = await trainModel(all as RowTrainerOptions, args, { world, report, source });
     if (isWhole && prompt) after = () => showSample(args, { tokenizer, prompt, device });
   } finally {
     await job.destroy();
@@ -114,7 +114,7 @@ async function readTogether(
       const { model, method, train, lines, ...rest } = await open(args, name, {
         ...{ tokenizer, evaluation, device: job.world.device },
       });
-      say(described(args, model, job));
+      say(describeRun(args, model, job));
       lines.forEach(say);
       requireTrainer({ ...options, method, model, tokenizer }, evaluation, job);
       const rows = { train: train as never, eval: rest.eval as never };
@@ -127,14 +127,14 @@ async function readTogether(
         tokenizer,
         evaluation,
       });
-      say(described(args, model, job));
+      say(describeRun(args, model, job));
       lines.forEach(say);
       requireTrainer({ ...options, model, tokenizer }, evaluation, job);
       found.push({ model, tokenizer, rows: { train: train as never, ...rest }, prompt: null });
       return null;
     }
     const model = await openModel(args);
-    say(described(args, model, job));
+    say(describeRun(args, model, job));
     requireTrainer({ ...options, model, tokenizer }, evaluation, job);
     const rows = await openRows(args, evaluation, { tokenizer, maxSeq: model.maxSeq });
     rows.lines.forEach(say);
@@ -164,7 +164,7 @@ type RowTrainerOptions = TrainerOptions<TextSample, TextBatch> & { model: Causal
  * Trains and saves. Returns false if a signal stopped the run, which then left a checkpoint, and if
  * the run was an autotuning experiment. Throws DS_NONFINITE if the saved weights are not finite.
  */
-async function trained(
+async function trainModel(
   options: RowTrainerOptions,
   args: CheckedArguments,
   { world, report, source }: Reporting,
@@ -186,7 +186,7 @@ async function trained(
   }
 }
 
-function described(
+function describeRun(
   args: CheckedArguments,
   model: Module,
   { worldSize, world }: Distributed,

@@ -57,7 +57,7 @@ export function totalsOf(
 }
 
 /** (reward - mean of its group) / (deviation of its group + 1e-4); null stays null. */
-function normalized(values: readonly Score[], size: number, scales: boolean): Score[] {
+function normalize(values: readonly Score[], size: number, scales: boolean): Score[] {
   return groupsOf(values, size).flatMap((group) => {
     const { mean, deviation } = momentsOf(known(group));
     const divisor = scales ? deviation + EPSILON : 1;
@@ -85,7 +85,7 @@ export function advantagesOf(
   };
   if (aggregation === 'normalize_then_sum') {
     const columns = weights.map((_, k) =>
-      normalized(
+      normalize(
         rewards.map((row) => row[k] ?? null),
         generations,
         true,
@@ -99,7 +99,7 @@ export function advantagesOf(
     const divisor = deviationOf(known(sums)) + EPSILON;
     return { ...parts, advantages: sums.map((sum) => (sum === null ? 0 : (sum - mean) / divisor)) };
   }
-  const centred = normalized(totals, generations, scale === 'group');
+  const centred = normalize(totals, generations, scale === 'group');
   const divisor = scale === 'batch' ? deviationOf(known(totals)) + EPSILON : 1;
   return { ...parts, advantages: centred.map((score) => (score ?? 0) / divisor) };
 }

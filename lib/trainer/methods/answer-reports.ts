@@ -5,7 +5,9 @@ import { TokenReport } from '../../tensor/ops/loss-report.js';
 import type { DeviceSums } from '../step-metrics.js';
 
 /** Copies of the numbers of a report, [1] f32 each. Frees the report. */
-function taken(report: TokenReport): Record<'tokens' | 'correct' | 'entropy' | 'logits', Tensor> {
+function takeReport(
+  report: TokenReport,
+): Record<'tokens' | 'correct' | 'entropy' | 'logits', Tensor> {
   const { counted, correct, entropy, logits } = report;
   const own = {
     ...{ tokens: counted.to('f32'), correct: correct.to('f32') },
@@ -32,7 +34,7 @@ export class AnswerReports {
 
   /** The sums by TRL's names, as tensors of this scope. Frees the reports. */
   sums(): DeviceSums {
-    const [w, l] = [taken(this.chosen), taken(this.rejected)];
+    const [w, l] = [takeReport(this.chosen), takeReport(this.rejected)];
     return {
       entropy: { sum: w.entropy.add(l.entropy), count: w.tokens.add(l.tokens) },
       'logits/chosen': { sum: w.logits, count: w.tokens },

@@ -66,7 +66,7 @@ const conservative = (x: Tensor, e: number): Tensor =>
         .mul(e - 1)
         .sub(logSigmoid(x.neg()).mul(e));
 
-const sorted = (x: Tensor): Tensor => sort(x, 0).values;
+const sortTensor = (x: Tensor): Tensor => sort(x, 0).values;
 
 /** Returns the difference of x per token between both answers. */
 const meanDifference = (sums: PairSums, options: PairLossOptions): Tensor => {
@@ -128,14 +128,14 @@ export const PAIR_LOSSES = {
   },
   /** Melnyk et al. 2024, of the pairs of a micro-batch. */
   aot: (sums, options) => {
-    const ownTensor = sorted(sums.chosen.sub(sums.rejected));
-    const other = sorted(sums.chosenReference.sub(sums.rejectedReference));
+    const ownTensor = sortTensor(sums.chosen.sub(sums.rejected));
+    const other = sortTensor(sums.chosenReference.sub(sums.rejectedReference));
     return conservative(ownTensor.sub(other).mul(options.beta), options.labelSmoothing);
   },
   /** Melnyk et al. 2024, with chosen and rejected answers sorted separately. */
   aot_unpaired: (sums, options) => {
     const { w, l } = ratios(sums, options);
-    return conservative(sorted(w).sub(sorted(l)).mul(options.beta), options.labelSmoothing);
+    return conservative(sortTensor(w).sub(sortTensor(l)).mul(options.beta), options.labelSmoothing);
   },
   /** D'Oosterlinck et al. 2024. */
   apo_zero: (sums, options) => {

@@ -45,7 +45,7 @@ export interface Ratios {
 type TokenLoss = (ratios: Ratios, options: PolicyLossOptions) => Tensor;
 
 /** max(-r A, -clip(r) A); `delta` limits the first r. Schulman et al. 2017. */
-const clipped: TokenLoss = ({ ratio, batch: { advantages } }, { epsilon, epsilonHigh, delta }) => {
+const clip: TokenLoss = ({ ratio, batch: { advantages } }, { epsilon, epsilonHigh, delta }) => {
   const first = delta === null ? ratio : ratio.clamp(null, delta);
   const second = ratio.clamp(1 - epsilon, 1 + epsilonHigh);
   return minimum(first.mul(advantages), second.mul(advantages)).neg();
@@ -69,15 +69,15 @@ export function vespoWeights({ advantages, logp, old, mask }: PolicyBatch): Tens
 /** The losses of tokens by TRL's names. */
 export const POLICY_LOSSES = {
   /** Shao et al. 2024. */
-  grpo: clipped,
+  grpo: clip,
   /** With a mean over the tokens of a micro-batch. */
-  bnpo: clipped,
+  bnpo: clip,
   /** Liu et al. 2025. */
-  dr_grpo: clipped,
+  dr_grpo: clip,
   /** Yu et al. 2025. */
-  dapo: clipped,
+  dapo: clip,
   /** Zheng et al. 2025 (GSPO) times the number of tokens. */
-  luspo: clipped,
+  luspo: clip,
   /** MiniMax 2025. */
   cispo: ({ ratio, batch: { advantages, logp } }, { epsilonHigh }) =>
     ratio.detach().clamp(null, epsilonHigh).mul(advantages).mul(logp).neg(),

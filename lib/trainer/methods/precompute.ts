@@ -53,7 +53,7 @@ export function precomputeReference(
   const key = cache === undefined ? '' : keyOf(samples, reference);
   const kept = cache === undefined ? null : keptIn(cache, key);
   if (kept?.length === pairs.length) return pairs.withReference(kept);
-  const numbers = computed(samples, reference, { batchSize, pad });
+  const numbers = computeSamples(samples, reference, { batchSize, pad });
   if (cache !== undefined)
     keep(cache, `${HEAD}${JSON.stringify(key)},"numbers":${JSON.stringify(numbers)}}`);
   return pairs.withReference(numbers);
@@ -73,7 +73,7 @@ function writeAll(file: number, bytes: Uint8Array): void {
   for (let at = 0; at < bytes.length; ) at += writeSync(file, bytes, at);
 }
 
-function computed(
+function computeSamples(
   samples: readonly PairSample[],
   reference: CausalLM,
   { batchSize, pad }: { batchSize: number; pad: number },

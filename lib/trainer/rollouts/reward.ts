@@ -118,7 +118,7 @@ async function judge(
   ending: AbortSignal,
 ): Promise<readonly Score[]> {
   const { name } = settings;
-  const found = await called(settings, judged, ending).catch(async (error: unknown) => {
+  const found = await callReward(settings, judged, ending).catch(async (error: unknown) => {
     if (error instanceof DsError) throw error;
     const at = await failingRow(settings, judged);
     const got = `the error "${messageOf(error)}"`;
@@ -146,7 +146,7 @@ const messageOf = (error: unknown): string =>
   error instanceof Error ? error.message : String(error);
 
 /** Calls the function; rejects with DS_DATA after the timeout, and with the reason of `ending`. */
-async function called(
+async function callReward(
   { of, name, timeout }: RewardSettings,
   judged: Judged,
   ending: AbortSignal,
@@ -191,7 +191,7 @@ async function failingRow(settings: RewardSettings, judged: Judged): Promise<num
       columns: Object.fromEntries(columns),
     };
     try {
-      await called(settings, alone, new AbortController().signal);
+      await callReward(settings, alone, new AbortController().signal);
     } catch {
       return i;
     }

@@ -55,13 +55,13 @@ export function score(rollouts: readonly Rollout[], how: Scoring): void {
   try {
     if (how.old) {
       const forward = (...inputs: unknown[]): Tensor => engine.forward<Tensor>(...inputs);
-      scored(rollouts, how, forward).forEach((item, i) => {
+      scoreRollouts(rollouts, how, forward).forEach((item, i) => {
         required(rollouts[i]).old = item;
       });
     }
     if (!reference) return;
     const forward = forwardOf(engine, reference);
-    scored(rollouts, how, forward).forEach((item, i) => {
+    scoreRollouts(rollouts, how, forward).forEach((item, i) => {
       required(rollouts[i]).reference = item;
     });
   } finally {
@@ -85,7 +85,7 @@ function forwardOf(engine: Engine, reference: CausalLM | 'adapters'): Forward {
   return (...inputs) => withoutAdapters(model, () => engine.forward<Tensor>(...inputs));
 }
 
-function scored(
+function scoreRollouts(
   rollouts: readonly Rollout[],
   { engine, pad, temperature }: Scoring,
   forward: Forward,

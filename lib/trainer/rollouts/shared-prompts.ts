@@ -59,7 +59,7 @@ export class SharedPrompts {
     const shared = (await onAllRanks(world, 'sharing prompts', async () => own as never)) as never;
     const all = shared as SharedRequest[][];
     const made: Sampled[][] = [];
-    const claimed = (sample: SampleRequest) => async (): Promise<Delivery[]> => {
+    const claim = (sample: SampleRequest) => async (): Promise<Delivery[]> => {
       const foreign: Delivery[] = [];
       for (let next = await this.claim(all, phase); next; next = await this.claim(all, phase)) {
         const { owner, index } = next;
@@ -73,7 +73,7 @@ export class SharedPrompts {
     const given = await onAllRanks(world, 'sampling rollouts', () =>
       inPhase(
         async (sample) =>
-          (await Promise.all(Array.from({ length: lanes }, claimed(sample)))).flat() as never,
+          (await Promise.all(Array.from({ length: lanes }, claim(sample)))).flat() as never,
       ),
     );
     await this.job.store?.delete(this.key(phase, world.rank));

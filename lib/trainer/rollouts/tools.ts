@@ -130,7 +130,7 @@ function requestOf({ sample, request, tokens }: Open, { max }: ToolTurns, turn: 
 
 /** Appends the result of the tool. A result without room is dropped and ends the completion. */
 async function answer(item: Open, content: string, turn: number, how: ToolTurns): Promise<void> {
-  const result = await called(item, content, turn, how.tool);
+  const result = await callTool(item, content, turn, how.tool);
   if (result === null) {
     item.isDone = true;
     return;
@@ -150,7 +150,7 @@ async function answer(item: Open, content: string, turn: number, how: ToolTurns)
   }
 }
 
-async function called(
+async function callTool(
   { sample, text: whole }: Open,
   content: string,
   turn: number,

@@ -51,10 +51,10 @@ export function worker(file: string, given: WorkerOptions = {}): Reward {
   const entry = { folder: __dirname, entry: 'worker-reward-thread', data };
   const timeoutMs = 1000 * timeout;
   const pool = new ThreadPool<WorkerQuestion, readonly Score[]>({ ...entry, threads, timeoutMs });
-  const lost = (got: string) => dataError(`${op} ${file}`, 'rewards', got);
+  const lostError = (got: string) => dataError(`${op} ${file}`, 'rewards', got);
   const ask = async (part: WorkerQuestion, signal: AbortSignal): Promise<readonly Score[]> => {
     try {
-      return await pool.ask(part, lost, signal);
+      return await pool.ask(part, lostError, signal);
     } catch (error) {
       signal.throwIfAborted();
       // Of another error, the caller finds the row.

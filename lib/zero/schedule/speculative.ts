@@ -330,9 +330,9 @@ export class Speculative implements Schedule {
 const unclipped = (gradientScale: number): number => Math.fround(1 / gradientScale);
 
 function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
-  const written = ({ step, groups }: UpdateSettings): string =>
+  const formatSettings = ({ step, groups }: UpdateSettings): string =>
     JSON.stringify([step, groups.map(hyperparameters)]);
-  return written(a) === written(b);
+  return formatSettings(a) === formatSettings(b);
 }
 
 /** Calls `body` with a function that slices `range` out of tensors, and releases these. */

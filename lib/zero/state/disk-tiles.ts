@@ -60,13 +60,13 @@ export function planFile<Owner, Tile extends Omit<StoredTile, 'offset'>>(
   blockBytes: number,
 ): DiskPlan<Owner, Tile & StoredTile> {
   let [end, slotBytes] = [0, 0];
-  const placed = (tile: Tile): Tile & StoredTile => {
+  const placeTile = (tile: Tile): Tile & StoredTile => {
     const offset = end;
     end = alignUp(end + tile.bytes, blockBytes);
     slotBytes = Math.max(slotBytes, tile.bytes);
     return { ...tile, offset };
   };
-  const tiles = new Map(owners.map(([owner, ownTiles]) => [owner, ownTiles.map(placed)]));
+  const tiles = new Map(owners.map(([owner, ownTiles]) => [owner, ownTiles.map(placeTile)]));
   return { tiles, bytes: end, slotBytes };
 }
 

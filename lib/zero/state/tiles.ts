@@ -53,7 +53,7 @@ export function makeTiles(
     const { range } = whole;
     const cuts = cutsOf(range, optimizer, size);
     const cut = (): RangeState[] => cutState(whole, cuts, blockSizes(optimizer, range), allocate);
-    const tiles = cuts.length > 1 ? cut() : [retained(whole)];
+    const tiles = cuts.length > 1 ? cut() : [retainState(whole)];
     return tiles.map((tile) => ({ ...tile, ...tileEvents(device) }));
   });
 }
@@ -127,7 +127,7 @@ function cutState(
   return tiles;
 }
 
-function retained({ range, state, sums, starts }: RangeState): RangeState {
+function retainState({ range, state, sums, starts }: RangeState): RangeState {
   const retain = (tensor: Tensor): Tensor => tensor.retain();
   return { range, state: mapValues(state, retain), sums: sums.map(retain), starts: retain(starts) };
 }

@@ -139,7 +139,7 @@ export class DeviceState implements Placement {
     optimizer: Optimizer,
   ) {
     this.traffic = new DeviceTraffic(device);
-    const allocate = filled.bind(null, device);
+    const allocate = fillDevice.bind(null, device);
     const how = { allocate, tile: WHOLE, order: device.compute };
     this.storage = new StateInMemory(device, optimizer, how);
   }
@@ -153,7 +153,7 @@ export class DeviceState implements Placement {
   /** The partition's own weights if they are f32 on the device. */
   masterMemory({ storage: { memory }, numel }: Partition): Tensor {
     if (memory?.dtype === 'f32' && reaches(this, memory)) return memory.retain();
-    return filled(this.device, [numel], 'f32', 0);
+    return fillDevice(this.device, [numel], 'f32', 0);
   }
 
   synchronize(): void {
@@ -165,7 +165,7 @@ export class DeviceState implements Placement {
   }
 }
 
-function filled(device: Device, shape: readonly number[], dtype: DType, value: number): Tensor {
+function fillDevice(device: Device, shape: readonly number[], dtype: DType, value: number): Tensor {
   const out = held(() => Tensor.empty(shape, dtype, device));
   kernels.fill({ out, value });
   return out;
