@@ -1,0 +1,240 @@
+// Tests which weights are in the memory of the device during forward and backward, if weights are
+// in host memory (stage 3), and what GatheredParameters refuses and restores.
+import { type DsConfig, type Engine, initialize, nn, Tensor, zero } from '../../lib/index.js';
+import type { Parameter } from '../../lib/nn/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { beforeBackward, noGrad, scope } from '../../lib/tensor/index.js';
+import { refusal, thrownBy } from '../support/refusal.js';
+
+class Block extends nn.Module {
+  readonly fc: nn.Linear;
+
+  constructor(dim: number) {
+    super();
+    this.fc = new nn.Linear(dim, dim, { bias: false });
+  }
+
+  forward(x: Tensor): Tensor {
+    return this.fc.call(x);
+  }
+}
+
+/** Two units, a layer of the root, and a head with the weight of the last unit. */
+class Net extends nn.Module {
+  readonly inner = new nn.Linear(4, 4, { bias: false });
+  readonly blocks = [new Block(4), new Block(4)];
+  readonly head = new nn.Linear(4, 4, { bias: false });
+
+  constructor(isTied = false) {
+    super();
+    if (isTied) this.head.weight = (this.blocks[1] as Block).fc.weight;
+  }
+
+  forward(x: Tensor): Tensor {
+    let y = this.inner.call(x);
+    for (const block of this.blocks) y = block.call(y);
+    return this.head.call(y).square().mean();
+  }
+}
+
+const open: Engine[] = [];
+afterEach(() => {
+  for (const engine of open.splice(0)) engine.destroy();
+});
+
+async function engineOf(model: nn.Module, more: object = {}): Promise<Engine> {
+  const { engine } = await initialize({
+    model,
+    config: {
+      train_micro_batch_size_per_gpu: 2,
+      optimizer: { type: 'SGD', params: { lr: 0.5 } },
+      zero_optimization: {
+        ...{ stage: 3, offload_param: { device: 'cpu' } },
+        ...more,
+      },
+    } as DsConfig,
+    device: cpu(),
+  });
+  open.push(engine);
+  return engine;
+}
+
+const input = (): Tensor => Tensor.from([1, 2, 3, 4, 5, 6, 7, 8], { shape: [2, 4] });
+
+/** The names of the units with weights on the device. */
+function present({ parts: { stage } }: Engine): string[] {
+  const units = [...stage.partitions, ...stage.frozen].map(({ unit }) => unit);
+  return units.filter(({ memory }) => memory !== null).map(({ name }) => name.split(' ')[0] ?? '');
+}
+
+/** What is on the device when forward and backward reach each block. */
+function followed(engine: Engine): string[] {
+  const seen: string[] = [];
+  const look = (at: string): void => void seen.push(`${at}: ${present(engine).join(' ')}`);
+  const inner = { name: 'inner', module: (engine.module as Net).inner };
+  const removers = [inner, ...engine.module.units()].map(({ name, module }) =>
+    module.registerForwardHook((_module, _inputs, output) => {
+      look(`forward ${name}`);
+      beforeBackward(output as Tensor, () => look(`backward ${name}`));
+    }),
+  );
+  scope(() => {
+    const loss = engine.forward<Tensor>(input());
+    look('loss');
+    engine.backward(loss);
+  });
+  look('end');
+  engine.step();
+  for (const remove of removers) remove();
+  return seen;
+}
+
+test.each<[string, (net: Net) => void]>([
+  ['trained units', () => {}],
+  ['a frozen unit', (net) => void net.blocks[1]?.requiresGrad_(false)],
+])('%s are on the device while they are used', async (_, change) => {
+  const net = new Net();
+  change(net);
+  const engine = await engineOf(net);
+  const seen = followed(engine);
+  expect(seen.filter((line) => /^(loss|end)/.test(line))).toEqual(['loss: ', 'end: ']);
+  const at = (what: string) => seen.find((line) => line.startsWith(what))?.split(': ')[1] ?? '';
+  // The hook of the test runs after that of the engine, which has released the unit.
+  expect(at('forward blocks.0')).not.toContain('blocks.1');
+  expect(at('backward blocks.1')).toContain('blocks.1');
+  expect(at('backward blocks.0')).toContain('blocks.0');
+  expect(at('backward inner')).not.toContain('blocks.1');
+  // A second step finds the same; it may keep the unit that is read last and first.
+  const plain = (lines: string[]) => lines.map((line) => line.replace(/root ?/, '').trim());
+  expect(plain(followed(engine))).toEqual(plain(seen));
+});
+
+test('a layer that shares the weight of a unit gathers it, and a layer of the root its own', async () => {
+  const net = new Net(true);
+  const engine = await engineOf(net);
+  const alone = (layer: nn.Linear): number[] =>
+    noGrad(() => scope(() => layer.call(input()).toArray() as number[]));
+  const whole = (parameter: Parameter): number[] =>
+    engine.withFullWeights(() => noGrad(() => scope(() => parameter.to('f32').toArray()))) as never;
+  const product = (weight: number[]): number[] =>
+    [0, 1].flatMap((row) =>
+      [0, 1, 2, 3].map((out) =>
+        [0, 1, 2, 3].reduce((sum, i) => sum + (row * 4 + i + 1) * (weight[out * 4 + i] ?? 0), 0),
+      ),
+    );
+  for (const layer of [net.head, net.inner]) {
+    expect(present(engine)).toEqual([]);
+    const found = alone(layer);
+    expect(present(engine)).toEqual([]);
+    for (const [i, value] of product(whole(layer.weight)).entries()) {
+      expect(found[i]).toBeCloseTo(value, 4);
+    }
+  }
+});
+
+test('a forward that throws leaves its units until the next forward, which releases them', async () => {
+  const net = new Net();
+  const engine = await engineOf(net);
+  const [block] = net.blocks as [Block];
+  const remove = block.fc.registerForwardPreHook(() => {
+    throw new Error('a layer of mine');
+  });
+  const x = input();
+  expect(() => engine.forward(x)).toThrow('a layer of mine');
+  expect(present(engine)).toContain('blocks.0');
+  remove();
+  const loss = engine.forward<Tensor>(x);
+  expect(present(engine)).toEqual([]);
+  engine.backward(loss);
+  engine.step();
+  expect(present(engine)).toEqual([]);
+  x.dispose();
+});
+
+test('bodies within each other hold what each of them needs, until its end', async () => {
+  const net = new Net();
+  const engine = await engineOf(net);
+  const [one, two] = net.blocks.map(({ fc }) => fc.weight) as [Parameter, Parameter];
+  const x = input();
+  zero.GatheredParameters(one, {}, () => {
+    expect(present(engine)).toEqual(['blocks.0']);
+    zero.GatheredParameters([one, one, two], {}, () => {
+      expect(present(engine)).toEqual(['blocks.0', 'blocks.1']);
+      noGrad(() => scope(() => void engine.forward(x)));
+      expect(present(engine)).toEqual(['blocks.0', 'blocks.1']);
+    });
+    expect(present(engine)).toEqual(['blocks.0']);
+  });
+  expect(present(engine)).toEqual([]);
+  engine.withFullWeights(() => expect(present(engine)).toHaveLength(3));
+  expect(() =>
+    zero.GatheredParameters(net, {}, () => {
+      throw new Error('a body of mine');
+    }),
+  ).toThrow('a body of mine');
+  expect(present(engine)).toEqual([]);
+  x.dispose();
+});
+
+const values = (engine: Engine, parameter: Parameter): number[] =>
+  engine.withFullWeights(() =>
+    noGrad(() => scope(() => parameter.to('f32').reshape([-1]).toArray())),
+  ) as number[];
+
+const filled = (value: number): number[] => new Array<number>(16).fill(value);
+
+test('writes reach the weights with a rank that modifies alone', async () => {
+  const net = new Net();
+  net.blocks[0]?.requiresGrad_(false);
+  const engine = await engineOf(net);
+  const [frozen, trained] = net.blocks.map(({ fc }) => fc.weight) as [Parameter, Parameter];
+  for (const parameter of [frozen, trained]) {
+    const before = values(engine, parameter);
+    const fill = (value: number) => () => void noGrad(() => parameter.fill_(value));
+    expect(() => zero.GatheredParameters(parameter, {}, fill(1))).toThrow();
+    expect(values(engine, parameter)).toEqual(before);
+    zero.GatheredParameters(parameter, { modifierRank: 0 }, fill(2));
+    expect(values(engine, parameter)).toEqual(filled(2));
+    // The writes before an error stay, and the error is the caller's.
+    const failing = () =>
+      zero.GatheredParameters(parameter, { modifierRank: 0 }, () => {
+        fill(3)();
+        throw new Error('a body of mine');
+      });
+    expect(failing).toThrow('a body of mine');
+    expect(values(engine, parameter)).toEqual(filled(3));
+  }
+  const master = zero.safeGetFullFp32Param(trained) as Tensor;
+  expect(master.reshape([-1]).toArray()).toEqual(filled(3));
+  master.dispose();
+  expect(zero.safeGetFullFp32Param(frozen)).toBeNull();
+});
+
+test('what is not of one engine, no rank, or not ended is refused', async () => {
+  const [a, b] = [new Net(), new Net()];
+  await engineOf(a);
+  await engineOf(b, { stage: 1, offload_param: undefined });
+  const call = (what: unknown, modifierRank: unknown, body: unknown = () => {}) =>
+    thrownBy(() =>
+      zero.GatheredParameters(what as never, { modifierRank } as never, body as never),
+    );
+  const both = [a.inner.weight, b.inner.weight];
+  for (const rank of [null, 0]) {
+    expect(call(both, rank)).toMatchObject({
+      ...{ code: 'DS_ARGUMENT', op: 'GatheredParameters', expected: 'parameters of one engine' },
+      got: 'parameters of several engines',
+    });
+  }
+  for (const rank of [-1, 1, 0.5]) {
+    expect(call(a, rank)).toMatchObject({
+      expected: 'modifierRank null or 0 to 0',
+      got: `${rank}`,
+    });
+  }
+  expect(call(a, null, 3).op).toMatch(/GatheredParameters/);
+  expect(
+    await refusal(() => zero.GatheredParameters(a, { modifierRank: 0 }, (async () => {}) as never)),
+  ).toMatchObject({ hint: expect.stringContaining('Await outside of the body') });
+  const other = new nn.Linear(2, 2);
+  expect(zero.GatheredParameters(other, { modifierRank: 5 }, () => 7)).toBe(7);
+});

@@ -1,0 +1,328 @@
+// Tests what an engine says of itself: its sizes and readings, its state at the start, its memory.
+import { describeState } from '../../lib/engine/watch/dump-state.js';
+import { MemoryBreakdown, memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
+import { untimed } from '../../lib/engine/watch/step-watch.js';
+import {
+  type DsConfig,
+  type Engine,
+  initialize,
+  nn,
+  scaleJointLoss,
+  Tensor,
+} from '../../lib/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { scope } from '../../lib/tensor/index.js';
+import { thrownBy } from '../support/refusal.js';
+
+class Net extends nn.Module {
+  readonly first = new nn.Linear(3, 4);
+  readonly second = new nn.Linear(4, 1, { bias: false });
+
+  forward(x: Tensor): Tensor {
+    return this.second.call(this.first.call(x)).to('f32').square().mean();
+  }
+}
+
+const open: Engine[] = [];
+afterEach(() => {
+  jest.restoreAllMocks();
+  for (const engine of open.splice(0)) engine.destroy();
+});
+
+async function engineOf(more: DsConfig = {}, model: nn.Module = new Net()): Promise<Engine> {
+  const { engine } = await initialize({
+    model,
+    config: {
+      ...{ train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2 },
+      ...{ gradient_clipping: 0.5, steps_per_print: 7 },
+      optimizer: { type: 'AdamW', params: { lr: 0.05 } },
+      ...more,
+    } as DsConfig,
+    device: cpu(),
+  });
+  open.push(engine);
+  return engine;
+}
+
+const input = (dtype: 'f32' | 'f16' = 'f32', fill = 1): Tensor =>
+  Tensor.from([fill, 1, 2, -1, 0.5, 3], { shape: [2, 3], dtype });
+
+function micro(engine: Engine, x?: () => Tensor): void {
+  scope(() => {
+    engine.backward(engine.forward<Tensor>(x ? x() : input()));
+    engine.step();
+  });
+}
+
+test('its sizes and settings are those of the configuration', async () => {
+  const engine = await engineOf({ zero_optimization: { stage: 2 } });
+  expect([
+    ...[engine.trainBatchSize(), engine.trainMicroBatchSizePerGpu()],
+    ...[engine.gradientAccumulationSteps(), engine.gradientClipping(), engine.stepsPerPrint()],
+    ...[engine.zeroOptimizationStage(), engine.worldSize, engine.globalRank, engine.localRank],
+    ...[engine.dpWorldSize, engine.dpRank, engine.lossScale],
+    ...[engine.curriculumSeqlen, engine.pldTheta],
+  ]).toEqual([4, 2, 2, 0.5, 7, 2, 1, 0, 0, 1, 0, 1, null, null]);
+  expect(engine.mesh.worldSize ?? 1).toBe(1);
+  expect(engine.device).toBe(cpu());
+});
+
+test('its counters follow the steps, and its last norm and loss are those of the step', async () => {
+  const engine = await engineOf();
+  expect([engine.getGlobalGradNorm(), engine.getGlobalLoss(), engine.wasStepApplied()]).toEqual([
+    ...[null, null, false],
+  ]);
+  expect(engine.getLr()).toEqual([0.05]);
+  micro(engine);
+  expect([engine.globalSteps, engine.globalSamples, engine.wasStepApplied()]).toEqual([
+    ...[0, 0, false],
+  ]);
+  micro(engine);
+  expect([engine.globalSteps, engine.globalSamples, engine.skippedSteps]).toEqual([1, 4, 0]);
+  expect(engine.getGlobalGradNorm()).toBeGreaterThan(0);
+  expect(engine.getGlobalLoss()).toBeGreaterThan(0);
+  expect(engine.wasStepApplied()).toBe(true);
+  micro(engine);
+  // A micro-batch before the boundary updates nothing.
+  expect(engine.wasStepApplied()).toBe(false);
+});
+
+test('a step with a gradient beyond all numbers is skipped and counted', async () => {
+  const engine = await engineOf({
+    gradient_accumulation_steps: 1,
+    fp16: { enabled: true, initial_scale_power: 4, hysteresis: 1 },
+  });
+  expect(engine.lossScale).toBe(16);
+  micro(engine, () => input('f16', 60_000));
+  expect([engine.skippedSteps, engine.wasStepApplied(), engine.lossScale]).toEqual([1, false, 8]);
+  micro(engine, () => input('f16'));
+  expect([engine.skippedSteps, engine.wasStepApplied(), engine.globalSteps]).toEqual([1, true, 2]);
+});
+
+test('times of phases are there once they are recorded', async () => {
+  const engine = await engineOf({ gradient_accumulation_steps: 1 });
+  micro(engine);
+  expect(engine.phaseTimes()).toBeNull();
+  engine.recordPhases();
+  micro(engine);
+  expect(Object.keys(engine.phaseTimes() ?? {}).sort()).toEqual([
+    ...['backward', 'forward', 'reduce', 'step'],
+  ]);
+});
+
+test('a joint loss has the smallest scale; each engine then knows it', async () => {
+  const half = (power: number) =>
+    engineOf({
+      gradient_accumulation_steps: 1,
+      fp16: { enabled: true, initial_scale_power: power },
+    });
+  const [a, b] = [await half(6), await half(3)];
+  scope(() => {
+    const sum = a.forward<Tensor>(input('f16')).add(b.forward<Tensor>(input('f16')));
+    const scaled = scaleJointLoss(sum, [a, b]);
+    expect(scaled.item() / sum.item()).toBeCloseTo(8, 5);
+    scaled.backward();
+  });
+  for (const engine of [a, b]) {
+    engine.backwardEpilogue();
+    engine.step();
+    expect([engine.globalSteps, engine.wasStepApplied()]).toEqual([1, true]);
+  }
+  const plain = await engineOf();
+  const loss = scope(() => plain.forward<Tensor>(input()));
+  expect(scaleJointLoss(loss, [plain])).toBe(loss);
+  expect(plain.scale(loss)).toBe(loss);
+  for (const engines of [[], null as never, plain as never]) {
+    expect(thrownBy(() => scaleJointLoss(loss, engines))).toMatchObject({
+      ...{ code: 'DS_ARGUMENT', op: 'scaleJointLoss', expected: 'a list of engines' },
+    });
+  }
+  for (const factor of [0, -1, Number.NaN, Number.POSITIVE_INFINITY]) {
+    expect(thrownBy(() => plain.expectScaled(factor)).expected).toBe('a finite number above 0');
+  }
+});
+
+test('a loss is one f32 element of a tensor', async () => {
+  const engine = await engineOf();
+  expect(thrownBy(() => engine.backward(3 as never))).toMatchObject({
+    ...{ code: 'DS_ARGUMENT', op: 'engine.backward' },
+    expected: 'a loss: the tensor that forward() has computed',
+  });
+  const bad = [Tensor.from([1, 2]), Tensor.from([1], { dtype: 'f16' })];
+  for (const loss of bad) {
+    for (const call of ['backward', 'scale'] as const) {
+      expect(thrownBy(() => engine[call](loss))).toMatchObject({
+        ...{ code: 'DS_SHAPE', op: `engine.${call}`, expected: 'a loss of one f32 element' },
+        got: `[${loss.shape}] ${loss.dtype}`,
+      });
+    }
+    loss.dispose();
+  }
+});
+
+test('results of forwards live until the next step begins, or the next evaluation', async () => {
+  const engine = await engineOf({ gradient_accumulation_steps: 1 });
+  const x = input();
+  const isGone = (loss: Tensor): boolean => {
+    try {
+      loss.item();
+      return false;
+    } catch {
+      return true;
+    }
+  };
+  const one = engine.forward<Tensor>(x);
+  const two = engine.forward<Tensor>(x);
+  engine.backward(two);
+  engine.step();
+  expect([isGone(one), isGone(two)]).toEqual([false, false]);
+  const next = engine.forward<Tensor>(x);
+  expect([isGone(one), isGone(two), isGone(next)]).toEqual([true, true, false]);
+  engine.eval();
+  const judged = engine.forward<Tensor>(x);
+  expect([isGone(next), isGone(judged)]).toEqual([true, false]);
+  engine.forward<Tensor>(x);
+  expect(isGone(judged)).toBe(true);
+  x.dispose();
+});
+
+test('zeroGrad() of its optimizer ends with the engine', async () => {
+  const engine = await engineOf();
+  const { optimizer } = engine;
+  const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  optimizer.zeroGrad();
+  expect(warn).not.toHaveBeenCalled();
+  for (const _ of [1, 2]) {
+    scope(() => engine.backward(engine.forward<Tensor>(input())));
+    engine.step();
+    optimizer.zeroGrad();
+  }
+  expect(warn.mock.calls).toEqual([
+    [
+      expect.stringContaining('drops the gradients of 1 of 2 micro-batches of a step'),
+      { type: 'DsWarning', code: 'DS_AUTOGRAD' },
+    ],
+  ]);
+  expect(engine.globalSteps).toBe(1);
+  engine.destroy();
+  open.length = 0;
+  expect(Object.hasOwn(optimizer, 'zeroGrad')).toBe(false);
+  for (const call of ['forward', 'backward', 'step', 'trace', 'watch', 'offloadStates'] as const) {
+    expect(thrownBy(() => (engine[call] as (one: unknown) => unknown)(undefined)).code).toBe(
+      'DS_AUTOGRAD',
+    );
+  }
+});
+
+test('between a whole backward and its step no gradient can be dropped', async () => {
+  const engine = await engineOf();
+  const half = (): void => scope(() => engine.backward(engine.forward<Tensor>(input())));
+  half();
+  engine.zeroGrad();
+  half();
+  engine.step();
+  expect(thrownBy(() => engine.zeroGrad()).code).toBe('DS_AUTOGRAD');
+  half();
+  for (const drop of [() => engine.zeroGrad(), () => engine.optimizer.zeroGrad()]) {
+    expect(thrownBy(drop)).toMatchObject({ expected: 'step() first' });
+  }
+  engine.step();
+  expect(engine.globalSteps).toBe(1);
+  engine.zeroGrad();
+});
+
+const rowsOf = (text: string): Map<string, string> =>
+  new Map(
+    text
+      .split('\n')
+      .filter((line) => line.startsWith('  '))
+      .map((line) => [line.slice(2, 24).trimEnd(), line.slice(24)]),
+  );
+
+test('dump_state lists model, optimizer, units and configuration, without secrets', async () => {
+  const frozen = new Net();
+  frozen.second.requiresGrad_(false);
+  const engine = await engineOf({}, frozen);
+  const config = {
+    ...engine.config,
+    comet: { api_key: 'abc', experiment_key: 'def', apikey: 'ghi', token: 5, name: 'run' },
+  };
+  const text = describeState({ ...engine.parts, config } as never);
+  const [head] = text.split('\n');
+  expect(head).toBe('engine state at initialization');
+  const rows = rowsOf(text);
+  const found = (...names: string[]) => names.map((name) => rows.get(name));
+  expect(found('model', 'parameters', 'weights', 'gradient sums', 'loss scale')).toEqual([
+    ...['Net', '20, 16 trained', 'f32', 'f32', '1, static'],
+  ]);
+  expect(found('batch', 'optimizer', 'schedule', 'units')).toEqual([
+    ...['4 = 2 x 2 accumulation steps x 1 rank', 'AdamW', 'none', '1'],
+  ]);
+  expect(rows.get('device')).toMatch(/^cpu, ./);
+  expect(rows.get('  group 0')).toMatch(/^2 parameters, \{.*"lr":0\.05/);
+  expect(rows.get('state of 1 units')).toMatch(/, Deferred$/);
+  expect(rows.get('master and state')).toBe('0.0 MiB on the device, 0.0 MiB on the host');
+  expect(rows.get('  root')).toMatch(/^2 parameters, 128 elements, weights 0\.0 MiB$/);
+  const said = JSON.parse(text.slice(text.indexOf('\n{'))) as { comet: object };
+  expect(said.comet).toEqual({
+    ...{ api_key: '***', experiment_key: '***', apikey: '***', token: 5, name: 'run' },
+  });
+  const ranks = { ...engine.parts.ranks, dataGroup: { size: 3 } };
+  const state = { bytes: { device: 0, host: 2 ** 20, disk: 3 * 2 ** 20 }, shares: [] };
+  const other = rowsOf(
+    describeState({ ...engine.parts, ranks, state, units: [], config } as never),
+  );
+  expect(other.get('batch')).toMatch(/ x 3 ranks$/);
+  expect([other.get('weights'), other.get('gradient sums')]).toEqual(['none', 'none']);
+  expect(other.get('master and state')).toBe(
+    '0.0 MiB on the device, 1.0 MiB on the host, 3.0 MiB on disk',
+  );
+});
+
+describe('memory by owner', () => {
+  const shard = (weights: number, gradients: number, host: number) => ({
+    ...{ bytes: { weights, gradients }, storage: { bytes: { host } } },
+    unit: { bytes: { weights: 10 * weights, gradients: 10 * gradients } },
+  });
+  const owners = (kind: 'cpu' | 'cuda') => {
+    const device = {
+      ...{ kind, name: `${kind}:0`, memory: { inUse: 100 * 2 ** 20, peakInUse: 200 * 2 ** 20 } },
+      resetPeaks: jest.fn(),
+    };
+    const stage = { partitions: [shard(1, 2, 3)], frozen: [shard(4, 0, 5)], slotBytes: 7 };
+    return { device, stage, state: { bytes: { device: 1000, host: 2000, disk: 0 } } };
+  };
+
+  test('adds up: what no part holds is other, and pinned memory of a CPU is its own', () => {
+    const use = (kind: 'cpu' | 'cuda') => memoryUse(owners(kind) as never);
+    const pinned = 2000 + 3 + 5 + 7;
+    const known = 55 + 22 + 1000;
+    expect(use('cuda')).toMatchObject({
+      device: { weights: 55, gradients: 22, optimizer: 1000, other: 100 * 2 ** 20 - known },
+      host: { pinned },
+    });
+    expect(use('cpu').device.other).toBe(100 * 2 ** 20 - known - pinned);
+    expect(use('cpu').device).toMatchObject({ inUse: 100 * 2 ** 20, peak: 200 * 2 ** 20 });
+    expect(use('cpu').host.resident).toBeGreaterThan(0);
+  });
+
+  test('is printed before and after each phase, but for reductions, with the peak between', () => {
+    const lines: string[] = [];
+    jest.spyOn(process.stdout, 'write').mockImplementation((text) => {
+      lines.push(String(text));
+      return true;
+    });
+    const given = owners('cuda');
+    const timer = new MemoryBreakdown(untimed, given as never);
+    expect([timer.time('forward', () => 5), timer.time('reduce', () => 6)]).toEqual([5, 6]);
+    timer.time('step', () => {});
+    expect(lines.map((line) => line.split(' | ')[0])).toEqual([
+      'memory after initialization',
+      ...['memory before forward', 'memory after forward'],
+      ...['memory before step', 'memory after step'],
+    ]);
+    expect(lines[1]).toMatch(/ \| cuda:0: 100\.0 MiB, peak 200\.0 MiB \| weights: 0\.0 MiB \| /);
+    expect(lines[1]?.endsWith('\n')).toBe(true);
+    expect(given.device.resetPeaks).toHaveBeenCalledTimes(5);
+  });
+});
