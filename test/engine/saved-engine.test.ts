@@ -3,10 +3,22 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import { HostState } from '../../lib/engine/saving/host-state.js';
 import type { LoadOptions } from '../../lib/engine/saving/restore.js';
-import { type DsConfig, type Engine, initialize, nn, seed, Tensor, zero } from '../../lib/index.js';
+import { jsonObject } from '../../lib/engine/saving/snapshot.js';
+import {
+  type DsConfig,
+  type Engine,
+  initialize,
+  nn,
+  optim,
+  seed,
+  Tensor,
+  zero,
+} from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { held, noGrad, scope } from '../../lib/tensor/index.js';
+import { getRandomState, held, noGrad, scope } from '../../lib/tensor/index.js';
+import { thrownBy } from '../support/refusal.js';
 
 const dir = mkdtempSync(join(tmpdir(), 'ds-saved-engine-'));
 afterAll(() => rmSync(dir, { recursive: true }));
@@ -178,4 +190,212 @@ test('frozen parameters are saved, unless they are excluded', async () => {
   expect(stateOf(other).weights).toEqual([...own.slice(0, 2), ...saved.slice(2)]);
   await other.loadCheckpoint(join(dir, 'whole'));
   expect(stateOf(other).weights).toEqual(saved);
+});
+
+describe('the state of an engine without tensors', () => {
+  /** An engine of rank `rank` of `size`, with a companion and one group. */
+  function hostOf(rank = 0, size = 1) {
+    const optimizer = new optim.AdamW(new nn.Linear(2, 2).parameters(), { lr: 0.1 });
+    Object.assign(optimizer.groups[0] as object, { flag: true, kind: 'own' });
+    const kept: Record<string, unknown> = {};
+    const stateful = (name: string) => ({
+      stateDict: () => ({ of: name }),
+      loadStateDict: (state: unknown) => {
+        if ((state as { bad?: string }).bad) throw new Error('a state of mine');
+        kept[name] = state;
+      },
+    });
+    const load = (name: string) => (state: unknown) => {
+      kept[name] = state;
+    };
+    const engine = {
+      progress: {
+        globalSteps: 9,
+        globalSamples: 9,
+        skippedSteps: 9,
+        appliedSteps: 9,
+        scheduleStart: 9,
+      },
+      companions: new Map([['loader', stateful('loader')]]),
+      parts: {
+        ...{ optimizer, schedules: stateful('schedules'), stage: { partitions: [] } },
+        scaler: { state: () => 'own scale', load: load('scaler') },
+        curriculum: { state: () => 'own lengths', load: load('curriculum') },
+        ranks: { dataGroup: { rank, size } },
+      },
+    };
+    return { engine, kept, optimizer, host: new HostState(engine as never) };
+  }
+
+  const progress = {
+    globalSteps: 5,
+    globalSamples: 20,
+    skippedSteps: 1,
+    appliedSteps: 4,
+    scheduleStart: 1,
+  };
+  const savedOf = (group: object, seeds: number[] = [7], companions: object[] = []) =>
+    ({
+      location: 'MANIFEST',
+      shared: {
+        ...{ progress, scaler: 'scale', schedule: 'rates', groups: [group] },
+        ...{ clientState: {}, curriculum: 'lengths' },
+      },
+      ranks: seeds.map((one, i) => ({
+        random: { seed: one, offset: 3 + i },
+        companions: companions[i] ?? { loader: { at: i } },
+      })),
+    }) as never;
+  const all = { optimizer: true, schedules: true, companions: true, counters: true };
+  const nothing = { optimizer: false, schedules: false, companions: false, counters: false };
+
+  test('follows a save as far as it is wanted, and goes back', () => {
+    seed(42);
+    const { engine, kept, optimizer, host } = hostOf();
+    const before = getRandomState();
+    host.follow(savedOf({ lr: 0.5, unknown: 1 }), all);
+    expect(kept).toEqual({
+      ...{ scaler: 'scale', schedules: 'rates', curriculum: 'lengths', loader: { at: 0 } },
+    });
+    expect([engine.progress, optimizer.groups[0]?.lr]).toEqual([progress, 0.5]);
+    expect(optimizer.groups[0]).not.toHaveProperty('unknown');
+    expect(getRandomState()).toEqual({ seed: 7, offset: 3 });
+    host.back();
+    expect(kept).toEqual({
+      ...{ scaler: 'own scale', schedules: { of: 'schedules' }, curriculum: 'own lengths' },
+      loader: { of: 'loader' },
+    });
+    expect([engine.progress.globalSteps, optimizer.groups[0]?.lr]).toEqual([9, 0.1]);
+    expect(getRandomState()).toEqual(before);
+    const other = hostOf();
+    const then = getRandomState();
+    other.host.follow(savedOf({ lr: 0.5 }), nothing);
+    expect([other.kept, other.engine.progress.globalSteps]).toEqual([{}, 9]);
+    expect(getRandomState()).toEqual(then);
+  });
+
+  test('counts updates from 0 without moments, and schedules from their own start', () => {
+    const counted = (wanted: object) => {
+      const { engine, host } = hostOf();
+      host.follow(savedOf({}), { ...nothing, counters: true, ...wanted });
+      return [engine.progress.appliedSteps, engine.progress.scheduleStart];
+    };
+    expect(counted({ optimizer: true, schedules: true })).toEqual([4, 1]);
+    expect(counted({ optimizer: true })).toEqual([4, 4]);
+    expect(counted({ schedules: true })).toEqual([0, -3]);
+    expect(counted({})).toEqual([0, 0]);
+  });
+
+  test('gives further ranks seeds of their own, unless all ranks had one', () => {
+    const randomOf = (rank: number, size: number, seeds: number[]) => {
+      hostOf(rank, size).host.follow(savedOf({}, seeds), { ...nothing, counters: true });
+      return getRandomState();
+    };
+    expect(randomOf(1, 2, [7, 8])).toEqual({ seed: 8, offset: 4 });
+    expect(randomOf(3, 4, [7, 8])).toEqual({ seed: 8 + 1_000_003, offset: 4 });
+    expect(randomOf(4, 8, [7, 8])).toEqual({ seed: 7 + 2 * 1_000_003, offset: 3 });
+    expect(randomOf(3, 4, [7, 7])).toEqual({ seed: 7, offset: 4 });
+    const largest = Number.MAX_SAFE_INTEGER;
+    expect(randomOf(2, 3, [largest - 1_000_003, 1])).toEqual({ seed: 0, offset: 3 });
+  });
+
+  test('takes the companions of its rank, of the first one among other ranks', () => {
+    const companionsOf = (rank: number, size: number, states: object[]) => {
+      const { kept, host } = hostOf(rank, size);
+      host.follow(savedOf({}, [1, 2], states), { ...nothing, companions: true });
+      return kept;
+    };
+    const states = [{ loader: { at: 0 } }, { loader: { at: 1 } }];
+    expect(companionsOf(1, 2, states)).toEqual({ loader: { at: 1 } });
+    expect(companionsOf(1, 3, states)).toEqual({ loader: { at: 0 } });
+    expect(companionsOf(0, 2, [{ other: {} }])).toEqual({});
+    expect(thrownBy(() => companionsOf(1, 2, [{}, { loader: { bad: 'x' } }]))).toMatchObject({
+      ...{ code: 'DS_CHECKPOINT', op: 'MANIFEST: ranks[1].companions.loader' },
+      ...{ expected: 'a valid state', got: 'Error: a state of mine' },
+    });
+  });
+
+  test.each<[group: object, field: string, expected: string]>([
+    [{ lr: -0.1 }, 'lr', 'a number from 0'],
+    [{ lr: 'x' }, 'lr', 'a number from 0'],
+    [{ eps: -1 }, 'eps', 'a number from 0'],
+    [{ weightDecay: -1 }, 'weightDecay', 'a number from 0'],
+    [{ betas: 0.5 }, 'betas', 'a list'],
+    [{ betas: [0.5] }, 'betas', 'a list of 2'],
+    [{ betas: [0.5, 1.5] }, 'betas[1]', 'a number from 0 to 1'],
+    [{ betas: [-0.5, 0.5] }, 'betas[0]', 'a number from 0 to 1'],
+    [{ betas: [0.5, 'x'] }, 'betas[1]', 'a finite number'],
+    [{ flag: 1 }, 'flag', 'true or false'],
+    [{ kind: 3 }, 'kind', 'text'],
+  ])('refuses %j', (group, field, expected) => {
+    const error = thrownBy(() => hostOf().host.follow(savedOf(group), all));
+    expect(error).toMatchObject({ code: 'DS_CHECKPOINT', expected });
+    expect(error.message).toContain(`state.groups[0].${field}`);
+  });
+
+  test('takes hyperparameters at their limits', () => {
+    const { optimizer, host } = hostOf();
+    host.follow(savedOf({ lr: 0, eps: 0, weightDecay: 0, betas: [0, 1] }), all);
+    expect(optimizer.groups[0]).toMatchObject({ lr: 0, eps: 0, weightDecay: 0, betas: [0, 1] });
+  });
+});
+
+describe('client state', () => {
+  const kept = (value: unknown) => jsonObject('clientState', value, '{ epoch: 3 }');
+
+  test('is what JSON stores of it', () => {
+    const date = new Date(0);
+    const own = { a: 1, toJSON: () => ({ said: [date, { toJSON: () => 3 }] }) };
+    const shared = { b: null };
+    expect(kept({ own, one: shared, two: [shared, 'x', true], gone: undefined })).toEqual({
+      own: { said: ['1970-01-01T00:00:00.000Z', 3] },
+      ...{ one: { b: null }, two: [{ b: null }, 'x', true] },
+    });
+    const itself = { a: 1, toJSON: () => itself };
+    expect(kept({ itself, nothing: { toJSON: () => undefined } })).toEqual({ itself: { a: 1 } });
+    const names: string[] = [];
+    const speaker = { toJSON: (name: string) => void names.push(name) };
+    kept({ first: speaker, list: { second: speaker } });
+    expect(names).toEqual(['first', 'second']);
+  });
+
+  const deep = (levels: number): object => {
+    const top: { a?: object } = {};
+    let at = top;
+    for (let i = 1; i < levels; i++) at = at.a = {};
+    return top;
+  };
+  class Own {}
+  const circle: { a?: unknown } = {};
+  circle.a = [circle];
+
+  test.each<[value: unknown, op: string, got: string]>([
+    [{ a: Number.NaN }, 'clientState.a', 'NaN'],
+    [{ a: [1, Number.POSITIVE_INFINITY] }, 'clientState.a[1]', 'Infinity'],
+    [{ a: () => 1 }, 'clientState.a', 'a function'],
+    [{ a: { b: 1n } }, 'clientState.a.b', 'a bigint'],
+    [{ a: new Map() }, 'clientState.a', 'a Map'],
+    [{ a: new Own() }, 'clientState.a', 'a Own'],
+    [{ a: new Float32Array(2) }, 'clientState.a', 'a Float32Array'],
+    [{ a: new Date(Number.NaN) }, 'clientState.a', 'an invalid Date'],
+    [{ a: [{ toJSON: () => undefined }] }, 'clientState.a[0]', 'a toJSON() that returns undefined'],
+    [circle, 'clientState.a[0]', 'an object that contains itself'],
+    [[1], 'clientState', 'an array'],
+    [null, 'clientState', 'null'],
+    ['x', 'clientState', '"x"'],
+  ])('of another kind is refused: case %#', (value, op, got) => {
+    expect(thrownBy(() => kept(value))).toMatchObject({ code: 'DS_ARGUMENT', op, got });
+  });
+
+  test('has a bound of depth, and errors a bound of length', () => {
+    expect(Object.keys(kept(deep(1000)))).toEqual(['a']);
+    const error = thrownBy(() => kept(deep(1001)));
+    expect(error).toMatchObject({
+      ...{ got: 'a deeper object', expected: 'at most 1000 levels of nested objects' },
+    });
+    expect(error.op).toBe(`${`clientState${'.a'.repeat(100)}`.slice(0, 120)}...`);
+    const long = 'x'.repeat(120 - 'clientState.'.length);
+    expect(thrownBy(() => kept({ [long]: 1n })).op).toBe(`clientState.${long}`);
+    expect(thrownBy(() => kept({ [`${long}y`]: 1n })).op).toBe(`clientState.${long}...`);
+  });
 });

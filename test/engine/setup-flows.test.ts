@@ -1,0 +1,261 @@
+// Tests the flows of gradients and weights that a configuration selects, and pipeline stages.
+import { Mesh } from '../../lib/comm/mesh.js';
+import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
+import { resolveConfig } from '../../lib/config/index.js';
+import { ReleaseStack } from '../../lib/engine/release-stack.js';
+import { keepStages, openPipeline, planPipeline } from '../../lib/engine/setup/pipeline.js';
+import { buildStages, offloadsWeights, shardsWeights } from '../../lib/engine/setup/stage.js';
+import { ZeroGroups } from '../../lib/engine/zero-groups.js';
+import { type DsConfig, nn, optim, PipelineModule, type Tensor } from '../../lib/index.js';
+import { Links, Pipeline } from '../../lib/pipe/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import type { GradientFlow } from '../../lib/zero/stage.js';
+import { refusal, thrownBy } from '../support/refusal.js';
+
+const configOf = (more: DsConfig = {}, worldSize = 1) =>
+  resolveConfig({ train_micro_batch_size_per_gpu: 1, ...more }, { worldSize });
+
+const jobOf = (ranks: number, mesh: MeshOptions = {}) =>
+  ({
+    ...{ rank: 0, worldSize: ranks, world: { rank: 0, size: ranks } },
+    mesh: new Mesh(MeshShape.over(ranks, mesh), { rank: 0, size: ranks } as never, null as never),
+  }) as never;
+
+const linear = () => new nn.Linear(16, 32);
+const adam = (params = linear().parameters()) => new optim.AdamW(params, { lr: 0.1 });
+
+describe('the flows of gradients and weights', () => {
+  const several = { rank: 0, size: 2, ranks: [0, 1] };
+  const alone = { rank: 0, size: 1, ranks: [0] };
+
+  /** The flows of one record of ranks, and how gradients are summed: the outermost wire first. */
+  function flowsOf(more: DsConfig, given: { record?: object; options?: object } = {}) {
+    const record = {
+      ...{ name: '', group: several, samples: 2, replicas: null, near: null },
+      ...{ source: several, spansStages: false, ...given.record },
+    };
+    const config = configOf(more, 2);
+    const stages = buildStages(config, { trained: [], frozen: [] }, cpu(), {
+      groups: new ZeroGroups(record as never, []),
+      ...given.options,
+    });
+    const [{ gradients, weights }] = (
+      stages as unknown as { stages: [{ gradients: GradientFlow; weights: object }] }
+    ).stages;
+    const wires: string[] = [];
+    let wire = gradients.route?.wire as { inner?: object; divisor?: number; dtype?: string };
+    for (; wire?.inner; wire = wire.inner) {
+      const detail = wire.divisor ?? wire.dtype;
+      wires.push(`${wire.constructor.name}${detail === undefined ? '' : ` ${detail}`}`);
+    }
+    const { factor, takesEach } = gradients;
+    stages.dispose();
+    return { wires, factor, takesEach, isAlone: gradients.route === null, weights };
+  }
+  const bf16 = { bf16: { enabled: true } };
+  const zero = (more: object) => ({ zero_optimization: more }) as DsConfig;
+
+  test.each<[more: DsConfig, wires: string[], factor: number]>([
+    [bf16, [], 2],
+    [{ fp16: { enabled: true } }, ['DividedWire 2'], 1],
+    [{ ...bf16, communication_data_type: 'fp16' }, ['DividedWire 2', 'CastWire f16'], 1],
+    [
+      { fp16: { enabled: true }, communication_data_type: 'fp32' },
+      ...([['CastWire f32', 'DividedWire 2'], 1] as const),
+    ],
+    [{ ...bf16, communication_data_type: 'fp32' }, ['CastWire f32'], 2],
+    [{ ...bf16, prescale_gradients: true }, ['DividedWire 2'], 1],
+    [{ ...bf16, gradient_predivide_factor: 4 }, ['DividedWire 4'], 0.5],
+    [
+      { fp16: { enabled: true }, gradient_predivide_factor: 4 },
+      ...([['DividedWire 4'], 0.5] as const),
+    ],
+    [{ ...bf16, ...zero({ stage: 2, reduce_scatter: false }) }, ['AllReduceWire'], 2],
+    [{ ...bf16, gradient_allreduce_op: 'sum' } as never, [], 1],
+  ] as never)('%j sums by %j, and later by %d', (more, wires, factor) => {
+    expect(flowsOf(more)).toMatchObject({ wires, factor, isAlone: false });
+  });
+
+  test('a single rank sends nothing, unless it has replicas or shares samples', () => {
+    const single = { group: alone, samples: 1 };
+    const of = (record: object, more = {}) => flowsOf({ ...bf16, ...more }, { record });
+    expect(of(single)).toMatchObject({ isAlone: true, factor: 1, wires: [] });
+    expect(of(single, { fp16: { enabled: true }, bf16: {} }).wires).toEqual([]);
+    expect(of({ ...single, replicas: several }).isAlone).toBe(false);
+    expect(of({ ...single, replicas: several }).wires).toEqual(['ReplicatedWire']);
+    expect(of({ group: alone, samples: 2 }).isAlone).toBe(false);
+  });
+
+  test('stages 2 and 3 reduce every micro-batch; weights are whole, published or gathered', () => {
+    const of = (stage: number, record = {}, more = {}) =>
+      flowsOf({ ...bf16, ...zero({ stage, ...more }) }, { record });
+    expect([0, 1, 2, 3].map((stage) => of(stage).takesEach)).toEqual([false, false, true, true]);
+    const weights = (stage: number, record = {}, more = {}) =>
+      of(stage, record, more).weights.constructor.name;
+    expect([0, 1, 2, 3].map((stage) => weights(stage))).toEqual([
+      ...['WholeWeights', 'PublishedWeights', 'PublishedWeights', 'GatheredWeights'],
+    ]);
+    const single = { group: alone, samples: 1 };
+    expect([1, 3].map((stage) => weights(stage, single))).toEqual(['WholeWeights', 'WholeWeights']);
+    const host = { offload_param: { device: 'cpu' } };
+    expect(weights(3, single, host)).toBe('GatheredWeights');
+    const config = (more: object) => configOf({ ...bf16, ...zero(more) }, 2);
+    expect(offloadsWeights(config({ stage: 3, ...host }))).toBe(true);
+    expect(offloadsWeights(config({ stage: 3 }))).toBe(false);
+    expect(shardsWeights(config({ stage: 2 }), { size: 2 })).toBe(false);
+    expect(shardsWeights(config({ stage: 3 }), { size: 2 })).toBe(true);
+  });
+
+  test('gradients of an optimizer that exchanges others are summed in some steps', () => {
+    let isSummed = true;
+    const { factor: summed } = flowsOf(bf16, { options: { isSummed: () => isSummed } });
+    isSummed = false;
+    const own = (more: DsConfig) => flowsOf(more, { options: { isSummed: () => isSummed } }).factor;
+    expect([summed, own(bf16), own({ ...bf16, gradient_allreduce_op: 'sum' } as never)]).toEqual([
+      ...[2, 1, 0.5],
+    ]);
+  });
+});
+
+describe('the stages of a pipeline', () => {
+  const layers = () => [new nn.Linear(8, 8), new nn.Linear(8, 8), new nn.Linear(8, 8)];
+  const modelOf = (more: object = {}) =>
+    new PipelineModule({ layers: layers(), lossFn: (x: Tensor) => x.sum(), ...more } as never);
+  const planOf = (module: nn.Module, more: DsConfig = {}, mesh: MeshOptions = { pp: 2 }) => {
+    const config = configOf(more, 2);
+    const size = mesh.pp ? 2 : 1;
+    return planPipeline({ module, config, job: jobOf(size, mesh), clients: {} } as never);
+  };
+  const staged = { pipeline: { stages: 2 } } as DsConfig;
+
+  test('are wanted by the model or the configuration', () => {
+    expect(planOf(linear())).toBeNull();
+    expect(planOf(modelOf())).toMatchObject({ dynamicShape: false, schedule: { name: '1f1b' } });
+    expect(planOf(modelOf({ dynamicShape: true }), staged)?.dynamicShape).toBe(true);
+    expect(thrownBy(() => planOf(linear(), staged))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'pipeline.stages', got: 'a Linear' },
+    });
+  });
+
+  test.each<[schedule: string, name: string, perRank: number]>([
+    ['1f1b', '1f1b', 1],
+    ['gpipe', 'gpipe', 1],
+    ['zero-bubble', 'zero-bubble', 1],
+    ['interleaved', 'interleaved', 2],
+  ])('follow the schedule %s', (schedule, name, perRank) => {
+    const own = [...layers(), new nn.Linear(8, 8)];
+    const pipeline = { schedule, ...(perRank > 1 ? { stages_per_rank: perRank } : {}) };
+    const plan = planOf(modelOf({ layers: own }), { pipeline } as never);
+    expect(plan?.schedule.name).toMatch(new RegExp(`^${name}`));
+    expect(plan?.schedule.stagesPerRank).toBe(perRank);
+  });
+
+  test('are as many as the ranks along pp', () => {
+    expect(thrownBy(() => planOf(modelOf(), { pipeline: { stages: 3 } } as never))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'pipeline.stages', got: '3' },
+    });
+    expect(thrownBy(() => planOf(modelOf({ numStages: 3 })))).toMatchObject({
+      ...{ op: 'PipelineModule numStages', got: '3' },
+    });
+    expect(planOf(modelOf({ numStages: 2 }), staged)).not.toBeNull();
+  });
+
+  test.each<[stage: number, mesh: MeshOptions, expected: RegExp | null]>([
+    [1, { pp: 2 }, null],
+    [2, { pp: 2 }, /^0 or 1 for a pipeline/],
+    [3, { pp: 2 }, /^0 or 1 for a pipeline/],
+    [2, {}, null],
+    [3, {}, /^0, 1 or 2 for a pipeline of one stage/],
+  ])('of ZeRO stage %d on %j', (stage, mesh, expected) => {
+    const call = () => planOf(modelOf(), { zero_optimization: { stage } } as never, mesh);
+    if (!expected) expect(call()).not.toBeNull();
+    else {
+      expect(thrownBy(call)).toMatchObject({
+        ...{ code: 'DS_CONFIG', op: 'zero_optimization.stage', got: `${stage}` },
+        expected: expect.stringMatching(expected),
+      });
+    }
+  });
+
+  /** Opens the ties of a model of three layers with these weights, on one of two stages. */
+  async function tiesOf(
+    rank: number,
+    weights: (all: nn.Linear[]) => void,
+    optimizer: (params: nn.Parameter[]) => object = adam,
+  ) {
+    const own = layers();
+    weights(own);
+    const module = modelOf({ layers: own, partitionMethod: 'uniform' });
+    const stage = { rank, ranks: 2 };
+    const pipeline = new Pipeline(module, stage, 1, { partitionMethod: 'uniform' });
+    const opened: number[][] = [];
+    jest.spyOn(Links, 'open').mockResolvedValue('links' as never);
+    const mesh = new Mesh(MeshShape.over(2, { pp: 2 }), { rank, size: 2 } as never, null as never);
+    const job = {
+      ...{ rank, worldSize: 2, world: { rank, size: 2 }, mesh },
+      newGroup: async (ranks: number[]) => {
+        opened.push(ranks);
+        return { ranks };
+      },
+    };
+    const plan = { pipeline, schedule: planOf(modelOf())?.schedule, dynamicShape: false };
+    const given = { plan, optimizer: optimizer([...module.parameters()]) };
+    try {
+      const pipe = await openPipeline(job as never, given as never);
+      const ties = pipe?.ties.map(({ group: { group: _, source: __, ...group }, parameters }) => ({
+        ...group,
+        parameters: parameters.length,
+      }));
+      return { links: pipe?.links, ties, module, pipeline };
+    } finally {
+      jest.restoreAllMocks();
+    }
+  }
+  const tie = ([first, , last]: nn.Linear[]): void => {
+    (last as { weight: nn.Parameter }).weight = (first as nn.Linear).weight;
+  };
+
+  test('share the ranks of weights that several of them have', async () => {
+    for (const rank of [0, 1]) {
+      const { links, ties } = await tiesOf(rank, tie);
+      expect(links).toBe('links');
+      expect(ties).toEqual([
+        {
+          ...{ name: 'tied by stages 0, 1', samples: 1, replicas: null, near: null },
+          ...{ spansStages: true, parameters: 1 },
+        },
+      ]);
+    }
+    expect((await tiesOf(0, () => {})).ties).toEqual([]);
+    const frozen = (all: nn.Linear[]): void => {
+      tie(all);
+      all[0]?.weight.requireGrad(false);
+    };
+    expect((await tiesOf(0, frozen)).ties).toEqual([]);
+    const whole = (params: nn.Parameter[]) => new optim.Lamb(params, { lr: 0.1 });
+    await tiesOf(0, () => {}, whole);
+    const error = await refusal(() => tiesOf(0, tie, whole));
+    expect(error).toMatchObject({ code: 'DS_CONFIG', op: 'optimizer.type', got: 'Lamb' });
+    expect(await openPipeline(null as never, { plan: null, optimizer: adam() })).toBeNull();
+  });
+
+  test('keep their own layers, and the optimizer their parameters, until the end', async () => {
+    const { module, pipeline } = await tiesOf(1, () => {});
+    const optimizer = new optim.AdamW(
+      [{ params: module.parameters().slice(0, 2) }, { params: module.parameters().slice(2) }],
+      { lr: 0.1 },
+    );
+    const counts = () => [
+      module.parameters().length,
+      ...optimizer.groups.map(({ params }) => params.length),
+    ];
+    const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
+    keepStages({ module, optimizer, plan: null }, site as never);
+    expect(counts()).toEqual([6, 2, 4]);
+    const plan = { pipeline, schedule: null, dynamicShape: false };
+    keepStages({ module, optimizer, plan } as never, site as never);
+    expect(counts()).toEqual([2, 0, 2]);
+    site.undo.release();
+    expect(module.parameters()).toHaveLength(6);
+  });
+});
