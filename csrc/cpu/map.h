@@ -4,6 +4,8 @@
 
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "rows.h"
 #include "strided.h"
@@ -82,18 +84,33 @@ C wrapping_multiply(C a, C b) {
   else return a * b;
 }
 
-/// out = f(in...), or out + f(in...) with `accumulate`. f takes and returns compute values. All
-/// inputs have element type In and out's shape, and out may be one of the inputs.
-template <class Out, class In, class F, class... Inputs>
-void map(CpuContext& ctx, bool accumulate, F f, const View& out, const Inputs&... inputs) {
-  constexpr int kInputs = sizeof...(Inputs);
+/// One block of map: results = f(sources), or `old` plus that. `f` points to the function.
+template <class R, class C>
+using Block = void (*)(const void* f, const R* old, const C* const* sources, R* results, int64_t n);
+
+template <class R, class C, class Accumulate, class F, size_t... kInput>
+void run_block(const void* function, const R* old, const C* const* sources, R* results, int64_t n) {
+  const F f = *static_cast<const F*>(function);
+  if constexpr (!std::is_same_v<Accumulate, std::false_type>) {
+    if (old != nullptr) {
+      const auto add = [f](R was, auto... x) { return wrapping_add<R>(was, f(x...)); };
+      return apply_block(results, n, add, old, sources[kInput]...);
+    }
+  }
+  apply_block(results, n, f, sources[kInput]...);
+}
+
+/// The part of map that does not depend on its function: compiled once for each pair of dtypes.
+template <class Out, class In, int kInputs>
+void map_blocks(CpuContext& ctx, bool accumulate, Block<compute_t<Out>, compute_t<In>> run,
+                const void* f, const View* const (&views)[kInputs + 1]) {
   using C = compute_t<In>;
   using R = compute_t<Out>;
-  const View* const views[kInputs + 1] = {&out, &inputs...};
   const Walk<kInputs + 1> walk = plan_walk(views);
   for_each_run(ctx, walk, [&](const int64_t(&offsets)[kInputs + 1], int64_t length) {
     C buffers[kInputs][kBlock];
     R results[kBlock];
+    R old_buffer[kBlock];
     const C* sources[kInputs];
     for (int64_t at = 0; at < length; at += kBlock) {
       const int64_t n = std::min(kBlock, length - at), out_stride = walk.strides[0][0];
@@ -102,24 +119,30 @@ void map(CpuContext& ctx, bool accumulate, F f, const View& out, const Inputs&..
         const In* const source = views[o + 1]->template as<In>() + offsets[o + 1] + at * stride;
         sources[o] = load_block(source, stride, n, buffers[o]);
       }
-      Out* const target = out.as<Out>() + offsets[0] + at * out_stride;
+      Out* const target = views[0]->template as<Out>() + offsets[0] + at * out_stride;
       R* values = results;
       if constexpr (std::is_same_v<Out, R>)
         if (out_stride == 1) values = target;
-      [&]<size_t... kInput>(std::index_sequence<kInput...>) {
-        if (accumulate) {
-          R old_buffer[kBlock];
-          const R* const old = load_block(target, out_stride, n, old_buffer);
-          const auto add = [f](R was, auto... x) { return wrapping_add<R>(was, f(x...)); };
-          apply_block(values, n, add, old, sources[kInput]...);
-        } else {
-          apply_block(values, n, f, sources[kInput]...);
-        }
-      }
-      (std::make_index_sequence<kInputs>{});
+      const R* const old = accumulate ? load_block(target, out_stride, n, old_buffer) : nullptr;
+      run(f, old, sources, values, n);
       store_block(values, target, out_stride, n);
     }
   });
+}
+
+/// out = f(in...), or out + f(in...) with `accumulate`. f takes and returns compute values. All
+/// inputs have element type In and out's shape, and out may be one of the inputs. Where
+/// `accumulate` is std::false_type, the sum is not compiled. Dtypes with one compute type share
+/// the loop of a function that has one type for all of them.
+template <class Out, class In, class Accumulate, class F, class... Inputs>
+void map(CpuContext& ctx, Accumulate accumulate, F f, const View& out, const Inputs&... inputs) {
+  const View* const views[sizeof...(Inputs) + 1] = {&out, &inputs...};
+  [&]<size_t... kInput>(std::index_sequence<kInput...>) {
+    const Block<compute_t<Out>, compute_t<In>> run =
+        run_block<compute_t<Out>, compute_t<In>, Accumulate, F, kInput...>;
+    map_blocks<Out, In, sizeof...(Inputs)>(ctx, accumulate, run, &f, views);
+  }
+  (std::index_sequence_for<Inputs...>{});
 }
 
 }  // namespace ds::cpu

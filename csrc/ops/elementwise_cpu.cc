@@ -29,38 +29,70 @@ C subtract(C a, C b) {
   else return a - b;
 }
 
+// Functions of one type for all dtypes: those with one compute type share their loops.
+constexpr std::false_type kOverwrite{};
+constexpr auto add = [](auto a, auto b) { return wrapping_add(a, b); };
+constexpr auto sub = [](auto a, auto b) { return subtract(a, b); };
+constexpr auto mul = [](auto a, auto b) { return wrapping_multiply(a, b); };
+constexpr auto div = [](auto a, auto b) { return divide(a, b); };
+// A NaN on either side is the result.
+constexpr auto maximum = [](auto a, auto b) { return (a > b) | (a != a) ? a : b; };
+constexpr auto minimum = [](auto a, auto b) { return (a < b) | (a != a) ? a : b; };
+constexpr auto pow = [](auto a, auto b) { return std::pow(a, b); };
+constexpr auto atan2 = [](auto a, auto b) { return std::atan2(a, b); };
+
+constexpr auto eq = [](auto a, auto b) { return a == b; };
+constexpr auto ne = [](auto a, auto b) { return a != b; };
+constexpr auto lt = [](auto a, auto b) { return a < b; };
+constexpr auto le = [](auto a, auto b) { return a <= b; };
+constexpr auto gt = [](auto a, auto b) { return a > b; };
+constexpr auto ge = [](auto a, auto b) { return a >= b; };
+
+template <UnaryOp kOp>
+struct UnaryValue {
+  template <class C>
+  C operator()(C x) const {
+    return unary_value<kOp>(x);
+  }
+};
+
+template <UnaryOp kOp>
+struct UnaryGradient {
+  template <class C>
+  C operator()(C x, C dout) const {
+    return dout * unary_derivative<kOp>(x);
+  }
+};
+
 template <class T>
 void arithmetic(const Binary& op, CpuContext& ctx) {
-  using C = compute_t<T>;
   const auto with = [&](auto f) { map<T, T>(ctx, op.accumulate, f, op.out, op.a, op.b); };
   switch (op.op) {
-    case BinaryOp::add: return with([](C a, C b) { return wrapping_add(a, b); });
-    case BinaryOp::sub: return with([](C a, C b) { return subtract(a, b); });
-    case BinaryOp::mul: return with([](C a, C b) { return wrapping_multiply(a, b); });
-    case BinaryOp::div: return with([](C a, C b) { return divide(a, b); });
-    // A NaN on either side is the result.
-    case BinaryOp::maximum: return with([](C a, C b) { return (a > b) | (a != a) ? a : b; });
-    case BinaryOp::minimum: return with([](C a, C b) { return (a < b) | (a != a) ? a : b; });
+    case BinaryOp::add: return with(add);
+    case BinaryOp::sub: return with(sub);
+    case BinaryOp::mul: return with(mul);
+    case BinaryOp::div: return with(div);
+    case BinaryOp::maximum: return with(maximum);
+    case BinaryOp::minimum: return with(minimum);
     default: break;
   }
-  if constexpr (std::is_floating_point_v<C>) {
-    if (op.op == BinaryOp::pow) return with([](C a, C b) { return std::pow(a, b); });
-    if (op.op == BinaryOp::atan2) return with([](C a, C b) { return std::atan2(a, b); });
+  if constexpr (std::is_floating_point_v<compute_t<T>>) {
+    if (op.op == BinaryOp::pow) return with(pow);
+    if (op.op == BinaryOp::atan2) return with(atan2);
   }
   unknown("binary", "a binary op", static_cast<int32_t>(op.op));
 }
 
 template <class T>
 void comparison(const Compare& op, CpuContext& ctx) {
-  using C = compute_t<T>;
-  const auto with = [&](auto f) { map<bool, T>(ctx, false, f, op.out, op.a, op.b); };
+  const auto with = [&](auto f) { map<bool, T>(ctx, kOverwrite, f, op.out, op.a, op.b); };
   switch (op.op) {
-    case CompareOp::eq: return with([](C a, C b) { return a == b; });
-    case CompareOp::ne: return with([](C a, C b) { return a != b; });
-    case CompareOp::lt: return with([](C a, C b) { return a < b; });
-    case CompareOp::le: return with([](C a, C b) { return a <= b; });
-    case CompareOp::gt: return with([](C a, C b) { return a > b; });
-    case CompareOp::ge: return with([](C a, C b) { return a >= b; });
+    case CompareOp::eq: return with(eq);
+    case CompareOp::ne: return with(ne);
+    case CompareOp::lt: return with(lt);
+    case CompareOp::le: return with(le);
+    case CompareOp::gt: return with(gt);
+    case CompareOp::ge: return with(ge);
   }
   unknown("compare", "a comparison", static_cast<int32_t>(op.op));
 }
@@ -94,8 +126,7 @@ void run(const Unary& op, CpuContext& ctx) {
   for_floating("unary", op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     dispatch_unary("unary", op.op, [&](auto kind) {
-      const auto value = [](compute_t<T> x) { return unary_value<decltype(kind)::value>(x); };
-      map<T, T>(ctx, false, value, op.out, op.in);
+      map<T, T>(ctx, kOverwrite, UnaryValue<decltype(kind)::value>{}, op.out, op.in);
     });
   });
 }
@@ -104,9 +135,7 @@ void run(const UnaryBackward& op, CpuContext& ctx) {
   for_floating("unary_backward", op.in.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     dispatch_unary("unary_backward", op.op, [&](auto kind) {
-      const auto gradient = [](compute_t<T> x, compute_t<T> dout) {
-        return dout * unary_derivative<decltype(kind)::value>(x);
-      };
+      const UnaryGradient<decltype(kind)::value> gradient;
       map<T, T>(ctx, op.accumulate, gradient, op.dx, op.in, op.dout);
     });
   });
