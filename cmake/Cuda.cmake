@@ -47,11 +47,14 @@ else()
     if(DS_SHARED_FRONT_END)
       add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:${DS_SHARED_FRONT_END}>")
     endif()
-    # Kernels are most of the package: packed for size, which older compilers cannot.
-    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+    # Kernels are most of the package: packed for size, which older compilers cannot, and which
+    # takes longer than assembling kernels that are not optimized.
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8 AND NOT DS_FAST_GPU_CODE)
       add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-compress-mode=size>)
     endif()
     if(DS_FAST_GPU_CODE)
+      # The host code beside kernels, whose stubs are many.
+      string(REPLACE "-O3" "-O0" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
       include(CheckCompilerFlag)
       check_compiler_flag(CUDA -Ofc=max DS_CAN_COMPILE_FAST)
       if(DS_CAN_COMPILE_FAST)
