@@ -83,7 +83,7 @@ test('a pipeline tries stages 0 and 1 of ZeRO', async () => {
   expect(info.mesh).toEqual({ data: 1, tokens: 1, layers: 1, stages: 2 });
 });
 
-test('what memory is short for is a row, and what is there is taken again', async () => {
+test('a candidate without enough memory becomes a row; a later search reuses the measured ones', async () => {
   const autotuning = {
     ...{ ...BASE.autotuning, overwrite: false, metric: 'FLOPS', start_step: 0, end_step: 0 },
     ...{ num_tuning_micro_batch_sizes: 1, max_train_micro_batch_size_per_gpu: 8 },
@@ -103,7 +103,7 @@ test('what memory is short for is a row, and what is there is taken again', asyn
   expect(again.stdout).toMatch(/^autotuning: z0_gas1_tmbspg4: 7 FLOPS/m);
 });
 
-test('a program that does not train is named with its error, and nothing is tried', async () => {
+test('the error of a program that does not train ends the search before any trial', async () => {
   writeFileSync(join(dir, 'train.js'), 'throw new TypeError("no data at x: y");');
   const { code, stderr } = await start(BASE, '--autotuning', 'tune', '--num_procs', '1');
   expect(code).toBe(2);
@@ -114,7 +114,7 @@ test('a program that does not train is named with its error, and nothing is trie
   ]);
 });
 
-test('a log that cannot be written is said once, and the search goes on', async () => {
+test('an unwritable log is reported once, and the search continues', async () => {
   // The first run finds a full disk at the path of its output.
   const full = `
 const { join } = require('node:path');
@@ -146,7 +146,7 @@ while (isHeld()) Atomics.wait(tick, 0, 0, 10);
   writeFileSync(join(dir, 'train.js'), hold + scriptOf(join(__dirname, 'tuned-process')));
 }
 
-test('Ctrl-C ends the search, which says what it has found', async () => {
+test('Ctrl-C ends the search and prints the results so far', async () => {
   holdAfter('z0_gas1_tmbspg2');
   const searching = start(BASE, '--autotuning', 'run', '--num_procs', '1');
   await run?.printed('z0_gas1_tmbspg2: ');
@@ -167,7 +167,7 @@ test('a search ends when its output has no reader', async () => {
   expect((await searching).code).toBe(130);
 });
 
-test('without the flag a run trains as the file says, with one notice', async () => {
+test('without the flag, a run ignores the section and prints one notice', async () => {
   const { code, stdout, stderr } = await start(BASE, '--num_procs', '1');
   expect(code).toBe(0);
   expect(stdout).toContain('trained 6 steps of 1');

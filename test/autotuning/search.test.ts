@@ -93,7 +93,7 @@ async function search(file: object, options: Searched = {}) {
 
 const BF16 = { bf16: { enabled: true } };
 
-describe('what is tried', () => {
+describe('candidates', () => {
   test('is what fits by the plan, of each stage the largest micro-batches', async () => {
     const autotuning = { tuner_early_stopping: 0, num_tuning_micro_batch_sizes: 2 };
     const { names } = await search({ ...BF16, autotuning });
@@ -103,7 +103,7 @@ describe('what is tried', () => {
     ]);
   });
 
-  test('has offload where nothing fits without it, and what is left out is said', async () => {
+  test('offloads only if nothing fits without, and lists the omitted candidates', async () => {
     const autotuning = { num_tuning_micro_batch_sizes: 1 };
     const { names, lines, tried } = await search(
       { ...BF16, zero_optimization: { cpu_offload: false }, autotuning },
@@ -178,7 +178,7 @@ describe('what is tried', () => {
     expect(found.lines.join('\n')).toContain(reason);
   });
 
-  test('says where the batch of the file is above its bound', async () => {
+  test('reports a batch of the file above its limit', async () => {
     const file = { ...BF16, zero_optimization: { stage: 1 }, train_batch_size: 32 };
     const { lines } = await search({ ...file, autotuning: { max_train_batch_size: 16 } });
     expect(lines).toContain(
@@ -236,13 +236,19 @@ describe('what is tried', () => {
     });
   });
 
-  test.each([true, [], 'tune'])('refuses a section that is none: %j', async (autotuning) => {
-    const path = join(dir, 'ds_config.json');
-    writeFileSync(path, JSON.stringify({ ...BF16, autotuning }));
-    const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
-    const given = { args: ['--deepspeed', path], known: {}, jobs, say: () => {} };
-    await expect(autotune(given)).rejects.toMatchObject({ code: 'DS_CONFIG', path: 'autotuning' });
-  });
+  test.each([true, [], 'tune'])(
+    'refuses a section that is not an object: %j',
+    async (autotuning) => {
+      const path = join(dir, 'ds_config.json');
+      writeFileSync(path, JSON.stringify({ ...BF16, autotuning }));
+      const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
+      const given = { args: ['--deepspeed', path], known: {}, jobs, say: () => {} };
+      await expect(autotune(given)).rejects.toMatchObject({
+        code: 'DS_CONFIG',
+        path: 'autotuning',
+      });
+    },
+  );
 
   test('refuses a file that nothing can train, by its key', async () => {
     const wrong = { ...BF16, optimizer: { type: 'AdamW', params: { lr: -1 } } };
@@ -293,7 +299,7 @@ describe('the search', () => {
     expect(lines.at(-4)).toMatch(new RegExp(`global +\\| 1 +\\| ${text.replace('+', '.')} `));
   });
 
-  test('goes on to smaller micro-batches where memory is short after all', async () => {
+  test('tries smaller micro-batches after an out-of-memory error', async () => {
     const speed = (config: Config) => (micro(config) > 1 ? null : 5);
     const autotuning = { num_tuning_micro_batch_sizes: 2 };
     const { names, lines, best } = await search({ ...STAGE1, autotuning }, { speed });
@@ -309,7 +315,7 @@ describe('the search', () => {
     expect(best).toMatchObject({ train_micro_batch_size_per_gpu: 1 });
   });
 
-  test('tries none again that has failed, in whatever order', async () => {
+  test('never retries a failed candidate, in any order', async () => {
     // The search draws 2, 8 and 4: memory is short for 4, and the next smaller one has failed.
     const speed = (config: Config) => (micro(config) === 2 ? 'none' : null);
     const autotuning = { tuner_type: 'random', num_tuning_micro_batch_sizes: 3 };
@@ -322,14 +328,14 @@ describe('the search', () => {
     ]);
   });
 
-  test('ends after trials without gain, or enough of them', async () => {
+  test('ends after enough trials, or enough trials without gain', async () => {
     const open = { ...BF16, autotuning: { tuner_early_stopping: 2 } };
     expect((await search(open)).names).toHaveLength(3);
     const few = { ...BF16, autotuning: { tuner_num_trials: 4, tuner_early_stopping: 0 } };
     expect((await search(few)).names).toHaveLength(4);
   });
 
-  test('takes what is there over, whatever the monitors of the file, which experiments have not', async () => {
+  test('reuses earlier results even if the monitors of the file differ', async () => {
     const flops_profiler = { enabled: true, output_file: 'flops.txt' };
     const monitors = { csv_monitor: { enabled: true }, flops_profiler };
     const file = { ...STAGE1, ...monitors, autotuning: { overwrite: false } };
@@ -342,7 +348,7 @@ describe('the search', () => {
     expect(again.best).toEqual(first.best);
   });
 
-  test('takes no foreign folder, and keeps foreign files in its own', async () => {
+  test('refuses a folder with other files, and keeps other files in its own folder', async () => {
     const own = [
       ['results', 'z1_gas1_tmbspg8', 'exp.json'],
       ['results', 'notes', 'exp.json'],
@@ -377,7 +383,7 @@ describe('the search', () => {
     expect(lines[0]).toContain(' 7 samples/s');
   });
 
-  test('says where nothing can be measured', async () => {
+  test('reports that nothing can be measured', async () => {
     const { found, lines } = await search(STAGE1, { speed: () => null });
     expect(found.file).toBeNull();
     expect(lines.join('\n')).toContain('there is no best configuration');
@@ -391,7 +397,7 @@ describe('the search', () => {
     );
   });
 
-  test('draws in one order, or goes by the plan and what it was wrong by', async () => {
+  test('orders trials at random, or by the plan and its measured error', async () => {
     const all = { tuner_early_stopping: 0 };
     const listed = (await search({ ...BF16, autotuning: all })).names;
     const random = { ...BF16, autotuning: { ...all, tuner_type: 'random' } };
@@ -407,7 +413,7 @@ describe('the search', () => {
     expect(names.slice(-2).every((name) => name.startsWith('z0'))).toBe(true);
   });
 
-  test('tries other keys of ZeRO with the best where it is not fast', async () => {
+  test('with fast: false, varies other ZeRO keys of the best candidate', async () => {
     const zero = { stage: 1, overlap_comm: [true, false], reduce_bucket_size: 5e8 };
     const autotuning = { fast: false, num_tuning_micro_batch_sizes: 1 };
     const speed = ({ zero_optimization: { overlap_comm } }: Config) => (overlap_comm ? 1 : 2);
@@ -434,7 +440,7 @@ describe('lists of sections', () => {
   const speed = ({ zero_optimization: { offload_optimizer: state } }: Config) =>
     (state as { device: string }).device === 'cpu' ? 2 : 1;
 
-  test('have one experiment for each, in a folder of its own', async () => {
+  test('have one experiment and one folder per candidate', async () => {
     const autotuning = { fast: false, num_tuning_micro_batch_sizes: 1, tuner_early_stopping: 0 };
     const { names, tried, best } = await search({ ...file, autotuning }, { speed });
     expect(tried[0]?.config.zero_optimization.offload_optimizer).toEqual({ device: 'none' });
@@ -458,7 +464,7 @@ describe('the program', () => {
   };
   const file = { ...BF16, zero_optimization: { stage: 1 }, train_micro_batch_size_per_gpu: 'auto' };
 
-  test('gets values in the arguments that hold them, which say the smallest', async () => {
+  test('passes values in the arguments that hold them, from the given value up', async () => {
     const args = ['--per-device-train-batch-size=4', '--out', 'x'];
     const known = { train_micro_batch_size_per_gpu: '--per_device_train_batch_size' };
     const { tried } = await search({ ...file, autotuning }, { args, known });
@@ -478,7 +484,7 @@ describe('the program', () => {
     expect(tried[0]?.args[4]).toBe('--batch=8');
   });
 
-  test('gets values before the "--" behind which it reads none', async () => {
+  test('inserts values before "--"', async () => {
     const { tried } = await search({ ...file, autotuning }, { args: ['--', '--steps', '4'] });
     expect(tried[0]?.args.slice(2)).toEqual(['--steps', '1', '--', '--steps', '4']);
   });

@@ -36,7 +36,7 @@ const refusal = (message: RegExp) =>
     message: expect.stringMatching(message),
   });
 
-test('options are an object of known names: no tag in their place, no mistyped name', async () => {
+test('refuses a tag in place of options, and misspelled option names', async () => {
   await expect(engine.saveCheckpoint(dir, 'epoch1' as SaveOptions)).rejects.toEqual(
     refusal(
       /saveCheckpoint: expected an object of options, such as \{ tag: \.\.\. \}, got "epoch1"/,
@@ -122,7 +122,7 @@ test.each<[string, unknown, RegExp]>([
   },
 );
 
-test('what JSON keeps comes back', async () => {
+test('restores every JSON value of clientState', async () => {
   const shared = { epoch: 3 };
   const state = { a: shared, b: [shared, null, 'x', true], at: new Date(0), none: undefined };
   await engine.saveCheckpoint(dir, { clientState: state as never, tag: undefined });

@@ -134,20 +134,20 @@ describe('a failure', () => {
   });
   afterEach(() => warn.mockRestore());
 
-  test('comes with checkpointDone, once', async () => {
+  test('rejects checkpointDone once', async () => {
     const engine = await failing();
     await expect(engine.checkpointDone()).rejects.toEqual(failure);
     expect(await engine.checkpointDone()).toBeNull();
     await engine.saveCheckpoint(dir, { tag: 'b', saveLatest: false });
   });
 
-  test('comes with the next save', async () => {
+  test('rejects the next save', async () => {
     const engine = await failing();
     await expect(engine.saveCheckpoint(join(dir, 'other'))).rejects.toEqual(failure);
     await engine.saveCheckpoint(join(dir, 'other'));
   });
 
-  test('comes with the next load', async () => {
+  test('rejects the next load', async () => {
     const engine = await failing();
     await expect(engine.loadCheckpoint(dir, { tag: 'a' })).rejects.toEqual(failure);
   });
@@ -161,7 +161,7 @@ describe('a failure', () => {
     expect(options).toMatchObject({ code: 'DS_CHECKPOINT' });
   });
 
-  test('before it has begun comes with the call itself, and leaves nothing', async () => {
+  test('before the save starts, rejects the call itself and leaves no files', async () => {
     const engine = await start(resident);
     writeFileSync(join(dir, 'a'), 'mine');
     const saving = engine.saveCheckpoint(dir, { tag: 'a', asynchronous: true });
@@ -265,7 +265,7 @@ describe('a call without await before destroy()', () => {
     ],
   ];
 
-  test.each(homes)('is an error that says so, and saves nothing: state %s', async (_, options) => {
+  test.each(homes)('throws, and saves nothing: state %s', async (_, options) => {
     for (const [op, call] of calls) {
       const engine = await start(options);
       engines.pop();

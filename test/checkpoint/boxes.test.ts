@@ -215,7 +215,7 @@ describe('a layer that is', () => {
     await checkpoint.close();
   });
 
-  test('on one rank alone comes into the catalogue of all', async () => {
+  test('a tensor of one rank joins the catalog of all ranks', async () => {
     const [a, b, c] = [tensor('a', [3]), tensor('b', [2, 2], 50), tensor('c', [4, 4], 90)];
     const half = (from: number) => shardOf(c, all(columns(c.shape, from, from + 2)));
     const whole = (one: Cut) => shardOf(one, all(wholeBox(one.shape)));
@@ -235,7 +235,7 @@ describe('a layer that is', () => {
     await weights.close();
   });
 
-  test('of another shape on two ranks, or not whole, or there twice: all ranks say so', async () => {
+  test('different shapes on two ranks, missing elements and duplicates are refused on all ranks', async () => {
     const w = tensor('w', [4, 6]);
     const [left, right] = [columns(w.shape, 0, 3), columns(w.shape, 3, 6)];
     const other = { ...w, shape: [4, 7] };

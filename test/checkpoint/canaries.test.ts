@@ -108,7 +108,7 @@ describe('a tag of the name of something else', () => {
     });
   });
 
-  test('retention leaves a checkpoint with a file of the user in it, and says so', async () => {
+  test('retention keeps a checkpoint that contains a file of the user, with a notice', async () => {
     await save(dir, 'a', content(1));
     writeFileSync(join(dir, 'a', 'eval.json'), '{}');
     await save(dir, 'b', content(2));
@@ -123,7 +123,7 @@ describe('a tag of the name of something else', () => {
   });
 });
 
-test('latest is replaced where it names a tag, and nowhere else', async () => {
+test('latest is replaced only if it contains a tag', async () => {
   const path = join(dir, 'latest');
   for (const make of [
     () => writeFileSync(path, 'my latest notes\nare here'),
@@ -141,7 +141,7 @@ test('latest is replaced where it names a tag, and nowhere else', async () => {
   expect(readFileSync(path, 'utf8')).toBe('t');
 });
 
-test('hidden names that look like ours are left alone, and stand in no way', async () => {
+test('hidden names that resemble temporary files are neither deleted nor in the way', async () => {
   const hex = '0123456789abcdef0123456789abcdef';
   for (const kind of ['.tmp-t', '.old-t', '.gone-t', '.latest', '.save']) {
     mkdirSync(join(dir, `${kind}-mine`));
@@ -157,7 +157,7 @@ test('hidden names that look like ours are left alone, and stand in no way', asy
   await unharmed(() => consolidate(dir, join(dir, 'out')));
 });
 
-test('what is in a dead save besides its own files stays', async () => {
+test('other files in the folder of a dead save are kept', async () => {
   const { Claim } = await import('../../lib/checkpoint/claim.js');
   const claim = await Claim.take(dir);
   await claim.leave();
@@ -170,7 +170,7 @@ test('what is in a dead save besides its own files stays', async () => {
   await save(dir, 't', content(1));
 });
 
-test('two saves of one tag at the same time: one of them stays, whole', async () => {
+test('of two concurrent saves of one tag, one complete checkpoint remains', async () => {
   const saves = Array.from({ length: 8 }, (_, n) => save(dir, 't', content(n)));
   await unharmed(() => Promise.all(saves));
   const { w, 'w.fp32': master } = await valuesOf(dir, 't');
@@ -215,7 +215,7 @@ describe('ds consolidate', () => {
     });
   });
 
-  test('folders are made on the way, and nothing is left beside', async () => {
+  test('missing parent folders are created, and no temporary files remain', async () => {
     const out = join(root, 'a', 'b', 'hf');
     await unharmed(() => consolidate(dir, out));
     expect(readdirSync(dirname(out))).toEqual(['hf']);

@@ -47,7 +47,7 @@ function refusal(message: RegExp, code = 'DS_CHECKPOINT') {
 }
 
 describe('round trips', () => {
-  test('tensors of every dtype and shape, state and names come back as they were', async () => {
+  test('restores tensors of every dtype and shape, state and names', async () => {
     const dtypes: DType[] = ['f32', 'i32', 'i64', 'u8', 'f64'];
     const tensors = dtypes.flatMap((dtype) =>
       [[], [3], [5, 7], [0, 2]].map((shape) => {
@@ -103,7 +103,7 @@ describe('round trips', () => {
     expect(bytes.readFloatLE(8 + length + 4 * 41)).toBe(41);
   });
 
-  test('saving a tag again replaces it; latest moves only when asked to', async () => {
+  test('saving a tag again replaces it; latest moves only on request', async () => {
     await save(dir, 'a', content(1));
     await save(dir, 'b', content(2), { saveLatest: false });
     expect((await Checkpoint.open(dir)).tag).toBe('a');
@@ -115,7 +115,7 @@ describe('round trips', () => {
 });
 
 describe('retention', () => {
-  test('the newest stay, and what is no checkpoint is not touched', async () => {
+  test('keepLast keeps the newest checkpoints and all other files', async () => {
     mkdirSync(join(dir, 'mine'));
     for (const n of [1, 2, 3]) await save(dir, `step${n}`, content(n));
     await save(dir, 'step4', content(4), { keepLast: 2 });
@@ -123,7 +123,7 @@ describe('retention', () => {
     expect((await valuesOf(dir, 'step3')).w?.[0]).toBe(3);
   });
 
-  test('what latest names stays, however old; so does what was just saved', async () => {
+  test('keepLast keeps the tag in latest and the checkpoint just saved', async () => {
     for (const n of [1, 2, 3]) await save(dir, `step${n}`, content(n), { saveLatest: n === 1 });
     await save(dir, 'step4', content(4), { saveLatest: false, keepLast: 1 });
     expect(await listTags(dir)).toEqual(['step1', 'step4']);
@@ -138,7 +138,7 @@ describe('retention', () => {
     expect(await listTags(dir)).toEqual(['step4', 'step5']);
   });
 
-  test('what was just saved stays under a clock that has gone back', async () => {
+  test('keepLast keeps the checkpoint just saved even if the clock went back', async () => {
     await save(dir, 'step1', content(1));
     const clock = jest.spyOn(Date, 'now').mockReturnValue(Date.now() - 3600_000);
     await save(dir, 'step2', content(2), { saveLatest: false, keepLast: 1 });
@@ -184,7 +184,7 @@ describe('refusals', () => {
     },
   );
 
-  test('a missing folder, tag or latest says what there is', async () => {
+  test('errors of a missing folder, tag or latest list the existing ones', async () => {
     await expect(Checkpoint.open(join(dir, 'no'))).rejects.toEqual(refusal(/ENOENT/));
     await expect(Checkpoint.open(dir)).rejects.toEqual(refusal(/without checkpoints/));
     await save(dir, 'step10', content(1), { saveLatest: false });
@@ -195,7 +195,7 @@ describe('refusals', () => {
     await expect(Checkpoint.open(dir, 'step8')).rejects.toEqual(refusal(/"step8".*step9, step10/));
   });
 
-  test('a checkpoint in place of its folder, and a folder of such folders, say which to give', async () => {
+  test('errors name the right folder for a checkpoint, and for a folder of such folders', async () => {
     await save(join(dir, 'run'), 'step10', content(1));
     await expect(Checkpoint.open(join(dir, 'run', 'step10'))).rejects.toEqual(
       refusal(/got a checkpoint itself\. Give the folder .*run, and the tag step10\./),
@@ -274,7 +274,7 @@ describe('refusals', () => {
   });
 });
 
-describe('what a dead save leaves', () => {
+describe('leftovers of a dead save', () => {
   test('between the two renames: the old checkpoint is found, then moved back', async () => {
     await save(dir, 't', content(7));
     const owner = await deadOwner();
@@ -288,7 +288,7 @@ describe('what a dead save leaves', () => {
     expect((await valuesOf(dir, 't')).w?.[0]).toBe(7);
   });
 
-  test('what a live save is writing is left alone', async () => {
+  test('files of a running save are not deleted', async () => {
     const live = await Claim.take(dir);
     const names = [`.save-${live.owner}`, `.tmp-t-${live.owner}`];
     mkdirSync(join(dir, `.tmp-t-${live.owner}`));
@@ -315,7 +315,7 @@ describe('what a dead save leaves', () => {
     expect(readFileSync(path, 'utf8')).toBe(text);
   });
 
-  test('a file whose name continues that of a dead claim is left', async () => {
+  test('a file with the name of a dead claim plus a suffix is kept', async () => {
     const claim = await Claim.take(dir);
     await claim.leave();
     const [path, copy] = ['', '.bak'].map((end) => join(dir, `.save-${claim.owner}${end}`));
@@ -324,7 +324,7 @@ describe('what a dead save leaves', () => {
     expect(readdirSync(dir).sort()).toEqual([`.save-${claim.owner}.bak`, 'latest', 'u']);
   });
 
-  test('a claim of another machine stays for a day where its lock says nothing', async () => {
+  test('a claim of another machine without a readable lock is kept for a day', async () => {
     const claim = await Claim.take(dir);
     await claim.leave();
     const path = join(dir, `.save-${claim.owner}`);
@@ -337,7 +337,7 @@ describe('what a dead save leaves', () => {
     expect(readdirSync(dir).sort()).toEqual(['latest', 'u']);
   });
 
-  test('a save that fails deletes what it has begun, also where another rank never came', async () => {
+  test('a failed save deletes its files, even if another rank never arrives', async () => {
     const never = (label: string) => label === 'making the folder';
     const exchange = async (label: string, value: JsonValue) => {
       if (never(label)) throw new Error('nobody came');

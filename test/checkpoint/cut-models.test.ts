@@ -237,7 +237,7 @@ test.each([
   },
 );
 
-test('from two shares to three, in the order of the packed projection', async () => {
+test('from two ranks to three, in the order of the packed projection', async () => {
   const whole = await engineOf(WHOLE, 1, 2);
   await save([whole], 'whole');
   const values = await valuesOf(dir, 'whole');
@@ -256,7 +256,7 @@ test('from two shares to three, in the order of the packed projection', async ()
   for (const engine of engines) engine.destroy();
 });
 
-test('one file of the weights that two shares write together', async () => {
+test('two ranks write one file of weights together', async () => {
   const whole = await engineOf(WHOLE, 1, 2);
   await save([whole], 'whole');
   const engines: Engine[] = [];
@@ -284,7 +284,7 @@ test('one file of the weights that two shares write together', async () => {
   for (const engine of [whole, ...engines]) engine.destroy();
 });
 
-test('the thread of an asynchronous save receives boxes, too', async () => {
+test('the thread of an asynchronous save receives boxes', async () => {
   const share = { rank: 1, ranks: 2 };
   const engine = await engineOf(share, 3, 1);
   const content = contentOf(asShare(engine, share), { clientState: {} });
@@ -307,7 +307,7 @@ test('the thread of an asynchronous save receives boxes, too', async () => {
   engine.destroy();
 });
 
-test('a tensor of the checkpoint that no rank has is refused on all of them', async () => {
+test('all ranks refuse a tensor of the checkpoint that no rank has', async () => {
   const whole = await engineOf(WHOLE, 1, 1);
   await save([whole], 'whole');
   const engines: Engine[] = [];

@@ -72,7 +72,7 @@ test('a checkpoint: the one before stays, and one that fits is written', async (
   await save(dir, 't', large);
 });
 
-test('a file system that has no sizes refuses nothing', async () => {
+test('a file system without sizes refuses nothing', async () => {
   hasFree(0, 0);
   await save(dir, 't', content(1));
 });
@@ -101,7 +101,7 @@ test('ranks of one machine need their bytes together', async () => {
   expect(first).toMatchObject({ status: 'fulfilled' });
 });
 
-test('whole weights: a folder of them, and a file that ranks write together', async () => {
+test('whole weights: a folder, and a file that ranks write together', async () => {
   await save(dir, 't', contentOf([shard(3 * MIB)], []));
   jest.mocked(files.writeFile).mockClear();
   hasFree(2 * MIB);

@@ -93,7 +93,7 @@ test('a checkpoint: its files, its folder, its name, and only then latest', asyn
   at('sync ', pointed);
 });
 
-test('a checkpoint that replaces another one', async () => {
+test('a checkpoint that replaces an existing one', async () => {
   await save(dir, 't', content(1));
   const before = order().length;
   await save(dir, 't', content(2));

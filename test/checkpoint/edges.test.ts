@@ -35,7 +35,7 @@ test('an entry is read from any of its bytes on', async () => {
   await file.close();
 });
 
-test('a folder that is missing, and one that cannot be read, are told apart', async () => {
+test('a missing folder and an unreadable one give different errors', async () => {
   await expect(listTags(join(dir, 'none'))).rejects.toMatchObject({ code: 'DS_CHECKPOINT' });
   const unreadable = Object.assign(new Error('EIO: i/o error, scandir'), {
     ...{ code: 'EIO', syscall: 'scandir' },

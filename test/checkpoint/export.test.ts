@@ -216,7 +216,7 @@ describe('what GPT2.fromPretrained takes and refuses', () => {
 
   const wte = () => tensors.get('transformer.wte.weight') as Tensor;
 
-  test('names without "transformer.", masks, a tied head, options of ours', async () => {
+  test('names without "transformer.", masks, a tied head, options of this library', async () => {
     tensors.set('transformer.h.0.attn.bias', Tensor.from(new Uint8Array(4)));
     tensors.set('transformer.h.1.attn.masked_bias', Tensor.from([-1e4]));
     tensors.set('transformer.lm_head.weight', wte());

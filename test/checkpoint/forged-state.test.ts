@@ -117,7 +117,7 @@ function manifest(): JsonObject {
   return value;
 }
 
-test('every field of a manifest in turn, replaced by what it cannot be', async () => {
+test('every field of a manifest in turn, with an impossible value', async () => {
   const text = readFileSync(manifestPath(), 'utf8');
   const original = manifest();
   const before = stateOf();

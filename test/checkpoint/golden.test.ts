@@ -69,7 +69,7 @@ describe.each(FORMATS)('checkpoints of %s', (format) => {
     readFileSync(join(dir, 'expected.json'), 'utf8'),
   );
 
-  test.each(KINDS)('$name: one rank has every bit of it', async (kind) => {
+  test.each(KINDS)('$name: one rank restores every bit', async (kind) => {
     const { engine } = await goldenEngine({ ...kind, ranks: 1 }, 77);
     const { clientState, tag } = await engine.loadCheckpoint(join(dir, kind.name));
     expect({ clientState, tag }).toEqual({ clientState: CLIENT_STATE, tag: 't' });
@@ -77,17 +77,20 @@ describe.each(FORMATS)('checkpoints of %s', (format) => {
     engine.destroy();
   });
 
-  test.each([1, 2] as const)('on %d ranks training goes on as it did', async (ranks) => {
-    const job: GoldenJob = { what: 'resume', dir, ranks };
-    const results = await runRanks('../checkpoint/golden-process', ranks, { job });
-    for (const [rank, report] of reportsOf<GoldenReport>(results).entries()) {
-      for (const kind of KINDS.filter((one) => one.ranks === ranks)) {
-        const { next, clientState } = report[kind.name] as GoldenReport[string];
-        expect(clientState).toEqual(CLIENT_STATE);
-        requireAlike(next, expected[kind.name]?.[rank] as Continuation, kind);
+  test.each([1, 2] as const)(
+    'on %d ranks, training continues with the recorded losses',
+    async (ranks) => {
+      const job: GoldenJob = { what: 'resume', dir, ranks };
+      const results = await runRanks('../checkpoint/golden-process', ranks, { job });
+      for (const [rank, report] of reportsOf<GoldenReport>(results).entries()) {
+        for (const kind of KINDS.filter((one) => one.ranks === ranks)) {
+          const { next, clientState } = report[kind.name] as GoldenReport[string];
+          expect(clientState).toEqual(CLIENT_STATE);
+          requireAlike(next, expected[kind.name]?.[rank] as Continuation, kind);
+        }
       }
-    }
-  });
+    },
+  );
 
   test('consolidated weights fill the model, and are consolidated the same today', async () => {
     const [model, again] = [new GoldenModel(), new GoldenModel()];

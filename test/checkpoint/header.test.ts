@@ -26,7 +26,7 @@ function parse(table: unknown, dataBytes: number) {
   return parseHeader(bytesOf(JSON.stringify(table)), dataBytes, 'x.safetensors');
 }
 
-test('a header may list tensors in any order; they come in the order of their bytes', () => {
+test('tensors are returned in the order of their bytes, whatever the order of the header', () => {
   const entry = (from: number, to: number) => ({
     ...{ dtype: 'U8', shape: [to - from], data_offsets: [from, to] },
   });
@@ -34,7 +34,7 @@ test('a header may list tensors in any order; they come in the order of their by
   expect(entries.map(({ name }) => name)).toEqual(['first', 'middle', 'last']);
 });
 
-test('an empty tensor may stand where another one begins, listed behind it', () => {
+test('an empty tensor may start at the offset of another one and follow it in the list', () => {
   const full = { dtype: 'U8', shape: [4], data_offsets: [0, 4] };
   const empty = { dtype: 'U8', shape: [0], data_offsets: [0, 0] };
   const names = parse({ full, empty }, 4).map(({ name }) => name);

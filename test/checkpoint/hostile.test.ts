@@ -290,7 +290,7 @@ describe('a manifest', () => {
     expect(() => parseManifest(text, 'x')).toThrow(refusal(message));
   });
 
-  test('of an older format says so', async () => {
+  test('reports an older format', async () => {
     await save(dir, 't', content(1));
     writeFileSync(join(dir, 't', 'manifest.json'), '{"format":1,"library":"0.1.0","sha256":"x"}');
     await expect(Checkpoint.open(dir)).rejects.toEqual(

@@ -58,7 +58,7 @@ test('hyperparameters that changed in the run go on in the resumed run', async (
   expect(decayOf(afresh)).toBe(0.01);
 });
 
-test('loadLrSchedulerStates: false forgets what the schedule has observed', async () => {
+test('loadLrSchedulerStates: false resets the observations of a schedule', async () => {
   const plateau = { type: 'ReduceLROnPlateau', params: { factor: 0.5, patience: 0 } };
   const first = await start(plateau);
   for (const metric of [1, 2, 3]) train(first, metric);

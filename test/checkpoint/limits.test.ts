@@ -60,7 +60,7 @@ test('a range is read to the last element of file and tensor, and not beyond', a
   await file.close();
 });
 
-test('long rows of a part are read alone, short rows with the elements between', async () => {
+test('long rows of a part are read separately, short rows with the elements between them', async () => {
   const file = await fileOf('rows.safetensors', [4, 2 ** 16]);
   const [entry] = file.entries;
   const read = jest.spyOn(file, 'readRange');

@@ -161,7 +161,7 @@ function adapterIn(folder: string): string {
 describe('tied names', () => {
   const table = () => saved.get('table.weight') as Tensor;
 
-  test('the other one alone, or both with equal values', async () => {
+  test('accepts either of the two, or both with equal values', async () => {
     saved.set('head.weight', table());
     for (const name of ['none', 'table.weight']) {
       saved.delete(name);
@@ -190,7 +190,7 @@ describe('what does not fit', () => {
     expect(valuesOf(model)).toEqual(before);
   }
 
-  test('all of it is in one error', async () => {
+  test('one error lists all differences', async () => {
     for (const name of ['norm.bias', 'shift']) saved.delete(name);
     saved.set('extra', Tensor.from([1])).set('more', Tensor.from([1]));
     saved.set('norm.weight', Tensor.from([1, 2]));

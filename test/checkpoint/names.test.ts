@@ -68,7 +68,7 @@ test('only a regular file of the folder itself is opened', async () => {
   await expect(openInside(join(dir, 'file'), 'x')).rejects.toMatchObject({ expected: 'this file' });
 });
 
-test('pieces of a tensor: whole, none, or experts whose halves lie in files of their own', () => {
+test('pieces of a tensor: all, none, or experts with their halves in separate files', () => {
   expect(fileSlicesOf([], [2])).toEqual([]);
   expect(fileSlicesOf(['a'], [2, 3])).toEqual([
     { name: 'a', box: { offset: [0, 0], shape: [2, 3] }, shape: [2, 3] },
@@ -113,7 +113,7 @@ describe('files that are replaced while they are opened', () => {
     expect([left(), calls()]).toEqual([0, 50]);
   });
 
-  test('a failure is believed when it comes twice', async () => {
+  test('a failure counts only if it repeats', async () => {
     const lost = new Error('damaged');
     const once = opening([lost, 'a']);
     expect((await openSteadily(soloWorld, 'here', once.call)).id).toBe('a');

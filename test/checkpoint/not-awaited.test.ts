@@ -39,7 +39,7 @@ test('steps beside a synchronous save are refused, and it has the state of its c
   expect(stateBits(engine)).toEqual(saved);
 });
 
-test('nothing is computed, saved or loaded while a load is under way', async () => {
+test('during a load, every computation, save and load is refused', async () => {
   await engine.saveCheckpoint(dir);
   const loading = engine.loadCheckpoint(dir);
   expect(() => engine.forward(zeros([1, 1]))).toThrow(
@@ -58,7 +58,7 @@ test('nothing is computed, saved or loaded while a load is under way', async () 
   trainTiny(engine, 0, 1);
 });
 
-test('an evaluation goes on beside a save, and so does another save', async () => {
+test('during a save, evaluation and another save are allowed', async () => {
   const weights = weightBits(engine);
   const saves = [engine.saveCheckpoint(join(dir, 'a')), engine.saveCheckpoint(join(dir, 'b'))];
   const { tokens, targets } = tinyBatch(0, cpu());

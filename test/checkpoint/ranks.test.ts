@@ -98,7 +98,7 @@ test('an asynchronous save that one rank does not join fails on the others, nami
   expect(readdirSync(dir)).toEqual([]);
 });
 
-test('the weights that several ranks export or consolidate are those of one', async () => {
+test('weights exported or consolidated by several ranks equal those of one rank', async () => {
   const bytesOf = (...path: string[]) => readFileSync(join(dir, ...path)).toString('base64');
   await run(1, 0, { what: 'save', dir, tag: 'whole' });
   await consolidate(dir, join(dir, 'hf'));
@@ -120,7 +120,7 @@ test('the weights that several ranks export or consolidate are those of one', as
 describe('disagreement', () => {
   const tagOf = (rank: number) => ({ tag: rank === 1 ? 'other' : 't' });
 
-  test('different tags under Fail: refused on every rank, nothing is left', async () => {
+  test('different tags with validation "Fail" are refused on every rank, without leftovers', async () => {
     const own = (rank: number) => ({ ...tagOf(rank), tagValidation: 'Fail' as const });
     const errors = await run(3, 1, { what: 'save', dir, tag: '' }, own);
     for (const error of errors) {
@@ -137,7 +137,7 @@ describe('disagreement', () => {
     expect(readdirSync(dir).sort()).toEqual(['latest', 't']);
   });
 
-  test('a save on some ranks only: the error names those that are missing', async () => {
+  test('the error of a save on some ranks names the missing ranks', async () => {
     const own = (rank: number) => (rank === 0 || rank === 2 ? { timeout: 6000 } : null);
     const errors = await run(4, 1, { what: 'save', dir, tag: 't' }, own);
     for (const rank of [0, 2]) {
@@ -170,7 +170,7 @@ describe('disagreement', () => {
     },
   );
 
-  test('a rank that destroys its engine in a save ends it on every rank, which say why', async () => {
+  test('destroying the engine on one rank during a save ends the save on every rank, with the reason', async () => {
     const calls = [{ method: 'save' as const, isAwaited: false }];
     expect(await run(2, 1, { what: 'save', dir, tag: 't' })).toEqual(fine(2));
     const own = (rank: number) => (rank === 1 ? { calls } : { what: 'call' as const });
@@ -182,7 +182,7 @@ describe('disagreement', () => {
     expect(await listTags(dir)).toEqual(['t']);
   });
 
-  test('ranks that load different tags: refused on every rank, unless one alone names it', async () => {
+  test('different tags in a load are refused on every rank, unless only one rank gives a tag', async () => {
     for (const tag of ['t', 'u']) {
       expect(await run(3, 1, { what: 'save', dir, tag })).toEqual(fine(3));
     }
@@ -196,16 +196,19 @@ describe('disagreement', () => {
     expect(await run(3, 1, { what: 'load', dir, tag: '' }, first)).toEqual(fine(3));
   });
 
-  test.each([0, 1])('rank %i alone saves asynchronously: all learn of it at once', async (odd) => {
-    const own = (rank: number) => ({ options: { asynchronous: rank === odd } });
-    const errors = await run(3, 1, { what: 'call', method: 'save', dir, tag: 't' }, own);
-    const others = [0, 1, 2].filter((rank) => rank !== odd).join(', ');
-    const said = new RegExp(
-      `same on every rank, got true on rank ${odd}, false on ranks ${others}`,
-    );
-    expect(errors).toEqual([0, 1, 2].map(() => refusal(said)));
-    expect(readdirSync(dir)).toEqual([]);
-  });
+  test.each([0, 1])(
+    'an asynchronous save on rank %i only fails on all ranks at once',
+    async (odd) => {
+      const own = (rank: number) => ({ options: { asynchronous: rank === odd } });
+      const errors = await run(3, 1, { what: 'call', method: 'save', dir, tag: 't' }, own);
+      const others = [0, 1, 2].filter((rank) => rank !== odd).join(', ');
+      const said = new RegExp(
+        `same on every rank, got true on rank ${odd}, false on ranks ${others}`,
+      );
+      expect(errors).toEqual([0, 1, 2].map(() => refusal(said)));
+      expect(readdirSync(dir)).toEqual([]);
+    },
+  );
 
   test('saves of both kinds, refused ones and loads follow each other', async () => {
     const calls = [
@@ -253,7 +256,7 @@ describe('disagreement', () => {
     },
   );
 
-  test('a rank that cannot write fails all of them, and the old checkpoint stays', async () => {
+  test('a write error on one rank fails all ranks, and the old checkpoint remains', async () => {
     expect(await run(2, 1, { what: 'save', dir, tag: 't' })).toEqual(fine(2));
     const before = readdirSync(join(dir, 't'));
     const file = join(dir, 'file');

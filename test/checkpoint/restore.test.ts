@@ -236,7 +236,7 @@ test('loadLrSchedulerStates: false starts the schedule afresh, while the moments
   expect(weights(third)).toEqual(weights(engine));
 });
 
-test('a checkpoint in bf16 goes on in fp32 from its master weights, and back', async () => {
+test('a bf16 checkpoint continues in fp32 from its master weights, and back', async () => {
   const first = await saved({ bf16: true });
   const { engine } = await start(2);
   await engine.loadCheckpoint(dir);
@@ -247,7 +247,7 @@ test('a checkpoint in bf16 goes on in fp32 from its master weights, and back', a
   expect(weights(again)).toEqual(weights(first));
 });
 
-test('a run without loss scaling goes on in fp16 at the initial scale, and back', async () => {
+test('a checkpoint without loss scaling continues in fp16 at the initial scale, and back', async () => {
   const first = await saved({ bf16: true });
   const { engine } = await start(2, { fp16: true });
   await engine.loadCheckpoint(dir);
@@ -274,7 +274,7 @@ test('parameters that were trained may be frozen; frozen ones are trained withou
   expect(weights(third)).toEqual(weights(first));
 });
 
-test('what is frozen in fp32 gets the master weights of a bf16 run', async () => {
+test('weights frozen in fp32 get the master weights of a bf16 run', async () => {
   await saved({ bf16: true });
   const { engine: frozen } = await start(2, { freeze: true });
   const { engine: trained } = await start(3);
@@ -376,7 +376,7 @@ describe('gradients since the last step are of another run', () => {
   });
 });
 
-test('findLatest says whether there is something to resume from', async () => {
+test('findLatest() finds a checkpoint to resume from, or returns null', async () => {
   expect(await findLatest(join(dir, 'none'))).toBeNull();
   expect(await findLatest(dir)).toBeNull();
   const { engine } = await start(1);

@@ -41,7 +41,7 @@ test('parts of every way of cutting are whole, in any order', () => {
   }
 });
 
-test('a part too few, too many, moved or grown: the flaw is one, and where it is said to be', () => {
+test('missing, extra, moved and larger parts: one flaw, with its place', () => {
   const random = randomly(12);
   let flawed = 0;
   for (let round = 0; round < 4000; ++round) {

@@ -96,7 +96,7 @@ test('an unknown adapter is an error of the client', async () => {
   await expect(call).rejects.toMatchObject({ status: 404, code: 'model_not_found' });
 });
 
-test('the client loads and unloads an adapter by its own requests', async () => {
+test('the client loads and unloads an adapter over HTTP', async () => {
   const body = { lora_name: 'new', lora_path: join(dir, 'law') };
   expect(await client.post('/load_lora_adapter', { body })).toMatch(/added successfully/);
   expect(await chat('new')).toBe(await chat('law'));

@@ -34,7 +34,7 @@ const common = { prompt: 'What is 1 + 2?', maxRetries: 0 };
 describe.each(Object.keys(models))('%s', (name) => {
   const model = () => models[name]?.();
 
-  test('a text, whole, with its usage', async () => {
+  test('a complete answer with its usage', async () => {
     says('It is 3.');
     const { text, usage, finishReason } = await generateText({ ...common, model: model() });
     expect([text, finishReason]).toEqual(['It is 3.', 'stop']);
@@ -42,7 +42,7 @@ describe.each(Object.keys(models))('%s', (name) => {
     expect(usage.outputTokens).toBe(7);
   });
 
-  test('a text, streamed', async () => {
+  test('a streamed answer', async () => {
     says('It is 3.');
     const { textStream, usage } = streamText({ ...common, model: model() });
     expect((await all<string>(textStream)).join('')).toBe('It is 3.');
@@ -74,7 +74,7 @@ describe.each(Object.keys(models))('%s', (name) => {
     expect(engine.lastPrompt.match(/<tool_response>3<\/tool_response>/g)).toHaveLength(2);
   });
 
-  test('arguments that the schema refuses come back as an error of the tool', async () => {
+  test('arguments that violate the schema are reported as an error of the tool', async () => {
     says('<tool_call>{"name": "add", "arguments": {"a": "one"}}</tool_call>', 'Sorry.');
     const { text } = await generateText({
       ...{ ...common, model: model(), tools: { add }, stopWhen: stepCountIs(3) },

@@ -21,7 +21,7 @@ describe.each([false, true])('useResponsesApi: %s', (useResponsesApi) => {
       ...{ configuration: { baseURL: place.url }, ...fields },
     });
 
-  test('a text, whole and streamed', async () => {
+  test('a complete and a streamed answer', async () => {
     says('It is 3.', 'It is 3.');
     const whole = await model().invoke([question]);
     expect(whole.text).toBe('It is 3.');

@@ -22,7 +22,7 @@ function waitsOf(own: Stream, body: () => void): string[] {
   return lines;
 }
 
-test('it follows compute, which waits only where it is to lead', () => {
+test('the parallel stream waits for compute; compute waits only on request', () => {
   const beside = new Beside(cpu(), 'world');
   const own = beside.follow();
   expect(own).not.toBe(cpu().compute);
@@ -33,7 +33,7 @@ test('it follows compute, which waits only where it is to lead', () => {
   beside.dispose();
 });
 
-test('a job ends on a device that cannot end its work, and another one may follow', async () => {
+test('a job ends even if its device hangs, and another job can follow', async () => {
   const job = await initDistributed({ device: 'cpu' });
   for (let i = 0; i < 2; ++i) ((await job.newGroup([0])) as ProcessGroup).beside.follow();
   const { dispose } = Stream.prototype;

@@ -55,7 +55,7 @@ test('a rank with another secret is refused, and the others name the missing ran
   expect(first?.message).toMatch(/did not open it in time|did not connect in time|rank/);
 });
 
-test('a master port in use is an error that says so', async () => {
+test('the error of a used master port names the port', async () => {
   const other = createServer();
   await new Promise<void>((resolve) => other.listen(0, '127.0.0.1', resolve));
   const { port } = other.address() as { port: number };
@@ -104,7 +104,7 @@ test.each([0, 1])(
   },
 );
 
-test('where one rank has another mesh, every rank says so', async () => {
+test('a different mesh on one rank fails on every rank', async () => {
   const job = [{ mesh: { tp: 2 } }, {}];
   const reports = reportsOf<{ message: string }>(await runRanks('init-process', 2, { job }));
   for (const report of reports) {

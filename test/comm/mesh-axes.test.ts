@@ -29,7 +29,7 @@ test('a rank has a coordinate on each axis, the last axis fastest', () => {
   }
 });
 
-test('groups of any axes divide the ranks, whatever the order of the names', async () => {
+test('groups of any axes divide the ranks, in any order of the names', async () => {
   for (let bits = 0; bits < 2 ** AXES.length; ++bits) {
     const axes = AXES.filter((_, i) => bits & (1 << i));
     const size = axes.reduce((product, axis) => product * SIZES[axis], 1);

@@ -105,7 +105,7 @@ test.each([
   );
 });
 
-test('what is no axis is refused', () => {
+test('unknown axes are refused', () => {
   const shape = MeshShape.over(4);
   expect(() => shape.groups('ep' as Axis)).toThrow(
     /mesh axis: expected "pp", "dp", "sp", "tp", got "ep"/,

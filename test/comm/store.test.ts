@@ -188,7 +188,7 @@ test('a rank that leaves while the store is busy has left; one that only ends is
     job.close();
   }));
 
-test('a job that is stopped as a whole, longer than a silent rank may be, goes on', () =>
+test('a job that is suspended longer than the silence limit continues', () =>
   withStoreProcess(async (store, serving) => {
     const rank = startNode(`
       const { Job } = require(${JSON.stringify(JOB)});

@@ -30,7 +30,7 @@ function disturb(address: string, bytes: Buffer): Promise<void> {
   });
 }
 
-test('strangers neither get in nor hold up the ranks, and nothing is left of a job', async () => {
+test('unauthenticated clients neither join nor delay the ranks, and the job leaves no leftovers', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'ds-strangers-'));
   const gate = join(folder, 'gate');
   let attacked: string[] = [];

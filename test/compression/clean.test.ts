@@ -88,7 +88,7 @@ test('rows go, with the columns that read them', () => {
   closely(outputs(model, x), before);
 });
 
-test('a token table is rounded for itself alone, and in the end for a tied head as well', () => {
+test('a token table is rounded separately, and finally also for a tied head', () => {
   seed(4);
   const sizes = { vocabSize: 31, maxSeq: 8, heads: 2, channels: 16, layers: 1 };
   const model = new nn.models.GPT2(sizes);
@@ -199,7 +199,7 @@ test('related_modules that fit nothing are refused before training, and change n
   }
 });
 
-test('layers pair up in the order of the model, whichever group names them first', () => {
+test('layers pair up in the order of the model, in any order of the groups', () => {
   seed(4);
   const model = new nn.Sequential(
     ...[new nn.LinearGelu(6, 8), new nn.Linear(8, 6), new nn.LinearGelu(6, 8), new nn.Linear(8, 6)],
@@ -257,7 +257,7 @@ test('a GPT-2 with pruned MLPs is saved with their width, and loads into one of 
   }
 });
 
-test('a folder that was saved before redundancyClean() says so where it is read', async () => {
+test('reading a folder that was saved before redundancyClean() is an error', async () => {
   const sizes = { vocabSize: 11, maxSeq: 8, layers: 1, heads: 2, channels: 8 };
   const folder = mkdtempSync(join(tmpdir(), 'ds-unclean-'));
   try {
@@ -282,7 +282,7 @@ test('a folder that was saved before redundancyClean() says so where it is read'
   }
 });
 
-test('a weight of two layers is rounded once, and what is frozen or in eval() stays so', () => {
+test('a weight of two layers is rounded once; freezing and eval() are kept', () => {
   seed(4);
   const model = new nn.Sequential(
     ...[new nn.Linear(6, 6), new nn.Linear(6, 6), new nn.Linear(6, 8), new nn.Linear(8, 4)],
@@ -318,7 +318,7 @@ test('a weight of two layers is rounded once, and what is frozen or in eval() st
   ]);
 });
 
-test('a layer in which two masks meet is refused', () => {
+test('a layer with two masks is refused', () => {
   class Gated extends nn.Module {
     readonly gate = new nn.Linear(6, 8);
     readonly up = new nn.Linear(6, 8);

@@ -129,7 +129,7 @@ test('the files are many, and hold "auto"', () => {
   expect(auto.length).toBeGreaterThanOrEqual(30);
 });
 
-test.each(files)('$repository resolves as the table says', ({ keys, refused }) => {
+test.each(files)('$repository resolves as in the table', ({ keys, refused }) => {
   const { training, worldSize } = argumentsFor(keys);
   const { config, errors } = check(keys, training, worldSize);
   expect(errors.map(({ path }) => path)).toEqual(refused ?? []);
@@ -165,7 +165,7 @@ describe('a configuration that must match', () => {
   });
   afterAll(() => rmSync(folder, { recursive: true }));
 
-  test('names file, place, both spellings of the argument, and what was got', () => {
+  test('errors name the file, the place, both spellings of the argument, and the value', () => {
     const file = join(folder, 'ds_config.json');
     writeFileSync(
       file,
@@ -199,7 +199,7 @@ describe('a configuration that must match', () => {
     expect(() => resolveConfig(file, { worldSize: 2, auto: { training: DEFAULTS } })).not.toThrow();
   });
 
-  test('takes what it lacks from the training: batch sizes, clipping, a precision that is on', () => {
+  test('fills missing batch sizes, clipping and an enabled precision from the training', () => {
     const training = { ...DEFAULTS, bf16: true, accumulationSteps: 4 };
     const { config, errors, origins } = check({ 'fp16.loss_scale': 0 }, training, 2);
     expect(errors).toEqual([]);
@@ -214,7 +214,7 @@ describe('a configuration that must match', () => {
     expect(origins?.gradient_clipping).toEqual({ from: 'auto', of: 'training.maxGradNorm' });
   });
 
-  test('compares only what the training says', () => {
+  test('compares only the given values of the training', () => {
     const keys = { 'optimizer.type': 'AdamW', 'optimizer.params.lr': 1, train_batch_size: 6 };
     const { config } = check(keys, { eps: 1e-8, perDeviceBatchSize: 3 }, 2);
     expect(config).toMatchObject({ train_batch_size: 6, optimizer: { params: { lr: 1 } } });
@@ -222,7 +222,7 @@ describe('a configuration that must match', () => {
   });
 });
 
-test.each([0, 1, 2, 3])('"auto" of stage 3 alone, at stage %i', (stage) => {
+test.each([0, 1, 2, 3])('"auto" keys of stage 3, at stage %i', (stage) => {
   const keys = {
     train_micro_batch_size_per_gpu: 1,
     'zero_optimization.stage': stage,

@@ -8,7 +8,7 @@ const check = (config: object, more: object = {}) =>
 const refused = (config: object, more: object = {}) =>
   check(config, more).errors.map(({ path, expected }) => [path, expected]);
 
-test('a precision that was on already is not of torch_autocast', () => {
+test('torch_autocast does not affect a precision that was already enabled', () => {
   const autocast = { torch_autocast: { enabled: true, dtype: 'bfloat16' } };
   const made = check({ ...autocast }).origins?.['bf16.enabled'];
   expect(made).toEqual({ from: 'derived', of: 'torch_autocast.dtype' });

@@ -93,7 +93,7 @@ interface Draw {
   prefer_larger_batch: boolean;
 }
 
-test('it is what trying all of them finds', () => {
+test('equals an exhaustive search', () => {
   const draw = (from: number, to: number) => from + Math.floor(random() * (to - from + 1));
   const { elasticity: defaults } = resolveConfig(elastic({}), { worldSize: 64 });
   for (let round = 0; round < 300; ++round) {

@@ -164,7 +164,7 @@ describe('oddities', () => {
   });
   afterAll(() => rmSync(folder, { recursive: true }));
 
-  test('a comment that holds the rest of a line is one warning, with the keys that were read', () => {
+  test('a comment that contains further keys gives one warning that lists them', () => {
     const lines = full.split('\n').filter((line) => !line.startsWith('//'));
     const inner = lines.slice(1, lines.lastIndexOf('}')).join(' ');
     const { config, notices } = noticesOf(`{ "seed": 3,\n${inner}\n}`);

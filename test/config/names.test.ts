@@ -124,7 +124,7 @@ test.each<[extra: Section, path: string, value: unknown]>([
   expect(notices.some(({ kind }) => kind === 'deprecated')).toBe(true);
 });
 
-test('an error of a moved key stands at its place in the file', () => {
+test('an error of a moved key points to its place in the file', () => {
   const text = '{\n"zero_optimization": true,\n"allgather_size": "many"\n}';
   const { errors } = checkConfig(Buffer.from(text).toString('base64'), ONE);
   expect(errors.map(({ location }) => location?.line)).toEqual([3]);
@@ -212,7 +212,7 @@ test('names of every object are no keys', () => {
   expect(isSection(config.config) && Object.hasOwn(config.config, 'constructor')).toBe(false);
 });
 
-test('Muon picks the parameters that it knows; the others refuse the rest', () => {
+test('Muon takes its own parameters; other optimizers refuse unknown ones', () => {
   const params = { lr: 0.1, nesterof: true };
   expect(check({ optimizer: { type: 'Adam', params } }).errors).toHaveLength(1);
   const muon = check({ optimizer: { type: 'muon', params } });

@@ -150,7 +150,7 @@ describe('on one rank', () => {
     engine.destroy();
   });
 
-  test('seed: the generator goes on from it', async () => {
+  test('seed: the generator starts from it', async () => {
     const config = { ...tinyConfig({ precision: 'fp32', offload: false }), seed: 77 };
     const { engine } = await initialize({ model: tinyModel(), config, device: 'cpu' });
     expect(getRandomState().seed).toBe(77);

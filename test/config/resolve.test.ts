@@ -130,12 +130,12 @@ test('sections get the defaults of their type', () => {
   expect(scheduler({ type: 'ConstantLR' })).toEqual({ factor: 1 / 3, total_iters: 5 });
 });
 
-test.each(['adam', 'ADAM', 'Adam'])('optimizer names come in any case: %s', (type) => {
+test.each(['adam', 'ADAM', 'Adam'])('optimizer names are case-insensitive: %s', (type) => {
   const config = { ...MICRO, optimizer: { type } } as DsConfig;
   expect(resolveConfig(config, ONE).optimizer?.type).toBe('Adam');
 });
 
-test('the result is frozen at every depth, and the source is left alone', () => {
+test('the result is frozen at every depth, and the source does not change', () => {
   const source: DsConfig = {
     ...MICRO,
     optimizer: { type: 'AdamW', params: { betas: [0.8, 0.9] } },
@@ -409,12 +409,12 @@ test('URL-safe base64 of a file is read like the file', () => {
   expect(resolveConfig(encoded, ONE).train_batch_size).toBe(3);
 });
 
-test('readConfig returns the file as it stands', () => {
+test('readConfig() returns the file unchanged', () => {
   const path = file('{ "train_batch_size": 3, /* kept */ "mine": [1, 2] }');
   expect(readConfig(path)).toEqual({ train_batch_size: 3, mine: [1, 2] });
 });
 
-test('a section without its type is one error', () => {
+test('a section without its type gives one error', () => {
   const { errors } = checkConfig({ ...MICRO, optimizer: {}, scheduler: {} } as never, ONE);
   expect(errors.map(({ path }) => path)).toEqual(['optimizer.type', 'scheduler.type']);
 });

@@ -54,7 +54,7 @@ test('every key has a type', () => {
   expect(keys.filter(([, schema]) => !typed(schema)).map(([path]) => path)).toEqual([]);
 });
 
-test('every section says whether it takes other keys', () => {
+test('every section declares whether it allows other keys', () => {
   const open = keys.filter(([, s]) => s.properties && s.additionalProperties === undefined);
   expect(open.map(([path]) => path)).toEqual([]);
 });

@@ -23,7 +23,7 @@ test('without a list there is no choice', () => {
   expect(config?.train_micro_batch_size_per_gpu).toBe(2);
 });
 
-test('an empty list is one wrong value', () => {
+test('an empty list gives one error', () => {
   const { choices, errors } = search({ train_micro_batch_size_per_gpu: [] });
   expect(choices).toEqual([]);
   expect(errors[0]?.message).toMatch(

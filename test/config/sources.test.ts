@@ -75,7 +75,7 @@ test('duplicate keys at any depth: one error with every place', () => {
   }
 });
 
-test('an unquoted string that swallowed a comment says so', () => {
+test('the error of an unquoted string shows the comment in it', () => {
   const { errors } = checkConfig(
     file(
       'train_batch_size: 4\nzero_optimization: {\n offload_optimizer: {\n device: cpu # fast\n}\n}',
@@ -296,14 +296,14 @@ describe('"auto" left to a Trainer', () => {
     expect(checkConfig(wrong, LATER).errors.map(({ path }) => path)).toEqual(['gradient_clipping']);
   });
 
-  test('is what the sources lack', () => {
+  test('lists the values that the sources do not have', () => {
     const auto = { training: { perDeviceBatchSize: 3, totalSteps: 9, fp16: true } };
     const { config, left } = checkConfig(AUTO, { ...LATER, auto });
     expect(config).toMatchObject({ train_batch_size: 6, fp16: { enabled: true } });
     expect([...(left ?? [])]).toEqual(['zero_optimization.stage3_prefetch_bucket_size']);
   });
 
-  test('says nothing of fp16.auto_cast, which acts or not by what fills fp16.enabled', () => {
+  test('omits fp16.auto_cast, which depends on fp16.enabled', () => {
     const adviceOf = (enabled: unknown) => {
       const config = { ...AUTO, fp16: { enabled, auto_cast: true } } as unknown as DsConfig;
       const { errors, notices } = checkConfig(config, LATER);

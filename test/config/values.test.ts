@@ -264,7 +264,7 @@ describe('auto', () => {
     expect(errors[0]?.got).toContain('nothing fills it');
   });
 
-  test('"auto" with a meaning of its own stays', () => {
+  test('"auto" of keys that define it stays "auto"', () => {
     const { config, errors } = check({ pipeline: { stages: 'auto' } });
     expect(errors).toEqual([]);
     expect(get(config, 'pipeline.stages')).toBe('auto');

@@ -66,7 +66,7 @@ test.each<[string, (ids: Int32Array, i: number) => unknown]>([
   );
 });
 
-test('what was analyzed is what a sampler draws from', async () => {
+test('a sampler draws by the results of the analysis', async () => {
   const length = 50;
   const dataset = { length, get: (i: number) => new Int32Array(1 + ((i * 7) % 10)) };
   const { seqlen } = await data.analyze(dataset, { metrics: { seqlen: 'seqlen' }, folder: dir });
@@ -128,7 +128,7 @@ test.each<[string, object, RegExp]>([
   expect(error.message).toMatch(message);
 });
 
-test('samples without tokens, tokens that are none, and folders that cannot be are refused', async () => {
+test('samples without tokens, invalid tokens and invalid folders are refused', async () => {
   const run = (make: (ids: Int32Array) => unknown, folder = dir) =>
     refusal(() => data.analyze(texts(make), { metrics: { seqlen: 'seqlen' }, folder }));
   expect((await run(() => ({ pixels: 1 }))).message).toMatch(
@@ -143,7 +143,7 @@ test('samples without tokens, tokens that are none, and folders that cannot be a
   expect(existsSync(join(dir, 'seqlen'))).toBe(false);
 });
 
-test('files of a metric are replaced only where that is asked for', async () => {
+test('existing files of a metric are replaced only on request', async () => {
   const folder = join(dir, 'asked');
   const analyze = (more: object = {}) => {
     let reads = 0;

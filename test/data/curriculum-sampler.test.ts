@@ -36,7 +36,7 @@ function batchesOf(sampler: data.CurriculumSampler, steps: number, size = BATCH)
 
 const sorted = (list: Iterable<number>): number[] => [...list].sort((a, b) => a - b);
 
-test('steps draw what is within their difficulty, which is that of the table', () => {
+test('steps draw samples within their difficulty, as in the table', () => {
   const sampler = made();
   const asked = GROWN.map((_, i) => sampler.difficulties(i + 1).growing);
   expect(asked).toEqual(GROWN);
@@ -51,7 +51,7 @@ test('steps draw what is within their difficulty, which is that of the table', (
   expect(late.size).toBe(VALUES.length);
 });
 
-test('samples that come within reach together all come before one comes again', () => {
+test('samples that become available together are all drawn before one repeats', () => {
   const batches = batchesOf(made(), 200);
   const times = new Uint32Array(VALUES.length);
   const orders = new Set<string>();
@@ -97,7 +97,7 @@ test('percentiles are shares of all samples, the easiest first, and of equal one
   expect(pools[2]).toEqual(Array.from({ length: 45 }, (_, i) => i));
 });
 
-test('a sample needs to be easy enough by every metric, each with a schedule of its own', () => {
+test('a sample must be within the difficulty of every metric, each with its own schedule', () => {
   const parity = {
     values: VALUES.map((_, i) => i % 2),
     maxDifficulty: 1,
@@ -176,7 +176,7 @@ test.each([
   expect(hash.digest('hex').slice(0, 16)).toBe(digest);
 });
 
-test('two ranks draw what one does, a position is where it was, and the seed decides', () => {
+test('two ranks draw as one, positions can be restored, and the seed changes the order', () => {
   const one = made({ seed: 5 });
   const two = [0, 1].map((rank) => made({ seed: 5, rank, worldSize: 2 }));
   for (const epoch of [0, 1, 2]) {
@@ -192,7 +192,7 @@ test('two ranks draw what one does, a position is where it was, and the seed dec
   }
 });
 
-test('a loader that is resumed goes on as if it had never stopped, on another number of ranks too', () => {
+test('a resumed loader continues without a difference, also on another number of ranks', () => {
   const dataset = { length: 40, get: (index: number) => index };
   const loaderOf = (rank = 0, worldSize = 1, epochs = 1000) => {
     const sampler = made({ rank, worldSize, seed: 3, epochs });
@@ -238,7 +238,7 @@ test('the last epoch is followed by an error, not by an endless loop', () => {
   expect(loader.stateDict()).toEqual(state);
 });
 
-test('schedules may be functions that come later; the first difficulty that is largest stays', () => {
+test('schedules may be functions set later; the first maximum of the difficulty is kept', () => {
   const sampler = made();
   expect(sampler.difficulties(4)).toEqual({ growing: 5 });
   const before = [...sampler];
@@ -254,7 +254,7 @@ test('schedules may be functions that come later; the first difficulty that is l
   expect(() => sampler.setSchedules({ growing: 3 as never })).toThrow('a function, got 3');
 });
 
-test('a step without samples within reach says where each metric begins', () => {
+test('a step without available samples reports the minimum of each metric', () => {
   const at = (schedule: () => number, more: object = {}): Partial<Options> => ({
     metrics: {
       growing,

@@ -105,7 +105,7 @@ describe('DataLoader', () => {
     expect(() => new DataLoader(numbers(3), options)).toThrow(message);
   });
 
-  test('so are those of workers, of an IterableLoader and of a DistributedSampler', () => {
+  test('wrong options of workers, of an IterableLoader and of a DistributedSampler are refused', () => {
     const built = workerDataset({ module: join(tmpdir(), 'none.js'), length: 3 });
     const threads = { numWorkers: 1, persistentWorkers: 'yes' } as object;
     expect(() => new DataLoader(built, threads)).toThrow(/persistentWorkers: expected true or f/);
@@ -132,7 +132,7 @@ describe('DataLoader', () => {
 });
 
 describe('collate', () => {
-  test('stacks numbers, typed arrays and structures of them', () => {
+  test('stacks numbers, typed arrays and nested structures', () => {
     const samples = [0, 1].map((i) => ({
       x: Float32Array.of(i, i + 1, i + 2),
       ids: Int32Array.of(i),
@@ -286,7 +286,7 @@ describe('for await gives the event loop a turn between two batches', () => {
 });
 
 describe('RepeatingLoader', () => {
-  test('goes on with the next epoch, each in its own order', async () => {
+  test('continues with the next epoch, each in its own order', async () => {
     const options = { batchSize: 2, seed: 3, collate: asList };
     const loader = new DataLoader(numbers(5), options);
     const epochs = [0, 1, 2].flatMap(() => [...loader]);
@@ -331,7 +331,7 @@ describe('RepeatingLoader', () => {
   });
 });
 
-test('setEpoch goes to the start of another epoch, on the loader and on its sampler', () => {
+test('setEpoch() moves the loader and its sampler to the start of an epoch', () => {
   const options = { batchSize: 2, seed: 3, collate: asList };
   const loader = new DataLoader(numbers(7), options);
   const epochs = [0, 1, 2].map(() => [...loader]);

@@ -53,7 +53,7 @@ test.each<[string, () => unknown]>([
   ['a get', () => new ConcatDataset([numbers(2)]).get(2)],
 ])('%s out of place is refused', (_, body) => expect(body).toThrow(DsError));
 
-test('worker threads serve parts of what they can build', async () => {
+test('worker threads serve the parts that they can build', async () => {
   const module = join(__dirname, 'worker-datasets.ts');
   const named = (length: number) =>
     workerDataset<number>({ module, export: 'numbers', args: [length] });

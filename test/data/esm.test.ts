@@ -21,7 +21,7 @@ test.each([url, url.href])('worker threads import %p', async (module) => {
 });
 
 // In a process of its own: jest cannot import.
-test('the calling thread imports what it cannot require, and says when it needs the length', () => {
+test('the calling thread imports ES modules, and reports a missing length', () => {
   const program = `
     const { DataLoader, workerDataset } = require(${JSON.stringify(join(__dirname, '../../lib/data/index.ts'))});
     const module = new URL(${JSON.stringify(url.href)});

@@ -61,7 +61,7 @@ test('one rank serves the samples in their order, epoch after epoch, at once and
   expect(first).toEqual([700, 701]);
 });
 
-test('round g is samples [g B N, (g + 1) B N), of which a rank has those that leave it modulo N', () => {
+test('round g has samples [g B N, (g + 1) B N); rank r takes those with index r modulo N', () => {
   const ranks = ranksOf(12, 3, { batchSize: 2 }).map((loader) => [...loader]);
   expect(ranks).toEqual([
     [
@@ -129,7 +129,7 @@ test.each([0, 2])(
   },
 );
 
-test('a position at the end of an epoch goes on with the next one', () => {
+test('a position at the end of an epoch continues with the next epoch', () => {
   const loader = loaderOf(counted(4), { batchSize: 2 });
   loader.loadStateDict({ epoch: 3, served: 4, samples: null });
   expect([...loader]).toEqual([
@@ -138,7 +138,7 @@ test('a position at the end of an epoch goes on with the next one', () => {
   ]);
 });
 
-test('an iteration under way goes on where a state was loaded', async () => {
+test('a running iteration continues at a loaded state', async () => {
   const loader = loaderOf(counted(6));
   const seen: number[] = [];
   for await (const [sample] of loader) {
@@ -158,7 +158,7 @@ test('an iteration that was given up while it waited takes no sample from the ne
   await expect(first.next()).rejects.toMatchObject({ code: 'DS_DATA' });
 });
 
-test('what comes before a position is passed over, or left to the dataset', () => {
+test('samples before a position are skipped, by the loader or by the dataset', () => {
   const asked: number[][] = [];
   const data = {
     ...counted(10),
@@ -196,14 +196,14 @@ test('generators end with the iteration, wherever it is given up', async () => {
   expect(loader.stateDict()).toEqual({ epoch: 0, served: 6, samples: null });
 });
 
-test('samples are stacked, and RepeatingLoader goes on for ever', () => {
+test('samples are stacked, and RepeatingLoader never ends', () => {
   const loader = new RepeatingLoader(new IterableLoader(counted(3), { batchSize: 2 }));
   const batches = Array.from({ length: 4 }, () => loader.next().value as Tensor);
   expect(batches.map((batch) => batch.toArray())).toEqual([[0, 1], [2], [100, 101], [102]]);
   for (const batch of batches) batch.dispose();
 });
 
-describe('what goes wrong is named', () => {
+describe('errors name the sample', () => {
   const failing = threaded(9, 5);
 
   test('a sample that fails, and the position stays', async () => {
@@ -226,7 +226,7 @@ describe('what goes wrong is named', () => {
     expect(loader.stateDict()).toMatchObject({ served: 4 });
   });
 
-  test('a sample that never comes', async () => {
+  test('a sample that never arrives', async () => {
     const data = workerIterable<number>({ module: MODULE, export: 'stuck', args: [9] });
     const { error } = await stalledAt('in sample 2', (workerTimeoutMs) =>
       collect(loaderOf(data, { numWorkers: 1, workerTimeoutMs })),
@@ -278,7 +278,7 @@ describe('what goes wrong is named', () => {
     ],
   ])('%s', (_, body, message) => expect(body).toThrow(message));
 
-  test('an export that is none', async () => {
+  test('an export that is not a dataset', async () => {
     const data = workerIterable<number>({ module: MODULE, export: 'numbers', args: [3] });
     await expect(collect(loaderOf(data))).rejects.toMatchObject({
       got: expect.stringContaining('expected a dataset with iterate(epoch), got an object'),

@@ -9,7 +9,7 @@ const order = (options: object, epoch = 0): number[] => {
   return [...sampler];
 };
 
-test('every sample comes once, in groups with the longest first', () => {
+test('every sample is drawn once, in groups with the longest first', () => {
   const all = order({});
   expect([...all].sort((a, b) => a - b)).toEqual(Array.from(lengths.keys()));
   const size = 4 * Math.floor(203 / 16);
@@ -21,7 +21,7 @@ test('every sample comes once, in groups with the longest first', () => {
   expect(lengths[all[0] as number]).toBe(100);
 });
 
-test('epochs and seeds differ, ranks share one order, and a position is where it was', () => {
+test('epochs and seeds differ, ranks share one order, and positions can be restored', () => {
   expect(order({}, 1)).not.toEqual(order({}));
   expect(order({ seed: 4 })).not.toEqual(order({}));
   const ranks = [0, 1].map((rank) => order({ rank, worldSize: 2 }));

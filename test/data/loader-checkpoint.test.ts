@@ -80,7 +80,7 @@ test.each([0, 3])('a run that is resumed in mid-epoch sees the same, %d workers'
   expect(train(second.engine, second.loader)).toEqual(expected[1]);
 });
 
-test('an older checkpoint leaves the loader where it is; so does loadCompanions: false', async () => {
+test('an older checkpoint, or loadCompanions: false, keeps the position of the loader', async () => {
   const first = await start(20, 0);
   train(first.engine, first.loader, 2);
   const path = await first.engine.saveCheckpoint(dir, { tag: 'a' });

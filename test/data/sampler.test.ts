@@ -88,7 +88,7 @@ test('ranks share the whole, disjoint but for padding, for any size', () => {
   }
 });
 
-test('what is left after any position, at any other world size, is the rest of the order', () => {
+test('from any position, another world size draws exactly the remaining samples', () => {
   for (let round = 0; round < 100; ++round) {
     const samples = 20 + Math.floor(random() * 40);
     const from = 1 + (round % 5);
@@ -102,7 +102,7 @@ test('what is left after any position, at any other world size, is the rest of t
   }
 });
 
-test('the seed and the epoch decide, and a state brings both', () => {
+test('seed and epoch define the order, and a state restores both', () => {
   const [a, b] = [new RandomSampler(30, { seed: 1 }), new RandomSampler(30, { seed: 2 })];
   expect([...a]).not.toEqual([...b]);
   a.setEpoch(6);

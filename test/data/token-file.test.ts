@@ -137,7 +137,7 @@ describe('raw files', () => {
     for (const index of [-1, 1, 0.5]) expect(() => dataset.get(index)).toThrow(/\[0, 1\)/);
   });
 
-  test('larger than what is read: a sparse file of 8 GiB', () => {
+  test('a sparse file of 8 GiB, larger than one read', () => {
     writeFileSync(at('t.bin'), '');
     truncateSync(at('t.bin'), 8 * 2 ** 30);
     const dataset = TokenFileDataset.open({ path: at('t.bin'), seq: 1024 });
@@ -363,7 +363,7 @@ describe('JSON Lines', () => {
     expect(read('{"body":"xy"}\n', { key: 'body' })).toEqual(encode('xy'));
   });
 
-  test('lines that are longer than what is read at a time', () => {
+  test('lines longer than one read', () => {
     const long = 'é'.repeat(1_500_000);
     const text = JSON.stringify({ text: long });
     expect(read(`${text}\n{"text":"b"}\n${text}`)).toEqual(encode(`${long}b${long}`));

@@ -73,7 +73,7 @@ describe('the same batches as without workers', () => {
     await Promise.all([loader.close(), second.close()]);
   });
 
-  test('whatever the speed of the samples, and more workers than batches', async () => {
+  test('at any speed of the samples, and with more workers than batches', async () => {
     const loader = loaderOf(dataset('slow', 20), { batchSize: 2, shuffle: false, collate: asList });
     expect([...loader].flat()).toEqual(Array.from({ length: 20 }, (_, i) => i));
     const few = loaderOf(dataset('slow', 2), { shuffle: false, collate: asList });
@@ -277,7 +277,7 @@ describe('failures', () => {
     expect(() => data.get(0)).toThrow(expect.objectContaining({ code: 'DS_ARGUMENT' }));
   });
 
-  test('a plain dataset, and arguments that cannot be copied, say what to do', () => {
+  test('errors of a plain dataset and of uncopyable arguments contain the fix', () => {
     const plain: Dataset<number> = { length: 4, get: (i) => i };
     expect(() => loaderOf(plain, {})).toThrow(/workerDataset\(\{ module: require.resolve/);
     const data = workerDataset({ module: MODULE, export: 'numbers', args: [() => 1], length: 4 });
@@ -289,7 +289,7 @@ describe('failures', () => {
     }
   });
 
-  test('after a failure the loader goes on where it was', () => {
+  test('after a failure, the loader continues at its position', () => {
     const loader = troubled('throw', { collate: (samples) => samples });
     for (let round = 0; round < 2; ++round) {
       expect(() => [...loader]).toThrow('no such picture');
@@ -297,7 +297,7 @@ describe('failures', () => {
     }
   });
 
-  test('an iteration that another has taken over says so', () => {
+  test('an iteration that a later one has replaced throws', () => {
     const loader = loaderOf(dataset('numbers', 9), { shuffle: false, collate: asList });
     const first = loader[Symbol.iterator]();
     expect(first.next().value).toEqual([0]);
@@ -331,7 +331,7 @@ describe('threads', () => {
     expect(() => iterator.next()).toThrow(/one iteration at a time/);
   });
 
-  test('stay from pass to pass when they are asked to', async () => {
+  test('persistent workers survive a pass', async () => {
     const before = await threadsAfterWarmUp();
     const loader = loaderOf(dataset('numbers', 6), { collate: asList, persistentWorkers: true });
     for (let epoch = 0; epoch < 3; ++epoch) {

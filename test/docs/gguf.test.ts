@@ -32,7 +32,7 @@ test('the program runs', async () => {
   expect(existsSync(join(dir, 'copy.gguf'))).toBe(true);
 });
 
-test('the errors of types are those of normal numbers', () => {
+test('the errors of types are those of normally distributed numbers', () => {
   const page = readPage(PAGE);
   const random = seeded(11);
   const values = Float32Array.from({ length: 256 * 200 }, () => {

@@ -78,7 +78,7 @@ test('pages name sources', () => {
   expect(pathsIn('CONTRIBUTING.md')).toContain('test/config/obeyed.test.ts');
 });
 
-test('a link to what is not packed is found', () => {
+test('finds a link to a file outside the package', () => {
   expect(isPacked('docs/data.md')).toBe(true);
   expect(isPacked('docs/api/index.html')).toBe(false);
   expect(isPacked('bench/results/gpu-tests.json')).toBe(false);

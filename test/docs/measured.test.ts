@@ -151,7 +151,7 @@ test.each(pages())('the measured numbers of %s are in result files', (page) => {
   expect(unsourced(readPage(page))).toEqual([]);
 });
 
-test('finds numbers without a source, and passes those with one', () => {
+test('finds numbers without a source, and accepts numbers with one', () => {
   const page = (head: string, ...rows: string[]) =>
     ['# A', '[rows](bench/results/serve-8B-h200.json)', '', head, '| --- | --- |', ...rows].join(
       '\n',

@@ -29,7 +29,7 @@ const missing = Array.from(list.matchAll(/^\| (`.*?) \|/gm), ([, cell = '']) => 
   (cell) => Array.from(cell.matchAll(/`(\w+)`/g), ([, name = '']) => name),
 );
 
-test('what the page calls absent is', () => {
+test('operations that the page calls missing are missing', () => {
   const camel = missing.map((name) => name.replace(/_(\w)/g, (_, c: string) => c.toUpperCase()));
   expect(camel.length).toBeGreaterThan(30);
   expect(camel.filter(isThere)).toEqual([]);

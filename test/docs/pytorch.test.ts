@@ -63,14 +63,14 @@ test('the page has rows of every kind', () => {
   expect(all.length).toBe(new Set(all).size);
 });
 
-test('what it names is exported', () => {
+test('names of the page are exported', () => {
   const dead = rows.flatMap(({ section, here }) =>
     here.filter((name) => !isThere(name, section)).map((name) => `${section}: ${name}`),
   );
   expect(dead).toEqual([]);
 });
 
-test('what it calls absent is, and each says why', () => {
+test('missing operations are missing, and each has a reason', () => {
   const absent = rows.filter(({ here }) => here.length === 0);
   const found = absent.flatMap(({ section, there }) =>
     there.filter((name) => isThere(name, section) || isThere(camel(name), section)),

@@ -123,7 +123,7 @@ describe('what there is was made by the recipes', () => {
     expect(omissions(recipe('An encoder'), names)).toEqual([]);
   });
 
-  test('what was left out is found', () => {
+  test('finds omitted files', () => {
     const lion = { optimizer: 'lion', Optimizer: 'Lion', Type: 'Tiger' };
     expect(omissions(recipe('An optimizer'), lion)).toContain(
       'test/golden/optimizers.json: no Tiger',

@@ -62,7 +62,7 @@ test('every member of an exported class or interface has a text', () => {
   expect(silent(members)).toEqual([]);
 });
 
-test('editors say of a method of a tensor what its function says', () => {
+test('methods of tensors have the comments of their functions', () => {
   const properties = propertiesOf('lib/index.ts', 'Tensor');
   const texts = new Map(properties.map(({ path, text }) => [path, text]));
   // An alias (var is variance) has no text of its own.

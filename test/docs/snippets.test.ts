@@ -53,7 +53,7 @@ test.each(code.map((snippet) => [`${snippet.page}:${snippet.line}`, snippet] as 
   (_, snippet) => expect(errors.get(snippet)).toEqual([]),
 );
 
-test('what the tables of the guide name is there', () => {
+test('names in the tables of the guide exist', () => {
   expect(named.code.split('\n').length).toBeGreaterThan(30);
   const types = ['LrSchedule', 'Optimizer'].map((name) => `Property '${name}' does not exist`);
   const missing = errors.get(named)?.filter((error) => !types.some((type) => error.includes(type)));

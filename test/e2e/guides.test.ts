@@ -49,7 +49,7 @@ function runProgram(code: string, before: string[], after: string[] = []): strin
   return execFileSync(process.execPath, [...before, script, ...after], options);
 }
 
-test('the training loop learns, goes on where it stopped, and runs on two ranks', () => {
+test('the training loop learns, resumes, and runs on two ranks', () => {
   const out = runPage('docs/training-loop.md');
   const losses = Array.from(out.matchAll(/epoch \d: (\d\.\d+)/g), ([, loss]) => Number(loss));
   expect(losses).toHaveLength(5);
@@ -61,7 +61,7 @@ test('the training loop learns, goes on where it stopped, and runs on two ranks'
   expect(runPage('docs/training-loop.md', ...ranks)).toMatch(/^\[0\] epoch 5: /m);
 });
 
-test('samples that get longer are learned from, with the lengths that the page says', () => {
+test('a curriculum of lengths trains with the lengths of the page', () => {
   const out = runPage('docs/data.md');
   const steps = Array.from(
     out.matchAll(/step (\d+): (\d+) tokens, loss (\d\.\d+)/g),
@@ -74,7 +74,7 @@ test('samples that get longer are learned from, with the lengths that the page s
   expect(steps.at(-1)?.[2]).toBeLessThan((steps[0]?.[2] as number) - 0.5);
 });
 
-test('layers are left out as often as the page says, and the model learns', () => {
+test('layers are dropped as often as on the page, and the model learns', () => {
   const out = runPage('docs/data-efficiency.md');
   const steps = Array.from(out.matchAll(/(step \d+: \d\.\d+), loss (\d\.\d+)/g));
   const said = readPage('docs/data-efficiency.md').matchAll(/`(step \d+: \d\.\d+)`/g);
@@ -83,7 +83,7 @@ test('layers are left out as often as the page says, and the model learns', () =
   expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 0.5);
 });
 
-test('easy samples come first, in the steps that the page says', () => {
+test('easy samples come first, in the steps of the page', () => {
   const lines = runPage('docs/data-sampling.md').trimEnd().split('\n');
   const said = readPage('docs/data-sampling.md').matchAll(/`(step \d+: \d+ words)`/g);
   expect(lines.slice(0, -1)).toEqual(Array.from(said, ([, line]) => line));
@@ -91,7 +91,7 @@ test('easy samples come first, in the steps that the page says', () => {
   expect(Number(/^loss (\d\.\d+)$/.exec(lines.at(-1) as string)?.[1])).toBeLessThan(3.4);
 });
 
-test('a model is compressed while it learns, and gets as small as the page says', () => {
+test('a compressed model learns, and becomes as small as on the page', () => {
   const out = runPage('docs/compression.md');
   const losses = Array.from(out.matchAll(/loss (\d\.\d+)/g), ([, loss]) => Number(loss));
   expect(losses).toHaveLength(3);
@@ -118,7 +118,7 @@ test('state on a disk learns, saves, and leaves nothing in its folder', () => {
   rmSync(join(folder, 'checkpoints'), { recursive: true });
 });
 
-test('a configuration alone cuts a model over the ranks that ds starts, which say their mesh first', () => {
+test('a configuration splits a model over the ranks of ds, which print their mesh first', () => {
   const [program] = snippetsOf('docs/tensor-parallel.md', readPage('docs/tensor-parallel.md'), [
     'json',
   ]);

@@ -64,7 +64,7 @@ test('it loads no built-in module that takes long', () => {
   expect(loaded.builtIn.filter((name) => HEAVY.test(name))).toEqual([]);
 });
 
-test('what a program uses is loaded then: the test sees packages and commands', () => {
+test('importing the package loads only the used files', () => {
   const used = loadedBy(`
     require('./lib/index.ts').resolveConfig({ train_batch_size: 1 }, { worldSize: 1 });
     require('./lib/launch/validate.ts');
@@ -91,7 +91,7 @@ test('the file of the command has executable bits', () => {
   expect(statSync(join(ROOT, 'dist/launch/cli.js')).mode & 0o111).toBe(0o111);
 });
 
-test('the options of ds serve and ds chat are known without tensors', () => {
+test('ds serve and ds chat print their options without loading tensors', () => {
   const { files } = loadedBy(`
     const { Command } = require('commander');
     const { addServeCommands } = require('./lib/launch/serve-commands.ts');

@@ -36,7 +36,7 @@ test('a chat project trains, answers, and answers again without training', () =>
   expect([vocab_size, hidden_size]).toEqual([1007, 64]);
 });
 
-test('a project with a model of its own learns, and sorts the notes of the command line', () => {
+test('the project "own-model" learns, and sorts notes from the command line', () => {
   run('.', 'node_modules/.bin/ds', ['init', 'sorter', '--template', 'own-model']);
   const sorted = run('sorter', 'npm', ['start', '--', 'rake the lawn', 'salt the soup']);
   expect(sorted).toContain('rake the lawn -> garden\nsalt the soup -> kitchen\n');

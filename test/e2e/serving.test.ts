@@ -97,7 +97,7 @@ test('two ranks share the model, and answer as one', async () => {
   await two.run.gone();
 });
 
-test('keys come from the environment and from a file, and guard /v1', async () => {
+test('keys of the environment and of a file protect /v1', async () => {
   const file = join(folder, 'keys');
   writeFileSync(file, 'one\n\ntwo\n');
   const { run, url } = await started('--api-key-file', file, '--model-name', 'mine');

@@ -89,7 +89,7 @@ test('a second watch of a signal in one process is refused, and does not change 
   expect(ended).toMatchObject({ status: 0, stdout: 'DS_ARGUMENT\nheard true\n' });
 });
 
-test('ranks stop at the same step when one of them has a signal, or asks', async () => {
+test('after a signal or a request on one rank, all ranks stop at the same step', async () => {
   const ds = [...DS, '--num_procs', '2'];
   const run = start({ steps: ENDLESS }, ...ds);
   await run.printed('"training":1');

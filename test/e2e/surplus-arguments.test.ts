@@ -64,7 +64,7 @@ test('adapters, a Trainer and an inference engine refuse them', async () => {
   await engine.destroy();
 });
 
-test('a letter that stands one place too early is one mistake', () => {
+test('an argument one position too early gives one error', () => {
   expect(closest('modle', ['config', 'model'])).toBe('model');
   expect(closest('sede', ['seed', 'size'])).toBe('seed');
 });

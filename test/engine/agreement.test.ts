@@ -98,7 +98,7 @@ function disagreement(ranks: readonly Rank[], mesh: object = {}): Promise<(DsErr
   );
 }
 
-test('equal ranks agree; printing may differ, and so may what the plan will set', async () => {
+test('equal ranks agree; printing and planned keys may differ', async () => {
   const printing: DsConfig = { steps_per_print: 3, wall_clock_breakdown: true };
   expect(await disagreement([{}, { config: printing }])).toEqual([null, null]);
   const planned = ['zero_optimization.stage'];
@@ -164,7 +164,7 @@ test('the first two ranks that differ are named, to all', async () => {
   expect(new Set(errors.map((one) => one?.got))).toEqual(new Set(['0.25 on rank 2']));
 });
 
-test('further differences are listed, four of them by name', async () => {
+test('lists further differences, four of them by name', async () => {
   const layers = (count: number) => (width: number) =>
     new nn.Sequential(
       ...Array.from({ length: count }, () => new nn.Linear(2, width, { bias: false })),
@@ -192,7 +192,7 @@ test('the random state must be equal on ranks of one model only', async () => {
   });
 });
 
-test('the configuration alone is compared before the model changes', async () => {
+test('before the model changes, only the configuration is compared', async () => {
   const found = (configs: DsConfig[]) =>
     Promise.all(
       jobsOf(configs.length).map((job, rank) => {

@@ -19,7 +19,7 @@ const MESHES: [mesh: MeshOptions, stage: 0 | 2 | 3, ranks: number][] = [
 ];
 
 /** Without this error, the job would wait for 600 s. */
-test.each(MESHES)('rank 0 alone saves: %j, stage %i, %i ranks', async (mesh, stage, count) => {
+test.each(MESHES)('a save on rank 0 only: %j, stage %i, %i ranks', async (mesh, stage, count) => {
   const alone: AloneJob = { mesh, stage, call: 'saveCheckpoint', ranks: [0], lateMs: null };
   for (const { said } of await run(alone, count)) {
     expect(said).toMatch(/^DS_COMM .*rank 0 waits in saveCheckpoint\(\) for ranks? 1/);

@@ -75,7 +75,7 @@ describe('ranges that a rank counts in the norm', () => {
     counted = { offset: 0, numel: sizes.reduce((a, b) => a + b, 0) },
   ) => countedRanges(partition(sizes, counted), (one) => own.includes(one as never));
 
-  test('all of them: what is counted, as it is', () => {
+  test('counts all memory', () => {
     expect(ranges([3, 4], [0, 1])).toEqual([{ offset: 0, numel: 7 }]);
   });
 
@@ -105,7 +105,7 @@ describe('the memory of the rank with the least', () => {
       ...more,
     }) as RankMemory;
 
-  test('ranks of a machine share its host memory and its disk, with what they give back', () => {
+  test('ranks of a machine share its host memory and disk, including returned memory', () => {
     expect(roomOf([memoryOf('a')])).toEqual({
       device: 100,
       host: 1000,
@@ -143,7 +143,7 @@ describe('the free memory of a rank', () => {
       } as never,
     );
 
-  test('of its device: what is free, and weights that are there and will move', () => {
+  test('of the device: free memory, plus weights that will move away', () => {
     expect(found({}).device).toBe(1000 - 300 + 120);
     expect(found({ cap: 500 }).device).toBe(500 - 300 + 120);
     expect(found({ inUse: 5000 }).device).toBe(1);
@@ -151,7 +151,7 @@ describe('the free memory of a rank', () => {
     expect(found({ cap: 500 }, 'cpu').device).toBe(500 - 300 + 7);
   });
 
-  test('of the host: weights that are there, and what the allocator keeps', () => {
+  test('of the host: weights in host memory, and cached blocks of the allocator', () => {
     const { reserved, inUse } = cpu().memory;
     expect(found({}).returned).toBe(7 + Math.max(0, reserved - inUse));
     expect(found({})).toMatchObject({ disk: 0, deviceName: 'a device', card: 'a card' });

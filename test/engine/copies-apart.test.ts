@@ -48,7 +48,7 @@ const rowsOf = (losses: readonly number[], squares: readonly number[]) => ({
 
 const among = { ...mesh, compared: GIVEN };
 
-test('copies are apart by losses before squares', () => {
+test('reports different losses before different gradient norms', () => {
   const found = (losses: number[], squares: number[]) =>
     findCopiesApart(rowsOf(losses, squares), among);
   const what = 'losses or gradients';

@@ -187,7 +187,7 @@ describe('a model of the caller', () => {
     expect(seen).toEqual(LENGTHS.slice(0, 3));
   });
 
-  test('in stages is asked for the same', async () => {
+  test('a pipeline checks its batches in the same way', async () => {
     const model = new PipelineModule({
       layers: [new nn.Embedding(VOCABULARY, 8), new nn.Linear(8, VOCABULARY)],
       lossFn: (logits: Tensor) => logits.mean(),
@@ -236,7 +236,7 @@ test('a pipeline trains on the first tokens, and is judged on all', async () => 
   expect(engines[0]).toEqual(engines[1]);
 });
 
-test('a stage that reads labels alone may give anything in place of inputs', async () => {
+test('a stage that reads only labels may receive any inputs', async () => {
   const { parts } = await engineOf(section);
   const { targets } = batch(0);
   for (const inputs of [undefined, null, 7, [1, 2]]) {
@@ -246,7 +246,7 @@ test('a stage that reads labels alone may give anything in place of inputs', asy
 });
 
 describe('a schedule of the caller', () => {
-  test('says the length of each step', async () => {
+  test('reports the length of each step', async () => {
     const engine = await engineOf(custom);
     engine.setCustomCurriculumLearningSchedule((step) => 2 * step);
     const lengths = [0, 1, 2].map(() => {
@@ -310,7 +310,7 @@ describe('a checkpoint', () => {
     expect(weightsOf(other.module)).toEqual(weightsOf(one.module));
   });
 
-  test('under other settings, or of a run without a curriculum, the step alone decides', async () => {
+  test('with other settings, or without a saved curriculum, only the step counts', async () => {
     const one = await engineOf(discrete([12, 4, 6], [2, 4]));
     train(one, 3, whole);
     await one.saveCheckpoint(dir, { tag: 'with' });
@@ -326,7 +326,7 @@ describe('a checkpoint', () => {
     expect(one.curriculumSeqlen).toBe(4);
   });
 
-  test('that says nonsense of it is refused, and nothing has changed', async () => {
+  test('an invalid saved curriculum is refused without changes', async () => {
     const engine = await engineOf(discrete([12, 4, 6], [2, 4]));
     train(engine, 3, whole);
     const { curriculum } = engine.parts;

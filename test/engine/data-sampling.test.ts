@@ -87,7 +87,7 @@ function train({ engine, trainLoader }: Started, most = Number.POSITIVE_INFINITY
   return seen;
 }
 
-test('steps train on what is within their difficulty: 1 + step, all micro-batches of a step', async () => {
+test('all micro-batches of a step have samples within difficulty 1 + step', async () => {
   const started = await start();
   const batches = [...train(started), ...train(started)];
   expect(batches).toHaveLength(20);
@@ -163,7 +163,7 @@ test('batches end with num_epochs', async () => {
   expect((await refusal(() => train(started))).message).toMatch(/the end of the CurriculumSampler/);
 });
 
-test('a custom schedule comes from the program, before the first batch', async () => {
+test('the program sets a custom schedule before the first batch', async () => {
   const started = await start(sampling({ schedule_type: 'custom' }));
   const error = await refusal(() => train(started));
   expect(error.message).toMatch(

@@ -43,7 +43,7 @@ test('if calls succeed after a failed one, the error is thrown', async () => {
   expect(() => engine.destroy()).toThrow(lost);
 });
 
-test('a backward that throws leaves nothing that lives on', async () => {
+test('a failed backward leaks nothing', async () => {
   const options = { precision: 'bf16', offload: true } as const;
   const engine = await tinyEngine({ ...options, checkpointing: true }, cpu());
   trainTiny(engine, 0, 1);

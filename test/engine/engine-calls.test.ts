@@ -35,7 +35,7 @@ function callsOf({ gathers = false, trains = true } = {}) {
 
 const OFFLOADED = { code: 'DS_RELEASED', got: 'offloaded states' };
 
-test('a failed pass reaches the ranks that share layers, and those that it has met', () => {
+test('ranks that share layers, and ranks of started collectives, receive a failure', () => {
   const { calls, heardOf } = callsOf();
   const pass = (body: () => never) => calls.pass(body);
   expect(heardOf(pass)).toEqual(['tensor']);
@@ -87,7 +87,7 @@ test('an engine without an optimizer is not changed', () => {
   expect(error).toMatchObject({ code: 'DS_CONFIG', got: 'an engine for forwards only' });
 });
 
-test('a call needs its own states on the device', () => {
+test('a call that needs states on the device is refused while they are offloaded', () => {
   const { calls } = callsOf();
   const missing = (name: 'requireReadable' | 'requireChangeable' | 'requireBackward') => {
     try {
@@ -177,7 +177,7 @@ describe('asynchronous calls', () => {
     });
   });
 
-  test('that replace the state are alone', async () => {
+  test('calls that replace the state run alone', async () => {
     await during('changing', async (use) => {
       const error = thrownBy(() => use.requireLoaded('engine.forward'));
       expect(error).toMatchObject({

@@ -240,7 +240,7 @@ describe('the needs of an optimizer', () => {
     });
   });
 
-  test('gradients are summed in every step, or as the optimizer says of the next one', () => {
+  test('gradients are summed in every step, or in the steps that the optimizer requests', () => {
     expect(sumsGradients(adam(), {} as never)).toBeNull();
     const progress = { appliedSteps: 2 };
     const isSummed = sumsGradients(onebit() as never, progress as never);
@@ -369,7 +369,7 @@ describe('settings of a schedule without effect', () => {
   });
 });
 
-test('a parameter with a record of its own is in that one, and a unit as its first', () => {
+test('a parameter with its own record is in that record, a unit in the record of its first', () => {
   const [a, b] = linear().parameters() as [nn.Parameter, nn.Parameter];
   const model = { name: '', group: 'all' } as never;
   const tie = { name: 'tie', group: 'some' } as never;

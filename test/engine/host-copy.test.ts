@@ -56,7 +56,7 @@ test('the block is used again, and replaced by a larger one', () => {
   for (const tensor of [small, large]) tensor.release();
 });
 
-test('nothing to save needs no memory of its own, and can be disposed twice', () => {
+test('an empty copy allocates nothing, and can be disposed twice', () => {
   const copy = new HostCopy(cpu());
   const empty = tensorOf(0);
   expect(copied(copy, [empty]).values).toEqual([[]]);
@@ -68,7 +68,7 @@ test('nothing to save needs no memory of its own, and can be disposed twice', ()
 /** More than one part of a remote tensor. */
 const COUNT = 2 ** 22 + 2 ** 16;
 
-test('what is read from elsewhere is copied part by part, in its flat order', () => {
+test('state from elsewhere is copied part by part, in flat order', () => {
   const values = new Float32Array(COUNT).map((_, i) => i);
   const whole = held(() => Tensor.from(values));
   const borrowed: number[][] = [];

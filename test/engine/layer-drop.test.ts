@@ -150,7 +150,7 @@ describe.each(families)('%s', (_, build) => {
     expect(losses[0]).toContain(null);
   });
 
-  test('refuses factors that are none', async () => {
+  test('refuses invalid factors', async () => {
     const model = made();
     const { tokens } = batch(0);
     const holed = Object.assign(new Array(LAYERS), [1, 1]);
@@ -216,7 +216,7 @@ test.each([0, 1, 2, 3] as const)('stage %i, offloaded too, leaves out the same',
   expect(train(staged, 5)).toEqual(losses);
 });
 
-test('a checkpoint goes on with the same layers', async () => {
+test('a checkpoint continues with the same layers', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-layer-drop-'));
   try {
     const one = await engineOf(gpt2());

@@ -51,7 +51,7 @@ test('three settings, the one that frees most first', () => {
   expect(hint).not.toContain('(4)');
 });
 
-test('a cap is raised by what is above it', () => {
+test('raises a cap by the missing bytes', () => {
   expect(advice({ cap: 30 }).hint).toMatch(/\(1\) a higher cap: .* 30\.0 GiB of 80\.0 GiB/);
 });
 
@@ -61,7 +61,7 @@ test('stage 0 on a GPU is offloaded together with stage 1', () => {
   expect(advice({ kind: 'cpu' }).hint).not.toContain('offload');
 });
 
-test('the next stage shares what it shares over the ranks', () => {
+test('the next stage divides its state among the ranks', () => {
   const shares = (stage: number, ranks: number) =>
     /"zero_optimization\.stage": (\d) frees about (\S+)/
       .exec(advice({ zero: { stage }, ranks, kind: 'cpu', use: { other: 0 } }).hint)

@@ -109,7 +109,7 @@ describe('bytes that a run needs for certain', () => {
     expect(bytes.device[STATE]).toBe(0);
   });
 
-  test('a ratio of what is trained: one parameter is on either side', () => {
+  test('ratio counts trained elements; one parameter may be on either side', () => {
     const module = tinyModel();
     module.requiresGrad_(false);
     module.parameters()[0]?.requireGrad(true);
@@ -233,7 +233,7 @@ const measured: [name: string, options: Partial<TinyOptions>][] = [
   ['weights alone', { zero: { stage: 3, offload_param: { device: 'cpu' } } }],
 ];
 
-test.each(measured)('a run takes at least what is certain: %s', async (_, options) => {
+test.each(measured)('a run takes at least the certain bytes: %s', async (_, options) => {
   const device = cpu();
   const model = tinyModel();
   const config = tinyConfig({ precision: 'bf16', offload: false, ...options });
@@ -302,7 +302,7 @@ describe('too little', () => {
     expect(found([free])).toEqual([]);
   });
 
-  test('ranks of one machine need memory together, those of two do not', () => {
+  test('ranks of one machine need memory together, ranks of two machines do not', () => {
     const [a, b] = [claim({ free: 15 * MIB }), claim({ free: 15 * MIB })];
     expect(found([a, b])).toEqual(['host: 15.0 MiB free of 100.0 MiB, true']);
     expect(found([a, claim({ free: 15 * MIB, machine: 'b' })])).toEqual([]);
@@ -376,7 +376,7 @@ describe('updates that may be speculative', () => {
     }
   });
 
-  test('wait, as a notice says, where memory is for no more than that', async () => {
+  test('wait for the decision if memory is short, with a notice', async () => {
     const { n, given } = claimed({});
     const reported = claimed({ super_offload: true, gpu_share: 0 }).given;
     const warned = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
@@ -436,7 +436,7 @@ describe('updates that may be speculative', () => {
   });
 });
 
-test('initialize() allocates nothing where a device has too little, and trains where it just fits', async () => {
+test('initialize() allocates nothing if memory is short, and trains if it just suffices', async () => {
   const device = cpu();
   const model = tinyModel();
   const config = tinyConfig({ precision: 'fp32', offload: false });

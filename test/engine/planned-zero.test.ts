@@ -97,7 +97,7 @@ async function updatesOnGpu(device: number, host: number, offload: object = {}, 
 describe('updates of weights in host memory on a GPU', () => {
   beforeEach(() => cpu().trim());
 
-  test('wait for the step decision where the device is short of memory, as the plan says', async () => {
+  test('wait for the step decision if the device is short of memory, as in the plan', async () => {
     const short = await updatesOnGpu(32, 200);
     expect(short).toMatchObject({ super_offload: false, gpu_share: null });
     expect(short.notices).toEqual([
@@ -108,7 +108,7 @@ describe('updates of weights in host memory on a GPU', () => {
     expect(await updatesOnGpu(139, 200)).toEqual(wide);
   });
 
-  test('follow what is written, and are asked of no plan elsewhere', async () => {
+  test('keep given values, which the plan does not change', async () => {
     for (const super_offload of [true, false]) {
       const found = await updatesOnGpu(32, 200, { super_offload });
       expect(found).toEqual({ super_offload, gpu_share: null, notices: [] });
@@ -149,7 +149,7 @@ describe('for a GPU', () => {
     );
   });
 
-  test('keys that are written stand', async () => {
+  test('given keys are kept', async () => {
     const zero = {
       stage: 2,
       offload_optimizer: { device: 'cpu', ratio: 'auto', gpu_share: 0, super_offload: true },
@@ -161,7 +161,7 @@ describe('for a GPU', () => {
     });
   });
 
-  test('an optimizer that needs whole parameters is cut where the stage is written alone', async () => {
+  test('an optimizer for whole parameters is sharded only if the stage is given', async () => {
     const own = { needsWholeParameters: () => true };
     const offload = { offload_optimizer: 'auto' } as const;
     const free = await onGpu(40, 128, {}, { shards: 4, own });
@@ -214,7 +214,7 @@ describe('for a GPU', () => {
     });
   });
 
-  test('a virtual machine may be given what is not there yet', async () => {
+  test('a virtual machine may grow into memory that it does not have yet', async () => {
     const { zero, line } = await onGpu(16, 2, {}, { canGrow: true });
     expect(zero).toMatchObject({ offload_optimizer: { device: 'cpu' } });
     expect(line).toMatch(/of 2\.0 GiB of host memory \(a virtual machine may receive more\)/);
@@ -242,7 +242,7 @@ describe('the memory of the ranks', () => {
     ...{ returned: 0, disk: 40, ...more },
   });
 
-  test('the least counts, and ranks of a machine share what is free there', () => {
+  test('the smallest rank decides, and ranks of a machine share its free memory', () => {
     expect(roomOf([memoryOf({}), memoryOf({ device: 60, host: 50, hostAtMost: 70 })])).toEqual({
       ...{ device: 60, host: 25, hostAtMost: 35, disk: 20 },
     });
@@ -286,7 +286,7 @@ async function trained(zero: DsConfig['zero_optimization'], cap = 0) {
 }
 
 describe('on the CPU', () => {
-  test('nothing is moved, and the line says why; the bits are those of the choice written out', async () => {
+  test('without offload, the line explains it, and results equal those of explicit keys', async () => {
     const asked = await trained(AUTO);
     expect(asked.line).toMatch(
       /^zero_optimization: stage 0, offload_optimizer none, offload_param none, because the CPU computes in host memory: \d+\.\d MiB of \d+\.\d GiB of host memory with micro-batches of 3 x 32 tokens\n$/,
@@ -315,7 +315,7 @@ describe('on the CPU', () => {
     expect(cpu().memory.allocations - allocations).toBeLessThan(60);
   });
 
-  test("a model of one's own: activations are unknown, and the line says so", async () => {
+  test('a custom nn.Module has unknown activations, as the line states', async () => {
     const model = new nn.Linear(8, 8);
     const line = await printed(async () => {
       const config = {
@@ -345,7 +345,7 @@ describe('on the CPU', () => {
     expect(Number(mebibytes)).toBeLessThan(543);
   });
 
-  test('a run goes on from a checkpoint of another stage and offload', async () => {
+  test('a run continues from a checkpoint of another stage and offload', async () => {
     const dir = mkdtempSync(join(tmpdir(), 'ds-planned-'));
     const build = async (zero: DsConfig['zero_optimization']) => {
       seed(1234);

@@ -3,7 +3,7 @@ import { inspect } from 'node:util';
 import { cpu } from '../../lib/runtime/device.js';
 import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 
-test('where training is and the model; inside of others its head alone', async () => {
+test('prints the progress and the model; nested in other objects only its first line', async () => {
   const engine = await tinyEngine({ precision: 'fp32', offload: false }, cpu());
   trainTiny(engine, 0, 2);
   const shown = inspect(engine);

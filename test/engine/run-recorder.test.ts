@@ -48,7 +48,7 @@ test('a row of a step has its time and its speed, unless the run paused', () => 
   ]);
 });
 
-test('the loss scale is shown where there is one', () => {
+test('the loss scale is recorded only with loss scaling', () => {
   const { at, of } = recorded(true);
   at(0).stepFinished(step());
   expect(of('train')[0]?.values).toMatchObject({ loss_scale: 8, skipped: 0 });

@@ -156,7 +156,7 @@ describe('the run of an engine', () => {
     expect(rest.at(-1)).toMatchObject({ e: 'end', reason: 'closed' });
   });
 
-  test('ends once, unless it goes on after its end', async () => {
+  test('ends once, unless the run continues after its end', async () => {
     const ends = async (name: string, later: number) => {
       const { engine, watched } = engineOf(0);
       const run = await watchRun(watched, { dir: join(dir, name), port: null });

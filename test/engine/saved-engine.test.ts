@@ -142,7 +142,7 @@ test('the values that a load does not restore stay as they are', async () => {
   expect(split(stateOf(other), saved, own).own).toEqual(['moments', ...HOST]);
 });
 
-test('a loaded engine goes on as the saved one', async () => {
+test('a loaded engine continues like the saved one', async () => {
   seed(3);
   const engine = await engineOf();
   train(engine, 3);

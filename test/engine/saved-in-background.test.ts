@@ -128,7 +128,7 @@ function store(): TextStore {
   };
 }
 
-test('a rank that stands in names the ranks that have not come, and no other', async () => {
+test('a rank that stands in names exactly the missing ranks', async () => {
   const shared = store();
   const seat = (rank: number, check = () => {}): StoreWorld =>
     new StoreWorld(shared, { rank, size: 3, name: 'test', timeout: 3_600_000, check });

@@ -65,7 +65,7 @@ test('a pattern of more blocks than the longest text has is refused before the f
   expect(patternsOf(model)).toEqual([null, null]);
 });
 
-test('a field of that name which holds something else is left alone', async () => {
+test('a field of that name with another value is not replaced', async () => {
   class Pruned extends nn.Linear {
     sparsity = 0.5;
   }
@@ -98,7 +98,7 @@ test('keys that the mode does not read are noted', () => {
   ]);
 });
 
-test('inference attends to everything, and says so', async () => {
+test('inference uses dense attention, with a notice', async () => {
   const model = gpt2();
   nn.sparsify(model, section as nn.SparsityOptions);
   expect(await refusal(() => initInference(model))).toMatchObject({

@@ -12,7 +12,7 @@ import { held } from '../../lib/tensor/index.js';
 const region = { whole: [4, 8], boxes: [{ offset: [2, 0], shape: [2, 8] }] };
 const entry = { region, shape: [2, 8], numel: 16 };
 
-test('a state per element has the region of its parameter, another one its own', () => {
+test('a state per element has the region of its parameter, other state its own region', () => {
   const fragment = { entry, from: 4, offset: 100, numel: 8 } as never;
   expect(statePart(perElement([4, 8]), fragment)).toEqual({ region, from: 4, numel: 8 });
   expect(statePart(perBlock([4, 8], 4), fragment)).toEqual({

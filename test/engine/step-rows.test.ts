@@ -56,7 +56,7 @@ function sent(columns: never, given: Given, fill: (rows: StepRows) => void): num
 
 const four = { size: 4, lossRanks: [1, 3], normRanks: [0, 1, 2, 3] };
 
-test('every number of a rank has a place of its own, in the row of the rank', () => {
+test('every number of a rank has its own column in the row of the rank', () => {
   const columns = own(2, four.normRanks) as never;
   const rows = rowsOf({ ...four, rank: 2 }, columns);
   const digests = GIVEN.flatMap((what) => {

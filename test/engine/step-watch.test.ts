@@ -87,7 +87,7 @@ test('observers get earlier times, then the step; added ones until they are remo
   expect(watch.times()).toEqual(timed(1).times);
 });
 
-test('a shared watch measures the busy time, and gives times to added observers alone', () => {
+test('a shared watch measures busy time, and reports times only to added observers', () => {
   const log: string[] = [];
   const timer = new Timer([timed(1)], []);
   const plain = { ...untimed, recording: () => timer };
@@ -105,7 +105,7 @@ test('a shared watch measures the busy time, and gives times to added observers 
   expect(log).toEqual(['own times 1', 'own step 1']);
 });
 
-test('without a measurement, times reach added observers alone, until they are recorded', () => {
+test('without a measurement, only added observers get times, until these are recorded', () => {
   const log: string[] = [];
   const timer = new Timer([timed(1)], [timed(2)]);
   const recording = jest.spyOn(untimed, 'recording').mockReturnValue(timer);
@@ -189,7 +189,7 @@ test('monitors get the names of DeepSpeed over samples', async () => {
   expect(calls).toEqual(['flush', 'close']);
 });
 
-test('a step without a loss has no event of it; fp16 has its loss scale', () => {
+test('a step without a loss has no loss event; fp16 reports its loss scale', () => {
   const names = (more: DsConfig, report: FinishedStep) =>
     eventsOf(more, report)
       .events.filter(({ name }) => !name.includes('elapsed'))

@@ -52,7 +52,7 @@ test('a wait for another rank ends with what made the job fail', async () => {
   ).rejects.toBe(died);
 });
 
-test('a store that breaks down is explained by the failure that the job learns of later', async () => {
+test('an error of the store is replaced by the later failure of the job', async () => {
   let looks = 0;
   const check = () => {
     if (++looks === 3) throw died;
@@ -89,7 +89,7 @@ test('values that a rank sent before it died still count', async () => {
   expect(await world(shared, check).exchange('saving', 1)).toEqual([1, 2]);
 });
 
-test('the hint comes from the world, for missing ranks and for ranks at another place', async () => {
+test('the hint of the world is used for missing ranks and for other calls', async () => {
   const shared = store(() => false);
   const seat = (rank: number, timeout: number) =>
     new StoreWorld(shared, {
@@ -100,7 +100,7 @@ test('the hint comes from the world, for missing ranks and for ranks at another 
   await expect(seat(1, 0).exchange('two', 1)).rejects.toThrow(/"one" on rank 0. Do this.$/);
 });
 
-test('a rank that does not come in time is named', async () => {
+test('the error names a rank that is late', async () => {
   const alone = world(
     store(() => false),
     () => {},

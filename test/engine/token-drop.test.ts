@@ -174,7 +174,7 @@ describe.each(families)('%s', (_, build) => {
     expect(runs[0]).toEqual(runs[1]);
   });
 
-  test('refuses layers and lengths that are none', async () => {
+  test('refuses invalid layers and lengths', async () => {
     const model = made(2);
     const { tokens } = batch(0);
     for (const wrong of [
@@ -270,7 +270,7 @@ test('an engine trains as if its tokens were given by hand, and judges by all', 
   );
 });
 
-test('a checkpoint goes on with the same tokens', async () => {
+test('a checkpoint continues with the same tokens', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-token-drop-'));
   try {
     const one = await engineOf();

@@ -135,7 +135,7 @@ describe('the step that the profiler counts', () => {
     return { timer, inner, calls, printed, step };
   }
 
-  test('is the chosen one alone, with its samples and micro-batches', () => {
+  test('times only the chosen step, with its samples and micro-batches', () => {
     const { timer, inner, calls, printed, step } = profiled(2);
     step(1, 4);
     expect(calls).toEqual([]);

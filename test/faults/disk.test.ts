@@ -79,7 +79,7 @@ describe.each<[fault: string, reported: Partial<Record<keyof Report, RegExp>>]>(
   ['read-error', { op: /^read .*optimizer state of rank 0$/, got: /errno 5/, hint: /log/ }],
   ['read-end', { op: /^read /, got: /end of the file/ }],
 ])('%s', (fault, says) => {
-  test('is one error, nothing is saved after it, and the checkpoint is as it was', async () => {
+  test('gives one error, stops saving, and keeps the checkpoint intact', async () => {
     const { losses, error, saving } = outcomeOf(await run(fault, { saveAfter: SAVED }, fault));
     expect(losses.length).toBeGreaterThanOrEqual(SAVED);
     expect(losses).toEqual(reference.slice(0, losses.length));
@@ -128,7 +128,7 @@ describe('weights on a disk', () => {
     },
   );
 
-  test('a run that is killed in the middle of a step goes on from its checkpoint', async () => {
+  test('a run killed in the middle of a step resumes from its checkpoint', async () => {
     const { signal } = await run('weights-killed', weights, 'write-kill');
     expect(signal).toBe('SIGKILL');
     requireIntact('weights-killed');

@@ -177,7 +177,7 @@ test('ds pull, models and remove', async () => {
   expect([wrong.code, wrong.stderr]).toEqual([2, expect.stringMatching(/the name of a model/)]);
 });
 
-test('ds chat and ds plan by name; the plan fetches the configuration alone', async () => {
+test('ds chat and ds plan by name; the plan fetches only the configuration', async () => {
   const planned = await ds('plan', '--model', MODEL, '--seq', '32');
   expect([planned.code, planned.stderr]).toEqual([0, '']);
   expect(test_.server.fileRequests().map(({ path }) => path.split('/').at(-1))).toEqual([

@@ -19,7 +19,7 @@ test('the cache is where Python puts it', () => {
   expect(cache({ HF_HUB_CACHE: '/d', HUGGINGFACE_HUB_CACHE: '/c' })).toBe('/d');
 });
 
-test('the token comes from HF_TOKEN, or from its file', () => {
+test('reads the token from HF_TOKEN, or from its file', () => {
   const home = mkdtempSync(join(tmpdir(), 'hub-home-'));
   try {
     expect(hubSettings({ HF_HOME: home }).token).toBeNull();

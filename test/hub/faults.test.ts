@@ -31,7 +31,7 @@ test('the token reaches the hub and never its CDN', async () => {
   expect(tokens('cdn')).toEqual(new Set([null]));
 });
 
-test('a listing that goes on at another host is refused', async () => {
+test('a listing that continues at another host is refused', async () => {
   hub.server.add(NAME, tiny());
   hub.server.fault = ({ path, host }, response) => {
     if (host !== 'hub' || !path.includes('/tree/')) return false;
@@ -67,7 +67,7 @@ test('an unknown name: the error speaks of the folder too', async () => {
   expect(error.message).toMatch(/a folder on this machine, or a model of http.*Check the spelling/);
 });
 
-test('429 waits as Retry-After says', async () => {
+test('429 waits for Retry-After', async () => {
   hub.server.add(NAME, tiny(WEIGHTS));
   hub.server.fault = ({ count }, response) => {
     if (count > 1) return false;
@@ -89,7 +89,7 @@ test('a Retry-After of an hour is an error at once', async () => {
   expect(hub.server.received).toHaveLength(1);
 });
 
-test('connections that drop at random points; the rest is asked for by ranges', async () => {
+test('after random disconnects, ranges of the rest are requested', async () => {
   hub.server.add(NAME, tiny(WEIGHTS));
   hub.server.chunk = 1000;
   let seed = 7;
@@ -138,7 +138,7 @@ test('wrong bytes of an earlier process are found by the checksum, and fetched a
   expect(isWhole(await pullWith(hub.settings(), NAME, {}))).toBe(true);
 });
 
-test('a server with other bytes than its listing says', async () => {
+test('a server that sends other bytes than it listed', async () => {
   hub.server.add(NAME, tiny(WEIGHTS));
   hub.server.edit = (entries) =>
     entries.map((one) =>

@@ -15,7 +15,7 @@ beforeEach(() => {
   process.env.HF_HUB_CACHE = own.cache;
 });
 
-test('sizes count shared files once; unfinished downloads are apart', async () => {
+test('sizes count shared files once, and unfinished downloads separately', async () => {
   expect(await hub.models()).toEqual([]);
   const first = own.server.add(NAME, tiny(WEIGHTS));
   await pullWith(own.settings(), NAME, {});

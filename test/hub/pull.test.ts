@@ -52,7 +52,7 @@ test('a second call sends one request, and none for a commit', async () => {
   expect(hub.server.received).toEqual([]);
 });
 
-test('a new commit fetches only what has changed', async () => {
+test('a new commit fetches only changed files', async () => {
   const weights = noise(100_000);
   hub.server.add(NAME, tiny(weights));
   await pullWith(hub.settings(), NAME, {});
@@ -129,7 +129,7 @@ test('other needs take their files only', async () => {
   }
 });
 
-test('further chat templates come along', async () => {
+test('further chat templates are fetched too', async () => {
   hub.server.add(NAME, { ...tiny(), 'additional_chat_templates/tools.jinja': 'T' });
   const folder = await pullWith(hub.settings(), NAME, {});
   const path = join(folder, 'additional_chat_templates', 'tools.jinja');
@@ -192,7 +192,7 @@ test('reads a cache of Python without copying, and offline without a request', a
   expect(listed(snapshot)).toContain('tokenizer_config.json'); // Its blob was there.
 });
 
-test('offline: names what is missing', async () => {
+test('offline: the error names the missing files', async () => {
   const off = hub.settings({ offline: true });
   const none = await refusal(() => pullWith(off, NAME, {}));
   expect(none.message).toMatch(/in the cache .*, got no revision "main"\. HF_HUB_OFFLINE is set/);

@@ -69,7 +69,7 @@ test('an adapter is loaded and unloaded between requests', async () => {
   expect((await first({ adapter: 'one' })).tokens).toEqual(texts[1]);
 });
 
-test('the prefix cache keeps adapters apart, also after a second load', async () => {
+test('adapters share no cached prefixes, even after a second load', async () => {
   const cached = async (adapter?: string) =>
     (await first({ ...(adapter && { adapter }) })).cachedTokens;
   await cached();
@@ -186,7 +186,7 @@ test('beams take no adapter, and names are not reused', async () => {
   expect(taken.message).toMatch(/a name that no adapter has/);
 });
 
-test('destroy() gives a model its own layers back', async () => {
+test('destroy() restores the original layers of the model', async () => {
   const model = tinyLlama();
   const modules = [...model.namedModules()];
   const before = liveTensors();

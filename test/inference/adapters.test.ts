@@ -103,7 +103,7 @@ test("a tokenizer in the model's folder only is used", async () => {
   }
 });
 
-test('a checkpoint of training that holds an adapter alone is one, too', async () => {
+test('accepts a training checkpoint that contains only an adapter', async () => {
   const model = peft.addLora(tinyLlama(), { r: 2 });
   const { engine } = await initialize({
     model,

@@ -82,7 +82,7 @@ describe('by an engine', () => {
     expect(finished.length - before.finished.length).toBe(3);
   });
 
-  test('a token that ends a text is its last one', async () => {
+  test('a stop token is the last token of its output', async () => {
     const [free] = await engine.generate(request);
     const end = free?.tokens[0] as number;
     const [ended] = await engine.generate({ ...request, stopTokens: [end], lengthPenalty: -2 });

@@ -245,7 +245,7 @@ test('every key is described by a sentence, typed, and valid by default', () => 
 });
 
 describe("DeepSpeed's classes", () => {
-  test('are what was given, under today names, checked', () => {
+  test("returns the given values under today's names, checked", () => {
     expect(DeepSpeedTPConfig()).toEqual({});
     expect(DeepSpeedTPConfig({ tp_size: 2 })).toEqual({ tp_size: 2 });
     expect(DeepSpeedMoEConfig({ num_experts: [4] })).toEqual({ moe_experts: [4] });

@@ -62,7 +62,7 @@ test('without reasoning the text has the format at once', async () => {
   expect(same?.text).toBe(made?.text);
 });
 
-test('pieces of several answers are read apart, at every cut', async () => {
+test('pieces of several answers are parsed separately, at every cut', async () => {
   const whole = 'a <b> thought</think>\n\nyes';
   const form = {
     ...{ family: null, tools: [], isTrimmed: true },

@@ -89,7 +89,7 @@ test('a full host drops the contents that were used longest ago', () => {
   expect(host.find('a')).toBe(false);
 });
 
-test('an evicted prefix comes back, and its salt holds there too', () => {
+test('an evicted prefix is restored, also with a salt', () => {
   const { run, scheduler, memory } = schedulerOf(32);
   const text = range(0, 21);
   expect(run(text)).toBe(0);
@@ -102,7 +102,7 @@ test('an evicted prefix comes back, and its salt holds there too', () => {
   expect(run(text, 'another')).toBe(0);
 });
 
-test('without room in the host, nothing comes back that is not there', () => {
+test('with too little host memory, only blocks that are there are restored', () => {
   const { run } = schedulerOf(1);
   const text = range(0, 21);
   run(text);

@@ -19,7 +19,7 @@ const limits = {
 };
 const idle = { isBusy: false, close: async () => {} } as StepLoop;
 
-test('ranks that follow hear of the first one while it is idle, and of its end', async () => {
+test('following ranks notice an idle leader, and its end', async () => {
   jest.useFakeTimers();
   const reported: string[] = [];
   const line = { report: ({ kind }: Message) => reported.push(kind), close: () => {} };
@@ -106,7 +106,7 @@ describe('a request of a rank that follows', () => {
     expect([isListening(), follow.isBusy]).toEqual([false, false]);
   });
 
-  test('one that the first rank has ended before it is asked here', async () => {
+  test('a request that the leader has finished before this rank submits it', async () => {
     const { follow, say, isListening } = follower();
     const [first, second, third] = [asked([1, 3]), asked([1, 5]), asked([1, 7])];
     follow.submit(first);
@@ -118,7 +118,7 @@ describe('a request of a rank that follows', () => {
     expect([isListening(), follow.isBusy]).toEqual([false, false]);
   });
 
-  test('another one gets an error, however late its text ends', async () => {
+  test("a request that differs from the leader's fails at its first event", async () => {
     const { follow, say } = follower();
     const other = follow.submit(asked([1, 4]));
     const [first, ...rest] = events(0, asked([1, 3]));
@@ -131,7 +131,7 @@ describe('a request of a rank that follows', () => {
     expect(follow.isBusy).toBe(false);
   });
 
-  test('a failure at the first rank is one here', async () => {
+  test('a failure of the leader fails this rank', async () => {
     const { follow, say } = follower();
     const mine = follow.submit(asked([1, 3]));
     const error = { code: 'DS_LIMIT', op: 'x', expected: 'a', got: 'b' } as const;

@@ -97,7 +97,7 @@ async function plain(): Promise<nn.models.CausalLM> {
   return model;
 }
 
-test('tokens equal those of plain values, one sequence after the other and together', async () => {
+test('tokens equal those of plain weights, for one sequence and for several together', async () => {
   const expected = await generated(await plain(), false);
   for (const isTogether of [false, true]) {
     const model = await nn.models.fromPretrained(dir, { dtype: 'f32' });

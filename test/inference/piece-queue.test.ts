@@ -16,7 +16,7 @@ test('concurrent readers all get their pieces, in order', async () => {
   ]);
 });
 
-test('pushed pieces come before a failure, and an end follows it', async () => {
+test('pushed pieces are delivered before a failure, then the end', async () => {
   const pieces = queue();
   pieces.push(1);
   pieces.fail(new Error('no more'));

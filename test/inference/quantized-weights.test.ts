@@ -44,7 +44,7 @@ test.each<[InferenceConfig, nn.QuantizeModelOptions]>([
   expect(packed).toHaveLength(14);
 });
 
-test('an engine brings projections of one input together, and writes what the model does', async () => {
+test('an engine joins projections of one input, and computes what the model computes', async () => {
   const own = nn.quantizeModel(model(), { bits: 4, groupSize: 32 });
   const alone = own.generate([1, 2, 3], { maxNewTokens: 16, temperature: 0 });
   expect(await tokensOf(own, {})).toEqual(alone.slice(-16));

@@ -92,7 +92,7 @@ test('a seed gives the same tokens next to any other samples, and samples differ
   expect(new Set(texts).size).toBe(3);
 });
 
-test('stop tokens end a text, which keeps them; logprobs tell of each token', async () => {
+test('stop tokens end the output and are part of it; logprobs cover each token', async () => {
   const request = { prompt, maxNewTokens: 12, temperature: 0, logprobs: 2 };
   const [whole] = await engine.generate({ ...request, ignoreEos: true });
   const stop = whole?.tokens[3] as number;
@@ -106,7 +106,7 @@ test('stop tokens end a text, which keeps them; logprobs tell of each token', as
   });
 });
 
-test('more minTokens than a text can have keep it from ending', async () => {
+test('minTokens above the possible length prevents an early end', async () => {
   const logitBias = { 7: 1000 };
   for (const minTokens of [5, 2 ** 31, Number.MAX_SAFE_INTEGER]) {
     const ends = { stopTokens: [7], ignoreEos: true, maxNewTokens: 5 };
@@ -175,7 +175,7 @@ test('many requests may share a signal, and remove their listeners when they end
   expect(engine.stats()).toMatchObject(isIdle);
 });
 
-test("the tokenizer's own end ends a text, whatever else the model's files say", async () => {
+test('the end token of the tokenizer ends the output, whatever the other files contain', async () => {
   const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
   const spoken = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
   const own = await initInference(spoken, small, { tokenizer });
@@ -226,7 +226,7 @@ test('an engine leaves none of the tables that it has read a model for', async (
   rmSync(dir, { recursive: true });
 });
 
-test('a special token among the stop strings ends a text, in which it has no letters', async () => {
+test('a special token in `stop` ends the output without text of its own', async () => {
   const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
   const end = tokenizer.tokenToId('<|im_end|>') as number;
   const spoken = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
@@ -285,7 +285,7 @@ test.each([
   expect(engine.stats()).toMatchObject(isIdle);
 });
 
-test('a text has as much room as the cache, and what cannot fit it is refused', async () => {
+test('the cache limits the length, and a request that cannot fit is refused', async () => {
   const tight = await initInference(model, { kv_cache: { block_size: 16, blocks: 2 } });
   expect(tight.maxTokens).toBe(32);
   const [whole] = await tight.generate({ prompt, ignoreEos: true });
@@ -451,7 +451,7 @@ test('a tokenizer is given beside a model, as an object or by its folder', async
   await expect(initInference(model, {}, absent)).rejects.toMatchObject({ code: 'DS_DATA' });
 });
 
-test('a text goes on where the prompt ends, unless it begins one', async () => {
+test('output continues the prompt, or starts a text with beginsText', async () => {
   const source = join(__dirname, '../golden/transformers/tokenizers/llama2');
   const tokenizer = text.Tokenizer.fromPretrained(source);
   const speaker = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
@@ -470,7 +470,7 @@ test('a text goes on where the prompt ends, unless it begins one', async () => {
   await own.destroy();
 });
 
-test('a folder brings its tokenizer: texts in and out, stop strings across tokens', async () => {
+test('a folder provides its tokenizer: text in and out, stop strings across tokens', async () => {
   const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
   const { vocabSize } = text.Tokenizer.fromPretrained(source);
   const speaker = new nn.models.GPT2({ ...sizes, vocabSize: vocabSize + 300 });

@@ -108,7 +108,7 @@ describe('turns of clients', () => {
     },
   );
 
-  test('a client that comes back has saved no turns', () => {
+  test('an idle client saves no turns', () => {
     const scheduler = new Scheduler({ ...room, sequences: 1 });
     const [early] = submitted(scheduler, [sequenceOf(4, 4, { client: 'rare' })]);
     stepsUntilDone(scheduler, early as Sequence);
@@ -212,7 +212,7 @@ describe('priorities', () => {
     },
   );
 
-  test('an overdue request of one client is no earlier than those of another', () => {
+  test('an overdue request does not precede requests of other clients', () => {
     const scheduler = new Scheduler({
       ...room,
       sequences: 1,

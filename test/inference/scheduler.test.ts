@@ -64,7 +64,7 @@ function step(scheduler: Scheduler, memory: Memory): readonly Slice[] {
   return slices;
 }
 
-test('tokens of running sequences come first, prompts in pieces after them', () => {
+test('tokens of running sequences come first, then chunks of prompts', () => {
   const scheduler = new Scheduler({ ...limits, blocks: 100 });
   const memory = new Memory(scheduler.limits);
   scheduler.submit(new Sequence(range(0, 3), 9));

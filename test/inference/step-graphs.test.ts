@@ -59,7 +59,7 @@ const forms = [1, 2, 4, 8, 16, 24, 32].flatMap((rows) =>
   [8, 16, 32, 64, 128, 256, 512, 1024].map((width) => [rows, width] as const),
 );
 
-test('a step is recorded once for its form, and what was not run for longest goes', () => {
+test('a graph is recorded once per shape, and the least recently used one is dropped', () => {
   const { record, reported } = recorder();
   const graphs = graphsWith(record);
   forms.slice(0, MOST).forEach(([rows, width], i) => {
@@ -151,7 +151,7 @@ test.each([
   graphs.dispose();
 });
 
-test('"auto" asks where steps can be recorded, and says nothing on the CPU', async () => {
+test('"auto" checks whether graphs can be recorded, without a notice on the CPU', async () => {
   const sizes = { vocabSize: 17, maxSeq: 16, layers: 1, channels: 8, heads: 2, hidden: 8 };
   const open = (enable_cuda_graph: boolean | 'auto') => async () => {
     const model = new nn.models.Llama(sizes);

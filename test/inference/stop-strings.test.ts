@@ -15,7 +15,7 @@ function run(stops: readonly string[], pieces: readonly string[]) {
   return { texts, rest: strings.end(), stop };
 }
 
-test('text goes out as soon as it can be no stop string', () => {
+test('text is emitted as soon as it cannot become a stop string', () => {
   const { texts, rest, stop } = run(['\n\nUser:', 'END'], ['Hi', ' E', 'N', 'large', '\n', '\nUs']);
   expect(texts).toEqual(['Hi', ' ', '', 'ENlarge', '', '']);
   expect(rest).toBe('\n\nUs');
@@ -51,7 +51,7 @@ function randomBelow(seed: number): (n: number) => number {
   };
 }
 
-test('any cut of a text gives the same', () => {
+test('any split of the text gives the same result', () => {
   const below = randomBelow(7);
   for (let round = 0; round < 500; ++round) {
     const letters = (n: number) => Array.from({ length: n }, () => 'ab'[below(2)]).join('');
@@ -85,7 +85,7 @@ const bytes = {
   decodeStream: () => new DecodeStream((ids) => Buffer.from(ids).toString('utf8')),
 };
 
-test('characters come whole, and stop strings are found in text, not in tokens', () => {
+test('characters are emitted whole, and stop strings are found in text, not in tokens', () => {
   const stream = new TextStream(bytes, ['ß!']);
   const text = 'a😀ßé';
   const pushed = [...Buffer.from(text)].map((byte) => stream.push(byte).text);
@@ -96,7 +96,7 @@ test('characters come whole, and stop strings are found in text, not in tokens',
   expect(stream.end()).toEqual({ text: '', stop: null });
 });
 
-test('held back text comes at the end, with U+FFFD for a truncated character', () => {
+test('held text is emitted at the end, with U+FFFD for a truncated character', () => {
   const stream = new TextStream(bytes, ['STOP']);
   expect(stream.push(Buffer.from('go ST')).text).toBe('go ');
   expect(stream.push(0xc3).text).toBe('');

@@ -130,7 +130,7 @@ describe.each(engines)('%s', (name) => {
 describe('an open file', () => {
   const io = (fields: object) => expect.objectContaining({ code: 'DS_IO', ...fields });
 
-  test('is what was opened, whatever takes its name', async () => {
+  test('is the opened file, even if another one takes its name', async () => {
     const path = join(dir, 'named');
     writeFileSync(path, '123456789');
     const file = await InputFile.open(path);

@@ -128,7 +128,7 @@ describe.each(engines)('over %s', (engine) => {
   beforeAll(() => setFileEngine(engine as 'io_uring' | 'threads'));
   afterAll(() => setFileEngine(engines[0] as 'io_uring' | 'threads'));
 
-  test('what was written comes back, from registered memory and other, also the end of a block', () => {
+  test('reads back written bytes, from registered and other memory, and at the end of a block', () => {
     const file = open();
     const sizes = [SLOT, 3 * PAGE, SLOT, PAGE];
     sizes.forEach((bytes, index) => {
@@ -168,7 +168,7 @@ describe.each(engines)('over %s', (engine) => {
     }
   });
 
-  test('a block that has changed is an error that names it, and nothing is read or written after', () => {
+  test('a changed block gives an error with its number, and stops all transfers', () => {
     const file = open();
     fill(0, 5);
     file.write(4 * SLOT, slot(0), compute);
@@ -214,7 +214,7 @@ describe.each(engines)('over %s', (engine) => {
   });
 });
 
-test('a disk that is too small is an error before any of it is taken, with what is free', () => {
+test('a disk without enough space gives an error with the free bytes, before any is taken', () => {
   const { bavail, bsize } = statfsSync(folder);
   let thrown: DsError | undefined;
   try {
@@ -233,7 +233,7 @@ test('a disk that is too small is an error before any of it is taken, with what 
   expect(1e9 * parseFloat(thrown?.got ?? '')).toBeGreaterThan((bavail * bsize) / 2);
 });
 
-test('a folder that is none is an error', () => {
+test('a path that is not a folder gives an error', () => {
   const missing = join(folder, 'missing');
   expect(() => open({ folder: missing })).toThrow(
     expect.objectContaining({ code: 'DS_IO', op: `create ${join(missing, 'state')}` }),

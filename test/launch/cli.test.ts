@@ -48,7 +48,7 @@ test.each([
   expect(stderr).toMatch(/^error: /);
 });
 
-test('ds serve without a model ends with 2, and says why', () => {
+test('ds serve without a model exits with 2 and the reason', () => {
   const { status, stdout, stderr } = ds(['serve']);
   expect([status, stdout]).toEqual([2, '']);
   expect(stderr).toBe(
@@ -61,7 +61,7 @@ test.each(['plan --help', 'env --help', '--version'])('help ends with 0: ds %s',
   expect([status, stdout]).toEqual([0, expect.stringMatching(/^(Usage: ds |\d)/)]);
 });
 
-test('ds alone prints the help as an error', () => {
+test('ds without arguments prints the help as an error', () => {
   const { status, stdout, stderr } = ds([]);
   expect([status, stdout, stderr]).toEqual([2, '', ds(['--help']).stdout]);
 });
@@ -76,7 +76,7 @@ test.each([
 });
 
 describe('ds env', () => {
-  test('says what was found, in lines', () => {
+  test('prints the findings as text', () => {
     const { status, stdout } = ds(['env']);
     expect(status).toBe(0);
     const labels = ['@ds/native', 'node', 'cpu', 'memory', 'addon', 'threads', 'GPUs', 'cache'];
@@ -85,7 +85,7 @@ describe('ds env', () => {
     }
   });
 
-  test('says the same as JSON', () => {
+  test('prints the same as JSON', () => {
     const { status, stdout } = ds(['env', '--json'], { DS_NUM_THREADS: '3' });
     expect(status).toBe(0);
     const report = JSON.parse(stdout);
@@ -125,7 +125,7 @@ describe('ds env', () => {
   });
 });
 
-test('ds --help lists the commands, each apart from what it does', () => {
+test('ds --help lists the commands with their descriptions', () => {
   const { stdout } = ds(['--help']);
   for (const name of ['env', 'validate', 'elastic', 'eval', 'merge', 'export']) {
     expect(stdout).toMatch(new RegExp(`^  ds ${name} {2,}\\w`, 'm'));
@@ -177,7 +177,7 @@ describe('ds validate', () => {
     expect(JSON.parse(strict.stdout).errors).toHaveLength(1);
   });
 
-  test('fills "auto" by --auto, and lists what is left to a Trainer', () => {
+  test('fills "auto" from --auto, and lists values left to a Trainer', () => {
     const path = config(
       '{ "train_micro_batch_size_per_gpu": "auto",\n "optimizer": { "type": "AdamW", "params": { "lr": "auto", "betas": "auto" } } }',
     );
@@ -211,7 +211,7 @@ describe('ds validate', () => {
 });
 
 describe('ds consolidate', () => {
-  test('writes a folder and lists its files; a folder without checkpoints is one line', () => {
+  test('writes a folder and lists its files; a folder without checkpoints gives one line', () => {
     const save = `
       const { initialize, nn } = require(${JSON.stringify(join(ROOT, 'lib', 'index.ts'))});
       const size = { vocabSize: 50, maxSeq: 8, layers: 1, heads: 1, channels: 8 };

@@ -19,7 +19,7 @@ const flags = (own: Partial<PlanFlags>): PlanFlags =>
     ...own,
   }) as PlanFlags;
 
-test('adapters are planned on whole layers, and weights in 4 bits only if asked for', () => {
+test('adapters are planned on unquantized layers, and on 4-bit weights only on request', () => {
   const refused = (own: Partial<PlanFlags>) => () => plan(flags(own));
   expect(refused({ lora: 8, tp: 2 })).toThrow(/--tp 1 and --pp 1: adapters are not cut/);
   expect(refused({ lora: 8, pp: 2 })).toThrow(/got --tp 1 --pp 2/);
@@ -41,7 +41,7 @@ test('a rank sees the GPUs of its node, and none in a job on the CPU', () => {
   expect([seen('gpu'), seen('cpu')]).toEqual(['2,3', '']);
 });
 
-test('features are those of the first processor', () => {
+test('features are read from the first processor', () => {
   const text = 'processor: 0\nflags\t\t: fpu avx2 fma\nbugs: none\nprocessor: 1\nflags: avx512f\n';
   expect(processorFeatures(text)).toEqual(expect.arrayContaining(['avx2']));
   expect(processorFeatures(text)).not.toContain('avx512f');

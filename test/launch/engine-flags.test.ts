@@ -30,14 +30,14 @@ function file(name: string, text: string): string {
   return join(dir, name);
 }
 
-test('what is not said is left to the engine', () => {
+test('omitted flags are left to the engine', () => {
   expect(engineOptions({ graphs: true })).toEqual({
     ...{ config: { enable_cuda_graph: 'auto' }, tokenizer: undefined, seed: undefined },
   });
   expect(engineOptions({ graphs: true, tp: 1 }).config).toEqual({ enable_cuda_graph: 'auto' });
 });
 
-test('flags go before the file of --config, which goes before what is usual', () => {
+test('flags override the file of --config, which overrides the defaults', () => {
   const config = file('c.json', '{"dtype":"fp16","enable_cuda_graph":false,"max_out_tokens":7}');
   expect(engineOptions({ graphs: true, config }).config).toEqual({
     ...{ dtype: 'fp16', enable_cuda_graph: false, max_out_tokens: 7 },
@@ -85,7 +85,7 @@ describe('ds train', () => {
     return jest.mocked(launching.launch).mock.lastCall as Parameters<typeof launching.launch>;
   };
 
-  test('on the CPU is one process, unless ranks are placed otherwise', async () => {
+  test('starts one process on the CPU, unless options place ranks', async () => {
     for (const cpu of [['--device', 'cpu'], ['--use_cpu']]) {
       expect((await started(...cpu))[0]).toMatchObject({ num_procs: 1, module: false });
       expect((await started(...cpu, '--num_procs', '3'))[0]).toMatchObject({ num_procs: 3 });
@@ -97,12 +97,12 @@ describe('ds train', () => {
     expect(options.num_procs).toBeUndefined();
   });
 
-  test('its own words go to the ranks, and not those of the launcher', async () => {
+  test('ranks get the options of the command, not those of the launcher', async () => {
     const [, { args }] = await started('--num_procs', '2', '--seed', '5');
     expect(args).toEqual([...OWN, '--seed', '5']);
   });
 
-  test('a search gets the values of the file of --config as words, which it changes', async () => {
+  test('a search gets the values of --config as arguments that it can change', async () => {
     const [ds, other] = ['ds.json', 'other.json'].map((name) => file(name, '{}')) as [
       string,
       string,

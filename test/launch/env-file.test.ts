@@ -30,7 +30,7 @@ const HOSTILE = [
   ...['npm_config_node_options', 'http_proxy', 'TMPDIR', 'XDG_CONFIG_HOME', 'MLFLOW_TRACKING_URI'],
 ];
 
-test.each(HOSTILE)('%s is refused in the current folder alone', (name) => {
+test.each(HOSTILE)('%s is refused only in the current folder', (name) => {
   const error = thrownBy(() => taken(`NCCL_DEBUG=INFO\n${name}=x`));
   expect([error.code, error.op]).toEqual(['DS_ARGUMENT', join(cwd, '.deepspeed_env:2')]);
   expect([error.got, error.hint]).toEqual([name, expect.stringContaining('export the variable')]);

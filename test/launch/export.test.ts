@@ -20,7 +20,7 @@ afterAll(() => rmSync(dir, { recursive: true }));
 const ds = (...words: string[]) =>
   spawnSync(process.execPath, [...DS, ...words], { encoding: 'utf8', cwd: dir });
 
-test('ds merge writes a model, and ds export another dtype of it', async () => {
+test('ds merge writes a model, and ds export converts its dtype', async () => {
   const merged = ds('merge', 'base', 'adapter', '--output', 'merged');
   expect([merged.status, merged.stderr]).toEqual([0, '']);
   expect(merged.stdout).toBe(

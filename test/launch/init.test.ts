@@ -174,7 +174,7 @@ test('after an error, a file that another process wrote meanwhile stays', () => 
   expect(filesIn(parent)).toEqual(['new/tokenizer/other']);
 });
 
-test('a link to nothing is refused, and nothing is written', () => {
+test('a broken link is refused, and nothing is written', () => {
   symlinkSync(join(parent, 'nowhere/deep'), join(parent, 'link'));
   expect(() => init(join(parent, 'link'), 'chat')).toThrow('a folder that can be written');
   expect(readdirSync(parent)).toEqual(['link']);

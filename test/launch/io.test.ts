@@ -51,7 +51,7 @@ test('a pass at once moves half of the bytes each way', () => {
   expect(rates).toEqual({ read: 500, write: 250, mixed: 100 });
 });
 
-test('the setting with the fastest mixed transfers is kept, wherever it stands', () => {
+test('keeps the setting with the fastest mixed transfers, in any order', () => {
   const measured = [5, 9, 7].map((mixed) => ({ rates: { read: 1, write: 1, mixed } }));
   expect(fastest(measured as Measured[]).rates.mixed).toBe(9);
 });

@@ -69,7 +69,7 @@ function reported({ stdout }: Finished): Report[] {
 const HOLD = 'setInterval(() => {}, 1000);';
 
 describe('ranks', () => {
-  test('are told their place, the secret and their arguments', async () => {
+  test('receive their rank, the secret and their arguments', async () => {
     file('tell.js', TELL);
     file('.deepspeed_env', 'FROM_FILE="a b" $(touch executed)\n');
     const odd = `it's "x"\n$(touch executed)`;
@@ -203,7 +203,7 @@ describe('output', () => {
     },
   );
 
-  test('every rank has a log file of its own', async () => {
+  test('every rank has its own log file', async () => {
     file('print.js', `console.log('out ' + process.env.RANK); console.error('err');`);
     await ds(['--num_procs', '2', '--enable_each_rank_log', 'logs/run', 'print.js']);
     const names = readdirSync(join(dir, 'logs/run')).sort();
@@ -231,7 +231,7 @@ describe('failures', () => {
     expect(stderr).toMatch(/ds: rank 1 failed first: exit code 7\..*\n {2}out of luck\n/);
   });
 
-  test('the error names the failed rank, not the one that exited first because of it', async () => {
+  test('the error names the failed rank, not a rank that exited earlier because of it', async () => {
     const script = `
       const { existsSync, writeFileSync } = require('fs');
       if (process.env.RANK === '1') {
@@ -260,7 +260,7 @@ describe('failures', () => {
     expect(asked.code).toBe(1);
   });
 
-  test('a rank that is killed, and ranks that ignore being asked to end', async () => {
+  test('a killed rank, and ranks that ignore SIGTERM', async () => {
     const script = `
       const { existsSync, writeFileSync } = require('fs');
       process.on('SIGTERM', () => console.log('asked'));
@@ -316,7 +316,7 @@ describe('signals', () => {
     expect(await run.finished).toMatchObject({ code: 130 });
   });
 
-  test('a signal that comes twice at once, as through npm, is one', async () => {
+  test('a signal delivered twice, as through npm, counts once', async () => {
     const script = `
       process.on('SIGINT', () => setTimeout(() => { console.log('saved'); process.exit(0); }, 300));
       ${READY} ${HOLD}`;
@@ -331,7 +331,7 @@ describe('signals', () => {
     });
   });
 
-  test('a reader of the output that goes away ends every rank', async () => {
+  test('a closed output pipe ends every rank', async () => {
     file('talk.js', `setInterval(() => console.log('line'), 20);`);
     const run = start(['--num_procs', '2', 'talk.js']);
     await run.printed('line');
@@ -365,7 +365,7 @@ describe('signals', () => {
   });
 });
 
-describe('what is refused', () => {
+describe('refusals', () => {
   test.each([
     [['--num_gpu', '2', 'x.js'], "unknown option '--num_gpu'\n(Did you mean --num_gpus?)"],
     [['--num_procs', '2'], 'missing required argument'],

@@ -23,7 +23,7 @@ const make = (given: Partial<LaunchOptions>) =>
     around,
   );
 
-test('ranks of one node meet at the loopback address and a free port', async () => {
+test('ranks of one node use the loopback address and a free port', async () => {
   const { job } = await make({ num_procs: 2 });
   expect(job.masterAddr).toBe('127.0.0.1');
   expect(job.masterPort).not.toBe(29_500);

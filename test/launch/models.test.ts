@@ -26,7 +26,7 @@ function write(path: string, text: string): void {
   utimesSync(file, new Date(0), Date.UTC(2026, 2, 4, 23, 59) / 1000);
 }
 
-test('an empty cache is one line', async () => {
+test('an empty cache prints one line', async () => {
   expect(await modelsCommand({})).toBe(`no models in ${cache}`);
 });
 
@@ -61,7 +61,7 @@ test('columns are aligned, and models are counted', async () => {
   expect(found.map(({ name }: { name: string }) => name)).toEqual(['a/b', 'long-owner/name']);
 });
 
-test('a removal says what is gone', async () => {
+test('a removal lists the removed files', async () => {
   write(`models--a--b/snapshots/${OLD}/config.json`, 'x'.repeat(2000));
   write(`models--a--b/snapshots/${NEW}/config.json`, 'x'.repeat(1000));
   expect(await removeCommand('a/b', { revision: OLD })).toMatch(

@@ -79,7 +79,7 @@ describe('without a hostfile', () => {
     expect(notices).toEqual([expect.stringContaining('No GPU was found')]);
   });
 
-  test('GPUs are taken where there are some, and --num_gpus asks for them', async () => {
+  test('all GPUs are used, and --num_gpus requires GPUs', async () => {
     const found = async () => ({ deviceCount: 2, message: '' }) as GpuProbe;
     const around = { env: {}, probe: found, notice: () => {} };
     expect(await selectNodes(options(none), around)).toEqual({
@@ -100,7 +100,7 @@ describe('without a hostfile', () => {
   });
 });
 
-test('options of the launcher among other words win over those before them', () => {
+test('launcher options after others override earlier ones', () => {
   const words = ['--num-gpus', '2', '--seed', '5', '-x', '--quiet'];
   const { options: found, rest } = takeLaunchOptions(words, options({ num_gpus: 1, ssh_port: 9 }));
   expect(found).toMatchObject({ num_gpus: 2, ssh_port: 9, quiet: true, hostfile });
@@ -110,7 +110,7 @@ test('options of the launcher among other words win over those before them', () 
   });
 });
 
-test('a word that is nearly a command is refused unless a file has that name', () => {
+test('a misspelled command is refused unless a file has that name', () => {
   const commands = ['validate', 'plan'];
   expect(() => requireNoCommand(join(dir, 'validat'), commands)).not.toThrow();
   expect(() => requireNoCommand('validat', commands)).toThrow(/Did you mean "ds validate"/);
@@ -125,7 +125,7 @@ test('a word that is nearly a command is refused unless a file has that name', (
   }
 });
 
-test('lines of a stream; the last one may lack its end', async () => {
+test('lines of a stream; the last one may lack its line end', async () => {
   const read = async (...chunks: string[]) => {
     const stream = Readable.from(chunks.map((chunk) => Buffer.from(chunk)));
     const lines: string[] = [];
@@ -164,7 +164,7 @@ describe('options that exclude each other', () => {
     expect(() => requireConsistent(options(given))).toThrow(message);
   });
 
-  test('one of them by itself is taken, and an empty text counts as absent', () => {
+  test('one of them suffices, and an empty string counts as absent', () => {
     const alone = [{ include: 'a' }, { exclude: 'a' }, { num_gpus: 2 }, { node_rank: 1 }];
     for (const given of alone) expect(() => requireConsistent(options(given))).not.toThrow();
     const empty = { include: '', exclude: '', num_gpus: 2, num_nodes: 2 };

@@ -259,7 +259,7 @@ describe('cores', () => {
     expect(shares).toEqual([[4], [5, 6], [0, 1, 2, 3]]);
   });
 
-  test('a machine that tells nothing has one core per CPU', () => {
+  test('a machine without topology has one core per CPU', () => {
     expect(coresOf([1, 0], join(dir, 'absent'))).toEqual([
       { cpus: [0], numaNode: 0 },
       { cpus: [1], numaNode: 0 },
@@ -276,7 +276,7 @@ describe('cores', () => {
     expect(splitCores(cores, new Array(8).fill(null))).toBeNull();
   });
 
-  test('one rank without a known node makes all ranks share all cores', () => {
+  test('if one rank has no NUMA node, all ranks share all cores', () => {
     const cores = Array.from({ length: 4 }, (_, i) => ({ cpus: [i], numaNode: i < 2 ? 0 : 1 }));
     for (const unknown of [null, 7]) {
       const shares = splitCores(cores, [1, unknown]);

@@ -80,7 +80,7 @@ test('a frozen rank: the error names it, /health is 503, and the server ends wit
   await run.gone();
 });
 
-test('a rank that is killed ends the server with its own code', async () => {
+test('a killed rank ends the server with the exit code of the rank', async () => {
   const { run, second } = await started(1);
   process.kill(second, 'SIGKILL');
   const { code, stderr } = await run.finished;

@@ -78,7 +78,7 @@ test.each(['127.0.0.1', '127.8.8.8', 'localhost', '::1'])(
   },
 );
 
-test('a server on every address with a key says nothing of keys', async () => {
+test('a server with a key on every address prints no warning', async () => {
   expect((await served({ host: '0.0.0.0', apiKeyFile: key })).errors).toBe('');
   expect(jest.mocked(serving.serve).mock.lastCall?.[1]).toMatchObject({ apiKeys: ['a-key'] });
   process.env.DS_API_KEY = ' another ';
@@ -86,7 +86,7 @@ test('a server on every address with a key says nothing of keys', async () => {
   expect(jest.mocked(serving.serve).mock.lastCall?.[1]).toMatchObject({ apiKeys: ['another'] });
 });
 
-test('each limit of the command line is one of the server', async () => {
+test('each limit option sets a limit of the server', async () => {
   const flags = {
     ...{ maxBody: 1, maxBodies: 2, maxPromptTokens: 3, maxPromptChars: 4, promptTimeout: 5 },
     ...{ maxAnswers: 6, maxRequests: 7, maxConnections: 8, headTimeout: 9, bodyTimeout: 10 },
@@ -151,7 +151,7 @@ test('a signal stops the server, then ends the engine, and leaves no listener', 
   expect(process.listenerCount('SIGINT')).toBe(before);
 });
 
-test('a model that cannot chat, or takes tokens alone, is introduced so', async () => {
+test('the first lines mention a model without chat template or tokenizer', async () => {
   const { served: whole } = server;
   try {
     server.served = { maxTokens: 8, tokenizer: {}, canChat: false };
@@ -219,7 +219,7 @@ test('--models-dir adds the models of a folder, by name', async () => {
   expect(() => modelsIn(home)).toThrow(/a name for each model, got two models "qwen"/);
 });
 
-test('--model opens a pool with its bounds, and says how models load', async () => {
+test('--model opens a pool with its limits, and prints how models load', async () => {
   jest.mocked(serving.openPool).mockReturnValue('a pool' as never);
   const models = [{ name: 'a' }, { name: 'b' }];
   const pooled = { ...server, served: null, pool: { models } };

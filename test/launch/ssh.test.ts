@@ -173,7 +173,7 @@ test.each([
   await run.gone();
 });
 
-test('a lost connection ends the ranks on both sides of it', async () => {
+test('a lost connection ends the ranks on both sides', async () => {
   const script = `console.log('ready ' + process.env.HOST); ${HOLD}`;
   const run = start(['script.js'], script);
   await run.printed('ready node.a');
@@ -215,7 +215,7 @@ test('without ssh, one node of the hostfile runs here', async () => {
   expect(nobody.stderr).toContain('--no_ssh: expected a --node_rank on each node');
 });
 
-test('a quoted word is one word of a real shell', async () => {
+test('a real shell reads a quoted word as one word', async () => {
   const { execFileSync } = await import('node:child_process');
   const line = `printf '%s\\0' ${ODD.map(quote).join(' ')}`;
   expect(execFileSync('sh', ['-c', line], { encoding: 'utf8' }).split('\0')).toEqual([...ODD, '']);

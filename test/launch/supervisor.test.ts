@@ -60,7 +60,7 @@ test("a rank killed from outside is found, even if its exit arrives after its pe
   expect(failure).toMatchObject({ who: 'rank 1', signal: 'SIGKILL' });
 });
 
-test('a rank that was asked to end is not the reason', async () => {
+test('a rank that was told to stop is not blamed', async () => {
   const failure = await failureOf(([first]) => first?.end({ code: 1, lastLines: ECHO(1) }));
   expect(failure).toMatchObject({ who: 'rank 0', code: 1 });
 });
@@ -83,7 +83,7 @@ test('a grace period beyond the timer limit kills no process', async () => {
   expect((await outcome).failure).toMatchObject({ who: 'rank 0', code: 1 });
 });
 
-test('a rank that has reasons of its own, though it ends later', async () => {
+test('a rank that failed by itself is blamed, even if it ends later', async () => {
   const failure = await failureOf(([first, second]) => {
     first?.end({ code: 1, lastLines: ECHO(1) });
     second?.end({ code: 3, lastLines: ['out of memory'] });
@@ -91,7 +91,7 @@ test('a rank that has reasons of its own, though it ends later', async () => {
   expect(failure).toMatchObject({ who: 'rank 1', code: 3 });
 });
 
-test('a rank that has ended while the launcher had no turn is known when one is judged', async () => {
+test('an exit during a busy event loop is seen before a rank is blamed', async () => {
   const child = spawn('sleep', ['1']);
   const failure = await failureOf(
     ([first, second, third]) => {

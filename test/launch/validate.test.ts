@@ -36,7 +36,7 @@ test('messages are file:line:column: kind: key and sentence, in the order of the
   );
 });
 
-test('the triad names what was derived, and from which world size', () => {
+test('the error of the batch sizes names the derived one and the world size', () => {
   const path = file('{ "train_batch_size": 32,\n "train_micro_batch_size_per_gpu": 5 }');
   expect(validate(path, { worldSize: 2 }).messages).toEqual([
     `${path}:1:3: error: train_batch_size: expected train_micro_batch_size_per_gpu x gradient_accumulation_steps x world size, got 32 != 5 x 3 (derived) x 2. It must be a multiple of 10: 30 would fit.`,
@@ -77,7 +77,7 @@ test('a file that is not there', () => {
   expect(messages).toEqual([expect.stringMatching(/^error: .*ENOENT/)]);
 });
 
-test('--json is one object with places', () => {
+test('--json prints one object with places', () => {
   const path = file('{ "train_batch_size": 4, "sead": 1 }');
   const { output, messages } = validate(path, { worldSize: 2, json: true });
   expect(messages).toEqual([]);
@@ -132,7 +132,7 @@ test('what asks the plan stays "auto", and the rest is judged', () => {
   );
 });
 
-test('a summary counts what was found', () => {
+test('a summary counts the findings', () => {
   const path = file('{ "train_batch_size": "4", "sead": 1, "sed": 2 }');
   const summaryOf = (options: object = {}) => validate(path, { worldSize: 1, ...options }).summary;
   expect(summaryOf()).toBe(`${path}: valid: 2 warnings, 1 note`);

@@ -44,7 +44,7 @@ test('files of BLOOM may lack "transformer."', async () => {
   expect(valuesOf(model)).toEqual(valuesOf(await nn.models.fromPretrained(folderOf('bloom'))));
 });
 
-test('slopes are powers of two, and those between them', () => {
+test('slopes are powers of two, and values between them', () => {
   expect(alibiSlopes(4)).toEqual([1 / 4, 1 / 16, 1 / 64, 1 / 256]);
   expect(alibiSlopes(6).slice(4)).toEqual([1 / 2, 1 / 8]);
 });

@@ -38,7 +38,7 @@ test('texts keep their order, in batches of any size', () => {
   expect(() => model.embed(TEXTS)).toThrow(/embed: expected `tokenizer`/);
 });
 
-test('a saved folder is one of sentence-transformers, and is read as one', async () => {
+test('a saved folder has the format of sentence-transformers', async () => {
   const model = modelOf();
   model.pooling = { modes: ['cls_token', 'mean_tokens'], normalize: true };
   const home = join(dir, 'saved');

@@ -95,7 +95,7 @@ describe("the meaning of a family's keys", () => {
   const windowsOf = async (model: nn.models.RotaryLM, more: object) =>
     ((await fromPretrained(await write(model, more))) as nn.models.RotaryLM).config.window;
 
-  test("Mistral's window is 4096 where there is no key, and none where it is null", async () => {
+  test("Mistral's window defaults to 4096 without the key, and to none if the key is null", async () => {
     expect(await windowsOf(new Mistral(sizes), { sliding_window: undefined })).toBe(4096);
     expect(await windowsOf(new Mistral(sizes), { sliding_window: null })).toBe(null);
   });
@@ -132,7 +132,7 @@ describe("the meaning of a family's keys", () => {
     }
   });
 
-  test('Qwen has windows where it uses them, in layer_types or behind max_window_layers', async () => {
+  test("Qwen's windows follow layer_types or max_window_layers", async () => {
     const model = new Qwen2(sizes);
     const none = { use_sliding_window: false, sliding_window: 4, layer_types: undefined };
     expect(await windowsOf(model, none)).toBe(null);
@@ -165,7 +165,7 @@ describe('rope_parameters beside rope_scaling', () => {
     (await Llama.fromPretrained(await write(new Llama(sizes), { rope_parameters, rope_scaling })))
       .config;
 
-  test('counts where both say the same, and where the other is empty', async () => {
+  test('accepts both keys with equal values, or one of them empty', async () => {
     const found = { ropeTheta: 500, ropeScaling: { type: 'linear', factor: 2 } };
     const theirs = { ...linear, rope_theta: 500 };
     for (const scaling of [null, {}, { type: 'linear', factor: 2 }, theirs]) {
@@ -185,7 +185,7 @@ describe('rope_parameters beside rope_scaling', () => {
   });
 });
 
-describe('what the keys of Phi mean', () => {
+describe('keys of Phi', () => {
   const config = async (more: object, options: object = {}) =>
     (await Phi3.fromPretrained(await write(new Phi3(sizes), more), options)).config;
   const { shortFactor: short_factor, longFactor: long_factor } = longrope;
@@ -209,7 +209,7 @@ describe('what the keys of Phi mean', () => {
     expect(found.ropeScaling).toMatchObject({ factor: 4, shortFactor: [1.5], longFactor: [4] });
   });
 
-  test('what is left out is as transformers has it', async () => {
+  test('omitted keys have the defaults of transformers', async () => {
     const left = { rms_norm_eps: undefined, sliding_window: undefined, resid_pdrop: undefined };
     const found = await config({ ...left, partial_rotary_factor: undefined });
     expect(found).toMatchObject({ eps: 1e-5, window: null, residualDropout: 0 });
@@ -247,7 +247,7 @@ describe('what the keys of Phi mean', () => {
   });
 });
 
-describe('what the keys of GPT-2 mean', () => {
+describe('keys of GPT-2', () => {
   const tiny = (more: object = {}) =>
     new GPT2({ vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, channels: 8, ...more });
   const dropped = { resid_pdrop: 0.1, embd_pdrop: 0.2, attn_pdrop: 0.3 };
@@ -350,7 +350,7 @@ describe('what changes the numbers and is not computed is named', () => {
   });
 });
 
-describe('what a folder says beside the numbers', () => {
+describe('other contents of a folder', () => {
   const said = {
     ...{ bos_token_id: 1, eos_token_id: [2, 5], pad_token_id: 4, use_cache: true },
     ...{ transformers_version: '5.17.0', dtype: 'float32', _name_or_path: 'elsewhere' },
@@ -390,7 +390,7 @@ describe('what a folder says beside the numbers', () => {
     }
   });
 
-  test('is in what a checkpoint exports, too', async () => {
+  test('is part of an exported checkpoint', async () => {
     const { engine } = await initialize({
       model: await fromPretrained(await reported(new Qwen3({ ...sizes, padTokenId: 4 }))),
       config: { train_batch_size: 1, optimizer: { type: 'SGD', params: { lr: 0 } } },
@@ -404,7 +404,7 @@ describe('what a folder says beside the numbers', () => {
   });
 });
 
-describe('a model of a configuration alone', () => {
+describe('a model from a configuration without weights', () => {
   test('has its sizes and random weights, none of which is in memory', async () => {
     const from = new Qwen3({ ...sizes, layers: 8, padTokenId: 4, initializerRange: 0.05 });
     const home = await write(from, { eos_token_id: [2, 5] });
@@ -429,7 +429,7 @@ describe('a model of a configuration alone', () => {
     }
   });
 
-  test('names what it cannot be made of', () => {
+  test('errors name the unsupported value', () => {
     expect(() => fromConfig(join(dir, 'none'))).toThrow(
       expect.objectContaining({ code: 'DS_IO', message: expect.stringMatching(/config\.json/) }),
     );

@@ -104,7 +104,7 @@ describe('defaults of absent keys', () => {
     expect(() => inside('qwen3_vl', 'mistral')).toThrow(refusal(/text_config: model_type/));
   });
 
-  test('MiMo is a Qwen2 whose predicting layers are not read', () => {
+  test('MiMo is a Qwen2; its predicting layers are not read', () => {
     const model = withKeys('qwen2', { model_type: 'mimo' });
     expect(model.constructor.name).toBe('Qwen2');
     const named = nn.models.layoutOf(model).nameOf;

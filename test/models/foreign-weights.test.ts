@@ -90,7 +90,7 @@ describe.each(Object.keys(LOADS))('%s', (way) => {
   });
 });
 
-test('a folder with adapters in the model file says how it is read, which reads it', async () => {
+test('the error of adapters in a model file names the call that reads them', async () => {
   const base = join(dir, 'base');
   await nn.saveWeights(tinyGpt2(), base);
   const model = peft.addLora(tinyGpt2());
@@ -111,7 +111,7 @@ test('a folder with adapters in the model file says how it is read, which reads 
   expect(values(other)).toEqual(values(model));
 });
 
-test('names of factors are those of layers and tables', () => {
+test('names of factors follow layers and tables', () => {
   const names = [...adapted(small()).namedParameters()].map(([name]) => name);
   expect(names.filter(isFactor)).toEqual(['first.lora_A.weight', 'first.lora_B.weight']);
 });
@@ -180,7 +180,7 @@ describe('architectures', () => {
   );
 });
 
-test('a folder of a head says so before its tensors are compared', async () => {
+test('a folder with a task head is refused before its tensors are compared', async () => {
   const folder = await folderOf(tinyLlama(), ['LlamaForSequenceClassification']);
   const path = join(folder, 'model.safetensors');
   const score = new Small(null);

@@ -39,7 +39,7 @@ const logitsOf = (model: nn.models.CausalLM): number[] =>
     }),
   );
 
-test.each(Object.entries(models))('%s computes what the saved one did', async (name, make) => {
+test.each(Object.entries(models))('%s computes the same as the saved model', async (name, make) => {
   const dir = join(folder, name);
   const model = make();
   const before = logitsOf(model);
@@ -53,14 +53,14 @@ test.each(Object.entries(models))('%s computes what the saved one did', async (n
   expect(Math.abs((logitsOf(half)[0] as number) - (before[0] as number))).toBeLessThan(0.05);
 });
 
-test('the weights of 16-bit training are those that it computed with', async () => {
+test('weights of 16-bit training are the 16-bit weights', async () => {
   const dir = join(folder, 'bf16');
   await save(dir, models.gpt2(), { bf16: { enabled: true }, zero_optimization: { stage: 2 } });
   const again = await nn.models.fromPretrained(dir);
   expect(again.parameters().every(({ dtype }) => dtype === 'bf16')).toBe(true);
 });
 
-test('what is no such checkpoint is refused', async () => {
+test('other folders are refused', async () => {
   const dir = join(folder, 'linear');
   await save(dir, new Linear(2, 2));
   await expect(nn.models.fromPretrained(dir)).rejects.toThrow(

@@ -31,7 +31,7 @@ const tiny = () => new GPT2({ vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, cha
 const refusal = (message: RegExp, code = 'DS_CHECKPOINT') =>
   expect.objectContaining({ code, message: expect.stringMatching(message) });
 
-test('a pipe in place of config.json is refused, not waited for', async () => {
+test('a pipe in place of config.json is refused at once', async () => {
   execFileSync('mkfifo', [join(dir, 'config.json')]);
   for (const make of [() => fromPretrained(dir), () => nn.models.fromConfig(dir)]) {
     await expect(async () => make()).rejects.toEqual(
@@ -40,7 +40,7 @@ test('a pipe in place of config.json is refused, not waited for', async () => {
   }
 });
 
-test('model_type chooses the class; options are those of the class', async () => {
+test('model_type selects the class, with its options', async () => {
   const model = tiny();
   await write(model);
   const read = await fromPretrained(dir, { dropout: 0.5 });
@@ -54,14 +54,14 @@ test('model_type chooses the class; options are those of the class', async () =>
   );
 });
 
-test.each(['bf16', null, 3, ['bf16']])('options that are %j are none', async (options) => {
+test.each(['bf16', null, 3, ['bf16']])('refuses %j as options', async (options) => {
   await write(tiny());
   await expect(fromPretrained(dir, options as never)).rejects.toEqual(
     refusal(/expected options, such as \{ dtype: "bf16" \}, got/, 'DS_ARGUMENT'),
   );
 });
 
-test('an encoder is answered with its task', async () => {
+test('an encoder is refused with the name of its task', async () => {
   await write(tiny(), { model_type: 'bert' });
   await expect(fromPretrained(dir)).rejects.toEqual(
     refusal(

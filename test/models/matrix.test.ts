@@ -110,7 +110,7 @@ describe.each(FAMILIES)('%s', (family) => {
     for (const one of [model, read]) release(one);
   });
 
-  test('adapters train alone, and merge into the weights', async () => {
+  test('only adapters train, and they merge into the weights', async () => {
     const model = await familyModel(family);
     peft.addLora(model, { r: 2, loraAlpha: 8 });
     const before = logitsOf(model);

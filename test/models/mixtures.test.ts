@@ -64,7 +64,7 @@ describe.each(['mixtral', 'qwen2-moe'])('%s', (family) => {
     );
   });
 
-  test('is loaded onto a model of its own sizes, whole or in pieces', async () => {
+  test('loads onto a model of the same sizes, whole or in pieces', async () => {
     const model = await fromPretrained(from);
     seed(3);
     const loaded = nn.models.fromConfig(from);
@@ -179,7 +179,7 @@ test('checkpointing of activations gives the gradients of routers, too', () => {
   });
 });
 
-describe('what is refused', () => {
+describe('refusals', () => {
   test.each<[string, () => unknown, RegExp]>([
     [
       'no experts',

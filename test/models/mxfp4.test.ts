@@ -58,7 +58,7 @@ function weightOf(model: nn.models.CausalLM): nn.Parameter {
   return found;
 }
 
-test.each(['f32', 'bf16'] as const)('the values in %s are those of transformers', async (dtype) => {
+test.each(['f32', 'bf16'] as const)('values in %s equal those of transformers', async (dtype) => {
   const dir = await folderWith(`whole-${dtype}`);
   const weight = weightOf(await nn.models.fromPretrained(dir, { dtype }));
   const values = weight.to('f32').toArray();
@@ -70,7 +70,7 @@ test.each(['f32', 'bf16'] as const)('the values in %s are those of transformers'
   expect(values.reduce((sum, value, i) => sum + i * value, 0)).toBe(23045.34765625);
 });
 
-test('ranges of elements are read alone, and a saved folder has plain values', async () => {
+test('ranges of elements are read separately, and a saved folder has plain values', async () => {
   const dir = await folderWith('ranges');
   const whole = weightOf(await nn.models.fromPretrained(dir)).toArray();
   const model = await nn.models.fromPretrained(dir);

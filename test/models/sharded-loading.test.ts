@@ -71,7 +71,7 @@ test.each<[string, number, number, ShardedJob['zero']]>([
   expect(read).toBe(total);
 });
 
-test('transposed weights and whole copies of units come as they are, too', async () => {
+test('transposed weights and whole copies of units are loaded exactly', async () => {
   seed(5);
   const model = new GPT2({ vocabSize: 67, maxSeq: 8, layers: 2, heads: 2, channels: 32 });
   await nn.saveWeights(model, join(dir, 'gpt2'));

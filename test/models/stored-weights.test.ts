@@ -67,7 +67,7 @@ describe('the dtype', () => {
     expect(read.parameters()[0]?.dtype).toBe(own);
   });
 
-  test('is the one that is asked for', async () => {
+  test('is the requested dtype', async () => {
     const model = tiny();
     const home = await saved(model, { dtype: 'bf16' });
     const read = await fromPretrained(home, { dtype: 'f32' });
@@ -97,7 +97,7 @@ describe('the dtype', () => {
   });
 });
 
-test('any range of a parameter is read alone, transposed ones included', async () => {
+test('reads any range of a parameter, also a transposed one', async () => {
   const model = gpt2();
   const read = await fromPretrained(await saved(model));
   const found = new Map(read.namedParameters());
@@ -110,7 +110,7 @@ test('any range of a parameter is read alone, transposed ones included', async (
   }
 });
 
-test('files that are written to meanwhile are refused, and those that are gone are still read', async () => {
+test('files changed during the read are refused, deleted files are still read', async () => {
   const model = tiny();
   const home = await saved(model);
   const [first, second] = [await fromPretrained(home), await fromPretrained(home)];

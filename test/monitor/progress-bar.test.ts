@@ -45,7 +45,7 @@ test('large numbers push out what matters least; step, loss and time stay', () =
   }
 });
 
-test('the time left is that of the steps to come at the speed so far, from a resumed step too', () => {
+test('the time left follows the speed so far, also after a resume', () => {
   const out = stream(false);
   let now = 0;
   const bar = new ProgressBar({ total: 100, stream: out, lines: 100, now: () => now });
@@ -59,7 +59,7 @@ test('the time left is that of the steps to come at the speed so far, from a res
   expect(third).toMatch(/43\/100 {2}loss 1\.000 {2}1:54 left$/);
 });
 
-test('without a terminal there are no control characters and about as many lines as asked', () => {
+test('without a terminal, prints no control characters and about the requested number of lines', () => {
   const out = stream(false);
   const progress = new ProgressBar({ total: 100, stream: out, lines: 10 });
   for (let step = 1; step <= 100; ++step) progress.update({ ...report, step });

@@ -37,7 +37,7 @@ test('one file per run, named as TensorBoard expects, with a version first', asy
   }
 });
 
-test('names, steps and values come back, rounded to f32', () => {
+test('reads back names, steps and values, rounded to f32', () => {
   const events = [
     { name: LOSS, value: 5.3214, step: 1 },
     { name: 'Train/Samples/lr', value: 1e-5, step: 127 },
@@ -78,7 +78,7 @@ test('a file cut at any byte of its last record is readable up to it', () => {
   }
 });
 
-test('what was written is in the file before anything is flushed or closed', () => {
+test('events are in the file before flush() or close()', () => {
   const monitor = new TensorBoardMonitor({ outputPath, jobName: 'job' });
   monitor.write([{ name: LOSS, value: 3, step: 8 }]);
   expect(readEvents(readFileSync(monitor.path))).toHaveLength(2);

@@ -43,7 +43,7 @@ test.each([
   expect(peakFlopsOf(name, 'f32')).toBe(f32 * 1e12);
 });
 
-test('nothing is said of devices without a known data sheet, and of products that are not made', () => {
+test('returns null for unknown devices and for products that do not run', () => {
   for (const name of ['NVIDIA GeForce RTX 3090 Ti', 'NVIDIA GeForce RTX 4090 D', 'Some GPU']) {
     expect(peakFlopsOf(name, 'bf16')).toBeNull();
   }
@@ -64,7 +64,7 @@ test('a bar computes the MFU from cost, peak and speed; a given MFU wins', () =>
   expect(lines[2]).not.toContain('MFU');
 });
 
-test('without a peak there is no MFU, and numbers that are none are refused', () => {
+test('without a peak there is no MFU, and invalid numbers are refused', () => {
   const out = stream();
   const bar = new ProgressBar({ total: 1, stream: out, flopsPerToken: 1e9, peakFlops: null });
   bar.update({ step: 1, tokensPerSecond: 1e5 });

@@ -59,7 +59,7 @@ describe('an op without operands', () => {
     }
   });
 
-  test('one operand absent, whichever it is', () => {
+  test('any single missing operand', () => {
     const buffer = Buffer.allocate(device, 64);
     const view = [buffer.handle, 0, 1, 0, 4, 1];
     for (let id = 0; id < opNames.length; ++id) {
@@ -84,7 +84,7 @@ test.each([...wrong.filter(Number.isFinite), NaN])('an op on the stream %d', (st
   expect(codeOf(() => run('run', 0, stream))).toBe('DS_RELEASED');
 });
 
-test('every function takes numbers that are none with an error or an answer', () => {
+test('every function answers invalid numbers with an error or a result', () => {
   for (const name of Object.keys(addon)) {
     for (const value of [NaN, -1, 0.5, 1e300, 2 ** 40, 'text', null, undefined, {}, []]) {
       const result = codeOf(() => {

@@ -162,7 +162,7 @@ describe('collectives', () => {
     expect(start({ kind: 'broadcast', peer })).toBe('DS_ARGUMENT');
   });
 
-  test.each([Number.NaN, -1, 0.5, 1, 2 ** 62, 1e300])('%d is no offset of all of it', (offset) => {
+  test.each([Number.NaN, -1, 0.5, 1, 2 ** 62, 1e300])('refuses the offset %d', (offset) => {
     expect(start({}, offset)).toBe('DS_BOUNDS');
   });
 });

@@ -44,7 +44,7 @@ test('every function of the runtime that the sources call is in CUDA 12.5', () =
   expect([...introduced.keys()].filter((name) => !called.has(name))).toEqual([]);
 });
 
-test('entry points of the driver are asked for as CUDA 12.0 has them', () => {
+test('driver entry points are requested with the version of CUDA 12.0', () => {
   const names = new Set(sources.match(/"cu[A-Z][a-z]\w+"/g));
   expect([...names].sort()).toEqual([
     '"cuStreamWaitValue32"',

@@ -101,7 +101,7 @@ test('initialize() of a cut parameter means the whole tensor', () => {
   }
 });
 
-test("a table's padding row is blank where it is, and nowhere else", () => {
+test('only the rank with the padding row of a table zeroes it', () => {
   const table = (boxes: Box[] | null): number[] => {
     seed(3);
     const { weight } = new nn.Embedding(12, 7, { paddingIdx: 4 });

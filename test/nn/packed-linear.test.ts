@@ -39,7 +39,7 @@ describe.each(packings)('%s', (_, second) => {
     }
   });
 
-  test('training leaves every bit of them', async () => {
+  test('training does not change their bits', async () => {
     seed(1);
     const model = new Model(second);
     const parts = stored(model);

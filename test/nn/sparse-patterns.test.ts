@@ -86,7 +86,7 @@ test('random blocks are distinct and as many per row as configured, determined b
   expect(Math.max(...columns)).toBeLessThan(42);
 });
 
-test('one direction draws from what there is, all of it where that is less than asked', () => {
+test('one direction draws among the existing blocks, or takes all of them', () => {
   const sparsity = readSparsity({
     ...{ mode: 'bigbird', attention: 'unidirectional', numRandomBlocks: 4, maxTokens: 16 * 20 },
     ...{ numSlidingWindowBlocks: 1, numGlobalBlocks: 0 },

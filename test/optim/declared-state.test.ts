@@ -46,7 +46,7 @@ test('the state of a part of a parameter', () => {
   expect(portionOf(whole, { from: 999, numel: 1 })).toEqual({ from: 0, numel: 10 });
 });
 
-test('kinds follow from names, dtypes and blocks, not from sizes', () => {
+test('kinds of state follow from names, dtypes and blocks, not from sizes', () => {
   const parameter = Tensor.from([1]);
   const eight = new AdamW8bit([parameter]);
   const kind = (shape: number[]) => kindOf(eight.declareState(0, shape));

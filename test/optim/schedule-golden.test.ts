@@ -113,7 +113,7 @@ test('every schedule that a configuration may name was recorded', () => {
   ]);
 });
 
-test.each(named)('%s goes on from its saved state', (_name, { scheduler }) => {
+test.each(named)('%s continues from its saved state', (_name, { scheduler }) => {
   const first = scheduleOf(scheduler);
   const second = scheduleOf(scheduler);
   const observe = (schedule: LrSchedule, n: number): void => {

@@ -7,7 +7,7 @@ const RULES = [
 ];
 const by = (layer_specs: object[]) => ({ autotp_size: 2, partition_config: { layer_specs } });
 
-test('rules cut layers, leave layers whole, and say where they fit nothing', async () => {
+test('rules split layers, keep layers whole, and report rules without a match', async () => {
   const sections = [
     by(RULES),
     by([{ patterns: ['b\\.'], partition_type: 'skip' }, ...RULES]),
@@ -40,7 +40,7 @@ test('rules cut layers, leave layers whole, and say where they fit nothing', asy
   }
 });
 
-test('a layer that is two in one is cut in each of them', async () => {
+test('a layer that joins two projections is split in each of them', async () => {
   const fused = true;
   const down = { patterns: ['down\\.weight$'], partition_type: 'row' };
   const both = (more: object) => ({

@@ -47,7 +47,7 @@ test.each<[peft.LoraOptions, object]>([
   expect([...peft.lorasOf(other).keys()]).toEqual([...peft.lorasOf(model).keys()]);
 });
 
-test('a folder that cannot be made is named as what it is', async () => {
+test('the error of a folder that cannot be created gives the reason', async () => {
   const model = peft.addLora(tinyLlama(), { r: 2 });
   await expect(peft.saveAdapter(model, '/proc/ds/adapter')).rejects.toMatchObject({
     ...{ code: 'DS_IO', op: 'saveAdapter /proc/ds/adapter' },
@@ -99,7 +99,7 @@ test('biases that PEFT has put aside are left there', async () => {
   expect(other.stateDict()[bias]?.toArray()).toEqual(model.stateDict()[bias]?.toArray());
 });
 
-test('a table and a head that PEFT has trained apart are no tied model', async () => {
+test('a table and a head that PEFT trained separately are not tied', async () => {
   const model = peft.addLora(tinyGpt2(), { modulesToSave: ['wte', 'lm_head'] });
   await peft.saveAdapter(model, dir);
   const [table, head] = ['transformer.wte.weight', 'lm_head.weight'].map(

@@ -149,7 +149,7 @@ test('"linear" weighs A and B by the roots of the factors, as PEFT does', () => 
   }
 });
 
-test('a deleted adapter is gone, and another one becomes active', () => {
+test('after an adapter is deleted, another one becomes active', () => {
   const model = pair();
   peft.deleteAdapter(model, 'one');
   expect([peft.adapterNames(model), peft.activeAdapters(model)]).toEqual([['two'], ['two']]);
@@ -181,7 +181,7 @@ test('folders of all adapters, and adapters of folders', async () => {
   expect(existsSync(join(dir, 'part', 'one'))).toBe(false);
 });
 
-test('addLora() makes the adapter "default", whose folder has no name', async () => {
+test('addLora() names the adapter "default", which is saved into the folder itself', async () => {
   const model = peft.addLora(tinyGpt2(), { r: 2 });
   stir(model);
   expect(peft.adapterNames(model)).toEqual(['default']);

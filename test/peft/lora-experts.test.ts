@@ -36,7 +36,7 @@ test('adapters of both matrices have the names of PEFT, and change nothing at fi
   expect(trained.length).toBe(8);
 });
 
-test('one matrix, by its full name, with a rank of its own', () => {
+test('one matrix by its full name, with its own rank', () => {
   const name = 'model.layers.1.mlp.experts.down_proj';
   const model = peft.addLora(tinyMoe(), {
     ...{ ...OPTIONS, targetParameters: [name], rankPattern: { 'experts.down_proj': 3 } },

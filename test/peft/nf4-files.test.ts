@@ -92,7 +92,7 @@ test('routers and experts, which stay whole, are named as the files name them', 
   expect(await skipped(qwen)).toEqual([...named('mlp'), 'lm_head']);
 });
 
-test.each([null, 4, 'nf4', []])('options of quantize() that are none are refused: %j', (given) => {
+test.each([null, 4, 'nf4', []])('quantize() refuses invalid options: %j', (given) => {
   const error = { code: 'DS_ARGUMENT', op: 'quantize' };
   expect(() => peft.quantize(tinyLlama(), given as never)).toThrow(expect.objectContaining(error));
 });

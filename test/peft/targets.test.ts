@@ -137,7 +137,7 @@ test.each<peft.LoraOptions>([
   expect(starts(6).some((one) => first.includes(one))).toBe(false);
 });
 
-test('only what is named is trained, biases and whole modules included', () => {
+test('only named parts are trained, biases and whole modules included', () => {
   const trained = (options: peft.LoraOptions): string[] => {
     const model = peft.addLora(tinyGpt2(), options);
     const all = [...model.namedParameters()].filter(([, { requiresGrad }]) => requiresGrad);
@@ -218,7 +218,7 @@ test('the update of a table stays beside it where a tied head reads it', () => {
   peft.merge(peft.addLora(tinyLlama(), { targetModules: ['embed_tokens'] }));
 });
 
-test('adapters stay away until a promise has ended, and come back where it fails', async () => {
+test('adapters return when a promise ends or rejects', async () => {
   const model = peft.addLora(tinyLlama(), { initLoraWeights: false });
   const said = (): number[] => logits(model, cpu());
   const [adapted, plain] = [said(), peft.withoutAdapters(model, said)];
@@ -234,7 +234,7 @@ test('adapters stay away until a promise has ended, and come back where it fails
   expect(said()).toEqual(adapted);
 });
 
-test('adapters come back with the last of several bodies, whatever order they end in', async () => {
+test('adapters return after the last of several bodies, in any order', async () => {
   const model = peft.addLora(tinyLlama());
   const enabled = (): boolean => [...peft.lorasOf(model).values()].every((one) => one.isEnabled);
   const ends: (() => void)[] = [];

@@ -59,7 +59,7 @@ test('lossFn is a function or a module', async () => {
   ]);
 });
 
-test('a loss is refused where it is none, or has parameters', () => {
+test('refuses a loss that is neither a function nor a module, or has parameters', () => {
   for (const [lossFn, message] of [
     ['mse', /PipelineModule lossFn: expected a function or a module, .* got "mse"/],
     [nn.MSELoss, /expected a function or a module, .* got the class MSELoss/],

@@ -137,7 +137,7 @@ test.each(rows)(
   },
 );
 
-test('a receive comes after the work next to its send, so that a blocking 1F1B would not wait', () => {
+test('a receive follows the work next to its send, so a blocking 1F1B does not wait', () => {
   for (const m of [1, 2, 8, 16]) {
     expect(timeOfMeetings(lower(ONE_F_ONE_B, 2, m))).toBe(3 * m + 2);
   }

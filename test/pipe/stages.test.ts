@@ -37,7 +37,7 @@ test('the head of a language model counts for what its product takes', async () 
   expect(await startsOf(gpt2(), 'parameters')).toEqual([0, 5, 11]);
 });
 
-test('a list of layers is shared out by its own method', async () => {
+test('a list of layers is divided by its own method', async () => {
   const layers = [new nn.Linear(8, 64), new nn.Linear(64, 8), new nn.Linear(8, 8)];
   const made = (): nn.Module => new PipelineModule({ layers, lossFn: (x) => x.sum() });
   expect(await startsOf(made())).toEqual([0, 1, 3]);
@@ -52,7 +52,7 @@ const layersFor = (options: Partial<ModuleOptions>): nn.Module =>
     ...options,
   });
 
-test('a method that module and configuration both name is one', async () => {
+test('the same method in module and configuration is accepted', async () => {
   expect(await startsOf(layersFor({ partitionMethod: 'uniform' }))).toEqual([0, 2, 3]);
   expect(await startsOf(layersFor({}), 'uniform')).toEqual([0, 2, 3]);
   expect(await startsOf(layersFor({ partitionMethod: 'uniform' }), 'best')).toEqual([0, 2, 3]);

@@ -86,7 +86,7 @@ test('cpu_checkpointing keeps the inputs of segments in host memory', () => {
   expect(host({ cpu_checkpointing: true }) - host(undefined)).toBe(LAYERS * stream);
 });
 
-test('attention is kept in host memory from 8,192 tokens on, unless the key says otherwise', () => {
+test('attention is kept in host memory from 8,192 tokens on, unless the key is set', () => {
   const sizes = sizesOf(
     new nn.models.GPT2({ vocabSize: 64, maxSeq: 8192, layers: 2, heads: 4, channels: 64 }),
   );

@@ -138,7 +138,7 @@ describe('gradients that stay from backward to the update', () => {
     expect(shareWhere({ ...given, hasWeights: true })).toBe(shareWhere(given));
   });
 
-  test('are those of whole units where backward leaves them', () => {
+  test('are whole units if backward keeps them', () => {
     expect(shareWhere({ gradDtype: 'bf16', shardsGradients: false })).toBe(0.5);
     expect(shareWhere({ gradDtype: 'f32', shardsGradients: false })).toBe(0.25);
   });

@@ -347,7 +347,7 @@ for (const [section, row, model, setup] of sharedRows) {
   timeRows.push([`${row}, ${section}`, model, setup, machine(1, 16), ms]);
 }
 
-test('weights from host memory come for each micro-batch, however little it computes', () => {
+test('weights in host memory are copied for each micro-batch, even a small one', () => {
   const setup = { ...plainSetup, ...weightsToo, microBatch: 1, accumulation: 8 };
   const model = sizes('1558M');
   const { step } = stepTime(model, setup, H200, machine(1, 16));

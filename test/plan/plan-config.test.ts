@@ -64,7 +64,7 @@ test('weighs what "auto" leaves open', () => {
   expect(candidates).toContainEqual(best);
 });
 
-test('counts all ranks of a machine where several groups of them have a state each', () => {
+test('counts all ranks of a machine if several groups have a state each', () => {
   const zero = { stage: 3, offload_optimizer: { device: 'cpu' } };
   const config = { train_micro_batch_size_per_gpu: 1, bf16: { enabled: true } };
   const weighed = (mics_shard_size: number) =>
@@ -96,7 +96,7 @@ test('weights on a disk need its space, and reading them takes time', () => {
   expect(predicted(zero(offload_param), { nvmeSpace: GIB }).output).toContain('weights on disk');
 });
 
-test('refuses what it cannot say', () => {
+test('refuses unsupported values', () => {
   const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'Lamb' } };
   expect(() => predicted(config)).toThrow(/optimizer.type: expected AdamW, Adam, .*got Lamb/);
   const cut = { ...config, tensor_parallel: { autotp_size: 3 } };

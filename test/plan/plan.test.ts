@@ -48,7 +48,7 @@ test('host memory is a limit too, of all ranks of a machine together', () => {
   expect(makePlan({ ...given, hostMemory: 8 * GIB }).best).toBeNull();
 });
 
-test('ways that fit come first, and the best is a configuration without an error', () => {
+test('candidates that fit come first, and the best configuration is valid', () => {
   for (const ranks of [1, 2, 8]) {
     const cluster = { nodes: 1, devicesPerNode: ranks, coresPerNode: 32, nodeLink: 50e9 };
     const { candidates } = makePlan(request({ deviceMemory: 8 * GIB, cluster }));
@@ -450,7 +450,7 @@ const flags = {
   precision: 'bf16' as const,
 };
 
-test('adapters are planned: what they train, and what frozen weights take', () => {
+test('adapters are planned: trained parameters and frozen weights', () => {
   const before = cpu().memory.inUse;
   const ways = [{}, { lora: 16 }, { qlora: true as const, loraTargets: 'all-linear' }].map(
     (one) => {
@@ -472,7 +472,7 @@ test('adapters are planned: what they train, and what frozen weights take', () =
   expect(output).toContain('of a measured 8B Llama on one H200');
 });
 
-test('the bytes of 4 bits that were never made are those of a model in 4 bits', () => {
+test('4-bit weights of an unbuilt model take the bytes of a built one', () => {
   const make = () =>
     new nn.models.Llama({
       ...{ vocabSize: 40, maxSeq: 16, layers: 2, channels: 32, heads: 4, hidden: 56 },

@@ -61,7 +61,7 @@ test('the H200 keeps its measured rates, others are estimates in proportion', ()
   expect(ratesNamed('another card')).toBe(H200);
 });
 
-test('a slower card takes longer, and f32 costs as much as its own units', () => {
+test('a slower GPU takes longer, and f32 has the rate of its own units', () => {
   const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('124M')));
   const at = { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 };
   const step = (key: string, precision: 'bf16' | 'fp32') =>

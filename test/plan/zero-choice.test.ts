@@ -49,7 +49,7 @@ function choose(ranks: number, room: Partial<typeof ROOM>, more: Partial<Weights
 const chosen = (...given: Parameters<typeof choose>) => choose(...given).best?.config;
 
 describe('on one device', () => {
-  test('nothing is moved where all of it fits', () => {
+  test('nothing is offloaded if everything fits', () => {
     expect(chosen(1, {})).toEqual({ stage: 0 });
   });
 
@@ -81,7 +81,7 @@ describe('on one device', () => {
     expect(chosen(1, { device, host: 8 * GIB })).toBeUndefined();
   });
 
-  test('a virtual machine that may be given more is asked for as little as can be', () => {
+  test('a virtual machine that may grow is asked for the least memory', () => {
     const { best, leanest } = choose(1, { device: 9 * GIB, host: 8 * GIB, hostAtMost: 64 * GIB });
     expect(best).toBe(leanest);
     expect(best?.host).toBeGreaterThan(8 * GIB);
@@ -97,7 +97,7 @@ describe('on several ranks', () => {
   });
 });
 
-test('on the CPU nothing is moved to where it is, and ranks share out no more than they must', () => {
+test('the CPU offloads nothing, and ranks shard no more than necessary', () => {
   const onHost = { isHost: true };
   const room = { device: null } as never;
   expect(chosen(1, room, onHost)).toEqual({ stage: 0 });

@@ -47,7 +47,7 @@ test('each role has its ops', () => {
   }
 });
 
-test('rows are means of the steps, and idle time is what is left of the compute stream', () => {
+test('rows are means over steps, and idle time is the rest of the compute stream', () => {
   const file = traceOf(
     span('step 3', 'step', 1, [0, 10]),
     span('step 4', 'step', 1, [10_000, 14]),

@@ -18,7 +18,7 @@ describe('a trace that ends otherwise', () => {
     throw new Error('lost');
   };
 
-  test('a device that fails as it begins or ends: nothing is watched any more', () => {
+  test('a device that fails at the start or end stops all recording', () => {
     const calls = { ...addon };
     const trace = new profiler.Trace(cpu());
     jest.spyOn(cpu().compute, 'synchronize').mockImplementationOnce(lost);
@@ -121,7 +121,7 @@ const span = (lane: string, start: number, end: number): TraceSpan => ({
 });
 
 describe('lines of a trace', () => {
-  test('longer spans come before those inside them, and times begin at 0', () => {
+  test('longer spans precede the spans inside them, and times start at 0', () => {
     const events = traceEvents([span('a', 12, 13), span('a', 10, 20), span('b', 11, 30)], 2);
     const spans = events.filter(({ ph }) => ph === 'X');
     expect(spans.map(({ name }) => name)).toEqual(['10 to 20', '11 to 30', '12 to 13']);

@@ -28,7 +28,7 @@ test('positions and places are inverse, in row-major order', () => {
   expect(places.map((place) => positionIn(box, place))).toEqual(places.map((_, i) => i));
 });
 
-test('what two ranges have in common is one range of the box in common, in order', () => {
+test('the intersection of two ranges is one range of the intersected box, in order', () => {
   const random = randomly(1);
   let found = 0;
   for (let round = 0; round < ROUNDS; ++round) {
@@ -75,7 +75,7 @@ test('the canonical form has the same elements, and the whole as its box whereve
   }
 });
 
-test('boxes that follow each other in memory: a range of them is a range of each', () => {
+test('a range over consecutive boxes is a range of each box', () => {
   const random = randomly(4);
   for (let round = 0; round < ROUNDS; ++round) {
     const shape = randomShape(random);

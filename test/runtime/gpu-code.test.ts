@@ -121,7 +121,7 @@ test.each([
   expect(codeFor(capability, ALL)?.architecture ?? null).toBe(architecture);
 });
 
-test('without a fitting cubin, PTX runs; code of an "a" target runs on its own capability only', () => {
+test('without a matching cubin, PTX runs; code of an "a" target runs only on its own capability', () => {
   const codes = ['sm_90a', 'compute_80', 'compute_90a'].map(code);
   expect(codeFor('8.6', codes)).toEqual(code('compute_80'));
   expect(codeFor('12.0', codes)).toEqual(code('compute_80'));

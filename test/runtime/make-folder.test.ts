@@ -23,7 +23,7 @@ test('a folder and its parents, also if they exist', () => {
   expect(readdirSync(join(dir, 'a', 'b'))).toEqual(['c']);
 });
 
-test('a folder above which others make theirs at the same time', () => {
+test('several processes create folders below the same folder at once', () => {
   const path = join(dir, 'a', 'b');
   const made = fs.mkdirSync;
   const other = jest.spyOn(fs, 'mkdirSync').mockImplementationOnce((first) => {

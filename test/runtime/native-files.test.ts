@@ -38,7 +38,7 @@ function place(path: string, text = ''): string {
   return file;
 }
 
-test('a build comes before the package of the platform, and a folder of prebuilt files', () => {
+test('a local build precedes the platform package, which precedes prebuilt files', () => {
   const prebuilt = place(`prebuilds/${platform}/ds_native.node`);
   const packaged = place(`node_modules/@ds/native-${platform}/ds_native.node`);
   place('node_modules/@ds/native-plan9-mips/ds_native.node');
@@ -46,7 +46,7 @@ test('a build comes before the package of the platform, and a folder of prebuilt
   expect(addonCandidates(root)).toEqual([built, packaged, prebuilt]);
 });
 
-test('the GPU back end beside the addon comes first, then CUDA 13, then CUDA 12', () => {
+test('the GPU back end beside the addon precedes CUDA 13, which precedes CUDA 12', () => {
   const addon = place('build/Release/ds_native.node');
   const older = place(`node_modules/@ds/native-${platform}-cuda12/libds_cuda.so`);
   const newer = place(`node_modules/@ds/native-${platform}-cuda13/libds_cuda.so`);

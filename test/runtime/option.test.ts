@@ -41,7 +41,7 @@ test('absent options have their defaults, also inside an object', () => {
   });
 });
 
-test('undefined is absent, and null where it is the default', () => {
+test('undefined means absent, and so does null if it is the default', () => {
   const read = readDeclared('Trainer', { lr: undefined, save: null }, TRAIN);
   expect([read.lr, read.save]).toEqual([5e-5, null]);
 });

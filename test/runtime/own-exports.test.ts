@@ -26,7 +26,7 @@ function passedOn(source: string): string[] {
   return found;
 }
 
-test('finds what a module passes on', () => {
+test('finds re-exports', () => {
   expect(passedOn("export { a, type B } from './b.js';")).toEqual(['a']);
   expect(passedOn("import { a } from './b.js';\nexport { a };")).toEqual(['a']);
   expect(passedOn("export * from './b.js';")).toEqual(['*']);
@@ -35,7 +35,7 @@ test('finds what a module passes on', () => {
   );
 });
 
-test.each(FOLDERS)('modules of %s export their own values alone', (folder) => {
+test.each(FOLDERS)('modules of %s export only their own values', (folder) => {
   const path = join(packageRoot(), folder);
   const modules = readdirSync(path).filter((name) => name.endsWith('.ts') && !DOORS.includes(name));
   const offenders = modules.flatMap((name) =>

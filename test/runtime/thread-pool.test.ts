@@ -25,7 +25,7 @@ const node: NodeJS.Process = runInThisContext('process');
 /** Pending timers of this process. */
 const timers = () => node.getActiveResourcesInfo().filter((name) => name === 'Timeout').length;
 
-test('more questions than threads, and what a thread throws', async () => {
+test('more requests than threads, and errors of a thread', async () => {
   const pool = poolOf(2);
   const numbers = [1, 2, 3, 4, 5];
   const answers = await Promise.all(numbers.map((number) => pool.ask(number, lost)));
@@ -38,7 +38,7 @@ test('more questions than threads, and what a thread throws', async () => {
   await expect(pool.ask(1, lost)).rejects.toThrow('a closed pool');
 });
 
-test('a thread that ends, or says nothing, is replaced', async () => {
+test('a thread that ends or hangs is replaced', async () => {
   const pool = poolOf(1);
   await expect(pool.ask('end', lost)).rejects.toThrow('exit code 3');
   expect(await pool.ask(4, lost)).toBe(8);

@@ -48,7 +48,7 @@ test('a path that is no regular file is written to, not replaced', () => {
   expect(text('nowhere')).toBe('new');
 });
 
-test('a writer that fails leaves what was there', () => {
+test('a failed write keeps the old file', () => {
   const fail = () => {
     throw new Error('no more');
   };

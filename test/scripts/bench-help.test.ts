@@ -46,7 +46,7 @@ test('there are benchmarks, and each has a module', () => {
   for (const [, file] of benches()) expect(files).toContain(file);
 });
 
-test.each(benches())('%s says every option that it reads, and no other', (name, file) => {
+test.each(benches())('%s lists exactly the options that it reads', (name, file) => {
   const source = sourceOf(file);
   const shared = /from '\.\/(models|timed-updates)\.js'/.test(source)
     ? optionsIn(sourceOf('models.ts'))

@@ -74,7 +74,7 @@ test.each<[string, Record<string, string>, RegExp]>([
   expect(problems).toEqual([expect.stringMatching(message)]);
 });
 
-test('a file that does not say what it is for', () => {
+test('finds a file without an opening comment', () => {
   const path = join(root, 'lib/nn/a.ts');
   mkdirSync(dirname(path), { recursive: true });
   writeFileSync(path, 'export const a = 1;\n');

@@ -74,11 +74,11 @@ const IMPORT = "await import('./index.mjs')";
 
 const SAY_READ = 'console.log(JSON.stringify(read().sort()))';
 
-test('a require reads the doors of sections alone', () => {
+test('a require reads only the entry points of sections', () => {
   expect(printed(SAY_READ, REQUIRE)).toEqual(['index.js', 'shapes/index.js']);
 });
 
-test('an import reads the files of its names, and those that classes extend', () => {
+test('an import reads the files of its names and of their base classes', () => {
   const tensor = ['tensor/add.js', 'tensor/index.js', 'tensor/plus.js'];
   const stars = ['stars/index.js', 'stars/star.js'];
   const own = ['area.js', 'index.js', 'parent.js', 'run.js', 'shapes/index.js'];

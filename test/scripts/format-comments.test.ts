@@ -58,7 +58,7 @@ test.each([
   expect(run(file, once.text, '--write').text).toBe(once.text);
 });
 
-test('paragraphs and what fits stay apart and as they are', () => {
+test('keeps paragraphs, and lines that fit', () => {
   const text = `/**\n * Short\n * lines.\n *\n * ${words}\n * its end\n *\n *   table   row\n */\n`;
   const { text: next } = run('a.ts', text, '--write');
   expect(next).toMatch(/^\/\*\*\n \* Short\n \* lines\.\n \*\n \* a .*\n \* .* its end\n \*\n/);

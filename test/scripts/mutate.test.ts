@@ -76,7 +76,7 @@ function mutate(...args: string[]): string {
 const shown = (results: Result[]): string[] =>
   results.map((one) => `${one.place} ${one.original} -> ${one.replacement}: ${one.verdict}`).sort();
 
-test('two jobs try each mutant once, and a later call goes on', () => {
+test('two jobs try each mutant once, and a later call continues', () => {
   const printed = mutate('--jobs', '2');
   expect(printed).toContain('test/room/half.test.ts');
   expect(existsSync(join(folder, 'tree-2/lib/room/sum.ts'))).toBe(true);
@@ -102,7 +102,7 @@ test('two jobs try each mutant once, and a later call goes on', () => {
   expect(shown(resultsOf(linesOf('room')))).toEqual(shown(results));
 });
 
-test('a call whose time is over keeps what it has found', () => {
+test('a call that runs out of time keeps its results', () => {
   const printed = mutate('--jobs', '2', '--minutes', '0', '--out', 'late');
   expect(printed).toContain('0 % seen of 0');
   expect(existsSync(join(project, 'build/mutate/late/results.jsonl'))).toBe(false);

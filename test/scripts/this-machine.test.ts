@@ -43,7 +43,7 @@ test('with a driver, code is built for the GPUs of the machine', () => {
   ]);
 });
 
-test('a GPU that nvcc does not know gets PTX', () => {
+test('a GPU unknown to nvcc gets PTX', () => {
   const { options } = choose({ nvcc: 'sm_80\nsm_90', 'nvidia-smi': '12.0' });
   expect(options).toEqual(['-DDS_CUDA_ARCHS=80-virtual']);
 });

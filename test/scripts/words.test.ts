@@ -73,7 +73,7 @@ test('C++: comments, not literals', () => {
   expect(found.words).toBe(18);
 });
 
-test('the hook takes "area: imperative" alone', () => {
+test('the hook accepts only "area: imperative"', () => {
   const folder = mkdtempSync(join(tmpdir(), 'subject-'));
   const code = (subject: string) => {
     const file = join(folder, 'message');

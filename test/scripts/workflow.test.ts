@@ -73,7 +73,7 @@ test('steps name scripts and npm scripts of this checkout', () => {
   for (const name of names) expect(scripts).toHaveProperty([name]);
 });
 
-test('a job needs those that upload its artifacts', () => {
+test('a job needs the jobs that upload its artifacts', () => {
   for (const { needs = [], steps } of Object.values(workflow.jobs)) {
     for (const step of steps) {
       if (!step.uses?.startsWith('actions/download-artifact@')) continue;

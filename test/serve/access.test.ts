@@ -62,7 +62,7 @@ function statusOf(url: string, host: string, path: string): Promise<number> {
   });
 }
 
-test('a keyless server on loopback answers only its own hosts', () =>
+test('a local server without a key answers only local host names', () =>
   withServer(async (url) => {
     for (const host of own)
       expect([host, await statusOf(url, host, '/health')]).toEqual([host, 200]);

@@ -1,7 +1,7 @@
 // Tests how many requests a server admits, and when its end is reached.
 import { Admission } from '../../lib/serve/admission.js';
 
-test('a request that ends makes room for one, however often its end is reported', () => {
+test('an ended request frees one place, even if its end is reported twice', () => {
   const admission = new Admission(2);
   const [first] = [admission.enter(), admission.enter()];
   expect(() => admission.enter()).toThrow('2 requests run or wait');
@@ -11,7 +11,7 @@ test('a request that ends makes room for one, however often its end is reported'
   expect(() => admission.enter()).toThrow('2 requests run or wait');
 });
 
-test('a client has a bound of its own', () => {
+test('each client has its own limit', () => {
   const admission = new Admission(4, 2);
   const leave = admission.enter('a');
   admission.enter('a');

@@ -62,7 +62,7 @@ class SharingEngine extends FakeEngine {
   }
 }
 
-test('cached tokens are those that were there before the request', () =>
+test('cached_tokens counts tokens cached before the request', () =>
   withServer(
     async (url) => {
       const body = { prompt: [5, 6, 7, 8, 9], max_tokens: 2, n: 3 };
@@ -73,7 +73,7 @@ test('cached tokens are those that were there before the request', () =>
     new SharingEngine(tokenizer),
   ));
 
-test('a streamed completion, whose parts are the whole', () =>
+test('the parts of a streamed completion add up to the whole', () =>
   withServer(async (url) => {
     const body = { prompt: 'Hello', max_tokens: 40, n: 2, stream: true };
     const { status, headers, text } = await ask(`${url}/v1/completions`, { body });
@@ -235,7 +235,7 @@ test('tokens of a head that is larger than the vocabulary have logprobs, and no 
   );
 });
 
-test("a developer's message is the system's where the template knows no developer", () =>
+test('a developer message becomes a system message if the template has no such role', () =>
   withServer(async (url, engine) => {
     const ask1 = async (role: string): Promise<readonly number[]> => {
       const messages = [{ role, content: 'Be brief.' }, ...MESSAGES];
@@ -250,7 +250,7 @@ test("a developer's message is the system's where the template knows no develope
     expect(prompt).toEqual(await ask1('system'));
   }));
 
-test('a chat begins a text, but where it continues the last message', () =>
+test('a chat starts a new message, unless it continues the last one', () =>
   withServer(async (url, engine) => {
     const open = { continue_final_message: true, add_generation_prompt: false };
     const bodies = [{}, { add_generation_prompt: false }, open];
@@ -267,7 +267,7 @@ test('a chat begins a text, but where it continues the last message', () =>
     ]);
   }));
 
-test('tools are written into the prompt by the template, and calls come back as text', () =>
+test('the template writes tools into the prompt, and calls are returned as text', () =>
   withServer(async (url, engine) => {
     const parameters = { type: 'object', properties: { city: { type: 'string' } } };
     const tools = [{ type: 'function', function: { name: 'weather', parameters } }];
@@ -289,7 +289,7 @@ test('tools are written into the prompt by the template, and calls come back as 
     expect(await prompt({ tool_choice: 'none' })).toEqual([...none.ids]);
   }));
 
-test('a template that knows developers gets them', () =>
+test('a template with developers gets developer messages', () =>
   withServer(
     async (url, engine) => {
       const messages = [{ role: 'developer', content: 'Hello' }];

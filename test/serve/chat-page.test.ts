@@ -63,7 +63,7 @@ test('scripts name no other host and insert no markup', () => {
   }
 });
 
-test('with a key the page comes without it, and the interface does not', () =>
+test('with a key, the page needs none but the API does', () =>
   withServer(
     async (url) => {
       expect((await ask(`${url}/`)).status).toBe(200);
@@ -72,7 +72,7 @@ test('with a key the page comes without it, and the interface does not', () =>
     { ...ui, apiKeys: ['one'] },
   ));
 
-test('a local server without a key sends the page to its own names only', () =>
+test('a local server without a key serves the page only to local host names', () =>
   withServer(async (url) => {
     const foreign = await ask(`${url}/`, { headers: { host: 'attacker.example' } });
     expect(foreign.status).toBe(403);

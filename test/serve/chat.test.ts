@@ -32,7 +32,7 @@ test('a conversation with its history, until /reset and /quit', async () => {
   expect(engine.active).toBe(0);
 });
 
-test.each([16, 1])('an output that nobody reads ends it (room for %i bytes)', async (room) => {
+test.each([16, 1])('a closed output ends the chat (after %i bytes)', async (room) => {
   const engine = new FakeEngine(tokenizer);
   const [input, output] = [new PassThrough(), new PassThrough({ writableHighWaterMark: room })];
   input.write('Hello\n');
@@ -45,7 +45,7 @@ test.each([16, 1])('an output that nobody reads ends it (room for %i bytes)', as
   expect([engine.requests.length, engine.active]).toEqual([1, 0]);
 });
 
-test('a system message stays, and what is too long is forgotten from its oldest exchange on', async () => {
+test('the system message is kept, and the oldest exchanges are dropped', async () => {
   const system = { role: 'system', content: 'Be brief.' };
   const user = (content: string) => ({ role: 'user', content });
   const [one, two] = ['one', 'two'].map((text) => text.repeat(5)) as [string, string];

@@ -166,7 +166,7 @@ test('a request that runs holds its body', () =>
     await until(() => server.bodies.bytes === 0);
   }));
 
-test('a head that does not come is answered soon after its time', () =>
+test('late headers are answered soon after the limit', () =>
   withServer(
     async (url) => {
       const socket = client(url, 'GET /health HTTP/1.1\r\n');

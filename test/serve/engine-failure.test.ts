@@ -23,7 +23,7 @@ const withFailing = (
   return withServer((url, _, server) => body(url, engine, server.failed), {}, engine);
 };
 
-test('a lost rank ends running requests by its name, and /health says so from then on', () =>
+test('a lost rank ends running requests with its name, which /health reports from then on', () =>
   withFailing(async (url, engine, failed) => {
     engine.pace = async (place) => {
       const { signal } = engine.requests.at(-1) ?? {};
@@ -44,7 +44,7 @@ test('a lost rank ends running requests by its name, and /health says so from th
     expect(last).toMatchObject({ ...error, message: expect.stringContaining('rank 1: ended') });
   }));
 
-test.each([false, true])('a request meets with the failure itself (stream: %s)', (stream) =>
+test.each([false, true])('a request receives the failure itself (stream: %s)', (stream) =>
   withFailing(async (url, engine) => {
     engine.pace = async (place) => {
       if (place < 4) return;

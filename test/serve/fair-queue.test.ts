@@ -28,7 +28,7 @@ function crowd(slots: number) {
   return { order, enter, end };
 }
 
-test('clients take turns, however many prompts one of them has', async () => {
+test('clients take turns, with any number of prompts', async () => {
   const { order, enter, end } = crowd(1);
   for (const name of ['a1', 'a2', 'a3']) void enter(name, askerOf('a'));
   void enter('b1', askerOf('b'));
@@ -69,7 +69,7 @@ test('long prompts leave a slot to short ones, and take the only one', async () 
   expect(single.order).toEqual(['long']);
 });
 
-test('a prompt whose request ends leaves the queue', async () => {
+test('the prompt of an ended request leaves the queue', async () => {
   const { order, enter, end } = crowd(1);
   const controller = new AbortController();
   void enter('a1', askerOf('a'));

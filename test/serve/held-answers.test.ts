@@ -142,7 +142,7 @@ test('with a format, the model writes its text or calls a function', async () =>
   });
 });
 
-test('a strict function whose raw text is not expressible is 400 with its path', async () => {
+test('a strict function with inexpressible raw text gets 400 with its path', async () => {
   engine = new ScriptedEngine();
   server = await serve(engine, { port: 0, chatTemplate: HERMES, toolParser: 'qwen3-coder' });
   const day = { type: 'object', properties: { day: { type: 'string', format: 'date' } } };
@@ -152,7 +152,7 @@ test('a strict function whose raw text is not expressible is 400 with its path',
   expect((await chat({ tools: [go(false, day)] })).status).toBe(200);
 });
 
-test('a strict function whose schema is not expressible is 400 with its path', async () => {
+test('a strict function with an inexpressible schema gets 400 with its path', async () => {
   await start(HERMES);
   const odd = { type: 'object', properties: { a: { multipleOf: 0.3, type: 'number', not: {} } } };
   const { status, json } = await chat({ tools: [go(true, odd)] });

@@ -41,7 +41,7 @@ const usage = { promptTokens: 1, completionTokens: 1, cachedTokens: 0 };
 const part = { text: 'a', tokens: null, logprobs: null, finishReason: null, offset: 0 };
 const comments = ({ written }: Kept): string[] => written.filter((one) => one.startsWith(':'));
 
-test('a comment goes out for every 15 s without an event, from before the first one on', () => {
+test('a comment is sent after every 15 s without an event, from the start', () => {
   const kept = new Kept();
   const answer = answerTo(kept);
   jest.advanceTimersByTime(14_999);
@@ -71,7 +71,7 @@ test('an error after a comment is sent as the last event', () => {
   expect(comments(kept)).toHaveLength(1);
 });
 
-test('nothing is added for a client that reads too slowly, or to a whole answer', () => {
+test('slow readers and complete answers get no comments', () => {
   const slow = new Kept();
   answerTo(slow).part(0, part);
   slow.writableLength = 100;

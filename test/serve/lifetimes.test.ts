@@ -30,7 +30,7 @@ function gate(engine: FakeEngine): () => void {
   return open;
 }
 
-test.each([false, true])('a client that goes frees what it held (stream: %s)', (stream) =>
+test.each([false, true])('a disconnect frees what the request held (stream: %s)', (stream) =>
   withServer(async (url, engine) => {
     const body = { prompt, max_tokens: 4000, stream, n: 2 };
     engine.pace = () => new Promise((resolve) => setTimeout(resolve, 1));
@@ -110,7 +110,7 @@ test.each([true, false])(
     }),
 );
 
-test('a client that goes while it sends leaves nothing', () =>
+test('a disconnect during the upload leaks nothing', () =>
   withServer(async (url, engine, server) => {
     const socket = connect(Number(new URL(url).port), '127.0.0.1');
     const head = `POST ${PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n`;
@@ -144,7 +144,7 @@ test(
 const endless = { prompt: ' '.repeat(4e6) };
 const promptCharacters = 4e6;
 
-test('a client that goes frees the thread that reads its prompt', () =>
+test('a disconnect frees the thread that tokenizes the prompt', () =>
   withServer(
     async (url, _, server) => {
       const gone = [1, 2].map(() => open(`${url}/tokenize`, { body: endless }));

@@ -68,7 +68,7 @@ test('a model is loaded once for all requests that wait for it', async () => {
   expect(pool.now(undefined)?.served.name).toBe('a');
 });
 
-test('an unknown name is 404 with the known ones', () => {
+test('an unknown name gets 404 with the known names', () => {
   poolOf({ a: new Source(), b: new Source() });
   expect(() => pool.now('c')).toThrow(/model: expected "a", "b", got "c"/);
 });
@@ -241,7 +241,7 @@ test('without memory on the device, models in use stay', async () => {
   held.release();
 });
 
-test('counters are those of loaded models', async () => {
+test('counters cover the loaded models', async () => {
   poolOf({ a: new Source(), b: new Source() });
   expect([...pool.stats().keys()]).toEqual([]);
   (await pool.acquire('b', never)).release();

@@ -94,7 +94,7 @@ describe('a request at its limits', () => {
     expect([status, json.error.message]).toEqual([400, expect.stringContaining('at most 1024')]);
   });
 
-  test('one more than the most is refused, and may come a second later', async () => {
+  test('a request above the limit is refused, and accepted a second later', async () => {
     let release: () => void = () => {};
     const gate = new Promise<void>((resolve) => {
       release = resolve;

@@ -27,7 +27,7 @@ function slowTokenizer(): Tokenizer {
   return Tokenizer.fromPretrained(slow);
 }
 
-test('a tokenizer that takes too long is given up, and the event loop goes on', () =>
+test('a slow tokenizer is stopped, and the event loop continues', () =>
   withServer(
     async (url) => {
       const slow = ask(`${url}/v1/completions`, { body: { prompt: 'x'.repeat(4000) } });

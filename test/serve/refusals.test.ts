@@ -105,7 +105,7 @@ async function statusOf(address: string, tokens: number): Promise<string> {
   return status === 200 ? '200' : `${status}: ${json.error.message}`;
 }
 
-test('a prompt may have as many tokens as the limit says', async () => {
+test('a prompt may have as many tokens as the limit', async () => {
   expect(await statusOf(url, 40)).toBe('200');
   expect(await statusOf(url, 41)).toMatch(/^400: .*at most 40 tokens, got 41/);
 });
@@ -294,7 +294,7 @@ test.each<[string, string, readonly object[], number | null]>([
   }
 });
 
-test("a refusal of the tokenizer's own template says nothing of its folder", async () => {
+test("the error of the tokenizer's template does not reveal its folder", async () => {
   const folder = join(packageRoot(), 'test/golden/transformers/tokenizers/llama2');
   const odd = await serve(new FakeEngine(Tokenizer.fromPretrained(folder)), { port: 0 });
   const body = { messages: [...chat, ...chat] };
@@ -304,7 +304,7 @@ test("a refusal of the tokenizer's own template says nothing of its folder", asy
   expect(json.error.message).toMatch(/^chat template "default": .* roles must alternate/);
 });
 
-test("a template's own refusal is told", async () => {
+test('the error of a template contains its own message', async () => {
   const odd = await serve(engine, {
     ...{ port: 0, chatTemplate: "{{ raise_exception('roles must alternate') }}" },
   });
@@ -370,7 +370,7 @@ test.each([
   expect(reply.json.error.message).toMatch(words);
 });
 
-test('10 MB and more are refused, however they are sent', async () => {
+test('bodies of 10 MB and more are refused, however they are sent', async () => {
   const body = Buffer.alloc(10e6, 32);
   const wide = await serve(engine, { port: 0 });
   const ways = [

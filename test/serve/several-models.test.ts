@@ -110,7 +110,7 @@ test('other routes find the model too; a wrong one is 404, the first one is the 
     expect((await ask(`${url}/v1/load_lora_adapter`, { body: adapter })).status).toBe(403);
   }));
 
-test('answers stay the same over unloads and loads, and the memory is flat over 20 of them', async () => {
+test('answers are equal after unloads and loads, and memory is flat over 20 of them', async () => {
   const cpu = device('cpu');
   const pool = tight();
   await withPool(pool, async (url) => {
@@ -143,7 +143,7 @@ test('requests for three models at once in room for one are all answered', () =>
     expect(statuses).toEqual(statuses.map(() => 200));
   }));
 
-test('a stream keeps its model; a client that leaves frees it for another one', () =>
+test('a stream keeps its model loaded; a disconnect allows its unload', () =>
   withPool(tight(), async (url) => {
     const body = chat('one', { stream: true, max_tokens: 100 });
     const answer = await begin(`${url}/v1/chat/completions`, { body });

@@ -5,7 +5,7 @@ import { FakeEngine, tokenizer } from './fake-engine.js';
 const MESSAGES = [{ role: 'user', content: 'Hello' }];
 const HELLO = [...tokenizer.encode('Hello')];
 
-test('a text, with its tokens spelled where that is asked for', () =>
+test('a text, with the spelling of its tokens on request', () =>
   withServer(async (url, engine) => {
     const whole = { count: HELLO.length, max_model_len: 4096, tokens: HELLO };
     const { json } = await ask(`${url}/tokenize`, { body: { prompt: 'Hello', model: 'default' } });

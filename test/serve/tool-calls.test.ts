@@ -64,7 +64,7 @@ test('content is null in an answer of calls only', async () => {
   expect(choices[0].message.content).toBeNull();
 });
 
-test('the deltas of a stream: the identity of a call comes once, and alone', async () => {
+test('in a stream, the id and name of a call are sent once, in their own delta', async () => {
   const events = await streamed(`<think>Hm.</think>Text.${CALL}${CALL}`);
   const deltas = events.map(({ choices }) => choices[0].delta);
   expect(deltas[0]).toEqual({ role: 'assistant', content: '' });
@@ -144,7 +144,7 @@ test('reasoning_effort "none" closes reasoning in the prompt', async () => {
   expect(choices[0].message.content).toBe('Just text.');
 });
 
-test('--tool-parser none leaves calls in the text; another name reads its own form', async () => {
+test('--tool-parser none leaves calls in the text; a name selects the format', async () => {
   const chatTemplate = HERMES;
   for (const toolParser of ['none', 'glm'] as const) {
     const other = await serve(engine, { port: 0, chatTemplate, toolParser });

@@ -28,7 +28,7 @@ test('another priority than an integer is refused', () =>
     }
   }));
 
-test('each key is a client, however the header spells it; no key reaches the engine', () =>
+test('each key is a client, in any spelling of the header; no key reaches the engine', () =>
   withServer(
     async (url, engine) => {
       for (const authorization of ['Bearer one', 'bearer  one ', 'Bearer two']) {

@@ -8,7 +8,7 @@ import { testFiles } from './test-files.js';
 
 const tests = join(__dirname, '..');
 
-test('a seed gives the same numbers, another one others, all in [0, 1)', () => {
+test('a seed repeats its numbers, seeds differ, and all numbers are in [0, 1)', () => {
   const numbers = (seed: number) => {
     const next = seeded(seed);
     return Array.from({ length: 1000 }, next);

@@ -42,7 +42,7 @@ test('what another stream has written is read after an event, or after a wait of
   for (const wait of waits) expect(reads(wait)).toBeNull();
 });
 
-test('an event orders what came before it alone, and other bytes need none', () => {
+test('an event orders only earlier work, and other bytes need no event', () => {
   const order = new StreamOrder();
   order.record(EVENT, A);
   order.begin(A);
@@ -97,7 +97,7 @@ function watched(program: string, ...words: string[]): { status: number | null; 
   return { status, output: `${stdout}${stderr}` };
 }
 
-test('a wait that is missing ends what was enqueued without it', () => {
+test('a missing wait fails at the work that needed it', () => {
   const { status, output } = watched('../support/racing-process');
   expect(output).toMatch(/race: buffer \d+: Copy, in, of compute reads bytes 0 to 16, and nothing/);
   expect(status).toBe(1);

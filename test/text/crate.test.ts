@@ -165,7 +165,7 @@ test('a run of bytes that is not UTF-8 decodes to U+FFFD for each byte', () => {
   expect(core.decode([2, 0, 1], true)).toBe('aM\ufffd');
 });
 
-test('each byte that is not UTF-8 is a token of its own for the decoders behind', () => {
+test('decoders get each byte that is not UTF-8 as a separate token', () => {
   const words = ['<0x4D>', '<0xF0>', 'a', '<0xC3>', '<0xA9>'];
   const decoded = (behind: object, ids: number[]) => {
     const decoders = [{ type: 'ByteFallback' }, behind];

@@ -49,7 +49,7 @@ test('rows of text end with the end token, and all but the first token is learne
   expect(dataset.report).toMatchObject({ rows: 3, unlearned: 1, samples: 2, cutRows: 0 });
 });
 
-test('conversations are learned whole, or what the assistant says of them', async () => {
+test("conversations are learned whole, or only the assistant's messages", async () => {
   const messages = [
     { role: 'user', content: 'Two plus two?' },
     { role: 'assistant', content: 'Four' },
@@ -103,7 +103,7 @@ test('tokens are taken as they are, with labels or without', async () => {
   expect(dataset.report).toMatchObject({ rows: 3, unlearned: 1 });
 });
 
-test('rows that lose what is learned of them by cutting are counted', async () => {
+test('rows that lose learned tokens by cutting are counted', async () => {
   const rows = [
     { prompt: words(60), completion: ' late' },
     { prompt: 'early', completion: ' yes' },
@@ -221,7 +221,7 @@ test('Parquet: row groups, nested messages, 64-bit tokens', async () => {
   ]);
 });
 
-test('threads and cache change nothing; a cache is used, and mended where it is damaged', async () => {
+test('threads and cache change nothing; a damaged cache is replaced', async () => {
   // More than one part of 4 MiB, so that lines cross the borders of parts.
   const filler = 'x'.repeat(15_000);
   const rows = Array.from({ length: 600 }, (_, i) => ({ filler, text: words(1 + (i % 5), i) }));
@@ -311,7 +311,7 @@ describe('a stream', () => {
     return batches;
   }
 
-  test('serves every row of an epoch, in an order of its own in each', async () => {
+  test('serves every row once per epoch, each epoch in another order', async () => {
     const one = await stream();
     const first = await served(one);
     const second = await served(one);
@@ -330,7 +330,7 @@ describe('a stream', () => {
     expect(await served(await stream({ threads: 2 }))).toEqual(first);
   });
 
-  test.each([1, 4, 11])('goes on after %d batches with the very next one', async (count) => {
+  test.each([1, 4, 11])('continues after %d batches with the next one', async (count) => {
     const whole = await served(await stream({ batchSize: 2 }));
     const stopped = await stream({ batchSize: 2 });
     const before = await served(stopped, count);
@@ -353,7 +353,7 @@ describe('a stream', () => {
     expect((await served(resumed))[0]).toBe(alone[6]);
   });
 
-  test('an iteration under way goes on where a state was loaded', async () => {
+  test('a running iteration continues at a loaded state', async () => {
     const whole = await served(await stream());
     const one = await stream();
     const seen: string[] = [];
@@ -384,7 +384,7 @@ describe('a stream', () => {
   });
 });
 
-describe('what is wrong is named', () => {
+describe('errors name the row', () => {
   const row = (content: string): string => {
     const path = join(folder, 'bad.jsonl');
     writeFileSync(path, `{"text":"fine"}\n\n${content}\n`);

@@ -20,7 +20,7 @@ afterAll(removeFolders);
 const open = (options: object): Promise<text.TextDataset> =>
   text.TextDataset.open({ files: path, tokenizer, length: 64, threads: 0, ...options });
 
-test('a cache that cannot be read is none; one that cannot be written says so and leaves nothing', async () => {
+test('an unreadable cache is ignored; an unwritable one gives an error and leaves no files', async () => {
   const cache = join(folder, 'odd-cache');
   await open({ cache });
   const [name] = readdirSync(cache) as [string];

@@ -33,7 +33,7 @@ test.each([
   }
 });
 
-test('says nothing where a tokenizer may leave out a part of a text', () => {
+test('returns no bound if a tokenizer may drop a part of the text', () => {
   for (const name of ['mistral', 'llama2']) {
     expect(Tokenizer.fromPretrained(join(GOLDEN, name)).fewestTokens('a'.repeat(1e5))).toBe(0);
   }
@@ -41,7 +41,7 @@ test('says nothing where a tokenizer may leave out a part of a text', () => {
   expect(Tokenizer.fromPretrained(join(GOLDEN, 'gpt2')).fewestTokens(' '.repeat(1e5))).toBe(0);
 });
 
-test('goes by the longest token', () => {
+test('uses the longest token', () => {
   const letters = Array.from({ length: 256 }, (_, byte) => {
     const isPrintable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte !== 173);
     return isPrintable ? String.fromCodePoint(byte) : null;

@@ -24,7 +24,7 @@ async function tokens(files: string, options: object = {}): Promise<number[][]> 
   return Array.from({ length: dataset.length }, (_, i) => [...dataset.get(i).ids]);
 }
 
-test('conversations of ShareGPT are those of its roles', async () => {
+test('conversations of ShareGPT become those of its roles', async () => {
   const messages = [
     { role: 'system', content: 'Be short.' },
     { role: 'user', content: 'Two plus two?' },
@@ -62,7 +62,7 @@ test('rows of several kinds in one table have null for the columns of the others
   expect(await tokens(jsonl('table.jsonl', table))).toEqual(alone);
 });
 
-test('tools may be JSON, and a row tells its template more', async () => {
+test('tools may be JSON, and other keys of a row reach the template', async () => {
   const messages = [
     { role: 'user', content: 'Weather?' },
     { role: 'assistant', content: 'Rain' },

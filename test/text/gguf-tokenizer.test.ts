@@ -54,7 +54,7 @@ function writeFiles(dir: string, files: Readonly<Record<string, string>>): void 
   for (const [name, content] of Object.entries(files)) writeFileSync(join(dir, name), content);
 }
 
-test('a file without a tokenizer says so', async () => {
+test('the error of a file without a tokenizer', async () => {
   const path = await written('none', ggufTokenizer(null, 10));
   expect(hasTokenizer(path)).toBe(false);
   expect(() => Tokenizer.fromPretrained(path)).toThrow(/tokenizer\.ggml\.model: .* got "none"/);

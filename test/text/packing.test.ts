@@ -50,7 +50,7 @@ test.each([1, 2, 7, 64, 100, 777])(
   },
 );
 
-test('documents that are too long are cut, split or left out, and what is lost is counted', () => {
+test('too long documents are cut, split or dropped, and lost tokens are counted', () => {
   const lengths = [3, 10, 4];
   expect(piecesOf(lengths, 4, 'cut')).toEqual({
     pieces: [

@@ -81,7 +81,7 @@ test('a Metaspace of before prepend_scheme may put no mark before a text', () =>
   expect(cut({ ...metaspace, prepend_scheme: 'never', add_prefix_space: false })).toBe('a|▁b');
 });
 
-test('unknown pieces are one within a word, and of each word its own', () => {
+test('unknown pieces within a word are joined; those of separate words are not', () => {
   const own = { unk_token: '<unk>', fuse_unk: true };
   const split = { type: 'WhitespaceSplit' };
   const of = tokenizerOf(['a', '<unk>'], { pre_tokenizer: split }, own);
@@ -93,7 +93,7 @@ test('unknown pieces are one within a word, and of each word its own', () => {
   );
 });
 
-test('a Metaspace takes away before a text what it puts there', () => {
+test('Metaspace removes the leading space that it added', () => {
   const decoded = (scheme: object): string => {
     const metaspace = { type: 'Metaspace', replacement: '▁', split: true, ...scheme };
     const of = tokenizerOf(['▁', 'a', '▁a'], { pre_tokenizer: metaspace, decoder: metaspace });
@@ -104,7 +104,7 @@ test('a Metaspace takes away before a text what it puts there', () => {
   expect(decoded({ prepend_scheme: 'always' })).toBe('a a');
 });
 
-test('Unigram spells by bytes what it has no token for', () => {
+test('Unigram falls back to byte tokens', () => {
   const bytes = [0xf0, 0x9f, 0x98, 0x80].map((one) => `<0x${one.toString(16).toUpperCase()}>`);
   const vocab = ['<unk>', ...bytes, '▁', 'a', '▁a'].map((one, i) => [one, -i]);
   const parts = {

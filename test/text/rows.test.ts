@@ -62,7 +62,7 @@ test('a line longer than the parts of its file is read once, and copied once', a
   }
 });
 
-test('wherever parts begin and end, each row is in one of them', async () => {
+test('each row is in exactly one part, for any boundaries', async () => {
   const path = join(folder, 'borders.jsonl');
   const lines = ['{"a":1}', '', '{"a":2}\r', '   ', '{"a":3}', '', '', '{"a":"ü"}', '{"a":5}'];
   for (const text of [lines.join('\n'), `${lines.join('\n')}\n`, `\n\n${lines.join('\n')}\n\n`]) {
@@ -78,7 +78,7 @@ test('wherever parts begin and end, each row is in one of them', async () => {
   }
 });
 
-test('a wrong row is named by its line, however long the file before it is', async () => {
+test('the error of an invalid row names its line, also after a long file', async () => {
   const path = join(folder, 'sparse.jsonl');
   const file = openSync(path, 'w');
   const place = 8 * 2 ** 20;

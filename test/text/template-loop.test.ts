@@ -32,7 +32,7 @@ test.each<[string, string, string]>([
   ],
 ])('it %s', (_, template, text) => expect(rendered(template)).toBe(text));
 
-test('the size of NaN has a binary unit where the others have', () => {
+test('filesizeformat of NaN has a binary unit', () => {
   const template = '{{ nan|filesizeformat }} {{ nan|filesizeformat(true) }}';
   expect(rendered(template, { nan: Number.NaN })).toBe('nan YB nan YiB');
 });

@@ -36,7 +36,7 @@ test('there are as many cases as were recorded', () => {
   expect(cases.filter(({ error }) => error !== undefined).length).toBeGreaterThan(150);
 });
 
-test.each(GROUPS)('%s are those of jinja2, refusals included', (group) => {
+test.each(GROUPS)('%s equal those of jinja2, including errors', (group) => {
   const own = cases.filter((one) => one.group === group);
   const found = own.map(({ template }) => ({ group, template, ...outcome(template, given) }));
   expect(found).toEqual(own);
@@ -73,7 +73,7 @@ test('a template is compiled once and renders with any variables', () => {
   expect(template.render({}).text).toBe('3');
 });
 
-describe('what a program gives', () => {
+describe('variables of the caller', () => {
   const shown = (x: unknown): string => new Template('{{ x }}').render({ x }).text;
 
   test.each<[unknown, string]>([
@@ -95,11 +95,11 @@ describe('what a program gives', () => {
     expect(shown(value)).toBe(text);
   });
 
-  test('what is undefined is no variable', () => {
+  test('undefined is not a variable', () => {
     expect(new Template('{{ x is defined }}').render({ x: undefined }).text).toBe('False');
   });
 
-  test('functions and circles are refused', () => {
+  test('functions and circular values are refused', () => {
     const circle: unknown[] = [];
     circle.push(circle);
     expect(() => shown(() => 1)).toThrow(/variables of JSON, not the function/);

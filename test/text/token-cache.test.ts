@@ -32,7 +32,7 @@ const contents = (dataset: text.TextDataset): number[][] =>
     return [...ids, ...labels];
   });
 
-test('a cache with a link, a pipe or wrong counts under a name of its own is not believed', async () => {
+test('a cache with a link, a pipe or wrong counts is ignored', async () => {
   const cache = join(folder, 'planted');
   const all = contents(await open(cache));
   const [name] = readdirSync(cache) as [string];
@@ -73,7 +73,7 @@ test('a cache with a link, a pipe or wrong counts under a name of its own is not
   }
 });
 
-test('what writers of a cache have left when they were killed is deleted a day later', async () => {
+test('leftovers of killed writers are deleted after a day', async () => {
   const cache = join(folder, 'left');
   mkdirSync(cache);
   const id = '01234567-89ab-4cde-8f01-23456789abcd';

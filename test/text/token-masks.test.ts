@@ -35,7 +35,7 @@ test.each([
   expect(await learned(rows, loss)).toEqual(wanted);
 });
 
-test('with assistant_masks what the assistant says is learned', async () => {
+test("with assistant_masks, only the assistant's tokens are learned", async () => {
   const row = { input_ids: [5, 6, 7], assistant_masks: [0, 0, 1] };
   expect(await learned([row], 'assistant')).toEqual([[null, null, 7]]);
 });

@@ -58,7 +58,7 @@ test('padding_side and truncation_side of the files are the defaults', () => {
   }
 });
 
-test('add_bos_token and add_eos_token say what stands around a text', () => {
+test('add_bos_token and add_eos_token set the tokens around a text', () => {
   const config = { bos_token: '<s>', eos_token: '</s>', add_bos_token: false, add_eos_token: true };
   const folder = folderWith(join(GOLDEN, 'llama2'), { config });
   const of = text.Tokenizer.fromPretrained(folder.path);
@@ -94,14 +94,14 @@ describe('tokens that files beside tokenizer.json name', () => {
     expect(tokenizer.decode(tokenizer.encode(said), { skipSpecialTokens: true })).toBe('a ');
   });
 
-  test('what takes the space before it along, and what is new', () => {
+  test('tokens that absorb the space before them, and new tokens', () => {
     const ids = { 30: { ...flags, content: END, lstrip: true }, 31: { ...flags, content: '<b>' } };
     const tokenizer = of({ added_tokens_decoder: ids }, [{ id: 30, content: END, special: true }]);
     expect([...tokenizer.encode(`${said}<b>`)].slice(1)).toEqual([30, 31]);
     expect(tokenizer.vocabSize).toBe(32);
   });
 
-  test('what no vocabulary has stays text; what Python alone does is not done', () => {
+  test('tokens outside the vocabulary stay text, and remove_space has no effect', () => {
     const tokenizer = of({ pad_token: '<aa>', remove_space: true });
     expect(tokenizer.padId).toBeNull();
     expect(tokenizer.decode(tokenizer.encode('  <aa>'))).toBe('  <aa>');

@@ -60,7 +60,7 @@ describe.each(KINDS)('%s', (kind) => {
     expect(wrong).toEqual([]);
   });
 
-  test('a stream gives the same text token by token, and never a cut character', () => {
+  test('a stream emits the same text token by token, without partial characters', () => {
     const { ids, decodedSkipping } = golden(kind);
     const wrong = STRINGS.filter((string, i) => {
       const stream = tokenizer(kind).decodeStream();
@@ -74,7 +74,7 @@ describe.each(KINDS)('%s', (kind) => {
     expect(wrong).toEqual([]);
   });
 
-  test('a stream after the beginning of a text gives the rest of it, wherever it is cut', () => {
+  test('a stream after the start of a text emits the rest, for any split', () => {
     const { ids } = golden(kind);
     const own = tokenizer(kind);
     const cut = [2, 3, 5].flatMap((part) =>
@@ -113,7 +113,7 @@ describe.each(KINDS)('%s', (kind) => {
   });
 });
 
-test.each(KINDS)("the bytes of %s's tokens, joined, are those of the text", (kind) => {
+test.each(KINDS)("the joined bytes of %s's tokens equal those of the text", (kind) => {
   const { decoded, ids, prefix } = golden(kind);
   const start = tokenizer(kind).decode(prefix).length;
   const wrong = STRINGS.filter((string, i) => {
@@ -136,7 +136,7 @@ test('decoding a token at a time keeps a byte order mark and a true U+FFFD', () 
   }
 });
 
-test('bytes that never become a character come out in the end, and do not hold up what follows', () => {
+test('incomplete characters are emitted at the end, without delaying later text', () => {
   const stream = tokenizer('llama2').decodeStream();
   const half = tokenizer('llama2').tokenToId('<0xE6>') as number;
   const after = tokenizer('llama2').encode('abc', { addSpecialTokens: false });
@@ -176,7 +176,7 @@ test('a batch is padded on either side, cut, and rounded up', () => {
   expect([...left]).toEqual([bos, ...of.encode('one two three').slice(-2)]);
 });
 
-test('a conversation is left open at its end', () => {
+test('continueFinalMessage leaves the last message open', () => {
   const messages = [
     { role: 'user', content: 'Say' },
     { role: 'assistant', content: 'It is ' },
@@ -190,7 +190,7 @@ test('a conversation is left open at its end', () => {
   expect(tokenizer('llama3').chatText(messages, { continueFinalMessage: true })).toMatch(/It is$/);
 });
 
-test('templates come from files, from lists, by name and as text', () => {
+test('reads templates from files, lists, names and strings', () => {
   const listed = [
     { name: 'default', template: '{{ messages[0].content }}' },
     { name: 'tool_use', template: 'with {{ tools | length }}' },
@@ -276,14 +276,14 @@ test.each([
   expect(tokenizer('gpt2').chatText(messages, { template, variables })).toBe(expected);
 });
 
-test('a template that looks in what holds nothing is refused', () => {
+test('a template that searches in a number is refused', () => {
   const messages = [{ role: 'user', content: '' }];
   const options = { template: "{{ 'a' in 1 }}" };
   const look = () => tokenizer('gpt2').chatText(messages, options);
   expectError(look, 'DS_DATA', /TypeError: argument of type 'int' is not iterable \(line 1\)/);
 });
 
-describe('what is wrong is named', () => {
+describe('errors name the field', () => {
   const messages = [{ role: 'user', content: 'Hi' }];
   const from = (edit: Edit) => {
     const folder = folderWith(join(GOLDEN, 'llama3'), { edit });

@@ -193,7 +193,7 @@ describe('refused', () => {
     },
   );
 
-  test('names of transformers 5.18 that change nothing here are known', async () => {
+  test('names of transformers 5.18 without effect here are accepted', async () => {
     const ofTrackio = '--trackio_bucket_id a --trackio_static_space_id b';
     const ofLoaders = '--dataloader_multiprocessing_context fork --dataloader_in_order false';
     const { notices } = await read(`${ofTrackio} ${ofLoaders} --ddp_static_graph`);
@@ -210,7 +210,7 @@ describe('refused', () => {
   });
 });
 
-test('the meaning of a name in transformers is reported', async () => {
+test('the error explains a name of transformers', async () => {
   const { args, notices } = await read('--block_size 64');
   expect(args).toEqual({ max_length: 64 });
   expect(notices).toEqual([
@@ -232,7 +232,7 @@ describe('as options of a Trainer', () => {
     await expect(watch('--watch here')).rejects.toThrow(/--watch: expected a whole number/);
   });
 
-  test('nothing given leaves the defaults', async () => {
+  test('omitted arguments keep the defaults', async () => {
     const { options, evaluation } = await part('');
     const watch = { dir: 'out', port: null };
     expect(said(options)).toEqual({ data: {}, log: {}, save: { dir: 'out' }, report: [], watch });

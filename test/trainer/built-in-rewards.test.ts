@@ -61,7 +61,7 @@ test('overlong falls over the last tokens', async () => {
   expect(found.map(([one]) => one)).toEqual([0, -0.5, -1, -1]);
 });
 
-test('repetition counts parts that occur again', async () => {
+test('repetition counts repeated parts', async () => {
   const found = await scores(rewards.repetition({ size: 2, penalty: -1 }), [
     'a b a b a',
     'a b c d',

@@ -101,7 +101,7 @@ test.each<[Options, string | null]>([
   expect(engine.getLr()[0]).toBe(options.warmup === 2 ? 0 : 3e-3);
 });
 
-test('the lowest rate as a share is one of the rate that the configuration says', async () => {
+test('minLrRate is a share of the learning rate in the configuration', async () => {
   const optimizer = { type: 'AdamW', params: { lr: 1e-3 } };
   const deepspeed = { train_micro_batch_size_per_gpu: 'auto', optimizer } as Options['deepspeed'];
   const schedule = { type: 'cosine_with_min_lr', minLrRate: 0.1 } as const;
@@ -110,7 +110,7 @@ test('the lowest rate as a share is one of the rate that the configuration says'
   expect(own.lr(1e6)).toBeCloseTo(1e-4, 12);
 });
 
-test('an optimizer by its name stands where the file has none, and contradicts no other', async () => {
+test('an optimizer by name is used if the file has none', async () => {
   const named = tinyTrainer({ optimizer: 'AdamW8bit' });
   const { optimizer: built } = await named.engine();
   expect(built).toMatchObject({ name: 'AdamW8bit' });

@@ -117,7 +117,7 @@ test('evaluation sees whole samples', async () => {
   expect(await grown.trainer.evaluate()).toEqual(await byHand.trainer.evaluate());
 });
 
-test('a loss of the caller gets what is left; batches without tokens are refused', async () => {
+test('a custom loss gets the shortened batch; batches without tokens are refused', async () => {
   const seen: (readonly number[])[] = [];
   const loss = ({ forward, batch }: LossInput<Batch>): Tensor => {
     seen.push((batch.tokens as Tensor).shape, (batch.weight as Tensor).shape);

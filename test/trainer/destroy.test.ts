@@ -31,7 +31,7 @@ test('destroy() frees everything where data to be judged on could not be opened'
   await other.destroy(); // A Trainer that never started has nothing to close.
 });
 
-test('destroy() frees everything where data cannot be closed, and says why', async () => {
+test('destroy() frees everything even if the data cannot be closed, and reports it', async () => {
   const own = (why: string) => () => {
     const loader = new data.DataLoader(samples(4), { batchSize: 2 });
     loader.close = () => Promise.reject(new Error(why));

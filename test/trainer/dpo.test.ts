@@ -184,7 +184,7 @@ test.each([
   expect(make).toThrow(message);
 });
 
-test('a tokenizer is one, or its folder', async () => {
+test('accepts a tokenizer, or its folder', async () => {
   const folder = join('test', 'golden', 'transformers', 'tokenizers', 'llama2');
   const pairs = await text.PairDataset.open({ tokenizer: folder, rows });
   expect(pairs.get(3)).toEqual((await pairsOf(rows, 1024)).get(3));

@@ -18,7 +18,7 @@ function noiseOf(model: nn.models.GPT2): number[] {
     .map((value, i) => value - (rows[i] as number));
 }
 
-test('uniform below alpha / sqrt(T C) in training, another one each time, none in evaluation', () => {
+test('uniform noise below alpha / sqrt(T C) in training, new in each step, none in evaluation', () => {
   const model = tinyModel();
   const end = addEmbeddingNoise(model, 5);
   const bound = 5 / Math.sqrt(8 * 16);
@@ -60,7 +60,7 @@ function drawn(x: Tensor): number[][] {
   return Array.from({ length: rows }, (_, row) => values.slice(row * each, (row + 1) * each));
 }
 
-test('an element draws on several ranks what it draws on one', () => {
+test('an element gets the same noise on one rank and on several', () => {
   const whole = drawn(Tensor.empty([4, 6, 5], 'f32', Tensor.from([0]).device));
   const { device } = Tensor.from([0]);
   for (const rank of [0, 1]) {
@@ -77,7 +77,7 @@ test('an element draws on several ranks what it draws on one', () => {
   }
 });
 
-test('a Trainer adds it to what it trains on, and to nothing else', async () => {
+test('a Trainer adds noise only to training batches', async () => {
   const losses = async (neftuneNoiseAlpha?: number): Promise<number[]> => {
     const options = { device: 'cpu', progress: false, lr: 0, batchSize: 2, epochs: 1 };
     const model = tinyModel();

@@ -73,7 +73,7 @@ test.each(Object.entries(cases))(
   },
 );
 
-test('a resumed run samples what the whole run samples', async () => {
+test('a resumed run samples the same as an uninterrupted one', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-gkd-'));
   const method = () => gkd({ teacher: modelOf(9), lmbda: 0.6, seqKd: true, maxNewTokens: 4 });
   const more = { maxSteps: 5, save: { dir, every: 2 }, lr: 1e-2 };

@@ -78,7 +78,7 @@ test('rewards are computed during the update before', async () => {
   expect(updates).toBe(3);
 });
 
-test('samples are those of the same weights, and the ratio is against the sampler', async () => {
+test('samples use the same weights, and the ratio is against the sampler', async () => {
   const run = async (maxStaleness: number, lr: number) => {
     const all = await events({ method: recorded({ maxStaleness }).method, maxSteps: 8, lr });
     const texts = all.flatMap((event) => (event.type === 'rollout' ? [event.samples] : []));

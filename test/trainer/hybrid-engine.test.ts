@@ -76,7 +76,7 @@ test('texts need a tokenizer, and max_out_tokens limits prompt and completion', 
   engine.destroy();
 });
 
-test('each key acts, or the engine says why not', async () => {
+test('each key has an effect, or the engine refuses it', async () => {
   const model = new nn.Linear(2, 2);
   expect(await errorOf(() => initialize({ model, config: config(), device: 'cpu' }))).toBe(
     'DS_CONFIG hybrid_engine.enabled: expected a CausalLM, which generates text, got a Linear.',

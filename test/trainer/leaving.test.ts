@@ -44,33 +44,36 @@ const LEFT = [1, 2].flatMap((accumulation) =>
   ),
 );
 
-test.each(LEFT)('accumulation %i, left at %s: training goes on as if not', async (size, at) => {
-  const options = (folder: string): Options => ({
-    ...{ accumulation: size, batchSize: 2 / size, precision: 'fp16' },
-    deepspeed: { fp16: { initial_scale_power: 24 } },
-    eval: { data: judged, every: 'epoch', atStart: true, metrics: scripted([1, 9, 3, 2]) },
-    save: { dir: join(dir, folder), every: 3, best: 'score', weights: false },
-  });
-  const [whole, left] = [trainer(options('whole')), trainer(options('left'))];
-  const heard = [whole, left].map((one) => {
-    const events: string[] = [];
-    one.on('any', ({ type, step }) => void events.push(`${type} ${step}`));
-    return events;
-  }) as [string[], string[]];
-  await whole.train();
-  let isLeft = false;
-  for await (const { type, step } of left.train()) {
-    isLeft = at === type || at === `${type} ${step}`;
-    if (isLeft) break;
-  }
-  expect(isLeft).toBe(true);
-  await left.train();
-  const others = (events: string[]): string[] => events.filter((one) => !one.startsWith('begin'));
-  expect(others(heard[1])).toEqual(others(heard[0]));
-  const [a, b] = [await whole.engine(), await left.engine()];
-  expect(weightsOf(b.module)).toEqual(weightsOf(a.module));
-  expect((await left.state()).history).toEqual((await whole.state()).history);
-});
+test.each(LEFT)(
+  'accumulation %i, left at %s: training continues without a difference',
+  async (size, at) => {
+    const options = (folder: string): Options => ({
+      ...{ accumulation: size, batchSize: 2 / size, precision: 'fp16' },
+      deepspeed: { fp16: { initial_scale_power: 24 } },
+      eval: { data: judged, every: 'epoch', atStart: true, metrics: scripted([1, 9, 3, 2]) },
+      save: { dir: join(dir, folder), every: 3, best: 'score', weights: false },
+    });
+    const [whole, left] = [trainer(options('whole')), trainer(options('left'))];
+    const heard = [whole, left].map((one) => {
+      const events: string[] = [];
+      one.on('any', ({ type, step }) => void events.push(`${type} ${step}`));
+      return events;
+    }) as [string[], string[]];
+    await whole.train();
+    let isLeft = false;
+    for await (const { type, step } of left.train()) {
+      isLeft = at === type || at === `${type} ${step}`;
+      if (isLeft) break;
+    }
+    expect(isLeft).toBe(true);
+    await left.train();
+    const others = (events: string[]): string[] => events.filter((one) => !one.startsWith('begin'));
+    expect(others(heard[1])).toEqual(others(heard[0]));
+    const [a, b] = [await whole.engine(), await left.engine()];
+    expect(weightsOf(b.module)).toEqual(weightsOf(a.module));
+    expect((await left.state()).history).toEqual((await whole.state()).history);
+  },
+);
 
 test('an abandoned run that resumes from its checkpoint reports no later update', async () => {
   const options: Options = { save: { dir, every: 3 } };
@@ -82,7 +85,7 @@ test('an abandoned run that resumes from its checkpoint reports no later update'
   expect((await one.state()).history).toEqual((await whole.state()).history);
 });
 
-test('one run at a time, each iterated once; leaving it leaves training where it is', async () => {
+test('one run at a time, each iterated once; leaving it keeps the position', async () => {
   const one = trainer({ model: tinyModel() });
   const run = one.train();
   for await (const { type, step } of run) {

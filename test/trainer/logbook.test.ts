@@ -51,7 +51,7 @@ test('the share of the peak is that of the FLOPs since the last log, at every le
   expect(state.flops).toBe(8 * 4e6 + 32 * 16e6 + 128 * 64e6);
 });
 
-test('tokens are those of the rows, without what fills them up', async () => {
+test('tokens exclude padding', async () => {
   const lengths = [3, 7, 5, 4];
   const row = (i: number): text.TextSample => {
     const ids = Int32Array.from({ length: lengths[i] as number }, (_, at) => 9 * i + at);
@@ -73,7 +73,7 @@ test('tokens are those of the rows, without what fills them up', async () => {
 });
 
 // For samples [B, T] a mask [B, 1, T, T] sets which tokens see which, often as zeros and -inf.
-test('a mask that has no place for each token says nothing of padding', async () => {
+test('a mask of another shape does not count as padding', async () => {
   const logs: LogEvent[] = [];
   const stack = (rows: Int32Array[]) => {
     const values = Int32Array.from(rows.flatMap((row) => [...row]));
@@ -98,7 +98,7 @@ test('a mask that has no place for each token says nothing of padding', async ()
   await one.destroy();
 });
 
-test('the speed is that of training: evaluations and checkpoints take no time of it', async () => {
+test('the speed excludes evaluations and checkpoints', async () => {
   let now = 0;
   const pass = (seconds: number): void => {
     now += 1000 * seconds;

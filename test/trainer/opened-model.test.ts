@@ -46,7 +46,7 @@ test.each([
   else expect(found).toEqual(names);
 });
 
-test('an expression that fits no whole name says how names are given', async () => {
+test('the error of a pattern without a match explains how names are matched', async () => {
   await expect(opened('dense', '--lora --target_modules q_proj|k_proj')).rejects.toThrow(
     /modules with full names that match q_proj\|k_proj, got no such .*A list matches the ends of names/,
   );

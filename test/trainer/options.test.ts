@@ -102,7 +102,7 @@ test('omitted options have the defaults of transformers, or better ones that the
   expect(settings.schedule).toBe('linear');
 });
 
-test('data alone are an evaluation after each epoch, a folder alone checkpoints', () => {
+test('`eval: data` evaluates after each epoch, `save: folder` saves checkpoints', () => {
   const settings = readTrainerOptions({ model, eval: train, save: 'out', batchSize: 3 });
   expect(settings.eval).toMatchObject({ data: train, every: 'epoch', batchSize: 3 });
   expect(settings.save).toMatchObject({ dir: 'out', every: 500, keep: null, best: null });

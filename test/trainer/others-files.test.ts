@@ -79,7 +79,7 @@ test('a link to a checkpoint is not followed', async () => {
   expect(contentOf(elsewhere)).toEqual(before);
 });
 
-test('a run that begins afresh does not mix with an older one; one that goes back keeps what it writes', async () => {
+test('a new run does not mix with an older one; a resumed run keeps its files', async () => {
   await trainer({ save: { dir, every: 2 } }).train();
   const before = contentOf(dir);
   await expect(trainer({ save: dir }).train()).rejects.toThrow(
@@ -103,7 +103,7 @@ test('a checkpoint of a killed process is written again', async () => {
   expect(existsSync(join(path, '.unfinished'))).toBe(false);
 });
 
-test('save() leaves nothing of its own beside the model, and takes nothing of others', async () => {
+test('save() leaves no temporary files, and keeps other files', async () => {
   const out = join(dir, 'out');
   for (const name of ['.weights', '.passing', '.export']) {
     mkdirSync(join(out, name), { recursive: true });
@@ -129,7 +129,7 @@ test("save() is not made over a config.json that is no model's", async () => {
   expect(contentOf(out)).toEqual(before);
 });
 
-test('a save that cannot end says where, and leaves nothing behind', async () => {
+test('a failed save names the path, and leaves no files', async () => {
   const out = join(dir, 'out');
   mkdirSync(join(out, 'config.json'), { recursive: true });
   await expect(trainer({}).save(out)).rejects.toMatchObject({ code: 'DS_CHECKPOINT' });
@@ -144,7 +144,7 @@ test('a model saved to where its tokenizer lies keeps the tokenizer', async () =
   expect(contentOf(out)).toMatchObject(before);
 });
 
-test('a folder that cannot be written is known before the first step, and nothing is left in one that can', async () => {
+test('an unwritable folder is refused before the first step, without leftovers', async () => {
   const run = async (save: string): Promise<string[]> => {
     const seen: string[] = [];
     for await (const { type } of trainer({ save: { dir: save, every: 100 } }).train()) {

@@ -93,7 +93,7 @@ test('syncRefModel mixes the weights of model and reference', async () => {
   expect(sharded.message).toMatch(/dpo syncRefModel: expected ZeRO stage 2 or lower, got stage 3/);
 });
 
-test('numbers computed before training equal those of a second model, and are kept', async () => {
+test('precomputed numbers equal those of a second model, and are kept', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-precomputed-'));
   const cache = join(dir, 'new', 'numbers.json');
   const known = precomputeReference(pairs, modelOf(), { batchSize: 5, cache });

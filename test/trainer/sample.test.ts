@@ -43,7 +43,7 @@ test('the first row that has something decides, and one of tokens shows nothing'
   expect(await firstPrompt(tokenizer, [tokens])).toBeNull();
 });
 
-test('a text without tokens is refused, where no chat template stands around it', () => {
+test('an empty text is refused without a chat template', () => {
   const base = Tokenizer.fromPretrained(folderWith(EXAMPLE, {}).path);
   const message = /--sample: expected a text of a token or more, got ""/;
   expectError(() => promptOf(base, ''), 'DS_ARGUMENT', message);

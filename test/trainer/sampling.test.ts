@@ -63,7 +63,7 @@ async function trained(options: Partial<TrainerOptions<Window>>, resume = false)
   return { asked, weights, last: steps.at(-1) };
 }
 
-test('updates see what is within their difficulty, and a run that is resumed sees the same', async () => {
+test('updates use samples within their difficulty, also after a resume', async () => {
   const whole = await trained({});
   expect(whole.last).toBe(12);
   // The first sample shows whether rows need padding.

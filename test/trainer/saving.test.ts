@@ -214,7 +214,7 @@ test('without a checkpoint resume begins afresh; one of another program is refus
   );
 });
 
-test('the newest checkpoints stay, and the best; what is not theirs is never deleted', async () => {
+test('keeps the newest checkpoints and the best; never deletes other files', async () => {
   const warning = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const metrics = scripted([1, 5, 2, 3, 4]);
   const one = trainer({
@@ -298,7 +298,7 @@ test('training ends early where evaluations no longer improve by the threshold',
   expect(checkpoints()).toEqual(['checkpoint-1', 'checkpoint-2', 'checkpoint-3']);
 });
 
-test('a run that has ended early is over, unless more patience is asked for', async () => {
+test('an early-stopped run stays ended, unless the patience is raised', async () => {
   const options = (patience: number): Options => ({
     eval: { data: judged, every: 1, metrics: scripted([1]) },
     save: { dir, every: 1, best: 'score' },
@@ -459,7 +459,7 @@ const TOKENIZER = {
   model: { type: 'BPE', vocab: { a: 0, b: 1 }, merges: [] },
 };
 
-test('reports hold what events say, by steps', async () => {
+test('reports have the values of the events, by step', async () => {
   const written: unknown[] = [];
   const monitor = {
     write: (events: readonly object[]) => void written.push(...events),

@@ -45,7 +45,7 @@ const requestOf = (token: number): GenerateRequest => ({
   ...{ prompt: [token], n: 2, seed: token, beginsText: true, maxNewTokens: 3, logprobs: 0 },
 });
 
-test('a rank without prompts samples those of a slow one, with all options', async () => {
+test('an idle rank samples prompts of a slow one, with all options', async () => {
   const { ranks, counters } = ranksOf(2);
   const seen: GenerateRequest[][] = [[], []];
   let phases = 0;

@@ -47,7 +47,7 @@ async function trained(model: nn.models.TaskModel, train: text.LabelledDataset, 
   return { trainer, best, metrics: await trainer.evaluate() };
 }
 
-test('a classifier learns rows of texts, and a saved folder knows its labels', async () => {
+test('a classifier learns rows of text, and a saved folder has its labels', async () => {
   const train = await text.LabelledDataset.open({ rows, tokenizer });
   expect(train.labels).toEqual(['bad', 'good']);
   const model = modelOf({ task: 'sequence-classification', labels: train.labels ?? [] });

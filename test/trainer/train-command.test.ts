@@ -140,7 +140,7 @@ test('a search leaves nothing of its experiments in the folder of the run', asyn
   expect(readdirSync(join(dir, 'tuned'))).toEqual([]);
 });
 
-test('a search changes what the file of --config says', async () => {
+test('a search changes values of the file of --config', async () => {
   const autotuning = { start_step: 0, end_step: 0, max_train_micro_batch_size_per_gpu: 4 };
   const config = file(
     'open.json',
@@ -356,7 +356,7 @@ test('differences between configuration and arguments are listed in one error', 
   );
 });
 
-test('an output that cannot be written is known before anything is read', async () => {
+test('an unwritable output is refused before anything is read', async () => {
   const line = `train ${COMMON} --output /proc/none --device cpu --save_strategy no`;
   const { code, stdout, stderr } = await ds(line);
   expect([code, stdout]).toEqual([1, '']);
@@ -398,7 +398,7 @@ test('an error on one rank also ends the others, without a launcher', async () =
   ]);
 });
 
-test('a rank that does not come to prepare is named, with what all have to do', async () => {
+test('the error of a rank that does not join the preparation names it, with the fix', async () => {
   const own = `--model ${join(dir, 'model')} --data ${join(dir, 'rows.jsonl')}`;
   const words = `${own} --dataset_num_proc 0 --output ${join(dir, 'alone')} --device cpu`;
   const environment = { DEEPSPEED_TIMEOUT: '0.2', DS_TEST_ABSENT: '1' };

@@ -111,7 +111,7 @@ test.each([1, 3])(
   },
 );
 
-test('events come in their order, to listeners first, and numbers are those of the engine', async () => {
+test('events come in order, first to listeners, with the numbers of the engine', async () => {
   const heard: string[] = [];
   const one = trainer({ epochs: 2, batchSize: 5, callbacks: [{ end: () => heard.push('end') }] });
   one.on('log', ({ step, loss, gradNorm, lr }) => {
@@ -127,7 +127,7 @@ test('events come in their order, to listeners first, and numbers are those of t
   await one.destroy();
 });
 
-test('logs are means over their updates, and say tokens, epochs and the rate', async () => {
+test('logs are means over their updates, with tokens, epochs and the rate', async () => {
   const each = logs(await eventsOf(once({ train: samples(12) }).train()));
   const pairs = logs(await eventsOf(once({ train: samples(12), log: { every: 4 } }).train()));
   expect(pairs.map(({ step }) => step)).toEqual([4, 6]);
@@ -159,7 +159,7 @@ test('parts of epochs, numbers of updates and streams', async () => {
   );
 });
 
-test('the loss of an evaluation is that of its targets, however they are batched', async () => {
+test('the evaluation loss is the mean over targets, for any batches', async () => {
   const judged = samples(7, 100);
   const metrics = ({ batch }: LossInput<Batch>) => ({
     rows: { sum: batch.tokens.size(0), count: 1 },
@@ -221,7 +221,7 @@ test('evaluation leaves training as it was, to the bit', async () => {
   expect(weightsOf(judged)).toEqual(weightsOf(model));
 });
 
-test('a model of another kind uses its own loss; batches are weighted by their samples', async () => {
+test('another kind of model uses its own loss, with batches weighted by samples', async () => {
   const layer = new nn.Linear(2, 1);
   const train = {
     length: 5,
@@ -297,7 +297,7 @@ test('rows of text: packed with their documents, or padded each for itself', asy
   }
 });
 
-test('samples that come in turn train as those by number do', async () => {
+test('an iterable dataset trains like a dataset with indices', async () => {
   const model = tinyModel();
   const turn = tinyModel();
   const all = samples(8);

@@ -50,7 +50,7 @@ test('ds train --watch on two ranks: the address, samples, rank times and an end
   expect(text).toContain('"reason":"done"');
 });
 
-test('ds watch serves a finished run until a signal, and names what is wrong', async () => {
+test('ds watch serves a finished run until a signal, and reports errors', async () => {
   expect((await start(`${TRAIN} --device cpu --output alone`).finished).code).toBe(0);
   const watch = start('watch alone --port 0');
   await watch.printed('/#');
@@ -78,7 +78,7 @@ test('--no_watch records nothing', async () => {
   expect(() => statSync(join(dir, 'bare', 'watch'))).toThrow('ENOENT');
 });
 
-test('the token is kept in a file of the user alone', () => {
+test('the file of the token is readable only by the user', () => {
   const file = join(dir, 'kept', 'watch-token');
   const token = accessToken(file);
   expect(token).toMatch(/^[\w-]{43}$/);

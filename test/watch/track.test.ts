@@ -50,7 +50,7 @@ test('a range on the time axis has one more point on each side', () => {
   expect(step).toEqual([2, 3, 4, 5, 6]);
 });
 
-test('a clock that goes back keeps times in order', () => {
+test('times stay in order if the clock goes back', () => {
   const track = new Track();
   for (const [step, time] of [
     [1, 100],

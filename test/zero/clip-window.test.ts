@@ -31,7 +31,7 @@ test.each([
   expect(window.speculate).toBe(speculate);
 });
 
-test('goes on once nearly all of the last steps would have held', () => {
+test('resumes when nearly all of the last steps would have held', () => {
   const window = new ClipWindow();
   record(window, true, windowLength);
   record(window, false, 7);

@@ -32,7 +32,7 @@ test('a batch has a matrix for every rank, and every partition is in one batch, 
   expect(batches.map((batch) => batch.length)).toEqual([3, 2]);
 });
 
-test('the largest matrices come first, each to the rank that has least to do', () => {
+test('the largest matrices come first, each to the rank with the least work', () => {
   const [batch] = makeBatches(partitionsOf(units), isMatrix, 3);
   const owners = (batch ?? []).flatMap(({ assignments }) =>
     assignments.map(({ entry, owner }) => [entry.numel, owner]),

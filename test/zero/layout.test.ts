@@ -36,7 +36,7 @@ test('a unit that fills its shards has no gaps, and an empty one nothing at all'
   expect(layoutUnit([], { shards: 2 })).toEqual({ entries: [], groups: [], gaps: [], numel: 0 });
 });
 
-test('a parameter is all of its tensor, unless it says which part it is', () => {
+test('a parameter covers its whole tensor unless it declares a part', () => {
   const whole = { whole: [2, 64], box: { offset: [0, 0], shape: [2, 64] } };
   const part = { whole: [4, 64], box: { offset: [2, 0], shape: [2, 64] } };
   const { entries } = layoutUnit([

@@ -31,7 +31,7 @@ function published() {
   return { flow, gathered, part };
 }
 
-test('a unit that the host has updated is sent at once, overlaps compute, and has its own wait', () => {
+test('a unit updated by the host is sent at once, overlaps compute, and has its own wait', () => {
   const { flow, gathered, part } = published();
   const host = Stream.create(cpu());
   const [first, last, own] = ['first', 'last', 'own'].map(part) as [
@@ -163,7 +163,7 @@ test.each([
   for (const { storage } of shards) storage.dispose();
 });
 
-test('the gather of a shard waits for its own change, not for later ones', () => {
+test('the gather of a shard waits for its own update only', () => {
   const device = cpu();
   const group = { rank: 0, size: 1, allGather: () => ({ wait: () => {} }) };
   const flow = new GatheredWeights(device, group as unknown as Collectives, {

@@ -36,7 +36,7 @@ test.each([
   expect(taken(order)).toEqual(expected);
 });
 
-test('nothing is taken early that arrives late', () => {
+test('a unit that arrives late is not taken early', () => {
   const order = new SpeculationOrder<string>();
   order.fix(1);
   order.start(forward);
@@ -68,7 +68,7 @@ test('a fixed share does not move', () => {
   expect(order.early).toBe(2);
 });
 
-test('of many units a few of the first arrivals come last, and each is taken once', () => {
+test('with many units, a few early arrivals are taken last, and each once', () => {
   const many = Array.from({ length: 16 }, (_, i) => `h${i}`);
   const order = new SpeculationOrder<string>();
   const takenBy = (early: number): string[] => {

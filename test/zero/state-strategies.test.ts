@@ -201,7 +201,7 @@ test('weights that all stay in memory need no file', async () => {
   open.mockRestore();
 });
 
-test('a full disk is refused with the size of the file and what it holds', async () => {
+test('a full disk is refused with the size and contents of the file', async () => {
   const open = jest.spyOn(SwapFile, 'open');
   const disk = { ...common, nvme: folder, zero: weightsIn('nvme') };
   const engine = await tinyEngine(disk, device);

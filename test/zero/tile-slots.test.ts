@@ -82,7 +82,7 @@ test('without reading ahead a tile is read when it is opened', () => {
   expect(update(0)).toEqual(['read 0', 'write 0']);
 });
 
-test('without writing behind the stream waits for what it has written', () => {
+test('without write-behind, the stream waits for its writes', () => {
   const { update } = slotsOf({ writesBehind: false });
   expect(update(0)).toEqual(['write 0', 'wait']);
 });

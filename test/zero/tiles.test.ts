@@ -67,7 +67,7 @@ function numbers({ range, state, starts }: RangeState): object {
   };
 }
 
-test('an update is one of its elements alone where that of every group is', () => {
+test('an update is elementwise if every group is', () => {
   const isSo = (...kinds: number[]): boolean => {
     const parameters = kinds.map((group, i) => ({ name: `p${i}`, shape: [64], group }));
     const { groups } = layoutUnit(parameters);

@@ -23,7 +23,7 @@ function foreseen(trace: UnitTrace, units: readonly WeightUnit[]): string[] {
   });
 }
 
-test('nothing is foreseen in the first step', () => {
+test('the first step has no prediction', () => {
   const trace = new UnitTrace();
   expect(names(trace.beginning())).toBe('');
   expect(foreseen(trace, [A, B])).toEqual(['', '']);
@@ -37,26 +37,26 @@ test('a step is expected to repeat the last, in which uses in a row count once',
   expect(names(trace.beginning())).toBe('');
 });
 
-test('a unit is as far away as what is used before it', () => {
+test('the distance of a unit is the size of the units used before it', () => {
   const trace = after(new UnitTrace(), [A, B, C, B, A]);
   trace.visit(A);
   expect([B, C, A].map((one) => trace.reuseDistance(one))).toEqual([0, 10, 10 + 100 + 10]);
   expect(trace.reuseDistance(D)).toBe(Number.POSITIVE_INFINITY);
 });
 
-test('another order: what is left out is passed over, and the place found again behind what is new', () => {
+test('in another order, skipped units are passed over, and the position is found again after new ones', () => {
   expect(foreseen(after(new UnitTrace(), [A, B, C, D]), [A, C, D])).toEqual(['bcd', 'd', '']);
   expect(foreseen(after(new UnitTrace(), [A, B, C]), [A, D, B, C])).toEqual(['bc', '', 'c', '']);
   expect(foreseen(after(new UnitTrace(), [A, B, C]), [C, A])).toEqual(['', '']);
 });
 
-test('a step that used nothing is forgotten', () => {
+test('a step without uses is ignored', () => {
   const trace = after(new UnitTrace(), [A, B]);
   trace.restart();
   expect(names(trace.beginning())).toBe('ab');
 });
 
-test('a forward without an update begins where a unit comes again', () => {
+test('without updates, a repeated unit starts the next forward', () => {
   const trace = new UnitTrace(true);
   expect(foreseen(trace, [A, B, B, C])).toEqual(['', '', '', '']);
   expect(foreseen(trace, [A, B, C, A])).toEqual(['bca', 'cab', 'abc', 'bca']);

@@ -47,12 +47,12 @@ function built(said: string[]): ZeroStages {
   );
 }
 
-test('partitions come in forward order, whatever stage they are of', () => {
+test('partitions are in forward order at every stage', () => {
   const names = built([]).partitions.map(({ unit: { name } }) => name);
   expect(names).toEqual(['attention', 'expert', 'head']);
 });
 
-test('each call about a unit goes only to the flows of its stage', () => {
+test('calls about a unit reach only the flows of its stage', () => {
   const said: string[] = [];
   const stages = built(said);
   for (const one of [expert, head]) {

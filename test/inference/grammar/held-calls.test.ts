@@ -347,7 +347,7 @@ describe('arguments between tags', () => {
     expect([args, check(JSON.parse(args))]).toEqual([args, true]);
   });
 
-  test('a function without parameters takes any of them', async () => {
+  test('a function without parameters accepts any arguments', async () => {
     const own = await grammar(all);
     const text =
       '<tool_call>\n<function=open>\n<parameter=a_b>\n1\n</parameter>\n</function>\n</tool_call>';

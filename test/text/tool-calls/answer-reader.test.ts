@@ -126,7 +126,7 @@ test('a prompt with closed reasoning, and a marker in the middle of an answer', 
   expect(expectSame(form, text, prompt)).toEqual({ reasoning: '', content: text, calls: [] });
 });
 
-test('a call inside of reasoning is none; the one after it counts', () => {
+test('a call inside reasoning is ignored; the call after it counts', () => {
   const call = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>';
   const text = `<think>I write ${call}.</think>\n\n${call}`;
   const found = expectSame({ family: hermes, reasoning: REASONING.think, tools }, text);
