@@ -135,7 +135,7 @@ function parseJson(json: Uint8Array, file: string): Record<string, unknown> {
 
 function checkMetadata(value: unknown, file: string): void {
   if (isObject(value) && Object.values(value).every((item) => typeof item === 'string')) return;
-  throw damagedError(`${file}: ${METADATA}`, 'texts by name', 'something else');
+  throw damagedError(`${file}: ${METADATA}`, 'strings by name', 'something else');
 }
 
 function parseEntry(

@@ -149,11 +149,11 @@ function questionOf({ row, location: placeOf }: LocatedRow): Question {
   const place = placeOf();
   const { context = row.prompt, choices, answer } = row;
   if (typeof context !== 'string') {
-    throw dataError(place, 'a text "context" or "prompt"', formatValue(context));
+    throw dataError(place, 'a string "context" or "prompt"', formatValue(context));
   }
   const isText = (value: unknown): boolean => typeof value === 'string' && value !== '';
   if (!Array.isArray(choices) || choices.length < 2 || !choices.every(isText)) {
-    throw dataError(place, '"choices", a list of two texts or more', formatValue(choices));
+    throw dataError(place, '"choices", a list of two strings or more', formatValue(choices));
   }
   const answers = Array.isArray(answer) ? answer : [answer];
   const correct = answers.map((answer) =>

@@ -103,7 +103,7 @@ export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
   ) {
     super(type, ...args);
     if (typeof key !== 'string' || key === '') {
-      throw refusedValue('TiedLayerSpec', 'a key: a text', key);
+      throw refusedValue('TiedLayerSpec', 'a key: a string', key);
     }
     this.forward = given.forward ?? null;
   }

@@ -96,7 +96,7 @@ function requireKeyed(access: Access): void {
 function requireField(fields: RequestFields, name: string): string {
   const value = fields.text(name);
   if (value) return value;
-  throw invalid(name, 'a text that is not empty', value === undefined ? 'nothing' : '""');
+  throw invalid(name, 'a non-empty string', value === undefined ? 'nothing' : '""');
 }
 
 const without = (): ApiError =>

@@ -38,7 +38,7 @@ function messageOf(given: JsonValue, location: string): ChatMessage {
   const [other] = Object.entries(others).filter(
     ([key, value]) => !isNothing(value) && !IGNORED.has(key),
   );
-  if (other) throw unsupported(`${location}.${other[0].slice(0, 60)}`, 'messages are texts');
+  if (other) throw unsupported(`${location}.${other[0].slice(0, 60)}`, 'messages are text');
   const texts = { name, tool_call_id: call, reasoning_content: thought ?? reasoning };
   const named = Object.entries(texts).filter(([, value]) => !isNothing(value));
   const odd = named.find(([, item]) => typeof item !== 'string');
@@ -103,14 +103,14 @@ function parseText(text: string): unknown {
 function textOf(content: JsonValue | undefined, location: string): string {
   if (typeof content === 'string') return content;
   if (!Array.isArray(content)) {
-    throw invalid(location, 'a text, or a list of parts that are texts', formatValue(content));
+    throw invalid(location, 'a string, or a list of text parts', formatValue(content));
   }
   const texts = content.map((part, i) => {
     const { type, text } = isObject<JsonObject>(part) ? part : {};
     if (type === 'text' && typeof text === 'string') return text;
     if (typeof type === 'string' && type !== 'text') {
       const got = type.slice(0, 60);
-      throw unsupported(`${location}[${i}].type`, `"${got}" is no text, and the model reads texts`);
+      throw unsupported(`${location}[${i}].type`, `"${got}" is not text, and the model reads only text`);
     }
     throw invalid(`${location}[${i}]`, '{ "type": "text", "text": "..." }', formatValue(part));
   });

@@ -70,7 +70,7 @@ const textOf = (prompt: Prompt, tokenizer: Tokenizer | null): string =>
 
 /** A text, a list of tokens, or a list of either. */
 function promptsOf(given: JsonValue | undefined, served: ServedModel): Prompt[] {
-  if (given === undefined) throw invalid('prompt', 'a text or tokens', 'nothing');
+  if (given === undefined) throw invalid('prompt', 'a string or tokens', 'nothing');
   const isList = Array.isArray(given) && (given.length === 0 || typeof given[0] !== 'number');
   const prompts = isList ? given : [given];
   const { limits, tokenizer } = served;
@@ -82,7 +82,7 @@ function promptsOf(given: JsonValue | undefined, served: ServedModel): Prompt[] 
     if (typeof prompt === 'string' && tokenizer) return prompt;
     if (typeof prompt === 'string') {
       const expected = 'a list of tokens: this model came without tokenizer.json';
-      throw invalid(location, expected, 'a text');
+      throw invalid(location, expected, 'a string');
     }
     return promptTokens(location, prompt, served.vocabSize);
   });
@@ -93,5 +93,5 @@ function promptTokens(location: string, prompt: JsonValue, vocabSize: number): r
   if (isTokens && prompt.every((item) => isInteger(item, 0, vocabSize - 1))) {
     return prompt;
   }
-  throw invalid(location, `a text, or a list of tokens below ${vocabSize}`, formatValue(prompt));
+  throw invalid(location, `a string, or a list of tokens below ${vocabSize}`, formatValue(prompt));
 }

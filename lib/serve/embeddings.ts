@@ -48,7 +48,7 @@ export async function rerank(body: JsonObject, served: ServedModel): Promise<Jso
   const fields = new RequestFields(body);
   const encoder = requireEncoder(fields, served, 'ranking');
   const query = fields.text('query');
-  if (!query) throw invalid('query', 'a text', formatValue(query));
+  if (!query) throw invalid('query', 'a string', formatValue(query));
   const documents = documentsOf(fields.any('documents'));
   const top = fields.integer('top_n', 0) ?? 0;
   const withTexts = fields.flag('return_documents') ?? true;
@@ -90,14 +90,14 @@ function inputsOf(given: JsonValue | undefined, vocabSize: number): Input[] {
   const isList = Array.isArray(given) && typeof given[0] !== 'number';
   const inputs = isList ? given : [given];
   if (inputs.length === 0 || inputs.length > MAX_INPUTS) {
-    throw invalid('input', `1 to ${MAX_INPUTS} texts`, `${inputs.length}`);
+    throw invalid('input', `1 to ${MAX_INPUTS} strings`, `${inputs.length}`);
   }
   return inputs.map((input, i) => {
     const location = isList ? `input[${i}]` : 'input';
     if (typeof input === 'string' && input !== '') return input;
     const isTokens = Array.isArray(input) && input.length > 0;
     if (isTokens && input.every((id) => isInteger(id, 0, vocabSize - 1))) return input;
-    throw invalid(location, `a text, or a list of tokens below ${vocabSize}`, formatValue(input));
+    throw invalid(location, `a string, or a list of tokens below ${vocabSize}`, formatValue(input));
   });
 }
 
@@ -114,12 +114,12 @@ async function tokensOf(
 function documentsOf(given: JsonValue | undefined): string[] {
   if (!Array.isArray(given) || given.length === 0 || given.length > MAX_INPUTS) {
     const got = Array.isArray(given) ? `${given.length}` : formatValue(given);
-    throw invalid('documents', `a list of 1 to ${MAX_INPUTS} texts`, got);
+    throw invalid('documents', `a list of 1 to ${MAX_INPUTS} strings`, got);
   }
   return given.map((item, i) => {
     const text = isObject<JsonObject>(item) ? item.text : item;
     if (typeof text === 'string') return text;
-    throw invalid(`documents[${i}]`, 'a text, or { "text": ".." }', formatValue(item));
+    throw invalid(`documents[${i}]`, 'a string, or { "text": ".." }', formatValue(item));
   });
 }
 

@@ -81,7 +81,7 @@ export function readOptions(
     cacheSalt: fields.text('cache_salt'),
   };
   if (given.stop && !tokenizer) {
-    throw invalid('stop', 'stop_token_ids of a model without a tokenizer', 'texts');
+    throw invalid('stop', 'stop_token_ids of a model without a tokenizer', 'strings');
   }
   const asked = maxNewTokens(fields, minTokens);
   const said = Object.entries(given).filter(([, value]) => value !== undefined);

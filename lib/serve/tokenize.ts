@@ -40,7 +40,7 @@ function promptOf(
 ): (asker: Asker) => Promise<number[]> {
   const prompt = fields.any('prompt');
   if (fields.any('messages') === undefined) {
-    if (typeof prompt !== 'string') throw invalid('prompt', 'a text', formatValue(prompt));
+    if (typeof prompt !== 'string') throw invalid('prompt', 'a string', formatValue(prompt));
     const addSpecialTokens = fields.flag('add_special_tokens') ?? true;
     return (asker) => reader.count(prompt, addSpecialTokens, asker);
   }

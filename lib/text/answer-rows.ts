@@ -57,7 +57,7 @@ export function encodeAnswers(
   }
   const named = keys.map((key) => `"${key}"`).join(' and ');
   const beside = keys.length > 1 ? ' (and "prompt")' : ' and "prompt"';
-  const expected = `${named}${beside} as texts, or as lists of messages`;
+  const expected = `${named}${beside} as strings, or as lists of messages`;
   throw dataError(location(), expected, `a row with ${Object.keys(row).slice(0, 8).join(', ')}`);
 }
 
@@ -133,7 +133,7 @@ function ofMessages(
     return { sides: all, prompt: before.length };
   }
   const expected = 'a chat template that writes the same prompt with and without its answer';
-  const hint = 'Set another chat template, or write prompt, chosen and rejected as texts.';
+  const hint = 'Set another chat template, or write prompt, chosen and rejected as strings.';
   throw dataError(location(), expected, 'other tokens of the prompt', hint);
 }
 

@@ -239,7 +239,7 @@ function tokenSample(
 function answerSample(row: LocatedRow, { tokenizer, maxLength }: Opened): LabelledSample {
   const { question, context, answers } = row.row;
   if (typeof question !== 'string' || typeof context !== 'string') {
-    throw dataError(row.location(), 'the texts "question" and "context"', formatValue(row.row));
+    throw dataError(row.location(), 'the strings "question" and "context"', formatValue(row.row));
   }
   const { ids, types } = tokenizer.encodePair(question, context, { maxLength });
   const { text: texts = [], answer_start: starts = [] } = (answers ?? {}) as {

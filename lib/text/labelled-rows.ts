@@ -40,7 +40,7 @@ export function textsOf({ row, location }: LocatedRow, { textKey }: RowKeys): Ro
   const texts = keys?.map((key) => row[defined(key)]);
   if (texts?.every((text) => typeof text === 'string')) return texts as unknown as RowTexts;
   const named = own.map((some) => some.join(' and ')).join(', or ');
-  throw dataError(location(), `texts under ${named}`, formatRow(row), 'Name the keys: textKey.');
+  throw dataError(location(), `strings under ${named}`, formatRow(row), 'Name the keys: textKey.');
 }
 
 /** Returns the label of a row, unchanged. Throws DS_DATA. */
@@ -87,7 +87,7 @@ export function findLabels(
   const first = all[0];
   if (odd || !first || (!isText(first) && typeof first.one !== 'number')) {
     const { one, location } = odd ?? first ?? { one: undefined, location: () => 'the data' };
-    throw dataError(location(), 'labels that are all texts, or all numbers', formatValue(one));
+    throw dataError(location(), 'labels that are all strings, or all numbers', formatValue(one));
   }
   if (lists.length > 0 && lists.length < rows.length) {
     const single = required(rows.find(({ label }) => !Array.isArray(label)));

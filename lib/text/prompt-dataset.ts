@@ -117,7 +117,7 @@ function encode(tokenizer: Tokenizer, { row, location }: LocatedRow, index: numb
     }
   }
   const got = `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
-  throw dataError(location(), '"prompt" as a text, or as a list of messages', got);
+  throw dataError(location(), '"prompt" as a string, or as a list of messages', got);
 }
 
 /** Whether `sample` comes from a PromptDataset. */

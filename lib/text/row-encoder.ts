@@ -130,7 +130,7 @@ export class RowEncoder {
       ).ids;
       before = this.conversation(asked, { ...inputs, addGenerationPrompt: true }, location).ids;
     } else {
-      const expected = 'prompt and completion as two texts, or two lists of messages';
+      const expected = 'prompt and completion as two strings, or two lists of messages';
       throw dataError(
         location(),
         expected,

@@ -85,7 +85,7 @@ function utf8(bytes: Uint8Array, location: () => string): string {
     if (errorCode(cause) !== 'ERR_STRING_TOO_LONG') {
       throw dataError(location(), 'UTF-8 text', 'other bytes', 'Convert it to UTF-8.');
     }
-    const expected = `a text of at most ${constants.MAX_STRING_LENGTH} characters`;
+    const expected = `a string of at most ${constants.MAX_STRING_LENGTH} characters`;
     throw dataError(location(), expected, `${bytes.length} bytes`, 'Cut it into several.');
   }
 }

@@ -99,7 +99,7 @@ function requireParts(tokenizer: Json, path: string): void {
 }
 
 function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
-  const expected = '"added_tokens", a list of objects with a text "content"';
+  const expected = '"added_tokens", a list of objects with a string "content"';
   if (!Array.isArray(given)) throw dataError(path, expected, formatValue(given), 'Is it whole?');
   const wrong = given.findIndex((item) => typeof item?.content !== 'string');
   if (wrong < 0) return given;
@@ -203,7 +203,7 @@ function readTemplates(folder: string, config: Json): Record<string, string> {
       const location = `${join(folder, 'tokenizer_config.json')} chat_template[${i}]`;
       throw dataError(
         location,
-        'an object with the texts "name" and "template"',
+        'an object with the strings "name" and "template"',
         formatValue(item),
       );
     }

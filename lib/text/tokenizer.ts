@@ -270,7 +270,7 @@ export class Tokenizer {
     const op = 'Tokenizer.encodeBatch';
     const options = readOptions(op, given, BATCH);
     if (!Array.isArray(texts) || texts.length === 0) {
-      throw refusedValue(op, 'a list of texts', texts);
+      throw refusedValue(op, 'a list of strings', texts);
     }
     const rows = texts.map((text) => this.encodeText(op, text, options));
     const { paddingSide = this.paddingSide } = options;
@@ -398,7 +398,7 @@ export class Tokenizer {
   }
 
   private encodeText(op: string, text: unknown, options: EncodeOptions): Int32Array {
-    if (typeof text !== 'string') throw refusedValue(op, 'a text', text);
+    if (typeof text !== 'string') throw refusedValue(op, 'a string', text);
     const {
       addSpecialTokens = true,
       maxLength,

@@ -91,7 +91,7 @@ test.each([
   ['version 1', Buffer.concat([Buffer.from('GGUF'), u32(1)]), 'version 2 or 3'],
   ['2^60 tensors', file(2n ** 60n, 0n), 'below 2.53'],
   ['a million tensors more', file(2_000_000n, 0n), 'at most 1000000 tensors'],
-  ['a text of 2^40 bytes', file(0n, 1n, u64(2n ** 40n)), 'a text of at most'],
+  ['a text of 2^40 bytes', file(0n, 1n, u64(2n ** 40n)), 'a string of at most'],
   [
     'a list of 2^40 values',
     file(0n, 1n, words('a'), u32(9), u32(4), u64(2n ** 40n)),

@@ -178,8 +178,8 @@ test('of equal choices the first counts; one question has no standard error', as
 });
 
 test.each<[row: object, message: RegExp]>([
-  [{ choices: ['a', 'b'], answer: 0 }, /bad\.jsonl:2: expected a text "context" or "prompt"/],
-  [{ context: 'x', choices: ['a'], answer: 0 }, /"choices", a list of two texts or more/],
+  [{ choices: ['a', 'b'], answer: 0 }, /bad\.jsonl:2: expected a string "context" or "prompt"/],
+  [{ context: 'x', choices: ['a'], answer: 0 }, /"choices", a list of two strings or more/],
   [{ context: 'x', choices: ['a', ''], answer: 0 }, /"choices"/],
   [{ context: 'x', choices: ['a', 'b'], answer: 2 }, /"answer", a number from 0 to 1 or the text/],
   [{ context: 'x', choices: ['a', 'b'], answer: 'c' }, /"answer"/],

@@ -105,12 +105,12 @@ test('an adapter is loaded and unloaded with a key', async () => {
 });
 
 test.each([
-  ['load_lora_adapter', { lora_path: 'x' }, 400, /lora_name: expected a text/],
-  ['load_lora_adapter', { lora_name: 'x' }, 400, /lora_path: expected a text/],
+  ['load_lora_adapter', { lora_path: 'x' }, 400, /lora_name: expected a non-empty string/],
+  ['load_lora_adapter', { lora_name: 'x' }, 400, /lora_path: expected a non-empty string/],
   ['load_lora_adapter', { lora_name: 'base', lora_path: 'x' }, 400, /other than the model/],
   ['load_lora_adapter', { lora_name: 'x', lora_path: join(dir, 'none') }, 404, /as PEFT writes/],
   ['load_lora_adapter', { lora_name: 'x', lora_path: 'x', rank: 3 }, 400, /rank/],
-  ['unload_lora_adapter', {}, 400, /lora_name: expected a text/],
+  ['unload_lora_adapter', {}, 400, /lora_name: expected a non-empty string/],
   ['unload_lora_adapter', { lora_name: 'x' }, 404, /lora_name: expected "sql", got "x"/],
 ])('%s with %j is %i', async (path, body, status, message) => {
   const answer = await post(path, body);

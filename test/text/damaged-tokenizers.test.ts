@@ -120,7 +120,7 @@ test.each<[string, object, RegExp]>([
   [
     'a pattern that is a number',
     { pre_tokenizer: { type: 'Split', pattern: { Regex: 5 } } },
-    /pattern\.Regex: expected a text, got 5/,
+    /pattern\.Regex: expected a string, got 5/,
   ],
   [
     'a backreference',

@@ -429,7 +429,7 @@ describe('errors name the row', () => {
       'DS_DATA',
       /2 labels.*got 1/,
     ],
-    ['half a prompt', () => open(row('{"prompt":"a","completion":[]}')), 'DS_DATA', /two texts/],
+    ['half a prompt', () => open(row('{"prompt":"a","completion":[]}')), 'DS_DATA', /two strings/],
     ['a bad chat', () => open(row('{"messages":[{"role":3}]}')), 'DS_DATA', /bad\.jsonl:3/],
     [
       'no assistant',

@@ -103,6 +103,6 @@ test('a text that no string can hold is said to be too long', async () => {
     throw cause;
   });
   const rows = async () => read(await partsOf([path], false));
-  await expectRejection(rows, 'DS_DATA', /huge\.txt: expected a text of at most \d+ characters/);
+  await expectRejection(rows, 'DS_DATA', /huge\.txt: expected a string of at most \d+ characters/);
   decode.mockRestore();
 });

@@ -305,8 +305,8 @@ describe('errors name the field', () => {
       /save_pretrained/,
     ],
     ['an id beyond', () => tokenizer('gpt2').decode([1, -100]), 'DS_INDEX', /-100 at 1/],
-    ['no text', () => tokenizer('gpt2').encode(null as never), 'DS_ARGUMENT', /a text, got null/],
-    ['no list', () => tokenizer('gpt2').encodeBatch('a' as never), 'DS_ARGUMENT', /list of texts/],
+    ['no text', () => tokenizer('gpt2').encode(null as never), 'DS_ARGUMENT', /a string, got null/],
+    ['no list', () => tokenizer('gpt2').encodeBatch('a' as never), 'DS_ARGUMENT', /list of strings/],
     [
       'an unknown option',
       () => tokenizer('gpt2').encode('a', { padding: true } as never),
@@ -367,13 +367,13 @@ describe('errors name the field', () => {
       'an added token whose content is no text',
       from((t) => Object.assign(t.added_tokens[0], { content: 5 })),
       'DS_DATA',
-      /a text "content"/,
+      /a string "content"/,
     ],
     [
       'a pattern that is no text',
       from((t) => Object.assign(t.pre_tokenizer.pretokenizers[0].pattern, { Regex: 5 })),
       'DS_DATA',
-      /pattern\.Regex: expected a text, got 5/,
+      /pattern\.Regex: expected a string, got 5/,
     ],
     ...[null, { name: 'a' }, { name: 1, template: '' }].map(
       (wrong): [string, () => unknown, string, RegExp] => [

@@ -45,7 +45,7 @@ test('the first row that has something decides, and one of tokens shows nothing'
 
 test('an empty text is refused without a chat template', () => {
   const base = Tokenizer.fromPretrained(folderWith(EXAMPLE, {}).path);
-  const message = /--sample: expected a text of a token or more, got ""/;
+  const message = /--sample: expected text of at least one token, got ""/;
   expectError(() => promptOf(base, ''), 'DS_ARGUMENT', message);
   expect(promptOf(tokenizer, '').ids.length).toBeGreaterThan(0);
 });

@@ -96,7 +96,7 @@ class Reader {
 
   text(): string {
     const length = this.size64();
-    if (length > MAX_TEXT) throw this.damaged(`a text of at most ${MAX_TEXT} bytes`, `${length}`);
+    if (length > MAX_TEXT) throw this.damaged(`a string of at most ${MAX_TEXT} bytes`, `${length}`);
     const [view, at] = this.take(length);
     return Buffer.from(view.buffer, at, length).toString('utf8');
   }

@@ -66,7 +66,7 @@ function rawText(
       (value) => typeof value === 'string',
     );
     if (texts.length > 0) return to.all(plain, to.texts(texts));
-    throw refused(`format schema ${path}/enum`, 'a list with a text', formatValue(values));
+    throw refused(`format schema ${path}/enum`, 'a list with a string', formatValue(values));
   }
   const parts: Node[] = [plain];
   if (minLength !== 0 || maxLength !== undefined) {

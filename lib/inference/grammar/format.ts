@@ -108,7 +108,7 @@ function sourceOf(op: string, given: unknown): FormatSource {
       if (isList && value.every((item) => typeof item === 'string' && item !== '')) {
         return { kind, choice: value as string[] };
       }
-      throw refusedValue(`${op} choice`, 'a list of texts', value);
+      throw refusedValue(`${op} choice`, 'a list of strings', value);
     }
     case 'grammar':
       if (typeof value === 'string') return { kind, grammar: value };

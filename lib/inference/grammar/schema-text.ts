@@ -97,7 +97,7 @@ export class Texts {
   constant(text: string): Node {
     if (this.marker === null) return this.to.text(JSON.stringify(text));
     if (!text.includes(this.marker)) return this.quoted(this.to.text(text));
-    throw refused('format schema', `a text without ${this.marker}`, formatValue(text));
+    throw refused('format schema', `a string without ${this.marker}`, formatValue(text));
   }
 
   /** The spelling of a property's name, without quotes. Throws DS_ARGUMENT. */

@@ -21,7 +21,7 @@ export function itemsOf(
   if (given === undefined) return [];
   if (typeof given === 'string') return [{ type: 'message', role: 'user', content: given }];
   if (!Array.isArray(given))
-    throw invalid('input', 'a text, or a list of items', formatValue(given));
+    throw invalid('input', 'a string, or a list of items', formatValue(given));
   if (given.length > MAX_ITEMS) throw invalid('input', `at most ${MAX_ITEMS}`, `${given.length}`);
   return given.map((item, i) => {
     const location = `input[${i}]`;
@@ -87,14 +87,14 @@ const TEXTS: ReadonlySet<unknown> = new Set([
 function textOf(given: JsonValue | undefined, location: string): string {
   if (typeof given === 'string') return given;
   if (!Array.isArray(given))
-    throw invalid(location, 'a text, or a list of parts', formatValue(given));
+    throw invalid(location, 'a string, or a list of parts', formatValue(given));
   const texts = given.map((part, i) => {
     const { type, text, refusal } = isObject<JsonObject>(part) ? part : {};
     if (TEXTS.has(type) && typeof text === 'string') return text;
     if (type === 'refusal' && typeof refusal === 'string') return refusal;
     if (typeof type === 'string' && !TEXTS.has(type)) {
       const got = type.slice(0, 60);
-      throw unsupported(`${location}[${i}].type`, `"${got}" is no text, and the model reads texts`);
+      throw unsupported(`${location}[${i}].type`, `"${got}" is not text, and the model reads only text`);
     }
     throw invalid(`${location}[${i}]`, '{ "type": "input_text", "text": ".." }', formatValue(part));
   });

@@ -53,7 +53,7 @@ export function readResponse(
     ...given('reasoning_effort', fields.inside('reasoning')?.text('effort')),
   };
   if (chat.messages && (chat.messages as JsonValue[]).length === 0) {
-    throw invalid('input', 'a text, or a list of items', formatValue(body.input));
+    throw invalid('input', 'a string, or a list of items', formatValue(body.input));
   }
   const parsed = rename(() => readChat(chat, served));
   const head: ResponseHead = {

@@ -130,7 +130,7 @@ export class CoreTokenizer {
 }
 
 function addedOf(location: string, given: unknown): AddedToken[] {
-  const expected = '"added_tokens", a list of objects with a text "content"';
+  const expected = '"added_tokens", a list of objects with a string "content"';
   if (!Array.isArray(given))
     throw dataError(location, expected, formatValue(given), 'Is it whole?');
   return given.map((item, i) => {

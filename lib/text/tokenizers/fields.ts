@@ -36,7 +36,7 @@ export class Fields {
   text(key: string, fallback?: string): string {
     const value = this.get(key) ?? fallback;
     if (typeof value === 'string') return value;
-    throw this.wrong(key, 'a text', value);
+    throw this.wrong(key, 'a string', value);
   }
 
   /** A text of one character. */

@@ -157,7 +157,7 @@ function only({ location, values }: Given, expected: string): unknown {
 
 function readText(given: Given): string {
   const value = only(given, 'one value (quote a value with spaces)');
-  if (typeof value === 'object') throw refused(given.location, 'a text', formatValues([value]));
+  if (typeof value === 'object') throw refused(given.location, 'a string', formatValues([value]));
   return String(value);
 }
 

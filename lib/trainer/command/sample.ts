@@ -34,7 +34,7 @@ export function promptOf(tokenizer: Tokenizer, text: string, vocabSize = Infinit
   if (ids.length > 0 && beyond === undefined) return { text, ids };
   const op = '--sample';
   const hint = '--no_sample skips the sample.';
-  if (beyond === undefined) throw refusedValue(op, 'a text of a token or more', text, hint);
+  if (beyond === undefined) throw refusedValue(op, 'text of at least one token', text, hint);
   const got = `token ${beyond} in ${formatValue(text)}`;
   throw refused(op, `tokens of [0, ${vocabSize}), as the model has`, got, hint);
 }

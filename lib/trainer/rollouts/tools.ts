@@ -174,11 +174,11 @@ async function callTool(
     const result = await Promise.race([(async () => of(input))(), late]);
     if (result === null || result === undefined) return null;
     if (typeof result === 'string') return result;
-    throw failure({ expected: 'a text, or null', got: formatValue(result) });
+    throw failure({ expected: 'a string, or null', got: formatValue(result) });
   } catch (cause) {
     if (cause instanceof DsError) throw cause;
     const got = `the error "${cause instanceof Error ? cause.message : cause}"`;
-    throw failure({ expected: 'a text, or null', got, cause });
+    throw failure({ expected: 'a string, or null', got, cause });
   } finally {
     clearTimeout(timer);
   }

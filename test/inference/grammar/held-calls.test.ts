@@ -358,7 +358,7 @@ describe('arguments between tags', () => {
   test.each([
     [{ a: { type: 'string', format: 'date' } }, /#\/properties\/a\/format/],
     [{ a: { $ref: '#/$defs/x' } }, /#\/properties\/a\/\$ref/],
-    [{ a: { enum: [] } }, /a list with a text/],
+    [{ a: { enum: [] } }, /a list with a string/],
   ])('keywords that a raw text cannot have are refused: %j', async (properties, message) => {
     const tool = toolOf('f', { type: 'object', properties, required: ['a'], $defs: { x: {} } });
     await expect(grammar([tool])).rejects.toMatchObject({
@@ -414,7 +414,7 @@ describe('objects with bare names and raw texts', () => {
 
   test.each([
     [{ properties: { 'a:b': {} } }, /names of letters, digits/],
-    [{ properties: { a: { const: 'x<|"|>' } } }, /a text without <\|"\|>/],
+    [{ properties: { a: { const: 'x<|"|>' } } }, /a string without <\|"\|>/],
     [{ patternProperties: { '^a': {} } }, /no patternProperties/],
   ])('%j is refused', async (schema, message) => {
     await expect(grammar(toolOf('f', schema))).rejects.toThrow(message);
