@@ -76,9 +76,9 @@ void StoreServer::serve_all() {
     }
     const size_t count = clients_.size();
     const int wait = next_wait(Clock::now());
-    const Clock::time_point due = Clock::now() + Milliseconds(wait);
+    const Clock::time_point deadline = Clock::now() + Milliseconds(wait);
     if (poll(entries.data(), entries.size(), wait) < 0 && errno != EINTR) return;
-    excuse(Clock::now() - due);
+    extend_deadlines(Clock::now() - deadline);
     auto client = clients_.begin();
     for (size_t i = 0; i < count; ++i, ++client) {
       const short ready = entries[i + 2].revents;
@@ -87,39 +87,39 @@ void StoreServer::serve_all() {
     }
     if (entries[1].revents) accept_all();
     expire(Clock::now());
-    tell_verdict();
+    send_verdict();
     for (auto at = clients_.begin(); at != clients_.end();) {
       const auto current = at++;
-      if (current->broken) forget(current);
+      if (current->broken) remove_client(current);
     }
-    tell_verdict();
+    send_verdict();
   }
   const std::string closing = Writer().put(Answer::closing).frame();
   for (Client& client : clients_) {
-    if (client.proven) send(client, closing);
+    if (client.authenticated) send(client, closing);
   }
 }
 
 int StoreServer::next_wait(Clock::time_point now) const {
   Clock::time_point next = now + Milliseconds(1000);
   for (const Client& client : clients_) {
-    if (!client.proven || client.waiting) next = std::min(next, client.deadline);
+    if (!client.authenticated || client.waiting) next = std::min(next, client.deadline);
   }
   const auto left = std::chrono::ceil<Milliseconds>(next - now).count();
   return static_cast<int>(std::max<int64_t>(left, 0));
 }
 
-void StoreServer::excuse(Clock::duration late) {
+void StoreServer::extend_deadlines(Clock::duration late) {
   if (late <= Clock::duration::zero()) return;
-  for (Client& client : clients_) client.heard += late;
+  for (Client& client : clients_) client.last_report += late;
 }
 
 void StoreServer::accept_all() {
   while (true) {
     Socket socket = accept_one(listener_);
     if (!socket.open()) {
-      // Out of descriptors: the oldest unproven client makes room for the next round.
-      if (errno == EMFILE || errno == ENFILE) drop_excess();
+      // Out of descriptors: the oldest unauthenticated client makes room for the next round.
+      if (errno == EMFILE || errno == ENFILE) drop_oldest_unauthenticated();
       return;
     }
     clients_.emplace_back();
@@ -128,15 +128,15 @@ void StoreServer::accept_all() {
     client.deadline = Clock::now() + kProofTime;
     client.nonce = random_bytes(kNonceBytes);
     send(client, client.nonce);
-    const auto unproven = [](const Client& c) { return !c.proven && !c.broken; };
-    const auto waiting = std::count_if(clients_.begin(), clients_.end(), unproven);
-    if (static_cast<size_t>(waiting) > kUnproven) drop_excess();
+    const auto unauthenticated = [](const Client& c) { return !c.authenticated && !c.broken; };
+    const auto waiting = std::count_if(clients_.begin(), clients_.end(), unauthenticated);
+    if (static_cast<size_t>(waiting) > kMaxUnauthenticated) drop_oldest_unauthenticated();
   }
 }
 
-void StoreServer::drop_excess() {
+void StoreServer::drop_oldest_unauthenticated() {
   for (auto at = clients_.begin(); at != clients_.end(); ++at) {
-    if (at->proven || at->broken) continue;
+    if (at->authenticated || at->broken) continue;
     // Closed at once: a burst must not hold descriptors until the end of the round.
     at->socket = Socket();
     at->broken = true;
@@ -151,20 +151,20 @@ void StoreServer::receive(Client& client) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (got <= 0) {
-      client.deaf = true;
+      client.write_closed = true;
       answer_all(client);  // a rank that leaves reports it, then closes
       client.broken = true;
       return;
     }
     client.in.append(block, static_cast<size_t>(got));
-    if (!client.proven) prove(client);
+    if (!client.authenticated) authenticate(client);
     if (client.in.size() > 2 * size_t{kMaxFrame}) break;
   }
   answer_all(client);
 }
 
 void StoreServer::answer_all(Client& client) {
-  while (client.proven && !client.broken && client.in.size() >= sizeof(uint32_t)) {
+  while (client.authenticated && !client.broken && client.in.size() >= sizeof(uint32_t)) {
     uint32_t length;
     std::memcpy(&length, client.in.data(), sizeof(length));
     if (length == 0 || length > kMaxFrame || client.waiting) {
@@ -182,7 +182,7 @@ void StoreServer::answer_all(Client& client) {
   }
 }
 
-void StoreServer::prove(Client& client) {
+void StoreServer::authenticate(Client& client) {
   constexpr size_t needed = kNonceBytes + std::tuple_size_v<Digest>;
   if (client.in.size() < needed) return;
   const std::string nonce = client.in.substr(0, kNonceBytes);
@@ -191,19 +191,20 @@ void StoreServer::prove(Client& client) {
   Digest right;
   const std::string bytes = client_proof(secret_, client.nonce, nonce);
   std::memcpy(right.data(), bytes.data(), right.size());
-  const auto proven = [](const Client& c) { return c.proven; };
-  const auto count = static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), proven));
-  if (!same_digest(right, given) || count >= kProven) {
+  const auto authenticated = [](const Client& c) { return c.authenticated; };
+  const auto count =
+      static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), authenticated));
+  if (!same_digest(right, given) || count >= kMaxAuthenticated) {
     client.broken = true;
     return;
   }
-  client.proven = true;
-  client.heard = Clock::now();
+  client.authenticated = true;
+  client.last_report = Clock::now();
   send(client, server_proof(secret_, client.nonce, nonce));
 }
 
 void StoreServer::send(Client& client, const std::string& bytes) {
-  if (client.deaf) return;
+  if (client.write_closed) return;
   client.out += bytes;
   while (!client.out.empty() && !client.broken) {
     const ssize_t sent =
@@ -214,7 +215,7 @@ void StoreServer::send(Client& client, const std::string& bytes) {
       if (client.out.size() > 4 * size_t{kMaxFrame}) client.broken = true;
       return;
     } else if (errno != EINTR) {
-      client.deaf = true;
+      client.write_closed = true;
       client.out.clear();
       client.socket.shut();  // data that it has sent is still read, then its end
     }
@@ -234,7 +235,7 @@ void StoreServer::answer(Client& client, Reader request) {
       const auto patience = request.get<uint32_t>();
       if (found == values_.end()) {
         client.waiting = true;
-        client.waits_for = key;
+        client.awaited_key = key;
         client.deadline = Clock::now() + Milliseconds(patience);
         return;
       }
@@ -261,7 +262,7 @@ void StoreServer::answer(Client& client, Reader request) {
       return send(client, out.put(Answer::ok).put(list).frame());
     }
     case Request::waiters: {
-      const auto waits = [&](const Client& c) { return c.waiting && c.waits_for == key; };
+      const auto waits = [&](const Client& c) { return c.waiting && c.awaited_key == key; };
       const auto count = std::count_if(clients_.begin(), clients_.end(), waits);
       return send(client, out.put(Answer::ok).put(std::to_string(count)).frame());
     }
@@ -282,7 +283,7 @@ void StoreServer::wake_waiters(const std::string& key) {
   const auto found = values_.find(key);
   if (found == values_.end()) return;
   for (Client& client : clients_) {
-    if (!client.waiting || client.waits_for != key) continue;
+    if (!client.waiting || client.awaited_key != key) continue;
     client.waiting = false;
     send(client, Writer().put(Answer::ok).put(found->second).frame());
   }
@@ -290,17 +291,17 @@ void StoreServer::wake_waiters(const std::string& key) {
 
 void StoreServer::expire(Clock::time_point now) {
   for (Client& client : clients_) {
-    if (!client.proven && now >= client.deadline) client.broken = true;
+    if (!client.authenticated && now >= client.deadline) client.broken = true;
     if (client.waiting && now >= client.deadline) {
       client.waiting = false;
       send(client, Writer().put(Answer::timeout).put("").frame());
     }
-    if (client.rank >= 0 && now - client.heard > kSilence) client.broken = true;
+    if (client.rank >= 0 && now - client.last_report > kSilence) client.broken = true;
   }
 }
 
 void StoreServer::answer_report(Client& client, Reader& request) {
-  client.heard = Clock::now();
+  client.last_report = Clock::now();
   client.rank = request.get<int32_t>();
   while (!request.empty()) {
     const auto note = request.get<Note>();
@@ -340,24 +341,24 @@ void StoreServer::answer_report(Client& client, Reader& request) {
       return;
     }
   }
-  if (!client.told) send(client, Writer().put(Answer::ok).frame());
+  if (!client.verdict_sent) send(client, Writer().put(Answer::ok).frame());
 }
 
-void StoreServer::tell_verdict() {
+void StoreServer::send_verdict() {
   if (!board_.verdict()) return;
   const Verdict& v = *board_.verdict();
   for (Client& client : clients_) {
-    if (client.rank < 0 || client.told) continue;
-    client.told = true;
+    if (client.rank < 0 || client.verdict_sent) continue;
+    client.verdict_sent = true;
     Writer out;
     out.put(Answer::verdict).put(v.op).put(v.expected).put(v.got).put(v.hint);
     send(client, out.frame());
   }
 }
 
-void StoreServer::forget(Clients::iterator client) {
+void StoreServer::remove_client(Clients::iterator client) {
   if (client->rank >= 0) {
-    const bool silent = Clock::now() - client->heard > kSilence;
+    const bool silent = Clock::now() - client->last_report > kSilence;
     board_.left(client->rank, false,
                 silent ? ds::text("it sent nothing for ", kSilence.count() / 1000, " s")
                        : "its process ended or its connection broke");

@@ -28,14 +28,14 @@ std::string server_proof(const std::string& secret, std::string_view server_nonc
 std::string random_bytes(size_t count);
 
 /// Listens on exactly one address. A client must prove the secret within kProofTime by answering a
-/// fresh challenge. The secret never crosses the wire; the traffic is not encrypted. At most
-/// kUnproven clients may be unauthenticated. The server drops the oldest one beyond that, so idle
-/// clients block no others.
+/// fresh challenge. The secret never crosses the wire; the traffic is not encrypted. Above
+/// kMaxUnauthenticated clients, the server drops the oldest unauthenticated one, so idle clients
+/// block no others.
 class StoreServer {
  public:
   static constexpr Milliseconds kProofTime{5000};
-  static constexpr size_t kUnproven = 128;
-  static constexpr size_t kProven = 4096;
+  static constexpr size_t kMaxUnauthenticated = 128;
+  static constexpr size_t kMaxAuthenticated = 4096;
   /// A rank that is silent for this long counts as lost.
   static constexpr Milliseconds kSilence{15000};
 
@@ -48,14 +48,14 @@ class StoreServer {
  private:
   struct Client {
     Socket socket;
-    bool proven = false, broken = false, told = false;
-    bool deaf = false;           // its connection no longer accepts data
+    bool authenticated = false, broken = false, verdict_sent = false;
+    bool write_closed = false;   // its connection no longer accepts data
     bool finished = false;       // no collective of its rank follows
     Clock::time_point deadline;  // of the proof; later, of a waiting get
-    std::string nonce, in, out, waits_for;
+    std::string nonce, in, out, awaited_key;
     bool waiting = false;
     int rank = -1;  // of a client that reports progress
-    Clock::time_point heard;
+    Clock::time_point last_report;
     std::unordered_map<uint32_t, std::string> texts, channels;  // abbreviations of its reports
   };
   using Clients = std::list<Client>;
@@ -63,11 +63,11 @@ class StoreServer {
   void serve();
   void serve_all();
   void accept_all();
-  void drop_excess();
+  void drop_oldest_unauthenticated();
   void receive(Client& client);
   /// Answers the requests that have arrived completely.
   void answer_all(Client& client);
-  void prove(Client& client);
+  void authenticate(Client& client);
   void answer(Client& client, Reader request);
   void answer_report(Client& client, Reader& request);
   void send(Client& client, const std::string& bytes);
@@ -75,17 +75,17 @@ class StoreServer {
   const std::string& add(const std::string& key, int64_t step);
   void wake_waiters(const std::string& key);
   void expire(Clock::time_point now);
-  void tell_verdict();
-  void forget(Clients::iterator client);
+  void send_verdict();
+  void remove_client(Clients::iterator client);
   int next_wait(Clock::time_point now) const;
   /// Subtracts the delay of this thread (for example after a stop of the whole job) from the
   /// silence of all ranks.
-  void excuse(Clock::duration late);
+  void extend_deadlines(Clock::duration late);
 
   const std::string secret_;
   Socket listener_;
   uint16_t port_;
-  Wakeup wake_;  // readable when the thread shall end
+  Wakeup wake_;  // readable when the thread must end
   std::atomic<bool> ending_{false};
   Clients clients_;
   std::unordered_map<std::string, std::string> values_;

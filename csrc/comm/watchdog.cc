@@ -19,11 +19,12 @@ namespace {
 
 constexpr Milliseconds kTick{20};        // while collectives are pending
 constexpr Milliseconds kHeartbeat{500};  // at least one report in this time
-constexpr Milliseconds kVerdictTime{3000};
+constexpr Milliseconds kStoreAnswerTime{3000};
 /// A broken connection is often the consequence of a death that the store detects without a report.
-constexpr Milliseconds kBetterReason{300};
-constexpr Milliseconds kAloneTime{5000};
-constexpr size_t kTexts = 4096;
+constexpr Milliseconds kFaultDelay{300};
+constexpr Milliseconds kStoreClosedTime{5000};
+constexpr size_t kMaxTexts = 4096;
+/// For acknowledge(): the store receives no more calls.
 constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
@@ -50,7 +51,7 @@ Watchdog::Watchdog(const StoreAddress& store, int rank, Milliseconds timeout,
       timeout_(timeout),
       failure_(std::move(failure)),
       socket_(join_store(store, Clock::now() + timeout, cancellation)),
-      heard_(Clock::now()) {
+      last_answer_(Clock::now()) {
   report_.put(Request::report).put(static_cast<int32_t>(rank_));
   thread_ = start_thread("process group", "a thread that watches collectives", [this] { run(); });
 }
@@ -87,8 +88,8 @@ void Watchdog::watch(uint32_t channel, uint64_t sequence, std::string text,
   bool sleeping;
   {
     std::lock_guard lock(mutex_);
-    fresh_.push_back({channel, sequence, std::move(text), std::move(completion)});
-    ++given_;
+    new_work_.push_back({channel, sequence, std::move(text), std::move(completion)});
+    ++watched_;
     sleeping = idle_;
   }
   if (sleeping) wake();
@@ -97,16 +98,16 @@ void Watchdog::watch(uint32_t channel, uint64_t sequence, std::string text,
 void Watchdog::flush() {
   wake();
   std::unique_lock lock(mutex_);
-  const uint64_t given = given_;
-  told_more_.wait_for(lock, kVerdictTime, [&] { return told_ >= given; });
+  const uint64_t count = watched_;
+  acknowledged_changed_.wait_for(lock, kStoreAnswerTime, [&] { return acknowledged_ >= count; });
 }
 
-void Watchdog::tell_of(uint64_t given) {
+void Watchdog::acknowledge(uint64_t count) {
   {
     std::lock_guard lock(mutex_);
-    told_ = std::max(told_, given);
+    acknowledged_ = std::max(acknowledged_, count);
   }
-  told_more_.notify_all();
+  acknowledged_changed_.notify_all();
 }
 
 void Watchdog::finish() {
@@ -120,15 +121,15 @@ void Watchdog::finish() {
 void Watchdog::run() {
   system::name_thread("ds-watchdog");
   try {
-    watch_over();
+    loop();
   } catch (const std::exception& error) {
-    give_up(error);
+    stop_after(error);
   }
 }
 
 /// The other ranks notice the end of the connection. This rank raises the failure once memory is
 /// available for the message.
-void Watchdog::give_up(const std::exception& error) {
+void Watchdog::stop_after(const std::exception& error) {
   socket_ = Socket();
   while (true) {
     try {
@@ -139,38 +140,38 @@ void Watchdog::give_up(const std::exception& error) {
     } catch (const std::exception&) {
       std::unique_lock lock(mutex_);
       const auto ending = [this] { return ending_; };
-      if (told_more_.wait_for(lock, kTick, ending)) return;
+      if (acknowledged_changed_.wait_for(lock, kTick, ending)) return;
     }
   }
 }
 
-void Watchdog::watch_over() {
+void Watchdog::loop() {
   bool ending = false;
   while (!ending) {
     ending = write_report();
-    examine();
+    check_pending();
     {
       std::lock_guard lock(mutex_);
-      idle_ = pending_.empty() && fresh_.empty();
+      idle_ = pending_.empty() && new_work_.empty();
     }
     const Clock::time_point now = Clock::now();
     if (ending) {
       report_.put(Note::leaving);
-      anything_ = true;
+      has_notes_ = true;
     }
-    if (!alone_ && (anything_ || now - reported_ >= kHeartbeat)) {
+    if (!store_closed_ && (has_notes_ || now - reported_ >= kHeartbeat)) {
       try {
-        send_all(socket_, report_.frame(), now + kVerdictTime);
-        unanswered_.push_back(reported_up_to_);
+        send_all(socket_, report_.frame(), now + kStoreAnswerTime);
+        sent_reports_.push_back(reported_count_);
       } catch (const Error&) {
         // Data that remains in the connection, perhaps a failure, is read below.
       }
       report_ = Writer();
       report_.put(Request::report).put(static_cast<int32_t>(rank_));
-      anything_ = false;
+      has_notes_ = false;
       reported_ = now;
     }
-    if (!ending) listen(idle_ ? kHeartbeat : kTick);
+    if (!ending) receive(idle_ ? kHeartbeat : kTick);
   }
 }
 
@@ -185,47 +186,50 @@ bool Watchdog::write_report() {
     std::lock_guard lock(mutex_);
     finished = std::exchange(finished_, false);
     ending = ending_;
-    fresh.swap(fresh_);
-    reported_up_to_ = given_;
+    fresh.swap(new_work_);
+    reported_count_ = watched_;
     channels.assign(channels_.begin() + static_cast<ptrdiff_t>(defined_), channels_.end());
   }
   for (const Channel& channel : channels) {
     report_.put(Note::channel).put(static_cast<uint32_t>(defined_++)).put(channel.name);
     report_.put(static_cast<uint32_t>(channel.ranks.size()));
     for (int rank : channel.ranks) report_.put(static_cast<int32_t>(rank));
-    anything_ = true;
+    has_notes_ = true;
   }
   for (Watched& work : fresh) {
-    if (texts_.size() >= kTexts) texts_.clear();
-    const auto [known, added] = texts_.try_emplace(work.text, static_cast<uint32_t>(texts_.size()));
+    if (text_ids_.size() >= kMaxTexts) text_ids_.clear();
+    const auto [known, added] =
+        text_ids_.try_emplace(work.text, static_cast<uint32_t>(text_ids_.size()));
     if (added) report_.put(Note::text).put(known->second).put(work.text);
     report_.put(Note::started).put(work.channel).put(work.sequence).put(known->second);
     work.since = Clock::now();
     pending_.push_back(std::move(work));
-    anything_ = true;
+    has_notes_ = true;
   }
   if (finished) {
     report_.put(Note::finished);
-    anything_ = true;
+    has_notes_ = true;
   }
   return ending;
 }
 
 /// Removes finished collectives, and reports failed and slow ones.
-void Watchdog::examine() {
+void Watchdog::check_pending() {
   std::erase_if(pending_, [](Watched& work) { return work.completion->ended(); });
   if (failure_->raised()) return;
   const Clock::time_point now = Clock::now();
   for (Watched& work : pending_) {
-    if (work.complained) continue;
+    if (work.reported) continue;
     if (work.faulty == Clock::time_point{} && !work.completion->fault().empty()) work.faulty = now;
-    const bool faulty = work.faulty != Clock::time_point{} && now - work.faulty >= kBetterReason;
-    const bool late = now - work.since > timeout_ || (alone_ && now - work.since > kAloneTime);
-    if (faulty) complain(work, Note::failed, now);
-    else if (late) complain(work, Note::stalled, now);
+    const bool faulty = work.faulty != Clock::time_point{} && now - work.faulty >= kFaultDelay;
+    const bool late =
+        now - work.since > timeout_ || (store_closed_ && now - work.since > kStoreClosedTime);
+    if (faulty) report_failure(work, Note::failed, now);
+    else if (late) report_failure(work, Note::stalled, now);
   }
-  if (complained_ && now - *complained_ >= (alone_ ? Milliseconds(0) : kVerdictTime)) {
-    fail(*own_verdict_);
+  if (failure_sent_ &&
+      now - *failure_sent_ >= (store_closed_ ? Milliseconds(0) : kStoreAnswerTime)) {
+    fail(*local_failure_);
   }
 }
 
@@ -234,30 +238,30 @@ std::string Watchdog::name_of(const Watched& work) {
   return place_of(channels_[work.channel].name, work.sequence, work.text);
 }
 
-void Watchdog::complain(Watched& work, Note note, Clock::time_point now) {
-  work.complained = true;
-  const auto limit = alone_ ? kAloneTime.count() : timeout_.count();
+void Watchdog::report_failure(Watched& work, Note note, Clock::time_point now) {
+  work.reported = true;
+  const auto limit = store_closed_ ? kStoreClosedTime.count() : timeout_.count();
   const std::string reason = note == Note::failed
                                  ? work.completion->fault()
                                  : text("not finished after ", limit / 1000.0, " s");
   report_.put(note).put(work.channel).put(work.sequence);
   if (note == Note::failed) report_.put(reason);
   else report_.put(static_cast<uint32_t>(limit));
-  anything_ = true;
-  if (complained_) return;
-  complained_ = now;
-  own_verdict_ =
-      Error("DS_COMM", name_of(work), "every rank to take part",
-            text("rank ", rank_, ": ", reason,
-                 alone_ ? "; the store of the job has closed" : "; the store does not answer"),
-            "Look at the output of rank 0 and of the other ranks.");
+  has_notes_ = true;
+  if (failure_sent_) return;
+  failure_sent_ = now;
+  local_failure_ = Error(
+      "DS_COMM", name_of(work), "every rank to take part",
+      text("rank ", rank_, ": ", reason,
+           store_closed_ ? "; the store of the job has closed" : "; the store does not answer"),
+      "Look at the output of rank 0 and of the other ranks.");
 }
 
-void Watchdog::listen(Milliseconds patience) {
-  pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {alone_ ? -1 : socket_.get(), POLLIN, 0}};
-  const Clock::time_point due = Clock::now() + patience;
-  if (poll(entries, 2, static_cast<int>(patience.count())) < 0 && errno != EINTR) return;
-  excuse(Clock::now() - due);
+void Watchdog::receive(Milliseconds timeout) {
+  pollfd entries[2] = {{wake_.get(), POLLIN, 0}, {store_closed_ ? -1 : socket_.get(), POLLIN, 0}};
+  const Clock::time_point deadline = Clock::now() + timeout;
+  if (poll(entries, 2, static_cast<int>(timeout.count())) < 0 && errno != EINTR) return;
+  extend_deadlines(Clock::now() - deadline);
   if (entries[0].revents) wake_.clear();
   bool lost = false;
   while (entries[1].revents) {
@@ -268,7 +272,7 @@ void Watchdog::listen(Milliseconds patience) {
     lost = got <= 0;
     if (lost) break;
     received_.append(block, static_cast<size_t>(got));
-    heard_ = Clock::now();
+    last_answer_ = Clock::now();
   }
   bool garbled = false;
   while (!garbled && received_.size() >= sizeof(uint32_t)) {
@@ -279,15 +283,16 @@ void Watchdog::listen(Milliseconds patience) {
     const std::string payload = received_.substr(sizeof(length), length);
     received_.erase(0, sizeof(length) + length);
     try {
-      hear(Reader(payload));
+      handle_answer(Reader(payload));
     } catch (const Error&) {
       garbled = true;
     }
   }
   if (garbled) received_.clear();
-  const bool silent = Clock::now() - heard_ > StoreServer::kSilence;
-  if (alone_ || !(lost || garbled || silent)) return;
-  alone_ = true;  // Also after a failure: otherwise the closed connection would always be readable.
+  const bool silent = Clock::now() - last_answer_ > StoreServer::kSilence;
+  if (store_closed_ || !(lost || garbled || silent)) return;
+  store_closed_ =
+      true;  // Also after a failure: otherwise the closed connection would always be readable.
   if (failure_->raised()) return;
   const std::string op = pending_.empty() ? "process group" : name_of(pending_.front());
   fail(Error("DS_COMM", op, "every rank to stay until the end",
@@ -298,13 +303,13 @@ void Watchdog::listen(Milliseconds patience) {
              "Look at the output of rank 0: it ended first."));
 }
 
-void Watchdog::excuse(Clock::duration late) {
+void Watchdog::extend_deadlines(Clock::duration late) {
   if (late <= Clock::duration::zero()) return;
-  heard_ += late;
+  last_answer_ += late;
   for (Watched& work : pending_) work.since += late;
 }
 
-void Watchdog::hear(Reader answer) {
+void Watchdog::handle_answer(Reader answer) {
   switch (answer.get<Answer>()) {
     case Answer::verdict: {
       const std::string op = answer.text(), expected = answer.text(), got = answer.text();
@@ -312,20 +317,20 @@ void Watchdog::hear(Reader answer) {
       break;
     }
     case Answer::closing:
-      alone_ = true;
-      tell_of(kAll);
+      store_closed_ = true;
+      acknowledge(kAll);
       break;
     default:
-      if (unanswered_.empty()) break;
-      tell_of(unanswered_.front());
-      unanswered_.pop_front();
+      if (sent_reports_.empty()) break;
+      acknowledge(sent_reports_.front());
+      sent_reports_.pop_front();
       break;
   }
 }
 
 void Watchdog::fail(const Error& error) {
   failure_->set(error);
-  tell_of(kAll);
+  acknowledge(kAll);
   std::vector<std::weak_ptr<Engine>> engines;
   {
     std::lock_guard lock(mutex_);
@@ -335,7 +340,7 @@ void Watchdog::fail(const Error& error) {
     if (const std::shared_ptr<Engine> alive = engine.lock()) alive->interrupt();
   }
   pending_.clear();
-  complained_.reset();
+  failure_sent_.reset();
 }
 
 }  // namespace ds::comm

@@ -64,25 +64,25 @@ class Watchdog {
     uint64_t sequence;
     std::string text;
     std::shared_ptr<Completion> completion;
-    Clock::time_point since{};   // when the thread learned of it
+    Clock::time_point since{};   // when the thread received it
     Clock::time_point faulty{};  // when a fault was first seen
-    bool complained = false;
+    bool reported = false;
   };
 
   void run();
-  void watch_over();
-  void give_up(const std::exception& error);
+  void loop();
+  void stop_after(const std::exception& error);
   bool write_report();
-  void examine();
-  void complain(Watched& work, Note note, Clock::time_point now);
-  void listen(Milliseconds patience);
+  void check_pending();
+  void report_failure(Watched& work, Note note, Clock::time_point now);
+  void receive(Milliseconds timeout);
   /// Adds the delay of this thread (for example after a stop of the whole job) to the time limits.
-  void excuse(Clock::duration late);
-  void hear(Reader answer);
+  void extend_deadlines(Clock::duration late);
+  void handle_answer(Reader answer);
   void fail(const Error& error);
   void wake();
-  /// The store has the first `given` calls of watch(), or will never receive more.
-  void tell_of(uint64_t given);
+  /// Records that the store has the first `count` calls of watch(). kAll: it receives no more.
+  void acknowledge(uint64_t count);
   std::string name_of(const Watched& work);
 
   const int rank_;
@@ -93,25 +93,25 @@ class Watchdog {
 
   std::mutex mutex_;  // guards the members below
   std::vector<Channel> channels_;
-  std::vector<Watched> fresh_;
+  std::vector<Watched> new_work_;
   std::vector<std::weak_ptr<Engine>> engines_;
   bool idle_ = false, finished_ = false, ending_ = false;
-  uint64_t given_ = 0, told_ = 0;  // calls of watch(), and how many of them the store has
-  std::condition_variable told_more_;
+  uint64_t watched_ = 0, acknowledged_ = 0;  // calls of watch(), and those in the store
+  std::condition_variable acknowledged_changed_;
 
-  // The thread's own.
+  // Used only by the thread.
   std::deque<Watched> pending_;
   size_t defined_ = 0;
-  std::unordered_map<std::string, uint32_t> texts_;
+  std::unordered_map<std::string, uint32_t> text_ids_;
   Writer report_;
-  uint64_t reported_up_to_ = 0;      // given_ at the last report
-  std::deque<uint64_t> unanswered_;  // the same of each report that was sent
-  bool anything_ = false;            // to report
-  bool alone_ = false;               // the store has closed
+  uint64_t reported_count_ = 0;        // watched_ at the last report
+  std::deque<uint64_t> sent_reports_;  // reported_count_ of each report without an answer
+  bool has_notes_ = false;             // the report is not empty
+  bool store_closed_ = false;
   std::string received_;
-  Clock::time_point reported_{}, heard_{};
-  std::optional<Clock::time_point> complained_;  // time of the failure report to the store
-  std::optional<Error> own_verdict_;             // in case it does not answer
+  Clock::time_point reported_{}, last_answer_{};
+  std::optional<Clock::time_point> failure_sent_;  // time of the failure report to the store
+  std::optional<Error> local_failure_;             // thrown if the store does not answer it
   std::thread thread_;
 };
 
