@@ -110,7 +110,10 @@ function textOf(content: JsonValue | undefined, location: string): string {
     if (type === 'text' && typeof text === 'string') return text;
     if (typeof type === 'string' && type !== 'text') {
       const got = type.slice(0, 60);
-      throw unsupported(`${location}[${i}].type`, `"${got}" is not text, and the model reads only text`);
+      throw unsupported(
+        `${location}[${i}].type`,
+        `"${got}" is not text, and the model reads only text`,
+      );
     }
     throw invalid(`${location}[${i}]`, '{ "type": "text", "text": "..." }', formatValue(part));
   });

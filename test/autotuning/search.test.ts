@@ -199,7 +199,7 @@ describe('candidates', () => {
     ]);
   });
 
-  test('leaves a model of unknown activations to what its first forward kept', async () => {
+  test('assumes the activations of the profiled forward for an unknown model', async () => {
     const info = { ...infoOf(2, 44 * GIB), knowsActivations: false };
     const own = { ...info, sizes: { ...GPT2, activations: { ...GPT2.activations, kept: 0 } } };
     const file = { ...BF16, zero_optimization: { stage: 3 } };
@@ -236,19 +236,13 @@ describe('candidates', () => {
     });
   });
 
-  test.each([true, [], 'tune'])(
-    'refuses a section that is not an object: %j',
-    async (autotuning) => {
-      const path = join(dir, 'ds_config.json');
-      writeFileSync(path, JSON.stringify({ ...BF16, autotuning }));
-      const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
-      const given = { args: ['--deepspeed', path], known: {}, jobs, say: () => {} };
-      await expect(autotune(given)).rejects.toMatchObject({
-        code: 'DS_CONFIG',
-        path: 'autotuning',
-      });
-    },
-  );
+  test.each([true, [], 'tune'])('refuses the section %j', async (autotuning) => {
+    const path = join(dir, 'ds_config.json');
+    writeFileSync(path, JSON.stringify({ ...BF16, autotuning }));
+    const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
+    const given = { args: ['--deepspeed', path], known: {}, jobs, say: () => {} };
+    await expect(autotune(given)).rejects.toMatchObject({ code: 'DS_CONFIG', path: 'autotuning' });
+  });
 
   test('refuses a file that nothing can train, by its key', async () => {
     const wrong = { ...BF16, optimizer: { type: 'AdamW', params: { lr: -1 } } };
@@ -474,7 +468,7 @@ describe('the program', () => {
     ]);
   });
 
-  test('gets values in the last of several arguments, which wins there', async () => {
+  test('passes values in the last of repeated arguments, which takes effect', async () => {
     const args = ['--batch', '1', '--batch=4', '--other', '--batch', '--steps', '2'];
     const known = { train_micro_batch_size_per_gpu: '--batch' };
     const { tried } = await search({ ...file, autotuning }, { args, known });
@@ -489,7 +483,7 @@ describe('the program', () => {
     expect(tried[0]?.args.slice(2)).toEqual(['--steps', '1', '--', '--steps', '4']);
   });
 
-  test('gets the configuration itself where ranks run on other machines', async () => {
+  test('passes the configuration itself if ranks run on other machines', async () => {
     const { found, names } = await search({ ...file, autotuning }, { isRemote: true });
     expect(names).toContain('z1_gas1_tmbspg8');
     expect(found.args[1]).not.toContain('/');

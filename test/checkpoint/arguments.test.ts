@@ -130,7 +130,7 @@ test('restores every JSON value of clientState', async () => {
   expect(clientState).toEqual(JSON.parse(JSON.stringify(state)));
 });
 
-test('a folder that cannot be made is an error, also where Node would try for ever', async () => {
+test('a folder that cannot be created is an error, without endless retries', async () => {
   await makeFolder(join(dir, 'a', 'b'));
   await makeFolder(join(dir, 'a', 'b'));
   expect(readdirSync(join(dir, 'a'))).toEqual(['b']);
@@ -150,7 +150,7 @@ test('folders that many make at the same time are no error', async () => {
   }
 });
 
-test('an engine that was destroyed neither trains nor saves nor loads', async () => {
+test('a destroyed engine refuses to train, save and load', async () => {
   await engine.saveCheckpoint(dir);
   const input = Tensor.from([[1, 2]]).keep();
   const loss = engine.forward<Tensor>(input).mean();

@@ -87,7 +87,7 @@ test.each<[string, TinyOptions]>([
   },
 );
 
-test('the next save waits for the last one; memory is used again and freed at the end', async () => {
+test('the next save waits for the last one; its memory is reused and freed at the end', async () => {
   const engine = await start(resident);
   await quiet();
   const before = { buffers: cpu().memory.liveBuffers, tensors: liveTensors() };
@@ -152,7 +152,7 @@ describe('a failure', () => {
     await expect(engine.loadCheckpoint(dir, { tag: 'a' })).rejects.toEqual(failure);
   });
 
-  test('is a warning, also when the engine is destroyed first', async () => {
+  test('emits a warning, even if the engine is destroyed first', async () => {
     const engine = await failing();
     engines.pop();
     engine.destroy();
@@ -171,7 +171,7 @@ describe('a failure', () => {
   });
 });
 
-describe('JavaScript that never lets the event loop turn', () => {
+describe('a program that blocks the event loop', () => {
   /** Blocks this thread until the path is there. */
   function spinUntil(path: string): void {
     const deadline = Date.now() + 60_000;

@@ -406,7 +406,7 @@ describe('a forged manifest', () => {
     await expect(Checkpoint.open(dir)).rejects.toEqual(refusal(/i32 \[4, 3\], as in the manifest/));
   });
 
-  test('1,500 mutations of its parts: whole by count, or refused', async () => {
+  test('1,500 mutations of the parts are complete by count, or refused', async () => {
     await saved();
     const original = manifestOf();
     const random = randomly(31);

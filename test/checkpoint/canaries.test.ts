@@ -94,7 +94,7 @@ describe('a tag of the name of something else', () => {
     await unharmed(() => save(dir, 'other', content(1)));
   });
 
-  test('a checkpoint with a file of the user in it, or in place of the manifest', async () => {
+  test('a checkpoint with a file of the user, or with one in place of the manifest', async () => {
     await save(dir, 't', content(1));
     writeFileSync(join(dir, 't', 'eval.json'), '{}');
     await unharmed(async () => {
@@ -250,7 +250,7 @@ describe('save16bitModel', () => {
   });
 });
 
-test('a rename that must not replace replaces neither a file nor a folder, full or empty', async () => {
+test('a rename without replacement replaces no file and no folder', async () => {
   const from = join(dir, 'from');
   mkdirSync(from);
   mkdirSync(join(dir, 'free'));

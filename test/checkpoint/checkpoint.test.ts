@@ -152,7 +152,7 @@ describe('retention', () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test('a tag that a dead process was deleting is gone, not back', async () => {
+  test('a tag that a dead process was deleting stays deleted', async () => {
     await save(dir, 't', content(1));
     renameSync(join(dir, 't'), join(dir, `.gone-t-${await deadOwner()}`));
     await expect(Checkpoint.open(dir, 't')).rejects.toEqual(refusal(/without checkpoints/));
@@ -248,7 +248,7 @@ describe('refusals', () => {
     );
   });
 
-  test('any flipped byte of any file is found, and the file is named', async () => {
+  test('any flipped byte of any file is detected, with the name of the file', async () => {
     await save(dir, 't', content(1));
     for (const name of [MODEL, OPTIMIZER, 'manifest.json']) {
       const path = join(dir, 't', name);
@@ -265,7 +265,7 @@ describe('refusals', () => {
     await Checkpoint.open(dir);
   });
 
-  test.each([0, 5, 200, 3999])('a file cut to %d bytes is found', async (bytes) => {
+  test.each([0, 5, 200, 3999])('a file truncated to %d bytes is detected', async (bytes) => {
     await save(dir, 't', content(1));
     truncateSync(join(dir, 't', OPTIMIZER), bytes);
     await expect(Checkpoint.open(dir)).rejects.toEqual(
@@ -275,7 +275,7 @@ describe('refusals', () => {
 });
 
 describe('leftovers of a dead save', () => {
-  test('between the two renames: the old checkpoint is found, then moved back', async () => {
+  test('after a crash between the two renames, the old checkpoint loads and is moved back', async () => {
     await save(dir, 't', content(7));
     const owner = await deadOwner();
     renameSync(join(dir, 't'), join(dir, `.old-t-${owner}~0`));
@@ -305,7 +305,7 @@ describe('leftovers of a dead save', () => {
     expect(readdirSync(dir).sort()).toEqual(['latest', 'u']);
   });
 
-  test('a file that is too large for a claim is left whole', async () => {
+  test('a file too large to be a claim is kept', async () => {
     const claim = await Claim.take(dir);
     await claim.leave();
     const path = join(dir, `.save-${claim.owner}`);
@@ -350,14 +350,14 @@ describe('leftovers of a dead save', () => {
   });
 });
 
-test('a folder that cannot be made is a typed error', async () => {
+test('a folder that cannot be created gives a DsError', async () => {
   writeFileSync(join(dir, 'file'), '');
   await expect(save(join(dir, 'file', 'x'), 't', content(1))).rejects.toEqual(
     refusal(/ENOTDIR/, 'DS_IO'),
   );
 });
 
-test('a checkpoint that was copied elsewhere opens there', async () => {
+test('a copied checkpoint loads from its new place', async () => {
   await save(dir, 't', content(5));
   const copy = join(dir, 'copy');
   mkdirSync(copy);

@@ -17,7 +17,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-test('saves that begin at once never take each other for dead, and leave nothing', async () => {
+test('concurrent saves do not take each other for dead, and leave no files', async () => {
   const saves = Array.from({ length: 8 }, async () => {
     for (let k = 0; k < 10; ++k) await finish(await begin(dir, 'export'));
   });
@@ -25,7 +25,7 @@ test('saves that begin at once never take each other for dead, and leave nothing
   expect(readdirSync(dir)).toEqual([]);
 });
 
-test('a claim that another save deletes before it is locked is created again', async () => {
+test('a claim deleted by another save before its lock is created again', async () => {
   const claims = () => readdirSync(dir).filter((name) => name.startsWith('.save-'));
   let first: string | undefined;
   jest.mocked(files.lockFile).mockImplementationOnce(async () => {

@@ -24,7 +24,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-test('a save that is never the last of its tag ends with an error, and leaves nothing', async () => {
+test('a save that other saves of its tag keep overtaking ends with an error, without leftovers', async () => {
   const draft = await begin(dir, 't');
   let turns = 0;
   jest.mocked(files.renameExclusive).mockImplementation(async () => {

@@ -77,7 +77,7 @@ test('a file system without sizes refuses nothing', async () => {
   await save(dir, 't', content(1));
 });
 
-test('ranks of one machine need their bytes together', async () => {
+test('the bytes of all ranks of a machine are added', async () => {
   hasFree(5 * MIB);
   const ranks = () =>
     onRanks(2, (world) => {

@@ -293,7 +293,7 @@ describe('what GPT2.fromPretrained takes and refuses', () => {
     expect(read.transformer.wte.weight.toArray()).toEqual(wte().toArray());
   });
 
-  test('an index that names model.safetensors, among others, counts', async () => {
+  test('an index that lists model.safetensors among other files is used', async () => {
     const [name, values] = [
       'transformer.ln_f.bias',
       tensors.get('transformer.ln_f.bias') as Tensor,
@@ -308,7 +308,7 @@ describe('what GPT2.fromPretrained takes and refuses', () => {
     expect((await GPT2.fromPretrained(out)).parameters()).not.toHaveLength(0);
   });
 
-  test('a pickle is named, with what to do', async () => {
+  test('a pickle is refused with the fix', async () => {
     rmSync(join(out, 'model.safetensors'));
     writeFileSync(join(out, 'pytorch_model.bin'), '');
     await expect(GPT2.fromPretrained(out)).rejects.toEqual(refusal(/safe_serialization=True/));

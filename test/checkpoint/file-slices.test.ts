@@ -19,7 +19,7 @@ const whole = (): Tensor =>
     ),
   );
 
-test('slices are parts of one tensor, which is released with the last slice', async () => {
+test('slices are parts of one tensor, which is freed with the last slice', async () => {
   let made: Tensor | undefined;
   const values = async (): Promise<Tensor> => {
     made = whole();

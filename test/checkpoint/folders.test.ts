@@ -21,14 +21,14 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-test('a folder and its parents, also if they exist', async () => {
+test('creates a folder and its parents, also existing ones', async () => {
   const path = join(dir, 'a', 'b', 'c');
   await makeFolder(path);
   for (const one of [path, join(dir, 'a'), '.', '/']) await makeFolder(one);
   expect(readdirSync(join(dir, 'a', 'b'))).toEqual(['c']);
 });
 
-test('several calls at once make one folder', async () => {
+test('several concurrent calls create one folder', async () => {
   const path = join(dir, 'a', 'b', 'c');
   await Promise.all(Array.from({ length: 8 }, () => makeFolder(path)));
   expect(existsSync(path)).toBe(true);
@@ -46,7 +46,7 @@ test('the error names the first cause, and no call hangs', async () => {
   expect(readdirSync(dir)).toEqual(['file']);
 });
 
-test('a folder is writable before there is data to save, and stays empty', async () => {
+test('checks that a folder is writable before a save, and leaves it empty', async () => {
   await requireWritable(join(dir, 'a', 'b'));
   expect(readdirSync(join(dir, 'a', 'b'))).toEqual([]);
   writeFileSync(join(dir, 'file'), '');

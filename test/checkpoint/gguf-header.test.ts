@@ -39,7 +39,7 @@ test.each<[string, number, ArrayBuffer, unknown]>([
   expect(metadata.get('key')).toBe(expected);
 });
 
-test('tensors may be listed in another order than their bytes, with the last dimension first', () => {
+test('tensors may be listed in any order, with the last dimension first', () => {
   const header = file(2n, 0n, tensor('last', [2n, 4n], 32n), tensor('first', [8n], 0n));
   const start = Math.ceil(header.length / 32) * 32;
   const bytes = Buffer.concat([header, Buffer.alloc(start - header.length + 64)]);
@@ -52,7 +52,7 @@ test('tensors may be listed in another order than their bytes, with the last dim
   expect(tensors.map((one) => read(one)[0])).toEqual([8, 0]);
 });
 
-test('an alignment is a power of 2 up to 2^20', () => {
+test('refuses an alignment that is not a power of 2 up to 2^20', () => {
   const aligned = (value: number) => () =>
     headerOf(file(0n, 1n, words('general.alignment'), u32(4), u32(value)));
   expect(aligned(2 ** 20)).not.toThrow();

@@ -36,7 +36,7 @@ async function fileOf(name: string, shape: readonly number[]): Promise<Safetenso
   return SafetensorsFile.open(path);
 }
 
-test('a range is read to the last element of file and tensor, and not beyond', async () => {
+test('a range is read up to the last element of file and tensor', async () => {
   const file = await fileOf('range.safetensors', [10]);
   const [entry] = file.entries;
   const into = vector(6);
@@ -149,7 +149,7 @@ test('ranks with different tags fail, warn or follow rank 0', () => {
   );
 });
 
-test('open files of weights: none is left after close(), nor after a refusal', async () => {
+test('no file of weights stays open after close() or a refusal', async () => {
   const folder = mkdtempSync(join(dir, 'weights-'));
   const values = vector(2);
   const path = join(folder, 'model.safetensors');

@@ -147,7 +147,7 @@ test.each(BOTH)('GPT2.fromPretrained: a model, or none (%j)', async (mode) => {
 const valuesOf = (model: nn.Module) =>
   Array.from(model.namedParameters(), ([name, parameter]) => [name, parameter.toArray()]);
 
-test.each(BOTH)('consolidate: a folder that is whole, or none (%j)', async (mode) => {
+test.each(BOTH)('consolidate writes a complete folder, or none (%j)', async (mode) => {
   const source = await sorterEngine(1, 3);
   await source.saveCheckpoint(join(root, 'theirs'));
   const whole = join(root, 'whole');

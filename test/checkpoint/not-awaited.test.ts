@@ -24,7 +24,7 @@ const refused = (op: string, under: string) => ({
   expected: `a call after the end of ${under}()`,
 });
 
-test('steps beside a synchronous save are refused, and it has the state of its call', async () => {
+test('steps during a synchronous save are refused, and it saves the state of its call', async () => {
   trainTiny(engine, 0, 1);
   const saved = stateBits(engine);
   const saving = engine.saveCheckpoint(dir);

@@ -271,7 +271,7 @@ describe('disagreement', () => {
   });
 });
 
-test('one flipped byte in any file of three ranks is found by all that load, and the file is named', async () => {
+test('one flipped byte in any file of three ranks is detected by all loading ranks, with its file', async () => {
   await run(3, 3, { what: 'save', dir, tag: 't' });
   for (const name of readdirSync(join(dir, 't'))) {
     const path = join(dir, 't', name);

@@ -260,7 +260,7 @@ test('a checkpoint without loss scaling continues in fp16 at the initial scale, 
   expect(weights(again)).toEqual(weights(first));
 });
 
-test('parameters that were trained may be frozen; frozen ones are trained without states', async () => {
+test('trained parameters may be frozen; frozen ones may be trained without states', async () => {
   const first = await saved({ bf16: true });
   const { engine } = await start(2, { bf16: true, freeze: true });
   await engine.loadCheckpoint(dir);
@@ -320,7 +320,7 @@ describe('refusals leave the engine as it was', () => {
   });
 });
 
-test('loadModuleStrict: false loads what there is, in both directions', async () => {
+test('loadModuleStrict: false loads the common tensors, in both directions', async () => {
   const first = await saved({ depth: 1 });
   const { engine } = await start(2);
   const [, , ...second] = weights(engine);

@@ -31,7 +31,7 @@ function check(shape: readonly number[], ranges: readonly BoxRange[]): 'whole' |
   return 'flawed';
 }
 
-test('parts of every way of cutting are whole, in any order', () => {
+test('the parts of any split are complete, in any order', () => {
   const random = randomly(11);
   for (let round = 0; round < 2000; ++round) {
     const shape = randomShape(random);
@@ -75,7 +75,7 @@ test('tiles that no straight cut divides', () => {
   expect(flaw).toEqual({ kind: 'twice', element: [2, 1] });
 });
 
-test('a part of a whole tensor besides it is there twice', () => {
+test('a part in addition to the whole tensor is a duplicate', () => {
   const whole = wholeBox([4, 4]);
   const corner = { offset: [2, 2], shape: [2, 2] };
   for (const boxes of [

@@ -43,7 +43,7 @@ test('a rank that fails keeps its error, and the others get its words', async ()
   ]);
 });
 
-test('the first of several ranks that fail is named', async () => {
+test('the error names the first of several failed ranks', async () => {
   const said = await onRanks(3, (world) =>
     onAllRanks(world, 'writing', async () => {
       if (world.rank > 0) throw new TypeError(`no ${world.rank}`);

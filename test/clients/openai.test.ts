@@ -85,7 +85,7 @@ describe('chats', () => {
 });
 
 describe('responses', () => {
-  test('a text, whole, and its place in the store', async () => {
+  test('a complete answer, and its stored response', async () => {
     says('It is 3.');
     const made = await client.responses.create({ model, input: 'What?', instructions: 'Short.' });
     expect(made.output_text).toBe('It is 3.');

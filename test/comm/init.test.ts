@@ -6,7 +6,7 @@ import { reportsOf, runRanks } from './ranks.js';
 
 afterEach(async () => distributed()?.destroy());
 
-test('a world of one opens nothing and copies', async () => {
+test('a world of one rank opens no connections, and collectives copy', async () => {
   const job = await initDistributed({ device: 'cpu' });
   expect([job.rank, job.worldSize, job.store]).toEqual([0, 1, null]);
   const tensor = Tensor.from([1, 2, 3]);
@@ -34,7 +34,7 @@ test.each([
   });
 });
 
-test('an unknown option is refused, also in a job that was joined before', async () => {
+test('an unknown option is refused, also for a joined job', async () => {
   const wrong = () => initDistributed({ worldSiz: 1 } as object);
   const refusal = {
     code: 'DS_ARGUMENT',

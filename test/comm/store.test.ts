@@ -128,7 +128,7 @@ function watchdogTicks(): number {
   return ticks.reduce((sum, each) => sum + Number(each), 0);
 }
 
-test('a store that is frozen is given up after the timeout of the job', () =>
+test('a frozen store fails after the timeout of the job', () =>
   withStoreProcess(async (store, serving) => {
     const [job, patient] = await Promise.all(
       [4000, MINUTE].map((timeout, rank) => Job.join({ store, rank, worldSize: 2, timeout })),
@@ -149,7 +149,7 @@ test('a store that is frozen is given up after the timeout of the job', () =>
     for (const one of [job, patient]) one?.close();
   }));
 
-test('every request, also one in flight, names a store with a dead process', () =>
+test('every request, also a pending one, reports a store with a dead process', () =>
   withStoreProcess(async (store, serving) => {
     const job = await Job.join({ store, rank: 1, worldSize: 2, timeout: MINUTE });
     const underWay = job.get('what nobody sets', MINUTE);
@@ -164,7 +164,7 @@ test('every request, also one in flight, names a store with a dead process', () 
     job.close();
   }));
 
-test('a rank that leaves while the store is busy has left; one that only ends is named', () =>
+test('a rank that leaves while the store is busy has left; one that only exits is reported', () =>
   withStoreProcess(async (store, serving) => {
     const leaving = 7;
     const job = await Job.join({ store, rank: 2, worldSize: 3, timeout: MINUTE });
@@ -213,7 +213,7 @@ test('a job that is suspended longer than the silence limit continues', () =>
     }
   }));
 
-test('a rank of a failed job sleeps, also when the store dies after that', () =>
+test('a rank of a failed job stays idle, even if the store dies afterwards', () =>
   withStoreProcess(async (store, serving) => {
     const job = await Job.join({ store, rank: 0, worldSize: 2, timeout: MINUTE });
     (await enter(store)).end(report(1));
@@ -300,7 +300,7 @@ describe('operations', () => {
       await waiting;
     }));
 
-  test('add from two ranks at once loses nothing', () =>
+  test('concurrent add() of two ranks loses no update', () =>
     withJobs(async (a, b) => {
       const adds = Array.from({ length: 100 }, (_, i) => (i % 2 ? a : b).add('sum', i));
       await Promise.all(adds);
@@ -321,7 +321,7 @@ describe('operations', () => {
       expect(await a.add('still', 1)).toBe(1);
     }));
 
-  test('a value that is too large is refused, and the connection stays', () =>
+  test('a too large value is refused, and the connection stays open', () =>
     withJobs(async (a) => {
       await expect(a.set('big', 'x'.repeat(5 << 20))).rejects.toMatchObject({ code: 'DS_COMM' });
       await a.set('big', 'x'.repeat(3 << 20));
@@ -330,7 +330,7 @@ describe('operations', () => {
 });
 
 describe('admission', () => {
-  test('the handshake proves the secret both ways and never sends it', async () => {
+  test('both sides prove the secret, and never send it', async () => {
     const socket = await open();
     const { answer, right } = await shake(socket, secret);
     expect(answer.equals(right)).toBe(true);

@@ -16,7 +16,7 @@ test('torch_autocast does not affect a precision that was already enabled', () =
   expect(written).not.toMatchObject({ from: 'derived' });
 });
 
-test('generation may use the ranks of tensor parallelism, one rank, and no other number', () => {
+test('inference_tp_size may be 1 or the tensor-parallel size', () => {
   const hybrid = (size: number, tensor_parallel: object = { autotp_size: 2 }) =>
     refused({ hybrid_engine: { enabled: true, inference_tp_size: size }, tensor_parallel });
   const path = 'hybrid_engine.inference_tp_size';
@@ -26,7 +26,7 @@ test('generation may use the ranks of tensor parallelism, one rank, and no other
   expect(hybrid(2, {})).toEqual([[path, '1']]);
 });
 
-test('an open micro-batch follows from the batch that is given', () => {
+test('an unset micro-batch follows from the given batch size', () => {
   const auto = { train_micro_batch_size_per_gpu: 'auto' };
   const { config, errors } = check(
     { ...auto, train_batch_size: 8, gradient_accumulation_steps: 2 },
@@ -36,7 +36,7 @@ test('an open micro-batch follows from the batch that is given', () => {
   expect(config?.train_micro_batch_size_per_gpu).toBe(2);
 });
 
-test('an unknown key is named with its section', () => {
+test('the error of an unknown key names its section', () => {
   const strict = { strict: true };
   expect(refused({ other: 1, fp16: { other: 1 } }, strict)).toEqual([
     ['other', 'a key of this file'],
@@ -51,7 +51,7 @@ test('the hundred-and-first mistake gets no guess any more', () => {
   expect([notices.length, guessed.length]).toEqual([101, 100]);
 });
 
-test('duplicate keys are listed up to twenty, and the rest is counted', () => {
+test('lists up to twenty duplicate keys, and counts the rest', () => {
   const text = (count: number): string =>
     `{${Array.from({ length: 2 * count }, (_, i) => `"k${i % count}": 1`).join(', ')}}`;
   const parse = (count: number) => () => parseConfig(text(count), 'ds_config.json');

@@ -134,7 +134,7 @@ describe('version 0.2', () => {
     expect(sizes(nodes({ model_parallel_size: 4 }), 4)).toEqual(sizes(elastic({ min_gpus: 1 }), 4));
   });
 
-  test('more ranks than samples are refused, with how many there may be', () => {
+  test('more ranks than samples are refused, with the limit', () => {
     const few = nodes({ max_train_batch_size: 80, micro_batch_sizes: [8, 16] });
     expect(errorsOf(few, 11)).toEqual([
       'elasticity: expected at most 10 data ranks, each with a micro-batch, got 11. Start fewer ranks, raise max_train_batch_size, or allow a smaller micro-batch.',
@@ -142,7 +142,7 @@ describe('version 0.2', () => {
   });
 });
 
-test('a multiple of all micro-batches that is too large is no batch', () => {
+test('micro-batches with a too large common multiple are refused', () => {
   const primes = { micro_batch_sizes: [7, 11, 13], max_train_batch_size: 100, min_gpus: 1 };
   expect(sizes(elastic(primes), 1)[0]).toBeLessThanOrEqual(100);
 });

@@ -180,7 +180,7 @@ describe('oddities', () => {
     ]);
   });
 
-  test('where the comment holds the end of the file too, the error names it', () => {
+  test('the error at the end of the file points to the comment that contains the rest', () => {
     const line = full
       .split('\n')
       .filter((one) => !one.startsWith('//'))
@@ -191,7 +191,7 @@ describe('oddities', () => {
     ]);
   });
 
-  test('comments about a key are no such warning', () => {
+  test('comments about a key give no warning', () => {
     const text = '{ "train_batch_size": 1, // not "seed": 3\n // "seed": 4,\n "seed": 5 }';
     expect(noticesOf(text).notices).toEqual([]);
   });
@@ -209,7 +209,7 @@ describe('oddities', () => {
     ]);
   });
 
-  test('a missing comma behind a number is named', () => {
+  test('the error of a missing comma after a number', () => {
     const { errors } = noticesOf('{ "seed": 3 "gradient_clipping": 1.0 }');
     expect(errors[0]?.message).toMatch(/Write a comma after 3\./);
   });

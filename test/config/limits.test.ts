@@ -88,7 +88,7 @@ describe('elasticity', () => {
     );
   });
 
-  test('the largest micro-batch may fill the largest batch', () => {
+  test('the largest micro-batch may equal the largest batch', () => {
     expect(elastic({ micro_batch_sizes: [2, 64] }).join()).not.toMatch(/micro_batch_sizes/);
     expect(elastic({ micro_batch_sizes: [2, 65] }).join()).toMatch(
       /elasticity\.micro_batch_sizes: expected at most 64, because the largest batch is 64, got 65/,
@@ -159,7 +159,7 @@ test('"auto" is a value that others fill, and no violation of a type', () => {
   expect(errors).toEqual([]);
 });
 
-test('values of any kind are shown in bounded length', () => {
+test('errors show any value in a limited length', () => {
   expect(shown(null)).toBe('null');
   expect(shown(undefined)).toBe('undefined');
   expect(shown({ a: 1, b: 2 })).toBe('an object with 2 keys');

@@ -60,12 +60,12 @@ test('a section with the value "auto" sets "auto" for its keys', () => {
   expect(all.filter((one) => /^0 cpu|cpu 0.* cpu$|^3 none 1 cpu/.test(one))).toEqual([]);
 });
 
-test('a disk is weighed where its folder is named', () => {
+test('the plan considers a disk only if nvme_path is given', () => {
   const zero = { stage: 2, offload_optimizer: { device: 'auto', nvme_path: '/fast' } } as const;
   expect(states(zero)).toContain('2 nvme 1 none');
 });
 
-test('open settings of offloaded state may be switched off, and given ones stay', () => {
+test('the plan may turn off open settings of offloaded state, but keeps given ones', () => {
   const switches = (more: object) => [
     ...new Set(
       ways({ stage: 1, offload_optimizer: { device: 'auto', ...more } })
@@ -115,7 +115,7 @@ test('keys that depend on the stage follow the choice', () => {
   });
 });
 
-test('without a model there is no plan to ask: the defaults apply, as in DeepSpeed', () => {
+test('without a model there is no plan: the defaults apply, as in DeepSpeed', () => {
   const zero: Zero = {
     ...{ stage3_prefetch_bucket_size: 'auto', stage: 'auto', offload_optimizer: 'auto' },
   };

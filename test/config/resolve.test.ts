@@ -185,7 +185,7 @@ test.each([
   expect(notices).toEqual([expect.stringContaining(`${path} has no effect: `)]);
 });
 
-test('batch sizes that are null are not given', () => {
+test('null batch sizes count as absent', () => {
   const nothing = { train_batch_size: null, gradient_accumulation_steps: null };
   const given = { ...MICRO, ...nothing };
   const training = { perDeviceBatchSize: 2, accumulationSteps: 3 };
@@ -228,7 +228,7 @@ const UNKNOWN = [
   [{ optimizer: { type: 'Adam', param: {} } }, 'optimizer.param', 'Did you mean "params"?'],
 ] as const;
 
-test.each(UNKNOWN)('an unknown key is left out with a notice: %j', (extra, path, hint) => {
+test.each(UNKNOWN)('an unknown key is dropped with a notice: %j', (extra, path, hint) => {
   const config = resolveConfig({ ...MICRO, ...extra } as DsConfig, ONE);
   expect(config.notices).toEqual([`${path} is unknown and ignored. ${hint}`.trim()]);
   expect(config).not.toHaveProperty(path);

@@ -40,7 +40,7 @@ for (const [keyword, schemaType] of Object.entries(annotations)) {
   ajv.addKeyword({ keyword, schemaType });
 }
 
-test('the sections and keys of DeepSpeed are there', () => {
+test('has the sections and keys of DeepSpeed', () => {
   expect(keys.length).toBeGreaterThan(400);
 });
 
@@ -89,7 +89,7 @@ test('no other name of a key is a key itself', () => {
   expect(others.filter((path) => known.has(path))).toEqual([]);
 });
 
-test('values that are not supported yet are values of their key', () => {
+test('unsupported values are values of their key', () => {
   for (const [path, schema] of keys) {
     for (const value of Object.keys(schema.dsUnsupportedValues ?? {})) {
       const values = schema.type === 'boolean' ? ['true', 'false'] : schema.enum;

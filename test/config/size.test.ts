@@ -84,7 +84,7 @@ test.each<[name: string, text: () => string]>([
   expect(parseHjson(text())?.kind).toBe('object');
 });
 
-test('places are found without reading the text again', () => {
+test('finds places without parsing the text again', () => {
   const keys = many(2e4, (i) => `key${i}`);
   const text = `{\n${keys.map((key) => `  "${key}": 0`).join(',\n')} }`;
   const document = parseConfig(text, 'x');
@@ -130,7 +130,7 @@ test('messages are of bounded length', () => {
   }
 });
 
-test('the duplicate keys of a whole file are counted', () => {
+test('counts the duplicate keys of the whole file', () => {
   const { errors } = checkConfig(file(`{ ${many(1e4, () => '"seed": 1').join(',')} }`), {
     worldSize: 1,
   });
@@ -164,7 +164,7 @@ test.each<[name: string, path: () => string, got: RegExp]>([
   expect(errors[0]).toMatchObject({ code: 'DS_CONFIG', got: expect.stringMatching(got) });
 });
 
-test('base64 beyond the bound is no configuration', () => {
+test('base64 beyond the limit is refused', () => {
   const text = `{ "train_batch_size": 1 ${' '.repeat(MAX_BYTES)} }`;
   const { errors } = checkConfig(Buffer.from(text).toString('base64'), { worldSize: 1 });
   expect(errors[0]?.expected).toBe(`at most ${MAX_BYTES} characters`);

@@ -63,7 +63,7 @@ test.each([
   expect(fixedRoot(options)(step)).toBe(difficulty);
 });
 
-test('what begins at the largest difficulty stays there, whole multiple or not', () => {
+test('a schedule that starts at the maximum stays there, for any difficulty step', () => {
   const schedule = fixedRoot({ min: 12, max: 12, ...LINEAR });
   expect([0, 1, 1000].map(schedule)).toEqual([12, 12, 12]);
 });
@@ -79,7 +79,7 @@ test.each([
   expect(fixedDiscrete([16, 64, 128], [5, 10])(step)).toBe(difficulty);
 });
 
-test('powers are the nearest doubles, where the runtime is a bit off', () => {
+test("powers are correctly rounded, even if the runtime's are not", () => {
   // From Python, and with 50 digits: 0.36443148688046645 and 0.09090909090909091.
   expect(accuratePower(125 / 343, 1 / 3)).toBe(5 / 7);
   expect(accuratePower(2, 0.5)).toBe(Math.SQRT2);

@@ -55,14 +55,14 @@ describe('DataLoader', () => {
     expect(() => [...new DataLoader(promised, options)]).toThrow(/for await/);
   });
 
-  test('what gives no batches is refused at once', () => {
+  test('an iterable without batches is refused at once', () => {
     for (const other of [undefined, null, 5, {}]) {
       const repeat = (): unknown => new RepeatingLoader(other as unknown as DataLoader<number>);
       expect(repeat).toThrow(expect.objectContaining({ code: 'DS_ARGUMENT' }));
     }
   });
 
-  test('a position taken anywhere resumes with the very next sample', async () => {
+  test('any position resumes with the next sample', async () => {
     const options = { batchSize: 3, seed: 11, collate: asList };
     const all: number[][] = [];
     const whole = new RepeatingLoader(new DataLoader(numbers(8), options));
@@ -343,7 +343,7 @@ test('setEpoch() moves the loader and its sampler to the start of an epoch', () 
   expect([...loader]).toEqual(epochs[0]);
 });
 
-test('an iteration left after the last batch is followed by the next epoch', () => {
+test('an iteration left after the last batch continues with the next epoch', () => {
   const options = { batchSize: 2, seed: 3, collate: asList };
   const whole = new DataLoader(numbers(4), options);
   const epochs = [0, 1].map(() => [...whole]);

@@ -46,7 +46,7 @@ const ranksOf = (length: number, worldSize: number, options: Options = {}) =>
     loaderOf(counted(length), { rank, worldSize, ...options }),
   );
 
-test('one rank serves the samples in their order, epoch after epoch, at once and later', async () => {
+test('one rank serves the samples in order, epoch after epoch, synchronously and asynchronously', async () => {
   const loader = loaderOf(counted(5), { batchSize: 2 });
   expect([...loader]).toEqual([[0, 1], [2, 3], [4]]);
   expect(loader.epoch).toBe(1);
@@ -148,7 +148,7 @@ test('a running iteration continues at a loaded state', async () => {
   expect(seen).toEqual([0, 1, 103, 104, 105]);
 });
 
-test('an iteration that was given up while it waited takes no sample from the next', async () => {
+test('an iteration abandoned while it waits takes no sample from the next one', async () => {
   const loader = loaderOf(threaded(4));
   const first = loader[Symbol.asyncIterator]();
   const waiting = first.next();
@@ -176,7 +176,7 @@ test('samples before a position are skipped, by the loader or by the dataset', (
   expect(asked).toEqual([[2, 6]]);
 });
 
-test('generators end with the iteration, wherever it is given up', async () => {
+test('generators end with their iteration, wherever it stops', async () => {
   let open = 0;
   const data: IterableDataset<number> = {
     *iterate() {

@@ -81,7 +81,7 @@ test.each([
   expect(pool(named, 299)).toEqual([0, 3, 6]);
 });
 
-test('percentiles read one file, which may be the one that DeepSpeed merges', () => {
+test('percentiles read one file, also one merged by DeepSpeed', () => {
   const merged = writeLists(
     'm_index_to_sample_percentile_merged',
     [

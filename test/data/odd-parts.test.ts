@@ -20,7 +20,7 @@ const served = (given: () => unknown): number[][] => [
   ...new DataLoader(numbers, { batchSize: 2, sampler: new Given(given), collate: list }),
 ];
 
-test('the order of a sampler may be a list, or a generator', () => {
+test('a sampler may give its order as an array or a generator', () => {
   const expected = [[3, 0], [2]];
   expect(served(() => [3, 0, 2])).toEqual(expected);
   expect(

@@ -27,7 +27,7 @@ test('Philox agrees with a direct transcription in wide integers', () => {
   }
 });
 
-test('below() gives the same numbers on and on, up to all words', () => {
+test('below() returns the recorded numbers, for limits up to 2^32', () => {
   const random = new PhiloxStream(9, 2 ** 33 + 1);
   const bounds = [3, 2 ** 31 + 1, 2 ** 32, 2 ** 32 - 1, 2 ** 31 + 1, 17];
   expect(bounds.map((bound) => random.below(bound))).toEqual([

@@ -68,7 +68,7 @@ test.each([
   expect(ranks.map(({ length }) => length)).toEqual(expected.map(({ length }) => length));
 });
 
-test('ranks share the whole, disjoint but for padding, for any size', () => {
+test('ranks get disjoint parts of all samples except padding, for any size', () => {
   for (let round = 0; round < 200; ++round) {
     const samples = 1 + Math.floor(random() * 97);
     const worldSize = 1 + Math.floor(random() * 9);

@@ -73,7 +73,7 @@ describe('raw files', () => {
     expect(() => writeTokenFile(at('t.bin'), [1], 'i8' as never)).toThrow(/"u16" or "u32"/);
   });
 
-  test('a disk that is full leaves the old file as it was, and nothing beside it', () => {
+  test('a full disk leaves the old file intact, without other files', () => {
     writeTokenFile(at('t.bin'), [7, 8, 9]);
     const write = jest.spyOn(fs, 'writeSync');
     write.mockImplementationOnce((file) => fs.writevSync(file, [Buffer.alloc(2)]));
@@ -130,7 +130,7 @@ describe('raw files', () => {
     dataset.close();
   });
 
-  test('a u32 that is no token is named', () => {
+  test('the error names a u32 value that is not a token', () => {
     writeFileSync(at('t.bin'), bytesOf([1, 2, 2 ** 31 + 5, 4], 'u32'));
     const dataset = TokenFileDataset.open({ path: at('t.bin'), seq: 3, dtype: 'u32' });
     expect(() => dataset.get(0)).toThrow(bad(/window 0, token 2: expected a number of/));

@@ -134,7 +134,7 @@ describe('the same batches as without workers', () => {
 const bigintText = (_: string, x: unknown): unknown => (typeof x === 'bigint' ? `${x}n` : x);
 
 describe('positions', () => {
-  test.each([0, 3])('a position taken anywhere resumes there, %d workers', async (numWorkers) => {
+  test.each([0, 3])('any position resumes there, %d workers', async (numWorkers) => {
     const make = (seed: number) =>
       loaderOf(dataset('numbers', 8), { batchSize: 3, seed, collate: asList, numWorkers });
     const whole = new RepeatingLoader(make(11));
@@ -166,7 +166,7 @@ describe('positions', () => {
     expect(seen.slice(0, 3)).toEqual(seen.slice(3, 6));
   });
 
-  test('batches that were made ahead for an iteration that ended are not served', () => {
+  test('batches prepared for an ended iteration are not served', () => {
     const options = { batchSize: 1, shuffle: false, collate: asList, persistentWorkers: true };
     const loader = loaderOf(dataset('numbers', 30), options);
     for (const [n] of loader) if (n === 4) break;
@@ -218,7 +218,7 @@ describe('failures', () => {
     expect(() => [...loader]).toThrow(/DataCloneError: .*could not be cloned/);
   });
 
-  test.each(['worker', 'caller'])('a tensor, where the %s stacks samples', (where) => {
+  test.each(['worker', 'caller'])('a tensor, if the %s stacks samples', (where) => {
     const options = where === 'worker' ? {} : { collate: (samples: unknown[]) => samples };
     const loader = loaderOf(dataset('troubled', 4, 0, 'tensor'), options);
     expect(() => [...loader]).toThrow(/sample.*: expected numbers .* got a tensor.*numWorkers 0/);

@@ -46,7 +46,7 @@ test.each([...named])('%s is run by a script of CI', (command) => {
   expect(runBy(command, lists)).toBe(true);
 });
 
-test('a command that no script runs is found', () => {
+test('finds a command that no script runs', () => {
   expect(runBy('npm run bench -- nothing', lists)).toBe(false);
   expect(runBy('scripts/quick', lists)).toBe(false);
 });

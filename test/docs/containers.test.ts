@@ -46,7 +46,7 @@ test('the image has a Node.js that the package takes', () => {
   }
 });
 
-test('the dev container is that image, brought up to date by scripts/setup', () => {
+test('the dev container is that image, updated by scripts/setup', () => {
   const text = read('.devcontainer/devcontainer.json').replace(/^\/\/.*$/gm, '');
   const { build, postCreateCommand } = JSON.parse(text);
   expect(existsSync(join(root, '.devcontainer', build.dockerfile))).toBe(true);

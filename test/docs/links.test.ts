@@ -70,7 +70,7 @@ function pathsIn(page: string): string[] {
   return Array.from(paths, ([, path = '']) => path);
 }
 
-test.each([...pages(), 'CONTRIBUTING.md'])('the sources that %s names are there', (page) => {
+test.each([...pages(), 'CONTRIBUTING.md'])('the sources that %s names exist', (page) => {
   expect(pathsIn(page).filter((path) => !existsSync(join(root, path)))).toEqual([]);
 });
 

@@ -49,7 +49,7 @@ test('there are at least 60 distinct, numbered questions', () => {
   for (const { text } of list) expect(text).toMatch(/\?/);
 });
 
-test('a question without an answer is found', () => {
+test('finds a question without an answer', () => {
   const [first] = questions() as [Question];
   expect(unanswered([{ ...first, heading: 'nowhere' }])).toHaveLength(1);
   expect(unanswered([{ ...first, page: 'docs/nowhere.md' }])).toHaveLength(1);

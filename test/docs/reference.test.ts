@@ -81,7 +81,7 @@ test.each(pages())('what %s names is in the reference, with a text', (page) => {
   expect(unknown).toEqual([]);
 });
 
-test('names are found in code and in text', () => {
+test('finds names in code and in text', () => {
   expect(namesIn('README.md')).toEqual(
     expect.arrayContaining(['initialize', 'nn.models', 'Tensor', 'Engine.step']),
   );

@@ -164,7 +164,7 @@ test.each([[''], ['--lora']])('llama-finetune %s learns its answers', (flag) => 
   expect(out).toMatch(/^saved /m);
 });
 
-test('trainer.ts on two ranks: evaluations improve, and its second run has nothing left to do', () => {
+test('trainer.ts on two ranks: evaluations improve, and a second run has no updates left', () => {
   const script = join(root, 'build/js/examples/trainer.js');
   const words = [
     '--num_procs',
@@ -182,7 +182,7 @@ test('trainer.ts on two ranks: evaluations improve, and its second run has nothi
   expect(again).not.toMatch(/step \d+: loss/);
 });
 
-test('the tokenizer of GPT-2 is written whole, and never over existing files', () => {
+test('the tokenizer of GPT-2 is written completely, and replaces no files', () => {
   const { writeGpt2Tokenizer } = require(join(root, 'examples/gpt2-tokenizer.js')) as {
     writeGpt2Tokenizer(folder: string, options: { maxLength: number }): void;
   };

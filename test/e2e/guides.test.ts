@@ -142,7 +142,7 @@ test('a configuration splits a model over the ranks of ds, which print their mes
   expect(lines).toEqual(['[0] mesh: 4 ranks as dp 2 x tp 2', '[0] 2 2 16,8']);
 });
 
-test("the Trainer's program learns, has its folders, and is over when it runs again", async () => {
+test("the Trainer's program learns, writes its folders, and ends at once in a second run", async () => {
   const out = runPage('docs/trainer.md');
   const losses = Array.from(out.matchAll(/step \d+: (\d\.\d+)/g), ([, loss]) => Number(loss));
   expect(losses.length).toBeGreaterThan(3);

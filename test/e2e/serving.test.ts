@@ -81,7 +81,7 @@ test('a signal lets an answer end', async () => {
   expect((await code).code).toBe(0);
 });
 
-test('two ranks share the model, and answer as one', async () => {
+test('two ranks share the model and answer like one', async () => {
   const ask = async (url: string): Promise<unknown> => {
     const answer = await fetch(`${url}/v1/completions`, {
       method: 'POST',

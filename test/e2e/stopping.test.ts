@@ -43,7 +43,7 @@ const stopped = (run: Run): Stopped[] =>
     .map((line) => JSON.parse(line) as Stopped)
     .sort((a, b) => a.rank - b.rank);
 
-test('a loop that never yields stops at the first signal; a second one ends it at once', async () => {
+test('a loop without await stops at the first signal; a second one ends it at once', async () => {
   const run = start({ steps: ENDLESS, busy: 60 });
   await run.printed('training');
   run.child.kill('SIGINT');
@@ -61,7 +61,7 @@ test('a loop that never yields stops at the first signal; a second one ends it a
   expect(await run.finished).toMatchObject({ code: null, signal: 'SIGINT' });
 });
 
-test('a run that never reads the stop state, or without an engine, ends by the signal', async () => {
+test('a run that ignores stopRequested, or has no engine, is ended by the signal', async () => {
   const deaf = start({ steps: ENDLESS, deaf: true });
   const destroyed = start({ steps: ENDLESS, destroyed: true });
   for (const run of [deaf, destroyed]) {

@@ -159,7 +159,7 @@ test.each<[what: string, other: Rank, error: object]>([
   expect(first?.message).toBe(second?.message);
 });
 
-test('the first two ranks that differ are named, to all', async () => {
+test('the error on all ranks names the first two that differ', async () => {
   const errors = await disagreement([{}, {}, { lr: 0.25 }, { lr: 0.125 }]);
   expect(new Set(errors.map((one) => one?.got))).toEqual(new Set(['0.25 on rank 2']));
 });
@@ -181,7 +181,7 @@ test('lists further differences, four of them by name', async () => {
   expect(await also(6)).toBe(`Give every rank the same model. Also different: ${names(4)}, ....`);
 });
 
-test('the random state must be equal on ranks of one model only', async () => {
+test('only ranks of one model need equal random states', async () => {
   const two = [{}, { seed: 2 }];
   expect(await disagreement(two)).toEqual([null, null]);
   const [error] = await disagreement(two, { tp: 2 });

@@ -65,7 +65,7 @@ test.each([
   expect(engine.globalSteps).toBe(1);
 });
 
-test('whole weights are there until the body returns, which may go on without them', async () => {
+test('whole weights are available until the body returns, which may continue without them', async () => {
   const values = await engine.withFullWeights(async () => {
     const read = model.layer.weight.toArray();
     await null;

@@ -119,7 +119,7 @@ test.each<
   expect(findOtherBatch({ digestOf }, among)).toEqual(found);
 });
 
-test('batches that are not compared may differ', () => {
+test('ranks whose batches are not compared may differ', () => {
   const digestOf = (rank: number) => ({ bits: rank, outline: 1 });
   expect(findOtherBatch({ digestOf }, { ...mesh, compared: [] })).toBeNull();
   expect(findOtherBatch({ digestOf }, { ...among, shape: MeshShape.over(4) })).toBeNull();

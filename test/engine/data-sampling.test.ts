@@ -99,7 +99,7 @@ test('all micro-batches of a step have samples within difficulty 1 + step', asyn
   expect(new Set(batches.slice(10).flat().map(easeOf))).toEqual(new Set([1, 2, 3, 4, 5, 6]));
 });
 
-test('equals a sampler of one’s own, with the seed of the section', async () => {
+test('equals a custom sampler with the seed of the section', async () => {
   const metrics = {
     ease: {
       values: Array.from({ length: LENGTH }, (_, i) => easeOf(i)),

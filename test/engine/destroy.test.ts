@@ -30,7 +30,7 @@ test('if no call has failed, the end of the job is thrown', async () => {
   expect(() => engine.destroy()).toThrow(lost);
 });
 
-test('if a call has failed, the error is not thrown again', async () => {
+test('the error of a failed call is not thrown again', async () => {
   const engine = await engineOfEndedJob();
   fail(engine);
   engine.destroy();

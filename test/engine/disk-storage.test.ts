@@ -94,7 +94,7 @@ test('the configuration reaches the requests, rounded up to whole sectors', () =
   });
 });
 
-test('a folder that cannot be made is refused by its key', () => {
+test('the error of a folder that cannot be created names its key', () => {
   const file = join(dir, 'file');
   writeFileSync(file, '');
   const error = thrownBy(() => opened({ folder: join(file, 'inside') }));

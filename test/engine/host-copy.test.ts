@@ -42,7 +42,7 @@ test('copies have the values before a change, each aligned in one block', () => 
   copy.dispose();
 });
 
-test('the block is used again, and replaced by a larger one', () => {
+test('the block is reused, and replaced by a larger one', () => {
   const copy = new HostCopy(cpu());
   const [small, large] = [tensorOf(40), tensorOf(400)];
   const { buffer } = copied(copy, [small]);

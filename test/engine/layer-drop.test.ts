@@ -108,7 +108,7 @@ describe.each(families)('%s', (_, build) => {
     return build(checkpointing);
   };
 
-  test('without a layer is the model that never had it', () => {
+  test('without a layer, equals the model that never had it', () => {
     const model = made();
     const { tokens } = batch(0);
     const logits = model.call(tokens, null, { layerFactors: [1, 0, 1, 0] });
@@ -135,7 +135,7 @@ describe.each(families)('%s', (_, build) => {
     expect(loss.item()).toBeCloseTo(other.call(tokens, targets).item(), 6);
   });
 
-  test('has the same gradients where activations are computed again', () => {
+  test('has the same gradients with activation checkpointing', () => {
     const losses = [false, true].map((checkpointing) => {
       const model = made(checkpointing);
       const { tokens, targets } = batch(2);
@@ -164,7 +164,7 @@ describe.each(families)('%s', (_, build) => {
   });
 });
 
-test('an engine trains as if its factors were given by hand, and judges by all layers', async () => {
+test('an engine trains as with explicit factors, and evaluates with all layers', async () => {
   const engine = await engineOf(gpt2());
   const byHand = await engineOf(gpt2(), config(1, { progressive_layer_drop: { enabled: false } }));
   expect(byHand.pldTheta).toBeNull();
@@ -206,15 +206,18 @@ test('invalid inputs and factors are refused', async () => {
   expect(engine.forward(tokens, targets, { layerFactors: null })).toBeInstanceOf(Tensor);
 });
 
-test.each([0, 1, 2, 3] as const)('stage %i, offloaded too, leaves out the same', async (stage) => {
-  const plain = await engineOf(gpt2());
-  seed(1);
-  const losses = train(plain, 5);
-  const more = { zero_optimization: { stage, offload_optimizer: { device: 'cpu' } } } as const;
-  const staged = await engineOf(gpt2(), config(1, stage === 0 ? {} : more));
-  seed(1);
-  expect(train(staged, 5)).toEqual(losses);
-});
+test.each([0, 1, 2, 3] as const)(
+  'stage %i drops the same layers, also with offload',
+  async (stage) => {
+    const plain = await engineOf(gpt2());
+    seed(1);
+    const losses = train(plain, 5);
+    const more = { zero_optimization: { stage, offload_optimizer: { device: 'cpu' } } } as const;
+    const staged = await engineOf(gpt2(), config(1, stage === 0 ? {} : more));
+    seed(1);
+    expect(train(staged, 5)).toEqual(losses);
+  },
+);
 
 test('a checkpoint continues with the same layers', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-layer-drop-'));

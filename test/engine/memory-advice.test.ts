@@ -74,7 +74,7 @@ test('the next stage divides its state among the ranks', () => {
   expect(shares(1, 1)).toBeUndefined();
 });
 
-test('weights of stage 3 move to the host, where they are not there', () => {
+test('suggests offload_param for stage 3, unless it is set', () => {
   const use = { weights: 40 };
   expect(advice({ zero: { stage: 3 }, use }).hint).toMatch(/\(1\) .*offload_param.* moves 40\.0/);
   const there = { stage: 3, offload_param: { device: 'cpu' } };
@@ -82,7 +82,7 @@ test('weights of stage 3 move to the host, where they are not there', () => {
   expect(advice({ zero: { stage: 2 }, use }).hint).not.toContain('offload_param');
 });
 
-test('one sample cannot become fewer, and f32 can become bf16', () => {
+test('does not suggest less than one sample, but bf16 instead of f32', () => {
   const one = advice({ micro: 1, zero: { stage: 3 }, use: { optimizer: 0, weights: 0 } }).hint;
   expect(one).not.toContain('train_micro_batch_size_per_gpu');
   const f32 = advice({ more: { bf16: { enabled: false } }, use: { optimizer: 0 } }).hint;

@@ -314,7 +314,7 @@ describe('too little', () => {
     expect(found([{ ...onCpu, returned: 5 * MIB }])).toEqual([]);
   });
 
-  test('the innermost control group that is too small', () => {
+  test('reports the innermost control group that is too small', () => {
     const groups = [
       { group: '/a/b', limit: 50 * MIB, free: 40 * MIB },
       { group: '/a', limit: 8 * MIB, free: 7 * MIB },
@@ -330,7 +330,7 @@ describe('too little', () => {
     ]);
   });
 
-  test('a virtual machine grows to its total memory and swap, not beyond', () => {
+  test('a virtual machine grows up to its total memory and swap', () => {
     const of = (mib: number) => {
       const one = claim({ free: MIB, canGrow: true });
       return { ...one, needs: { ...one.needs, host: { state: mib * MIB } } };

@@ -66,7 +66,7 @@ describe.each(states)('%s', (_, settings) => {
   });
 });
 
-test('calls that need offloaded states name them', async () => {
+test('errors of calls name the offloaded states that they need', async () => {
   const model = policyModel();
   const bf16 = config(1, { bf16: { enabled: true } }) as { train_batch_size: number };
   const { engine } = await initialize({ model, device: 'cpu', config: bf16 });

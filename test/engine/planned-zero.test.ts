@@ -305,7 +305,7 @@ describe('on the CPU', () => {
     expect(asked.run).toEqual(written.run);
   });
 
-  test('too little is refused before anything is allocated', async () => {
+  test('too little memory is refused before anything is allocated', async () => {
     const { allocations } = cpu().memory;
     await expect(trained(AUTO, 2 ** 14)).rejects.toMatchObject({
       code: 'DS_OUT_OF_MEMORY',
@@ -328,7 +328,7 @@ describe('on the CPU', () => {
     expect(line).toMatch(/of host memory, before activations\n$/);
   });
 
-  test('weights that are stored in few bits are counted so', async () => {
+  test('counts weights stored in few bits at their size', async () => {
     const layers = Array.from({ length: 4 }, () => new nn.Linear(1024, 1024, { bias: false }));
     const model = new nn.Sequential(...layers);
     const line = await printed(async () => {

@@ -126,7 +126,7 @@ test('if the number of ranks has changed, each rank reads the mean', async () =>
   expect(await readBack({ rank: 2, size: 4 }, saved)).toEqual([mean, [4, 5, 6], []]);
 });
 
-test('errors that are missing or not wanted become zero', async () => {
+test('missing or unwanted errors become zero', async () => {
   const zeros = [[0, 0, 0, 0, 0, 0], [0, 0, 0], []];
   expect(await readBack({}, {})).toEqual(zeros);
   expect(await readBack({}, saved, false)).toEqual(zeros);

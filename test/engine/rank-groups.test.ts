@@ -163,7 +163,7 @@ test('hpZ: neighbours divide the second copy; engines of a job share the group',
   ]);
 });
 
-test('a group that could not be opened is opened again', async () => {
+test('a group that failed to open can be opened again', async () => {
   const { job } = jobOf(0, 4);
   const broken = job as { newGroup: (ranks: readonly number[]) => Promise<Group> };
   const { newGroup } = broken;

@@ -13,7 +13,7 @@ const attempts: RefusedJob['attempts'] = [
   [{}, {}],
 ];
 
-test('an error of one rank before the agreement reaches the other rank', async () => {
+test('an error on one rank before the agreement reaches the other rank', async () => {
   const job: RefusedJob = { attempts };
   const results = await runRanks('../engine/refused-ranks-process', 2, { job });
   const [first = [], second = []] = reportsOf<string[]>(results);

@@ -23,7 +23,7 @@ test('a state per element has the region of its parameter, other state its own r
   });
 });
 
-test('weights that differ between ranks are made equal, after the last decision', () => {
+test('weights that differ between ranks are synchronized after the last decision', () => {
   const calls = (isAdrift: boolean): unknown[] => {
     const found: unknown[] = [];
     const stage = { dispatch: () => void found.push('dispatch') };

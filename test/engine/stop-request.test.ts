@@ -1,7 +1,7 @@
 // A stop acts on all ranks after the same step, and aborts the signal with its reason.
 import { StopRequest } from '../../lib/engine/step/stop-request.js';
 
-test('one rank stops at once, and its signal has the first reason', () => {
+test('one rank stops at once, with the reason of its first request', () => {
   const stop = new StopRequest({ worldSize: 1, signals: [] });
   const { signal } = stop;
   expect([stop.isDue, signal.aborted]).toEqual([false, false]);

@@ -39,7 +39,7 @@ function world(on: TextStore, check: () => void, timeout = 3_600_000): StoreWorl
   return new StoreWorld(on, { rank: 0, size: 2, name: 'test', timeout, check });
 }
 
-test('a wait for another rank ends with what made the job fail', async () => {
+test('a wait for another rank ends with the failure of the job', async () => {
   let looks = 0;
   const check = () => {
     if (++looks === 5) throw died;
@@ -160,7 +160,7 @@ test('many rounds of calls leave the keys of the last one', async () => {
   expect(left).toEqual([3, 3, 3, 3]);
 });
 
-test('worlds beside each other do not disturb their exchanges', async () => {
+test('parallel worlds do not disturb each other', async () => {
   const { worlds } = pair();
   const beside = worlds.map((one) => one.beside());
   const [inner, outer] = await Promise.all([

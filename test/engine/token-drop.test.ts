@@ -161,7 +161,7 @@ describe.each(families)('%s', (_, build) => {
     expect(losses[0]).toBe(losses[1]);
   });
 
-  test('has the same gradients where activations are computed again', () => {
+  test('has the same gradients with activation checkpointing', () => {
     const { tokens, targets } = batch(2);
     const runs = [false, true].map((checkpointing) => {
       const model = made(3, checkpointing);
@@ -245,7 +245,7 @@ test('invalid inputs and tokens are refused', async () => {
   }
 });
 
-test('an engine trains as if its tokens were given by hand, and judges by all', async () => {
+test('an engine trains as with explicit tokens, and evaluates with all', async () => {
   const engine = await engineOf();
   const byHand = await engineOf(config({ enabled: false }));
   for (const [step, reserved] of RESERVED.entries()) {

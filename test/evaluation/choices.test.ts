@@ -102,7 +102,7 @@ test('an empty context becomes EOS, or BOS; addBos puts BOS before every context
   expect(found[1]?.logLikelihood).toBeCloseTo(wanted.logLikelihood, 4);
 });
 
-test('a context that is too long is cut from the left', async () => {
+test('a too long context is cut from the left', async () => {
   const context = 'The stages shard state over ranks. '.repeat(4).trim();
   const [one] = await evaluation.logLikelihoods(model, [[context, ' A rank']]);
   const before = encode(context);

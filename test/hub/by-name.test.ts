@@ -110,7 +110,7 @@ test('synchronous functions read the cache, and name the call that fills it', as
   expect(nn.models.fromConfig(MODEL).vocabSize).toBe(1007);
 });
 
-test('an existing path wins, and paths never reach the hub', async () => {
+test('an existing path wins, and a path is never sent to the hub', async () => {
   const at = process.cwd();
   const folder = join(test_.cache, 'work');
   mkdirSync(join(folder, 'org'), { recursive: true });

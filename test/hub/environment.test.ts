@@ -9,7 +9,7 @@ import { isModelName } from '../../lib/hub/names.js';
 import { retryAfterMs } from '../../lib/hub/retries.js';
 import { thrownBy } from '../support/refusal.js';
 
-test('the cache is where Python puts it', () => {
+test('uses the cache folder of Python', () => {
   const cache = (env: Record<string, string>) => hubSettings(env).cache;
   expect(cache({})).toBe(join(homedir(), '.cache', 'huggingface', 'hub'));
   expect(cache({ XDG_CACHE_HOME: '/x' })).toBe('/x/huggingface/hub');

@@ -20,7 +20,7 @@ const blobs = (): string => join(hub.cache, 'models--org--tiny', 'blobs');
 const isWhole = (folder: string): boolean =>
   readFileSync(join(folder, 'model.safetensors')).equals(WEIGHTS);
 
-test('the token reaches the hub and never its CDN', async () => {
+test('the token is sent to the hub, never to its CDN', async () => {
   hub.server.add(NAME, tiny(WEIGHTS), { access: 'private' });
   const folder = await pullWith(hub.settings({ token: 'hf_reader' }), NAME, {});
   expect(isWhole(folder)).toBe(true);
@@ -62,7 +62,7 @@ test.each<[string, 'gated' | 'private', string | null, RegExp]>([
   expect(error.message).not.toContain('hf_other');
 });
 
-test('an unknown name: the error speaks of the folder too', async () => {
+test('the error of an unknown name mentions the folder', async () => {
   const error = await refusal(() => pullWith(hub.settings(), 'runs/llama', {}));
   expect(error.message).toMatch(/a folder on this machine, or a model of http.*Check the spelling/);
 });
@@ -78,7 +78,7 @@ test('429 waits for Retry-After', async () => {
   expect(isWhole(await pullWith(hub.settings(), NAME, {}))).toBe(true);
 });
 
-test('a Retry-After of an hour is an error at once', async () => {
+test('a Retry-After of an hour fails at once', async () => {
   hub.server.fault = (_request, response) => {
     response.setHeader('Retry-After', '3600');
     refuse(response, [429, '', '']);
@@ -131,7 +131,7 @@ test('a partial file of Python is continued', async () => {
   expect(existsSync(path)).toBe(false);
 });
 
-test('wrong bytes of an earlier process are found by the checksum, and fetched again', async () => {
+test('wrong bytes of an earlier process fail the checksum, and are fetched again', async () => {
   hub.server.add(NAME, tiny(WEIGHTS));
   mkdirSync(blobs(), { recursive: true });
   writeFileSync(join(blobs(), `${sha256(WEIGHTS)}.incomplete`), noise(70_000, 9));

@@ -56,7 +56,7 @@ test('8 processes at once: one download', async () => {
   expect(hub.server.fileRequests('/config.json')).toHaveLength(1);
 });
 
-test('killed at 20 random points: the next call resumes, and no file is torn', async () => {
+test('killed at 20 random points, the next call resumes without partial files', async () => {
   hub.server.add(NAME, tiny(WEIGHTS));
   hub.server.chunk = 1500;
   let seed = 11;

@@ -88,7 +88,7 @@ test.each(['../x', '/main', 'a..b', '-x y', 'a\\b', 'x\0', '', 'a//b'])(
   },
 );
 
-test('takes one set of weights: the shards of the index, or the whole file', async () => {
+test('fetches one set of weights: the shards of the index, or the single file', async () => {
   const shards = {
     'model-00001-of-00002.safetensors': noise(40_000, 5),
     'model-00002-of-00002.safetensors': noise(20_000, 6),
@@ -145,7 +145,7 @@ test('refuses repositories of pickles', async () => {
   expect(hub.server.fileRequests()).toEqual([]);
 });
 
-test('include takes other files, and never a pickle', async () => {
+test('include adds other files, but never a pickle', async () => {
   hub.server.add(NAME, { ...tiny(), 'onnx/model.onnx': 'x', 'a.gguf': 'g' });
   const folder = await pullWith(hub.settings(), NAME, { include: ['*.gguf', 'onnx/*'] });
   expect(listed(folder)).toEqual(['a.gguf', 'onnx']);

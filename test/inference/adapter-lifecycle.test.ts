@@ -102,7 +102,7 @@ test('a request keeps its adapter until it ends; then the slot is free', async (
   engine.unloadAdapter('three');
 });
 
-test('rows without an adapter keep their bits beside rows with one', async () => {
+test('rows without an adapter keep their bits in a batch with adapters', async () => {
   const request = { ...ask, logprobs: 2 };
   const logprobs = async (adapter: string | null) => {
     const others = [1, 2, 3].map((i) => ({

@@ -45,7 +45,7 @@ function naming(name: string, named: string | null): string {
   return folder;
 }
 
-test('an adapter is served in the model that it was trained beside', async () => {
+test('an adapter is served on the model that it was trained on', async () => {
   const model = peft.addLora(tinyLlama(), strong);
   stir(model);
   peft.merge(model);
@@ -140,7 +140,7 @@ test.each([
   }
 });
 
-test('a base of the hub is looked up there', async () => {
+test('a base named by the hub is read from the hub', async () => {
   const error = await refusal(() => openEngine(naming('of-hub', 'org/no-such-model')));
   expect(error).toMatchObject({ code: 'DS_HUB', op: 'org/no-such-model' });
   expect(error.message).toMatch(/HF_HUB_OFFLINE is set/);

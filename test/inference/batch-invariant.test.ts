@@ -56,7 +56,7 @@ describe.each(Object.keys(models))('%s', (name) => {
   });
 });
 
-test('sequences that are preempted and computed again', async () => {
+test('preempted and recomputed sequences', async () => {
   seed(1);
   const model = (models.Llama as () => CausalLM)();
   const few = { kv_cache: { block_size: 16, blocks: 7 }, max_ragged_sequence_count: 16 };

@@ -65,7 +65,7 @@ describe('by an engine', () => {
   });
   afterAll(() => engine.destroy());
 
-  test('generate() gives the texts of a search, beside others', async () => {
+  test('generate() returns the beams of a search, also in a batch with others', async () => {
     const model = await tiny();
     const found = await beamSearch(model, [3, 5], { numBeams: 3, n: 2, maxNewTokens: 9 });
     const greedy = { prompt: [3, 5], maxNewTokens: 9, temperature: 0, ignoreEos: true };

@@ -50,7 +50,7 @@ test('a loop: a call, its result, an answer; a schema of zod fills defaults', as
   expect(result.generatedTokens).toBeGreaterThan(10);
 });
 
-test('calls of one answer run side by side; results keep their order', async () => {
+test('calls of one answer run in parallel; results keep their order', async () => {
   const order: string[] = [];
   const slow = async ({ n }: { n: number }) => {
     order.push(`start ${n}`);

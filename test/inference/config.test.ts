@@ -174,7 +174,7 @@ test.each<[Given, string, RegExp]>([
   expect(error.message).toMatch(message);
 });
 
-test('a file is read with lines, and refused as a whole', () => {
+test('errors of a file have lines, and all are reported', () => {
   const folder = mkdtempSync(join(tmpdir(), 'ds-inference-config-'));
   const file = join(folder, 'inference.json');
   try {
@@ -196,7 +196,7 @@ test('a file is read with lines, and refused as a whole', () => {
   expect(errorOf(7 as unknown as string).message).toMatch(/ds_inference_config.json, or an object/);
 });
 
-test('options of the call add to the configuration, and may not differ from it', () => {
+test('options of the call add to the configuration, and must not contradict it', () => {
   expect(resolve({ dtype: 'half' }, { max_tokens: 5 })).toMatchObject({
     ...{ dtype: 'fp16', max_out_tokens: 5 },
   });

@@ -142,7 +142,7 @@ describe('a request of a rank that follows', () => {
   });
 });
 
-test('requests differ by every option that may change their texts', () => {
+test('every option that can change a text distinguishes requests', () => {
   const asked = (more: Partial<GenerateRequest>): string =>
     digestOf(readRequest({ prompt: [1, 3], logitBias: new Map([[5, 1]]), ...more }, limits));
   const others: Partial<GenerateRequest>[] = [

@@ -113,7 +113,7 @@ test('a model that was read before keeps its plain values', async () => {
   expect(expertsOf(model)).toHaveLength(0);
 });
 
-test('a saved folder has the same codes, and opens again', async () => {
+test('a saved folder has the same codes, and loads', async () => {
   const model = await nn.models.fromPretrained(dir);
   const engine = await initInference(model, { kv_cache: { blocks: 16 }, max_out_tokens: 128 });
   await engine.destroy();

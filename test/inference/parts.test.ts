@@ -42,7 +42,7 @@ test('one process writes a checkpoint and reads it', async () => {
   });
 });
 
-test('a folder that cannot be made is an error with a code', async () => {
+test('a folder that cannot be created gives an error with a code', async () => {
   const model = new nn.models.GPT2({ vocabSize: 31, maxSeq: 32, layers: 1, heads: 2, channels: 8 });
   const saved = text(model, { save_mp_checkpoint_path: '/proc/ds/parts' });
   await expect(saved).rejects.toMatchObject({
@@ -75,7 +75,7 @@ test.each([
   await expect(text(home, given)).rejects.toThrow(message);
 });
 
-test('a file without a tensor, one of another shape, and none at all are refused', async () => {
+test('refuses a file without a tensor, one with another shape, and a missing file', async () => {
   const home = join(models, 'llama');
   const other = join(models, 'qwen3', 'model.safetensors');
   copyFileSync(other, join(folder, 'model.safetensors'));

@@ -81,7 +81,7 @@ test.each(families)('a step of a %s of %j bits has eight ops a block', async (_,
   expect(total).toBe(2 * 8 + 6);
 });
 
-test('packed projections of 4 bits are computed in place, saved and read again', async () => {
+test('packed 4-bit projections are computed in place, saved and loaded', async () => {
   const make = () => {
     seed(5);
     return new nn.models.Phi3({ ...SIZES, partialRotaryFactor: 0.75, initializerRange: 0.4 });

@@ -7,7 +7,7 @@ import { packageRoot } from '../../lib/runtime/package-root.js';
 
 const folder = join(packageRoot(), 'test/golden/transformers/models/qwen3-5');
 
-test('a prefix is computed again, because blocks have no states', async () => {
+test('a prefix is computed again, because blocks contain no recurrent states', async () => {
   const engine = await initInference(folder, { dtype: 'fp32', kv_cache: { block_size: 16 } });
   const prompt = Array.from({ length: 33 }, (_, i) => 3 + (i % 30));
   const request = { prompt, maxNewTokens: 2, temperature: 0 };

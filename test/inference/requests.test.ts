@@ -115,7 +115,7 @@ test('minTokens above the possible length prevents an early end', async () => {
   }
 });
 
-test('a stream that is left, and a signal, free the blocks at once', async () => {
+test('leaving a stream, and a signal, free the blocks at once', async () => {
   const before = engine.stats().finished.abort;
   let pieces = 0;
   for await (const piece of engine.stream({ prompt, n: 2, ignoreEos: true })) {
@@ -153,7 +153,7 @@ test('generate() of an aborted signal rejects with its reason, a stream ends wit
 /** The real process object, which receives the warnings; a jest test file has a copy. */
 const node: NodeJS.Process = runInThisContext('process');
 
-test('many requests may share a signal, and remove their listeners when they end', async () => {
+test('many requests may share a signal, and remove their listeners at the end', async () => {
   const warnings: Error[] = [];
   const keep = (warning: Error): void => void warnings.push(warning);
   node.on('warning', keep);
@@ -340,7 +340,7 @@ test('a forward, and the times of forwards', async () => {
   logits.dispose();
 });
 
-test('an engine that is gone is refused', async () => {
+test('a destroyed engine refuses requests', async () => {
   const gone = await initInference(new nn.models.GPT2(sizes), small);
   const asked = gone.generate({ prompt, ignoreEos: true });
   await gone.destroy();
@@ -415,7 +415,7 @@ test('an engine for texts longer than the first length reads all with the angles
   await own.destroy();
 });
 
-test('a text that is certain to be too long is refused before it is encoded', async () => {
+test('a text that is certainly too long is refused before it is tokenized', async () => {
   const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
   const tokenizer = text.Tokenizer.fromPretrained(source);
   const speaker = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
@@ -429,7 +429,7 @@ test('a text that is certain to be too long is refused before it is encoded', as
   await own.destroy();
 });
 
-test('a tokenizer is given beside a model, as an object or by its folder', async () => {
+test('accepts a tokenizer as an object or as its folder', async () => {
   const source = join(__dirname, '../golden/transformers/tokenizers/llama3');
   const tokenizer = text.Tokenizer.fromPretrained(source);
   const speaker = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });

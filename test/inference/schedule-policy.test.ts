@@ -121,7 +121,7 @@ describe('turns of clients', () => {
     expect(rare).toBeLessThan(230);
   });
 
-  test('a client among thousands of new ones gets its turn', () => {
+  test('a client gets its turn among thousands of new ones', () => {
     const scheduler = new Scheduler({ ...room, sequences: 1 });
     submitted(scheduler, [sequenceOf(4, 10, { client: 'first' })]);
     const [waiting] = submitted(scheduler, [sequenceOf(4, 10, { client: 'waiting' })]);

@@ -125,7 +125,7 @@ test('without free blocks, the newest sequence returns its blocks and continues 
   expect([old.tokens.length, young.tokens.length]).toEqual([14, 14]);
 });
 
-test('a request that can never fit is refused with the calculation', () => {
+test('the error of a request that can never fit shows the calculation', () => {
   const scheduler = new Scheduler(limits);
   expect(() => scheduler.submit(new Sequence(range(0, 40), 49))).toThrow(
     expect.objectContaining({

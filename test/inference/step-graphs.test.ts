@@ -83,7 +83,7 @@ test('a graph is recorded once per shape, and the least recently used one is dro
   expect(reported.filter((one) => one.startsWith('drop'))).toHaveLength(MOST + 3);
 });
 
-test.each(['before it has run', 'late'])('memory is too short for a record, %s', async (when) => {
+test.each(['before it has run', 'late'])('too little memory for a graph, %s', async (when) => {
   const fail = (id: number) => {
     if (id !== 9) return null;
     return when === 'late' ? Object.assign(short(), { isLate: true }) : short();

@@ -122,7 +122,7 @@ function endOf(stops: readonly string[], pieces: readonly string[], least: numbe
   return null;
 }
 
-test('stop strings that are complete too early are text, and later ones are found', () => {
+test('stop strings before minTokens stay text, and later ones end it', () => {
   const below = randomBelow(11);
   for (let round = 0; round < 1000; ++round) {
     const letters = (n: number) => Array.from({ length: n }, () => 'ab'[below(2)]).join('');

@@ -159,7 +159,7 @@ describe('an open file', () => {
     await file.close();
   });
 
-  test('is a regular one: folders, pipes, devices and links to nowhere are errors at once', async () => {
+  test('refuses folders, pipes, devices and broken links at once', async () => {
     const pipe = join(dir, 'pipe');
     spawnSync('mkfifo', [pipe]);
     symlinkSync(join(dir, 'nowhere'), join(dir, 'link'));
@@ -171,7 +171,7 @@ describe('an open file', () => {
     }
   });
 
-  test('is a link only where links are followed', async () => {
+  test('follows links only on request', async () => {
     const path = join(dir, 'to-file');
     writeFileSync(join(dir, 'target'), 'x');
     symlinkSync(join(dir, 'target'), path);

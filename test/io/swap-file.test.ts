@@ -93,7 +93,7 @@ function damage(change: (descriptor: number) => void): void {
 
 const engines = fileEngineName() === 'io_uring' ? ['io_uring', 'threads'] : ['threads'];
 
-test('transfers behind the end of the file are refused', () => {
+test('transfers beyond the end of the file are refused', () => {
   const file = open({ bytes: 2 * SLOT });
   const refused = { code: 'DS_BOUNDS', op: 'startSwap' };
   for (const at of [2 * SLOT, SLOT + 2 * PAGE, 2 ** 40, 2 ** 52]) {
@@ -193,7 +193,7 @@ describe.each(engines)('over %s', (engine) => {
     expect(() => file.wait(slot(3), compute)).toThrow('checksum');
   });
 
-  test('a file that has become shorter is an error', () => {
+  test('a truncated file gives an error', () => {
     const file = open();
     fill(0, 5);
     file.write(8 * SLOT, slot(0), compute);

@@ -3,7 +3,7 @@ import { createServer } from 'node:net';
 
 import { freePort } from '../../lib/launch/addresses.js';
 
-test('a port that is taken is passed over for the next one', async () => {
+test('a used port is skipped for the next one', async () => {
   jest.spyOn(Math, 'random').mockReturnValue(0);
   const server = createServer();
   // Another process may hold the port: then it is taken as well.

@@ -82,7 +82,7 @@ test('a job that cannot be planned leaves no open file', async () => {
   });
 });
 
-test('files that cannot be written are named once in a search', async () => {
+test('files that cannot be written are reported once per search', async () => {
   const said: string[] = [];
   jest.spyOn(process.stderr, 'write').mockImplementation((text) => said.push(String(text)) > 0);
   jest.mocked(launching.runJob).mockImplementation(async (_, { write }) => {
@@ -128,7 +128,7 @@ test('a signal during a search ends it: no other job starts, exit code 130', asy
   expect(process.listenerCount('SIGINT')).toBe(before);
 });
 
-test('the exit code: of the training with "run", 1 where nothing was measured', async () => {
+test('the exit code is that of the training with "run", and 1 without a measurement', async () => {
   expect(await withJobs(async () => ({}))).toBe(0);
   expect(launching.launch).not.toHaveBeenCalled();
   expect(await withJobs(async () => ({}), { autotuning: 'run' })).toBe(7);

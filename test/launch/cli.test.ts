@@ -133,7 +133,7 @@ test('ds --help lists the commands with their descriptions', () => {
 });
 
 describe('ds validate', () => {
-  test('prints the resolved configuration, and notices beside it', () => {
+  test('prints the resolved configuration and the notices', () => {
     const path = config('{ "train_batch_size": 8, "sparse_gradients": true }');
     const { status, stdout, stderr } = ds(['validate', path, '--world-size', '4']);
     expect(status).toBe(0);

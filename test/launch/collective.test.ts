@@ -69,7 +69,7 @@ test('two nodes without ssh share a secret and an address', async () => {
   }
 });
 
-test('ranks that srun starts need no launcher', async () => {
+test('ranks started by srun need no launcher', async () => {
   const step = {
     SLURM_STEP_ID: '0',
     SLURM_STEP_NUM_TASKS: '2',

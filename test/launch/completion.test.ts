@@ -33,7 +33,7 @@ function small(): [program: Command, launcher: Command] {
 const casesOf = (script: string): string[] =>
   script.split('\n').filter((line) => line.includes('; return ;;'));
 
-test('the script of bash completes values; an optional value may be another word', () => {
+test('bash completes values; the word after an optional value may be anything', () => {
   expect(casesOf(scriptOf('bash'))).toEqual([
     "    ' --num_gpus') :; return ;;",
     "    'pack -c' | 'pack --config') _ds_file; return ;;",

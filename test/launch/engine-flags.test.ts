@@ -64,7 +64,7 @@ test('--speculative-config is a JSON object', () => {
   }
 });
 
-test('files that cannot be read are named by their option', () => {
+test('the error of an unreadable file names its option', () => {
   const absent = join(dir, 'absent');
   expect(() => engineOptions({ graphs: true, config: absent })).toThrow(
     /--config: expected a readable JSON file/,

@@ -99,13 +99,13 @@ describe.each(templates)('the template %s', (template) => {
   });
 });
 
-test('an empty folder is filled, also one with the files of git', () => {
+test('fills an empty folder, also one with the files of git', () => {
   mkdirSync(join(parent, '.git'));
   init(parent, 'chat');
   expect(existsSync(join(parent, 'train.mjs'))).toBe(true);
 });
 
-test('the next commands leave out npm install where the package is found', () => {
+test('the printed commands omit npm install if the package is installed', () => {
   expect(init(join(parent, 'a'), 'chat')).toMatch(/ {2}cd \S+a\n {2}npm install\n {2}npm start/);
   mkdirSync(join(parent, 'node_modules/@ds'), { recursive: true });
   symlinkSync(packageRoot(), join(parent, 'node_modules/@ds/native'));

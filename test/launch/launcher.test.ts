@@ -274,7 +274,7 @@ describe('failures', () => {
     expect(outcome.stdout).toBe('[1] asked\n');
   });
 
-  test('a rank that ends well leaves nothing behind', async () => {
+  test('a rank that ends normally leaves no processes', async () => {
     file(
       'leave.js',
       `require('child_process').spawn('sleep', ['1000'], { stdio: 'inherit' }).unref();`,
@@ -302,7 +302,7 @@ describe('signals', () => {
     expect(await run.finished).toMatchObject({ code });
   });
 
-  test('ranks may finish their work; a second signal does not wait', async () => {
+  test('ranks may finish their work; a second signal ends them at once', async () => {
     const script = `
       process.on('SIGINT', () => console.log('saving'));
       ${READY} ${HOLD}`;
@@ -351,7 +351,7 @@ describe('signals', () => {
     expect(stderr).toContain('the output cannot be written, the job ends: ENOSPC');
   });
 
-  test('SIGKILL of the launcher leaves nothing, not even ranks that ignore signals', async () => {
+  test('SIGKILL of the launcher ends all ranks, even those that ignore signals', async () => {
     const script = `
       process.on('SIGTERM', () => {});
       require('child_process').spawn('sleep', ['1000'], { stdio: 'inherit' });

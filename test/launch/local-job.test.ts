@@ -29,7 +29,7 @@ test('ranks of one node use the loopback address and a free port', async () => {
   expect(job.masterPort).not.toBe(29_500);
 });
 
-test('on another machine a free port cannot be found from here', async () => {
+test('a free port of another machine cannot be found', async () => {
   const hostfile = join(folder, 'hosts');
   writeFileSync(hostfile, '192.0.2.1 slots=2\n');
   const { job, here, remote } = await make({ hostfile });

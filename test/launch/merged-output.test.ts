@@ -32,7 +32,7 @@ test('a line of some ranks names them after the window', () => {
   expect(later(100)).toEqual(['err [0-2,4] late', 'err [3] late']);
 });
 
-test('lines of a rank keep their order, also repeated ones', () => {
+test('lines of a rank keep their order, also equal ones', () => {
   const { output, later } = merged(2);
   for (const text of ['a', 'a', 'b', 'a']) output.line(0, 'out', text);
   for (const text of ['a', 'b', 'a']) output.line(1, 'out', text);

@@ -307,7 +307,7 @@ describe('CUDA_VISIBLE_DEVICES', () => {
     expect(visibleGpus({ CUDA_VISIBLE_DEVICES: value }, probe)).toEqual(expected);
   });
 
-  test('GPUs that are not there are refused', () => {
+  test('missing GPUs are refused', () => {
     const none = { ...probe, deviceCount: 1, message: 'No driver.' };
     expect(() => visibleGpus({ CUDA_VISIBLE_DEVICES: '0,9' }, none)).toThrow(
       'CUDA_VISIBLE_DEVICES: expected GPUs that can be used, got "0,9"; 1 can be used. No driver.',
@@ -315,7 +315,7 @@ describe('CUDA_VISIBLE_DEVICES', () => {
   });
 });
 
-test("flags of DeepSpeed's launcher that change nothing are taken", () => {
+test("flags of DeepSpeed's launcher without effect are accepted", () => {
   for (const flag of ['--force_multi', '--no_ssh_check']) {
     expect(takeLaunchOptions([flag, '--lr', '1'], null).rest).toEqual(['--lr', '1']);
   }

@@ -19,7 +19,7 @@ test.each(['rtx4090', 'RTX 4090', 'rtx-4090'])('%s names a card with its memory'
   ]);
 });
 
-test('without a name, the card of the machine is taken, or an H200 is assumed', () => {
+test('without a name, plans for the GPU of the machine, or else an H200', () => {
   const here = plannedGpu(undefined, { name: 'NVIDIA L4', totalBytes: 7 * GIB });
   expect([here.rates.name, here.memory]).toEqual(['L4', 7 * GIB]);
   expect(here.note).toBe('GPU of this machine: NVIDIA L4.');

@@ -52,7 +52,7 @@ test('the failure of a rank asks the others to end', async () => {
   await outcome;
 });
 
-test("a rank killed from outside is found, even if its exit arrives after its peers' exits", async () => {
+test('a rank killed from outside is blamed, even if its exit arrives after others', async () => {
   const failure = await failureOf(([first, second]) => {
     first?.end({ code: 1, lastLines: ECHO(1) });
     second?.end({ signal: 'SIGKILL' });
@@ -65,7 +65,7 @@ test('a rank that was told to stop is not blamed', async () => {
   expect(failure).toMatchObject({ who: 'rank 0', code: 1 });
 });
 
-test('nor one that did not, and was killed for it', async () => {
+test('nor is one that ignored the signal and was killed', async () => {
   const failure = await failureOf(([first]) => first?.end({ code: 1, lastLines: ECHO(1) }), {
     ...{ stays: true, grace: 0.05 },
   });

@@ -39,13 +39,13 @@ test('the port is 6006, or a free one', async () => {
   expect(close).toHaveBeenCalledTimes(1);
 });
 
-test('a usual port that is taken gives way to a free one', async () => {
+test('a used default port is replaced by a free one', async () => {
   const { ports } = pages([6006]);
   expect(await shown({})).toMatchObject({ code: 0, lines: ['watch a, b at http://there:0/'] });
   expect(ports).toEqual([6006, 0]);
 });
 
-test('a given port that is taken is an error', async () => {
+test('a used --port is an error', async () => {
   const { ports } = pages([7000]);
   await expect(shown({ port: 7000 })).rejects.toThrow('port 7000 is taken');
   expect(ports).toEqual([7000]);

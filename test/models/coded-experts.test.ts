@@ -92,7 +92,7 @@ test.each(['qwen3-moe', 'deepseek-v3', 'mixtral'])(
   },
 );
 
-test('some experts in FP8 beside others are refused by name', async () => {
+test('the error of partly coded experts names them', async () => {
   const { dir } = await folderWith(
     'qwen3-moe',
     (name) => isExpert(name) && !name.includes('experts.2.'),

@@ -150,7 +150,7 @@ describe("the meaning of a family's keys", () => {
     expect((await fromPretrained(home, { maxSeq: 128 })).maxSeq).toBe(128);
   });
 
-  test('factors that are left out follow from the lengths', async () => {
+  test('missing factors follow from the lengths', async () => {
     const { shortFactor: short_factor, longFactor: long_factor } = longrope;
     const section = { rope_type: 'longrope', short_factor, long_factor };
     const rope_scaling = { ...section, original_max_position_embeddings: 8 };
@@ -288,7 +288,7 @@ describe('keys of GPT-2', () => {
   });
 });
 
-describe('what changes the numbers and is not computed is named', () => {
+describe('the error names keys that would change the numbers', () => {
   const qwen = () => new Qwen2(sizes);
   const phi = () => new Phi3(sizes);
   const llama = () => new Llama(sizes);

@@ -133,7 +133,7 @@ describe('a Llama', () => {
     expect(config).toMatchObject({ ropeTheta: 5e5, ropeScaling: llama3 });
   });
 
-  test('tables of angles among the weights are passed over', async () => {
+  test('rotary tables among the weights are skipped', async () => {
     const model = new Llama(sizes);
     await write(model);
     const sources = Array.from(model.namedParameters(), ([name, values]) => {

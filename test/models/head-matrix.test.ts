@@ -105,7 +105,7 @@ describe.each(MATRIX.map((row) => [row.name, row] as const))('%s', (name, row) =
   });
 });
 
-describe('two ranks train every head as one does', () => {
+describe('two ranks train every head like one rank', () => {
   const ways: Record<string, HeadMatrixJob> = {
     'tensor parallelism': { mesh: { tp: 2 }, config: { tensor_parallel: { autotp_size: 2 } } },
     'tensor parallelism at ZeRO stage 3': {

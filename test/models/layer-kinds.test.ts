@@ -77,7 +77,7 @@ test('heads of 258 channels attend as the kernel of the CPU does', () => {
   });
 });
 
-test('an engine reads wide and shared keys as a whole forward does', async () => {
+test('an engine computes wide and shared keys like a full forward', async () => {
   const model = new Gemma4({
     ...SIZES,
     full: { headDim: 258, kvHeads: 1, keysAsValues: true },

@@ -156,7 +156,7 @@ const ONE_KEY_HEAD: Readonly<Record<string, RegExp>> = {
   'gpt-bigcode': /at most 1 ranks for packed projections of 1 heads of keys and values/,
 };
 
-describe('two ranks train every family as one does', () => {
+describe('two ranks train every family like one rank', () => {
   const ways: Record<string, MatrixJob> = {
     'tensor parallelism': {
       mesh: { tp: 2 },

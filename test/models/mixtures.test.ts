@@ -156,7 +156,7 @@ test('of a batch that is padding, or has no target, the loss of routers is 0 and
   }
 });
 
-test('checkpointing of activations gives the gradients of routers, too', () => {
+test('activation checkpointing keeps the gradients of routers', () => {
   const tokens = Tensor.from(
     Int32Array.from({ length: 24 }, (_, i) => (i * 7) % 31),
     {

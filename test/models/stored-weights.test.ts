@@ -88,7 +88,7 @@ describe('the dtype', () => {
     expect(new Set(read.parameters().map((one) => one.dtype))).toEqual(new Set(['f32']));
   });
 
-  test('f16 that cannot hold the values is refused where they are read', async () => {
+  test('values beyond f16 are refused during the read', async () => {
     const model = tiny();
     model.model.norm.weight.initialize(nn.init.constant(1e5));
     const read = await Llama.fromPretrained(await saved(model), { dtype: 'f16' });

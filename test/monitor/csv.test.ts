@@ -97,7 +97,7 @@ test('a row that was cut off does not run into the first row of the next run', (
   expect(read('x.csv')).toBe('step,x\r\n1,0.5\r\n2,0.\r\n2,1\r\n3,1.5\r\n');
 });
 
-test('a folder that cannot be made is an error that names it', () => {
+test('the error of a folder that cannot be created names it', () => {
   writeFileSync(join(outputPath, 'job'), '');
   expect(() => new CsvMonitor({ outputPath, jobName: 'job' })).toThrow(
     expect.objectContaining({ code: 'DS_IO', op: join(outputPath, 'job') }),

@@ -81,7 +81,7 @@ test.each([
   warn.mockRestore();
 });
 
-test('promises that reject are one warning, and a flush may give none', async () => {
+test('rejected promises give one warning, and flush() may return none', async () => {
   const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const plain = { write() {}, flush() {}, close() {} } as unknown as Monitor;
   const master = new MonitorMaster([new LostService(), plain]);

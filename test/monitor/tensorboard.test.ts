@@ -65,7 +65,7 @@ test('reads back names, steps and values, rounded to f32', () => {
   }
 });
 
-test('a file cut at any byte of its last record is readable up to it', () => {
+test('a file truncated in its last record is readable up to this record', () => {
   const monitor = new TensorBoardMonitor({ outputPath, jobName: 'job' });
   monitor.write([{ name: LOSS, value: 3, step: 8 }]);
   const kept = readFileSync(monitor.path);
@@ -85,7 +85,7 @@ test('events are in the file before flush() or close()', () => {
   monitor.close();
 });
 
-test('a folder that cannot be made is an error that names it', () => {
+test('the error of a folder that cannot be created names it', () => {
   writeFileSync(join(outputPath, 'job'), '');
   expect(() => new TensorBoardMonitor({ outputPath, jobName: 'job' })).toThrow(
     expect.objectContaining({ code: 'DS_IO', op: join(outputPath, 'job') }),

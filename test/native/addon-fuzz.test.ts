@@ -107,7 +107,7 @@ describe('sizes', () => {
     }
   });
 
-  test('2^53 bytes are too many, and said to be', () => {
+  test('2^53 bytes are refused', () => {
     expect(codeOf(() => allocate(device.compute.handle, 2 ** 53))).toBe('DS_OUT_OF_MEMORY');
   });
 

@@ -33,7 +33,7 @@ describe('views', () => {
   const run = (a: View) =>
     codeOf(() => kernels.binary({ a, b: a, out: a, op: 'add', accumulate: false }));
 
-  test('the whole buffer and an empty view anywhere are inside', () => {
+  test('accepts the whole buffer, and an empty view anywhere', () => {
     expect(run(view([2, 3], [3, 1]))).toBeNull();
     expect(run(view([1], [1], 5))).toBeNull();
     expect(run(view([0, 3], [3, 1], 9))).toBeNull();

@@ -21,7 +21,7 @@ test('the addon has the functions that its types name', () => {
   expect(Object.keys(addon).sort()).toEqual([...names].sort());
 });
 
-test('an element takes as many bytes here as there', () => {
+test('dtypes have the sizes of the C++ types', () => {
   const words = { f32: 4, f16: 2, bf16: 2, i32: 4, i64: 8, u8: 1, bool: 1, f64: 8 };
   expect(Object.fromEntries(dtypes.map((dtype) => [dtype, dtypeSize(dtype)]))).toEqual(words);
 });

@@ -16,7 +16,7 @@ const start = (make: (params: ParamsOf<AdamGroup>) => optim.AdamW | optim.Sgd) =
     device: cpu(),
   });
 
-test('an optimizer of the caller keeps its state in bf16 too', async () => {
+test('a custom optimizer keeps its state in bf16 too', async () => {
   await expect(start((params) => new optim.AdamW(params))).rejects.toMatchObject({
     code: 'DS_CONFIG',
     op: 'bf16.bf16_optimizer_states',

@@ -55,7 +55,7 @@ describe('an engine', () => {
   });
 });
 
-test('betas that are one number are refused when the optimizer is made', () => {
+test('the constructor refuses betas that are one number', () => {
   const betas = 0.9 as unknown as [number, number];
   const make = () => new optim.AdamW(new nn.Linear(2, 1).parameters(), { betas });
   expect(messageOf(make)).toBe('AdamW betas: expected a list of two numbers, got 0.9.');

@@ -10,7 +10,7 @@ test('doubles after window + 1 good steps, then every window', () => {
   expect(seen).toEqual([256, 256, 512, 512, 1024, 1024]);
 });
 
-test('reaching the minimum is no error, overflowing there is', () => {
+test('reaching the minimum is allowed, overflowing there is an error', () => {
   const scaler = new DynamicLossScaler({ initialScalePower: 8, hysteresis: 1 });
   for (let i = 0; i < 8; ++i) scaler.update(true);
   expect(scaler.scale).toBe(1);
@@ -129,7 +129,7 @@ test('a static scale never moves, its state leaves a dynamic one at its start, a
   expect(() => dynamic.load({ iteration: 3 })).toThrow(/"scale".*finite number/);
 });
 
-test.each([null, 7, [1]])('a state that is no object is refused: %j', (state) => {
+test.each([null, 7, [1]])('a state that is not an object is refused: %j', (state) => {
   const scaler = new DynamicLossScaler();
   expect(() => scaler.load(state as never)).toThrow(
     /DynamicLossScaler.load: expected a result of state\(\), got/,

@@ -153,7 +153,7 @@ test.each([[3], [[1.5]]])('milestones %j are refused', (milestones) => {
   );
 });
 
-test('a rate that was left out is an error, not a rate of NaN', () => {
+test('a missing rate is an error, not NaN', () => {
   const nothing = {} as { baseLr: number };
   const schedules = {
     LinearLR: () => new LinearLr(nothing),

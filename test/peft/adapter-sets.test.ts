@@ -78,7 +78,7 @@ test('one adapter is active at a time, and the others keep their values', () => 
   expect(base).toEqual(outputs(tinyLlama()));
 });
 
-test('updates of several active adapters add up, also merged', () => {
+test('updates of several active adapters are added, also merged', () => {
   const model = pair();
   peft.setAdapter(model, ['one', 'two']);
   const both = outputs(model);

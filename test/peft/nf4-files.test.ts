@@ -70,7 +70,7 @@ test('layers that stay whole are named where the head is not the only one', asyn
   expect(await skipped(tinyLlama(), [])).toEqual([]);
 });
 
-test('a head that is the table is whole', async () => {
+test('a tied head is not quantized', async () => {
   const tied = (): nn.models.Llama => {
     const sizes = { vocabSize: 64, maxSeq: 16, layers: 1, heads: 2, kvHeads: 2, channels: 64 };
     return new nn.models.Llama({ ...sizes, hidden: 64, tied: true });
@@ -97,7 +97,7 @@ test.each([null, 4, 'nf4', []])('quantize() refuses invalid options: %j', (given
   expect(() => peft.quantize(tinyLlama(), given as never)).toThrow(expect.objectContaining(error));
 });
 
-test('another way to store weights in few bits is refused', async () => {
+test('other 4-bit formats are refused', async () => {
   const folder = join(dir, 'other');
   await nn.saveWeights(tinyLlama(), folder);
   const path = join(folder, 'config.json');

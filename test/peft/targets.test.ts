@@ -192,7 +192,7 @@ test.each<[peft.LoraOptions | object, RegExp]>([
   expect(model.parameters().every(({ requiresGrad }) => requiresGrad)).toBe(true);
 });
 
-test('a tied head is not trained by one of its names', () => {
+test('a tied head cannot be trained under one of its names only', () => {
   expect(() => peft.addLora(tinyGpt2(), { modulesToSave: ['lm_head'] })).toThrow(/tied to/);
   peft.addLora(tinyGpt2(), { modulesToSave: ['lm_head', 'wte'] });
 });

@@ -71,7 +71,7 @@ test('refuses a loss that is neither a function nor a module, or has parameters'
   }
 });
 
-test('trainBatch() without an iterator reads the training data again and again', async () => {
+test('trainBatch() without an iterator repeats the training data', async () => {
   const lossFn = new nn.MSELoss();
   expect(await losses(lossFn, false)).toEqual(await losses(lossFn, true));
 });

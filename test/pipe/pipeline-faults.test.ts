@@ -149,7 +149,7 @@ test('weights in shards are refused on one stage as on several', async () => {
   });
 });
 
-test('a batch that has failed leaves nothing, and can be given again', async () => {
+test('a failed batch leaves no state, and can be passed again', async () => {
   let good = Number.POSITIVE_INFINITY;
   const model = () =>
     new PipelineModule({

@@ -60,7 +60,7 @@ describe.each(rows)('$schedule.name', ({ schedule, idle, live, costs = work }) =
     }
   });
 
-  test('each stage has each micro-batch once, in order, and reduces behind the last', () => {
+  test('each stage runs each micro-batch once, in order, and reduces after the last', () => {
     for (const [p, m] of [
       [1, 1],
       [3, 7],
@@ -143,7 +143,7 @@ test('a receive follows the work next to its send, so a blocking 1F1B does not w
   }
 });
 
-test('a list that can never end is named, rank by rank', () => {
+test('the error of a deadlock lists every rank', () => {
   const backwardFirst: Schedule = {
     ...{ name: 'backward first', stagesPerRank: 1 },
     plan: (ranks) =>
@@ -159,7 +159,7 @@ test('a list that can never end is named, rank by rank', () => {
   expect(() => simulate(lists, { work })).toThrow(/rank 1 before F\(stage 1, micro 0\)/);
 });
 
-test('transfers in another order on one of the ranks are named', () => {
+test('the error of transfers in another order on one rank names them', () => {
   const lists = lower(GPIPE, 2, 2);
   const second = lists[1] as (typeof lists)[0];
   const receives = second.filter(({ kind }) => kind === 'recvF');

@@ -80,7 +80,7 @@ test('the answer of the first rank counts on all ranks', () => {
   expect(JSON.parse(readFileSync(file, 'utf8'))).toEqual({ host: rates(1) });
 });
 
-test('a file that cannot be written leaves nothing beside it', () => {
+test('a failed write leaves no other files', () => {
   mkdirSync(file, { recursive: true });
   writeFileSync(join(file, 'mine'), '');
   expect(asRank(0)).toEqual({ got: rates(1), measured: 1 });

@@ -26,7 +26,7 @@ const request = (given: Partial<PlanRequest>): PlanRequest => ({
   ...given,
 });
 
-test('the more memory, the less is moved or computed again', () => {
+test('with more memory, less is offloaded or recomputed', () => {
   const best = (deviceMemory: number) =>
     makePlan(request({ deviceMemory: deviceMemory * GIB })).best;
   expect(best(80)?.setup).toMatchObject({
@@ -41,7 +41,7 @@ test('the more memory, the less is moved or computed again', () => {
   expect(speeds).toEqual([...speeds].sort((a, b) => b - a));
 });
 
-test('host memory is a limit too, of all ranks of a machine together', () => {
+test('host memory limits all ranks of a machine together', () => {
   const cluster = { nodes: 1, devicesPerNode: 2, coresPerNode: 32, nodeLink: 50e9 };
   const given = request({ deviceMemory: 8 * GIB, cluster });
   expect(makePlan(given).best).not.toBeNull();
@@ -179,7 +179,7 @@ describe('ranks that share a model', () => {
         setup.stage === 0,
     ) as (typeof candidates)[0];
 
-  test('every way has all ranks and the whole batch, and a configuration without an error', () => {
+  test('every candidate has all ranks, the whole batch and a valid configuration', () => {
     const ways = new Set(candidates.map(({ setup }) => `${setup.tensor} x ${setup.stages}`));
     expect([...ways].sort()).toEqual(['1 x 1', '1 x 2', '1 x 4', '2 x 1', '2 x 2']);
     for (const one of candidates) {

@@ -138,7 +138,7 @@ describe('lines of a trace', () => {
     requireForm(events);
   });
 
-  test('spans that overlap are put into lanes of their own', () => {
+  test('overlapping spans get separate lanes', () => {
     const lanes = apart([span('a', 5, 9), span('a', 0, 10), span('a', 9, 12), span('b', 1, 2)]);
     expect(lanes.map(({ name, lane }) => [name, lane])).toEqual([
       ['0 to 10', 'a'],
@@ -149,7 +149,7 @@ describe('lines of a trace', () => {
     requireForm(traceEvents(lanes, 0));
   });
 
-  test('spans of a queue that overlap by rounding are made sequential', () => {
+  test('spans of a queue that overlap by rounding become sequential', () => {
     const queue = inTurn([
       span('a', 0, 10),
       span('a', 9, 12),

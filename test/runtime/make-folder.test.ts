@@ -15,7 +15,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-test('a folder and its parents, also if they exist', () => {
+test('creates a folder and its parents, also existing ones', () => {
   for (const path of [join(dir, 'a', 'b', 'c'), join(dir, 'a', 'b'), dir, '.', '/']) {
     makeFolderNow(path);
     makeFolderNow(path);

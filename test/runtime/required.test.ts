@@ -3,7 +3,7 @@ import { defined, leading, required } from '../../lib/runtime/required.js';
 
 const missing = expect.objectContaining({ code: 'DS_INTERNAL', got: 'none' });
 
-test('required() returns values that are there, also falsy ones', () => {
+test('required() returns present values, also falsy ones', () => {
   expect([0, '', false, Number.NaN].map((value) => required(value))).toEqual([
     0,
     '',

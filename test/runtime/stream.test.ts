@@ -2,7 +2,7 @@
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 
-test('dispose() of a stream or an event again does nothing', () => {
+test('a second dispose() of a stream or an event does nothing', () => {
   const stream = Stream.create(cpu());
   const event = new Event(cpu()).record(stream);
   for (const one of [stream, event]) {

@@ -49,7 +49,7 @@ test('a thread that ends or hangs is replaced', async () => {
   await impatient.close();
 });
 
-test('a thread that never starts is given up', async () => {
+test('a thread that does not start times out', async () => {
   const entry = { folder: __dirname, entry: 'silent-thread', data: {} };
   const pool = new ThreadPool({ ...entry, threads: 1, timeoutMs: 60_000, startMs: 1 });
   await expect(pool.ask(1, lost)).rejects.toThrow('no start within 1 ms');
@@ -63,7 +63,7 @@ test('a thread that exceeds its heap limit is replaced', async () => {
   await pool.close();
 });
 
-test('a thread may take longer than a timer can run', async () => {
+test('a limit may exceed the longest timer', async () => {
   const pool = poolOf(1, 2 ** 31);
   expect(await pool.ask(4, lost)).toBe(8);
   await pool.close();
@@ -97,7 +97,7 @@ test('a cancelled request frees its thread, and its place in the queue', async (
   await pool.close();
 });
 
-test('a request that cannot be copied fails without effect on others, and leaves nothing behind', async () => {
+test('a request that cannot be copied fails alone, without leftovers', async () => {
   const pool = poolOf(1);
   expect(await pool.ask(1, lost)).toBe(2);
   const before = timers();

@@ -83,7 +83,7 @@ test('a device with fixed algorithms has none, and ignores lines', () => {
   assert.equal(addon.timedAlgorithms(number), '');
 });
 
-test('foreign files of the folder are neither read, counted nor removed', () => {
+test('other files in the folder are not read, counted or removed', () => {
   const [notes, target] = [join(folder, 'notes.txt'), join(folder, 'target')];
   writeFileSync(notes, 'buy milk\n');
   writeFileSync(target, line('1.1', 'aa', 1));

@@ -26,7 +26,7 @@ afterEach(() => rmSync(dir, { recursive: true }));
 const at = (name: string): string => join(dir, name);
 const text = (name: string): string => readFileSync(at(name), 'utf8');
 
-test('a file appears when it is whole, behind a link with the permissions of the old one', () => {
+test('a complete file replaces the target of a link, with the permissions of the old one', () => {
   writeFileSync(at('real'), 'old');
   chmodSync(at('real'), 0o640);
   symlinkSync('real', at('link'));

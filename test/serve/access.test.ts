@@ -23,7 +23,7 @@ test.each([
   if (typeof key === 'string' && key.length > 1) expect(error.message).not.toContain(key);
 });
 
-test('keys that are no list are refused', () =>
+test('keys that are not a list are refused', () =>
   expect(
     serve(new FakeEngine(tokenizer), { port: 0, apiKeys: 'one' as unknown as string[] }),
   ).rejects.toMatchObject({ code: 'DS_ARGUMENT', op: 'serve apiKeys' }));

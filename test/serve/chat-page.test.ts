@@ -8,7 +8,7 @@ import { ask, withServer } from './client.js';
 const FOLDER = join(packageRoot(), 'lib/serve/page');
 const ui = { ui: true };
 
-test('without the option there is no page', () =>
+test('without the option, no page is served', () =>
   withServer(async (url) => {
     for (const path of ['/', '/ui/app.js']) expect((await ask(url + path)).status).toBe(404);
   }));
@@ -78,7 +78,7 @@ test('a local server without a key serves the page only to local host names', ()
     expect(foreign.status).toBe(403);
   }, ui));
 
-test('the page is there while the model loads', async () => {
+test('the page is served while the model loads', async () => {
   const server = await serve(new Promise<never>(() => {}), { ui: true, port: 0 });
   expect((await ask(`${server.url}/`)).status).toBe(200);
   await server.kill();

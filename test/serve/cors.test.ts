@@ -12,7 +12,7 @@ const preflight = {
   },
 };
 
-test('without the option no page may ask', () =>
+test('without the option, no origin is allowed', () =>
   withServer(async (url) => {
     const { status, headers } = await ask(`${url}/v1/models`, preflight);
     expect(status).toBe(405);
@@ -59,7 +59,7 @@ test('a page of another origin gets no leave', () =>
     { cors: ORIGIN },
   ));
 
-test('any page may ask where the option is *', () =>
+test('with *, any origin is allowed', () =>
   withServer(
     async (url) => {
       expect((await ask(`${url}/v1/models`, preflight)).status).toBe(204);

@@ -46,7 +46,7 @@ test('a request may name 128 functions', () => {
   expect(() => read(129)).toThrow(/tools: expected a list of at most 128 functions/);
 });
 
-test('a wrong model of any length is shown in short', () => {
+test('the error of a long model name shows its start', () => {
   expect(noModel('x'.repeat(60), 'm').message).toBe(
     `model: expected "m", got "${'x'.repeat(60)}".`,
   );
@@ -55,7 +55,7 @@ test('a wrong model of any length is shown in short', () => {
   );
 });
 
-test('the last event of a stream has the reason, even without text', () => {
+test('the last event of a stream has the finish reason, even without text', () => {
   const written: string[] = [];
   const response = {
     ...{ writeHead: () => {}, write: (text: string) => written.push(text), end: () => {} },

@@ -62,7 +62,7 @@ test.each([false, true])('a request receives the failure itself (stream: %s)', (
   }),
 );
 
-test('a failure while nothing runs is found without a request', () =>
+test('a failure is detected without requests', () =>
   withFailing(async (_, engine, failed) => {
     engine.failure = lost;
     expect(await failed).toBe(lost);

@@ -212,7 +212,7 @@ test('a slow reader is cut off at a limit, and stalls no other client', () =>
     { limits: { unreadBytes: 2 ** 16 } },
   ));
 
-test('a client that never takes its answer is cut off', () =>
+test('a client that never reads is disconnected', () =>
   withServer(
     async (url, engine, server) => {
       engine.padding = 'x'.repeat(1e6);
@@ -264,7 +264,7 @@ test('limits longer than a timer can run end nothing', async () => {
   );
 });
 
-test('one request more than there may be is 429', () =>
+test('a request above the limit gets 429', () =>
   withServer(
     async (url, engine) => {
       const open = gate(engine);

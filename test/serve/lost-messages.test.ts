@@ -40,7 +40,7 @@ test('a shortened message is not lost, a dropped one is', () => {
   expect(short(said(['user', 'Hi'], ['critic', 'No']))).toMatchObject({ lost: 1 });
 });
 
-test('an unknown response is named by at most sixty characters', () => {
+test('the error of an unknown response shows at most sixty characters of its id', () => {
   const store = new ResponseStore();
   const named = /got "x{60}"\. Send/;
   expect(() => store.find('x'.repeat(61), 'a')).toThrow(named);

@@ -119,7 +119,7 @@ test('if the requests that wait leave, the model in use stays', async () => {
   again.release();
 });
 
-test('a failing load answers with its reason, and is tried again later', async () => {
+test('a failed load reports its reason, and is retried later', async () => {
   const a = new Source();
   a.error = new DsError({ code: 'DS_IO', op: 'load', expected: 'a folder', got: 'none' });
   poolOf({ a, b: new Source() });
@@ -146,7 +146,7 @@ test('errors without a place are named in the log only', async () => {
   expect(reports).toEqual([a.error]);
 });
 
-test('a model above the whole memory is closed again and refused', async () => {
+test('a model larger than the budget is closed and refused', async () => {
   const a = new Source(MiB, 4 * MiB);
   poolOf({ a }, { memory: 2 * MiB });
   await expect(pool.acquire('a', never)).rejects.toThrow(/at most 2097152 bytes.*got 4194304/);
@@ -154,7 +154,7 @@ test('a model above the whole memory is closed again and refused', async () => {
   expect(pool.used).toBe(0);
 });
 
-test('an estimate that was too low unloads idle others after the load', async () => {
+test('a too low estimate unloads idle models after the load', async () => {
   const [a, b] = [new Source(), new Source(1, 2 * MiB)];
   poolOf({ a, b }, { memory: 2 * MiB });
   (await pool.acquire('a', never)).release();
@@ -220,7 +220,7 @@ test('hundreds of requests for three models in room for one: every one is grante
   expect(a.opened + b.opened + c.opened - a.closed - b.closed - c.closed).toBe(1);
 });
 
-test('an estimate that was too low leaves models in use', async () => {
+test('a too low estimate does not unload models in use', async () => {
   const [a, b] = [new Source(), new Source(1, 2 * MiB)];
   poolOf({ a, b, c: new Source() }, { memory: 2 * MiB });
   const held = await pool.acquire('a', never);

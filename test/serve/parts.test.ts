@@ -88,7 +88,7 @@ describe('a request at its limits', () => {
     expect((await post(fields)).status).toBe(status);
   });
 
-  test('a request may bias so many tokens', async () => {
+  test('limits the tokens of logit_bias', async () => {
     expect((await post({ logit_bias: biases(1024) })).status).toBe(200);
     const { status, json } = await post({ logit_bias: biases(1025) });
     expect([status, json.error.message]).toEqual([400, expect.stringContaining('at most 1024')]);
@@ -127,7 +127,7 @@ describe('a request at its limits', () => {
     jest.restoreAllMocks();
   });
 
-  test('a body without a type is refused as such', async () => {
+  test('a body without a Content-Type is refused', async () => {
     const body = new Uint8Array([0x7b, 0x7d]);
     const answer = await fetch(`${server.url}/v1/completions`, { method: 'POST', body });
     expect(answer.status).toBe(415);

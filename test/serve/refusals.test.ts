@@ -90,7 +90,7 @@ const sampling: readonly Wrong[] = [
   [{ best_of: 3 }, 'best_of', /send n/],
 ];
 
-test('a list of 16 stop strings is taken, and one string', async () => {
+test('accepts one stop string, and a list of 16', async () => {
   for (const stop of [Array(16).fill('zz'), ['zz'], 'zz', []]) {
     const body = { prompt: 'a', max_tokens: 1, stop };
     const { status } = await ask(`${url}/v1/completions`, { body, headers: KEY });
@@ -330,7 +330,7 @@ test.each([
   );
 });
 
-test('a target that is a whole URL is its path', async () => {
+test('an absolute URL as target counts as its path', async () => {
   const { hostname, port } = new URL(url);
   const statusOf = async (path: string, headers: Record<string, string>) => {
     const sent = request({ hostname, port, path, headers, agent: false }).end();
@@ -408,7 +408,7 @@ test('invalid HTTP gets an answer', async () => {
   expect(Buffer.concat(chunks).toString()).toMatch(/^HTTP\/1\.1 400 .*no HTTP\/1\.1 request/s);
 });
 
-test('too long headers get an error that names them', async () => {
+test('too large headers get an error that explains it', async () => {
   const socket = connect(Number(new URL(url).port), '127.0.0.1');
   socket.write(`GET /health HTTP/1.1\r\nhost: localhost\r\nx: ${'y'.repeat(2 ** 15)}\r\n\r\n`);
   const chunks: Buffer[] = [];
@@ -434,7 +434,7 @@ test('an invalid port is refused', async () => {
   });
 });
 
-test('a port that is taken is named', async () => {
+test('the error of a used port names it', async () => {
   const port = Number(new URL(url).port);
   await expect(serve(engine, { port })).rejects.toThrow(/an address and a port that are free/);
 });

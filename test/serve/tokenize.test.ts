@@ -20,7 +20,7 @@ test('a text, with the spelling of its tokens on request', () =>
     expect(engine.requests).toEqual([]);
   }));
 
-test('a text that is longer than any prompt may be is counted', () =>
+test('counts the tokens of a text longer than any prompt', () =>
   withServer(
     async (url) => {
       const prompt = 'a b '.repeat(5000);

@@ -83,13 +83,13 @@ test('of prompts with completions the completion is learned', async () => {
   expect(all[0]?.learned.filter((id) => id === null).length).toBe(1);
 });
 
-test('a prompt that ends within a token is counted', async () => {
+test('prompts that end inside a token are counted', async () => {
   const path = jsonl('blurred.jsonl', [{ prompt: 'the', completion: 're is' }]);
   const dataset = await open(path, { packing: false });
   expect(dataset.report?.blurred).toBe(1);
 });
 
-test('tokens are taken as they are, with labels or without', async () => {
+test('accepts rows of tokens, with or without labels', async () => {
   const rows = [
     { input_ids: [5, 6, 7], labels: [-100, -100, 9] },
     { input_ids: [5, 6, 7] },
@@ -339,7 +339,7 @@ describe('a stream', () => {
     expect([...before, ...(await served(resumed))]).toEqual(whole);
   });
 
-  test('two ranks share what one serves, also from a position of one', async () => {
+  test('two ranks divide the samples of one, also from a saved position', async () => {
     const alone = await served(await stream());
     const pairs = await Promise.all(
       [0, 1].map(async (rank) => served(await stream({ rank, worldSize: 2 }))),

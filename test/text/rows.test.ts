@@ -19,7 +19,7 @@ const part = (path: string, start: number, end: number): FilePart => ({
   ...{ path, format: 'jsonl', start, end, digest: '' },
 });
 
-test('parts of a relative path are read wherever the process works by then', async () => {
+test('relative paths refer to the working directory of the open', async () => {
   const working = process.cwd();
   writeFileSync(join(folder, 'near.jsonl'), '{"text":"a"}\n');
   try {
@@ -95,7 +95,7 @@ test('the error of an invalid row names its line, also after a long file', async
   }
 });
 
-test('a text that no string can hold is said to be too long', async () => {
+test('the error of a text longer than the longest string', async () => {
   const path = join(folder, 'huge.txt');
   writeFileSync(path, 'of more than 512 MiB');
   const cause = Object.assign(new Error('too long'), { code: 'ERR_STRING_TOO_LONG' });

@@ -17,7 +17,7 @@ function classWith(rules: number): typeof TokenizerClass {
   return require('../../lib/text/tokenizer.js').Tokenizer;
 }
 
-test('a fingerprint differs where the rules do, and is else the same', () => {
+test('fingerprints differ if and only if the rules differ', () => {
   const of = (rules: number): string => classWith(rules).fromPretrained(GPT2).fingerprint;
   expect(of(7)).toBe(of(7));
   expect(of(7)).not.toBe(of(8));

@@ -306,7 +306,12 @@ describe('errors name the field', () => {
     ],
     ['an id beyond', () => tokenizer('gpt2').decode([1, -100]), 'DS_INDEX', /-100 at 1/],
     ['no text', () => tokenizer('gpt2').encode(null as never), 'DS_ARGUMENT', /a string, got null/],
-    ['no list', () => tokenizer('gpt2').encodeBatch('a' as never), 'DS_ARGUMENT', /list of strings/],
+    [
+      'no list',
+      () => tokenizer('gpt2').encodeBatch('a' as never),
+      'DS_ARGUMENT',
+      /list of strings/,
+    ],
     [
       'an unknown option',
       () => tokenizer('gpt2').encode('a', { padding: true } as never),

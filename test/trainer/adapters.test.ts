@@ -134,7 +134,7 @@ test('a base that came from no folder is named as missing, once', async () => {
   expect(warnings).toEqual([expect.stringMatching(/holds only the adapters.*baseModelNameOrPath/)]);
 });
 
-test('parameters that are trained and are not part of the adapter are named', async () => {
+test('the error names trained parameters outside the adapter', async () => {
   const folder = await base('llama');
   const model = peft.addLora(await nn.models.fromPretrained(folder));
   (model as nn.models.Llama).lm_head.requiresGrad_(true);

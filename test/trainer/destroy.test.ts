@@ -22,7 +22,7 @@ async function isAllFreed(one: Trainer<Window>): Promise<boolean> {
   return process.listenerCount('SIGUSR2') === before;
 }
 
-test('destroy() frees everything where data to be judged on could not be opened', async () => {
+test('destroy() frees everything if the evaluation data could not be opened', async () => {
   const data = () => Promise.reject(new Error('no such data'));
   const one = trainer({ eval: { data, every: 2 }, stopSignals: ['SIGUSR2'] });
   expect(await isAllFreed(one)).toBe(true);
@@ -47,7 +47,7 @@ test('destroy() frees everything even if the data cannot be closed, and reports 
   await expect(other.destroy()).rejects.toThrow('first');
 });
 
-test('data to be judged on that could not be opened are tried again', async () => {
+test('evaluation data that failed to open is opened again', async () => {
   let tries = 0;
   const data = async () => {
     if (++tries === 1) throw new Error('not yet');

@@ -68,7 +68,9 @@ test('failures name the row, and wrong options are refused', async () => {
       throw new Error('no network');
     }),
   ).toMatch(/^DS_DATA.*tool of row \d+: expected a string, or null, got the error "no network"/);
-  expect(await fail(() => 5 as never)).toMatch(/tool of row \d+: expected a string, or null, got 5/);
+  expect(await fail(() => 5 as never)).toMatch(
+    /tool of row \d+: expected a string, or null, got 5/,
+  );
   expect(await fail({ of: () => new Promise(() => {}), timeout: 0.05 })).toMatch(
     /tool of row \d+: expected a result within 0\.05 s/,
   );

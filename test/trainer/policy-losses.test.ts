@@ -164,7 +164,7 @@ test.each([
   }
 });
 
-test('a completion that no function judges is left out', () => {
+test('a completion without a score is left out', () => {
   const { rewards, ...expected } = recorded.unscorable;
   const { advantages, totals } = advantagesOf(
     rewards.map((one) => [one]),

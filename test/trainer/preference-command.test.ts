@@ -31,7 +31,7 @@ const ds = (line: string): Promise<Finished> =>
 const COMMON =
   'train --method dpo --model model --data pairs.jsonl --device cpu --disable_tqdm --max_steps 6 --lr 1e-3';
 
-test('a model learns pairs, beside a copy of itself', async () => {
+test('a model learns pairs, with a copy of itself as the reference', async () => {
   const evaluates = '--eval_data pairs.jsonl --eval_strategy steps --eval_steps 3';
   const best = '--metric_for_best_model rewards/accuracies --beta 0.2 --loss_type sigmoid ipo';
   const { code, stdout, stderr } = await ds(`${COMMON} --output out ${evaluates} ${best}`);
@@ -64,7 +64,7 @@ test('gkd learns from a teacher', async () => {
   expect(stdout).toMatch(/saved gkd/);
 });
 
-test('adapters learn pairs beside the model without them', async () => {
+test('adapters learn pairs, with the base model as the reference', async () => {
   const { code, stderr } = await ds(`${COMMON} --output adapters --use_peft`);
   expect([code, stderr.match(/Error|failed/)]).toEqual([0, null]);
   expect(existsSync(join(dir, 'adapters', 'adapter_model.safetensors'))).toBe(true);

@@ -38,7 +38,7 @@ function written(name: string, recipe: object): string {
   return path;
 }
 
-test.each(names)('%s: arguments that cannot act are named', async (name) => {
+test.each(names)('%s: arguments without effect are reported', async (name) => {
   const { method, arguments: all, left } = RECIPES[name] as Recipe;
   const path = written(name, { method, ...all });
   const error = await refusal(() => readArguments(['--config', path]));

@@ -124,7 +124,7 @@ test.each(EVALUATED)(
   },
 );
 
-test('an evaluation behind the checkpoint of its step is made again after a crash', async () => {
+test('an evaluation after the checkpoint of its step is repeated after a crash', async () => {
   const options: Options = { eval: { data: judged }, save: { dir, every: 5 } };
   const whole = trainer({ ...options, save: { dir: join(dir, 'whole'), every: 5 } });
   await whole.train();
@@ -200,7 +200,7 @@ test('a requested number of updates stays, for any batch size', async () => {
   expect(end).toMatchObject({ reason: 'done', step: 7 });
 });
 
-test('without a checkpoint resume begins afresh; one of another program is refused', async () => {
+test('without a checkpoint, resume starts anew; one of another program is refused', async () => {
   const events: TrainerEvent[] = [];
   for await (const event of trainer({ save: dir, maxSteps: 1 }).train({ resume: true })) {
     events.push(event);
@@ -283,7 +283,7 @@ test('a run without its best checkpoint warns, and ends with its last weights', 
   warning.mockRestore();
 });
 
-test('training ends early where evaluations no longer improve by the threshold', async () => {
+test('training ends early if evaluations do not improve by the threshold', async () => {
   const metrics = scripted([3, 2, 1.95, 1.99, 1]);
   const one = trainer({
     eval: { data: judged, every: 1, metrics },

@@ -60,7 +60,7 @@ test('a folder and rows become a classifier with the labels of the rows', async 
   });
 });
 
-test('adapters keep the head beside them, on two ranks', async () => {
+test('adapters and the head train together, on two ranks', async () => {
   const line = `${COMMON} --output adapter --num_procs 2 --lora --r 2 --max_steps 2 --save_strategy no`;
   const { code, stdout, stderr } = await ds(line);
   expect([code, stderr.match(/Error|failed/)]).toEqual([0, null]);

@@ -129,7 +129,7 @@ test('entities of tokens are counted whole', async () => {
   await trainer.destroy();
 });
 
-test('answers are found by the places of their tokens', async () => {
+test('finds answers by the positions of their tokens', async () => {
   const context = 'the cat was good and the dog was bad';
   const squad = ['cat', 'dog'].map((word) => ({
     question: `was the ${word} good`,

@@ -48,7 +48,7 @@ test('rows are read back, non-finite numbers as gaps', async () => {
   expect(decode(lines()[3] as string)).toMatchObject({ values: { loss: 0.3 } });
 });
 
-test('a torn last line is left out, and a later process starts on a new line', async () => {
+test('a partial last line is skipped, and a later process starts a new line', async () => {
   const first = new EventLog(dir);
   first.write(row(1, 4));
   first.write(row(2, 3));
@@ -80,7 +80,7 @@ test('a resumed run replaces the steps after its checkpoint', async () => {
   ]);
 });
 
-test('after kill -9 the log has whole lines, and at most the last moment is missing', async () => {
+test('after kill -9, the log has complete lines, except the last moment', async () => {
   const program = join(__dirname, 'killed-writer.ts');
   const child = spawn(process.execPath, [...(threadOptions.execArgv ?? []), program, dir]);
   let written = 0;

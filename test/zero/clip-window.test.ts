@@ -5,7 +5,7 @@ function record(window: ClipWindow, missed: boolean, times: number): void {
   for (let i = 0; i < times; ++i) window.record(missed);
 }
 
-test('speculates at first, and no longer where the first step of a run missed', () => {
+test('speculates at the start, and stops if the first step missed', () => {
   const window = new ClipWindow();
   expect(window.speculate).toBe(true);
   window.record(true);
@@ -40,13 +40,13 @@ test('resumes when nearly all of the last steps would have held', () => {
   expect(window.speculate).toBe(true);
 });
 
-test('a run that always clips is not tried out again', () => {
+test('a run that always clips stays without speculation', () => {
   const window = new ClipWindow();
   record(window, true, 5 * windowLength);
   expect(window.speculate).toBe(false);
 });
 
-test('a miss now and then never pauses', () => {
+test('occasional misses never pause it', () => {
   const window = new ClipWindow();
   record(window, false, 3);
   for (let i = 0; i < 200; ++i) {

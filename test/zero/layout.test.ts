@@ -30,7 +30,7 @@ test('groups lie together, and shards are aligned', () => {
   ]);
 });
 
-test('a unit that fills its shards has no gaps, and an empty one nothing at all', () => {
+test('a unit that fills its shards has no gaps, and an empty one has no elements', () => {
   const full = layoutUnit([{ name: 'a', shape: [4, 64], group: 0 }], { shards: 4 });
   expect(full).toMatchObject({ numel: 256, gaps: [], groups: [{ offset: 0, numel: 256 }] });
   expect(layoutUnit([], { shards: 2 })).toEqual({ entries: [], groups: [], gaps: [], numel: 0 });

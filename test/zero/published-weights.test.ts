@@ -60,7 +60,7 @@ test('a unit updated by the host is sent at once, overlaps compute, and has its 
   host.dispose();
 });
 
-test('units without reads between updates leave no events behind', () => {
+test('units without reads between updates leave no events', () => {
   const { flow, part } = published();
   const host = Stream.create(cpu());
   const shards = ['of the host', 'of the device'].map(part);

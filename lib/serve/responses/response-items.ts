@@ -94,7 +94,10 @@ function textOf(given: JsonValue | undefined, location: string): string {
     if (type === 'refusal' && typeof refusal === 'string') return refusal;
     if (typeof type === 'string' && !TEXTS.has(type)) {
       const got = type.slice(0, 60);
-      throw unsupported(`${location}[${i}].type`, `"${got}" is not text, and the model reads only text`);
+      throw unsupported(
+        `${location}[${i}].type`,
+        `"${got}" is not text, and the model reads only text`,
+      );
     }
     throw invalid(`${location}[${i}]`, '{ "type": "input_text", "text": ".." }', formatValue(part));
   });

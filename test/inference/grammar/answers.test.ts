@@ -65,7 +65,7 @@ describe('a format after reasoning that the prompt has opened', () => {
   });
 });
 
-describe('a format after reasoning that the model may begin', () => {
+describe('a format after optional reasoning', () => {
   const answer = { reasoning: THINK, calls: null, format: { choice: ['yes', 'no'] } };
   test.each([
     ['yes', true],
@@ -78,7 +78,7 @@ describe('a format after reasoning that the model may begin', () => {
   });
 });
 
-describe('calls of strict functions within any text', () => {
+describe('calls of strict functions inside any text', () => {
   const answer = { reasoning: null, calls: CALLS, format: null };
   test.each([
     ['plain text', true],
@@ -115,7 +115,7 @@ test('with a format, calls are an alternative to its text', async () => {
   expect(await whole(answer, `${GO} {"city": "Rome"}`)).toBe(false);
 });
 
-test('in free text every token but the end is allowed; the end where the answer is whole', async () => {
+test('in free text every token but the end is allowed; the end only if the answer is complete', async () => {
   const thinking = new Matcher(await grammarOf({ reasoning: OPEN, calls: null, format: city }), [
     END,
   ]);
@@ -126,7 +126,7 @@ test('in free text every token but the end is allowed; the end where the answer 
   expect(masks.of(free)).toContain(END);
 });
 
-test('random walks: text before tags is free, and every whole answer parses', async () => {
+test('random walks: text before tags is free, and every complete answer parses', async () => {
   const matcherOf = async (): Promise<Matcher> =>
     new Matcher(await grammarOf({ reasoning: OPEN, calls: CALLS, format: city }), [END]);
   for (let one = 0; one < 40; ++one) {

@@ -120,7 +120,7 @@ test('the tokens do not depend on the batch, on preemption and on async scheduli
   expect(texts[2]).toEqual(texts[0]);
 });
 
-test('greedy tokens are the best ones of the whole forward that the format allows', async () => {
+test('greedy tokens are the most likely ones that the format allows', async () => {
   const formats = [person, { regex: '([a-z]+ ){20}' }, { jsonObject: true } as const];
   const grammars = new Grammars(tokenizer, sizes.vocabSize);
   const own = await initInference(model, { ...pages, async_scheduling: true }, { tokenizer });
@@ -180,7 +180,7 @@ test('requests end while threads fill their masks', async () => {
   await own.destroy();
 });
 
-test('a stream with a format is whole, and ends early when its reader leaves', async () => {
+test('a stream with a format is complete, and ends when its reader leaves', async () => {
   let whole = '';
   for await (const piece of engine.stream({ prompt: [1], seed: 2, format: person, ...hot })) {
     whole += piece.text;

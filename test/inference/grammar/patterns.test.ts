@@ -148,7 +148,7 @@ test('a rollback restores every earlier mask', async () => {
   expect(matcher.accept(tokenOf('{'))).toBe(true);
 });
 
-test('forced text is the text that must follow', async () => {
+test('forced text is the only possible continuation', async () => {
   const schema = {
     type: 'object',
     properties: { name: { enum: ['Anna', 'Anno'] } },
@@ -163,7 +163,7 @@ test('forced text is the text that must follow', async () => {
   expect(object.forced()).toBe('{');
 });
 
-test('an end token is allowed after a whole text only, and nothing follows it', async () => {
+test('an end token is allowed only after a complete text', async () => {
   const matcher = new Matcher(await grammarOf({ kind: 'regex', regex: 'ab?' }), [END]);
   expect([matcher.accept(END), matcher.accept(97), matcher.isComplete]).toEqual([
     false,
