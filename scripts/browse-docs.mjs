@@ -1,4 +1,5 @@
-// Opens every page of the site of `npm run docs` in a headless browser and follows its links.
+// Opens the guides of the site of `npm run docs` in a headless browser, and some pages of symbols;
+// it reads the other pages of symbols as text. Follows all links.
 //
 //   node scripts/browse-docs.mjs [FOLDER]   FOLDER receives two screenshots of the offload page
 //
@@ -12,8 +13,8 @@ import { browserProgram } from './browser-program.mjs';
 process.chdir(path.join(import.meta.dirname, '..'));
 const SITE = path.resolve('docs/api');
 const TABS = 2;
-/** Pages of symbols that are opened with scripts. */
-const SCRIPTED = 20;
+/** Pages of symbols that are opened in the browser, and read as text for comparison. */
+const OPENED = 20;
 const PHONE = { width: 390, height: 844 };
 const SCREEN = { width: 1280, height: 800 };
 const TYPES = {
@@ -68,11 +69,41 @@ async function visit(tab, address, name) {
   );
 }
 
+const ENTITIES = { amp: '&', lt: '<', gt: '>', quot: '"', '#39': "'", '#x27': "'" };
+/** The values of an attribute of all elements that `tag` matches. */
+const attributes = (text, tag, attribute) =>
+  [...text.matchAll(new RegExp(`<(?:${tag})\\b[^>]*?\\s${attribute}="([^"]*)"`, 'g'))].map(
+    ([, value]) => value.replace(/&(#?\w+);/g, (all, name) => ENTITIES[name] ?? all),
+  );
+
+/** Returns as `visit` the ids and links of a page of symbols, without the browser. */
+function readText(address, name) {
+  const text = readFileSync(path.join(SITE, name), 'utf8');
+  const [, content] = text.match(/<div class="col-content">(.*)<div class="col-sidebar">/s) ?? [];
+  if (content === undefined) {
+    fault(name, 'expected a column with the content and one beside it');
+    return { ids: [], links: [], pictures: [] };
+  }
+  const own = new URL(name, `${address}/`);
+  const absolute = (link) => new URL(link, own).href;
+  const isMissing = (link) => {
+    const { origin, pathname } = new URL(link, own);
+    return origin === address && !existsSync(path.join(SITE, decodeURIComponent(pathname)));
+  };
+  const requests = [...attributes(text, 'script|img', 'src'), ...attributes(text, 'link', 'href')];
+  for (const link of requests.filter(isMissing)) fault(name, `request: no file ${link}`);
+  return {
+    ids: attributes(text, '\\w+', 'id'),
+    links: attributes(content, 'a', 'href').map(absolute),
+    pictures: [],
+  };
+}
+
 /** Runs `work` on all items with several tabs. */
-async function inTabs(browser, items, work, options = {}) {
+async function inTabs(browser, items, work) {
   const rest = [...items];
   const run = async () => {
-    const tab = await browser.newPage({ viewport: SCREEN, ...options });
+    const tab = await browser.newPage({ viewport: SCREEN });
     for (let item = rest.shift(); item !== undefined; item = rest.shift()) await work(tab, item);
     await tab.close();
   };
@@ -140,13 +171,12 @@ async function checkSearch(tab, address) {
 }
 
 /** No guide is wider than the window. */
-async function checkWidths(browser, address, names, viewport) {
-  await inTabs(browser, names, async (tab, name) => {
+async function checkWidths(tab, name) {
+  for (const viewport of [PHONE, SCREEN]) {
     await tab.setViewportSize(viewport);
-    await tab.goto(`${address}/${name}`);
     const width = await tab.evaluate(() => document.documentElement.scrollWidth);
     if (width > viewport.width) fault(name, `expected ${viewport.width} pixels, got ${width}`);
-  });
+  }
 }
 
 const guides = new Map(
@@ -167,18 +197,22 @@ try {
   const open = async (tab, name) => {
     const page = await visit(tab, address, name);
     for (const picture of page.pictures) fault(name, `picture: ${picture}`);
+    if (name === 'index.html' || name.startsWith('documents/')) await checkWidths(tab, name);
     pages.set(name, page);
   };
   const guided = files.filter((name) => !/\//.test(name) || name.startsWith('documents/'));
   const symbols = files.filter((name) => !guided.includes(name));
-  await inTabs(browser, [...guided, ...symbols.slice(0, SCRIPTED)], open);
-  // Pages of symbols have the same scripts, which take most of the time.
-  await inTabs(browser, symbols.slice(SCRIPTED), open, { javaScriptEnabled: false });
+  await inTabs(browser, [...guided, ...symbols.slice(0, OPENED)], open);
+  for (const [i, name] of symbols.entries()) {
+    const page = readText(address, name);
+    // A new form of the site must not hide links.
+    const seen = new Set(page.links);
+    const unread = i < OPENED ? pages.get(name).links.filter((link) => !seen.has(link)) : [];
+    for (const link of unread) fault(name, `text: expected the link ${link}`);
+    pages.set(name, page);
+  }
   const links = checkLinks(pages, address);
   const blocks = checkBlocks(pages);
-  const wide = ['index.html', ...files.filter((file) => file.startsWith('documents/'))];
-  await checkWidths(browser, address, wide, PHONE);
-  await checkWidths(browser, address, wide, SCREEN);
   const tab = await browser.newPage({ viewport: SCREEN });
   const results = await checkSearch(tab, address);
   const [folder] = process.argv.slice(2);
