@@ -235,7 +235,8 @@ function table(
       else kernels.randomUniform({ out, low: 0.5, high: 1.5, seed: 1, offset, ...inOrder });
       return out;
     };
-  const swept = make('f32')([1, 2 ** 26]);
+  // More than the cache of a GPU.
+  const swept = make('f32')([1, device.kind === 'cuda' ? 2 ** 26 : 2 ** 20]);
   const least = make('f32')([1, 1]);
   const flush = (): void => kernels.reduce({ in: swept, out: least, op: 'max', accumulate: false });
   const rows: object[] = [];

@@ -1,5 +1,5 @@
-// Every script, example and benchmark that a page names is run by scripts/test-commands, or by
-// scripts/test itself.
+// Every script, example and benchmark that a page names is run by scripts/test-commands, by
+// scripts/test-tarball, or by scripts/test itself.
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -28,7 +28,8 @@ function runBy(command: string, lists: string): boolean {
 }
 
 const lists = [
-  ...['test-commands', 'test', 'check'].map((name) => read(`scripts/${name}`)),
+  ...['test-commands', 'test-tarball', 'test', 'check'].map((name) => read(`scripts/${name}`)),
+  read('test/tarball/examples.sh'),
   read('.github/workflows/ci.yml'),
 ].join('');
 const named = new Set(pages().flatMap(commandsOf));

@@ -18,14 +18,16 @@ for file in "$examples"/*.js *.ts; do
   /usr/bin/grep -q '^node \|^ds ' example.log
 done
 
-run node "$examples/gpt2-offload.js" --steps 2 --seq 32 --batch 1 --sample 4 --device cpu
+# test/docs/commands.test.ts reads the names below.
+/usr/bin/ln -s "$examples" examples
+run node examples/gpt2-offload.js --steps 2 --seq 32 --batch 1 --sample 4 --device cpu
 /usr/bin/grep -q '^text: .*/docs, .*/examples/tokenizer' example.log
-run node "$examples/llama-finetune.js" --device cpu --steps 4 --output chat
-run node "$examples/llama-finetune.js" --device cpu --steps 4 --lora --output adapter
-run node "$examples/generate.js" chat 'Which stage' --max_new_tokens 4 --device cpu
+run node examples/llama-finetune.js --device cpu --steps 4 --output chat
+run node examples/llama-finetune.js --device cpu --steps 4 --lora --output adapter
+run node examples/generate.js chat 'Which stage' --max_new_tokens 4 --device cpu
 run node simple-model.ts simple
-run node trainer.ts trained
-run ds --num_procs 2 "$examples/zero3-two-ranks.js" ranks
-run ds --num_procs 2 "$examples/pipeline.js" --device cpu --steps 2
-run ds --num_procs 2 "$examples/tensor-parallel.js" --device cpu --steps 2
+run ds --num_procs 2 trainer.ts trained # examples/trainer.ts
+run ds --num_procs 2 examples/zero3-two-ranks.js ranks
+run ds --num_procs 2 examples/pipeline.js --device cpu --steps 2
+run ds --num_procs 2 examples/tensor-parallel.js --device cpu --steps 2
 # own-model.js and own-model.ts: scripts/test-tarball trains and resumes them.
