@@ -56,6 +56,27 @@ const FAMILIES = {
     ...{ sliding_window: null, sliding_window_pattern: null },
     layer_types: ['full_attention', 'full_attention'],
   },
+  ...{ arcee: {}, nemotron: {}, 'seed-oss': { mlp_bias: false }, olmo: {}, 'gpt-neox': {} },
+  ...{ internlm2: {}, falcon: { num_kv_heads: 2, ffn_hidden_size: 512 } },
+  'falcon-sequential': {
+    ...{ parallel_attn: true, new_decoder_architecture: false, multi_query: true, bias: false },
+    ffn_hidden_size: 512,
+  },
+  bloom: { n_head: 4, seq_length: 512 },
+  'gpt-bigcode': { n_embd: 256, n_inner: 512, n_head: 4, n_positions: 512 },
+  'qwen2-moe': {
+    ...{ norm_topk_prob: false, mlp_only_layers: [], use_sliding_window: false },
+    ...{ moe_intermediate_size: 256, shared_expert_intermediate_size: 256, layer_types: null },
+    output_router_logits: false,
+  },
+  olmoe: { num_key_value_heads: 4, norm_topk_prob: false, output_router_logits: false },
+  'granite-moe': { output_router_logits: false },
+  dots1: {
+    ...{ moe_intermediate_size: 256, use_sliding_window: false, layer_types: null },
+    num_key_value_heads: 4,
+  },
+  'glm4-moe': { moe_intermediate_size: 256, n_group: 1, topk_group: 1 },
+  'minimax-m2': {},
 };
 
 /** The model of a family; its weights are the same on every machine. */
@@ -64,7 +85,7 @@ function modelOf({ nn, noGrad, Tensor }, name) {
   const model = nn.models.fromConfig({ ...config, ...SIZES, ...FAMILIES[name] });
   let state = 12_345;
   for (const [path, parameter] of model.namedParameters()) {
-    const isNorm = /norm/.test(path) && !config.model_type.startsWith('gemma');
+    const isNorm = /norm|ln_/.test(path) && !config.model_type.startsWith('gemma');
     const values = new Float32Array(parameter.numel);
     for (let i = 0; i < values.length; ++i) {
       state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0;

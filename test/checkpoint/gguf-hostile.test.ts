@@ -16,14 +16,20 @@ afterAll(() => rmSync(folder, { recursive: true }));
 const path = join(folder, 'case.gguf');
 
 /** Families with different keys and names. */
-const FAMILIES = ['llama', 'stablelm', 'phi', 'cohere2', 'glm4'] as const;
+const FAMILIES = [
+  ...(['llama', 'stablelm', 'phi', 'cohere2', 'glm4'] as const),
+  ...(['gpt-neox', 'granite-moe', 'glm4-moe'] as const),
+] as const;
 
 /** A small valid file. */
 async function validFile(family: string): Promise<Buffer> {
   const config = JSON.parse(
     readFileSync(join(golden, 'models', family, 'config.json'), 'utf8'),
   ) as JsonObject;
-  const small = { hidden_size: 32, intermediate_size: 64, vocab_size: 1008, num_hidden_layers: 1 };
+  const small = {
+    ...{ hidden_size: 32, intermediate_size: 64, vocab_size: 1008, num_hidden_layers: 1 },
+    first_k_dense_replace: 0,
+  };
   const types: JsonObject = config.layer_types ? { layer_types: ['sliding_attention'] } : {};
   const model = nn.models.fromConfig({ ...config, ...small, ...types });
   await nn.saveGguf(model, path, { tokenizer: join(golden, 'tokenizers', 'llama2') });

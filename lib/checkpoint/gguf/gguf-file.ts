@@ -16,11 +16,10 @@ export interface GgufPart {
   readonly shape: readonly number[];
   /** Index of its first value in `source`. Default 0. */
   readonly first?: number;
-  /**
-   * The number of heads, if the file stores their rows in pairs. Rows 2j and 2j + 1 of a head of D
-   * rows are rows j and j + D / 2 of the model. Default: rows in the order of the model.
-   */
-  readonly pairedHeads?: number;
+  /** Tensors whose rows follow those of `source`, of the same width and type. Default: none. */
+  readonly further?: readonly GgufTensor[];
+  /** Returns the row in the file of a row of the model. Default: the same row. */
+  readonly rowOf?: (row: number) => number;
   /** Added to every value. Default 0. */
   readonly add?: number;
 }
@@ -88,9 +87,9 @@ export class GgufFile {
     const range = { from: from / size, count: bytes.length / size };
     for (const { at, from: first, count } of runsOf(part, range)) {
       const into = bytes.subarray(at * size, (at + count) * size);
-      const start = (part.first ?? 0) + first;
-      if (part.source.type.dtype === dtype && !part.add) this.copy(part.source, start, into);
-      else this.unpack(part, start, into);
+      const { source, start } = placeOf(part, (part.first ?? 0) + first);
+      if (source.type.dtype === dtype && !part.add) this.copy(source, start, into);
+      else this.unpack({ source, add: part.add ?? 0 }, start, into);
     }
   }
 
@@ -112,7 +111,11 @@ export class GgufFile {
   }
 
   /** Writes values from `first` on as f32. */
-  private unpack({ source, add = 0 }: GgufPart, first: number, into: Uint8Array): void {
+  private unpack(
+    { source, add }: { source: GgufTensor; add: number },
+    first: number,
+    into: Uint8Array,
+  ): void {
     const { type, start } = source;
     const end = first + into.length / 4;
     const out = Buffer.from(into.buffer, into.byteOffset, into.length);
@@ -134,9 +137,24 @@ export class GgufFile {
 }
 
 function entryOf(part: GgufPart): GgufEntry {
-  const { name, shape, add, source } = part;
-  const dtype = add ? 'f32' : (source.type.dtype ?? 'f32');
+  const { name, shape, add, source, further = [] } = part;
+  const isSame = further.every(({ type }) => type.dtype === source.type.dtype);
+  const dtype = add || !isSame ? 'f32' : (source.type.dtype ?? 'f32');
   return { name, dtype, shape, start: 0, end: numel(shape) * dtypeSize(dtype), part };
+}
+
+/** The tensor with value `at` of all tensors of a part, and the index of the value in it. */
+function placeOf(
+  { source, further = [] }: GgufPart,
+  at: number,
+): { source: GgufTensor; start: number } {
+  let start = at;
+  for (const tensor of [source, ...further]) {
+    const values = numel(tensor.shape);
+    if (start < values) return { source: tensor, start };
+    start -= values;
+  }
+  throw new RangeError(`${source.name}: ${at}`);
 }
 
 /** Values [at, at + count) of a range, which are contiguous in the file from value `from` on. */
@@ -148,22 +166,18 @@ interface Run {
 
 /** The runs of a range that are contiguous in the file. */
 function* runsOf(
-  { shape, pairedHeads }: GgufPart,
+  { shape, rowOf }: GgufPart,
   { from, count }: { from: number; count: number },
 ): Generator<Run> {
-  if (pairedHeads === undefined) {
+  if (!rowOf) {
     yield { at: 0, from, count };
     return;
   }
-  const [rows = 1] = shape;
-  const [width, dim] = [numel(shape) / rows, rows / pairedHeads];
+  const width = shape.length > 1 ? required(shape.at(-1)) : 1;
   for (let at = 0; at < count; ) {
     const [row, column] = [Math.floor((from + at) / width), (from + at) % width];
-    const [head, inner] = [Math.floor(row / dim), row % dim];
-    const half = dim / 2;
-    const stored = head * dim + 2 * (inner % half) + Math.floor(inner / half);
     const run = Math.min(width - column, count - at);
-    yield { at, from: stored * width + column, count: run };
+    yield { at, from: rowOf(row) * width + column, count: run };
     at += run;
   }
 }

@@ -5,8 +5,9 @@ import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { type RotarySizes, windowsOf } from '../rotary/config.js';
+import type { MoeSizes } from '../rotary/mixture.js';
 import { rotaryRule } from '../rotary/rope-scaling.js';
-import type { GgufArchitecture } from './architectures.js';
+import type { GgufArchitecture, GgufMixture } from './architecture.js';
 
 type Entries = Record<string, WrittenValue>;
 
@@ -36,11 +37,12 @@ export function metadataOf(
 }
 
 function sizesOf(
-  { epsilon, mayBeParallel }: GgufArchitecture,
+  { epsilon, parallelBy, mixture, numbers = {}, lacksSharedKeys }: GgufArchitecture,
   { moe, ...sizes }: RotarySizes,
 ): Entries {
-  if (moe && (moe.denseLayers.length > 0 || moe.sharedHidden !== null || !moe.normalize)) {
-    throw lostError('moe', 'equal layers of experts whose weights add up to 1', moe);
+  if (!parallelBy && sizes.parallel === false) throw lostError('parallel', 'true', false);
+  if (lacksSharedKeys && sizes.kvHeads !== sizes.heads) {
+    throw lostError('kvHeads', `${sizes.heads}, as many as heads`, sizes.kvHeads);
   }
   return {
     vocab_size: sizes.vocabSize,
@@ -55,19 +57,43 @@ function sizesOf(
     [epsilon ? 'attention.layer_norm_epsilon' : 'attention.layer_norm_rms_epsilon']: new F32(
       sizes.eps,
     ),
-    ...(mayBeParallel && { use_parallel_residual: sizes.parallel ?? false }),
-    ...(moe && {
-      expert_count: moe.experts,
-      expert_used_count: moe.perToken,
-      expert_feed_forward_length: moe.hidden,
+    ...(parallelBy && { use_parallel_residual: sizes.parallel ?? parallelBy === 'key' }),
+    ...(moe && mixture && expertsOf(mixture, moe)),
+    ...(moe?.sharedHidden &&
+      'shared_expert_intermediate_size' in numbers && {
+        expert_shared_feed_forward_length: moe.sharedHidden,
+      }),
+  };
+}
+
+/** Returns the keys of experts. Throws DS_ARGUMENT for settings that llama.cpp lacks. */
+function expertsOf(mixture: GgufMixture, moe: MoeSizes): Entries {
+  const { normalizes = true, isSigmoid, mayLead, shared } = mixture;
+  if (moe.denseLayers.length > 0 && !mayLead) {
+    throw lostError('moe denseLayers', 'no dense layers', moe.denseLayers);
+  }
+  if (normalizes !== 'key' && moe.normalize !== normalizes) {
+    throw lostError('moe normalize', String(normalizes), moe.normalize);
+  }
+  if (moe.groups !== 1) throw lostError('moe groups', '1', moe.groups);
+  return {
+    expert_count: moe.experts,
+    expert_used_count: moe.perToken,
+    expert_feed_forward_length: moe.hidden,
+    ...(normalizes === 'key' && { expert_weights_norm: moe.normalize }),
+    ...(isSigmoid && {
+      ...{ expert_gating_func: 2, expert_weights_scale: new F32(moe.scale) },
+      leading_dense_block_count: moe.denseLayers.length,
     }),
+    ...(shared === 'ungated' && { expert_shared_count: Number(moe.sharedHidden) / moe.hidden }),
   };
 }
 
 const rotaryDimOf = ({ headDim, partialRotaryFactor = 1 }: RotarySizes): number =>
   Math.floor(headDim * partialRotaryFactor);
 
-function ropeOf({ name }: GgufArchitecture, sizes: RotarySizes): Entries {
+function ropeOf({ name, lacksRope }: GgufArchitecture, sizes: RotarySizes): Entries {
+  if (lacksRope) return {};
   const { ropeTheta, ropeScaling, ropeLayers, windowRopeTheta } = sizes;
   if (ropeLayers?.some((rotates, i) => rotates !== ((i + 1) % 4 !== 0))) {
     throw lostError('ropeLayers', 'every fourth layer without rotation', ropeLayers);

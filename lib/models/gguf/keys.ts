@@ -48,6 +48,13 @@ export class GgufKeys {
     throw this.refusal(key, 'a number of 0 or more', value);
   }
 
+  /** Returns a boolean, or `fallback` if the key is absent. Throws DS_CHECKPOINT. */
+  flag(key: string, fallback: boolean): boolean {
+    const value = this.get(key) ?? fallback;
+    if (typeof value === 'boolean') return value;
+    throw this.refusal(key, 'true or false', value);
+  }
+
   /** Returns a positive number. Throws DS_CHECKPOINT. */
   positive(key: string): number {
     const value = this.get(key);

@@ -13,15 +13,19 @@ import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { required } from '../../runtime/required.js';
 import { keysOf } from '../../runtime/typed-keys.js';
+import { numel } from '../../runtime/view.js';
 import { rotaryRule } from '../rotary/rope-scaling.js';
+import type { GgufArchitecture, GgufMixture } from './architecture.js';
 import {
   ARCHITECTURES,
+  CHOICE_BIAS,
   expertNames,
-  type GgufArchitecture,
   modelName,
+  readerOf,
   STACKS,
 } from './architectures.js';
 import { GgufKeys } from './keys.js';
+import { gateRows, joinedRows, pairedRow } from './rows.js';
 
 /**
  * Opens `path`. Throws DS_CHECKPOINT for a damaged file, an unsupported architecture or type of
@@ -31,9 +35,10 @@ export async function openGguf(path: string): Promise<WeightFiles> {
   let config: JsonObject = {};
   const file = await GgufFile.open(path, (header) => {
     const keys = GgufKeys.of(path, header);
-    const architecture = architectureOf(keys);
+    const names = new Set(header.tensors.map(({ name }) => name));
+    const architecture = readerOf(architectureOf(keys), (name) => names.has(name));
     config = configOf(architecture, keys, header);
-    return header.tensors.flatMap((tensor) => partsOf(architecture, keys, tensor));
+    return header.tensors.flatMap((tensor) => partsOf(architecture, keys, { tensor, header }));
   });
   return WeightFiles.ofGguf(file, config);
 }
@@ -50,7 +55,7 @@ function configOf(
   keys: GgufKeys,
   { tensors }: GgufHeader,
 ): JsonObject {
-  const { mixture, numbers = {}, fixed = {}, epsilon, biasKey, mayBeParallel } = architecture;
+  const { mixture, numbers = {}, fixed = {}, epsilon, biasKey, parallelBy } = architecture;
   const has = (name: string): boolean => tensors.some((tensor) => tensor.name === name);
   const experts = keys.number('expert_count', 0);
   if (experts > 0 && !mixture) throw keys.refusal('expert_count', '0', experts);
@@ -68,13 +73,14 @@ function configOf(
     throw keys.refusal('attention.head_count_kv', `a divisor of ${heads} heads`, kvHeads);
   }
   const own = Object.entries(numbers).map(([key, name]) => [key, keys.positive(name)] as const);
-  return {
+  const { keys: renamed = {}, more } = architecture;
+  const config: JsonObject = {
     architectures: [experts ? mixture?.className : architecture.className] as string[],
     model_type: experts && mixture ? mixture.modelType : modelType,
     vocab_size: table?.shape[0] ?? keys.size('vocab_size'),
     hidden_size: channels,
     intermediate_size: keys.size('feed_forward_length'),
-    num_hidden_layers: keys.size('block_count'),
+    num_hidden_layers: layersOf(architecture, keys),
     num_attention_heads: heads,
     num_key_value_heads: kvHeads,
     head_dim: headDim,
@@ -88,18 +94,56 @@ function configOf(
     mlp_bias: has('blk.0.ffn_up.bias'),
     ...(biasKey && { [biasKey]: has('blk.0.attn_q.bias') }),
     // llama.cpp also decides by the second norm of a block.
-    ...(mayBeParallel && { use_parallel_residual: !has('blk.0.ffn_norm.weight') }),
-    ...(experts > 0 && {
-      [mixture?.modelType === 'mixtral' ? 'num_local_experts' : 'num_experts']: experts,
-      num_experts_per_tok: keys.size('expert_used_count'),
+    ...(parallelBy === 'norm' && { use_parallel_residual: !has('blk.0.ffn_norm.weight') }),
+    ...(parallelBy === 'key' && {
+      use_parallel_residual: keys.flag('use_parallel_residual', true),
     }),
+    ...(experts > 0 && mixture && mixtureOf(mixture, keys, experts)),
     ...Object.fromEntries(own),
     ...fixed,
     ...ropeOf(architecture, keys, headDim, tensors),
     ...windowOf(architecture, keys),
     ...tokensOf(keys),
+    ...more?.({ has, kvHeads }),
+  };
+  return Object.fromEntries(
+    Object.entries(config).map(([key, value]) => [renamed[key] ?? key, value]),
+  );
+}
+
+/** Returns the number of layers, without those that predict later tokens. */
+function layersOf({ mixture }: GgufArchitecture, keys: GgufKeys): number {
+  const [all, predicting] = [keys.size('block_count'), keys.number('nextn_predict_layers', 0)];
+  if (predicting === 0) return all;
+  if (mixture?.isSigmoid && Number.isInteger(predicting) && predicting < all) {
+    return all - predicting;
+  }
+  throw keys.refusal('nextn_predict_layers', '0', predicting);
+}
+
+/** Returns the entries of config.json for experts. */
+function mixtureOf(mixture: GgufMixture, keys: GgufKeys, experts: number): JsonObject {
+  const { experts: key = 'num_experts', width, normalizes, isSigmoid, mayLead, shared } = mixture;
+  const gating = keys.number('expert_gating_func', isSigmoid ? SIGMOID : SOFTMAX);
+  if (gating !== (isSigmoid ? SIGMOID : SOFTMAX)) {
+    throw keys.refusal('expert_gating_func', isSigmoid ? '2, a sigmoid' : '1, a softmax', gating);
+  }
+  if (keys.number('expert_group_count', 1) > 1) {
+    throw keys.refusal('expert_group_count', '1', keys.get('expert_group_count'));
+  }
+  return {
+    [key]: experts,
+    num_experts_per_tok: keys.size('expert_used_count'),
+    ...(width && { [width]: keys.size('expert_feed_forward_length') }),
+    ...(normalizes === 'key' && { norm_topk_prob: keys.flag('expert_weights_norm', false) }),
+    ...(isSigmoid && { routed_scaling_factor: keys.number('expert_weights_scale', 0) || 1 }),
+    ...(mayLead && { first_k_dense_replace: keys.number('leading_dense_block_count', 0) }),
+    ...(shared === 'ungated' && { n_shared_experts: keys.size('expert_shared_count') }),
   };
 }
+
+/** llama.cpp's numbers of the scores of routers. */
+const [SOFTMAX, SIGMOID] = [1, 2];
 
 /**
  * Returns the dtype of the weights: bf16 if matrices are packed into blocks or have several types.
@@ -144,19 +188,24 @@ function windowOf({ name, window }: GgufArchitecture, keys: GgufKeys): JsonObjec
 const MAX_HEAD = 2 ** 16;
 
 function ropeOf(
-  { name }: GgufArchitecture,
+  { name, hasRopeSection, lacksRope }: GgufArchitecture,
   keys: GgufKeys,
   headDim: number,
   tensors: readonly GgufTensor[],
 ): JsonObject {
+  if (lacksRope) return {};
   const theta = keys.number('rope.freq_base', 10_000);
   const dim = keys.number('rope.dimension_count', headDim);
   if (!Number.isInteger(dim / 2) || dim < 2 || dim > headDim || headDim > MAX_HEAD) {
     const expected = `an even number up to the ${headDim} channels of a head, at most ${MAX_HEAD}`;
     throw keys.refusal('rope.dimension_count', expected, dim);
   }
-  const partial: JsonObject = dim === headDim ? {} : { partial_rotary_factor: dim / headDim };
+  const partial: JsonObject = { partial_rotary_factor: dim / headDim };
   const scaling = scalingOf(keys, { theta, dim }, tensors);
+  if (hasRopeSection) {
+    const type = scaling ?? { rope_type: 'default' };
+    return { rope_parameters: { ...type, rope_theta: theta, ...partial } };
+  }
   if (name !== 'gemma3') return { rope_theta: theta, ...partial, rope_scaling: scaling };
   const full = { ...(scaling ?? { rope_type: 'default' }), rope_theta: theta };
   const local = keys.number('rope.freq_base_swa', 10_000);
@@ -238,47 +287,94 @@ const CONSUMED = new Set([
 function partsOf(
   architecture: GgufArchitecture,
   keys: GgufKeys,
-  source: GgufTensor,
+  { tensor: source, header }: { tensor: GgufTensor; header: GgufHeader },
 ): readonly GgufPart[] {
-  if (CONSUMED.has(source.name)) return [];
-  const { isPaired, hasOffsetNorms } = architecture;
+  if (CONSUMED.has(source.name) || isPredicting(architecture, keys, source.name)) return [];
+  const { hasOffsetNorms } = architecture;
   const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(source.name) ?? [];
-  const stack = stackOf(architecture, stem);
-  if (stack) return expertsIn(source, stack);
+  const stack = stackOf(architecture, { stem, suffix });
+  if (stack !== null) return expertsIn(source, stack, header);
   const name = modelName(architecture, stem);
   if (name === undefined) {
     const op = `${keys.path}: ${source.name}`;
     const expected = `tensors of ${architecture.name} models`;
     throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: `[${source.shape}]` });
   }
-  const heads = keys.size('attention.head_count');
-  const pairedHeads = stem.endsWith('.attn_q')
-    ? heads
-    : stem.endsWith('.attn_k')
-      ? keys.number('attention.head_count_kv', heads)
-      : undefined;
+  // A gate of the shared expert is a vector in the file.
+  const isGate = stem.endsWith('.ffn_gate_inp_shexp');
+  const shape = isGate && source.shape.length === 1 ? [1, ...source.shape] : source.shape;
+  const rowOf = rowsOf(architecture, keys, { stem, rows: source.shape[0] ?? 1 });
   return [
     {
-      ...{ name: `${name}.${suffix}`, source, shape: source.shape },
-      ...(isPaired && pairedHeads !== undefined && { pairedHeads }),
-      ...(hasOffsetNorms && stem.endsWith('norm') && { add: -1 }),
+      ...{ name: `${name}.${suffix}`, source, shape },
+      ...(rowOf && { rowOf }),
+      ...(hasOffsetNorms && suffix === 'weight' && stem.endsWith('norm') && { add: -1 }),
     },
   ];
 }
 
-/** Returns Hugging Face's name of the router, or the pattern of an expert's matrix. */
-function stackOf(architecture: GgufArchitecture, stem: string): string | null {
-  const [, layer, rest] = /^blk\.(\d+)\.(.+)$/.exec(stem) ?? [];
-  const kind = keysOf(STACKS).find((key) => STACKS[key] === rest);
-  return kind ? `model.layers.${layer}.${expertNames(architecture)[kind]}` : null;
+/** Whether a tensor belongs to a layer that predicts later tokens. */
+function isPredicting(architecture: GgufArchitecture, keys: GgufKeys, name: string): boolean {
+  const [, layer] = /^blk\.(\d+)\./.exec(name) ?? [];
+  return layer !== undefined && Number(layer) >= layersOf(architecture, keys);
 }
 
-function expertsIn(source: GgufTensor, pattern: string): GgufPart[] {
-  if (!pattern.includes('*')) return [{ name: `${pattern}.weight`, source, shape: source.shape }];
-  const [experts = 0, ...shape] = source.shape;
-  const each = shape.reduce((product, value) => product * value, 1);
-  return Array.from({ length: experts }, (_, i) => {
-    const name = `${pattern.replace('*', String(i))}.weight`;
-    return { name, source, shape, first: i * each };
-  });
+/** Returns the order of the file's rows, if it differs from the model's. */
+function rowsOf(
+  { isPaired, joined }: GgufArchitecture,
+  keys: GgufKeys,
+  { stem, rows }: { stem: string; rows: number },
+): ((row: number) => number) | undefined {
+  const heads = keys.size('attention.head_count');
+  const kvHeads = keys.number('attention.head_count_kv', heads);
+  if (joined && stem.endsWith('.attn_qkv')) {
+    return joinedRows({ heads, kvHeads, dim: rows / (heads + 2 * kvHeads) });
+  }
+  const [, kind] = /\.attn_([qk])$/.exec(stem) ?? [];
+  if (!isPaired || !kind) return undefined;
+  const dim = rows / (kind === 'q' ? heads : kvHeads);
+  return (row) => pairedRow(row, dim);
+}
+
+/** Returns Hugging Face's name of the router, or the pattern of an expert's matrix. */
+function stackOf(
+  architecture: GgufArchitecture,
+  { stem, suffix }: { stem: string; suffix: string },
+): string | null {
+  const [, layer, rest] = /^blk\.(\d+)\.(.+)$/.exec(stem) ?? [];
+  const { choiceBias } = architecture.mixture ?? {};
+  if (rest === CHOICE_BIAS && choiceBias) return `model.layers.${layer}.${choiceBias}`;
+  if (suffix !== 'weight') return null;
+  const names = expertNames(architecture);
+  const kind = keysOf(STACKS).find((key) => STACKS[key] === rest);
+  if (!kind) return null;
+  const own = names[kind] ?? (kind === 'gate' ? names.gateUp : '');
+  return own === '' || own === undefined ? (own ?? null) : `model.layers.${layer}.${own}.weight`;
+}
+
+/** The parts in a tensor of all experts; an empty pattern: another tensor's part has it. */
+function expertsIn(source: GgufTensor, pattern: string, { tensors }: GgufHeader): GgufPart[] {
+  if (pattern === '') return [];
+  const { name: stored, shape: all } = source;
+  const [experts = 0, ...shape] = all;
+  if (pattern.includes('*')) {
+    const each = numel(shape);
+    return Array.from({ length: experts }, (_, i) => {
+      return { name: pattern.replace('*', String(i)), source, shape, first: i * each };
+    });
+  }
+  const [width = 0, channels = 0] = shape;
+  const isGate = stored.includes(`.${STACKS.gate}.`);
+  const up = isGate && tensors.find(({ name }) => name === stored.replace(STACKS.gate, STACKS.up));
+  if (!isGate) return [{ name: pattern, source, shape: all }];
+  if (!up || String(up.shape) !== String(all)) {
+    throw new DsError({
+      ...{ code: 'DS_CHECKPOINT', op: stored, expected: `${STACKS.up} of the shape [${all}]` },
+      got: up ? `[${up.shape}]` : 'nothing',
+    });
+  }
+  const [ofGate, ofUp] = [true, false].map((isGate) => gateRows(width, isGate));
+  const rowOf = (row: number): number =>
+    ofGate?.(row) ?? experts * width + required(ofUp?.(row) ?? null);
+  return [{ name: pattern, source, further: [up], shape: [experts, 2 * width, channels], rowOf }];
 }

@@ -15,21 +15,23 @@ import { cpu } from '../../runtime/device.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
-import { leading, required } from '../../runtime/required.js';
-import { numel } from '../../runtime/view.js';
+import { required } from '../../runtime/required.js';
 import { held, noGrad, scope } from '../../tensor/index.js';
 import { ggufTokenizer } from '../../text/gguf-tokenizer.js';
 import type { CausalLM } from '../causal-lm.js';
 import { RotaryLM } from '../rotary/rotary-lm.js';
 import { pretrainedSources } from '../save-weights.js';
+import type { GgufArchitecture } from './architecture.js';
 import {
   ARCHITECTURES,
+  CHOICE_BIAS,
   expertNames,
-  type GgufArchitecture,
+  placeOf,
   STACKS,
   storedName,
 } from './architectures.js';
 import { metadataOf, ropeTensors } from './describe.js';
+import { gateRows, joinedRows, pairedRow, type RowMap, splitRows } from './rows.js';
 
 /** The type of all matrices in a file, or llama.cpp's mixture of Q4_K and Q6_K. */
 export type GgufType = 'F32' | 'F16' | 'Q8_0' | 'Q4_K_M';
@@ -105,61 +107,101 @@ function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
 interface Piece {
   readonly tensor: WrittenTensor;
   readonly sources: readonly TensorSource[];
-  /** Number of heads, if the file stores their rows in pairs. */
-  readonly pairedHeads?: number;
+  /** Returns the row in the file of a row of a source. Default: the same order. */
+  readonly rowOf?: RowMap;
   /** A number that is added to every value. */
   readonly add?: number;
   /** The values, if no tensor of the model has them. */
   readonly values?: readonly number[];
 }
 
+/** A tensor of the file that has some rows of a tensor of the model. */
+interface Target {
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly rowOf?: RowMap;
+}
+
 function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufType): Piece[] {
   const { sources } = pretrainedSources(model, model.describe());
   const isTied = model.config.tied;
-  const stacks = new Map<string, TensorSource[]>();
+  const stacks = new Map<string, { target: Target; sources: TensorSource[] }>();
   for (const source of sources) {
-    const name = fileName(architecture, source.name);
-    stacks.set(name, [...(stacks.get(name) ?? []), source]);
+    for (const target of targetsOf(architecture, model, source)) {
+      const known = stacks.get(target.name)?.sources ?? [];
+      stacks.set(target.name, { target, sources: [...known, source] });
+    }
   }
   const small = Object.entries(ropeTensors(model.config)).map(([name, values]): Piece => {
     return { tensor: { name, shape: [values.length], type: 'F32' }, sources: [], values };
   });
-  const ofModel = [...stacks].map(([name, all]): Piece => {
-    const [first] = leading(all, 1);
-    const isStack = name.includes('_exps.');
-    const shape = isStack ? [all.length, ...first.shape] : first.shape;
+  const { hasOffsetNorms } = architecture;
+  const ofModel = [...stacks].map(([name, { target, sources: all }]): Piece => {
+    const isStack = name.includes('_exps.') && target.shape.length === 2;
+    const shape = isStack ? [all.length, ...target.shape] : target.shape;
     const wanted = typeOf(name, type, { layers: model.config.layers, isTied });
     const tensor = { name, shape, type: fitting(wanted, shape) };
-    return { tensor, sources: all, ...changesOf(architecture, model, name) };
+    const add = hasOffsetNorms && name.endsWith('norm.weight') ? 1 : 0;
+    return { tensor, sources: all, add, ...(target.rowOf && { rowOf: target.rowOf }) };
   });
   return [...small, ...ofModel];
+}
+
+/** Returns the tensors of the file with the rows of a tensor of the model. Throws DS_ARGUMENT. */
+function targetsOf(
+  architecture: GgufArchitecture,
+  { config: { heads, kvHeads, headDim: dim } }: RotaryLM,
+  { name, shape }: TensorSource,
+): Target[] {
+  const { mixture, joined, isPaired = false, blocks } = architecture;
+  const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(name) ?? [];
+  const place = placeOf(architecture, stem);
+  const sizes = { heads, kvHeads, dim };
+  if (place && place.rest === joined?.name && joined.isSplit && suffix === 'weight') {
+    return (['q', 'k', 'v'] as const).map((kind) => ({
+      ...{ name: `blk.${place.layer}.attn_${kind}.weight` },
+      shape: [(kind === 'q' ? heads : kvHeads) * dim, ...shape.slice(1)],
+      rowOf: splitRows(sizes, kind, isPaired),
+    }));
+  }
+  const { gateUp } = expertNames(architecture);
+  if (place && place.rest === gateUp) {
+    const [experts = 0, both = 0, channels = 0] = shape;
+    return [true, false].map((isGate) => ({
+      name: `blk.${place.layer}.${isGate ? STACKS.gate : STACKS.up}.weight`,
+      ...{ shape: [experts, both / 2, channels], rowOf: gateRows(both / 2, isGate) },
+    }));
+  }
+  const [, layer] = /\.(\d+)\./.exec(name) ?? [];
+  if (mixture?.choiceBias && name === `${blocks ?? 'model.layers'}.${layer}.${mixture.choiceBias}`)
+    return [{ name: `blk.${layer}.${CHOICE_BIAS}.bias`, shape }];
+  const file = fileName(architecture, name);
+  const [, of] = /\.attn_(q|k|qkv)\.(?:weight|bias)$/.exec(file) ?? [];
+  if (of === 'qkv' && joined) return [{ name: file, shape, rowOf: joinedRows(sizes) }];
+  if (isPaired && (of === 'q' || of === 'k')) {
+    return [{ name: file, shape, rowOf: (row) => pairedRow(row, dim) }];
+  }
+  // A gate of the shared expert is a vector in the file.
+  return [{ name: file, shape: file.includes('ffn_gate_inp_shexp') ? shape.slice(1) : shape }];
 }
 
 /** Returns the name in the file of a tensor with Hugging Face's name. Throws DS_ARGUMENT. */
 function fileName(architecture: GgufArchitecture, name: string): string {
   const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(name) ?? [];
   const stored = storedName(architecture, stem) ?? stackName(architecture, stem);
-  const isIgnored = suffix === 'bias' && architecture.lacksBiases;
+  const { lacksBiases = false } = architecture;
+  const mayBias = lacksBiases === 'feed' ? !/\.ffn_(?!norm)/.test(stored ?? '') : !lacksBiases;
+  const isIgnored = suffix === 'bias' && !mayBias && !/norm/.test(stored ?? '');
   if (stored !== undefined && !isIgnored) return `${stored}.${suffix}`;
   throw refused('saveGguf', `tensors of ${architecture.name} in llama.cpp`, name);
 }
 
 function stackName(architecture: GgufArchitecture, stem: string): string | undefined {
-  const [, layer, rest = ''] = /^model\.layers\.(\d+)\.(.+)$/.exec(stem) ?? [];
-  const pattern = rest.replace(/\.\d+\./, '.*.');
+  const place = placeOf(architecture, stem);
+  const pattern = place?.rest.replace(/\.\d+\./, '.*.');
   const names = Object.entries(expertNames(architecture));
   const kind = names.find(([, name]) => name === pattern)?.[0] as keyof typeof STACKS | undefined;
-  return kind && `blk.${layer}.${STACKS[kind]}`;
-}
-
-function changesOf(
-  { isPaired, hasOffsetNorms }: GgufArchitecture,
-  { config: { heads, kvHeads } }: RotaryLM,
-  name: string,
-): Pick<Piece, 'pairedHeads' | 'add'> {
-  if (hasOffsetNorms && name.endsWith('norm.weight')) return { add: 1 };
-  const [, of] = /\.attn_([qk])\.(?:weight|bias)$/.exec(name) ?? [];
-  return isPaired && of ? { pairedHeads: of === 'q' ? heads : kvHeads } : {};
+  return kind && place ? `blk.${place.layer}.${STACKS[kind]}` : undefined;
 }
 
 /** Whether a layer gets more bits in llama.cpp's mixture. */
@@ -236,17 +278,16 @@ async function valuesOf({ values }: TensorSource): Promise<Float32Array> {
 function changeValues(
   values: Float32Array,
   shape: readonly number[],
-  { pairedHeads, add = 0 }: Pick<Piece, 'pairedHeads' | 'add'>,
+  { rowOf, add = 0 }: Pick<Piece, 'rowOf' | 'add'>,
 ): Float32Array {
   if (add !== 0) return values.map((value) => value + add);
-  if (pairedHeads === undefined) return values;
-  const [rows = 1] = shape;
-  const [width, dim] = [numel(shape) / rows, rows / pairedHeads];
-  const out = new Float32Array(values.length);
-  for (let row = 0; row < rows; ++row) {
-    const [head, inner] = [Math.floor(row / dim), row % dim];
-    const stored = head * dim + 2 * (inner % (dim / 2)) + Math.floor(inner / (dim / 2));
-    out.set(values.subarray(row * width, (row + 1) * width), stored * width);
+  if (!rowOf) return values;
+  const width = shape.length > 1 ? required(shape.at(-1)) : 1;
+  const places = Array.from({ length: values.length / width }, (_, row) => rowOf(row));
+  const out = new Float32Array(places.filter((place) => place !== null).length * width);
+  for (const [row, place] of places.entries()) {
+    if (place === null) continue;
+    out.set(values.subarray(row * width, (row + 1) * width), place * width);
   }
   return out;
 }

@@ -1,0 +1,102 @@
+// The declaration of an architecture of GGUF files.
+import type { JsonObject } from '../../../types/json.js';
+
+/** The differences of an architecture from the common names and keys. */
+export interface GgufArchitecture {
+  /** The value of general.architecture. */
+  readonly name: string;
+  /** Values of model_type in config.json. A read file gets the first; all can be written. */
+  readonly modelTypes: readonly [string, ...string[]];
+  /** The class in config.json. */
+  readonly className: string;
+  /** Files with experts. Default: they are refused. */
+  readonly mixture?: GgufMixture;
+  /** Whether rows of queries and keys are stored in pairs. Default false. */
+  readonly isPaired?: boolean;
+  /** Whether norms are stored as 1 + weight. Default false. */
+  readonly hasOffsetNorms?: boolean;
+  /** config.json's key of the epsilon of norms with a mean. Default: RMS norms. */
+  readonly epsilon?: string;
+  /** config.json's key of all biases. Default: attention_bias and mlp_bias. */
+  readonly biasKey?: string;
+  /**
+   * Whether llama.cpp ignores biases, or those of feed-forward blocks. Then models with them are
+   * refused. Default false.
+   */
+  readonly lacksBiases?: boolean | 'feed';
+  /** Whether llama.cpp needs a key head for each query head. Default false. */
+  readonly lacksSharedKeys?: boolean;
+  /**
+   * Whether blocks may be parallel: their second norm decides, or the key use_parallel_residual.
+   * Default: all or none are.
+   */
+  readonly parallelBy?: 'norm' | 'key';
+  /** Whether config.json has rope_parameters instead of keys outside of it. Default false. */
+  readonly hasRopeSection?: boolean;
+  /** Whether nothing rotates. Default false. */
+  readonly lacksRope?: boolean;
+  /** Start of the names of a block's tensors. Default "model.layers". */
+  readonly blocks?: string;
+  /**
+   * The name of a matrix that has, for each key head, its queries, the key and the value. The file
+   * has them one after another, or in three tensors.
+   */
+  readonly joined?: { readonly name: string; readonly isSplit: boolean };
+  /** The architecture as which files are read. Default: itself. */
+  readonly readAs?: string;
+  /** Names of tensors outside of blocks that differ from the common ones. */
+  readonly outside?: Readonly<Record<string, string>>;
+  /** Names of a block's tensors that differ from the common ones. */
+  readonly names?: Readonly<Record<string, string>>;
+  /** Names that also hold if a file has this tensor. */
+  readonly namesIf?: {
+    readonly tensor: string;
+    readonly names: Readonly<Record<string, string>>;
+  };
+  /** Names of experts in Hugging Face's files. Default EXPERTS. */
+  readonly experts?: ExpertNames;
+  /** Keys of config.json and of the metadata (without the architecture's name), both required. */
+  readonly numbers?: Readonly<Record<string, string>>;
+  /** Entries of config.json that no key decides. */
+  readonly fixed?: Readonly<Record<string, boolean | string | number | null>>;
+  /** Names of keys of config.json that differ from Llama's. */
+  readonly keys?: Readonly<Record<string, string>>;
+  /** Further entries of config.json. */
+  readonly more?: (file: {
+    readonly has: (tensor: string) => boolean;
+    readonly kvHeads: number;
+  }) => JsonObject;
+  /** Layers with a window: all, or all except each `fullEvery`th. Default: no window. */
+  readonly window?: 'all' | { readonly fullEvery: number };
+}
+
+/** The mixtures of an architecture. */
+export interface GgufMixture {
+  readonly modelType: string;
+  readonly className: string;
+  /** config.json's key of the number of experts. Default "num_experts". */
+  readonly experts?: string;
+  /** config.json's key of an expert's width. Default: intermediate_size. */
+  readonly width?: string;
+  /** Whether weights of a token's experts add up to 1; "key": expert_weights_norm. Default true. */
+  readonly normalizes?: boolean | 'key';
+  /** Whether scores are sigmoids with a bias for the choice, and weights may have a factor. */
+  readonly isSigmoid?: boolean;
+  /** Whether the first layers may be dense (leading_dense_block_count). Default false. */
+  readonly mayLead?: boolean;
+  /** The shared expert: of its own width, or of several experts' width. Default: none. */
+  readonly shared?: 'gated' | 'ungated';
+  /** The router's bias for the choice in Hugging Face's files. */
+  readonly choiceBias?: string;
+}
+
+/** Names of the router and of an expert's matrices in Hugging Face's files. */
+export interface ExpertNames {
+  readonly router: string;
+  /** A matrix for each expert. */
+  readonly gate?: string;
+  readonly up?: string;
+  /** One tensor of all experts with both, gates first. */
+  readonly gateUp?: string;
+  readonly down: string;
+}
