@@ -4,6 +4,7 @@ import type { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { missingPart } from './missing-families.js';
 import { ModelConfig } from './model-config.js';
+import { AROUND_TEXT } from './rotary/traits.js';
 
 /** A family, as far as its choice needs it. */
 interface Named {
@@ -42,6 +43,7 @@ export function chooseFamily<Family extends Named>(
     const beside = Object.entries(all).filter(([key]) => BESIDE_TEXT.test(key));
     const { tie_word_embeddings: tied } = all;
     const values = {
+      ...(AROUND_TEXT.includes(String(type)) && SIZES[around.modelType]),
       ...{ ...Object.fromEntries(beside), ...text, model_type: around.modelType },
       // The outer model decides whether the head is the embedding.
       ...(typeof tied === 'boolean' && { tie_word_embeddings: tied }),
@@ -55,6 +57,18 @@ export function chooseFamily<Family extends Named>(
   }
   throw unknown(location, all, families);
 }
+
+/** transformers' default sizes, which text sections of LLaVA leave out. */
+const SIZES: Readonly<Record<string, JsonObject>> = {
+  llama: {
+    ...{ vocab_size: 32_000, hidden_size: 4096, intermediate_size: 11_008 },
+    ...{ num_hidden_layers: 32, num_attention_heads: 32 },
+  },
+  mistral: {
+    ...{ vocab_size: 32_000, hidden_size: 4096, intermediate_size: 14_336 },
+    ...{ num_hidden_layers: 32, num_attention_heads: 32 },
+  },
+};
 
 const OWN = 'nn.loadWeights() fills your own Module.';
 

@@ -97,6 +97,12 @@ describe('defaults of absent keys', () => {
     );
     expect(inside('mistral3', 'mistral').constructor.name).toBe('Mistral');
     expect(inside('mistral3', 'ministral3').constructor.name).toBe('Ministral3');
+    const around = ['llava', 'llava_next', 'internvl', 'smolvlm', 'idefics3'];
+    const texts = ['llama', 'mistral', 'qwen2', 'llama', 'qwen3'];
+    expect(around.map((outer, i) => inside(outer, texts[i] as string).constructor.name)).toEqual([
+      ...['Llama', 'Mistral', 'Qwen2', 'Llama', 'Qwen3'],
+    ]);
+    expect(() => inside('llava', 'gemma')).toThrow(refusal(/text_config: model_type/));
     expect(inside('kimi_k25', 'deepseek-v3').constructor.name).toBe('DeepseekV3');
     expect(() => inside('mistral3', 'llama')).toThrow(
       refusal(/config: text_config: model_type: expected "ministral3", "mistral", got "llama"/),

@@ -2,7 +2,7 @@
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import type { RotaryTraits } from '../rotary/traits.js';
+import { AROUND_TEXT, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Llama, and the mode of its activations. */
 export type LlamaConfig = FamilyConfig<'attentionBias' | 'mlpBias'>;
@@ -10,6 +10,7 @@ export type LlamaConfig = FamilyConfig<'attentionBias' | 'mlpBias'>;
 const TRAITS: RotaryTraits = {
   name: 'Llama',
   modelType: 'llama',
+  textOf: AROUND_TEXT,
   architecture: 'LlamaForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: 'mlpBias' },
   window: 'none',

@@ -2,7 +2,7 @@
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import type { RotaryTraits } from '../rotary/traits.js';
+import { AROUND_TEXT, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Mistral, and the mode of its activations. */
 export type MistralConfig = FamilyConfig<'window'>;
@@ -10,7 +10,7 @@ export type MistralConfig = FamilyConfig<'window'>;
 const TRAITS: RotaryTraits = {
   name: 'Mistral',
   modelType: 'mistral',
-  textOf: ['mistral3'],
+  textOf: ['mistral3', ...AROUND_TEXT],
   architecture: 'MistralForCausalLM',
   biases: { qkv: false, out: false, mlp: false },
   window: 'uniform',

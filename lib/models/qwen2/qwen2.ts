@@ -2,7 +2,7 @@
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+import { AROUND_TEXT, COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Qwen2, and the mode of its activations. */
 export type Qwen2Config = FamilyConfig<'window'>;
@@ -12,7 +12,7 @@ const TRAITS: RotaryTraits = {
   modelType: 'qwen2',
   // MiMo has further layers that predict later tokens.
   ...{ alsoTypes: ['mimo'], hasPredictors: 'apart' },
-  textOf: ['qwen2_vl', 'qwen2_5_vl'],
+  textOf: ['qwen2_vl', 'qwen2_5_vl', ...AROUND_TEXT],
   architecture: 'Qwen2ForCausalLM',
   biases: { qkv: true, out: false, mlp: false },
   window: 'layers',

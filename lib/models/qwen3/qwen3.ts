@@ -2,7 +2,7 @@
 import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
+import { AROUND_TEXT, COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Qwen3, and the mode of its activations. */
 export type Qwen3Config = FamilyConfig<'attentionBias' | 'window'>;
@@ -10,7 +10,7 @@ export type Qwen3Config = FamilyConfig<'attentionBias' | 'window'>;
 const TRAITS: RotaryTraits = {
   name: 'Qwen3',
   modelType: 'qwen3',
-  textOf: ['qwen3_vl'],
+  textOf: ['qwen3_vl', ...AROUND_TEXT],
   architecture: 'Qwen3ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   qkNorm: 'head',

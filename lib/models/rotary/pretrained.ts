@@ -26,10 +26,10 @@ import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
 const TABLE = /\.(?:rotary_emb\.inv_freq|(?:attention|attn)\.(?:masked_)?bias)$/;
 
 /** Prefixes of the text model's tensors in multimodal files of transformers 5 and 4. */
-const TEXT = /^(?:model\.language_model\.|language_model\.(?:model\.)?)/;
+const TEXT = /^(?:model\.(?:language|text)_model\.|language_model\.(?:model\.)?)/;
 /** Tensors of multimodal files besides the text model. */
 const NOT_TEXT =
-  /^(?:model\.)?(?:vision_tower|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|visual)\./;
+  /^(?:model\.)?(?:(?:vision_tower|vision_model|audio_tower|embed_vision|embed_audio|connector|multi_modal_projector|mm_projector|visual)\.|image_newline$)/;
 /** Projections and norms of keys and values. */
 const KEYS_OF_LAYER = /^model\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\./;
 /** Layers that predict later tokens, beside the model. */
@@ -119,7 +119,12 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const last = (traits.files?.[own] ?? own).replace('*', String(layers - 1));
   const [epsKey, eps] = norm.eps ?? EPS;
   const others = [
-    ...(traits.textOf ? [`language_model.${last}`, last.replace('.', '.language_model.')] : []),
+    ...(traits.textOf
+      ? [
+          `language_model.${last}`,
+          ...['language', 'text'].map((kind) => last.replace('.', `.${kind}_model.`)),
+        ]
+      : []),
     last.slice(model.length + 1),
   ];
   if (![last, ...others].some((name) => folder.tensors.has(name))) {

@@ -177,6 +177,14 @@ export interface PositionTable {
   readonly offset: number;
 }
 
+/**
+ * Multimodal folders that hold a language model of the family that their text_config names. In
+ * transformers they do not scale logits, so families with such a scale are not among them.
+ */
+export const AROUND_TEXT: readonly string[] = [
+  ...['idefics3', 'internvl', 'llava', 'llava_next', 'smolvlm'],
+];
+
 /** Settings of most families; "su" is the first name of LongRoPE. */
 export const COMMON_ROPE: RopeTraits = {
   ...{ partial: false, types: ROPE_TYPES, aliases: { su: 'longrope' }, originalBeside: false },
