@@ -1,18 +1,25 @@
 // Tests which steps a run of the autotuner measures. A clock of the test replaces the real time.
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { ResolvedConfig } from '../../lib/config/index.js';
-import { MeasuredSteps } from '../../lib/engine/watch/experiment.js';
-import type { PhaseTimer } from '../../lib/engine/watch/phase-timer.js';
+import { Mesh } from '../../lib/comm/mesh.js';
+import { MeshShape } from '../../lib/comm/mesh-shape.js';
+import { type ResolvedConfig, resolveConfig } from '../../lib/config/index.js';
+import { buildTimer } from '../../lib/engine/setup/observers.js';
+import { FirstForward, MeasuredSteps } from '../../lib/engine/watch/experiment.js';
+import { MemoryBreakdown } from '../../lib/engine/watch/memory-breakdown.js';
+import { EventTimer, type PhaseTimer } from '../../lib/engine/watch/phase-timer.js';
+import { ProfiledStep } from '../../lib/engine/watch/profiled-step.js';
+import { untimed } from '../../lib/engine/watch/step-watch.js';
 import { Linear } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { held, Tensor } from '../../lib/tensor/index.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'ds-measured-steps-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 afterEach(() => jest.restoreAllMocks());
 
-const inner = { time: (_: string, body: () => unknown) => body(), finishStep() {} };
+const inner = { time: (_: string, body: () => unknown) => body(), finishStep() {}, dispose() {} };
 
 /** Runs steps with these times in ms, and returns the result when the run would end. */
 function measured(
@@ -62,4 +69,122 @@ test('from step 0 on, the first forward starts the measurement', () => {
   const result = measured([40, 60, 80, 5], { start: 0, end: 1 });
   // Half of the first step passes before its forward.
   expect(result).toMatchObject({ latency: (20 + 60) / 2, throughput: 150, steps: 2 });
+});
+
+test('FLOPs are those of one more step, for the time of the others', () => {
+  let clock = 1000;
+  const exits: number[] = [];
+  jest.spyOn(performance, 'now').mockImplementation(() => clock);
+  jest
+    .spyOn(process, 'exit')
+    .mockImplementation(((code: number) => void exits.push(code)) as never);
+  const path = join(folder, 'flops.json');
+  const module = new Linear(2, 2);
+  const timer = new MeasuredSteps(inner as unknown as PhaseTimer, {
+    ...{ module, device: cpu(), world: { rank: 0, size: 1 } as never, isPipeline: false },
+    config: {
+      autotuning: {
+        ...{ start_profile_step: 1, end_profile_step: 1, metric: 'flops', metric_path: path },
+      },
+      train_batch_size: 6,
+    } as unknown as ResolvedConfig,
+  });
+  for (let step = 1; step <= 3; step++) {
+    timer.time('forward', () => {
+      clock += 50;
+      const x = Tensor.from([1, 2], { shape: [1, 2] });
+      module.call(x).dispose();
+      x.dispose();
+    });
+    timer.finishStep(step, 6);
+    expect(exits).toHaveLength(step === 3 ? 1 : 0);
+  }
+  expect(exits).toEqual([0]);
+  const result = JSON.parse(readFileSync(path, 'utf8')) as Record<string, number>;
+  expect(result.latency).toBe(50);
+  // At least 2 x 2 products and sums in 50 ms.
+  expect(result.FLOPS_per_gpu).toBeGreaterThanOrEqual((8 * 1000) / 50);
+  expect(result.FLOPS_per_gpu).toBeLessThan((40 * 1000) / 50);
+});
+
+describe('the first forward of a model', () => {
+  /** Runs one forward that keeps a tensor; returns what is written, and the ends of the process. */
+  function described(given: { rank?: number; isPipeline?: boolean; shape?: number[] } = {}) {
+    const { rank = 0, isPipeline = false, shape = [2, 5] } = given;
+    const ends: unknown[] = [];
+    jest
+      .spyOn(process, 'exit')
+      .mockImplementation(((code: number) => void ends.push(code)) as never);
+    const file = join(folder, 'info.json');
+    writeFileSync(file, JSON.stringify({ num_params: 3 }));
+    const module = new Linear(5, 4);
+    const timer = new FirstForward(
+      inner as unknown as PhaseTimer,
+      {
+        ...{ module, device: cpu(), world: { rank, size: 1 } as never, isPipeline },
+        config: { train_micro_batch_size_per_gpu: 2 } as unknown as ResolvedConfig,
+      },
+      file,
+    );
+    const kept: Tensor[] = [];
+    const x = held(() => Tensor.from(new Float32Array(10), { shape }));
+    timer.time('backward', () => {});
+    expect(ends).toEqual([]);
+    timer.time('forward', () => kept.push(held(() => module.call(x))));
+    const ended = ends.length;
+    timer.finishStep();
+    timer.dispose();
+    for (const tensor of [...kept, x]) tensor.release();
+    const { activation_mem_per_gpu: memory, ...info } = JSON.parse(readFileSync(file, 'utf8'));
+    return { memory, info, ended, ends };
+  }
+
+  test('is described with the bytes that it keeps for a sample, and the length of samples', () => {
+    const { memory, info, ended, ends } = described();
+    expect(info).toEqual({ num_params: 3, sequence_length: 5 });
+    // 2 x 4 elements of 4 bytes, or the block of the allocator with them.
+    expect(memory).toBeGreaterThanOrEqual(16);
+    expect([ended, ends]).toEqual([1, [0, 0]]);
+  });
+
+  test('of another rank writes nothing; a pipeline ends after its step', () => {
+    expect(described({ rank: 1 }).info).toEqual({ num_params: 3 });
+    expect(described({ isPipeline: true })).toMatchObject({ ended: 0, ends: [0] });
+  });
+});
+
+describe('the timer of an engine', () => {
+  const timerOf = (more: object, prints = true) => {
+    const config = resolveConfig({ train_micro_batch_size_per_gpu: 1, ...more } as never, {
+      worldSize: 1,
+    });
+    const world = { rank: 0, size: 1 };
+    const watched = {
+      ...{ module: new Linear(2, 2), device: cpu() },
+      stage: { partitions: [], frozen: [], slotBytes: 0 },
+      state: { bytes: { device: 0, host: 0, disk: 0 } },
+      ranks: { world, mesh: new Mesh(MeshShape.over(1, {}), world as never, null as never) },
+    };
+    jest.spyOn(process.stdout, 'write').mockReturnValue(true);
+    return buildTimer(config, watched as never, prints);
+  };
+  const profiled = { flops_profiler: { enabled: true } };
+  const both = { ...profiled, memory_breakdown: true };
+
+  test('records nothing by default, and prints on the first rank alone', () => {
+    expect(timerOf({})).toBe(untimed);
+    expect(timerOf({ wall_clock_breakdown: true })).toBeInstanceOf(EventTimer);
+    expect(timerOf(profiled)).toBeInstanceOf(ProfiledStep);
+    expect(timerOf(both)).toBeInstanceOf(MemoryBreakdown);
+    expect(timerOf(both, false)).toBe(untimed);
+    expect(timerOf({ ...both, wall_clock_breakdown: true }, false)).toBeInstanceOf(EventTimer);
+  });
+
+  test('measures where the autotuner asks for it, on every rank', () => {
+    const tuned = (more: object, enabled = true) => ({ autotuning: { enabled, ...more } });
+    const metrics = { metric_path: join(folder, 'm.json') };
+    expect(timerOf(tuned(metrics), false)).toBeInstanceOf(MeasuredSteps);
+    expect(timerOf(tuned(metrics, false), false)).toBe(untimed);
+    expect(timerOf(tuned({}), false)).toBe(untimed);
+  });
 });

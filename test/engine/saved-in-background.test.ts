@@ -2,10 +2,12 @@
 import { EventEmitter } from 'node:events';
 
 import { BEGIN_SAVE, type CheckpointContent, type LocalShard } from '../../lib/checkpoint/index.js';
+import { describeJob, errorOf, failureOf } from '../../lib/engine/saving/background-job.js';
 import { BackgroundSave } from '../../lib/engine/saving/background-save.js';
 import { remoteState } from '../../lib/engine/saving/remote-state.js';
 import { StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
 import { DsError, Tensor } from '../../lib/index.js';
+import { Buffer } from '../../lib/runtime/buffer.js';
 import { startThread } from '../../lib/runtime/thread.js';
 import type { LentState } from '../../lib/zero/state/lent-state.js';
 
@@ -152,4 +154,59 @@ test('a rank that stands in names exactly the missing ranks', async () => {
   }
   const call = 'saveCheckpoint()';
   expect(said).toEqual([`rank 0 waits in ${call} for rank 2: ${call} must be called on all ranks`]);
+});
+
+test('a job has each memory once, plain data, and the place of every tensor in it', () => {
+  const [a, b] = [Tensor.from([1, 2, 3, 4]), Tensor.from([5, 6], { dtype: 'f16' })];
+  const part = a.alias([2], [1], 2);
+  const shard = (name: string, tensor: Tensor): LocalShard => ({
+    name,
+    shape: [9],
+    from: 3,
+    tensor,
+  });
+  const content = {
+    ...{ part: null, modelIsSharded: false, catalog: 'catalog', description: { gone: undefined } },
+    ...{ state: { kept: 1, gone: undefined }, rankState: null },
+    model: [shard('a', a), shard('b', b)],
+    optimizer: [shard('part', part)],
+  };
+  const offers: number[] = [];
+  const offer = jest.spyOn(Buffer.prototype, 'offer').mockImplementation(function (this: Buffer) {
+    offers.push(this.bytes);
+    return 100 + offers.length;
+  });
+  const target = { dir: '/saved', tag: 't', saveLatest: true };
+  const job = describeJob(target, content as never, null);
+  offer.mockRestore();
+  expect(offers).toEqual([a.buffer.bytes, b.buffer.bytes]);
+  expect(job.memory).toEqual([
+    { offer: 101, bytes: a.buffer.bytes },
+    { offer: 102, bytes: b.buffer.bytes },
+  ]);
+  const said = { shape: [9], from: 3 };
+  expect([...job.content.model, ...job.content.optimizer]).toEqual([
+    { ...said, name: 'a', memory: 0, dtype: 'f32', size: [4], offset: 0 },
+    { ...said, name: 'b', memory: 1, dtype: 'f16', size: [2], offset: 0 },
+    { ...said, name: 'part', memory: 0, dtype: 'f32', size: [2], offset: 2 },
+  ]);
+  expect(job.content).toMatchObject({ rankState: null, catalog: 'catalog' });
+  expect([job.content.state, job.content.description]).toEqual([{ kept: 1 }, {}]);
+  expect(Object.keys(job.content.state)).toEqual(['kept']);
+  expect([job.ended.length, job.ended[0], job.seat, job.target]).toEqual([1, 0, null, target]);
+  for (const tensor of [a, b, part]) tensor.dispose();
+});
+
+test('a failure of a thread is the same error, and one of another library has a code', () => {
+  const facts = { op: 'write', expected: 'space', got: 'none', hint: 'Free some.' };
+  const own = new DsError({ code: 'DS_IO', ...facts });
+  expect(failureOf(own)).toEqual({ code: 'DS_IO', ...facts });
+  expect(errorOf(failureOf(own))).toMatchObject({ code: 'DS_IO', ...facts });
+  const other = failureOf(new Error('a fault'));
+  expect(other).toMatchObject({ code: null, op: 'saveCheckpoint', expected: 'success', hint: '' });
+  expect(other.got).toMatch(/^Error: a fault\n/);
+  expect(errorOf(other).code).toBe('DS_INTERNAL');
+  expect(failureOf('text').got).toBe('text');
+  const bare = Object.assign(new Error('bare'), { stack: undefined });
+  expect(failureOf(bare).got).toBe('bare');
 });

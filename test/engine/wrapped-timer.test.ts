@@ -9,10 +9,11 @@ import type {
   TimedStep,
 } from '../../lib/engine/watch/phase-timer.js';
 import { ProfiledStep } from '../../lib/engine/watch/profiled-step.js';
-import { TracedSteps } from '../../lib/engine/watch/traced-steps.js';
+import { TracedSteps, tracedSteps } from '../../lib/engine/watch/traced-steps.js';
 import { WrappedTimer } from '../../lib/engine/watch/wrapped-timer.js';
 import { Trace } from '../../lib/profiler/index.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { thrownBy } from '../support/refusal.js';
 
 const dir = mkdtempSync(join(tmpdir(), 'ds-wrapped-timer-'));
 afterAll(() => rmSync(dir, { recursive: true }));
@@ -178,5 +179,73 @@ describe('the step that the profiler counts', () => {
         { type: 'DsWarning', code: 'DS_MONITOR' },
       ],
     ]);
+  });
+});
+
+describe('the file of a trace', () => {
+  const optionsOf = (path: unknown, given: object = {}, rank = 0) =>
+    tracedSteps(path as string, given as never, { device: cpu(), rank });
+
+  test('exists before its steps; ranks have files of their own', () => {
+    const inside = join(dir, 'new', 'trace.json');
+    expect(optionsOf(inside)).toMatchObject({ path: inside, steps: 1, after: 0 });
+    expect(JSON.parse(readFileSync(inside, 'utf8'))).toEqual({ traceEvents: [] });
+    const named = (name: string) => optionsOf(join(dir, name), {}, 2).path.slice(dir.length + 1);
+    expect(['a.json', 'a.txt', 'a', 'a.json.gz'].map(named)).toEqual([
+      ...['a.rank2.json', 'a.rank2.txt', 'a.rank2', 'a.json.gz.rank2'],
+    ]);
+    expect(readFileSync(join(dir, 'a.rank2.txt'), 'utf8')).toBe('');
+    expect(optionsOf(inside, { steps: 3, after: 2 })).toMatchObject({ steps: 3, after: 2 });
+  });
+
+  test.each<[path: unknown, given: object, code: string]>([
+    ['', {}, 'DS_ARGUMENT'],
+    [5, {}, 'DS_ARGUMENT'],
+    ['x.json', { steps: 0 }, 'DS_ARGUMENT'],
+    ['x.json', { steps: 1.5 }, 'DS_ARGUMENT'],
+    ['x.json', { after: -1 }, 'DS_ARGUMENT'],
+    ['x.json', { every: 1 }, 'DS_ARGUMENT'],
+    ['/proc/none/x.json', {}, 'DS_IO'],
+  ])('%j with %j is refused', (path, given, code) => {
+    const error = thrownBy(() => optionsOf(path, given));
+    expect(error.code).toBe(code);
+    expect(error.op).toMatch(/^engine\.trace/);
+  });
+
+  test('has steps after the others, once, and a table of roles by its name', () => {
+    const path = join(dir, 'roles.txt');
+    const ended: PhaseTimer[] = [];
+    const options = { path, steps: 2, after: 1, trace: new Trace(cpu(), { rank: 0 }) };
+    const inner = new Inner();
+    const timer = new TracedSteps(inner, options, (one) => ended.push(one));
+    const step = (number: number): void => {
+      timer.time('forward', () => {});
+      timer.finishStep(number, number);
+    };
+    for (const number of [1, 2]) step(number);
+    expect(ended).toEqual([]);
+    step(3);
+    expect(ended).toEqual([inner]);
+    expect(readFileSync(path, 'utf8')).toMatch(/\n$/);
+    expect(timer.refuseAnother()).toMatchObject({
+      ...{ code: 'DS_ARGUMENT', op: 'engine.trace' },
+      got: `a second trace before the steps of ${path}`,
+    });
+  });
+
+  test('that cannot be written is a warning', () => {
+    const path = join(dir, 'gone', 'trace.json');
+    const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+    const options = { path, steps: 1, after: 0, trace: new Trace(cpu(), { rank: 0 }) };
+    const timer = new TracedSteps(new Inner(), options, () => {});
+    timer.time('forward', () => {});
+    timer.finishStep(1, 1);
+    expect(warn.mock.calls).toEqual([
+      [
+        expect.stringContaining(`engine.trace could not write ${path}: `),
+        { type: 'DsWarning', code: 'DS_MONITOR' },
+      ],
+    ]);
+    warn.mockRestore();
   });
 });

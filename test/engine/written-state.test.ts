@@ -1,8 +1,9 @@
 // Gradients, masters and weights that a program sets hold on one rank, also inside a gathered body.
-import { type Engine, initialize, noGrad, scope, Tensor, zero } from '../../lib/index.js';
+import { type Engine, initialize, nn, noGrad, scope, Tensor, zero } from '../../lib/index.js';
 import type { Parameter } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { tinyBatch, tinyConfig, tinyEngine, tinyModel } from '../e2e/tiny-training.js';
+import { thrownBy } from '../support/refusal.js';
 
 const filled = ({ shape, numel }: Parameter, start: number): Tensor =>
   Tensor.from(
@@ -79,4 +80,94 @@ test('a frozen parameter outside of units belongs to its engine until destroy()'
   engine.destroy();
   // Without an engine the body runs alone.
   expect(() => write(3)).not.toThrow();
+});
+
+test('a gradient is that of the whole step, before clipping and without the loss scale', async () => {
+  const options = { precision: 'fp32', offload: false, accumulation: 2, clip: 1e-3 } as const;
+  const engine = await tinyEngine(options, cpu());
+  const parameter = engine.module.parameters()[4] as Parameter;
+  const { tokens, targets } = tinyBatch(0, engine.device);
+  const half = (): void => engine.backward(engine.forward<Tensor>(tokens, targets));
+  expect(zero.safeGetFullGrad(parameter)).toBeNull();
+  half();
+  expect(zero.safeGetFullGrad(parameter)).toBeNull();
+  expect(thrownBy(() => zero.safeSetFullGrad(parameter, parameter))).toMatchObject({
+    ...{ code: 'DS_AUTOGRAD', op: 'safeSetFullGrad', got: 'a parameter without a gradient' },
+  });
+  engine.step();
+  half();
+  const grad = taken(zero.safeGetFullGrad, parameter);
+  // Both micro-batches are equal, so their mean is the gradient of one of them.
+  const alone = await tinyEngine({ ...options, accumulation: 1 }, cpu());
+  alone.backward(alone.forward<Tensor>(tokens, targets));
+  const one = taken(zero.safeGetFullGrad, alone.module.parameters()[4] as Parameter);
+  for (const [i, value] of one.entries()) expect(grad[i]).toBeCloseTo(value, 6);
+  const norm = engine.getGlobalGradNorm() as number;
+  const larger = Tensor.from(
+    grad.map((value) => value * 1000),
+    { shape: parameter.shape },
+  ).keep();
+  zero.safeSetFullGrad(parameter, larger);
+  engine.step();
+  // The norm of the step is that of the gradient that was set.
+  expect(engine.getGlobalGradNorm()).toBeGreaterThan(10 * norm);
+  expect(zero.safeGetFullGrad(parameter)).toBeNull();
+  for (const engineOf of [engine, alone]) engineOf.destroy();
+  for (const tensor of [tokens, targets, larger]) tensor.dispose();
+});
+
+test('shapes, names and owners are checked', async () => {
+  const engine = await tinyEngine({ precision: 'fp32', offload: false }, cpu());
+  const parameter = engine.module.parameters()[4] as Parameter;
+  const wrong = Tensor.from([1, 2, 3]).keep();
+  const other = new nn.Linear(2, 2).weight;
+  const setters: [string, (one: Parameter, value: Tensor) => void][] = [
+    ['safeSetFullGrad', zero.safeSetFullGrad],
+    ['safeSetFullFp32Param', zero.safeSetFullFp32Param],
+    [
+      'safeSetFullOptimizerState',
+      (one, value) => zero.safeSetFullOptimizerState(one, value, 'exp_avg'),
+    ],
+  ];
+  for (const [op, set] of setters) {
+    expect(thrownBy(() => set(parameter, wrong))).toMatchObject({
+      ...{ code: 'DS_SHAPE', op, expected: `[${parameter.shape.join(', ')}]` },
+    });
+    expect(thrownBy(() => set(other, wrong))).toMatchObject({
+      ...{ code: 'DS_ARGUMENT', op, expected: 'a parameter that an engine trains' },
+    });
+  }
+  for (const get of [zero.safeGetFullGrad, zero.safeGetFullFp32Param])
+    expect(get(other)).toBeNull();
+  const state = (key: string) => zero.safeGetFullOptimizerState(parameter, key);
+  expect(thrownBy(() => state('momentum'))).toMatchObject({
+    ...{ code: 'DS_ARGUMENT', op: 'optimizer state', got: '"momentum"' },
+    expected: expect.stringMatching(/^fp32, exp_avg, exp_avg_sq \(the state of AdamW\)$/),
+  });
+  const value = filled(parameter, 3);
+  zero.safeSetFullOptimizerState(parameter, value, 'exp_avg');
+  expect(numbers(state('exp_avg'))).toEqual(numbers(value));
+  zero.safeSetFullOptimizerState(parameter, value, 'fp32');
+  expect(numbers(state('fp32'))).toEqual(numbers(value));
+  expect(engine.withFullWeights(() => numbers(parameter))).toEqual(numbers(value));
+  engine.destroy();
+  for (const tensor of [wrong, value]) tensor.dispose();
+});
+
+test('zero.Init takes a function of a model without values', () => {
+  const model = zero.Init(() => new nn.Linear(2, 2));
+  expect(model).toBeInstanceOf(nn.Linear);
+  for (const bad of [model, undefined, 3]) {
+    expect(thrownBy(() => zero.Init(bad as never))).toMatchObject({
+      ...{ op: 'zero.Init', expected: 'a function that makes a model' },
+    });
+  }
+  expect(thrownBy(() => zero.Init((() => Promise.resolve(model)) as never)).got).toBe(
+    'a function that returns a promise',
+  );
+  expect(thrownBy(() => zero.Init(() => ({}) as never)).op).toBe('zero.Init');
+  model.bias?.toArray();
+  expect(thrownBy(() => zero.Init(() => model))).toMatchObject({
+    ...{ code: 'DS_ARGUMENT', op: 'zero.Init', got: 'values of bias in memory' },
+  });
 });
