@@ -23,6 +23,7 @@ test.each<[string, string]>([
   ],
   ["{{ (d.keys()-['a','b'])|first }}", 'c'],
   ["{{ (d.keys()-['a'])|string|length }}", '10'],
+  ['{{ d.values() in d }} {{ {d.values(): 1}|length }}', 'False 1'],
 ])('%s', (template, text) => expect(rendered(template)).toBe(text));
 
 test.each<[string, string]>([

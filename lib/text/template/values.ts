@@ -221,8 +221,10 @@ export function hashOf(key: Value): Hash {
   return key;
 }
 
-export const isUnhashable = (key: Value): boolean =>
-  key instanceof Dict || key instanceof View || key instanceof PySet;
+export const isUnhashable = (key: Value): boolean => {
+  if (key instanceof View) return key.kind !== 'values';
+  return key instanceof Dict || key instanceof PySet;
+};
 
 const objects = new WeakMap<object, number>();
 let objectCount = 0;
