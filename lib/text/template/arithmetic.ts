@@ -284,12 +284,42 @@ export function power(a: Value, b: Value): Value {
   if (x < 0 && Number.isFinite(x) && Number.isFinite(y) && !Number.isInteger(y)) {
     throw typeError('complex numbers are not supported');
   }
-  const result =
-    x === 1 || (x === -1 && !Number.isFinite(y)) ? (Number.isNaN(y) ? 1 : Math.abs(x)) : x ** y;
+  const isOne = x === 1 || (x === -1 && !Number.isFinite(y));
+  const one = Number.isNaN(y) ? 1 : Math.abs(x);
+  const result = isOne ? one : floatPower(x, y);
   if (!Number.isFinite(result) && Number.isFinite(x) && Number.isFinite(y)) {
     throw new TemplateFault('OverflowError', "(34, 'Numerical result out of range')");
   }
   return new Float(result);
+}
+
+/** The largest whole exponent of an exact power. */
+const EXACT_EXPONENT = 32;
+
+/**
+ * x ** y as the library of C rounds it. JavaScript's operator may be off by the last digit.
+ * Small whole exponents are computed exactly and rounded once.
+ */
+function floatPower(x: number, y: number): number {
+  const rounded = x ** y;
+  if (y === 0.5 && x > 0) return Math.sqrt(x);
+  const size = Math.abs(rounded);
+  // Beyond these sizes the result would be rounded twice, or is no number.
+  const isPlain = Number.isInteger(y) && Math.abs(y) <= EXACT_EXPONENT && y !== 0;
+  if (!isPlain || !(size > 1e-290 && size < 1e290)) return rounded;
+  const [mantissa, exponent] = partsOf(x);
+  const power = BigInt(Math.abs(y));
+  const [whole, shift] = [mantissa ** power, BigInt(exponent) * power];
+  const [top, bottom] = shift < 0n ? [whole, 1n << -shift] : [whole << shift, 1n];
+  return y > 0 ? quotientOf(top, bottom) : quotientOf(bottom, top);
+}
+
+/** A whole number and a power of 2: their product is `x`, which is finite and not tiny. */
+function partsOf(x: number): [mantissa: bigint, exponent: number] {
+  const bits = new DataView(new ArrayBuffer(8));
+  bits.setFloat64(0, x);
+  const exponent = ((bits.getUint16(0) >> 4) & 0x7ff) - 1075;
+  return [BigInt(x / 2 ** exponent), exponent];
 }
 
 function wholePower(base: Integer, exponent: Integer): Value {
