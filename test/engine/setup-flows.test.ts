@@ -5,6 +5,7 @@ import { resolveConfig } from '../../lib/config/index.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
 import { keepStages, openPipeline, planPipeline } from '../../lib/engine/setup/pipeline.js';
 import { buildStages, offloadsWeights, shardsWeights } from '../../lib/engine/setup/stage.js';
+import { buildUnits } from '../../lib/engine/setup/units.js';
 import { ZeroGroups } from '../../lib/engine/zero-groups.js';
 import { type DsConfig, nn, optim, PipelineModule, type Tensor } from '../../lib/index.js';
 import { Links, Pipeline } from '../../lib/pipe/index.js';
@@ -257,5 +258,119 @@ describe('the stages of a pipeline', () => {
     expect(counts()).toEqual([2, 0, 2]);
     site.undo.release();
     expect(module.parameters()).toHaveLength(6);
+  });
+});
+
+describe('the units of a model', () => {
+  class Block extends nn.Module {
+    readonly fc = new nn.Linear(4, 4);
+
+    forward(): void {}
+  }
+
+  class Net extends nn.Module {
+    readonly wte = new nn.Linear(4, 8, { bias: false });
+    readonly h = [new Block(), new Block()];
+    readonly head = new nn.Linear(4, 8, { bias: false });
+
+    forward(): void {}
+  }
+
+  function unitsOf(
+    net: Net,
+    more: { shardsWeights?: boolean; own?: object[]; groups?: object[] } = {},
+  ) {
+    const undo = new ReleaseStack();
+    const model = { name: '', group: { size: 1 }, spansStages: false };
+    const trained = net.parameters().filter(({ requiresGrad }) => requiresGrad);
+    const built = buildUnits(
+      net,
+      (more.groups ?? [{ params: trained }]) as never,
+      {
+        ...{ dtype: 'bf16', gradDtype: 'f32', device: cpu() },
+        shardsWeights: more.shardsWeights ?? false,
+        groups: new ZeroGroups(model as never, (more.own ?? []) as never),
+      },
+      undo,
+    );
+    const outline = (units: typeof built.trained | typeof built.frozen): unknown[] =>
+      units.map(({ name, parameters, dtype, gradient }) => [
+        name,
+        parameters.map((one) => one.name).join(' '),
+        dtype,
+        gradient?.dtype ?? null,
+      ]);
+    for (const unit of [...built.trained, ...built.frozen]) unit.dispose();
+    return { trained: outline(built.trained), frozen: outline(built.frozen), undo };
+  }
+  const blocks = [0, 1].map((i) => [`h.${i}`, `h.${i}.fc.weight h.${i}.fc.bias`, 'bf16', 'f32']);
+
+  test('are the root, then the elements of lists, in forward order', () => {
+    expect(unitsOf(new Net())).toMatchObject({
+      trained: [['root', 'wte.weight head.weight', 'bf16', 'f32'], ...blocks],
+      frozen: [],
+    });
+  });
+
+  test('hold a shared parameter once, in the first unit with it', () => {
+    const net = new Net();
+    const [first, second] = net.h as [Block, Block];
+    (second.fc as { weight: nn.Parameter }).weight = first.fc.weight;
+    (net.head as { weight: nn.Parameter }).weight = first.fc.weight;
+    expect(unitsOf(net).trained).toEqual([
+      ['root', 'wte.weight', 'bf16', 'f32'],
+      ['h.0', 'h.0.fc.weight h.0.fc.bias', 'bf16', 'f32'],
+      ['h.1', 'h.1.fc.bias', 'bf16', 'f32'],
+    ]);
+  });
+
+  test('are divided by dtype; sums of another dtype keep it', () => {
+    const net = new Net();
+    (net.h[0]?.fc.bias as nn.Parameter).fixedDtype = 'f16';
+    expect(unitsOf(net).trained.slice(1, 3)).toEqual([
+      ['h.0', 'h.0.fc.weight', 'bf16', 'f32'],
+      ['h.0 (f16)', 'h.0.fc.bias', 'f16', 'f16'],
+    ]);
+  });
+
+  test('have frozen ones if weights are sharded; else these move, and get no gradient', () => {
+    const net = new Net();
+    net.h[0]?.requiresGrad_(false);
+    const sharded = unitsOf(net, { shardsWeights: true });
+    expect(sharded.frozen).toEqual([['h.0 (frozen)', 'h.0.fc.weight h.0.fc.bias', 'bf16', null]]);
+    expect(sharded.trained).toHaveLength(2);
+    const other = new Net();
+    other.h[0]?.requiresGrad_(false);
+    expect(unitsOf(other).frozen).toEqual([]);
+    expect(other.h[0]?.fc.weight.dtype).toBe('bf16');
+  });
+
+  test('freeze what is in no group, until the build is undone', () => {
+    const net = new Net();
+    const { trained, undo } = unitsOf(net, { groups: [{ params: [net.head.weight] }] });
+    expect(trained).toEqual([['root', 'head.weight', 'bf16', 'f32']]);
+    expect(net.parameters().map(({ requiresGrad }) => requiresGrad)).toEqual(
+      net.parameters().map((one) => one === net.head.weight),
+    );
+    undo.release();
+    expect(net.parameters().every(({ requiresGrad }) => requiresGrad)).toBe(true);
+    const [foreign] = new Net().parameters();
+    expect(thrownBy(() => unitsOf(net, { groups: [{ params: [foreign] }] }))).toMatchObject({
+      ...{ op: 'initialize, parameter group 0', expected: 'parameters of the model' },
+      got: 'another tensor, of shape [8, 4]',
+    });
+  });
+
+  test('of ties of stages come first, those of own ranks have their name', () => {
+    const net = new Net();
+    const tie = { name: 'tied by stages 0, 1', group: { size: 1 }, spansStages: true };
+    const expert = { name: 'group 1', group: { size: 1 }, spansStages: false };
+    const own = [
+      { group: tie, parameters: [net.head.weight] },
+      { group: expert, parameters: [net.h[1]?.fc.weight] },
+    ];
+    expect(unitsOf(net, { own }).trained.map((unit) => (unit as string[])[0])).toEqual([
+      ...['tied by stages 0, 1', 'root', 'h.0', 'h.1 (group 1)', 'h.1'],
+    ]);
   });
 });
