@@ -188,7 +188,10 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     seeds: 'number of seeds (3)',
     steps: 'updates of each run, a multiple of 6 (60)',
   },
-  'quantization-quality': { steps: 'of training (400)' },
+  'quantization-quality': {
+    steps: 'of training (400)',
+    rows: 'of held-out text at most (all of it)',
+  },
   rewards: {
     steps: 'updates by rewards (120)',
     seeds: 'of models and samples, with commas (1,2,3)',

@@ -102,9 +102,10 @@ async function cachedPerplexity(
 ): Promise<number> {
   const kv_cache = { dtype, blocks: 2048, block_size: 16 };
   const engine = await initInference(model, { device: 'cpu', max_out_tokens: SEQ, kv_cache });
-  const stride = Math.floor((bytes.length - SEQ) / CACHED_ROWS);
+  const rows = Math.min(CACHED_ROWS, Math.floor((bytes.length - 1) / SEQ));
+  const stride = Math.floor((bytes.length - SEQ) / rows);
   let [sum, count] = [0, 0];
-  for (let row = 0; row < CACHED_ROWS; ++row) {
+  for (let row = 0; row < rows; ++row) {
     const text = [...bytes.subarray(row * stride, row * stride + SEQ)];
     const requests = text.slice(1).map((token, i) => {
       const prompt = text.slice(0, i + 1);
@@ -125,12 +126,17 @@ function bytesOf(model: nn.Module): number {
   return model.parameters().reduce((sum, { numel, dtype }) => sum + numel * sizes[dtype], 0);
 }
 
-/** --steps 400. On the CPU; the same numbers every time. */
+/**
+ * --steps 400; --rows of held-out text at most (all of it). On the CPU; the same numbers every
+ * time.
+ */
 export async function quantizationQualityBench(options: Options): Promise<object> {
   const steps = Number(options.steps ?? 400);
   const bytes = text();
   const cut = Math.floor(bytes.length * 0.9);
-  const [before, after] = [bytes.subarray(0, cut), bytes.subarray(cut)];
+  const rest = bytes.subarray(cut);
+  const end = options.rows === undefined ? rest.length : Number(options.rows) * SEQ + 1;
+  const [before, after] = [bytes.subarray(0, cut), rest.subarray(0, end)];
   seed(1);
   const model = new nn.models.Llama(SIZES);
   const loss = await train(model, before, steps);
