@@ -76,7 +76,9 @@ const FAMILIES = {
     num_key_value_heads: 4,
   },
   'glm4-moe': { moe_intermediate_size: 256, n_group: 1, topk_group: 1 },
-  'minimax-m2': {},
+  ...{ 'minimax-m2': {}, hunyuan: { rope_parameters: null } },
+  'ernie-moe': { moe_intermediate_size: 256 },
+  exaone: { num_layers: 2, rope_parameters: null, rope_scaling: LLAMA3 },
 };
 
 /** The model of a family; its weights are the same on every machine. */

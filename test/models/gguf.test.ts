@@ -42,6 +42,7 @@ const FAMILIES: Readonly<Record<string, JsonObject>> = {
     ...{ norm_topk_prob: false, mlp_only_layers: [], use_sliding_window: false, layer_types: null },
   },
   ...{ olmoe: { num_key_value_heads: 4, norm_topk_prob: false }, 'minimax-m2': {} },
+  ...{ exaone: {}, hunyuan: {}, 'ernie-moe': {} },
   dots1: { use_sliding_window: false, layer_types: null, num_key_value_heads: 4 },
   'glm4-moe': { n_group: 1, topk_group: 1 },
 };

@@ -331,6 +331,39 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     },
     experts: MIXTRAL,
   },
+  {
+    ...{ name: 'exaone', modelTypes: ['exaone'], className: 'ExaoneForCausalLM' },
+    outside: { 'transformer.wte': 'token_embd', 'transformer.ln_f': 'output_norm' },
+    blocks: 'transformer.h',
+    names: {
+      ...{ ln_1: 'attn_norm', ln_2: 'ffn_norm', 'attn.attention.out_proj': 'attn_output' },
+      ...{ 'attn.attention.q_proj': 'attn_q', 'attn.attention.k_proj': 'attn_k' },
+      ...{ 'attn.attention.v_proj': 'attn_v', 'mlp.c_fc_0': 'ffn_gate' },
+      ...{ 'mlp.c_fc_1': 'ffn_up', 'mlp.c_proj': 'ffn_down' },
+    },
+    keys: { num_hidden_layers: 'num_layers', rms_norm_eps: 'layer_norm_epsilon' },
+  },
+  {
+    ...{ name: 'hunyuan-dense', modelTypes: ['hunyuan_v1_dense'] },
+    ...{ className: 'HunYuanDenseV1ForCausalLM', lacksBiases: true },
+    names: {
+      ...{ 'self_attn.query_layernorm': 'attn_q_norm', 'self_attn.key_layernorm': 'attn_k_norm' },
+    },
+  },
+  {
+    ...{ name: 'ernie4_5-moe', modelTypes: ['ernie4_5_moe'] },
+    ...{ className: 'Ernie4_5_MoeForCausalLM', lacksBiases: true },
+    mixture: {
+      ...{ modelType: 'ernie4_5_moe', className: 'Ernie4_5_MoeForCausalLM', mayLead: true },
+      ...{ experts: 'moe_num_experts', width: 'moe_intermediate_size', shared: 'ungated' },
+      choiceBias: 'mlp.moe_statics.e_score_correction_bias',
+    },
+    names: sharedExpert('shared_experts'),
+    keys: {
+      ...{ num_experts_per_tok: 'moe_k', n_shared_experts: 'moe_num_shared_experts' },
+      first_k_dense_replace: 'moe_layer_start_index',
+    },
+  },
 ];
 
 /**

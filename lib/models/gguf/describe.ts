@@ -81,10 +81,14 @@ function expertsOf(mixture: GgufMixture, moe: MoeSizes): Entries {
     expert_used_count: moe.perToken,
     expert_feed_forward_length: moe.hidden,
     ...(normalizes === 'key' && { expert_weights_norm: moe.normalize }),
-    ...(isSigmoid && {
-      ...{ expert_gating_func: 2, expert_weights_scale: new F32(moe.scale) },
-      leading_dense_block_count: moe.denseLayers.length,
-    }),
+    ...(isSigmoid && { expert_gating_func: 2, expert_weights_scale: new F32(moe.scale) }),
+    ...((isSigmoid || mayLead) && { leading_dense_block_count: moe.denseLayers.length }),
+    // Only ERNIE's files have these.
+    ...(mayLead &&
+      !isSigmoid && {
+        ...{ interleave_moe_layer_step: 1 },
+        expert_shared_feed_forward_length: Number(moe.sharedHidden),
+      }),
     ...(shared === 'ungated' && { expert_shared_count: Number(moe.sharedHidden) / moe.hidden }),
   };
 }

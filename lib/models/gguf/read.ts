@@ -364,6 +364,8 @@ function expertsIn(source: GgufTensor, pattern: string, { tensors }: GgufHeader)
     });
   }
   const [width = 0, channels = 0] = shape;
+  // ERNIE's files have a further dim of 1.
+  if (pattern.includes('.moe_statics.')) return [{ name: pattern, source, shape: [1, ...all] }];
   const isGate = stored.includes(`.${STACKS.gate}.`);
   const up = isGate && tensors.find(({ name }) => name === stored.replace(STACKS.gate, STACKS.up));
   if (!isGate) return [{ name: pattern, source, shape: all }];

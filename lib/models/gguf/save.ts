@@ -174,7 +174,7 @@ function targetsOf(
   }
   const [, layer] = /\.(\d+)\./.exec(name) ?? [];
   if (mixture?.choiceBias && name === `${blocks ?? 'model.layers'}.${layer}.${mixture.choiceBias}`)
-    return [{ name: `blk.${layer}.${CHOICE_BIAS}.bias`, shape }];
+    return [{ name: `blk.${layer}.${CHOICE_BIAS}.bias`, shape: shape.slice(-1) }];
   const file = fileName(architecture, name);
   const [, of] = /\.attn_(q|k|qkv)\.(?:weight|bias)$/.exec(file) ?? [];
   if (of === 'qkv' && joined) return [{ name: file, shape, rowOf: joinedRows(sizes) }];
