@@ -84,59 +84,58 @@ function documentRows(kind: DocumentKind, b: number, n: number, of = n): Float64
   );
 }
 
-/** Rows of a contiguous [B, H, T, D] array. */
-function rowOf(
-  x: Float64Array,
-  heads: number,
-  length: number,
-  d: number,
-): (b: number, h: number, t: number) => Float64Array {
-  const rows = Array.from({ length: x.length / d }, (_, row) => x.subarray(row * d, (row + 1) * d));
-  return (b, h, t) => rows[(b * heads + h) * length + t]!;
+/** The sum of n products, from element i of a and element j of b on. */
+function dot(a: Float64Array, i: number, b: Float64Array, j: number, n: number): number {
+  let [even, odd] = [0, 0];
+  let c = 0;
+  for (; c + 1 < n; c += 2) {
+    even += a[i + c]! * b[j + c]!;
+    odd += a[i + c + 1]! * b[j + c + 1]!;
+  }
+  return c < n ? even + odd + a[i + c]! * b[j + c]! : even + odd;
 }
 
-function dot(a: Float64Array, b: Float64Array): number {
-  let sum = 0;
-  for (let i = 0; i < a.length; ++i) sum += a[i]! * b[i]!;
-  return sum;
-}
-
-/** Adds `factor` times `from` to `to`. */
-function add(to: Float64Array, from: Float64Array, factor: number): void {
-  for (let i = 0; i < to.length; ++i) to[i]! += factor * from[i]!;
-}
+/** A number for a row, head, query and key. */
+type OfPair = (b: number, h: number, t: number, s: number) => number;
 
 /**
  * The bias of the score of query t and key s from masks and lengths; minus infinity hides the key.
+ * Null if nothing is hidden.
  */
-function biasOf(z: Sizes, v: Values): (b: number, h: number, t: number, s: number) => number {
-  const { mask, keyMask } = z.filter ?? {};
-  const term = (as: string | undefined, x: number | undefined): number => {
+function biasOf(z: Sizes, v: Values): OfPair | null {
+  const { mask, keyMask, window = 0, layout } = z.filter ?? {};
+  const { keyLengths, queryDocuments, keyDocuments } = v;
+  const isPlain = !mask && !keyMask && !layout && !keyLengths && !queryDocuments;
+  if (isPlain && window === 0) return null;
+  const term = (as: string | undefined, values: Float64Array | undefined, at: number): number => {
     if (as === undefined) return 0;
+    const x = values![at]!;
     if (as === 'bool') return x ? 0 : -Infinity;
-    return x! < -1e30 ? -Infinity : x!;
+    return x < -1e30 ? -Infinity : x;
   };
-  const { window = 0, layout } = z.filter ?? {};
+  const later = z.s - z.t;
   return (b, h, t, s) => {
+    if (keyLengths && s >= keyLengths[b]!) return -Infinity;
+    const away = t + later - s;
+    if (window > 0 && (away >= window || -away >= window)) return -Infinity;
+    if (queryDocuments && keyDocuments) {
+      const document = queryDocuments[b * z.t + t]!;
+      if (document < 0 || document !== keyDocuments[b * z.s + s]!) return -Infinity;
+    }
     if (layout) {
       const [query, key] = [floor(t / layout.block), floor(s / layout.block)];
       if (!seesBlock(layout.shared ? 0 : h, query, key)) return -Infinity;
     }
-    const length = v.keyLengths?.[b] ?? z.s;
-    if (s >= length) return -Infinity;
-    const away = t + (z.s - z.t) - s;
-    if (window > 0 && (away >= window || -away >= window)) return -Infinity;
-    const document = v.queryDocuments?.[b * z.t + t] ?? 0;
-    if (document < 0 || document !== (v.keyDocuments?.[b * z.s + s] ?? 0)) return -Infinity;
     const place = ((b * z.h + h) * z.t + t) * z.s + s;
-    return term(mask?.as, v.mask?.[place]) + term(keyMask, v.keyMask?.[b * z.s + s]);
+    return term(mask?.as, v.mask, place) + term(keyMask, v.keyMask, b * z.s + s);
   };
 }
 
-/** The dropout factor for query t and key s: two queries by two keys share a block of Philox. */
-function factorOf(z: Sizes): (b: number, h: number, t: number, s: number) => number {
+/** The dropout factor for query t and key s: two queries by two keys share a block of Philox.
+ * Null without dropout. */
+function factorOf(z: Sizes): OfPair | null {
   const { p, seed, offset, sample, rank, ranks, head, heads } = z.filter?.dropout ?? keepAll;
-  if (p === 0) return () => 1;
+  if (p === 0) return null;
   const [rows, columns] = [floor((z.t + 1) / 2), floor((z.s + 1) / 2)];
   const drawn = new Map<number, readonly number[]>();
   return (b, h, t, s) => {
@@ -150,28 +149,39 @@ function factorOf(z: Sizes): (b: number, h: number, t: number, s: number) => num
   };
 }
 
+/** One query, the key head that it reads, and the element at which its row starts. */
+interface Query {
+  b: number;
+  h: number;
+  t: number;
+  start: number;
+  /** The element at which the rows of its keys start. */
+  keys: number;
+}
+
 /** Calls f for every query with its probabilities over the visible keys. */
 function forEachQuery(
   z: Sizes,
   v: Values,
   scale: number,
-  f: (at: { b: number; h: number; t: number; kh: number }, p: Float64Array, lse: number) => void,
+  f: (query: Query, p: Float64Array, lse: number) => void,
 ): void {
-  const q = rowOf(v.q!, z.h, z.t, z.d);
-  const k = rowOf(v.k!, z.hk, z.s, z.d);
+  const [q, k, d] = [v.q!, v.k!, z.d];
   const bias = biasOf(z, v);
+  const group = z.h / z.hk;
   for (let b = 0; b < z.b; ++b) {
     for (let h = 0; h < z.h; ++h) {
-      const kh = floor(h / (z.h / z.hk));
+      const keys = (b * z.hk + floor(h / group)) * z.s * d;
       for (let t = 0; t < z.t; ++t) {
         const seen = z.causal ? max(0, t + (z.s - z.t) + 1) : z.s;
-        const query = q(b, h, t);
+        const start = ((b * z.h + h) * z.t + t) * d;
         const scores = new Float64Array(seen);
         for (let s = 0; s < seen; ++s) {
-          const added = bias(b, h, t, s);
-          scores[s] = added > -Infinity ? scale * dot(query, k(b, kh, s)) + added : added;
+          const added = bias ? bias(b, h, t, s) : 0;
+          scores[s] = added;
+          if (added > -Infinity) scores[s] = scale * dot(q, start, k, keys + s * d, d) + added;
         }
-        f({ b, h, t, kh }, ...softmax(scores));
+        f({ b, h, t, start, keys }, ...softmax(scores));
       }
     }
   }
@@ -180,7 +190,7 @@ function forEachQuery(
 /** Probabilities and log-sum-exp; minus infinity if all keys are hidden. */
 function softmax(scores: Float64Array): [Float64Array, number] {
   let largest = -Infinity;
-  for (let s = 0; s < scores.length; ++s) largest = max(largest, scores[s]!);
+  for (let s = 0; s < scores.length; ++s) if (scores[s]! > largest) largest = scores[s]!;
   if (largest === -Infinity) return [scores.fill(0), -Infinity];
   let sum = 0;
   for (let s = 0; s < scores.length; ++s) sum += exp(scores[s]! - largest);
@@ -192,40 +202,40 @@ function softmax(scores: Float64Array): [Float64Array, number] {
 function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: Float64Array } {
   const out = new Float64Array(z.b * z.h * z.t * z.d);
   const lse = new Float64Array(z.b * z.h * z.t);
-  const row = rowOf(out, z.h, z.t, z.d);
-  const value = rowOf(v.v!, z.hk, z.s, z.d);
+  const [value, d] = [v.v!, z.d];
   const factor = factorOf(z);
-  forEachQuery(z, v, scale, ({ b, h, t, kh }, p, logSum) => {
-    const to = row(b, h, t);
-    p.forEach((weight, s) => {
-      if (weight > 0) add(to, value(b, kh, s), weight * factor(b, h, t, s));
-    });
+  forEachQuery(z, v, scale, ({ b, h, t, start, keys }, p, logSum) => {
+    for (let s = 0; s < p.length; ++s) {
+      if (!(p[s]! > 0)) continue;
+      const weight = factor ? p[s]! * factor(b, h, t, s) : p[s]!;
+      const row = keys + s * d;
+      for (let c = 0; c < d; ++c) out[start + c]! += weight * value[row + c]!;
+    }
     lse[(b * z.h + h) * z.t + t] = logSum;
   });
   return { out, lse };
 }
 
 function attendBackward(z: Sizes, v: Values, scale: number): Record<string, Float64Array> {
+  const [q, k, value, out, dout] = [v.q!, v.k!, v.v!, v.out!, v.dout!];
   const like = (x: Float64Array) => new Float64Array(x.length);
-  const [dq, dk, dv] = [like(v.q!), like(v.k!), like(v.v!)];
-  const rows = (x: Float64Array) => rowOf(x, z.h, z.t, z.d);
-  const keys = (x: Float64Array) => rowOf(x, z.hk, z.s, z.d);
-  const [query, out, dout] = [rows(v.q!), rows(v.out!), rows(v.dout!)];
-  const [key, value] = [keys(v.k!), keys(v.v!)];
-  const [toQuery, toKey, toValue] = [rows(dq), keys(dk), keys(dv)];
+  const [dq, dk, dv] = [like(q), like(k), like(value)];
+  const d = z.d;
   const factor = factorOf(z);
-  forEachQuery(z, v, scale, ({ b, h, t, kh }, p) => {
-    const [asked, incoming] = [query(b, h, t), dout(b, h, t)];
-    const delta = dot(incoming, out(b, h, t));
-    const to = toQuery(b, h, t);
-    p.forEach((weight, s) => {
-      if (weight === 0) return;
-      const kept = factor(b, h, t, s);
-      const ds = weight * (kept * dot(incoming, value(b, kh, s)) - delta) * scale;
-      add(toValue(b, kh, s), incoming, kept * weight);
-      add(to, key(b, kh, s), ds);
-      add(toKey(b, kh, s), asked, ds);
-    });
+  forEachQuery(z, v, scale, ({ b, h, t, start, keys }, p) => {
+    const delta = dot(dout, start, out, start, d);
+    for (let s = 0; s < p.length; ++s) {
+      if (p[s] === 0) continue;
+      const kept = factor ? factor(b, h, t, s) : 1;
+      const row = keys + s * d;
+      const ds = p[s]! * (kept * dot(dout, start, value, row, d) - delta) * scale;
+      const weight = kept * p[s]!;
+      for (let c = 0; c < d; ++c) {
+        dv[row + c]! += weight * dout[start + c]!;
+        dq[start + c]! += ds * k[row + c]!;
+        dk[row + c]! += ds * q[start + c]!;
+      }
+    }
   });
   return { dq, dk, dv };
 }

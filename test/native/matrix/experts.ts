@@ -344,17 +344,19 @@ const productOf = (dtype: DType, grouping: Grouping, { gather, plain }: Form): M
         },
         args: { plain },
         reference: (v) => {
+          const [x, weight] = [v.x!, v.weight!];
           const out = new Float64Array(count * n);
+          const [column, step] = plain ? [1, n] : [k, 1];
           let r = 0;
           counts.forEach((rows, g) => {
             for (const end = r + rows; r < end; ++r) {
               const from = source(v, r);
               if (from < 0) continue;
               for (let c = 0; c < n; ++c) {
-                for (let d = 0; d < k; ++d) {
-                  const at = g * n * k + (plain ? d * n + c : c * k + d);
-                  out[r * n + c]! += v.x![from * k + d]! * v.weight![at]!;
-                }
+                const start = g * n * k + c * column;
+                let sum = 0;
+                for (let d = 0; d < k; ++d) sum += x[from * k + d]! * weight[start + d * step]!;
+                out[r * n + c] = sum;
               }
             }
           });
@@ -388,6 +390,7 @@ const gradientOf = (dtype: DType, grouping: Grouping, gather: boolean): MatrixCa
         },
         args: { accumulate },
         reference: (v) => {
+          const x = v.x!;
           const dweight = accumulate ? v.dweight!.slice() : new Float64Array(size);
           let r = 0;
           counts.forEach((rows, g) => {
@@ -397,7 +400,7 @@ const gradientOf = (dtype: DType, grouping: Grouping, gather: boolean): MatrixCa
               for (let c = 0; c < n; ++c) {
                 const slope = v.dout![r * n + c]!;
                 const at = (g * n + c) * k;
-                for (let d = 0; d < k; ++d) dweight[at + d]! += slope * v.x![from * k + d]!;
+                for (let d = 0; d < k; ++d) dweight[at + d]! += slope * x[from * k + d]!;
               }
             }
           });

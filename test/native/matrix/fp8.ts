@@ -160,6 +160,21 @@ function closeSums(dtype: DType): ReturnType<typeof close> {
   return { ...check, tolerance: Math.max(check.tolerance, 2 ** -10) };
 }
 
+/** The values of the codes of a matrix, with their scales. */
+function valuesOf(
+  codes: Float64Array,
+  scales: Float64Array,
+  size: readonly [rows: number, columns: number],
+  format: Format,
+  scaling: Scaling,
+): Float64Array {
+  const [, columns] = size;
+  return codes.map((code, i) => {
+    const scale = scales[scaleAt(scaling, size, floor(i / columns), i % columns)]!;
+    return valueOfCode(code, format) * scale;
+  });
+}
+
 function productCase(of: Product): MatrixCase {
   const { dtype, m, n, k, scalings, formats } = of;
   const { accumulate = false, bias = false, fast = false } = of;
@@ -187,15 +202,12 @@ function productCase(of: Product): MatrixCase {
           ...{ aScaling: scalings[0], bScaling: scalings[1] },
         },
         reference: (v) => {
-          const value = (name: 'a' | 'b', rows: number, r: number, c: number): number => {
-            const i = name === 'a' ? 0 : 1;
-            const scale = v[`${name}Scale`]![scaleAt(scalings[i], [rows, k], r, c)]!;
-            return valueOfCode(v[name]![r * k + c]!, formats[i]) * scale;
-          };
+          const a = valuesOf(v.a!, v.aScale!, [m, k], formats[0], scalings[0]);
+          const b = valuesOf(v.b!, v.bScale!, [n, k], formats[1], scalings[1]);
           const expected = Float64Array.from({ length: m * n }, (_, i) => {
             const [r, c] = [floor(i / n), i % n];
             let sum = (bias ? v.bias![c]! : 0) + (accumulate ? v.out![i]! : 0);
-            for (let j = 0; j < k; ++j) sum += value('a', m, r, j) * value('b', n, c, j);
+            for (let j = 0; j < k; ++j) sum += a[r * k + j]! * b[c * k + j]!;
             return sum;
           });
           return { out: expected };

@@ -115,10 +115,16 @@ function outputs(v: Record<string, Float64Array>, z: Sizes, dtype: DType): Float
   const out = new Float64Array(tokens * C);
   const product = (name: 'up' | 'down', row: number, x: Float64Array): number => {
     const [codes, scales] = [v[`${name}Codes`]!, v[`${name}Scales`]!];
-    const sum = x.reduce(
-      (all, one, i) => all + one * weightAt(codes, scales, row * x.length + i),
-      0,
-    );
+    let sum = 0;
+    for (let start = 0; start < x.length; start += 32) {
+      const from = row * x.length + start;
+      let block = 0;
+      for (let i = 0; i < 32; ++i) {
+        const code = codes[(from + i) >> 1]! >> (4 * (i & 1));
+        block += x[start + i]! * codeValue(code & 15);
+      }
+      sum += block * 2 ** (scales[from >> 5]! - 127);
+    }
     return sum + (v[`${name}Bias`]?.[row] ?? 0);
   };
   for (let t = 0; t < tokens; ++t) {

@@ -15,7 +15,6 @@ import {
 import {
   broadcast,
   floating,
-  indexOf,
   integers,
   numeric,
   oddSizes,
@@ -49,10 +48,17 @@ function reduced(
   const joined = join[op];
   // Reduced dims do not move the position in `out`.
   const strides = contiguousStrides(to).map((stride, d) => (to[d] === 1 ? 0 : stride));
-  x.forEach((value, i) => {
-    const target = indexOf(from, i).reduce((at, k, d) => at + k * strides[d]!, 0);
-    out[target] = joined(out[target]!, value);
-  });
+  const index = from.map(() => 0);
+  let target = 0;
+  for (let i = 0; i < x.length; ++i) {
+    out[target] = joined(out[target]!, x[i]!);
+    for (let d = from.length - 1; d >= 0; --d) {
+      target += strides[d]!;
+      if (++index[d]! < from[d]!) break;
+      target -= from[d]! * strides[d]!;
+      index[d] = 0;
+    }
+  }
   return op === 'mean' ? out.map((sum) => sum / (numel(from) / numel(to))) : out;
 }
 
