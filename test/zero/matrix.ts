@@ -195,16 +195,19 @@ function family(arithmetic: Arithmetic): Family {
 /**
  * Families of settings that agree bit for bit. With accumulation, stages 2 and 3 reduce every
  * micro-batch and sum the shards, stages 0 and 1 sum first. These are two families, and their
- * references agree within a bound.
+ * references agree within a bound. If `halved`, the arithmetics take turns: the first one gets the
+ * even settings, the second one the odd settings, and both the reference.
  */
-export function families(arithmetics: readonly Arithmetic[]): Family[] {
-  return arithmetics.flatMap((arithmetic) => {
+export function families(arithmetics: readonly Arithmetic[], halved = false): Family[] {
+  return arithmetics.flatMap((arithmetic, turn) => {
     const { name, settings } = family(arithmetic);
-    if (arithmetic.accumulation === 1) return [{ name, settings }];
+    const chosen = (all: Setting[]): Setting[] =>
+      halved ? all.filter((_, i) => i === 0 || i % 2 === turn % 2) : all;
+    if (arithmetic.accumulation === 1) return [{ name, settings: chosen(settings) }];
     const early = ({ zero }: Setting): boolean => Number((zero as Zero).stage ?? 0) >= 2;
     return [
-      { name: `${name}, stages 0 and 1`, settings: settings.filter((s) => !early(s)) },
-      { name: `${name}, stages 2 and 3`, settings: settings.filter(early) },
+      { name: `${name}, stages 0 and 1`, settings: chosen(settings.filter((s) => !early(s))) },
+      { name: `${name}, stages 2 and 3`, settings: chosen(settings.filter(early)) },
     ];
   });
 }
