@@ -31,15 +31,15 @@ function run(script: string, ...words: string[]): string {
   });
 }
 
-const small = ['--steps', '8', '--seq', '32', '--batch', '2', '--sample', '4', '--device', 'cpu'];
+const small = ['--steps', '4', '--seq', '32', '--batch', '2', '--sample', '4', '--device', 'cpu'];
 
 test('gpt2-offload trains, samples, saves, resumes and writes its summary', () => {
   const summary = join(folder, 'summary.json');
   const save = join(folder, 'checkpoints');
   const first = run('examples/gpt2-offload.js', ...small, '--save', save, '--summary', summary);
-  expect(first).toMatch(/saved .*global_step8/);
+  expect(first).toMatch(/saved .*global_step4/);
   expect(first).toMatch(/sample: interface /);
-  expect(first).toMatch(/loss \d+\.\d+ -> \d+\.\d+ in 8 steps, \d+ tokens\/s, peak/);
+  expect(first).toMatch(/loss \d+\.\d+ -> \d+\.\d+ in 4 steps, \d+ tokens\/s, peak/);
   const report = JSON.parse(readFileSync(summary, 'utf8'));
   expect(Object.keys(report)).toEqual([
     'model',
@@ -55,14 +55,14 @@ test('gpt2-offload trains, samples, saves, resumes and writes its summary', () =
     'config',
     'versions',
   ]);
-  expect(report.loss).toHaveLength(8);
+  expect(report.loss).toHaveLength(4);
   expect(report.loss.every(Number.isFinite)).toBe(true);
   // State that was in host memory continues on disk.
   const nvme = join(folder, 'nvme');
-  const more = [...small, '--steps', '16', '--save', save, '--resume', '--nvme', nvme];
+  const more = [...small, '--steps', '8', '--save', save, '--resume', '--nvme', nvme];
   const second = run('examples/gpt2-offload.js', ...more);
-  expect(second).toMatch(/resumed from .*global_step8 at step 8/);
-  expect(second).toMatch(/saved .*global_step16/);
+  expect(second).toMatch(/resumed from .*global_step4 at step 4/);
+  expect(second).toMatch(/saved .*global_step8/);
   expect(readdirSync(nvme)).toEqual([]);
 });
 
@@ -235,11 +235,11 @@ test('pipeline trains GPT-2 in two stages, which have all of its parameters betw
     '--device',
     'cpu',
     '--steps',
-    '6',
+    '3',
   );
   const losses = Array.from(out.matchAll(/loss (\d+\.\d+)/g), ([, loss]) => Number(loss));
-  expect(losses).toHaveLength(6);
-  expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 1);
+  expect(losses).toHaveLength(3);
+  expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 0.4);
   expect(out).toMatch(/stage 0 of 2: \d+ parameters/);
   expect(out).toMatch(/stage 1 of 2: \d+ parameters/);
 });
