@@ -26,10 +26,10 @@ if(NOT DS_CAN_CLEAR_BY_STORES)
 endif()
 
 if(DS_SANITIZE)
-  # What is optimised away cannot be watched, and compiles for twice as long. ThreadSanitizer keeps
-  # the frames of Release, by which suppressions know Gloo's objects.
+  # Code without optimization hides no access from the checks and compiles in half the time of -O1.
+  # ThreadSanitizer keeps the frames of Release, by which suppressions know Gloo's objects.
   if(NOT "thread" IN_LIST DS_SANITIZE)
-    set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")
+    set(CMAKE_CXX_FLAGS_RELEASE "-O0 -DNDEBUG")
     list(REMOVE_ITEM DS_CPU_OP_FLAGS -O3)
   endif()
   list(JOIN DS_SANITIZE "," DS_SANITIZE_LIST)
