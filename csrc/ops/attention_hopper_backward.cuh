@@ -397,21 +397,19 @@ __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     publish_barriers();
   }
   __syncthreads();
-  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / kWarpgroup), 0);
-  if (warpgroup == 0) {
-    give_registers<Shape::producer_registers>();
-    if (threadIdx.x < 32) hopper_backward_produce<T, Shape, kHiding, kByKey>(args, memory);
-  } else {
-    take_registers<Shape::consumer_registers>();
-    const int group = warpgroup - 1;
-    const auto consume = [&]<HopperRole kRole>(std::integral_constant<HopperRole, kRole>) {
-      HopperBackwardConsumer<T, Shape, kHiding, kByKey, kRole> consumer{args.call, memory, group};
-      consumer.run();
-    };
-    if constexpr (!Shape::split) consume(std::integral_constant<HopperRole, HopperRole::both>{});
-    else if (group == 0) consume(std::integral_constant<HopperRole, HopperRole::first>{});
-    else consume(std::integral_constant<HopperRole, HopperRole::second>{});
-  }
+  run_hopper_roles<Shape>(
+      [&] { hopper_backward_produce<T, Shape, kHiding, kByKey>(args, memory); },
+      [&](int group) {
+        const auto consume = [&]<HopperRole kRole>(std::integral_constant<HopperRole, kRole>) {
+          HopperBackwardConsumer<T, Shape, kHiding, kByKey, kRole> consumer{args.call, memory,
+                                                                            group};
+          consumer.run();
+        };
+        if constexpr (!Shape::split)
+          consume(std::integral_constant<HopperRole, HopperRole::both>{});
+        else if (group == 0) consume(std::integral_constant<HopperRole, HopperRole::first>{});
+        else consume(std::integral_constant<HopperRole, HopperRole::second>{});
+      });
 #endif
 }
 

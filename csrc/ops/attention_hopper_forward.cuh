@@ -10,7 +10,7 @@
 #pragma once
 
 #include "attention_forward.cuh"
-#include "attention_hopper_tile.cuh"
+#include "attention_hopper_stages.cuh"
 
 namespace ds::cuda {
 
@@ -39,16 +39,7 @@ struct HopperForwardShape {
 
 /// Shared memory of one thread block.
 template <class T, class Shape>
-struct HopperForwardMemory {
-  static constexpr int kPanels = panels_of<Shape::head_dim>;
-  T queries[Shape::query_stages][kPanels][Shape::rows][kPanel];
-  T keys[Shape::stages][kPanels][Shape::keys][kPanel];
-  T values[Shape::stages][kPanels][Shape::keys][kPanel];
-  T out[Shape::consumers * 4][Shape::staged_in_queries ? 1 : kWarpRows * kPanel];  // a warp's rows
-  SharedBarrier queries_full[Shape::query_stages], queries_empty[Shape::query_stages];
-  SharedBarrier keys_full[Shape::stages], keys_empty[Shape::stages];
-  SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
-  HopperWork work[Shape::query_stages];
+struct HopperForwardMemory : HopperStages<T, Shape, HopperWork> {
   HopperTile tile[Shape::stages];  // with filters
   // With documents; a warp reads key_ids after it has released the keys, so a second turn has
   // slots of its own.
@@ -129,11 +120,7 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
     }
     index = __shfl_sync(0xffffffffu, next, 0);
   }
-  memory.queries_empty[turn.stage].wait(turn.parity ^ 1);
-  if (elected) {
-    memory.work[turn.stage].steps = -1;
-    memory.queries_full[turn.stage].arrive();
-  }
+  memory.end_launch(turn);
 }
 
 /// The running softmax of a thread's two rows, apart from its output, which may be in flight.
@@ -187,34 +174,14 @@ struct HopperSoftmax {
 
 /// One consumer warpgroup.
 template <class T, class Shape, Hiding kHiding>
-struct HopperForwardConsumer {
-  static constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
+struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T, Shape>> {
+  using Base = HopperQueryConsumer<Shape, HopperForwardMemory<T, Shape>>;
+  using Base::await_turn, Base::end_turn, Base::issue_scores, Base::pass, Base::rescale;
+  using Base::group, Base::kD, Base::kKeys, Base::memory, Base::out, Base::place, Base::turn;
   static constexpr bool kFiltered = kHiding != Hiding::causal;
-  using Memory = HopperForwardMemory<T, Shape>;
   using Seen = Visibility<T, kHiding>;
   const ForwardArguments<T>& args;
-  Memory& memory;
-  int group;  // which consumer
-  RingPlace<Shape::stages> place;
-  RingPlace<Shape::query_stages> turn;
-  float out[kD / 8][4];
 
-  // Barrier kTurnBarrier + g is group g's turn to issue. Each group takes one turn for each block
-  // of keys after the first, needed or not, so that the turns of all groups agree.
-  __device__ __forceinline__ void await_turn() const {
-    if constexpr (Shape::in_turns) named_sync(kTurnBarrier + group, 2 * kWarpgroup);
-  }
-  __device__ __forceinline__ void end_turn() const {
-    if constexpr (Shape::in_turns)
-      named_arrive(kTurnBarrier + (group + 1 == Shape::consumers ? 0 : group + 1), 2 * kWarpgroup);
-  }
-
-  /// scores = q k^T of a stage, in flight.
-  __device__ __forceinline__ void issue_scores(float (&scores)[kKeys / 8][4], int stage) const {
-    hold(scores);
-    issue_by_rows<kD>(scores, memory.queries[turn.stage], 64 * group, memory.keys[stage]);
-    hold(scores);
-  }
   /// out += p v of the block of keys from `key` on, in flight.
   __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4], const Seen& seen,
                                             int stage, int key) {
@@ -222,28 +189,7 @@ struct HopperForwardConsumer {
       if (args.filter.key_lengths && key + kKeys > seen.sizes.keys)
         zero_rows(memory.values[stage], seen.sizes.keys - key, group);
     }
-    hold(out);
-    issue_by_columns<kD>(out, p, memory.values[stage]);
-    hold(out);
-  }
-  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
-#pragma unroll
-    for (int n = 0; n < kD / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) out[n][e] *= factor[e / 2];
-  }
-
-  /// Takes part in a step without a use for its block: waits for keys and values, and frees them.
-  __device__ __forceinline__ void pass(int step) {
-    if (step > 0) {
-      await_turn();
-      end_turn();
-    }
-    memory.keys_full[place.stage].wait(place.parity);
-    release_stage(memory.keys_empty[place.stage]);
-    memory.values_full[place.stage].wait(place.parity);
-    release_stage(memory.values_empty[place.stage]);
-    place.advance();
+    Base::issue_out(p, stage);
   }
 
   /// Waits for a block of keys.
@@ -383,25 +329,16 @@ struct HopperForwardConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    if (Shape::in_turns && group == 0) named_arrive(kTurnBarrier, 2 * kWarpgroup);
-    while (true) {
-      memory.queries_full[turn.stage].wait(turn.parity);
-      const HopperWork work = memory.work[turn.stage];
-      if (work.steps < 0) break;
+    Base::for_each_unit([&](const HopperWork& work) {
       const int end = min(work.row + 64 * (group + 1), args.sizes.rows);
       int mine = work.steps;
       if constexpr (!kFiltered)
         mine = end <= 0 ? 0 : min(mine, max(0, key_blocks<kKeys>(args.sizes, end)));
-#pragma unroll
-      for (int n = 0; n < kD / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) out[n][e] = 0.f;
+      Base::clear_out();
       HopperSoftmax softmax;
       attend(work, softmax, mine);
       finish(work, softmax);
-      turn.advance();
-    }
-    if (Shape::in_turns && group == 0) named_sync(kTurnBarrier, 2 * kWarpgroup);
+    });
   }
 };
 
@@ -416,29 +353,15 @@ __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     prefetch_map(args.q);
     prefetch_map(args.k);
     prefetch_map(args.v);
-    constexpr int warps = 4 * Shape::consumers;
-    for (int stage = 0; stage < Shape::query_stages; ++stage) {
-      memory.queries_full[stage].start(1);
-      memory.queries_empty[stage].start(warps);
-    }
-    for (int stage = 0; stage < Shape::stages; ++stage) {
-      memory.keys_full[stage].start(1);
-      memory.keys_empty[stage].start(warps);
-      memory.values_full[stage].start(1);
-      memory.values_empty[stage].start(warps);
-    }
-    publish_barriers();
+    memory.start_barriers();
   }
   __syncthreads();
-  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / kWarpgroup), 0);
-  if (warpgroup == 0) {
-    give_registers<Shape::producer_registers>();
-    if (threadIdx.x < 32) hopper_forward_produce<T, Shape, kHiding>(args, memory);
-  } else {
-    take_registers<Shape::consumer_registers>();
-    HopperForwardConsumer<T, Shape, kHiding> consumer{args.call, memory, warpgroup - 1};
-    consumer.run();
-  }
+  run_hopper_roles<Shape>(
+      [&] { hopper_forward_produce<T, Shape, kHiding>(args, memory); },
+      [&](int group) {
+        HopperForwardConsumer<T, Shape, kHiding> consumer{{memory, group}, args.call};
+        consumer.run();
+      });
 #endif
 }
 

@@ -26,6 +26,20 @@ template <int kConsumerCount, int kProducerRegisters>
 constexpr int hopper_consumer_registers =
     ((kConsumerCount == 2 ? 504 : 512) - kProducerRegisters) / kConsumerCount / 8 * 8;
 
+/// Runs produce() in the first warp and consume(g) in warpgroup g + 1, with the registers of each
+/// role. All threads of the block have met since the barriers started.
+template <class Shape, class Produce, class Consume>
+__device__ __forceinline__ void run_hopper_roles(Produce&& produce, Consume&& consume) {
+  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / kWarpgroup), 0);
+  if (warpgroup == 0) {
+    give_registers<Shape::producer_registers>();
+    if (threadIdx.x < 32) produce();
+  } else {
+    take_registers<Shape::consumer_registers>();
+    consume(warpgroup - 1);
+  }
+}
+
 /// One unit of work, which the producer hands to the consumers.
 struct HopperWork {
   int batch, head;

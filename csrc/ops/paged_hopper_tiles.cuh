@@ -35,16 +35,7 @@ struct PagedHopperWork {
 
 /// Shared memory of one thread block.
 template <class T, class Shape>
-struct PagedHopperMemory {
-  static constexpr int kPanels = panels_of<Shape::head_dim>;
-  T queries[Shape::query_stages][kPanels][Shape::rows][kPanel];
-  T keys[Shape::stages][kPanels][Shape::keys][kPanel];
-  T values[Shape::stages][kPanels][Shape::keys][kPanel];
-  T out[Shape::consumers * 4][Shape::staged_in_queries ? 1 : kWarpRows * kPanel];  // a warp's rows
-  SharedBarrier queries_full[Shape::query_stages], queries_empty[Shape::query_stages];
-  SharedBarrier keys_full[Shape::stages], keys_empty[Shape::stages];
-  SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
-  PagedHopperWork work[Shape::query_stages];
+struct PagedHopperMemory : HopperStages<T, Shape, PagedHopperWork> {
   unsigned missing[Shape::stages];  // bit i: piece i of the keys has no block
 };
 template <class T, class Shape>
@@ -164,64 +155,24 @@ __device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<
     }
     index = __shfl_sync(0xffffffffu, next, 0);
   }
-  memory.queries_empty[turn.stage].wait(turn.parity ^ 1);
-  if (elected) {
-    memory.work[turn.stage].steps = -1;
-    memory.queries_full[turn.stage].arrive();
-  }
+  memory.end_launch(turn);
 }
 
 /// One consumer warpgroup.
 template <class T, class Shape>
-struct PagedHopperConsumer {
-  static constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
+struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Shape>> {
+  using Base = HopperQueryConsumer<Shape, PagedHopperMemory<T, Shape>>;
+  using Base::await_turn, Base::end_turn, Base::issue_scores, Base::pass, Base::rescale;
+  using Base::group, Base::kD, Base::kKeys, Base::memory, Base::out, Base::place, Base::turn;
   const PagedHopperArguments<T>& args;
-  PagedHopperMemory<T, Shape>& memory;
-  int group;  // which consumer
-  RingPlace<Shape::stages> place;
-  RingPlace<Shape::query_stages> turn;
-  float out[kD / 8][4];
   int begin[2], end[2];       // keys that this thread's rows see
   int most_begin, least_end;  // of the warp's rows
 
-  // See HopperForwardConsumer.
-  __device__ __forceinline__ void await_turn() const {
-    if constexpr (Shape::in_turns) named_sync(kTurnBarrier + group, 2 * kWarpgroup);
-  }
-  __device__ __forceinline__ void end_turn() const {
-    if constexpr (Shape::in_turns)
-      named_arrive(kTurnBarrier + (group + 1 == Shape::consumers ? 0 : group + 1), 2 * kWarpgroup);
-  }
-  __device__ __forceinline__ void issue_scores(float (&scores)[kKeys / 8][4], int stage) const {
-    hold(scores);
-    issue_by_rows<kD>(scores, memory.queries[turn.stage], 64 * group, memory.keys[stage]);
-    hold(scores);
-  }
   /// out += p v of the tile of keys from `key` on, in flight. Values behind the sequence are stale.
   __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4],
                                             const PagedHopperWork& work, int key) {
     if (key + kKeys > work.length) zero_rows(memory.values[place.stage], work.length - key, group);
-    hold(out);
-    issue_by_columns<kD>(out, p, memory.values[place.stage]);
-    hold(out);
-  }
-  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
-#pragma unroll
-    for (int n = 0; n < kD / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) out[n][e] *= factor[e / 2];
-  }
-  /// Takes part in a step without a use for its tile.
-  __device__ __forceinline__ void pass(int step) {
-    if (step > 0) {
-      await_turn();
-      end_turn();
-    }
-    memory.keys_full[place.stage].wait(place.parity);
-    release_stage(memory.keys_empty[place.stage]);
-    memory.values_full[place.stage].wait(place.parity);
-    release_stage(memory.values_empty[place.stage]);
-    place.advance();
+    Base::issue_out(p, place.stage);
   }
 
   /// Keys that query `row` of the sequence sees end here.
@@ -373,11 +324,7 @@ struct PagedHopperConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    if (Shape::in_turns && group == 0) named_arrive(kTurnBarrier, 2 * kWarpgroup);
-    while (true) {
-      memory.queries_full[turn.stage].wait(turn.parity);
-      const PagedHopperWork work = memory.work[turn.stage];
-      if (work.steps < 0) break;
+    Base::for_each_unit([&](const PagedHopperWork& work) {
       const int first = work.first_row + 64 * group;
       const int last = min(work.first_row + args.tile_tokens * args.call.group, work.rows) - 1;
       int mine = 0;
@@ -386,16 +333,11 @@ struct PagedHopperConsumer {
         mine = min(work.steps, max(0, seen + kKeys - 1) / kKeys);
       }
       see(work);
-#pragma unroll
-      for (int n = 0; n < kD / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) out[n][e] = 0.f;
+      Base::clear_out();
       HopperSoftmax softmax;
       attend(work, softmax, mine);
       finish(work, softmax);
-      turn.advance();
-    }
-    if (Shape::in_turns && group == 0) named_sync(kTurnBarrier, 2 * kWarpgroup);
+    });
   }
 };
 
@@ -408,29 +350,14 @@ __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
   if (threadIdx.x == 0) {
     prefetch_map(args.q);
     prefetch_map(args.pool);
-    constexpr int warps = 4 * Shape::consumers;
-    for (int stage = 0; stage < Shape::query_stages; ++stage) {
-      memory.queries_full[stage].start(1);
-      memory.queries_empty[stage].start(warps);
-    }
-    for (int stage = 0; stage < Shape::stages; ++stage) {
-      memory.keys_full[stage].start(1);
-      memory.keys_empty[stage].start(warps);
-      memory.values_full[stage].start(1);
-      memory.values_empty[stage].start(warps);
-    }
-    publish_barriers();
+    memory.start_barriers();
   }
   __syncthreads();
-  const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / kWarpgroup), 0);
-  if (warpgroup == 0) {
-    give_registers<Shape::producer_registers>();
-    if (threadIdx.x < 32) paged_hopper_produce<T, Shape>(args, memory);
-  } else {
-    take_registers<Shape::consumer_registers>();
-    PagedHopperConsumer<T, Shape> consumer{args, memory, warpgroup - 1};
-    consumer.run();
-  }
+  run_hopper_roles<Shape>([&] { paged_hopper_produce<T, Shape>(args, memory); },
+                          [&](int group) {
+                            PagedHopperConsumer<T, Shape> consumer{{memory, group}, args};
+                            consumer.run();
+                          });
 #endif
 }
 

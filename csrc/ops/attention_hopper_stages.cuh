@@ -1,0 +1,122 @@
+// What the forward kernels on wgmma share: stages of queries, keys and values in shared memory, and
+// the turns and sums of a consumer.
+#pragma once
+
+#include "attention_hopper_tile.cuh"
+
+namespace ds::cuda {
+
+/// The stages of one thread block, and who may use them. The producer fills a stage and its "full"
+/// barrier counts the bytes; each consumer warp arrives at "empty" when it needs the stage no more.
+/// `Unit` describes a unit of work; steps -1 ends the launch.
+template <class T, class Shape, class Unit>
+struct HopperStages {
+  static constexpr int kPanels = panels_of<Shape::head_dim>;
+  T queries[Shape::query_stages][kPanels][Shape::rows][kPanel];
+  T keys[Shape::stages][kPanels][Shape::keys][kPanel];
+  T values[Shape::stages][kPanels][Shape::keys][kPanel];
+  T out[Shape::consumers * 4][Shape::staged_in_queries ? 1 : kWarpRows * kPanel];  // a warp's rows
+  SharedBarrier queries_full[Shape::query_stages], queries_empty[Shape::query_stages];
+  SharedBarrier keys_full[Shape::stages], keys_empty[Shape::stages];
+  SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
+  Unit work[Shape::query_stages];
+
+  /// One thread calls, before all threads of the block meet.
+  __device__ __forceinline__ void start_barriers() {
+    constexpr int warps = 4 * Shape::consumers;
+    for (int stage = 0; stage < Shape::query_stages; ++stage) {
+      queries_full[stage].start(1);
+      queries_empty[stage].start(warps);
+    }
+    for (int stage = 0; stage < Shape::stages; ++stage) {
+      keys_full[stage].start(1);
+      keys_empty[stage].start(warps);
+      values_full[stage].start(1);
+      values_empty[stage].start(warps);
+    }
+    publish_barriers();
+  }
+
+  /// Ends the launch after the last unit; the producer's warp calls.
+  __device__ __forceinline__ void end_launch(const RingPlace<Shape::query_stages>& turn) {
+    queries_empty[turn.stage].wait(turn.parity ^ 1);
+    if (threadIdx.x % 32 != 0) return;
+    work[turn.stage].steps = -1;
+    queries_full[turn.stage].arrive();
+  }
+};
+
+/// The state of a consumer warpgroup: its places in the stages, and the sums of its 64 rows.
+template <class Shape, class Memory>
+struct HopperQueryConsumer {
+  static constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
+  Memory& memory;
+  int group;  // which consumer
+  RingPlace<Shape::stages> place;
+  RingPlace<Shape::query_stages> turn;
+  float out[kD / 8][4];
+
+  // Barrier kTurnBarrier + g is group g's turn to issue. Each group takes one turn for each block
+  // of keys after the first, needed or not, so that the turns of all groups agree.
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (Shape::in_turns) named_sync(kTurnBarrier + group, 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void end_turn() const {
+    if constexpr (Shape::in_turns)
+      named_arrive(kTurnBarrier + (group + 1 == Shape::consumers ? 0 : group + 1), 2 * kWarpgroup);
+  }
+
+  /// scores = q k^T of a stage, in flight.
+  __device__ __forceinline__ void issue_scores(float (&scores)[kKeys / 8][4], int stage) const {
+    hold(scores);
+    issue_by_rows<kD>(scores, memory.queries[turn.stage], 64 * group, memory.keys[stage]);
+    hold(scores);
+  }
+  /// out += p v of a stage, in flight.
+  __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4], int stage) {
+    hold(out);
+    issue_by_columns<kD>(out, p, memory.values[stage]);
+    hold(out);
+  }
+  __device__ __forceinline__ void clear_out() {
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[n][e] = 0.f;
+  }
+  __device__ __forceinline__ void rescale(const float (&factor)[2]) {
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[n][e] *= factor[e / 2];
+  }
+
+  /// Takes part in a step without a use for its block: waits for keys and values, and frees them.
+  __device__ __forceinline__ void pass(int step) {
+    if (step > 0) {
+      await_turn();
+      end_turn();
+    }
+    memory.keys_full[place.stage].wait(place.parity);
+    release_stage(memory.keys_empty[place.stage]);
+    memory.values_full[place.stage].wait(place.parity);
+    release_stage(memory.values_empty[place.stage]);
+    place.advance();
+  }
+
+  /// Calls unit(work) for each unit that the producer hands over.
+  template <class F>
+  __device__ __forceinline__ void for_each_unit(F&& unit) {
+    if (Shape::in_turns && group == 0) named_arrive(kTurnBarrier, 2 * kWarpgroup);
+    while (true) {
+      memory.queries_full[turn.stage].wait(turn.parity);
+      const auto work = memory.work[turn.stage];
+      if (work.steps < 0) break;
+      unit(work);
+      turn.advance();
+    }
+    if (Shape::in_turns && group == 0) named_sync(kTurnBarrier, 2 * kWarpgroup);
+  }
+};
+
+}  // namespace ds::cuda
