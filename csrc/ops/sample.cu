@@ -37,24 +37,36 @@ __device__ __forceinline__ T* row_of(T* table, int32_t row, int64_t rows, uint32
   return table && row >= 0 && row < rows ? table + int64_t{row} * columns : nullptr;
 }
 
-/// Calls `each` with the columns of a row and their values, in packets if the row is aligned.
-template <class T, class Each>
-__device__ __forceinline__ void each_element(const T* row, uint32_t columns, Each each) {
+/// Mask bits of the N columns from `c` on, a multiple of N. N divides 32.
+template <uint32_t N>
+__device__ __forceinline__ uint32_t bits_of_packet(const int32_t* mask, uint32_t c) {
+  return static_cast<uint32_t>(mask[c / 32]) >> c % 32 & ((1u << N) - 1);
+}
+
+/// Calls `each` with the columns of a row and their values, in packets if the row is aligned. With
+/// kMasked it leaves out columns that the mask excludes.
+template <bool kMasked, class T, class Each>
+__device__ __forceinline__ void each_element(const T* row, const int32_t* mask, uint32_t columns,
+                                             Each each) {
   constexpr uint32_t N = kPacket<T>;
   const uint32_t whole = reinterpret_cast<uintptr_t>(row) % 16 == 0 ? columns / N : 0;
 #pragma unroll 4
   for (uint32_t i = threadIdx.x; i < whole; i += kThreads) {
+    const uint32_t bits = kMasked ? bits_of_packet<N>(mask, i * N) : 0;
+    if (kMasked && bits == 0) continue;
     const Vector<T, N> x = load_vector<N>(row + i * N);
 #pragma unroll
-    for (uint32_t e = 0; e < N; ++e) each(i * N + e, to_float(x.v[e]));
+    for (uint32_t e = 0; e < N; ++e)
+      if (!kMasked || bits >> e & 1) each(i * N + e, to_float(x.v[e]));
   }
-  for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads) each(c, to_float(row[c]));
+  for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads)
+    if (!kMasked || bits_of_packet<1>(mask, c)) each(c, to_float(row[c]));
 }
 
-/// Returns the rank of the best score of an unchanged row, or 0 if a score is NaN or +infinity.
+/// Returns the rank of the best score that the mask allows, or 0 if any score is NaN or +infinity.
 /// Greedy decoding reads the row once, and looks for columns only in packets with a new best score.
-template <class T>
-__device__ uint64_t best_of_row(const T* row, uint32_t columns) {
+template <bool kMasked, class T>
+__device__ uint64_t best_of_row(const T* row, const int32_t* mask, uint32_t columns) {
   constexpr uint32_t N = kPacket<T>;
   const uint32_t whole = reinterpret_cast<uintptr_t>(row) % 16 == 0 ? columns / N : 0;
   float most = kOut;
@@ -68,15 +80,24 @@ __device__ uint64_t best_of_row(const T* row, uint32_t columns) {
     for (uint32_t e = 1; e < N; ++e) here = larger_or_nan(here, to_float(x.v[e]));
     bad |= !(here < INFINITY);
     if (!(here > most)) continue;
+    constexpr uint32_t kAll = (1u << N) - 1;
+    const uint32_t bits = kMasked ? bits_of_packet<N>(mask, i * N) : kAll;
+    if (kMasked && bits != kAll) {
+      here = kOut;
+#pragma unroll
+      for (uint32_t e = 0; e < N; ++e)
+        if (bits >> e & 1) here = fmaxf(here, to_float(x.v[e]));
+      if (!(here > most)) continue;
+    }
     most = here;
 #pragma unroll
     for (uint32_t e = N; e-- > 0;)
-      if (to_float(x.v[e]) == here) at = i * N + e;
+      if ((!kMasked || bits >> e & 1) && to_float(x.v[e]) == here) at = i * N + e;
   }
   for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads) {
     const float x = to_float(row[c]);
     bad |= !(x < INFINITY);
-    if (x > most) most = x, at = c;
+    if (x > most && (!kMasked || bits_of_packet<1>(mask, c))) most = x, at = c;
   }
   const uint64_t best = block_reduce(ranked(most, at), Max{});
   return __syncthreads_or(bad) ? 0 : best;
@@ -100,7 +121,8 @@ struct RowScores {
         rules(rules),
         columns(p.columns) {}
 
-  __device__ __forceinline__ bool unchanged() const { return !counts && !bias && !mask; }
+  /// True if the scores are those of the model, but for the mask.
+  __device__ __forceinline__ bool unchanged() const { return !counts && !bias; }
   __device__ __forceinline__ float score(uint32_t c, float x) const {
     if (bias) x = add_rn(x, bias[c]);
     if (counts) x = penalized(x, counts[c], rules);
@@ -110,14 +132,25 @@ struct RowScores {
   /// Calls `each` with each column and its score.
   template <class Each>
   __device__ __forceinline__ void visit(Each each) const {
-    each_element(row, columns, [&](uint32_t c, float x) { each(c, score(c, x)); });
+    each_element<false>(row, mask, columns, [&](uint32_t c, float x) { each(c, score(c, x)); });
+  }
+  /// Calls `each` with the columns that the mask allows, and their scores.
+  template <bool kMasked, class Each>
+  __device__ __forceinline__ void visit_allowed(Each each) const {
+    each_element<kMasked>(row, mask, columns, [&](uint32_t c, float x) {
+      if (bias) x = add_rn(x, bias[c]);
+      if (counts) x = penalized(x, counts[c], rules);
+      each(c, x);
+    });
   }
 };
 
 /// Returns the rank of the best score, or 0 if a score is NaN or +infinity.
 template <class T>
 __device__ uint64_t best_of(const RowScores<T>& scores) {
-  if (scores.unchanged()) return best_of_row(scores.row, scores.columns);
+  if (scores.unchanged())
+    return scores.mask ? best_of_row<true>(scores.row, scores.mask, scores.columns)
+                       : best_of_row<false>(scores.row, scores.mask, scores.columns);
   uint64_t best = 0;
   int bad = 0;
   scores.visit([&](uint32_t c, float x) {
@@ -260,7 +293,7 @@ __device__ __forceinline__ float bound_of_key(float y, uint32_t word) {
 
 /// The race of all candidates of a row, with y = (score - most) / temperature. It computes the
 /// exact key only where a bound of the key reaches the thread's best key.
-template <class T>
+template <bool kMasked, class T>
 __device__ uint64_t race_row(const RowScores<T>& scores, float most) {
   const SampleRules& rules = scores.rules;
   const uint64_t position = static_cast<uint64_t>(rules.position);
@@ -268,7 +301,7 @@ __device__ uint64_t race_row(const RowScores<T>& scores, float most) {
   uint64_t best = 0;
   uint32_t block = ~0u;
   Philox4 words = {};
-  scores.visit([&](uint32_t c, float x) {
+  scores.template visit_allowed<kMasked>([&](uint32_t c, float x) {
     const float y = div_rn(sub_rn(x, most), rules.temperature);
     if (y == kOut) return;
     if (c / 4 != block) words = philox(rules.seed, position, block = c / 4);
@@ -315,7 +348,8 @@ __device__ int32_t choose_freely(const Problem<T>& p, const RowScores<T>& scores
   if (most == kOut) return kNothingLeft;
   if (rules.temperature == 0.0f) return static_cast<int32_t>(column_in(best));
   if (rules.top_k <= 0 && rules.top_p >= 1.0f)
-    return static_cast<int32_t>(column_in(race_row(scores, most)));
+    return static_cast<int32_t>(
+        column_in(scores.mask ? race_row<true>(scores, most) : race_row<false>(scores, most)));
   stage(scores, y, p.pitch, [&](float x) { return div_rn(sub_rn(x, most), rules.temperature); });
   return draw(y, p.columns, p.pitch, rules);
 }
