@@ -120,29 +120,28 @@ constexpr int kForwardBlocks = kPackets <= 4    ? 6
                                : kPackets <= 10 ? 3
                                                 : 2;
 
-/// Computes the statistics of a row from sums over a lane's packets, in their order. packet(k) is
-/// packet k of the lane, for k below `packets`.
-template <class T, int kPackets, bool kCentered, class Packet>
-__device__ __forceinline__ Statistics statistics_of_lanes(const NormForward<T>& f, int packets,
-                                                          float total, const Packet& packet) {
-  constexpr int N = kPacket<T>;
-  const int lane = threadIdx.x % kWarp;
-  const float c = static_cast<float>(f.c);
-  const float rounded = kCentered ? warp_sum(total) / c : 0.0f;
-  float error = 0, squares = 0;
+/// Sums of a packet. A lane adds the sums of its packets in their order, so the bits of a row do
+/// not depend on the kernel.
+template <class T>
+__device__ __forceinline__ float total_of(const Packed& packet) {
+  const Vector<T, kPacket<T>> x = elements_of<T>(packet);
+  float total = 0;
 #pragma unroll
-  for (int k = 0; k < kPackets; ++k) {
-    if (k * kWarp + lane >= packets) continue;
-    const Vector<T, N> x = elements_of<T>(packet(k));
+  for (int i = 0; i < kPacket<T>; ++i) total += to_float(x.v[i]);
+  return total;
+}
+/// The sums of the deviations from `rounded` and of their squares.
+template <class T>
+__device__ __forceinline__ float2 deviations_of(const Packed& packet, float rounded) {
+  const Vector<T, kPacket<T>> x = elements_of<T>(packet);
+  float2 sums = {0, 0};
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float d = to_float(x.v[i]) - rounded;
-      if (kCentered) error += d;
-      squares = fmaf(d, d, squares);
-    }
+  for (int i = 0; i < kPacket<T>; ++i) {
+    const float d = to_float(x.v[i]) - rounded;
+    sums.x += d;
+    sums.y = fmaf(d, d, sums.y);
   }
-  if (kCentered) error = warp_sum(error);
-  return statistics_of<kCentered>(rounded, error, warp_sum(squares), c, f.eps);
+  return sums;
 }
 
 /// A warp takes every (warps of the grid)-th row.
@@ -166,13 +165,22 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
 #pragma unroll
     for (int k = 0; k < kPackets; ++k) {
       if (k * kWarp + lane >= packets) continue;
-      const Vector<T, N> x = elements_of<T>(s[k]);
-      if (f.sum) store_streaming(f.sum + row * f.c + (k * kWarp + lane) * N, x);
-#pragma unroll
-      for (int i = 0; i < N; ++i) total += to_float(x.v[i]);
+      if (f.sum) store_streaming(f.sum + row * f.c + (k * kWarp + lane) * N, elements_of<T>(s[k]));
+      if (kCentered) total += total_of<T>(s[k]);
     }
+    const float width = static_cast<float>(f.c);
+    const float rounded = kCentered ? warp_sum(total) / width : 0.0f;
+    float error = 0, squares = 0;
+#pragma unroll
+    for (int k = 0; k < kPackets; ++k) {
+      if (k * kWarp + lane >= packets) continue;
+      const float2 sums = deviations_of<T>(s[k], rounded);
+      error += sums.x;
+      squares += sums.y;
+    }
+    if (kCentered) error = warp_sum(error);
     const Statistics found =
-        statistics_of_lanes<T, kPackets, kCentered>(f, packets, total, [&](int k) { return s[k]; });
+        statistics_of<kCentered>(rounded, error, warp_sum(squares), width, f.eps);
 #pragma unroll
     for (int k = 0; k < kPackets; ++k)
       if (k * kWarp + lane < packets)
@@ -187,64 +195,70 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
 
 constexpr int kRowWarps = 8;
 
-/// One block per row, for few rows: its warps share the packets. One warp adds the sums that its
-/// lanes would have in norm_forward_warp, in the same order, so the bits are the same.
+/// One block per row, for few rows: its warps share the packets. Then every warp adds the sums of
+/// all packets as the warp of norm_forward_warp does.
 template <class T, int kPackets, bool kCentered>
 __global__ void __launch_bounds__(kRowWarps* kWarp) norm_forward_shared(NormForward<T> f) {
   let_next_begin();
   constexpr int N = kPacket<T>, kEach = (kPackets + kRowWarps - 1) / kRowWarps;
-  __shared__ Packed all[kPackets * kWarp];
-  __shared__ Statistics found;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int packets = static_cast<int>(f.c) / N;
+  constexpr int kAll = kEach * kRowWarps * kWarp;
+  __shared__ float totals[kCentered ? kAll : 1];
+  __shared__ float2 deviations[kAll];
+  const int lane = threadIdx.x % kWarp, packets = static_cast<int>(f.c) / N;
   const int64_t row = blockIdx.x, base = row * f.c;
+  const auto place = [](int u) { return u * kRowWarps * kWarp + static_cast<int>(threadIdx.x); };
   Packed own[kEach];
   Vector<T, N> weight[kEach];
   if (!f.settled) await_previous();
 #pragma unroll
-  for (int u = 0; u < kEach; ++u) {
-    const int at = (u * kRowWarps + warp) * kWarp + lane;
-    if (at < packets) weight[u] = load_vector<N>(f.weight + int64_t{at} * N);
-  }
+  for (int u = 0; u < kEach; ++u)
+    if (place(u) < packets) weight[u] = load_vector<N>(f.weight + place(u) * N);
   if (f.settled) await_previous();
 #pragma unroll
   for (int u = 0; u < kEach; ++u) {
-    const int at = (u * kRowWarps + warp) * kWarp + lane;
+    const int at = place(u);
     if (at >= packets) continue;
     own[u] = load_packed(f.x + base + at * N);
     if (f.residual)
       own[u] = packed<T>(
           sum_of(elements_of<T>(own[u]), elements_of<T>(load_packed(f.residual + base + at * N))));
-    if (f.sum) store_streaming(f.sum + base + at * N, elements_of<T>(own[u]));
-    all[at] = own[u];
+    if constexpr (kCentered) totals[at] = total_of<T>(own[u]);
   }
-  __syncthreads();
-  if (warp == 0) {
-    const auto packet = [&](int k) { return all[k * kWarp + lane]; };
+  const float width = static_cast<float>(f.c);
+  float rounded = 0;
+  if constexpr (kCentered) {
+    __syncthreads();
     float total = 0;
-    if constexpr (kCentered) {
 #pragma unroll
-      for (int k = 0; k < kPackets; ++k) {
-        if (k * kWarp + lane >= packets) continue;
-        const Vector<T, N> x = elements_of<T>(packet(k));
-#pragma unroll
-        for (int i = 0; i < N; ++i) total += to_float(x.v[i]);
-      }
-    }
-    const Statistics s = statistics_of_lanes<T, kPackets, kCentered>(f, packets, total, packet);
-    if (lane == 0) {
-      found = s;
-      if (kCentered) f.mean[row] = s.mean;
-      f.rstd[row] = s.rstd;
-    }
+    for (int k = 0; k < kPackets; ++k)
+      if (k * kWarp + lane < packets) total += totals[k * kWarp + lane];
+    rounded = warp_sum(total) / width;
   }
+#pragma unroll
+  for (int u = 0; u < kEach; ++u)
+    if (place(u) < packets) deviations[place(u)] = deviations_of<T>(own[u], rounded);
   __syncthreads();
+  float error = 0, squares = 0;
+#pragma unroll
+  for (int k = 0; k < kPackets; ++k) {
+    if (k * kWarp + lane >= packets) continue;
+    const float2 sums = deviations[k * kWarp + lane];
+    error += sums.x;
+    squares += sums.y;
+  }
+  if (kCentered) error = warp_sum(error);
+  const Statistics found =
+      statistics_of<kCentered>(rounded, error, warp_sum(squares), width, f.eps);
 #pragma unroll
   for (int u = 0; u < kEach; ++u) {
-    const int at = (u * kRowWarps + warp) * kWarp + lane;
-    if (at < packets)
-      write_normalized<N>(f, row, int64_t{at} * N, elements_of<T>(own[u]), found, weight[u]);
+    const int at = place(u);
+    if (at >= packets) continue;
+    write_normalized<N>(f, row, int64_t{at} * N, elements_of<T>(own[u]), found, weight[u]);
+    if (f.sum) store_streaming(f.sum + base + at * N, elements_of<T>(own[u]));
   }
+  if (threadIdx.x != 0) return;
+  if (kCentered) f.mean[row] = found.mean;
+  f.rstd[row] = found.rstd;
 }
 
 /// One block per row of any length; each of the three passes recomputes s.
