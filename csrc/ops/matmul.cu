@@ -156,11 +156,15 @@ bool run_one_row(const Matmul& op, const GemmProblem& p, const GemmOperands& of,
   const auto launch = [&](auto tag) {
     using T = decltype(tag);
     const auto place = [](const void* data) { return static_cast<const T*>(data); };
-    launch_one_row<false, T>(
-        kOp,
-        {place(of.b), place(of.a), place(of.bias), static_cast<T*>(of.out), p.columns,
-         p.b_row_stride, static_cast<int>(p.inner), is_settled(ctx, of.b)},
-        ctx);
+    const OneRow<T> row{place(of.b),
+                        place(of.a),
+                        place(of.bias),
+                        static_cast<T*>(of.out),
+                        p.columns,
+                        p.b_row_stride,
+                        static_cast<int>(p.inner),
+                        is_settled(ctx, of.b)};
+    if (!launch_warp_row(kOp, row, ctx)) launch_one_row<false>(kOp, row, ctx);
   };
   if (p.dtype == DType::bf16) launch(__nv_bfloat16{});
   else launch(__half{});

@@ -115,6 +115,61 @@ __global__ void __launch_bounds__(kOneRowWarps* kWarp, 3)
   else a.out[n] = from_float<T>(total(r, n));
 }
 
+/// Packets of a lane of warp_row_kernel that are on their way at a time.
+constexpr int kWarpRowAhead = 6;
+
+/// A warp has a whole output. For lengths that leave most threads of one_row_kernel without a
+/// packet in its last round, such as 2,880.
+template <class T>
+__global__ void __launch_bounds__(kOneRowWarps* kWarp)
+    warp_row_kernel(const __grid_constant__ OneRow<T> a) {
+  extern __shared__ uint4 warp_row_inputs[];
+  constexpr int kN = kPacket<T>, kThreads = kOneRowWarps * kWarp;
+  const int lane = threadIdx.x % kWarp, packets = a.inputs / kN;
+  const int64_t n = int64_t{blockIdx.x} * kOneRowWarps + threadIdx.x / kWarp;
+  uint4 weights[kWarpRowAhead];
+  const auto load = [&](int u, int at) {
+    weights[u] = uint4{0, 0, 0, 0};
+    if (at < packets && n < a.outputs)
+      weights[u] = load_once_16(a.weights + n * a.stride + at * kN);
+  };
+  if (!a.settled) await_previous();
+#pragma unroll
+  for (int u = 0; u < kWarpRowAhead; ++u) load(u, u * kWarp + lane);
+  if (a.settled) await_previous();
+  for (int at = threadIdx.x; at < packets; at += kThreads)
+    warp_row_inputs[at] = reinterpret_cast<const uint4*>(a.x)[at];
+  __syncthreads();
+  float sum = 0.f;
+  for (int from = 0; from < packets; from += kWarp * kWarpRowAhead)
+#pragma unroll
+    for (int u = 0; u < kWarpRowAhead; ++u) {
+      const int at = from + u * kWarp + lane;
+      const uint4 packet = at < packets ? warp_row_inputs[at] : uint4{0, 0, 0, 0};
+      const auto& x = reinterpret_cast<const Vector<T, kN>&>(packet);
+      const auto& w = reinterpret_cast<const Vector<T, kN>&>(weights[u]);
+#pragma unroll
+      for (int i = 0; i < kN; ++i) sum = fmaf(to_float(w.v[i]), to_float(x.v[i]), sum);
+      load(u, at + kWarp * kWarpRowAhead);
+    }
+  sum = warp_sum(sum);
+  if (lane == 0 && n < a.outputs)
+    a.out[n] = from_float<T>(a.bias ? sum + to_float(a.bias[n]) : sum);
+}
+
+/// Returns false for lengths that one_row_kernel takes in as little time.
+template <class T>
+bool launch_warp_row(const char* op, const OneRow<T>& a, CudaContext& ctx) {
+  constexpr int kEach = OneRowPackets<false, T>::kEach, kMost = 16 * 1024;
+  const int rounds = (a.inputs + kEach - 1) / kEach;
+  if (a.inputs > kMost || 6 * a.inputs > 5 * rounds * kEach) return false;
+  const auto blocks = static_cast<unsigned>((a.outputs + kOneRowWarps - 1) / kOneRowWarps);
+  launch_behind(ctx,
+                {op, dim3(blocks), dim3(kOneRowWarps * kWarp), ctx.stream, sizeof(T) * a.inputs},
+                warp_row_kernel<T>, a);
+  return true;
+}
+
 /// weights, x and rows of weights are aligned to 16 bytes.
 template <bool kGated, class T>
 void launch_one_row(const char* op, const OneRow<T>& a, CudaContext& ctx) {

@@ -187,6 +187,8 @@ function forDType(dtype: DType): Product[] {
   // One row by weights that take a GPU's blocks more than one turn.
   list.push({ dtype, sizes: [1, 4200, 37], transB: true, bias: true });
   list.push({ dtype, sizes: [1, 9096, 6], transB: true, gap: 8 });
+  list.push({ dtype, sizes: [1, 2880, 301], transB: true, bias: true });
+  list.push({ dtype, sizes: [1, 3600, 140], transB: true, gap: 8 });
   list.push({ dtype, sizes: [1, 40, 4], transB: true, accumulate: true });
   for (const size of [
     [3, 17, 33, 9],
