@@ -201,7 +201,7 @@
   NAMES(Rmsprop, "master", "square_avg", "grad_avg", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Rope, "in", "cos", "sin", "out", "positions") \
   NAMES(RotaryStore, "q", "k", "v", "out", "cos", "sin", "positions", "q_norm", "k_norm", "slots", "pool") \
-  NAMES(RouteTopK, "logits", "ids", "weights") \
+  NAMES(RouteTopK, "logits", "x", "weight", "bias", "ids", "weights") \
   NAMES(RouteTopKBackward, "logits", "ids", "dweights", "dlogits") \
   NAMES(SampleTokens, "scores", "slots", "tokens", "logprobs", "settings", "numbers", "recent", "counts", "bias", "masks", "bans") \
   NAMES(Scan, "in", "out") \
@@ -221,4 +221,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 571695882
+#define DS_INTERFACE_HASH 611649680

@@ -10,12 +10,16 @@ constexpr int64_t kMostExperts = 512;
 
 /// Per token, the k experts with the largest logits, largest first. Of equal logits the lower
 /// expert is first, and NaN counts as the largest. Their weights are their probabilities among all
-/// experts or, with `normalize`, among these k; f32 inside (f64 for f64). Sources: Shazeer et al.
-/// 2017; transformers' MixtralTopKRouter and Qwen2MoeTopKRouter. FLOPs: 1 per element of logits.
+/// experts or, with `normalize`, among these k; f32 inside (f64 for f64). With x, the op first
+/// writes logits = x weight^T + bias: one kernel on the GPU, for a few tokens. Sources: Shazeer et
+/// al. 2017; transformers' MixtralTopKRouter and Qwen2MoeTopKRouter.
 struct RouteTopK {
-  View logits;   // [T, E], floating, contiguous; E <= 512
-  View ids;      // [T, k] i32, contiguous; 1 <= k <= E
-  View weights;  // [T, k] f32 (f64 for f64), contiguous
+  View logits;          // [T, E], floating, contiguous; E <= 512
+  OptionalView x;       // [T, C], logits' dtype, not f64, contiguous
+  OptionalView weight;  // [E, C], like x; required with x
+  OptionalView bias;    // [E], like x; only with x
+  View ids;             // [T, k] i32, contiguous; 1 <= k <= E
+  View weights;         // [T, k] f32 (f64 for f64), contiguous
   bool normalize;
 };
 
@@ -37,7 +41,23 @@ inline void check_route(const char* op, const View& logits, const View& ids, con
 }
 
 inline void check(const RouteTopK& op) {
-  check_route("route_top_k", op.logits, op.ids, op.weights);
+  constexpr const char* kOp = "route_top_k";
+  check_route(kOp, op.logits, op.ids, op.weights);
+  DS_CHECK_SHAPE(bool{op.x} == bool{op.weight} && (op.x || !op.bias), kOp,
+                 "x with a weight and perhaps a bias, or none of them",
+                 text(op.x ? "x" : "no x", op.weight ? ", weight" : "", op.bias ? ", bias" : ""));
+  if (!op.x) return;
+  const int64_t tokens = op.logits.shape[0], experts = op.logits.shape[1];
+  const bool fits = op.x.ndim == 2 && op.weight.ndim == 2 && op.x.shape[0] == tokens &&
+                    op.weight.shape[0] == experts && op.weight.shape[1] == op.x.shape[1];
+  DS_CHECK_SHAPE(fits, kOp, text("x [", tokens, ", channels] and weight [", experts, ", channels]"),
+                 text(op.x.describe(), " and ", op.weight.describe()));
+  require_narrow(kOp, op.x, "x");
+  require_same_dtype(kOp, op.logits, op.x);
+  require_contiguous(kOp, op.x, "x");
+  require_same_dtype(kOp, op.x, op.weight);
+  require_contiguous(kOp, op.weight, "weight");
+  if (op.bias) require_list(kOp, op.bias, experts, op.x.dtype, "bias");
 }
 
 /// dlogits (+)= the gradient of the weights. An id that is not an expert throws DS_INDEX on the

@@ -1,13 +1,17 @@
 // Routers of mixtures of experts: they choose a few experts for each token, and their weights.
 
 import type { DsError } from '../errors.js';
+import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
 import {
   choicesOf,
   gather,
+  isBatchInvariant,
+  isGradEnabled,
   linear,
   type Routes,
   routeTopK,
@@ -16,7 +20,7 @@ import {
   sigmoid,
   softmax,
   stack,
-  type Tensor,
+  Tensor,
   topk,
   where,
   zeros as zerosOf,
@@ -95,13 +99,36 @@ export class TopKRouter extends Module {
    * Throws DS_SHAPE.
    */
   override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
+    if (!loads && this.takesFew(x)) return this.routesOfFew(x);
     const logits = linear(x, this.weight, this.bias);
     const routes = routeTopK(logits, this);
     if (loads)
       loads.layers.push(loadOf(counts ? logits : logits.detach(), routes.ids, loads.mask).keep());
     return routes;
   }
+
+  /** Whether one kernel computes the routes: the tokens of a decoding step on a GPU. */
+  private takesFew({ ndim, shape, dtype, device }: Tensor): boolean {
+    const { weight } = this;
+    const isStep = !isGradEnabled() && ndim === 2 && required(shape[0]) <= FEW_TOKENS;
+    const isSame = dtype === weight.dtype && shape[1] === weight.shape[1] && dtype !== 'f64';
+    return isStep && isSame && device.kind === 'cuda' && !isBatchInvariant();
+  }
+
+  private routesOfFew(x: Tensor): Routes {
+    const rows = x.contiguous();
+    const { weight, bias, normalize } = this;
+    const [tokens, experts] = [required(rows.shape[0]), required(weight.shape[0])];
+    const logits = Tensor.empty([tokens, experts], rows.dtype, rows.device);
+    const ids = Tensor.empty([tokens, this.k], 'i32', rows.device);
+    const weights = Tensor.empty([tokens, this.k], 'f32', rows.device);
+    kernels.routeTopK({ logits, x: rows, weight, bias, ids, weights, normalize });
+    return { ids, weights };
+  }
 }
+
+/** Tokens up to which a GPU computes logits and choices in one kernel. */
+const FEW_TOKENS = 32;
 
 function tooMany(k: number, experts: number): DsError {
   return refused(

@@ -19,7 +19,6 @@ export const elementFlops = {
   Reduce: { in: 1 },
   ArgMax: { in: 1 },
   Rope: { out: 3 },
-  RouteTopK: { logits: 1 },
   RouteTopKBackward: { dlogits: 2 },
   Scan: { out: 1 },
   CumprodBackward: { dx: 3 },

@@ -28,6 +28,12 @@ function matmul({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
   return { macs, flops: flops + GELU[epilogue] * size(out) };
 }
 
+/** One operation per logit, plus the product if the op computes the logits. */
+function routing({ logits, x }: OpArgs['RouteTopK']): Work {
+  const { macs, flops } = products(x ? size(logits) * required(x.shape[1]) : 0);
+  return { macs, flops: flops + size(logits) };
+}
+
 /** Two products per element of `out`, plus the gate. */
 function gatedProducts({ x, out }: OpArgs['GatedLinear'] | OpArgs['QuantizedGatedLinear']): Work {
   const { macs, flops } = products(2 * size(out) * required(x.shape[1]));
@@ -102,6 +108,7 @@ const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
   CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * required(dout.shape[1])),
   InvariantLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
   Fp8Matmul: ({ a, out }) => products(size(out) * required(a.shape[1])),
+  RouteTopK: routing,
   QuantizedLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
   GatedLinear: gatedProducts,
   QuantizedGatedLinear: gatedProducts,

@@ -4413,12 +4413,19 @@ export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
 /**
  * Per token, the k experts with the largest logits, largest first. Of equal logits the lower
  * expert is first, and NaN counts as the largest. Their weights are their probabilities among all
- * experts or, with `normalize`, among these k; f32 inside (f64 for f64). Sources: Shazeer et al.
- * 2017; transformers' MixtralTopKRouter and Qwen2MoeTopKRouter. FLOPs: 1 per element of logits.
+ * experts or, with `normalize`, among these k; f32 inside (f64 for f64). With x, the op first
+ * writes logits = x weight^T + bias: one kernel on the GPU, for a few tokens. Sources: Shazeer et
+ * al. 2017; transformers' MixtralTopKRouter and Qwen2MoeTopKRouter.
  */
 export interface RouteTopKArgs {
   /** [T, E], floating, contiguous; E <= 512 */
   logits: View;
+  /** [T, C], logits' dtype, not f64, contiguous */
+  x: View | null;
+  /** [E, C], like x; required with x */
+  weight: View | null;
+  /** [E], like x; only with x */
+  bias: View | null;
   /** [T, k] i32, contiguous; 1 <= k <= E */
   ids: View;
   /** [T, k] f32 (f64 for f64), contiguous */
@@ -4429,6 +4436,9 @@ export interface RouteTopKArgs {
 function putRouteTopK(args: RouteTopKArgs): void {
   let at = 0;
   at = putView(args.logits, at);
+  at = putView(args.x, at);
+  at = putView(args.weight, at);
+  at = putView(args.bias, at);
   at = putView(args.ids, at);
   at = putView(args.weights, at);
   block[at] = args.normalize ? 1 : 0;

@@ -56,7 +56,7 @@ export function routeTopK(given: Tensor, options: RouteOptions): Routes {
   const shape = [...logits.shape.slice(0, 1), k];
   const ids = Tensor.empty(shape, 'i32', device);
   const weights = Tensor.empty(shape, dtype === 'f64' ? 'f64' : 'f32', device);
-  kernels.routeTopK({ logits, ids, weights, normalize });
+  kernels.routeTopK({ logits, x: null, weight: null, bias: null, ids, weights, normalize });
   record('route_top_k', [given], [weights], [logits, ids], ([grad], sink) => {
     const dweights = packed(grad);
     sink.write(0, (dlogits, accumulate) =>

@@ -15,7 +15,13 @@ const rowsFor = (op: string, call: Call, rows: readonly Row[]): Mistake[] =>
 const route: Call = (m, wrong) =>
   kernels.routeTopK({
     ...{ logits: m([3, 4]), ids: m([3, 2], 'i32'), weights: m([3, 2]), normalize: true },
-    ...wrong,
+    ...{ x: null, weight: null, bias: null, ...wrong },
+  });
+
+const routeTokens: Call = (m, wrong) =>
+  kernels.routeTopK({
+    ...{ logits: m([3, 4]), x: m([3, 8]), weight: m([4, 8]), bias: m([4]) },
+    ...{ ids: m([3, 2], 'i32'), weights: m([3, 2]), normalize: true, ...wrong },
   });
 
 const routeBackward: Call = (m, wrong) =>
@@ -62,6 +68,14 @@ export const mistakes: readonly Mistake[] = [
     ['number of choices', 'DS_SHAPE', '[3, 5] i32', (m) => ({ ids: m([3, 5], 'i32') })],
     ['dtype of ids', 'DS_DTYPE', 'i64', (m) => ({ ids: m([3, 2], 'i64') })],
     ['dtype of weights', 'DS_DTYPE', 'f16', (m) => ({ weights: m([3, 2], 'f16') })],
+  ]),
+  ...rowsFor('route_top_k', routeTokens, [
+    ['shape of weight', 'DS_SHAPE', '[4, 7] f32', (m) => ({ weight: m([4, 7]) })],
+    ['no weight', 'DS_SHAPE', 'x, bias', () => ({ weight: null })],
+    ['dtype of weight', 'DS_DTYPE', 'f16', (m) => ({ weight: m([4, 8], 'f16') })],
+    ['dtype of x', 'DS_DTYPE', 'f16', (m) => ({ x: m([3, 8], 'f16') })],
+    ['rows of x', 'DS_SHAPE', '[2, 8] f32', (m) => ({ x: m([2, 8]) })],
+    ['shape of bias', 'DS_SHAPE', 'bias', (m) => ({ bias: m([5]) })],
   ]),
   ...rowsFor('route_top_k_backward', routeBackward, [
     ['shape of dlogits', 'DS_SHAPE', '[3, 5] f32', (m) => ({ dlogits: m([3, 5]) })],

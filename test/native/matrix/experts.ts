@@ -61,6 +61,7 @@ const routeOf = (dtype: DType, routing: Routing, normalize: boolean): MatrixCase
     build: (random) => ({
       operands: {
         logits: input(dtype, [tokens, experts], logitsOf(random, routing), unaligned),
+        ...{ x: null, weight: null, bias: null },
         ids: output('i32', [tokens, k], exact),
         weights: output(wide(dtype), [tokens, k], close(wide(dtype))),
       },
@@ -78,6 +79,69 @@ const routeOf = (dtype: DType, routing: Routing, normalize: boolean): MatrixCase
         return { ids, weights };
       },
     }),
+  });
+};
+
+interface TokenRouting extends Routing {
+  channels: number;
+  hasBias: boolean;
+}
+
+const tokenRoutings: readonly TokenRouting[] = [
+  { tokens: 1, experts: 1, k: 1, channels: 8, hasBias: false },
+  { tokens: 1, experts: 32, k: 4, channels: 2880, hasBias: true },
+  { tokens: 3, experts: 60, k: 4, channels: 100, hasBias: true },
+  { tokens: 2, experts: 37, k: 3, channels: 4104, hasBias: false },
+  { tokens: 2, experts: 500, k: 9, channels: 40, hasBias: false },
+  { tokens: 0, experts: 4, k: 2, channels: 16, hasBias: true },
+];
+
+/** One number of each expert's weights counts, so logits differ by steps that no sum can move. */
+const routeTokensOf = (dtype: DType, routing: TokenRouting, isOdd: boolean): MatrixCase => {
+  const { tokens, experts, k, channels, hasBias } = routing;
+  const normalize = !isOdd;
+  return opCase({
+    op: 'RouteTopK',
+    dtype,
+    title: `x [${tokens}, ${channels}] to ${k} of ${experts}${isOdd ? ', odd' : ''}`,
+    build: (random) => {
+      const layout = isOdd ? unaligned : {};
+      const weight = new Float64Array(experts * channels);
+      for (let e = 0; e < experts; ++e) {
+        const places = random.integers(3, 0, channels);
+        for (const at of places) weight[e * channels + at] = (e % 9) / 4 - 1;
+      }
+      const x = random.integers(tokens * channels, -2, 3);
+      const bias = random.integers(experts, -4, 5).map((one) => one / 2);
+      return {
+        operands: {
+          x: input(dtype, [tokens, channels], x, layout),
+          weight: input(dtype, [experts, channels], weight, layout),
+          bias: hasBias ? input(dtype, [experts], bias, layout) : null,
+          logits: output(dtype, [tokens, experts], exact),
+          ids: output('i32', [tokens, k], exact),
+          weights: output('f32', [tokens, k], close('f32')),
+        },
+        args: { normalize },
+        reference: (v) => {
+          const [logits, ids, weights]: number[][] = [[], [], []];
+          for (let t = 0; t < tokens; ++t) {
+            const row = Float64Array.from({ length: experts }, (_, e) => {
+              let sum = v.bias?.[e] ?? 0;
+              for (let c = 0; c < channels; ++c)
+                sum += v.x![t * channels + c]! * v.weight![e * channels + c]!;
+              return sum;
+            });
+            logits.push(...row);
+            const chosen = largest(row, k);
+            const shares = softmax(normalize ? chosen.map((i) => row[i]!) : row);
+            ids.push(...chosen);
+            weights.push(...chosen.map((i, j) => shares[normalize ? j : i]!));
+          }
+          return { logits, ids, weights };
+        },
+      };
+    },
   });
 };
 
@@ -429,4 +493,7 @@ export const cases: MatrixCase[] = [
     ...groupings.flatMap((one) => forms.map((form) => productOf(dtype, one, form))),
     ...groupings.flatMap((one) => both.map((gather) => gradientOf(dtype, one, gather))),
   ]),
+  ...(['f32', 'f16', 'bf16'] as const).flatMap((dtype) =>
+    tokenRoutings.flatMap((one) => both.map((isOdd) => routeTokensOf(dtype, one, isOdd))),
+  ),
 ];
