@@ -1,9 +1,11 @@
 // MXFP4 weights on the GPU: selects the kernel of the experts of a few tokens; dequantization.
 #include "mxfp4.h"
 
+#include <algorithm>
+
 #include "../cuda/block_reduce.cuh"
 #include "../cuda/vector.cuh"
-#include "mxfp4_rows.cuh"
+#include "mxfp4_digits.cuh"
 
 namespace ds::cuda {
 namespace {
@@ -139,58 +141,41 @@ void run_plain(const Mxfp4Experts& op, CudaContext& ctx) {
   launch_plain<T, true>(kOp, down, ctx);
 }
 
-constexpr int64_t kMostInputs = 8192, kMostChoices = 8, kMostTokens = 65535;
+constexpr int64_t kMostChoices = 8, kMostTokens = 65535;
 
-bool takes_rows(const Mxfp4Experts& op) {
+bool takes_digits(const Mxfp4Experts& op) {
   const int64_t hidden = op.up_codes.shape[1] / 2, channels = op.x.shape[1];
-  return op.x.dtype == DType::bf16 && hidden > 0 && hidden <= kMostInputs &&
-         channels <= kMostInputs && op.ids.shape[1] <= kMostChoices &&
+  const int64_t k = op.ids.shape[1], most = std::max(channels, hidden);
+  return op.x.dtype == DType::bf16 && hidden > 0 && most <= kMostMxInputs && k <= kMostChoices &&
+         mx_shared_bytes(static_cast<int>(channels), 1) <= kSharedMemoryOfAll &&
+         mx_shared_bytes(static_cast<int>(hidden), static_cast<int>(k)) <= kSharedMemoryOfAll &&
          op.x.shape[0] <= kMostTokens && aligned_for<16>(op.up_codes.as<uint8_t>()) &&
          aligned_for<16>(op.down_codes.as<uint8_t>()) && aligned_for<8>(op.x.as<__nv_bfloat16>());
 }
 
-void run_rows(const Mxfp4Experts& op, CudaContext& ctx) {
-  constexpr const char* kOp = "mxfp4_experts";
-  using T = ExpertRows::T;
+void run_digits(const Mxfp4Experts& op, CudaContext& ctx) {
+  using T = MxExperts::T;
   const int tokens = static_cast<int>(op.x.shape[0]), channels = static_cast<int>(op.x.shape[1]);
   const int k = static_cast<int>(op.ids.shape[1]);
-  const int experts = static_cast<int>(op.up_codes.shape[0]);
   const int hidden = static_cast<int>(op.up_codes.shape[1] / 2);
-  T* const inner = ctx.scratch_of<T>(static_cast<size_t>(tokens) * k * hidden);
-  const auto limit = static_cast<float>(op.limit);
-  const ExpertRows up{op.up_codes.as<uint8_t>(),
-                      op.up_scales.as<uint8_t>(),
-                      op.up_bias.as<T>(),
-                      op.x.as<T>(),
-                      op.ids.as<int32_t>(),
-                      nullptr,
-                      inner,
-                      experts,
-                      2 * hidden,
-                      channels,
-                      k,
-                      limit,
-                      op.alternate,
-                      false};
-  // Of 29 shapes on an H200, at the sizes of gpt-oss-20B, these took the least time together.
-  launch_expert_rows<ExpertShape<0, 4, 2, 8, true>>(kOp, up, tokens, 0, ctx);
-  const ExpertRows down{op.down_codes.as<uint8_t>(),
-                        op.down_scales.as<uint8_t>(),
-                        op.down_bias.as<T>(),
-                        inner,
-                        op.ids.as<int32_t>(),
-                        op.weights.as<float>(),
-                        op.out.as<T>(),
-                        experts,
-                        channels,
-                        hidden,
-                        k,
-                        limit,
-                        op.alternate,
-                        true};
-  if (k <= 2) return launch_expert_rows<ExpertShape<1, 8, 3, 3>>(kOp, down, tokens, 0, ctx);
-  if (k <= 4) return launch_expert_rows<ExpertShape<2, 8, 2, 3>>(kOp, down, tokens, 0, ctx);
-  launch_expert_rows<ExpertShape<4, 8, 3, 3>>(kOp, down, tokens, 0, ctx);
+  const size_t each = MxInputs::bytes(mx_runs(hidden));
+  MxExperts a{};
+  a.ids = op.ids.as<int32_t>();
+  a.weights = op.weights.as<float>();
+  a.inner = ctx.scratch_of<uint8_t>(static_cast<size_t>(tokens) * k * each);
+  a.experts = static_cast<int>(op.up_codes.shape[0]);
+  a.choices = k;
+  a.limit = static_cast<float>(op.limit);
+  a.alternate = op.alternate;
+  MxExperts up = a, down = a;
+  up.codes = op.up_codes.as<uint8_t>(), up.scales = op.up_scales.as<uint8_t>();
+  up.bias = op.up_bias.as<T>(), up.x = op.x.as<T>();
+  up.outputs = 2 * hidden, up.inputs = channels;
+  down.codes = op.down_codes.as<uint8_t>(), down.scales = op.down_scales.as<uint8_t>();
+  down.bias = op.down_bias.as<T>(), down.out = op.out.as<T>();
+  down.outputs = channels, down.inputs = hidden;
+  launch_mx_up(up, tokens, ctx);
+  launch_mx_down(down, tokens, ctx);
 }
 
 }  // namespace
@@ -214,7 +199,7 @@ void run(const Mxfp4Dequantize& op, CudaContext& ctx) {
 
 void run(const Mxfp4Experts& op, CudaContext& ctx) {
   if (op.out.numel() == 0) return;
-  if (takes_rows(op)) return run_rows(op, ctx);
+  if (takes_digits(op)) return run_digits(op, ctx);
   for_floating("mxfp4_experts", op.x.dtype,
                [&](auto tag) { run_plain<typename decltype(tag)::type>(op, ctx); });
 }

@@ -3096,11 +3096,12 @@ export function mxfp4DequantizeOnHost(args: Mxfp4DequantizeArgs, stream: Stream)
  * Feed-forward blocks of the chosen experts, for a few tokens:
  *     hidden[t, j] = gate(x[t] up[ids[t, j]]^T + up_bias), rounded to x's dtype
  *     out[t]       = sum over j of weights[t, j] (hidden[t, j] down[ids[t, j]]^T + down_bias)
- * Products and sums in f32, one rounding each. The gate is silu(g) u or, with a limit above 0,
- * (u + 1) g sigmoid(1.702 g) of g at most the limit and u within it on both sides. g and u
- * are the rows 2 i and 2 i + 1 of `up` if they alternate, else the rows i and hidden + i. The CPU
- * throws DS_INDEX for an id that is not an expert; on the GPU such an expert adds nothing. Source:
- * OpenAI's gpt-oss.
+ * Products and sums in f32, one rounding each. In bf16, a GPU may round x and hidden to 2^-14 of
+ * the largest of the 32 inputs of a scale, and count scales below 2 as 0. The gate is silu(g) u
+ * or, with a limit above 0, (u + 1) g sigmoid(1.702 g) of g at most the limit and u within it on
+ * both sides. g and u are the rows 2 i and 2 i + 1 of `up` if they alternate, else the rows i and
+ * hidden + i. The CPU throws DS_INDEX for an id that is not an expert; on the GPU such an expert
+ * adds nothing. Source: OpenAI's gpt-oss.
  */
 export interface Mxfp4ExpertsArgs {
   /** [T, C] f32, f16 or bf16, contiguous */

@@ -124,7 +124,7 @@ const routeTokensOf = (dtype: DType, routing: TokenRouting, isOdd: boolean): Mat
         },
         args: { normalize },
         reference: (v) => {
-          const [logits, ids, weights]: number[][] = [[], [], []];
+          const [logits, ids, weights] = [[], [], []] as [number[], number[], number[]];
           for (let t = 0; t < tokens; ++t) {
             const row = Float64Array.from({ length: experts }, (_, e) => {
               let sum = v.bias?.[e] ?? 0;

@@ -66,6 +66,8 @@ interface Sizes {
 const sizes: readonly Sizes[] = [
   { tokens: 1, experts: 3, k: 1, channels: 32, hidden: 32, limit: 7 },
   { tokens: 1, experts: 9, k: 4, channels: 2880, hidden: 96, limit: 7 },
+  { tokens: 1, experts: 6, k: 3, channels: 448, hidden: 576, limit: 0 },
+  { tokens: 1, experts: 5, k: 4, channels: 576, hidden: 448, limit: 7 },
   { tokens: 3, experts: 5, k: 2, channels: 96, hidden: 160, limit: 0 },
   { tokens: 2, experts: 4, k: 3, channels: 544, hidden: 288, limit: 0.5 },
   { tokens: 2, experts: 16, k: 8, channels: 64, hidden: 736, limit: 0 },
