@@ -293,8 +293,8 @@ function readConfiguration(
   const ways = plannedConfigs(source, environment);
   const config = ways?.configs[0] ?? resolveConfig(source, environment);
   // The plan's choice brings its own.
-  const said = [...notices, ...(ways ? [] : config.notices)];
-  for (const notice of rank === 0 ? said : []) {
+  const printed = [...notices, ...(ways ? [] : config.notices)];
+  for (const notice of rank === 0 ? printed : []) {
     process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
   }
   const sequenceLength = auto?.training?.sequenceLength;

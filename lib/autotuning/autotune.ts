@@ -90,8 +90,8 @@ function settingsOf(path: string, { autotuning }: Section, say: (line: string) =
   const error = errors.find(isOurs);
   if (error) throw error;
   const section = { ...(autotuning as Section | null), enabled: true };
-  const alone = { train_micro_batch_size_per_gpu: 1, autotuning: section } as DsConfig;
-  return resolveConfig(alone, { worldSize: 1 }).autotuning;
+  const minimal = { train_micro_batch_size_per_gpu: 1, autotuning: section } as DsConfig;
+  return resolveConfig(minimal, { worldSize: 1 }).autotuning;
 }
 
 class Search {
@@ -193,9 +193,9 @@ function number(value: number): string {
 /** "autotuning: z1_gas1_tmbspg4: 123.4 samples/s, 48 ms a step (at most 5 more)". */
 function experimentLine(row: Row, metric: Metric, left: number): string {
   const value = metricOf(row, metric);
-  const said = value === null ? `nothing: ${row.failure}` : `${number(value)} ${UNITS[metric]}`;
+  const result = value === null ? `nothing: ${row.failure}` : `${number(value)} ${UNITS[metric]}`;
   const more = left > 0 ? ` (at most ${left} more)` : '';
-  return `autotuning: ${row.candidate.name}: ${said}${more}`;
+  return `autotuning: ${row.candidate.name}: ${result}${more}`;
 }
 
 interface Searched {

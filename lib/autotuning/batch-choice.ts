@@ -35,14 +35,14 @@ export function requestedBatches(
     throw refusedError(MICRO, 'positive whole numbers', micro);
   }
   const only = Array.isArray(micro) ? [...new Set(micro as number[])].sort((a, b) => b - a) : null;
-  const said = (key: string): number | null => {
+  const givenNumber = (key: string): number | null => {
     const flag = flagOf(mappings, key);
     return configuredSize(file, key) ?? (flag === null ? null : numberOf(args, flag));
   };
   return {
     only,
-    min: only?.at(-1) ?? said(MICRO) ?? settings.min_train_micro_batch_size_per_gpu,
-    steps: said(STEPS) ?? 1,
+    min: only?.at(-1) ?? givenNumber(MICRO) ?? settings.min_train_micro_batch_size_per_gpu,
+    steps: givenNumber(STEPS) ?? 1,
     total: configuredSize(file, TOTAL),
   };
 }

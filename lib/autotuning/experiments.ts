@@ -233,11 +233,11 @@ function unmonitored(config: Section): Section {
 
 /** Returns why no metric was written. */
 function reasonOf(folder: string, { code }: Ended, early: string) {
-  const said = tailOf(join(folder, 'stderr.log'));
+  const errorTail = tailOf(join(folder, 'stderr.log'));
   const isKilled = code === 137;
-  const isShort = isKilled || /DS_OUT_OF_MEMORY|heap out of memory|out of memory/i.test(said);
+  const isShort = isKilled || /DS_OUT_OF_MEMORY|heap out of memory|out of memory/i.test(errorTail);
   // Removes the rank labels.
-  const lines = said.split('\n').map((line) => line.replace(/^\[[\d,-]+\] /, '').trim());
+  const lines = errorTail.split('\n').map((line) => line.replace(/^\[[\d,-]+\] /, '').trim());
   const error = lines.find((line) => /^(\w*Error( \[\w+\])?|ds train): /.test(line));
   const ending = code === 0 ? early : `exit code ${code}${isKilled ? ', killed' : ''}`;
   return { isShort, text: error ? `${error.slice(0, 300)} (${ending})` : ending };

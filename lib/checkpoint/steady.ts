@@ -36,8 +36,9 @@ export async function openSteadily<T extends Opened>(
     const all = await reportAll(world, label, ownOutcome);
     if ('opened' in ownOutcome && isSame(all)) return ownOutcome.opened;
     if ('opened' in ownOutcome) await ownOutcome.opened.close();
-    const said = JSON.stringify(all);
-    const isStable = said === before && !all.some((report) => 'moving' in report && report.moving);
+    const outcomesText = JSON.stringify(all);
+    const isStable =
+      outcomesText === before && !all.some((report) => 'moving' in report && report.moving);
     if (isStable || attempt === ATTEMPTS) {
       await onAllRanks(world, label, async () => {
         if ('error' in ownOutcome) throw ownOutcome.error;
@@ -45,7 +46,7 @@ export async function openSteadily<T extends Opened>(
       });
       throw different(location);
     }
-    before = said;
+    before = outcomesText;
     await pause(Math.min(attempt, MAX_PAUSE_MS));
   }
 }

@@ -288,8 +288,8 @@ async function openGroup(
   index: number,
 ): Promise<ProcessGroup> {
   const { job, device } = network;
-  const alone = job === null || ranks.length === 1;
-  const tickets = alone ? new SoloGroup() : await job.openGroup(name, ranks, index, device);
+  const isSolo = job === null || ranks.length === 1;
+  const tickets = isSolo ? new SoloGroup() : await job.openGroup(name, ranks, index, device);
   const group = new ProcessGroup(name, ranks, index, device, tickets);
   network.groups.push(group);
   return group;

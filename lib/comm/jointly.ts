@@ -68,8 +68,11 @@ export const ofSeveral = (groups: readonly (ProcessGroup | null)[] = []): Proces
 
 /** Returns the text of an error for other ranks. Never throws. */
 export function reportOf(error: unknown): string {
-  const said = error instanceof DsError ? `${error.code} | ${error.message}` : formatError(error);
-  return said.length > MAX_CHARACTERS ? `${said.slice(0, MAX_CHARACTERS)} ...` : said;
+  const errorText =
+    error instanceof DsError ? `${error.code} | ${error.message}` : formatError(error);
+  return errorText.length > MAX_CHARACTERS
+    ? `${errorText.slice(0, MAX_CHARACTERS)} ...`
+    : errorText;
 }
 
 /** String() may throw for a thrown value. */

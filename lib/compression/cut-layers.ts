@@ -180,11 +180,11 @@ function requireSize({ key, layer, name, other }: Pair, shape: readonly number[]
   const isRows = key.technique === 'row_pruning';
   const [wanted, got] = isRows ? [outputs, shape[1]] : [inputs, shape[0]];
   if (got === wanted) return;
-  const [beside, own] = isRows ? ['inputs', 'outputs'] : ['outputs', 'inputs'];
+  const [adjacentSide, own] = isRows ? ['inputs', 'outputs'] : ['outputs', 'inputs'];
   throw new DsError({
     code: 'DS_CONFIG',
     op: `${key.path}.related_modules, ${other}`,
-    expected: `${wanted} ${beside}, as ${name} has ${own}`,
+    expected: `${wanted} ${adjacentSide}, as ${name} has ${own}`,
     got: String(got),
     hint: 'Name the adjacent linear layers, or omit related_modules: pruned elements are then 0.',
   });

@@ -91,8 +91,10 @@ function fitting(
  * a layer's weight without its forward.
  */
 function directReads(model: Module): (name: string) => boolean {
-  const ours = [...model.namedModules()].filter(([, module]) => module.describe() !== null);
-  const prefixes = ours.map(([name]) => (name === '' ? '' : `${name}.`));
+  const libraryLayers = [...model.namedModules()].filter(
+    ([, module]) => module.describe() !== null,
+  );
+  const prefixes = libraryLayers.map(([name]) => (name === '' ? '' : `${name}.`));
   return (name) =>
     READ_DIRECTLY.includes(lastOf(name)) && prefixes.some((prefix) => name.startsWith(prefix));
 }

@@ -40,13 +40,13 @@ export function waysToFill(
 ): PlannedWay[] {
   const isOpen = (path: string): boolean =>
     isFull && [undefined, null, 'auto'].includes(valueAt(value, path) as undefined);
-  const said = (path: string, otherwise: unknown): unknown => valueAt(value, path) ?? otherwise;
+  const valueOr = (path: string, otherwise: unknown): unknown => valueAt(value, path) ?? otherwise;
   const filled = (path: string, values: readonly unknown[]): PlannedWay[] =>
     keys.has(path) ? values.map((value) => ({ [path]: value })) : [{}];
-  const hasDisk = said('zero_optimization.offload_optimizer.nvme_path', null) !== null;
+  const hasDisk = valueOr('zero_optimization.offload_optimizer.nvme_path', null) !== null;
   const devices = ['none', 'cpu', ...(hasDisk ? ['nvme'] : [])];
   const optimizers = filled(DEVICE, devices).flatMap((item): PlannedWay[] => {
-    const isInMemory = (item[DEVICE] ?? said(DEVICE, 'none')) === 'cpu';
+    const isInMemory = (item[DEVICE] ?? valueOr(DEVICE, 'none')) === 'cpu';
     const ratios = filled(RATIO, isInMemory && isFull ? RATIOS : [1]);
     const switches = [
       {},
@@ -60,7 +60,7 @@ export function waysToFill(
   });
   return filled(STAGE, [0, 1, 2, 3]).flatMap((stage) => {
     // Other stages ignore offload_param.
-    const isCut = (stage[STAGE] ?? said(STAGE, 0)) === 3;
+    const isCut = (stage[STAGE] ?? valueOr(STAGE, 0)) === 3;
     return optimizers.flatMap((optimizer) => {
       // Weights are a sixth of the state, so the plan moves the state first.
       const homes = isCut && optimizer[DEVICE] !== 'none' ? ['none', 'cpu'] : ['none'];

@@ -39,13 +39,13 @@ const lambScalesDynamically: Rule = ({ optimizer, fp16 }) =>
 
 /** data_types refines fp16 and bf16; it must not contradict them. */
 const parameterDtypeAgrees: Rule = (config) => {
-  const { param_dtype: asked } = config.data_types;
+  const { param_dtype: dtype } = config.data_types;
   const chosen = weightDtype(config);
-  if (asked === null || asked === chosen) return null;
+  if (dtype === null || dtype === chosen) return null;
   return {
     path: ['data_types', 'param_dtype'],
     expected: `"${chosen}", as set by fp16.enabled and bf16.enabled`,
-    got: `"${asked}"`,
+    got: `"${dtype}"`,
     hint: 'Remove it, or change fp16.enabled and bf16.enabled to match.',
   };
 };
@@ -55,26 +55,26 @@ const parameterDtypeAgrees: Rule = (config) => {
  * the rest too.
  */
 const gradientsSumInWeightsDtypeOrFp32: Rule = (config) => {
-  const { grad_accum_dtype: asked } = config.data_types;
+  const { grad_accum_dtype: dtype } = config.data_types;
   const chosen = weightDtype(config);
-  if (asked === null || asked === chosen || asked === 'fp32') return null;
+  if (dtype === null || dtype === chosen || dtype === 'fp32') return null;
   return {
     path: ['data_types', 'grad_accum_dtype'],
     expected: `"fp32", or the weights' "${chosen}"`,
-    got: `"${asked}"`,
+    got: `"${dtype}"`,
     hint: 'Set it to "fp32", or remove it.',
   };
 };
 
 /** super_offload needs gradients in the dtype of weights: it overwrites them with new weights. */
 const speculationHasOneDtype: Rule = (config) => {
-  const { grad_accum_dtype: asked } = config.data_types;
+  const { grad_accum_dtype: dtype } = config.data_types;
   const { super_offload: wanted } = config.zero_optimization.offload_optimizer;
   const chosen = weightDtype(config);
-  if (!wanted || asked === null || asked === chosen) return null;
+  if (!wanted || dtype === null || dtype === chosen) return null;
   return {
     path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
-    expected: `false or null while data_types.grad_accum_dtype is "${asked}" and weights are "${chosen}"`,
+    expected: `false or null while data_types.grad_accum_dtype is "${dtype}" and weights are "${chosen}"`,
     got: 'true',
     hint: 'Set super_offload to null, which then waits for the step decision, or remove data_types.grad_accum_dtype.',
   };

@@ -101,9 +101,9 @@ export function declared(schema: Schema, key: string): Schema | undefined {
  */
 export function resolveSchema(schema: Schema, value: unknown): Schema {
   if (schema.$ref) {
-    const { $ref, ...beside } = schema;
+    const { $ref, ...siblings } = schema;
     const target = required(configSchema.$defs?.[$ref.slice('#/$defs/'.length)]);
-    return resolveSchema({ ...target, ...beside }, value);
+    return resolveSchema({ ...target, ...siblings }, value);
   }
   const key = schema.discriminator?.propertyName;
   if (!key || !isSection(value)) return schema;

@@ -148,11 +148,11 @@ export class CurriculumDraws {
 
   private nothing(): DsError {
     const { gates, length } = this.options;
-    const said = gates.map(({ name, path }) => `"${name}" ${path.at(this.current)}`);
+    const gateTexts = gates.map(({ name, path }) => `"${name}" ${path.at(this.current)}`);
     const begins = gates.map((gate) => `"${gate.name}" ${gate.easiest()}`);
     return dataError(
       `CurriculumSampler, step ${this.current}`,
-      `samples within the difficulties ${said.join(', ')}`,
+      `samples within the difficulties ${gateTexts.join(', ')}`,
       `none of ${length}; each metric begins at ${begins.join(', ')}`,
       'Begin with larger difficulties.',
     );

@@ -133,10 +133,10 @@ const ONE = 1n << FRACTION_BITS;
 /** base^exponent for a positive base and exponent: the nearest double. */
 export function accuratePower(base: number, exponent: number): number {
   if (exponent === 1 || base === 1) return base;
-  const near = base ** exponent;
+  const approximate = base ** exponent;
   const wanted = (fixed(exponent) * logarithm(fixed(base))) >> FRACTION_BITS;
-  const off = Number(wanted - logarithm(fixed(near))) / Number(ONE);
-  return near + near * off;
+  const off = Number(wanted - logarithm(fixed(approximate))) / Number(ONE);
+  return approximate + approximate * off;
 }
 
 /** Exact for multiples of 2^-128. */

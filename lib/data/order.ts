@@ -62,12 +62,12 @@ export function samplesPerRank(samples: number, { worldSize, dropLast }: Deal): 
  * in turn; if they do not divide evenly, elements repeat from the beginning.
  */
 export function dealt(whole: Uint32Array, served: number, deal: Deal): Uint32Array {
-  const mine = new Uint32Array(samplesPerRank(Math.max(0, whole.length - served), deal));
-  for (let i = 0; i < mine.length; ++i) {
+  const ownSamples = new Uint32Array(samplesPerRank(Math.max(0, whole.length - served), deal));
+  for (let i = 0; i < ownSamples.length; ++i) {
     const position = served + deal.rank + i * deal.worldSize;
-    mine[i] = required(whole[position % whole.length]);
+    ownSamples[i] = required(whole[position % whole.length]);
   }
-  return mine;
+  return ownSamples;
 }
 
 /**

@@ -70,7 +70,7 @@ export class RoundReader<Sample> {
     const { epoch, start, rank, worldSize, batchSize, dropLast } = round;
     if (epoch !== this.epoch || start < this.at) this.open(epoch, start);
     while (this.at < start && !this.isOver) this.take(yield);
-    const mine: Sample[] = [];
+    const ownSamples: Sample[] = [];
     /** Samples that fill an incomplete round. */
     const first: Sample[] = [];
     let count = 0;
@@ -78,14 +78,14 @@ export class RoundReader<Sample> {
       const found = yield;
       this.take(found);
       if (found.done) break;
-      if (count % worldSize === rank) mine.push(found.value);
+      if (count % worldSize === rank) ownSamples.push(found.value);
       if (count < worldSize) first.push(found.value);
     }
     if (count === 0 || (dropLast && this.isOver)) return null;
-    for (let i = mine.length; i < Math.ceil(count / worldSize); ++i) {
-      mine.push(first[(rank + i * worldSize) % count] as Sample);
+    for (let i = ownSamples.length; i < Math.ceil(count / worldSize); ++i) {
+      ownSamples.push(first[(rank + i * worldSize) % count] as Sample);
     }
-    return mine;
+    return ownSamples;
   }
 
   private take({ done }: IteratorResult<Sample>): void {

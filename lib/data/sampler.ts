@@ -297,16 +297,16 @@ function requireLength(op: string, length: number): number {
 }
 
 /** A position in a shuffled order means nothing in the natural one. */
-function requireSameKind(mine: number | null, state: JsonObject): void {
+function requireSameKind(ownKind: number | null, state: JsonObject): void {
   requireState('Sampler', state);
   const { seed: saved } = state;
-  if ((mine === null) === (saved === null)) return;
+  if ((ownKind === null) === (saved === null)) return;
   const name = (seed: unknown): string =>
     seed === null ? 'the natural order' : 'a shuffled order';
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: 'Sampler.loadStateDict',
-    expected: `a position in ${name(mine)}`,
+    expected: `a position in ${name(ownKind)}`,
     got: `one in ${name(saved)}`,
     hint: 'Resume with the same shuffle, or without the loader state.',
   });

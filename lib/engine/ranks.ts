@@ -131,9 +131,9 @@ export interface ShardSizes {
 
 /** Returns the sizes of replicas (MiCS) and of secondary weight copies (hpZ). */
 export function shardSizes({ zero_optimization: zero }: ResolvedConfig): ShardSizes {
-  const { stage, mics_shard_size: copy, zero_hpz_partition_size: near } = zero;
+  const { stage, mics_shard_size: copy, zero_hpz_partition_size: hpzSize } = zero;
   if (stage !== 3) return {};
-  return { copy: copy > 0 ? copy : null, near: near > 1 ? near : null };
+  return { copy: copy > 0 ? copy : null, near: hpzSize > 1 ? hpzSize : null };
 }
 
 /** Consecutive ranks form a replica. Throws DS_CONFIG if the replicas are not equal in size. */

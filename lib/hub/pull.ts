@@ -201,8 +201,8 @@ async function requireSpace(
   let needed = 0;
   for (const file of files) {
     if (await hasBlob(model, file)) continue;
-    const begun = await stat(partialPath(model.blob(file.oid))).catch(() => null);
-    needed += Math.max(0, file.bytes - 512 * (begun?.blocks ?? 0));
+    const partial = await stat(partialPath(model.blob(file.oid))).catch(() => null);
+    needed += Math.max(0, file.bytes - 512 * (partial?.blocks ?? 0));
   }
   if (needed === 0) return;
   await orDsError(model.folder, () => makeFolder(model.folder));

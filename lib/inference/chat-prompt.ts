@@ -33,7 +33,7 @@ export function chatPrompt(
   }
   const named = tools.length > 0 ? { tools } : {};
   const options = { addGenerationPrompt: true, variables, ...named, ...(template && { template }) };
-  const render = (said: readonly ChatMessage[]): string => tokenizer.chatText(said, options);
+  const render = (chat: readonly ChatMessage[]): string => tokenizer.chatText(chat, options);
   const text = template ?? tokenizer.templateText('tool_use') ?? tokenizer.templateText('default');
   if (tools.length > 0 && text && !text.includes('tools')) {
     throw refused(`${op} tools`, 'none, for a chat template that does not read tools', 'tools');

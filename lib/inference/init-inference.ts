@@ -485,11 +485,11 @@ function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void
 function endTokensOf(model: CausalLM, tokenizer: Tokenizer | null): number[] {
   const { config, generation } = model.describe() ?? {};
   const own = (generation as JsonObject | undefined)?.eos_token_id;
-  const said = own ?? config?.eos_token_id ?? [];
-  const named = Array.isArray(said) ? said : [said];
+  const eosIds = own ?? config?.eos_token_id ?? [];
+  const named = Array.isArray(eosIds) ? eosIds : [eosIds];
   if (!named.every(Number.isInteger)) {
     const file = own === undefined || own === null ? 'config.json' : 'generation_config.json';
-    throw dataError(`${file} eos_token_id`, 'a token id, or a list of ids', formatValue(said));
+    throw dataError(`${file} eos_token_id`, 'a token id, or a list of ids', formatValue(eosIds));
   }
   const list = [...(named as number[]), tokenizer?.eosId ?? -1];
   return [...new Set(list.filter((id) => id >= 0 && id < model.vocabSize))];

@@ -42,8 +42,8 @@ export interface CacheSizes extends Omit<CacheShape, 'recurrent'> {
 export function blockBytes(sizes: CacheSizes): number {
   const own = layerShapes(sizes).map((_, layer) => layerBytes(sizes, layer));
   const total = own.reduce((sum, bytes) => sum + bytes, 0);
-  const beside = sizes.blockSize * (sizes.besideBytes ?? 0);
-  return beside + (total > 0 ? total : layerBytes({ ...sizes, recurrent: null }, 0));
+  const extraBytes = sizes.blockSize * (sizes.besideBytes ?? 0);
+  return extraBytes + (total > 0 ? total : layerBytes({ ...sizes, recurrent: null }, 0));
 }
 
 /** Of one layer: 2 (keys, values) x heads x block x head x element. */

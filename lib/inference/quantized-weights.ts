@@ -17,7 +17,13 @@ export function quantizationOf({
   return dtype === 'int8' ? { bits: 8 } : null;
 }
 
-function optionsOf({ num_bits, quantized_initialization: said }: Weight): QuantizeModelOptions {
-  const bits = said.num_bits ?? num_bits;
-  return { bits, ...(said.group_size !== null && { groupSize: said.group_size }) };
+function optionsOf({
+  num_bits,
+  quantized_initialization: initialization,
+}: Weight): QuantizeModelOptions {
+  const bits = initialization.num_bits ?? num_bits;
+  return {
+    bits,
+    ...(initialization.group_size !== null && { groupSize: initialization.group_size }),
+  };
 }

@@ -182,13 +182,13 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   const isSampling = ([name]: [string, unknown]): boolean => !Object.hasOwn(declared, name);
   const own = Object.fromEntries(all.filter((entry) => !isSampling(entry)));
   const { numBeams, lengthPenalty, earlyStopping, ...read } = readDeclared(OP, own, declared);
-  const { prompt: said, messages, tools, variables, ...others } = read;
+  const { prompt: promptOption, messages, tools, variables, ...others } = read;
   const { maxNewTokens, stop, stopTokens, ignoreEos, beginsText, ...rest } = others;
-  if ((said === undefined) === (messages === undefined)) {
-    throw refused(OP, 'prompt or messages', said === undefined ? 'neither' : 'both');
+  if ((promptOption === undefined) === (messages === undefined)) {
+    throw refused(OP, 'prompt or messages', promptOption === undefined ? 'neither' : 'both');
   }
   const chat = messages && chatPrompt(OP, limits.tokenizer, { messages, tools, variables });
-  const prompt = chat ? requireTokens(`${OP} messages`, chat, limits) : required(said);
+  const prompt = chat ? requireTokens(`${OP} messages`, chat, limits) : required(promptOption);
   const ends = ignoreEos ? [] : limits.endTokens;
   const beams = readBeams({ numBeams, lengthPenalty, earlyStopping }, stop, read.format !== null);
   if (beams && read.adapter !== null) {

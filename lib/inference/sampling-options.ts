@@ -170,9 +170,9 @@ export function readSampling(
 }
 
 function readLogprobs(op: string, value: number, vocabSize: number): number {
-  const asked = requireInteger(op, value, 0);
-  if (asked <= vocabSize) return asked;
-  throw refusedValue(op, `at most the vocabulary size, ${vocabSize}`, asked);
+  const count = requireInteger(op, value, 0);
+  if (count <= vocabSize) return count;
+  throw refusedValue(op, `at most the vocabulary size, ${vocabSize}`, count);
 }
 
 function readBias(

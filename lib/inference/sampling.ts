@@ -297,12 +297,12 @@ export class Sampler {
   ): Sampled {
     const lanes = slots.map((slot, i) => slot * this.lanes + (ahead[i] ?? 0));
     const rows = this.rowsOf(scores, lanes);
-    const asked = slots.map((slot) => this.requireTaken(slot).rules.logprobs);
+    const requested = slots.map((slot) => this.requireTaken(slot).rules.logprobs);
     return noGrad(() => {
       const count = slots.length;
       const tokens = into ?? Tensor.empty([count], 'i32', this.device);
       let max = -1;
-      for (const wanted of asked) if (wanted !== null && wanted > max) max = wanted;
+      for (const wanted of requested) if (wanted !== null && wanted > max) max = wanted;
       const logprobs = max >= 0 ? Tensor.empty([count, 2], 'f32', this.device) : null;
       kernels.sampleTokens({
         scores,
@@ -323,7 +323,12 @@ export class Sampler {
       const temperatures = slots.map((slot) => this.requireTaken(slot).rules.temperature);
       const ownTensor =
         (logprobs && logprobsBy(this.logprobs, scores, tokens, temperatures)) ?? logprobs;
-      return { tokens, logprobs: ownTensor, top: max > 0 ? likeliest(scores, max) : null, asked };
+      return {
+        tokens,
+        logprobs: ownTensor,
+        top: max > 0 ? likeliest(scores, max) : null,
+        asked: requested,
+      };
     });
   }
 

@@ -134,8 +134,8 @@ export class SchedulePolicy {
       if (more > 0 || (more === 0 && client.time > max.time)) max = client;
     }
     if (max.running <= ownClient.running) return null;
-    const theirs = running.filter((sequence) => this.of(sequence).client === max);
-    const last = theirs.reduce((a, b) => (this.isAfter(a, b) ? a : b));
+    const clientSequences = running.filter((sequence) => this.of(sequence).client === max);
+    const last = clientSequences.reduce((a, b) => (this.isAfter(a, b) ? a : b));
     return max.time - ownClient.time > Math.max(QUANTUM, last.computed) ? last : null;
   }
 

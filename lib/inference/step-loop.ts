@@ -203,14 +203,14 @@ export class StepLoop implements Generator {
         await this.land(last);
         last = null;
       }
-      const begun = this.begin(await this.planned());
-      const isMasked = begun?.sequences.some((sequence) => this.matcherOf(sequence)) ?? false;
-      if (begun && isMasked) {
-        if (last) await this.land(last, begun.sequences);
-        else await this.fillMasks(begun.sequences);
+      const forwarded = this.begin(await this.planned());
+      const isMasked = forwarded?.sequences.some((sequence) => this.matcherOf(sequence)) ?? false;
+      if (forwarded && isMasked) {
+        if (last) await this.land(last, forwarded.sequences);
+        else await this.fillMasks(forwarded.sequences);
         last = null;
       }
-      const next = begun && this.sample(begun);
+      const next = forwarded && this.sample(forwarded);
       if (last) await this.land(last);
       last = next;
       if (!next || this.parts.runsAhead) continue;
@@ -257,10 +257,10 @@ export class StepLoop implements Generator {
     if (slices.length === 0) return null;
     return this.measured(() => {
       try {
-        const begun = this.runner.begin(slices);
+        const forwarded = this.runner.begin(slices);
         this.scheduler.commit(slices);
         this.steps++;
-        return begun;
+        return forwarded;
       } catch (error) {
         this.failPlanned(slices, error);
         return null;
@@ -280,17 +280,17 @@ export class StepLoop implements Generator {
   }
 
   /** Enqueues the sampling of a step for sequences that have not ended meanwhile. */
-  private sample(begun: Forwarded): Flight | null {
+  private sample(forwarded: Forwarded): Flight | null {
     return this.measured(() => {
       try {
         return this.runner.sample(
-          begun,
+          forwarded,
           (scores, rows, into) => this.sampler.sample(scores, rows, into),
           (sequence) => this.sequences.has(sequence),
         );
       } catch (error) {
         this.failAll(
-          begun.sequences.map((sequence) => this.sequences.get(sequence)),
+          forwarded.sequences.map((sequence) => this.sequences.get(sequence)),
           error,
         );
         return null;

@@ -45,12 +45,15 @@ export async function autotuneCommand(
   }
   outliveReaders();
   return withPidFile({ ...own, save_pid }, async () => {
-    const asked = new AskedToEnd();
-    const jobs = jobsOf(own, program, job, { name: known?.name ?? program.name, asked });
+    const stopRequest = new AskedToEnd();
+    const jobs = jobsOf(own, program, job, {
+      name: known?.name ?? program.name,
+      asked: stopRequest,
+    });
     const request = { args: program.args, known: known?.holding ?? {}, jobs };
     const say = (line: string) => void process.stdout.write(`${line}\n`);
-    const found = await autotune({ ...request, say }).finally(() => asked.dispose());
-    if (found.isInterrupted || asked.isDue) return INTERRUPTED;
+    const found = await autotune({ ...request, say }).finally(() => stopRequest.dispose());
+    if (found.isInterrupted || stopRequest.isDue) return INTERRUPTED;
     if (found.file === null) return 1;
     return mode === 'run' ? launch(own, { ...program, args: found.args }) : 0;
   });

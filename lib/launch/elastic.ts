@@ -32,8 +32,8 @@ export function elastic(file: string, { worldSize, json = false }: ElasticFlags)
   ];
   if (elasticity.version === 0.2) lines.push('other numbers get a batch of their own');
   if (sizes) {
-    const said = triadKeys.map((key) => `${key} ${sizes[key]}`).join(', ');
-    lines.push(`${worldSize} data ranks: ${said}`);
+    const sizesText = triadKeys.map((key) => `${key} ${sizes[key]}`).join(', ');
+    lines.push(`${worldSize} data ranks: ${sizesText}`);
   }
   return lines.join('\n');
 }

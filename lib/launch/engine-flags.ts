@@ -129,7 +129,7 @@ export interface ServeFlags extends EngineFlags, Options<typeof SERVER> {}
 /** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */
 export function engineOptions(flags: EngineFlags): EngineOptions {
   const { device, dtype, context, config, tokenizer, tp = 1, seed, graphs, revision } = flags;
-  const said = {
+  const fromFlags = {
     speculative: speculativeOf(flags.speculativeConfig),
     device,
     dtype,
@@ -137,7 +137,7 @@ export function engineOptions(flags: EngineFlags): EngineOptions {
     tensor_parallel: tp > 1 ? { tp_size: tp } : undefined,
     enable_cuda_graph: graphs ? undefined : false,
   };
-  const given = Object.entries(said).filter(([, value]) => value !== undefined);
+  const given = Object.entries(fromFlags).filter(([, value]) => value !== undefined);
   const usual = { enable_cuda_graph: 'auto' as const };
   const all: Config = { ...usual, ...configOf(config), ...Object.fromEntries(given) };
   const { kvCacheDtype } = flags;

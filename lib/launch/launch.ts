@@ -120,8 +120,8 @@ function startMembers(
 ): Member[] {
   const { job, here, remote, ssh } = plan;
   const isAlone = ranksSeen(plan) === 1 && here.length === 1 && job.logDirectory === null;
-  const alone = isTerminal && isAlone;
-  const around = { env: process.env, reaper, sink: alone ? null : sink, notice };
+  const ownsTerminal = isTerminal && isAlone;
+  const around = { env: process.env, reaper, sink: ownsTerminal ? null : sink, notice };
   return [
     ...here.flatMap((nodeRank) => startRanks(job, nodeRank, around)),
     ...remote.map((nodeRank) => new SshNode({ job, nodeRank, ssh }, sink, write, reaper)),

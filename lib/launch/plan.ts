@@ -141,8 +141,8 @@ function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAda
     new DsError({ code: 'DS_ARGUMENT', op: `plan ${op}`, expected, got });
   if (lora !== undefined && qlora !== undefined)
     throw refusedError('--qlora', '--lora or --qlora', 'both');
-  const asked = qlora ?? lora;
-  if (asked === undefined) {
+  const rank = qlora ?? lora;
+  if (rank === undefined) {
     if (loraTargets === undefined) return null;
     throw refusedError('--lora-targets', '--lora or --qlora with it', 'neither');
   }
@@ -154,5 +154,5 @@ function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAda
     );
   const names = loraTargets?.split(',');
   const targetModules = names?.length === 1 ? required(names[0]) : (names ?? null);
-  return { r: asked === true ? RANK : asked, targetModules, isQuantized: qlora !== undefined };
+  return { r: rank === true ? RANK : rank, targetModules, isQuantized: qlora !== undefined };
 }

@@ -129,10 +129,10 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 
   /**
-   * The entries of config.json that follow from the sizes, and the transposed parameters. `said` is
-   * the config.json of the model's folder, or null.
+   * The entries of config.json that follow from the sizes, and the transposed parameters.
+   * `sourceConfig` is the config.json of the model's folder, or null.
    */
-  protected abstract described(said: JsonObject | null): PretrainedDescription;
+  protected abstract described(sourceConfig: JsonObject | null): PretrainedDescription;
 
   /** Key and value heads of this rank; null: all. */
   #keyHeads: number | null = null;

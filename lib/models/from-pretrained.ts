@@ -100,8 +100,8 @@ export async function fromPretrained(
   dir: string,
   given: (PretrainedOptions | TaskPretrainedOptions) & { task?: Task | 'auto' } = {},
 ): Promise<CausalLM | TaskModel> {
-  const { task: said, ...options } = isObject(given) ? given : { ...(given as object) };
-  const task = said === undefined ? 'causal-lm' : requireTask('fromPretrained', said);
+  const { task: taskOption, ...options } = isObject(given) ? given : { ...(given as object) };
+  const task = taskOption === undefined ? 'causal-lm' : requireTask('fromPretrained', taskOption);
   if (task === 'causal-lm') {
     return fromPretrainedCut(dir, isObject(given) ? options : given, () => {});
   }
@@ -167,9 +167,9 @@ export function fromConfig(
 ): CausalLM | TaskModel;
 export function fromConfig(
   config: JsonObject | string,
-  { task: said, ...options }: TaskPretrainedOptions & { task?: Task | 'auto' } = {},
+  { task: taskOption, ...options }: TaskPretrainedOptions & { task?: Task | 'auto' } = {},
 ): CausalLM | TaskModel {
-  const task = said === undefined ? 'causal-lm' : requireTask('fromConfig', said);
+  const task = taskOption === undefined ? 'causal-lm' : requireTask('fromConfig', taskOption);
   if (task === 'causal-lm') return buildFromConfig(config, families, options);
   return buildFromConfig(config, familiesFor(task), options);
 }

@@ -21,8 +21,8 @@ export function withOrigin(
   { config, ...layout }: PretrainedDescription,
   origin: Origin | null,
 ): PretrainedDescription {
-  const { config: said = null, generation = null } = origin ?? {};
-  const kept = Object.entries(said ?? {}).filter(([key]) => !STALE.includes(key));
+  const { config: sourceConfig = null, generation = null } = origin ?? {};
+  const kept = Object.entries(sourceConfig ?? {}).filter(([key]) => !STALE.includes(key));
   const tokens = kept.filter(([key]) => key.endsWith('_token_id'));
   const merged = { ...Object.fromEntries(kept), ...config, ...Object.fromEntries(tokens) };
   return { ...layout, config: merged, ...(generation && { generation }) } as PretrainedDescription;

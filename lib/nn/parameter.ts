@@ -267,8 +267,8 @@ export class Parameter extends Tensor {
    * Moves the values, including initial ones, to new memory. A fixed dtype is kept. Throws
    * DS_DTYPE.
    */
-  moveTo(home: Device, asked: DType): void {
-    const dtype = this.fixedDtype ?? asked;
+  moveTo(home: Device, requestedDtype: DType): void {
+    const dtype = this.fixedDtype ?? requestedDtype;
     if (!isFloating(dtype) && dtype !== this.dtype) {
       throw new DsError({
         code: 'DS_DTYPE',

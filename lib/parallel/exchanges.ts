@@ -137,10 +137,10 @@ function gatherUneven(
   const slots = Tensor.empty([group.size, ...resize(x, dim, max)], x.dtype, x.device);
   const slot = (rank: number): Tensor =>
     slots.narrow(0, rank, 1).squeeze(0).narrow(dim, 0, required(sizes[rank]));
-  const mine = slots.narrow(0, group.rank, 1);
-  kernels.fill({ out: mine, value: 0 });
+  const ownSlot = slots.narrow(0, group.rank, 1);
+  kernels.fill({ out: ownSlot, value: 0 });
   kernels.copy({ in: x, out: slot(group.rank) });
-  const work = group.allGather(slots, mine, { purpose: op, stream: where(group) });
+  const work = group.allGather(slots, ownSlot, { purpose: op, stream: where(group) });
   const result = (): Tensor => {
     const out = Tensor.empty(shape, slots.dtype, slots.device);
     for (let rank = 0, at = 0; rank < group.size; at += required(sizes[rank]), ++rank) {

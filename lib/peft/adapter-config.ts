@@ -65,10 +65,10 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
       if (!IGNORED.has(key) && !isNothing(value)) refuse(key, 'no value: the key is not supported');
     } else if (value !== null) options[name] = value;
   }
-  const begun = gaussianOf(options.initLoraWeights ?? true);
-  if (BEGINNINGS.includes(begun)) options.initLoraWeights = begun;
-  else if (OTHER_BEGINNINGS.includes(begun)) delete options.initLoraWeights;
-  else if (changesBase(begun)) {
+  const initialization = gaussianOf(options.initLoraWeights ?? true);
+  if (BEGINNINGS.includes(initialization)) options.initLoraWeights = initialization;
+  else if (OTHER_BEGINNINGS.includes(initialization)) delete options.initLoraWeights;
+  else if (changesBase(initialization)) {
     refuse(BEGINNING, 'an initialization that kept the base weights', RESIDUAL);
   } else refuse(BEGINNING, KNOWN_BEGINNINGS, UNKNOWN);
   try {
@@ -83,9 +83,9 @@ export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig
 /** Initializations of PEFT that change the base weights. */
 const RESIDUAL_BEGINNINGS = ['pissa', 'pissa_niter_N', 'olora', 'corda', 'loftq', 'lora_ga'];
 
-const changesBase = (begun: unknown): boolean =>
-  typeof begun === 'string' &&
-  RESIDUAL_BEGINNINGS.includes(begun.toLowerCase().replace(/^(pissa_niter_)\d+$/, '$1N'));
+const changesBase = (initialization: unknown): boolean =>
+  typeof initialization === 'string' &&
+  RESIDUAL_BEGINNINGS.includes(initialization.toLowerCase().replace(/^(pissa_niter_)\d+$/, '$1N'));
 
 const KNOWN_BEGINNINGS = [...BEGINNINGS, ...OTHER_BEGINNINGS]
   .map((value) => JSON.stringify(value))
@@ -94,8 +94,10 @@ const KNOWN_BEGINNINGS = [...BEGINNINGS, ...OTHER_BEGINNINGS]
 const UNKNOWN = `PEFT never writes this value. Adapters of ${RESIDUAL_BEGINNINGS.join(', ')} need a conversion by PEFT.`;
 
 /** Normalizes the case of "gaussian", as PEFT does. */
-const gaussianOf = (begun: unknown): unknown =>
-  typeof begun === 'string' && begun.toLowerCase() === 'gaussian' ? 'gaussian' : begun;
+const gaussianOf = (initialization: unknown): unknown =>
+  typeof initialization === 'string' && initialization.toLowerCase() === 'gaussian'
+    ? 'gaussian'
+    : initialization;
 
 /** Hint for PiSSA, OLoRA, CorDA and LoftQ. */
 const RESIDUAL = `Such an adapter changed the base weights when it began. Save it with PEFT's save_pretrained(path_initial_model_for_weight_conversion=...). If you saved the changed base model, write "${BEGINNING}": true.`;

@@ -234,7 +234,7 @@ function requireSame(path: string, model: Module, config: LoraConfig): void {
 function savedOf(model: Module): Saved[] {
   const config = configOf('saveAdapter', model);
   const layers = lorasOf(model);
-  const theirs = new Set(model.describe()?.transposed);
+  const transposedNames = new Set(model.describe()?.transposed);
   const saved: Saved[] = [];
   for (const [name, parameter] of model.namedParameters()) {
     const dot = name.lastIndexOf('.');
@@ -244,7 +244,7 @@ function savedOf(model: Module): Saved[] {
     const isWhole = parentsOf(name).some((parent) => isSavedWhole(parent, wholeModules(config)));
     if (!isFactor(name) && !isBias && !isWhole) continue;
     const own = isBias && isWrapped ? `${owner}.base_layer.bias` : name;
-    saved.push({ name: PREFIX + own, parameter, transposed: theirs.has(name) });
+    saved.push({ name: PREFIX + own, parameter, transposed: transposedNames.has(name) });
   }
   return [...saved, ...tiedOf(model, config, saved)];
 }

@@ -52,8 +52,8 @@ export async function saveAdapters(
   } finally {
     if (activeAdapters(model).join() !== active.join()) setAdapter(model, active);
   }
-  const settled = await Promise.allSettled(jobs);
-  const failed = settled.find((result) => result.status === 'rejected');
+  const results = await Promise.allSettled(jobs);
+  const failed = results.find((result) => result.status === 'rejected');
   if (failed) throw failed.reason;
-  return settled.flatMap((result) => (result.status === 'fulfilled' ? result.value : []));
+  return results.flatMap((result) => (result.status === 'fulfilled' ? result.value : []));
 }

@@ -274,8 +274,8 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     // A replay runs ops in order up to the last one that backward reads: A's product. So it is
     // first.
     if (!isPlain || isOther || isBatchInvariant()) {
-      const beside = this.beside(given);
-      return project(base, x).add(beside);
+      const update = this.beside(given);
+      return project(base, x).add(update);
     }
     const inner = lora_A.call(given).mul(sizes.scaling);
     return linearOnto(project(base, x), inner, lora_B.weight);
@@ -353,8 +353,8 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
     return scope(() => {
       const rows = base.call(index);
       const inner = this.looked(index);
-      const beside = linear(inner.mul(this.sizes.scaling), this.lora_embedding_B);
-      return this.finished(rows.add(cast(beside, rows.dtype)));
+      const update = linear(inner.mul(this.sizes.scaling), this.lora_embedding_B);
+      return this.finished(rows.add(cast(update, rows.dtype)));
     });
   }
 

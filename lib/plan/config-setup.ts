@@ -104,11 +104,11 @@ function precisionOf({ fp16, bf16 }: ResolvedConfig): Setup['precision'] {
  * too.
  */
 function speculates(config: ResolvedConfig, { optimizer, isHost }: JobFacts): boolean {
-  const { super_offload: asked } = config.zero_optimization.offload_optimizer;
+  const { super_offload: superOffload } = config.zero_optimization.offload_optimizer;
   const precision = precisionOf(config);
   const hasOneDType = (config.data_types.grad_accum_dtype ?? precision) === precision;
   const able = optimizer.canSpeculate && hasOneDType && !isHost;
-  return (asked ?? able) && !weightsOnDiskOf(config);
+  return (superOffload ?? able) && !weightsOnDiskOf(config);
 }
 
 /** The weights that a configuration keeps on a disk; null without any. */

@@ -96,7 +96,7 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   const ofHead = trained.hasHead ? head : 0;
   const all = 2 * forward + ofWeights + 2 * head + ofHead + replayed;
   const products = all / ((rates.matmul * filled) / slower);
-  const beside = isWhole ? 0 : adapterTime(sizes, setup, rates);
+  const adapterSeconds = isWhole ? 0 : adapterTime(sizes, setup, rates);
   // Causal attention skips half of the scores.
   const scores = 2 * tokens * setup.seq * attentionWidth * layers;
   const again = setup.checkpointing && !setup.keepsAttention ? 2 : 1;
@@ -104,7 +104,9 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   const attention = slower * scores * (again / forwardRate + 2.5 / backwardRate);
   const passes = PASSES * (setup.checkpointing ? 1.25 : 1);
   const streamed = layers * tokens * channels * passes + tokens * paddedVocabulary * LOGIT_PASSES;
-  return products + attention + beside + (streamed * elementBytes(setup)) / rates.deviceMemory;
+  return (
+    products + attention + adapterSeconds + (streamed * elementBytes(setup)) / rates.deviceMemory
+  );
 }
 
 /**
@@ -238,10 +240,10 @@ function updateTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster):
 export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
   const sizes = partOf(whole, setup);
   const isAlone = setup.ranks * setup.tensor * setup.stages === 1;
-  const beside = isAlone ? 1 : CONTENTION;
+  const contention = isAlone ? 1 : CONTENTION;
   // Pipeline stages idle during the first and last micro-batches of other stages.
   const micros = setup.accumulation + setup.stages - 1;
-  const compute = beside * micros * computeTime(sizes, setup, rates);
+  const compute = contention * micros * computeTime(sizes, setup, rates);
   const micro = compute / micros;
   const { onDevice, onHost } = updateTime(sizes, setup, rates, at);
   const unhidden = UNHIDDEN_EXCHANGE[`${setup.overlap}`];

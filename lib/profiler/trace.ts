@@ -201,9 +201,9 @@ export class Trace implements WorkWatcher {
   end(): TraceFile {
     const { clocks } = this.begun;
     try {
-      const beside = this.stopped();
+      const hostWork = this.stopped();
       const streams = inTurnByLane(this.onStreams.map((stream) => this.spanOf(stream)));
-      const spans = [...this.onThisThread, ...streams, ...apart(beside.map(spanBeside))];
+      const spans = [...this.onThisThread, ...streams, ...apart(hostWork.map(spanBeside))];
       return {
         traceEvents: traceEvents(spans, this.rank),
         displayTimeUnit: 'ms',

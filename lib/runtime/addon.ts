@@ -64,8 +64,10 @@ function load(): Loaded {
 }
 
 function threadCount(): number {
-  const asked = Number(process.env.DS_NUM_THREADS ?? process.env.OMP_NUM_THREADS);
-  return Number.isInteger(asked) && asked > 0 ? asked : availableParallelism();
+  const requestedThreads = Number(process.env.DS_NUM_THREADS ?? process.env.OMP_NUM_THREADS);
+  return Number.isInteger(requestedThreads) && requestedThreads > 0
+    ? requestedThreads
+    : availableParallelism();
 }
 
 /**

@@ -137,8 +137,8 @@ export class Gathered {
   }
 
   private addCall(call: CallPart): void {
-    const begun = this.calls[call.index];
-    if (begun) begun.arguments += call.arguments;
+    const openCall = this.calls[call.index];
+    if (openCall) openCall.arguments += call.arguments;
     else this.calls.push({ ...call });
   }
 }

@@ -45,9 +45,9 @@ function messageOf(given: JsonValue, location: string): ChatMessage {
   if (odd) throw invalid(`${location}.${odd[0]}`, 'a string', formatValue(odd[1]));
   const made = isNothing(calls) ? null : callsOf(role, calls, `${location}.tool_calls`);
   const isSilent = role === 'assistant' && (made || thought || reasoning) && isNothing(content);
-  const said = isSilent ? '' : textOf(content, `${location}.content`);
+  const text = isSilent ? '' : textOf(content, `${location}.content`);
   return {
-    ...{ role, content: said, ...Object.fromEntries(named) },
+    ...{ role, content: text, ...Object.fromEntries(named) },
     ...(made && { tool_calls: made }),
   };
 }
@@ -69,22 +69,22 @@ function callOf(given: JsonValue, location: string): object {
   if (type !== 'function' || !isObject<JsonObject>(own)) {
     throw invalid(location, '{ "type": "function", "function": { .. } }', formatValue(given));
   }
-  const { name, arguments: said = '' } = own;
+  const { name, arguments: rawArguments = '' } = own;
   if (typeof name !== 'string' || name === '') {
     throw invalid(`${location}.function.name`, 'a name', formatValue(name));
   }
   if (!isNothing(id) && typeof id !== 'string') {
     throw invalid(`${location}.id`, 'a string', formatValue(id));
   }
-  const known = parsedArguments(said, `${location}.function.arguments`);
+  const known = parsedArguments(rawArguments, `${location}.function.arguments`);
   return { ...(id && { id }), type: 'function', function: { name, arguments: known } };
 }
 
 /** The object that `arguments` holds as JSON text; templates read an object. */
-function parsedArguments(said: JsonValue, location: string): JsonObject {
-  const value = typeof said === 'string' ? parseText(said) : said;
+function parsedArguments(rawArguments: JsonValue, location: string): JsonObject {
+  const value = typeof rawArguments === 'string' ? parseText(rawArguments) : rawArguments;
   if (!isObject<JsonObject>(value)) {
-    throw invalid(location, 'a JSON object as text', formatValue(said));
+    throw invalid(location, 'a JSON object as text', formatValue(rawArguments));
   }
   if (isWithin(value, LEVELS)) return value;
   throw invalid(location, `at most ${LEVELS} levels of nesting`, 'more');

@@ -96,8 +96,8 @@ class Talk {
     private readonly options: ChatOptions & { output: Writable },
   ) {
     const { chatTemplate, sampling } = options;
-    const said = samplingDefaults(engine.module.describe());
-    this.defaults = { ...said, ...sampling };
+    const defaults = samplingDefaults(engine.module.describe());
+    this.defaults = { ...defaults, ...sampling };
     this.canChat = chatTemplate !== undefined || this.tokenizer.chatTemplates.includes('default');
     this.reset();
   }

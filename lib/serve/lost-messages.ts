@@ -21,8 +21,8 @@ export function lostMessage(
   render: Render,
 ): number {
   const doubtful = messages.flatMap(({ role, content }, i) => {
-    const said = String(content ?? '').trim();
-    return said === '' || (USUAL.has(role) && text.includes(said)) ? [] : [i];
+    const contentText = String(content ?? '').trim();
+    return contentText === '' || (USUAL.has(role) && text.includes(contentText)) ? [] : [i];
   });
   if (doubtful.length === 0) return -1;
   const markChosen = (chosen: (index: number) => boolean): string | null => {

@@ -84,9 +84,9 @@ export function readOptions(
     throw invalid('stop', 'stop_token_ids of a model without a tokenizer', 'strings');
   }
   const asked = maxNewTokens(fields, minTokens);
-  const said = Object.entries(given).filter(([, value]) => value !== undefined);
+  const givenEntries = Object.entries(given).filter(([, value]) => value !== undefined);
   const n = fields.integer('n', 1, limits.answers) ?? 1;
-  return { options: { ...defaults, ...Object.fromEntries(said), n }, asked };
+  return { options: { ...defaults, ...Object.fromEntries(givenEntries), n }, asked };
 }
 
 /** How the answer of a request is sent. */

@@ -24,8 +24,8 @@ function encode(question: PromptQuestion): PromptAnswer {
   if ('decode' in question) return { text: tokenizer.decode(question.decode) };
   const { options } = question;
   const ownTokenizer = tokenizer;
-  const render = (said: readonly ChatMessage[]) =>
-    ownTokenizer.chatText(said, { ...options, template });
+  const render = (chat: readonly ChatMessage[]) =>
+    ownTokenizer.chatText(chat, { ...options, template });
   const history = callHistory(question.messages, render);
   if ('lost' in history) return { lostCalls: history.lost };
   const { messages } = history;

@@ -56,8 +56,8 @@ export function encodeAnswers(
     }
   }
   const named = keys.map((key) => `"${key}"`).join(' and ');
-  const beside = keys.length > 1 ? ' (and "prompt")' : ' and "prompt"';
-  const expected = `${named}${beside} as strings, or as lists of messages`;
+  const promptNote = keys.length > 1 ? ' (and "prompt")' : ' and "prompt"';
+  const expected = `${named}${promptNote} as strings, or as lists of messages`;
   throw dataError(location(), expected, `a row with ${Object.keys(row).slice(0, 8).join(', ')}`);
 }
 

@@ -122,13 +122,17 @@ export class RowEncoder {
       ids = this.withEnd(this.tokenizer.encode(prompt + completion));
     } else if (Array.isArray(prompt) && Array.isArray(completion)) {
       const inputs = inputsIn(row, location);
-      const asked = messagesOf(prompt, location);
+      const promptMessages = messagesOf(prompt, location);
       ids = this.conversation(
-        [...asked, ...messagesOf(completion, location)],
+        [...promptMessages, ...messagesOf(completion, location)],
         inputs,
         location,
       ).ids;
-      before = this.conversation(asked, { ...inputs, addGenerationPrompt: true }, location).ids;
+      before = this.conversation(
+        promptMessages,
+        { ...inputs, addGenerationPrompt: true },
+        location,
+      ).ids;
     } else {
       const expected = 'prompt and completion as two strings, or two lists of messages';
       throw dataError(

@@ -165,9 +165,9 @@ export class TextStream {
     let served = 0;
     for await (const samples of this.rounds(pool, started)) {
       served++;
-      const mine = samples.filter((_, i) => i % worldSize === rank);
+      const ownSamples = samples.filter((_, i) => i % worldSize === rank);
       const { position } = this;
-      yield collate(mine, device);
+      yield collate(ownSamples, device);
       if (this.position !== position) return false;
     }
     if (served === 0 && started.part === 0 && started.row === 0 && started.skip === 0) {
@@ -255,11 +255,11 @@ export class TextStream {
    * Throws DS_CHECKPOINT if the state belongs to other files or another order.
    */
   loadStateDict(state: JsonObject): void {
-    for (const [name, mine] of Object.entries(this.kind())) {
-      if (state[name] === mine) continue;
+    for (const [name, ownValue] of Object.entries(this.kind())) {
+      if (state[name] === ownValue) continue;
       const hint = 'Resume with the same files and options, or without the state.';
       const got = `one with ${name} ${JSON.stringify(state[name])}`;
-      const expected = `a position with ${name} ${mine}`;
+      const expected = `a position with ${name} ${ownValue}`;
       throw new DsError({
         code: 'DS_CHECKPOINT',
         op: 'TextStream.loadStateDict',

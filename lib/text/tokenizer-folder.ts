@@ -188,8 +188,8 @@ function paddingRole({ padding }: Json): Partial<Record<Role, string>> {
 function sideOf(what: keyof Sides, ownJson: Json, config: Json, location: string): Side {
   const part = ownJson[what];
   const side = config[`${what}_side`] ?? (isObject<Json>(part) ? part.direction : null) ?? 'right';
-  const said = typeof side === 'string' ? side.toLowerCase() : side;
-  if (said === 'left' || said === 'right') return said;
+  const sideName = typeof side === 'string' ? side.toLowerCase() : side;
+  if (sideName === 'left' || sideName === 'right') return sideName;
   throw dataError(`${location} ${what}_side`, '"left" or "right"', formatValue(side));
 }
 

@@ -466,15 +466,15 @@ function openEnd(
   { text, spans }: RenderedChat,
 ): RenderedChat {
   const content = messages.at(-1)?.content;
-  const said = typeof content === 'string' ? content.trim() : '';
-  const at = said === '' ? -1 : text.lastIndexOf(said);
+  const trimmed = typeof content === 'string' ? content.trim() : '';
+  const at = trimmed === '' ? -1 : text.lastIndexOf(trimmed);
   if (at < 0) {
     const expected = 'a template that writes the content of the last message';
     throw dataError(`${op} continueFinalMessage`, expected, formatValue(content));
   }
   // Space at its end is kept where the template keeps it.
   const whole = (content as string).trimStart();
-  const end = at + (text.startsWith(whole, at) ? whole.length : said.length);
+  const end = at + (text.startsWith(whole, at) ? whole.length : trimmed.length);
   const kept = spans
     ?.filter(({ start }) => start < end)
     .map((part) => ({ ...part, end: Math.min(part.end, end) }));

@@ -183,8 +183,8 @@ export async function findBest(
 ): Promise<string | null> {
   const [found] = await onAllRanks(world, 'finding the best checkpoint', async () => {
     if (world.rank !== 0) return null;
-    const beside = join(dirname(path), basename(recorded));
-    for (const text of [beside, recorded]) if (await isWhole(text)) return text;
+    const sibling = join(dirname(path), basename(recorded));
+    for (const text of [sibling, recorded]) if (await isWhole(text)) return text;
     const text = `${recorded}, the best checkpoint so far, is gone: the run does not end with it.`;
     process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
     return null;

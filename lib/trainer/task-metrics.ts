@@ -80,13 +80,13 @@ function addClasses(
   rows.forEach((row, r) => {
     const label = required(wanted[r]);
     if (label === IGNORED) return;
-    const said = argmax(row);
-    addTo(sums, 'accuracy', Number(said === label));
+    const predicted = argmax(row);
+    addTo(sums, 'accuracy', Number(predicted === label));
     if (!byClass) return;
     addTo(sums, `${HIDDEN}rows`, 1, 0);
     addTo(sums, `${HIDDEN}true.${label}`, 1, 0);
-    addTo(sums, `${HIDDEN}said.${said}`, 1, 0);
-    if (said === label) addTo(sums, `${HIDDEN}hit.${label}`, 1, 0);
+    addTo(sums, `${HIDDEN}said.${predicted}`, 1, 0);
+    if (predicted === label) addTo(sums, `${HIDDEN}hit.${label}`, 1, 0);
   });
 }
 
@@ -97,20 +97,20 @@ function addClasses(
 function classMetrics(of: (name: string) => number, labels: number): Record<string, number> {
   const count = (kind: string): number[] =>
     Array.from({ length: labels }, (_, label) => of(`${kind}.${label}`));
-  const [hits, said, wanted] = [count('hit'), count('said'), count('true')] as [
+  const [hits, predicted, wanted] = [count('hit'), count('said'), count('true')] as [
     number[],
     number[],
     number[],
   ];
-  const each = hits.map((hit, i) => rates(hit, required(said[i]), required(wanted[i])));
-  const seen = each.filter((_, i) => required(said[i]) + required(wanted[i]) > 0);
+  const each = hits.map((hit, i) => rates(hit, required(predicted[i]), required(wanted[i])));
+  const seen = each.filter((_, i) => required(predicted[i]) + required(wanted[i]) > 0);
   const mean = (name: 'f1' | 'precision' | 'recall'): number =>
     seen.reduce((total, rates) => total + rates[name], 0) / seen.length;
   const chosen =
     labels === 2
       ? required(each[1])
       : { f1: mean('f1'), precision: mean('precision'), recall: mean('recall') };
-  return { ...chosen, matthews_correlation: matthews(hits, said, wanted, of('rows')) };
+  return { ...chosen, matthews_correlation: matthews(hits, predicted, wanted, of('rows')) };
 }
 
 interface Rates {
@@ -119,11 +119,11 @@ interface Rates {
   recall: number;
 }
 
-function rates(hit: number, said: number, wanted: number): Rates {
+function rates(hit: number, predicted: number, wanted: number): Rates {
   const part = (a: number, b: number): number => (b === 0 ? 0 : a / b);
   return {
-    f1: part(2 * hit, said + wanted),
-    precision: part(hit, said),
+    f1: part(2 * hit, predicted + wanted),
+    precision: part(hit, predicted),
     recall: part(hit, wanted),
   };
 }
@@ -131,20 +131,20 @@ function rates(hit: number, said: number, wanted: number): Rates {
 /** Source: Gorodkin 2004, the coefficient of several classes. */
 function matthews(
   hits: readonly number[],
-  said: readonly number[],
+  predicted: readonly number[],
   wanted: readonly number[],
   total: number,
 ): number {
   const sum = (values: readonly number[]): number => values.reduce((all, value) => all + value, 0);
-  const cross = sum(said.map((value, i) => value * required(wanted[i])));
+  const cross = sum(predicted.map((value, i) => value * required(wanted[i])));
   const spread = (values: readonly number[]): number =>
     total * total - sum(values.map((value) => value * value));
-  const scale = Math.sqrt(spread(said) * spread(wanted));
+  const scale = Math.sqrt(spread(predicted) * spread(wanted));
   return scale === 0 ? 0 : (sum(hits) * total - cross) / scale;
 }
 
-function addValues(sums: Sums, said: readonly number[], wanted: readonly number[]): void {
-  said.forEach((x, i) => {
+function addValues(sums: Sums, predicted: readonly number[], wanted: readonly number[]): void {
+  predicted.forEach((x, i) => {
     const y = required(wanted[i]);
     addTo(sums, 'mse', (x - y) ** 2);
     for (const [name, value] of Object.entries({ n: 1, x, y, xx: x * x, yy: y * y, xy: x * y })) {
@@ -171,11 +171,11 @@ function addSeveral(
   rows.forEach((row, r) => {
     let isRight = true;
     row.forEach((logit, i) => {
-      const [said, label] = [logit > 0, wanted[r * row.length + i] === 1];
-      if (said !== label) isRight = false;
-      addTo(sums, `${HIDDEN}said`, Number(said), 0);
+      const [predicted, label] = [logit > 0, wanted[r * row.length + i] === 1];
+      if (predicted !== label) isRight = false;
+      addTo(sums, `${HIDDEN}said`, Number(predicted), 0);
       addTo(sums, `${HIDDEN}true`, Number(label), 0);
-      addTo(sums, `${HIDDEN}hit`, Number(said && label), 0);
+      addTo(sums, `${HIDDEN}hit`, Number(predicted && label), 0);
     });
     addTo(sums, 'accuracy', Number(isRight));
   });
@@ -219,12 +219,12 @@ interface Tokens {
 function addEntities(sums: Sums, names: readonly string[], { rows, wanted, length }: Tokens): void {
   for (let start = 0; start < rows.length; start += length) {
     const places = Array.from({ length }, (_, i) => start + i).filter((i) => wanted[i] !== IGNORED);
-    const said = places.map((i) => required(names[argmax(rows[i] as number[])]));
+    const predicted = places.map((i) => required(names[argmax(rows[i] as number[])]));
     const right = places.map((i) => required(names[required(wanted[i])]));
-    said.forEach((tag, i) => {
+    predicted.forEach((tag, i) => {
       addTo(sums, 'accuracy', Number(tag === right[i]));
     });
-    const [found, known] = [entitiesIn(said), entitiesIn(right)];
+    const [found, known] = [entitiesIn(predicted), entitiesIn(right)];
     addTo(sums, `${HIDDEN}said`, found.size, 0);
     addTo(sums, `${HIDDEN}true`, known.size, 0);
     addTo(sums, `${HIDDEN}hit`, [...found].filter((text) => known.has(text)).length, 0);

@@ -31,15 +31,15 @@ export const gatherCodes: GatherFlat = (place, flat, group, at) => {
   }
   const { words } = codes;
   const from = messages.offset + group.rank * words;
-  const mine = held(() => messages.alias([words], undefined, from));
-  const work = group.allGather(messages, mine, at);
+  const ownMessage = held(() => messages.alias([words], undefined, from));
+  const work = group.allGather(messages, ownMessage, at);
   return {
     wait: (stream) => {
       work.wait(stream);
       for (let rank = 0; rank < group.size; ++rank) {
         codes.read(messages, rank, matrix(flat, numel, rank * numel), stream);
       }
-      mine.release();
+      ownMessage.release();
       releaseOn(stream, messages);
     },
   };

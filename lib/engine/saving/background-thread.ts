@@ -36,9 +36,9 @@ async function save(): Promise<string> {
   const content = takeContent(job);
   try {
     const world = seat ? StoreWorld.at(seat, Job.take(seat.offer)) : soloWorld;
-    const begun = await Save.begin(world, target);
-    say({ begun: begun.path });
-    return await begun.write(content);
+    const save = await Save.begin(world, target);
+    say({ begun: save.path });
+    return await save.write(content);
   } finally {
     releaseShards(content.model);
     releaseShards(content.optimizer);

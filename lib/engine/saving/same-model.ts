@@ -98,8 +98,8 @@ export function requireSameShapes(engine: EngineCore, checkpoint: Checkpoint): v
     kept.set(entry.name, Object.fromEntries(named));
   }
   for (const [name, { region }] of engine.module.namedParameters()) {
-    const alone = { master: { dtype: 'f32', shape: region.whole } } as const;
-    for (const [state, wanted] of Object.entries(kept.get(name) ?? alone)) {
+    const masterOnly = { master: { dtype: 'f32', shape: region.whole } } as const;
+    for (const [state, wanted] of Object.entries(kept.get(name) ?? masterOnly)) {
       const key = stateKey(name, state);
       const info = checkpoint.tensors('optimizer').get(key);
       if (!info || isAlike(info, wanted)) continue;

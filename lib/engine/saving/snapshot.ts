@@ -161,10 +161,15 @@ function saidBy(
   if (value instanceof Date && Number.isNaN(value.getTime())) {
     throw refusedError(location, 'an invalid Date', 'Leave it out, or save null.');
   }
-  const said: unknown = toJSON.call(value, name);
-  if (said === undefined) return undefined;
+  const jsonValue: unknown = toJSON.call(value, name);
+  if (jsonValue === undefined) return undefined;
   // toJSON() returned its own object: check the properties.
-  return keptOf(location, name, said === value ? { ...value, toJSON: undefined } : said, within);
+  return keptOf(
+    location,
+    name,
+    jsonValue === value ? { ...value, toJSON: undefined } : jsonValue,
+    within,
+  );
 }
 
 function refusedError(

@@ -158,13 +158,14 @@ export class StoreWorld implements CheckpointWorld {
 
   async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {
     const round = this.round++;
-    const said = await this.meet(round, label, value).catch((error) => this.explain(error));
-    const missing = said.flatMap((item, rank) => (item === null ? [rank] : []));
+    const messages = await this.meet(round, label, value).catch((error) => this.explain(error));
+    const missing = messages.flatMap((item, rank) => (item === null ? [rank] : []));
     if (missing.length > 0) throw absent(label, missing, this.options);
-    const other = said.findIndex((item) => item?.label !== label);
-    if (other >= 0) throw elsewhere(label, other, String(said[other]?.label), this.options.hint);
+    const other = messages.findIndex((item) => item?.label !== label);
+    if (other >= 0)
+      throw elsewhere(label, other, String(messages[other]?.label), this.options.hint);
     await this.forgetBefore(round).catch((error) => this.explain(error));
-    return said.map((item) => item?.value as JsonValue);
+    return messages.map((item) => item?.value as JsonValue);
   }
 
   /**
@@ -179,13 +180,13 @@ export class StoreWorld implements CheckpointWorld {
       this.options.timeout,
       isCall ? () => this.stand(round, label) : null,
     );
-    const said: (Message | null)[] = [];
+    const messages: (Message | null)[] = [];
     for (let rank = 0; rank < this.size; ++rank) {
-      said.push(rank === this.rank ? ownMessage : await this.ask(round, rank, waiting));
+      messages.push(rank === this.rank ? ownMessage : await this.ask(round, rank, waiting));
     }
-    const hasStandIn = said.some((item) => (item?.stood ?? 0) > 0);
+    const hasStandIn = messages.some((item) => (item?.stood ?? 0) > 0);
     if (hasStandIn && !waiting.hasStood) this.standIn?.(textOf(label, this.rank, []));
-    return said;
+    return messages;
   }
 
   /** Counts this rank as arrived at the call of `round`: see Message.stood. */

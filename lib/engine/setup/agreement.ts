@@ -115,9 +115,9 @@ async function compare(
     const digests = all.map((item) => required(item[index]));
     const pair = firstDifference(mesh.shape, digests, rule.axes);
     if (!pair) continue;
-    const said = await exchange(pair.includes(rank) ? (own[rule.section] ?? null) : null);
+    const texts = await exchange(pair.includes(rank) ? (own[rule.section] ?? null) : null);
     const [first, other] = pair;
-    throw difference(rule, [first, required(said[first])], [other, required(said[other])]);
+    throw difference(rule, [first, required(texts[first])], [other, required(texts[other])]);
   }
 }
 

@@ -69,14 +69,14 @@ export function measured(module: Module, job: Distributed): Measured {
  */
 export async function choosePlanned(
   job: Distributed,
-  asked: Decisions,
+  decisions: Decisions,
   { configs, sequenceLength }: Planned,
   model: Measured,
 ): Promise<ResolvedConfig> {
-  const possible = configs.filter((config) => isPossible(config, asked, job));
+  const possible = configs.filter((config) => isPossible(config, decisions, job));
   // If no candidate seems possible, building the chosen one throws the exact error.
   const left = possible.length > 0 ? possible : configs;
-  const { best, leanest, context } = await choice(job, asked, left, { model, sequenceLength });
+  const { best, leanest, context } = await choice(job, decisions, left, { model, sequenceLength });
   if (!best) throw nothingFits(leanest, context);
   if (job.rank === 0) {
     process.stdout.write(`${choiceLine(best, context)}\n`);
@@ -91,10 +91,10 @@ export async function choosePlanned(
  */
 export async function chooseUpdates(
   job: Distributed,
-  asked: Decisions,
+  decisions: Decisions,
   measure: () => Measured,
 ): Promise<ResolvedConfig> {
-  const { config, optimizer } = asked;
+  const { config, optimizer } = decisions;
   const { device } = job.world;
   const { stage, offload_optimizer: state, offload_param: param } = config.zero_optimization;
   const inHost = stage === 3 && param.device === 'cpu' && state.device === 'cpu';
@@ -106,7 +106,7 @@ export async function chooseUpdates(
     state.gpu_share === null ? [config, withOffload(config, { gpu_share: 0 })] : [config];
   const ways = [...choices, ...choices.map((choice) => withOffload(choice, waiting))];
   const facts = { model: measure(), sequenceLength: undefined };
-  const { best, firstFits } = await choice(job, asked, ways, facts);
+  const { best, firstFits } = await choice(job, decisions, ways, facts);
   if (firstFits || !best || best.setup.speculates || best.step === null) return config;
   if (job.rank === 0) {
     notice(
@@ -140,12 +140,12 @@ export function jobMesh({ mesh }: Distributed, isCut: boolean): JobMesh {
 /** Returns the plan's choice among `configs` for the memory of all ranks. */
 async function choice(
   job: Distributed,
-  asked: Decisions,
+  decisions: Decisions,
   configs: readonly ResolvedConfig[],
   { model, sequenceLength }: { model: Measured; sequenceLength: number | undefined },
 ) {
   const { device } = job.world;
-  const ownMemory = memoryOfRank(asked.module, asked.config, device);
+  const ownMemory = memoryOfRank(decisions.module, decisions.config, device);
   const rankMemories = await exchanged(job, ownMemory);
   const cluster = clusterOf(rankMemories);
   const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
@@ -154,14 +154,14 @@ async function choice(
   const isHost = device.kind === 'cpu';
   const facts = {
     ...{ seq, isHost, at: { rates, cluster }, mesh: jobMesh(job, model.isCut) },
-    optimizer: factsOf(asked.optimizer),
-    checkpointing: model.checkpointing || asked.optimizer instanceof NoOptimizer,
+    optimizer: factsOf(decisions.optimizer),
+    checkpointing: model.checkpointing || decisions.optimizer instanceof NoOptimizer,
   };
   const ways = configs.map((config): Way<ResolvedConfig> => {
     return { config, setup: setupOfConfig(config, facts) };
   });
   const room = roomOf(rankMemories);
-  const sizes = trainedBy(asked.optimizer, model.sizes);
+  const sizes = trainedBy(decisions.optimizer, model.sizes);
   const { isKnown } = model;
   const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates, room };
   const { deviceName } = ownMemory;
@@ -236,19 +236,19 @@ export async function describeModel(
 }
 
 /**
- * Returns `asked` with its final configuration, equal on every rank. `whole`: see wholeModel().
+ * Returns `decisions` with its final configuration, equal on every rank. `whole`: see wholeModel().
  * Throws DS_OUT_OF_MEMORY on every rank before any allocation, DS_COMM.
  */
 export async function fitMemory(
   { job, planned }: Given,
-  asked: Decisions,
+  decisions: Decisions,
   { whole, cuts }: { whole: Measured | null; cuts: Cuts },
 ): Promise<Decisions> {
-  const count = (): Measured => (cuts.layers && whole ? whole : measured(asked.module, job));
-  const config = planned ? await choosePlanned(job, asked, planned, count()) : asked.config;
+  const count = (): Measured => (cuts.layers && whole ? whole : measured(decisions.module, job));
+  const config = planned ? await choosePlanned(job, decisions, planned, count()) : decisions.config;
   // The check counts whole models, and a pipeline divides its model later.
-  if (asked.plan) return { ...asked, config };
-  const chosen = { ...asked, config };
+  if (decisions.plan) return { ...decisions, config };
+  const chosen = { ...decisions, config };
   const updated = { ...chosen, config: await chooseUpdates(job, chosen, count) };
   const shards = shardCount(job.mesh, cuts, shardSizes(config));
   return { ...updated, config: await requireMemory(job, updated, shards) };

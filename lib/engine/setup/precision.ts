@@ -33,14 +33,14 @@ export function weightDType({ fp16, bf16 }: ResolvedConfig): DType {
 
 /** Returns the dtype of gradient sums over micro-batches (data_types.grad_accum_dtype). */
 export function gradientDType(config: ResolvedConfig): DType {
-  const { grad_accum_dtype: asked } = config.data_types;
-  return asked === null ? weightDType(config) : dtypeOf[asked];
+  const { grad_accum_dtype: dtype } = config.data_types;
+  return dtype === null ? weightDType(config) : dtypeOf[dtype];
 }
 
 /** Returns the dtype of floating buffers; undefined: each buffer keeps its dtype. */
 export function bufferDType({ data_types: section }: ResolvedConfig): DType | undefined {
-  const { buffer_dtype: asked } = section;
-  return asked === null ? undefined : dtypeOf[asked];
+  const { buffer_dtype: dtype } = section;
+  return dtype === null ? undefined : dtypeOf[dtype];
 }
 
 /** Quantizes linear layers before they move. Throws DS_CONFIG with an optimizer. */
@@ -48,8 +48,8 @@ export function quantizeWeights(
   { module, config: { weight_quantization: section } }: Given,
   optimizer: Optimizer,
 ): void {
-  const said = section?.quantized_initialization;
-  if (!said) return;
+  const initialization = section?.quantized_initialization;
+  if (!initialization) return;
   if (!(optimizer instanceof NoOptimizer)) {
     throw configError(
       'weight_quantization.quantized_initialization',
@@ -58,6 +58,6 @@ export function quantizeWeights(
       'To train adapters on them, call nn.quantizeModel() and peft.addLora() before initialize().',
     );
   }
-  const { num_bits: bits, group_size: groupSize } = said;
+  const { num_bits: bits, group_size: groupSize } = initialization;
   quantizeModel(module, { bits, ...(groupSize !== null && { groupSize }) });
 }

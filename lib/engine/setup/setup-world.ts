@@ -46,8 +46,8 @@ class SetupWorld {
   }
 
   private async exchange<Data extends JsonData<Data>>(value: Data): Promise<Data[]> {
-    const said = await this.world.exchange(OP, { value: value as JsonValue });
-    return (said as Answer<Data>[]).map((answer, rank) => {
+    const values = await this.world.exchange(OP, { value: value as JsonValue });
+    return (values as Answer<Data>[]).map((answer, rank) => {
       if ('error' in answer) throw failedError(rank, answer.error);
       return answer.value;
     });

@@ -170,8 +170,8 @@ function gradientRoute(config: ResolvedConfig, between: Between): GradientRoute 
   const { group, samples: ranks, replicas, device, overlap, timer } = between;
   if (group.size === 1 && ranks === 1 && !replicas) return null;
   const written = gradientDType(config);
-  const { communication_data_type: asked } = config;
-  const sent = asked === null ? written : dtypeOf[asked];
+  const { communication_data_type: communicationDtype } = config;
+  const sent = communicationDtype === null ? written : dtypeOf[communicationDtype];
   const divisor = divisorOf(config, ranks, [written, sent].includes('f16'));
   const { zero_quantized_gradients: inCodes, reduce_scatter } = config.zero_optimization;
   let wire: Wire = inCodes ? new QuantizedWire(group, group) : group;

@@ -53,10 +53,10 @@ export function columnsOf(
   if (!pipeline || pipeline.place.ranks === 1) return allColumns(partitions.length, normRanks);
   const { layers, place } = pipeline;
   const counts = held(() => zeros([world.size, layers.length], { device: world.device }));
-  const mine = new Array<number>(layers.length).fill(0);
+  const ownCounts = new Array<number>(layers.length).fill(0);
   const own = partitions.map((partition) => firstLayer(pipeline, partition));
-  for (const layer of own) mine[layer] = (mine[layer] ?? 0) + 1;
-  const row = held(() => Tensor.from(mine, { device: world.device }));
+  for (const layer of own) ownCounts[layer] = (ownCounts[layer] ?? 0) + 1;
+  const row = held(() => Tensor.from(ownCounts, { device: world.device }));
   world.allGather(counts, row, { purpose: 'units of stages' }).wait();
   const all = counts.toArray();
   counts.release();

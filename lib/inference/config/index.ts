@@ -65,8 +65,8 @@ export function sharingOf(
     coerceValues(draft);
     const { tensor_parallel, moe, device } = draft.value;
     const own = Object.entries({ tensor_parallel, moe, device });
-    const said = own.filter(([, value]) => value !== undefined);
-    return resolveInferenceConfig(Object.fromEntries(said));
+    const givenEntries = own.filter(([, value]) => value !== undefined);
+    return resolveInferenceConfig(Object.fromEntries(givenEntries));
   } catch {
     return null;
   }

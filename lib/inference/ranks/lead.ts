@@ -29,8 +29,8 @@ export function digestOf(request: ReadRequest): string {
   const { prompt, maxNewTokens, textBefore, n, stop, stopTokens, cacheSalt, sampling } = request;
   const { seed: _, ...rules } = sampling;
   const limits = [maxNewTokens, n, stop, stopTokens, request.format?.key];
-  const said = [prompt, textBefore.length, limits, cacheSalt, rules, request.adapter];
-  const text = JSON.stringify(said, (_, value) =>
+  const requestKey = [prompt, textBefore.length, limits, cacheSalt, rules, request.adapter];
+  const text = JSON.stringify(requestKey, (_, value) =>
     value instanceof Map || value instanceof Set ? [...value] : value,
   );
   return createHash('sha256').update(text).digest('hex');

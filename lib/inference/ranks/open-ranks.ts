@@ -196,11 +196,11 @@ export function agree(
 
 function requireAlike(host: ProcessGroup, what: string, value: unknown): void {
   const ownDigest = createHash('sha256').update(JSON.stringify(value)).digest();
-  const mine = held(() => Tensor.from(Uint8Array.from(ownDigest)));
+  const ownTensor = held(() => Tensor.from(Uint8Array.from(ownDigest)));
   const all = held(() => Tensor.empty([host.size * DIGEST], 'u8', cpu()));
-  host.allGather(all, mine, { purpose: `${what} of inference engines` }).wait();
+  host.allGather(all, ownTensor, { purpose: `${what} of inference engines` }).wait();
   const found = Buffer.from(all.toRaw() as Uint8Array);
-  for (const tensor of [mine, all]) tensor.release();
+  for (const tensor of [ownTensor, all]) tensor.release();
   const digestOf = (rank: number): Buffer => found.subarray(rank * DIGEST, (rank + 1) * DIGEST);
   const other = host.ranks.findIndex((_, rank) => !digestOf(rank).equals(digestOf(0)));
   if (other < 0) return;

@@ -90,8 +90,8 @@ export class DraftModel {
         slices.push({ sequence: twin, first: twin.computed, count });
         budget -= count;
       }
-      const begun = this.runner.begin(slices);
-      this.head?.keep(begun.sequences);
+      const forwarded = this.runner.begin(slices);
+      this.head?.keep(forwarded.sequences);
       for (const { sequence, count } of slices) sequence.computed += count;
       open = open.filter((twin) => twin.pending > 0);
       const rowOf = ({ sequence: twin }: ScoreRow): Drafted => {
@@ -99,7 +99,7 @@ export class DraftModel {
         const known = sequence.tokens.length - this.skipped;
         return { sequence, drafted: twin.tokens.slice(known) };
       };
-      const flight = this.runner.sample(begun, (scores, rows, into) =>
+      const flight = this.runner.sample(forwarded, (scores, rows, into) =>
         draw(fitVocabulary(scores, this.sizes.vocabSize), rows.map(rowOf), into),
       );
       await flight.landed();

@@ -343,8 +343,8 @@ function requireLayers(given: unknown, layers: number): number[] {
 function requireEqual(what: string, got: number, expected: number): void {
   if (got === expected) return;
   const hint = 'Choose a head that was trained for this model.';
-  const said = { expected: `a head with the ${what} ${expected}`, got: String(got), hint };
-  throw new DsError({ code: 'DS_CONFIG', op: OP, ...said });
+  const fields = { expected: `a head with the ${what} ${expected}`, got: String(got), hint };
+  throw new DsError({ code: 'DS_CONFIG', op: OP, ...fields });
 }
 
 function wrong(what: string, expected: string, got: string): DsError {

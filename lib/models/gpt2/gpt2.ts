@@ -342,8 +342,8 @@ export class GPT2 extends CausalLM {
     };
   }
 
-  protected override described(said: JsonObject | null): PretrainedDescription {
-    return describeGpt2(this, this.config, said);
+  protected override described(sourceConfig: JsonObject | null): PretrainedDescription {
+    return describeGpt2(this, this.config, sourceConfig);
   }
 
   /** @internal By the formulas of gpt2ActivationBytes(). */

@@ -89,14 +89,14 @@ function innerOf(model: Module, channels: number): number | null {
 
 /**
  * The description of the model for transformers. If the model was given no dropout, it keeps the
- * dropout of its original config.json, `said`.
+ * dropout of its original config.json, `sourceConfig`.
  */
 export function describeGpt2(
   model: Module,
   sizes: GPT2Config,
-  said: JsonObject | null,
+  sourceConfig: JsonObject | null,
 ): PretrainedDescription {
-  const { vocabSize, maxSeq, layers, heads, channels, dropout = said ? null : 0 } = sizes;
+  const { vocabSize, maxSeq, layers, heads, channels, dropout = sourceConfig ? null : 0 } = sizes;
   const config: JsonObject = {
     architectures: ['GPT2LMHeadModel'],
     model_type: GPT2_FOLDERS.modelType,

@@ -91,8 +91,10 @@ function parseOne(
   if (newer.keys().length === 0) return parseSection(rope, older, config, declared);
   const found = parseSection(rope, newer, config, declared);
   if (older.keys().length === 0) return found;
-  const beside = Object.fromEntries(['rope_theta', PARTIAL].map((key) => [key, newer.get(key)]));
-  const other = parseSection(rope, older.completed(beside), config, declared);
+  const topLevelKeys = Object.fromEntries(
+    ['rope_theta', PARTIAL].map((key) => [key, newer.get(key)]),
+  );
+  const other = parseSection(rope, older.completed(topLevelKeys), config, declared);
   if (isDeepStrictEqual(found, other)) return found;
   const got = config.get('rope_scaling');
   throw config.refusal(
@@ -257,7 +259,7 @@ function requireNoOther(
 export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: RotarySizes): JsonObject {
   const { maxSeq, ropeTheta, ropeScaling, partialRotaryFactor = 1, windowRopeTheta } = sizes;
   const longest = ropeScaling?.type === 'dynamic' ? ropeScaling.originalMaxSeq : maxSeq;
-  const beside = rope.originalBeside && ropeScaling?.type === 'longrope' ? ropeScaling : null;
+  const longRope = rope.originalBeside && ropeScaling?.type === 'longrope' ? ropeScaling : null;
   if (rope.sectionsOnly && !rope.ofWindows) {
     const scaling = ropeScaling ? describeScaling(ropeScaling) : { rope_type: 'default' };
     const { type: _, ...section } = scaling;
@@ -276,7 +278,7 @@ export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: Rotary
       (rope.width
         ? { [rope.width[0]]: Math.floor(sizes.headDim * partialRotaryFactor) }
         : { [rope.keys?.partial ?? PARTIAL]: partialRotaryFactor })),
-    ...(beside && describeOuterLengths(beside, maxSeq)),
+    ...(longRope && describeOuterLengths(longRope, maxSeq)),
     ...(rope.ofWindows && describeByType(rope.ofWindows, sizes, windowRopeTheta ?? ropeTheta)),
   };
 }

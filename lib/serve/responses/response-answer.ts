@@ -202,9 +202,9 @@ export class ResponseAnswer implements Answer {
     if (this.events) return this.events;
     const { response, maxUnread, overflow } = this.setup;
     this.events = new EventStream(response, maxUnread, overflow);
-    const begun = this.response('in_progress', null);
-    this.send({ type: 'response.created', response: begun });
-    this.send({ type: 'response.in_progress', response: begun });
+    const initial = this.response('in_progress', null);
+    this.send({ type: 'response.created', response: initial });
+    this.send({ type: 'response.in_progress', response: initial });
     return this.events;
   }
 }

@@ -53,9 +53,9 @@ export function messagesOf(items: readonly JsonObject[], offset: number): Messag
       said.reasoning_content = `${said.reasoning_content ?? ''}${reasoningText(item)}`;
     } else if (type === 'function_call') {
       const { call_id: id = '', name = '', arguments: own = '' } = item;
-      const said = open(() => true);
-      const calls = Array.isArray(said.tool_calls) ? said.tool_calls : [];
-      said.tool_calls = [...calls, { id, type: 'function', function: { name, arguments: own } }];
+      const message = open(() => true);
+      const calls = Array.isArray(message.tool_calls) ? message.tool_calls : [];
+      message.tool_calls = [...calls, { id, type: 'function', function: { name, arguments: own } }];
     } else if (type === 'function_call_output') {
       assistant = null;
       const { call_id: id, output } = item;

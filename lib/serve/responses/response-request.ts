@@ -41,12 +41,12 @@ export function readResponse(
   const items = itemsOf(fields.any('input'), (id) => store.item(id, owner));
   const instructions = fields.text('instructions') ?? null;
   const isStored = fields.flag('store') ?? true;
-  const said = messagesOf([...before, ...items], before.length);
+  const messages = messagesOf([...before, ...items], before.length);
   const system = instructions === null ? [] : [{ role: 'system', content: instructions }];
   const rest = Object.entries(body).filter(([name]) => !OWN.has(name));
   const chat: JsonObject = {
     ...Object.fromEntries(rest),
-    messages: [...system, ...said],
+    messages: [...system, ...messages],
     ...toolsOf(fields),
     ...formatOf(fields),
     ...given('max_completion_tokens', fields.integer('max_output_tokens', 1)),

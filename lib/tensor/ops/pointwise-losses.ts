@@ -108,8 +108,8 @@ export function l1Loss(x: Tensor, target: Operand, given: LossOptions = {}): Ten
  */
 function huberOf(x: Tensor, bound: number): Tensor {
   const distance = abs(x);
-  const near = minimum(distance, bound);
-  return mul(near, sub(distance, mul(near, 0.5)));
+  const clamped = minimum(distance, bound);
+  return mul(clamped, sub(distance, mul(clamped, 0.5)));
 }
 
 /** Options of huberLoss(). */

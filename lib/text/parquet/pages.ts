@@ -44,8 +44,8 @@ export function readColumn(
   while (reader.count < chunk.values) reader.page();
   const { found } = reader;
   if (chunk.leaf.repetitions > 0) {
-    const begun = found.repetitions.reduce((sum, level) => sum + (level === 0 ? 1 : 0), 0);
-    if (begun !== rows) throw reader.damaged(`${begun} rows, not ${rows}`);
+    const rowCount = found.repetitions.reduce((sum, level) => sum + (level === 0 ? 1 : 0), 0);
+    if (rowCount !== rows) throw reader.damaged(`${rowCount} rows, not ${rows}`);
   }
   return found;
 }
@@ -155,8 +155,8 @@ class ChunkReader {
     const nulls = countIn(header, 2, 'nulls');
     if (present + nulls !== count) throw new Error(`${nulls} nulls in place of ${count - present}`);
     const rows = countIn(header, 3, 'rows');
-    const begun = repetitions ? repetitions.filter((level) => level === 0).length : count;
-    if (rows !== begun) throw new Error(`${rows} rows in place of ${begun}`);
+    const rowCount = repetitions ? repetitions.filter((level) => level === 0).length : count;
+    if (rows !== rowCount) throw new Error(`${rows} rows in place of ${rowCount}`);
   }
 
   /** The number of values in a page of data. */

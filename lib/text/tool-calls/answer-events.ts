@@ -79,17 +79,17 @@ export class AnswerOutput {
       this.isFresh = true;
       this.held = '';
     }
-    const said = this.isFresh ? text.trimStart() : text;
-    if (said === '') return;
+    const visible = this.isFresh ? text.trimStart() : text;
+    if (visible === '') return;
     this.last = type;
     this.isFresh = false;
-    const end = said.trimEnd().length;
+    const end = visible.trimEnd().length;
     if (end === 0) {
-      this.held += said;
+      this.held += visible;
       return;
     }
-    this.push(type, this.held + said.slice(0, end));
-    this.held = said.slice(end);
+    this.push(type, this.held + visible.slice(0, end));
+    this.held = visible.slice(end);
   }
 
   private push(type: 'content' | 'reasoning', text: string): void {

@@ -62,8 +62,8 @@ function inForm(message: ChatMessage, isNull: boolean, isText: boolean): ChatMes
     return { ...call, function: { ...call.function, arguments: own } };
   });
   const { content } = message;
-  const said = content === '' || content === null || content === undefined;
-  return { ...message, content: said ? (isNull ? null : '') : content, tool_calls: calls };
+  const isEmpty = content === '' || content === null || content === undefined;
+  return { ...message, content: isEmpty ? (isNull ? null : '') : content, tool_calls: calls };
 }
 
 const rename = (message: ChatMessage, name: string): ChatMessage => ({

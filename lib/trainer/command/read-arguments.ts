@@ -233,11 +233,11 @@ function formatValues(values: readonly unknown[]): string {
 /** The error for the first of several, which names the others. */
 function unknown({ location, name }: Given, others: readonly Given[]): DsError {
   const hints = [guess(name), ...others.map((other) => guess(other.name))];
-  const said = hints.some(Boolean) ? [] : ['ds train --help lists them.'];
+  const defaultHint = hints.some(Boolean) ? [] : ['ds train --help lists them.'];
   const got = `"${name}", which is unknown`;
   const more = others.map((other) => other.location).join(', ');
   const all = others.length > 0 ? `${got}; so are ${more}` : got;
-  const hint = [...hints.filter(Boolean), ...said].join(' ');
+  const hint = [...hints.filter(Boolean), ...defaultHint].join(' ');
   return refused(location, 'an argument of ds train', all, hint);
 }
 

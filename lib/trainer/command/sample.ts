@@ -80,10 +80,10 @@ function ofRow(
 
 function ofMessages(tokenizer: Tokenizer, { messages, inputs }: Conversation): Prompt | null {
   const answer = messages.findIndex(({ role }) => role === 'assistant');
-  const asked = answer < 0 ? messages : messages.slice(0, answer);
-  const { content } = asked.at(-1) ?? {};
+  const promptMessages = answer < 0 ? messages : messages.slice(0, answer);
+  const { content } = promptMessages.at(-1) ?? {};
   if (typeof content !== 'string') return null;
-  return { text: content, ids: chat(tokenizer, asked, inputs) };
+  return { text: content, ids: chat(tokenizer, promptMessages, inputs) };
 }
 
 function chat(
@@ -116,6 +116,8 @@ export function continued(
   const given = ids.slice(-(model.maxSeq - maxNewTokens));
   const written = model.generate(given, { maxNewTokens, temperature: 0 }).slice(given.length);
   const end = tokenizer.eosId === null ? -1 : written.indexOf(tokenizer.eosId);
-  const said = (end < 0 ? written : written.slice(0, end)).filter((id) => tokenizer.hasToken(id));
-  return tokenizer.decode(said, { skipSpecialTokens: true }).trim();
+  const answerIds = (end < 0 ? written : written.slice(0, end)).filter((id) =>
+    tokenizer.hasToken(id),
+  );
+  return tokenizer.decode(answerIds, { skipSpecialTokens: true }).trim();
 }

@@ -95,8 +95,8 @@ function loraOptions(args: TrainArguments): LoraOptions {
   const names = keysOf(LORA);
   return {
     ...Object.fromEntries(names.map((name) => [camelCase(name), args[name]])),
-    targetModules: alone(args.target_modules),
-    excludeModules: alone(args.exclude_modules),
+    targetModules: singleOrList(args.target_modules),
+    excludeModules: singleOrList(args.exclude_modules),
     baseModelNameOrPath: sourceOf(args),
   };
 }
@@ -105,7 +105,9 @@ function loraOptions(args: TrainArguments): LoraOptions {
  * One value is "all-linear" or a regular expression, as in TRL. A value of plain letters is a name:
  * as an expression it would match no module.
  */
-function alone(names: readonly string[] | undefined): string | readonly string[] | undefined {
+function singleOrList(
+  names: readonly string[] | undefined,
+): string | readonly string[] | undefined {
   const [name, ...more] = names ?? [];
   if (name === undefined || more.length > 0) return names;
   return /^[\w.]+$/.test(name) ? names : name;

@@ -128,11 +128,12 @@ function scheduleOf(args: TrainArguments): Schedule | undefined {
   const type = (given ?? 'linear') as 'linear';
   const options: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(own ?? {})) {
-    const ours = ownValue(SCHEDULE_NAMES, name);
+    const optionName = ownValue(SCHEDULE_NAMES, name);
     const location = `--lr_scheduler_kwargs ${name}`;
-    if (!ours) throw refused(location, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
-    if (Object.hasOwn(options, ours)) throw refused(location, 'one name of this number', 'two');
-    options[ours] = SCHEDULE[ours].read(location, value);
+    if (!optionName) throw refused(location, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
+    if (Object.hasOwn(options, optionName))
+      throw refused(location, 'one name of this number', 'two');
+    options[optionName] = SCHEDULE[optionName].read(location, value);
   }
   return Object.keys(options).length === 0 ? type : { type, ...options };
 }

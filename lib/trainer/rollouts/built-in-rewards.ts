@@ -155,23 +155,28 @@ export interface RewardModelOptions {
 export function model(given: RewardModelOptions): Reward {
   const op = 'rewards.model';
   const names: OptionNames<RewardModelOptions> = { model: true, tokenizer: true, batchSize: true };
-  const { model: judge, tokenizer, batchSize = 8 } = readOptions(op, given, names);
-  if (!(judge instanceof TaskModel)) throw refusedValue(`${op} model`, 'a classifier', judge);
-  if (judge.task !== 'sequence-classification' || judge.labels.length !== 1) {
-    throw refused(`${op} model`, 'a classifier with one label', `${judge.labels.length} labels`);
+  const { model: classifier, tokenizer, batchSize = 8 } = readOptions(op, given, names);
+  if (!(classifier instanceof TaskModel))
+    throw refusedValue(`${op} model`, 'a classifier', classifier);
+  if (classifier.task !== 'sequence-classification' || classifier.labels.length !== 1) {
+    throw refused(
+      `${op} model`,
+      'a classifier with one label',
+      `${classifier.labels.length} labels`,
+    );
   }
   requireInteger(`${op} batchSize`, batchSize, 1);
-  const pad = judge.padTokenId ?? tokenizer.padId ?? tokenizer.eosId ?? 0;
+  const pad = classifier.padTokenId ?? tokenizer.padId ?? tokenizer.eosId ?? 0;
   // Rows of several lengths need a padding token.
-  if (judge instanceof DecoderTask) judge.padTokenId ??= pad;
+  if (classifier instanceof DecoderTask) classifier.padTokenId ??= pad;
   return named('reward_model', ({ prompts, completions }) => {
     const texts = prompts.map((prompt, i) =>
-      idsOf(tokenizer, prompt, completions[i]?.content ?? '').subarray(0, judge.maxSeq),
+      idsOf(tokenizer, prompt, completions[i]?.content ?? '').subarray(0, classifier.maxSeq),
     );
-    judge.eval();
+    classifier.eval();
     const scores: number[] = [];
     for (let from = 0; from < texts.length; from += batchSize) {
-      scores.push(...scoresOf(judge, texts.slice(from, from + batchSize), pad));
+      scores.push(...scoresOf(classifier, texts.slice(from, from + batchSize), pad));
     }
     return scores;
   });
@@ -186,7 +191,7 @@ function idsOf(
   return tokenizer.applyChatTemplate([...prompt, { role: 'assistant', content }]).ids;
 }
 
-function scoresOf(judge: TaskModel, rows: readonly Int32Array[], pad: number): number[] {
+function scoresOf(classifier: TaskModel, rows: readonly Int32Array[], pad: number): number[] {
   const width = Math.max(1, ...rows.map(({ length }) => length));
   const shape = [rows.length, width];
   const [ids, mask] = [
@@ -197,11 +202,11 @@ function scoresOf(judge: TaskModel, rows: readonly Int32Array[], pad: number): n
     ids.set(own, row * width);
     mask.fill(1, row * width, row * width + own.length);
   }
-  const device = judge.parameters()[0]?.device;
+  const device = classifier.parameters()[0]?.device;
   return noGrad(() =>
     scope(() => {
       const inputs = { mask: Tensor.from(mask, { shape, device }) };
-      const out = judge.call(Tensor.from(ids, { shape, device }), inputs);
+      const out = classifier.call(Tensor.from(ids, { shape, device }), inputs);
       return out.to('f32').reshape([-1]).toArray();
     }),
   );
