@@ -1754,7 +1754,7 @@ export interface EigenvalueConfig {
   enabled?: boolean;
   /** Prints each estimate. Default false. */
   verbose?: boolean;
-  /** Most iterations. Default 100. */
+  /** Maximum number of iterations. Default 100. */
   max_iter?: number;
   /** Relative error at which iterations end. Default 0.01. */
   tol?: number;
@@ -4109,7 +4109,7 @@ export interface ResolvedEigenvalue {
   readonly enabled: boolean;
   /** Prints each estimate. */
   readonly verbose: boolean;
-  /** Most iterations. */
+  /** Maximum number of iterations. */
   readonly max_iter: number;
   /** Relative error at which iterations end. */
   readonly tol: number;

@@ -230,13 +230,16 @@ export interface SpeculativeConfig {
    * Default null.
    */
   model?: string | null;
-  /** Most proposed tokens per sequence and step. Default 7. */
+  /** Maximum number of proposed tokens per sequence and step. Default 7. */
   num_speculative_tokens?: number;
-  /** Most tokens of an n-gram. Default 5. */
+  /** Maximum number of tokens of an n-gram. Default 5. */
   prompt_lookup_max?: number;
   /** Fewest tokens of an n-gram. Default 2. */
   prompt_lookup_min?: number;
-  /** Most running sequences with proposals; above, steps compute one token each. Default 32. */
+  /**
+   * Maximum number of running sequences with proposals; above, steps compute one token each.
+   * Default 32.
+   */
   disable_by_batch_size?: number;
 }
 
@@ -520,13 +523,13 @@ export interface ResolvedSpeculative {
    * Draft model with the tokenizer of the model, or its EAGLE-3 head: folder or name on the hub.
    */
   readonly model: string | null;
-  /** Most proposed tokens per sequence and step. */
+  /** Maximum number of proposed tokens per sequence and step. */
   readonly num_speculative_tokens: number;
-  /** Most tokens of an n-gram. */
+  /** Maximum number of tokens of an n-gram. */
   readonly prompt_lookup_max: number;
   /** Fewest tokens of an n-gram. */
   readonly prompt_lookup_min: number;
-  /** Most running sequences with proposals; above, steps compute one token each. */
+  /** Maximum number of running sequences with proposals; above, steps compute one token each. */
   readonly disable_by_batch_size: number;
 }
 

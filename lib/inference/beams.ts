@@ -46,8 +46,8 @@ const SEARCH = {
   ...BEAMS,
   /** Number of beams, at least 1. */
   numBeams: integer('texts to keep', { min: 1, required: true }),
-  /** Most new tokens of a sequence. */
-  maxNewTokens: integer('most new tokens of a sequence', { min: 1, required: true }),
+  /** Maximum number of new tokens of a sequence. */
+  maxNewTokens: integer('maximum number of new tokens of a sequence', { min: 1, required: true }),
   /** Number of results, at most `numBeams`. Default: 1. */
   n: integer('results', { min: 1, default: 1 }),
   /** End tokens. Default: no end token. */

@@ -45,7 +45,7 @@ export interface ChatRequest extends Sampling, Partial<ParserNames> {
   messages: readonly ChatMessage[];
   /** Functions that the model may call. Default: none. */
   tools?: readonly ChatTool[];
-  /** Most answers of the model. Default: 8. */
+  /** Maximum number of answers of the model. Default: 8. */
   maxRounds?: number;
   /** A Jinja text in place of the tokenizer's chat template. */
   chatTemplate?: string;

@@ -63,7 +63,8 @@ export class InferenceEngine {
   /** The tokenizer of the model folder or of the options; null without one. */
   readonly tokenizer: Tokenizer | null;
   /**
-   * Most tokens of a prompt and its continuation: max_out_tokens, or fewer if the cache is smaller.
+   * Maximum number of tokens of a prompt and its continuation: max_out_tokens, or fewer if the
+   * cache is smaller.
    */
   readonly maxTokens: number;
   /** Rank within the group that shares the model (tensor_parallel); 0 without sharing. */

@@ -28,7 +28,7 @@ import { SAMPLING, type SamplingOptions, tokenOptions } from './sampling-options
 export interface RequestLimits {
   tokenizer: Tokenizer | null;
   vocabSize: number;
-  /** Most tokens of a prompt and its continuation. */
+  /** Maximum number of tokens of a prompt and its continuation. */
   maxTokens: number;
   /** Minimum room for new tokens. */
   minNewTokens: number;
@@ -67,8 +67,8 @@ export const requestOptions = (limits: RequestLimits) => ({
     'variables of the chat template',
     { default: {}, shown: 'none' },
   ),
-  /** Most tokens to sample. Default: the rest of the engine's maxTokens. */
-  maxNewTokens: integer('most tokens to sample', {
+  /** Maximum number of tokens to sample. Default: the rest of the engine's maxTokens. */
+  maxNewTokens: integer('maximum number of tokens to sample', {
     min: 1,
     shown: "the rest of the engine's `maxTokens`",
   }),

@@ -10,9 +10,9 @@ import type { Sequence } from './sequence.js';
 
 /** Limits of a step and of the cache. */
 export interface SchedulerLimits {
-  /** Most tokens of a step. */
+  /** Maximum number of tokens of a step. */
   tokens: number;
-  /** Most running sequences. */
+  /** Maximum number of running sequences. */
   sequences: number;
   /** Blocks of the cache. */
   blocks: number;

@@ -70,7 +70,7 @@ export class Sequence implements SequenceTurn {
 
   constructor(
     prompt: readonly number[],
-    /** Most tokens, including the prompt. */
+    /** Maximum number of tokens, including the prompt. */
     readonly limit: number,
     /** Only sequences with equal salts share cached blocks. */
     private readonly salt = '',

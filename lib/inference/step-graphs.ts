@@ -18,7 +18,9 @@ const ROWS = [
 ];
 /** Smallest recorded table width, in blocks. */
 const MIN_WIDTH = 8;
-/** Most cached graphs: the sizes up to 512 for contexts of 2048 tokens in blocks of 64. */
+/**
+ * Maximum number of cached graphs: the sizes up to 512 for contexts of 2048 tokens in blocks of 64.
+ */
 const MAX_GRAPHS = 52;
 
 /** A recorded step. */
@@ -63,7 +65,7 @@ export class StepGraphs {
   private readonly graphs = new Map<string, Recording>();
   /** [rows, vocabSize]. */
   private readonly scores: Tensor;
-  /** Most cached graphs from now on; 0 disables recording. */
+  /** Maximum number of cached graphs from now on; 0 disables recording. */
   private max = MAX_GRAPHS;
   private readonly adapters: number;
 

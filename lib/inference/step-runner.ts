@@ -62,13 +62,13 @@ export interface Flight {
 export interface RunnerSizes {
   /** Blocks of the cache. */
   blocks: number;
-  /** Most tokens of a step. */
+  /** Maximum number of tokens of a step. */
   tokens: number;
-  /** Most sequences of a step. */
+  /** Maximum number of sequences of a step. */
   sequences: number;
   /** Length of the longest sequence. */
   reach: number;
-  /** Most proposals of a sequence. Default: 0. */
+  /** Maximum number of proposals of a sequence. Default: 0. */
   proposals?: number;
   /** Records decode steps as graphs. */
   records: boolean;

@@ -16,11 +16,14 @@ export const ENGINE = {
   }),
   device: string('`"cpu"` or a GPU', { shown: 'a GPU if present', flag: '--device <name>' }),
   dtype: string('fp32, fp16 or bf16', { shown: "the folder's", flag: '--dtype <name>' }),
-  context: integer('most [tokens](#context-and-memory) of prompt and answer together', {
-    min: 2,
-    shown: "1024, or the model's maximum if lower",
-    flag: '--context <n>',
-  }),
+  context: integer(
+    'maximum number of [tokens](#context-and-memory) of prompt and answer together',
+    {
+      min: 2,
+      shown: "1024, or the model's maximum if lower",
+      flag: '--context <n>',
+    },
+  ),
   config: string('JSON file with the [engine configuration](inference-configuration.md)', {
     shown: 'none',
     flag: '--config <file>',
@@ -96,11 +99,14 @@ export const SERVER = {
     '[adapter](#several-adapters) of requests with this model name; repeatable',
     { shown: 'none', flag: '--adapter <name=folder>', syntax: 'pairs' },
   ),
-  maxAdapters: integer('most [adapters](#several-adapters) at a time; extra slots load later', {
-    min: 1,
-    shown: 'the number of `--adapter`',
-    flag: '--max-loras <n>',
-  }),
+  maxAdapters: integer(
+    'maximum number of [adapters](#several-adapters) at a time; extra slots load later',
+    {
+      min: 1,
+      shown: 'the number of `--adapter`',
+      flag: '--max-loras <n>',
+    },
+  ),
   maxAdapterRank: integer('largest rank of an adapter, up to 256', {
     min: 1,
     max: 256,

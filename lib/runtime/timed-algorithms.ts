@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path';
 import { makeFolderNow } from './make-folder.js';
 import { writeOwn } from './whole-file.js';
 
-/** Most lines of a file; the oldest go first. */
+/** Maximum number of lines of a file; the oldest go first. */
 const REMEMBERED = 4096;
 const SUFFIX = '.txt';
 /** A line: library, product, algorithm, and two times. */

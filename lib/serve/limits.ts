@@ -7,7 +7,7 @@ import { refused } from '../runtime/refused.js';
 /** Bounds of one request. */
 export const REQUEST_LIMITS = {
   /** Tokens of a prompt. Default: one less than the context. */
-  promptTokens: integer('most tokens of a prompt; more gets HTTP 400', {
+  promptTokens: integer('maximum number of tokens of a prompt; more gets HTTP 400', {
     min: 1,
     default: Number.MAX_SAFE_INTEGER,
     shown: 'the context',

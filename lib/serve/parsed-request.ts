@@ -44,7 +44,7 @@ export interface ParsedRequest {
 const STOPS = 16;
 /** Tokens that logit_bias may name. */
 const BIASED = 1024;
-/** Most alternatives of a token. */
+/** Maximum number of alternatives of a token. */
 export const TOP_LOGPROBS = 20;
 const { doSample: _, ...OPTIONS } = SAMPLING;
 

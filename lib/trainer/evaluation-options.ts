@@ -41,7 +41,7 @@ export const EVALUATION = {
     also: ['eval_batch_size', 'per_gpu_eval_batch_size'],
   }),
   /** Maximum number of batches. Default: all. */
-  maxBatches: checked(requireBatches, 'most batches', {
+  maxBatches: checked(requireBatches, 'maximum number of batches', {
     default: Number.POSITIVE_INFINITY,
     shown: 'all',
   }),

@@ -18,8 +18,8 @@ export interface AdapterOptions {
    */
   adapters?: Readonly<Record<string, string>>;
   /**
-   * Most adapters at a time. With more than `adapters` has, engine.loadAdapter() loads others
-   * later, into memory that is allocated at the start. Default: the number of `adapters`.
+   * Maximum number of adapters at a time. With more than `adapters` has, engine.loadAdapter() loads
+   * others later, into memory that is allocated at the start. Default: the number of `adapters`.
    */
   maxAdapters?: number;
   /**

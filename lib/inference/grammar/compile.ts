@@ -5,7 +5,7 @@ import type { FormatSource, ReadFormat } from './format.js';
 
 const SECONDS = 5;
 const HEAP_MIB = 512;
-/** Most compiled formats, and their 32-bit words. */
+/** Maximum number of compiled formats, and their 32-bit words. */
 const [MAX_FORMATS, MAX_WORDS] = [256, 2 ** 24];
 
 /** A compiled format. */

@@ -22,7 +22,7 @@ type Op =
 const VERSION = 1;
 const SET_WORDS = 8;
 const UNBOUNDED = -1;
-/** Most words of a description, as in csrc/grammar/limits.h. */
+/** Maximum number of words of a description, as in csrc/grammar/limits.h. */
 const MAX_WORDS = 2 ** 22;
 
 /** The nodes, byte sets and rules of one grammar. */

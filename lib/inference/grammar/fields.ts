@@ -10,7 +10,7 @@ import { inexpressible, isAnnotation, type Schema } from './schema-merge.js';
 
 /** Keywords of a raw text. */
 const KNOWN = ['type', 'enum', 'const', 'minLength', 'maxLength', 'pattern'];
-/** Most characters of a name that no schema has. */
+/** Maximum number of characters of a name that no schema has. */
 const MAX_NAME = 64;
 
 /** The fields of a call in their order; null: any fields. Throws DS_ARGUMENT with a path. */

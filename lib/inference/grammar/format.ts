@@ -61,7 +61,7 @@ export interface ReadFormat {
   readonly key: string;
 }
 
-/** Most characters of a format as JSON. */
+/** Maximum number of characters of a format as JSON. */
 const MAX_TEXT = 2 ** 20;
 const KINDS = ['regex', 'choice', 'grammar', 'jsonObject', 'schema'] as const;
 /** The key of an AnswerFormat. No schema has it. */

@@ -5,7 +5,7 @@ import type { Tokenizer } from '../../text/index.js';
 import { compileFormat } from './compile.js';
 import type { ReadFormat } from './format.js';
 
-/** Most grammars, and the bytes of states at which a grammar is built again. */
+/** Maximum number of grammars, and the bytes of states at which a grammar is built again. */
 const [MAX_GRAMMARS, MAX_BYTES] = [64, 2 ** 26];
 
 export class Grammars {

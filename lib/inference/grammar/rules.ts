@@ -37,7 +37,7 @@ function nodeOf(to: Description, source: FormatSource): Node {
   }
 }
 
-/** Most spaces and line ends beside a tag. */
+/** Maximum number of spaces and line ends beside a tag. */
 const MAX_SPACES = 8;
 
 /** Reasoning up to its end tag, then calls or the text of a format. */

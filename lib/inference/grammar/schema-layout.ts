@@ -2,7 +2,9 @@
 import type { Description, Node } from './description.js';
 import type { Texts } from './schema-text.js';
 
-/** Most whitespace characters between two parts: some models would write nothing else. */
+/**
+ * Maximum number of whitespace characters between two parts: some models would write nothing else.
+ */
 const MAX_SPACE = 8;
 
 /** Items of an array. */

@@ -24,7 +24,7 @@ interface Property {
 }
 
 const MAX_PATTERNS = 4;
-/** Most states of an object with counted properties. */
+/** Maximum number of states of an object with counted properties. */
 const MAX_STATES = 20_000;
 
 export class ObjectRules {

@@ -47,7 +47,7 @@ export interface TextRules {
   readonly formats: readonly { readonly name: unknown; readonly path: string }[];
 }
 
-/** Most characters of a bare name that no schema has. */
+/** Maximum number of characters of a bare name that no schema has. */
 const MAX_NAME = 64;
 
 /** The strings of one grammar. */

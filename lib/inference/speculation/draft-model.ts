@@ -21,7 +21,7 @@ export interface DraftHead {
 
 /** Sizes of a draft model. */
 export interface DraftSizes {
-  /** Most tokens of a step. */
+  /** Maximum number of tokens of a step. */
   readonly tokens: number;
   /** Vocabulary of the model whose tokens it proposes. */
   readonly vocabSize: number;

@@ -151,7 +151,7 @@ export class EagleHead extends Module implements BesideForward {
     return this.#shape.body.channels;
   }
 
-  /** Most tokens of a sequence. */
+  /** Maximum number of tokens of a sequence. */
   get reach(): number {
     return this.#shape.body.maxSeq;
   }

@@ -6,10 +6,10 @@ import { type LookupSizes, PromptLookup } from './prompt-lookup.js';
 
 /** Settings of speculation: the section `speculative` of the configuration. */
 export interface SpeculationSettings {
-  /** Most proposals of a sequence. */
+  /** Maximum number of proposals of a sequence. */
   readonly max: number;
   readonly lookup: LookupSizes;
-  /** Most running sequences with proposals. */
+  /** Maximum number of running sequences with proposals. */
   readonly maxSequences: number;
   /** Set for a draft model; null: proposals come from lookups. */
   readonly draft: DraftCost | null;
@@ -21,7 +21,7 @@ export interface SpeculationSettings {
 export interface DraftCost {
   /** Time of a token of the draft model, relative to a step of the model. */
   readonly step: number;
-  /** Most tokens of a sequence. */
+  /** Maximum number of tokens of a sequence. */
   readonly reach: number;
 }
 

@@ -48,8 +48,8 @@ export const GKD = {
   seqKd: boolean('the teacher samples the completions of other updates', {
     ...{ default: false, flag: 'seq_kd' },
   }),
-  /** Most tokens of a sampled completion. Default: 128. */
-  maxNewTokens: integer('most tokens of a sampled completion', {
+  /** Maximum number of tokens of a sampled completion. Default: 128. */
+  maxNewTokens: integer('maximum number of tokens of a sampled completion', {
     ...{ min: 1, default: 128, flag: 'max_new_tokens' },
   }),
   /** Temperature of sampling. Default: 0.9. */

@@ -68,14 +68,20 @@ const SHARED = {
     default: 1,
     flag: 'num_iterations',
   }),
-  /** Most updates between the sampling of a generation and its first update. Default: 0. */
+  /**
+   * Maximum number of updates between the sampling of a generation and its first update. Default:
+   * 0.
+   */
   maxStaleness: integer('updates by which [sampling is ahead](#sampling-ahead) of training', {
     min: 0,
     default: 0,
     flag: 'max_staleness',
   }),
-  /** Most completions that a rank samples at once. Default: 32 on the CPU, 128 to 512 on a GPU. */
-  maxSequences: integer('most completions that a rank samples at once', {
+  /**
+   * Maximum number of completions that a rank samples at once. Default: 32 on the CPU, 128 to 512
+   * on a GPU.
+   */
+  maxSequences: integer('maximum number of completions that a rank samples at once', {
     min: 1,
     default: null,
     shown: '32 on the CPU, 128 to 512 on a GPU',
@@ -107,8 +113,8 @@ const SHARED = {
       elsewhere: '`tools`',
     },
   ),
-  /** Most calls of the tool for a completion. Default: 8. */
-  toolTurns: integer('most calls of the tool for a completion', {
+  /** Maximum number of calls of the tool for a completion. Default: 8. */
+  toolTurns: integer('maximum number of calls of the tool for a completion', {
     min: 1,
     default: 8,
     elsewhere: '`max_tool_calling_iterations`',

@@ -27,7 +27,7 @@ export interface PolicySettings extends PolicyLossOptions {
   readonly isLeaveOneOut: boolean;
   /** Temperature of sampling, which divides the logits of training too. */
   readonly temperature: number;
-  /** Most tokens of a completion. */
+  /** Maximum number of tokens of a completion. */
   readonly max: number;
   /** Computes the bits that the sampler recorded. */
   readonly exactRollouts: boolean;

@@ -12,11 +12,15 @@ export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
   readonly method: string;
   readonly rewards: readonly RewardSettings[];
   readonly sampling: SamplingRequest & { maxNewTokens: number; temperature: number };
-  /** Most completions that a rank samples at once; null for the default of the device. */
+  /**
+   * Maximum number of completions that a rank samples at once; null for the default of the device.
+   */
   readonly maxSequences: number | null;
   /** Whether ranks without prompts sample those of others. */
   readonly workStealing: boolean;
-  /** Most updates between the weights that sample a generation and its first update. */
+  /**
+   * Maximum number of updates between the weights that sample a generation and its first update.
+   */
   readonly maxStaleness: number;
   /** Whether a factor corrects the loss for the sampler; then `old` is not the sampler's. */
   readonly corrects: boolean;
@@ -31,7 +35,7 @@ export interface RolloutPlan extends Omit<AdvantageOptions, 'weights'> {
   readonly offloadStates: boolean;
   /** Continues completions; null without one. */
   readonly tool: Required<TimedTool> | null;
-  /** Most calls of the tool for a completion. */
+  /** Maximum number of calls of the tool for a completion. */
   readonly toolTurns: number;
   readonly reference: CausalLM | null;
   /** Whether the sampler's log-probabilities are those of training, bit for bit. */

@@ -18,9 +18,14 @@ import { requireWholeLayers } from './exact.js';
 export interface RolloutOptions {
   /** Encodes text prompts and decodes completions. Default: prompts are tokens. */
   tokenizer?: Tokenizer | null;
-  /** Most tokens of a prompt and its completion. Default: 1024, or the limit of the model. */
+  /**
+   * Maximum number of tokens of a prompt and its completion. Default: 1024, or the limit of the
+   * model.
+   */
   maxTokens?: number;
-  /** Most completions that are sampled at once. Default: 128 on a GPU, 32 on the CPU. */
+  /**
+   * Maximum number of completions that are sampled at once. Default: 128 on a GPU, 32 on the CPU.
+   */
   maxSequences?: number;
   /** Frees the key-value cache after each call. Default: true. */
   releaseCache?: boolean;
@@ -123,7 +128,7 @@ export class Rollouts {
       batchInvariant: boolean;
       records: boolean;
     },
-    /** Most tokens of a prompt and its completion. */
+    /** Maximum number of tokens of a prompt and its completion. */
     readonly maxTokens: number,
   ) {}
 

@@ -57,10 +57,10 @@ export function readTool(op: string, given: RolloutTool | TimedTool): Required<T
 /** How completions use a tool. */
 export interface ToolTurns {
   tool: Required<TimedTool>;
-  /** Most calls of the tool for a completion. */
+  /** Maximum number of calls of the tool for a completion. */
   turns: number;
   tokenizer: Tokenizer;
-  /** Most tokens of a completion, results of tools included. */
+  /** Maximum number of tokens of a completion, results of tools included. */
   max: number;
 }
 
