@@ -52,7 +52,7 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
       .reduce((values, technique) => technique.compress(values, step), own);
   }
 
-  /** The same of the steps that are done. */
+  /** The compressed values after the finished steps. */
   protected get values(): Values {
     return this.valuesAt(this.step);
   }

@@ -13,7 +13,7 @@ export interface ConfigArguments {
   readonly deepspeed?: boolean;
   /** Path of the configuration, from --deepspeed_config. */
   readonly deepspeed_config?: string;
-  /** The same as parsers call it that turn names into camelCase. */
+  /** `deepspeed_config` under its camelCase name, which some parsers use. */
   readonly deepspeedConfig?: string;
   /** Old name of deepspeed_config. */
   readonly deepscale_config?: string;

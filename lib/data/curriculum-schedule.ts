@@ -165,7 +165,7 @@ function logarithm(value: bigint): bigint {
   return seriesOf(mantissa) + doublings * LOG_2;
 }
 
-/** The same from 1 to 2, where ln m = 2 atanh((m - 1) / (m + 1)) gains three bits a term. */
+/** The logarithm of m in [1, 2): ln m = 2 atanh((m - 1) / (m + 1)) gains three bits a term. */
 function seriesOf(mantissa: bigint): bigint {
   const ratio = ((mantissa - ONE) << FRACTION_BITS) / (mantissa + ONE);
   const square = (ratio * ratio) >> FRACTION_BITS;

@@ -20,7 +20,7 @@ export type Samples<Sample> = Iterable<Sample | Promise<Sample>> | AsyncIterable
 export interface IterableDataset<Sample> {
   /** All samples of an epoch (from 0), from the first one. */
   iterate(epoch: number): Samples<Sample>;
-  /** The same from sample number `start` on; without it, a loader that resumes passes over them. */
+  /** Samples of an epoch from number `start` on. Without it, a resumed loader skips samples. */
   iterateFrom?(epoch: number, start: number): Samples<Sample>;
   /** How a worker thread builds this dataset; without it only the calling thread can serve it. */
   readonly source?: DatasetSource | undefined;

@@ -82,7 +82,7 @@ export function tokensOfText(source: TextSource): Int32Array {
   return run.finish();
 }
 
-/** The same of JSON Lines. Throws DS_DATA, naming file and line. */
+/** All tokens of JSON Lines, in shared memory. Throws DS_DATA, naming file and line. */
 export function tokensOfJsonl(source: JsonlSource): Int32Array {
   const { path, key = 'text', encode, endOfText } = source;
   const run = new TokenRun(endOfText);

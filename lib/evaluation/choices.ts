@@ -36,7 +36,7 @@ export interface ChoiceEvaluation {
   accuracy: number;
   /** Standard error of `accuracy`; null for a single question. */
   accuracyStderr: number | null;
-  /** The same with log-likelihoods divided by the characters of the choice. */
+  /** `accuracy` with log-likelihoods divided by the characters of the choice. */
   normalizedAccuracy: number;
   /** Standard error of `normalizedAccuracy`; null for a single question. */
   normalizedAccuracyStderr: number | null;

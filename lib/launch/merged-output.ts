@@ -63,7 +63,7 @@ export interface MergeOptions {
  */
 export class MergedOutput implements LineSink {
   private readonly pending = new Queue<Pending>();
-  /** The same text of the same stream, in order of arrival. */
+  /** Pending lines by stream and text, in order of arrival. */
   private readonly alike = new Map<string, Queue<Pending>>();
   /** Position of the last line of each rank. */
   private readonly last = new Map<number, number>();

@@ -370,7 +370,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return part.mul(counted).div(whole);
   }
 
-  /** The same with sequence parallelism: each rank has a part of the tokens. */
+  /** The forward with sequence parallelism: each rank has a part of the tokens. */
   private forwardOfPart(part: SequencePart, { tokens, targets, places, how }: Call): Tensor {
     const positions = places.positions && part.of(places.positions);
     const own = { ...places, positions, start: places.start + part.share.first };

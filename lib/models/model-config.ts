@@ -31,12 +31,12 @@ export class ModelConfig {
     return Object.hasOwn(this.values, this.nameOf(key));
   }
 
-  /** The same file, with `names` for keys that it calls otherwise. */
+  /** Returns a view of the file in which `names` maps keys to the names in the file. */
   renamed(names: Readonly<Record<string, string>>): ModelConfig {
     return new ModelConfig(this.path, this.values, this.hint, names);
   }
 
-  /** The same, where an absent key has the value of its other name. */
+  /** Returns a view in which an absent key has the value of its other name. */
   alias(others: Readonly<Record<string, string>>): ModelConfig {
     const found = Object.entries(others).flatMap(([key, other]) =>
       Object.hasOwn(this.values, other) ? [[key, this.values[other]] as const] : [],
@@ -83,7 +83,7 @@ export class ModelConfig {
     return Object.keys(this.values);
   }
 
-  /** The same, with `defaults` for the keys that are absent; null is a value. */
+  /** Returns a view with `defaults` for absent keys; null is a value. */
   completed(defaults: JsonObject): ModelConfig {
     const named = Object.entries(defaults).map(([key, value]) => [this.nameOf(key), value]);
     const values = { ...Object.fromEntries(named), ...this.values };

@@ -321,7 +321,7 @@ const productWith = (x: Tensor, codes: Codes): Tensor => {
   );
 };
 
-/** The same with gates in the first half of the outputs: to [.., outputs / 2]. */
+/** x [.., inputs] to [.., outputs / 2]; the first half of the outputs are gates. */
 const gatedWith = (x: Tensor, codes: Codes): Tensor => {
   refuseBatchInvariant('a linear layer', 'weights in f32, bf16 or f16', 'quantized ones');
   return byRows(x, required(codes.packed.shape[0]) / 2, (rows, out) =>

@@ -90,7 +90,7 @@ function byRow(x: Tensor, rows: number, ranks: number): Tensor {
   return x.alias([rows, ranks, block], [ranks * block, block, 1], x.offset);
 }
 
-/** The same view of `slots`, with whole parts one after another. */
+/** `slots`, with whole parts one after another, as [rows, ranks, elements]. */
 function bySlot(slots: Tensor, rows: number, ranks: number): Tensor {
   const block = slots.numel / (rows * ranks);
   return slots.alias([rows, ranks, block], [block, rows * block, 1], slots.offset);

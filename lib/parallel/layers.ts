@@ -259,7 +259,7 @@ export class RowShard {
   }
 
   /**
-   * The same for a product that selects this rank's part of inputs [.., in] itself. Throws DS_COMM.
+   * As around(), for a product that selects this rank's part of inputs [.., in]. Throws DS_COMM.
    */
   aroundAll(x: Tensor, product: (all: Tensor) => Tensor, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;

@@ -11,7 +11,7 @@ export interface Stream {
    * Returns the activations, whole on each rank; their gradient is the sum of the ranks' gradients.
    */
   enter(x: Tensor): Tensor;
-  /** The same for a layer with copies on other ranks; only one copy's gradient `counts`. */
+  /** enter() for a layer with copies on other ranks; only one copy's gradient `counts`. */
   enterCopies(x: Tensor, counts: boolean): Tensor;
   /** The sum of the ranks' parts. */
   leave(x: Tensor): Tensor;

@@ -7,7 +7,7 @@ import type { Setup } from './setup.js';
  * stream: the inputs and outputs of the two norms. Source: Korthikanti et al. 2022.
  */
 const REPLICATED_WIDTHS = 4;
-/** The same for temporaries of the backward: a gradient of the stream and one in transfer. */
+/** Widths of temporaries of the backward: a gradient of the stream and one in transfer. */
 const REPLICATED_IN_BACKWARD = 2;
 
 /**

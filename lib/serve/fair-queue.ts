@@ -3,7 +3,7 @@
 
 /** The source of a prompt. */
 export interface Asker {
-  /** The same for all connections of a client. */
+  /** Identifies the client: equal for all its connections. */
   readonly client: string;
   readonly connection: object;
   /** Aborted when the request ends. */

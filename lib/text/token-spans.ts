@@ -38,7 +38,7 @@ const isMark = ({ type, pattern }: Step): boolean =>
 export class TokenSpans {
   /** How tokens are spelled, without regard to the normalizer. */
   private readonly letters: Spelling;
-  /** The same, where the text that they spell is known; else null. */
+  /** How tokens are spelled if the text that they spell is known; else null. */
   private readonly spelling: Spelling;
   /** Unicode normalization forms that are applied, in order. */
   private readonly forms: string[];

@@ -200,7 +200,7 @@ export class StepRows {
 
 /** The rows of all ranks of the job on the host. */
 export class ReportedRows {
-  /** The same bytes as integers, because the bits of a digest may be NaN. */
+  /** `values` as integers, because the bits of a digest may be NaN. */
   private readonly bits: Int32Array;
 
   constructor(

@@ -19,7 +19,7 @@ export interface ActivationBytes {
  * (4).
  */
 const BLOCK = 16;
-/** The same without x, y and gelu. */
+/** Saved elements without x, y and gelu. */
 const SELECTIVE_BLOCK = 10;
 /** Gradient of gelu (4) and of both branches of the stream: the MLP's backward. */
 const BACKWARD = 6;

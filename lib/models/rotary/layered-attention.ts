@@ -22,7 +22,7 @@ export class LayeredAttention extends RotaryAttentionBase {
   readonly q_proj: Linear;
   /** From channels to kvHeads * headDim; absent in layers that read those of another. */
   declare readonly k_proj?: Linear;
-  /** The same; also absent if values are the projected keys. */
+  /** From channels to kvHeads * headDim; also absent if values are the projected keys. */
   declare readonly v_proj?: Linear;
   /** Maps heads * headDim back to channels. */
   declare readonly o_proj: Linear;

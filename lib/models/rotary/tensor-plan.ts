@@ -152,7 +152,7 @@ const gatedStyles = (path: string): Styles => ({
   [`${path}.down_proj`]: 'row',
 });
 
-/** The same for experts beside a dense block. */
+/** The styles of experts beside a dense block. */
 export const besideStyles = (path: string): Record<string, StyleName> => ({
   [`${path}.router`]: 'perHead',
   [`${path}.experts`]: 'experts',

@@ -36,7 +36,7 @@ export function percentFormat(text: string, values: Value): Value {
   return formatText(text, values, str, repr);
 }
 
-/** The same of a text that is marked: values are escaped. */
+/** text % values for a Markup text: values are escaped. */
 export function percentMarkup(text: string, values: Value): Value {
   return new Markup(formatText(text, values, escapedText, (value) => escaped(repr(value))));
 }

@@ -47,7 +47,7 @@ function textArgument(method: string, value: Argument): string {
   throw typeError(`${method} argument must be str, not ${typeName(value ?? null)}`);
 }
 
-/** The same for an optional argument; None counts as missing. */
+/** An optional text argument; None counts as missing. Throws TypeError. */
 const optionalText = (method: string, value: Argument): string | null =>
   value === undefined || value === null ? null : textArgument(method, value);
 
