@@ -211,6 +211,22 @@ test('writes reach the weights with a rank that modifies alone', async () => {
   expect(zero.safeGetFullFp32Param(frozen)).toBeNull();
 });
 
+test('a unit that a body holds is gathered again when it is set; others are not', async () => {
+  const net = new Net();
+  const engine = await engineOf(net);
+  const [one, two] = net.blocks.map(({ fc }) => fc.weight) as [Parameter, Parameter];
+  const value = Tensor.from(filled(4), { shape: [4, 4] });
+  zero.GatheredParameters(one, { modifierRank: 0 }, () => {
+    zero.safeSetFullFp32Param(one, value);
+    zero.safeSetFullFp32Param(two, value);
+    expect(present(engine)).toEqual(['blocks.0']);
+    expect(noGrad(() => scope(() => one.to('f32').reshape([-1]).toArray()))).toEqual(filled(4));
+  });
+  expect(present(engine)).toEqual([]);
+  expect([values(engine, one), values(engine, two)]).toEqual([filled(4), filled(4)]);
+  value.dispose();
+});
+
 test('what is not of one engine, no rank, or not ended is refused', async () => {
   const [a, b] = [new Net(), new Net()];
   await engineOf(a);
