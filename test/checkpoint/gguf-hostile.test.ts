@@ -68,8 +68,8 @@ test.each(FAMILIES)('random changes and cuts of %s', async (family) => {
       const at = below(below(3) === 0 ? bytes.length : header + 2000);
       const kind = below(4);
       if (kind === 0) bytes[at] = below(256);
-      else if (kind === 1) bytes.fill(255, at, at + 8);
-      else if (kind === 2) bytes.fill(0, at, at + 4);
+      else if (kind === 1) bytes.fill(255, at, Math.min(at + 8, bytes.length));
+      else if (kind === 2) bytes.fill(0, at, Math.min(at + 4, bytes.length));
       else bytes[at] = (bytes[at] as number) ^ (1 << below(8));
     }
     if (below(5) === 0) bytes = bytes.subarray(0, below(bytes.length));
