@@ -96,14 +96,12 @@ export function buildState(
   const { device: storage, ratio } = config.zero_optimization.offload_optimizer;
   const first = storage === 'none' ? new Set(partitions) : firstInForward(partitions, 1 - ratio);
   const [resident, rest] = divide(partitions, (partition) => first.has(partition));
-  const add: Add = (ownPartitions, made, scheduleOf) => {
+  const add: Add = (chosen, made, scheduleOf) => {
     const schedule = owned.own(scheduleOf(owned.own(made)));
-    state.add({ partitions: ownPartitions, state: made, schedule });
+    state.add({ partitions: chosen, state: made, schedule });
   };
-  const afterStep = (ownPartitions: readonly Partition[], placement: Placement): void =>
-    add(ownPartitions, shardState(config, placement), (made) =>
-      afterDecision(made, ownPartitions, options),
-    );
+  const afterStep = (chosen: readonly Partition[], placement: Placement): void =>
+    add(chosen, shardState(config, placement), (made) => afterDecision(made, chosen, options));
   if (storage === 'none' || resident.length > 0) {
     afterStep(resident, new DeviceState(device, optimizer));
   }

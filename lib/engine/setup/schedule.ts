@@ -38,13 +38,8 @@ function schedulesOf(
     typeof lrScheduler === 'function' ? madeBy(op, lrScheduler, optimizer) : lrScheduler;
   for (const schedule of isList(given) ? given : [given]) {
     const methods = ['lr', 'apply', 'stateDict', 'loadStateDict'];
-    requireMethods(
-      op,
-      schedule,
-      'a schedule',
-      methods,
-      schedule instanceof LrScheduler ? INSIDE : OF_OWN,
-    );
+    const uses = schedule instanceof LrScheduler ? INSIDE : OF_OWN;
+    requireMethods(op, schedule, 'a schedule', methods, uses);
   }
   if (!isList(given)) return new ScheduleSet(groups.map(() => given));
   if (given.length === groups.length) return new ScheduleSet(given);

@@ -54,9 +54,7 @@ export function buildUnits(
   undo: ReleaseStack,
 ): ModelUnits {
   const groupOf = indexGroups(module, groups);
-  const left = module
-    .parameters()
-    .filter((parameter) => !parameter.requiresGrad || !groupOf.has(parameter));
+  const left = module.parameters().filter((item) => !item.requiresGrad || !groupOf.has(item));
   freeze(left, undo);
   const moved = new Set(shardsWeights ? [] : left);
   for (const parameter of moved) {
@@ -112,11 +110,7 @@ function unitModules(module: Module, { own }: ZeroGroups): UnitModule[] {
   for (const { name, module: block } of inner) {
     const named = [...block.namedParameters()].filter(([, parameter]) => !taken.has(parameter));
     for (const [, parameter] of named) taken.add(parameter);
-    units.push([
-      name,
-      block,
-      named.map(([, parameter]) => [required(nameOf.get(parameter)), parameter]),
-    ]);
+    units.push([name, block, named.map(([, tensor]) => [required(nameOf.get(tensor)), tensor])]);
   }
   return units;
 }

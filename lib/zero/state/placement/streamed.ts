@@ -67,10 +67,8 @@ export class Windows implements TileWindows {
 
   /** Enlarges the windows for this tile. Call it before a tile is opened. */
   makeRoom(state: OpenTile): void {
-    const bytes = tensorsOf(state).reduce(
-      (sum, tensor) => sum + alignUp(tensor.bytes, ALIGNMENT),
-      0,
-    );
+    const sizes = tensorsOf(state).map(({ bytes }) => alignUp(bytes, ALIGNMENT));
+    const bytes = sizes.reduce((sum, size) => sum + size, 0);
     if (bytes <= (this.windows[0]?.memory.bytes ?? 0)) return;
     for (const { memory } of this.windows) memory.release();
     const { device } = this;
