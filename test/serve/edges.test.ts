@@ -19,13 +19,13 @@ import { tokenizer } from './fake-engine.js';
 const asker = { client: 'a', connection: {}, signal: new AbortController().signal };
 
 /** A tokenizer without patterns: a token for each character. */
-function reader(most: number): PromptReader {
+function reader(max: number): PromptReader {
   const plain = {
     ...{ hasPatterns: false, folder: '/nowhere', templateText: () => undefined },
     fewestTokens: (text: string) => text.length,
     encode: (text: string) => Int32Array.from(text, (char) => char.charCodeAt(0)),
   };
-  const options = { threads: 1, most, characters: 100, seconds: 1 };
+  const options = { threads: 1, max, characters: 100, seconds: 1 };
   return new PromptReader(plain as unknown as Tokenizer, options as never);
 }
 
