@@ -6,9 +6,9 @@
 
 namespace ds::cuda {
 
-/// The stages of one thread block, and who may use them. The producer fills a stage and its "full"
-/// barrier counts the bytes; each consumer warp arrives at "empty" when it needs the stage no more.
-/// `Unit` describes a unit of work; steps -1 ends the launch.
+/// The stages of one thread block: buffers that the producer fills and consumer warps read. The
+/// "full" barrier of a stage counts the bytes that have come. A consumer warp arrives at "empty"
+/// when it needs the stage no more. `Unit` describes a unit of work; steps -1 ends the launch.
 template <class T, class Shape, class Unit>
 struct HopperStages {
   static constexpr int kPanels = panels_of<Shape::head_dim>;

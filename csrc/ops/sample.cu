@@ -121,7 +121,7 @@ struct RowScores {
         rules(rules),
         columns(p.columns) {}
 
-  /// True if the scores are those of the model, but for the mask.
+  /// True if nothing but the mask changes the scores of the model.
   __device__ __forceinline__ bool unchanged() const { return !counts && !bias; }
   __device__ __forceinline__ float score(uint32_t c, float x) const {
     if (bias) x = add_rn(x, bias[c]);

@@ -127,7 +127,7 @@ export class TopKRouter extends Module {
   }
 }
 
-/** Tokens up to which a GPU computes logits and choices in one kernel. */
+/** For at most so many tokens, one kernel of a GPU computes logits and choices. */
 const FEW_TOKENS = 32;
 
 function tooMany(k: number, experts: number): DsError {

@@ -1,6 +1,7 @@
 // Stop signals of this process, noticed even while its event loop is blocked.
 import { constants } from 'node:os';
 import { isMainThread } from 'node:worker_threads';
+
 import { DsError } from '../errors.js';
 import { addon } from './addon.js';
 import { native } from './native.js';

@@ -16,7 +16,7 @@ export interface GgufPart {
   readonly shape: readonly number[];
   /** Index of its first value in `source`. Default 0. */
   readonly first?: number;
-  /** Tensors whose rows follow those of `source`, of the same width and type. Default: none. */
+  /** More tensors of the same width. Their rows follow the rows of `source`. Default: none. */
   readonly further?: readonly GgufTensor[];
   /** Returns the row in the file of a row of the model. Default: the same row. */
   readonly rowOf?: (row: number) => number;

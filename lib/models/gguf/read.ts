@@ -111,7 +111,7 @@ function configOf(
   );
 }
 
-/** Returns the number of layers, without those that predict later tokens. */
+/** Returns the number of layers. Layers that predict later tokens do not count. */
 function layersOf({ mixture }: GgufArchitecture, keys: GgufKeys): number {
   const [all, predicting] = [keys.size('block_count'), keys.number('nextn_predict_layers', 0)];
   if (predicting === 0) return all;

@@ -48,7 +48,7 @@ export const splitRows =
     return isPaired && kind !== 'v' ? pairedRow(place.row, sizes.dim) : place.row;
   };
 
-/** Rows of all experts, of which each has the gate's rows, then those of the other matrix. */
+/** An expert stores the rows of its gate first, then the rows of its `up` matrix. */
 export const gateRows =
   (width: number, isGate: boolean): RowMap =>
   (row) => {

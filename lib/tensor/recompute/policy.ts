@@ -62,9 +62,9 @@ const standard: CheckpointPolicy = {
 let policy = standard;
 
 /**
- * Keys of a query from which on attention is kept in host memory by default. A copy over PCIe takes
- * 2 C / 55e9 s per token, and the forward that it replaces 4 K C / 500e12 s for K keys: at 4,096
- * keys, attention takes about as long as the copy, which runs beside compute.
+ * By default, host memory keeps attention with at least so many keys a query. A copy over PCIe
+ * takes 2 C / 55e9 s per token, and the forward that it replaces 4 K C / 500e12 s for K keys. At
+ * 4,096 keys both take about as long, and the copy runs beside compute.
  */
 const MANY_KEYS = 4096;
 
