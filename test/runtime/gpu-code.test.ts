@@ -183,9 +183,10 @@ describe('the notice that the driver compiles kernels', () => {
   });
 
   test('is not printed again once the driver keeps kernels', () => {
-    mkdirSync(cache);
-    expect(compileNotice(gpu, env)).not.toBeNull();
-    writeFileSync(join(cache, 'index'), '');
-    expect(compileNotice(gpu, env)).toBeNull();
+    const filled = join(folder, 'FilledCache');
+    mkdirSync(filled);
+    expect(compileNotice(gpu, { CUDA_CACHE_PATH: filled })).not.toBeNull();
+    writeFileSync(join(filled, 'index'), '');
+    expect(compileNotice(gpu, { CUDA_CACHE_PATH: filled })).toBeNull();
   });
 });
