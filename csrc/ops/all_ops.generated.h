@@ -54,4 +54,5 @@
 #include "sign_pack.h"
 #include "softmax.h"
 #include "sort.h"
+#include "split_bf16.h"
 #include "swiglu.h"

@@ -107,6 +107,7 @@
   ROW(Softmax) \
   ROW(SoftmaxBackward) \
   ROW(Sort) \
+  ROW(SplitBf16) \
   ROW(Swiglu) \
   ROW(SwigluBackward)
 
@@ -217,8 +218,9 @@
   NAMES(Softmax, "in", "out") \
   NAMES(SoftmaxBackward, "out", "dout", "dx") \
   NAMES(Sort, "in", "values", "index") \
+  NAMES(SplitBf16, "in", "high", "again", "low") \
   NAMES(Swiglu, "gate", "up", "out") \
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 611649680
+#define DS_INTERFACE_HASH 1370297999

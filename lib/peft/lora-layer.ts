@@ -24,6 +24,7 @@ import {
   where,
 } from '../tensor/index.js';
 import { linearOnto } from '../tensor/ops/linear.js';
+import { isWide, wideLinear, wideLinearOnto } from '../tensor/ops/wide-linear.js';
 import { noteChanged } from '../tensor/tape.js';
 
 /** Settings of one adapter. */
@@ -214,6 +215,10 @@ export function changeValues(weight: Parameter, body: (before: Tensor) => Tensor
 const inDtype = (x: Tensor, dtype: Tensor['dtype']): Tensor =>
   x.dtype === dtype ? x : recomputed((values) => cast(values, dtype), x);
 
+/** Whether the weight alone gives the layer's output. */
+const isPlainLinear = (layer: Linear): boolean =>
+  layer.constructor === Linear && !layer.fp8 && !layer.hasHooks && !layer.bias;
+
 /** An adapter of a linear layer: lora_A [r, in], lora_B [out, r]. */
 export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
   /** Projects inputs to r values. */
@@ -269,11 +274,16 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
   protected sumOf(x: Tensor): Tensor {
     const { base, lora_A, lora_B, sizes } = this;
     const given = this.dropped(x);
-    const isPlain = lora_B.constructor === Linear && !lora_B.fp8 && !lora_B.hasHooks;
+    const isPlain = isPlainLinear(lora_B);
     const isOther = lora_B.weight.dtype !== x.dtype || lora_A.weight.dtype !== x.dtype;
+    const isExact = isBatchInvariant();
+    if (isPlain && isPlainLinear(lora_A) && !isExact && isWide(x, lora_A.weight, lora_B.weight)) {
+      const inner = wideLinear(given, lora_A.weight).mul(sizes.scaling);
+      return wideLinearOnto(project(base, x), inner, lora_B.weight);
+    }
     // A replay runs ops in order up to the last one that backward reads: A's product. So it is
     // first.
-    if (!isPlain || isOther || isBatchInvariant()) {
+    if (!isPlain || isOther || isExact) {
       const update = this.beside(given);
       return project(base, x).add(update);
     }

@@ -16,12 +16,12 @@ export type Role =
 
 /**
  * Roles of ops by the beginnings of their names; the first match counts. "linears" includes the
- * products of experts and of the head, and casts to FP8. Other ops are "rest": embeddings,
- * activations, residual sums, bias gradients, copies.
+ * products of experts and of the head, casts to FP8 and parts in bf16. Other ops are "rest":
+ * embeddings, activations, residual sums, bias gradients, copies.
  */
 const ROLES: readonly (readonly [RegExp, Role])[] = [
   [/^(Attention|Paged|Rope|Rotary|GatedDelta|ShortConv)/, 'attention'],
-  [/^(Matmul|Grouped|Gated|Quantized|Invariant|Adapter|Fp8|Nf4|Dequantize)/, 'linears'],
+  [/^(Matmul|Grouped|Gated|Quantized|Invariant|Adapter|Fp8|Nf4|Dequantize|SplitBf16)/, 'linears'],
   [/^(Layer|Rms)Norm/, 'norms'],
   [/^CrossEntropy/, 'loss'],
   [/^(Ada|Lamb|Lion|Muon|Moment|Drift|Frozen|Anchor|OneBit|Rmsprop|Sgd|Sign)/, 'optimizer'],

@@ -5105,6 +5105,42 @@ export function sortOnHost(args: SortArgs, stream: Stream): void {
 }
 
 /**
+ * high = in rounded to bf16, low = in - high rounded to bf16. high + low differs from `in` by at
+ * most 2^-17 of it. Where high is not finite, low is 0. The outputs may be parts of one matrix.
+ */
+export interface SplitBf16Args {
+  /** [rows, columns] f32, last stride 1, any row stride */
+  in: View;
+  /** [rows, columns] bf16, last stride 1, any row stride */
+  high: View;
+  /** a copy of high, laid out likewise */
+  again: View | null;
+  /** [rows, columns] bf16, last stride 1, any row stride */
+  low: View;
+}
+
+function putSplitBf16(args: SplitBf16Args): void {
+  let at = 0;
+  at = putView(args.in, at);
+  at = putView(args.high, at);
+  at = putView(args.again, at);
+  putView(args.low, at);
+}
+
+export function splitBf16(
+  args: SplitBf16Args,
+  stream: Stream = args.in.buffer.device.compute,
+): void {
+  putSplitBf16(args);
+  call(105, stream, args);
+}
+
+export function splitBf16OnHost(args: SplitBf16Args, stream: Stream): void {
+  putSplitBf16(args);
+  callOnHost(105, stream);
+}
+
+/**
  * out = silu(gate) * up, where silu(x) = x / (1 + e^-x); f32 inside (f64 for f64), rounded once.
  * FLOPs: 2 per element of out.
  */
@@ -5129,12 +5165,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(105, stream, args);
+  call(106, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(105, stream);
+  callOnHost(106, stream);
 }
 
 /**
@@ -5172,12 +5208,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(106, stream, args);
+  call(107, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(106, stream);
+  callOnHost(107, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -5287,6 +5323,7 @@ export interface OpArgs {
   Softmax: SoftmaxArgs;
   SoftmaxBackward: SoftmaxBackwardArgs;
   Sort: SortArgs;
+  SplitBf16: SplitBf16Args;
   Swiglu: SwigluArgs;
   SwigluBackward: SwigluBackwardArgs;
 }
@@ -5398,6 +5435,7 @@ export const opNames = [
   'Softmax',
   'SoftmaxBackward',
   'Sort',
+  'SplitBf16',
   'Swiglu',
   'SwigluBackward',
 ] as const;

@@ -3,7 +3,8 @@
 import assert from 'node:assert/strict';
 import { nn, peft, seed, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { checkpoint, randn } from '../../lib/tensor/index.js';
+import { cast, checkpoint, linear, noGrad, randn, scope } from '../../lib/tensor/index.js';
+import { wideLinear, wideLinearOnto } from '../../lib/tensor/ops/wide-linear.js';
 import type { Case } from '../support/case.js';
 import { counted } from '../support/op-counts.js';
 import { largest, on, stir } from './models.js';
@@ -63,13 +64,66 @@ function inReplays(device: Device, isPacked: boolean): void {
   assert.equal(counts.Nf4Dequantize, isPacked ? 1 : undefined);
 }
 
-export const cases: Case[] = [false, true].flatMap((isPacked) => [
-  {
-    name: `hooks${isPacked ? ', NF4' : ''}`,
-    run: (device: Device) => besideHooks(device, isPacked),
-  },
-  {
-    name: `replays${isPacked ? ', NF4' : ''}`,
-    run: (device: Device) => inReplays(device, isPacked),
-  },
-]);
+/** Factors in f32 over bf16 count with 16 bits of mantissa, in results and gradients. */
+function wide(device: Device, isReplayed: boolean): void {
+  scope(() => {
+    seed(5);
+    const x = randn([2, 37, 64], { device }).to('bf16').requireGrad();
+    const [down, up] = [randn([8, 64], { device }), randn([48, 8], { device })];
+    const dz = randn([2, 37, 48], { device }).to('bf16');
+    const leaves = [x, down.requireGrad(), up.requireGrad()];
+    const base = randn([2, 37, 48], { device }).to('bf16');
+    const run = (given: Tensor): Tensor =>
+      wideLinearOnto(base.clone(), wideLinear(given, down).mul(2), up);
+    const y = isReplayed ? checkpoint(run, x) : run(x);
+    y.backward(dz);
+    const got = [y, ...leaves.map(({ grad }) => grad as Tensor)];
+    const expected = noGrad(() => {
+      const [rows, grads] = [cast(x, 'f32').reshape([74, 64]), cast(dz, 'f32').reshape([74, 48])];
+      const inner = linear(rows, down).mul(2);
+      const ofInner = grads.matmul(up).mul(2);
+      const sum = cast(base, 'f32').reshape([74, 48]).add(linear(inner, up));
+      const ofDown = ofInner.transpose(0, 1).matmul(rows);
+      return [sum, ofInner.matmul(down), ofDown, grads.transpose(0, 1).matmul(inner)];
+    });
+    for (const [i, tensor] of got.entries()) {
+      const [values, wanted] = [tensor, expected[i] as Tensor].map((one) =>
+        cast(one, 'f32').toArray().flat(9),
+      ) as [number[], number[]];
+      const top = Math.max(...wanted.map(Math.abs));
+      const bound = (tensor.dtype === 'bf16' ? 2 ** -8 : 2 ** -15) * top;
+      assert.ok(largest(values, wanted) < bound, `result ${i}: ${largest(values, wanted) / top}`);
+    }
+  });
+}
+
+/** Layers with f32 adapters split small matrices and cast no activation. */
+function splitsFactors(device: Device): void {
+  const model = on(device, new One().to('bf16'));
+  peft.addLora(model, { r: 8, targetModules: ['proj'] });
+  on(device, model);
+  const x = randn([5, 64], { device }).to('bf16').keep().requireGrad();
+  const counts = counted(() => (model.call(x) as Tensor).sum().backward());
+  assert.equal(counts.SplitBf16, 3 + 5);
+  assert.equal(counts.Matmul, 3 + 5);
+}
+
+const wideCases: readonly Case[] = [
+  { name: 'factors in f32 over bf16', run: (device) => wide(device, false) },
+  { name: 'factors in f32 over bf16, replayed', run: (device) => wide(device, true) },
+  { name: 'factors in f32 are split', run: splitsFactors },
+];
+
+export const cases: Case[] = [
+  ...wideCases,
+  ...[false, true].flatMap((isPacked) => [
+    {
+      name: `hooks${isPacked ? ', NF4' : ''}`,
+      run: (device: Device) => besideHooks(device, isPacked),
+    },
+    {
+      name: `replays${isPacked ? ', NF4' : ''}`,
+      run: (device: Device) => inReplays(device, isPacked),
+    },
+  ]),
+];
