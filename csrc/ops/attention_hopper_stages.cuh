@@ -38,6 +38,8 @@ struct HopperStages {
   }
 
   /// Ends the launch after the last unit; the producer's warp calls.
+  /// compute-sanitizer's racecheck reports this write beside the consumers' reads of `work`. They
+  /// are in order: a warp's lanes read, meet, and one lane arrives at `queries_empty` for all.
   __device__ __forceinline__ void end_launch(const RingPlace<Shape::query_stages>& turn) {
     queries_empty[turn.stage].wait(turn.parity ^ 1);
     if (threadIdx.x % 32 != 0) return;
