@@ -91,7 +91,8 @@ function wide(device: Device, isReplayed: boolean): void {
         cast(one, 'f32').toArray().flat(9),
       ) as [number[], number[]];
       const top = Math.max(...wanted.map(Math.abs));
-      const bound = (tensor.dtype === 'bf16' ? 2 ** -8 : 2 ** -15) * top;
+      // cuBLASLt may round the product to bf16 before it adds, so a bf16 result has two roundings.
+      const bound = (tensor.dtype === 'bf16' ? 2 ** -7 : 2 ** -15) * top;
       assert.ok(largest(values, wanted) < bound, `result ${i}: ${largest(values, wanted) / top}`);
     }
   });

@@ -117,8 +117,8 @@ export function wideLinear(x: Tensor, weight: Tensor): Tensor {
 
 /**
  * sum + x W^T, written into the memory of `sum` in bf16, for x [.., in] and a contiguous weight
- * [out, in] in f32. Factors count with 16 bits of mantissa; the sum is rounded once. `sum` as in
- * linearOnto(). Throws DS_SHAPE.
+ * [out, in] in f32. Factors count with 16 bits of mantissa. The sum is rounded once on a CPU; a GPU
+ * may round the product first. `sum` as in linearOnto(). Throws DS_SHAPE.
  */
 export function wideLinearOnto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
   const [outputs, inputs] = leading(weight.shape, 2);
