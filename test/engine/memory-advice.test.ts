@@ -3,6 +3,7 @@ import { resolveConfig } from '../../lib/config/index.js';
 import { memoryAdvice } from '../../lib/engine/watch/memory-advice.js';
 import * as breakdown from '../../lib/engine/watch/memory-breakdown.js';
 import type { DsConfig } from '../../lib/index.js';
+import { StreamedState } from '../../lib/zero/state/placement/streamed.js';
 
 jest.mock('../../lib/engine/watch/memory-breakdown.js', () => ({ memoryUse: jest.fn() }));
 
@@ -15,6 +16,7 @@ interface Given {
   ranks?: number;
   micro?: number;
   use?: Partial<Record<'weights' | 'gradients' | 'optimizer' | 'other', number>>;
+  shares?: object[];
   more?: object;
 }
 
@@ -31,7 +33,7 @@ function advice({ zero = {}, cap = 0, kind = 'cuda', ranks = 1, micro = 4, ...gi
     { worldSize: ranks },
   );
   const device = { kind, name: 'the GPU', memory: { cap: cap * GIB, total: 80 * GIB } };
-  const rest = { state: { shares: [] }, ranks: { dataGroup: { size: ranks } } };
+  const rest = { state: { shares: given.shares ?? [] }, ranks: { dataGroup: { size: ranks } } };
   return memoryAdvice({ config, device, ...rest } as never);
 }
 
@@ -90,6 +92,29 @@ test('does not suggest less than one sample, but bf16 instead of f32', () => {
   expect(advice({ use: { optimizer: 0 } }).hint).not.toContain('"bf16"');
   const odd = advice({ micro: 5, more: { gradient_accumulation_steps: 3 } }).hint;
   expect(odd).toMatch(/"train_micro_batch_size_per_gpu": 2 with "gradient_accumulation_steps": 8/);
+});
+
+test('a share of updates on the GPU has its state, waiting gradients and offloaded weights there', () => {
+  const shard = (grad: object | null) => ({
+    ...{ grad, bytes: { gradients: GIB }, unit: { gradient: { bytes: 2 * GIB } } },
+    storage: { bytes: { device: 4 * GIB } },
+  });
+  const share = (schedule: object, partitions: object[]) => ({
+    state: { placement: Object.create(StreamedState.prototype), bytes: { device: 8 * GIB } },
+    ...{ schedule, partitions },
+  });
+  const freed = (shares: object[], params = 'none') => {
+    const zero = { stage: 3, offload_param: { device: params }, offload_optimizer: { device: 'cpu' } };
+    const { hint } = advice({ zero, shares, use: { other: 0, weights: 0 } });
+    return /gpu_share": 0 frees (\S+)/.exec(hint)?.[1];
+  };
+  expect(freed([])).toBeUndefined();
+  expect(freed([{ ...share({}, []), state: { placement: {}, bytes: {} } }])).toBeUndefined();
+  expect(freed([share({}, [])])).toBe('8.0');
+  expect(freed([share({ bytes: { device: 16 * GIB } }, []), share({}, [])])).toBe('32.0');
+  const both = share({}, [shard({}), shard(null)]);
+  expect(freed([both])).toBe('11.0');
+  expect(freed([both], 'cpu')).toBe('19.0');
 });
 
 test('nothing to free, nothing to advise', () => {

@@ -173,6 +173,15 @@ describe('for a GPU', () => {
     expect(written.zero).toMatchObject({ stage: 2, offload_optimizer: { device: 'none' } });
   });
 
+  test('an optimizer that exchanges moments is not sharded', async () => {
+    const resident = { stage: 'auto', offload_optimizer: { device: 'none' } } as const;
+    const free = await onGpu(40, 128, { zero_optimization: resident }, { shards: 4 });
+    expect((free.zero as { stage: number }).stage).toBeGreaterThan(0);
+    const own = { passOf() {} };
+    const exchanging = await onGpu(40, 128, { zero_optimization: resident }, { shards: 4, own });
+    expect(exchanging.zero).toMatchObject({ stage: 0 });
+  });
+
   test('a model in pipeline stages gets no stage 3, and over several ranks no stage 2', async () => {
     const none = { offload_optimizer: { device: 'none' }, offload_param: { device: 'none' } };
     const resident = { stage: 'auto', ...none };

@@ -191,7 +191,7 @@ test('zeroGrad() of its optimizer ends with the engine', async () => {
   const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   optimizer.zeroGrad();
   expect(warn).not.toHaveBeenCalled();
-  for (const _ of [1, 2]) {
+  for (const _ of [1, 2, 3]) {
     scope(() => engine.backward(engine.forward<Tensor>(input())));
     engine.step();
     optimizer.zeroGrad();
@@ -211,6 +211,40 @@ test('zeroGrad() of its optimizer ends with the engine', async () => {
       'DS_AUTOGRAD',
     );
   }
+});
+
+test('its observers get the last step, and then end with the engine', async () => {
+  const engine = await engineOf({ gradient_accumulation_steps: 1 });
+  const log: string[] = [];
+  engine.parts.watch.add({
+    stepFinished: ({ step }) => void log.push(`step ${step}`),
+    close: () => void log.push('close'),
+  });
+  micro(engine);
+  expect(log).toEqual([]);
+  engine.destroy();
+  open.length = 0;
+  expect(log).toEqual(['step 1', 'close']);
+});
+
+test('a metric of step() reaches the schedule after an update, and no other schedule', async () => {
+  const plain = await engineOf();
+  const refused = (metrics: unknown) => thrownBy(() => plain.step({ metrics } as never));
+  expect(refused(1)).toMatchObject({ code: 'DS_ARGUMENT', op: 'engine.step' });
+  expect(thrownBy(() => plain.step({ metric: 1 } as never)).code).toBe('DS_ARGUMENT');
+  const scheduler = { type: 'ReduceLROnPlateau', params: { patience: 0, factor: 0.5 } } as never;
+  const engine = await engineOf({ scheduler });
+  const half = (metrics: number): void => {
+    scope(() => engine.backward(engine.forward<Tensor>(input())));
+    engine.step({ metrics });
+  };
+  const rates: number[] = [];
+  for (const metric of [1, 2, 9, 3, 1]) {
+    half(metric);
+    rates.push(...engine.getLr());
+  }
+  // Steps 2 and 4 update, with the metrics 2 and 3: the second one is worse.
+  expect(rates).toEqual([0.05, 0.05, 0.05, 0.025, 0.025]);
 });
 
 test('between a whole backward and its step no gradient can be dropped', async () => {
@@ -244,7 +278,7 @@ test('dump_state lists model, optimizer, units and configuration, without secret
   const engine = await engineOf({}, frozen);
   const config = {
     ...engine.config,
-    comet: { api_key: 'abc', experiment_key: 'def', apikey: 'ghi', token: 5, name: 'run' },
+    comet: { api_key: 'abc', experiment_key: 'def', apikey: 'ghi', token: 5, tokenizer: 'gpt2' },
   };
   const text = describeState({ ...engine.parts, config } as never);
   const [head] = text.split('\n');
@@ -264,7 +298,7 @@ test('dump_state lists model, optimizer, units and configuration, without secret
   expect(rows.get('  root')).toMatch(/^2 parameters, 128 elements, weights 0\.0 MiB$/);
   const said = JSON.parse(text.slice(text.indexOf('\n{'))) as { comet: object };
   expect(said.comet).toEqual({
-    ...{ api_key: '***', experiment_key: '***', apikey: '***', token: 5, name: 'run' },
+    ...{ api_key: '***', experiment_key: '***', apikey: '***', token: 5, tokenizer: 'gpt2' },
   });
   const ranks = { ...engine.parts.ranks, dataGroup: { size: 3 } };
   const state = { bytes: { device: 0, host: 2 ** 20, disk: 3 * 2 ** 20 }, shares: [] };

@@ -1,12 +1,15 @@
 // engine.watch() records what a program gives it, and refuses values that are no numbers or texts.
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import type { FinishedStep, StepObserver } from '../../lib/engine/watch/phase-timer.js';
 import { RunWatch, watchRun } from '../../lib/engine/watch/run-watch.js';
 import { Linear } from '../../lib/nn/index.js';
+import { AdamW } from '../../lib/optim/index.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { version } from '../../lib/version.js';
+import { EventLog, ServedPage } from '../../lib/watch/index.js';
 import { thrownBy } from '../support/refusal.js';
 
 function opened() {
@@ -89,7 +92,7 @@ describe('the run of an engine', () => {
     const observers = new Set<StepObserver>();
     const engine = {
       ...{ module: new Linear(2, 3), device: cpu(), worldSize: 2, globalRank, globalSteps: 0 },
-      ...{ optimizer: { name: 'AdamW' }, config: { fp16: { enabled: true } } },
+      ...{ optimizer: new AdamW(new Linear(1, 1).parameters(), { lr: 0.1 }), config: { fp16: { enabled: true } } },
       parts: {
         watch: {
           share: () => void calls.push('share'),
@@ -145,7 +148,11 @@ describe('the run of an engine', () => {
     expect(process.listenerCount('warning')).toBe(before);
     const [start, ...rest] = eventsIn(join(dir, 'first'));
     expect(start).toMatchObject({ e: 'start', name: 'one', pid: process.pid });
-    expect(start?.about).toMatchObject({ model: 'Linear', parameters: 9, ranks: 2 });
+    expect(start?.about).toEqual({
+      ...{ model: 'Linear', parameters: 9, ranks: 2, device: 'cpu', processor: 'CPU' },
+      ...{ optimizer: 'AdamW', version, node: process.version, host: hostname() },
+    });
+    expect(start).toMatchObject({ host: hostname(), config: { fp16: { enabled: true } } });
     expect(rest.filter(({ track }) => track === 'train')).toMatchObject([
       { step: 1, values: { loss: 3, grad_norm: 4, loss_scale: 8 } },
     ]);
@@ -154,6 +161,46 @@ describe('the run of an engine', () => {
       { level: 'warning', message: 'a DsWarning', step: 1 },
     ]);
     expect(rest.at(-1)).toMatchObject({ e: 'end', reason: 'closed' });
+  });
+
+  describe('with a page', () => {
+    const start = jest.spyOn(ServedPage, 'start');
+    afterAll(() => start.mockRestore());
+    const close = jest.fn(async () => {});
+    const page = { url: 'http://127.0.0.1:1/#key', close } as never;
+    const busy = new Error('a busy port');
+
+    async function ports(options: object): Promise<unknown[]> {
+      start.mockClear();
+      const run = await watchRun(engineOf(0).watched, { dir: join(dir, 'page'), ...options });
+      expect(run.url).toBe('http://127.0.0.1:1/#key');
+      close.mockClear();
+      await run.close();
+      expect(close).toHaveBeenCalledTimes(1);
+      return start.mock.calls.map(([{ dirs, ...rest }]) => {
+        expect(dirs).toEqual([join(dir, 'page')]);
+        return rest;
+      });
+    }
+
+    test('serves the given port, else 6006, else a free one', async () => {
+      start.mockResolvedValue(page);
+      expect(await ports({ port: 7, host: 'localhost' })).toEqual([{ port: 7, host: 'localhost' }]);
+      expect(await ports({ port: 0 })).toEqual([{ port: 0, host: undefined }]);
+      expect(await ports({})).toEqual([{ port: 6006, host: undefined }]);
+      start.mockRejectedValueOnce(busy);
+      expect(await ports({})).toEqual([6006, 0].map((port) => ({ port, host: undefined })));
+    });
+
+    test('that cannot be served rejects, and closes the log', async () => {
+      const closed = jest.spyOn(EventLog.prototype, 'close');
+      start.mockReset().mockRejectedValueOnce(busy);
+      const { watched, observers } = engineOf(0);
+      const call = watchRun(watched, { dir: join(dir, 'busy'), port: 7 });
+      await expect(call).rejects.toBe(busy);
+      expect([start.mock.calls.length, closed.mock.calls.length, observers.size]).toEqual([1, 1, 0]);
+      closed.mockRestore();
+    });
   });
 
   test('ends once, unless the run continues after its end', async () => {

@@ -1,8 +1,9 @@
 // Tests the content of a save, and the state that each option of a load restores, on one rank.
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
+import type { ExportWeightsOptions } from '../../lib/engine/saving/checkpointer.js';
 import { HostState } from '../../lib/engine/saving/host-state.js';
 import type { LoadOptions } from '../../lib/engine/saving/restore.js';
 import { jsonObject } from '../../lib/engine/saving/snapshot.js';
@@ -190,6 +191,14 @@ test('frozen parameters are saved, unless they are excluded', async () => {
   expect(stateOf(other).weights).toEqual([...own.slice(0, 2), ...saved.slice(2)]);
   await other.loadCheckpoint(join(dir, 'whole'));
   expect(stateOf(other).weights).toEqual(saved);
+  const namesIn = async (options?: ExportWeightsOptions): Promise<string[]> => {
+    const file = readFileSync(await engine.save16bitModel(dir, 'w.safetensors', options));
+    const header = file.subarray(8, 8 + Number(file.readBigUInt64LE()));
+    return Object.keys(JSON.parse(String(header))).filter((name) => name.endsWith('weight'));
+  };
+  expect(await namesIn()).toEqual(['first.weight', 'second.weight']);
+  expect(await namesIn({ excludeFrozenParameters: false })).toHaveLength(2);
+  expect(await namesIn({ excludeFrozenParameters: true })).toEqual(['second.weight']);
 });
 
 describe('the state of an engine without tensors', () => {

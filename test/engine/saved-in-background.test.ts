@@ -4,9 +4,10 @@ import { EventEmitter } from 'node:events';
 import { BEGIN_SAVE, type CheckpointContent, type LocalShard } from '../../lib/checkpoint/index.js';
 import { describeJob, errorOf, failureOf } from '../../lib/engine/saving/background-job.js';
 import { BackgroundSave } from '../../lib/engine/saving/background-save.js';
+import { HostCopy } from '../../lib/engine/saving/host-copy.js';
 import { remoteState } from '../../lib/engine/saving/remote-state.js';
 import { StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
-import { DsError, Tensor } from '../../lib/index.js';
+import { DsError, initialize, nn, Tensor } from '../../lib/index.js';
 import { Buffer } from '../../lib/runtime/buffer.js';
 import { startThread } from '../../lib/runtime/thread.js';
 import type { LentState } from '../../lib/zero/state/lent-state.js';
@@ -74,6 +75,35 @@ test('the end of the process waits for all saves together, and names the ones th
   for (const [i, thread] of threads.entries()) thread.emit('message', { written: `path${i}` });
   expect(await Promise.all(saves.map((save) => save.written()))).toEqual(['path0', 'path1']);
   expect(process.listeners('exit').filter(({ name }) => name === 'awaitAll')).toEqual([]);
+});
+
+test('the copy of the state is freed by the end of the engine, or of the save after it', async () => {
+  const freed = jest.spyOn(HostCopy.prototype, 'dispose');
+  for (const endsFirst of [true, false]) {
+    const thread = new EventEmitter();
+    jest.mocked(startThread).mockReturnValueOnce(thread as never);
+    const { engine } = await initialize({
+      model: new nn.Linear(2, 2),
+      config: { train_batch_size: 1, optimizer: { type: 'AdamW' } },
+      device: 'cpu',
+    });
+    const begun = engine.saveCheckpoint('/saved', { asynchronous: true });
+    await new Promise(setImmediate);
+    thread.emit('message', { begun: '/saved/one' });
+    expect(await begun).toBe('/saved/one');
+    const end = async (): Promise<void> => {
+      thread.emit('message', { written: '/saved/one' });
+      expect(await engine.checkpointDone()).toBe('/saved/one');
+    };
+    if (endsFirst) await end();
+    expect(freed).not.toHaveBeenCalled();
+    engine.destroy();
+    expect(freed).toHaveBeenCalledTimes(endsFirst ? 1 : 0);
+    if (!endsFirst) await end();
+    expect(freed).toHaveBeenCalledTimes(1);
+    freed.mockClear();
+  }
+  freed.mockRestore();
 });
 
 test('the answers of a thread are warnings, the beginning, and the end or a failure', async () => {

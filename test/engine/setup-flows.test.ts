@@ -3,13 +3,15 @@ import { Mesh } from '../../lib/comm/mesh.js';
 import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { resolveConfig } from '../../lib/config/index.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
+import { buildState } from '../../lib/engine/setup/optimizer-state.js';
 import { keepStages, openPipeline, planPipeline } from '../../lib/engine/setup/pipeline.js';
 import { buildStages, offloadsWeights, shardsWeights } from '../../lib/engine/setup/stage.js';
 import { buildUnits } from '../../lib/engine/setup/units.js';
 import { ZeroGroups } from '../../lib/engine/zero-groups.js';
-import { type DsConfig, nn, optim, PipelineModule, type Tensor } from '../../lib/index.js';
+import { type DsConfig, initialize, nn, optim, PipelineModule, type Tensor } from '../../lib/index.js';
 import { Links, Pipeline } from '../../lib/pipe/index.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import type { GradientFlow } from '../../lib/zero/stage.js';
 import { refusal, thrownBy } from '../support/refusal.js';
 
@@ -118,6 +120,46 @@ describe('the flows of gradients and weights', () => {
   });
 });
 
+describe('when state is updated', () => {
+  /** The schedules of state of one linear layer on one of so many ranks. */
+  async function schedulesOf(
+    optimizer: (params: nn.Parameter[]) => optim.Optimizer,
+    { stage = 1, ranks = 2 } = {},
+  ): Promise<string[]> {
+    const model = new nn.Linear(16, 36, { bias: false });
+    const { engine } = await initialize({
+      ...{ model, config: { train_batch_size: 1 }, optimizer: adam(model.parameters()) },
+      device: 'cpu',
+    });
+    const { partitions } = engine.parts.stage;
+    const state = new OptimizerState();
+    const owned = new ReleaseStack();
+    const config = configOf({ zero_optimization: { stage } } as never);
+    const group = { rank: 0, size: ranks, ranks: [0, 1], allReduce() {} } as never;
+    const given = { config, optimizer: optimizer(model.parameters()), partitions, group };
+    buildState(state, { ...given, device: cpu() }, owned);
+    owned.release();
+    engine.destroy();
+    return state.shares.map(({ schedule }) => schedule.constructor.name);
+  }
+  const lamb = (params: nn.Parameter[]) => new optim.Lamb(params, { lr: 0.1 });
+  const muon = (params: nn.Parameter[]) => 
+    new optim.Muon([{ params, useMuon: true }], { lr: 0.1 });
+
+  test('with parameters divided over ranks, the optimizer decides what these exchange', async () => {
+    expect(await schedulesOf(lamb)).toEqual(['SummedUpdates']);
+    expect(await schedulesOf(muon)).toEqual(['GatheredUpdates']);
+    expect(await schedulesOf(adam)).toEqual(['Deferred']);
+  });
+
+  test('whole parameters need no exchange', async () => {
+    for (const optimizer of [lamb, muon]) {
+      expect(await schedulesOf(optimizer, { stage: 0 })).toEqual(['Deferred']);
+      expect(await schedulesOf(optimizer, { ranks: 1 })).toEqual(['Deferred']);
+    }
+  });
+});
+
 describe('the stages of a pipeline', () => {
   const layers = () => [new nn.Linear(8, 8), new nn.Linear(8, 8), new nn.Linear(8, 8)];
   const modelOf = (more: object = {}) =>
@@ -149,6 +191,39 @@ describe('the stages of a pipeline', () => {
     const plan = planOf(modelOf({ layers: own }), { pipeline } as never);
     expect(plan?.schedule.name).toMatch(new RegExp(`^${name}`));
     expect(plan?.schedule.stagesPerRank).toBe(perRank);
+  });
+
+  test('are divided by the method of the model or of the configuration, not by two', () => {
+    const of = (own: string | undefined, partition?: string) =>
+      planOf(modelOf(own === undefined ? {} : { partitionMethod: own }), {
+        pipeline: { stages: 2, ...(partition === undefined ? {} : { partition }) },
+      } as never);
+    for (const [own, partition] of [
+      [undefined, 'uniform'],
+      ['uniform', undefined],
+      ['uniform', 'best'],
+      ['Uniform', 'uniform'],
+    ] as const) {
+      expect(of(own, partition)).not.toBeNull();
+    }
+    expect(thrownBy(() => of('parameters', 'uniform'))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'pipeline.partition', got: '"uniform"' },
+      expected: '"parameters", the partitionMethod of the PipelineModule',
+      hint: 'Remove one of them, partition or partitionMethod.',
+    });
+    const seeds = (seedLayers: boolean | undefined, seed_layers: boolean) =>
+      planOf(modelOf({ seedLayers }), { pipeline: { stages: 2, seed_layers } } as never);
+    for (const [own, given] of [
+      [undefined, true],
+      [true, true],
+      [false, false],
+    ] as const) {
+      expect(seeds(own, given)).not.toBeNull();
+    }
+    expect(thrownBy(() => seeds(false, true))).toMatchObject({
+      ...{ op: 'pipeline.seed_layers', got: 'true' },
+      expected: 'false, the seedLayers of the PipelineModule',
+    });
   });
 
   test('are as many as the ranks along pp', () => {

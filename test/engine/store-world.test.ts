@@ -1,7 +1,7 @@
 // Tests that exchanges between the ranks of a checkpoint end when the job fails, not at their
 // timeout.
 import { BEGIN_SAVE } from '../../lib/checkpoint/index.js';
-import { StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
+import { type Seat, StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
 import { DsError } from '../../lib/errors.js';
 
 const died = new DsError({
@@ -179,6 +179,36 @@ test('parallel worlds do not disturb each other', async () => {
   ]);
   const [more] = await exchanged(beside, 'inner', 3);
   expect(more).toEqual([3, 3]);
+});
+
+test('a thread takes the seat of its rank, with the check of the offered job', async () => {
+  const { worlds } = pair();
+  expect(worlds[0].seat()).toBeNull();
+  const shared = Object.assign(
+    store(() => false),
+    { offer: () => 42 },
+  );
+  const own = new StoreWorld(shared, {
+    ...{ rank: 1, size: 2, name: 'test', timeout: 60, hint: 'Do this.', check: () => {} },
+  });
+  const seat = own.beside().seat();
+  expect(seat).toEqual({
+    ...{ offer: 42, rank: 1, size: 2, name: 'test/beside/0', timeout: 60, hint: 'Do this.' },
+    first: { name: 'test', number: 0 },
+  });
+  const check = jest.fn(() => {
+    throw died;
+  });
+  const taken = StoreWorld.at(seat as Seat, { ...shared, check } as never);
+  expect([taken.rank, taken.size]).toEqual([1, 2]);
+  // Its first exchange is the one that the rank would have made, and it fails with the job.
+  const other = new StoreWorld(shared, {
+    ...{ rank: 0, size: 2, name: 'test', timeout: 60_000, check: () => {} },
+  });
+  await other.announce('saving', 1);
+  expect(await taken.exchange('saving', 2)).toEqual([1, 2]);
+  await expect(taken.exchange('saving', 3)).rejects.toBe(died);
+  expect(check).toHaveBeenCalled();
 });
 
 test('an announcement is the message of an exchange', async () => {
