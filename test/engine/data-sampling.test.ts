@@ -3,7 +3,11 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { resolveConfig } from '../../lib/config/index.js';
-import { noteUnserved, requireSameMetrics } from '../../lib/engine/data-sampling.js';
+import {
+  noteUnserved,
+  requireSameDraws,
+  requireSameMetrics,
+} from '../../lib/engine/data-sampling.js';
 import { type DsConfig, data, type Engine, initialize, nn, type Tensor } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
 
@@ -155,6 +159,34 @@ test('ranks that have read other files are refused, and named', async () => {
   );
   const { trainLoader } = await start({ ...sampling(), data_efficiency: { enabled: false } });
   await requireSameMetrics(trainLoader.sampler, () => Promise.reject(new Error('asked')));
+});
+
+test('an engine with other index files than another rank is destroyed, on all ranks', async () => {
+  const jobOf = (worldSize: number, other: unknown) => {
+    const texts = new Map<string, string>();
+    const store = {
+      set: async (key: string, value: string) => void texts.set(key, value),
+      get: async (key: string) => texts.get(key) as string,
+      delete: async (key: string) => texts.delete(key),
+    };
+    const message = JSON.stringify({ label: 'initialize', value: { value: other }, stood: null });
+    texts.set('setup/0/1', `1:${message}`);
+    const rest = { timeout: 60_000, nextName: () => 'setup', world: { check() {} } };
+    return { rank: 0, worldSize, store, ...rest } as never;
+  };
+  const { engine, trainLoader } = await start();
+  const own = (trainLoader.sampler as data.CurriculumSampler).digests();
+  const destroyed = jest.spyOn(engine, 'destroy');
+  await requireSameDraws(jobOf(2, own), engine, trainLoader);
+  await requireSameDraws(jobOf(1, {}), engine, trainLoader);
+  await requireSameDraws(jobOf(2, {}), engine, samples);
+  const off = { ...engine, config: resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }) };
+  await requireSameDraws(jobOf(2, {}), off as never, trainLoader);
+  expect(destroyed).not.toHaveBeenCalled();
+  const error = await refusal(() => requireSameDraws(jobOf(2, {}), engine, trainLoader));
+  expect(error).toMatchObject({ code: 'DS_DATA', got: 'different contents on rank 1' });
+  expect(destroyed).toHaveBeenCalledTimes(1);
+  open.length = 0;
 });
 
 test('batches end with num_epochs', async () => {

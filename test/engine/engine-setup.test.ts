@@ -1,16 +1,11 @@
 // Tests the refusals and settings of initialize() by section: precision, sequences, layers, FP8,
 // optimizers, and schedules.
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-
 import { Mesh } from '../../lib/comm/mesh.js';
 import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
+import { ProcessGroup } from '../../lib/comm/process-group.js';
 import { resolveConfig } from '../../lib/config/index.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
 import { requireFp8Gpu, useFp8 } from '../../lib/engine/setup/fp8.js';
-import { describeModel, wholeModel } from '../../lib/engine/setup/memory.js';
-import { NoOptimizer } from '../../lib/engine/setup/optimizer.js';
 import {
   cutParameter,
   layoutFor,
@@ -29,14 +24,11 @@ import {
 import { findSchedules } from '../../lib/engine/setup/schedule.js';
 import { requireSequence, splitSequence } from '../../lib/engine/setup/sequence-parallel.js';
 import { splitLayers, tensorSize } from '../../lib/engine/setup/tensor-parallel.js';
-import { holdModel } from '../../lib/engine/setup/zero.js';
 import { ZeroGroups } from '../../lib/engine/zero-groups.js';
-import { type DsConfig, type Engine, initialize, nn, optim } from '../../lib/index.js';
+import { type DsConfig, nn, optim, type Tensor } from '../../lib/index.js';
 import { perBlock, perElement, perParameter } from '../../lib/optim/declared-state.js';
 import { wholeRegion } from '../../lib/runtime/box.js';
-import { cpu } from '../../lib/runtime/device.js';
 import { FROZEN } from '../../lib/zero/unit.js';
-import { tinyModel } from '../e2e/tiny-training.js';
 import { refusal, thrownBy } from '../support/refusal.js';
 
 const configOf = (more: DsConfig = {}, worldSize = 1) =>
@@ -159,6 +151,70 @@ describe('tensor_parallel', () => {
     const error = await refusal(() => split({ tensor_parallel: { autotp_size: 2 } }, {}));
     expect(error).toMatchObject({ code: 'DS_CONFIG', op: 'tensor_parallel.autotp_size', got: '2' });
     expect(error.hint).toMatch(/Start 2 ranks/);
+  });
+
+  class Mlp extends nn.Module {
+    readonly up = new nn.Linear(4, 8);
+    readonly down = new nn.Linear(8, 4);
+
+    forward(x: Tensor): Tensor {
+      return this.down.call(this.up.call(x));
+    }
+  }
+  class PlannedMlp extends Mlp {
+    tensorPlan = () => ({ layers: { up: 'column', down: 'row' } });
+  }
+
+  /** The shapes of a model after a division by these rules over the second of two ranks. */
+  async function shapesOf(module: nn.Module, partition_config?: object): Promise<unknown> {
+    const group = Object.create(ProcessGroup.prototype, {
+      ...{ rank: { value: 1 }, size: { value: 2 }, ranks: { value: [0, 1] } },
+    });
+    const mesh = { size: () => 2, axis: async () => group };
+    const config = configOf({ tensor_parallel: { autotp_size: 2, partition_config } } as never);
+    const job = { worldSize: 1, rank: 0, mesh };
+    await splitLayers({ module, config, job } as never);
+    return Object.fromEntries(
+      [...module.namedParameters()].map(([name, { shape }]) => [name, shape.join()]),
+    );
+  }
+  const PARTS = { 'up.weight': '4,4', 'up.bias': '4', 'down.weight': '4,4', 'down.bias': '4' };
+  const WHOLE = { 'up.weight': '8,4', 'up.bias': '8', 'down.weight': '4,8', 'down.bias': '4' };
+  const rule = (pattern: string, partition_type: string, more: object = {}) => ({
+    ...{ patterns: [pattern], partition_type, ...more },
+  });
+  const both = [rule('up\\.weight', 'column'), rule('down', 'row')];
+
+  test('the plan of a model, the rules of the configuration, or both divide layers', async () => {
+    expect(await shapesOf(new PlannedMlp())).toEqual(PARTS);
+    expect(await shapesOf(new Mlp(), { layer_specs: both })).toEqual(PARTS);
+    // A rule comes before the plan.
+    const skip = ['up.weight', 'down.bias'].map((pattern) => rule(pattern, 'skip'));
+    expect(await shapesOf(new PlannedMlp(), { layer_specs: skip })).toEqual(WHOLE);
+    const own = { use_default_specs: false, layer_specs: [rule('up', 'skip')] };
+    expect(await shapesOf(new PlannedMlp(), own)).toEqual(WHOLE);
+    const packed = [rule('up', 'column', { shape: [2, -1] }), both[1]];
+    const module = new Mlp();
+    expect(await shapesOf(module, { layer_specs: packed })).toEqual(PARTS);
+    expect(module.up.weight.region.boxes).toEqual(
+      [2, 6].map((at) => ({ offset: [at, 0], shape: [2, 4] })),
+    );
+    // What is divided already is left alone.
+    expect(await shapesOf(module, { layer_specs: both })).toEqual(PARTS);
+  });
+
+  test('a model without plan and rules, and a rule without a layer, are refused', async () => {
+    expect(await refusal(() => shapesOf(new Mlp()))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'tensor_parallel.autotp_size', got: 'a Mlp' },
+    });
+    const own = {
+      use_default_specs: false,
+      layer_specs: [rule('up', 'skip'), rule('bias', 'row')],
+    };
+    expect(await refusal(() => shapesOf(new PlannedMlp(), own))).toMatchObject({
+      ...{ op: 'tensor_parallel.partition_config.layer_specs.1', got: 'bias' },
+      hint: 'Examples of names: up.weight, up.bias, down.weight.',
+    });
   });
 });
 
@@ -375,128 +431,6 @@ describe('settings of a schedule without effect', () => {
       expected: 'a schedule, or one for each of 2 groups',
     });
     expect(thrownBy(() => notices(warmup(0.5), { own: {} })).op).toMatch(/lrScheduler/);
-  });
-});
-
-describe('parameter groups with ranks of their own', () => {
-  const open: Engine[] = [];
-  afterEach(() => {
-    for (const engine of open.splice(0).reverse()) engine.destroy();
-  });
-
-  async function engineOf(model: nn.Module, optimizer: optim.Optimizer): Promise<Engine> {
-    const config = { train_batch_size: 1 };
-    const { engine } = await initialize({ model, optimizer, config, device: 'cpu' });
-    open.push(engine);
-    return engine;
-  }
-
-  test('have a record and units of their own', async () => {
-    const first = linear();
-    const { parts } = await engineOf(first, adam(first.parameters()));
-    const { world: zeroGroup } = parts.ranks;
-    const model = linear();
-    const [weight, bias] = model.parameters() as [nn.Parameter, nn.Parameter];
-    const groups = [{ params: [weight] }, { params: [bias], zeroGroup }];
-    const engine = await engineOf(model, new optim.AdamW(groups, { lr: 0.1 }));
-    const { zeroGroups, units } = engine.parts;
-    expect(zeroGroups.own).toEqual([
-      {
-        parameters: [bias],
-        group: {
-          ...{ name: 'group 1', group: zeroGroup, source: zeroGroup, samples: 1 },
-          ...{ replicas: null, near: null, spansStages: false },
-        },
-      },
-    ]);
-    expect(units.map(({ name }) => name)).toEqual(['root', 'root (group 1)']);
-    const whole = new optim.Lamb([{ params: model.parameters(), zeroGroup }], { lr: 0.1 });
-    engine.destroy();
-    open.pop();
-    expect(await refusal(() => engineOf(model, whole))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'optimizer Lamb' },
-      expected: 'an elementwise optimizer with a zeroGroup of a parameter group',
-    });
-  });
-
-  test('exclude copies of the model along other axes', () => {
-    const held = (tp: number, zeroGroup?: object) => {
-      const job = jobOf(tp, { tp }) as { mesh: Mesh };
-      const ranks = { mesh: job.mesh, replicaAxes: ['pp', 'tp'], dataGroup: { size: 1 } };
-      const stopped = new Error('after the check');
-      const module = {
-        moveBuffers: () => {
-          throw stopped;
-        },
-      };
-      const optimizer = new optim.AdamW([{ params: linear().parameters(), zeroGroup } as never], {
-        lr: 0.1,
-      });
-      const given = { module, config: configOf(), device: null, optimizer };
-      const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
-      try {
-        holdModel(given as never, {}, { ranks, ties: [] } as never, site);
-      } catch (error) {
-        return error === stopped ? null : error;
-      }
-    };
-    expect([held(2), held(1, {})]).toEqual([null, null]);
-    expect(held(2, {})).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'optimizer group 0 zeroGroup' },
-      got: '2 copies along pp, tp',
-    });
-  });
-});
-
-describe('the description of a model for autotuning', () => {
-  const dir = mkdtempSync(join(tmpdir(), 'ds-engine-setup-'));
-  afterAll(() => rmSync(dir, { recursive: true }));
-  const path = join(dir, 'info.json');
-
-  async function described(
-    { rank = 0, enabled = true, profile = true }: { rank?: number } & Record<string, unknown>,
-    module: nn.Module = linear(),
-    optimizer: object = adam(module.parameters()),
-  ): Promise<Record<string, unknown> | null> {
-    const model_info = { profile };
-    const config = configOf({
-      ...{ autotuning: { enabled, model_info, model_info_path: path } },
-    } as never);
-    const { mesh } = jobOf(1) as { mesh: Mesh };
-    const job = { rank, worldSize: 1, world: { device: cpu() }, mesh } as never;
-    const given = { module, config, job, planned: null };
-    const whole = wholeModel(given as never);
-    rmSync(path, { force: true });
-    await describeModel(job, { module, config, optimizer } as never, whole);
-    return existsSync(path) ? JSON.parse(readFileSync(path, 'utf8')) : null;
-  }
-
-  test('is written by the first rank of the first run', async () => {
-    const info = await described({});
-    expect(info).toMatchObject({
-      ...{ num_params: 544, trainable_num_params: 544, knowsActivations: false },
-      ...{ activation_mem_per_gpu: null, sequence_length: null, checkpointing: false },
-      ...{ isHost: true, deviceName: 'cpu', card: cpu().info.name },
-      mesh: { data: 1, tokens: 1, layers: 1, stages: 1 },
-    });
-    expect(info?.sizes).toMatchObject({ parameters: 544, trained: { count: 544 } });
-    expect(await described({ rank: 1 })).toBeNull();
-    expect(await described({ enabled: false })).toBeNull();
-    expect(await described({ profile: false })).toBeNull();
-  });
-
-  test('counts nothing as trained without an optimizer', async () => {
-    expect(await described({}, linear(), new NoOptimizer())).toMatchObject({
-      ...{ num_params: 544, trainable_num_params: 0 },
-      sizes: { trained: { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0 } },
-    });
-  });
-
-  test('knows the activations of a language model, and whether it recomputes them', async () => {
-    const of = (checkpointing: boolean) =>
-      described({}, tinyModel({ checkpointing }));
-    expect(await of(false)).toMatchObject({ knowsActivations: true, checkpointing: false });
-    expect(await of(true)).toMatchObject({ knowsActivations: true, checkpointing: true });
   });
 });
 

@@ -229,6 +229,45 @@ test('a unit that a body holds is gathered again when it is set; others are not'
   value.dispose();
 });
 
+test('an error of the body comes before one of the exchange; both leave weights released', async () => {
+  const net = new Net();
+  const engine = await engineOf(net);
+  const { world } = engine.parts.ranks;
+  const lost = new Error('a lost rank');
+  const reduce = jest.spyOn(world, 'allReduce').mockImplementation(() => {
+    throw lost;
+  });
+  const call = (body: () => unknown) => () =>
+    zero.GatheredParameters(net.inner.weight, { modifierRank: 0 }, body);
+  expect(call(() => 1)).toThrow(lost);
+  const own = new Error('a body of mine');
+  const failing = () => {
+    throw own;
+  };
+  expect(call(failing)).toThrow(own);
+  expect(reduce).toHaveBeenCalledTimes(2);
+  expect(present(engine)).toEqual([]);
+  reduce.mockRestore();
+  expect(call(() => 7)()).toBe(7);
+});
+
+test('a part of a layer has no rank that modifies it', async () => {
+  const net = new Net();
+  net.inner.weight.partOf({ whole: [8, 4], boxes: [{ offset: [4, 0], shape: [4, 4] }] });
+  const engine = await engineOf(net);
+  const call = (of: nn.Module, modifierRank: number | null = 0) =>
+    zero.GatheredParameters(of, { modifierRank }, () => 7);
+  expect(call(net)).toBe(7);
+  Object.assign(engine.parts.ranks, { tensorGroup: engine.parts.ranks.world });
+  expect(thrownBy(() => call(net))).toMatchObject({
+    ...{ code: 'DS_ARGUMENT', op: 'GatheredParameters modifierRank' },
+    expected: 'parameters that are whole on every rank',
+    got: 'inner.weight, divided over ranks by tensor parallelism',
+    hint: expect.stringContaining('load a checkpoint'),
+  });
+  expect([call(net, null), call(net.head)]).toEqual([7, 7]);
+});
+
 test('what is not of one engine, no rank, or not ended is refused', async () => {
   const [a, b] = [new Net(), new Net()];
   await engineOf(a);

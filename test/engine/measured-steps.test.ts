@@ -1,19 +1,23 @@
 // Tests which steps a run of the autotuner measures. A clock of the test replaces the real time.
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Mesh } from '../../lib/comm/mesh.js';
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
 import { type ResolvedConfig, resolveConfig } from '../../lib/config/index.js';
+import { describeModel, wholeModel } from '../../lib/engine/setup/memory.js';
 import { buildTimer } from '../../lib/engine/setup/observers.js';
+import { NoOptimizer } from '../../lib/engine/setup/optimizer.js';
 import { FirstForward, MeasuredSteps } from '../../lib/engine/watch/experiment.js';
 import { MemoryBreakdown } from '../../lib/engine/watch/memory-breakdown.js';
 import { EventTimer, type PhaseTimer } from '../../lib/engine/watch/phase-timer.js';
 import { ProfiledStep } from '../../lib/engine/watch/profiled-step.js';
 import { untimed } from '../../lib/engine/watch/step-watch.js';
+import { type nn, optim } from '../../lib/index.js';
 import { Linear } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
+import { tinyModel } from '../e2e/tiny-training.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'ds-measured-steps-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -186,5 +190,55 @@ describe('the timer of an engine', () => {
     expect(timerOf(tuned(metrics), false)).toBeInstanceOf(MeasuredSteps);
     expect(timerOf(tuned(metrics, false), false)).toBe(untimed);
     expect(timerOf(tuned({}), false)).toBe(untimed);
+  });
+});
+
+describe('the description of a model for autotuning', () => {
+  const path = join(folder, 'info.json');
+  const linear = () => new Linear(16, 32);
+  const adam = (params: nn.Parameter[]) => new optim.AdamW(params, { lr: 0.1 });
+
+  async function described(
+    { rank = 0, enabled = true, profile = true }: { rank?: number } & Record<string, unknown>,
+    module: nn.Module = linear(),
+    optimizer: object = adam(module.parameters()),
+  ): Promise<Record<string, unknown> | null> {
+    const model_info = { profile };
+    const autotuning = { enabled, model_info, model_info_path: path };
+    const given = { train_batch_size: 1, autotuning } as never;
+    const config = resolveConfig(given, { worldSize: 1 });
+    const mesh = new Mesh(MeshShape.over(1), { rank: 0, size: 1 } as never, null as never);
+    const job = { rank, worldSize: 1, world: { device: cpu() }, mesh } as never;
+    const whole = wholeModel({ module, config, job, planned: null } as never);
+    rmSync(path, { force: true });
+    await describeModel(job, { module, config, optimizer } as never, whole);
+    return existsSync(path) ? JSON.parse(readFileSync(path, 'utf8')) : null;
+  }
+
+  test('is written by the first rank of the first run', async () => {
+    const info = await described({});
+    expect(info).toMatchObject({
+      ...{ num_params: 544, trainable_num_params: 544, knowsActivations: false },
+      ...{ activation_mem_per_gpu: null, sequence_length: null, checkpointing: false },
+      ...{ isHost: true, deviceName: 'cpu', card: cpu().info.name },
+      mesh: { data: 1, tokens: 1, layers: 1, stages: 1 },
+    });
+    expect(info?.sizes).toMatchObject({ parameters: 544, trained: { count: 544 } });
+    expect(await described({ rank: 1 })).toBeNull();
+    expect(await described({ enabled: false })).toBeNull();
+    expect(await described({ profile: false })).toBeNull();
+  });
+
+  test('counts nothing as trained without an optimizer', async () => {
+    expect(await described({}, linear(), new NoOptimizer())).toMatchObject({
+      ...{ num_params: 544, trainable_num_params: 0 },
+      sizes: { trained: { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0 } },
+    });
+  });
+
+  test('knows the activations of a language model, and whether it recomputes them', async () => {
+    const of = (checkpointing: boolean) => described({}, tinyModel({ checkpointing }));
+    expect(await of(false)).toMatchObject({ knowsActivations: true, checkpointing: false });
+    expect(await of(true)).toMatchObject({ knowsActivations: true, checkpointing: true });
   });
 });

@@ -104,7 +104,11 @@ test('a share of updates on the GPU has its state, waiting gradients and offload
     ...{ schedule, partitions },
   });
   const freed = (shares: object[], params = 'none') => {
-    const zero = { stage: 3, offload_param: { device: params }, offload_optimizer: { device: 'cpu' } };
+    const zero = {
+      stage: 3,
+      offload_param: { device: params },
+      offload_optimizer: { device: 'cpu' },
+    };
     const { hint } = advice({ zero, shares, use: { other: 0, weights: 0 } });
     return /gpu_share": 0 frees (\S+)/.exec(hint)?.[1];
   };

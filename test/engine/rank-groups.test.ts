@@ -2,8 +2,15 @@
 // ranks.
 import { Mesh } from '../../lib/comm/mesh.js';
 import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
+import { resolveConfig } from '../../lib/config/index.js';
 import { type Cuts, groupsOf, type Ranks, ranksOf, shardSizes } from '../../lib/engine/ranks.js';
+import { ReleaseStack } from '../../lib/engine/release-stack.js';
+import { holdModel } from '../../lib/engine/setup/zero.js';
+import { type Engine, initialize, nn, optim } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
+
+const linear = () => new nn.Linear(16, 32);
+const adam = (params: nn.Parameter[]) => new optim.AdamW(params, { lr: 0.1 });
 
 interface Group {
   ranks: number[];
@@ -196,4 +203,79 @@ test('the sizes count at stage 3 only, and one rank is no second copy', () => {
   expect(sizes(3, -1, 1)).toEqual({ copy: null, near: null });
   expect(sizes(3, 1, 2)).toEqual({ copy: 1, near: 2 });
   expect(sizes(2, 2, 2)).toEqual({});
+});
+
+describe('parameter groups with ranks of their own', () => {
+  const open: Engine[] = [];
+  afterEach(() => {
+    for (const engine of open.splice(0).reverse()) engine.destroy();
+  });
+
+  async function engineOf(model: nn.Module, optimizer: optim.Optimizer): Promise<Engine> {
+    const config = { train_batch_size: 1 };
+    const { engine } = await initialize({ model, optimizer, config, device: 'cpu' });
+    open.push(engine);
+    return engine;
+  }
+
+  test('have a record and units of their own', async () => {
+    const first = linear();
+    const { parts } = await engineOf(first, adam(first.parameters()));
+    const { world: zeroGroup } = parts.ranks;
+    const model = linear();
+    const [weight, bias] = model.parameters() as [nn.Parameter, nn.Parameter];
+    const groups = [{ params: [weight] }, { params: [bias], zeroGroup }];
+    const engine = await engineOf(model, new optim.AdamW(groups, { lr: 0.1 }));
+    const { zeroGroups, units } = engine.parts;
+    expect(zeroGroups.own).toEqual([
+      {
+        parameters: [bias],
+        group: {
+          ...{ name: 'group 1', group: zeroGroup, source: zeroGroup, samples: 1 },
+          ...{ replicas: null, near: null, spansStages: false },
+        },
+      },
+    ]);
+    expect(units.map(({ name }) => name)).toEqual(['root', 'root (group 1)']);
+    const whole = new optim.Lamb([{ params: model.parameters(), zeroGroup } as never], { lr: 0.1 });
+    engine.destroy();
+    open.pop();
+    expect(await refusal(() => engineOf(model, whole))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'optimizer Lamb' },
+      expected: 'an elementwise optimizer with a zeroGroup of a parameter group',
+    });
+  });
+
+  test('exclude copies of the model along other axes', () => {
+    const held = (tp: number, zeroGroup?: object) => {
+      const { mesh } = jobOf(0, tp, { tp }).job as { mesh: Mesh };
+      const ranks = { mesh, replicaAxes: ['pp', 'tp'], dataGroup: { size: 1 } };
+      const stopped = new Error('after the check');
+      const module = {
+        moveBuffers: () => {
+          throw stopped;
+        },
+      };
+      const optimizer = new optim.AdamW([{ params: linear().parameters(), zeroGroup } as never], {
+        lr: 0.1,
+      });
+      const given = {
+        module,
+        config: resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }),
+        device: null,
+        optimizer,
+      };
+      const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
+      try {
+        return holdModel(given as never, {}, { ranks, ties: [] } as never, site);
+      } catch (error) {
+        return error === stopped ? null : error;
+      }
+    };
+    expect([held(2), held(1, {})]).toEqual([null, null]);
+    expect(held(2, {})).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'optimizer group 0 zeroGroup' },
+      got: '2 copies along pp, tp',
+    });
+  });
 });

@@ -92,7 +92,10 @@ describe('the run of an engine', () => {
     const observers = new Set<StepObserver>();
     const engine = {
       ...{ module: new Linear(2, 3), device: cpu(), worldSize: 2, globalRank, globalSteps: 0 },
-      ...{ optimizer: new AdamW(new Linear(1, 1).parameters(), { lr: 0.1 }), config: { fp16: { enabled: true } } },
+      ...{
+        optimizer: new AdamW(new Linear(1, 1).parameters(), { lr: 0.1 }),
+        config: { fp16: { enabled: true } },
+      },
       parts: {
         watch: {
           share: () => void calls.push('share'),
@@ -198,7 +201,9 @@ describe('the run of an engine', () => {
       const { watched, observers } = engineOf(0);
       const call = watchRun(watched, { dir: join(dir, 'busy'), port: 7 });
       await expect(call).rejects.toBe(busy);
-      expect([start.mock.calls.length, closed.mock.calls.length, observers.size]).toEqual([1, 1, 0]);
+      expect([start.mock.calls.length, closed.mock.calls.length, observers.size]).toEqual([
+        1, 1, 0,
+      ]);
       closed.mockRestore();
     });
   });

@@ -8,7 +8,14 @@ import { keepStages, openPipeline, planPipeline } from '../../lib/engine/setup/p
 import { buildStages, offloadsWeights, shardsWeights } from '../../lib/engine/setup/stage.js';
 import { buildUnits } from '../../lib/engine/setup/units.js';
 import { ZeroGroups } from '../../lib/engine/zero-groups.js';
-import { type DsConfig, initialize, nn, optim, PipelineModule, type Tensor } from '../../lib/index.js';
+import {
+  type DsConfig,
+  initialize,
+  nn,
+  optim,
+  PipelineModule,
+  type Tensor,
+} from '../../lib/index.js';
 import { Links, Pipeline } from '../../lib/pipe/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { OptimizerState } from '../../lib/zero/optimizer-state.js';
@@ -143,8 +150,7 @@ describe('when state is updated', () => {
     return state.shares.map(({ schedule }) => schedule.constructor.name);
   }
   const lamb = (params: nn.Parameter[]) => new optim.Lamb(params, { lr: 0.1 });
-  const muon = (params: nn.Parameter[]) => 
-    new optim.Muon([{ params, useMuon: true }], { lr: 0.1 });
+  const muon = (params: nn.Parameter[]) => new optim.Muon([{ params, useMuon: true }], { lr: 0.1 });
 
   test('with parameters divided over ranks, the optimizer decides what these exchange', async () => {
     expect(await schedulesOf(lamb)).toEqual(['SummedUpdates']);
@@ -282,7 +288,8 @@ describe('the stages of a pipeline', () => {
         ...group,
         parameters: parameters.length,
       }));
-      return { links: pipe?.links, ties, module, pipeline };
+      const [[, lists] = []] = jest.mocked(Links.open).mock.calls;
+      return { links: pipe?.links, ties, module, pipeline, lists };
     } finally {
       jest.restoreAllMocks();
     }
@@ -312,7 +319,18 @@ describe('the stages of a pipeline', () => {
     await tiesOf(0, () => {}, whole);
     const error = await refusal(() => tiesOf(0, tie, whole));
     expect(error).toMatchObject({ code: 'DS_CONFIG', op: 'optimizer.type', got: 'Lamb' });
+    const muon = (params: nn.Parameter[]) =>
+      new optim.Muon([{ params, useMuon: false }], { lr: 0.1 });
+    expect((await refusal(() => tiesOf(0, tie, muon))).got).toBe('Muon');
     expect(await openPipeline(null as never, { plan: null, optimizer: adam() })).toBeNull();
+  });
+
+  test('open links for training, and for evaluation after it', async () => {
+    const { lists } = await tiesOf(0, () => {});
+    expect(lists?.map((list) => list.map(({ kind }) => kind).join(' '))).toEqual([
+      'F sendF recvB B reduce F sendF',
+      'recvF F I sendB W reduce recvF F',
+    ]);
   });
 
   test('keep their own layers, and the optimizer their parameters, until the end', async () => {

@@ -3,8 +3,13 @@ import { statePart, weightShards } from '../../lib/engine/saving/engine-shards.j
 import { resync } from '../../lib/engine/step/resync.js';
 import { StepDecisions } from '../../lib/engine/step/step-decisions.js';
 import { DsError } from '../../lib/errors.js';
-import { Tensor } from '../../lib/index.js';
-import { perBlock, perElement, perParameter } from '../../lib/optim/declared-state.js';
+import { initialize, nn, optim, Tensor, zero } from '../../lib/index.js';
+import {
+  type DeclaredState,
+  perBlock,
+  perElement,
+  perParameter,
+} from '../../lib/optim/declared-state.js';
 import { wholeRegion } from '../../lib/runtime/box.js';
 import { held } from '../../lib/tensor/index.js';
 
@@ -76,6 +81,48 @@ test('a rank saves the elements that it counts', () => {
   expect(saved({ offset: 10, numel: 0 })).toEqual([]);
   expect(saved({ offset: 0, numel: 20 }, false)).toEqual([]);
   flat.release();
+});
+
+test('a whole state comes from the ranks that have parts of it, in the order of ranks', async () => {
+  const model = new nn.Linear(16, 7);
+  const [weight, bias] = model.parameters() as [nn.Parameter, nn.Parameter];
+  class Own extends optim.AdamW {
+    override declareState(group: number, shape: readonly number[]): DeclaredState {
+      return { ...super.declareState(group, shape), counts: perParameter([3]) };
+    }
+  }
+  const optimizer = new Own(model.parameters(), { lr: 0.1 });
+  const config = { train_batch_size: 1 };
+  const { engine } = await initialize({ model, optimizer, config, device: 'cpu' });
+  const [partition] = engine.parts.stage.partitions;
+  const from: unknown[] = [];
+  const broadcast = ({ shape }: Tensor, root: number) => {
+    from.push([root, shape.join()]);
+    return { wait() {} };
+  };
+  const read = (parameter: nn.Parameter, key: string): unknown[] => {
+    from.length = 0;
+    zero.safeGetFullOptimizerState(parameter, key)?.dispose();
+    return [...from];
+  };
+  expect(read(weight, 'exp_avg')).toEqual([]);
+  const { shardGroup } = engine.parts.ranks;
+  const shards = Object.assign(Object.create(shardGroup), { broadcast });
+  Object.defineProperty(shards, 'size', { value: 2 });
+  Object.assign(engine.parts.ranks, { shardGroup: shards });
+  expect(read(weight, 'exp_avg')).toEqual([]);
+  Object.defineProperty(partition, 'isWhole', { value: false });
+  // 7 * 16 elements, then 7 after a gap of 16, in two shards of 96 elements.
+  expect(read(weight, 'exp_avg')).toEqual([
+    [0, '96'],
+    [1, '16'],
+  ]);
+  expect(read(weight, 'fp32')).toHaveLength(2);
+  expect(read(bias, 'exp_avg')).toEqual([[1, '7']]);
+  expect(read(weight, 'counts')).toEqual([[0, '3']]);
+  expect(read(bias, 'counts')).toEqual([[1, '3']]);
+  Object.assign(engine.parts.ranks, { shardGroup });
+  engine.destroy();
 });
 
 describe('the decision of a step', () => {
