@@ -130,7 +130,7 @@ test('adapters without a reference equal a second model, and recorded numbers', 
   expect(train.hasReference).toBe(false);
   const both = { train: await pairsOf(known), method: dpo({ reference: modelOf() }) };
   const error = await refusal(() => trained(modelOf(), both));
-  expect(error.message).toMatch(/dpo reference: expected no numbers of the reference/);
+  expect(error.message).toMatch(/dpo reference: expected no log-probabilities of the reference/);
 });
 
 test('a small model learns preferences, and ranks held-out pairs', async () => {

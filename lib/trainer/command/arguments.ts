@@ -175,17 +175,22 @@ const METHOD = {
   method: string('"dpo", "kto", "orpo", "cpo", "reward", "gkd", "grpo" or "rloo"', {
     shown: '"sft"',
   }),
-  beta: number('strength of the reference, or weight of the preferences', { shown: '0.1' }),
+  beta: number('penalty for moving away from the reference, or weight of the preferences', {
+    shown: '0.1',
+  }),
   loss_type: texts('losses of the method, such as sigmoid or ipo', { shown: 'its first one' }),
   loss_weights: texts('weights of several losses of dpo', { shown: '1 each' }),
   /** Former name of the weight of a loss "sft". */
   rpo_alpha: number("weight of dpo's further loss sft", { shown: 'none' }),
-  ref_model_name_or_path: string('model to stay near', {
+  ref_model_name_or_path: string('reference model', {
     shown: 'the model without adapters, or the model as it was',
   }),
-  precompute_ref_log_probs: boolean('compute the numbers of the reference before training', {
-    shown: 'false',
-  }),
+  precompute_ref_log_probs: boolean(
+    'compute the log-probabilities of the reference before training',
+    {
+      shown: 'false',
+    },
+  ),
   precompute_ref_batch_size: integer('pairs of a batch in that pass', {
     min: 1,
     shown: '--per_device_train_batch_size',

@@ -85,7 +85,7 @@ export async function openPreferences(
 }
 
 /**
- * The numbers of the reference for all rows. New adapters change nothing, so the model itself is
+ * The log-probabilities of the reference for all rows. New adapters change nothing, so the model itself is
  * the reference before training. Each rank computes them on its device.
  */
 function precompute(

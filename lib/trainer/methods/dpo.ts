@@ -36,8 +36,12 @@ import { REFERENCE, Reference } from './reference.js';
 
 /** The declared options of dpo(). */
 export const DPO = {
-  /** Strength of the reference. With a small value, the model moves far from it. Default: 0.1. */
-  beta: number('strength of the reference', { above: 0, default: 0.1, flag: 'beta' }),
+  /** Penalty for moving away from the reference. Default: 0.1. */
+  beta: number('penalty for moving away from the reference', {
+    above: 0,
+    default: 0.1,
+    flag: 'beta',
+  }),
   /** Name of a loss in TRL, or a list of names; the losses are added. Default: "sigmoid". */
   loss: checked(readLosses, '[loss](#losses), or a list of them', {
     default: ['sigmoid'],
@@ -233,7 +237,7 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     this.reference.requireOne(batch.reference !== undefined);
     if (batch.reference && split) {
       const expected = 'a reference model, which gives the numbers of single tokens';
-      throw refused('dpo ldAlpha', expected, 'numbers of the reference in the rows');
+      throw refused('dpo ldAlpha', expected, 'log-probabilities of the reference in the rows');
     }
     const weights = useWeighting ? this.weightsOf(forward, batch) : null;
     const both = Array.from({ length: split?.size(0) ?? 0 }, (_, i) => i % ids.size(0));

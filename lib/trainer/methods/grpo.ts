@@ -62,8 +62,8 @@ const SHARED = {
     shown: '`accumulation`',
     flag: 'steps_per_generation',
   }),
-  /** How often each generation is used. Default: 1. */
-  iterations: integer('how often each generation is used', {
+  /** Times that each generation is trained on. Default: 1. */
+  iterations: integer('times that each generation is trained on', {
     min: 1,
     default: 1,
     flag: 'num_iterations',
@@ -72,7 +72,7 @@ const SHARED = {
    * Maximum number of updates between the sampling of a generation and its first update. Default:
    * 0.
    */
-  maxStaleness: integer('updates by which [sampling is ahead](#sampling-ahead) of training', {
+  maxStaleness: integer('updates that [sampling may run ahead](#sampling-ahead) of training', {
     min: 0,
     default: 0,
     flag: 'max_staleness',
@@ -121,7 +121,7 @@ const SHARED = {
   }),
   /** Moves optimizer state and gradients to host memory while it generates. Default: false. */
   offloadStates: boolean(
-    'while it generates, [optimizer state and gradients](offload.md#between-phases) leave the GPU',
+    'move [optimizer state and gradients](offload.md#between-phases) off the GPU to generate',
     { default: false },
   ),
   /**
@@ -132,8 +132,8 @@ const SHARED = {
     default: false,
     flag: 'exact_rollouts',
   }),
-  /** The model to stay near, for a beta above 0. Default: the model without its adapters. */
-  reference: checked(readReference, 'model to stay near, for `beta` above 0', {
+  /** The reference model, for a beta above 0. Default: the model without its adapters. */
+  reference: checked(readReference, 'reference model, for `beta` above 0', {
     default: null,
     shown: 'the model without its [adapters](lora.md)',
   }),
@@ -163,8 +163,8 @@ export const GRPO = {
     shown: '`epsilon`; 5 for `cispo`',
     flag: 'epsilon_high',
   }),
-  /** Limit of the ratio that is not clipped. Default: none. */
-  delta: number('limit of the ratio that is not clipped', {
+  /** Upper limit of ratios that the loss does not clip. Default: none. */
+  delta: number('upper limit of ratios that are not clipped', {
     above: 1,
     default: null,
     flag: 'delta',
@@ -182,7 +182,7 @@ export const GRPO = {
   }),
   /** Standard deviation that divides advantages. "none" divides by 1. Default: "group". */
   scaleRewards: oneOf<ScaleRewards>(['group', 'batch', 'none'])(
-    'deviation that divides advantages',
+    'standard deviation that divides advantages',
     { default: 'group', flag: 'scale_rewards' },
   ),
   /** Sums rewards first, or normalizes those of each function first. */
@@ -202,15 +202,15 @@ export const GRPO = {
     default: 1.05,
     flag: 'sapo_temperature_neg',
   }),
-  /** Factor exp(old - sampler) against rounding errors of the sampler. Default: none. */
+  /** Weight exp(old - sampler) that corrects rounding errors of the sampler. Default: none. */
   correction: oneOf<Correction>([
     'token_truncate',
     'token_mask',
     'sequence_truncate',
     'sequence_mask',
-  ])('factor against rounding errors of the sampler', { default: null, shown: 'none' }),
-  /** Limit of this factor. Default: 3. */
-  correctionCap: number('limit of this factor', { above: 0, default: 3 }),
+  ])('weight that corrects rounding errors of the sampler', { default: null, shown: 'none' }),
+  /** Upper limit of this weight. Default: 3. */
+  correctionCap: number('upper limit of this weight', { above: 0, default: 3 }),
 };
 
 /** The declared options of rloo(). */

@@ -22,8 +22,12 @@ export type KtoLossName = 'kto' | 'apo_zero_unpaired';
 
 /** The declared options of kto(). */
 export const KTO = {
-  /** Strength of the reference. With a small value, the model moves far from it. Default: 0.1. */
-  beta: number('strength of the reference', { above: 0, default: 0.1, flag: 'beta' }),
+  /** Penalty for moving away from the reference. Default: 0.1. */
+  beta: number('penalty for moving away from the reference', {
+    above: 0,
+    default: 0.1,
+    flag: 'beta',
+  }),
   /** Name of the loss in TRL. Default: "kto". */
   loss: oneOf<KtoLossName>(['kto', 'apo_zero_unpaired'])('[loss](#losses-of-kto)', {
     default: 'kto',

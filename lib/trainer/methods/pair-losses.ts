@@ -20,7 +20,7 @@ export interface PairSums {
 
 /** Options of the losses; see DPO. */
 export interface PairLossOptions {
-  /** Strength of the reference. */
+  /** Penalty for moving away from the reference. */
   readonly beta: number;
   /** Probability that chosen and rejected are swapped. */
   readonly labelSmoothing: number;

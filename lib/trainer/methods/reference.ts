@@ -11,7 +11,7 @@ import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import type { Forward } from '../micro-batch.js';
 
 /** Declares the option `reference`. */
-export const REFERENCE = checked(readReference, 'model to stay near', {
+export const REFERENCE = checked(readReference, 'reference model', {
   default: null,
   shown: 'the model without its [adapters](lora.md)',
   elsewhere: '`ref_model_name_or_path`',
@@ -106,10 +106,10 @@ export class Reference {
     });
   }
 
-  /** Throws DS_ARGUMENT if rows with numbers of the reference come beside a model. */
+  /** Throws DS_ARGUMENT if rows with log-probabilities of the reference come beside a model. */
   requireOne(hasNumbers: boolean): void {
     if (!hasNumbers || !this.reference) return;
-    const expected = 'no numbers of the reference in the rows if a model is given';
+    const expected = 'no log-probabilities of the reference in the rows if a model is given';
     const hint = 'Leave out `reference`, or ref_chosen_logps and ref_rejected_logps.';
     throw refused(`${this.method} ${this.option}`, expected, 'both', hint);
   }
@@ -157,7 +157,8 @@ export class Reference {
     }
     const hint =
       'Give `reference: await nn.models.fromPretrained(dir)`, or train adapters: peft.addLora(model).';
-    const expected = 'a reference, a model with adapters, or rows with numbers of the reference';
+    const expected =
+      'a reference, a model with adapters, or rows with log-probabilities of the reference';
     throw refused(this.method, expected, `a ${model.constructor.name}`, hint);
   }
 }
