@@ -85,8 +85,8 @@ export async function openPreferences(
 }
 
 /**
- * The log-probabilities of the reference for all rows. New adapters change nothing, so the model itself is
- * the reference before training. Each rank computes them on its device.
+ * Returns log-probabilities of the reference for all rows. Before training, a model with new
+ * adapters is its own reference, because they change nothing. Each rank uses its own device.
  */
 function precompute(
   args: CheckedArguments,
