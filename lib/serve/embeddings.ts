@@ -21,7 +21,7 @@ export async function embeddings(
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
   const encoder = requireEncoder(fields, served, 'embedding');
-  const inputs = inputsOf(fields.any('input'), served.vocabSize);
+  const inputs = inputsOf(fields.any('input'), served);
   const format = fields.text('encoding_format') ?? 'float';
   if (format !== 'float' && format !== 'base64') {
     throw invalid('encoding_format', '"float" or "base64"', formatValue(format));
@@ -86,7 +86,7 @@ function requireEncoder(
 
 type Input = string | readonly number[];
 
-function inputsOf(given: JsonValue | undefined, vocabSize: number): Input[] {
+function inputsOf(given: JsonValue | undefined, { vocabSize, reader }: ServedModel): Input[] {
   const isList = Array.isArray(given) && typeof given[0] !== 'number';
   const inputs = isList ? given : [given];
   if (inputs.length === 0 || inputs.length > MAX_INPUTS) {
@@ -94,10 +94,11 @@ function inputsOf(given: JsonValue | undefined, vocabSize: number): Input[] {
   }
   return inputs.map((input, i) => {
     const location = isList ? `input[${i}]` : 'input';
-    if (typeof input === 'string' && input !== '') return input;
+    if (typeof input === 'string' && input !== '' && reader) return input;
     const isTokens = Array.isArray(input) && input.length > 0;
     if (isTokens && input.every((id) => isInteger(id, 0, vocabSize - 1))) return input;
-    throw invalid(location, `a string, or a list of tokens below ${vocabSize}`, formatValue(input));
+    const tokens = `a list of tokens below ${vocabSize}`;
+    throw invalid(location, reader ? `a string, or ${tokens}` : tokens, formatValue(input));
   });
 }
 
@@ -106,7 +107,7 @@ async function tokensOf(
   { reader, maxPromptTokens }: ServedModel,
   asker: Asker,
 ): Promise<readonly number[]> {
-  if (typeof input === 'string') return (await reader?.text(input, asker, 'input')) ?? [];
+  if (typeof input === 'string') return required(reader).text(input, asker, 'input');
   if (input.length <= maxPromptTokens) return input;
   throw invalid('input', `at most ${maxPromptTokens} tokens`, `${input.length}`);
 }

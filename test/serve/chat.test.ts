@@ -58,6 +58,13 @@ test('the system message is kept, and the oldest exchanges are dropped', async (
   expect(printed).toMatch(/! The conversation has grown too long: its beginning is left out\./);
 });
 
+test('without a system message, the oldest exchange is dropped, and not the new line', async () => {
+  const [one, two] = ['one', 'two'].map((text) => text.repeat(5)) as [string, string];
+  const engine = new FakeEngine(tokenizer, promptOf(two).length + 9);
+  await talk(engine, `${one}\n${two}\n`);
+  expect(engine.requests.map(({ prompt }) => prompt)).toEqual([promptOf(one), promptOf(two)]);
+});
+
 test('a model without a chat template continues lines', async () => {
   const plain = Object.create(tokenizer);
   Object.defineProperty(plain, 'chatTemplates', { value: [] });

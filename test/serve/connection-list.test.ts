@@ -5,6 +5,12 @@ import { Connections } from '../../lib/serve/connections.js';
 
 class FakeSocket extends EventEmitter {
   readonly ends: string[] = [];
+  end(): void {
+    this.ends.push('half-closed');
+  }
+  resume(): void {
+    this.ends.push('resumed');
+  }
   destroy(): void {
     this.ends.push('destroyed');
     this.emit('close');
@@ -59,4 +65,91 @@ test('a new connection is refused if all have a request', () => {
   expect(connect().ends).toEqual(['destroyed']);
   expect(sockets.map(({ ends }) => ends)).toEqual([[], []]);
   expect(connections.count).toBe(2);
+});
+
+describe('a connection that is closed after its answer', () => {
+  beforeEach(() => {
+    jest.useFakeTimers();
+  });
+  afterEach(() => jest.useRealTimers());
+
+  function refused(headersSent = false) {
+    const { connections, sockets } = connected(1, 1);
+    const headers: [string, string][] = [];
+    const response = {
+      ...{ req: { socket: sockets[0] }, headersSent },
+      setHeader: (...header: [string, string]) => headers.push(header),
+    };
+    connections.closeAfter(response as unknown as ServerResponse);
+    return { connections, socket: sockets[0], headers };
+  }
+
+  test('has a second for its last bytes', () => {
+    const { connections, socket, headers } = refused();
+    expect(headers).toEqual([['connection', 'close']]);
+    expect(connections.isClosing(socket as never)).toBe(false);
+    socket.destroySoon(); // By Node, after the answer.
+    socket.destroySoon();
+    expect(socket.ends).toEqual(['half-closed', 'resumed']);
+    expect(connections.isClosing(socket as never)).toBe(true);
+    jest.advanceTimersByTime(999);
+    expect(socket.ends).toHaveLength(2);
+    jest.advanceTimersByTime(1);
+    expect(socket.ends.at(-1)).toBe('destroyed');
+    expect([jest.getTimerCount(), connections.count]).toEqual([0, 0]);
+  });
+
+  test('leaves no timer when its client closes it', () => {
+    const { connections, socket } = refused();
+    socket.destroySoon();
+    expect(jest.getTimerCount()).toBe(1);
+    socket.emit('close');
+    expect([jest.getTimerCount(), connections.count]).toEqual([0, 0]);
+  });
+
+  test('stays as it is if the answer has begun', () => {
+    const { socket, headers } = refused(true);
+    socket.destroySoon();
+    expect([headers, socket.ends]).toEqual([[], ['ended']]);
+  });
+});
+
+test('connections at their end close after their last answer, idle ones at once', () => {
+  const { connections, connect, begin } = connected(0, 3);
+  const [idle, one, two] = [connect(), connect(), connect()];
+  const first = begin(one);
+  const [second, third] = [begin(two), begin(two)];
+  first.emit('close');
+  expect(one.ends).toEqual([]);
+  begin(one);
+  connections.close();
+  expect([idle.ends, one.ends, two.ends]).toEqual([['ended'], [], []]);
+  second.emit('close');
+  expect(two.ends).toEqual([]);
+  third.emit('close');
+  expect(two.ends).toEqual(['ended']);
+  connections.destroy();
+  expect(one.ends).toEqual(['destroyed']);
+});
+
+test('what a client would take for an answer, and what is complete', () => {
+  const { connections, connect } = connected(0, 2);
+  const socket = connect() as never;
+  const state = () => [connections.isAnswering(socket), connections.hasEnded(socket)];
+  expect(state()).toEqual([false, true]);
+  const req = { socket, complete: false };
+  const response = Object.assign(new EventEmitter(), {
+    ...{ req, headersSent: false, writableEnded: false },
+  });
+  connections.began(response as never);
+  expect(state()).toEqual([false, false]);
+  req.complete = true;
+  expect(state()).toEqual([true, false]);
+  Object.assign(req, { complete: false });
+  Object.assign(response, { headersSent: true, writableEnded: true });
+  expect(state()).toEqual([true, true]);
+  // A connection that is not in the list has no answers.
+  const foreign = new FakeSocket() as never;
+  connections.began(Object.assign(new EventEmitter(), { req: { socket: foreign } }) as never);
+  expect([connections.isAnswering(foreign), connections.hasEnded(foreign)]).toEqual([false, true]);
 });

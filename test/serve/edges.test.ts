@@ -6,36 +6,123 @@ import type { Socket } from 'node:net';
 import { answersIn } from '../../lib/serve/answer.js';
 import { TextFormat } from '../../lib/serve/answer-format.js';
 import { type ApiError, noModel } from '../../lib/serve/api-error.js';
-import { PromptReader } from '../../lib/serve/prompt-reader.js';
-import { RequestFields } from '../../lib/serve/request-fields.js';
+import { readPrompt } from '../../lib/serve/chat-request.js';
+import { readLimits } from '../../lib/serve/limits.js';
+import { isWithin, RequestFields } from '../../lib/serve/request-fields.js';
 import { RequestLife } from '../../lib/serve/request-life.js';
-import { InferenceServer } from '../../lib/serve/server.js';
+import { send } from '../../lib/serve/send.js';
+import { InferenceServer, serve } from '../../lib/serve/server.js';
 import { readTools } from '../../lib/serve/tools.js';
-import type { Tokenizer } from '../../lib/text/index.js';
 import type { JsonObject } from '../../types/json.js';
 import { ask, withServer } from './client.js';
-import { tokenizer } from './fake-engine.js';
+import { FakeEngine, tokenizer } from './fake-engine.js';
 
 const asker = { client: 'a', connection: {}, signal: new AbortController().signal };
 
-/** A tokenizer without patterns: a token for each character. */
-function reader(max: number): PromptReader {
-  const plain = {
-    ...{ hasPatterns: false, folder: '/nowhere', templateText: () => undefined },
-    fewestTokens: (text: string) => text.length,
-    encode: (text: string) => Int32Array.from(text, (char) => char.charCodeAt(0)),
-  };
-  const options = { threads: 1, max, characters: 100, seconds: 1 };
-  return new PromptReader(plain as unknown as Tokenizer, options as never);
-}
+test('a request without tools gives the template none', async () => {
+  const given: object[] = [];
+  const chat = (_: unknown, options: object) => void given.push(options);
+  const served = { canChat: true, reader: { knowsTools: true, chat } } as never;
+  const tools = [{ type: 'function', function: { name: 'f' } }];
+  const messages = [{ role: 'user', content: 'a' }];
+  const bodies: JsonObject[] = [{}, { tools: [] }, { tools, tool_choice: 'none' }, { tools }];
+  for (const more of bodies) {
+    await readPrompt(new RequestFields({ messages, ...more }), served).prompt(asker as never);
+  }
+  const usual = { addGenerationPrompt: true, continueFinalMessage: false, variables: {} };
+  expect(given).toEqual([usual, usual, usual, { ...usual, tools }]);
+  expect(given.map((options) => 'tools' in options)).toEqual([false, false, false, true]);
+});
 
-test('a short text is read without a thread, up to the last token that fits', async () => {
-  const prompts = reader(3);
-  expect(await prompts.text('abc', asker as never)).toEqual([97, 98, 99]);
-  await expect(prompts.text('abcd', asker as never)).rejects.toMatchObject({
-    ...{ status: 400, message: expect.stringMatching(/at least 4/) },
+test('limits have defaults, and none of them may be 0', () => {
+  const { connections, ...limits } = readLimits('serve limits');
+  expect(limits).toEqual({
+    ...{ promptTokens: Number.MAX_SAFE_INTEGER, answers: 16, prompts: 64, bodyBytes: 4 * 2 ** 20 },
+    ...{ promptSeconds: 30, headSeconds: 10, bodySeconds: 60, requestSeconds: 600 },
+    ...{ unreadBytes: 2 ** 20, unreadSeconds: 60, requests: 1024, bodiesBytes: 128 * 2 ** 20 },
+    drainSeconds: 30,
   });
-  await prompts.close();
+  expect(connections).toBeLessThanOrEqual(1024);
+  for (const name of [...Object.keys(limits), 'connections', 'keyRequests', 'promptCharacters']) {
+    expect(readLimits('x', { [name]: 1 })).toHaveProperty(name, 1);
+    expect(() => readLimits('serve limits', { [name]: 0 })).toThrow(
+      new RegExp(`serve limits ${name}: expected .*1.*, got 0`),
+    );
+  }
+});
+
+test('an answer is sent once, and not to a client that has gone', () => {
+  const calls: unknown[] = [];
+  const response = (more: object) =>
+    ({
+      ...{ headersSent: false, destroyed: false, ...more },
+      writeHead: (...head: unknown[]) => calls.push(head),
+      end: (text: string) => calls.push(text),
+    }) as unknown as ServerResponse;
+  send(response({ headersSent: true }), 200, 'a', {});
+  send(response({ destroyed: true }), 200, 'a', {});
+  expect(calls).toEqual([]);
+  send(response({}), 201, 'ä', { x: 'y' });
+  expect(calls).toEqual([[201, { x: 'y', 'content-length': 2 }], 'ä']);
+});
+
+test('values of one level have no levels inside', () => {
+  expect([null, 1, 'a', true, undefined].map((value) => isWithin(value, 0))).toEqual(
+    Array(5).fill(true),
+  );
+  expect([isWithin({ a: null }, 1), isWithin([null], 0)]).toEqual([true, false]);
+});
+
+describe('the last bytes of an answer', () => {
+  beforeEach(() => {
+    jest.useFakeTimers();
+  });
+  afterEach(() => jest.useRealTimers());
+
+  const prototype = InferenceServer.prototype as unknown as { limitFinalWrite(one: object): void };
+  function limited(more: object = {}) {
+    const response = Object.assign(new EventEmitter(), {
+      ...{ destroyed: false, writableFinished: false, ...more },
+      destroy: jest.fn(),
+    });
+    prototype.limitFinalWrite.call({ limits: { unreadSeconds: 2 } }, response);
+    return response;
+  }
+
+  test('have a limit of time', () => {
+    const response = limited();
+    jest.advanceTimersByTime(1999);
+    expect(response.destroy).not.toHaveBeenCalled();
+    jest.advanceTimersByTime(1);
+    expect(response.destroy).toHaveBeenCalledTimes(1);
+  });
+
+  test.each(['finish', 'close'])('have no timer after %s', (event) => {
+    const response = limited();
+    response.emit(event);
+    expect(jest.getTimerCount()).toBe(0);
+  });
+
+  test.each([{ destroyed: true }, { writableFinished: true }])('have no timer with %j', (state) => {
+    limited(state);
+    expect(jest.getTimerCount()).toBe(0);
+  });
+});
+
+test('a model that is loaded after the end of its server is not watched', async () => {
+  let arrive: (engine: FakeEngine) => void = () => {};
+  const server = await serve(new Promise<FakeEngine>((resolve) => (arrive = resolve)), { port: 0 });
+  await server.stop();
+  let looks = 0;
+  const engine = Object.defineProperty(new FakeEngine(null), 'failure', {
+    get: () => void looks++,
+  });
+  jest.useFakeTimers();
+  arrive(engine);
+  await server.ready;
+  jest.advanceTimersByTime(1000);
+  jest.useRealTimers();
+  expect(looks).toBe(0);
 });
 
 test('a request may name 128 functions', () => {

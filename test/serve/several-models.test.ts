@@ -1,5 +1,5 @@
 // `--model`: two tiny models and an encoder behind one server, within a memory budget.
-import { cpSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { nn, seed } from '../../lib/index.js';
@@ -61,6 +61,18 @@ async function withPool(
 
 /** Room for one model at a time. */
 const tight = () => openPool(folders, { config }, { memory: 450_000 });
+
+test('the estimate of a model is the bytes of its weights and of its cache', () => {
+  const bytesOf = (name: string) => statSync(join(dir, name, 'model.safetensors')).size;
+  const estimates = (kv_cache: object) => {
+    const places = { ...folders, file: join(folders.one, 'model.safetensors'), far: 'org/name' };
+    const pool = openPool(places, { config: { ...config, kv_cache } });
+    return pool.models.map(({ bytes }) => bytes);
+  };
+  const weights = ['one', 'two', 'words', 'one'].map(bytesOf);
+  expect(estimates({})).toEqual([...weights, 0]);
+  expect(estimates({ memory: 1000 })).toEqual([...weights.map((size) => size + 1000), 1000]);
+});
 
 test('each model answers by its name, and the encoder embeds', () =>
   withPool(openPool(folders, { config }), async (url) => {
