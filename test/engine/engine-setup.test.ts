@@ -259,7 +259,7 @@ describe('fp8', () => {
   test('is refused without a layer that fits, and for names without a layer', () => {
     expect(thrownBy(() => used(new nn.Linear(15, 16)))).toMatchObject({
       ...{ code: 'DS_CONFIG', op: 'fp8.enabled', got: '1 linear layers, none of them' },
-      expected: 'a model with linear layers whose dims are multiples of 16',
+      expected: 'a model with linear layers of dims that are multiples of 16',
     });
     expect(thrownBy(() => used(new Net(), { exclude: ['last', 'nope'] }))).toMatchObject({
       ...{ code: 'DS_CONFIG', op: 'fp8.exclude', got: '"nope"' },

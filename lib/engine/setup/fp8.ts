@@ -74,7 +74,7 @@ export function useFp8(
   const left = [...HEADS, ...ADAPTERS, ...exclude];
   const chosen = layers.filter(({ path, layer }) => !isAmong(path, left) && fits(layer));
   if (chosen.length === 0) {
-    const expected = `a model with linear layers whose dims are multiples of ${FP8_MULTIPLE}`;
+    const expected = `a model with linear layers of dims that are multiples of ${FP8_MULTIPLE}`;
     throw configError('fp8.enabled', expected, `${layers.length} linear layers, none of them`);
   }
   for (const { layer } of chosen) layer.fp8 = recipe;
