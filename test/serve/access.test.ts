@@ -23,6 +23,21 @@ test.each([
   if (typeof key === 'string' && key.length > 1) expect(error.message).not.toContain(key);
 });
 
+test('all paths of the API need a key, unknown ones and their root too', () =>
+  withServer(
+    async (url) => {
+      const guarded = ['/v1', '/v1/', '/v1/none', '/tokenize', '/detokenize', '/rerank'];
+      for (const path of [...guarded, '/tokenizer_info', '/v1?a=1']) {
+        expect([path, (await ask(url + path)).status]).toEqual([path, 401]);
+      }
+      for (const path of ['/', '/v10', '/v1x/models', '/xtokenize', '/rerank/a', '/tokenize/']) {
+        expect([path, (await ask(url + path)).status]).toEqual([path, 404]);
+      }
+      expect((await ask(`${url}/health`)).status).toBe(200);
+    },
+    { apiKeys: ['one'] },
+  ));
+
 test('keys that are not a list are refused', () =>
   expect(
     serve(new FakeEngine(tokenizer), { port: 0, apiKeys: 'one' as unknown as string[] }),

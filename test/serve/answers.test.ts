@@ -381,6 +381,7 @@ test('models, health and metrics', () =>
       expect(json).toMatchObject({ object: 'list', data: [model] });
       expect((await ask(`${url}/v1/models/tiny%2Fone`)).json).toMatchObject(model);
       expect((await ask(`${url}/v1/models/other`)).status).toBe(404);
+      expect((await ask(`${url}/v1/models/%E0%A4%A`)).status).toBe(404);
       expect((await ask(`${url}/health`)).json).toEqual({ status: 'ok' });
       expect((await ask(`${url}/health`, { method: 'HEAD' })).status).toBe(200);
       await ask(`${url}/v1/completions`, { body: { prompt: [1, 2], max_tokens: 3 } });
@@ -393,7 +394,7 @@ test('models, health and metrics', () =>
       expect(value('ds_prompt_tokens_total')).toBe(2);
       expect(value('ds_generation_tokens_total')).toBe(3);
       expect(value('ds_requests_finished_total{reason="length"}')).toBe(1);
-      expect(value('ds_http_responses_total{status="404"}')).toBe(1);
+      expect(value('ds_http_responses_total{status="404"}')).toBe(2);
       expect(value('ds_inter_token_seconds_count')).toBe(2);
       for (const name of ['time_to_first_token', 'request', 'queue']) {
         expect(value(`ds_${name}_seconds_count`)).toBe(1);

@@ -2,15 +2,20 @@
 import { EventEmitter } from 'node:events';
 import { Agent, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-
+import { PassThrough } from 'node:stream';
 import { answersIn } from '../../lib/serve/answer.js';
 import { TextFormat } from '../../lib/serve/answer-format.js';
-import { type ApiError, noModel } from '../../lib/serve/api-error.js';
+import { ApiError, noModel } from '../../lib/serve/api-error.js';
+import { BodyBudget } from '../../lib/serve/body-budget.js';
 import { readPrompt } from '../../lib/serve/chat-request.js';
+import { embeddings } from '../../lib/serve/embeddings.js';
+import { EventStream } from '../../lib/serve/event-stream.js';
 import { readLimits } from '../../lib/serve/limits.js';
+import { readJson } from '../../lib/serve/request-body.js';
 import { isWithin, RequestFields } from '../../lib/serve/request-fields.js';
 import { RequestLife } from '../../lib/serve/request-life.js';
 import { send } from '../../lib/serve/send.js';
+import { servedModel } from '../../lib/serve/served-model.js';
 import { InferenceServer, serve } from '../../lib/serve/server.js';
 import { readTools } from '../../lib/serve/tools.js';
 import type { JsonObject } from '../../types/json.js';
@@ -71,6 +76,86 @@ test('values of one level have no levels inside', () => {
     Array(5).fill(true),
   );
   expect([isWithin({ a: null }, 1), isWithin([null], 0)]).toEqual([true, false]);
+});
+
+test('a model without a tokenizer cannot chat, even with a template', () => {
+  const reading = { threads: 1, chatTemplate: '{{ messages }}' } as never;
+  const limits = readLimits('x');
+  expect(servedModel(new FakeEngine(null), 'm', limits, reading).canChat).toBe(false);
+  expect(servedModel(new FakeEngine(tokenizer), 'm', limits, reading).canChat).toBe(true);
+});
+
+test('an embedding model without a tokenizer embeds tokens only', async () => {
+  const embed = async (rows: readonly unknown[]) => rows.map(() => Float32Array.of(1));
+  const engine = { encoder: { task: 'embedding', width: 1, embed } };
+  const served = { name: 'm', engine, reader: null, vocabSize: 9, maxPromptTokens: 4 } as never;
+  expect(await embeddings({ input: [[1, 2], [3]] }, served, asker)).toMatchObject({
+    ...{ data: [{ index: 0 }, { index: 1 }], usage: { prompt_tokens: 3 } },
+  });
+  await expect(embeddings({ input: ['a'] }, served, asker)).rejects.toMatchObject({
+    ...{ param: 'input[0]', message: 'input[0]: expected a list of tokens below 9, got "a".' },
+  });
+  const long = { input: [1, 2, 3, 4, 5] };
+  await expect(embeddings(long, served, asker)).rejects.toMatchObject({ param: 'input' });
+});
+
+test('a body that ends early is an error of its request', async () => {
+  const request = Object.assign(new PassThrough(), {
+    headers: { 'content-type': 'application/json' },
+  });
+  const reservation = new BodyBudget(100).open();
+  const read = readJson(request as never, 100, reservation);
+  request.write('{"prompt"');
+  request.destroy();
+  await expect(read).rejects.toMatchObject({
+    ...{ status: 400, message: expect.stringMatching(/ended before/) },
+  });
+});
+
+test('events wait for their reader to a bound, and end with an error or with [DONE]', () => {
+  const sent: string[] = [];
+  const response = Object.assign(new EventEmitter(), {
+    ...{ destroyed: false, writableEnded: false, writableLength: 0 },
+    writeHead: (...head: unknown[]) => sent.push(JSON.stringify(head)),
+    write: (text: string) => sent.push(text),
+    end() {
+      response.writableEnded = true;
+    },
+  });
+  const overflow = jest.fn();
+  const open = () => {
+    sent.length = 0;
+    response.writableEnded = false;
+    return new EventStream(response as never, 10, overflow);
+  };
+  const stream = open();
+  expect(sent.splice(0)[0]).toMatch(/^\[200,\{"content-type":"text\/event-stream/);
+  stream.send({ a: 1 });
+  stream.wait();
+  Object.assign(response, { writableLength: 10 });
+  stream.wait();
+  stream.send({ a: 2 });
+  expect(overflow).not.toHaveBeenCalled();
+  Object.assign(response, { writableLength: 11 });
+  stream.send({ a: 3 });
+  expect(overflow).toHaveBeenCalledTimes(1);
+  Object.assign(response, { writableLength: 0 });
+  stream.fail(new ApiError(500, 'gone'));
+  for (const late of [() => stream.send({ a: 4 }), () => stream.wait()]) late();
+  const error = { message: 'gone', type: 'server_error', param: null, code: null };
+  expect(sent).toEqual([
+    ...['data: {"a":1}\n\n', ': waiting\n\n', 'data: {"a":2}\n\n'],
+    `data: ${JSON.stringify({ error })}\n\n`,
+  ]);
+  expect(response.writableEnded).toBe(true);
+  open().end();
+  expect([sent.at(-1), response.writableEnded]).toEqual(['data: [DONE]\n\n', true]);
+  const gone = open();
+  sent.length = 0;
+  response.destroyed = true;
+  gone.send({ a: 5 });
+  gone.wait();
+  expect(sent).toEqual([]);
 });
 
 describe('the last bytes of an answer', () => {

@@ -40,6 +40,12 @@ test('a shortened message is not lost, a dropped one is', () => {
   expect(short(said(['user', 'Hi'], ['critic', 'No']))).toMatchObject({ lost: 1 });
 });
 
+test('a dropped message is found beside others that the template writes', () => {
+  const lost = template(['user', 'tool']);
+  const messages = said(['user', 'Hi'], ['tool', 'Three'], ['critic', 'No'], ['judge', 'Yes']);
+  expect(lost(messages)).toMatchObject({ lost: 2 });
+});
+
 test('the error of an unknown response shows at most sixty characters of its id', () => {
   const store = new ResponseStore();
   const named = /got "x{60}"\. Send/;

@@ -88,6 +88,15 @@ test('without room the least recently used idle model leaves', async () => {
   held.release();
 });
 
+test('a model that is larger than its estimate takes the place of the idle one used longest ago', async () => {
+  const [a, b, c] = [new Source(), new Source(), new Source(MiB, 2 * MiB)];
+  poolOf({ a, b, c }, { memory: 3 * MiB });
+  for (const name of ['a', 'b', 'a']) (await pool.acquire(name, never)).release();
+  (await pool.acquire('c', never)).release();
+  expect(states()).toEqual({ a: 'loaded', b: 'unloaded', c: 'loaded' });
+  expect([b.closed, pool.used, pool.models[2]?.bytes]).toEqual([1, 3 * MiB, 2 * MiB]);
+});
+
 test('a model in use is never unloaded: the load waits for its end, and new requests queue', async () => {
   const [a, b] = [new Source(), new Source()];
   poolOf({ a, b }, { memory: MiB });
