@@ -1,7 +1,7 @@
 // Tests messages of quantized values: each has its own place in the memory of all.
 import { cpu } from '../../lib/runtime/device.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
-import { BLOCK, BlockCodes } from '../../lib/zero/quantized.js';
+import { BLOCK, BlockCodes, CODE_BYTES } from '../../lib/zero/quantized.js';
 
 const device = cpu();
 const numel = 2 * BLOCK;
@@ -31,4 +31,14 @@ test.each([8, 4] as const)('messages in %i bits keep to their own words', (bits)
     expect(Math.max(...error)).toBeLessThanOrEqual((largest / (2 ** bits - 1)) * 1.001);
   });
   messages.release();
+});
+
+test('the bytes of an element are those of its message', () => {
+  expect(CODE_BYTES).toEqual({ weights: 1.0625, gradients: 0.5625 });
+  for (const [bits, bytes] of [
+    [8, CODE_BYTES.weights],
+    [4, CODE_BYTES.gradients],
+  ] as const) {
+    expect((4 * new BlockCodes(bits, numel).words) / numel).toBe(bytes);
+  }
 });

@@ -10,7 +10,7 @@ import { untimedComm } from '../../lib/zero/bucket.js';
 import type { At, Collectives } from '../../lib/zero/collectives.js';
 import type { WeightShard } from '../../lib/zero/shard.js';
 import { PublishedWeights } from '../../lib/zero/stage2.js';
-import { GatheredWeights, gatherPlain, onDevice } from '../../lib/zero/stage3.js';
+import { GatheredWeights, gatherPlain, onDevice, onHost } from '../../lib/zero/stage3.js';
 import { UnitTrace } from '../../lib/zero/unit-trace.js';
 
 const bucketOfAll = 1e9;
@@ -201,6 +201,57 @@ test('the gather of a shard waits for its own update only', () => {
   expect(changed.record(host).done).toBe(true);
   for (const one of [changed, host, storage]) one.dispose();
   weights.release();
+});
+
+test('a shard is stored flat, on the device or in pinned host memory', () => {
+  const unit = { dtype: 'bf16', device: cpu() } as never;
+  for (const place of [onDevice, onHost]) {
+    const store = place.create(unit, 8);
+    expect([store.memory?.shape, store.memory?.dtype]).toEqual([[8], 'bf16']);
+    expect(store.memory?.buffer.pinned).toBe(place === onHost);
+    expect(place.slotBytes).toBe(0);
+    store.dispose();
+  }
+});
+
+test('a unit in use has its views made once, and gathers beyond the limit do not begin', () => {
+  const device = cpu();
+  const gathered: string[] = [];
+  const allGather = (_output: unknown, _input: unknown, { purpose }: At) => {
+    gathered.push(purpose.replace('weights of ', ''));
+    return { wait: () => {} };
+  };
+  const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
+  const flow = new GatheredWeights(device, group, {
+    ...{ prefetch: 1e9, maxLive: 16, maxReuseDistance: 0, near: null, overlap: false },
+    ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
+    ...{ storage: onDevice, gather: gatherPlain, trace: new UnitTrace() },
+  });
+  const made: string[] = [];
+  const shards = ['a', 'b', 'c'].map((name) => {
+    const weights = held(() => Tensor.empty([8], 'f32', device));
+    let placed: Tensor | null = null;
+    const materialize = (flat: Tensor) => {
+      made.push(name);
+      placed = flat;
+    };
+    const vacate = () => placed?.release();
+    const own = { name, layout: { numel: 8 }, dtype: 'f32', device, weights, materialize, vacate };
+    const storage = onDevice.create(own as never, 8);
+    return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
+  });
+  for (const shard of shards) flow.adopted(shard);
+  const [a] = shards as [WeightShard];
+  for (const { unit } of shards) flow.acquire(unit);
+  for (const shard of shards) flow.publish(shard, device.compute);
+  gathered.length = 0;
+  made.length = 0;
+  flow.acquire(a.unit);
+  flow.acquire(a.unit);
+  // Two units of 8 elements are the limit of 16.
+  expect([gathered, made]).toEqual([['a', 'b'], ['a']]);
+  flow.dispose();
+  for (const { storage } of shards) storage.dispose();
 });
 
 test('gradients that the host waits for are reduced unit by unit', () => {

@@ -2,7 +2,11 @@
 import { cpu } from '../../lib/runtime/device.js';
 import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
+import { liveTensors } from '../../lib/tensor/tensor.js';
 import type { At, Collectives } from '../../lib/zero/collectives.js';
+import type { Partition } from '../../lib/zero/shard.js';
+import type { GradientFlow } from '../../lib/zero/stage.js';
+import { ownedGradients, shardedGradients } from '../../lib/zero/stage2.js';
 import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../lib/zero/wire.js';
 
 const device = cpu();
@@ -70,5 +74,66 @@ describe.each(wires)('%s', (_, factor, wireOf) => {
     expect(shardBy(new AllReduceWire(wire, group))).toEqual(scattered);
     const sums = [11, 22, 33, 44].slice(rank * 2, rank * 2 + 2);
     expect(scattered).toEqual(sums.map((sum) => sum * factor));
+  });
+});
+
+describe('a flow of gradients', () => {
+  /** The transfer of one micro-batch at rank 1 of two, complete; and its calls. */
+  function flowing(flowOf: (route: never) => GradientFlow) {
+    const log: unknown[] = [];
+    const group = groupOf(1, [10, 20, 30, 40]);
+    const wire: Pick<Wire, 'reduceScatter'> = {
+      reduceScatter: (output, input, place) => {
+        log.push([place.purpose, place.stream === device.compute]);
+        return group.reduceScatter(output, input, place);
+      },
+    };
+    const gradient = {
+      take: () => values([1, 2, 3, 4]),
+      drop: () => void log.push('dropped'),
+    };
+    const partition = {
+      ...{ unit: { name: 'u', device, gradient }, numel: 2, grad: null as Tensor | null },
+      range: { offset: 2, numel: 2 },
+    };
+    const add = (transfer: Parameters<import('../../lib/zero/bucket.js').Buckets['add']>[0]) => {
+      log.push(transfer.numel);
+      transfer.start(device.compute).wait(device.compute);
+      transfer.done(device.compute);
+      transfer.free?.();
+    };
+    const flow = flowOf({ wire, factor: 0.5, buckets: { add } } as never);
+    const receiver = { reduced: (one: unknown) => void log.push(one === partition) };
+    const reduce = (isLast: boolean): void =>
+      flow.reduce(partition as unknown as Partition, isLast ? receiver : null);
+    return { flow, partition, reduce, log };
+  }
+
+  test('to the owner once a step', () => {
+    const before = liveTensors();
+    const { flow, partition, reduce, log } = flowing(ownedGradients);
+    expect([flow.takesEach, flow.factor]).toEqual([false, 0.5]);
+    reduce(true);
+    expect(log).toEqual([4, ['gradient of u', true], true]);
+    expect(partition.grad?.toArray()).toEqual([33, 44]);
+    partition.grad?.release();
+    expect(liveTensors()).toBe(before);
+  });
+
+  test('to the owner in every micro-batch, where shards add up', () => {
+    const before = liveTensors();
+    const { flow, partition, reduce, log } = flowing(shardedGradients);
+    expect([flow.takesEach, flow.factor]).toEqual([true, 0.5]);
+    reduce(false);
+    const sum = partition.grad;
+    expect(sum?.toArray()).toEqual([33, 44]);
+    expect(liveTensors()).toBe(before + 1);
+    reduce(true);
+    const micro = ['dropped', 4, ['gradient of u', true]];
+    expect(log).toEqual([...micro, ...micro, true]);
+    expect(partition.grad).toBe(sum);
+    expect(sum?.toArray()).toEqual([66, 88]);
+    sum?.release();
+    expect(liveTensors()).toBe(before);
   });
 });

@@ -91,3 +91,53 @@ test.each([
   const two = stageOf('few', [expert], other);
   expect(() => new ZeroStages([expert, head], [one, two])).toThrow(message);
 });
+
+test('without stages, no weights are sharded', () => {
+  const { shardsWeights, gradientFactor, slotBytes, partitions } = new ZeroStages([], []);
+  expect({ shardsWeights, gradientFactor, slotBytes, partitions }).toEqual({
+    ...{ shardsWeights: false, gradientFactor: 1, slotBytes: 0, partitions: [] },
+  });
+});
+
+test('stages have the common factor and sharding of their flows, and the slots of all', () => {
+  const options = { factor: 3, isSharded: true };
+  const stages = [stageOf('all', [head], options), stageOf('few', [expert], options)];
+  for (const [i, { weights }] of stages.entries()) Object.assign(weights, { slotBytes: i * 5 });
+  Object.assign((stages[0] as ZeroStage).weights, { slotBytes: undefined });
+  const { shardsWeights, gradientFactor, slotBytes } = new ZeroStages([expert, head], stages);
+  expect([shardsWeights, gradientFactor, slotBytes]).toEqual([true, 3, 5]);
+});
+
+test('gradients of a micro-batch stay in a unit that is reduced once a step', () => {
+  const said: string[] = [];
+  const stages = built(said);
+  stages.reduce(head, null);
+  stages.reduce(expert, null);
+  const receiver = { reduced: () => {} };
+  stages.reduce(head, receiver);
+  expect(said).toEqual(['few reduce part of expert', 'all reduce part of head']);
+});
+
+test('destroyed stages free flows, buckets and shards', () => {
+  const said: string[] = [];
+  const stages = built(said);
+  const disposed: string[] = [];
+  for (const partition of stages.partitions) {
+    partition.dispose = () => void disposed.push(partition.unit.name);
+  }
+  stages.dispose();
+  expect(said).toEqual(['all dispose', 'all dispose', 'few dispose', 'few dispose']);
+  expect(disposed.sort()).toEqual(['attention', 'expert', 'head']);
+});
+
+test('frozen units have shards of their own, and no gradient', () => {
+  const said: string[] = [];
+  const frozen = unit('frozen');
+  const stage = { ...stageOf('all', [head], { said }), frozen: [frozen] } as ZeroStage;
+  const stages = new ZeroStages([head], [stage]);
+  expect(stages.frozen.map(({ unit: own }) => own)).toEqual([frozen]);
+  expect(stages.partitions).toHaveLength(1);
+  stages.acquire(frozen);
+  expect(said).toEqual(['all acquire frozen']);
+  expect(() => stages.reduce(frozen, null)).toThrow();
+});
