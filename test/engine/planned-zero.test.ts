@@ -18,6 +18,12 @@ jest.mock('../../lib/runtime/host-limits.js', () => {
   return { ...actual, hostLimits: jest.fn(actual.hostLimits) };
 });
 
+/** The plan counts the cores, so the choices here are those of one machine. */
+jest.mock('node:os', () => ({
+  ...jest.requireActual('node:os'),
+  availableParallelism: () => 2,
+}));
+
 const GIB = 2 ** 30;
 const AUTO = { stage: 'auto', offload_optimizer: 'auto', offload_param: 'auto' } as const;
 
