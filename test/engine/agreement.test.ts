@@ -207,7 +207,7 @@ test('before the model changes, only the configuration is compared', async () =>
   expect(await found([{}, { steps_per_print: 5 }])).toEqual([null, null]);
   const error = ['DS_CONFIG', 'gradient_clipping', '0.5 on rank 1'];
   expect(await found([{}, { gradient_clipping: 0.5 }])).toEqual([error, error]);
-  // One rank asks no other one.
+  // A single rank exchanges nothing.
   const alone = { worldSize: 1, store: null } as never;
   await requireSameConfig(alone, resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }));
 });

@@ -1,11 +1,12 @@
 // Tests the refusals and settings of initialize() by section: precision, sequences, layers, FP8,
-// optimizers, and schedules.
+// and the needs of optimizers.
 import { Mesh } from '../../lib/comm/mesh.js';
 import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { ProcessGroup } from '../../lib/comm/process-group.js';
 import { resolveConfig } from '../../lib/config/index.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
 import { requireFp8Gpu, useFp8 } from '../../lib/engine/setup/fp8.js';
+import { NoOptimizer } from '../../lib/engine/setup/optimizer.js';
 import {
   cutParameter,
   layoutFor,
@@ -19,11 +20,11 @@ import {
   bufferDType,
   buildScaler,
   gradientDType,
+  quantizeWeights,
   weightDType,
 } from '../../lib/engine/setup/precision.js';
-import { findSchedules } from '../../lib/engine/setup/schedule.js';
 import { requireSequence, splitSequence } from '../../lib/engine/setup/sequence-parallel.js';
-import { splitLayers, tensorSize } from '../../lib/engine/setup/tensor-parallel.js';
+import { isCutOver, splitLayers, tensorSize } from '../../lib/engine/setup/tensor-parallel.js';
 import { ZeroGroups } from '../../lib/engine/zero-groups.js';
 import { type DsConfig, nn, optim, type Tensor } from '../../lib/index.js';
 import { perBlock, perElement, perParameter } from '../../lib/optim/declared-state.js';
@@ -76,6 +77,34 @@ describe('precision', () => {
     dynamic.update(true);
     expect(dynamic.scale).toBe(16);
     expect(thrownBy(() => dynamic.update(true)).code).toBe('DS_NONFINITE');
+  });
+});
+
+describe('weight_quantization.quantized_initialization', () => {
+  const quantized = (section: object | null, optimizer: object = new NoOptimizer()) => {
+    const module = new nn.Sequential(new nn.Linear(64, 32), new nn.ReLU(), new nn.Linear(32, 64));
+    const config = configOf(
+      (section ? { weight_quantization: { quantized_initialization: section } } : {}) as never,
+    );
+    quantizeWeights({ module, config } as never, optimizer as never);
+    return module
+      .modules()
+      .flatMap((one) =>
+        one instanceof nn.QuantizedLinear
+          ? [[one.weight_packed.shape, one.weight_scale.shape].join(' ')]
+          : [],
+      );
+  };
+
+  test('stores linear layers in few bits, without an optimizer', () => {
+    expect(quantized(null)).toEqual([]);
+    // Words of 32 bits, and scales of groups.
+    expect(quantized({ num_bits: 8 })).toEqual(['32,16 32,1', '64,8 64,1']);
+    expect(quantized({ num_bits: 4, group_size: 16 })).toEqual(['32,8 32,4', '64,4 64,2']);
+    expect(thrownBy(() => quantized({ num_bits: 8 }, adam()))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'weight_quantization.quantized_initialization', got: 'AdamW' },
+    });
+    expect(quantized(null, adam())).toEqual([]);
   });
 });
 
@@ -199,8 +228,16 @@ describe('tensor_parallel', () => {
     expect(module.up.weight.region.boxes).toEqual(
       [2, 6].map((at) => ({ offset: [at, 0], shape: [2, 4] })),
     );
-    // What is divided already is left alone.
+    // A second division changes nothing.
     expect(await shapesOf(module, { layer_specs: both })).toEqual(PARTS);
+  });
+
+  test('a part of a layer is one only among several ranks of its axis', () => {
+    const whole = linear();
+    const part = linear();
+    part.weight.partOf({ whole: [64, 16], boxes: [{ offset: [32, 0], shape: [32, 16] }] });
+    const isCut = (module: nn.Module, tp: number) => isCutOver(jobOf(tp, { tp }), module);
+    expect([isCut(part, 2), isCut(part, 1), isCut(whole, 2)]).toEqual([true, false, false]);
   });
 
   test('a model without plan and rules, and a rule without a layer, are refused', async () => {
@@ -376,61 +413,6 @@ describe('the needs of an optimizer', () => {
       2, 4, 1,
     ]);
     expect(layout.kindOf?.(of(0))).not.toBe(layout.kindOf?.(of(FROZEN)));
-  });
-});
-
-describe('settings of a schedule without effect', () => {
-  const notices = (
-    scheduler: object,
-    more: { lrs?: number[]; rank?: number; own?: unknown } = {},
-  ) => {
-    const { lrs = [0.1, 0.2], rank = 0, own } = more;
-    const optimizer = new optim.AdamW(
-      lrs.map((lr) => ({ params: linear().parameters(), lr })),
-      { lr: 0.1 },
-    );
-    const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
-    try {
-      const config = configOf({ scheduler } as never);
-      const clients = own === undefined ? {} : { lrScheduler: own };
-      findSchedules({ config, clients, job: { rank } } as never, optimizer);
-      return warn.mock.calls.map(([text]) => String(text));
-    } finally {
-      warn.mockRestore();
-    }
-  };
-  const warmup = (peak: unknown) => ({
-    type: 'WarmupLR',
-    params: { warmup_min_lr: 0, warmup_max_lr: peak, warmup_num_steps: 4 },
-  });
-
-  test('rates of groups that the schedule replaces are noted, once for all ranks', () => {
-    const [text] = notices(warmup(0.5));
-    expect(text).toContain('scheduler.params.warmup_max_lr is 0.5 for all parameter groups.');
-    expect(text).toContain('of the groups, 0.1, 0.2, have no effect with WarmupLR');
-    expect(notices(warmup(0.5), { rank: 1 })).toEqual([]);
-    expect(notices(warmup(0.5), { lrs: [0.1, 0.1] })).toEqual([]);
-    expect(notices(warmup([0.5, 0.25]))).toEqual([]);
-    const own = new optim.WarmupLr({ maxLr: 0.5, warmupSteps: 4 });
-    expect(notices(warmup(0.5), { own })).toEqual([]);
-  });
-
-  test('a list has one value for each group', () => {
-    expect(thrownBy(() => notices(warmup([1, 2, 3])))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'scheduler.params.warmup_max_lr', got: '3: [1,2,3]' },
-      expected: 'a number, or one for each parameter group: 2',
-    });
-  });
-
-  test('schedules of the caller are one, or as many as groups', () => {
-    const one = () => new optim.WarmupLr({ maxLr: 0.5, warmupSteps: 4 });
-    expect(notices(warmup(0.5), { own: [one(), one()] })).toEqual([]);
-    expect(notices(warmup(0.5), { own: () => one() })).toEqual([]);
-    expect(thrownBy(() => notices(warmup(0.5), { own: [one()] }))).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: 'initialize lrScheduler', got: '1 schedules' },
-      expected: 'a schedule, or one for each of 2 groups',
-    });
-    expect(thrownBy(() => notices(warmup(0.5), { own: {} })).op).toMatch(/lrScheduler/);
   });
 });
 

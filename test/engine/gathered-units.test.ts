@@ -1,5 +1,5 @@
-// Tests which weights are in the memory of the device during forward and backward, if weights are
-// in host memory (stage 3), and what GatheredParameters refuses and restores.
+// Tests the weights on the device during forward and backward, with weights in host memory (stage
+// 3). Tests the refusals and writes of GatheredParameters.
 import { type DsConfig, type Engine, initialize, nn, Tensor, zero } from '../../lib/index.js';
 import type { Parameter } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -68,7 +68,7 @@ function present({ parts: { stage } }: Engine): string[] {
   return units.filter(({ memory }) => memory !== null).map(({ name }) => name.split(' ')[0] ?? '');
 }
 
-/** What is on the device when forward and backward reach each block. */
+/** The units on the device when forward and backward reach each block. */
 function followed(engine: Engine): string[] {
   const seen: string[] = [];
   const look = (at: string): void => void seen.push(`${at}: ${present(engine).join(' ')}`);
@@ -266,6 +266,23 @@ test('a part of a layer has no rank that modifies it', async () => {
     hint: expect.stringContaining('load a checkpoint'),
   });
   expect([call(net, null), call(net.head)]).toEqual([7, 7]);
+});
+
+test('ranks with other models keep their whole frozen parameters', async () => {
+  const net = new Net();
+  net.inner.requiresGrad_(false);
+  const { engine } = await initialize({
+    ...{ model: net, config: { train_batch_size: 2, optimizer: { type: 'SGD', params: {} } } },
+    device: cpu(),
+  });
+  open.push(engine);
+  const { ranks } = engine.parts;
+  const exchanges = jest.spyOn(ranks.world, 'allReduce');
+  const call = () => zero.GatheredParameters(net.inner, { modifierRank: 0 }, () => 7);
+  expect([call(), exchanges.mock.calls.length]).toEqual([7, 1]);
+  Object.assign(ranks, { broadcastGroup: { size: 2 } });
+  expect([call(), exchanges.mock.calls.length]).toEqual([7, 1]);
+  exchanges.mockRestore();
 });
 
 test('what is not of one engine, no rank, or not ended is refused', async () => {

@@ -112,9 +112,14 @@ test('FLOPs are those of one more step, for the time of the others', () => {
 });
 
 describe('the first forward of a model', () => {
-  /** Runs one forward that keeps a tensor; returns what is written, and the ends of the process. */
-  function described(given: { rank?: number; isPipeline?: boolean; shape?: number[] } = {}) {
+  /**
+   * Runs one forward that keeps a tensor; returns the written file, and the ends of the process.
+   */
+  function described(
+    given: { rank?: number; world?: object; isPipeline?: boolean; shape?: number[] } = {},
+  ) {
     const { rank = 0, isPipeline = false, shape = [2, 5] } = given;
+    const { world = { rank, size: 1 } } = given;
     const ends: unknown[] = [];
     jest
       .spyOn(process, 'exit')
@@ -125,7 +130,7 @@ describe('the first forward of a model', () => {
     const timer = new FirstForward(
       inner as unknown as PhaseTimer,
       {
-        ...{ module, device: cpu(), world: { rank, size: 1 } as never, isPipeline },
+        ...{ module, device: cpu(), world: world as never, isPipeline },
         config: { train_micro_batch_size_per_gpu: 2 } as unknown as ResolvedConfig,
       },
       file,
@@ -149,6 +154,18 @@ describe('the first forward of a model', () => {
     // 2 x 4 elements of 4 bytes, or the block of the allocator with them.
     expect(memory).toBeGreaterThanOrEqual(16);
     expect([ended, ends]).toEqual([1, [0, 0]]);
+  });
+
+  test('ends the processes of all ranks together', () => {
+    const waited: unknown[] = [];
+    const allReduce = jest.fn(() => ({ wait: (stream: unknown) => void waited.push(stream) }));
+    const { compute: stream } = cpu();
+    expect(described({ world: { rank: 0, size: 2, allReduce } }).ends).toEqual([0, 0]);
+    const call = [expect.anything(), { stream, purpose: 'the end of an experiment' }];
+    expect([allReduce.mock.calls, waited]).toEqual([
+      [call, call],
+      [stream, stream],
+    ]);
   });
 
   test('of another rank writes nothing; a pipeline ends after its step', () => {

@@ -18,7 +18,7 @@ jest.mock('../../lib/runtime/host-limits.js', () => {
   return { ...actual, hostLimits: jest.fn(actual.hostLimits) };
 });
 
-/** The plan counts the cores, so the choices here are those of one machine. */
+/** The plan counts the cores, so these tests fix their number. */
 jest.mock('node:os', () => ({
   ...jest.requireActual('node:os'),
   availableParallelism: () => 2,

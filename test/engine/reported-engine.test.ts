@@ -1,4 +1,4 @@
-// Tests what an engine says of itself: its sizes and readings, its state at the start, its memory.
+// Tests the readings of an engine: sizes, counters, the state at the start, and memory.
 import { describeState } from '../../lib/engine/watch/dump-state.js';
 import { MemoryBreakdown, memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
 import { untimed } from '../../lib/engine/watch/step-watch.js';
@@ -107,6 +107,32 @@ test('times of phases are there once they are recorded', async () => {
   expect(Object.keys(engine.phaseTimes() ?? {}).sort()).toEqual([
     ...['backward', 'forward', 'reduce', 'step'],
   ]);
+});
+
+test('a decision has the busy time of each rank once these are shared', async () => {
+  const engine = await engineOf({ gradient_accumulation_steps: 1 });
+  const { watch, stepDecisions } = engine.parts;
+  micro(engine);
+  expect(stepDecisions.last?.busy).toBeNull();
+  watch.share(engine.device);
+  watch.busy = 5;
+  micro(engine);
+  expect(stepDecisions.last?.busy).toEqual([5]);
+});
+
+test('loss.backward() needs the factor of the loss scale', async () => {
+  const engine = await engineOf({ fp16: { enabled: true, initial_scale_power: 4 } });
+  const backward = (by: (loss: Tensor) => Tensor) =>
+    scope(() => by(engine.forward<Tensor>(input('f16'))).backward());
+  expect(thrownBy(() => backward((loss) => loss))).toMatchObject({
+    ...{ code: 'DS_AUTOGRAD', op: 'loss.backward', got: 'an unscaled loss' },
+    expected: 'a loss times the loss scale, 16',
+    hint: 'Write engine.scale(loss).backward(), or engine.backward(loss).',
+  });
+  engine.zeroGrad();
+  backward((loss) => engine.scale(loss));
+  engine.backwardEpilogue();
+  expect(thrownBy(() => backward((loss) => loss)).got).toBe('an unscaled loss');
 });
 
 test('a joint loss has the smallest scale; each engine then knows it', async () => {

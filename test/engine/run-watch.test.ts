@@ -1,4 +1,4 @@
-// engine.watch() records what a program gives it, and refuses values that are no numbers or texts.
+// engine.watch() records the values of a program, and refuses values of other types.
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { hostname, tmpdir } from 'node:os';
 import { join } from 'node:path';

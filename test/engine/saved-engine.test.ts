@@ -100,7 +100,7 @@ function stateOf(engine: Engine) {
 type State = ReturnType<typeof stateOf>;
 const KINDS = ['weights', 'masters', 'moments', 'scale', 'rates', 'steps', 'decays'] as const;
 
-/** The kinds of state that equal those of `one`, and of `other`. */
+/** The kinds of state that are equal in `found` and `one`, and in `found` and `other`. */
 const split = (found: State, one: State, other: State) => {
   const equal = (state: State) =>
     KINDS.filter((kind) => JSON.stringify(found[kind]) === JSON.stringify(state[kind]));

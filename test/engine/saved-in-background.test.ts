@@ -1,4 +1,4 @@
-// What an asynchronous save waits for: its thread, state on a disk, and the other ranks.
+// Tests the waits of an asynchronous save: for its thread, state on a disk, and the other ranks.
 import { EventEmitter } from 'node:events';
 
 import { BEGIN_SAVE, type CheckpointContent, type LocalShard } from '../../lib/checkpoint/index.js';
@@ -35,6 +35,31 @@ test('a thread that dies without an answer fails the save', async () => {
   thread.emit('exit', 7);
   const got = { status: 'rejected', reason: { got: 'exit code 7 of the thread' } };
   expect(await ended).toMatchObject([got, got]);
+  expect(process.listeners('exit').filter(({ name }) => name === 'awaitAll')).toEqual([]);
+});
+
+test('an error of a thread, or at its start, fails the save', async () => {
+  const thread = new EventEmitter();
+  const save = savedBy(thread, 'one');
+  const ended = Promise.allSettled([save.begun(), save.written()]);
+  thread.emit('error', new Error('a fault of the thread'));
+  const outcome = (text: string, code = 'DS_INTERNAL') => {
+    const reason = { code, op: 'saveCheckpoint', got: expect.stringContaining(text) };
+    return [0, 1].map(() => ({ status: 'rejected', reason }));
+  };
+  expect(await ended).toMatchObject(outcome('a fault of the thread'));
+  const none = (error: Error): Promise<unknown> => {
+    const refusing = new Proxy(new EventEmitter(), {
+      get() {
+        throw error;
+      },
+    });
+    const refused = savedBy(refusing, 'two');
+    return Promise.allSettled([refused.begun(), refused.written()]);
+  };
+  expect(await none(new Error('no thread'))).toMatchObject(outcome('no thread'));
+  const limit = Object.assign(new Error('too many'), { code: 'ERR_WORKER_INIT_FAILED' });
+  expect(await none(limit)).toMatchObject(outcome('none: too many', 'DS_LIMIT'));
   expect(process.listeners('exit').filter(({ name }) => name === 'awaitAll')).toEqual([]);
 });
 

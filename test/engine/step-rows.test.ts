@@ -1,7 +1,10 @@
 // Tests the row of each rank in the exchange of the norm: where its numbers are, and which of them
 // sums and losses count.
-import { columnsOfStages } from '../../lib/engine/step/step-columns.js';
+import { Mesh } from '../../lib/comm/mesh.js';
+import { MeshShape } from '../../lib/comm/mesh-shape.js';
+import { columnsOf, columnsOfStages } from '../../lib/engine/step/step-columns.js';
 import { GIVEN, StepRows } from '../../lib/engine/step/step-rows.js';
+import { Linear } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';
 
@@ -145,5 +148,47 @@ test('the stages of a pipeline count their own columns, in the order of layers',
   for (const rank of [0, 3]) {
     const normRanks = rank < 2 ? [0, 1] : [2, 3];
     expect(partials({ ...four, rank, normRanks }, at)).toEqual(expected);
+  }
+});
+
+test('a pipeline rank counts each unit in the first of its layers that reads it', () => {
+  // Two ranks with two stages each: rank 0 has layers 0 and 2, rank 1 layers 1 and 3.
+  const layers = Array.from({ length: 4 }, () => ({ modules: [new Linear(2, 2)] }));
+  const unitOf = (layer: number, which: number) => {
+    const parameter = layers[layer]?.modules[0]?.parameters()[which];
+    return { unit: { parameters: [{ parameter }] } };
+  };
+  const columnsAt = (rank: number, partitions: object[], others: number[]) => {
+    const sent: unknown[] = [];
+    const world = {
+      ...{ size: 2, rank, device: cpu() },
+      allGather(all: Tensor, row: Tensor, options: object) {
+        sent.push(row.toArray(), options);
+        const rows = [row.toArray() as number[], others];
+        if (rank === 1) rows.reverse();
+        noGrad(() => all.copy_(Tensor.from(rows.flat(), { shape: [2, 4] })));
+        return { wait() {} };
+      },
+    };
+    const mesh = new Mesh(MeshShape.over(2, { pp: 2 }), world as never, null as never);
+    const place = { rank, ranks: 2 };
+    const pipeline = { layers, starts: [0, 1, 2, 3, 4], place, ownStages: [rank, rank + 2] };
+    const ranks = { world, mesh, normRanks: [rank], tensorGroup: null };
+    return { sent, columns: columnsOf(pipeline as never, partitions as never, ranks as never) };
+  };
+  const runs = [0, 1, 0, 1].map((rank, offset) => ({ offset, numel: 1, ranks: [rank] }));
+  const first = columnsAt(0, [unitOf(0, 0), unitOf(2, 1)], [0, 1, 0, 1]);
+  expect(first.sent).toEqual([[1, 0, 1, 0], { purpose: 'units of stages' }]);
+  expect(first.columns).toEqual({ count: 4, own: [0, 2], runs });
+  const second = columnsAt(1, [unitOf(1, 1), unitOf(3, 0)], [1, 0, 1, 0]);
+  expect(second.columns).toEqual({ count: 4, own: [1, 3], runs });
+  // A unit that no layer of the rank reads is counted in its first layer.
+  expect(columnsAt(1, [unitOf(0, 0), unitOf(3, 0)], [1, 0, 1, 0]).sent[0]).toEqual([0, 1, 0, 1]);
+  const whole = { place: { ranks: 1 } };
+  for (const pipeline of [null, whole]) {
+    const ranks = { normRanks: [0, 3] };
+    expect(columnsOf(pipeline as never, [unitOf(0, 0)] as never, ranks as never)).toEqual({
+      ...{ count: 1, own: [0], runs: [{ offset: 0, numel: 1, ranks: [0, 3] }] },
+    });
   }
 });

@@ -26,3 +26,18 @@ test('a rank of several stops after the step that follows the agreement', () => 
   expect(stop.isDue).toBe(true);
   stop.dispose();
 });
+
+test('a request that has ended listens to no signal again', () => {
+  const signal = 'SIGUSR2';
+  const before = process.listenerCount(signal);
+  const stop = new StopRequest({ worldSize: 1, signals: [signal] });
+  stop.stepped();
+  expect(process.listenerCount(signal)).toBe(before);
+  expect(stop.isDue).toBe(false);
+  expect(process.listenerCount(signal)).toBe(before + 1);
+  stop.dispose();
+  expect([stop.isDue, stop.signal.aborted]).toEqual([false, false]);
+  stop.stepped();
+  expect(process.listenerCount(signal)).toBe(before);
+  stop.dispose();
+});

@@ -4,6 +4,11 @@ import { BEGIN_SAVE } from '../../lib/checkpoint/index.js';
 import { type Seat, StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
 import { DsError } from '../../lib/errors.js';
 
+/** Pauses only pass the turn. */
+jest.mock('node:timers/promises', () => ({
+  setTimeout: () => new Promise((resolve) => setImmediate(resolve)),
+}));
+
 const died = new DsError({
   code: 'DS_COMM',
   op: 'process group',
@@ -71,6 +76,12 @@ test('a store that breaks down in a job without a failure speaks for itself', as
     () => {},
   );
   await expect(lonely.exchange('saving', 1)).rejects.toThrow('the store has closed');
+});
+
+test('a wait for another rank ends with the first other error of the store', async () => {
+  const shared = { ...store(() => false), get: jest.fn(() => Promise.reject(new Error('broken'))) };
+  await expect(world(shared, () => {}, 50).exchange('saving', 1)).rejects.toThrow('broken');
+  expect(shared.get).toHaveBeenCalledTimes(1);
 });
 
 test('values that a rank sent before it died still count', async () => {

@@ -300,6 +300,8 @@ test('a model that cannot, and one in stages, are refused', async () => {
     code: 'DS_CONFIG',
     op: `engine.forward, ${section}`,
   });
+  Object.assign(engine.module, { dropTokens: 'by a name' });
+  expect((await refusal(() => engine.forward(batch(0).tokens))).got).toBe('a Own without it');
   expect(await refusal(() => engineOf(config(ltd(), { pipeline: { stages: 1 } })))).toMatchObject({
     code: 'DS_CONFIG',
     op: section,
