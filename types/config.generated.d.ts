@@ -18,7 +18,7 @@ export interface DsConfig {
    * are not divided. Default true.
    */
   managed_gradient_accumulation?: boolean;
-  /** The optimizer; null: passed to initialize(). Default null. */
+  /** The optimizer; null: pass it to initialize(). Default null. */
   optimizer?: OptimizerConfig | null;
   /** The learning-rate schedule; null: the optimizer's constant rate. Default null. */
   scheduler?: SchedulerConfig | null;
@@ -31,13 +31,13 @@ export interface DsConfig {
    * @deprecated Use bf16.
    */
   bfloat16?: Bf16Config;
-  /** FP8 products of linear layers; needs bf16. docs/fp8.md describes it. */
+  /** FP8 products of linear layers; needs bf16. See docs/fp8.md. */
   fp8?: Fp8Config;
   /** Dtypes other than the defaults of fp16 and bf16. */
   data_types?: DataTypesConfig;
-  /** ZeRO: sharding over ranks, and offload. */
+  /** ZeRO: shards training state over ranks, and offloads it. */
   zero_optimization?: ZeroConfig;
-  /** Largest global L2 norm of gradients; 0: no clipping. Default 1. */
+  /** Maximum global L2 norm of gradients; 0: no clipping. Default 1. */
   gradient_clipping?: number | 'auto';
   /**
    * Divides gradients by the number of ranks before the sum instead of after it. Default false. No
@@ -75,7 +75,7 @@ export interface DsConfig {
    */
   sparse_gradients?: boolean;
   /**
-   * An old switch of DeepSpeed. Default false. No effect: updated weights are always all-gathered.
+   * An old option of DeepSpeed. Default false. No effect: updated weights are always all-gathered.
    */
   disable_allgather?: boolean;
   /**
@@ -118,7 +118,10 @@ export interface DsConfig {
    * DeepSpeed does not use it either.
    */
   vocabulary_size?: number | null;
-  /** Lowest severity of log lines. Default null. No effect: the library logs warnings only. */
+  /**
+   * Lowest severity of the lines that are printed. Default null. No effect: the library logs
+   * warnings only.
+   */
   log_level?: string | null;
   /**
    * Captures parts of the step as GPU graphs. Default false. No effect: steps are not captured as
@@ -139,7 +142,7 @@ export interface DsConfig {
    * experts over its ranks.
    */
   use_data_before_expert_parallelism?: boolean;
-  /** Timers of DeepSpeed. */
+  /** Timers, as in DeepSpeed. */
   timers?: TimersConfig;
   /** Storage of checkpointed activations; the model selects the checkpointed layers. */
   activation_checkpointing?: ActivationCheckpointingConfig;
@@ -223,7 +226,7 @@ export interface DsConfig {
   datastates_ckpt?: { [key: string]: unknown } | null;
 }
 
-/** The optimizer; null: passed to initialize(). */
+/** The optimizer; null: pass it to initialize(). */
 export type OptimizerConfig =
   | {
       /** Adam with decoupled weight decay, unless params.adam_w_mode is false. */
@@ -436,8 +439,8 @@ export interface AdamParams {
    */
   amsgrad?: boolean;
   /**
-   * Use of PyTorch's implementation. Default false. No effect: it only changes the default of
-   * weight_decay to 0.01, as PyTorch's AdamW.
+   * Whether to use PyTorch's implementation. Default false. No effect: it only changes the default
+   * of weight_decay to 0.01, as PyTorch's AdamW.
    */
   torch_adam?: boolean;
 }
@@ -448,7 +451,7 @@ export interface SgdParams {
   lr?: number | 'auto';
   /** Momentum factor; 0: no state. Default 0. */
   momentum?: number;
-  /** Dampening of the momentum. Default 0. */
+  /** The gradient enters the momentum with the factor 1 - this. Default 0. */
   dampening?: number;
   /** weight_decay * p is added to the gradient. Default 0. */
   weight_decay?: number | 'auto';
@@ -532,11 +535,11 @@ export interface MuonParams {
   lr?: number | 'auto';
   /** Learning rate of matrices; null: lr. Default null. */
   muon_lr?: number | null;
-  /** Momentum of matrices. Default 0.95. */
+  /** Momentum factor of matrices. Default 0.95. */
   momentum?: number;
   /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
-  /** Form of the Newton-Schulz iteration. Default "gram". */
+  /** Variant of the Newton-Schulz iteration. Default "gram". */
   ns_method?: 'gram' | 'standard';
   /** Learning rate of other parameters (Adam); default: lr. Default 0.0003. */
   adam_lr?: number;
@@ -596,7 +599,7 @@ export interface OneBitAdamParams {
   eps?: number | 'auto';
   /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
-  /** Use of CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
+  /** Whether to use CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
    * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
@@ -614,7 +617,7 @@ export interface OneBitAdamParams {
    */
   eps_inside_sqrt?: boolean;
   /**
-   * Largest norm of the gradients. Default 0. No effect: use gradient_clipping; DeepSpeed ignores
+   * Maximum norm of the gradients. Default 0. No effect: use gradient_clipping; DeepSpeed ignores
    * this key too.
    */
   max_grad_norm?: number;
@@ -645,7 +648,7 @@ export interface ZeroOneAdamParams {
   eps?: number | 'auto';
   /** Decoupled weight decay, times the learning rate. Default 0. */
   weight_decay?: number | 'auto';
-  /** Use of CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
+  /** Whether to use CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
    * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
@@ -663,7 +666,7 @@ export interface ZeroOneAdamParams {
    */
   eps_inside_sqrt?: boolean;
   /**
-   * Largest norm of the gradients. Default 0. No effect: use gradient_clipping; DeepSpeed ignores
+   * Maximum norm of the gradients. Default 0. No effect: use gradient_clipping; DeepSpeed ignores
    * this key too.
    */
   max_grad_norm?: number;
@@ -698,7 +701,7 @@ export interface OneBitLambParams {
   factor_min?: number;
   /** Largest relative change of the factor per update. Default 0.1. */
   factor_threshold?: number;
-  /** Use of CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
+  /** Whether to use CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
    * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
@@ -716,7 +719,7 @@ export interface OneBitLambParams {
    */
   eps_inside_sqrt?: boolean;
   /**
-   * Largest norm of the gradients. Default 0. No effect: use gradient_clipping; DeepSpeed ignores
+   * Maximum norm of the gradients. Default 0. No effect: use gradient_clipping; DeepSpeed ignores
    * this key too.
    */
   max_grad_norm?: number;
@@ -735,13 +738,13 @@ export interface OneBitSGDParams {
   freeze_step?: number;
   /** Momentum factor; 0: no state. Default 0. */
   momentum?: number;
-  /** Dampening of the momentum. Default 0. */
+  /** The gradient enters the momentum with the factor 1 - this. Default 0. */
   dampening?: number;
   /** weight_decay * p is added to the averaged gradient. Default 0. */
   weight_decay?: number | 'auto';
   /** Nesterov momentum; needs momentum and no dampening. Default false. */
   nesterov?: boolean;
-  /** Use of CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
+  /** Whether to use CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
    * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
@@ -783,9 +786,9 @@ export type SchedulerConfig =
       params?: LrRangeTestParams;
     }
   | {
-      /** Cosine down and up, repeated. */
+      /** Cosine between the optimizer's rate and a minimum, down and up. */
       type: 'CosineAnnealingLR';
-      /** Cosine down and up, repeated. */
+      /** Cosine between the optimizer's rate and a minimum, down and up. */
       params: CosineAnnealingParams;
     }
   | {
@@ -845,7 +848,7 @@ export interface WarmupParams {
   warmup_max_lr?: number | readonly number[] | null | 'auto';
   /** Updates of the warm-up, at least 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
-  /** Shape of the warm-up. Default "log". */
+  /** How the rate grows in the warm-up: linearly or by the logarithm. Default "log". */
   warmup_type?: 'log' | 'linear';
   /** Last update before the start; only -1: checkpoints store the position. Default -1. */
   last_batch_iteration?: number;
@@ -861,7 +864,7 @@ export interface WarmupDecayParams {
   warmup_max_lr?: number | readonly number[] | 'auto';
   /** Updates of the warm-up, at least 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
-  /** Shape of the warm-up. Default "log". */
+  /** How the rate grows in the warm-up: linearly or by the logarithm. Default "log". */
   warmup_type?: 'log' | 'linear';
   /** Last update before the start; only -1: checkpoints store the position. Default -1. */
   last_batch_iteration?: number;
@@ -871,13 +874,13 @@ export interface WarmupDecayParams {
 export interface WarmupCosineParams {
   /** Updates of the whole run, warm-up included. */
   total_num_steps: number | 'auto';
-  /** Share at the start. Default 0. */
+  /** Share of the rate at the start of the warm-up. Default 0. */
   warmup_min_ratio?: number;
   /** Updates of the warm-up, at least 2. Default 1000. */
   warmup_num_steps?: number | 'auto';
-  /** Share at the end. Default 0.0001. */
+  /** Share of the rate at the end of the decay. Default 0.0001. */
   cos_min_ratio?: number;
-  /** Shape of the warm-up. Default "log". */
+  /** How the rate grows in the warm-up: linearly or by the logarithm. Default "log". */
   warmup_type?: 'log' | 'linear';
   /** Last update before the start; only -1: checkpoints store the position. Default -1. */
   last_batch_iteration?: number;
@@ -891,7 +894,7 @@ export interface OneCycleParams {
   cycle_max_lr: number | readonly number[];
   /** After the cycle, the rate is divided by 1 + this per decay_step_size updates. Default 0. */
   decay_lr_rate?: number;
-  /** Updates of the increase. Default 2000. */
+  /** Updates in which the rate rises. Default 2000. */
   cycle_first_step_size?: number;
   /** Updates of the decrease; null: as the increase. Default null. */
   cycle_second_step_size?: number | null;
@@ -921,17 +924,17 @@ export interface LrRangeTestParams {
   lr_range_test_step_size?: number;
   /** Share of the first rate that each interval adds. Default 1. */
   lr_range_test_step_rate?: number;
-  /** Grows once per interval. Default false. */
+  /** Raises the rate once per interval, not in every update. Default false. */
   lr_range_test_staircase?: boolean;
   /** Last update before the start; only -1: checkpoints store the position. Default -1. */
   last_batch_iteration?: number;
 }
 
-/** Cosine down and up, repeated. */
+/** Cosine between the optimizer's rate and a minimum, down and up. */
 export interface CosineAnnealingParams {
-  /** Updates of half a period. */
+  /** Updates from the highest to the lowest rate. */
   T_max: number;
-  /** Rate at the bottom. Default 0. */
+  /** Lowest learning rate. Default 0. */
   eta_min?: number;
 }
 
@@ -939,7 +942,7 @@ export interface CosineAnnealingParams {
 export interface StepParams {
   /** Updates between two multiplications. */
   step_size: number;
-  /** Factor of the rate. Default 0.1. */
+  /** Factor that multiplies the rate. Default 0.1. */
   gamma?: number;
 }
 
@@ -953,7 +956,7 @@ export interface ExponentialParams {
 export interface PolynomialParams {
   /** Updates until the rate is zero. Default 5. */
   total_iters?: number;
-  /** Exponent; 1 is linear. Default 1. */
+  /** Exponent of the decay; 1 is linear. Default 1. */
   power?: number;
 }
 
@@ -961,7 +964,7 @@ export interface PolynomialParams {
 export interface ConstantParams {
   /** Share of the rate for the first updates. Default 0.3333333333333333. */
   factor?: number;
-  /** Updates at this share. Default 5. */
+  /** Updates with the reduced rate. Default 5. */
   total_iters?: number;
 }
 
@@ -969,7 +972,7 @@ export interface ConstantParams {
 export interface MultiStepParams {
   /** Updates after which the rate is multiplied. */
   milestones: readonly number[];
-  /** Factor of the rate. Default 0.1. */
+  /** Factor that multiplies the rate. Default 0.1. */
   gamma?: number;
 }
 
@@ -989,7 +992,7 @@ export interface WarmRestartsParams {
   T_0: number;
   /** Factor of the length of each period. Default 1. */
   T_mult?: number;
-  /** Rate at the bottom. Default 0. */
+  /** Lowest learning rate. Default 0. */
   eta_min?: number;
 }
 
@@ -997,19 +1000,19 @@ export interface WarmRestartsParams {
 export interface PlateauParams {
   /** "min": smaller metrics are better; "max": larger metrics. Default "min". */
   mode?: 'min' | 'max';
-  /** Factor of the rate per reduction. Default 0.1. */
+  /** Factor that multiplies the rate at each reduction. Default 0.1. */
   factor?: number;
-  /** Observations without improvement before a reduction. Default 10. */
+  /** Number of metrics without improvement before the rate is reduced. Default 10. */
   patience?: number;
-  /** Smallest improvement. Default 0.0001. */
+  /** Minimum change that counts as an improvement. Default 0.0001. */
   threshold?: number;
   /** Threshold relative to the best metric, or absolute. Default "rel". */
   threshold_mode?: 'rel' | 'abs';
-  /** Ignored observations after a reduction. Default 0. */
+  /** Number of metrics that are ignored after a reduction. Default 0. */
   cooldown?: number;
   /** Smallest rate, or a list per group. Default 0. */
   min_lr?: number | readonly number[];
-  /** Smallest reduction of the rate. Default 1e-8. */
+  /** Reductions smaller than this are skipped. Default 1e-8. */
   eps?: number;
 }
 
@@ -1061,7 +1064,7 @@ export interface Bf16Config {
   bf16_optimizer_states?: boolean;
 }
 
-/** FP8 products of linear layers; needs bf16. docs/fp8.md describes it. */
+/** FP8 products of linear layers; needs bf16. See docs/fp8.md. */
 export interface Fp8Config {
   /**
    * FP8 products, except in heads and in layers with dims that are no multiples of 16. Default
@@ -1090,7 +1093,7 @@ export interface DataTypesConfig {
   buffer_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.float16' | 'bfloat16' | 'torch.bfloat16' | 'float32' | 'float' | 'torch.float32'> | null;
 }
 
-/** ZeRO: sharding over ranks, and offload. */
+/** ZeRO: shards training state over ranks, and offloads it. */
 export interface ZeroConfig {
   /** 0: no sharding; 1: optimizer state; 2: gradients too; 3: weights too. Default 0. */
   stage?: 0 | 1 | 2 | 3 | 'auto';
@@ -1316,7 +1319,9 @@ export interface OffloadOptimizerConfig {
    * "none".
    */
   device?: 'none' | 'cpu' | 'nvme' | 'auto';
-  /** Page-locked memory. Default true. No effect: offloaded state is always page-locked. */
+  /**
+   * Uses page-locked host memory. Default true. No effect: offloaded state is always page-locked.
+   */
   pin_memory?: boolean;
   /**
    * Computes updates during backward, bit-identical; null: Adam and AdamW on a GPU, if host memory
@@ -1366,7 +1371,7 @@ export interface OffloadOptimizerConfig {
 
 /** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
 export interface OffloadParamConfig {
-  /** Place of weights between uses. Default "none". */
+  /** Where weights are stored between uses. Default "none". */
   device?: 'none' | 'cpu' | 'nvme' | 'auto';
   /**
    * Folder for weights, required for "nvme", created if missing; files are freed when the rank
@@ -1389,7 +1394,7 @@ export interface OffloadParamConfig {
    * 1e9. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   max_in_cpu?: number;
-  /** Page-locked memory. Default true. */
+  /** Uses page-locked host memory. Default true. */
   pin_memory?: boolean;
 }
 
@@ -1398,7 +1403,7 @@ export interface OffloadParamConfig {
  * no error feedback.
  */
 export interface LocoConfig {
-  /** Decay of the error. Default 0.8. */
+  /** Decay factor of the compression error. Default 0.8. */
   err_beta?: number;
   /** Steps between two resets of the error. Default 1024. */
   reset_T?: number;
@@ -1407,18 +1412,18 @@ export interface LocoConfig {
 /** Modules that stage 3 gathers as a whole. */
 export interface LeafModuleConfig {
   /**
-   * Names of classes. Default []. No effect: weights are gathered layer by layer, modules inside
-   * included.
+   * Class names of modules. Default []. No effect: weights are gathered layer by layer, modules
+   * inside included.
    */
   classes?: readonly string[];
   /**
-   * Names of modules. Default []. No effect: weights are gathered layer by layer, modules inside
-   * included.
+   * Names of modules in the model. Default []. No effect: weights are gathered layer by layer,
+   * modules inside included.
    */
   names?: readonly string[];
   /**
-   * Ends of names of modules. Default []. No effect: weights are gathered layer by layer, modules
-   * inside included.
+   * Endings of names of modules. Default []. No effect: weights are gathered layer by layer,
+   * modules inside included.
    */
   name_suffixes?: readonly string[];
 }
@@ -1448,7 +1453,7 @@ export interface ZenFlowConfig {
   pt_reserved_cores_perc?: number;
 }
 
-/** Timers of DeepSpeed. */
+/** Timers, as in DeepSpeed. */
 export interface TimersConfig {
   /** The timer of samples per second. */
   throughput?: ThroughputTimerConfig;
@@ -1457,7 +1462,7 @@ export interface TimersConfig {
 /** The timer of samples per second. */
 export interface ThroughputTimerConfig {
   /**
-   * Switches the timer on. Default true. No effect: steps_per_print and wall_clock_breakdown select
+   * Turns the timer on. Default true. No effect: steps_per_print and wall_clock_breakdown select
    * the measured phases.
    */
   enabled?: boolean;
@@ -1505,7 +1510,7 @@ export interface ActivationCheckpointingConfig {
 
 /** Counts operations and time per module in one step. */
 export interface FlopsProfilerConfig {
-  /** Switches the profiler on. Default false. */
+  /** Turns the profiler on. Default false. */
   enabled?: boolean;
   /** Factor of DeepSpeed's estimate of operations: 2 + this number of forwards. Default 0. */
   recompute_fwd_factor?: number;
@@ -1523,7 +1528,7 @@ export interface FlopsProfilerConfig {
 
 /** Writes TensorBoard event files. */
 export interface EventFolderConfig {
-  /** Switches the monitor on. Default false. */
+  /** Turns the monitor on. Default false. */
   enabled?: boolean;
   /** Folder of all jobs, relative to the working directory. Default "". */
   output_path?: string;
@@ -1536,13 +1541,13 @@ export interface EventFolderConfig {
  * Monitor to initialize().
  */
 export interface WandbConfig {
-  /** Switches the monitor on. Default false. */
+  /** Turns the monitor on. Default false. */
   enabled?: boolean;
-  /** Group of runs. Default null. */
+  /** Group that the run belongs to. Default null. */
   group?: string | null;
-  /** Team or user. Default null. */
+  /** Team or user that owns the run. Default null. */
   team?: string | null;
-  /** Project. Default "deepspeed". */
+  /** Name of the project. Default "deepspeed". */
   project?: string;
 }
 
@@ -1551,21 +1556,21 @@ export interface WandbConfig {
  * initialize().
  */
 export interface CometConfig {
-  /** Switches the monitor on. Default false. */
+  /** Turns the monitor on. Default false. */
   enabled?: boolean;
   /** Samples between two events of a metric. Default 100. */
   samples_log_interval?: number;
-  /** Project. Default null. */
+  /** Name of the project. Default null. */
   project?: string | null;
-  /** Workspace. Default null. */
+  /** Name of the workspace. Default null. */
   workspace?: string | null;
-  /** Key of the account. Default null. */
+  /** API key of the account. Default null. */
   api_key?: string | null;
   /** Name of the run. Default null. */
   experiment_name?: string | null;
   /** Key of a run to continue. Default null. */
   experiment_key?: string | null;
-  /** Sends events immediately. Default null. */
+  /** Sends events during the run; false: stores them for a later upload. Default null. */
   online?: boolean | null;
   /** A new run, or a continued one. Default null. */
   mode?: string | null;
@@ -1624,13 +1629,13 @@ export interface ParallelWriteConfig {
 
 /** DeepSpeed's writers of checkpoint files. No effect: there is one writer. */
 export interface CheckpointWriterConfig {
-  /** Which writer. Default "fast". */
+  /** Kind of writer. Default "fast". */
   type?: 'fast' | 'python' | 'mock';
-  /** Bytes of the buffer. Default 67108864. */
+  /** Bytes of the write buffer. Default 67108864. */
   io_buffer_size?: number;
   /** Fills one buffer while another is written. Default true. */
   io_buffer_double?: boolean;
-  /** Prints the speed. Default false. */
+  /** Prints the speed of writes. Default false. */
   show_statistics?: boolean;
   /** Ranks that share the writing. Default null. */
   data_parallel?: 'replica' | 'socket' | 'machine' | null;
@@ -1713,14 +1718,14 @@ export interface PipelineConfig {
 
 /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
 export interface AmpConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean | 'auto';
   [key: string]: unknown;
 }
 
 /** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
 export interface TorchAutocastConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /**
    * Dtype of weights, activations, gradients and floating-point inputs of forward. Default null.
@@ -1735,17 +1740,17 @@ export interface TorchAutocastConfig {
 
 /** Progressive layer drop: skips layers more and more often. */
 export interface ProgressiveLayerDropConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /** Final probability that the last layer runs; earlier layers run more often. Default 1. */
   theta?: number;
-  /** Speed of the change per step. Default 0.001. */
+  /** Rate at which theta falls per step. Default 0.001. */
   gamma?: number;
 }
 
 /** Estimates curvature eigenvalues per layer. Not supported yet: eigenvalues are not computed. */
 export interface EigenvalueConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /** Prints each estimate. Default false. */
   verbose?: boolean;
@@ -1759,13 +1764,13 @@ export interface EigenvalueConfig {
   gas_boundary_resolution?: number;
   /** Module that holds the layers. Default "bert.encoder.layer". */
   layer_name?: string;
-  /** Number of layers. Default 0. */
+  /** Number of layers to measure. Default 0. */
   layer_num?: number;
 }
 
 /** Curriculum by sequence length. */
 export interface CurriculumLearningConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /** Difficulty measure: the first tokens of each sample. Default "seqlen". */
   curriculum_type?: 'seqlen';
@@ -1778,11 +1783,11 @@ export interface CurriculumLearningConfig {
    * null.
    */
   schedule_type?: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
-  /** Parameters of the growth. */
+  /** Parameters of the schedule. */
   schedule_config?: CurriculumScheduleConfig | null;
 }
 
-/** Parameters of the growth. */
+/** Parameters of the schedule. */
 export interface CurriculumScheduleConfig {
   /** Steps from the smallest to the largest difficulty (fixed_linear, fixed_root). Default null. */
   total_curriculum_step?: number | null;
@@ -1801,25 +1806,28 @@ export interface CurriculumScheduleConfig {
 
 /** Data efficiency: sampling by difficulty, and token routing. */
 export interface DataEfficiencyConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /** Seed of data_sampling; random-LTD uses the generator of seed(). Default 1234. */
   seed?: number;
-  /** Selection of samples of `trainingData`. */
+  /** Selects the samples of `trainingData` for each step. */
   data_sampling?: DataSamplingConfig | null;
-  /** Tokens that layers process. */
+  /** Selects the tokens that layers process. */
   data_routing?: DataRoutingConfig | null;
 }
 
-/** Selection of samples of `trainingData`. */
+/** Selects the samples of `trainingData` for each step. */
 export interface DataSamplingConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
-  /** Largest number of epochs. Default 1000. */
+  /** Maximum number of epochs. Default 1000. */
   num_epochs?: number;
   /** Threads that load samples; `numWorkers` of `initialize()` overrides it. Default 0. */
   num_workers?: number;
-  /** Batches in pinned memory. Default false. No effect: batches always use pinned memory. */
+  /**
+   * Puts batches into page-locked memory. Default false. No effect: batches always use pinned
+   * memory.
+   */
   pin_memory?: boolean;
   /** Draws easy samples first. */
   curriculum_learning?: DataSamplingCurriculumConfig | null;
@@ -1832,7 +1840,7 @@ export interface DataSamplingConfig {
 
 /** Draws easy samples first. */
 export interface DataSamplingCurriculumConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /**
    * Folder for lists of samples with similar difficulty. Default null. No effect: every rank keeps
@@ -1868,13 +1876,13 @@ export interface DataSamplingMetricConfig {
   max_difficulty?: number | null;
   /** Growth of the difficulty; "custom": `setSchedules()` of the loader's sampler. Default null. */
   schedule_type?: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
-  /** Parameters of the growth. */
+  /** Parameters of the schedule. */
   schedule_config?: CurriculumScheduleConfig | null;
 }
 
-/** Tokens that layers process. */
+/** Selects the tokens that layers process. */
 export interface DataRoutingConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /** Random layerwise token dropping: some layers process a random subset of tokens. */
   random_ltd?: RandomLtdConfig | null;
@@ -1882,7 +1890,7 @@ export interface DataRoutingConfig {
 
 /** Random layerwise token dropping: some layers process a random subset of tokens. */
 export interface RandomLtdConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /** Number of layers of the model. Default null. */
   total_layer_num?: number | null;
@@ -1906,28 +1914,28 @@ export interface RandomLtdConfig {
   micro_batch_size?: number | null;
   /** Samples per step. Default null. No effect: the engine uses its own batch sizes. */
   global_batch_size?: number | null;
-  /** Number of tokens in these layers. */
+  /** Schedule of the number of tokens in these layers. */
   random_ltd_schedule?: RandomLtdScheduleConfig | null;
   /**
-   * Learning rates by processed tokens. Default null. Not supported yet: rates follow steps;
-   * DeepSpeed raises NotImplementedError too.
+   * Scales learning rates by the number of processed tokens. Default null. Not supported yet: rates
+   * follow steps; DeepSpeed raises NotImplementedError too.
    */
   layer_token_lr_schedule?: { [key: string]: unknown } | null;
 }
 
-/** Number of tokens in these layers. */
+/** Schedule of the number of tokens in these layers. */
 export interface RandomLtdScheduleConfig {
   /** Tokens at the start. Default null. */
   min_value?: number | null;
   /** Tokens at the end: the full sample. Default null. */
   max_value?: number | null;
-  /** Growth of the number. Default "fixed_linear". */
+  /** How the number of tokens grows. Default "fixed_linear". */
   schedule_type?: 'fixed_linear';
-  /** Parameters of the growth. */
+  /** Parameters of the schedule. */
   schedule_config?: RandomLtdGrowthConfig | null;
 }
 
-/** Parameters of the growth. */
+/** Parameters of the schedule. */
 export interface RandomLtdGrowthConfig {
   /** Steps from min_value to max_value. Default null. */
   require_steps?: number | null;
@@ -1947,7 +1955,9 @@ export interface SparseAttentionConfig {
   num_local_blocks?: number;
   /** Global blocks (fixed, bigbird). Default 1. */
   num_global_blocks?: number;
-  /** Visibility of later positions. Default "bidirectional". */
+  /**
+   * "unidirectional" hides later positions; "bidirectional" shows them. Default "bidirectional".
+   */
   attention?: 'bidirectional' | 'unidirectional';
   /** Global blocks attend to all blocks. Default false. */
   horizontal_global_attention?: boolean;
@@ -1967,15 +1977,15 @@ export interface SparseAttentionConfig {
 
 /** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
 export interface ElasticityConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
-  /** Largest batch; required if enabled. Default null. */
+  /** Maximum batch size of all ranks; required if enabled. Default null. */
   max_train_batch_size?: number | null;
   /** Allowed micro-batches; required if enabled. Default null. */
   micro_batch_sizes?: readonly number[] | null;
-  /** Smallest number of GPUs. Default 1. */
+  /** Minimum number of GPUs. Default 1. */
   min_gpus?: number;
-  /** Largest number of GPUs. Default 10000. */
+  /** Maximum number of GPUs. Default 10000. */
   max_gpus?: number;
   /**
    * Minutes until a scheduler may change the number of GPUs. Default 0. No effect: the number of
@@ -2026,7 +2036,7 @@ export interface AutotuningConfig {
   tuner_type?: 'gridsearch' | 'random' | 'model_based';
   /** Experiments without improvement before the search ends; 0: never. Default 5. */
   tuner_early_stopping?: number;
-  /** Largest number of experiments. Default 50. */
+  /** Maximum number of experiments. Default 50. */
   tuner_num_trials?: number;
   /** Program arguments of configuration keys; experiments set both. Default null. */
   arg_mappings?: { [name: string]: string } | null;
@@ -2034,13 +2044,16 @@ export interface AutotuningConfig {
   model_info?: AutotuningModelInfoConfig | null;
   /** Written by the launcher: file of the model description. Default null. */
   model_info_path?: string | null;
-  /** GPUs per model. Default 1. No effect: the first short run counts the ranks per model. */
+  /**
+   * GPUs that share one copy of the model. Default 1. No effect: the first short run counts the
+   * ranks per model.
+   */
   mp_size?: number;
   /** Largest batch; experiments accumulate up to it. Default null. */
   max_train_batch_size?: number | null;
   /** Smallest batch; experiments accumulate to reach it. Default 1. */
   min_train_batch_size?: number;
-  /** Largest micro-batch. Default 1024. */
+  /** Maximum micro-batch size. Default 1024. */
   max_train_micro_batch_size_per_gpu?: number;
   /** Smallest micro-batch, if the file has no micro-batch. Default 1. */
   min_train_micro_batch_size_per_gpu?: number;
@@ -2052,33 +2065,33 @@ export interface AutotuningConfig {
 export interface AutotuningModelInfoConfig {
   /** Written by the launcher: this run describes the model and ends. Default false. */
   profile?: boolean;
-  /** Parameters. Default null. No effect: the first short run counts parameters. */
+  /** Number of parameters. Default null. No effect: the first short run counts parameters. */
   num_params?: number | null;
   /** Hidden size. Default null. No effect: the first short run counts parameters. */
   hidden_size?: number | null;
-  /** Blocks. Default null. No effect: the first short run counts parameters. */
+  /** Number of blocks. Default null. No effect: the first short run counts parameters. */
   num_layers?: number | null;
 }
 
 /** Quantization and pruning of a model from `initCompression()`. */
 export interface CompressionTrainingConfig {
-  /** Quantized weights. */
+  /** Quantizes weights in training. */
   weight_quantization?: CompressionWeightQuantizationConfig | null;
-  /** Quantized inputs of layers. */
+  /** Quantizes the inputs of layers in training. */
   activation_quantization?: CompressionActivationQuantizationConfig | null;
-  /** Pruning of single weights. */
+  /** Sets single weights to 0. */
   sparse_pruning?: CompressionSparsePruningConfig | null;
-  /** Pruning of outputs of linear layers. */
+  /** Sets outputs of linear layers to 0. */
   row_pruning?: CompressionRowPruningConfig | null;
   /** Pruning of heads: blocks of inputs of the layer after attention. */
   head_pruning?: CompressionHeadPruningConfig | null;
-  /** Pruning of channels of convolutions. */
+  /** Sets channels of convolutions to 0. */
   channel_pruning?: CompressionChannelPruningConfig | null;
   /** Starts a model from some layers of a deeper model. */
   layer_reduction?: CompressionLayerReductionConfig | null;
 }
 
-/** Quantized weights. */
+/** Quantizes weights in training. */
 export interface CompressionWeightQuantizationConfig {
   /** Settings of all groups. */
   shared_parameters?: CompressionWeightQuantizationShared | null;
@@ -2088,9 +2101,9 @@ export interface CompressionWeightQuantizationConfig {
 
 /** Settings of all groups. */
 export interface CompressionWeightQuantizationShared {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
-  /** Use of DeepSpeed's kernel. Default false. No effect: tensor operations compute it. */
+  /** Whether to use DeepSpeed's kernel. Default false. No effect: tensor operations compute it. */
   quantizer_kernel?: boolean;
   /** Global steps before the technique starts; skipped fp16 steps count. Default 0. */
   schedule_offset?: number;
@@ -2113,7 +2126,7 @@ export interface CompressionWeightQuantizationShared {
 
 /** Gradual change to quantized weights; not with `quantize_weight_in_forward`. */
 export interface CompressionMixedQuantize {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /**
    * Decrease per step of the unquantized share, from 1 after each change of bits. Default 0.001.
@@ -2136,7 +2149,7 @@ export interface CompressionWeightQuantizationGroup {
 
 /** Parameters of the group. */
 export interface CompressionWeightQuantizationParams {
-  /** Bits at the start. */
+  /** Bits of a weight at the start. */
   start_bits: number;
   /** Bits at the end; 2: three values, 1: two values. */
   target_bits: number;
@@ -2147,7 +2160,7 @@ export interface CompressionWeightQuantizationParams {
   quantization_period?: number;
 }
 
-/** Quantized inputs of layers. */
+/** Quantizes the inputs of layers in training. */
 export interface CompressionActivationQuantizationConfig {
   /** Settings of all groups. */
   shared_parameters?: CompressionActivationQuantizationShared | null;
@@ -2157,7 +2170,7 @@ export interface CompressionActivationQuantizationConfig {
 
 /** Settings of all groups. */
 export interface CompressionActivationQuantizationShared {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /** As for weights. Default "symmetric". */
   quantization_type?: 'symmetric' | 'asymmetric';
@@ -2185,11 +2198,11 @@ export interface CompressionActivationQuantizationGroup {
 
 /** Parameters of the group. */
 export interface CompressionActivationQuantizationParams {
-  /** Bits per value. */
+  /** Bits of an input value. */
   bits: 4 | 8;
 }
 
-/** Pruning of single weights. */
+/** Sets single weights to 0. */
 export interface CompressionSparsePruningConfig {
   /** Settings of all groups. */
   shared_parameters?: CompressionSparsePruningShared | null;
@@ -2199,7 +2212,7 @@ export interface CompressionSparsePruningConfig {
 
 /** Settings of all groups. */
 export interface CompressionSparsePruningShared {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /**
    * Kept weights: largest magnitudes at the start, or largest trained scores. Default "l1".
@@ -2208,13 +2221,16 @@ export interface CompressionSparsePruningShared {
   method?: 'l1' | 'topk';
   /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
   schedule_offset?: number;
-  /** Step after which nothing is pruned. Default null. No effect: only snip_momentum uses it. */
+  /** Global step after which pruning ends. Default null. No effect: only snip_momentum uses it. */
   schedule_offset_end?: number | null;
   /** Steps between two prunings. Default 1. No effect: only snip_momentum uses it. */
   schedule_offset_stride?: number;
-  /** Shape of blocks. Default "4x1". No effect: only snip_momentum uses it. */
+  /**
+   * Shape of the blocks that are pruned together. Default "4x1". No effect: only snip_momentum uses
+   * it.
+   */
   block_pattern?: string;
-  /** Kept share. Default 0.1. No effect: only snip_momentum uses it. */
+  /** Share of the weights that stay. Default 0.1. No effect: only snip_momentum uses it. */
   dense_ratio?: number;
   /** Layers without pruning. Default []. No effect: only snip_momentum uses it. */
   excluded_modules?: readonly string[];
@@ -2235,11 +2251,11 @@ export interface CompressionSparsePruningGroup {
 
 /** Parameters of the group. */
 export interface CompressionSparsePruningParams {
-  /** Kept share, rounded up. */
+  /** Share that stays, rounded up. */
   dense_ratio: number;
 }
 
-/** Pruning of outputs of linear layers. */
+/** Sets outputs of linear layers to 0. */
 export interface CompressionRowPruningConfig {
   /** Settings of all groups. */
   shared_parameters?: CompressionRowPruningShared | null;
@@ -2249,7 +2265,7 @@ export interface CompressionRowPruningConfig {
 
 /** Settings of all groups. */
 export interface CompressionRowPruningShared {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /**
    * Kept rows: largest sums of magnitudes at the start, or largest trained scores. Default "l1".
@@ -2274,7 +2290,7 @@ export interface CompressionRowPruningGroup {
 
 /** Parameters of the group. */
 export interface CompressionRowPruningParams {
-  /** Kept share, rounded up. */
+  /** Share that stays, rounded up. */
   dense_ratio: number;
 }
 
@@ -2288,11 +2304,11 @@ export interface CompressionHeadPruningConfig {
 
 /** Settings of all groups. */
 export interface CompressionHeadPruningShared {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /**
-   * Kept heads: largest trained scores. Default "topk". "l1" is not supported yet: DeepSpeed names
-   * it and does not compute it; use topk.
+   * How heads are chosen: by trained scores. Default "topk". "l1" is not supported yet: DeepSpeed
+   * names it and does not compute it; use topk.
    */
   method?: 'topk';
   /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
@@ -2316,11 +2332,11 @@ export interface CompressionHeadPruningGroup {
 
 /** Parameters of the group. */
 export interface CompressionHeadPruningParams {
-  /** Kept share, rounded up. */
+  /** Share that stays, rounded up. */
   dense_ratio: number;
 }
 
-/** Pruning of channels of convolutions. */
+/** Sets channels of convolutions to 0. */
 export interface CompressionChannelPruningConfig {
   /** Settings of all groups. */
   shared_parameters?: CompressionChannelPruningShared | null;
@@ -2331,11 +2347,11 @@ export interface CompressionChannelPruningConfig {
 /** Settings of all groups. */
 export interface CompressionChannelPruningShared {
   /**
-   * Switches it on. Default false. true is not supported yet: convolutions are not compressed; use
-   * row_pruning for linear layers.
+   * Turns this section on. Default false. true is not supported yet: convolutions are not
+   * compressed; use row_pruning for linear layers.
    */
   enabled?: boolean;
-  /** Kept channels, as for rows. Default "l1". */
+  /** How channels are chosen, as for rows. Default "l1". */
   method?: 'l1' | 'topk';
   /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
   schedule_offset?: number;
@@ -2356,13 +2372,13 @@ export interface CompressionChannelPruningGroup {
 
 /** Parameters of the group. */
 export interface CompressionChannelPruningParams {
-  /** Kept share, rounded up. */
+  /** Share that stays, rounded up. */
   dense_ratio: number;
 }
 
 /** Starts a model from some layers of a deeper model. */
 export interface CompressionLayerReductionConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   /** Number of layers, equal to the length of teacher_layer. Default null. */
   keep_number_layer?: number | null;
@@ -2396,7 +2412,9 @@ export interface QuantizedInitializationConfig {
    * null.
    */
   group_size?: number | null;
-  /** Grouped dim of a weight. Default 1. Not supported yet: only inputs are grouped. */
+  /**
+   * Dim of a weight along which groups lie. Default 1. Not supported yet: only inputs are grouped.
+   */
   group_dim?: number;
   /** Symmetric range around 0. Default true. Not supported yet: ranges are symmetric. */
   symmetric?: boolean;
@@ -2455,8 +2473,8 @@ export interface TensorParallelConfig {
   /** Cuts of layers instead of the model's own plan. Default null. */
   partition_config?: PartitionConfig | null;
   /**
-   * Known model for predefined cuts. Default null. No effect: models of nn.models have their own
-   * plan.
+   * Name of a model with predefined rules. Default null. No effect: models of nn.models have their
+   * own plan.
    */
   preset_model?: 'llama' | 'bloom' | 'chatglm' | 'mixtral' | 'deepseek_v2' | 'qwen2' | 'phi3' | null;
   /**
@@ -2464,7 +2482,7 @@ export interface TensorParallelConfig {
    * overlap.
    */
   tp_overlap_comm?: boolean;
-  /** Dtype of cut weights. Default "fp16". No effect: fp16 and bf16 select the dtype. */
+  /** Dtype of the split weights. Default "fp16". No effect: fp16 and bf16 select the dtype. */
   dtype?: string;
   /**
    * Keeps the model in host memory during the cut. Default false. No effect: weights have no memory
@@ -2472,7 +2490,8 @@ export interface TensorParallelConfig {
    */
   keep_module_on_host?: boolean;
   /**
-   * Layers with summed results, by class. Default null. Not supported yet: use partition_config.
+   * Layers that need a sum over ranks, by class. Default null. Not supported yet: use
+   * partition_config.
    */
   injection_policy_tuple?: readonly string[] | { [key: string]: unknown } | null;
   /**
@@ -2485,7 +2504,7 @@ export interface TensorParallelConfig {
 
 /** The same settings in the form of DeepSpeed's inference. */
 export interface TensorParallelRanks {
-  /** As autotp_size. Default 1. */
+  /** Another name of autotp_size. Default 1. */
   tp_size?: number;
   /** Channels that stay together. Default 1. No effect: layers are cut by heads and channels. */
   tp_grain_size?: number;
@@ -2495,8 +2514,8 @@ export interface TensorParallelRanks {
    */
   mpu?: { [key: string]: unknown } | null;
   /**
-   * The group of ranks. Default null. Not supported yet: use the axis tp of initDistributed({ mesh
-   * }).
+   * Process group of the ranks. Default null. Not supported yet: use the axis tp of
+   * initDistributed({ mesh }).
    */
   tp_group?: { [key: string]: unknown } | null;
 }
@@ -2529,7 +2548,7 @@ export interface CompileConfig {
  * checkpoints are written to files.
  */
 export interface NebulaConfig {
-  /** Switches it on. Default false. */
+  /** Turns this section on. Default false. */
   enabled?: boolean;
   [key: string]: unknown;
 }
@@ -2547,7 +2566,7 @@ export interface ResolvedValues {
    * are not divided.
    */
   readonly managed_gradient_accumulation: boolean;
-  /** The optimizer; null: passed to initialize(). */
+  /** The optimizer; null: pass it to initialize(). */
   readonly optimizer: ResolvedOptimizer | null;
   /** The learning-rate schedule; null: the optimizer's constant rate. */
   readonly scheduler: ResolvedScheduler | null;
@@ -2555,13 +2574,13 @@ export interface ResolvedValues {
   readonly fp16: ResolvedFp16;
   /** bfloat16 without loss scaling. */
   readonly bf16: ResolvedBf16;
-  /** FP8 products of linear layers; needs bf16. docs/fp8.md describes it. */
+  /** FP8 products of linear layers; needs bf16. See docs/fp8.md. */
   readonly fp8: ResolvedFp8;
   /** Dtypes other than the defaults of fp16 and bf16. */
   readonly data_types: ResolvedDataTypes;
-  /** ZeRO: sharding over ranks, and offload. */
+  /** ZeRO: shards training state over ranks, and offloads it. */
   readonly zero_optimization: ResolvedZero;
-  /** Largest global L2 norm of gradients; 0: no clipping. */
+  /** Maximum global L2 norm of gradients; 0: no clipping. */
   readonly gradient_clipping: number;
   /**
    * Divides gradients by the number of ranks before the sum instead of after it. No effect on one
@@ -2598,7 +2617,7 @@ export interface ResolvedValues {
    * dense.
    */
   readonly sparse_gradients: boolean;
-  /** An old switch of DeepSpeed. No effect: updated weights are always all-gathered. */
+  /** An old option of DeepSpeed. No effect: updated weights are always all-gathered. */
   readonly disable_allgather: boolean;
   /** Allows any optimizer with ZeRO. No effect: every optimizer runs at every stage. */
   readonly zero_allow_untested_optimizer: boolean;
@@ -2630,7 +2649,7 @@ export interface ResolvedValues {
    * not use it either.
    */
   readonly vocabulary_size: number | null;
-  /** Lowest severity of log lines. No effect: the library logs warnings only. */
+  /** Lowest severity of the lines that are printed. No effect: the library logs warnings only. */
   readonly log_level: string | null;
   /** Captures parts of the step as GPU graphs. No effect: steps are not captured as graphs. */
   readonly graph_harvesting: boolean;
@@ -2643,7 +2662,7 @@ export interface ResolvedValues {
    * its ranks.
    */
   readonly use_data_before_expert_parallelism: boolean;
-  /** Timers of DeepSpeed. */
+  /** Timers, as in DeepSpeed. */
   readonly timers: ResolvedTimers;
   /** Storage of checkpointed activations; the model selects the checkpointed layers. */
   readonly activation_checkpointing: ResolvedActivationCheckpointing;
@@ -2721,7 +2740,7 @@ export interface ResolvedValues {
   readonly datastates_ckpt: { [key: string]: unknown } | null;
 }
 
-/** The optimizer; null: passed to initialize(). */
+/** The optimizer; null: pass it to initialize(). */
 export type ResolvedOptimizer =
   | {
       /** Adam with decoupled weight decay, unless params.adam_w_mode is false. */
@@ -2880,8 +2899,8 @@ export interface ResolvedAdamParams {
    */
   readonly amsgrad: boolean;
   /**
-   * Use of PyTorch's implementation. No effect: it only changes the default of weight_decay to
-   * 0.01, as PyTorch's AdamW.
+   * Whether to use PyTorch's implementation. No effect: it only changes the default of weight_decay
+   * to 0.01, as PyTorch's AdamW.
    */
   readonly torch_adam: boolean;
 }
@@ -2892,7 +2911,7 @@ export interface ResolvedSgdParams {
   readonly lr: number;
   /** Momentum factor; 0: no state. */
   readonly momentum: number;
-  /** Dampening of the momentum. */
+  /** The gradient enters the momentum with the factor 1 - this. */
   readonly dampening: number;
   /** weight_decay * p is added to the gradient. */
   readonly weight_decay: number;
@@ -2975,11 +2994,11 @@ export interface ResolvedMuonParams {
   readonly lr: number;
   /** Learning rate of matrices; null: lr. */
   readonly muon_lr: number | null;
-  /** Momentum of matrices. */
+  /** Momentum factor of matrices. */
   readonly momentum: number;
   /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
-  /** Form of the Newton-Schulz iteration. */
+  /** Variant of the Newton-Schulz iteration. */
   readonly ns_method: 'gram' | 'standard';
   /** Learning rate of other parameters (Adam); default: lr. */
   readonly adam_lr: number;
@@ -3039,7 +3058,7 @@ export interface ResolvedOneBitAdamParams {
   readonly eps: number;
   /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
-  /** Use of CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
+  /** Whether to use CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
    * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
@@ -3055,7 +3074,7 @@ export interface ResolvedOneBitAdamParams {
    */
   readonly eps_inside_sqrt: boolean;
   /**
-   * Largest norm of the gradients. No effect: use gradient_clipping; DeepSpeed ignores this key
+   * Maximum norm of the gradients. No effect: use gradient_clipping; DeepSpeed ignores this key
    * too.
    */
   readonly max_grad_norm: number;
@@ -3084,7 +3103,7 @@ export interface ResolvedZeroOneAdamParams {
   readonly eps: number;
   /** Decoupled weight decay, times the learning rate. */
   readonly weight_decay: number;
-  /** Use of CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
+  /** Whether to use CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
    * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
@@ -3100,7 +3119,7 @@ export interface ResolvedZeroOneAdamParams {
    */
   readonly eps_inside_sqrt: boolean;
   /**
-   * Largest norm of the gradients. No effect: use gradient_clipping; DeepSpeed ignores this key
+   * Maximum norm of the gradients. No effect: use gradient_clipping; DeepSpeed ignores this key
    * too.
    */
   readonly max_grad_norm: number;
@@ -3135,7 +3154,7 @@ export interface ResolvedOneBitLambParams {
   readonly factor_min: number;
   /** Largest relative change of the factor per update. */
   readonly factor_threshold: number;
-  /** Use of CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
+  /** Whether to use CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
    * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
@@ -3151,7 +3170,7 @@ export interface ResolvedOneBitLambParams {
    */
   readonly eps_inside_sqrt: boolean;
   /**
-   * Largest norm of the gradients. No effect: use gradient_clipping; DeepSpeed ignores this key
+   * Maximum norm of the gradients. No effect: use gradient_clipping; DeepSpeed ignores this key
    * too.
    */
   readonly max_grad_norm: number;
@@ -3170,13 +3189,13 @@ export interface ResolvedOneBitSGDParams {
   readonly freeze_step: number;
   /** Momentum factor; 0: no state. */
   readonly momentum: number;
-  /** Dampening of the momentum. */
+  /** The gradient enters the momentum with the factor 1 - this. */
   readonly dampening: number;
   /** weight_decay * p is added to the averaged gradient. */
   readonly weight_decay: number;
   /** Nesterov momentum; needs momentum and no dampening. */
   readonly nesterov: boolean;
-  /** Use of CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
+  /** Whether to use CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
    * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
@@ -3217,9 +3236,9 @@ export type ResolvedScheduler =
       readonly params: ResolvedLrRangeTestParams;
     }
   | {
-      /** Cosine down and up, repeated. */
+      /** Cosine between the optimizer's rate and a minimum, down and up. */
       readonly type: 'CosineAnnealingLR';
-      /** Cosine down and up, repeated. */
+      /** Cosine between the optimizer's rate and a minimum, down and up. */
       readonly params: ResolvedCosineAnnealingParams;
     }
   | {
@@ -3279,7 +3298,7 @@ export interface ResolvedWarmupParams {
   readonly warmup_max_lr: number | readonly number[] | null;
   /** Updates of the warm-up, at least 2. */
   readonly warmup_num_steps: number;
-  /** Shape of the warm-up. */
+  /** How the rate grows in the warm-up: linearly or by the logarithm. */
   readonly warmup_type: 'log' | 'linear';
   /** Last update before the start; only -1: checkpoints store the position. */
   readonly last_batch_iteration: number;
@@ -3295,7 +3314,7 @@ export interface ResolvedWarmupDecayParams {
   readonly warmup_max_lr: number | readonly number[];
   /** Updates of the warm-up, at least 2. */
   readonly warmup_num_steps: number;
-  /** Shape of the warm-up. */
+  /** How the rate grows in the warm-up: linearly or by the logarithm. */
   readonly warmup_type: 'log' | 'linear';
   /** Last update before the start; only -1: checkpoints store the position. */
   readonly last_batch_iteration: number;
@@ -3305,13 +3324,13 @@ export interface ResolvedWarmupDecayParams {
 export interface ResolvedWarmupCosineParams {
   /** Updates of the whole run, warm-up included. */
   readonly total_num_steps: number;
-  /** Share at the start. */
+  /** Share of the rate at the start of the warm-up. */
   readonly warmup_min_ratio: number;
   /** Updates of the warm-up, at least 2. */
   readonly warmup_num_steps: number;
-  /** Share at the end. */
+  /** Share of the rate at the end of the decay. */
   readonly cos_min_ratio: number;
-  /** Shape of the warm-up. */
+  /** How the rate grows in the warm-up: linearly or by the logarithm. */
   readonly warmup_type: 'log' | 'linear';
   /** Last update before the start; only -1: checkpoints store the position. */
   readonly last_batch_iteration: number;
@@ -3325,7 +3344,7 @@ export interface ResolvedOneCycleParams {
   readonly cycle_max_lr: number | readonly number[];
   /** After the cycle, the rate is divided by 1 + this per decay_step_size updates. */
   readonly decay_lr_rate: number;
-  /** Updates of the increase. */
+  /** Updates in which the rate rises. */
   readonly cycle_first_step_size: number;
   /** Updates of the decrease; null: as the increase. */
   readonly cycle_second_step_size: number | null;
@@ -3355,17 +3374,17 @@ export interface ResolvedLrRangeTestParams {
   readonly lr_range_test_step_size: number;
   /** Share of the first rate that each interval adds. */
   readonly lr_range_test_step_rate: number;
-  /** Grows once per interval. */
+  /** Raises the rate once per interval, not in every update. */
   readonly lr_range_test_staircase: boolean;
   /** Last update before the start; only -1: checkpoints store the position. */
   readonly last_batch_iteration: number;
 }
 
-/** Cosine down and up, repeated. */
+/** Cosine between the optimizer's rate and a minimum, down and up. */
 export interface ResolvedCosineAnnealingParams {
-  /** Updates of half a period. */
+  /** Updates from the highest to the lowest rate. */
   readonly T_max: number;
-  /** Rate at the bottom. */
+  /** Lowest learning rate. */
   readonly eta_min: number;
 }
 
@@ -3373,7 +3392,7 @@ export interface ResolvedCosineAnnealingParams {
 export interface ResolvedStepParams {
   /** Updates between two multiplications. */
   readonly step_size: number;
-  /** Factor of the rate. */
+  /** Factor that multiplies the rate. */
   readonly gamma: number;
 }
 
@@ -3387,7 +3406,7 @@ export interface ResolvedExponentialParams {
 export interface ResolvedPolynomialParams {
   /** Updates until the rate is zero. */
   readonly total_iters: number;
-  /** Exponent; 1 is linear. */
+  /** Exponent of the decay; 1 is linear. */
   readonly power: number;
 }
 
@@ -3395,7 +3414,7 @@ export interface ResolvedPolynomialParams {
 export interface ResolvedConstantParams {
   /** Share of the rate for the first updates. */
   readonly factor: number;
-  /** Updates at this share. */
+  /** Updates with the reduced rate. */
   readonly total_iters: number;
 }
 
@@ -3403,7 +3422,7 @@ export interface ResolvedConstantParams {
 export interface ResolvedMultiStepParams {
   /** Updates after which the rate is multiplied. */
   readonly milestones: readonly number[];
-  /** Factor of the rate. */
+  /** Factor that multiplies the rate. */
   readonly gamma: number;
 }
 
@@ -3423,7 +3442,7 @@ export interface ResolvedWarmRestartsParams {
   readonly T_0: number;
   /** Factor of the length of each period. */
   readonly T_mult: number;
-  /** Rate at the bottom. */
+  /** Lowest learning rate. */
   readonly eta_min: number;
 }
 
@@ -3431,19 +3450,19 @@ export interface ResolvedWarmRestartsParams {
 export interface ResolvedPlateauParams {
   /** "min": smaller metrics are better; "max": larger metrics. */
   readonly mode: 'min' | 'max';
-  /** Factor of the rate per reduction. */
+  /** Factor that multiplies the rate at each reduction. */
   readonly factor: number;
-  /** Observations without improvement before a reduction. */
+  /** Number of metrics without improvement before the rate is reduced. */
   readonly patience: number;
-  /** Smallest improvement. */
+  /** Minimum change that counts as an improvement. */
   readonly threshold: number;
   /** Threshold relative to the best metric, or absolute. */
   readonly threshold_mode: 'rel' | 'abs';
-  /** Ignored observations after a reduction. */
+  /** Number of metrics that are ignored after a reduction. */
   readonly cooldown: number;
   /** Smallest rate, or a list per group. */
   readonly min_lr: number | readonly number[];
-  /** Smallest reduction of the rate. */
+  /** Reductions smaller than this are skipped. */
   readonly eps: number;
 }
 
@@ -3495,7 +3514,7 @@ export interface ResolvedBf16 {
   readonly bf16_optimizer_states: boolean;
 }
 
-/** FP8 products of linear layers; needs bf16. docs/fp8.md describes it. */
+/** FP8 products of linear layers; needs bf16. See docs/fp8.md. */
 export interface ResolvedFp8 {
   /** FP8 products, except in heads and in layers with dims that are no multiples of 16. */
   readonly enabled: boolean;
@@ -3518,7 +3537,7 @@ export interface ResolvedDataTypes {
   readonly buffer_dtype: 'fp16' | 'bf16' | 'fp32' | null;
 }
 
-/** ZeRO: sharding over ranks, and offload. */
+/** ZeRO: shards training state over ranks, and offloads it. */
 export interface ResolvedZero {
   /** 0: no sharding; 1: optimizer state; 2: gradients too; 3: weights too. */
   readonly stage: 0 | 1 | 2 | 3;
@@ -3694,7 +3713,7 @@ export interface ResolvedZero {
 export interface ResolvedOffloadOptimizer {
   /** Place of master weights and moments: GPU, host memory, or a disk (docs/nvme.md). */
   readonly device: 'none' | 'cpu' | 'nvme';
-  /** Page-locked memory. No effect: offloaded state is always page-locked. */
+  /** Uses page-locked host memory. No effect: offloaded state is always page-locked. */
   readonly pin_memory: boolean;
   /**
    * Computes updates during backward, bit-identical; null: Adam and AdamW on a GPU, if host memory
@@ -3738,7 +3757,7 @@ export interface ResolvedOffloadOptimizer {
 
 /** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
 export interface ResolvedOffloadParam {
-  /** Place of weights between uses. */
+  /** Where weights are stored between uses. */
   readonly device: 'none' | 'cpu' | 'nvme';
   /**
    * Folder for weights, required for "nvme", created if missing; files are freed when the rank
@@ -3760,7 +3779,7 @@ export interface ResolvedOffloadParam {
    * effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   readonly max_in_cpu: number;
-  /** Page-locked memory. */
+  /** Uses page-locked host memory. */
   readonly pin_memory: boolean;
 }
 
@@ -3769,7 +3788,7 @@ export interface ResolvedOffloadParam {
  * no error feedback.
  */
 export interface ResolvedLoco {
-  /** Decay of the error. */
+  /** Decay factor of the compression error. */
   readonly err_beta: number;
   /** Steps between two resets of the error. */
   readonly reset_T: number;
@@ -3777,12 +3796,18 @@ export interface ResolvedLoco {
 
 /** Modules that stage 3 gathers as a whole. */
 export interface ResolvedLeafModule {
-  /** Names of classes. No effect: weights are gathered layer by layer, modules inside included. */
+  /**
+   * Class names of modules. No effect: weights are gathered layer by layer, modules inside
+   * included.
+   */
   readonly classes: readonly string[];
-  /** Names of modules. No effect: weights are gathered layer by layer, modules inside included. */
+  /**
+   * Names of modules in the model. No effect: weights are gathered layer by layer, modules inside
+   * included.
+   */
   readonly names: readonly string[];
   /**
-   * Ends of names of modules. No effect: weights are gathered layer by layer, modules inside
+   * Endings of names of modules. No effect: weights are gathered layer by layer, modules inside
    * included.
    */
   readonly name_suffixes: readonly string[];
@@ -3813,7 +3838,7 @@ export interface ResolvedZenFlow {
   readonly pt_reserved_cores_perc: number;
 }
 
-/** Timers of DeepSpeed. */
+/** Timers, as in DeepSpeed. */
 export interface ResolvedTimers {
   /** The timer of samples per second. */
   readonly throughput: ResolvedThroughputTimer;
@@ -3822,7 +3847,7 @@ export interface ResolvedTimers {
 /** The timer of samples per second. */
 export interface ResolvedThroughputTimer {
   /**
-   * Switches the timer on. No effect: steps_per_print and wall_clock_breakdown select the measured
+   * Turns the timer on. No effect: steps_per_print and wall_clock_breakdown select the measured
    * phases.
    */
   readonly enabled: boolean;
@@ -3865,7 +3890,7 @@ export interface ResolvedActivationCheckpointing {
 
 /** Counts operations and time per module in one step. */
 export interface ResolvedFlopsProfiler {
-  /** Switches the profiler on. */
+  /** Turns the profiler on. */
   readonly enabled: boolean;
   /** Factor of DeepSpeed's estimate of operations: 2 + this number of forwards. */
   readonly recompute_fwd_factor: number;
@@ -3883,7 +3908,7 @@ export interface ResolvedFlopsProfiler {
 
 /** Writes TensorBoard event files. */
 export interface ResolvedEventFolder {
-  /** Switches the monitor on. */
+  /** Turns the monitor on. */
   readonly enabled: boolean;
   /** Folder of all jobs, relative to the working directory. */
   readonly output_path: string;
@@ -3896,13 +3921,13 @@ export interface ResolvedEventFolder {
  * Monitor to initialize().
  */
 export interface ResolvedWandb {
-  /** Switches the monitor on. */
+  /** Turns the monitor on. */
   readonly enabled: boolean;
-  /** Group of runs. */
+  /** Group that the run belongs to. */
   readonly group: string | null;
-  /** Team or user. */
+  /** Team or user that owns the run. */
   readonly team: string | null;
-  /** Project. */
+  /** Name of the project. */
   readonly project: string;
 }
 
@@ -3911,21 +3936,21 @@ export interface ResolvedWandb {
  * initialize().
  */
 export interface ResolvedComet {
-  /** Switches the monitor on. */
+  /** Turns the monitor on. */
   readonly enabled: boolean;
   /** Samples between two events of a metric. */
   readonly samples_log_interval: number;
-  /** Project. */
+  /** Name of the project. */
   readonly project: string | null;
-  /** Workspace. */
+  /** Name of the workspace. */
   readonly workspace: string | null;
-  /** Key of the account. */
+  /** API key of the account. */
   readonly api_key: string | null;
   /** Name of the run. */
   readonly experiment_name: string | null;
   /** Key of a run to continue. */
   readonly experiment_key: string | null;
-  /** Sends events immediately. */
+  /** Sends events during the run; false: stores them for a later upload. */
   readonly online: boolean | null;
   /** A new run, or a continued one. */
   readonly mode: string | null;
@@ -3984,13 +4009,13 @@ export interface ResolvedParallelWrite {
 
 /** DeepSpeed's writers of checkpoint files. No effect: there is one writer. */
 export interface ResolvedCheckpointWriter {
-  /** Which writer. */
+  /** Kind of writer. */
   readonly type: 'fast' | 'python' | 'mock';
-  /** Bytes of the buffer. */
+  /** Bytes of the write buffer. */
   readonly io_buffer_size: number;
   /** Fills one buffer while another is written. */
   readonly io_buffer_double: boolean;
-  /** Prints the speed. */
+  /** Prints the speed of writes. */
   readonly show_statistics: boolean;
   /** Ranks that share the writing. */
   readonly data_parallel: 'replica' | 'socket' | 'machine' | null;
@@ -4065,14 +4090,14 @@ export interface ResolvedPipeline {
 
 /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
 export interface ResolvedAmp {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   [key: string]: unknown;
 }
 
 /** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
 export interface ResolvedTorchAutocast {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Dtype of weights, activations, gradients and floating-point inputs of forward. */
   readonly dtype: 'bf16' | 'fp16' | null;
@@ -4085,17 +4110,17 @@ export interface ResolvedTorchAutocast {
 
 /** Progressive layer drop: skips layers more and more often. */
 export interface ResolvedProgressiveLayerDrop {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Final probability that the last layer runs; earlier layers run more often. */
   readonly theta: number;
-  /** Speed of the change per step. */
+  /** Rate at which theta falls per step. */
   readonly gamma: number;
 }
 
 /** Estimates curvature eigenvalues per layer. Not supported yet: eigenvalues are not computed. */
 export interface ResolvedEigenvalue {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Prints each estimate. */
   readonly verbose: boolean;
@@ -4109,13 +4134,13 @@ export interface ResolvedEigenvalue {
   readonly gas_boundary_resolution: number;
   /** Module that holds the layers. */
   readonly layer_name: string;
-  /** Number of layers. */
+  /** Number of layers to measure. */
   readonly layer_num: number;
 }
 
 /** Curriculum by sequence length. */
 export interface ResolvedCurriculumLearning {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Difficulty measure: the first tokens of each sample. */
   readonly curriculum_type: 'seqlen';
@@ -4125,11 +4150,11 @@ export interface ResolvedCurriculumLearning {
   readonly max_difficulty: number | null;
   /** Growth of the difficulty; "custom": `engine.setCustomCurriculumLearningSchedule()`. */
   readonly schedule_type: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
-  /** Parameters of the growth. */
+  /** Parameters of the schedule. */
   readonly schedule_config: ResolvedCurriculumSchedule;
 }
 
-/** Parameters of the growth. */
+/** Parameters of the schedule. */
 export interface ResolvedCurriculumSchedule {
   /** Steps from the smallest to the largest difficulty (fixed_linear, fixed_root). */
   readonly total_curriculum_step: number | null;
@@ -4147,25 +4172,25 @@ export interface ResolvedCurriculumSchedule {
 
 /** Data efficiency: sampling by difficulty, and token routing. */
 export interface ResolvedDataEfficiency {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Seed of data_sampling; random-LTD uses the generator of seed(). */
   readonly seed: number;
-  /** Selection of samples of `trainingData`. */
+  /** Selects the samples of `trainingData` for each step. */
   readonly data_sampling: ResolvedDataSampling;
-  /** Tokens that layers process. */
+  /** Selects the tokens that layers process. */
   readonly data_routing: ResolvedDataRouting;
 }
 
-/** Selection of samples of `trainingData`. */
+/** Selects the samples of `trainingData` for each step. */
 export interface ResolvedDataSampling {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
-  /** Largest number of epochs. */
+  /** Maximum number of epochs. */
   readonly num_epochs: number;
   /** Threads that load samples; `numWorkers` of `initialize()` overrides it. */
   readonly num_workers: number;
-  /** Batches in pinned memory. No effect: batches always use pinned memory. */
+  /** Puts batches into page-locked memory. No effect: batches always use pinned memory. */
   readonly pin_memory: boolean;
   /** Draws easy samples first. */
   readonly curriculum_learning: ResolvedDataSamplingCurriculum;
@@ -4178,7 +4203,7 @@ export interface ResolvedDataSampling {
 
 /** Draws easy samples first. */
 export interface ResolvedDataSamplingCurriculum {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /**
    * Folder for lists of samples with similar difficulty. No effect: every rank keeps these lists in
@@ -4205,13 +4230,13 @@ export interface ResolvedDataSamplingMetric {
   readonly max_difficulty: number | null;
   /** Growth of the difficulty; "custom": `setSchedules()` of the loader's sampler. */
   readonly schedule_type: 'fixed_linear' | 'fixed_root' | 'fixed_discrete' | 'custom' | null;
-  /** Parameters of the growth. */
+  /** Parameters of the schedule. */
   readonly schedule_config: ResolvedCurriculumSchedule;
 }
 
-/** Tokens that layers process. */
+/** Selects the tokens that layers process. */
 export interface ResolvedDataRouting {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Random layerwise token dropping: some layers process a random subset of tokens. */
   readonly random_ltd: ResolvedRandomLtd;
@@ -4219,7 +4244,7 @@ export interface ResolvedDataRouting {
 
 /** Random layerwise token dropping: some layers process a random subset of tokens. */
 export interface ResolvedRandomLtd {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Number of layers of the model. */
   readonly total_layer_num: number | null;
@@ -4242,28 +4267,28 @@ export interface ResolvedRandomLtd {
   readonly micro_batch_size: number | null;
   /** Samples per step. No effect: the engine uses its own batch sizes. */
   readonly global_batch_size: number | null;
-  /** Number of tokens in these layers. */
+  /** Schedule of the number of tokens in these layers. */
   readonly random_ltd_schedule: ResolvedRandomLtdSchedule;
   /**
-   * Learning rates by processed tokens. Not supported yet: rates follow steps; DeepSpeed raises
-   * NotImplementedError too.
+   * Scales learning rates by the number of processed tokens. Not supported yet: rates follow steps;
+   * DeepSpeed raises NotImplementedError too.
    */
   readonly layer_token_lr_schedule: { [key: string]: unknown } | null;
 }
 
-/** Number of tokens in these layers. */
+/** Schedule of the number of tokens in these layers. */
 export interface ResolvedRandomLtdSchedule {
   /** Tokens at the start. */
   readonly min_value: number | null;
   /** Tokens at the end: the full sample. */
   readonly max_value: number | null;
-  /** Growth of the number. */
+  /** How the number of tokens grows. */
   readonly schedule_type: 'fixed_linear';
-  /** Parameters of the growth. */
+  /** Parameters of the schedule. */
   readonly schedule_config: ResolvedRandomLtdGrowth;
 }
 
-/** Parameters of the growth. */
+/** Parameters of the schedule. */
 export interface ResolvedRandomLtdGrowth {
   /** Steps from min_value to max_value. */
   readonly require_steps: number | null;
@@ -4283,7 +4308,7 @@ export interface ResolvedSparseAttention {
   readonly num_local_blocks: number;
   /** Global blocks (fixed, bigbird). */
   readonly num_global_blocks: number;
-  /** Visibility of later positions. */
+  /** "unidirectional" hides later positions; "bidirectional" shows them. */
   readonly attention: 'bidirectional' | 'unidirectional';
   /** Global blocks attend to all blocks. */
   readonly horizontal_global_attention: boolean;
@@ -4303,15 +4328,15 @@ export interface ResolvedSparseAttention {
 
 /** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
 export interface ResolvedElasticity {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
-  /** Largest batch; required if enabled. */
+  /** Maximum batch size of all ranks; required if enabled. */
   readonly max_train_batch_size: number | null;
   /** Allowed micro-batches; required if enabled. */
   readonly micro_batch_sizes: readonly number[] | null;
-  /** Smallest number of GPUs. */
+  /** Minimum number of GPUs. */
   readonly min_gpus: number;
-  /** Largest number of GPUs. */
+  /** Maximum number of GPUs. */
   readonly max_gpus: number;
   /**
    * Minutes until a scheduler may change the number of GPUs. No effect: the number of ranks of a
@@ -4354,7 +4379,7 @@ export interface ResolvedAutotuning {
   readonly tuner_type: 'gridsearch' | 'random' | 'model_based';
   /** Experiments without improvement before the search ends; 0: never. */
   readonly tuner_early_stopping: number;
-  /** Largest number of experiments. */
+  /** Maximum number of experiments. */
   readonly tuner_num_trials: number;
   /** Program arguments of configuration keys; experiments set both. */
   readonly arg_mappings: { readonly [name: string]: string } | null;
@@ -4362,13 +4387,16 @@ export interface ResolvedAutotuning {
   readonly model_info: ResolvedAutotuningModelInfo | null;
   /** Written by the launcher: file of the model description. */
   readonly model_info_path: string | null;
-  /** GPUs per model. No effect: the first short run counts the ranks per model. */
+  /**
+   * GPUs that share one copy of the model. No effect: the first short run counts the ranks per
+   * model.
+   */
   readonly mp_size: number;
   /** Largest batch; experiments accumulate up to it. */
   readonly max_train_batch_size: number | null;
   /** Smallest batch; experiments accumulate to reach it. */
   readonly min_train_batch_size: number;
-  /** Largest micro-batch. */
+  /** Maximum micro-batch size. */
   readonly max_train_micro_batch_size_per_gpu: number;
   /** Smallest micro-batch, if the file has no micro-batch. */
   readonly min_train_micro_batch_size_per_gpu: number;
@@ -4380,33 +4408,33 @@ export interface ResolvedAutotuning {
 export interface ResolvedAutotuningModelInfo {
   /** Written by the launcher: this run describes the model and ends. */
   readonly profile: boolean;
-  /** Parameters. No effect: the first short run counts parameters. */
+  /** Number of parameters. No effect: the first short run counts parameters. */
   readonly num_params: number | null;
   /** Hidden size. No effect: the first short run counts parameters. */
   readonly hidden_size: number | null;
-  /** Blocks. No effect: the first short run counts parameters. */
+  /** Number of blocks. No effect: the first short run counts parameters. */
   readonly num_layers: number | null;
 }
 
 /** Quantization and pruning of a model from `initCompression()`. */
 export interface ResolvedCompressionTraining {
-  /** Quantized weights. */
+  /** Quantizes weights in training. */
   readonly weight_quantization: ResolvedCompressionWeightQuantization;
-  /** Quantized inputs of layers. */
+  /** Quantizes the inputs of layers in training. */
   readonly activation_quantization: ResolvedCompressionActivationQuantization;
-  /** Pruning of single weights. */
+  /** Sets single weights to 0. */
   readonly sparse_pruning: ResolvedCompressionSparsePruning;
-  /** Pruning of outputs of linear layers. */
+  /** Sets outputs of linear layers to 0. */
   readonly row_pruning: ResolvedCompressionRowPruning;
   /** Pruning of heads: blocks of inputs of the layer after attention. */
   readonly head_pruning: ResolvedCompressionHeadPruning;
-  /** Pruning of channels of convolutions. */
+  /** Sets channels of convolutions to 0. */
   readonly channel_pruning: ResolvedCompressionChannelPruning;
   /** Starts a model from some layers of a deeper model. */
   readonly layer_reduction: ResolvedCompressionLayerReduction;
 }
 
-/** Quantized weights. */
+/** Quantizes weights in training. */
 export interface ResolvedCompressionWeightQuantization {
   /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionWeightQuantizationShared;
@@ -4416,9 +4444,9 @@ export interface ResolvedCompressionWeightQuantization {
 
 /** Settings of all groups. */
 export interface ResolvedCompressionWeightQuantizationShared {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
-  /** Use of DeepSpeed's kernel. No effect: tensor operations compute it. */
+  /** Whether to use DeepSpeed's kernel. No effect: tensor operations compute it. */
   readonly quantizer_kernel: boolean;
   /** Global steps before the technique starts; skipped fp16 steps count. */
   readonly schedule_offset: number;
@@ -4438,7 +4466,7 @@ export interface ResolvedCompressionWeightQuantizationShared {
 
 /** Gradual change to quantized weights; not with `quantize_weight_in_forward`. */
 export interface ResolvedCompressionMixedQuantize {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Decrease per step of the unquantized share, from 1 after each change of bits. */
   readonly quantize_change_ratio: number;
@@ -4459,7 +4487,7 @@ export interface ResolvedCompressionWeightQuantizationGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionWeightQuantizationParams {
-  /** Bits at the start. */
+  /** Bits of a weight at the start. */
   readonly start_bits: number;
   /** Bits at the end; 2: three values, 1: two values. */
   readonly target_bits: number;
@@ -4470,7 +4498,7 @@ export interface ResolvedCompressionWeightQuantizationParams {
   readonly quantization_period: number;
 }
 
-/** Quantized inputs of layers. */
+/** Quantizes the inputs of layers in training. */
 export interface ResolvedCompressionActivationQuantization {
   /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionActivationQuantizationShared;
@@ -4480,7 +4508,7 @@ export interface ResolvedCompressionActivationQuantization {
 
 /** Settings of all groups. */
 export interface ResolvedCompressionActivationQuantizationShared {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** As for weights. */
   readonly quantization_type: 'symmetric' | 'asymmetric';
@@ -4508,11 +4536,11 @@ export interface ResolvedCompressionActivationQuantizationGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionActivationQuantizationParams {
-  /** Bits per value. */
+  /** Bits of an input value. */
   readonly bits: 4 | 8;
 }
 
-/** Pruning of single weights. */
+/** Sets single weights to 0. */
 export interface ResolvedCompressionSparsePruning {
   /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionSparsePruningShared;
@@ -4522,7 +4550,7 @@ export interface ResolvedCompressionSparsePruning {
 
 /** Settings of all groups. */
 export interface ResolvedCompressionSparsePruningShared {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /**
    * Kept weights: largest magnitudes at the start, or largest trained scores. "snip_momentum" is
@@ -4531,13 +4559,13 @@ export interface ResolvedCompressionSparsePruningShared {
   readonly method: 'l1' | 'topk';
   /** Global steps before the technique starts; skipped fp16 steps count. */
   readonly schedule_offset: number;
-  /** Step after which nothing is pruned. No effect: only snip_momentum uses it. */
+  /** Global step after which pruning ends. No effect: only snip_momentum uses it. */
   readonly schedule_offset_end: number | null;
   /** Steps between two prunings. No effect: only snip_momentum uses it. */
   readonly schedule_offset_stride: number;
-  /** Shape of blocks. No effect: only snip_momentum uses it. */
+  /** Shape of the blocks that are pruned together. No effect: only snip_momentum uses it. */
   readonly block_pattern: string;
-  /** Kept share. No effect: only snip_momentum uses it. */
+  /** Share of the weights that stay. No effect: only snip_momentum uses it. */
   readonly dense_ratio: number;
   /** Layers without pruning. No effect: only snip_momentum uses it. */
   readonly excluded_modules: readonly string[];
@@ -4558,11 +4586,11 @@ export interface ResolvedCompressionSparsePruningGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionSparsePruningParams {
-  /** Kept share, rounded up. */
+  /** Share that stays, rounded up. */
   readonly dense_ratio: number;
 }
 
-/** Pruning of outputs of linear layers. */
+/** Sets outputs of linear layers to 0. */
 export interface ResolvedCompressionRowPruning {
   /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionRowPruningShared;
@@ -4572,7 +4600,7 @@ export interface ResolvedCompressionRowPruning {
 
 /** Settings of all groups. */
 export interface ResolvedCompressionRowPruningShared {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Kept rows: largest sums of magnitudes at the start, or largest trained scores. */
   readonly method: 'l1' | 'topk';
@@ -4592,7 +4620,7 @@ export interface ResolvedCompressionRowPruningGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionRowPruningParams {
-  /** Kept share, rounded up. */
+  /** Share that stays, rounded up. */
   readonly dense_ratio: number;
 }
 
@@ -4606,11 +4634,11 @@ export interface ResolvedCompressionHeadPruning {
 
 /** Settings of all groups. */
 export interface ResolvedCompressionHeadPruningShared {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /**
-   * Kept heads: largest trained scores. "l1" is not supported yet: DeepSpeed names it and does not
-   * compute it; use topk.
+   * How heads are chosen: by trained scores. "l1" is not supported yet: DeepSpeed names it and does
+   * not compute it; use topk.
    */
   readonly method: 'topk';
   /** Global steps before the technique starts; skipped fp16 steps count. */
@@ -4631,11 +4659,11 @@ export interface ResolvedCompressionHeadPruningGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionHeadPruningParams {
-  /** Kept share, rounded up. */
+  /** Share that stays, rounded up. */
   readonly dense_ratio: number;
 }
 
-/** Pruning of channels of convolutions. */
+/** Sets channels of convolutions to 0. */
 export interface ResolvedCompressionChannelPruning {
   /** Settings of all groups. */
   readonly shared_parameters: ResolvedCompressionChannelPruningShared;
@@ -4646,11 +4674,11 @@ export interface ResolvedCompressionChannelPruning {
 /** Settings of all groups. */
 export interface ResolvedCompressionChannelPruningShared {
   /**
-   * Switches it on. true is not supported yet: convolutions are not compressed; use row_pruning for
-   * linear layers.
+   * Turns this section on. true is not supported yet: convolutions are not compressed; use
+   * row_pruning for linear layers.
    */
   readonly enabled: boolean;
-  /** Kept channels, as for rows. */
+  /** How channels are chosen, as for rows. */
   readonly method: 'l1' | 'topk';
   /** Global steps before the technique starts; skipped fp16 steps count. */
   readonly schedule_offset: number;
@@ -4668,13 +4696,13 @@ export interface ResolvedCompressionChannelPruningGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionChannelPruningParams {
-  /** Kept share, rounded up. */
+  /** Share that stays, rounded up. */
   readonly dense_ratio: number;
 }
 
 /** Starts a model from some layers of a deeper model. */
 export interface ResolvedCompressionLayerReduction {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   /** Number of layers, equal to the length of teacher_layer. */
   readonly keep_number_layer: number | null;
@@ -4703,7 +4731,7 @@ export interface ResolvedQuantizedInitialization {
   readonly num_bits: 4 | 8;
   /** Inputs of a row that share a scale; null: 128 for 4 bits, the whole row for 8 bits. */
   readonly group_size: number | null;
-  /** Grouped dim of a weight. Not supported yet: only inputs are grouped. */
+  /** Dim of a weight along which groups lie. Not supported yet: only inputs are grouped. */
   readonly group_dim: number;
   /** Symmetric range around 0. Not supported yet: ranges are symmetric. */
   readonly symmetric: boolean;
@@ -4746,18 +4774,18 @@ export interface ResolvedTensorParallel {
   readonly tp_grain_size: number;
   /** Cuts of layers instead of the model's own plan. */
   readonly partition_config: ResolvedPartition | null;
-  /** Known model for predefined cuts. No effect: models of nn.models have their own plan. */
+  /** Name of a model with predefined rules. No effect: models of nn.models have their own plan. */
   readonly preset_model: 'llama' | 'bloom' | 'chatglm' | 'mixtral' | 'deepseek_v2' | 'qwen2' | 'phi3' | null;
   /** Overlaps sums of input gradients with weight gradients. No effect: sums always overlap. */
   readonly tp_overlap_comm: boolean;
-  /** Dtype of cut weights. No effect: fp16 and bf16 select the dtype. */
+  /** Dtype of the split weights. No effect: fp16 and bf16 select the dtype. */
   readonly dtype: string;
   /**
    * Keeps the model in host memory during the cut. No effect: weights have no memory before
    * initialize().
    */
   readonly keep_module_on_host: boolean;
-  /** Layers with summed results, by class. Not supported yet: use partition_config. */
+  /** Layers that need a sum over ranks, by class. Not supported yet: use partition_config. */
   readonly injection_policy_tuple: readonly string[] | { [key: string]: unknown } | null;
   /** Replaces layers with fused kernels. No effect: layers always use fused kernels. */
   readonly replace_with_kernel_inject: boolean;
@@ -4765,7 +4793,7 @@ export interface ResolvedTensorParallel {
 
 /** The same settings in the form of DeepSpeed's inference. */
 export interface ResolvedTensorParallelRanks {
-  /** As autotp_size. */
+  /** Another name of autotp_size. */
   readonly tp_size: number;
   /** Channels that stay together. No effect: layers are cut by heads and channels. */
   readonly tp_grain_size: number;
@@ -4773,7 +4801,9 @@ export interface ResolvedTensorParallelRanks {
    * Object with the process groups. Not supported yet: use the axes of initDistributed({ mesh }).
    */
   readonly mpu: { [key: string]: unknown } | null;
-  /** The group of ranks. Not supported yet: use the axis tp of initDistributed({ mesh }). */
+  /**
+   * Process group of the ranks. Not supported yet: use the axis tp of initDistributed({ mesh }).
+   */
   readonly tp_group: { [key: string]: unknown } | null;
 }
 
@@ -4800,7 +4830,7 @@ export interface ResolvedCompile {
  * checkpoints are written to files.
  */
 export interface ResolvedNebula {
-  /** Switches it on. */
+  /** Turns this section on. */
   readonly enabled: boolean;
   [key: string]: unknown;
 }
