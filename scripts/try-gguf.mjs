@@ -22,7 +22,7 @@ const { nn, Tensor, text } = library;
 const package_ = join(values.oracle, 'node_modules', 'node-llama-cpp', 'dist', 'index.js');
 const { getLlama, LlamaLogLevel } = await import(pathToFileURL(package_).href);
 
-const { FAMILIES, modelOf } = createRequire(import.meta.url)('./try-gguf/models.cjs');
+const { FAMILIES, modelOf, typesOf } = createRequire(import.meta.url)('./try-gguf/models.cjs');
 const golden = join(root, 'test', 'golden', 'transformers');
 const TEXTS = [
   'The engine reads a checkpoint, and 12 ranks wait.\n\n  const x = 3.25;',
@@ -66,7 +66,7 @@ for (const name of Object.keys(FAMILIES)) {
   if (values.only !== undefined && !name.includes(values.only)) continue;
   const model = modelOf(library, name);
   const ids = Array.from({ length: 48 }, (_, i) => 3 + ((i * 379 + 17) % 990));
-  for (const type of ['F32', 'F16', 'Q8_0', 'Q4_K_M']) {
+  for (const type of typesOf(name)) {
     const path = join(folder, `${name}-${type}.gguf`);
     await nn.saveGguf(model, path, { type, tokenizer: join(golden, 'tokenizers', 'llama3') });
     const back = await nn.models.fromPretrained(path, { dtype: 'f32' });

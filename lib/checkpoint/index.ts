@@ -32,6 +32,7 @@ export {
   readGgufHeader,
 } from './gguf/header.js';
 export { blockValues, type PackedType, packed } from './gguf/quantize.js';
+export { runsOf, type ValueOrder } from './gguf/value-order.js';
 export {
   F32,
   type GgufMetadata,

@@ -99,7 +99,7 @@ export const EXPORT = {
     ...SHARD_SIZE,
     ...FORMAT,
     ...TAG,
-    gguf: oneOf(['F32', 'F16', 'Q8_0', 'Q4_K_M'])(
+    gguf: oneOf(['F32', 'F16', 'Q8_0', 'MXFP4', 'Q4_K_M'])(
       'write one [GGUF file](gguf.md) `--output` for llama.cpp',
       { flag: '--gguf <type>' },
     ),

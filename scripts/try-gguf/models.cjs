@@ -20,6 +20,15 @@ const LONGROPE = {
     long_factor: Array.from({ length: 24 }, (_, i) => 1 + i / 5),
   },
 };
+const PLAIN = { rope_type: 'default', rope_theta: 10_000 };
+const DEEPSEEK = {
+  ...{ num_key_value_heads: 4, head_dim: 32, moe_intermediate_size: 256, q_lora_rank: 128 },
+  ...{ kv_lora_rank: 256, qk_nope_head_dim: 64, qk_rope_head_dim: 32, v_head_dim: 64 },
+  rope_parameters: {
+    ...{ rope_type: 'yarn', rope_theta: 10_000, factor: 8, beta_fast: 32, beta_slow: 1 },
+    ...{ original_max_position_embeddings: 64, mscale: 0.7, mscale_all_dim: 0.7 },
+  },
+};
 const FAMILIES = {
   llama: { rope_scaling: LLAMA3, rope_parameters: null },
   ...{ 'llama-tied': {}, qwen2: {}, qwen3: {}, granite: {}, olmo2: {}, gemma: {} },
@@ -78,6 +87,10 @@ const FAMILIES = {
   'glm4-moe': { moe_intermediate_size: 256, n_group: 1, topk_group: 1 },
   ...{ 'minimax-m2': {}, hunyuan: { rope_parameters: null } },
   'ernie-moe': { moe_intermediate_size: 256 },
+  'gpt-oss': { head_dim: 64, sliding_window: 16, num_local_experts: 4 },
+  'deepseek-v3': DEEPSEEK,
+  'deepseek-v2': { ...DEEPSEEK, n_group: 1, topk_group: 1, topk_method: 'greedy' },
+  'glm4-moe-lite': { ...DEEPSEEK, n_group: 1, topk_group: 1, rope_parameters: PLAIN },
   exaone: { num_layers: 2, rope_parameters: null, rope_scaling: LLAMA3 },
 };
 
@@ -98,4 +111,10 @@ function modelOf({ nn, noGrad, Tensor }, name) {
   return model;
 }
 
-module.exports = { FAMILIES, modelOf };
+/** The types of files of a family. */
+const typesOf = (name) => [
+  ...['F32', 'F16', 'Q8_0', 'Q4_K_M'],
+  ...(name === 'gpt-oss' ? ['MXFP4'] : []),
+];
+
+module.exports = { FAMILIES, modelOf, typesOf };

@@ -18,8 +18,13 @@ const path = join(folder, 'case.gguf');
 /** Families with different keys and names. */
 const FAMILIES = [
   ...(['llama', 'stablelm', 'phi', 'cohere2', 'glm4'] as const),
-  ...(['gpt-neox', 'granite-moe', 'glm4-moe'] as const),
+  ...(['gpt-neox', 'granite-moe', 'glm4-moe', 'gpt-oss', 'deepseek-v3'] as const),
 ] as const;
+
+/** Another scaling than that of the folder, which files cannot have. */
+const ROPES: Readonly<Record<string, JsonObject>> = {
+  'deepseek-v3': { rope_type: 'default', rope_theta: 10_000 },
+};
 
 /** A small valid file. */
 async function validFile(family: string): Promise<Buffer> {
@@ -28,7 +33,10 @@ async function validFile(family: string): Promise<Buffer> {
   ) as JsonObject;
   const small = {
     ...{ hidden_size: 32, intermediate_size: 64, vocab_size: 1008, num_hidden_layers: 1 },
-    first_k_dense_replace: 0,
+    ...{
+      first_k_dense_replace: 0,
+      rope_parameters: ROPES[family] ?? config.rope_parameters ?? null,
+    },
   };
   const types: JsonObject = config.layer_types ? { layer_types: ['sliding_attention'] } : {};
   const model = nn.models.fromConfig({ ...config, ...small, ...types });

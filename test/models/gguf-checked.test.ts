@@ -7,9 +7,10 @@ import * as library from '../../lib/index.js';
 import type { GgufType } from '../../lib/models/gguf/save.js';
 import type { CausalLM } from '../../lib/models/index.js';
 
-const { FAMILIES, modelOf } = require('../../scripts/try-gguf/models.cjs') as {
+const { FAMILIES, modelOf, typesOf } = require('../../scripts/try-gguf/models.cjs') as {
   FAMILIES: Readonly<Record<string, object>>;
   modelOf(from: typeof library, name: string): CausalLM;
+  typesOf(name: string): GgufType[];
 };
 const checked = JSON.parse(readFileSync(join('test', 'golden', 'gguf.json'), 'utf8')) as Readonly<
   Record<string, string>
@@ -20,7 +21,7 @@ const tokenizer = join('test', 'golden', 'transformers', 'tokenizers', 'llama3')
 
 test('all families and types were compared', () => {
   const names = Object.keys(FAMILIES).flatMap((name) =>
-    ['F32', 'F16', 'Q8_0', 'Q4_K_M'].map((type) => `${name} ${type}`),
+    typesOf(name).map((type) => `${name} ${type}`),
   );
   expect(Object.keys(checked)).toEqual(names);
 });
@@ -28,7 +29,7 @@ test('all families and types were compared', () => {
 test.each(Object.keys(FAMILIES))('%s has the bytes that llama.cpp read', async (name) => {
   const model = modelOf(library, name);
   // Packing is the same in all families.
-  const types: GgufType[] = name === 'llama' ? ['F32', 'F16', 'Q8_0', 'Q4_K_M'] : ['F32'];
+  const types = typesOf(name).filter((type) => name === 'llama' || /^(F32|MXFP4)$/.test(type));
   for (const type of types) {
     const path = join(folder, 'case.gguf');
     await library.nn.saveGguf(model, path, { type, tokenizer });

@@ -1,5 +1,6 @@
 // GGUF files of every family that is written: read back they give the same logits, within the
 // precision of the type, and the same text as their tokenizer.
+import { createHash } from 'node:crypto';
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -14,12 +15,20 @@ import {
 import { nn, noGrad, Tensor } from '../../lib/index.js';
 import { ARCHITECTURES } from '../../lib/models/gguf/architectures.js';
 import type { RotaryLM } from '../../lib/models/index.js';
+import { keepMxfp4 } from '../../lib/models/quantized/mxfp4.js';
+import { Mxfp4Experts } from '../../lib/nn/mxfp4-experts.js';
 import type { JsonObject } from '../../types/json.js';
 import { refusal } from '../support/refusal.js';
 
 const golden = join('test', 'golden', 'transformers');
 const folder = mkdtempSync(join(tmpdir(), 'ds-gguf-'));
 afterAll(() => rmSync(folder, { recursive: true }));
+
+/** A factor of sines other than 1 has no key in files. */
+const DEEPSEEK_ROPE = {
+  ...{ rope_type: 'yarn', factor: 4, original_max_position_embeddings: 32, rope_theta: 10_000 },
+  ...{ mscale: 0.8, mscale_all_dim: 0.8 },
+};
 
 /** Golden folders of the architectures, and settings that llama.cpp fixes in another way. */
 const FAMILIES: Readonly<Record<string, JsonObject>> = {
@@ -45,13 +54,17 @@ const FAMILIES: Readonly<Record<string, JsonObject>> = {
   ...{ exaone: {}, hunyuan: {}, 'ernie-moe': {} },
   dots1: { use_sliding_window: false, layer_types: null, num_key_value_heads: 4 },
   'glm4-moe': { n_group: 1, topk_group: 1 },
+  ...{ 'gpt-oss': {}, 'deepseek-v3': { rope_parameters: DEEPSEEK_ROPE }, 'glm4-moe-lite': {} },
+  'deepseek-v2': { n_group: 1, topk_group: 1, topk_method: 'greedy' },
 };
 
 /** Families whose files are read in all types; packing does not depend on the family. */
-const ALL_TYPES = ['llama', 'gemma', 'granite-moe'];
+const ALL_TYPES = ['llama', 'gemma', 'granite-moe', 'gpt-oss'];
 
 /** Families that are read as another, with the same computation. */
-const READ_AS: Readonly<Record<string, string>> = { mistral: 'Llama', internlm2: 'Llama' };
+const READ_AS: Readonly<Record<string, string>> = {
+  ...{ mistral: 'Llama', internlm2: 'Llama', 'glm4-moe-lite': 'DeepseekV3' },
+};
 
 /** Families with other shapes than their folders, or other layers: random weights. */
 const RESIZED = ['falcon-sequential', 'qwen2-moe', 'olmoe', 'dots1'];
@@ -116,6 +129,38 @@ test('layers that predict later tokens are not read', async () => {
   );
 });
 
+test('experts in MXFP4 are kept in 4 bits, and give the values that the file has', async () => {
+  const config = JSON.parse(readFileSync(join(golden, 'models', 'gpt-oss', 'config.json'), 'utf8'));
+  const sizes = { hidden_size: 64, intermediate_size: 32 };
+  const model = nn.models.fromConfig({ ...config, ...sizes }) as RotaryLM;
+  const [path, again] = ['mxfp4', 'again'].map((name) => join(folder, `${name}.gguf`)) as [
+    string,
+    string,
+  ];
+  await nn.saveGguf(model, path, { type: 'MXFP4' });
+  const [plain, kept] = [await readBack(path), await readBack(path)];
+  keepMxfp4(kept);
+  const isKept = (module: nn.Module): boolean => module instanceof Mxfp4Experts;
+  expect([...kept.modules()].filter(isKept)).toHaveLength(2);
+  expect(difference(logitsOf(plain), logitsOf(kept))).toBeLessThan(1e-5);
+  // The nearest codes of decoded values are the same codes.
+  await nn.saveGguf(plain, again, { type: 'MXFP4' });
+  const experts = (file: string) => {
+    const bytes = readFileSync(file);
+    const read = (at: number, into: Uint8Array): void => void bytes.copy(into, 0, at);
+    const { tensors } = readGgufHeader(file, bytes.length, read);
+    const found = tensors.filter(({ type }) => type.name === 'MXFP4');
+    return found.map(({ name, start, bytes: size }) => [
+      name,
+      createHash('sha256')
+        .update(bytes.subarray(start, start + size))
+        .digest('hex'),
+    ]);
+  };
+  expect(experts(path)).toHaveLength(6);
+  expect(experts(again)).toEqual(experts(path));
+});
+
 test('a write that fails leaves the file of before, and nothing else', async () => {
   const model = await changed('qwen3');
   const path = join(folder, 'kept.gguf');
@@ -162,7 +207,11 @@ test.each([
   [[{}, 'x.gguf'], /saveGguf: expected .*Module/],
   [['model', 3], /saveGguf path: expected a string/],
   [['model', 'folder'], /saveGguf path: expected a name that ends in \.gguf/],
-  [['model', 'x.gguf', { type: 'Q3_K' }], /saveGguf type: expected F32, F16, Q8_0, Q4_K_M/],
+  [['model', 'x.gguf', { type: 'Q3_K' }], /saveGguf type: expected F32, F16, Q8_0, MXFP4, Q4_K_M/],
+  [
+    ['model', 'x.gguf', { type: 'MXFP4' }],
+    /type: expected another type for a model without experts/,
+  ],
   [['model', 'x.gguf', { type: 'constructor' }], /saveGguf type/],
   [['model', 'x.gguf', { tokenizer: 5 }], /saveGguf tokenizer: expected a string/],
   [['model', 'x.gguf', { kind: 'F16' }], /kind/],

@@ -7,6 +7,8 @@ import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { TensorEntry } from '../header.js';
 import { type GgufHeader, type GgufTensor, readGgufHeader } from './header.js';
+import { MXFP4_BLOCK, mxfp4Codes } from './mxfp4-codes.js';
+import { runsOf, type ValueOrder, type ValueRun } from './value-order.js';
 
 /** A tensor of the model, as a range of a tensor in the file. */
 export interface GgufPart {
@@ -16,12 +18,14 @@ export interface GgufPart {
   readonly shape: readonly number[];
   /** Index of its first value in `source`. Default 0. */
   readonly first?: number;
-  /** More tensors of the same width. Their rows follow the rows of `source`. Default: none. */
+  /** More tensors, with values behind those of `source`. Default: none. */
   readonly further?: readonly GgufTensor[];
-  /** Returns the row in the file of a row of the model. Default: the same row. */
-  readonly rowOf?: (row: number) => number;
-  /** Added to every value. Default 0. */
-  readonly add?: number;
+  /** Default: the order of the file. With `codes`, it counts blocks instead of values. */
+  readonly order?: ValueOrder;
+  /** Changes every value, which is then f32. Default: no change. */
+  readonly change?: (value: number) => number;
+  /** The codes or the scales of MXFP4 instead of values. Default: values. */
+  readonly codes?: 'blocks' | 'scales';
 }
 
 /** A tensor of the model, and its bytes after unpacking. */
@@ -35,6 +39,8 @@ const CHUNK = 2 ** 18;
 /** An open GGUF file. The caller of open() closes it. */
 export class GgufFile {
   private readonly parts: ReadonlyMap<string, GgufPart>;
+  /** Unpacked values of tensors whose values are not contiguous. */
+  private readonly planes = new Map<GgufTensor, Plane>();
 
   private constructor(
     private readonly file: InputFile,
@@ -83,14 +89,27 @@ export class GgufFile {
   /** Fills `bytes` from byte `from` of an unpacked entry; blocks. Throws DS_IO. */
   readNow({ name, dtype }: TensorEntry, from: number, bytes: Uint8Array): void {
     const part = required(this.parts.get(name));
+    if (part.codes) {
+      this.readCodes(part, from, bytes);
+      return;
+    }
     const size = dtypeSize(dtype);
     const range = { from: from / size, count: bytes.length / size };
-    for (const { at, from: first, count } of runsOf(part, range)) {
-      const into = bytes.subarray(at * size, (at + count) * size);
-      const { source, start } = placeOf(part, (part.first ?? 0) + first);
-      if (source.type.dtype === dtype && !part.add) this.copy(source, start, into);
-      else this.unpack({ source, add: part.add ?? 0 }, start, into);
+    const isPlain = part.source.type.dtype === dtype && !part.change;
+    for (const run of rangesOf(part, range)) {
+      const values = run.count * run.lanes;
+      const into = bytes.subarray(run.at * size, (run.at + values) * size);
+      if (run.distance !== 1 || run.lanes > 1) this.gather(part, run, into, isPlain);
+      else {
+        const { source, start } = placeOf(part, run.from);
+        if (isPlain) this.copy(source, start, into);
+        else this.unpack(source, start, into);
+      }
     }
+    if (part.change) changeAll(bytes, part.change);
+    // The next tensor has other planes.
+    const { shape, order } = part;
+    if (order && range.from + range.count === numel(shape)) this.planes.clear();
   }
 
   /** Overwrites a contiguous tensor of the entry's dtype with all values of it. */
@@ -111,12 +130,7 @@ export class GgufFile {
   }
 
   /** Writes values from `first` on as f32. */
-  private unpack(
-    { source, add }: { source: GgufTensor; add: number },
-    first: number,
-    into: Uint8Array,
-  ): void {
-    const { type, start } = source;
+  private unpack({ type, start }: GgufTensor, first: number, into: Uint8Array): void {
     const end = first + into.length / 4;
     const out = Buffer.from(into.buffer, into.byteOffset, into.length);
     for (let from = first; from < end; ) {
@@ -128,56 +142,115 @@ export class GgufFile {
       const values = new Float32Array(count * type.values);
       type.unpack(packed, count, values);
       for (let i = from; i < until; ++i) {
-        const value = required(values[i - block * type.values]);
-        out.writeFloatLE(value + add, 4 * (i - first));
+        out.writeFloatLE(required(values[i - block * type.values]), 4 * (i - first));
       }
       from = until;
     }
   }
+
+  /** Writes values that are not contiguous in the file. */
+  private gather(part: GgufPart, run: ValueRun, into: Uint8Array, isPlain: boolean): void {
+    const { count, lanes, distance } = run;
+    const size = into.length / count / lanes;
+    const bytes = Buffer.from(into.buffer, into.byteOffset, into.length);
+    for (let lane = 0; lane < lanes; ++lane) {
+      let plane: Plane | null = null;
+      // The index of the plane's tensor's first value, in all tensors of the part.
+      let base = 0;
+      for (let i = 0; i < count; ++i) {
+        const index = run.from + i * distance + lane * run.apart;
+        if (plane === null || index < base + plane.first || index >= base + plane.end) {
+          const { source, start } = placeOf(part, index);
+          plane = this.planeOf(part, source, start, isPlain);
+          base = index - start;
+        }
+        const at = (index - base - plane.first) * size;
+        const to = (i * lanes + lane) * size;
+        if (size === 2) bytes.writeUInt16LE(plane.bytes.readUInt16LE(at), to);
+        else bytes.writeUInt32LE(plane.bytes.readUInt32LE(at), to);
+      }
+    }
+  }
+
+  /** Unpacks the plane with value `at` of a tensor. Keeps the last plane of each tensor. */
+  private planeOf({ order }: GgufPart, source: GgufTensor, at: number, isPlain: boolean): Plane {
+    const known = this.planes.get(source);
+    if (known && at >= known.first && at < known.end) return known;
+    const all = numel(source.shape);
+    const values = order?.plane ?? all;
+    const first = Math.floor(at / values) * values;
+    const end = Math.min(first + values, all);
+    const size = isPlain ? dtypeSize(source.type.dtype ?? 'f32') : 4;
+    const bytes = Buffer.alloc((end - first) * size);
+    if (isPlain) this.copy(source, first, bytes);
+    else this.unpack(source, first, bytes);
+    const plane = { first, end, bytes };
+    this.planes.set(source, plane);
+    return plane;
+  }
+
+  /** Fills `bytes` from byte `from` of the codes or the scales of MXFP4 blocks. */
+  private readCodes(part: GgufPart, from: number, bytes: Uint8Array): void {
+    const { codes, source } = part;
+    const size = codes === 'scales' ? 1 : MXFP4_BLOCK.codes;
+    const first = Math.floor(from / size);
+    const count = Math.ceil((from + bytes.length) / size) - first;
+    const whole = new Uint8Array(count * size);
+    for (const run of rangesOf(part, { from: first, count })) {
+      const { source: tensor, start } = placeOf(part, run.from, source.type.values);
+      const packed = new Uint8Array(run.count * MXFP4_BLOCK.bytes);
+      this.file.readNow(tensor.start + start * MXFP4_BLOCK.bytes, packed);
+      const into = whole.subarray(run.at * size, (run.at + run.count) * size);
+      if (codes === 'scales') {
+        for (let i = 0; i < run.count; ++i) into[i] = required(packed[i * MXFP4_BLOCK.bytes]);
+      } else mxfp4Codes(packed, run.count, into);
+    }
+    bytes.set(whole.subarray(from - first * size, from - first * size + bytes.length));
+  }
+}
+
+/** Unpacked values [first, end) of a tensor. */
+interface Plane {
+  readonly first: number;
+  readonly end: number;
+  readonly bytes: Buffer;
+}
+
+function changeAll(bytes: Uint8Array, change: (value: number) => number): void {
+  const floats = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.length);
+  for (let at = 0; at < floats.length; at += 4) {
+    floats.writeFloatLE(change(floats.readFloatLE(at)), at);
+  }
 }
 
 function entryOf(part: GgufPart): GgufEntry {
-  const { name, shape, add, source, further = [] } = part;
+  const { name, shape, change, codes, source, further = [] } = part;
   const isSame = further.every(({ type }) => type.dtype === source.type.dtype);
-  const dtype = add || !isSame ? 'f32' : (source.type.dtype ?? 'f32');
+  const plain = change || !isSame ? 'f32' : (source.type.dtype ?? 'f32');
+  const dtype = codes ? 'u8' : plain;
   return { name, dtype, shape, start: 0, end: numel(shape) * dtypeSize(dtype), part };
 }
 
-/** The tensor with value `at` of all tensors of a part, and the index of the value in it. */
+/** The tensor with value (or block) `at` of all tensors of a part, and the index of it in there. */
 function placeOf(
   { source, further = [] }: GgufPart,
   at: number,
+  unit = 1,
 ): { source: GgufTensor; start: number } {
   let start = at;
   for (const tensor of [source, ...further]) {
-    const values = numel(tensor.shape);
+    const values = numel(tensor.shape) / unit;
     if (start < values) return { source: tensor, start };
     start -= values;
   }
   throw new RangeError(`${source.name}: ${at}`);
 }
 
-/** Values [at, at + count) of a range, which are contiguous in the file from value `from` on. */
-interface Run {
-  readonly at: number;
-  readonly from: number;
-  readonly count: number;
-}
-
-/** The runs of a range that are contiguous in the file. */
-function* runsOf(
-  { shape, rowOf }: GgufPart,
+/** The runs of a range of a part. */
+const rangesOf = (
+  { order, first = 0 }: GgufPart,
   { from, count }: { from: number; count: number },
-): Generator<Run> {
-  if (!rowOf) {
-    yield { at: 0, from, count };
-    return;
-  }
-  const width = shape.length > 1 ? required(shape.at(-1)) : 1;
-  for (let at = 0; at < count; ) {
-    const [row, column] = [Math.floor((from + at) / width), (from + at) % width];
-    const run = Math.min(width - column, count - at);
-    yield { at, from: rowOf(row) * width + column, count: run };
-    at += run;
-  }
-}
+): Iterable<ValueRun> =>
+  order
+    ? runsOf(order, from, count)
+    : [{ at: 0, from: first + from, count, distance: 1, lanes: 1, apart: 0 }];

@@ -4,11 +4,12 @@ import { required } from '../../runtime/required.js';
 import { typeId } from './blocks.js';
 
 /** A type that saveGguf() writes. */
-export type PackedType = 'F32' | 'F16' | 'Q8_0' | 'Q4_K' | 'Q6_K';
+export type PackedType = 'F32' | 'F16' | 'Q8_0' | 'MXFP4' | 'Q4_K' | 'Q6_K';
 
 /** Values and bytes of a block. */
 const LAYOUTS: Readonly<Record<PackedType, readonly [values: number, bytes: number]>> = {
-  ...{ F32: [1, 4], F16: [1, 2], Q8_0: [32, 34], Q4_K: [256, 144], Q6_K: [256, 210] },
+  ...{ F32: [1, 4], F16: [1, 2], Q8_0: [32, 34], MXFP4: [32, 17] },
+  ...{ Q4_K: [256, 144], Q6_K: [256, 210] },
 };
 
 /** Returns the number of values in a block. */
@@ -70,7 +71,7 @@ export function packed(type: PackedType, values: Float32Array): Uint8Array {
   } else if (type === 'F16') {
     for (let i = 0; i < values.length; ++i) out.writeUInt16LE(halfBits(valueAt(values, i)), 2 * i);
   } else {
-    const pack = { Q8_0: q8, Q4_K: q4k, Q6_K: q6k }[type];
+    const pack = { Q8_0: q8, MXFP4: mxfp4, Q4_K: q4k, Q6_K: q6k }[type];
     for (let block = 0; block * size < values.length; ++block) {
       const from = values.subarray(block * size, (block + 1) * size);
       pack(from, out.subarray(block * bytes, (block + 1) * bytes));
@@ -83,6 +84,26 @@ function q8(x: Float32Array, out: Buffer): void {
   const scale = x.reduce((max, value) => Math.max(max, Math.abs(value)), 0) / 127;
   out.writeUInt16LE(halfBits(scale), 0);
   for (let i = 0; i < 32; ++i) out.writeInt8(scale ? round(valueAt(x, i) / scale) : 0, 2 + i);
+}
+
+/** Magnitudes of the codes of MXFP4; bit 3 is the sign. */
+const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6];
+
+/** The largest magnitude of a block gets a code of 4 or 6. */
+function mxfp4(x: Float32Array, out: Buffer): void {
+  const most = x.reduce((max, value) => Math.max(max, Math.abs(value)), 0);
+  const exponent = most > 0 ? clamp(Math.floor(Math.log2(most)) - 2 + 127, 0, 254) : 0;
+  const scale = 2 ** (exponent - 127);
+  out[0] = exponent;
+  for (let i = 0; i < 32; ++i) {
+    const value = valueAt(x, i);
+    const wanted = Math.abs(value) / scale;
+    let code = 0;
+    while (code < 7 && 2 * wanted > (E2M1[code] as number) + (E2M1[code + 1] as number)) ++code;
+    // Value i is in the low half of byte i, value 16 + i in its high half.
+    const nibble = value < 0 && code > 0 ? code | 8 : code;
+    out[1 + (i & 15)] = valueAt(out, 1 + (i & 15)) | (nibble << (i < 16 ? 0 : 4));
+  }
 }
 
 /** Rounds halves away from zero, as C does. */

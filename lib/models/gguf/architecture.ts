@@ -1,5 +1,9 @@
 // The declaration of an architecture of GGUF files.
 import type { JsonObject } from '../../../types/json.js';
+import type { RotarySizes } from '../rotary/config.js';
+import type { Entries } from './entries.js';
+import type { GgufKeys } from './keys.js';
+import type { GgufRule } from './layouts.js';
 
 /** The differences of an architecture from the common names and keys. */
 export interface GgufArchitecture {
@@ -9,6 +13,8 @@ export interface GgufArchitecture {
   readonly modelTypes: readonly [string, ...string[]];
   /** The class in config.json. */
   readonly className: string;
+  /** Whether a file with this name has this architecture. Default: all have it. */
+  readonly matches?: (keys: GgufKeys) => boolean;
   /** Files with experts. Default: they are refused. */
   readonly mixture?: GgufMixture;
   /** Whether rows of queries and keys are stored in pairs. Default false. */
@@ -53,6 +59,10 @@ export interface GgufArchitecture {
     readonly tensor: string;
     readonly names: Readonly<Record<string, string>>;
   };
+  /** Tensors of a block with other shapes or values than in Hugging Face's files. */
+  readonly rules?: readonly GgufRule[];
+  /** Whether attention has latents of queries, keys and values. Default false. */
+  readonly isLatent?: boolean;
   /** Names of experts in Hugging Face's files. Default EXPERTS. */
   readonly experts?: ExpertNames;
   /** Keys of config.json and of the metadata (without the architecture's name), both required. */
@@ -65,7 +75,10 @@ export interface GgufArchitecture {
   readonly more?: (file: {
     readonly has: (tensor: string) => boolean;
     readonly kvHeads: number;
+    readonly keys: GgufKeys;
   }) => JsonObject;
+  /** Further metadata. */
+  readonly written?: (sizes: RotarySizes) => Entries;
   /** Layers with a window: all, or all except each `fullEvery`th. Default: no window. */
   readonly window?: 'all' | { readonly fullEvery: number };
 }
@@ -80,8 +93,17 @@ export interface GgufMixture {
   readonly width?: string;
   /** Whether weights of a token's experts add up to 1; "key": expert_weights_norm. Default true. */
   readonly normalizes?: boolean | 'key';
-  /** Whether scores are sigmoids with a bias for the choice, and weights may have a factor. */
+  /** Whether scores are sigmoids with a bias for the choice. Default false. */
   readonly isSigmoid?: boolean;
+  /** Whether weights may have a factor. Default: with sigmoids. */
+  readonly hasFactor?: boolean;
+  /**
+   * Whether experts may be in groups. "read": llama.cpp chooses other groups, and models with
+   * several are not written. Default false.
+   */
+  readonly hasGroups?: boolean | 'read';
+  /** Whether files have the width of the shared expert and the number of dense layers between. */
+  readonly hasStep?: boolean;
   /** Whether the first layers may be dense (leading_dense_block_count). Default false. */
   readonly mayLead?: boolean;
   /** The shared expert: of its own width, or of several experts' width. Default: none. */
@@ -98,5 +120,6 @@ export interface ExpertNames {
   readonly up?: string;
   /** One tensor of all experts with both, gates first. */
   readonly gateUp?: string;
-  readonly down: string;
+  /** Default: rules have the experts. */
+  readonly down?: string;
 }

@@ -4,12 +4,11 @@ import { F32, type GgufMetadata, type WrittenValue } from '../../checkpoint/inde
 import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
-import { type RotarySizes, windowsOf } from '../rotary/config.js';
+import { type LatentSizes, type RotarySizes, windowsOf } from '../rotary/config.js';
 import type { MoeSizes } from '../rotary/mixture.js';
-import { rotaryRule } from '../rotary/rope-scaling.js';
+import { rotaryRule, type YarnScaling } from '../rotary/rope-scaling.js';
 import type { GgufArchitecture, GgufMixture } from './architecture.js';
-
-type Entries = Record<string, WrittenValue>;
+import type { Entries } from './entries.js';
 
 /** Returns the error for a setting that llama.cpp lacks or computes differently. */
 const lostError = (what: string, expected: string, got: unknown) =>
@@ -27,6 +26,7 @@ export function metadataOf(
     ...ropeOf(architecture, sizes),
     ...scalesOf(architecture, sizes),
     ...windowOf(architecture, sizes),
+    ...architecture.written?.(sizes),
   });
   return new Map<string, WrittenValue>([
     ['general.architecture', name],
@@ -51,9 +51,13 @@ function sizesOf(
     block_count: sizes.layers,
     feed_forward_length: sizes.hidden,
     'attention.head_count': sizes.heads,
-    'attention.head_count_kv': sizes.kvHeads,
-    'attention.key_length': sizes.headDim,
-    'attention.value_length': sizes.headDim,
+    ...(sizes.latent
+      ? latentOf(sizes.latent)
+      : {
+          'attention.head_count_kv': sizes.kvHeads,
+          'attention.key_length': sizes.headDim,
+          'attention.value_length': sizes.headDim,
+        }),
     [epsilon ? 'attention.layer_norm_epsilon' : 'attention.layer_norm_rms_epsilon']: new F32(
       sizes.eps,
     ),
@@ -66,35 +70,50 @@ function sizesOf(
   };
 }
 
+/** llama.cpp computes latent attention with one key head, the latent. */
+const latentOf = ({ queryRank, keyRank, plainDim, rotaryDim, valueDim }: LatentSizes): Entries => ({
+  'attention.head_count_kv': 1,
+  ...(queryRank !== null && { 'attention.q_lora_rank': queryRank }),
+  'attention.kv_lora_rank': keyRank,
+  'attention.key_length': keyRank + rotaryDim,
+  'attention.value_length': keyRank,
+  'attention.key_length_mla': plainDim + rotaryDim,
+  'attention.value_length_mla': valueDim,
+});
+
 /** Returns the keys of experts. Throws DS_ARGUMENT for settings that llama.cpp lacks. */
 function expertsOf(mixture: GgufMixture, moe: MoeSizes): Entries {
-  const { normalizes = true, isSigmoid, mayLead, shared } = mixture;
+  const { normalizes = true, isSigmoid, mayLead, shared, hasGroups } = mixture;
+  const hasFactor = mixture.hasFactor ?? isSigmoid;
   if (moe.denseLayers.length > 0 && !mayLead) {
     throw lostError('moe denseLayers', 'no dense layers', moe.denseLayers);
   }
   if (normalizes !== 'key' && moe.normalize !== normalizes) {
     throw lostError('moe normalize', String(normalizes), moe.normalize);
   }
-  if (moe.groups !== 1) throw lostError('moe groups', '1', moe.groups);
+  if (moe.groups !== 1 && hasGroups !== true) throw lostError('moe groups', '1', moe.groups);
   return {
     expert_count: moe.experts,
     expert_used_count: moe.perToken,
     expert_feed_forward_length: moe.hidden,
     ...(normalizes === 'key' && { expert_weights_norm: moe.normalize }),
-    ...(isSigmoid && { expert_gating_func: 2, expert_weights_scale: new F32(moe.scale) }),
+    ...(hasFactor && {
+      ...{ expert_gating_func: isSigmoid ? 2 : 1, expert_weights_scale: new F32(moe.scale) },
+    }),
+    ...(moe.groups > 1 && {
+      ...{ expert_group_count: moe.groups, expert_group_used_count: moe.keptGroups },
+    }),
     ...((isSigmoid || mayLead) && { leading_dense_block_count: moe.denseLayers.length }),
-    // Only ERNIE's files have these.
-    ...(mayLead &&
-      !isSigmoid && {
-        ...{ interleave_moe_layer_step: 1 },
-        expert_shared_feed_forward_length: Number(moe.sharedHidden),
-      }),
+    ...(mixture.hasStep && {
+      ...{ interleave_moe_layer_step: 1 },
+      expert_shared_feed_forward_length: Number(moe.sharedHidden),
+    }),
     ...(shared === 'ungated' && { expert_shared_count: Number(moe.sharedHidden) / moe.hidden }),
   };
 }
 
-const rotaryDimOf = ({ headDim, partialRotaryFactor = 1 }: RotarySizes): number =>
-  Math.floor(headDim * partialRotaryFactor);
+const rotaryDimOf = ({ headDim, partialRotaryFactor = 1, latent }: RotarySizes): number =>
+  latent?.rotaryDim ?? Math.floor(headDim * partialRotaryFactor);
 
 function ropeOf({ name, lacksRope }: GgufArchitecture, sizes: RotarySizes): Entries {
   if (lacksRope) return {};
@@ -128,9 +147,36 @@ function ropeOf({ name, lacksRope }: GgufArchitecture, sizes: RotarySizes): Entr
         ),
       };
     }
+    case 'yarn':
+      return { ...base, ...yarnOf(ropeScaling) };
     default:
-      throw lostError('ropeScaling', `none, linear, llama3 or longrope in ${name}`, ropeScaling);
+      throw lostError(
+        'ropeScaling',
+        `none, linear, llama3, yarn or longrope in ${name}`,
+        ropeScaling,
+      );
   }
+}
+
+/** Returns the keys of YaRN. Throws DS_ARGUMENT for another factor of sines. */
+function yarnOf(scaling: YarnScaling): Entries {
+  const { factor, originalMaxSeq, betaFast, betaSlow, mscale, mscaleAllDim } = scaling;
+  if (scaling.attentionFactor !== undefined) {
+    throw lostError('ropeScaling attentionFactor', 'the default', scaling.attentionFactor);
+  }
+  if (mscale !== mscaleAllDim) {
+    throw lostError('ropeScaling mscale', `${mscaleAllDim}, as mscaleAllDim`, mscale);
+  }
+  return {
+    'rope.scaling.type': 'yarn',
+    'rope.scaling.factor': new F32(factor),
+    'rope.scaling.original_context_length': originalMaxSeq,
+    ...(betaFast !== undefined && { 'rope.scaling.yarn_beta_fast': new F32(betaFast) }),
+    ...(betaSlow !== undefined && { 'rope.scaling.yarn_beta_slow': new F32(betaSlow) }),
+    ...(mscaleAllDim !== undefined && {
+      'rope.scaling.yarn_log_multiplier': new F32(0.1 * mscaleAllDim),
+    }),
+  };
 }
 
 const anglesOf = (sizes: RotarySizes) => ({

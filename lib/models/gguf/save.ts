@@ -5,7 +5,9 @@ import {
   type PackedType,
   packed,
   replaceBy,
+  runsOf,
   type TensorSource,
+  type ValueOrder,
   type WrittenTensor,
   writeGguf,
 } from '../../checkpoint/index.js';
@@ -16,25 +18,23 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
+import { numel } from '../../runtime/view.js';
 import { held, noGrad, scope } from '../../tensor/index.js';
 import { ggufTokenizer } from '../../text/gguf-tokenizer.js';
 import type { CausalLM } from '../causal-lm.js';
 import { RotaryLM } from '../rotary/rotary-lm.js';
 import { pretrainedSources } from '../save-weights.js';
 import type { GgufArchitecture } from './architecture.js';
-import {
-  ARCHITECTURES,
-  CHOICE_BIAS,
-  expertNames,
-  placeOf,
-  STACKS,
-  storedName,
-} from './architectures.js';
+import { ARCHITECTURES } from './architectures.js';
 import { metadataOf, ropeTensors } from './describe.js';
-import { gateRows, joinedRows, pairedRow, type RowMap, splitRows } from './rows.js';
+import { type LayoutSizes, OFFSET, SAME } from './layouts.js';
+import { expertNames, placeOf, rulesOf, STACKS, storedName } from './names.js';
 
-/** The type of all matrices in a file, or llama.cpp's mixture of Q4_K and Q6_K. */
-export type GgufType = 'F32' | 'F16' | 'Q8_0' | 'Q4_K_M';
+/**
+ * The type of all matrices in a file, or a mixture of llama.cpp: "Q4_K_M" of Q4_K and Q6_K, "MXFP4"
+ * of experts in MXFP4 and other matrices in Q8_0.
+ */
+export type GgufType = 'F32' | 'F16' | 'Q8_0' | 'MXFP4' | 'Q4_K_M';
 
 /** Options of saveGguf(). */
 export interface SaveGgufOptions {
@@ -47,7 +47,9 @@ export interface SaveGgufOptions {
 const OPTIONS: OptionNames<SaveGgufOptions> = { type: true, tokenizer: true };
 
 /** llama.cpp's ids of the types (general.file_type). */
-const FILE_TYPES: Readonly<Record<string, number>> = { F32: 0, F16: 1, Q8_0: 7, Q4_K_M: 15 };
+const FILE_TYPES: Readonly<Record<string, number>> = {
+  ...{ F32: 0, F16: 1, Q8_0: 7, MXFP4: 38, Q4_K_M: 15 },
+};
 
 /** Number of values that are packed at a time, a multiple of every block. */
 const CHUNK = 2 ** 16;
@@ -82,7 +84,10 @@ export async function saveGguf(
     throw refusedValue('saveGguf type', Object.keys(FILE_TYPES).join(', '), type);
   }
   const [architecture, own] = architectureOf(model);
-  const { vocabSize } = own.config;
+  const { vocabSize, moe } = own.config;
+  if (type === 'MXFP4' && !moe) {
+    throw refusedValue('saveGguf type', 'another type for a model without experts', type);
+  }
   const metadata = new Map([
     ...metadataOf(architecture, own.config, fileType),
     ...ggufTokenizer(tokenizer ?? null, vocabSize),
@@ -107,19 +112,27 @@ function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
 interface Piece {
   readonly tensor: WrittenTensor;
   readonly sources: readonly TensorSource[];
-  /** Returns the row in the file of a row of a source. Default: the same order. */
-  readonly rowOf?: RowMap;
-  /** A number that is added to every value. */
-  readonly add?: number;
+  /** The order of a source's values in the file. Default: the same. */
+  readonly order?: PlacedOrder;
+  /** Changes every value. */
+  readonly change?: (value: number) => number;
   /** The values, if no tensor of the model has them. */
   readonly values?: readonly number[];
 }
 
-/** A tensor of the file that has some rows of a tensor of the model. */
-interface Target {
+/** A tensor of the file with values of a tensor of the model. */
+interface Target extends Pick<Piece, 'order' | 'change'> {
   readonly name: string;
   readonly shape: readonly number[];
-  readonly rowOf?: RowMap;
+  /** Whether the tensor of the model has all experts. Default: several of them make a stack. */
+  readonly isWhole?: boolean;
+}
+
+/** An order for several tensors of a file; this one has the values [first, first + count). */
+interface PlacedOrder {
+  readonly order: ValueOrder | null;
+  readonly first: number;
+  readonly count: number;
 }
 
 function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufType): Piece[] {
@@ -137,64 +150,63 @@ function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufTyp
   });
   const { hasOffsetNorms } = architecture;
   const ofModel = [...stacks].map(([name, { target, sources: all }]): Piece => {
-    const isStack = name.includes('_exps.') && target.shape.length === 2;
+    const isStack = name.includes('_exps.') && !target.isWhole;
     const shape = isStack ? [all.length, ...target.shape] : target.shape;
     const wanted = typeOf(name, type, { layers: model.config.layers, isTied });
     const tensor = { name, shape, type: fitting(wanted, shape) };
-    const add = hasOffsetNorms && name.endsWith('norm.weight') ? 1 : 0;
-    return { tensor, sources: all, add, ...(target.rowOf && { rowOf: target.rowOf }) };
+    const isOffset = hasOffsetNorms && name.endsWith('norm.weight');
+    const change = target.change ?? (isOffset ? OFFSET.write : null);
+    const { order } = target;
+    return { tensor, sources: all, ...(order && { order }), ...(change && { change }) };
   });
   return [...small, ...ofModel];
 }
 
-/** Returns the tensors of the file with the rows of a tensor of the model. Throws DS_ARGUMENT. */
+/** Returns the tensors of the file with the values of a tensor of the model. Throws DS_ARGUMENT. */
 function targetsOf(
   architecture: GgufArchitecture,
-  { config: { heads, kvHeads, headDim: dim } }: RotaryLM,
+  { config: { heads, kvHeads, latent } }: RotaryLM,
   { name, shape }: TensorSource,
 ): Target[] {
-  const { mixture, joined, isPaired = false, blocks } = architecture;
-  const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(name) ?? [];
-  const place = placeOf(architecture, stem);
-  const sizes = { heads, kvHeads, dim };
-  if (place && place.rest === joined?.name && joined.isSplit && suffix === 'weight') {
-    return (['q', 'k', 'v'] as const).map((kind) => ({
-      ...{ name: `blk.${place.layer}.attn_${kind}.weight` },
-      shape: [(kind === 'q' ? heads : kvHeads) * dim, ...shape.slice(1)],
-      rowOf: splitRows(sizes, kind, isPaired),
-    }));
-  }
-  const { gateUp } = expertNames(architecture);
-  if (place && place.rest === gateUp) {
-    const [experts = 0, both = 0, channels = 0] = shape;
-    return [true, false].map((isGate) => ({
-      name: `blk.${place.layer}.${isGate ? STACKS.gate : STACKS.up}.weight`,
-      ...{ shape: [experts, both / 2, channels], rowOf: gateRows(both / 2, isGate) },
-    }));
-  }
-  const [, layer] = /\.(\d+)\./.exec(name) ?? [];
-  if (mixture?.choiceBias && name === `${blocks ?? 'model.layers'}.${layer}.${mixture.choiceBias}`)
-    return [{ name: `blk.${layer}.${CHOICE_BIAS}.bias`, shape: shape.slice(-1) }];
-  const file = fileName(architecture, name);
-  const [, of] = /\.attn_(q|k|qkv)\.(?:weight|bias)$/.exec(file) ?? [];
-  if (of === 'qkv' && joined) return [{ name: file, shape, rowOf: joinedRows(sizes) }];
-  if (isPaired && (of === 'q' || of === 'k')) {
-    return [{ name: file, shape, rowOf: (row) => pairedRow(row, dim) }];
-  }
-  // A gate of the shared expert is a vector in the file.
-  return [{ name: file, shape: file.includes('ffn_gate_inp_shexp') ? shape.slice(1) : shape }];
+  const place = placeOf(architecture, name);
+  const rule = place && rulesOf(architecture).find(({ own }) => own === place.rest);
+  if (!rule) return [{ name: fileName(architecture, name), shape, isWhole: shape.length > 2 }];
+  requireStored(architecture, name, required(rule.stored[0]));
+  const sizes: LayoutSizes = { heads, kvHeads, ...(latent && { plainDim: latent.plainDim }) };
+  const { layout = SAME, change } = rule;
+  const order = layout.order?.(shape, sizes) ?? null;
+  let first = 0;
+  return layout.stored(shape, sizes).map((stored, i) => {
+    const count = numel(stored);
+    const placed = { order, first, count };
+    first += count;
+    return {
+      ...{ name: `blk.${place.layer}.${required(rule.stored[i])}`, shape: stored, isWhole: true },
+      ...((order || rule.stored.length > 1) && { order: placed }),
+      ...(change && { change: change.write }),
+    };
+  });
 }
 
 /** Returns the name in the file of a tensor with Hugging Face's name. Throws DS_ARGUMENT. */
 function fileName(architecture: GgufArchitecture, name: string): string {
   const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(name) ?? [];
   const stored = storedName(architecture, stem) ?? stackName(architecture, stem);
-  const { lacksBiases = false } = architecture;
-  const mayBias = lacksBiases === 'feed' ? !/\.ffn_(?!norm)/.test(stored ?? '') : !lacksBiases;
-  const isIgnored = suffix === 'bias' && !mayBias && !/norm/.test(stored ?? '');
-  if (stored !== undefined && !isIgnored) return `${stored}.${suffix}`;
-  throw refused('saveGguf', `tensors of ${architecture.name} in llama.cpp`, name);
+  if (stored === undefined) throw lackingError(architecture, name);
+  return requireStored(architecture, name, `${stored}.${suffix}`);
 }
+
+/** Returns the name in the file. Throws DS_ARGUMENT for a bias that llama.cpp ignores. */
+function requireStored(architecture: GgufArchitecture, name: string, stored: string): string {
+  const { lacksBiases = false } = architecture;
+  const mayBias = lacksBiases === 'feed' ? !/\.ffn_(?!norm)/.test(stored) : !lacksBiases;
+  const isFine = mayBias || !name.endsWith('.bias') || /norm/.test(stored);
+  if (isFine) return stored;
+  throw lackingError(architecture, name);
+}
+
+const lackingError = ({ name }: GgufArchitecture, got: string): DsError =>
+  refused('saveGguf', `tensors of ${name} in llama.cpp`, got);
 
 function stackName(architecture: GgufArchitecture, stem: string): string | undefined {
   const place = placeOf(architecture, stem);
@@ -216,7 +228,8 @@ function typeOf(
   { layers, isTied }: { layers: number; isTied: boolean },
 ): PackedType {
   // Vectors and routers are small and sensitive.
-  if (!name.endsWith('.weight') || /norm|ffn_gate_inp/.test(name)) return 'F32';
+  if (!name.endsWith('.weight') || /norm|ffn_gate_inp|sinks/.test(name)) return 'F32';
+  if (type === 'MXFP4') return name.includes('_exps.') ? 'MXFP4' : 'Q8_0';
   if (type !== 'Q4_K_M') return type;
   if (name === 'output.weight' || (isTied && name === 'token_embd.weight')) return 'Q6_K';
   const [, layer] = /^blk\.(\d+)\.(?:attn_v|attn_qkv|ffn_down)/.exec(name) ?? [];
@@ -238,7 +251,7 @@ async function* bytesOf({
 }: Piece): AsyncGenerator<Uint8Array> {
   if (values) yield packed(tensor.type, Float32Array.from(values));
   for (const source of sources) {
-    const all = changeValues(await valuesOf(source), source.shape, changes);
+    const all = changeValues(await valuesOf(source), changes);
     if (tensor.type !== 'F32') requireRange(source.name, all);
     for (let at = 0; at < all.length; at += CHUNK) {
       yield packed(tensor.type, all.subarray(at, at + CHUNK));
@@ -274,20 +287,30 @@ async function valuesOf({ values }: TensorSource): Promise<Float32Array> {
   }
 }
 
-/** Returns the values in the row order of the file. */
+/** Returns the values of a tensor of the file in its order. */
 function changeValues(
   values: Float32Array,
-  shape: readonly number[],
-  { rowOf, add = 0 }: Pick<Piece, 'rowOf' | 'add'>,
+  { order: placed, change }: Pick<Piece, 'order' | 'change'>,
 ): Float32Array {
-  if (add !== 0) return values.map((value) => value + add);
-  if (!rowOf) return values;
-  const width = shape.length > 1 ? required(shape.at(-1)) : 1;
-  const places = Array.from({ length: values.length / width }, (_, row) => rowOf(row));
-  const out = new Float32Array(places.filter((place) => place !== null).length * width);
-  for (const [row, place] of places.entries()) {
-    if (place === null) continue;
-    out.set(values.subarray(row * width, (row + 1) * width), place * width);
+  const changed = change ? values.map(change) : values;
+  if (!placed) return changed;
+  const { order, first, count } = placed;
+  if (!order) return changed.subarray(first, first + count);
+  const out = new Float32Array(count);
+  for (const run of runsOf(order, 0, changed.length)) {
+    const { at, lanes, distance } = run;
+    const start = run.from - first;
+    if (distance === 1 && lanes === 1) {
+      if (start < 0 || start >= count) continue;
+      out.set(changed.subarray(at, at + run.count), start);
+      continue;
+    }
+    for (let lane = 0; lane < lanes; ++lane) {
+      let [to, from] = [start + lane * run.apart, at + lane];
+      for (let i = 0; i < run.count; ++i, to += distance, from += lanes) {
+        if (to >= 0 && to < count) out[to] = changed[from] as number;
+      }
+    }
   }
   return out;
 }

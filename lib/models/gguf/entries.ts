@@ -1,0 +1,5 @@
+// Entries of the metadata of a GGUF file.
+import type { WrittenValue } from '../../checkpoint/index.js';
+
+/** Values by the keys of an architecture, without its name. */
+export type Entries = Readonly<Record<string, WrittenValue>>;

@@ -1,0 +1,241 @@
+// How tensors of a GGUF file make up a tensor of the model, where names, shapes or the order of
+// values differ. Reading and writing use the same description.
+
+import type { ValueOrder } from '../../checkpoint/index.js';
+import { numel } from '../../runtime/view.js';
+
+type Shape = readonly number[];
+
+/** Numbers of a model that decide the order of values. */
+export interface LayoutSizes {
+  readonly heads: number;
+  readonly kvHeads: number;
+  /** Channels of latent attention's keys that are not rotated. */
+  readonly plainDim?: number;
+}
+
+/** Shapes and order of the values of a tensor. */
+export interface GgufLayout {
+  /** Returns the shape in the model. */
+  readonly own: (stored: readonly Shape[], sizes: LayoutSizes) => Shape;
+  /** Returns the shapes in the file. */
+  readonly stored: (own: Shape, sizes: LayoutSizes) => readonly Shape[];
+  /** Default: the order of the model, one tensor after another. */
+  readonly order?: (own: Shape, sizes: LayoutSizes) => ValueOrder;
+  /** Tensors of a model that keeps MXFP4 codes: their shape without the blocks, and the order. */
+  readonly codes?: {
+    readonly rows: (own: Shape) => Shape;
+    readonly order?: (own: Shape, groups: number) => ValueOrder;
+  };
+}
+
+/** A tensor of the model, and the tensors of the file with its values. */
+export interface GgufRule {
+  /** The complete name in a block of the model. */
+  readonly own: string;
+  /** The complete names in a block of the file. */
+  readonly stored: readonly string[];
+  /** Default: the same shape and order. */
+  readonly layout?: GgufLayout;
+  /** Default: the same values. */
+  readonly change?: ValueChange;
+}
+
+/** The values of the model by those of the file, and the inverse. */
+export interface ValueChange {
+  readonly read: (value: number) => number;
+  readonly write: (value: number) => number;
+}
+
+/** Norms multiply by 1 + weight, and files have the sum. */
+export const OFFSET: ValueChange = { read: (value) => value - 1, write: (value) => value + 1 };
+
+const first = ([shape = []]: readonly Shape[]): Shape => shape;
+
+/** The same shape and order under another name. */
+export const SAME: GgufLayout = { own: first, stored: (own) => [own] };
+
+/** A vector in the file, a matrix of one row in the model. */
+export const ROW: GgufLayout = {
+  own: ([shape = []]) => (shape.length === 1 ? [1, ...shape] : shape),
+  stored: (own) => [own.slice(-1)],
+};
+
+/** Channels j and j + dim / 2 of a head are rows 2j and 2j + 1 of the file. */
+function pairedAxes(heads: number, dim: number, width: number): (readonly [number, number])[] {
+  return [
+    [heads, dim * width],
+    [2, width],
+    [dim / 2, 2 * width],
+    [width, 1],
+  ];
+}
+
+/** Queries or keys whose channels are in pairs. */
+export const paired = (kind: 'q' | 'k'): GgufLayout => ({
+  ...SAME,
+  order([rows = 0, width = 1], { heads, kvHeads }) {
+    const count = kind === 'q' ? heads : kvHeads;
+    return { boxes: [{ axes: pairedAxes(count, rows / count, width) }] };
+  },
+});
+
+/**
+ * A matrix with, for each key head, its queries, the key and the value. The file has all queries,
+ * then all keys, then all values.
+ */
+export const JOINED: GgufLayout = {
+  ...SAME,
+  order([rows = 0, width = 1], { heads, kvHeads }) {
+    const head = (rows / (heads + 2 * kvHeads)) * width;
+    const queries = (heads / kvHeads) * head;
+    const of = (start: number, count: number) => ({
+      ...{ first: start, step: count },
+      axes: [[count, 1] as const],
+    });
+    const keys = heads * head;
+    return {
+      repeats: kvHeads,
+      boxes: [of(0, queries), of(keys, head), of(keys + kvHeads * head, head)],
+    };
+  },
+};
+
+/** The shapes of queries, keys and values of a matrix with all of them. */
+function threeShapes([rows = 0, width = 1]: Shape, { heads, kvHeads }: LayoutSizes): Shape[] {
+  const dim = rows / (heads + 2 * kvHeads);
+  return [heads, kvHeads, kvHeads].map((count) => [count * dim, width]);
+}
+
+const stackedRows = (shapes: readonly Shape[]): Shape => [
+  shapes.reduce((sum, [rows = 0]) => sum + rows, 0),
+  ...first(shapes).slice(1),
+];
+
+/** Such a matrix, of which the file has three tensors with channels in pairs. */
+export const JOINED_PAIRS: GgufLayout = {
+  ...{ own: stackedRows, stored: threeShapes },
+  order([rows = 0, width = 1], { heads, kvHeads }) {
+    const dim = rows / (heads + 2 * kvHeads);
+    const head = dim * width;
+    const queries = heads / kvHeads;
+    const keys = heads * head;
+    return {
+      repeats: kvHeads,
+      boxes: [
+        { step: queries * head, axes: pairedAxes(queries, dim, width) },
+        { first: keys, step: head, axes: pairedAxes(1, dim, width) },
+        { first: keys + kvHeads * head, step: head, axes: [[head, 1]] },
+      ],
+    };
+  },
+};
+
+/** A matrix with all queries, all keys and all values; three tensors with channels in pairs. */
+export const PACKED_PAIRS: GgufLayout = {
+  ...{ own: stackedRows, stored: threeShapes },
+  order([rows = 0, width = 1], { heads, kvHeads }) {
+    const dim = rows / (heads + 2 * kvHeads);
+    const keys = heads * dim * width;
+    const values = keys + kvHeads * dim * width;
+    return {
+      boxes: [
+        { axes: pairedAxes(heads, dim, width) },
+        { first: keys, axes: pairedAxes(kvHeads, dim, width) },
+        { first: values, axes: [[kvHeads * dim * width, 1]] },
+      ],
+    };
+  },
+};
+
+/** Experts [experts, 2 width, channels]: the rows of the gate, then those of the `up` matrix. */
+export const GATE_UP: GgufLayout = {
+  own: ([[experts = 0, width = 0, channels = 0] = []]) => [experts, 2 * width, channels],
+  stored: ([experts = 0, both = 0, channels = 0]) =>
+    [0, 1].map(() => [experts, both / 2, channels]),
+  order([experts = 0, both = 0, channels = 0]) {
+    const one = (both / 2) * channels;
+    const axes = [[experts, one] as const, [2, experts * one] as const, [one, 1] as const];
+    return { boxes: [{ axes }] };
+  },
+};
+
+/** Matrices [experts, inputs, outputs] that a file has as [experts, outputs, inputs]. */
+export const TRANSPOSED: GgufLayout = {
+  own: ([[experts = 0, outputs = 0, inputs = 0] = []]) => [experts, inputs, outputs],
+  stored: ([experts = 0, inputs = 0, outputs = 0]) => [[experts, outputs, inputs]],
+  order: ([experts = 0, inputs = 0, outputs = 0]) => ({
+    boxes: [{ axes: [[experts, inputs * outputs] as const, [inputs, 1], [outputs, inputs]] }],
+    plane: inputs * outputs,
+  }),
+  codes: { rows: ([experts = 0, inputs = 0, outputs = 0]) => [experts, outputs, inputs] },
+};
+
+/** Columns of the gate and of the `up` matrix by turns, [experts, inputs, 2 width]. */
+export const GATE_UP_COLUMNS: GgufLayout = {
+  own: ([[experts = 0, width = 0, inputs = 0] = []]) => [experts, inputs, 2 * width],
+  stored: ([experts = 0, inputs = 0, both = 0]) => [0, 1].map(() => [experts, both / 2, inputs]),
+  order([experts = 0, inputs = 0, both = 0]) {
+    const one = (both / 2) * inputs;
+    const outer = [[experts, one] as const, [inputs, 1] as const, [both / 2, inputs] as const];
+    return { boxes: [{ axes: [...outer, [2, experts * one]] }], plane: one };
+  },
+  codes: {
+    rows: ([experts = 0, inputs = 0, both = 0]) => [experts, both, inputs],
+    order([experts = 0, , both = 0], groups) {
+      const one = (both / 2) * groups;
+      const outer = [[experts, one] as const, [both / 2, groups] as const];
+      return { boxes: [{ axes: [...outer, [2, experts * one], [groups, 1]] }] };
+    },
+  },
+};
+
+/** Numbers of the gate and of the `up` matrix by turns, [experts, 2 width]. */
+export const GATE_UP_BIAS: GgufLayout = {
+  own: ([[experts = 0, width = 0] = []]) => [experts, 2 * width],
+  stored: ([experts = 0, both = 0]) => [0, 1].map(() => [experts, both / 2]),
+  order: ([experts = 0, both = 0]) => ({
+    boxes: [{ axes: [[(experts * both) / 2, 1] as const, [2, (experts * both) / 2]] }],
+  }),
+};
+
+/**
+ * Rows of keys and of values of latent attention, head by head. The file has the transposed rows
+ * of keys [heads, rank, plainDim], and those of values [heads, valueDim, rank].
+ */
+export const LATENT_ROWS: GgufLayout = {
+  own([keys = [], values = []]) {
+    const [heads = 0, rank = 0, plain = 0] = keys;
+    return [heads * (plain + (values[1] ?? 0)), rank];
+  },
+  stored([rows = 0, rank = 0], { heads, plainDim = 0 }) {
+    const value = rows / heads - plainDim;
+    return [
+      [heads, rank, plainDim],
+      [heads, value, rank],
+    ];
+  },
+  order([rows = 0, rank = 0], { heads, plainDim = 0 }) {
+    const [keys, values] = [plainDim * rank, (rows / heads - plainDim) * rank];
+    const ofKeys = { step: keys, axes: [[plainDim, 1] as const, [rank, plainDim] as const] };
+    const ofValues = { first: heads * keys, step: values, axes: [[values, 1] as const] };
+    return { repeats: heads, boxes: [ofKeys, ofValues], plane: heads * keys };
+  },
+};
+
+/** Whether shapes of a file are those of a tensor of the model; dimensions of 1 do not count. */
+export function fits(
+  { own, stored }: GgufLayout,
+  shapes: readonly Shape[],
+  sizes: LayoutSizes,
+): boolean {
+  const shape = own(shapes, sizes);
+  const wide = (all: Shape): string => all.filter((size) => size !== 1).join();
+  const expected = stored(shape, sizes);
+  return (
+    shape.every((size) => Number.isSafeInteger(size) && size > 0) &&
+    expected.length === shapes.length &&
+    expected.every((one, i) => wide(one) === wide(shapes[i] ?? [])) &&
+    numel(shape) === expected.reduce((sum, one) => sum + numel(one), 0)
+  );
+}

@@ -1,0 +1,122 @@
+// Rotary positions in the metadata of a GGUF file, as entries of config.json.
+
+import type { JsonObject } from '../../../types/json.js';
+import type { GgufTensor } from '../../checkpoint/index.js';
+import { formatValue } from '../../runtime/format-value.js';
+import { required } from '../../runtime/required.js';
+import { rotaryRule } from '../rotary/rope-scaling.js';
+import type { GgufArchitecture } from './architecture.js';
+import type { GgufKeys } from './keys.js';
+
+/** No model has wider heads; tables of angles have a number for each pair of channels. */
+const MAX_HEAD = 2 ** 16;
+
+/** Returns the entries of config.json for rotary positions. Throws DS_CHECKPOINT. */
+export function ropeOf(
+  { name, hasRopeSection, lacksRope, isLatent }: GgufArchitecture,
+  keys: GgufKeys,
+  headDim: number,
+  tensors: readonly GgufTensor[],
+): JsonObject {
+  if (lacksRope) return {};
+  const theta = keys.number('rope.freq_base', 10_000);
+  const dim = keys.number('rope.dimension_count', headDim);
+  if (!Number.isInteger(dim / 2) || dim < 2 || dim > headDim || headDim > MAX_HEAD) {
+    const expected = `an even number up to the ${headDim} channels of a head, at most ${MAX_HEAD}`;
+    throw keys.refusal('rope.dimension_count', expected, dim);
+  }
+  const partial: JsonObject = { partial_rotary_factor: dim / headDim };
+  const scaling = scalingOf(keys, { theta, dim }, tensors);
+  if (hasRopeSection) {
+    const type = scaling ?? { rope_type: 'default' };
+    return { rope_parameters: { ...type, rope_theta: theta, ...partial } };
+  }
+  if (isLatent) return { rope_theta: theta, rope_scaling: scaling };
+  if (name !== 'gemma3') return { rope_theta: theta, ...partial, rope_scaling: scaling };
+  const full = { ...(scaling ?? { rope_type: 'default' }), rope_theta: theta };
+  const local = keys.number('rope.freq_base_swa', 10_000);
+  return {
+    rope_parameters: {
+      full_attention: full,
+      sliding_attention: { rope_type: 'default', rope_theta: local },
+    },
+    rope_local_base_freq: local,
+  };
+}
+
+function scalingOf(
+  keys: GgufKeys,
+  { theta, dim }: { theta: number; dim: number },
+  tensors: readonly GgufTensor[],
+): JsonObject | null {
+  const type = keys.get('rope.scaling.type') ?? 'none';
+  const factor = keys.number('rope.scaling.factor', 1);
+  const original = keys.number('rope.scaling.original_context_length', 0);
+  const values = (name: string): readonly number[] | null => {
+    const tensor = tensors.find((tensor) => tensor.name === name);
+    return tensor ? keys.read(tensor) : null;
+  };
+  const [long, short] = ['rope_factors_long.weight', 'rope_factors_short.weight'].map(values);
+  if (long && short) {
+    return {
+      ...{ rope_type: 'longrope', long_factor: [...long], short_factor: [...short] },
+      original_max_position_embeddings: original || keys.size('context_length'),
+      ...(keys.get('rope.scaling.attn_factor') !== null && {
+        attention_factor: keys.positive('rope.scaling.attn_factor'),
+      }),
+    };
+  }
+  const divisors = values('rope_freqs.weight');
+  if (divisors) return llama3Of(keys, { theta, dim }, divisors);
+  if (type === 'none' || (type === 'linear' && factor === 1)) return null;
+  if (type === 'linear') return { rope_type: 'linear', factor };
+  if (type === 'yarn') return yarnOf(keys, { factor, original });
+  throw keys.refusal('rope.scaling.type', 'none, linear or yarn', type);
+}
+
+function yarnOf(
+  keys: GgufKeys,
+  { factor, original }: { factor: number; original: number },
+): JsonObject {
+  const given = (key: string, name: string): JsonObject =>
+    keys.get(name) === null ? {} : { [key]: keys.positive(name) };
+  // A tenth of mscale_all_dim, which equals mscale.
+  const log = keys.number('rope.scaling.yarn_log_multiplier', 0) * 10;
+  return {
+    ...{ rope_type: 'yarn', factor, original_max_position_embeddings: original },
+    ...given('beta_fast', 'rope.scaling.yarn_beta_fast'),
+    ...given('beta_slow', 'rope.scaling.yarn_beta_slow'),
+    ...(log > 0 && { mscale: rounded(log), mscale_all_dim: rounded(log) }),
+  };
+}
+
+/** Returns the shortest decimal number with the same f32 value, or nearly so. */
+const rounded = (value: number): number => Number(value.toPrecision(6));
+
+/**
+ * Returns the Llama 3 scaling with these divisors of frequencies. Files lack its four parameters.
+ */
+function llama3Of(
+  keys: GgufKeys,
+  { theta, dim }: { theta: number; dim: number },
+  divisors: readonly number[],
+): JsonObject {
+  const factor = Math.max(...divisors);
+  const sizes = { rotaryDim: dim, ropeTheta: theta };
+  const plain = rotaryRule(sizes, null, 1).frequencies;
+  for (let log = 13, step = 0; step < 32; ++step, log = 13 + (step & 1 ? -1 : 1) * (step >> 1)) {
+    const originalMaxSeq = 2 ** Math.max(log, 1);
+    const numbers = { factor, lowFreqFactor: 1, highFreqFactor: 4, originalMaxSeq };
+    const found = rotaryRule(sizes, { type: 'llama3', ...numbers }, 1).frequencies;
+    const isSame = found.every((frequency, i) => {
+      const divisor = required(plain[i]) / frequency;
+      return Math.abs(divisor - (divisors[i] ?? 0)) < 1e-4 * divisor;
+    });
+    if (!isSame) continue;
+    return {
+      ...{ rope_type: 'llama3', factor, low_freq_factor: 1, high_freq_factor: 4 },
+      original_max_position_embeddings: originalMaxSeq,
+    };
+  }
+  throw keys.refusal('rope_freqs.weight', 'the divisors of Llama 3', formatValue(divisors));
+}
