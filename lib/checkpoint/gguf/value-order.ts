@@ -76,13 +76,13 @@ interface BoxRange {
   readonly base: number;
 }
 
-/** A last axis of at most this many values becomes lanes. */
+/** A last axis of at most this many values that are not contiguous becomes lanes. */
 const MAX_LANES = 8;
 
 /** Yields the runs of values of a box. */
 function* runsIn({ axes }: ValueBox, range: BoxRange): Generator<ValueRun> {
   const last = axes.at(-1) as readonly [number, number];
-  const hasLanes = axes.length > 1 && last[0] <= MAX_LANES;
+  const hasLanes = axes.length > 1 && last[0] <= MAX_LANES && last[1] !== 1;
   const [lanes, apart] = hasLanes ? last : [1, 0];
   const outer = axes.slice(0, hasLanes ? -2 : -1);
   const [length, distance] = axes.at(hasLanes ? -2 : -1) as readonly [number, number];
