@@ -152,14 +152,26 @@ async function copied(path: string, folder: string): Promise<string> {
 const FLOATS = [
   ...['attention_dropout', 'router_jitter_noise', 'router_aux_loss_coef', 'routed_scaling_factor'],
   ...['attn_logit_softcapping', 'final_logit_softcapping', 'logit_scale', 'clip_qkv'],
-  'initializer_cutoff_factor',
+  ...['attention_multiplier', 'embedding_multiplier', 'residual_multiplier', 'logits_scaling'],
+  ...['resid_pdrop', 'embd_pdrop', 'attn_pdrop', 'hidden_dropout', 'hidden_dropout_prob'],
+  ...['attention_probs_dropout_prob', 'initializer_range', 'initializer_cutoff_factor'],
 ];
+/** Keys with lists of floats. */
+const FLOAT_LISTS = ['time_step_limit', 'short_factor', 'long_factor'];
+
 const WHOLE_FLOAT = new RegExp(`^(\\s*"(?:${FLOATS.join('|')})": -?\\d+)(?=,?$)`, 'gm');
+const FLOAT_LIST = new RegExp(`^\\s*"(?:${FLOAT_LISTS.join('|')})": \\[$[^\\]]*\\]`, 'gm');
+
+/** Returns a config.json with the whole numbers of these keys as floats. */
+const withFloats = (text: string): string =>
+  text
+    .replace(WHOLE_FLOAT, '$1.0')
+    .replace(FLOAT_LIST, (list) => list.replace(/^(\s*-?\d+)(?=,?$)/gm, '$1.0'));
 
 async function writeJson(folder: string, name: string, value: JsonObject): Promise<void> {
   const path = join(folder, name);
   // JavaScript writes 30.0 as 30.
-  const text = JSON.stringify(value, null, 2).replace(WHOLE_FLOAT, '$1.0');
+  const text = withFloats(JSON.stringify(value, null, 2));
   await orDsError(folder, () => writeFile(path, `${text}\n`));
   await syncPath(path);
 }

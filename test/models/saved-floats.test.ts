@@ -33,3 +33,11 @@ test('zeros of the folder', async () => {
   const text = await saved(await nn.models.fromPretrained(folderOf('mixtral')));
   expect(text).toMatch(/"router_jitter_noise": 0\.0,?\n/);
 });
+
+test('lists of floats, and factors', async () => {
+  const text = await saved(await nn.models.fromPretrained(folderOf('granite-hybrid')));
+  expect(text).toMatch(/"time_step_limit": \[\n +0\.0,\n/);
+  expect(text).toMatch(/"embedding_multiplier": 2\.0,?\n/);
+  expect(text).toMatch(/"mamba_d_state": 256,?\n/);
+  expect(JSON.parse(text).time_step_limit[0]).toBe(0);
+});
