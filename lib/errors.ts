@@ -46,7 +46,7 @@ export interface DsErrorFields {
  */
 const FRAMES = 60;
 
-/** Thrown by every part of the library. `message` is "op: expected X, got Y. hint". */
+/** The class of all errors of the library. `message` is "op: expected X, got Y. hint". */
 export class DsError extends Error {
   /** The kind of failure; programs branch on it. */
   readonly code: DsErrorCode;

@@ -23,7 +23,7 @@ export function metricOf({ metrics }: Row, metric: Settings['metric']): number |
   return metric === 'flops' ? (metrics.FLOPS_per_gpu ?? null) : metrics[metric];
 }
 
-/** Whether `a` is better than `b`. Any value is better than null. */
+/** Returns whether `a` is better than `b`. Any value is better than null. */
 function isBetter(a: number | null, b: number | null, metric: Settings['metric']): boolean {
   if (a === null || b === null) return a !== null;
   return metric === 'latency' ? a < b : a > b;
@@ -86,7 +86,7 @@ export class Tuner {
     );
   }
 
-  /** Whether candidates of `way` remain. */
+  /** Returns whether candidates of `way` remain. */
   waits(way: string): boolean {
     return this.waiting.some((candidate) => candidate.way === way);
   }

@@ -43,7 +43,7 @@ export const modelShardFile = ({ data, model }: PartNumber): string =>
 export const optimizerFile = ({ data, model }: PartNumber): string =>
   `zero_pp_rank_${data}_${modelOf(model)}_optim_states.safetensors`;
 
-/** Whether a manifest may contain this name. */
+/** Returns whether a manifest may contain this name. */
 export function isCheckpointFile(name: string): boolean {
   return /^(zero_pp_rank_\d{1,7}_)?mp_rank_\d{2,7}_(model|optim)_states\.safetensors$/.test(name);
 }
@@ -52,8 +52,8 @@ export function isCheckpointFile(name: string): boolean {
 const MAX_TAG_BYTES = 200;
 
 /**
- * Whether `tag` is one file name that `latest` can store: no control characters, no blank at either
- * end.
+ * Returns whether `tag` is one file name that `latest` can store: no control characters, no blank
+ * at either end.
  */
 function isTag(tag: unknown): tag is string {
   return (

@@ -16,8 +16,8 @@ export const CURES: Readonly<Record<string, string>> = {
 const NOWHERE: readonly (string | undefined)[] = ['ENOENT', 'ENOTDIR', 'ENAMETOOLONG', 'ELOOP'];
 
 /**
- * Whether a call failed because the path does not exist or is impossible, not because a read
- * failed.
+ * Returns whether a call failed because the path does not exist or is impossible, not because a
+ * read failed.
  */
 export function isMissingPath({ code, syscall }: NodeJS.ErrnoException): boolean {
   return NOWHERE.includes(code) || !syscall; // A path with a zero byte makes no system call.

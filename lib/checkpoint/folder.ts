@@ -20,7 +20,7 @@ export function requirePath(op: string, path: unknown): asserts path is string {
   });
 }
 
-/** Whether `name` is one path component inside the folder. */
+/** Returns whether `name` is one path component inside the folder. */
 export function isPlainName(name: string): boolean {
   return /^[^/\\\0]{1,255}$/.test(name) && name !== '.' && name !== '..';
 }
@@ -65,7 +65,7 @@ export async function openInside(
   });
 }
 
-/** Whether the link `path` leads to a file of its folder, or to a blob of its snapshot. */
+/** Returns whether the link `path` leads to a file of its folder, or to a blob of its snapshot. */
 async function staysInside(folder: string, path: string): Promise<boolean> {
   const found = await Promise.all([realpath(folder), realpath(path)]).catch(() => null);
   if (!found) return false;

@@ -245,7 +245,7 @@ function partOf(reader: Fields, value: unknown, location: string, of: PartOf): P
   return part;
 }
 
-/** Whether the part needs a box to describe its elements. */
+/** Returns whether the part needs a box to describe its elements. */
 function isOfBox(part: Part, { shape, whole }: PartOf): boolean {
   const { box, numel: count } = part;
   const isOwnForm = !isSameBox(box, whole) && isSameBox(canonical(shape, part).box, box);

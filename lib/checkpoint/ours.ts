@@ -13,7 +13,7 @@ const SHOWN = 3;
 /** Maximum number of changes of a path during a check. */
 const LOOKS = 100;
 
-/** Whether a save or an export creates a file of this name in its draft. */
+/** Returns whether a save or an export creates a file of this name in its draft. */
 export function isDraftFile(name: string): boolean {
   return name === MANIFEST || isCheckpointFile(name) || isExportFile(name);
 }

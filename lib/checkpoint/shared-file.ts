@@ -142,7 +142,7 @@ async function putInPlace(made: string, path: string): Promise<void> {
   await syncPath(dirname(absolutePath(path)));
 }
 
-/** Whether `path` is a weights file to replace. Throws DS_CHECKPOINT for other files. */
+/** Returns whether `path` is a weights file to replace. Throws DS_CHECKPOINT for other files. */
 async function requireWeights(path: string): Promise<boolean> {
   const status = await lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return null;

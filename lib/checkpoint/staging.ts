@@ -8,7 +8,7 @@ import type { Tensor } from '../tensor/index.js';
 /** Size of staging buffers between device memory and files. */
 export const STAGING_BYTES = 32 * 2 ** 20;
 
-/** Whether the file engine can access the memory directly. */
+/** Returns whether the file engine can access the memory directly. */
 export function isHost(buffer: Buffer): boolean {
   return buffer.pinned || buffer.device.kind === 'cpu';
 }

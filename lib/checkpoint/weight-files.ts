@@ -25,7 +25,7 @@ export const GENERATION_FILE = 'generation_config.json';
 export const WEIGHTS_FILE = 'model.safetensors';
 export const INDEX_FILE = 'model.safetensors.index.json';
 
-/** Whether consolidate() or save16bitModel() creates a file of this name. */
+/** Returns whether consolidate() or save16bitModel() creates a file of this name. */
 export function isExportFile(name: string): boolean {
   return (
     [CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, INDEX_FILE].includes(name) ||

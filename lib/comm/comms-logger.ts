@@ -76,8 +76,8 @@ export function bandwidth(
 }
 
 /**
- * Times include the wait for the slowest rank. While a group has a logger, the host waits for each
- * collective.
+ * Measures the collectives of process groups. Times include the wait for the slowest rank. While a
+ * group has a logger, the host waits for each collective.
  */
 export class CommsLogger {
   private readonly records: CommsRecord[] = [];

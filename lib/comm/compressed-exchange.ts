@@ -53,7 +53,8 @@ interface Tables {
 }
 
 /**
- * An exchange has three calls; other exchanges may run between them:
+ * Exchanges vectors between ranks with one bit per element. An exchange has three calls; other
+ * exchanges may run between them:
  *
  * 1. send() compresses the vector plus this rank's error, and sends each chunk to its owner.
  * 2. average() averages this rank's chunk with the owner's error, and sends it, compressed.

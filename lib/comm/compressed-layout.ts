@@ -23,8 +23,9 @@ export interface ChunkSegments {
 const LEVEL_BYTES = 8;
 
 /**
- * Each rank averages one of `ranks` equal chunks. A message contains the levels (as many as the
- * chunk with the most segments has), then the bits.
+ * The layout of the messages of a compressed exchange. Each rank averages one of `ranks` equal
+ * chunks. A message contains the levels (as many as the chunk with the most segments has), then the
+ * bits.
  */
 export class CompressedLayout {
   /** Elements per chunk. */

@@ -22,10 +22,10 @@ export type PerAxis<Name extends string = Axis> = Readonly<Record<Name, number>>
 export type MeshOptions = Partial<Record<Axis, number>>;
 
 /**
- * A rank has a coordinate on each axis. The last axis changes fastest: with the axes of a job, rank
- * = ((pp * DP + dp) * SP + sp) * TP + tp for coordinates (lower case) and sizes (upper case). The
- * order of several axes in an argument does not matter: ranks and indices are in the order of
- * `axes`.
+ * The axes of a mesh and their sizes. A rank has a coordinate on each axis. The last axis changes
+ * fastest: with the axes of a job, rank = ((pp * DP + dp) * SP + sp) * TP + tp for coordinates
+ * (lower case) and sizes (upper case). The order of several axes in an argument does not matter:
+ * ranks and indices are in the order of `axes`.
  */
 export class MeshShape<Name extends string = Axis> {
   /** Ranks of the job. */
@@ -89,7 +89,7 @@ export class MeshShape<Name extends string = Axis> {
     });
   }
 
-  /** Number of ranks that differ only on `axes`. */
+  /** Returns the number of ranks that differ only on `axes`. */
   size(...axes: Name[]): number {
     return this.ordered(axes).reduce((product, axis) => product * this.sizes[axis], 1);
   }

@@ -5,7 +5,10 @@ import type { ProcessGroup } from './process-group.js';
 /** Opens the group of `ranks`, which includes this rank. A group of one opens no connection. */
 type OpenGroup = (name: string, ranks: readonly number[]) => Promise<ProcessGroup>;
 
-/** A rank's coordinates. In a single process, all axes have one rank. */
+/**
+ * The ranks of a job as a grid, and the coordinates of this rank. In a single process, all axes
+ * have one rank.
+ */
 export class Mesh<Name extends string = Axis> {
   /** Coordinates of this rank. */
   readonly coordinates: PerAxis<Name>;
@@ -22,12 +25,12 @@ export class Mesh<Name extends string = Axis> {
     this.coordinates = shape.coordinates(world.rank);
   }
 
-  /** Number of ranks that differ from this one only on `axes`, including itself. */
+  /** Returns the number of ranks that differ from this one only on `axes`, including itself. */
   size(...axes: Name[]): number {
     return this.shape.size(...axes);
   }
 
-  /** Index of this rank in them. */
+  /** Returns the index of this rank among the ranks that differ only on `axes`. */
   place(...axes: Name[]): number {
     return this.shape.indexAlong(this.world.rank, ...axes);
   }

@@ -94,9 +94,10 @@ export class Work {
 }
 
 /**
- * The ranks `ranks` of the job. Every member must issue the same collectives (kind, op, dtype,
- * size, root) in the same order. Otherwise all fail with DS_COMM, which names the collective of
- * each rank. Tensors are contiguous and on the group's device.
+ * A group of ranks with its collectives; `ranks` are their numbers in the job. Every member must
+ * issue the same collectives (kind, op, dtype, size, root) in the same order. Otherwise all fail
+ * with DS_COMM, which names the collective of each rank. Tensors are contiguous and on the group's
+ * device.
  *
  * Methods return at once. A collective starts after the work that was enqueued on its stream. Only
  * Work.wait() orders later work after it (on a GPU, also the stream itself). Collectives of one

@@ -38,7 +38,7 @@ export function forgetCompression(model: Module): void {
 export const isOn = (section: CompressionSection): boolean =>
   section.layer_reduction.enabled || hasTechniques(section);
 
-/** Whether any technique on layers is on. */
+/** Returns whether any technique on layers is on. */
 export function hasTechniques({ layer_reduction: _, ...techniques }: CompressionSection): boolean {
   return Object.values(techniques).some(({ shared_parameters: { enabled } }) => enabled);
 }

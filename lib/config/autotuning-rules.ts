@@ -39,7 +39,7 @@ export const autotuningRules: readonly Rule[] = [
 ];
 
 /**
- * Whether `ds --autotuning` has started the run, which then only measures.
+ * Returns whether `ds --autotuning` has started the run, which then only measures.
  */
 export function isExperiment({ autotuning }: Pick<ResolvedValues, 'autotuning'>): boolean {
   const { enabled, metric_path: metrics, model_info: info } = autotuning;

@@ -47,7 +47,7 @@ export function yieldToElasticity(draft: Draft): void {
   }
 }
 
-/** Whether `key` of the section is true, before its values are coerced. */
+/** Returns whether `key` of the section is true, before its values are coerced. */
 function isTrue({ value: { elasticity }, schema }: Draft, key: string): boolean {
   const property = declared(declared(schema, 'elasticity') ?? {}, key);
   const value = isSection(elasticity) ? elasticity[key] : undefined;

@@ -85,7 +85,7 @@ export function readHjson(text: string): { root: HjsonNode | null; oddities: Odd
 /** Characters of a comment that are searched for keys. */
 const SEARCHED = 4096;
 
-/** Whether a comment holds JSON: several quoted keys, or one and the end of a value. */
+/** Returns whether a comment holds JSON: several quoted keys, or one and the end of a value. */
 function holdsKeys(comment: string): boolean {
   const keys = comment.slice(0, SEARCHED).match(/"[\w.]+"\s*:/g)?.length ?? 0;
   return keys > 1 || (keys === 1 && ',}]'.includes(comment.trimEnd().at(-1) ?? ' '));

@@ -118,7 +118,7 @@ export function typesOf(schema: Schema): readonly string[] {
   return [...new Set([schema.type ?? [], types, listed.map(typeOf)].flat())];
 }
 
-/** Whether a constant or an enum of `schema` is `value`. */
+/** Returns whether a constant or an enum of `schema` is `value`. */
 export function lists(schema: Schema, value: unknown): boolean {
   if (schema.const === value || schema.enum?.includes(value)) return true;
   const alternatives = [...(schema.oneOf ?? []), ...(schema.anyOf ?? [])];

@@ -10,7 +10,7 @@ export interface SearchChoice {
 const MICRO = 'train_micro_batch_size_per_gpu';
 const ZERO = 'zero_optimization';
 
-/** Whether `value` is a list of choices; no key with choices takes a list as one value. */
+/** Returns whether `value` is a list of choices; no key with choices takes a list as one value. */
 export function isChoice(value: unknown): value is readonly unknown[] {
   return Array.isArray(value) && value.length > 0;
 }

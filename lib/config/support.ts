@@ -69,7 +69,7 @@ function deviceOf(
   return isSection(section) ? section.device : undefined;
 }
 
-/** Whether the state or weights of the key at `path` are on a disk. */
+/** Returns whether the state or weights of the key at `path` are on a disk. */
 function isOnDisk(
   path: readonly unknown[],
   devices: Record<'state' | 'weights', unknown>,
@@ -86,8 +86,8 @@ function inactiveAt(stage: unknown, { dsStages: stages }: Schema): string | unde
 }
 
 /**
- * Whether a value disables its key: null, a section with enabled: false or device: "none", or false
- * for a key that is disabled by default.
+ * Returns whether a value disables its key: null, a section with enabled: false or device: "none",
+ * or false for a key that is disabled by default.
  */
 function isOff(value: unknown, schema: Schema): boolean {
   if (isSection(value)) return value.enabled === false || value.device === 'none';
@@ -95,8 +95,8 @@ function isOff(value: unknown, schema: Schema): boolean {
 }
 
 /**
- * Whether `value` equals the default; for a section, whether all of its values do. A section that
- * is disabled by default, and not enabled, counts as default.
+ * Returns whether `value` equals the default; for a section, whether all of its values do. A
+ * section that is disabled by default, and not enabled, counts as default.
  */
 function isDefault(value: unknown, schema: Schema): boolean {
   if (!isSection(value) || !schema.properties) {

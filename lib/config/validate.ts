@@ -89,7 +89,9 @@ export function checkSchema(draft: Draft): void {
   });
 }
 
-/** Whether another error has the same content: of a whole anyOf, or of a required `type`. */
+/**
+ * Returns whether another error has the same content: of a whole anyOf, or of a required `type`.
+ */
 function isRepetition(error: ErrorObject): boolean {
   const { keyword, params } = error;
   const missing = keyword === 'discriminator' && params.tagValue === undefined;

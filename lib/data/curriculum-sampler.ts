@@ -130,7 +130,7 @@ export class CurriculumSampler extends Sampler {
     return dealt(this.drawn.order, served, this);
   }
 
-  /** Maximum difficulty of a step by metric; the first step is 1. */
+  /** Returns the maximum difficulty of a step by metric; the first step is 1. */
   difficulties(step: number): Record<string, number> {
     requireInteger(`${OP}.difficulties`, step, 1);
     const all = Array.from(this.metrics, ([name, { path }]) => [name, path.at(step)]);
@@ -158,7 +158,7 @@ export class CurriculumSampler extends Sampler {
     return Object.fromEntries(Array.from(this.metrics, ([name, { digest }]) => [name, digest]));
   }
 
-  /** The epoch, the seed, and the samples of a step: the same on every rank. */
+  /** Returns the epoch, the seed, and the samples of a step: the same on every rank. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed, batchSize: this.batchSize };
   }

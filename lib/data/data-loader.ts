@@ -71,10 +71,10 @@ interface Position {
 }
 
 /**
- * Every iteration serves the rest of the current epoch and then moves on to the next. The order
- * depends on seed, epoch and rank. A loader that loads a state continues with the next sample, also
- * at another world size. The caller owns the tensors of a batch. A loader has one position: a new
- * iteration takes it over from the current one.
+ * Loads batches of a dataset. Every iteration serves the rest of the current epoch and then moves
+ * on to the next. The order depends on seed, epoch and rank. A loader that loads a state continues
+ * with the next sample, also at another world size. The caller owns the tensors of a batch. A
+ * loader has one position: a new iteration takes it over from the current one.
  *
  * With workers, the order and the batches are the same. The dataset must provide Dataset.source: a
  * thread builds the dataset from it. A collate function still runs on the calling thread. `for`
@@ -159,7 +159,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     }
   }
 
-  /** The position, for checkpoints; the same on every rank. */
+  /** Returns the position, for checkpoints; the same on every rank. */
   stateDict(): JsonObject {
     this.followSampler();
     const { served } = this.position;
@@ -198,7 +198,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     return this.close();
   }
 
-  /** Whether the epoch has another batch; otherwise moves on to the next epoch. */
+  /** Returns whether the epoch has another batch; otherwise moves on to the next epoch. */
   private advance(pass: Pass): boolean {
     if (pass.position === null) this.pass = pass;
     else if (this.pass !== pass) throw overtaken();

@@ -45,7 +45,7 @@ export class Subset<Sample> implements Dataset<Sample> {
     return source && { module: __filename, export: 'buildSubset', args };
   }
 
-  /** Sample number `indices[index]` of the dataset. */
+  /** Returns sample number `indices[index]` of the dataset. */
   get(index: number): Sample | Promise<Sample> {
     return this.dataset.get(required(this.indices[index]));
   }
@@ -87,7 +87,9 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
     return { module: __filename, export: 'buildConcat', args: [sources] };
   }
 
-  /** The sample of that dataset in which `index` falls. Throws DS_ARGUMENT beyond the last. */
+  /**
+   * Returns the sample of that dataset in which `index` falls. Throws DS_ARGUMENT beyond the last.
+   */
   get(index: number): Sample | Promise<Sample> {
     let left = index;
     for (const dataset of this.datasets) {
@@ -112,8 +114,9 @@ export interface SplitOptions {
 const SPLIT: OptionNames<SplitOptions> = { seed: true };
 
 /**
- * Random disjoint parts. `sizes` are numbers of samples that sum to all, or fractions that sum to
- * 1; the first parts receive the remainder of rounding. Equal on every rank. Throws DS_ARGUMENT.
+ * Returns random disjoint parts. `sizes` are numbers of samples that sum to all, or fractions that
+ * sum to 1; the first parts receive the remainder of rounding. Equal on every rank. Throws
+ * DS_ARGUMENT.
  */
 export function randomSplit<Sample>(
   dataset: Dataset<Sample>,

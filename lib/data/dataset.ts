@@ -18,8 +18,8 @@ export interface Dataset<Sample> {
   /** Samples. */
   readonly length: number;
   /**
-   * Sample number `index`, from 0: a number, a typed array, a tensor, or arrays and objects of
-   * these.
+   * Returns sample number `index`, from 0: a number, a typed array, a tensor, or arrays and objects
+   * of these.
    */
   get(index: number): Sample | Promise<Sample>;
   /**
@@ -62,10 +62,10 @@ const OPTIONS: OptionNames<WorkerDatasetOptions> = {
 };
 
 /**
- * A dataset that each worker thread builds, and the calling thread if it needs one. If the calling
- * thread cannot require the module (an ES module, or a top-level await), it imports it: samples are
- * then promises, and `length` is required. Throws DS_ARGUMENT for unknown or invalid options, for a
- * missing module or export, and if the export does not return a dataset.
+ * Returns a dataset that each worker thread builds, and the calling thread if it needs one. If the
+ * calling thread cannot require the module (an ES module, or a top-level await), it imports it:
+ * samples are then promises, and `length` is required. Throws DS_ARGUMENT for unknown or invalid
+ * options, for a missing module or export, and if the export does not return a dataset.
  */
 export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
   const { length, ...options } = readOptions('workerDataset', given, OPTIONS);

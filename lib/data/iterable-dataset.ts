@@ -18,15 +18,18 @@ export type Samples<Sample> = Iterable<Sample | Promise<Sample>> | AsyncIterable
  * and keeps its own, so the samples may depend only on the epoch.
  */
 export interface IterableDataset<Sample> {
-  /** All samples of an epoch (from 0), from the first one. */
+  /** Returns all samples of an epoch (from 0), from the first one. */
   iterate(epoch: number): Samples<Sample>;
-  /** Samples of an epoch from number `start` on. Without it, a resumed loader skips samples. */
+  /**
+   * Returns the samples of an epoch from number `start` on. Without it, a resumed loader skips
+   * samples.
+   */
   iterateFrom?(epoch: number, start: number): Samples<Sample>;
   /** How a worker thread builds this dataset; without it only the calling thread can serve it. */
   readonly source?: DatasetSource | undefined;
 }
 
-/** Whether `value` is an object with iterate(). */
+/** Returns whether `value` is an object with iterate(). */
 export function isIterableDataset<Sample = unknown>(
   value: unknown,
 ): value is IterableDataset<Sample> {
@@ -48,9 +51,10 @@ export function requireIterableDataset(value: unknown): void {
 export type WorkerIterableOptions = Omit<WorkerDatasetOptions, 'length'>;
 
 /**
- * An iterable dataset that each worker thread builds, and the calling thread if it needs one. The
- * `export` of `module`, called with `args`, returns it or a promise of it. Throws DS_ARGUMENT for
- * unknown or invalid options; the first read also throws it for a missing module or export.
+ * Returns an iterable dataset that each worker thread builds, and the calling thread if it needs
+ * one. The `export` of `module`, called with `args`, returns it or a promise of it. Throws
+ * DS_ARGUMENT for unknown or invalid options; the first read also throws it for a missing module or
+ * export.
  */
 export function workerIterable<Sample = unknown>(
   given: WorkerIterableOptions,

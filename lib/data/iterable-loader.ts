@@ -57,7 +57,8 @@ interface Position {
 }
 
 /**
- * Every iteration serves the rest of the current epoch and then moves on to the next.
+ * Loads batches of an iterable dataset. Every iteration serves the rest of the current epoch and
+ * then moves on to the next.
  *
  * - N ranks have batches of B samples. Batch g of all ranks has samples [g B N, (g + 1) B N). Rank
  *   r has the samples with number modulo N = r. With W workers, worker g modulo W makes it.
@@ -149,7 +150,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     }
   }
 
-  /** The position, for checkpoints; the same on every rank. */
+  /** Returns the position, for checkpoints; the same on every rank. */
   stateDict(): JsonObject {
     return { ...this.position, samples: null };
   }

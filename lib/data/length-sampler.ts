@@ -30,10 +30,10 @@ const MAX_BATCHES = 50;
 const FEWEST_GROUPS = 4;
 
 /**
- * Shuffles all samples, cuts the order into groups of min(N / (4 batch), 50) batches, and sorts
- * each group by length, the longest first. The longest sample of all is first, so a batch that does
- * not fit memory fails at once. Ranks share the order in turn, like DistributedSampler. Source:
- * transformers' get_length_grouped_indices().
+ * Puts samples of similar length into the same batches. Shuffles all samples, cuts the order into
+ * groups of min(N / (4 batch), 50) batches, and sorts each group by length, the longest first. The
+ * longest sample of all is first, so a batch that does not fit memory fails at once. Ranks share
+ * the order in turn, like DistributedSampler. Source: transformers' get_length_grouped_indices().
  */
 export class LengthGroupedSampler extends Sampler {
   /** Number of this rank, from 0. */
@@ -71,7 +71,7 @@ export class LengthGroupedSampler extends Sampler {
     return dealt(this.whole(), served, this);
   }
 
-  /** The epoch and the seed: the same on every rank. */
+  /** Returns the epoch and the seed: the same on every rank. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }

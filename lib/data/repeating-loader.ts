@@ -35,7 +35,7 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     throw empty();
   }
 
-  /** next() for asynchronous loaders. */
+  /** As next(), for asynchronous loaders. */
   async nextAsync(): Promise<IteratorYieldResult<Batch>> {
     for (let epochs = 0; epochs < 2; ++epochs) {
       this.currentAsync ??= this.loader[Symbol.asyncIterator]();

@@ -17,7 +17,10 @@ import {
 } from './order.js';
 import { requireState } from './require-state.js';
 
-/** Positions count the samples that all ranks have served, so that they hold at any world size. */
+/**
+ * The base class of samplers, which choose the order of samples. Positions count the samples that
+ * all ranks have served, so that they hold at any world size.
+ */
 export abstract class Sampler implements Iterable<number> {
   private current = 0;
 
@@ -47,7 +50,7 @@ export abstract class Sampler implements Iterable<number> {
     return this.order(0).values();
   }
 
-  /** The epoch and the seed, if there is one. Both are equal on every rank. */
+  /** Returns the epoch and the seed, if there is one. Both are equal on every rank. */
   stateDict(): JsonObject {
     return { epoch: this.epoch };
   }
@@ -59,7 +62,7 @@ export abstract class Sampler implements Iterable<number> {
   }
 }
 
-/** 0, 1, 2, ... in every epoch. */
+/** Serves samples in their order: 0, 1, 2, ... in every epoch. */
 export class SequentialSampler extends Sampler {
   readonly length: number;
 
@@ -73,7 +76,7 @@ export class SequentialSampler extends Sampler {
     return naturalOrder(this.length).subarray(served);
   }
 
-  /** The epoch; its seed is null. */
+  /** Returns the epoch; its seed is null. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: null };
   }
@@ -100,7 +103,7 @@ export class RandomSampler extends Sampler {
     return shuffledOrder(this.length, this.seed, this.epoch).subarray(served);
   }
 
-  /** The epoch and the seed. */
+  /** Returns the epoch and the seed. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }
@@ -171,7 +174,7 @@ export class DistributedSampler extends Sampler {
     return dealt(whole, served, this);
   }
 
-  /** The epoch and the seed, null for the natural order: the same on every rank. */
+  /** Returns the epoch and the seed, null for the natural order: the same on every rank. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }
@@ -259,7 +262,7 @@ export class WeightedRandomSampler extends Sampler {
     return dealt(draw(weights, samples, seed, epoch), served, this);
   }
 
-  /** The epoch and the seed: the same on every rank. */
+  /** Returns the epoch and the seed: the same on every rank. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }

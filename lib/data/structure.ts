@@ -46,7 +46,8 @@ export function columnsOf(
 }
 
 /**
- * Whether a value stores its contents outside of fields, such as a Map, a Date or an ArrayBuffer.
+ * Returns whether a value stores its contents outside of fields, such as a Map, a Date or an
+ * ArrayBuffer.
  */
 function isOpaque(value: object): boolean {
   if (Array.isArray(value) || Object.keys(value).length > 0) return false;
@@ -54,7 +55,9 @@ function isOpaque(value: object): boolean {
   return prototype !== Object.prototype && prototype !== null;
 }
 
-/** Whether it is a tensor; the class itself would bring the addon into every worker thread. */
+/**
+ * Returns whether it is a tensor; the class itself would bring the addon into every worker thread.
+ */
 export function isTensor(value: unknown): boolean {
   return typeof value === 'object' && value !== null && 'toRaw' in value && 'dtype' in value;
 }

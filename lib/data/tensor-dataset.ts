@@ -9,9 +9,9 @@ import { noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Dataset } from './dataset.js';
 
 /**
- * Sample i is row i of each tensor, [x[i], y[i], ...]. A batch has the stacked rows, [B, ...] each;
- * one op per tensor selects them on the tensors' device. The caller keeps the tensors. It runs on
- * the calling thread, because tensors do not cross threads.
+ * A dataset of rows of tensors. Sample i is row i of each tensor, [x[i], y[i], ...]. A batch has
+ * the stacked rows, [B, ...] each; one op per tensor selects them on the tensors' device. The
+ * caller keeps the tensors. It runs on the calling thread, because tensors do not cross threads.
  */
 export class TensorDataset implements Dataset<Tensor[]> {
   /** The tensors of the constructor. */
@@ -51,7 +51,8 @@ export class TensorDataset implements Dataset<Tensor[]> {
   }
 
   /**
-   * Rows `indices` of each tensor on `device`; the caller owns them. Throws DS_ARGUMENT, DS_INDEX.
+   * Returns the rows `indices` of each tensor on `device`; the caller owns them. Throws
+   * DS_ARGUMENT, DS_INDEX.
    */
   batch(indices: Uint32Array, device: Device): Tensor[] {
     const op = 'TensorDataset.batch';

@@ -16,7 +16,7 @@ import {
   windowOf,
 } from './token-window.js';
 
-/** Windows of tokens in memory; windowCount defines a window. */
+/** A dataset of token windows in memory; windowCount() defines a window. */
 export class TokenDataset implements Dataset<TokenWindow> {
   /** Windows. */
   readonly length: number;

@@ -57,8 +57,8 @@ export interface TokenLayout {
 }
 
 /**
- * Windows of a token file; windowCount defines a window. A window is read on access, so the file
- * may be larger than memory. Every thread opens its own descriptor.
+ * A dataset of windows of a token file; windowCount() defines a window. A window is read on access,
+ * so the file may be larger than memory. Every thread opens its own descriptor.
  */
 export class TokenFileDataset implements Dataset<TokenWindow> {
   /** Windows. */

@@ -13,9 +13,9 @@ export interface TokenWindow {
 }
 
 /**
- * Number of windows of `tokens` tokens. Window i covers tokens [i * seq, (i + 1) * seq]. Windows
- * overlap by one token, a target in one and an input in the next. An incomplete last window is
- * dropped. Throws DS_DATA with `location` if no window is full.
+ * Returns the number of windows of `tokens` tokens. Window i covers tokens [i * seq, (i + 1) *
+ * seq]. Windows overlap by one token, a target in one and an input in the next. An incomplete last
+ * window is dropped. Throws DS_DATA with `location` if no window is full.
  */
 export function windowCount(tokens: number, seq: number, location: string): number {
   if (!Number.isInteger(seq) || seq < 1) {

@@ -48,7 +48,7 @@ export class Signal {
     Atomics.store(this.words, 1 + 2 * worker, phase);
   }
 
-  /** Whether the worker's thread runs. */
+  /** Returns whether the worker's thread runs. */
   hasBegun(worker: number): boolean {
     return Atomics.load(this.words, 1 + 2 * worker) !== Phase.none;
   }

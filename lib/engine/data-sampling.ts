@@ -23,7 +23,7 @@ interface SamplingRank {
   worldSize: number;
 }
 
-/** Whether the configuration selects the samples. */
+/** Returns whether the configuration selects the samples. */
 export function isSampled({ data_efficiency: section }: ResolvedConfig): boolean {
   if (!section.enabled || !section.data_sampling.enabled) return false;
   return section.data_sampling.curriculum_learning.enabled;

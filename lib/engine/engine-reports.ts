@@ -67,7 +67,7 @@ export class EngineReports {
     });
   }
 
-  /** Whether the pending backward(), else the next one, completes a step. */
+  /** Returns whether the pending backward(), else the next one, completes a step. */
   isGradientAccumulationBoundary(): boolean {
     return this.parts.gradients.atBoundary;
   }

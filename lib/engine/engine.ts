@@ -27,9 +27,10 @@ import { type RunWatch, type WatchOptions, watchRun } from './watch/run-watch.js
 import { untimed } from './watch/step-watch.js';
 
 /**
- * The engine of initialize(). Tensors that forward() returns live until the first forward() of the
- * next step; keep() extends their life. A non-finite gradient skips the update on the device. The
- * host reads this decision at the next backward().
+ * Trains a model by forward(), backward() and step(); initialize() creates it. Tensors that
+ * forward() returns live until the first forward() of the next step; keep() extends their life. A
+ * non-finite gradient skips the update on the device. The host reads this decision at the next
+ * backward().
  */
 export class Engine extends EngineReports {
   private readonly checkpointer: Checkpointer;
@@ -196,7 +197,7 @@ export class Engine extends EngineReports {
     return this;
   }
 
-  /** Whether the last step() changed the weights. Waits for its backward. */
+  /** Returns whether the last step() changed the weights. Waits for its backward. */
   wasStepApplied(): boolean {
     return this.updated && (this.parts.stepDecisions.last?.applied ?? false);
   }

@@ -63,8 +63,8 @@ export interface Ranks {
   /** Whether a lower rank holds the same state and saves it. */
   readonly isReplica: boolean;
   /**
-   * Whether this rank counts a parameter in norms and saves it. If several tensor ranks hold the
-   * same parameter, only the first does.
+   * Returns whether this rank counts a parameter in norms and saves it. If several tensor ranks
+   * hold the same parameter, only the first does.
    */
   isPrimary(parameter: Parameter): boolean;
 }

@@ -22,7 +22,9 @@ export class HostBlocks {
     this.free = Array.from({ length: count }, (_, i) => count - 1 - i);
   }
 
-  /** Whether the contents with this key are here. They become the most recently used ones. */
+  /**
+   * Returns whether the contents with this key are here. They become the most recently used ones.
+   */
   find(key: string): boolean {
     const slot = this.slots.get(key);
     if (slot === undefined) return false;

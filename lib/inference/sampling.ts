@@ -197,7 +197,7 @@ export class Sampler {
     for (let lane = 0; lane < lanes; ++lane) this.bans.set(slot * lanes + lane, bans);
   }
 
-  /** Index of the token that the slot samples next, in its whole sequence. */
+  /** Returns the index of the token that the slot samples next, in its whole sequence. */
   positionOf(slot: number): number {
     return this.requireTaken(slot).position;
   }

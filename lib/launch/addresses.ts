@@ -7,7 +7,7 @@ import { refuse } from './argument-error.js';
 
 const LOOPBACK = /^(127\.|::1$|localhost$)/;
 
-/** Whether `host` names this machine; "user@host" never does. */
+/** Returns whether `host` names this machine; "user@host" never does. */
 export async function isThisMachine(host: string): Promise<boolean> {
   if (LOOPBACK.test(host) || host === hostname()) return true;
   const address = await addressOf(host);

@@ -146,7 +146,10 @@ function nextSteps(folder: string, template: Template, count: number): string {
   return [title, '', ...steps.map((step) => `  ${step}`)].join('\n');
 }
 
-/** Whether a program in `target` finds this package, in its own node_modules or in a parent's. */
+/**
+ * Returns whether a program in `target` finds this package, in its own node_modules or in a
+ * parent's.
+ */
 function isInstalled(target: string): boolean {
   if (existsSync(join(target, 'node_modules/@ds/native/package.json'))) return true;
   const parent = dirname(target);

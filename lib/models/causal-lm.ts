@@ -120,10 +120,10 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   /** @internal hiddenOf(), cut into layers: see Pipelined. */
   protected abstract bodyLayers(): PipelineLayer[];
 
-  /** The plan that splits its layers over ranks, for parallel.parallelize(). */
+  /** Returns the plan that splits its layers over ranks, for parallel.parallelize(). */
   abstract tensorPlan(): TensorPlan;
 
-  /** The plan that distributes only its experts over ranks; null without experts. */
+  /** Returns the plan that distributes only its experts over ranks; null without experts. */
   expertPlan(): TensorPlan | null {
     return null;
   }
@@ -172,8 +172,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 
   /**
-   * Description for transformers: the sizes, and other entries of the original folder (tokens,
-   * sampling and so on).
+   * Returns the description for transformers: the sizes, and other entries of the original folder
+   * (tokens, sampling and so on).
    */
   override describe(): PretrainedDescription {
     return withOrigin(this.described(this.#origin?.config ?? null), this.#origin);

@@ -21,7 +21,7 @@ import {
   type FolderOptions,
 } from './model-folder.js';
 
-/** Whether `dir` has checkpoints and no Hugging Face model. Rejects with DS_IO. */
+/** Returns whether `dir` has checkpoints and no Hugging Face model. Rejects with DS_IO. */
 export async function isCheckpointFolder(dir: string): Promise<boolean> {
   const config = join(dir, 'config.json');
   if ((await ifThere(config, () => access(config).then(() => true))) !== null) return false;

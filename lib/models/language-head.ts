@@ -13,9 +13,9 @@ import {
 export interface LanguageHead extends Module {
   /** [vocabSize, channels]. */
   readonly weight: Parameter;
-  /** Hidden states [.., channels] to logits [.., vocabSize]. */
+  /** Maps hidden states [.., channels] to logits [.., vocabSize]. */
   forward(x: Tensor): Tensor;
-  /** crossEntropy() of its logits, if the head has its own implementation. */
+  /** Returns crossEntropy() of its logits, if the head has its own implementation. */
   lossOf?(x: Tensor, target: Tensor, options: LinearCrossEntropyOptions): Tensor;
 }
 

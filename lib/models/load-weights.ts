@@ -67,7 +67,7 @@ export interface Layout {
 
 /** A head that the files may lack. */
 interface HeadLayout {
-  /** Whether a parameter belongs to the head. */
+  /** Returns whether a parameter belongs to the head. */
   has(name: string): boolean;
   /** Whether a head of another size is replaced. */
   readonly replaces: boolean;

@@ -26,7 +26,7 @@ export class ModelConfig {
     return this.values[this.nameOf(key)] ?? fallback;
   }
 
-  /** Whether the file has `key`; null is a value. */
+  /** Returns whether the file has `key`; null is a value. */
   has(key: string): boolean {
     return Object.hasOwn(this.values, this.nameOf(key));
   }

@@ -33,7 +33,7 @@ export class NormalizedHead extends Module {
     return weight.div(maximum(norms, MIN_NORM));
   }
 
-  /** x [.., channels] to logits [.., vocabSize]. */
+  /** Maps x [.., channels] to logits [.., vocabSize]. */
   override forward(x: Tensor): Tensor {
     return scope(() => linearPadded(x, this.rows));
   }

@@ -23,7 +23,7 @@ export class TiedHead extends Module {
     return this.#embedding;
   }
 
-  /** x [.., C] to logits [.., V]. */
+  /** Maps x [.., C] to logits [.., V]. */
   override forward(x: Tensor): Tensor {
     return linearPadded(x, this.weight);
   }

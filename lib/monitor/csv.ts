@@ -35,7 +35,8 @@ export function logFolder(op: string, given: LogFolder): string {
 }
 
 /**
- * Writes "Train/Samples/lr" to Train_Samples_lr.csv: the header "step,lr", then one row per event.
+ * Writes events to CSV files, one for each metric. Writes "Train/Samples/lr" to
+ * Train_Samples_lr.csv: the header "step,lr", then one row per event.
  *
  * A later run of the same job appends. Only an empty file gets a header. A row cut by a full disk
  * stays cut, and the next row starts on a new line.

@@ -4,7 +4,7 @@ import { refusedValue } from '../runtime/refused.js';
 import type { Monitor, MonitorEvent } from './monitor.js';
 
 /**
- * Owns its monitors. Named after DeepSpeed's MonitorMaster.
+ * Sends events to several monitors, and owns them. Named after DeepSpeed's MonitorMaster.
  *
  * If a monitor throws or its promise rejects, it is closed and removed, with one warning.
  */

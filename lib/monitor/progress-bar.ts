@@ -108,8 +108,8 @@ function clockTime(seconds: number): string {
 }
 
 /**
- * One rank constructs and updates it. Without a terminal, it prints the first, the last and about
- * `lines` steps in between.
+ * Prints the progress of a run. One rank constructs and updates it. Without a terminal, it prints
+ * the first, the last and about `lines` steps in between.
  *
  * The time left is the number of remaining steps, at the mean speed since the first update.
  */

@@ -12,7 +12,8 @@ import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
 let opened = 0;
 
 /**
- * Writes `<outputPath>/<jobName>/events.out.tfevents.<seconds>.<host>.<process>.<number>`.
+ * Writes events for TensorBoard. Writes
+ * `<outputPath>/<jobName>/events.out.tfevents.<seconds>.<host>.<process>.<number>`.
  *
  * Each write() is one append, so a crash cuts at most the last record. Throws DS_ARGUMENT, DS_IO.
  */

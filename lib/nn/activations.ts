@@ -13,33 +13,33 @@ import {
 } from '../tensor/index.js';
 import { Module } from './module.js';
 
-/** max(x, 0), element by element; see relu. */
+/** The activation max(x, 0), element by element; see relu. */
 export class ReLU extends Module {
-  /** max(0, x), of any shape. */
+  /** Returns max(0, x), of any shape. */
   override forward(x: Tensor): Tensor {
     return relu(x);
   }
 }
 
-/** x sigmoid(x), element by element; see silu. */
+/** The activation x sigmoid(x), element by element; see silu. */
 export class SiLU extends Module {
-  /** x sigmoid(x), of any shape. */
+  /** Returns x sigmoid(x), of any shape. */
   override forward(x: Tensor): Tensor {
     return silu(x);
   }
 }
 
-/** The hyperbolic tangent, element by element. */
+/** The activation tanh(x), element by element. */
 export class Tanh extends Module {
-  /** tanh(x), of any shape. */
+  /** Returns tanh(x), of any shape. */
   override forward(x: Tensor): Tensor {
     return tanh(x);
   }
 }
 
-/** 1 / (1 + exp(-x)), element by element. */
+/** The activation 1 / (1 + exp(-x)), element by element. */
 export class Sigmoid extends Module {
-  /** 1 / (1 + e^-x), of any shape. */
+  /** Returns 1 / (1 + e^-x), of any shape. */
   override forward(x: Tensor): Tensor {
     return sigmoid(x);
   }
@@ -57,13 +57,13 @@ export class GELU extends Module {
     super();
   }
 
-  /** gelu(x), of any shape. */
+  /** Returns gelu(x), of any shape. */
   override forward(x: Tensor): Tensor {
     return gelu(x, this.approximate);
   }
 }
 
-/** x above 0, slope x below, element by element; see leakyRelu. */
+/** The activation with values x above 0, slope x below, element by element; see leakyRelu. */
 export class LeakyReLU extends Module {
   constructor(
     /** Slope below 0. */
@@ -72,13 +72,13 @@ export class LeakyReLU extends Module {
     super();
   }
 
-  /** leakyRelu(x, slope), of any shape. */
+  /** Returns leakyRelu(x, slope), of any shape. */
   override forward(x: Tensor): Tensor {
     return leakyRelu(x, this.slope);
   }
 }
 
-/** x above 0, alpha (e^x - 1) below, element by element; see elu. */
+/** The activation with values x above 0, alpha (e^x - 1) below, element by element; see elu. */
 export class ELU extends Module {
   constructor(
     /** The curve approaches -alpha below 0. */
@@ -87,13 +87,13 @@ export class ELU extends Module {
     super();
   }
 
-  /** elu(x, alpha), of any shape. */
+  /** Returns elu(x, alpha), of any shape. */
   override forward(x: Tensor): Tensor {
     return elu(x, this.alpha);
   }
 }
 
-/** log(1 + e^(beta x)) / beta, element by element; see softplus. */
+/** The activation log(1 + e^(beta x)) / beta, element by element; see softplus. */
 export class Softplus extends Module {
   constructor(
     /** The options of softplus(). */
@@ -102,7 +102,7 @@ export class Softplus extends Module {
     super();
   }
 
-  /** softplus(x, options), of any shape. */
+  /** Returns softplus(x, options), of any shape. */
   override forward(x: Tensor): Tensor {
     return softplus(x, this.options);
   }

@@ -60,13 +60,13 @@ export interface LatentHeads {
   readonly q: Tensor;
   /** [B, 1, T, W], W even: what a cache keeps of each token. */
   readonly latent: Tensor;
-  /** Keys and values [B, H, S, D] of latents [B, 1, S, W]. */
+  /** Returns the keys and values [B, H, S, D] of latents [B, 1, S, W]. */
   expanded(latent: Tensor): { k: Tensor; v: Tensor };
   /**
    * Maps queries [S, H, D] to [S, H, W]. The results times latents equal the queries times keys.
    */
   absorbed(q: Tensor): Tensor;
-  /** Values [S, H, D] from weighted sums [S, H, W] of latents. */
+  /** Returns the values [S, H, D] from weighted sums [S, H, W] of latents. */
   released(sums: Tensor): Tensor;
 }
 
@@ -75,9 +75,14 @@ export type TurningReach = Pick<CacheReach, 'window' | 'scale' | 'sinks'>;
 
 /** The state of one layer with a recurrence. */
 export interface RecurrentState {
-  /** shortConv() of new tokens x [B, T, C] after the earlier ones; keeps the last inputs. */
+  /**
+   * Returns shortConv() of new tokens x [B, T, C] after the earlier ones; keeps the last inputs.
+   */
   convolve(x: Tensor, weight: Tensor): Tensor;
-  /** gatedDelta() of new tokens after the earlier ones; keeps the state. convolve() comes first. */
+  /**
+   * Returns gatedDelta() of new tokens after the earlier ones; keeps the state. convolve() comes
+   * first.
+   */
   delta(inputs: DeltaInputs): Tensor;
 }
 
@@ -94,15 +99,20 @@ export interface LayerCache {
   attend(q: Tensor, k: Tensor, v: Tensor, reach: CacheReach): Tensor;
 
   /**
-   * attend() to the tokens that are stored already, the new ones included; absent if no layer reads
-   * the keys and values of another.
+   * Returns attend() to the tokens that are stored already, the new ones included; absent if no
+   * layer reads the keys and values of another.
    */
   attendStored?(q: Tensor, reach: CacheReach): Tensor;
 
-  /** attend() of latents that all heads share; absent if the cache holds keys and values. */
+  /**
+   * Returns attend() of latents that all heads share; absent if the cache holds keys and values.
+   */
   attendLatent?(heads: LatentHeads, scale: number): Tensor;
 
-  /** attend() that also rotates the heads, in one pass; absent if the cache does not support it. */
+  /**
+   * Returns attend() that also rotates the heads, in one pass; absent if the cache does not support
+   * it.
+   */
   attendTurning?(heads: UnturnedHeads, reach: TurningReach): Tensor;
 }
 
@@ -167,7 +177,10 @@ export class KeyValueCache implements SequenceCache {
   }
 }
 
-/** Parameters c_attn [3C, C] (q, k, v concatenated) and c_proj [C, C], as in GPT-2. */
+/**
+ * Causal self-attention. Parameters c_attn [3C, C] (q, k, v concatenated) and c_proj [C, C], as in
+ * GPT-2.
+ */
 export class CausalSelfAttention extends Module {
   /** From channels to queries, keys and values: 3 * channels. */
   readonly c_attn: Linear;

@@ -7,7 +7,7 @@ import { Module } from './module.js';
 
 /** Returns its input unchanged. Replaces an omitted layer. */
 export class Identity extends Module {
-  /** The input itself. */
+  /** Returns the input itself. */
   override forward(x: Tensor): Tensor {
     return x;
   }
@@ -120,7 +120,7 @@ export class ModuleDict extends Module {
     return this;
   }
 
-  /** Whether there is a module of this name. */
+  /** Returns whether there is a module of this name. */
   has(name: string): boolean {
     return this.modulesByName.has(name);
   }

@@ -97,8 +97,8 @@ abstract class Convolution extends Module {
 }
 
 /**
- * Windows over images: x [N, in, H, W] gives [N, out, H', W'], [in, H, W] gives [out, H', W'].
- * Weight [out, in, kh, kw].
+ * A two-dimensional convolution: x [N, in, H, W] gives [N, out, H', W'], [in, H, W] gives [out, H',
+ * W']. Weight [out, in, kh, kw].
  */
 export class Conv2d extends Convolution {
   private readonly kernel: readonly [number, number];
@@ -111,7 +111,7 @@ export class Conv2d extends Convolution {
     this.kernel = kernel;
   }
 
-  /** [B, in, H, W] to [B, out, H', W'] by unfold and one product. Throws DS_SHAPE. */
+  /** Maps [B, in, H, W] to [B, out, H', W'] by unfold and one product. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       requireTensor('Conv2d', x);
@@ -122,8 +122,8 @@ export class Conv2d extends Convolution {
 }
 
 /**
- * Windows over sequences: x [N, in, T] gives [N, out, T'], [in, T] gives [out, T']. Weight [out,
- * in, k].
+ * A one-dimensional convolution: x [N, in, T] gives [N, out, T'], [in, T] gives [out, T']. Weight
+ * [out, in, k].
  */
 export class Conv1d extends Convolution {
   private readonly kernelSize: number;
@@ -141,7 +141,7 @@ export class Conv1d extends Convolution {
     this.kernelSize = kernelSize;
   }
 
-  /** [B, in, L] to [B, out, L']. Throws DS_SHAPE. */
+  /** Maps [B, in, L] to [B, out, L']. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       requireTensor('Conv1d', x);

@@ -38,7 +38,7 @@ abstract class FeatureDropout extends Module {
     requireFinite(`${op} p`, p, 0, 1);
   }
 
-  /** Number of leading dims with a separate draw. */
+  /** Returns the number of leading dims with a separate draw. */
   protected abstract drawn(x: Tensor): number;
 
   override forward(x: Tensor): Tensor {

@@ -291,7 +291,7 @@ export class SparseMixture extends Module {
     this.shared_experts = sharedGate ? null : shared;
   }
 
-  /** [.., channels] to the same shape. Adds routing statistics to `loads` if given. */
+  /** Maps [.., channels] to the same shape. Adds routing statistics to `loads` if given. */
   override forward(x: Tensor, loads: RouterLoads | null = null): Tensor {
     const { gate, experts, shared_expert: shared, shared_expert_gate: part } = this;
     const { shared_experts: ungated } = this;

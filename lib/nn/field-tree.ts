@@ -120,7 +120,7 @@ export class FieldTree<M extends Branch> {
   }
 }
 
-/** Whether a field is a tensor that is state, but not a parameter. */
+/** Returns whether a field is a tensor that is state, but not a parameter. */
 export function isBuffer(field: unknown): field is Tensor {
   return field instanceof Tensor && !(field instanceof Parameter);
 }

@@ -63,7 +63,10 @@ export function byRange(body: (out: Tensor, at: InitialPart) => void): Initializ
 /** The indices of a part, in the format of random ops. */
 const partOf = ({ first, row, stride }: ElementPart): ElementPart => ({ first, row, stride });
 
-/** N(mean, stddev^2), from the current state of the generator. Throws DS_ARGUMENT. */
+/**
+ * Returns an initializer: N(mean, stddev^2), from the current state of the generator. Throws
+ * DS_ARGUMENT.
+ */
 export function normal(stddev: number, mean = 0): Initializer {
   requireFinite('init.normal stddev', stddev, 0);
   requireFinite('init.normal mean', mean);
@@ -74,8 +77,8 @@ export function normal(stddev: number, mean = 0): Initializer {
 }
 
 /**
- * U[-bound, bound), or U[low, high) of two numbers, from the current state of the generator. Throws
- * DS_ARGUMENT.
+ * Returns an initializer: U[-bound, bound), or U[low, high) of two numbers, from the current state
+ * of the generator. Throws DS_ARGUMENT.
  */
 export function uniform(boundOrLow: number, high?: number): Initializer {
   const low = requireFinite('init.uniform', high === undefined ? -boundOrLow : boundOrLow);
@@ -136,14 +139,17 @@ function xavier(draw: 'uniform' | 'normal', gain: number): Initializer {
 }
 
 /**
- * U[-b, b) with b = gain sqrt(6 / (inputs + outputs)); for weights [out, in, ..]. Source: Glorot &
- * Bengio 2010.
+ * Returns an initializer: U[-b, b) with b = gain sqrt(6 / (inputs + outputs)); for weights [out,
+ * in, ..]. Source: Glorot & Bengio 2010.
  */
 export function xavierUniform(gain = 1): Initializer {
   return xavier('uniform', gain);
 }
 
-/** N(0, gain^2 2 / (inputs + outputs)); for weights [out, in, ..]. Source: Glorot & Bengio 2010. */
+/**
+ * Returns an initializer: N(0, gain^2 2 / (inputs + outputs)); for weights [out, in, ..]. Source:
+ * Glorot & Bengio 2010.
+ */
 export function xavierNormal(gain = 1): Initializer {
   return xavier('normal', gain);
 }
@@ -196,12 +202,17 @@ function kaiming(draw: 'uniform' | 'normal', given: KaimingOptions): Initializer
   return scale(draw, (shape) => gain / Math.sqrt(Math.max(1, fansOf('init.kaiming', shape)[mode])));
 }
 
-/** U[-b, b) with b = gain sqrt(3 / fan); for weights [out, in, ..]. Source: He et al. 2015. */
+/**
+ * Returns an initializer: U[-b, b) with b = gain sqrt(3 / fan); for weights [out, in, ..]. Source:
+ * He et al. 2015.
+ */
 export function kaimingUniform(options: KaimingOptions = {}): Initializer {
   return kaiming('uniform', options);
 }
 
-/** N(0, gain^2 / fan); for weights [out, in, ..]. Source: He et al. 2015. */
+/**
+ * Returns an initializer: N(0, gain^2 / fan); for weights [out, in, ..]. Source: He et al. 2015.
+ */
 export function kaimingNormal(options: KaimingOptions = {}): Initializer {
   return kaiming('normal', options);
 }
@@ -223,7 +234,8 @@ const TRUNCATED: OptionNames<TruncNormalOptions> = {
 };
 
 /**
- * N(mean, stddev^2) between two values. Throws DS_ARGUMENT. Source: torch.nn.init.trunc_normal_.
+ * Returns an initializer: N(mean, stddev^2) between two values. Throws DS_ARGUMENT. Source:
+ * torch.nn.init.trunc_normal_.
  */
 export function truncNormal(given: TruncNormalOptions = {}): Initializer {
   const options = readOptions('init.truncNormal', given, TRUNCATED);
@@ -238,9 +250,9 @@ export function truncNormal(given: TruncNormalOptions = {}): Initializer {
 }
 
 /**
- * Orthogonal rows, or columns if they are fewer, of length `gain`; dims after the first count as
- * one. Computed on one thread of the host in f64: some seconds for 1000 x 1000, with the cube of
- * the size. Throws DS_ARGUMENT. Source: Saxe et al. 2014.
+ * Returns an initializer: orthogonal rows, or columns if they are fewer, of length `gain`; dims
+ * after the first count as one. Computed on one thread of the host in f64: some seconds for 1000 x
+ * 1000, with the cube of the size. Throws DS_ARGUMENT. Source: Saxe et al. 2014.
  */
 export function orthogonal(gain = 1): Initializer {
   requireFinite('init.orthogonal gain', gain);

@@ -20,11 +20,11 @@ export interface Joining {
   /** Inputs of each layer. */
   readonly inputs: number;
   /**
-   * x [.., inputs] to [.., outputs] of all layers; `parts` are the joined parameters in the order
-   * of the field `parts`.
+   * Maps x [.., inputs] to [.., outputs] of all layers; `parts` are the joined parameters in the
+   * order of the field `parts`.
    */
   product(x: Tensor, parts: readonly Tensor[]): Tensor;
-  /** silu(gate) * up [.., outputs / 2]; the first half of the outputs are the gates. */
+  /** Returns silu(gate) * up [.., outputs / 2]; the first half of the outputs are the gates. */
   gated(x: Tensor, parts: readonly Tensor[]): Tensor;
 }
 

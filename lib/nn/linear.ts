@@ -28,7 +28,7 @@ export interface LinearOptions {
 
 const LINEAR: OptionNames<LinearOptions> = { bias: true, weightInit: true, biasInit: true };
 
-/** x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
+/** A linear layer x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
 export class Linear extends Module implements JoinsOthers {
   /** [outputs, inputs]. */
   readonly weight: Parameter;
@@ -53,7 +53,7 @@ export class Linear extends Module implements JoinsOthers {
     this.bias = withBias ? new Parameter([outputs], options.biasInit ?? uniform(bound)) : null;
   }
 
-  /** [..., inputs] to [..., outputs]: x weight^T + bias. Throws DS_SHAPE. */
+  /** Maps [..., inputs] to [..., outputs]: x weight^T + bias. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     return this.project(x);
   }
@@ -76,7 +76,7 @@ export class Linear extends Module implements JoinsOthers {
 
 /** Linear followed by gelu_tanh, in one GEMM. */
 export class LinearGelu extends Linear {
-  /** [..., inputs] to [..., outputs]: gelu of the linear layer, fused. */
+  /** Maps [..., inputs] to [..., outputs]: gelu of the linear layer, fused. */
   override forward(x: Tensor): Tensor {
     return this.fp8 ? gelu(this.project(x), 'tanh') : linearGelu(x, this.weight, this.bias);
   }
@@ -110,7 +110,7 @@ export class SwiGLU extends Module implements Joinable {
     this.down_proj = new Linear(hidden, channels, { bias });
   }
 
-  /** [..., channels] to the same shape: down(silu(gate(x)) * up(x)). */
+  /** Maps [..., channels] to the same shape: down(silu(gate(x)) * up(x)). */
   override forward(x: Tensor): Tensor {
     const { gate_proj, up_proj } = this;
     const joined = this.isJoined ? joinedGate(x, [gate_proj, up_proj]) : null;

@@ -24,7 +24,7 @@ import { Module } from './module.js';
 const LOSS: OptionNames<LossOptions> = { reduction: true };
 const NLL: OptionNames<NllLossOptions> = { ignoreIndex: true, weight: true, reduction: true };
 
-/** mse(): (x - target)^2. */
+/** Mean squared error as a module: mse(): (x - target)^2. */
 export class MSELoss extends Module {
   private readonly options: LossOptions;
 
@@ -34,13 +34,13 @@ export class MSELoss extends Module {
     this.options = readOptions('MSELoss', options, LOSS);
   }
 
-  /** Input and target of one shape to a scalar; with reduction "none" to that shape. */
+  /** Maps input and target of one shape to a scalar; with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return mse(x, target, this.options);
   }
 }
 
-/** l1Loss(): |x - target|. */
+/** Mean absolute error as a module: l1Loss(): |x - target|. */
 export class L1Loss extends Module {
   private readonly options: LossOptions;
 
@@ -49,13 +49,13 @@ export class L1Loss extends Module {
     this.options = readOptions('L1Loss', options, LOSS);
   }
 
-  /** Input and target of one shape to a scalar; with reduction "none" to that shape. */
+  /** Maps input and target of one shape to a scalar; with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return l1Loss(x, target, this.options);
   }
 }
 
-/** huberLoss(): squared below `delta`, linear above. */
+/** Huber loss as a module: huberLoss(): squared below `delta`, linear above. */
 export class HuberLoss extends Module {
   private readonly options: HuberLossOptions;
 
@@ -64,13 +64,16 @@ export class HuberLoss extends Module {
     this.options = readOptions('HuberLoss', options, { ...LOSS, delta: true });
   }
 
-  /** Input and target of one shape to a scalar; with reduction "none" to that shape. */
+  /** Maps input and target of one shape to a scalar; with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return huberLoss(x, target, this.options);
   }
 }
 
-/** smoothL1Loss(): quadratic below `beta`, above it the absolute difference minus a constant. */
+/**
+ * Smooth L1 loss as a module: smoothL1Loss(): quadratic below `beta`, above it the absolute
+ * difference minus a constant.
+ */
 export class SmoothL1Loss extends Module {
   private readonly options: SmoothL1LossOptions;
 
@@ -79,13 +82,13 @@ export class SmoothL1Loss extends Module {
     this.options = readOptions('SmoothL1Loss', options, { ...LOSS, beta: true });
   }
 
-  /** Input and target of one shape to a scalar; with reduction "none" to that shape. */
+  /** Maps input and target of one shape to a scalar; with reduction "none" to that shape. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return smoothL1Loss(x, target, this.options);
   }
 }
 
-/** klDiv() of log probabilities and probabilities. */
+/** Kullback-Leibler divergence as a module: klDiv() of log probabilities and probabilities. */
 export class KLDivLoss extends Module {
   private readonly options: KlDivOptions;
 
@@ -95,14 +98,18 @@ export class KLDivLoss extends Module {
   }
 
   /**
-   * Log probabilities and a target of their shape to a scalar; with reduction "none" to that shape.
+   * Maps log probabilities and a target of their shape to a scalar; with reduction "none" to that
+   * shape.
    */
   override forward(x: Tensor, target: Tensor): Tensor {
     return klDiv(x, target, this.options);
   }
 }
 
-/** binaryCrossEntropyWithLogits(); its weights are buffers of the module. */
+/**
+ * Binary cross-entropy of logits as a module: binaryCrossEntropyWithLogits(); its weights are
+ * buffers of the module.
+ */
 export class BCEWithLogitsLoss extends Module {
   /** Factor of each element, broadcast to the input; null: 1. */
   readonly weight: Tensor | null;
@@ -130,7 +137,10 @@ export class BCEWithLogitsLoss extends Module {
   }
 }
 
-/** nllLoss() of log probabilities; the class weights are a buffer of the module. */
+/**
+ * Negative log-likelihood as a module: nllLoss() of log probabilities; the class weights are a
+ * buffer of the module.
+ */
 export class NLLLoss extends Module {
   /** Weight of each class, [classes]; null: 1. */
   readonly weight: Tensor | null;
@@ -150,7 +160,10 @@ export class NLLLoss extends Module {
   }
 }
 
-/** crossEntropy(); the class weights are a buffer of the module. */
+/**
+ * Cross-entropy of logits as a module: crossEntropy(); the class weights are a buffer of the
+ * module.
+ */
 export class CrossEntropyLoss extends Module {
   /** Weight of each class, [classes]; null: 1. */
   readonly weight: Tensor | null;

@@ -54,9 +54,10 @@ export interface NamedModule {
 export type Field = Parameter | Tensor | Module;
 
 /**
- * Fields that are a Parameter, a Tensor (a buffer) or a Module belong to the module, under their
- * field names. So do Modules and Parameters in arrays, Sets, plain objects and Maps at any depth,
- * as "field.key". Call it with call(), which runs the hooks around forward().
+ * The base class of models and layers, as in PyTorch. Fields that are a Parameter, a Tensor (a
+ * buffer) or a Module belong to the module, under their field names. So do Modules and Parameters
+ * in arrays, Sets, plain objects and Maps at any depth, as "field.key". Call it with call(), which
+ * runs the hooks around forward().
  */
 export abstract class Module {
   static {
@@ -199,12 +200,12 @@ export abstract class Module {
     return this.#tree.modules();
   }
 
-  /** Every parameter once, under its first name. */
+  /** Returns every parameter once, under its first name. */
   namedParameters(): Generator<[string, Parameter]> {
     return this.#tree.parameters();
   }
 
-  /** Further names of tied parameters, with their name in namedParameters(). */
+  /** Returns further names of tied parameters, with their name in namedParameters(). */
   tiedNames(): Map<string, string> {
     return this.#tree.tiedNames();
   }
@@ -214,22 +215,22 @@ export abstract class Module {
     return this.#tree.buffers();
   }
 
-  /** The parameters of this module and all modules below it, each once. */
+  /** Returns the parameters of this module and all modules below it, each once. */
   parameters(): Parameter[] {
     return Array.from(this.namedParameters(), ([, parameter]) => parameter);
   }
 
-  /** The tensors in its fields, and in nested fields, that are not parameters. */
+  /** Returns the tensors in its fields, and in nested fields, that are not parameters. */
   buffers(): Tensor[] {
     return Array.from(this.namedBuffers(), ([, buffer]) => buffer);
   }
 
-  /** The modules in this module's own fields, under the field names; each once. */
+  /** Returns the modules in this module's own fields, under the field names; each once. */
   namedChildren(): Generator<[string, Module]> {
     return this.#tree.children();
   }
 
-  /** The modules directly below this one. */
+  /** Returns the modules directly below this one. */
   children(): Module[] {
     return Array.from(this.namedChildren(), ([, module]) => module);
   }
@@ -294,8 +295,8 @@ export abstract class Module {
   }
 
   /**
-   * The modules that form units of parameters. Default: the elements of every array of modules.
-   * Other parameters belong to the root.
+   * Returns the modules that form units of parameters. Default: the elements of every array of
+   * modules. Other parameters belong to the root.
    */
   units(): NamedModule[] {
     return Array.from(this.#tree.elements(), ([name, module]) => ({ name, module }));
@@ -310,8 +311,8 @@ export abstract class Module {
   }
 
   /**
-   * The tree of modules with shapes and numbers of parameters, as console.log() shows it. Reads no
-   * values.
+   * Returns the tree of modules with shapes and numbers of parameters, as console.log() shows it.
+   * Reads no values.
    */
   toString(): string {
     return outline<Module>(this, (module) => module.fields());
@@ -333,7 +334,7 @@ export abstract class Module {
     return this.train(false);
   }
 
-  /** Parameters and buffers by name: the tensors themselves, not copies. */
+  /** Returns the parameters and buffers by name: the tensors themselves, not copies. */
   stateDict(): Record<string, Tensor> {
     const hooks = new Set<StateDictPreHook>();
     for (const [, module] of this.namedModules()) {

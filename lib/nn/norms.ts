@@ -31,7 +31,8 @@ export class LayerNorm extends Module {
   }
 
   /**
-   * [..., channels] to the same shape, each row with mean 0 and variance 1 before weight and bias.
+   * Maps [..., channels] to the same shape, each row with mean 0 and variance 1 before weight and
+   * bias.
    */
   override forward(x: Tensor): Tensor {
     return layerNorm(x, this.weight, this.bias, this.eps);
@@ -54,7 +55,7 @@ export class RMSNorm extends Module {
     this.weight = new Parameter([channels], ones);
   }
 
-  /** [..., channels] to the same shape, each row divided by its root mean square. */
+  /** Maps [..., channels] to the same shape, each row divided by its root mean square. */
   override forward(x: Tensor): Tensor {
     return rmsNorm(x, this.weight, this.eps);
   }
@@ -101,7 +102,7 @@ export class GroupNorm extends Module {
     throw refused('GroupNorm', `groups that divide ${channels} channels`, String(groups));
   }
 
-  /** [B, channels, ...] to the same shape. Throws DS_SHAPE. */
+  /** Maps [B, channels, ...] to the same shape. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     const { groups, channels, weight, bias, eps } = this;
     requireTensor('GroupNorm', x);

@@ -94,7 +94,7 @@ function linesOf(entries: readonly Entry[], indent: string): string[] {
   return lines;
 }
 
-/** Whether `next` follows `entry` in a list and looks the same. */
+/** Returns whether `next` follows `entry` in a list and looks the same. */
 function isNext(entry: Entry, next: Entry): boolean {
   const [stem, number] = split(entry.name);
   const [nextStem, nextNumber] = split(next.name);

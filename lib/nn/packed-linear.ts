@@ -44,7 +44,7 @@ export interface PackedLayout {
   hasGelu: boolean;
 }
 
-/** x W^T + b with a frozen W in a packed format. */
+/** A linear layer x W^T + b with a frozen W in a packed format. */
 export abstract class PackedLinear extends Module {
   /** [outputs]; null without one. */
   abstract readonly bias: Parameter | null;
@@ -66,7 +66,7 @@ export abstract class PackedLinear extends Module {
     return this.#layout.hasGelu;
   }
 
-  /** The weight [outputs, inputs] in `dtype`. */
+  /** Returns the weight [outputs, inputs] in `dtype`. */
   abstract values(dtype: DType): Tensor;
 
   /** The parameter that holds most of the weight. */
@@ -90,7 +90,7 @@ export abstract class PackedLinear extends Module {
     return linear(x, this.values(x.dtype), bias);
   }
 
-  /** x W^T + b without the layer's activation; with `bias` null also without the bias. */
+  /** Returns x W^T + b without the layer's activation; with `bias` null also without the bias. */
   project(x: Tensor, bias: Tensor | null = this.bias): Tensor {
     return this.product(x, bias);
   }
@@ -109,7 +109,7 @@ export abstract class PackedLinear extends Module {
     return out;
   }
 
-  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
+  /** Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       const sum = this.project(x);

@@ -28,8 +28,9 @@ import type { StoredValues } from './stored-values.js';
 export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
 
 /**
- * No scope owns it. The first use of its values allocates memory on the CPU, in f32 or the dtype of
- * its stored values, unless place() has moved it before. So a large model never exists twice.
+ * A tensor that an optimizer trains. No scope owns it. The first use of its values allocates memory
+ * on the CPU, in f32 or the dtype of its stored values, unless place() has moved it before. So a
+ * large model never exists twice.
  */
 export class Parameter extends Tensor {
   /** Whether an engine owns it and waits for new values (zero.GatheredParameters). */

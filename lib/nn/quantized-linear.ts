@@ -53,10 +53,10 @@ export function readQuantizedOptions(
 }
 
 /**
- * x W^T + b, where W is (code - zero) * scale of each weight: int8 with a scale per output, or int4
- * in groups of inputs. A few rows of x use the codes directly; more rows use a temporary
- * dequantized weight. W is frozen. The gradient of x is that of the dequantized weight. Parameters
- * have the names and layout of compressed-tensors.
+ * A linear layer with a quantized weight: x W^T + b, where W is (code - zero) * scale of each
+ * weight: int8 with a scale per output, or int4 in groups of inputs. A few rows of x use the codes
+ * directly; more rows use a temporary dequantized weight. W is frozen. The gradient of x is that of
+ * the dequantized weight. Parameters have the names and layout of compressed-tensors.
  */
 export class QuantizedLinear extends PackedLinear implements JoinsOthers {
   /** [outputs, ceil(inputs bits / 32)] i32: the first code of a word in its lowest bits. */

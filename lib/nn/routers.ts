@@ -107,7 +107,7 @@ export class TopKRouter extends Module {
     return routes;
   }
 
-  /** Whether one kernel computes the routes: the tokens of a decoding step on a GPU. */
+  /** Returns whether one kernel computes the routes: the tokens of a decoding step on a GPU. */
   private takesFew({ ndim, shape, dtype, device }: Tensor): boolean {
     const { weight } = this;
     const isStep = !isGradEnabled() && ndim === 2 && required(shape[0]) <= FEW_TOKENS;

@@ -67,8 +67,8 @@ export class SparsePattern {
   }
 
   /**
-   * layout() as a mask [1, 1 or heads, queries, keys] of the last queries; null if every key is
-   * seen.
+   * Returns layout() as a mask [1, 1 or heads, queries, keys] of the last queries; null if every
+   * key is seen.
    */
   mask(queries: Tensor, keys: number, share: HeadShare | null): Tensor | null {
     const [heads, T] = [queries.size(1), queries.size(2)];

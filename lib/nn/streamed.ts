@@ -12,7 +12,7 @@ export function markStreamed(module: Module): () => void {
   return () => void streamed.delete(module);
 }
 
-/** Whether the weights of `module` are loaded for each forward. */
+/** Returns whether the weights of `module` are loaded for each forward. */
 export function isStreamed(module: Module): boolean {
   return streamed.has(module);
 }

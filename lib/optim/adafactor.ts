@@ -70,6 +70,8 @@ interface ParameterUpdate {
 }
 
 /**
+ * Adafactor: sums of rows and columns in place of second moments.
+ *
  * With d = 1 - t^decayRate, for a parameter of two or more dims, as matrices of the last two:
  *
  *   row = d row + (1 - d) mean over columns of (g^2 + eps0); column: the same over rows

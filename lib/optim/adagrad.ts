@@ -38,8 +38,8 @@ const NAMES: OptionNames<AdagradOptions> = {
 };
 
 /**
- * g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps).
- * csrc/ops/adagrad.h has the exact sequence of operations.
+ * Adagrad, as in PyTorch: g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) +
+ * eps). csrc/ops/adagrad.h has the exact sequence of operations.
  */
 export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
   readonly name = 'Adagrad';

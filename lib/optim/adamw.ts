@@ -47,6 +47,8 @@ const NAMES: OptionNames<AdamWOptions> = {
 };
 
 /**
+ * AdamW, as in PyTorch:
+ *
  *   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
  *   p -= lr wd p
  *   p -= lr / c1 * m / (sqrt(v / c2) + eps), with c = 1 - b^t

@@ -41,11 +41,11 @@ const BLOCK = 256;
 const ZERO = { signed: 127, unsigned: 0 };
 
 /**
- * AdamW's rule in f32. Moments are widened before an update and rounded after it: each is one of
- * 256 codes (dynamic tree quantization) times the largest magnitude in its block of 256 elements. A
- * positive second moment stays above 0. Moments need 2 bytes and 1/32 of a byte per parameter
- * instead of 8. Master weights stay f32. Training follows another path than AdamW to similar
- * losses. ZeRO stages and offload have equal bits.
+ * AdamW with moments in 8 bits, as in bitsandbytes. AdamW's rule in f32. Moments are widened before
+ * an update and rounded after it: each is one of 256 codes (dynamic tree quantization) times the
+ * largest magnitude in its block of 256 elements. A positive second moment stays above 0. Moments
+ * need 2 bytes and 1/32 of a byte per parameter instead of 8. Master weights stay f32. Training
+ * follows another path than AdamW to similar losses. ZeRO stages and offload have equal bits.
  */
 export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   readonly name = 'AdamW8bit';

@@ -15,8 +15,8 @@ export interface CosineAnnealingOptions {
 }
 
 /**
- * lr = min + (base - min) * (1 + cos(pi n / T)) / 2 after n updates; T is `halfPeriod`. Throws
- * DS_CONFIG unless T is a positive integer.
+ * Decays the learning rate along half a cosine: lr = min + (base - min) * (1 + cos(pi n / T)) / 2
+ * after n updates; T is `halfPeriod`. Throws DS_CONFIG unless T is a positive integer.
  */
 export class CosineAnnealingLr extends PureSchedule {
   readonly name = 'CosineAnnealingLR';
@@ -56,8 +56,9 @@ export interface WarmRestartsOptions {
 }
 
 /**
- * lr = min + (base - min) * (1 + cos(pi k / T)) / 2, with k updates since the last restart and T
- * updates per period. Throws DS_CONFIG unless period and growth are positive integers.
+ * Repeats a cosine decay of the learning rate: lr = min + (base - min) * (1 + cos(pi k / T)) / 2,
+ * with k updates since the last restart and T updates per period. Throws DS_CONFIG unless period
+ * and growth are positive integers.
  */
 export class CosineAnnealingWarmRestarts extends PureSchedule {
   readonly name = 'CosineAnnealingWarmRestarts';

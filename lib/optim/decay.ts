@@ -16,9 +16,9 @@ export interface ConstantOptions {
 }
 
 /**
- * lr = base * factor for the first `steps` updates, base afterwards. As in PyTorch, update number
- * `steps` restores the full learning rate; with 0 or a fractional number of steps, it is never
- * restored.
+ * Reduces the learning rate in the first updates: lr = base * factor for the first `steps` updates,
+ * base afterwards. As in PyTorch, update number `steps` restores the full learning rate; with 0 or
+ * a fractional number of steps, it is never restored.
  */
 export class ConstantLr extends PureSchedule {
   readonly name = 'ConstantLR';
@@ -57,8 +57,8 @@ export interface LinearOptions {
 }
 
 /**
- * lr = base * (start + (end - start) * min(n, steps) / steps) after n updates. Throws DS_CONFIG for
- * an invalid number of steps.
+ * Changes the learning rate linearly: lr = base * (start + (end - start) * min(n, steps) / steps)
+ * after n updates. Throws DS_CONFIG for an invalid number of steps.
  */
 export class LinearLr extends PureSchedule {
   readonly name = 'LinearLR';
@@ -93,7 +93,9 @@ export interface ExponentialOptions {
   gamma: number;
 }
 
-/** lr = base * gamma^n after n updates. */
+/**
+ * Multiplies the learning rate by gamma after every update: lr = base * gamma^n after n updates.
+ */
 export class ExponentialLr extends PureSchedule {
   readonly name = 'ExponentialLR';
 
@@ -127,8 +129,8 @@ export interface StepOptions {
 }
 
 /**
- * lr = base * gamma^floor(n / size) after n updates. Throws DS_CONFIG unless the size is a positive
- * integer.
+ * Multiplies the learning rate by gamma at equal intervals: lr = base * gamma^floor(n / size) after
+ * n updates. Throws DS_CONFIG unless the size is a positive integer.
  */
 export class StepLr extends PureSchedule {
   readonly name = 'StepLR';
@@ -164,8 +166,8 @@ export interface MultiStepOptions {
 }
 
 /**
- * lr = base * gamma^k after n updates, where k milestones are at most n. Throws DS_CONFIG unless
- * they are integers.
+ * Multiplies the learning rate by gamma at milestones: lr = base * gamma^k after n updates, where k
+ * milestones are at most n. Throws DS_CONFIG unless they are integers.
  */
 export class MultiStepLr extends PureSchedule {
   readonly name = 'MultiStepLR';
@@ -209,8 +211,8 @@ export interface PolynomialOptions {
 }
 
 /**
- * lr = base * (1 - min(n, total) / total)^power after n updates. Throws DS_CONFIG unless the total
- * is a positive integer.
+ * Decays the learning rate to 0: lr = base * (1 - min(n, total) / total)^power after n updates.
+ * Throws DS_CONFIG unless the total is a positive integer.
  */
 export class PolynomialLr extends PureSchedule {
   readonly name = 'PolynomialLR';
@@ -248,8 +250,9 @@ export interface LrRangeTestOptions {
 }
 
 /**
- * lr = min * (1 + rate * u) with u = n / size after n updates, rounded down with `staircase`.
- * Throws DS_CONFIG unless the interval is a positive integer.
+ * Raises the learning rate, to find the largest one that trains: lr = min * (1 + rate * u) with u =
+ * n / size after n updates, rounded down with `staircase`. Throws DS_CONFIG unless the interval is
+ * a positive integer.
  */
 export class LrRangeTest extends PureSchedule {
   readonly name = 'LRRangeTest';

@@ -33,7 +33,8 @@ export interface ExchangingOptimizer<Group extends ParamGroup = ParamGroup>
    */
   segmentSize(shape: readonly number[]): number;
   /**
-   * Whether gradients are summed over the ranks before update `step`; else each rank keeps its own.
+   * Returns whether gradients are summed over the ranks before update `step`; else each rank keeps
+   * its own.
    */
   sumsGradients(step: number): boolean;
   /**

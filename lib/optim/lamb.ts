@@ -66,6 +66,8 @@ const NAMES: OptionNames<LambOptions> = {
 };
 
 /**
+ * LAMB: Adam with a trust ratio for each parameter.
+ *
  *   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
  *   u = m / (sqrt(v) + eps) + wd p
  *   p -= lr sqrt(c2) / c1 * clamp(||p|| / ||u||, min, max) u, with c = 1 - b^t

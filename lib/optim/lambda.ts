@@ -20,8 +20,8 @@ export interface LambdaOptions {
 const NAMES: OptionNames<LambdaOptions> = { baseLr: true, factor: true };
 
 /**
- * lr = base * factor(n) after n updates. Throws DS_ARGUMENT unless `factor` is a function and
- * returns finite numbers.
+ * Computes the learning rate with a function of yours: lr = base * factor(n) after n updates.
+ * Throws DS_ARGUMENT unless `factor` is a function and returns finite numbers.
  */
 export class LambdaLr extends PureSchedule {
   readonly name = 'LambdaLR';

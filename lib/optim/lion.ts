@@ -31,6 +31,8 @@ const NAMES: OptionNames<LionOptions> = {
 };
 
 /**
+ * Lion: the sign of a momentum gives the step.
+ *
  *   p -= lr wd p
  *   p -= lr sign(b1 m + (1 - b1) g), with sign(0) = 0
  *   m = b2 m + (1 - b2) g

@@ -60,8 +60,9 @@ const OPTIONS: OptionNames<DynamicLossScalerOptions> = {
 };
 
 /**
- * Doubles the scale after window + 1 good steps in a row, then after every `window` good steps.
- * Halves it at an overflow if the hysteresis is used up. There is no upper limit.
+ * Adapts the loss scale of fp16 to overflows. Doubles the scale after window + 1 good steps in a
+ * row, then after every `window` good steps. Halves it at an overflow if the hysteresis is used up.
+ * There is no upper limit.
  */
 export class DynamicLossScaler implements LossScaler {
   readonly dynamic = true;

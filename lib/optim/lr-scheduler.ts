@@ -55,7 +55,7 @@ export class LrScheduler {
     return this.groups.map(({ lr }) => lr);
   }
 
-  /** The number of steps, and the state of schedules. */
+  /** Returns the number of steps, and the state of schedules. */
   stateDict(): JsonObject {
     return { steps: this.steps, ...this.schedules.stateDict() };
   }

@@ -67,6 +67,8 @@ const NAMES: OptionNames<MuonOptions> = {
 };
 
 /**
+ * Muon: the orthogonalized momentum of a matrix gives the step.
+ *
  * Matrices; more than two dims count as [first, product of others]:
  *
  *   m = b m + (1 - b) g

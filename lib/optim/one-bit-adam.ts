@@ -36,7 +36,8 @@ const NAMES: OptionNames<OneBitAdamOptions> = {
 };
 
 /**
- * Updates 1 to freezeStep: AdamW without bias correction. Afterwards v is constant, and
+ * 1-bit Adam, as in DeepSpeed. Updates 1 to freezeStep: AdamW without bias correction. Afterwards v
+ * is constant, and
  *
  *   m = b1 m + (1 - b1) g of each rank's own gradient
  *

@@ -54,8 +54,8 @@ const NAMES: OptionNames<OneBitLambOptions> = {
 };
 
 /**
- * Updates 1 to freezeStep: LAMB without bias correction; `frozen` is the mean of its trust ratios
- * other than 1. Afterwards v is constant, and
+ * 1-bit LAMB, as in DeepSpeed. Updates 1 to freezeStep: LAMB without bias correction; `frozen` is
+ * the mean of its trust ratios other than 1. Afterwards v is constant, and
  *
  *   m = b1 m + (1 - b1) g of each rank's own gradient
  *
@@ -115,7 +115,7 @@ export class OneBitLamb
     };
   }
 
-  /** The sums of LAMB in the warm-up, then of OneBitLambMoments. */
+  /** Returns the sums of LAMB in the warm-up, then of OneBitLambMoments. */
   override sumsPerRound(): readonly number[] {
     return [2, 3];
   }

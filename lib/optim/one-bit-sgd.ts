@@ -23,11 +23,11 @@ const NAMES: OptionNames<OneBitSGDOptions> = {
 };
 
 /**
- * SGD. From update freezeStep + 1 on, gradients are averages over ranks with one bit per element
- * and error feedback. Each row of a parameter [out, ...] has two values: the mean of its negative
- * elements, and the mean of the others. In vectors each element is a row, so its mean is exact.
- * Weight decay and momentum follow, equal on every rank. A single rank exchanges nothing: it is
- * SGD.
+ * SGD with a 1-bit exchange of gradients. From update freezeStep + 1 on, gradients are averages
+ * over ranks with one bit per element and error feedback. Each row of a parameter [out, ...] has
+ * two values: the mean of its negative elements, and the mean of the others. In vectors each
+ * element is a row, so its mean is exact. Weight decay and momentum follow, equal on every rank. A
+ * single rank exchanges nothing: it is SGD.
  */
 export class OneBitSGD extends Sgd implements ExchangingOptimizer<SgdGroup> {
   override readonly name = 'OneBitSGD';

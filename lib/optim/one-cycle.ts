@@ -56,11 +56,12 @@ const DEFAULTS: ScheduleDefaults<OneCycleOptions> = {
 };
 
 /**
- * With n applied updates, halves of f and s updates, and c = n mod (f + s):
- * scale = c / f while c <= f, else (f + s - c) / s; k stairs make it floor(scale * k) / k.
- * Cycle (n <= f + s): lr = min + (max - min) * scale, momentum = max - (max - min) * scale.
- * Afterwards, with d = (n - f - s) / decayStepSize: lr = min / (1 + decayLrRate * d),
- * momentum = max * (1 + decayMomentumRate * d), which may exceed 1.
+ * Cycles the learning rate up and down, and the momentum down and up; then both decay. With n
+ * applied updates, halves of f and s updates, and c = n mod (f + s): scale = c / f while c <= f,
+ * else (f + s - c) / s; k stairs make it floor(scale * k) / k. Cycle (n <= f + s): lr = min + (max
+ * - min) * scale, momentum = max - (max - min) * scale. Afterwards, with d = (n - f - s) /
+ * decayStepSize: lr = min / (1 + decayLrRate * d), momentum = max * (1 + decayMomentumRate * d),
+ * which may exceed 1.
  */
 export class OneCycle extends PureSchedule {
   readonly name = 'OneCycle';

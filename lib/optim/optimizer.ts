@@ -97,8 +97,9 @@ export interface Optimizer<Group extends ParamGroup = ParamGroup> extends StateK
   /** Returns the number of f64 sums per round over a parameter of this shape. Default: no sums. */
   sumsPerRound?(group: number, shape: readonly number[]): readonly number[];
   /**
-   * Whether update() rejects a part of a parameter in this group. Default: it accepts any range. If
-   * ranks hold parts, they call the methods of SummedOptimizer or GatheredOptimizer instead.
+   * Returns whether update() rejects a part of a parameter in this group. Default: it accepts any
+   * range. If ranks hold parts, they call the methods of SummedOptimizer or GatheredOptimizer
+   * instead.
    */
   needsWholeParameters?(group: number): boolean;
   /** Enqueues one update of one range. If control[1] is 0, only `weight` is written. */

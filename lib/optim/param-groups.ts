@@ -86,7 +86,7 @@ const HYPERPARAMETERS: readonly string[] = [
 ];
 
 /**
- * Whether the caller may use this field of a group: it is not a hyperparameter, and not a
+ * Returns whether the caller may use this field of a group: it is not a hyperparameter, and not a
  * misspelled one.
  */
 function isExtra(key: string): boolean {

@@ -32,9 +32,10 @@ export interface PlateauOptions {
 export type Metric = number | Tensor;
 
 /**
- * The learning rate depends on the observed metrics, not on the number of updates. Call observe()
- * with the metric after each evaluation. More than `patience` observations in a row without
- * improvement set lr = max(lr * factor, min).
+ * Reduces the learning rate when a metric stops improving. The learning rate depends on the
+ * observed metrics, not on the number of updates. Call observe() with the metric after each
+ * evaluation. More than `patience` observations in a row without improvement set lr = max(lr *
+ * factor, min).
  */
 export class ReduceLrOnPlateau implements LrSchedule {
   readonly name = 'ReduceLROnPlateau';

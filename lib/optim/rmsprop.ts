@@ -47,6 +47,8 @@ const NAMES: OptionNames<RMSpropOptions> = {
 };
 
 /**
+ * RMSprop, as in PyTorch:
+ *
  *   g += wd p
  *   s = a s + (1 - a) g^2
  *   d = g / (sqrt(s) + eps)

@@ -10,8 +10,8 @@ import { type Metric, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 import type { LrSchedule } from './schedule.js';
 
 /**
- * `schedules[i]` belongs to group i. A shared object has one state. Groups without a schedule keep
- * the learning rate of their owner.
+ * Learning-rate schedules of several parameter groups: `schedules[i]` belongs to group i. A shared
+ * object has one state. Groups without a schedule keep the learning rate of their owner.
  */
 export class ScheduleSet {
   static {

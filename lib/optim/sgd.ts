@@ -42,6 +42,8 @@ const NAMES: OptionNames<SgdOptions> = {
 };
 
 /**
+ * SGD, as in PyTorch:
+ *
  *   g += wd p
  *   buffer = momentum * buffer + (1 - dampening) g, which starts as g
  *   p -= lr * buffer; with nesterov lr * (g + momentum * buffer), without momentum lr * g

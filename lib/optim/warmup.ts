@@ -33,9 +33,9 @@ function warmupFraction(t: number, steps: number, type: WarmupType): number {
 }
 
 /**
- * lr = min + (max - min) * fraction. The first two updates both run at the minimum, because
- * iteration -1 (no applied update) and iteration 0 both give it. Throws DS_CONFIG for an invalid
- * number of steps.
+ * Raises the learning rate from `min` to `max`, then keeps it: lr = min + (max - min) * fraction.
+ * The first two updates both run at the minimum, because iteration -1 (no applied update) and
+ * iteration 0 both give it. Throws DS_CONFIG for an invalid number of steps.
  */
 export class WarmupLr extends PureSchedule {
   readonly name: string = 'WarmupLR';
@@ -75,7 +75,10 @@ export interface WarmupDecayOptions extends WarmupOptions {
   totalSteps: number;
 }
 
-/** After the warm-up: fraction = max(0, (total - t) / max(1, total - warmup)). */
+/**
+ * Warms the learning rate up, then decays it linearly to `min`. After the warm-up: fraction =
+ * max(0, (total - t) / max(1, total - warmup)).
+ */
 export class WarmupDecayLr extends WarmupLr {
   override readonly name = 'WarmupDecayLR';
   private readonly totalSteps: number;
@@ -115,7 +118,8 @@ export interface WarmupCosineOptions {
 }
 
 /**
- * Before the first update the fraction is 0. Warm-up: wmin + (1 - wmin) * fraction. Afterwards
+ * Warms the learning rate up, then decays it along half a cosine. Before the first update the
+ * fraction is 0. Warm-up: wmin + (1 - wmin) * fraction. Afterwards
  * max(0, cmin + (1 - cmin) * (1 + cos(pi p)) / 2) with
  * p = min(1, (t - warmup + 1) / max(1, total - warmup)).
  */

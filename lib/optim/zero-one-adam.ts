@@ -41,9 +41,9 @@ const NAMES: OptionNames<ZeroOneAdamOptions> = {
 };
 
 /**
- * First phase, updates 1 to varFreezeStep: if the interval of the second moment divides the
- * update's number, AdamW without bias correction. Else the average of the ranks' gradients, with
- * one bit per element and error feedback, changes only m.
+ * 0/1 Adam, as in DeepSpeed. First phase, updates 1 to varFreezeStep: if the interval of the second
+ * moment divides the update's number, AdamW without bias correction. Else the average of the ranks'
+ * gradients, with one bit per element and error feedback, changes only m.
  *
  * Second phase: v is constant; each rank updates m and p by its own gradients. If the interval of
  * synchronization divides the number, u is replaced by the average over ranks in the same way, and

@@ -17,7 +17,7 @@ export function splitEvenly(count: number, ranks: number): number[] {
   return Array.from({ length: ranks }, (_, rank) => min + (rank < more ? 1 : 0));
 }
 
-/** Index of the first element of rank `rank`, if ranks have `sizes` elements each. */
+/** Returns the index of the first element of rank `rank`, if ranks have `sizes` elements each. */
 export function startOf(sizes: readonly number[], rank: number): number {
   return sizes.slice(0, rank).reduce((sum, size) => sum + size, 0);
 }

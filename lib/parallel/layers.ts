@@ -160,7 +160,7 @@ export class ColumnLinear extends Module implements JoinsOthers {
     for (const item of [weight, bias]) if (item) this.shard.take(item);
   }
 
-  /** x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE, DS_COMM. */
+  /** Maps x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const { weight, bias, hasGelu, fp8 } = this;
     requireInputs('ColumnLinear', x, weight);
@@ -319,7 +319,7 @@ export class RowLinear extends Module {
     if (this.bias) this.shard.take(this.bias);
   }
 
-  /** x [.., in here] to [.., out]. Throws DS_SHAPE, DS_COMM. */
+  /** Maps x [.., in here] to [.., out]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const { weight, bias, fp8 } = this;
     if (!fp8) return this.shard.aroundLinear(x, weight, bias);
@@ -417,7 +417,7 @@ export class ChannelDropout extends Module {
     super();
   }
 
-  /** [.., channels here] to the same shape. */
+  /** Maps [.., channels here] to the same shape. */
   override forward(x: Tensor): Tensor {
     if (!this.training) return x;
     const { widths, rank } = this;

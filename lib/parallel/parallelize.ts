@@ -44,7 +44,7 @@ import { VocabularyHead } from './vocabulary-head.js';
 
 /** A model with its own plan. */
 export interface Parallelizable {
-  /** The plan that splits its layers over ranks. */
+  /** Returns the plan that splits its layers over ranks. */
   tensorPlan(): TensorPlan;
 }
 
@@ -63,7 +63,7 @@ const OPTIONS: OptionNames<ParallelizeOptions> = { sequenceParallel: true };
 /** Models that are split already, and their groups. */
 const cut = new WeakMap<Module, ProcessGroup>();
 
-/** The group that a model is split over, or null. */
+/** Returns the group that a model is split over, or null. */
 export function groupOf(model: Module): ProcessGroup | null {
   return cut.get(model) ?? null;
 }

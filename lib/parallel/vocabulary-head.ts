@@ -34,7 +34,7 @@ function classShareOf(group: ProcessGroup, { first }: Range, classes: number): C
 }
 
 /**
- * crossEntropy(linear(x, weight), target) where each rank has the rows of the weight from
+ * Returns crossEntropy(linear(x, weight), target) where each rank has the rows of the weight from
  * `share.first` on. x [.., C], target [..] and the loss are equal on all ranks; the gradient of x
  * covers all classes. Each chunk of rows exchanges three numbers per row, or five if correct rows
  * are counted. Otherwise as linearCrossEntropy(); also throws DS_COMM.
@@ -78,7 +78,7 @@ export class VocabularyHead extends Module {
     this.widths = widthsOf(cut, classes);
   }
 
-  /** x [.., C] to the logits of all rows, [.., V], on every rank. Throws DS_SHAPE, DS_COMM. */
+  /** Maps x [.., C] to the logits of all rows, [.., V], on every rank. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const { group, widths } = this;
     const ownTensor = linearPadded(copyToGroup(x, group), this.weight);

@@ -139,13 +139,13 @@ function requireSums(op: string, sets: Sets, names: readonly string[]): void {
   }
 }
 
-/** Names of the adapters of a model, in the order in which they were added. */
+/** Returns the names of the adapters of a model, in the order in which they were added. */
 export function adapterNames(model: Module): string[] {
   requireModule('adapterNames', model);
   return lorasOf(model).size === 0 ? [] : [...setsOf('adapterNames', model).all.keys()];
 }
 
-/** Names of the active adapters. */
+/** Returns the names of the active adapters. */
 export function activeAdapters(model: Module): string[] {
   requireModule('activeAdapters', model);
   return lorasOf(model).size === 0 ? [] : [...setsOf('activeAdapters', model).active];

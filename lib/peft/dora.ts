@@ -109,9 +109,10 @@ class Merger {
 }
 
 /**
- * y = m / |W + s B A| * (W + s B A) x + b. The norms |..| of the rows are constants for gradients;
- * m is trained with A and B. Dropout applies only to the adapter: the base's product W x sees all
- * inputs. Source: Liu et al. 2024, section 4.3; PEFT's DoraLinearLayer.
+ * A linear layer with a DoRA adapter: y = m / |W + s B A| * (W + s B A) x + b. The norms |..| of
+ * the rows are constants for gradients; m is trained with A and B. Dropout applies only to the
+ * adapter: the base's product W x sees all inputs. Source: Liu et al. 2024, section 4.3; PEFT's
+ * DoraLinearLayer.
  */
 export class DoraLinear extends LoraLinear {
   /** Trained magnitudes, [outputs]. */

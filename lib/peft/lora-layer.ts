@@ -59,9 +59,9 @@ const SAVED_MERGED: Refusal = {
 export const asLinear = (): Initializer => kaimingUniform({ a: Math.sqrt(5) });
 
 /**
- * y = base(x) + scaling * B A dropout(x). The base is not a child: its fields become fields of this
- * module, so its parameters keep their names. Source: Hu et al. 2021; names and defaults as in
- * PEFT.
+ * A layer with a LoRA adapter: y = base(x) + scaling * B A dropout(x). The base is not a child: its
+ * fields become fields of this module, so its parameters keep their names. Source: Hu et al. 2021;
+ * names and defaults as in PEFT.
  */
 export abstract class LoraLayer<Base extends Module = Module> extends Module {
   /** The replaced layer. It is not a child, since that would change parameter names. */

@@ -51,9 +51,9 @@ const setTo =
     scope(() => kernels.copy({ in: Tensor.from(values, { device: out.device }), out }));
 
 /**
- * x W^T + b with a frozen 4-bit weight. Forward and backward each dequantize W to x's dtype, one
- * layer at a time. W is a byte tensor, so stage 3 shards it and offload_param moves it like other
- * weights. Source: Dettmers et al. 2023; the values match bitsandbytes' Linear4bit.
+ * A linear layer x W^T + b with a frozen 4-bit weight. Forward and backward each dequantize W to
+ * x's dtype, one layer at a time. W is a byte tensor, so stage 3 shards it and offload_param moves
+ * it like other weights. Source: Dettmers et al. 2023; the values match bitsandbytes' Linear4bit.
  */
 export class NF4Linear extends PackedLinear {
   /** [n / 2, 1] u8: two weights per byte, the first in the high half. */

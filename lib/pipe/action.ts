@@ -53,7 +53,7 @@ export function describeAction(action: Action): string {
   return `${action.kind}(stage ${action.stage}, micro ${action.micro})`;
 }
 
-/** Whether the action is computation, not a transfer or a reduction. */
+/** Returns whether the action is computation, not a transfer or a reduction. */
 export function isWork(action: Action): action is Work {
   return action.kind.length === 1;
 }

@@ -70,7 +70,7 @@ export class LayerSpec<Args extends any[] = any[]> {
     this.args = args;
   }
 
-  /** The layer. */
+  /** Returns the layer. */
   build(): Module {
     return new this.type(...this.args);
   }

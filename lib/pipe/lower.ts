@@ -5,10 +5,10 @@ import { type Action, keyOf, needsOf, rankOf, stuck, type Transfer, type Work } 
 import type { Schedule } from './schedules.js';
 
 /**
- * The actions of each of `ranks` ranks. A send and its receive enter both lists at the same time,
- * so the transfers between two ranks have one order on both, in each direction. Two consecutive
- * halves of a backward become one (B), unless the first half's result is sent between them. Throws
- * DS_INTERNAL for a schedule that never ends. Source: the lowering of
+ * Returns the actions of each of `ranks` ranks. A send and its receive enter both lists at the same
+ * time, so the transfers between two ranks have one order on both, in each direction. Two
+ * consecutive halves of a backward become one (B), unless the first half's result is sent between
+ * them. Throws DS_INTERNAL for a schedule that never ends. Source: the lowering of
  * torch.distributed.pipelining's schedules.
  */
 export function lower(schedule: Schedule, ranks: number, micros: number): Action[][] {

@@ -119,7 +119,7 @@ export class PipelineModule extends Module implements Pipelined {
   }
 }
 
-/** Whether initialize() can cut the model. */
+/** Returns whether initialize() can cut the model. */
 export function isPipelined(model: object): model is Module & Pipelined {
   return 'pipelineLayers' in model && typeof model.pipelineLayers === 'function';
 }

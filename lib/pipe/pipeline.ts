@@ -58,7 +58,9 @@ export class Pipeline {
     this.copies = new Set(shared.flatMap(([tensor, ranks]) => (isCopy(ranks) ? [tensor] : [])));
   }
 
-  /** Whether an earlier rank of the pipeline also has the parameter or buffer, and saves it. */
+  /**
+   * Returns whether an earlier rank of the pipeline also has the parameter or buffer, and saves it.
+   */
   isCopy(tensor: Tensor): boolean {
     return this.copies.has(tensor);
   }

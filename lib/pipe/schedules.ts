@@ -103,10 +103,10 @@ export function forwardsOf(schedule: Schedule): Schedule {
 }
 
 /**
- * 1F1B over `stagesPerRank` stages per rank (v): idle (p - 1)(F + I) / v for v times the transfers.
- * Micro-batches run in groups of p; without even division the last group is larger. Each stage of a
- * rank processes a whole group before the next stage does. Source: Narayanan et al. 2021,
- * Megatron-LM's interleaved schedule.
+ * Returns 1F1B over `stagesPerRank` stages per rank (v): idle (p - 1)(F + I) / v for v times the
+ * transfers. Micro-batches run in groups of p; without even division the last group is larger. Each
+ * stage of a rank processes a whole group before the next stage does. Source: Narayanan et al.
+ * 2021, Megatron-LM's interleaved schedule.
  */
 export function interleaved(stagesPerRank: number): Schedule {
   const plan = (ranks: number, micros: number): Work[][] => {

@@ -97,8 +97,8 @@ function precisionOf({ fp16, bf16 }: ResolvedConfig): Setup['precision'] {
 }
 
 /**
- * Whether updates of state in host memory are speculative, during backward. On a CPU device there
- * is nothing to overlap. Speculation uses its buffers for gradients and weights in turn, so
+ * Returns whether updates of state in host memory are speculative, during backward. On a CPU device
+ * there is nothing to overlap. Speculation uses its buffers for gradients and weights in turn, so
  * gradients of another dtype prevent it (config rule speculationHasOneDtype), and weights on a disk
  * too.
  */

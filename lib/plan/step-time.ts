@@ -129,7 +129,7 @@ function adapterTime(
   return products + (passes + made) / rates.deviceMemory;
 }
 
-/** Number of ranks on one machine. */
+/** Returns the number of ranks on one machine. */
 export function ranksOfMachine({ ranks, copies, tensor, stages }: Setup, at: Cluster): number {
   return Math.min(ranks * copies * tensor * stages, at.devicesPerNode);
 }

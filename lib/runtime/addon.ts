@@ -89,7 +89,10 @@ export function kernelVariables(): CacheVariables & { LOCAL_RANK?: string | unde
   return { CUDA_CACHE_PATH, CUDA_CACHE_DISABLE, LOCAL_RANK };
 }
 
-/** Whether algorithms that GPUs time are kept for later processes: unless the variable is "0". */
+/**
+ * Returns whether algorithms that GPUs time are kept for later processes: unless the variable is
+ * "0".
+ */
 export function keepsAlgorithms(): boolean {
   return process.env.DS_ALGORITHM_CACHE !== '0';
 }

@@ -49,7 +49,7 @@ function isSame(a: readonly number[], b: readonly number[]): boolean {
   return a.length === b.length && a.every((n, d) => n === b[d]);
 }
 
-/** Whether `box` has the dims of `shape` and lies inside, for boxes of unknown origin. */
+/** Returns whether `box` has the dims of `shape` and lies inside, for boxes of unknown origin. */
 export function isInside({ offset, shape }: Box, whole: readonly number[]): boolean {
   return (
     offset.length === whole.length &&

@@ -78,7 +78,7 @@ export class Device {
     native(() => addon.synchronizeDevice(this.number));
   }
 
-  /** "cpu" or "cuda:0". */
+  /** Returns "cpu" or "cuda:0". */
   toString(): string {
     return this.name;
   }
@@ -134,7 +134,7 @@ export function probeGpus(): GpuProbe {
   return native(() => addon.probe());
 }
 
-/** The CPU device. */
+/** Returns the CPU device. */
 export function cpu(): Device {
   return open('cpu', 0);
 }

@@ -28,7 +28,7 @@ export type TypedArray =
   | Uint32Array
   | BigUint64Array;
 
-/** Whether `value` is a typed array. */
+/** Returns whether `value` is a typed array. */
 export function isTypedArray(value: unknown): value is TypedArray {
   return ArrayBuffer.isView(value) && !(value instanceof DataView);
 }

@@ -1,6 +1,6 @@
 // Recognizes addresses of this machine's loopback interface.
 
-/** Whether a host or an address is loopback. */
+/** Returns whether a host or an address is loopback. */
 export function isLoopback(host: string): boolean {
   if (host === 'localhost' || host === '[::1]' || host === '::1') return true;
   const bytes = /^127\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$/.exec(host)?.slice(1) ?? [];

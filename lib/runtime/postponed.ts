@@ -60,7 +60,7 @@ class Row {
     if (!mayWait || written.length === 0 || this.waiting.length > LIMIT) this.runAll();
   }
 
-  /** Whether the call adds to `buffer`, and the call that writes it still waits. */
+  /** Returns whether the call adds to `buffer`, and the call that writes it still waits. */
   private amend(buffer: Operand): boolean {
     if (buffer !== this.amended) return false;
     this.amended = null;

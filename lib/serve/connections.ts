@@ -71,19 +71,20 @@ export class Connections {
     socket.destroySoon = () => this.linger(socket);
   }
 
-  /** Whether linger() was called: the server ignores further requests on the connection. */
+  /** Returns whether linger() was called: the server ignores further requests on the connection. */
   isClosing(socket: Socket): boolean {
     return this.closing.has(socket);
   }
 
-  /** Whether the client would read written bytes as an answer, or as a part of one. */
+  /** Returns whether the client would read written bytes as an answer, or as a part of one. */
   isAnswering(socket: Socket): boolean {
     const under = [...(this.open.get(socket) ?? [])];
     return under.some(({ headersSent, req }) => headersSent || req.complete);
   }
 
   /**
-   * Whether all answers of the connection are complete; their last bytes may still be in transfer.
+   * Returns whether all answers of the connection are complete; their last bytes may still be in
+   * transfer.
    */
   hasEnded(socket: Socket): boolean {
     return [...(this.open.get(socket) ?? [])].every(({ writableEnded }) => writableEnded);

@@ -23,8 +23,8 @@ const BATCH = 32;
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 /**
- * Whether the folder's class has the head of another task than next-token prediction. Rejects as
- * localFolder().
+ * Returns whether the folder's class has the head of another task than next-token prediction.
+ * Rejects as localFolder().
  */
 export async function isEncoderFolder(place: string, revision?: string): Promise<boolean> {
   const folder = await localFolder('serve', place, { need: 'config', revision });

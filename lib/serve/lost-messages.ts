@@ -11,9 +11,9 @@ const USUAL: ReadonlySet<unknown> = new Set(['system', 'user', 'assistant']);
 const markOf = (index: number): string => `\uF8F2${index}\uF8F3`;
 
 /**
- * Index of the first non-empty message that `text` lacks; -1 if it lacks no message. `render` wrote
- * `text` from the messages. Templates trim and shorten contents, so the function renders again with
- * marks as contents. A message is lost if the template drops its mark as well.
+ * Returns the index of the first non-empty message that `text` lacks; -1 if it lacks no message.
+ * `render` wrote `text` from the messages. Templates trim and shorten contents, so the function
+ * renders again with marks as contents. A message is lost if the template drops its mark as well.
  */
 export function lostMessage(
   messages: readonly ChatMessage[],

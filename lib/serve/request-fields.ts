@@ -121,7 +121,7 @@ export class RequestFields {
 /** Copying and rendering an object recurse once a level. */
 export const LEVELS = 64;
 
-/** Whether `value` has at most `levels` levels. */
+/** Returns whether `value` has at most `levels` levels. */
 export function isWithin(value: JsonValue | undefined, levels: number): boolean {
   if (typeof value !== 'object' || value === null) return true;
   return levels > 0 && Object.values(value).every((item) => isWithin(item, levels - 1));

@@ -31,9 +31,9 @@ export interface ServedEncoder {
   readonly task: 'embedding' | 'ranking';
   /** Numbers of an embedding. */
   readonly width: number;
-  /** An embedding for each list of tokens. */
+  /** Returns an embedding for each list of tokens. */
   embed(rows: readonly (readonly number[])[]): Promise<Float32Array[]>;
-  /** A score in (0, 1) for each document, and the tokens of all pairs. */
+  /** Returns a score in (0, 1) for each document, and the tokens of all pairs. */
   rank(query: string, documents: readonly string[]): Promise<{ scores: number[]; tokens: number }>;
 }
 

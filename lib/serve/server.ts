@@ -57,7 +57,7 @@ export async function servePool(
   return server;
 }
 
-/** Made by serve(). */
+/** A running HTTP server; serve() creates it. */
 export class InferenceServer {
   /** Ends all requests with `error`. */
   private readonly endAll = (error: ApiError): void => {

@@ -111,7 +111,7 @@ function freshGrad({ leaf, shape, dtype, device }: Edge): Tensor {
   return leaf ? within(leaf.owner, make) : held(make);
 }
 
-/** Whether two inputs are one tensor. */
+/** Returns whether two inputs are one tensor. */
 function isSameInput(a: Edge, b: Edge): boolean {
   return a.fn ? a.fn === b.fn && a.index === b.index : a.leaf === b.leaf;
 }

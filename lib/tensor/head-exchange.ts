@@ -23,8 +23,8 @@ export interface HeadExchange {
     attend: (q: Tensor, k: Tensor, v: Tensor, share: HeadShare) => Tensor,
   ): Tensor;
   /**
-   * apart() for a packed qkv [B, T / n, 3C]. `attend` receives [B, T, 3c] for the heads of `share`
-   * and returns [B, T, c]. Returns [B, T / n, C].
+   * Returns apart() for a packed qkv [B, T / n, 3C]. `attend` receives [B, T, 3c] for the heads of
+   * `share` and returns [B, T, c]. Returns [B, T / n, C].
    */
   packed(
     qkv: Tensor,

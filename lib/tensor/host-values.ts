@@ -124,7 +124,7 @@ export function integerRange(dtype: 'u8' | 'i32' | 'i64'): readonly [bigint, big
   return [-half, half - 1n];
 }
 
-/** Whether `dtype` holds `value` itself. */
+/** Returns whether `dtype` holds `value` itself. */
 export function fits(value: Element, dtype: 'u8' | 'i32' | 'i64'): boolean {
   if (typeof value === 'number' && !Number.isInteger(value)) return false;
   const [min, max] = integerRange(dtype);

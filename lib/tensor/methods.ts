@@ -32,7 +32,7 @@ type Methods = {
 
 declare module './tensor.js' {
   interface Tensor extends Methods {
-    /** The function to() as a method. */
+    /** As the function to(). */
     to(...targets: (DType | Device | string)[]): Tensor;
 
     /**

@@ -155,13 +155,13 @@ function nest(values: readonly number[], shape: readonly number[]): NestedNumber
 declare module './tensor.js' {
   interface Tensor {
     /**
-     * The values as lists, nested as the shape is; a number for shape []. Blocks until they are
-     * there.
+     * Returns the values as lists, nested as the shape is; a number for shape []. Blocks until they
+     * are there.
      */
     toList(): NestedNumbers;
     /**
-     * toList(), so that Tensor.from(JSON.parse(JSON.stringify(x))) is x in f32; NaN and infinities
-     * become null.
+     * Returns toList(), so that Tensor.from(JSON.parse(JSON.stringify(x))) is x in f32; NaN and
+     * infinities become null.
      */
     toJSON(): NestedNumbers;
   }

@@ -76,7 +76,7 @@ export function seed(value: number): void {
   state = { seed: requireInteger('seed', value, 0), offset: 0 };
 }
 
-/** A copy of the generator's state, for setRandomState(). */
+/** Returns a copy of the generator's state, for setRandomState(). */
 export function getRandomState(): RandomState {
   return { ...state };
 }
@@ -140,7 +140,7 @@ export function sharingTokens<T>(ownShare: TokenShare | null, body: () => T): T 
   }
 }
 
-/** The tokens of sharingTokens(); null if this rank has all tokens. */
+/** Returns the tokens of sharingTokens(); null if this rank has all tokens. */
 export function sharedTokens(): TokenShare | null {
   return tokens;
 }

@@ -32,7 +32,7 @@ export function recomputable(value: Tensor, op: RecomputableOp, ...inputs: Tenso
   return value;
 }
 
-/** Whether a SavedTensor of `tensor` keeps the inputs of its recipe instead. */
+/** Returns whether a SavedTensor of `tensor` keeps the inputs of its recipe instead. */
 export function isRecomputable(tensor: Tensor): boolean {
   return recipeOf(tensor) !== null;
 }
@@ -42,7 +42,7 @@ function recipeOf(tensor: Tensor): Recipe | null {
   return recipe?.inputs.every((input) => !input.isDisposed) ? recipe : null;
 }
 
-/** op(...inputs), marked as recomputable. */
+/** Returns op(...inputs), marked as recomputable. */
 export function recomputed(op: RecomputableOp, ...inputs: Tensor[]): Tensor {
   return recomputable(op(...inputs), op, ...inputs);
 }

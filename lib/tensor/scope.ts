@@ -79,7 +79,9 @@ export class Scope {
 
 let innermost: Scope | null = null;
 
-/** The innermost open scope; null outside of all scopes, where the caller owns new tensors. */
+/**
+ * Returns the innermost open scope; null outside of all scopes, where the caller owns new tensors.
+ */
 export function currentScope(): Scope | null {
   return innermost;
 }

@@ -79,7 +79,7 @@ export function isRecomputing(): boolean {
   return again;
 }
 
-/** Whether ops are recorded for backward; false inside noGrad(). */
+/** Returns whether ops are recorded for backward; false inside noGrad(). */
 export function isGradEnabled(): boolean {
   return enabled;
 }

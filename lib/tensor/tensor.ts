@@ -75,14 +75,15 @@ export function observeCreation(next: ((made: Tensor) => void) | null): void {
   observer = next;
 }
 
-/** The number of tensors that hold memory. */
+/** Returns the number of tensors that hold memory. */
 export function liveTensors(): number {
   return live;
 }
 
 /**
- * shape, strides and offset are in elements and never change. The owner is the scope in which the
- * tensor was made, or the caller. A view shares its buffer and has its own owner.
+ * An array of numbers of one dtype on a device. `shape`, `strides` and `offset` count elements and
+ * never change. The owner is the scope in which the tensor was made, or the caller. A view shares
+ * its buffer and has its own owner.
  */
 export class Tensor implements View {
   /** @internal Buffer.released once the tensor has been freed. */
@@ -203,7 +204,7 @@ export class Tensor implements View {
     return isContiguous(this);
   }
 
-  /** Size of `dim`; negative counts from the end. */
+  /** Returns the size of `dim`; negative counts from the end. */
   size(dim: number): number {
     const size = typeof dim === 'number' ? this.shape.at(dim) : undefined;
     if (size !== undefined && Number.isInteger(dim)) return size;
@@ -215,12 +216,15 @@ export class Tensor implements View {
     });
   }
 
-  /** Another view of the same memory, outside the graph. Bounds are checked when an op uses it. */
+  /**
+   * Returns another view of the same memory, outside the graph. Bounds are checked when an op uses
+   * it.
+   */
   alias(shape: readonly number[], strides?: readonly number[], offset = this.offset): Tensor {
     return new Tensor(this.liveBuffer().retain(), this.dtype, shape, strides, offset);
   }
 
-  /** The same values, cut from the graph. */
+  /** Returns the same values, cut from the graph. */
   detach(): Tensor {
     return this.alias(this.shape, this.strides);
   }
@@ -351,7 +355,7 @@ export class Tensor implements View {
     });
   }
 
-  /** The values as of this point of the compute stream, without blocking the event loop. */
+  /** Returns the values as of this point of the compute stream, without blocking the event loop. */
   async read(): Promise<number[]> {
     const narrow = this.dtype === 'f16' || this.dtype === 'bf16';
     const wide = Tensor.empty(this.shape, narrow ? 'f32' : this.dtype, this.device).keep();
@@ -396,7 +400,7 @@ export class Tensor implements View {
   }
 }
 
-/** The tensors that leave a scope when `value` is returned from it. */
+/** Returns the tensors that leave a scope when `value` is returned from it. */
 export function tensorsIn(value: unknown): Tensor[] {
   return scopedIn(value).filter((each) => each instanceof Tensor);
 }

@@ -24,7 +24,7 @@ export function disclaim(leaf: Tensor, trainer: object): void {
   if (trainers.get(leaf) === trainer) trainers.delete(leaf);
 }
 
-/** The trainer of `leaf`; null if it belongs only to its module. */
+/** Returns the trainer of `leaf`; null if it belongs only to its module. */
 export function trainerOf(leaf: Tensor): object | null {
   return trainers.get(leaf) ?? null;
 }

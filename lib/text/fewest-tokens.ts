@@ -42,7 +42,7 @@ export function fewestTokens(parts: TokenizerParts): ((text: string) => number) 
   return (text) => Math.ceil(bytesOf(text) / longest);
 }
 
-/** Whether the model is byte-pair encoding with a token for each byte. */
+/** Returns whether the model is byte-pair encoding with a token for each byte. */
 function isByteModel(model: Json, vocab: ReadonlySet<string | undefined>): boolean {
   const { type, unk_token: unknown, dropout } = model;
   const affixes = [model.continuing_subword_prefix, model.end_of_word_suffix];

@@ -111,12 +111,12 @@ export function tokenizerFilesOf(path: string): Readonly<Record<string, string>>
 export const tokenizerFile = (place: string): string =>
   isGgufPath(place) ? place : join(place, TOKENIZER_FILE);
 
-/** Whether a tokenizer splits texts by regular expressions. */
+/** Returns whether a tokenizer splits texts by regular expressions. */
 export function hasPatterns({ tokenizer: { model: _, ...steps } }: TokenizerFolder): boolean {
   return JSON.stringify(steps).includes('"Regex":');
 }
 
-/** Whether a folder or a GGUF file has a tokenizer. */
+/** Returns whether a folder or a GGUF file has a tokenizer. */
 export function hasTokenizer(place: string): boolean {
   if (!isGgufPath(place)) return existsSync(join(place, TOKENIZER_FILE));
   const model = headerOf(place).metadata.get('tokenizer.ggml.model') ?? NO_TOKENIZER;
@@ -399,7 +399,7 @@ function mergesText(model: Json, tokenizer: Json, location: string): [string, Wr
   ];
 }
 
-/** Whether two pre-tokenizers split texts equally. Offsets may differ. */
+/** Returns whether two pre-tokenizers split texts equally. Offsets may differ. */
 function sameSteps(a: unknown, b: unknown): boolean {
   const text = (item: unknown): string =>
     JSON.stringify(item, (key, value) => (key === 'trim_offsets' ? undefined : value));
@@ -440,7 +440,7 @@ function scoresOf(
   ];
 }
 
-/** Whether the post-processor puts `token` before texts. */
+/** Returns whether the post-processor puts `token` before texts. */
 function startsWith(tokenizer: Json, token: string | undefined): boolean {
   const text = JSON.stringify(tokenizer.post_processor ?? null);
   return (

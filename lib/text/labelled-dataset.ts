@@ -310,7 +310,7 @@ function numbersFrom(seed: number): () => number {
   };
 }
 
-/** Whether `sample` comes from a LabelledDataset. */
+/** Returns whether `sample` comes from a LabelledDataset. */
 export function isLabelledSample(sample: unknown): sample is LabelledSample {
   const { ids, types, target, task } = (sample ?? {}) as Record<string, unknown>;
   return (

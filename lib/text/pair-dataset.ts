@@ -180,7 +180,7 @@ function marginIn({ margin }: Row, location: () => string): number | null {
   throw dataError(location(), 'a number as the margin', formatValue(margin));
 }
 
-/** Whether `sample` comes from a PairDataset. */
+/** Returns whether `sample` comes from a PairDataset. */
 export function isPairSample(sample: unknown): sample is PairSample {
   const { chosen, rejected, prompt } = (sample ?? {}) as Record<string, unknown>;
   return (

@@ -120,7 +120,7 @@ function encode(tokenizer: Tokenizer, { row, location }: LocatedRow, index: numb
   throw dataError(location(), '"prompt" as a string, or as a list of messages', got);
 }
 
-/** Whether `sample` comes from a PromptDataset. */
+/** Returns whether `sample` comes from a PromptDataset. */
 export function isPromptSample(sample: unknown): sample is PromptSample {
   const { promptIds, columns } = (sample ?? {}) as Record<string, unknown>;
   return promptIds instanceof Int32Array && typeof columns === 'object';

@@ -73,7 +73,7 @@ export class RowEncoder {
     return encoded;
   }
 
-  /** Whether the end-of-turn token behind an answer is not learned. */
+  /** Returns whether the end-of-turn token behind an answer is not learned. */
   isUnended({ ids, labels }: EncodedRow): boolean {
     if (this.settings.loss !== 'assistant') return false;
     const isEnd = (id: number, i: number): boolean =>

@@ -100,8 +100,9 @@ export function collateSamples(
 }
 
 /**
- * The token that each position predicts: labels [B, T] shifted left by one, -100 at the end. For
- * models that take targets; models that take labels shift them. The caller owns the result.
+ * Returns the token that each position predicts: labels [B, T] shifted left by one, -100 at the
+ * end. For models that take targets; models that take labels shift them. The caller owns the
+ * result.
  */
 export function targetsOf(labels: Tensor): Tensor {
   requireTensor('targetsOf', labels);
@@ -119,8 +120,8 @@ export function targetsOf(labels: Tensor): Tensor {
 }
 
 /**
- * The number of tokens of each document, row by row, padding included. `length` is the length of a
- * row. Variable-length attention takes this form.
+ * Returns the number of tokens of each document, row by row, padding included. `length` is the
+ * length of a row. Variable-length attention takes this form.
  */
 export function documentLengths(documents: ArrayLike<number>, length: number): Int32Array {
   requireInteger('text.documentLengths length', length, 1);
@@ -134,7 +135,8 @@ export function documentLengths(documents: ArrayLike<number>, length: number): I
 }
 
 /**
- * Where documents begin in the tokens of all rows and, last, their number: cu_seqlens elsewhere.
+ * Returns where documents begin in the tokens of all rows and, last, their number: cu_seqlens
+ * elsewhere.
  */
 export function cumulativeLengths(documents: ArrayLike<number>, length: number): Int32Array {
   const lengths = documentLengths(documents, length);

@@ -26,8 +26,8 @@ interface SharedSamples extends TokenRun {
 }
 
 /**
- * Made by open(). Every thread reads the same memory, so it can be given to a DataLoader with
- * workers.
+ * Samples of text and chats, in memory as tokens; open() creates it. Every thread reads the same
+ * memory, so it can be given to a DataLoader with workers.
  */
 export class TextDataset implements Dataset<TextSample> {
   /** Samples. */

@@ -87,10 +87,11 @@ interface StreamSettings extends TextSettings {
 }
 
 /**
- * Create it with open(). An iteration serves the rest of the current epoch, then the next one.
- * Seed and epoch decide one order of samples. Rank r takes every worldSize-th sample, so a position
- * holds at any world size. Each rank tokenizes all rows. At the end of an epoch, samples that do
- * not fill a batch of every rank are left out. The caller owns the tensors of a batch.
+ * Samples of text and chats that are read from files during training; open() creates it. An
+ * iteration serves the rest of the current epoch, then the next one. Seed and epoch decide one
+ * order of samples. Rank r takes every worldSize-th sample, so a position holds at any world size.
+ * Each rank tokenizes all rows. At the end of an epoch, samples that do not fill a batch of every
+ * rank are left out. The caller owns the tensors of a batch.
  */
 export class TextStream {
   private position: Position = { epoch: 0, window: 0, part: 0, row: 0, skip: 0 };
@@ -245,7 +246,7 @@ export class TextStream {
     });
   }
 
-  /** The position, for checkpoints; the same on every rank. */
+  /** Returns the position, for checkpoints; the same on every rank. */
   stateDict(): JsonObject {
     return { ...this.position, ...this.kind() };
   }

@@ -105,7 +105,10 @@ const CONTEXT = 8;
 /** Larger values of model_max_length mean no limit. */
 const NO_LIMIT = 1e9;
 
-/** Made by fromPretrained(). Ids and texts equal transformers' results. */
+/**
+ * Converts text to token ids and back; fromPretrained() creates it. Ids and texts equal
+ * transformers' results.
+ */
 export class Tokenizer {
   /** One more than the largest id, added tokens included. */
   readonly vocabSize: number;
@@ -205,17 +208,17 @@ export class Tokenizer {
     return createHash('sha256').update(deciding).digest('hex');
   }
 
-  /** The id of a token; null if the vocabulary lacks it. */
+  /** Returns the id of a token; null if the vocabulary lacks it. */
   tokenToId(token: string): number | null {
     return this.core.idOf(token) ?? null;
   }
 
-  /** Whether there is a token of this id: heads may be padded beyond the vocabulary. */
+  /** Returns whether there is a token of this id: heads may be padded beyond the vocabulary. */
   hasToken(id: number): boolean {
     return this.core.vocab[id] !== undefined;
   }
 
-  /** A token as the vocabulary spells it. Throws DS_INDEX. */
+  /** Returns a token as the vocabulary spells it. Throws DS_INDEX. */
   idToToken(id: number): string {
     this.requireIds('Tokenizer.idToToken', [id]);
     return required(this.core.vocab[id]);
@@ -277,13 +280,13 @@ export class Tokenizer {
     return padRows(op, rows, this.padId ?? this.eosId, { ...options, paddingSide });
   }
 
-  /** Text of ids. Throws DS_INDEX for a number that is no token. */
+  /** Returns the text of ids. Throws DS_INDEX for a number that is no token. */
   decode(ids: ArrayLike<number>, given: DecodeOptions = {}): string {
     const { skipSpecialTokens = false } = readOptions('Tokenizer.decode', given, DECODE);
     return this.decodeIds(Array.from(ids), skipSpecialTokens);
   }
 
-  /** Text as tokens come. Default: without special tokens. */
+  /** Returns a decoder of text as tokens arrive. Default: without special tokens. */
   decodeStream(given: DecodeStreamOptions = {}): DecodeStream {
     const options = readOptions('Tokenizer.decodeStream', given, DECODE_STREAM);
     const { skipSpecialTokens = true, after = [], visible = [] } = options;
@@ -322,17 +325,17 @@ export class Tokenizer {
   }
 
   /**
-   * A conversation as the template writes it. Throws DS_DATA with the template's own words when it
-   * refuses; DS_ARGUMENT.
+   * Returns a conversation as the template writes it. Throws DS_DATA with the template's own words
+   * when it refuses; DS_ARGUMENT.
    */
   chatText(messages: readonly ChatMessage[], given: ChatOptions = {}): string {
     return this.render('Tokenizer.chatText', messages, given, false).text;
   }
 
   /**
-   * A conversation as tokens. The template writes all special tokens, so the tokenizer adds no
-   * others. Throws as chatText does. With `assistantMask`, throws DS_DATA if the template has no {%
-   * generation %} or the tokens do not spell the text.
+   * Returns a conversation as tokens. The template writes all special tokens, so the tokenizer adds
+   * no others. Throws as chatText does. With `assistantMask`, throws DS_DATA if the template has no
+   * {% generation %} or the tokens do not spell the text.
    */
   applyChatTemplate(messages: readonly ChatMessage[], given: EncodeChatOptions = {}): EncodedChat {
     const op = 'Tokenizer.applyChatTemplate';

@@ -151,7 +151,7 @@ function answersOf(located: LocatedRow, tokenizer: Tokenizer): Answer[] {
   throw dataError(location(), 'true or false as the label', formatValue(label));
 }
 
-/** Whether `sample` comes from an UnpairedDataset. */
+/** Returns whether `sample` comes from an UnpairedDataset. */
 export function isUnpairedSample(sample: unknown): sample is UnpairedSample {
   const { ids, prompt, desirable } = (sample ?? {}) as Record<string, unknown>;
   return ids instanceof Int32Array && typeof prompt === 'number' && typeof desirable === 'boolean';

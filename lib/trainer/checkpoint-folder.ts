@@ -239,7 +239,7 @@ async function isWhole(path: string): Promise<boolean> {
   return status?.isDirectory() ? readState(path) : false;
 }
 
-/** Whether a Trainer's trainer_state.json lies in the folder. */
+/** Returns whether a Trainer's trainer_state.json lies in the folder. */
 async function readState(folder: string): Promise<boolean> {
   const path = join(folder, STATE);
   const text = await ifThere(path, () => readFile(path, 'utf8'));

@@ -97,7 +97,7 @@ export function runLength(
   return { updatesPerEpoch, ofEpochs, maxSteps, warmupSteps: stepsOf(settings.warmup, maxSteps) };
 }
 
-/** Whether the learning rate follows the run's length instead of its own numbers. */
+/** Returns whether the learning rate follows the run's length instead of its own numbers. */
 export function followsLength({ lrScheduler, deepspeed }: Settings): boolean {
   const file = readTyped(deepspeed);
   const type = configure(file, 'scheduler.type');

@@ -80,7 +80,7 @@ export function judged(
   return gain > 0;
 }
 
-/** Whether early stopping ends the run. */
+/** Returns whether early stopping ends the run. */
 export function isEnough({ earlyStop }: Settings, { unimproved }: TrainerState): boolean {
   return earlyStop !== null && unimproved >= earlyStop.patience;
 }

@@ -91,7 +91,7 @@ function requireDataset<Sample, Batch>(
   throw refused(`Trainer data.${option} ${formatValue(data[option])}`, expected, got, hint);
 }
 
-/** Number of loader threads: from the options, else from the configuration. */
+/** Returns the number of loader threads: from the options, else from the configuration. */
 function workersOf<Sample, Batch>(
   { data }: DataSettings<Sample, Batch>,
   config: ResolvedConfig,
@@ -228,7 +228,7 @@ function requireLengths(
   return lengths;
 }
 
-/** Number of tokens of each sample. Throws DS_ARGUMENT for samples without tokens. */
+/** Returns the number of tokens of each sample. Throws DS_ARGUMENT for samples without tokens. */
 async function lengthsOf<Sample>(dataset: Dataset<Sample>): Promise<Float64Array> {
   const lengths = new Float64Array(dataset.length);
   for (let i = 0; i < dataset.length; ++i) {

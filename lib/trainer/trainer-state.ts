@@ -10,7 +10,7 @@ import type { RunSettings } from './read-options.js';
  */
 const OURS = '@ds/native';
 
-/** Whether the text of a trainer_state.json is a Trainer's here. */
+/** Returns whether the text of a trainer_state.json is a Trainer's here. */
 export function isMadeByTrainer(text: string): boolean {
   try {
     return OURS in (JSON.parse(text) as { stateful_callbacks: object }).stateful_callbacks;

@@ -88,7 +88,9 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     return this;
   }
 
-  /** The engine, which the first call builds, or train(), evaluate() or predict() before. */
+  /**
+   * Returns the engine, which the first call builds, or train(), evaluate() or predict() before.
+   */
   async engine(): Promise<Engine> {
     return (await this.session()).engine;
   }
@@ -111,8 +113,8 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * The mean loss of `data` (default: `eval`) per counted target, over all ranks, and the metrics
-   * of `eval.accuracy` and `eval.metrics`. Throws DS_ARGUMENT without data.
+   * Returns the mean loss of `data` (default: `eval`) per counted target, over all ranks, and the
+   * metrics of `eval.accuracy` and `eval.metrics`. Throws DS_ARGUMENT without data.
    */
   evaluate(data?: TrainerData<Sample, Batch>): Promise<Metrics>;
   async evaluate(
@@ -129,9 +131,9 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Rows of `output` for all samples of `data`, in order, on every rank. `output` returns a tensor
-   * with one row per sample of a batch. Default for a CausalLM: the most probable next token at
-   * each position.
+   * Returns the rows of `output` for all samples of `data`, in order, on every rank. `output`
+   * returns a tensor with one row per sample of a batch. Default for a CausalLM: the most probable
+   * next token at each position.
    */
   async predict(
     data: TrainerData<Sample, Batch>,
@@ -161,7 +163,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     await writeWeightFolder({ engine, world, tokenizer: this.settings.tokenizer }, dir, null);
   }
 
-  /** How far training is; null before the engine is built. */
+  /** Returns how far training is; null before the engine is built. */
   async state(): Promise<Readonly<TrainerState>> {
     return (await this.session()).state;
   }
@@ -171,7 +173,9 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     return stateJson(await this.session());
   }
 
-  /** The recording of the option `watch`, with the address of the page; null without one. */
+  /**
+   * Returns the recording of the option `watch`, with the address of the page; null without one.
+   */
   async watched(): Promise<RunWatch | null> {
     return (await this.session()).watch;
   }

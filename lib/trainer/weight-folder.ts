@@ -39,7 +39,7 @@ const ADAPTER_FILES: readonly string[] = ['adapter_config.json', 'adapter_model.
 /** File that all ranks write before rank 0 converts it; named like weights of a checkpoint. */
 const OWN_LAYOUT = modelFile(0);
 
-/** Whether a save writes a file of this name. */
+/** Returns whether a save writes a file of this name. */
 export function isSavedFile(name: string): boolean {
   const isPart = /^model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?$/.test(name);
   const known = [CONFIG, GENERATION, ...TOKENIZER_FILES, ...ADAPTER_FILES];

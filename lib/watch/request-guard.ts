@@ -56,7 +56,9 @@ export class RequestGuard {
     return null;
   }
 
-  /** Whether "Authorization: Bearer TOKEN" has the token. Compares digests in constant time. */
+  /**
+   * Returns whether "Authorization: Bearer TOKEN" has the token. Compares digests in constant time.
+   */
   hasToken({ headers: { authorization } }: IncomingMessage): boolean {
     const [, token] = /^Bearer ([\w-]{1,128})$/.exec(authorization ?? '') ?? [];
     return timingSafeEqual(this.digest, digestOf(token ?? ''));

@@ -163,7 +163,7 @@ export class OptimizerState {
     return state.lend(partition, fragment, name);
   }
 
-  /** Whether lend() returns a copy for this partition, which needs memory. */
+  /** Returns whether lend() returns a copy for this partition, which needs memory. */
   lendsCopies(partition: Partition): boolean {
     return this.of(partition).state.lendsCopies;
   }

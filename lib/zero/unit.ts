@@ -137,7 +137,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
     return this.flat;
   }
 
-  /** Whether `part` lies in the flat weights or in the gradient. */
+  /** Returns whether `part` lies in the flat weights or in the gradient. */
   holds({ buffer }: Tensor): boolean {
     return this.flat?.buffer === buffer || (this.gradient?.holds(buffer) ?? false);
   }
@@ -199,7 +199,7 @@ export class UnitGradient {
     return { written, sum };
   }
 
-  /** Whether `buffer` is part of it. */
+  /** Returns whether `buffer` is part of it. */
   holds(buffer: Buffer): boolean {
     return this.written?.buffer === buffer || this.sum?.buffer === buffer;
   }

@@ -25,7 +25,7 @@ export function openForWrites(parameters: readonly Tensor[]): () => void {
   };
 }
 
-/** Whether the body wrote `parameter`. Call it once, at the end of the body. */
+/** Returns whether the body wrote `parameter`. Call it once, at the end of the body. */
 export function takeWritten(parameter: Tensor): boolean {
   const isWritten = fingerprint(parameter) !== before.get(parameter);
   before.delete(parameter);

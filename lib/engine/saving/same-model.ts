@@ -108,7 +108,7 @@ export function requireSameShapes(engine: EngineCore, checkpoint: Checkpoint): v
   }
 }
 
-/** Whether the shapes are equal, and the dtypes equal or both floating. */
+/** Returns whether the shapes are equal, and the dtypes equal or both floating. */
 function isAlike(info: Outline, { dtype, shape }: Outline): boolean {
   const isSameKind = isFloating(dtype) ? isFloating(info.dtype) : info.dtype === dtype;
   return isSameKind && info.shape.join() === shape.join();

@@ -171,7 +171,9 @@ async function choice(
   return { ...chooseWay(ways, weights), firstFits, context };
 }
 
-/** Whether the optimizer and pipeline support this stage; see requireExchange() and others. */
+/**
+ * Returns whether the optimizer and pipeline support this stage; see requireExchange() and others.
+ */
 function isPossible(
   { zero_optimization: { stage } }: ResolvedConfig,
   { optimizer, plan }: Decisions,

@@ -11,8 +11,9 @@ import { otherMesh, type Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';
 
 /**
- * Whether ranks along sp have different tokens of the same samples. Throws DS_CONFIG if the mesh
- * has other sizes, and for a model, pipeline or optimizer without support for parts of samples.
+ * Returns whether ranks along sp have different tokens of the same samples. Throws DS_CONFIG if the
+ * mesh has other sizes, and for a model, pipeline or optimizer without support for parts of
+ * samples.
  */
 export function requireSequence(
   { module, config, optimizer, plan }: Decisions,

@@ -129,12 +129,18 @@ function weightFlow(
   return new PublishedWeights(device, group, { bucketElements, overlap, timer });
 }
 
-/** Whether a unit's weights, including frozen ones, are gathered at use and freed afterwards. */
+/**
+ * Returns whether a unit's weights, including frozen ones, are gathered at use and freed
+ * afterwards.
+ */
 export function shardsWeights(config: ResolvedConfig, { size }: { size: number }): boolean {
   return config.zero_optimization.stage === 3 && (size > 1 || offloadsWeights(config));
 }
 
-/** Whether weights are in host memory or on a disk and are copied to the device unit by unit. */
+/**
+ * Returns whether weights are in host memory or on a disk and are copied to the device unit by
+ * unit.
+ */
 export function offloadsWeights({ zero_optimization: zero }: ResolvedConfig): boolean {
   return zero.stage === 3 && zero.offload_param.device !== 'none';
 }

@@ -13,7 +13,7 @@ import { otherMesh } from '../ranks.js';
 import { requireSameConfig } from './agreement.js';
 import type { Given } from './clients.js';
 
-/** Whether ranks along tp hold parts of the model instead of copies. */
+/** Returns whether ranks along tp hold parts of the model instead of copies. */
 export function isCutOver({ mesh }: Distributed, module: Module): boolean {
   return mesh.size(AXIS.tensor) > 1 && module.parameters().some(({ region }) => isPart(region));
 }

@@ -11,11 +11,11 @@ import { misuse, stepMissing } from '../engine-errors.js';
 interface Accumulation {
   /** Divisor of the loss of each backward. */
   readonly divisor: number;
-  /** Whether the next backward, after `done` others, completes the gradients. */
+  /** Returns whether the next backward, after `done` others, completes the gradients. */
   completes(done: number): boolean;
-  /** Whether another backward is allowed after `done` others. */
+  /** Returns whether another backward is allowed after `done` others. */
   accepts(done: number): boolean;
-  /** Whether step() updates after `done` backwards. */
+  /** Returns whether step() updates after `done` backwards. */
   applies(done: number): boolean;
 }
 

@@ -231,7 +231,7 @@ export class ReportedRows {
     return { bits, outline: this.behind(rank, at + OUTLINE) };
   }
 
-  /** Number of micro-batches in its step. */
+  /** Returns the number of micro-batches in its step. */
   microsOf(rank: number): number {
     return this.behind(rank, MICROS);
   }

@@ -80,7 +80,7 @@ export class UnitHooks {
     };
   }
 
-  /** Whether a caller of hold() needs the unit. */
+  /** Returns whether a caller of hold() needs the unit. */
   holds(unit: WeightUnit): boolean {
     return this.held.has(unit);
   }

@@ -41,7 +41,8 @@ const LEVELS: Readonly<Record<NoticeLevel, true>> = { info: true, warning: true,
 type WatchedEngine = EngineCore;
 
 /**
- * Made by engine.watch(). On ranks other than the first, `url` is null and its methods do nothing.
+ * Records a run for the watch page; engine.watch() creates it. On ranks other than the first, `url`
+ * is null and its methods do nothing.
  */
 export class RunWatch {
   private closing: Promise<void> | null = null;

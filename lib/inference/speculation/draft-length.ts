@@ -27,8 +27,8 @@ export class DraftLength {
   constructor(private readonly max: number) {}
 
   /**
-   * Number of tokens to propose for a sequence of `tokens` tokens; 0 during a pause. `cost` is the
-   * time of a proposal relative to a step without proposals.
+   * Returns the number of tokens to propose for a sequence of `tokens` tokens; 0 during a pause.
+   * `cost` is the time of a proposal relative to a step without proposals.
    */
   at(tokens: number, cost: number): number {
     if (tokens < this.resumes) return 0;

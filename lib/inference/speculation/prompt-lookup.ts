@@ -98,7 +98,9 @@ export class PromptLookup {
     return hash;
   }
 
-  /** Number of equal tokens before `end` and before the end of the text, at most `max`. */
+  /**
+   * Returns the number of equal tokens before `end` and before the end of the text, at most `max`.
+   */
   private commonBefore(end: number, max: number): number {
     const { tokens } = this;
     let length = 0;

@@ -27,7 +27,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Swiss AI Initiative 2025; transformers' ApertusForCausalLM. */
+/**
+ * Language models published as Apertus 8B, 70B. Source: Swiss AI Initiative 2025; transformers'
+ * ApertusForCausalLM.
+ */
 export class Apertus extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: ApertusConfig) {

@@ -19,7 +19,7 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 4096, intermediate_size: 18_432 },
 };
 
-/** Source: Arcee AI 2025; transformers' ArceeForCausalLM. */
+/** Language models published as AFM 4.5B. Source: Arcee AI 2025; transformers' ArceeForCausalLM. */
 export class Arcee extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: ArceeConfig) {

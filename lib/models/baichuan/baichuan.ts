@@ -34,7 +34,10 @@ const traitsOf = (alibi: boolean, normalizedHead: boolean): RotaryTraits => ({
   defaults: { max_position_embeddings: 4096 },
 });
 
-/** Source: Baichuan 2023, and the code beside its weights. */
+/**
+ * Language models published as Baichuan 7B, 13B, Baichuan 2. Source: Baichuan 2023, and the code
+ * beside its weights.
+ */
 export class Baichuan extends RotaryLM {
   private readonly normalizedHead: boolean;
 

@@ -32,7 +32,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048, tie_word_embeddings: true },
 };
 
-/** Source: BigScience 2022; Press et al. 2022 (ALiBi); transformers' BloomForCausalLM. */
+/**
+ * Language models published as BLOOM, BLOOMZ. Source: BigScience 2022; Press et al. 2022 (ALiBi);
+ * transformers' BloomForCausalLM.
+ */
 export class Bloom extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: BloomConfig) {

@@ -28,7 +28,7 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Cohere 2024; transformers' CohereForCausalLM. */
+/** Language models published as Command R. Source: Cohere 2024; transformers' CohereForCausalLM. */
 export class Cohere extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: CohereConfig) {

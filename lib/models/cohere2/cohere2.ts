@@ -28,7 +28,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Cohere 2024; transformers' Cohere2ForCausalLM. */
+/**
+ * Language models published as Command R7B, Command A. Source: Cohere 2024; transformers'
+ * Cohere2ForCausalLM.
+ */
 export class Cohere2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Cohere2Config) {

@@ -35,7 +35,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: DeepSeek-AI 2024; transformers' DeepseekV2ForCausalLM. */
+/**
+ * Language models published as DeepSeek V2, V2-Lite, Coder V2. Source: DeepSeek-AI 2024;
+ * transformers' DeepseekV2ForCausalLM.
+ */
 export class DeepseekV2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: DeepseekV2Config) {

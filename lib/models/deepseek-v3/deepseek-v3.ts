@@ -40,7 +40,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: DeepSeek-AI 2024; transformers' DeepseekV3ForCausalLM. */
+/**
+ * Language models published as DeepSeek V3, R1, Kimi K2 (`kimi_k2`). Source: DeepSeek-AI 2024;
+ * transformers' DeepseekV3ForCausalLM.
+ */
 export class DeepseekV3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: DeepseekV3Config) {

@@ -34,7 +34,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: rednote-hilab 2025; transformers' Dots1ForCausalLM. */
+/**
+ * Language models published as dots.llm1. Source: rednote-hilab 2025; transformers'
+ * Dots1ForCausalLM.
+ */
 export class Dots1 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Dots1Config) {

@@ -39,7 +39,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Baidu 2025; transformers' Ernie4_5_MoeForCausalLM. */
+/**
+ * Language models published as ERNIE 4.5 21B-A3B, 300B-A47B. Source: Baidu 2025; transformers'
+ * Ernie4_5_MoeForCausalLM.
+ */
 export class Ernie45Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Ernie45MoeConfig) {

@@ -25,7 +25,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Baidu 2025; transformers' Ernie4_5ForCausalLM. */
+/**
+ * Language models published as ERNIE 4.5 0.3B. Source: Baidu 2025; transformers'
+ * Ernie4_5ForCausalLM.
+ */
 export class Ernie45 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Ernie45Config) {

@@ -34,7 +34,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048 },
 };
 
-/** Source: LG AI Research 2024; its modeling_exaone.py. */
+/**
+ * Language models published as EXAONE 3.0, 3.5, Deep. Source: LG AI Research 2024; its
+ * modeling_exaone.py.
+ */
 export class Exaone extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: ExaoneConfig) {

@@ -20,7 +20,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048, num_key_value_heads: 32, sliding_window: 4096 },
 };
 
-/** Source: LG AI Research 2025; transformers' Exaone4ForCausalLM. */
+/**
+ * Language models published as EXAONE 4. Source: LG AI Research 2025; transformers'
+ * Exaone4ForCausalLM.
+ */
 export class Exaone4 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Exaone4Config) {

@@ -42,7 +42,10 @@ const traitsOf = (block: BlockNorms, parallel: BlockNorms): RotaryTraits => ({
 });
 const [ONE, TWO] = [traitsOf(PRE_NORMS, ONE_NORM), traitsOf(TWO_NORMS, TWO_NORMS)];
 
-/** Source: Almazrouei et al. 2023; transformers' FalconForCausalLM. */
+/**
+ * Language models published as Falcon 7B, 40B, 180B, 11B. Source: Almazrouei et al. 2023;
+ * transformers' FalconForCausalLM.
+ */
 export class Falcon extends RotaryLM {
   private readonly norms: 1 | 2;
 

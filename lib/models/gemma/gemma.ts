@@ -27,7 +27,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Gemma team 2024; transformers' GemmaForCausalLM. */
+/**
+ * Language models published as Gemma 2B, 7B, CodeGemma. Source: Gemma team 2024; transformers'
+ * GemmaForCausalLM.
+ */
 export class Gemma extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GemmaConfig) {

@@ -32,7 +32,9 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Gemma team 2024; transformers' Gemma2ForCausalLM. */
+/**
+ * Language models published as Gemma 2. Source: Gemma team 2024; transformers' Gemma2ForCausalLM.
+ */
 export class Gemma2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Gemma2Config) {

@@ -40,7 +40,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Gemma team 2025; transformers' Gemma3ForCausalLM. */
+/**
+ * Language models published as Gemma 3 270M, 1B; the text part of larger ones. Source: Gemma team
+ * 2025; transformers' Gemma3ForCausalLM.
+ */
 export class Gemma3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Gemma3Config) {

@@ -60,7 +60,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Gemma team 2026; transformers' Gemma4ForCausalLM. */
+/**
+ * Language models published as Gemma 4 E2B, E4B, 31B, 26B-A4B; the text part. Source: Gemma team
+ * 2026; transformers' Gemma4ForCausalLM.
+ */
 export class Gemma4 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Gemma4Config) {

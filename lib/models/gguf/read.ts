@@ -295,7 +295,7 @@ function partsBy(
   ];
 }
 
-/** Whether a tensor belongs to a layer that predicts later tokens. */
+/** Returns whether a tensor belongs to a layer that predicts later tokens. */
 function isPredicting(architecture: GgufArchitecture, keys: GgufKeys, name: string): boolean {
   const [, layer] = /^blk\.(\d+)\./.exec(name) ?? [];
   return layer !== undefined && Number(layer) >= layersOf(architecture, keys);

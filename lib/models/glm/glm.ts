@@ -24,7 +24,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Zeng et al. 2024; transformers' GlmForCausalLM. */
+/**
+ * Language models published as GLM-4-9B-hf, GLM-Edge. Source: Zeng et al. 2024; transformers'
+ * GlmForCausalLM.
+ */
 export class Glm extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GlmConfig) {

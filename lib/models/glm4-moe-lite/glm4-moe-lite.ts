@@ -35,7 +35,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Zhipu AI 2026; transformers' Glm4MoeLiteForCausalLM. */
+/**
+ * Language models published as GLM-4.7-Flash. Source: Zhipu AI 2026; transformers'
+ * Glm4MoeLiteForCausalLM.
+ */
 export class Glm4MoeLite extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Glm4MoeLiteConfig) {

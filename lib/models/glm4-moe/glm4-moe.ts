@@ -37,7 +37,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Zhipu AI 2025; transformers' Glm4MoeForCausalLM. */
+/**
+ * Language models published as GLM-4.5, 4.6, Air. Source: Zhipu AI 2025; transformers'
+ * Glm4MoeForCausalLM.
+ */
 export class Glm4Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Glm4MoeConfig) {

@@ -30,7 +30,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Zhipu AI 2025; transformers' Glm4ForCausalLM. */
+/**
+ * Language models published as GLM-4-0414, GLM-Z1. Source: Zhipu AI 2025; transformers'
+ * Glm4ForCausalLM.
+ */
 export class Glm4 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Glm4Config) {

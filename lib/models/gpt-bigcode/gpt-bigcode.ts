@@ -38,7 +38,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Li et al. 2023; transformers' GPTBigCodeForCausalLM. */
+/**
+ * Language models published as StarCoder, SantaCoder. Source: Li et al. 2023; transformers'
+ * GPTBigCodeForCausalLM.
+ */
 export class GptBigCode extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GptBigCodeConfig) {

@@ -40,7 +40,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Black et al. 2021; transformers' GPTNeoForCausalLM. */
+/**
+ * Language models published as GPT-Neo 125M to 2.7B. Source: Black et al. 2021; transformers'
+ * GPTNeoForCausalLM.
+ */
 export class GptNeo extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GptNeoConfig) {

@@ -28,7 +28,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048, attention_bias: true },
 };
 
-/** Source: Black et al. 2022, Biderman et al. 2023; transformers' GPTNeoXForCausalLM. */
+/**
+ * Language models published as GPT-NeoX-20B, Pythia. Source: Black et al. 2022, Biderman et al.
+ * 2023; transformers' GPTNeoXForCausalLM.
+ */
 export class GptNeoX extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GptNeoXConfig) {

@@ -56,7 +56,10 @@ function withRope({ config, tensors }: ModelFolder): ModelFolder {
   return { tensors, config: isThere ? config : config.changed({ rope_scaling: ROPE }) };
 }
 
-/** Source: OpenAI 2025; transformers' GptOssForCausalLM. */
+/**
+ * Language models published as gpt-oss 20B, 120B. Source: OpenAI 2025; transformers'
+ * GptOssForCausalLM.
+ */
 export class GptOss extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GptOssConfig) {

@@ -25,8 +25,8 @@ const SELECTIVE_BLOCK = 10;
 const BACKWARD = 6;
 
 /**
- * Bytes of the activations of the blocks for N = batch * seq tokens of C channels, e bytes each,
- * with H heads and L blocks in S segments of K = ceil(L / S).
+ * Returns the bytes of the activations of the blocks for N = batch * seq tokens of C channels, e
+ * bytes each, with H heads and L blocks in S segments of K = ceil(L / S).
  *
  *     b  = N (16 C e + 4 H + 16)   block: 16 above, the log-sum-exp of each head, two means and
  *                                  deviations in f32

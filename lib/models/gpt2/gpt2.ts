@@ -71,7 +71,7 @@ export class Mlp extends Module {
     this.c_proj = new Linear(4 * channels, channels, weightInit(residualStddev(config)));
   }
 
-  /** [..., channels] to the same shape. */
+  /** Maps [..., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
     return this.c_proj.call(this.activation(this.c_fc.call(x)));
   }
@@ -278,8 +278,8 @@ export class Transformer extends Module {
 }
 
 /**
- * The language model; its head is the token embedding. See CausalLM. Source: Radford et al. 2019;
- * initialization as in transformers' GPT2Model.
+ * GPT-2, a language model; its head is the token embedding. See CausalLM. Source: Radford et al.
+ * 2019; initialization as in transformers' GPT2Model.
  */
 export class GPT2 extends CausalLM {
   /** Embeddings, blocks and the last norm. */

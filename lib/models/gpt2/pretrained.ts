@@ -51,7 +51,7 @@ export interface HuggingFaceName {
   transposed: boolean;
 }
 
-/** Parameter names, equal in both libraries, with Hugging Face's layout. */
+/** Returns parameter names, equal in both libraries, with Hugging Face's layout. */
 export function gpt2HuggingFaceNames(model: Module): Map<string, HuggingFaceName> {
   const names = new Map<string, HuggingFaceName>();
   for (const [name] of model.namedParameters()) {

@@ -36,7 +36,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048 },
 };
 
-/** Source: Wang and Komatsuzaki 2021; transformers' GPTJForCausalLM. */
+/**
+ * Language models published as GPT-J 6B. Source: Wang and Komatsuzaki 2021; transformers'
+ * GPTJForCausalLM.
+ */
 export class GptJ extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GptJConfig) {

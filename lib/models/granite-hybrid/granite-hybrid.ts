@@ -35,7 +35,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: IBM 2025; transformers' GraniteMoeHybridForCausalLM. */
+/**
+ * Language models published as Granite 4.0 Micro, 350M, 1B. Source: IBM 2025; transformers'
+ * GraniteMoeHybridForCausalLM.
+ */
 export class GraniteHybrid extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GraniteHybridConfig) {

@@ -37,7 +37,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048 },
 };
 
-/** Source: IBM 2024; transformers' GraniteMoeForCausalLM. */
+/**
+ * Language models published as Granite 3.0 and 3.1 MoE. Source: IBM 2024; transformers'
+ * GraniteMoeForCausalLM.
+ */
 export class GraniteMoe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GraniteMoeConfig) {

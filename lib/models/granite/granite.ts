@@ -22,7 +22,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048 },
 };
 
-/** Source: IBM 2024; transformers' GraniteForCausalLM. */
+/**
+ * Language models published as Granite 3.0 to 3.3. Source: IBM 2024; transformers'
+ * GraniteForCausalLM.
+ */
 export class Granite extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: GraniteConfig) {

@@ -21,7 +21,7 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Kyutai 2025; transformers' HeliumForCausalLM. */
+/** Language models published as Helium 1. Source: Kyutai 2025; transformers' HeliumForCausalLM. */
 export class Helium extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: HeliumConfig) {

@@ -23,7 +23,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Tencent 2025; transformers' HunYuanDenseV1ForCausalLM. */
+/**
+ * Language models published as Hunyuan 0.5B to 7B. Source: Tencent 2025; transformers'
+ * HunYuanDenseV1ForCausalLM.
+ */
 export class HunYuan extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: HunYuanConfig) {

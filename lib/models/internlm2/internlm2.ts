@@ -24,7 +24,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048, bias: true },
 };
 
-/** Source: Cai et al. 2024 (InternLM2), and the code beside its weights. */
+/**
+ * Language models published as InternLM2, 2.5. Source: Cai et al. 2024 (InternLM2), and the code
+ * beside its weights.
+ */
 export class InternLm2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: InternLm2Config) {

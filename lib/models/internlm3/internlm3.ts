@@ -17,7 +17,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 32_768, intermediate_size: 11_008 },
 };
 
-/** Source: Shanghai AI Laboratory 2025; its modeling_internlm3.py. */
+/**
+ * Language models published as InternLM3 8B. Source: Shanghai AI Laboratory 2025; its
+ * modeling_internlm3.py.
+ */
 export class InternLm3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: InternLm3Config) {

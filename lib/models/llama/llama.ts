@@ -17,7 +17,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048 },
 };
 
-/** Source: Touvron et al. 2023, Grattafiori et al. 2024; transformers' LlamaForCausalLM. */
+/**
+ * Language models published as Llama 2, 3, 3.1, 3.2, 3.3 and models of this architecture. Source:
+ * Touvron et al. 2023, Grattafiori et al. 2024; transformers' LlamaForCausalLM.
+ */
 export class Llama extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: LlamaConfig) {

@@ -22,7 +22,7 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048, intermediate_size: 11_008, tie_word_embeddings: true },
 };
 
-/** Source: Hu et al. 2024; its modeling_minicpm.py. */
+/** Language models published as MiniCPM 1B, 2B. Source: Hu et al. 2024; its modeling_minicpm.py. */
 export class MiniCpm extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: MiniCpmConfig) {

@@ -38,7 +38,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: MiniMax 2025; transformers' MiniMaxM2ForCausalLM. */
+/**
+ * Language models published as MiniMax M2, M2.1, M2.5. Source: MiniMax 2025; transformers'
+ * MiniMaxM2ForCausalLM.
+ */
 export class MiniMaxM2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: MiniMaxM2Config) {

@@ -31,7 +31,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Mistral AI 2025; transformers' Ministral3ForCausalLM. */
+/**
+ * Language models published as Ministral 3 3B to 14B. Source: Mistral AI 2025; transformers'
+ * Ministral3ForCausalLM.
+ */
 export class Ministral3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Ministral3Config) {

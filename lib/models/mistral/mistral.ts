@@ -17,7 +17,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 131_072, num_key_value_heads: 8, sliding_window: 4096 },
 };
 
-/** Source: Jiang et al. 2023; transformers' MistralForCausalLM. */
+/**
+ * Language models published as Mistral 7B, Nemo, Small. Source: Jiang et al. 2023; transformers'
+ * MistralForCausalLM.
+ */
 export class Mistral extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: MistralConfig) {

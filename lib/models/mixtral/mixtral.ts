@@ -32,7 +32,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Jiang et al. 2024; transformers' MixtralForCausalLM. */
+/**
+ * Language models published as Mixtral 8x7B, 8x22B. Source: Jiang et al. 2024; transformers'
+ * MixtralForCausalLM.
+ */
 export class Mixtral extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: MixtralConfig) {

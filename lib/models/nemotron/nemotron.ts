@@ -20,7 +20,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 4096, intermediate_size: 24_576, initializer_range: 0.0134 },
 };
 
-/** Source: Parmar et al. 2024, Muralidharan et al. 2024; transformers' NemotronForCausalLM. */
+/**
+ * Language models published as Nemotron 3 and Mini, Minitron. Source: Parmar et al. 2024,
+ * Muralidharan et al. 2024; transformers' NemotronForCausalLM.
+ */
 export class Nemotron extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: NemotronConfig) {

@@ -18,7 +18,7 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048, pad_token_id: 1 },
 };
 
-/** Source: OLMo team 2024; transformers' OlmoForCausalLM. */
+/** Language models published as OLMo 1. Source: OLMo team 2024; transformers' OlmoForCausalLM. */
 export class Olmo extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: OlmoConfig) {

@@ -18,7 +18,7 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048, pad_token_id: 1 },
 };
 
-/** Source: OLMo team 2024; transformers' Olmo2ForCausalLM. */
+/** Language models published as OLMo 2. Source: OLMo team 2024; transformers' Olmo2ForCausalLM. */
 export class Olmo2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Olmo2Config) {

@@ -25,7 +25,7 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: OLMo team 2025; transformers' Olmo3ForCausalLM. */
+/** Language models published as OLMo 3. Source: OLMo team 2025; transformers' Olmo3ForCausalLM. */
 export class Olmo3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Olmo3Config) {

@@ -30,7 +30,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Muennighoff et al. 2024; transformers' OlmoeForCausalLM. */
+/**
+ * Language models published as OLMoE 1B-7B. Source: Muennighoff et al. 2024; transformers'
+ * OlmoeForCausalLM.
+ */
 export class Olmoe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: OlmoeConfig) {

@@ -43,7 +43,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Zhang et al. 2022; transformers' OPTForCausalLM. */
+/**
+ * Language models published as OPT 125M to 66B. Source: Zhang et al. 2022; transformers'
+ * OPTForCausalLM.
+ */
 export class Opt extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: OptConfig) {

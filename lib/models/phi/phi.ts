@@ -24,7 +24,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048 },
 };
 
-/** Source: Gunasekar et al. 2023, Li et al. 2023; transformers' PhiForCausalLM. */
+/**
+ * Language models published as Phi-1, 1.5, 2. Source: Gunasekar et al. 2023, Li et al. 2023;
+ * transformers' PhiForCausalLM.
+ */
 export class Phi extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: PhiConfig) {

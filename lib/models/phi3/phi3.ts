@@ -30,7 +30,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Abdin et al. 2024 (Phi-3, Phi-4); transformers' Phi3ForCausalLM. */
+/**
+ * Language models published as Phi-3 mini and medium, Phi-3.5 mini, Phi-4, Phi-4-mini. Source:
+ * Abdin et al. 2024 (Phi-3, Phi-4); transformers' Phi3ForCausalLM.
+ */
 export class Phi3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Phi3Config) {

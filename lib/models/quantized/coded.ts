@@ -40,7 +40,7 @@ const SCALES = {
 /** Of activations, which stay in the dtype of the model, and of bitsandbytes' layouts. */
 const BESIDE = ['input_scale', 'output_scale', 'weight_format', 'k_scale', 'v_scale'];
 
-/** Whether the weights of a quantization_config are one-byte codes. */
+/** Returns whether the weights of a quantization_config are one-byte codes. */
 export function isCoded(config: ModelConfig): boolean {
   switch (config.get('quant_method')) {
     case 'fp8':

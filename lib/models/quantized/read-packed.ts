@@ -139,8 +139,8 @@ async function readLayer(
 }
 
 /**
- * Whether the files have `name` for a layer without a bias: old versions of AutoGPTQ wrote zeros.
- * Throws DS_CHECKPOINT for other values.
+ * Returns whether the files have `name` for a layer without a bias: old versions of AutoGPTQ wrote
+ * zeros. Throws DS_CHECKPOINT for other values.
  */
 async function hasZeroBias(files: WeightFiles, name: string, outputs: number): Promise<boolean> {
   if (!files.tensors.has(name)) return false;

@@ -116,7 +116,7 @@ function awq(config: Section): FolderScheme {
 /** An entry of config_groups. */
 interface Group {
   targets: readonly string[];
-  /** Whether a target matches the layer. */
+  /** Returns whether a target matches the layer. */
   fits(path: string): boolean;
   scheme: LayerScheme;
 }

@@ -37,7 +37,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Qwen team 2024 (Qwen1.5-MoE, Qwen2-57B-A14B); transformers' Qwen2MoeForCausalLM. */
+/**
+ * Language models published as Qwen1.5-MoE, Qwen2-57B-A14B. Source: Qwen team 2024 (Qwen1.5-MoE,
+ * Qwen2-57B-A14B); transformers' Qwen2MoeForCausalLM.
+ */
 export class Qwen2Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen2MoeConfig) {

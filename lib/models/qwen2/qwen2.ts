@@ -29,7 +29,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Qwen team 2024; transformers' Qwen2ForCausalLM. */
+/**
+ * Language models published as Qwen2, Qwen2.5. Source: Qwen team 2024; transformers'
+ * Qwen2ForCausalLM.
+ */
 export class Qwen2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen2Config) {

@@ -46,7 +46,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Qwen team 2026; transformers' Qwen3_5MoeForCausalLM. */
+/**
+ * Language models published as Qwen3.5 and 3.6, A3B and larger; the text part. Source: Qwen team
+ * 2026; transformers' Qwen3_5MoeForCausalLM.
+ */
 export class Qwen35Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen35MoeConfig) {

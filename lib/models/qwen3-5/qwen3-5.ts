@@ -35,7 +35,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Qwen team 2026; transformers' Qwen3_5ForCausalLM. */
+/**
+ * Language models published as Qwen3.5 and 3.6, dense; the text part. Source: Qwen team 2026;
+ * transformers' Qwen3_5ForCausalLM.
+ */
 export class Qwen35 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen35Config) {

@@ -36,7 +36,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Qwen team 2025; transformers' Qwen3MoeForCausalLM. */
+/**
+ * Language models published as Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder. Source: Qwen team 2025;
+ * transformers' Qwen3MoeForCausalLM.
+ */
 export class Qwen3Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen3MoeConfig) {

@@ -40,7 +40,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Qwen team 2025; transformers' Qwen3NextForCausalLM. */
+/**
+ * Language models published as Qwen3-Next-80B-A3B, Qwen3-Coder-Next. Source: Qwen team 2025;
+ * transformers' Qwen3NextForCausalLM.
+ */
 export class Qwen3Next extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen3NextConfig) {

@@ -29,7 +29,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Qwen team 2025; transformers' Qwen3ForCausalLM. */
+/**
+ * Language models published as Qwen3, dense. Source: Qwen team 2025; transformers'
+ * Qwen3ForCausalLM.
+ */
 export class Qwen3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Qwen3Config) {

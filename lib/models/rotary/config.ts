@@ -436,7 +436,7 @@ export function windowsOf({
   return Array.isArray(window) ? window : Array.from({ length: layers }, () => window as Window);
 }
 
-/** Whether each layer rotates queries and keys. */
+/** Returns whether each layer rotates queries and keys. */
 function rotatesOf({ rope, positions }: RotaryTraits, sizes: RotarySizes): readonly boolean[] {
   const windows = windowsOf(sizes);
   if (positions) return windows.map(() => false);

@@ -63,7 +63,10 @@ interface Projected {
   readonly a: Tensor;
 }
 
-/** Source: Yang, Kautz and Hatamizadeh 2025; transformers' Qwen3NextGatedDeltaNet. */
+/**
+ * A layer with a recurrent state in place of keys and values. Source: Yang, Kautz and Hatamizadeh
+ * 2025; transformers' Qwen3NextGatedDeltaNet.
+ */
 export class GatedDeltaNet extends Module {
   /** Convolution of queries, keys and values. */
   readonly conv1d: ConvWeights;

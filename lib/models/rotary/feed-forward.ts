@@ -24,7 +24,10 @@ export const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = 
   geluTanh: (x) => gelu(x, 'tanh'),
 };
 
-/** down_proj(activation(gate_proj x) * up_proj x), under Llama's names. Source: Shazeer 2020. */
+/**
+ * A gated feed-forward block: down_proj(activation(gate_proj x) * up_proj x), under Llama's names.
+ * Source: Shazeer 2020.
+ */
 export class GatedMlp extends Module implements Joinable {
   /** Maps channels to hidden, through the activation. */
   readonly gate_proj: Linear;
@@ -48,7 +51,7 @@ export class GatedMlp extends Module implements Joinable {
 
   private readonly activation: Activation;
 
-  /** [.., channels] to the same shape. */
+  /** Maps [.., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
     const { gate_proj, up_proj } = this;
     const joined = this.isJoined ? joinedLinear(x, [gate_proj, up_proj]) : null;
@@ -65,7 +68,9 @@ export class GatedMlp extends Module implements Joinable {
   }
 }
 
-/** second(activation(first x)); the family names both layers. */
+/**
+ * A feed-forward block without a gate: second(activation(first x)); the family names both layers.
+ */
 export class PlainMlp extends Module {
   readonly #names: PlainNames;
   readonly #activation: (x: Tensor) => Tensor;
@@ -90,7 +95,7 @@ export class PlainMlp extends Module {
     this.#activation = (x) => own.call(x);
   }
 
-  /** [.., channels] to the same shape. */
+  /** Maps [.., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
     const layers = this as unknown as Record<string, Module>;
     const inner = (layers[this.#names.first] as Linear).call(x);

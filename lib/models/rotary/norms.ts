@@ -23,7 +23,7 @@ export class OffsetRMSNorm extends RMSNorm {
     this.weight.initialize(zeros);
   }
 
-  /** [.., channels] to the same shape. */
+  /** Maps [.., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
     const { weight, eps } = this;
     if (isWide(x)) return rmsNorm(x, weight.add(1), eps);
@@ -50,7 +50,7 @@ export class OffsetLayerNorm extends LayerNorm {
     this.weight.initialize(zeros);
   }
 
-  /** [.., channels] to the same shape. */
+  /** Maps [.., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
     return layerNorm(x, this.weight.add(1), this.bias, this.eps);
   }
@@ -75,7 +75,7 @@ export class PlainLayerNorm extends Module {
     this.weight = new Parameter([channels], ones);
   }
 
-  /** [.., channels] to the same shape. */
+  /** Maps [.., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
     return layerNorm(x, this.weight, null, this.eps);
   }

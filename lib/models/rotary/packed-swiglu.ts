@@ -18,7 +18,7 @@ export class PackedSwiGLU extends Module implements Joinable {
     this.down_proj = new Linear(hidden, channels, { bias });
   }
 
-  /** [.., channels] to the same shape: down(silu(gate x) * up x). */
+  /** Maps [.., channels] to the same shape: down(silu(gate x) * up x). */
   override forward(x: Tensor): Tensor {
     const { gate_up_proj } = this;
     const gated = this.isJoined ? joinedGate(x, [gate_up_proj]) : null;

@@ -253,7 +253,7 @@ export function regimeOf(scaling: RopeScaling | null, length: number): string {
   return (scaling && ruleOf(scaling).regime?.(scaling, length)) ?? '';
 }
 
-/** Whether a cache of a sequence of `from` tokens becomes invalid at `to` tokens. */
+/** Returns whether a cache of a sequence of `from` tokens becomes invalid at `to` tokens. */
 export function rereads(scaling: RopeScaling | null, from: number, to: number): boolean {
   const isOther = regimeOf(scaling, from) !== regimeOf(scaling, to);
   return isOther && scaling !== null && ruleOf(scaling).rereads === true;

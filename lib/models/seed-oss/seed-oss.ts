@@ -21,7 +21,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: ByteDance Seed 2025; transformers' SeedOssForCausalLM. */
+/**
+ * Language models published as Seed-OSS 36B. Source: ByteDance Seed 2025; transformers'
+ * SeedOssForCausalLM.
+ */
 export class SeedOss extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: SeedOssConfig) {

@@ -22,7 +22,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Bakouch et al. 2025; transformers' SmolLM3ForCausalLM. */
+/**
+ * Language models published as SmolLM3 3B. Source: Bakouch et al. 2025; transformers'
+ * SmolLM3ForCausalLM.
+ */
 export class SmolLM3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: SmolLM3Config) {

@@ -23,7 +23,10 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 4096, num_key_value_heads: 32 },
 };
 
-/** Source: Bellagente et al. 2024; transformers' StableLmForCausalLM. */
+/**
+ * Language models published as StableLM 2, StableLM 3B. Source: Bellagente et al. 2024;
+ * transformers' StableLmForCausalLM.
+ */
 export class StableLm extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: StableLmConfig) {

@@ -28,7 +28,10 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Source: Lozhkov et al. 2024; transformers' Starcoder2ForCausalLM. */
+/**
+ * Language models published as StarCoder2. Source: Lozhkov et al. 2024; transformers'
+ * Starcoder2ForCausalLM.
+ */
 export class Starcoder2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(given: Starcoder2Config) {

@@ -160,7 +160,7 @@ export function chunk(x: Tensor, count: number, dim = 0): Tensor[] {
   return split(x, Math.ceil(size / count), dim);
 }
 
-/** The slices along `dim`, without that dim; views with one backward for all. */
+/** Returns the slices along `dim`, without that dim; views with one backward for all. */
 export function unbind(x: Tensor, dim = 0): Tensor[] {
   requireTensor('unbind', x);
   const size = required(x.shape[normalizeDim('unbind', dim, x.ndim)]);
@@ -212,8 +212,8 @@ export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Ten
 }
 
 /**
- * The diagonal of dims `first` and `second`, `offset` columns to the right, as a new last dim. A
- * view.
+ * Returns the diagonal of dims `first` and `second`, `offset` columns to the right, as a new last
+ * dim. A view.
  */
 export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
   requireTensor('diagonal', x);
@@ -348,7 +348,7 @@ function surround(x: Tensor, shape: number[], sides: readonly Side[], value: num
 // Operations: choice; methods too.
 
 /**
- * The elements of `dim` at `index` [n] (i32 or i64), in that order; repeated indices repeat
+ * Returns the elements of `dim` at `index` [n] (i32 or i64), in that order; repeated indices repeat
  * elements. Throws DS_SHAPE, DS_INDEX (CPU).
  */
 export function indexSelect(x: Tensor, dim: number, index: Tensor): Tensor {

@@ -403,8 +403,8 @@ const REACH: OptionNames<PackedReach> = {
 // Operations: none.
 
 /**
- * Causal self-attention from the packed projection qkv [B, T, 3C] (q, k, v concatenated, as in
- * GPT-2) to [B, T, C], without a copy in either direction. Documents and a window are optional.
+ * Returns causal self-attention from the packed projection qkv [B, T, 3C] (q, k, v concatenated, as
+ * in GPT-2) to [B, T, C], without a copy in either direction. Documents and a window are optional.
  * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function causalSelfAttentionPacked(

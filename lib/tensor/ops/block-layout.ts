@@ -70,7 +70,7 @@ export class BlockLayout {
     return bits;
   }
 
-  /** [heads, blocks, words per row] i32 on `device`; cached as long as the layout lives. */
+  /** Returns [heads, blocks, words per row] i32 on `device`; cached as long as the layout lives. */
   on(device: Device): Tensor {
     const found = this.copies.get(device.name);
     if (found) return found;

@@ -37,8 +37,8 @@ function fillTensor(
 // Operations: creation.
 
 /**
- * A tensor filled with `value`; default f32 on the CPU. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
- * DS_ARGUMENT.
+ * Returns a tensor filled with `value`; default f32 on the CPU. Throws DS_SHAPE, DS_DTYPE,
+ * DS_DEVICE, DS_ARGUMENT.
  */
 export function full(shape: readonly number[], value: number, options: TensorOptions = {}): Tensor {
   requireNumber('full value', value);
@@ -80,7 +80,10 @@ export interface RangeOptions extends TensorOptions {
   step?: number;
 }
 
-/** [start, start + step, ...) of `count` elements; default f32 on the CPU. Throws DS_ARGUMENT. */
+/**
+ * Returns [start, start + step, ...) of `count` elements; default f32 on the CPU. Throws
+ * DS_ARGUMENT.
+ */
 export function arange(count: number, given: RangeOptions = {}): Tensor {
   requireInteger('arange count', count, 0);
   const options = readOptions('arange', given, { ...TENSOR, start: true, step: true });

@@ -31,7 +31,7 @@ export interface CustomFunction<Result extends Tensor | Tensor[]> {
   name?: string;
   /** Runs without recording. */
   forward(context: FunctionContext, ...inputs: Tensor[]): Result;
-  /** Gradients of the inputs, in their order, shapes and dtypes. */
+  /** Returns the gradients of the inputs, in their order, shapes and dtypes. */
   backward(
     context: FunctionContext,
     ...grads: (Tensor | null)[]

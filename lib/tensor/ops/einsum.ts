@@ -23,11 +23,12 @@ interface Term {
 // Operations: products.
 
 /**
- * Sums over the letters that `equation` does not list after "->": einsum('bij,bjk->bik', a, b). A
- * letter twice in one operand takes its diagonal. "..." stands for leading dims that broadcast.
- * Without "->" the letters that occur once follow in alphabetical order after the dims of "...".
- * Matrix products combine the operands from left to right. Operands have one floating dtype and one
- * device. Throws DS_ARGUMENT for a bad equation, DS_SHAPE, DS_DTYPE, DS_DEVICE. As torch.einsum.
+ * Returns the sums over the letters that `equation` does not list after "->":
+ * einsum('bij,bjk->bik', a, b). A letter twice in one operand takes its diagonal. "..." stands for
+ * leading dims that broadcast. Without "->" the letters that occur once follow in alphabetical
+ * order after the dims of "...". Matrix products combine the operands from left to right. Operands
+ * have one floating dtype and one device. Throws DS_ARGUMENT for a bad equation, DS_SHAPE,
+ * DS_DTYPE, DS_DEVICE. As torch.einsum.
  */
 export function einsum(equation: string, ...operands: Tensor[] | [readonly Tensor[]]): Tensor {
   const list = (Array.isArray(operands[0]) ? operands[0] : operands) as readonly Tensor[];

@@ -50,7 +50,7 @@ const isFloat = (x: Operand): x is Tensor => x instanceof Tensor && isFloating(x
 
 // Operations: arithmetic.
 
-/** x * factor + shift; floating dtypes. */
+/** Returns x * factor + shift; floating dtypes. */
 export function scale(x: Tensor, factor: number, shift = 0): Tensor {
   requireTensor('scale', x);
   requireNumber('scale factor', factor);
@@ -68,9 +68,9 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
 // Operations: arithmetic; methods too.
 
 /**
- * a + b, broadcast; either may be a number. Integers convert to the floating dtype of the other
- * operand. An integer tensor and a fraction give f32; two integer dtypes give the wider one. Two
- * floating dtypes do not mix. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * Returns a + b, broadcast; either may be a number. Integers convert to the floating dtype of the
+ * other operand. An integer tensor and a fraction give f32; two integer dtypes give the wider one.
+ * Two floating dtypes do not mix. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function add(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1, b);
@@ -89,7 +89,7 @@ function sumBackward([grad]: readonly (Tensor | null)[], sink: GradSink): void {
   giveBroadcast(sink, 1, required(grad));
 }
 
-/** a - b, broadcast; see add. */
+/** Returns a - b, broadcast; see add. */
 export function sub(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1, -b);
   if (typeof a === 'number' && isFloat(b)) return scale(b, -1, a);
@@ -117,7 +117,7 @@ function giveProduct(sink: GradSink, i: number, grad: Tensor, other: View): void
   );
 }
 
-/** a * b, broadcast; see add. */
+/** Returns a * b, broadcast; see add. */
 export function mul(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, b);
   if (typeof a === 'number' && isFloat(b)) return scale(b, a);
@@ -131,7 +131,7 @@ export function mul(a: Operand, b: Operand): Tensor {
   });
 }
 
-/** a / b, broadcast; see add. The quotient of integers is f32, as in PyTorch. */
+/** Returns a / b, broadcast; see add. The quotient of integers is f32, as in PyTorch. */
 export function div(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1 / b);
   return withOperands('div', a, b, (left, right) => {
@@ -202,12 +202,12 @@ function shareOf(grad: Tensor, ownView: View, other: View, beaten: CompareOp): T
   return out;
 }
 
-/** The larger of a and b, broadcast. Equal elements get half of the gradient each. */
+/** Returns the larger of a and b, broadcast. Equal elements get half of the gradient each. */
 export function maximum(a: Operand, b: Operand): Tensor {
   return extremum('maximum', a, b);
 }
 
-/** The smaller of a and b, broadcast. Equal elements get half of the gradient each. */
+/** Returns the smaller of a and b, broadcast. Equal elements get half of the gradient each. */
 export function minimum(a: Operand, b: Operand): Tensor {
   return extremum('minimum', a, b);
 }
@@ -239,8 +239,8 @@ function slopeOfExponent(base: View, exponent: View, power: Tensor): Tensor {
 }
 
 /**
- * a to the power b, broadcast; floating dtypes. Gradients as in PyTorch: the gradient of a is 0 if
- * b is 0. The gradient of b is 0 if a is 0 and b is not negative, and NaN if a is negative.
+ * Returns a to the power b, broadcast; floating dtypes. Gradients as in PyTorch: the gradient of a
+ * is 0 if b is 0. The gradient of b is 0 if a is 0 and b is not negative, and NaN if a is negative.
  */
 export function pow(a: Operand, b: Operand): Tensor {
   return withOperands('pow', a, b, (left, right) => {
@@ -286,8 +286,8 @@ function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor 
 // Operations: functions; methods too.
 
 /**
- * The angle of the point (x, y) in radians, in [-pi, pi], broadcast; integers become f32. The
- * gradient at the origin is 0, as in PyTorch. See add.
+ * Returns the angle of the point (x, y) in radians, in [-pi, pi], broadcast; integers become f32.
+ * The gradient at the origin is 0, as in PyTorch. See add.
  */
 export function atan2(y: Operand, x: Operand): Tensor {
   return withOperands('atan2', y, x, (up, right) => {
@@ -322,8 +322,8 @@ export function limited(op: Extremum, x: Operand, limit: Operand): Tensor {
 }
 
 /**
- * a op b as bool, broadcast. Integers compare with the exact value of a number, and in the dtype of
- * a floating tensor. Not differentiable. See add.
+ * Returns a op b as bool, broadcast. Integers compare with the exact value of a number, and in the
+ * dtype of a floating tensor. Not differentiable. See add.
  */
 export function compare(op: CompareOp, a: Operand, b: Operand): Tensor {
   if (typeof a === 'number' && b instanceof Tensor) return compare(mirrored[op], b, a);
@@ -359,8 +359,8 @@ export const ge = (a: Operand, b: Operand): Tensor => compare('ge', a, b);
 // Operations: choice.
 
 /**
- * condition ? a : b, broadcast; `condition` is bool. Two numbers give f32; otherwise dtypes as in
- * add. Throws as add does.
+ * Returns condition ? a : b, broadcast; `condition` is bool. Two numbers give f32; otherwise dtypes
+ * as in add. Throws as add does.
  */
 export function where(condition: Tensor, a: Operand, b: Operand): Tensor {
   requireCondition(condition);

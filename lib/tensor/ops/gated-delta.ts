@@ -111,10 +111,10 @@ function giveDelta(read: Read, grad: Tensor, sink: GradSink): void {
 // Operations: functions.
 
 /**
- * The gated delta rule: linear attention [B, T, H, E] with a state S [D, E] of each value head.
- * Each token runs S = exp(decay) S; u = beta (v - S'k); S = S + k u'; its result is S'q. The state
- * starts as zeros at the first token of each document. f32 inside (f64 for f64). The backward runs
- * the forward again and keeps no states. A GPU supports D and E up to 256. Throws DS_SHAPE,
+ * Applies the gated delta rule: linear attention [B, T, H, E] with a state S [D, E] of each value
+ * head. Each token runs S = exp(decay) S; u = beta (v - S'k); S = S + k u'; its result is S'q. The
+ * state starts as zeros at the first token of each document. f32 inside (f64 for f64). The backward
+ * runs the forward again and keeps no states. A GPU supports D and E up to 256. Throws DS_SHAPE,
  * DS_DTYPE, DS_DEVICE. Source: Yang, Kautz and Hatamizadeh 2025.
  */
 export function gatedDelta(inputs: DeltaInputs): Tensor {
@@ -134,10 +134,10 @@ export function gatedDelta(inputs: DeltaInputs): Tensor {
 const CONV = 'shortConv';
 
 /**
- * silu(causal convolution) of each channel of x [B, T, C] with its own weights [C, K], K from 1 to
- * 8; the last weight is that of the token itself. Earlier tokens outside the token's document count
- * as zeros; documents [B, T] i32 or i64, or null. f32 inside (f64 for f64). Throws DS_SHAPE,
- * DS_DTYPE, DS_DEVICE.
+ * Returns silu(causal convolution) of each channel of x [B, T, C] with its own weights [C, K], K
+ * from 1 to 8; the last weight is that of the token itself. Earlier tokens outside the token's
+ * document count as zeros; documents [B, T] i32 or i64, or null. f32 inside (f64 for f64). Throws
+ * DS_SHAPE, DS_DTYPE, DS_DEVICE.
  */
 export function shortConv(x: Tensor, weight: Tensor, documents: Tensor | null = null): Tensor {
   requireAlike(CONV, x, weight);

@@ -107,7 +107,7 @@ export const add_ = (x: Tensor, other: Operand): Tensor => combine('add', x, oth
 export const sub_ = (x: Tensor, other: Operand): Tensor => combine('sub', x, other);
 /** x *= other. */
 export const mul_ = (x: Tensor, other: Operand): Tensor => combine('mul', x, other);
-/** x /= other. Rejects integers, because their quotient is f32. */
+/** Divides x by other in place. Rejects integers, because their quotient is f32. */
 export function div_(x: Tensor, other: Operand): Tensor {
   requireTensor('div_', x);
   if (['u8', 'i32', 'i64', 'bool'].includes(x.dtype)) {
@@ -200,7 +200,10 @@ function draw(x: Tensor, fill: (out: Tensor) => void): void {
   });
 }
 
-/** Normal numbers from the library's generator, the same on every device. Throws DS_ARGUMENT. */
+/**
+ * Fills x with normal numbers from the library's generator, the same on every device. Throws
+ * DS_ARGUMENT.
+ */
 export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
   requireFinite('normal_ mean', mean);
   requireFinite('normal_ stddev', stddev, 0);
@@ -210,8 +213,8 @@ export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
 }
 
 /**
- * Uniform numbers in [low, high) from the library's generator, the same on every device. Throws
- * DS_ARGUMENT.
+ * Fills x with uniform numbers in [low, high) from the library's generator, the same on every
+ * device. Throws DS_ARGUMENT.
  */
 export function uniform_(x: Tensor, low = 0, high = 1): Tensor {
   requireFinite('uniform_ low', low);

@@ -44,8 +44,8 @@ export function requireIndex(op: string, values: Tensor, index: Tensor): void {
 // Operations: choice.
 
 /**
- * Rows of `weight` [V, C] at `index` [..] (i32 or i64): [.., C]. Throws DS_INDEX on the CPU for an
- * index outside [0, V); on a GPU such rows are NaN.
+ * Returns the rows of `weight` [V, C] at `index` [..] (i32 or i64): [.., C]. Throws DS_INDEX on the
+ * CPU for an index outside [0, V); on a GPU such rows are NaN.
  */
 export function embedding(weight: Tensor, index: Tensor): Tensor {
   requireIndex('embedding', weight, index);
@@ -93,9 +93,9 @@ function addAtIndex(dx: View, dim: number, index: View, grad: View, accumulate: 
 // Operations: choice; methods too.
 
 /**
- * out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather. `index` (i32 or i64)
- * has x's sizes or less except along `dim`, and out has index's sizes. Throws DS_SHAPE, DS_INDEX
- * (CPU).
+ * Returns out[.., j, ..] = x[.., index[.., j, ..], ..] along `dim`, as torch.gather. `index` (i32
+ * or i64) has x's sizes or less except along `dim`, and out has index's sizes. Throws DS_SHAPE,
+ * DS_INDEX (CPU).
  */
 export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
   requireIndex('gather', x, index);

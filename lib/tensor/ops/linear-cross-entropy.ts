@@ -289,10 +289,10 @@ function planOf(
 }
 
 /**
- * crossEntropy(linear(x, weight), target) without the logits as a tensor. x [.., C], weight [V, C]
- * of x's dtype, target [..] i32 or i64. Returns a scalar, f32 (f64 for f64). Without kept logits it
- * needs chunkRows V elements in both passes, V C more if V is not a multiple of 64, and N C more
- * between the passes with a frozen weight (N rows). Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
+ * Returns crossEntropy(linear(x, weight), target) without the logits as a tensor. x [.., C], weight
+ * [V, C] of x's dtype, target [..] i32 or i64. Returns a scalar, f32 (f64 for f64). Without kept
+ * logits it needs chunkRows V elements in both passes, V C more if V is not a multiple of 64, and N
+ * C more between the passes with a frozen weight (N rows). Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
  * DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
  */
 export function linearCrossEntropy(

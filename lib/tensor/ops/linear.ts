@@ -40,7 +40,9 @@ export function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor 
   }
 }
 
-/** Whether a GEMM cannot read the operands in place: a transposed weight, a bias with gaps. */
+/**
+ * Returns whether a GEMM cannot read the operands in place: a transposed weight, a bias with gaps.
+ */
 function scattered(weight: Tensor, bias: Tensor | null): boolean {
   const rows = isContiguous(weight) || weight.strides[1] === 1;
   return !rows || (bias !== null && !isContiguous(bias));
@@ -106,9 +108,9 @@ export function outputShape(x: Tensor, weight: Tensor): number[] {
 // Operations: products.
 
 /**
- * x W^T + b. x [.., in], weight [out, in], bias [out] or null; one dtype, any strides (a transposed
- * weight is copied first). Returns [.., out]. f32 accumulation. Throws DS_SHAPE, DS_DTYPE,
- * DS_DEVICE.
+ * Returns x W^T + b. x [.., in], weight [out, in], bias [out] or null; one dtype, any strides (a
+ * transposed weight is copied first). Returns [.., out]. f32 accumulation. Throws DS_SHAPE,
+ * DS_DTYPE, DS_DEVICE.
  */
 export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
   return linearOfRank(x, weight, bias, true);
@@ -117,8 +119,8 @@ export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): T
 // Operations: none.
 
 /**
- * linear() without bias and with a row stride that is a multiple of 64 elements: fast for any
- * vocabulary size.
+ * Returns linear() without bias and with a row stride that is a multiple of 64 elements: fast for
+ * any vocabulary size.
  */
 export function linearPadded(x: Tensor, weight: Tensor): Tensor {
   checkLinear('linear', x, weight, null);
@@ -167,8 +169,8 @@ export function paddedColumns(columns: number): number {
 }
 
 /**
- * linear() where each rank has a term of the sum. One rank adds the bias (`addsBias`); every rank
- * gets the same bias gradient.
+ * Returns linear() where each rank has a term of the sum. One rank adds the bias (`addsBias`);
+ * every rank gets the same bias gradient.
  */
 export function linearOfRank(
   x: Tensor,
@@ -235,8 +237,8 @@ function geluBackward(z: Tensor, grad: Tensor | null, given: Tensor | null): Ten
 }
 
 /**
- * gelu_tanh(x W^T + b) in one GEMM; shapes and errors as in linear. The backward keeps x and the
- * value before the activation.
+ * Returns gelu_tanh(x W^T + b) in one GEMM; shapes and errors as in linear. The backward keeps x
+ * and the value before the activation.
  */
 export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
   checkLinear('linear_gelu', x, weight, bias);

@@ -55,13 +55,13 @@ export const logicalAnd = (a: Tensor, b: Tensor): Tensor => chooseTensor('logica
 /** Whether at least one is nonzero, broadcast; any dtypes. */
 export const logicalOr = (a: Tensor, b: Tensor): Tensor => chooseTensor('logicalOr', a, b, 'or');
 
-/** Whether exactly one is nonzero, broadcast; any dtypes. */
+/** Returns whether exactly one is nonzero, broadcast; any dtypes. */
 export function logicalXor(a: Tensor, b: Tensor): Tensor {
   requireSameDevice('logicalXor', a, b);
   return plain(() => ne(cast(a, 'bool'), cast(b, 'bool')));
 }
 
-/** Whether elements are 0. */
+/** Returns whether elements are 0. */
 export function logicalNot(x: Tensor): Tensor {
   requireTensor('logicalNot', x);
   return plain(() => eq(x, 0));
@@ -86,30 +86,30 @@ function overall(op: 'any' | 'all', x: Tensor, options: Reduction): Tensor {
   });
 }
 
-/** Whether any element over `dims` is nonzero; false without elements. */
+/** Returns whether any element over `dims` is nonzero; false without elements. */
 export function any(x: Tensor, options: Reduction = {}): Tensor {
   return overall('any', x, options);
 }
 
-/** Whether all elements over `dims` are nonzero; true without elements. */
+/** Returns whether all elements over `dims` are nonzero; true without elements. */
 export function all(x: Tensor, options: Reduction = {}): Tensor {
   return overall('all', x, options);
 }
 
-/** Whether elements are NaN. */
+/** Returns whether elements are NaN. */
 export function isnan(x: Tensor): Tensor {
   requireTensor('isnan', x);
   return compare('ne', x, x);
 }
 
-/** Whether elements are an infinity of either sign. */
+/** Returns whether elements are an infinity of either sign. */
 export function isinf(x: Tensor): Tensor {
   requireTensor('isinf', x);
   if (!isFloating(x.dtype)) return plain(() => ne(x, x));
   return plain(() => eq(unary('abs', x), Number.POSITIVE_INFINITY));
 }
 
-/** Whether elements are neither infinite nor NaN. */
+/** Returns whether elements are neither infinite nor NaN. */
 export function isfinite(x: Tensor): Tensor {
   requireTensor('isfinite', x);
   if (!isFloating(x.dtype)) return plain(() => eq(x, x));
@@ -118,7 +118,7 @@ export function isfinite(x: Tensor): Tensor {
 
 // Operations: arithmetic; methods too.
 
-/** -1, 0 or 1, in x's dtype; 0 for NaN. Its gradient is 0. */
+/** Returns -1, 0 or 1, in x's dtype; 0 for NaN. Its gradient is 0. */
 export function sign(x: Tensor): Tensor {
   requireTensor('sign', x);
   const out = plain(() => {
@@ -132,8 +132,8 @@ export function sign(x: Tensor): Tensor {
 // Operations: choice; methods too.
 
 /**
- * `value` where the bool `mask` is true, else x; broadcast. Differentiable, also in `value` if it
- * is a tensor.
+ * Returns `value` where the bool `mask` is true, else x; broadcast. Differentiable, also in `value`
+ * if it is a tensor.
  */
 export function maskedFill(x: Tensor, mask: Tensor, value: Operand): Tensor {
   requireTensor('maskedFill', x);
@@ -221,8 +221,8 @@ function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
 // Operations: choice.
 
 /**
- * 1 at the index along the new last dim, else 0: [.., classes] in i64. Throws DS_DTYPE; does not
- * check the index.
+ * Returns 1 at the index along the new last dim, else 0: [.., classes] in i64. Throws DS_DTYPE;
+ * does not check the index.
  */
 export function oneHot(index: Tensor, classes: number): Tensor {
   requireTensor('oneHot', index);
@@ -238,7 +238,7 @@ export function oneHot(index: Tensor, classes: number): Tensor {
 
 // Operations: reduction; methods too.
 
-/** The number of elements over `dims` that are not 0, i64. */
+/** Returns the number of elements over `dims` that are not 0, i64. */
 export function countNonzero(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('countNonzero', x);
   const { kept, shape } = reductionOf('countNonzero', x, options);

@@ -164,8 +164,9 @@ function scattered(weight: Tensor, bias: Tensor | null): boolean {
 }
 
 /**
- * (x - mean) / sqrt(var + eps) * weight + bias over the last dim. x [.., C], weight and bias [C] of
- * x's dtype; statistics in f32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Ba et al. 2016.
+ * Returns (x - mean) / sqrt(var + eps) * weight + bias over the last dim. x [.., C], weight and
+ * bias [C] of x's dtype; statistics in f32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Ba et al.
+ * 2016.
  */
 export function layerNorm(
   x: Tensor,
@@ -197,7 +198,7 @@ export function layerNorm(
   return out;
 }
 
-/** [s, layerNorm(s)] with s = x + residual rounded once, in one pass; see layerNorm. */
+/** Returns [s, layerNorm(s)] with s = x + residual rounded once, in one pass; see layerNorm. */
 export function addLayerNorm(
   x: Tensor,
   residual: Tensor,
@@ -236,7 +237,7 @@ export function addLayerNorm(
   return [sum, out];
 }
 
-/** x / sqrt(mean(x^2) + eps) * weight over the last dim. Source: Zhang & Sennrich 2019. */
+/** Returns x / sqrt(mean(x^2) + eps) * weight over the last dim. Source: Zhang & Sennrich 2019. */
 export function rmsNorm(x: Tensor, weight: Tensor, eps = 1e-5): Tensor {
   checkNorm('rms_norm', x, weight, null);
   if (!isContiguous(weight)) return rmsNorm(x, contiguous(weight), eps);
@@ -256,7 +257,7 @@ export function rmsNorm(x: Tensor, weight: Tensor, eps = 1e-5): Tensor {
   return out;
 }
 
-/** [s, rmsNorm(s)] with s = x + residual rounded once, in one pass. */
+/** Returns [s, rmsNorm(s)] with s = x + residual rounded once, in one pass. */
 export function addRmsNorm(
   x: Tensor,
   residual: Tensor,

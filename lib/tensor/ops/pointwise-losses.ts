@@ -89,15 +89,15 @@ function ofDifferences(
 }
 
 /**
- * (x - target)^2, averaged: of x's dtype, or of the wider dtype if the target is floating. The
- * target has x's shape or one element. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
+ * Returns (x - target)^2, averaged: of x's dtype, or of the wider dtype if the target is floating.
+ * The target has x's shape or one element. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
  */
 export function mse(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
   const { reduction } = readOptions('mse', given, LOSS);
   return ofDifferences('mse', x, target, reduction, square);
 }
 
-/** |x - target|, averaged; else as mse(). The gradient is 0 where they are equal. */
+/** Returns |x - target|, averaged; else as mse(). The gradient is 0 where they are equal. */
 export function l1Loss(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
   const { reduction } = readOptions('l1_loss', given, LOSS);
   return ofDifferences('l1_loss', x, target, reduction, abs);
@@ -119,8 +119,8 @@ export interface HuberLossOptions extends LossOptions {
 }
 
 /**
- * Half the squared difference below `delta`, delta (|x - target| - delta / 2) above, averaged; else
- * as mse(). Source: Huber 1964.
+ * Returns half the squared difference below `delta`, delta (|x - target| - delta / 2) above,
+ * averaged; else as mse(). Source: Huber 1964.
  */
 export function huberLoss(x: Tensor, target: Operand, given: HuberLossOptions = {}): Tensor {
   const options = readOptions('huber_loss', given, { ...LOSS, delta: true });
@@ -135,7 +135,7 @@ export interface SmoothL1LossOptions extends LossOptions {
   beta?: number;
 }
 
-/** huberLoss() with delta = beta, divided by beta: its slope is 1 far from the target. */
+/** Returns huberLoss() with delta = beta, divided by beta: its slope is 1 far from the target. */
 export function smoothL1Loss(x: Tensor, target: Operand, given: SmoothL1LossOptions = {}): Tensor {
   const options = readOptions('smooth_l1_loss', given, { ...LOSS, beta: true });
   const beta = requireFinite('smooth_l1_loss beta', options.beta ?? 1, 0);
@@ -177,9 +177,9 @@ export interface BceWithLogitsOptions extends LossOptions {
 }
 
 /**
- * -(posWeight t log sigmoid(x) + (1 - t) log(1 - sigmoid(x))), averaged: binary cross-entropy of
- * logits x with targets t in [0, 1] of x's shape, without overflow. Dtype as in mse(). Throws
- * DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
+ * Returns -(posWeight t log sigmoid(x) + (1 - t) log(1 - sigmoid(x))), averaged: binary
+ * cross-entropy of logits x with targets t in [0, 1] of x's shape, without overflow. Dtype as in
+ * mse(). Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
  */
 export function binaryCrossEntropyWithLogits(
   x: Tensor,
@@ -228,9 +228,9 @@ export interface KlDivOptions {
 }
 
 /**
- * target (log target - x) for log probabilities x and probabilities `target` of x's shape, 0 where
- * the target is 0; averaged over all elements, of the dtype that mse() has. Throws DS_SHAPE,
- * DS_DTYPE, DS_ARGUMENT. Source: Kullback & Leibler 1951.
+ * Returns target (log target - x) for log probabilities x and probabilities `target` of x's shape,
+ * 0 where the target is 0; averaged over all elements, of the dtype that mse() has. Throws
+ * DS_SHAPE, DS_DTYPE, DS_ARGUMENT. Source: Kullback & Leibler 1951.
  */
 export function klDiv(x: Tensor, target: Tensor, given: KlDivOptions = {}): Tensor {
   const options = readOptions('kl_div', given, { reduction: true, logTarget: true });

@@ -21,15 +21,15 @@ import { unsqueeze } from './views.js';
 
 // Operations: creation.
 
-/** A tensor like `like` in shape, dtype and device, filled with `value`. */
+/** Returns a tensor like `like` in shape, dtype and device, filled with `value`. */
 export function fullLike(like: Tensor, value: number): Tensor {
   requireTensor('fullLike', like);
   return full(like.shape, value, { dtype: like.dtype, device: like.device });
 }
 
 /**
- * `steps` numbers from `start` to `end`, both included, at equal distances; default f32 on the CPU.
- * Throws DS_ARGUMENT.
+ * Returns `steps` numbers from `start` to `end`, both included, at equal distances; default f32 on
+ * the CPU. Throws DS_ARGUMENT.
  */
 export function linspace(
   start: number,
@@ -48,8 +48,8 @@ export function linspace(
 }
 
 /**
- * 1 on the diagonal of [rows, columns], 0 elsewhere; square without `columns`. Default f32 on the
- * CPU. Throws DS_ARGUMENT.
+ * Returns 1 on the diagonal of [rows, columns], 0 elsewhere; square without `columns`. Default f32
+ * on the CPU. Throws DS_ARGUMENT.
  */
 export function eye(rows: number, columns?: number, options: TensorOptions = {}): Tensor {
   requireInteger('eye rows', rows, 0);
@@ -97,8 +97,8 @@ export function randint(
 }
 
 /**
- * 0 to count - 1 in a random order from the library's generator: the same on every device; default
- * i64 on the CPU.
+ * Returns 0 to count - 1 in a random order from the library's generator: the same on every device;
+ * default i64 on the CPU.
  */
 export function randperm(count: number, given: TensorOptions = {}): Tensor {
   requireInteger('randperm', count, 0);
@@ -125,15 +125,15 @@ function requireVectors(op: string, a: Tensor, b: Tensor): void {
 
 // Operations: products; methods too.
 
-/** a[i] b[j] of vectors [M] and [N]: [M, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+/** Returns a[i] b[j] of vectors [M] and [N]: [M, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
 export function outer(a: Tensor, b: Tensor): Tensor {
   requireVectors('outer', a, b);
   return mul(unsqueeze(a, 1), b);
 }
 
 /**
- * The sum of a[i] b[i] of two vectors of one size; floating dtypes. Throws DS_SHAPE, DS_DTYPE,
- * DS_DEVICE.
+ * Returns the sum of a[i] b[i] of two vectors of one size; floating dtypes. Throws DS_SHAPE,
+ * DS_DTYPE, DS_DEVICE.
  */
 export function dot(a: Tensor, b: Tensor): Tensor {
   requireVectors('dot', a, b);
@@ -141,8 +141,8 @@ export function dot(a: Tensor, b: Tensor): Tensor {
 }
 
 /**
- * The matrix product of each pair: [B, M, K] x [B, K, N]; nothing broadcasts. Throws DS_SHAPE,
- * DS_DTYPE, DS_DEVICE.
+ * Returns the matrix product of each pair: [B, M, K] x [B, K, N]; nothing broadcasts. Throws
+ * DS_SHAPE, DS_DTYPE, DS_DEVICE.
  */
 export function bmm(a: Tensor, b: Tensor): Tensor {
   requireAlike('bmm', a, b);

@@ -83,8 +83,8 @@ function repeat(grad: Tensor, kept: readonly number[], shape: readonly number[])
 // Operations: reduction; methods too.
 
 /**
- * The sum over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool, as in
- * PyTorch.
+ * Returns the sum over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool, as
+ * in PyTorch.
  */
 export function sum(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('sum', x);
@@ -140,7 +140,7 @@ function wholeNumber(op: 'sum' | 'prod', x: Tensor, options: Reduction): Tensor 
   return out;
 }
 
-/** The mean over `dims`, floating dtypes; NaN without elements. Throws DS_DTYPE. */
+/** Returns the mean over `dims`, floating dtypes; NaN without elements. Throws DS_DTYPE. */
 export function mean(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('mean', x);
   if (!isFloating(x.dtype)) {
@@ -169,8 +169,8 @@ export function mean(x: Tensor, options: Reduction = {}): Tensor {
 }
 
 /**
- * The product over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool; 1
- * without elements. The gradient is exact if elements are 0.
+ * Returns the product over `dims`; f32 accumulation, the input's dtype; i64 for integers and bool;
+ * 1 without elements. The gradient is exact if elements are 0.
  */
 export function prod(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('prod', x);
@@ -236,17 +236,20 @@ function extremum(op: 'max' | 'min', x: Tensor, options: Reduction): Tensor {
   return out;
 }
 
-/** The largest value over `dims`. Throws DS_SHAPE without elements. */
+/** Returns the largest value over `dims`. Throws DS_SHAPE without elements. */
 export function max(x: Tensor, options: Reduction = {}): Tensor {
   return extremum('max', x, options);
 }
 
-/** The smallest value over `dims`. Throws DS_SHAPE without elements. */
+/** Returns the smallest value over `dims`. Throws DS_SHAPE without elements. */
 export function min(x: Tensor, options: Reduction = {}): Tensor {
   return extremum('min', x, options);
 }
 
-/** Index of the first maximum along `dim`, i64, without that dim; NaN counts as the maximum. */
+/**
+ * Returns the index of the first maximum along `dim`, i64, without that dim; NaN counts as the
+ * maximum.
+ */
 export function argmax(x: Tensor, dim = -1): Tensor {
   requireTensor('argmax', x);
   const at = normalizeDim('argmax', dim, x.ndim);
@@ -284,12 +287,12 @@ function softmaxAlong(x: Tensor, dim: number, log: boolean): Tensor {
 
 // Operations: functions; methods too.
 
-/** exp(x) / sum(exp(x)) along `dim`, numerically stable; floating dtypes. */
+/** Returns exp(x) / sum(exp(x)) along `dim`, numerically stable; floating dtypes. */
 export function softmax(x: Tensor, dim = -1): Tensor {
   return softmaxAlong(x, dim, false);
 }
 
-/** log(softmax(x)) along `dim`, numerically stable; floating dtypes. */
+/** Returns log(softmax(x)) along `dim`, numerically stable; floating dtypes. */
 export function logSoftmax(x: Tensor, dim = -1): Tensor {
   return softmaxAlong(x, dim, true);
 }

@@ -19,8 +19,8 @@ function running(x: Tensor, dim: number, op: ScanOp): Tensor {
 // Operations: along a dim; methods too.
 
 /**
- * The sums of elements 0 to i along `dim`, in x's shape; f32 accumulation, the input's dtype; i64
- * for integers and bool, as torch.cumsum. Throws DS_SHAPE.
+ * Returns the sums of elements 0 to i along `dim`, in x's shape; f32 accumulation, the input's
+ * dtype; i64 for integers and bool, as torch.cumsum. Throws DS_SHAPE.
  */
 export function cumsum(x: Tensor, dim: number): Tensor {
   requireTensor('cumsum', x);
@@ -35,8 +35,8 @@ export function cumsum(x: Tensor, dim: number): Tensor {
 }
 
 /**
- * The products of elements 0 to i along `dim`, in x's shape; dtypes as cumsum. The gradient is
- * exact if elements are 0. Throws DS_SHAPE.
+ * Returns the products of elements 0 to i along `dim`, in x's shape; dtypes as cumsum. The gradient
+ * is exact if elements are 0. Throws DS_SHAPE.
  */
 export function cumprod(x: Tensor, dim: number): Tensor {
   requireTensor('cumprod', x);

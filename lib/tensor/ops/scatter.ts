@@ -80,7 +80,7 @@ function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
 // Operations: choice; methods too.
 
 /**
- * x with `src`, a tensor of x's dtype or a number, stored at `index` (i32 or i64): out[..,
+ * Returns x with `src`, a tensor of x's dtype or a number, stored at `index` (i32 or i64): out[..,
  * index[.., j, ..], ..] = src[.., j, ..] along `dim`, as torch.scatter. If several j have one
  * index, the last j wins on every device. `index` has src's sizes or less, and x's or less except
  * along `dim`. Differentiable in x and src. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_INDEX (CPU; a
@@ -117,9 +117,9 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
 }
 
 /**
- * x with `src` added at `index` (i32 or i64): out[.., index[.., j, ..], ..] += src[.., j, ..] along
- * `dim`, as torch.scatter_add. Any number of elements may share an index, and every run gives the
- * same result, also on a GPU. Sizes and errors as in scatter(); bool throws DS_DTYPE.
+ * Returns x with `src` added at `index` (i32 or i64): out[.., index[.., j, ..], ..] += src[.., j,
+ * ..] along `dim`, as torch.scatter_add. Any number of elements may share an index, and every run
+ * gives the same result, also on a GPU. Sizes and errors as in scatter(); bool throws DS_DTYPE.
  * Differentiable in x and src.
  */
 export function scatterAdd(x: Tensor, dim: number, index: Tensor, src: Tensor): Tensor {

@@ -67,9 +67,9 @@ function first(x: Tensor, at: number, count: number, descending: boolean): Sorte
 // Operations: order; methods too.
 
 /**
- * The elements of `dim` in ascending order, or `descending`, and their indices (i64): sort(x),
- * sort(x, 0), sort(x, { dim: 0, descending: true }). Any dtype. Equal elements keep their order,
- * and NaN is the greatest. The values are differentiable. Throws DS_SHAPE, DS_ARGUMENT.
+ * Returns the elements of `dim` in ascending order, or `descending`, and their indices (i64):
+ * sort(x), sort(x, 0), sort(x, { dim: 0, descending: true }). Any dtype. Equal elements keep their
+ * order, and NaN is the greatest. The values are differentiable. Throws DS_SHAPE, DS_ARGUMENT.
  */
 export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
   requireTensor('sort', x);
@@ -79,7 +79,7 @@ export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
   return first(x, at, required(x.shape[at]), descending);
 }
 
-/** The indices that sort the elements of `dim`, i64; see sort(). */
+/** Returns the indices that sort the elements of `dim`, i64; see sort(). */
 export function argsort(x: Tensor, options: SortOptions | number = {}): Tensor {
   requireTensor('argsort', x);
   const given = typeof options === 'number' ? { dim: options } : options;
@@ -92,9 +92,9 @@ export function argsort(x: Tensor, options: SortOptions | number = {}): Tensor {
 }
 
 /**
- * The `k` largest elements of `dim`, largest first, and their indices (i64); with `largest: false`
- * the smallest, smallest first. Of equal elements the first ones are selected; NaN is the greatest.
- * The values are differentiable. Throws DS_SHAPE, DS_ARGUMENT. As torch.topk.
+ * Returns the `k` largest elements of `dim`, largest first, and their indices (i64); with `largest:
+ * false` the smallest, smallest first. Of equal elements the first ones are selected; NaN is the
+ * greatest. The values are differentiable. Throws DS_SHAPE, DS_ARGUMENT. As torch.topk.
  */
 export function topk(x: Tensor, k: number, options: TopkOptions | number = {}): Sorted {
   requireTensor('topk', x);

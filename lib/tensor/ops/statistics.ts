@@ -63,8 +63,8 @@ function inWide(x: Tensor, body: (x: Tensor) => Tensor): Tensor {
 // Operations: reduction; methods too.
 
 /**
- * The mean square distance from the mean over `dims`, divided by count - correction; NaN with too
- * few elements. Two passes, f32 or f64 inside. Floating dtypes. Throws DS_DTYPE, DS_SHAPE,
+ * Returns the mean square distance from the mean over `dims`, divided by count - correction; NaN
+ * with too few elements. Two passes, f32 or f64 inside. Floating dtypes. Throws DS_DTYPE, DS_SHAPE,
  * DS_ARGUMENT. As torch.var.
  */
 export function variance(x: Tensor, options: Spread = {}): Tensor {
@@ -73,7 +73,7 @@ export function variance(x: Tensor, options: Spread = {}): Tensor {
 
 export { variance as var };
 
-/** The square root of the variance; see variance. Its gradient at 0 is 0. As torch.std. */
+/** Returns the square root of the variance; see variance. Its gradient at 0 is 0. As torch.std. */
 export function std(x: Tensor, options: Spread = {}): Tensor {
   return spread('std', x, options);
 }
@@ -113,9 +113,10 @@ function powerOf(sizes: Tensor, p: number): Tensor {
 }
 
 /**
- * The p-norm over `dims`: (sum |x|^p)^(1 / p). p may be any number, Infinity (largest magnitude),
- * -Infinity (smallest), 0 (number of nonzeros) or "fro" (2). f32 or f64 inside; floating dtypes. If
- * the norm is 0 its gradient is 0, as in PyTorch. Throws DS_DTYPE, DS_ARGUMENT, DS_SHAPE.
+ * Returns the p-norm over `dims`: (sum |x|^p)^(1 / p). p may be any number, Infinity (largest
+ * magnitude), -Infinity (smallest), 0 (number of nonzeros) or "fro" (2). f32 or f64 inside;
+ * floating dtypes. If the norm is 0 its gradient is 0, as in PyTorch. Throws DS_DTYPE, DS_ARGUMENT,
+ * DS_SHAPE.
  */
 export function norm(
   x: Tensor,
@@ -141,7 +142,7 @@ export function norm(
   });
 }
 
-/** log(sum(exp(x))) over `dims`, without overflow; floating dtypes. */
+/** Returns log(sum(exp(x))) over `dims`, without overflow; floating dtypes. */
 export function logsumexp(
   x: Tensor,
   options: ReduceOptions | number | readonly number[] = {},
@@ -158,7 +159,10 @@ export function logsumexp(
   });
 }
 
-/** Index of the first minimum along `dim`, i64, without that dim; NaN counts as the minimum. */
+/**
+ * Returns the index of the first minimum along `dim`, i64, without that dim; NaN counts as the
+ * minimum.
+ */
 export function argmin(x: Tensor, dim = -1): Tensor {
   requireTensor('argmin', x);
   return noGrad(() =>

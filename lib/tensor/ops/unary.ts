@@ -8,7 +8,7 @@ import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { copied, recordFlat, requireTensor } from './shapes.js';
 
-/** op(x) for every element; floating dtypes, any strides. The backward reads x. */
+/** Returns op(x) for every element; floating dtypes, any strides. The backward reads x. */
 export function unary(op: UnaryOp, x: Tensor): Tensor {
   requireTensor(op, x);
   const out = Tensor.emptyLike(x);
@@ -91,7 +91,10 @@ export const silu = (x: Tensor): Tensor => unary('silu', x);
  * see unary.
  */
 export const erf = (x: Tensor): Tensor => unary('erf', x);
-/** Gaussian error linear unit. "tanh" is GPT-2's approximation, "none" the exact form with erf. */
+/**
+ * Applies the Gaussian error linear unit. "tanh" is GPT-2's approximation, "none" the exact form
+ * with erf.
+ */
 export function gelu(x: Tensor, approximate: 'tanh' | 'none' = 'none'): Tensor {
   if (approximate === 'tanh') return unary('gelu_tanh', x);
   if (approximate === 'none') return unary('gelu_erf', x);

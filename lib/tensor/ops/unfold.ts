@@ -65,8 +65,8 @@ function axisOf(
 }
 
 /**
- * The windows of x [N, C, H, W] as columns: [N, C kh kw, L], where L counts the windows row by row;
- * the memory has [N, L, C kh kw]. Throws DS_SHAPE if no window fits, DS_ARGUMENT. Source:
+ * Returns the windows of x [N, C, H, W] as columns: [N, C kh kw, L], where L counts the windows row
+ * by row; the memory has [N, L, C kh kw]. Throws DS_SHAPE if no window fits, DS_ARGUMENT. Source:
  * torch.nn.functional.unfold.
  */
 export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): Tensor {

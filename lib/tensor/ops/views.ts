@@ -25,7 +25,7 @@ import {
 
 // Operations: copies; methods too.
 
-/** A copy with row-major strides; the tensor itself if it has them. */
+/** Returns a copy with row-major strides; the tensor itself if it has them. */
 export function contiguous(x: Tensor): Tensor {
   requireTensor('contiguous', x);
   if (isContiguous(x)) return x;
@@ -51,7 +51,8 @@ function resolveShape(x: Tensor, shape: readonly number[]): readonly number[] {
 // Operations: views; methods too.
 
 /**
- * The same elements in row-major order; one size may be -1. A view if x is contiguous, else a copy.
+ * Returns the same elements in row-major order; one size may be -1. A view if x is contiguous, else
+ * a copy.
  */
 export function reshape(x: Tensor, ...shape: Sizes): Tensor {
   requireTensor('reshape', x);
@@ -73,8 +74,8 @@ export function view(x: Tensor, ...shape: Sizes): Tensor {
 }
 
 /**
- * x with dims `from` to `to`, both included, merged; row-major. A view if x is contiguous. Throws
- * DS_SHAPE.
+ * Returns x with dims `from` to `to`, both included, merged; row-major. A view if x is contiguous.
+ * Throws DS_SHAPE.
  */
 export function flatten(x: Tensor, from = 0, to = -1): Tensor {
   requireTensor('flatten', x);
@@ -108,7 +109,7 @@ export function permute(x: Tensor, ...axes: Sizes): Tensor {
   return out;
 }
 
-/** Two dims swapped; default the last two. */
+/** Swaps two dims; default the last two. */
 export function transpose(x: Tensor, first = -2, second = -1): Tensor {
   requireTensor('transpose', x);
   const order = x.shape.map((_, d) => d);
@@ -119,7 +120,7 @@ export function transpose(x: Tensor, first = -2, second = -1): Tensor {
   return permute(x, order);
 }
 
-/** x repeated to `shape` without a copy; -1 keeps a size. Throws DS_SHAPE. */
+/** Returns x repeated to `shape` without a copy; -1 keeps a size. Throws DS_SHAPE. */
 export function expand(x: Tensor, ...sizes: Sizes): Tensor {
   requireTensor('expand', x);
   const shape = listOf(sizes);
@@ -138,8 +139,8 @@ export function expand(x: Tensor, ...sizes: Sizes): Tensor {
 }
 
 /**
- * x with a dim of size 1 before dim `dim`: a view. Negative dims count from the end of the new
- * shape. Throws DS_SHAPE.
+ * Returns x with a dim of size 1 before dim `dim`: a view. Negative dims count from the end of the
+ * new shape. Throws DS_SHAPE.
  */
 export function unsqueeze(x: Tensor, dim: number): Tensor {
   requireTensor('unsqueeze', x);
@@ -189,8 +190,8 @@ function cutOf(x: View, dim: number, start: number, count: number, step = 1): Cu
 }
 
 /**
- * Elements [start, end) of `dim` in steps of `step` > 0; negative bounds count from the end. A
- * view.
+ * Returns the elements [start, end) of `dim` in steps of `step` > 0; negative bounds count from the
+ * end. A view.
  */
 export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1): Tensor {
   requireTensor('slice', x);
@@ -215,7 +216,9 @@ export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1)
   return out;
 }
 
-/** `length` elements of `dim` from `start`. A view. Throws DS_SHAPE if they exceed the dim. */
+/**
+ * Returns `length` elements of `dim` from `start`. A view. Throws DS_SHAPE if they exceed the dim.
+ */
 export function narrow(x: Tensor, dim: number, start: number, length: number): Tensor {
   requireTensor('narrow', x);
   const size = x.size(dim);
@@ -227,7 +230,7 @@ export function narrow(x: Tensor, dim: number, start: number, length: number): T
   return slice(x, dim, start, start + length);
 }
 
-/** The slice at `index` of `dim`, without that dim. A view. Throws DS_SHAPE. */
+/** Returns the slice at `index` of `dim`, without that dim. A view. Throws DS_SHAPE. */
 export function select(x: Tensor, dim: number, index: number): Tensor {
   requireTensor('select', x);
   const size = x.size(dim);

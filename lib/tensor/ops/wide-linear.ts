@@ -17,7 +17,7 @@ import { asRows, shapeError, viewOf } from './shapes.js';
 /** Of a factor's rank: then each part of a row starts at a multiple of 16 bytes. */
 const RANK_MULTIPLE = 8;
 
-/** Whether wideLinear() and wideLinearOnto() compute this pair of factors for x. */
+/** Returns whether wideLinear() and wideLinearOnto() compute this pair of factors for x. */
 export function isWide(x: Tensor, down: Tensor, up: Tensor): boolean {
   const areWide = down.dtype === 'f32' && up.dtype === 'f32';
   const areWhole = isContiguous(down) && isContiguous(up);

@@ -106,7 +106,7 @@ export function configure(given: CheckpointingOptions = {}): void {
   };
 }
 
-/** Whether configure() has been called since the start or the last reset(). */
+/** Returns whether configure() has been called since the start or the last reset(). */
 export function isConfigured(): boolean {
   return policy !== standard;
 }
@@ -122,7 +122,10 @@ export function reset(): void {
   watch.dispose();
 }
 
-/** Times of finished segments, under `profile`; excludes runs that the device has not finished. */
+/**
+ * Returns the times of finished segments, under `profile`; excludes runs that the device has not
+ * finished.
+ */
 export function times(): SegmentTimes[] {
   return policy.watch.times();
 }

@@ -184,7 +184,7 @@ const isSetLike = (value: Value): value is PySet | View =>
 const sizeOf = (value: PySet | View): number =>
   value instanceof View ? value.dict.size : value.length;
 
-/** Whether all items of a set are in another one. */
+/** Returns whether all items of a set are in another one. */
 function isWithin(a: PySet | View, b: PySet | View): boolean {
   if (sizeOf(a) > sizeOf(b)) return false;
   return listOf(a).every((item) => {
@@ -444,7 +444,7 @@ function listDifference(operator: string, a: readonly Value[], b: readonly Value
   });
 }
 
-/** Whether two values are one object. */
+/** Returns whether two values are one object. */
 export function isSame(a: Value, b: Value): boolean {
   return a === b;
 }

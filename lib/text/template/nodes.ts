@@ -186,7 +186,7 @@ function inArguments({ args, keywords, rest, restKeywords }: Arguments): Node[] 
 /** Filters that read their context. jinja2 does not fold them into constants. */
 const READING = new Set(['map', 'random', 'reject', 'rejectattr', 'select', 'selectattr']);
 
-/** Whether jinja2 computes the expression when it compiles it. */
+/** Returns whether jinja2 computes the expression when it compiles it. */
 export function isConstant(node: Node): boolean {
   const isOpen = node.type === 'Name' || node.type === 'NamespaceTarget' || node.type === 'Call';
   if (isOpen || (node.type === 'Filter' && READING.has(node.name))) return false;

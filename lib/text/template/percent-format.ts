@@ -91,7 +91,8 @@ function formatText(
 }
 
 /**
- * Whether CPython accepts the values as a mapping: a type with subscripts, except texts and tuples.
+ * Returns whether CPython accepts the values as a mapping: a type with subscripts, except texts and
+ * tuples.
  */
 function isMapping(values: Value): boolean {
   if (values instanceof Tuple || textOf(values) !== null) return false;

@@ -174,7 +174,7 @@ export function undeclaredIn(nodes: readonly Node[], names: readonly string[]): 
   return found;
 }
 
-/** Whether `matches` holds for a node or a descendant. */
+/** Returns whether `matches` holds for a node or a descendant. */
 export function someNode(nodes: readonly Node[], matches: (node: Node) => boolean): boolean {
   return nodes.some((node) => matches(node) || someNode(childrenOf(node), matches));
 }

@@ -23,7 +23,7 @@ const isDefined = (value: Value): boolean => !(value instanceof Undefined);
 const isBoolean = (value: Value): boolean => typeof value === 'boolean';
 const isInteger = (value: Value): boolean => !isBoolean(value) && integerOf(value) !== null;
 
-/** Whether a value has len() and an index. Views have only len(). */
+/** Returns whether a value has len() and an index. Views have only len(). */
 function isSequence(value: Value): boolean {
   if (value instanceof View || value instanceof Generator) return false;
   return !(value instanceof Opaque) && knownLength(value) !== null;

@@ -91,7 +91,7 @@ export class AddedTokens {
 const widthAt = (text: string, at: number): number =>
   (text.codePointAt(at) ?? 0) > 0xffff ? 2 : 1;
 
-/** Whether the character before or behind a range belongs to a word. */
+/** Returns whether the character before or behind a range belongs to a word. */
 function isInWord(text: string, start: number, end: number): boolean {
   const before = text.slice(Math.max(0, start - 2), start);
   return WORD_END.test(before) || WORD_START.test(text.slice(end, end + 2));

@@ -115,7 +115,7 @@ export class TextInput {
     }
   }
 
-  /** Whether white space and one of `markers` follow, or the end of the text. */
+  /** Returns whether white space and one of `markers` follow, or the end of the text. */
   *isBefore(markers: readonly string[]): Reading<boolean> {
     for (;;) {
       const after = this.rest.trimStart();

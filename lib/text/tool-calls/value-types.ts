@@ -1,7 +1,7 @@
 // The types of raw values between tags, by their schemas.
 import { isObject } from '../../runtime/is-object.js';
 
-/** Whether a raw value is the text of a string. */
+/** Returns whether a raw value is the text of a string. */
 export function isTextual(schema: unknown): boolean {
   const types = typesIn(schema);
   return types.size === 0 || types.has('string');

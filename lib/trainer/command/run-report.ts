@@ -66,7 +66,7 @@ export class RunReport {
   }
 }
 
-/** Whether this rank can run the model without the others. */
+/** Returns whether this rank can run the model without the others. */
 function isWhole({ mesh, config }: Engine): boolean {
   return mesh.size(...MODEL) === 1 && config.zero_optimization.stage < 3;
 }

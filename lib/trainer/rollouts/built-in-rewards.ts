@@ -13,7 +13,7 @@ import type { Reward, RewardInput } from './reward.js';
 export { type WorkerOptions, worker } from './worker-reward.js';
 
 /**
- * 1 if the answer of a completion equals that of the column `solution`, else 0; null if the
+ * Returns 1 if the answer of a completion equals that of the column `solution`, else 0; null if the
  * solution has no answer. An answer is the last \boxed{...}, the text after the last "####", or the
  * last number. Numbers are compared by value.
  */
@@ -79,7 +79,9 @@ function numberIn(text: string): number | null {
 
 const THOUGHT = /^<think>(?!.*<think>)(.*?)<\/think>.*$/s;
 
-/** 1 if the completion is one <think>...</think> with an answer after it, else 0. As in TRL. */
+/**
+ * Returns 1 if the completion is one <think>...</think> with an answer after it, else 0. As in TRL.
+ */
 export function format(given: RewardInput): Score[] {
   const { completions } = read('rewards.format', given);
   return completions.map(({ content }) => (THOUGHT.test(content) ? 1 : 0));

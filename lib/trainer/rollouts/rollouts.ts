@@ -90,7 +90,10 @@ export function rolloutsOf(
   return new Rollouts(engine, module, how, max);
 }
 
-/** Whether decode steps of this rank need no other rank, and read weights that stay in place. */
+/**
+ * Returns whether decode steps of this rank need no other rank, and read weights that stay in
+ * place.
+ */
 function staysInPlace({ config, module }: Engine): boolean {
   return config.zero_optimization.stage < 3 && groupOf(module) === null;
 }
@@ -107,9 +110,10 @@ function requireMovable(engine: Engine, offload: readonly OffloadState[]): void 
 }
 
 /**
- * Generates in phases. A phase waits for the last update, gathers sharded weights once, and samples
- * in evaluation mode. It frees the key-value cache at the end, unless `releaseCache` is false. All
- * ranks of the engine call generate(); each has its own requests.
+ * Generates samples with the weights of a training engine, in phases. A phase waits for the last
+ * update, gathers sharded weights once, and samples in evaluation mode. It frees the key-value
+ * cache at the end, unless `releaseCache` is false. All ranks of the engine call generate(); each
+ * has its own requests.
  */
 export class Rollouts {
   private sampler: InferenceEngine | null = null;

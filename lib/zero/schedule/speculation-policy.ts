@@ -54,7 +54,7 @@ export class SpeculationOrder<Unit> {
     return isTaken;
   }
 
-  /** Whether `unit` has arrived and was postponed. */
+  /** Returns whether `unit` has arrived and was postponed. */
   isPostponed(unit: Unit): boolean {
     return this.postponed.has(unit);
   }

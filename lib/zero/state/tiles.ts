@@ -85,12 +85,12 @@ export function disposeTile(tile: StateTile): void {
   for (const event of [tile.arrived, tile.updated]) event.dispose();
 }
 
-/** Whether all updates of a partition are elementwise. */
+/** Returns whether all updates of a partition are elementwise. */
 export function isByElement(optimizer: Optimizer, { groups }: Partition): boolean {
   return groups.every((range) => isElementwise(optimizer, range));
 }
 
-/** Whether the optimizer has neither state nor sums of whole parameters in this range. */
+/** Returns whether the optimizer has neither state nor sums of whole parameters in this range. */
 function isElementwise(optimizer: Optimizer, { group, like }: GroupRange): boolean {
   const declared = Object.values(declaredState(optimizer, group, like));
   const sums = optimizer.sumsPerRound?.(group, like) ?? [];

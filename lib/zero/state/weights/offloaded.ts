@@ -72,7 +72,7 @@ export class OffloadedWeights implements WeightTarget {
     this.placement.synchronize();
   }
 
-  /** Whether updated weights are uploaded tile by tile to storage in memory. */
+  /** Returns whether updated weights are uploaded tile by tile to storage in memory. */
   private uploads({ partition: { storage }, weight }: ShardPart): boolean {
     return weight !== null && storage.memory !== null && !reaches(this.placement, storage.memory);
   }
