@@ -86,7 +86,8 @@ export class Work {
   }
 
   /**
-   * Resolves when the collective is done, without blocking the event loop. Rejects with DS_COMM.
+   * Resolves when the collective is done, without blocking the event loop. Rejects with DS_COMM if
+   * the ranks disagree or one fails.
    */
   get promise(): Promise<void> {
     return poll(() => this.done);
@@ -234,7 +235,10 @@ export class ProcessGroup {
     return this.start('send', { input: tensor, output: null, count, peer }, options);
   }
 
-  /** Receives a tensor of the same shape and dtype from another rank. Throws DS_COMM. */
+  /**
+   * Receives a tensor of the same shape and dtype from another rank. Throws DS_COMM if the ranks
+   * disagree or one fails.
+   */
   recv(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('recv', given, OPTIONS);
     const count = elementsOf('recv', tensor);

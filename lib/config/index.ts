@@ -77,7 +77,7 @@ export type ConfigReport = { readonly notices: readonly Notice[] } & (
 
 /**
  * Reads a file (or base64) without checks, for programs that change it before they resolve it.
- * Throws DS_CONFIG.
+ * Throws DS_CONFIG if the file is no valid JSON.
  */
 export function readConfig(source: string | DsConfig): DsConfig {
   return readDocument(source).value as DsConfig;

@@ -35,7 +35,8 @@ const ROOT: OptionNames<FixedRootOptions> = {
 
 /**
  * Returns the schedule min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down and at
- * most `max`. If `min` equals `max`, every step has `max`. Throws DS_ARGUMENT.
+ * most `max`. If `min` equals `max`, every step has `max`. Throws DS_ARGUMENT for invalid
+ * arguments.
  */
 export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
   const options = readOptions('fixedRoot', given, ROOT);
@@ -55,7 +56,7 @@ export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
 
 /**
  * Returns a schedule with difficulties[i] until step maxSteps[i], then the last difficulty.
- * `maxSteps` has one element less than `difficulties`. Throws DS_ARGUMENT.
+ * `maxSteps` has one element less than `difficulties`. Throws DS_ARGUMENT for invalid arguments.
  */
 export function fixedDiscrete(
   difficulties: readonly number[],

@@ -126,7 +126,10 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     return this.sampler.epoch;
   }
 
-  /** Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT. */
+  /**
+   * Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT unless the
+   * epoch is a whole number from 0.
+   */
   setEpoch(epoch: number): void {
     this.sampler.setEpoch(epoch);
   }

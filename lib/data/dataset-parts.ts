@@ -116,7 +116,7 @@ const SPLIT: OptionNames<SplitOptions> = { seed: true };
 /**
  * Returns random disjoint parts. `sizes` are numbers of samples that sum to all, or fractions that
  * sum to 1; the first parts receive the remainder of rounding. Equal on every rank. Throws
- * DS_ARGUMENT.
+ * DS_ARGUMENT for invalid arguments.
  */
 export function randomSplit<Sample>(
   dataset: Dataset<Sample>,

@@ -111,7 +111,10 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     return this.position.epoch;
   }
 
-  /** Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT. */
+  /**
+   * Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT unless the
+   * epoch is a whole number from 0.
+   */
   setEpoch(epoch: number): void {
     requireInteger('IterableLoader.setEpoch', epoch, 0);
     if (epoch !== this.epoch) this.position = { epoch, served: 0 };

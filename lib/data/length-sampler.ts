@@ -44,7 +44,7 @@ export class LengthGroupedSampler extends Sampler {
   private readonly batchSize: number;
   private seed: number;
 
-  /** `lengths` has one number for each sample. Throws DS_ARGUMENT. */
+  /** `lengths` has one number for each sample. Throws DS_ARGUMENT for invalid arguments. */
   constructor(
     private readonly lengths: ArrayLike<number>,
     given: LengthGroupedOptions,

@@ -40,7 +40,10 @@ export abstract class Sampler implements Iterable<number> {
     return this.current;
   }
 
-  /** Sets the epoch; a loader advances it after each epoch. Throws DS_ARGUMENT. */
+  /**
+   * Sets the epoch; a loader advances it after each epoch. Throws DS_ARGUMENT unless the epoch is a
+   * whole number from 0.
+   */
   setEpoch(epoch: number): void {
     this.current = requireInteger('Sampler.setEpoch', epoch, 0);
   }
@@ -66,7 +69,7 @@ export abstract class Sampler implements Iterable<number> {
 export class SequentialSampler extends Sampler {
   readonly length: number;
 
-  /** `length` samples. Throws DS_ARGUMENT. */
+  /** `length` samples. Throws DS_ARGUMENT for invalid arguments. */
   constructor(length: number) {
     super();
     this.length = requireLength('SequentialSampler', length);
@@ -92,7 +95,7 @@ export class RandomSampler extends Sampler {
   readonly length: number;
   private seed: number;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid arguments. */
   constructor(length: number, { seed = 0 }: { seed?: number } = {}) {
     super();
     this.length = requireLength('RandomSampler', length);

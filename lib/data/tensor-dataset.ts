@@ -44,15 +44,18 @@ export class TensorDataset implements Dataset<Tensor[]> {
     }
   }
 
-  /** Views of row `index`, which the caller owns. Throws DS_ARGUMENT, DS_INDEX. */
+  /**
+   * Returns views of row `index`, which the caller owns. Throws DS_ARGUMENT for invalid arguments,
+   * DS_INDEX if `index` is out of range.
+   */
   get(index: number): Tensor[] {
     requireInteger('TensorDataset.get', index, 0);
     return noGrad(() => this.tensors.map((tensor) => tensor.select(0, index)));
   }
 
   /**
-   * Returns the rows `indices` of each tensor on `device`; the caller owns them. Throws
-   * DS_ARGUMENT, DS_INDEX.
+   * Returns the rows `indices` of each tensor on `device`; the caller owns them. Throws DS_ARGUMENT
+   * for invalid arguments, DS_INDEX if `index` is out of range.
    */
   batch(indices: Uint32Array, device: Device): Tensor[] {
     const op = 'TensorDataset.batch';

@@ -63,7 +63,7 @@ export class TokenDataset implements Dataset<TokenWindow> {
     return { module: __filename, export: 'tokenDataset', args: [this.shared, this.seq] };
   }
 
-  /** Views of the run. Throws DS_INDEX. */
+  /** Returns views of the run. Throws DS_INDEX if `index` is out of range. */
   get(index: number): TokenWindow {
     requireWindow('TokenDataset.get', index, this.length);
     const start = index * this.seq;

@@ -122,7 +122,10 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
     return { module: __filename, export: 'tokenFileDataset', args: [this.layout] };
   }
 
-  /** Throws DS_INDEX; DS_DATA if the file was truncated or holds an invalid token. */
+  /**
+   * Throws DS_INDEX if `index` is out of range; DS_DATA if the file was truncated or holds an
+   * invalid token.
+   */
   get(index: number): TokenWindow {
     requireWindow('TokenFileDataset.get', index, this.length);
     const { path, dtype, offset, seq } = this.layout;

@@ -245,7 +245,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    * Maps tokens [B, T] to logits [B, T, vocabSize]; the row stride may be a multiple of 64
    * elements. With targets [B, T], returns the loss, a scalar f32. The logits are not kept for
    * large vocabularies and for models with activation checkpointing; see linearCrossEntropy().
-   * Throws DS_SHAPE, DS_ARGUMENT.
+   * Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for invalid arguments.
    */
   override forward(
     tokens: Tensor,
@@ -412,7 +412,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return headLoss(this.lm_head, x, targets, { ...loss, ignoreIndex, recompute });
   }
 
-  /** Logits [B, 1, V] of the token after `tokens`; the caches hold the earlier tokens. */
+  /** Returns logits [B, 1, V] of the token after `tokens`; the caches hold the earlier tokens. */
   next(tokens: Tensor, caches: readonly SequenceCache[]): Tensor {
     const start = caches[0]?.length ?? 0;
     const x = this.hiddenOf(tokens, { ...inRows, start, caches });

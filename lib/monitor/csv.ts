@@ -41,7 +41,7 @@ export function logFolder(op: string, given: LogFolder): string {
  * A later run of the same job appends. Only an empty file gets a header. A row cut by a full disk
  * stays cut, and the next row starts on a new line.
  *
- * Throws DS_ARGUMENT, DS_IO.
+ * Throws DS_ARGUMENT for invalid arguments, DS_IO if a file cannot be written.
  */
 export class CsvMonitor implements Monitor {
   /** The folder, with one file per name. */
@@ -53,7 +53,10 @@ export class CsvMonitor implements Monitor {
     makeFolder(this.folder);
   }
 
-  /** Appends one row per event to the file of its name. Throws DS_ARGUMENT, DS_IO. */
+  /**
+   * Appends one row per event to the file of its name. Throws DS_ARGUMENT for invalid arguments,
+   * DS_IO if a file cannot be written.
+   */
   write(events: readonly MonitorEvent[]): void {
     for (const { name, value, step } of requireEvents('CsvMonitor.write', events)) {
       this.file(name).append(Buffer.from(row(String(step), number(value))));

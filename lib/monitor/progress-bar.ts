@@ -123,7 +123,7 @@ export class ProgressBar {
   private first: { step: number; time: number } | null = null;
   private drawn = false;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid arguments. */
   constructor(given: ProgressBarOptions) {
     const options = readOptions('ProgressBar', given, OPTIONS);
     const { total, stream = process.stdout, lines = 20, now = () => performance.now() } = options;

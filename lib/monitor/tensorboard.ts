@@ -15,7 +15,8 @@ let opened = 0;
  * Writes events for TensorBoard. Writes
  * `<outputPath>/<jobName>/events.out.tfevents.<seconds>.<host>.<process>.<number>`.
  *
- * Each write() is one append, so a crash cuts at most the last record. Throws DS_ARGUMENT, DS_IO.
+ * Each write() is one append, so a crash cuts at most the last record. Throws DS_ARGUMENT for
+ * invalid arguments, DS_IO if a file cannot be written.
  */
 export class TensorBoardMonitor implements Monitor {
   private readonly file: AppendFile;

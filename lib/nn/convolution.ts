@@ -103,7 +103,7 @@ abstract class Convolution extends Module {
 export class Conv2d extends Convolution {
   private readonly kernel: readonly [number, number];
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(inputs: number, outputs: number, kernelSize: Pair, options: ConvOptions = {}) {
     const kernel = [height(kernelSize), width(kernelSize)] as const;
     for (const size of kernel) requireInteger('Conv2d kernelSize', size, 1);
@@ -111,7 +111,10 @@ export class Conv2d extends Convolution {
     this.kernel = kernel;
   }
 
-  /** Maps [B, in, H, W] to [B, out, H', W'] by unfold and one product. Throws DS_SHAPE. */
+  /**
+   * Maps [B, in, H, W] to [B, out, H', W'] by unfold and one product. Throws DS_SHAPE if x has
+   * other sizes.
+   */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       requireTensor('Conv2d', x);
@@ -128,7 +131,7 @@ export class Conv2d extends Convolution {
 export class Conv1d extends Convolution {
   private readonly kernelSize: number;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(inputs: number, outputs: number, kernelSize: number, options: ConvOptions = {}) {
     requireInteger('Conv1d kernelSize', kernelSize, 1);
     const { stride = 1, padding = 0, dilation = 1, ...rest } = readOptions('Conv1d', options, CONV);
@@ -141,7 +144,7 @@ export class Conv1d extends Convolution {
     this.kernelSize = kernelSize;
   }
 
-  /** Maps [B, in, L] to [B, out, L']. Throws DS_SHAPE. */
+  /** Maps [B, in, L] to [B, out, L']. Throws DS_SHAPE if x has other sizes. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       requireTensor('Conv1d', x);

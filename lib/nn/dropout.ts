@@ -8,7 +8,7 @@ import { Module } from './module.js';
 
 /** Zeroes elements with probability `p` while training. */
 export class Dropout extends Module {
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
     /** Probability that an element becomes 0, below 1. */
     readonly p = 0.5,
@@ -57,7 +57,7 @@ abstract class FeatureDropout extends Module {
 
 /** Drops whole channels of [N, C, T], or of [C, T] without samples. Source: Tompson et al. 2015. */
 export class Dropout1d extends FeatureDropout {
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(p = 0.5) {
     super('Dropout1d', p, [2, 3]);
   }
@@ -69,7 +69,7 @@ export class Dropout1d extends FeatureDropout {
 
 /** Drops whole channels of [N, C, H, W], or of [N, C, T], as in PyTorch. */
 export class Dropout2d extends FeatureDropout {
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(p = 0.5) {
     super('Dropout2d', p, [3, 4]);
   }

@@ -29,7 +29,7 @@ export class Embedding extends Module {
   /** Null if no index is padding. */
   readonly paddingIdx: number | null;
 
-  /** Options, or only the initializer. Throws DS_ARGUMENT. */
+  /** Options, or only the initializer. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(count: number, channels: number, given: Initializer | EmbeddingOptions = {}) {
     super();
     requireInteger('Embedding count', count, 1);
@@ -41,8 +41,8 @@ export class Embedding extends Module {
   }
 
   /**
-   * Integers [...] to their rows [..., channels]. Throws DS_INDEX on the CPU for an index outside
-   * the table.
+   * Returns integers [...] to their rows [..., channels]. Throws DS_INDEX on the CPU for an index
+   * outside the table.
    */
   override forward(index: Tensor): Tensor {
     const { weight, paddingIdx } = this;

@@ -41,7 +41,7 @@ import {
  * Returns experts sum_e f_e p_e, a scalar f32. f_e is the number of choices of expert e per token
  * of each layer, p_e its mean probability. It is k if all experts get the same load, and 0 without
  * tokens. Source: Fedus et al. 2022, eq. 4 to 6, over all layers together as transformers'
- * load_balancing_loss_func. Throws DS_ARGUMENT.
+ * load_balancing_loss_func. Throws DS_ARGUMENT for invalid arguments.
  */
 export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
   if (!Array.isArray(loads?.layers)) {
@@ -93,7 +93,9 @@ export class Experts extends Module {
   /** The function of the gate. */
   readonly activation: 'silu' | 'geluTanh';
 
-  /** Each expert maps channels to hidden and back. Throws DS_ARGUMENT. */
+  /**
+   * Each expert maps channels to hidden and back. Throws DS_ARGUMENT for invalid sizes or options.
+   */
   constructor(count: number, channels: number, hidden: number, given: ExpertsOptions = {}) {
     super();
     requireInteger('Experts count', count, 1);
@@ -274,7 +276,7 @@ export class SparseMixture extends Module {
   /** The shared expert without a gate; null without it. */
   readonly shared_experts: SwiGLU | null;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(channels: number, hidden: number, experts: number, given: SparseMixtureOptions = {}) {
     super();
     const options = readOptions('SparseMixture', given, MIXTURE);

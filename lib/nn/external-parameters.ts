@@ -10,8 +10,8 @@ const external = new WeakMap<Module, Set<Parameter>>();
 
 /**
  * Declares that forward of `module` reads `parameter` of another module. ZeRO stage 3 gathers its
- * values before that forward. Call it before initialize(). Throws DS_ARGUMENT. Source:
- * deepspeed.zero.register_external_parameter.
+ * values before that forward. Call it before initialize(). Throws DS_ARGUMENT for invalid
+ * arguments. Source: deepspeed.zero.register_external_parameter.
  */
 export function registerExternalParameter(module: Module, parameter: Parameter): void {
   requireModule('registerExternalParameter', module);
@@ -20,7 +20,10 @@ export function registerExternalParameter(module: Module, parameter: Parameter):
   external.set(module, known.add(parameter));
 }
 
-/** Reverts registerExternalParameter(), also before initialize(). Throws DS_ARGUMENT. */
+/**
+ * Reverts registerExternalParameter(), also before initialize(). Throws DS_ARGUMENT for invalid
+ * arguments.
+ */
 export function unregisterExternalParameter(module: Module, parameter: Parameter): void {
   requireModule('unregisterExternalParameter', module);
   requireUnowned(parameter, 'unregisterExternalParameter');

@@ -37,7 +37,7 @@ export class Linear extends Module implements JoinsOthers {
   /** @internal The recipe of FP8 products; null: products in the weight's dtype. */
   fp8: Fp8Recipe | null = null;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(inputs: number, outputs: number, given: LinearOptions = {}) {
     super();
     const { name } = new.target;
@@ -53,7 +53,9 @@ export class Linear extends Module implements JoinsOthers {
     this.bias = withBias ? new Parameter([outputs], options.biasInit ?? uniform(bound)) : null;
   }
 
-  /** Maps [..., inputs] to [..., outputs]: x weight^T + bias. Throws DS_SHAPE. */
+  /**
+   * Maps [..., inputs] to [..., outputs]: x weight^T + bias. Throws DS_SHAPE if x has other sizes.
+   */
   override forward(x: Tensor): Tensor {
     return this.project(x);
   }
@@ -101,7 +103,10 @@ export class SwiGLU extends Module implements Joinable {
   readonly down_proj: Linear;
   private isJoined = false;
 
-  /** From [.., channels] through [.., hidden] to [.., channels]. Throws DS_ARGUMENT. */
+  /**
+   * From [.., channels] through [.., hidden] to [.., channels]. Throws DS_ARGUMENT for invalid
+   * sizes or options.
+   */
   constructor(channels: number, hidden: number, given: SwiGluOptions = {}) {
     super();
     const { bias = false } = readOptions('SwiGLU', given, { bias: true });

@@ -127,7 +127,10 @@ export class BCEWithLogitsLoss extends Module {
     this.reduction = options.reduction;
   }
 
-  /** Logits and targets in [0, 1] of one shape to a scalar; with reduction "none" to that shape. */
+  /**
+   * Returns logits and targets in [0, 1] of one shape to a scalar; with reduction "none" to that
+   * shape.
+   */
   override forward(x: Tensor, target: Tensor): Tensor {
     return binaryCrossEntropyWithLogits(x, target, {
       weight: this.weight ?? undefined,

@@ -210,7 +210,7 @@ export abstract class Module {
     return this.#tree.tiedNames();
   }
 
-  /** Tensors that are state but not parameters. */
+  /** Returns tensors that are state but not parameters. */
   namedBuffers(): Generator<[string, Tensor]> {
     return this.#tree.buffers();
   }

@@ -100,8 +100,8 @@ export class MultiheadAttention extends Module {
 
   /**
    * query [T, B, E], key and value [S, B, E], or batch first, or without a batch [T, E] and [S, E].
-   * Returns the output, shaped like the query, and the attention weights or null. Throws DS_SHAPE,
-   * DS_DTYPE, DS_ARGUMENT.
+   * Returns the output, shaped like the query, and the attention weights or null. Throws DS_SHAPE
+   * or DS_DTYPE if the tensors do not fit together, DS_ARGUMENT for invalid options.
    */
   override forward(
     query: Tensor,

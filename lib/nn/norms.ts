@@ -102,7 +102,7 @@ export class GroupNorm extends Module {
     throw refused('GroupNorm', `groups that divide ${channels} channels`, String(groups));
   }
 
-  /** Maps [B, channels, ...] to the same shape. Throws DS_SHAPE. */
+  /** Maps [B, channels, ...] to the same shape. Throws DS_SHAPE if x has other sizes. */
   override forward(x: Tensor): Tensor {
     const { groups, channels, weight, bias, eps } = this;
     requireTensor('GroupNorm', x);

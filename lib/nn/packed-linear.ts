@@ -109,7 +109,7 @@ export abstract class PackedLinear extends Module {
     return out;
   }
 
-  /** Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
+  /** Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE if x has other sizes. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       const sum = this.project(x);

@@ -60,7 +60,7 @@ export class Parameter extends Tensor {
 
   /**
    * `dtype` is the dtype of the first values: f32, or an integer dtype for stored values that are
-   * never trained. Throws DS_SHAPE, DS_ARGUMENT.
+   * never trained. Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for invalid arguments.
    */
   constructor(
     shape: readonly number[],
@@ -265,8 +265,8 @@ export class Parameter extends Tensor {
   }
 
   /**
-   * Moves the values, including initial ones, to new memory. A fixed dtype is kept. Throws
-   * DS_DTYPE.
+   * Moves the values, including initial ones, to new memory. A fixed dtype is kept. Throws DS_DTYPE
+   * for other dtypes.
    */
   moveTo(home: Device, requestedDtype: DType): void {
     const dtype = this.fixedDtype ?? requestedDtype;

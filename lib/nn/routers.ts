@@ -77,7 +77,7 @@ export class TopKRouter extends Module {
   /** Whether the weights of a token's experts add up to 1. */
   readonly normalize: boolean;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(channels: number, experts: number, given: TopKRouterOptions = {}) {
     super();
     requireInteger('TopKRouter channels', channels, 1);
@@ -96,7 +96,7 @@ export class TopKRouter extends Module {
   /**
    * Routes tokens [T, channels] to experts; returns ids and weights, [T, k] each. Adds its
    * statistics to `loads` if given. If several ranks route the same tokens, only one `counts`.
-   * Throws DS_SHAPE.
+   * Throws DS_SHAPE if x has other sizes.
    */
   override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
     if (!loads && this.takesFew(x)) return this.routesOfFew(x);
@@ -183,7 +183,7 @@ export class GroupRouter extends TopKRouter {
   readonly e_score_correction_bias: Parameter | null;
   private readonly routing: Required<Omit<GroupRouting, 'choiceBias'>>;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
     channels: number,
     experts: number,

@@ -23,7 +23,8 @@ export type { SparsityOptions } from './sparse-patterns.js';
  * Returns the layout of `tokens` tokens for `heads` heads. It depends only on its arguments, so all
  * ranks get the same (DeepSpeed broadcasts the layout of rank 0). `tokens` need not be a multiple
  * of the block. As DeepSpeed's make_layout, except for random draws, and for rows with fewer blocks
- * than requested, which see all of them. Omitted options have their defaults. Throws DS_ARGUMENT.
+ * than requested, which see all of them. Omitted options have their defaults. Throws DS_ARGUMENT
+ * for invalid arguments.
  */
 export function sparseLayout(given: SparsityOptions, heads: number, tokens: number): BlockLayout {
   const { fill, ...sizes } = seenBlocks(given, heads, tokens);
@@ -51,7 +52,7 @@ export class SparsePattern {
 
   /**
    * Returns the layout for `heads` heads of all ranks and sequences of `tokens` tokens; null if
-   * every query attends to every key. Throws DS_ARGUMENT.
+   * every query attends to every key. Throws DS_ARGUMENT for invalid arguments.
    */
   layout(heads: number, tokens: number): BlockLayout | null {
     const { block, differentLayoutPerHead } = this.options;

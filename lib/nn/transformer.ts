@@ -139,7 +139,7 @@ export class TransformerEncoderLayer extends TransformerLayer {
   /** The norm of the MLP. */
   readonly norm2: LayerNorm;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(channels: number, heads: number, given: TransformerLayerOptions = {}) {
     const options = readOptions('TransformerEncoderLayer', given, LAYER);
     super('TransformerEncoderLayer', channels, heads, options);
@@ -170,7 +170,7 @@ export class TransformerDecoderLayer extends TransformerLayer {
   /** The norm of the MLP. */
   readonly norm3: LayerNorm;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(channels: number, heads: number, given: TransformerLayerOptions = {}) {
     const options = readOptions('TransformerDecoderLayer', given, LAYER);
     super('TransformerDecoderLayer', channels, heads, options);
@@ -234,7 +234,7 @@ export class TransformerEncoder extends Module {
 
   /**
    * `make` is called once for each of `count` layers: unlike PyTorch's copies they start with
-   * different values. Throws DS_ARGUMENT.
+   * different values. Throws DS_ARGUMENT for invalid sizes or options.
    */
   constructor(
     make: () => TransformerEncoderLayer,
@@ -261,7 +261,7 @@ export class TransformerDecoder extends Module {
   /** After the last layer; null: no norm. */
   readonly norm: Module | null;
 
-  /** See TransformerEncoder. Throws DS_ARGUMENT. */
+  /** See TransformerEncoder. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
     make: () => TransformerDecoderLayer,
     count: number,

@@ -24,7 +24,7 @@ export class ConstantLr extends PureSchedule {
   readonly name = 'ConstantLR';
   private readonly options: Required<ConstantOptions>;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid arguments. */
   constructor(given: ConstantOptions) {
     super();
     this.options = readSchedule('ConstantLR', given, {
@@ -101,7 +101,7 @@ export class ExponentialLr extends PureSchedule {
 
   private readonly options: ExponentialOptions;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT for invalid arguments. */
   constructor(given: ExponentialOptions) {
     super();
     this.options = readSchedule('ExponentialLR', given, { baseLr: undefined, gamma: undefined }, [

@@ -43,7 +43,7 @@ export class LrScheduler {
 
   /**
    * Counts an update and sets the learning rates of the next one. `metric` is required for a
-   * ReduceLrOnPlateau; other schedules accept none. Throws DS_ARGUMENT.
+   * ReduceLrOnPlateau; other schedules accept none. Throws DS_ARGUMENT for invalid arguments.
    */
   step(metric?: Metric): void {
     this.schedules.observe('LrScheduler', metric);

@@ -119,7 +119,7 @@ const nodeOf = (x: Tensor): GradFn => x.gradFn as GradFn;
 
 /**
  * g: returns the sum of the ranks' tensors on every rank. Its gradient, equal on all ranks, is the
- * gradient of each rank's tensor. Throws DS_COMM.
+ * gradient of each rank's tensor. Throws DS_COMM if the ranks disagree or one fails.
  */
 export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
   requireShared('sumOverGroup', x, group);
@@ -206,7 +206,8 @@ export const sumShared = exchange('sumToParts', sumAlong, gatherAlong);
 /**
  * Concatenates the ranks' parts along `dim` on every rank. Later work must be the same on all
  * ranks: the gradient is this rank's part. `size` is the size of all parts together; the first
- * ranks may have one element more. Default: equal parts. Throws DS_SHAPE, DS_COMM.
+ * ranks may have one element more. Default: equal parts. Throws DS_SHAPE if the sizes do not fit,
+ * DS_COMM if the ranks disagree or one fails.
  */
 export function gatherFromGroup(x: Tensor, group: ProcessGroup, dim = -1, size?: number): Tensor {
   requireShared('gatherFromGroup', x, group);
@@ -226,7 +227,7 @@ export function scatterToGroup(x: Tensor, group: ProcessGroup, dim = -1): Tensor
 /**
  * Concatenates the ranks' parts along `dim` for layers that are split over the ranks: the gradient
  * is this rank's part of the sum of all ranks' gradients. First half of Megatron sequence
- * parallelism. Throws DS_SHAPE, DS_COMM.
+ * parallelism. Throws DS_SHAPE if the sizes do not fit, DS_COMM if the ranks disagree or one fails.
  */
 export function gatherForGroup(x: Tensor, group: ProcessGroup, dim: number, size?: number): Tensor {
   requireShared('gatherForGroup', x, group);
@@ -235,7 +236,8 @@ export function gatherForGroup(x: Tensor, group: ProcessGroup, dim: number, size
 
 /**
  * Returns this rank's part along `dim` of the sum of the ranks' tensors (sumOverGroup()). Second
- * half of Megatron sequence parallelism. Throws DS_SHAPE, DS_COMM.
+ * half of Megatron sequence parallelism. Throws DS_SHAPE if the sizes do not fit, DS_COMM if the
+ * ranks disagree or one fails.
  */
 export function sumToParts(x: Tensor, group: ProcessGroup, dim: number): Tensor {
   requireShared('sumToParts', x, group);

@@ -141,7 +141,7 @@ export class ColumnLinear extends Module implements JoinsOthers {
   /** @internal */
   readonly shard: ColumnShard;
 
-  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT. */
+  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
     whole: Linear,
     /** The ranks that share it. */
@@ -160,7 +160,10 @@ export class ColumnLinear extends Module implements JoinsOthers {
     for (const item of [weight, bias]) if (item) this.shard.take(item);
   }
 
-  /** Maps x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE, DS_COMM. */
+  /**
+   * Maps x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE if the sizes do not fit,
+   * DS_COMM if the ranks disagree or one fails.
+   */
   override forward(x: Tensor): Tensor {
     const { weight, bias, hasGelu, fp8 } = this;
     requireInputs('ColumnLinear', x, weight);
@@ -300,7 +303,7 @@ export class RowLinear extends Module {
   /** @internal */
   readonly shard: RowShard;
 
-  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT. */
+  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
     whole: Linear,
     /** The ranks that share it. */
@@ -319,7 +322,10 @@ export class RowLinear extends Module {
     if (this.bias) this.shard.take(this.bias);
   }
 
-  /** Maps x [.., in here] to [.., out]. Throws DS_SHAPE, DS_COMM. */
+  /**
+   * Maps x [.., in here] to [.., out]. Throws DS_SHAPE if the sizes do not fit, DS_COMM if the
+   * ranks disagree or one fails.
+   */
   override forward(x: Tensor): Tensor {
     const { weight, bias, fp8 } = this;
     if (!fp8) return this.shard.aroundLinear(x, weight, bias);
@@ -364,7 +370,7 @@ export class VocabularyEmbedding extends Module {
   private readonly count: number;
   private readonly stream: Stream;
 
-  /** Moves the parameter of `whole` here. Throws DS_ARGUMENT. */
+  /** Moves the parameter of `whole` here. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
     whole: Embedding,
     /** The ranks that share it. */
@@ -383,8 +389,8 @@ export class VocabularyEmbedding extends Module {
   }
 
   /**
-   * Integers [..] to their rows [.., channels]. Throws DS_COMM, and DS_INDEX on the CPU for an
-   * index outside the whole table.
+   * Returns integers [..] to their rows [.., channels]. Throws DS_COMM, and DS_INDEX on the CPU for
+   * an index outside the whole table.
    */
   override forward(index: Tensor): Tensor {
     const { weight, paddingIdx, stream } = this;

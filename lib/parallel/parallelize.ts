@@ -140,7 +140,7 @@ function splitModel<M extends Module>(
 
 /**
  * Completes the gradients of replicated parameters that each rank used only for its part. Call it
- * after backward() if no engine does. Throws DS_COMM.
+ * after backward() if no engine does. Throws DS_COMM if the ranks disagree or one fails.
  */
 export function sumPartialGradients(model: Module, group: ProcessGroup): void {
   requireModule('sumPartialGradients', model);

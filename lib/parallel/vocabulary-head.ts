@@ -78,7 +78,10 @@ export class VocabularyHead extends Module {
     this.widths = widthsOf(cut, classes);
   }
 
-  /** Maps x [.., C] to the logits of all rows, [.., V], on every rank. Throws DS_SHAPE, DS_COMM. */
+  /**
+   * Maps x [.., C] to the logits of all rows, [.., V], on every rank. Throws DS_SHAPE if the sizes
+   * do not fit, DS_COMM if the ranks disagree or one fails.
+   */
   override forward(x: Tensor): Tensor {
     const { group, widths } = this;
     const ownTensor = linearPadded(copyToGroup(x, group), this.weight);

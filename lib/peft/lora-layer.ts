@@ -129,7 +129,10 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
     this.refuse(MERGED, SAVED_MERGED);
   }
 
-  /** Subtracts the update from the weight; only rounding differences remain. Throws DS_ARGUMENT. */
+  /**
+   * Subtracts the update from the weight; only rounding differences remain. Throws DS_ARGUMENT for
+   * invalid arguments.
+   */
   unmerge(): void {
     if (this.isMerged) this.subtractUpdate();
     this.isMerged = false;
@@ -260,7 +263,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     return b.mul(this.sizes.scaling).matmul(a);
   }
 
-  /** Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
+  /** Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE if x has other sizes. */
   override forward(x: Tensor): Tensor {
     const { base } = this;
     if (!this.isActive) return base.call(x);

@@ -63,7 +63,7 @@ const WAYS = [
 
 /**
  * Returns the memory of one rank for each stage and offload: device memory by part, and host
- * memory. Allocates nothing. Throws DS_ARGUMENT. Source: DeepSpeed's
+ * memory. Allocates nothing. Throws DS_ARGUMENT for invalid arguments. Source: DeepSpeed's
  * estimate_zero2_model_states_mem_needs_all_live and estimate_zero3_..., which omit activations.
  */
 export function estimateMemory(

@@ -141,7 +141,7 @@ export function cpu(): Device {
 
 /**
  * Returns the device `name`: "cpu", "cuda" or "cuda:N"; "auto" is the first usable GPU, else the
- * CPU. Throws DS_DEVICE.
+ * CPU. Throws DS_DEVICE if there is no such device.
  */
 export function device(name: string | Device = 'auto'): Device {
   const found = findDevice(name);
@@ -183,7 +183,7 @@ function findDevice(name: unknown): Device | null {
   return match && number < MAX_GPUS ? open('cuda', number) : null;
 }
 
-/** Threads that CPU kernels use. */
+/** Returns threads that CPU kernels use. */
 export function threads(): number {
   return addon.getThreads();
 }

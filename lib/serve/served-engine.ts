@@ -59,7 +59,9 @@ export interface ServedEngine {
   loadAdapter?(name: string, place: string): Promise<void>;
   /** Unloads an adapter; requests in progress keep it. */
   unloadAdapter?(name: string): void;
-  /** Logprobs of a prompt's tokens; null for the first. Absent: the engine computes none. */
+  /**
+   * Returns logprobs of a prompt's tokens; null for the first. Absent: the engine computes none.
+   */
   promptLogprobs?(
     prompt: readonly number[],
     top: number,
@@ -67,6 +69,6 @@ export interface ServedEngine {
   ): (ServedLogprob | null)[];
   /** Continues a prompt. Aborting `signal` or leaving the loop frees the memory of the request. */
   stream(request: ContinuationRequest): AsyncIterable<ServedPiece>;
-  /** Counters of its work. */
+  /** Returns counters of its work. */
   stats(): EngineStats;
 }

@@ -70,7 +70,8 @@ let share: SampleShare | null = null;
 let tokens: TokenShare | null = null;
 
 /**
- * Restarts the generator. The same seed gives the same numbers on every device. Throws DS_ARGUMENT.
+ * Restarts the generator. The same seed gives the same numbers on every device. Throws DS_ARGUMENT
+ * for invalid arguments.
  */
 export function seed(value: number): void {
   state = { seed: requireInteger('seed', value, 0), offset: 0 };
@@ -81,7 +82,7 @@ export function getRandomState(): RandomState {
   return { ...state };
 }
 
-/** Continues from a state of getRandomState(). Throws DS_ARGUMENT. */
+/** Continues from a state of getRandomState(). Throws DS_ARGUMENT for invalid arguments. */
 export function setRandomState(next: RandomState): void {
   const { seed: value, offset } = readOptions('setRandomState', next, { seed: true, offset: true });
   state = {

@@ -158,7 +158,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
     return new LabelledDataset(samples, found.names, 'class');
   }
 
-  /** Returns the sample `index`. Throws DS_INDEX. */
+  /** Returns the sample `index`. Throws DS_INDEX if `index` is out of range. */
   get(index: number): LabelledSample {
     const sample = this.samples[index];
     if (sample) return sample;
@@ -322,7 +322,7 @@ export function isLabelledSample(sample: unknown): sample is LabelledSample {
 
 /**
  * Returns a function for DataLoader's `collate`: it pads samples with `pad` to the longest. The
- * caller owns the tensors. Throws DS_ARGUMENT.
+ * caller owns the tensors. Throws DS_ARGUMENT for invalid arguments.
  */
 export function collateLabelled(
   pad: number,

@@ -152,7 +152,7 @@ export class PairDataset implements Dataset<PairSample> {
     return new PairDataset(samples, this.report);
   }
 
-  /** Returns the pair `index`. Throws DS_INDEX. */
+  /** Returns the pair `index`. Throws DS_INDEX if `index` is out of range. */
   get(index: number): PairSample {
     const sample = this.samples[index];
     if (sample) return sample;
@@ -190,7 +190,8 @@ export function isPairSample(sample: unknown): sample is PairSample {
 
 /**
  * Returns a function for DataLoader's `collate`: it pads pairs with `pad`. The caller owns the
- * tensors. Throws DS_ARGUMENT; DS_DATA if only some pairs have log-probabilities of the reference.
+ * tensors. Throws DS_ARGUMENT for invalid arguments; DS_DATA if only some pairs have
+ * log-probabilities of the reference.
  */
 export function collatePairs(pad: number): (samples: PairSample[], device: Device) => PairBatch {
   requireInteger('text.collatePairs pad', pad, 0);

@@ -88,7 +88,7 @@ export class PromptDataset implements Dataset<PromptSample> {
     throw dataError(op, 'rows with a prompt', got);
   }
 
-  /** Returns the prompt `index`. Throws DS_INDEX. */
+  /** Returns the prompt `index`. Throws DS_INDEX if `index` is out of range. */
   get(index: number): PromptSample {
     const sample = this.samples[index];
     if (sample) return sample;

@@ -68,7 +68,7 @@ export function sampleOf(
 
 /**
  * Samples of any lengths as a batch, filled up to the longest, rounded up to a multiple; for
- * DataLoader's `collate`. The caller owns the tensors. Throws DS_ARGUMENT.
+ * DataLoader's `collate`. The caller owns the tensors. Throws DS_ARGUMENT for invalid arguments.
  */
 export function collateSamples(
   pad: number,

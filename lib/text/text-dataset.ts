@@ -88,7 +88,7 @@ export class TextDataset implements Dataset<TextSample> {
     return { module: __filename, export: 'textDataset', args: [this.shared] };
   }
 
-  /** Throws DS_INDEX. */
+  /** Throws DS_INDEX if `index` is out of range. */
   get(index: number): TextSample {
     const { firsts, starts, lengths, length, pad } = this.shared;
     if (!Number.isInteger(index) || index < 0 || index >= this.length) {

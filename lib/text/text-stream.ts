@@ -141,7 +141,10 @@ export class TextStream {
     return this.counts;
   }
 
-  /** Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT. */
+  /**
+   * Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT unless the
+   * epoch is a whole number from 0.
+   */
   setEpoch(epoch: number): void {
     requireInteger('TextStream.setEpoch', epoch, 0);
     if (epoch !== this.epoch) this.position = { epoch, window: 0, part: 0, row: 0, skip: 0 };

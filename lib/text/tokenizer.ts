@@ -218,7 +218,10 @@ export class Tokenizer {
     return this.core.vocab[id] !== undefined;
   }
 
-  /** Returns a token as the vocabulary spells it. Throws DS_INDEX. */
+  /**
+   * Returns a token as the vocabulary spells it. Throws DS_INDEX for an id outside of the
+   * vocabulary.
+   */
   idToToken(id: number): string {
     this.requireIds('Tokenizer.idToToken', [id]);
     return required(this.core.vocab[id]);
@@ -226,22 +229,22 @@ export class Tokenizer {
 
   /**
    * Returns the bytes of a token, possibly a part of a character. The bytes of all tokens of a
-   * text, joined, are the text. Throws DS_INDEX.
+   * text, joined, are the text. Throws DS_INDEX for an id outside of the vocabulary.
    */
   tokenBytes(id: number): Uint8Array {
     this.requireIds('Tokenizer.tokenBytes', [id]);
     return this.spans.bytesOf(id) ?? Buffer.from(this.decodeIds([id], false));
   }
 
-  /** Ids of a text. Throws DS_ARGUMENT if `text` is not a string or an option is wrong. */
+  /** Returns ids of a text. Throws DS_ARGUMENT if `text` is not a string or an option is wrong. */
   encode(text: string, given: EncodeOptions = {}): Int32Array {
     const op = 'Tokenizer.encode';
     return this.encodeText(op, text, readOptions(op, given, ENCODE));
   }
 
   /**
-   * Ids of two texts in one row. If they are longer than `maxLength`, the longer text is cut at its
-   * end. Throws DS_ARGUMENT.
+   * Returns ids of two texts in one row. If they are longer than `maxLength`, the longer text is
+   * cut at its end. Throws DS_ARGUMENT for invalid arguments.
    */
   encodePair(
     first: string,

@@ -126,7 +126,7 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
     throw dataError(op, 'rows with a prompt, a completion and a label', got);
   }
 
-  /** Returns the answer `index`. Throws DS_INDEX. */
+  /** Returns the answer `index`. Throws DS_INDEX if `index` is out of range. */
   get(index: number): UnpairedSample {
     const sample = this.samples[index];
     if (sample) return sample;
@@ -189,7 +189,7 @@ export function withOthers(
 
 /**
  * Returns a function for DataLoader's `collate`: it pads answers with `pad`. The caller owns
- * the tensors. Throws DS_ARGUMENT.
+ * the tensors. Throws DS_ARGUMENT for invalid arguments.
  */
 export function collateUnpaired(
   pad: number,

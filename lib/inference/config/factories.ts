@@ -36,12 +36,15 @@ export function DeepSpeedInferenceConfig(
   return readTypedInference(given);
 }
 
-/** Checks the section `tensor_parallel`. Throws DS_CONFIG. */
+/** Checks the section `tensor_parallel`. Throws DS_CONFIG for unknown keys or invalid values. */
 export function DeepSpeedTPConfig(given: DeepSpeedTPConfig = {}): DeepSpeedTPConfig {
   return sectionOf('tensor_parallel', given);
 }
 
-/** Checks the section `moe` (mixture of experts). Throws DS_CONFIG. */
+/**
+ * Checks the section `moe` (mixture of experts). Throws DS_CONFIG for unknown keys or invalid
+ * values.
+ */
 export function DeepSpeedMoEConfig(given: DeepSpeedMoEConfig = {}): DeepSpeedMoEConfig {
   return sectionOf('moe', given);
 }
@@ -51,7 +54,7 @@ export function QuantizationConfig(given: QuantizationConfig = {}): Quantization
   return sectionOf('quant', given);
 }
 
-/** Checks the section `checkpoint_config`. Throws DS_CONFIG. */
+/** Checks the section `checkpoint_config`. Throws DS_CONFIG for unknown keys or invalid values. */
 export function InferenceCheckpointConfig(
   given: InferenceCheckpointConfig = {},
 ): InferenceCheckpointConfig {

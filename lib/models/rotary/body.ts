@@ -197,7 +197,7 @@ export class RotaryModel extends Module {
     return scaled(project ? project.call(hidden) : hidden, this.body.factors.logits);
   }
 
-  /** Returns hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT. */
+  /** Returns hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT for invalid arguments. */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
     const embedded = this.embedded(tokens, places);
     requireOwnTokens(embedded, places.factors);

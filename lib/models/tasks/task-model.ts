@@ -209,8 +209,8 @@ export abstract class TaskModel extends Module {
   }
 
   /**
-   * Returns the outputs of tokens [B, T], or with labels the loss, a scalar f32. Throws DS_SHAPE,
-   * DS_ARGUMENT.
+   * Returns the outputs of tokens [B, T], or with labels the loss, a scalar f32. Throws DS_SHAPE if
+   * the sizes do not fit, DS_ARGUMENT for invalid arguments.
    */
   override forward(ids: Tensor, given: TaskInputs = {}): Tensor {
     const op = this.constructor.name;
@@ -227,7 +227,10 @@ export abstract class TaskModel extends Module {
     });
   }
 
-  /** Returns the hidden states [B, T, channels] of tokens [B, T]. Throws DS_SHAPE. */
+  /**
+   * Returns the hidden states [B, T, channels] of tokens [B, T]. Throws DS_SHAPE if the sizes do
+   * not fit.
+   */
   hidden(ids: Tensor, inputs: Pick<TaskInputs, 'mask' | 'types'> = {}): Tensor {
     this.requireLength(ids);
     return scope(() => this.hiddenOf(ids, inputs));

@@ -37,7 +37,8 @@ const SOFTPLUS: OptionNames<SoftplusOptions> = { beta: true, threshold: true };
 
 /**
  * Returns x if it is above 0, else slope x, element by element; floating dtypes. The gradient at 0
- * is the slope, as in PyTorch. Throws DS_DTYPE, DS_ARGUMENT. Source: Maas et al. 2013.
+ * is the slope, as in PyTorch. Throws DS_DTYPE for other dtypes, DS_ARGUMENT for invalid options.
+ * Source: Maas et al. 2013.
  */
 export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
   return activate('leakyRelu', x, 'leaky_relu', requireFinite('leakyRelu slope', slope));
@@ -45,7 +46,8 @@ export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
 
 /**
  * Returns x if it is above 0, else alpha (exp(x) - 1), exact for small x, element by element;
- * floating dtypes. Throws DS_DTYPE, DS_ARGUMENT. Source: Clevert et al. 2016.
+ * floating dtypes. Throws DS_DTYPE for other dtypes, DS_ARGUMENT for invalid options. Source:
+ * Clevert et al. 2016.
  */
 export function elu(x: Tensor, alpha = 1): Tensor {
   return activate('elu', x, 'elu', requireFinite('elu alpha', alpha));
@@ -53,7 +55,8 @@ export function elu(x: Tensor, alpha = 1): Tensor {
 
 /**
  * Returns log(1 + exp(beta x)) / beta, element by element, without overflow; floating dtypes.
- * Throws DS_DTYPE, DS_ARGUMENT. Source: torch.nn.functional.softplus.
+ * Throws DS_DTYPE for other dtypes, DS_ARGUMENT for invalid options. Source:
+ * torch.nn.functional.softplus.
  */
 export function softplus(x: Tensor, options: SoftplusOptions = {}): Tensor {
   const { beta = 1, threshold = 20 } = readOptions('softplus', options, SOFTPLUS);

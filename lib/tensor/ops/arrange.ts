@@ -48,8 +48,8 @@ export function clone(x: Tensor): Tensor {
 }
 
 /**
- * Tiles x: repeats[d] times along dim d, new dims in front, as torch.Tensor.repeat. Throws
- * DS_SHAPE.
+ * Tiles x: repeats[d] times along dim d, new dims in front, as torch.Tensor.repeat. Throws DS_SHAPE
+ * if the sizes do not fit.
  */
 export function repeat(x: Tensor, ...repeats: Sizes): Tensor {
   requireTensor('repeat', x);
@@ -167,7 +167,7 @@ export function unbind(x: Tensor, dim = 0): Tensor[] {
   return size === 0 ? [] : split(x, 1, dim).map((part) => squeeze(part, dim));
 }
 
-/** Dims `source` moved to `destination`, the others in their order. */
+/** Returns dims `source` moved to `destination`, the others in their order. */
 export function movedim(
   x: Tensor,
   source: number | readonly number[],
@@ -287,7 +287,8 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
 /**
  * Pads x: padding [before, after] for the last dim, then for the previous dim, and so on, as
  * torch.nn.functional.pad. A negative number crops. `fill` is a number or a mode: "reflect" (at
- * most size - 1), "replicate" or "circular" (at most size). Throws DS_SHAPE, DS_ARGUMENT.
+ * most size - 1), "replicate" or "circular" (at most size). Throws DS_SHAPE if the sizes do not
+ * fit, DS_ARGUMENT for invalid arguments.
  */
 export function pad(x: Tensor, padding: readonly number[], fill: number | PadMode = 0): Tensor {
   requireTensor('pad', x);

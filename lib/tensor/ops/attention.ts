@@ -405,7 +405,8 @@ const REACH: OptionNames<PackedReach> = {
 /**
  * Returns causal self-attention from the packed projection qkv [B, T, 3C] (q, k, v concatenated, as
  * in GPT-2) to [B, T, C], without a copy in either direction. Documents and a window are optional.
- * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * Throws DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit together, DS_ARGUMENT for
+ * invalid options.
  */
 export function causalSelfAttentionPacked(
   qkv: Tensor,

@@ -41,7 +41,9 @@ export class BlockLayout {
   private readonly words: Int32Array;
   private readonly copies = new Map<string, Tensor>();
 
-  /** Calls `fill` for each block of queries of each head. Throws DS_ARGUMENT. */
+  /**
+   * Calls `fill` for each block of queries of each head. Throws DS_ARGUMENT for invalid arguments.
+   */
   constructor(
     { heads, blocks, block }: BlockLayoutSizes,
     fill: (see: SeeBlocks, head: number, query: number) => void,

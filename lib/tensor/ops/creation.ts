@@ -37,8 +37,8 @@ function fillTensor(
 // Operations: creation.
 
 /**
- * Returns a tensor filled with `value`; default f32 on the CPU. Throws DS_SHAPE, DS_DTYPE,
- * DS_DEVICE, DS_ARGUMENT.
+ * Returns a tensor filled with `value`; default f32 on the CPU. Throws DS_SHAPE, DS_DTYPE or
+ * DS_DEVICE if the tensors do not fit together, DS_ARGUMENT for invalid options.
  */
 export function full(shape: readonly number[], value: number, options: TensorOptions = {}): Tensor {
   requireNumber('full value', value);
@@ -60,13 +60,13 @@ export function ones(shape: readonly number[], options: TensorOptions = {}): Ten
   return fillTensor('ones', shape, 1, options);
 }
 
-/** Zeros of the shape, dtype and device of `like`. */
+/** Returns zeros of the shape, dtype and device of `like`. */
 export function zerosLike(like: Tensor): Tensor {
   requireTensor('zerosLike', like);
   return fillTensor('zerosLike', like.shape, 0, { dtype: like.dtype, device: like.device });
 }
 
-/** Ones of the shape, dtype and device of `like`. */
+/** Returns ones of the shape, dtype and device of `like`. */
 export function onesLike(like: Tensor): Tensor {
   requireTensor('onesLike', like);
   return fillTensor('onesLike', like.shape, 1, { dtype: like.dtype, device: like.device });
@@ -82,7 +82,7 @@ export interface RangeOptions extends TensorOptions {
 
 /**
  * Returns [start, start + step, ...) of `count` elements; default f32 on the CPU. Throws
- * DS_ARGUMENT.
+ * DS_ARGUMENT for invalid arguments.
  */
 export function arange(count: number, given: RangeOptions = {}): Tensor {
   requireInteger('arange count', count, 0);
@@ -105,8 +105,8 @@ export interface NormalOptions extends TensorOptions {
 // Operations: random.
 
 /**
- * Returns normal numbers from the library's generator, the same on every device. Throws DS_SHAPE,
- * DS_ARGUMENT.
+ * Returns normal numbers from the library's generator, the same on every device. Throws DS_SHAPE if
+ * the sizes do not fit, DS_ARGUMENT for invalid arguments.
  */
 export function randn(shape: readonly number[], given: NormalOptions = {}): Tensor {
   const options = readOptions('randn', given, { ...TENSOR, mean: true, stddev: true });
@@ -127,7 +127,7 @@ export interface UniformOptions extends TensorOptions {
 
 /**
  * Returns uniform numbers in [low, high) from the library's generator, the same on every device.
- * Throws DS_SHAPE, DS_ARGUMENT.
+ * Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for invalid arguments.
  */
 export function uniform(shape: readonly number[], given: UniformOptions = {}): Tensor {
   const options = readOptions('uniform', given, { ...TENSOR, low: true, high: true });

@@ -70,7 +70,8 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
 /**
  * Returns a + b, broadcast; either may be a number. Integers convert to the floating dtype of the
  * other operand. An integer tensor and a fraction give f32; two integer dtypes give the wider one.
- * Two floating dtypes do not mix. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * Two floating dtypes do not mix. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit
+ * together, DS_ARGUMENT for invalid options.
  */
 export function add(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1, b);
@@ -343,17 +344,17 @@ export function compare(op: CompareOp, a: Operand, b: Operand): Tensor {
 
 // Operations: comparison; methods too.
 
-/** a = b as bool, broadcast; see compare. */
+/** Returns a = b as bool, broadcast; see compare. */
 export const eq = (a: Operand, b: Operand): Tensor => compare('eq', a, b);
-/** a != b as bool, broadcast; see compare. */
+/** Returns a != b as bool, broadcast; see compare. */
 export const ne = (a: Operand, b: Operand): Tensor => compare('ne', a, b);
-/** a < b as bool, broadcast; see compare. */
+/** Returns a < b as bool, broadcast; see compare. */
 export const lt = (a: Operand, b: Operand): Tensor => compare('lt', a, b);
-/** a <= b as bool, broadcast; see compare. */
+/** Returns a <= b as bool, broadcast; see compare. */
 export const le = (a: Operand, b: Operand): Tensor => compare('le', a, b);
-/** a > b as bool, broadcast; see compare. */
+/** Returns a > b as bool, broadcast; see compare. */
 export const gt = (a: Operand, b: Operand): Tensor => compare('gt', a, b);
-/** a >= b as bool, broadcast; see compare. */
+/** Returns a >= b as bool, broadcast; see compare. */
 export const ge = (a: Operand, b: Operand): Tensor => compare('ge', a, b);
 
 // Operations: choice.

@@ -42,8 +42,8 @@ export interface RouteOptions {
 /**
  * Returns the k experts with the largest logits [T, E] of each token, E at most 512; of equal ones
  * the lower index. Weights are the softmax over all experts or, normalized, over the chosen ones;
- * f32 inside (f64 for f64). Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT. Sources: Shazeer et al. 2017;
- * transformers' MixtralTopKRouter.
+ * f32 inside (f64 for f64). Throws DS_SHAPE or DS_DTYPE if the tensors do not fit together,
+ * DS_ARGUMENT for invalid options. Sources: Shazeer et al. 2017; transformers' MixtralTopKRouter.
  */
 export function routeTopK(given: Tensor, options: RouteOptions): Routes {
   requireTensor('routeTopK', given);
@@ -80,8 +80,8 @@ export interface RowGroups {
 
 /**
  * Sorts the choices `ids` [T, k] i32 by expert: of `count` experts, all of them or, with `first`,
- * the ones from `first` on. Other ranks process the choices of other experts. Throws DS_SHAPE,
- * DS_DTYPE, DS_ARGUMENT.
+ * the ones from `first` on. Other ranks process the choices of other experts. Throws DS_SHAPE or
+ * DS_DTYPE if the tensors do not fit together, DS_ARGUMENT for invalid options.
  */
 export function groupRows(ids: Tensor, count: number, first: number | null = null): RowGroups {
   requireTensor('groupRows', ids);
@@ -99,7 +99,8 @@ export function groupRows(ids: Tensor, count: number, first: number | null = nul
  * Multiplies each group's rows with the group's weight: out[r] = x[r] w[g]^T for a row r of group
  * g. x [R, K] has the rows of the groups or, with `gather`, tokens [T, K], where row r reads
  * rows[r]. weight [groups, N, K]. Returns [R, N], zeros after the last group. f32 accumulation.
- * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Gale et al. 2022 (MegaBlocks).
+ * Throws DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit together. Source: Gale et al.
+ * 2022 (MegaBlocks).
  */
 export function groupedLinear(
   given: Tensor,
@@ -154,7 +155,7 @@ export function groupedLinear(
 /**
  * Combines the expert outputs of each token: out[t] is the sum over its choices j of weights[t, j]
  * y[places[t, j]], f32 inside (f64 for f64), rounded once. y [R, C], weights [T, k] f32; returns
- * [T, C]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * [T, C]. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit together.
  */
 export function combineRows(given: Tensor, weights: Tensor, groups: RowGroups): Tensor {
   const { places, isWhole } = groups;

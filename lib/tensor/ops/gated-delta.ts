@@ -115,7 +115,8 @@ function giveDelta(read: Read, grad: Tensor, sink: GradSink): void {
  * head. Each token runs S = exp(decay) S; u = beta (v - S'k); S = S + k u'; its result is S'q. The
  * state starts as zeros at the first token of each document. f32 inside (f64 for f64). The backward
  * runs the forward again and keeps no states. A GPU supports D and E up to 256. Throws DS_SHAPE,
- * DS_DTYPE, DS_DEVICE. Source: Yang, Kautz and Hatamizadeh 2025.
+ * DS_DTYPE or DS_DEVICE if the tensors do not fit together. Source: Yang, Kautz and Hatamizadeh
+ * 2025.
  */
 export function gatedDelta(inputs: DeltaInputs): Tensor {
   const read = readDelta(inputs);
@@ -137,7 +138,7 @@ const CONV = 'shortConv';
  * Returns silu(causal convolution) of each channel of x [B, T, C] with its own weights [C, K], K
  * from 1 to 8; the last weight is that of the token itself. Earlier tokens outside the token's
  * document count as zeros; documents [B, T] i32 or i64, or null. f32 inside (f64 for f64). Throws
- * DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit together.
  */
 export function shortConv(x: Tensor, weight: Tensor, documents: Tensor | null = null): Tensor {
   requireAlike(CONV, x, weight);

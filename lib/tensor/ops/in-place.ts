@@ -99,13 +99,13 @@ function requireDType(op: string, x: Tensor, result: Tensor): void {
 // Operations: in place; methods too.
 
 /**
- * x += other, broadcast to x; a number or a tensor. Throws as changing() does, and DS_DTYPE if the
- * sum does not have x's dtype.
+ * Computes x += other, broadcast to x; a number or a tensor. Throws as changing() does, and
+ * DS_DTYPE if the sum does not have x's dtype.
  */
 export const add_ = (x: Tensor, other: Operand): Tensor => combine('add', x, other);
-/** x -= other. */
+/** Computes x -= other. */
 export const sub_ = (x: Tensor, other: Operand): Tensor => combine('sub', x, other);
-/** x *= other. */
+/** Computes x *= other. */
 export const mul_ = (x: Tensor, other: Operand): Tensor => combine('mul', x, other);
 /** Divides x by other in place. Rejects integers, because their quotient is f32. */
 export function div_(x: Tensor, other: Operand): Tensor {
@@ -120,13 +120,13 @@ export function div_(x: Tensor, other: Operand): Tensor {
 const overwrite = (op: UnaryOp, x: Tensor): Tensor =>
   changing(`${op}_`, x, [], () => kernels.unary({ in: x, out: x, op }));
 
-/** x = -x; floating dtypes. */
+/** Computes x = -x; floating dtypes. */
 export const neg_ = (x: Tensor): Tensor => overwrite('neg', x);
-/** x = e^x; floating dtypes. */
+/** Computes x = e^x; floating dtypes. */
 export const exp_ = (x: Tensor): Tensor => overwrite('exp', x);
-/** x = the square root of x; floating dtypes. */
+/** Computes x = the square root of x; floating dtypes. */
 export const sqrt_ = (x: Tensor): Tensor => overwrite('sqrt', x);
-/** x = max(x, 0); floating dtypes. */
+/** Computes x = max(x, 0); floating dtypes. */
 export const relu_ = (x: Tensor): Tensor => overwrite('relu', x);
 
 function fillTensor(op: string, x: Tensor, value: number): Tensor {
@@ -139,12 +139,12 @@ function fillTensor(op: string, x: Tensor, value: number): Tensor {
 
 /** Sets every element to `value`. Throws DS_ARGUMENT if an integer dtype cannot hold it. */
 export const fill_ = (x: Tensor, value: number): Tensor => fillTensor('fill_', x, value);
-/** Every element becomes 0. */
+/** Sets every element to 0. */
 export const zero_ = (x: Tensor): Tensor => fillTensor('zero_', x, 0);
 
 /**
  * Copies the values of `source`, broadcast to x and cast to its dtype, from any device. Throws
- * DS_SHAPE.
+ * DS_SHAPE if the sizes do not fit.
  */
 export function copy_(x: Tensor, source: Tensor): Tensor {
   requireTensor('copy_', source);
@@ -202,7 +202,7 @@ function draw(x: Tensor, fill: (out: Tensor) => void): void {
 
 /**
  * Fills x with normal numbers from the library's generator, the same on every device. Throws
- * DS_ARGUMENT.
+ * DS_ARGUMENT for invalid arguments.
  */
 export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
   requireFinite('normal_ mean', mean);
@@ -214,7 +214,7 @@ export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
 
 /**
  * Fills x with uniform numbers in [low, high) from the library's generator, the same on every
- * device. Throws DS_ARGUMENT.
+ * device. Throws DS_ARGUMENT for invalid arguments.
  */
 export function uniform_(x: Tensor, low = 0, high = 1): Tensor {
   requireFinite('uniform_ low', low);

@@ -110,7 +110,7 @@ export function outputShape(x: Tensor, weight: Tensor): number[] {
 /**
  * Returns x W^T + b. x [.., in], weight [out, in], bias [out] or null; one dtype, any strides (a
  * transposed weight is copied first). Returns [.., out]. f32 accumulation. Throws DS_SHAPE,
- * DS_DTYPE, DS_DEVICE.
+ * DS_DTYPE or DS_DEVICE if the tensors do not fit together.
  */
 export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
   return linearOfRank(x, weight, bias, true);

@@ -50,9 +50,12 @@ function chooseTensor(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Ten
 
 // Operations: comparison; methods too.
 
-/** Whether both are nonzero, broadcast; any dtypes. Throws DS_SHAPE, DS_DEVICE. */
+/**
+ * Returns whether both are nonzero, broadcast; any dtypes. Throws DS_SHAPE or DS_DEVICE if the
+ * tensors do not fit together.
+ */
 export const logicalAnd = (a: Tensor, b: Tensor): Tensor => chooseTensor('logicalAnd', a, b, 'and');
-/** Whether at least one is nonzero, broadcast; any dtypes. */
+/** Returns whether at least one is nonzero, broadcast; any dtypes. */
 export const logicalOr = (a: Tensor, b: Tensor): Tensor => chooseTensor('logicalOr', a, b, 'or');
 
 /** Returns whether exactly one is nonzero, broadcast; any dtypes. */
@@ -163,7 +166,7 @@ const CLAMP: OptionNames<ClampOptions> = { min: true, max: true };
 /**
  * Limits x to [min, max], as clamp(x, min, max) or clamp(x, { max }). Limits are numbers or tensors
  * that broadcast. `max` wins if min is larger. The gradient is that of x inside and at the limits,
- * as in PyTorch. Throws DS_ARGUMENT.
+ * as in PyTorch. Throws DS_ARGUMENT for invalid arguments.
  */
 export function clamp(
   x: Tensor,
@@ -191,13 +194,13 @@ function twoLimits(got: unknown): DsError {
 // Operations: choice; methods too.
 
 /**
- * Elements on and below the diagonal that lies `diagonal` places to the right; 0 elsewhere. x [..,
- * R, C]. Throws DS_SHAPE.
+ * Returns elements on and below the diagonal that lies `diagonal` places to the right; 0 elsewhere.
+ * x [.., R, C]. Throws DS_SHAPE if the sizes do not fit.
  */
 export const tril = (x: Tensor, diagonal = 0): Tensor => triangle('tril', x, diagonal);
 /**
- * Elements on and above the diagonal that lies `diagonal` places to the right; 0 elsewhere. x [..,
- * R, C]. Throws DS_SHAPE.
+ * Returns elements on and above the diagonal that lies `diagonal` places to the right; 0 elsewhere.
+ * x [.., R, C]. Throws DS_SHAPE if the sizes do not fit.
  */
 export const triu = (x: Tensor, diagonal = 0): Tensor => triangle('triu', x, diagonal);
 
@@ -221,8 +224,8 @@ function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
 // Operations: choice.
 
 /**
- * Returns 1 at the index along the new last dim, else 0: [.., classes] in i64. Throws DS_DTYPE;
- * does not check the index.
+ * Returns 1 at the index along the new last dim, else 0: [.., classes] in i64. Throws DS_DTYPE for
+ * other dtypes; does not check the index.
  */
 export function oneHot(index: Tensor, classes: number): Tensor {
   requireTensor('oneHot', index);

@@ -86,7 +86,8 @@ function batchTensor(x: Tensor): Tensor {
 /**
  * Returns the matrix product over the last two dims; leading dims broadcast as in NumPy. [.., M, K]
  * x [.., K, N]. One-dim operands are a row on the left and a column on the right. f32 accumulation,
- * one rounding to the operands' dtype. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * one rounding to the operands' dtype. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not
+ * fit together.
  */
 export function matmul(a: Tensor, b: Tensor): Tensor {
   requireAlike('matmul', a, b);

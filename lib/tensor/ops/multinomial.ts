@@ -23,9 +23,10 @@ const MULTINOMIAL: OptionNames<MultinomialOptions> = { replacement: true };
 /**
  * Draws `draws` categories of each row of `x`, [C] or [N, C], with probabilities in proportion to
  * its values. Returns i64 of shape [draws] or [N, draws], the same on every device for the same
- * seed(). Values need not sum to 1; fewer than 2^24 categories. Not differentiable. Throws
- * DS_SHAPE, DS_DTYPE, DS_ARGUMENT. On a GPU an invalid row (a negative, infinite or NaN value, or
- * too few values above 0) draws -1. As torch.multinomial.
+ * seed(). Values need not sum to 1; fewer than 2^24 categories. Not differentiable. Throws DS_SHAPE
+ * or DS_DTYPE if the tensors do not fit together, DS_ARGUMENT for invalid options. On a GPU an
+ * invalid row (a negative, infinite or NaN value, or too few values above 0) draws -1. As
+ * torch.multinomial.
  */
 export function multinomial(x: Tensor, draws: number, options: MultinomialOptions = {}): Tensor {
   requireTensor('multinomial', x);

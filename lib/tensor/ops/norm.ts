@@ -165,8 +165,8 @@ function scattered(weight: Tensor, bias: Tensor | null): boolean {
 
 /**
  * Returns (x - mean) / sqrt(var + eps) * weight + bias over the last dim. x [.., C], weight and
- * bias [C] of x's dtype; statistics in f32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. Source: Ba et al.
- * 2016.
+ * bias [C] of x's dtype; statistics in f32. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors
+ * do not fit together. Source: Ba et al. 2016.
  */
 export function layerNorm(
   x: Tensor,

@@ -90,7 +90,8 @@ function ofDifferences(
 
 /**
  * Returns (x - target)^2, averaged: of x's dtype, or of the wider dtype if the target is floating.
- * The target has x's shape or one element. Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
+ * The target has x's shape or one element. Throws DS_SHAPE or DS_DTYPE if the tensors do not fit
+ * together, DS_ARGUMENT for invalid options.
  */
 export function mse(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
   const { reduction } = readOptions('mse', given, LOSS);
@@ -179,7 +180,8 @@ export interface BceWithLogitsOptions extends LossOptions {
 /**
  * Returns -(posWeight t log sigmoid(x) + (1 - t) log(1 - sigmoid(x))), averaged: binary
  * cross-entropy of logits x with targets t in [0, 1] of x's shape, without overflow. Dtype as in
- * mse(). Throws DS_SHAPE, DS_DTYPE, DS_ARGUMENT.
+ * mse(). Throws DS_SHAPE or DS_DTYPE if the tensors do not fit together, DS_ARGUMENT for invalid
+ * options.
  */
 export function binaryCrossEntropyWithLogits(
   x: Tensor,
@@ -229,8 +231,9 @@ export interface KlDivOptions {
 
 /**
  * Returns target (log target - x) for log probabilities x and probabilities `target` of x's shape,
- * 0 where the target is 0; averaged over all elements, of the dtype that mse() has. Throws
- * DS_SHAPE, DS_DTYPE, DS_ARGUMENT. Source: Kullback & Leibler 1951.
+ * 0 where the target is 0; averaged over all elements, of the dtype that mse() has. Throws DS_SHAPE
+ * or DS_DTYPE if the tensors do not fit together, DS_ARGUMENT for invalid options. Source: Kullback
+ * & Leibler 1951.
  */
 export function klDiv(x: Tensor, target: Tensor, given: KlDivOptions = {}): Tensor {
   const options = readOptions('kl_div', given, { reduction: true, logTarget: true });

@@ -29,7 +29,7 @@ export function fullLike(like: Tensor, value: number): Tensor {
 
 /**
  * Returns `steps` numbers from `start` to `end`, both included, at equal distances; default f32 on
- * the CPU. Throws DS_ARGUMENT.
+ * the CPU. Throws DS_ARGUMENT for invalid arguments.
  */
 export function linspace(
   start: number,
@@ -49,7 +49,7 @@ export function linspace(
 
 /**
  * Returns 1 on the diagonal of [rows, columns], 0 elsewhere; square without `columns`. Default f32
- * on the CPU. Throws DS_ARGUMENT.
+ * on the CPU. Throws DS_ARGUMENT for invalid arguments.
  */
 export function eye(rows: number, columns?: number, options: TensorOptions = {}): Tensor {
   requireInteger('eye rows', rows, 0);
@@ -66,8 +66,8 @@ const MAX_VALUES = 2 ** 48;
 // Operations: random.
 
 /**
- * Integers in [low, high) from the library's generator: the same on every device; default i64 on
- * the CPU. Throws DS_ARGUMENT, DS_SHAPE.
+ * Returns integers in [low, high) from the library's generator: the same on every device; default
+ * i64 on the CPU. Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for invalid arguments.
  */
 export function randint(
   low: number,
@@ -125,7 +125,10 @@ function requireVectors(op: string, a: Tensor, b: Tensor): void {
 
 // Operations: products; methods too.
 
-/** Returns a[i] b[j] of vectors [M] and [N]: [M, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+/**
+ * Returns a[i] b[j] of vectors [M] and [N]: [M, N]. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE if the
+ * tensors do not fit together.
+ */
 export function outer(a: Tensor, b: Tensor): Tensor {
   requireVectors('outer', a, b);
   return mul(unsqueeze(a, 1), b);
@@ -133,7 +136,7 @@ export function outer(a: Tensor, b: Tensor): Tensor {
 
 /**
  * Returns the sum of a[i] b[i] of two vectors of one size; floating dtypes. Throws DS_SHAPE,
- * DS_DTYPE, DS_DEVICE.
+ * DS_DTYPE or DS_DEVICE if the tensors do not fit together.
  */
 export function dot(a: Tensor, b: Tensor): Tensor {
   requireVectors('dot', a, b);
@@ -142,7 +145,7 @@ export function dot(a: Tensor, b: Tensor): Tensor {
 
 /**
  * Returns the matrix product of each pair: [B, M, K] x [B, K, N]; nothing broadcasts. Throws
- * DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit together.
  */
 export function bmm(a: Tensor, b: Tensor): Tensor {
   requireAlike('bmm', a, b);

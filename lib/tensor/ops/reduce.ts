@@ -140,7 +140,10 @@ function wholeNumber(op: 'sum' | 'prod', x: Tensor, options: Reduction): Tensor 
   return out;
 }
 
-/** Returns the mean over `dims`, floating dtypes; NaN without elements. Throws DS_DTYPE. */
+/**
+ * Returns the mean over `dims`, floating dtypes; NaN without elements. Throws DS_DTYPE for other
+ * dtypes.
+ */
 export function mean(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('mean', x);
   if (!isFloating(x.dtype)) {

@@ -75,8 +75,8 @@ function turn(heads: View, out: View, by: Turn): void {
  * angles of row t of cos and sin [T, R / 2] in f32 (f64 for f64). With `positions` [B, T] i32 or
  * i64 it uses row positions[b, t] of a table of any length. R is at most D: the first R channels of
  * each head are rotated, the others are unchanged. A position outside the table throws DS_INDEX on
- * the CPU and gives NaN on a GPU, because the host does not wait. Throws DS_SHAPE, DS_DTYPE,
- * DS_DEVICE. Source: Su et al. 2021.
+ * the CPU and gives NaN on a GPU, because the host does not wait. Throws DS_SHAPE, DS_DTYPE or
+ * DS_DEVICE if the tensors do not fit together. Source: Su et al. 2021.
  */
 export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | null = null): Tensor {
   requireSameDevice('rope', x, cos);
@@ -100,7 +100,7 @@ export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | nu
 /**
  * Returns the positions of tokens in their own documents, from 0: [B, T] i32 for documents [B, T]
  * i32 or i64. A document begins where the number differs from the previous one. For rope() and
- * tables of positions. Throws DS_SHAPE, DS_DTYPE.
+ * tables of positions. Throws DS_SHAPE or DS_DTYPE if the tensors do not fit together.
  */
 export function documentPositions(documents: Tensor): Tensor {
   const op = 'documentPositions';

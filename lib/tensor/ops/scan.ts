@@ -20,7 +20,7 @@ function running(x: Tensor, dim: number, op: ScanOp): Tensor {
 
 /**
  * Returns the sums of elements 0 to i along `dim`, in x's shape; f32 accumulation, the input's
- * dtype; i64 for integers and bool, as torch.cumsum. Throws DS_SHAPE.
+ * dtype; i64 for integers and bool, as torch.cumsum. Throws DS_SHAPE if the sizes do not fit.
  */
 export function cumsum(x: Tensor, dim: number): Tensor {
   requireTensor('cumsum', x);
@@ -36,7 +36,7 @@ export function cumsum(x: Tensor, dim: number): Tensor {
 
 /**
  * Returns the products of elements 0 to i along `dim`, in x's shape; dtypes as cumsum. The gradient
- * is exact if elements are 0. Throws DS_SHAPE.
+ * is exact if elements are 0. Throws DS_SHAPE if the sizes do not fit.
  */
 export function cumprod(x: Tensor, dim: number): Tensor {
   requireTensor('cumprod', x);

@@ -21,8 +21,8 @@ import {
  * Returns silu(gate) * up element by element, where silu(x) = x / (1 + exp(-x)). Both have one
  * shape and a floating dtype, any strides. A single tensor [.., 2H] has the gate in its first H
  * columns and up in the rest, as one matrix product gives both; the result is [.., H]. f32 inside,
- * rounded once. The backward keeps the operands and no silu(gate). Throws DS_SHAPE, DS_DTYPE,
- * DS_DEVICE. Source: Shazeer 2020.
+ * rounded once. The backward keeps the operands and no silu(gate). Throws DS_SHAPE, DS_DTYPE or
+ * DS_DEVICE if the tensors do not fit together. Source: Shazeer 2020.
  */
 export function swiglu(gate: Tensor, up: Tensor | null = null): Tensor {
   return up ? ofTwo(gate, up) : ofHalves(gate);

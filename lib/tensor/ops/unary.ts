@@ -33,62 +33,67 @@ function staircase(op: UnaryOp, x: Tensor): Tensor {
 
 // Operations: arithmetic; methods too.
 
-/** -x, element by element; see unary. */
+/** Returns -x, element by element; see unary. */
 export const neg = (x: Tensor): Tensor => unary('neg', x);
-/** |x|, element by element, with gradient 0 at 0; see unary. */
+/** Returns |x|, element by element, with gradient 0 at 0; see unary. */
 export const abs = (x: Tensor): Tensor => unary('abs', x);
-/** 1 / x, element by element; see unary. */
+/** Returns 1 / x, element by element; see unary. */
 export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
 /**
- * The largest integer up to x, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT.
+ * Returns the largest integer up to x, element by element, in x's dtype; gradient 0. Throws
+ * DS_ARGUMENT for invalid arguments.
  */
 export const floor = (x: Tensor): Tensor => staircase('floor', x);
 /**
- * The smallest integer from x on, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT.
+ * Returns the smallest integer from x on, element by element, in x's dtype; gradient 0. Throws
+ * DS_ARGUMENT for invalid arguments.
  */
 export const ceil = (x: Tensor): Tensor => staircase('ceil', x);
 /**
- * The nearest integer, ties to even, element by element, in x's dtype; gradient 0. Throws
- * DS_ARGUMENT.
+ * Returns the nearest integer, ties to even, element by element, in x's dtype; gradient 0. Throws
+ * DS_ARGUMENT for invalid arguments.
  */
 export const round = (x: Tensor): Tensor => staircase('round', x);
-/** The integer part, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT. */
+/**
+ * Returns the integer part, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT for
+ * invalid arguments.
+ */
 export const trunc = (x: Tensor): Tensor => staircase('trunc', x);
 
 // Operations: functions; methods too.
 
-/** e to the power x, element by element; see unary. */
+/** Returns e to the power x, element by element; see unary. */
 export const exp = (x: Tensor): Tensor => unary('exp', x);
-/** The natural logarithm, element by element; see unary. */
+/** Returns the natural logarithm, element by element; see unary. */
 export const log = (x: Tensor): Tensor => unary('log', x);
-/** log(1 + x), exact for small x, element by element; see unary. */
+/** Returns log(1 + x), exact for small x, element by element; see unary. */
 export const log1p = (x: Tensor): Tensor => unary('log1p', x);
-/** exp(x) - 1, exact for small x, element by element; see unary. */
+/** Returns exp(x) - 1, exact for small x, element by element; see unary. */
 export const expm1 = (x: Tensor): Tensor => unary('expm1', x);
-/** The square root, element by element; see unary. */
+/** Returns the square root, element by element; see unary. */
 export const sqrt = (x: Tensor): Tensor => unary('sqrt', x);
-/** 1 / sqrt(x), element by element; see unary. */
+/** Returns 1 / sqrt(x), element by element; see unary. */
 export const rsqrt = (x: Tensor): Tensor => unary('rsqrt', x);
-/** x x, element by element; see unary. */
+/** Returns x x, element by element; see unary. */
 export const square = (x: Tensor): Tensor => unary('square', x);
-/** The sine of radians, element by element; see unary. */
+/** Returns the sine of radians, element by element; see unary. */
 export const sin = (x: Tensor): Tensor => unary('sin', x);
-/** The cosine of radians, element by element; see unary. */
+/** Returns the cosine of radians, element by element; see unary. */
 export const cos = (x: Tensor): Tensor => unary('cos', x);
-/** The tangent of radians, element by element; see unary. */
+/** Returns the tangent of radians, element by element; see unary. */
 export const tan = (x: Tensor): Tensor => unary('tan', x);
-/** The hyperbolic tangent, element by element; see unary. */
+/** Returns the hyperbolic tangent, element by element; see unary. */
 export const tanh = (x: Tensor): Tensor => unary('tanh', x);
-/** 1 / (1 + exp(-x)), element by element; see unary. */
+/** Returns 1 / (1 + exp(-x)), element by element; see unary. */
 export const sigmoid = (x: Tensor): Tensor => unary('sigmoid', x);
-/** max(x, 0), element by element, with gradient 0 at 0; see unary. */
+/** Returns max(x, 0), element by element, with gradient 0 at 0; see unary. */
 export const relu = (x: Tensor): Tensor => unary('relu', x);
-/** x sigmoid(x), element by element; see unary. */
+/** Returns x sigmoid(x), element by element; see unary. */
 export const silu = (x: Tensor): Tensor => unary('silu', x);
 
 /**
- * The error function, 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x, element by element;
- * see unary.
+ * Returns the error function, 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x, element by
+ * element; see unary.
  */
 export const erf = (x: Tensor): Tensor => unary('erf', x);
 /**

@@ -75,7 +75,7 @@ export function view(x: Tensor, ...shape: Sizes): Tensor {
 
 /**
  * Returns x with dims `from` to `to`, both included, merged; row-major. A view if x is contiguous.
- * Throws DS_SHAPE.
+ * Throws DS_SHAPE if the sizes do not fit.
  */
 export function flatten(x: Tensor, from = 0, to = -1): Tensor {
   requireTensor('flatten', x);
@@ -93,7 +93,7 @@ function permuteTensor(x: Tensor, order: readonly number[]): Tensor {
   );
 }
 
-/** Dims in another order: out's dim d is x's dim order[d]. */
+/** Returns dims in another order: out's dim d is x's dim order[d]. */
 export function permute(x: Tensor, ...axes: Sizes): Tensor {
   requireTensor('permute', x);
   const order = listOf(axes);
@@ -120,7 +120,10 @@ export function transpose(x: Tensor, first = -2, second = -1): Tensor {
   return permute(x, order);
 }
 
-/** Returns x repeated to `shape` without a copy; -1 keeps a size. Throws DS_SHAPE. */
+/**
+ * Returns x repeated to `shape` without a copy; -1 keeps a size. Throws DS_SHAPE if the sizes do
+ * not fit.
+ */
 export function expand(x: Tensor, ...sizes: Sizes): Tensor {
   requireTensor('expand', x);
   const shape = listOf(sizes);
@@ -140,7 +143,7 @@ export function expand(x: Tensor, ...sizes: Sizes): Tensor {
 
 /**
  * Returns x with a dim of size 1 before dim `dim`: a view. Negative dims count from the end of the
- * new shape. Throws DS_SHAPE.
+ * new shape. Throws DS_SHAPE if the sizes do not fit.
  */
 export function unsqueeze(x: Tensor, dim: number): Tensor {
   requireTensor('unsqueeze', x);
@@ -230,7 +233,10 @@ export function narrow(x: Tensor, dim: number, start: number, length: number): T
   return slice(x, dim, start, start + length);
 }
 
-/** Returns the slice at `index` of `dim`, without that dim. A view. Throws DS_SHAPE. */
+/**
+ * Returns the slice at `index` of `dim`, without that dim. A view. Throws DS_SHAPE if the sizes do
+ * not fit.
+ */
 export function select(x: Tensor, dim: number, index: number): Tensor {
   requireTensor('select', x);
   const size = x.size(dim);
@@ -256,8 +262,8 @@ function splitSizes(size: number, sizes: number | readonly number[]): readonly n
 }
 
 /**
- * Views of `x` along `dim`, of `sizes` (or all of one size, the last one smaller). One backward for
- * all.
+ * Returns views of `x` along `dim`, of `sizes` (or all of one size, the last one smaller). One
+ * backward for all.
  */
 export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Tensor[] {
   requireTensor('split', x);
@@ -324,7 +330,7 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
 /** PyTorch's other name of concat. */
 export const cat = concat;
 
-/** Tensors of one shape along a new dim. */
+/** Returns tensors of one shape along a new dim. */
 export function stack(tensors: readonly Tensor[], dim = 0): Tensor {
   requireTensors('stack', tensors);
   for (const tensor of tensors) {
