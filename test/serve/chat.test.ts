@@ -65,6 +65,27 @@ test('without a system message, the oldest exchange is dropped, and not the new 
   expect(engine.requests.map(({ prompt }) => prompt)).toEqual([promptOf(one), promptOf(two)]);
 });
 
+test('a prompt may fill the context but for one token, and a longer line is sent as it is', async () => {
+  const line = 'one'.repeat(5);
+  const { length } = promptOf(line);
+  for (const [context, tokens] of [
+    [length + 1, 1],
+    [length, 1],
+  ] as const) {
+    const engine = new FakeEngine(tokenizer, context);
+    const printed = await talk(engine, `${line}\n`);
+    expect(engine.requests.map(({ prompt }) => prompt)).toEqual([promptOf(line)]);
+    expect(engine.requests[0]?.maxNewTokens).toBe(tokens);
+    expect(printed).not.toMatch(/grown too long/);
+  }
+  // An exchange that leaves room for one token is kept.
+  const answer = textOf(promptOf('a'), 0, 8);
+  const whole = promptOf('a', answer, 'b');
+  const engine = new FakeEngine(tokenizer, whole.length + 1);
+  await talk(engine, 'a\nb\n');
+  expect(engine.requests[1]?.prompt).toEqual(whole);
+});
+
 test('a model without a chat template continues lines', async () => {
   const plain = Object.create(tokenizer);
   Object.defineProperty(plain, 'chatTemplates', { value: [] });

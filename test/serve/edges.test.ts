@@ -3,13 +3,17 @@ import { EventEmitter } from 'node:events';
 import { Agent, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { PassThrough } from 'node:stream';
+import { cpu } from '../../lib/runtime/device.js';
+import { openFileLimit } from '../../lib/runtime/host-limits.js';
 import { answersIn } from '../../lib/serve/answer.js';
 import { TextFormat } from '../../lib/serve/answer-format.js';
 import { ApiError, noModel } from '../../lib/serve/api-error.js';
 import { BodyBudget } from '../../lib/serve/body-budget.js';
 import { readPrompt } from '../../lib/serve/chat-request.js';
 import { embeddings } from '../../lib/serve/embeddings.js';
+import { EncoderEngine } from '../../lib/serve/encoder-engine.js';
 import { EventStream } from '../../lib/serve/event-stream.js';
+import { leaveRanks } from '../../lib/serve/follow-engine.js';
 import { readLimits } from '../../lib/serve/limits.js';
 import { readJson } from '../../lib/serve/request-body.js';
 import { isWithin, RequestFields } from '../../lib/serve/request-fields.js';
@@ -18,6 +22,7 @@ import { send } from '../../lib/serve/send.js';
 import { servedModel } from '../../lib/serve/served-model.js';
 import { InferenceServer, serve } from '../../lib/serve/server.js';
 import { readTools } from '../../lib/serve/tools.js';
+import { Tensor } from '../../lib/tensor/index.js';
 import type { JsonObject } from '../../types/json.js';
 import { ask, withServer } from './client.js';
 import { FakeEngine, tokenizer } from './fake-engine.js';
@@ -54,6 +59,117 @@ test('limits have defaults, and none of them may be 0', () => {
       new RegExp(`serve limits ${name}: expected .*1.*, got 0`),
     );
   }
+});
+
+test('connections may be half of the files that the process may open', () => {
+  const half = Math.floor(openFileLimit() / 2);
+  expect(readLimits('x', { connections: half }).connections).toBe(half);
+  expect(() => readLimits('x', { connections: half + 1 })).toThrow(
+    `expected at most ${half}, half`,
+  );
+  expect(readLimits('x').connections).toBe(Math.min(1024, half));
+});
+
+test('a process without ranks has none to leave', async () => {
+  await expect(leaveRanks()).resolves.toBeUndefined();
+});
+
+describe('what is no request', () => {
+  /** Calls the server's handler; returns the end of the connection. */
+  async function ended(
+    { code = 'HPE_INVALID_METHOD', writable = true }: { code?: string; writable?: boolean },
+    { isClosing = false, isAnswering = false, hasEnded = false },
+  ) {
+    const server = await serve(new FakeEngine(null), { port: 0 });
+    const calls: string[] = [];
+    const own = server as unknown as Record<string, unknown>;
+    const { connections } = own;
+    own.connections = {
+      ...{ isClosing: () => isClosing, isAnswering: () => isAnswering, hasEnded: () => hasEnded },
+      linger: () => calls.push('linger'),
+    };
+    const socket = {
+      writable,
+      destroy: () => calls.push('destroy'),
+      write: (text: string) => calls.push(text.split('\r\n')[0] as string),
+    };
+    (own.onClientError as (error: object, socket: object) => void)({ code }, socket);
+    own.connections = connections;
+    await server.kill();
+    return calls;
+  }
+
+  test.each([
+    ['a new connection', {}, {}, ['HTTP/1.1 400 Bad Request', 'linger']],
+    [
+      'headers that are too long',
+      { code: 'HPE_HEADER_OVERFLOW' },
+      {},
+      [...['HTTP/1.1 431 Request Header Fields Too Large', 'linger']],
+    ],
+    ['one that is closed already', {}, { isClosing: true }, []],
+    ['an answer under way', {}, { isAnswering: true }, ['destroy']],
+    ['answers in transfer', {}, { isAnswering: true, hasEnded: true }, ['linger']],
+    ['a client that has gone', { code: 'ECONNRESET' }, { hasEnded: true }, ['destroy']],
+    ['a closed side', { writable: false }, { isAnswering: true, hasEnded: true }, ['destroy']],
+  ])('ends %s', async (_, error, state, calls) => {
+    expect(await ended(error, state)).toEqual(calls);
+  });
+});
+
+describe('an encoder', () => {
+  /** Outputs of width 2: the number of real tokens, and the sum of a row's types. */
+  function encoderOf(task: string) {
+    const calls: number[][] = [];
+    const model = {
+      ...{ task, maxLength: 8, maxSeq: 16, vocabSize: 9, hiddenSize: 2, padTokenId: 0 },
+      ...{ hasTypes: true, describe: () => ({}) },
+      parameters: () => [{ device: cpu() }],
+      call: (ids: Tensor, { mask, types }: { mask: Tensor; types: Tensor }) => {
+        calls.push([...ids.shape]);
+        const [rows = 0, length = 0] = ids.shape;
+        const [real, kinds] = [mask, types].map((one) => one.to('f32').toArray().flat());
+        const sums = Array.from({ length: rows }, (__, b) =>
+          [real, kinds].map((all) =>
+            (all as number[]).slice(b * length, (b + 1) * length).reduce((x, y) => x + y, 0),
+          ),
+        );
+        return Tensor.from(sums.flat(), { shape: [rows, 2], device: cpu() });
+      },
+    };
+    const encodePair = (query: string, document: string) => ({
+      ids: Int32Array.from({ length: query.length + document.length }, () => 1),
+      types: Int32Array.from([...query, ...document], (__, i) => (i < query.length ? 0 : 1)),
+    });
+    return { engine: new EncoderEngine(model as never, { encodePair } as never), calls };
+  }
+
+  test('gives each row its own output, in batches of similar rows', async () => {
+    const { engine, calls } = encoderOf('embedding');
+    const rows = [[1], [1, 2, 3], [1, 2]];
+    const found = await engine.encoder.embed(rows);
+    expect(found.map((values) => [...values])).toEqual([
+      [1, 0],
+      [3, 0],
+      [2, 0],
+    ]);
+    expect(calls).toEqual([[3, 3]]);
+    expect([engine.stats().promptTokens, engine.maxTokens]).toEqual([6, 8]);
+    expect([engine.encoder.task, engine.encoder.width]).toEqual(['embedding', 2]);
+    const first = engine.stream()[Symbol.asyncIterator]().next();
+    await expect(first).rejects.toThrow(/a model that generates, got a model of the task/);
+  });
+
+  test('scores documents by the sigmoid of its first output', async () => {
+    const { engine } = encoderOf('sequence-classification');
+    expect(engine.encoder.task).toBe('ranking');
+    const { scores, tokens } = await engine.encoder.rank('ab', ['c', 'defg']);
+    const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
+    expect(scores.map((one) => one.toFixed(6))).toEqual(
+      [3, 6].map((one) => sigmoid(one).toFixed(6)),
+    );
+    expect(tokens).toBe(9);
+  });
 });
 
 test('an answer is sent once, and not to a client that has gone', () => {

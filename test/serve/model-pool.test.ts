@@ -1,5 +1,5 @@
 // A pool of models: loads on demand, memory, turns, failures and idle models, with fake engines.
-import { setMaxListeners } from 'node:events';
+import { getEventListeners, setMaxListeners } from 'node:events';
 import { DsError } from '../../lib/errors.js';
 import { readLimits } from '../../lib/serve/limits.js';
 import { ModelPool, type ModelSource, type PoolLimits } from '../../lib/serve/model-pool.js';
@@ -66,6 +66,21 @@ test('a model is loaded once for all requests that wait for it', async () => {
   expect(new Set(leases.map(({ served }) => served)).size).toBe(1);
   expect(pool.now('a')?.served.name).toBe('a');
   expect(pool.now(undefined)?.served.name).toBe('a');
+});
+
+test('a request that has its model listens to its client no more', async () => {
+  const a = new Source();
+  poolOf({ a, b: new Source() });
+  const control = new AbortController();
+  (await pool.acquire('a', control.signal)).release();
+  expect(getEventListeners(control.signal, 'abort')).toEqual([]);
+  a.error = new Error('none');
+  const failing = new Source();
+  failing.error = a.error;
+  await pool.close();
+  poolOf({ a: failing });
+  await expect(pool.acquire('a', control.signal)).rejects.toMatchObject({ status: 503 });
+  expect(getEventListeners(control.signal, 'abort')).toEqual([]);
 });
 
 test('an unknown name gets 404 with the known names', () => {

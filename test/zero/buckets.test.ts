@@ -129,6 +129,31 @@ describe('a unit', () => {
     }
   });
 
+  test('refuses a gradient after it was complete, unless a backward starts', () => {
+    const { unit } = unitOf();
+    const { gradient } = unit;
+    unit.allocate();
+    const [entry] = unit.layout.entries;
+    const own = gradient as unknown as { memoryFor(of: unknown): { release(): void } };
+    expect(() => own.memoryFor(entry)).toThrow(
+      expect.objectContaining({
+        ...{ code: 'DS_AUTOGRAD', op: 'unit u', got: 'a gradient after the unit was complete' },
+        expected: `all gradients of ${entry?.name} before the unit's last one`,
+      }),
+    );
+    gradient.expect({ streaming: true });
+    own.memoryFor(entry).release();
+    gradient.forget();
+    gradient.reportTo({
+      ...{ reached() {}, completed() {} },
+      unexpected: () => gradient.expect({ streaming: false }),
+    });
+    own.memoryFor(entry).release();
+    expect(gradient.bytes).toBeGreaterThan(0);
+    gradient.drop();
+    unit.dispose();
+  });
+
   test('is complete once in a backward, when the last gradient has arrived', () => {
     const { unit, parameters } = unitOf();
     const log: string[] = [];

@@ -113,6 +113,7 @@ describe('a file of weights', () => {
     }
     const read = jest.spyOn(SwapFile.prototype, 'read');
     const write = jest.spyOn(SwapFile.prototype, 'write');
+    const wait = jest.spyOn(SwapFile.prototype, 'wait');
     weights.expect(kept.map(({ unit }) => unit));
     // All of them still have a slot.
     expect(read).not.toHaveBeenCalled();
@@ -123,9 +124,11 @@ describe('a file of weights', () => {
       given.release();
     }
     expect(write).toHaveBeenCalledTimes(4);
+    // Once for the slot: the stream does not wait for the write.
+    expect(wait).toHaveBeenCalledTimes(4);
     few.weights.expect(few.kept.map(({ unit }) => unit));
     expect(read).toHaveBeenCalledTimes(1);
-    for (const spy of [read, write]) spy.mockRestore();
+    for (const spy of [read, write, wait]) spy.mockRestore();
     weights.dispose();
     few.weights.dispose();
   });

@@ -1,5 +1,10 @@
 // Tests the offsets of parameters in a unit, and the ranges of parameters in a window.
+
 import { wholeRegion } from '../../lib/runtime/box.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { held, Tensor } from '../../lib/tensor/index.js';
+import { adoptModel } from '../../lib/zero/adopt.js';
+import { takeOver } from '../../lib/zero/collectives.js';
 import { clipGroups, fragmentsOf, layoutUnit, shardOf } from '../../lib/zero/layout.js';
 
 /** a and c in group 0, b in group 1: a at 0, c at 64, b at 256, gaps behind each, 512 in all. */
@@ -85,4 +90,83 @@ test('the fragments of all shards are the parameters', () => {
     ['c', 64, 0, 128],
     ['b', 0, 0, 65],
   ]);
+});
+
+describe('initial values', () => {
+  const device = cpu();
+  /** Adopts a unit with one parameter [4, 25] in two shards of 64; returns what was read. */
+  function adopted(isStored: boolean, shardsWeights: boolean, rank: 0 | 1) {
+    const layout = layoutUnit([{ name: 'p', shape: [4, 25], group: 0 }], { shards: 2 });
+    const log: unknown[] = [];
+    const weights = held(() => Tensor.empty([128], 'f32', device));
+    const parameter = {
+      stored: isStored ? {} : null,
+      writeInitial(values: Tensor, from: number) {
+        log.push(['read', values.shape, from]);
+        const numbers = Float32Array.from({ length: values.numel }, (_, i) => from + i);
+        values.buffer.write(4 * values.offset, numbers);
+      },
+    };
+    const unit = {
+      ...{ layout, weights, dtype: 'f32', device },
+      parameterOf: () => parameter,
+      own: (entry: { name: string }) => log.push(`own ${entry.name}`),
+    };
+    const shard = { unit, range: { offset: 64 * rank, numel: 64 } };
+    const stage = {
+      ...{ shardsWeights, partitions: [], frozen: [shard] },
+      adopting: (one: unknown) => log.push(one === unit ? 'adopting' : 'other'),
+      adopted: (one: unknown) => log.push(one === shard ? 'adopted' : 'other'),
+    };
+    const state = { synchronize: () => log.push('synchronize') };
+    const group = {
+      ...{ rank: 0, size: 2 },
+      broadcast(values: { shape: readonly number[] }) {
+        log.push(['broadcast', values.shape]);
+        return { wait() {} };
+      },
+    };
+    adoptModel(stage as never, state as never, () => [group as never]);
+    const found = (weights.toArray() as number[]).slice(0, 100);
+    weights.release();
+    return { log, found };
+  }
+  const count = Array.from({ length: 100 }, (_, i) => i);
+
+  test.each([0, 1] as const)('of a file are read by rank %i, its own part if sharded', (rank) => {
+    const { log, found } = adopted(true, true, rank);
+    const [from, size] = rank === 0 ? [0, 64] : [64, 36];
+    expect(log).toEqual([
+      ...['adopting', ['read', [size], from], 'own p', 'adopted', 'synchronize'],
+    ]);
+    expect(found.slice(from, from + size)).toEqual(count.slice(from, from + size));
+  });
+
+  test('of a file are read whole without shards, in their shape', () => {
+    const { log, found } = adopted(true, false, 1);
+    expect(log[1]).toEqual(['read', [4, 25], 0]);
+    expect(found).toEqual(count);
+  });
+
+  test('of a rank go to all ranks', () => {
+    const { log, found } = adopted(false, true, 1);
+    expect(log.slice(1, 3)).toEqual([
+      ['read', [4, 25], 0],
+      ['broadcast', [4, 25]],
+    ]);
+    expect(found).toEqual(count);
+  });
+
+  test('of a single rank stay there', () => {
+    const values = held(() => Tensor.empty([4], 'f32', device));
+    const broadcast = jest.fn(() => ({ wait() {} }));
+    const group = (size: number) => ({ rank: 0, size, broadcast }) as never;
+    takeOver(group(1), values);
+    expect(broadcast).not.toHaveBeenCalled();
+    takeOver(group(2), values, 1);
+    expect(broadcast).toHaveBeenCalledWith(expect.objectContaining({ shape: [4] }), 1, {
+      ...{ stream: device.compute, purpose: 'values of one rank' },
+    });
+    values.release();
+  });
 });

@@ -247,6 +247,7 @@ test('a unit in use has its views made once, and gathers beyond the limit do not
   gathered.length = 0;
   made.length = 0;
   flow.acquire(a.unit);
+  expect(made).toEqual(['a']);
   flow.acquire(a.unit);
   // Two units of 8 elements are the limit of 16.
   expect([gathered, made]).toEqual([['a', 'b'], ['a']]);

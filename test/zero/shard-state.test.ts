@@ -4,9 +4,11 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Linear } from '../../lib/nn/index.js';
-import { AdamW } from '../../lib/optim/index.js';
+import { perBlock, perElement } from '../../lib/optim/declared-state.js';
+import { AdamW, type Optimizer } from '../../lib/optim/index.js';
 import { SplitMaster } from '../../lib/optim/split-master.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { Stream } from '../../lib/runtime/stream.js';
 import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
@@ -15,12 +17,14 @@ import { Deferred } from '../../lib/zero/optimizer-state.js';
 import { InMemory, Partition } from '../../lib/zero/shard.js';
 import { JoinedMasters } from '../../lib/zero/state/master/joined.js';
 import { SplitMasters } from '../../lib/zero/state/master/split.js';
+import { pinned } from '../../lib/zero/state/pinned.js';
 import { DeviceState } from '../../lib/zero/state/placement/device.js';
 import { HostState } from '../../lib/zero/state/placement/host.js';
 import { NvmeState } from '../../lib/zero/state/placement/nvme.js';
 import { StreamedState } from '../../lib/zero/state/placement/streamed.js';
 import { DeviceWeights, F32Masters, ShardState } from '../../lib/zero/state/shard-state.js';
 import type { Masters, Placement } from '../../lib/zero/state/strategies.js';
+import { TileSlots } from '../../lib/zero/state/tile-slots.js';
 import { WeightSlots } from '../../lib/zero/state/weight-slots.js';
 import { Unit, UnitGradient } from '../../lib/zero/unit.js';
 
@@ -236,3 +240,168 @@ const updateRule = (state: ShardState, optimizer: AdamW) =>
 /** Whether gradients go to memory of the state, which keeps the last one. */
 const lands = (state: ShardState): boolean =>
   state.placement.receivesGradients && !state.names.startsWith('StreamedState, SplitMasters');
+
+/** The streams that `body` waits for, and the events that streams wait for in it. */
+function waitsOf(body: () => void) {
+  const [synchronize, wait] = [
+    jest.spyOn(Stream.prototype, 'synchronize'),
+    jest.spyOn(Stream.prototype, 'wait'),
+  ];
+  body();
+  const found = {
+    streams: synchronize.mock.contexts as readonly Stream[],
+    events: wait.mock.calls.map(([event]) => event),
+  };
+  for (const spy of [synchronize, wait]) spy.mockRestore();
+  return found;
+}
+
+describe('order of work', () => {
+  const [, host] = states[1] as (typeof states)[0];
+  const [, streamed] = states[2] as (typeof states)[0];
+  const [, split] = states[4] as (typeof states)[0];
+
+  test('a state in host memory waits for all of its streams', () => {
+    const { state, end } = written(1, host);
+    const { d2h, order, h2d } = (state.placement as HostState).traffic;
+    const { streams } = waitsOf(() => state.placement.synchronize());
+    expect(streams).toEqual([d2h, order, h2d, device.compute]);
+    end();
+    const windowed = written(1, streamed);
+    const waited = waitsOf(() => windowed.state.placement.synchronize());
+    expect(waited.streams).toHaveLength(6);
+    windowed.end();
+  });
+
+  test('gradients are freed at the end of backward, after their copies', () => {
+    const { state, partition, end } = written(1, host);
+    const { traffic } = state.placement as HostState;
+    partition.grad = flat(Array(192).fill(1), 'bf16');
+    partition.ready.record(device.compute);
+    state.receive(partition);
+    const before = liveTensors();
+    const record = jest.spyOn(traffic.computed, 'record');
+    traffic.endBackward();
+    expect(liveTensors()).toBe(before - 1);
+    expect(record).toHaveBeenCalledWith(device.compute);
+    record.mockRestore();
+    end();
+  });
+
+  test('compute waits for updated weights once', () => {
+    const { state, partition, optimizer, end } = written(1, host);
+    const { uploaded } = state.partOf(partition);
+    const waits = () => waitsOf(() => state.awaitWeights(partition)).events.includes(uploaded);
+    expect(waits()).toBe(false);
+    partition.grad = flat(Array(192).fill(1), 'bf16');
+    partition.ready.record(device.compute);
+    state.receive(partition);
+    const control = flat([1, 1, 0, 0]);
+    const plan = { settings: { step: 1, groups: optimizer.groups }, gradientScale: 1 };
+    for (const _ of new Deferred(state, optimizer, [partition]).update(control, plan));
+    expect([waits(), waits()]).toEqual([true, false]);
+    control.release();
+    end();
+  });
+
+  test('lent halves in one memory wait for their upload, streamed ones for all', () => {
+    const { state, partition, end } = written(1, split);
+    const [fragment] = partition.fragments as [Fragment];
+    const lend = (of: ShardState, from: Partition) => () =>
+      of.lend(from, fragment, 'master').tensor.release();
+    const synchronize = jest.spyOn(state.placement, 'synchronize');
+    const { uploaded } = state.partOf(partition);
+    expect(waitsOf(lend(state, partition)).events).toContain(uploaded);
+    expect(synchronize).not.toHaveBeenCalled();
+    // A change of the weights is a change of split masters, once work has run.
+    state.refresh(partition);
+    expect(synchronize).toHaveBeenCalledTimes(1);
+    end();
+    const joined = written(1, (states[6] as (typeof states)[0])[1]);
+    const all = jest.spyOn(joined.state.placement, 'synchronize');
+    lend(joined.state, joined.partition)();
+    expect(all).toHaveBeenCalledTimes(1);
+    joined.end();
+  });
+});
+
+test('joined masters keep offloaded weights on the device, and memory for their largest tile', () => {
+  const { partition, optimizer, unit } = shardOfRank(0);
+  const rule = ruleOf(optimizer);
+  const placement = new StreamedState(device, rule, { tile });
+  const masters = new JoinedMasters(device, rule, placement);
+  const offloaded = new InMemory(pinned(device, [192], 'bf16'));
+  const given = flat(
+    Array.from({ length: 192 }, (_, i) => i),
+    'bf16',
+  );
+  offloaded.store(given, device.compute);
+  device.compute.synchronize();
+  const own = Object.assign(Object.create(partition) as Partition, { storage: offloaded });
+  const partOf = (sizes: readonly number[]) =>
+    ({ partition: own, tiles: sizes.map((numel) => ({ range: { numel } })) }) as never;
+  expect(own.weights.buffer.pinned).toBe(true);
+  masters.adopt(partOf([64, 128, 64]));
+  expect(own.weights.buffer.pinned).toBe(false);
+  expect(own.weights.toArray()).toEqual(given.toArray());
+  expect(masters.bytes.device).toBe(128 * 4);
+  const kept = own.weights;
+  for (const sizes of [[128], [], [64]]) masters.adopt(partOf(sizes));
+  expect([own.weights, masters.bytes.device]).toEqual([kept, 128 * 4]);
+  masters.dispose();
+  placement.dispose();
+  offloaded.dispose();
+  partition.dispose();
+  unit.dispose();
+});
+
+test('a disk lends state of blocks in its own dtype, over all tiles', () => {
+  const { partition, unit } = shardOfRank(0);
+  const optimizer = {
+    name: 'Mine',
+    declareState: (_: number, shape: readonly number[]) => ({
+      moment: { ...perElement(shape, 9), dtype: 'bf16' as const },
+      scale: perBlock(shape, 64),
+    }),
+  } as unknown as Optimizer;
+  const access = { folder, label: 'state', blockBytes: 4096, depth: 4, checkers: 1 };
+  const slots = { count: 2, readsAhead: true, writesBehind: true };
+  const options = { ...access, optimizer, partitions: [partition], tile, slots };
+  const state = stateOf(new NvmeState(device, options));
+  state.adopt(partition);
+  const [fragment] = partition.fragments as [Fragment];
+  const read = (name: string) => {
+    const lent = state.lend(partition, fragment, name);
+    lent.wait();
+    return lent;
+  };
+  const scale = read('scale');
+  expect([scale.tensor.shape, scale.tensor.dtype]).toEqual([[3], 'f32']);
+  scale.tensor.buffer.write(0, Float32Array.of(1, 2, 3));
+  scale.keep();
+  const again = read('scale');
+  expect(again.tensor.toArray()).toEqual([1, 2, 3]);
+  const moment = read('moment');
+  expect([moment.tensor.dtype, moment.tensor.shape]).toEqual(['bf16', [192]]);
+  expect(new Set(moment.tensor.to('f32').toArray() as number[])).toEqual(new Set([9]));
+  for (const { tensor } of [scale, again, moment]) tensor.release();
+  // After a tile, the next ones are announced in order, and the first ones after the last.
+  const { tiles } = state.partOf(partition);
+  const expecting = jest.spyOn(TileSlots.prototype, 'expect').mockImplementation(() => {});
+  for (const one of tiles) {
+    const opened = state.open(partition, one);
+    state.close(partition, opened, true);
+  }
+  const announced = expecting.mock.calls.map(([next]) =>
+    [...next].map((one) => tiles.indexOf(one as never)),
+  );
+  expecting.mockRestore();
+  expect(announced).toEqual([
+    [1, 2],
+    [2, 0],
+    [0, 1],
+  ]);
+  state.dispose();
+  partition.dispose();
+  unit.dispose();
+});

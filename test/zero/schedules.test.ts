@@ -1,0 +1,328 @@
+// Tests schedules of updates in one process: each of them gives the bits of plain updates.
+import { Linear } from '../../lib/nn/index.js';
+import {
+  AdamW,
+  Lamb,
+  Muon,
+  makeMuonGroups,
+  OneBitSGD,
+  type Optimizer,
+  Sgd,
+} from '../../lib/optim/index.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { dtypeSize } from '../../lib/runtime/dtype.js';
+import type { View } from '../../lib/runtime/view.js';
+import { sliceFlat } from '../../lib/tensor/flat.js';
+import { held, Tensor } from '../../lib/tensor/index.js';
+import { liveTensors } from '../../lib/tensor/tensor.js';
+import type { At, Collectives } from '../../lib/zero/collectives.js';
+import { Deferred, OptimizerState, type Schedule } from '../../lib/zero/optimizer-state.js';
+import { ExchangedUpdates } from '../../lib/zero/schedule/exchanged-updates.js';
+import { GatheredUpdates } from '../../lib/zero/schedule/gathered-updates.js';
+import { Speculative } from '../../lib/zero/schedule/speculative.js';
+import { SummedUpdates } from '../../lib/zero/schedule/summed-updates.js';
+import { InMemory, Partition } from '../../lib/zero/shard.js';
+import { DeviceState } from '../../lib/zero/state/placement/device.js';
+import { HostState } from '../../lib/zero/state/placement/host.js';
+import { DeviceWeights, F32Masters, ShardState } from '../../lib/zero/state/shard-state.js';
+import type { Placement } from '../../lib/zero/state/strategies.js';
+import { Unit, UnitGradient } from '../../lib/zero/unit.js';
+
+const device = cpu();
+const flat = (values: readonly number[]): Tensor =>
+  held(() => Tensor.from([...values], { dtype: 'f32', device }));
+
+/** Copies the bytes of a view to another. */
+function copyView(to: View, from: View, { stream }: At): void {
+  if (to.buffer === from.buffer && to.offset === from.offset) return;
+  const [size, numel] = [dtypeSize(from.dtype), from.shape.reduce((a, b) => a * b, 1)];
+  const place = { to: to.offset * size, from: from.offset * size, bytes: numel * size };
+  to.buffer.copyFrom(from.buffer, place, stream);
+}
+
+/** A group of one rank, and the purposes of its collectives. */
+function aloneGroup() {
+  const purposes: string[] = [];
+  const copying = (output: View, input: View, at: At) => {
+    purposes.push(at.purpose);
+    copyView(output, input, at);
+    return { wait: () => {} };
+  };
+  const group = {
+    ...{ rank: 0, size: 1, allGather: copying, reduceScatter: copying, allToAll: copying },
+    allReduce(_: unknown, at: At) {
+      purposes.push(at.purpose);
+      return { wait: () => {} };
+    },
+  } as unknown as Collectives;
+  return { group, purposes };
+}
+
+interface Parts {
+  state: ShardState;
+  partitions: readonly Partition[];
+  optimizer: Optimizer;
+}
+
+interface Run {
+  optimizerOf: (layers: readonly Linear[]) => Optimizer;
+  scheduleOf: (parts: Parts) => Schedule;
+  placementOf?: (optimizer: Optimizer) => Placement;
+  /** Factor and apply flag of each step. */
+  controls?: readonly (readonly [multiplier: number, apply: number])[];
+  /** Called between backward and update of each step. */
+  between?: (state: OptimizerState, step: number, partitions: readonly Partition[]) => void;
+}
+
+const usual = Array(4).fill([0.5, 1]);
+
+/** Trains two layers, with two groups of parameters each; returns masters and weights. */
+function train({ optimizerOf, scheduleOf, placementOf, controls = usual, between }: Run) {
+  const layers = [new Linear(12, 10), new Linear(10, 12)];
+  const optimizer = optimizerOf(layers);
+  const groupOf = (parameter: unknown): number =>
+    optimizer.groups.findIndex(({ params }) => params.includes(parameter as never));
+  const units = layers.map((layer, i) => {
+    const parameters = [...layer.namedParameters()].map(([name, parameter]) => ({
+      ...{ name: `${i}.${name}`, parameter, group: groupOf(parameter) },
+    }));
+    const options = { dtype: 'f32', device } as const;
+    return new Unit(`u${i}`, layer, parameters, options, (one) => new UnitGradient(one, 'f32'));
+  });
+  const partitions = units.map((unit) => {
+    const range = { offset: 0, numel: unit.layout.numel };
+    return new Partition(unit, range, new InMemory(sliceFlat(unit.allocate(), range)));
+  });
+  const placement = placementOf?.(optimizer) ?? new DeviceState(device, optimizer);
+  const masters = new F32Masters(placement);
+  const made = new ShardState(placement, masters, new DeviceWeights(placement, masters));
+  const schedule = scheduleOf({ state: made, partitions, optimizer });
+  const state = new OptimizerState();
+  state.add({ partitions, state: made, schedule });
+  for (const partition of partitions) {
+    state.adopt(partition);
+    for (const fragment of partition.fragments) {
+      const values = flat(Array.from({ length: fragment.numel }, (_, i) => Math.sin(i + 1)));
+      state.writeMaster(partition, fragment, values);
+      values.release();
+    }
+    state.refresh(partition);
+  }
+  const published: string[] = [];
+  const publisher = { publish: ({ unit }: Partition) => void published.push(unit.name) };
+  let applied = 0;
+  for (const [i, [multiplier, apply]] of controls.entries()) {
+    const settings = { step: applied + 1, groups: optimizer.groups };
+    const plan = { settings, gradientScale: 2 };
+    state.prepare(plan);
+    for (const partition of [...partitions].reverse()) {
+      const gradient = new Array<number>(partition.numel).fill(0);
+      for (const { offset, numel } of partition.fragments) {
+        for (let j = 0; j < numel; ++j) gradient[offset + j] = Math.cos(3 * i + j + offset);
+      }
+      partition.grad = flat(gradient);
+      partition.ready.record(device.compute);
+      state.gradReady(partition);
+    }
+    between?.(state, i, partitions);
+    const control = flat([multiplier, apply, 0, 0]);
+    state.update(control, plan, publisher);
+    control.release();
+    for (const partition of partitions) state.awaitWeights(partition);
+    applied += apply;
+  }
+  state.synchronize();
+  const found = partitions.map((partition) => [
+    (partition.weights.toArray() as number[]).map((value, j) =>
+      partition.fragments.some(({ offset, numel }) => j >= offset && j < offset + numel)
+        ? value
+        : 0,
+    ),
+    ...partition.fragments.map((fragment) => {
+      const lent = state.lend(partition, fragment, 'master');
+      lent.wait();
+      const values = lent.tensor.toArray().flat();
+      lent.tensor.release();
+      return values;
+    }),
+  ]);
+  const errors = state.rankErrors().map(({ entry, name, from, tensor }) => {
+    const item = { name: `${entry.name} ${name}`, from, values: tensor.toArray() as number[] };
+    tensor.release();
+    return item;
+  });
+  const { bytes } = state;
+  schedule.dispose();
+  made.dispose();
+  for (const partition of partitions) partition.dispose();
+  for (const unit of units) unit.dispose();
+  expect(published).toEqual(controls.flatMap(() => ['u0', 'u1']));
+  return { found, errors, bytes };
+}
+
+/** Weight decay of matrices only. */
+const groupsOf = (layers: readonly Linear[]) => [
+  { params: layers.map(({ weight }) => weight), weightDecay: 0.1 },
+  { params: layers.flatMap(({ bias }) => bias ?? []), weightDecay: 0 },
+];
+const deferred = ({ state, partitions, optimizer }: Parts): Schedule =>
+  new Deferred(state, optimizer, partitions);
+const onHost = (readBefore: boolean) => (optimizer: Optimizer) =>
+  new HostState(device, optimizer, { tile: 64, readBefore });
+
+describe('updates with sums of whole parameters', () => {
+  const optimizerOf = (layers: readonly Linear[]) => new Lamb(groupsOf(layers), { lr: 0.1 });
+
+  test.each([
+    ['the device', undefined],
+    ['the host', onHost(false)],
+  ])('on %s', (_, placementOf) => {
+    const { group, purposes } = aloneGroup();
+    const before = liveTensors();
+    const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
+      new SummedUpdates(optimizer as Lamb, { state, partitions, group });
+    const { found } = train({ optimizerOf, scheduleOf, placementOf });
+    expect(found).toEqual(train({ optimizerOf, scheduleOf: deferred, placementOf }).found);
+    expect(new Set(purposes)).toEqual(new Set(['sums over parameters']));
+    expect(purposes).toHaveLength(4);
+    // Parameters of the layers stay.
+    expect(liveTensors() - before).toBe(8);
+  });
+});
+
+describe('updates that transform whole matrices', () => {
+  const optimizerOf = (layers: readonly Linear[]) =>
+    new Muon(
+      makeMuonGroups(
+        layers.flatMap((layer, i) =>
+          [...layer.namedParameters()].map(([name, one]) => [`${i}.${name}`, one] as const),
+        ),
+      ),
+      { lr: 0.1, adamLr: 0.1 },
+    );
+
+  test.each([
+    ['the device', undefined],
+    ['the host', onHost(false)],
+  ])('on %s', (_, placementOf) => {
+    const { group, purposes } = aloneGroup();
+    const before = liveTensors();
+    const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
+      new GatheredUpdates(optimizer as Muon, { state, partitions, group });
+    const { found } = train({ optimizerOf, scheduleOf, placementOf });
+    const plain = train({ optimizerOf, scheduleOf: deferred }).found;
+    for (const [u, lists] of found.entries()) {
+      for (const [l, values] of lists.entries()) {
+        const largest = values.map((value, i) => Math.abs(value - (plain[u]?.[l]?.[i] as number)));
+        expect(Math.max(...largest)).toBeLessThan(1e-5);
+      }
+    }
+    expect([...new Set(purposes)]).toEqual([
+      ...['sums over parameters', 'directions of u0', 'transformed directions of u0'],
+      ...['directions of u1', 'transformed directions of u1'],
+    ]);
+    expect(liveTensors() - before).toBe(8);
+  });
+});
+
+describe('updates by signs', () => {
+  const optimizerOf = (layers: readonly Linear[]) =>
+    new OneBitSGD(groupsOf(layers), { lr: 0.1, momentum: 0.9, freezeStep: 1 });
+  const exchanged = (bucketElements: number) => {
+    const { group, purposes } = aloneGroup();
+    const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
+      new ExchangedUpdates(optimizer as OneBitSGD, { state, partitions, group, bucketElements });
+    return { ...train({ optimizerOf, scheduleOf }), purposes };
+  };
+
+  test('have the same bits in any buckets', () => {
+    const before = liveTensors();
+    const [apart, together] = [exchanged(1), exchanged(1e9)];
+    expect(liveTensors() - before).toBe(8);
+    expect(together.found).toEqual(apart.found);
+    expect(together.errors).toEqual(apart.errors);
+    const names = ['weight', 'bias'].flatMap((name) => [
+      ...[`0.${name} worker_error`, `0.${name} server_error`],
+    ]);
+    expect(apart.errors.slice(0, 4).map(({ name }) => name)).toEqual(names);
+    expect(apart.errors.map(({ from, values }) => [from, values.length])).toEqual(
+      [120, 120, 10, 10, 120, 120, 12, 12].map((numel) => [0, numel]),
+    );
+    // Matrices have errors; each element of a vector has its own mean.
+    const sizes = apart.errors.map(({ values }) => Math.max(...values.map(Math.abs)) > 1e-6);
+    expect(sizes).toEqual([true, false, false, false, true, false, false, false]);
+    expect(new Set(apart.purposes)).toEqual(
+      new Set(['1-bit update from u0 on', '1-bit update from u1 on']),
+    );
+    expect(new Set(together.purposes)).toEqual(new Set(['1-bit update from u0 on']));
+    expect(together.bytes.device - apart.bytes.device).toBeLessThan(512);
+    expect(apart.bytes.device).toBeGreaterThan(2 * (192 + 192) * 4 * 2);
+  });
+
+  test('are plain updates before the freeze', () => {
+    const plain = (layers: readonly Linear[]) =>
+      new Sgd(groupsOf(layers), { lr: 0.1, momentum: 0.9 });
+    const late = (layers: readonly Linear[]) =>
+      new OneBitSGD(groupsOf(layers), { lr: 0.1, momentum: 0.9, freezeStep: 9 });
+    const { group, purposes } = aloneGroup();
+    const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
+      new ExchangedUpdates(optimizer as OneBitSGD, { state, partitions, group, bucketElements: 1 });
+    const { found } = train({ optimizerOf: late, scheduleOf });
+    expect(found).toEqual(train({ optimizerOf: plain, scheduleOf: deferred }).found);
+    expect(purposes).toEqual([]);
+  });
+});
+
+describe('speculative updates', () => {
+  const optimizerOf = (layers: readonly Linear[]) => new AdamW(groupsOf(layers), { lr: 0.1 });
+  const scheduleOf = ({ state, optimizer }: Parts) =>
+    new Speculative(device, state as never, optimizer as AdamW);
+  const placementOf = onHost(true);
+  const [good, clipped, skipped] = [
+    [0.5, 1],
+    [0.125, 1],
+    [0.5, 0],
+  ] as const;
+
+  test.each([
+    ['hold', [good, good, good, good]],
+    ['miss by clipping', [good, clipped, good, clipped, good]],
+    ['miss by an overflow', [good, skipped, good, skipped, skipped, good]],
+    ['pause after many misses', [...Array(8).fill(clipped), ...Array(12).fill(good)]],
+  ])('that %s have the bits of updates after the decision', (_, controls) => {
+    const before = liveTensors();
+    const { found, bytes } = train({ optimizerOf, scheduleOf, placementOf, controls });
+    const plain = train({ optimizerOf, scheduleOf: deferred, placementOf, controls });
+    expect(found).toEqual(plain.found);
+    expect(liveTensors() - before).toBe(8);
+    // One more gradient element per parameter, and two controls.
+    expect(bytes.host - plain.bytes.host).toBe(2 * 192 * 4 + 32);
+  });
+
+  test('lend the gradient of the step, and see changes of the state', () => {
+    const gradients: unknown[] = [];
+    const between = (state: OptimizerState, step: number, partitions: readonly Partition[]) => {
+      for (const partition of partitions) {
+        const gradient = state.gradOf(partition);
+        gradients.push(gradient?.toArray());
+        gradient?.release();
+      }
+      if (step !== 1) return;
+      const [partition] = partitions as [Partition];
+      const [fragment] = partition.fragments;
+      const lent = state.lend(partition, fragment as never, 'exp_avg');
+      lent.wait();
+      lent.tensor.buffer.write(4 * lent.tensor.offset, new Float32Array(120).fill(1));
+      lent.keep();
+      lent.tensor.release();
+      state.changed(partition);
+    };
+    const run = (of: Partial<Run>) =>
+      train({ optimizerOf, scheduleOf, placementOf, between, ...of });
+    const { found } = run({});
+    const own = gradients.splice(0);
+    expect(found).toEqual(run({ scheduleOf: deferred }).found);
+    expect(own).toEqual(gradients);
+    expect(own).toHaveLength(8);
+  });
+});
