@@ -1,7 +1,16 @@
 // Tests that batch sizes change only between steps, and which backward completes one.
+import {
+  BatchSizes,
+  inStages,
+  MicroBatches,
+  managed,
+  unmanaged,
+} from '../../lib/engine/step/batch-sizes.js';
+import type { DsError } from '../../lib/errors.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import { tinyBatch, tinyEngine } from '../e2e/tiny-training.js';
+import { thrownBy } from '../support/refusal.js';
 
 test('a batch size cannot change while gradients of a step wait for more', async () => {
   const options = { precision: 'fp32', offload: false, accumulation: 2 } as const;
@@ -56,4 +65,94 @@ test('the boundary of an accumulation is at its last backward and its step()', a
   expect(found.at(-1)).toBe(false);
   engine.destroy();
   for (const tensor of [tokens, targets]) tensor.dispose();
+});
+
+describe('the micro-batches of a step', () => {
+  const sizesOf = (accumulation: (steps: number) => object, passes?: number) =>
+    new BatchSizes({
+      ...{ microPerDevice: 2, accumulationSteps: 3, dataRanks: 4, passes },
+      accumulation: accumulation as typeof managed,
+    });
+
+  /** Runs backwards until one is refused; `micros` has the state before each of them. */
+  function followed(sizes: BatchSizes, most = 9) {
+    const micros = new MicroBatches(sizes);
+    const seen: unknown[] = [];
+    for (let i = 0; i < most; i++) {
+      try {
+        micros.requireAnother();
+      } catch (error) {
+        return { seen, micros, error: error as DsError };
+      }
+      const { completesStep: completes } = micros;
+      micros.begin();
+      micros.end();
+      seen.push([completes, micros.atBoundary, micros.samples, micros.step(false)]);
+    }
+    return { seen, micros, error: null };
+  }
+
+  test('are counted up to the accumulation steps', () => {
+    const sizes = sizesOf(managed);
+    expect([sizes.micros, sizes.train, sizes.accumulation.divisor]).toEqual([8, 24, 3]);
+    const { seen, micros, error } = followed(sizes);
+    expect(seen).toEqual([
+      [false, false, 8, false],
+      [false, false, 16, false],
+      [true, true, 24, true],
+    ]);
+    expect(error).toMatchObject({
+      ...{ code: 'DS_AUTOGRAD', op: 'engine.backward', got: 'another backward()' },
+      expected: 'step() after 3 backward()s (gradient_accumulation_steps)',
+    });
+    expect([micros.count, micros.hasStepped]).toEqual([3, true]);
+    micros.reset();
+    expect([micros.count, micros.samples, micros.hasStepped, micros.atBoundary]).toEqual([
+      ...[0, 0, false, false],
+    ]);
+    micros.requireAnother();
+  });
+
+  test('have one backward for each stage of a rank, the last of which counts samples', () => {
+    const sizes = sizesOf(inStages(2), 2);
+    expect(sizes.accumulation.divisor).toBe(3);
+    const { seen, error } = followed(sizes);
+    expect(seen).toEqual(
+      [0, 8, 8, 16, 16, 24].map((samples, i) => [false, false, samples, i === 5]),
+    );
+    expect(error?.code).toBe('DS_AUTOGRAD');
+  });
+
+  test('of a caller that accumulates itself are all steps', () => {
+    const { seen, error } = followed(sizesOf(unmanaged), 5);
+    expect(sizesOf(unmanaged).accumulation.divisor).toBe(1);
+    expect(seen).toEqual([8, 16, 24, 32, 40].map((samples) => [false, false, samples, true]));
+    expect(error).toBeNull();
+  });
+
+  test('inside noSync() have samples, and do not count', () => {
+    const micros = new MicroBatches(sizesOf((steps) => managed(steps - 2)));
+    const refused = (body: () => unknown) => thrownBy(body).got;
+    expect(refused(() => micros.step(true))).toBe('no gradient since the last step');
+    const inside = micros.noSync(() => {
+      expect([micros.isLocal, micros.completesStep, micros.atBoundary]).toEqual([
+        ...[true, false, false],
+      ]);
+      micros.begin();
+      micros.end();
+      expect(refused(() => micros.step(false))).toBe('step() inside it');
+      return refused(() => micros.noSync(() => 1));
+    });
+    expect([inside, micros.isLocal, micros.count, micros.samples]).toEqual([
+      ...['a nested one', false, 0, 8],
+    ]);
+    expect(refused(() => micros.step(false))).toBe(
+      'only gradients of noSync(), which do not count',
+    );
+    expect(thrownBy(() => micros.noSync(3 as never)).op).toBe('engine.noSync');
+    expect(micros.isLocal).toBe(false);
+    micros.begin();
+    micros.end();
+    expect([micros.samples, micros.step(false), micros.hasStepped]).toEqual([16, true, false]);
+  });
 });

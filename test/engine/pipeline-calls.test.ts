@@ -14,7 +14,7 @@ import {
 } from '../../lib/index.js';
 import type { PipelineBatch } from '../../lib/pipe/index.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { scope } from '../../lib/tensor/index.js';
+import { noGrad, scope } from '../../lib/tensor/index.js';
 import { refusal, thrownBy } from '../support/refusal.js';
 
 const MICROS = 2;
@@ -116,6 +116,114 @@ test('parts of a step are refused', () => {
       expected: 'engine.trainBatch() or engine.evalBatch()',
     });
   }
+});
+
+test('one stage is the first and the last of one', () => {
+  expect([engine.numStages, engine.stageId, engine.isFirstStage, engine.isLastStage]).toEqual([
+    ...[1, 0, true, true],
+  ]);
+});
+
+test('an evaluation changes nothing, and leaves the mode as it was', async () => {
+  const items = (count: number) => Array.from({ length: count }, () => [inputs(), labels(3)]);
+  const { control } = engine.parts;
+  const noted = jest.spyOn(control, 'addInputs');
+  const [steps, loss] = [engine.globalSteps, lossOf(3)];
+  for (const training of [false, true]) {
+    engine.module.train(training);
+    expect(await evaluated(items(MICROS))).toBeCloseTo(loss, 5);
+    expect(engine.module.training).toBe(training);
+    await refusal(() => evaluated([[inputs(), labels(3)], 3]));
+    expect(engine.module.training).toBe(training);
+  }
+  const failing = [[inputs(), Tensor.from([1, 2, 3], { shape: [3, 1] })]];
+  await expect(engine.evalBatch(failing.values() as never, 1)).rejects.toThrow();
+  expect(engine.module.training).toBe(true);
+  const [one] = items(1);
+  const mean = await engine.evalBatch([one].values() as never, 1);
+  expect(mean.item()).toBeCloseTo(loss, 5);
+  mean.dispose();
+  expect([engine.globalSteps, lossOf(3)]).toEqual([steps, loss]);
+  const kinds = noted.mock.calls.map(([what]) => what);
+  expect(new Set(kinds)).toEqual(new Set(['evaluated inputs', 'evaluated labels']));
+  (await engine.trainBatch(items(MICROS).values() as never)).dispose();
+  expect(noted.mock.calls.slice(-2)).toEqual([
+    ['inputs', [expect.any(Tensor), expect.any(Tensor)]],
+    ['labels', [expect.any(Tensor), expect.any(Tensor)]],
+  ]);
+  noted.mockRestore();
+});
+
+test('a model in evaluation mode is not trained', async () => {
+  engine.eval();
+  const error = await refusal(() => engine.trainBatch([].values() as never));
+  expect(error).toMatchObject({
+    ...{ code: 'DS_AUTOGRAD', op: 'engine.trainBatch', got: 'engine.eval()' },
+    expected: 'engine.train() before it',
+  });
+  engine.train();
+});
+
+test('without an iterator, batches come from the loader of initialize(), again and again', async () => {
+  const none = await refusal(() => engine.trainBatch());
+  expect(none).toMatchObject({ op: 'engine.trainBatch', expected: 'an iterator of micro-batches' });
+  const steps = engine.globalSteps;
+  const list = [1, 2, 3].map((value) => [inputs(), labels(value)]);
+  const loader = {
+    [Symbol.iterator]: () => list.values(),
+    [Symbol.asyncIterator]: async function* () {
+      yield* list;
+    },
+  };
+  engine.serveFrom(loader as never);
+  // Two epochs of three micro-batches.
+  for (let i = 0; i < 3; i++) (await engine.trainBatch()).dispose();
+  expect(engine.globalSteps).toBe(steps + 3);
+});
+
+test('the error of a batch is that of its cause, whatever fails after it', async () => {
+  const { control, gradients } = engine.parts;
+  const dropped = jest.spyOn(control, 'dropInputs');
+  const discard = jest.spyOn(gradients, 'discard').mockImplementation(() => {
+    throw new Error('a lost rank');
+  });
+  const error = await refusal(() => engine.trainBatch([3].values() as never));
+  expect(error.expected).toBe('micro-batches [inputs, labels]');
+  expect([dropped.mock.calls.length, discard.mock.calls.length]).toEqual([1, 1]);
+  for (const spy of [dropped, discard]) spy.mockRestore();
+});
+
+describe('the mean loss of an evaluation over ranks', () => {
+  /** The loss that rank `rank` of four adds, and the mean of a sum of 24. */
+  async function shared(rank: number, losses: number | null, place = 0) {
+    const sent: unknown[] = [];
+    const world = {
+      ...{ rank, size: 4 },
+      allReduce(total: Tensor, options: object) {
+        sent.push(total.item(), options);
+        noGrad(() => total.fill_(24));
+        return { wait() {} };
+      },
+    };
+    const ranks = { world, mesh: { place: () => place }, replicaAxes: [], lossRanks: [1, 3] };
+    const self = { device: cpu(), parts: { ranks } };
+    const { shared: call } = engine as unknown as {
+      shared(losses: Tensor | null, micros: number): Promise<Tensor>;
+    };
+    const own = losses === null ? null : Tensor.from(losses as never, { dtype: 'f32' }).keep();
+    const mean = await call.call(self, own, 3);
+    sent.push(mean.item());
+    mean.dispose();
+    return sent;
+  }
+  const purpose = { purpose: 'evaluation loss' };
+
+  test('counts each of the loss ranks once', async () => {
+    expect(await shared(1, 5)).toEqual([5, purpose, 24 / (3 * 2)]);
+    expect(await shared(0, 5)).toEqual([0, purpose, 4]);
+    expect(await shared(2, null)).toEqual([0, purpose, 4]);
+    expect(await shared(3, 5, 1)).toEqual([0, purpose, 4]);
+  });
 });
 
 test('one batch at a time; a failed batch leaves no gradients', async () => {

@@ -109,6 +109,9 @@ describe('updates of weights in host memory on a GPU', () => {
     expect(short.notices).toEqual([
       expect.stringMatching(/^initialize: updates wait .* lacks memory/),
     ]);
+    // Only updates of the CPU alone fit into 16 GiB, and none into 8 GiB.
+    expect((await updatesOnGpu(16, 200)).super_offload).toBe(false);
+    expect((await updatesOnGpu(8, 200)).super_offload).toBeNull();
     const wide = { super_offload: null, gpu_share: null, notices: [] };
     expect(await updatesOnGpu(96, 200)).toEqual(wide);
     expect(await updatesOnGpu(139, 200)).toEqual(wide);

@@ -1,4 +1,8 @@
 // Tests the readings of an engine: sizes, counters, the state at the start, and memory.
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
 import { describeState } from '../../lib/engine/watch/dump-state.js';
 import { MemoryBreakdown, memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
 import { untimed } from '../../lib/engine/watch/step-watch.js';
@@ -251,6 +255,85 @@ test('its observers get the last step, and then end with the engine', async () =
   engine.destroy();
   open.length = 0;
   expect(log).toEqual(['step 1', 'close']);
+});
+
+test('synchronize() reports the last step with its times; an evaluation is not timed', async () => {
+  const engine = await engineOf({ gradient_accumulation_steps: 1 });
+  const log: string[] = [];
+  engine.parts.watch.add({
+    stepFinished: ({ step }) => void log.push(`step ${step}`),
+    stepTimed: ({ step }) => void log.push(`times ${step}`),
+    flush: async () => void log.push('flush'),
+  });
+  engine.recordPhases();
+  const timed = jest.spyOn(engine.parts.watch, 'time');
+  const phases = (): unknown[] => timed.mock.calls.map(([phase]) => phase);
+  micro(engine);
+  expect(phases()).toEqual(['forward', 'backward', 'step']);
+  expect(engine.eval()).toBe(engine);
+  scope(() => engine.forward<Tensor>(input()));
+  expect([engine.module.training, phases().length]).toEqual([false, 3]);
+  expect(engine.train()).toBe(engine);
+  expect([engine.module.training, log]).toEqual([true, []]);
+  engine.synchronize();
+  await engine.flushMonitors();
+  expect(log).toEqual(['step 1', 'times 1', 'flush']);
+});
+
+test('a scaled loss is the loss of the step', async () => {
+  const engine = await engineOf({ gradient_accumulation_steps: 1 });
+  const loss = scope(() => {
+    const loss = engine.forward<Tensor>(input());
+    engine.scale(loss).backward();
+    engine.step();
+    return loss.item();
+  });
+  expect(engine.getGlobalLoss()).toBeCloseTo(loss, 5);
+  scope(() => engine.forward<Tensor>(input()).backward());
+  engine.step();
+  expect(engine.getGlobalLoss()).toBeNull();
+});
+
+test('surplus arguments are refused', async () => {
+  const engine = await engineOf();
+  const loss = scope(() => engine.forward<Tensor>(input()).keep());
+  const calls = [
+    () => (engine.backward as (...all: unknown[]) => void)(loss, 1),
+    () => (engine.step as (...all: unknown[]) => void)({}, 1),
+  ];
+  for (const [i, call] of calls.entries()) {
+    expect(thrownBy(call)).toMatchObject({
+      ...{ code: 'DS_ARGUMENT', op: ['engine.backward', 'engine.step'][i] },
+    });
+  }
+  loss.dispose();
+});
+
+test('a stop has its reason, and a signal that is aborted at the end of a step', async () => {
+  const { engine } = await initialize({
+    ...{ model: new Net(), device: cpu(), stopSignals: [] },
+    config: { train_batch_size: 2, optimizer: { type: 'SGD', params: {} } },
+  });
+  open.push(engine);
+  const { stopSignal } = engine;
+  expect([engine.stopRequested, stopSignal.aborted]).toEqual([false, false]);
+  engine.requestStop();
+  expect(stopSignal.aborted).toBe(false);
+  micro(engine);
+  expect([engine.stopRequested, stopSignal.aborted]).toEqual([true, true]);
+  expect(stopSignal.reason).toEqual(new Error('Stop requested by engine.requestStop().'));
+});
+
+test('a trace of the next step is written to the named file', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'ds-reported-engine-'));
+  const engine = await engineOf({ gradient_accumulation_steps: 1 });
+  const path = join(folder, 'trace.json');
+  expect(engine.trace(path)).toBe(path);
+  expect(thrownBy(() => engine.trace(path)).got).toMatch(/^a second trace before the steps of/);
+  micro(engine);
+  const { traceEvents } = JSON.parse(readFileSync(path, 'utf8')) as { traceEvents: object[] };
+  expect(traceEvents.length).toBeGreaterThan(3);
+  rmSync(folder, { recursive: true });
 });
 
 test('a metric of step() reaches the schedule after an update, and no other schedule', async () => {
