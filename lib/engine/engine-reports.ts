@@ -15,7 +15,7 @@ import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
 
 /** The readings of an engine. The class Engine adds the calls that change it. */
 export class EngineReports {
-  /** The model. It keeps its weights after destroy(), except at stage 3 on several ranks. */
+  /** The model. It keeps its weights after destroy(), except sharded ones: see destroy(). */
   readonly module: Module;
   /** The device that runs the model. */
   readonly device: Device;

@@ -287,7 +287,10 @@ export class Engine extends EngineReports {
     this.offloaded.reload(options);
   }
 
-  /** Frees the engine's memory. The model keeps its weights, except at stage 3 on several ranks. */
+  /**
+   * Frees the engine's memory. The model keeps its weights, except sharded ones: at stage 3 on
+   * several ranks, or with offload_param.
+   */
   destroy(): void {
     this.calls.close(() => this.parts.owned.release());
   }

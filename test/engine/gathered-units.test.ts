@@ -154,6 +154,43 @@ test('a forward that throws leaves its units until the next forward, which relea
   x.dispose();
 });
 
+test('the norm is that of all gradients', async () => {
+  const net = new Net();
+  const engine = await engineOf(net);
+  scope(() => engine.backward(engine.forward<Tensor>(input())));
+  const squares = net.parameters().map((parameter) => {
+    const grad = zero.safeGetFullGrad(parameter) as Tensor;
+    const sum = noGrad(() => scope(() => grad.square().sum().item() as number));
+    grad.dispose();
+    return sum;
+  });
+  expect(squares).toHaveLength(4);
+  engine.step();
+  const norm = Math.sqrt(squares.reduce((a, b) => a + b, 0));
+  expect((engine.getGlobalGradNorm() as number) / norm).toBeCloseTo(1, 5);
+});
+
+test('after the engine, the model has whole weights and no hooks, and loses offloaded weights', async () => {
+  const net = new Net();
+  const { engine } = await initialize({
+    ...{ model: net, config: { train_batch_size: 2, optimizer: { type: 'SGD', params: {} } } },
+    device: cpu(),
+  });
+  const acquired = jest.spyOn(engine.parts.stage, 'acquire');
+  noGrad(() => scope(() => void engine.forward(input())));
+  expect(acquired).toHaveBeenCalled();
+  engine.destroy();
+  acquired.mockClear();
+  noGrad(() => scope(() => void net.call(input())));
+  expect(acquired).not.toHaveBeenCalled();
+  const other = new Net();
+  const sharded = await engineOf(other);
+  sharded.destroy();
+  open.length = 0;
+  const error = thrownBy(() => noGrad(() => scope(() => other.call(input()))));
+  expect(error.expected).toBe('its values on this rank');
+});
+
 test('bodies within each other hold what each of them needs, until its end', async () => {
   const net = new Net();
   const engine = await engineOf(net);

@@ -28,8 +28,8 @@ import { holdModel } from './zero.js';
  * Builds the engine of this rank. Values "auto" become final on the way (fitMemory). Throws
  * DS_CONFIG, DS_ARGUMENT, DS_IO, DS_OUT_OF_MEMORY and DS_COMM. A failure releases all resources in
  * reverse order, and the model keeps its values. Parameters that were in units keep the dtype of
- * the weights. At stage 3 on several ranks, the shards are lost: the next use of such a parameter
- * throws. `kind`: the class of an engine that is no pipeline; default: Engine.
+ * the weights. Shards (stage 3 on several ranks, or with offload_param) are lost: the next use of
+ * such a parameter throws. `kind`: the class of an engine that is no pipeline; default: Engine.
  */
 export async function buildEngine(given: Given, kind?: EngineKind): Promise<Engine> {
   const { module, clients, job } = given;
