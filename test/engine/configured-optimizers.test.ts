@@ -224,6 +224,28 @@ describe('settings of a schedule without effect', () => {
     expect(notices(warmup([0.5, 0.25]))).toEqual([]);
     const own = new optim.WarmupLr({ maxLr: 0.5, warmupSteps: 4 });
     expect(notices(warmup(0.5), { own })).toEqual([]);
+    const cycle = (cycle_momentum: boolean) => ({
+      type: 'OneCycle',
+      params: { cycle_min_lr: 0.1, cycle_max_lr: 0.6, cycle_momentum },
+    });
+    const range = { type: 'LRRangeTest', params: { lr_range_test_min_lr: 0.7 } };
+    const decay = {
+      type: 'WarmupDecayLR',
+      params: { total_num_steps: 9, warmup_max_lr: 0.8, warmup_num_steps: 2 },
+    };
+    const keys = [cycle(false), range, decay].map((one) => {
+      const [notice = '', ...others] = notices(one);
+      expect(others).toEqual([]);
+      return /^scheduler\.params\.(\S+) is (\S+) for all .* have no effect with (\S+)\./
+        .exec(notice)
+        ?.slice(1);
+    });
+    expect(keys).toEqual([
+      ['cycle_max_lr', '0.6', 'OneCycle'],
+      ['lr_range_test_min_lr', '0.7', 'LRRangeTest'],
+      ['warmup_max_lr', '0.8', 'WarmupDecayLR'],
+    ]);
+    expect(notices({ type: 'ExponentialLR', params: { gamma: 0.5 } })).toEqual([]);
   });
 
   test('a list has one value for each group', () => {

@@ -6,7 +6,7 @@ import { resolveConfig } from '../../lib/config/index.js';
 import { type Cuts, groupsOf, type Ranks, ranksOf, shardSizes } from '../../lib/engine/ranks.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
 import { holdModel } from '../../lib/engine/setup/zero.js';
-import { type Engine, initialize, nn, optim } from '../../lib/index.js';
+import { type Engine, initialize, nn, optim, zeros } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
 
 const linear = () => new nn.Linear(16, 32);
@@ -244,6 +244,55 @@ describe('parameter groups with ranks of their own', () => {
       ...{ code: 'DS_CONFIG', op: 'optimizer Lamb' },
       expected: 'an elementwise optimizer with a zeroGroup of a parameter group',
     });
+  });
+
+  test('of whole frozen parameters and buffers, all ranks get the values of the first', async () => {
+    class Net extends nn.Module {
+      readonly first = linear();
+      readonly second = new nn.Linear(32, 8, { bias: false });
+      readonly seen = new Tensor3();
+
+      forward(): void {}
+    }
+    class Tensor3 extends nn.Module {
+      readonly values = zeros([3]).keep();
+
+      forward(): void {}
+    }
+    const given = async (stage: number) => {
+      const plain = linear();
+      const { parts } = await engineOf(plain, adam(plain.parameters()));
+      const sent: number[] = [];
+      const source = {
+        ...{ rank: 0, size: 2, ranks: [0, 1] },
+        broadcast: ({ shape }: { shape: number[] }, root: number) => {
+          expect(root).toBe(0);
+          sent.push(shape.reduce((a, b) => a * b, 1));
+          return { wait() {} };
+        },
+      };
+      const module = new Net();
+      module.first.requiresGrad_(false);
+      const config = resolveConfig(
+        {
+          train_batch_size: 1,
+          zero_optimization: { stage, offload_param: { device: stage === 3 ? 'cpu' : 'none' } },
+        } as never,
+        { worldSize: 1 },
+      );
+      const { device } = parts;
+      const optimizer = adam(module.second.parameters());
+      const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
+      const ranks = { ...parts.ranks, broadcastGroup: source };
+      const decisions = { module, config, device, optimizer, progress: parts.progress };
+      holdModel(decisions as never, {}, { ranks, ties: [] } as never, site);
+      site.owned.release();
+      return sent;
+    };
+    // The frozen layer and the buffer, then the trained layer, which is in a unit.
+    expect(await given(0)).toEqual([512, 32, 3, 256]);
+    // With sharded weights, the frozen layer is in a unit too.
+    expect((await given(3)).sort((a, b) => a - b)).toEqual([3, 32, 256, 512]);
   });
 
   test('exclude copies of the model along other axes', () => {

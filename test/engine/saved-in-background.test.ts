@@ -5,9 +5,10 @@ import { BEGIN_SAVE, type CheckpointContent, type LocalShard } from '../../lib/c
 import { describeJob, errorOf, failureOf } from '../../lib/engine/saving/background-job.js';
 import { BackgroundSave } from '../../lib/engine/saving/background-save.js';
 import { HostCopy } from '../../lib/engine/saving/host-copy.js';
-import { remoteState } from '../../lib/engine/saving/remote-state.js';
+import { inFragments, remoteState } from '../../lib/engine/saving/remote-state.js';
 import { StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
 import { DsError, initialize, nn, Tensor } from '../../lib/index.js';
+import { perElement } from '../../lib/optim/declared-state.js';
 import { Buffer } from '../../lib/runtime/buffer.js';
 import { startThread } from '../../lib/runtime/thread.js';
 import type { LentState } from '../../lib/zero/state/lent-state.js';
@@ -163,6 +164,23 @@ test.each([1, 256])('a part of state with %i elements a value waits for its disk
   expect(wait).toHaveBeenCalledTimes(1);
   part.tensor.release();
   tensor.release();
+});
+
+test('only state per element is divided into fragments', () => {
+  const numel = 2 ** 22 + 5;
+  const fragment = { entry: {} as never, from: 3, offset: 100, numel };
+  const state = (per: number | null) => ({ ...perElement([numel]), per });
+  const parts = [...inFragments(fragment, state(1))];
+  expect(parts.length).toBeGreaterThan(1);
+  let at = 0;
+  for (const part of parts) {
+    expect([part.from, part.offset]).toEqual([3 + at, 100 + at]);
+    at += part.numel;
+  }
+  expect(at).toBe(numel);
+  for (const per of [256, null]) expect([...inFragments(fragment, state(per))]).toEqual([fragment]);
+  const none = { ...fragment, numel: 0 };
+  expect([...inFragments(none, state(1))]).toEqual([none]);
 });
 
 /** A store in memory. */

@@ -3,22 +3,13 @@ import { Mesh } from '../../lib/comm/mesh.js';
 import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { resolveConfig } from '../../lib/config/index.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
-import { buildState } from '../../lib/engine/setup/optimizer-state.js';
 import { keepStages, openPipeline, planPipeline } from '../../lib/engine/setup/pipeline.js';
 import { buildStages, offloadsWeights, shardsWeights } from '../../lib/engine/setup/stage.js';
 import { buildUnits } from '../../lib/engine/setup/units.js';
 import { ZeroGroups } from '../../lib/engine/zero-groups.js';
-import {
-  type DsConfig,
-  initialize,
-  nn,
-  optim,
-  PipelineModule,
-  type Tensor,
-} from '../../lib/index.js';
+import { type DsConfig, nn, optim, PipelineModule, type Tensor } from '../../lib/index.js';
 import { Links, Pipeline } from '../../lib/pipe/index.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import type { GradientFlow } from '../../lib/zero/stage.js';
 import { refusal, thrownBy } from '../support/refusal.js';
 
@@ -59,8 +50,9 @@ describe('the flows of gradients and weights', () => {
       wires.push(`${wire.constructor.name}${detail === undefined ? '' : ` ${detail}`}`);
     }
     const { factor, takesEach } = gradients;
+    const { options: buckets } = (gradients.route?.buckets ?? {}) as { options?: object };
     stages.dispose();
-    return { wires, factor, takesEach, isAlone: gradients.route === null, weights };
+    return { wires, factor, takesEach, isAlone: gradients.route === null, weights, buckets };
   }
   const bf16 = { bf16: { enabled: true } };
   const zero = (more: object) => ({ zero_optimization: more }) as DsConfig;
@@ -116,6 +108,31 @@ describe('the flows of gradients and weights', () => {
     expect(shardsWeights(config({ stage: 3 }), { size: 2 })).toBe(true);
   });
 
+  test('collectives overlap with compute if asked, and by default at stage 3', () => {
+    const of = (more: object) => {
+      const { buckets, weights } = flowsOf({ ...bf16, ...zero(more) });
+      const { options } = weights as { options?: { overlap: boolean } };
+      return [(buckets as { overlap?: boolean } | undefined)?.overlap, options?.overlap];
+    };
+    expect([of({ stage: 1 }), of({ stage: 2 }), of({ stage: 3 })]).toEqual([
+      ...[
+        [false, false],
+        [false, false],
+        [true, true],
+      ],
+    ]);
+    expect(of({ stage: 2, overlap_comm: true })).toEqual([true, true]);
+    expect(of({ stage: 3, overlap_comm: false })).toEqual([false, false]);
+    const elements = (more: object) => {
+      const { buckets } = flowsOf({ ...bf16, ...zero({ stage: 2, ...more }) });
+      return (buckets as { bucketElements?: number }).bucketElements;
+    };
+    expect(elements({ reduce_bucket_size: 700 })).toBe(700);
+    // The host updates each unit as it arrives.
+    const offload_optimizer = { device: 'cpu' };
+    expect(elements({ reduce_bucket_size: 700, offload_optimizer })).toBe(0);
+  });
+
   test('gradients of an optimizer that exchanges others are summed in some steps', () => {
     let isSummed = true;
     const { factor: summed } = flowsOf(bf16, { options: { isSummed: () => isSummed } });
@@ -124,45 +141,6 @@ describe('the flows of gradients and weights', () => {
     expect([summed, own(bf16), own({ ...bf16, gradient_allreduce_op: 'sum' } as never)]).toEqual([
       ...[2, 1, 0.5],
     ]);
-  });
-});
-
-describe('when state is updated', () => {
-  /** The schedules of state of one linear layer on one of so many ranks. */
-  async function schedulesOf(
-    optimizer: (params: nn.Parameter[]) => optim.Optimizer,
-    { stage = 1, ranks = 2 } = {},
-  ): Promise<string[]> {
-    const model = new nn.Linear(16, 36, { bias: false });
-    const { engine } = await initialize({
-      ...{ model, config: { train_batch_size: 1 }, optimizer: adam(model.parameters()) },
-      device: 'cpu',
-    });
-    const { partitions } = engine.parts.stage;
-    const state = new OptimizerState();
-    const owned = new ReleaseStack();
-    const config = configOf({ zero_optimization: { stage } } as never);
-    const group = { rank: 0, size: ranks, ranks: [0, 1], allReduce() {} } as never;
-    const given = { config, optimizer: optimizer(model.parameters()), partitions, group };
-    buildState(state, { ...given, device: cpu() }, owned);
-    owned.release();
-    engine.destroy();
-    return state.shares.map(({ schedule }) => schedule.constructor.name);
-  }
-  const lamb = (params: nn.Parameter[]) => new optim.Lamb(params, { lr: 0.1 });
-  const muon = (params: nn.Parameter[]) => new optim.Muon([{ params, useMuon: true }], { lr: 0.1 });
-
-  test('with parameters divided over ranks, the optimizer decides what these exchange', async () => {
-    expect(await schedulesOf(lamb)).toEqual(['SummedUpdates']);
-    expect(await schedulesOf(muon)).toEqual(['GatheredUpdates']);
-    expect(await schedulesOf(adam)).toEqual(['Deferred']);
-  });
-
-  test('whole parameters need no exchange', async () => {
-    for (const optimizer of [lamb, muon]) {
-      expect(await schedulesOf(optimizer, { stage: 0 })).toEqual(['Deferred']);
-      expect(await schedulesOf(optimizer, { ranks: 1 })).toEqual(['Deferred']);
-    }
   });
 });
 

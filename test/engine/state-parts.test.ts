@@ -1,5 +1,8 @@
 // Tests the parts of weights and state that a rank saves, and the decisions that it reads.
+import { resolveConfig } from '../../lib/config/index.js';
+import { ReleaseStack } from '../../lib/engine/release-stack.js';
 import { statePart, weightShards } from '../../lib/engine/saving/engine-shards.js';
+import { buildState } from '../../lib/engine/setup/optimizer-state.js';
 import { resync } from '../../lib/engine/step/resync.js';
 import { StepDecisions } from '../../lib/engine/step/step-decisions.js';
 import { DsError } from '../../lib/errors.js';
@@ -11,7 +14,10 @@ import {
   perParameter,
 } from '../../lib/optim/declared-state.js';
 import { wholeRegion } from '../../lib/runtime/box.js';
+import { cpu } from '../../lib/runtime/device.js';
 import { held } from '../../lib/tensor/index.js';
+import { OptimizerState } from '../../lib/zero/optimizer-state.js';
+import { refusal } from '../support/refusal.js';
 
 /** Rows 2 and 3 of [4, 8], on one of two tensor ranks. */
 const region = { whole: [4, 8], boxes: [{ offset: [2, 0], shape: [2, 8] }] };
@@ -217,5 +223,68 @@ describe('the decision of a step', () => {
     last({ loss: Number.NaN });
     expect(() => last({ apart: APART })).toThrow(DsError);
     expect(() => last({ apart: APART })).toThrow(/other inputs on rank 1 than on rank 0 in step 1/);
+  });
+});
+
+describe('when state is updated', () => {
+  /** The schedules of state of one linear layer on one of so many ranks. */
+  async function schedulesOf(
+    optimizer: (params: nn.Parameter[]) => optim.Optimizer,
+    { stage = 1, ranks = 2, offload = {} as object } = {},
+    nameOf = ({ schedule }: OptimizerState['shares'][number]): object => schedule,
+  ): Promise<string[]> {
+    const model = new nn.Linear(16, 36, { bias: false });
+    const { engine } = await initialize({
+      ...{ model, config: { train_batch_size: 1 }, optimizer: adam(model.parameters()) },
+      device: 'cpu',
+    });
+    const { partitions } = engine.parts.stage;
+    const state = new OptimizerState();
+    const owned = new ReleaseStack();
+    const config = resolveConfig(
+      {
+        train_micro_batch_size_per_gpu: 1,
+        zero_optimization: { stage, offload_optimizer: offload },
+      } as never,
+      { worldSize: 2 },
+    );
+    const group = { rank: 0, size: ranks, ranks: [0, 1], allReduce() {} } as never;
+    const given = { config, optimizer: optimizer(model.parameters()), partitions, group };
+    buildState(state, { ...given, device: cpu() }, owned);
+    owned.release();
+    engine.destroy();
+    return state.shares.map((share) => nameOf(share).constructor.name);
+  }
+  const adam = (params: nn.Parameter[]) => new optim.AdamW(params, { lr: 0.1 });
+  const lamb = (params: nn.Parameter[]) => new optim.Lamb(params, { lr: 0.1 });
+  const muon = (params: nn.Parameter[]) => new optim.Muon([{ params, useMuon: true }], { lr: 0.1 });
+
+  test('with parameters divided over ranks, the optimizer decides what these exchange', async () => {
+    expect(await schedulesOf(lamb)).toEqual(['SummedUpdates']);
+    expect(await schedulesOf(muon)).toEqual(['GatheredUpdates']);
+    expect(await schedulesOf(adam)).toEqual(['Deferred']);
+  });
+
+  test('the device updates its share of state in host memory, the CPU the rest', async () => {
+    const of = (gpu_share: number | null, optimizer = adam) => {
+      const offload = { device: 'cpu', gpu_share, super_offload: false };
+      return schedulesOf(optimizer, { offload }, ({ state }) => state.placement);
+    };
+    expect(await of(1)).toEqual(['StreamedState']);
+    expect(await of(0)).toEqual(['HostState']);
+    expect(await of(null)).toEqual(['HostState']);
+    expect(await of(0, lamb as never)).toEqual(['HostState']);
+    expect(await of(null, lamb as never)).toEqual(['HostState']);
+    expect(await refusal(() => of(0.5, lamb as never))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'zero_optimization.offload_optimizer.gpu_share' },
+      got: 'Lamb, and gpu_share 0.5',
+    });
+  });
+
+  test('whole parameters need no exchange', async () => {
+    for (const optimizer of [lamb, muon]) {
+      expect(await schedulesOf(optimizer, { stage: 0 })).toEqual(['Deferred']);
+      expect(await schedulesOf(optimizer, { ranks: 1 })).toEqual(['Deferred']);
+    }
   });
 });
