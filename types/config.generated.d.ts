@@ -1078,6 +1078,11 @@ export interface Fp8Config {
   recipe?: 'tensorwise' | 'rowwise' | 'blockwise';
   /** Names, or ends of names, of layers that stay in bf16. Default []. */
   exclude?: readonly string[];
+  /**
+   * Gathers the weights of FP8 layers as codes of one byte (stage 3, recipe tensorwise). Default
+   * false. No effect on one rank: one rank has nothing to communicate.
+   */
+  all_gather?: boolean;
 }
 
 /** Dtypes other than the defaults of fp16 and bf16. */
@@ -3522,6 +3527,11 @@ export interface ResolvedFp8 {
   readonly recipe: 'tensorwise' | 'rowwise' | 'blockwise';
   /** Names, or ends of names, of layers that stay in bf16. */
   readonly exclude: readonly string[];
+  /**
+   * Gathers the weights of FP8 layers as codes of one byte (stage 3, recipe tensorwise). No effect
+   * on one rank: one rank has nothing to communicate.
+   */
+  readonly all_gather: boolean;
 }
 
 /** Dtypes other than the defaults of fp16 and bf16. */

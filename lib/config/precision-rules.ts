@@ -110,6 +110,23 @@ const fp8NeedsBf16: Rule = ({ fp8, bf16 }) =>
       }
     : null;
 
+/** Gathers of codes need one scale for a weight, and shards of it: stage 3. */
+const fp8GathersWholeScales: Rule = ({ fp8, zero_optimization: zero }) => {
+  if (!fp8.all_gather) return null;
+  const violation = (expected: string, hint: string) => ({
+    ...{ path: ['fp8', 'all_gather'], expected, got: 'true', hint },
+  });
+  const off = 'or fp8.all_gather to false.';
+  if (!fp8.enabled) return violation('false without fp8', `Set fp8.enabled to true, ${off}`);
+  if (fp8.recipe !== 'tensorwise')
+    return violation(`false with "${fp8.recipe}"`, `Set fp8.recipe to "tensorwise", ${off}`);
+  if (zero.stage !== 3)
+    return violation(`false at stage ${zero.stage}`, `Set zero_optimization.stage to 3, ${off}`);
+  if (zero.zero_quantized_weights)
+    return violation('false with zero_quantized_weights', 'Keep one of them.');
+  return null;
+};
+
 export const precisionRules: readonly Rule[] = [
   onePrecision,
   initialScaleAboveMinimum,
@@ -119,5 +136,6 @@ export const precisionRules: readonly Rule[] = [
   speculationHasOneDtype,
   bf16StatesAreAdams,
   fp8NeedsBf16,
+  fp8GathersWholeScales,
   autocastNamesItsDtype,
 ];

@@ -71,7 +71,8 @@ export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
     persistence: zero.stage3_param_persistence_threshold,
     modelPersistence: zero.stage3_model_persistence_threshold,
     nearRanks: zero.zero_hpz_partition_size,
-    quantizedWeights: zero.zero_quantized_weights,
+    // Codes of FP8 need 1.0 bytes a weight instead of 1.06.
+    quantizedWeights: zero.zero_quantized_weights || (config.fp8.enabled && config.fp8.all_gather),
     quantizedGradients: zero.zero_quantized_gradients,
     stateBytes: optimizer.stateBytes,
     canSplit: optimizer.canSplit,

@@ -62,7 +62,10 @@ export interface Setup {
   /** stage3_param_persistence_threshold and stage3_model_persistence_threshold, in elements. */
   persistence: number;
   modelPersistence: number;
-  /** zero_quantized_weights and zero_quantized_gradients: messages of 8 and of 4 bits. */
+  /**
+   * zero_quantized_weights (or fp8.all_gather) and zero_quantized_gradients: messages in 8 and 4
+   * bits.
+   */
   quantizedWeights: boolean;
   quantizedGradients: boolean;
   /** zero_hpz_partition_size: ranks that share a secondary copy of the weights; 1 for no copy. */

@@ -7,7 +7,7 @@ import type { View } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { At, Collectives, Work } from './collectives.js';
 import { parameterAlignment } from './layout.js';
-import { type GatherUnit, gatherPlain } from './stage3.js';
+import { type GatherFlat, gatherPlain } from './stage3.js';
 import { releaseOn, type Wire } from './wire.js';
 
 /** Bits of a gathered weight (zero_quantized_weights). Source: ZeRO++'s qwZ. */
@@ -16,7 +16,7 @@ const GATHER_BITS = 8;
 const REDUCE_BITS = 4;
 
 /** Like gatherPlain(), with codes. Shards keep full precision. */
-export const gatherCodes: GatherUnit = (place, flat, group, at) => {
+export const gatherCodes: GatherFlat = (place, flat, group, at) => {
   if (!hasCodes(flat.dtype)) return gatherPlain(place, flat, group, at);
   const numel = flat.numel / group.size;
   const codes = new BlockCodes(GATHER_BITS, numel);

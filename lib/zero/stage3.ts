@@ -190,7 +190,7 @@ export class GatheredWeights implements WeightFlow {
     const at = { stream: this.stream, purpose: `weights of ${unit.name}` };
     const end = this.options.timer.collective(this.stream);
     const { near, gather } = this.options;
-    const work = near?.gather(unit, flat, at) ?? gather(storage, flat, this.group, at);
+    const work = near?.gather(unit, flat, at) ?? gather(storage, flat, this.group, at, unit);
     end();
     // Same values in other memory. publish() marks real changes.
     flat.changedAt = 0;
@@ -226,7 +226,9 @@ export class GatheredWeights implements WeightFlow {
 }
 
 /** Fills `flat` [size * n] on the device from every rank's shard of n elements. */
-export type GatherUnit = (store: WeightStore, flat: Tensor, group: Collectives, at: At) => Work;
+export type GatherFlat = (store: WeightStore, flat: Tensor, group: Collectives, at: At) => Work;
+/** A GatherFlat that may depend on the unit. */
+export type GatherUnit = (...args: [...Parameters<GatherFlat>, unit: WeightUnit]) => Work;
 
 export interface ShardStorage {
   /** See ZeroStages.slotBytes. */
@@ -254,7 +256,7 @@ export const onHost: ShardStorage = {
 };
 
 /** Gathers a device shard directly. A shard elsewhere is first copied to its part of `flat`. */
-export const gatherPlain: GatherUnit = (store, flat, group, at) => {
+export const gatherPlain: GatherFlat = (store, flat, group, at) => {
   const { memory } = store;
   if (memory && !memory.buffer.pinned) return group.allGather(flat, memory, at);
   const numel = flat.numel / group.size;

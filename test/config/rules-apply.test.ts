@@ -44,3 +44,17 @@ test.each<[key: string, section: Section]>([
   expect(found).toMatchObject({ path: ['zero_optimization', 'stage'], expected: `3 with ${key}` });
   expect(violations(values(zero({ stage: 3, ...section })))).toEqual([]);
 });
+
+test.each<[config: object, expected: string]>([
+  [{}, 'false without fp8'],
+  [{ enabled: true, recipe: 'rowwise' }, 'false with "rowwise"'],
+  [{ enabled: true, stage: 2 }, 'false at stage 2'],
+  [{ enabled: true, zero_quantized_weights: true }, 'false with zero_quantized_weights'],
+])('gathers in FP8 with %j are refused', (given, expected) => {
+  const { enabled = false, recipe = 'tensorwise', ...more } = given as Record<string, never>;
+  const of = (fp8: object, section: object) =>
+    violations(values({ bf16: { enabled: true }, fp8, ...zero({ stage: 3, ...section }) }));
+  const [found] = of({ enabled, recipe, all_gather: true }, more);
+  expect(found).toMatchObject({ path: ['fp8', 'all_gather'], expected });
+  expect(of({ enabled: true, all_gather: true }, {})).toEqual([]);
+});

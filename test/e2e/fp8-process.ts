@@ -10,6 +10,8 @@ export interface Fp8Job {
   recipe: Fp8Recipe;
   /** ZeRO stages of runs from the initial weights. */
   stages: number[];
+  /** Stage 3 gathers codes. Default: false. */
+  allGather?: boolean;
   /** Ranks that share each layer. Default: 1. */
   tensorParallel?: number;
 }
@@ -25,6 +27,7 @@ async function main(): Promise<void> {
     recipe,
     stages,
     tensorParallel: tp = 1,
+    allGather = false,
   } = JSON.parse(process.argv[2] ?? '') as Fp8Job;
   const job = await initDistributed({ mesh: { tp }, ...(device === 'cpu' && { device }) });
   job.world.device.setDeterministic(true);
@@ -35,6 +38,7 @@ async function main(): Promise<void> {
     const config = {
       ...tinyConfig(options as Parameters<typeof tinyConfig>[0]),
       ...(tp > 1 && { tensor_parallel: { autotp_size: tp } }),
+      ...(stage === 3 && { fp8: { enabled: true, recipe, all_gather: allGather } }),
     } as DsConfig;
     const model = tinyModel({ model: { channels: 64, heads: 4 } });
     const { engine }: { engine: Engine } = await initialize({

@@ -2,6 +2,7 @@
 import { Linear, LinearGelu } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
 import { HEADS, isAmong } from '../../nn/pack-linears.js';
+import type { Parameter } from '../../nn/parameter.js';
 import { ColumnLinear, RowLinear } from '../../parallel/layers.js';
 import { LoraLayer } from '../../peft/lora-layer.js';
 import type { Device } from '../../runtime/device.js';
@@ -31,6 +32,21 @@ const isFp8Layer = (module: Module): module is Fp8Layer => LAYERS.includes(modul
 /** Tensor cores read 16 codes at a time, of each side of a weight. */
 const fits = ({ weight }: Fp8Layer): boolean =>
   weight.shape.every((size) => size > 0 && size % FP8_MULTIPLE === 0);
+
+/** The linear layers of a module, including the base layers of adapters. */
+function layersOf(module: Module): { path: string; layer: Fp8Layer }[] {
+  return [...module.namedModules()].flatMap(([path, one]) => {
+    const layer = one instanceof LoraLayer ? one.base : one;
+    return isFp8Layer(layer) ? [{ path, layer }] : [];
+  });
+}
+
+/** Returns whether a layer of `modules` that multiplies in FP8 has the parameter as its weight. */
+export function readInFp8(modules: readonly Module[]): (parameter: Parameter) => boolean {
+  const layers = modules.flatMap((module) => layersOf(module)).map(({ layer }) => layer);
+  const weights = new Set<Parameter>(layers.filter(({ fp8 }) => fp8).map(({ weight }) => weight));
+  return (parameter) => weights.has(parameter);
+}
 
 /** Throws DS_CONFIG for a GPU without FP8 tensor cores; the CPU computes the same codes. */
 export function requireFp8Gpu(

@@ -3,6 +3,7 @@ import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import { Buckets, type CommTimer, untimedComm } from '../../zero/bucket.js';
 import type { Collectives } from '../../zero/collectives.js';
+import { gatherFp8 } from '../../zero/fp8-gather.js';
 import { partialSums } from '../../zero/partial-sums.js';
 import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
 import {
@@ -21,6 +22,7 @@ import {
 import { ownedGradients, PublishedWeights, shardedGradients } from '../../zero/stage2.js';
 import {
   GatheredWeights,
+  type GatherUnit,
   gatherPlain,
   NearCopies,
   onDevice,
@@ -32,6 +34,7 @@ import { UnitTrace } from '../../zero/unit-trace.js';
 import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../zero/wire.js';
 import type { ZeroGroup, ZeroGroups } from '../zero-groups.js';
 import { openDiskWeights } from './disk-storage.js';
+import { readInFp8 } from './fp8.js';
 import { dtypeOf, gradientDType } from './precision.js';
 import type { ModelUnits } from './units.js';
 
@@ -118,7 +121,7 @@ function weightFlow(
       modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
       trace: new UnitTrace(!isTrained),
       storage: shardStorage(config, between, units),
-      gather: zero.zero_quantized_weights ? gatherCodes : gatherPlain,
+      gather: gatherOf(config, units),
       near: near && new NearCopies(near),
       overlap,
       timer,
@@ -127,6 +130,15 @@ function weightFlow(
   if (zero.stage === 0 || group.size === 1) return new WholeWeights(group);
   const bucketElements = spansStages ? 0 : zero.allgather_bucket_size;
   return new PublishedWeights(device, group, { bucketElements, overlap, timer });
+}
+
+function gatherOf(
+  { fp8, zero_optimization: zero }: ResolvedConfig,
+  units: readonly WeightUnit[],
+): GatherUnit {
+  if (zero.zero_quantized_weights) return gatherCodes;
+  if (!fp8.enabled || !fp8.all_gather) return gatherPlain;
+  return gatherFp8(readInFp8(units.map(({ module }) => module)));
 }
 
 /**
