@@ -29,7 +29,7 @@ export type ExportFormat = 'hf' | 'native';
 
 /** Options of consolidate(). */
 export interface ConsolidateOptions {
-  /** Default: the tag in `latest`. */
+  /** Tag of the checkpoint. Default: the tag in `latest`. */
   tag?: string;
   /**
    * Dtype of floating-point parameters. Buffers keep their dtype. Default: fp32, the master weights
@@ -38,7 +38,10 @@ export interface ConsolidateOptions {
   dtype?: ExportDType;
   /** Maximum bytes of tensors per file; a larger tensor gets its own file. Default: 5e9. */
   maxShardBytes?: number;
-  /** Default: hf if the model has a description for transformers, else native. */
+  /**
+   * Names and layout of the tensors. Default: hf if the model has a description for transformers,
+   * else native.
+   */
   format?: ExportFormat;
 }
 

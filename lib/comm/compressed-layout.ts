@@ -13,9 +13,9 @@ export interface Segment {
 
 /** The segments of a rank's chunk, by element from its start, in the form for the sign ops. */
 export interface ChunkSegments {
-  /** [segments + 1], from 0 to the elements of the chunk. */
+  /** First elements of the segments [segments + 1], from 0 to the elements of the chunk. */
   readonly starts: readonly number[];
-  /** [segments]; elements after a segment's count belong to no segment. */
+  /** Elements of each segment [segments]; elements after a segment's count belong to no segment. */
   readonly counts: readonly number[];
 }
 

@@ -12,9 +12,9 @@ import type { MeshOptions } from './mesh-shape.js';
  * environment.
  */
 export interface InitOptions {
-  /** Default: RANK, else 0. */
+  /** Number of this rank. Default: RANK, else 0. */
   rank?: number;
-  /** Default: WORLD_SIZE, else 1. */
+  /** Number of ranks. Default: WORLD_SIZE, else 1. */
   worldSize?: number;
   /** Rank of this process on its host. Default: LOCAL_RANK, else the rank. */
   localRank?: number;
@@ -28,7 +28,10 @@ export interface InitOptions {
   secret?: string;
   /** Whether this process serves the job's store. Default: true on rank 0. */
   serveStore?: boolean;
-  /** Default: "auto", the GPU of the local rank, else the CPU. "cuda": that GPU, or an error. */
+  /**
+   * Device of the rank. Default: "auto", the GPU of the local rank, else the CPU. "cuda": that GPU,
+   * or an error.
+   */
   device?: string | Device;
   /** Sizes of the axes pp, dp, sp and tp, equal on every rank. Default: all ranks on dp. */
   mesh?: MeshOptions;

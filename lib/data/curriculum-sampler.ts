@@ -49,11 +49,11 @@ export interface CurriculumSamplerOptions {
   batchSize: number;
   /** Maximum number of epochs: each draws as many samples as the dataset has. Default 1000. */
   epochs?: number;
-  /** Default 0; the same on every rank. */
+  /** Seed of the random order. Default 0; the same on every rank. */
   seed?: number;
-  /** Default 0. */
+  /** Number of this rank. Default 0. */
   rank?: number;
-  /** Default 1. */
+  /** Number of ranks. Default 1. */
   worldSize?: number;
 }
 

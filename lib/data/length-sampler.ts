@@ -13,11 +13,11 @@ import { Sampler } from './sampler.js';
 export interface LengthGroupedOptions {
   /** Samples per batch, for the size of groups. Ranks share the order, not the batch. */
   batchSize: number;
-  /** Default 0; the same on every rank. */
+  /** Seed of the random order. Default 0; the same on every rank. */
   seed?: number;
-  /** Default 0. */
+  /** Number of this rank. Default 0. */
   rank?: number;
-  /** Default 1. */
+  /** Number of ranks. Default 1. */
   worldSize?: number;
 }
 

@@ -24,7 +24,10 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     if (!isIterable(loader)) throw refusedValue('RepeatingLoader', 'a loader of batches', loader);
   }
 
-  /** Never done. Throws DS_DATA if the loader is empty, and errors of the loader. */
+  /**
+   * Returns the next batch; never done. Throws DS_DATA if the loader is empty, and errors of the
+   * loader.
+   */
   next(): IteratorYieldResult<Batch> {
     for (let epochs = 0; epochs < 2; ++epochs) {
       this.current ??= this.loader[Symbol.iterator]();

@@ -124,9 +124,9 @@ export interface DistributedSamplerOptions {
   rank: number;
   /** Number of ranks, at least 1. */
   worldSize: number;
-  /** Default true. */
+  /** Whether the order is random. Default true. */
   shuffle?: boolean;
-  /** Default 0; the same on every rank. */
+  /** Seed of the random order. Default 0; the same on every rank. */
   seed?: number;
   /**
    * Leaves out the samples that do not fill every rank, instead of repeating some. Default false.
@@ -201,11 +201,11 @@ export interface WeightedSamplerOptions {
   samples?: number;
   /** A sample may come again. Default true. */
   replacement?: boolean;
-  /** Default 0; the same on every rank. */
+  /** Seed of the random order. Default 0; the same on every rank. */
   seed?: number;
-  /** Default 0. */
+  /** Number of this rank. Default 0. */
   rank?: number;
-  /** Default 1. */
+  /** Number of ranks. Default 1. */
   worldSize?: number;
 }
 

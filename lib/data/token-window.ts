@@ -6,9 +6,9 @@ import { errorMessage } from '../runtime/system-error.js';
 
 /** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
 export interface TokenWindow {
-  /** [seq], input of the model. */
+  /** Tokens [seq], the input of the model. */
   tokens: Int32Array;
-  /** [seq], targets: the tokens shifted by one. */
+  /** Targets [seq]: the tokens shifted by one. */
   targets: Int32Array;
 }
 

@@ -11,7 +11,7 @@ import {
 
 /** Maps hidden states to the logits of tokens by its weight [vocabSize, channels]. */
 export interface LanguageHead extends Module {
-  /** [vocabSize, channels]. */
+  /** The weight [vocabSize, channels]. */
   readonly weight: Parameter;
   /** Maps hidden states [.., channels] to logits [.., vocabSize]. */
   forward(x: Tensor): Tensor;

@@ -16,7 +16,7 @@ const MIN_NORM = 1e-12;
 
 /** The products with the rows of a weight, each divided by its norm. Source: Baichuan 2. */
 export class NormalizedHead extends Module {
-  /** [vocabSize, channels]. */
+  /** The weight [vocabSize, channels]. */
   readonly weight: Parameter;
 
   constructor(channels: number, vocabSize: number, initializerRange: number) {

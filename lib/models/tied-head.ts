@@ -6,7 +6,7 @@ import { linearPadded, type Tensor } from '../tensor/index.js';
 
 /** The head: the transposed token embedding. */
 export class TiedHead extends Module {
-  /** [vocabSize, channels], the weight of the token table. */
+  /** The weight [vocabSize, channels], the weight of the token table. */
   readonly weight: Parameter;
 
   /** @internal */

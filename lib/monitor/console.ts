@@ -23,7 +23,7 @@ export interface ProgressReport {
 export interface ConsoleOptions {
   /** Global steps between two lines. */
   every: number;
-  /** Default: process.stdout. */
+  /** Where lines are printed. Default: process.stdout. */
   stream?: { write(text: string): unknown };
   /** Clock in milliseconds. Default: performance.now. */
   now?: () => number;

@@ -27,7 +27,7 @@ export interface StepReport {
 export interface ProgressBarOptions {
   /** Total number of steps. */
   total: number;
-  /** Default: process.stdout. */
+  /** Where lines are printed. Default: process.stdout. */
   stream?: NodeJS.WriteStream;
   /** Total number of lines if the stream is not a terminal. Default: 20. */
   lines?: number;

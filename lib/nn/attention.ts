@@ -20,11 +20,11 @@ import type { SparsePattern } from './sparse-attention.js';
 
 /** Outputs of the projections, before queries and keys are rotated by their positions. */
 export interface UnturnedHeads {
-  /** [B, T, H, D], overwritten. */
+  /** Queries [B, T, H, D], overwritten. */
   readonly q: Tensor;
-  /** [B, T, Hk, D]. */
+  /** Keys [B, T, Hk, D]. */
   readonly k: Tensor;
-  /** [B, T, Hk, D]. */
+  /** Values [B, T, Hk, D]. */
   readonly v: Tensor;
   /** Cosines of the angles of positions, [R, D / 2]. */
   readonly cos: Tensor;
@@ -58,7 +58,7 @@ export interface CacheReach {
 export interface LatentHeads {
   /** Rotated queries [B, H, T, D]. */
   readonly q: Tensor;
-  /** [B, 1, T, W], W even: what a cache keeps of each token. */
+  /** Latents [B, 1, T, W], W even: what a cache keeps of each token. */
   readonly latent: Tensor;
   /** Returns the keys and values [B, H, S, D] of latents [B, 1, S, W]. */
   expanded(latent: Tensor): { k: Tensor; v: Tensor };
@@ -127,7 +127,7 @@ export interface SequenceCache extends LayerCache {
  * which it was made owns it.
  */
 export class KeyValueCache implements SequenceCache {
-  /** [B, Hk, capacity, D]; the first `length` tokens are valid. */
+  /** Keys [B, Hk, capacity, D]; the first `length` tokens are valid. */
   readonly keys: Tensor;
   /** Values, in the shape of `keys`. */
   readonly values: Tensor;

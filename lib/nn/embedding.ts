@@ -11,7 +11,7 @@ import { Parameter } from './parameter.js';
 
 /** Options of Embedding. */
 export interface EmbeddingOptions {
-  /** Default N(0, 1). */
+  /** Initializer of the table. Default N(0, 1). */
   init?: Initializer;
   /**
    * The index of padding: its row starts as zeros and gets no gradient. Negative values count from
@@ -24,7 +24,7 @@ const EMBEDDING: OptionNames<EmbeddingOptions> = { init: true, paddingIdx: true 
 
 /** A table [V, C] of rows; indices [..] (i32 or i64) give [.., C]. Default N(0, 1). */
 export class Embedding extends Module {
-  /** [count, channels]. */
+  /** The weight [count, channels]. */
   readonly weight: Parameter;
   /** Null if no index is padding. */
   readonly paddingIdx: number | null;

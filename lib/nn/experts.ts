@@ -62,7 +62,7 @@ export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
 
 /** Options of Experts. */
 export interface ExpertsOptions {
-  /** Default U(-1/sqrt(in), 1/sqrt(in)) of each matrix. */
+  /** Initializer of the weights. Default U(-1/sqrt(in), 1/sqrt(in)) of each matrix. */
   weightInit?: Initializer;
   /**
    * Experts with biases and bounded values, as in gpt-oss: (up + 1) gate sigmoid(1.702 gate), with
@@ -82,11 +82,11 @@ export interface ExpertsOptions {
 export class Experts extends Module {
   /** Gate and up projections: [experts, 2 hidden, channels], with a limit the transpose. */
   readonly gate_up_proj: Parameter;
-  /** [experts, 2 hidden] with a limit; null without. */
+  /** Biases of gate and up [experts, 2 hidden] with a limit; null without. */
   readonly gate_up_proj_bias: Parameter | null;
-  /** [experts, channels, hidden], with a limit the transpose. */
+  /** Output matrices [experts, channels, hidden], with a limit the transpose. */
   readonly down_proj: Parameter;
-  /** [experts, channels] with a limit; null without. */
+  /** Biases of the output [experts, channels] with a limit; null without. */
   readonly down_proj_bias: Parameter | null;
   /** Bound of gate and up; null: unbounded, without biases. */
   readonly limit: number | null;

@@ -25,11 +25,11 @@ export const E4M3 = Float32Array.from({ length: 256 }, (_, code) => {
  * (compute capability 9.0 to 10.x). The gradient of x is that of the dequantized weight.
  */
 export class Fp8Linear extends PackedLinear implements JoinsOthers {
-  /** [outputs, inputs padded to 16] u8. */
+  /** Codes of the weight [outputs, inputs padded to 16] u8. */
   readonly weight_codes: Parameter;
-  /** [outputs] f32. */
+  /** Scale of each output [outputs] f32. */
   readonly weight_scale: Parameter;
-  /** [outputs]; null without one. */
+  /** The bias [outputs]; null without one. */
   readonly bias: Parameter | null;
 
   constructor(layout: PackedLayout, bias: Parameter | null = null) {

@@ -184,7 +184,7 @@ export interface KaimingOptions {
    * Whether to keep the variance of outputs ("fanIn") or of gradients ("fanOut"). Default "fanIn".
    */
   mode?: 'fanIn' | 'fanOut';
-  /** Default "leakyRelu". */
+  /** Activation after the layer, which determines the gain. Default "leakyRelu". */
   nonlinearity?: Nonlinearity;
 }
 
@@ -219,9 +219,9 @@ export function kaimingNormal(options: KaimingOptions = {}): Initializer {
 
 /** Options of truncNormal(). */
 export interface TruncNormalOptions {
-  /** Default 0. */
+  /** Mean. Default 0. */
   mean?: number;
-  /** Default 1. */
+  /** Standard deviation. Default 1. */
   stddev?: number;
   /** The smallest value, not a number of deviations. Default -2. */
   low?: number;

@@ -18,9 +18,9 @@ import { Parameter } from './parameter.js';
 
 /** Options of Linear. */
 export interface LinearOptions {
-  /** Default true. */
+  /** Whether the layer has a bias. Default true. */
   bias?: boolean;
-  /** Default U(-1/sqrt(in), 1/sqrt(in)), for weight and bias. */
+  /** Initializer of the weights. Default U(-1/sqrt(in), 1/sqrt(in)), for weight and bias. */
   weightInit?: Initializer;
   /** First values of the bias. */
   biasInit?: Initializer;
@@ -30,9 +30,9 @@ const LINEAR: OptionNames<LinearOptions> = { bias: true, weightInit: true, biasI
 
 /** A linear layer x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
 export class Linear extends Module implements JoinsOthers {
-  /** [outputs, inputs]. */
+  /** The weight [outputs, inputs]. */
   readonly weight: Parameter;
-  /** [outputs]; null without one. */
+  /** The bias [outputs]; null without one. */
   readonly bias: Parameter | null;
   /** @internal The recipe of FP8 products; null: products in the weight's dtype. */
   fp8: Fp8Recipe | null = null;
@@ -86,7 +86,7 @@ export class LinearGelu extends Linear {
 
 /** Options of SwiGLU. */
 export interface SwiGluOptions {
-  /** Default false, as in Llama. */
+  /** Whether the layer has a bias. Default false, as in Llama. */
   bias?: boolean;
 }
 

@@ -60,7 +60,7 @@ const CALL: OptionNames<AttentionCall> = {
 export class MultiheadAttention extends Module {
   /** Projection of queries, keys and values: [3 channels, channels]. */
   readonly in_proj_weight: Parameter;
-  /** [3 channels]; null without biases. */
+  /** Biases of the projections [3 channels]; null without biases. */
   readonly in_proj_bias: Parameter | null;
   /** Maps the heads' outputs to channels. */
   readonly out_proj: Linear;

@@ -13,9 +13,9 @@ import { Parameter } from './parameter.js';
 
 /** Normalizes the last dim to mean 0 and variance 1, then applies weight and bias [C]. */
 export class LayerNorm extends Module {
-  /** [channels]. */
+  /** The weight [channels]. */
   readonly weight: Parameter;
-  /** [channels]. */
+  /** The bias [channels]. */
   readonly bias: Parameter;
 
   constructor(
@@ -41,7 +41,7 @@ export class LayerNorm extends Module {
 
 /** Normalizes the last dim to root mean square 1, then applies weight [C]. */
 export class RMSNorm extends Module {
-  /** [channels]. */
+  /** The weight [channels]. */
   readonly weight: Parameter;
 
   constructor(
@@ -76,9 +76,9 @@ const GROUP_NORM: OptionNames<GroupNormOptions> = { eps: true, affine: true };
  * [C]. x [N, C, ..]. Source: Wu & He 2018.
  */
 export class GroupNorm extends Module {
-  /** [channels]; null without affine. */
+  /** The weight [channels]; null without affine. */
   readonly weight: Parameter | null;
-  /** [channels]; null without affine. */
+  /** The bias [channels]; null without affine. */
   readonly bias: Parameter | null;
   /** Added to the variance. */
   readonly eps: number;

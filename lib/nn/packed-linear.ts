@@ -38,7 +38,7 @@ export class StoredParameter extends Parameter {
 
 /** Properties of a layer with a packed weight. */
 export interface PackedLayout {
-  /** [outputs, inputs]. */
+  /** Shape of the layer [outputs, inputs]. */
   shape: readonly number[];
   /** Followed by gelu_tanh, as a LinearGelu. */
   hasGelu: boolean;
@@ -46,7 +46,7 @@ export interface PackedLayout {
 
 /** A linear layer x W^T + b with a frozen W in a packed format. */
 export abstract class PackedLinear extends Module {
-  /** [outputs]; null without one. */
+  /** The bias [outputs]; null without one. */
   abstract readonly bias: Parameter | null;
   /** Sizes, and the operation after the product. */
   readonly #layout: PackedLayout;
@@ -56,7 +56,7 @@ export abstract class PackedLinear extends Module {
     this.#layout = { shape: [...shape], hasGelu };
   }
 
-  /** [outputs, inputs]. */
+  /** Shape of the layer [outputs, inputs]. */
   get shape(): readonly number[] {
     return this.#layout.shape;
   }

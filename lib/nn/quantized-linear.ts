@@ -59,15 +59,23 @@ export function readQuantizedOptions(
  * the dequantized weight. Parameters have the names and layout of compressed-tensors.
  */
 export class QuantizedLinear extends PackedLinear implements JoinsOthers {
-  /** [outputs, ceil(inputs bits / 32)] i32: the first code of a word in its lowest bits. */
+  /**
+   * Packed codes [outputs, ceil(inputs bits / 32)] i32: the first code of a word in its lowest
+   * bits.
+   */
   readonly weight_packed: Parameter;
   /** The steps, [outputs, groups]. */
   readonly weight_scale: Parameter;
-  /** [outputs, groups] u8: zero points; null if all are the middle code, 2^(bits - 1). */
+  /**
+   * Zero points [outputs, groups] u8: zero points; null if all are the middle code, 2^(bits - 1).
+   */
   readonly weight_zero_point: Parameter | null;
-  /** [inputs] i32: the input of each position in weight_packed; null if they are in order. */
+  /**
+   * Order of the inputs [inputs] i32: the input of each position in weight_packed; null if they are
+   * in order.
+   */
   readonly weight_order: Parameter | null;
-  /** [outputs]; null without one. */
+  /** The bias [outputs]; null without one. */
   readonly bias: Parameter | null;
   /** Bits, groups and the optional parameters. */
   readonly #layout: QuantizedLayout;

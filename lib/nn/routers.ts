@@ -52,7 +52,7 @@ export interface TopKRouterOptions {
   k?: number;
   /** Whether the weights of a token's experts add up to 1. Default true. */
   normalize?: boolean;
-  /** Default U(-1/sqrt(channels), 1/sqrt(channels)). */
+  /** Initializer of the weights. Default U(-1/sqrt(channels), 1/sqrt(channels)). */
   weightInit?: Initializer;
   /** Whether the logits have a bias. Default false. */
   bias?: boolean;
@@ -68,9 +68,9 @@ export const ROUTER: OptionNames<TopKRouterOptions> = {
  * belong to a linear layer: it is neither quantized nor gets an adapter.
  */
 export class TopKRouter extends Module {
-  /** [experts, channels]. */
+  /** The weight [experts, channels]. */
   readonly weight: Parameter;
-  /** [experts]; null without a bias. */
+  /** The bias [experts]; null without a bias. */
   readonly bias: Parameter | null;
   /** Experts per token. */
   readonly k: number;
@@ -179,7 +179,10 @@ const TINY = 1e-20;
  * of its two largest scores; with a softmax it has the largest. Computes in f32.
  */
 export class GroupRouter extends TopKRouter {
-  /** [experts] f32, with a softmax [1, experts]; never trained by gradients. null: no bias. */
+  /**
+   * Bias for the choice of experts [experts] f32, with a softmax [1, experts]; never trained by
+   * gradients. null: no bias.
+   */
   readonly e_score_correction_bias: Parameter | null;
   private readonly routing: Required<Omit<GroupRouting, 'choiceBias'>>;
 

@@ -96,9 +96,9 @@ const OPTIONS: OptionNames<SparseSelfAttentionOptions> = {
 export interface SparseAttentionCall {
   /** Added to the scaled scores: broadcasts to [B, H, T, T]. */
   rpe?: Tensor | null;
-  /** [B, T], by keyPaddingMaskMode. */
+  /** Mask of keys [B, T], by keyPaddingMaskMode. */
   keyPaddingMask?: Tensor | null;
-  /** [T, T], by attnMaskMode. */
+  /** Mask of pairs [T, T], by attnMaskMode. */
   attnMask?: Tensor | null;
   /** Queries see no later tokens; cheaper than a mask. Default false. */
   causal?: boolean;

@@ -21,7 +21,7 @@ export interface TransformerLayerOptions {
   dropout?: number;
   /** "relu", the default, "gelu" (exact), or a function. */
   activation?: 'relu' | 'gelu' | ((x: Tensor) => Tensor);
-  /** Default 1e-5. */
+  /** Added to the variance in layer norms. Default 1e-5. */
   layerNormEps?: number;
   /** Inputs are [B, T, C] instead of [T, B, C]. Default false, as in PyTorch. */
   batchFirst?: boolean;

@@ -21,15 +21,15 @@ export interface AdagradGroup extends ParamGroup {
 
 /** Defaults of Adagrad's groups. */
 export interface AdagradOptions {
-  /** Default: 1e-2. */
+  /** Learning rate. Default: 1e-2. */
   lr?: number;
   /** Update t, from 1, has the learning rate lr / (1 + (t - 1) lrDecay). Default: 0. */
   lrDecay?: number;
   /** Added to the gradient, times the parameter. Default: 0. */
   weightDecay?: number;
-  /** Default: 0. */
+  /** Initial sum of squared gradients. Default: 0. */
   initialAccumulatorValue?: number;
-  /** Default: 1e-10. */
+  /** Added to the denominator of an update. Default: 1e-10. */
   eps?: number;
 }
 

@@ -22,13 +22,13 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** Defaults of AdamW's groups. */
 export interface AdamWOptions {
-  /** Default: 1e-3. */
+  /** Learning rate. Default: 1e-3. */
   lr?: number;
-  /** Default: [0.9, 0.999]. */
+  /** Decay factors of the first and the second moment. Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default: 1e-8. */
+  /** Added to the denominator of an update. Default: 1e-8. */
   eps?: number;
-  /** Default: 0. */
+  /** Weight decay. Default: 0. */
   weightDecay?: number;
   /** Divides the moments by 1 - beta^t. Default: true. */
   biasCorrection?: boolean;

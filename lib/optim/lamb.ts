@@ -28,19 +28,19 @@ export interface LambGroup extends ParamGroup {
 
 /** Defaults of LAMB's groups. */
 export interface LambOptions {
-  /** Default: 1e-3. */
+  /** Learning rate. Default: 1e-3. */
   lr?: number;
-  /** Default: [0.9, 0.999]. */
+  /** Decay factors of the first and the second moment. Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default: 1e-8. */
+  /** Added to the denominator of an update. Default: 1e-8. */
   eps?: number;
   /** Adds eps before the square root is taken. Default: false. */
   epsInsideSqrt?: boolean;
   /** Fraction of the weights that is added to the direction. Default: 0. */
   weightDecay?: number;
-  /** Default: 10. */
+  /** Largest trust ratio. Default: 10. */
   maxCoeff?: number;
-  /** Default: 0.01. */
+  /** Smallest trust ratio. Default: 0.01. */
   minCoeff?: number;
   /** Corrects moments that start at 0. Default: true. */
   biasCorrection?: boolean;

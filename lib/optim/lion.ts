@@ -15,7 +15,7 @@ export interface LionGroup extends ParamGroup {
 
 /** Defaults of Lion's groups. */
 export interface LionOptions {
-  /** Default: 1e-3. */
+  /** Learning rate. Default: 1e-3. */
   lr?: number;
   /**
    * Weights of the momentum in the step and in the next momentum. Default: [0.9, 0.999], as in

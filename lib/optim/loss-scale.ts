@@ -50,7 +50,7 @@ export interface DynamicLossScalerOptions {
   hysteresis?: number;
   /** Refills the hysteresis after every good step instead of at each doubling. Default: false. */
   consecutiveHysteresis?: boolean;
-  /** Default: 1. */
+  /** Smallest loss scale. Default: 1. */
   minScale?: number;
 }
 

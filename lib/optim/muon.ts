@@ -37,19 +37,19 @@ import type { UpdateKernels } from './update-kernels.js';
 export interface MuonOptions {
   /** Learning rate of Muon's groups. Default: 0.02. */
   lr?: number;
-  /** Default: 0.95. */
+  /** Momentum factor. Default: 0.95. */
   momentum?: number;
   /** Uses Nesterov momentum. Default: true. */
   nesterov?: boolean;
   /** Decoupled, for all groups. Default: 0. */
   weightDecay?: number;
-  /** Default: "gram", as in DeepSpeed. */
+  /** Variant of the Newton-Schulz iteration. Default: "gram", as in DeepSpeed. */
   nsMethod?: NewtonSchulzMethod;
   /** Learning rate of AdamW's groups. Default: 3e-4. */
   adamLr?: number;
-  /** Default: [0.9, 0.95]. */
+  /** Decay factors of the first and the second moment. Default: [0.9, 0.95]. */
   betas?: readonly [number, number];
-  /** Default: 1e-10. */
+  /** Added to the denominator of an update. Default: 1e-10. */
   eps?: number;
 }
 

@@ -24,11 +24,11 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** Defaults of 1-bit LAMB's groups, its phases, and limits of trust ratios after the warm-up. */
 export interface OneBitLambOptions {
-  /** Default: 1e-3. */
+  /** Learning rate. Default: 1e-3. */
   lr?: number;
-  /** Default: [0.9, 0.999]. */
+  /** Decay factors of the first and the second moment. Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default: 1e-8. */
+  /** Added to the denominator of an update. Default: 1e-8. */
   eps?: number;
   /** Fraction of the weights that is added to the direction. Default: 0. */
   weightDecay?: number;

@@ -47,7 +47,10 @@ export interface UpdateTensors {
   control: Tensor;
   /** The parameters of the range, whole or in part, in order; empty for padding. */
   places: readonly ParameterPlace[];
-  /** [places + 1] i64 in the same memory: the start of each parameter, and the end of the range. */
+  /**
+   * First elements of the segments [places + 1] i64 in the same memory: the start of each
+   * parameter, and the end of the range.
+   */
   starts: Tensor;
 }
 

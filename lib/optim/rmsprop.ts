@@ -26,15 +26,15 @@ export interface RMSpropGroup extends ParamGroup {
 
 /** Defaults of RMSprop's groups. */
 export interface RMSpropOptions {
-  /** Default: 1e-2. */
+  /** Learning rate. Default: 1e-2. */
   lr?: number;
   /** Decay of the running means. Default: 0.99. */
   alpha?: number;
-  /** Default: 1e-8. */
+  /** Added to the denominator of an update. Default: 1e-8. */
   eps?: number;
   /** Added to the gradient, times the parameter. Default: 0. */
   weightDecay?: number;
-  /** Default: 0, no momentum and no state for it. */
+  /** Momentum factor. Default: 0, no momentum and no state for it. */
   momentum?: number;
   /**
    * Divides by the estimated standard deviation; stores a mean of gradients too. Default: false.

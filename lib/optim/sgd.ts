@@ -25,9 +25,9 @@ export interface SgdGroup extends ParamGroup {
 
 /** Defaults of SGD's groups. */
 export interface SgdOptions {
-  /** Default: 1e-3. */
+  /** Learning rate. Default: 1e-3. */
   lr?: number;
-  /** Default: 0, no momentum and no state. */
+  /** Momentum factor. Default: 0, no momentum and no state. */
   momentum?: number;
   /** The buffer receives 1 - dampening of each gradient, except for the first one. Default: 0. */
   dampening?: number;

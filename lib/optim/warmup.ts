@@ -15,7 +15,7 @@ export interface WarmupOptions {
   maxLr: number;
   /** Updates of the warm-up; values below 2 count as 2. Default: 1000. */
   warmupSteps?: number;
-  /** Default: "log". */
+  /** How the rate grows in the warm-up. Default: "log". */
   warmupType?: WarmupType;
 }
 
@@ -113,7 +113,7 @@ export interface WarmupCosineOptions {
   warmupSteps?: number;
   /** Fraction at the end. Default: 1e-4. */
   cosMinRatio?: number;
-  /** Default: "log". */
+  /** How the rate grows in the warm-up. Default: "log". */
   warmupType?: WarmupType;
 }
 

@@ -14,11 +14,11 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** Defaults of 0/1 Adam's groups, and its phases. */
 export interface ZeroOneAdamOptions {
-  /** Default: 1e-3. */
+  /** Learning rate. Default: 1e-3. */
   lr?: number;
-  /** Default: [0.9, 0.999]. */
+  /** Decay factors of the first and the second moment. Default: [0.9, 0.999]. */
   betas?: readonly [number, number];
-  /** Default: 1e-8. */
+  /** Added to the denominator of an update. Default: 1e-8. */
   eps?: number;
   /** Decoupled. Default: 0. */
   weightDecay?: number;

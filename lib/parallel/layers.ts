@@ -130,9 +130,9 @@ export class ColumnShard {
  * the gradient of the weight is computed.
  */
 export class ColumnLinear extends Module implements JoinsOthers {
-  /** [outputs here, inputs]. */
+  /** The weight [outputs here, inputs]. */
   readonly weight: Parameter;
-  /** [outputs here]; null without one. */
+  /** The bias [outputs here]; null without one. */
   readonly bias: Parameter | null;
   /** @internal Whether gelu_tanh follows. */
   readonly hasGelu: boolean;
@@ -294,9 +294,9 @@ export class RowShard {
  * the ranks, and the bias, equal on all ranks, is added once: [.., out].
  */
 export class RowLinear extends Module {
-  /** [outputs, inputs here]. */
+  /** The weight [outputs, inputs here]. */
   readonly weight: Parameter;
-  /** [outputs]; null without one. */
+  /** The bias [outputs]; null without one. */
   readonly bias: Parameter | null;
   /** @internal As Linear.fp8. */
   fp8: Fp8Recipe | null = null;
@@ -362,7 +362,7 @@ function requireInputs(op: string, x: Tensor, weight: Parameter): void {
 
 /** A token table that is split along its rows; all ranks pass the same tokens. */
 export class VocabularyEmbedding extends Module {
-  /** [rows here, channels]. */
+  /** The weight [rows here, channels]. */
   readonly weight: Parameter;
   /** Null if no index is padding. */
   readonly paddingIdx: number | null;

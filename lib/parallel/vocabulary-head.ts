@@ -18,7 +18,7 @@ import { cutAlong, type Range, rangesFor, widthsOf } from './share.js';
 
 /** A whole head: it has a weight [V, C] and, unless it is tied, no bias. */
 export interface WholeHead extends Module {
-  /** [V, C]. */
+  /** The weight [V, C]. */
   readonly weight: Parameter;
   /** Refused. */
   readonly bias?: Parameter | null;
@@ -52,7 +52,9 @@ export function vocabularyCrossEntropy(
 
 /** A head [V, C] that is split along its rows; x [.., C] is equal on all ranks. */
 export class VocabularyHead extends Module {
-  /** [rows here, channels]; the token table's weight if the whole head was tied to it. */
+  /**
+   * The weight [rows here, channels]; the token table's weight if the whole head was tied to it.
+   */
   readonly weight: Parameter;
   private readonly range: Range;
   private readonly widths: readonly number[];

@@ -29,9 +29,9 @@ export type ExpertMatrix = (typeof EXPERT_MATRICES)[number];
 /** The inner adapter of experts with two adapters. PEFT nests them, hence the names. */
 export class ExpertFactors extends Module {
   constructor(
-    /** [experts r, in], in which each expert has r neighbouring rows. */
+    /** Matrix A [experts r, in], in which each expert has r neighbouring rows. */
     readonly lora_A: Linear,
-    /** [out, r experts], in which the values of one row of A are neighbours. */
+    /** Matrix B [out, r experts], in which the values of one row of A are neighbours. */
     readonly lora_B: Linear,
   ) {
     super();
@@ -61,9 +61,9 @@ interface Adapter {
 export class LoraExperts extends LoraLayer<AnyExperts> {
   /** The factors of gate_up_proj if down_proj has an adapter too; else null. */
   readonly base_layer: ExpertFactors | null;
-  /** [experts r, in], of down_proj, or of gate_up_proj if only that has an adapter. */
+  /** Matrix A [experts r, in], of down_proj, or of gate_up_proj if only that has an adapter. */
   readonly lora_A: Linear;
-  /** [out, r experts]. */
+  /** Matrix B [out, r experts]. */
   readonly lora_B: Linear;
   readonly #adapters: readonly Adapter[];
 

@@ -328,9 +328,9 @@ export function project(
 
 /** An adapter of an embedding: lora_embedding_A [r, rows], lora_embedding_B [channels, r]. */
 export class LoraEmbedding extends LoraLayer<Embedding> {
-  /** [r, rows]. */
+  /** Matrix A [r, rows]. */
   readonly lora_embedding_A: Parameter;
-  /** [channels, r]. */
+  /** Matrix B [channels, r]. */
   readonly lora_embedding_B: Parameter;
 
   constructor(base: Embedding, sizes: LoraSizes) {

@@ -56,7 +56,7 @@ const setTo =
  * it like other weights. Source: Dettmers et al. 2023; the values match bitsandbytes' Linear4bit.
  */
 export class NF4Linear extends PackedLinear {
-  /** [n / 2, 1] u8: two weights per byte, the first in the high half. */
+  /** Codes of the weight [n / 2, 1] u8: two weights per byte, the first in the high half. */
   readonly weight: Parameter;
   /** One scale per block: u8 with doubleQuant, else f32. */
   readonly absmax: Parameter;
@@ -68,7 +68,7 @@ export class NF4Linear extends PackedLinear {
   readonly nested_quant_map: Parameter | null = null;
   /** [1] f32: the mean that was subtracted from the scales. */
   readonly nested_offset: Parameter | null = null;
-  /** [outputs]; null without a bias. */
+  /** The bias [outputs]; null without a bias. */
   readonly bias: Parameter | null;
   /** Storage layout. */
   readonly #layout: NF4Layout;

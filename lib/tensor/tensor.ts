@@ -42,7 +42,7 @@ export const TENSOR: OptionNames<TensorOptions> = { dtype: true, device: true };
 
 /** Options of Tensor.from(). */
 export interface FromOptions extends TensorOptions {
-  /** Default: the shape of the data. */
+  /** Shape of the tensor. Default: the shape of the data. */
   shape?: readonly number[];
 }
 

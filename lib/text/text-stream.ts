@@ -38,7 +38,7 @@ export interface TextStreamOptions extends TextOptions {
   shuffleBuffer?: number;
   /** Decides the order; the same on every rank. Default 0. */
   seed?: number;
-  /** Default 0. */
+  /** Number of this rank. Default 0. */
   rank?: number;
   /** Ranks that share the samples. Default 1. */
   worldSize?: number;

@@ -39,7 +39,7 @@ export interface EncodeOptions {
 
 /** How a batch of texts becomes a tensor. */
 export interface BatchOptions extends EncodeOptions, PaddingOptions {
-  /** Default "cpu". */
+  /** Device of the tensors. Default "cpu". */
   device?: Device | string;
 }
 

@@ -89,7 +89,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Returns the engine, which the first call builds, or train(), evaluate() or predict() before.
+   * Returns the engine. The first call builds it, unless train(), evaluate() or predict() did.
    */
   async engine(): Promise<Engine> {
     return (await this.session()).engine;

@@ -27,7 +27,7 @@ import type { DeltaSizes } from './delta-config.js';
 
 /** The weights of the short convolution, under the name of the files. */
 export class ConvWeights extends Module {
-  /** [channels, 1, taps]. */
+  /** The weight [channels, 1, taps]. */
   readonly weight: Parameter;
 
   constructor(channels: number, taps: number, deviation: number) {

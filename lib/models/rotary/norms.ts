@@ -63,7 +63,7 @@ export class OffsetLayerNorm extends LayerNorm {
 
 /** LayerNorm with a weight and no bias. Source: transformers' CohereLayerNorm. */
 export class PlainLayerNorm extends Module {
-  /** [channels]. */
+  /** The weight [channels]. */
   readonly weight: Parameter;
 
   constructor(

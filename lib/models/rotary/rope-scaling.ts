@@ -14,7 +14,7 @@ import { keysOf } from '../../runtime/typed-keys.js';
 export interface LinearScaling {
   /** Kind of the scaling. */
   type: 'linear';
-  /** 1 or more. */
+  /** Factor of the length: 1 or more. */
   factor: number;
 }
 
@@ -25,7 +25,7 @@ export interface LinearScaling {
 export interface DynamicScaling {
   /** Kind of the scaling. */
   type: 'dynamic';
-  /** 1 or more. */
+  /** Factor of the length: 1 or more. */
   factor: number;
   /** The longest sequence with unscaled frequencies. */
   originalMaxSeq: number;
@@ -38,7 +38,7 @@ export interface DynamicScaling {
 export interface YarnScaling {
   /** Kind of the scaling. */
   type: 'yarn';
-  /** 1 or more. */
+  /** Factor of the length: 1 or more. */
   factor: number;
   /** The longest sequence of the original training. */
   originalMaxSeq: number;
@@ -87,7 +87,7 @@ export interface LongRopeScaling {
 export interface Llama3Scaling {
   /** Kind of the scaling. */
   type: 'llama3';
-  /** 1 or more. */
+  /** Factor of the length: 1 or more. */
   factor: number;
   /** Frequencies with fewer turns in originalMaxSeq are divided. */
   lowFreqFactor: number;

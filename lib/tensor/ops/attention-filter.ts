@@ -16,9 +16,9 @@ import { expandedStrides, packed, requireSameDevice, shapeError, viewOf } from '
 
 /** Documents of tokens if there are more keys than queries. */
 export interface DocumentPair {
-  /** [B, T], i32 or i64. */
+  /** Documents of the queries [B, T], i32 or i64. */
   queries: Tensor;
-  /** [B, S]. */
+  /** Documents of the keys [B, S]. */
   keys: Tensor;
 }
 

@@ -40,7 +40,7 @@ import {
 export interface AttentionOptions extends KeyFilter {
   /** Query t sees keys s <= t + (S - T): the last query sees all. Default false. */
   causal?: boolean;
-  /** Default 1 / sqrt(D). */
+  /** Factor of the scores. Default 1 / sqrt(D). */
   scale?: number;
   /** Fraction of the weights that is dropped, drawn as in dropout(): in [0, 1). Default 0. */
   dropout?: number;

@@ -23,9 +23,9 @@ import {
 
 /** The experts of each token, and their weights. */
 export interface Routes {
-  /** [T, k] i32, largest weights first. */
+  /** Experts of each token [T, k] i32, largest weights first. */
   ids: Tensor;
-  /** [T, k] f32 (f64 for f64); differentiable. */
+  /** Weights of the experts [T, k] f32 (f64 for f64); differentiable. */
   weights: Tensor;
 }
 
@@ -222,7 +222,7 @@ export function groupedProduct(given: Tensor, weight: Tensor, groups: RowGroups)
 
 /** @internal A frozen weight that a product computes for its own time. */
 export interface ComputedWeight {
-  /** [groups, .., ..]. */
+  /** Shape of the layer [groups, .., ..]. */
   readonly shape: readonly number[];
   /** The tensor that holds most of it. */
   readonly stored: Tensor;

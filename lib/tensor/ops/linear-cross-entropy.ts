@@ -40,7 +40,7 @@ import { contiguous, reshape } from './views.js';
 
 /** Options of linearCrossEntropy(). */
 export interface LinearCrossEntropyOptions extends RowLossOptions {
-  /** Default "mean". */
+  /** How the losses of elements become the result. Default "mean". */
   reduction?: Exclude<LossReduction, 'none'>;
   /**
    * Rows per chunk of logits. Default: all rows if all logits are kept, else the largest power of

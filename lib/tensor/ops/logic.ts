@@ -153,9 +153,9 @@ export function maskedFill(x: Tensor, mask: Tensor, value: Operand): Tensor {
 
 /** The limits of clamp(); either may be omitted. */
 export interface ClampOptions {
-  /** Default: no lower limit. */
+  /** Lower limit. Default: no lower limit. */
   min?: Operand | null;
-  /** Default: no upper limit. */
+  /** Upper limit. Default: no upper limit. */
   max?: Operand | null;
 }
 

@@ -44,7 +44,10 @@ export interface RowLossOptions extends RowOptions {
    * al. 2016.
    */
   labelSmoothing?: number;
-  /** Default "mean" over the rows that count: 0 without such rows. */
+  /**
+   * How the losses of elements become the result. Default "mean" over the rows that count: 0
+   * without such rows.
+   */
   reduction?: LossReduction;
   /**
    * Divisor of the sum of the rows' losses, instead of the number of rows that count: a number

@@ -23,7 +23,9 @@ export type LossReduction = 'mean' | 'sum' | 'none';
 
 /** Options that the losses of an input and a target share. */
 export interface LossOptions {
-  /** Default "mean", which is NaN without elements. */
+  /**
+   * How the losses of elements become the result. Default "mean", which is NaN without elements.
+   */
   reduction?: LossReduction;
 }
 
