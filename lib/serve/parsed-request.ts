@@ -25,6 +25,8 @@ export interface ParsedRequest {
   options: Options;
   /** `max_tokens` of the request, if it has one. */
   asked: number | undefined;
+  /** The field of `asked`, for messages about it. Default: "max_tokens". */
+  askedField?: string;
   delivery: Delivery;
   /** Opens the answer, in the format of its route. */
   open: (setup: AnswerSetup) => Answer;
@@ -139,15 +141,15 @@ function logitBias(
  * `max_tokens` does not fit, or if `min_tokens` is larger.
  */
 export function withinContext(
-  { options, asked, promptField }: ParsedRequest,
+  { options, asked, promptField, askedField = 'max_tokens' }: ParsedRequest,
   length: number,
   { maxTokens, maxPromptTokens }: ServedModel,
 ): Options {
   const room = maxTokens - length;
   if (length > maxPromptTokens) throw tooLong(promptField, `${length}`, maxPromptTokens);
   if (asked !== undefined && asked > room) {
-    const message = `max_tokens: expected at most ${maxTokens} tokens of prompt and answer, got ${length} and ${asked}. Lower max_tokens, or shorten the prompt.`;
-    throw new ApiError(400, message, { param: 'max_tokens', code: TOO_LONG });
+    const message = `${askedField}: expected at most ${maxTokens} tokens of prompt and answer, got ${length} and ${asked}. Lower ${askedField}, or shorten the prompt.`;
+    throw new ApiError(400, message, { param: askedField, code: TOO_LONG });
   }
   const maxNewTokens = asked ?? Math.min(options.maxNewTokens ?? room, room);
   const { minTokens = 0 } = options;

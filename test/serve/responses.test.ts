@@ -330,7 +330,7 @@ describe('over HTTP', () => {
     [{ tools: [{ ...tool, name: '' }] }, 'tools[0].name', /tools\[0\]\.name: expected a name/],
     [{ tools: [tool], tool_choice: { type: 'function' } }, 'tool_choice', /tool_choice/],
     [{ max_output_tokens: 0 }, 'max_output_tokens', /max_output_tokens/],
-    [{ max_output_tokens: 1e6 }, 'max_tokens', /Lower max_tokens/],
+    [{ max_output_tokens: 1e6 }, 'max_output_tokens', /Lower max_output_tokens/],
     [{ reasoning: { effort: 'odd' } }, 'reasoning.effort', /reasoning\.effort: expected none/],
     [{ text: { format: { type: 'xml' } } }, 'text.format.type', /text\.format\.type/],
     [{ temperature: 5 }, 'temperature', /temperature/],

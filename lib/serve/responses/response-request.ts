@@ -69,6 +69,7 @@ export function readResponse(
   return {
     ...parsed,
     promptField: 'input',
+    askedField: 'max_output_tokens',
     open: (setup) => new ResponseAnswer(setup, head, keep),
   };
 }
