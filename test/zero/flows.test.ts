@@ -1,0 +1,442 @@
+// Tests the flows of gradients and weights without processes: whole units, partial sums, secondary
+// copies, and the calls of each share of optimizer state.
+import { cpu } from '../../lib/runtime/device.js';
+import { Event, Stream } from '../../lib/runtime/stream.js';
+import { held, Tensor } from '../../lib/tensor/index.js';
+import { liveTensors } from '../../lib/tensor/tensor.js';
+import { untimedComm } from '../../lib/zero/bucket.js';
+import type { At, Collectives } from '../../lib/zero/collectives.js';
+import { layoutUnit } from '../../lib/zero/layout.js';
+import { OptimizerState, type Schedule } from '../../lib/zero/optimizer-state.js';
+import { partialSums } from '../../lib/zero/partial-sums.js';
+import type { Partition, WeightShard } from '../../lib/zero/shard.js';
+import type { GradientFlow } from '../../lib/zero/stage.js';
+import {
+  alternatingGradients,
+  localGradients,
+  summedGradients,
+  WholeWeights,
+} from '../../lib/zero/stage0.js';
+import { GatheredWeights, gatherPlain, NearCopies, onDevice } from '../../lib/zero/stage3.js';
+import { bytesOf, LentState, totalBytes } from '../../lib/zero/state/lent-state.js';
+import { pinned } from '../../lib/zero/state/pinned.js';
+import type { ShardState } from '../../lib/zero/state/shard-state.js';
+import { UnitTrace } from '../../lib/zero/unit-trace.js';
+
+const device = cpu();
+const done = { wait() {} };
+const values = (data: readonly number[]): Tensor =>
+  held(() => Tensor.from([...data], { dtype: 'f32', device }));
+
+/** A partition of a whole unit with a gradient, and the log of a receiver. */
+function gradientOf(data: readonly number[]) {
+  const log: unknown[] = [];
+  const full = values(data);
+  const unit = { name: 'u', device, gradient: { take: () => full.retain() } };
+  const partition = { unit, device, grad: null as Tensor | null, isOwnGrad: false };
+  const receiver = {
+    reduced: (one: unknown, stream: Stream) =>
+      void log.push(one === partition, stream === device.compute),
+  };
+  const end = (): void => {
+    partition.grad?.release();
+    full.release();
+  };
+  return { partition, receiver, log, full, end };
+}
+
+describe('gradients of whole units', () => {
+  /** Buckets that run at once; ranks sum to twice the values. */
+  function routed() {
+    const calls: unknown[] = [];
+    const route = {
+      factor: 0.25,
+      wire: {
+        allReduce(grad: Tensor, at: At) {
+          calls.push(at.purpose, at.stream === device.compute, grad.numel);
+          return done;
+        },
+      },
+      buckets: {
+        add(transfer: { numel: number; start(on: Stream): typeof done; done(on: Stream): void }) {
+          calls.push(transfer.numel);
+          transfer.start(device.compute).wait();
+          transfer.done(device.compute);
+        },
+      },
+    };
+    return { route: route as never, calls };
+  }
+  const reduce = (flow: GradientFlow, of: ReturnType<typeof gradientOf>, isLast = true): void =>
+    flow.reduce(of.partition as unknown as Partition, isLast ? of.receiver : null);
+
+  test('of one rank are those of the unit', () => {
+    const before = liveTensors();
+    const one = gradientOf([1, 2]);
+    reduce(localGradients, one);
+    expect(one.partition.grad?.toArray()).toEqual([1, 2]);
+    expect(one.log).toEqual([true, true]);
+    const { route, factor, takesEach } = localGradients;
+    expect([route, factor, takesEach]).toEqual([null, 1, false]);
+    one.end();
+    expect(liveTensors()).toBe(before);
+  });
+
+  test('of several ranks are summed once a step', () => {
+    const { route, calls } = routed();
+    const flow = summedGradients(route);
+    const one = gradientOf([1, 2]);
+    reduce(flow, one);
+    expect(calls).toEqual([2, 'gradient of u', true, 2]);
+    expect([one.log, flow.factor, flow.takesEach]).toEqual([[true, true], 0.25, false]);
+    expect(flow.route).toBe(route);
+    one.partition.grad?.release();
+    one.partition.grad = null;
+    reduce(flow, one, false);
+    expect(one.log).toHaveLength(2);
+    one.end();
+  });
+
+  test('of ranks that exchange other values stay with their rank', () => {
+    const { route, calls } = routed();
+    let isSummed = true;
+    const flow = alternatingGradients(summedGradients(route), () => isSummed, 8);
+    const one = gradientOf([1, 2]);
+    reduce(flow, one);
+    expect([flow.factor, one.partition.isOwnGrad, calls.length]).toEqual([0.25, false, 4]);
+    one.partition.grad?.release();
+    isSummed = false;
+    reduce(flow, one);
+    expect([flow.factor, one.partition.isOwnGrad, calls.length]).toEqual([8, true, 4]);
+    expect([flow.route, flow.takesEach]).toEqual([route, false]);
+    one.end();
+  });
+
+  test('are kept whole, and each rank counts its part', () => {
+    const flat = values(Array(128).fill(1));
+    const unit = { layout: { numel: 128 }, allocate: () => flat };
+    const flow = new WholeWeights({ rank: 1, size: 2 });
+    const [range, store, counted] = flow.keep(unit as never);
+    expect([range, counted, flow.isSharded]).toEqual([
+      { offset: 0, numel: 128 },
+      { offset: 64, numel: 64 },
+      false,
+    ]);
+    expect(store.memory?.buffer).toBe(flat.buffer);
+    store.dispose();
+    expect(flat.toArray()).toHaveLength(128);
+    flat.release();
+  });
+});
+
+test('only partial gradients are summed over the tensor-parallel ranks, in one call', () => {
+  const before = liveTensors();
+  const shapes = ['a', 'b', 'c'].map((name) => ({ name, shape: [2], group: 0 }));
+  const layout = layoutUnit(shapes);
+  const calls: unknown[] = [];
+  const group = {
+    allReduce(tensor: Tensor, at: At) {
+      calls.push(tensor.toArray(), at.purpose);
+      const sums = (tensor.toArray() as number[]).map((value) => 10 * value);
+      tensor.buffer.write(4 * tensor.offset, Float32Array.from(sums));
+      return done;
+    },
+  } as unknown as Collectives;
+  let factor = 3;
+  const inner = {
+    ...{ route: 'the route', takesEach: true, reduce: (...given: unknown[]) => calls.push(given) },
+    get factor() {
+      return factor;
+    },
+  };
+  const flow = partialSums(inner as never, group);
+  const full = values(Array.from({ length: layout.numel }, (_, i) => i));
+  const unitOf = (partial: readonly string[]) => ({
+    ...{ name: 'u', device, layout, gradient: { take: () => full.retain() } },
+    parameterOf: ({ name }: { name: string }) => ({ hasPartialGradient: partial.includes(name) }),
+  });
+  const partition = { unit: unitOf(['a', 'c']) } as never;
+  flow.reduce(partition, 'receiver' as never);
+  expect(calls).toEqual([[0, 1, 128, 129], 'parts of gradients of u', [partition, 'receiver']]);
+  const found = full.toArray() as number[];
+  expect([0, 1, 64, 65, 128, 129].map((i) => found[i])).toEqual([0, 10, 64, 65, 1280, 1290]);
+  const plain = { unit: unitOf([]) } as never;
+  flow.reduce(plain, null);
+  expect(calls.slice(3)).toEqual([[plain, null]]);
+  expect([flow.route, flow.takesEach, flow.factor]).toEqual(['the route', true, 3]);
+  factor = 4;
+  expect(flow.factor).toBe(4);
+  full.release();
+  expect(liveTensors()).toBe(before);
+});
+
+describe('weights that are gathered', () => {
+  function flowOf(more: object) {
+    const log: string[] = [];
+    const group = {
+      ...{ rank: 0, size: 1 },
+      allGather: (_: unknown, __: unknown, { purpose }: At) => {
+        const name = purpose.replace('weights of ', '');
+        log.push(`gather ${name}`);
+        return { wait: () => void log.push(`wait ${name}`) };
+      },
+    } as unknown as Collectives;
+    const flow = new GatheredWeights(device, group, {
+      ...{ prefetch: 0, maxLive: 0, maxReuseDistance: 0, near: null, overlap: false },
+      ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
+      ...{ storage: onDevice, gather: gatherPlain, trace: new UnitTrace(), ...more },
+    });
+    const shards = ['a', 'b', 'c'].map((name) => {
+      const weights = values(Array(8).fill(0));
+      let placed: Tensor | null = null;
+      const unit = {
+        ...{ name, layout: { numel: 8 }, dtype: 'f32', device, weights },
+        materialize(flat: Tensor) {
+          placed = flat;
+        },
+        vacate() {
+          log.push(`free ${name}`);
+          placed?.release();
+          placed = null;
+        },
+      };
+      const storage = onDevice.create(unit as never, 8);
+      return { unit, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
+    });
+    for (const shard of shards) flow.adopted(shard);
+    log.length = 0;
+    const said = (act: () => void): string[] => {
+      act();
+      return log.splice(0);
+    };
+    return { flow, group, shards: shards as [WeightShard, WeightShard, WeightShard], said };
+  }
+
+  test('are freed after their use, unless they are used again soon', () => {
+    const { flow, shards, said } = flowOf({ maxReuseDistance: 8, maxLive: 16 });
+    const [a, b, c] = shards.map(({ unit }) => unit) as never[];
+    const step = (units: readonly never[]): string[] =>
+      said(() => {
+        for (const unit of units) {
+          flow.acquire(unit);
+          flow.release(unit);
+        }
+      });
+    const first = step([a!, b!, a!, c!]);
+    expect(first.filter((one) => one.startsWith('free'))).toEqual([
+      ...['free a', 'free b', 'free a', 'free c'],
+    ]);
+    for (const shard of shards) flow.publish(shard, device.compute);
+    said(() => {});
+    // a comes again after 8 elements of b.
+    expect(step([a!, b!, a!, c!])).toEqual([
+      ...['gather a', 'wait a', 'gather b', 'wait b', 'free b', 'free a', 'gather c', 'wait c'],
+      'free c',
+    ]);
+    flow.release(c!);
+    expect(said(() => flow.dispose())).toEqual([]);
+  });
+
+  test('are gathered ahead, and waited for at the end of backward', () => {
+    const { flow, shards, said } = flowOf({ prefetch: 1, maxLive: 1e9 });
+    const [a, b] = shards.map(({ unit }) => unit) as never[];
+    for (const unit of [a!, b!]) flow.acquire(unit);
+    for (const shard of shards) flow.publish(shard, device.compute);
+    said(() => {});
+    expect(said(() => flow.acquire(a!))).toEqual(['gather a', 'wait a', 'gather b']);
+    expect(said(() => flow.endBackward())).toEqual(['wait b']);
+    expect(said(() => flow.endBackward())).toEqual([]);
+    expect(said(() => flow.vacate())).toEqual(['free a']);
+    // b had no views yet; both are gathered again.
+    expect(said(() => flow.acquire(b!))).toEqual(['gather b', 'wait b']);
+    flow.dispose();
+  });
+
+  test('announce the next units to their storage', () => {
+    const expected: string[][] = [];
+    const disposed = jest.fn();
+    const storage = {
+      ...{ ...onDevice, slotBytes: 7, dispose: disposed },
+      expect: (units: Iterable<{ name: string }>) =>
+        void expected.push(Array.from(units, ({ name }) => name)),
+    };
+    const { flow, shards } = flowOf({ storage });
+    for (const { unit } of shards) flow.acquire(unit);
+    for (const shard of shards) flow.publish(shard, device.compute);
+    expected.length = 0;
+    flow.dispatch();
+    flow.acquire(shards[0].unit);
+    expect(expected).toEqual([
+      ['a', 'b', 'c'],
+      ['b', 'c'],
+    ]);
+    expect(flow.slotBytes).toBe(7);
+    flow.dispose();
+    expect(disposed).toHaveBeenCalledTimes(1);
+  });
+
+  test('have secondary copies until they change', () => {
+    const before = liveTensors();
+    const gathers: unknown[] = [];
+    const group = {
+      ...{ rank: 1, size: 2 },
+      allGather(_: unknown, shard: Tensor, at: At) {
+        gathers.push(shard.toArray(), at.purpose);
+        return done;
+      },
+    } as unknown as Collectives;
+    const near = new NearCopies(group);
+    const unit = {} as never;
+    const at = { stream: device.compute, purpose: 'p' };
+    const flat = values([1, 2, 3, 4]);
+    expect(near.gather(unit, flat, at)).toBeNull();
+    near.keep(unit, flat);
+    const other = values([5, 6, 7, 8]);
+    near.keep(unit, other);
+    expect(near.gather(unit, other, at)).toBe(done);
+    expect(gathers).toEqual([[3, 4], 'p']);
+    near.forget(unit);
+    near.forget(unit);
+    expect(near.gather(unit, flat, at)).toBeNull();
+    near.keep(unit, other);
+    near.dispose();
+    expect(near.gather(unit, flat, at)).toBeNull();
+    for (const one of [flat, other]) one.release();
+    expect(liveTensors()).toBe(before);
+  });
+});
+
+describe('shares of optimizer state', () => {
+  const partitionOf = (name: string) => ({ name }) as unknown as Partition;
+
+  /** Two shares with a partition each; the second has no optional method. */
+  function shared() {
+    const log: unknown[] = [];
+    const say =
+      (what: string, result?: unknown) =>
+      (...given: unknown[]) => {
+        log.push([what, ...given]);
+        return result;
+      };
+    const [a, b] = [partitionOf('a'), partitionOf('b')];
+    const stateOf = (name: string) => ({
+      ...{
+        adopt: say(`${name} adopt`),
+        receive: say(`${name} receive`),
+        lendsCopies: name === 'one',
+      },
+      ...{ writeMaster: say(`${name} write`), refresh: say(`${name} refresh`) },
+      ...{ awaitWeights: say(`${name} awaitWeights`), gradOf: say(`${name} gradOf`, name) },
+      ...{ lend: say(`${name} lend`, name), synchronize: say(`${name} synchronize`) },
+      ...{ bytes: { device: 1, host: 2, disk: 3 } },
+      deviceMemory: { masters: [`${name} master`], states: [`${name} state`] },
+    });
+    const full = {
+      ...{ adopt: say('adopt'), prepare: say('prepare'), gradReady: say('gradReady') },
+      ...{ awaitWeights: say('awaitWeights'), gradOf: say('gradOf', 'own'), commit: say('commit') },
+      ...{ changed: say('changed'), resync: say('resync'), isAdrift: true },
+      ...{ rankErrors: () => ['error'], bytes: { device: 10, host: 20 } },
+    };
+    const state = new OptimizerState();
+    const add = (partition: Partition, name: string, schedule: object): void =>
+      state.add({
+        partitions: [partition],
+        state: stateOf(name) as unknown as ShardState,
+        schedule: schedule as Schedule,
+      });
+    add(a, 'one', full);
+    add(b, 'two', {});
+    const said = (act: () => unknown): unknown[] => {
+      act();
+      return log.splice(0);
+    };
+    return { state, a, b, said };
+  }
+
+  test('get the calls of their partitions', () => {
+    const { state, a, b, said } = shared();
+    for (const [partition, name] of [
+      [a, 'one'],
+      [b, 'two'],
+    ] as const) {
+      const own = (...calls: unknown[][]): unknown[][] => (name === 'one' ? calls : []);
+      expect(said(() => state.adopt(partition))).toEqual([
+        [`${name} adopt`, partition],
+        ...own(['adopt', partition]),
+      ]);
+      expect(said(() => state.gradReady(partition))).toEqual([
+        [`${name} receive`, partition],
+        ...own(['gradReady', partition]),
+      ]);
+      expect(said(() => state.awaitWeights(partition))).toEqual([
+        ...own(['awaitWeights', partition]),
+        [`${name} awaitWeights`, partition],
+      ]);
+      expect(said(() => state.writeMaster(partition, 1 as never, 2 as never))).toEqual([
+        [`${name} write`, partition, 1, 2],
+      ]);
+      expect(said(() => state.lend(partition, 1 as never, 'm'))).toEqual([
+        ...own(['commit']),
+        [`${name} lend`, partition, 1, 'm'],
+      ]);
+      expect(said(() => state.refresh(partition))).toEqual([
+        ...own(['changed']),
+        [`${name} refresh`, partition],
+      ]);
+      expect(said(() => state.changed(partition))).toEqual(own(['changed']));
+      expect(state.lendsCopies(partition)).toBe(name === 'one');
+      expect(state.gradOf(partition)).toBe(name === 'one' ? 'own' : 'two');
+      said(() => {});
+    }
+    // Frozen shards have no share.
+    expect(said(() => state.awaitWeights(partitionOf('frozen')))).toEqual([]);
+    expect(() => state.lend(partitionOf('frozen'), 1 as never, 'm')).toThrow();
+  });
+
+  test('add up', () => {
+    const { state, said } = shared();
+    expect(said(() => state.prepare('plan' as never))).toEqual([['prepare', 'plan']]);
+    expect(said(() => state.resync(3, 'to' as never))).toEqual([['resync', 3, 'to']]);
+    expect(said(() => state.synchronize())).toEqual([
+      ...[['commit'], ['one synchronize'], ['two synchronize']],
+    ]);
+    expect(state.isAdrift).toBe(true);
+    expect(new OptimizerState().isAdrift).toBe(false);
+    expect(state.rankErrors()).toEqual(['error']);
+    expect(state.bytes).toEqual({ device: 12, host: 24, disk: 6 });
+    expect(state.deviceMemory).toEqual({
+      masters: ['one master', 'two master'],
+      states: ['one state', 'two state'],
+    });
+  });
+});
+
+test('bytes are of the device or of the host', () => {
+  const [near, far] = [values([1, 2]), pinned(device, [3], 'bf16')];
+  expect(bytesOf([near, null, far, far])).toEqual({ device: 8, host: 12, disk: 0 });
+  expect(totalBytes([{ device: 1 }, undefined, { host: 2, disk: 3 }, { disk: 4 }])).toEqual({
+    ...{ device: 1, host: 2, disk: 7 },
+  });
+  for (const one of [near, far]) one.release();
+});
+
+test('lent state is complete when its stream has come to it', async () => {
+  const tensor = values([1]);
+  const order = Stream.create(device);
+  const keep = jest.fn();
+  const lent = new LentState(tensor, order, keep);
+  const [synchronize, dispose] = [
+    jest.spyOn(order, 'synchronize'),
+    jest.spyOn(Event.prototype, 'dispose'),
+  ];
+  lent.wait();
+  expect(synchronize).toHaveBeenCalledTimes(1);
+  await lent.arrived();
+  expect(dispose).toHaveBeenCalledTimes(1);
+  for (const spy of [synchronize, dispose]) spy.mockRestore();
+  lent.keep();
+  expect(keep).toHaveBeenCalledTimes(1);
+  new LentState(tensor, order).keep();
+  tensor.release();
+  order.dispose();
+});
