@@ -8,6 +8,12 @@ const chosen = new Set((process.env.MUTATE_IDS ?? '').split(','));
 const noted = new Map();
 let test;
 
+/** A frame of the sources that jest has called: the top level of a module. */
+const TOP_LEVEL = /[\\/]lib[\\/][^\n]*\n[^\n]*[\\/]jest-runtime[\\/]/;
+
+/** Whether a module is being loaded. All later tests of the file use its values. */
+const isLoading = () => TOP_LEVEL.test(new Error().stack);
+
 /**
  * Appends a line for each chosen mutant: once for each test, and in a child process once in 50 ms.
  */
@@ -22,6 +28,6 @@ module.exports = function cover(...ids) {
     const now = Date.now();
     if (now - (noted.get(id) ?? 0) < WINDOW_MS) continue;
     noted.set(id, now);
-    appendFileSync(file, `hit\t${now}\t${id}\n`);
+    appendFileSync(file, `${isLoading() ? 'load' : 'hit'}\t${now}\t${id}\n`);
   }
 };

@@ -11,9 +11,9 @@ function addHits(log, reached) {
   for (const { kind, text } of log) {
     if (kind === 'test') current = text;
     if (kind === 'hook') current = WHOLE;
-    if (kind === 'hit') {
+    if (kind === 'hit' || kind === 'load') {
       if (!reached.has(text)) reached.set(text, new Set());
-      reached.get(text).add(current);
+      reached.get(text).add(kind === 'load' ? WHOLE : current);
     }
   }
 }

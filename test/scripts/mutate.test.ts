@@ -32,11 +32,21 @@ export const sum = (a: number, b: number): number => a + b;
 export const isLong = (text: string): boolean => text.length > 9;
 export const unused = (a: number): number => a * 2;
 `,
+  'lib/room/limits.ts': `
+export const LIMITS: Record<string, number> = { most: 9 };
+export const isOpen = (): boolean => true;
+`,
   'lib/room/half.ts': 'export const half = (a: number): number => a / 2;\n',
   'test/room/sum.test.ts': `
 import { isLong, sum } from '../../lib/room/sum.js';
 test('adds', () => expect(sum(2, 3)).toBe(5));
 test('a short text', () => expect(isLong('text')).toBe(false));
+`,
+  // The first test loads the module; the second one sees its constant.
+  'test/room/limits.test.ts': `
+const limits = () => require('../../lib/room/limits.js');
+test('is open', () => expect(limits().isOpen()).toBe(true));
+test('has a limit', () => expect(limits().LIMITS.most).toBe(9));
 `,
   'test/room/half.test.ts': `
 import { half } from '../../lib/room/half.js';
@@ -86,6 +96,7 @@ test('two jobs try each mutant once, and a later call continues', () => {
   expect(shown(results)).toEqual(
     expect.arrayContaining([
       'lib/room/half.ts:1 a / 2 -> a * 2: killed',
+      'lib/room/limits.ts:2 { most: 9 } -> {}: killed',
       'lib/room/sum.ts:2 a + b -> a - b: killed',
       'lib/room/sum.ts:3 text.length > 9 -> text.length >= 9: survived',
       'lib/room/sum.ts:4 a * 2 -> a / 2: unreached',
