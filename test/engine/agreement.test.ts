@@ -66,7 +66,11 @@ function jobsOf(size: number, mesh: object = {}) {
 }
 
 /** The error of each rank of a job; null for a rank that agrees. */
-function disagreement(ranks: readonly Rank[], mesh: object = {}): Promise<(DsError | null)[]> {
+function disagreement(
+  ranks: readonly Rank[],
+  mesh: object = {},
+  isCut = false,
+): Promise<(DsError | null)[]> {
   const size = ranks.length;
   const jobs = jobsOf(size, mesh);
   const calls = ranks.map(async (given, rank) => {
@@ -86,7 +90,7 @@ function disagreement(ranks: readonly Rank[], mesh: object = {}): Promise<(DsErr
     seed(given.seed ?? 1);
     const planned = given.planned ? ({ keys: given.planned } as never) : null;
     const asked = { module: model, config, optimizer, schedules: { name: 'none' } };
-    return requireAgreement({ job: jobs[rank] as never, planned }, asked as never, false);
+    return requireAgreement({ job: jobs[rank] as never, planned }, asked as never, isCut);
   });
   return Promise.all(
     calls.map((call) =>
@@ -179,6 +183,26 @@ test('lists further differences, four of them by name', async () => {
   expect(await also(1)).toBe('Give every rank the same model.');
   expect(await also(5)).toBe(`Give every rank the same model. Also different: ${names(4)}.`);
   expect(await also(6)).toBe(`Give every rank the same model. Also different: ${names(4)}, ....`);
+});
+
+test('parts of a divided model are complete', async () => {
+  const parts = (offsets: number[], isCut = true) =>
+    disagreement(
+      offsets.map((offset) => {
+        const model = new nn.Linear(2, 3, { bias: false });
+        model.weight.partOf({ whole: [6, 2], boxes: [{ offset: [offset, 0], shape: [3, 2] }] });
+        return { model };
+      }),
+      { tp: 2 },
+      isCut,
+    );
+  expect(await parts([0, 3])).toEqual([null, null]);
+  expect(await parts([0, 0], false)).toEqual([null, null]);
+  const [error] = await parts([0, 0]);
+  expect(error).toMatchObject({
+    ...{ code: 'DS_ARGUMENT', op: 'initialize, weight', got: 'element [0, 0] on two ranks' },
+    expected: 'parts of 2 ranks on tp that together are [6, 2]',
+  });
 });
 
 test('only ranks of one model need equal random states', async () => {

@@ -46,7 +46,7 @@ describe('objects of the caller', () => {
   test('a function makes them, a class does not', () => {
     class Own {}
     expect(madeBy('op', (given: number) => given + 1, 2)).toBe(3);
-    const classy = (given: number) => given;
+    const classy = (given: number) => ({ class: given }).class;
     expect(madeBy('op', classy, 4)).toBe(4);
     expect(thrownBy(() => madeBy('op', Own as never, 2))).toMatchObject({
       ...{ code: 'DS_ARGUMENT', op: 'op', got: 'the class Own' },
@@ -88,6 +88,16 @@ describe('objects of the caller', () => {
         ...{ code: 'DS_CONFIG', op: 'optimizer', got: 'none' },
       });
     }
+  });
+
+  test('an optimizer that exchanges moments has no stage', () => {
+    const groups = [{ params: linear().parameters() }];
+    const own = { name: 'Own', groups, declareState: () => ({}), update() {}, passOf() {} };
+    expect(found({ optimizer: own })).toBe(own);
+    const sharded = { zero_optimization: { stage: 1 } } as DsConfig;
+    expect(thrownBy(() => found({ optimizer: own }, sharded))).toMatchObject({
+      ...{ code: 'DS_CONFIG', op: 'zero_optimization.stage' },
+    });
   });
 
   test('an optimizer has groups, methods, and no steps of its own', () => {

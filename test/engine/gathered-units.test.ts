@@ -179,7 +179,16 @@ test('after the engine, the model has whole weights and no hooks, and loses offl
   const acquired = jest.spyOn(engine.parts.stage, 'acquire');
   noGrad(() => scope(() => void engine.forward(input())));
   expect(acquired).toHaveBeenCalled();
+  const awaited = jest.spyOn(engine.parts.state, 'awaitWeights');
+  for (const module of [net, net.inner]) {
+    awaited.mockClear();
+    module.stateDict();
+    expect(awaited).toHaveBeenCalled();
+  }
   engine.destroy();
+  awaited.mockClear();
+  net.stateDict();
+  expect(awaited).not.toHaveBeenCalled();
   acquired.mockClear();
   noGrad(() => scope(() => void net.call(input())));
   expect(acquired).not.toHaveBeenCalled();
@@ -243,6 +252,7 @@ test('writes reach the weights with a rank that modifies alone', async () => {
       });
     expect(failing).toThrow('a body of mine');
     expect(values(engine, parameter)).toEqual(filled(3));
+    expect(parameter.isOpen).toBe(false);
   }
   const master = zero.safeGetFullFp32Param(trained) as Tensor;
   expect(master.reshape([-1]).toArray()).toEqual(filled(3));
@@ -286,6 +296,42 @@ test('an error of the body comes before one of the exchange; both leave weights 
   expect(present(engine)).toEqual([]);
   reduce.mockRestore();
   expect(call(() => 7)()).toBe(7);
+});
+
+test('each written parameter comes once from the rank that modifies, unless no rank wrote it', async () => {
+  const net = new Net();
+  const engine = await engineOf(net);
+  const all = [net.inner, ...net.blocks.map(({ fc }) => fc), net.head].map(({ weight }) => weight);
+  const { ranks } = engine.parts;
+  const sent: [Tensor, number][] = [];
+  // Another rank has written the second and the third one.
+  const others = [0, 1, 1, 0];
+  const world = Object.create(ranks.world, {
+    size: { value: 2 },
+    allReduce: {
+      value: (sums: Tensor) => {
+        noGrad(() => sums.add_(Tensor.from(others)));
+        return { wait() {} };
+      },
+    },
+    broadcast: {
+      value: ({ buffer, offset }: Tensor, root: number) => {
+        const found = all.findIndex((one) => one.buffer === buffer && one.offset === offset);
+        sent.push([found as never, root]);
+        return { wait() {} };
+      },
+    },
+  });
+  Object.assign(ranks, { world });
+  zero.GatheredParameters(all, { modifierRank: 0 }, () => {
+    noGrad(() => {
+      for (const one of all.slice(0, 2)) one.fill_(5);
+    });
+  });
+  Object.assign(ranks, { world: Object.getPrototypeOf(world) });
+  // First the parameters of the root rank, then the one that only another rank wrote.
+  expect(sent).toEqual([0, 1, 2].map((i) => [i, 0]));
+  expect(values(engine, all[1] as Parameter)).toEqual(filled(5));
 });
 
 test('a part of a layer has no rank that modifies it', async () => {

@@ -15,6 +15,7 @@ import { ProfiledStep } from '../../lib/engine/watch/profiled-step.js';
 import { untimed } from '../../lib/engine/watch/step-watch.js';
 import { type nn, optim } from '../../lib/index.js';
 import { Linear } from '../../lib/nn/index.js';
+import { FlopsProfiler } from '../../lib/profiler/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { tinyModel } from '../e2e/tiny-training.js';
@@ -109,6 +110,27 @@ test('FLOPs are those of one more step, for the time of the others', () => {
   // At least 2 x 2 products and sums in 50 ms.
   expect(result.FLOPS_per_gpu).toBeGreaterThanOrEqual((8 * 1000) / 50);
   expect(result.FLOPS_per_gpu).toBeLessThan((40 * 1000) / 50);
+});
+
+test('FLOPs are those of forward, backward and recomputation', () => {
+  const work = { forward: { flops: 1e6 }, backward: { flops: 2e6 }, recompute: { flops: 4e6 } };
+  jest.spyOn(FlopsProfiler.prototype, 'profile').mockReturnValue({ work } as never);
+  let clock = 0;
+  jest.spyOn(performance, 'now').mockImplementation(() => clock);
+  jest.spyOn(process, 'exit').mockReturnValue(undefined as never);
+  const path = join(folder, 'work.json');
+  const autotuning = { start_profile_step: 1, end_profile_step: 1, metric: 'flops' };
+  const timer = new MeasuredSteps(inner as unknown as PhaseTimer, {
+    ...{ module: new Linear(2, 2), device: cpu(), world: { rank: 0, size: 1 } as never },
+    isPipeline: false,
+    config: { autotuning: { ...autotuning, metric_path: path }, train_batch_size: 6 } as never,
+  });
+  for (let step = 1; step <= 3; step++) {
+    clock += 20;
+    timer.finishStep(step, 6);
+  }
+  const result = JSON.parse(readFileSync(path, 'utf8')) as Record<string, number>;
+  expect([result.latency, result.FLOPS_per_gpu]).toEqual([20, (7e6 * 1000) / 20]);
 });
 
 describe('the first forward of a model', () => {

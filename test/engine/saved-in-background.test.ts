@@ -7,7 +7,7 @@ import { BackgroundSave } from '../../lib/engine/saving/background-save.js';
 import { HostCopy } from '../../lib/engine/saving/host-copy.js';
 import { inFragments, remoteState } from '../../lib/engine/saving/remote-state.js';
 import { StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
-import { DsError, initialize, nn, Tensor } from '../../lib/index.js';
+import { DsError, initialize, nn, scope, Tensor } from '../../lib/index.js';
 import { perElement } from '../../lib/optim/declared-state.js';
 import { Buffer } from '../../lib/runtime/buffer.js';
 import { startThread } from '../../lib/runtime/thread.js';
@@ -37,6 +37,46 @@ test('a thread that dies without an answer fails the save', async () => {
   const got = { status: 'rejected', reason: { got: 'exit code 7 of the thread' } };
   expect(await ended).toMatchObject([got, got]);
   expect(process.listeners('exit').filter(({ name }) => name === 'awaitAll')).toEqual([]);
+});
+
+test('a save copies the state within the call; the next one waits for it, in the same step', async () => {
+  const model = new nn.Linear(2, 1);
+  const { engine } = await initialize({
+    ...{ model, config: { train_batch_size: 1, optimizer: { type: 'SGD', params: {} } } },
+    device: 'cpu',
+  });
+  const taken = jest.spyOn(HostCopy.prototype, 'take');
+  const start = () => {
+    const thread = new EventEmitter();
+    jest.mocked(startThread).mockReturnValueOnce(thread as never);
+    return { thread, saved: engine.saveCheckpoint('/saved', { asynchronous: true }) };
+  };
+  const turn = () => new Promise(setImmediate);
+  const first = start();
+  expect(taken).toHaveBeenCalledTimes(1);
+  await turn();
+  first.thread.emit('message', { begun: 'one' });
+  expect(await first.saved).toBe('one');
+  const second = start();
+  await turn();
+  expect(taken).toHaveBeenCalledTimes(1);
+  first.thread.emit('message', { written: 'one' });
+  await turn();
+  expect(taken).toHaveBeenCalledTimes(2);
+  second.thread.emit('message', { begun: 'two' });
+  expect(await second.saved).toBe('two');
+  const third = engine.saveCheckpoint('/saved', { asynchronous: true });
+  scope(() => engine.backward(engine.forward<Tensor>(Tensor.from([[1, 2]])).mean()));
+  engine.step();
+  second.thread.emit('message', { written: 'two' });
+  await expect(third).rejects.toMatchObject({
+    ...{ code: 'DS_CHECKPOINT', op: 'saveCheckpoint', hint: 'Await saveCheckpoint().' },
+    expected: 'the state of step 0, the step of the call',
+    got: 'step 1: training continued while the previous save was running',
+  });
+  expect(await engine.checkpointDone()).toBeNull();
+  taken.mockRestore();
+  engine.destroy();
 });
 
 test('an error of a thread, or at its start, fails the save', async () => {

@@ -204,6 +204,16 @@ describe('the stages of a pipeline', () => {
     ] as const) {
       expect(seeds(own, given)).not.toBeNull();
     }
+    const optionsOf = (pipeline: object, own: object = {}) => {
+      const plan = planOf(modelOf(own), { pipeline: { stages: 2, ...pipeline } } as never);
+      return (plan?.pipeline as unknown as { options: object } | undefined)?.options;
+    };
+    expect(optionsOf({})).not.toHaveProperty('seedLayers');
+    expect(optionsOf({ seed_layers: true })).toMatchObject({ seedLayers: true });
+    const interval = { activation_checkpoint_interval: 3 };
+    expect(optionsOf({})).not.toHaveProperty('activationCheckpointInterval', 3);
+    expect(optionsOf(interval)).toMatchObject({ activationCheckpointInterval: 3 });
+    expect(optionsOf({ partition: 'uniform' })).toMatchObject({ partitionMethod: 'uniform' });
     expect(thrownBy(() => seeds(false, true))).toMatchObject({
       ...{ op: 'pipeline.seed_layers', got: 'true' },
       expected: 'false, the seedLayers of the PipelineModule',

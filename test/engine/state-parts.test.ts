@@ -1,12 +1,17 @@
 // Tests the parts of weights and state that a rank saves, and the decisions that it reads.
 import { resolveConfig } from '../../lib/config/index.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
-import { statePart, weightShards } from '../../lib/engine/saving/engine-shards.js';
+import {
+  catalogOf,
+  releaseShards,
+  statePart,
+  weightShards,
+} from '../../lib/engine/saving/engine-shards.js';
 import { buildState } from '../../lib/engine/setup/optimizer-state.js';
 import { resync } from '../../lib/engine/step/resync.js';
 import { StepDecisions } from '../../lib/engine/step/step-decisions.js';
 import { DsError } from '../../lib/errors.js';
-import { initialize, nn, optim, Tensor, zero } from '../../lib/index.js';
+import { type Engine, initialize, nn, ones, optim, scope, Tensor, zero } from '../../lib/index.js';
 import {
   type DeclaredState,
   perBlock,
@@ -17,7 +22,7 @@ import { wholeRegion } from '../../lib/runtime/box.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { held } from '../../lib/tensor/index.js';
 import { OptimizerState } from '../../lib/zero/optimizer-state.js';
-import { refusal } from '../support/refusal.js';
+import { refusal, thrownBy } from '../support/refusal.js';
 
 /** Rows 2 and 3 of [4, 8], on one of two tensor ranks. */
 const region = { whole: [4, 8], boxes: [{ offset: [2, 0], shape: [2, 8] }] };
@@ -129,6 +134,116 @@ test('a whole state comes from the ranks that have parts of it, in the order of 
   expect(read(bias, 'counts')).toEqual([[1, '3']]);
   Object.assign(engine.parts.ranks, { shardGroup });
   engine.destroy();
+});
+
+describe('an engine of two micro-batches', () => {
+  async function engineOf(): Promise<Engine> {
+    const model = new nn.Linear(4, 1);
+    const { engine } = await initialize({
+      ...{ model, optimizer: new optim.AdamW(model.parameters(), { lr: 0.1 }), device: 'cpu' },
+      config: { train_micro_batch_size_per_gpu: 1, gradient_accumulation_steps: 2 },
+    });
+    return engine;
+  }
+  const loss = (engine: Engine) =>
+    engine
+      .forward<Tensor>(Tensor.from([1, 2, 3, 4], { shape: [1, 4] }))
+      .square()
+      .mean();
+
+  test('has the same norm with both kinds of backward, which do not mix', async () => {
+    const norms: unknown[] = [];
+    const engine = await engineOf();
+    const weights = [...engine.module.parameters()];
+    for (const isDirect of [false, true, false]) {
+      for (const _ of [1, 2]) {
+        scope(() => {
+          for (const one of weights) zero.safeSetFullFp32Param(one, ones(one.shape));
+          if (isDirect) loss(engine).backward();
+          else engine.backward(loss(engine));
+          engine.step();
+        });
+      }
+      norms.push(engine.getGlobalGradNorm());
+    }
+    expect(norms[0]).toBeGreaterThan(1);
+    expect(norms).toEqual([norms[0], norms[0], norms[0]]);
+    scope(() => engine.backward(loss(engine)));
+    engine.step();
+    expect(thrownBy(() => scope(() => loss(engine).backward()))).toMatchObject({
+      ...{ code: 'DS_AUTOGRAD', op: 'engine.backward', got: 'the factor 2' },
+      expected: 'gradients with the factor 1 of the earlier micro-batches of this step',
+    });
+    engine.destroy();
+  });
+
+  test('reports all numbers of a step', async () => {
+    const engine = await engineOf();
+    const reports: unknown[] = [];
+    engine.parts.watch.add({ stepFinished: (report) => void reports.push(report) });
+    for (const _ of [1, 2]) {
+      scope(() => engine.backward(loss(engine)));
+      engine.step();
+    }
+    const [found, norm] = [engine.getGlobalLoss(), engine.getGlobalGradNorm()];
+    expect(reports).toEqual([
+      {
+        ...{ step: 1, samples: 2, skipped: 0, applied: true, loss: found, norm, busy: null },
+        ...{ lr: [0.1], betas: [[0.9, 0.999]], lossScale: 1 },
+      },
+    ]);
+    engine.destroy();
+  });
+
+  test('synchronizes weights before an evaluation, not in training', async () => {
+    const engine = await engineOf();
+    const { state } = engine.parts;
+    const calls = jest.spyOn(state, 'resync').mockReturnValue(undefined as never);
+    Object.defineProperty(state, 'isAdrift', { value: true, configurable: true });
+    const forward = () => scope(() => void engine.forward(Tensor.from([[1, 2, 3, 4]])));
+    forward();
+    expect(calls).not.toHaveBeenCalled();
+    engine.eval();
+    forward();
+    expect(calls).toHaveBeenCalledTimes(1);
+    Object.defineProperty(state, 'isAdrift', { value: false });
+    calls.mockRestore();
+    engine.destroy();
+  });
+});
+
+test('a catalog has the dtypes and whole shapes of weights, state and buffers', async () => {
+  const model = new nn.Linear(4, 2);
+  model.bias?.requireGrad(false);
+  const optimizer = new optim.AdamW([model.weight], { lr: 0.1 });
+  const config = { train_batch_size: 1, bf16: { enabled: true } };
+  const { engine } = await initialize({ model, optimizer, config, device: 'cpu' });
+  const listed = (wanted: (name: string) => boolean) => {
+    const { model: weights, optimizer: state } = catalogOf(engine, wanted);
+    return [Object.fromEntries(weights), Object.fromEntries(state)];
+  };
+  const of = (shape: number[], dtype: string) => ({ shape, dtype });
+  const state = ['fp32', 'exp_avg', 'exp_avg_sq'].map((name) => [
+    `weight.${name}`,
+    of([2, 4], 'f32'),
+  ]);
+  expect(listed(() => true)).toEqual([
+    { weight: of([2, 4], 'bf16'), bias: of([2], 'bf16') },
+    Object.fromEntries(state),
+  ]);
+  expect(listed((name) => name === 'bias')[0]).toEqual({ bias: of([2], 'bf16') });
+  engine.destroy();
+  const release = jest.fn();
+  const remote = { dtype: 'f32', numel: 3, bytes: 12, grain: 1, borrow() {} };
+  releaseShards([
+    { name: 'far', shape: [3], tensor: remote as never },
+    {
+      name: 'near',
+      shape: [3],
+      tensor: Object.assign(Object.create(Tensor.prototype), { release }),
+    },
+  ]);
+  expect(release).toHaveBeenCalledTimes(1);
 });
 
 describe('the decision of a step', () => {

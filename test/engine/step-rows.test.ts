@@ -4,9 +4,10 @@ import { Mesh } from '../../lib/comm/mesh.js';
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
 import { columnsOf, columnsOfStages } from '../../lib/engine/step/step-columns.js';
 import { GIVEN, StepRows } from '../../lib/engine/step/step-rows.js';
+import { liveTensors } from '../../lib/index.js';
 import { Linear } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { noGrad, Tensor } from '../../lib/tensor/index.js';
+import { noGrad, scope, Tensor } from '../../lib/tensor/index.js';
 
 interface Given {
   size: number;
@@ -34,7 +35,7 @@ function rowsOf(
       const rows = Array.from({ length: size }, (_, one) =>
         one === rank ? values : (others[one] ?? new Array(width).fill(0)),
       );
-      noGrad(() => flat.copy_(Tensor.from(rows.flat())));
+      noGrad(() => scope(() => void flat.copy_(Tensor.from(rows.flat()))));
       return { wait() {} };
     },
   };
@@ -190,5 +191,19 @@ test('a pipeline rank counts each unit in the first of its layers that reads it'
     expect(columnsOf(pipeline as never, [unitOf(0, 0)] as never, ranks as never)).toEqual({
       ...{ count: 1, own: [0], runs: [{ offset: 0, numel: 1, ranks: [0, 3] }] },
     });
+  }
+});
+
+test('rows release all that they allocated', () => {
+  const before = liveTensors();
+  for (const normRanks of [
+    [0, 1, 2, 3],
+    [0, 1, 3],
+  ]) {
+    const rows = rowsOf({ ...four, rank: 1, normRanks }, own(2, normRanks) as never);
+    expect(liveTensors()).toBeGreaterThan(before);
+    rows.gather();
+    rows.dispose();
+    expect(liveTensors()).toBe(before);
   }
 });

@@ -1,5 +1,6 @@
 // A stop acts on all ranks after the same step, and aborts the signal with its reason.
 import { StopRequest } from '../../lib/engine/step/stop-request.js';
+import { thrownBy } from '../support/refusal.js';
 
 test('one rank stops at once, with the reason of its first request', () => {
   const stop = new StopRequest({ worldSize: 1, signals: [] });
@@ -25,6 +26,11 @@ test('a rank of several stops after the step that follows the agreement', () => 
   stop.agreed();
   expect(stop.isDue).toBe(true);
   stop.dispose();
+});
+
+test('signals are checked', () => {
+  const signals = ['SIGNONE'] as never;
+  expect(thrownBy(() => new StopRequest({ worldSize: 1, signals })).code).toBe('DS_ARGUMENT');
 });
 
 test('a request that has ended listens to no signal again', () => {
