@@ -1,8 +1,8 @@
 #!/usr/bin/env node
 // Compares GGUF files of random models with llama.cpp: the ids of texts, and the probabilities of
-// the next token. Usage: try-gguf.mjs --oracle FOLDER [--only NAME] [--record FILE]. FOLDER has the
-// npm package node-llama-cpp; FILE gets the checksums of the files that agree, with --only beside
-// those that it has. Needs `npm run build:ts`.
+// the next token. Usage: try-gguf.mjs --oracle FOLDER [--only NAME] [--type TYPE] [--record FILE].
+// FOLDER has the npm package node-llama-cpp; FILE gets the checksums of the files that agree, with
+// --only beside those that it has. Needs `npm run build:ts`.
 import { createHash } from 'node:crypto';
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -13,7 +13,10 @@ import { parseArgs } from 'node:util';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const { values } = parseArgs({
-  options: { oracle: { type: 'string' }, only: { type: 'string' }, record: { type: 'string' } },
+  options: {
+    ...{ oracle: { type: 'string' }, record: { type: 'string' } },
+    ...{ only: { type: 'string' }, type: { type: 'string' } },
+  },
 });
 if (values.oracle === undefined)
   throw new Error('--oracle FOLDER: with node_modules/node-llama-cpp');
@@ -63,10 +66,11 @@ function ours(model, ids) {
 
 const checked = {};
 for (const name of Object.keys(FAMILIES)) {
-  if (values.only !== undefined && !name.includes(values.only)) continue;
+  if (values.only !== undefined && name !== values.only) continue;
   const model = modelOf(library, name);
   const ids = Array.from({ length: 48 }, (_, i) => 3 + ((i * 379 + 17) % 990));
   for (const type of typesOf(name)) {
+    if (values.type !== undefined && type !== values.type) continue;
     const path = join(folder, `${name}-${type}.gguf`);
     await nn.saveGguf(model, path, { type, tokenizer: join(golden, 'tokenizers', 'llama3') });
     const back = await nn.models.fromPretrained(path, { dtype: 'f32' });

@@ -29,6 +29,12 @@ const DEEPSEEK = {
     ...{ original_max_position_embeddings: 64, mscale: 0.7, mscale_all_dim: 0.7 },
   },
 };
+/** Value heads of a delta net serve several key heads. */
+const DELTA = {
+  ...{ linear_num_key_heads: 2, linear_num_value_heads: 4 },
+  ...{ linear_key_head_dim: 64, linear_value_head_dim: 64 },
+};
+const GEMMA_LAYERS = ['sliding_attention', 'full_attention'];
 const FAMILIES = {
   llama: { rope_scaling: LLAMA3, rope_parameters: null },
   ...{ 'llama-tied': {}, qwen2: {}, qwen3: {}, granite: {}, olmo2: {}, gemma: {} },
@@ -91,6 +97,34 @@ const FAMILIES = {
   'deepseek-v3': DEEPSEEK,
   'deepseek-v2': { ...DEEPSEEK, n_group: 1, topk_group: 1, topk_method: 'greedy' },
   'glm4-moe-lite': { ...DEEPSEEK, n_group: 1, topk_group: 1, rope_parameters: PLAIN },
+  gemma4: {
+    num_hidden_layers: 4,
+    layer_types: [...GEMMA_LAYERS, ...GEMMA_LAYERS],
+    per_layer_config: { 1: { head_dim: 128 }, 3: { head_dim: 128 } },
+    ...{ sliding_window: 16, hidden_size_per_layer_input: 32, vocab_size_per_layer_input: 1016 },
+  },
+  'gemma4-moe': {
+    per_layer_config: { 1: { head_dim: 128, num_key_value_heads: 1 } },
+    final_logit_softcapping: 2.5,
+    ...{ sliding_window: 16, moe_intermediate_size: 256 },
+  },
+  'qwen3-next': {
+    ...{ ...DELTA, moe_intermediate_size: 256, shared_expert_intermediate_size: 256 },
+    mlp_only_layers: [],
+  },
+  'qwen3-5': DELTA,
+  'qwen3-5-moe': {
+    ...{ ...DELTA, moe_intermediate_size: 256, shared_expert_intermediate_size: 256 },
+  },
+  ...{ olmo3: { sliding_window: 16 }, glm: {}, minicpm: { dim_model_base: 128 } },
+  'granite-hybrid': { shared_intermediate_size: 512 },
+  ministral3: {
+    rope_parameters: {
+      ...{ rope_type: 'yarn', rope_theta: 10_000, factor: 8, beta_fast: 32, beta_slow: 1 },
+      ...{ original_max_position_embeddings: 16, mscale: 1, mscale_all_dim: 1 },
+      llama_4_scaling_beta: 0.3,
+    },
+  },
   exaone: { num_layers: 2, rope_parameters: null, rope_scaling: LLAMA3 },
 };
 
@@ -100,11 +134,13 @@ function modelOf({ nn, noGrad, Tensor }, name) {
   const model = nn.models.fromConfig({ ...config, ...SIZES, ...FAMILIES[name] });
   let state = 12_345;
   for (const [path, parameter] of model.namedParameters()) {
-    const isNorm = /norm|ln_/.test(path) && !config.model_type.startsWith('gemma');
+    const isNorm = /norm|ln_/.test(path) && !/^gemma(?!4)/.test(config.model_type);
+    // Gemma 4 does not scale scores: with a norm of 1, differences of rounding decide them.
+    const middle = config.model_type === 'gemma4_text' && path.includes('q_norm') ? 0.125 : 1;
     const values = new Float32Array(parameter.numel);
     for (let i = 0; i < values.length; ++i) {
       state = (Math.imul(state, 1_103_515_245) + 12_345) >>> 0;
-      values[i] = (isNorm ? 1 : 0) + ((state >>> 8) / 2 ** 24 - 0.5) * 0.25;
+      values[i] = (isNorm ? middle : 0) + ((state >>> 8) / 2 ** 24 - 0.5) * 0.25;
     }
     noGrad(() => parameter.copy_(Tensor.from(values).reshape(parameter.shape)));
   }

@@ -19,11 +19,21 @@ const path = join(folder, 'case.gguf');
 const FAMILIES = [
   ...(['llama', 'stablelm', 'phi', 'cohere2', 'glm4'] as const),
   ...(['gpt-neox', 'granite-moe', 'glm4-moe', 'gpt-oss', 'deepseek-v3'] as const),
+  ...(['gemma4', 'qwen3-5'] as const),
 ] as const;
 
-/** Another scaling than that of the folder, which files cannot have. */
-const ROPES: Readonly<Record<string, JsonObject>> = {
-  'deepseek-v3': { rope_type: 'default', rope_theta: 10_000 },
+/** Settings that files can have, and layers of all kinds. */
+const SETTINGS: Readonly<Record<string, JsonObject>> = {
+  'deepseek-v3': { rope_parameters: { rope_type: 'default', rope_theta: 10_000 } },
+  'qwen3-5': {
+    ...{ num_hidden_layers: 2, layer_types: ['linear_attention', 'full_attention'] },
+    linear_value_head_dim: 6,
+  },
+  gemma4: {
+    ...{ num_hidden_layers: 2, layer_types: ['sliding_attention', 'full_attention'] },
+    ...{ num_kv_shared_layers: 0, per_layer_config: { 1: { head_dim: 14 } } },
+    vocab_size_per_layer_input: 1008,
+  },
 };
 
 /** A small valid file. */
@@ -33,13 +43,10 @@ async function validFile(family: string): Promise<Buffer> {
   ) as JsonObject;
   const small = {
     ...{ hidden_size: 32, intermediate_size: 64, vocab_size: 1008, num_hidden_layers: 1 },
-    ...{
-      first_k_dense_replace: 0,
-      rope_parameters: ROPES[family] ?? config.rope_parameters ?? null,
-    },
+    first_k_dense_replace: 0,
   };
   const types: JsonObject = config.layer_types ? { layer_types: ['sliding_attention'] } : {};
-  const model = nn.models.fromConfig({ ...config, ...small, ...types });
+  const model = nn.models.fromConfig({ ...config, ...small, ...types, ...SETTINGS[family] });
   await nn.saveGguf(model, path, { tokenizer: join(golden, 'tokenizers', 'llama2') });
   return readFileSync(path);
 }

@@ -30,6 +30,16 @@ const DEEPSEEK_ROPE = {
   ...{ mscale: 0.8, mscale_all_dim: 0.8 },
 };
 
+/** llama.cpp reads shared keys of the last two layers before. */
+const GEMMA4 = {
+  num_hidden_layers: 4,
+  layer_types: [1, 2].flatMap(() => ['sliding_attention', 'full_attention']),
+  per_layer_config: { 1: { head_dim: 14 }, 3: { head_dim: 14 } },
+};
+
+/** llama.cpp has one width of delta nets. */
+const DELTA = { linear_value_head_dim: 6 };
+
 /** Golden folders of the architectures, and settings that llama.cpp fixes in another way. */
 const FAMILIES: Readonly<Record<string, JsonObject>> = {
   ...{ llama: {}, 'llama-tied': {}, qwen2: {}, qwen3: {}, 'qwen3-moe': {}, mixtral: {}, gemma: {} },
@@ -56,6 +66,10 @@ const FAMILIES: Readonly<Record<string, JsonObject>> = {
   'glm4-moe': { n_group: 1, topk_group: 1 },
   ...{ 'gpt-oss': {}, 'deepseek-v3': { rope_parameters: DEEPSEEK_ROPE }, 'glm4-moe-lite': {} },
   'deepseek-v2': { n_group: 1, topk_group: 1, topk_method: 'greedy' },
+  gemma4: GEMMA4,
+  ...{ 'gemma4-moe': {}, 'qwen3-5': DELTA, 'qwen3-5-moe': DELTA, olmo3: {}, glm: {}, minicpm: {} },
+  'qwen3-next': { ...DELTA, mlp_only_layers: [] },
+  ...{ 'granite-hybrid': {}, ministral3: {} },
 };
 
 /** Families whose files are read in all types; packing does not depend on the family. */
@@ -64,10 +78,14 @@ const ALL_TYPES = ['llama', 'gemma', 'granite-moe', 'gpt-oss'];
 /** Families that are read as another, with the same computation. */
 const READ_AS: Readonly<Record<string, string>> = {
   ...{ mistral: 'Llama', internlm2: 'Llama', 'glm4-moe-lite': 'DeepseekV3' },
+  'granite-hybrid': 'Granite',
 };
 
 /** Families with other shapes than their folders, or other layers: random weights. */
-const RESIZED = ['falcon-sequential', 'qwen2-moe', 'olmoe', 'dots1'];
+const RESIZED = [
+  ...['falcon-sequential', 'qwen2-moe', 'olmoe', 'dots1'],
+  ...['gemma4', 'qwen3-5', 'qwen3-5-moe', 'qwen3-next'],
+];
 
 /** The model of a golden folder with other settings. */
 async function changed(name: string): Promise<RotaryLM> {
@@ -194,6 +212,10 @@ test.each([
   ['qwen2-moe', { mlp_only_layers: [1] }, /moe denseLayers: expected no dense layers/],
   ['glm4-moe', { n_group: 2, topk_group: 1 }, /moe groups: expected 1, got 2/],
   ['falcon-sequential', { parallel_attn: false }, /parallel: expected true, got false/],
+  ['qwen3-5', { linear_value_head_dim: 5 }, /delta valueDim: expected 6, as keyDim, got 5/],
+  ['gemma4', { num_kv_shared_layers: 1 }, /sharedKeys: expected after a layer with a window/],
+  ['deepseek-v2', { n_group: 2, topk_method: 'group_limited_greedy' }, /groups: expected 1, got 2/],
+  ['deepseek-v3', { rope_parameters: { ...DEEPSEEK_ROPE, mscale: 1 } }, /mscale: expected 0.8/],
   ['seed-oss', { mlp_bias: true }, /expected tensors of seed_oss in llama.cpp, got .*mlp/],
 ])('a setting of %s that llama.cpp lacks is refused: %j', async (name, settings, message) => {
   const config = JSON.parse(readFileSync(join(golden, 'models', name, 'config.json'), 'utf8'));

@@ -14,6 +14,7 @@ export type WrittenValue =
   | boolean
   | string
   | readonly string[]
+  | readonly boolean[]
   | Int32Array
   | Float32Array;
 
@@ -53,6 +54,9 @@ const f32 = (value: number): Buffer => Buffer.from(Float32Array.of(value).buffer
 const list = (type: number, length: number, bytes: Buffer): Buffer =>
   Buffer.concat([u32(LIST), u32(type), u64(length), bytes]);
 
+const isTexts = (value: readonly string[] | readonly boolean[]): value is readonly string[] =>
+  typeof value[0] === 'string' || value.length === 0;
+
 function encodeValue(value: WrittenValue): Buffer {
   if (value instanceof F32) return Buffer.concat([u32(F32_TYPE), f32(value.value)]);
   if (value instanceof Int32Array || value instanceof Float32Array) {
@@ -68,7 +72,9 @@ function encodeValue(value: WrittenValue): Buffer {
     case 'string':
       return Buffer.concat([u32(TEXT), text(value)]);
     default:
-      return list(TEXT, value.length, Buffer.concat(value.map(text)));
+      return isTexts(value)
+        ? list(TEXT, value.length, Buffer.concat(value.map(text)))
+        : list(BOOL, value.length, Buffer.from(value.map(Number)));
   }
 }
 

@@ -21,6 +21,8 @@ export interface GgufArchitecture {
   readonly isPaired?: boolean;
   /** Whether norms are stored as 1 + weight. Default false. */
   readonly hasOffsetNorms?: boolean;
+  /** A norm of blocks that is stored as it is. */
+  readonly plainNorm?: string;
   /** config.json's key of the epsilon of norms with a mean. Default: RMS norms. */
   readonly epsilon?: string;
   /** config.json's key of all biases. Default: attention_bias and mlp_bias. */
@@ -79,8 +81,17 @@ export interface GgufArchitecture {
   }) => JsonObject;
   /** Further metadata. */
   readonly written?: (sizes: RotarySizes) => Entries;
-  /** Layers with a window: all, or all except each `fullEvery`th. Default: no window. */
-  readonly window?: 'all' | { readonly fullEvery: number };
+  /**
+   * Layers with a window: all, all except each `fullEvery`th, or those in a list of the file.
+   * Default: no window.
+   */
+  readonly window?: 'all' | 'listed' | { readonly fullEvery: number };
+  /** Whether layers with a window have their own rotary positions. Default: as in Gemma 3. */
+  readonly windowRope?: 'base' | 'unscaled';
+  /** Whether layers are gated delta nets, except each nth. Default false. */
+  readonly isDelta?: boolean;
+  /** Whether layers without a window have heads of their own. Default false. */
+  readonly hasKinds?: boolean;
 }
 
 /** The mixtures of an architecture. */

@@ -1,7 +1,12 @@
 // The supported architectures of GGUF files. Source: llama.cpp's conversion script and its list of
 // tensor names.
+import { F32 } from '../../checkpoint/index.js';
 import type { GgufArchitecture } from './architecture.js';
+import { DELTA_35 } from './delta.js';
+import type { Entries } from './entries.js';
+import { GATE_UP, STACKED_HALVES } from './layouts.js';
 import { MIXTURES } from './mixtures.js';
+import { shortest } from './read-rope.js';
 import { AFTER, GRANITE, MIXTRAL, plainFeed, SECOND, WIDE_FEED } from './shared-names.js';
 
 const GEMMA = {
@@ -41,6 +46,93 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
   {
     ...{ name: 'gemma3', modelTypes: ['gemma3_text'], className: 'Gemma3ForCausalLM', ...GEMMA },
     ...{ names: AFTER, window: { fullEvery: 6 } },
+  },
+  {
+    ...{ name: 'gemma4', modelTypes: ['gemma4_text'], className: 'Gemma4ForCausalLM' },
+    ...{ hasKinds: true, window: 'listed', windowRope: 'base', lacksBiases: true },
+    outside: {
+      'model.embed_tokens_per_layer': 'per_layer_token_embd',
+      'model.per_layer_model_projection': 'per_layer_model_proj',
+      'model.per_layer_projection_norm': 'per_layer_proj_norm',
+    },
+    names: {
+      ...{ ...AFTER, per_layer_input_gate: 'inp_gate', per_layer_projection: 'proj' },
+      ...{ post_per_layer_input_norm: 'post_norm', 'router.proj': 'ffn_gate_inp' },
+      pre_feedforward_layernorm_2: 'pre_ffw_norm_2',
+      post_feedforward_layernorm_1: 'post_ffw_norm_1',
+      post_feedforward_layernorm_2: 'post_ffw_norm_2',
+    },
+    mixture: {
+      ...{ modelType: 'gemma4_text', className: 'Gemma4ForCausalLM' },
+      width: 'moe_intermediate_size',
+    },
+    experts: { router: 'router.proj' },
+    rules: [
+      { own: 'layer_scalar', stored: ['layer_output_scale.weight'] },
+      { own: 'router.scale', stored: ['ffn_gate_inp.scale'] },
+      { own: 'router.per_expert_scale', stored: ['ffn_down_exps.scale'] },
+      { own: 'experts.gate_up_proj', stored: ['ffn_gate_up_exps.weight'] },
+      {
+        ...{ own: 'experts.gate_up_proj', layout: GATE_UP },
+        stored: ['ffn_gate_exps.weight', 'ffn_up_exps.weight'],
+      },
+      { own: 'experts.down_proj', stored: ['ffn_down_exps.weight'] },
+    ],
+    fixed: { hidden_activation: 'gelu_pytorch_tanh', tie_word_embeddings: true },
+    keys: { num_experts_per_tok: 'top_k_experts' },
+  },
+  {
+    ...{ ...DELTA_35, name: 'qwen35', modelTypes: ['qwen3_5_text'] },
+    className: 'Qwen3_5ForCausalLM',
+  },
+  {
+    ...{ name: 'olmo2', modelTypes: ['olmo3'], className: 'Olmo3ForCausalLM', names: AFTER },
+    ...{ window: 'listed', windowRope: 'unscaled', lacksBiases: true },
+    matches: (keys) => keys.number('attention.sliding_window', 0) > 0,
+  },
+  {
+    ...{ name: 'chatglm', modelTypes: ['glm'], className: 'GlmForCausalLM' },
+    names: { 'mlp.gate_up_proj': 'ffn_up' },
+  },
+  {
+    ...{ name: 'minicpm', modelTypes: ['minicpm'], className: 'MiniCPMForCausalLM' },
+    ...{ isPaired: true, lacksBiases: true },
+    more({ keys }) {
+      const [embed, residual] = ['embedding_scale', 'residual_scale'].map((key) =>
+        keys.positive(key),
+      );
+      return {
+        scale_emb: Number(embed),
+        scale_depth: shortest(Number(residual) * Math.sqrt(keys.size('block_count'))),
+        dim_model_base: shortest(keys.size('embedding_length') / keys.positive('logit_scale')),
+      };
+    },
+    written: ({ scales, layers, channels }) => ({
+      embedding_scale: new F32(scales?.embed ?? 1),
+      residual_scale: new F32((scales?.residual ?? 1) / Math.sqrt(layers)),
+      logit_scale: new F32(channels / (scales?.logits ?? channels)),
+    }),
+  },
+  {
+    // Its files have the tensors and the computation of Granite 3.
+    ...{ name: 'granite', modelTypes: ['granitemoehybrid'], readAs: 'granite', isPaired: true },
+    className: 'GraniteMoeHybridForCausalLM',
+    matches: () => false,
+    names: { 'shared_mlp.output_linear': 'ffn_down' },
+    rules: [
+      {
+        ...{ own: 'shared_mlp.input_linear.weight', layout: STACKED_HALVES },
+        stored: ['ffn_gate.weight', 'ffn_up.weight'],
+      },
+    ],
+  },
+  {
+    ...{ name: 'mistral3', modelTypes: ['ministral3'], className: 'Ministral3ForCausalLM' },
+    ...{ isPaired: true, hasRopeSection: true },
+    written: ({ ropeScaling }): Entries =>
+      ropeScaling?.type === 'yarn' && ropeScaling.queryBeta !== undefined
+        ? { 'attention.temperature_scale': new F32(ropeScaling.queryBeta) }
+        : {},
   },
   {
     ...{ name: 'phi3', modelTypes: ['phi3'], className: 'Phi3ForCausalLM', window: 'all' },

@@ -5,6 +5,7 @@ import { formatValue } from '../../runtime/format-value.js';
 import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { type LatentSizes, type RotarySizes, windowsOf } from '../rotary/config.js';
+import type { DeltaSizes } from '../rotary/delta-config.js';
 import type { MoeSizes } from '../rotary/mixture.js';
 import { rotaryRule, type YarnScaling } from '../rotary/rope-scaling.js';
 import type { GgufArchitecture, GgufMixture } from './architecture.js';
@@ -26,6 +27,8 @@ export function metadataOf(
     ...ropeOf(architecture, sizes),
     ...scalesOf(architecture, sizes),
     ...windowOf(architecture, sizes),
+    ...(architecture.hasKinds && kindsOf(sizes)),
+    ...(sizes.delta && deltaOf(sizes.delta)),
     ...architecture.written?.(sizes),
   });
   return new Map<string, WrittenValue>([
@@ -67,6 +70,48 @@ function sizesOf(
       'shared_expert_intermediate_size' in numbers && {
         expert_shared_feed_forward_length: moe.sharedHidden,
       }),
+  };
+}
+
+/** Returns the keys of layers of several kinds. */
+function kindsOf(sizes: RotarySizes): Entries {
+  const { headDim, kvHeads, hidden, full, sharedKeys, layerInputDim, layers } = sizes;
+  const wide = full?.headDim ?? headDim;
+  const firstShared = layers - (sharedKeys?.layers ?? 0);
+  const isDoubled = (layer: number): boolean =>
+    sharedKeys?.doubled === true && layer >= firstShared;
+  const isFull = windowsOf(sizes).map((window) => window === null);
+  // llama.cpp reads keys of the last layer without a window, and of the layer before it.
+  if (sharedKeys && (!isFull[firstShared - 1] || isFull[firstShared - 2] !== false)) {
+    const expected = 'after a layer with a window and one without';
+    throw lostError('sharedKeys', expected, sharedKeys.layers);
+  }
+  const perLayer = (of: (window: number | null, layer: number) => number): Int32Array =>
+    Int32Array.from(windowsOf(sizes), of);
+  return {
+    'attention.head_count_kv': perLayer((window) =>
+      window === null ? (full?.kvHeads ?? kvHeads) : kvHeads,
+    ),
+    ...{ 'attention.key_length': wide, 'attention.value_length': wide },
+    ...{ 'attention.key_length_swa': headDim, 'attention.value_length_swa': headDim },
+    'attention.shared_kv_layers': sharedKeys?.layers ?? 0,
+    feed_forward_length: perLayer((_, layer) => (isDoubled(layer) ? 2 : 1) * hidden),
+    embedding_length_per_layer_input: layerInputDim ?? 0,
+    ...{ 'rope.dimension_count': wide, 'rope.dimension_count_swa': headDim },
+  };
+}
+
+/** Returns the keys of gated delta nets. Throws DS_ARGUMENT for settings that llama.cpp lacks. */
+function deltaOf({ keyHeads, heads, keyDim, valueDim, taps, layers }: DeltaSizes): Entries {
+  if (valueDim !== keyDim) throw lostError('delta valueDim', `${keyDim}, as keyDim`, valueDim);
+  const every = layers.indexOf(false) + 1;
+  if (every === 0 || layers.some((isDelta, i) => isDelta !== ((i + 1) % every !== 0))) {
+    throw lostError('delta layers', 'all layers but each nth', layers);
+  }
+  return {
+    ...{ 'ssm.conv_kernel': taps, 'ssm.state_size': keyDim, 'ssm.group_count': keyHeads },
+    ...{ 'ssm.time_step_rank': heads, 'ssm.inner_size': heads * valueDim },
+    full_attention_interval: every,
   };
 }
 
@@ -115,22 +160,30 @@ function expertsOf(mixture: GgufMixture, moe: MoeSizes): Entries {
 const rotaryDimOf = ({ headDim, partialRotaryFactor = 1, latent }: RotarySizes): number =>
   latent?.rotaryDim ?? Math.floor(headDim * partialRotaryFactor);
 
-function ropeOf({ name, lacksRope }: GgufArchitecture, sizes: RotarySizes): Entries {
+function ropeOf(
+  { name, lacksRope, windowRope, isLatent, hasKinds }: GgufArchitecture,
+  sizes: RotarySizes,
+): Entries {
   if (lacksRope) return {};
   const { ropeTheta, ropeScaling, ropeLayers, windowRopeTheta } = sizes;
   if (ropeLayers?.some((rotates, i) => rotates !== ((i + 1) % 4 !== 0))) {
     throw lostError('ropeLayers', 'every fourth layer without rotation', ropeLayers);
   }
-  if (windowRopeTheta !== undefined && windowRopeTheta !== 10_000) {
-    throw lostError('windowRopeTheta', '10000', windowRopeTheta);
+  const ofWindows = windowRope === 'unscaled' ? ropeTheta : 10_000;
+  if (windowRope !== 'base' && (windowRopeTheta ?? ofWindows) !== ofWindows) {
+    throw lostError('windowRopeTheta', String(ofWindows), windowRopeTheta);
   }
   const base: Entries = {
     'rope.freq_base': new F32(ropeTheta),
+    ...(windowRope === 'base' && { 'rope.freq_base_swa': new F32(windowRopeTheta ?? 10_000) }),
     'rope.dimension_count': rotaryDimOf(sizes),
   };
   switch (ropeScaling?.type) {
     case undefined:
     case 'llama3':
+      return base;
+    case 'proportional':
+      if (!hasKinds) throw lostError('ropeScaling', 'another scaling', ropeScaling);
       return base;
     case 'linear':
       return {
@@ -148,7 +201,7 @@ function ropeOf({ name, lacksRope }: GgufArchitecture, sizes: RotarySizes): Entr
       };
     }
     case 'yarn':
-      return { ...base, ...yarnOf(ropeScaling) };
+      return { ...base, ...yarnOf(ropeScaling, isLatent ? 0.1 : 1) };
     default:
       throw lostError(
         'ropeScaling',
@@ -159,7 +212,7 @@ function ropeOf({ name, lacksRope }: GgufArchitecture, sizes: RotarySizes): Entr
 }
 
 /** Returns the keys of YaRN. Throws DS_ARGUMENT for another factor of sines. */
-function yarnOf(scaling: YarnScaling): Entries {
+function yarnOf(scaling: YarnScaling, perLog: number): Entries {
   const { factor, originalMaxSeq, betaFast, betaSlow, mscale, mscaleAllDim } = scaling;
   if (scaling.attentionFactor !== undefined) {
     throw lostError('ropeScaling attentionFactor', 'the default', scaling.attentionFactor);
@@ -174,7 +227,7 @@ function yarnOf(scaling: YarnScaling): Entries {
     ...(betaFast !== undefined && { 'rope.scaling.yarn_beta_fast': new F32(betaFast) }),
     ...(betaSlow !== undefined && { 'rope.scaling.yarn_beta_slow': new F32(betaSlow) }),
     ...(mscaleAllDim !== undefined && {
-      'rope.scaling.yarn_log_multiplier': new F32(0.1 * mscaleAllDim),
+      'rope.scaling.yarn_log_multiplier': new F32(perLog * mscaleAllDim),
     }),
   };
 }
@@ -190,6 +243,13 @@ export function ropeTensors(sizes: RotarySizes): Readonly<Record<string, readonl
   if (ropeScaling?.type === 'longrope') {
     const { longFactor, shortFactor } = ropeScaling;
     return { 'rope_factors_long.weight': longFactor, 'rope_factors_short.weight': shortFactor };
+  }
+  if (ropeScaling?.type === 'proportional') {
+    const pairs = (sizes.full?.headDim ?? sizes.headDim) / 2;
+    const turning = Math.floor(ropeScaling.share * pairs);
+    return {
+      'rope_freqs.weight': Array.from({ length: pairs }, (_, i) => (i < turning ? 1 : 1e30)),
+    };
   }
   if (ropeScaling?.type !== 'llama3') return {};
   const plain = rotaryRule(anglesOf(sizes), null, 1).frequencies;
@@ -208,6 +268,7 @@ function scalesOf({ name, hasOffsetNorms }: GgufArchitecture, sizes: RotarySizes
         residual_scale: residual,
         'attention.scale': scores,
         logit_scale: logits,
+        final_logit_softcapping: logitCap,
       };
   if (hasOffsetNorms && typeof scores === 'number' && scores !== gemmaScale(name, sizes)) {
     throw lostError('scales.scores', String(gemmaScale(name, sizes)), scores);
@@ -227,6 +288,13 @@ function windowOf({ name, window }: GgufArchitecture, sizes: RotarySizes): Entri
   if (!window) {
     if (width !== null) throw lostError('window', `no window in ${name}`, width);
     return {};
+  }
+  if (window === 'listed') {
+    const slides = windows.map((one) => one !== null && width !== null);
+    return {
+      'attention.sliding_window': width ?? 0,
+      'attention.sliding_window_pattern': slides,
+    };
   }
   const every = window === 'all' ? 0 : window.fullEvery;
   const isFull = (i: number): boolean => every > 0 && (i + 1) % every === 0;

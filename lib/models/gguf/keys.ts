@@ -41,6 +41,12 @@ export class GgufKeys {
     throw this.refusal(key, 'the same number in all layers', value);
   }
 
+  /** Returns the list of a key; null if it is absent, or one value for all layers. */
+  list(key: string): readonly GgufValue[] | null {
+    const value = this.whole(`${this.architecture}.${key}`);
+    return Array.isArray(value) ? (value as readonly GgufValue[]) : null;
+  }
+
   /** Returns a number of 0 or more, or `fallback` if the key is absent. Throws DS_CHECKPOINT. */
   number(key: string, fallback: number): number {
     const value = this.get(key) ?? fallback;

@@ -12,6 +12,16 @@ export interface LayoutSizes {
   readonly kvHeads: number;
   /** Channels of latent attention's keys that are not rotated. */
   readonly plainDim?: number;
+  /** Heads of gated delta nets. */
+  readonly delta?: DeltaHeads;
+}
+
+/** Heads of gated delta nets, and their widths. */
+export interface DeltaHeads {
+  readonly keyHeads: number;
+  readonly heads: number;
+  readonly keyDim: number;
+  readonly valueDim: number;
 }
 
 /** Shapes and order of the values of a tensor. */
@@ -49,6 +59,12 @@ export interface ValueChange {
 
 /** Norms multiply by 1 + weight, and files have the sum. */
 export const OFFSET: ValueChange = { read: (value) => value - 1, write: (value) => value + 1 };
+
+/** Files have -exp(x). */
+export const NEGATIVE_EXP: ValueChange = {
+  read: (value) => Math.log(-value),
+  write: (value) => -Math.exp(value),
+};
 
 const first = ([shape = []]: readonly Shape[]): Shape => shape;
 
@@ -220,6 +236,94 @@ export const LATENT_ROWS: GgufLayout = {
     const ofKeys = { step: keys, axes: [[plainDim, 1] as const, [rank, plainDim] as const] };
     const ofValues = { first: heads * keys, step: values, axes: [[values, 1] as const] };
     return { repeats: heads, boxes: [ofKeys, ofValues], plane: heads * keys };
+  },
+};
+
+/** Two matrices, the rows of one behind those of the other. */
+export const STACKED_HALVES: GgufLayout = {
+  own: stackedRows,
+  stored: ([rows = 0, ...rest]) => [0, 1].map(() => [rows / 2, ...rest]),
+};
+
+const NO_DELTA: DeltaHeads = { keyHeads: 1, heads: 1, keyDim: 1, valueDim: 1 };
+
+/**
+ * Rows that have, for each key head of a delta net, its query, its key, its values and their gates.
+ * The file has all queries, keys and values in one tensor, the gates in another.
+ */
+export const DELTA_ROWS: GgufLayout = {
+  own: stackedRows,
+  stored([rows = 0, width = 1], { delta = NO_DELTA }) {
+    const gates = delta.heads * delta.valueDim;
+    return [
+      [rows - gates, width],
+      [gates, width],
+    ];
+  },
+  order([, width = 1], { delta = NO_DELTA }) {
+    const { keyHeads, heads, keyDim, valueDim } = delta;
+    const [key, value] = [keyDim * width, (heads / keyHeads) * valueDim * width];
+    const of = (first: number, count: number) => ({
+      ...{ first, step: count },
+      axes: [[count, 1] as const],
+    });
+    const [keys, values] = [keyHeads * key, keyHeads * value];
+    const boxes = [of(0, key), of(keys, key), of(2 * keys, value), of(2 * keys + values, value)];
+    return { repeats: keyHeads, boxes };
+  },
+};
+
+/** Value heads of a delta net: the model has those of one key head together, the file does not. */
+function tiledHeads(
+  { keyHeads, heads }: DeltaHeads,
+  one: number,
+): (readonly [count: number, distance: number])[] {
+  return [
+    [keyHeads, one],
+    [heads / keyHeads, keyHeads * one],
+    [one, 1],
+  ];
+}
+
+/** Rows of value heads. */
+export const DELTA_HEADS: GgufLayout = {
+  ...SAME,
+  order(own, { delta = NO_DELTA }) {
+    return { boxes: [{ axes: tiledHeads(delta, numel(own) / delta.heads) }] };
+  },
+};
+
+/** Rows of all queries, all keys, and value heads. */
+export const DELTA_VALUES: GgufLayout = {
+  ...SAME,
+  order(own, { delta = NO_DELTA }) {
+    const { keyHeads, keyDim, valueDim } = delta;
+    const width = numel(own.slice(1));
+    const before = 2 * keyHeads * keyDim * width;
+    const boxes = [
+      { axes: [[before, 1] as const] },
+      { first: before, axes: tiledHeads(delta, valueDim * width) },
+    ];
+    return { boxes };
+  },
+};
+
+/** Weights of a convolution, [channels, 1, taps] in the model. */
+const unsqueezed = (layout: GgufLayout): GgufLayout => ({
+  ...layout,
+  own: ([[channels = 0, taps = 0] = []]) => [channels, 1, taps],
+  stored: ([channels = 0, , taps = 0]) => [[channels, taps]],
+});
+
+export const CONVOLUTION = unsqueezed(SAME);
+export const DELTA_CONVOLUTION = unsqueezed(DELTA_VALUES);
+
+/** Columns of value heads. */
+export const DELTA_COLUMNS: GgufLayout = {
+  ...SAME,
+  order([rows = 0, width = 1], { delta = NO_DELTA }) {
+    const heads = tiledHeads(delta, delta.valueDim);
+    return { boxes: [{ axes: [[rows, width] as const, ...heads] }] };
   },
 };
 

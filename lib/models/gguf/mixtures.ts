@@ -1,5 +1,6 @@
 // The supported architectures of GGUF files that always have experts.
 import type { GgufArchitecture } from './architecture.js';
+import { DELTA, DELTA_35 } from './delta.js';
 import { GATE_UP_BIAS, GATE_UP_COLUMNS, LATENT_ROWS, TRANSPOSED } from './layouts.js';
 import { GRANITE, MIXTRAL, SECOND, sharedExpert } from './shared-names.js';
 
@@ -35,7 +36,35 @@ const DEEPSEEK = {
   ],
 } as const;
 
+/** The shared expert of Qwen's mixtures. */
+const QWEN = {
+  names: { ...sharedExpert('shared_expert'), 'mlp.shared_expert_gate': 'ffn_gate_inp_shexp' },
+  numbers: { shared_expert_intermediate_size: 'expert_shared_feed_forward_length' },
+};
+
 export const MIXTURES: readonly GgufArchitecture[] = [
+  {
+    ...DELTA,
+    ...{ name: 'qwen3next', modelTypes: ['qwen3_next'], className: 'Qwen3NextForCausalLM' },
+    mixture: {
+      ...{ modelType: 'qwen3_next', className: 'Qwen3NextForCausalLM' },
+      ...{ width: 'moe_intermediate_size', shared: 'gated' },
+    },
+    names: { ...DELTA.names, ...QWEN.names },
+    numbers: QWEN.numbers,
+    fixed: { norm_topk_prob: true },
+  },
+  {
+    ...DELTA_35,
+    ...{ name: 'qwen35moe', modelTypes: ['qwen3_5_moe_text'] },
+    className: 'Qwen3_5MoeForCausalLM',
+    mixture: {
+      ...{ modelType: 'qwen3_5_moe_text', className: 'Qwen3_5MoeForCausalLM' },
+      ...{ width: 'moe_intermediate_size', shared: 'gated' },
+    },
+    names: { ...DELTA_35.names, ...QWEN.names },
+    numbers: QWEN.numbers,
+  },
   {
     ...{ name: 'qwen3moe', modelTypes: ['qwen3_moe'], className: 'Qwen3MoeForCausalLM' },
     mixture: {
@@ -50,8 +79,7 @@ export const MIXTURES: readonly GgufArchitecture[] = [
       ...{ modelType: 'qwen2_moe', className: 'Qwen2MoeForCausalLM', shared: 'gated' },
       ...{ width: 'moe_intermediate_size', normalizes: false },
     },
-    names: { ...sharedExpert('shared_expert'), 'mlp.shared_expert_gate': 'ffn_gate_inp_shexp' },
-    numbers: { shared_expert_intermediate_size: 'expert_shared_feed_forward_length' },
+    ...QWEN,
     fixed: { norm_topk_prob: false, use_sliding_window: false },
   },
   {

@@ -13,12 +13,13 @@ const MAX_HEAD = 2 ** 16;
 
 /** Returns the entries of config.json for rotary positions. Throws DS_CHECKPOINT. */
 export function ropeOf(
-  { name, hasRopeSection, lacksRope, isLatent }: GgufArchitecture,
+  { name, hasRopeSection, lacksRope, isLatent, hasKinds, windowRope }: GgufArchitecture,
   keys: GgufKeys,
   headDim: number,
   tensors: readonly GgufTensor[],
 ): JsonObject {
   if (lacksRope) return {};
+  if (hasKinds) return proportionalOf(keys, tensors);
   const theta = keys.number('rope.freq_base', 10_000);
   const dim = keys.number('rope.dimension_count', headDim);
   if (!Number.isInteger(dim / 2) || dim < 2 || dim > headDim || headDim > MAX_HEAD) {
@@ -26,12 +27,17 @@ export function ropeOf(
     throw keys.refusal('rope.dimension_count', expected, dim);
   }
   const partial: JsonObject = { partial_rotary_factor: dim / headDim };
-  const scaling = scalingOf(keys, { theta, dim }, tensors);
+  const scaling = scalingOf(keys, { theta, dim, isLatent }, tensors);
   if (hasRopeSection) {
     const type = scaling ?? { rope_type: 'default' };
     return { rope_parameters: { ...type, rope_theta: theta, ...partial } };
   }
   if (isLatent) return { rope_theta: theta, rope_scaling: scaling };
+  if (windowRope === 'unscaled') {
+    const full = { ...(scaling ?? { rope_type: 'default' }), rope_theta: theta };
+    const sliding = { rope_type: 'default', rope_theta: theta };
+    return { rope_parameters: { full_attention: full, sliding_attention: sliding } };
+  }
   if (name !== 'gemma3') return { rope_theta: theta, ...partial, rope_scaling: scaling };
   const full = { ...(scaling ?? { rope_type: 'default' }), rope_theta: theta };
   const local = keys.number('rope.freq_base_swa', 10_000);
@@ -44,9 +50,33 @@ export function ropeOf(
   };
 }
 
+/** A divisor of channels that do not turn. */
+const UNTURNED = 1e30;
+
+/** Returns the entries for layers without a window whose last channels do not turn. */
+function proportionalOf(keys: GgufKeys, tensors: readonly GgufTensor[]): JsonObject {
+  const tensor = tensors.find(({ name }) => name === 'rope_freqs.weight');
+  const divisors = tensor ? keys.read(tensor) : [1];
+  if (divisors.length > MAX_HEAD || divisors.some((one) => one !== 1 && !(one > UNTURNED / 2))) {
+    throw keys.refusal('rope_freqs.weight', `1 or ${UNTURNED}`, formatValue(divisors));
+  }
+  const share = divisors.filter((one) => one === 1).length / divisors.length;
+  const full = {
+    ...{ rope_type: 'proportional', partial_rotary_factor: share },
+    rope_theta: keys.number('rope.freq_base', 1e6),
+  };
+  const local = keys.number('rope.freq_base_swa', 10_000);
+  return {
+    rope_parameters: {
+      full_attention: full,
+      sliding_attention: { rope_type: 'default', rope_theta: local },
+    },
+  };
+}
+
 function scalingOf(
   keys: GgufKeys,
-  { theta, dim }: { theta: number; dim: number },
+  { theta, dim, isLatent = false }: { theta: number; dim: number; isLatent?: boolean | undefined },
   tensors: readonly GgufTensor[],
 ): JsonObject | null {
   const type = keys.get('rope.scaling.type') ?? 'none';
@@ -70,28 +100,30 @@ function scalingOf(
   if (divisors) return llama3Of(keys, { theta, dim }, divisors);
   if (type === 'none' || (type === 'linear' && factor === 1)) return null;
   if (type === 'linear') return { rope_type: 'linear', factor };
-  if (type === 'yarn') return yarnOf(keys, { factor, original });
+  if (type === 'yarn') return yarnOf(keys, { factor, original, isLatent });
   throw keys.refusal('rope.scaling.type', 'none, linear or yarn', type);
 }
 
 function yarnOf(
   keys: GgufKeys,
-  { factor, original }: { factor: number; original: number },
+  { factor, original, isLatent }: { factor: number; original: number; isLatent: boolean },
 ): JsonObject {
   const given = (key: string, name: string): JsonObject =>
     keys.get(name) === null ? {} : { [key]: keys.positive(name) };
-  // A tenth of mscale_all_dim, which equals mscale.
-  const log = keys.number('rope.scaling.yarn_log_multiplier', 0) * 10;
+  // Files with latent attention have a tenth of mscale_all_dim. It equals mscale.
+  const log = keys.number('rope.scaling.yarn_log_multiplier', 0) * (isLatent ? 10 : 1);
+  const beta = keys.number('attention.temperature_scale', 0);
   return {
     ...{ rope_type: 'yarn', factor, original_max_position_embeddings: original },
     ...given('beta_fast', 'rope.scaling.yarn_beta_fast'),
     ...given('beta_slow', 'rope.scaling.yarn_beta_slow'),
-    ...(log > 0 && { mscale: rounded(log), mscale_all_dim: rounded(log) }),
+    ...(log > 0 && { mscale: shortest(log), mscale_all_dim: shortest(log) }),
+    ...(beta > 0 && { llama_4_scaling_beta: shortest(beta) }),
   };
 }
 
 /** Returns the shortest decimal number with the same f32 value, or nearly so. */
-const rounded = (value: number): number => Number(value.toPrecision(6));
+export const shortest = (value: number): number => Number(value.toPrecision(6));
 
 /**
  * Returns the Llama 3 scaling with these divisors of frequencies. Files lack its four parameters.

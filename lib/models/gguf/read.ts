@@ -7,6 +7,7 @@ import {
   type GgufHeader,
   type GgufPart,
   type GgufTensor,
+  type GgufValue,
   WeightFiles,
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
@@ -16,7 +17,7 @@ import { numel } from '../../runtime/view.js';
 import type { GgufArchitecture, GgufMixture } from './architecture.js';
 import { ARCHITECTURES } from './architectures.js';
 import { GgufKeys } from './keys.js';
-import { fits, type GgufRule, type LayoutSizes, OFFSET, SAME } from './layouts.js';
+import { type DeltaHeads, fits, type GgufRule, type LayoutSizes, OFFSET, SAME } from './layouts.js';
 import { SIGMOID_GATE, SOFTMAX } from './mixtures.js';
 import { expertNames, modelName, readerOf, rulesOf, STACKS } from './names.js';
 import { ropeOf } from './read-rope.js';
@@ -57,21 +58,29 @@ function configOf(
 ): JsonObject {
   const { mixture, numbers = {}, fixed = {}, epsilon, biasKey, parallelBy } = architecture;
   const has = (name: string): boolean => tensors.some((tensor) => tensor.name === name);
+  const blocks = keys.size('block_count');
+  if (blocks > tensors.length) {
+    throw keys.refusal('block_count', `at most ${tensors.length}, as many as tensors`, blocks);
+  }
   const experts = keys.number('expert_count', 0);
   if (experts > 0 && !mixture) throw keys.refusal('expert_count', '0', experts);
   const heads = keys.size('attention.head_count');
   const channels = keys.size('embedding_length');
   const latent = architecture.isLatent ? latentOf(keys) : null;
-  const headDim = latent
-    ? latent.qk_rope_head_dim
-    : keys.number('attention.key_length', channels / heads);
+  const kinds = architecture.hasKinds ? kindsOf(keys, has) : null;
+  const headDim =
+    latent?.qk_rope_head_dim ??
+    kinds?.headDim ??
+    keys.number('attention.key_length', channels / heads);
   const [modelType] = architecture.modelTypes;
   const table = tensors.find(({ name }) => name === 'token_embd.weight');
-  if (!latent && keys.number('attention.value_length', headDim) !== headDim) {
+  if (!latent && !kinds && keys.number('attention.value_length', headDim) !== headDim) {
     const got = keys.get('attention.value_length');
     throw keys.refusal('attention.value_length', `${headDim}, that of keys`, got);
   }
-  const kvHeads = latent ? heads : keys.number('attention.head_count_kv', heads);
+  const kvHeads = latent
+    ? heads
+    : (kinds?.kvHeads ?? keys.number('attention.head_count_kv', heads));
   if (heads % kvHeads !== 0) {
     throw keys.refusal('attention.head_count_kv', `a divisor of ${heads} heads`, kvHeads);
   }
@@ -82,12 +91,14 @@ function configOf(
     model_type: experts && mixture ? mixture.modelType : modelType,
     vocab_size: table?.shape[0] ?? keys.size('vocab_size'),
     hidden_size: channels,
-    intermediate_size: keys.size('feed_forward_length'),
+    intermediate_size: kinds?.hidden ?? hiddenOf(keys),
     num_hidden_layers: layersOf(architecture, keys),
     num_attention_heads: heads,
     num_key_value_heads: kvHeads,
     head_dim: headDim,
     ...latent,
+    ...kinds?.entries,
+    ...(architecture.isDelta && deltaOf(keys)),
     max_position_embeddings: keys.size('context_length'),
     ...(epsilon
       ? { [epsilon]: keys.positive('attention.layer_norm_epsilon') }
@@ -113,6 +124,77 @@ function configOf(
   return Object.fromEntries(
     Object.entries(config).map(([key, value]) => [renamed[key] ?? key, value]),
   );
+}
+
+/** Returns the width of feed-forward blocks; files whose blocks all have experts may lack it. */
+const hiddenOf = (keys: GgufKeys): number =>
+  keys.get('feed_forward_length') === null && keys.number('expert_count', 0) > 0
+    ? keys.size('expert_feed_forward_length')
+    : keys.size('feed_forward_length');
+
+/** Returns the heads of gated delta nets. Throws DS_CHECKPOINT. */
+function deltaHeads(keys: GgufKeys): DeltaHeads {
+  const heads = keys.size('ssm.time_step_rank');
+  const inner = keys.size('ssm.inner_size');
+  if (inner % heads !== 0) throw keys.refusal('ssm.inner_size', `a multiple of ${heads}`, inner);
+  const keyHeads = keys.size('ssm.group_count');
+  return { heads, keyHeads, keyDim: keys.size('ssm.state_size'), valueDim: inner / heads };
+}
+
+/** Returns the entries of config.json for gated delta nets. */
+function deltaOf(keys: GgufKeys): JsonObject {
+  const { heads, keyHeads, keyDim, valueDim } = deltaHeads(keys);
+  return {
+    ...{ linear_num_value_heads: heads, linear_num_key_heads: keyHeads },
+    ...{ linear_key_head_dim: keyDim, linear_value_head_dim: valueDim },
+    linear_conv_kernel_dim: keys.size('ssm.conv_kernel'),
+    full_attention_interval: keys.number('full_attention_interval', 0) || 4,
+  };
+}
+
+/** Returns the entries of config.json for an architecture with layers of several kinds. */
+function kindsOf(keys: GgufKeys, has: (tensor: string) => boolean) {
+  const count = keys.size('block_count');
+  const slides = slidesOf(keys, count);
+  const perLayer = (key: string): readonly number[] => {
+    const list = keys.list(key) ?? Array.from({ length: count }, () => keys.size(key));
+    const isSize = (value: GgufValue): boolean => Number.isSafeInteger(value) && Number(value) > 0;
+    if (list.length === count && list.every(isSize)) return list as readonly number[];
+    throw keys.refusal(key, `a positive integer for each of ${count} layers`, list);
+  };
+  const [kv, hidden] = [perLayer('attention.head_count_kv'), perLayer('feed_forward_length')];
+  const [sliding, full] = [slides.indexOf(true), slides.indexOf(false)];
+  const shared = keys.number('attention.shared_kv_layers', 0);
+  const isEqual = (layer: number): boolean =>
+    has(`blk.${layer}.attn_k.weight`) && !has(`blk.${layer}.attn_v.weight`);
+  const keysAsValues = full >= 0 && isEqual(full);
+  const entries: JsonObject = {
+    global_head_dim: keys.size('attention.key_length'),
+    ...(keysAsValues && { num_global_key_value_heads: required(kv[full]) }),
+    attention_k_eq_v: keysAsValues,
+    num_kv_shared_layers: shared,
+    use_double_wide_mlp: shared > 0 && hidden.at(-1) !== hidden[0],
+    hidden_size_per_layer_input: keys.number('embedding_length_per_layer_input', 0),
+    final_logit_softcapping: keys.number('final_logit_softcapping', 0) || null,
+    enable_moe_block: keys.number('expert_count', 0) > 0,
+  };
+  return {
+    headDim: keys.size('attention.key_length_swa'),
+    kvHeads: required(kv[Math.max(sliding, 0)]),
+    hidden: required(hidden[0]),
+    entries,
+  };
+}
+
+/** Whether each layer has a window. Throws DS_CHECKPOINT. */
+function slidesOf(keys: GgufKeys, count: number): readonly boolean[] {
+  const key = 'attention.sliding_window_pattern';
+  const every = Array.from({ length: count }, (_, i) => (i + 1) % 4 !== 0);
+  const list = keys.list(key) ?? every;
+  if (list.length === count && list.every((value) => typeof value === 'boolean')) {
+    return list as readonly boolean[];
+  }
+  throw keys.refusal(key, `true or false for each of ${count} layers`, list);
 }
 
 /** Returns the entries of config.json for latent attention. */
@@ -194,10 +276,12 @@ function windowOf({ name, window, hasOffsetNorms }: GgufArchitecture, keys: Gguf
   const width = keys.number('attention.sliding_window', 0);
   if (width === 0) return { sliding_window: null };
   if (window === 'all') return { sliding_window: width };
-  const every = window.fullEvery;
-  const types = Array.from({ length: keys.size('block_count') }, (_, i) =>
-    (i + 1) % every === 0 ? 'full_attention' : 'sliding_attention',
-  );
+  const count = keys.size('block_count');
+  const slides =
+    window === 'listed'
+      ? slidesOf(keys, count)
+      : Array.from({ length: count }, (_, i) => (i + 1) % window.fullEvery !== 0);
+  const types = slides.map((does) => (does ? 'sliding_attention' : 'full_attention'));
   const layers = { sliding_window: width, layer_types: types };
   if (!hasOffsetNorms) return layers;
   const scale = keys.number('attention.scale', 0);
@@ -223,9 +307,11 @@ interface Source {
 }
 
 /** Returns the numbers that decide the order of values. */
-function sizesOf({ isLatent }: GgufArchitecture, keys: GgufKeys): LayoutSizes {
+function sizesOf({ isLatent, hasKinds, isDelta }: GgufArchitecture, keys: GgufKeys): LayoutSizes {
   const heads = keys.size('attention.head_count');
   if (isLatent) return { heads, kvHeads: heads, plainDim: latentOf(keys).qk_nope_head_dim };
+  if (hasKinds) return { heads, kvHeads: heads };
+  if (isDelta) return { heads, kvHeads: heads, delta: deltaHeads(keys) };
   return { heads, kvHeads: keys.number('attention.head_count_kv', heads) };
 }
 
@@ -233,7 +319,7 @@ function sizesOf({ isLatent }: GgufArchitecture, keys: GgufKeys): LayoutSizes {
 function partsOf(file: Source, source: GgufTensor): readonly GgufPart[] {
   const { architecture, keys } = file;
   if (CONSUMED.has(source.name) || isPredicting(architecture, keys, source.name)) return [];
-  const { hasOffsetNorms, blocks = 'model.layers' } = architecture;
+  const { hasOffsetNorms, plainNorm, blocks = 'model.layers' } = architecture;
   const [, layer, rest = ''] = /^blk\.(\d+)\.(.+)$/.exec(source.name) ?? [];
   const rule = rulesOf(architecture).find(({ stored }) => stored.includes(rest));
   if (rule && rule.stored[0] !== rest) return [];
@@ -247,7 +333,8 @@ function partsOf(file: Source, source: GgufTensor): readonly GgufPart[] {
     const expected = `tensors of ${architecture.name} models`;
     throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: `[${source.shape}]` });
   }
-  const isOffset = hasOffsetNorms && suffix === 'weight' && stem.endsWith('norm');
+  const isNorm = suffix === 'weight' && stem.endsWith('norm');
+  const isOffset = hasOffsetNorms && isNorm && !stem.endsWith(`.${plainNorm}`);
   const change = isOffset ? { change: OFFSET.read } : {};
   return [{ name: `${name}.${suffix}`, source, shape: source.shape, ...change }];
 }

@@ -148,13 +148,14 @@ function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufTyp
   const small = Object.entries(ropeTensors(model.config)).map(([name, values]): Piece => {
     return { tensor: { name, shape: [values.length], type: 'F32' }, sources: [], values };
   });
-  const { hasOffsetNorms } = architecture;
+  const { hasOffsetNorms, plainNorm } = architecture;
   const ofModel = [...stacks].map(([name, { target, sources: all }]): Piece => {
     const isStack = name.includes('_exps.') && !target.isWhole;
     const shape = isStack ? [all.length, ...target.shape] : target.shape;
     const wanted = typeOf(name, type, { layers: model.config.layers, isTied });
     const tensor = { name, shape, type: fitting(wanted, shape) };
-    const isOffset = hasOffsetNorms && name.endsWith('norm.weight');
+    const isPlain = name.endsWith(`.${plainNorm}.weight`);
+    const isOffset = hasOffsetNorms && name.endsWith('norm.weight') && !isPlain;
     const change = target.change ?? (isOffset ? OFFSET.write : null);
     const { order } = target;
     return { tensor, sources: all, ...(order && { order }), ...(change && { change }) };
@@ -165,14 +166,15 @@ function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufTyp
 /** Returns the tensors of the file with the values of a tensor of the model. Throws DS_ARGUMENT. */
 function targetsOf(
   architecture: GgufArchitecture,
-  { config: { heads, kvHeads, latent } }: RotaryLM,
+  { config: { heads, kvHeads, latent, delta } }: RotaryLM,
   { name, shape }: TensorSource,
 ): Target[] {
   const place = placeOf(architecture, name);
   const rule = place && rulesOf(architecture).find(({ own }) => own === place.rest);
   if (!rule) return [{ name: fileName(architecture, name), shape, isWhole: shape.length > 2 }];
   requireStored(architecture, name, required(rule.stored[0]));
-  const sizes: LayoutSizes = { heads, kvHeads, ...(latent && { plainDim: latent.plainDim }) };
+  const ofLatent = latent && { plainDim: latent.plainDim };
+  const sizes: LayoutSizes = { heads, kvHeads, ...ofLatent, ...(delta && { delta }) };
   const { layout = SAME, change } = rule;
   const order = layout.order?.(shape, sizes) ?? null;
   let first = 0;
@@ -228,7 +230,9 @@ function typeOf(
   { layers, isTied }: { layers: number; isTied: boolean },
 ): PackedType {
   // Vectors and routers are small and sensitive.
-  if (!name.endsWith('.weight') || /norm|ffn_gate_inp|sinks/.test(name)) return 'F32';
+  if (!name.endsWith('.weight') || /norm|ffn_gate_inp|sinks|conv1d|output_scale/.test(name)) {
+    return 'F32';
+  }
   if (type === 'MXFP4') return name.includes('_exps.') ? 'MXFP4' : 'Q8_0';
   if (type !== 'Q4_K_M') return type;
   if (name === 'output.weight' || (isTied && name === 'token_embd.weight')) return 'Q6_K';
