@@ -229,6 +229,21 @@ const serveTable = () => ({
   ],
 });
 
+function embedTable() {
+  const runs = at('embed-h200', 'result', 'rows');
+  const own = runs.reduce((sum, { tokens_per_s }) => sum + tokens_per_s, 0) / runs.length;
+  const { eager, 'compiled by layers': compiled } = at('embed-h200', 'result', 'peers');
+  return {
+    from: source('embed-h200'),
+    head: ['ModernBERT base, bf16, batch 64, up to 256 tokens', 'tokens/s', 'ratio'],
+    rows: [
+      ['embeddings', rate(own), times(own / compiled.tokens_per_s)],
+      ['transformers, compiled by layers', rate(compiled.tokens_per_s), ''],
+      ['transformers', rate(eager.tokens_per_s), ''],
+    ],
+  };
+}
+
 const BYTES = ['weights', 'gradients', 'optimizer'];
 const memoryRows = () => at(MEMORY, 'result', 'rows');
 
@@ -291,6 +306,7 @@ export const tables = {
   scaling: scalingTable,
   decode: decodeTable,
   serve: serveTable,
+  embed: embedTable,
   'zero-memory': memoryTable,
 };
 
