@@ -22,8 +22,7 @@ const FOR_AUTHORS = new Set([
 const MADE_ELSEWHERE = new Set([
   ...['BlockLayout', 'DsError', 'InferenceEngine', 'InferenceServer', 'data.TokenFileDataset'],
   ...['comm.CompressedExchange', 'comm.Distributed', 'comm.JointCall', 'comm.MeshShape'],
-  ...['nn.Fp8Linear', 'nn.PackedLinear', 'nn.QuantizedLinear', 'nn.models.GPT2Block'],
-  ...['nn.models.RotaryBlock'],
+  ...['nn.PackedLinear', 'nn.QuantizedLinear', 'nn.models.GPT2Block', 'nn.models.RotaryBlock'],
   ...['nn.models.EncoderModel', 'text.LabelledDataset', 'text.PairDataset'],
   ...['Rollouts', 'text.PromptDataset', 'text.UnpairedDataset'],
   ...['nn.models.RotaryLM', 'optim.ScheduleSet', 'parallel.VocabularyEmbedding'],
