@@ -81,8 +81,9 @@ describe('precision', () => {
 });
 
 describe('weight_quantization.quantized_initialization', () => {
-  const quantized = (section: object | null, optimizer: object = new NoOptimizer()) => {
-    const module = new nn.Sequential(new nn.Linear(64, 32), new nn.ReLU(), new nn.Linear(32, 64));
+  const quantized = (section: object | null, optimizer: object = new NoOptimizer(), width = 64) => {
+    const ends = [new nn.Linear(width, 32), new nn.Linear(32, width)] as const;
+    const module = new nn.Sequential(ends[0], new nn.ReLU(), ends[1]);
     const config = configOf(
       (section ? { weight_quantization: { quantized_initialization: section } } : {}) as never,
     );
@@ -100,6 +101,10 @@ describe('weight_quantization.quantized_initialization', () => {
     expect(quantized(null)).toEqual([]);
     // Words of 32 bits, and scales of groups.
     expect(quantized({ num_bits: 8 })).toEqual(['32,16 32,1', '64,8 64,1']);
+    expect(quantized({ num_bits: 4 }, new NoOptimizer(), 256)).toEqual([
+      '32,32 32,2',
+      '256,4 256,1',
+    ]);
     expect(quantized({ num_bits: 4, group_size: 16 })).toEqual(['32,8 32,4', '64,4 64,2']);
     expect(thrownBy(() => quantized({ num_bits: 8 }, adam()))).toMatchObject({
       ...{ code: 'DS_CONFIG', op: 'weight_quantization.quantized_initialization', got: 'AdamW' },

@@ -11,6 +11,7 @@ import {
   type DsConfig,
   type Engine,
   initialize,
+  liveTensors,
   nn,
   optim,
   seed,
@@ -141,6 +142,24 @@ test('the values that a load does not restore stay as they are', async () => {
   expect(split(own, saved, own).saved).toEqual([]);
   await other.loadCheckpoint(join(dir, 'one'), { loadModuleOnly: true });
   expect(split(stateOf(other), saved, own).own).toEqual(['moments', ...HOST]);
+});
+
+test('a load of another dtype releases the values that it converts', async () => {
+  const of = (more: object) => {
+    const net = new Net();
+    net.first.requiresGrad_(false);
+    return engineOf(net, { fp16: { enabled: false }, scheduler: undefined, ...more } as never);
+  };
+  const saved = await of({ bf16: { enabled: true } });
+  await saved.saveCheckpoint(join(dir, 'narrow'));
+  const other = await of({});
+  const live: number[] = [];
+  for (let i = 0; i < 3; i++) {
+    await other.loadCheckpoint(join(dir, 'narrow'), { loadModuleOnly: true });
+    live.push(liveTensors());
+  }
+  expect(live).toEqual([live[0], live[0], live[0]]);
+  expect(stateOf(other).weights.slice(0, 2)).toEqual(stateOf(saved).weights.slice(0, 2));
 });
 
 test('a loaded engine continues like the saved one', async () => {

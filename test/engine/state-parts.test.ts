@@ -11,7 +11,17 @@ import { buildState } from '../../lib/engine/setup/optimizer-state.js';
 import { resync } from '../../lib/engine/step/resync.js';
 import { StepDecisions } from '../../lib/engine/step/step-decisions.js';
 import { DsError } from '../../lib/errors.js';
-import { type Engine, initialize, nn, ones, optim, scope, Tensor, zero } from '../../lib/index.js';
+import {
+  type DsConfig,
+  type Engine,
+  initialize,
+  nn,
+  ones,
+  optim,
+  scope,
+  Tensor,
+  zero,
+} from '../../lib/index.js';
 import {
   type DeclaredState,
   perBlock,
@@ -177,6 +187,34 @@ describe('an engine of two micro-batches', () => {
     engine.destroy();
   });
 
+  test('ends the collectives of a failed backward before it drops the gradients', async () => {
+    const engine = await engineOf();
+    const { gradients, stage } = engine.parts;
+    const calls: string[] = [];
+    const flush = jest.spyOn(stage, 'flush').mockImplementation(() => void calls.push('flush'));
+    const [partition] = stage.partitions;
+    jest
+      .spyOn(partition as never, 'dropGrad')
+      .mockImplementation((() => void calls.push('drop')) as never);
+    const own = new Error('a loss of mine');
+    const fail = (): never => {
+      throw own;
+    };
+    expect(() => gradients.run(1, fail)).toThrow(own);
+    expect([calls, gradients.inBackward]).toEqual([['flush', 'drop'], false]);
+    flush.mockImplementation(fail);
+    expect(() => gradients.discard()).toThrow(own);
+    expect(calls).toEqual(['flush', 'drop', 'drop']);
+    jest.restoreAllMocks();
+    engine.noSync(() => scope(() => engine.backward(loss(engine))));
+    expect(thrownBy(() => engine.step()).got).toBe(
+      'only gradients of noSync(), which do not count',
+    );
+    engine.zeroGrad();
+    expect(thrownBy(() => engine.step()).got).toBe('no gradient since the last step');
+    engine.destroy();
+  });
+
   test('reports all numbers of a step', async () => {
     const engine = await engineOf();
     const reports: unknown[] = [];
@@ -212,27 +250,37 @@ describe('an engine of two micro-batches', () => {
   });
 });
 
-test('a catalog has the dtypes and whole shapes of weights, state and buffers', async () => {
-  const model = new nn.Linear(4, 2);
-  model.bias?.requireGrad(false);
-  const optimizer = new optim.AdamW([model.weight], { lr: 0.1 });
-  const config = { train_batch_size: 1, bf16: { enabled: true } };
-  const { engine } = await initialize({ model, optimizer, config, device: 'cpu' });
-  const listed = (wanted: (name: string) => boolean) => {
-    const { model: weights, optimizer: state } = catalogOf(engine, wanted);
-    return [Object.fromEntries(weights), Object.fromEntries(state)];
-  };
-  const of = (shape: number[], dtype: string) => ({ shape, dtype });
-  const state = ['fp32', 'exp_avg', 'exp_avg_sq'].map((name) => [
-    `weight.${name}`,
-    of([2, 4], 'f32'),
-  ]);
-  expect(listed(() => true)).toEqual([
-    { weight: of([2, 4], 'bf16'), bias: of([2], 'bf16') },
-    Object.fromEntries(state),
-  ]);
-  expect(listed((name) => name === 'bias')[0]).toEqual({ bias: of([2], 'bf16') });
-  engine.destroy();
+test.each([0, 3])(
+  'a catalog has the dtypes and whole shapes of all tensors: stage %i',
+  async (stage) => {
+    const model = new nn.Linear(4, 2);
+    model.bias?.requireGrad(false);
+    const optimizer = new optim.AdamW([model.weight], { lr: 0.1 });
+    const offload_param = { device: stage === 3 ? 'cpu' : 'none' } as const;
+    const config = {
+      ...{ train_batch_size: 1, bf16: { enabled: true } },
+      zero_optimization: { stage, offload_param } as DsConfig['zero_optimization'],
+    };
+    const { engine } = await initialize({ model, optimizer, config, device: 'cpu' });
+    const listed = (wanted: (name: string) => boolean) => {
+      const { model: weights, optimizer: state } = catalogOf(engine, wanted);
+      return [Object.fromEntries(weights), Object.fromEntries(state)];
+    };
+    const of = (shape: number[], dtype: string) => ({ shape, dtype });
+    const state = ['fp32', 'exp_avg', 'exp_avg_sq'].map((name) => [
+      `weight.${name}`,
+      of([2, 4], 'f32'),
+    ]);
+    expect(listed(() => true)).toEqual([
+      { weight: of([2, 4], 'bf16'), bias: of([2], 'bf16') },
+      Object.fromEntries(state),
+    ]);
+    expect(listed((name) => name === 'bias')[0]).toEqual({ bias: of([2], 'bf16') });
+    engine.destroy();
+  },
+);
+
+test('shards on a disk have no memory to release', () => {
   const release = jest.fn();
   const remote = { dtype: 'f32', numel: 3, bytes: 12, grain: 1, borrow() {} };
   releaseShards([

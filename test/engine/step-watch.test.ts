@@ -217,6 +217,8 @@ test('lines are printed as the configuration asks', () => {
   const kinds = (more: DsConfig) =>
     lines(more).map((line) => (/forward/.test(line) ? 'times' : 'progress'));
   expect(lines({ steps_per_print: null as never })).toEqual([]);
+  const silent = configOf({ steps_per_print: null as never });
+  expect(buildObservers(silent, [], new ReleaseStack())).toEqual([]);
   expect(kinds({ steps_per_print: 2 })).toEqual(['progress']);
   expect(kinds({ steps_per_print: 1 })).toEqual(['progress', 'progress', 'progress']);
   expect(kinds({ steps_per_print: 3, wall_clock_breakdown: true })).toEqual(['progress', 'times']);

@@ -1,6 +1,7 @@
 // Tests that exchanges between the ranks of a checkpoint end when the job fails, not at their
 // timeout.
 import { BEGIN_SAVE } from '../../lib/checkpoint/index.js';
+import { Checkpointer } from '../../lib/engine/saving/checkpointer.js';
 import { type Seat, StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
 import { DsError } from '../../lib/errors.js';
 
@@ -190,6 +191,35 @@ test('parallel worlds do not disturb each other', async () => {
   ]);
   const [more] = await exchanged(beside, 'inner', 3);
   expect(more).toEqual([3, 3]);
+});
+
+test('a rank that ends its engine tells the others, after its last call', async () => {
+  let answer = (_: unknown[]): void => {};
+  const announced: unknown[][] = [];
+  const world = Object.assign(Object.create(StoreWorld.prototype), {
+    ...{ rank: 0, size: 2, standBy() {} },
+    exchange: () =>
+      new Promise((resolve) => {
+        answer = resolve;
+      }),
+    announce: async (...given: unknown[]) => void announced.push(given),
+  });
+  const idle = new Checkpointer({} as never, world);
+  idle.close();
+  expect(announced).toEqual([['engine.destroy()', null]]);
+  const busy = new Checkpointer({} as never, world);
+  const call = busy.load('', {});
+  await new Promise(setImmediate);
+  busy.close();
+  expect(announced).toHaveLength(1);
+  answer([null, null]);
+  await expect(call).rejects.toMatchObject({ code: 'DS_ARGUMENT' });
+  expect(announced).toHaveLength(2);
+  await expect(busy.load('', {})).rejects.toMatchObject({
+    ...{ code: 'DS_AUTOGRAD', op: 'loadCheckpoint' },
+    expected: 'a call before engine.destroy()',
+  });
+  expect(announced).toHaveLength(2);
 });
 
 test('a thread takes the seat of its rank, with the check of the offered job', async () => {

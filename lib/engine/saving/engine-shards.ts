@@ -10,7 +10,6 @@ import {
   savedState,
 } from '../../optim/declared-state.js';
 import { type Box, type Region, rangesOf, wholeBox, wholeRegion } from '../../runtime/box.js';
-import type { DType } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -246,11 +245,9 @@ export function catalogOf(
   model: Map<string, TensorInfo>;
   optimizer: Map<string, TensorInfo>;
 } {
-  const dtypes = new Map<string, DType>();
   const optimizer = new Map<string, TensorInfo>();
   for (const { unit } of engine.parts.stage.partitions) {
     for (const entry of unit.layout.entries) {
-      dtypes.set(entry.name, unit.dtype);
       for (const [name, state] of Object.entries(keptState(engine, entry))) {
         const { dtype } = state;
         const shape = state.per === 1 ? entry.region.whole : state.shape;
@@ -260,7 +257,7 @@ export function catalogOf(
   }
   const model = new Map<string, TensorInfo>();
   for (const [name, { dtype, region }] of engine.module.namedParameters()) {
-    if (wanted(name)) model.set(name, { dtype: dtypes.get(name) ?? dtype, shape: region.whole });
+    if (wanted(name)) model.set(name, { dtype, shape: region.whole });
   }
   for (const [name, { dtype, shape }] of engine.module.namedBuffers()) {
     model.set(name, { dtype, shape, buffer: true });
