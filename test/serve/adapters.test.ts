@@ -105,7 +105,8 @@ test('an adapter is loaded and unloaded with a key', async () => {
 });
 
 test.each([
-  ['load_lora_adapter', { lora_path: 'x' }, 400, /lora_name: expected a non-empty string/],
+  ['load_lora_adapter', { lora_path: 'x' }, 400, /lora_name: .* string, got nothing/],
+  ['load_lora_adapter', { lora_name: '', lora_path: 'x' }, 400, /lora_name: .*, got ""/],
   ['load_lora_adapter', { lora_name: 'x' }, 400, /lora_path: expected a non-empty string/],
   ['load_lora_adapter', { lora_name: 'base', lora_path: 'x' }, 400, /other than the model/],
   ['load_lora_adapter', { lora_name: 'x', lora_path: join(dir, 'none') }, 404, /as PEFT writes/],

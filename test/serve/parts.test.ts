@@ -1,8 +1,12 @@
 // Single parts of the server: histograms, sampling defaults, and requests at their limits.
+
+import { embeddings, rerank } from '../../lib/serve/embeddings.js';
 import { Histogram } from '../../lib/serve/histogram.js';
 import { type InferenceServer, serve } from '../../lib/serve/index.js';
+import { describePooled, poolMetrics, statesOf } from '../../lib/serve/pool-routes.js';
 import { samplingDefaults } from '../../lib/serve/sampling-defaults.js';
-import { ask } from './client.js';
+import type { JsonObject } from '../../types/json.js';
+import { ask, withServer } from './client.js';
 import { FakeEngine, tokenizer } from './fake-engine.js';
 
 test('a histogram counts up to each bound, which belongs to its bucket', () => {
@@ -134,4 +138,230 @@ describe('a request at its limits', () => {
     const { error } = (await answer.json()) as { error: { message: string } };
     expect(error.message).toMatch(/expected application\/json, got none/);
   });
+});
+
+describe('several models', () => {
+  const loaded = {
+    ...{ name: 'a', state: 'loaded', reason: null, served: { maxTokens: 8 } },
+    ...{ bytes: 5, loads: 2, failures: 1, waiting: 3 },
+  };
+  const failed = {
+    ...{ name: 'b', state: 'failed', reason: 'no folder', served: null },
+    ...{ bytes: 7, loads: 0, failures: 4, waiting: 0 },
+  };
+  const pool = { models: [loaded, failed] } as never;
+
+  test('are entries with their state, and the reason of a failure', () => {
+    const common = {
+      object: 'model',
+      created: 9,
+      owned_by: 'ds',
+      parent: null,
+    };
+    expect(describePooled(loaded as never, 9)).toStrictEqual({
+      ...{
+        ...common,
+        id: 'a',
+        root: 'a',
+        max_model_len: 8,
+        status: { value: 'loaded' },
+      },
+    });
+    expect(describePooled(failed as never, 9)).toStrictEqual({
+      ...{ ...common, id: 'b', root: 'b', max_model_len: null },
+      status: { value: 'failed', reason: 'no folder' },
+    });
+    expect(statesOf(pool)).toEqual({ a: 'loaded', b: 'failed' });
+  });
+
+  test('have counters by name', () => {
+    const lines = poolMetrics(pool)
+      .join('')
+      .split('\n')
+      .filter((line) => line.includes('{'));
+    expect(lines).toEqual(
+      [
+        ...[
+          ['loaded', 1, 0],
+          ['bytes', 5, 7],
+          ['requests_waiting', 3, 0],
+          ['loads_total', 2, 0],
+        ],
+        ['load_failures_total', 1, 4],
+      ].flatMap(([name, a, b]) => [
+        `ds_model_${name}{model="a"} ${a}`,
+        `ds_model_${name}{model="b"} ${b}`,
+      ]),
+    );
+  });
+});
+
+describe('encoders', () => {
+  const asker = {
+    client: 'a',
+    connection: {},
+    signal: new AbortController().signal,
+  };
+  function servedBy(task: string, more: object = {}) {
+    const asked: unknown[] = [];
+    const encoder = {
+      ...{ task, width: 2 },
+      embed: async (rows: readonly unknown[]) => rows.map(() => Float32Array.of(3, 4)),
+      async rank(query: string, documents: readonly string[]) {
+        asked.push(query, documents);
+        return {
+          scores: documents.map((_, i) => [0.2, 0.9, 0.5][i]),
+          tokens: 11,
+        };
+      },
+    };
+    const reader = { text: async (text: string) => [text.length] };
+    const common = {
+      name: 'm',
+      engine: { encoder },
+      reader,
+      vocabSize: 9,
+      maxPromptTokens: 4,
+    };
+    const served = { ...common, maxTokens: 4, limits: {}, ...more } as never;
+    return { served, asked };
+  }
+  const ranked = (body: JsonObject, more?: object) =>
+    rerank(
+      { query: 'q', documents: ['a', { text: 'b' }, 'c'], ...body },
+      servedBy('ranking', more).served,
+    );
+
+  test('rank documents, the best first', async () => {
+    const results = [
+      { index: 1, document: { text: 'b' }, relevance_score: 0.9 },
+      { index: 2, document: { text: 'c' }, relevance_score: 0.5 },
+      { index: 0, document: { text: 'a' }, relevance_score: 0.2 },
+    ];
+    expect(await ranked({ user: 'me' })).toEqual({
+      ...{
+        id: expect.stringMatching(/^rerank-[0-9a-f]{32}$/),
+        model: 'm',
+        results,
+      },
+      usage: { prompt_tokens: 11, total_tokens: 11 },
+    });
+    expect(await ranked({ top_n: 0 })).toMatchObject({ results });
+    expect((await ranked({ top_n: 2 })).results).toEqual(results.slice(0, 2));
+    const without = (await ranked({ return_documents: false, top_n: 1 })).results;
+    expect(without).toStrictEqual([{ index: 1, relevance_score: 0.9 }]);
+  });
+
+  test('take texts of 16 characters a token, and 65,536 more', async () => {
+    const most = 16 * 4 + 65_536;
+    await ranked({ documents: ['a'.repeat(most - 1)] });
+    const long = { documents: ['x', 'a'.repeat(most)] };
+    await expect(ranked(long)).rejects.toMatchObject({
+      ...{
+        param: 'documents',
+        message: expect.stringContaining(`at most ${most} characters`),
+      },
+    });
+    await expect(
+      ranked({ documents: ['abc'] }, { limits: { promptCharacters: 3 } }),
+    ).rejects.toMatchObject({ param: 'documents' });
+    await ranked({ documents: ['ab'] }, { limits: { promptCharacters: 3 } });
+  });
+
+  test.each<[body: JsonObject, param: string, words: RegExp]>([
+    [{ query: '' }, 'query', /a string/],
+    [{ documents: [] }, 'documents', /1 to 2048 strings, got 0/],
+    [{ documents: 'a' }, 'documents', /got "a"/],
+    [{ documents: ['a', { text: 3 }] }, 'documents[1]', /"text"/],
+    [{ top_n: -1 }, 'top_n', /top_n/],
+    [{ odd: 1 }, 'odd', /unknown parameter/],
+    [{ model: 'other' }, 'model', /expected "m", got "other"/],
+  ])('refuse to rank %j', async (body, param, words) => {
+    await expect(ranked(body)).rejects.toMatchObject({
+      ...{ param, message: expect.stringMatching(words) },
+    });
+  });
+
+  test('embed texts and tokens, cut to a width and scaled', async () => {
+    const { served } = servedBy('embedding');
+    const of = async (body: JsonObject) => (await embeddings(body, served, asker)).data;
+    expect(await of({ input: ['ab', 'c'] })).toEqual([
+      { object: 'embedding', index: 0, embedding: [3, 4] },
+      { object: 'embedding', index: 1, embedding: [3, 4] },
+    ]);
+    expect(await of({ input: 'ab', dimensions: 1 })).toMatchObject([{ embedding: [1] }]);
+    expect(await of({ input: [1, 8], encoding_format: 'base64' })).toMatchObject([
+      {
+        embedding: Buffer.from(Float32Array.of(3, 4).buffer).toString('base64'),
+      },
+    ]);
+    const { usage } = await embeddings({ input: [[1, 2], [3]] }, served, asker);
+    expect(usage).toEqual({ prompt_tokens: 3, total_tokens: 3 });
+  });
+
+  test.each<[body: JsonObject, param: string, words: RegExp]>([
+    [{ input: [] }, 'input', /1 to 2048 strings, got 0/],
+    [{ input: '' }, 'input', /a string, or a list of tokens below 9, got ""/],
+    [{ input: ['a', ''] }, 'input[1]', /got ""/],
+    [{ input: [9] }, 'input', /tokens below 9/],
+    [{ input: [[1], [9]] }, 'input[1]', /tokens below 9/],
+    [{ input: [[]] }, 'input[0]', /tokens below 9/],
+    [{ input: [1, 2, 3, 4, 5] }, 'input', /at most 4 tokens, got 5/],
+    [{ input: 'a', dimensions: 3 }, 'dimensions', /dimensions/],
+    [{ input: 'a', encoding_format: 'hex' }, 'encoding_format', /"float" or "base64"/],
+    [{ input: 'a', odd: 1 }, 'odd', /unknown parameter/],
+  ])('refuse to embed %j', async (body, param, words) => {
+    const { served } = servedBy('embedding');
+    await expect(embeddings(body, served, asker)).rejects.toMatchObject({
+      ...{ param, message: expect.stringMatching(words) },
+    });
+  });
+
+  test('name the model that a route needs', async () => {
+    const wrong = { input: 'a', query: 'a', documents: ['a'] };
+    const { served } = servedBy('ranking');
+    await expect(embeddings(wrong, served, asker)).rejects.toThrow(/needs an embedding model;/);
+    const { served: other } = servedBy('embedding');
+    await expect(rerank(wrong, other)).rejects.toThrow(/needs a ranking model with one label/);
+  });
+});
+
+describe('routes', () => {
+  test('name the start of a path, and the methods that it has', () =>
+    withServer(async (url) => {
+      const long = `/${'x'.repeat(70)}`;
+      const unknown = await ask(url + long);
+      expect([unknown.status, unknown.json.error.message]).toEqual([
+        404,
+        expect.stringMatching(/^path: expected \/health, .*, got \/x{59}\.$/),
+      ]);
+      const wrong = await ask(`${url}/v1/responses/${'y'.repeat(70)}`, {
+        method: 'PUT',
+      });
+      expect(wrong.json.error.message).toBe(
+        `/v1/responses/${'y'.repeat(46)}: expected GET, DELETE, got another method.`,
+      );
+      expect([wrong.status, wrong.headers.allow]).toEqual([405, 'GET, DELETE']);
+    }));
+
+  test('answer that the server is stopping', () =>
+    withServer(async (url, _, server) => {
+      server.isStopping = true;
+      const stopping = { status: 503, json: { error: { code: 'stopping' } } };
+      for (const path of ['/v1/models', '/v1/models/default', '/tokenizer_info']) {
+        expect(await ask(url + path)).toMatchObject(stopping);
+      }
+      const body = { prompt: 'a' };
+      expect(await ask(`${url}/v1/completions`, { body })).toMatchObject(stopping);
+      expect(await ask(`${url}/health`)).toMatchObject({
+        ...{ status: 503, json: { status: 'stopping' } },
+      });
+      expect((await ask(`${url}/metrics`)).status).toBe(200);
+      server.isStopping = false;
+    }));
+
+  test('need at least one thread for prompts', () =>
+    expect(serve(new FakeEngine(tokenizer), { port: 0, tokenizerThreads: 0 })).rejects.toThrow(
+      /serve tokenizerThreads: expected .*1/,
+    ));
 });
