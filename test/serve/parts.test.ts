@@ -1,5 +1,6 @@
 // Single parts of the server: histograms, sampling defaults, and requests at their limits.
 
+import { CHAT_SAMPLING } from '../../lib/serve/chat-options.js';
 import { embeddings, rerank } from '../../lib/serve/embeddings.js';
 import { Histogram } from '../../lib/serve/histogram.js';
 import { type InferenceServer, serve } from '../../lib/serve/index.js';
@@ -365,3 +366,28 @@ describe('routes', () => {
       /serve tokenizerThreads: expected .*1/,
     ));
 });
+
+test('only numbers of sampling are arguments of a chat', () => {
+  const { seed, maxNewTokens, ...others } = CHAT_SAMPLING;
+  expect([seed?.flag, maxNewTokens?.flag]).toEqual(['--seed <n>', '--max-tokens <n>']);
+  const names = Object.keys(others);
+  expect(names).toEqual(expect.arrayContaining(['temperature', 'topP', 'topK']));
+  for (const name of ['stop', 'doSample', 'logitBias', 'ignoreEos'])
+    expect(names).not.toContain(name);
+  for (const { syntax, flag } of Object.values(others)) {
+    expect(['number', 'integer']).toContain(syntax);
+    expect(flag).toMatch(/^--[a-z-]+ <n>$/);
+  }
+});
+
+test('a prompt has at least one token', () =>
+  withServer(async (url) => {
+    for (const [prompt, param] of [
+      [[[]], 'prompt[0]'],
+      [[[5], []], 'prompt[1]'],
+      [[], 'prompt'],
+    ]) {
+      const { status, json } = await ask(`${url}/v1/completions`, { body: { prompt } });
+      expect([status, json.error.param]).toEqual([400, param]);
+    }
+  }));

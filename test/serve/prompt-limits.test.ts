@@ -113,6 +113,19 @@ test.each<[string, object, string]>([
   ),
 );
 
+test('a conversation that is too long is refused by the fewest tokens that it may have', () =>
+  withServer(
+    async (url) => {
+      const messages = [{ role: 'user', content: 'word '.repeat(5000) }];
+      const { status, json } = await ask(url + CHAT, { body: { messages } });
+      const [, fewest] = /at most 63 tokens, got at least (\d+)/.exec(json.error.message) ?? [];
+      expect(status).toBe(400);
+      expect(Number(fewest)).toBeGreaterThan(500);
+    },
+    {},
+    new FakeEngine(tokenizer, 64),
+  ));
+
 test('a template that writes more than --max-prompt-chars is refused', () =>
   withServer(
     async (url) => {

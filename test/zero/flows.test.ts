@@ -9,7 +9,7 @@ import type { At, Collectives } from '../../lib/zero/collectives.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
 import { OptimizerState, type Schedule } from '../../lib/zero/optimizer-state.js';
 import { partialSums } from '../../lib/zero/partial-sums.js';
-import type { Partition, WeightShard } from '../../lib/zero/shard.js';
+import { InMemory, type Partition, type WeightShard } from '../../lib/zero/shard.js';
 import type { GradientFlow } from '../../lib/zero/stage.js';
 import {
   alternatingGradients,
@@ -439,4 +439,15 @@ test('lent state is complete when its stream has come to it', async () => {
   new LentState(tensor, order).keep();
   tensor.release();
   order.dispose();
+});
+
+test('weights in host memory are rounded from host memory of another dtype', () => {
+  const [near, far] = [pinned(device, [2], 'f32'), pinned(device, [2], 'bf16')];
+  near.buffer.write(0, Float32Array.of(1 + 2 ** -12, -3));
+  const store = new InMemory(far);
+  expect(store.store(near, device.compute)).toBe(device.compute);
+  device.compute.synchronize();
+  expect(far.to('f32').toArray()).toEqual([1, -3]);
+  near.release();
+  store.dispose();
 });

@@ -1,9 +1,11 @@
 // Gathers of FP8 weights: the codes of two ranks become weights with the codes of the whole weight.
+
 import { Linear } from '../../lib/nn/index.js';
 import { Module } from '../../lib/nn/module.js';
 import { cpu } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { held, randn, scope, seed, Tensor } from '../../lib/tensor/index.js';
+import { liveTensors } from '../../lib/tensor/tensor.js';
 import type { At, Collectives } from '../../lib/zero/collectives.js';
 import { gatherFp8 } from '../../lib/zero/fp8-gather.js';
 import { InMemory } from '../../lib/zero/shard.js';
@@ -106,6 +108,7 @@ function weights(): Tensor {
 }
 
 test('weights that are gathered as codes have the codes of the whole weights', () => {
+  const before = liveTensors();
   const values = weights();
   const { flats, sent } = gathered(unit, values, (name) => name.endsWith('weight'));
   const [first, second] = flats as [Tensor, Tensor];
@@ -123,6 +126,7 @@ test('weights that are gathered as codes have the codes of the whole weights', (
   // A byte an element, a row of 64 and a scale a piece, and the biases of the last rank.
   expect(sent).toBeLessThan(1.25 * (numel / RANKS));
   for (const one of [...flats, values]) one.release();
+  expect(liveTensors()).toBe(before);
 });
 
 test('a magnitude that is not finite makes the whole weight NaN, and no other', () => {

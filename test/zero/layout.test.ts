@@ -95,8 +95,8 @@ test('the fragments of all shards are the parameters', () => {
 describe('initial values', () => {
   const device = cpu();
   /** Adopts a unit with one parameter [4, 25] in two shards of 64; returns what was read. */
-  function adopted(isStored: boolean, shardsWeights: boolean, rank: 0 | 1) {
-    const layout = layoutUnit([{ name: 'p', shape: [4, 25], group: 0 }], { shards: 2 });
+  function adopted(isStored: boolean, shardsWeights: boolean, rank: 0 | 1, shape = [4, 25]) {
+    const layout = layoutUnit([{ name: 'p', shape, group: 0 }], { shards: 2 });
     const log: unknown[] = [];
     const weights = held(() => Tensor.empty([128], 'f32', device));
     const parameter = {
@@ -157,6 +157,11 @@ describe('initial values', () => {
     expect(found).toEqual(count);
   });
 
+  test('of a parameter of other ranks are not read', () => {
+    const { log } = adopted(true, true, 1, [64]);
+    expect(log).toEqual(['adopting', 'own p', 'adopted', 'synchronize']);
+  });
+
   test('of a single rank stay there', () => {
     const values = held(() => Tensor.empty([4], 'f32', device));
     const broadcast = jest.fn(() => ({ wait() {} }));
@@ -169,4 +174,14 @@ describe('initial values', () => {
     });
     values.release();
   });
+});
+
+test('groups are in the order of their numbers, whatever comes first', () => {
+  const { entries, groups } = layoutUnit([
+    { name: 'late', shape: [1], group: 2 },
+    { name: 'first', shape: [1], group: 0 },
+    { name: 'next', shape: [1], group: 1 },
+  ]);
+  expect(groups.map(({ group }) => group)).toEqual([0, 1, 2]);
+  expect(entries.map(({ name }) => name)).toEqual(['first', 'next', 'late']);
 });

@@ -299,6 +299,19 @@ describe('speculative updates', () => {
     expect(bytes.host - plain.bytes.host).toBe(2 * 192 * 4 + 32);
   });
 
+  test('mark the end of the early share, and not later arrivals', () => {
+    let record: jest.SpyInstance | undefined;
+    const fixed = (parts: Parts) => {
+      const made = new Speculative(device, parts.state as never, parts.optimizer as AdamW);
+      made.order.fix(1);
+      const { earlyDone } = made as unknown as { earlyDone: { record(): void } };
+      record = jest.spyOn(earlyDone, 'record');
+      return made;
+    };
+    train({ optimizerOf, scheduleOf: fixed, placementOf, controls: [good, good, good] });
+    expect(record).toHaveBeenCalledTimes(3);
+  });
+
   test('lend the gradient of the step, and see changes of the state', () => {
     const gradients: unknown[] = [];
     const between = (state: OptimizerState, step: number, partitions: readonly Partition[]) => {

@@ -147,6 +147,8 @@ describe.each(states)('%s', (names, make) => {
   test.each([0, 1] as const)('lends and writes the fragments of rank %i', (rank) => {
     const { partition, state, read, write, end } = written(rank, make);
     expect(state.names).toBe(names);
+    // State on a disk and halves of masters are lent as copies.
+    expect(state.lendsCopies).toBe(!/^(Device|Host|Streamed)State, F32/.test(names));
     const shapes = rank === 0 ? [[192]] : [[8], [10]];
     expect(partition.fragments.map((one) => read(one, 'master').shape)).toEqual(shapes);
     for (const fragment of partition.fragments) {

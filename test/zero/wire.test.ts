@@ -117,6 +117,9 @@ describe('a flow of gradients', () => {
     expect(log).toEqual([4, ['gradient of u', true], true]);
     expect(partition.grad?.toArray()).toEqual([33, 44]);
     partition.grad?.release();
+    reduce(false);
+    expect(log.slice(3)).toEqual([4, ['gradient of u', true]]);
+    partition.grad?.release();
     expect(liveTensors()).toBe(before);
   });
 
