@@ -46,6 +46,16 @@ interface Cutting {
 const WORDS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
 const REST = '| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
 
+/** Words with capitals first, or capitals alone; `end` may follow each. */
+const cased = (end: string): string => {
+  const [upper, lower] = ['[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]', '[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]'];
+  const start = '[^\\r\\n\\p{L}\\p{N}]?';
+  return `${start}${upper}*${lower}+${end}|${start}${upper}+${lower}*${end}|`;
+};
+
+/** As REST, with slashes behind signs. */
+const PATHS = REST.replace('\\r\\n]*', '\\r\\n/]*');
+
 const CUTTINGS: Readonly<Record<string, Cutting>> = {
   'llama-bpe': {
     also: ['llama3', 'llama-v3', 'smaug-bpe', 'falcon3', 'pixtral'],
@@ -57,7 +67,30 @@ const CUTTINGS: Readonly<Record<string, Cutting>> = {
     normalizer: 'NFC',
     splits: [`${WORDS}\\p{N}${REST}`],
   },
-  dbrx: { also: ['olmo', 'smollm3'], splits: [`${WORDS}\\p{N}{1,3}${REST}`] },
+  qwen35: {
+    normalizer: 'NFC',
+    splits: [
+      `${WORDS.replace('\\p{L}+', '[\\p{L}\\p{M}]+')}\\p{N}${REST.replace('\\s\\p{L}', '\\s\\p{L}\\p{M}')}`,
+    ],
+  },
+  'gpt-4o': {
+    also: ['llama4', 'minimax-m2'],
+    splits: [`${cased("(?i:'s|'t|'re|'ve|'m|'ll|'d)?")}\\p{N}{1,3}${PATHS}`],
+  },
+  tekken: { splits: [`${cased('')}\\p{N}${PATHS}`], ignoresMerges: true },
+  'deepseek-v3': {
+    also: ['hunyuan-dense'],
+    splits: [
+      ...['\\p{N}{1,3}', '[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+'],
+      '[!"#$%&\'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|' +
+        '[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|' +
+        '\\s*[\r\n]+|\\s+(?!\\S)|\\s+',
+    ],
+  },
+  dbrx: {
+    also: ['olmo', 'smollm3', 'glm4', 'chatglm-bpe'],
+    splits: [`${WORDS}\\p{N}{1,3}${REST}`],
+  },
   smollm: { also: ['starcoder', 'refact', 'command-r'], splits: null, hasDigits: true },
   'gpt-2': { also: ['default', 'phi-2', 'jina-en', 'mpt', 'olmo-1b'], splits: null },
 };

@@ -1,5 +1,5 @@
 // The tokenizer of a GGUF file: the same ids and texts as the folder that it was written from.
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { writeGguf } from '../../lib/checkpoint/index.js';
@@ -62,9 +62,59 @@ test('the error of a file without a tokenizer', async () => {
 
 test('unknown rules of cutting are refused by name', async () => {
   const metadata = new Map([...ggufTokenizer(join(golden, 'gpt2'), 1100)]);
-  metadata.set('tokenizer.ggml.pre', 'chatglm-bpe');
+  metadata.set('tokenizer.ggml.pre', 'viking');
   const path = await written('pre', metadata);
-  expect(() => Tokenizer.fromPretrained(path)).toThrow(/tokenizer\.ggml\.pre: .*"chatglm-bpe"/);
+  expect(() => Tokenizer.fromPretrained(path)).toThrow(/tokenizer\.ggml\.pre: .*"viking"/);
+});
+
+const END = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+const UPPER = '[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]';
+const LOWER = '[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]';
+const SIGN = '[^\\r\\n\\p{L}\\p{N}]?';
+const SPACES = '\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
+
+/** The expressions of published tokenizers. */
+test.each([
+  [
+    'gpt-4o',
+    [
+      `${SIGN}${UPPER}*${LOWER}+${END}?|${SIGN}${UPPER}+${LOWER}*${END}?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|${SPACES}`,
+    ],
+    ["It's CamelCase", ' and', ' HTTPServer', '123', '4', " we'LL", '//\n', '  '],
+  ],
+  [
+    'qwen35',
+    [`${END}|${SIGN}[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|${SPACES}`],
+    ['नमस्ते', ' 12', " it's", ' !!\n'],
+  ],
+  [
+    'deepseek-v3',
+    [
+      '\\p{N}{1,3}',
+      '[一-龥\u3040-ゟ゠-ヿ]+',
+      '[!"#$%&\'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+',
+    ],
+    ['.toString', ' 你好', '12345', ' [x]'],
+  ],
+])('%s is written by its expressions, and read with them', async (pre, splits, texts) => {
+  const dir = join(folder, `changed-${pre}`);
+  const tokenizer = JSON.parse(readFileSync(join(golden, 'gpt2', 'tokenizer.json'), 'utf8'));
+  const pretokenizers = [
+    ...splits.map((Regex) => ({
+      ...{ type: 'Split', pattern: { Regex }, behavior: 'Isolated', invert: false },
+    })),
+    { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false },
+  ];
+  const normalizer = pre === 'qwen35' ? { type: 'NFC' } : null;
+  const changed = { ...tokenizer, normalizer, pre_tokenizer: { type: 'Sequence', pretokenizers } };
+  writeFiles(dir, { 'tokenizer.json': JSON.stringify(changed), 'tokenizer_config.json': '{}' });
+  const metadata = new Map(ggufTokenizer(dir, 1200));
+  expect(metadata.get('tokenizer.ggml.pre')).toBe(pre);
+  const [expected, got] = [dir, await written(pre, metadata)].map((place) =>
+    Tokenizer.fromPretrained(place),
+  ) as [Tokenizer, Tokenizer];
+  const text = texts.join('');
+  expect([...got.encode(text)]).toEqual([...expected.encode(text)]);
 });
 
 test('a vocabulary larger than the model is refused', () => {
