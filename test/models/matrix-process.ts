@@ -1,5 +1,5 @@
-// One rank that trains the tiny model of every family split over ranks, or generates with it, and
-// reports the losses or tokens.
+// One rank that trains the tiny models of the chosen families split over ranks, or generates with
+// them, and reports the losses or tokens.
 import { initDistributed, type MeshOptions } from '../../lib/comm/index.js';
 import {
   type DsConfig,
@@ -8,7 +8,8 @@ import {
   initialize,
   type PipelineEngine,
 } from '../../lib/index.js';
-import { batchOf, FAMILIES, familyModel, folderOf, STEPS, trainingConfig } from './family-rows.js';
+import { batchOf, familyModel, folderOf, STEPS, trainingConfig } from './family-rows.js';
+import { SPLIT_FAMILIES } from './split-families.js';
 
 /** The one argument, as JSON. */
 export interface MatrixJob {
@@ -59,7 +60,7 @@ async function main(job: MatrixJob): Promise<void> {
   const world = await initDistributed({ mesh: job.mesh, device: 'cpu' });
   const report: MatrixReport = {};
   const { prompts } = job;
-  for (const family of prompts ? Object.keys(prompts) : FAMILIES) {
+  for (const family of prompts ? Object.keys(prompts) : SPLIT_FAMILIES) {
     try {
       report[family] = prompts
         ? await generated(family, prompts[family] as number[])

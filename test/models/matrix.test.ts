@@ -1,5 +1,5 @@
 // Tests every family in every way to train and to keep a model, by one list of ways. A new family
-// needs no line here: the folders of golden values are the rows.
+// needs no line here: the folders of golden values are the rows. Two ranks train some families.
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -9,6 +9,7 @@ import { noGrad } from '../../lib/tensor/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import { batchOf, FAMILIES, familyModel, folderOf, STEPS, trainingConfig } from './family-rows.js';
 import type { MatrixJob, MatrixReport } from './matrix-process.js';
+import { SPLIT_FAMILIES, traitsOf } from './split-families.js';
 
 type Model = nn.models.CausalLM;
 
@@ -156,7 +157,7 @@ const ONE_KEY_HEAD: Readonly<Record<string, RegExp>> = {
   'gpt-bigcode': /at most 1 ranks for packed projections of 1 heads of keys and values/,
 };
 
-describe('two ranks train every family like one rank', () => {
+describe('two ranks train families with every trait like one rank', () => {
   const ways: Record<string, MatrixJob> = {
     'tensor parallelism': {
       mesh: { tp: 2 },
@@ -173,7 +174,7 @@ describe('two ranks train every family like one rank', () => {
     const environment = { DEEPSPEED_TIMEOUT: '2' };
     const results = await runRanks('../models/matrix-process', 2, { job, environment });
     const reports = reportsOf<MatrixReport>(results);
-    for (const family of FAMILIES) {
+    for (const family of SPLIT_FAMILIES) {
       const wanted = await baseline(family);
       for (const report of reports) {
         const losses = report[family] ?? 'nothing';
@@ -189,12 +190,21 @@ describe('two ranks train every family like one rank', () => {
     }
   });
 
+  test('the families of two ranks have all traits of all families', () => {
+    const covered = new Set(SPLIT_FAMILIES.flatMap((family) => [...traitsOf(family)]));
+    const missing = FAMILIES.flatMap((family) =>
+      [...traitsOf(family)].filter((trait) => !covered.has(trait)).map((name) => [family, name]),
+    );
+    // A family with a trait of its own belongs to split-families.ts.
+    expect(missing).toEqual([]);
+  });
+
   test('tensor-parallel inference writes the texts of transformers', async () => {
     const path = join(folderOf('llama'), '..', '..', '..', 'greedy.json');
     const { families } = JSON.parse(readFileSync(path, 'utf8')) as {
       families: Record<string, { prompt: number[]; tokens: number[] }[]>;
     };
-    const named = Object.entries(families).filter(([family]) => FAMILIES.includes(family));
+    const named = Object.entries(families).filter(([family]) => SPLIT_FAMILIES.includes(family));
     const prompts = Object.fromEntries(named.map(([family, [, text]]) => [family, text?.prompt]));
     const job = { mesh: { tp: 2 }, config: {}, prompts };
     const environment = { DEEPSPEED_TIMEOUT: '2' };
