@@ -22,8 +22,13 @@ constexpr int64_t kManyWeights = 1 << 16;
 constexpr int64_t kInnerBlock = 512;  // columns of a and rows of b converted at a time
 // Longer f32 sums are cut into pieces that are added in f64, because one long sum accumulates
 // rounding errors. OpenBLAS splits some sums again, by processor and shape. Dot products keep eight
-// partial sums, so their limit is higher.
-constexpr int64_t kLongest = 1 << 14, kPiece = 1 << 11;
+// partial sums, so their limit is higher. OpenBLAS keeps fewer partial sums of a row on Arm.
+#ifdef __aarch64__
+constexpr int64_t kPiece = 1 << 9;
+#else
+constexpr int64_t kPiece = 1 << 11;
+#endif
+constexpr int64_t kLongest = 1 << 14;
 constexpr int64_t kFewRowsLongest = 1 << 16, kFewRowsPiece = 1 << 14;
 
 /// The sizes of one call; `batch` is 1 for plain matrices.
