@@ -27,7 +27,8 @@ async function save(
     const [outputs = 0, inputs = 0] = weight.shape;
     const one = (factor: string, shape: number[]) => ({
       name: `base_model.model.${name}.lora_${factor}.weight`,
-      ...{ dtype, shape },
+      dtype,
+      shape,
       values: held(() => randn(shape, { device }).mul(0.01).to(dtype).to(cpu())),
     });
     return [one('A', [r, inputs]), one('B', [outputs, r])];
@@ -79,8 +80,11 @@ export async function adaptersBench(options: Options): Promise<object> {
     const engine = await initInference(
       made,
       {
-        ...{ device, max_out_tokens: prompt + tokens, max_ragged_sequence_count: clients },
-        ...{ enable_cuda_graph: 'auto', kv_cache: { prefix_caching: false } },
+        device,
+        max_out_tokens: prompt + tokens,
+        max_ragged_sequence_count: clients,
+        enable_cuda_graph: 'auto',
+        kv_cache: { prefix_caching: false },
       },
       { adapters: Object.fromEntries(names) },
     );

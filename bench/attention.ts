@@ -66,7 +66,10 @@ const kinds: Readonly<Record<string, Hidden>> = {
   'fixed, blocks of 16': sparse({ mode: 'fixed' }),
   'fixed, blocks of 128': sparse({ mode: 'fixed', block: 128 }),
   'fixed, blocks of 64, by head': sparse({
-    ...{ mode: 'fixed', block: 64, differentLayoutPerHead: true, numDifferentGlobalPatterns: 4 },
+    mode: 'fixed',
+    block: 64,
+    differentLayoutPerHead: true,
+    numDifferentGlobalPatterns: 4,
   }),
   'bigbird, blocks of 64': sparse({ mode: 'bigbird', block: 64, numRandomBlocks: 2 }),
   'bslongformer, blocks of 64': sparse({ mode: 'bslongformer', block: 64 }),
@@ -131,12 +134,22 @@ function measured(device: Device, shape: Shape, hidden: Hidden, count: number): 
   const [q, k, v, out, dout] = [drawn(h), drawn(hk), drawn(hk), drawn(h), drawn(h)];
   const [dq, dk, dv] = [drawn(h), drawn(hk), drawn(hk)];
   const shared = {
-    ...{ q, k, v, out, lse: Tensor.empty([b, h, t], 'f32', device) },
-    ...{ mask: null, keyMask: null, keyLengths: null },
-    ...{ queryDocuments: documents, keyDocuments: documents, window },
-    ...{ layout: layout?.on(device) ?? null, block: layout?.block ?? 0 },
+    q,
+    k,
+    v,
+    out,
+    lse: Tensor.empty([b, h, t], 'f32', device),
+    mask: null,
+    keyMask: null,
+    keyLengths: null,
+    queryDocuments: documents,
+    keyDocuments: documents,
+    window,
+    layout: layout?.on(device) ?? null,
+    block: layout?.block ?? 0,
     dropout: { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
-    ...{ scale: d ** -0.5, causal: true },
+    scale: d ** -0.5,
+    causal: true,
   };
   const forward = timed(device, count, () => kernels.attention(shared));
   const backward = timed(device, count, () =>

@@ -64,9 +64,14 @@ function save(dir: string, model: readonly Shard[], optimizer: readonly Shard[])
   const infos = (all: readonly Shard[]) =>
     new Map(all.map(({ name, shape }) => [name, { dtype: 'f32' as const, shape }]));
   const content = {
-    ...{ part: { data: 0, model: 0 }, model, optimizer, modelIsSharded: false },
+    part: { data: 0, model: 0 },
+    model,
+    optimizer,
+    modelIsSharded: false,
     catalog: { model: infos(model), optimizer: infos(optimizer) },
-    ...{ state: {}, rankState: {}, description: null },
+    state: {},
+    rankState: {},
+    description: null,
   };
   return saveCheckpoint({ dir, tag: 't', saveLatest: true }, content, soloWorld);
 }

@@ -53,7 +53,9 @@ export const groups: Readonly<Record<string, readonly Case[]>> = {
   train: [
     { op: 'train', dtype: 'f32', shape: gpt2, backward: true },
     {
-      ...{ op: 'train', dtype: 'f32', backward: true },
+      op: 'train',
+      dtype: 'f32',
+      backward: true,
       shape: { ...gpt2, batch: 4, seq: 256, layers: 6, heads: 6, channels: 384 },
     },
   ],
@@ -146,12 +148,16 @@ async function continuing({ dtype, shape, bits }: Case): Promise<Prepared> {
   seed(1);
   const model = new models.Llama({
     ...(sizes as unknown as models.LlamaConfig),
-    ...{ vocabSize: vocab as number, maxSeq: length, tied: true },
+    vocabSize: vocab as number,
+    maxSeq: length,
+    tied: true,
   });
   model.to(cpu, dtype);
   if (bits) quantizeModel(model, { bits, head: bits });
   const engine = await initInference(model, {
-    ...{ device: 'cpu', max_out_tokens: length, max_ragged_sequence_count: batch as number },
+    device: 'cpu',
+    max_out_tokens: length,
+    max_ragged_sequence_count: batch as number,
     kv_cache: { prefix_caching: false, blocks: 64 },
   });
   const prompts = Array.from({ length: batch as number }, (_, text) =>

@@ -90,7 +90,8 @@ async function row(one: Case, peer: Peer | null, rounds: number, seconds: number
     rounded(median(theirs.map((time, i) => (ours[i] as Times)[which] / time[which])));
   return {
     ...one,
-    ...{ wall_ms: middle(ours, 'wall'), cpu_ms: middle(ours, 'cpu') },
+    wall_ms: middle(ours, 'wall'),
+    cpu_ms: middle(ours, 'cpu'),
     ...(theirs.length > 0 && {
       peer: { wall_ms: middle(theirs, 'wall'), cpu_ms: middle(theirs, 'cpu') },
       ratio: { wall: ratio('wall'), cpu: ratio('cpu') },

@@ -91,7 +91,13 @@ function layer(rows: number, bits: Bits, on: Activations, device: Device) {
   const { branch, stream, normed, rstd, mixed, gated } = on;
   const norm = (): void =>
     kernels.rmsNorm({
-      ...{ x: branch, residual: stream, weight, sum: stream, out: normed, rstd, eps: 1e-5 },
+      x: branch,
+      residual: stream,
+      weight,
+      sum: stream,
+      out: normed,
+      rstd,
+      eps: 1e-5,
     });
   return {
     norm,

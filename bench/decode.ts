@@ -182,7 +182,9 @@ export async function decodeBench(options: Options): Promise<object> {
   console.log(JSON.stringify({ ops_per_step }));
   const graph = options.graph !== 'false' && device.kind === 'cuda';
   const engine = await initInference(model, {
-    ...{ device: device.name, enable_cuda_graph: graph, max_out_tokens: longest },
+    device: device.name,
+    enable_cuda_graph: graph,
+    max_out_tokens: longest,
     max_ragged_sequence_count: Math.max(...batches),
     kv_cache: { prefix_caching: false, ...(device.kind === 'cpu' && { blocks: 256 }) },
   });
@@ -197,9 +199,14 @@ export async function decodeBench(options: Options): Promise<object> {
     const of = (name: keyof Run): number => median(runs.slice(2).map((run) => run[name]));
     const read = bytesRead(model, batch, prompt + count / 2);
     const row = {
-      ...{ batch, prompt, new: count, graph, weights: options.bits ?? dtype },
+      batch,
+      prompt,
+      new: count,
+      graph,
+      weights: options.bits ?? dtype,
       ...(options.experts && { experts: options.experts }),
-      ...{ prefill_ms: of('prefill'), decode_ms_per_step: of('step') },
+      prefill_ms: of('prefill'),
+      decode_ms_per_step: of('step'),
       tokens_per_s: (batch / of('step')) * 1000,
       tokens_per_s_each: 1000 / of('step'),
       host_ms_per_step: of('host'),

@@ -24,20 +24,24 @@ export async function dpoBench(options: Options): Promise<object> {
   });
   const found = await timedUpdates(
     {
-      ...{
-        model,
-        train: train as never,
-        batchSize: batch,
-        deepspeed: trainingConfig(precision) as never,
-      },
+      model,
+      train: train as never,
+      batchSize: batch,
+      deepspeed: trainingConfig(precision) as never,
       method: dpo(reference ? { reference } : {}),
     },
     { steps, warmUp, place: device },
   );
   const { mean, ...rest } = found;
   return {
-    ...{ model: name, params: model.numParameters(), precision, pairs: batch, seq, prompt },
-    ...{ reference: reference ? 'a second model' : 'without adapters', step_ms: mean },
+    model: name,
+    params: model.numParameters(),
+    precision,
+    pairs: batch,
+    seq,
+    prompt,
+    reference: reference ? 'a second model' : 'without adapters',
+    step_ms: mean,
     tokens_per_second: (2 * batch * seq * 1000) / mean,
     ...rest,
   };

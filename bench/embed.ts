@@ -69,8 +69,13 @@ export async function embedBench(options: Options): Promise<object> {
   const ms = median(times.slice(2));
   const tokens = texts.flat().reduce((sum, { length }) => sum + length, 0);
   const row = {
-    ...{ model: name, batch, seq: longest, texts: batch * batches, ms_per_batch: ms / batches },
-    ...{ texts_per_s: (batch * batches * 1000) / ms, tokens_per_s: (tokens * 1000) / ms },
+    model: name,
+    batch,
+    seq: longest,
+    texts: batch * batches,
+    ms_per_batch: ms / batches,
+    texts_per_s: (batch * batches * 1000) / ms,
+    tokens_per_s: (tokens * 1000) / ms,
     share_of_padding: 1 - tokens / (batch * batches * longest),
   };
   console.log(JSON.stringify(row));

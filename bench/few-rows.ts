@@ -99,8 +99,13 @@ function coded(device: Device, queue: Queue, [outputs, inputs]: (typeof SHAPES)[
       const out = zeros([rows, outputs], { dtype: 'bf16', device });
       const us = queue.microseconds((turn) =>
         kernels.quantizedLinear({
-          ...{ x, ...(weights[turn % copies] as (typeof weights)[number]) },
-          ...{ zero: null, bias: null, out, bits, group },
+          x,
+          ...(weights[turn % copies] as (typeof weights)[number]),
+          zero: null,
+          bias: null,
+          out,
+          bits,
+          group,
         }),
       );
       const gb_per_s = rounded(bytes / us / 1e3, 0);
@@ -134,28 +139,30 @@ function paged(device: Device, queue: Queue, [count, queries, tokens]: (typeof T
     Tensor.from(values, { shape, device });
   const q = drawn([count * queries, heads, width], device);
   const args = {
-    ...{ q, out: zeros(q.shape, { dtype: 'bf16', device }) },
+    q,
+    out: zeros(q.shape, { dtype: 'bf16', device }),
     tables: list(
       Int32Array.from({ length: count * each }, (_, i) => i),
       [count, each],
     ),
     starts: list(Int32Array.from({ length: count + 1 }, (_, s) => s * queries)),
     lengths: list(new Int32Array(count).fill(tokens)),
-    ...{
-      scale: width ** -0.5,
-      window: 0,
-      longest: queries,
-      lse: null,
-      sinks: null,
-      invariant: false,
-    },
+    scale: width ** -0.5,
+    window: 0,
+    longest: queries,
+    lse: null,
+    sinks: null,
+    invariant: false,
   };
   const us = queue.microseconds((turn) =>
     kernels.pagedAttention({ ...args, pool: pools[turn % copies] as Tensor }),
   );
   const pairs = count * queries * (tokens - (queries - 1) / 2);
   return {
-    ...{ sequences: count, queries, tokens, us: rounded(us) },
+    sequences: count,
+    queries,
+    tokens,
+    us: rounded(us),
     tflops: rounded((4 * heads * width * pairs) / us / 1e6, 1),
     gb_per_s: rounded((count * tokens * 2 * keyHeads * width * 2) / us / 1e3, 0),
   };

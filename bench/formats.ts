@@ -38,7 +38,10 @@ export function benchTokenizer(): Tokenizer {
   const json = {
     version: '1.0',
     added_tokens: [{ ...end, lstrip: false, rstrip: false, normalized: false }],
-    ...{ normalizer: null, pre_tokenizer: level, post_processor: null, decoder: level },
+    normalizer: null,
+    pre_tokenizer: level,
+    post_processor: null,
+    decoder: level,
     model: { type: 'BPE', vocab, merges: [] },
   };
   const dir = mkdtempSync(join(tmpdir(), 'ds-bench-tokenizer-'));

@@ -45,7 +45,12 @@ const union = { anyOf: [person, call, tree, { type: 'array', items: person, maxI
 
 /** Schemas by name; null for any JSON object. */
 const SCHEMAS: Readonly<Record<string, Record<string, unknown> | null>> = {
-  ...{ person, call, tree, many, union, any: null },
+  person,
+  call,
+  tree,
+  many,
+  union,
+  any: null,
 };
 
 /** Draws tokens; the shortest text of an allowed token ends strings and lists now and then. */

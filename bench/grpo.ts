@@ -22,7 +22,10 @@ export async function grpoBench(options: Options): Promise<object> {
   });
   const found = await timedUpdates(
     {
-      ...{ model, train: train as never, batchSize, accumulation: completions / batchSize },
+      model,
+      train: train as never,
+      batchSize,
+      accumulation: completions / batchSize,
       deepspeed: trainingConfig(precision) as never,
       method: grpo({
         rewards: function even({ completions: all }) {
@@ -30,7 +33,8 @@ export async function grpoBench(options: Options): Promise<object> {
             ({ tokens }) => tokens.filter((token) => token % 2 === 0).length / tokens.length,
           );
         },
-        ...{ generations, sampling: { maxNewTokens: fresh } },
+        generations,
+        sampling: { maxNewTokens: fresh },
         offloadStates: options['offload-states'] === 'true',
         exactRollouts: options.exact === 'true',
       }),
@@ -40,8 +44,15 @@ export async function grpoBench(options: Options): Promise<object> {
   const { mean, processor, phases, ...rest } = found;
   const seconds = (phases?.generate ?? Number.NaN) / steps;
   return {
-    ...{ model: name, params: model.numParameters(), precision, prompts, generations },
-    ...{ prompt: length, new: fresh, micro_batch: batchSize, step_ms: mean },
+    model: name,
+    params: model.numParameters(),
+    precision,
+    prompts,
+    generations,
+    prompt: length,
+    new: fresh,
+    micro_batch: batchSize,
+    step_ms: mean,
     processor_ms: processor,
     generate_ms: 1000 * seconds,
     share_of_generation: (1000 * seconds) / mean,

@@ -75,10 +75,13 @@ const steps = 12;
 async function layerWithoutOps(device: Device): Promise<number> {
   const model = new GPT2({ vocabSize: 512, maxSeq: 8, layers, heads: 4, channels: 128 });
   const { engine } = await initialize({
-    ...{ model, device },
+    model,
+    device,
     config: {
-      ...{ train_micro_batch_size_per_gpu: 1, gradient_accumulation_steps: micros },
-      ...{ optimizer: { type: 'AdamW' }, bf16: { enabled: true } },
+      train_micro_batch_size_per_gpu: 1,
+      gradient_accumulation_steps: micros,
+      optimizer: { type: 'AdamW' },
+      bf16: { enabled: true },
     },
   });
   const tokens = Tensor.from(new Int32Array(8), { shape: [1, 8], device }).keep();

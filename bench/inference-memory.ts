@@ -21,7 +21,10 @@ const VOCABULARY = 31;
 export function mixedRequests(first: number): inference.GenerateRequest[] {
   return Array.from({ length: 40 }, (_, i) => ({
     prompt: Array.from({ length: 1 + (i % 20) }, (_, k) => (first + i * k) % VOCABULARY),
-    ...{ maxNewTokens: 25, temperature: i % 2, ignoreEos: true, topK: 1 + (i % 5) },
+    maxNewTokens: 25,
+    temperature: i % 2,
+    ignoreEos: true,
+    topK: 1 + (i % 5),
   }));
 }
 

@@ -128,8 +128,13 @@ const swigluOfHalves: Kernel = (make, { rows, columns }) => {
 const swigluBackward: Kernel = (make, { rows, columns }) => {
   const matrix = (): Tensor => make([rows, columns]);
   const args = {
-    ...{ gate: matrix(), up: matrix(), dout: matrix(), dgate: matrix(), dup: matrix() },
-    ...{ accumulateGate: false, accumulateUp: false },
+    gate: matrix(),
+    up: matrix(),
+    dout: matrix(),
+    dgate: matrix(),
+    dup: matrix(),
+    accumulateGate: false,
+    accumulateUp: false,
   };
   return { op: 'SwigluBackward', matrices: 5, run: () => kernels.swigluBackward(args) };
 };
@@ -143,7 +148,10 @@ const crossEntropy =
       losses: make([rows], 'f32'),
       lse: make([rows], 'f32'),
       correct: counts ? make([rows], 'i64') : null,
-      ...{ smoothing, ignoreIndex: -100, first: 0, classes: 0 },
+      smoothing,
+      ignoreIndex: -100,
+      first: 0,
+      classes: 0,
     };
     return { op: 'CrossEntropy', matrices: 1, run: () => kernels.crossEntropy(args) };
   };
@@ -151,8 +159,15 @@ const crossEntropy =
 const crossEntropyBackward: Kernel = (make, { rows, columns }) => {
   const logits = make([rows, columns]);
   const args = {
-    ...{ logits, dlogits: logits, target: make([rows], 'i32'), lse: make([rows], 'f32') },
-    ...{ scale: make([1], 'f32'), smoothing: 0, ignoreIndex: -100, first: 0, classes: 0 },
+    logits,
+    dlogits: logits,
+    target: make([rows], 'i32'),
+    lse: make([rows], 'f32'),
+    scale: make([1], 'f32'),
+    smoothing: 0,
+    ignoreIndex: -100,
+    first: 0,
+    classes: 0,
   };
   const run = (): void => kernels.crossEntropyBackward(args);
   return { op: 'CrossEntropyBackward', matrices: 2, run };

@@ -12,10 +12,21 @@ const LLAMA_3 = { vocabSize: 128_256, kvHeads: 8, ropeTheta: 500_000, eps: 1e-5 
 /** Source: the config.json of Llama 3.2 1B and Llama 3.1 8B; tiny is for a dry run. */
 const llamas: Readonly<Record<string, LlamaShape>> = {
   'llama-tiny': {
-    ...{ vocabSize: 1024, layers: 2, channels: 64, heads: 4, kvHeads: 2, hidden: 160, tied: true },
+    vocabSize: 1024,
+    layers: 2,
+    channels: 64,
+    heads: 4,
+    kvHeads: 2,
+    hidden: 160,
+    tied: true,
   },
   'llama-1B': {
-    ...{ ...LLAMA_3, layers: 16, channels: 2048, heads: 32, hidden: 8192, tied: true },
+    ...LLAMA_3,
+    layers: 16,
+    channels: 2048,
+    heads: 32,
+    hidden: 8192,
+    tied: true,
   },
   'llama-8B': { ...LLAMA_3, layers: 32, channels: 4096, heads: 32, hidden: 14_336 },
 };
@@ -24,12 +35,23 @@ type MixtureShape = Omit<models.Qwen3MoeConfig, 'maxSeq'>;
 
 /** Source: the config.json of Qwen3-30B-A3B; 4B has 6 of its 48 layers, tiny is for a dry run. */
 const QWEN3_MOE = {
-  ...{ vocabSize: 151_936, channels: 2048, heads: 32, kvHeads: 4, headDim: 128, hidden: 6144 },
-  ...{ ropeTheta: 1e6, moe: { experts: 128, perToken: 8, hidden: 768 } },
+  vocabSize: 151_936,
+  channels: 2048,
+  heads: 32,
+  kvHeads: 4,
+  headDim: 128,
+  hidden: 6144,
+  ropeTheta: 1e6,
+  moe: { experts: 128, perToken: 8, hidden: 768 },
 };
 const mixtures: Readonly<Record<string, MixtureShape>> = {
   'qwen3-moe-tiny': {
-    ...{ vocabSize: 1024, layers: 2, channels: 64, heads: 4, kvHeads: 2, hidden: 160 },
+    vocabSize: 1024,
+    layers: 2,
+    channels: 64,
+    heads: 4,
+    kvHeads: 2,
+    hidden: 160,
     moe: { experts: 8, perToken: 2, hidden: 48 },
   },
   'qwen3-moe-4B': { ...QWEN3_MOE, layers: 6 },
@@ -45,13 +67,28 @@ const alternating = (layers: number): (number | null)[] =>
 /** Source: the config.json of gpt-oss-20b; tiny is for a dry run. */
 const gptOss: Readonly<Record<string, GptOssShape>> = {
   'gpt-oss-tiny': {
-    ...{ vocabSize: 1024, layers: 2, channels: 64, heads: 4, kvHeads: 2, headDim: 16, hidden: 64 },
-    ...{ moe: { experts: 8, perToken: 4 }, attentionBias: true },
+    vocabSize: 1024,
+    layers: 2,
+    channels: 64,
+    heads: 4,
+    kvHeads: 2,
+    headDim: 16,
+    hidden: 64,
+    moe: { experts: 8, perToken: 4 },
+    attentionBias: true,
   },
   'gpt-oss-20B': {
-    ...{ vocabSize: 201_088, layers: 24, channels: 2880, heads: 64, kvHeads: 8, headDim: 64 },
-    ...{ hidden: 2880, moe: { experts: 32, perToken: 4 }, attentionBias: true },
-    ...{ ropeTheta: 150_000, eps: 1e-5 },
+    vocabSize: 201_088,
+    layers: 24,
+    channels: 2880,
+    heads: 64,
+    kvHeads: 8,
+    headDim: 64,
+    hidden: 2880,
+    moe: { experts: 32, perToken: 4 },
+    attentionBias: true,
+    ropeTheta: 150_000,
+    eps: 1e-5,
   },
 };
 

@@ -34,7 +34,9 @@ function optimizers(steps: number, options: Options): Record<string, Section> {
     ZeroOneAdam: {
       type: 'ZeroOneAdam',
       params: {
-        ...{ ...adam, var_freeze_step: freeze, local_step_scaler: freeze },
+        ...adam,
+        var_freeze_step: freeze,
+        local_step_scaler: freeze,
         local_step_clipper: 4,
       },
     },
@@ -134,8 +136,11 @@ async function curveOf(
   const evaluation = evaluate(engine, text.held);
   engine.destroy();
   return {
-    ...{ optimizer, points, evaluation: Number(evaluation.toFixed(4)) },
-    ...{ bytesSent: sentBy(logger, world.size), milliseconds: Number(milliseconds.toFixed(2)) },
+    optimizer,
+    points,
+    evaluation: Number(evaluation.toFixed(4)),
+    bytesSent: sentBy(logger, world.size),
+    milliseconds: Number(milliseconds.toFixed(2)),
   };
 }
 

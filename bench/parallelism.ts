@@ -13,7 +13,11 @@ import { scope, Tensor } from '../lib/tensor/index.js';
 import type { Options } from './main.js';
 
 const SIZES: models.GPT2Config = {
-  ...{ vocabSize: 2048, maxSeq: 128, layers: 8, heads: 8, channels: 256 },
+  vocabSize: 2048,
+  maxSeq: 128,
+  layers: 8,
+  heads: 8,
+  channels: 256,
 };
 const [SAMPLES, MICROS] = [16, 8];
 
@@ -45,7 +49,10 @@ function configOf({ dp, pp, stage }: Way): DsConfig {
     bf16: { enabled: true },
     optimizer: { type: 'AdamW', params: { lr: 1e-4 } },
     zero_optimization: {
-      ...{ stage, overlap_comm: false, reduce_bucket_size: 1e6, stage3_max_reuse_distance: 0 },
+      stage,
+      overlap_comm: false,
+      reduce_bucket_size: 1e6,
+      stage3_max_reuse_distance: 0,
       stage3_param_persistence_threshold: 0,
     },
     ...(pp > 1 && { pipeline: { stages: pp } }),

@@ -10,8 +10,13 @@ const [END, PAD] = [2, 3];
 const LENGTHS = { prompt: 6, answer: 4 };
 
 const CONFIG = {
-  ...{ model_type: 'llama', vocab_size: VOCABULARY, max_position_embeddings: 32 },
-  ...{ num_hidden_layers: 2, num_attention_heads: 4, hidden_size: 64, intermediate_size: 128 },
+  model_type: 'llama',
+  vocab_size: VOCABULARY,
+  max_position_embeddings: 32,
+  num_hidden_layers: 2,
+  num_attention_heads: 4,
+  hidden_size: 64,
+  intermediate_size: 128,
   pad_token_id: PAD,
 };
 
@@ -70,7 +75,10 @@ async function learn(
   options: Partial<TrainerOptions>,
 ): Promise<{ logs: Numbers[]; held: Numbers[] }> {
   const trainer = new Trainer({
-    ...{ batchSize: 16, device: 'cpu', progress: false, stopSignals: [] },
+    batchSize: 16,
+    device: 'cpu',
+    progress: false,
+    stopSignals: [],
     ...options,
   } as TrainerOptions);
   const [logs, held]: [Numbers[], Numbers[]] = [[], []];
@@ -95,8 +103,14 @@ async function ktoRun(start: number, steps: number, pairs: PairSample[], held: P
     method: kto({ reference: modelOf(start), beta: 0.1 }),
     train: datasetOf(answersOf(pairs)) as never,
     eval: { data: datasetOf(answersOf(held)) as never, every: steps / 6 },
-    ...{ batchSize: 32, maxSteps: steps, lr: 2e-3, seed: start, log: { every: steps / 6 } },
-    ...{ device: 'cpu', progress: false, stopSignals: [] },
+    batchSize: 32,
+    maxSteps: steps,
+    lr: 2e-3,
+    seed: start,
+    log: { every: steps / 6 },
+    device: 'cpu',
+    progress: false,
+    stopSignals: [],
   });
   const [logs, judged]: [Numbers[], Numbers[]] = [[], []];
   for await (const event of trainer.train()) {
@@ -123,12 +137,17 @@ export async function preferencesBench(options: Options): Promise<object> {
     const common = {
       train: datasetOf(pairs) as never,
       eval: { data: datasetOf(held) as never, every },
-      ...{ maxSteps: steps, lr: 2e-3, seed: start, log: { every } },
+      maxSteps: steps,
+      lr: 2e-3,
+      seed: start,
+      log: { every },
     };
     runs.push({
       seed: start,
       dpo: await learn({
-        ...{ ...common, model: modelOf(start), method: dpo({ reference: modelOf(start) }) },
+        ...common,
+        model: modelOf(start),
+        method: dpo({ reference: modelOf(start) }),
       }),
       kto: await ktoRun(start, steps, pairs, held),
       reward: await learn({ ...common, model: scorerOf(start), method: reward() }),
@@ -136,7 +155,11 @@ export async function preferencesBench(options: Options): Promise<object> {
   }
   return {
     task: 'the first token of a prompt selects answers of even or of odd tokens',
-    ...{ pairs: 1024, held: 128, steps, batch: { pairs: 16, answers: 32 }, lr: 2e-3 },
+    pairs: 1024,
+    held: 128,
+    steps,
+    batch: { pairs: 16, answers: 32 },
+    lr: 2e-3,
     model: CONFIG,
     runs,
   };

@@ -10,8 +10,14 @@ const SEQ = 128;
 const ROWS = 16;
 
 const SIZES = {
-  ...{ vocabSize: 256, maxSeq: SEQ, layers: 3, channels: 256, heads: 4, kvHeads: 2 },
-  ...{ hidden: 512, tied: false },
+  vocabSize: 256,
+  maxSeq: SEQ,
+  layers: 3,
+  channels: 256,
+  heads: 4,
+  kvHeads: 2,
+  hidden: 512,
+  tied: false,
 };
 
 const SCHEMES: Readonly<Record<string, nn.QuantizeModelOptions | null>> = {

@@ -30,7 +30,8 @@ export interface Learned {
 /** Two terms of the right side, so that a prompt has one of two forms. */
 const sums = [1, 2].flatMap((b) =>
   Array.from({ length: TERMS }, (_, a) => ({
-    ...{ prompt: `${a}+${b}=`, solution: `${(a + b) % TERMS}` },
+    prompt: `${a}+${b}=`,
+    solution: `${(a + b) % TERMS}`,
   })),
 );
 
@@ -55,29 +56,47 @@ export async function learn(
   const tokenizer = text.Tokenizer.fromPretrained(folder);
   seed(start);
   const model = new nn.models.Llama({
-    ...{ vocabSize: tokenizer.vocabSize, maxSeq: 16, layers: 2, heads: 2, channels: 32 },
-    ...{ hidden: 64, padTokenId: tokenizer.padId },
+    vocabSize: tokenizer.vocabSize,
+    maxSeq: 16,
+    layers: 2,
+    heads: 2,
+    channels: 32,
+    hidden: 64,
+    padTokenId: tokenizer.padId,
   });
   const guesses = sums.flatMap(({ prompt, solution }) =>
     Array.from({ length: TERMS }, (_, i) => `${i}`).flatMap((completion) =>
       Array.from({ length: completion === solution ? RIGHT : WRONG }, () => ({
-        ...{ prompt, completion },
+        prompt,
+        completion,
       })),
     ),
   );
   const begin = performance.now();
   const common = {
-    ...{ model, tokenizer, device: 'cpu', seed: start, progress: false, stopSignals: [] },
-    ...{ schedule: 'constant' as const, log: { every: 1 } },
+    model,
+    tokenizer,
+    device: 'cpu',
+    seed: start,
+    progress: false,
+    stopSignals: [],
+    schedule: 'constant' as const,
+    log: { every: 1 },
   };
   const first = new Trainer({
-    ...{ ...common, lr: 1e-2, batchSize: guesses.length, maxSteps: 200 },
+    ...common,
+    lr: 1e-2,
+    batchSize: guesses.length,
+    maxSteps: 200,
     train: await opened(tokenizer, guesses),
   });
   await first.train();
   await first.destroy();
   const trainer = new Trainer({
-    ...{ ...common, lr: 1e-3, batchSize: PROMPTS * GENERATIONS, maxSteps: steps },
+    ...common,
+    lr: 1e-3,
+    batchSize: PROMPTS * GENERATIONS,
+    maxSteps: steps,
     train: await text.PromptDataset.open({ tokenizer, rows: sums }),
     method: (methods[name] as () => TrainingMethod)(),
   });

@@ -50,7 +50,9 @@ export async function serveBench(options: Options): Promise<object> {
   made.to(findDevice(device), DTYPES[dtype as keyof typeof DTYPES]);
   const shares = options.format?.split(',').map(Number) ?? null;
   const config = {
-    ...{ device, max_out_tokens: length + tokens, max_ragged_sequence_count: Math.max(...counts) },
+    device,
+    max_out_tokens: length + tokens,
+    max_ragged_sequence_count: Math.max(...counts),
     enable_cuda_graph: 'auto' as const, // As `ds serve` does.
   };
   const engine = await initInference(

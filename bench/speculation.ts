@@ -93,11 +93,20 @@ async function randomHead(model: nn.models.CausalLM, predicted: number): Promise
   };
   const dir = mkdtempSync(join(tmpdir(), 'ds-bench-head-'));
   const config = {
-    ...{ architectures: ['LlamaForCausalLMEagle3'], model_type: 'llama', num_hidden_layers: 1 },
-    ...{ hidden_size: channels, intermediate_size: hidden, num_attention_heads: heads },
-    ...{ num_key_value_heads: kvHeads, head_dim: headDim, vocab_size: model.vocabSize },
-    ...{ draft_vocab_size: count, max_position_embeddings: 4096, rms_norm_eps: 1e-5 },
-    ...{ hidden_act: 'silu', tie_word_embeddings: false },
+    architectures: ['LlamaForCausalLMEagle3'],
+    model_type: 'llama',
+    num_hidden_layers: 1,
+    hidden_size: channels,
+    intermediate_size: hidden,
+    num_attention_heads: heads,
+    num_key_value_heads: kvHeads,
+    head_dim: headDim,
+    vocab_size: model.vocabSize,
+    draft_vocab_size: count,
+    max_position_embeddings: 4096,
+    rms_norm_eps: 1e-5,
+    hidden_act: 'silu',
+    tie_word_embeddings: false,
   };
   writeFileSync(join(dir, 'config.json'), JSON.stringify(config));
   const drawn = (shape: number[], index: number): Tensor => {
@@ -106,7 +115,10 @@ async function randomHead(model: nn.models.CausalLM, predicted: number): Promise
     return out;
   };
   const tensors = Object.entries(shapes).map(([name, shape], i) => ({
-    ...{ name, shape, dtype, values: async () => drawn(shape, i) },
+    name,
+    shape,
+    dtype,
+    values: async () => drawn(shape, i),
   }));
   const offsets = held(() => Tensor.from(new Array(count).fill(0), { dtype: 'i64' }));
   const table = { name: 'd2t', shape: [count], dtype: 'i64' as const, values: offsets };
@@ -155,8 +167,11 @@ export async function speculationBench(options: Options): Promise<object> {
     const most = steps.reduce((all, [proposed]) => Math.max(all, proposed), 0);
     if (most > 0) impose(steps, prompt);
     const engine = await initInference(model, {
-      ...{ device: device.name, enable_cuda_graph: 'auto', max_out_tokens: prompt + count },
-      ...{ max_ragged_sequence_count: 1, kv_cache: { prefix_caching: false, blocks: 64 } },
+      device: device.name,
+      enable_cuda_graph: 'auto',
+      max_out_tokens: prompt + count,
+      max_ragged_sequence_count: 1,
+      kv_cache: { prefix_caching: false, blocks: 64 },
       speculative:
         most > 0
           ? { num_speculative_tokens: most, ...(head && { method: 'eagle3', model: head }) }
@@ -171,8 +186,12 @@ export async function speculationBench(options: Options): Promise<object> {
     const speed = ((count - 1) / median(timed.map((run) => run.time))) * 1000;
     plain ||= speed;
     const row = {
-      ...{ acceptance, ...(head && { head: options.head }), prompt, new: count },
-      ...{ tokens_per_s: speed, ratio: speed / plain },
+      acceptance,
+      ...(head && { head: options.head }),
+      prompt,
+      new: count,
+      tokens_per_s: speed,
+      ratio: speed / plain,
       ms_per_step: timed.reduce((all, { time }) => all + time, 0) / taken,
       host_ms_per_step: sum((stats) => stats.hostMs) / taken,
       tokens_per_step: sum((stats) => stats.generatedTokens) / taken,

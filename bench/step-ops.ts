@@ -12,8 +12,11 @@ export interface StepOps {
 /** Ops of a generation of `tokens` tokens after a prompt of two. */
 async function opsOf(model: nn.models.CausalLM, tokens: number): Promise<Map<string, number>> {
   const engine = await initInference(model, {
-    ...{ device: model.computesIn.device.name, max_out_tokens: 64, async_scheduling: false },
-    ...{ max_ragged_sequence_count: 1, kv_cache: { blocks: 2 } },
+    device: model.computesIn.device.name,
+    max_out_tokens: 64,
+    async_scheduling: false,
+    max_ragged_sequence_count: 1,
+    kv_cache: { blocks: 2 },
   });
   const counts = new Map<string, number>();
   observeKernels((op) => () => {

@@ -36,8 +36,14 @@ export async function timedUpdates(
 ): Promise<Timed> {
   const device = findDevice(place);
   const trainer = new Trainer({
-    ...{ device: place, seed: 1, lr: 1e-6, schedule: 'constant', maxSteps: warmUp + steps },
-    ...{ log: { every: 1 }, progress: false, stopSignals: [] },
+    device: place,
+    seed: 1,
+    lr: 1e-6,
+    schedule: 'constant',
+    maxSteps: warmUp + steps,
+    log: { every: 1 },
+    progress: false,
+    stopSignals: [],
     ...given,
   } as TrainerOptions);
   let begin = Number.NaN;
@@ -70,7 +76,9 @@ export async function timedUpdates(
   const { peakInUse, peakReserved } = device.memory;
   await trainer.destroy();
   return {
-    ...{ updates: steps, mean: (until - begin) / steps, metrics },
+    updates: steps,
+    mean: (until - begin) / steps,
+    metrics,
     processor: (used.user + used.system) / 1000 / steps,
     phases: generations > 0 ? phases : null,
     peaks: {
@@ -82,7 +90,8 @@ export async function timedUpdates(
 
 export const trainingConfig = (precision: string): object => ({
   ...(precision === 'fp32' ? {} : { [precision]: { enabled: true } }),
-  ...{ gradient_clipping: 1, zero_optimization: { stage: 0 } },
+  gradient_clipping: 1,
+  zero_optimization: { stage: 0 },
 });
 
 /** The same model at each call. */

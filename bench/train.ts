@@ -81,7 +81,8 @@ function diskOf(state: OptimizerState, weights: readonly WeightShard[]): object 
   const placements = state.shares.map((share) => share.state.placement);
   const nvme = placements.find((one) => one instanceof NvmeState);
   return {
-    ...{ state_gib: bytes.state / 2 ** 30, weights_gib: bytes.weights / 2 ** 30 },
+    state_gib: bytes.state / 2 ** 30,
+    weights_gib: bytes.weights / 2 ** 30,
     ...(nvme instanceof NvmeState ? { state_file: nvme.disk } : {}),
   };
 }
@@ -112,7 +113,9 @@ function precisionOf(options: Options): Partial<DsConfig> {
 }
 
 const pipelineOf = ({ pp, schedule = '1f1b', partition = 'best' }: Options) => ({
-  ...{ stages: Number(pp), schedule, partition },
+  stages: Number(pp),
+  schedule,
+  partition,
 });
 
 /** Dtype of the adapters and of the frozen weights; null without adapters. */

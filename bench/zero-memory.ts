@@ -87,7 +87,11 @@ export async function measureStage(
   const ranks = engine.worldSize;
   engine.destroy();
   return {
-    ...{ stage, ranks, params, padding: elements - params, allocated },
+    stage,
+    ranks,
+    params,
+    padding: elements - params,
+    allocated,
     measured: { weights, gradients, optimizer },
     formula: paperBytes(params, stage, ranks),
   };

@@ -38,8 +38,10 @@ function inside(path) {
 
 const path = { type: 'string', description: 'a path in the folder, "." for the folder itself' };
 const parameters = {
-  ...{ type: 'object', properties: { path } },
-  ...{ required: ['path'], additionalProperties: false },
+  type: 'object',
+  properties: { path },
+  required: ['path'],
+  additionalProperties: false,
 };
 
 /** The functions that the model may call. A thrown error is its result. */

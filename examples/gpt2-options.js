@@ -43,13 +43,29 @@ const string = { type: 'string' };
 const boolean = { type: 'boolean' };
 
 const OPTIONS = {
-  ...{ model: string, data: string, tokenizer: string, steps: string, batch: string, seq: string },
-  ...{ workers: string, nvme: string, device: string, checkpoint: boolean, seed: string },
-  ...{ save: string, save_every: string, resume: boolean, trace: string, summary: string },
-  ...{ sample: string, help: { type: 'boolean', short: 'h' } },
+  model: string,
+  data: string,
+  tokenizer: string,
+  steps: string,
+  batch: string,
+  seq: string,
+  workers: string,
+  nvme: string,
+  device: string,
+  checkpoint: boolean,
+  seed: string,
+  save: string,
+  save_every: string,
+  resume: boolean,
+  trace: string,
+  summary: string,
+  sample: string,
+  help: { type: 'boolean', short: 'h' },
   // DeepSpeed's options. `ds` passes local_rank, but initDistributed() reads it from the
   // environment.
-  ...{ deepspeed: boolean, deepspeed_config: string, local_rank: string },
+  deepspeed: boolean,
+  deepspeed_config: string,
+  local_rank: string,
   ...megatron.options,
 };
 

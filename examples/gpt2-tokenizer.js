@@ -67,22 +67,34 @@ function writeGpt2Tokenizer(folder, { maxLength }) {
   const flags = { single_word: false, lstrip: false, rstrip: false, normalized: false };
   const byteLevel = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true };
   const tokenizer = {
-    ...{ version: '1.0', truncation: null, padding: null },
+    version: '1.0',
+    truncation: null,
+    padding: null,
     added_tokens: [{ id: tokens.length, content: END, ...flags, special: true }],
     normalizer: null,
     pre_tokenizer: { ...byteLevel, use_regex: true },
     post_processor: { ...byteLevel, use_regex: true },
     decoder: { ...byteLevel, use_regex: true },
     model: {
-      ...{ type: 'BPE', dropout: null, unk_token: null, fuse_unk: false, byte_fallback: false },
-      ...{ continuing_subword_prefix: '', end_of_word_suffix: '', ignore_merges: false },
+      type: 'BPE',
+      dropout: null,
+      unk_token: null,
+      fuse_unk: false,
+      byte_fallback: false,
+      continuing_subword_prefix: '',
+      end_of_word_suffix: '',
+      ignore_merges: false,
       vocab: Object.fromEntries([...tokens, END].map((token, id) => [token, id])),
       merges,
     },
   };
   const config = {
-    ...{ bos_token: END, eos_token: END, unk_token: END, model_max_length: maxLength },
-    ...{ add_prefix_space: false, tokenizer_class: 'GPT2Tokenizer' },
+    bos_token: END,
+    eos_token: END,
+    unk_token: END,
+    model_max_length: maxLength,
+    add_prefix_space: false,
+    tokenizer_class: 'GPT2Tokenizer',
   };
   mkdirSync(folder, { recursive: true });
   const said = `${JSON.stringify(config, null, 2)}\n`;

@@ -17,9 +17,14 @@ const usage = `node examples/llama-finetune.js [options]
 const string = { type: 'string' };
 const { values: given } = parseArgs({
   options: {
-    ...{ model: string, data: string, output: string, device: string },
-    ...{ steps: { type: 'string', default: '120' }, lora: { type: 'boolean' } },
-    ...{ help: { type: 'boolean', short: 'h' }, local_rank: string },
+    model: string,
+    data: string,
+    output: string,
+    device: string,
+    steps: { type: 'string', default: '120' },
+    lora: { type: 'boolean' },
+    help: { type: 'boolean', short: 'h' },
+    local_rank: string,
   },
 });
 
@@ -82,9 +87,16 @@ async function main() {
   console.log(`before: ${question} -> ${answer(model, tokenizer, question)}`);
 
   const trainer = new Trainer({
-    ...{ model, tokenizer, train, device: given.device },
-    ...{ maxSteps: Number(given.steps), batchSize: 2, lr: given.lora ? 1e-2 : 3e-3 },
-    ...{ schedule: 'cosine', warmup: 0.05, weightDecay: 0.01 },
+    model,
+    tokenizer,
+    train,
+    device: given.device,
+    maxSteps: Number(given.steps),
+    batchSize: 2,
+    lr: given.lora ? 1e-2 : 3e-3,
+    schedule: 'cosine',
+    warmup: 0.05,
+    weightDecay: 0.01,
     deepspeed: { optimizer: { type: 'AdamW', params: { lr: 'auto', weight_decay: 'auto' } } },
     log: { every: 20 },
   });

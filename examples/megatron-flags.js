@@ -129,7 +129,8 @@ const rateOf = ({ params = {} }) => (typeof params.lr === 'number' ? params.lr :
 function optimizerOf(config, values) {
   // In Megatron-LM the program creates the optimizer: the tutorial's configuration has none.
   const { type, params = {} } = config.optimizer ?? {
-    ...{ type: 'AdamW', params: { lr: 1.5e-4, weight_decay: 0.01 } },
+    type: 'AdamW',
+    params: { lr: 1.5e-4, weight_decay: 0.01 },
   };
   const lr = values.lr === undefined ? {} : { lr: numberOf('--lr', values.lr) };
   const decay =
@@ -207,6 +208,13 @@ function configure(config, values, { steps }) {
 }
 
 module.exports = {
-  ...{ options, usage, WITHOUT_EFFECT, numberOf, ignoredOf },
-  ...{ requireSupported, sizesOf, tensorParallel, configure },
+  options,
+  usage,
+  WITHOUT_EFFECT,
+  numberOf,
+  ignoredOf,
+  requireSupported,
+  sizesOf,
+  tensorParallel,
+  configure,
 };

@@ -47,8 +47,16 @@ async function main(): Promise<void> {
   const judged = await text.TextDataset.open({ ...how, files: rows(7, 12) });
 
   const trainer = new Trainer({
-    ...{ model, tokenizer, train, eval: { data: judged, every: 8 } },
-    ...{ epochs: 6, batchSize: 4, lr: 1e-2, schedule: 'cosine', warmup: 4, device: 'cpu' },
+    model,
+    tokenizer,
+    train,
+    eval: { data: judged, every: 8 },
+    epochs: 6,
+    batchSize: 4,
+    lr: 1e-2,
+    schedule: 'cosine',
+    warmup: 4,
+    device: 'cpu',
     deepspeed: { zero_optimization: { stage: 2 } },
     log: { every: 8 },
     save: { dir: join(dir, 'checkpoints'), every: 16, keep: 2, best: 'loss' },

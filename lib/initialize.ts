@@ -91,10 +91,23 @@ export interface InitializeOptions<Sample, Batch> extends Clients, Configuration
 }
 
 const OPTIONS: OptionNames<InitializeOptions<unknown, unknown>> = {
-  ...{ model: true, modelParameters: true, trainingData: true, collate: true, numWorkers: true },
-  ...{ config: true, args: true, configParams: true, auto: true, strict: true },
-  ...{ optimizer: true, lrScheduler: true, monitors: true },
-  ...{ device: true, distributed: true, commTimer: true, stopSignals: true },
+  model: true,
+  modelParameters: true,
+  trainingData: true,
+  collate: true,
+  numWorkers: true,
+  config: true,
+  args: true,
+  configParams: true,
+  auto: true,
+  strict: true,
+  optimizer: true,
+  lrScheduler: true,
+  monitors: true,
+  device: true,
+  distributed: true,
+  commTimer: true,
+  stopSignals: true,
 };
 
 /** Result of initialize(): the engine, and the objects that it created. */

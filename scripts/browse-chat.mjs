@@ -92,7 +92,11 @@ class ScriptedEngine {
 
 const start = (engine, options = {}) =>
   serve(engine, {
-    ...{ ui: true, port: 0, model: 'scripted', chatTemplate: TEMPLATE, report: () => {} },
+    ui: true,
+    port: 0,
+    model: 'scripted',
+    chatTemplate: TEMPLATE,
+    report: () => {},
     ...options,
   });
 
@@ -229,7 +233,10 @@ async function checkTools(page, engine) {
 async function checkErrors(page, engine) {
   const failure = page.locator('#failure');
   engine.error = new DsError({
-    ...{ code: 'DS_LIMIT', op: 'engine', expected: 'a shorter prompt', got: `${HOSTILE}` },
+    code: 'DS_LIMIT',
+    op: 'engine',
+    expected: 'a shorter prompt',
+    got: `${HOSTILE}`,
   });
   await say(page, 'Fail.');
   await until(page, () => document.querySelector('#failure').textContent !== '');

@@ -37,17 +37,26 @@ function writeStep(log, step, lr) {
   const scale = 65_536 / 2 ** Math.floor(step / 150);
   const row = (track, values) => log.write({ e: 'row', track, step, values });
   row('train', {
-    ...{ loss, lr: lr * Math.min(1, step / 40), grad_norm: 1 + 2 * Math.exp(-step / 50) + random },
-    ...{ skipped: Math.floor(step / 150), loss_scale: scale, step_ms: 210 + 20 * random },
+    loss,
+    lr: lr * Math.min(1, step / 40),
+    grad_norm: 1 + 2 * Math.exp(-step / 50) + random,
+    skipped: Math.floor(step / 150),
+    loss_scale: scale,
+    step_ms: 210 + 20 * random,
     samples_per_second: 300 + 20 * random,
   });
   row('phases', { forward: 60 + random, backward: 120 + 5 * random, reduce: 12, step: 18 });
   if (step % 10 !== 0) return;
   row('speed', { tokens_per_second: 310_000 + 9000 * random, mfu: 0.42, tokens: step * 65_536 });
   row('memory', {
-    ...{ device_weights: 16e9, device_gradients: 16e9, device_optimizer: 8e9 },
-    ...{ device_other: 11e9 + 2e9 * random, device_peak: 58e9, host_pinned: 4e9 },
-    ...{ host_resident: 9e9 + step * 1e6, disk: 0 },
+    device_weights: 16e9,
+    device_gradients: 16e9,
+    device_optimizer: 8e9,
+    device_other: 11e9 + 2e9 * random,
+    device_peak: 58e9,
+    host_pinned: 4e9,
+    host_resident: 9e9 + step * 1e6,
+    disk: 0,
   });
   const busy = [198, 201, 199, 240, 200, 197, 203, 199].map((one) => one + 3 * random);
   log.write({ e: 'ranks', step, busy });

@@ -54,7 +54,11 @@ async function commandsOf(tree, target) {
     process.exit(1);
   });
   const system = new cmakeJs.default.BuildSystem({
-    ...{ directory: root, out: tree, config: 'Release', target, parallel: String(jobs()) },
+    directory: root,
+    out: tree,
+    config: 'Release',
+    target,
+    parallel: String(jobs()),
     logName: 'cmake-js',
     noLog: true,
   });
@@ -189,7 +193,8 @@ const step = ([command, ...words]) =>
 await step([
   ...configure,
   ...dropped.map((key) => `-U${key}`),
-  ...[`-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${out}`, ...options],
+  `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${out}`,
+  ...options,
 ]);
 await step(build);
 if (target === undefined) publish(out, built);

@@ -71,7 +71,8 @@ export function inventory(file) {
   return readGpuEntries(file).map((entries) => {
     const codes = unpackAll(entries);
     return entries.map(({ kind, architecture, payload }, index) => ({
-      ...{ architecture, bytes: payload.length },
+      architecture,
+      bytes: payload.length,
       kernels: Object.fromEntries(kernelsOf(kind, codes[index], elfSections)),
     }));
   });

@@ -35,8 +35,18 @@ const LIB_BESIDE = {
   serve: [...MODEL_ROOMS, 'inference'],
   autotuning: ['config', 'plan', 'runtime'],
   launch: [
-    ...['config', 'checkpoint', 'runtime', 'plan', 'trainer', 'serve', 'autotuning'],
-    ...['evaluation', 'models', 'monitor', 'hub', 'watch'],
+    'config',
+    'checkpoint',
+    'runtime',
+    'plan',
+    'trainer',
+    'serve',
+    'autotuning',
+    'evaluation',
+    'models',
+    'monitor',
+    'hub',
+    'watch',
   ],
 };
 /** Rooms beside the rows that a room of the rows may import: training samples rollouts. */

@@ -22,7 +22,9 @@ const TYPES = {
 };
 /** The kinds of numbers. */
 const NUMBERS = new Set([
-  ...['double', 'OpenDevice', 'Timeout'],
+  'double',
+  'OpenDevice',
+  'Timeout',
   ...Array.from(
     readFileSync(join(folder, 'arguments.h'), 'utf8').matchAll(/^using (\w+) = Whole</gm),
     ([, name]) => name,

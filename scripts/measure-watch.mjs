@@ -18,7 +18,10 @@ function write(log, step) {
   const row = (track, values) => log.write({ e: 'row', track, step, values });
   const random = Math.random();
   row('train', {
-    ...{ loss: 2 + random, lr: 1e-3 * random, grad_norm: random, step_ms: 20 * random },
+    loss: 2 + random,
+    lr: 1e-3 * random,
+    grad_norm: random,
+    step_ms: 20 * random,
     samples_per_second: 300 * random,
   });
   if (step % 5 === 0) row('phases', { forward: random, backward: random, reduce: 0.1, step: 0.2 });

@@ -107,7 +107,8 @@ async function coverAll(trees, { tests, instrumented, ids, limit, until }) {
 async function isRefused(tree) {
   const tsc = join(tree, 'node_modules/typescript-7/bin/tsc');
   const started = spawn(process.execPath, [tsc, '-p', 'tsconfig.json'], {
-    ...{ cwd: tree, stdio: 'ignore' },
+    cwd: tree,
+    stdio: 'ignore',
   });
   return (await new Promise((end) => started.once('exit', end))) !== 0;
 }
@@ -212,16 +213,19 @@ function testsFor(root, files, { tests: named, only }) {
 
 async function main() {
   const options = {
-    ...{ number: { type: 'string', default: '100' }, seed: { type: 'string', default: '1' } },
-    ...{ seconds: { type: 'string', default: '60' }, limit: { type: 'string', default: '180' } },
-    ...{
-      tests: { type: 'string', multiple: true, default: [] },
-      only: { type: 'string', multiple: true, default: [] },
-      out: { type: 'string' },
-    },
-    ...{ minutes: { type: 'string', default: 'Infinity' }, again: { type: 'boolean' } },
-    ...{ types: { type: 'boolean' }, jobs: { type: 'string', default: '1' } },
-    ...{ root: { type: 'string', default: process.cwd() }, help: { type: 'boolean' } },
+    number: { type: 'string', default: '100' },
+    seed: { type: 'string', default: '1' },
+    seconds: { type: 'string', default: '60' },
+    limit: { type: 'string', default: '180' },
+    tests: { type: 'string', multiple: true, default: [] },
+    only: { type: 'string', multiple: true, default: [] },
+    out: { type: 'string' },
+    minutes: { type: 'string', default: 'Infinity' },
+    again: { type: 'boolean' },
+    types: { type: 'boolean' },
+    jobs: { type: 'string', default: '1' },
+    root: { type: 'string', default: process.cwd() },
+    help: { type: 'boolean' },
   };
   const { values, positionals } = parseArgs({ options, allowPositionals: true });
   if (values.help || positionals.length === 0) {
@@ -237,7 +241,9 @@ async function main() {
     total,
     chosen,
   } = await chosenMutants(root, files, {
-    ...{ number, seed, isWanted: (mutant) => places.some((place) => isIn(mutant, place)) },
+    number,
+    seed,
+    isWanted: (mutant) => places.some((place) => isIn(mutant, place)),
   });
   console.log(`${chosen.length} of ${total} mutants in ${files.length} files, seed ${seed}`);
 

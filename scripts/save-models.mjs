@@ -20,7 +20,10 @@ const tensorOf = (rows) =>
 
 const named = (tensors) =>
   Object.entries(tensors).map(([name, values]) => ({
-    ...{ name, dtype: values.dtype, shape: values.shape, values },
+    name,
+    dtype: values.dtype,
+    shape: values.shape,
+    values,
   }));
 
 async function write(name, model, tensors) {

@@ -14,8 +14,10 @@ import { parseArgs } from 'node:util';
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
 const { values } = parseArgs({
   options: {
-    ...{ oracle: { type: 'string' }, record: { type: 'string' } },
-    ...{ only: { type: 'string' }, type: { type: 'string' } },
+    oracle: { type: 'string' },
+    record: { type: 'string' },
+    only: { type: 'string' },
+    type: { type: 'string' },
   },
 });
 if (values.oracle === undefined)

@@ -50,9 +50,17 @@ const GROWTH = 1.25;
 const folder = mkdtempSync(join(tmpdir(), 'ds-try-requests-'));
 const model = join(folder, 'tiny');
 await fromConfig({
-  ...{ model_type: 'llama', vocab_size: 1007, hidden_size: 32, intermediate_size: 48 },
-  ...{ num_hidden_layers: 1, num_attention_heads: 4, num_key_value_heads: 2 },
-  ...{ max_position_embeddings: 512, rms_norm_eps: 1e-6, rope_theta: 500, hidden_act: 'silu' },
+  model_type: 'llama',
+  vocab_size: 1007,
+  hidden_size: 32,
+  intermediate_size: 48,
+  num_hidden_layers: 1,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  max_position_embeddings: 512,
+  rms_norm_eps: 1e-6,
+  rope_theta: 500,
+  hidden_act: 'silu',
 }).save(model);
 const tokenizer = join(root, 'examples', 'tokenizer');
 for (const name of readdirSync(tokenizer)) copyFileSync(join(tokenizer, name), join(model, name));
@@ -61,9 +69,15 @@ const template = join(folder, 'template.jinja');
 writeFileSync(template, HERMES);
 const limits = values.load
   ? [
-      ...['--context', '512', '--chat-template', template, '--max-requests', String(2 * clients)],
+      '--context',
+      '512',
+      '--chat-template',
+      template,
+      '--max-requests',
+      String(2 * clients),
       // Clients that vanish keep their connections for a moment.
-      ...['--max-connections', String(4 * clients)],
+      '--max-connections',
+      String(4 * clients),
     ]
   : ['--context', '256', '--max-body', '256KiB', '--head-timeout', '4', '--body-timeout', '8'];
 const words = ['serve', model, '--device', 'cpu', '--port', '0', ...limits];

@@ -56,7 +56,11 @@ const MARK = '.ds-autotuning';
 
 /** The files of one experiment's folder. */
 const LEFT = [
-  ...['exp.json', 'ds_config.json', 'cmd.txt', 'stdout.log', 'stderr.log'],
+  'exp.json',
+  'ds_config.json',
+  'cmd.txt',
+  'stdout.log',
+  'stderr.log',
   'metrics.json',
   'metrics.json.part',
   'model_info.json',

@@ -180,7 +180,11 @@ export class CompressedExchange {
     const { chunk: size, levelBytes, messageBytes } = this.options.layout;
     const at = slot * messageBytes;
     kernels.signCompress({
-      ...{ value, error, ...of, control, kind: this.options.levels },
+      value,
+      error,
+      ...of,
+      control,
+      kind: this.options.levels,
       bits: view(this.outbox, 'u8', at + levelBytes, [size / 8]),
       levels: view(this.outbox, 'f32', at / 4, [2 * of.counts.numel]),
     });

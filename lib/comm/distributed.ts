@@ -240,7 +240,13 @@ export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {
 }
 
 const noNetwork = (device: Device, timeout: number): Network => ({
-  ...{ job: null, server: null, device, timeout, name: '', endsWithFirst: false, groups: [] },
+  job: null,
+  server: null,
+  device,
+  timeout,
+  name: '',
+  endsWithFirst: false,
+  groups: [],
 });
 
 /** Rank 0's key in the store for the owner of the store. */

@@ -38,8 +38,16 @@ export interface InitOptions {
 }
 
 export const INIT_OPTIONS: OptionNames<InitOptions> = {
-  ...{ rank: true, worldSize: true, localRank: true, masterAddr: true, masterPort: true },
-  ...{ timeout: true, secret: true, serveStore: true, device: true, mesh: true },
+  rank: true,
+  worldSize: true,
+  localRank: true,
+  masterAddr: true,
+  masterPort: true,
+  timeout: true,
+  secret: true,
+  serveStore: true,
+  device: true,
+  mesh: true,
 };
 
 /** The options, completed from the environment. */

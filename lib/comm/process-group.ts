@@ -40,7 +40,10 @@ export interface CollectiveOptions {
 }
 
 const OPTIONS: OptionNames<CollectiveOptions> = {
-  ...{ op: true, stream: true, purpose: true, label: true },
+  op: true,
+  stream: true,
+  purpose: true,
+  label: true,
 };
 const ALL_REDUCE = { ...OPTIONS, output: true } as const;
 const ROWS = { ...OPTIONS, rows: true } as const;

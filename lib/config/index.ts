@@ -93,7 +93,10 @@ export function readTyped(source: string | DsConfig): DsConfig {
 }
 
 const ENVIRONMENT: OptionNames<ConfigEnvironment> = {
-  ...{ worldSize: true, strict: true, auto: true, autoLater: true },
+  worldSize: true,
+  strict: true,
+  auto: true,
+  autoLater: true,
 };
 
 /**

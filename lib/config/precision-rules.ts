@@ -114,7 +114,10 @@ const fp8NeedsBf16: Rule = ({ fp8, bf16 }) =>
 const fp8GathersWholeScales: Rule = ({ fp8, zero_optimization: zero }) => {
   if (!fp8.all_gather) return null;
   const violation = (expected: string, hint: string) => ({
-    ...{ path: ['fp8', 'all_gather'], expected, got: 'true', hint },
+    path: ['fp8', 'all_gather'],
+    expected,
+    got: 'true',
+    hint,
   });
   const off = 'or fp8.all_gather to false.';
   if (!fp8.enabled) return violation('false without fp8', `Set fp8.enabled to true, ${off}`);

@@ -48,7 +48,11 @@ export interface AnalyzedMetric {
 }
 
 const OPTIONS: OptionNames<AnalyzeOptions<unknown>> = {
-  ...{ metrics: true, folder: true, overwrite: true, numWorkers: true, workerThread: true },
+  metrics: true,
+  folder: true,
+  overwrite: true,
+  numWorkers: true,
+  workerThread: true,
 };
 
 const OP = 'data.analyze';

@@ -58,12 +58,22 @@ export interface CurriculumSamplerOptions {
 }
 
 const OPTIONS: OptionNames<CurriculumSamplerOptions> = {
-  ...{ metrics: true, batchSize: true, epochs: true, seed: true, rank: true, worldSize: true },
+  metrics: true,
+  batchSize: true,
+  epochs: true,
+  seed: true,
+  rank: true,
+  worldSize: true,
 };
 
 const METRIC: OptionNames<CurriculumMetric> = {
-  ...{ schedule: true, maxDifficulty: true, difficultyType: true, clusteringType: true },
-  ...{ values: true, indexToSamplePath: true, indexToMetricPath: true },
+  schedule: true,
+  maxDifficulty: true,
+  difficultyType: true,
+  clusteringType: true,
+  values: true,
+  indexToSamplePath: true,
+  indexToMetricPath: true,
 };
 
 const OP = 'CurriculumSampler';

@@ -30,7 +30,11 @@ export interface FixedRootOptions extends DifficultyRange {
 }
 
 const ROOT: OptionNames<FixedRootOptions> = {
-  ...{ min: true, max: true, totalSteps: true, difficultyStep: true, rootDegree: true },
+  min: true,
+  max: true,
+  totalSteps: true,
+  difficultyStep: true,
+  rootDegree: true,
 };
 
 /**

@@ -55,10 +55,18 @@ export interface DataLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
 }
 
 const OPTIONS: OptionNames<DataLoaderOptions<unknown, unknown>> = {
-  ...{ batchSize: true, device: true, dropLast: true, collate: true },
-  ...{ shuffle: true, seed: true, sampler: true },
-  ...{ numWorkers: true, prefetchFactor: true, workerTimeoutMs: true },
-  ...{ persistentWorkers: true, workerThread: true },
+  batchSize: true,
+  device: true,
+  dropLast: true,
+  collate: true,
+  shuffle: true,
+  seed: true,
+  sampler: true,
+  numWorkers: true,
+  prefetchFactor: true,
+  workerTimeoutMs: true,
+  persistentWorkers: true,
+  workerThread: true,
 };
 
 /**

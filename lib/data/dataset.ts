@@ -58,7 +58,10 @@ export interface WorkerDatasetOptions {
 }
 
 const OPTIONS: OptionNames<WorkerDatasetOptions> = {
-  ...{ module: true, export: true, args: true, length: true },
+  module: true,
+  export: true,
+  args: true,
+  length: true,
 };
 
 /**

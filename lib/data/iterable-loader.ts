@@ -42,9 +42,17 @@ export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOption
 }
 
 const OPTIONS: OptionNames<IterableLoaderOptions<unknown, unknown>> = {
-  ...{ batchSize: true, device: true, rank: true, worldSize: true, dropLast: true, collate: true },
-  ...{ numWorkers: true, prefetchFactor: true, workerTimeoutMs: true },
-  ...{ persistentWorkers: true, workerThread: true },
+  batchSize: true,
+  device: true,
+  rank: true,
+  worldSize: true,
+  dropLast: true,
+  collate: true,
+  numWorkers: true,
+  prefetchFactor: true,
+  workerTimeoutMs: true,
+  persistentWorkers: true,
+  workerThread: true,
 };
 
 /**

@@ -22,7 +22,10 @@ export interface LengthGroupedOptions {
 }
 
 const OPTIONS: OptionNames<LengthGroupedOptions> = {
-  ...{ batchSize: true, seed: true, rank: true, worldSize: true },
+  batchSize: true,
+  seed: true,
+  rank: true,
+  worldSize: true,
 };
 
 /** Maximum number of batches in a group, and minimum number of groups. */

@@ -135,7 +135,11 @@ export interface DistributedSamplerOptions {
 }
 
 const NAMES: OptionNames<DistributedSamplerOptions> = {
-  ...{ rank: true, worldSize: true, shuffle: true, seed: true, dropLast: true },
+  rank: true,
+  worldSize: true,
+  shuffle: true,
+  seed: true,
+  dropLast: true,
 };
 
 /**
@@ -210,7 +214,11 @@ export interface WeightedSamplerOptions {
 }
 
 const WEIGHTED: OptionNames<WeightedSamplerOptions> = {
-  ...{ samples: true, replacement: true, seed: true, rank: true, worldSize: true },
+  samples: true,
+  replacement: true,
+  seed: true,
+  rank: true,
+  worldSize: true,
 };
 
 /**

@@ -43,10 +43,18 @@ export interface JsonlSource {
 }
 
 const TEXT: OptionNames<TextSource> = {
-  ...{ path: true, match: true, encode: true, seq: true, endOfText: true },
+  path: true,
+  match: true,
+  encode: true,
+  seq: true,
+  endOfText: true,
 };
 const JSONL: OptionNames<JsonlSource> = {
-  ...{ path: true, key: true, encode: true, seq: true, endOfText: true },
+  path: true,
+  key: true,
+  encode: true,
+  seq: true,
+  endOfText: true,
 };
 
 /** `given` by its own names. Throws DS_ARGUMENT for unknown or wrong options. */

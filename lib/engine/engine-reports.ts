@@ -62,7 +62,8 @@ export class EngineReports {
     this.dpRank = dataGroup.rank;
     this.mesh = parts.ranks.mesh;
     this.calls = new EngineCalls(parts.ranks, {
-      ...{ gathers: this.zeroOptimizationStage() === 3, own: parts.zeroGroups.groups },
+      gathers: this.zeroOptimizationStage() === 3,
+      own: parts.zeroGroups.groups,
       trains: !(parts.optimizer instanceof NoOptimizer),
     });
   }

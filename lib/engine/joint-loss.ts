@@ -14,7 +14,9 @@ export function scaleJointLoss(loss: Tensor, engines: readonly Engine[]): Tensor
   requireTensor('scaleJointLoss', loss);
   if (!Array.isArray(engines) || engines.length === 0) {
     throw new DsError({
-      ...{ code: 'DS_ARGUMENT', op: 'scaleJointLoss', expected: 'a list of engines' },
+      code: 'DS_ARGUMENT',
+      op: 'scaleJointLoss',
+      expected: 'a list of engines',
       got: formatValue(engines),
     });
   }

@@ -75,7 +75,10 @@ export function groupsOf(ranks: Ranks): Set<ProcessGroup> {
   const { tensorGroup, sequenceGroup, replicaGroup, secondaryGroup } = ranks;
   const some = [tensorGroup, sequenceGroup, replicaGroup, secondaryGroup];
   return new Set([
-    ...[world, dataGroup, shardGroup, broadcastGroup],
+    world,
+    dataGroup,
+    shardGroup,
+    broadcastGroup,
     ...some.filter((group) => group !== null),
   ]);
 }
@@ -105,8 +108,15 @@ export async function ranksOf(
   const sequenceGroup = isShared ? await mesh.axis(AXIS.sequence) : null;
   const isFirst = (tensorGroup?.rank ?? 0) === 0;
   return {
-    ...{ world, dataGroup, ...groups, sequenceGroup, broadcastGroup, tensorGroup },
-    ...{ mesh, replicaAxes, localRank },
+    world,
+    dataGroup,
+    ...groups,
+    sequenceGroup,
+    broadcastGroup,
+    tensorGroup,
+    mesh,
+    replicaAxes,
+    localRank,
     isReplica: mesh.place(...replicaAxes) > 0 || (replicaGroup?.rank ?? 0) > 0,
     lossRanks: lossRanksOf(mesh, cuts),
     normRanks: replicaGroup

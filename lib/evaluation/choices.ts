@@ -49,8 +49,12 @@ export interface ChoiceEvaluation {
 }
 
 const OPTIONS: OptionNames<ChoiceOptions> = {
-  ...{ tokenizer: true, batchSize: true, onProgress: true, addBos: true },
-  ...{ files: true, delimiter: true },
+  tokenizer: true,
+  batchSize: true,
+  onProgress: true,
+  addBos: true,
+  files: true,
+  delimiter: true,
 };
 
 /**

@@ -39,9 +39,18 @@ export interface Evaluation {
 }
 
 const OPTIONS: OptionNames<EvaluationOptions> = {
-  ...{ tokenizer: true, batchSize: true, onProgress: true },
-  ...{ files: true, length: true, packing: true, overlong: true, loss: true, textKey: true },
-  ...{ threads: true, cache: true, timeoutMs: true },
+  tokenizer: true,
+  batchSize: true,
+  onProgress: true,
+  files: true,
+  length: true,
+  packing: true,
+  overlong: true,
+  loss: true,
+  textKey: true,
+  threads: true,
+  cache: true,
+  timeoutMs: true,
 };
 
 const LENGTH = 1024;

@@ -34,7 +34,10 @@ export interface Likelihood {
 }
 
 const OPTIONS: OptionNames<LikelihoodOptions> = {
-  ...{ tokenizer: true, batchSize: true, onProgress: true, addBos: true },
+  tokenizer: true,
+  batchSize: true,
+  onProgress: true,
+  addBos: true,
 };
 
 /**

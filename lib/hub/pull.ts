@@ -45,7 +45,11 @@ export interface PullOptions {
 }
 
 const OPTIONS: OptionNames<PullOptions> = {
-  ...{ revision: true, files: true, include: true, progress: true, signal: true },
+  revision: true,
+  files: true,
+  include: true,
+  progress: true,
+  signal: true,
 };
 const NEEDS: readonly Need[] = ['model', 'tokenizer', 'config', 'adapter'];
 /** Connections of a pull, and files under way at once. */

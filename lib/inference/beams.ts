@@ -132,7 +132,11 @@ function readSearch(model: CausalLM, prompt: readonly number[], options: BeamOpt
 
 /** Options that change scores before a draw. */
 const SCORING: readonly string[] = [
-  ...['doSample', 'repetitionPenalty', 'presencePenalty', 'frequencyPenalty', 'minTokens'],
+  'doSample',
+  'repetitionPenalty',
+  'presencePenalty',
+  'frequencyPenalty',
+  'minTokens',
 ];
 
 /** Throws DS_ARGUMENT for options that only sampling uses. */

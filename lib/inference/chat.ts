@@ -191,7 +191,8 @@ function messageOf({ content, reasoning, calls }: Answer): ChatMessage {
     return { id, type: 'function', function: { name, arguments: isObject(own) ? own : {} } };
   });
   return {
-    ...{ role: 'assistant', content },
+    role: 'assistant',
+    content,
     ...(reasoning !== '' && { reasoning_content: reasoning }),
     ...(tool_calls.length > 0 && { tool_calls }),
   };

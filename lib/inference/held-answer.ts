@@ -29,7 +29,10 @@ export function heldAnswer(
   const parsers = { toolParser: 'none', reasoningParser: 'auto' } as const;
   const forms = new AnswerForms(tokenizer, template, parsers);
   const form: AnswerForm = {
-    ...{ family: null, reasoning: forms.reasoning, tools: [], isTrimmed: true },
+    family: null,
+    reasoning: forms.reasoning,
+    tools: [],
+    isTrimmed: true,
   };
   const visibleTokens = forms.visibleTokens(form);
   const whole = forms.answerFormat(prompt, { format, tools: [] });

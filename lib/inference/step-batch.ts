@@ -128,7 +128,11 @@ export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatc
 }
 
 const paddedSizes = ({ rows, width, tiles }: Padding): StepSizes => ({
-  ...{ tokens: rows, sequences: rows, ends: rows, width, tiles },
+  tokens: rows,
+  sequences: rows,
+  ends: rows,
+  width,
+  tiles,
 });
 
 /** Sorts the rows of slices by adapter; null if none has an adapter. */

@@ -13,8 +13,7 @@ import type { Padding } from './step-batch.js';
 
 /** Recorded numbers of sequences. Larger steps run without a graph. */
 const ROWS = [
-  ...[1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256],
-  ...[320, 384, 448, 512, 640, 768, 896, 1024],
+  1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024,
 ];
 /** Smallest recorded table width, in blocks. */
 const MIN_WIDTH = 8;

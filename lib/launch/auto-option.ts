@@ -6,8 +6,18 @@ import { refuse } from './argument-error.js';
 type Training = NonNullable<AutoSources['training']>;
 
 const NUMBERS = [
-  ...['lr', 'minLr', 'eps', 'weightDecay', 'warmupSteps', 'totalSteps', 'maxGradNorm'],
-  ...['perDeviceBatchSize', 'accumulationSteps', 'hiddenSize', 'beta1', 'beta2'],
+  'lr',
+  'minLr',
+  'eps',
+  'weightDecay',
+  'warmupSteps',
+  'totalSteps',
+  'maxGradNorm',
+  'perDeviceBatchSize',
+  'accumulationSteps',
+  'hiddenSize',
+  'beta1',
+  'beta2',
 ];
 
 const SWITCHES = ['fp16', 'bf16'];

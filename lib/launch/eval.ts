@@ -45,8 +45,12 @@ export async function evalCommand(
   const { seq: length, packing, overlong, loss, textKey, delimiter, addBos } = flags;
   const { device: home, dtype: held } = model.cacheShape();
   const results: Results = {
-    ...{ model: folder, adapter: adapter ?? null, device: home.name, dtype: NAMES[held] ?? held },
-    ...{ data: null, tasks: null },
+    model: folder,
+    adapter: adapter ?? null,
+    device: home.name,
+    dtype: NAMES[held] ?? held,
+    data: null,
+    tasks: null,
   };
   try {
     if (data) {
@@ -74,8 +78,11 @@ function serializeResults({ data, tasks, ...head }: Results): object {
     ...head,
     data: data && { ...loss, cut_rows: cutRows },
     tasks: tasks && {
-      ...{ files: tasks.files, questions: tasks.questions, cut: tasks.cut },
-      ...{ acc: tasks.accuracy, acc_stderr: tasks.accuracyStderr },
+      files: tasks.files,
+      questions: tasks.questions,
+      cut: tasks.cut,
+      acc: tasks.accuracy,
+      acc_stderr: tasks.accuracyStderr,
       acc_norm: tasks.normalizedAccuracy,
       acc_norm_stderr: tasks.normalizedAccuracyStderr,
     },

@@ -92,8 +92,15 @@ function textOf(file: string): string | null {
 /** Switches of libraries that move data, and of this package. */
 const SWITCHES = ['NCCL_', 'TORCH_NCCL_', 'UCX_', 'GLOO_', 'MV2_', 'FI_', 'DS_', 'DEEPSPEED_'];
 const NAMES = [
-  ...['MASTER_ADDR', 'MASTER_PORT', 'OMP_PROC_BIND', 'OMP_PLACES', 'TOKENIZERS_PARALLELISM'],
-  ...['CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER', 'CUDA_MODULE_LOADING', 'TP_SOCKET_IFNAME'],
+  'MASTER_ADDR',
+  'MASTER_PORT',
+  'OMP_PROC_BIND',
+  'OMP_PLACES',
+  'TOKENIZERS_PARALLELISM',
+  'CUDA_VISIBLE_DEVICES',
+  'CUDA_DEVICE_ORDER',
+  'CUDA_MODULE_LOADING',
+  'TP_SOCKET_IFNAME',
 ];
 /** Numbers of threads, and other switches of the device's runtime. */
 const NUMBERS = /^(CUDA_\w+|[A-Z]+_NUM_THREADS)$/;

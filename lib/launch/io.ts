@@ -23,7 +23,9 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
   const [firstThreads = 1] = flags.threads;
   const settings = blocks.map(align).flatMap((block_size) =>
     flags.queue_depth.map((queue_depth) => ({
-      ...{ block_size, queue_depth, intra_op_parallelism: firstThreads },
+      block_size,
+      queue_depth,
+      intra_op_parallelism: firstThreads,
     })),
   );
   const measured: Measured[] = [];

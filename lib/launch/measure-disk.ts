@@ -42,8 +42,11 @@ export function measureDisk(folder: string, bytes: number, setting: AioSetting):
   const memory = buffers.map((buffer) => ({ buffer, offset: 0, bytes: slot }));
   const tiles = Math.max(2 * SLOTS, Math.floor(bytes / slot));
   const file = SwapFile.open({
-    ...{ folder, label: 'measured', purpose: `${tiles * slot} bytes to measure with` },
-    ...{ bytes: tiles * slot, memory },
+    folder,
+    label: 'measured',
+    purpose: `${tiles * slot} bytes to measure with`,
+    bytes: tiles * slot,
+    memory,
     blockBytes: setting.block_size,
     depth: setting.queue_depth,
     checkers: setting.intra_op_parallelism,

@@ -72,11 +72,17 @@ function requestOf(flags: PlanFlags, model: ReturnType<typeof plannedModel>): Pl
   const sizes = sizesOf(model);
   const { rates, memory, note } = plannedGpu(flags.gpu);
   return {
-    ...{ sizes, batch: flags.batch, seq: flags.seq ?? Math.min(1024, sizes.maxSeq) },
-    ...{ precision: flags.precision, bf16States: flags.bf16OptimizerStates ?? false },
-    ...{ rates: { ...rates, disk: flags.nvmeRate * 1e9 }, note },
-    ...{ diskMemory: flags.nvmeSpace ?? 0, max: { tensor: flags.tp, stages: flags.pp } },
-    ...{ deviceMemory: flags.gpuMemory ?? memory, hostMemory: flags.hostMemory ?? totalmem() },
+    sizes,
+    batch: flags.batch,
+    seq: flags.seq ?? Math.min(1024, sizes.maxSeq),
+    precision: flags.precision,
+    bf16States: flags.bf16OptimizerStates ?? false,
+    rates: { ...rates, disk: flags.nvmeRate * 1e9 },
+    note,
+    diskMemory: flags.nvmeSpace ?? 0,
+    max: { tensor: flags.tp, stages: flags.pp },
+    deviceMemory: flags.gpuMemory ?? memory,
+    hostMemory: flags.hostMemory ?? totalmem(),
     cluster: {
       nodes: flags.nodes,
       devicesPerNode: flags.gpus,

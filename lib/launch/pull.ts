@@ -12,7 +12,9 @@ export async function pullCommand(name: string, flags: PullFlags): Promise<strin
   process.once('SIGTERM', stop);
   try {
     return await pull(name, {
-      ...{ revision, include, signal: controller.signal },
+      revision,
+      include,
+      signal: controller.signal,
       ...(quiet && { progress: false }),
     });
   } finally {

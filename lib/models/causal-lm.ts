@@ -88,11 +88,20 @@ interface Call {
 }
 
 const INPUTS: OptionNames<CausalInputs> = {
-  ...{ documents: true, positions: true, loss: true, layerFactors: true, layerTokens: true },
+  documents: true,
+  positions: true,
+  loss: true,
+  layerFactors: true,
+  layerTokens: true,
 };
 const LOSS: OptionNames<CausalLossOptions> = {
-  ...{ divisor: true, labelSmoothing: true, report: true, skipIgnored: true },
-  ...{ rows: true, reports: true, tokens: true },
+  divisor: true,
+  labelSmoothing: true,
+  report: true,
+  skipIgnored: true,
+  rows: true,
+  reports: true,
+  tokens: true,
 };
 
 /**

@@ -44,7 +44,9 @@ export function chooseFamily<Family extends Named>(
     const { tie_word_embeddings: tied } = all;
     const values = {
       ...(AROUND_TEXT.includes(String(type)) && SIZES[around.modelType]),
-      ...{ ...Object.fromEntries(beside), ...text, model_type: around.modelType },
+      ...Object.fromEntries(beside),
+      ...text,
+      model_type: around.modelType,
       // The outer model decides whether the head is the embedding.
       ...(typeof tied === 'boolean' && { tie_word_embeddings: tied }),
     };
@@ -61,12 +63,18 @@ export function chooseFamily<Family extends Named>(
 /** transformers' default sizes, which text sections of LLaVA leave out. */
 const SIZES: Readonly<Record<string, JsonObject>> = {
   llama: {
-    ...{ vocab_size: 32_000, hidden_size: 4096, intermediate_size: 11_008 },
-    ...{ num_hidden_layers: 32, num_attention_heads: 32 },
+    vocab_size: 32_000,
+    hidden_size: 4096,
+    intermediate_size: 11_008,
+    num_hidden_layers: 32,
+    num_attention_heads: 32,
   },
   mistral: {
-    ...{ vocab_size: 32_000, hidden_size: 4096, intermediate_size: 14_336 },
-    ...{ num_hidden_layers: 32, num_attention_heads: 32 },
+    vocab_size: 32_000,
+    hidden_size: 4096,
+    intermediate_size: 14_336,
+    num_hidden_layers: 32,
+    num_attention_heads: 32,
   },
 };
 
@@ -108,7 +116,8 @@ function unknown(location: string, all: JsonObject, families: readonly Named[]):
   const names = families
     .filter(({ needsTask }) => !needsTask)
     .flatMap(({ modelType, alsoTypes = [], textOf }) => [
-      ...[modelType, ...alsoTypes],
+      modelType,
+      ...alsoTypes,
       ...(textOf ?? []),
     ]);
   const known = names.map((name) => JSON.stringify(name)).join(', ');

@@ -49,7 +49,10 @@ export interface GenerateOptions {
 }
 
 const NAMES: OptionNames<GenerateOptions> = {
-  ...{ maxNewTokens: true, temperature: true, topK: true, seed: true },
+  maxNewTokens: true,
+  temperature: true,
+  topK: true,
+  seed: true,
 };
 
 /**

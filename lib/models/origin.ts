@@ -12,8 +12,13 @@ export interface Origin {
 
 /** Keys of a config.json that are stale after training or that exports write under other names. */
 const STALE = [
-  ...['dtype', 'torch_dtype', 'transformers_version', '_name_or_path', 'auto_map'],
-  ...['rope_parameters', 'quantization_config'],
+  'dtype',
+  'torch_dtype',
+  'transformers_version',
+  '_name_or_path',
+  'auto_map',
+  'rope_parameters',
+  'quantization_config',
 ];
 
 /** The model's own description, and other entries of its folder (tokens, sampling and so on). */

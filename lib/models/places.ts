@@ -71,7 +71,11 @@ export interface HiddenTaps {
 
 /** Each row is a text. */
 export const inRows: Places = {
-  ...{ documents: null, positions: null, reach: null, start: 0, caches: null },
+  documents: null,
+  positions: null,
+  reach: null,
+  start: 0,
+  caches: null,
 };
 
 /** Reads the positions and documents of tokens [B, T]. Throws DS_ARGUMENT, DS_SHAPE, DS_DTYPE. */

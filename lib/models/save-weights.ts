@@ -106,7 +106,8 @@ export async function saveWithFiles(
     mxfp4Config(module) ??
     quantizationConfig(module, torch.torch_dtype ?? 'float32');
   const config = layout && {
-    ...{ ...layout.config, ...torch },
+    ...layout.config,
+    ...torch,
     ...(quantization_config && { quantization_config }),
   };
   const generation = (layout?.generation ?? null) as JsonObject | null;

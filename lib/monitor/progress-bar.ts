@@ -43,8 +43,12 @@ export interface ProgressBarOptions {
 }
 
 const OPTIONS: OptionNames<ProgressBarOptions> = {
-  ...{ total: true, stream: true, lines: true, now: true },
-  ...{ flopsPerToken: true, peakFlops: true },
+  total: true,
+  stream: true,
+  lines: true,
+  now: true,
+  flopsPerToken: true,
+  peakFlops: true,
 };
 
 /** Maximum columns of a line. */

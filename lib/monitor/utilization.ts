@@ -25,7 +25,10 @@ export interface TransformerSize {
 }
 
 const SIZE: OptionNames<TransformerSize> = {
-  ...{ parameters: true, layers: true, width: true, sequence: true },
+  parameters: true,
+  layers: true,
+  width: true,
+  sequence: true,
 };
 
 /**

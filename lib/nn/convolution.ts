@@ -29,7 +29,11 @@ export interface ConvOptions extends WindowOptions {
 }
 
 const CONV: OptionNames<ConvOptions> = {
-  ...{ stride: true, padding: true, dilation: true, bias: true, groups: true },
+  stride: true,
+  padding: true,
+  dilation: true,
+  bias: true,
+  groups: true,
 };
 
 const height = (pair: Pair): number => (typeof pair === 'object' ? pair?.[0] : pair);

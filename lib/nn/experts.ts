@@ -256,7 +256,11 @@ export interface SparseMixtureOptions extends TopKRouterOptions {
 }
 
 const MIXTURE: OptionNames<SparseMixtureOptions> = {
-  ...{ ...ROUTER, sharedHidden: true, limit: true, sharedGate: true, routing: true },
+  ...ROUTER,
+  sharedHidden: true,
+  limit: true,
+  sharedGate: true,
+  routing: true,
 };
 
 /**

@@ -230,7 +230,10 @@ export interface TruncNormalOptions {
 }
 
 const TRUNCATED: OptionNames<TruncNormalOptions> = {
-  ...{ mean: true, stddev: true, low: true, high: true },
+  mean: true,
+  stddev: true,
+  low: true,
+  high: true,
 };
 
 /**

@@ -31,7 +31,9 @@ export interface MultiheadAttentionOptions {
 }
 
 const ATTENTION: OptionNames<MultiheadAttentionOptions> = {
-  ...{ dropout: true, bias: true, batchFirst: true },
+  dropout: true,
+  bias: true,
+  batchFirst: true,
 };
 
 /** Options of one call of MultiheadAttention. */
@@ -46,8 +48,11 @@ export interface AttentionCall extends AttentionMasks {
 }
 
 const CALL: OptionNames<AttentionCall> = {
-  ...{ attnMask: true, keyPaddingMask: true, isCausal: true },
-  ...{ needWeights: true, averageAttnWeights: true },
+  attnMask: true,
+  keyPaddingMask: true,
+  isCausal: true,
+  needWeights: true,
+  averageAttnWeights: true,
 };
 
 /**

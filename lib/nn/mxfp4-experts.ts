@@ -112,7 +112,12 @@ export class Mxfp4Experts extends Module {
       const { ids, weights } = router.call(rows, loads);
       const out = Tensor.empty(rows.shape, rows.dtype, rows.device);
       kernels.mxfp4Experts({
-        ...{ x: rows, ids, weights, out, limit: this.limit ?? 0, alternate: this.limit !== null },
+        x: rows,
+        ids,
+        weights,
+        out,
+        limit: this.limit ?? 0,
+        alternate: this.limit !== null,
         upCodes: this.gate_up_proj_blocks,
         upScales: this.gate_up_proj_scales,
         upBias: this.gate_up_proj_bias,

@@ -77,10 +77,14 @@ export function pooledState(pools: () => StatePools, lists: () => SequenceLists)
       const out = Tensor.empty(v.shape, v.dtype, v.device);
       refuseBatchInvariant('a sequence', 'attention', 'a recurrent layer');
       kernels.gatedDeltaStep({
-        ...{ q: tokensOf(q), k: tokensOf(k), v: tokensOf(v) },
-        ...{ decay: tokensOf(decay), beta: tokensOf(beta) },
+        q: tokensOf(q),
+        k: tokensOf(k),
+        v: tokensOf(v),
+        decay: tokensOf(decay),
+        beta: tokensOf(beta),
         ...lists(),
-        ...{ out: tokensOf(out), pool: pools().states },
+        out: tokensOf(out),
+        pool: pools().states,
       });
       return out;
     },

@@ -60,7 +60,10 @@ export interface TopKRouterOptions {
 
 /** @internal Names of the options. */
 export const ROUTER: OptionNames<TopKRouterOptions> = {
-  ...{ k: true, normalize: true, weightInit: true, bias: true },
+  k: true,
+  normalize: true,
+  weightInit: true,
+  bias: true,
 };
 
 /**
@@ -167,7 +170,11 @@ export interface GroupRouting {
 }
 
 const ROUTING: OptionNames<GroupRouting> = {
-  ...{ scores: true, groups: true, keptGroups: true, scale: true, choiceBias: true },
+  scores: true,
+  groups: true,
+  keptGroups: true,
+  scale: true,
+  choiceBias: true,
 };
 
 /** Added to the sum of weights before a division. Source: DeepSeek-V3. */

@@ -89,7 +89,8 @@ export interface SparseSelfAttentionOptions extends SparsityOptions {
 
 const OPTIONS: OptionNames<SparseSelfAttentionOptions> = {
   ...sparsityNames,
-  ...{ keyPaddingMaskMode: true, attnMaskMode: true },
+  keyPaddingMaskMode: true,
+  attnMaskMode: true,
 };
 
 /** Options of one call of SparseSelfAttention. */
@@ -105,7 +106,10 @@ export interface SparseAttentionCall {
 }
 
 const CALL: OptionNames<SparseAttentionCall> = {
-  ...{ rpe: true, keyPaddingMask: true, attnMask: true, causal: true },
+  rpe: true,
+  keyPaddingMask: true,
+  attnMask: true,
+  causal: true,
 };
 
 /** A number that hides its key. */

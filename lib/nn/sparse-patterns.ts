@@ -63,11 +63,21 @@ export type Sparsity = Readonly<Required<SparsityOptions>>;
 
 /** @internal Every option there is. */
 export const sparsityNames: OptionNames<SparsityOptions> = {
-  ...{ mode: true, block: true, differentLayoutPerHead: true, numLocalBlocks: true },
-  ...{ numGlobalBlocks: true, attention: true, horizontalGlobalAttention: true },
-  ...{ numDifferentGlobalPatterns: true, numRandomBlocks: true, localWindowBlocks: true },
-  ...{ globalBlockIndices: true, globalBlockEndIndices: true, numSlidingWindowBlocks: true },
-  ...{ seed: true, maxTokens: true },
+  mode: true,
+  block: true,
+  differentLayoutPerHead: true,
+  numLocalBlocks: true,
+  numGlobalBlocks: true,
+  attention: true,
+  horizontalGlobalAttention: true,
+  numDifferentGlobalPatterns: true,
+  numRandomBlocks: true,
+  localWindowBlocks: true,
+  globalBlockIndices: true,
+  globalBlockEndIndices: true,
+  numSlidingWindowBlocks: true,
+  seed: true,
+  maxTokens: true,
 };
 
 const OP = 'sparse attention';

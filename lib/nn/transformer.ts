@@ -30,8 +30,12 @@ export interface TransformerLayerOptions {
 }
 
 const LAYER: OptionNames<TransformerLayerOptions> = {
-  ...{ dimFeedforward: true, dropout: true, activation: true, layerNormEps: true },
-  ...{ batchFirst: true, normFirst: true },
+  dimFeedforward: true,
+  dropout: true,
+  activation: true,
+  layerNormEps: true,
+  batchFirst: true,
+  normFirst: true,
 };
 
 /** Masks of an encoder layer's self-attention; see AttentionMasks. */
@@ -45,7 +49,9 @@ export interface EncoderMasks {
 }
 
 const ENCODER: OptionNames<EncoderMasks> = {
-  ...{ srcMask: true, srcKeyPaddingMask: true, isCausal: true },
+  srcMask: true,
+  srcKeyPaddingMask: true,
+  isCausal: true,
 };
 
 /**
@@ -68,8 +74,12 @@ export interface DecoderMasks {
 }
 
 const DECODER: OptionNames<DecoderMasks> = {
-  ...{ tgtMask: true, tgtKeyPaddingMask: true, tgtIsCausal: true },
-  ...{ memoryMask: true, memoryKeyPaddingMask: true, memoryIsCausal: true },
+  tgtMask: true,
+  tgtKeyPaddingMask: true,
+  tgtIsCausal: true,
+  memoryMask: true,
+  memoryKeyPaddingMask: true,
+  memoryIsCausal: true,
 };
 
 type Activation = (x: Tensor) => Tensor;

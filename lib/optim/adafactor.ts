@@ -53,8 +53,15 @@ export interface AdafactorOptions {
 }
 
 const NAMES: OptionNames<AdafactorOptions> = {
-  ...{ lr: true, eps: true, clipThreshold: true, decayRate: true, beta1: true },
-  ...{ weightDecay: true, scaleParameter: true, relativeStep: true, warmupInit: true },
+  lr: true,
+  eps: true,
+  clipThreshold: true,
+  decayRate: true,
+  beta1: true,
+  weightDecay: true,
+  scaleParameter: true,
+  relativeStep: true,
+  warmupInit: true,
 };
 
 /** One parameter of a range, whole or in part. */

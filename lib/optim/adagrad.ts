@@ -34,7 +34,11 @@ export interface AdagradOptions {
 }
 
 const NAMES: OptionNames<AdagradOptions> = {
-  ...{ lr: true, lrDecay: true, weightDecay: true, initialAccumulatorValue: true, eps: true },
+  lr: true,
+  lrDecay: true,
+  weightDecay: true,
+  initialAccumulatorValue: true,
+  eps: true,
 };
 
 /**

@@ -42,7 +42,12 @@ export interface AdamWOptions {
 }
 
 const NAMES: OptionNames<AdamWOptions> = {
-  ...{ lr: true, betas: true, eps: true, weightDecay: true, biasCorrection: true, decoupled: true },
+  lr: true,
+  betas: true,
+  eps: true,
+  weightDecay: true,
+  biasCorrection: true,
+  decoupled: true,
   fp32OptimizerStates: true,
 };
 
@@ -144,7 +149,12 @@ export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
 }
 
 const ADAM_NAMES: OptionNames<AdamOptions> = {
-  ...{ lr: true, betas: true, eps: true, weightDecay: true, biasCorrection: true, adamWMode: true },
+  lr: true,
+  betas: true,
+  eps: true,
+  weightDecay: true,
+  biasCorrection: true,
+  adamWMode: true,
   fp32OptimizerStates: true,
 };
 

@@ -32,8 +32,12 @@ export interface AdamW8bitOptions {
 }
 
 const NAMES: OptionNames<AdamW8bitOptions> = {
-  ...{ lr: true, betas: true, eps: true, weightDecay: true },
-  ...{ biasCorrection: true, min8bitSize: true },
+  lr: true,
+  betas: true,
+  eps: true,
+  weightDecay: true,
+  biasCorrection: true,
+  min8bitSize: true,
 };
 
 /** Elements per scale, as in csrc/core/dynamic_code.h. */

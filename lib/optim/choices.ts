@@ -3,8 +3,16 @@ import { readOptions } from '../runtime/options.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 
 const SWITCHES: ReadonlySet<string> = new Set([
-  ...['biasCorrection', 'decoupled', 'adamWMode', 'fp32OptimizerStates', 'nesterov'],
-  ...['epsInsideSqrt', 'momentCorrection', 'scaleParameter', 'relativeStep', 'warmupInit'],
+  'biasCorrection',
+  'decoupled',
+  'adamWMode',
+  'fp32OptimizerStates',
+  'nesterov',
+  'epsInsideSqrt',
+  'momentCorrection',
+  'scaleParameter',
+  'relativeStep',
+  'warmupInit',
   'staircase',
   'cycleMomentum',
 ]);

@@ -52,17 +52,15 @@ export interface LambOptions {
 }
 
 const NAMES: OptionNames<LambOptions> = {
-  ...{
-    lr: true,
-    betas: true,
-    eps: true,
-    epsInsideSqrt: true,
-    weightDecay: true,
-    maxCoeff: true,
-    minCoeff: true,
-    biasCorrection: true,
-    momentCorrection: true,
-  },
+  lr: true,
+  betas: true,
+  eps: true,
+  epsInsideSqrt: true,
+  weightDecay: true,
+  maxCoeff: true,
+  minCoeff: true,
+  biasCorrection: true,
+  momentCorrection: true,
 };
 
 /**

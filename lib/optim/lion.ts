@@ -27,7 +27,9 @@ export interface LionOptions {
 }
 
 const NAMES: OptionNames<LionOptions> = {
-  ...{ lr: true, betas: true, weightDecay: true },
+  lr: true,
+  betas: true,
+  weightDecay: true,
 };
 
 /**

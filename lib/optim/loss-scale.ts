@@ -55,8 +55,11 @@ export interface DynamicLossScalerOptions {
 }
 
 const OPTIONS: OptionNames<DynamicLossScalerOptions> = {
-  ...{ initialScalePower: true, window: true, hysteresis: true },
-  ...{ consecutiveHysteresis: true, minScale: true },
+  initialScalePower: true,
+  window: true,
+  hysteresis: true,
+  consecutiveHysteresis: true,
+  minScale: true,
 };
 
 /**

@@ -93,8 +93,14 @@ export function splitMuonGroups(
 }
 
 const NAMES: OptionNames<GroupOptions<MuonGroup>> = {
-  ...{ params: true, lr: true, weightDecay: true, useMuon: true },
-  ...{ momentum: true, betas: true, eps: true, name: true },
+  params: true,
+  lr: true,
+  weightDecay: true,
+  useMuon: true,
+  momentum: true,
+  betas: true,
+  eps: true,
+  name: true,
 };
 
 function readMuonGroup(group: GroupOptions<MuonGroup>, index: number): GroupOptions<MuonGroup> {

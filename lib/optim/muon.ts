@@ -54,16 +54,14 @@ export interface MuonOptions {
 }
 
 const NAMES: OptionNames<MuonOptions> = {
-  ...{
-    lr: true,
-    momentum: true,
-    nesterov: true,
-    weightDecay: true,
-    nsMethod: true,
-    adamLr: true,
-    betas: true,
-    eps: true,
-  },
+  lr: true,
+  momentum: true,
+  nesterov: true,
+  weightDecay: true,
+  nsMethod: true,
+  adamLr: true,
+  betas: true,
+  eps: true,
 };
 
 /**

@@ -32,7 +32,11 @@ export interface OneBitAdamOptions {
 }
 
 const NAMES: OptionNames<OneBitAdamOptions> = {
-  ...{ lr: true, betas: true, eps: true, weightDecay: true, freezeStep: true },
+  lr: true,
+  betas: true,
+  eps: true,
+  weightDecay: true,
+  freezeStep: true,
 };
 
 /**

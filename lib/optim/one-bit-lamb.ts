@@ -49,8 +49,17 @@ export interface OneBitLambOptions {
 }
 
 const NAMES: OptionNames<OneBitLambOptions> = {
-  ...{ lr: true, betas: true, eps: true, weightDecay: true, maxCoeff: true, minCoeff: true },
-  ...{ freezeStep: true, coeffBeta: true, factorMax: true, factorMin: true, factorThreshold: true },
+  lr: true,
+  betas: true,
+  eps: true,
+  weightDecay: true,
+  maxCoeff: true,
+  minCoeff: true,
+  freezeStep: true,
+  coeffBeta: true,
+  factorMax: true,
+  factorMin: true,
+  factorThreshold: true,
 };
 
 /**

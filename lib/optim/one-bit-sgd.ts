@@ -18,7 +18,11 @@ export interface OneBitSGDOptions extends SgdOptions {
 }
 
 const NAMES: OptionNames<OneBitSGDOptions> = {
-  ...{ lr: true, momentum: true, dampening: true, weightDecay: true, nesterov: true },
+  lr: true,
+  momentum: true,
+  dampening: true,
+  weightDecay: true,
+  nesterov: true,
   freezeStep: true,
 };
 

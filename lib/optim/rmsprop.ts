@@ -43,7 +43,12 @@ export interface RMSpropOptions {
 }
 
 const NAMES: OptionNames<RMSpropOptions> = {
-  ...{ lr: true, alpha: true, eps: true, weightDecay: true, momentum: true, centered: true },
+  lr: true,
+  alpha: true,
+  eps: true,
+  weightDecay: true,
+  momentum: true,
+  centered: true,
 };
 
 /**

@@ -38,7 +38,11 @@ export interface SgdOptions {
 }
 
 const NAMES: OptionNames<SgdOptions> = {
-  ...{ lr: true, momentum: true, dampening: true, weightDecay: true, nesterov: true },
+  lr: true,
+  momentum: true,
+  dampening: true,
+  weightDecay: true,
+  nesterov: true,
 };
 
 /**

@@ -36,8 +36,14 @@ export interface ZeroOneAdamOptions {
 }
 
 const NAMES: OptionNames<ZeroOneAdamOptions> = {
-  ...{ lr: true, betas: true, eps: true, weightDecay: true, varFreezeStep: true },
-  ...{ varUpdateScaler: true, localStepScaler: true, localStepClipper: true },
+  lr: true,
+  betas: true,
+  eps: true,
+  weightDecay: true,
+  varFreezeStep: true,
+  varUpdateScaler: true,
+  localStepScaler: true,
+  localStepClipper: true,
 };
 
 /**

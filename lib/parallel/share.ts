@@ -129,7 +129,8 @@ export function splitHeads(
   if (keys >= ranks) {
     const shared = rangesFor('heads', keys, group, op);
     const own = shared.map(({ first, count }) => ({
-      ...{ first: first * served, count: count * served },
+      first: first * served,
+      count: count * served,
     }));
     return { counts, queries: own, keys: shared };
   }

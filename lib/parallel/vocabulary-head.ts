@@ -95,7 +95,10 @@ export class VocabularyHead extends Module {
     const { group, weight, range } = this;
     const [classes] = leading(weight.region.whole, 1);
     return vocabularyCrossEntropy(x, weight, target, {
-      ...{ ...options, group, first: range.first, classes },
+      ...options,
+      group,
+      first: range.first,
+      classes,
     });
   }
 }

@@ -33,7 +33,12 @@ const OPTIONS: Readonly<Record<string, keyof LoraOptions>> = {
 
 /** Keys without an effect on results. */
 const IGNORED: ReadonlySet<string> = new Set([
-  ...['peft_type', 'peft_version', 'auto_mapping', 'revision', 'inference_mode', 'runtime_config'],
+  'peft_type',
+  'peft_version',
+  'auto_mapping',
+  'revision',
+  'inference_mode',
+  'runtime_config',
   'megatron_core',
   'qalora_group_size',
   'eva_config',

@@ -138,7 +138,9 @@ export interface LoadAdapterOptions {
 }
 
 const LOAD_OPTIONS: OptionNames<LoadAdapterOptions> = {
-  ...{ isTrainable: true, revision: true, adapterName: true },
+  isTrainable: true,
+  revision: true,
+  adapterName: true,
 };
 
 /**

@@ -105,14 +105,26 @@ export interface LoraConfig {
 export const ALL_LINEAR = 'all-linear';
 
 const NAMES: OptionNames<LoraOptions> = {
-  ...{ r: true, loraAlpha: true, loraDropout: true, bias: true, useRslora: true },
+  r: true,
+  loraAlpha: true,
+  loraDropout: true,
+  bias: true,
+  useRslora: true,
   useDora: true,
   ensureWeightTying: true,
   targetParameters: true,
-  ...{ targetModules: true, excludeModules: true, layersToTransform: true, layersPattern: true },
-  ...{ rankPattern: true, alphaPattern: true, modulesToSave: true, initLoraWeights: true },
-  ...{ autocastAdapterDtype: true, fanInFanOut: true },
-  ...{ baseModelNameOrPath: true, taskType: true },
+  targetModules: true,
+  excludeModules: true,
+  layersToTransform: true,
+  layersPattern: true,
+  rankPattern: true,
+  alphaPattern: true,
+  modulesToSave: true,
+  initLoraWeights: true,
+  autocastAdapterDtype: true,
+  fanInFanOut: true,
+  baseModelNameOrPath: true,
+  taskType: true,
 };
 
 /** Options of PEFT that change results and are unsupported here. */

@@ -26,7 +26,10 @@ export interface QuantizeOptions extends NF4Options {
 }
 
 const NAMES: OptionNames<QuantizeOptions> = {
-  ...{ blockSize: true, doubleQuant: true, skipModules: true, experts: true },
+  blockSize: true,
+  doubleQuant: true,
+  skipModules: true,
+  experts: true,
 };
 
 /**

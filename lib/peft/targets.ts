@@ -23,7 +23,9 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   bloom: ['query_key_value'],
   'deberta-v2': ['query_proj', 'value_proj'],
   // PEFT has no defaults for these families; they are the equivalent of its other defaults.
-  ...{ deepseek_v2: LATENT, deepseek_v3: LATENT, glm4_moe_lite: LATENT },
+  deepseek_v2: LATENT,
+  deepseek_v3: LATENT,
+  glm4_moe_lite: LATENT,
   distilbert: ['q_lin', 'v_lin'],
   electra: ['query', 'value'],
   falcon: ['query_key_value'],

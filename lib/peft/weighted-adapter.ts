@@ -68,9 +68,15 @@ export function addWeightedAdapter<Model extends Module>(
   const r = isLinear ? Math.max(...ranks) : ranks.reduce((sum, rank) => sum + rank, 0);
   addSet(op, model, name, {
     ...required(sets[0]).config,
-    ...{ r, loraAlpha: r, useRslora: false, rankPattern: {}, alphaPattern: {} },
-    ...{ targetModules: [...parts.keys()], excludeModules: [] },
-    ...{ layersToTransform: null, layersPattern: [] },
+    r,
+    loraAlpha: r,
+    useRslora: false,
+    rankPattern: {},
+    alphaPattern: {},
+    targetModules: [...parts.keys()],
+    excludeModules: [],
+    layersToTransform: null,
+    layersPattern: [],
   });
   const combined = isLinear ? sumOf : concatenate;
   for (const [path, layer] of adapterSet(op, model, name).layers) {

@@ -34,13 +34,16 @@ interface Absence {
 const KINDS: readonly BatchKind[] = ['train', 'eval'];
 /** Names of the kinds in messages. */
 export const inWords: Readonly<Record<BatchKind, string>> = {
-  ...{ train: 'in training', eval: 'in evaluation' },
+  train: 'in training',
+  eval: 'in evaluation',
 };
 
 /** Returns the outline of values. In evaluation no tensor requires a gradient. */
 export function outlineOf(values: Values, kind: BatchKind): Outline {
   const tensors = listOf(values).map(({ dtype, shape, requiresGrad }) => ({
-    ...{ dtype, shape, wantsGrad: kind === 'train' && requiresGrad && isFloating(dtype) },
+    dtype,
+    shape,
+    wantsGrad: kind === 'train' && requiresGrad && isFloating(dtype),
   }));
   return { several: !(values instanceof Tensor), tensors };
 }

@@ -61,8 +61,14 @@ export interface PipelineModuleOptions extends PipelineOptions {
 }
 
 const OPTIONS: OptionNames<PipelineModuleOptions> = {
-  ...{ layers: true, lossFn: true, numStages: true, partitionMethod: true },
-  ...{ activationCheckpointInterval: true, seedLayers: true, baseSeed: true, dynamicShape: true },
+  layers: true,
+  lossFn: true,
+  numStages: true,
+  partitionMethod: true,
+  activationCheckpointInterval: true,
+  seedLayers: true,
+  baseSeed: true,
+  dynamicShape: true,
 };
 
 /**

@@ -95,7 +95,9 @@ class Simulator {
     const time = Math.max(0, ...this.clocks);
     const busy = this.spans.map((spans) => spans.reduce((sum, { from, to }) => sum + to - from, 0));
     return {
-      ...{ time, spans: this.spans, idle: busy.map((each) => time - each) },
+      time,
+      spans: this.spans,
+      idle: busy.map((each) => time - each),
       live: this.spans.map(maxLive),
     };
   }

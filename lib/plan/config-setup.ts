@@ -45,7 +45,11 @@ export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
   const ranks = stage === 3 && zero.mics_shard_size > 0 ? zero.mics_shard_size : all;
   const setup: Setup = {
     ...plainSetup,
-    ...{ stage, ranks, copies: all / ranks, tensor: mesh.layers, stages: mesh.stages },
+    stage,
+    ranks,
+    copies: all / ranks,
+    tensor: mesh.layers,
+    stages: mesh.stages,
     optimizer: state.device === 'none' ? 'device' : state.device,
     weights: stage === 3 && offload_param.device !== 'none' ? 'cpu' : 'device',
     weightsOnDisk: weightsOnDiskOf(config),

@@ -36,8 +36,14 @@ export interface EstimateMemoryOptions {
 }
 
 const NAMES: OptionNames<EstimateMemoryOptions> = {
-  ...{ ranks: true, microBatch: true, seq: true, accumulation: true, precision: true },
-  ...{ activationCheckpointing: true, stateBytes: true, superOffload: true },
+  ranks: true,
+  microBatch: true,
+  seq: true,
+  accumulation: true,
+  precision: true,
+  activationCheckpointing: true,
+  stateBytes: true,
+  superOffload: true,
   bf16OptimizerStates: true,
 };
 
@@ -87,7 +93,8 @@ export function estimateMemory(
   const adamW = adamWFacts(bf16States);
   const stateBytes = requireFinite(`${op} stateBytes`, read.stateBytes ?? adamW.stateBytes, 0);
   const setup: Setup = {
-    ...{ ...plainSetup, bf16States },
+    ...plainSetup,
+    bf16States,
     ranks: whole('ranks', 1),
     microBatch: whole('microBatch', 1),
     seq: whole('seq', Math.min(1024, sizes.maxSeq)),

@@ -185,7 +185,9 @@ function segmentsOf(sizes: ModelSizes, setup: Setup): Segments {
   const length = Math.ceil(layers / count);
   const block = setup.keepsAttention ? tokens * attentionBytes(sizes, element) : 0;
   return {
-    ...{ count, length, bytes: tokens * shape.stream * element },
+    count,
+    length,
+    bytes: tokens * shape.stream * element,
     attention: { block, segment: length * block },
     onDevice: hostCheckpoints ? INPUTS_ON_DEVICE : inFlight * count,
   };

@@ -85,7 +85,12 @@ const HEAD_ALIGNMENT = 64;
 
 /** Activations of unknown blocks. */
 const UNKNOWN: BlockActivations = {
-  ...{ kept: 0, statistics: 0, backward: 0, replayed: 0, stream: 0, selective: null },
+  kept: 0,
+  statistics: 0,
+  backward: 0,
+  replayed: 0,
+  stream: 0,
+  selective: null,
 };
 
 /** Returns the sizes of `model` without materializing its parameters. */
@@ -154,8 +159,12 @@ export function countsOf(
     adapters: adaptersOf(loras),
     layers: block === 0 ? 0 : Math.ceil(inBlocks / block),
     activations: UNKNOWN,
-    ...{ channels: 0, attentionWidth: 0, headDim: 0 },
-    ...{ vocabulary: 0, paddedVocabulary: 0, maxSeq: 0 },
+    channels: 0,
+    attentionWidth: 0,
+    headDim: 0,
+    vocabulary: 0,
+    paddedVocabulary: 0,
+    maxSeq: 0,
   };
 }
 

@@ -29,7 +29,10 @@ export function partOf(sizes: ModelSizes, { tensor, stages }: Setup): ModelSizes
   const learns = { root: trained.root / tensor, block: trained.block / tensor };
   return {
     ...sizes,
-    ...{ root, block, layers, parameters },
+    root,
+    block,
+    layers,
+    parameters,
     weights: scaledTo(parameters, weights),
     trained: { ...trained, ...learns, ...scaledTo(learns.root + layers * learns.block, trained) },
     unpacked: unpacked / tensor,

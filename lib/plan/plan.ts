@@ -220,7 +220,9 @@ export function configOf({ setup }: Candidate): DsConfig {
       ...((stage > 0 || ranks > 1) && { overlap_comm: overlap }),
       ...(optimizer === 'cpu' && {
         offload_optimizer: {
-          ...{ ...pinned, ...(ratio < 1 && { ratio }), gpu_share },
+          ...pinned,
+          ...(ratio < 1 && { ratio }),
+          gpu_share,
           ...(!speculates && { super_offload: false }),
         },
       }),

@@ -163,14 +163,26 @@ function update({ state, gradients }: Place, control: Tensor, stream: Stream): v
   const [master, m, v] = state;
   const [previous, next] = gradients;
   const rule = {
-    ...{ lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0 },
-    ...{ correction1: 1, correction2: 1, decoupled: true },
+    lr: 1e-3,
+    beta1: 0.9,
+    beta2: 0.999,
+    eps: 1e-8,
+    weightDecay: 0,
+    correction1: 1,
+    correction2: 1,
+    decoupled: true,
   };
   kernels.adamWSpeculateOnHost(
     {
-      ...{ master: required(master), m: required(m), v: required(v) },
-      ...{ previous: required(previous), previousControl: control, previousRule: rule },
-      ...{ next: required(next), nextControl: control, nextRule: rule },
+      master: required(master),
+      m: required(m),
+      v: required(v),
+      previous: required(previous),
+      previousControl: control,
+      previousRule: rule,
+      next: required(next),
+      nextControl: control,
+      nextRule: rule,
       weight: required(previous),
     },
     stream,

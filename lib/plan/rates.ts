@@ -76,8 +76,11 @@ export function ratesOf(gpu: Gpu): Rates {
   const pcie = like(H200.pcie, 'pcie');
   return {
     ...H200,
-    ...{ name: gpu.label, isMeasured: false, pcie },
-    ...{ matmul: like(H200.matmul, 'half'), matmul32: like(H200.matmul32, 'f32') },
+    name: gpu.label,
+    isMeasured: false,
+    pcie,
+    matmul: like(H200.matmul, 'half'),
+    matmul32: like(H200.matmul32, 'f32'),
     attention: H200.attention.map(({ headDim, forward, backward }) => ({
       headDim,
       forward: like(forward, 'half'),

@@ -114,7 +114,8 @@ export function claimOf(counted: Counted, device: Device): Claim {
   const { needs, speculated } = needsOf(counted, device);
   const disks = Object.keys(needs.disk).map((folder) => [folder, diskOf(folder)] as const);
   return {
-    ...{ needs, speculated },
+    needs,
+    speculated,
     returned: returnedBytes(counted.module),
     device: { name: device.name, isHost: device.kind === 'cpu', limit: limitOf(device) },
     host: hostLimits(),

@@ -156,7 +156,9 @@ export interface ModelProfileOptions extends PrintOptions {
 }
 
 const PROFILE_OPTIONS: OptionNames<ModelProfileOptions> = {
-  ...{ ...PRINT_OPTIONS, printProfile: true, warmUp: true },
+  ...PRINT_OPTIONS,
+  printProfile: true,
+  warmUp: true,
 };
 
 /** The result of getModelProfile(). */

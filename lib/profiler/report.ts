@@ -17,7 +17,10 @@ export interface ReportOptions {
 }
 
 export const REPORT_OPTIONS: OptionNames<ReportOptions> = {
-  ...{ moduleDepth: true, topModules: true, detailed: true, recomputeFwdFactor: true },
+  moduleDepth: true,
+  topModules: true,
+  detailed: true,
+  recomputeFwdFactor: true,
 };
 
 const WIDTH = 78;

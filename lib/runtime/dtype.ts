@@ -84,10 +84,24 @@ export function rawArray(dtype: DType, length: number): NumericArray {
 
 /** The names in PyTorch and NumPy. */
 const foreign: Readonly<Record<string, DType>> = {
-  ...{ float32: 'f32', float: 'f32', fp32: 'f32', float16: 'f16', half: 'f16', fp16: 'f16' },
-  ...{ bfloat16: 'bf16', float64: 'f64', double: 'f64', fp64: 'f64', number: 'f32' },
-  ...{ int32: 'i32', int: 'i32', int64: 'i64', long: 'i64', uint8: 'u8', byte: 'u8' },
-  ...{ boolean: 'bool' },
+  float32: 'f32',
+  float: 'f32',
+  fp32: 'f32',
+  float16: 'f16',
+  half: 'f16',
+  fp16: 'f16',
+  bfloat16: 'bf16',
+  float64: 'f64',
+  double: 'f64',
+  fp64: 'f64',
+  number: 'f32',
+  int32: 'i32',
+  int: 'i32',
+  int64: 'i64',
+  long: 'i64',
+  uint8: 'u8',
+  byte: 'u8',
+  boolean: 'bool',
 };
 
 /** Returns a hint for a foreign dtype name: '"float32" is "f32" here.', or an empty text. */

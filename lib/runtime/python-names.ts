@@ -63,7 +63,8 @@ function define(owner: object, name: string, label: string, instead: string): vo
   };
   const isCalled = instead.includes('(');
   Object.defineProperty(owner, name, {
-    ...{ configurable: true, enumerable: false },
+    configurable: true,
+    enumerable: false,
     // A subclass may have a method or a field of this name.
     ...(isCalled ? { value: refuse, writable: true } : { get: refuse, set: refuse }),
   });

@@ -34,13 +34,21 @@ export function startFailure(op: string, cause: unknown): unknown {
   const { code, message } = cause as NodeJS.ErrnoException;
   if (code === 'ERR_WORKER_INIT_FAILED') {
     return new DsError({
-      ...{ code: 'DS_LIMIT', op, expected: 'a new thread', got: `none: ${message}`, cause },
+      code: 'DS_LIMIT',
+      op,
+      expected: 'a new thread',
+      got: `none: ${message}`,
+      cause,
       hint: 'Raise the limits of threads and open files (ulimit -u, ulimit -n), or of memory.',
     });
   }
   if (!message?.endsWith('uv_cwd')) return cause;
   return new DsError({
-    ...{ code: 'DS_IO', op, expected: 'a working directory', got: 'a deleted one', cause },
+    code: 'DS_IO',
+    op,
+    expected: 'a working directory',
+    got: 'a deleted one',
+    cause,
     hint: 'Node needs it to start a thread: call process.chdir() with an existing folder.',
   });
 }

@@ -31,8 +31,13 @@ export function describeModels(
 ): ({ id: string } & JsonObject)[] {
   const { name: root, maxTokens: max_model_len } = served;
   return namesOf(served).map((id) => ({
-    ...{ id, object: 'model', created, owned_by: 'ds', root },
-    ...{ parent: id === root ? null : root, max_model_len },
+    id,
+    object: 'model',
+    created,
+    owned_by: 'ds',
+    root,
+    parent: id === root ? null : root,
+    max_model_len,
   }));
 }
 

@@ -127,7 +127,10 @@ export class ChatFormat implements AnswerFormat {
       return { id, type: 'function', function: { name, arguments: args } };
     });
     const message = {
-      ...{ role: 'assistant', content, refusal: null, ...reasoningFields(reasoning) },
+      role: 'assistant',
+      content,
+      refusal: null,
+      ...reasoningFields(reasoning),
       ...(tool_calls.length > 0 && { tool_calls }),
     };
     return { index, message, logprobs: this.logprobs(all), finish_reason, ...tokensOf(all) };

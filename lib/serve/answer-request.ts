@@ -53,8 +53,11 @@ export async function answerParsed(
     const tasks = tasksOf(served, parsed, await parsed.prompts(life));
     life.requireAlive();
     const answer = parsed.open({
-      ...{ response, delivery: parsed.delivery, model: name },
-      ...{ choices: tasks.length * parsed.options.n, overflow: life.overflow },
+      response,
+      delivery: parsed.delivery,
+      model: name,
+      choices: tasks.length * parsed.options.n,
+      overflow: life.overflow,
       maxUnread: served.limits.unreadBytes,
     });
     try {
@@ -163,7 +166,10 @@ class Run {
   ): void {
     this.offsets.set(choice, spelledLength(this.served, prompt));
     this.parts.answer.part(choice, {
-      ...{ text: echo, offset: 0, logprobs, finishReason },
+      text: echo,
+      offset: 0,
+      logprobs,
+      finishReason,
       tokens: this.parsed.delivery.tokenIds ? prompt : null,
     });
   }
@@ -215,7 +221,9 @@ class Run {
     const all = parts.length > 0 ? parts : [{ text: '' }];
     for (const [i, said] of all.entries()) {
       this.parts.answer.part(choice, {
-        ...{ ...said, offset, finishReason: i === all.length - 1 ? finishReason : null },
+        ...said,
+        offset,
+        finishReason: i === all.length - 1 ? finishReason : null,
         tokens: delivery.tokenIds ? (i === 0 ? tokens : []) : null,
         logprobs: isAsked ? (i === 0 ? logprobs : []) : null,
       });

@@ -76,7 +76,10 @@ export class ApiError extends Error {
 
 /** DS_LIMIT is a request that no empty cache has room for. */
 const CAUSED_BY_REQUEST: ReadonlySet<string> = new Set([
-  ...['DS_ARGUMENT', 'DS_DATA', 'DS_INDEX', 'DS_LIMIT'],
+  'DS_ARGUMENT',
+  'DS_DATA',
+  'DS_INDEX',
+  'DS_LIMIT',
 ]);
 const SHORTAGES: ReadonlySet<string> = new Set(['DS_OUT_OF_MEMORY']);
 

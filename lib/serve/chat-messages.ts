@@ -13,7 +13,11 @@ const MAX_MESSAGES = 4096;
 
 /** Fields of answers that clients send back, and that no template reads. */
 const IGNORED: ReadonlySet<string> = new Set([
-  ...['refusal', 'annotations', 'parsed', 'token_ids', 'provider_specific_fields'],
+  'refusal',
+  'annotations',
+  'parsed',
+  'token_ids',
+  'provider_specific_fields',
 ]);
 
 /** Throws 400 with the name of the wrong field. */
@@ -47,7 +51,9 @@ function messageOf(given: JsonValue, location: string): ChatMessage {
   const isSilent = role === 'assistant' && (made || thought || reasoning) && isNothing(content);
   const text = isSilent ? '' : textOf(content, `${location}.content`);
   return {
-    ...{ role, content: text, ...Object.fromEntries(named) },
+    role,
+    content: text,
+    ...Object.fromEntries(named),
     ...(made && { tool_calls: made }),
   };
 }

@@ -30,7 +30,9 @@ export class ChatPage {
     const file = this.files.get(path);
     if (!file) return;
     send(response, 200, file.body, {
-      ...{ ...PAGE_HEADERS, 'content-security-policy': POLICY, 'content-type': file.type },
+      ...PAGE_HEADERS,
+      'content-security-policy': POLICY,
+      'content-type': file.type,
     });
   }
 }

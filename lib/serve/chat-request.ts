@@ -32,7 +32,9 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
     options: {
       ...(given && { format: given.format }),
       ...(plan?.format && { format: { schema: plan.format } }),
-      ...{ ...options, logprobs: logprobs(fields), beginsText: !continues(fields) },
+      ...options,
+      logprobs: logprobs(fields),
+      beginsText: !continues(fields),
       ...(plan && { visibleTokens: plan.visibleTokens }),
     },
     asked,

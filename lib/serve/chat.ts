@@ -166,7 +166,11 @@ class Talk {
     const maxNewTokens = Math.max(1, Math.min(this.defaults.maxNewTokens ?? room, room));
     let answer = '';
     for await (const { text } of this.engine.stream({
-      ...{ ...this.defaults, maxNewTokens, prompt, signal, beginsText: this.canChat },
+      ...this.defaults,
+      maxNewTokens,
+      prompt,
+      signal,
+      beginsText: this.canChat,
     })) {
       answer += text;
       if (text !== '' && !output.write(text)) await once(output, 'drain');

@@ -36,7 +36,9 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
   const parsed: ParsedRequest = {
     model: fields.text('model') ?? null,
     options: {
-      ...{ maxNewTokens: USUAL_TOKENS, ...options, logprobs },
+      maxNewTokens: USUAL_TOKENS,
+      ...options,
+      logprobs,
       ...(formatField && { format: formatField.format }),
     },
     formatField,

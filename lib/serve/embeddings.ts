@@ -39,7 +39,8 @@ export async function embeddings(
       const embedding = format === 'float' ? Array.from(ownVector) : base64(ownVector);
       return { object: 'embedding', index, embedding };
     }),
-    ...{ model: served.name, usage: { prompt_tokens: tokens, total_tokens: tokens } },
+    model: served.name,
+    usage: { prompt_tokens: tokens, total_tokens: tokens },
   };
 }
 
@@ -66,7 +67,8 @@ export async function rerank(body: JsonObject, served: ServedModel): Promise<Jso
     }))
     .sort((a, b) => b.relevance_score - a.relevance_score);
   return {
-    ...{ id: `rerank-${randomUUID().replaceAll('-', '')}`, model: served.name },
+    id: `rerank-${randomUUID().replaceAll('-', '')}`,
+    model: served.name,
     usage: { prompt_tokens: tokens, total_tokens: tokens },
     results: top === 0 ? results : results.slice(0, top),
   };

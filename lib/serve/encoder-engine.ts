@@ -97,7 +97,9 @@ export class EncoderEngine implements ServedEngine {
   // biome-ignore lint/correctness/useYield: it only throws.
   async *stream(): AsyncGenerator<ServedPiece> {
     throw new DsError({
-      ...{ code: 'DS_ARGUMENT', op: 'serve', expected: 'a model that generates' },
+      code: 'DS_ARGUMENT',
+      op: 'serve',
+      expected: 'a model that generates',
       got: `a model of the task "${this.model.task}"`,
     });
   }

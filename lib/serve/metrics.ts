@@ -24,8 +24,10 @@ export class Metrics {
   /** Follows one request from now on. */
   watch(): RequestWatch {
     return new RequestWatch({
-      ...{ firstToken: this.firstToken, betweenTokens: this.betweenTokens },
-      ...{ wholeRequest: this.wholeRequest, queue: this.queue },
+      firstToken: this.firstToken,
+      betweenTokens: this.betweenTokens,
+      wholeRequest: this.wholeRequest,
+      queue: this.queue,
       finish: (reason) => add(this.finished, reason),
     });
   }

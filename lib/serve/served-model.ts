@@ -54,7 +54,11 @@ export function servedModel(
   const { promptCharacters: characters = charactersOf(maxTokens), promptSeconds: seconds } = limits;
   return {
     maxPromptTokens: max,
-    ...{ name, engine, tokenizer, maxTokens, limits },
+    name,
+    engine,
+    tokenizer,
+    maxTokens,
+    limits,
     reader: tokenizer && new PromptReader(tokenizer, { ...reading, max: max, characters, seconds }),
     forms: new AnswerForms(tokenizer, templateOf(tokenizer, reading.chatTemplate), reading),
     canChat: tokenizer !== null && hasTemplate === true,

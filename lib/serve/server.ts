@@ -120,7 +120,9 @@ export class InferenceServer {
     // The module loads slowly, and most programs do not serve.
     const { createServer } = require('node:http') as typeof import('node:http');
     this.http = createServer({
-      ...{ requestTimeout: bodyMs, headersTimeout: headMs, requireHostHeader: false },
+      requestTimeout: bodyMs,
+      headersTimeout: headMs,
+      requireHostHeader: false,
       // Node's default of 30 s would close late connections too late.
       connectionsCheckingInterval: Math.min(Math.ceil(headMs / 4), 5000),
     });

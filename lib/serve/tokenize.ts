@@ -28,7 +28,9 @@ export async function tokenize(
   fields.requireKnown();
   const tokens = await read(asker);
   return {
-    ...{ count: tokens.length, max_model_len: served.maxTokens, tokens },
+    count: tokens.length,
+    max_model_len: served.maxTokens,
+    tokens,
     token_strs: spells ? tokens.map((id) => tokenizer.idToToken(id)) : null,
   };
 }
@@ -75,8 +77,11 @@ export function describeTokenizer({ tokenizer }: ServedModel): JsonObject {
   const { bosId, eosId, padId, unkId, modelMaxLength } = tokenizer;
   return {
     tokenizer_class: 'PreTrainedTokenizerFast',
-    ...{ bos_token: nameOf(bosId), eos_token: nameOf(eosId), pad_token: nameOf(padId) },
-    ...{ unk_token: nameOf(unkId), model_max_length: modelMaxLength },
+    bos_token: nameOf(bosId),
+    eos_token: nameOf(eosId),
+    pad_token: nameOf(padId),
+    unk_token: nameOf(unkId),
+    model_max_length: modelMaxLength,
     chat_template: tokenizer.templateText('default'),
   };
 }

@@ -110,7 +110,8 @@ export function callPlan(forms: AnswerForms, request: ToolRequest): CallPlan | n
   if (!family && !reasoning) return null;
   const form = { family, reasoning, tools, ...((isSingle || forced) && { maxCalls: 1 }) };
   return {
-    ...{ form, visibleTokens: forms.visibleTokens(form) },
+    form,
+    visibleTokens: forms.visibleTokens(form),
     nextId: () => idOf(ownFamily?.idLength),
     callReason: isNamed ? 'stop' : 'tool_calls',
     format: forced && callSchema(forced, forms.family?.argumentsKey),

@@ -29,8 +29,14 @@ const MISSING: Readonly<Record<string, Missing>> = {
 
 /** Parameters for billing and caching. The answer does not depend on them. */
 const WITHOUT_EFFECT = [
-  ...['user', 'metadata', 'safety_identifier', 'service_tier', 'prompt_cache_key'],
-  ...['prompt_cache_retention', 'prediction', 'store'],
+  'user',
+  'metadata',
+  'safety_identifier',
+  'service_tier',
+  'prompt_cache_key',
+  'prompt_cache_retention',
+  'prediction',
+  'store',
 ];
 
 /** Chat parameters that completions refuse. */

@@ -81,7 +81,8 @@ const CUTTINGS: Readonly<Record<string, Cutting>> = {
   'deepseek-v3': {
     also: ['hunyuan-dense'],
     splits: [
-      ...['\\p{N}{1,3}', '[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+'],
+      '\\p{N}{1,3}',
+      '[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+',
       '[!"#$%&\'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|' +
         '[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|' +
         '\\s*[\r\n]+|\\s+(?!\\S)|\\s+',
@@ -260,9 +261,16 @@ function ofMerges(from: Source): Json {
     pre_tokenizer: stepsOf(found[1]),
     decoder: { ...BYTES, add_prefix_space: true, use_regex: true },
     model: {
-      ...{ type: 'BPE', dropout: null, unk_token: null, fuse_unk: false, byte_fallback: false },
-      ...{ continuing_subword_prefix: null, end_of_word_suffix: null },
-      ...{ ignore_merges: ignoresMerges, vocab: from.vocabulary(), merges },
+      type: 'BPE',
+      dropout: null,
+      unk_token: null,
+      fuse_unk: false,
+      byte_fallback: false,
+      continuing_subword_prefix: null,
+      end_of_word_suffix: null,
+      ignore_merges: ignoresMerges,
+      vocab: from.vocabulary(),
+      merges,
     },
   };
 }
@@ -286,7 +294,8 @@ function ofScores(from: Source): Json {
   const prepend = { type: 'Prepend', prepend: '\u2581' };
   const decoders = [
     { type: 'Replace', pattern: { String: '\u2581' }, content: ' ' },
-    ...[{ type: 'ByteFallback' }, { type: 'Fuse' }],
+    { type: 'ByteFallback' },
+    { type: 'Fuse' },
     ...(hasPrefix ? [{ type: 'Strip', content: ' ', start: 1, stop: 0 }] : []),
   ];
   const unknown = from.tokens[from.kinds.indexOf(KIND.unknown)] ?? null;
@@ -295,9 +304,16 @@ function ofScores(from: Source): Json {
     pre_tokenizer: null,
     decoder: { type: 'Sequence', decoders },
     model: {
-      ...{ type: 'BPE', dropout: null, unk_token: unknown, fuse_unk: true, byte_fallback: true },
-      ...{ continuing_subword_prefix: null, end_of_word_suffix: null, ignore_merges: false },
-      ...{ vocab: from.vocabulary(), merges: mergesOf(from, scores) },
+      type: 'BPE',
+      dropout: null,
+      unk_token: unknown,
+      fuse_unk: true,
+      byte_fallback: true,
+      continuing_subword_prefix: null,
+      end_of_word_suffix: null,
+      ignore_merges: false,
+      vocab: from.vocabulary(),
+      merges: mergesOf(from, scores),
     },
   };
 }

@@ -52,8 +52,17 @@ export interface LabelledOptions extends RowKeys, RowSource {
 }
 
 const OPTIONS: OptionNames<LabelledOptions> = {
-  ...{ files: true, rows: true, tokenizer: true, task: true, labels: true, kind: true },
-  ...{ maxLength: true, maskShare: true, seed: true, textKey: true, labelKey: true },
+  files: true,
+  rows: true,
+  tokenizer: true,
+  task: true,
+  labels: true,
+  kind: true,
+  maxLength: true,
+  maskShare: true,
+  seed: true,
+  textKey: true,
+  labelKey: true,
 };
 
 /** A row as tokens. */

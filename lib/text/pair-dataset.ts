@@ -39,7 +39,11 @@ export interface PairOptions extends RowSource, AnswerLengths {
 }
 
 const OPTIONS: OptionNames<PairOptions> = {
-  ...{ files: true, rows: true, tokenizer: true, overlong: true, whole: true },
+  files: true,
+  rows: true,
+  tokenizer: true,
+  overlong: true,
+  whole: true,
   ...ANSWER_LENGTHS,
 };
 
@@ -131,8 +135,11 @@ export class PairDataset implements Dataset<PairSample> {
       const [chosen, rejected] = sides;
       const { row, location } = located;
       samples.push({
-        ...{ chosen: required(chosen), rejected: required(rejected), prompt },
-        ...{ reference: referenceIn(row, location), margin: marginIn(row, location) },
+        chosen: required(chosen),
+        rejected: required(rejected),
+        prompt,
+        reference: referenceIn(row, location),
+        margin: marginIn(row, location),
       });
     }
     report.pairs = samples.length;

@@ -21,7 +21,10 @@ export interface PromptOptions extends RowSource {
 }
 
 const OPTIONS: OptionNames<PromptOptions> = {
-  ...{ files: true, rows: true, tokenizer: true, length: true },
+  files: true,
+  rows: true,
+  tokenizer: true,
+  length: true,
 };
 
 /** A prompt as tokens, with the columns of its row. */

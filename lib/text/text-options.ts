@@ -50,8 +50,16 @@ export interface TextOptions {
 
 /** The names of TextOptions. */
 export const TEXT_OPTIONS: OptionNames<TextOptions> = {
-  ...{ files: true, tokenizer: true, length: true, packing: true, overlong: true, loss: true },
-  ...{ textKey: true, threads: true, cache: true, timeoutMs: true },
+  files: true,
+  tokenizer: true,
+  length: true,
+  packing: true,
+  overlong: true,
+  loss: true,
+  textKey: true,
+  threads: true,
+  cache: true,
+  timeoutMs: true,
 };
 
 /** TextOptions, checked and complete. */

@@ -52,7 +52,10 @@ const OPTIONS: OptionNames<TextStreamOptions> = {
   device: true,
   shuffle: true,
   shuffleBuffer: true,
-  ...{ seed: true, rank: true, worldSize: true, padToMultipleOf: true },
+  seed: true,
+  rank: true,
+  worldSize: true,
+  padToMultipleOf: true,
 };
 
 /** Where a buffer begins: its number in the epoch, and the part and row of its first row. */

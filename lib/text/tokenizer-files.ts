@@ -8,7 +8,11 @@ export const TOKENIZER_FILES: readonly string[] = [
   'tokenizer_config.json',
   'special_tokens_map.json',
   'added_tokens.json',
-  ...['chat_template.jinja', 'chat_template.json', 'vocab.json', 'merges.txt', 'tokenizer.model'],
+  'chat_template.jinja',
+  'chat_template.json',
+  'vocab.json',
+  'merges.txt',
+  'tokenizer.model',
   'vocab.txt',
 ];
 

@@ -31,7 +31,10 @@ export interface UnpairedOptions extends RowSource, AnswerLengths {
 }
 
 const OPTIONS: OptionNames<UnpairedOptions> = {
-  ...{ files: true, rows: true, tokenizer: true, ...ANSWER_LENGTHS },
+  files: true,
+  rows: true,
+  tokenizer: true,
+  ...ANSWER_LENGTHS,
 };
 
 /** A prompt with an answer as tokens. */

@@ -7,8 +7,11 @@ export const VOCABULARY_FILE = 'vocab.txt';
 
 /** The special tokens of such folders, by role. */
 export const WORD_PIECE_ROLES = {
-  ...{ unk_token: '[UNK]', sep_token: '[SEP]', pad_token: '[PAD]' },
-  ...{ cls_token: '[CLS]', mask_token: '[MASK]' },
+  unk_token: '[UNK]',
+  sep_token: '[SEP]',
+  pad_token: '[PAD]',
+  cls_token: '[CLS]',
+  mask_token: '[MASK]',
 } as const;
 
 /** Returns the tokenizer.json that transformers' BertTokenizer makes of vocab.txt. */
@@ -24,23 +27,31 @@ export function wordPieces(text: string, config: Json): Json {
   const flags = { single_word: false, lstrip: false, rstrip: false, normalized: false };
   return {
     added_tokens: special.map((content) => ({
-      ...{ id: vocab[content], content, ...flags },
+      id: vocab[content],
+      content,
+      ...flags,
       special: true,
     })),
     normalizer: {
-      ...{ type: 'BertNormalizer', clean_text: true, handle_chinese_chars: isolates },
+      type: 'BertNormalizer',
+      clean_text: true,
+      handle_chinese_chars: isolates,
       ...(strips !== null && { strip_accents: strips }),
       lowercase: lowers,
     },
     pre_tokenizer: { type: 'BertPreTokenizer' },
     post_processor: {
       type: 'BertProcessing',
-      ...{ sep: ['[SEP]', vocab['[SEP]']], cls: ['[CLS]', vocab['[CLS]']] },
+      sep: ['[SEP]', vocab['[SEP]']],
+      cls: ['[CLS]', vocab['[CLS]']],
     },
     decoder: { type: 'WordPiece', prefix: '##', cleanup: true },
     model: {
-      ...{ type: 'WordPiece', unk_token: '[UNK]', continuing_subword_prefix: '##' },
-      ...{ max_input_chars_per_word: 100, vocab },
+      type: 'WordPiece',
+      unk_token: '[UNK]',
+      continuing_subword_prefix: '##',
+      max_input_chars_per_word: 100,
+      vocab,
     },
   };
 }

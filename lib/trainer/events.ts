@@ -157,8 +157,16 @@ export type Listener<Type extends Heard> = (
 
 /** Every type of event; the compiler keeps the list complete. */
 export const EVENT_TYPES: Readonly<Record<Heard, true>> = {
-  ...{ begin: true, step: true, log: true, evaluate: true, save: true, epoch: true },
-  ...{ rollout: true, alert: true, end: true, any: true },
+  begin: true,
+  step: true,
+  log: true,
+  evaluate: true,
+  save: true,
+  epoch: true,
+  rollout: true,
+  alert: true,
+  end: true,
+  any: true,
 };
 
 /** Listeners by type of event. */

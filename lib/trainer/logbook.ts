@@ -183,7 +183,11 @@ export class Logbook {
     const { engine, state } = this.options;
     const { tokensPerSecond = 0, mfu } = this.speed();
     const event: LogEvent = {
-      ...{ type: 'log', step, epoch, lr, tokensPerSecond },
+      type: 'log',
+      step,
+      epoch,
+      lr,
+      tokensPerSecond,
       loss: this.lossSum / this.updates,
       gradNorm: engine.getGlobalGradNorm() ?? Number.NaN,
       tokens: state.tokens,
@@ -273,8 +277,11 @@ function numbersOf(event: TrainerEvent): Record<string, number> {
   const { loss, gradNorm, lr, epoch, tokens, tokensPerSecond, mfu, metrics } = event;
   const named = Object.entries(metrics).map(([name, value]) => [`train/${name}`, value]);
   return {
-    ...{ 'train/loss': loss, 'train/grad_norm': gradNorm, 'train/learning_rate': lr },
-    ...{ 'train/epoch': epoch, 'train/num_tokens': tokens },
+    'train/loss': loss,
+    'train/grad_norm': gradNorm,
+    'train/learning_rate': lr,
+    'train/epoch': epoch,
+    'train/num_tokens': tokens,
     'train/tokens_per_second': tokensPerSecond,
     ...(mfu === null ? {} : { 'train/mfu': mfu }),
     ...(Object.fromEntries(named) as Record<string, number>),

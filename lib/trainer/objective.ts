@@ -177,8 +177,16 @@ function requireTensor(batch: unknown, tensor: unknown): Tensor {
 
 /** Keys of batch tensors with one element per token. */
 const BY_TOKEN = [
-  ...['tokens', 'targets', 'ids', 'input_ids', 'labels'],
-  ...['documents', 'positions', 'position_ids', 'attention_mask', 'loss_mask'],
+  'tokens',
+  'targets',
+  'ids',
+  'input_ids',
+  'labels',
+  'documents',
+  'positions',
+  'position_ids',
+  'attention_mask',
+  'loss_mask',
 ];
 
 function shortenedFields<Batch>(batch: Batch, seqlen: number): Batch {

@@ -107,8 +107,12 @@ type Report = ScheduleOptions & typeof NEUTRAL;
 
 /** Default values of options. */
 const NEUTRAL = {
-  ...{ minLr: 0, cycles: 0.5, power: 1, decay: 0.1 },
-  ...{ warmupType: 'linear' as Slope, decayType: 'cosine' as Slope },
+  minLr: 0,
+  cycles: 0.5,
+  power: 1,
+  decay: 0.1,
+  warmupType: 'linear' as Slope,
+  decayType: 'cosine' as Slope,
 };
 
 /** A rate as a factor of the highest: `part` of the rise, or of the way after it, is done. */

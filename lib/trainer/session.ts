@@ -93,7 +93,10 @@ export async function openSession<Sample, Batch>(
   const file = firstReading(settings, job.mesh.size(...DATA));
   const place = dataPlaceIn(job, settings, file.train_micro_batch_size_per_gpu);
   const source = await settings.method?.openSource({
-    ...{ data: settings.train as never, settings, place, config: file },
+    data: settings.train as never,
+    settings,
+    place,
+    config: file,
   });
   const data =
     (settings.train && (source as BatchSource<Batch> | null | undefined)) ??
@@ -152,7 +155,13 @@ async function sessionOver<Batch>(
     : null;
   source?.begin({ engine, job, world, progress: state, maxSteps: length.maxSteps });
   return {
-    ...{ settings, engine, objective, data, source, length, state },
+    settings,
+    engine,
+    objective,
+    data,
+    source,
+    length,
+    state,
     world,
     watch,
     mover: new BatchMover(engine.device),

@@ -17,7 +17,9 @@ export interface DeviceSum {
 
 /** A value of a metric that is an extreme: a scalar on the device. */
 export const extremeOf = (value: Tensor, extreme: 'max' | 'min'): DeviceSum => ({
-  ...{ sum: value, count: 1, extreme },
+  sum: value,
+  count: 1,
+  extreme,
 });
 
 /** Sums of a micro-batch by the names of metrics. */

@@ -7,7 +7,13 @@ import type { MetricSums } from './evaluation-options.js';
 
 /** Names of metrics that an evaluation of a task has in addition to "loss". */
 export const TASK_METRICS: readonly string[] = [
-  ...['accuracy', 'f1', 'precision', 'recall', 'matthews_correlation', 'pearson', 'mse'],
+  'accuracy',
+  'f1',
+  'precision',
+  'recall',
+  'matthews_correlation',
+  'pearson',
+  'mse',
   'exact_match',
 ];
 

@@ -162,7 +162,14 @@ function send(
 
 /** Scripts of lib/watch/page. */
 const SCRIPTS = [
-  ...['app.js', 'api.js', 'state.js', 'dom.js', 'charts.js', 'chart.js', 'panels.js', 'export.js'],
+  'app.js',
+  'api.js',
+  'state.js',
+  'dom.js',
+  'charts.js',
+  'chart.js',
+  'panels.js',
+  'export.js',
 ];
 
 /**

@@ -12,7 +12,12 @@ const EXCLUDED = ['StringLiteral'];
 
 const silent = () => undefined;
 const logger = {
-  ...{ trace: silent, debug: silent, info: silent, warn: silent, error: silent, fatal: silent },
+  trace: silent,
+  debug: silent,
+  info: silent,
+  warn: silent,
+  error: silent,
+  fatal: silent,
   isDebugEnabled: () => false,
 };
 

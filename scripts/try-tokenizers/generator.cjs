@@ -125,8 +125,10 @@ function normalizer(draw, depth = 0) {
   const kinds = [
     () => ({
       type: 'BertNormalizer',
-      ...{ clean_text: draw.chance(0.7), handle_chinese_chars: draw.chance(0.7) },
-      ...{ strip_accents: draw.pick([null, true, false]), lowercase: draw.chance(0.5) },
+      clean_text: draw.chance(0.7),
+      handle_chinese_chars: draw.chance(0.7),
+      strip_accents: draw.pick([null, true, false]),
+      lowercase: draw.chance(0.5),
     }),
     () => ({ type: draw.pick(['NFC', 'NFD', 'NFKC', 'NFKD', 'Lowercase', 'StripAccents', 'Nmt']) }),
     () => ({ type: 'Strip', strip_left: draw.chance(0.5), strip_right: draw.chance(0.5) }),
@@ -155,15 +157,15 @@ function preTokenizer(draw, depth = 0) {
     }),
     () => ({
       type: 'Metaspace',
-      ...{
-        replacement: '▁',
-        prepend_scheme: draw.pick(['always', 'first', 'never']),
-        split: draw.chance(0.6),
-      },
+      replacement: '▁',
+      prepend_scheme: draw.pick(['always', 'first', 'never']),
+      split: draw.chance(0.6),
     }),
     () => ({
       type: 'ByteLevel',
-      ...{ add_prefix_space: draw.chance(0.5), trim_offsets: true, use_regex: draw.chance(0.5) },
+      add_prefix_space: draw.chance(0.5),
+      trim_offsets: true,
+      use_regex: draw.chance(0.5),
     }),
     () => ({ type: 'CharDelimiterSplit', delimiter: draw.pick(['a', ' ', '.', '▁']) }),
     () => ({ type: 'FixedLength', length: 1 + draw.below(4) }),
@@ -180,7 +182,9 @@ function decoder(draw, depth = 0) {
     () => ({ type: 'WordPiece', prefix: draw.pick(['##', '']), cleanup: draw.chance(0.5) }),
     () => ({
       type: 'Metaspace',
-      ...{ replacement: '▁', prepend_scheme: draw.pick(['always', 'first', 'never']), split: true },
+      replacement: '▁',
+      prepend_scheme: draw.pick(['always', 'first', 'never']),
+      split: true,
     }),
     () => ({ type: 'BPEDecoder', suffix: '</w>' }),
     () => ({ type: 'Replace', pattern: pattern(draw), content: draw.pick(['', ' ', 'z']) }),
@@ -227,13 +231,15 @@ function bpe(draw) {
   if (unknown !== null && draw.chance(0.95)) all.add(unknown);
   return {
     type: 'BPE',
-    ...{ dropout: null, unk_token: unknown, continuing_subword_prefix: prefix || null },
-    ...{
-      end_of_word_suffix: suffix || null,
-      fuse_unk: draw.chance(0.5),
-      byte_fallback: draw.chance(0.3),
-    },
-    ...{ ignore_merges: draw.chance(0.2), vocab: numbered([...all]), merges },
+    dropout: null,
+    unk_token: unknown,
+    continuing_subword_prefix: prefix || null,
+    end_of_word_suffix: suffix || null,
+    fuse_unk: draw.chance(0.5),
+    byte_fallback: draw.chance(0.3),
+    ignore_merges: draw.chance(0.2),
+    vocab: numbered([...all]),
+    merges,
   };
 }
 
@@ -242,8 +248,10 @@ function wordPiece(draw) {
   if (draw.chance(0.95)) all.add('[UNK]');
   return {
     type: 'WordPiece',
-    ...{ unk_token: '[UNK]', continuing_subword_prefix: '##' },
-    ...{ max_input_chars_per_word: draw.pick([3, 100]), vocab: numbered([...all]) },
+    unk_token: '[UNK]',
+    continuing_subword_prefix: '##',
+    max_input_chars_per_word: draw.pick([3, 100]),
+    vocab: numbered([...all]),
   };
 }
 
@@ -285,13 +293,12 @@ function addedTokens(draw, known) {
     const special = draw.chance(0.5);
     return {
       id: known.get(content) ?? next++,
-      ...{
-        content,
-        single_word: draw.chance(0.2),
-        lstrip: draw.chance(0.3),
-        rstrip: draw.chance(0.3),
-      },
-      ...{ normalized: draw.chance(0.5), special },
+      content,
+      single_word: draw.chance(0.2),
+      lstrip: draw.chance(0.3),
+      rstrip: draw.chance(0.3),
+      normalized: draw.chance(0.5),
+      special,
     };
   });
 }
@@ -334,7 +341,10 @@ exports.randomTokenizer = (seed) => {
   const known = new Map(pairs);
   const added = addedTokens(draw, known);
   const tokenizer = {
-    ...{ version: '1.0', truncation: null, padding: null, added_tokens: added },
+    version: '1.0',
+    truncation: null,
+    padding: null,
+    added_tokens: added,
     normalizer: draw.chance(0.6) ? normalizer(draw) : null,
     pre_tokenizer: draw.chance(0.8) ? preTokenizer(draw) : null,
     post_processor: postProcessor(draw, added),

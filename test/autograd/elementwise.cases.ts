@@ -26,7 +26,10 @@ const unaryDomains: Record<string, Partial<Input>> = {
   log1p: { low: -0.5 },
   expm1: {},
   tan: {},
-  ...{ floor: inside, ceil: inside, round: inside, trunc: inside },
+  floor: inside,
+  ceil: inside,
+  round: inside,
+  trunc: inside,
 };
 
 const unaries: GradientCheck[] = Object.entries(unaryDomains).flatMap(([op, domain]) => {

@@ -135,7 +135,9 @@ export const checks: GradientCheck[] = [
       inputs: shapes([5, 7]),
       run: (x: ops.Tensor) =>
         ops.crossEntropy(x, targets(x), {
-          ...{ weight: classWeights(x), labelSmoothing: 0.2, reduction },
+          weight: classWeights(x),
+          labelSmoothing: 0.2,
+          reduction,
         }),
     },
     {

@@ -31,7 +31,9 @@ const BASE = {
   autotuning: {
     enabled: true,
     arg_mappings: { 'train_micro_batch_size_per_gpu ': '--batch' },
-    ...{ start_step: 1, end_step: 2, max_train_micro_batch_size_per_gpu: 2 },
+    start_step: 1,
+    end_step: 2,
+    max_train_micro_batch_size_per_gpu: 2,
   },
 };
 
@@ -85,8 +87,13 @@ test('a pipeline tries stages 0 and 1 of ZeRO', async () => {
 
 test('a candidate without enough memory becomes a row; a later search reuses the measured ones', async () => {
   const autotuning = {
-    ...{ ...BASE.autotuning, overwrite: false, metric: 'FLOPS', start_step: 0, end_step: 0 },
-    ...{ num_tuning_micro_batch_sizes: 1, max_train_micro_batch_size_per_gpu: 8 },
+    ...BASE.autotuning,
+    overwrite: false,
+    metric: 'FLOPS',
+    start_step: 0,
+    end_step: 0,
+    num_tuning_micro_batch_sizes: 1,
+    max_train_micro_batch_size_per_gpu: 8,
   };
   const config = { ...BASE, autotuning };
   const first = await start(config, '--autotuning', 'tune', '--num_procs', '1');

@@ -15,7 +15,11 @@ afterEach(() => {
 });
 
 test.each([
-  ...['profile_model_info.json', 'exp.json', 'ds_config.json', 'stdout.log', 'stderr.log'],
+  'profile_model_info.json',
+  'exp.json',
+  'ds_config.json',
+  'stdout.log',
+  'stderr.log',
   'cmd.txt',
 ])('no room for %s: DS_IO, and no job starts', async (name) => {
   const path = join(dir, 'ds_config.json');
@@ -30,7 +34,8 @@ test.each([
   const jobs = { slots: 1, nodes: 1, isRemote: false, run, command: () => '' };
   const request = { args: ['--deepspeed_config', path], known: {}, jobs, say: () => {} };
   await expect(autotune(request)).rejects.toMatchObject({
-    ...{ code: 'DS_IO', expected: 'a writable path' },
+    code: 'DS_IO',
+    expected: 'a writable path',
     op: expect.stringMatching(new RegExp(`^autotuning \\S+/${name}$`)),
     got: 'ENOSPC: no space left on device',
     hint: expect.stringContaining('autotuning.results_dir'),

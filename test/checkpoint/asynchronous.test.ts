@@ -275,7 +275,8 @@ describe('a call without await before destroy()', () => {
       const running = call(engine);
       engine.destroy();
       await expect(running).rejects.toMatchObject({
-        ...{ op, got: 'engine.destroy() during the call' },
+        op,
+        got: 'engine.destroy() during the call',
         hint: `Await ${op}() before engine.destroy().`,
       });
       await engine.checkpointDone();

@@ -80,9 +80,14 @@ function shardOf({ name, shape, dtype, first }: Cut, range: BoxRange): Shard {
 
 function contentOf(model: readonly Shard[], rank: number): CheckpointContent {
   return {
-    ...{ part: { data: rank, model: 0 }, model, modelIsSharded: true, optimizer: [] },
+    part: { data: rank, model: 0 },
+    model,
+    modelIsSharded: true,
+    optimizer: [],
     catalog: { model: infos(model), optimizer: new Map() },
-    ...{ state: {}, rankState: { rank }, description: null },
+    state: {},
+    rankState: { rank },
+    description: null,
   };
 }
 
@@ -110,7 +115,9 @@ function randomCuts(random: Random, count: number, ranks: number) {
   const tensors = Array.from(
     { length: count },
     (_, i): Cut => ({
-      ...{ name: `w${i}`, first: 1000 * i, dtype: DTYPES[i % DTYPES.length] as DType },
+      name: `w${i}`,
+      first: 1000 * i,
+      dtype: DTYPES[i % DTYPES.length] as DType,
       shape: i === 0 ? [] : randomShape(random),
     }),
   );
@@ -145,7 +152,10 @@ test('saved in any parts by 1 to 4 ranks: any part of any tensor is read from th
 
 describe('a layer that is', () => {
   const tensor = (name: string, shape: number[], first = 0): Cut => ({
-    ...{ name, shape, first, dtype: 'f32' },
+    name,
+    shape,
+    first,
+    dtype: 'f32',
   });
   const columns = (shape: readonly number[], from: number, to: number): Box => ({
     offset: [0, from],
@@ -170,7 +180,8 @@ describe('a layer that is', () => {
     const manifest = manifestOf();
     expect(manifest.format).toBe(3);
     expect((manifest.model as JsonObject).w).toEqual({
-      ...{ dtype: 'f32', shape: [5, 12] },
+      dtype: 'f32',
+      shape: [5, 12],
       parts: [
         [1, 0, 30, [0, 0], [5, 6]],
         [3, 0, 30, [0, 6], [5, 6]],

@@ -33,7 +33,9 @@ test('a save that other saves of its tag keep overtaking ends with an error, wit
     return false;
   });
   await expect(publish(draft, true)).rejects.toMatchObject({
-    ...{ code: 'DS_CHECKPOINT', op: join(dir, 't'), got: '100 other saves of it' },
+    code: 'DS_CHECKPOINT',
+    op: join(dir, 't'),
+    got: '100 other saves of it',
   });
   jest.mocked(files.renameExclusive).mockRestore();
   await finish(draft);

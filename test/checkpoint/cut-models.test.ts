@@ -137,8 +137,11 @@ interface Place extends Share {
 
 function placesOf(ranks: number, zeros: number, stage: number): Place[] {
   return Array.from({ length: ranks * zeros }, (_, i) => ({
-    ...{ ranks, zeros, stage },
-    ...{ rank: Math.floor(i / zeros), zero: i % zeros },
+    ranks,
+    zeros,
+    stage,
+    rank: Math.floor(i / zeros),
+    zero: i % zeros,
   }));
 }
 

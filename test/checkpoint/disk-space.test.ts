@@ -91,7 +91,9 @@ test('the bytes of all ranks of a machine are added', async () => {
       );
     });
   const reason = expect.objectContaining({
-    ...{ code: 'DS_IO', expected: '6.0 MiB of disk for 2 ranks', got: '5.0 MiB free' },
+    code: 'DS_IO',
+    expected: '6.0 MiB of disk for 2 ranks',
+    got: '5.0 MiB free',
   });
   const rejected = { status: 'rejected', reason };
   expect(await ranks()).toEqual([rejected, rejected]);

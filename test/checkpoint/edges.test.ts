@@ -38,7 +38,8 @@ test('an entry is read from any of its bytes on', async () => {
 test('a missing folder and an unreadable one give different errors', async () => {
   await expect(listTags(join(dir, 'none'))).rejects.toMatchObject({ code: 'DS_CHECKPOINT' });
   const unreadable = Object.assign(new Error('EIO: i/o error, scandir'), {
-    ...{ code: 'EIO', syscall: 'scandir' },
+    code: 'EIO',
+    syscall: 'scandir',
   });
   jest.mocked(promises.readdir).mockRejectedValueOnce(unreadable);
   await expect(listTags(dir)).rejects.toMatchObject({ code: 'DS_IO' });

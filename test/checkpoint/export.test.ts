@@ -79,8 +79,14 @@ test("Hugging Face's layout: config.json, names, transposed projections, exact v
   expect(JSON.parse(readFileSync(join(out, 'config.json'), 'utf8'))).toMatchObject({
     architectures: ['GPT2LMHeadModel'],
     model_type: 'gpt2',
-    ...{ vocab_size: 131, n_positions: 32, n_embd: 36, n_layer: 2, n_head: 2 },
-    ...{ activation_function: 'gelu_new', tie_word_embeddings: true, torch_dtype: 'float32' },
+    vocab_size: 131,
+    n_positions: 32,
+    n_embd: 36,
+    n_layer: 2,
+    n_head: 2,
+    activation_function: 'gelu_new',
+    tie_word_embeddings: true,
+    torch_dtype: 'float32',
   });
   const tensors = await tensorsOf(join(out, 'model.safetensors'));
   expect([...tensors.keys()]).toEqual([...engine.module.namedParameters()].map(([name]) => name));

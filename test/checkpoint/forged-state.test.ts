@@ -76,7 +76,10 @@ function stateOf(): JsonObject {
   const groups = parts.optimizer.groups.map(({ params: _, ...rest }) => rest);
   return JSON.parse(
     JSON.stringify({
-      ...{ states, groups, progress, random: getRandomState() },
+      states,
+      groups,
+      progress,
+      random: getRandomState(),
       weights: [...module.namedParameters()].map(([, p]) => p.toArray()),
       scaler: parts.scaler.state(),
       schedules: parts.schedules.stateDict(),

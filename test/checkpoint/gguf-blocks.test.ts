@@ -34,8 +34,12 @@ function unpacked(name: string, bytes: Uint8Array): Float32Array {
 }
 
 test.each([
-  ...[['Q8_0', -11] as const, ['Q4_0', -1.3125] as const, ['IQ4_NL', -16.0625] as const],
-  ...[['MXFP4', 6.25] as const, ['Q4_K', 3402.5] as const, ['Q5_K', 7263.5] as const],
+  ['Q8_0', -11] as const,
+  ['Q4_0', -1.3125] as const,
+  ['IQ4_NL', -16.0625] as const,
+  ['MXFP4', 6.25] as const,
+  ['Q4_K', 3402.5] as const,
+  ['Q5_K', 7263.5] as const,
   ['Q6_K', 288.25] as const,
 ])('the values of a %s block add up to %d', (name, sum) => {
   expect(unpacked(name, block(name)).reduce((a, b) => a + b, 0)).toBe(sum);

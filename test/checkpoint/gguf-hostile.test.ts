@@ -26,12 +26,15 @@ const FAMILIES = [
 const SETTINGS: Readonly<Record<string, JsonObject>> = {
   'deepseek-v3': { rope_parameters: { rope_type: 'default', rope_theta: 10_000 } },
   'qwen3-5': {
-    ...{ num_hidden_layers: 2, layer_types: ['linear_attention', 'full_attention'] },
+    num_hidden_layers: 2,
+    layer_types: ['linear_attention', 'full_attention'],
     linear_value_head_dim: 6,
   },
   gemma4: {
-    ...{ num_hidden_layers: 2, layer_types: ['sliding_attention', 'full_attention'] },
-    ...{ num_kv_shared_layers: 0, per_layer_config: { 1: { head_dim: 14 } } },
+    num_hidden_layers: 2,
+    layer_types: ['sliding_attention', 'full_attention'],
+    num_kv_shared_layers: 0,
+    per_layer_config: { 1: { head_dim: 14 } },
     vocab_size_per_layer_input: 1008,
   },
 };
@@ -42,7 +45,10 @@ async function validFile(family: string): Promise<Buffer> {
     readFileSync(join(golden, 'models', family, 'config.json'), 'utf8'),
   ) as JsonObject;
   const small = {
-    ...{ hidden_size: 32, intermediate_size: 64, vocab_size: 1008, num_hidden_layers: 1 },
+    hidden_size: 32,
+    intermediate_size: 64,
+    vocab_size: 1008,
+    num_hidden_layers: 1,
     first_k_dense_replace: 0,
   };
   const types: JsonObject = config.layer_types ? { layer_types: ['sliding_attention'] } : {};

@@ -24,7 +24,8 @@ test('runs cover any range of random orders', () => {
     const order: ValueOrder = {
       repeats: 1 + below(3),
       boxes: Array.from({ length: 1 + below(3) }, () => ({
-        ...{ first: below(50), step: below(50) },
+        first: below(50),
+        step: below(50),
         axes: Array.from({ length: 1 + below(4) }, axis),
       })),
     };

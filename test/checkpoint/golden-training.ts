@@ -26,7 +26,8 @@ export interface Kind {
 }
 
 const kind = (name: string, ranks: 1 | 2, rest: Omit<Kind, 'name' | 'ranks'>): Kind => ({
-  ...{ name, ranks },
+  name,
+  ranks,
   ...rest,
 });
 
@@ -39,18 +40,27 @@ export const KINDS: readonly Kind[] = [
   kind('one-sgd', 1, { stage: 0, precision: 'fp32', optimizer: 'SGD' }),
   kind('one-adagrad', 1, { stage: 0, precision: 'fp32', optimizer: 'Adagrad' }),
   kind('one-offload-bf16', 1, {
-    ...{ stage: 1, precision: 'bf16', optimizer: 'AdamW' },
-    ...{ offload: true, asynchronous: true },
+    stage: 1,
+    precision: 'bf16',
+    optimizer: 'AdamW',
+    offload: true,
+    asynchronous: true,
   }),
   kind('two-stage0', 2, { stage: 0, precision: 'fp32', optimizer: 'AdamW' }),
   kind('two-stage1-offload', 2, {
-    ...{ stage: 1, precision: 'bf16', optimizer: 'AdamW', offload: true },
+    stage: 1,
+    precision: 'bf16',
+    optimizer: 'AdamW',
+    offload: true,
   }),
   kind('two-stage1-muon', 2, { stage: 1, precision: 'fp32', optimizer: 'Muon' }),
   kind('two-stage2-fp16', 2, { stage: 2, precision: 'fp16', optimizer: 'AdamW' }),
   kind('two-stage3', 2, { stage: 3, precision: 'fp32', optimizer: 'AdamW', asynchronous: true }),
   kind('two-stage3-lamb-offload', 2, {
-    ...{ stage: 3, precision: 'bf16', optimizer: 'Lamb', offload: true },
+    stage: 3,
+    precision: 'bf16',
+    optimizer: 'Lamb',
+    offload: true,
   }),
 ];
 
@@ -179,7 +189,9 @@ export async function trainGolden(
   engine.synchronize();
   const { parts, progress } = engine;
   return {
-    ...{ losses, rates, samples },
+    losses,
+    rates,
+    samples,
     scaler: parts.scaler.state(),
     progress: { ...progress },
     random: { ...getRandomState() },

@@ -28,7 +28,9 @@ function parse(table: unknown, dataBytes: number) {
 
 test('tensors are returned in the order of their bytes, whatever the order of the header', () => {
   const entry = (from: number, to: number) => ({
-    ...{ dtype: 'U8', shape: [to - from], data_offsets: [from, to] },
+    dtype: 'U8',
+    shape: [to - from],
+    data_offsets: [from, to],
   });
   const entries = parse({ last: entry(5, 9), first: entry(0, 2), middle: entry(2, 5) }, 9);
   expect(entries.map(({ name }) => name)).toEqual(['first', 'middle', 'last']);

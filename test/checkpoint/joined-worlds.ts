@@ -26,7 +26,8 @@ export function joinedWorlds(size: number): CheckpointWorld[] {
   return Array.from({ length: size }, (_, rank) => {
     let number = 0;
     return {
-      ...{ rank, size },
+      rank,
+      size,
       exchange: (label, value) => {
         const round = roundOf(number++);
         round.said[rank] = JSON.parse(JSON.stringify([label, value]));

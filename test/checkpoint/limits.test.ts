@@ -51,7 +51,8 @@ test('a range is read up to the last element of file and tensor', async () => {
     [0, -1, 2],
   ] as const) {
     await expect(read(from, to, numel)).rejects.toMatchObject({
-      ...{ code: 'DS_CHECKPOINT', expected: `elements ${from} to ${from + numel}` },
+      code: 'DS_CHECKPOINT',
+      expected: `elements ${from} to ${from + numel}`,
       got: '10 of them',
     });
   }

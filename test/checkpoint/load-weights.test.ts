@@ -143,7 +143,8 @@ test.each<[DType, DType]>([
   for (const [name, tensor] of Object.entries(model.stateDict())) {
     const values = saved.get(name) as Tensor;
     expect([name, tensor.dtype, tensor.toArray()]).toEqual([
-      ...[name, name === 'seen' ? 'i32' : name === 'shift' ? 'f32' : to],
+      name,
+      name === 'seen' ? 'i32' : name === 'shift' ? 'f32' : to,
       values.to(tensor.dtype).toArray(),
     ]);
   }

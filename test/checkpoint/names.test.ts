@@ -62,7 +62,9 @@ test('only a regular file of the folder itself is opened', async () => {
   ];
   for (const [name, expected, got] of refusals) {
     await expect(openInside(dir, name)).rejects.toMatchObject({
-      ...{ code: 'DS_CHECKPOINT', expected, got: expect.stringMatching(got) },
+      code: 'DS_CHECKPOINT',
+      expected,
+      got: expect.stringMatching(got),
     });
   }
   await expect(openInside(join(dir, 'file'), 'x')).rejects.toMatchObject({ expected: 'this file' });
@@ -74,11 +76,15 @@ test('pieces of a tensor: all, none, or experts with their halves in separate fi
     { name: 'a', box: { offset: [0, 0], shape: [2, 3] }, shape: [2, 3] },
   ]);
   const piece = (name: string, index: number, row: number) => ({
-    ...{ name, shape: [2, 3], box: { offset: [index, row, 0], shape: [1, 2, 3] } },
+    name,
+    shape: [2, 3],
+    box: { offset: [index, row, 0], shape: [1, 2, 3] },
   });
   expect(fileSlicesOf(['e.*.gate', 'e.*.up'], [2, 4, 3])).toEqual([
-    ...[piece('e.0.gate', 0, 0), piece('e.0.up', 0, 2)],
-    ...[piece('e.1.gate', 1, 0), piece('e.1.up', 1, 2)],
+    piece('e.0.gate', 0, 0),
+    piece('e.0.up', 0, 2),
+    piece('e.1.gate', 1, 0),
+    piece('e.1.up', 1, 2),
   ]);
 });
 
@@ -107,7 +113,9 @@ describe('files that are replaced while they are opened', () => {
   test('after fifty attempts it is said, and nothing stays open', async () => {
     const { call, left, calls } = opening(['a'], () => 'other');
     await expect(openSteadily(soloWorld, 'here', call)).rejects.toMatchObject({
-      ...{ code: 'DS_CHECKPOINT', op: 'here', got: 'replaced files, 50 times' },
+      code: 'DS_CHECKPOINT',
+      op: 'here',
+      got: 'replaced files, 50 times',
       expected: 'files that stay while they are opened',
     });
     expect([left(), calls()]).toEqual([0, 50]);
@@ -131,7 +139,8 @@ describe('files that are replaced while they are opened', () => {
     );
     for (const result of results) {
       expect(result).toMatchObject({
-        ...{ status: 'rejected', reason: { expected: 'the checkpoint of rank 0' } },
+        status: 'rejected',
+        reason: { expected: 'the checkpoint of rank 0' },
       });
     }
     expect(opens.map(({ left }) => left())).toEqual([0, 0]);

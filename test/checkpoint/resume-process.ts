@@ -55,8 +55,12 @@ function batchOf(micro: number, elastic: boolean): Partial<DsConfig> {
   return {
     train_micro_batch_size_per_gpu: undefined,
     elasticity: {
-      ...{ enabled: true, max_train_batch_size: samples + 1, micro_batch_sizes: [micro] },
-      ...{ min_gpus: 1, max_gpus: 4, version: 0.1 },
+      enabled: true,
+      max_train_batch_size: samples + 1,
+      micro_batch_sizes: [micro],
+      min_gpus: 1,
+      max_gpus: 4,
+      version: 0.1,
     },
   } as Partial<DsConfig>;
 }

@@ -92,8 +92,12 @@ async function resumeAlike(
     const legs = stages.flatMap((stage): Leg[] => {
       const nvme = stage === 2 ? dir : undefined;
       const where = {
-        ...{ stage, precision, nvme, bf16States },
-        ...{ offload: offload && stage > 0, dir: join(dir, `${stage}`) },
+        stage,
+        precision,
+        nvme,
+        bf16States,
+        offload: offload && stage > 0,
+        dir: join(dir, `${stage}`),
       };
       return [
         { ...where, from: 0, to: 6, saveAt: 3 },
@@ -161,7 +165,9 @@ async function resumeWhole(device: Device, type: 'Lamb' | 'Muon' | 'Adafactor') 
     const whole: Leg = { ...common, stage: 3, from: 0, saveAt: 2 };
     const [[expected]] = (await runOn(device, 3, [whole])) as [[Report]];
     const resumed = (stage: Leg['stage'], home: Partial<Leg> = {}): Leg => ({
-      ...{ ...common, stage, from: 2 },
+      ...common,
+      stage,
+      from: 2,
       ...home,
     });
     const homes = [{}, { offload: true }, { offload: true, nvme: dir }];

@@ -78,14 +78,20 @@ test('chats of the base and of adapters at one time equal chats one by one', asy
 
 test('a stream and a response name the adapter', async () => {
   const stream = await client.chat.completions.create({
-    ...{ model: 'sql', messages, ...sampling, stream: true },
+    model: 'sql',
+    messages,
+    ...sampling,
+    stream: true,
   });
   const chunks = await all<Any>(stream);
   expect(new Set(chunks.map(({ model }) => model))).toEqual(new Set(['sql']));
   const text = chunks.map(({ choices }) => choices[0]?.delta.content ?? '').join('');
   expect(text).toBe(await chat('sql'));
   const response = await client.responses.create({
-    ...{ model: 'law', input: 'Name a table.', temperature: 0, max_output_tokens: 8 },
+    model: 'law',
+    input: 'Name a table.',
+    temperature: 0,
+    max_output_tokens: 8,
   });
   expect(response.model).toBe('law');
   expect(response.output_text).toBe(await chat('law'));

@@ -52,7 +52,10 @@ describe.each(Object.keys(models))('%s', (name) => {
   test('a loop of tools, whole', async () => {
     says(`${THOUGHT}Let me see.${SUM}`, 'It is 3.');
     const { text, steps, reasoning } = await generateText({
-      ...{ ...common, model: model(), tools: { add }, stopWhen: stepCountIs(3) },
+      ...common,
+      model: model(),
+      tools: { add },
+      stopWhen: stepCountIs(3),
     });
     expect([text, steps.length, reasoning.length]).toEqual(['It is 3.', 2, 0]);
     expect(steps[0].toolResults[0].output).toBe(3);
@@ -65,7 +68,10 @@ describe.each(Object.keys(models))('%s', (name) => {
   test('a loop of tools, streamed, with two calls in one answer', async () => {
     says(`${THOUGHT}${SUM}\n${SUM}`, 'It is 3.');
     const { fullStream, steps } = streamText({
-      ...{ ...common, model: model(), tools: { add }, stopWhen: stepCountIs(3) },
+      ...common,
+      model: model(),
+      tools: { add },
+      stopWhen: stepCountIs(3),
     });
     const types = (await all<Any>(fullStream)).map(({ type }) => type);
     expect(types.filter((one) => one === 'tool-call')).toHaveLength(2);
@@ -77,7 +83,10 @@ describe.each(Object.keys(models))('%s', (name) => {
   test('arguments that violate the schema are reported as an error of the tool', async () => {
     says('<tool_call>{"name": "add", "arguments": {"a": "one"}}</tool_call>', 'Sorry.');
     const { text } = await generateText({
-      ...{ ...common, model: model(), tools: { add }, stopWhen: stepCountIs(3) },
+      ...common,
+      model: model(),
+      tools: { add },
+      stopWhen: stepCountIs(3),
     });
     expect(text).toBe('Sorry.');
     expect(engine.lastPrompt).toContain('<tool_response>');

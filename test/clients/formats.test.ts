@@ -16,8 +16,13 @@ const agents = require('@openai/agents') as Any;
 const { z } = require('zod') as Any;
 
 const CONFIG = {
-  ...{ model_type: 'llama', vocab_size: 1007, hidden_size: 32, num_hidden_layers: 2 },
-  ...{ num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 2048 },
+  model_type: 'llama',
+  vocab_size: 1007,
+  hidden_size: 32,
+  num_hidden_layers: 2,
+  num_attention_heads: 2,
+  intermediate_size: 64,
+  max_position_embeddings: 2048,
 };
 let engine: InferenceEngine;
 let server: InferenceServer;
@@ -88,7 +93,10 @@ describe('ai', () => {
   test.each(Object.keys(models))('a required tool by %s', async (name) => {
     const report = tool({ description: 'Reports', inputSchema: Weather });
     const { toolCalls } = await generateText({
-      ...{ model: models[name]?.(), prompt, tools: { report }, maxRetries: 0 },
+      model: models[name]?.(),
+      prompt,
+      tools: { report },
+      maxRetries: 0,
       toolChoice: 'required',
     });
     expect(toolCalls.map((one: Any) => [one.toolName, one.invalid ?? false])).toEqual([

@@ -17,8 +17,12 @@ const question = new HumanMessage('What is 1 + 2?');
 describe.each([false, true])('useResponsesApi: %s', (useResponsesApi) => {
   const model = (fields: object = {}) =>
     new ChatOpenAI({
-      ...{ model: MODEL, apiKey: 'key', maxRetries: 0, useResponsesApi },
-      ...{ configuration: { baseURL: place.url }, ...fields },
+      model: MODEL,
+      apiKey: 'key',
+      maxRetries: 0,
+      useResponsesApi,
+      configuration: { baseURL: place.url },
+      ...fields,
     });
 
   test('a complete and a streamed answer', async () => {

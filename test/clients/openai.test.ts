@@ -23,7 +23,8 @@ const messages = [{ role: 'user', content: 'What is 1 + 2?' }];
 const parameters = {
   type: 'object',
   properties: { a: { type: 'number' }, b: { type: 'number' } },
-  ...{ required: ['a', 'b'], additionalProperties: false },
+  required: ['a', 'b'],
+  additionalProperties: false,
 };
 const tools = [{ type: 'function', function: { name: 'add', parameters } }];
 const flat = [{ type: 'function', name: 'add', parameters, strict: false }];
@@ -33,7 +34,8 @@ describe('chats', () => {
     says(SUM);
     const { choices } = await client.chat.completions.create({ model, messages, tools });
     expect(choices[0].message.tool_calls[0].function).toEqual({
-      ...{ name: 'add', arguments: '{"a":1,"b":2}' },
+      name: 'add',
+      arguments: '{"a":1,"b":2}',
     });
   });
 
@@ -59,7 +61,10 @@ describe('chats', () => {
     const runnable = { name: 'add', description: 'Adds', parameters, function: add };
     const own = { ...runnable, parse: JSON.parse };
     const runner = client.chat.completions.runTools({
-      ...{ model, messages, stream, tools: [{ type: 'function', function: own }] },
+      model,
+      messages,
+      stream,
+      tools: [{ type: 'function', function: own }],
     });
     expect(await runner.finalContent()).toBe('It is 3.');
     expect(engine.lastPrompt).toContain('<tool_response>3</tool_response>');
@@ -79,7 +84,8 @@ describe('chats', () => {
     await expect(
       client.chat.completions.create({ model, messages: history }),
     ).rejects.toMatchObject({
-      ...{ status: 400, param: 'messages[1].tool_calls[0].function.arguments' },
+      status: 400,
+      param: 'messages[1].tool_calls[0].function.arguments',
     });
   });
 });
@@ -136,7 +142,10 @@ describe('responses', () => {
     const asked = first.output.find(({ type }: Any) => type === 'function_call');
     const result = { type: 'function_call_output', call_id: asked.call_id, output: '3' };
     const second = await client.responses.create({
-      ...{ model, previous_response_id: first.id, input: [result], tools: flat },
+      model,
+      previous_response_id: first.id,
+      input: [result],
+      tools: flat,
     });
     expect(second.output_text).toBe('It is 3.');
     expect(engine.lastPrompt).toContain('<think>I add.</think><tool_call>{"name": "add"');
@@ -159,7 +168,8 @@ describe('responses', () => {
     const body = { model, input: 'x', max_output_tokens: 3 };
     const whole = await client.responses.create(body);
     expect(whole).toMatchObject({
-      ...{ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } },
+      status: 'incomplete',
+      incomplete_details: { reason: 'max_output_tokens' },
     });
     const events: Any[] = await all(await client.responses.create({ ...body, stream: true }));
     expect(events.at(-1).type).toBe('response.incomplete');
@@ -180,7 +190,8 @@ describe('responses', () => {
     [{ input: 'x', odd: 1 }, 400, 'odd'],
   ])('%j is refused', async (fields, status, param) => {
     await expect(client.responses.create({ model, ...fields })).rejects.toMatchObject({
-      ...{ status, ...(param && { param }) },
+      status,
+      ...(param && { param }),
     });
   });
 
@@ -192,7 +203,8 @@ describe('responses', () => {
       await client.responses.create({ model, input: 'x', stream: true }),
     );
     expect(events.at(-1)).toMatchObject({
-      ...{ type: 'response.failed', response: { status: 'failed' } },
+      type: 'response.failed',
+      response: { status: 'failed' },
     });
     report.mockRestore();
   });

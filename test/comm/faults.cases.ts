@@ -172,7 +172,9 @@ const stalls: Case = {
 
 /** Final tensors of the ranks by kind of end. Each tensor starts as the rank number. */
 const ends: Record<EvenEnd, readonly number[]> = {
-  ...{ unread: [2, 2, 2], 'sub-group': [1, 1, 2], undestroyed: [0, 1, 2] },
+  unread: [2, 2, 2],
+  'sub-group': [1, 1, 2],
+  undestroyed: [0, 1, 2],
 };
 
 const evenEnds: readonly Case[] = (Object.keys(ends) as EvenEnd[]).map((end) => ({

@@ -164,7 +164,8 @@ test('heads go, with the rows of queries, keys and values', () => {
     'head_pruning',
     { num_heads: 3 },
     {
-      ...{ params: { dense_ratio: 0.5 }, modules: ['out'] },
+      params: { dense_ratio: 0.5 },
+      modules: ['out'],
       related_modules: [['query', 'key', 'value']],
     },
   );
@@ -202,7 +203,10 @@ test('related_modules that fit nothing are refused before training, and change n
 test('layers pair up in the order of the model, in any order of the groups', () => {
   seed(4);
   const model = new nn.Sequential(
-    ...[new nn.LinearGelu(6, 8), new nn.Linear(8, 6), new nn.LinearGelu(6, 8), new nn.Linear(8, 6)],
+    new nn.LinearGelu(6, 8),
+    new nn.Linear(8, 6),
+    new nn.LinearGelu(6, 8),
+    new nn.Linear(8, 6),
   );
   const inBits = (start_bits: number, at: string) => ({
     params: { start_bits, target_bits: start_bits },
@@ -230,7 +234,8 @@ test('a GPT-2 with pruned MLPs is saved with their width, and loads into one of 
     'row_pruning',
     {},
     {
-      ...{ params: { dense_ratio: 0.5 }, modules: ['mlp.c_fc'] },
+      params: { dense_ratio: 0.5 },
+      modules: ['mlp.c_fc'],
       related_modules: [['mlp.c_proj']],
     },
   );
@@ -285,7 +290,10 @@ test('reading a folder that was saved before redundancyClean() is an error', asy
 test('a weight of two layers is rounded once; freezing and eval() are kept', () => {
   seed(4);
   const model = new nn.Sequential(
-    ...[new nn.Linear(6, 6), new nn.Linear(6, 6), new nn.Linear(6, 8), new nn.Linear(8, 4)],
+    new nn.Linear(6, 6),
+    new nn.Linear(6, 6),
+    new nn.Linear(6, 8),
+    new nn.Linear(8, 4),
   );
   const [first, second, third] = model.children() as [nn.Linear, nn.Linear, nn.Linear];
   Object.assign(second, { weight: first.weight });
@@ -333,7 +341,8 @@ test('a layer with two masks is refused', () => {
     'row_pruning',
     {},
     {
-      ...{ params: { dense_ratio: 0.5 }, modules: ['gate', 'up'] },
+      params: { dense_ratio: 0.5 },
+      modules: ['gate', 'up'],
       related_modules: [['down'], ['down']],
     },
   );
@@ -379,8 +388,11 @@ test('a model starts as some layers of a deeper one', async () => {
   const teacher = new nn.models.GPT2({ ...sizes, layers: 4 });
   const section: Section = {
     layer_reduction: {
-      ...{ enabled: true, keep_number_layer: 2, module_name_prefix: 'transformer.h' },
-      ...{ teacher_layer: [1, 3], other_module_name: ['transformer.wte', 'transformer.ln_f'] },
+      enabled: true,
+      keep_number_layer: 2,
+      module_name_prefix: 'transformer.h',
+      teacher_layer: [1, 3],
+      other_module_name: ['transformer.wte', 'transformer.ln_f'],
     },
   };
   const model = new nn.models.GPT2({ ...sizes, layers: 2 });
@@ -404,7 +416,8 @@ test('a model starts as some layers of a deeper one', async () => {
   const config = configOf(section);
   const start = (untaught: nn.Module) => initialize({ model: untaught, config, device: 'cpu' });
   await expect(start(new nn.models.GPT2({ ...sizes, layers: 2 }))).rejects.toMatchObject({
-    ...{ code: 'DS_CONFIG', hint: expect.stringContaining('initCompression') },
+    code: 'DS_CONFIG',
+    hint: expect.stringContaining('initCompression'),
   });
   expect(thrownBy(() => initCompression(model, config, teacher)).code).toBe('DS_ARGUMENT');
   const { engine } = await start(model);

@@ -213,7 +213,9 @@ test('layers that ranks share and stages of a pipeline are refused', async () =>
   const shared = configOf(section, { tensor_parallel: { autotp_size: 2 } });
   const model = initCompression(llama(), shared);
   expect(await refusal(() => initialize({ model, config: shared, device: 'cpu' }))).toMatchObject({
-    ...{ code: 'DS_CONFIG', op: 'compression_training', got: '2' },
+    code: 'DS_CONFIG',
+    op: 'compression_training',
+    got: '2',
     hint: 'Layers divided over ranks are not compressed yet.',
   });
   const stages = new PipelineModule({

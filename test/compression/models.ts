@@ -36,7 +36,10 @@ export function small(from = 3): Small {
 export const everything: Section = {
   weight_quantization: {
     shared_parameters: {
-      ...{ enabled: true, schedule_offset: 1, quantize_groups: 3, rounding: 'stochastic' },
+      enabled: true,
+      schedule_offset: 1,
+      quantize_groups: 3,
+      rounding: 'stochastic',
       fp16_mixed_quantize: { enabled: true, quantize_change_ratio: 0.25 },
     },
     different_groups: {

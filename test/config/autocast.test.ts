@@ -27,7 +27,8 @@ test('with bf16 masters requested, training uses fp32 ones', () => {
   });
   expect(config?.bf16).toMatchObject({ enabled: true, bf16_optimizer_states: true });
   expect(notices.map(({ path }) => path).toSorted()).toEqual([
-    ...['bf16.bf16_master_weights_and_grads', 'torch_autocast.enabled'],
+    'bf16.bf16_master_weights_and_grads',
+    'torch_autocast.enabled',
     'torch_autocast.lower_precision_safe_modules',
   ]);
 });

@@ -7,8 +7,12 @@ type Section = Record<string, unknown>;
 
 /** The example of DeepSpeed's documentation and tests. */
 const EXAMPLE: Section = {
-  ...{ enabled: true, max_train_batch_size: 10000, micro_batch_sizes: [8, 12, 16, 17] },
-  ...{ min_gpus: 32, max_gpus: 1500, version: 0.1 },
+  enabled: true,
+  max_train_batch_size: 10000,
+  micro_batch_sizes: [8, 12, 16, 17],
+  min_gpus: 32,
+  max_gpus: 1500,
+  version: 0.1,
 };
 
 const elastic = (section: Section, more: Section = {}): DsConfig =>
@@ -100,7 +104,9 @@ test('equals an exhaustive search', () => {
     const section: Draw = {
       micro_batch_sizes: Array.from({ length: draw(1, 3) }, () => draw(1, 9)),
       max_train_batch_size: draw(0, 1) ? draw(9, 400) : draw(9, 999_999),
-      ...{ min_gpus: draw(1, 4), max_gpus: draw(4, 60), prefer_larger_batch: draw(0, 1) === 1 },
+      min_gpus: draw(1, 4),
+      max_gpus: draw(4, 60),
+      prefer_larger_batch: draw(0, 1) === 1,
     };
     const best = tried(section);
     const batches = Array.from({ length: 64 }, (_, i) => {

@@ -172,7 +172,8 @@ describe('oddities', () => {
     expect(config?.fp16.enabled).toBe(false);
     expect(notices).toEqual([
       expect.objectContaining({
-        ...{ kind: 'advice', path: '' },
+        kind: 'advice',
+        path: '',
         text: expect.stringMatching(
           /^a comment holds the rest of a line, with keys\. The keys that were read: seed, train_batch_size\. Break/,
         ),

@@ -106,7 +106,8 @@ describe('elasticity', () => {
 describe('layers that drop tokens', () => {
   const dropping = (ltd: object) => ({
     data_efficiency: {
-      ...{ enabled: true, data_routing: { enabled: true, random_ltd: { enabled: true, ...ltd } } },
+      enabled: true,
+      data_routing: { enabled: true, random_ltd: { enabled: true, ...ltd } },
     },
   });
   const ids = (random_ltd_layer_id: number[], total_layer_num?: number) =>
@@ -121,7 +122,9 @@ describe('layers that drop tokens', () => {
   });
 
   const schedule = {
-    ...{ min_value: 16, max_value: 64, schedule_type: 'fixed_linear' },
+    min_value: 16,
+    max_value: 64,
+    schedule_type: 'fixed_linear',
     schedule_config: { require_steps: 10, seq_per_step: 16 },
   };
   const scheduled = (change: object) =>

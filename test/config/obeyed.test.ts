@@ -24,8 +24,13 @@ const fp16 = (section: DsConfig['fp16']): DsConfig => ({ fp16: { enabled: true, 
 describe('over two ranks', () => {
   const group = { rank: 0, size: 2 } as ProcessGroup;
   const groups = new ZeroGroups({
-    ...{ name: '', group, source: group, samples: 2 },
-    ...{ replicas: null, near: null, spansStages: false },
+    name: '',
+    group,
+    source: group,
+    samples: 2,
+    replicas: null,
+    near: null,
+    spansStages: false,
   });
   test.each<[config: DsConfig, path: string, value: unknown]>([
     [

@@ -11,7 +11,9 @@ type Zero = Exclude<DsConfig['zero_optimization'], boolean | undefined>;
 
 const ONE = { worldSize: 1 };
 const given = (zero: Zero, more: DsConfig = {}): DsConfig => ({
-  ...{ train_micro_batch_size_per_gpu: 1, zero_optimization: zero, ...more },
+  train_micro_batch_size_per_gpu: 1,
+  zero_optimization: zero,
+  ...more,
 });
 
 function ways(zero: Zero, more: DsConfig = {}) {
@@ -117,11 +119,14 @@ test('keys that depend on the stage follow the choice', () => {
 
 test('without a model there is no plan: the defaults apply, as in DeepSpeed', () => {
   const zero: Zero = {
-    ...{ stage3_prefetch_bucket_size: 'auto', stage: 'auto', offload_optimizer: 'auto' },
+    stage3_prefetch_bucket_size: 'auto',
+    stage: 'auto',
+    offload_optimizer: 'auto',
   };
   const { config, notices } = checkConfig(given(zero), ONE);
   expect(config?.zero_optimization).toMatchObject({
-    ...{ stage: 0, stage3_prefetch_bucket_size: 5e7 },
+    stage: 0,
+    stage3_prefetch_bucket_size: 5e7,
     offload_optimizer: { device: 'none', ratio: 1 },
   });
   expect(notices.map(({ path }) => path).toSorted()).toEqual([
@@ -138,8 +143,11 @@ test('without a model there is no plan: the defaults apply, as in DeepSpeed', ()
 
 test('left to it, keys are listed, and the rest is judged as any choice has it', () => {
   const zero: Zero = {
-    ...{ stage: 'auto', offload_optimizer: 'auto', round_robin_gradients: true },
-    ...{ stage3_max_live_parameters: 7, stage3_prefetch_bucket_size: 7 },
+    stage: 'auto',
+    offload_optimizer: 'auto',
+    round_robin_gradients: true,
+    stage3_max_live_parameters: 7,
+    stage3_prefetch_bucket_size: 7,
   };
   const report = checkConfig(given(zero), { worldSize: 2, autoLater: true });
   expect(report.errors).toEqual([]);

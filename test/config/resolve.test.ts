@@ -191,7 +191,8 @@ test('null batch sizes count as absent', () => {
   const training = { perDeviceBatchSize: 2, accumulationSteps: 3 };
   for (const [auto, steps] of [[{}, 1] as const, [{ training, mustMatch: true }, 3] as const]) {
     expect(resolveConfig(given, { worldSize: 2, auto })).toMatchObject({
-      ...{ train_batch_size: 4 * steps, gradient_accumulation_steps: steps },
+      train_batch_size: 4 * steps,
+      gradient_accumulation_steps: steps,
     });
   }
   const total = { train_batch_size: 'auto', train_micro_batch_size_per_gpu: null } as const;

@@ -29,7 +29,10 @@ export const curriculum = (
   schedule_config: Section = { total_curriculum_step: 30, difficulty_step: 8 },
 ) => ({
   curriculum_learning: {
-    ...{ enabled: true, min_difficulty: 8, max_difficulty: 128, schedule_type: 'fixed_linear' },
+    enabled: true,
+    min_difficulty: 8,
+    max_difficulty: 128,
+    schedule_type: 'fixed_linear',
     ...section,
     schedule_config,
   },

@@ -15,7 +15,8 @@ test.each<[what: string, config: Section]>([
   [
     'weights are on a disk at stage 3',
     zero({
-      ...{ stage: 2, offload_param: onDisk },
+      stage: 2,
+      offload_param: onDisk,
       offload_optimizer: { device: 'cpu', super_offload: true },
     }),
   ],

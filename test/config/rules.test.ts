@@ -172,7 +172,8 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
   [
     'offloaded weights are updated on the host alone',
     zero({
-      ...{ stage: 3, offload_param: { device: 'cpu' } },
+      stage: 3,
+      offload_param: { device: 'cpu' },
       offload_optimizer: { device: 'cpu', ratio: 0.5 },
     }),
     'zero_optimization.offload_optimizer.ratio',

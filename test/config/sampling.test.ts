@@ -26,14 +26,17 @@ const metrics = (curriculum_metrics: Section | null, outer: Section = {}): DsCon
 const metric = (more: Section): DsConfig => metrics({ m: { ...METRIC, ...more } });
 
 const discrete = (difficulty: number[], max_step: number[]): Section => ({
-  ...{ schedule_type: 'fixed_discrete', schedule_config: { difficulty, max_step } },
+  schedule_type: 'fixed_discrete',
+  schedule_config: { difficulty, max_step },
 });
 
 test('is taken as DeepSpeed writes it, with its defaults', () => {
   const section = {
-    ...{ num_epochs: 1, num_workers: 0 },
+    num_epochs: 1,
+    num_workers: 0,
     curriculum_learning: {
-      ...{ enabled: true, data_cluster_path: '/clusters' },
+      enabled: true,
+      data_cluster_path: '/clusters',
       curriculum_metrics: { vocabularyrarity: METRIC },
     },
     dynamic_batching: { enabled: false, max_tokens: 5 },
@@ -44,9 +47,10 @@ test('is taken as DeepSpeed writes it, with its defaults', () => {
     expect.stringMatching(/data_cluster_path has no effect: every rank keeps these lists in mem/),
   ]);
   expect(config?.data_efficiency).toMatchObject({
-    ...{ seed: 1234 },
+    seed: 1234,
     data_sampling: {
-      ...{ num_epochs: 1, pin_memory: false },
+      num_epochs: 1,
+      pin_memory: false,
       curriculum_learning: { curriculum_metrics: { vocabularyrarity: METRIC } },
     },
   });
@@ -56,7 +60,8 @@ test('is taken as DeepSpeed writes it, with its defaults', () => {
   const { data_sampling: kept } = bare.data_efficiency;
   expect(kept).toMatchObject({ num_epochs: 1000, num_workers: 0, dynamic_batching: null });
   expect(kept.curriculum_learning.curriculum_metrics.m).toMatchObject({
-    ...{ difficulty_type: 'value', clustering_type: 'schedule_based' },
+    difficulty_type: 'value',
+    clustering_type: 'schedule_based',
   });
 });
 

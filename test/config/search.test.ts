@@ -34,8 +34,10 @@ test('an empty list gives one error', () => {
 test('every value is checked; an error of several files is listed once, in the order of the file', () => {
   const text = JSON.stringify(
     {
-      ...{ autotuning: { enabled: true }, train_micro_batch_size_per_gpu: [2, -1, 4] },
-      ...{ zero_optimization: { stage: [1, 9] }, gradient_clipping: -5 },
+      autotuning: { enabled: true },
+      train_micro_batch_size_per_gpu: [2, -1, 4],
+      zero_optimization: { stage: [1, 9] },
+      gradient_clipping: -5,
     },
     null,
     1,

@@ -334,9 +334,13 @@ describe('"auto" left to a Trainer', () => {
 
 describe("accelerate's configuration is refused, with DeepSpeed's words for it", () => {
   const plugin = {
-    ...{ gradient_accumulation_steps: 4, gradient_clipping: 0.5, zero_stage: 3 },
-    ...{ offload_optimizer_device: 'cpu', offload_param_device: 'none' },
-    ...{ zero3_init_flag: true, zero3_save_16bit_model: true },
+    gradient_accumulation_steps: 4,
+    gradient_clipping: 0.5,
+    zero_stage: 3,
+    offload_optimizer_device: 'cpu',
+    offload_param_device: 'none',
+    zero3_init_flag: true,
+    zero3_save_16bit_model: true,
   };
   const around = { compute_environment: 'LOCAL_MACHINE', distributed_type: 'DEEPSPEED' };
   const yaml = (section: object): string =>
@@ -348,7 +352,8 @@ describe("accelerate's configuration is refused, with DeepSpeed's words for it",
     ].join('\n');
   const same = {
     train_micro_batch_size_per_gpu: 'auto',
-    ...{ gradient_accumulation_steps: 4, gradient_clipping: 0.5 },
+    gradient_accumulation_steps: 4,
+    gradient_clipping: 0.5,
     zero_optimization: {
       stage: 3,
       offload_optimizer: { device: 'cpu' },

@@ -24,7 +24,9 @@ test.each<[object, number]>([
   const { autotp_size: size, tensor_parallel: other } = config?.tensor_parallel ?? {};
   expect(Math.max(1, size ?? 0, other?.tp_size ?? 0)).toBe(ranks);
   expect(cutsIn({ tensor_parallel: section } as DsConfig)).toEqual({
-    ...{ stages: null, layers: ranks, tokens: 1 },
+    stages: null,
+    layers: ranks,
+    tokens: 1,
   });
 });
 

@@ -70,11 +70,15 @@ describe('coercion', () => {
   ])('data_types: %s is %s', (name, dtype) => {
     const data_types = { grad_accum_dtype: name, param_dtype: name, buffer_dtype: name };
     const { config, notices } = check({
-      ...{ data_types, bf16: { enabled: dtype === 'bf16' }, fp16: { enabled: dtype === 'fp16' } },
+      data_types,
+      bf16: { enabled: dtype === 'bf16' },
+      fp16: { enabled: dtype === 'fp16' },
     });
     expect(notices).toEqual([]);
     expect(config?.data_types).toEqual({
-      ...{ grad_accum_dtype: dtype, param_dtype: dtype, buffer_dtype: dtype },
+      grad_accum_dtype: dtype,
+      param_dtype: dtype,
+      buffer_dtype: dtype,
     });
   });
 

@@ -30,7 +30,9 @@ const COMPANIONS: Record<string, Section> = {
   offload_param: { nvme_path: '/local_nvme' },
   sparse_attention: { different_layout_per_head: true },
   curriculum_learning: {
-    ...{ min_difficulty: 8, max_difficulty: 128, schedule_type: 'fixed_linear' },
+    min_difficulty: 8,
+    max_difficulty: 128,
+    schedule_type: 'fixed_linear',
     schedule_config: { total_curriculum_step: 30, difficulty_step: 8 },
   },
   torch_autocast: { dtype: 'bfloat16' },

@@ -161,7 +161,8 @@ test.each([
 ])('draws are those of the first release: batches of $batchSize', ({ digest, rise, ...more }) => {
   const metricOf = (factor: number, schedule: (step: number) => number) => ({
     values: Float64Array.from({ length: 1000 }, (_, i) => (i * factor) % 50),
-    ...{ schedule, maxDifficulty: 49 },
+    schedule,
+    maxDifficulty: 49,
   });
   const metrics = {
     a: metricOf(7919, (step) => 4 + rise * step),

@@ -12,7 +12,10 @@ const collate = (samples: number[]): number[] => samples;
 test.each([url, url.href])('worker threads import %p', async (module) => {
   const dataset = workerDataset<number>({ module, args: [5], length: 5 });
   await using loader = new DataLoader(dataset, {
-    ...{ batchSize: 2, shuffle: false, collate, numWorkers: 2 },
+    batchSize: 2,
+    shuffle: false,
+    collate,
+    numWorkers: 2,
     workerThread: { execArgv: ['-r', hook] },
   });
   const batches: number[][] = [];

@@ -209,8 +209,10 @@ describe('errors name the sample', () => {
   test('a sample that fails, and the position stays', async () => {
     const loader = loaderOf(failing, { batchSize: 2 });
     const failed = {
-      ...{ code: 'DS_DATA', op: 'IterableLoader, sample 5 of epoch 0' },
-      ...{ got: 'SampleError: no such line', cause: { name: 'SampleError' } },
+      code: 'DS_DATA',
+      op: 'IterableLoader, sample 5 of epoch 0',
+      got: 'SampleError: no such line',
+      cause: { name: 'SampleError' },
     };
     await expect(collect(loader)).rejects.toMatchObject(failed);
     expect(loader.stateDict()).toMatchObject({ epoch: 0, served: 4 });
@@ -220,7 +222,8 @@ describe('errors name the sample', () => {
   test('a sample that fails in a worker', async () => {
     const loader = loaderOf(failing, { batchSize: 2, numWorkers: 2 });
     await expect(collect(loader)).rejects.toMatchObject({
-      ...{ code: 'DS_DATA', op: 'DataLoader worker 0, in sample 5' },
+      code: 'DS_DATA',
+      op: 'DataLoader worker 0, in sample 5',
       got: 'SampleError: no such line',
     });
     expect(loader.stateDict()).toMatchObject({ served: 4 });
@@ -238,7 +241,9 @@ describe('errors name the sample', () => {
     expect(() => [...loaderOf(counted(0))]).toThrow('epoch 0: expected samples, got none');
     const dropping = loaderOf(counted(5), { batchSize: 3, worldSize: 2, dropLast: true });
     await expect(collect(dropping)).rejects.toMatchObject({
-      ...{ code: 'DS_DATA', expected: '6 samples: a batch for each rank', got: 'fewer' },
+      code: 'DS_DATA',
+      expected: '6 samples: a batch for each rank',
+      got: 'fewer',
     });
   });
 
@@ -256,7 +261,8 @@ describe('errors name the sample', () => {
       },
     };
     await expect(collect(loaderOf(promised))).rejects.toMatchObject({
-      ...{ op: 'IterableLoader, sample 1 of epoch 0', got: 'Error: gone' },
+      op: 'IterableLoader, sample 1 of epoch 0',
+      got: 'Error: gone',
     });
   });
 

@@ -30,7 +30,9 @@ test('the program runs', async () => {
   const [program] = snippetsOf(PAGE, page, ['js']);
   const path = writeProgram(dir, program?.code ?? '');
   const { status, stdout, stderr } = spawnSync(process.execPath, [path], {
-    ...{ cwd: dir, encoding: 'utf8', env: { ...process.env, CUDA_VISIBLE_DEVICES: '' } },
+    cwd: dir,
+    encoding: 'utf8',
+    env: { ...process.env, CUDA_VISIBLE_DEVICES: '' },
   });
   expect([status, status === 0 ? '' : stderr]).toEqual([0, '']);
   expect(stdout).toMatch(/right: 0.*\n4 -?[\d.]/s);

@@ -37,8 +37,11 @@ test.each(programs.map((program) => [program.line, program.code]))(
     const file = writeProgram(dir, String(code));
     const env = {
       ...process.env,
-      ...{ HF_ENDPOINT: server.url, HF_HUB_CACHE: join(dir, `cache-${line}`), HF_HUB_OFFLINE: '' },
-      ...{ HF_HOME: dir, HF_HUB_DISABLE_PROGRESS_BARS: '1' },
+      HF_ENDPOINT: server.url,
+      HF_HUB_CACHE: join(dir, `cache-${line}`),
+      HF_HUB_OFFLINE: '',
+      HF_HOME: dir,
+      HF_HUB_DISABLE_PROGRESS_BARS: '1',
     };
     const child = spawn(process.execPath, [file], { env, cwd: dir });
     const said = { stdout: '', stderr: '' };

@@ -37,14 +37,18 @@ test('the programs run', async () => {
   const [program] = snippetsOf(PAGE, page, ['js']);
   const path = writeProgram(dir, program?.code ?? '');
   const { status, stdout, stderr } = spawnSync(process.execPath, [path], {
-    ...{ cwd: dir, encoding: 'utf8', env: { ...process.env, CUDA_VISIBLE_DEVICES: '' } },
+    cwd: dir,
+    encoding: 'utf8',
+    env: { ...process.env, CUDA_VISIBLE_DEVICES: '' },
   });
   expect([status, status === 0 ? '' : stderr]).toEqual([0, '']);
   expect(stdout).toMatch(/\d/);
   expect(existsSync(join(dir, 'tuned', 'adapter_model.safetensors'))).toBe(true);
   const [, rewards] = snippetsOf(PAGE, page, ['js']);
   const second = spawnSync(process.execPath, [writeProgram(dir, rewards?.code ?? '')], {
-    ...{ cwd: dir, encoding: 'utf8', env: { ...process.env, CUDA_VISIBLE_DEVICES: '' } },
+    cwd: dir,
+    encoding: 'utf8',
+    env: { ...process.env, CUDA_VISIBLE_DEVICES: '' },
   });
   expect([second.status, second.status === 0 ? '' : second.stderr]).toEqual([0, '']);
   expect(existsSync(join(dir, 'rewards', 'model.safetensors'))).toBe(true);

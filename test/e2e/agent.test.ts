@@ -12,8 +12,13 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 test('the example answers a question', async () => {
   const config = {
-    ...{ model_type: 'llama', vocab_size: 1007, hidden_size: 32, num_hidden_layers: 1 },
-    ...{ num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 1024 },
+    model_type: 'llama',
+    vocab_size: 1007,
+    hidden_size: 32,
+    num_hidden_layers: 1,
+    num_attention_heads: 2,
+    intermediate_size: 64,
+    max_position_embeddings: 1024,
   };
   await nn.models.fromConfig(config).save(folder);
   cpSync(join(root, 'examples', 'tokenizer'), folder, { recursive: true });

@@ -23,7 +23,9 @@ const places: Record<string, ZeroConfig> = {
   'stage 0': { stage: 0 },
   'stage 2, offload': { stage: 2, offload_optimizer: { device: 'cpu' } },
   'stage 3, weights offloaded': {
-    ...{ stage: 3, offload_param: { device: 'cpu' }, offload_optimizer: { device: 'cpu' } },
+    stage: 3,
+    offload_param: { device: 'cpu' },
+    offload_optimizer: { device: 'cpu' },
   },
 };
 
@@ -46,7 +48,8 @@ class Wide extends nn.Module {
 
 async function engineOf(zeroConfig: ZeroConfig, device: Device): Promise<Engine> {
   const { engine } = await initialize({
-    ...{ model: new Two(), device },
+    model: new Two(),
+    device,
     config: {
       train_batch_size: 1,
       optimizer: { type: 'SGD', params: { lr: 1 } },

@@ -32,7 +32,9 @@ const nothingKept = {
 
 /** A tiny unit has a few thousand elements. */
 const onDisk = (nvme: string, more: OffloadParam = {}): ZeroSection => ({
-  ...{ stage: 3, sub_group_size: 1000, ...nothingKept },
+  stage: 3,
+  sub_group_size: 1000,
+  ...nothingKept,
   offload_param: { device: 'nvme', nvme_path: nvme, max_in_cpu: 0, buffer_size: 3000, ...more },
 });
 

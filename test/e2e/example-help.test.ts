@@ -31,7 +31,9 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 test.each(programs)('%s --help prints its usage', (program) => {
   for (const flag of ['--help', '-h']) {
     const { status, stdout, stderr } = spawnSync(process.execPath, [join(root, program), flag], {
-      ...{ encoding: 'utf8', cwd: folder, timeout: 120_000 },
+      encoding: 'utf8',
+      cwd: folder,
+      timeout: 120_000,
     });
     expect(stderr).toBe('');
     expect(status).toBe(0);

@@ -210,7 +210,14 @@ test('tensor-parallel trains GPT-2 on two ranks, each with about half of every l
   const script = join(root, 'examples/tensor-parallel.js');
   const run2 = (...words: string[]): number[] => {
     const out = run(
-      ...['dist/launch/cli.js', '--num_procs', '2', script, '--device', 'cpu', '--steps', '6'],
+      'dist/launch/cli.js',
+      '--num_procs',
+      '2',
+      script,
+      '--device',
+      'cpu',
+      '--steps',
+      '6',
       ...words,
     );
     for (const rank of [0, 1]) {

@@ -219,7 +219,9 @@ async function releases({ says, config, options, breaks }: Failure, device: Devi
     const model = freshModel();
     model.breaks = breaks ?? null;
     const attempt = initialize({
-      ...{ model, device, monitors: [own] },
+      model,
+      device,
+      monitors: [own],
       config: { ...BASE, ...watched(place), ...config },
       ...options?.(model),
     });

@@ -272,7 +272,8 @@ export const cases: Case[] = [
   equalCase(
     'fp16, stage 3, weights in host memory',
     {
-      ...{ precision: 'fp16', clip: 1.4 },
+      precision: 'fp16',
+      clip: 1.4,
       zero: { ...inTiles, stage: 3, offload_param: { device: 'cpu' } },
     },
     [{ speculative: true, gpuShare: 0.5 }],

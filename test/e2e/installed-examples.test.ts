@@ -38,7 +38,9 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 const run = (name: string, ...words: string[]): string =>
   execFileSync(process.execPath, [join(examples, name), ...words], {
-    ...{ encoding: 'utf8', cwd: folder, timeout: 300_000 },
+    encoding: 'utf8',
+    cwd: folder,
+    timeout: 300_000,
   });
 
 test('the package is without development packages', () => {
@@ -90,7 +92,8 @@ test('gpt2-offload refuses a folder without a tokenizer', () => {
     process.execPath,
     [join(examples, 'gpt2-offload.js'), ...words],
     {
-      ...{ encoding: 'utf8', cwd: folder },
+      encoding: 'utf8',
+      cwd: folder,
     },
   );
   expect(status).toBe(1);

@@ -40,8 +40,11 @@ const modules: readonly Mistake[] = [
     'Module.requiresGrad_: expected true or false, got "no".',
   ],
   ...[
-    ...['registerForwardPreHook', 'registerForwardHook', 'registerFullBackwardHook'],
-    ...['registerFullBackwardPreHook', 'registerStateDictPreHook'],
+    'registerForwardPreHook',
+    'registerForwardHook',
+    'registerFullBackwardHook',
+    'registerFullBackwardPreHook',
+    'registerStateDictPreHook',
   ].map(
     (name): Mistake => [
       `m.${name}(5)`,

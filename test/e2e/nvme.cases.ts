@@ -272,19 +272,27 @@ export const cases: Case[] = [
   nothing,
   equalCase('units as they are', { precision: 'bf16', accumulation: 2, disk: twoSlots }),
   equalCase('bf16, gradients summed in fp32, accumulation 2', {
-    ...{ precision: 'bf16', gradients: 'fp32', accumulation: 2, zero: small },
+    precision: 'bf16',
+    gradients: 'fp32',
+    accumulation: 2,
+    zero: small,
   }),
   ...([2, 3] as const).map((stage) =>
     equalCase(`stage ${stage}`, { precision: 'bf16', zero: { ...small, stage } }),
   ),
   ...(['fp32', 'bf16'] as const).map((precision) =>
     equalCase(`weights in host memory, ${precision}, checkpointing, dropout`, {
-      ...{ precision, checkpointing: true, dropout: 0.1, zero: { ...small, ...offloadedWeights } },
+      precision,
+      checkpointing: true,
+      dropout: 0.1,
+      zero: { ...small, ...offloadedWeights },
     }),
   ),
   ...optimizers.map((options) =>
     equalCase(`${options.precision}, ${options.optimizer?.type}`, {
-      ...{ ...options, zero: small, disk: twoSlots },
+      ...options,
+      zero: small,
+      disk: twoSlots,
     }),
   ),
   ...Object.entries(uses).map(([label, disk]) =>

@@ -267,7 +267,9 @@ const largeSplit: Case = {
       seed(7);
       const model = new nn.Linear(1483, 1483);
       const config = {
-        ...{ train_micro_batch_size_per_gpu: 2, bf16: { enabled: true }, gradient_clipping: 1 },
+        train_micro_batch_size_per_gpu: 2,
+        bf16: { enabled: true },
+        gradient_clipping: 1,
         optimizer: { type: 'AdamW' as const, params: { lr: 1e-3 } },
         zero_optimization: {
           stage: 2 as const,
@@ -279,7 +281,8 @@ const largeSplit: Case = {
       for (let step = 0; step < 2; ++step) {
         scope(() => {
           const x = Tensor.from(new Float32Array(2 * 1483).fill(step + 1), {
-            ...{ shape: [2, 1483], device },
+            shape: [2, 1483],
+            device,
           });
           engine.backward(engine.forward(x.to('bf16')).to('f32').mean());
         });

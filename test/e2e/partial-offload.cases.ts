@@ -107,15 +107,23 @@ export const cases: Case[] = [
   ...(['fp32', 'bf16', 'fp16'] as const).flatMap((precision) =>
     [false, true].map((speculative) =>
       equalCase(`${precision}${speculative ? ', speculative' : ''}`, {
-        ...{ precision, speculative, clip: 1.4 },
+        precision,
+        speculative,
+        clip: 1.4,
       }),
     ),
   ),
   equalCase('bf16, accumulation 3, stage 3, a third offloaded', {
-    ...{ precision: 'bf16', accumulation: 3, ratio: 0.33, zero: { stage: 3 } },
+    precision: 'bf16',
+    accumulation: 3,
+    ratio: 0.33,
+    zero: { stage: 3 },
   }),
   equalCase('fp32, dropout, checkpointing', {
-    ...{ precision: 'fp32', checkpointing: true, dropout: 0.1, ratio: 0.6 },
+    precision: 'fp32',
+    checkpointing: true,
+    dropout: 0.1,
+    ratio: 0.6,
   }),
   shares,
   resumed,

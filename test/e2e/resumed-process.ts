@@ -49,7 +49,12 @@ async function main({ folder, steps, waitsAt, signalled }: Run): Promise<void> {
   seed(7);
   const { engine, trainLoader } = await initialize({
     model: new nn.models.GPT2({
-      ...{ vocabSize: 31, maxSeq: T, layers: 2, heads: 2, channels: 16, dropout: 0.1 },
+      vocabSize: 31,
+      maxSeq: T,
+      layers: 2,
+      heads: 2,
+      channels: 16,
+      dropout: 0.1,
     }),
     trainingData: windows,
     device: 'cpu',

@@ -48,7 +48,9 @@ test('the page: a server, curl, a program with the package of OpenAI, SIGTERM', 
   const headers = { 'content-type': 'application/json' };
   const answer = await fetch(url + path, { method: 'POST', body, headers });
   expect(await answer.json()).toMatchObject({
-    ...{ model: 'tiny', object: 'text_completion', usage: { completion_tokens: 24 } },
+    model: 'tiny',
+    object: 'text_completion',
+    usage: { completion_tokens: 24 },
   });
   const [program = ''] = blocksOf('javascript');
   const code = program.replace(ADDRESS, url);
@@ -115,7 +117,8 @@ test.each([
 ])('the key "%s" of the environment is refused before the model is read', (key, message) => {
   const words = ['serve', join(folder, 'absent'), '--device', 'cpu', '--tp', '2'];
   const { status, stderr } = spawnSync(process.execPath, [DS, ...words], {
-    ...{ encoding: 'utf8', env: { ...process.env, DS_API_KEY: key } },
+    encoding: 'utf8',
+    env: { ...process.env, DS_API_KEY: key },
   });
   expect(stderr).toMatch(message);
   expect(stderr).not.toContain('one two');
@@ -134,7 +137,9 @@ test('a key of a file that no request can show is refused by its line', () => {
 test('a conversation over a pipe', () => {
   const words = ['chat', model, '--device', 'cpu', '--max-tokens', '4', '--temperature', '0'];
   const talk = spawnSync(process.execPath, [DS, ...words], {
-    ...{ input: 'interface \ninterface \n/quit\n', encoding: 'utf8', cwd: folder },
+    input: 'interface \ninterface \n/quit\n',
+    encoding: 'utf8',
+    cwd: folder,
   });
   expect(talk).toMatchObject({ status: 0, stderr: '' });
   const [first, ...answers] = talk.stdout.split('\n');
@@ -147,7 +152,9 @@ test('a conversation over a pipe', () => {
   words[1] = bare;
   const [without, named] = [[], ['--tokenizer', model]].map((more) =>
     spawnSync(process.execPath, [DS, ...words, ...more], {
-      ...{ input: 'interface \n/quit\n', encoding: 'utf8', cwd: folder },
+      input: 'interface \n/quit\n',
+      encoding: 'utf8',
+      cwd: folder,
     }),
   );
   expect(without?.stderr).toMatch(/chat: expected a model with a tokenizer/);
@@ -165,7 +172,9 @@ test.each([
   [['chat', 'absent'], /absent: expected a folder/],
 ])('ds %j is refused', (words, message) => {
   const { status, stderr } = spawnSync(process.execPath, [DS, ...words, '--device', 'cpu'], {
-    ...{ encoding: 'utf8', cwd: folder, input: '' },
+    encoding: 'utf8',
+    cwd: folder,
+    input: '',
   });
   expect(stderr).toMatch(message);
   expect(stderr).not.toMatch(/\n {4}at /);

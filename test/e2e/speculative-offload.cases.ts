@@ -30,8 +30,11 @@ const onDevice: Weights = {};
 /** Each unit is gathered for its forward and again for its backward. */
 const inHostMemory: Weights = {
   zero: {
-    ...{ stage: 3, offload_param: { device: 'cpu' }, sub_group_size: 1000 },
-    ...{ stage3_param_persistence_threshold: 0, stage3_max_reuse_distance: 0 },
+    stage: 3,
+    offload_param: { device: 'cpu' },
+    sub_group_size: 1000,
+    stage3_param_persistence_threshold: 0,
+    stage3_max_reuse_distance: 0,
   },
 };
 const named = (weights: Weights): string =>
@@ -246,7 +249,9 @@ export const cases: Case[] = [
       `${precision}, clipping sometimes, accumulation 2, weights in host memory`,
       'sometimes',
       {
-        ...{ precision, clip: 1.4, accumulation: 2 },
+        precision,
+        clip: 1.4,
+        accumulation: 2,
         ...inHostMemory,
       },
     ),

@@ -64,7 +64,10 @@ async function main(): Promise<void> {
   for (let turn = 0; turn < 2; ++turn) await new Promise((resolve) => setImmediate(resolve));
   const { reason } = options.deaf ? { reason: undefined } : engine.stopSignal;
   const stopped: Stopped = {
-    ...{ rank, pid: process.pid, steps, heard: [during, heard] },
+    rank,
+    pid: process.pid,
+    steps,
+    heard: [during, heard],
     requested: !options.deaf && engine.stopRequested,
     aborted: reason instanceof Error ? reason.message : null,
   };

@@ -12,11 +12,15 @@ const offload_param = { device: 'cpu' } as const;
 const places: Record<string, Trained> = {
   'stage 0': { precision: 'fp32', offload: false, zero: { stage: 0 } },
   'stage 2, offload in bf16': {
-    ...{ precision: 'bf16', offload: true, speculative: true, zero: { stage: 2 } },
+    precision: 'bf16',
+    offload: true,
+    speculative: true,
+    zero: { stage: 2 },
   },
   'stage 3': { precision: 'fp32', offload: false, zero: { stage: 3 } },
   'stage 3, weights offloaded': {
-    ...{ precision: 'fp32', offload: true },
+    precision: 'fp32',
+    offload: true,
     zero: { stage: 3, offload_param, stage3_param_persistence_threshold: 0 },
   },
 };
@@ -87,7 +91,12 @@ const modes: Case = {
   async run(device) {
     seed(7);
     const model = new nn.models.GPT2({
-      ...{ vocabSize: 61, maxSeq: 32, layers: 2, heads: 2, channels: 16, dropout: 0.5 },
+      vocabSize: 61,
+      maxSeq: 32,
+      layers: 2,
+      heads: 2,
+      channels: 16,
+      dropout: 0.5,
     }).to(device);
     const writer = await initInference(model);
     const request = { prompt: [3, 1, 4], maxNewTokens: 6, ignoreEos: true, temperature: 0 };

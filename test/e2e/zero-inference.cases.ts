@@ -213,7 +213,8 @@ const refusals: Case = {
       /optimizer: expected an optimizer/,
     );
     const both: DsConfig = {
-      ...{ ...micro, zero_optimization: { stage: 3 } },
+      ...micro,
+      zero_optimization: { stage: 3 },
       optimizer: { type: 'AdamW', params: { lr: 0.1 } },
       weight_quantization: { quantized_initialization: {} },
     };

@@ -59,8 +59,12 @@ interface Rank {
 function jobsOf(size: number, mesh: object = {}) {
   const store = sharedStore();
   return Array.from({ length: size }, (_, rank) => ({
-    ...{ rank, worldSize: size, store, timeout: 60_000, nextName: () => 'job' },
-    ...{ world: { check() {} } },
+    rank,
+    worldSize: size,
+    store,
+    timeout: 60_000,
+    nextName: () => 'job',
+    world: { check() {} },
     mesh: new Mesh(MeshShape.over(size, mesh), { rank, size } as never, null as never),
   }));
 }
@@ -116,8 +120,10 @@ test.each<[what: string, other: Rank, error: object]>([
     'a value of the configuration',
     { config: { gradient_clipping: 0.25 } },
     {
-      ...{ code: 'DS_CONFIG', op: 'gradient_clipping', got: '0.25 on rank 1' },
-      ...{ expected: 'the same on every rank: 1 as on rank 0' },
+      code: 'DS_CONFIG',
+      op: 'gradient_clipping',
+      got: '0.25 on rank 1',
+      expected: 'the same on every rank: 1 as on rank 0',
       hint: 'Give every rank the same config.',
     },
   ],
@@ -130,7 +136,9 @@ test.each<[what: string, other: Rank, error: object]>([
     'a hyperparameter',
     { lr: 0.25 },
     {
-      ...{ code: 'DS_ARGUMENT', op: 'initialize, optimizer group 0 lr', got: '0.25 on rank 1' },
+      code: 'DS_ARGUMENT',
+      op: 'initialize, optimizer group 0 lr',
+      got: '0.25 on rank 1',
       hint: 'Give every rank the same optimizer.',
     },
   ],
@@ -138,7 +146,8 @@ test.each<[what: string, other: Rank, error: object]>([
     'a shape',
     { model: new nn.Linear(2, 4) },
     {
-      ...{ code: 'DS_ARGUMENT', op: 'initialize, parameter 0' },
+      code: 'DS_ARGUMENT',
+      op: 'initialize, parameter 0',
       got: 'weight [4, 2], requires a gradient, in group 0 on rank 1',
       expected: expect.stringContaining('weight [3, 2], requires a gradient, in group 0 as on'),
       hint: 'Give every rank the same model. Also different: parameter 1.',
@@ -148,7 +157,8 @@ test.each<[what: string, other: Rank, error: object]>([
     'the group of a parameter',
     { first: (name) => name === 'weight' },
     {
-      ...{ code: 'DS_ARGUMENT', op: 'initialize, parameter 1' },
+      code: 'DS_ARGUMENT',
+      op: 'initialize, parameter 1',
       got: 'bias [3], requires a gradient, in group 1 on rank 1',
     },
   ],
@@ -200,7 +210,9 @@ test('parts of a divided model are complete', async () => {
   expect(await parts([0, 0], false)).toEqual([null, null]);
   const [error] = await parts([0, 0]);
   expect(error).toMatchObject({
-    ...{ code: 'DS_ARGUMENT', op: 'initialize, weight', got: 'element [0, 0] on two ranks' },
+    code: 'DS_ARGUMENT',
+    op: 'initialize, weight',
+    got: 'element [0, 0] on two ranks',
     expected: 'parts of 2 ranks on tp that together are [6, 2]',
   });
 });

@@ -11,7 +11,8 @@ import { noGrad, Tensor } from '../../lib/tensor/index.js';
 test('columns of stages: neighbours of one stage are one run', () => {
   const ranks = [[0], [1, 3], [2]];
   expect(columnsOfStages([0, 0, 1, 2, 2, 0], ranks, 2)).toEqual({
-    ...{ count: 6, own: [3, 4] },
+    count: 6,
+    own: [3, 4],
     runs: [
       { offset: 0, numel: 2, ranks: [0] },
       { offset: 2, numel: 1, ranks: [1, 3] },
@@ -21,7 +22,9 @@ test('columns of stages: neighbours of one stage are one run', () => {
   });
   expect(columnsOfStages([], ranks, 0)).toEqual({ count: 0, own: [], runs: [] });
   expect(columnsOfStages([7], ranks, 7)).toEqual({
-    ...{ count: 1, own: [0], runs: [{ offset: 0, numel: 1, ranks: [] }] },
+    count: 1,
+    own: [0],
+    runs: [{ offset: 0, numel: 1, ranks: [] }],
   });
 });
 
@@ -35,7 +38,9 @@ test.each([0, 1])('columns of interleaved stages are in the order of layers: ran
     [0, 1, 0, 1],
   ];
   const world = {
-    ...{ size: 2, rank, device: cpu() },
+    size: 2,
+    rank,
+    device: cpu(),
     allGather(counts: Tensor, row: Tensor) {
       expect(row.toArray()).toEqual(rows[rank]);
       noGrad(() => counts.add_(Tensor.from(rows.flat(), { shape: [2, 4] })));
@@ -53,7 +58,8 @@ test.each([0, 1])('columns of interleaved stages are in the order of layers: ran
     } as never,
   );
   expect(found).toEqual({
-    ...{ count: 4, own: [rank, rank + 2] },
+    count: 4,
+    own: [rank, rank + 2],
     runs: [0, 1, 0, 1].map((owner, offset) => ({ offset, numel: 1, ranks: [owner] })),
   });
 });
@@ -101,7 +107,13 @@ describe('ranges that a rank counts in the norm', () => {
 describe('the memory of the rank with the least', () => {
   const memoryOf = (machine: string, more: Partial<RankMemory> = {}): RankMemory =>
     ({
-      ...{ machine, device: 100, host: 1000, hostAtMost: 2000, returned: 0, disk: 500, cores: 8 },
+      machine,
+      device: 100,
+      host: 1000,
+      hostAtMost: 2000,
+      returned: 0,
+      disk: 500,
+      cores: 8,
       ...more,
     }) as RankMemory;
 
@@ -125,11 +137,16 @@ describe('the memory of the rank with the least', () => {
 
 describe('the free memory of a rank', () => {
   const parameter = (kind: string, bytes: number, more: object = {}) => ({
-    ...{ isMaterialized: true, missing: null, device: { kind }, bytes },
+    isMaterialized: true,
+    missing: null,
+    device: { kind },
+    bytes,
     ...more,
   });
   const parameters = [
-    ...[parameter('cuda', 100), parameter('cuda', 20), parameter('cpu', 7)],
+    parameter('cuda', 100),
+    parameter('cuda', 20),
+    parameter('cpu', 7),
     parameter('cuda', 1000, { missing: {} }),
     parameter('cuda', 1000, { isMaterialized: false }),
   ];
@@ -138,7 +155,9 @@ describe('the free memory of a rank', () => {
       { parameters: () => parameters } as never,
       { zero_optimization: { offload_optimizer: { nvme_path: null } } } as never,
       {
-        ...{ kind, name: 'a device', info: { name: 'a card' } },
+        kind,
+        name: 'a device',
+        info: { name: 'a card' },
         memory: { cap: 0, total: 1000, inUse: 300, ...memory },
       } as never,
     );

@@ -70,7 +70,10 @@ test('the boundary of an accumulation is at its last backward and its step()', a
 describe('the micro-batches of a step', () => {
   const sizesOf = (accumulation: (steps: number) => object, passes?: number) =>
     new BatchSizes({
-      ...{ microPerDevice: 2, accumulationSteps: 3, dataRanks: 4, passes },
+      microPerDevice: 2,
+      accumulationSteps: 3,
+      dataRanks: 4,
+      passes,
       accumulation: accumulation as typeof managed,
     });
 
@@ -102,13 +105,18 @@ describe('the micro-batches of a step', () => {
       [true, true, 24, true],
     ]);
     expect(error).toMatchObject({
-      ...{ code: 'DS_AUTOGRAD', op: 'engine.backward', got: 'another backward()' },
+      code: 'DS_AUTOGRAD',
+      op: 'engine.backward',
+      got: 'another backward()',
       expected: 'step() after 3 backward()s (gradient_accumulation_steps)',
     });
     expect([micros.count, micros.hasStepped]).toEqual([3, true]);
     micros.reset();
     expect([micros.count, micros.samples, micros.hasStepped, micros.atBoundary]).toEqual([
-      ...[0, 0, false, false],
+      0,
+      0,
+      false,
+      false,
     ]);
     micros.requireAnother();
   });
@@ -136,7 +144,9 @@ describe('the micro-batches of a step', () => {
     expect(refused(() => micros.step(true))).toBe('no gradient since the last step');
     const inside = micros.noSync(() => {
       expect([micros.isLocal, micros.completesStep, micros.atBoundary]).toEqual([
-        ...[true, false, false],
+        true,
+        false,
+        false,
       ]);
       micros.begin();
       micros.end();
@@ -144,7 +154,10 @@ describe('the micro-batches of a step', () => {
       return refused(() => micros.noSync(() => 1));
     });
     expect([inside, micros.isLocal, micros.count, micros.samples]).toEqual([
-      ...['a nested one', false, 0, 8],
+      'a nested one',
+      false,
+      0,
+      8,
     ]);
     expect(refused(() => micros.step(false))).toBe(
       'only gradients of noSync(), which do not count',

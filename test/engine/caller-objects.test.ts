@@ -17,7 +17,9 @@ const configOf = (more: DsConfig = {}, worldSize = 1) =>
 
 const jobOf = (ranks: number, mesh: MeshOptions = {}) =>
   ({
-    ...{ rank: 0, worldSize: ranks, world: { rank: 0, size: ranks } },
+    rank: 0,
+    worldSize: ranks,
+    world: { rank: 0, size: ranks },
     mesh: new Mesh(MeshShape.over(ranks, mesh), { rank: 0, size: ranks } as never, null as never),
   }) as never;
 
@@ -32,7 +34,9 @@ describe('objects of the caller', () => {
     requireMonitors([]);
     requireMonitors([monitor, Object.create(monitor)]);
     expect(thrownBy(() => requireMonitors(monitor))).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: 'initialize monitors', expected: 'a list of monitors' },
+      code: 'DS_ARGUMENT',
+      op: 'initialize monitors',
+      expected: 'a list of monitors',
     });
     for (const one of [{ ...monitor, flush: 3 }, null, 5, { write() {}, close() {} }]) {
       expect(thrownBy(() => requireMonitors([monitor, one]))).toMatchObject({
@@ -49,7 +53,9 @@ describe('objects of the caller', () => {
     const classy = (given: number) => ({ class: given }).class;
     expect(madeBy('op', classy, 4)).toBe(4);
     expect(thrownBy(() => madeBy('op', Own as never, 2))).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: 'op', got: 'the class Own' },
+      code: 'DS_ARGUMENT',
+      op: 'op',
+      got: 'the class Own',
       hint: 'Pass new Own(..), or (given) => new Own(given, ..).',
     });
   });
@@ -85,7 +91,9 @@ describe('objects of the caller', () => {
     for (const clients of [{}, { modelParameters: [weight] }]) {
       const stage = 'modelParameters' in clients ? third : {};
       expect(thrownBy(() => found(clients, stage))).toMatchObject({
-        ...{ code: 'DS_CONFIG', op: 'optimizer', got: 'none' },
+        code: 'DS_CONFIG',
+        op: 'optimizer',
+        got: 'none',
       });
     }
   });
@@ -96,7 +104,8 @@ describe('objects of the caller', () => {
     expect(found({ optimizer: own })).toBe(own);
     const sharded = { zero_optimization: { stage: 1 } } as DsConfig;
     expect(thrownBy(() => found({ optimizer: own }, sharded))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'zero_optimization.stage' },
+      code: 'DS_CONFIG',
+      op: 'zero_optimization.stage',
     });
   });
 
@@ -104,7 +113,8 @@ describe('objects of the caller', () => {
     const methods = { name: 'Own', declareState: () => ({}), update() {} };
     for (const groups of [undefined, [], [{}], [{ params: 3 }], [null]]) {
       expect(thrownBy(() => found({ optimizer: { ...methods, groups } }))).toMatchObject({
-        ...{ code: 'DS_ARGUMENT', op: 'initialize optimizer' },
+        code: 'DS_ARGUMENT',
+        op: 'initialize optimizer',
         expected: 'an optimizer with groups: a list of at least one { params, .. }',
       });
     }
@@ -115,14 +125,16 @@ describe('objects of the caller', () => {
     const frozen = linear();
     for (const one of frozen.parameters()) one.requireGrad(false);
     expect(thrownBy(() => found({}, adamw, frozen))).toMatchObject({
-      ...{ op: 'initialize', got: 'a model with 2 frozen parameters' },
+      op: 'initialize',
+      got: 'a model with 2 frozen parameters',
       hint: expect.stringContaining('requireGrad(true)'),
     });
     class Empty extends nn.Module {
       forward(): void {}
     }
     expect(thrownBy(() => found({}, adamw, new Empty()))).toMatchObject({
-      ...{ got: 'a model without parameters', hint: '' },
+      got: 'a model without parameters',
+      hint: '',
     });
   });
 });

@@ -2,7 +2,10 @@
 import { requireComplete } from '../../lib/engine/setup/agreement.js';
 
 const rows = (from: number, to: number) => ({
-  ...{ name: 'layer.weight', whole: [4, 2], offset: [from, 0], shape: [to - from, 2] },
+  name: 'layer.weight',
+  whole: [4, 2],
+  offset: [from, 0],
+  shape: [to - from, 2],
   boxes: [{ offset: [from, 0], shape: [to - from, 2] }],
 });
 const parts = (...ranges: [number, number][]) => ranges.map(([from, to]) => [rows(from, to)]);

@@ -65,7 +65,9 @@ test('bf16_optimizer_states refuse an optimizer of the caller with wide state', 
   expect(given(narrow, false).groups).toHaveLength(1);
   expect(given({}, true).groups).toHaveLength(1);
   expect(thrownBy(() => given(narrow, true))).toMatchObject({
-    ...{ code: 'DS_CONFIG', op: 'bf16.bf16_optimizer_states', got: 'AdamW with exp_avg in f32' },
+    code: 'DS_CONFIG',
+    op: 'bf16.bf16_optimizer_states',
+    got: 'AdamW with exp_avg in f32',
     hint: expect.stringContaining('fp32OptimizerStates: false'),
   });
 });
@@ -112,27 +114,50 @@ test.each<[type: string, params: object, schedule: object]>([
     'WarmupCosineLR',
     { total_num_steps: 20, warmup_num_steps: 7, warmup_min_ratio: 0.3, cos_min_ratio: 0.2 },
     new optim.WarmupCosineLr({
-      ...{ baseLr: 0.5, totalSteps: 20, warmupSteps: 7, warmupMinRatio: 0.3, cosMinRatio: 0.2 },
+      baseLr: 0.5,
+      totalSteps: 20,
+      warmupSteps: 7,
+      warmupMinRatio: 0.3,
+      cosMinRatio: 0.2,
     }),
   ],
   [
     'OneCycle',
     {
-      ...{ cycle_min_lr: 0.1, cycle_max_lr: 0.9, decay_lr_rate: 0.3, cycle_first_step_size: 7 },
-      ...{ cycle_second_step_size: 9, cycle_first_stair_count: 2, cycle_second_stair_count: 3 },
-      ...{ decay_step_size: 4, cycle_momentum: true, cycle_min_mom: 0.6, cycle_max_mom: 0.7 },
+      cycle_min_lr: 0.1,
+      cycle_max_lr: 0.9,
+      decay_lr_rate: 0.3,
+      cycle_first_step_size: 7,
+      cycle_second_step_size: 9,
+      cycle_first_stair_count: 2,
+      cycle_second_stair_count: 3,
+      decay_step_size: 4,
+      cycle_momentum: true,
+      cycle_min_mom: 0.6,
+      cycle_max_mom: 0.7,
       decay_mom_rate: 0.2,
     },
     new optim.OneCycle({
-      ...{ minLr: 0.1, maxLr: 0.9, decayLrRate: 0.3, firstStepSize: 7, secondStepSize: 9 },
-      ...{ firstStairCount: 2, secondStairCount: 3, decayStepSize: 4, cycleMomentum: true },
-      ...{ minMomentum: 0.6, maxMomentum: 0.7, decayMomentumRate: 0.2 },
+      minLr: 0.1,
+      maxLr: 0.9,
+      decayLrRate: 0.3,
+      firstStepSize: 7,
+      secondStepSize: 9,
+      firstStairCount: 2,
+      secondStairCount: 3,
+      decayStepSize: 4,
+      cycleMomentum: true,
+      minMomentum: 0.6,
+      maxMomentum: 0.7,
+      decayMomentumRate: 0.2,
     }),
   ],
   [
     'LRRangeTest',
     {
-      ...{ lr_range_test_min_lr: 0.1, lr_range_test_step_size: 7, lr_range_test_step_rate: 3 },
+      lr_range_test_min_lr: 0.1,
+      lr_range_test_step_size: 7,
+      lr_range_test_step_rate: 3,
       lr_range_test_staircase: true,
     },
     new optim.LrRangeTest({ minLr: 0.1, stepSize: 7, stepRate: 3, staircase: true }),
@@ -176,12 +201,25 @@ test.each<[type: string, params: object, schedule: object]>([
   [
     'ReduceLROnPlateau',
     {
-      ...{ mode: 'max', factor: 0.3, patience: 4, threshold: 0.2, threshold_mode: 'abs' },
-      ...{ cooldown: 3, min_lr: 0.1, eps: 0.01 },
+      mode: 'max',
+      factor: 0.3,
+      patience: 4,
+      threshold: 0.2,
+      threshold_mode: 'abs',
+      cooldown: 3,
+      min_lr: 0.1,
+      eps: 0.01,
     },
     new optim.ReduceLrOnPlateau({
-      ...{ baseLr: 0.5, mode: 'max', factor: 0.3, patience: 4, threshold: 0.2 },
-      ...{ thresholdMode: 'abs', cooldown: 3, minLr: 0.1, eps: 0.01 },
+      baseLr: 0.5,
+      mode: 'max',
+      factor: 0.3,
+      patience: 4,
+      threshold: 0.2,
+      thresholdMode: 'abs',
+      cooldown: 3,
+      minLr: 0.1,
+      eps: 0.01,
     }),
   ],
 ])('%s gets its options by the names of DeepSpeed: %j', (type, params, schedule) => {
@@ -250,7 +288,9 @@ describe('settings of a schedule without effect', () => {
 
   test('a list has one value for each group', () => {
     expect(thrownBy(() => notices(warmup([1, 2, 3])))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'scheduler.params.warmup_max_lr', got: '3: [1,2,3]' },
+      code: 'DS_CONFIG',
+      op: 'scheduler.params.warmup_max_lr',
+      got: '3: [1,2,3]',
       expected: 'a number, or one for each parameter group: 2',
     });
   });
@@ -260,7 +300,9 @@ describe('settings of a schedule without effect', () => {
     expect(notices(warmup(0.5), { own: [one(), one()] })).toEqual([]);
     expect(notices(warmup(0.5), { own: () => one() })).toEqual([]);
     expect(thrownBy(() => notices(warmup(0.5), { own: [one()] }))).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: 'initialize lrScheduler', got: '1 schedules' },
+      code: 'DS_ARGUMENT',
+      op: 'initialize lrScheduler',
+      got: '1 schedules',
       expected: 'a schedule, or one for each of 2 groups',
     });
     expect(thrownBy(() => notices(warmup(0.5), { own: {} })).op).toMatch(/lrScheduler/);

@@ -25,18 +25,27 @@ const [ROWS, TOKENS, VOCABULARY] = [3, 12, 41];
 
 /** 3 + 1.5 step, rounded down to even numbers: 4.5, 6, 7.5, 9, 10.5, 12. */
 const section: Section = {
-  ...{ enabled: true, curriculum_type: 'seqlen', min_difficulty: 3, max_difficulty: 12 },
+  enabled: true,
+  curriculum_type: 'seqlen',
+  min_difficulty: 3,
+  max_difficulty: 12,
   schedule_type: 'fixed_linear',
   schedule_config: { total_curriculum_step: 6, difficulty_step: 2 },
 };
 const LENGTHS = [4, 6, 6, 8, 10, 12, 12, 12];
 
 const discrete = (difficulty: number[], max_step: number[], max = 12): Section => ({
-  ...{ enabled: true, min_difficulty: 4, max_difficulty: max, schedule_type: 'fixed_discrete' },
+  enabled: true,
+  min_difficulty: 4,
+  max_difficulty: max,
+  schedule_type: 'fixed_discrete',
   schedule_config: { difficulty, max_step },
 });
 const custom: Section = {
-  ...{ enabled: true, min_difficulty: 4, max_difficulty: 12, schedule_type: 'custom' },
+  enabled: true,
+  min_difficulty: 4,
+  max_difficulty: 12,
+  schedule_type: 'custom',
 };
 
 function gpt2(): nn.models.GPT2 {

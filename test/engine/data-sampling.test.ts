@@ -58,8 +58,11 @@ const sampling = (more: Metric = {}, outer: Record<string, unknown> = {}): DsCon
           ease: {
             index_to_sample_path: index.indexToSamplePath,
             index_to_metric_path: index.indexToMetricPath,
-            ...{ difficulty_type: 'value', clustering_type: 'schedule_based' },
-            ...{ min_difficulty: 1, max_difficulty: 6, schedule_type: 'fixed_linear' },
+            difficulty_type: 'value',
+            clustering_type: 'schedule_based',
+            min_difficulty: 1,
+            max_difficulty: 6,
+            schedule_type: 'fixed_linear',
             schedule_config: { total_curriculum_step: 5, difficulty_step: 1 },
             ...more,
           },

@@ -34,7 +34,9 @@ function opened({ disk = FAST, folder = join(dir, 'a', 'b'), aio = {}, section =
   const offload = { device: 'nvme', nvme_path: folder, ...section };
   const config = resolveConfig(
     {
-      ...{ train_batch_size: 1, bf16: { enabled: true }, aio },
+      train_batch_size: 1,
+      bf16: { enabled: true },
+      aio,
       zero_optimization: { stage: 3, offload_optimizer: offload, offload_param: offload },
     } as never,
     { worldSize: 1 },
@@ -83,14 +85,17 @@ test('the configuration reaches the requests, rounded up to whole sectors', () =
   const { weights, state } = opened({ aio, section: { buffer_count: 7 } });
   const requests = { blockBytes: 12_288, depth: 5, checkers: 3, folder: join(dir, 'a', 'b') };
   expect(weights).toMatchObject({
-    ...{ ...requests, label: 'weights of rank 1', slots: 7 },
+    ...requests,
+    label: 'weights of rank 1',
+    slots: 7,
     kept: [{ numel: 128 }, { numel: 64 }],
   });
   expect(state).toMatchObject({ ...requests, label: 'optimizer state of rank 1' });
   expect(state.slots).toEqual({ count: 7, readsAhead: true, writesBehind: true });
   const blocking = { pipeline_read: false, pipeline_write: false };
   expect(opened({ section: blocking }).state.slots).toMatchObject({
-    ...{ readsAhead: false, writesBehind: false },
+    readsAhead: false,
+    writesBehind: false,
   });
 });
 

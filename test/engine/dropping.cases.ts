@@ -18,10 +18,14 @@ const families: Record<string, () => nn.models.CausalLM> = {
 };
 
 const random_ltd = {
-  ...{ enabled: true, total_layer_num: LAYERS, random_ltd_layer_num: 2 },
+  enabled: true,
+  total_layer_num: LAYERS,
+  random_ltd_layer_num: 2,
   random_ltd_layer_id: [1, 2],
   random_ltd_schedule: {
-    ...{ min_value: 5, max_value: TOKENS, schedule_type: 'fixed_linear' },
+    min_value: 5,
+    max_value: TOKENS,
+    schedule_type: 'fixed_linear',
     schedule_config: { require_steps: STEPS, seq_per_step: 1 },
   },
 };
@@ -39,7 +43,9 @@ const places: Record<string, object> = {
   'stage 3': { stage: 3 },
   offloaded: { stage: 2, offload_optimizer: { device: 'cpu' } },
   'weights offloaded': {
-    ...{ stage: 3, offload_optimizer: { device: 'cpu' }, offload_param: { device: 'cpu' } },
+    stage: 3,
+    offload_optimizer: { device: 'cpu' },
+    offload_param: { device: 'cpu' },
   },
 };
 
@@ -62,7 +68,9 @@ async function trained(run: Run, device: Device, zero_optimization: object): Pro
   const config = {
     train_micro_batch_size_per_gpu: ROWS,
     optimizer: { type: 'AdamW', params: { lr: 1e-2 } },
-    ...{ bf16: { enabled: run.bf16 }, gradient_clipping: 1, zero_optimization },
+    bf16: { enabled: run.bf16 },
+    gradient_clipping: 1,
+    zero_optimization,
     ...run.section,
   } as DsConfig;
   seed(5);

@@ -14,8 +14,12 @@ type Group = ReturnType<typeof group>;
 
 function callsOf({ gathers = false, trains = true } = {}) {
   const groups = {
-    ...{ world: group('world'), shardGroup: group('shard'), replicaGroup: group('replica') },
-    ...{ secondaryGroup: group('second'), tensorGroup: group('tensor'), sequenceGroup: null },
+    world: group('world'),
+    shardGroup: group('shard'),
+    replicaGroup: group('replica'),
+    secondaryGroup: group('second'),
+    tensorGroup: group('tensor'),
+    sequenceGroup: null,
   };
   const own = group('own');
   const calls = new EngineCalls(groups as never, { gathers, trains, own: [own as never] });
@@ -41,7 +45,10 @@ test('ranks that share layers, and ranks of started collectives, receive a failu
   expect(heardOf(pass)).toEqual(['tensor']);
   expect(heardOf(pass, ['shard', 'world'])).toEqual(['shard', 'tensor']);
   expect(heardOf(pass, ['replica', 'second', 'own'])).toEqual([
-    ...['replica', 'second', 'tensor', 'own'],
+    'replica',
+    'second',
+    'tensor',
+    'own',
   ]);
   const gathering = callsOf({ gathers: true });
   const gatheringPass = (body: () => never) => gathering.calls.pass(body);
@@ -75,7 +82,9 @@ test('after close() every call is refused', () => {
   calls.close(() => {});
   for (const call of ['requireOpen', 'requireReadable', 'requireChangeable', 'requireBackward']) {
     expect(thrownBy(() => calls[call as 'requireOpen']('engine.x'))).toMatchObject({
-      ...{ code: 'DS_AUTOGRAD', op: 'engine.x', expected: 'a call before engine.destroy()' },
+      code: 'DS_AUTOGRAD',
+      op: 'engine.x',
+      expected: 'a call before engine.destroy()',
     });
   }
 });
@@ -168,9 +177,10 @@ describe('asynchronous calls', () => {
       expect(await use.reading('save16bitModel', async () => 3)).toBe(3);
       const error = thrownBy(() => use.requireIdle('engine.step'));
       expect(error).toMatchObject({
-        ...{ code: 'DS_AUTOGRAD', op: 'engine.step' },
-        ...{ expected: 'a call after the end of saveCheckpoint()' },
-        ...{ got: 'a call while saveCheckpoint() writes the engine state' },
+        code: 'DS_AUTOGRAD',
+        op: 'engine.step',
+        expected: 'a call after the end of saveCheckpoint()',
+        got: 'a call while saveCheckpoint() writes the engine state',
         hint: expect.stringContaining('{ asynchronous: true }'),
       });
       expect((await refusal(() => use.changing('load', async () => 3))).op).toBe('load');
@@ -181,7 +191,7 @@ describe('asynchronous calls', () => {
     await during('changing', async (use) => {
       const error = thrownBy(() => use.requireLoaded('engine.forward'));
       expect(error).toMatchObject({
-        ...{ got: 'a call while loadCheckpoint() replaces the engine state' },
+        got: 'a call while loadCheckpoint() replaces the engine state',
         hint: 'Await loadCheckpoint().',
       });
       for (const kind of ['reading', 'changing'] as const) {

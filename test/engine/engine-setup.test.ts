@@ -37,7 +37,9 @@ const configOf = (more: DsConfig = {}, worldSize = 1) =>
 
 const jobOf = (ranks: number, mesh: MeshOptions = {}) =>
   ({
-    ...{ rank: 0, worldSize: ranks, world: { rank: 0, size: ranks } },
+    rank: 0,
+    worldSize: ranks,
+    world: { rank: 0, size: ranks },
     mesh: new Mesh(MeshShape.over(ranks, mesh), { rank: 0, size: ranks } as never, null as never),
   }) as never;
 
@@ -45,7 +47,10 @@ const linear = () => new nn.Linear(16, 32);
 const adam = (params = linear().parameters()) => new optim.AdamW(params, { lr: 0.1 });
 const lamb = () => new optim.Lamb(linear().parameters(), { lr: 0.1 });
 const onebit = () => ({
-  ...{ name: 'OneBitAdam', passOf() {}, groups: [{}], declareState: () => ({}) },
+  name: 'OneBitAdam',
+  passOf() {},
+  groups: [{}],
+  declareState: () => ({}),
   sumsGradients: (step: number) => step <= 3,
 });
 
@@ -107,7 +112,9 @@ describe('weight_quantization.quantized_initialization', () => {
     ]);
     expect(quantized({ num_bits: 4, group_size: 16 })).toEqual(['32,8 32,4', '64,4 64,2']);
     expect(thrownBy(() => quantized({ num_bits: 8 }, adam()))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'weight_quantization.quantized_initialization', got: 'AdamW' },
+      code: 'DS_CONFIG',
+      op: 'weight_quantization.quantized_initialization',
+      got: 'AdamW',
     });
     expect(quantized(null, adam())).toEqual([]);
   });
@@ -202,7 +209,9 @@ describe('tensor_parallel', () => {
   /** The shapes of a model after a division by these rules over the second of two ranks. */
   async function shapesOf(module: nn.Module, partition_config?: object): Promise<unknown> {
     const group = Object.create(ProcessGroup.prototype, {
-      ...{ rank: { value: 1 }, size: { value: 2 }, ranks: { value: [0, 1] } },
+      rank: { value: 1 },
+      size: { value: 2 },
+      ranks: { value: [0, 1] },
     });
     const mesh = { size: () => 2, axis: async () => group };
     const config = configOf({ tensor_parallel: { autotp_size: 2, partition_config } } as never);
@@ -215,7 +224,9 @@ describe('tensor_parallel', () => {
   const PARTS = { 'up.weight': '4,4', 'up.bias': '4', 'down.weight': '4,4', 'down.bias': '4' };
   const WHOLE = { 'up.weight': '8,4', 'up.bias': '8', 'down.weight': '4,8', 'down.bias': '4' };
   const rule = (pattern: string, partition_type: string, more: object = {}) => ({
-    ...{ patterns: [pattern], partition_type, ...more },
+    patterns: [pattern],
+    partition_type,
+    ...more,
   });
   const both = [rule('up\\.weight', 'column'), rule('down', 'row')];
 
@@ -247,14 +258,17 @@ describe('tensor_parallel', () => {
 
   test('a model without plan and rules, and a rule without a layer, are refused', async () => {
     expect(await refusal(() => shapesOf(new Mlp()))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'tensor_parallel.autotp_size', got: 'a Mlp' },
+      code: 'DS_CONFIG',
+      op: 'tensor_parallel.autotp_size',
+      got: 'a Mlp',
     });
     const own = {
       use_default_specs: false,
       layer_specs: [rule('up', 'skip'), rule('bias', 'row')],
     };
     expect(await refusal(() => shapesOf(new PlannedMlp(), own))).toMatchObject({
-      ...{ op: 'tensor_parallel.partition_config.layer_specs.1', got: 'bias' },
+      op: 'tensor_parallel.partition_config.layer_specs.1',
+      got: 'bias',
       hint: 'Examples of names: up.weight, up.bias, down.weight.',
     });
   });
@@ -286,12 +300,10 @@ describe('fp8', () => {
     const net = new Net();
     const { owned } = used(net, { recipe: 'rowwise', exclude: ['last'] });
     const of = (wide: string | null) => [
-      ...[
-        ['wide', wide],
-        ['odd', null],
-        ['last', null],
-        ['lm_head', null],
-      ],
+      ['wide', wide],
+      ['odd', null],
+      ['last', null],
+      ['lm_head', null],
     ];
     expect(recipes(net)).toEqual(of('rowwise'));
     owned.release();
@@ -300,11 +312,15 @@ describe('fp8', () => {
 
   test('is refused without a layer that fits, and for names without a layer', () => {
     expect(thrownBy(() => used(new nn.Linear(15, 16)))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'fp8.enabled', got: '1 linear layers, none of them' },
+      code: 'DS_CONFIG',
+      op: 'fp8.enabled',
+      got: '1 linear layers, none of them',
       expected: 'a model with linear layers of dims that are multiples of 16',
     });
     expect(thrownBy(() => used(new Net(), { exclude: ['last', 'nope'] }))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'fp8.exclude', got: '"nope"' },
+      code: 'DS_CONFIG',
+      op: 'fp8.exclude',
+      got: '"nope"',
     });
   });
 
@@ -338,11 +354,13 @@ describe('the needs of an optimizer', () => {
     requireExchange(adam(), at(2), true);
     requireExchange(onebit() as never, at(0), false);
     expect(thrownBy(() => requireExchange(onebit() as never, at(1), false))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'zero_optimization.stage' },
+      code: 'DS_CONFIG',
+      op: 'zero_optimization.stage',
       got: '1, which shards gradients and moments',
     });
     expect(thrownBy(() => requireExchange(onebit() as never, at(0), true))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'optimizer.type' },
+      code: 'DS_CONFIG',
+      op: 'optimizer.type',
       expected: 'an optimizer with summed gradients in a pipeline',
     });
   });
@@ -365,7 +383,13 @@ describe('the needs of an optimizer', () => {
   });
 
   const entry = (name: string, offset: number, numel: number, more: object = {}) => ({
-    ...{ name, group: 0, offset, numel, shape: [numel], region: wholeRegion([numel]), ...more },
+    name,
+    group: 0,
+    offset,
+    numel,
+    shape: [numel],
+    region: wholeRegion([numel]),
+    ...more,
   });
   const unitOf = (numel: number, ...entries: object[]) => [{ layout: { numel, entries } }] as never;
 
@@ -379,7 +403,9 @@ describe('the needs of an optimizer', () => {
     requireUncutState(optimizer({ a: perParameter([2]) }), unitOf(64, entry('w', 0, 4)));
     for (const state of [perParameter([2]), perBlock([4], 2)]) {
       expect(thrownBy(() => requireUncutState(optimizer({ a: state }), units))).toMatchObject({
-        ...{ code: 'DS_CONFIG', op: 'optimizer Own', got: 'w, a part of [8]' },
+        code: 'DS_CONFIG',
+        op: 'optimizer Own',
+        got: 'w, a part of [8]',
         expected: 'whole parameters on every rank, for the state a',
       });
     }
@@ -402,7 +428,8 @@ describe('the needs of an optimizer', () => {
     expect(
       thrownBy(() => requireWholeParameters(whole, unitOf(16, entry('a', 0, 16)), sharding)),
     ).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'zero_optimization.stage' },
+      code: 'DS_CONFIG',
+      op: 'zero_optimization.stage',
       got: '1, which divides a between ranks',
     });
     requireWholeParameters(none, unitOf(16, entry('a', 0, 16)), sharding);
@@ -431,6 +458,8 @@ test('a parameter with its own record is in that record, a unit in the record of
   const unit = (...parameters: nn.Parameter[]) =>
     ({ parameters: parameters.map((parameter) => ({ parameter })) }) as never;
   expect([groups.ofUnit(unit(a, b)), groups.ofUnit(unit(b, a)), groups.ofUnit(unit())]).toEqual([
-    ...[tie, model, model],
+    tie,
+    model,
+    model,
   ]);
 });

@@ -50,8 +50,10 @@ async function engineOf(model: nn.Module): Promise<Engine> {
       train_micro_batch_size_per_gpu: 2,
       optimizer: { type: 'SGD', params: { lr: 0.5 } },
       zero_optimization: {
-        ...{ stage: 3, offload_param: { device: 'cpu' } },
-        ...{ stage3_param_persistence_threshold: 0, stage3_max_reuse_distance: 0 },
+        stage: 3,
+        offload_param: { device: 'cpu' },
+        stage3_param_persistence_threshold: 0,
+        stage3_max_reuse_distance: 0,
       },
     } as DsConfig,
     device: cpu(),
@@ -173,7 +175,8 @@ test('the norm is that of all gradients', async () => {
 test('after the engine, the model has whole weights and no hooks, and loses offloaded weights', async () => {
   const net = new Net();
   const { engine } = await initialize({
-    ...{ model: net, config: { train_batch_size: 2, optimizer: { type: 'SGD', params: {} } } },
+    model: net,
+    config: { train_batch_size: 2, optimizer: { type: 'SGD', params: {} } },
     device: cpu(),
   });
   const acquired = jest.spyOn(engine.parts.stage, 'acquire');
@@ -343,7 +346,8 @@ test('a part of a layer has no rank that modifies it', async () => {
   expect(call(net)).toBe(7);
   Object.assign(engine.parts.ranks, { tensorGroup: engine.parts.ranks.world });
   expect(thrownBy(() => call(net))).toMatchObject({
-    ...{ code: 'DS_ARGUMENT', op: 'GatheredParameters modifierRank' },
+    code: 'DS_ARGUMENT',
+    op: 'GatheredParameters modifierRank',
     expected: 'parameters that are whole on every rank',
     got: 'inner.weight, divided over ranks by tensor parallelism',
     hint: expect.stringContaining('load a checkpoint'),
@@ -355,7 +359,8 @@ test('ranks with other models keep their whole frozen parameters', async () => {
   const net = new Net();
   net.inner.requiresGrad_(false);
   const { engine } = await initialize({
-    ...{ model: net, config: { train_batch_size: 2, optimizer: { type: 'SGD', params: {} } } },
+    model: net,
+    config: { train_batch_size: 2, optimizer: { type: 'SGD', params: {} } },
     device: cpu(),
   });
   open.push(engine);
@@ -379,7 +384,9 @@ test('what is not of one engine, no rank, or not ended is refused', async () => 
   const both = [a.inner.weight, b.inner.weight];
   for (const rank of [null, 0]) {
     expect(call(both, rank)).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: 'GatheredParameters', expected: 'parameters of one engine' },
+      code: 'DS_ARGUMENT',
+      op: 'GatheredParameters',
+      expected: 'parameters of one engine',
       got: 'parameters of several engines',
     });
   }

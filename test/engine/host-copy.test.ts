@@ -74,7 +74,10 @@ test('state from elsewhere is copied part by part, in flat order', () => {
   const borrowed: number[][] = [];
   let waits = 0;
   const remote = {
-    ...{ dtype: 'f32', numel: whole.numel, bytes: whole.bytes, grain: 64 },
+    dtype: 'f32',
+    numel: whole.numel,
+    bytes: whole.bytes,
+    grain: 64,
     borrow(first: number, numel: number) {
       borrowed.push([first, numel]);
       const tensor = held(() => whole.alias([numel], [1], first));

@@ -29,8 +29,12 @@ test('casts reach tensors in lists and plain objects, and leave the rest', () =>
     const tokens = Tensor.from(Int32Array.of(1, 2));
     const map = new Map([['a', of()]]);
     const [list, object, ...rest] = cast([
-      ...[[of(), [of()], 'text'], { a: of(), b: { c: [of(), 3] } }],
-      ...[tokens, map, null, 7],
+      [of(), [of()], 'text'],
+      { a: of(), b: { c: [of(), 3] } },
+      tokens,
+      map,
+      null,
+      7,
     ]) as [[Tensor, [Tensor], string], { a: Tensor; b: { c: [Tensor, number] } }, ...unknown[]];
     expect([list[0].dtype, list[1][0].dtype, list[2]]).toEqual(['f16', 'f16', 'text']);
     expect([object.a.dtype, object.b.c[0].dtype, object.b.c[1]]).toEqual(['f16', 'f16', 3]);
@@ -48,7 +52,9 @@ test('the inputs that a method makes are a list', () => {
   const made = [1, 2];
   expect(requireInputs('curriculum', made)).toBe(made);
   expect(thrownBy(() => requireInputs('curriculum', { 0: 1 }))).toMatchObject({
-    ...{ code: 'DS_ARGUMENT', op: 'curriculum()', expected: 'the inputs of forward(), a list' },
+    code: 'DS_ARGUMENT',
+    op: 'curriculum()',
+    expected: 'the inputs of forward(), a list',
   });
 });
 

@@ -266,7 +266,8 @@ describe('a model of the caller', () => {
     expect(engine.pldTheta).toBe(1);
     step();
     expect(await refusal(step)).toMatchObject({
-      ...{ code: 'DS_CONFIG', got: expect.stringMatching(/no read in step 2$/) },
+      code: 'DS_CONFIG',
+      got: expect.stringMatching(/no read in step 2$/),
     });
   });
 

@@ -39,8 +39,10 @@ function measured(
   }) as never);
   const path = join(folder, 'metrics.json');
   const autotuning = {
-    ...{ start_profile_step: start, end_profile_step: end },
-    ...{ metric: 'throughput', metric_path: path },
+    start_profile_step: start,
+    end_profile_step: end,
+    metric: 'throughput',
+    metric_path: path,
   };
   const timer = new MeasuredSteps(inner as unknown as PhaseTimer, {
     module: new Linear(2, 2),
@@ -86,10 +88,16 @@ test('FLOPs are those of one more step, for the time of the others', () => {
   const path = join(folder, 'flops.json');
   const module = new Linear(2, 2);
   const timer = new MeasuredSteps(inner as unknown as PhaseTimer, {
-    ...{ module, device: cpu(), world: { rank: 0, size: 1 } as never, isPipeline: false },
+    module,
+    device: cpu(),
+    world: { rank: 0, size: 1 } as never,
+    isPipeline: false,
     config: {
       autotuning: {
-        ...{ start_profile_step: 1, end_profile_step: 1, metric: 'flops', metric_path: path },
+        start_profile_step: 1,
+        end_profile_step: 1,
+        metric: 'flops',
+        metric_path: path,
       },
       train_batch_size: 6,
     } as unknown as ResolvedConfig,
@@ -121,7 +129,9 @@ test('FLOPs are those of forward, backward and recomputation', () => {
   const path = join(folder, 'work.json');
   const autotuning = { start_profile_step: 1, end_profile_step: 1, metric: 'flops' };
   const timer = new MeasuredSteps(inner as unknown as PhaseTimer, {
-    ...{ module: new Linear(2, 2), device: cpu(), world: { rank: 0, size: 1 } as never },
+    module: new Linear(2, 2),
+    device: cpu(),
+    world: { rank: 0, size: 1 } as never,
     isPipeline: false,
     config: { autotuning: { ...autotuning, metric_path: path }, train_batch_size: 6 } as never,
   });
@@ -152,7 +162,10 @@ describe('the first forward of a model', () => {
     const timer = new FirstForward(
       inner as unknown as PhaseTimer,
       {
-        ...{ module, device: cpu(), world: world as never, isPipeline },
+        module,
+        device: cpu(),
+        world: world as never,
+        isPipeline,
         config: { train_micro_batch_size_per_gpu: 2 } as unknown as ResolvedConfig,
       },
       file,
@@ -203,7 +216,8 @@ describe('the timer of an engine', () => {
     });
     const world = { rank: 0, size: 1 };
     const watched = {
-      ...{ module: new Linear(2, 2), device: cpu() },
+      module: new Linear(2, 2),
+      device: cpu(),
       stage: { partitions: [], frozen: [], slotBytes: 0 },
       state: { bytes: { device: 0, host: 0, disk: 0 } },
       ranks: { world, mesh: new Mesh(MeshShape.over(1, {}), world as never, null as never) },
@@ -257,9 +271,15 @@ describe('the description of a model for autotuning', () => {
   test('is written by the first rank of the first run', async () => {
     const info = await described({});
     expect(info).toMatchObject({
-      ...{ num_params: 544, trainable_num_params: 544, knowsActivations: false },
-      ...{ activation_mem_per_gpu: null, sequence_length: null, checkpointing: false },
-      ...{ isHost: true, deviceName: 'cpu', card: cpu().info.name },
+      num_params: 544,
+      trainable_num_params: 544,
+      knowsActivations: false,
+      activation_mem_per_gpu: null,
+      sequence_length: null,
+      checkpointing: false,
+      isHost: true,
+      deviceName: 'cpu',
+      card: cpu().info.name,
       mesh: { data: 1, tokens: 1, layers: 1, stages: 1 },
     });
     expect(info?.sizes).toMatchObject({ parameters: 544, trained: { count: 544 } });
@@ -270,7 +290,8 @@ describe('the description of a model for autotuning', () => {
 
   test('counts nothing as trained without an optimizer', async () => {
     expect(await described({}, linear(), new NoOptimizer())).toMatchObject({
-      ...{ num_params: 544, trainable_num_params: 0 },
+      num_params: 544,
+      trainable_num_params: 0,
       sizes: { trained: { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0 } },
     });
   });

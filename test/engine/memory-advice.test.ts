@@ -27,8 +27,10 @@ function advice({ zero = {}, cap = 0, kind = 'cuda', ranks = 1, micro = 4, ...gi
   jest.mocked(breakdown.memoryUse).mockReturnValue({ device: bytes } as never);
   const config = resolveConfig(
     {
-      ...{ train_micro_batch_size_per_gpu: micro, bf16: { enabled: true } },
-      ...{ zero_optimization: zero, ...given.more },
+      train_micro_batch_size_per_gpu: micro,
+      bf16: { enabled: true },
+      zero_optimization: zero,
+      ...given.more,
     } as DsConfig,
     { worldSize: ranks },
   );
@@ -96,12 +98,15 @@ test('does not suggest less than one sample, but bf16 instead of f32', () => {
 
 test('a share of updates on the GPU has its state, waiting gradients and offloaded weights there', () => {
   const shard = (grad: object | null) => ({
-    ...{ grad, bytes: { gradients: GIB }, unit: { gradient: { bytes: 2 * GIB } } },
+    grad,
+    bytes: { gradients: GIB },
+    unit: { gradient: { bytes: 2 * GIB } },
     storage: { bytes: { device: 4 * GIB } },
   });
   const share = (schedule: object, partitions: object[]) => ({
     state: { placement: Object.create(StreamedState.prototype), bytes: { device: 8 * GIB } },
-    ...{ schedule, partitions },
+    schedule,
+    partitions,
   });
   const freed = (shares: object[], params = 'none') => {
     const zero = {

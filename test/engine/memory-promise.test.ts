@@ -271,8 +271,12 @@ function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
     speculated: null,
     ...own,
     host: {
-      ...{ machine: 'a', total: 100 * MIB, free: 100 * MIB, atMost: 110 * MIB },
-      ...{ canGrow: false, groups: [] },
+      machine: 'a',
+      total: 100 * MIB,
+      free: 100 * MIB,
+      atMost: 110 * MIB,
+      canGrow: false,
+      groups: [],
       ...more,
     },
   };

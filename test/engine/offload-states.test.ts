@@ -12,8 +12,10 @@ import {
 
 const adam = { type: 'AdamW', params: { lr: 0.01 } };
 const config = (stage: number, more: object = {}): object => ({
-  ...{ train_micro_batch_size_per_gpu: 2, optimizer: adam },
-  ...{ zero_optimization: { stage }, ...more },
+  train_micro_batch_size_per_gpu: 2,
+  optimizer: adam,
+  zero_optimization: { stage },
+  ...more,
 });
 const pageable = { pinMemory: false };
 
@@ -30,7 +32,9 @@ const states: [string, object][] = [
 
 describe.each(states)('%s', (_, settings) => {
   const run = (moves: OffloadRun['moves'], more: Partial<OffloadRun> = {}): OffloadRun => ({
-    ...{ config: { ...settings, gradient_accumulation_steps: 2 }, moves, options: pageable },
+    config: { ...settings, gradient_accumulation_steps: 2 },
+    moves,
+    options: pageable,
     ...more,
   });
 
@@ -118,7 +122,9 @@ test('options are read, and states elsewhere are refused', async () => {
   expect((await refusal(() => engine.offloadStates())).code).toBe('DS_AUTOGRAD');
   const offload = { stage: 2, offload_optimizer: { device: 'cpu' } };
   const { engine: away } = await initialize({
-    ...{ model, device: 'cpu', config: config(2, { zero_optimization: offload }) as never },
+    model,
+    device: 'cpu',
+    config: config(2, { zero_optimization: offload }) as never,
   });
   expect(await errorOf(() => away.offloadStates())).toMatch(
     /^DS_CONFIG .*without zero_optimization.offload_optimizer, got device "cpu"/,
@@ -154,7 +160,8 @@ test('two ranks have equal bits at all stages', async () => {
   const runs = stages.flatMap((stage): OffloadRun[] =>
     [null, 'between' as const, 'micro' as const].map((moves) => ({
       config: config(stage, { bf16: { enabled: true }, gradient_accumulation_steps: 2 }),
-      ...{ moves, options: { pinMemory: false } },
+      moves,
+      options: { pinMemory: false },
     })),
   );
   const results = await runRanks('../engine/offload-states-process', 2, { job: runs });

@@ -6,7 +6,8 @@ import { refusal } from '../support/refusal.js';
 
 const configOf = (type: 'AdamW' | 'Muon' | 'Lamb', share?: number) => {
   const config = tinyConfig({
-    ...{ precision: 'bf16', offload: true },
+    precision: 'bf16',
+    offload: true,
     optimizer: { type, params: { lr: 1e-3 } },
   });
   const zero = config.zero_optimization as { offload_optimizer: object };

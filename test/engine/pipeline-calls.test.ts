@@ -27,7 +27,8 @@ beforeAll(async () => {
       lossFn: (out: Tensor, y: Tensor) => out.sub(y).square().mean(),
     }),
     config: {
-      ...{ train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: MICROS },
+      train_micro_batch_size_per_gpu: 2,
+      gradient_accumulation_steps: MICROS,
       optimizer: { type: 'AdamW', params: { lr: 0.05 } },
       pipeline: { stages: 1 },
     },
@@ -104,7 +105,9 @@ test.each<[what: string, given: unknown, error: object]>([
 test('too few micro-batches are counted', async () => {
   const error = await refusal(() => evaluated([[inputs(), labels(1)]]));
   expect(error).toMatchObject({
-    ...{ code: 'DS_DATA', op: 'engine.evalBatch', got: 'an iterator that ended after 1' },
+    code: 'DS_DATA',
+    op: 'engine.evalBatch',
+    got: 'an iterator that ended after 1',
     expected: '2 micro-batches (gradient_accumulation_steps)',
   });
 });
@@ -112,7 +115,8 @@ test('too few micro-batches are counted', async () => {
 test('parts of a step are refused', () => {
   for (const call of ['forward', 'backward', 'step'] as const) {
     expect(thrownBy(() => engine[call]())).toMatchObject({
-      ...{ code: 'DS_AUTOGRAD', op: `engine.${call}` },
+      code: 'DS_AUTOGRAD',
+      op: `engine.${call}`,
       expected: 'engine.trainBatch() or engine.evalBatch()',
     });
   }
@@ -120,7 +124,10 @@ test('parts of a step are refused', () => {
 
 test('one stage is the first and the last of one', () => {
   expect([engine.numStages, engine.stageId, engine.isFirstStage, engine.isLastStage]).toEqual([
-    ...[1, 0, true, true],
+    1,
+    0,
+    true,
+    true,
   ]);
 });
 
@@ -158,7 +165,9 @@ test('a model in evaluation mode is not trained', async () => {
   engine.eval();
   const error = await refusal(() => engine.trainBatch([].values() as never));
   expect(error).toMatchObject({
-    ...{ code: 'DS_AUTOGRAD', op: 'engine.trainBatch', got: 'engine.eval()' },
+    code: 'DS_AUTOGRAD',
+    op: 'engine.trainBatch',
+    got: 'engine.eval()',
     expected: 'engine.train() before it',
   });
   engine.train();
@@ -198,7 +207,8 @@ describe('the mean loss of an evaluation over ranks', () => {
   async function shared(rank: number, losses: number | null, place = 0) {
     const sent: unknown[] = [];
     const world = {
-      ...{ rank, size: 4 },
+      rank,
+      size: 4,
       allReduce(total: Tensor, options: object) {
         sent.push(total.item(), options);
         noGrad(() => total.fill_(24));
@@ -260,7 +270,9 @@ describe('the shapes of batches on other ranks', () => {
     const ranks = Array.from({ length: size }, (_, rank) => {
       const place = { rank, size } as never;
       const job = {
-        ...{ rank, store, nextName: () => 'shapes' },
+        rank,
+        store,
+        nextName: () => 'shapes',
         mesh: new Mesh(MeshShape.over(size, mesh), place, null as never),
       };
       return new BatchShapes(job as never);
@@ -290,7 +302,8 @@ describe('the shapes of batches on other ranks', () => {
     try {
       const found = await ranks[2]?.explain(own, 7);
       expect(found).toMatchObject({
-        ...{ code: 'DS_COMM', op: 'engine.step' },
+        code: 'DS_COMM',
+        op: 'engine.step',
         expected: 'the same batches on ranks that differ only on pp',
         got: 'other shapes of inputs on rank 2 than on rank 0 in step 7',
         hint: expect.stringContaining('may pass null'),

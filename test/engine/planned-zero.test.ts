@@ -28,7 +28,12 @@ const GIB = 2 ** 30;
 const AUTO = { stage: 'auto', offload_optimizer: 'auto', offload_param: 'auto' } as const;
 
 const limits = (gib: number, canGrow = false) => ({
-  ...{ machine: 'a', total: 256 * GIB, free: gib * GIB, atMost: 256 * GIB, canGrow, groups: [] },
+  machine: 'a',
+  total: 256 * GIB,
+  free: gib * GIB,
+  atMost: 256 * GIB,
+  canGrow,
+  groups: [],
 });
 
 /** A model without parameter memory, on a simulated GPU. */
@@ -80,7 +85,8 @@ async function updatesOnGpu(device: number, host: number, offload: object = {}, 
   const given = { train_micro_batch_size_per_gpu: 10, bf16: { enabled: true }, zero_optimization };
   const config = resolveConfig({ ...given, ...more } as DsConfig, { worldSize: 1 });
   const optimizer = new optim.AdamW(module.parameters(), {
-    ...{ lr: 1e-3, fp32OptimizerStates: false },
+    lr: 1e-3,
+    fp32OptimizerStates: false,
   });
   const asked = { module, config, optimizer, plan: null } as never;
   jest.mocked(hostLimits).mockReturnValueOnce(limits(host));
@@ -165,7 +171,8 @@ describe('for a GPU', () => {
     };
     const { zero: found } = await onGpu(139, 128, { zero_optimization: zero });
     expect(found).toMatchObject({
-      ...{ stage: 2, offload_param: { device: 'none' } },
+      stage: 2,
+      offload_param: { device: 'none' },
       offload_optimizer: { device: 'cpu', ratio: 0.25, gpu_share: 0, super_offload: true },
     });
   });
@@ -213,7 +220,8 @@ describe('for a GPU', () => {
 
   test('nothing fits: the arithmetic of the way that needs least, and what would help', async () => {
     await expect(onGpu(4, 128)).rejects.toMatchObject({
-      ...{ code: 'DS_OUT_OF_MEMORY', op: 'initialize' },
+      code: 'DS_OUT_OF_MEMORY',
+      op: 'initialize',
       expected: expect.stringMatching(
         /^\d+\.\d GiB of the memory of cuda:0 \(.*gradients .*activations .*margin .*\) by the plan, with stage 3, offload_optimizer cpu.*, offload_param cpu, the smallest choice of "auto"$/,
       ),
@@ -248,21 +256,24 @@ describe('for a GPU', () => {
 
 describe('the memory of the ranks', () => {
   const memoryOf = (more: Partial<RankMemory>): RankMemory => ({
-    ...{
-      machine: 'a',
-      cores: 8,
-      device: 100,
-      deviceName: 'cuda:0',
-      card: '',
-      host: 80,
-      hostAtMost: 80,
-    },
-    ...{ returned: 0, disk: 40, ...more },
+    machine: 'a',
+    cores: 8,
+    device: 100,
+    deviceName: 'cuda:0',
+    card: '',
+    host: 80,
+    hostAtMost: 80,
+    returned: 0,
+    disk: 40,
+    ...more,
   });
 
   test('the smallest rank decides, and ranks of a machine share its free memory', () => {
     expect(roomOf([memoryOf({}), memoryOf({ device: 60, host: 50, hostAtMost: 70 })])).toEqual({
-      ...{ device: 60, host: 25, hostAtMost: 35, disk: 20 },
+      device: 60,
+      host: 25,
+      hostAtMost: 35,
+      disk: 20,
     });
     const apart = [memoryOf({}), memoryOf({ machine: 'b', host: 50, hostAtMost: 50 })];
     expect(roomOf(apart)).toEqual({ device: 100, host: 50, hostAtMost: 50, disk: 40 });
@@ -351,7 +362,8 @@ describe('on the CPU', () => {
     const model = new nn.Sequential(...layers);
     const line = await printed(async () => {
       const config: DsConfig = {
-        ...{ train_batch_size: 1, bf16: { enabled: true } },
+        train_batch_size: 1,
+        bf16: { enabled: true },
         weight_quantization: { quantized_initialization: { num_bits: 4 } },
         zero_optimization: { stage: 3, offload_param: 'auto' },
       };
@@ -398,8 +410,15 @@ describe('on the CPU', () => {
   test('a Trainer asks as initialize() does', async () => {
     const run = async (zero_optimization: DsConfig['zero_optimization']) => {
       const trainer = new Trainer<Window>({
-        ...{ model: tinier(), train: samples(8), device: 'cpu', progress: false, lr: 3e-3 },
-        ...{ batchSize: 2, maxSteps: 3, stopSignals: [], deepspeed: { zero_optimization } },
+        model: tinier(),
+        train: samples(8),
+        device: 'cpu',
+        progress: false,
+        lr: 3e-3,
+        batchSize: 2,
+        maxSteps: 3,
+        stopSignals: [],
+        deepspeed: { zero_optimization },
         data: { sequenceLength: 9 },
       });
       const losses: unknown[] = [];

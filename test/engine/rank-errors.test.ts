@@ -6,7 +6,10 @@ import { cpu } from '../../lib/runtime/device.js';
 import { held, noGrad, Tensor } from '../../lib/tensor/index.js';
 
 const entry = (name: string, shape: number[]) => ({
-  ...{ name, shape, region: wholeRegion(shape), numel: shape.reduce((a, b) => a * b, 1) },
+  name,
+  shape,
+  region: wholeRegion(shape),
+  numel: shape.reduce((a, b) => a * b, 1),
 });
 const weight = entry('weight', [2, 3]);
 const empty = entry('empty', [0]);
@@ -34,7 +37,10 @@ function engineOf({ rank = 1, size = 2, isReplica = false, errors = [], ...given
 }
 
 const error = (one: object, name: string, from: number, values: number[]) => ({
-  ...{ entry: one, name, from, tensor: held(() => Tensor.from(values, { dtype: 'f32' })) },
+  entry: one,
+  name,
+  from,
+  tensor: held(() => Tensor.from(values, { dtype: 'f32' })),
 });
 
 test('the catalog has the errors of all ranks, for optimizers that exchange', () => {
@@ -59,11 +65,17 @@ test('a rank saves its row, and its part of the error of the average', () => {
   }));
   expect(seen).toEqual([
     {
-      ...{ name: 'weight.worker_error', shape: [2, 6], from: 0, values: [1, 2, 3, 4, 5, 6] },
+      name: 'weight.worker_error',
+      shape: [2, 6],
+      from: 0,
+      values: [1, 2, 3, 4, 5, 6],
       box: { offset: [1, 0], shape: [1, 6] },
     },
     {
-      ...{ name: 'weight.server_error', shape: [2, 3], from: 3, values: [7, 8, 9] },
+      name: 'weight.server_error',
+      shape: [2, 3],
+      from: 3,
+      values: [7, 8, 9],
       box: { offset: [0, 0], shape: [2, 3] },
     },
   ]);

@@ -27,7 +27,9 @@ function jobOf(rank: number, size: number, mesh: MeshOptions = {}) {
   const open = async (_: string, ranks: readonly number[]) => groupOf(ranks) as never;
   const made: (readonly number[])[] = [];
   const job = {
-    ...{ world, localRank: rank % 2, worldSize: size },
+    world,
+    localRank: rank % 2,
+    worldSize: size,
     mesh: new Mesh(MeshShape.over(size, mesh), world as never, open),
     newGroup: async (ranks: readonly number[]) => {
       made.push(ranks);
@@ -82,8 +84,14 @@ test.each<[cuts: Cuts, mesh: MeshOptions, rank: number, found: object]>([
     { tp: 2 },
     3,
     {
-      ...{ data: [1, 3], shard: [1, 3], equal: [1, 3], tensor: [2, 3], sequence: null },
-      ...{ isReplica: false, lossRanks: [0, 2], normRanks: [0, 1, 2, 3] },
+      data: [1, 3],
+      shard: [1, 3],
+      equal: [1, 3],
+      tensor: [2, 3],
+      sequence: null,
+      isReplica: false,
+      lossRanks: [0, 2],
+      normRanks: [0, 1, 2, 3],
     },
   ],
   [
@@ -91,8 +99,14 @@ test.each<[cuts: Cuts, mesh: MeshOptions, rank: number, found: object]>([
     { sp: 2 },
     3,
     {
-      ...{ data: [1, 3], shard: [0, 1, 2, 3], equal: [0, 1, 2, 3], tensor: null },
-      ...{ sequence: [2, 3], isReplica: false, lossRanks: [0, 2], normRanks: [0, 1, 2, 3] },
+      data: [1, 3],
+      shard: [0, 1, 2, 3],
+      equal: [0, 1, 2, 3],
+      tensor: null,
+      sequence: [2, 3],
+      isReplica: false,
+      lossRanks: [0, 2],
+      normRanks: [0, 1, 2, 3],
     },
   ],
   [
@@ -100,8 +114,14 @@ test.each<[cuts: Cuts, mesh: MeshOptions, rank: number, found: object]>([
     { pp: 2 },
     1,
     {
-      ...{ data: [0, 1], shard: [0, 1], equal: [0, 1], tensor: null, sequence: null },
-      ...{ isReplica: false, lossRanks: [2, 3], normRanks: [0, 1] },
+      data: [0, 1],
+      shard: [0, 1],
+      equal: [0, 1],
+      tensor: null,
+      sequence: null,
+      isReplica: false,
+      lossRanks: [2, 3],
+      normRanks: [0, 1],
     },
   ],
 ])('cuts %j of %j, rank %i', async (cuts, mesh, rank, found) => {
@@ -188,8 +208,10 @@ test.each([
 ])('%s must divide the ranks', async (key, sizes) => {
   const error = await refusal(() => ranksOf(jobOf(0, 4).job, {}, sizes));
   expect(error).toMatchObject({
-    ...{ code: 'DS_CONFIG', op: `zero_optimization.${key}`, got: '3' },
-    ...{ expected: 'a divisor of the 4 ranks of the ZeRO shard group' },
+    code: 'DS_CONFIG',
+    op: `zero_optimization.${key}`,
+    got: '3',
+    expected: 'a divisor of the 4 ranks of the ZeRO shard group',
     hint: expect.stringContaining('one host'),
   });
 });
@@ -231,8 +253,13 @@ describe('parameter groups with ranks of their own', () => {
       {
         parameters: [bias],
         group: {
-          ...{ name: 'group 1', group: zeroGroup, source: zeroGroup, samples: 1 },
-          ...{ replicas: null, near: null, spansStages: false },
+          name: 'group 1',
+          group: zeroGroup,
+          source: zeroGroup,
+          samples: 1,
+          replicas: null,
+          near: null,
+          spansStages: false,
         },
       },
     ]);
@@ -241,7 +268,8 @@ describe('parameter groups with ranks of their own', () => {
     engine.destroy();
     open.pop();
     expect(await refusal(() => engineOf(model, whole))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'optimizer Lamb' },
+      code: 'DS_CONFIG',
+      op: 'optimizer Lamb',
       expected: 'an elementwise optimizer with a zeroGroup of a parameter group',
     });
   });
@@ -264,7 +292,9 @@ describe('parameter groups with ranks of their own', () => {
       const { parts } = await engineOf(plain, adam(plain.parameters()));
       const sent: number[] = [];
       const source = {
-        ...{ rank: 0, size: 2, ranks: [0, 1] },
+        rank: 0,
+        size: 2,
+        ranks: [0, 1],
         broadcast: ({ shape }: { shape: number[] }, root: number) => {
           expect(root).toBe(0);
           sent.push(shape.reduce((a, b) => a * b, 1));
@@ -323,7 +353,8 @@ describe('parameter groups with ranks of their own', () => {
     };
     expect([held(2), held(1, {})]).toEqual([null, null]);
     expect(held(2, {})).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'optimizer group 0 zeroGroup' },
+      code: 'DS_CONFIG',
+      op: 'optimizer group 0 zeroGroup',
       got: '2 copies along pp, tp',
     });
   });

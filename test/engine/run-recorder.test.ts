@@ -28,8 +28,17 @@ function recorded(hasScale = false) {
 }
 
 const step = (more: Partial<FinishedStep> = {}): FinishedStep => ({
-  ...{ step: 1, samples: 4, skipped: 0, applied: true, loss: 2, norm: 3, lr: [0.5, 0.1] },
-  ...{ betas: [], lossScale: 8, busy: null, ...more },
+  step: 1,
+  samples: 4,
+  skipped: 0,
+  applied: true,
+  loss: 2,
+  norm: 3,
+  lr: [0.5, 0.1],
+  betas: [],
+  lossScale: 8,
+  busy: null,
+  ...more,
 });
 
 test('a row of a step has its time and its speed, unless the run paused', () => {
@@ -59,8 +68,14 @@ test('memory has a row a second', () => {
   for (const time of [0, 999, 1000, 1500, 2500]) at(time).stepFinished(step({ step: time }));
   expect(of('memory').map((row) => row.step)).toEqual([0, 1000, 2500]);
   expect(of('memory')[0]?.values).toEqual({
-    ...{ device_peak: 8, device_weights: 1, device_gradients: 2, device_optimizer: 3 },
-    ...{ device_other: 0, host_pinned: 5, host_resident: 6, disk: 7 },
+    device_peak: 8,
+    device_weights: 1,
+    device_gradients: 2,
+    device_optimizer: 3,
+    device_other: 0,
+    host_pinned: 5,
+    host_resident: 6,
+    disk: 7,
   });
 });
 

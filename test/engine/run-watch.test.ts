@@ -91,11 +91,13 @@ describe('the run of an engine', () => {
     const calls: string[] = [];
     const observers = new Set<StepObserver>();
     const engine = {
-      ...{ module: new Linear(2, 3), device: cpu(), worldSize: 2, globalRank, globalSteps: 0 },
-      ...{
-        optimizer: new AdamW(new Linear(1, 1).parameters(), { lr: 0.1 }),
-        config: { fp16: { enabled: true } },
-      },
+      module: new Linear(2, 3),
+      device: cpu(),
+      worldSize: 2,
+      globalRank,
+      globalSteps: 0,
+      optimizer: new AdamW(new Linear(1, 1).parameters(), { lr: 0.1 }),
+      config: { fp16: { enabled: true } },
       parts: {
         watch: {
           share: () => void calls.push('share'),
@@ -114,8 +116,16 @@ describe('the run of an engine', () => {
   }
 
   const report: FinishedStep = {
-    ...{ step: 1, samples: 2, skipped: 0, applied: true, loss: 3, norm: 4, lr: [0.5], betas: [] },
-    ...{ lossScale: 8, busy: null },
+    step: 1,
+    samples: 2,
+    skipped: 0,
+    applied: true,
+    loss: 3,
+    norm: 4,
+    lr: [0.5],
+    betas: [],
+    lossScale: 8,
+    busy: null,
   };
 
   const eventsIn = (folder: string): Record<string, unknown>[] =>
@@ -152,8 +162,15 @@ describe('the run of an engine', () => {
     const [start, ...rest] = eventsIn(join(dir, 'first'));
     expect(start).toMatchObject({ e: 'start', name: 'one', pid: process.pid });
     expect(start?.about).toEqual({
-      ...{ model: 'Linear', parameters: 9, ranks: 2, device: 'cpu', processor: 'CPU' },
-      ...{ optimizer: 'AdamW', version, node: process.version, host: hostname() },
+      model: 'Linear',
+      parameters: 9,
+      ranks: 2,
+      device: 'cpu',
+      processor: 'CPU',
+      optimizer: 'AdamW',
+      version,
+      node: process.version,
+      host: hostname(),
     });
     expect(start).toMatchObject({ host: hostname(), config: { fp16: { enabled: true } } });
     expect(rest.filter(({ track }) => track === 'train')).toMatchObject([
@@ -224,7 +241,8 @@ describe('the run of an engine', () => {
   test.each([-1, 65_536, 1.5, '6006', Number.NaN])('port %p is refused', async (port) => {
     const { watched } = engineOf(0);
     await expect(watchRun(watched, { dir, port: port as number })).rejects.toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: 'engine.watch port' },
+      code: 'DS_ARGUMENT',
+      op: 'engine.watch port',
       expected: 'a port from 0 to 65535, or null',
     });
   });

@@ -67,7 +67,8 @@ test('an equal model is accepted, with another floating dtype too', () => {
 test('a missing tensor is refused, and accepted without strict', () => {
   const error = thrownBy(() => requireSameModel(engineOf(), checkpointOf(WITHOUT_BIAS), true));
   expect(error).toMatchObject({
-    ...{ code: 'DS_CHECKPOINT', op: '/saved/one: bias' },
+    code: 'DS_CHECKPOINT',
+    op: '/saved/one: bias',
     got: "a checkpoint without 1 of this model's tensors",
     hint: expect.stringContaining('{ loadModuleStrict: false } keeps the values'),
   });
@@ -110,7 +111,9 @@ test('a tensor that no rank has is refused; one that another rank has is not', (
   requireKnown(checkpoint, [['a'], ['b']]);
   const error = thrownBy(() => requireKnown(checkpoint, [['a', 'b'], ['b', 'a'], ['b']]));
   expect(error).toMatchObject({
-    ...{ code: 'DS_CHECKPOINT', op: '/saved/one', got: '1 more, "b" among them' },
+    code: 'DS_CHECKPOINT',
+    op: '/saved/one',
+    got: '1 more, "b" among them',
     hint: expect.stringContaining('Build the module that has these names.'),
   });
 });
@@ -149,8 +152,10 @@ test('the groups are equally many', () => {
   requireSameGroups(engineOf({ groups: 2 }), saved(2));
   const error = thrownBy(() => requireSameGroups(engineOf({ groups: 2 }), saved(1)));
   expect(error).toMatchObject({
-    ...{ code: 'DS_CHECKPOINT', op: '/saved/one/state.json: state.groups' },
-    ...{ expected: '2 parameter groups', got: '1' },
+    code: 'DS_CHECKPOINT',
+    op: '/saved/one/state.json: state.groups',
+    expected: '2 parameter groups',
+    got: '1',
     hint: expect.stringContaining('{ loadOptimizerStates: false }'),
   });
 });
@@ -163,12 +168,15 @@ describe('the state of the optimizer', () => {
     check(STATE);
     const { 'bias.row': _row, ...fewer } = STATE;
     expect(thrownBy(() => check(fewer))).toMatchObject({
-      ...{ code: 'DS_CHECKPOINT', op: '/saved/one: bias', got: 'fp32, exp_avg' },
+      code: 'DS_CHECKPOINT',
+      op: '/saved/one: bias',
+      got: 'fp32, exp_avg',
       expected: 'fp32, exp_avg, row (the state of AdamW)',
       hint: expect.stringMatching(/^It was saved with another optimizer,/),
     });
     expect(thrownBy(() => check({}))).toMatchObject({
-      ...{ op: '/saved/one: weight', got: 'no optimizer state' },
+      op: '/saved/one: weight',
+      got: 'no optimizer state',
       hint: expect.stringMatching(/^It was not trained then,/),
     });
   });

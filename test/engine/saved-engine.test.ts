@@ -246,7 +246,9 @@ describe('the state of an engine without tensors', () => {
       },
       companions: new Map([['loader', stateful('loader')]]),
       parts: {
-        ...{ optimizer, schedules: stateful('schedules'), stage: { partitions: [] } },
+        optimizer,
+        schedules: stateful('schedules'),
+        stage: { partitions: [] },
         scaler: { state: () => 'own scale', load: load('scaler') },
         curriculum: { state: () => 'own lengths', load: load('curriculum') },
         ranks: { dataGroup: { rank, size } },
@@ -266,8 +268,12 @@ describe('the state of an engine without tensors', () => {
     ({
       location: 'MANIFEST',
       shared: {
-        ...{ progress, scaler: 'scale', schedule: 'rates', groups: [group] },
-        ...{ clientState: {}, curriculum: 'lengths' },
+        progress,
+        scaler: 'scale',
+        schedule: 'rates',
+        groups: [group],
+        clientState: {},
+        curriculum: 'lengths',
       },
       ranks: seeds.map((one, i) => ({
         random: { seed: one, offset: 3 + i },
@@ -283,14 +289,19 @@ describe('the state of an engine without tensors', () => {
     const before = getRandomState();
     host.follow(savedOf({ lr: 0.5, unknown: 1 }), all);
     expect(kept).toEqual({
-      ...{ scaler: 'scale', schedules: 'rates', curriculum: 'lengths', loader: { at: 0 } },
+      scaler: 'scale',
+      schedules: 'rates',
+      curriculum: 'lengths',
+      loader: { at: 0 },
     });
     expect([engine.progress, optimizer.groups[0]?.lr]).toEqual([progress, 0.5]);
     expect(optimizer.groups[0]).not.toHaveProperty('unknown');
     expect(getRandomState()).toEqual({ seed: 7, offset: 3 });
     host.back();
     expect(kept).toEqual({
-      ...{ scaler: 'own scale', schedules: { of: 'schedules' }, curriculum: 'own lengths' },
+      scaler: 'own scale',
+      schedules: { of: 'schedules' },
+      curriculum: 'own lengths',
       loader: { of: 'loader' },
     });
     expect([engine.progress.globalSteps, optimizer.groups[0]?.lr]).toEqual([9, 0.1]);
@@ -338,8 +349,10 @@ describe('the state of an engine without tensors', () => {
     expect(companionsOf(1, 3, states)).toEqual({ loader: { at: 0 } });
     expect(companionsOf(0, 2, [{ other: {} }])).toEqual({});
     expect(thrownBy(() => companionsOf(1, 2, [{}, { loader: { bad: 'x' } }]))).toMatchObject({
-      ...{ code: 'DS_CHECKPOINT', op: 'MANIFEST: ranks[1].companions.loader' },
-      ...{ expected: 'a valid state', got: 'Error: a state of mine' },
+      code: 'DS_CHECKPOINT',
+      op: 'MANIFEST: ranks[1].companions.loader',
+      expected: 'a valid state',
+      got: 'Error: a state of mine',
     });
   });
 
@@ -377,7 +390,8 @@ describe('client state', () => {
     const shared = { b: null };
     expect(kept({ own, one: shared, two: [shared, 'x', true], gone: undefined })).toEqual({
       own: { said: ['1970-01-01T00:00:00.000Z', 3] },
-      ...{ one: { b: null }, two: [{ b: null }, 'x', true] },
+      one: { b: null },
+      two: [{ b: null }, 'x', true],
     });
     const itself = { a: 1, toJSON: () => itself };
     expect(kept({ itself, nothing: { toJSON: () => undefined } })).toEqual({ itself: { a: 1 } });
@@ -419,7 +433,8 @@ describe('client state', () => {
     expect(Object.keys(kept(deep(1000)))).toEqual(['a']);
     const error = thrownBy(() => kept(deep(1001)));
     expect(error).toMatchObject({
-      ...{ got: 'a deeper object', expected: 'at most 1000 levels of nested objects' },
+      got: 'a deeper object',
+      expected: 'at most 1000 levels of nested objects',
     });
     expect(error.op).toBe(`${`clientState${'.a'.repeat(100)}`.slice(0, 120)}...`);
     const long = 'x'.repeat(120 - 'clientState.'.length);

@@ -22,9 +22,14 @@ jest.mock('../../lib/runtime/thread.js', () => ({
 function savedBy(thread: EventEmitter, tag: string): BackgroundSave {
   jest.mocked(startThread).mockReturnValueOnce(thread as never);
   const content: CheckpointContent<LocalShard> = {
-    ...{ part: null, model: [], modelIsSharded: false, optimizer: [], state: {} },
-    ...{ catalog: { model: new Map(), optimizer: new Map() } as never },
-    ...{ rankState: null, description: null },
+    part: null,
+    model: [],
+    modelIsSharded: false,
+    optimizer: [],
+    state: {},
+    catalog: { model: new Map(), optimizer: new Map() } as never,
+    rankState: null,
+    description: null,
   };
   return new BackgroundSave({ dir: '/saved', tag, saveLatest: true }, content, null);
 }
@@ -42,7 +47,8 @@ test('a thread that dies without an answer fails the save', async () => {
 test('a save copies the state within the call; the next one waits for it, in the same step', async () => {
   const model = new nn.Linear(2, 1);
   const { engine } = await initialize({
-    ...{ model, config: { train_batch_size: 1, optimizer: { type: 'SGD', params: {} } } },
+    model,
+    config: { train_batch_size: 1, optimizer: { type: 'SGD', params: {} } },
     device: 'cpu',
   });
   const taken = jest.spyOn(HostCopy.prototype, 'take');
@@ -70,7 +76,9 @@ test('a save copies the state within the call; the next one waits for it, in the
   engine.step();
   second.thread.emit('message', { written: 'two' });
   await expect(third).rejects.toMatchObject({
-    ...{ code: 'DS_CHECKPOINT', op: 'saveCheckpoint', hint: 'Await saveCheckpoint().' },
+    code: 'DS_CHECKPOINT',
+    op: 'saveCheckpoint',
+    hint: 'Await saveCheckpoint().',
     expected: 'the state of step 0, the step of the call',
     got: 'step 1: training continued while the previous save was running',
   });
@@ -279,8 +287,12 @@ test('a job has each memory once, plain data, and the place of every tensor in i
     tensor,
   });
   const content = {
-    ...{ part: null, modelIsSharded: false, catalog: 'catalog', description: { gone: undefined } },
-    ...{ state: { kept: 1, gone: undefined }, rankState: null },
+    part: null,
+    modelIsSharded: false,
+    catalog: 'catalog',
+    description: { gone: undefined },
+    state: { kept: 1, gone: undefined },
+    rankState: null,
     model: [shard('a', a), shard('b', b)],
     optimizer: [shard('part', part)],
   };

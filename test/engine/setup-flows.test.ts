@@ -18,7 +18,9 @@ const configOf = (more: DsConfig = {}, worldSize = 1) =>
 
 const jobOf = (ranks: number, mesh: MeshOptions = {}) =>
   ({
-    ...{ rank: 0, worldSize: ranks, world: { rank: 0, size: ranks } },
+    rank: 0,
+    worldSize: ranks,
+    world: { rank: 0, size: ranks },
     mesh: new Mesh(MeshShape.over(ranks, mesh), { rank: 0, size: ranks } as never, null as never),
   }) as never;
 
@@ -32,8 +34,14 @@ describe('the flows of gradients and weights', () => {
   /** The flows of one record of ranks, and how gradients are summed: the outermost wire first. */
   function flowsOf(more: DsConfig, given: { record?: object; options?: object } = {}) {
     const record = {
-      ...{ name: '', group: several, samples: 2, replicas: null, near: null },
-      ...{ source: several, spansStages: false, ...given.record },
+      name: '',
+      group: several,
+      samples: 2,
+      replicas: null,
+      near: null,
+      source: several,
+      spansStages: false,
+      ...given.record,
     };
     const config = configOf(more, 2);
     const stages = buildStages(config, { trained: [], frozen: [] }, cpu(), {
@@ -95,7 +103,10 @@ describe('the flows of gradients and weights', () => {
     const weights = (stage: number, record = {}, more = {}) =>
       of(stage, record, more).weights.constructor.name;
     expect([0, 1, 2, 3].map((stage) => weights(stage))).toEqual([
-      ...['WholeWeights', 'PublishedWeights', 'PublishedWeights', 'GatheredWeights'],
+      'WholeWeights',
+      'PublishedWeights',
+      'PublishedWeights',
+      'GatheredWeights',
     ]);
     const single = { group: alone, samples: 1 };
     expect([1, 3].map((stage) => weights(stage, single))).toEqual(['WholeWeights', 'WholeWeights']);
@@ -115,11 +126,9 @@ describe('the flows of gradients and weights', () => {
       return [(buckets as { overlap?: boolean } | undefined)?.overlap, options?.overlap];
     };
     expect([of({ stage: 1 }), of({ stage: 2 }), of({ stage: 3 })]).toEqual([
-      ...[
-        [false, false],
-        [false, false],
-        [true, true],
-      ],
+      [false, false],
+      [false, false],
+      [true, true],
     ]);
     expect(of({ stage: 2, overlap_comm: true })).toEqual([true, true]);
     expect(of({ stage: 3, overlap_comm: false })).toEqual([false, false]);
@@ -139,7 +148,7 @@ describe('the flows of gradients and weights', () => {
     isSummed = false;
     const own = (more: DsConfig) => flowsOf(more, { options: { isSummed: () => isSummed } }).factor;
     expect([summed, own(bf16), own({ ...bf16, gradient_allreduce_op: 'sum' } as never)]).toEqual([
-      ...[2, 1, 0.5],
+      2, 1, 0.5,
     ]);
   });
 });
@@ -160,7 +169,9 @@ describe('the stages of a pipeline', () => {
     expect(planOf(modelOf())).toMatchObject({ dynamicShape: false, schedule: { name: '1f1b' } });
     expect(planOf(modelOf({ dynamicShape: true }), staged)?.dynamicShape).toBe(true);
     expect(thrownBy(() => planOf(linear(), staged))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'pipeline.stages', got: 'a Linear' },
+      code: 'DS_CONFIG',
+      op: 'pipeline.stages',
+      got: 'a Linear',
     });
   });
 
@@ -191,7 +202,9 @@ describe('the stages of a pipeline', () => {
       expect(of(own, partition)).not.toBeNull();
     }
     expect(thrownBy(() => of('parameters', 'uniform'))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'pipeline.partition', got: '"uniform"' },
+      code: 'DS_CONFIG',
+      op: 'pipeline.partition',
+      got: '"uniform"',
       expected: '"parameters", the partitionMethod of the PipelineModule',
       hint: 'Remove one of them, partition or partitionMethod.',
     });
@@ -215,17 +228,21 @@ describe('the stages of a pipeline', () => {
     expect(optionsOf(interval)).toMatchObject({ activationCheckpointInterval: 3 });
     expect(optionsOf({ partition: 'uniform' })).toMatchObject({ partitionMethod: 'uniform' });
     expect(thrownBy(() => seeds(false, true))).toMatchObject({
-      ...{ op: 'pipeline.seed_layers', got: 'true' },
+      op: 'pipeline.seed_layers',
+      got: 'true',
       expected: 'false, the seedLayers of the PipelineModule',
     });
   });
 
   test('are as many as the ranks along pp', () => {
     expect(thrownBy(() => planOf(modelOf(), { pipeline: { stages: 3 } } as never))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'pipeline.stages', got: '3' },
+      code: 'DS_CONFIG',
+      op: 'pipeline.stages',
+      got: '3',
     });
     expect(thrownBy(() => planOf(modelOf({ numStages: 3 })))).toMatchObject({
-      ...{ op: 'PipelineModule numStages', got: '3' },
+      op: 'PipelineModule numStages',
+      got: '3',
     });
     expect(planOf(modelOf({ numStages: 2 }), staged)).not.toBeNull();
   });
@@ -241,7 +258,9 @@ describe('the stages of a pipeline', () => {
     if (!expected) expect(call()).not.toBeNull();
     else {
       expect(thrownBy(call)).toMatchObject({
-        ...{ code: 'DS_CONFIG', op: 'zero_optimization.stage', got: `${stage}` },
+        code: 'DS_CONFIG',
+        op: 'zero_optimization.stage',
+        got: `${stage}`,
         expected: expect.stringMatching(expected),
       });
     }
@@ -262,7 +281,10 @@ describe('the stages of a pipeline', () => {
     jest.spyOn(Links, 'open').mockResolvedValue('links' as never);
     const mesh = new Mesh(MeshShape.over(2, { pp: 2 }), { rank, size: 2 } as never, null as never);
     const job = {
-      ...{ rank, worldSize: 2, world: { rank, size: 2 }, mesh },
+      rank,
+      worldSize: 2,
+      world: { rank, size: 2 },
+      mesh,
       newGroup: async (ranks: number[]) => {
         opened.push(ranks);
         return { ranks };
@@ -292,8 +314,12 @@ describe('the stages of a pipeline', () => {
       expect(links).toBe('links');
       expect(ties).toEqual([
         {
-          ...{ name: 'tied by stages 0, 1', samples: 1, replicas: null, near: null },
-          ...{ spansStages: true, parameters: 1 },
+          name: 'tied by stages 0, 1',
+          samples: 1,
+          replicas: null,
+          near: null,
+          spansStages: true,
+          parameters: 1,
         },
       ]);
     }
@@ -368,7 +394,9 @@ describe('the units of a model', () => {
       net,
       (more.groups ?? [{ params: trained }]) as never,
       {
-        ...{ dtype: 'bf16', gradDtype: 'f32', device: cpu() },
+        dtype: 'bf16',
+        gradDtype: 'f32',
+        device: cpu(),
         shardsWeights: more.shardsWeights ?? false,
         groups: new ZeroGroups(model as never, (more.own ?? []) as never),
       },
@@ -437,7 +465,8 @@ describe('the units of a model', () => {
     expect(net.parameters().every(({ requiresGrad }) => requiresGrad)).toBe(true);
     const [foreign] = new Net().parameters();
     expect(thrownBy(() => unitsOf(net, { groups: [{ params: [foreign] }] }))).toMatchObject({
-      ...{ op: 'initialize, parameter group 0', expected: 'parameters of the model' },
+      op: 'initialize, parameter group 0',
+      expected: 'parameters of the model',
       got: 'another tensor, of shape [8, 4]',
     });
   });
@@ -451,7 +480,11 @@ describe('the units of a model', () => {
       { group: expert, parameters: [net.h[1]?.fc.weight] },
     ];
     expect(unitsOf(net, { own }).trained.map((unit) => (unit as string[])[0])).toEqual([
-      ...['tied by stages 0, 1', 'root', 'h.0', 'h.1 (group 1)', 'h.1'],
+      'tied by stages 0, 1',
+      'root',
+      'h.0',
+      'h.1 (group 1)',
+      'h.1',
     ]);
   });
 });

@@ -59,8 +59,11 @@ test('a pattern of more blocks than the longest text has is refused before the f
   const model = gpt2();
   const wide = { mode: 'bslongformer', num_sliding_window_blocks: 5 };
   expect(await refusal(() => initialize({ model, config: config(wide) }))).toMatchObject({
-    ...{ code: 'DS_CONFIG', op: 'sparse_attention', expected: 'sequences of at least 5 blocks' },
-    ...{ got: '4 blocks of 16', hint: expect.stringContaining('Reduce block') },
+    code: 'DS_CONFIG',
+    op: 'sparse_attention',
+    expected: 'sequences of at least 5 blocks',
+    got: '4 blocks of 16',
+    hint: expect.stringContaining('Reduce block'),
   });
   expect(patternsOf(model)).toEqual([null, null]);
 });

@@ -42,10 +42,14 @@ test('a state per element has the region of its parameter, other state its own r
   const fragment = { entry, from: 4, offset: 100, numel: 8 } as never;
   expect(statePart(perElement([4, 8]), fragment)).toEqual({ region, from: 4, numel: 8 });
   expect(statePart(perBlock([4, 8], 4), fragment)).toEqual({
-    ...{ region: wholeRegion([8]), from: 1, numel: 2 },
+    region: wholeRegion([8]),
+    from: 1,
+    numel: 2,
   });
   expect(statePart(perParameter([3]), fragment)).toEqual({
-    ...{ region: wholeRegion([3]), from: 0, numel: 3 },
+    region: wholeRegion([3]),
+    from: 0,
+    numel: 3,
   });
 });
 
@@ -55,7 +59,8 @@ test('weights that differ between ranks are synchronized after the last decision
     const stage = { dispatch: () => void found.push('dispatch') };
     resync({
       state: { isAdrift, resync: (...given: unknown[]) => void found.push(given) },
-      ...{ stage, stepDecisions: { take: () => void found.push('take') } },
+      stage,
+      stepDecisions: { take: () => void found.push('take') },
       progress: { appliedSteps: 7 },
     } as never);
     return found.map((one) => (Array.isArray(one) ? [one[0], one[1] === stage] : one));
@@ -73,7 +78,9 @@ test('a rank saves the elements that it counts', () => {
   const fragments = entries.map((own, i) => ({ entry: own, from: 0, offset: 10 * i, numel: 10 }));
   const saved = (counted: { offset: number; numel: number }, isPrimary = true) => {
     const shard = {
-      ...{ fragments, counted, unit: { parameterOf: (own: object) => own } },
+      fragments,
+      counted,
+      unit: { parameterOf: (own: object) => own },
       storage: {
         lend: ({ offset, numel }: { offset: number; numel: number }) => ({
           tensor: held(() => flat.alias([numel], [1], offset)),
@@ -150,7 +157,9 @@ describe('an engine of two micro-batches', () => {
   async function engineOf(): Promise<Engine> {
     const model = new nn.Linear(4, 1);
     const { engine } = await initialize({
-      ...{ model, optimizer: new optim.AdamW(model.parameters(), { lr: 0.1 }), device: 'cpu' },
+      model,
+      optimizer: new optim.AdamW(model.parameters(), { lr: 0.1 }),
+      device: 'cpu',
       config: { train_micro_batch_size_per_gpu: 1, gradient_accumulation_steps: 2 },
     });
     return engine;
@@ -181,7 +190,9 @@ describe('an engine of two micro-batches', () => {
     scope(() => engine.backward(loss(engine)));
     engine.step();
     expect(thrownBy(() => scope(() => loss(engine).backward()))).toMatchObject({
-      ...{ code: 'DS_AUTOGRAD', op: 'engine.backward', got: 'the factor 2' },
+      code: 'DS_AUTOGRAD',
+      op: 'engine.backward',
+      got: 'the factor 2',
       expected: 'gradients with the factor 1 of the earlier micro-batches of this step',
     });
     engine.destroy();
@@ -226,8 +237,16 @@ describe('an engine of two micro-batches', () => {
     const [found, norm] = [engine.getGlobalLoss(), engine.getGlobalGradNorm()];
     expect(reports).toEqual([
       {
-        ...{ step: 1, samples: 2, skipped: 0, applied: true, loss: found, norm, busy: null },
-        ...{ lr: [0.1], betas: [[0.9, 0.999]], lossScale: 1 },
+        step: 1,
+        samples: 2,
+        skipped: 0,
+        applied: true,
+        loss: found,
+        norm,
+        busy: null,
+        lr: [0.1],
+        betas: [[0.9, 0.999]],
+        lossScale: 1,
       },
     ]);
     engine.destroy();
@@ -258,7 +277,8 @@ test.each([0, 3])(
     const optimizer = new optim.AdamW([model.weight], { lr: 0.1 });
     const offload_param = { device: stage === 3 ? 'cpu' : 'none' } as const;
     const config = {
-      ...{ train_batch_size: 1, bf16: { enabled: true } },
+      train_batch_size: 1,
+      bf16: { enabled: true },
       zero_optimization: { stage, offload_param } as DsConfig['zero_optimization'],
     };
     const { engine } = await initialize({ model, optimizer, config, device: 'cpu' });
@@ -301,7 +321,10 @@ describe('the decision of a step', () => {
     const progress = { globalSteps: 0, globalSamples: 0, skippedSteps: 0, appliedSteps: 0 };
     const whole = { applied: true, finite: true, loss: 1, norm: 2, busy: null, stop: false };
     const given = list.map((one) => ({
-      ...{ ...whole, emptyBatches: 0, uneven: null, apart: null },
+      ...whole,
+      emptyBatches: 0,
+      uneven: null,
+      apart: null,
       ...one,
     }));
     const rest = given.values();
@@ -371,7 +394,9 @@ describe('the decision of a step', () => {
       }
     };
     expect([taken(1, false), taken(null, false), taken(Number.NaN, true)]).toEqual([
-      ...[null, null, null],
+      null,
+      null,
+      null,
     ]);
     expect(taken(Number.NaN, false)).toBe('DS_NONFINITE');
     expect(taken(Number.POSITIVE_INFINITY, false)).toBe('DS_NONFINITE');
@@ -398,7 +423,9 @@ describe('when state is updated', () => {
   ): Promise<string[]> {
     const model = new nn.Linear(16, 36, { bias: false });
     const { engine } = await initialize({
-      ...{ model, config: { train_batch_size: 1 }, optimizer: adam(model.parameters()) },
+      model,
+      config: { train_batch_size: 1 },
+      optimizer: adam(model.parameters()),
       device: 'cpu',
     });
     const { partitions } = engine.parts.stage;
@@ -439,7 +466,8 @@ describe('when state is updated', () => {
     expect(await of(0, lamb as never)).toEqual(['HostState']);
     expect(await of(null, lamb as never)).toEqual(['HostState']);
     expect(await refusal(() => of(0.5, lamb as never))).toMatchObject({
-      ...{ code: 'DS_CONFIG', op: 'zero_optimization.offload_optimizer.gpu_share' },
+      code: 'DS_CONFIG',
+      op: 'zero_optimization.offload_optimizer.gpu_share',
       got: 'Lamb, and gpu_share 0.5',
     });
   });

@@ -17,7 +17,8 @@ interface Given {
 }
 
 const own = (count: number, ranks: number[]) => ({
-  ...{ count, own: Array.from({ length: count }, (_, i) => i) },
+  count,
+  own: Array.from({ length: count }, (_, i) => i),
   runs: [{ offset: 0, numel: count, ranks }],
 });
 
@@ -28,7 +29,8 @@ function rowsOf(
   others: number[][] = [],
 ) {
   const world = {
-    ...{ size, rank },
+    size,
+    rank,
     allGather(flat: Tensor, mine: Tensor) {
       const width = mine.numel;
       const values = mine.toArray() as number[];
@@ -79,10 +81,16 @@ test('every number of a rank has its own column in the row of the rank', () => {
   const read = rows.read(values);
   expect([...read.squaresOf(2)]).toEqual([1, 2]);
   expect([read.lossOf(2), read.requestsStop(2), read.microsOf(2), read.busyOf(2)]).toEqual([
-    ...[3, true, 5, 6],
+    3,
+    true,
+    5,
+    6,
   ]);
   expect([read.lossOf(1), read.requestsStop(1), read.microsOf(3), read.busyOf(0)]).toEqual([
-    ...[0, false, 0, 0],
+    0,
+    false,
+    0,
+    0,
   ]);
   GIVEN.forEach((what, i) => {
     const bits = new Int32Array(Float32Array.of(7 + 2 * i).buffer)[0];
@@ -145,7 +153,7 @@ test('the stages of a pipeline count their own columns, in the order of layers',
     [2, 3],
   ];
   const at = (rank: number) => columnsOfStages([0, 1, 1, 0], stages, rank < 2 ? 0 : 1);
-  const expected = [...[0, 21, 22, 3], ...[10, 31, 32, 13]];
+  const expected = [0, 21, 22, 3, 10, 31, 32, 13];
   for (const rank of [0, 3]) {
     const normRanks = rank < 2 ? [0, 1] : [2, 3];
     expect(partials({ ...four, rank, normRanks }, at)).toEqual(expected);
@@ -162,7 +170,9 @@ test('a pipeline rank counts each unit in the first of its layers that reads it'
   const columnsAt = (rank: number, partitions: object[], others: number[]) => {
     const sent: unknown[] = [];
     const world = {
-      ...{ size: 2, rank, device: cpu() },
+      size: 2,
+      rank,
+      device: cpu(),
       allGather(all: Tensor, row: Tensor, options: object) {
         sent.push(row.toArray(), options);
         const rows = [row.toArray() as number[], others];
@@ -189,7 +199,9 @@ test('a pipeline rank counts each unit in the first of its layers that reads it'
   for (const pipeline of [null, whole]) {
     const ranks = { normRanks: [0, 3] };
     expect(columnsOf(pipeline as never, [unitOf(0, 0)] as never, ranks as never)).toEqual({
-      ...{ count: 1, own: [0], runs: [{ offset: 0, numel: 1, ranks: [0, 3] }] },
+      count: 1,
+      own: [0],
+      runs: [{ offset: 0, numel: 1, ranks: [0, 3] }],
     });
   }
 });

@@ -29,11 +29,22 @@ const dir = mkdtempSync(join(tmpdir(), 'ds-step-watch-'));
 afterAll(() => rmSync(dir, { recursive: true }));
 
 const step = (more: Partial<FinishedStep> = {}): FinishedStep => ({
-  ...{ step: 1, samples: 4, skipped: 0, applied: true, loss: 2, norm: 3, lr: [0.5, 0.1] },
-  ...{ betas: [[0.9, 0.95]], lossScale: 8, busy: null, ...more },
+  step: 1,
+  samples: 4,
+  skipped: 0,
+  applied: true,
+  loss: 2,
+  norm: 3,
+  lr: [0.5, 0.1],
+  betas: [[0.9, 0.95]],
+  lossScale: 8,
+  busy: null,
+  ...more,
 });
 const timed = (n: number): TimedStep => ({
-  ...{ step: n, samples: 4 * n, times: { forward: 10, backward: 20, reduce: 5, step: 3 } },
+  step: n,
+  samples: 4 * n,
+  times: { forward: 10, backward: 20, reduce: 5, step: 3 },
 });
 
 /** A timer with these closed steps, which records its calls. */
@@ -159,11 +170,10 @@ function eventsOf(more: DsConfig, report: FinishedStep) {
   const events: monitor.MonitorEvent[] = [];
   const calls: string[] = [];
   const own = {
-    ...{
-      enabled: true,
-      write: (given: readonly monitor.MonitorEvent[]) => void events.push(...given),
-    },
-    ...{ flush: async () => void calls.push('flush'), close: () => void calls.push('close') },
+    enabled: true,
+    write: (given: readonly monitor.MonitorEvent[]) => void events.push(...given),
+    flush: async () => void calls.push('flush'),
+    close: () => void calls.push('close'),
   };
   const observers = buildObservers(configOf(more), [own as never], new ReleaseStack());
   printed(() => {
@@ -179,9 +189,15 @@ test('monitors get the names of DeepSpeed over samples', async () => {
     { name: 'Train/Samples/train_loss', value: 2, step: 4 },
     { name: 'Train/Samples/lr', value: 0.5, step: 4 },
     ...Object.entries({
-      ...{ forward: 10, backward: 20, backward_inner: 15, backward_allreduce: 5, step: 3 },
+      forward: 10,
+      backward: 20,
+      backward_inner: 15,
+      backward_allreduce: 5,
+      step: 3,
     }).map(([phase, value]) => ({
-      ...{ name: `Train/Samples/elapsed_time_ms_${phase}`, value, step: 4 },
+      name: `Train/Samples/elapsed_time_ms_${phase}`,
+      value,
+      step: 4,
     })),
   ]);
   for (const one of observers) await one.flush?.();
@@ -196,11 +212,9 @@ test('a step without a loss has no loss event; fp16 reports its loss scale', () 
       .map(({ name, value }) => [name.replace('Train/Samples/', ''), value]);
   expect(names({}, step({ loss: null, lr: [] }))).toEqual([['lr', 0]]);
   expect(names({ fp16: { enabled: true } }, step())).toEqual([
-    ...[
-      ['train_loss', 2],
-      ['lr', 0.5],
-      ['loss_scale', 8],
-    ],
+    ['train_loss', 2],
+    ['lr', 0.5],
+    ['loss_scale', 8],
   ]);
 });
 

@@ -105,7 +105,11 @@ test('the hint of the world is used for missing ranks and for other calls', asyn
   const shared = store(() => false);
   const seat = (rank: number, timeout: number) =>
     new StoreWorld(shared, {
-      ...{ rank, size: 2, name: 'test', timeout, check: () => {} },
+      rank,
+      size: 2,
+      name: 'test',
+      timeout,
+      check: () => {},
       hint: 'Do this.',
     });
   await expect(seat(0, 0).exchange('one', 1)).rejects.toThrow(/no message from rank 1. Do this.$/);
@@ -197,7 +201,9 @@ test('a rank that ends its engine tells the others, after its last call', async 
   let answer = (_: unknown[]): void => {};
   const announced: unknown[][] = [];
   const world = Object.assign(Object.create(StoreWorld.prototype), {
-    ...{ rank: 0, size: 2, standBy() {} },
+    rank: 0,
+    size: 2,
+    standBy() {},
     exchange: () =>
       new Promise((resolve) => {
         answer = resolve;
@@ -216,7 +222,8 @@ test('a rank that ends its engine tells the others, after its last call', async 
   await expect(call).rejects.toMatchObject({ code: 'DS_ARGUMENT' });
   expect(announced).toHaveLength(2);
   await expect(busy.load('', {})).rejects.toMatchObject({
-    ...{ code: 'DS_AUTOGRAD', op: 'loadCheckpoint' },
+    code: 'DS_AUTOGRAD',
+    op: 'loadCheckpoint',
     expected: 'a call before engine.destroy()',
   });
   expect(announced).toHaveLength(2);
@@ -230,11 +237,21 @@ test('a thread takes the seat of its rank, with the check of the offered job', a
     { offer: () => 42 },
   );
   const own = new StoreWorld(shared, {
-    ...{ rank: 1, size: 2, name: 'test', timeout: 60, hint: 'Do this.', check: () => {} },
+    rank: 1,
+    size: 2,
+    name: 'test',
+    timeout: 60,
+    hint: 'Do this.',
+    check: () => {},
   });
   const seat = own.beside().seat();
   expect(seat).toEqual({
-    ...{ offer: 42, rank: 1, size: 2, name: 'test/beside/0', timeout: 60, hint: 'Do this.' },
+    offer: 42,
+    rank: 1,
+    size: 2,
+    name: 'test/beside/0',
+    timeout: 60,
+    hint: 'Do this.',
     first: { name: 'test', number: 0 },
   });
   const check = jest.fn(() => {
@@ -244,7 +261,11 @@ test('a thread takes the seat of its rank, with the check of the offered job', a
   expect([taken.rank, taken.size]).toEqual([1, 2]);
   // Its first exchange is the one that the rank would have made, and it fails with the job.
   const other = new StoreWorld(shared, {
-    ...{ rank: 0, size: 2, name: 'test', timeout: 60_000, check: () => {} },
+    rank: 0,
+    size: 2,
+    name: 'test',
+    timeout: 60_000,
+    check: () => {},
   });
   await other.announce('saving', 1);
   expect(await taken.exchange('saving', 2)).toEqual([1, 2]);

@@ -38,7 +38,9 @@ const ltd = (more: object = {}, schedule: object = {}) => ({
   random_ltd_layer_num: 2,
   total_layer_num: 4,
   random_ltd_schedule: {
-    ...{ min_value: 3, max_value: TOKENS, schedule_type: 'fixed_linear' },
+    min_value: 3,
+    max_value: TOKENS,
+    schedule_type: 'fixed_linear',
     schedule_config: { require_steps: 4, seq_per_step: 1 },
     ...schedule,
   },

@@ -192,7 +192,10 @@ describe('the file of a trace', () => {
     expect(JSON.parse(readFileSync(inside, 'utf8'))).toEqual({ traceEvents: [] });
     const named = (name: string) => optionsOf(join(dir, name), {}, 2).path.slice(dir.length + 1);
     expect(['a.json', 'a.txt', 'a', 'a.json.gz'].map(named)).toEqual([
-      ...['a.rank2.json', 'a.rank2.txt', 'a.rank2', 'a.json.gz.rank2'],
+      'a.rank2.json',
+      'a.rank2.txt',
+      'a.rank2',
+      'a.json.gz.rank2',
     ]);
     expect(readFileSync(join(dir, 'a.rank2.txt'), 'utf8')).toBe('');
     expect(optionsOf(inside, { steps: 3, after: 2 })).toMatchObject({ steps: 3, after: 2 });
@@ -228,7 +231,8 @@ describe('the file of a trace', () => {
     expect(ended).toEqual([inner]);
     expect(readFileSync(path, 'utf8')).toMatch(/\n$/);
     expect(timer.refuseAnother()).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: 'engine.trace' },
+      code: 'DS_ARGUMENT',
+      op: 'engine.trace',
       got: `a second trace before the steps of ${path}`,
     });
   });

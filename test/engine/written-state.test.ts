@@ -92,7 +92,9 @@ test('a gradient is that of the whole step, before clipping and without the loss
   half();
   expect(zero.safeGetFullGrad(parameter)).toBeNull();
   expect(thrownBy(() => zero.safeSetFullGrad(parameter, parameter))).toMatchObject({
-    ...{ code: 'DS_AUTOGRAD', op: 'safeSetFullGrad', got: 'a parameter without a gradient' },
+    code: 'DS_AUTOGRAD',
+    op: 'safeSetFullGrad',
+    got: 'a parameter without a gradient',
   });
   engine.step();
   half();
@@ -131,17 +133,23 @@ test('shapes, names and owners are checked', async () => {
   ];
   for (const [op, set] of setters) {
     expect(thrownBy(() => set(parameter, wrong))).toMatchObject({
-      ...{ code: 'DS_SHAPE', op, expected: `[${parameter.shape.join(', ')}]` },
+      code: 'DS_SHAPE',
+      op,
+      expected: `[${parameter.shape.join(', ')}]`,
     });
     expect(thrownBy(() => set(other, wrong))).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op, expected: 'a parameter that an engine trains' },
+      code: 'DS_ARGUMENT',
+      op,
+      expected: 'a parameter that an engine trains',
     });
   }
   for (const get of [zero.safeGetFullGrad, zero.safeGetFullFp32Param])
     expect(get(other)).toBeNull();
   const state = (key: string) => zero.safeGetFullOptimizerState(parameter, key);
   expect(thrownBy(() => state('momentum'))).toMatchObject({
-    ...{ code: 'DS_ARGUMENT', op: 'optimizer state', got: '"momentum"' },
+    code: 'DS_ARGUMENT',
+    op: 'optimizer state',
+    got: '"momentum"',
     expected: expect.stringMatching(/^fp32, exp_avg, exp_avg_sq \(the state of AdamW\)$/),
   });
   const value = filled(parameter, 3);
@@ -159,7 +167,8 @@ test('zero.Init takes a function of a model without values', () => {
   expect(model).toBeInstanceOf(nn.Linear);
   for (const bad of [model, undefined, 3]) {
     expect(thrownBy(() => zero.Init(bad as never))).toMatchObject({
-      ...{ op: 'zero.Init', expected: 'a function that makes a model' },
+      op: 'zero.Init',
+      expected: 'a function that makes a model',
     });
   }
   expect(thrownBy(() => zero.Init((() => Promise.resolve(model)) as never)).got).toBe(
@@ -168,6 +177,8 @@ test('zero.Init takes a function of a model without values', () => {
   expect(thrownBy(() => zero.Init(() => ({}) as never)).op).toBe('zero.Init');
   model.bias?.toArray();
   expect(thrownBy(() => zero.Init(() => model))).toMatchObject({
-    ...{ code: 'DS_ARGUMENT', op: 'zero.Init', got: 'values of bias in memory' },
+    code: 'DS_ARGUMENT',
+    op: 'zero.Init',
+    got: 'values of bias in memory',
   });
 });

@@ -24,7 +24,11 @@ afterAll(() => rmSync(dir, { recursive: true }));
 /** Sums over the rows, as documents of their own, of at most `length` tokens. */
 async function reference(one: nn.models.CausalLM, length: number) {
   const data = await text.TextDataset.open({
-    ...{ files, tokenizer: TOKENIZER, length, packing: false, threads: 0 },
+    files,
+    tokenizer: TOKENIZER,
+    length,
+    packing: false,
+    threads: 0,
   });
   const sums = { loss: 0, correct: 0, tokens: 0 };
   for (let i = 0; i < data.length; ++i) {

@@ -12,8 +12,11 @@ function model(): nn.models.CausalLM {
   seed(5);
   const sizes = { layers: 1, heads: 2, kvHeads: 1, channels: 16, hidden: 32, maxSeq: 32 };
   const ropeScaling: nn.models.LongRopeScaling = {
-    ...{ type: 'longrope', factor: 4, originalMaxSeq: 6 },
-    ...{ shortFactor: [1, 1, 1, 1], longFactor: [2, 3, 5, 8] },
+    type: 'longrope',
+    factor: 4,
+    originalMaxSeq: 6,
+    shortFactor: [1, 1, 1, 1],
+    longFactor: [2, 3, 5, 8],
   };
   return new nn.models.Llama({ vocabSize: 1007, ...sizes, ropeScaling, initializerRange: 0.5 });
 }

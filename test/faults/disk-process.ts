@@ -39,10 +39,15 @@ const options: Omit<TinyOptions, 'offload'> = {
 
 /** Keeps no weights between uses. */
 const weightsOnDisk = (nvme: string): TinyOptions['zero'] => ({
-  ...{ stage: 3, stage3_param_persistence_threshold: 0, stage3_max_live_parameters: 0 },
+  stage: 3,
+  stage3_param_persistence_threshold: 0,
+  stage3_max_live_parameters: 0,
   offload_param: {
-    ...{ device: 'nvme', nvme_path: nvme },
-    ...{ buffer_count: 3, buffer_size: 2000, max_in_cpu: 0 },
+    device: 'nvme',
+    nvme_path: nvme,
+    buffer_count: 3,
+    buffer_size: 2000,
+    max_in_cpu: 0,
   },
 });
 

@@ -43,7 +43,12 @@ async function run(name: string, more: Partial<DiskJob>, fault?: string): Promis
   const armed = join(root, name, 'armed');
   const preload = { LD_PRELOAD: shim, DS_FAULT: fault ?? '', DS_FAULT_FOLDER: nvme };
   const job: DiskJob = {
-    ...{ nvme, folder, armed, resume: false, saveAfter: null, steps: STEPS },
+    nvme,
+    folder,
+    armed,
+    resume: false,
+    saveAfter: null,
+    steps: STEPS,
     what: 'optimizer state',
     ...more,
   };

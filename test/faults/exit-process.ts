@@ -28,8 +28,14 @@ const SLOTS = 16;
 function swap(folder: string, buffer: Buffer): void {
   const memory = [{ buffer, offset: 0, bytes: SLOTS * SLOT }];
   const file = SwapFile.open({
-    ...{ folder, label: 'state', purpose: 'a test', bytes: SLOTS * SLOT },
-    ...{ blockBytes: 1 << 16, depth: 8, checkers: 2, memory },
+    folder,
+    label: 'state',
+    purpose: 'a test',
+    bytes: SLOTS * SLOT,
+    blockBytes: 1 << 16,
+    depth: 8,
+    checkers: 2,
+    memory,
   });
   for (let round = 0; round < 8; ++round) {
     for (let i = 0; i < SLOTS; ++i) {

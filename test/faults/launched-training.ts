@@ -47,8 +47,15 @@ export class Trainings {
   launch(more: Partial<Training>, timeout?: number): Launched {
     const { ranks, folder } = this;
     const training: Training = {
-      ...{ accumulation: 1, steps: STEPS, resume: false, save: 'never', fault: null },
-      ...{ folder, name: `run${this.runs.length}`, ...this.base, ...more },
+      accumulation: 1,
+      steps: STEPS,
+      resume: false,
+      save: 'never',
+      fault: null,
+      folder,
+      name: `run${this.runs.length}`,
+      ...this.base,
+      ...more,
     };
     const run = this.start(training, timeout);
     const overdue = killAfter(run, LIMIT_MS);

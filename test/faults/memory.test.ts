@@ -28,7 +28,9 @@ test.each([
   const armed = join(root, thread);
   const job: MemoryJob = { armed, culprit };
   const environment = {
-    ...{ LD_PRELOAD: shim, DS_FAULT_THREAD: thread, DS_FAULT_ARMED: armed },
+    LD_PRELOAD: shim,
+    DS_FAULT_THREAD: thread,
+    DS_FAULT_ARMED: armed,
     DS_FAULT_RANK: String(culprit),
   };
   const reports = reportsOf<string>(

@@ -18,7 +18,10 @@ async function load(): Promise<string> {
   });
   const workerThread = { execArgv: ['-r', hook] };
   const loader = new DataLoader(data, {
-    ...{ numWorkers: 1, workerThread, collate: (samples) => samples, device: 'cpu' },
+    numWorkers: 1,
+    workerThread,
+    collate: (samples) => samples,
+    device: 'cpu',
   });
   let batches = 0;
   for await (const _ of loader) batches++;

@@ -14,7 +14,9 @@ test('of a loader and of an asynchronous save', () => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-refused-'));
   const node = [process.execPath, '-r', HOOK, SCRIPT, dir];
   const { status, stdout } = spawnSync('sh', ['-c', 'ulimit -n 200 && exec "$@"', 'sh', ...node], {
-    ...{ encoding: 'utf8', timeout: 300_000, env: { ...process.env, DS_NUM_THREADS: '1' } },
+    encoding: 'utf8',
+    timeout: 300_000,
+    env: { ...process.env, DS_NUM_THREADS: '1' },
   });
   rmSync(dir, { recursive: true, force: true });
   expect(status).toBe(0);

@@ -29,7 +29,8 @@ function reportWhere(engine: FileEngineName, shim: string, refused: Record<strin
       encoding: 'utf8',
       env: {
         ...process.env,
-        ...{ LD_PRELOAD: join(root, `${shim}.so`), DS_FAULT_ARMED: armed },
+        LD_PRELOAD: join(root, `${shim}.so`),
+        DS_FAULT_ARMED: armed,
         ...refused,
       },
     },

@@ -47,8 +47,11 @@ beforeEach(() => {
 });
 
 const environment = (): Record<string, string> => ({
-  ...{ HF_ENDPOINT: test_.server.url, HF_HOME: test_.cache, HF_HUB_CACHE: test_.cache },
-  ...{ HF_HUB_OFFLINE: '0', HF_HUB_DISABLE_PROGRESS_BARS: '1' },
+  HF_ENDPOINT: test_.server.url,
+  HF_HOME: test_.cache,
+  HF_HUB_CACHE: test_.cache,
+  HF_HUB_OFFLINE: '0',
+  HF_HUB_DISABLE_PROGRESS_BARS: '1',
 });
 
 const ids = async (model: nn.models.CausalLM): Promise<readonly number[] | undefined> => {

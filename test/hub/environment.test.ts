@@ -25,10 +25,12 @@ test('reads the token from HF_TOKEN, or from its file', () => {
     expect(hubSettings({ HF_HOME: home }).token).toBeNull();
     writeFileSync(join(home, 'token'), 'hf_file\n');
     expect(hubSettings({ HF_HOME: home })).toMatchObject({
-      ...{ token: 'hf_file', tokenSource: join(home, 'token') },
+      token: 'hf_file',
+      tokenSource: join(home, 'token'),
     });
     expect(hubSettings({ HF_HOME: home, HF_TOKEN: ' hf_own ' })).toMatchObject({
-      ...{ token: 'hf_own', tokenSource: 'HF_TOKEN' },
+      token: 'hf_own',
+      tokenSource: 'HF_TOKEN',
     });
     const implicit = { HF_HOME: home, HF_HUB_DISABLE_IMPLICIT_TOKEN: '1' };
     expect(hubSettings(implicit).token).toBeNull();

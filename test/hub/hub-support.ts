@@ -62,7 +62,10 @@ export function hubTest(): HubTest {
     },
     settings: (change = {}) => ({
       ...hubSettings({ HF_HUB_CACHE: cache, HF_ENDPOINT: server?.url, HF_HOME: cache }),
-      ...{ progress: false, backoffMs: 1, segmentBytes: 30_000, stallMs: 5000 },
+      progress: false,
+      backoffMs: 1,
+      segmentBytes: 30_000,
+      stallMs: 5000,
       ...change,
     }),
   };

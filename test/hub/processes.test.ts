@@ -20,8 +20,11 @@ interface Child {
 function start(): Child {
   const env = {
     ...process.env,
-    ...{ HF_ENDPOINT: hub.server.url, HF_HOME: hub.cache, HF_HUB_CACHE: hub.cache },
-    ...{ HF_HUB_OFFLINE: '0', HF_HUB_DISABLE_PROGRESS_BARS: '1' },
+    HF_ENDPOINT: hub.server.url,
+    HF_HOME: hub.cache,
+    HF_HUB_CACHE: hub.cache,
+    HF_HUB_OFFLINE: '0',
+    HF_HUB_DISABLE_PROGRESS_BARS: '1',
   };
   const child = spawn(process.execPath, ['-r', HOOK, PROGRAM, NAME], { env });
   let out = '';

@@ -26,7 +26,10 @@ test('fetches config, tokenizer and safetensors into the layout of the cache', a
   const model = join(hub.cache, 'models--org--tiny');
   expect(folder).toBe(join(model, 'snapshots', commit));
   expect(listed(folder)).toEqual([
-    ...['config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json'],
+    'config.json',
+    'model.safetensors',
+    'tokenizer.json',
+    'tokenizer_config.json',
   ]);
   expect(readFileSync(join(folder, 'model.safetensors')).equals(weights)).toBe(true);
   expect(readlinkSync(join(folder, 'model.safetensors'))).toBe(`../../blobs/${sha256(weights)}`);
@@ -95,15 +98,19 @@ test('fetches one set of weights: the shards of the index, or the single file', 
   };
   const map = Object.fromEntries(Object.keys(shards).map((name, i) => [`w${i}`, name]));
   const others = {
-    ...{ 'consolidated.safetensors': noise(30_000, 7), 'model.fp16.safetensors': noise(9000, 8) },
-    ...{ 'original/x.safetensors': noise(9000, 9), 'onnx/model.onnx': 'x', 'm.gguf': noise(9000) },
+    'consolidated.safetensors': noise(30_000, 7),
+    'model.fp16.safetensors': noise(9000, 8),
+    'original/x.safetensors': noise(9000, 9),
+    'onnx/model.onnx': 'x',
+    'm.gguf': noise(9000),
   };
   const index = { 'model.safetensors.index.json': JSON.stringify({ weight_map: map }) };
   const { 'model.safetensors': whole, ...rest } = tiny();
   hub.server.add(NAME, { ...rest, ...shards, ...index, ...others });
   const folder = await pullWith(hub.settings(), NAME, {});
   expect(listed(folder).filter((name) => /safetensors|gguf|onnx|original/.test(name))).toEqual([
-    ...[...Object.keys(shards), 'model.safetensors.index.json'],
+    ...Object.keys(shards),
+    'model.safetensors.index.json',
   ]);
   hub.server.add(NAME, { ...tiny(), ...shards, ...index });
   const second = await pullWith(hub.settings(), NAME, {});
@@ -120,8 +127,10 @@ test('other needs take their files only', async () => {
   const tokenizer = await pullWith(hub.settings(), NAME, { files: 'tokenizer' });
   expect(listed(tokenizer)).toEqual(['config.json', 'tokenizer.json', 'tokenizer_config.json']);
   hub.server.add('org/adapter', {
-    ...{ 'adapter_config.json': '{}', 'adapter_model.safetensors': noise(11_000) },
-    ...{ 'README.md': '', 'optimizer.pt': noise(9000) },
+    'adapter_config.json': '{}',
+    'adapter_model.safetensors': noise(11_000),
+    'README.md': '',
+    'optimizer.pt': noise(9000),
   });
   for (const files of ['model', 'adapter'] as const) {
     const folder = await pullWith(hub.settings(), 'org/adapter', { files });

@@ -18,7 +18,13 @@ let engine: InferenceEngine;
 function tinyLlama(channels = 32): nn.models.Llama {
   seed(1);
   const model = new nn.models.Llama({
-    ...{ vocabSize: 64, maxSeq: 64, layers: 2, heads: 4, kvHeads: 2, channels, hidden: 48 },
+    vocabSize: 64,
+    maxSeq: 64,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    channels,
+    hidden: 48,
   });
   for (const parameter of model.parameters()) void parameter.buffer;
   return model;
@@ -106,11 +112,9 @@ test('rows without an adapter keep their bits in a batch with adapters', async (
   const request = { ...ask, logprobs: 2 };
   const logprobs = async (adapter: string | null) => {
     const others = [1, 2, 3].map((i) => ({
-      ...{
-        ...request,
-        cacheSalt: `bits ${adapter}`,
-        prompt: prompt.map((token) => (token + i) % 30),
-      },
+      ...request,
+      cacheSalt: `bits ${adapter}`,
+      prompt: prompt.map((token) => (token + i) % 30),
       ...(adapter && { adapter }),
     }));
     const own = { ...request, cacheSalt: `bits ${adapter}` };

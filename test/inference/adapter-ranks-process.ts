@@ -20,7 +20,10 @@ async function main(): Promise<void> {
   const names = [undefined, ...Object.keys(adapters)];
   const requests: inference.GenerateRequest[] = names.flatMap((adapter) =>
     prompts.map((prompt) => ({
-      ...{ prompt, temperature: 0, ignoreEos: true, maxNewTokens: 8 },
+      prompt,
+      temperature: 0,
+      ignoreEos: true,
+      maxNewTokens: 8,
       ...(adapter !== undefined && { adapter }),
     })),
   );

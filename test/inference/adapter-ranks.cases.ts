@@ -27,7 +27,10 @@ export const cases: readonly Case[] = ['llama', 'glm'].map((family) => ({
       for (const adapter of names) {
         for (const prompt of prompts) {
           const [one] = await engine.generate({
-            ...{ prompt, temperature: 0, ignoreEos: true, maxNewTokens: 8 },
+            prompt,
+            temperature: 0,
+            ignoreEos: true,
+            maxNewTokens: 8,
             ...(adapter !== undefined && { adapter }),
           });
           expected.push([...one!.tokens]);

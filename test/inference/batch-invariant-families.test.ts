@@ -38,7 +38,10 @@ test.each(readdirSync(folder))('%s', async (name) => {
     }
     const requests = Array.from({ length: 7 }, (_, i) => ({
       prompt: Array.from({ length: 3 + ((i * 7) % 30) }, (_, k) => (k * 13 + (i % 3) * 5 + 1) % 40),
-      ...{ maxNewTokens: 1 + ((i * 5) % 9), seed: i, temperature: 0.8, logprobs: 0 },
+      maxNewTokens: 1 + ((i * 5) % 9),
+      seed: i,
+      temperature: 0.8,
+      logprobs: 0,
       ignoreEos: true,
     }));
     const made = (await engine.generateBatch(requests)).map(([one]) => one as Generation);

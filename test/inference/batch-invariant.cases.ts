@@ -18,7 +18,11 @@ const models: Record<string, () => CausalLM> = {
 /** Prompts share prefixes; requests end at different lengths. */
 const requests: GenerateRequest[] = Array.from({ length: 24 }, (_, i) => ({
   prompt: Array.from({ length: 3 + ((i * 7) % 40) }, (_, k) => (k * 13 + (i % 3) * 5 + 1) % 97),
-  ...{ maxNewTokens: 1 + ((i * 5) % 30), seed: i, temperature: 0.8, logprobs: 0, ignoreEos: true },
+  maxNewTokens: 1 + ((i * 5) % 30),
+  seed: i,
+  temperature: 0.8,
+  logprobs: 0,
+  ignoreEos: true,
 }));
 
 async function compare(make: () => CausalLM, device: Device, dtype: 'f32' | 'bf16') {
@@ -26,8 +30,11 @@ async function compare(make: () => CausalLM, device: Device, dtype: 'f32' | 'bf1
   const model = make();
   model.to(device, dtype);
   const engine = await initInference(model, {
-    ...{ device: device.name, batch_invariant: true, max_out_tokens: 80 },
-    ...{ max_ragged_batch_size: 48, kv_cache: { block_size: 16, blocks: 60 } },
+    device: device.name,
+    batch_invariant: true,
+    max_out_tokens: 80,
+    max_ragged_batch_size: 48,
+    kv_cache: { block_size: 16, blocks: 60 },
   });
   try {
     const made = (await engine.generateBatch(requests)).flatMap(([one]) => one ?? []);

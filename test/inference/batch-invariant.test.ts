@@ -21,7 +21,11 @@ const models: Record<string, () => CausalLM> = {
 const requestsOf = (n: number, temperature = 0.8): GenerateRequest[] =>
   Array.from({ length: n }, (_, i) => ({
     prompt: Array.from({ length: 3 + ((i * 7) % 40) }, (_, k) => (k * 13 + (i % 3) * 5 + 1) % 97),
-    ...{ maxNewTokens: 1 + ((i * 5) % 30), seed: i, temperature, logprobs: 0, ignoreEos: true },
+    maxNewTokens: 1 + ((i * 5) % 30),
+    seed: i,
+    temperature,
+    logprobs: 0,
+    ignoreEos: true,
   }));
 
 async function compare(
@@ -30,7 +34,9 @@ async function compare(
   config: InferenceConfig,
 ): Promise<{ preemptions: number; prefixHits: number }> {
   const engine = await initInference(model, {
-    ...{ device: 'cpu', max_out_tokens: 80, batch_invariant: true },
+    device: 'cpu',
+    max_out_tokens: 80,
+    batch_invariant: true,
     ...config,
   });
   const requests = requestsOf(n);

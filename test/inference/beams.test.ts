@@ -124,7 +124,8 @@ describe('by an engine', () => {
     const other = await initInference(model, { dtype: 'fp32', device: 'cpu' });
     const long = other.generate({ ...request, maxNewTokens: 60 });
     const seen = expect(long).rejects.toMatchObject({
-      ...{ code: 'DS_RELEASED', op: 'InferenceEngine.generate' },
+      code: 'DS_RELEASED',
+      op: 'InferenceEngine.generate',
       got: 'a destroyed engine',
     });
     await other.destroy();
@@ -135,7 +136,10 @@ describe('by an engine', () => {
 
 describe('a tree of texts', () => {
   const rules = {
-    ...{ numBeams: 2, lengthPenalty: 1, earlyStopping: false, maxNewTokens: 3 },
+    numBeams: 2,
+    lengthPenalty: 1,
+    earlyStopping: false,
+    maxNewTokens: 3,
     ends: new Set([9]),
   } as const;
   const candidate = (beam: number, token: number, total: number) => ({ beam, token, total });

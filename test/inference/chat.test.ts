@@ -21,8 +21,11 @@ async function talk(answers: readonly string[], fields: Partial<ChatRequest> = {
   engine.answers.push(...answers);
   const events: ChatEvent[] = [];
   const result = await chat(engine, {
-    ...{ messages: [question], tools: [add], chatTemplate: THINKS },
-    ...{ onEvent: (event) => events.push(event), ...fields },
+    messages: [question],
+    tools: [add],
+    chatTemplate: THINKS,
+    onEvent: (event) => events.push(event),
+    ...fields,
   });
   expect(engine.active).toBe(0);
   return { engine, events, result };
@@ -34,7 +37,10 @@ test('a loop: a call, its result, an answer; a schema of zod fills defaults', as
     'It is 3.',
   ]);
   expect(result).toMatchObject({
-    ...{ content: 'It is 3.', reasoning: '', finishReason: 'stop', rounds: 2 },
+    content: 'It is 3.',
+    reasoning: '',
+    finishReason: 'stop',
+    rounds: 2,
   });
   expect(result.messages.map(({ role, content }) => [role, content])).toEqual([
     ['user', question.content],
@@ -45,7 +51,11 @@ test('a loop: a call, its result, an answer; a schema of zod fills defaults', as
   expect(engine.lastPrompt).toContain('<think>I add.</think>Let me see.<tool_call>{"name": "add"');
   expect(engine.lastPrompt).toContain('<tool_response>3</tool_response>');
   expect(events.map(({ type }) => type).filter((one, i, all) => one !== all[i - 1])).toEqual([
-    ...['reasoning', 'content', 'call', 'result', 'content'],
+    'reasoning',
+    'content',
+    'call',
+    'result',
+    'content',
   ]);
   expect(result.generatedTokens).toBeGreaterThan(10);
 });
@@ -114,8 +124,13 @@ test('invalid requests', async () => {
 
 test('messages as the prompt of generate() and stream(), and chat() of an engine', async () => {
   const config = {
-    ...{ model_type: 'llama', vocab_size: 1007, hidden_size: 32, num_hidden_layers: 1 },
-    ...{ num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 256 },
+    model_type: 'llama',
+    vocab_size: 1007,
+    hidden_size: 32,
+    num_hidden_layers: 1,
+    num_attention_heads: 2,
+    intermediate_size: 64,
+    max_position_embeddings: 256,
   };
   const model = nn.models.fromConfig(config);
   const engine = await initInference(model, { device: 'cpu' }, { tokenizer });

@@ -34,11 +34,17 @@ test('without a configuration everything has its default', () => {
   const { notices, ...values } = resolveInferenceConfig();
   expect(notices).toEqual([]);
   expect(values).toMatchObject({
-    ...{ dtype: null, device: null, max_out_tokens: null, min_out_tokens: 1 },
+    dtype: null,
+    device: null,
+    max_out_tokens: null,
+    min_out_tokens: 1,
     tensor_parallel: { enabled: true, tp_size: 1, tp_grain_size: 64, mpu: null, tp_group: null },
     moe: { enabled: true, ep_size: 1, moe_experts: [1], type: 'standard' },
     kv_cache: { block_size: 64, blocks: null, memory: null, prefix_caching: true },
-    ...{ quant: null, replace_method: 'auto', return_tuple: true, training_mp_size: 1 },
+    quant: null,
+    replace_method: 'auto',
+    return_tuple: true,
+    training_mp_size: 1,
   });
   expect(Object.isFrozen(values.moe)).toBe(true);
   const defaults = defaultInferenceConfig();
@@ -198,7 +204,8 @@ test('errors of a file have lines, and all are reported', () => {
 
 test('options of the call add to the configuration, and must not contradict it', () => {
   expect(resolve({ dtype: 'half' }, { max_tokens: 5 })).toMatchObject({
-    ...{ dtype: 'fp16', max_out_tokens: 5 },
+    dtype: 'fp16',
+    max_out_tokens: 5,
   });
   expect(resolve({ dtype: 'half' }, { dtype: 'torch.float16' }).dtype).toBe('fp16');
   expect(resolve({ tp: { tp_size: 1 } }, { tensor_parallel: { tp_size: 1 } }).notices).toEqual([]);

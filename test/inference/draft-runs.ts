@@ -37,7 +37,9 @@ export async function run(
   requests: readonly GenerateRequest[],
 ): Promise<Run> {
   const engine = await initInference(model, {
-    ...{ device: device.name, dtype: 'fp32', max_ragged_batch_size: 48 },
+    device: device.name,
+    dtype: 'fp32',
+    max_ragged_batch_size: 48,
     kv_cache: { block_size: 16 },
     ...config,
   });

@@ -75,10 +75,19 @@ export async function writeHead(dir: string, given: HeadOptions = {}): Promise<s
   const { channels, heads, hidden, vocabSize } = SIZES;
   mkdirSync(dir, { recursive: true });
   const all = {
-    ...{ architectures: ['LlamaForCausalLMEagle3'], model_type: 'llama', num_hidden_layers: 1 },
-    ...{ hidden_size: channels, intermediate_size: hidden, num_attention_heads: heads },
-    ...{ num_key_value_heads: kvHeads, vocab_size: vocabSize, max_position_embeddings: 160 },
-    ...{ rms_norm_eps: 1e-5, rope_theta: 1e4, hidden_act: 'silu', tie_word_embeddings: false },
+    architectures: ['LlamaForCausalLMEagle3'],
+    model_type: 'llama',
+    num_hidden_layers: 1,
+    hidden_size: channels,
+    intermediate_size: hidden,
+    num_attention_heads: heads,
+    num_key_value_heads: kvHeads,
+    vocab_size: vocabSize,
+    max_position_embeddings: 160,
+    rms_norm_eps: 1e-5,
+    rope_theta: 1e4,
+    hidden_act: 'silu',
+    tie_word_embeddings: false,
     ...(targets && { draft_vocab_size: targets.length }),
     ...config,
   };
@@ -86,7 +95,9 @@ export async function writeHead(dir: string, given: HeadOptions = {}): Promise<s
   const shapes = shapesOf(kvHeads, targets?.length ?? vocabSize);
   const made = scope(() =>
     Object.entries(shapes).map(([name, shape]) => ({
-      ...{ name: rename(name), shape, dtype: 'f32' as const },
+      name: rename(name),
+      shape,
+      dtype: 'f32' as const,
       values: Tensor.from(Float32Array.from(valuesOf(name, shape)), { shape: [...shape] }).keep(),
     })),
   );
@@ -96,11 +107,15 @@ export async function writeHead(dir: string, given: HeadOptions = {}): Promise<s
     const known = Array.from({ length: vocabSize }, (_, i) => targets.includes(i));
     return [
       {
-        ...{ name: 'd2t', shape: [targets.length], dtype: 'i64' as const },
+        name: 'd2t',
+        shape: [targets.length],
+        dtype: 'i64' as const,
         values: Tensor.from(offsets, { dtype: 'i64' }).keep(),
       },
       {
-        ...{ name: 't2d', shape: [vocabSize], dtype: 'bool' as const },
+        name: 't2d',
+        shape: [vocabSize],
+        dtype: 'bool' as const,
         values: Tensor.from(known.map(Number), { dtype: 'bool' }).keep(),
       },
     ];

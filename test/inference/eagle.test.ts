@@ -76,7 +76,10 @@ async function withHead(
 }
 
 const unsampled = (into: Tensor): Sampled => ({
-  ...{ tokens: into, logprobs: null, top: null, asked: [null] },
+  tokens: into,
+  logprobs: null,
+  top: null,
+  asked: [null],
 });
 
 /** Computes `count` more tokens of a sequence with the model. */
@@ -163,11 +166,15 @@ test('heads for other models and other heads are refused with the reason', async
     [{ num_hidden_layers: 2 }, {}, 'DS_CHECKPOINT', /num_hidden_layers/],
     [
       { eagle_config: { use_aux_hidden_state: false } },
-      ...[{}, 'DS_CHECKPOINT', /use_aux_hidden_state/],
+      {},
+      'DS_CHECKPOINT',
+      /use_aux_hidden_state/,
     ] as never,
     [
       { eagle_config: { eagle_aux_hidden_state_layer_ids: [1, 1, 9] } },
-      ...[{}, 'DS_CHECKPOINT', /three different layers below 8/],
+      {},
+      'DS_CHECKPOINT',
+      /three different layers below 8/,
     ] as never,
     [{}, { rename: (name) => name.replace('fc.', 'fd.') }, 'DS_CHECKPOINT', /fc\.weight/],
     [{}, { targets: [1, 60] }, 'DS_CHECKPOINT', /tokens below 48, got token 60 at 1/],

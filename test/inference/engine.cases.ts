@@ -54,7 +54,8 @@ async function withEngine(
 }
 
 const requestOf = ({ prompt, tokens }: Text) => ({
-  ...{ prompt, maxNewTokens: tokens.length },
+  prompt,
+  maxNewTokens: tokens.length,
   ...greedy,
 });
 
@@ -98,7 +99,8 @@ const cuts: Record<string, InferenceConfig> = {
   'one token a step': { max_ragged_batch_size: 1 },
   'steps of 5 tokens': { max_ragged_batch_size: 5 },
   'steps of 16 tokens, blocks of 16': {
-    ...{ max_ragged_batch_size: 16, kv_cache: { block_size: 16 } },
+    max_ragged_batch_size: 16,
+    kv_cache: { block_size: 16 },
   },
   'blocks of 37': { kv_cache: { block_size: 37 } },
   'blocks of 128': { kv_cache: { block_size: 128 } },
@@ -107,7 +109,9 @@ const cuts: Record<string, InferenceConfig> = {
   'no step ahead': { async_scheduling: false },
   'one token a step, ahead': { max_ragged_batch_size: 1, async_scheduling: true },
   'steps of 5 tokens, ahead': {
-    ...{ max_ragged_batch_size: 5, async_scheduling: true, kv_cache: { block_size: 16 } },
+    max_ragged_batch_size: 5,
+    async_scheduling: true,
+    kv_cache: { block_size: 16 },
   },
   'nothing shared': { kv_cache: { block_size: 16, prefix_caching: false } },
 };
@@ -143,7 +147,9 @@ interface Habits {
 async function preempts(family: string, given: Habits, device: Device): Promise<void> {
   const cache = { block_size: 16, blocks: 8, prefix_caching: given.shares };
   const config = {
-    ...{ device: device.name, kv_cache: cache, max_out_tokens: limitOf(family) },
+    device: device.name,
+    kv_cache: cache,
+    max_out_tokens: limitOf(family),
     async_scheduling: given.ahead,
   };
   await withEngine(family, config, async (engine, texts) => {
@@ -155,7 +161,8 @@ async function preempts(family: string, given: Habits, device: Device): Promise<
 /** A prompt that was read before, one that continues it, and several samples of one prompt. */
 async function findsPrefixes(family: string, ahead: boolean, device: Device): Promise<void> {
   const config = {
-    ...{ device: device.name, async_scheduling: ahead },
+    device: device.name,
+    async_scheduling: ahead,
     kv_cache: { block_size: 16 },
     max_out_tokens: limitOf(family),
   };
@@ -167,8 +174,11 @@ async function findsPrefixes(family: string, ahead: boolean, device: Device): Pr
     };
     const whole = [...text.prompt, ...text.tokens];
     for (const [length, salt, cached] of [
-      ...[[37, 'a', 0] as const, [37, 'a', 32] as const, [37, 'b', 0] as const],
-      ...[[48, 'a', 32] as const, [55, 'a', 48] as const],
+      [37, 'a', 0] as const,
+      [37, 'a', 32] as const,
+      [37, 'b', 0] as const,
+      [48, 'a', 32] as const,
+      [55, 'a', 48] as const,
     ]) {
       const [one] = await ask(whole.slice(0, length), salt);
       assert.deepEqual(one?.tokens, whole.slice(length));

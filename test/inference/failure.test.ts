@@ -15,9 +15,17 @@ const request = { prompt: [1, 2], maxNewTokens: 2, temperature: 0 };
 
 async function tinyEngine() {
   const model = fromConfig({
-    ...{ model_type: 'llama', vocab_size: 64, hidden_size: 16, intermediate_size: 16 },
-    ...{ num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 2 },
-    ...{ max_position_embeddings: 32, rms_norm_eps: 1e-6, rope_theta: 500, hidden_act: 'silu' },
+    model_type: 'llama',
+    vocab_size: 64,
+    hidden_size: 16,
+    intermediate_size: 16,
+    num_hidden_layers: 1,
+    num_attention_heads: 2,
+    num_key_value_heads: 2,
+    max_position_embeddings: 32,
+    rms_norm_eps: 1e-6,
+    rope_theta: 500,
+    hidden_act: 'silu',
   });
   const engine = await initInference(model);
   const { runner } = engine as unknown as { runner: { begin: () => never } };

@@ -65,7 +65,9 @@ test('without reasoning the text has the format at once', async () => {
 test('pieces of several answers are parsed separately, at every cut', async () => {
   const whole = 'a <b> thought</think>\n\nyes';
   const form = {
-    ...{ family: null, tools: [], isTrimmed: true },
+    family: null,
+    tools: [],
+    isTrimmed: true,
     reasoning: { begin: '<think>', end: '</think>' },
   };
   const reading = { form, promptEnd: '<think>\n' };

@@ -12,8 +12,15 @@ const TEXTS = 6;
 const models = {
   llama: () =>
     new Llama({
-      ...{ vocabSize: 90, maxSeq: MAX, layers: 2, heads: 4, kvHeads: 2, channels: 64 },
-      ...{ hidden: 96, ropeTheta: 1e4, eps: 1e-5 },
+      vocabSize: 90,
+      maxSeq: MAX,
+      layers: 2,
+      heads: 4,
+      kvHeads: 2,
+      channels: 64,
+      hidden: 96,
+      ropeTheta: 1e4,
+      eps: 1e-5,
     }),
   gpt2: () => new GPT2({ vocabSize: 90, maxSeq: MAX, layers: 3, heads: 2, channels: 64 }),
 };
@@ -30,7 +37,10 @@ async function run(make: () => Llama | GPT2, given: InferenceConfig, isMixed: bo
   try {
     for (let round = 0; round < 3; ++round) {
       const requests = Array.from({ length: TEXTS }, (_, i) => ({
-        ...{ prompt: promptOf(i, round), maxNewTokens: 6, temperature: 0, logprobs: 2 },
+        prompt: promptOf(i, round),
+        maxNewTokens: 6,
+        temperature: 0,
+        logprobs: 2,
         ignoreEos: true,
       }));
       // Texts one by one have one order of batches, with and without hits.
@@ -49,7 +59,9 @@ async function equal(name: keyof typeof models, kind: 'fp32' | 'bf16' | 'fp8', d
   const isFp8 = kind === 'fp8';
   const dtype = isFp8 ? 'bf16' : kind;
   const config = (kv_cache: InferenceConfig['kv_cache']): InferenceConfig => ({
-    ...{ dtype, device: device.name, max_ragged_sequence_count: 4 },
+    dtype,
+    device: device.name,
+    max_ragged_sequence_count: 4,
     kv_cache: { block_size: 16, ...(isFp8 && { dtype: 'fp8' as const }), ...kv_cache },
   });
   const kept = await run(models[name], config({ blocks: 64 }), false);

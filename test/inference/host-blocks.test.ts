@@ -9,7 +9,11 @@ import { cases } from './host-blocks.cases.js';
 testOnCpu('prefixes in host memory', cases);
 
 const limits: SchedulerLimits = {
-  ...{ tokens: 16, sequences: 4, blocks: 8, blockSize: 4, sharesPrefixes: true },
+  tokens: 16,
+  sequences: 4,
+  blocks: 8,
+  blockSize: 4,
+  sharesPrefixes: true,
 };
 const range = (from: number, count: number): number[] =>
   Array.from({ length: count }, (_, i) => from + i);

@@ -92,9 +92,17 @@ function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device
   const [fromCodes, fromValues] = [codes, plain].map((pool) => {
     const out = Tensor.empty(q.shape, dtype, device);
     kernels.pagedAttention({
-      ...{ q, pool, out, lse: null, sinks: null, scale: width ** -0.5, window: 0, invariant },
+      q,
+      pool,
+      out,
+      lse: null,
+      sinks: null,
+      scale: width ** -0.5,
+      window: 0,
+      invariant,
       tables: list(tables.flat(), device, [lengths.length, most]),
-      ...{ starts: list(starts, device), lengths: list(lengths, device) },
+      starts: list(starts, device),
+      lengths: list(lengths, device),
       longest: Math.max(...counts),
     });
     return out.toArray();
@@ -121,10 +129,18 @@ function rotates(dtype: Narrow, width: number, device: Device): void {
     const pool = Tensor.empty([1, 2, keyHeads, 16, width], type, device).fill_(0);
     const q = part(heads, 1);
     kernels.rotaryStore({
-      ...{ q, k, v, out: q, cos: angles, sin: angles, pool },
+      q,
+      k,
+      v,
+      out: q,
+      cos: angles,
+      sin: angles,
+      pool,
       positions: list([0, 1, 2, 3, 4, 5, 6], device),
       slots: list([3, 4, 5, -1, 9, 1, 0], device),
-      ...{ qNorm: null, kNorm: null, eps: 0 },
+      qNorm: null,
+      kNorm: null,
+      eps: 0,
     });
     return pool.toArray();
   }) as [number[], number[]];
@@ -134,8 +150,15 @@ function rotates(dtype: Narrow, width: number, device: Device): void {
 const llama = (): CausalLM => {
   seed(5);
   return new Llama({
-    ...{ vocabSize: 67, maxSeq: 256, layers: 2, heads: 4, kvHeads: 2, channels: 64 },
-    ...{ hidden: 96, ropeTheta: 1e4, eps: 1e-5 },
+    vocabSize: 67,
+    maxSeq: 256,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    channels: 64,
+    hidden: 96,
+    ropeTheta: 1e4,
+    eps: 1e-5,
   });
 };
 
@@ -143,8 +166,15 @@ const llama = (): CausalLM => {
 const gemma = (): CausalLM => {
   seed(6);
   return new Gemma2({
-    ...{ vocabSize: 67, maxSeq: 256, layers: 2, heads: 4, kvHeads: 2, headDim: 16 },
-    ...{ channels: 64, hidden: 96, window: 32 },
+    vocabSize: 67,
+    maxSeq: 256,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    headDim: 16,
+    channels: 64,
+    hidden: 96,
+    window: 32,
   });
 };
 
@@ -163,7 +193,9 @@ async function engine(make: () => CausalLM, device: Device): Promise<void> {
   const results: { blocks: number; logprobs: number[]; tokens: readonly number[] }[] = [];
   for (const dtype of ['auto', 'fp8'] as const) {
     const config: InferenceConfig = {
-      ...{ dtype: 'bf16', device: device.name, enable_cuda_graph: 'auto' },
+      dtype: 'bf16',
+      device: device.name,
+      enable_cuda_graph: 'auto',
       kv_cache: { dtype, memory: 2 ** 20, block_size: 16 },
     };
     const made = await initInference(make(), config);
@@ -173,7 +205,9 @@ async function engine(make: () => CausalLM, device: Device): Promise<void> {
     const { blocks, blocksUsed } = made.stats();
     assert.equal(blocksUsed, 0);
     results.push({
-      ...{ blocks, logprobs, tokens: text!.tokens },
+      blocks,
+      logprobs,
+      tokens: text!.tokens,
     });
     await made.destroy();
   }

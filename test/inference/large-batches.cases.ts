@@ -22,8 +22,15 @@ const tokenizer = Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'toke
 function model(number: number): Llama {
   seed(number);
   return new Llama({
-    ...{ vocabSize: tokenizer.vocabSize, maxSeq: 64, layers: 1, heads: 4, kvHeads: 2 },
-    ...{ channels: 32, hidden: 48, ropeTheta: 1e4, eps: 1e-5 },
+    vocabSize: tokenizer.vocabSize,
+    maxSeq: 64,
+    layers: 1,
+    heads: 4,
+    kvHeads: 2,
+    channels: 32,
+    hidden: 48,
+    ropeTheta: 1e4,
+    eps: 1e-5,
   });
 }
 
@@ -39,7 +46,9 @@ function requests(count: number, adapters: readonly string[]): GenerateRequest[]
   ];
   return Array.from({ length: count }, (_, i) => ({
     prompt: Array.from({ length: 1 + (i % 5) }, (_, at) => (7 * i + 3 * at) % 60),
-    ...{ seed: i, ignoreEos: true, maxNewTokens: 6 + (i % 7) },
+    seed: i,
+    ignoreEos: true,
+    maxNewTokens: 6 + (i % 7),
     ...rules[i % rules.length],
     ...(i % 4 > 0 && { adapter: adapters[i % adapters.length]! }),
   }));
@@ -51,9 +60,13 @@ async function tokensOf(
   { device, sequences, count }: { device: Device; sequences: number; count: number },
 ) {
   const config: InferenceConfig = {
-    ...{ dtype: 'fp32', device: device.name, max_out_tokens: 32 },
-    ...{ max_ragged_sequence_count: sequences, max_ragged_batch_size: 4096 },
-    ...{ enable_cuda_graph: 'auto', kv_cache: { blocks: 2 * count, block_size: 16 } },
+    dtype: 'fp32',
+    device: device.name,
+    max_out_tokens: 32,
+    max_ragged_sequence_count: sequences,
+    max_ragged_batch_size: 4096,
+    enable_cuda_graph: 'auto',
+    kv_cache: { blocks: 2 * count, block_size: 16 },
   };
   const engine = await initInference(model(1), config, { adapters, tokenizer });
   try {

@@ -15,7 +15,11 @@ import type { StepRunner } from '../../lib/inference/step-runner.js';
 
 const batch = { numbers: new Int32Array(2) } as StepBatch;
 const limits = {
-  ...{ tokenizer: null, vocabSize: 99, maxTokens: 64, minNewTokens: 1, endTokens: [2] },
+  tokenizer: null,
+  vocabSize: 99,
+  maxTokens: 64,
+  minNewTokens: 1,
+  endTokens: [2],
 };
 const idle = { isBusy: false, close: async () => {} } as StepLoop;
 
@@ -43,8 +47,10 @@ test('following ranks notice an idle leader, and its end', async () => {
 test('a follower computes steps, and ends with the first rank', async () => {
   const events: [] = [];
   const messages: Message[] = [
-    ...[{ kind: 'pulse' } as const, { kind: 'step', batch, events } as const],
-    ...[{ kind: 'rest', events } as const, { kind: 'end', events } as const],
+    { kind: 'pulse' } as const,
+    { kind: 'step', batch, events } as const,
+    { kind: 'rest', events } as const,
+    { kind: 'end', events } as const,
   ];
   const waited: boolean[] = [];
   const next = async (soon: boolean): Promise<Message> => {
@@ -124,7 +130,8 @@ describe('a request of a rank that follows', () => {
     const [first, ...rest] = events(0, asked([1, 3]));
     await say({ kind: 'rest', events: [first as RequestEvent] });
     expect(await outcome(other)).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: 'InferenceEngine request' },
+      code: 'DS_ARGUMENT',
+      op: 'InferenceEngine request',
       expected: expect.stringContaining('the same requests'),
     });
     await say({ kind: 'rest', events: rest });
@@ -146,8 +153,14 @@ test('every option that can change a text distinguishes requests', () => {
   const asked = (more: Partial<GenerateRequest>): string =>
     digestOf(readRequest({ prompt: [1, 3], logitBias: new Map([[5, 1]]), ...more }, limits));
   const others: Partial<GenerateRequest>[] = [
-    ...[{ stopTokens: [7] }, { ignoreEos: true }, { beginsText: true }, { cacheSalt: 'a' }],
-    ...[{ logitBias: new Map([[5, 2]]) }, { topK: 4 }, { n: 2 }, { maxNewTokens: 5 }],
+    { stopTokens: [7] },
+    { ignoreEos: true },
+    { beginsText: true },
+    { cacheSalt: 'a' },
+    { logitBias: new Map([[5, 2]]) },
+    { topK: 4 },
+    { n: 2 },
+    { maxNewTokens: 5 },
   ];
   expect(new Set([{}, ...others].map(asked)).size).toBe(1 + others.length);
   expect(asked({ seed: 5, signal: new AbortController().signal })).toBe(asked({}));

@@ -10,10 +10,19 @@ import { Tensor as Tensors } from '../../lib/tensor/index.js';
 
 const [EXPERTS, CHANNELS, HIDDEN] = [4, 64, 32];
 const CONFIG = {
-  ...{ model_type: 'gpt_oss', vocab_size: 96, hidden_size: CHANNELS, intermediate_size: HIDDEN },
-  ...{ num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16 },
-  ...{ num_local_experts: EXPERTS, num_experts_per_tok: 2, max_position_embeddings: 256 },
-  ...{ sliding_window: 8, eos_token_id: 95 },
+  model_type: 'gpt_oss',
+  vocab_size: 96,
+  hidden_size: CHANNELS,
+  intermediate_size: HIDDEN,
+  num_hidden_layers: 2,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  head_dim: 16,
+  num_local_experts: EXPERTS,
+  num_experts_per_tok: 2,
+  max_position_embeddings: 256,
+  sliding_window: 8,
+  eos_token_id: 95,
 };
 
 let home: string;
@@ -56,7 +65,10 @@ async function folder(): Promise<string> {
   }
   await files.close();
   const sources = kept.map(({ name, values }) => ({
-    ...{ name, values, dtype: values.dtype, shape: values.shape },
+    name,
+    values,
+    dtype: values.dtype,
+    shape: values.shape,
   }));
   await writeSafetensors(join(path, 'model.safetensors'), sources);
   const config = JSON.parse(readFileSync(join(path, 'config.json'), 'utf8'));
@@ -74,7 +86,10 @@ const PROMPTS = [[1, 2, 3], Array.from({ length: 50 }, (_, i) => (i * 7 + 1) % 9
 async function generated(model: nn.models.CausalLM, isTogether: boolean): Promise<number[][]> {
   const engine = await initInference(model, { kv_cache: { blocks: 16 }, max_out_tokens: 128 });
   const request = (prompt: number[]) => ({
-    ...{ prompt, maxNewTokens: 40, temperature: 0, ignoreEos: true },
+    prompt,
+    maxNewTokens: 40,
+    temperature: 0,
+    ignoreEos: true,
   });
   const tokensOf = async (prompt: number[]): Promise<number[]> => {
     const [one] = await engine.generate(request(prompt));

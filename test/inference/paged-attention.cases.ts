@@ -37,9 +37,15 @@ const batched = (x: Tensor): Tensor => x.transpose(0, 1).unsqueeze(0);
 function attended(q: Tensor, k: Tensor, v: Tensor, window: number): Tensor {
   const out = Tensor.empty(q.shape, q.dtype, q.device);
   kernels.attention({
-    ...{ q: batched(q), k: batched(k), v: batched(v), out: batched(out) },
+    q: batched(q),
+    k: batched(k),
+    v: batched(v),
+    out: batched(out),
     lse: Tensor.empty([1, sizes.heads, q.size(0)], 'f32', q.device),
-    ...{ ...allSeen, window, scale: sizes.width ** -0.5, causal: true },
+    ...allSeen,
+    window,
+    scale: sizes.width ** -0.5,
+    causal: true,
   });
   return out;
 }
@@ -89,17 +95,15 @@ function compare(
   const out = Tensor.empty(q.shape, q.dtype, device);
   kernels.fill({ out, value: Number.NaN });
   kernels.pagedAttention({
-    ...{
-      q,
-      pool,
-      out,
-      window,
-      scale: width ** -0.5,
-      longest,
-      lse: null,
-      sinks: null,
-      invariant: false,
-    },
+    q,
+    pool,
+    out,
+    window,
+    scale: width ** -0.5,
+    longest,
+    lse: null,
+    sinks: null,
+    invariant: false,
     tables: list(tables.flat(), device, [TEXTS.length, widest]),
     starts: list(starts, device),
     lengths: list(

@@ -46,7 +46,8 @@ test('a folder that cannot be created gives an error with a code', async () => {
   const model = new nn.models.GPT2({ vocabSize: 31, maxSeq: 32, layers: 1, heads: 2, channels: 8 });
   const saved = text(model, { save_mp_checkpoint_path: '/proc/ds/parts' });
   await expect(saved).rejects.toMatchObject({
-    ...{ code: 'DS_IO', op: 'save_mp_checkpoint_path /proc/ds/parts' },
+    code: 'DS_IO',
+    op: 'save_mp_checkpoint_path /proc/ds/parts',
   });
 });
 

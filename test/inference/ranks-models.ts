@@ -16,12 +16,20 @@ export const models: Record<string, () => nn.models.CausalLM> = {
     new Phi3({ ...sizes, heads: 8, kvHeads: 4, headDim: 6, channels: 16, hidden: 21 }),
   'Phi-3, of whose heads a part is turned': () =>
     new Phi3({
-      ...{ ...sizes, heads: 8, kvHeads: 4, headDim: 8, channels: 16, hidden: 21 },
+      ...sizes,
+      heads: 8,
+      kvHeads: 4,
+      headDim: 8,
+      channels: 16,
+      hidden: 21,
       partialRotaryFactor: 0.75,
     }),
   'Qwen2-MoE of 5 experts': () =>
     new Qwen2Moe({
-      ...{ ...sizes, heads: 4, channels: 16, hidden: 20 },
+      ...sizes,
+      heads: 4,
+      channels: 16,
+      hidden: 20,
       moe: { experts: 5, perToken: 2, hidden: 10, sharedHidden: 12, normalize: false },
     }),
 };
@@ -33,6 +41,10 @@ export const packedPhi = (): nn.models.CausalLM =>
 /** Most of its weights belong to experts. */
 export const mixture = (): nn.models.CausalLM =>
   new Qwen3Moe({
-    ...{ ...sizes, heads: 4, kvHeads: 2, channels: 16, hidden: 20 },
+    ...sizes,
+    heads: 4,
+    kvHeads: 2,
+    channels: 16,
+    hidden: 20,
     moe: { experts: 6, perToken: 3, hidden: 24 },
   });

@@ -156,7 +156,9 @@ async function folder(
   shared: inference.InferenceConfig,
 ): Promise<void> {
   const engine = await initInference(path, {
-    ...{ ...shared, dtype: 'fp32', max_out_tokens: 128 },
+    ...shared,
+    dtype: 'fp32',
+    max_out_tokens: 128,
     kv_cache: { block_size: 16, blocks: 7, prefix_caching: false },
   });
   const request = { prompt, ...greedy, maxNewTokens: tokens.length };
@@ -313,7 +315,9 @@ async function apart(
   const joins = typeof odd === 'object' && 'joins' in odd;
   if (!joins) {
     await initDistributed({
-      ...{ device: shared.device as string, mesh: { tp: 2 }, timeout: 20_000 },
+      device: shared.device as string,
+      mesh: { tp: 2 },
+      timeout: 20_000,
     });
   }
   const isOdd = process.env.RANK === '1';
@@ -437,7 +441,8 @@ async function main(): Promise<void> {
   await alike('packed projections in int8', packedPhi, { ...shared, dtype: 'int8' });
   await alike('packed projections in int4', packedPhi, { ...shared, ...bits(4, 8) });
   await alike('GPT-2 in int8', () => new GPT2({ ...sizes, heads: 4, channels: 32 }), {
-    ...{ ...shared, ...bits(8, null) },
+    ...shared,
+    ...bits(8, null),
   });
   const speculative = { num_speculative_tokens: 3, prompt_lookup_min: 1 };
   await alike('with proposals', even, { ...shared, speculative });
@@ -447,12 +452,15 @@ async function main(): Promise<void> {
     /DS_ARGUMENT.*model\.layers\.0\.self_attn\.o_proj: expected inputs cut between groups of 128, got a cut at input \d+ of 64/,
   );
   await alike('a shared expert in int8', models['Qwen2-MoE of 5 experts'] as never, {
-    ...{ ...shared, ...bits(8, null) },
+    ...shared,
+    ...bits(8, null),
   });
   await packed(job, shared);
   await alike('experts alone', mixture, { device, moe: { ep_size: ranks } });
   await alike('experts alone, the rest in int4', mixture, {
-    ...{ device, moe: { ep_size: ranks }, ...bits(4, 8) },
+    device,
+    moe: { ep_size: ranks },
+    ...bits(4, 8),
   });
   if (ranks === 2) {
     await folder(job, shared);

@@ -73,7 +73,14 @@ const misled: Case = {
   name: 'inference over ranks: an error of a follower ends the texts of the first rank',
   run: async ({ kind }) => {
     const job: RanksJob = {
-      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '', dies: null, fails: true },
+      kind,
+      ranks: 2,
+      folder,
+      prompt,
+      tokens: text,
+      home: '',
+      dies: null,
+      fails: true,
     };
     const results = await runRanks('../inference/ranks-process', 2, { job });
     const [first, second] = reportsOf<string[]>(results);
@@ -121,7 +128,14 @@ const apart: Case[] = [
   name: `inference over ranks: ${what} on one rank is said on the other at once`,
   run: async ({ kind }) => {
     const job: RanksJob = {
-      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '', dies: null, odd },
+      kind,
+      ranks: 2,
+      folder,
+      prompt,
+      tokens: text,
+      home: '',
+      dies: null,
+      odd,
     };
     const results = await runRanks('../inference/ranks-process', 2, { job });
     const [first = '', second = ''] = reportsOf<string>(results);
@@ -137,7 +151,14 @@ const unlike: Case = {
   run: async ({ kind }) => {
     const odd = { config: { tensor_parallel: { tp_size: 3 } }, joins: true };
     const job: RanksJob = {
-      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '', dies: null, odd },
+      kind,
+      ranks: 2,
+      folder,
+      prompt,
+      tokens: text,
+      home: '',
+      dies: null,
+      odd,
     };
     const environment = { DEEPSPEED_TIMEOUT: '0.5' };
     const results = await runRanks('../inference/ranks-process', 2, { job, environment });
@@ -160,7 +181,14 @@ const alone: Case = {
   run: async ({ kind }) => {
     const odd = { config: { tensor_parallel: { tp_size: 1 } }, joins: true };
     const job: RanksJob = {
-      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '', dies: null, odd },
+      kind,
+      ranks: 2,
+      folder,
+      prompt,
+      tokens: text,
+      home: '',
+      dies: null,
+      odd,
     };
     // The second line on stderr is a warning, which may be switched off where the tests run.
     const environment = { DEEPSPEED_TIMEOUT: '0.05', NODE_NO_WARNINGS: '0' };
@@ -180,7 +208,14 @@ const afresh: Case = {
   name: 'inference over ranks: configurations that no rank can read leave no mesh behind',
   run: async ({ kind }) => {
     const job: RanksJob = {
-      ...{ kind, ranks: 2, folder, prompt, tokens: text, home: '/none', dies: null, unread: true },
+      kind,
+      ranks: 2,
+      folder,
+      prompt,
+      tokens: text,
+      home: '/none',
+      dies: null,
+      unread: true,
     };
     const results = await runRanks('../inference/ranks-process', 2, { job });
     assert.deepEqual([...reportsOf<string>(results)], ['dp 2', 'dp 2']);

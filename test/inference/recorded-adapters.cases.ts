@@ -18,8 +18,15 @@ const SEQUENCES = 16;
 function model(number: number): Llama {
   seed(number);
   return new Llama({
-    ...{ vocabSize: 96, maxSeq: 64, layers: 3, heads: 4, kvHeads: 2 },
-    ...{ channels: 512, hidden: 640, ropeTheta: 1e4, eps: 1e-5 },
+    vocabSize: 96,
+    maxSeq: 64,
+    layers: 3,
+    heads: 4,
+    kvHeads: 2,
+    channels: 512,
+    hidden: 640,
+    ropeTheta: 1e4,
+    eps: 1e-5,
   });
 }
 
@@ -39,7 +46,10 @@ async function texts(
     const all = await engine.generateBatch(
       Array.from({ length: SEQUENCES }, (_, i) => ({
         prompt: Array.from({ length: 9 }, (_, at) => (7 * i + 5 * at) % 96),
-        ...{ maxNewTokens: 40, ignoreEos: true, temperature: 0, logprobs: 1 },
+        maxNewTokens: 40,
+        ignoreEos: true,
+        temperature: 0,
+        logprobs: 1,
         ...(names[i % names.length] && { adapter: names[i % names.length]! }),
       })),
     );

@@ -59,7 +59,11 @@ test('a draft model with recurrent layers is refused', async () => {
 test('the states of sequences leave less memory for blocks', async () => {
   const model = await fromPretrained(folder);
   expect(model.recurrentSizes).toEqual({
-    ...{ layers: [true, false], channels: 2 * 2 * 6 + 4 * 5, taps: 4, heads: 4 },
-    ...{ keyDim: 6, valueDim: 5 },
+    layers: [true, false],
+    channels: 2 * 2 * 6 + 4 * 5,
+    taps: 4,
+    heads: 4,
+    keyDim: 6,
+    valueDim: 5,
   });
 });

@@ -203,7 +203,8 @@ test('end tokens of a config.json that are no token ids are refused, and ids of 
   for (const name of ['config.json', 'generation_config.json']) {
     for (const end of [[1e9, 'a', -1], 'a', [1.5], [null], [[1]], {}, true]) {
       await expect(start(name, end)).rejects.toMatchObject({
-        ...{ code: 'DS_DATA', op: `${name} eos_token_id` },
+        code: 'DS_DATA',
+        op: `${name} eos_token_id`,
       });
     }
     const own = await start(name, [1e9, -1, 61]);

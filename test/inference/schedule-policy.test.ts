@@ -5,7 +5,12 @@ import { Sequence, type SequenceTurn } from '../../lib/inference/sequence.js';
 
 const FAIR: PolicySettings = { policy: 'fair', maxWait: 1000 };
 const room: SchedulerLimits = {
-  ...{ tokens: 64, sequences: 4, blocks: 400, blockSize: 4, sharesPrefixes: true, policy: FAIR },
+  tokens: 64,
+  sequences: 4,
+  blocks: 400,
+  blockSize: 4,
+  sharesPrefixes: true,
+  policy: FAIR,
 };
 
 let made = 0;
@@ -150,11 +155,11 @@ describe('priorities', () => {
     return ends;
   };
   const mixed = [
-    ...[{ client: 'a' }, { client: 'a', priority: 2 }, { client: 'a', priority: -1 }],
-    ...[
-      { client: 'b', priority: 9 },
-      { client: 'b', priority: 3 },
-    ],
+    { client: 'a' },
+    { client: 'a', priority: 2 },
+    { client: 'a', priority: -1 },
+    { client: 'b', priority: 9 },
+    { client: 'b', priority: 3 },
   ];
 
   test('order the requests of one client, and the clients take turns', () => {

@@ -4,7 +4,11 @@ import { Scheduler, type SchedulerLimits, type Slice } from '../../lib/inference
 import { Sequence } from '../../lib/inference/sequence.js';
 
 const limits: SchedulerLimits = {
-  ...{ tokens: 16, sequences: 4, blocks: 12, blockSize: 4, sharesPrefixes: true },
+  tokens: 16,
+  sequences: 4,
+  blocks: 12,
+  blockSize: 4,
+  sharesPrefixes: true,
 };
 
 /** Integers from 0 to below n, equal in every run. */

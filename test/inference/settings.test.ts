@@ -10,7 +10,8 @@ const gpu = { kind: 'cuda', memory: { reserved: 0, cap: 0 }, info: { totalBytes:
 function limitsFor(kvHeads: number, layers: number, maxTokens: number, most?: number) {
   const sizes = { layers, kvHeads, headDim: 128, blockSize: 64, dtype: 'bf16', device: gpu };
   const config = resolveInferenceConfig({
-    ...{ max_ragged_sequence_count: 16, max_ragged_batch_size: most },
+    max_ragged_sequence_count: 16,
+    max_ragged_batch_size: most,
   });
   return limitsOf(config, sizes as unknown as CacheSizes, maxTokens);
 }

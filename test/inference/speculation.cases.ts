@@ -19,8 +19,15 @@ const VOCABULARY = 41;
 function tiny(): CausalLM {
   seed(5);
   return new Llama({
-    ...{ vocabSize: VOCABULARY, maxSeq: 128, layers: 2, heads: 4, channels: 32 },
-    ...{ kvHeads: 2, hidden: 48, ropeTheta: 1e4, eps: 1e-5 },
+    vocabSize: VOCABULARY,
+    maxSeq: 128,
+    layers: 2,
+    heads: 4,
+    channels: 32,
+    kvHeads: 2,
+    hidden: 48,
+    ropeTheta: 1e4,
+    eps: 1e-5,
   });
 }
 
@@ -49,7 +56,9 @@ interface Run {
 async function run(device: Device, config: InferenceConfig, given = requests): Promise<Run> {
   const model = tiny();
   const engine = await initInference(model, {
-    ...{ device: device.name, dtype: 'fp32', kv_cache: { block_size: 16 } },
+    device: device.name,
+    dtype: 'fp32',
+    kv_cache: { block_size: 16 },
     ...config,
   });
   const found = (await engine.generateBatch(given)).flat();
@@ -63,7 +72,9 @@ async function run(device: Device, config: InferenceConfig, given = requests): P
 function alike(given: Run, expected: Run): void {
   const plain = ({ found }: Run): object[] =>
     found.map(({ tokens, finishReason, promptTokens, logprobs }) => ({
-      ...{ tokens, finishReason, promptTokens },
+      tokens,
+      finishReason,
+      promptTokens,
       own: logprobs?.map(({ token, top }) => [token, top.map((one) => one.token)]),
     }));
   assert.deepEqual(plain(given), plain(expected));

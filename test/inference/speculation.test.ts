@@ -89,7 +89,11 @@ test('rejected proposals pause a sequence, each time for longer, until one is ac
 
 test('proposals take spare blocks and budget only, and preempt no sequence', () => {
   const scheduler = new Scheduler({
-    ...{ tokens: 8, sequences: 4, blocks: 4, blockSize: 4, sharesPrefixes: false },
+    tokens: 8,
+    sequences: 4,
+    blocks: 4,
+    blockSize: 4,
+    sharesPrefixes: false,
   });
   const [a, b] = [new Sequence([1, 2, 3], 12), new Sequence([4, 5, 6], 12)];
   for (const one of [a, b]) scheduler.submit(one);

@@ -72,8 +72,10 @@ test('a graph is recorded once per shape, and the least recently used one is dro
   step(graphs, ...(forms[MOST + 1] as [number, number]), MOST + 1);
   // The first one was replayed since.
   expect(reported.slice(MOST)).toEqual([
-    ...['drop 1', `record ${MOST}`],
-    ...['drop 2', `record ${MOST + 1}`],
+    'drop 1',
+    `record ${MOST}`,
+    'drop 2',
+    `record ${MOST + 1}`,
   ]);
   expect(graphs.count).toBe(MOST);
   step(graphs, 1, 16, 5);

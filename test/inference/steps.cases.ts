@@ -27,7 +27,10 @@ function models(): Record<string, CausalLM> {
   // Only the device has the routing of tokens to experts: a recorded step computes it in each
   // replay.
   const mixture = new Qwen3Moe({
-    ...{ ...sizes, kvHeads: 2, hidden: 40, ropeTheta: 1e4 },
+    ...sizes,
+    kvHeads: 2,
+    hidden: 40,
+    ropeTheta: 1e4,
     moe: { experts: 6, perToken: 2, hidden: 24, normalize: true },
   });
   return { gpt2: new GPT2(sizes), llama, mixture };
@@ -47,7 +50,8 @@ function mixed(): GenerateRequest[] {
     { seed: 8, allowedTokens: [1, 2, 3], maxNewTokens: 2 },
   ];
   return [...rules, ...rules].map((rule, i) => ({
-    ...{ prompt: prompt(i % 7), maxNewTokens: 17 + i },
+    prompt: prompt(i % 7),
+    maxNewTokens: 17 + i,
     ...rule,
   }));
 }
@@ -59,7 +63,9 @@ async function texts(
   config: InferenceConfig,
 ): Promise<Generation[][]> {
   const engine = await initInference(model, {
-    ...{ device: device.name, dtype: 'fp32', max_ragged_batch_size: 40 },
+    device: device.name,
+    dtype: 'fp32',
+    max_ragged_batch_size: 40,
     ...config,
     kv_cache: { block_size: 16, blocks: 30 },
   });
@@ -76,7 +82,10 @@ async function texts(
 function alike(given: Generation[][], expected: Generation[][]): void {
   const plain = (all: Generation[][]): object[] =>
     all.flat().map(({ tokens, text, finishReason, logprobs }) => ({
-      ...{ tokens, text, finishReason, likely: logprobs?.map(({ top }) => top.length) },
+      tokens,
+      text,
+      finishReason,
+      likely: logprobs?.map(({ top }) => top.length),
     }));
   assert.deepEqual(plain(given), plain(expected));
   const numbers = (all: Generation[][]): number[] =>
@@ -153,13 +162,18 @@ function sameBits(device: Device, dtype: 'f32' | 'bf16', rows: number): void {
 async function fullSteps(device: Device): Promise<void> {
   const model = required(models().llama);
   const engine = await initInference(model, {
-    ...{ device: device.name, dtype: 'fp32', max_ragged_batch_size: 40 },
-    ...{ async_scheduling: true, kv_cache: { block_size: 16, blocks: 64 } },
+    device: device.name,
+    dtype: 'fp32',
+    max_ragged_batch_size: 40,
+    async_scheduling: true,
+    kv_cache: { block_size: 16, blocks: 64 },
   });
   const maxNewTokens = 24;
   const requests = Array.from({ length: 12 }, (_, i) => ({
-    ...{ prompt: Array.from({ length: 8 }, (_, at) => (at * 7 + i) % 67), maxNewTokens },
-    ...{ ignoreEos: true, temperature: i % 2 },
+    prompt: Array.from({ length: 8 }, (_, at) => (at * 7 + i) % 67),
+    maxNewTokens,
+    ignoreEos: true,
+    temperature: i % 2,
   }));
   await engine.generateBatch(requests);
   assert.equal(engine.stats().steps, maxNewTokens + 2);

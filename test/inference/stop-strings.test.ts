@@ -140,7 +140,9 @@ test('stop strings before minTokens stay text, and later ones end it', () => {
     text += strings.end();
     const expected = endOf(stops, pieces, least);
     expect({ stops, pieces, least, text, isStopped: stop !== null }).toEqual({
-      ...{ stops, pieces, least },
+      stops,
+      pieces,
+      least,
       text: expected ?? pieces.join(''),
       isStopped: expected !== null,
     });

@@ -48,8 +48,14 @@ const slot = (index: number, bytes = SLOT): HostRange => ({
 
 function open(more: Partial<SwapFileOptions> = {}): SwapFile {
   const file = SwapFile.open({
-    ...{ folder, label: 'state', purpose: 'a test', bytes: 16 * SLOT },
-    ...{ blockBytes: 2 * PAGE, depth: 3, checkers: 2, memory: [slot(0), slot(1)] },
+    folder,
+    label: 'state',
+    purpose: 'a test',
+    bytes: 16 * SLOT,
+    blockBytes: 2 * PAGE,
+    depth: 3,
+    checkers: 2,
+    memory: [slot(0), slot(1)],
     ...more,
   });
   opened.push(file);

@@ -35,8 +35,11 @@ afterEach(() => {
 
 const options = (given: object): LaunchOptions =>
   ({
-    ...{ bind_cores_to_rank: true, launcher: 'ssh', grace_period: 30 },
-    ...{ autotuning: 'tune', ...given },
+    bind_cores_to_rank: true,
+    launcher: 'ssh',
+    grace_period: 30,
+    autotuning: 'tune',
+    ...given,
   }) as LaunchOptions;
 
 const program = { name: 'train.js', args: ['--deepspeed', 'a b.json'], node: [] };
@@ -140,7 +143,9 @@ test('the exit code is that of the training with "run", and 1 without a measurem
 test('one launcher searches: neither --node_rank nor another first host', async () => {
   await expect(withJobs(async () => ({}), { node_rank: 0 })).rejects.toThrow(/--node_rank/);
   jest.mocked(launching.plannedJob).mockResolvedValueOnce({
-    ...{ job: { nodes: [] }, remote: [], here: [1] },
+    job: { nodes: [] },
+    remote: [],
+    here: [1],
   } as never);
   await expect(withJobs(async () => ({}))).rejects.toThrow(/the first host of the hostfile/);
 });

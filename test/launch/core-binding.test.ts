@@ -52,7 +52,8 @@ test('more ranks than cores stay unbound with one thread each, and a notice', ()
 
 test('binding that is off is silent', () => {
   expect(bind({ bind: false, coreList: first }, 2, [])).toMatchObject({
-    ...{ bindings: null, notices: [] },
+    bindings: null,
+    notices: [],
   });
 });
 

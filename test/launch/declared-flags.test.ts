@@ -33,8 +33,12 @@ test('absent options have their defaults, or no member', () => {
 test('lists are joined by commas, and texts are repeated', () => {
   const words = '--name a --file x --file y --depth 1,2 --sizes 4MiB,5KB --bytes 2GiB --rank 16';
   expect(read(words)).toEqual({
-    ...{ name: 'a', files: ['x', 'y'], depths: [1, 2], sizes: [2 ** 22, 5000] },
-    ...{ bytes: 2 ** 31, rank: 16 },
+    name: 'a',
+    files: ['x', 'y'],
+    depths: [1, 2],
+    sizes: [2 ** 22, 5000],
+    bytes: 2 ** 31,
+    rank: 16,
   });
   expect(read('--name a --rank')).toMatchObject({ rank: true });
 });

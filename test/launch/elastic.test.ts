@@ -36,10 +36,13 @@ test('and the sizes for a number of ranks', () => {
 
 test('as JSON', () => {
   expect(JSON.parse(elastic(file(SECTION), { worldSize: 4, json: true }))).toEqual({
-    ...{ train_batch_size: 24, data_ranks: [1, 2, 3, 4, 6] },
+    train_batch_size: 24,
+    data_ranks: [1, 2, 3, 4, 6],
     for: {
-      ...{ data_ranks: 4, train_batch_size: 24 },
-      ...{ train_micro_batch_size_per_gpu: 3, gradient_accumulation_steps: 2 },
+      data_ranks: 4,
+      train_batch_size: 24,
+      train_micro_batch_size_per_gpu: 3,
+      gradient_accumulation_steps: 2,
     },
   });
 });

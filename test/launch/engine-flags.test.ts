@@ -32,7 +32,9 @@ function file(name: string, text: string): string {
 
 test('omitted flags are left to the engine', () => {
   expect(engineOptions({ graphs: true })).toEqual({
-    ...{ config: { enable_cuda_graph: 'auto' }, tokenizer: undefined, seed: undefined },
+    config: { enable_cuda_graph: 'auto' },
+    tokenizer: undefined,
+    seed: undefined,
   });
   expect(engineOptions({ graphs: true, tp: 1 }).config).toEqual({ enable_cuda_graph: 'auto' });
 });
@@ -40,22 +42,29 @@ test('omitted flags are left to the engine', () => {
 test('flags override the file of --config, which overrides the defaults', () => {
   const config = file('c.json', '{"dtype":"fp16","enable_cuda_graph":false,"max_out_tokens":7}');
   expect(engineOptions({ graphs: true, config }).config).toEqual({
-    ...{ dtype: 'fp16', enable_cuda_graph: false, max_out_tokens: 7 },
+    dtype: 'fp16',
+    enable_cuda_graph: false,
+    max_out_tokens: 7,
   });
   const given = { device: 'cpu', dtype: 'bf16', context: 9, tp: 2, seed: 0, tokenizer: 't' };
   expect(engineOptions({ graphs: false, config, ...given })).toEqual({
     config: {
-      ...{ device: 'cpu', dtype: 'bf16', max_out_tokens: 9, enable_cuda_graph: false },
+      device: 'cpu',
+      dtype: 'bf16',
+      max_out_tokens: 9,
+      enable_cuda_graph: false,
       tensor_parallel: { tp_size: 2 },
     },
-    ...{ tokenizer: 't', seed: 0 },
+    tokenizer: 't',
+    seed: 0,
   });
 });
 
 test('--speculative-config is a JSON object', () => {
   const speculativeConfig = '{ "method": "ngram", "num_speculative_tokens": 3 }';
   expect(engineOptions({ graphs: true, speculativeConfig }).config).toEqual({
-    ...{ enable_cuda_graph: 'auto', speculative: { method: 'ngram', num_speculative_tokens: 3 } },
+    enable_cuda_graph: 'auto',
+    speculative: { method: 'ngram', num_speculative_tokens: 3 },
   });
   for (const wrong of ['{', '3', 'null', '[]']) {
     expect(() => engineOptions({ graphs: true, speculativeConfig: wrong })).toThrow(

@@ -42,8 +42,13 @@ test.each(HOSTILE)('%s is refused only in the current folder', (name) => {
 });
 
 test.each([
-  ...['NCCL_NET_PLUGIN=./x.so', 'NCCL_NET_PLUGIN=/x.so', 'NCCL_DEBUG=$(id)', 'UCX_TLS=a\\b'],
-  ...['CUDA_LAUNCH_BLOCKING=x.so', 'CUDA_CACHE_PATH=cache', 'OMP_NUM_THREADS=a'],
+  'NCCL_NET_PLUGIN=./x.so',
+  'NCCL_NET_PLUGIN=/x.so',
+  'NCCL_DEBUG=$(id)',
+  'UCX_TLS=a\\b',
+  'CUDA_LAUNCH_BLOCKING=x.so',
+  'CUDA_CACHE_PATH=cache',
+  'OMP_NUM_THREADS=a',
 ])('%s is refused for its value', (line) => {
   expect(() => taken(line)).toThrow(/expected a number/);
 });

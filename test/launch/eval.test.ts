@@ -64,15 +64,21 @@ test('JSON has the results of the functions', async () => {
   expect(found).toMatchObject({ model, adapter: null, device: 'cpu', dtype: 'fp32' });
   expect(found.data).toEqual({ files: [data], ...rest, cut_rows: cutRows });
   expect(found.tasks).toEqual({
-    ...{ files: [tasks], questions: 2, cut: 0 },
-    ...{ acc: choices.accuracy, acc_stderr: choices.accuracyStderr },
-    ...{ acc_norm: choices.normalizedAccuracy, acc_norm_stderr: choices.normalizedAccuracyStderr },
+    files: [tasks],
+    questions: 2,
+    cut: 0,
+    acc: choices.accuracy,
+    acc_stderr: choices.accuracyStderr,
+    acc_norm: choices.normalizedAccuracy,
+    acc_norm_stderr: choices.normalizedAccuracyStderr,
   });
 });
 
 test('an adapter and a quantized folder', async () => {
   const adapted = peft.addLora(await nn.models.fromPretrained(model), {
-    ...{ r: 2, loraAlpha: 100, baseModelNameOrPath: model },
+    r: 2,
+    loraAlpha: 100,
+    baseModelNameOrPath: model,
   });
   stir(adapted);
   const adapter = join(dir, 'adapter');

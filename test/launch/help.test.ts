@@ -23,10 +23,18 @@ test.each<[command: string, headings: readonly string[]]>([
   [
     '',
     [
-      ...['A new project:', 'Training:', 'Models:', 'Inference:'],
-      ...['Configuration and memory:', 'This machine:'],
-      ...['Arguments:', 'Ranks and devices:', 'Several nodes:', 'Script and processes:'],
-      ...['Search and output:', 'Options:'],
+      'A new project:',
+      'Training:',
+      'Models:',
+      'Inference:',
+      'Configuration and memory:',
+      'This machine:',
+      'Arguments:',
+      'Ranks and devices:',
+      'Several nodes:',
+      'Script and processes:',
+      'Search and output:',
+      'Options:',
     ],
   ],
   ['init', ['Arguments:', 'Options:', 'Templates:']],
@@ -47,8 +55,12 @@ test.each<[command: string, headings: readonly string[]]>([
   [
     'plan',
     [
-      ...['Model and batch:', 'Machines:', 'Parallelism and adapters:', 'One configuration:'],
-      ...['Output:', 'Options:'],
+      'Model and batch:',
+      'Machines:',
+      'Parallelism and adapters:',
+      'One configuration:',
+      'Output:',
+      'Options:',
     ],
   ],
   ['elastic', ['Arguments:', 'Options:']],
@@ -84,11 +96,21 @@ test("defaults in the help of ds train are the Trainer's", () => {
   const { epochs, batchSize, accumulation, lr, schedule, warmup, weightDecay, seed } = settings;
   const { betas, eps, maxGradNorm, labelSmoothing, log, save } = settings;
   const expected = {
-    ...{ num_train_epochs: epochs, per_device_train_batch_size: batchSize, learning_rate: lr },
-    ...{ gradient_accumulation_steps: accumulation, warmup_steps: warmup, seed },
-    ...{ weight_decay: weightDecay, adam_beta1: betas[0], adam_beta2: betas[1] },
-    ...{ adam_epsilon: eps, max_grad_norm: maxGradNorm, label_smoothing_factor: labelSmoothing },
-    ...{ logging_steps: log.every, logging_first_step: log.first, save_steps: save?.every },
+    num_train_epochs: epochs,
+    per_device_train_batch_size: batchSize,
+    learning_rate: lr,
+    gradient_accumulation_steps: accumulation,
+    warmup_steps: warmup,
+    seed,
+    weight_decay: weightDecay,
+    adam_beta1: betas[0],
+    adam_beta2: betas[1],
+    adam_epsilon: eps,
+    max_grad_norm: maxGradNorm,
+    label_smoothing_factor: labelSmoothing,
+    logging_steps: log.every,
+    logging_first_step: log.first,
+    save_steps: save?.every,
   };
   const shown = (name: string) => defaultText(ARGUMENTS[name]!) as string;
   for (const [name, value] of Object.entries({ ...expected, lr_scheduler_type: schedule })) {

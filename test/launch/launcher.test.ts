@@ -344,7 +344,9 @@ describe('signals', () => {
     file('talk.js', `setInterval(() => console.log('line'), 20);`);
     const full = openSync('/dev/full', 'w');
     const { status, stderr } = spawnSync(process.execPath, [...DS, '--num_procs', '2', 'talk.js'], {
-      ...{ cwd: dir, stdio: ['ignore', full, 'pipe'], encoding: 'utf8' },
+      cwd: dir,
+      stdio: ['ignore', full, 'pipe'],
+      encoding: 'utf8',
     });
     closeSync(full);
     expect(status).toBe(143);

@@ -67,7 +67,9 @@ describe('without a hostfile', () => {
 
   test('--num_procs starts processes on the CPU of this machine', async () => {
     expect(await select({ ...none, num_procs: 2 })).toEqual({
-      ...{ nodes: [{ host: 'localhost', slots: ['0', '1'] }], device: 'cpu', listed: false },
+      nodes: [{ host: 'localhost', slots: ['0', '1'] }],
+      device: 'cpu',
+      listed: false,
     });
   });
 
@@ -83,7 +85,9 @@ describe('without a hostfile', () => {
     const found = async () => ({ deviceCount: 2, message: '' }) as GpuProbe;
     const around = { env: {}, probe: found, notice: () => {} };
     expect(await selectNodes(options(none), around)).toEqual({
-      ...{ nodes: [{ host: 'localhost', slots: ['0', '1'] }], device: 'gpu', listed: false },
+      nodes: [{ host: 'localhost', slots: ['0', '1'] }],
+      device: 'gpu',
+      listed: false,
     });
     const one = await selectNodes(options({ ...none, num_gpus: 1 }), around);
     expect(one.nodes).toEqual([{ host: 'localhost', slots: ['0'] }]);
@@ -106,7 +110,8 @@ test('launcher options after others override earlier ones', () => {
   expect(found).toMatchObject({ num_gpus: 2, ssh_port: 9, quiet: true, hostfile });
   expect(rest).toEqual(['--seed', '5', '-x']);
   expect(takeLaunchOptions(['a'], null)).toMatchObject({
-    ...{ options: { launcher: 'ssh', grace_period: 30 }, rest: ['a'] },
+    options: { launcher: 'ssh', grace_period: 30 },
+    rest: ['a'],
   });
 });
 

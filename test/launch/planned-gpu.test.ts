@@ -7,14 +7,26 @@ import { thrownBy } from '../support/refusal.js';
 
 const GIB = 2 ** 30;
 const flags: PlanFlags = {
-  ...{ model: '124M', batch: 2, seq: 64, gpus: 1, nodes: 1, cores: 16, link: 50, nvmeRate: 2 },
-  ...{ tp: 1, pp: 1, precision: 'bf16', hostMemory: 64 * GIB },
+  model: '124M',
+  batch: 2,
+  seq: 64,
+  gpus: 1,
+  nodes: 1,
+  cores: 16,
+  link: 50,
+  nvmeRate: 2,
+  tp: 1,
+  pp: 1,
+  precision: 'bf16',
+  hostMemory: 64 * GIB,
 };
 
 test.each(['rtx4090', 'RTX 4090', 'rtx-4090'])('%s names a card with its memory', (name) => {
   const { rates, memory, note } = plannedGpu(name, null);
   expect([rates.name, rates.isMeasured, memory, note]).toEqual([
-    ...['RTX 4090', false, 23.6 * GIB],
+    'RTX 4090',
+    false,
+    23.6 * GIB,
     undefined,
   ]);
 });

@@ -14,9 +14,17 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 beforeAll(async () => {
   const made = fromConfig({
-    ...{ model_type: 'llama', vocab_size: 1007, hidden_size: 32, intermediate_size: 48 },
-    ...{ num_hidden_layers: 1, num_attention_heads: 4, num_key_value_heads: 2 },
-    ...{ max_position_embeddings: 512, rms_norm_eps: 1e-6, rope_theta: 500, hidden_act: 'silu' },
+    model_type: 'llama',
+    vocab_size: 1007,
+    hidden_size: 32,
+    intermediate_size: 48,
+    num_hidden_layers: 1,
+    num_attention_heads: 4,
+    num_key_value_heads: 2,
+    max_position_embeddings: 512,
+    rms_norm_eps: 1e-6,
+    rope_theta: 500,
+    hidden_act: 'silu',
   });
   await made.save(model);
   for (const name of readdirSync(TOKENIZER)) copyFileSync(join(TOKENIZER, name), join(model, name));

@@ -9,7 +9,10 @@ import { serveCommand, serveHere } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
 
 jest.mock('../../lib/serve/index.js', () => ({
-  ...{ openServed: jest.fn(), openPool: jest.fn(), serve: jest.fn(), servePool: jest.fn() },
+  openServed: jest.fn(),
+  openPool: jest.fn(),
+  serve: jest.fn(),
+  servePool: jest.fn(),
   requireKey: jest.requireActual('../../lib/serve/access.js').requireKey,
 }));
 
@@ -88,15 +91,33 @@ test('a server with a key on every address prints no warning', async () => {
 
 test('each limit option sets a limit of the server', async () => {
   const flags = {
-    ...{ maxBody: 1, maxBodies: 2, maxPromptTokens: 3, maxPromptChars: 4, promptTimeout: 5 },
-    ...{ maxAnswers: 6, maxRequests: 7, maxConnections: 8, headTimeout: 9, bodyTimeout: 10 },
-    ...{ requestTimeout: 11, drainTimeout: 12 },
+    maxBody: 1,
+    maxBodies: 2,
+    maxPromptTokens: 3,
+    maxPromptChars: 4,
+    promptTimeout: 5,
+    maxAnswers: 6,
+    maxRequests: 7,
+    maxConnections: 8,
+    headTimeout: 9,
+    bodyTimeout: 10,
+    requestTimeout: 11,
+    drainTimeout: 12,
   };
   await served(flags);
   expect(jest.mocked(serving.serve).mock.lastCall?.[1]?.limits).toEqual({
-    ...{ bodyBytes: 1, bodiesBytes: 2, promptTokens: 3, promptCharacters: 4, promptSeconds: 5 },
-    ...{ answers: 6, requests: 7, connections: 8, headSeconds: 9, bodySeconds: 10 },
-    ...{ requestSeconds: 11, drainSeconds: 12 },
+    bodyBytes: 1,
+    bodiesBytes: 2,
+    promptTokens: 3,
+    promptCharacters: 4,
+    promptSeconds: 5,
+    answers: 6,
+    requests: 7,
+    connections: 8,
+    headSeconds: 9,
+    bodySeconds: 10,
+    requestSeconds: 11,
+    drainSeconds: 12,
   });
 });
 

@@ -23,7 +23,8 @@ function member(who: string, stays = false) {
     settle({ code: null, signal: null, who, lastLines: [], ...exit });
   const by = (signal: NodeJS.Signals): void => end({ signal });
   const made: Member = {
-    ...{ exited, failing },
+    exited,
+    failing,
     stop: (signal) => (stays ? undefined : by(signal)),
     kill: () => by('SIGKILL'),
   };
@@ -67,7 +68,8 @@ test('a rank that was told to stop is not blamed', async () => {
 
 test('nor is one that ignored the signal and was killed', async () => {
   const failure = await failureOf(([first]) => first?.end({ code: 1, lastLines: ECHO(1) }), {
-    ...{ stays: true, grace: 0.05 },
+    stays: true,
+    grace: 0.05,
   });
   expect(failure).toMatchObject({ who: 'rank 0', code: 1 });
 });

@@ -81,7 +81,8 @@ test('OPT without its last norm is refused', () => {
 test('a head of OPT 350M has the width of the embedding', async () => {
   const dir = folderOf('opt-narrow');
   const model = await nn.models.fromPretrained(dir, {
-    ...{ task: 'sequence-classification', labels: ['a', 'b', 'c'] },
+    task: 'sequence-classification',
+    labels: ['a', 'b', 'c'],
   });
   const shapes = Object.fromEntries([...model.namedParameters()].map(([n, one]) => [n, one.shape]));
   expect(shapes).toMatchObject({

@@ -8,8 +8,13 @@ import { nn } from '../../lib/index.js';
 const NAME = 'model.layers.0.mlp.up_proj';
 const [ROWS, COLUMNS] = [10, 8];
 const CONFIG = {
-  ...{ model_type: 'llama', vocab_size: 8, hidden_size: COLUMNS, intermediate_size: ROWS },
-  ...{ num_hidden_layers: 1, num_attention_heads: 2, max_position_embeddings: 16 },
+  model_type: 'llama',
+  vocab_size: 8,
+  hidden_size: COLUMNS,
+  intermediate_size: ROWS,
+  num_hidden_layers: 1,
+  num_attention_heads: 2,
+  max_position_embeddings: 16,
 };
 
 let home: string;
@@ -25,7 +30,8 @@ interface Stored {
 }
 
 const floats = (values: number[], shape: number[]): Stored => ({
-  ...{ dtype: 'F32', shape },
+  dtype: 'F32',
+  shape,
   bytes: new Uint8Array(Float32Array.from(values).buffer),
 });
 

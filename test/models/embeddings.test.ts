@@ -45,7 +45,9 @@ test('a saved folder has the format of sentence-transformers', async () => {
   await model.save(home);
   const modules = JSON.parse(readFileSync(join(home, 'modules.json'), 'utf8'));
   expect(modules.map(({ type }: { type: string }) => type.split('.').at(-1))).toEqual([
-    ...['Transformer', 'Pooling', 'Normalize'],
+    'Transformer',
+    'Pooling',
+    'Normalize',
   ]);
   cpSync(join(TOKENIZERS, 'wordpiece', 'vocab.txt'), join(home, 'vocab.txt'));
   writeFileSync(join(home, 'sentence_bert_config.json'), '{"max_seq_length": 4}');
@@ -67,7 +69,9 @@ test('a model below the folder, and a module without a class', async () => {
   writeFileSync(join(home, '1_Pooling', 'config.json'), '{"pooling_mode": "lasttoken"}');
   const modules = (last: string) =>
     ['Transformer', last].map((name, idx) => ({
-      ...{ idx, name: `${idx}`, path: `${idx}_${name}` },
+      idx,
+      name: `${idx}`,
+      path: `${idx}_${name}`,
       type: `sentence_transformers.sentence_transformer.modules.${name}`,
     }));
   const file = join(home, 'modules.json');
@@ -125,8 +129,13 @@ test('a Trainer learns pairs by a contrastive loss', async () => {
     tokenizer.encodeBatch(samples.map((pair) => pair[side] as string));
   const model = modelOf();
   const trainer = new Trainer({
-    ...{ model, train: { length: 4, get: (i: number) => pairs[i] as string[] } },
-    ...{ epochs: 30, batchSize: 4, lr: 0.01, progress: false, device: 'cpu' },
+    model,
+    train: { length: 4, get: (i: number) => pairs[i] as string[] },
+    epochs: 30,
+    batchSize: 4,
+    lr: 0.01,
+    progress: false,
+    device: 'cpu',
     data: {
       collate: (samples: string[][]) => ({ a: encoded(samples, 0), b: encoded(samples, 1) }),
     },

@@ -8,7 +8,12 @@ const { GPT2, Llama, Mistral, Mixtral, Phi3, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe } 
 const { fromConfig, fromPretrained } = nn.models;
 
 const sizes = {
-  ...{ vocabSize: 31, maxSeq: 16, layers: 3, heads: 4, channels: 16, hidden: 20 },
+  vocabSize: 31,
+  maxSeq: 16,
+  layers: 3,
+  heads: 4,
+  channels: 16,
+  hidden: 20,
   kvHeads: 2,
 };
 
@@ -32,12 +37,20 @@ const refusal = (message: RegExp) =>
   expect.objectContaining({ code: 'DS_CHECKPOINT', message: expect.stringMatching(message) });
 
 const yarn: nn.models.YarnScaling = {
-  ...{ type: 'yarn', factor: 4, originalMaxSeq: 4, attentionFactor: 1.25 },
-  ...{ betaFast: 24, betaSlow: 2, truncate: false },
+  type: 'yarn',
+  factor: 4,
+  originalMaxSeq: 4,
+  attentionFactor: 1.25,
+  betaFast: 24,
+  betaSlow: 2,
+  truncate: false,
 };
 const longrope: nn.models.LongRopeScaling = {
-  ...{ type: 'longrope', factor: 4, originalMaxSeq: 4 },
-  ...{ shortFactor: [1, 1.5], longFactor: [2, 4] },
+  type: 'longrope',
+  factor: 4,
+  originalMaxSeq: 4,
+  shortFactor: [1, 1.5],
+  longFactor: [2, 4],
 };
 
 describe('written keys are read again', () => {
@@ -67,7 +80,9 @@ describe('written keys are read again', () => {
       'Qwen2Moe',
       () =>
         new Qwen2Moe({
-          ...{ ...sizes, window: [4, null, 4], routerAuxLossCoef: 0.25 },
+          ...sizes,
+          window: [4, null, 4],
+          routerAuxLossCoef: 0.25,
           moe: { experts: 4, perToken: 3, hidden: 6, sharedHidden: 10, denseLayers: [0, 2] },
         }),
     ],
@@ -75,7 +90,11 @@ describe('written keys are read again', () => {
       'Qwen3Moe',
       () =>
         new Qwen3Moe({
-          ...{ ...sizes, headDim: 8, tied: true, attentionBias: true, window: 5 },
+          ...sizes,
+          headDim: 8,
+          tied: true,
+          attentionBias: true,
+          window: 5,
           moe: { experts: 6, perToken: 1, hidden: 8, normalize: false },
         }),
     ],
@@ -201,8 +220,12 @@ describe('keys of Phi', () => {
 
   test('what transformers 5 writes is read', async () => {
     const rope_parameters = {
-      ...{ rope_type: 'longrope', rope_theta: 500, partial_rotary_factor: 0.5 },
-      ...{ short_factor: [1.5], long_factor: [4], original_max_position_embeddings: 4 },
+      rope_type: 'longrope',
+      rope_theta: 500,
+      partial_rotary_factor: 0.5,
+      short_factor: [1.5],
+      long_factor: [4],
+      original_max_position_embeddings: 4,
     };
     const found = await config({ ...beside, rope_parameters, rope_theta: undefined });
     expect(found).toMatchObject({ ropeTheta: 500, partialRotaryFactor: 0.5 });
@@ -227,8 +250,10 @@ describe('keys of Phi', () => {
     await read.save(again);
     const written = JSON.parse(readFileSync(join(again, 'config.json'), 'utf8'));
     expect(written).toMatchObject({
-      ...{ architectures: ['Phi3ForCausalLM'], model_type: 'phi3' },
-      ...{ max_position_embeddings: 16, original_max_position_embeddings: 4 },
+      architectures: ['Phi3ForCausalLM'],
+      model_type: 'phi3',
+      max_position_embeddings: 16,
+      original_max_position_embeddings: 4,
       rope_scaling: { type: 'longrope', short_factor, long_factor },
     });
     expect(Object.keys(written.rope_scaling)).toHaveLength(3);
@@ -352,8 +377,13 @@ describe('the error names keys that would change the numbers', () => {
 
 describe('other contents of a folder', () => {
   const said = {
-    ...{ bos_token_id: 1, eos_token_id: [2, 5], pad_token_id: 4, use_cache: true },
-    ...{ transformers_version: '5.17.0', dtype: 'float32', _name_or_path: 'elsewhere' },
+    bos_token_id: 1,
+    eos_token_id: [2, 5],
+    pad_token_id: 4,
+    use_cache: true,
+    transformers_version: '5.17.0',
+    dtype: 'float32',
+    _name_or_path: 'elsewhere',
     task_specific_params: { depth: [1] },
   };
   const generation = { eos_token_id: [2, 5], temperature: 0.6, do_sample: true };

@@ -50,7 +50,10 @@ describe('defaults of absent keys', () => {
   test('factors: an absent attention_multiplier is 1, not 1 / sqrt(D)', () => {
     const absent = { attention_multiplier: undefined, logits_scaling: undefined };
     expect(withKeys('granite', absent).config.scales).toEqual({
-      ...{ embed: 3, residual: 0.45, scores: 1, logits: 1 },
+      embed: 3,
+      residual: 0.45,
+      scores: 1,
+      logits: 1,
     });
     const { scales } = withKeys('gemma2', { attn_logit_softcapping: null }).config;
     expect(scales).toEqual({ scores: 24, scoreCap: null, logitCap: 2.5 });
@@ -58,7 +61,8 @@ describe('defaults of absent keys', () => {
 
   test('key heads of older Falcons, and layers that predict later tokens', () => {
     const older = {
-      ...{ new_decoder_architecture: undefined, num_kv_heads: undefined },
+      new_decoder_architecture: undefined,
+      num_kv_heads: undefined,
       num_ln_in_parallel_attn: undefined,
     };
     const one = withKeys('falcon', older);
@@ -72,7 +76,8 @@ describe('defaults of absent keys', () => {
   test('Kimi K2 is a DeepSeek V3', () => {
     const model = withKeys('deepseek-v3', { model_type: 'kimi_k2' });
     expect([model.constructor.name, model.describe().config.model_type]).toEqual([
-      ...['DeepseekV3', 'deepseek_v3'],
+      'DeepseekV3',
+      'deepseek_v3',
     ]);
   });
 
@@ -89,7 +94,8 @@ describe('defaults of absent keys', () => {
     };
     const inside = (outer: string, family: string, more: object = {}) =>
       fromConfig({
-        ...{ model_type: outer, text_config: { ...configOf(family), ...more } },
+        model_type: outer,
+        text_config: { ...configOf(family), ...more },
       } as never) as nn.models.RotaryLM;
     expect(withKeys('qwen2', flat).constructor.name).toBe('Qwen2');
     expect(inside('qwen3_vl', 'qwen3', { model_type: 'qwen3_vl_text' }).constructor.name).toBe(
@@ -100,7 +106,11 @@ describe('defaults of absent keys', () => {
     const around = ['llava', 'llava_next', 'internvl', 'smolvlm', 'idefics3'];
     const texts = ['llama', 'mistral', 'qwen2', 'llama', 'qwen3'];
     expect(around.map((outer, i) => inside(outer, texts[i] as string).constructor.name)).toEqual([
-      ...['Llama', 'Mistral', 'Qwen2', 'Llama', 'Qwen3'],
+      'Llama',
+      'Mistral',
+      'Qwen2',
+      'Llama',
+      'Qwen3',
     ]);
     expect(() => inside('llava', 'gemma')).toThrow(refusal(/text_config: model_type/));
     expect(inside('kimi_k25', 'deepseek-v3').constructor.name).toBe('DeepseekV3');
@@ -125,16 +135,12 @@ describe('defaults of absent keys', () => {
       return [ropeTheta, windowRopeTheta];
     });
     expect(bases).toEqual([
-      ...[
-        [2e6, undefined],
-        [5e5, 5e5],
-        [1e6, 1e4],
-      ],
-      ...[
-        [5e5, undefined],
-        [5e5, undefined],
-        [1e4, undefined],
-      ],
+      [2e6, undefined],
+      [5e5, 5e5],
+      [1e6, 1e4],
+      [5e5, undefined],
+      [5e5, undefined],
+      [1e4, undefined],
     ]);
     const shares = ['stablelm', 'phi', 'glm4'].map((family) => {
       const absent = { ...none, partial_rotary_factor: undefined };
@@ -148,7 +154,8 @@ test('angles by layer type have the same meaning in old and new files', () => {
   const newer = withKeys('gemma3');
   const older = withKeys('gemma3', {
     rope_parameters: undefined,
-    ...{ rope_theta: 1e6, rope_local_base_freq: 1e4 },
+    rope_theta: 1e6,
+    rope_local_base_freq: 1e4,
     rope_scaling: { rope_type: 'linear', factor: 4 },
   });
   expect(older.config).toEqual(newer.config);
@@ -263,8 +270,10 @@ describe('the text part of a multimodal folder', () => {
     await files.close();
     const { model_type, architectures, ...text } = configOf('gemma3');
     const config = {
-      ...{ model_type: 'gemma3', architectures: ['Gemma3ForConditionalGeneration'] },
-      ...{ text_config: { ...text, model_type }, vision_config: { hidden_size: 8 } },
+      model_type: 'gemma3',
+      architectures: ['Gemma3ForConditionalGeneration'],
+      text_config: { ...text, model_type },
+      vision_config: { hidden_size: 8 },
     };
     writeFileSync(join(dir, 'config.json'), JSON.stringify(config));
     const [model, plain] = [await fromPretrained(dir), await fromPretrained(folderOf('gemma3'))];

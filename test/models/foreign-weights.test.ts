@@ -140,7 +140,8 @@ describe('architectures', () => {
   ])('%s is no language model', async (...names) => {
     const folder = await folderOf(tinyLlama(), names);
     const refusal = {
-      ...{ code: 'DS_CHECKPOINT', op: `${configIn(folder)}: architectures` },
+      code: 'DS_CHECKPOINT',
+      op: `${configIn(folder)}: architectures`,
       expected: expect.stringContaining('ForCausalLM'),
       got: JSON.stringify(names),
       hint: expect.not.stringMatching(WITHOUT_STRICT),

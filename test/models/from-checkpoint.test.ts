@@ -9,9 +9,18 @@ const folder = mkdtempSync(join(tmpdir(), 'ds-from-checkpoint-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 const llama = {
-  ...{ model_type: 'llama', vocab_size: 40, hidden_size: 32, intermediate_size: 48 },
-  ...{ num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, rms_norm_eps: 1e-6 },
-  ...{ max_position_embeddings: 32, rope_theta: 500, hidden_act: 'silu', eos_token_id: 3 },
+  model_type: 'llama',
+  vocab_size: 40,
+  hidden_size: 32,
+  intermediate_size: 48,
+  num_hidden_layers: 2,
+  num_attention_heads: 4,
+  num_key_value_heads: 2,
+  rms_norm_eps: 1e-6,
+  max_position_embeddings: 32,
+  rope_theta: 500,
+  hidden_act: 'silu',
+  eos_token_id: 3,
 };
 const models = {
   gpt2: () => new nn.models.GPT2({ vocabSize: 40, maxSeq: 32, layers: 2, heads: 4, channels: 32 }),
@@ -22,7 +31,8 @@ async function save(dir: string, model: nn.Module, config: object = {}): Promise
   const { engine } = await initialize({
     model,
     config: {
-      ...{ train_micro_batch_size_per_gpu: 1, optimizer: { type: 'AdamW', params: { lr: 1e-3 } } },
+      train_micro_batch_size_per_gpu: 1,
+      optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
       ...config,
     },
     device: 'cpu',

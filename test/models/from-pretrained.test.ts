@@ -101,7 +101,9 @@ describe('a Llama', () => {
   const sizes = { vocabSize: 31, maxSeq: 16, layers: 2, heads: 4, channels: 16, hidden: 20 };
   const llama3: nn.models.RopeScaling = {
     type: 'llama3',
-    ...{ factor: 8, lowFreqFactor: 1, highFreqFactor: 4 },
+    factor: 8,
+    lowFreqFactor: 1,
+    highFreqFactor: 4,
     originalMaxSeq: 8,
   };
 
@@ -123,10 +125,15 @@ describe('a Llama', () => {
 
   test('rope_parameters, as transformers 5 writes them', async () => {
     await write(new Llama(sizes), {
-      ...{ rope_theta: null, rope_scaling: null },
+      rope_theta: null,
+      rope_scaling: null,
       rope_parameters: {
-        ...{ rope_type: 'llama3', rope_theta: 5e5, factor: 8, low_freq_factor: 1 },
-        ...{ high_freq_factor: 4, original_max_position_embeddings: 8 },
+        rope_type: 'llama3',
+        rope_theta: 5e5,
+        factor: 8,
+        low_freq_factor: 1,
+        high_freq_factor: 4,
+        original_max_position_embeddings: 8,
       },
     });
     const { config } = await Llama.fromPretrained(dir);

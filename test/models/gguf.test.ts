@@ -26,8 +26,12 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 /** A factor of sines other than 1 has no key in files. */
 const DEEPSEEK_ROPE = {
-  ...{ rope_type: 'yarn', factor: 4, original_max_position_embeddings: 32, rope_theta: 10_000 },
-  ...{ mscale: 0.8, mscale_all_dim: 0.8 },
+  rope_type: 'yarn',
+  factor: 4,
+  original_max_position_embeddings: 32,
+  rope_theta: 10_000,
+  mscale: 0.8,
+  mscale_all_dim: 0.8,
 };
 
 /** llama.cpp reads shared keys of the last two layers before. */
@@ -42,34 +46,73 @@ const DELTA = { linear_value_head_dim: 6 };
 
 /** Golden folders of the architectures, and settings that llama.cpp fixes in another way. */
 const FAMILIES: Readonly<Record<string, JsonObject>> = {
-  ...{ llama: {}, 'llama-tied': {}, qwen2: {}, qwen3: {}, 'qwen3-moe': {}, mixtral: {}, gemma: {} },
-  ...{ phi3: {}, 'phi3-longrope': {}, olmo2: {}, granite: {}, mistral: { sliding_window: null } },
+  llama: {},
+  'llama-tied': {},
+  qwen2: {},
+  qwen3: {},
+  'qwen3-moe': {},
+  mixtral: {},
+  gemma: {},
+  phi3: {},
+  'phi3-longrope': {},
+  olmo2: {},
+  granite: {},
+  mistral: { sliding_window: null },
   gemma2: { query_pre_attn_scalar: 12 },
   gemma3: { query_pre_attn_scalar: 12, layer_types: Array(2).fill('sliding_attention') },
   smollm3: { no_rope_layers: [1, 1, 1] },
-  ...{ stablelm: {}, 'stablelm-parallel': {}, phi: {}, cohere: {}, glm4: {} },
+  stablelm: {},
+  'stablelm-parallel': {},
+  phi: {},
+  cohere: {},
+  glm4: {},
   starcoder2: { sliding_window: null },
   cohere2: { layer_types: Array(2).fill('sliding_attention') },
   ernie: { use_bias: false },
   exaone4: { sliding_window: null, layer_types: Array(2).fill('full_attention') },
-  ...{ arcee: {}, nemotron: {}, 'seed-oss': { mlp_bias: false }, olmo: {}, 'gpt-neox': {} },
-  ...{ internlm2: {}, falcon: {}, bloom: {}, 'gpt-bigcode': {}, 'granite-moe': {} },
+  arcee: {},
+  nemotron: {},
+  'seed-oss': { mlp_bias: false },
+  olmo: {},
+  'gpt-neox': {},
+  internlm2: {},
+  falcon: {},
+  bloom: {},
+  'gpt-bigcode': {},
+  'granite-moe': {},
   'falcon-sequential': {
-    ...{ new_decoder_architecture: false, parallel_attn: true, multi_query: true, bias: false },
+    new_decoder_architecture: false,
+    parallel_attn: true,
+    multi_query: true,
+    bias: false,
   },
   'qwen2-moe': {
-    ...{ norm_topk_prob: false, mlp_only_layers: [], use_sliding_window: false, layer_types: null },
+    norm_topk_prob: false,
+    mlp_only_layers: [],
+    use_sliding_window: false,
+    layer_types: null,
   },
-  ...{ olmoe: { num_key_value_heads: 4, norm_topk_prob: false }, 'minimax-m2': {} },
-  ...{ exaone: {}, hunyuan: {}, 'ernie-moe': {} },
+  olmoe: { num_key_value_heads: 4, norm_topk_prob: false },
+  'minimax-m2': {},
+  exaone: {},
+  hunyuan: {},
+  'ernie-moe': {},
   dots1: { use_sliding_window: false, layer_types: null, num_key_value_heads: 4 },
   'glm4-moe': { n_group: 1, topk_group: 1 },
-  ...{ 'gpt-oss': {}, 'deepseek-v3': { rope_parameters: DEEPSEEK_ROPE }, 'glm4-moe-lite': {} },
+  'gpt-oss': {},
+  'deepseek-v3': { rope_parameters: DEEPSEEK_ROPE },
+  'glm4-moe-lite': {},
   'deepseek-v2': { n_group: 1, topk_group: 1, topk_method: 'greedy' },
   gemma4: GEMMA4,
-  ...{ 'gemma4-moe': {}, 'qwen3-5': DELTA, 'qwen3-5-moe': DELTA, olmo3: {}, glm: {}, minicpm: {} },
+  'gemma4-moe': {},
+  'qwen3-5': DELTA,
+  'qwen3-5-moe': DELTA,
+  olmo3: {},
+  glm: {},
+  minicpm: {},
   'qwen3-next': { ...DELTA, mlp_only_layers: [] },
-  ...{ 'granite-hybrid': {}, ministral3: {} },
+  'granite-hybrid': {},
+  ministral3: {},
 };
 
 /** Families whose files are read in all types; packing does not depend on the family. */
@@ -77,14 +120,22 @@ const ALL_TYPES = ['llama', 'gemma', 'granite-moe', 'gpt-oss'];
 
 /** Families that are read as another, with the same computation. */
 const READ_AS: Readonly<Record<string, string>> = {
-  ...{ mistral: 'Llama', internlm2: 'Llama', 'glm4-moe-lite': 'DeepseekV3' },
+  mistral: 'Llama',
+  internlm2: 'Llama',
+  'glm4-moe-lite': 'DeepseekV3',
   'granite-hybrid': 'Granite',
 };
 
 /** Families with other shapes than their folders, or other layers: random weights. */
 const RESIZED = [
-  ...['falcon-sequential', 'qwen2-moe', 'olmoe', 'dots1'],
-  ...['gemma4', 'qwen3-5', 'qwen3-5-moe', 'qwen3-next'],
+  'falcon-sequential',
+  'qwen2-moe',
+  'olmoe',
+  'dots1',
+  'gemma4',
+  'qwen3-5',
+  'qwen3-5-moe',
+  'qwen3-next',
 ];
 
 /** The model of a golden folder with other settings. */

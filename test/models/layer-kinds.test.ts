@@ -16,8 +16,17 @@ afterAll(() => rmSync(home, { recursive: true, force: true }));
 
 const { Gemma4 } = nn.models;
 const SIZES = {
-  ...{ vocabSize: 41, maxSeq: 64, layers: 4, heads: 4, kvHeads: 2, channels: 16, hidden: 24 },
-  ...{ headDim: 8, window: [5, null, 5, null], windowRopeTheta: 10_000, tied: true },
+  vocabSize: 41,
+  maxSeq: 64,
+  layers: 4,
+  heads: 4,
+  kvHeads: 2,
+  channels: 16,
+  hidden: 24,
+  headDim: 8,
+  window: [5, null, 5, null],
+  windowRopeTheta: 10_000,
+  tied: true,
 };
 
 const tokensOf = (values: readonly number[]): Tensor =>
@@ -37,7 +46,9 @@ const configOf = (family: string) =>
 test('a multimodal folder with unread projections of shared layers', async () => {
   const files = await WeightFiles.open(join(folderOf('gemma4'), 'model.safetensors'));
   const sources = [...files.tensors].map(([name, { dtype, shape }]) => ({
-    ...{ name: name.replace(/^model\./, 'model.language_model.'), dtype, shape },
+    name: name.replace(/^model\./, 'model.language_model.'),
+    dtype,
+    shape,
     values: () => files.read(name),
   }));
   const unread = ['language_model.layers.4.self_attn.k_proj.weight', 'audio_tower.weight'];
@@ -48,8 +59,10 @@ test('a multimodal folder with unread projections of shared layers', async () =>
   await writeAlone(join(home, 'model.safetensors'), sources);
   await files.close();
   const config = {
-    ...{ model_type: 'gemma4', architectures: ['Gemma4ForConditionalGeneration'] },
-    ...{ text_config: configOf('gemma4'), vision_config: { hidden_size: 8 } },
+    model_type: 'gemma4',
+    architectures: ['Gemma4ForConditionalGeneration'],
+    text_config: configOf('gemma4'),
+    vision_config: { hidden_size: 8 },
   };
   writeFileSync(join(home, 'config.json'), JSON.stringify(config));
   const model = await nn.models.fromPretrained(home);

@@ -12,7 +12,12 @@ const { Llama, generate } = nn.models;
 type Config = nn.models.LlamaConfig;
 
 const small: Config = {
-  ...{ vocabSize: 67, maxSeq: 24, layers: 2, heads: 4, channels: 24, hidden: 40 },
+  vocabSize: 67,
+  maxSeq: 24,
+  layers: 2,
+  heads: 4,
+  channels: 24,
+  hidden: 40,
   initializerRange: 0.3,
 };
 const tokens = [3, 1, 41, 5, 9, 2, 65, 35, 8, 0, 66];
@@ -51,7 +56,10 @@ const variants: readonly Variant[] = [
       ropeTheta: 100,
       headDim: 12,
       ropeScaling: {
-        ...{ type: 'llama3', factor: 8, lowFreqFactor: 1, highFreqFactor: 4 },
+        type: 'llama3',
+        factor: 8,
+        lowFreqFactor: 1,
+        highFreqFactor: 4,
         originalMaxSeq: 12,
       },
     },
@@ -180,8 +188,11 @@ export const cases: Case[] = [
     refused(
       {
         ropeScaling: {
-          ...{ type: 'longrope', factor: 2, originalMaxSeq: 12 },
-          ...{ shortFactor: [1, 1, 1], longFactor: [1, 2] },
+          type: 'longrope',
+          factor: 2,
+          originalMaxSeq: 12,
+          shortFactor: [1, 1, 1],
+          longFactor: [1, 2],
         },
       },
       /longFactor: expected a list of 3 positive numbers/,

@@ -48,7 +48,10 @@ const NEW_TOKENS = 24;
 
 async function generated(family: string, prompt: number[]): Promise<number[]> {
   const engine = await initInference(folderOf(family), {
-    ...{ dtype: 'fp32', tensor_parallel: { tp_size: 2 }, max_out_tokens: 64, device: 'cpu' },
+    dtype: 'fp32',
+    tensor_parallel: { tp_size: 2 },
+    max_out_tokens: 64,
+    device: 'cpu',
   });
   const greedy = { temperature: 0, ignoreEos: true, maxNewTokens: NEW_TOKENS } as const;
   const [text] = await engine.generate({ prompt, ...greedy });

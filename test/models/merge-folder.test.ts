@@ -33,7 +33,9 @@ async function folders(name: string, make: () => Made, options: object, dtype?: 
   writeFileSync(join(base, 'chat_template.jinja'), 'template');
   writeFileSync(join(base, 'generation_config.json'), JSON.stringify(GENERATION));
   const model = peft.addLora(await nn.models.fromPretrained(base), {
-    ...{ r: 2, loraAlpha: 16, baseModelNameOrPath: base },
+    r: 2,
+    loraAlpha: 16,
+    baseModelNameOrPath: base,
     ...options,
   });
   stir(model);

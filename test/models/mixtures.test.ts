@@ -12,7 +12,12 @@ import { thrownBy } from '../support/refusal.js';
 const folder = join(packageRoot(), 'test', 'golden', 'transformers', 'models');
 const { fromPretrained, Mixtral, Qwen2Moe } = nn.models;
 const sizes = {
-  ...{ vocabSize: 31, maxSeq: 16, layers: 2, heads: 4, channels: 16, hidden: 20 },
+  vocabSize: 31,
+  maxSeq: 16,
+  layers: 2,
+  heads: 4,
+  channels: 16,
+  hidden: 20,
   moe: { experts: 5, perToken: 2 },
 };
 
@@ -75,7 +80,8 @@ describe.each(['mixtral', 'qwen2-moe'])('%s', (family) => {
     }
     await nn.saveWeights(model, join(dir, 'native'), { format: 'native' });
     await expect(nn.loadWeights(loaded, join(dir, 'native'))).resolves.toEqual({
-      ...{ missing: [], unexpected: [] },
+      missing: [],
+      unexpected: [],
     });
   });
 

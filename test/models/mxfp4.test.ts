@@ -13,9 +13,17 @@ const NAME = 'model.layers.0.mlp.experts.gate_up_proj';
 /** Two experts of two rows with 64 inputs. */
 const SHAPE = [2, 2, 2, 16];
 const CONFIG = {
-  ...{ model_type: 'gpt_oss', vocab_size: 8, hidden_size: 64, intermediate_size: 1, head_dim: 4 },
-  ...{ num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 1 },
-  ...{ num_local_experts: 2, num_experts_per_tok: 1, max_position_embeddings: 16 },
+  model_type: 'gpt_oss',
+  vocab_size: 8,
+  hidden_size: 64,
+  intermediate_size: 1,
+  head_dim: 4,
+  num_hidden_layers: 1,
+  num_attention_heads: 2,
+  num_key_value_heads: 1,
+  num_local_experts: 2,
+  num_experts_per_tok: 1,
+  max_position_embeddings: 16,
 };
 
 let home: string;
@@ -43,7 +51,10 @@ async function folderWith(name: string, scales = [126, 129, 127, 120, 130, 125, 
   kept.push({ name: `${NAME}_scales`, values: bytes(scales, [2, 2, scales.length / 4]) });
   const path = join(dir, 'model.safetensors');
   const sources = kept.map(({ name, values }) => ({
-    ...{ name, values, dtype: values.dtype, shape: values.shape },
+    name,
+    values,
+    dtype: values.dtype,
+    shape: values.shape,
   }));
   await writeSafetensors(path, sources);
   const config = JSON.parse(readFileSync(join(dir, 'config.json'), 'utf8'));

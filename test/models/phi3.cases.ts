@@ -10,7 +10,13 @@ import { logitsOf, lossOf, type Sizes, type Weights } from './llama-formulas.js'
 const { generate, Llama, Mistral, Phi3 } = nn.models;
 
 const small: nn.models.Phi3Config = {
-  ...{ vocabSize: 67, maxSeq: 24, layers: 2, heads: 4, kvHeads: 2, channels: 32, hidden: 40 },
+  vocabSize: 67,
+  maxSeq: 24,
+  layers: 2,
+  heads: 4,
+  kvHeads: 2,
+  channels: 32,
+  hidden: 40,
   initializerRange: 0.3,
 };
 const tokens = [3, 1, 41, 5, 9, 2, 65, 35, 8, 0, 66];
@@ -19,7 +25,9 @@ const [short, long] = [6, tokens.length];
 
 /** Divisors for `pairs` pairs of channels, for texts of up to 6 tokens and for longer ones. */
 const longrope = (pairs: number): nn.models.LongRopeScaling => ({
-  ...{ type: 'longrope', factor: 4, originalMaxSeq: short },
+  type: 'longrope',
+  factor: 4,
+  originalMaxSeq: short,
   shortFactor: Array.from({ length: pairs }, (_, i) => 1 + 0.1 * i),
   longFactor: Array.from({ length: pairs }, (_, i) => 1.5 + 2 * i),
 });

@@ -16,7 +16,9 @@ const { configs, classes } = JSON.parse(
 
 /** Families with the computation of another, and text parts of multimodal ones. */
 const SAME: Readonly<Record<string, string>> = {
-  ...{ mimo: 'qwen2', qwen2_vl: 'qwen2', qwen3_vl: 'qwen3' },
+  mimo: 'qwen2',
+  qwen2_vl: 'qwen2',
+  qwen3_vl: 'qwen3',
 };
 
 test.each(Object.keys(configs))('%s', (name) => {

@@ -16,8 +16,13 @@ import type { Case } from '../support/case.js';
 const folder = join(packageRoot(), 'test', 'golden', 'quantized');
 
 const FOLDERS = [
-  ...['gptq', 'gptq-act-order', 'gptq-8bit', 'awq'],
-  ...['pack-quantized', 'pack-quantized-zeros', 'pack-quantized-8bit'],
+  'gptq',
+  'gptq-act-order',
+  'gptq-8bit',
+  'awq',
+  'pack-quantized',
+  'pack-quantized-zeros',
+  'pack-quantized-8bit',
 ];
 
 interface Golden {

@@ -74,9 +74,15 @@ export function traitsOf(family: string): Set<string> {
   const config = model.config as nn.models.RotaryConfig;
   const { tied, heads, kvHeads, moe, latent, parallel, sumNorms, embedDim, channels } = config;
   const sizes = {
-    ...{ tied, parallel, sumNorms, grouped: kvHeads !== heads, ownKeys: kvHeads === heads },
-    ...{ narrow: embedDim !== undefined && embedDim !== channels, moe: moe !== undefined },
-    ...{ dense: (moe?.denseLayers ?? []).length > 0, queryRank: latent?.queryRank != null },
+    tied,
+    parallel,
+    sumNorms,
+    grouped: kvHeads !== heads,
+    ownKeys: kvHeads === heads,
+    narrow: embedDim !== undefined && embedDim !== channels,
+    moe: moe !== undefined,
+    dense: (moe?.denseLayers ?? []).length > 0,
+    queryRank: latent?.queryRank != null,
   };
   const declared = traits ? traitsIn(traits, '') : [model.constructor.name];
   return new Set([...declared, ...traitsIn(sizes, '')]);

@@ -3,8 +3,12 @@
 import { ProgressBar, progressLine } from '../../lib/monitor/index.js';
 
 const report = {
-  ...{ step: 60, loss: 5.3214, lr: 3e-3, tokensPerSecond: 9812.4 },
-  ...{ mfu: 0.4123, memoryBytes: 432e6 },
+  step: 60,
+  loss: 5.3214,
+  lr: 3e-3,
+  tokensPerSecond: 9812.4,
+  mfu: 0.4123,
+  memoryBytes: 432e6,
 };
 
 /** A stream that collects its output. */

@@ -58,8 +58,11 @@ test('driver entry points are requested with the version of CUDA 12.0', () => {
 test('libraries of CUDA 12 and 13 are opened', () => {
   const names = [...new Set(sources.match(/"lib(cublasLt|nccl)\.so[.\d]*"/g))].sort();
   expect(names).toEqual([
-    ...['"libcublasLt.so"', '"libcublasLt.so.12"', '"libcublasLt.so.13"'],
-    ...['"libnccl.so"', '"libnccl.so.2"'],
+    '"libcublasLt.so"',
+    '"libcublasLt.so.12"',
+    '"libcublasLt.so.13"',
+    '"libnccl.so"',
+    '"libnccl.so.2"',
   ]);
 });
 

@@ -178,7 +178,9 @@ describe('values in files', () => {
       expect(other.stored).not.toBeNull();
       if (boxes) expect(other.cutTo(boxes).stored).not.toBeNull();
       expect([name, other.dtype, other.toArray()]).toEqual([
-        ...[name, dtype, boxes ? picked(parameter, boxes) : parameter.toArray()],
+        name,
+        dtype,
+        boxes ? picked(parameter, boxes) : parameter.toArray(),
       ]);
     }
   });

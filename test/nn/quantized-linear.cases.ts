@@ -60,8 +60,13 @@ function reordered(made: nn.QuantizedLinear, device: Device): nn.QuantizedLinear
   const { bits, groupSize, shape, hasGelu } = made;
   const inputs = shape[1] as number;
   const layer = new QuantizedLinear({
-    ...{ bits, groupSize, shape, hasGelu },
-    ...{ scaleDType: made.weight_scale.dtype, hasZeros: true, isReordered: true },
+    bits,
+    groupSize,
+    shape,
+    hasGelu,
+    scaleDType: made.weight_scale.dtype,
+    hasZeros: true,
+    isReordered: true,
   }).to(device);
   const order = Int32Array.from({ length: inputs }, (_, k) => (k * 7 + 3) % inputs);
   noGrad(() =>

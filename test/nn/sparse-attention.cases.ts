@@ -100,7 +100,8 @@ const masked = sparseCase('masks of both modes, and positions, add up', (device)
   const ones = Tensor.from(
     Float32Array.from({ length: T * T }, (_, i) => Number(i % 3 !== 0)),
     {
-      ...{ shape: [T, T], device },
+      shape: [T, T],
+      device,
     },
   );
   const keys = draw('keys', [2, T], device);
@@ -179,10 +180,22 @@ const backwardSkips = sparseCase('the backward skips the same blocks', (device) 
   const lse = Tensor.empty([1, 1, T], 'f32', device);
   const out = Tensor.emptyLike(q);
   const shared = {
-    ...{ q, k, v, out, lse, mask: null, keyMask: null, keyLengths: null },
-    ...{ queryDocuments: null, keyDocuments: null, layout: layout.on(device), block, window: 0 },
+    q,
+    k,
+    v,
+    out,
+    lse,
+    mask: null,
+    keyMask: null,
+    keyLengths: null,
+    queryDocuments: null,
+    keyDocuments: null,
+    layout: layout.on(device),
+    block,
+    window: 0,
     dropout: { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
-    ...{ scale: 0.2, causal: false },
+    scale: 0.2,
+    causal: false,
   };
   kernels.attention(shared);
   const isNaNAt = (x: Tensor, of: number): boolean =>
@@ -276,7 +289,8 @@ const inNarrow = sparseCase('a mask beside positions of 16 bits', (device) => {
   const bools = Tensor.from(
     Float32Array.from({ length: T * T }, (_, i) => Number(i % 3 !== 0)),
     {
-      ...{ shape: [T, T], device },
+      shape: [T, T],
+      device,
     },
   );
   const layer = new SparseSelfAttention({ mode: 'bslongformer' });
@@ -363,5 +377,13 @@ const mistakes = sparseCase('what cannot be is refused by name', (device) => {
 });
 
 export const cases: Case[] = [
-  ...[asDense, masked, inNarrow, skipping, backwardSkips, ofModels, ofLayers, denseAgain, mistakes],
+  asDense,
+  masked,
+  inNarrow,
+  skipping,
+  backwardSkips,
+  ofModels,
+  ofLayers,
+  denseAgain,
+  mistakes,
 ];

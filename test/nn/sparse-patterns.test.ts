@@ -67,8 +67,12 @@ const bits = (row: string): number => BigInt(`0x${row}`).toString(2).replace(/0/
 
 test('random blocks are distinct and as many per row as configured, determined by seed, head and row', () => {
   const options: SparsityOptions = {
-    ...{ mode: 'variable', numRandomBlocks: 6, localWindowBlocks: [1], globalBlockIndices: [99] },
-    ...{ differentLayoutPerHead: true, maxTokens: 16 * 64 },
+    mode: 'variable',
+    numRandomBlocks: 6,
+    localWindowBlocks: [1],
+    globalBlockIndices: [99],
+    differentLayoutPerHead: true,
+    maxTokens: 16 * 64,
   };
   const layout = (more: SparsityOptions = {}) =>
     rowsOf(sparseLayout(readSparsity({ ...options, ...more }), 3, 16 * 64));
@@ -88,8 +92,12 @@ test('random blocks are distinct and as many per row as configured, determined b
 
 test('one direction draws among the existing blocks, or takes all of them', () => {
   const sparsity = readSparsity({
-    ...{ mode: 'bigbird', attention: 'unidirectional', numRandomBlocks: 4, maxTokens: 16 * 20 },
-    ...{ numSlidingWindowBlocks: 1, numGlobalBlocks: 0 },
+    mode: 'bigbird',
+    attention: 'unidirectional',
+    numRandomBlocks: 4,
+    maxTokens: 16 * 20,
+    numSlidingWindowBlocks: 1,
+    numGlobalBlocks: 0,
   });
   const rows = rowsOf(sparseLayout(sparsity, 1, 16 * 20))[0] as string[];
   rows.forEach((row, i) => {

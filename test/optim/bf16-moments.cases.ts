@@ -101,7 +101,10 @@ async function learnsAlike(device: Device): Promise<void> {
     seed(7);
     const params = { lr: 1e-3, betas: [0.9, 0.999], weight_decay: 0.1 } as const;
     const config = tinyConfig({
-      ...{ precision: 'bf16', offload: false, bf16States, lr: 1e-3 },
+      precision: 'bf16',
+      offload: false,
+      bf16States,
+      lr: 1e-3,
       optimizer: { type: 'AdamW', params: { ...params, betas: [0.9, 0.999] } },
     });
     const { engine } = await initialize({ model: tinyModel({ dropout: 0.1 }), config, device });

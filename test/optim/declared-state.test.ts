@@ -54,7 +54,10 @@ test('kinds of state follow from names, dtypes and blocks, not from sizes', () =
   expect(kind([64, 63])).not.toBe(kind([64, 64]));
   const factored = new Adafactor([parameter]);
   expect(Object.keys(factored.declareState(0, [4, 5, 6]))).toEqual([
-    ...['exp_avg_sq_row', 'exp_avg_sq_col', 'row_factor', 'column_factor'],
+    'exp_avg_sq_row',
+    'exp_avg_sq_col',
+    'row_factor',
+    'column_factor',
   ]);
   const { exp_avg_sq_row: rows, exp_avg_sq_col: columns } = factored.declareState(0, [4, 5, 6]);
   expect([rows?.shape, columns?.shape]).toEqual([

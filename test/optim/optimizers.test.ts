@@ -133,8 +133,11 @@ test('Adagrad starts its sums with initial_accumulator_value, per group, and dec
 
 test("OneCycle's momenta may be lists, one for each group, as its rates may", () => {
   const params = {
-    ...{ cycle_min_lr: [1e-4, 2e-4], cycle_max_lr: [1e-3, 2e-3] },
-    ...{ cycle_min_mom: [0.7, 0.8], cycle_max_mom: [0.9, 0.95], cycle_first_stair_count: -1 },
+    cycle_min_lr: [1e-4, 2e-4],
+    cycle_max_lr: [1e-3, 2e-3],
+    cycle_min_mom: [0.7, 0.8],
+    cycle_max_mom: [0.9, 0.95],
+    cycle_first_stair_count: -1,
   };
   const scheduler = { type: 'OneCycle' as const, params };
   const config = { train_micro_batch_size_per_gpu: 1, scheduler };

@@ -28,11 +28,15 @@ const MESHES: Readonly<Record<number, readonly MeshOptions[]>> = {
   2: [{ tp: 2 }, { sp: 2 }, { pp: 2 }, {}],
   3: [{ pp: 3 }, {}],
   4: [
-    ...[{ tp: 4 }, { sp: 4 }, { pp: 4 }, { tp: 2 }, { sp: 2 }, { pp: 2 }, {}],
-    ...[
-      { tp: 2, sp: 2 },
-      { tp: 2, pp: 2 },
-    ],
+    { tp: 4 },
+    { sp: 4 },
+    { pp: 4 },
+    { tp: 2 },
+    { sp: 2 },
+    { pp: 2 },
+    {},
+    { tp: 2, sp: 2 },
+    { tp: 2, pp: 2 },
   ],
 };
 
@@ -53,9 +57,15 @@ export function trialOf(ranks: number, random: (below: number) => number): Trial
   const micros = 1 + random(2);
   const isCut = random(4) > 0;
   return {
-    ...{ mesh, isCut, micros, what: pick(DIFFERENCES), rank: random(ranks) },
+    mesh,
+    isCut,
+    micros,
+    what: pick(DIFFERENCES),
+    rank: random(ranks),
     stage: pick(mesh.pp && isCut ? [0, 1] : [0, 1, 2, 3]) as Trial['stage'],
-    ...{ step: random(STEPS), micro: random(micros), place: random(2 ** 20) },
+    step: random(STEPS),
+    micro: random(micros),
+    place: random(2 ** 20),
   };
 }
 

@@ -121,7 +121,7 @@ async function main({ device, legs }: ErrorsJob): Promise<void> {
   const reports: string[] = [];
   for (const [i, leg] of legs.entries()) {
     const job = await initDistributed({
-      ...{ mesh: leg.mesh },
+      mesh: leg.mesh,
       ...(device === 'cpu' ? { device } : {}),
     });
     reports.push(await train(leg, job).catch(said));

@@ -43,12 +43,18 @@ const models: Record<string, () => nn.models.CausalLM> = {
     new Phi3({ ...qwen3, tied: true, attentionDropout: 0.3, activationCheckpointing: true }),
   'Mixtral with a loss of its routers, checkpointed': () =>
     new Mixtral({
-      ...{ ...llama, moe: { experts: 5, perToken: 2 }, routerAuxLossCoef: 0.5 },
+      ...llama,
+      moe: { experts: 5, perToken: 2 },
+      routerAuxLossCoef: 0.5,
       activationCheckpointing: true,
     }),
   'Qwen2-MoE': () =>
     new Qwen2Moe({
-      ...{ ...sizes, heads: 4, channels: 16, hidden: 12, routerAuxLossCoef: 0.1 },
+      ...sizes,
+      heads: 4,
+      channels: 16,
+      hidden: 12,
+      routerAuxLossCoef: 0.1,
       moe: {
         experts: 4,
         perToken: 3,
@@ -128,8 +134,12 @@ function sparse(group: ProcessGroup): void {
     'Llama, sparse': () => new Llama({ ...long, ...llama }),
   };
   const options: nn.SparsityOptions = {
-    ...{ mode: 'fixed', attention: 'unidirectional', numLocalBlocks: 2, maxTokens: 72 },
-    ...{ differentLayoutPerHead: true, numDifferentGlobalPatterns: 2 },
+    mode: 'fixed',
+    attention: 'unidirectional',
+    numLocalBlocks: 2,
+    maxTokens: 72,
+    differentLayoutPerHead: true,
+    numDifferentGlobalPatterns: 2,
   };
   for (const [name, make] of Object.entries(makers)) {
     seed(7);

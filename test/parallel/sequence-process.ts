@@ -171,8 +171,12 @@ function sparse(group: ProcessGroup): void {
 }
 
 const byHead: nn.SparsityOptions = {
-  ...{ mode: 'fixed', attention: 'unidirectional', numLocalBlocks: 2, maxTokens: 72 },
-  ...{ differentLayoutPerHead: true, numDifferentGlobalPatterns: 2 },
+  mode: 'fixed',
+  attention: 'unidirectional',
+  numLocalBlocks: 2,
+  maxTokens: 72,
+  differentLayoutPerHead: true,
+  numDifferentGlobalPatterns: 2,
 };
 
 /** Attention options that do not support split samples throw. */

@@ -50,11 +50,13 @@ test.each<[peft.LoraOptions, object]>([
 test('the error of a folder that cannot be created gives the reason', async () => {
   const model = peft.addLora(tinyLlama(), { r: 2 });
   await expect(peft.saveAdapter(model, '/proc/ds/adapter')).rejects.toMatchObject({
-    ...{ code: 'DS_IO', op: 'saveAdapter /proc/ds/adapter' },
+    code: 'DS_IO',
+    op: 'saveAdapter /proc/ds/adapter',
     message: expect.stringContaining('mkdir'),
   });
   await expect(peft.loadAdapter(tinyLlama(), join(dir, 'none'))).rejects.toMatchObject({
-    ...{ code: 'DS_CHECKPOINT', op: join(dir, 'none', 'adapter_config.json') },
+    code: 'DS_CHECKPOINT',
+    op: join(dir, 'none', 'adapter_config.json'),
   });
 });
 

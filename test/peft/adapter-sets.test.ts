@@ -195,7 +195,13 @@ test('a folder of another model leaves the adapters as they are', async () => {
   const other = peft.addLora(tinyLlama(), { r: 2, targetModules: ['q_proj'], rankPattern: {} });
   await peft.saveAdapter(other, join(dir, 'odd'));
   const model = new nn.models.Llama({
-    ...{ vocabSize: 64, maxSeq: 16, layers: 2, heads: 4, kvHeads: 2, channels: 64, hidden: 48 },
+    vocabSize: 64,
+    maxSeq: 16,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    channels: 64,
+    hidden: 48,
   });
   peft.addAdapter(model, 'one', all);
   const load = () => peft.loadAdapter(model, join(dir, 'odd'), { adapterName: 'odd' });

@@ -206,12 +206,16 @@ async function losses(device: Device, zero_optimization: Zero): Promise<number[]
   seed(1);
   const sizes = { vocabSize: 64, maxSeq: 16, layers: 2, heads: 4, kvHeads: 2 };
   const model = new nn.models.Llama({
-    ...{ ...sizes, channels: 32, hidden: 48, activationCheckpointing: true },
+    ...sizes,
+    channels: 32,
+    hidden: 48,
+    activationCheckpointing: true,
   });
   for (const parameter of model.parameters()) void parameter.buffer;
   peft.addLora(peft.quantize(model), { ...DORA, targetModules: 'all-linear' });
   const { engine } = await initialize({
-    ...{ model, device },
+    model,
+    device,
     config: {
       train_micro_batch_size_per_gpu: 2,
       optimizer: { type: 'AdamW', params: { lr: 0.01 } },

@@ -23,8 +23,11 @@ type Zero = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
 const settings: Zero[] = [
   { stage: 0 },
   {
-    ...{ stage: 3, stage3_max_reuse_distance: 0, stage3_param_persistence_threshold: 0 },
-    ...{ offload_param: { device: 'cpu' }, offload_optimizer: { device: 'cpu' } },
+    stage: 3,
+    stage3_max_reuse_distance: 0,
+    stage3_param_persistence_threshold: 0,
+    offload_param: { device: 'cpu' },
+    offload_optimizer: { device: 'cpu' },
   },
 ];
 
@@ -34,7 +37,8 @@ async function engineOf(device: Device, zero: Zero, from: number): Promise<Engin
   seed(from);
   peft.addLora(model, { r: 4, targetModules: 'all-linear', loraDropout: 0.1 });
   const { engine } = await initialize({
-    ...{ model, device },
+    model,
+    device,
     config: {
       train_micro_batch_size_per_gpu: 2,
       gradient_accumulation_steps: 2,

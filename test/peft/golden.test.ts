@@ -18,9 +18,13 @@ const valuesOf = (golden: Map<string, Tensor>, key: string): number[] =>
   (golden.get(key) as Tensor).to('f32').toArray();
 
 const bases = {
-  ...{ llama: 'llama', 'llama-rslora': 'llama-rslora', gpt2: 'gpt2' },
-  ...{ 'llama-dora': 'llama', 'gpt2-dora': 'gpt2' },
-  ...{ 'qwen3-moe': 'qwen3-moe', 'gpt-oss': 'gpt-oss' },
+  llama: 'llama',
+  'llama-rslora': 'llama-rslora',
+  gpt2: 'gpt2',
+  'llama-dora': 'llama',
+  'gpt2-dora': 'gpt2',
+  'qwen3-moe': 'qwen3-moe',
+  'gpt-oss': 'gpt-oss',
 };
 for (const [name, base] of Object.entries(bases)) {
   test(`${name}: logits, loss and gradients of PEFT`, async () => {

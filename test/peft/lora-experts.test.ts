@@ -13,8 +13,15 @@ const OPTIONS = { r: 2, loraAlpha: 6, targetModules: [], targetParameters: EXPER
 function tinyMoe(): nn.models.Qwen3Moe {
   seed(3);
   return new nn.models.Qwen3Moe({
-    ...{ vocabSize: 64, maxSeq: 16, layers: 2, heads: 4, kvHeads: 2, headDim: 8, channels: 32 },
-    ...{ hidden: 48, moe: { experts: 4, perToken: 2, hidden: 16 } },
+    vocabSize: 64,
+    maxSeq: 16,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    headDim: 8,
+    channels: 32,
+    hidden: 48,
+    moe: { experts: 4, perToken: 2, hidden: 16 },
   });
 }
 
@@ -39,7 +46,9 @@ test('adapters of both matrices have the names of PEFT, and change nothing at fi
 test('one matrix by its full name, with its own rank', () => {
   const name = 'model.layers.1.mlp.experts.down_proj';
   const model = peft.addLora(tinyMoe(), {
-    ...{ ...OPTIONS, targetParameters: [name], rankPattern: { 'experts.down_proj': 3 } },
+    ...OPTIONS,
+    targetParameters: [name],
+    rankPattern: { 'experts.down_proj': 3 },
   });
   const [layer, ...more] = lorasOf(model);
   expect(more).toEqual([]);

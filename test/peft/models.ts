@@ -6,7 +6,13 @@ import type { Device } from '../../lib/runtime/device.js';
 export function tinyLlama(from = 1): nn.models.Llama {
   seed(from);
   const model = new nn.models.Llama({
-    ...{ vocabSize: 64, maxSeq: 16, layers: 2, heads: 4, kvHeads: 2, channels: 32, hidden: 48 },
+    vocabSize: 64,
+    maxSeq: 16,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    channels: 32,
+    hidden: 48,
   });
   return made(model);
 }

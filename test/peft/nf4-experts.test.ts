@@ -8,15 +8,24 @@ import { bitsOf, largest, logits, stir } from './models.js';
 
 const golden = join(__dirname, '../golden/peft');
 const OPTIONS = {
-  ...{ r: 2, loraAlpha: 6, targetModules: ['q_proj'] },
+  r: 2,
+  loraAlpha: 6,
+  targetModules: ['q_proj'],
   targetParameters: ['experts.gate_up_proj', 'experts.down_proj'],
 };
 
 function tinyMoe(): nn.models.Qwen3Moe {
   seed(3);
   return new nn.models.Qwen3Moe({
-    ...{ vocabSize: 64, maxSeq: 16, layers: 2, heads: 4, kvHeads: 2, headDim: 8, channels: 32 },
-    ...{ hidden: 48, moe: { experts: 4, perToken: 2, hidden: 16 } },
+    vocabSize: 64,
+    maxSeq: 16,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    headDim: 8,
+    channels: 32,
+    hidden: 48,
+    moe: { experts: 4, perToken: 2, hidden: 16 },
   });
 }
 
@@ -128,7 +137,13 @@ test('a folder cannot have experts in 4 bits; the adapter is saved', async () =>
 
 test('a model without experts is refused', () => {
   const model = new nn.models.Llama({
-    ...{ vocabSize: 64, maxSeq: 16, layers: 1, heads: 4, kvHeads: 2, channels: 32, hidden: 48 },
+    vocabSize: 64,
+    maxSeq: 16,
+    layers: 1,
+    heads: 4,
+    kvHeads: 2,
+    channels: 32,
+    hidden: 48,
   });
   expect(() => peft.quantize(model, { experts: true })).toThrow(
     'quantize experts: expected a model with experts',

@@ -22,8 +22,11 @@ test.each([true, false])(
     await nn.saveWeights(model, folder);
     const config = JSON.parse(readFileSync(join(folder, 'config.json'), 'utf8'));
     expect(config.quantization_config).toMatchObject({
-      ...{ quant_method: 'bitsandbytes', load_in_4bit: true, bnb_4bit_quant_type: 'nf4' },
-      ...{ bnb_4bit_use_double_quant: doubleQuant, bnb_4bit_compute_dtype: 'bfloat16' },
+      quant_method: 'bitsandbytes',
+      load_in_4bit: true,
+      bnb_4bit_quant_type: 'nf4',
+      bnb_4bit_use_double_quant: doubleQuant,
+      bnb_4bit_compute_dtype: 'bfloat16',
     });
     const files = await WeightFiles.open(folder);
     const first = 'model.layers.0.self_attn.q_proj.weight';

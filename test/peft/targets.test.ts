@@ -56,7 +56,8 @@ test.each<[string, peft.LoraOptions, string[]]>([
   [
     'a whole name, whatever the layers',
     {
-      ...{ targetModules: ['o_proj', 'model.layers.0.mlp.up_proj'], layersToTransform: [1] },
+      targetModules: ['o_proj', 'model.layers.0.mlp.up_proj'],
+      layersToTransform: [1],
       layersPattern: ['(?:h|layers)'],
     },
     [...inLayer(0, 'mlp.up_proj'), ...inLayer(1, 'self_attn.o_proj')],
@@ -81,7 +82,9 @@ test('all-linear leaves the head and the embeddings out', () => {
 
 test('ranks and factors by pattern', () => {
   const model = peft.addLora(tinyLlama(), {
-    ...{ r: 4, loraAlpha: 8, rankPattern: { 'layers.1.*v_proj': 2, q_proj: 8 } },
+    r: 4,
+    loraAlpha: 8,
+    rankPattern: { 'layers.1.*v_proj': 2, q_proj: 8 },
     alphaPattern: { 'model.layers.0.self_attn.q_proj': 32 },
   });
   const sizes = Object.fromEntries(

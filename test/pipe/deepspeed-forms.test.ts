@@ -55,7 +55,10 @@ test('lossFn is a function or a module', async () => {
   for (const [i, loss] of byModule.entries()) expect(loss).toBeCloseTo(byFunction[i] as number, 6);
   const model = modelWith(new nn.MSELoss());
   expect([...model.namedParameters()].map(([name]) => name)).toEqual([
-    ...['layers.0.weight', 'layers.0.bias', 'layers.1.weight', 'layers.1.bias'],
+    'layers.0.weight',
+    'layers.0.bias',
+    'layers.1.weight',
+    'layers.1.bias',
   ]);
 });
 

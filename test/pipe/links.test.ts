@@ -47,7 +47,10 @@ async function firstStage(): Promise<Links> {
   const ranks = [0, 1];
   const group = () => new ProcessGroup('pair', ranks, 0, cpu(), tickets());
   const job = {
-    ...{ rank: 0, store: null, timeout: 1000, world: { device: cpu() } },
+    rank: 0,
+    store: null,
+    timeout: 1000,
+    world: { device: cpu() },
     mesh: { shape: { ranksAlong: () => ranks, others: () => [] }, place: () => 0 },
     newGroup: async () => group(),
     nextName: (what: string) => what,

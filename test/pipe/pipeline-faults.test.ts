@@ -17,7 +17,8 @@ test('a stage that dies in its forward or its backward is missed by the other', 
     const results = await runRanks('../pipe/fault-process', 2, { job: { kind, rank } });
     const other = results[1 - rank];
     expect([kind, rank, String(other?.report)]).toEqual([
-      ...[kind, rank],
+      kind,
+      rank,
       expect.stringMatching(new RegExp(`^DS_COMM .*rank ${rank}`)),
     ]);
   }

@@ -91,9 +91,15 @@ const reversed = () =>
 const square = () => new TiedLayerSpec('square', nn.Linear, {}, CHANNELS, CHANNELS);
 /** Of three stages, the first one has more own layers than the last one. */
 const tiedTwice = () => [
-  ...[embedding(), square(), new LayerSpec(Branch)],
-  ...[new LayerSpec(Branch), square(), new LayerSpec(Branch)],
-  ...[new LayerSpec(nn.LayerNorm, CHANNELS), square(), reversed()],
+  embedding(),
+  square(),
+  new LayerSpec(Branch),
+  new LayerSpec(Branch),
+  square(),
+  new LayerSpec(Branch),
+  new LayerSpec(nn.LayerNorm, CHANNELS),
+  square(),
+  reversed(),
 ];
 
 /** Multiplies with a weight that other layers may share. */
@@ -113,8 +119,12 @@ const tiedCrosswise = () => {
     nn.Parameter,
   ];
   return [
-    ...[new nn.Embedding(VOCABULARY, CHANNELS), new Product(one), new Product(two)],
-    ...[new Product(two), new Product(one), new nn.Linear(CHANNELS, VOCABULARY)],
+    new nn.Embedding(VOCABULARY, CHANNELS),
+    new Product(one),
+    new Product(two),
+    new Product(two),
+    new Product(one),
+    new nn.Linear(CHANNELS, VOCABULARY),
   ];
 };
 
@@ -159,7 +169,10 @@ function* batches(device: Tensor['device'], rank: number, ranks: number, columns
 }
 
 const CURRICULUM: DsConfig['curriculum_learning'] = {
-  ...{ enabled: true, min_difficulty: 3, max_difficulty: 11, schedule_type: 'fixed_discrete' },
+  enabled: true,
+  min_difficulty: 3,
+  max_difficulty: 11,
+  schedule_type: 'fixed_discrete',
   schedule_config: { difficulty: [3, 7, 11], max_step: [1, 3] },
 };
 

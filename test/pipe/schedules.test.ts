@@ -145,7 +145,8 @@ test('a receive follows the work next to its send, so a blocking 1F1B does not w
 
 test('the error of a deadlock lists every rank', () => {
   const backwardFirst: Schedule = {
-    ...{ name: 'backward first', stagesPerRank: 1 },
+    name: 'backward first',
+    stagesPerRank: 1,
     plan: (ranks) =>
       Array.from({ length: ranks }, (_, stage) => [
         { kind: 'B', stage, micro: 0 },

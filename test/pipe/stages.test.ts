@@ -19,7 +19,7 @@ async function startsOf(
         schedule: 'interleaved',
         stages_per_rank: 2,
         ...more,
-        ...{ partition },
+        partition,
       },
     },
   });

@@ -9,8 +9,14 @@ type Kind = 'lora' | 'qlora' | 'dora';
 function modelOf(kind: Kind, activationCheckpointing: boolean): nn.models.Llama {
   seed(1);
   const model = new nn.models.Llama({
-    ...{ vocabSize: 4032, maxSeq: SEQ, layers: 4, channels: 256, heads: 8, kvHeads: 2 },
-    ...{ hidden: 896, activationCheckpointing },
+    vocabSize: 4032,
+    maxSeq: SEQ,
+    layers: 4,
+    channels: 256,
+    heads: 8,
+    kvHeads: 2,
+    hidden: 896,
+    activationCheckpointing,
   });
   if (kind === 'qlora') peft.quantize(model);
   const adapters = { r: 8, targetModules: 'all-linear', useDora: kind === 'dora' };
@@ -21,7 +27,8 @@ function modelOf(kind: Kind, activationCheckpointing: boolean): nn.models.Llama 
 async function peakOf(model: nn.models.Llama): Promise<number> {
   const device = cpu();
   const { engine } = await initialize({
-    ...{ model, device },
+    model,
+    device,
     config: {
       train_micro_batch_size_per_gpu: ROWS,
       optimizer: { type: 'AdamW', params: { lr: 1e-4 } },
@@ -62,8 +69,14 @@ test.each([
 
 test('what Llama 8B with adapters needs at 2048 tokens', () => {
   const model = new nn.models.Llama({
-    ...{ vocabSize: 128_256, maxSeq: 2048, layers: 32, channels: 4096, heads: 32, kvHeads: 8 },
-    ...{ hidden: 14_336, activationCheckpointing: true },
+    vocabSize: 128_256,
+    maxSeq: 2048,
+    layers: 32,
+    channels: 4096,
+    heads: 32,
+    kvHeads: 8,
+    hidden: 14_336,
+    activationCheckpointing: true,
   });
   const before = cpu().memory.inUse;
   peft.addLora(model, { r: 16, targetModules: 'all-linear' });

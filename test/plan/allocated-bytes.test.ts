@@ -28,7 +28,11 @@ test.each(
   ),
 )('bytes of state are those that a run allocates: %s, %s', async (_, precision, way, wide) => {
   const model = new nn.models.GPT2({
-    ...{ vocabSize: 131, maxSeq: 32, layers: 2, heads: 2, channels: 36 },
+    vocabSize: 131,
+    maxSeq: 32,
+    layers: 2,
+    heads: 2,
+    channels: 36,
   });
   const stage = way.weights === 'cpu' ? 3 : 1;
   const setup = { ...plainSetup, seq: 16, precision, wideGradients: wide, ...way, stage } as const;
@@ -38,11 +42,13 @@ test.each(
   const config = {
     train_micro_batch_size_per_gpu: 1,
     ...(way.optimizer === 'nvme' && { aio: { block_size: 4096 } }),
-    ...{ bf16: { enabled: precision === 'bf16' }, fp16: { enabled: precision === 'fp16' } },
+    bf16: { enabled: precision === 'bf16' },
+    fp16: { enabled: precision === 'fp16' },
     data_types: { grad_accum_dtype: wide ? 'fp32' : null },
     optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
     zero_optimization: {
-      ...{ stage: stage as Setup['stage'], sub_group_size: setup.subGroup },
+      stage: stage as Setup['stage'],
+      sub_group_size: setup.subGroup,
       offload_optimizer: {
         device: way.optimizer === 'device' ? 'none' : way.optimizer,
         ...(way.optimizer === 'cpu' && inMemory),

@@ -25,7 +25,11 @@ const ONE_GPU = { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 
 const model = (): nn.models.GPT2 => {
   seed(3);
   return new nn.models.GPT2({
-    ...{ vocabSize: 256, maxSeq: SEQ, layers: LAYERS, heads: 4, channels: 132 },
+    vocabSize: 256,
+    maxSeq: SEQ,
+    layers: LAYERS,
+    heads: 4,
+    channels: 132,
     activationCheckpointing: true,
   });
 };
@@ -60,7 +64,9 @@ const planned = (section: DsConfig['activation_checkpointing']) => {
   const config = resolveConfig(configOf(section), { worldSize: 1 });
   const setup = setupOfConfig(config, {
     optimizer: configuredFacts(config),
-    ...{ isHost: true, seq: SEQ, checkpointing: true },
+    isHost: true,
+    seq: SEQ,
+    checkpointing: true,
   });
   return memoryOf(sizesOf(model()), setup);
 };

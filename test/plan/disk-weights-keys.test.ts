@@ -13,7 +13,11 @@ type Keys = Partial<Record<'max_in_cpu' | 'buffer_count' | 'buffer_size', number
 const model = (): nn.models.GPT2 => {
   seed(3);
   return new nn.models.GPT2({
-    ...{ vocabSize: 256, maxSeq: SEQ, layers: LAYERS, heads: 4, channels: CHANNELS },
+    vocabSize: 256,
+    maxSeq: SEQ,
+    layers: LAYERS,
+    heads: 4,
+    channels: CHANNELS,
   });
 };
 
@@ -23,8 +27,11 @@ const configOf = (keys: Keys): DsConfig => ({
   aio: { block_size: 4096 },
   optimizer: { type: 'AdamW', params: { lr: 1e-4 } },
   zero_optimization: {
-    ...{ stage: 3, stage3_prefetch_bucket_size: 0, stage3_max_live_parameters: 0 },
-    ...{ stage3_max_reuse_distance: 0, stage3_param_persistence_threshold: 0 },
+    stage: 3,
+    stage3_prefetch_bucket_size: 0,
+    stage3_max_live_parameters: 0,
+    stage3_max_reuse_distance: 0,
+    stage3_param_persistence_threshold: 0,
     offload_param: { device: 'nvme', nvme_path: tmpdir(), max_in_cpu: 0, ...keys },
   },
 });
@@ -51,7 +58,9 @@ function planned(keys: Keys) {
   const config = resolveConfig(configOf(keys), { worldSize: 1 });
   const setup = setupOfConfig(config, {
     optimizer: configuredFacts(config),
-    ...{ isHost: true, seq: SEQ, checkpointing: false },
+    isHost: true,
+    seq: SEQ,
+    checkpointing: false,
   });
   return memoryOf(sizesOf(model()), setup);
 }

@@ -3,7 +3,10 @@ import { footprintOf, mastersOf, type StateChoice } from '../../lib/plan/footpri
 
 const bytes = { weight: 2, gradient: 2, state: 8 };
 const choice = (given: Partial<StateChoice>): StateChoice => ({
-  ...{ placement: 'host', masters: 'f32', weights: 'device', speculates: false },
+  placement: 'host',
+  masters: 'f32',
+  weights: 'device',
+  speculates: false,
   ...given,
 });
 

@@ -116,7 +116,7 @@ describe('gradients that stay from backward to the update', () => {
       device: { kind: 'cuda', info: { name: 'a GPU' }, memory },
       partitions: [{ numel, unit, weights: { dtype: 'bf16' }, groups: [] }],
       group: { rank: 0, size: 1 },
-      setup: { ...plainSetup, ...{ stage, optimizer: 'cpu', speculates: false }, ...own },
+      setup: { ...plainSetup, stage, optimizer: 'cpu', speculates: false, ...own },
     } as unknown as ShareOptions);
   }
 

@@ -239,7 +239,10 @@ test.each(hostRows)('peak of host memory: %s', (_, model, setup, gib) => {
 });
 
 const machine = (devicesPerNode: number, coresPerNode: number): Cluster => ({
-  ...{ nodes: 1, devicesPerNode, coresPerNode, nodeLink: 50e9 },
+  nodes: 1,
+  devicesPerNode,
+  coresPerNode,
+  nodeLink: 50e9,
 });
 
 type TimeRow = [name: string, model: string, setup: Partial<Setup>, at: Cluster, ms: () => number];
@@ -398,7 +401,12 @@ test('step time: 124M with attention on wgmma', () => {
 
 const llama8B = (kind: 'lora' | 'qlora', autocastAdapterDtype: boolean) => {
   const model = new Llama({
-    ...{ vocabSize: 128_256, maxSeq: 8192, layers: 32, channels: 4096, heads: 32, kvHeads: 8 },
+    vocabSize: 128_256,
+    maxSeq: 8192,
+    layers: 32,
+    channels: 4096,
+    heads: 32,
+    kvHeads: 8,
     hidden: 14_336,
   });
   const base = kind === 'qlora' ? quantizeUnmade(model) : model;

@@ -17,8 +17,12 @@ interface Run {
 }
 
 const FRUGAL: Zero = {
-  ...{ stage: 3, reduce_bucket_size: 0, stage3_prefetch_bucket_size: 0, overlap_comm: true },
-  ...{ stage3_max_live_parameters: 0, stage3_max_reuse_distance: 0 },
+  stage: 3,
+  reduce_bucket_size: 0,
+  stage3_prefetch_bucket_size: 0,
+  overlap_comm: true,
+  stage3_max_live_parameters: 0,
+  stage3_max_reuse_distance: 0,
   stage3_param_persistence_threshold: 0,
 };
 const ROOMY = 1e9;
@@ -30,7 +34,9 @@ const runs: readonly Run[] = [
   run('no bucket, stage 2', { ...FRUGAL, stage: 2 }),
   run('reduce_bucket_size, stage 2', { ...FRUGAL, stage: 2, reduce_bucket_size: 3 * BLOCK }),
   run('reduce_bucket_size, no overlap', {
-    ...{ ...FRUGAL, stage: 2, reduce_bucket_size: 5 * BLOCK },
+    ...FRUGAL,
+    stage: 2,
+    reduce_bucket_size: 5 * BLOCK,
     overlap_comm: false,
   }),
   run('small allgather_bucket_size', { ...FRUGAL, stage: 2, allgather_bucket_size: 0 }),
@@ -40,32 +46,40 @@ const runs: readonly Run[] = [
   run('nothing gathered ahead', FRUGAL),
   run('reduce_bucket_size, stage 3', { ...FRUGAL, reduce_bucket_size: 4 * BLOCK }),
   run('stage3_prefetch_bucket_size', {
-    ...{ ...FRUGAL, stage3_prefetch_bucket_size: 4 * BLOCK },
+    ...FRUGAL,
+    stage3_prefetch_bucket_size: 4 * BLOCK,
     stage3_max_live_parameters: ROOMY,
   }),
   run('prefetch within stage3_max_live_parameters', {
-    ...{ ...FRUGAL, stage3_prefetch_bucket_size: 6 * BLOCK },
+    ...FRUGAL,
+    stage3_prefetch_bucket_size: 6 * BLOCK,
     stage3_max_live_parameters: 3 * BLOCK,
   }),
   run('stage3_max_reuse_distance', {
-    ...{ ...FRUGAL, stage3_max_reuse_distance: 12 * BLOCK },
+    ...FRUGAL,
+    stage3_max_reuse_distance: 12 * BLOCK,
     stage3_max_live_parameters: ROOMY,
   }),
   run('reuse within stage3_max_live_parameters', {
-    ...{ ...FRUGAL, stage3_max_reuse_distance: ROOMY },
+    ...FRUGAL,
+    stage3_max_reuse_distance: ROOMY,
     stage3_max_live_parameters: 7 * BLOCK,
   }),
   run('stage3_param_persistence_threshold', {
-    ...{ ...FRUGAL, stage3_param_persistence_threshold: 2 * BLOCK },
+    ...FRUGAL,
+    stage3_param_persistence_threshold: 2 * BLOCK,
   }),
   run('stage3_model_persistence_threshold', {
-    ...{ ...FRUGAL, stage3_param_persistence_threshold: 2 * BLOCK },
+    ...FRUGAL,
+    stage3_param_persistence_threshold: 2 * BLOCK,
     stage3_model_persistence_threshold: 5 * BLOCK,
   }),
   run('zero_hpz_partition_size', { ...FRUGAL, zero_hpz_partition_size: 2 }),
   run('zero_quantized_weights', { ...FRUGAL, zero_quantized_weights: true }),
   run('zero_quantized_weights ahead', {
-    ...{ ...FRUGAL, zero_quantized_weights: true, stage3_prefetch_bucket_size: 4 * BLOCK },
+    ...FRUGAL,
+    zero_quantized_weights: true,
+    stage3_prefetch_bucket_size: 4 * BLOCK,
     stage3_max_live_parameters: ROOMY,
   }),
   run('zero_quantized_gradients', { ...FRUGAL, zero_quantized_gradients: true }),
@@ -74,7 +88,8 @@ const runs: readonly Run[] = [
   run(
     'reuse between micro-batches',
     {
-      ...{ ...FRUGAL, stage3_max_reuse_distance: 8 * BLOCK },
+      ...FRUGAL,
+      stage3_max_reuse_distance: 8 * BLOCK,
       stage3_max_live_parameters: ROOMY,
     },
     3,
@@ -95,7 +110,9 @@ function planned({ zero, accumulation }: Run): number {
   const setup = setupOfConfig(config, {
     optimizer: configuredFacts(config),
     mesh: { data: RANKS, tokens: 1, layers: 1, stages: 1 },
-    ...{ isHost: true, seq: SEQ, checkpointing: false },
+    isHost: true,
+    seq: SEQ,
+    checkpointing: false,
   });
   return total(memoryOf(sizesOf(new nn.models.GPT2(shape)), setup).device);
 }

@@ -94,7 +94,10 @@ async function measured(run: Run, device: Device): Promise<{ got: Bytes; predict
   const got = { device: device.kind === 'cpu' ? peak - host : peak, host, disk };
   const isHost = device.kind === 'cpu';
   const setup = setupOfConfig(config, {
-    ...{ optimizer: factsOf(optimizer), isHost, seq, checkpointing: again },
+    optimizer: factsOf(optimizer),
+    isHost,
+    seq,
+    checkpointing: again,
   });
   const plan = memoryOf(sizes, setup);
   const { optimizer: state, buffers } = plan.host;
@@ -167,8 +170,11 @@ const stateOnDisk = (more: object, zero: Zero = {}): Run => ({
 });
 /** Weights are gathered one unit at a time. */
 const FRUGAL: Zero = {
-  ...{ stage: 3, stage3_prefetch_bucket_size: 0, stage3_max_live_parameters: 0 },
-  ...{ stage3_max_reuse_distance: 0, stage3_param_persistence_threshold: 0 },
+  stage: 3,
+  stage3_prefetch_bucket_size: 0,
+  stage3_max_live_parameters: 0,
+  stage3_max_reuse_distance: 0,
+  stage3_param_persistence_threshold: 0,
 };
 const weights = (param: object, zero: Zero = {}): Run => ({
   zero: { ...FRUGAL, ...zero, offload_param: { device: 'cpu', ...param } },

@@ -9,8 +9,18 @@ const GIB = 2 ** 30;
 const home = mkdtempSync(join(tmpdir(), 'ds-plan-'));
 afterAll(() => rmSync(home, { recursive: true }));
 const flags: PlanFlags = {
-  ...{ model: '124M', batch: 1, gpuMemory: 24 * GIB, hostMemory: 64 * GIB, nvmeRate: 2 },
-  ...{ tp: 1, pp: 1, gpus: 4, nodes: 1, cores: 16, link: 50, precision: 'bf16' },
+  model: '124M',
+  batch: 1,
+  gpuMemory: 24 * GIB,
+  hostMemory: 64 * GIB,
+  nvmeRate: 2,
+  tp: 1,
+  pp: 1,
+  gpus: 4,
+  nodes: 1,
+  cores: 16,
+  link: 50,
+  precision: 'bf16',
 };
 const predicted = (config: object, more: object = {}) => {
   const file = join(home, 'ds_config.json');

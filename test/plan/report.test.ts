@@ -15,8 +15,15 @@ const GIB = 2 ** 30;
 const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('124M')));
 
 const request: PlanRequest = {
-  ...{ sizes, batch: 8, seq: 1024, precision: 'bf16', rates: H200, bf16States: false },
-  ...{ deviceMemory: 139 * GIB, hostMemory: 128 * GIB, diskMemory: GIB },
+  sizes,
+  batch: 8,
+  seq: 1024,
+  precision: 'bf16',
+  rates: H200,
+  bf16States: false,
+  deviceMemory: 139 * GIB,
+  hostMemory: 128 * GIB,
+  diskMemory: GIB,
   max: { tensor: 2, stages: 2 },
   cluster: { nodes: 1, devicesPerNode: 4, coresPerNode: 16, nodeLink: 50e9 },
 };

@@ -16,7 +16,10 @@ const GIB = 2 ** 30;
 const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
 
 const at = (ranks: number) => ({
-  ...{ nodes: 1, devicesPerNode: ranks, coresPerNode: 16 * ranks, nodeLink: 50e9 },
+  nodes: 1,
+  devicesPerNode: ranks,
+  coresPerNode: 16 * ranks,
+  nodeLink: 50e9,
 });
 
 /** All candidates of stage and offload for a number of ranks, in arbitrary order. */

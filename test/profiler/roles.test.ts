@@ -5,7 +5,14 @@ import type { TraceEvent, TraceFile } from '../../lib/profiler/trace-events.js';
 import { opNames } from '../../lib/runtime/kernels.generated.js';
 
 const label = (name: string, pid: number, tid: number, text: string): TraceEvent => ({
-  ...{ name, cat: '__metadata', ph: 'M', ts: 0, dur: 0, pid, tid, args: { name: text } },
+  name,
+  cat: '__metadata',
+  ph: 'M',
+  ts: 0,
+  dur: 0,
+  pid,
+  tid,
+  args: { name: text },
 });
 const span = (name: string, cat: string, tid: number, [ts, ms]: [number, number], pid = 2) =>
   ({ name, cat, ph: 'X', ts, dur: ms * 1000, pid, tid }) as const;
@@ -64,8 +71,14 @@ test('rows are means over steps, and idle time is the rest of the compute stream
   expect([steps, stepMs]).toEqual([2, 12]);
   const ms = Object.fromEntries(roles.map(({ role, ms: one }) => [role, one]));
   expect(ms).toEqual({
-    ...{ attention: 1, linears: 5, norms: 0, loss: 0, optimizer: 1.5, rest: 0.5 },
-    ...{ idle: 4, communication: 2.5 },
+    attention: 1,
+    linears: 5,
+    norms: 0,
+    loss: 0,
+    optimizer: 1.5,
+    rest: 0.5,
+    idle: 4,
+    communication: 2.5,
   });
   expect(roles.find(({ role }) => role === 'linears')?.share).toBeCloseTo(10 / 24, 12);
 });

@@ -116,8 +116,12 @@ describe('a trace that ends otherwise', () => {
 });
 
 const span = (lane: string, start: number, end: number): TraceSpan => ({
-  ...{ process: 'disk', lane, name: `${start} to ${end}`, category: 'disk' },
-  ...{ start: 1000 * start, end: 1000 * end },
+  process: 'disk',
+  lane,
+  name: `${start} to ${end}`,
+  category: 'disk',
+  start: 1000 * start,
+  end: 1000 * end,
 });
 
 describe('lines of a trace', () => {

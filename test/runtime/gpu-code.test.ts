@@ -141,7 +141,10 @@ test.each([
 
 test('the report names the code and the driver of each GPU', () => {
   const gpu = {
-    ...{ library: 'report.so', deviceCount: 2, driverVersion: 13000, runtimeVersion: 13000 },
+    library: 'report.so',
+    deviceCount: 2,
+    driverVersion: 13000,
+    runtimeVersion: 13000,
     message: '',
   };
   const device = (name: string, description: string) => ({ name, description, totalBytes: 1 });

@@ -36,8 +36,14 @@ const TRAIN = {
 
 test('absent options have their defaults, also inside an object', () => {
   expect(readDeclared('Trainer', undefined, TRAIN)).toEqual({
-    ...{ lr: 5e-5, smoothing: 0, topP: undefined, penalty: undefined, half: false },
-    ...{ order: 'random', log: { every: 10 }, save: null },
+    lr: 5e-5,
+    smoothing: 0,
+    topP: undefined,
+    penalty: undefined,
+    half: false,
+    order: 'random',
+    log: { every: 10 },
+    save: null,
   });
 });
 

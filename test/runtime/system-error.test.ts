@@ -24,7 +24,10 @@ test('too many open files', () => {
   const fields = { code: 'EMFILE', syscall: 'open', path: '/a', errno: -24 };
   const error = Object.assign(new Error("EMFILE: too many open files, open '/a'"), fields);
   expect(systemError(error)).toMatchObject({
-    ...{ code: 'DS_LIMIT', op: 'open /a', expected: 'a free file descriptor', cause: error },
+    code: 'DS_LIMIT',
+    op: 'open /a',
+    expected: 'a free file descriptor',
+    cause: error,
     hint: expect.stringContaining('ulimit -n'),
   });
   expect(systemError(new Error('another'))).toBeNull();

@@ -105,7 +105,8 @@ test('a request that cannot be copied fails alone, without leftovers', async () 
   for (let i = 0; i < 100_000; ++i) deep = [deep];
   for (const odd of [deep, () => {}]) {
     await expect(pool.ask(odd, lost)).rejects.toMatchObject({
-      ...{ code: 'DS_INTERNAL', got: expect.stringMatching(/^a question that cannot be copied/) },
+      code: 'DS_INTERNAL',
+      got: expect.stringMatching(/^a question that cannot be copied/),
     });
   }
   expect(timers()).toBe(before);

@@ -71,7 +71,10 @@ test('hands headers, options and jobs to CMake, and its status to the shell', ()
   const tree = join(root, '.cmake', 'Cpu');
   expect(configure).toEqual(
     expect.arrayContaining([
-      ...[root, '-DCMAKE_BUILD_TYPE=Release', '-UDS_CUDA', '-DDS_CUDA=OFF'],
+      root,
+      '-DCMAKE_BUILD_TYPE=Release',
+      '-UDS_CUDA',
+      '-DDS_CUDA=OFF',
       `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${tree}/out`,
       expect.stringMatching(/^-DCMAKE_JS_INC=.*node-api-headers.*;.*node-addon-api/),
     ]),

@@ -78,7 +78,8 @@ const linesOf = (name: string): string[] =>
 function mutate(...args: string[]): string {
   const script = join(root, 'scripts/mutate.mjs');
   return execFileSync(process.execPath, [script, 'lib/room', ...args], {
-    ...{ cwd: project, encoding: 'utf8' },
+    cwd: project,
+    encoding: 'utf8',
   });
 }
 

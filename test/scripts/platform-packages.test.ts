@@ -52,7 +52,11 @@ test.each([
   expect(manifest).toMatchObject({
     name: `@ds/native-${name}`,
     version: checkout.version,
-    ...{ os: ['linux'], cpu: [cpu], libc: [libc], main, preferUnplugged: true },
+    os: ['linux'],
+    cpu: [cpu],
+    libc: [libc],
+    main,
+    preferUnplugged: true,
     engines: checkout.engines,
     repository: checkout.repository, // provenance compares it with the workflow's repository
   });

@@ -105,7 +105,8 @@ test('packages are built in the container of their CUDA or C library', () => {
 
 const { PACKAGES } = JSON.parse(
   execFileSync(process.execPath, [
-    ...['--input-type=module', '-e'],
+    '--input-type=module',
+    '-e',
     `import { PACKAGES } from '${join(root, 'scripts/platform-packages.mjs')}';
      console.log(JSON.stringify({ PACKAGES }))`,
   ]).toString(),

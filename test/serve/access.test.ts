@@ -89,7 +89,8 @@ test('a local server without a key answers only local host names', () =>
     expect(await statusOf(url, 'evil.example', 'http://127.0.0.1/health')).toBe(403);
     const { json } = await ask(`${url}/health`, { headers: { host: 'evil.example' } });
     expect(json.error).toMatchObject({
-      ...{ code: 'foreign_host', type: 'permission_error' },
+      code: 'foreign_host',
+      type: 'permission_error',
       message: expect.stringMatching(/\[::1\], got "evil\.example"\. .*--allowed-hosts/),
     });
   }));

@@ -19,7 +19,12 @@ describe('tokens of an answer', () => {
     specialIds: new Set([4]),
   } as never;
   const part = (more: Partial<AnswerPart> = {}): AnswerPart => ({
-    ...{ text: '', tokens: null, logprobs: null, finishReason: null, offset: 0, ...more },
+    text: '',
+    tokens: null,
+    logprobs: null,
+    finishReason: null,
+    offset: 0,
+    ...more,
   });
 
   test('are spelled as text, as bytes, or by number, at their places', () => {
@@ -29,7 +34,7 @@ describe('tokens of an answer', () => {
       logprobs: Record<string, unknown>;
     };
     expect(rest).toEqual({ index: 2, text: '', finish_reason: null });
-    expect(rows.tokens).toEqual([...['a', 'bytes:\\xc3', 'bytes:\\xa9', '😀', '<', 'token_id:9']]);
+    expect(rows.tokens).toEqual(['a', 'bytes:\\xc3', 'bytes:\\xa9', '😀', '<', 'token_id:9']);
     expect(rows.text_offset).toEqual([3, 4, 5, 5, 7, 7]);
     expect(spelledLength({ tokenizer }, [0, 1, 2, 3, 4, 9])).toBe(4);
     expect(spelledLength({ tokenizer: null }, [9, 10])).toBe('token_id:9token_id:10'.length);
@@ -52,7 +57,9 @@ describe('tokens of an answer', () => {
         refusal: null,
         content: [
           {
-            ...{ token: '😀', logprob: -9999, bytes: [0xf0, 0x9f, 0x98, 0x80] },
+            token: '😀',
+            logprob: -9999,
+            bytes: [0xf0, 0x9f, 0x98, 0x80],
             top_logprobs: [
               { token: 'a', logprob: -9999, bytes: [97] },
               { token: 'a', logprob: -3, bytes: [97] },
@@ -72,7 +79,9 @@ describe('tokens of an answer', () => {
       (format.part(0, part(more)) as { delta: object }).delta;
     expect(delta({})).toEqual({});
     expect(delta({ text: 'a', reasoning: 'r' })).toEqual({
-      ...{ content: 'a', reasoning_content: 'r', reasoning: 'r' },
+      content: 'a',
+      reasoning_content: 'r',
+      reasoning: 'r',
     });
     const begun = { index: 0, id: 'i', name: 'f', arguments: '{' };
     expect(delta({ calls: [begun, { index: 0, arguments: '}' }] })).toEqual({
@@ -90,13 +99,23 @@ describe('tokens of an answer', () => {
     const other = { index: 1, id: 'j', name: 'g', arguments: '' };
     all.add(part({ calls: [other], tokens: [3], logprobs: [], finishReason: 'stop' }));
     expect(all.whole).toEqual({
-      ...{ text: 'ab', reasoning: 'rs', tokens: [1, 2, 3], logprobs: [], finishReason: 'stop' },
-      ...{ calls: [{ ...begun, arguments: '{}' }, other], offset: 0 },
+      text: 'ab',
+      reasoning: 'rs',
+      tokens: [1, 2, 3],
+      logprobs: [],
+      finishReason: 'stop',
+      calls: [{ ...begun, arguments: '{}' }, other],
+      offset: 0,
     });
     expect(format.choice(1, all.whole)).toMatchObject({
-      ...{ index: 1, finish_reason: 'stop', token_ids: [1, 2, 3] },
+      index: 1,
+      finish_reason: 'stop',
+      token_ids: [1, 2, 3],
       message: {
-        ...{ role: 'assistant', content: 'ab', refusal: null, reasoning: 'rs' },
+        role: 'assistant',
+        content: 'ab',
+        refusal: null,
+        reasoning: 'rs',
         tool_calls: [
           { id: 'i', type: 'function' },
           { id: 'j', function: { name: 'g' } },
@@ -139,7 +158,9 @@ describe('errors', () => {
       expect(of(ds(code))).toMatchObject({ status: 400, code, message: ds(code).message });
     }
     expect(of(ds('DS_OUT_OF_MEMORY'))).toMatchObject({
-      ...{ status: 503, code: 'DS_OUT_OF_MEMORY', headers: { 'retry-after': '1' } },
+      status: 503,
+      code: 'DS_OUT_OF_MEMORY',
+      headers: { 'retry-after': '1' },
     });
     expect(reported).toEqual([]);
     for (const thrown of [ds('DS_INTERNAL'), new Error('secret'), 'text']) {
@@ -152,7 +173,9 @@ describe('errors', () => {
 
   test('name models, a few of them, and the wanted one in short', () => {
     expect(noModel('x', 'a')).toMatchObject({
-      ...{ status: 404, param: 'model', code: 'model_not_found' },
+      status: 404,
+      param: 'model',
+      code: 'model_not_found',
       message: 'model: expected "a", got "x".',
     });
     const names = (count: number) => Array.from({ length: count }, (_, i) => `${i}`);
@@ -165,7 +188,9 @@ describe('errors', () => {
     expect(tooLong('prompt', '5', 4)).toMatchObject({ param: 'prompt', status: 400 });
     expect(overloaded('m')).toMatchObject({ status: 503, code: null });
     expect(engineFailed(new Error('gone'))).toMatchObject({
-      ...{ status: 503, code: 'engine_failed', message: expect.stringContaining('gone') },
+      status: 503,
+      code: 'engine_failed',
+      message: expect.stringContaining('gone'),
     });
   });
 });

@@ -25,10 +25,14 @@ test('a text completion', () =>
       created: expect.any(Number),
       model: 'default',
       choices: [0, 1].map((index) => ({
-        ...{ index, text: textOf(HELLO, index, 5), logprobs: null, finish_reason: 'length' },
+        index,
+        text: textOf(HELLO, index, 5),
+        logprobs: null,
+        finish_reason: 'length',
       })),
       usage: {
-        ...{ prompt_tokens: HELLO.length, completion_tokens: 10 },
+        prompt_tokens: HELLO.length,
+        completion_tokens: 10,
         total_tokens: HELLO.length + 10,
         prompt_tokens_details: { cached_tokens: Math.min(2, HELLO.length) },
       },
@@ -165,7 +169,7 @@ class SayingEngine extends FakeEngine {
     for (const [i, token] of this.said.entries()) {
       const logprobs = [{ token, logprob: -2, top: [{ token: this.likeliest, logprob: -0.5 }] }];
       const finishReason = i + 1 === this.said.length ? 'stop' : null;
-      yield { ...{ index: 0, text: '', tokens: [token], cachedTokens: 0 }, logprobs, finishReason };
+      yield { index: 0, text: '', tokens: [token], cachedTokens: 0, logprobs, finishReason };
     }
   }
 }
@@ -354,15 +358,33 @@ test('generation_config.json fills options that a request omits', async () => {
 test('every parameter reaches the engine', () =>
   withServer(async (url, engine) => {
     const body = {
-      ...{ prompt: [1], presence_penalty: 1, frequency_penalty: -1, repetition_penalty: 1.5 },
-      ...{ logit_bias: { 5: 100 }, stop: 'x', stop_token_ids: [3], ignore_eos: true },
-      ...{ min_tokens: 2, seed: 12, cache_salt: 's', max_tokens: 2 },
+      prompt: [1],
+      presence_penalty: 1,
+      frequency_penalty: -1,
+      repetition_penalty: 1.5,
+      logit_bias: { 5: 100 },
+      stop: 'x',
+      stop_token_ids: [3],
+      ignore_eos: true,
+      min_tokens: 2,
+      seed: 12,
+      cache_salt: 's',
+      max_tokens: 2,
     };
     expect((await ask(`${url}/v1/completions`, { body })).status).toBe(200);
     expect(engine.requests[0]).toMatchObject({
-      ...{ presencePenalty: 1, frequencyPenalty: -1, repetitionPenalty: 1.5, temperature: 1 },
-      ...{ logitBias: { 5: 100 }, stop: ['x'], stopTokens: [3], ignoreEos: true },
-      ...{ minTokens: 2, seed: 12, cacheSalt: 's', maxNewTokens: 2 },
+      presencePenalty: 1,
+      frequencyPenalty: -1,
+      repetitionPenalty: 1.5,
+      temperature: 1,
+      logitBias: { 5: 100 },
+      stop: ['x'],
+      stopTokens: [3],
+      ignoreEos: true,
+      minTokens: 2,
+      seed: 12,
+      cacheSalt: 's',
+      maxNewTokens: 2,
     });
   }));
 
@@ -415,7 +437,8 @@ test('while a model loads, health reports it, and requests fail without waiting'
   const server = await serve(coming, { port: 0 });
   const body = { prompt: 'Hello' };
   expect(await ask(`${server.url}/health`)).toMatchObject({
-    ...{ status: 503, json: { status: 'loading' } },
+    status: 503,
+    json: { status: 'loading' },
   });
   const early = await ask(`${server.url}/v1/completions`, { body });
   expect(early).toMatchObject({ status: 503, json: { error: { code: 'loading' } } });

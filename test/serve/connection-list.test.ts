@@ -77,7 +77,8 @@ describe('a connection that is closed after its answer', () => {
     const { connections, sockets } = connected(1, 1);
     const headers: [string, string][] = [];
     const response = {
-      ...{ req: { socket: sockets[0] }, headersSent },
+      req: { socket: sockets[0] },
+      headersSent,
       setHeader: (...header: [string, string]) => headers.push(header),
     };
     connections.closeAfter(response as unknown as ServerResponse);
@@ -139,7 +140,9 @@ test('what a client would take for an answer, and what is complete', () => {
   expect(state()).toEqual([false, true]);
   const req = { socket, complete: false };
   const response = Object.assign(new EventEmitter(), {
-    ...{ req, headersSent: false, writableEnded: false },
+    req,
+    headersSent: false,
+    writableEnded: false,
   });
   connections.began(response as never);
   expect(state()).toEqual([false, false]);

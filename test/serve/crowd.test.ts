@@ -40,7 +40,10 @@ function expectOutcome({ kind, status, text }: Outcome, i: number, expected: str
 async function expectCrowdServed(engine: ServedEngine, expected: readonly string[]): Promise<void> {
   const server = await serve(engine, { port: 0, apiKeys: ['key'] });
   const bodyOf = (i: number) => ({
-    ...{ prompt: promptOf(i), max_tokens: TOKENS, temperature: 0, ignore_eos: true },
+    prompt: promptOf(i),
+    max_tokens: TOKENS,
+    temperature: 0,
+    ignore_eos: true,
   });
   const outcomes = await runCrowd({ url: server.url, clients: CLIENTS, bodyOf, key: 'key' });
   for (const [i, one] of outcomes.entries()) expectOutcome(one, i, expected[i % PROMPTS] as string);
@@ -62,9 +65,17 @@ test(`${CLIENTS} clients at an engine by arithmetic`, () => {
 test(`${CLIENTS} clients at a model`, async () => {
   seed(10); // No two tokens are nearly as likely anywhere: another batch has other last bits.
   const model = fromConfig({
-    ...{ model_type: 'llama', vocab_size: 1007, hidden_size: 32, intermediate_size: 48 },
-    ...{ num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2 },
-    ...{ max_position_embeddings: 128, rms_norm_eps: 1e-6, rope_theta: 500, hidden_act: 'silu' },
+    model_type: 'llama',
+    vocab_size: 1007,
+    hidden_size: 32,
+    intermediate_size: 48,
+    num_hidden_layers: 2,
+    num_attention_heads: 4,
+    num_key_value_heads: 2,
+    max_position_embeddings: 128,
+    rms_norm_eps: 1e-6,
+    rope_theta: 500,
+    hidden_act: 'silu',
   });
   const folder = mkdtempSync(join(tmpdir(), 'ds-crowd-'));
   await model.save(join(folder, 'model'));

@@ -5,8 +5,13 @@ import { ask } from './client.js';
 import { tokenizer } from './fake-engine.js';
 
 const LLAMA = {
-  ...{ model_type: 'llama', vocab_size: 1007, hidden_size: 32, num_hidden_layers: 2 },
-  ...{ num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 1024 },
+  model_type: 'llama',
+  vocab_size: 1007,
+  hidden_size: 32,
+  num_hidden_layers: 2,
+  num_attention_heads: 2,
+  intermediate_size: 64,
+  max_position_embeddings: 1024,
 };
 let model: nn.models.CausalLM;
 let engine: InferenceEngine;
@@ -85,12 +90,19 @@ test('max_tokens 0 with echo computes no token', async () => {
 test('the description of the tokenizer, and the fields of a model', async () => {
   const { json } = await ask(`${server.url}/tokenizer_info`);
   expect(json).toMatchObject({
-    ...{ eos_token: '<|im_end|>', pad_token: '<|endoftext|>', bos_token: null },
+    eos_token: '<|im_end|>',
+    pad_token: '<|endoftext|>',
+    bos_token: null,
     chat_template: expect.stringContaining('tools'),
   });
   const { json: list } = await ask(`${server.url}/v1/models`);
   expect(list.data[0]).toEqual({
-    ...{ id: 'tiny', object: 'model', created: expect.any(Number), owned_by: 'ds' },
-    ...{ root: 'tiny', parent: null, max_model_len: 1024 },
+    id: 'tiny',
+    object: 'model',
+    created: expect.any(Number),
+    owned_by: 'ds',
+    root: 'tiny',
+    parent: null,
+    max_model_len: 1024,
   });
 });

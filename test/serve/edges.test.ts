@@ -47,9 +47,18 @@ test('a request without tools gives the template none', async () => {
 test('limits have defaults, and none of them may be 0', () => {
   const { connections, ...limits } = readLimits('serve limits');
   expect(limits).toEqual({
-    ...{ promptTokens: Number.MAX_SAFE_INTEGER, answers: 16, prompts: 64, bodyBytes: 4 * 2 ** 20 },
-    ...{ promptSeconds: 30, headSeconds: 10, bodySeconds: 60, requestSeconds: 600 },
-    ...{ unreadBytes: 2 ** 20, unreadSeconds: 60, requests: 1024, bodiesBytes: 128 * 2 ** 20 },
+    promptTokens: Number.MAX_SAFE_INTEGER,
+    answers: 16,
+    prompts: 64,
+    bodyBytes: 4 * 2 ** 20,
+    promptSeconds: 30,
+    headSeconds: 10,
+    bodySeconds: 60,
+    requestSeconds: 600,
+    unreadBytes: 2 ** 20,
+    unreadSeconds: 60,
+    requests: 1024,
+    bodiesBytes: 128 * 2 ** 20,
     drainSeconds: 30,
   });
   expect(connections).toBeLessThanOrEqual(1024);
@@ -85,7 +94,9 @@ describe('what is no request', () => {
     const own = server as unknown as Record<string, unknown>;
     const { connections } = own;
     own.connections = {
-      ...{ isClosing: () => isClosing, isAnswering: () => isAnswering, hasEnded: () => hasEnded },
+      isClosing: () => isClosing,
+      isAnswering: () => isAnswering,
+      hasEnded: () => hasEnded,
       linger: () => calls.push('linger'),
     };
     const socket = {
@@ -105,7 +116,7 @@ describe('what is no request', () => {
       'headers that are too long',
       { code: 'HPE_HEADER_OVERFLOW' },
       {},
-      [...['HTTP/1.1 431 Request Header Fields Too Large', 'linger']],
+      ['HTTP/1.1 431 Request Header Fields Too Large', 'linger'],
     ],
     ['one that is closed already', {}, { isClosing: true }, []],
     ['an answer under way', {}, { isAnswering: true }, ['destroy']],
@@ -122,8 +133,14 @@ describe('an encoder', () => {
   function encoderOf(task: string) {
     const calls: number[][] = [];
     const model = {
-      ...{ task, maxLength: 8, maxSeq: 16, vocabSize: 9, hiddenSize: 2, padTokenId: 0 },
-      ...{ hasTypes: true, describe: () => ({}) },
+      task,
+      maxLength: 8,
+      maxSeq: 16,
+      vocabSize: 9,
+      hiddenSize: 2,
+      padTokenId: 0,
+      hasTypes: true,
+      describe: () => ({}),
       parameters: () => [{ device: cpu() }],
       call: (ids: Tensor, { mask, types }: { mask: Tensor; types: Tensor }) => {
         calls.push([...ids.shape]);
@@ -176,7 +193,9 @@ test('an answer is sent once, and not to a client that has gone', () => {
   const calls: unknown[] = [];
   const response = (more: object) =>
     ({
-      ...{ headersSent: false, destroyed: false, ...more },
+      headersSent: false,
+      destroyed: false,
+      ...more,
       writeHead: (...head: unknown[]) => calls.push(head),
       end: (text: string) => calls.push(text),
     }) as unknown as ServerResponse;
@@ -206,10 +225,12 @@ test('an embedding model without a tokenizer embeds tokens only', async () => {
   const engine = { encoder: { task: 'embedding', width: 1, embed } };
   const served = { name: 'm', engine, reader: null, vocabSize: 9, maxPromptTokens: 4 } as never;
   expect(await embeddings({ input: [[1, 2], [3]] }, served, asker)).toMatchObject({
-    ...{ data: [{ index: 0 }, { index: 1 }], usage: { prompt_tokens: 3 } },
+    data: [{ index: 0 }, { index: 1 }],
+    usage: { prompt_tokens: 3 },
   });
   await expect(embeddings({ input: ['a'] }, served, asker)).rejects.toMatchObject({
-    ...{ param: 'input[0]', message: 'input[0]: expected a list of tokens below 9, got "a".' },
+    param: 'input[0]',
+    message: 'input[0]: expected a list of tokens below 9, got "a".',
   });
   const long = { input: [1, 2, 3, 4, 5] };
   await expect(embeddings(long, served, asker)).rejects.toMatchObject({ param: 'input' });
@@ -224,14 +245,17 @@ test('a body that ends early is an error of its request', async () => {
   request.write('{"prompt"');
   request.destroy();
   await expect(read).rejects.toMatchObject({
-    ...{ status: 400, message: expect.stringMatching(/ended before/) },
+    status: 400,
+    message: expect.stringMatching(/ended before/),
   });
 });
 
 test('events wait for their reader to a bound, and end with an error or with [DONE]', () => {
   const sent: string[] = [];
   const response = Object.assign(new EventEmitter(), {
-    ...{ destroyed: false, writableEnded: false, writableLength: 0 },
+    destroyed: false,
+    writableEnded: false,
+    writableLength: 0,
     writeHead: (...head: unknown[]) => sent.push(JSON.stringify(head)),
     write: (text: string) => sent.push(text),
     end() {
@@ -260,7 +284,9 @@ test('events wait for their reader to a bound, and end with an error or with [DO
   for (const late of [() => stream.send({ a: 4 }), () => stream.wait()]) late();
   const error = { message: 'gone', type: 'server_error', param: null, code: null };
   expect(sent).toEqual([
-    ...['data: {"a":1}\n\n', ': waiting\n\n', 'data: {"a":2}\n\n'],
+    'data: {"a":1}\n\n',
+    ': waiting\n\n',
+    'data: {"a":2}\n\n',
     `data: ${JSON.stringify({ error })}\n\n`,
   ]);
   expect(response.writableEnded).toBe(true);
@@ -283,7 +309,9 @@ describe('the last bytes of an answer', () => {
   const prototype = InferenceServer.prototype as unknown as { limitFinalWrite(one: object): void };
   function limited(more: object = {}) {
     const response = Object.assign(new EventEmitter(), {
-      ...{ destroyed: false, writableFinished: false, ...more },
+      destroyed: false,
+      writableFinished: false,
+      ...more,
       destroy: jest.fn(),
     });
     prototype.limitFinalWrite.call({ limits: { unreadSeconds: 2 } }, response);
@@ -346,13 +374,20 @@ test('the error of a long model name shows its start', () => {
 test('the last event of a stream has the finish reason, even without text', () => {
   const written: string[] = [];
   const response = {
-    ...{ writeHead: () => {}, write: (text: string) => written.push(text), end: () => {} },
-    ...{ writableLength: 0, destroyed: false, headersSent: false },
+    writeHead: () => {},
+    write: (text: string) => written.push(text),
+    end: () => {},
+    writableLength: 0,
+    destroyed: false,
+    headersSent: false,
   };
   const answer = answersIn(new TextFormat(tokenizer))({
     response: response as unknown as ServerResponse,
-    ...{ delivery: { stream: true, includeUsage: false, tokenIds: false }, choices: 1 },
-    ...{ model: 'm', maxUnread: 1024, overflow: () => {} },
+    delivery: { stream: true, includeUsage: false, tokenIds: false },
+    choices: 1,
+    model: 'm',
+    maxUnread: 1024,
+    overflow: () => {},
   });
   const part = { text: '', tokens: null, logprobs: null, offset: 0 };
   answer.part(0, { ...part, finishReason: null });

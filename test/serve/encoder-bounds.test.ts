@@ -11,9 +11,15 @@ const folder = mkdtempSync(join(tmpdir(), 'ds-encoder-bounds-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 const BERT = {
-  ...{ model_type: 'bert', vocab_size: 1007, hidden_size: 8, num_hidden_layers: 1 },
-  ...{ num_attention_heads: 1, intermediate_size: 8, max_position_embeddings: 16 },
-  ...{ type_vocab_size: 2, pad_token_id: 0 },
+  model_type: 'bert',
+  vocab_size: 1007,
+  hidden_size: 8,
+  num_hidden_layers: 1,
+  num_attention_heads: 1,
+  intermediate_size: 8,
+  max_position_embeddings: 16,
+  type_vocab_size: 2,
+  pad_token_id: 0,
 };
 
 /** The status, and the wrong field, of requests to a model. */

@@ -15,13 +15,24 @@ const folder = mkdtempSync(join(tmpdir(), 'ds-encoders-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 const BERT = {
-  ...{ model_type: 'bert', vocab_size: 1007, hidden_size: 32, num_hidden_layers: 2 },
-  ...{ num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 64 },
-  ...{ type_vocab_size: 2, pad_token_id: 0 },
+  model_type: 'bert',
+  vocab_size: 1007,
+  hidden_size: 32,
+  num_hidden_layers: 2,
+  num_attention_heads: 2,
+  intermediate_size: 64,
+  max_position_embeddings: 64,
+  type_vocab_size: 2,
+  pad_token_id: 0,
 };
 const LLAMA = {
-  ...{ model_type: 'llama', vocab_size: 1007, hidden_size: 32, num_hidden_layers: 2 },
-  ...{ num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 64 },
+  model_type: 'llama',
+  vocab_size: 1007,
+  hidden_size: 32,
+  num_hidden_layers: 2,
+  num_attention_heads: 2,
+  intermediate_size: 64,
+  max_position_embeddings: 64,
 };
 
 /** Saves a random model with the tokenizer of the examples. */
@@ -71,7 +82,10 @@ test.each([
     const count = TEXTS.reduce((sum, text) => sum + tokenizer.encode(text).length, 0);
     expect(usage).toEqual({ prompt_tokens: count, total_tokens: count });
     const cut = await client.embeddings.create({
-      ...{ model: 'tiny', input: TEXTS[0], encoding_format: 'float', dimensions: 8 },
+      model: 'tiny',
+      input: TEXTS[0],
+      encoding_format: 'float',
+      dimensions: 8,
     });
     const [{ embedding }] = cut.data;
     expect(Math.hypot(...embedding)).toBeCloseTo(1, 5);
@@ -79,7 +93,8 @@ test.each([
       ...([embedding[1] * data[0].embedding[0], 4] as const),
     );
     const tokens = await client.embeddings.create({
-      ...{ model: 'tiny', input: [[...tokenizer.encode('Rain')]] },
+      model: 'tiny',
+      input: [[...tokenizer.encode('Rain')]],
     });
     expect(tokens.data[0].embedding[3]).toBeCloseTo(data[1].embedding[3], 5);
     const odd: [object, string][] = [
@@ -91,7 +106,8 @@ test.each([
     ];
     for (const [fields, param] of odd) {
       await expect(client.embeddings.create({ model: 'tiny', ...fields })).rejects.toMatchObject({
-        ...{ status: 400, param },
+        status: 400,
+        param,
       });
     }
     const messages = [{ role: 'user', content: 'x' }];

@@ -8,7 +8,9 @@ import { FakeEngine, tokenizer } from './fake-engine.js';
 const PATH = '/v1/completions';
 const prompt = [1, 2, 3];
 const lost = new DsError({
-  ...{ code: 'DS_COMM', op: 'process group', expected: 'every rank to stay until the end' },
+  code: 'DS_COMM',
+  op: 'process group',
+  expected: 'every rank to stay until the end',
   got: 'rank 1: ended or its connection broke',
 });
 

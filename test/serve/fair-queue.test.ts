@@ -5,7 +5,9 @@ const never = new AbortController().signal;
 const [first, second] = [{}, {}];
 
 const askerOf = (client: string, connection: object = first, signal = never): Asker => ({
-  ...{ client, connection, signal },
+  client,
+  connection,
+  signal,
 });
 
 /** Lets resolved promises continue. */

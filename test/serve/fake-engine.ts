@@ -83,7 +83,10 @@ export class FakeEngine implements ServedEngine {
           held[index] = known.slice(text.length);
           this.counts.generatedTokens++;
           yield {
-            ...{ index, text, tokens: [token], cachedTokens: Math.min(prompt.length, 2) },
+            index,
+            text,
+            tokens: [token],
+            cachedTokens: Math.min(prompt.length, 2),
             ...(request.logprobs !== undefined && {
               logprobs: [logprobOf(token, request.logprobs)],
             }),

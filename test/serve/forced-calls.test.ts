@@ -9,8 +9,13 @@ import { tokenizer } from './fake-engine.js';
 import { HERMES } from './scripted-engine.js';
 
 const LLAMA = {
-  ...{ model_type: 'llama', vocab_size: 1007, hidden_size: 32, num_hidden_layers: 2 },
-  ...{ num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 1024 },
+  model_type: 'llama',
+  vocab_size: 1007,
+  hidden_size: 32,
+  num_hidden_layers: 2,
+  num_attention_heads: 2,
+  intermediate_size: 64,
+  max_position_embeddings: 1024,
 };
 let engine: InferenceEngine;
 let server: InferenceServer;
@@ -35,12 +40,15 @@ const weather = {
     city: { enum: ['Paris', 'Rome'] },
     days: { type: 'array', items: { $ref: '#/$defs/day' }, maxItems: 3 },
   },
-  ...{ required: ['city', 'days'], additionalProperties: false },
+  required: ['city', 'days'],
+  additionalProperties: false,
   $defs: { day: { enum: ['Monday', 'Sunday'] } },
 };
 const light = {
-  ...{ type: 'object', properties: { on: { type: 'boolean' } } },
-  ...{ required: ['on'], additionalProperties: false },
+  type: 'object',
+  properties: { on: { type: 'boolean' } },
+  required: ['on'],
+  additionalProperties: false,
 };
 const tools = [
   { type: 'function', function: { name: 'weather', parameters: weather } },
@@ -93,7 +101,10 @@ test('a named function, whole and streamed: the reason is stop', async () => {
 test('by /v1/responses', async () => {
   const [{ function: own }] = tools;
   const body = {
-    ...{ input: 'Do it.', temperature: 1.5, seed: 1, tools: [{ type: 'function', ...own }] },
+    input: 'Do it.',
+    temperature: 1.5,
+    seed: 1,
+    tools: [{ type: 'function', ...own }],
     tool_choice: { type: 'function', name: 'weather' },
   };
   const { json } = await ask(`${url}/responses`, { body });
@@ -112,7 +123,9 @@ test('a schema that no grammar expresses is 400', async () => {
 
 test('references of a schema point to its new place', () => {
   expect(callSchema([tools[0]], 'parameters')).toEqual({
-    ...{ type: 'object', required: ['name', 'parameters'], additionalProperties: false },
+    type: 'object',
+    required: ['name', 'parameters'],
+    additionalProperties: false,
     properties: { name: { const: 'weather' }, parameters: { $ref: '#/$defs/call_0' } },
     $defs: {
       call_0: {

@@ -32,7 +32,9 @@ test('answers of chats and completions have the format', async () => {
     const jsonSchema = { name: 'trip', strict: true, schema };
     const said = await ask(`${url}/v1/chat/completions`, {
       body: {
-        ...{ messages, ...sampled, n: 2 },
+        messages,
+        ...sampled,
+        n: 2,
         response_format: { type: 'json_schema', json_schema: jsonSchema },
       },
     });

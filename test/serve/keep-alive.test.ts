@@ -32,8 +32,11 @@ class Kept {
 function answerTo(kept: Kept, stream = true): Answer {
   return answersIn(new TextFormat(tokenizer))({
     response: kept as unknown as ServerResponse,
-    ...{ delivery: { stream, includeUsage: true, tokenIds: false }, choices: 1, model: 'm' },
-    ...{ maxUnread: 1024, overflow: () => {} },
+    delivery: { stream, includeUsage: true, tokenIds: false },
+    choices: 1,
+    model: 'm',
+    maxUnread: 1024,
+    overflow: () => {},
   });
 }
 

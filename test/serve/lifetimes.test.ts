@@ -36,7 +36,9 @@ test.each([false, true])('a disconnect frees what the request held (stream: %s)'
     engine.pace = () => new Promise((resolve) => setTimeout(resolve, 1));
     const controller = new AbortController();
     const sent = fetch(url + PATH, {
-      ...{ method: 'POST', body: JSON.stringify(body), signal: controller.signal },
+      method: 'POST',
+      body: JSON.stringify(body),
+      signal: controller.signal,
       headers: { 'content-type': 'application/json' },
     });
     sent.catch(() => {});

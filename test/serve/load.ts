@@ -36,19 +36,25 @@ const trip = {
     city: { enum: ['Rome', 'Oslo'] },
     days: { type: 'array', items: day, maxItems: 2 },
   },
-  ...{ required: ['city', 'days'], additionalProperties: false },
+  required: ['city', 'days'],
+  additionalProperties: false,
 };
 const isTrip = new Ajv().compile(trip);
 const messages = [{ role: 'user', content: 'Hello' }];
 const SCHEMA = {
-  ...{ messages, max_tokens: FORMED_TOKENS, temperature: 1.5 },
+  messages,
+  max_tokens: FORMED_TOKENS,
+  temperature: 1.5,
   response_format: {
     type: 'json_schema',
     json_schema: { name: 'trip', strict: true, schema: trip },
   },
 };
 const TOOLS = {
-  ...{ messages, max_tokens: FORMED_TOKENS, temperature: 1.5, tool_choice: 'required' },
+  messages,
+  max_tokens: FORMED_TOKENS,
+  temperature: 1.5,
+  tool_choice: 'required',
   tools: [{ type: 'function', function: { name: 'trip', parameters: trip } }],
 };
 

@@ -13,16 +13,24 @@ import { FakeEngine, tokenizer } from './fake-engine.js';
 test('a histogram counts up to each bound, which belongs to its bucket', () => {
   const histogram = new Histogram([1, 2, 5]);
   expect(histogram.lines('x')).toEqual([
-    ...['x_bucket{le="1"} 0', 'x_bucket{le="2"} 0', 'x_bucket{le="5"} 0'],
-    ...['x_bucket{le="+Inf"} 0', 'x_sum 0', 'x_count 0'],
+    'x_bucket{le="1"} 0',
+    'x_bucket{le="2"} 0',
+    'x_bucket{le="5"} 0',
+    'x_bucket{le="+Inf"} 0',
+    'x_sum 0',
+    'x_count 0',
   ]);
   histogram.observe(1);
   histogram.observe(1.5, 2);
   histogram.observe(5);
   histogram.observe(6);
   expect(histogram.lines('x')).toEqual([
-    ...['x_bucket{le="1"} 1', 'x_bucket{le="2"} 3', 'x_bucket{le="5"} 4'],
-    ...['x_bucket{le="+Inf"} 5', 'x_sum 15', 'x_count 5'],
+    'x_bucket{le="1"} 1',
+    'x_bucket{le="2"} 3',
+    'x_bucket{le="5"} 4',
+    'x_bucket{le="+Inf"} 5',
+    'x_sum 15',
+    'x_count 5',
   ]);
 });
 
@@ -125,7 +133,8 @@ describe('a request at its limits', () => {
   test('metrics name the used part of the cache', async () => {
     jest.spyOn(engine, 'stats').mockReturnValue({
       ...engine.stats(),
-      ...{ blocksUsed: 3, blocks: 12 },
+      blocksUsed: 3,
+      blocks: 12,
     });
     const text = await (await fetch(`${server.url}/metrics`)).text();
     expect(text).toMatch(/^ds_cache_usage_ratio 0\.25$/m);
@@ -143,12 +152,24 @@ describe('a request at its limits', () => {
 
 describe('several models', () => {
   const loaded = {
-    ...{ name: 'a', state: 'loaded', reason: null, served: { maxTokens: 8 } },
-    ...{ bytes: 5, loads: 2, failures: 1, waiting: 3 },
+    name: 'a',
+    state: 'loaded',
+    reason: null,
+    served: { maxTokens: 8 },
+    bytes: 5,
+    loads: 2,
+    failures: 1,
+    waiting: 3,
   };
   const failed = {
-    ...{ name: 'b', state: 'failed', reason: 'no folder', served: null },
-    ...{ bytes: 7, loads: 0, failures: 4, waiting: 0 },
+    name: 'b',
+    state: 'failed',
+    reason: 'no folder',
+    served: null,
+    bytes: 7,
+    loads: 0,
+    failures: 4,
+    waiting: 0,
   };
   const pool = { models: [loaded, failed] } as never;
 
@@ -160,16 +181,17 @@ describe('several models', () => {
       parent: null,
     };
     expect(describePooled(loaded as never, 9)).toStrictEqual({
-      ...{
-        ...common,
-        id: 'a',
-        root: 'a',
-        max_model_len: 8,
-        status: { value: 'loaded' },
-      },
+      ...common,
+      id: 'a',
+      root: 'a',
+      max_model_len: 8,
+      status: { value: 'loaded' },
     });
     expect(describePooled(failed as never, 9)).toStrictEqual({
-      ...{ ...common, id: 'b', root: 'b', max_model_len: null },
+      ...common,
+      id: 'b',
+      root: 'b',
+      max_model_len: null,
       status: { value: 'failed', reason: 'no folder' },
     });
     expect(statesOf(pool)).toEqual({ a: 'loaded', b: 'failed' });
@@ -182,12 +204,10 @@ describe('several models', () => {
       .filter((line) => line.includes('{'));
     expect(lines).toEqual(
       [
-        ...[
-          ['loaded', 1, 0],
-          ['bytes', 5, 7],
-          ['requests_waiting', 3, 0],
-          ['loads_total', 2, 0],
-        ],
+        ['loaded', 1, 0],
+        ['bytes', 5, 7],
+        ['requests_waiting', 3, 0],
+        ['loads_total', 2, 0],
         ['load_failures_total', 1, 4],
       ].flatMap(([name, a, b]) => [
         `ds_model_${name}{model="a"} ${a}`,
@@ -206,7 +226,8 @@ describe('encoders', () => {
   function servedBy(task: string, more: object = {}) {
     const asked: unknown[] = [];
     const encoder = {
-      ...{ task, width: 2 },
+      task,
+      width: 2,
       embed: async (rows: readonly unknown[]) => rows.map(() => Float32Array.of(3, 4)),
       async rank(query: string, documents: readonly string[]) {
         asked.push(query, documents);
@@ -240,11 +261,9 @@ describe('encoders', () => {
       { index: 0, document: { text: 'a' }, relevance_score: 0.2 },
     ];
     expect(await ranked({ user: 'me' })).toEqual({
-      ...{
-        id: expect.stringMatching(/^rerank-[0-9a-f]{32}$/),
-        model: 'm',
-        results,
-      },
+      id: expect.stringMatching(/^rerank-[0-9a-f]{32}$/),
+      model: 'm',
+      results,
       usage: { prompt_tokens: 11, total_tokens: 11 },
     });
     expect(await ranked({ top_n: 0 })).toMatchObject({ results });
@@ -258,10 +277,8 @@ describe('encoders', () => {
     await ranked({ documents: ['a'.repeat(most - 1)] });
     const long = { documents: ['x', 'a'.repeat(most)] };
     await expect(ranked(long)).rejects.toMatchObject({
-      ...{
-        param: 'documents',
-        message: expect.stringContaining(`at most ${most} characters`),
-      },
+      param: 'documents',
+      message: expect.stringContaining(`at most ${most} characters`),
     });
     await expect(
       ranked({ documents: ['abc'] }, { limits: { promptCharacters: 3 } }),
@@ -279,7 +296,8 @@ describe('encoders', () => {
     [{ model: 'other' }, 'model', /expected "m", got "other"/],
   ])('refuse to rank %j', async (body, param, words) => {
     await expect(ranked(body)).rejects.toMatchObject({
-      ...{ param, message: expect.stringMatching(words) },
+      param,
+      message: expect.stringMatching(words),
     });
   });
 
@@ -314,7 +332,8 @@ describe('encoders', () => {
   ])('refuse to embed %j', async (body, param, words) => {
     const { served } = servedBy('embedding');
     await expect(embeddings(body, served, asker)).rejects.toMatchObject({
-      ...{ param, message: expect.stringMatching(words) },
+      param,
+      message: expect.stringMatching(words),
     });
   });
 
@@ -355,7 +374,8 @@ describe('routes', () => {
       const body = { prompt: 'a' };
       expect(await ask(`${url}/v1/completions`, { body })).toMatchObject(stopping);
       expect(await ask(`${url}/health`)).toMatchObject({
-        ...{ status: 503, json: { status: 'stopping' } },
+        status: 503,
+        json: { status: 'stopping' },
       });
       expect((await ask(`${url}/metrics`)).status).toBe(200);
       server.isStopping = false;

@@ -87,7 +87,8 @@ test.each([
     async (url) => {
       const { status, json } = await ask(url + CHAT, { body: good });
       expect({ status, code: json.error.code }).toEqual({
-        ...{ status: 400, code: expect.stringMatching(/^DS_(DATA|LIMIT)$/) },
+        status: 400,
+        code: expect.stringMatching(/^DS_(DATA|LIMIT)$/),
       });
       expect((await ask(`${url}/health`)).status).toBe(200);
     },
@@ -105,7 +106,9 @@ test.each<[string, object, string]>([
     async (url) => {
       const { status, json } = await ask(url + path, { body });
       expect({ status, ...json.error }).toMatchObject({
-        ...{ status: 400, param, code: 'context_length_exceeded' },
+        status: 400,
+        param,
+        code: 'context_length_exceeded',
         message: expect.stringMatching(/at most 100 characters, got 10[12]/),
       });
     },
@@ -131,7 +134,8 @@ test('a template that writes more than --max-prompt-chars is refused', () =>
     async (url) => {
       const { status, json } = await ask(url + CHAT, { body: good });
       expect({ status, code: json.error.code }).toEqual({
-        ...{ status: 400, code: 'context_length_exceeded' },
+        status: 400,
+        code: 'context_length_exceeded',
       });
     },
     {
@@ -150,7 +154,8 @@ test.each([
       const body = { prompt: 'a'.repeat(most + 1) };
       const { status, json } = await ask(`${url}/tokenize`, { body });
       expect([status, json.error.message]).toEqual([
-        ...[400, expect.stringContaining(`at most ${most} characters, got ${most + 1}`)],
+        400,
+        expect.stringContaining(`at most ${most} characters, got ${most + 1}`),
       ]);
     },
     {},

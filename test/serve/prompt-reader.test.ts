@@ -13,7 +13,9 @@ const asker = { client: 'a', connection: {}, signal: new AbortController().signa
 /** A tokenizer without patterns: a token for each character. */
 function reader(max: number, fewest = 1): PromptReader {
   const plain = {
-    ...{ hasPatterns: false, folder: '/nowhere', templateText: () => undefined },
+    hasPatterns: false,
+    folder: '/nowhere',
+    templateText: () => undefined,
     fewestTokens: (text: string) => Math.floor(text.length * fewest),
     encode: (text: string) => Int32Array.from(text, (char) => char.charCodeAt(0)),
   };
@@ -25,7 +27,8 @@ test('a short text is read without a thread, up to the last token that fits', as
   const prompts = reader(3);
   expect(await prompts.text('abc', asker as never)).toEqual([97, 98, 99]);
   await expect(prompts.text('abcd', asker as never)).rejects.toMatchObject({
-    ...{ status: 400, message: expect.stringMatching(/at least 4/) },
+    status: 400,
+    message: expect.stringMatching(/at least 4/),
   });
   await prompts.close();
 });
@@ -34,7 +37,8 @@ test('a text of an input has its limit of tokens here, a prompt together with it
   const prompts = reader(3, 0.5);
   expect(await prompts.text('abc', asker as never, 'input')).toHaveLength(3);
   await expect(prompts.text('abcd', asker as never, 'input')).rejects.toMatchObject({
-    ...{ param: 'input', message: expect.stringMatching(/at most 3 tokens, got 4/) },
+    param: 'input',
+    message: expect.stringMatching(/at most 3 tokens, got 4/),
   });
   expect(await prompts.text('abcd', asker as never)).toHaveLength(4);
   await prompts.close();
@@ -46,7 +50,9 @@ describe('prompts for a thread', () => {
     const questions: PromptQuestion[] = [];
     const encoded: string[] = [];
     const plain = {
-      ...{ hasPatterns: false, folder: '/models/one', fewestTokens: () => 1 },
+      hasPatterns: false,
+      folder: '/models/one',
+      fewestTokens: () => 1,
       templateText: (name: string) => (name === 'default' ? '{{ messages }}' : null),
       encode: (text: string) => {
         encoded.push(text);
@@ -123,7 +129,8 @@ describe('prompts for a thread', () => {
     [null, null, undefined, false],
   ])('templates %j and %j, own %j: tools are read: %j', (usual, tools, chatTemplate, knows) => {
     const plain = {
-      ...{ hasPatterns: false, folder: '/models/one' },
+      hasPatterns: false,
+      folder: '/models/one',
       templateText: (name: string) => (name === 'tool_use' ? tools : usual),
     };
     const how = { threads: 1, max: 3, characters: 9, seconds: 1, chatTemplate };
@@ -143,7 +150,9 @@ describe('prompts for a thread', () => {
       { role: 'critic', content: 'b' },
     ]);
     await expect(prompts.chat(messages, options, asker as never)).rejects.toMatchObject({
-      ...{ status: 400, param, message: expect.stringMatching(words) },
+      status: 400,
+      param,
+      message: expect.stringMatching(words),
     });
   });
 
@@ -151,7 +160,10 @@ describe('prompts for a thread', () => {
     const calls = [{ function: { name: 'f' } }];
     const length = JSON.stringify(calls).length;
     const message = (content: unknown, count: number) => ({
-      ...{ role: 'assistant', content, reasoning_content: 'r'.repeat(count), tool_calls: calls },
+      role: 'assistant',
+      content,
+      reasoning_content: 'r'.repeat(count),
+      tool_calls: calls,
     });
     const chat = (one: object) => asking(two).prompts.chat(said([one]), options, asker as never);
     await chat(message('a'.repeat(10), 1990 - length));
@@ -161,7 +173,8 @@ describe('prompts for a thread', () => {
     }
     const { prompts } = asking(two);
     await expect(prompts.count('a'.repeat(2001), true, asker as never)).rejects.toMatchObject({
-      ...{ param: 'prompt', code: 'context_length_exceeded' },
+      param: 'prompt',
+      code: 'context_length_exceeded',
     });
     await expect(prompts.decode(Array(2001).fill(1), asker as never)).rejects.toMatchObject({
       param: 'tokens',
@@ -173,7 +186,10 @@ describe('prompts for a thread', () => {
     const error = new DsError({ code: 'DS_DATA', ...given, hint: 'See /models/one.' });
     const { prompts } = asking(error, { hasPatterns: true });
     await expect(prompts.text('a', asker as never)).rejects.toMatchObject({
-      ...{ code: 'DS_DATA', op: 'tokens', expected: 'a the tokenizer', got: 'the tokenizer' },
+      code: 'DS_DATA',
+      op: 'tokens',
+      expected: 'a the tokenizer',
+      got: 'the tokenizer',
       hint: 'See the tokenizer.',
     });
     const other = new TypeError('/models/one');
@@ -184,7 +200,9 @@ describe('prompts for a thread', () => {
   test('that ends its thread is the request, or a failure inside', () => {
     const { failure } = asking(two).prompts as unknown as { failure: Lost };
     expect(failure('more', true)).toMatchObject({
-      ...{ code: 'DS_LIMIT', expected: 'at most 1 s and 2048 MiB', got: 'more' },
+      code: 'DS_LIMIT',
+      expected: 'at most 1 s and 2048 MiB',
+      got: 'more',
     });
     expect(failure('exit 1', false)).toMatchObject({ code: 'DS_INTERNAL', got: 'exit 1' });
   });

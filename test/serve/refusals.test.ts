@@ -203,7 +203,10 @@ const chats: readonly Wrong[] = [
 async function expectRefusal(path: string, body: object, param: string, words: RegExp) {
   const { status, json } = await ask(url + path, { body, headers: KEY });
   expect({ status, ...json.error }).toEqual({
-    ...{ status: 400, type: 'invalid_request_error', param, message: expect.stringMatching(words) },
+    status: 400,
+    type: 'invalid_request_error',
+    param,
+    message: expect.stringMatching(words),
     code: json.error.code,
   });
 }
@@ -223,16 +226,25 @@ test.each([
   const { json, status } = await ask(url + path, { body: body('a b '.repeat(500)), headers: KEY });
   expect(status).toBe(400);
   expect(json.error).toMatchObject({
-    ...{ param, code: 'context_length_exceeded' },
+    param,
+    code: 'context_length_exceeded',
     message: expect.stringMatching(/expected at most 40 tokens, got at least \d+\./),
   });
 });
 
 test('options without effect are accepted', async () => {
   const body = {
-    ...{ messages: chat, tools: [], tool_choice: 'none', response_format: { type: 'text' } },
-    ...{ chat_template_kwargs: { deep: nested(63) } },
-    ...{ user: 'a', metadata: {}, store: false, n: null, stop: null, logit_bias: null },
+    messages: chat,
+    tools: [],
+    tool_choice: 'none',
+    response_format: { type: 'text' },
+    chat_template_kwargs: { deep: nested(63) },
+    user: 'a',
+    metadata: {},
+    store: false,
+    n: null,
+    stop: null,
+    logit_bias: null,
   };
   expect((await ask(`${url}/v1/chat/completions`, { body, headers: KEY })).status).toBe(200);
 });
@@ -244,7 +256,9 @@ test('tools that the template does not read are refused', async () => {
   const body = { messages: chat, tools: [FUNCTION] };
   const { status, json } = await ask(`${odd.url}/v1/chat/completions`, { body });
   expect({ status, ...json.error }).toMatchObject({
-    ...{ status: 400, param: 'tools', code: 'unsupported_parameter' },
+    status: 400,
+    param: 'tools',
+    code: 'unsupported_parameter',
     message: expect.stringMatching(/chat template does not read tools/),
   });
   await odd.stop();
@@ -288,7 +302,8 @@ test.each<[string, string, readonly object[], number | null]>([
   else {
     const { role } = messages[lost] as { role: string };
     expect({ status, ...json.error }).toMatchObject({
-      ...{ status: 400, param: `messages[${lost}].role` },
+      status: 400,
+      param: `messages[${lost}].role`,
       message: expect.stringContaining(`got "${role}"`),
     });
   }
@@ -306,7 +321,8 @@ test("the error of the tokenizer's template does not reveal its folder", async (
 
 test('the error of a template contains its own message', async () => {
   const odd = await serve(engine, {
-    ...{ port: 0, chatTemplate: "{{ raise_exception('roles must alternate') }}" },
+    port: 0,
+    chatTemplate: "{{ raise_exception('roles must alternate') }}",
   });
   const reply = await ask(`${odd.url}/v1/chat/completions`, { body: { messages: chat } });
   expect(reply).toMatchObject({ status: 400, json: { error: { code: 'DS_DATA' } } });

@@ -63,14 +63,16 @@ describe('messages', () => {
     [
       { role: 'assistant', content: null, tool_calls: [call] },
       {
-        ...{ role: 'assistant', content: '' },
+        role: 'assistant',
+        content: '',
         tool_calls: [{ id: 'a', type: 'function', function: { name: 'f', arguments: { x: 1 } } }],
       },
     ],
     [
       { role: 'assistant', tool_calls: [{ function: { name: 'f' } }] },
       {
-        ...{ role: 'assistant', content: '' },
+        role: 'assistant',
+        content: '',
         tool_calls: [{ type: 'function', function: { name: 'f', arguments: {} } }],
       },
     ],
@@ -134,7 +136,10 @@ describe('messages', () => {
   test('arguments may have 64 levels', () => {
     expect(one(withCall({ function: { name: 'f', arguments: deep(63) } }))).toBeDefined();
     expect([isWithin([[1]], 2), isWithin([[1]], 1), isWithin(1, 0), isWithin([], 0)]).toEqual([
-      ...[true, false, true, false],
+      true,
+      false,
+      true,
+      false,
     ]);
   });
 });
@@ -161,7 +166,8 @@ describe('functions', () => {
     });
     const named = { type: 'function', function: { name: 'g' } };
     expect(read({ tools: [...tools, tool('g')], tool_choice: named })).toMatchObject({
-      ...{ forced: [tools[1]], isNamed: true },
+      forced: [tools[1]],
+      isNamed: true,
     });
   });
 
@@ -185,7 +191,8 @@ describe('functions', () => {
 
   test('need a template that reads them', () => {
     expect(refused(() => read({ tools }, false))).toMatchObject({
-      ...{ param: 'tools', code: 'unsupported_parameter' },
+      param: 'tools',
+      code: 'unsupported_parameter',
     });
     expect(read({ tools: [tool('f', { parameters: null })] }).tools).toHaveLength(1);
   });
@@ -216,14 +223,13 @@ describe('functions', () => {
 describe('options', () => {
   const served = (more: object = {}) =>
     ({
-      ...{
-        vocabSize: 10,
-        maxTokens: 20,
-        maxPromptTokens: 19,
-        tokenizer: {},
-        defaults: { topK: 7 },
-      },
-      ...{ limits: { answers: 4 }, ...more },
+      vocabSize: 10,
+      maxTokens: 20,
+      maxPromptTokens: 19,
+      tokenizer: {},
+      defaults: { topK: 7 },
+      limits: { answers: 4 },
+      ...more,
     }) as never;
   const read = (values: object, min?: number) => readOptions(fieldsOf(values), served(), min);
 
@@ -231,7 +237,8 @@ describe('options', () => {
     // Absent options have no keys, which would hide defaults of the engine.
     expect(read({})).toStrictEqual({ options: { topK: 7, n: 1 }, asked: undefined });
     expect(read({ top_k: 3, n: 4, max_tokens: 5 })).toEqual({
-      ...{ options: { topK: 3, n: 4 }, asked: 5 },
+      options: { topK: 3, n: 4 },
+      asked: 5,
     });
     expect(read({ top_k: -1 }).options.topK).toBe(0);
     expect(read({ max_completion_tokens: 6 }).asked).toBe(6);
@@ -239,10 +246,13 @@ describe('options', () => {
     expect(read({ max_tokens: 0 }, 0).asked).toBe(0);
     expect(read({ seed: -1 }).options.seed).toBe(2 ** 53 - 1);
     expect(read({ seed: 5, stop: 'a', stop_token_ids: [9] }).options).toMatchObject({
-      ...{ seed: 5, stop: ['a'], stopTokens: [9] },
+      seed: 5,
+      stop: ['a'],
+      stopTokens: [9],
     });
     expect(read({ logit_bias: { 9: -100, 0: 100 } }).options.logitBias).toEqual({
-      ...{ 9: -100, 0: 100 },
+      9: -100,
+      0: 100,
     });
   });
 
@@ -287,7 +297,8 @@ describe('options', () => {
     expect(refused(() => of({ stream_options: {} })).param).toBe('stream_options');
     const odd = { stream: true, stream_options: { include_use: true } };
     expect(refused(() => of(odd))).toMatchObject({
-      ...{ param: 'stream_options.include_use', code: 'unknown_parameter' },
+      param: 'stream_options.include_use',
+      code: 'unknown_parameter',
       message: expect.stringContaining('Did you mean "include_usage"?'),
     });
   });

@@ -31,16 +31,24 @@ const VALID: readonly (readonly [path: string, body: Body])[] = [
   [
     '/v1/chat/completions',
     {
-      ...{ messages: [{ role: 'system', content: 'S' }, ...HELLO], max_completion_tokens: 5 },
-      ...{ stream: true, stream_options: { include_usage: true }, logprobs: true, top_logprobs: 2 },
+      messages: [{ role: 'system', content: 'S' }, ...HELLO],
+      max_completion_tokens: 5,
+      stream: true,
+      stream_options: { include_usage: true },
+      logprobs: true,
+      top_logprobs: 2,
     },
   ],
   [
     '/v1/chat/completions',
     {
       messages: [{ role: 'user', content: [{ type: 'text', text: 'Hi' }], name: 'me' }],
-      ...{ max_tokens: 2, chat_template_kwargs: { a: { b: [1] } }, tool_choice: 'none' },
-      ...{ response_format: { type: 'text' }, user: 'u', metadata: { a: 'b' } },
+      max_tokens: 2,
+      chat_template_kwargs: { a: { b: [1] } },
+      tool_choice: 'none',
+      response_format: { type: 'text' },
+      user: 'u',
+      metadata: { a: 'b' },
     },
   ],
   ['/tokenize', { prompt: 'Hello there', add_special_tokens: true, return_token_strs: true }],

@@ -19,10 +19,16 @@ describe('items', () => {
   const none = () => null;
   const read = (items: object[], offset = 0) => messagesOf(items as JsonObject[], offset);
   const call = (id: string, more: object = {}) => ({
-    ...{ type: 'function_call', call_id: id, name: 'f', arguments: '{}', ...more },
+    type: 'function_call',
+    call_id: id,
+    name: 'f',
+    arguments: '{}',
+    ...more,
   });
   const made = (id: string) => ({
-    ...{ id, type: 'function', function: { name: 'f', arguments: '{}' } },
+    id,
+    type: 'function',
+    function: { name: 'f', arguments: '{}' },
   });
 
   test('are a text, a list, or nothing', () => {
@@ -31,7 +37,8 @@ describe('items', () => {
     expect(itemsOf([{ role: 'user' }], none)).toEqual([{ role: 'user' }]);
     expect(itemsOf(Array(8192).fill({}), none)).toHaveLength(8192);
     expect(refusal(() => itemsOf(Array(8193).fill({}), none))).toMatchObject({
-      ...{ param: 'input', message: expect.stringContaining('at most 8192, got 8193') },
+      param: 'input',
+      message: expect.stringContaining('at most 8192, got 8193'),
     });
     expect(refusal(() => itemsOf({}, none)).param).toBe('input');
     expect(refusal(() => itemsOf([{}, 3], none)).param).toBe('input[1]');
@@ -52,7 +59,9 @@ describe('items', () => {
     const thought = { type: 'reasoning', content: [{ text: 'a' }, { text: 'b' }] };
     expect(read([thought, call('1'), call('2')])).toEqual([
       {
-        ...{ role: 'assistant', content: null, reasoning_content: 'a\nb' },
+        role: 'assistant',
+        content: null,
+        reasoning_content: 'a\nb',
         tool_calls: [made('1'), made('2')],
       },
     ]);
@@ -128,7 +137,11 @@ describe('items', () => {
 describe('stored responses', () => {
   const item = (id: string | number, text = '') => ({ id, text }) as unknown as JsonObject;
   const stored = (id: string, previous: string | null = null, items = [item(`item_${id}`)]) => ({
-    ...{ id, owner: 'me', previous, items, response: { id } },
+    id,
+    owner: 'me',
+    previous,
+    items,
+    response: { id },
   });
   const has = (store: ResponseStore, id: string) => {
     try {

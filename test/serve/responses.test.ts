@@ -43,15 +43,24 @@ describe('an answer', () => {
   const head = { id: 'resp_1', created_at: 5, echo: { metadata: { a: 'b' }, store: true } };
   const usage = { promptTokens: 3, completionTokens: 4, cachedTokens: 1, reasoningTokens: 2 };
   const part = (more: object) => ({
-    ...{ text: '', tokens: null, logprobs: null, finishReason: null, offset: 0, ...more },
+    text: '',
+    tokens: null,
+    logprobs: null,
+    finishReason: null,
+    offset: 0,
+    ...more,
   });
 
   function open(stream: boolean) {
     const sent = new Sent();
     const kept: [JsonObject, readonly JsonObject[]][] = [];
     const setup = {
-      ...{ response: sent as never, choices: 1, model: 'tiny', maxUnread: 1e6 },
-      ...{ overflow: () => {}, delivery: { stream, includeUsage: false, tokenIds: false } },
+      response: sent as never,
+      choices: 1,
+      model: 'tiny',
+      maxUnread: 1e6,
+      overflow: () => {},
+      delivery: { stream, includeUsage: false, tokenIds: false },
     };
     const answer = new ResponseAnswer(setup, head, (...one) => kept.push(one));
     return { answer, sent, kept };
@@ -72,27 +81,46 @@ describe('an answer', () => {
     const id = (prefix: string) => expect.stringMatching(new RegExp(`^${prefix}_[0-9a-f]{32}$`));
     const output = [
       {
-        ...{ id: id('rs'), type: 'reasoning', status: 'completed' },
+        id: id('rs'),
+        type: 'reasoning',
+        status: 'completed',
         summary: [{ type: 'summary_text', text: 'I add.' }],
       },
       {
-        ...{ id: id('msg'), type: 'message', status: 'completed', role: 'assistant' },
+        id: id('msg'),
+        type: 'message',
+        status: 'completed',
+        role: 'assistant',
         content: [{ type: 'output_text', text: 'Text.', annotations: [], logprobs: [] }],
       },
       {
-        ...{ id: id('fc'), type: 'function_call', status: 'completed' },
-        ...{ call_id: 'call_1', name: 'f', arguments: '{"a":1}' },
+        id: id('fc'),
+        type: 'function_call',
+        status: 'completed',
+        call_id: 'call_1',
+        name: 'f',
+        arguments: '{"a":1}',
       },
     ];
     expect([sent.status, body]).toEqual([
       200,
       {
-        ...{ id: 'resp_1', object: 'response', created_at: 5, status: 'completed' },
-        ...{ background: false, error: null, incomplete_details: null, metadata: { a: 'b' } },
-        ...{ store: true, model: 'tiny', output },
+        id: 'resp_1',
+        object: 'response',
+        created_at: 5,
+        status: 'completed',
+        background: false,
+        error: null,
+        incomplete_details: null,
+        metadata: { a: 'b' },
+        store: true,
+        model: 'tiny',
+        output,
         usage: {
-          ...{ input_tokens: 3, input_tokens_details: { cached_tokens: 1 } },
-          ...{ output_tokens: 4, output_tokens_details: { reasoning_tokens: 2 } },
+          input_tokens: 3,
+          input_tokens_details: { cached_tokens: 1 },
+          output_tokens: 4,
+          output_tokens_details: { reasoning_tokens: 2 },
           total_tokens: 7,
         },
       },
@@ -105,7 +133,8 @@ describe('an answer', () => {
     answer.part(0, part({ text: 'Te', finishReason: 'length' }));
     answer.end({ promptTokens: 1, completionTokens: 1, cachedTokens: 0 });
     expect(JSON.parse(sent.chunks.join(''))).toMatchObject({
-      ...{ status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } },
+      status: 'incomplete',
+      incomplete_details: { reason: 'max_output_tokens' },
       output: [{ type: 'message', status: 'incomplete' }],
       usage: { output_tokens_details: { reasoning_tokens: 0 } },
     });
@@ -276,17 +305,36 @@ describe('over HTTP', () => {
   test('fields of the request come back, with defaults', async () => {
     engine.answers.push('x', 'x');
     const defaults = {
-      ...{ instructions: null, max_output_tokens: null, metadata: {}, parallel_tool_calls: true },
-      ...{ previous_response_id: null, reasoning: { effort: null, summary: null }, store: true },
-      ...{ temperature: null, text: { format: { type: 'text' } }, tool_choice: 'auto' },
-      ...{ tools: [], top_p: null, truncation: 'disabled', user: null },
+      instructions: null,
+      max_output_tokens: null,
+      metadata: {},
+      parallel_tool_calls: true,
+      previous_response_id: null,
+      reasoning: { effort: null, summary: null },
+      store: true,
+      temperature: null,
+      text: { format: { type: 'text' } },
+      tool_choice: 'auto',
+      tools: [],
+      top_p: null,
+      truncation: 'disabled',
+      user: null,
     };
     expect((await send({ input: 'x' })).json).toMatchObject(defaults);
     const given = {
-      ...{ instructions: 'i', max_output_tokens: 9, metadata: { a: 'b' } },
-      ...{ parallel_tool_calls: false, reasoning: { effort: 'low' }, store: false },
-      ...{ temperature: 0.5, text: { format: { type: 'json_object' } }, tool_choice: 'none' },
-      ...{ tools: [tool], top_p: 0.5, truncation: 'disabled', user: 'me' },
+      instructions: 'i',
+      max_output_tokens: 9,
+      metadata: { a: 'b' },
+      parallel_tool_calls: false,
+      reasoning: { effort: 'low' },
+      store: false,
+      temperature: 0.5,
+      text: { format: { type: 'json_object' } },
+      tool_choice: 'none',
+      tools: [tool],
+      top_p: 0.5,
+      truncation: 'disabled',
+      user: 'me',
     };
     const { json } = await send({ input: 'x', ...given });
     expect(json).toMatchObject(given);

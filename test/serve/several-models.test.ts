@@ -15,7 +15,10 @@ const TOKENIZER = join(packageRoot(), 'examples', 'tokenizer');
 const config = { device: 'cpu' } as const;
 const folders = { one: join(dir, 'one'), two: join(dir, 'two'), words: join(dir, 'words') };
 const chat = (model: string, rest = {}) => ({
-  ...{ model, messages: [{ role: 'user', content: 'Hi' }], max_tokens: 8, seed: 1 },
+  model,
+  messages: [{ role: 'user', content: 'Hi' }],
+  max_tokens: 8,
+  seed: 1,
   ...rest,
 });
 
@@ -29,9 +32,15 @@ beforeAll(async () => {
   }
   const bert = nn.models.fromConfig(
     {
-      ...{ model_type: 'bert', vocab_size: 1007, hidden_size: 32, num_hidden_layers: 1 },
-      ...{ num_attention_heads: 2, intermediate_size: 64, max_position_embeddings: 64 },
-      ...{ type_vocab_size: 2, pad_token_id: 0 },
+      model_type: 'bert',
+      vocab_size: 1007,
+      hidden_size: 32,
+      num_hidden_layers: 1,
+      num_attention_heads: 2,
+      intermediate_size: 64,
+      max_position_embeddings: 64,
+      type_vocab_size: 2,
+      pad_token_id: 0,
     },
     { task: 'embedding' },
   );

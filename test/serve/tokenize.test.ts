@@ -13,7 +13,9 @@ test('a text, with the spelling of its tokens on request', () =>
     const body = { prompt: 'Hello', return_token_strs: true, add_special_tokens: false };
     const bare = [...tokenizer.encode('Hello', { addSpecialTokens: false })];
     expect((await ask(`${url}/tokenize`, { body })).json).toEqual({
-      ...{ count: bare.length, max_model_len: 4096, tokens: bare },
+      count: bare.length,
+      max_model_len: 4096,
+      tokens: bare,
       token_strs: bare.map((id) => tokenizer.idToToken(id)),
     });
     expect((await ask(`${url}/tokenize`, { body: { prompt: '' } })).status).toBe(200);

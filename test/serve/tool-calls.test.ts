@@ -45,15 +45,22 @@ test('calls, content and reasoning of a whole answer', async () => {
   const answer = `<think>\nI add.\n</think>\n\nLet me see.\n${CALL}\n${CALL}`;
   const { choices, usage } = await chat(answer);
   const call = {
-    ...{ id: expect.stringMatching(/^call_[0-9a-f]{32}$/), type: 'function' },
+    id: expect.stringMatching(/^call_[0-9a-f]{32}$/),
+    type: 'function',
     function: { name: 'add', arguments: '{"a": 1, "b": 2}' },
   };
   expect(choices).toEqual([
     {
-      ...{ index: 0, logprobs: null, finish_reason: 'tool_calls' },
+      index: 0,
+      logprobs: null,
+      finish_reason: 'tool_calls',
       message: {
-        ...{ role: 'assistant', content: 'Let me see.', refusal: null },
-        ...{ reasoning_content: 'I add.', reasoning: 'I add.', tool_calls: [call, call] },
+        role: 'assistant',
+        content: 'Let me see.',
+        refusal: null,
+        reasoning_content: 'I add.',
+        reasoning: 'I add.',
+        tool_calls: [call, call],
       },
     },
   ]);
@@ -77,7 +84,9 @@ test('in a stream, the id and name of a call are sent once, in their own delta',
   for (const index of [0, 1]) {
     const [first, ...rest] = calls.filter((one) => one.index === index);
     expect(first).toEqual({
-      ...{ index, id: expect.any(String), type: 'function' },
+      index,
+      id: expect.any(String),
+      type: 'function',
       function: { name: 'add', arguments: '' },
     });
     for (const one of rest) {
@@ -89,7 +98,9 @@ test('in a stream, the id and name of a call are sent once, in their own delta',
   }
   const joined = (key: string): string => deltas.map((delta) => delta[key] ?? '').join('');
   expect([joined('content'), joined('reasoning_content'), joined('reasoning')]).toEqual([
-    ...['Text.', 'Hm.', 'Hm.'],
+    'Text.',
+    'Hm.',
+    'Hm.',
   ]);
   const reasons = events.map(({ choices }) => choices[0].finish_reason);
   expect(reasons.filter((one) => one !== null)).toEqual(['tool_calls']);
@@ -124,7 +135,10 @@ test('a history with calls, results and reasoning reaches the template', async (
   const history = [
     ...messages,
     {
-      ...{ role: 'assistant', content: null, reasoning_content: 'I add.', refusal: null },
+      role: 'assistant',
+      content: null,
+      reasoning_content: 'I add.',
+      refusal: null,
       tool_calls: [
         { id: 'call_1', type: 'function', function: { name: 'add', arguments: '{"a":1,"b":2}' } },
       ],
@@ -137,7 +151,8 @@ test('a history with calls, results and reasoning reaches the template', async (
   expect(status).toBe(200);
   const expected = [
     '<think>I add.</think><tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>',
-    ...['<tool_response>3</tool_response>', '<think>Easy.</think>It is 3.'],
+    '<tool_response>3</tool_response>',
+    '<think>Easy.</think>It is 3.',
   ];
   for (const text of expected) expect(engine.lastPrompt).toContain(text);
 });

@@ -13,7 +13,10 @@ test(`${REQUESTS} random requests get documented answers`, async () => {
   const reported: unknown[] = [];
   const engine = new FakeEngine(tokenizer, 256);
   const server = await serve(engine, {
-    ...{ port: 0, model: 'tiny', apiKeys: ['key'], report: (one) => reported.push(one) },
+    port: 0,
+    model: 'tiny',
+    apiKeys: ['key'],
+    report: (one) => reported.push(one),
     limits: { bodyBytes: 200_000, bodySeconds: 4, headSeconds: 2 },
   });
   let left = REQUESTS;

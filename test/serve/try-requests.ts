@@ -36,7 +36,12 @@ const MAX_FAULTS = 50;
 
 export async function tryRequests(options: TryOptions): Promise<TryCounts> {
   const counts: TryCounts = {
-    ...{ siblings: 0, answers: 0, silent: 0, statuses: {}, goodAnswers: 0, slowestGood: 0 },
+    siblings: 0,
+    answers: 0,
+    silent: 0,
+    statuses: {},
+    goodAnswers: 0,
+    slowestGood: 0,
     faults: [],
   };
   const fault = (text: string): void => {
@@ -74,7 +79,9 @@ async function tryGood(
       method: 'POST',
       body: JSON.stringify({
         messages: [{ role: 'user', content: 'Hello' }],
-        ...{ max_tokens: 4, temperature: 0, ignore_eos: true },
+        max_tokens: 4,
+        temperature: 0,
+        ignore_eos: true,
       }),
       headers: { 'content-type': 'application/json', authorization: `Bearer ${key}` },
       signal: AbortSignal.timeout(PATIENCE_MS),

@@ -111,8 +111,12 @@ export class HubServer {
     const path = decodeURI(request.url ?? '');
     const header = (name: string): string | null => (request.headers[name] as string) ?? null;
     const received: Received = {
-      ...{ host, path, range: header('range'), ifRange: header('if-range') },
-      ...{ authorization: header('authorization'), status: 0 },
+      host,
+      path,
+      range: header('range'),
+      ifRange: header('if-range'),
+      authorization: header('authorization'),
+      status: 0,
     };
     this.received.push(received);
     response.on('finish', () => {
@@ -173,7 +177,10 @@ export class HubServer {
       const lfs = { oid: sha256(bytes), size: bytes.length, pointerSize: 130 };
       const isLfs = bytes.length >= LFS_BYTES;
       entries.push({
-        ...{ type: 'file', path: name, size: bytes.length, oid: gitSha1(bytes) },
+        type: 'file',
+        path: name,
+        size: bytes.length,
+        oid: gitSha1(bytes),
         ...(isLfs && { lfs }),
       });
     }

@@ -217,5 +217,13 @@ const memory = attentionCase(
 );
 
 export const cases: Case[] = [
-  ...[forms, minusInfinity, keys, hiddenRows, padding, mistakes, changed, dropped, memory],
+  forms,
+  minusInfinity,
+  keys,
+  hiddenRows,
+  padding,
+  mistakes,
+  changed,
+  dropped,
+  memory,
 ];

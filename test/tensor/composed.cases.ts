@@ -229,9 +229,11 @@ const elementwise: Case[] = [
     assert.deepEqual(edge.grad?.toList(), [1, 1]);
     refuses('DS_ARGUMENT', /clamp.*got none/, () => x.clamp(null));
     refuses('DS_ARGUMENT', /"lower"/, () => x.clamp({ lower: 1 } as never));
-    expectTensor(x.isnan().logicalNot().logicalAnd(x.maskedFill(x.isnan(), 9).gt(0)), 'bool', [
-      ...[0, 0, 0, 1, 0],
-    ]);
+    expectTensor(
+      x.isnan().logicalNot().logicalAnd(x.maskedFill(x.isnan(), 9).gt(0)),
+      'bool',
+      [0, 0, 0, 1, 0],
+    );
     expectTensor(x.maskedFill(x.isnan(), -inf), 'f32', [-2, -1, 0, 1, -inf]);
     refuses('DS_DTYPE', /maskedFill.*bool.*\.ne\(0\)/, () => x.maskedFill(x, 0));
   }),
@@ -302,11 +304,9 @@ const arrangement: Case[] = [
         .unbind(1)
         .map((part) => part.toList()),
       [
-        ...[
-          [0, 3],
-          [1, 4],
-          [2, 5],
-        ],
+        [0, 3],
+        [1, 4],
+        [2, 5],
       ],
     );
     const index = Tensor.from([2, 0, 2], { device, dtype: 'i64' });

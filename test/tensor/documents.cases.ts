@@ -325,5 +325,13 @@ const mistakes = documentCase('what fits nothing is refused by name', (device) =
 });
 
 export const cases: Case[] = [
-  ...[packed, padded, asMasks, skipped, fromPacked, positions, partly, outside, mistakes],
+  packed,
+  padded,
+  asMasks,
+  skipped,
+  fromPacked,
+  positions,
+  partly,
+  outside,
+  mistakes,
 ];

@@ -21,9 +21,18 @@ function valuesMatch(format: Format, device: Device): void {
     const finite = golden[format].values.map((value) => typeof value === 'number');
     const a = bytes(codes.map((code) => (finite[code] ? code : 0)));
     kernels.fp8Matmul({
-      ...{ a, b: bytes(identity), aScale: scale, bScale: scale, bias: null, out },
-      ...{ aFormat: format, bFormat: format, aScaling: 'tensor', bScaling: 'tensor' },
-      ...{ fast: false, accumulate: false },
+      a,
+      b: bytes(identity),
+      aScale: scale,
+      bScale: scale,
+      bias: null,
+      out,
+      aFormat: format,
+      bFormat: format,
+      aScaling: 'tensor',
+      bScaling: 'tensor',
+      fast: false,
+      accumulate: false,
     });
     const expected = golden[format].values.map((value) => (typeof value === 'number' ? value : 0));
     const got = out.toArray().flat(2) as number[];
@@ -42,8 +51,13 @@ function castsMatch(format: Format, device: Device): void {
     const out = Tensor.empty([1, width], 'u8', device);
     const scale = Tensor.empty([1], 'f32', device);
     kernels.fp8Quantize({
-      ...{ in: x, out, transposed: null, scale, transposedScale: null },
-      ...{ format, scaling: 'tensor' },
+      in: x,
+      out,
+      transposed: null,
+      scale,
+      transposedScale: null,
+      format,
+      scaling: 'tensor',
     });
     const got = (out.toArray().flat(1) as number[]).slice(1, values.length);
     assert.equal(scale.item(), 1);

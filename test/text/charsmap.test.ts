@@ -53,8 +53,17 @@ function wordsOf(root: Node): number[] {
 }
 
 const TABLE = {
-  ...{ '\t': ' ', '\r': ' ', '\u0007': '', Ａ: 'A', ﬁ: 'fi', '～': '~~', '\u200D': ' ' },
-  ...{ 'e\u0301': 'é', ы: 'y', 𝔾: 'G', k: 'K' },
+  '\t': ' ',
+  '\r': ' ',
+  '\u0007': '',
+  Ａ: 'A',
+  ﬁ: 'fi',
+  '～': '~~',
+  '\u200D': ' ',
+  'e\u0301': 'é',
+  ы: 'y',
+  𝔾: 'G',
+  k: 'K',
 };
 
 /** A text as a tokenizer of single characters with this normalizer spells it. */

@@ -41,8 +41,14 @@ const wordLevel = (words: readonly string[]): object => ({
   unk_token: '<unk>',
 });
 const bpe = (own: object): object => ({
-  ...{ type: 'BPE', dropout: null, unk_token: null, continuing_subword_prefix: null },
-  ...{ end_of_word_suffix: null, fuse_unk: false, byte_fallback: false, ...own },
+  type: 'BPE',
+  dropout: null,
+  unk_token: null,
+  continuing_subword_prefix: null,
+  end_of_word_suffix: null,
+  fuse_unk: false,
+  byte_fallback: false,
+  ...own,
 });
 const added = (own: object): object[] => [
   { id: 9, content: '<m>', single_word: false, lstrip: false, rstrip: false, ...own },
@@ -141,7 +147,8 @@ test.each<[string, object, string, number[]]>([
     'a prefix of continuing tokens and a suffix of words',
     {
       model: bpe({
-        ...{ continuing_subword_prefix: '##', end_of_word_suffix: '</w>' },
+        continuing_subword_prefix: '##',
+        end_of_word_suffix: '</w>',
         vocab: { a: 0, '##b': 1, '##b</w>': 2, 'ab</w>': 3, ab: 4 },
         merges: ['a ##b', 'a ##b</w>'],
       }),

@@ -295,7 +295,12 @@ describe('a stream', () => {
     );
   const stream = (options: object = {}): Promise<text.TextStream> =>
     text.TextStream.open({
-      ...{ files: files(), tokenizer: qwen, length: 32, threads: 0, shuffleBuffer: 20, seed: 7 },
+      files: files(),
+      tokenizer: qwen,
+      length: 32,
+      threads: 0,
+      shuffleBuffer: 20,
+      seed: 7,
       ...options,
     });
 

@@ -50,7 +50,9 @@ test('uses the longest token', () => {
   const alphabet = letters.map((letter) => letter ?? String.fromCodePoint(next++));
   const given = {
     tokenizer: { model: { type: 'BPE' }, pre_tokenizer: { type: 'ByteLevel' } },
-    ...{ config: {}, vocab: [...alphabet, 'aaaa'], added: [] },
+    config: {},
+    vocab: [...alphabet, 'aaaa'],
+    added: [],
   };
   expect(fewestTokens(given)?.('a'.repeat(9))).toBe(3);
   expect(fewestTokens(given)?.('é'.repeat(9))).toBe(5);

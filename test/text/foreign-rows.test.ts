@@ -54,7 +54,10 @@ test('rows of several kinds in one table have null for the columns of the others
   const messages = [{ role: 'user', content: 'Two plus two?' }];
   const talk = [{ from: 'human', value: 'Two plus two?' }];
   const kinds = [
-    ...[{ text: 'Four' }, { messages }, { conversations: talk }, { input_ids: [5, 6, 7] }],
+    { text: 'Four' },
+    { messages },
+    { conversations: talk },
+    { input_ids: [5, 6, 7] },
     { prompt: 'Two plus two?', completion: ' Four' },
   ];
   const alone = await tokens(jsonl('alone.jsonl', kinds));

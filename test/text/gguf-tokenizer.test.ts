@@ -24,7 +24,9 @@ test.each(kinds)('%s keeps ids, texts, special tokens and chats', async (kind) =
   const got = Tokenizer.fromPretrained(path);
   expect(hasTokenizer(path)).toBe(true);
   const texts = [
-    ...["It's 12345 tokens.\n\n  x = 1;", 'naïve Ünïcode 你好 🙂\t', ''],
+    "It's 12345 tokens.\n\n  x = 1;",
+    'naïve Ünïcode 你好 🙂\t',
+    '',
     // llama.cpp has no rule like Mistral's, which adds no space before one.
     ...(kind === 'mistral' ? [] : [' leading', '   ']),
   ];
@@ -101,7 +103,10 @@ test.each([
   const tokenizer = JSON.parse(readFileSync(join(golden, 'gpt2', 'tokenizer.json'), 'utf8'));
   const pretokenizers = [
     ...splits.map((Regex) => ({
-      ...{ type: 'Split', pattern: { Regex }, behavior: 'Isolated', invert: false },
+      type: 'Split',
+      pattern: { Regex },
+      behavior: 'Isolated',
+      invert: false,
     })),
     { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false },
   ];

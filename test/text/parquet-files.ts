@@ -66,21 +66,21 @@ export function smallFile(options: SmallFile): Buffer {
   const column = (start: number): Fields => ({
     2: start,
     3: {
-      ...{
-        1: type,
-        3: ['text'],
-        4: codec,
-        5: values,
-        6: whole,
-        7: pageBytes.length,
-        9: options.offset ?? start,
-      },
+      1: type,
+      3: ['text'],
+      4: codec,
+      5: values,
+      6: whole,
+      7: pageBytes.length,
+      9: options.offset ?? start,
     },
   });
   const leaf: Fields = { 1: type, 3: repetition, 4: 'text' };
   if (type === BYTE_ARRAY) leaf[6] = UTF8;
   const groupOf = (i: number): Fields => ({
-    ...{ 1: [column(4 + i * pageBytes.length)], 2: pageBytes.length, 3: rows },
+    1: [column(4 + i * pageBytes.length)],
+    2: pageBytes.length,
+    3: rows,
   });
   const footer = thrift({
     1: 1,
@@ -93,7 +93,9 @@ export function smallFile(options: SmallFile): Buffer {
   return Buffer.concat([
     Buffer.from('PAR1'),
     ...Array.from({ length: groups }, () => Buffer.from(pageBytes)),
-    ...[Buffer.from(footer), length, Buffer.from('PAR1')],
+    Buffer.from(footer),
+    length,
+    Buffer.from('PAR1'),
   ]);
 }
 

@@ -48,13 +48,18 @@ const valuesOf = (data: string): unknown[] => new Function(`return ${data}`)();
 
 const files = Object.entries(COLUMNS).flatMap(([name, { type, data, encodings }]) =>
   encodings.map((encoding) => ({
-    ...{ name, data, codec: 'UNCOMPRESSED', path: join(folder, `${name}-${encoding}.parquet`) },
+    name,
+    data,
+    codec: 'UNCOMPRESSED',
+    path: join(folder, `${name}-${encoding}.parquet`),
     columns: `[{ name: 'value', type: '${type}', encoding: '${encoding}', data: ${data} }]`,
   })),
 );
 const codecs = ['UNCOMPRESSED', 'SNAPPY', 'GZIP', 'BROTLI', 'ZSTD', 'LZ4_RAW', 'LZ4'].map(
   (codec) => ({
-    ...{ name: codec, codec, path: join(folder, `${codec}.parquet`) },
+    name: codec,
+    codec,
+    path: join(folder, `${codec}.parquet`),
     data: COLUMNS.gaps?.data as string,
     columns: `[{ name: 'value', type: 'STRING', data: ${COLUMNS.gaps?.data} }]`,
   }),

@@ -60,15 +60,19 @@ const HOSTILE: Readonly<Record<string, SmallFile>> = {
   'zstd of 250 MiB': { page: zstdBomb(2000), codec: CODEC.zstd, whole: 2000 << 17 },
   'LZ4 beyond the size': {
     page: Buffer.concat([Buffer.from([0x1f, 65, 1, 0]), Buffer.alloc(9000, 255)]),
-    ...{ codec: CODEC.lz4raw, whole: 64 },
+    codec: CODEC.lz4raw,
+    whole: 64,
   },
   'snappy with a negative literal': {
     page: Buffer.from([5, 0xfc, 0xfb, 0xff, 0xff, 0xff, 65, 66, 67, 68, 69]),
-    ...{ codec: CODEC.snappy, whole: 5 },
+    codec: CODEC.snappy,
+    whole: 5,
   },
   'differences of no bits': {
     page: Buffer.from([0x80, 1, 4, 0x80, 0x80, 0x80, 0x80, 8, 0, 0, 0, 0, 0, 0]),
-    ...{ encoding: 5, type: INT32, values: 2 ** 31 },
+    encoding: 5,
+    type: INT32,
+    values: 2 ** 31,
   },
 };
 
@@ -166,14 +170,25 @@ function randomSmall(): SmallFile {
   const texts = plain(...Array.from({ length: below(5) }, (_, i) => 'x'.repeat(i)));
   const values = pick(SIZES);
   const page = pick([
-    ...[packed, texts, run(Math.abs(values), below(3)), gzipSync(texts), zstdBomb(1 + below(200))],
-    ...[Buffer.concat([run(Math.abs(values), 1), packed]), brotliCompressSync(texts)],
+    packed,
+    texts,
+    run(Math.abs(values), below(3)),
+    gzipSync(texts),
+    zstdBomb(1 + below(200)),
+    Buffer.concat([run(Math.abs(values), 1), packed]),
+    brotliCompressSync(texts),
   ]);
   return {
-    ...{ page, values, rows: pick([values, pick(SIZES)]), codec: below(9), encoding: below(10) },
-    ...{ type: below(8), repetition: below(3), groups: 1 + below(3) },
-    ...{ whole: pick([page.length, texts.length, pick(SIZES)]) },
-    ...{ size: pick([page.length, page.length, pick(SIZES)]) },
+    page,
+    values,
+    rows: pick([values, pick(SIZES)]),
+    codec: below(9),
+    encoding: below(10),
+    type: below(8),
+    repetition: below(3),
+    groups: 1 + below(3),
+    whole: pick([page.length, texts.length, pick(SIZES)]),
+    size: pick([page.length, page.length, pick(SIZES)]),
   };
 }
 

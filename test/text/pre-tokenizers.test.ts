@@ -25,7 +25,10 @@ const partsOf = (said: string): string[] =>
   ).flat();
 
 const split = (pattern: object, behavior: string, invert = false): object => ({
-  ...{ type: 'Split', pattern, behavior, invert },
+  type: 'Split',
+  pattern,
+  behavior,
+  invert,
 });
 
 test.each<[string, object, string, string]>([
@@ -114,7 +117,8 @@ test('Unigram falls back to byte tokens', () => {
       type: 'Sequence',
       decoders: [
         { type: 'Replace', pattern: { String: '▁' }, content: ' ' },
-        ...[{ type: 'ByteFallback' }, { type: 'Fuse' }],
+        { type: 'ByteFallback' },
+        { type: 'Fuse' },
         { type: 'Strip', content: ' ', start: 1, stop: 0 },
       ],
     },
@@ -133,7 +137,8 @@ test('a tokenizer without a token for each letter has bounds, too', () => {
   const post_processor = {
     type: 'TemplateProcessing',
     single: [{ SpecialToken: { id: '<s>', type_id: 0 } }, { Sequence: { id: 'A', type_id: 0 } }],
-    ...{ pair: [], special_tokens: { '<s>': { id: '<s>', ids: [9], tokens: ['<s>'] } } },
+    pair: [],
+    special_tokens: { '<s>': { id: '<s>', ids: [9], tokens: ['<s>'] } },
   };
   expect(spelled(tokenizerOf(['ACGT'], { added_tokens: [bos], post_processor }), 'CA')).toBe(
     '<s>|C|A',

@@ -16,7 +16,11 @@ async function read(parts: readonly FilePart[]): Promise<unknown[]> {
 }
 
 const part = (path: string, start: number, end: number): FilePart => ({
-  ...{ path, format: 'jsonl', start, end, digest: '' },
+  path,
+  format: 'jsonl',
+  start,
+  end,
+  digest: '',
 });
 
 test('relative paths refer to the working directory of the open', async () => {

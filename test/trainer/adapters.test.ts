@@ -119,7 +119,8 @@ test('a folder with a whole model takes no adapter: it would load without it', a
   const model = peft.addLora(await nn.models.fromPretrained(folder));
   const trainer = tinyTrainer({ model });
   await expect(trainer.save(folder)).rejects.toMatchObject({
-    ...{ code: 'DS_CHECKPOINT', op: folder },
+    code: 'DS_CHECKPOINT',
+    op: folder,
     expected: expect.stringContaining('a folder without the weights of a model'),
     got: expect.stringContaining('model.safetensors'),
   });

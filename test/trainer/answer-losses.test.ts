@@ -47,7 +47,10 @@ const leaf = (values: readonly number[], dtype: Wide): Tensor =>
   Tensor.from([...values], { dtype }).requireGrad();
 
 const KTO = {
-  ...{ beta: 0.1, desirableWeight: 1, undesirableWeight: 1, reference: null },
+  beta: 0.1,
+  desirableWeight: 1,
+  undesirableWeight: 1,
+  reference: null,
 };
 const CPO = { beta: 0.1, labelSmoothing: 0, cpoAlpha: 0, simpoGamma: 0.5, alpha: 0 };
 

@@ -12,7 +12,9 @@ export function modelOf(start = 3, layers = 1): nn.models.Llama {
   seed(start);
   const sizes = { maxSeq: 64, layers, heads: 2, channels: 16, hidden: 32 };
   return new nn.models.Llama({
-    ...{ ...sizes, vocabSize: tokenizer.vocabSize, padTokenId: tokenizer.padId },
+    ...sizes,
+    vocabSize: tokenizer.vocabSize,
+    padTokenId: tokenizer.padId,
   });
 }
 
@@ -20,8 +22,13 @@ export function modelOf(start = 3, layers = 1): nn.models.Llama {
 export function scorerOf(start = 3): nn.models.TaskModel {
   seed(start);
   const config = {
-    ...{ model_type: 'llama', vocab_size: tokenizer.vocabSize, max_position_embeddings: 64 },
-    ...{ num_hidden_layers: 1, num_attention_heads: 2, hidden_size: 16, intermediate_size: 32 },
+    model_type: 'llama',
+    vocab_size: tokenizer.vocabSize,
+    max_position_embeddings: 64,
+    num_hidden_layers: 1,
+    num_attention_heads: 2,
+    hidden_size: 16,
+    intermediate_size: 32,
   };
   return nn.models.fromConfig(config, { task: 'sequence-classification', labels: ['reward'] });
 }
@@ -45,8 +52,15 @@ export async function trained(
   options: Partial<TrainerOptions> & Pick<TrainerOptions, 'model'>,
 ): Promise<{ logs: LogEvent[]; metrics: Partial<Metrics> }> {
   const trainer = new Trainer({
-    ...{ tokenizer, lr: 5e-3, batchSize: 4, maxSteps: 8, device: 'cpu', seed: 1, progress: false },
-    ...{ log: { every: 1 }, stopSignals: [] },
+    tokenizer,
+    lr: 5e-3,
+    batchSize: 4,
+    maxSteps: 8,
+    device: 'cpu',
+    seed: 1,
+    progress: false,
+    log: { every: 1 },
+    stopSignals: [],
     ...options,
   } as TrainerOptions);
   const logs: LogEvent[] = [];

@@ -56,8 +56,11 @@ describe('spellings', () => {
     [
       '--data_path a --eval_data_path b --model_max_length 8 --use_lora --q_lora true',
       {
-        ...{ train_file: ['a'], validation_file: ['b'], max_length: 8 },
-        ...{ use_peft: true, load_in_4bit: true },
+        train_file: ['a'],
+        validation_file: ['b'],
+        max_length: 8,
+        use_peft: true,
+        load_in_4bit: true,
       },
     ],
     ['--no_sample', { sample: false }],

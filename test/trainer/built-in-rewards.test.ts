@@ -5,7 +5,9 @@ import { refusal } from '../support/refusal.js';
 import { tokenizer } from './grpo-tiny.js';
 
 const completion = (content: string, length = 3) => ({
-  ...{ content, tokens: Array.from({ length }, (_, i) => i), isTruncated: false },
+  content,
+  tokens: Array.from({ length }, (_, i) => i),
+  isTruncated: false,
 });
 
 const judgedOf = (contents: readonly string[], columns: Record<string, unknown[]> = {}) => ({

@@ -31,7 +31,9 @@ test('values of the file win, "auto" is filled, and differences from options are
   );
   const { config } = await own.engine();
   expect(config).toMatchObject({
-    ...{ train_batch_size: 5, gradient_clipping: 0.5, gradient_accumulation_steps: 1 },
+    train_batch_size: 5,
+    gradient_clipping: 0.5,
+    gradient_accumulation_steps: 1,
     optimizer: { params: { lr: 0.25, weight_decay: 0.1 } },
     scheduler: { params: { total_num_steps: 12, warmup_num_steps: 6, warmup_max_lr: 0.25 } },
     bf16: { enabled: false },
@@ -60,7 +62,9 @@ test('numbers of the file that are written as strings fill "auto" as numbers', a
   const options = { train: samples(20), batchSize: undefined, lr: undefined, epochs: 3 };
   const { config } = await tinyTrainer({ ...options, deepspeed }).engine();
   expect(config).toMatchObject({
-    ...{ train_batch_size: 10, gradient_accumulation_steps: 2, gradient_clipping: 0.5 },
+    train_batch_size: 10,
+    gradient_accumulation_steps: 2,
+    gradient_clipping: 0.5,
     optimizer: { params: { lr: 1e-3, eps: 1e-6, weight_decay: 0.1 } },
     scheduler: { params: { warmup_max_lr: 1e-3, warmup_num_steps: 3, total_num_steps: 6 } },
   });

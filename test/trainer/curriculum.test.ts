@@ -18,7 +18,10 @@ type Batch = Record<string, Tensor>;
 const ROWS = 2;
 const LENGTHS = [4, 4, 7, SEQ];
 const section: DsConfig['curriculum_learning'] = {
-  ...{ enabled: true, min_difficulty: 4, max_difficulty: SEQ, schedule_type: 'fixed_discrete' },
+  enabled: true,
+  min_difficulty: 4,
+  max_difficulty: SEQ,
+  schedule_type: 'fixed_discrete',
   schedule_config: { difficulty: [4, 7, SEQ], max_step: [2, 3] },
 };
 
@@ -64,8 +67,15 @@ async function trained(
   options: Partial<TrainerOptions<never, Batch>> = {},
 ) {
   const trainer = new Trainer<never, Batch>({
-    ...{ model: tinyModel(), train: () => source(make), device: 'cpu', progress: false },
-    ...{ batchSize: ROWS, epochs: 1, lr: 3e-3, log: { every: 1 }, stopSignals: [] },
+    model: tinyModel(),
+    train: () => source(make),
+    device: 'cpu',
+    progress: false,
+    batchSize: ROWS,
+    epochs: 1,
+    lr: 3e-3,
+    log: { every: 1 },
+    stopSignals: [],
     ...options,
   });
   open.push(trainer);

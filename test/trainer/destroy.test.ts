@@ -6,8 +6,15 @@ type Options = Partial<TrainerOptions<Window>>;
 
 function trainer(options: Options): Trainer<Window> {
   return new Trainer<Window>({
-    ...{ model: tinyModel(), train: samples(10), device: 'cpu', progress: false, lr: 3e-3 },
-    ...{ batchSize: 2, epochs: 1, stopSignals: [], ...options },
+    model: tinyModel(),
+    train: samples(10),
+    device: 'cpu',
+    progress: false,
+    lr: 3e-3,
+    batchSize: 2,
+    epochs: 1,
+    stopSignals: [],
+    ...options,
   });
 }
 

@@ -22,15 +22,13 @@ const tokenizer = text.Tokenizer.fromPretrained(
 const modelOf = (start = 3): nn.models.Llama => {
   seed(start);
   return new nn.models.Llama({
-    ...{
-      vocabSize: tokenizer.vocabSize,
-      maxSeq: 64,
-      layers: 2,
-      heads: 2,
-      channels: 32,
-      hidden: 64,
-    },
-    ...{ padTokenId: tokenizer.padId },
+    vocabSize: tokenizer.vocabSize,
+    maxSeq: 64,
+    layers: 2,
+    heads: 2,
+    channels: 32,
+    hidden: 64,
+    padTokenId: tokenizer.padId,
   });
 };
 
@@ -77,16 +75,14 @@ test('sums by row equal log-softmax, gradients too', async () => {
 
 async function trained(model: nn.models.Llama, options: Partial<TrainerOptions>) {
   const trainer = new Trainer({
-    ...{
-      model,
-      tokenizer,
-      lr: 2e-3,
-      batchSize: 8,
-      maxSteps: 4,
-      device: 'cpu',
-      seed: 1,
-      progress: false,
-    },
+    model,
+    tokenizer,
+    lr: 2e-3,
+    batchSize: 8,
+    maxSteps: 4,
+    device: 'cpu',
+    seed: 1,
+    progress: false,
     ...options,
   } as TrainerOptions);
   const losses: number[] = [];
@@ -104,10 +100,15 @@ test('adapters without a reference equal a second model, and recorded numbers', 
   const common = { log: { every: 1 } };
   const adapted = () => peft.addLora(modelOf(), { r: 4 });
   const own = await trained(adapted(), {
-    ...{ ...common, train, method: dpo(), eval: { data: train, every: 2 } },
+    ...common,
+    train,
+    method: dpo(),
+    eval: { data: train, every: 2 },
   });
   const second = await trained(adapted(), {
-    ...{ ...common, train, method: dpo({ reference: modelOf() }) },
+    ...common,
+    train,
+    method: dpo({ reference: modelOf() }),
   });
   expect(own.losses[0]).toBeCloseTo(Math.LN2, 6);
   expect(own.losses.length).toBeGreaterThan(2);
@@ -123,7 +124,9 @@ test('adapters without a reference equal a second model, and recorded numbers', 
     return { ...row, ref_chosen_logps: chosen, ref_rejected_logps: rejected };
   });
   const recorded = await trained(modelOf(), {
-    ...{ ...common, train: await pairsOf(known), method: dpo() },
+    ...common,
+    train: await pairsOf(known),
+    method: dpo(),
   });
   expect(recorded.losses[0]).toBeCloseTo(Math.LN2, 5);
   expect((await pairsOf(known)).hasReference).toBe(true);
@@ -139,7 +142,10 @@ test('a small model learns preferences, and ranks held-out pairs', async () => {
     rows.slice(0, 24).map((row) => ({ ...row, prompt: `Now ${row.prompt}` })),
   );
   const { losses, metrics } = await trained(modelOf(), {
-    ...{ train, eval: { data: held, every: 60 }, maxSteps: 60, log: { every: 10 } },
+    train,
+    eval: { data: held, every: 60 },
+    maxSteps: 60,
+    log: { every: 10 },
     method: dpo({ reference: modelOf() }),
   });
   expect(losses.at(-1)).toBeLessThan(0.4);

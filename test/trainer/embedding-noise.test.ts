@@ -82,8 +82,13 @@ test('a Trainer adds noise only to training batches', async () => {
     const options = { device: 'cpu', progress: false, lr: 0, batchSize: 2, epochs: 1 };
     const model = tinyModel();
     const trainer = new Trainer({
-      ...{ model, train: samples(10), eval: samples(4, 20), log: { every: 1 } },
-      ...{ ...options, stopSignals: [], ...(neftuneNoiseAlpha && { neftuneNoiseAlpha }) },
+      model,
+      train: samples(10),
+      eval: samples(4, 20),
+      log: { every: 1 },
+      ...options,
+      stopSignals: [],
+      ...(neftuneNoiseAlpha && { neftuneNoiseAlpha }),
     });
     const said: number[] = [];
     for await (const event of trainer.train()) {

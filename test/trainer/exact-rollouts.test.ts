@@ -21,7 +21,7 @@ test.each([
   ['grpo in bf16', grpo(exact), { precision: 'bf16' }],
   ['rloo', rloo({ ...exact, beta: 0 }), {}],
 ] as const)('the ratio is exactly 1 in each first update: %s', async (_name, method, options) => {
-  const found = await distances({ ...{ method, maxSteps: 3, lr: 1e-2 }, ...options });
+  const found = await distances({ method, maxSteps: 3, lr: 1e-2, ...options });
   expect(found).toEqual([
     [0, 0],
     [0, 0],

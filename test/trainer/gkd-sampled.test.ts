@@ -33,9 +33,20 @@ const rows = (isPacked = false) => ({
 
 const trainerOf = (method: ReturnType<typeof gkd>, more: object = {}, isPacked = false) =>
   new Trainer({
-    ...{ model: modelOf(7), train: rows(isPacked) as never, method, lr: 2e-3, batchSize: 4 },
-    ...{ maxSteps: 3, device: 'cpu', progress: false, stopSignals: [], log: { every: 1 } },
-    ...{ schedule: 'constant', weightDecay: 0, data: { sampling: 'sequential' }, ...more },
+    model: modelOf(7),
+    train: rows(isPacked) as never,
+    method,
+    lr: 2e-3,
+    batchSize: 4,
+    maxSteps: 3,
+    device: 'cpu',
+    progress: false,
+    stopSignals: [],
+    log: { every: 1 },
+    schedule: 'constant',
+    weightDecay: 0,
+    data: { sampling: 'sequential' },
+    ...more,
   } as never);
 
 const greedy = { maxNewTokens: 6, temperature: 1e-4 };

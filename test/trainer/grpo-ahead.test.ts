@@ -67,11 +67,23 @@ test('rewards are computed during the update before', async () => {
     return even(input);
   };
   const method = grpo({
-    ...{ rewards: { of: judge, name: 'even' }, generations: 4, sampling, maxStaleness: 1 },
+    rewards: { of: judge, name: 'even' },
+    generations: 4,
+    sampling,
+    maxStaleness: 1,
   });
   const trainer = new Trainer({
-    ...{ model: policyModel(), tokenizer, train: await prompts(), lr: 1e-2, batchSize: 8, method },
-    ...{ maxSteps: 3, device: 'cpu', seed: 1, progress: false, stopSignals: [] },
+    model: policyModel(),
+    tokenizer,
+    train: await prompts(),
+    lr: 1e-2,
+    batchSize: 8,
+    method,
+    maxSteps: 3,
+    device: 'cpu',
+    seed: 1,
+    progress: false,
+    stopSignals: [],
   } as TrainerOptions);
   for await (const event of trainer.train()) if (event.type === 'step') reached();
   await trainer.destroy();
@@ -137,8 +149,17 @@ test('destroy() does not wait for rewards', async () => {
   const rewards = { of: judge, name: 'even' };
   const method = grpo({ rewards, generations: 4, sampling, maxStaleness: 1 });
   const trainer = new Trainer({
-    ...{ model: policyModel(), tokenizer, train: await prompts(), lr: 1e-2, batchSize: 8, method },
-    ...{ maxSteps: 3, device: 'cpu', seed: 1, progress: false, stopSignals: [] },
+    model: policyModel(),
+    tokenizer,
+    train: await prompts(),
+    lr: 1e-2,
+    batchSize: 8,
+    method,
+    maxSteps: 3,
+    device: 'cpu',
+    seed: 1,
+    progress: false,
+    stopSignals: [],
   } as TrainerOptions);
   for await (const event of trainer.train()) if (event.type === 'step') break;
   await trainer.destroy();
@@ -156,9 +177,19 @@ describe('a run that stops', () => {
     const model = policyModel();
     const { method } = recorded(options);
     const trainer = new Trainer({
-      ...{ model, tokenizer, train: await prompts(promptRows.slice(0, 8)), lr: 1e-2, method },
-      ...{ batchSize: 8, maxSteps: 9, device: 'cpu', seed: 1, progress: false, stopSignals: [] },
-      ...{ schedule: 'constant', log: { every: 1 } },
+      model,
+      tokenizer,
+      train: await prompts(promptRows.slice(0, 8)),
+      lr: 1e-2,
+      method,
+      batchSize: 8,
+      maxSteps: 9,
+      device: 'cpu',
+      seed: 1,
+      progress: false,
+      stopSignals: [],
+      schedule: 'constant',
+      log: { every: 1 },
       ...((stopAt !== null || resume) && { save: { dir, every: 100 } }),
     } as TrainerOptions);
     const abort = new AbortController();

@@ -60,8 +60,14 @@ const TOOL = {
 
 async function train(run: RolloutRun, job: Distributed): Promise<RolloutReport> {
   const report: RolloutReport = {
-    ...{ losses: [], rewards: [], completions: [], weights: null, error: null, reason: null },
-    ...{ stolen: [], sampled: 0 },
+    losses: [],
+    rewards: [],
+    completions: [],
+    weights: null,
+    error: null,
+    reason: null,
+    stolen: [],
+    sampled: 0,
   };
   const isLast = job.rank === job.worldSize - 1;
   const judge: Reward = (input) => {
@@ -69,13 +75,24 @@ async function train(run: RolloutRun, job: Distributed): Promise<RolloutReport> 
     return even(input);
   };
   const options = {
-    ...{ rewards: { of: judge, name: 'even' }, generations: 4 },
-    ...{ sampling: { maxNewTokens: 6 }, ...run.method, ...(run.usesTool && TOOL) },
+    rewards: { of: judge, name: 'even' },
+    generations: 4,
+    sampling: { maxNewTokens: 6 },
+    ...run.method,
+    ...(run.usesTool && TOOL),
   };
   const trainer = new Trainer({
-    ...{ model: policyModel(), tokenizer, train: await prompts(), progress: false },
-    ...{ device: 'cpu', distributed: job, lr: 1e-2, schedule: 'constant', log: { every: 1 } },
-    ...{ seed: 1, method: run.isLeaveOneOut ? rloo(options) : grpo(options) },
+    model: policyModel(),
+    tokenizer,
+    train: await prompts(),
+    progress: false,
+    device: 'cpu',
+    distributed: job,
+    lr: 1e-2,
+    schedule: 'constant',
+    log: { every: 1 },
+    seed: 1,
+    method: run.isLeaveOneOut ? rloo(options) : grpo(options),
     ...run.options,
   } as TrainerOptions);
   const abort = new AbortController();

@@ -20,7 +20,10 @@ const run = (
   more: object = {},
 ): RolloutRun => ({
   options: {
-    ...{ batchSize, accumulation, maxSteps: 2, deepspeed: { zero_optimization: { stage } } },
+    batchSize,
+    accumulation,
+    maxSteps: 2,
+    deepspeed: { zero_optimization: { stage } },
   },
   method: more,
 });

@@ -27,13 +27,26 @@ async function run(options: Partial<TrainerOptions>, stopAt = -1, resume = false
     return even(input);
   };
   const method = grpo({
-    ...{ rewards: { of: judge, name: 'even' }, generations: 4, sampling: { maxNewTokens: 6 } },
-    ...{ stepsPerGeneration: 2, iterations: 2 },
+    rewards: { of: judge, name: 'even' },
+    generations: 4,
+    sampling: { maxNewTokens: 6 },
+    stepsPerGeneration: 2,
+    iterations: 2,
   });
   const model = policyModel();
   const trainer = new Trainer({
-    ...{ model, tokenizer, train: await prompts(), lr: 1e-2, schedule: 'constant', seed: 1 },
-    ...{ batchSize: 4, maxSteps: 7, device: 'cpu', progress: false, log: { every: 1 }, method },
+    model,
+    tokenizer,
+    train: await prompts(),
+    lr: 1e-2,
+    schedule: 'constant',
+    seed: 1,
+    batchSize: 4,
+    maxSteps: 7,
+    device: 'cpu',
+    progress: false,
+    log: { every: 1 },
+    method,
     stopSignals: [],
     ...options,
   } as TrainerOptions);

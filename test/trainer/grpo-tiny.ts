@@ -20,8 +20,13 @@ export const policyModel = (
 ): nn.models.Llama => {
   seed(start);
   return new nn.models.Llama({
-    ...{ vocabSize: tokenizer.vocabSize, maxSeq: 64, layers: 2, heads: 2, channels: 32 },
-    ...{ hidden: 64, padTokenId: tokenizer.padId },
+    vocabSize: tokenizer.vocabSize,
+    maxSeq: 64,
+    layers: 2,
+    heads: 2,
+    channels: 32,
+    hidden: 64,
+    padTokenId: tokenizer.padId,
     ...more,
   });
 };
@@ -42,9 +47,18 @@ export const even = ({ completions }: RewardInput): number[] =>
 /** Trains; resolves with the events. */
 export async function events(options: Partial<TrainerOptions>): Promise<TrainerEvent[]> {
   const trainer = new Trainer({
-    ...{ model: policyModel(), tokenizer, train: await prompts(), lr: 3e-3, batchSize: 8 },
-    ...{ maxSteps: 4, device: 'cpu', seed: 1, progress: false, stopSignals: [] },
-    ...{ log: { every: 1 }, schedule: 'constant' },
+    model: policyModel(),
+    tokenizer,
+    train: await prompts(),
+    lr: 3e-3,
+    batchSize: 8,
+    maxSteps: 4,
+    device: 'cpu',
+    seed: 1,
+    progress: false,
+    stopSignals: [],
+    log: { every: 1 },
+    schedule: 'constant',
     ...options,
   } as TrainerOptions);
   const found: TrainerEvent[] = [];

@@ -50,8 +50,14 @@ test('a result without room is dropped', async () => {
 
 test('the loss leaves results out', () => {
   const rollout: Rollout = {
-    ...{ prompt: [1, 2], tokens: [3, 4, 5], sampler: [-1, 0, -2], mask: [1, 0, 1] },
-    ...{ old: null, reference: null, advantage: 1, counts: true },
+    prompt: [1, 2],
+    tokens: [3, 4, 5],
+    sampler: [-1, 0, -2],
+    mask: [1, 0, 1],
+    old: null,
+    reference: null,
+    advantage: 1,
+    counts: true,
   };
   const batch = batchOf([rollout], 0, cpu());
   expect(batch.ids.toArray()).toEqual([1, 2, 3, 4, 5]);

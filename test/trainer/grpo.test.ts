@@ -25,13 +25,19 @@ test("logs have TRL's names, and events have samples with rewards", async () => 
   const all = await events({ method, maxSteps: 2 });
   const [first] = logsOf(all);
   expect(first?.metrics).toMatchObject({
-    ...{ 'completions/max_length': 6, 'clip_ratio/region_mean': 0 },
+    'completions/max_length': 6,
+    'clip_ratio/region_mean': 0,
     'policy/logp_difference/max': 0,
   });
   expect(Object.keys(first?.metrics ?? {})).toEqual(
     expect.arrayContaining([
-      ...['reward', 'reward_std', 'frac_reward_zero_std', 'rewards/even/mean', 'entropy'],
-      ...['completions/mean_terminated_length', 'sampling/sampling_logp_difference/max'],
+      'reward',
+      'reward_std',
+      'frac_reward_zero_std',
+      'rewards/even/mean',
+      'entropy',
+      'completions/mean_terminated_length',
+      'sampling/sampling_logp_difference/max',
     ]),
   );
   expect(first?.metrics['sampling/sampling_logp_difference/max']).toBeLessThan(1e-5);
@@ -58,7 +64,9 @@ test('adapters learn beside the model, which is the reference', async () => {
   const near = { rewards: even, generations: 4, sampling, beta: 0.1 };
   const own = await events({ model: adapted(), method: grpo(near), lr: 1e-2 });
   const second = await events({
-    ...{ model: adapted(), method: grpo({ ...near, reference: policyModel() }), lr: 1e-2 },
+    model: adapted(),
+    method: grpo({ ...near, reference: policyModel() }),
+    lr: 1e-2,
   });
   const of = (all: typeof own) => logsOf(all).map(({ loss, metrics }) => [loss, metrics.kl]);
   expect(of(second)).toEqual(of(own));
@@ -72,7 +80,9 @@ test('evaluations sample held-out prompts, and find the best checkpoint', async 
   const two = grpo({ rewards: even, generations: 4, sampling, evalGenerations: 2 });
   const held = await prompts(promptRows.slice(0, 5));
   const all = await events({
-    ...{ method: two, maxSteps: 2, eval: { data: held, every: 1 } },
+    method: two,
+    maxSteps: 2,
+    eval: { data: held, every: 1 },
     save: { dir, every: 'best', best: 'reward' },
   }).finally(() => rmSync(dir, { recursive: true }));
   const found = all.filter((event) => event.type === 'evaluate');

@@ -5,10 +5,8 @@ import { errorOf } from '../engine/offload-scenario.js';
 import { policyModel, tokenizer } from './grpo-tiny.js';
 
 const config = (hybrid: object = {}, more: object = {}) => ({
-  ...{
-    train_micro_batch_size_per_gpu: 2,
-    optimizer: { type: 'AdamW' as const, params: { lr: 0.05 } },
-  },
+  train_micro_batch_size_per_gpu: 2,
+  optimizer: { type: 'AdamW' as const, params: { lr: 0.05 } },
   ...more,
   hybrid_engine: { enabled: true as const, ...hybrid },
 });
@@ -89,7 +87,9 @@ test('each key has an effect, or the engine refuses it', async () => {
   const cut = { tensor_parallel: { autotp_size: 2 } };
   expect(resolve({ inference_tp_size: 2 }, cut).hybrid_engine.inference_tp_size).toBe(2);
   const { notices } = resolve({
-    ...{ pin_parameters: false, tp_gather_partition_size: 4, enable_cuda_graph: true },
+    pin_parameters: false,
+    tp_gather_partition_size: 4,
+    enable_cuda_graph: true,
   });
   expect(notices.join('\n')).toMatch(
     /hybrid_engine.pin_parameters has no effect: weights of stage 3 are gathered once/,

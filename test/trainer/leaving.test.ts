@@ -48,7 +48,9 @@ test.each(LEFT)(
   'accumulation %i, left at %s: training continues without a difference',
   async (size, at) => {
     const options = (folder: string): Options => ({
-      ...{ accumulation: size, batchSize: 2 / size, precision: 'fp16' },
+      accumulation: size,
+      batchSize: 2 / size,
+      precision: 'fp16',
       deepspeed: { fp16: { initial_scale_power: 24 } },
       eval: { data: judged, every: 'epoch', atStart: true, metrics: scripted([1, 9, 3, 2]) },
       save: { dir: join(dir, folder), every: 3, best: 'score', weights: false },

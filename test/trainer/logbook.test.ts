@@ -19,7 +19,10 @@ const PEAK = 989.4e12;
 test('the share of the peak is that of the FLOPs since the last log, at every length', () => {
   const state = new TrainerState();
   const engine = {
-    ...{ device: h100, globalRank: 1, worldSize: 2, skippedSteps: 0 },
+    device: h100,
+    globalRank: 1,
+    worldSize: 2,
+    skippedSteps: 0,
     config: { bf16: { enabled: true }, fp16: { enabled: false } },
     getGlobalLoss: () => 1,
     getGlobalGradNorm: () => 1,
@@ -27,7 +30,11 @@ test('the share of the peak is that of the FLOPs since the last log, at every le
   const settings = { progress: false, report: [], log: { every: 1, nanFilter: true } };
   const costOf = (sequence: number): number => 1e6 * sequence;
   const book = new Logbook({
-    ...{ engine, settings, state, costOf, length: { maxSteps: 9 } },
+    engine,
+    settings,
+    state,
+    costOf,
+    length: { maxSteps: 9 },
   } as unknown as LogbookOptions);
   book.begin();
   const updates = [
@@ -61,8 +68,15 @@ test('tokens exclude padding', async () => {
   const train = { length: lengths.length, get: row };
   const logs: LogEvent[] = [];
   const one = new Trainer({
-    ...{ model: tinyModel(), train, batchSize: 2, epochs: 1, device: 'cpu', progress: false },
-    ...{ data: { sampling: 'sequential' }, log: { every: 1 }, stopSignals: [] },
+    model: tinyModel(),
+    train,
+    batchSize: 2,
+    epochs: 1,
+    device: 'cpu',
+    progress: false,
+    data: { sampling: 'sequential' },
+    log: { every: 1 },
+    stopSignals: [],
     callbacks: [{ log: (event) => void logs.push(event) }],
   });
   await one.train();
@@ -80,8 +94,14 @@ test('a mask of another shape does not count as padding', async () => {
     return Tensor.from(values, { shape: [rows.length, SEQ], dtype: 'i32' });
   };
   const one = new Trainer({
-    ...{ model: tinyModel(), train: samples(4), batchSize: 2, epochs: 1, device: 'cpu' },
-    ...{ log: { every: 1 }, stopSignals: [], progress: false },
+    model: tinyModel(),
+    train: samples(4),
+    batchSize: 2,
+    epochs: 1,
+    device: 'cpu',
+    log: { every: 1 },
+    stopSignals: [],
+    progress: false,
     data: {
       collate: (rows) => ({
         tokens: stack(rows.map(({ tokens }) => tokens)),
@@ -107,10 +127,19 @@ test('the speed excludes evaluations and checkpoints', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-speed-'));
   const logs: LogEvent[] = [];
   const one = new Trainer({
-    ...{ model: tinyModel(), train: samples(8), batchSize: 2, epochs: 1, device: 'cpu' },
-    ...{ progress: false, log: { every: 1 }, stopSignals: [], save: { dir, every: 2 } },
+    model: tinyModel(),
+    train: samples(8),
+    batchSize: 2,
+    epochs: 1,
+    device: 'cpu',
+    progress: false,
+    log: { every: 1 },
+    stopSignals: [],
+    save: { dir, every: 2 },
     eval: {
-      ...{ data: samples(2), every: 1, atStart: true },
+      data: samples(2),
+      every: 1,
+      atStart: true,
       metrics: () => {
         pass(3600);
         return { judged: { sum: 1, count: 1 } };

@@ -63,9 +63,15 @@ async function main(): Promise<void> {
   for (const [name, method, stage, kind] of RUNS) {
     const data = await openRows(kind);
     const { logs, metrics } = await trained({
-      ...{ model: modelOf(3) as nn.models.Llama, method: method(), train: data as never },
-      ...{ eval: { data: data as never, every: 3 }, maxSteps: 3, batchSize, accumulation },
-      ...{ deepspeed: { zero_optimization: { stage } } as never, distributed: job },
+      model: modelOf(3) as nn.models.Llama,
+      method: method(),
+      train: data as never,
+      eval: { data: data as never, every: 3 },
+      maxSteps: 3,
+      batchSize,
+      accumulation,
+      deepspeed: { zero_optimization: { stage } } as never,
+      distributed: job,
     });
     reports.push({
       name,

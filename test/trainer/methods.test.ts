@@ -57,7 +57,10 @@ test.each(['kto', 'apo_zero_unpaired'] as const)('kto with the loss %s', async (
 
 test('reward models', async () => {
   const train = await text.PairDataset.open({
-    ...{ tokenizer, whole: true, overlong: 'drop', length: 32 },
+    tokenizer,
+    whole: true,
+    overlong: 'drop',
+    length: 32,
     rows: pairRows.map((row, i) => (i % 2 ? row : { ...row, margin: 0.5 })),
   });
   const method = reward({ centerRewardsCoefficient: 0.01 });

@@ -9,7 +9,13 @@ import { readArguments } from '../../lib/trainer/command/read-arguments.js';
 import { openModel } from '../../lib/trainer/command/trained-model.js';
 
 const SIZES = {
-  ...{ vocabSize: 32, layers: 1, heads: 2, kvHeads: 1, channels: 16, hidden: 32, maxSeq: 16 },
+  vocabSize: 32,
+  layers: 1,
+  heads: 2,
+  kvHeads: 1,
+  channels: 16,
+  hidden: 32,
+  maxSeq: 16,
 };
 
 let dir: string;

@@ -93,11 +93,24 @@ test.each(wrong)('%j is refused', (options, message) => {
 test('omitted options have the defaults of transformers, or better ones that the docs name', () => {
   const settings = readTrainerOptions({ model, train, weight_decay: 0.1 } as never);
   expect(settings).toMatchObject({
-    ...{ epochs: 3, maxSteps: null, batchSize: 8, accumulation: 1, lr: 5e-5, warmup: 0 },
-    ...{ weightDecay: 0.1, betas: [0.9, 0.999], eps: 1e-8, maxGradNorm: 1, seed: 42 },
+    epochs: 3,
+    maxSteps: null,
+    batchSize: 8,
+    accumulation: 1,
+    lr: 5e-5,
+    warmup: 0,
+    weightDecay: 0.1,
+    betas: [0.9, 0.999],
+    eps: 1e-8,
+    maxGradNorm: 1,
+    seed: 42,
     data: { sampling: 'random', dropLast: false, seed: 42, workers: 0 },
     log: { every: 10, first: false, nanFilter: false },
-    ...{ eval: null, save: null, earlyStop: null, report: [], progress: true },
+    eval: null,
+    save: null,
+    earlyStop: null,
+    report: [],
+    progress: true,
   });
   expect(settings.schedule).toBe('linear');
 });
@@ -134,7 +147,7 @@ test('every type of event reaches a listener', () => {
 
 test('steps are a number, or a share of all', () => {
   expect([stepsOf(0.03, 100), stepsOf(0.031, 100), stepsOf(7, 100), stepsOf(0, 100)]).toEqual([
-    ...[3, 4, 7, 0],
+    3, 4, 7, 0,
   ]);
 });
 

@@ -28,8 +28,14 @@ afterEach(async () => {
 
 function trainer(options: Partial<TrainerOptions<Window>>): Trainer<Window> {
   const one = new Trainer<Window>({
-    ...{ model: tinyModel(), train: samples(10), device: 'cpu', progress: false },
-    ...{ batchSize: 2, epochs: 1, stopSignals: [], ...options },
+    model: tinyModel(),
+    train: samples(10),
+    device: 'cpu',
+    progress: false,
+    batchSize: 2,
+    epochs: 1,
+    stopSignals: [],
+    ...options,
   });
   open.push(one);
   return one;
@@ -114,7 +120,12 @@ test('save() leaves no temporary files, and keeps other files', async () => {
   await trainer({}).save(out);
   expect(contentOf(out)).toMatchObject(before);
   expect(readdirSync(out).sort()).toEqual([
-    ...['.config.json', '.export', '.passing', '.weights', 'config.json', 'model.safetensors'],
+    '.config.json',
+    '.export',
+    '.passing',
+    '.weights',
+    'config.json',
+    'model.safetensors',
   ]);
 });
 

@@ -56,7 +56,12 @@ test.each(Object.keys(golden.cases))('%s', (name) => {
   const counts = ORDER.map((row) => golden.counts[row] as number);
   const [chosenTokens, rejectedTokens] = halves(f64(counts));
   const sums = {
-    ...{ chosen, rejected, chosenReference, rejectedReference, chosenTokens, rejectedTokens },
+    chosen,
+    rejected,
+    chosenReference,
+    rejectedReference,
+    chosenTokens,
+    rejectedTokens,
   };
   const first = PAIR_LOSSES[loss](sums, options).mean();
   const total = sft > 0 ? first.add(PAIR_LOSSES.sft(sums).mean().mul(sft)) : first;

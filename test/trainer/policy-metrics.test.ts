@@ -28,7 +28,11 @@ const MASK = [
 ];
 const zeros = LOGS.map((row) => row.map(() => 0));
 const batch = {
-  ...{ logp: of(LOGS), old: of(zeros), mask: of(MASK), sampler: of(SAMPLER), reference: null },
+  logp: of(LOGS),
+  old: of(zeros),
+  mask: of(MASK),
+  sampler: of(SAMPLER),
+  reference: null,
   advantages: of([[1], [-1], [1]]),
 };
 const options = { epsilon: 0.2, epsilonHigh: 0.28, loss: 'dapo' as const };
@@ -56,8 +60,10 @@ test('ratios of tokens', () => {
   // Row 0 (A > 0): e^0.5 is above 1.28. Row 1 (A < 0): e^-0.4 is below 0.8.
   const found = clipMetrics(ratiosOf(batch, 'token'), options as never, COUNTED);
   expectAll(valuesOf(found), {
-    ...{ 'clip_ratio/low_mean': 1 / 5, 'clip_ratio/low_min': 0 },
-    ...{ 'clip_ratio/high_mean': 1 / 5, 'clip_ratio/high_max': 1 / 3 },
+    'clip_ratio/low_mean': 1 / 5,
+    'clip_ratio/low_min': 0,
+    'clip_ratio/high_mean': 1 / 5,
+    'clip_ratio/high_max': 1 / 3,
     'clip_ratio/region_mean': 2 / 5,
   });
 });
@@ -66,8 +72,10 @@ test('ratios of sequences', () => {
   // The means of the logarithms are 0.1 / 3 and -0.25: only the second one is clipped.
   const found = clipMetrics(ratiosOf(batch, 'sequence'), options as never, COUNTED);
   expectAll(valuesOf(found), {
-    ...{ 'clip_ratio/low_mean': 1 / 3, 'clip_ratio/low_min': 0 },
-    ...{ 'clip_ratio/high_mean': 0, 'clip_ratio/high_max': 0 },
+    'clip_ratio/low_mean': 1 / 3,
+    'clip_ratio/low_min': 0,
+    'clip_ratio/high_mean': 0,
+    'clip_ratio/high_max': 0,
     'clip_ratio/region_mean': 1 / 3,
   });
   // Leave-one-out: the sums are 0.1, -0.5 and 0.
@@ -110,7 +118,8 @@ test('extremes are over all micro-batches since the last fetch', () => {
   const metrics = new StepMetrics(alone);
   const add = (a: number, b: number): void =>
     metrics.add({
-      ...{ least: extremeOf(Tensor.from(a), 'min'), mean: { sum: a, count: 1 } },
+      least: extremeOf(Tensor.from(a), 'min'),
+      mean: { sum: a, count: 1 },
       most: extremeOf(Tensor.from(b), 'max'),
     });
   add(3, 4);

@@ -54,13 +54,12 @@ async function train(run: RanksRun, { world, rank, worldSize: ranks }: Distribut
   };
   const judged = run.judged ? { data: samples(run.judged, 300, run.tokens), every: 1 } : undefined;
   const trainer = new Trainer<Window>({
-    ...{
-      model: tinyModel(run.dropout),
-      train: samples(run.train, 0, run.tokens),
-      device: world.device,
-      progress: false,
-    },
-    ...{ lr: 3e-3, log: { every: 1 } },
+    model: tinyModel(run.dropout),
+    train: samples(run.train, 0, run.tokens),
+    device: world.device,
+    progress: false,
+    lr: 3e-3,
+    log: { every: 1 },
     eval: judged && { ...judged, ...(run.scores ? { metrics: scored } : {}) },
     ...run.options,
   });
@@ -81,7 +80,9 @@ async function train(run: RanksRun, { world, rank, worldSize: ranks }: Distribut
   const weights = engine.withFullWeights(() => weightsOf(engine.module));
   await trainer.destroy();
   const report: RanksReport = {
-    ...{ events, metrics, weights: rank === 0 ? weights : null },
+    events,
+    metrics,
+    weights: rank === 0 ? weights : null,
     predictions: rows?.map((row) => [...row].map(Number)) ?? null,
   };
   return report;

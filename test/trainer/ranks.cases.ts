@@ -60,9 +60,15 @@ function assertClose(
  */
 async function countsLikeOne(device: Device, more: JsonObject = {}): Promise<void> {
   const run = (batchSize: number, stage: 0 | 2 | 3, accumulation: number): RanksRun => ({
-    ...{ train: 24, judged: 9, dropout: 0.1 },
+    train: 24,
+    judged: 9,
+    dropout: 0.1,
     options: {
-      ...{ batchSize, accumulation, epochs: 1, maxGradNorm: 0.1, lr: 1e-3 },
+      batchSize,
+      accumulation,
+      epochs: 1,
+      maxGradNorm: 0.1,
+      lr: 1e-3,
       // Noise depends on the sample, not on the rank.
       ...(accumulation === 3 && { neftuneNoiseAlpha: 3 }),
       deepspeed: { zero_optimization: { stage }, ...more },
@@ -98,8 +104,10 @@ const tokensOf = ({ events }: RanksReport): (string | undefined)[] =>
 /** Samples of `difficulty[i]` tokens until update `max_step[i]`. */
 const curriculum = (difficulty: number[], max_step: number[]): JsonObject => ({
   curriculum_learning: {
-    ...{ enabled: true, min_difficulty: difficulty[0] as number },
-    ...{ max_difficulty: difficulty.at(-1) as number, schedule_type: 'fixed_discrete' },
+    enabled: true,
+    min_difficulty: difficulty[0] as number,
+    max_difficulty: difficulty.at(-1) as number,
+    schedule_type: 'fixed_discrete',
     schedule_config: { difficulty, max_step },
   },
 });
@@ -108,9 +116,14 @@ const CURRICULUM = curriculum([3, 6, 9], [1, 4]);
 /** Ranks that share the model, or are replicas, evaluate each sample once. */
 async function judgedOnce(device: Device, more: JsonObject = {}): Promise<void> {
   const run = (deepspeed: JsonObject): RanksRun => ({
-    ...{ train: 8, judged: 5, tokens: 8 },
+    train: 8,
+    judged: 5,
+    tokens: 8,
     options: {
-      ...{ batchSize: 2, epochs: 1, lr: 1e-3, neftuneNoiseAlpha: 3 },
+      batchSize: 2,
+      epochs: 1,
+      lr: 1e-3,
+      neftuneNoiseAlpha: 3,
       deepspeed: { ...deepspeed, ...more },
     },
   });
@@ -140,7 +153,9 @@ async function sampled(body: (more: JsonObject) => Promise<void>): Promise<void>
     const metric = {
       index_to_sample_path: ease.indexToSamplePath,
       index_to_metric_path: ease.indexToMetricPath,
-      ...{ min_difficulty: 1, max_difficulty: 4, schedule_type: 'fixed_discrete' },
+      min_difficulty: 1,
+      max_difficulty: 4,
+      schedule_type: 'fixed_discrete',
       schedule_config: { difficulty: [1, 3, 4], max_step: [1, 3] },
     };
     const curriculum_learning = { enabled: true, curriculum_metrics: { ease: metric } };
@@ -162,7 +177,8 @@ async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
 async function decidedAlike(device: Device): Promise<void> {
   await inFolder(async (dir) => {
     const run: Run = {
-      ...{ train: 16, judged: 2 },
+      train: 16,
+      judged: 2,
       // Means are 1, 3, 2, 2.5. By its own scores, rank 1 would stop after two, and rank 0 never.
       scores: [
         [0, 2],
@@ -172,14 +188,16 @@ async function decidedAlike(device: Device): Promise<void> {
         [9, 9],
       ],
       options: {
-        ...{ batchSize: 2, epochs: 4, earlyStop: { patience: 2 } },
+        batchSize: 2,
+        epochs: 4,
+        earlyStop: { patience: 2 },
         save: { dir, every: 1, keep: 2, best: 'score' },
       },
     };
     const { events } = alike(await runOn(device, 2, [run as RanksRun]), 0);
     assert.deepEqual(
       events.filter((event) => /^(save|end)/.test(event)),
-      [...['save 1', 'save 2', 'save 3', 'save 4', 'end 4 early 2']],
+      ['save 1', 'save 2', 'save 3', 'save 4', 'end 4 early 2'],
     );
     const kept = readdirSync(dir)
       .filter((name) => name.startsWith('checkpoint'))
@@ -194,7 +212,10 @@ async function savedTogether(device: Device): Promise<void> {
     const run = (name: string, deepspeed: JsonObject): RanksRun => ({
       train: 8,
       options: {
-        ...{ batchSize: 2, maxSteps: 1, lr: 1e-3, deepspeed },
+        batchSize: 2,
+        maxSteps: 1,
+        lr: 1e-3,
+        deepspeed,
         save: { dir: join(dir, name), every: 1, weightsOnly: true },
       },
     });
@@ -222,7 +243,9 @@ async function stoppedAlike(device: Device, more: JsonObject = {}): Promise<void
   await inFolder(async (dir) => {
     const step = 2 + (process.pid % 5);
     const options = (name: string): RanksRun['options'] => ({
-      ...{ batchSize: 2, epochs: 2, save: { dir: join(dir, name), every: 1000 } },
+      batchSize: 2,
+      epochs: 2,
+      save: { dir: join(dir, name), every: 1000 },
       deepspeed: { zero_optimization: { stage: 3 }, ...more },
     });
     const run: Run = { train: 24, dropout: 0.1 };

@@ -57,9 +57,16 @@ test.each(names)('%s: a tiny model trains', async (name) => {
   const rows = join(dir, ROWS[method] ?? 'pairs.jsonl');
   const output = join(dir, `out-${names.indexOf(name)}`);
   const path = written(name, {
-    ...{ method, ...Object.fromEntries(kept), ...Object.fromEntries(tiny) },
-    ...{ model_name_or_path: join(dir, 'model'), train_file: rows, validation_file: rows },
-    ...{ output_dir: output, device: 'cpu', disable_tqdm: true, watch: false },
+    method,
+    ...Object.fromEntries(kept),
+    ...Object.fromEntries(tiny),
+    model_name_or_path: join(dir, 'model'),
+    train_file: rows,
+    validation_file: rows,
+    output_dir: output,
+    device: 'cpu',
+    disable_tqdm: true,
+    watch: false,
     ...(method === 'gkd' && { teacher_model_name_or_path: join(dir, 'model') }),
     ...(method !== 'gkd' ? {} : { sample: false }),
   });

@@ -29,7 +29,9 @@ const deepspeed = (): DsConfig => ({
           ease: {
             index_to_sample_path: index.indexToSamplePath,
             index_to_metric_path: index.indexToMetricPath,
-            ...{ min_difficulty: 1, max_difficulty: 4, schedule_type: 'fixed_discrete' },
+            min_difficulty: 1,
+            max_difficulty: 4,
+            schedule_type: 'fixed_discrete',
             schedule_config: { difficulty: [1, 3, 4], max_step: [2, 5] },
           },
         },
@@ -51,8 +53,15 @@ function watched(asked: number[]): data.Dataset<Window> {
 async function trained(options: Partial<TrainerOptions<Window>>, resume = false) {
   const asked: number[] = [];
   const trainer = new Trainer<Window>({
-    ...{ model: tinyModel(), train: watched(asked), device: 'cpu', progress: false },
-    ...{ batchSize: 2, accumulation: 2, epochs: 2, schedule: 'constant', stopSignals: [] },
+    model: tinyModel(),
+    train: watched(asked),
+    device: 'cpu',
+    progress: false,
+    batchSize: 2,
+    accumulation: 2,
+    epochs: 2,
+    schedule: 'constant',
+    stopSignals: [],
     deepspeed: deepspeed(),
     ...options,
   });

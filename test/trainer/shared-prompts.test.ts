@@ -20,7 +20,8 @@ function ranksOf(size: number) {
   const ranks = Array.from({ length: size }, (_, rank) => {
     let round = 0;
     const world = {
-      ...{ rank, size },
+      rank,
+      size,
       exchange: async (_label: string, value: unknown) => {
         const at = round++;
         let end = (): void => {};
@@ -42,7 +43,12 @@ function ranksOf(size: number) {
 }
 
 const requestOf = (token: number): GenerateRequest => ({
-  ...{ prompt: [token], n: 2, seed: token, beginsText: true, maxNewTokens: 3, logprobs: 0 },
+  prompt: [token],
+  n: 2,
+  seed: token,
+  beginsText: true,
+  maxNewTokens: 3,
+  logprobs: 0,
 });
 
 test('an idle rank samples prompts of a slow one, with all options', async () => {
@@ -65,7 +71,9 @@ test('an idle rank samples prompts of a slow one, with all options', async () =>
     const found = await Promise.all(
       ranks.map((rank, i) =>
         rank.sample(own[i] as GenerateRequest[], {
-          ...{ phase: phaseOf(i), lanes: 1, sampling: { maxNewTokens: 3, logprobs: 0 } },
+          phase: phaseOf(i),
+          lanes: 1,
+          sampling: { maxNewTokens: 3, logprobs: 0 },
         }),
       ),
     );

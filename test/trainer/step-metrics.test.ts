@@ -38,7 +38,9 @@ const tokenizer = text.Tokenizer.fromPretrained(
   join('test', 'golden', 'transformers', 'tokenizers', 'llama2'),
 );
 const rows = Array.from({ length: 12 }, (_, i) => ({
-  ...{ prompt: `The rank ${i} is`, chosen: ' ready', rejected: i % 3 ? ' lost' : ' not here' },
+  prompt: `The rank ${i} is`,
+  chosen: ' ready',
+  rejected: i % 3 ? ' lost' : ' not here',
 }));
 
 test('a method logs its metrics: in events, history, and reports', async () => {
@@ -53,8 +55,16 @@ test('a method logs its metrics: in events, history, and reports', async () => {
     tokenizer,
     train: await text.PairDataset.open({ tokenizer, rows }),
     method: dpo({ reference: modelOf() }),
-    ...{ batchSize: 2, accumulation: 2, epochs: 1, lr: 1e-2, device: 'cpu', progress: false },
-    ...{ log: { every: 2 }, save: { dir }, report: ['csv'], stopSignals: [] },
+    batchSize: 2,
+    accumulation: 2,
+    epochs: 1,
+    lr: 1e-2,
+    device: 'cpu',
+    progress: false,
+    log: { every: 2 },
+    save: { dir },
+    report: ['csv'],
+    stopSignals: [],
   });
   const logs: LogEvent[] = [];
   for await (const event of trainer.train()) if (event.type === 'log') logs.push(event);

@@ -22,7 +22,11 @@ beforeAll(async () => {
   seed(3);
   const sizes = { layers: 1, heads: 2, channels: 24, hidden: 40, maxSeq: 24, dropout: 0 };
   const model = new nn.models.Bert({
-    ...{ ...sizes, vocabSize, task: 'masked-lm', attentionDropout: 0, initializerRange: 0.2 },
+    ...sizes,
+    vocabSize,
+    task: 'masked-lm',
+    attentionDropout: 0,
+    initializerRange: 0.2,
   });
   await model.save(join(dir, 'bert'));
   cpSync(join(dir, 'tokenizer'), join(dir, 'bert'), { recursive: true });
@@ -69,7 +73,8 @@ test('adapters and the head train together, on two ranks', async () => {
   );
   const config = JSON.parse(readFileSync(join(dir, 'adapter', 'adapter_config.json'), 'utf8'));
   expect(config).toMatchObject({
-    ...{ task_type: 'SEQ_CLS', target_modules: ['query', 'value'] },
+    task_type: 'SEQ_CLS',
+    target_modules: ['query', 'value'],
     modules_to_save: ['classifier'],
   });
 });

@@ -13,9 +13,15 @@ beforeAll(() => {
 afterAll(() => rmSync(home, { recursive: true, force: true }));
 
 const SIZES = {
-  ...{ model_type: 'bert', vocab_size: tokenizer.vocabSize, hidden_size: 24 },
-  ...{ num_hidden_layers: 2, num_attention_heads: 4, intermediate_size: 40 },
-  ...{ max_position_embeddings: 24, hidden_dropout_prob: 0, attention_probs_dropout_prob: 0 },
+  model_type: 'bert',
+  vocab_size: tokenizer.vocabSize,
+  hidden_size: 24,
+  num_hidden_layers: 2,
+  num_attention_heads: 4,
+  intermediate_size: 40,
+  max_position_embeddings: 24,
+  hidden_dropout_prob: 0,
+  attention_probs_dropout_prob: 0,
   initializer_range: 0.15,
 };
 
@@ -37,8 +43,16 @@ const rows = [
 
 async function trained(model: nn.models.TaskModel, train: text.LabelledDataset, more: object = {}) {
   const trainer = new Trainer({
-    ...{ model, tokenizer, train, eval: train, epochs: 20, batchSize: 4, lr: 0.01 },
-    ...{ progress: false, device: 'cpu', ...more },
+    model,
+    tokenizer,
+    train,
+    eval: train,
+    epochs: 20,
+    batchSize: 4,
+    lr: 0.01,
+    progress: false,
+    device: 'cpu',
+    ...more,
   });
   let best: number | null = null;
   for await (const event of trainer.train()) {
@@ -106,7 +120,8 @@ test('pairs, values and several labels choose the loss', async () => {
   const several = await text.LabelledDataset.open({ rows: tagged, tokenizer });
   expect(several.labels).toEqual(['bad', 'film', 'good']);
   const multi = modelOf({
-    ...{ task: 'sequence-classification', labels: several.labels ?? [] },
+    task: 'sequence-classification',
+    labels: several.labels ?? [],
     problemType: 'multi_label_classification',
   });
   const second = await trained(multi, several, { epochs: 40 });

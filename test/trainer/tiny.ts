@@ -13,7 +13,11 @@ export interface Window {
 export function tinyModel(dropout = 0): nn.models.GPT2 {
   seed(7);
   return new nn.models.GPT2({
-    ...{ vocabSize: VOCABULARY, maxSeq: 16, layers: 1, heads: 2, channels: 16 },
+    vocabSize: VOCABULARY,
+    maxSeq: 16,
+    layers: 1,
+    heads: 2,
+    channels: 16,
     dropout,
   });
 }
@@ -51,7 +55,12 @@ export function tinyTrainer(options: Partial<TrainerOptions<Window>>): Trainer<W
   const usual = { model: tinyModel(), train: samples(10), device: 'cpu', progress: false };
   return opened(
     new Trainer<Window>({
-      ...{ ...usual, lr: 3e-3, batchSize: 2, epochs: 1, log: { every: 1 }, stopSignals: [] },
+      ...usual,
+      lr: 3e-3,
+      batchSize: 2,
+      epochs: 1,
+      log: { every: 1 },
+      stopSignals: [],
       ...options,
     }),
   );

@@ -202,7 +202,9 @@ test.each([
       const config = file(
         `${out}.json`,
         JSON.stringify({
-          ...{ train_batch_size: 'auto', train_micro_batch_size_per_gpu: 'auto', ...more },
+          train_batch_size: 'auto',
+          train_micro_batch_size_per_gpu: 'auto',
+          ...more,
           optimizer: { type: 'AdamW', params: { lr: 'auto' } },
           zero_optimization: { stage: 'auto' },
         }),
@@ -415,7 +417,10 @@ test('samples get longer if the configuration has a curriculum', async () => {
     'curriculum.json',
     JSON.stringify({
       curriculum_learning: {
-        ...{ enabled: true, min_difficulty: 8, max_difficulty: 64, schedule_type: 'fixed_linear' },
+        enabled: true,
+        min_difficulty: 8,
+        max_difficulty: 64,
+        schedule_type: 'fixed_linear',
         schedule_config: { total_curriculum_step: 4, difficulty_step: 8 },
       },
     }),

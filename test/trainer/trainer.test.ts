@@ -37,8 +37,16 @@ afterEach(destroyTrainers);
 
 function trainer(options: Options = {}): Trainer<Window> {
   return new Trainer<Window>({
-    ...{ model: tinyModel(), train: samples(10), device: 'cpu', progress: false, lr: 3e-3 },
-    ...{ batchSize: 2, epochs: 1, log: { every: 1 }, stopSignals: [], ...options },
+    model: tinyModel(),
+    train: samples(10),
+    device: 'cpu',
+    progress: false,
+    lr: 3e-3,
+    batchSize: 2,
+    epochs: 1,
+    log: { every: 1 },
+    stopSignals: [],
+    ...options,
   });
 }
 
@@ -120,8 +128,18 @@ test('events come in order, first to listeners, with the numbers of the engine',
   });
   const events = await eventsOf(one.train());
   expect(events.map(({ type, step }) => `${type} ${step}`)).toEqual([
-    ...['begin 0', 'step 1', 'log 1', 'step 2', 'epoch 2', 'log 2'],
-    ...['step 3', 'log 3', 'step 4', 'log 4', 'epoch 4', 'end 4'],
+    'begin 0',
+    'step 1',
+    'log 1',
+    'step 2',
+    'epoch 2',
+    'log 2',
+    'step 3',
+    'log 3',
+    'step 4',
+    'log 4',
+    'epoch 4',
+    'end 4',
   ]);
   expect(heard).toEqual(['log 1', 'log 2', 'log 3', 'log 4', 'end']);
   await one.destroy();
@@ -216,7 +234,7 @@ test('evaluation leaves training as it was, to the bit', async () => {
   const evaluation = { data: samples(3, 50), every: 2, atStart: true };
   const events = await eventsOf(once({ model: judged, epochs: 2, eval: evaluation }).train());
   expect(events.filter(({ type }) => type === 'evaluate').map(({ step }) => step)).toEqual([
-    ...[0, 2, 4, 6, 8, 10],
+    0, 2, 4, 6, 8, 10,
   ]);
   expect(weightsOf(judged)).toEqual(weightsOf(model));
 });
@@ -228,8 +246,17 @@ test('another kind of model uses its own loss, with batches weighted by samples'
     get: (i: number) => ({ x: Float32Array.of(i, 1), y: Float32Array.of(2 * i + 1) }),
   };
   const line = new Trainer({
-    ...{ model: layer, train, device: 'cpu', progress: false, epochs: 60, batchSize: 2 },
-    ...{ accumulation: 3, lr: 0.1, schedule: 'constant', log: { every: 1 }, stopSignals: [] },
+    model: layer,
+    train,
+    device: 'cpu',
+    progress: false,
+    epochs: 60,
+    batchSize: 2,
+    accumulation: 3,
+    lr: 0.1,
+    schedule: 'constant',
+    log: { every: 1 },
+    stopSignals: [],
     loss: ({ forward, batch }) => forward(batch.x).sub(batch.y).square().mean(),
     eval: { data: train, every: 'epoch' },
   });
@@ -282,8 +309,14 @@ test('rows of text: packed with their documents, or padded each for itself', asy
   ] as const) {
     const model = tinyModel();
     const one = new Trainer({
-      ...{ model, train: served(list), batchSize, device: 'cpu', progress: false },
-      ...{ epochs: 2, data: { sampling: 'group_by_length' }, stopSignals: [] },
+      model,
+      train: served(list),
+      batchSize,
+      device: 'cpu',
+      progress: false,
+      epochs: 2,
+      data: { sampling: 'group_by_length' },
+      stopSignals: [],
     });
     await one.train();
     await one.destroy();

@@ -39,9 +39,18 @@ test.each(Object.keys(METHODS))('%s', async (name) => {
     : await text.PairDataset.open({ ...rows, rows: pairs, whole: name === 'reward' });
   const trainer = new Trainer({
     model: name === 'reward' ? scorerOf() : modelOf(),
-    ...{ tokenizer, train: train as never, method: (METHODS[name] as () => TrainingMethod)() },
-    ...{ batchSize: 4, maxSteps: 3, lr: 2e-3, schedule: 'constant', log: { every: 1 } },
-    ...{ data: { sampling: 'sequential' }, device: 'cpu', progress: false, stopSignals: [] },
+    tokenizer,
+    train: train as never,
+    method: (METHODS[name] as () => TrainingMethod)(),
+    batchSize: 4,
+    maxSteps: 3,
+    lr: 2e-3,
+    schedule: 'constant',
+    log: { every: 1 },
+    data: { sampling: 'sequential' },
+    device: 'cpu',
+    progress: false,
+    stopSignals: [],
   });
   const found: Record<string, number>[] = [];
   for await (const event of trainer.train()) {
@@ -57,7 +66,10 @@ test.each(Object.keys(METHODS))('%s', async (name) => {
       if (key === 'nll_loss' && value === 0) continue;
       const off = Math.abs((found[i]?.[key] as number) - value) / Math.max(1, Math.abs(value));
       expect([name, i, key, off < 2e-4 ? 'equal' : `${found[i]?.[key]}, not ${value}`]).toEqual([
-        ...[name, i, key, 'equal'],
+        name,
+        i,
+        key,
+        'equal',
       ]);
     }
   }

@@ -33,7 +33,9 @@ export const pairs = Array.from({ length: 12 }, (_, i) => ({
   rejected: ANSWERS[(i * 5 + 1) % 6] as string,
 }));
 export const answers = pairs.map(({ prompt, chosen, rejected }, i) => ({
-  ...{ prompt, completion: i % 3 ? chosen : rejected, label: i % 3 !== 0 },
+  prompt,
+  completion: i % 3 ? chosen : rejected,
+  label: i % 3 !== 0,
 }));
 
 /** Writes what scripts/record-trl.py reads. */

@@ -29,16 +29,16 @@ export const text = 'no function';
 
 const judged = () => {
   const samples = [1, 2].map((index) => ({
-    ...{
-      index,
-      prompt: 'p'.repeat(index),
-      promptIds: Int32Array.of(1),
-      columns: { more: 10 * index },
-    },
+    index,
+    prompt: 'p'.repeat(index),
+    promptIds: Int32Array.of(1),
+    columns: { more: 10 * index },
     location: `rows.jsonl:${index}`,
   }));
   const completions = ['one', 'null', 'three', 'four'].map((content) => ({
-    ...{ content, tokens: [1, 2], isTruncated: false },
+    content,
+    tokens: [1, 2],
+    isTruncated: false,
   }));
   return judgedOf(samples, completions, { count: 2, step: 5 });
 };

@@ -72,7 +72,12 @@ const FILES = ['secret.txt', 'run/watch/events.jsonl', 'etc/passwd', 'proc/self/
 const PATHS = [
   ...UP.flatMap((up) => FILES.map((file) => `/${up}/${up}/${file}`)),
   ...FILES.map((file) => `//${file}`),
-  ...['app.js/../../events.ts', 'api/', 'api/runs/', 'API/runs', 'api/runs%00', 'index.html'],
+  'app.js/../../events.ts',
+  'api/',
+  'api/runs/',
+  'API/runs',
+  'api/runs%00',
+  'index.html',
 ].map((path) => (path.startsWith('/') ? path : `/${path}`));
 
 const TOKENS = [
@@ -99,8 +104,15 @@ const HOSTS = [
   ],
 ];
 const ORIGINS = [
-  ...['http://evil.example', 'https://evil.example', 'null', 'file://', 'http://localhost'],
-  ...['http://127.0.0.1', 'http://127.0.0.1:1', 'https://127.0.0.1', 'chrome-extension://abc'],
+  'http://evil.example',
+  'https://evil.example',
+  'null',
+  'file://',
+  'http://localhost',
+  'http://127.0.0.1',
+  'http://127.0.0.1:1',
+  'https://127.0.0.1',
+  'chrome-extension://abc',
 ];
 const METHODS = [
   ...['POST', 'PUT', 'DELETE', 'PATCH', 'OPTIONS', 'TRACE', 'PROPFIND', 'MKCOL', 'MOVE', 'COPY'],

@@ -68,7 +68,8 @@ describe('two ranks with the same values', () => {
     const calls: string[] = [];
     const done = { wait: () => {} };
     const group = {
-      ...{ rank: 1, size: 2 },
+      rank: 1,
+      size: 2,
       allGather(output: View, input: View) {
         const [count = 0] = input.shape;
         calls.push(`gather ${count}`);

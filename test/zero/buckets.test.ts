@@ -34,7 +34,14 @@ test('a bucket is sent when it is full, and finished at once without overlap', (
   const { buckets, log, add, streams } = bucketsOf(false);
   expect(add('a', 4)).toEqual([]);
   expect(add('b', 6)).toEqual([
-    ...['start a', 'timed', 'start b', 'timed', 'wait a', 'done a', 'wait b', 'done b'],
+    'start a',
+    'timed',
+    'start b',
+    'timed',
+    'wait a',
+    'done a',
+    'wait b',
+    'done b',
   ]);
   expect(add('c', 9)).toEqual([]);
   buckets.dispatch();
@@ -54,7 +61,13 @@ test('with overlap a bucket ends when the next one is sent, or by flush()', () =
   expect(add('c', 1)).toEqual([]);
   buckets.flush();
   expect(log.splice(0)).toEqual([
-    ...['start c', 'timed', 'wait b', 'done b', 'wait c', 'done c', 'stalled'],
+    'start c',
+    'timed',
+    'wait b',
+    'done b',
+    'wait c',
+    'done c',
+    'stalled',
   ]);
   buckets.flush();
   expect(log).toEqual([]);
@@ -137,7 +150,9 @@ describe('a unit', () => {
     const own = gradient as unknown as { memoryFor(of: unknown): { release(): void } };
     expect(() => own.memoryFor(entry)).toThrow(
       expect.objectContaining({
-        ...{ code: 'DS_AUTOGRAD', op: 'unit u', got: 'a gradient after the unit was complete' },
+        code: 'DS_AUTOGRAD',
+        op: 'unit u',
+        got: 'a gradient after the unit was complete',
         expected: `all gradients of ${entry?.name} before the unit's last one`,
       }),
     );
@@ -145,7 +160,8 @@ describe('a unit', () => {
     own.memoryFor(entry).release();
     gradient.forget();
     gradient.reportTo({
-      ...{ reached() {}, completed() {} },
+      reached() {},
+      completed() {},
       unexpected: () => gradient.expect({ streaming: false }),
     });
     own.memoryFor(entry).release();

@@ -129,7 +129,8 @@ async function main(): Promise<void> {
       .map((one) => one.bytes);
   const words = (bits: 8 | 4): number => new BlockCodes(bits, numel).words * 4;
   const report: CodesReport = {
-    ...{ failures, compared },
+    failures,
+    compared,
     logged: [...bytes('allGather'), ...bytes('allToAll')],
     formula: [words(8), size * words(4)],
   };

@@ -20,7 +20,12 @@ const NOTHING_KEPT = {
 };
 
 const setting = (name: string, zero: Setting['zero'], more: Partial<Setting> = {}): Setting => ({
-  ...{ name, steps: 4, precision: 'fp32', offload: false, accumulation: 2, ...more },
+  name,
+  steps: 4,
+  precision: 'fp32',
+  offload: false,
+  accumulation: 2,
+  ...more,
   zero: { ...NOTHING_KEPT, ...(zero as object) },
 });
 
@@ -40,8 +45,11 @@ async function copiesAgree(device: Device): Promise<void> {
     setting('stage 3', {}),
     setting('hpZ', { zero_hpz_partition_size: 2 }),
     setting('hpZ, fetched ahead, offloaded', {
-      ...{ zero_hpz_partition_size: 2, overlap_comm: true, stage3_prefetch_bucket_size: 1e6 },
-      ...{ stage3_max_live_parameters: 1e6, offload_param: { device: 'cpu' } },
+      zero_hpz_partition_size: 2,
+      overlap_comm: true,
+      stage3_prefetch_bucket_size: 1e6,
+      stage3_max_live_parameters: 1e6,
+      offload_param: { device: 'cpu' },
     }),
     setting('hpZ in one group', { zero_hpz_partition_size: 4 }),
     setting('MiCS', { mics_shard_size: 2 }),
@@ -73,11 +81,13 @@ async function wholeCopies(device: Device): Promise<void> {
     setting('MiCS of whole copies', { mics_shard_size: 1 }, { clip: 0 }),
     setting('8 bits', { zero_quantized_weights: true }, { precision: 'bf16' }),
     setting('8 bits, offloaded', {
-      ...{ zero_quantized_weights: true, zero_quantized_gradients: true },
+      zero_quantized_weights: true,
+      zero_quantized_gradients: true,
       offload_param: { device: 'cpu' },
     }),
     setting('4 bits, second copies', {
-      ...{ zero_quantized_gradients: true, zero_hpz_partition_size: 2 },
+      zero_quantized_gradients: true,
+      zero_hpz_partition_size: 2,
     }),
   ]);
   const [plain, whole, ...narrow] = first as [Trained, Trained, ...Trained[]];
@@ -97,7 +107,9 @@ async function codesAlone(device: Device): Promise<void> {
   const runs = [];
   for (const overlap_comm of [false, true]) {
     const zero = {
-      ...{ stage: 3 as const, overlap_comm, zero_quantized_weights: true },
+      stage: 3 as const,
+      overlap_comm,
+      zero_quantized_weights: true,
       offload_param: { device: 'cpu' as const },
     };
     const engine = await tinyEngine({ precision: 'bf16', offload: true, zero }, device);

@@ -117,7 +117,8 @@ const models: Record<string, Trained> = {
             enabled: true,
             random_ltd_layer_id: [0],
             random_ltd_schedule: {
-              ...{ min_value: 4, max_value: tinyShape.seq },
+              min_value: 4,
+              max_value: tinyShape.seq,
               schedule_config: { require_steps: 100, seq_per_step: 1 },
             },
           },

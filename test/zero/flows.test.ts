@@ -144,7 +144,9 @@ test('only partial gradients are summed over the tensor-parallel ranks, in one c
   } as unknown as Collectives;
   let factor = 3;
   const inner = {
-    ...{ route: 'the route', takesEach: true, reduce: (...given: unknown[]) => calls.push(given) },
+    route: 'the route',
+    takesEach: true,
+    reduce: (...given: unknown[]) => calls.push(given),
     get factor() {
       return factor;
     },
@@ -152,7 +154,10 @@ test('only partial gradients are summed over the tensor-parallel ranks, in one c
   const flow = partialSums(inner as never, group);
   const full = values(Array.from({ length: layout.numel }, (_, i) => i));
   const unitOf = (partial: readonly string[]) => ({
-    ...{ name: 'u', device, layout, gradient: { take: () => full.retain() } },
+    name: 'u',
+    device,
+    layout,
+    gradient: { take: () => full.retain() },
     parameterOf: ({ name }: { name: string }) => ({ hasPartialGradient: partial.includes(name) }),
   });
   const partition = { unit: unitOf(['a', 'c']) } as never;
@@ -174,7 +179,8 @@ describe('weights that are gathered', () => {
   function flowOf(more: object) {
     const log: string[] = [];
     const group = {
-      ...{ rank: 0, size: 1 },
+      rank: 0,
+      size: 1,
       allGather: (_: unknown, __: unknown, { purpose }: At) => {
         const name = purpose.replace('weights of ', '');
         log.push(`gather ${name}`);
@@ -182,15 +188,28 @@ describe('weights that are gathered', () => {
       },
     } as unknown as Collectives;
     const flow = new GatheredWeights(device, group, {
-      ...{ prefetch: 0, maxLive: 0, maxReuseDistance: 0, near: null, overlap: false },
-      ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
-      ...{ storage: onDevice, gather: gatherPlain, trace: new UnitTrace(), ...more },
+      prefetch: 0,
+      maxLive: 0,
+      maxReuseDistance: 0,
+      near: null,
+      overlap: false,
+      persistenceThreshold: 0,
+      modelPersistenceThreshold: 0,
+      timer: untimedComm,
+      storage: onDevice,
+      gather: gatherPlain,
+      trace: new UnitTrace(),
+      ...more,
     });
     const shards = ['a', 'b', 'c'].map((name) => {
       const weights = values(Array(8).fill(0));
       let placed: Tensor | null = null;
       const unit = {
-        ...{ name, layout: { numel: 8 }, dtype: 'f32', device, weights },
+        name,
+        layout: { numel: 8 },
+        dtype: 'f32',
+        device,
+        weights,
         materialize(flat: Tensor) {
           placed = flat;
         },
@@ -224,13 +243,23 @@ describe('weights that are gathered', () => {
       });
     const first = step([a!, b!, a!, c!]);
     expect(first.filter((one) => one.startsWith('free'))).toEqual([
-      ...['free a', 'free b', 'free a', 'free c'],
+      'free a',
+      'free b',
+      'free a',
+      'free c',
     ]);
     for (const shard of shards) flow.publish(shard, device.compute);
     said(() => {});
     // a comes again after 8 elements of b.
     expect(step([a!, b!, a!, c!])).toEqual([
-      ...['gather a', 'wait a', 'gather b', 'wait b', 'free b', 'free a', 'gather c', 'wait c'],
+      'gather a',
+      'wait a',
+      'gather b',
+      'wait b',
+      'free b',
+      'free a',
+      'gather c',
+      'wait c',
       'free c',
     ]);
     flow.release(c!);
@@ -256,7 +285,9 @@ describe('weights that are gathered', () => {
     const expected: string[][] = [];
     const disposed = jest.fn();
     const storage = {
-      ...{ ...onDevice, slotBytes: 7, dispose: disposed },
+      ...onDevice,
+      slotBytes: 7,
+      dispose: disposed,
       expect: (units: Iterable<{ name: string }>) =>
         void expected.push(Array.from(units, ({ name }) => name)),
     };
@@ -279,7 +310,8 @@ describe('weights that are gathered', () => {
     const before = liveTensors();
     const gathers: unknown[] = [];
     const group = {
-      ...{ rank: 1, size: 2 },
+      rank: 1,
+      size: 2,
       allGather(_: unknown, shard: Tensor, at: At) {
         gathers.push(shard.toArray(), at.purpose);
         return done;
@@ -320,22 +352,30 @@ describe('shares of optimizer state', () => {
       };
     const [a, b] = [partitionOf('a'), partitionOf('b')];
     const stateOf = (name: string) => ({
-      ...{
-        adopt: say(`${name} adopt`),
-        receive: say(`${name} receive`),
-        lendsCopies: name === 'one',
-      },
-      ...{ writeMaster: say(`${name} write`), refresh: say(`${name} refresh`) },
-      ...{ awaitWeights: say(`${name} awaitWeights`), gradOf: say(`${name} gradOf`, name) },
-      ...{ lend: say(`${name} lend`, name), synchronize: say(`${name} synchronize`) },
-      ...{ bytes: { device: 1, host: 2, disk: 3 } },
+      adopt: say(`${name} adopt`),
+      receive: say(`${name} receive`),
+      lendsCopies: name === 'one',
+      writeMaster: say(`${name} write`),
+      refresh: say(`${name} refresh`),
+      awaitWeights: say(`${name} awaitWeights`),
+      gradOf: say(`${name} gradOf`, name),
+      lend: say(`${name} lend`, name),
+      synchronize: say(`${name} synchronize`),
+      bytes: { device: 1, host: 2, disk: 3 },
       deviceMemory: { masters: [`${name} master`], states: [`${name} state`] },
     });
     const full = {
-      ...{ adopt: say('adopt'), prepare: say('prepare'), gradReady: say('gradReady') },
-      ...{ awaitWeights: say('awaitWeights'), gradOf: say('gradOf', 'own'), commit: say('commit') },
-      ...{ changed: say('changed'), resync: say('resync'), isAdrift: true },
-      ...{ rankErrors: () => ['error'], bytes: { device: 10, host: 20 } },
+      adopt: say('adopt'),
+      prepare: say('prepare'),
+      gradReady: say('gradReady'),
+      awaitWeights: say('awaitWeights'),
+      gradOf: say('gradOf', 'own'),
+      commit: say('commit'),
+      changed: say('changed'),
+      resync: say('resync'),
+      isAdrift: true,
+      rankErrors: () => ['error'],
+      bytes: { device: 10, host: 20 },
     };
     const state = new OptimizerState();
     const add = (partition: Partition, name: string, schedule: object): void =>
@@ -398,7 +438,9 @@ describe('shares of optimizer state', () => {
     expect(said(() => state.prepare('plan' as never))).toEqual([['prepare', 'plan']]);
     expect(said(() => state.resync(3, 'to' as never))).toEqual([['resync', 3, 'to']]);
     expect(said(() => state.synchronize())).toEqual([
-      ...[['commit'], ['one synchronize'], ['two synchronize']],
+      ['commit'],
+      ['one synchronize'],
+      ['two synchronize'],
     ]);
     expect(state.isAdrift).toBe(true);
     expect(new OptimizerState().isAdrift).toBe(false);
@@ -415,7 +457,9 @@ test('bytes are of the device or of the host', () => {
   const [near, far] = [values([1, 2]), pinned(device, [3], 'bf16')];
   expect(bytesOf([near, null, far, far])).toEqual({ device: 8, host: 12, disk: 0 });
   expect(totalBytes([{ device: 1 }, undefined, { host: 2, disk: 3 }, { disk: 4 }])).toEqual({
-    ...{ device: 1, host: 2, disk: 7 },
+    device: 1,
+    host: 2,
+    disk: 7,
   });
   for (const one of [near, far]) one.release();
 });

@@ -53,7 +53,9 @@ class Rehearsal implements Pick<Collectives, 'allGather'> {
 
 function unitOf(model: Layers): WeightUnit {
   const parameters = [...model.namedParameters()].map(([name, parameter]) => ({
-    ...{ name, parameter, group: 0 },
+    name,
+    parameter,
+    group: 0,
   }));
   const options = { dtype: 'bf16' as const, device, layout: { shards: RANKS } };
   return new Unit('layers', model, parameters, options, () => null);
@@ -91,8 +93,13 @@ function codesOf(values: Tensor, shape: [number, number], offset: number): numbe
     const out = Tensor.empty(shape, 'u8', device);
     const scale = Tensor.empty([1], 'f32', device);
     kernels.fp8Quantize({
-      ...{ in: matrix, out, transposed: null, scale, transposedScale: null },
-      ...{ format: 'e4m3', scaling: 'tensor' },
+      in: matrix,
+      out,
+      transposed: null,
+      scale,
+      transposedScale: null,
+      format: 'e4m3',
+      scaling: 'tensor',
     });
     return [...(out.toArray().flat() as number[]), scale.item()];
   });

@@ -9,8 +9,11 @@ type Zero = Exclude<NonNullable<DsConfig['zero_optimization']>, boolean>;
 
 /** Stage 3 that gathers units on use and frees them at once. */
 export const comingAndGoing: Zero = {
-  ...{ stage: 3, stage3_prefetch_bucket_size: 0, stage3_max_live_parameters: 0 },
-  ...{ stage3_max_reuse_distance: 0, stage3_param_persistence_threshold: 0 },
+  stage: 3,
+  stage3_prefetch_bucket_size: 0,
+  stage3_max_live_parameters: 0,
+  stage3_max_reuse_distance: 0,
+  stage3_param_persistence_threshold: 0,
 };
 
 /**
@@ -27,7 +30,8 @@ export async function frozenEngine(
   model.first.requiresGrad_(false);
   model.last.requiresGrad_(more);
   const { engine } = await initialize({
-    ...{ model, device },
+    model,
+    device,
     config: {
       train_micro_batch_size_per_gpu: 4,
       optimizer: { type: 'AdamW', params: { lr: 0.02 } },

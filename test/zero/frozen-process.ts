@@ -34,7 +34,9 @@ async function savesAndLoads({ dir, one }: FrozenJob): Promise<FrozenReport> {
   await engine.saveCheckpoint(dir, { tag: 'all' });
   await engine.saveCheckpoint(dir, { tag: 'part', excludeFrozenParameters: true });
   await engine.saveCheckpoint(dir, {
-    ...{ tag: 'beside', excludeFrozenParameters: true, asynchronous: true },
+    tag: 'beside',
+    excludeFrozenParameters: true,
+    asynchronous: true,
   });
   await engine.checkpointDone();
   await engine.save16bitModel(join(dir, 'whole'));

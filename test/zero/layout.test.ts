@@ -55,7 +55,9 @@ test('a parameter covers its whole tensor unless it declares a part', () => {
 /** Ranges of each group and its parameters in a window: [name, from, offset, numel]. */
 const clipped = (offset: number, numel: number) =>
   clipGroups(layout, { offset, numel }).map(({ group, places, ...range }) => [
-    ...[group, range.offset, range.numel],
+    group,
+    range.offset,
+    range.numel,
     ...places.map((one) => [one.name, one.from, one.offset, one.numel]),
   ]);
 
@@ -108,19 +110,25 @@ describe('initial values', () => {
       },
     };
     const unit = {
-      ...{ layout, weights, dtype: 'f32', device },
+      layout,
+      weights,
+      dtype: 'f32',
+      device,
       parameterOf: () => parameter,
       own: (entry: { name: string }) => log.push(`own ${entry.name}`),
     };
     const shard = { unit, range: { offset: 64 * rank, numel: 64 } };
     const stage = {
-      ...{ shardsWeights, partitions: [], frozen: [shard] },
+      shardsWeights,
+      partitions: [],
+      frozen: [shard],
       adopting: (one: unknown) => log.push(one === unit ? 'adopting' : 'other'),
       adopted: (one: unknown) => log.push(one === shard ? 'adopted' : 'other'),
     };
     const state = { synchronize: () => log.push('synchronize') };
     const group = {
-      ...{ rank: 0, size: 2 },
+      rank: 0,
+      size: 2,
       broadcast(values: { shape: readonly number[] }) {
         log.push(['broadcast', values.shape]);
         return { wait() {} };
@@ -136,9 +144,7 @@ describe('initial values', () => {
   test.each([0, 1] as const)('of a file are read by rank %i, its own part if sharded', (rank) => {
     const { log, found } = adopted(true, true, rank);
     const [from, size] = rank === 0 ? [0, 64] : [64, 36];
-    expect(log).toEqual([
-      ...['adopting', ['read', [size], from], 'own p', 'adopted', 'synchronize'],
-    ]);
+    expect(log).toEqual(['adopting', ['read', [size], from], 'own p', 'adopted', 'synchronize']);
     expect(found.slice(from, from + size)).toEqual(count.slice(from, from + size));
   });
 
@@ -170,7 +176,8 @@ describe('initial values', () => {
     expect(broadcast).not.toHaveBeenCalled();
     takeOver(group(2), values, 1);
     expect(broadcast).toHaveBeenCalledWith(expect.objectContaining({ shape: [4] }), 1, {
-      ...{ stream: device.compute, purpose: 'values of one rank' },
+      stream: device.compute,
+      purpose: 'values of one rank',
     });
     values.release();
   });

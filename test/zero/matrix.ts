@@ -137,12 +137,15 @@ const special = (): Variant[] => [
   ...[false, true].map((speculative) => ({
     name: `stage 3, weights and optimizer offloaded, half of it updated on the device, speculative ${speculative}`,
     zero: { stage: 3 as const, offload_param: { device: 'cpu' as const }, sub_group_size: 1000 },
-    ...{ offload: true, speculative, gpuShare: 0.5 },
+    offload: true,
+    speculative,
+    gpuShare: 0.5,
   })),
   ...([2, 3] as const).map((stage) => ({
     name: `stage ${stage}, state on disk, sub-groups of 1000`,
     zero: {
-      ...{ stage, sub_group_size: 1000 },
+      stage,
+      sub_group_size: 1000,
       ...(stage === 3 ? { offload_param: { device: 'cpu' as const } } : {}),
     },
     offload: true,
@@ -152,10 +155,15 @@ const special = (): Variant[] => [
   ...[false, true].map((offload) => ({
     name: `stage 3, weights on disk, nothing kept, state ${offload ? 'too' : 'on the device'}`,
     zero: {
-      ...{ stage: 3 as const, sub_group_size: 1000, ...gathers['no prefetch, nothing kept'] },
+      stage: 3 as const,
+      sub_group_size: 1000,
+      ...gathers['no prefetch, nothing kept'],
       offload_param: {
-        ...{ device: 'nvme' as const, nvme_path: tmpdir() },
-        ...{ buffer_count: 3, buffer_size: 1000, max_in_cpu: 2000 },
+        device: 'nvme' as const,
+        nvme_path: tmpdir(),
+        buffer_count: 3,
+        buffer_size: 1000,
+        max_in_cpu: 2000,
       },
     },
     offload,

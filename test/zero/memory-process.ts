@@ -105,8 +105,11 @@ const inputOf = (device: Device, width: number): Tensor =>
 
 /** Weights are gathered one unit at a time, without prefetch, and not kept. */
 const FRUGAL = {
-  ...{ stage: 3 as const, reduce_bucket_size: 1, stage3_prefetch_bucket_size: 0 },
-  ...{ stage3_max_live_parameters: 0, stage3_max_reuse_distance: 0 },
+  stage: 3 as const,
+  reduce_bucket_size: 1,
+  stage3_prefetch_bucket_size: 0,
+  stage3_max_live_parameters: 0,
+  stage3_max_reuse_distance: 0,
   stage3_param_persistence_threshold: 0,
 };
 
@@ -174,8 +177,14 @@ async function measurePeak(device: Device, overlap: boolean): Promise<PeakBytes>
   engine.destroy();
   x.dispose();
   return {
-    ...{ ranks, overlap, states, initialize: initial, step, unit },
-    ...{ parameter: unit, model: unit * UNITS },
+    ranks,
+    overlap,
+    states,
+    initialize: initial,
+    step,
+    unit,
+    parameter: unit,
+    model: unit * UNITS,
   };
 }
 

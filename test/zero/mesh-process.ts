@@ -76,7 +76,10 @@ async function build(
 ): Promise<{ engine: Engine; samples: number[] }> {
   seed(own?.seed ?? 1234);
   const base = tinyConfig({
-    ...{ precision: 'bf16', offload: false, clip: 0.5, lr: own?.lr ?? 3e-3 },
+    precision: 'bf16',
+    offload: false,
+    clip: 0.5,
+    lr: own?.lr ?? 3e-3,
     zero: { stage: stage as 0 },
   });
   const model = tinyModel({ dropout: 0.1, model: { layers: own?.layers ?? 2 } });

@@ -109,7 +109,9 @@ async function equalToData(device: Device, wanted: Comparison): Promise<void> {
   try {
     const alone = await runMesh(device, data, { mesh: {}, legs: legs('alone') });
     const meshed = await runMesh(device, ranks, {
-      ...{ mesh, axes: AXES, misfits: wrong.map(([misfit]) => misfit) },
+      mesh,
+      axes: AXES,
+      misfits: wrong.map(([misfit]) => misfit),
       legs: [...legs('meshed'), ...legs('resumed', dir('alone')), stopping],
     });
     for (const [rank, report] of meshed.reports.entries()) {

@@ -66,8 +66,13 @@ const GROUPS = [
 
 const zeroOne = { varFreeze: 12, varScaler: 2, localScaler: 4, clipper: 4 };
 const lamb = {
-  ...{ freeze: FREEZE, minCoeff: 0.05, maxCoeff: 2, beta: 0.8 },
-  ...{ factorMin: 0.6, factorMax: 3, threshold: 0.2 },
+  freeze: FREEZE,
+  minCoeff: 0.05,
+  maxCoeff: 2,
+  beta: 0.8,
+  factorMin: 0.6,
+  factorMax: 3,
+  threshold: 0.2,
 };
 
 const sections = {
@@ -75,15 +80,21 @@ const sections = {
   ZeroOneAdam: {
     type: 'ZeroOneAdam',
     params: {
-      ...{ var_freeze_step: zeroOne.varFreeze, var_update_scaler: zeroOne.varScaler },
-      ...{ local_step_scaler: zeroOne.localScaler, local_step_clipper: zeroOne.clipper },
+      var_freeze_step: zeroOne.varFreeze,
+      var_update_scaler: zeroOne.varScaler,
+      local_step_scaler: zeroOne.localScaler,
+      local_step_clipper: zeroOne.clipper,
     },
   },
   OneBitLamb: {
     type: 'OneBitLamb',
     params: {
-      ...{ freeze_step: FREEZE, min_coeff: lamb.minCoeff, max_coeff: lamb.maxCoeff },
-      ...{ coeff_beta: lamb.beta, factor_min: lamb.factorMin, factor_max: lamb.factorMax },
+      freeze_step: FREEZE,
+      min_coeff: lamb.minCoeff,
+      max_coeff: lamb.maxCoeff,
+      coeff_beta: lamb.beta,
+      factor_min: lamb.factorMin,
+      factor_max: lamb.factorMax,
       factor_threshold: lamb.threshold,
     },
   },
@@ -327,7 +338,10 @@ const tiny: Record<Name, Section> = {
   ZeroOneAdam: {
     type: 'ZeroOneAdam',
     params: {
-      ...{ ...quick, var_freeze_step: 6, var_update_scaler: 2, local_step_scaler: 1 },
+      ...quick,
+      var_freeze_step: 6,
+      var_update_scaler: 2,
+      local_step_scaler: 1,
       local_step_clipper: 4,
     },
   },
@@ -404,8 +418,16 @@ async function main(): Promise<void> {
   const job = JSON.parse(process.argv[2] ?? '') as OneBitJob;
   const world = await initDistributed(job.kind === 'cpu' ? { device: 'cpu' } : {});
   const report: OneBitReport = {
-    ...{ distances: {}, kinds: [], ratios: 0, hashes: {}, equal: [], adrift: '', settled: '' },
-    ...{ skipped: {}, errors: {}, losses: {} },
+    distances: {},
+    kinds: [],
+    ratios: 0,
+    hashes: {},
+    equal: [],
+    adrift: '',
+    settled: '',
+    skipped: {},
+    errors: {},
+    losses: {},
   };
   if (job.loads) {
     for (const name of names) {

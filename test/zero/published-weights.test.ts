@@ -93,9 +93,17 @@ test.each([
   };
   const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
   const flow = new GatheredWeights(device, group, {
-    ...{ prefetch, maxLive: 1e9, maxReuseDistance: 0, near: null, overlap: false },
-    ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
-    ...{ storage: onDevice, gather: gatherPlain, trace: new UnitTrace() },
+    prefetch,
+    maxLive: 1e9,
+    maxReuseDistance: 0,
+    near: null,
+    overlap: false,
+    persistenceThreshold: 0,
+    modelPersistenceThreshold: 0,
+    timer: untimedComm,
+    storage: onDevice,
+    gather: gatherPlain,
+    trace: new UnitTrace(),
   });
   const shards = ['a', 'b', 'c', 'd'].map((name) => {
     const weights = held(() => Tensor.empty([8], 'f32', device));
@@ -133,9 +141,17 @@ test.each([
   };
   const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
   const flow = new GatheredWeights(device, group, {
-    ...{ prefetch: 0, maxLive: 0, maxReuseDistance: 0, near: null, overlap: false },
-    ...{ persistenceThreshold: unitMost, modelPersistenceThreshold: most, timer: untimedComm },
-    ...{ storage: onDevice, gather: gatherPlain, trace: new UnitTrace() },
+    prefetch: 0,
+    maxLive: 0,
+    maxReuseDistance: 0,
+    near: null,
+    overlap: false,
+    persistenceThreshold: unitMost,
+    modelPersistenceThreshold: most,
+    timer: untimedComm,
+    storage: onDevice,
+    gather: gatherPlain,
+    trace: new UnitTrace(),
   });
   const shards = ['a', 'b', 'c'].map((name) => {
     const weights = held(() => Tensor.empty([8], 'f32', device));
@@ -167,14 +183,26 @@ test('the gather of a shard waits for its own update only', () => {
   const device = cpu();
   const group = { rank: 0, size: 1, allGather: () => ({ wait: () => {} }) };
   const flow = new GatheredWeights(device, group as unknown as Collectives, {
-    ...{ prefetch: 0, maxLive: 0, maxReuseDistance: 0, near: null, overlap: true },
-    ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
-    ...{ storage: onDevice, gather: gatherPlain, trace: new UnitTrace() },
+    prefetch: 0,
+    maxLive: 0,
+    maxReuseDistance: 0,
+    near: null,
+    overlap: true,
+    persistenceThreshold: 0,
+    modelPersistenceThreshold: 0,
+    timer: untimedComm,
+    storage: onDevice,
+    gather: gatherPlain,
+    trace: new UnitTrace(),
   });
   const weights = held(() => Tensor.empty([8], 'f32', device));
   let placed: Tensor | null = null;
   const unit = {
-    ...{ name: 'first', layout: { numel: 8 }, dtype: 'f32', device, weights },
+    name: 'first',
+    layout: { numel: 8 },
+    dtype: 'f32',
+    device,
+    weights,
     materialize: (flat: Tensor) => {
       placed = flat;
     },
@@ -223,9 +251,17 @@ test('a unit in use has its views made once, and gathers beyond the limit do not
   };
   const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
   const flow = new GatheredWeights(device, group, {
-    ...{ prefetch: 1e9, maxLive: 16, maxReuseDistance: 0, near: null, overlap: false },
-    ...{ persistenceThreshold: 0, modelPersistenceThreshold: 0, timer: untimedComm },
-    ...{ storage: onDevice, gather: gatherPlain, trace: new UnitTrace() },
+    prefetch: 1e9,
+    maxLive: 16,
+    maxReuseDistance: 0,
+    near: null,
+    overlap: false,
+    persistenceThreshold: 0,
+    modelPersistenceThreshold: 0,
+    timer: untimedComm,
+    storage: onDevice,
+    gather: gatherPlain,
+    trace: new UnitTrace(),
   });
   const made: string[] = [];
   const shards = ['a', 'b', 'c'].map((name) => {

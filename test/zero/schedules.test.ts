@@ -49,7 +49,11 @@ function aloneGroup() {
     return { wait: () => {} };
   };
   const group = {
-    ...{ rank: 0, size: 1, allGather: copying, reduceScatter: copying, allToAll: copying },
+    rank: 0,
+    size: 1,
+    allGather: copying,
+    reduceScatter: copying,
+    allToAll: copying,
     allReduce(_: unknown, at: At) {
       purposes.push(at.purpose);
       return { wait: () => {} };
@@ -84,7 +88,9 @@ function train({ optimizerOf, scheduleOf, placementOf, controls = usual, between
     optimizer.groups.findIndex(({ params }) => params.includes(parameter as never));
   const units = layers.map((layer, i) => {
     const parameters = [...layer.namedParameters()].map(([name, parameter]) => ({
-      ...{ name: `${i}.${name}`, parameter, group: groupOf(parameter) },
+      name: `${i}.${name}`,
+      parameter,
+      group: groupOf(parameter),
     }));
     const options = { dtype: 'f32', device } as const;
     return new Unit(`u${i}`, layer, parameters, options, (one) => new UnitGradient(one, 'f32'));
@@ -218,8 +224,11 @@ describe('updates that transform whole matrices', () => {
       }
     }
     expect([...new Set(purposes)]).toEqual([
-      ...['sums over parameters', 'directions of u0', 'transformed directions of u0'],
-      ...['directions of u1', 'transformed directions of u1'],
+      'sums over parameters',
+      'directions of u0',
+      'transformed directions of u0',
+      'directions of u1',
+      'transformed directions of u1',
     ]);
     expect(liveTensors() - before).toBe(8);
   });
@@ -242,7 +251,8 @@ describe('updates by signs', () => {
     expect(together.found).toEqual(apart.found);
     expect(together.errors).toEqual(apart.errors);
     const names = ['weight', 'bias'].flatMap((name) => [
-      ...[`0.${name} worker_error`, `0.${name} server_error`],
+      `0.${name} worker_error`,
+      `0.${name} server_error`,
     ]);
     expect(apart.errors.slice(0, 4).map(({ name }) => name)).toEqual(names);
     expect(apart.errors.map(({ from, values }) => [from, values.length])).toEqual(

@@ -66,7 +66,11 @@ export const trained = (engine: Engine): number[] => repeat((index) => step(engi
 
 const tokensModel = (more: Partial<nn.models.GPT2Config>) => () =>
   new nn.models.GPT2({
-    ...{ vocabSize: tinyShape.vocabulary, maxSeq: 32, layers: 3, heads: 2, channels: 36 },
+    vocabSize: tinyShape.vocabulary,
+    maxSeq: 32,
+    layers: 3,
+    heads: 2,
+    channels: 36,
     ...more,
   });
 
@@ -195,7 +199,10 @@ const untrained: Scenario[] = [
     name: `GPT-2 with LoRA, activation checkpointing ${activationCheckpointing}`,
     model: () =>
       peft.addLora(tokensModel({ activationCheckpointing })(), {
-        ...{ r: 3, targetModules: 'all-linear', loraDropout: 0.1, bias: 'lora_only' },
+        r: 3,
+        targetModules: 'all-linear',
+        loraDropout: 0.1,
+        bias: 'lora_only',
       }),
     train: tokenSteps,
   })),

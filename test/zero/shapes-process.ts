@@ -97,8 +97,14 @@ async function run(
   setting: { name: string; zero: Zero },
 ): Promise<ShapeResult> {
   const result: ShapeResult = {
-    ...{ scenario: scenario.name, setting: setting.name, stage: setting.zero.stage },
-    ...{ inPairs: scenario.inPairs ?? false, hash: '', values: [], leaked: 0, error: null },
+    scenario: scenario.name,
+    setting: setting.name,
+    stage: setting.zero.stage,
+    inPairs: scenario.inPairs ?? false,
+    hash: '',
+    values: [],
+    leaked: 0,
+    error: null,
   };
   // Keeps all tensors from garbage collection, which would change the count.
   const made: Tensor[] = [];

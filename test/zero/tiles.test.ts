@@ -60,7 +60,9 @@ function numbers({ range, state, starts }: RangeState): object {
   starts.buffer.read(starts.offset * 8, ends);
   const { group, offset: start, numel, places } = range;
   return {
-    ...{ group, offset: start, numel },
+    group,
+    offset: start,
+    numel,
     places: places.length,
     momentum,
     starts: Array.from(ends, Number),

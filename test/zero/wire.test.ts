@@ -30,7 +30,8 @@ function groupOf(rank: number, other: readonly number[]): Collectives {
     from.release();
   };
   return {
-    ...{ rank, size: 2 },
+    rank,
+    size: 2,
     allReduce(tensor: Tensor) {
       write(tensor, summed(tensor));
       return done;
@@ -93,7 +94,9 @@ describe('a flow of gradients', () => {
       drop: () => void log.push('dropped'),
     };
     const partition = {
-      ...{ unit: { name: 'u', device, gradient }, numel: 2, grad: null as Tensor | null },
+      unit: { name: 'u', device, gradient },
+      numel: 2,
+      grad: null as Tensor | null,
       range: { offset: 2, numel: 2 },
     };
     const add = (transfer: Parameters<import('../../lib/zero/bucket.js').Buckets['add']>[0]) => {

@@ -20,7 +20,8 @@ function stageOf(
     };
 
   const weights = {
-    ...{ isSharded, keep: () => [{ offset: 0, numel: 0 }, null] },
+    isSharded,
+    keep: () => [{ offset: 0, numel: 0 }, null],
     ...verbs(['adopting', 'adopted', 'acquire', 'release', 'endBackward'], say),
     ...verbs(['publish', 'dispatch', 'dispose'], say),
   };
@@ -65,10 +66,18 @@ test('calls about a unit reach only the flows of its stage', () => {
   }
   stages.publish(stages.partitions[1] as Partition, null as never);
   expect(said).toEqual([
-    ...['few adopting expert', 'few adopted part of expert', 'few acquire expert'],
-    ...['few release expert', 'few reduce part of expert', 'received expert'],
-    ...['all adopting head', 'all adopted part of head', 'all acquire head', 'all release head'],
-    ...['all reduce part of head', 'few publish part of expert'],
+    'few adopting expert',
+    'few adopted part of expert',
+    'few acquire expert',
+    'few release expert',
+    'few reduce part of expert',
+    'received expert',
+    'all adopting head',
+    'all adopted part of head',
+    'all acquire head',
+    'all release head',
+    'all reduce part of head',
+    'few publish part of expert',
   ]);
 });
 
@@ -78,8 +87,12 @@ test('step calls go to all flows, weights before gradients at the end of backwar
   stages.flush();
   stages.dispatch();
   expect(said).toEqual([
-    ...['all endBackward', 'all flush', 'few endBackward', 'few flush'],
-    ...['all dispatch', 'few dispatch'],
+    'all endBackward',
+    'all flush',
+    'few endBackward',
+    'few flush',
+    'all dispatch',
+    'few dispatch',
   ]);
 });
 
@@ -95,7 +108,10 @@ test.each([
 test('without stages, no weights are sharded', () => {
   const { shardsWeights, gradientFactor, slotBytes, partitions } = new ZeroStages([], []);
   expect({ shardsWeights, gradientFactor, slotBytes, partitions }).toEqual({
-    ...{ shardsWeights: false, gradientFactor: 1, slotBytes: 0, partitions: [] },
+    shardsWeights: false,
+    gradientFactor: 1,
+    slotBytes: 0,
+    partitions: [],
   });
 });
 

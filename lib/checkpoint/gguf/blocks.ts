@@ -39,7 +39,7 @@ export const halfAt = (bytes: Uint8Array, at: number): number =>
   HALVES[byteAt(bytes, at) | (byteAt(bytes, at + 1) << 8)] as number;
 
 /** Values of the 16 codes of IQ4_NL. */
-const NONLINEAR = [...[-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]];
+const NONLINEAR = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /** Values of the 16 codes of MXFP4: e2m1 numbers. */
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6];
 
@@ -185,10 +185,29 @@ export const BLOCK_TYPES: ReadonlyMap<number, BlockType> = new Map([
 
 /** Names of ggml's unsupported types, for messages. */
 const OTHERS: Readonly<Record<number, string>> = {
-  ...{ 3: 'Q4_1', 6: 'Q5_0', 7: 'Q5_1', 9: 'Q8_1', 10: 'Q2_K', 11: 'Q3_K', 15: 'Q8_K' },
-  ...{ 16: 'IQ2_XXS', 17: 'IQ2_XS', 18: 'IQ3_XXS', 19: 'IQ1_S', 21: 'IQ3_S', 22: 'IQ2_S' },
-  ...{ 23: 'IQ4_XS', 24: 'I8', 25: 'I16', 26: 'I32', 27: 'I64', 28: 'F64', 29: 'IQ1_M' },
-  ...{ 34: 'TQ1_0', 35: 'TQ2_0', 40: 'NVFP4' },
+  3: 'Q4_1',
+  6: 'Q5_0',
+  7: 'Q5_1',
+  9: 'Q8_1',
+  10: 'Q2_K',
+  11: 'Q3_K',
+  15: 'Q8_K',
+  16: 'IQ2_XXS',
+  17: 'IQ2_XS',
+  18: 'IQ3_XXS',
+  19: 'IQ1_S',
+  21: 'IQ3_S',
+  22: 'IQ2_S',
+  23: 'IQ4_XS',
+  24: 'I8',
+  25: 'I16',
+  26: 'I32',
+  27: 'I64',
+  28: 'F64',
+  29: 'IQ1_M',
+  34: 'TQ1_0',
+  35: 'TQ2_0',
+  40: 'NVFP4',
 };
 
 /** Returns the name of a type for messages. */

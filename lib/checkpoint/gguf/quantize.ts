@@ -8,8 +8,12 @@ export type PackedType = 'F32' | 'F16' | 'Q8_0' | 'MXFP4' | 'Q4_K' | 'Q6_K';
 
 /** Values and bytes of a block. */
 const LAYOUTS: Readonly<Record<PackedType, readonly [values: number, bytes: number]>> = {
-  ...{ F32: [1, 4], F16: [1, 2], Q8_0: [32, 34], MXFP4: [32, 17] },
-  ...{ Q4_K: [256, 144], Q6_K: [256, 210] },
+  F32: [1, 4],
+  F16: [1, 2],
+  Q8_0: [32, 34],
+  MXFP4: [32, 17],
+  Q4_K: [256, 144],
+  Q6_K: [256, 210],
 };
 
 /** Returns the number of values in a block. */

@@ -34,7 +34,10 @@ export interface ReloadStatesOptions {
 export type OffloadedBytes = Partial<Record<OffloadState, number>>;
 
 const OFFLOAD: OptionNames<OffloadStatesOptions> = {
-  ...{ include: true, device: true, pinMemory: true, nonBlocking: true },
+  include: true,
+  device: true,
+  pinMemory: true,
+  nonBlocking: true,
 };
 const RELOAD: OptionNames<ReloadStatesOptions> = { nonBlocking: true };
 

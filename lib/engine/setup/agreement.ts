@@ -47,7 +47,9 @@ interface Rule {
 }
 
 const everyone = (section: Section) => ({
-  ...{ section, axes: AXES, among: 'on every rank' },
+  section,
+  axes: AXES,
+  among: 'on every rank',
   hint: `Give every rank the same ${section}.`,
 });
 
@@ -55,7 +57,9 @@ const everyone = (section: Section) => ({
 const RULES: readonly Rule[] = [
   { ...everyone('model'), code: 'DS_ARGUMENT', op: (key) => `initialize, ${key}` },
   {
-    ...{ section: 'parts', axes: AXES.filter((axis) => axis !== AXIS.tensor), code: 'DS_ARGUMENT' },
+    section: 'parts',
+    axes: AXES.filter((axis) => axis !== AXIS.tensor),
+    code: 'DS_ARGUMENT',
     op: (key) => `initialize, ${key}`,
     among: 'on ranks with the same coordinate on tp',
     hint: 'Divide layers only by the coordinate on tp.',
@@ -63,7 +67,9 @@ const RULES: readonly Rule[] = [
   { ...everyone('config'), code: 'DS_CONFIG', op: (key) => key },
   { ...everyone('optimizer'), code: 'DS_ARGUMENT', op: (key) => `initialize, optimizer ${key}` },
   {
-    ...{ section: 'generator', axes: MODEL, code: 'DS_ARGUMENT' },
+    section: 'generator',
+    axes: MODEL,
+    code: 'DS_ARGUMENT',
     op: (key) => `initialize, random ${key}`,
     among: `on ranks that differ only on ${MODEL.join(', ')}`,
     hint: 'Call seed() with the same number there, or set "seed" in the configuration.',

@@ -31,7 +31,9 @@ export function batchesOf(
   const routing = trains ? tokenDroppingOf(config, run) : everyToken;
   const cast = inputCastOf(config);
   return {
-    ...{ progress, curriculum, layerDrop },
+    progress,
+    curriculum,
+    layerDrop,
     batch: new BatchSizes({
       microPerDevice: config.train_micro_batch_size_per_gpu,
       accumulationSteps: config.gradient_accumulation_steps,

@@ -41,7 +41,11 @@ export async function buildEngine(given: Given, kind?: EngineKind): Promise<Engi
   const optimizer = findOptimizer(given, plan);
   requireCompression(given, plan);
   const asked: Decisions = {
-    ...{ module, config: given.config, device: job.world.device, optimizer, plan },
+    module,
+    config: given.config,
+    device: job.world.device,
+    optimizer,
+    plan,
     ...batchesOf(given, { optimizer, plan }),
     schedules: findSchedules(given, optimizer),
     scaler: buildScaler(given.config),

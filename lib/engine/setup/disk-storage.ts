@@ -38,7 +38,9 @@ export function openDiskWeights({ config, units, device, group }: DiskWeightsReq
     maxInMemory: offload.max_in_cpu,
     slots: offload.buffer_count,
     slotNumel: tileSize(offload.buffer_size),
-    ...{ folder, label: `weights of rank ${group.rank}`, ...requestsOf(config) },
+    folder,
+    label: `weights of rank ${group.rank}`,
+    ...requestsOf(config),
   });
   if (weights.disk) warnWhereSlow('Weights', folder, weights.disk);
   return weights;
@@ -60,13 +62,17 @@ export function openNvmeState(options: StateOptions): NvmeState {
   const folder = folderOf(config, 'offload_optimizer');
   const { offload_optimizer: offload, sub_group_size: subGroup } = config.zero_optimization;
   const made = new NvmeState(device, {
-    ...{ optimizer, partitions, tile: tileSize(subGroup) },
+    optimizer,
+    partitions,
+    tile: tileSize(subGroup),
     slots: {
       count: offload.buffer_count,
       readsAhead: offload.pipeline_read ?? true,
       writesBehind: offload.pipeline_write ?? true,
     },
-    ...{ folder, label: `optimizer state of rank ${group.rank}`, ...requestsOf(config) },
+    folder,
+    label: `optimizer state of rank ${group.rank}`,
+    ...requestsOf(config),
   });
   warnWhereSlow('Optimizer state', folder, made.disk);
   return made;

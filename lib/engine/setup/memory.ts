@@ -153,7 +153,10 @@ async function choice(
   const rates = ratesNamed(rankMemories[0]?.card ?? '');
   const isHost = device.kind === 'cpu';
   const facts = {
-    ...{ seq, isHost, at: { rates, cluster }, mesh: jobMesh(job, model.isCut) },
+    seq,
+    isHost,
+    at: { rates, cluster },
+    mesh: jobMesh(job, model.isCut),
     optimizer: factsOf(decisions.optimizer),
     checkpointing: model.checkpointing || decisions.optimizer instanceof NoOptimizer,
   };

@@ -157,7 +157,12 @@ const plain =
 
 /** Options of DeepSpeed's 1-bit optimizers without effect. */
 const ONE_BIT = [
-  ...['cudaAware', 'commBackendName', 'biasCorrection', 'epsInsideSqrt', 'maxGradNorm', 'amsgrad'],
+  'cudaAware',
+  'commBackendName',
+  'biasCorrection',
+  'epsInsideSqrt',
+  'maxGradNorm',
+  'amsgrad',
 ];
 
 const adam: Builder = (params, { adamWMode: decoupled, ...options }, { bf16States }) => {

@@ -74,8 +74,10 @@ export function buildSchedules(
 
 /** The key of the learning rate in schedules that define their own. */
 const PEAKS: Partial<Record<ResolvedScheduler['type'], string>> = {
-  ...{ WarmupLR: 'warmup_max_lr', WarmupDecayLR: 'warmup_max_lr' },
-  ...{ OneCycle: 'cycle_max_lr', LRRangeTest: 'lr_range_test_min_lr' },
+  WarmupLR: 'warmup_max_lr',
+  WarmupDecayLR: 'warmup_max_lr',
+  OneCycle: 'cycle_max_lr',
+  LRRangeTest: 'lr_range_test_min_lr',
 };
 
 /** Returns a notice if groups have different rates, but `scheduler` sets one for all. */
@@ -132,15 +134,28 @@ const IDLE = 'last_batch_iteration';
 
 /** Options that are not the key in camelCase. */
 const OPTIONS: Readonly<Record<string, string>> = {
-  ...{ warmup_min_lr: 'minLr', warmup_max_lr: 'maxLr', warmup_num_steps: 'warmupSteps' },
-  ...{ total_num_steps: 'totalSteps', total_iters: 'totalSteps', eta_min: 'minLr' },
-  ...{ cycle_min_lr: 'minLr', cycle_max_lr: 'maxLr', cycle_first_step_size: 'firstStepSize' },
-  ...{ cycle_second_step_size: 'secondStepSize', cycle_first_stair_count: 'firstStairCount' },
-  ...{ cycle_second_stair_count: 'secondStairCount', cycle_min_mom: 'minMomentum' },
-  ...{ cycle_max_mom: 'maxMomentum', decay_mom_rate: 'decayMomentumRate' },
-  ...{ lr_range_test_min_lr: 'minLr', lr_range_test_step_size: 'stepSize' },
-  ...{ lr_range_test_step_rate: 'stepRate', lr_range_test_staircase: 'staircase' },
-  ...{ T_max: 'halfPeriod', T_0: 'firstPeriod', T_mult: 'growth' },
+  warmup_min_lr: 'minLr',
+  warmup_max_lr: 'maxLr',
+  warmup_num_steps: 'warmupSteps',
+  total_num_steps: 'totalSteps',
+  total_iters: 'totalSteps',
+  eta_min: 'minLr',
+  cycle_min_lr: 'minLr',
+  cycle_max_lr: 'maxLr',
+  cycle_first_step_size: 'firstStepSize',
+  cycle_second_step_size: 'secondStepSize',
+  cycle_first_stair_count: 'firstStairCount',
+  cycle_second_stair_count: 'secondStairCount',
+  cycle_min_mom: 'minMomentum',
+  cycle_max_mom: 'maxMomentum',
+  decay_mom_rate: 'decayMomentumRate',
+  lr_range_test_min_lr: 'minLr',
+  lr_range_test_step_size: 'stepSize',
+  lr_range_test_step_rate: 'stepRate',
+  lr_range_test_staircase: 'staircase',
+  T_max: 'halfPeriod',
+  T_0: 'firstPeriod',
+  T_mult: 'growth',
 };
 
 type Builder = (options: Record<string, unknown>, baseLr: number) => LrSchedule;

@@ -63,7 +63,11 @@ export function setupWorldOf(job: Distributed): SetupWorld {
   const { rank, worldSize: size, store, timeout, world } = job;
   const made = new SetupWorld(
     new StoreWorld(required(store), {
-      ...{ rank, size, timeout, name: job.nextName('initialize'), check: () => world.check() },
+      rank,
+      size,
+      timeout,
+      name: job.nextName('initialize'),
+      check: () => world.check(),
       hint: 'Every rank must call initialize(), the same number of times.',
     }),
   );

@@ -38,6 +38,10 @@ function inSection(error: unknown, advice?: string): unknown {
   if (!(error instanceof DsError)) return error;
   const { expected = '', got = '', hint = '' } = error;
   return new DsError({
-    ...{ code: 'DS_CONFIG', op: 'sparse_attention', expected, got, hint: advice ?? hint },
+    code: 'DS_CONFIG',
+    op: 'sparse_attention',
+    expected,
+    got,
+    hint: advice ?? hint,
   });
 }

@@ -77,7 +77,8 @@ export function buildStages(
     const route = gradientRoute(config, between);
     const flow = gradientFlow(config, between, route);
     return {
-      ...{ units, frozen: still },
+      units,
+      frozen: still,
       gradients: layers ? partialSums(flow, layers) : flow,
       weights: weightFlow(config, between, [...units, ...still]),
     };

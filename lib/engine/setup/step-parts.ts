@@ -36,13 +36,22 @@ export function stepPartsOf(
       state: holdings.state,
       maxNorm: config.gradient_clipping,
       skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
-      ...{ stop, watch, batch, emptyBatches },
+      stop,
+      watch,
+      batch,
+      emptyBatches,
       columns: columnsOf(decisions.plan?.pipeline ?? null, stage.partitions, ranks),
     }),
   );
   const planner = new UpdatePlanner(optimizer, schedules, progress);
   const stepDecisions = new StepDecisions({
-    ...{ control, scaler, progress, planner, watch, stop, emptyBatches },
+    control,
+    scaler,
+    progress,
+    planner,
+    watch,
+    stop,
+    emptyBatches,
   });
   const counted = { batch, progress, planner, stepDecisions, watch };
   const gradients = new GradientCollector({ module, ...holdings, control, ...counted });

@@ -45,9 +45,12 @@ export function holdModel(
     module,
     optimizer.groups,
     {
-      ...{ dtype: weightDType(config), gradDtype: gradientDType(config), device },
+      dtype: weightDType(config),
+      gradDtype: gradientDType(config),
+      device,
       layout: layoutFor(optimizer, shardGroup.size),
-      ...{ shardsWeights: shardsWeights(config, shardGroup), groups: zeroGroups },
+      shardsWeights: shardsWeights(config, shardGroup),
+      groups: zeroGroups,
     },
     undo,
   );
@@ -59,7 +62,10 @@ export function holdModel(
   const isSummed = sumsGradients(optimizer, progress);
   const stage = owned.own(
     buildStages(config, found, device, {
-      ...{ groups: zeroGroups, timer, layers: ranks.tensorGroup, isSummed },
+      groups: zeroGroups,
+      timer,
+      layers: ranks.tensorGroup,
+      isSummed,
     }),
   );
   const sources = sourcesOf(ranks);
@@ -79,8 +85,13 @@ export function holdModel(
 /** Returns the record of the model, of `ties`, and of parameter groups with ranks of their own. */
 function zeroGroupsOf(optimizer: Optimizer, ranks: Ranks, ties: readonly OwnGroup[]): ZeroGroups {
   const model = {
-    ...{ name: '', group: ranks.shardGroup, samples: ranks.dataGroup.size, spansStages: false },
-    ...{ replicas: ranks.replicaGroup, near: ranks.secondaryGroup, source: ranks.broadcastGroup },
+    name: '',
+    group: ranks.shardGroup,
+    samples: ranks.dataGroup.size,
+    spansStages: false,
+    replicas: ranks.replicaGroup,
+    near: ranks.secondaryGroup,
+    source: ranks.broadcastGroup,
   };
   return new ZeroGroups(model, [...ties, ...ownGroups(optimizer, ranks, model)]);
 }

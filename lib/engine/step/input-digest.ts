@@ -152,5 +152,9 @@ export class InputDigest {
 }
 
 const vector = (buffer: Buffer, dtype: View['dtype'], offset: number, count: number): View => ({
-  ...{ buffer, dtype, offset, shape: [count], strides: [1] },
+  buffer,
+  dtype,
+  offset,
+  shape: [count],
+  strides: [1],
 });

@@ -267,8 +267,15 @@ export class StepControl implements GradientReceiver {
     const uneven = findUneven(rows, world.ranks);
     const busy = this.busyIn(rows);
     return {
-      ...{ applied: applied !== 0, norm, finite: finite !== 0, loss },
-      ...{ stop, apart, uneven, busy, emptyBatches },
+      applied: applied !== 0,
+      norm,
+      finite: finite !== 0,
+      loss,
+      stop,
+      apart,
+      uneven,
+      busy,
+      emptyBatches,
     };
   }
 

@@ -74,7 +74,9 @@ export class MeasuredSteps extends WrappedTimer {
     const { train_batch_size } = config;
     const latency = (this.now() - (this.startedAt ?? 0)) / steps;
     return {
-      ...{ latency, throughput: (train_batch_size * 1000) / latency, train_batch_size },
+      latency,
+      throughput: (train_batch_size * 1000) / latency,
+      train_batch_size,
       peak_memory: device.memory.peakInUse,
     };
   }

@@ -219,13 +219,15 @@ function describeEngine(engine: WatchedEngine): {
   const { module, device, worldSize, optimizer, config } = engine;
   const parameters = module.parameters().reduce((sum, { numel }) => sum + numel, 0);
   const about = {
-    ...{ model: module.constructor.name, parameters, ranks: worldSize },
-    ...{
-      device: device.name,
-      processor: processorOf(device),
-      optimizer: optimizer.constructor.name,
-    },
-    ...{ version, node: process.version, host: hostname() },
+    model: module.constructor.name,
+    parameters,
+    ranks: worldSize,
+    device: device.name,
+    processor: processorOf(device),
+    optimizer: optimizer.constructor.name,
+    version,
+    node: process.version,
+    host: hostname(),
   };
   return { about, config: config as unknown as JsonValue };
 }

@@ -173,7 +173,12 @@ export class Description {
     this.define(first, start);
     const { bodies, sets, nodes, characters } = this;
     return Int32Array.from([
-      ...[VERSION, bodies.length, sets.length, nodes.length, first, characters.size],
+      VERSION,
+      bodies.length,
+      sets.length,
+      nodes.length,
+      first,
+      characters.size,
       ...sets.flatMap((set) => [...set].map((word) => word | 0)),
       ...nodes.flat(),
       ...bodies.map((body) => required(body)),

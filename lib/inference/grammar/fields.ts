@@ -26,8 +26,14 @@ export function fieldsNode(
   const end = value[1].trim();
   const field = (name: Node, content: Node): Node =>
     to.seq(
-      ...[spaces, to.text(key[0]), name, to.text(key[1]), gap],
-      ...[to.text(value[0]), content, to.text(value[1])],
+      spaces,
+      to.text(key[0]),
+      name,
+      to.text(key[1]),
+      gap,
+      to.text(value[0]),
+      content,
+      to.text(value[1]),
     );
   if (fields === null) {
     const letters = to.bytes([48, 57], [65, 90], [95, 95], [97, 122]);

@@ -24,8 +24,12 @@ const TYPES = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'nul
 /** Keywords of each type. */
 const OWN: Readonly<Record<string, readonly string[]>> = {
   object: [
-    ...['properties', 'required', 'additionalProperties', 'patternProperties'],
-    ...['minProperties', 'maxProperties'],
+    'properties',
+    'required',
+    'additionalProperties',
+    'patternProperties',
+    'minProperties',
+    'maxProperties',
   ],
   array: ['items', 'prefixItems', 'minItems', 'maxItems', 'uniqueItems', 'additionalItems'],
   string: ['minLength', 'maxLength', 'pattern', 'format'],
@@ -161,7 +165,8 @@ export class SchemaCompiler {
       throw refused(`format schema ${path}/pattern`, 'a pattern', formatValue(source));
     });
     const formats = listOf(schema.format).map((name) => ({
-      ...{ name, path: `format schema ${path}/format` },
+      name,
+      path: `format schema ${path}/format`,
     }));
     const [min, max] = this.counts(schema, path, ['minLength', 'maxLength']);
     return this.texts.string({ min: min, max: max, patterns, formats });

@@ -16,7 +16,13 @@ export const PARTS_LIST = 'ds_inference_config.json';
 /** Formats without merging: whole tensors, or parts of the same number of ranks. */
 const TYPES: readonly unknown[] = ['ds_model', 'bloom'];
 const KEYS = [
-  ...['type', 'checkpoints', 'version', 'parallelization', 'mp_size', 'tp_size', 'base_dir'],
+  'type',
+  'checkpoints',
+  'version',
+  'parallelization',
+  'mp_size',
+  'tp_size',
+  'base_dir',
   'dtype',
 ];
 

@@ -325,7 +325,10 @@ function shapeOf(
     ownConfig.get('eagle_aux_hidden_state_layer_ids') ??
     config.get('eagle_aux_hidden_state_layer_ids');
   return {
-    ...{ body, modelWidth, hasEmbedding, hasOutput },
+    body,
+    modelWidth,
+    hasEmbedding,
+    hasOutput,
     tokens: config.size('draft_vocab_size', model.vocabSize),
     normBeforeResidual: config.flag('norm_before_residual', false),
     layers: requireLayers(listed ?? [2, Math.floor(layers / 2), layers - 3], layers),

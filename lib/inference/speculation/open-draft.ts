@@ -49,7 +49,10 @@ class OpenedModel implements Draft {
 }
 
 const pick = ({ blocks, tokens, sequences, records }: Omit<DraftRoom, 'reach'>) => ({
-  ...{ blocks, tokens, sequences, records },
+  blocks,
+  tokens,
+  sequences,
+  records,
 });
 
 /**
@@ -110,7 +113,9 @@ function requireSame(
 /** A state cannot drop the tokens that the model refuses. */
 function recurrent(draft: CausalLM): DsError {
   return new DsError({
-    ...{ code: 'DS_CONFIG', op: OP, expected: 'a model without recurrent layers' },
+    code: 'DS_CONFIG',
+    op: OP,
+    expected: 'a model without recurrent layers',
     got: draft.constructor.name,
   });
 }
@@ -118,7 +123,9 @@ function recurrent(draft: CausalLM): DsError {
 function differs(expected: string, got: string): DsError {
   const hint = 'Choose a smaller model of the same family, or the method "ngram".';
   return new DsError({
-    ...{ code: 'DS_CONFIG', op: OP, hint },
+    code: 'DS_CONFIG',
+    op: OP,
+    hint,
     expected: `the tokenizer of the model: ${expected}`,
     got,
   });

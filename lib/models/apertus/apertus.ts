@@ -22,7 +22,9 @@ const TRAITS: RotaryTraits = {
   window: 'none',
   only: { mlp_bias: [false], post_norm: [false], qk_norm: [true] },
   defaults: {
-    ...{ max_position_embeddings: 65_536, pad_token_id: 3, intermediate_size: 14_336 },
+    max_position_embeddings: 65_536,
+    pad_token_id: 3,
+    intermediate_size: 14_336,
     rope_theta: 12e6,
   },
 };

@@ -5,7 +5,10 @@ import { EncoderModel, encoderFamily } from '../encoder/encoder-model.js';
 import { type EncoderTraits, PLAIN_HEADS } from '../encoder/traits.js';
 
 const TRAITS: EncoderTraits = {
-  ...{ name: 'Bert', modelType: 'bert', classes: 'Bert', body: 'bert' },
+  name: 'Bert',
+  modelType: 'bert',
+  classes: 'Bert',
+  body: 'bert',
   positions: 'absolute',
   types: 2,
   heads: {

@@ -19,8 +19,11 @@ const TRAITS: RotaryTraits = {
   scales: { logits: { key: 'logit_scale', fallback: 0.0625 } },
   only: { use_qk_norm: [false] },
   defaults: {
-    ...{ vocab_size: 256_000, hidden_size: 8192, intermediate_size: 22_528 },
-    ...{ num_hidden_layers: 40, num_attention_heads: 64 },
+    vocab_size: 256_000,
+    hidden_size: 8192,
+    intermediate_size: 22_528,
+    num_hidden_layers: 40,
+    num_attention_heads: 64,
     max_position_embeddings: 8192,
     pad_token_id: 0,
     rope_theta: 500_000,

@@ -19,8 +19,11 @@ const TRAITS: RotaryTraits = {
   rope: { ...COMMON_ROPE, interleaved: true, off: 'unwindowed' },
   scales: { logits: { key: 'logit_scale', fallback: 0.0625 } },
   defaults: {
-    ...{ vocab_size: 256_000, hidden_size: 8192, intermediate_size: 22_528 },
-    ...{ num_hidden_layers: 40, num_attention_heads: 64 },
+    vocab_size: 256_000,
+    hidden_size: 8192,
+    intermediate_size: 22_528,
+    num_hidden_layers: 40,
+    num_attention_heads: 64,
     max_position_embeddings: 8192,
     pad_token_id: 0,
     sliding_window: 4096,

@@ -5,7 +5,10 @@ import { EncoderModel, encoderFamily } from '../encoder/encoder-model.js';
 import { BERT_KEYS, BERT_LAYER, type EncoderTraits, PLAIN_HEADS } from '../encoder/traits.js';
 
 const TRAITS: EncoderTraits = {
-  ...{ name: 'Deberta', modelType: 'deberta-v2', classes: 'DebertaV2', body: 'deberta' },
+  name: 'Deberta',
+  modelType: 'deberta-v2',
+  classes: 'DebertaV2',
+  body: 'deberta',
   keys: { ...BERT_KEYS, eps: ['layer_norm_eps', 1e-7], headDropout: ['cls_dropout', null] },
   positions: 'relative',
   types: 0,
@@ -13,17 +16,27 @@ const TRAITS: EncoderTraits = {
   heads: {
     ...PLAIN_HEADS,
     sequence: {
-      ...{ dropsInput: true, dense: 'pooler.dense', activation: 'gelu', out: 'classifier' },
+      dropsInput: true,
+      dense: 'pooler.dense',
+      activation: 'gelu',
+      out: 'classifier',
     },
     masked: {
-      ...{ dense: 'cls.predictions.transform.dense', activation: 'config' },
-      ...{ norm: 'cls.predictions.transform.LayerNorm', out: 'cls.predictions.bias' },
+      dense: 'cls.predictions.transform.dense',
+      activation: 'config',
+      norm: 'cls.predictions.transform.LayerNorm',
+      out: 'cls.predictions.bias',
     },
   },
   only: {
-    ...{ relative_attention: [true], share_att_key: [true], position_biased_input: [false] },
-    ...{ norm_rel_ebd: ['layer_norm'], pooler_hidden_act: ['gelu'], conv_kernel_size: [0] },
-    ...{ type_vocab_size: [0], legacy: [true] },
+    relative_attention: [true],
+    share_att_key: [true],
+    position_biased_input: [false],
+    norm_rel_ebd: ['layer_norm'],
+    pooler_hidden_act: ['gelu'],
+    conv_kernel_size: [0],
+    type_vocab_size: [0],
+    legacy: [true],
   },
   defaults: {
     relative_attention: false,

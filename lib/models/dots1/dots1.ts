@@ -19,18 +19,23 @@ const TRAITS: RotaryTraits = {
   qkNorm: 'head',
   window: 'layers',
   moe: {
-    ...{ experts: ['n_routed_experts', 128], perToken: 6, hidden: 'moe_intermediate_size' },
-    ...{ shared: 'ungated', choosesNorm: true, choosesLayers: 'first', scores: 'sigmoid' },
+    experts: ['n_routed_experts', 128],
+    perToken: 6,
+    hidden: 'moe_intermediate_size',
+    shared: 'ungated',
+    choosesNorm: true,
+    choosesLayers: 'first',
+    scores: 'sigmoid',
     files: QWEN_FILES,
   },
   defaults: {
-    ...{ max_position_embeddings: 2048, num_key_value_heads: 32, sliding_window: 4096 },
-    ...{
-      use_sliding_window: true,
-      max_window_layers: 62,
-      intermediate_size: 10_944,
-      moe_intermediate_size: 1408,
-    },
+    max_position_embeddings: 2048,
+    num_key_value_heads: 32,
+    sliding_window: 4096,
+    use_sliding_window: true,
+    max_window_layers: 62,
+    intermediate_size: 10_944,
+    moe_intermediate_size: 1408,
   },
 };
 

@@ -4,19 +4,27 @@ import { EncoderModel, encoderFamily } from '../encoder/encoder-model.js';
 import { BERT_EMBEDDING, type EncoderTraits, PLAIN_HEADS } from '../encoder/traits.js';
 
 const TRAITS: EncoderTraits = {
-  ...{ name: 'Electra', modelType: 'electra', classes: 'Electra', body: 'electra' },
+  name: 'Electra',
+  modelType: 'electra',
+  classes: 'Electra',
+  body: 'electra',
   positions: 'absolute',
   types: 2,
   embedding: { ...BERT_EMBEDDING, project: 'embeddings_project' },
   heads: {
     ...PLAIN_HEADS,
     sequence: {
-      ...{ dropsInput: true, dense: 'classifier.dense', activation: 'gelu' },
+      dropsInput: true,
+      dense: 'classifier.dense',
+      activation: 'gelu',
       out: 'classifier.out_proj',
     },
     masked: {
-      ...{ dense: 'generator_predictions.dense', narrows: true, activation: 'gelu' },
-      ...{ norm: 'generator_predictions.LayerNorm', out: 'generator_lm_head.bias' },
+      dense: 'generator_predictions.dense',
+      narrows: true,
+      activation: 'gelu',
+      norm: 'generator_predictions.LayerNorm',
+      out: 'generator_lm_head.bias',
     },
   },
   only: { position_embedding_type: ['absolute'] },

@@ -113,12 +113,32 @@ const RATES = ['dropout', 'attentionDropout', 'headDropout'] as const;
 const ACTIVATIONS: readonly EncoderActivation[] = ['gelu', 'geluTanh', 'relu', 'silu', 'tanh'];
 
 const NAMES: OptionNames<EncoderConfig> = {
-  ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true, hidden: true },
-  ...{ task: true, labels: true, problemType: true, types: true, embeddingSize: true },
-  ...{ activation: true, eps: true, dropout: true, attentionDropout: true, headDropout: true },
-  ...{ padTokenId: true, initializerRange: true, windows: true, ropeTheta: true },
-  ...{ windowRopeTheta: true, buckets: true, maxDistance: true, pooling: true },
-  ...{ activationCheckpointing: true, numberCheckpoints: true },
+  vocabSize: true,
+  maxSeq: true,
+  layers: true,
+  heads: true,
+  channels: true,
+  hidden: true,
+  task: true,
+  labels: true,
+  problemType: true,
+  types: true,
+  embeddingSize: true,
+  activation: true,
+  eps: true,
+  dropout: true,
+  attentionDropout: true,
+  headDropout: true,
+  padTokenId: true,
+  initializerRange: true,
+  windows: true,
+  ropeTheta: true,
+  windowRopeTheta: true,
+  buckets: true,
+  maxDistance: true,
+  pooling: true,
+  activationCheckpointing: true,
+  numberCheckpoints: true,
 };
 
 /** Returns `given` with defaults. Throws DS_ARGUMENT for invalid sizes and unknown options. */
@@ -143,7 +163,9 @@ export function readEncoderConfig(traits: EncoderTraits, given: EncoderConfig): 
   for (const window of windows) if (window !== null) requireInteger(`${name} windows`, window, 0);
   const complete = {
     ...config,
-    ...{ task: named, windows, dropout },
+    task: named,
+    windows,
+    dropout,
     labels: readLabels(name, config),
     types: requireInteger(`${name} types`, config.types ?? types, 0),
     embeddingSize: requireInteger(`${name} embeddingSize`, config.embeddingSize ?? channels, 1),

@@ -37,7 +37,9 @@ export interface EncoderContext {
 const ACTIVATIONS: Readonly<Record<EncoderActivation, (x: Tensor) => Tensor>> = {
   gelu: (x) => gelu(x, 'none'),
   geluTanh: (x) => gelu(x, 'tanh'),
-  ...{ relu, silu, tanh },
+  relu,
+  silu,
+  tanh,
 };
 
 /** @internal Applies an activation. */

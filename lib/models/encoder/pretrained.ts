@@ -61,7 +61,12 @@ export function parseEncoderConfig(
   const dropout = config.fraction(...keys.dropout);
   const channels = config.size(keys.channels);
   const sizes = {
-    ...{ task, layers, channels, vocabSize, padTokenId, dropout },
+    task,
+    layers,
+    channels,
+    vocabSize,
+    padTokenId,
+    dropout,
     // The rows up to the padding row belong to no token.
     maxSeq: traits.positions === 'afterPadding' ? rows - padTokenId - 1 : rows,
     heads: config.size(keys.heads),

@@ -24,8 +24,12 @@ export interface EncoderKeys {
 
 /** BERT's keys, which most families share. */
 export const BERT_KEYS: EncoderKeys = {
-  ...{ channels: 'hidden_size', layers: 'num_hidden_layers', heads: 'num_attention_heads' },
-  ...{ hidden: 'intermediate_size', activation: 'hidden_act', eps: ['layer_norm_eps', 1e-12] },
+  channels: 'hidden_size',
+  layers: 'num_hidden_layers',
+  heads: 'num_attention_heads',
+  hidden: 'intermediate_size',
+  activation: 'hidden_act',
+  eps: ['layer_norm_eps', 1e-12],
   dropout: ['hidden_dropout_prob', 0.1],
   attentionDropout: ['attention_probs_dropout_prob', 0.1],
   headDropout: ['classifier_dropout', null],

@@ -13,7 +13,8 @@ const TRAITS: RotaryTraits = {
   architecture: 'ExaoneForCausalLM',
   biases: { qkv: false, out: false, mlp: false },
   norm: {
-    ...{ eps: ['layer_norm_epsilon', 1e-5], last: 'ln_f' },
+    eps: ['layer_norm_epsilon', 1e-5],
+    last: 'ln_f',
     block: { attention: ['ln_1', null], mlp: ['ln_2', null] },
   },
   activation: { ...SILU, key: 'activation_function' },

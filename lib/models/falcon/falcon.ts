@@ -31,9 +31,14 @@ const traitsOf = (block: BlockNorms, parallel: BlockNorms): RotaryTraits => ({
   parallel: { key: ['parallel_attn', true], block: parallel },
   activation: { kind: 'gelu', key: 'activation', names: ['gelu'] },
   names: {
-    ...{ model: 'transformer', embed: 'word_embeddings', layers: 'h', attention: 'self_attention' },
+    model: 'transformer',
+    embed: 'word_embeddings',
+    layers: 'h',
+    attention: 'self_attention',
   },
-  ...{ perHead: 'query_key_value', perGroup: true, out: 'dense' },
+  perHead: 'query_key_value',
+  perGroup: true,
+  out: 'dense',
   feed: { first: 'dense_h_to_4h', second: 'dense_4h_to_h' },
   window: 'none',
   keys: { num_key_value_heads: 'num_kv_heads', intermediate_size: 'ffn_hidden_size' },
@@ -67,7 +72,9 @@ export class Falcon extends RotaryLM {
     const description = super.described();
     const { parallel = true, kvHeads } = this.config;
     const keys = {
-      ...{ alibi: false, new_decoder_architecture: parallel, multi_query: kvHeads === 1 },
+      alibi: false,
+      new_decoder_architecture: parallel,
+      multi_query: kvHeads === 1,
       ...(parallel && { num_ln_in_parallel_attn: this.norms }),
     };
     return { ...description, config: { ...description.config, ...keys } };

@@ -28,8 +28,11 @@ const TRAITS: RotaryTraits = {
   },
   defaults: {
     // Multimodal files omit sizes that have these values.
-    ...{ vocab_size: 262_208, hidden_size: 2304, intermediate_size: 9216 },
-    ...{ num_hidden_layers: 26, num_attention_heads: 8 },
+    vocab_size: 262_208,
+    hidden_size: 2304,
+    intermediate_size: 9216,
+    num_hidden_layers: 26,
+    num_attention_heads: 8,
     max_position_embeddings: 131_072,
     num_key_value_heads: 4,
     head_dim: 256,

@@ -13,7 +13,9 @@ import {
 import { SECOND } from './shared-names.js';
 
 const COMMON = {
-  ...{ isDelta: true, hasOffsetNorms: true, plainNorm: 'ssm_norm' },
+  isDelta: true,
+  hasOffsetNorms: true,
+  plainNorm: 'ssm_norm',
   names: { ...SECOND, 'linear_attn.norm': 'ssm_norm' },
 } as const;
 
@@ -22,14 +24,16 @@ export const DELTA = {
   ...COMMON,
   names: {
     ...COMMON.names,
-    ...{ 'linear_attn.in_proj_ba': 'ssm_ba', 'linear_attn.out_proj': 'ssm_out' },
+    'linear_attn.in_proj_ba': 'ssm_ba',
+    'linear_attn.out_proj': 'ssm_out',
   },
   rules: [
     { own: 'linear_attn.A_log', stored: ['ssm_a'], change: NEGATIVE_EXP },
     { own: 'linear_attn.dt_bias', stored: ['ssm_dt.bias'] },
     { own: 'linear_attn.conv1d.weight', stored: ['ssm_conv1d.weight'], layout: CONVOLUTION },
     {
-      ...{ own: 'linear_attn.in_proj_qkvz.weight', layout: DELTA_ROWS },
+      own: 'linear_attn.in_proj_qkvz.weight',
+      layout: DELTA_ROWS,
       stored: ['attn_qkv.weight', 'attn_gate.weight'],
     },
   ],
@@ -40,7 +44,9 @@ export const DELTA_35 = {
   ...COMMON,
   rules: [
     {
-      ...{ own: 'linear_attn.A_log', stored: ['ssm_a'], change: NEGATIVE_EXP },
+      own: 'linear_attn.A_log',
+      stored: ['ssm_a'],
+      change: NEGATIVE_EXP,
       layout: DELTA_HEADS,
     },
     { own: 'linear_attn.dt_bias', stored: ['ssm_dt.bias'], layout: DELTA_HEADS },

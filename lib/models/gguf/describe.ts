@@ -92,12 +92,15 @@ function kindsOf(sizes: RotarySizes): Entries {
     'attention.head_count_kv': perLayer((window) =>
       window === null ? (full?.kvHeads ?? kvHeads) : kvHeads,
     ),
-    ...{ 'attention.key_length': wide, 'attention.value_length': wide },
-    ...{ 'attention.key_length_swa': headDim, 'attention.value_length_swa': headDim },
+    'attention.key_length': wide,
+    'attention.value_length': wide,
+    'attention.key_length_swa': headDim,
+    'attention.value_length_swa': headDim,
     'attention.shared_kv_layers': sharedKeys?.layers ?? 0,
     feed_forward_length: perLayer((_, layer) => (isDoubled(layer) ? 2 : 1) * hidden),
     embedding_length_per_layer_input: layerInputDim ?? 0,
-    ...{ 'rope.dimension_count': wide, 'rope.dimension_count_swa': headDim },
+    'rope.dimension_count': wide,
+    'rope.dimension_count_swa': headDim,
   };
 }
 
@@ -109,8 +112,11 @@ function deltaOf({ keyHeads, heads, keyDim, valueDim, taps, layers }: DeltaSizes
     throw lostError('delta layers', 'all layers but each nth', layers);
   }
   return {
-    ...{ 'ssm.conv_kernel': taps, 'ssm.state_size': keyDim, 'ssm.group_count': keyHeads },
-    ...{ 'ssm.time_step_rank': heads, 'ssm.inner_size': heads * valueDim },
+    'ssm.conv_kernel': taps,
+    'ssm.state_size': keyDim,
+    'ssm.group_count': keyHeads,
+    'ssm.time_step_rank': heads,
+    'ssm.inner_size': heads * valueDim,
     full_attention_interval: every,
   };
 }
@@ -143,14 +149,16 @@ function expertsOf(mixture: GgufMixture, moe: MoeSizes): Entries {
     expert_feed_forward_length: moe.hidden,
     ...(normalizes === 'key' && { expert_weights_norm: moe.normalize }),
     ...(hasFactor && {
-      ...{ expert_gating_func: isSigmoid ? 2 : 1, expert_weights_scale: new F32(moe.scale) },
+      expert_gating_func: isSigmoid ? 2 : 1,
+      expert_weights_scale: new F32(moe.scale),
     }),
     ...(moe.groups > 1 && {
-      ...{ expert_group_count: moe.groups, expert_group_used_count: moe.keptGroups },
+      expert_group_count: moe.groups,
+      expert_group_used_count: moe.keptGroups,
     }),
     ...((isSigmoid || mayLead) && { leading_dense_block_count: moe.denseLayers.length }),
     ...(mixture.hasStep && {
-      ...{ interleave_moe_layer_step: 1 },
+      interleave_moe_layer_step: 1,
       expert_shared_feed_forward_length: Number(moe.sharedHidden),
     }),
     ...(shared === 'ungated' && { expert_shared_count: Number(moe.sharedHidden) / moe.hidden }),
@@ -188,7 +196,8 @@ function ropeOf(
     case 'linear':
       return {
         ...base,
-        ...{ 'rope.scaling.type': 'linear', 'rope.scaling.factor': new F32(ropeScaling.factor) },
+        'rope.scaling.type': 'linear',
+        'rope.scaling.factor': new F32(ropeScaling.factor),
       };
     case 'longrope': {
       const { originalMaxSeq, attentionFactor } = ropeScaling;

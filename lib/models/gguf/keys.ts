@@ -80,7 +80,10 @@ export class GgufKeys {
     const whole = key.startsWith('general.') ? key : `${this.architecture}.${key}`;
     const shown = got === null ? 'nothing' : shownJson(got as JsonValue);
     return new DsError({
-      ...{ code: 'DS_CHECKPOINT', op: `${this.path}: ${whole}`, expected, got: shown },
+      code: 'DS_CHECKPOINT',
+      op: `${this.path}: ${whole}`,
+      expected,
+      got: shown,
       hint: 'docs/gguf.md lists what is supported. A folder of safetensors may exist for this model.',
     });
   }

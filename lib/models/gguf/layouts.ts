@@ -106,7 +106,8 @@ export const JOINED: GgufLayout = {
     const head = (rows / (heads + 2 * kvHeads)) * width;
     const queries = (heads / kvHeads) * head;
     const of = (start: number, count: number) => ({
-      ...{ first: start, step: count },
+      first: start,
+      step: count,
       axes: [[count, 1] as const],
     });
     const keys = heads * head;
@@ -130,7 +131,8 @@ const stackedRows = (shapes: readonly Shape[]): Shape => [
 
 /** Such a matrix, of which the file has three tensors with channels in pairs. */
 export const JOINED_PAIRS: GgufLayout = {
-  ...{ own: stackedRows, stored: threeShapes },
+  own: stackedRows,
+  stored: threeShapes,
   order([rows = 0, width = 1], { heads, kvHeads }) {
     const dim = rows / (heads + 2 * kvHeads);
     const head = dim * width;
@@ -149,7 +151,8 @@ export const JOINED_PAIRS: GgufLayout = {
 
 /** A matrix with all queries, all keys and all values; three tensors with channels in pairs. */
 export const PACKED_PAIRS: GgufLayout = {
-  ...{ own: stackedRows, stored: threeShapes },
+  own: stackedRows,
+  stored: threeShapes,
   order([rows = 0, width = 1], { heads, kvHeads }) {
     const dim = rows / (heads + 2 * kvHeads);
     const keys = heads * dim * width;
@@ -264,7 +267,8 @@ export const DELTA_ROWS: GgufLayout = {
     const { keyHeads, heads, keyDim, valueDim } = delta;
     const [key, value] = [keyDim * width, (heads / keyHeads) * valueDim * width];
     const of = (first: number, count: number) => ({
-      ...{ first, step: count },
+      first,
+      step: count,
       axes: [[count, 1] as const],
     });
     const [keys, values] = [keyHeads * key, keyHeads * value];

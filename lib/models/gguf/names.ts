@@ -75,7 +75,8 @@ export function rulesOf(architecture: GgufArchitecture): readonly GgufRule[] {
   const { gateUp } = expertNames(architecture);
   const own = ['weight', 'bias'].flatMap((suffix) => {
     const rule = (name: string, stored: readonly string[], layout: GgufLayout): GgufRule => ({
-      ...{ own: `${name}.${suffix}`, layout },
+      own: `${name}.${suffix}`,
+      layout,
       stored: stored.map((one) => `${one}.${suffix}`),
     });
     return [

@@ -62,7 +62,8 @@ function proportionalOf(keys: GgufKeys, tensors: readonly GgufTensor[]): JsonObj
   }
   const share = divisors.filter((one) => one === 1).length / divisors.length;
   const full = {
-    ...{ rope_type: 'proportional', partial_rotary_factor: share },
+    rope_type: 'proportional',
+    partial_rotary_factor: share,
     rope_theta: keys.number('rope.freq_base', 1e6),
   };
   const local = keys.number('rope.freq_base_swa', 10_000);
@@ -89,7 +90,9 @@ function scalingOf(
   const [long, short] = ['rope_factors_long.weight', 'rope_factors_short.weight'].map(values);
   if (long && short) {
     return {
-      ...{ rope_type: 'longrope', long_factor: [...long], short_factor: [...short] },
+      rope_type: 'longrope',
+      long_factor: [...long],
+      short_factor: [...short],
       original_max_position_embeddings: original || keys.size('context_length'),
       ...(keys.get('rope.scaling.attn_factor') !== null && {
         attention_factor: keys.positive('rope.scaling.attn_factor'),
@@ -114,7 +117,9 @@ function yarnOf(
   const log = keys.number('rope.scaling.yarn_log_multiplier', 0) * (isLatent ? 10 : 1);
   const beta = keys.number('attention.temperature_scale', 0);
   return {
-    ...{ rope_type: 'yarn', factor, original_max_position_embeddings: original },
+    rope_type: 'yarn',
+    factor,
+    original_max_position_embeddings: original,
     ...given('beta_fast', 'rope.scaling.yarn_beta_fast'),
     ...given('beta_slow', 'rope.scaling.yarn_beta_slow'),
     ...(log > 0 && { mscale: shortest(log), mscale_all_dim: shortest(log) }),
@@ -146,7 +151,10 @@ function llama3Of(
     });
     if (!isSame) continue;
     return {
-      ...{ rope_type: 'llama3', factor, low_freq_factor: 1, high_freq_factor: 4 },
+      rope_type: 'llama3',
+      factor,
+      low_freq_factor: 1,
+      high_freq_factor: 4,
       original_max_position_embeddings: originalMaxSeq,
     };
   }

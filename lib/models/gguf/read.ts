@@ -145,8 +145,10 @@ function deltaHeads(keys: GgufKeys): DeltaHeads {
 function deltaOf(keys: GgufKeys): JsonObject {
   const { heads, keyHeads, keyDim, valueDim } = deltaHeads(keys);
   return {
-    ...{ linear_num_value_heads: heads, linear_num_key_heads: keyHeads },
-    ...{ linear_key_head_dim: keyDim, linear_value_head_dim: valueDim },
+    linear_num_value_heads: heads,
+    linear_num_key_heads: keyHeads,
+    linear_key_head_dim: keyDim,
+    linear_value_head_dim: valueDim,
     linear_conv_kernel_dim: keys.size('ssm.conv_kernel'),
     full_attention_interval: keys.number('full_attention_interval', 0) || 4,
   };
@@ -208,7 +210,9 @@ function latentOf(keys: GgufKeys) {
   return {
     q_lora_rank: keys.number('attention.q_lora_rank', 0) || null,
     kv_lora_rank: keys.size('attention.kv_lora_rank'),
-    ...{ qk_nope_head_dim: key - rotary, qk_rope_head_dim: rotary, v_head_dim: length('value') },
+    qk_nope_head_dim: key - rotary,
+    qk_rope_head_dim: rotary,
+    v_head_dim: length('value'),
   };
 }
 
@@ -295,7 +299,9 @@ function windowOf({ name, window, hasOffsetNorms }: GgufArchitecture, keys: Gguf
 
 /** Tensors that only the configuration uses, or that no model needs. */
 const CONSUMED = new Set([
-  ...['rope_freqs.weight', 'rope_factors_long.weight', 'rope_factors_short.weight'],
+  'rope_freqs.weight',
+  'rope_factors_long.weight',
+  'rope_factors_short.weight',
 ]);
 
 /** A file, and its description. */
@@ -355,7 +361,8 @@ function partsBy(
   const shapes = [source, ...further].map(({ shape }) => shape);
   if (!fits(layout, shapes, sizes)) {
     throw new DsError({
-      ...{ code: 'DS_CHECKPOINT', op: `${keys.path}: ${source.name}` },
+      code: 'DS_CHECKPOINT',
+      op: `${keys.path}: ${source.name}`,
       expected: `shapes for ${name}`,
       got: shapes.map((shape) => `[${shape}]`).join(' and '),
     });
@@ -374,7 +381,9 @@ function partsBy(
   const order = layout.order?.(shape, sizes);
   return [
     {
-      ...{ name, source, shape },
+      name,
+      source,
+      shape,
       ...(further.length > 0 && { further }),
       ...(order && { order }),
       ...(change && { change: change.read }),

@@ -48,7 +48,11 @@ const OPTIONS: OptionNames<SaveGgufOptions> = { type: true, tokenizer: true };
 
 /** llama.cpp's ids of the types (general.file_type). */
 const FILE_TYPES: Readonly<Record<string, number>> = {
-  ...{ F32: 0, F16: 1, Q8_0: 7, MXFP4: 38, Q4_K_M: 15 },
+  F32: 0,
+  F16: 1,
+  Q8_0: 7,
+  MXFP4: 38,
+  Q4_K_M: 15,
 };
 
 /** Number of values that are packed at a time, a multiple of every block. */
@@ -183,7 +187,9 @@ function targetsOf(
     const placed = { order, first, count };
     first += count;
     return {
-      ...{ name: `blk.${place.layer}.${required(rule.stored[i])}`, shape: stored, isWhole: true },
+      name: `blk.${place.layer}.${required(rule.stored[i])}`,
+      shape: stored,
+      isWhole: true,
       ...((order || rule.stored.length > 1) && { order: placed }),
       ...(change && { change: change.write }),
     };

@@ -21,7 +21,9 @@ const TRAITS: RotaryTraits = {
   feed: { first: 'dense_h_to_4h', second: 'dense_4h_to_h' },
   window: 'none',
   rope: {
-    ...{ ...COMMON_ROPE, partial: true, partialFallback: 0.25 },
+    ...COMMON_ROPE,
+    partial: true,
+    partialFallback: 0.25,
     keys: { theta: 'rotary_emb_base', partial: 'rotary_pct' },
   },
   only: { hidden_dropout: [0] },

@@ -33,21 +33,31 @@ const TRAITS: RotaryTraits = {
     experts: ['num_local_experts', 128],
     perToken: 4,
     hidden: 'intermediate_size',
-    ...{ shared: false, choosesNorm: false, choosesLayers: false },
+    shared: false,
+    choosesNorm: false,
+    choosesLayers: false,
     routerBias: true,
     limit: 7,
     files: { block: 'mlp', router: 'router' },
   },
   only: { swiglu_limit: [7], swiglu_alpha: [1.702] },
   defaults: {
-    ...{ max_position_embeddings: 131_072, attention_bias: true, sliding_window: 128 },
-    ...{ num_key_value_heads: 8, head_dim: 64, rope_theta: 150_000 },
+    max_position_embeddings: 131_072,
+    attention_bias: true,
+    sliding_window: 128,
+    num_key_value_heads: 8,
+    head_dim: 64,
+    rope_theta: 150_000,
   },
 };
 
 /** transformers' scaling of a file that has none. */
 const ROPE = {
-  ...{ rope_type: 'yarn', factor: 32, beta_fast: 32, beta_slow: 1, truncate: false },
+  rope_type: 'yarn',
+  factor: 32,
+  beta_fast: 32,
+  beta_slow: 1,
+  truncate: false,
   original_max_position_embeddings: 4096,
 };
 

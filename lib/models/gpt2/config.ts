@@ -54,9 +54,17 @@ export type GPT2Options = Omit<Partial<GPT2Config>, keyof GPT2Sizes>;
 const SIZES = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels'] as const;
 
 const CONFIG: OptionNames<GPT2Config> = {
-  ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true },
-  ...{ dropout: true, activationCheckpointing: true, numberCheckpoints: true },
-  ...{ fusedGelu: true, ignoreIndex: true, initializerRange: true },
+  vocabSize: true,
+  maxSeq: true,
+  layers: true,
+  heads: true,
+  channels: true,
+  dropout: true,
+  activationCheckpointing: true,
+  numberCheckpoints: true,
+  fusedGelu: true,
+  ignoreIndex: true,
+  initializerRange: true,
 };
 
 /** @internal initializerRange of `config`, or that of the published models. */

@@ -28,8 +28,11 @@ const TRAITS: RotaryTraits = {
   window: 'none',
   rope: { ...COMMON_ROPE, partial: true, interleaved: true, width: ['rotary_dim', 64] },
   keys: {
-    ...{ hidden_size: 'n_embd', intermediate_size: 'n_inner', num_hidden_layers: 'n_layer' },
-    ...{ num_attention_heads: 'n_head', max_position_embeddings: 'n_positions' },
+    hidden_size: 'n_embd',
+    intermediate_size: 'n_inner',
+    num_hidden_layers: 'n_layer',
+    num_attention_heads: 'n_head',
+    max_position_embeddings: 'n_positions',
     attention_dropout: 'attn_pdrop',
   },
   only: { resid_pdrop: [0], embd_pdrop: [0], tie_word_embeddings: [false] },

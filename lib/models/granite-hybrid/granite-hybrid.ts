@@ -30,8 +30,11 @@ const TRAITS: RotaryTraits = {
   only: { num_local_experts: [0], position_embedding_type: ['rope'] },
   written: { num_local_experts: 0, position_embedding_type: 'rope' },
   defaults: {
-    ...{ max_position_embeddings: 2048, intermediate_size: 1024, num_local_experts: 8 },
-    ...{ layer_types: ['mamba'], position_embedding_type: 'nope' },
+    max_position_embeddings: 2048,
+    intermediate_size: 1024,
+    num_local_experts: 8,
+    layer_types: ['mamba'],
+    position_embedding_type: 'nope',
   },
 };
 

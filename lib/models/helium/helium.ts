@@ -16,8 +16,12 @@ const TRAITS: RotaryTraits = {
   window: 'none',
   rope: { ...COMMON_ROPE, interleaved: true },
   defaults: {
-    ...{ max_position_embeddings: 4096, num_key_value_heads: 20, head_dim: 128, pad_token_id: 3 },
-    ...{ rope_theta: 100_000, intermediate_size: 7040 },
+    max_position_embeddings: 4096,
+    num_key_value_heads: 20,
+    head_dim: 128,
+    pad_token_id: 3,
+    rope_theta: 100_000,
+    intermediate_size: 7040,
   },
 };
 

@@ -12,14 +12,17 @@ const TRAITS: RotaryTraits = {
   modelType: 'hunyuan_v1_dense',
   architecture: 'HunYuanDenseV1ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
-  ...{ qkNorm: 'head', qkNormLast: true },
+  qkNorm: 'head',
+  qkNormLast: true,
   norm: { eps: ['rms_norm_eps', 1e-5] },
   names: { qNorm: 'query_layernorm', kNorm: 'key_layernorm' },
   window: 'none',
   rope: { ...COMMON_ROPE, alpha: true },
   only: { use_qk_norm: [true], use_cla: [false], mlp_bias: [false] },
   defaults: {
-    ...{ max_position_embeddings: 2048, pad_token_id: 0, intermediate_size: 11_008 },
+    max_position_embeddings: 2048,
+    pad_token_id: 0,
+    intermediate_size: 11_008,
   },
 };
 

@@ -14,7 +14,9 @@ const TRAITS: RotaryTraits = {
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false, key: 'bias' },
   norm: { block: { attention: ['attention_norm', null], mlp: ['ffn_norm', null] } },
   names: { embed: 'tok_embeddings', attention: 'attention', head: 'output' },
-  ...{ perHead: 'wqkv', perGroup: true, out: 'wo' },
+  perHead: 'wqkv',
+  perGroup: true,
+  out: 'wo',
   window: 'none',
   files: {
     'model.layers.*.mlp.gate_proj.weight': 'model.layers.*.feed_forward.w1.weight',

@@ -21,7 +21,9 @@ const TRAITS: RotaryTraits = {
     experts: ['num_local_experts', 8],
     perToken: 2,
     hidden: 'intermediate_size',
-    ...{ shared: false, choosesNorm: false, choosesLayers: false },
+    shared: false,
+    choosesNorm: false,
+    choosesLayers: false,
     files: { block: 'block_sparse_moe', gate: 'w1', up: 'w3', down: 'w2' },
   },
   defaults: {

@@ -20,12 +20,19 @@ const TRAITS: RotaryTraits = {
   norm: { eps: ['rms_norm_eps', 1e-5] },
   window: 'none',
   moe: {
-    ...{ experts: ['num_experts', 64], perToken: 8, hidden: 'intermediate_size' },
-    ...{ shared: false, choosesNorm: true, choosesLayers: false, files: QWEN_FILES },
+    experts: ['num_experts', 64],
+    perToken: 8,
+    hidden: 'intermediate_size',
+    shared: false,
+    choosesNorm: true,
+    choosesLayers: false,
+    files: QWEN_FILES,
   },
   only: { clip_qkv: [null] },
   defaults: {
-    ...{ max_position_embeddings: 4096, intermediate_size: 2048, pad_token_id: 1 },
+    max_position_embeddings: 4096,
+    intermediate_size: 2048,
+    pad_token_id: 1,
     router_aux_loss_coef: 0.01,
   },
 };

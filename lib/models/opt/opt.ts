@@ -15,7 +15,9 @@ const TRAITS: RotaryTraits = {
   architecture: 'OPTForCausalLM',
   biases: { qkv: ALL, out: ALL, mlp: ALL, key: 'enable_bias' },
   norm: {
-    ...{ kind: 'layer', eps: ['layer_norm_eps', 1e-5], last: 'final_layer_norm' },
+    kind: 'layer',
+    eps: ['layer_norm_eps', 1e-5],
+    last: 'final_layer_norm',
     block: { attention: ['self_attn_layer_norm', null], mlp: ['final_layer_norm', null] },
   },
   activation: { kind: 'relu', key: 'activation_function', names: ['relu'] },
@@ -34,12 +36,18 @@ const TRAITS: RotaryTraits = {
   ),
   sums: { key: ['do_layer_norm_before', true], width: 'word_embed_proj_dim' },
   only: {
-    ...{ _remove_final_layer_norm: [false], layerdrop: [0] },
-    ...{ layer_norm_elementwise_affine: [true], layer_norm_eps: [1e-5] },
+    _remove_final_layer_norm: [false],
+    layerdrop: [0],
+    layer_norm_elementwise_affine: [true],
+    layer_norm_eps: [1e-5],
   },
   defaults: {
-    ...{ max_position_embeddings: 2048, intermediate_size: 3072, dropout: 0.1, pad_token_id: 1 },
-    ...{ enable_bias: true, tie_word_embeddings: true },
+    max_position_embeddings: 2048,
+    intermediate_size: 3072,
+    dropout: 0.1,
+    pad_token_id: 1,
+    enable_bias: true,
+    tie_word_embeddings: true,
   },
 };
 

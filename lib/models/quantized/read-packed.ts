@@ -31,8 +31,11 @@ const NAMES: Readonly<Record<FolderScheme['method'], Ends>> = {
   gptq: { packed: 'qweight', scale: 'scales', zero: 'qzeros', index: 'g_idx', rest: [] },
   awq: { packed: 'qweight', scale: 'scales', zero: 'qzeros', index: 'g_idx', rest: [] },
   'compressed-tensors': {
-    ...{ packed: 'weight_packed', scale: 'weight_scale', zero: 'weight_zero_point' },
-    ...{ index: 'weight_g_idx', rest: ['weight_shape'] },
+    packed: 'weight_packed',
+    scale: 'weight_scale',
+    zero: 'weight_zero_point',
+    index: 'weight_g_idx',
+    rest: ['weight_shape'],
   },
 };
 
@@ -117,8 +120,13 @@ async function readLayer(
     const hasGelu = layer instanceof LinearGelu;
     const made = new QuantizedLinear(
       {
-        ...{ bits: scheme.bits, groupSize: scheme.groupSize, shape, hasGelu },
-        ...{ scaleDType: scale.dtype, hasZeros: zeros !== null, isReordered: order !== null },
+        bits: scheme.bits,
+        groupSize: scheme.groupSize,
+        shape,
+        hasGelu,
+        scaleDType: scale.dtype,
+        hasZeros: zeros !== null,
+        isReordered: order !== null,
       },
       layer instanceof Linear ? layer.bias : null,
     );

@@ -104,7 +104,8 @@ export function packedConfig(model: Module): JsonObject | null {
   });
   const plain = [...model.namedModules()].filter(([, module]) => module instanceof Linear);
   return {
-    ...{ quant_method: 'compressed-tensors', format: 'pack-quantized' },
+    quant_method: 'compressed-tensors',
+    format: 'pack-quantized',
     quantization_status: 'compressed',
     config_groups: Object.fromEntries(groups),
     ignore: plain.map(([path]) => path),

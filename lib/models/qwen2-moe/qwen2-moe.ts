@@ -23,7 +23,9 @@ const TRAITS: RotaryTraits = {
     experts: ['num_experts', 60],
     perToken: 4,
     hidden: 'moe_intermediate_size',
-    ...{ shared: true, choosesNorm: true, choosesLayers: true },
+    shared: true,
+    choosesNorm: true,
+    choosesLayers: true,
     files: QWEN_FILES,
   },
   defaults: {

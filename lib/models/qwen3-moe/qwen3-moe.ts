@@ -23,7 +23,9 @@ const TRAITS: RotaryTraits = {
     experts: ['num_experts', 128],
     perToken: 8,
     hidden: 'moe_intermediate_size',
-    ...{ shared: false, choosesNorm: true, choosesLayers: true },
+    shared: false,
+    choosesNorm: true,
+    choosesLayers: true,
     files: QWEN_FILES,
   },
   defaults: {

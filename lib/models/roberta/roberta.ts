@@ -5,17 +5,24 @@ import { type EncoderTraits, PLAIN_HEADS } from '../encoder/traits.js';
 
 /** @internal The traits of RoBERTa, which XLM-R shares. */
 export const ROBERTA: EncoderTraits = {
-  ...{ name: 'Roberta', modelType: 'roberta', classes: 'Roberta', body: 'roberta' },
+  name: 'Roberta',
+  modelType: 'roberta',
+  classes: 'Roberta',
+  body: 'roberta',
   positions: 'afterPadding',
   types: 2,
   heads: {
     ...PLAIN_HEADS,
     sequence: {
-      ...{ dropsInput: true, dense: 'classifier.dense', activation: 'tanh' },
+      dropsInput: true,
+      dense: 'classifier.dense',
+      activation: 'tanh',
       out: 'classifier.out_proj',
     },
     masked: {
-      ...{ dense: 'lm_head.dense', activation: 'gelu', norm: 'lm_head.layer_norm' },
+      dense: 'lm_head.dense',
+      activation: 'gelu',
+      norm: 'lm_head.layer_norm',
       out: 'lm_head.bias',
     },
   },

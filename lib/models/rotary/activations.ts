@@ -14,7 +14,9 @@ interface Feed {
 
 /** Gate, up and their product (3 h); in the backward the gradients of the first two (2 h). */
 const denseFeed = (hidden: number): Feed => ({
-  ...{ kept: 3 * hidden, statistics: 0, backward: 2 * hidden },
+  kept: 3 * hidden,
+  statistics: 0,
+  backward: 2 * hidden,
 });
 
 /**

@@ -24,7 +24,12 @@ export interface DeltaSizes {
 }
 
 const NAMES: OptionNames<DeltaSizes> = {
-  ...{ keyHeads: true, heads: true, keyDim: true, valueDim: true, taps: true, layers: true },
+  keyHeads: true,
+  heads: true,
+  keyDim: true,
+  valueDim: true,
+  taps: true,
+  layers: true,
 };
 
 /** Returns the complete `given`; `model` is the name in errors. Throws DS_ARGUMENT. */
@@ -79,7 +84,11 @@ export function parseDelta(config: ModelConfig, layers: number): DeltaSizes {
     throw config.refusal('layer_types', `${layers} of "${FULL}" or "${LINEAR}"`, types);
   }
   return {
-    ...{ keyHeads, heads, keyDim: size('keyDim'), valueDim: size('valueDim'), taps },
+    keyHeads,
+    heads,
+    keyDim: size('keyDim'),
+    valueDim: size('valueDim'),
+    taps,
     layers: types.map((type) => type === LINEAR),
   };
 }

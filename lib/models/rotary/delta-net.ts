@@ -162,7 +162,8 @@ export class GatedDeltaNet extends Module {
     return {
       qkv: concat([q, k, v].map(flat), 2),
       z: z.reshape([B, T, heads, valueDim]),
-      ...{ b: flat(b), a: flat(a) },
+      b: flat(b),
+      a: flat(a),
     };
   }
 }

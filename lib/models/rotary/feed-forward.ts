@@ -15,7 +15,8 @@ import { Xielu } from './xielu.js';
 
 /** The functions inside of feed-forward blocks. */
 export const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = {
-  ...{ relu, silu },
+  relu,
+  silu,
   relu2: (x) => {
     const kept = relu(x);
     return kept.mul(kept);
@@ -124,7 +125,12 @@ export function feedForward(body: Body, layer: number): FeedForward {
   const { limit = null, routerBias = false, shared, scores, choiceBias } = traits.moe ?? {};
   const { groups, keptGroups, scale } = moe;
   const options = {
-    ...{ k, normalize, sharedHidden, limit, bias: routerBias, sharedGate: shared !== 'ungated' },
+    k,
+    normalize,
+    sharedHidden,
+    limit,
+    bias: routerBias,
+    sharedGate: shared !== 'ungated',
     routing: scores
       ? { scores, groups, keptGroups, scale, ...(choiceBias && { choiceBias }) }
       : null,

@@ -61,7 +61,9 @@ interface Tables {
 
 /** Names of these modules. */
 export const INPUT_MODULES = [
-  ...['embed_tokens_per_layer', 'per_layer_model_projection', 'per_layer_projection_norm'],
+  'embed_tokens_per_layer',
+  'per_layer_model_projection',
+  'per_layer_projection_norm',
 ] as const;
 
 /** Adds the embeddings of all blocks to a model. */

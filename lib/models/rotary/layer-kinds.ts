@@ -42,7 +42,8 @@ export const differs = ({ full, sharedKeys }: Pick<Body, 'full' | 'sharedKeys'>)
 /** Keys and values of each layer; `keys` returns the number of key heads of this rank. */
 export function shapesOf(body: Body, keys: (layer: number) => number): LayerShape[] {
   return body.isFull.map((_, layer) => ({
-    ...{ kvHeads: keys(layer), headDim: bodyAt(body, layer).headDim },
+    kvHeads: keys(layer),
+    headDim: bodyAt(body, layer).headDim,
     from: sourceOf(body, layer),
   }));
 }

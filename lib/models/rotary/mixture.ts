@@ -104,12 +104,22 @@ type ExpertFiles =
 
 /** Names in the files of Qwen's mixtures. */
 export const QWEN_FILES: ExpertFiles = {
-  ...{ block: 'mlp', gate: 'gate_proj', up: 'up_proj', down: 'down_proj' },
+  block: 'mlp',
+  gate: 'gate_proj',
+  up: 'up_proj',
+  down: 'down_proj',
 };
 
 const NAMES: OptionNames<MoeConfig> = {
-  ...{ experts: true, perToken: true, hidden: true, sharedHidden: true, normalize: true },
-  ...{ denseLayers: true, groups: true, keptGroups: true, scale: true },
+  experts: true,
+  perToken: true,
+  hidden: true,
+  sharedHidden: true,
+  normalize: true,
+  denseLayers: true,
+  groups: true,
+  keptGroups: true,
+  scale: true,
 };
 
 /** Returns the complete `given`; `model` is the name in errors. Throws DS_ARGUMENT. */
@@ -189,7 +199,9 @@ export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number)
   const hidden = config.size(traits.hidden);
   if (traits.choosesNorm === 'never') config.requireOneOf('norm_topk_prob', [false]);
   return {
-    ...{ experts, perToken, hidden },
+    experts,
+    perToken,
+    hidden,
     ...(traits.shared && { sharedHidden: parseShared(traits, config, hidden) }),
     ...(traits.choosesNorm === true && { normalize: config.flag('norm_topk_prob', false) }),
     ...(traits.choosesLayers && {
@@ -258,7 +270,8 @@ const describeGroups = (
   { scores }: MoeTraits,
   { groups, keptGroups, scale }: MoeSizes,
 ): JsonObject => ({
-  ...{ n_group: groups, topk_group: keptGroups },
+  n_group: groups,
+  topk_group: keptGroups,
   // transformers refuses an integer here; 1 is its default with a softmax.
   ...((scores === 'sigmoid' || scale !== 1) && { routed_scaling_factor: scale }),
   ...(scores === 'softmax' && { topk_method: groups === 1 ? 'greedy' : METHODS.softmax[0] }),
@@ -312,7 +325,8 @@ export function describeMoe(
           ...(traits.listsLayers && { mlp_layer_types: kindsOf(moe.denseLayers.length, layers) }),
         }
       : traits.choosesLayers && {
-          ...{ decoder_sparse_step: 1, mlp_only_layers: [...moe.denseLayers] },
+          decoder_sparse_step: 1,
+          mlp_only_layers: [...moe.denseLayers],
         }),
     ...(traits.scores
       ? describeGroups(traits, moe)

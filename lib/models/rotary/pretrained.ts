@@ -142,10 +142,14 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const window = parseWindow(traits, config, layers);
   const isFull = windowsOf({ ...window, layers }).map((window) => window === null);
   return {
-    ...{ layers, channels, heads, vocabSize },
+    layers,
+    channels,
+    heads,
+    vocabSize,
     // The usual width of a block without a gate.
     hidden: config.size('intermediate_size', typeof traits.feed === 'object' ? 4 * channels : null),
-    ...{ kvHeads, ...wide },
+    kvHeads,
+    ...wide,
     eps: config.positive(epsKey, eps),
     initializerRange: config.positive('initializer_range', 0.02),
     tied: config.flag('tie_word_embeddings', false),
@@ -375,7 +379,8 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...(traits.moe &&
       sizes.moe &&
       describeMoe(traits.moe, sizes.moe, {
-        ...{ routerLoss: sizes.routerAuxLossCoef ?? 0, layers: sizes.layers },
+        routerLoss: sizes.routerAuxLossCoef ?? 0,
+        layers: sizes.layers,
       })),
     ...(traits.layerTypes && { layer_types: Array(sizes.layers).fill(traits.layerTypes[0]) }),
     ...traits.written,
@@ -385,7 +390,8 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
   const slices = slicesOf(traits, sizes);
   const isPlain = Object.keys(slices).length === 0;
   return {
-    ...{ config: Object.fromEntries(named), transposed: [] },
+    config: Object.fromEntries(named),
+    transposed: [],
     ...(!isPlain && { pieces: slices as unknown as JsonObject }),
   };
 }
@@ -401,8 +407,9 @@ function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
   if (names) {
     const types = windows.map((window) => (window === null ? names.full : names.window));
     return {
-      ...{ [WINDOW_KEY]: width ?? Number(traits.defaults[WINDOW_KEY]) },
-      ...{ attention_types: [[types, 1]], attention_layers: types },
+      [WINDOW_KEY]: width ?? Number(traits.defaults[WINDOW_KEY]),
+      attention_types: [[types, 1]],
+      attention_layers: types,
     };
   }
   const first = windows.findIndex((window) => window !== null);

@@ -119,7 +119,9 @@ function parseSection(
   const ropeTheta = theta;
   const ropeScaling = parseScaling(rope, section, config, declared);
   return {
-    ...{ ropeTheta, ropeScaling, maxSeq: longestOf(ropeScaling, declared) },
+    ropeTheta,
+    ropeScaling,
+    maxSeq: longestOf(ropeScaling, declared),
     // In a proportional scaling, the same key is the share of the pairs that turn.
     ...(ropeScaling?.type !== 'proportional' && parsePartial(rope, section, config)),
   };
@@ -342,7 +344,9 @@ function describeOuterLengths(scaling: LongRopeScaling, maxSeq: number): JsonObj
     max_position_embeddings: follows ? stretched : maxSeq,
     [ORIGINAL]: originalMaxSeq,
     rope_scaling: {
-      ...{ type, short_factor: [...shortFactor], long_factor: [...longFactor] },
+      type,
+      short_factor: [...shortFactor],
+      long_factor: [...longFactor],
       ...(!follows && { factor }),
       ...(attentionFactor !== undefined && { attention_factor: attentionFactor }),
     },

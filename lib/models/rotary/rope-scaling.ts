@@ -162,7 +162,12 @@ const RULES: Rules = {
   yarn: {
     needs: ['factor', 'originalMaxSeq'],
     may: [
-      ...['attentionFactor', 'betaFast', 'betaSlow', 'mscale', 'mscaleAllDim', 'truncate'],
+      'attentionFactor',
+      'betaFast',
+      'betaSlow',
+      'mscale',
+      'mscaleAllDim',
+      'truncate',
       'queryBeta',
     ] as (keyof YarnScaling & ScalingKey)[],
     frequencies: yarnFrequencies,

@@ -218,7 +218,9 @@ export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig
 ): Family<Model, RotaryOptions> {
   const { name, modelType, textOf, alsoTypes } = traits;
   return {
-    ...{ modelType, textOf, alsoTypes },
+    modelType,
+    textOf,
+    alsoTypes,
     architecture: `${name} supports the published settings of transformers' ${traits.architecture}.`,
     layout: (model) => rotaryLayout(traits, model.config),
     build: (folder, options) => {

@@ -41,7 +41,12 @@ export interface ScaleFactors {
 }
 
 const NAMES: OptionNames<Scales> = {
-  ...{ scores: true, embed: true, residual: true, logits: true, scoreCap: true, logitCap: true },
+  scores: true,
+  embed: true,
+  residual: true,
+  logits: true,
+  scoreCap: true,
+  logitCap: true,
 };
 
 /** The family's scales that have a key. */

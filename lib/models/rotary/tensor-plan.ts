@@ -11,8 +11,12 @@ function pathsOf({ traits: { names = {} } }: Body) {
   const { model = 'model', embed = 'embed_tokens', attention = 'self_attn' } = names;
   const list = `${model}.${names.layers ?? 'layers'}`;
   return {
-    ...{ model, list, table: `${model}.${embed}`, head: names.head ?? 'lm_head' },
-    ...{ attention: `${list}.*.${attention}`, mlp: `${list}.*.mlp` },
+    model,
+    list,
+    table: `${model}.${embed}`,
+    head: names.head ?? 'lm_head',
+    attention: `${list}.*.${attention}`,
+    mlp: `${list}.*.mlp`,
   };
 }
 

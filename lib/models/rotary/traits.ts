@@ -182,12 +182,19 @@ export interface PositionTable {
  * transformers they do not scale logits, so families with such a scale are not among them.
  */
 export const AROUND_TEXT: readonly string[] = [
-  ...['idefics3', 'internvl', 'llava', 'llava_next', 'smolvlm'],
+  'idefics3',
+  'internvl',
+  'llava',
+  'llava_next',
+  'smolvlm',
 ];
 
 /** Settings of most families; "su" is the first name of LongRoPE. */
 export const COMMON_ROPE: RopeTraits = {
-  ...{ partial: false, types: ROPE_TYPES, aliases: { su: 'longrope' }, originalBeside: false },
+  partial: false,
+  types: ROPE_TYPES,
+  aliases: { su: 'longrope' },
+  originalBeside: false,
 };
 
 /** A number of config.json; `power` of it is the factor. */

@@ -16,8 +16,13 @@ const TRAITS: RotaryTraits = {
   window: 'none',
   only: { attention_out_bias: [false] },
   defaults: {
-    ...{ max_position_embeddings: 524_288, num_key_value_heads: 8, head_dim: 128, pad_token_id: 1 },
-    ...{ attention_bias: true, attention_dropout: 0.1, residual_dropout: 0.1 },
+    max_position_embeddings: 524_288,
+    num_key_value_heads: 8,
+    head_dim: 128,
+    pad_token_id: 1,
+    attention_bias: true,
+    attention_dropout: 0.1,
+    residual_dropout: 0.1,
   },
 };
 

@@ -19,8 +19,11 @@ const TRAITS: RotaryTraits = {
   residualDropout: 'residual_dropout',
   only: { embedding_dropout: [0] },
   defaults: {
-    ...{ vocab_size: 49_152, hidden_size: 3072, intermediate_size: 12_288 },
-    ...{ num_hidden_layers: 30, num_attention_heads: 24 },
+    vocab_size: 49_152,
+    hidden_size: 3072,
+    intermediate_size: 12_288,
+    num_hidden_layers: 30,
+    num_attention_heads: 24,
     max_position_embeddings: 4096,
     num_key_value_heads: 2,
     use_bias: true,

@@ -233,7 +233,9 @@ export function decoderFamily(
       };
       const lm = family.build({ config, tensors: prefixed }, options);
       return new DecoderTask(lm, {
-        ...{ task, ...own, ...given },
+        task,
+        ...own,
+        ...given,
         padTokenId: Number.isInteger(pad) && (pad as number) >= 0 ? (pad as number) : null,
       });
     },

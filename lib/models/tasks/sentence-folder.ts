@@ -48,7 +48,9 @@ export function readSentenceFolder(dir: string): SentenceFolder | null {
   const modules = readJson(location);
   if (!Array.isArray(modules)) throw refusal(location, 'a list of modules', modules);
   let found: SentenceFolder = {
-    ...{ path: '', pooling: { modes: ['mean_tokens'], normalize: false }, maxLength: null },
+    path: '',
+    pooling: { modes: ['mean_tokens'], normalize: false },
+    maxLength: null,
   };
   for (const module of modules) {
     const { type, path = '' } = (isObject(module) ? module : {}) as Json;
@@ -94,7 +96,10 @@ export async function writeSentenceFolder(
   channels: number,
 ): Promise<void> {
   const module = (idx: number, path: string, name: string) => ({
-    ...{ idx, name: String(idx), path, type: `sentence_transformers.models.${name}` },
+    idx,
+    name: String(idx),
+    path,
+    type: `sentence_transformers.models.${name}`,
   });
   const modules = [module(0, '', 'Transformer'), module(1, POOLING, 'Pooling')];
   if (normalize) modules.push(module(2, '2_Normalize', 'Normalize'));

@@ -33,10 +33,17 @@ export interface TaskInputs extends TaskLabels {
 }
 
 const INPUTS: OptionNames<TaskInputs> = {
-  ...{ mask: true, types: true, labels: true, starts: true, ends: true, loss: true },
+  mask: true,
+  types: true,
+  labels: true,
+  starts: true,
+  ends: true,
+  loss: true,
 };
 const LOSS: OptionNames<TaskLossOptions> = {
-  ...{ divisor: true, classWeights: true, labelSmoothing: true },
+  divisor: true,
+  classWeights: true,
+  labelSmoothing: true,
 };
 
 /** Options of embed(). */
@@ -52,7 +59,10 @@ export interface EmbedOptions {
 }
 
 const EMBED: OptionNames<EmbedOptions> = {
-  ...{ tokenizer: true, batchSize: true, maxLength: true, prompt: true },
+  tokenizer: true,
+  batchSize: true,
+  maxLength: true,
+  prompt: true,
 };
 
 const rowOf = (rows: readonly Int32Array[], i: number): Int32Array => required(rows[i]);

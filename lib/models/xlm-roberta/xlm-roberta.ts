@@ -6,7 +6,9 @@ import { ROBERTA } from '../roberta/roberta.js';
 
 const TRAITS: EncoderTraits = {
   ...ROBERTA,
-  ...{ name: 'XlmRoberta', modelType: 'xlm-roberta', classes: 'XLMRoberta' },
+  name: 'XlmRoberta',
+  modelType: 'xlm-roberta',
+  classes: 'XLMRoberta',
 };
 
 /**

@@ -37,7 +37,9 @@ const COUNT = /\{(?:(\d{1,9})(?:(,)(\d{0,9}))?|,(\d{1,9}))\}/y;
 /** Throws RegexFault for syntax errors and unsupported constructs. */
 export function parsePattern(text: string, dialect: Dialect, ignoresCase: boolean): Node {
   return new Parser(text, dialect).parse({
-    ...{ ignoresCase, dotsAll: false, multiline: dialect === 'oniguruma' },
+    ignoresCase,
+    dotsAll: false,
+    multiline: dialect === 'oniguruma',
   });
 }
 

@@ -66,8 +66,11 @@ export function bodyOf({ messages, settings }, model) {
   );
   const [functions, format] = [jsonOf(tools), jsonOf(schema)];
   return {
-    ...{ model, messages: [...first, ...messages.map(sentMessage)] },
-    ...{ stream: true, stream_options: { include_usage: true }, return_token_ids: true },
+    model,
+    messages: [...first, ...messages.map(sentMessage)],
+    stream: true,
+    stream_options: { include_usage: true },
+    return_token_ids: true,
     ...Object.fromEntries(numbers),
     ...(functions && { tools: functions }),
     ...(format && {

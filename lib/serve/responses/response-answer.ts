@@ -105,9 +105,16 @@ export class ResponseAnswer implements Answer {
     const { id, created_at, echo } = this.head;
     const isCut = status === 'incomplete';
     return {
-      ...{ id, object: 'response', created_at, status, background: false },
-      ...{ error: null, incomplete_details: isCut ? { reason: 'max_output_tokens' } : null },
-      ...{ ...echo, model: this.setup.model, output: [...this.output] },
+      id,
+      object: 'response',
+      created_at,
+      status,
+      background: false,
+      error: null,
+      incomplete_details: isCut ? { reason: 'max_output_tokens' } : null,
+      ...echo,
+      model: this.setup.model,
+      output: [...this.output],
       usage: usage && usageOf(usage),
     };
   }
@@ -126,7 +133,9 @@ export class ResponseAnswer implements Answer {
     } else {
       this.send({
         type: 'response.reasoning_summary_text.delta',
-        ...{ ...place, summary_index: 0, delta: text },
+        ...place,
+        summary_index: 0,
+        delta: text,
       });
     }
   }
@@ -184,7 +193,8 @@ export class ResponseAnswer implements Answer {
     const name = isText ? 'content_part' : 'reasoning_summary_part';
     this.send({
       type: `response.${name}.${stage}`,
-      ...{ item_id: item.id, output_index: item.index },
+      item_id: item.id,
+      output_index: item.index,
       ...(isText ? { content_index: 0 } : { summary_index: 0 }),
       part: partOf(item),
     });

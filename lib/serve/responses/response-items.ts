@@ -81,7 +81,11 @@ export function messagesOf(items: readonly JsonObject[], offset: number): Messag
 
 /** Parts with texts. */
 const TEXTS: ReadonlySet<unknown> = new Set([
-  ...['input_text', 'output_text', 'text', 'summary_text', 'reasoning_text'],
+  'input_text',
+  'output_text',
+  'text',
+  'summary_text',
+  'reasoning_text',
 ]);
 
 function textOf(given: JsonValue | undefined, location: string): string {

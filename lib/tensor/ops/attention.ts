@@ -64,9 +64,18 @@ export interface AttentionOptions extends KeyFilter {
 export type { HeadShare };
 
 const ATTENTION: OptionNames<AttentionOptions> = {
-  ...{ causal: true, scale: true, dropout: true, mask: true, keyMask: true, keyLengths: true },
-  ...{ documents: true, window: true, layout: true, headShare: true },
-  ...{ sinks: true, alibiSlopes: true },
+  causal: true,
+  scale: true,
+  dropout: true,
+  mask: true,
+  keyMask: true,
+  keyLengths: true,
+  documents: true,
+  window: true,
+  layout: true,
+  headShare: true,
+  sinks: true,
+  alibiSlopes: true,
 };
 
 type Drop = kernels.AttentionDropout;
@@ -397,7 +406,10 @@ export interface PackedReach extends AttentionReach {
 }
 
 const REACH: OptionNames<PackedReach> = {
-  ...{ documents: true, window: true, layout: true, headShare: true },
+  documents: true,
+  window: true,
+  layout: true,
+  headShare: true,
 };
 
 // Operations: none.

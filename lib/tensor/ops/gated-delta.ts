@@ -63,7 +63,12 @@ type Read = Readonly<Record<'q' | 'k' | 'v' | 'decay' | 'beta', Tensor>> & {
 };
 
 const INPUTS: OptionNames<DeltaInputs> = {
-  ...{ q: true, k: true, v: true, decay: true, beta: true, documents: true },
+  q: true,
+  k: true,
+  v: true,
+  decay: true,
+  beta: true,
+  documents: true,
 };
 
 function readDelta(inputs: DeltaInputs): Read {
@@ -90,8 +95,11 @@ function readDelta(inputs: DeltaInputs): Read {
     throw new DsError({ code: 'DS_DTYPE', op: DELTA, expected, got: describe(tensor) });
   }
   return {
-    ...{ q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) },
-    ...{ decay: packed(decay), beta: packed(beta) },
+    q: lastPacked(q),
+    k: lastPacked(k),
+    v: lastPacked(v),
+    decay: packed(decay),
+    beta: packed(beta),
     documents: documentsOf(DELTA, documents, q),
   };
 }
@@ -148,7 +156,8 @@ export function shortConv(x: Tensor, weight: Tensor, documents: Tensor | null = 
     throw shapeError(CONV, expected, `${describe(x)} and ${describe(weight)}`);
   }
   const read = {
-    ...{ x: lastPacked(x), weight: packed(weight) },
+    x: lastPacked(x),
+    weight: packed(weight),
     documents: documentsOf(CONV, documents, x),
   };
   const out = Tensor.empty(x.shape, x.dtype, x.device);

@@ -67,7 +67,10 @@ export interface LinearCrossEntropyOptions extends RowLossOptions {
 
 const HEAD: OptionNames<LinearCrossEntropyOptions> = {
   ...ROW_LOSS,
-  ...{ chunkRows: true, recompute: true, skipIgnored: true, classShare: true },
+  chunkRows: true,
+  recompute: true,
+  skipIgnored: true,
+  classShare: true,
 };
 
 /** Logits of one chunk. */

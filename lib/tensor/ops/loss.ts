@@ -61,7 +61,11 @@ export interface RowLossOptions extends RowOptions {
 
 /** The names of RowLossOptions. */
 export const ROW_LOSS: OptionNames<RowLossOptions> = {
-  ...{ ignoreIndex: true, labelSmoothing: true, reduction: true, divisor: true, report: true },
+  ignoreIndex: true,
+  labelSmoothing: true,
+  reduction: true,
+  divisor: true,
+  report: true,
 };
 
 /** RowLossOptions, complete. */

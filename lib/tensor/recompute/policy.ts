@@ -39,8 +39,13 @@ export interface CheckpointingOptions {
 }
 
 const OPTIONS: OptionNames<CheckpointingOptions> = {
-  ...{ partitionActivations: true, contiguousCheckpointing: true, numberCheckpoints: true },
-  ...{ cpuCheckpointing: true, keepAttention: true, synchronize: true, profile: true },
+  partitionActivations: true,
+  contiguousCheckpointing: true,
+  numberCheckpoints: true,
+  cpuCheckpointing: true,
+  keepAttention: true,
+  synchronize: true,
+  profile: true,
 };
 
 interface CheckpointPolicy {

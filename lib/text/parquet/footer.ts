@@ -108,7 +108,13 @@ export function readFooter(size: number, read: ReadBytes): Footer {
 
 /** Parquet's enumerations, in the order of their numbers. */
 const TYPES = [
-  ...['BOOLEAN', 'INT32', 'INT64', 'INT96', 'FLOAT', 'DOUBLE', 'BYTE_ARRAY'],
+  'BOOLEAN',
+  'INT32',
+  'INT64',
+  'INT96',
+  'FLOAT',
+  'DOUBLE',
+  'BYTE_ARRAY',
   'FIXED_LEN_BYTE_ARRAY',
 ];
 const REPETITIONS = ['REQUIRED', 'OPTIONAL', 'REPEATED'];

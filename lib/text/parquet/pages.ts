@@ -26,7 +26,12 @@ interface PageContext {
 
 const PAGE = { data: 0, index: 1, dictionary: 2, dataV2: 3 };
 const ENCODINGS = [
-  ...['PLAIN', 'GROUP_VAR_INT', 'PLAIN_DICTIONARY', 'RLE', 'BIT_PACKED', 'DELTA_BINARY_PACKED'],
+  'PLAIN',
+  'GROUP_VAR_INT',
+  'PLAIN_DICTIONARY',
+  'RLE',
+  'BIT_PACKED',
+  'DELTA_BINARY_PACKED',
   'DELTA_LENGTH_BYTE_ARRAY',
   'DELTA_BYTE_ARRAY',
   'RLE_DICTIONARY',

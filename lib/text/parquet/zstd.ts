@@ -91,12 +91,16 @@ const extend = (count: number, first: number, bits: readonly number[]): [number[
   }
   return [base, [...new Array<number>(count).fill(0), ...bits]];
 };
-const [LITERAL_BASE, LITERAL_BITS] = extend(16, 0, [
-  ...[1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
-]);
-const [MATCH_BASE, MATCH_BITS] = extend(32, 3, [
-  ...[1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
-]);
+const [LITERAL_BASE, LITERAL_BITS] = extend(
+  16,
+  0,
+  [1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
+);
+const [MATCH_BASE, MATCH_BITS] = extend(
+  32,
+  3,
+  [1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
+);
 
 /** Literal lengths, offsets, match lengths: the predefined tables and the limits of others. */
 const KINDS = [
@@ -105,15 +109,8 @@ const KINDS = [
     count: 36,
     log: 6,
     predefined: [
-      ...[4, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 1],
-      1,
-      1,
-      1,
-      1,
-      -1,
-      -1,
-      -1,
-      -1,
+      4, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 1, 1, 1, 1,
+      1, -1, -1, -1, -1,
     ],
   },
   {
@@ -121,12 +118,7 @@ const KINDS = [
     count: 32,
     log: 5,
     predefined: [
-      ...[1, 1, 1, 1, 1, 1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-      -1,
-      -1,
-      -1,
-      -1,
-      -1,
+      1, 1, 1, 1, 1, 1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1,
     ],
   },
   {

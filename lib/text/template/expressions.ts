@@ -101,7 +101,11 @@ function readName(name: string, context: CompileContext): Compute {
 }
 
 const OPERATORS: Readonly<Record<string, (a: Value, b: Value) => Value>> = {
-  ...{ '+': add, '-': subtract, '*': multiply, '/': divide, '//': floorDivision },
+  '+': add,
+  '-': subtract,
+  '*': multiply,
+  '/': divide,
+  '//': floorDivision,
   '%': remainder,
   '**': power,
 };

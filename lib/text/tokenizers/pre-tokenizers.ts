@@ -15,7 +15,11 @@ interface Cut {
 export type PreTokenizer = (cut: Cut) => Cut;
 
 const BEHAVIORS = [
-  ...['Removed', 'Isolated', 'MergedWithPrevious', 'MergedWithNext', 'Contiguous'],
+  'Removed',
+  'Isolated',
+  'MergedWithPrevious',
+  'MergedWithNext',
+  'Contiguous',
 ] as const;
 type Behavior = (typeof BEHAVIORS)[number];
 

@@ -136,5 +136,6 @@ export class AnswerForms {
 
 /** The arguments of a function that is not strict are any object. */
 const open = ({ type, function: { name } }: FunctionTool): FunctionTool => ({
-  ...{ type, function: { name } },
+  type,
+  function: { name },
 });

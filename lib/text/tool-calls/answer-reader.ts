@@ -42,7 +42,9 @@ export class AnswerReader {
     const byName = new Map(tools.map((tool) => [tool.function.name, tool.function.parameters]));
     const calls = family?.read ?? plain;
     const ownReading = calls({
-      ...{ input, output, isKnown: (name) => byName.has(name) },
+      input,
+      output,
+      isKnown: (name) => byName.has(name),
       schemaOf: (name, parameter) => propertyOf(byName.get(name), parameter),
     });
     const last = { input, reading: ownReading };

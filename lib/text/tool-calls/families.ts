@@ -48,7 +48,9 @@ export interface CallFamily {
 }
 
 const GEMMA_TOKENS = ({ begin, end, quote }: Record<'begin' | 'end' | 'quote', string>) => [
-  ...[begin, end, quote],
+  begin,
+  end,
+  quote,
 ];
 
 export const CALL_FAMILIES = {
@@ -87,7 +89,12 @@ export const CALL_FAMILIES = {
   glm: {
     read: glmCalls,
     tokens: [
-      ...['<tool_call>', '</tool_call>', '<arg_key>', '</arg_key>', '<arg_value>', '</arg_value>'],
+      '<tool_call>',
+      '</tool_call>',
+      '<arg_key>',
+      '</arg_key>',
+      '<arg_value>',
+      '</arg_value>',
     ],
     hold: glmHeld,
   },

@@ -55,7 +55,9 @@ export interface HeldCalls {
 }
 
 const inJson = (tools: readonly FunctionTool[], key?: string): CallForm => ({
-  ...{ before: '', schema: callSchema(tools, key), after: '' },
+  before: '',
+  schema: callSchema(tools, key),
+  after: '',
 });
 
 const argumentsOf = ({ function: { parameters } }: FunctionTool): object =>
@@ -63,12 +65,16 @@ const argumentsOf = ({ function: { parameters } }: FunctionTool): object =>
 
 /** <tool_call>{"name": "f", "arguments": {..}}</tool_call> */
 export const hermesHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
-  ...{ begin: '<tool_call>', end: '</tool_call>', forms: [inJson(tools)] },
+  begin: '<tool_call>',
+  end: '</tool_call>',
+  forms: [inJson(tools)],
 });
 
 /** {"name": "f", "parameters": {..}}; {..}, also behind <|python_tag|>. */
 export const llamaHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
-  ...{ begin: '<|python_tag|>', end: '', forms: [inJson(tools, 'parameters')] },
+  begin: '<|python_tag|>',
+  end: '',
+  forms: [inJson(tools, 'parameters')],
   bare: tools.map((tool) => tool.function.name),
 });
 
@@ -82,14 +88,19 @@ export const mistralHeld = (
     return { ...marked, forms: [inJson(tools)], list: { open: '[', close: ']' } };
   }
   const forms = tools.map((tool) => ({
-    ...{ before: `${tool.function.name}[ARGS]`, schema: argumentsOf(tool), after: '' },
+    before: `${tool.function.name}[ARGS]`,
+    schema: argumentsOf(tool),
+    after: '',
   }));
   return { ...marked, forms };
 };
 
 /** functools[{..}, {..}]. Code may contain the word alone. */
 export const phiHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
-  ...{ begin: 'functools[', end: '', forms: [inJson(tools)], list: { open: '', close: ']' } },
+  begin: 'functools[',
+  end: '',
+  forms: [inJson(tools)],
+  list: { open: '', close: ']' },
 });
 
 const SEPARATOR = '<｜tool▁sep｜>';
@@ -116,10 +127,13 @@ const HEADER_ENDS = ['<|channel|>commentary', ''].flatMap((channel) =>
 
 /** <|channel|>commentary to=functions.f <|constrain|>json<|message|>{..}<|call|> */
 export const harmonyHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
-  ...{ begin: 'to=functions.', end: '', closers: ['<|call|>', '<|end|>'] },
+  begin: 'to=functions.',
+  end: '',
+  closers: ['<|call|>', '<|end|>'],
   forms: tools.map((tool) => ({
     before: HEADER_ENDS.map((end) => `${tool.function.name}${end}<|message|>`),
-    ...{ schema: argumentsOf(tool), after: '' },
+    schema: argumentsOf(tool),
+    after: '',
   })),
 });
 
@@ -127,9 +141,12 @@ export const harmonyHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
 export const gemmaHeld =
   ({ begin, end, quote }: Record<'begin' | 'end' | 'quote', string>) =>
   (tools: readonly FunctionTool[]): HeldCalls => ({
-    ...{ begin, end, marker: quote },
+    begin,
+    end,
+    marker: quote,
     forms: tools.map((tool) => ({
-      ...{ before: `call:${tool.function.name}`, after: '' },
+      before: `call:${tool.function.name}`,
+      after: '',
       schema: { type: 'object', ...argumentsOf(tool) },
     })),
   });
@@ -147,7 +164,9 @@ function fieldsOf({ function: { parameters } }: FunctionTool): CallField[] | nul
   };
   const needed: readonly unknown[] = Array.isArray(names) ? names : [];
   return Object.entries(isObject(properties) ? properties : {}).map(([name, schema]) => ({
-    ...{ name, isText: isTextual(schema), isRequired: needed.includes(name) },
+    name,
+    isText: isTextual(schema),
+    isRequired: needed.includes(name),
     schema: {
       ...(isObject(schema) ? schema : {}),
       ...($defs !== undefined && { $defs }),
@@ -158,18 +177,25 @@ function fieldsOf({ function: { parameters } }: FunctionTool): CallField[] | nul
 
 /** <tool_call><function=f><parameter=k>value</parameter></function></tool_call>, in lines. */
 export const qwenCoderHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
-  ...{ begin: '<tool_call>', end: '</tool_call>', others: ['<function='] },
+  begin: '<tool_call>',
+  end: '</tool_call>',
+  others: ['<function='],
   tags: { key: ['<parameter=', '>'], value: ['\n', '\n</parameter>'] },
   forms: tools.map((tool) => ({
-    ...{ before: `<function=${tool.function.name}>`, fields: fieldsOf(tool), after: '</function>' },
+    before: `<function=${tool.function.name}>`,
+    fields: fieldsOf(tool),
+    after: '</function>',
   })),
 });
 
 /** <tool_call>f<arg_key>k</arg_key><arg_value>value</arg_value></tool_call>, also in lines. */
 export const glmHeld = (tools: readonly FunctionTool[]): HeldCalls => ({
-  ...{ begin: '<tool_call>', end: '</tool_call>' },
+  begin: '<tool_call>',
+  end: '</tool_call>',
   tags: { key: ['<arg_key>', '</arg_key>'], value: ['<arg_value>', '</arg_value>'] },
   forms: tools.map((tool) => ({
-    ...{ before: tool.function.name, fields: fieldsOf(tool), after: '' },
+    before: tool.function.name,
+    fields: fieldsOf(tool),
+    after: '',
   })),
 });

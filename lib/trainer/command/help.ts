@@ -10,9 +10,16 @@ import { GROUPS } from './arguments.js';
 
 /** The placeholder of a value by its syntax. */
 const SHOWN: Readonly<Record<Syntax, string>> = {
-  ...{ text: '<text>', integer: '<n>', number: '<x>', switch: '[bool]' },
-  ...{ texts: '<text...>', integers: '<n...>', numbers: '<x...>', record: '<json>' },
-  ...{ 'text or record': '<file>', 'text or switch': '[text]' },
+  text: '<text>',
+  integer: '<n>',
+  number: '<x>',
+  switch: '[bool]',
+  texts: '<text...>',
+  integers: '<n...>',
+  numbers: '<x...>',
+  record: '<json>',
+  'text or record': '<file>',
+  'text or switch': '[text]',
   'integer or switch': '[n]',
   bytes: '<size>',
   sizes: '<sizes>',

@@ -24,13 +24,19 @@ const flagsOf = (declared: object): string[] =>
 
 const LENGTHS = ['max_prompt_length', 'max_completion_length'];
 const REFERENCE = [
-  ...['ref_model_name_or_path', 'loss_type'],
-  ...['precompute_ref_log_probs', 'precompute_ref_batch_size'],
+  'ref_model_name_or_path',
+  'loss_type',
+  'precompute_ref_log_probs',
+  'precompute_ref_batch_size',
 ];
 
 const ROLLOUTS = [
-  ...['reward_funcs', 'reward_weights', 'reward_model_name_or_path', 'ref_model_name_or_path'],
-  ...['max_completion_length', ...flagsOf(SAMPLING_OF_ROLLOUTS)],
+  'reward_funcs',
+  'reward_weights',
+  'reward_model_name_or_path',
+  'ref_model_name_or_path',
+  'max_completion_length',
+  ...flagsOf(SAMPLING_OF_ROLLOUTS),
 ];
 const REWARD_METRICS = ['reward', 'reward_std'];
 
@@ -68,7 +74,9 @@ const OF_TEXTS = [
 ];
 /** gkd() takes these arguments, because its rows are texts. */
 const OF_GKD: readonly string[] = [
-  ...['completion_only_loss', 'assistant_only_loss', 'dataset_text_field'],
+  'completion_only_loss',
+  'assistant_only_loss',
+  'dataset_text_field',
 ];
 
 /** Names of next-token losses in TRL's SFT. */

@@ -100,7 +100,8 @@ function precompute(
   reference.to(device);
   const found = sets.map((set, i) =>
     precomputeReference(set, reference, {
-      ...{ batchSize, pad: tokenizer.padId ?? tokenizer.eosId ?? 0 },
+      batchSize,
+      pad: tokenizer.padId ?? tokenizer.eosId ?? 0,
       ...(folder !== undefined && { cache: join(folder, `reference-${i}.json`) }),
     }),
   );
@@ -201,7 +202,8 @@ async function openDistillation(
   }
   const teacher = await fromPretrained(place, { revision: revisionOf(place, args) });
   const { train, lines, ...rest } = await openRows(args, evaluation, {
-    ...{ tokenizer, maxSeq: model.maxSeq },
+    tokenizer,
+    maxSeq: model.maxSeq,
   });
   const { temperature } = args;
   const sampled = temperature === undefined ? {} : { temperature };

@@ -75,7 +75,10 @@ export async function openTask(
   const [first, second] = args.text_column_names ?? [];
   const textKey = second !== undefined ? ([first, second] as [string, string]) : first;
   const how = {
-    ...{ tokenizer, task, maxLength, labelKey: args.label_column_name },
+    tokenizer,
+    task,
+    maxLength,
+    labelKey: args.label_column_name,
     textKey: textKey ?? args.dataset_text_field,
     ...(problem !== undefined && { kind: KINDS[problem as ProblemType] }),
   };

@@ -112,7 +112,9 @@ async function readTogether(
     if (name) {
       const open = isPolicy(name) ? openPolicy : openPreferences;
       const { model, method, train, lines, ...rest } = await open(args, name, {
-        ...{ tokenizer, evaluation, device: job.world.device },
+        tokenizer,
+        evaluation,
+        device: job.world.device,
       });
       say(describeRun(args, model, job));
       lines.forEach(say);

@@ -91,8 +91,15 @@ function precisionOf(args: TrainArguments): Precision | undefined {
  * these are paged there, `offload_optimizer` keeps them on the host here.
  */
 const ADAMW = [
-  ...['adamw', 'adamw_torch', 'adamw_torch_fused', 'adamw_hf', 'adamw_apex_fused'],
-  ...['adamw_torch_xla', 'adamw_torch_npu_fused', 'paged_adamw', 'paged_adamw_32bit'],
+  'adamw',
+  'adamw_torch',
+  'adamw_torch_fused',
+  'adamw_hf',
+  'adamw_apex_fused',
+  'adamw_torch_xla',
+  'adamw_torch_npu_fused',
+  'paged_adamw',
+  'paged_adamw_32bit',
 ];
 
 /** transformers' names of AdamW with moments in 8 bits. */

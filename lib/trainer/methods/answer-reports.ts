@@ -10,8 +10,10 @@ function takeReport(
 ): Record<'tokens' | 'correct' | 'entropy' | 'logits', Tensor> {
   const { counted, correct, entropy, logits } = report;
   const own = {
-    ...{ tokens: counted.to('f32'), correct: correct.to('f32') },
-    ...{ entropy: entropy.clone(), logits: logits.clone() },
+    tokens: counted.to('f32'),
+    correct: correct.to('f32'),
+    entropy: entropy.clone(),
+    logits: logits.clone(),
   };
   report.dispose();
   return own;

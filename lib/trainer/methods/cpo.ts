@@ -20,7 +20,9 @@ export type CpoLossName = 'sigmoid' | 'hinge' | 'ipo' | 'simpo';
 export const CPO = {
   /** Factor of the difference of both answers. Default: 0.1. */
   beta: number('factor of the difference of both answers', {
-    ...{ above: 0, default: 0.1, flag: 'beta' },
+    above: 0,
+    default: 0.1,
+    flag: 'beta',
   }),
   /** Name of the loss in TRL; "simpo" and "ipo" compare means per token. Default: "sigmoid". */
   loss: oneOf<CpoLossName>(['sigmoid', 'hinge', 'ipo', 'simpo'])('[loss](#losses-of-cpo)', {
@@ -29,19 +31,27 @@ export const CPO = {
   }),
   /** Probability that chosen and rejected are swapped, below 0.5. Default: 0. */
   labelSmoothing: number('chance that a label is wrong', {
-    ...{ min: 0, below: 0.5, default: 0, flag: 'label_smoothing' },
+    min: 0,
+    below: 0.5,
+    default: 0,
+    flag: 'label_smoothing',
   }),
   /** Weight of the next-token loss of chosen answers. Default: 1; SimPO's paper has 0. */
   cpoAlpha: number('weight of the next-token loss of chosen answers', {
-    ...{ min: 0, default: 1, flag: 'cpo_alpha' },
+    min: 0,
+    default: 1,
+    flag: 'cpo_alpha',
   }),
   /** Margin between both answers in the loss "simpo". Default: 0.5. */
   simpoGamma: number('margin of the loss `simpo`', {
-    ...{ min: 0, default: 0.5, flag: 'simpo_gamma' },
+    min: 0,
+    default: 0.5,
+    flag: 'simpo_gamma',
   }),
   /** Alpha of AlphaPO's rewards (1 - p^-alpha) / alpha; 0: log p. Default: 0. */
   alpha: number('shape of the rewards (AlphaPO); 0: log-probabilities', {
-    ...{ default: 0, flag: 'alpha' },
+    default: 0,
+    flag: 'alpha',
   }),
   /** Train without dropout. Default: true. */
   disableDropout: DROPOUT,

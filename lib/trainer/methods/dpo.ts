@@ -49,11 +49,16 @@ export const DPO = {
   }),
   /** Factor of each loss in the list. Default: 1 each. */
   weights: checked(readWeights, 'weights of several losses', {
-    ...{ default: null, shown: '1 each', elsewhere: '`loss_weights`' },
+    default: null,
+    shown: '1 each',
+    elsewhere: '`loss_weights`',
   }),
   /** Probability that chosen and rejected are swapped, below 0.5. Default: 0. */
   labelSmoothing: number('chance that a label is wrong', {
-    ...{ min: 0, below: 0.5, default: 0, flag: 'label_smoothing' },
+    min: 0,
+    below: 0.5,
+    default: 0,
+    flag: 'label_smoothing',
   }),
   /** The f-divergence between model and reference. Default: "reverse_kl". */
   divergence: oneOf<Divergence>(keysOf(DIVERGENCES))(
@@ -65,37 +70,50 @@ export const DPO = {
   ),
   /** Alpha of the divergence "alpha_divergence", not 1. Default: 0.5. */
   fAlphaDivergenceCoef: number('alpha of `alpha_divergence`, other than 1', {
-    ...{ default: 0.5, flag: 'f_alpha_divergence_coef' },
+    default: 0.5,
+    flag: 'f_alpha_divergence_coef',
   }),
   /** Temperature of the loss "discopop". Default: 0.05. */
   discopopTau: number('temperature of `discopop`', {
-    ...{ above: 0, default: 0.05, flag: 'discopop_tau' },
+    above: 0,
+    default: 0.05,
+    flag: 'discopop_tau',
   }),
   /**
    * Factor of the tokens of the longer answer beyond the length of the shorter one (LD-DPO, Liu et
    * al. 2024). Default: 1.
    */
   ldAlpha: number('factor of the tokens beyond the shorter answer (LD-DPO)', {
-    ...{ min: 0, max: 1, default: 1, flag: 'ld_alpha' },
+    min: 0,
+    max: 1,
+    default: 1,
+    flag: 'ld_alpha',
   }),
   /**
    * Weights pairs by the probability of their answers (WPO, Zhou et al. 2024). It costs another
    * forward. Default: false.
    */
   useWeighting: boolean('weight pairs by their probability (WPO); one more forward', {
-    ...{ default: false, flag: 'use_weighting' },
+    default: false,
+    flag: 'use_weighting',
   }),
   /** Moves the reference towards the model now and then (TR-DPO). Default: false. */
   syncRefModel: boolean('move the reference towards the model now and then (TR-DPO)', {
-    ...{ default: false, flag: 'sync_ref_model' },
+    default: false,
+    flag: 'sync_ref_model',
   }),
   /** Updates between two moves of the reference. Default: 512. */
   refModelSyncSteps: integer('updates between two moves of the reference', {
-    ...{ min: 1, default: 512, flag: 'ref_model_sync_steps' },
+    min: 1,
+    default: 512,
+    flag: 'ref_model_sync_steps',
   }),
   /** Share of the model in the weights of the moved reference. Default: 0.6. */
   refModelMixupAlpha: number('share of the model in the moved reference', {
-    ...{ min: 0, max: 1, default: 0.6, flag: 'ref_model_mixup_alpha' },
+    min: 0,
+    max: 1,
+    default: 0.6,
+    flag: 'ref_model_mixup_alpha',
   }),
   /** Train without dropout. Default: true. */
   disableDropout: DROPOUT,
@@ -258,8 +276,14 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     const [chosenReference, rejectedReference] = halves(reference);
     const [chosenTokens, rejectedTokens] = halves(answered);
     return {
-      ...{ chosen, rejected, chosenReference, rejectedReference, chosenTokens, rejectedTokens },
-      ...{ weights, reports },
+      chosen,
+      rejected,
+      chosenReference,
+      rejectedReference,
+      chosenTokens,
+      rejectedTokens,
+      weights,
+      reports,
     };
   }
 

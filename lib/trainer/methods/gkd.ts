@@ -33,7 +33,10 @@ export const GKD = {
    * 0: KL(teacher || student), 1: KL(student || teacher), between: Jensen-Shannon. Default: 0.5.
    */
   beta: number('0: forward KL, 1: reverse KL, between: Jensen-Shannon', {
-    ...{ min: 0, max: 1, default: 0.5, flag: 'beta' },
+    min: 0,
+    max: 1,
+    default: 0.5,
+    flag: 'beta',
   }),
   /** Divisor of the logits of both models. Default: 1. */
   lossTemperature: number('divisor of the logits of both models', { above: 0, default: 1 }),
@@ -42,19 +45,27 @@ export const GKD = {
    * 0.5.
    */
   lmbda: number('chance of an update that the student samples its completions', {
-    ...{ min: 0, max: 1, default: 0.5, flag: 'lmbda' },
+    min: 0,
+    max: 1,
+    default: 0.5,
+    flag: 'lmbda',
   }),
   /** Whether the teacher samples the completions of the other updates. Default: false. */
   seqKd: boolean('the teacher samples the completions of other updates', {
-    ...{ default: false, flag: 'seq_kd' },
+    default: false,
+    flag: 'seq_kd',
   }),
   /** Maximum number of tokens of a sampled completion. Default: 128. */
   maxNewTokens: integer('maximum number of tokens of a sampled completion', {
-    ...{ min: 1, default: 128, flag: 'max_new_tokens' },
+    min: 1,
+    default: 128,
+    flag: 'max_new_tokens',
   }),
   /** Temperature of sampling. Default: 0.9. */
   temperature: number('temperature of sampling', {
-    ...{ above: 0, default: 0.9, elsewhere: '`temperature`' },
+    above: 0,
+    default: 0.9,
+    elsewhere: '`temperature`',
   }),
   /** Train without dropout. Default: true. */
   disableDropout: DROPOUT,

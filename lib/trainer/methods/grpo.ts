@@ -34,7 +34,11 @@ export interface RolloutSampling
     Pick<GenerateRequest, 'maxNewTokens' | 'minTokens' | 'stop' | 'stopTokens'> {}
 
 const SAMPLED: Record<keyof RolloutSampling, true | NamedElsewhere> = {
-  ...{ ...GENERATION_CONFIG, maxNewTokens: true, minTokens: true, stop: true, stopTokens: true },
+  ...GENERATION_CONFIG,
+  maxNewTokens: true,
+  minTokens: true,
+  stop: true,
+  stopTokens: true,
 };
 const MAX_TOKENS = 512;
 /** The most samples of a prompt that have different seeds. */
@@ -249,13 +253,20 @@ export function grpo(given: GrpoOptions): TrainingMethod {
     name: 'grpo',
     objective: {
       ...rest,
-      ...{ loss, epsilon, beta, level, isLeaveOneOut: false },
+      loss,
+      epsilon,
+      beta,
+      level,
+      isLeaveOneOut: false,
       epsilonHigh: epsilonHigh ?? (loss === 'cispo' ? 5 : epsilon),
       temperatures: [rest.sapoTemperaturePos, rest.sapoTemperatureNeg],
       correctionRange: [0, correctionCap],
     },
     plan: {
-      ...{ ...rest, generations, scale, aggregation },
+      ...rest,
+      generations,
+      scale,
+      aggregation,
       evalGenerations: rest.evalGenerations ?? generations,
       needsReference: beta > 0,
       needsOld: false,
@@ -279,11 +290,22 @@ export function rloo(given: RlooOptions): TrainingMethod {
     name: 'rloo',
     objective: {
       ...rest,
-      ...{ loss: 'grpo', epsilon, epsilonHigh: epsilon, delta: null, level: 'sequence', beta },
-      ...{ temperatures: [1, 1], correction: null, correctionRange: [0, 1], isLeaveOneOut: true },
+      loss: 'grpo',
+      epsilon,
+      epsilonHigh: epsilon,
+      delta: null,
+      level: 'sequence',
+      beta,
+      temperatures: [1, 1],
+      correction: null,
+      correctionRange: [0, 1],
+      isLeaveOneOut: true,
     },
     plan: {
-      ...{ ...rest, generations, scale: 'none', aggregation: 'sum_then_normalize' },
+      ...rest,
+      generations,
+      scale: 'none',
+      aggregation: 'sum_then_normalize',
       evalGenerations: rest.evalGenerations ?? generations,
       needsReference: beta > 0,
       needsOld: beta > 0,

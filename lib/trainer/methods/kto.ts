@@ -35,11 +35,15 @@ export const KTO = {
   }),
   /** Weight of desirable answers. Default: 1. */
   desirableWeight: number('weight of desirable answers', {
-    ...{ min: 0, default: 1, flag: 'desirable_weight' },
+    min: 0,
+    default: 1,
+    flag: 'desirable_weight',
   }),
   /** Weight of undesirable answers. Default: 1. */
   undesirableWeight: number('weight of undesirable answers', {
-    ...{ min: 0, default: 1, flag: 'undesirable_weight' },
+    min: 0,
+    default: 1,
+    flag: 'undesirable_weight',
   }),
   /** Train without dropout. Default: true. */
   disableDropout: DROPOUT,
@@ -62,9 +66,15 @@ class Kto extends TrainingMethod {
   readonly name = 'kto';
   override readonly lr = 1e-6;
   readonly metrics = [
-    ...['rewards/chosen', 'rewards/rejected', 'rewards/margins'],
-    ...['logps/chosen', 'logps/rejected', 'kl'],
-    ...['entropy', 'logits/chosen', 'logits/rejected'],
+    'rewards/chosen',
+    'rewards/rejected',
+    'rewards/margins',
+    'logps/chosen',
+    'logps/rejected',
+    'kl',
+    'entropy',
+    'logits/chosen',
+    'logits/rejected',
   ];
 
   constructor(private readonly settings: Settings<typeof KTO>) {

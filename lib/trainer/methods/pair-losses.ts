@@ -171,7 +171,10 @@ export type PairLossName = keyof typeof PAIR_LOSSES;
 export const SMOOTHED: Readonly<
   Partial<Record<PairLossName, readonly [low: number, high: number]>>
 > = {
-  ...{ sigmoid: [0, 0.5], robust: [0, 0.5], aot: [0, 0.5], aot_unpaired: [0, 0.5] },
+  sigmoid: [0, 0.5],
+  robust: [0, 0.5],
+  aot: [0, 0.5],
+  aot_unpaired: [0, 0.5],
   exo_pair: [Number.MIN_VALUE, 0.5],
 };
 

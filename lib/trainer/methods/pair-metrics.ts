@@ -4,8 +4,12 @@ import { type DeviceSums, meanOf } from '../step-metrics.js';
 
 /** Metrics of logs and evaluations, by TRL's names. */
 export const PAIR_METRICS = [
-  ...['rewards/chosen', 'rewards/rejected', 'rewards/margins', 'rewards/accuracies'],
-  ...['logps/chosen', 'logps/rejected'],
+  'rewards/chosen',
+  'rewards/rejected',
+  'rewards/margins',
+  'rewards/accuracies',
+  'logps/chosen',
+  'logps/rejected',
 ];
 
 /** Metrics of the tokens of answers; see AnswerReports. */

@@ -143,8 +143,14 @@ export function correctionOf(
 export type Reduction = 'sequences' | 'tokens' | 'micro-batch';
 
 const REDUCTIONS: Readonly<Record<PolicyLossName, Reduction>> = {
-  ...{ grpo: 'sequences', sapo: 'sequences', bnpo: 'micro-batch' },
-  ...{ dapo: 'tokens', cispo: 'tokens', vespo: 'tokens', dr_grpo: 'tokens', luspo: 'tokens' },
+  grpo: 'sequences',
+  sapo: 'sequences',
+  bnpo: 'micro-batch',
+  dapo: 'tokens',
+  cispo: 'tokens',
+  vespo: 'tokens',
+  dr_grpo: 'tokens',
+  luspo: 'tokens',
 };
 
 /** Returns the sum of the losses of a micro-batch. The divisor is the sum of countOf() values. */

@@ -68,11 +68,14 @@ export class Reference {
     const sharded = { stage: 3 as const, ...(offload && { offload_param: offload }) };
     const config = {
       train_micro_batch_size_per_gpu: 1,
-      ...{ bf16: { enabled: bf16.enabled }, fp16: { enabled: fp16.enabled } },
+      bf16: { enabled: bf16.enabled },
+      fp16: { enabled: fp16.enabled },
       zero_optimization: sharded,
     };
     const { engine } = await initializeServed({
-      ...{ model: reference, config, distributed: job },
+      model: reference,
+      config,
+      distributed: job,
     });
     this.engine = engine;
     engine.eval();

@@ -19,7 +19,10 @@ import { pairOutputs } from './pair-metrics.js';
 export const REWARD = {
   /** Weight of the squared sum of both scores, which keeps their mean near 0. Default: none. */
   centerRewardsCoefficient: number('weight of the squared sum of both scores', {
-    ...{ min: 0, default: null, shown: 'none', flag: 'center_rewards_coefficient' },
+    min: 0,
+    default: null,
+    shown: 'none',
+    flag: 'center_rewards_coefficient',
   }),
   /** Train without dropout. Default: true. */
   disableDropout: DROPOUT,

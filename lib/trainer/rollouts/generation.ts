@@ -135,8 +135,11 @@ export const metricNames = (
     metricsOf(
       [
         {
-          ...{ rewards: [functions.map(() => 0)], lengths: [1], truncated: [false] },
-          ...{ calls: hasTools ? [0] : [], stolen: 0 },
+          rewards: [functions.map(() => 0)],
+          lengths: [1],
+          truncated: [false],
+          calls: hasTools ? [0] : [],
+          stolen: 0,
         },
       ],
       functions,

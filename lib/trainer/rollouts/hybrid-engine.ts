@@ -34,7 +34,10 @@ export class HybridEngine extends Engine {
     const maxTokens = Math.min(max, (this.module as CausalLM).sharedAnglesSeq);
     const { tokenizer } = this;
     this.rollouts ??= rolloutsOf(this, {
-      ...{ tokenizer, maxTokens, releaseCache, enableCudaGraph },
+      tokenizer,
+      maxTokens,
+      releaseCache,
+      enableCudaGraph,
     });
     return this.rollouts.generate(requests);
   }

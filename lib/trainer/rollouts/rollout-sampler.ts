@@ -198,8 +198,12 @@ export class RolloutSampler {
 }
 
 const sampledOf = ({ text, tokens, logprobs, finishReason }: Generation): Sampled => ({
-  ...{ content: text, tokens, isTruncated: finishReason === 'length' },
-  ...{ logprobs: required(logprobs).map(({ logprob }) => logprob), mask: null, calls: 0 },
+  content: text,
+  tokens,
+  isTruncated: finishReason === 'length',
+  logprobs: required(logprobs).map(({ logprob }) => logprob),
+  mask: null,
+  calls: 0,
 });
 
 /** The prompt of each completion. */

@@ -201,7 +201,9 @@ class RolloutSource extends MethodSource {
     const { sampler, grounds } = this;
     for (const { pieces, ...item } of this.saved.splice(0)) {
       const read = pieces.map(async ({ prompt, first, count }) => ({
-        ...{ sample: await grounds.get(prompt), first, count },
+        sample: await grounds.get(prompt),
+        first,
+        count,
       }));
       const made = { ...item, pieces: await Promise.all(read) };
       this.ahead.push({ ...required(sampler).judging(made), number: item.number });
@@ -231,9 +233,14 @@ class RolloutSource extends MethodSource {
     const rollouts = sampled.map(({ tokens, logprobs, mask, isTruncated }, i): Rollout => {
       const { promptIds } = required(each[i]);
       return {
-        ...{ prompt: [...promptIds], tokens: [...tokens], sampler: [...logprobs] },
-        ...{ old: isAnchored ? [...logprobs] : null, reference: null, advantage: 0 },
-        ...{ counts: !(plan.maskTruncated && isTruncated), mask: mask && [...mask] },
+        prompt: [...promptIds],
+        tokens: [...tokens],
+        sampler: [...logprobs],
+        old: isAnchored ? [...logprobs] : null,
+        reference: null,
+        advantage: 0,
+        counts: !(plan.maskTruncated && isTruncated),
+        mask: mask && [...mask],
       };
     });
     const order = this.orderOf(rollouts.length, made);
@@ -253,7 +260,8 @@ class RolloutSource extends MethodSource {
     const names = plan.rewards.map(({ name }) => name);
     const moments = groupMoments(totalsOf(all, this.weights), plan.generations);
     const numbers = metricsOf(outcomes, names, moments, {
-      ...{ ...plan, staleness: progress.step - made.step },
+      ...plan,
+      staleness: progress.step - made.step,
     });
     const metrics = this.names.map((name) => numbers[name] ?? 0);
     const seconds = {

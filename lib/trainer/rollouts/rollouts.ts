@@ -44,8 +44,13 @@ export interface RolloutOptions {
 }
 
 const OPTIONS: OptionNames<RolloutOptions> = {
-  ...{ tokenizer: true, maxTokens: true, maxSequences: true, releaseCache: true, offload: true },
-  ...{ batchInvariant: true, enableCudaGraph: true },
+  tokenizer: true,
+  maxTokens: true,
+  maxSequences: true,
+  releaseCache: true,
+  offload: true,
+  batchInvariant: true,
+  enableCudaGraph: true,
 };
 
 /**

@@ -54,7 +54,10 @@ export class SharedPrompts {
     const { world } = this;
     const phase = this.phase++;
     const own = requests.map(({ prompt, n, seed, beginsText }) => ({
-      ...{ prompt: Array.from(prompt as ArrayLike<number>), n, seed, beginsText },
+      prompt: Array.from(prompt as ArrayLike<number>),
+      n,
+      seed,
+      beginsText,
     }));
     const shared = (await onAllRanks(world, 'sharing prompts', async () => own as never)) as never;
     const all = shared as SharedRequest[][];

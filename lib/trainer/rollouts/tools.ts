@@ -90,8 +90,14 @@ export async function sampleWithTool(
 ): Promise<Sampled[]> {
   const all = given.map(
     (item): Open => ({
-      ...{ ...item, text: '', tokens: [], logprobs: [], mask: [], calls: 0 },
-      ...{ isTruncated: false, isDone: false },
+      ...item,
+      text: '',
+      tokens: [],
+      logprobs: [],
+      mask: [],
+      calls: 0,
+      isTruncated: false,
+      isDone: false,
     }),
   );
   for (let turn = 0; ; ++turn) {
@@ -116,7 +122,12 @@ export async function sampleWithTool(
     if (counts.every((count) => (count as { open: number }).open === 0)) break;
   }
   return all.map(({ text: content, tokens, logprobs, mask, calls, isTruncated }) => ({
-    ...{ content, tokens, logprobs, mask, calls, isTruncated },
+    content,
+    tokens,
+    logprobs,
+    mask,
+    calls,
+    isTruncated,
   }));
 }
 

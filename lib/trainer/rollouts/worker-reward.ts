@@ -81,7 +81,9 @@ function partsOf(input: WorkerQuestion, count: number): WorkerQuestion[] {
       list.slice(start, start + size);
     const columns = Object.entries(input.columns).map(([name, list]) => [name, cut(list)]);
     return {
-      ...{ step: input.step, prompts: cut(input.prompts), completions: cut(input.completions) },
+      step: input.step,
+      prompts: cut(input.prompts),
+      completions: cut(input.completions),
       columns: Object.fromEntries(columns) as WorkerQuestion['columns'],
     };
   });

@@ -53,7 +53,10 @@ export class ShardState<P extends Placement = Placement> {
     const grad = lands ? placement.allocate(numel, unit.gradient.dtype) : null;
     const isWeight = masters.areWeights && master;
     const part: ShardPart = {
-      ...{ partition, master, grad, uploading: false },
+      partition,
+      master,
+      grad,
+      uploading: false,
       weight: isWeight ? isWeight.retain() : this.weights.memory(partition, [master, grad]),
       ...placement.storage.stateOf(partition),
       uploaded: new Event(device),
@@ -98,7 +101,7 @@ export class ShardState<P extends Placement = Placement> {
       const grad = sliceFlat(part.grad ?? required(partition.grad), range);
       const isOwn = part.weight && part.weight !== part.master;
       const weight = isOwn ? sliceFlat(required(part.weight), range) : null;
-      body({ ...{ group, places, sums, starts, control }, ...opened, grad, weight }, tile);
+      body({ group, places, sums, starts, control, ...opened, grad, weight }, tile);
       for (const slice of [grad, weight]) slice?.release();
       this.close(partition, opened, true);
       done?.(tile);

@@ -68,7 +68,10 @@ export class TileSlots {
   ) {
     this.slots = Array.from({ length: options.count }, () => ({
       memory: Buffer.allocatePinned(device, slotBytes),
-      ...{ tile: null, users: 0, changed: false, wanted: 0 },
+      tile: null,
+      users: 0,
+      changed: false,
+      wanted: 0,
     }));
   }
 

@@ -68,7 +68,9 @@ const words = (...lines: string[]): string[] =>
 
 function node(...args: string[]): { status: number | null; stdout: string; stderr: string } {
   const { status, stdout, stderr } = spawnSync(process.execPath, args, {
-    ...{ encoding: 'utf8', cwd: folder, timeout: 300_000 },
+    encoding: 'utf8',
+    cwd: folder,
+    timeout: 300_000,
   });
   return { status, stdout, stderr };
 }
@@ -135,8 +137,12 @@ const PAGES: Readonly<Record<string, readonly [flags: string, zero: object]>> = 
     '--model-parallel-size 1 --num-layers 50 --hidden-size 4096 --num-attention-heads 32 ' +
       '--batch-size 1 --checkpoint-activations',
     {
-      ...{ stage: 2, contiguous_gradients: true, overlap_comm: true, reduce_scatter: true },
-      ...{ reduce_bucket_size: 5e8, allgather_bucket_size: 5e8 },
+      stage: 2,
+      contiguous_gradients: true,
+      overlap_comm: true,
+      reduce_scatter: true,
+      reduce_bucket_size: 5e8,
+      allgather_bucket_size: 5e8,
     },
   ],
   zeropp: [
@@ -144,9 +150,14 @@ const PAGES: Readonly<Record<string, readonly [flags: string, zero: object]>> = 
       '--hidden-size 6144 --seq-length 512 --num-attention-heads 32 --batch-size 1 ' +
       '--zero-stage 3 --deepspeed-activation-checkpointing --fp16 --checkpoint-activations',
     {
-      ...{ stage: 3, reduce_bucket_size: 10000000, reduce_scatter: true },
-      ...{ zero_quantized_weights: true, zero_hpz_partition_size: 2 },
-      ...{ zero_quantized_gradients: true, contiguous_gradients: true, overlap_comm: true },
+      stage: 3,
+      reduce_bucket_size: 10000000,
+      reduce_scatter: true,
+      zero_quantized_weights: true,
+      zero_hpz_partition_size: 2,
+      zero_quantized_gradients: true,
+      contiguous_gradients: true,
+      overlap_comm: true,
     },
   ],
 };
@@ -170,7 +181,8 @@ test('a flag wins over the configuration, and the rate follows the schedule of t
   expect(last).toBeLessThan(first - 0.5);
   const { config } = JSON.parse(readFileSync(summary, 'utf8'));
   expect(config).toMatchObject({
-    ...{ train_micro_batch_size_per_gpu: 2, bf16: { enabled: true } },
+    train_micro_batch_size_per_gpu: 2,
+    bf16: { enabled: true },
     optimizer: { type: 'AdamW', params: { lr: 0.01, weight_decay: 0, betas: [0.9, 0.95] } },
     scheduler: {
       type: 'WarmupDecayLR',

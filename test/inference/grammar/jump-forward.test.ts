@@ -16,7 +16,11 @@ async function made(
   seed(11);
   const vocabSize = tokenizer.vocabSize + 3;
   const model = new nn.models.GPT2({
-    ...{ vocabSize, maxSeq: 512, layers: 1, heads: 2, channels: 16 },
+    vocabSize,
+    maxSeq: 512,
+    layers: 1,
+    heads: 2,
+    channels: 16,
   });
   const engine = await initInference(model, { ...pages, ...config }, { tokenizer });
   const found = (await engine.generateBatch(requests)).flat();

@@ -26,12 +26,16 @@ const softplusOf = (beta: number, threshold: number): Curve => ({
 /** Alphas that every dtype holds, as f32 does. */
 const curves: readonly Curve[] = [
   {
-    ...{ op: 'leaky_relu', alpha: 0.125, threshold: 0 },
+    op: 'leaky_relu',
+    alpha: 0.125,
+    threshold: 0,
     value: (x) => (x > 0 ? x : 0.125 * x),
     slope: (x) => (x > 0 ? 1 : 0.125),
   },
   {
-    ...{ op: 'elu', alpha: 1.5, threshold: 0 },
+    op: 'elu',
+    alpha: 1.5,
+    threshold: 0,
     value: (x) => (x > 0 ? x : 1.5 * Math.expm1(x)),
     slope: (x) => (x > 0 ? 1 : 1.5 * Math.exp(x)),
   },
@@ -132,8 +136,11 @@ export const mistakes: readonly Mistake[] = [
     says: 'bf16',
     run: (m) =>
       kernels.activationBackward({
-        ...{ in: m([3]), dout: m([3], 'bf16'), dx: m([3]) },
-        ...{ ...parameters, accumulate: false },
+        in: m([3]),
+        dout: m([3], 'bf16'),
+        dx: m([3]),
+        ...parameters,
+        accumulate: false,
       }),
   },
 ];

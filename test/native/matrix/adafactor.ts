@@ -34,11 +34,18 @@ interface Part {
 }
 
 const all = (matrices: number, rows: number, columns: number): Part => ({
-  ...{ matrices, rows, columns, from: 0, n: matrices * rows * columns },
+  matrices,
+  rows,
+  columns,
+  from: 0,
+  n: matrices * rows * columns,
 });
 
 const partArgs = ({ matrices, rows, columns, from }: Part): MatrixPart => ({
-  ...{ from, matrices, rows: matrices * rows, columns },
+  from,
+  matrices,
+  rows: matrices * rows,
+  columns,
 });
 
 const parts: Part[] = [
@@ -259,8 +266,12 @@ function applied(one: Last): MatrixCase {
   const { part, isMatrix, beta1, scaleParameter, length, apply } = one;
   const { n, matrices, rows, columns } = part;
   const rule = {
-    ...{ lr: 1e-1, leastScale: 1e-3, clipThreshold: 0.8, weightDecay: 0.1 },
-    ...{ beta1: beta1 ?? 9, scaleParameter },
+    lr: 1e-1,
+    leastScale: 1e-3,
+    clipThreshold: 0.8,
+    weightDecay: 0.1,
+    beta1: beta1 ?? 9,
+    scaleParameter,
   };
   const whole = matrices * rows * columns;
   const flags = [
@@ -295,7 +306,8 @@ function applied(one: Last): MatrixCase {
         args: { part: partArgs(part), rule },
         reference({ master, grad: g, rowFactor, columnFactor, v, moment: m }) {
           const results = (p: Float64Array, next: Float64Array | undefined) => ({
-            ...{ master: p, moment: next },
+            master: p,
+            moment: next,
             ...(one.inPlace ? { grad: p } : { weight: p }),
           });
           if (!apply) return results(master!, m);

@@ -26,8 +26,13 @@ const { abs, imul, sqrt } = Math;
 const narrow = ['f32', 'f16', 'bf16'] as const;
 
 const rule = {
-  ...{ lr: 1e-2, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0.1 },
-  ...{ correction1: 1 - 0.9 ** 3, correction2: 1 - 0.999 ** 3 },
+  lr: 1e-2,
+  beta1: 0.9,
+  beta2: 0.999,
+  eps: 1e-8,
+  weightDecay: 0.1,
+  correction1: 1 - 0.9 ** 3,
+  correction2: 1 - 0.999 ** 3,
 };
 
 interface Update {
@@ -193,8 +198,14 @@ function equalsRounded(s: Steps): Case {
       if (s.wild && n > 2) [values[0], values[1]] = [Number.NaN, Number.POSITIVE_INFINITY];
       const grad = memory.view(dtype, values);
       const scalars = {
-        ...{ lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0.1, decoupled: true },
-        ...{ correction1: 1 - 0.9 ** step, correction2: 1 - 0.999 ** step },
+        lr: 1e-3,
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weightDecay: 0.1,
+        decoupled: true,
+        correction1: 1 - 0.9 ** step,
+        correction2: 1 - 0.999 ** step,
       };
       const wide = {
         master: memory.raw('f32', memory.bits(master)),
@@ -220,18 +231,29 @@ function equalsRounded(s: Steps): Case {
 
       // Commits the step before, and speculates this one on the rounded moments.
       kernels.adamWSpeculate({
-        ...{ ...tried, master: triedMaster, weight: guess },
-        ...{ previous: last?.grad ?? null, previousControl: last && control },
-        ...{ next: grad, nextControl: control, nextRule: scalars },
+        ...tried,
+        master: triedMaster,
+        weight: guess,
+        previous: last?.grad ?? null,
+        previousControl: last && control,
+        next: grad,
+        nextControl: control,
+        nextRule: scalars,
         previousRule: last?.rule ?? scalars,
       });
       same(memory.bits(guess), memory.bits(expectedWeight), 'tried weight');
       last = { grad, rule: scalars };
     }
     kernels.adamWSpeculate({
-      ...{ ...tried, master: triedMaster, weight: null, next: null, nextControl: null },
-      ...{ previous: last!.grad, previousControl: control },
-      ...{ previousRule: last!.rule, nextRule: last!.rule },
+      ...tried,
+      master: triedMaster,
+      weight: null,
+      next: null,
+      nextControl: null,
+      previous: last!.grad,
+      previousControl: control,
+      previousRule: last!.rule,
+      nextRule: last!.rule,
     });
     same(memory.bits(tried.m), memory.bits(whole.m), 'committed m');
     same(memory.bits(tried.v), memory.bits(whole.v), 'committed v');
@@ -274,9 +296,18 @@ function followsGradients(from: number): Case {
     const control = memory.view('f32', [1, 1, 1, 1]);
     for (let step = 1; step <= steps; ++step) {
       kernels.adamW({
-        ...{ ...state, grad, weight: null, control, decoupled: true },
-        ...{ lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0 },
-        ...{ correction1: 1, correction2: 1 },
+        ...state,
+        grad,
+        weight: null,
+        control,
+        decoupled: true,
+        lr: 1e-3,
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weightDecay: 0,
+        correction1: 1,
+        correction2: 1,
       });
     }
     const v = widened(memory.bits(state.v) as Uint16Array);
@@ -316,19 +347,37 @@ export const cases: (MatrixCase | Case)[] = [
 
 export const mistakes: Mistake[] = [
   {
-    ...{ op: 'adamw', what: 'moments of f16', code: 'DS_DTYPE', says: 'f32 or bf16' },
+    op: 'adamw',
+    what: 'moments of f16',
+    code: 'DS_DTYPE',
+    says: 'f32 or bf16',
     run: (m) =>
       kernels.adamW({
-        ...{ master: m([9]), m: m([9], 'f16'), v: m([9], 'f16'), grad: m([9]), weight: null },
-        ...{ ...rule, control: m([4]), decoupled: true },
+        master: m([9]),
+        m: m([9], 'f16'),
+        v: m([9], 'f16'),
+        grad: m([9]),
+        weight: null,
+        ...rule,
+        control: m([4]),
+        decoupled: true,
       }),
   },
   {
-    ...{ op: 'adamw', what: 'moments of two dtypes', code: 'DS_DTYPE', says: 'bf16' },
+    op: 'adamw',
+    what: 'moments of two dtypes',
+    code: 'DS_DTYPE',
+    says: 'bf16',
     run: (m) =>
       kernels.adamW({
-        ...{ master: m([9]), m: m([9], 'bf16'), v: m([9]), grad: m([9]), weight: null },
-        ...{ ...rule, control: m([4]), decoupled: true },
+        master: m([9]),
+        m: m([9], 'bf16'),
+        v: m([9]),
+        grad: m([9]),
+        weight: null,
+        ...rule,
+        control: m([4]),
+        decoupled: true,
       }),
   },
 ];

@@ -66,8 +66,13 @@ interface Step {
 const plain: Step = { n: 700, dtype: 'f32', weight: null, apply: true, decoupled: true };
 
 const rule = {
-  ...{ lr: 1e-2, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0.1 },
-  ...{ correction1: 1 - 0.9 ** 3, correction2: 1 - 0.999 ** 3 },
+  lr: 1e-2,
+  beta1: 0.9,
+  beta2: 0.999,
+  eps: 1e-8,
+  weightDecay: 0.1,
+  correction1: 1 - 0.9 ** 3,
+  correction2: 1 - 0.999 ** 3,
 };
 
 /** A value in the middle of two codes may round to either. */

@@ -24,80 +24,84 @@ interface Batch {
 const batches: readonly Batch[] = [
   {
     title: 'odd sizes',
-    ...{
-      count: 9,
-      tiles: [
-        [1, 3],
-        [0, 0],
-        [0, 1],
-        [2, 2],
-      ],
-      ranks: [[3, 5, 0]],
-    },
-    ...{ most: 5, k: 13, m: [7] },
+    count: 9,
+    tiles: [
+      [1, 3],
+      [0, 0],
+      [0, 1],
+      [2, 2],
+    ],
+    ranks: [[3, 5, 0]],
+    most: 5,
+    k: 13,
+    m: [7],
   },
   {
     title: 'tensor cores',
-    ...{
-      count: 40,
-      tiles: [
-        [0, 16],
-        [0, 5],
-        [2, 16],
-        [1, 1],
-      ],
-      ranks: [[16, 1, 9]],
-    },
-    ...{ most: 16, k: 72, m: [130] },
+    count: 40,
+    tiles: [
+      [0, 16],
+      [0, 5],
+      [2, 16],
+      [1, 1],
+    ],
+    ranks: [[16, 1, 9]],
+    most: 16,
+    k: 72,
+    m: [130],
   },
   {
     title: 'three layers',
-    ...{
-      count: 12,
-      tiles: [
-        [3, 1],
-        [0, 4],
-        [1, 2],
-      ],
-    },
+    count: 12,
+    tiles: [
+      [3, 1],
+      [0, 4],
+      [1, 2],
+    ],
     ranks: [
       [8, 16, 2, 32],
       [0, 16, 1, 5],
       [32, 0, 3, 17],
     ],
-    ...{ most: 32, k: 264, m: [136, 24, 8] },
+    most: 32,
+    k: 264,
+    m: [136, 24, 8],
   },
   {
     title: 'two odd layers',
-    ...{
-      count: 5,
-      tiles: [
-        [0, 2],
-        [1, 1],
-      ],
-      ranks: [
-        [2, 7],
-        [7, 1],
-      ],
-    },
-    ...{ most: 7, k: 20, m: [3, 129] },
+    count: 5,
+    tiles: [
+      [0, 2],
+      [1, 1],
+    ],
+    ranks: [
+      [2, 7],
+      [7, 1],
+    ],
+    most: 7,
+    k: 20,
+    m: [3, 129],
   },
   {
     title: 'rank 256',
-    ...{
-      count: 19,
-      tiles: [
-        [1, 16],
-        [0, 3],
-      ],
-      ranks: [[256, 200]],
-    },
-    ...{ most: 256, k: 1032, m: [257] },
+    count: 19,
+    tiles: [
+      [1, 16],
+      [0, 3],
+    ],
+    ranks: [[256, 200]],
+    most: 256,
+    k: 1032,
+    m: [257],
   },
   {
     title: 'many tiles',
-    ...{ count: 100, tiles: Array.from({ length: 100 }, (_, i) => [i % 3, 1] as const) },
-    ...{ ranks: [[24, 4, 16]], most: 24, k: 40, m: [18] },
+    count: 100,
+    tiles: Array.from({ length: 100 }, (_, i) => [i % 3, 1] as const),
+    ranks: [[24, 4, 16]],
+    most: 24,
+    k: 40,
+    m: [18],
   },
   { title: 'no row', count: 3, tiles: [[0, 0]], ranks: [[4]], most: 4, k: 8, m: [8] },
 ];
@@ -248,14 +252,30 @@ const absent = { ranks2: null, ranks3: null };
 
 const shrink: Call = (m, wrong) =>
   kernels.adapterShrink({
-    ...{ x: m([6, 8]), ...lists(m), a: m([2, 4, 8]), ranks: m([2], 'i32'), ...absent },
-    ...{ a2: null, a3: null, h: m([1, 4, 4]), ...wrong },
+    x: m([6, 8]),
+    ...lists(m),
+    a: m([2, 4, 8]),
+    ranks: m([2], 'i32'),
+    ...absent,
+    a2: null,
+    a3: null,
+    h: m([1, 4, 4]),
+    ...wrong,
   });
 
 const expand: Call = (m, wrong) =>
   kernels.adapterExpand({
-    ...{ h: m([1, 4, 4]), ...lists(m), b: m([2, 5, 4]), ranks: m([2], 'i32'), ...absent },
-    ...{ out: m([6, 5]), b2: null, out2: null, b3: null, out3: null, ...wrong },
+    h: m([1, 4, 4]),
+    ...lists(m),
+    b: m([2, 5, 4]),
+    ranks: m([2], 'i32'),
+    ...absent,
+    out: m([6, 5]),
+    b2: null,
+    out2: null,
+    b3: null,
+    out3: null,
+    ...wrong,
   });
 
 const rowsFor = (op: string, call: Call, rows: readonly Row[]): Mistake[] =>

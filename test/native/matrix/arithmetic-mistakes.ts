@@ -13,7 +13,12 @@ const plain = {
 } as const;
 
 const dropout = {
-  ...{ p: 0.5, seed: 1, offset: 0, sample: 3, rank: 0, ranks: 1 },
+  p: 0.5,
+  seed: 1,
+  offset: 0,
+  sample: 3,
+  rank: 0,
+  ranks: 1,
   ...inOrder,
   accumulate: false,
 } as const;

@@ -44,7 +44,12 @@ const pagedOperands = (m: Parameters<Mistake['run']>[0]) => ({
   starts: m([3], 'i32'),
   lengths: m([2], 'i32'),
   out: m([3, 4, 8]),
-  ...{ scale: 1, window: 0, longest: 2, lse: null, sinks: null, invariant: false },
+  scale: 1,
+  window: 0,
+  longest: 2,
+  lse: null,
+  sinks: null,
+  invariant: false,
 });
 
 /** Operands of the store: only the indices are invalid. */
@@ -58,8 +63,14 @@ const storeOperands = (m: Parameters<Mistake['run']>[0]) => ({
 /** Operands of the rotary store: only the indices are invalid. */
 const rotaryOperands = (m: Parameters<Mistake['run']>[0]) => ({
   ...storeOperands(m),
-  ...{ q: m([3, 4, 8]), out: m([3, 4, 8]), cos: m([9, 4]), sin: m([9, 4]) },
-  ...{ positions: m([3], 'i32'), qNorm: m([8]), kNorm: m([8]), eps: 1e-5 },
+  q: m([3, 4, 8]),
+  out: m([3, 4, 8]),
+  cos: m([9, 4]),
+  sin: m([9, 4]),
+  positions: m([3], 'i32'),
+  qNorm: m([8]),
+  kNorm: m([8]),
+  eps: 1e-5,
 });
 
 const rotaryMistakes: readonly Mistake[] = [
@@ -113,7 +124,9 @@ const rotaryMistakes: readonly Mistake[] = [
     says: '[4] i32',
     run: (m) =>
       kernels.feedTokens({
-        ...{ tokens: m([3], 'i32'), previous: m([2], 'i32'), out: m([4], 'i32') },
+        tokens: m([3], 'i32'),
+        previous: m([2], 'i32'),
+        out: m([4], 'i32'),
       }),
   },
   {
@@ -124,7 +137,9 @@ const rotaryMistakes: readonly Mistake[] = [
     cpuOnly: 'the GPU gives 0',
     run: (m) =>
       kernels.feedTokens({
-        ...{ tokens: m([3], 'i32'), previous: m([0], 'i32'), out: m([3], 'i32') },
+        tokens: m([3], 'i32'),
+        previous: m([0], 'i32'),
+        out: m([3], 'i32'),
       }),
   },
 ];

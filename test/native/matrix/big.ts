@@ -250,7 +250,9 @@ const randomBits: Body = (arena) => {
     p: 0.1,
     seed: 2 ** 41 + 1,
     offset: 3,
-    ...{ sample: 1_000_003, rank: 0, ranks: 1 },
+    sample: 1_000_003,
+    rank: 0,
+    ranks: 1,
     ...inOrder,
     accumulate: false,
   });

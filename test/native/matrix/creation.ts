@@ -194,7 +194,9 @@ function randomParts(): MatrixCase[] {
       const title = titleOf({ n, ...part });
       return [
         opCase({
-          ...{ op: 'RandomUniform', dtype, title },
+          op: 'RandomUniform',
+          dtype,
+          title,
           build: () => ({
             operands: out(),
             args: { low: -1, high: 2, seed, offset, ...part },
@@ -202,7 +204,9 @@ function randomParts(): MatrixCase[] {
           }),
         }),
         opCase({
-          ...{ op: 'RandomNormal', dtype, title },
+          op: 'RandomNormal',
+          dtype,
+          title,
           build: () => ({
             operands: out(),
             args: { mean: 0.5, stddev: 2, seed, offset, ...part },
@@ -278,7 +282,12 @@ function dropouts(): MatrixCase[] {
               return {
                 operands,
                 args: {
-                  ...{ p, seed: 77, offset: 5, sample: n || 1, rank: 0, ranks: 1 },
+                  p,
+                  seed: 77,
+                  offset: 5,
+                  sample: n || 1,
+                  rank: 0,
+                  ranks: 1,
                   ...inOrder,
                   accumulate: mode === 'accumulates',
                 },

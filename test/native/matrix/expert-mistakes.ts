@@ -14,50 +14,90 @@ const rowsFor = (op: string, call: Call, rows: readonly Row[]): Mistake[] =>
 
 const route: Call = (m, wrong) =>
   kernels.routeTopK({
-    ...{ logits: m([3, 4]), ids: m([3, 2], 'i32'), weights: m([3, 2]), normalize: true },
-    ...{ x: null, weight: null, bias: null, ...wrong },
+    logits: m([3, 4]),
+    ids: m([3, 2], 'i32'),
+    weights: m([3, 2]),
+    normalize: true,
+    x: null,
+    weight: null,
+    bias: null,
+    ...wrong,
   });
 
 const routeTokens: Call = (m, wrong) =>
   kernels.routeTopK({
-    ...{ logits: m([3, 4]), x: m([3, 8]), weight: m([4, 8]), bias: m([4]) },
-    ...{ ids: m([3, 2], 'i32'), weights: m([3, 2]), normalize: true, ...wrong },
+    logits: m([3, 4]),
+    x: m([3, 8]),
+    weight: m([4, 8]),
+    bias: m([4]),
+    ids: m([3, 2], 'i32'),
+    weights: m([3, 2]),
+    normalize: true,
+    ...wrong,
   });
 
 const routeBackward: Call = (m, wrong) =>
   kernels.routeTopKBackward({
-    ...{ logits: m([3, 4]), ids: m([3, 2], 'i32'), dweights: m([3, 2]), dlogits: m([3, 4]) },
-    ...{ normalize: true, accumulate: false, ...wrong },
+    logits: m([3, 4]),
+    ids: m([3, 2], 'i32'),
+    dweights: m([3, 2]),
+    dlogits: m([3, 4]),
+    normalize: true,
+    accumulate: false,
+    ...wrong,
   });
 
 const group: Call = (m, wrong) =>
   kernels.groupRows({
-    ...{ ids: m([3, 2], 'i32'), offsets: m([5], 'i32'), rows: m([6], 'i32') },
-    ...{ places: m([3, 2], 'i32'), first: 0, ...wrong },
+    ids: m([3, 2], 'i32'),
+    offsets: m([5], 'i32'),
+    rows: m([6], 'i32'),
+    places: m([3, 2], 'i32'),
+    first: 0,
+    ...wrong,
   });
 
 const combine: Call = (m, wrong) =>
   kernels.combineRows({
-    ...{ y: m([6, 4]), places: m([3, 2], 'i32'), weights: m([3, 2]), out: m([3, 4]) },
-    ...{ accumulate: false, ...wrong },
+    y: m([6, 4]),
+    places: m([3, 2], 'i32'),
+    weights: m([3, 2]),
+    out: m([3, 4]),
+    accumulate: false,
+    ...wrong,
   });
 
 const combineBackward: Call = (m, wrong) =>
   kernels.combineRowsBackward({
-    ...{ y: m([6, 4]), places: m([3, 2], 'i32'), weights: m([3, 2]), dout: m([3, 4]) },
-    ...{ dy: m([6, 4]), dweights: m([3, 2]), ...wrong },
+    y: m([6, 4]),
+    places: m([3, 2], 'i32'),
+    weights: m([3, 2]),
+    dout: m([3, 4]),
+    dy: m([6, 4]),
+    dweights: m([3, 2]),
+    ...wrong,
   });
 
 const product: Call = (m, wrong) =>
   kernels.groupedMatmul({
-    ...{ x: m([6, 4]), rows: null, weight: m([2, 5, 4]), offsets: m([3], 'i32') },
-    ...{ out: m([6, 5]), plain: false, ...wrong },
+    x: m([6, 4]),
+    rows: null,
+    weight: m([2, 5, 4]),
+    offsets: m([3], 'i32'),
+    out: m([6, 5]),
+    plain: false,
+    ...wrong,
   });
 
 const gradient: Call = (m, wrong) =>
   kernels.groupedWeightGradient({
-    ...{ dout: m([6, 5]), x: m([6, 4]), rows: null, offsets: m([3], 'i32') },
-    ...{ dweight: m([2, 5, 4]), accumulate: false, ...wrong },
+    dout: m([6, 5]),
+    x: m([6, 4]),
+    rows: null,
+    offsets: m([3], 'i32'),
+    dweight: m([2, 5, 4]),
+    accumulate: false,
+    ...wrong,
   });
 
 export const mistakes: readonly Mistake[] = [

@@ -198,8 +198,12 @@ function productCase(of: Product): MatrixCase {
           out: accumulate ? updated(old, closeSums(dtype)) : out,
         },
         args: {
-          ...{ aFormat: formats[0], bFormat: formats[1], fast, accumulate },
-          ...{ aScaling: scalings[0], bScaling: scalings[1] },
+          aFormat: formats[0],
+          bFormat: formats[1],
+          fast,
+          accumulate,
+          aScaling: scalings[0],
+          bScaling: scalings[1],
         },
         reference: (v) => {
           const a = valuesOf(v.a!, v.aScale!, [m, k], formats[0], scalings[0]);

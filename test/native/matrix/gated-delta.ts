@@ -305,14 +305,26 @@ export const cases: MatrixCase[] = [
 ];
 
 const inputsOf = (m: Parameters<Mistake['run']>[0]) => ({
-  ...{ q: m([1, 3, 1, 4]), k: m([1, 3, 1, 4]), v: m([1, 3, 2, 5]) },
-  ...{ decay: m([1, 3, 2]), beta: m([1, 3, 2]), out: m([1, 3, 2, 5]), documents: null },
+  q: m([1, 3, 1, 4]),
+  k: m([1, 3, 1, 4]),
+  v: m([1, 3, 2, 5]),
+  decay: m([1, 3, 2]),
+  beta: m([1, 3, 2]),
+  out: m([1, 3, 2, 5]),
+  documents: null,
 });
 
 const step = (m: Parameters<Mistake['run']>[0]) => ({
-  ...{ q: m([3, 1, 4]), k: m([3, 1, 4]), v: m([3, 2, 5]), decay: m([3, 2]), beta: m([3, 2]) },
-  ...{ starts: m([2], 'i32'), lengths: m([1], 'i32'), slots: m([1], 'i32') },
-  ...{ out: m([3, 2, 5]), pool: m([2, 2, 4, 5]) },
+  q: m([3, 1, 4]),
+  k: m([3, 1, 4]),
+  v: m([3, 2, 5]),
+  decay: m([3, 2]),
+  beta: m([3, 2]),
+  starts: m([2], 'i32'),
+  lengths: m([1], 'i32'),
+  slots: m([1], 'i32'),
+  out: m([3, 2, 5]),
+  pool: m([2, 2, 4, 5]),
 });
 
 export const mistakes: readonly Mistake[] = [

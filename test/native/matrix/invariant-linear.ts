@@ -126,7 +126,13 @@ function compareQueries(dtype: DType, device: Device, headDim: number, window: n
       tables: list([...other, ...table], [2, blocks]),
       starts: list([0, 1, 1 + count]),
       lengths: list([T - 20, first + count]),
-      ...{ out, lse, sinks: null, scale, window, longest: count, invariant: true },
+      out,
+      lse,
+      sinks: null,
+      scale,
+      window,
+      longest: count,
+      invariant: true,
     });
     return [valuesOf(out.narrow(0, 1, count)), valuesOf(lse.narrow(0, 1, count))];
   };
@@ -179,7 +185,10 @@ export const mistakes: readonly Mistake[] = [
     says: 'f16',
     run: (m) =>
       kernels.invariantLinear({
-        ...{ x: m([2, 4]), weight: m([3, 4], 'f16'), bias: null, out: m([2, 3]) },
+        x: m([2, 4]),
+        weight: m([3, 4], 'f16'),
+        bias: null,
+        out: m([2, 3]),
       }),
   },
   {
@@ -197,7 +206,10 @@ export const mistakes: readonly Mistake[] = [
         out: m([0, 4, 8]),
         lse: m([0, 4]),
         sinks: null,
-        ...{ scale: 1, window: 0, longest: 2, invariant: false },
+        scale: 1,
+        window: 0,
+        longest: 2,
+        invariant: false,
       }),
   },
 ];

@@ -256,8 +256,15 @@ export const mistakes: readonly Mistake[] = [
     says: '1.5',
     run: (m) =>
       kernels.crossEntropy({
-        ...{ logits: m([2, 5]), target: m([2], 'i64'), losses: m([2]), lse: m([2]) },
-        ...{ correct: null, smoothing: 1.5, ignoreIndex: -100, first: 0, classes: 0 },
+        logits: m([2, 5]),
+        target: m([2], 'i64'),
+        losses: m([2]),
+        lse: m([2]),
+        correct: null,
+        smoothing: 1.5,
+        ignoreIndex: -100,
+        first: 0,
+        classes: 0,
       }),
   },
   {
@@ -267,8 +274,15 @@ export const mistakes: readonly Mistake[] = [
     says: 'i32',
     run: (m) =>
       kernels.crossEntropy({
-        ...{ logits: m([2, 5]), target: m([2], 'i64'), losses: m([2]), lse: m([2]) },
-        ...{ correct: m([2], 'i32'), smoothing: 0, ignoreIndex: -100, first: 0, classes: 0 },
+        logits: m([2, 5]),
+        target: m([2], 'i64'),
+        losses: m([2]),
+        lse: m([2]),
+        correct: m([2], 'i32'),
+        smoothing: 0,
+        ignoreIndex: -100,
+        first: 0,
+        classes: 0,
       }),
   },
   {
@@ -278,8 +292,15 @@ export const mistakes: readonly Mistake[] = [
     says: '4',
     run: (m) =>
       kernels.crossEntropy({
-        ...{ logits: m([2, 5]), target: m([2], 'i64'), losses: m([2]), lse: m([2]) },
-        ...{ correct: null, smoothing: 0, ignoreIndex: -100, first: 4, classes: 8 },
+        logits: m([2, 5]),
+        target: m([2], 'i64'),
+        losses: m([2]),
+        lse: m([2]),
+        correct: null,
+        smoothing: 0,
+        ignoreIndex: -100,
+        first: 4,
+        classes: 8,
       }),
   },
   {

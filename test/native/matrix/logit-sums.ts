@@ -82,8 +82,12 @@ export const mistakes: readonly Mistake[] = [
     says: '[3] i64',
     run: (m) =>
       kernels.logitSums({
-        ...{ logits: m([2, 5]), target: m([3], 'i64'), lse: m([2]) },
-        ...{ expected: m([2]), total: m([2]), ignoreIndex: IGNORE },
+        logits: m([2, 5]),
+        target: m([3], 'i64'),
+        lse: m([2]),
+        expected: m([2]),
+        total: m([2]),
+        ignoreIndex: IGNORE,
       }),
   },
   {
@@ -93,8 +97,12 @@ export const mistakes: readonly Mistake[] = [
     says: 'bf16',
     run: (m) =>
       kernels.logitSums({
-        ...{ logits: m([2, 5], 'bf16'), target: m([2], 'i64'), lse: m([2]) },
-        ...{ expected: m([2]), total: m([2], 'bf16'), ignoreIndex: IGNORE },
+        logits: m([2, 5], 'bf16'),
+        target: m([2], 'i64'),
+        lse: m([2]),
+        expected: m([2]),
+        total: m([2], 'bf16'),
+        ignoreIndex: IGNORE,
       }),
   },
   {
@@ -104,8 +112,12 @@ export const mistakes: readonly Mistake[] = [
     says: '[N, V] with last stride 1',
     run: (m) =>
       kernels.logitSums({
-        ...{ logits: m([2, 5, 1]), target: m([2], 'i64'), lse: m([2]) },
-        ...{ expected: m([2]), total: m([2]), ignoreIndex: IGNORE },
+        logits: m([2, 5, 1]),
+        target: m([2], 'i64'),
+        lse: m([2]),
+        expected: m([2]),
+        total: m([2]),
+        ignoreIndex: IGNORE,
       }),
   },
 ];

@@ -115,7 +115,7 @@ function comesBack(name: string, bitsOf: () => Uint32Array, lead = 0): Case {
  * and odd.
  */
 const uppers = [
-  ...[0, 1, 0x7f, 0x80, 0x3f80, 0x3f81, 0x7f7e, 0x7f7f, 0x7f80, 0x7fbf, 0x7fc0, 0x7fff],
+  0, 1, 0x7f, 0x80, 0x3f80, 0x3f81, 0x7f7e, 0x7f7f, 0x7f80, 0x7fbf, 0x7fc0, 0x7fff,
 ].flatMap((upper) => [upper, upper | 0x8000]);
 
 function everyLower(): Uint32Array {
@@ -182,9 +182,16 @@ function equalsAdamW(u: Update): Case {
       if (u.wild && n > 2) [values[0], values[1]] = [Number.NaN, Number.POSITIVE_INFINITY];
       const grad = encoded(u.grad, values);
       const rule = {
-        ...{ grad, control: encoded('f32', [0.5, apply, 1, 1]), decoupled: u.decoupled },
-        ...{ lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0.1 },
-        ...{ correction1: 1 - 0.9 ** step, correction2: 1 - 0.999 ** step },
+        grad,
+        control: encoded('f32', [0.5, apply, 1, 1]),
+        decoupled: u.decoupled,
+        lr: 1e-3,
+        beta1: 0.9,
+        beta2: 0.999,
+        eps: 1e-8,
+        weightDecay: 0.1,
+        correction1: 1 - 0.9 ** step,
+        correction2: 1 - 0.999 ** step,
       };
       kernels.adamW({ ...whole, master, weight, ...rule });
       kernels.adamWHalves({ ...halves, ...split, ...rule });
@@ -203,7 +210,13 @@ function equalsAdamW(u: Update): Case {
 }
 
 const plain: Update = {
-  ...{ n: 3001, grad: 'bf16', scale: 1, apply: 1, decoupled: true, wild: false, lead: 0 },
+  n: 3001,
+  grad: 'bf16',
+  scale: 1,
+  apply: 1,
+  decoupled: true,
+  wild: false,
+  lead: 0,
 };
 
 const equalities: Case[] = [
@@ -275,7 +288,9 @@ function split(n: number): MatrixCase {
       return {
         operands: {
           in: input('f32', [n], floats(random, n), layoutOf(n)),
-          ...{ high: out('bf16', n), low: out('bf16', n), ties: out('u8', ceil(n / 8)) },
+          high: out('bf16', n),
+          low: out('bf16', n),
+          ties: out('u8', ceil(n / 8)),
         },
         reference: (values) => splitOf(values.in as Float64Array),
       };
@@ -326,8 +341,14 @@ function idle(n: number, grad: DType, apply: 0 | 1): MatrixCase {
           control: input('f32', [4], [0.5, apply, 1, 1]),
         },
         args: {
-          ...{ lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weightDecay: 0, decoupled: true },
-          ...{ correction1: 0.1, correction2: 0.001 },
+          lr: 1e-3,
+          beta1: 0.9,
+          beta2: 0.999,
+          eps: 1e-8,
+          weightDecay: 0,
+          decoupled: true,
+          correction1: 0.1,
+          correction2: 0.001,
         },
         reference: ({ m, v }) => ({ ...old, m, v }),
       };
@@ -352,46 +373,84 @@ const halvesFor = (m: Make, n: number): Split => ({
 /** A valid update of 9 masters, except for `wrong`. */
 const update = (m: Make, wrong: Partial<Parameters<typeof kernels.adamWHalves>[0]>): void =>
   kernels.adamWHalves({
-    ...{ ...halvesFor(m, 9), m: m([9]), v: m([9]), grad: m([9], 'bf16'), control: m([4]) },
-    ...{ lr: 1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weightDecay: 0, decoupled: true },
-    ...{ correction1: 1, correction2: 1, ...wrong },
+    ...halvesFor(m, 9),
+    m: m([9]),
+    v: m([9]),
+    grad: m([9], 'bf16'),
+    control: m([4]),
+    lr: 1,
+    beta1: 0.9,
+    beta2: 0.99,
+    eps: 1e-8,
+    weightDecay: 0,
+    decoupled: true,
+    correction1: 1,
+    correction2: 1,
+    ...wrong,
   });
 
 export const mistakes: Mistake[] = [
   {
-    ...{ op: 'split_master', what: 'masters', code: 'DS_SHAPE', says: '[9] bf16' },
+    op: 'split_master',
+    what: 'masters',
+    code: 'DS_SHAPE',
+    says: '[9] bf16',
     run: (m) => kernels.splitMaster({ in: m([9], 'bf16'), ...halvesFor(m, 9) }),
   },
   {
-    ...{ op: 'split_master', what: 'ties', code: 'DS_SHAPE', says: '[1] u8' },
+    op: 'split_master',
+    what: 'ties',
+    code: 'DS_SHAPE',
+    says: '[1] u8',
     run: (m) => kernels.splitMaster({ in: m([9]), ...halvesFor(m, 9), ties: m([1], 'u8') }),
   },
   {
-    ...{ op: 'join_master', what: 'sizes', code: 'DS_SHAPE', says: '[8] bf16' },
+    op: 'join_master',
+    what: 'sizes',
+    code: 'DS_SHAPE',
+    says: '[8] bf16',
     run: (m) => kernels.joinMaster({ ...halvesFor(m, 9), low: m([8], 'bf16'), out: m([9]) }),
   },
   {
-    ...{ op: 'join_master', what: 'weights', code: 'DS_SHAPE', says: '[9] f16' },
+    op: 'join_master',
+    what: 'weights',
+    code: 'DS_SHAPE',
+    says: '[9] f16',
     run: (m) => kernels.joinMaster({ ...halvesFor(m, 9), high: m([9], 'f16'), out: m([9]) }),
   },
   {
-    ...{ op: 'adamw_halves', what: 'moments', code: 'DS_DTYPE', says: 'bf16' },
+    op: 'adamw_halves',
+    what: 'moments',
+    code: 'DS_DTYPE',
+    says: 'bf16',
     run: (m) => update(m, { v: m([9], 'bf16') }),
   },
   {
-    ...{ op: 'adamw_halves', what: 'gradients', code: 'DS_SHAPE', says: '[8] bf16' },
+    op: 'adamw_halves',
+    what: 'gradients',
+    code: 'DS_SHAPE',
+    says: '[8] bf16',
     run: (m) => update(m, { grad: m([8], 'bf16') }),
   },
   {
-    ...{ op: 'adamw_halves', what: 'upper halves', code: 'DS_SHAPE', says: '[9] f32' },
+    op: 'adamw_halves',
+    what: 'upper halves',
+    code: 'DS_SHAPE',
+    says: '[9] f32',
     run: (m) => update(m, { high: m([9]) }),
   },
   {
-    ...{ op: 'adamw_halves', what: 'ties', code: 'DS_SHAPE', says: '[9] u8' },
+    op: 'adamw_halves',
+    what: 'ties',
+    code: 'DS_SHAPE',
+    says: '[9] u8',
     run: (m) => update(m, { ties: m([9], 'u8') }),
   },
   {
-    ...{ op: 'adamw_halves', what: 'control', code: 'DS_SHAPE', says: '[3] f32' },
+    op: 'adamw_halves',
+    what: 'control',
+    code: 'DS_SHAPE',
+    says: '[3] f32',
     run: (m) => update(m, { control: m([3]) }),
   },
 ];

@@ -101,8 +101,12 @@ function experts(dtype: DType, z: Sizes, isOdd: boolean): MatrixCase {
           x: input(dtype, [tokens, C], x, isOdd ? unaligned : {}),
           ids: input('i32', [tokens, k], random.integers(tokens * k, 0, E)),
           weights: input('f32', [tokens, k], random.uniform(tokens * k, -1, 1)),
-          ...{ upCodes, upScales, upBias: bias(random, 2 * H) },
-          ...{ downCodes, downScales, downBias: bias(random, C) },
+          upCodes,
+          upScales,
+          upBias: bias(random, 2 * H),
+          downCodes,
+          downScales,
+          downBias: bias(random, C),
           out: output(dtype, [tokens, C], close(dtype, 4, 'tensor'), isOdd ? unaligned : {}),
         },
         args: { limit, alternate },
@@ -170,22 +174,40 @@ export const mistakes: readonly Mistake[] = (
     ['out', 'DS_SHAPE', '[3, 64]', { out: [3, 32] }],
   ] as const
 ).map(([what, code, says, wrong]) => ({
-  ...{ op: 'mxfp4_experts', what, code, says },
+  op: 'mxfp4_experts',
+  what,
+  code,
+  says,
   run(m) {
     const shapes: Record<string, readonly number[]> = {
-      ...{ x: [3, 64], ids: [3, 2], weights: [3, 2], upCodes: [4, 128, 2, 16] },
-      ...{ upScales: [4, 128, 2], downCodes: [4, 64, 2, 16], downScales: [4, 64, 2] },
-      ...{ out: [3, 64], upBias: [4, 128], ...wrong },
+      x: [3, 64],
+      ids: [3, 2],
+      weights: [3, 2],
+      upCodes: [4, 128, 2, 16],
+      upScales: [4, 128, 2],
+      downCodes: [4, 64, 2, 16],
+      downScales: [4, 64, 2],
+      out: [3, 64],
+      upBias: [4, 128],
+      ...wrong,
     };
     const of = (name: string) => {
       const isByte = name.endsWith('Codes') || name.endsWith('Scales');
       return m([...shapes[name]!], isByte ? 'u8' : name === 'ids' ? 'i32' : 'f32');
     };
     kernels.mxfp4Experts({
-      ...{ x: of('x'), ids: of('ids'), weights: of('weights'), upCodes: of('upCodes') },
-      ...{ upScales: of('upScales'), upBias: of('upBias'), downCodes: of('downCodes') },
-      ...{ downScales: of('downScales'), downBias: null, out: of('out') },
-      ...{ limit: 7, alternate: true },
+      x: of('x'),
+      ids: of('ids'),
+      weights: of('weights'),
+      upCodes: of('upCodes'),
+      upScales: of('upScales'),
+      upBias: of('upBias'),
+      downCodes: of('downCodes'),
+      downScales: of('downScales'),
+      downBias: null,
+      out: of('out'),
+      limit: 7,
+      alternate: true,
     });
   },
 }));

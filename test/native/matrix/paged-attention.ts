@@ -370,7 +370,9 @@ function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
         sinks: z.sinks ? input(dtype, [h], random.uniform(h, -1, 4)) : null,
       },
       args: {
-        ...{ scale, window, invariant },
+        scale,
+        window,
+        invariant,
         longest: max(0, ...z.sequences.map(([queries]) => queries)),
       },
       reference: (v) => {

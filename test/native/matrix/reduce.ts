@@ -28,7 +28,11 @@ import type { Random } from './numbers.js';
 const { max, sqrt } = Math;
 
 const start: Record<ReduceOp, number> = {
-  ...{ sum: 0, mean: 0, max: -Infinity, min: Infinity, prod: 1 },
+  sum: 0,
+  mean: 0,
+  max: -Infinity,
+  min: Infinity,
+  prod: 1,
 };
 const join: Record<ReduceOp, (a: number, b: number) => number> = {
   sum: (a, b) => a + b,

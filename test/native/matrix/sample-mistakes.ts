@@ -8,9 +8,17 @@ type Operands = kernels.SampleTokensArgs;
 /** Valid operands with two rows of three tokens and four slots, except for `wrong`. */
 function call(make: Make, wrong: (make: Make) => Partial<Operands>): void {
   kernels.sampleTokens({
-    ...{ scores: make([2, 3]), slots: make([2], 'i32'), tokens: make([2], 'i32') },
-    ...{ logprobs: null, settings: make([4, 6]), numbers: make([4, 8], 'i32') },
-    ...{ recent: make([4, 64], 'i32'), counts: null, bias: null, masks: null, bans: null },
+    scores: make([2, 3]),
+    slots: make([2], 'i32'),
+    tokens: make([2], 'i32'),
+    logprobs: null,
+    settings: make([4, 6]),
+    numbers: make([4, 8], 'i32'),
+    recent: make([4, 64], 'i32'),
+    counts: null,
+    bias: null,
+    masks: null,
+    bans: null,
     ...wrong(make),
   });
 }

@@ -208,7 +208,10 @@ export const mistakes: readonly Mistake[] = [
     says: '[4, 9] f32',
     run: (m) =>
       kernels.shortConv({
-        ...{ x: m([1, 3, 4]), weight: m([4, 9]), out: m([1, 3, 4]), documents: null },
+        x: m([1, 3, 4]),
+        weight: m([4, 9]),
+        out: m([1, 3, 4]),
+        documents: null,
       }),
   },
   {
@@ -218,8 +221,12 @@ export const mistakes: readonly Mistake[] = [
     says: 'f16',
     run: (m) =>
       kernels.shortConvBackward({
-        ...{ x: m([1, 3, 4]), weight: m([4, 2]), dout: m([1, 3, 4]), dx: m([1, 3, 4]) },
-        ...{ dweight: m([4, 2], 'f16'), documents: null },
+        x: m([1, 3, 4]),
+        weight: m([4, 2]),
+        dout: m([1, 3, 4]),
+        dx: m([1, 3, 4]),
+        dweight: m([4, 2], 'f16'),
+        documents: null,
       }),
   },
   {
@@ -233,8 +240,13 @@ export const mistakes: readonly Mistake[] = [
       starts.buffer.write(0, Int32Array.of(0, 2));
       slots.buffer.write(0, Int32Array.of(2));
       kernels.shortConvStep({
-        ...{ x: m([2, 4]), weight: m([4, 3]), starts, slots, lengths: m([1], 'i32') },
-        ...{ out: m([2, 4]), pool: m([2, 2, 4]) },
+        x: m([2, 4]),
+        weight: m([4, 3]),
+        starts,
+        slots,
+        lengths: m([1], 'i32'),
+        out: m([2, 4]),
+        pool: m([2, 2, 4]),
       });
     },
   },

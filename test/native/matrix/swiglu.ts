@@ -113,8 +113,13 @@ export const mistakes: readonly Mistake[] = [
     says: 'bf16',
     run: (m) =>
       kernels.swigluBackward({
-        ...{ gate: m([3]), up: m([3]), dout: m([3]), dgate: m([3]), dup: m([3], 'bf16') },
-        ...{ accumulateGate: false, accumulateUp: false },
+        gate: m([3]),
+        up: m([3]),
+        dout: m([3]),
+        dgate: m([3]),
+        dup: m([3], 'bf16'),
+        accumulateGate: false,
+        accumulateUp: false,
       }),
   },
 ];

@@ -94,7 +94,9 @@ test.each(Object.entries(WRITERS))('%s', (form, { family, write, bare }) => {
     const found = i < 8 ? expectSame(plan, text, '', draw) : read(plan, text, everywhere(text));
     const shown = found.calls.map((one) => ({ ...one, arguments: JSON.parse(one.arguments) }));
     expect({ text, shown, content: found.content }).toEqual({
-      ...{ text, shown: calls, content: before.trim() },
+      text,
+      shown: calls,
+      content: before.trim(),
     });
   }
 });
@@ -131,7 +133,8 @@ test('a call inside reasoning is ignored; the call after it counts', () => {
   const text = `<think>I write ${call}.</think>\n\n${call}`;
   const found = expectSame({ family: hermes, reasoning: REASONING.think, tools }, text);
   expect(found).toEqual({
-    ...{ reasoning: `I write ${call}.`, content: '' },
+    reasoning: `I write ${call}.`,
+    content: '',
     calls: [{ name: 'add', arguments: '{"n": 1}' }],
   });
 });

@@ -78,8 +78,13 @@ export class Windows implements TileWindows {
       if (window) window.memory = memory;
       else {
         this.windows.push({
-          ...{ memory, tile: null, kept: null, opened: null },
-          ...{ filled: new Event(device), computed: new Event(device), left: new Event(device) },
+          memory,
+          tile: null,
+          kept: null,
+          opened: null,
+          filled: new Event(device),
+          computed: new Event(device),
+          left: new Event(device),
         });
       }
     }

@@ -41,10 +41,16 @@ async function adversarial(place: Place): Promise<string> {
     new optim.Adam(net.parameters(), { lr: 0.0002, betas: [0.5, 0.999] });
   const common = { config, device: place.device };
   const { engine: modelEngineD } = await initialize({
-    ...{ ...common, model: netD, modelParameters: netD.parameters(), optimizer: adam(netD) },
+    ...common,
+    model: netD,
+    modelParameters: netD.parameters(),
+    optimizer: adam(netD),
   });
   const { engine: modelEngineG } = await initialize({
-    ...{ ...common, model: netG, modelParameters: netG.parameters(), optimizer: adam(netG) },
+    ...common,
+    model: netG,
+    modelParameters: netG.parameters(),
+    optimizer: adam(netG),
   });
   const criterion = new nn.BCEWithLogitsLoss();
   const rows = modelEngineD.trainMicroBatchSizePerGpu();
@@ -200,7 +206,10 @@ async function megatron(place: Place): Promise<string> {
   const net = model();
   const optimizer = new optim.Adam(net.parameters(), { lr: 1e-3, weightDecay: 0.01 });
   const lrScheduler = new optim.WarmupDecayLr({
-    ...{ totalSteps: 10, maxLr: 1e-3, warmupSteps: 2, warmupType: 'linear' },
+    totalSteps: 10,
+    maxLr: 1e-3,
+    warmupSteps: 2,
+    warmupType: 'linear',
   });
   const distributed = await initDistributed({ device: place.device });
   const { engine } = await initialize({ model: net, optimizer, args, lrScheduler, distributed });

@@ -35,8 +35,11 @@ async function continued(source: nn.models.GPT2 | string, settings: Settings): P
 /** The call of the page: tensor parallel, with kernel injection. */
 async function shared(place: Place): Promise<number[]> {
   const settings = {
-    ...{ tensor_parallel: { tp_size: place.worldSize }, dtype: 'torch.half', checkpoint: null },
-    ...{ replace_with_kernel_inject: true, device: place.device },
+    tensor_parallel: { tp_size: place.worldSize },
+    dtype: 'torch.half',
+    checkpoint: null,
+    replace_with_kernel_inject: true,
+    device: place.device,
   } as Settings;
   const tokens = await continued(model(), settings);
   await leave();
@@ -112,7 +115,9 @@ async function eightBits({ device }: Place): Promise<number[]> {
 /** The configuration as objects of DeepSpeed's classes, and as plain sections. */
 async function classes({ worldSize, device }: Place): Promise<number[]> {
   const config = DeepSpeedInferenceConfig({
-    ...{ dtype: 'torch.half', device, replace_with_kernel_inject: true },
+    dtype: 'torch.half',
+    device,
+    replace_with_kernel_inject: true,
     tp: DeepSpeedTPConfig({ tp_size: worldSize }),
     moe: DeepSpeedMoEConfig({ ep_size: 1, num_experts: [1] }),
     ckpt_config: InferenceCheckpointConfig({ base_dir: null }),
@@ -137,12 +142,22 @@ async function quantized({ device }: Place): Promise<number[]> {
 async function experts(place: Place): Promise<number[]> {
   seed(12);
   const mixtral = new nn.models.Mixtral({
-    ...{ vocabSize: 131, layers: 2, heads: 4, kvHeads: 2, channels: 32, hidden: 48, maxSeq: 32 },
+    vocabSize: 131,
+    layers: 2,
+    heads: 4,
+    kvHeads: 2,
+    channels: 32,
+    hidden: 48,
+    maxSeq: 32,
     moe: { experts: 4, perToken: 2 },
   });
   const settings = {
-    ...{ mp_size: 1, dtype: 'torch.half', moe_experts: [4], replace_with_kernel_inject: true },
-    ...{ ep_size: Math.min(place.worldSize, 4), device: place.device },
+    mp_size: 1,
+    dtype: 'torch.half',
+    moe_experts: [4],
+    replace_with_kernel_inject: true,
+    ep_size: Math.min(place.worldSize, 4),
+    device: place.device,
   };
   const engine = await initInference(mixtral, settings as Settings);
   const [[one] = []] = await engine.generateBatch([
@@ -160,8 +175,11 @@ async function text({ device, folder, rank, worldSize }: Place): Promise<string>
   await nn.saveWeights(new nn.models.GPT2({ ...model().config, vocabSize: 1007 }), at);
   cpSync(join(packageRoot(), 'examples/tokenizer'), at, { recursive: true });
   const generator = await initInference(at, {
-    ...{ device, tensor_parallel: { tp_size: worldSize }, dtype: 'float' },
-    ...{ replace_with_kernel_inject: true, min_out_tokens: 2 },
+    device,
+    tensor_parallel: { tp_size: worldSize },
+    dtype: 'float',
+    replace_with_kernel_inject: true,
+    min_out_tokens: 2,
   } as Settings);
   const [[output] = []] = await generator.generateBatch([
     { prompt: 'DeepSpeed is', seed: 1, maxNewTokens: 5, minTokens: 5 },

@@ -111,7 +111,11 @@ async function profiled(place: Place): Promise<string> {
     config: configFile(place, {
       ...ADAM,
       flops_profiler: {
-        ...{ enabled: true, profile_step: 1, module_depth: -1, top_modules: 1, detailed: true },
+        enabled: true,
+        profile_step: 1,
+        module_depth: -1,
+        top_modules: 1,
+        detailed: true,
         output_file,
       },
     }),
@@ -135,7 +139,11 @@ async function modelProfile(): Promise<string> {
     { shape: [2, 16], dtype: 'i32' },
   );
   const { flops, macs, parameters } = getModelProfile(tinyModel(), [tokens], {
-    ...{ printProfile: false, detailed: true, moduleDepth: -1, topModules: 1, warmUp: 2 },
+    printProfile: false,
+    detailed: true,
+    moduleDepth: -1,
+    topModules: 1,
+    warmUp: 2,
   });
   tokens.dispose();
   assert.ok(flops > macs && macs > 0, `${flops}, ${macs}`);
@@ -181,7 +189,8 @@ async function traced({ device, folder, rank }: Place): Promise<string> {
 /** Reads the file of the page. Without the launcher's flag it trains unchanged. */
 async function autotuned(): Promise<string> {
   const config = {
-    ...{ train_micro_batch_size_per_gpu: 'auto', optimizer: ADAM.optimizer },
+    train_micro_batch_size_per_gpu: 'auto',
+    optimizer: ADAM.optimizer,
     fp16: { enabled: true },
     autotuning: {
       enabled: true,
@@ -203,9 +212,14 @@ async function sparse(place: Place): Promise<string> {
     config: configFile(place, {
       ...ADAM,
       sparse_attention: {
-        ...{ mode: 'fixed', block: 16, different_layout_per_head: true, num_local_blocks: 4 },
-        ...{ num_global_blocks: 1, attention: 'unidirectional' },
-        ...{ horizontal_global_attention: false, num_different_global_patterns: 1 },
+        mode: 'fixed',
+        block: 16,
+        different_layout_per_head: true,
+        num_local_blocks: 4,
+        num_global_blocks: 1,
+        attention: 'unidirectional',
+        horizontal_global_attention: false,
+        num_different_global_patterns: 1,
       },
     }),
     device: place.device,
@@ -221,17 +235,27 @@ const COMPRESSED = {
   optimizer: { type: 'Adam', params: { lr: 0.003 } },
   zero_optimization: { stage: 0 },
   fp16: { enabled: false },
-  ...{ gradient_clipping: 1.0, prescale_gradients: true, wall_clock_breakdown: false },
+  gradient_clipping: 1.0,
+  prescale_gradients: true,
+  wall_clock_breakdown: false,
   compression_training: {
     layer_reduction: {
-      ...{ enabled: true, keep_number_layer: 2, module_name_prefix: 'transformer.h' },
-      ...{ teacher_layer: [1, 3], other_module_name: ['transformer.wte', 'transformer.wpe'] },
+      enabled: true,
+      keep_number_layer: 2,
+      module_name_prefix: 'transformer.h',
+      teacher_layer: [1, 3],
+      other_module_name: ['transformer.wte', 'transformer.wpe'],
     },
     weight_quantization: {
       shared_parameters: {
-        ...{ enabled: true, quantizer_kernel: false, schedule_offset: 0, quantize_groups: 4 },
-        ...{ quantize_verbose: false, quantization_type: 'symmetric' },
-        ...{ quantize_weight_in_forward: true, rounding: 'nearest' },
+        enabled: true,
+        quantizer_kernel: false,
+        schedule_offset: 0,
+        quantize_groups: 4,
+        quantize_verbose: false,
+        quantization_type: 'symmetric',
+        quantize_weight_in_forward: true,
+        rounding: 'nearest',
         fp16_mixed_quantize: { enabled: false, quantize_change_ratio: 0.1 },
       },
       different_groups: {
@@ -243,7 +267,9 @@ const COMPRESSED = {
     },
     activation_quantization: {
       shared_parameters: {
-        ...{ enabled: true, quantization_type: 'symmetric', range_calibration: 'dynamic' },
+        enabled: true,
+        quantization_type: 'symmetric',
+        range_calibration: 'dynamic',
         schedule_offset: 0,
       },
       different_groups: { aq1: { params: { bits: 8 }, modules: ['attn'] } },
@@ -294,7 +320,10 @@ async function compressed({ device }: Place): Promise<string> {
 /** Refuses training with a falling number of bits, and pruning by Intel's library. */
 async function refusals({ device }: Place): Promise<void> {
   const moq = {
-    ...{ enabled: true, quantize_verbose: true, quantizer_kernel: true, quantize_groups: 8 },
+    enabled: true,
+    quantize_verbose: true,
+    quantizer_kernel: true,
+    quantize_groups: 8,
     quantize_algo: { q_type: 'symmetric' },
     quantize_bits: { start_bits: 16, target_bits: 8 },
     quantize_schedule: { quantize_period: 400, schedule_offset: 0 },

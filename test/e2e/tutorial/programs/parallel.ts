@@ -24,9 +24,11 @@ import {
 } from '../program.js';
 
 const PIPELINE: DsConfig = {
-  ...{ train_batch_size: 16, train_micro_batch_size_per_gpu: 4 },
+  train_batch_size: 16,
+  train_micro_batch_size_per_gpu: 4,
   optimizer: { type: 'Adam', params: { lr: 0.01, betas: [0.9, 0.999], eps: 1e-8 } },
-  ...{ steps_per_print: 10, wall_clock_breakdown: false },
+  steps_per_print: 10,
+  wall_clock_breakdown: false,
 };
 
 /** Images [3, 8, 8] of 10 classes. */
@@ -233,7 +235,8 @@ async function autoTp(place: Place): Promise<string> {
 /** The patterns of the page replace the model's own plan. */
 async function patterns(place: Place): Promise<string> {
   const config: DsConfig = {
-    ...{ train_batch_size: 2, train_micro_batch_size_per_gpu: 2 },
+    train_batch_size: 2,
+    train_micro_batch_size_per_gpu: 2,
     optimizer: { type: 'AdamW', params: { lr: 3e-3 } },
     tensor_parallel: {
       autotp_size: place.worldSize,
@@ -322,9 +325,14 @@ async function mixture(place: Place): Promise<string> {
     optimizer: { type: 'Adam', params: { lr: 0.01 } },
     fp16: { enabled: false, fp16_master_weights_and_grads: true },
     zero_optimization: {
-      ...{ stage: 2, allgather_partitions: true, reduce_scatter: true },
-      ...{ allgather_bucket_size: 50000000, reduce_bucket_size: 50000000 },
-      ...{ overlap_comm: true, contiguous_gradients: true, cpu_offload: true },
+      stage: 2,
+      allgather_partitions: true,
+      reduce_scatter: true,
+      allgather_bucket_size: 50000000,
+      reduce_bucket_size: 50000000,
+      overlap_comm: true,
+      contiguous_gradients: true,
+      cpu_offload: true,
     },
   } as DsConfig;
   const { engine, optimizer } = await initialize({

@@ -40,10 +40,17 @@ async function oneCycle(place: Place): Promise<string> {
     scheduler: {
       type: 'OneCycle',
       params: {
-        ...{ cycle_first_step_size: 4, cycle_first_stair_count: 2 },
-        ...{ cycle_second_step_size: 4, cycle_second_stair_count: 2, decay_step_size: 4 },
-        ...{ cycle_min_lr: 0.0001, cycle_max_lr: 0.001, decay_lr_rate: 0.001 },
-        ...{ cycle_min_mom: 0.85, cycle_max_mom: 0.99, decay_mom_rate: 0.0 },
+        cycle_first_step_size: 4,
+        cycle_first_stair_count: 2,
+        cycle_second_step_size: 4,
+        cycle_second_stair_count: 2,
+        decay_step_size: 4,
+        cycle_min_lr: 0.0001,
+        cycle_max_lr: 0.001,
+        decay_lr_rate: 0.001,
+        cycle_min_mom: 0.85,
+        cycle_max_mom: 0.99,
+        decay_mom_rate: 0.0,
       },
     },
   });
@@ -73,8 +80,10 @@ async function rangeTest(place: Place): Promise<string> {
       scheduler: {
         type: 'LRRangeTest',
         params: {
-          ...{ lr_range_test_min_lr: 0.0001, lr_range_test_step_size: 2 },
-          ...{ lr_range_test_step_rate: 5, lr_range_test_staircase: staircase },
+          lr_range_test_min_lr: 0.0001,
+          lr_range_test_step_size: 2,
+          lr_range_test_step_rate: 5,
+          lr_range_test_staircase: staircase,
         },
       },
     });
@@ -93,8 +102,12 @@ async function rangeTest(place: Place): Promise<string> {
 
 async function layersDropped(place: Place): Promise<string> {
   const engine = await open(place, {
-    ...{ train_batch_size: 8, train_micro_batch_size_per_gpu: 2, steps_per_print: 1000 },
-    ...{ prescale_gradients: true, gradient_predivide_factor: 8, gradient_clipping: 1.0 },
+    train_batch_size: 8,
+    train_micro_batch_size_per_gpu: 2,
+    steps_per_print: 1000,
+    prescale_gradients: true,
+    gradient_predivide_factor: 8,
+    gradient_clipping: 1.0,
     optimizer: { type: 'Adam', params: { lr: 1e-3, weight_decay: 0.01, bias_correction: false } },
     wall_clock_breakdown: false,
     fp16: { enabled: true, loss_scale: 0, initial_scale_power: 8 },
@@ -111,14 +124,24 @@ async function layersDropped(place: Place): Promise<string> {
 /** The configuration of the page; sequences of the tiny model have 17 tokens. */
 const curriculum = (schedule: object, max = 16): DsConfig =>
   ({
-    ...{ train_batch_size: 8, gradient_accumulation_steps: 1, gradient_clipping: 1.0 },
+    train_batch_size: 8,
+    gradient_accumulation_steps: 1,
+    gradient_clipping: 1.0,
     optimizer: { type: 'Adam', params: { lr: 0.0015, betas: [0.9, 0.95] } },
     fp16: {
-      ...{ enabled: true, loss_scale: 0, loss_scale_window: 1000, hysteresis: 2 },
-      ...{ consecutive_hysteresis: false, min_loss_scale: 1, initial_scale_power: 8 },
+      enabled: true,
+      loss_scale: 0,
+      loss_scale_window: 1000,
+      hysteresis: 2,
+      consecutive_hysteresis: false,
+      min_loss_scale: 1,
+      initial_scale_power: 8,
     },
     curriculum_learning: {
-      ...{ enabled: true, curriculum_type: 'seqlen', min_difficulty: 8, max_difficulty: max },
+      enabled: true,
+      curriculum_type: 'seqlen',
+      min_difficulty: 8,
+      max_difficulty: max,
       ...schedule,
     },
   }) as DsConfig;
@@ -172,24 +195,34 @@ async function withMaxGradNorm(place: Place): Promise<void> {
 
 async function tokensDropped(place: Place): Promise<string> {
   const engine = await open(place, {
-    ...{ train_batch_size: 4, train_micro_batch_size_per_gpu: 2, steps_per_print: 2 },
+    train_batch_size: 4,
+    train_micro_batch_size_per_gpu: 2,
+    steps_per_print: 2,
     optimizer: {
       type: 'Adam',
       params: { lr: 0.001, betas: [0.8, 0.999], eps: 1e-8, weight_decay: 3e-7 },
     },
     zero_optimization: { stage: 0 },
     fp16: { enabled: false },
-    ...{ gradient_clipping: 1.0, prescale_gradients: true, wall_clock_breakdown: false },
+    gradient_clipping: 1.0,
+    prescale_gradients: true,
+    wall_clock_breakdown: false,
     data_efficiency: {
       enabled: true,
       data_routing: {
         enabled: true,
         random_ltd: {
-          ...{ enabled: true, total_layer_num: 2, random_ltd_layer_num: 1 },
-          ...{ random_ltd_layer_id: [1], model_mask_name: 'attention_mask' },
-          ...{ model_type: 'decoder', hidden_state_order: 'batch_seq_dim' },
+          enabled: true,
+          total_layer_num: 2,
+          random_ltd_layer_num: 1,
+          random_ltd_layer_id: [1],
+          model_mask_name: 'attention_mask',
+          model_type: 'decoder',
+          hidden_state_order: 'batch_seq_dim',
           random_ltd_schedule: {
-            ...{ min_value: 8, max_value: 17, schedule_type: 'fixed_linear' },
+            min_value: 8,
+            max_value: 17,
+            schedule_type: 'fixed_linear',
             schedule_config: { require_steps: 4, seq_per_step: 4 },
           },
         },
@@ -232,10 +265,15 @@ async function easyFirst(place: Place): Promise<string> {
               vocabularyrarity: {
                 index_to_sample_path: `${analyzed}_sample`,
                 index_to_metric_path: `${analyzed}_metric`,
-                ...{ difficulty_type: 'percentile', clustering_type: 'schedule_based' },
-                ...{ min_difficulty: 10, max_difficulty: 100, schedule_type: 'fixed_root' },
+                difficulty_type: 'percentile',
+                clustering_type: 'schedule_based',
+                min_difficulty: 10,
+                max_difficulty: 100,
+                schedule_type: 'fixed_root',
                 schedule_config: {
-                  ...{ total_curriculum_step: 8, difficulty_step: 1, root_degree: 2 },
+                  total_curriculum_step: 8,
+                  difficulty_step: 1,
+                  root_degree: 2,
                 },
               },
             },
@@ -263,24 +301,41 @@ const ONE_BIT: Record<string, DsConfig['optimizer']> = {
   OneBitAdam: {
     type: 'OneBitAdam',
     params: {
-      ...{ lr: 4e-4, weight_decay: 0.01, bias_correction: false, freeze_step: 3 },
-      ...{ cuda_aware: false, comm_backend_name: 'nccl' },
+      lr: 4e-4,
+      weight_decay: 0.01,
+      bias_correction: false,
+      freeze_step: 3,
+      cuda_aware: false,
+      comm_backend_name: 'nccl',
     },
   },
   OneBitLamb: {
     type: 'OneBitLamb',
     params: {
-      ...{ lr: 11e-3, max_coeff: 0.3, min_coeff: 0.01, freeze_step: 3, cuda_aware: false },
-      ...{ comm_backend_name: 'nccl', coeff_beta: 0.9, factor_max: 4.0, factor_min: 0.5 },
+      lr: 11e-3,
+      max_coeff: 0.3,
+      min_coeff: 0.01,
+      freeze_step: 3,
+      cuda_aware: false,
+      comm_backend_name: 'nccl',
+      coeff_beta: 0.9,
+      factor_max: 4.0,
+      factor_min: 0.5,
       factor_threshold: 0.1,
     },
   },
   ZeroOneAdam: {
     type: 'ZeroOneAdam',
     params: {
-      ...{ lr: 1e-3, weight_decay: 0.01, bias_correction: false, var_freeze_step: 3 },
-      ...{ var_update_scaler: 16, local_step_scaler: 1000, local_step_clipper: 16 },
-      ...{ cuda_aware: false, comm_backend_name: 'nccl' },
+      lr: 1e-3,
+      weight_decay: 0.01,
+      bias_correction: false,
+      var_freeze_step: 3,
+      var_update_scaler: 16,
+      local_step_scaler: 1000,
+      local_step_clipper: 16,
+      cuda_aware: false,
+      comm_backend_name: 'nccl',
     },
   },
 };
@@ -289,8 +344,11 @@ const oneBit =
   (type: string) =>
   async (place: Place): Promise<string> => {
     const engine = await open(place, {
-      ...{ train_batch_size: 8, train_micro_batch_size_per_gpu: 2, steps_per_print: 100 },
-      ...{ prescale_gradients: false, gradient_clipping: 1.0 },
+      train_batch_size: 8,
+      train_micro_batch_size_per_gpu: 2,
+      steps_per_print: 100,
+      prescale_gradients: false,
+      gradient_clipping: 1.0,
       optimizer: ONE_BIT[type],
       fp16: HALF,
     });

@@ -35,14 +35,23 @@ const TRAINING: DsConfig = {
 const STAGE_1: DsConfig['zero_optimization'] = { stage: 1, reduce_bucket_size: 5e8 };
 
 const STAGE_2: DsConfig['zero_optimization'] = {
-  ...{ stage: 2, contiguous_gradients: true, overlap_comm: true, reduce_scatter: true },
-  ...{ reduce_bucket_size: 5e8, allgather_bucket_size: 5e8 },
+  stage: 2,
+  contiguous_gradients: true,
+  overlap_comm: true,
+  reduce_scatter: true,
+  reduce_bucket_size: 5e8,
+  allgather_bucket_size: 5e8,
 };
 
 const STAGE_3: DsConfig['zero_optimization'] = {
-  ...{ stage: 3, contiguous_gradients: true, stage3_max_live_parameters: 1e9 },
-  ...{ stage3_max_reuse_distance: 1e9, stage3_prefetch_bucket_size: 1e7 },
-  ...{ stage3_param_persistence_threshold: 1e5, reduce_bucket_size: 1e7, sub_group_size: 1e9 },
+  stage: 3,
+  contiguous_gradients: true,
+  stage3_max_live_parameters: 1e9,
+  stage3_max_reuse_distance: 1e9,
+  stage3_prefetch_bucket_size: 1e7,
+  stage3_param_persistence_threshold: 1e5,
+  reduce_bucket_size: 1e7,
+  sub_group_size: 1e9,
   offload_optimizer: { device: 'cpu' },
   offload_param: { device: 'cpu' },
 };
@@ -130,11 +139,15 @@ async function deprecatedOffload(place: Place): Promise<string> {
     zero_optimization: { stage: 2, cpu_offload: true, reduce_bucket_size: 50000000 },
     zero_allow_untested_optimizer: true,
     fp16: {
-      ...{ enabled: true, loss_scale: 4096, loss_scale_window: 1000 },
-      ...{ hysteresis: 2, min_loss_scale: 1 },
+      enabled: true,
+      loss_scale: 4096,
+      loss_scale_window: 1000,
+      hysteresis: 2,
+      min_loss_scale: 1,
     },
     activation_checkpointing: {
-      ...{ partition_activations: true, contiguous_memory_optimization: true },
+      partition_activations: true,
+      contiguous_memory_optimization: true,
       cpu_checkpointing: true,
     },
     wall_clock_breakdown: true,
@@ -152,9 +165,14 @@ async function deprecatedOffload(place: Place): Promise<string> {
 
 async function plusPlus(place: Place): Promise<string> {
   const engine = await engineOf(place, {
-    ...{ stage: 3, reduce_bucket_size: 10000000, reduce_scatter: true },
-    ...{ zero_quantized_weights: true, zero_hpz_partition_size: place.worldSize },
-    ...{ zero_quantized_gradients: true, contiguous_gradients: true, overlap_comm: true },
+    stage: 3,
+    reduce_bucket_size: 10000000,
+    reduce_scatter: true,
+    zero_quantized_weights: true,
+    zero_hpz_partition_size: place.worldSize,
+    zero_quantized_gradients: true,
+    contiguous_gradients: true,
+    overlap_comm: true,
   });
   learn(engine);
   return finish(engine);
@@ -164,8 +182,12 @@ async function plusPlus(place: Place): Promise<string> {
 async function refusedKeys(place: Place): Promise<void> {
   const cpu = { offload_optimizer: { device: 'cpu', pin_memory: true } } as const;
   const zenflow = {
-    ...{ topk_ratio: 0.05, select_strategy: 'auto', select_interval: 'auto' },
-    ...{ update_interval: 4, full_warm_up_rounds: 0, overlap_step: true },
+    topk_ratio: 0.05,
+    select_strategy: 'auto',
+    select_interval: 'auto',
+    update_interval: 4,
+    full_warm_up_rounds: 0,
+    overlap_step: true,
   };
   const sections: Record<string, object> = {
     zero_quantized_nontrainable_weights: { stage: 3, zero_quantized_nontrainable_weights: true },
