@@ -111,7 +111,7 @@ export * as parallel from './parallel/index.js';
  */
 export * as peft from './peft/index.js';
 /** Models in stages, and their training schedules. Source: deepspeed.pipe. */
-export * as pipe from './pipe/door.js';
+export * as pipe from './pipe/api.js';
 export { LayerSpec, PipelineModule, TiedLayerSpec } from './pipe/index.js';
 /** FLOPs, MACs and latency by module. Source: DeepSpeed's flops profiler. */
 export * as profiler from './profiler/index.js';

@@ -16,9 +16,9 @@ import { configArgument, type Mappings } from './program-arguments.js';
 import {
   type Candidate,
   firstRuns,
+  type OffloadChoice,
   type Space,
   variantsOf,
-  type Way,
   waysOf,
 } from './search-space.js';
 import { bestOf, metricOf, type Row, Tuner } from './tuner.js';
@@ -37,7 +37,7 @@ export interface AutotuneRequest {
 }
 
 /** The result of a search. */
-export interface Found {
+export interface SearchResult {
   /** Path of the best ds_config.json, or null if no experiment was measured. */
   file: string | null;
   /** The program's arguments with that file. */
@@ -51,7 +51,7 @@ export interface Found {
  * Throws DS_ARGUMENT if the arguments name no configuration or the program does not train with it,
  * DS_CONFIG, DS_IO.
  */
-export async function autotune(request: AutotuneRequest): Promise<Found> {
+export async function autotune(request: AutotuneRequest): Promise<SearchResult> {
   const { args, known, jobs, say } = request;
   const config = configArgument(args);
   const file = readConfig(config.file) as Section;
@@ -96,7 +96,7 @@ function settingsOf(path: string, { autotuning }: Section, say: (line: string) =
 
 class Search {
   private readonly rows: Row[] = [];
-  private ways: readonly Way[] = [];
+  private ways: readonly OffloadChoice[] = [];
   private readonly startedAt = performance.now();
 
   constructor(
@@ -200,7 +200,7 @@ function experimentLine(row: Row, metric: Metric, left: number): string {
 
 interface Searched {
   rows: readonly Row[];
-  ways: readonly Way[];
+  ways: readonly OffloadChoice[];
   metric: Metric;
   seconds: number;
   /** The file of the best configuration, or null. */

@@ -15,7 +15,7 @@ import type { Section } from '../config/schema.js';
 import { DsError } from '../errors.js';
 import type { ExperimentMetrics, ModelInfo } from '../plan/index.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
-import { onDisk, type Wanted } from '../runtime/on-disk.js';
+import { type DiskOperation, onDisk } from '../runtime/on-disk.js';
 import { refused } from '../runtime/refused.js';
 import { type ConfigArgument, type Mappings, withValues } from './program-arguments.js';
 import type { Candidate } from './search-space.js';
@@ -23,7 +23,7 @@ import type { Row } from './tuner.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
-export interface Ended {
+export interface JobEnd {
   /** Exit code in the shell's convention. */
   code: number;
   /** Whether the user interrupted this process. */
@@ -38,7 +38,7 @@ export interface Jobs {
   /** Whether ranks also run on other machines, which cannot read this machine's files. */
   isRemote: boolean;
   /** Runs the program with `args`, and redirects its output to the two files. */
-  run(args: readonly string[], logs: { out: string; err: string }): Promise<Ended>;
+  run(args: readonly string[], logs: { out: string; err: string }): Promise<JobEnd>;
   /** The shell command that starts the program with `args`. */
   command(args: readonly string[]): string;
 }
@@ -163,7 +163,7 @@ export class Experiments {
     write(join(this.results, 'summary.txt'), summary);
   }
 
-  private async start(name: string, config: Section): Promise<Ended> {
+  private async start(name: string, config: Section): Promise<JobEnd> {
     const { jobs } = this;
     const folder = join(this.results, name);
     takeAway(folder, LEFT);
@@ -236,7 +236,7 @@ function unmonitored(config: Section): Section {
 }
 
 /** Returns why no metric was written. */
-function reasonOf(folder: string, { code }: Ended, early: string) {
+function reasonOf(folder: string, { code }: JobEnd, early: string) {
   const errorTail = tailOf(join(folder, 'stderr.log'));
   const isKilled = code === 137;
   const isShort = isKilled || /DS_OUT_OF_MEMORY|heap out of memory|out of memory/i.test(errorTail);
@@ -271,7 +271,7 @@ function write(file: string, content: string): void {
   onDisk(wanted(file), () => writeFileSync(file, content));
 }
 
-const wanted = (path: string): Wanted => ({
+const wanted = (path: string): DiskOperation => ({
   op: `autotuning ${path}`,
   expected: 'a writable path',
   hint: 'autotuning.results_dir and exps_dir name the folders.',

@@ -1,3 +1,3 @@
 // The autotuner: searches the fastest configuration with jobs of the user's program.
-export { type AutotuneRequest, autotune, type Found } from './autotune.js';
-export type { Ended, Jobs } from './experiments.js';
+export { type AutotuneRequest, autotune, type SearchResult } from './autotune.js';
+export type { JobEnd, Jobs } from './experiments.js';

@@ -13,7 +13,7 @@ import {
 } from '../plan/index.js';
 
 /** The prediction for one configuration. */
-export interface Fit {
+export interface FitPrediction {
   /** The reason why the configuration is invalid, or null. */
   refusal: string | null;
   /** Whether it fits in memory. False if it is invalid. */
@@ -27,7 +27,7 @@ export const isCountable = ({ knowsActivations, activation_mem_per_gpu: kept }: 
   knowsActivations || kept !== null;
 
 /** Returns the prediction for `file` with the model and the ranks of `info`. */
-export function fitOf(file: Section, info: ModelInfo): Fit {
+export function fitOf(file: Section, info: ModelInfo): FitPrediction {
   const environment = { worldSize: info.mesh.data, autoLater: true };
   const { config, errors } = checkConfig(file as DsConfig, environment);
   if (!config) {

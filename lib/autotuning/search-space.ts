@@ -16,7 +16,7 @@ import {
   STEPS,
   TOTAL,
 } from './batch-choice.js';
-import { type Fit, fitOf, isCountable } from './memory-fit.js';
+import { type FitPrediction, fitOf, isCountable } from './memory-fit.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
@@ -32,7 +32,7 @@ export interface Candidate {
 }
 
 /** A stage with its offload, and the candidates that fit. */
-export interface Way {
+export interface OffloadChoice {
   name: string;
   /** From the largest micro-batch that fits to the smallest. */
   candidates: readonly Candidate[];
@@ -108,7 +108,7 @@ function stagesOf({ zero_optimization: zero }: Section, ranks: number): readonly
  * Returns all ways with the candidates that fit. If no candidate fits and the file sets no offload,
  * adds ways with the optimizer state, and then also the weights, in host memory.
  */
-export function waysOf(space: Space, info: ModelInfo): Way[] {
+export function waysOf(space: Space, info: ModelInfo): OffloadChoice[] {
   const { file } = space;
   const ranks = info.mesh.data * info.mesh.tokens;
   const zero = zeroOf(file);
@@ -135,7 +135,7 @@ function moveStages(stages: readonly unknown[], zero: Section): Placement[] {
   });
 }
 
-function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Way {
+function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): OffloadChoice {
   const { settings, batches } = space;
   const sizes = microBatches(batches, settings, info.mesh.data);
   if (info.mesh.stages > 1 && Number(zero.stage) > 1) {
@@ -176,7 +176,7 @@ function noSize({ settings, batches }: Space, { mesh }: ModelInfo): string {
   return `${of} makes up ${TOTAL} ${total}`;
 }
 
-function noneFits(weighed: readonly { size: number; fit: Fit }[]): string {
+function noneFits(weighed: readonly { size: number; fit: FitPrediction }[]): string {
   const min = weighed.at(-1);
   return min?.fit.refusal ?? `a micro-batch of ${min?.size} does not fit by the plan`;
 }

@@ -24,10 +24,10 @@ import { join } from 'node:path';
 import { DsError } from '../errors.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
 import { Claim, clearDead } from './claim.js';
+import { isDraftFile, removeCheckpoint, removeOwn, requireReplaceable } from './deletable-files.js';
 import { LATEST, requireLatestReplaceable } from './directory.js';
 import { ifThere, orDsError } from './file-error.js';
 import { makeFolder } from './make-folder.js';
-import { isDraftFile, removeCheckpoint, removeOwn, requireReplaceable } from './ours.js';
 
 /** ".tmp-<tag>-<owner>", ".old-<tag>-<owner>~<turn>", ".gone-<tag>-<owner>". */
 const LEFTOVER = /^\.(tmp|old|gone)-(.+)-([0-9a-f]{32})(?:~(\d+))?$/;

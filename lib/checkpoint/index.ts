@@ -54,9 +54,9 @@ export {
   type TagValidation,
 } from './save.js';
 export {
-  type Borrowed,
   isRemote,
   type LocalShard,
+  type PendingTensor,
   partsOf,
   type Remote,
   type Shard,

@@ -21,14 +21,14 @@ import {
 import { readPart } from './read-part.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { entryName, entryShape, type Part } from './shard.js';
-import { type Opened, openSteadily } from './steady.js';
+import { type OpenedFiles, openSteadily } from './stable-files.js';
 import { type CheckpointWorld, onAllRanks, soloWorld } from './world.js';
 
 /** Weights and buffers, or master weights and optimizer state. */
 export type Section = 'model' | 'optimizer';
 
 /** A tag's manifest and files, all of the same save. */
-interface Files extends Opened {
+interface Files extends OpenedFiles {
   path: string;
   tag: string;
   manifest: StoredManifest;

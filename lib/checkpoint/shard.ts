@@ -16,11 +16,11 @@ export interface Remote {
   /** Parts start and end at multiples of this many elements. */
   readonly grain: number;
   /** Starts a read of elements [offset, offset + numel), flat. The caller releases the tensor. */
-  borrow(offset: number, numel: number): Borrowed;
+  borrow(offset: number, numel: number): PendingTensor;
 }
 
 /** A tensor that is complete after wait() or arrived(). */
-export interface Borrowed {
+export interface PendingTensor {
   readonly tensor: Tensor;
   /** Blocks until it is complete. */
   wait(): void;

@@ -17,7 +17,7 @@ import { isPlainName, openInside } from './folder.js';
 import type { GgufFile } from './gguf/gguf-file.js';
 import type { TensorEntry } from './header.js';
 import { SafetensorsFile } from './safetensors-file.js';
-import { type Opened, openSteadily } from './steady.js';
+import { type OpenedFiles, openSteadily } from './stable-files.js';
 import { soloWorld } from './world.js';
 
 export const CONFIG_FILE = 'config.json';
@@ -44,7 +44,7 @@ interface Home {
 }
 
 /** The JSON files of a folder and its open weight files, all of the same state. */
-interface Contents extends Pick<Opened, 'close'> {
+interface Contents extends Pick<OpenedFiles, 'close'> {
   /** config.json, or null. */
   config: JsonObject | null;
   files: readonly TensorFile[];
@@ -138,14 +138,14 @@ export class WeightFiles {
   }
 }
 
-async function openSingle(path: string, hasCodes: boolean): Promise<Contents & Opened> {
+async function openSingle(path: string, hasCodes: boolean): Promise<Contents & OpenedFiles> {
   const texts = () => textsOf(dirname(path), false);
   const [config] = await texts();
   const file = await SafetensorsFile.open(path, hasCodes);
   return contentsOf([config, null], texts, { files: [file], homes: homesOf(file) });
 }
 
-async function openFolder(path: string, hasCodes: boolean): Promise<Contents & Opened> {
+async function openFolder(path: string, hasCodes: boolean): Promise<Contents & OpenedFiles> {
   const names = await readdir(path).catch((cause: Error) => {
     throw absent(path, cause);
   });
@@ -190,7 +190,7 @@ function contentsOf(
   texts: Texts,
   textsNow: () => Promise<Texts>,
   { files, homes }: Pick<Contents, 'files' | 'homes'>,
-): Contents & Opened {
+): Contents & OpenedFiles {
   return {
     id: idOf(texts),
     idNow: async () => idOf(await textsNow()),

@@ -27,7 +27,7 @@ export {
   logSummary,
 } from './distributed.js';
 export type { InitOptions } from './join-settings.js';
-export { JointCall, type JointGroups, jointly, jointlyAsync, reportOf } from './jointly.js';
+export { JointCall, type JointGroups, jointly, jointlyAsync, reportOf } from './joint-calls.js';
 export type { Mesh } from './mesh.js';
 export { AXES, type Axis, type MeshOptions, MeshShape, type PerAxis } from './mesh-shape.js';
 export {

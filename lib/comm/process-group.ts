@@ -16,9 +16,9 @@ import type { Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
-import { Beside } from './beside.js';
 import { callSite } from './call-site.js';
 import { CommsLogger } from './comms-logger.js';
+import { SideStream } from './side-stream.js';
 
 export type { ReduceOp } from '../runtime/job.js';
 
@@ -123,7 +123,7 @@ export class ProcessGroup {
 
   /** Counts and times collectives while set; the host then waits for each one. */
   logger: CommsLogger | null = null;
-  private ownStream: Beside | null = null;
+  private ownStream: SideStream | null = null;
   /** @internal Number of collectives that this rank has issued. */
   issued = 0;
 
@@ -149,8 +149,8 @@ export class ProcessGroup {
    * @internal The group's stream in parallel with the compute stream, opened at the first use. A
    * collective on it starts after the enqueued compute work, and compute continues meanwhile.
    */
-  get beside(): Beside {
-    this.ownStream ??= new Beside(this.device, this.name);
+  get beside(): SideStream {
+    this.ownStream ??= new SideStream(this.device, this.name);
     return this.ownStream;
   }
 

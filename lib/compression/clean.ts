@@ -13,7 +13,7 @@ import { leading } from '../runtime/required.js';
 import { indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Compression, compressionOf, forgetCompression, isOn } from './compress.js';
 import { CompressedLinear, linearsOf, StepClock } from './compressed-layers.js';
-import { type Cut, cutsOf } from './cut-layers.js';
+import { cutsOf, type KeptIndices } from './cut-layers.js';
 import { type CompressionSection, FINISHED, type Values } from './technique.js';
 
 /**
@@ -76,7 +76,7 @@ function write(
 }
 
 /** Returns a layer of the remaining rows and columns. */
-function smaller(base: Linear, { weight, bias }: Values, { rows, columns }: Cut): Linear {
+function smaller(base: Linear, { weight, bias }: Values, { rows, columns }: KeptIndices): Linear {
   const [outputs, inputs] = leading(base.weight.shape, 2);
   const Class = base instanceof LinearGelu ? LinearGelu : Linear;
   const made = new Class(columns?.length ?? inputs, rows?.length ?? outputs, {

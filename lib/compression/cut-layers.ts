@@ -10,7 +10,7 @@ import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './co
 import type { CompressionSection, Technique } from './technique.js';
 
 /** The remaining outputs and inputs of a layer by index; null: all of them. */
-export interface Cut {
+export interface KeptIndices {
   rows: readonly number[] | null;
   columns: readonly number[] | null;
 }
@@ -34,8 +34,8 @@ interface Compressed {
  * Returns the cuts that related_modules request, by layer. Throws as requireRelated() does, and
  * DS_CONFIG if one side of a layer has two different cuts.
  */
-export function cutsOf(model: Module, compressed: Compressed): Map<string, Cut> {
-  const cuts = new Map<string, Cut>();
+export function cutsOf(model: Module, compressed: Compressed): Map<string, KeptIndices> {
+  const cuts = new Map<string, KeptIndices>();
   for (const pair of pairsOf(model, compressed)) {
     cutPair(pair, (name, part) => keep(cuts, pair.key, [name, part]));
   }
@@ -100,9 +100,9 @@ const techniqueOf = (
  * One mask may cut outputs of a layer and another its inputs, but each side allows only one mask.
  */
 function keep(
-  cuts: Map<string, Cut>,
+  cuts: Map<string, KeptIndices>,
   { path }: GroupKey,
-  [name, part]: readonly [string, Partial<Cut>],
+  [name, part]: readonly [string, Partial<KeptIndices>],
 ): void {
   const before = cuts.get(name) ?? { rows: null, columns: null };
   for (const side of ['rows', 'columns'] as const) {
@@ -151,7 +151,7 @@ interface Pair {
 
 function cutPair(
   { key, layer, name, other }: Pair,
-  keep: (name: string, part: Partial<Cut>) => void,
+  keep: (name: string, part: Partial<KeptIndices>) => void,
 ): void {
   const { mask } = required(techniqueOf(layer, key));
   const kept = numbersOf(mask?.().toArray() ?? []);

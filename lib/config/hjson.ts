@@ -23,7 +23,7 @@ export interface Member {
 }
 
 /** Likely mistakes in a text that parses; offsets of comments and keys. */
-export interface Oddities {
+export interface LikelyMistakes {
   /** Comments behind a value that hold further keys of the line. */
   readonly swallowing: readonly number[];
   /** Keys before a quoted key, without a comma between the two entries. */
@@ -77,7 +77,7 @@ export function parseHjson(text: string): HjsonNode | null {
 }
 
 /** parseHjson() with the oddities of the text. */
-export function readHjson(text: string): { root: HjsonNode | null; oddities: Oddities } {
+export function readHjson(text: string): { root: HjsonNode | null; oddities: LikelyMistakes } {
   const reader = new Reader(text);
   return { root: reader.document(), oddities: reader };
 }
@@ -91,7 +91,7 @@ function holdsKeys(comment: string): boolean {
   return keys > 1 || (keys === 1 && ',}]'.includes(comment.trimEnd().at(-1) ?? ' '));
 }
 
-class Reader implements Oddities {
+class Reader implements LikelyMistakes {
   readonly swallowing: number[] = [];
   readonly withoutComma: { key: string; offset: number }[] = [];
   private at = 0;

@@ -8,9 +8,9 @@ import { ConfigError, excerpt, type SourceLocation } from './config-error.js';
 import {
   HjsonError,
   type HjsonNode,
+  type LikelyMistakes,
   MAX_DEPTH,
   type Member,
-  type Oddities,
   readHjson,
 } from './hjson.js';
 import { isSection, type Section } from './schema.js';
@@ -118,7 +118,7 @@ export function parseConfig(text: string, file: string): ConfigDocument {
 /** One remark for all comments with keys, and one for all missing commas. */
 function syntaxRemarks(
   root: HjsonNode & { kind: 'object' },
-  { swallowing, withoutComma }: Oddities,
+  { swallowing, withoutComma }: LikelyMistakes,
   lines: TextLines,
 ): ConfigDocument['remarks'] {
   const remarks: { location: SourceLocation; text: string }[] = [];

@@ -12,7 +12,7 @@ import type { Round } from './worker-protocol.js';
 /** Place of errors in the dataset's iterate(), as opposed to its samples. */
 export const ITERATE = 'iterate()';
 
-type Found<Sample> = IteratorResult<Sample | Promise<Sample>>;
+type ReadResult<Sample> = IteratorResult<Sample | Promise<Sample>>;
 
 /**
  * Reads rounds. Consecutive rounds share one iterator; for other rounds it opens a new iterator and
@@ -112,7 +112,7 @@ export class RoundReader<Sample> {
     this.onSample(this.at);
     try {
       if (this.isLater) throw onlyLater('an asynchronous dataset');
-      const found = requireFound(this.iterator?.next() as Found<Sample>);
+      const found = requireFound(this.iterator?.next() as ReadResult<Sample>);
       if (!types.isPromise(found.value)) return found as IteratorResult<Sample>;
       found.value.catch(() => {});
       throw onlyLater('a dataset of promises');
@@ -138,15 +138,15 @@ export class RoundReader<Sample> {
   }
 }
 
-type Opened<Sample> = {
+type OpenedSamples<Sample> = {
   isLater: boolean;
   iterator: Iterator<Sample | Promise<Sample>> | AsyncIterator<Sample>;
 };
 
 /** Opens an iterator. Throws DS_DATA if `samples` is not iterable. */
-function openSamples<Sample>(samples: Samples<Sample>): Opened<Sample> {
+function openSamples<Sample>(samples: Samples<Sample>): OpenedSamples<Sample> {
   const { open, isLater } = requireSamples(samples);
-  const iterator = open.call(samples) as Opened<Sample>['iterator'];
+  const iterator = open.call(samples) as OpenedSamples<Sample>['iterator'];
   if (typeof iterator?.next === 'function') return { isLater, iterator };
   throw dataError(ITERATE, 'an iterator with next()', formatValue(iterator));
 }

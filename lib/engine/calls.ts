@@ -1,5 +1,5 @@
 // The calls that an engine accepts, and the groups of ranks that make each call together.
-import { type JointGroups, jointly, jointlyAsync, ofSeveral } from '../comm/jointly.js';
+import { type JointGroups, jointly, jointlyAsync, ofSeveral } from '../comm/joint-calls.js';
 import type { ProcessGroup } from '../comm/process-group.js';
 import { DsError } from '../errors.js';
 import { destroyed, offloaded } from './engine-errors.js';

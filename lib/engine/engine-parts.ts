@@ -45,7 +45,7 @@ export interface Decisions {
 }
 
 /** The units and the objects that own weights, gradients and optimizer state. */
-export interface Holdings {
+export interface OwnedParts {
   ranks: Ranks;
   /** The units in forward order. */
   units: readonly Unit[];
@@ -66,7 +66,7 @@ export interface StepParts {
   stop: StopRequest;
 }
 
-export interface EngineParts extends Decisions, Holdings, StepParts {
+export interface EngineParts extends Decisions, OwnedParts, StepParts {
   /** Synchronizes the ranks of the job when they save and load checkpoints. */
   meeting: CheckpointWorld;
   /** Releases all parts except the weights, which the model keeps. */

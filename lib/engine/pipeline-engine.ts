@@ -25,7 +25,7 @@ import { misuse } from './engine-errors.js';
 import type { EngineParts } from './engine-parts.js';
 import type { BatchShapes } from './step/batch-shapes.js';
 import { EvaluatingWorker, TrainingWorker } from './step/stage-worker.js';
-import type { Given } from './step/step-rows.js';
+import type { BatchUse } from './step/step-rows.js';
 
 /** Parts of a pipeline engine in addition to EngineParts. */
 interface PipelineParts {
@@ -183,8 +183,8 @@ export class PipelineEngine extends Engine {
   /** Records the batch for the input digest: inputs on the first stage, labels on the last. */
   private async noteBatch(
     given: readonly PipelineBatch[],
-    inputs: Given,
-    labels: Given,
+    inputs: BatchUse,
+    labels: BatchUse,
   ): Promise<void> {
     const { control } = this.parts;
     await this.pipe.shapes.report(given);

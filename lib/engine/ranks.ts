@@ -17,7 +17,7 @@ export const DATA: readonly Axis[] = [AXIS.data];
 export const MODEL: readonly Axis[] = AXES.filter((axis) => !DATA.includes(axis));
 
 /** The axes along which a model, or its computation, is divided. */
-export interface Cuts {
+export interface ModelAxes {
   /** Axis pp holds the stages of a pipeline. */
   stages?: boolean;
   /** Axis tp holds parts of layers. */
@@ -88,7 +88,7 @@ export function groupsOf(ranks: Ranks): Set<ProcessGroup> {
  */
 export async function ranksOf(
   job: Distributed,
-  cuts: Cuts = {},
+  cuts: ModelAxes = {},
   sizes: ShardSizes = {},
 ): Promise<Ranks> {
   const { world, mesh, localRank } = job;
@@ -194,8 +194,11 @@ function uneven(key: string, size: number, { ranks }: ProcessGroup): DsError {
 }
 
 /** Returns the number of ranks of the shard group, before it is opened. */
-export const shardCount = (mesh: Mesh, { tokens = false }: Cuts, { copy }: ShardSizes): number =>
-  copy ?? mesh.size(...shardAxes(tokens));
+export const shardCount = (
+  mesh: Mesh,
+  { tokens = false }: ModelAxes,
+  { copy }: ShardSizes,
+): number => copy ?? mesh.size(...shardAxes(tokens));
 
 /** Returns the error of key `op`, which asks for `size` ranks along `axis`. */
 export function otherMesh(
@@ -215,7 +218,10 @@ export function otherMesh(
 /** The axes of the shard group. */
 const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, AXIS.sequence] : [...DATA]);
 
-function lossRanksOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: Cuts): number[] {
+function lossRanksOf(
+  { shape, coordinates }: Mesh,
+  { stages, layers, tokens }: ModelAxes,
+): number[] {
   const first = {
     ...coordinates,
     ...(stages && { [AXIS.pipeline]: shape.sizes[AXIS.pipeline] - 1 }),
@@ -226,6 +232,10 @@ function lossRanksOf({ shape, coordinates }: Mesh, { stages, layers, tokens }: C
 }
 
 /** Returns the ranks that count the norm with `rank`, including itself. */
-export function normRanksAt({ shape }: Mesh, rank: number, { layers, tokens }: Cuts): number[] {
+export function normRanksAt(
+  { shape }: Mesh,
+  rank: number,
+  { layers, tokens }: ModelAxes,
+): number[] {
   return shape.ranksAlong(rank, ...shardAxes(tokens ?? false), ...(layers ? [AXIS.tensor] : []));
 }

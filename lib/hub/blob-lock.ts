@@ -14,7 +14,7 @@ import { lockFile } from '../runtime/file.js';
 const [PAUSE_MS, PATIENCE_MS] = [100, 600_000];
 
 /** How to wait for another owner. */
-export interface Waiting {
+export interface WaitOptions {
   readonly signal: AbortSignal;
   /** Returns a number that changes while the owner makes progress. */
   progress(): Promise<number>;
@@ -29,7 +29,7 @@ export type Release = () => Promise<void>;
  * Resolves when this process owns the lock. Resolves with null if the file system has no locks.
  * Rejects with DS_HUB if the owner makes no progress for ten minutes.
  */
-export async function takeLock(path: string, waiting: Waiting): Promise<Release | null> {
+export async function takeLock(path: string, waiting: WaitOptions): Promise<Release | null> {
   await makeFolder(dirname(path));
   let last = -1;
   let since = performance.now();

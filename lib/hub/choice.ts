@@ -11,7 +11,7 @@ import type { ListedFile } from './listing.js';
 import { shown } from './names.js';
 
 /** A set of files. In a repository without a model, "model" is the adapter. */
-export type Need = 'model' | 'tokenizer' | 'config' | 'adapter';
+export type FileSet = 'model' | 'tokenizer' | 'config' | 'adapter';
 
 export const CONFIG = 'config.json';
 const [WHOLE, INDEX] = ['model.safetensors', 'model.safetensors.index.json'];
@@ -32,12 +32,12 @@ const INDEX_BYTES = 64 * 2 ** 20;
 const PICKLE = /\.(bin|pt|pth|ckpt|pkl|pickle|joblib|dill|msgpack|h5|npy|npz)$/i;
 
 /** The files that must exist, and the files to take if they exist. */
-interface Wanted {
+interface FileRules {
   readonly required: readonly string[];
   readonly optional: readonly string[];
 }
 
-const SMALL: Readonly<Record<Need, Wanted>> = {
+const SMALL: Readonly<Record<FileSet, FileRules>> = {
   model: { required: [CONFIG], optional: [GENERATION, TOKENIZER, ...BESIDE_TOKENIZER] },
   tokenizer: { required: [TOKENIZER], optional: BESIDE_TOKENIZER },
   config: { required: [CONFIG], optional: [] },
@@ -57,7 +57,7 @@ export interface Choice {
 }
 
 /** Chooses from the top folder of a repository. Throws DS_HUB if it cannot serve the need. */
-export function choose(name: string, need: Need, listed: readonly ListedFile[]): Choice {
+export function choose(name: string, need: FileSet, listed: readonly ListedFile[]): Choice {
   const files = new Map(listed.map((file) => [file.path, file]));
   const served = servedNeed(need, (path) => files.has(path));
   const { required: needed, optional } = SMALL[served];
@@ -79,7 +79,7 @@ export function choose(name: string, need: Need, listed: readonly ListedFile[]):
 }
 
 /** Where a folder has an adapter and no model, the adapter serves the need of a model. */
-function servedNeed(need: Need, has: (path: string) => boolean): Need {
+function servedNeed(need: FileSet, has: (path: string) => boolean): FileSet {
   const isAdapter = need === 'model' && has(ADAPTER[0]) && !has(WHOLE) && !has(INDEX);
   return isAdapter ? 'adapter' : need;
 }
@@ -149,7 +149,7 @@ function matcher(pattern: string): RegExp {
 }
 
 /** Returns the required files that a snapshot lacks. */
-export function missingFiles(model: CachedModel, commit: string, need: Need): string[] {
+export function missingFiles(model: CachedModel, commit: string, need: FileSet): string[] {
   const has = (path: string): boolean => model.has(commit, path);
   const served = servedNeed(need, has);
   const missing = SMALL[served].required.filter((path) => !has(path));
@@ -160,7 +160,7 @@ export function missingFiles(model: CachedModel, commit: string, need: Need): st
 }
 
 /** Returns true if each file for a need is in the snapshot, or marked as absent. */
-export function isComplete(model: CachedModel, commit: string, need: Need): boolean {
+export function isComplete(model: CachedModel, commit: string, need: FileSet): boolean {
   if (missingFiles(model, commit, need).length > 0) return false;
   const served = servedNeed(need, (path) => model.has(commit, path));
   return SMALL[served].optional.every((path) => model.knows(commit, path));

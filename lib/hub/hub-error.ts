@@ -4,7 +4,7 @@ import type { HubSettings } from './environment.js';
 import { shown } from './names.js';
 
 /** A request of a model, for messages. */
-export interface Asked {
+export interface HubRequestInfo {
   readonly name: string;
   readonly revision: string;
 }
@@ -29,7 +29,7 @@ export const isTemporary = (error: unknown): boolean =>
 
 /** Returns the error for an answer other than success. */
 export function refusalError(
-  { name, revision }: Asked,
+  { name, revision }: HubRequestInfo,
   settings: HubSettings,
   refusal: Refusal,
 ): DsError {

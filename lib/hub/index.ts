@@ -1,5 +1,5 @@
 // Models of the Hugging Face hub by name: download, cache, list, remove.
-export type { Need } from './choice.js';
+export type { FileSet } from './choice.js';
 export { type CachedModelInfo, type CachedRevision, models, remove } from './inventory.js';
 export type { RevisionOptions } from './local-folder.js';
 export { type PullOptions, pull } from './pull.js';

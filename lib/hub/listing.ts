@@ -3,7 +3,7 @@ import { isObject } from '../runtime/is-object.js';
 import { badAnswer } from './hub-error.js';
 import { isCommit, shown, unsafePath } from './names.js';
 import { type HubCall, send, textOf } from './request.js';
-import { PassingFailure, Retries } from './retries.js';
+import { Retries, TransientFailure } from './retries.js';
 
 /** A file of a commit. */
 export interface ListedFile {
@@ -147,7 +147,7 @@ async function retry<T>(call: HubCall, body: () => Promise<T>): Promise<T> {
     try {
       return await body();
     } catch (error) {
-      if (!(error instanceof PassingFailure)) throw error;
+      if (!(error instanceof TransientFailure)) throw error;
       await retries.pause(error);
     }
   }

@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import type { OptionNames } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { CachedModel } from './cache.js';
-import { missingFiles, type Need } from './choice.js';
+import { type FileSet, missingFiles } from './choice.js';
 import { hubSettings } from './environment.js';
 import { isRemote, requireRevision } from './names.js';
 import { pullWith } from './pull.js';
@@ -19,8 +19,8 @@ export interface RevisionOptions {
 export const REVISION: OptionNames<RevisionOptions> = { revision: true };
 
 /** The needed files of a model, and its revision. */
-export interface Located {
-  readonly need: Need;
+export interface LocalFolderOptions {
+  readonly need: FileSet;
   readonly revision?: string | undefined;
 }
 
@@ -31,14 +31,18 @@ export interface Located {
 export async function localFolder(
   op: string,
   place: string,
-  { need, revision }: Located,
+  { need, revision }: LocalFolderOptions,
 ): Promise<string> {
   if (isPath(op, place, revision)) return place;
   return pullWith(hubSettings(), place, { files: need, revision });
 }
 
 /** As localFolder(), but reads only the cache. Throws DS_HUB if the cache lacks the name. */
-export function cachedFolder(op: string, place: string, { need, revision }: Located): string {
+export function cachedFolder(
+  op: string,
+  place: string,
+  { need, revision }: LocalFolderOptions,
+): string {
   if (isPath(op, place, revision)) return place;
   const { cache } = hubSettings();
   const model = new CachedModel(cache, place);

@@ -15,19 +15,19 @@ import { CachedModel } from './cache.js';
 import {
   choose,
   chooseByPatterns,
+  type FileSet,
   indexedWeights,
   isComplete,
   missingFiles,
-  type Need,
   TEMPLATES,
 } from './choice.js';
+import { Slots } from './concurrency-limit.js';
 import { DownloadProgress, decimalBytes } from './download-progress.js';
 import { type HubSettings, hubSettings } from './environment.js';
 import { isTemporary } from './hub-error.js';
 import { commitOf, filesOf, type ListedFile } from './listing.js';
 import { isCommit, requireModelName, requireRevision, shown } from './names.js';
 import type { HubCall } from './request.js';
-import { Slots } from './slots.js';
 import { fetchBlob, hasBlob, partialPath, type Transfers } from './transfer.js';
 
 /** Options of pull(). */
@@ -35,7 +35,7 @@ export interface PullOptions {
   /** Branch, tag or commit. Default: "main". */
   revision?: string;
   /** The files to fetch. Default: "model". "config" is only config.json. */
-  files?: Need;
+  files?: FileSet;
   /** Patterns of files to fetch instead: "*" and "?" as in a shell. "*" also matches "/". */
   include?: string | readonly string[];
   /** Prints progress to stderr. Default: true, unless HF_HUB_DISABLE_PROGRESS_BARS is set. */
@@ -51,7 +51,7 @@ const OPTIONS: OptionNames<PullOptions> = {
   progress: true,
   signal: true,
 };
-const NEEDS: readonly Need[] = ['model', 'tokenizer', 'config', 'adapter'];
+const NEEDS: readonly FileSet[] = ['model', 'tokenizer', 'config', 'adapter'];
 /** Connections of a pull, and files under way at once. */
 const [CONNECTIONS, FILES] = [8, 4];
 const MAIN = 'main';
@@ -113,7 +113,7 @@ export async function pullWith(
 function offerModel(
   model: CachedModel,
   revision: string,
-  need: Need,
+  need: FileSet,
   isOffline: boolean,
 ): string | null {
   const commit = isOffline || isCommit(revision) ? model.commitOf(revision) : null;
@@ -124,14 +124,14 @@ function offerModel(
   return isThere ? model.snapshot(commit) : null;
 }
 
-interface Wanted {
+interface PullTask {
   readonly commit: string;
-  readonly files: Need;
+  readonly files: FileSet;
   readonly patterns: readonly string[] | null;
   readonly bar: DownloadProgress;
 }
 
-async function fetchFiles(call: HubCall, model: CachedModel, wanted: Wanted): Promise<void> {
+async function fetchFiles(call: HubCall, model: CachedModel, wanted: PullTask): Promise<void> {
   const { commit, files, patterns, bar } = wanted;
   const { name } = call.asked;
   const transfers: Transfers = {
@@ -277,7 +277,7 @@ function patternsOf(include: PullOptions['include']): readonly string[] | null {
   throw refusedValue('pull include', 'patterns of file names, such as "*.json"', include);
 }
 
-function offline(model: CachedModel, revision: string, need: Need): DsError {
+function offline(model: CachedModel, revision: string, need: FileSet): DsError {
   const commit = model.commitOf(revision);
   const missing = commit === null ? [] : missingFiles(model, commit, need);
   const what = `revision ${shown(revision)}`;

@@ -3,13 +3,13 @@ import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { whenAborted } from '../runtime/when-aborted.js';
 import type { HubSettings } from './environment.js';
-import { type Asked, badAnswer, refusalError, unreachable } from './hub-error.js';
-import { PassingFailure, retryAfterMs } from './retries.js';
+import { badAnswer, type HubRequestInfo, refusalError, unreachable } from './hub-error.js';
+import { retryAfterMs, TransientFailure } from './retries.js';
 
 /** The settings of all requests of a call. */
 export interface HubCall {
   readonly settings: HubSettings;
-  readonly asked: Asked;
+  readonly asked: HubRequestInfo;
   readonly signal: AbortSignal;
 }
 
@@ -49,7 +49,7 @@ export async function send(
   const { status } = response;
   const mayPass = status === 408 || status === 425 || status === 429 || status >= 500;
   if (!mayPass) throw error;
-  throw new PassingFailure(error, retryAfterMs(response.headers.get('retry-after')));
+  throw new TransientFailure(error, retryAfterMs(response.headers.get('retry-after')));
 }
 
 async function follow(
@@ -110,9 +110,9 @@ async function get(
   const failed = (error: unknown): unknown => {
     stop();
     if (signal.aborted) return signal.reason;
-    if (error instanceof DsError || error instanceof PassingFailure) return error;
+    if (error instanceof DsError || error instanceof TransientFailure) return error;
     const got = isStalled ? `no byte for ${stallMs / 1000} s` : reasonOf(error);
-    return new PassingFailure(unreachable(call.asked.name, settings, `${got} from ${url.host}`));
+    return new TransientFailure(unreachable(call.asked.name, settings, `${got} from ${url.host}`));
   };
   try {
     signal.throwIfAborted();

@@ -9,7 +9,7 @@ const PATIENCE_MS = 300_000;
 const MAX_RETRIES = 200;
 
 /** A failure that may pass. */
-export class PassingFailure extends Error {
+export class TransientFailure extends Error {
   constructor(
     /** The error for the caller if no repetition succeeds. */
     readonly error: DsError,
@@ -39,7 +39,7 @@ export class Retries {
 
   /** Waits before the next attempt. Throws the error if no attempt is left. */
   async pause(failure: unknown): Promise<void> {
-    if (!(failure instanceof PassingFailure)) throw failure;
+    if (!(failure instanceof TransientFailure)) throw failure;
     this.inARow += 1;
     this.total += 1;
     const { error, waitMs } = failure;

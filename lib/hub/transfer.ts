@@ -9,12 +9,12 @@ import { DsError } from '../errors.js';
 import { whenAborted } from '../runtime/when-aborted.js';
 import { takeLock } from './blob-lock.js';
 import type { CachedModel } from './cache.js';
+import type { Slots } from './concurrency-limit.js';
 import { badAnswer, unreachable } from './hub-error.js';
 import type { ListedFile } from './listing.js';
 import { journalPath, PartialFile, type Segment } from './partial-file.js';
 import { type Answer, type HubCall, send } from './request.js';
-import { PassingFailure, Retries } from './retries.js';
-import type { Slots } from './slots.js';
+import { Retries, TransientFailure } from './retries.js';
 
 /** The state of a pull that its files share. */
 export interface Transfers {
@@ -200,7 +200,7 @@ class Ranges {
     if (segment.done === segment.to - segment.from) return;
     const { settings, asked } = this.transfers.call;
     const got = `an end after ${segment.from + segment.done} of ${file.bytes} bytes of ${file.path}`;
-    throw new PassingFailure(unreachable(asked.name, settings, got));
+    throw new TransientFailure(unreachable(asked.name, settings, got));
   }
 
   private async requireRange(

@@ -26,7 +26,7 @@ import {
   readRequest,
 } from './request.js';
 import type { TokenLogprob } from './sampling.js';
-import { separated } from './separated.js';
+import { separated } from './separate-reasoning.js';
 import { StartedPieces } from './started-pieces.js';
 import type { StepRunner } from './step-runner.js';
 

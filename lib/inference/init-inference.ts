@@ -38,8 +38,8 @@ import { loadParts } from './parts/load-parts.js';
 import { readPartsList } from './parts/parts-list.js';
 import { saveParts } from './parts/save-parts.js';
 import { quantizationOf } from './quantized-weights.js';
-import { Follow } from './ranks/follow.js';
-import { Lead } from './ranks/lead.js';
+import { FollowerGenerator } from './ranks/follow.js';
+import { LeaderGenerator } from './ranks/lead.js';
 import { agree, type ModelRanks, openRanks, refuseRanks } from './ranks/open-ranks.js';
 import { StepLine } from './ranks/step-line.js';
 import { Sequence } from './sequence.js';
@@ -422,10 +422,14 @@ function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: Model
   const { runner } = parts;
   runner.together = { always: [layers] };
   if (host.rank > 0) {
-    const follow = new Follow(host.rank, line, runner);
+    const follow = new FollowerGenerator(host.rank, line, runner);
     return { generator: follow, role: follow };
   }
-  const lead = new Lead(line, patience, (listener) => new StepLoop({ ...parts, listener }));
+  const lead = new LeaderGenerator(
+    line,
+    patience,
+    (listener) => new StepLoop({ ...parts, listener }),
+  );
   runner.announce = (batch) => lead.announce(batch);
   return { generator: lead, role: lead };
 }

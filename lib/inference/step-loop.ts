@@ -17,7 +17,7 @@ import type { Sequence } from './sequence.js';
 import { SequenceSampler } from './sequence-sampler.js';
 import { Speculator } from './speculation/speculator.js';
 import { noListener, type StepListener, type StepLoopParts } from './step-loop-parts.js';
-import type { Flight, Forwarded, NextTokens, StepRunner } from './step-runner.js';
+import type { ForwardedStep, NextTokens, StepInFlight, StepRunner } from './step-runner.js';
 
 /** A sequence of a request in progress. */
 interface Entry {
@@ -195,7 +195,7 @@ export class StepLoop implements Generator {
    * does the step after it.
    */
   private async run(): Promise<void> {
-    let last: Flight | null = null;
+    let last: StepInFlight | null = null;
     for (;;) {
       await turn();
       if (this.scheduler.isIdle && !last) break;
@@ -253,7 +253,7 @@ export class StepLoop implements Generator {
   }
 
   /** Enqueues the forward of a step. Returns null without work or after an error. */
-  private begin(slices: readonly Slice[]): Forwarded | null {
+  private begin(slices: readonly Slice[]): ForwardedStep | null {
     if (slices.length === 0) return null;
     return this.measured(() => {
       try {
@@ -280,7 +280,7 @@ export class StepLoop implements Generator {
   }
 
   /** Enqueues the sampling of a step for sequences that have not ended meanwhile. */
-  private sample(forwarded: Forwarded): Flight | null {
+  private sample(forwarded: ForwardedStep): StepInFlight | null {
     return this.measured(() => {
       try {
         return this.runner.sample(
@@ -331,7 +331,7 @@ export class StepLoop implements Generator {
    * Waits for a step in turns of the event loop, and handles its tokens. Meanwhile native threads
    * fill the masks of `masked`, sequences of the next step.
    */
-  private async land(flight: Flight, masked: readonly Sequence[] = []): Promise<void> {
+  private async land(flight: StepInFlight, masked: readonly Sequence[] = []): Promise<void> {
     const next = await this.landed(flight);
     let filled: Promise<void> | null = null;
     if (masked.length > 0) {
@@ -347,7 +347,7 @@ export class StepLoop implements Generator {
   }
 
   /** Resolves with the tokens of a step. After an error of the device its requests fail. */
-  private async landed(flight: Flight): Promise<readonly NextTokens[]> {
+  private async landed(flight: StepInFlight): Promise<readonly NextTokens[]> {
     try {
       await flight.landed();
       return this.measured(() => flight.next());
@@ -357,7 +357,7 @@ export class StepLoop implements Generator {
     }
   }
 
-  private failFlight({ sequences }: Flight, error: unknown): void {
+  private failFlight({ sequences }: StepInFlight, error: unknown): void {
     this.failAll(
       sequences.map((sequence) => this.sequences.get(sequence)),
       error,

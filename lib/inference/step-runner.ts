@@ -14,7 +14,7 @@ import { Readback } from './readback.js';
 import { type Sampled, type SampledToken, sampledTensors, sampledTokens } from './sampling.js';
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
-import type { BesideForward } from './speculation/features.js';
+import type { RunnerHooks } from './speculation/features.js';
 import { type StepBatch, stepBatch, wordsOf } from './step-batch.js';
 import { maxPadding, StepGraphs } from './step-graphs.js';
 import { Uploads } from './uploads.js';
@@ -39,7 +39,7 @@ export interface NextTokens {
 }
 
 /** A step after its forward, before its sampling. */
-export interface Forwarded {
+export interface ForwardedStep {
   /** Scores of the next tokens, [R, V]; sample() frees them. */
   readonly scores: Tensor;
   /** The sequences of the rows, in order; each has a row, and a row per proposal. */
@@ -47,7 +47,7 @@ export interface Forwarded {
 }
 
 /** A step in flight on the device. */
-export interface Flight {
+export interface StepInFlight {
   /** Resolves when the step is done, in turns of the event loop. Rejects with its error. */
   landed(): Promise<void>;
   /** Returns the sampled tokens. Call it after landed() and before the second next launch. */
@@ -75,7 +75,7 @@ export interface RunnerSizes {
   /** Adapters of the model. Default: none. */
   adapters?: Adapters | null;
   /** Work around each forward. Default: none. */
-  beside?: BesideForward | null;
+  beside?: RunnerHooks | null;
 }
 
 /** The module that a runner calls: a language model, or an EAGLE-3 head. */
@@ -139,12 +139,12 @@ export class StepRunner {
    * Enqueues a step without waiting. `choose` samples its tokens. Sequences may include one token
    * of the last step that the host does not have. At most two steps are in flight.
    */
-  launch(slices: readonly Slice[], choose: Choose): Flight {
+  launch(slices: readonly Slice[], choose: Choose): StepInFlight {
     return this.sample(this.begin(slices), choose);
   }
 
   /** Enqueues the forward of a step. Exactly one sample() follows, before the next begin(). */
-  begin(slices: readonly Slice[]): Forwarded {
+  begin(slices: readonly Slice[]): ForwardedStep {
     const { blockSize } = this.sizes;
     const padding = this.graphs?.paddingFor(slices, blockSize) ?? null;
     const { batch, ended } = stepBatch(slices, { blockSize, padding, into: this.words });
@@ -166,10 +166,10 @@ export class StepRunner {
 
   /** Enqueues the sampling of a step, without sequences that have ended since begin(). */
   sample(
-    { scores, sequences: ended }: Forwarded,
+    { scores, sequences: ended }: ForwardedStep,
     choose: Choose,
     isLive: (sequence: Sequence) => boolean = () => true,
-  ): Flight {
+  ): StepInFlight {
     try {
       return noGrad(() =>
         scope(() => {

@@ -16,7 +16,7 @@ import { INTERRUPTS } from './supervisor.js';
 const INTERRUPTED = 130;
 
 /** A program of this package. */
-export interface KnownProgram {
+export interface PackagedProgram {
   /** The name of the command as a user types it. */
   name: string;
   /** Arguments of the program that hold keys of a configuration. */
@@ -31,7 +31,7 @@ export interface KnownProgram {
 export async function autotuneCommand(
   options: LaunchOptions,
   program: Program,
-  known: KnownProgram | null = null,
+  known: PackagedProgram | null = null,
 ): Promise<number> {
   const { autotuning: mode, save_pid, ...own } = options;
   if (own.node_rank !== undefined) {

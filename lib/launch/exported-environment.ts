@@ -25,7 +25,7 @@ export function forwardedVariables(env: Variables): Record<string, string> {
 }
 
 /** Receives a file and the names of its variables after they were taken. */
-export type Taken = (file: string, names: readonly string[]) => void;
+export type EnvironmentListener = (file: string, names: readonly string[]) => void;
 
 /**
  * KEY=VALUE lines of .deepspeed_env in the home folder, then in the current one, which wins.
@@ -36,7 +36,7 @@ export type Taken = (file: string, names: readonly string[]) => void;
 export function fileVariables(
   env: Variables,
   folders: readonly string[] = [homedir(), workingDirectory()],
-  taken: Taken = () => {},
+  taken: EnvironmentListener = () => {},
 ): Record<string, string> {
   const name = env.DS_ENV_FILE ?? '.deepspeed_env';
   const files = isAbsolute(name) ? [name] : folders.map((folder) => join(folder, name));

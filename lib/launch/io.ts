@@ -5,7 +5,7 @@ import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { SWAP_ALIGNMENT } from '../runtime/swap-file.js';
 import { formatBytes } from './byte-size.js';
-import { type AioSetting, type Measured, MIN_BLOCKS, measureDisk } from './measure-disk.js';
+import { type AioSetting, type MeasuredSetting, MIN_BLOCKS, measureDisk } from './measure-disk.js';
 import type { IoFlags } from './tool-options.js';
 
 /** Master weights and Adam's two moments, in f32. */
@@ -28,7 +28,7 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
       intra_op_parallelism: firstThreads,
     })),
   );
-  const measured: Measured[] = [];
+  const measured: MeasuredSetting[] = [];
   const measure = (setting: AioSetting): void => {
     const item = measureDisk(path, flags.size, setting);
     if (measured.length === 0) for (const line of heading(path, item, flags)) say(line);
@@ -76,13 +76,13 @@ function makeFolder(path: string): void {
 }
 
 /** Returns the setting with the fastest mixed transfers: updates read and write at once. */
-export function fastest(measured: readonly Measured[]): Measured {
+export function fastest(measured: readonly MeasuredSetting[]): MeasuredSetting {
   return measured.reduce((best, measured) =>
     measured.rates.mixed > best.rates.mixed ? measured : best,
   );
 }
 
-function heading(path: string, { info }: Measured, { size }: IoFlags): string[] {
+function heading(path: string, { info }: MeasuredSetting, { size }: IoFlags): string[] {
   const { fileSystem, direct, engine } = info;
   const how = direct ? 'O_DIRECT' : 'through the page cache: O_DIRECT is refused';
   return [
@@ -91,7 +91,7 @@ function heading(path: string, { info }: Measured, { size }: IoFlags): string[] 
   ];
 }
 
-function rowOf({ setting, rates }: Measured): string {
+function rowOf({ setting, rates }: MeasuredSetting): string {
   const { block_size, queue_depth, intra_op_parallelism } = setting;
   const rate = (bytes: number): string => (bytes / 1e9).toFixed(2);
   return [
@@ -105,7 +105,7 @@ function rowOf({ setting, rates }: Measured): string {
 }
 
 /** Returns lines about one step: its bytes, its time, and the bytes written a day. */
-function costs({ rates }: Measured, parameters: number): string[] {
+function costs({ rates }: MeasuredSetting, parameters: number): string[] {
   const bytes = STATE_BYTES * parameters;
   const seconds = bytes / rates.mixed;
   const perDay = (bytes / seconds) * SECONDS_PER_DAY;

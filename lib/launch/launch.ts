@@ -10,7 +10,7 @@ import { refuse } from './argument-error.js';
 import type { LaunchOptions } from './launch-options.js';
 import type { StreamName, WriteLine } from './lines.js';
 import { type LaunchJob, makeJob } from './make-job.js';
-import { describeExit, type Exit, exitCode, type Member } from './member.js';
+import { describeExit, type Exit, exitCode, type JobProcess } from './member.js';
 import { MergedOutput } from './merged-output.js';
 import { worldSizeOf } from './rank-environment.js';
 import { Reaper } from './reaper.js';
@@ -117,7 +117,7 @@ function startMembers(
   sink: MergedOutput,
   reaper: Reaper,
   { write, notice, isTerminal }: JobOutput,
-): Member[] {
+): JobProcess[] {
   const { job, here, remote, ssh } = plan;
   const isAlone = ranksSeen(plan) === 1 && here.length === 1 && job.logDirectory === null;
   const ownsTerminal = isTerminal && isAlone;

@@ -9,7 +9,7 @@ import { refuse } from './argument-error.js';
 import { fileVariables, forwardedVariables } from './exported-environment.js';
 import type { Job } from './job.js';
 import { type LaunchOptions, requireConsistent } from './launch-options.js';
-import { type Selection, type Surroundings, selectNodes } from './nodes.js';
+import { type MachineAccess, type Selection, selectNodes } from './nodes.js';
 import type { Program } from './script.js';
 import { splitWords } from './shell-words.js';
 
@@ -34,7 +34,7 @@ const MASTER_PORT = 29_500;
 export async function makeJob(
   options: LaunchOptions,
   program: Program,
-  around: Surroundings,
+  around: MachineAccess,
 ): Promise<LaunchJob> {
   requireConsistent(options);
   const selection = await selectNodes(options, around);
@@ -113,7 +113,7 @@ async function meetingPoint(
 function secretOf(
   { node_rank }: LaunchOptions,
   { nodes }: Selection,
-  { env }: Surroundings,
+  { env }: MachineAccess,
 ): string {
   if (node_rank === undefined || nodes.length === 1) return randomBytes(32).toString('hex');
   return (

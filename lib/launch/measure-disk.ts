@@ -22,7 +22,7 @@ export interface Rates {
   mixed: number;
 }
 
-export interface Measured {
+export interface MeasuredSetting {
   setting: AioSetting;
   rates: Rates;
   info: SwapFileInfo;
@@ -35,7 +35,7 @@ export const MIN_BLOCKS = 2 * SLOTS;
 const SLOT_BYTES = 2 ** 26;
 
 /** Measures with a file of `bytes` or a little less in `folder`, gone afterwards. Throws DS_IO. */
-export function measureDisk(folder: string, bytes: number, setting: AioSetting): Measured {
+export function measureDisk(folder: string, bytes: number, setting: AioSetting): MeasuredSetting {
   const { block_size: unit } = setting;
   const slot = Math.max(unit, Math.floor(Math.min(SLOT_BYTES, bytes / (2 * SLOTS)) / unit) * unit);
   const buffers = Array.from({ length: SLOTS }, () => Buffer.allocatePinned(cpu(), slot));

@@ -12,7 +12,7 @@ export interface Exit {
   lastLines: readonly string[];
 }
 
-export interface Member {
+export interface JobProcess {
   /** Settles when its process is gone and its output was read; never rejects. */
   readonly exited: Promise<Exit>;
   /** Settles at its first failure, if it has one; the last lines may still grow until `exited`. */

@@ -17,7 +17,7 @@ export interface Selection {
 }
 
 /** Access to the machine and to the user's environment. */
-export interface Surroundings {
+export interface MachineAccess {
   env: Variables;
   probe: () => Promise<GpuProbe>;
   notice: (text: string) => void;
@@ -26,7 +26,7 @@ export interface Surroundings {
 /** The nodes of the job, each with a slot per rank. Throws DS_ARGUMENT. */
 export async function selectNodes(
   options: LaunchOptions,
-  around: Surroundings,
+  around: MachineAccess,
 ): Promise<Selection> {
   const listed = readHostfile(options.hostfile);
   const { nodes, device } = listed
@@ -40,7 +40,7 @@ export async function selectNodes(
 
 async function thisMachine(
   options: LaunchOptions,
-  { env, probe, notice }: Surroundings,
+  { env, probe, notice }: MachineAccess,
 ): Promise<Pick<Selection, 'nodes' | 'device'>> {
   const here = (slots: string[]): Node[] => [{ host: 'localhost', slots }];
   const { num_procs } = options;

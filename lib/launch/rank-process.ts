@@ -8,7 +8,7 @@ import { required } from '../runtime/required.js';
 import { ChildGroup } from './child-group.js';
 import type { Binding } from './core-binding.js';
 import { type LineSink, readLines } from './lines.js';
-import type { Exit, Member } from './member.js';
+import type { Exit, JobProcess } from './member.js';
 import type { Reaper } from './reaper.js';
 
 export interface RankCommand {
@@ -30,7 +30,7 @@ export interface RankCommand {
 /** Lines of standard error that a failure shows. */
 const LAST_LINES = 20;
 
-export class RankProcess implements Member {
+export class RankProcess implements JobProcess {
   readonly exited: Promise<Exit>;
   readonly failing: Promise<Exit>;
   private readonly group: ChildGroup;

@@ -6,7 +6,7 @@ import { ChildGroup } from './child-group.js';
 import type { Job } from './job.js';
 import { type LineSink, readLines, type WriteLine } from './lines.js';
 import type { SshOptions } from './make-job.js';
-import type { Exit, Member } from './member.js';
+import type { Exit, JobProcess } from './member.js';
 import { decodeEvent } from './node-events.js';
 import type { Reaper } from './reaper.js';
 import { quote } from './shell-words.js';
@@ -41,7 +41,7 @@ function nodeCommand(directory: string, nodeRank: number): string {
   return `cd ${quote(directory)} && exec ${words.map(quote).join(' ')}`;
 }
 
-export class SshNode implements Member {
+export class SshNode implements JobProcess {
   readonly exited: Promise<Exit>;
   readonly failing: Promise<Exit>;
   private readonly group: ChildGroup;

@@ -4,7 +4,7 @@ import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises'
 import { required } from '../runtime/required.js';
 
 import { timerMs } from '../runtime/timer.js';
-import type { Exit, Member } from './member.js';
+import type { Exit, JobProcess } from './member.js';
 
 /** Signals to a launcher that end its job. */
 export const INTERRUPTS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
@@ -30,7 +30,7 @@ export class Supervisor {
   private failure: Exit | null = null;
   private interrupted: NodeJS.Signals | null = null;
   private reported: Promise<void> | null = null;
-  private readonly running: Set<Member>;
+  private readonly running: Set<JobProcess>;
   private timer: NodeJS.Timeout | null = null;
   private interruptedAt = 0;
   /** Members may end by SIGKILL because of this object. */
@@ -42,7 +42,7 @@ export class Supervisor {
    * first failure, while the other members end.
    */
   constructor(
-    private readonly members: readonly Member[],
+    private readonly members: readonly JobProcess[],
     private readonly grace: number,
     private readonly report: (failure: Exit) => void,
   ) {
@@ -71,13 +71,13 @@ export class Supervisor {
     else this.end(signal);
   }
 
-  private async watch(member: Member): Promise<void> {
+  private async watch(member: JobProcess): Promise<void> {
     void member.failing.then((exit) => this.fail(member, exit));
     this.exits.push(await member.exited);
     this.running.delete(member);
   }
 
-  private fail(member: Member, exit: Exit): void {
+  private fail(member: JobProcess, exit: Exit): void {
     if (this.failure || this.interrupted) return;
     this.failure = exit;
     this.end('SIGTERM');

@@ -5,11 +5,11 @@ import { helpText } from '../trainer/command/help.js';
 import { pullModel } from '../trainer/command/hub-model.js';
 import { readArguments } from '../trainer/command/read-arguments.js';
 import { refuse } from './argument-error.js';
-import { autotuneCommand, type KnownProgram } from './autotune.js';
+import { autotuneCommand, type PackagedProgram } from './autotune.js';
 import { launch } from './launch.js';
 import { type LaunchOptions, takeLaunchOptions } from './launch-options.js';
 
-const KNOWN: KnownProgram = {
+const KNOWN: PackagedProgram = {
   name: 'train',
   holding: {
     train_micro_batch_size_per_gpu: '--per_device_train_batch_size',

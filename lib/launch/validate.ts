@@ -133,15 +133,15 @@ function withAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
 }
 
 /** "ds_config.json:12:5: error: zero_optimization.stage: expected ...", as compilers write it. */
-function message({ file, location, path }: Where, kind: string, text: string): string {
+function message({ file, location, path }: NoticePlace, kind: string, text: string): string {
   const subject = kind === 'error' && path !== '' ? `${path}:` : path;
   const position = file ? `${whereabouts(file, location, '')}: ` : '';
   return `${position}${kind}: ${[subject, text].filter(Boolean).join(' ')}`;
 }
 
-type Where = Pick<Notice, 'path' | 'file' | 'location'>;
+type NoticePlace = Pick<Notice, 'path' | 'file' | 'location'>;
 
-function fieldsOf({ path, file, location }: Where) {
+function fieldsOf({ path, file, location }: NoticePlace) {
   return { path, file, line: location?.line ?? null, column: location?.column ?? null };
 }
 

@@ -42,11 +42,11 @@ export { RotaryBlock } from './rotary/block.js';
 export type { RotaryModel } from './rotary/body.js';
 export type {
   FamilyConfig,
+  FamilyOption,
   LatentSizes,
   RotaryConfig,
   RotaryOptions,
   RotarySizes,
-  Varying,
   Window,
 } from './rotary/config.js';
 export type { DeltaSizes } from './rotary/delta-config.js';

@@ -15,14 +15,14 @@ export type Gradients = readonly (Tensor | null)[];
 
 /** Replacement gradients from a hook, or no value. */
 // biome-ignore lint/suspicious/noConfusingVoidType: hooks without a return are the usual ones.
-export type InsteadOrNothing = Gradients | void;
+export type ReplacedGradients = Gradients | void;
 
-type PreHook<Owner> = (module: Owner, gradOutput: Gradients) => InsteadOrNothing;
+type PreHook<Owner> = (module: Owner, gradOutput: Gradients) => ReplacedGradients;
 type FullHook<Owner> = (
   module: Owner,
   gradInput: Gradients,
   gradOutput: Gradients,
-) => InsteadOrNothing;
+) => ReplacedGradients;
 
 /** Returns `given` if it can replace `grads`. Throws DS_ARGUMENT. */
 function checkGradients(op: string, grads: Gradients, given: unknown): Gradients {

@@ -20,7 +20,7 @@ type FieldOf<M> = Parameter | Tensor | M;
 type FieldsOf<M> = (module: M) => Iterable<[string, FieldOf<M>]>;
 
 /** A field of the root or below it: its path, and whether the model has it on this rank. */
-type Found<M> = readonly [path: string, field: FieldOf<M>, isHere: boolean];
+type FoundField<M> = readonly [path: string, field: FieldOf<M>, isHere: boolean];
 
 /** Reads the fields on every call, because programs add and remove modules. */
 export class FieldTree<M extends Branch> {
@@ -104,7 +104,7 @@ export class FieldTree<M extends Branch> {
     prefix = '',
     above: readonly M[] = [],
     isReached = true,
-  ): Generator<Found<M>> {
+  ): Generator<FoundField<M>> {
     const chain = [...above, module];
     for (const [name, field] of this.fieldsOf(module)) {
       const path = prefix + name;

@@ -14,7 +14,7 @@ export {
   type UnturnedHeads,
 } from './attention.js';
 export type { AttentionMasks } from './attention-masks.js';
-export type { Gradients, InsteadOrNothing } from './backward-hooks.js';
+export type { Gradients, ReplacedGradients } from './backward-hooks.js';
 export { type ClipGradNormOptions, clipGradNorm, clipGradValue } from './clip-gradients.js';
 export * from './containers.js';
 export * from './convolution.js';
@@ -30,7 +30,7 @@ export {
 export type { Initializer, InitialPart } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
 export * as init from './initializers.js';
-export type { Joinable, Joining, JoinsOthers } from './joined-linears.js';
+export type { Joinable, JoinableLinear, JointProduct } from './joined-linears.js';
 export * from './linear.js';
 export * from './losses.js';
 export {

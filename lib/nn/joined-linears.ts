@@ -9,7 +9,7 @@ import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
 
 /** Description of a layer for a joint product with others of the same input. */
-export interface Joining {
+export interface JointProduct {
   /** Parameters with a row or an element per output, of any dtype: weight first. */
   readonly parts: readonly Parameter[];
   /**
@@ -29,15 +29,15 @@ export interface Joining {
 }
 
 /** A linear layer that can be computed together with others. */
-export interface JoinsOthers extends Module {
+export interface JoinableLinear extends Module {
   /** @internal Null if this layer cannot be joined. */
-  joining(): Joining | null;
+  joining(): JointProduct | null;
   /** @internal Computes what the layer adds to its product; null or absent: nothing. */
-  readonly beside?: Beside | null;
+  readonly beside?: ProductAddition | null;
 }
 
 /** What layers add to their products, such as the updates of adapters. */
-export interface Beside {
+export interface ProductAddition {
   /**
    * Adds to `outs` [rows, outputs] of layers with the input x [.., inputs]. Rows of an output are
    * contiguous. Layers without anything to add are ignored.
@@ -46,9 +46,9 @@ export interface Beside {
 }
 
 /** The first of the layers that adds to its product; null: none. */
-const besideOf = (layers: readonly Module[]): Beside | null => {
+const besideOf = (layers: readonly Module[]): ProductAddition | null => {
   for (const layer of layers) {
-    const beside = (layer as { beside?: Beside | null }).beside ?? null;
+    const beside = (layer as { beside?: ProductAddition | null }).beside ?? null;
     if (beside) return beside;
   }
   return null;
@@ -71,10 +71,10 @@ export function joinAll(model: Module): void {
 const formOf = ({ shape, dtype }: Parameter): string => `${dtype} ${shape.slice(1).join('x')}`;
 
 /** Returns how the layers are joined; null if a layer cannot be joined or they differ. */
-function joiningsOf(layers: readonly Module[]): readonly Joining[] | null {
-  const found: Joining[] = [];
+function joiningsOf(layers: readonly Module[]): readonly JointProduct[] | null {
+  const found: JointProduct[] = [];
   for (const layer of layers) {
-    const joining = 'joining' in layer ? (layer as JoinsOthers).joining() : null;
+    const joining = 'joining' in layer ? (layer as JoinableLinear).joining() : null;
     if (!joining) return null;
     found.push(joining);
   }
@@ -83,7 +83,7 @@ function joiningsOf(layers: readonly Module[]): readonly Joining[] | null {
 }
 
 /** The layers' first parts, their second parts, and so on. */
-const columnsOf = (joinings: readonly Joining[]): Parameter[][] =>
+const columnsOf = (joinings: readonly JointProduct[]): Parameter[][] =>
   required(joinings[0]).parts.map((_, i) => joinings.map(({ parts }) => required(parts[i])));
 
 /**
@@ -132,7 +132,10 @@ function asOne(parameters: readonly Parameter[]): Tensor {
 }
 
 /** The layers' parts, each as one tensor; null under the conditions of joinedLinear(). */
-function joinedParts(x: Tensor, layers: readonly Module[]): [readonly Joining[], Tensor[]] | null {
+function joinedParts(
+  x: Tensor,
+  layers: readonly Module[],
+): [readonly JointProduct[], Tensor[]] | null {
   if (isGradEnabled() || layers.some(({ isHooked }) => isHooked)) return null;
   const joinings = joiningsOf(layers);
   if (!joinings || x.shape.at(-1) !== joinings[0]?.inputs) return null;
@@ -192,7 +195,7 @@ export function joinedLinear(
 function addBeside(
   x: Tensor,
   layers: readonly Module[],
-  joinings: readonly Joining[],
+  joinings: readonly JointProduct[],
   all: Tensor,
 ): void {
   const beside = besideOf(layers);
@@ -210,7 +213,7 @@ function addBeside(
 }
 
 /** How a layer x W^T + b is joined. */
-export const joiningOf = (weight: Parameter, bias: Parameter | null): Joining => ({
+export const joiningOf = (weight: Parameter, bias: Parameter | null): JointProduct => ({
   kind: 'linear',
   inputs: weight.size(1),
   parts: bias ? [weight, bias] : [weight],

@@ -7,8 +7,8 @@ import { type Fp8Recipe, fp8Linear, sharingCasts } from '../tensor/ops/fp8-linea
 import { type Initializer, uniform } from './initializers.js';
 import {
   type Joinable,
-  type Joining,
-  type JoinsOthers,
+  type JoinableLinear,
+  type JointProduct,
   joinedGate,
   joiningOf,
   joinMemory,
@@ -29,7 +29,7 @@ export interface LinearOptions {
 const LINEAR: OptionNames<LinearOptions> = { bias: true, weightInit: true, biasInit: true };
 
 /** A linear layer x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
-export class Linear extends Module implements JoinsOthers {
+export class Linear extends Module implements JoinableLinear {
   /** The weight [outputs, inputs]. */
   readonly weight: Parameter;
   /** The bias [outputs]; null without one. */
@@ -69,7 +69,7 @@ export class Linear extends Module implements JoinsOthers {
   /**
    * @internal See JoinsOthers. Subclasses add operations after the product, so they are not joined.
    */
-  joining(): Joining | null {
+  joining(): JointProduct | null {
     if (this.constructor !== Linear) return null;
     const { weight, bias } = this;
     return joiningOf(weight, bias);

@@ -8,7 +8,7 @@ import { readOptions } from '../runtime/options.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
-import { BackwardHooks, type Gradients, type InsteadOrNothing } from './backward-hooks.js';
+import { BackwardHooks, type Gradients, type ReplacedGradients } from './backward-hooks.js';
 import { collected, FieldTree, isBuffer } from './field-tree.js';
 import { loadState } from './load-state.js';
 import { outline } from './outline.js';
@@ -28,13 +28,13 @@ export type ForwardHook = (module: Module, inputs: readonly unknown[], output: u
 /** Runs when a call of a module ends with an exception. */
 type FailureHook = (module: Module) => void;
 /** Runs when backward reaches a module, before its forward's backward. */
-export type FullBackwardPreHook = (module: Module, gradOutput: Gradients) => InsteadOrNothing;
+export type FullBackwardPreHook = (module: Module, gradOutput: Gradients) => ReplacedGradients;
 /** Runs when the gradients of a module's inputs are complete. */
 export type FullBackwardHook = (
   module: Module,
   gradInput: Gradients,
   gradOutput: Gradients,
-) => InsteadOrNothing;
+) => ReplacedGradients;
 /** Runs before stateDict() returns the values of a module. */
 export type StateDictPreHook = () => void;
 

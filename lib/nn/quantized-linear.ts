@@ -9,7 +9,7 @@ import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { cast, held, noGrad, refuseBatchInvariant, scope, Tensor } from '../tensor/index.js';
-import { byRows, type Joining, type JoinsOthers } from './joined-linears.js';
+import { byRows, type JoinableLinear, type JointProduct } from './joined-linears.js';
 import { type Linear, LinearGelu } from './linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
 import type { Parameter } from './parameter.js';
@@ -58,7 +58,7 @@ export function readQuantizedOptions(
  * directly; more rows use a temporary dequantized weight. W is frozen. The gradient of x is that of
  * the dequantized weight. Parameters have the names and layout of compressed-tensors.
  */
-export class QuantizedLinear extends PackedLinear implements JoinsOthers {
+export class QuantizedLinear extends PackedLinear implements JoinableLinear {
   /**
    * Packed codes [outputs, ceil(inputs bits / 32)] i32: the first code of a word in its lowest
    * bits.
@@ -270,7 +270,7 @@ export class QuantizedLinear extends PackedLinear implements JoinsOthers {
    * @internal See JoinsOthers. Layers with an input order need different x, and layers with an
    * activation are not joined.
    */
-  joining(): Joining | null {
+  joining(): JointProduct | null {
     const { weight_packed, weight_scale, weight_zero_point: zero, bias, bits, group } = this;
     if (this.constructor !== QuantizedLinear || this.weight_order || this.hasGelu) return null;
     const [hasZero, hasBias] = [zero !== null, bias !== null];

@@ -18,14 +18,14 @@ import {
   gatherAlong,
   partAlong,
   type SharedDim,
+  type StreamChoice,
   splitEvenly,
   sumAlong,
-  type Where,
 } from './exchanges.js';
 import { requireShared } from './require-group.js';
 
 /** Runs on the group's own stream, ahead of the next compute work. */
-const ahead: Where = (group) => group.beside.lead();
+const ahead: StreamChoice = (group) => group.beside.lead();
 
 /**
  * Records `out`, computed from `x`. Its gradient is the result of `begin` on the gradient of `out`.
@@ -36,7 +36,7 @@ function recordEarly(
   name: string,
   x: Tensor,
   out: Tensor,
-  begin: (part: Tensor, where: Where) => Exchange,
+  begin: (part: Tensor, where: StreamChoice) => Exchange,
 ): void {
   let running: Exchange | null = null;
   record(name, [x], [out], [], ([grad], sink) => {

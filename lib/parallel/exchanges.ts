@@ -56,9 +56,9 @@ export interface Exchange {
 }
 
 /** Selects the stream of a group's collective. Called when all work that it reads is enqueued. */
-export type Where = (group: ProcessGroup) => Stream;
+export type StreamChoice = (group: ProcessGroup) => Stream;
 
-const onCompute: Where = ({ device }) => device.compute;
+const onCompute: StreamChoice = ({ device }) => device.compute;
 
 /**
  * Up to this number of rows of an outer dim, ranks exchange each row in place with its own call.
@@ -101,7 +101,7 @@ export function beginGather(
   op: string,
   x: Tensor,
   shared: SharedDim,
-  where: Where = onCompute,
+  where: StreamChoice = onCompute,
 ): Exchange {
   const { group, sizes } = shared;
   const own = required(sizes[group.rank]);
@@ -131,7 +131,7 @@ function gatherUneven(
   x: Tensor,
   { group, sizes }: SharedDim,
   { dim, max }: Layout,
-  where: Where,
+  where: StreamChoice,
 ): Exchange {
   const shape = resize(x, dim, startOf(sizes, sizes.length));
   const slots = Tensor.empty([group.size, ...resize(x, dim, max)], x.dtype, x.device);
@@ -156,7 +156,7 @@ export function beginSum(
   op: string,
   x: Tensor,
   shared: SharedDim,
-  where: Where = onCompute,
+  where: StreamChoice = onCompute,
 ): Exchange {
   const { group, sizes } = shared;
   const { dim, isEven, max, rows } = layoutOf(

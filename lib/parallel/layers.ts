@@ -4,7 +4,7 @@
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Embedding } from '../nn/embedding.js';
-import { type Joining, type JoinsOthers, joiningOf } from '../nn/joined-linears.js';
+import { type JoinableLinear, type JointProduct, joiningOf } from '../nn/joined-linears.js';
 import { type Linear, LinearGelu } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -129,7 +129,7 @@ export class ColumnShard {
  * pass the same x [.., in] and get [.., out here]. The gradient of x is summed over the ranks while
  * the gradient of the weight is computed.
  */
-export class ColumnLinear extends Module implements JoinsOthers {
+export class ColumnLinear extends Module implements JoinableLinear {
   /** The weight [outputs here, inputs]. */
   readonly weight: Parameter;
   /** The bias [outputs here]; null without one. */
@@ -176,7 +176,7 @@ export class ColumnLinear extends Module implements JoinsOthers {
   }
 
   /** @internal See JoinsOthers: this rank's outputs form a separate layer. */
-  joining(): Joining | null {
+  joining(): JointProduct | null {
     const { weight, bias } = this;
     if (!this.shard.isProduct || this.hasGelu) return null;
     return joiningOf(weight, bias);

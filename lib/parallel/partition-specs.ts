@@ -20,24 +20,24 @@ interface PartitionFlaw {
   hint: string;
 }
 
-type Given = Readonly<Record<string, unknown>>;
+type SpecFields = Readonly<Record<string, unknown>>;
 
 const TYPES: readonly unknown[] = ['row', 'column', 'skip'];
 const KEYS: readonly string[] = ['patterns', 'partition_type', 'shape', 'partition_dim'];
 
 /** Null for a rule. */
-export function partitionFlaw(spec: Given): PartitionFlaw | null {
+export function partitionFlaw(spec: SpecFields): PartitionFlaw | null {
   const found = read(spec);
   return 'expected' in found ? found : null;
 }
 
 /** Rules without flaws. */
-export function partitionSpecs(specs: readonly Given[]): PartitionSpec[] {
+export function partitionSpecs(specs: readonly SpecFields[]): PartitionSpec[] {
   return specs.map(read).filter((item) => 'patterns' in item);
 }
 
 /** Parses `spec` as a rule, or returns its error with the path of the key. */
-function read(spec: Given): PartitionSpec | PartitionFlaw {
+function read(spec: SpecFields): PartitionSpec | PartitionFlaw {
   const wrong = (key: string, expected: string, hint = ''): PartitionFlaw => {
     return { key, expected, got: formatValue(spec[key]), hint };
   };

@@ -2,7 +2,7 @@
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
-import type { Joining, JoinsOthers } from '../nn/joined-linears.js';
+import type { JoinableLinear, JointProduct } from '../nn/joined-linears.js';
 import type { Linear } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
 import { HEADS, isAmong, isLinear, packLinears } from '../nn/pack-linears.js';
@@ -41,7 +41,7 @@ export const hasPackedParts = (model: Module): boolean =>
  * A ColumnLinear or RowLinear with the part of a QuantizedLinear, under its names. For inference:
  * checkpoints could not describe the whole of these parts.
  */
-class CutQuantizedLinear extends Module implements JoinsOthers {
+class CutQuantizedLinear extends Module implements JoinableLinear {
   /** See QuantizedLinear. */
   readonly weight_packed: Parameter;
   /** See QuantizedLinear. */
@@ -97,7 +97,7 @@ class CutQuantizedLinear extends Module implements JoinsOthers {
   }
 
   /** @internal See JoinsOthers. */
-  joining(): Joining | null {
+  joining(): JointProduct | null {
     const shard = this.#shard;
     if (!(shard instanceof ColumnShard) || !shard.isProduct || this.weight_order) return null;
     return this.#part.joining();

@@ -1,6 +1,6 @@
 // The API of pipelines: the public part, and the functions that the engine uses.
 export { rankOf } from './action.js';
-export * from './door.js';
+export * from './api.js';
 export { requireValues } from './layers.js';
 export { groupOf, Links } from './links.js';
 export { Pipeline } from './pipeline.js';

@@ -10,7 +10,7 @@ import { listOf, type Values } from './layers.js';
 import { type BatchKind, inWords, Outlines, outlineOf } from './outlines.js';
 
 /** Values in transfer from another rank. */
-export class Arriving {
+export class IncomingValues {
   constructor(
     private readonly several: boolean,
     private readonly tensors: readonly Tensor[],
@@ -140,7 +140,7 @@ export class Links {
   }
 
   /** Receives the output of the previous stage. Tensors require gradients if they did there. */
-  async receiveValues(transfer: Transfer, kind: BatchKind): Promise<Arriving> {
+  async receiveValues(transfer: Transfer, kind: BatchKind): Promise<IncomingValues> {
     const { group } = this.channel(transfer);
     const { several, tensors } = await this.outlines.hear(transfer, group, kind);
     const buffers = tensors.map(({ shape, dtype, wantsGrad }) => {
@@ -158,7 +158,7 @@ export class Links {
   }
 
   /** Receives the gradients of `outputs`, which were sent. */
-  receiveGradients(transfer: Transfer, outputs: readonly Tensor[]): Arriving {
+  receiveGradients(transfer: Transfer, outputs: readonly Tensor[]): IncomingValues {
     const buffers = outputs.map((output) => held(() => Tensor.emptyLike(output)));
     return this.receive(transfer, true, buffers);
   }
@@ -193,13 +193,17 @@ export class Links {
     this.departing.push({ works, tensors: leaving });
   }
 
-  private receive(transfer: Transfer, several: boolean, buffers: readonly Tensor[]): Arriving {
+  private receive(
+    transfer: Transfer,
+    several: boolean,
+    buffers: readonly Tensor[],
+  ): IncomingValues {
     const { group, peer } = this.channel(transfer);
     const stream = group.beside.follow(); // Compute may still use memory that these tensors reuse.
     const works = buffers.map((buffer) =>
       group.recv(buffer, peer, { stream, purpose: purposeOf(transfer, this.batch) }),
     );
-    return new Arriving(several, buffers, works);
+    return new IncomingValues(several, buffers, works);
   }
 
   private channel(transfer: Transfer): { group: ProcessGroup; peer: number } {

@@ -3,7 +3,7 @@ import { required } from '../runtime/required.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
 import { type Action, rankOf, type Transfer, type Work } from './action.js';
 import { listOf, type Values } from './layers.js';
-import type { Arriving, Links } from './links.js';
+import type { IncomingValues, Links } from './links.js';
 import type { BatchKind } from './outlines.js';
 
 /** Inputs of the first layer, and labels of the loss. */
@@ -58,10 +58,10 @@ const nameOf = ({ stage, micro }: PipelinePosition): string => `${stage} ${micro
 
 /** Values between two stages: in transfer from another rank, or passed within this rank. */
 class Mail {
-  private readonly arriving = new Map<string, Arriving>();
+  private readonly arriving = new Map<string, IncomingValues>();
   private readonly here = new Map<string, Values>();
 
-  expect(at: PipelinePosition, arriving: Arriving): void {
+  expect(at: PipelinePosition, arriving: IncomingValues): void {
     this.arriving.set(nameOf(at), arriving);
   }
 

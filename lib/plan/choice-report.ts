@@ -5,7 +5,7 @@ import { byteText } from '../runtime/byte-text.js';
 import { type Parts, total } from './memory.js';
 import type { Rates } from './rates.js';
 import { added, needsText, settings } from './shortages.js';
-import type { Room, Weighed } from './zero-choice.js';
+import type { CandidateMemory, Room } from './zero-choice.js';
 
 /** Inputs of the choice. */
 interface Context {
@@ -19,7 +19,7 @@ interface Context {
 }
 
 /** Formats "stage 2, offload_optimizer cpu (ratio 0.5), offload_param none". */
-function wayText({ config: { zero_optimization: zero } }: Weighed<ResolvedConfig>): string {
+function wayText({ config: { zero_optimization: zero } }: CandidateMemory<ResolvedConfig>): string {
   const { stage, offload_optimizer: state, offload_param: param } = zero;
   const more = [
     ...(state.ratio < 1 ? [`ratio ${state.ratio}`] : []),
@@ -31,7 +31,7 @@ function wayText({ config: { zero_optimization: zero } }: Weighed<ResolvedConfig
 }
 
 /** Formats the choice, its memory, and the time of a step. */
-export function choiceLine(best: Weighed<ResolvedConfig>, context: Context): string {
+export function choiceLine(best: CandidateMemory<ResolvedConfig>, context: Context): string {
   const { setup, step } = best;
   const { isKnown } = context;
   const why = context.isHost ? ', because the CPU computes in host memory' : '';
@@ -59,7 +59,7 @@ interface MemoryNeed {
 
 /** Returns the need of a choice in each limited memory. */
 function needsOf(
-  way: Weighed<ResolvedConfig>,
+  way: CandidateMemory<ResolvedConfig>,
   { room, isHost, deviceName }: Context,
 ): MemoryNeed[] {
   const { memory, device, host, disk } = way;
@@ -89,7 +89,7 @@ const FEWER_ACTIVATIONS =
   'Reduce train_micro_batch_size_per_gpu or training.sequenceLength, or set activationCheckpointing: true in the model.';
 
 /** Returns the error: the shortage of the choice that needs the least memory. */
-export function nothingFits(leanest: Weighed<ResolvedConfig>, context: Context): DsError {
+export function nothingFits(leanest: CandidateMemory<ResolvedConfig>, context: Context): DsError {
   const { room, ranks, isKnown } = context;
   const all = needsOf(leanest, { ...context, room: { ...room, host: room.hostAtMost } });
   const short = all.filter(({ bytes, there }) => bytes > there);

@@ -14,9 +14,9 @@ import type { Footprint } from './footprint.js';
 import { ratesOf } from './known-rates.js';
 import {
   balancedShare,
-  type Measured,
   measureRates,
   type ProcessorRates,
+  type RateSettings,
 } from './processor-rates.js';
 import type { Setup } from './setup.js';
 import { footprintIn } from './state-parts.js';
@@ -82,7 +82,7 @@ function ratesHere(options: ShareOptions): ProcessorRates | null {
 export function momentsOf({
   partitions,
   optimizer,
-}: Pick<ShareOptions, 'partitions' | 'optimizer'>): Measured['moments'] {
+}: Pick<ShareOptions, 'partitions' | 'optimizer'>): RateSettings['moments'] {
   const ranges = partitions.flatMap(({ groups }) => groups);
   const isNarrow = ranges.some((range) =>
     stateSizes(range, optimizer).some(({ name, dtype }) => name === 'exp_avg' && dtype === 'bf16'),

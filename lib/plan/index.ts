@@ -34,11 +34,11 @@ export { type Place, plainSetup, type Setup } from './setup.js';
 export { choiceOf, footprintIn } from './state-parts.js';
 export { type Cluster, plannedGpuShare, type StepTime, stepTime } from './step-time.js';
 export {
+  type CandidateMemory,
+  type CandidateSetup,
   chooseWay,
   type Room,
   usedShare,
-  type Way,
-  type Weighed,
   type Weights,
   weighWay,
 } from './zero-choice.js';

@@ -29,7 +29,7 @@ const PLACES = 4;
 const PASSES = 20;
 
 /** Settings of the measurement. */
-export interface Measured {
+export interface RateSettings {
   elements: number;
   passes: number;
   /** The dtype of Adam's moments. bf16 moments have fewer bytes and cost more work. */
@@ -82,7 +82,7 @@ interface Place {
  */
 export function measureRates(
   device: Device,
-  { elements = ELEMENTS, passes = PASSES, moments = 'f32' }: Partial<Measured> = {},
+  { elements = ELEMENTS, passes = PASSES, moments = 'f32' }: Partial<RateSettings> = {},
 ): ProcessorRates {
   const place = (): Place => {
     const of = (dtype: DType): Tensor => pinned(device, [elements], dtype);

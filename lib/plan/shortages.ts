@@ -47,7 +47,7 @@ export interface Shortage {
 }
 
 /** The inputs of the count. */
-export interface Counted {
+export interface CountInputs {
   module: Module;
   config: ResolvedConfig;
   optimizer: Optimizer;
@@ -60,7 +60,7 @@ export interface Counted {
  * configured gpu_share, because the device stores the gradients of its share.
  */
 export function needsOf(
-  { module, config, optimizer, shards }: Counted,
+  { module, config, optimizer, shards }: CountInputs,
   device: Device,
 ): { needs: Needs; speculated: Parts | null } {
   const { offload_optimizer: offload, offload_param: param } = config.zero_optimization;
@@ -110,7 +110,7 @@ export function shortageOfSpeculation(claims: readonly Claim[]): Shortage | null
 }
 
 /** Returns the claim of this process. */
-export function claimOf(counted: Counted, device: Device): Claim {
+export function claimOf(counted: CountInputs, device: Device): Claim {
   const { needs, speculated } = needsOf(counted, device);
   const disks = Object.keys(needs.disk).map((folder) => [folder, diskOf(folder)] as const);
   return {

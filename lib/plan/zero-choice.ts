@@ -8,7 +8,7 @@ import type { Place, Setup } from './setup.js';
 import { type Cluster, stepTime } from './step-time.js';
 
 /** A candidate configuration and its setup. */
-export interface Way<Config> {
+export interface CandidateSetup<Config> {
   config: Config;
   setup: Setup;
 }
@@ -37,7 +37,7 @@ export interface Weights {
 }
 
 /** A candidate with its predicted bytes, including the margins of a plan. */
-export interface Weighed<Config> extends Way<Config> {
+export interface CandidateMemory<Config> extends CandidateSetup<Config> {
   memory: Memory;
   device: number;
   host: number;
@@ -62,9 +62,9 @@ const DISTANCE: Record<Place, number> = { device: 0, cpu: 1, nvme: 2 };
  *   4. If no candidate fits with margins, the smallest one is taken if it fits without them.
  */
 export function chooseWay<Config>(
-  ways: readonly Way<Config>[],
+  ways: readonly CandidateSetup<Config>[],
   weights: Weights,
-): { best: Weighed<Config> | null; leanest: Weighed<Config> } {
+): { best: CandidateMemory<Config> | null; leanest: CandidateMemory<Config> } {
   const { room, knowsActivations } = weights;
   const open = weights.isHost ? inPlace(ways) : ways;
   const weighed = open.toSorted(byDistance).map((way) => weighWay(way, weights));
@@ -72,13 +72,15 @@ export function chooseWay<Config>(
   const fitting = weighed.filter((item) => usedShare(item, weights, room.host, share) <= 1);
   const fastest = Math.min(...fitting.map(({ step }) => step ?? 0));
   const best = fitting.find(({ step }) => AS_FAST * (step ?? 0) <= fastest);
-  const used = (item: Weighed<Config>): number => usedShare(item, weights, room.hostAtMost);
+  const used = (item: CandidateMemory<Config>): number => usedShare(item, weights, room.hostAtMost);
   const leanest = weighed.reduce((min, item) => (used(item) < used(min) ? item : min));
   return { best: best ?? (used(leanest) <= 1 ? leanest : null), leanest };
 }
 
 /** On the CPU, offload to the CPU changes nothing, so these candidates are dropped. */
-function inPlace<Config>(ways: readonly Way<Config>[]): readonly Way<Config>[] {
+function inPlace<Config>(
+  ways: readonly CandidateSetup<Config>[],
+): readonly CandidateSetup<Config>[] {
   const staying = ways.filter(
     ({ setup: { optimizer, weights } }) => optimizer !== 'cpu' && weights !== 'cpu',
   );
@@ -86,7 +88,10 @@ function inPlace<Config>(ways: readonly Way<Config>[]): readonly Way<Config>[] {
 }
 
 /** Orders candidates by the amount of offload, then of sharding. */
-function byDistance({ setup: a }: Way<unknown>, { setup: b }: Way<unknown>): number {
+function byDistance(
+  { setup: a }: CandidateSetup<unknown>,
+  { setup: b }: CandidateSetup<unknown>,
+): number {
   return (
     DISTANCE[a.optimizer] - DISTANCE[b.optimizer] ||
     DISTANCE[a.weights] - DISTANCE[b.weights] ||
@@ -98,7 +103,10 @@ function byDistance({ setup: a }: Way<unknown>, { setup: b }: Way<unknown>): num
 }
 
 /** Predicts the memory of a candidate, and its time if possible. */
-export function weighWay<Config>(way: Way<Config>, weights: Weights): Weighed<Config> {
+export function weighWay<Config>(
+  way: CandidateSetup<Config>,
+  weights: Weights,
+): CandidateMemory<Config> {
   const { sizes, knowsActivations, isHost, cluster, rates } = weights;
   const memory = memoryOf(sizes, way.setup);
   const isPredicted = knowsActivations && !isHost;
@@ -115,7 +123,7 @@ export function weighWay<Config>(way: Way<Config>, weights: Weights): Weighed<Co
  * the usable fraction of the device.
  */
 export function usedShare(
-  { device, host, disk }: Weighed<unknown>,
+  { device, host, disk }: CandidateMemory<unknown>,
   { room, isHost }: Weights,
   hostRoom: number,
   share = 1,

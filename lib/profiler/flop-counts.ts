@@ -81,7 +81,7 @@ const deltaProducts = ({ k, v }: Record<'k' | 'v', View>): number =>
   4 * size(v) * required(k.shape[k.shape.length - 1]);
 
 /** Ops without a formula per element. */
-type Counted = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
+type CountedOp = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
 
 /**
  * The counts of products. Counts per element are in the headers of the ops:
@@ -96,7 +96,7 @@ type Counted = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
  * Sources: DeepSpeed profiling/flops_profiler/profiler.py; Chowdhery et al. 2022 (PaLM), appendix
  * B.
  */
-const counts: { readonly [Name in Counted]?: Count<OpArgs[Name]> } = {
+const counts: { readonly [Name in CountedOp]?: Count<OpArgs[Name]> } = {
   Matmul: matmul,
   // Every row counts. Rows of another rank's experts come after the last group.
   GroupedMatmul: ({ x, out }) => products(size(out) * required(x.shape[1])),

@@ -1,8 +1,8 @@
 // Buffer: a block of device or pinned memory with a reference count.
 import { addon, block as sharedBlock } from './addon.js';
+import { openRow, runPostponed } from './deferred-calls.js';
 import type { Device } from './device.js';
 import { failure, native } from './native.js';
-import { openRow, runPostponed } from './postponed.js';
 import type { Event, Stream } from './stream.js';
 
 const { allocate, release } = addon;

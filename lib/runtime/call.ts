@@ -2,8 +2,8 @@
 
 import { DsError } from '../errors.js';
 import { addon, block as sharedBlock } from './addon.js';
+import { openRow } from './deferred-calls.js';
 import { dtypeCode } from './dtype.js';
-import { openRow } from './postponed.js';
 import { required } from './required.js';
 import { withOwners } from './shortage.js';
 import type { Stream } from './stream.js';

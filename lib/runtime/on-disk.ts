@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { errorMessage } from './system-error.js';
 
 /** The path and the expectation of a disk operation, for errors. */
-export interface Wanted {
+export interface DiskOperation {
   /** The operation's file or folder and caller. */
   op: string;
   expected: string;
@@ -14,7 +14,7 @@ export interface Wanted {
 /**
  * Returns the result of `body`, which calls Node's file functions. Throws DS_IO for their errors.
  */
-export function onDisk<Result>(wanted: Wanted, body: () => Result): Result {
+export function onDisk<Result>(wanted: DiskOperation, body: () => Result): Result {
   try {
     return body();
   } catch (cause) {

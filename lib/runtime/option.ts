@@ -1,6 +1,6 @@
 // Declares options. A declaration gives the type, the reader, the default, the argument of the
 // command and its help.
-import { type NamedElsewhere, readOptions } from './options.js';
+import { type OtherNames, readOptions } from './options.js';
 import { refusedValue } from './refused.js';
 import { requireOneOf, requireType } from './require-type.js';
 
@@ -23,7 +23,7 @@ export type Syntax =
   | 'pairs'; // NAME=VALUE, repeatable
 
 /** Names, default and texts of an option. */
-interface About<Default, Flag extends string, Required extends boolean> extends NamedElsewhere {
+interface About<Default, Flag extends string, Required extends boolean> extends OtherNames {
   /** Value of an absent option. */
   default?: Default;
   /** The default in words, if no single value describes it. */

@@ -8,7 +8,7 @@ import { closest } from './suggestion.js';
 export type OptionNames<Options> = Readonly<Record<keyof Options & string, true>>;
 
 /** Names of an option in other places, by which a message finds it. */
-export interface NamedElsewhere {
+export interface OtherNames {
   /** The argument of a command. */
   flag?: string;
   /** Other names of that argument. */
@@ -16,11 +16,11 @@ export interface NamedElsewhere {
   /** Names in other libraries, in Markdown: the words in backticks count. */
   elsewhere?: string;
   /** Options inside the value. */
-  fields?: Readonly<Record<string, NamedElsewhere>>;
+  fields?: Readonly<Record<string, OtherNames>>;
 }
 
 /** Options by name. */
-type Known = Readonly<Record<string, NamedElsewhere | true>>;
+type Known = Readonly<Record<string, OtherNames | true>>;
 
 /** Other libraries' names of options, lowercase and without underscores. */
 const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(

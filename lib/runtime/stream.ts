@@ -1,8 +1,8 @@
 // Streams and events: ordered queues of device work, and points in them.
 import { addon } from './addon.js';
+import { runPostponed } from './deferred-calls.js';
 import { native } from './native.js';
 import { poll } from './poll.js';
-import { runPostponed } from './postponed.js';
 
 /**
  * The members of a stream's device (device.ts) that a stream uses; declared here to avoid a

@@ -30,7 +30,7 @@ interface ThreadPoolOptions {
 const START_MS = 120_000;
 
 /** The error of a question without an answer. `isLimit`: it took too much time or memory. */
-export type Lost = (got: string, isLimit: boolean) => DsError;
+export type LostAnswerError = (got: string, isLimit: boolean) => DsError;
 
 /** Threads are started when a question needs one, and ended by close(). */
 export class ThreadPool<Question, Answer> {
@@ -47,7 +47,7 @@ export class ThreadPool<Question, Answer> {
    * too long, if the pool was closed, or if the question cannot be copied. Rejects with the reason
    * of `signal` as soon as it is aborted, which ends a busy thread.
    */
-  async ask(question: Question, lost: Lost, signal?: AbortSignal): Promise<Answer> {
+  async ask(question: Question, lost: LostAnswerError, signal?: AbortSignal): Promise<Answer> {
     signal?.throwIfAborted();
     const thread = await this.freeThread(lost, signal);
     try {
@@ -69,7 +69,7 @@ export class ThreadPool<Question, Answer> {
   }
 
   private async freeThread(
-    lost: Lost,
+    lost: LostAnswerError,
     signal?: AbortSignal,
   ): Promise<AnsweringThread<Question, Answer>> {
     while (!this.isClosed && this.idle.length === 0 && this.all.size >= this.options.threads) {
@@ -109,7 +109,7 @@ export class ThreadPool<Question, Answer> {
 interface Asking {
   timeoutMs: number;
   startMs: number;
-  lost: Lost;
+  lost: LostAnswerError;
   signal: AbortSignal | undefined;
 }
 

@@ -8,7 +8,7 @@ import { ApiError } from './api-error.js';
 import { requireCompiled } from './format-fields.js';
 import type { Metrics, RequestWatch } from './metrics.js';
 import { type Options, type ParsedRequest, withinContext } from './parsed-request.js';
-import { PlannedReading, type Said } from './planned-reading.js';
+import { type PartText, PlannedReading } from './planned-reading.js';
 import { RequestLife, whileAlive } from './request-life.js';
 import type { ServedPiece } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
@@ -213,7 +213,7 @@ class Run {
     choice: number,
     piece: Pick<AnswerPart, 'finishReason'> & Pick<ServedPiece, 'tokens' | 'logprobs'>,
     offset: number,
-    parts: readonly Said[],
+    parts: readonly PartText[],
   ): void {
     const { delivery, options } = this.parsed;
     const { tokens, logprobs = [], finishReason } = piece;

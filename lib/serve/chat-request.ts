@@ -6,7 +6,7 @@ import { answersIn } from './answer.js';
 import { ChatFormat } from './answer-format.js';
 import { ApiError, invalid } from './api-error.js';
 import { messagesOf } from './chat-messages.js';
-import type { Asker } from './fair-queue.js';
+import type { QueueClient } from './fair-queue.js';
 import { type FormatField, formatOf } from './format-fields.js';
 import { type ParsedRequest, readDelivery, readOptions, TOP_LOGPROBS } from './parsed-request.js';
 import type { ChatPromptOptions, PromptReader } from './prompt-reader.js';
@@ -85,7 +85,7 @@ function heldPrompt(
 
 /** The messages of a request as a function that tokenizes them, and its tools. */
 interface ChatPrompt {
-  prompt: (asker: Asker) => Promise<number[]>;
+  prompt: (asker: QueueClient) => Promise<number[]>;
   tools: ToolRequest;
 }
 

@@ -7,7 +7,7 @@ import type { Tokenizer } from '../text/index.js';
 import { answersIn } from './answer.js';
 import { TextFormat } from './answer-format.js';
 import { invalid } from './api-error.js';
-import type { Asker } from './fair-queue.js';
+import type { QueueClient } from './fair-queue.js';
 import { formatOf } from './format-fields.js';
 import { type ParsedRequest, readDelivery, readOptions, TOP_LOGPROBS } from './parsed-request.js';
 import { isInteger, RequestFields } from './request-fields.js';
@@ -57,7 +57,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
 async function tokensOf(
   prompt: Prompt,
   { reader }: ServedModel,
-  asker: Asker,
+  asker: QueueClient,
 ): Promise<readonly number[]> {
   if (typeof prompt !== 'string') return prompt;
   const tokens = (await reader?.text(prompt, asker)) ?? [];

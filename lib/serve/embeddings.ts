@@ -5,7 +5,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
 import { invalid, noModel, tooManyCharacters, unsupported } from './api-error.js';
-import type { Asker } from './fair-queue.js';
+import type { QueueClient } from './fair-queue.js';
 import { isInteger, RequestFields } from './request-fields.js';
 import type { ServedEncoder } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
@@ -17,7 +17,7 @@ const MAX_INPUTS = 2048;
 export async function embeddings(
   body: JsonObject,
   served: ServedModel,
-  asker: Asker,
+  asker: QueueClient,
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
   const encoder = requireEncoder(fields, served, 'embedding');
@@ -107,7 +107,7 @@ function inputsOf(given: JsonValue | undefined, { vocabSize, reader }: ServedMod
 async function tokensOf(
   input: Input,
   { reader, maxPromptTokens }: ServedModel,
-  asker: Asker,
+  asker: QueueClient,
 ): Promise<readonly number[]> {
   if (typeof input === 'string') return required(reader).text(input, asker, 'input');
   if (input.length <= maxPromptTokens) return input;

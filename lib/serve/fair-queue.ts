@@ -2,7 +2,7 @@
 // connections of a client.
 
 /** The source of a prompt. */
-export interface Asker {
+export interface QueueClient {
   /** Identifies the client: equal for all its connections. */
   readonly client: string;
   readonly connection: object;
@@ -36,7 +36,7 @@ export class FairQueue {
    * Resolves with the function that ends the turn, once the turn has come. Rejects with the reason
    * of the asker's signal.
    */
-  enter({ client, connection, signal }: Asker, isLong: boolean): Promise<() => void> {
+  enter({ client, connection, signal }: QueueClient, isLong: boolean): Promise<() => void> {
     signal.throwIfAborted();
     return new Promise((resolve, reject) => {
       const leave = (): void => {

@@ -7,7 +7,7 @@ import { checked, integer, number } from '../runtime/option.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Answer, AnswerSetup, Delivery } from './answer.js';
 import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
-import type { Asker } from './fair-queue.js';
+import type { QueueClient } from './fair-queue.js';
 import type { FormatField } from './format-fields.js';
 import { isInteger, type RequestFields } from './request-fields.js';
 import type { ContinuationOptions } from './served-engine.js';
@@ -39,7 +39,7 @@ export interface ParsedRequest {
   /** Text before each choice of a prompt (`echo`); null without echo. */
   echo: ((prompt: number) => string) | null;
   /** Tokens of each prompt. Rejects with the reason of the asker's signal when it is aborted. */
-  prompts(asker: Asker): Promise<readonly (readonly number[])[]>;
+  prompts(asker: QueueClient): Promise<readonly (readonly number[])[]>;
 }
 
 /** Texts of `stop`: OpenAI takes 4. */

@@ -6,7 +6,7 @@ import type { ServedPiece } from './served-engine.js';
 import type { CallPlan } from './tools.js';
 
 /** The words of a part. */
-export type Said = Pick<AnswerPart, 'text' | 'reasoning' | 'calls'>;
+export type PartText = Pick<AnswerPart, 'text' | 'reasoning' | 'calls'>;
 
 /** Reads the text of one choice. */
 export class PlannedReading {
@@ -28,7 +28,7 @@ export class PlannedReading {
   }
 
   /** The parts of a piece. Each call and each piece of arguments is a part of its own. */
-  parts({ text, finishReason }: Pick<ServedPiece, 'text' | 'finishReason'>): Said[] {
+  parts({ text, finishReason }: Pick<ServedPiece, 'text' | 'finishReason'>): PartText[] {
     const events = this.reader.push(text);
     if (finishReason !== null) events.push(...this.reader.end());
     return events.map((event) => this.said(event));
@@ -39,7 +39,7 @@ export class PlannedReading {
     return reason === 'stop' && this.reader.calls > 0 ? this.plan.callReason : reason;
   }
 
-  private said(event: AnswerEvent): Said {
+  private said(event: AnswerEvent): PartText {
     this.isThinking = event.type === 'reasoning';
     switch (event.type) {
       case 'content':

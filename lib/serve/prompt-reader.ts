@@ -1,11 +1,11 @@
 // Prompts to tokens in worker threads, away from the event loop that feeds the engine.
 
 import { DsError } from '../errors.js';
-import { type Lost, ThreadPool } from '../runtime/thread-pool.js';
+import { type LostAnswerError, ThreadPool } from '../runtime/thread-pool.js';
 import { timerMs } from '../runtime/timer.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { invalid, tooLong, tooManyCharacters, unsupported } from './api-error.js';
-import { type Asker, FairQueue } from './fair-queue.js';
+import { FairQueue, type QueueClient } from './fair-queue.js';
 
 /**
  * UTF-16 units of a text that the event loop encodes, because a thread would take as long. Regular
@@ -105,7 +105,7 @@ export class PromptReader {
    * Tokens of a text, special tokens included. Rejects with DS_DATA, DS_LIMIT if it takes too much
    * time or memory, and the reason of the asker's signal. Rejects with 400 if it is too long.
    */
-  async text(text: string, asker: Asker, field = 'prompt'): Promise<number[]> {
+  async text(text: string, asker: QueueClient, field = 'prompt'): Promise<number[]> {
     this.requireLength(field, text.length);
     const { max } = this.options;
     const fewest = this.tokenizer.fewestTokens(text);
@@ -119,13 +119,13 @@ export class PromptReader {
   }
 
   /** A text of any number of tokens, with special tokens or without. Rejects as text() does. */
-  async count(text: string, addSpecialTokens: boolean, asker: Asker): Promise<number[]> {
+  async count(text: string, addSpecialTokens: boolean, asker: QueueClient): Promise<number[]> {
     this.requireLength('prompt', text.length);
     return this.tokensOf('prompt', await this.ask({ text, addSpecialTokens }, text.length, asker));
   }
 
   /** The text of tokens. Rejects as text() does. */
-  async decode(tokens: readonly number[], asker: Asker): Promise<string> {
+  async decode(tokens: readonly number[], asker: QueueClient): Promise<string> {
     this.requireLength('tokens', tokens.length);
     const answer = await this.ask({ decode: tokens }, tokens.length, asker);
     return 'text' in answer ? answer.text : '';
@@ -138,7 +138,7 @@ export class PromptReader {
   async chat(
     messages: readonly ChatMessage[],
     options: ChatPromptOptions,
-    asker: Asker,
+    asker: QueueClient,
   ): Promise<number[]> {
     const length = messages.reduce((sum, message) => sum + lengthOf(message), 0);
     this.requireLength('messages', length);
@@ -185,7 +185,11 @@ export class PromptReader {
     if (length > characters) throw tooManyCharacters(field, length, characters);
   }
 
-  private async ask(question: PromptQuestion, length: number, asker: Asker): Promise<PromptAnswer> {
+  private async ask(
+    question: PromptQuestion,
+    length: number,
+    asker: QueueClient,
+  ): Promise<PromptAnswer> {
     const leave = await this.queue.enter(asker, length > LONG);
     try {
       return await this.pool.ask(question, this.failure, asker.signal);
@@ -199,7 +203,7 @@ export class PromptReader {
   /**
    * The error of a prompt after its thread has ended. The pool starts another thread for the next.
    */
-  private readonly failure: Lost = (got, isLimit) => {
+  private readonly failure: LostAnswerError = (got, isLimit) => {
     const op = 'tokenizing a prompt';
     if (!isLimit) {
       return new DsError({ code: 'DS_INTERNAL', op, expected: 'tokens from a thread', got });

@@ -4,10 +4,10 @@ import type { ServerResponse } from 'node:http';
 
 import { timerMs } from '../runtime/timer.js';
 import { ApiError } from './api-error.js';
-import type { Asker } from './fair-queue.js';
+import type { QueueClient } from './fair-queue.js';
 
 /** The connection of a request's client, and a clock. */
-export class RequestLife implements Asker {
+export class RequestLife implements QueueClient {
   /** The client: its address and key. */
   readonly client: string;
   readonly connection: object;

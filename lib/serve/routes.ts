@@ -14,7 +14,7 @@ import { readChat } from './chat-request.js';
 import { readCompletion } from './completion-request.js';
 import type { Cors } from './cors.js';
 import { embeddings, rerank } from './embeddings.js';
-import type { Asker } from './fair-queue.js';
+import type { QueueClient } from './fair-queue.js';
 import type { Hosts } from './hosts.js';
 import type { ResolvedLimits } from './limits.js';
 import { engineMetrics } from './metrics.js';
@@ -255,7 +255,7 @@ function requireGenerator({ engine: { encoder } }: ServedModel): void {
 
 /** A handler of requests that `answer` answers with an object. */
 function answeredBy(
-  answer: (body: JsonObject, served: ServedModel, asker: Asker) => Promise<JsonObject>,
+  answer: (body: JsonObject, served: ServedModel, asker: QueueClient) => Promise<JsonObject>,
 ): Handler {
   return async (context, _, response) => {
     await withBody(context, response, async (body, served) => {

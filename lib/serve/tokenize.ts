@@ -5,7 +5,7 @@ import type { Tokenizer } from '../text/index.js';
 import { adapterOf } from './adapters.js';
 import { ApiError, invalid } from './api-error.js';
 import { readPrompt } from './chat-request.js';
-import type { Asker } from './fair-queue.js';
+import type { QueueClient } from './fair-queue.js';
 import type { PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
@@ -19,7 +19,7 @@ interface Reading {
 export async function tokenize(
   body: JsonObject,
   served: ServedModel,
-  asker: Asker,
+  asker: QueueClient,
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
   const { tokenizer, reader } = requireReading(fields, served);
@@ -39,7 +39,7 @@ function promptOf(
   fields: RequestFields,
   served: ServedModel,
   reader: PromptReader,
-): (asker: Asker) => Promise<number[]> {
+): (asker: QueueClient) => Promise<number[]> {
   const prompt = fields.any('prompt');
   if (fields.any('messages') === undefined) {
     if (typeof prompt !== 'string') throw invalid('prompt', 'a string', formatValue(prompt));
@@ -54,7 +54,7 @@ function promptOf(
 export async function detokenize(
   body: JsonObject,
   served: ServedModel,
-  asker: Asker,
+  asker: QueueClient,
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
   const { tokenizer, reader } = requireReading(fields, served);

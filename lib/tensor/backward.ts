@@ -1,8 +1,8 @@
 // Backward: replays the tape's graph, newest node first, and reports when leaves are complete.
 
 import { DsError, type DsErrorCode } from '../errors.js';
+import { promptly } from '../runtime/deferred-calls.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { promptly } from '../runtime/postponed.js';
 import { refusedValue } from '../runtime/refused.js';
 import { describe } from '../runtime/view.js';
 import { lateGradients, NodeSink } from './grad-sink.js';

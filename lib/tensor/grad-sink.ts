@@ -1,8 +1,8 @@
 // The sink of a running backward: writes gradients in place, adds to existing ones, defers some of
 // leaves.
 
+import { promptly } from '../runtime/deferred-calls.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { promptly } from '../runtime/postponed.js';
 import { required } from '../runtime/required.js';
 import { held, Scope, within } from './scope.js';
 import { type Edge, type GradFn, type GradSink, noGrad, type Saved } from './tape.js';

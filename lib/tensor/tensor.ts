@@ -2,6 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
+import { needed } from '../runtime/deferred-calls.js';
 import { cpu, type Device, device as findDevice } from '../runtime/device.js';
 import {
   type DType,
@@ -16,7 +17,6 @@ import { finalizers } from '../runtime/finalizers.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { needed } from '../runtime/postponed.js';
 import { refusedValue } from '../runtime/refused.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';

@@ -41,7 +41,7 @@ interface EncodedRow {
 }
 
 /** Options of a chat template. */
-interface Given extends TemplateInputs {
+interface EncoderInputs extends TemplateInputs {
   addGenerationPrompt?: boolean;
   assistantMask?: boolean;
 }
@@ -104,7 +104,11 @@ export class RowEncoder {
     return assistant === null ? plain(ids) : maskIds(ids, (i) => assistant[i] === 1);
   }
 
-  private conversation(messages: readonly ChatMessage[], given: Given, location: () => string) {
+  private conversation(
+    messages: readonly ChatMessage[],
+    given: EncoderInputs,
+    location: () => string,
+  ) {
     try {
       return this.tokenizer.applyChatTemplate(messages, given);
     } catch (cause) {

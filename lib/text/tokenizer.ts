@@ -18,8 +18,8 @@ import {
   REPLACEMENT,
 } from './decode-stream.js';
 import { type EncodedPair, encodePair } from './encode-pair.js';
-import { fewestTokens } from './fewest-tokens.js';
 import { hasPatterns, readTokenizer, tokenizerFile } from './gguf-tokenizer.js';
+import { fewestTokens } from './min-tokens.js';
 import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
 import { TokenSpans, touchingOdd } from './token-spans.js';
 import type { Role, Side, TokenizerFolder } from './tokenizer-folder.js';

@@ -2,11 +2,11 @@
 import { lstat, readdir, readFile, stat, unlink } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
+import { removeCheckpoint, removeOwn, requireReplaceable } from '../checkpoint/deletable-files.js';
 import { requireSpaceTogether } from '../checkpoint/disk-space.js';
 import { ifThere, orDsError } from '../checkpoint/file-error.js';
 import { type CheckpointWorld, findLatest, onAllRanks, replaceFile } from '../checkpoint/index.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
-import { removeCheckpoint, removeOwn, requireReplaceable } from '../checkpoint/ours.js';
 import type { Engine } from '../engine/engine.js';
 import { checkpointBytes } from '../engine/saving/checkpoint-bytes.js';
 import { DsError } from '../errors.js';
@@ -217,16 +217,16 @@ async function isResumable(path: string): Promise<boolean> {
   return (await findLatest(path).catch(() => null)) !== null;
 }
 
-interface Found {
+interface StepFolder {
   step: number;
   path: string;
 }
 
 /** Trainer checkpoints in `dir`, the newest last, without checkpoints of transformers. */
-export async function wholeCheckpoints(dir: string): Promise<Found[]> {
+export async function wholeCheckpoints(dir: string): Promise<StepFolder[]> {
   const names = (await ifThere(dir, () => readdir(dir))) ?? [];
   const steps = names.flatMap((name) => NAME.exec(name)?.[1] ?? []).map(Number);
-  const whole: Found[] = [];
+  const whole: StepFolder[] = [];
   for (const step of steps.sort((a, b) => a - b)) {
     const path = join(dir, `checkpoint-${step}`);
     if (await isWhole(path)) whole.push({ step, path });

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import type { RunLength } from './configuration.js';
 import type { EndReason, Metrics, TrainerPlace } from './events.js';
-import type { Every } from './interval.js';
+import type { Interval } from './interval.js';
 import { stepsOf } from './own-schedule.js';
 import type { RunSettings } from './read-options.js';
 import type { TrainerState } from './trainer-state.js';
@@ -54,7 +54,7 @@ export class Decisions {
   }
 
   /** `"epoch"` is due only at ends of epochs; other intervals only between them. */
-  private recurs(every: Every, { step, isEpochEnd }: Moment): boolean {
+  private recurs(every: Interval, { step, isEpochEnd }: Moment): boolean {
     if (every === 'epoch' || isEpochEnd) return every === 'epoch' && isEpochEnd;
     return step % stepsOf(every, this.length.maxSteps) === 0;
   }

@@ -148,15 +148,15 @@ export type TrainerEventType = TrainerEvent['type'];
 export type TrainerEventOf<Type extends TrainerEventType> = Extract<TrainerEvent, { type: Type }>;
 
 /** The type of an event, or "any". */
-export type Heard = TrainerEventType | 'any';
+export type EventName = TrainerEventType | 'any';
 
 /** A callback for an event; a returned promise is awaited. */
-export type Listener<Type extends Heard> = (
+export type Listener<Type extends EventName> = (
   event: Type extends TrainerEventType ? TrainerEventOf<Type> : TrainerEvent,
 ) => unknown;
 
 /** Every type of event; the compiler keeps the list complete. */
-export const EVENT_TYPES: Readonly<Record<Heard, true>> = {
+export const EVENT_TYPES: Readonly<Record<EventName, true>> = {
   begin: true,
   step: true,
   log: true,
@@ -171,16 +171,16 @@ export const EVENT_TYPES: Readonly<Record<Heard, true>> = {
 
 /** Listeners by type of event. */
 export class Listeners {
-  private readonly of = new Map<Heard, Set<(event: never) => unknown>>();
+  private readonly of = new Map<EventName, Set<(event: never) => unknown>>();
 
   /** Adds a listener. A listener that is already registered is called once. */
-  add<Type extends Heard>(type: Type, listener: Listener<Type>): void {
+  add<Type extends EventName>(type: Type, listener: Listener<Type>): void {
     const present = this.of.get(type) ?? new Set();
     this.of.set(type, present.add(listener as (event: never) => unknown));
   }
 
   /** Takes a listener away. */
-  remove<Type extends Heard>(type: Type, listener: Listener<Type>): void {
+  remove<Type extends EventName>(type: Type, listener: Listener<Type>): void {
     this.of.get(type)?.delete(listener as (event: never) => unknown);
   }
 

@@ -12,7 +12,7 @@ export type {
   EndReason,
   EpochEvent,
   EvaluateEvent,
-  Heard,
+  EventName,
   Listener,
   LogEvent,
   Metrics,
@@ -25,7 +25,7 @@ export type {
   TrainerEventType,
   TrainerPlace,
 } from './events.js';
-export type { Every } from './interval.js';
+export type { Interval } from './interval.js';
 export type { ScaleRewards, Score } from './methods/advantages.js';
 export { type CpoLossName, type CpoOptions, cpo } from './methods/cpo.js';
 export { type DpoOptions, dpo } from './methods/dpo.js';
@@ -62,5 +62,5 @@ export type { Completion, Reward, RewardInput, WeightedReward } from './rollouts
 export { type RolloutOptions, Rollouts, rolloutsOf } from './rollouts/rollouts.js';
 export type { RolloutTool, TimedTool, ToolInput } from './rollouts/tools.js';
 export { Trainer, type TrainOptions } from './trainer.js';
-export type { Best, TrainerState } from './trainer-state.js';
+export type { BestEvaluation, TrainerState } from './trainer-state.js';
 export { TrainingRun } from './training-run.js';

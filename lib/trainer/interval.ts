@@ -2,7 +2,7 @@
 import { refusedValue } from '../runtime/refused.js';
 
 /** An interval: a number of updates, a share of all updates (below 1), or "epoch". */
-export type Every = number | 'epoch';
+export type Interval = number | 'epoch';
 
 const isSteps = (value: unknown): value is number =>
   typeof value === 'number' && value >= 0 && (value < 1 || Number.isSafeInteger(value));
@@ -14,7 +14,7 @@ export function requireSteps(op: string, value: number): number {
 }
 
 /** Returns an interval. `more` names further values in the message. */
-export function requireEvery(op: string, value: Every, more = ''): Every {
+export function requireEvery(op: string, value: Interval, more = ''): Interval {
   if (value === 'epoch' || (isSteps(value) && value > 0)) return value;
   const expected = `a number of updates, a share of all below 1, or "epoch"${more}`;
   throw refusedValue(op, expected, value);

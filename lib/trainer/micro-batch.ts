@@ -26,7 +26,7 @@ export interface MicroBatch<Batch> {
 export type Divisor = number | Tensor;
 
 /** Parts of a session that an objective may use. */
-export interface Surroundings {
+export interface SessionParts {
   readonly engine: Engine;
   readonly job: Distributed;
   /** The ranks that share a batch. */
@@ -58,7 +58,7 @@ export interface Objective<Batch> {
   /** Whether shared() fills its metrics. Default: false. */
   readonly hasStepMetrics?: boolean;
   /** Called once, before the first batch. All ranks call. */
-  opened?(surroundings: Surroundings): Promise<void>;
+  opened?(surroundings: SessionParts): Promise<void>;
   /** Called before each update with its micro-batches on the host. All ranks call. */
   begun?(forward: Forward, group: readonly MicroBatch<Batch>[]): void;
   /** Called after each update with the number of updates so far. */

@@ -22,7 +22,7 @@ import {
   type TrainerEventOf,
   type TrainerEventType,
 } from './events.js';
-import { type Every, requireEvery } from './interval.js';
+import { type Interval, requireEvery } from './interval.js';
 
 /** Callbacks by type of event; returned promises are awaited. */
 export type TrainerCallbacks = {
@@ -82,7 +82,7 @@ export const SAVING = {
   }),
   /** "best": where an evaluation is the best so far. Default: 500. The last update saves too. */
   every: checked(
-    (op, value: Every | 'best') =>
+    (op, value: Interval | 'best') =>
       value === 'best' ? value : requireEvery(op, value, ', or "best"'),
     'when to save; `"best"`: only at a new best evaluation',
     { default: 500, elsewhere: '`save_strategy`, `save_steps`' },

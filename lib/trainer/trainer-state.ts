@@ -20,7 +20,7 @@ export function isMadeByTrainer(text: string): boolean {
 }
 
 /** The evaluation that was better than all others. */
-export interface Best {
+export interface BestEvaluation {
   /** The metric that `save.best` names. */
   metric: number;
   /** Updates before it. */
@@ -40,7 +40,7 @@ export class TrainerState {
   /** FLOPs of these tokens by the model's formula; 0 without a formula. */
   flops = 0;
   /** Null before the first evaluation, and without `save.best`. */
-  best: Best | null = null;
+  best: BestEvaluation | null = null;
   /** Consecutive evaluations without improvement. */
   unimproved = 0;
   /** The last folder that this run has written or resumed from; null before. */

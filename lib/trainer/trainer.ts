@@ -17,7 +17,7 @@ import type { LossInput } from './evaluation-options.js';
 import {
   type EndEvent,
   EVENT_TYPES,
-  type Heard,
+  type EventName,
   type Listener,
   Listeners,
   type Metrics,
@@ -65,7 +65,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     this.settings = readTrainerOptions(options);
     for (const callbacks of this.settings.callbacks) {
       for (const [type, callback] of Object.entries(callbacks)) {
-        if (callback) this.listeners.add(type as Heard, callback as Listener<Heard>);
+        if (callback) this.listeners.add(type as EventName, callback as Listener<EventName>);
       }
     }
   }
@@ -74,7 +74,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
    * Calls `listener` for each event of a type, or of "any", before train() yields it; a returned
    * promise is awaited. Throws DS_ARGUMENT for an unknown type.
    */
-  on<Type extends Heard>(type: Type, listener: Listener<Type>): this {
+  on<Type extends EventName>(type: Type, listener: Listener<Type>): this {
     requireEvent('Trainer on', type);
     requireType('Trainer on', listener, 'function');
     this.listeners.add(type, listener);
@@ -82,7 +82,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /** Ends on(). */
-  off<Type extends Heard>(type: Type, listener: Listener<Type>): this {
+  off<Type extends EventName>(type: Type, listener: Listener<Type>): this {
     requireEvent('Trainer off', type);
     this.listeners.remove(type, listener);
     return this;

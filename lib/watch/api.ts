@@ -4,7 +4,7 @@ import type { RunIndex } from './run-index.js';
 import type { Axis } from './track.js';
 
 /** Thrown for a request with a wrong parameter. */
-export class WrongParameter extends Error {}
+export class ParameterError extends Error {}
 
 /** Milliseconds that an answer waits for new bytes of the runs. */
 const WAIT_MS = 150;
@@ -61,10 +61,10 @@ export class WatchApi {
     await this.refresh();
     const run = this.run(parameters);
     const axis = parameters.get('axis') ?? 'step';
-    if (axis !== 'step' && axis !== 'time') throw new WrongParameter('axis: step or time');
+    if (axis !== 'step' && axis !== 'time') throw new ParameterError('axis: step or time');
     const width = numberIn(parameters, 'width') ?? 800;
     if (!Number.isInteger(width) || width < 1 || width > MAX_POINTS) {
-      throw new WrongParameter(`width: an integer from 1 to ${MAX_POINTS}`);
+      throw new ParameterError(`width: an integer from 1 to ${MAX_POINTS}`);
     }
     const [from, to] = [numberIn(parameters, 'from'), numberIn(parameters, 'to')];
     return run.series({ axis: axis as Axis, from, to }, width);
@@ -84,7 +84,7 @@ export class WatchApi {
   private run(parameters: URLSearchParams): RunIndex {
     const id = parameters.get('run') ?? '';
     const run = /^\d{1,4}$/.test(id) ? this.folders.runs[Number(id)] : undefined;
-    if (!run) throw new WrongParameter('run: the number of a run');
+    if (!run) throw new ParameterError('run: the number of a run');
     return run;
   }
 }
@@ -95,5 +95,5 @@ function numberIn(parameters: URLSearchParams, name: string): number | undefined
   if (text === null) return undefined;
   const value = Number(text);
   if (text.trim() !== '' && Number.isFinite(value)) return value;
-  throw new WrongParameter(`${name}: a number`);
+  throw new ParameterError(`${name}: a number`);
 }

@@ -3,7 +3,7 @@
 import { dirname } from 'node:path';
 import { AppendFile, makeFolder } from '../monitor/append-file.js';
 import { errorMessage } from '../runtime/system-error.js';
-import { encode, eventsFile, type RunEvent, type Untimed } from './events.js';
+import { encode, eventsFile, type RunEvent, type UntimedEvent } from './events.js';
 
 /** Milliseconds that an event stays in the buffer at most, while the event loop or steps run. */
 const BUFFER_MS = 200;
@@ -39,7 +39,7 @@ export class EventLog {
   }
 
   /** Adds the time and buffers the event. Writes if the last write was BUFFER_MS ago. */
-  write(event: Untimed): void {
+  write(event: UntimedEvent): void {
     if (!this.isOpen) return;
     this.buffer += encode({ ...event, time: Date.now() } as RunEvent);
     const isDue = performance.now() - this.writtenAt >= BUFFER_MS;

@@ -89,7 +89,7 @@ export type RunEvent =
   | EndEvent;
 
 /** An event before the writer adds its time. */
-export type Untimed = RunEvent extends infer One
+export type UntimedEvent = RunEvent extends infer One
   ? One extends Timed
     ? Omit<One, 'time'>
     : never

@@ -16,7 +16,7 @@ import {
   type TrackName,
 } from './events.js';
 import { GrowingFile } from './line-reader.js';
-import { type Decimated, type Range, Track } from './track.js';
+import { type DecimatedPoints, type Range, Track } from './track.js';
 
 /** Events of a kind that stay in memory. */
 const MAX = { texts: 400, lines: 2000, notices: 400 };
@@ -158,8 +158,8 @@ export class RunIndex {
    * Returns about `width` points of each track in a range. A narrow range of a long run is read
    * from the file, so that every row is there.
    */
-  async series(range: Range, width: number): Promise<Record<TrackName, Decimated>> {
-    const found = {} as Record<TrackName, Decimated>;
+  async series(range: Range, width: number): Promise<Record<TrackName, DecimatedPoints>> {
+    const found = {} as Record<TrackName, DecimatedPoints>;
     for (const name of TRACKS) {
       const track = this.tracks[name];
       const rough = track.decimated(range, width);
@@ -170,7 +170,11 @@ export class RunIndex {
   }
 
   /** Reads the rows of a range from the file; null if they are too many. */
-  private async exact(name: TrackName, range: Range, width: number): Promise<Decimated | null> {
+  private async exact(
+    name: TrackName,
+    range: Range,
+    width: number,
+  ): Promise<DecimatedPoints | null> {
     const part = this.tracks[name].bytesOf(range, this.file.read);
     if (!part || part.end - part.begin > MAX_BYTES) return null;
     const rows = new Track(EXACT_ROWS);

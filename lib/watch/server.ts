@@ -7,7 +7,7 @@ import { dirname } from 'node:path';
 import { DsError } from '../errors.js';
 import { PAGE_HEADERS, type PageFile, pageFolder, readPageFile } from '../runtime/page-files.js';
 import { required } from '../runtime/required.js';
-import { WatchApi, WrongParameter } from './api.js';
+import { ParameterError, WatchApi } from './api.js';
 import { accessToken, RequestGuard } from './request-guard.js';
 import { RunFolders } from './run-folders.js';
 
@@ -131,7 +131,7 @@ export class WatchServer {
       if (this.answers >= MAX_ANSWERS) return send(response, 503, 'Too many requests at once.');
       await this.compute(response, () => route(new URLSearchParams(query)));
     } catch (error) {
-      if (error instanceof WrongParameter) send(response, 400, error.message);
+      if (error instanceof ParameterError) send(response, 400, error.message);
       else send(response, 500, 'The server failed.');
     }
   }

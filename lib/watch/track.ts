@@ -33,7 +33,7 @@ export interface Points {
 }
 
 /** Points of a range. */
-export interface Decimated {
+export interface DecimatedPoints {
   step: number[];
   time: number[];
   /** Rows of a point. */
@@ -107,13 +107,13 @@ export class Track {
   }
 
   /** Returns at most about `width` points of the range, and one more on each side. */
-  decimated(range: Range, width: number): Decimated {
+  decimated(range: Range, width: number): DecimatedPoints {
     const [begin, end] = this.bucketsOf(range);
     let stride = 1;
     while ((end - begin) / stride > width) stride *= 2;
     // Groups begin at multiples of the stride, so that they stay when rows are added.
     const first = Math.floor(begin / stride) * stride;
-    const result: Decimated = {
+    const result: DecimatedPoints = {
       step: [],
       time: [],
       rows: stride * this.rowsPerBucket,

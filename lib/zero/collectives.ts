@@ -10,7 +10,7 @@ export interface Work {
   wait(stream: Stream): void;
 }
 
-export interface At {
+export interface CollectivePlace {
   /** The collective starts after the work that is enqueued on `stream`. */
   stream: Stream;
   /** Unit and purpose. Errors name it, and ranks compare it. */
@@ -22,14 +22,14 @@ export interface Collectives {
   readonly rank: number;
   readonly size: number;
   /** Copies the `tensor` of rank `root` to every rank. */
-  broadcast(tensor: View, root: number, at: At): Work;
-  allReduce(tensor: Tensor, at: At): Work;
+  broadcast(tensor: View, root: number, at: CollectivePlace): Work;
+  allReduce(tensor: Tensor, at: CollectivePlace): Work;
   /** Sums `input` [size * n] over ranks; `output` [n] gets this rank's part, also in place. */
-  reduceScatter(output: Tensor, input: Tensor, at: At): Work;
+  reduceScatter(output: Tensor, input: Tensor, at: CollectivePlace): Work;
   /** Sends part j of `input` [size * n] to part `rank` of rank j's `output`. */
-  allToAll(output: View, input: View, at: At): Work;
+  allToAll(output: View, input: View, at: CollectivePlace): Work;
   /** Gathers every rank's `input` [n] into `output` [size * n], also in place. */
-  allGather(output: View, input: View, at: At): Work;
+  allGather(output: View, input: View, at: CollectivePlace): Work;
 }
 
 /** Copies the values of rank `root` to every rank, in the order of the compute stream. */

@@ -9,7 +9,7 @@ import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { copyFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
-import type { At, Collectives } from './collectives.js';
+import type { CollectivePlace, Collectives } from './collectives.js';
 import { fragmentsOf, parameterAlignment, type Range, shardOf } from './layout.js';
 import { type GatherUnit, gatherPlain } from './stage3.js';
 import type { WeightUnit } from './unit.js';
@@ -103,7 +103,7 @@ function largestOf(
   shard: Tensor,
   { weights, pieces }: Messages,
   group: Collectives,
-  at: At,
+  at: CollectivePlace,
 ): Tensor {
   const { stream, purpose } = at;
   const { device, dtype } = shard;

@@ -235,7 +235,7 @@ export class OptimizerState {
  * Updates every range separately. On the device this is one pass in the order of compute. On the
  * host, a tile is updated while the next gradient arrives and the last weights leave.
  */
-export class Deferred implements Schedule {
+export class DeferredUpdates implements Schedule {
   constructor(
     private readonly state: ShardState,
     private readonly optimizer: Optimizer,

@@ -5,7 +5,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
-import type { At, Collectives, Work } from './collectives.js';
+import type { CollectivePlace, Collectives, Work } from './collectives.js';
 import { parameterAlignment } from './layout.js';
 import { type GatherFlat, gatherPlain } from './stage3.js';
 import { releaseOn, type Wire } from './wire.js';
@@ -118,11 +118,11 @@ export class QuantizedWire implements Wire {
     private readonly group: Collectives,
   ) {}
 
-  allReduce(full: Tensor, at: At): Work {
+  allReduce(full: Tensor, at: CollectivePlace): Work {
     return this.inner.allReduce(full, at);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
     const { group } = this;
     if (!hasCodes(full.dtype)) return this.inner.reduceScatter(output, full, at);
     const { numel } = output;
@@ -163,15 +163,15 @@ export class ReplicatedWire implements Wire {
     private readonly replicas: Collectives,
   ) {}
 
-  allReduce(full: Tensor, at: At): Work {
+  allReduce(full: Tensor, at: CollectivePlace): Work {
     return this.summed(this.inner.allReduce(full, at), full, at);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
     return this.summed(this.inner.reduceScatter(output, full, at), output, at);
   }
 
-  private summed(inGroup: Work, sums: Tensor, at: At): Work {
+  private summed(inGroup: Work, sums: Tensor, at: CollectivePlace): Work {
     return {
       wait: (stream) => {
         inGroup.wait(stream);

@@ -108,7 +108,7 @@ export interface WeightStore {
 }
 
 /** Storage in memory, which it owns. */
-export class InMemory implements WeightStore {
+export class MemoryStore implements WeightStore {
   constructor(private own: Tensor) {}
 
   get memory(): Tensor {

@@ -38,7 +38,7 @@ export interface GradientFlow {
 }
 
 /** The range of a shard, the storage of its weights, and the range that the rank counts. */
-export type Kept = [range: Range, store: WeightStore, counted?: Range];
+export type OwnedShard = [range: Range, store: WeightStore, counted?: Range];
 
 /** Moves weights between the ranks. See ZeroStages; methods without a use in a flow are absent. */
 export interface WeightFlow {
@@ -46,7 +46,7 @@ export interface WeightFlow {
   readonly isSharded: boolean;
   readonly slotBytes?: number;
   /** Returns the shard of a unit on this rank. The caller owns the storage. */
-  keep(unit: WeightUnit): Kept;
+  keep(unit: WeightUnit): OwnedShard;
   adopting?(unit: WeightUnit): void;
   adopted?(shard: WeightShard): void;
   acquire?(unit: WeightUnit): void;

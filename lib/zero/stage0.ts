@@ -2,8 +2,8 @@
 
 import type { Collectives } from './collectives.js';
 import { shardOf } from './layout.js';
-import { InMemory } from './shard.js';
-import type { GradientFlow, GradientRoute, Kept, WeightFlow } from './stage.js';
+import { MemoryStore } from './shard.js';
+import type { GradientFlow, GradientRoute, OwnedShard, WeightFlow } from './stage.js';
 import type { WeightUnit } from './unit.js';
 
 /** Gradients of a single rank: the unit's gradient is also the partition's. */
@@ -60,10 +60,10 @@ export class WholeWeights implements WeightFlow {
 
   constructor(private readonly group: Pick<Collectives, 'rank' | 'size'>) {}
 
-  keep(unit: WeightUnit): Kept {
+  keep(unit: WeightUnit): OwnedShard {
     const { numel } = unit.layout;
     // The norm is summed shard by shard at every stage, for equal bits.
     const counted = shardOf(numel, this.group.rank, this.group.size);
-    return [{ offset: 0, numel }, new InMemory(unit.allocate().retain()), counted];
+    return [{ offset: 0, numel }, new MemoryStore(unit.allocate().retain()), counted];
   }
 }

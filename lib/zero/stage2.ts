@@ -9,8 +9,8 @@ import { held, Tensor } from '../tensor/index.js';
 import { type BucketOptions, Buckets } from './bucket.js';
 import type { Collectives, Work } from './collectives.js';
 import { shardOf } from './layout.js';
-import { InMemory, type WeightShard } from './shard.js';
-import type { GradientFlow, GradientRoute, Kept, WeightFlow } from './stage.js';
+import { MemoryStore, type WeightShard } from './shard.js';
+import type { GradientFlow, GradientRoute, OwnedShard, WeightFlow } from './stage.js';
 import type { WeightUnit } from './unit.js';
 
 /** Stage 1: each rank receives the sum of its shard over ranks. */
@@ -92,9 +92,9 @@ export class PublishedWeights implements WeightFlow {
     this.beside = Stream.create(device, 'weights between ranks');
   }
 
-  keep(unit: WeightUnit): Kept {
+  keep(unit: WeightUnit): OwnedShard {
     const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
-    return [range, new InMemory(sliceFlat(unit.allocate(), range))];
+    return [range, new MemoryStore(sliceFlat(unit.allocate(), range))];
   }
 
   publish(shard: WeightShard, stream: Stream, changed?: Event): void {

@@ -7,10 +7,10 @@ import { Event, Stream } from '../runtime/stream.js';
 import { copyFlat, sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { CommTimer } from './bucket.js';
-import type { At, Collectives, Work } from './collectives.js';
+import type { CollectivePlace, Collectives, Work } from './collectives.js';
 import { shardOf } from './layout.js';
-import { InMemory, type WeightShard, type WeightStore } from './shard.js';
-import type { Kept, WeightFlow } from './stage.js';
+import { MemoryStore, type WeightShard, type WeightStore } from './shard.js';
+import type { OwnedShard, WeightFlow } from './stage.js';
 import { pinned } from './state/pinned.js';
 import type { WeightUnit } from './unit.js';
 import type { UnitTrace } from './unit-trace.js';
@@ -31,7 +31,7 @@ interface GatherOptions {
   storage: ShardStorage;
   gather: GatherUnit;
   /** Secondary copies for repeated gathers before the next update (hpZ); null without them. */
-  near: NearCopies | null;
+  near: SecondaryShards | null;
   /** Run gathers on a separate stream. */
   overlap: boolean;
   timer: CommTimer;
@@ -78,7 +78,7 @@ export class GatheredWeights implements WeightFlow {
     return this.options.storage.slotBytes;
   }
 
-  keep(unit: WeightUnit): Kept {
+  keep(unit: WeightUnit): OwnedShard {
     const range = shardOf(unit.layout.numel, this.group.rank, this.group.size);
     return [range, this.options.storage.create(unit, range.numel)];
   }
@@ -226,7 +226,12 @@ export class GatheredWeights implements WeightFlow {
 }
 
 /** Fills `flat` [size * n] on the device from every rank's shard of n elements. */
-export type GatherFlat = (store: WeightStore, flat: Tensor, group: Collectives, at: At) => Work;
+export type GatherFlat = (
+  store: WeightStore,
+  flat: Tensor,
+  group: Collectives,
+  at: CollectivePlace,
+) => Work;
 /** A GatherFlat that may depend on the unit. */
 export type GatherUnit = (...args: [...Parameters<GatherFlat>, unit: WeightUnit]) => Work;
 
@@ -246,13 +251,13 @@ const alwaysThere = { slotBytes: 0, expect() {}, dispose() {} };
 export const onDevice: ShardStorage = {
   ...alwaysThere,
   create: ({ dtype, device }, numel) =>
-    new InMemory(held(() => Tensor.empty([numel], dtype, device))),
+    new MemoryStore(held(() => Tensor.empty([numel], dtype, device))),
 };
 
 /** Storage of shards in pinned host memory (offload_param). Source: ZeRO-Infinity. */
 export const onHost: ShardStorage = {
   ...alwaysThere,
-  create: ({ dtype, device }, numel) => new InMemory(pinned(device, [numel], dtype)),
+  create: ({ dtype, device }, numel) => new MemoryStore(pinned(device, [numel], dtype)),
 };
 
 /** Gathers a device shard directly. A shard elsewhere is first copied to its part of `flat`. */
@@ -268,13 +273,13 @@ export const gatherPlain: GatherFlat = (store, flat, group, at) => {
 };
 
 /** Shards of the secondary copy, from the first gather after an update to the next update. */
-export class NearCopies {
+export class SecondaryShards {
   private readonly shards = new Map<WeightUnit, Tensor>();
 
   constructor(private readonly group: Collectives) {}
 
   /** Fills `flat` [numel] from the copy. Returns null if there is no copy of these weights yet. */
-  gather(unit: WeightUnit, flat: Tensor, at: At): Work | null {
+  gather(unit: WeightUnit, flat: Tensor, at: CollectivePlace): Work | null {
     const shard = this.shards.get(unit);
     return shard ? this.group.allGather(flat, shard, at) : null;
   }

@@ -4,7 +4,7 @@ import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
-import type { At, Collectives, Work } from './collectives.js';
+import type { CollectivePlace, Collectives, Work } from './collectives.js';
 
 /** Sums flat gradients over the ranks. A wire may change the input until the work is done. */
 export type Wire = Pick<Collectives, 'allReduce' | 'reduceScatter'>;
@@ -16,12 +16,12 @@ export class DividedWire implements Wire {
     private readonly divisor: number,
   ) {}
 
-  allReduce(full: Tensor, at: At): Work {
+  allReduce(full: Tensor, at: CollectivePlace): Work {
     this.divide(full, at.stream);
     return this.inner.allReduce(full, at);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
     this.divide(full, at.stream);
     return this.inner.reduceScatter(output, full, at);
   }
@@ -39,12 +39,12 @@ export class CastWire implements Wire {
     private readonly dtype: DType,
   ) {}
 
-  allReduce(full: Tensor, at: At): Work {
+  allReduce(full: Tensor, at: CollectivePlace): Work {
     const wide = this.cast(full, at.stream);
     return this.rounded(this.inner.allReduce(wide, at), wide, [wide], full);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
     const wide = this.cast(full, at.stream);
     const shard = held(() => Tensor.empty(output.shape, this.dtype, output.device));
     return this.rounded(this.inner.reduceScatter(shard, wide, at), shard, [wide, shard], output);
@@ -80,11 +80,11 @@ export class AllReduceWire implements Wire {
     private readonly group: Pick<Collectives, 'rank' | 'size'>,
   ) {}
 
-  allReduce(full: Tensor, at: At): Work {
+  allReduce(full: Tensor, at: CollectivePlace): Work {
     return this.inner.allReduce(full, at);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: At): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
     const { rank, size } = this.group;
     const work = this.inner.allReduce(full, at);
     return {

@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { begin, finish, publish } from '../../lib/checkpoint/commit.js';
+import { requireReplaceable } from '../../lib/checkpoint/deletable-files.js';
 import * as manifests from '../../lib/checkpoint/manifest.js';
-import { requireReplaceable } from '../../lib/checkpoint/ours.js';
 import { DsError } from '../../lib/errors.js';
 import * as files from '../../lib/runtime/file.js';
 

@@ -7,7 +7,7 @@ import { fileSlicesOf } from '../../lib/checkpoint/file-slices.js';
 import { openInside } from '../../lib/checkpoint/folder.js';
 import { soloWorld } from '../../lib/checkpoint/index.js';
 import { isUnfinishedFile } from '../../lib/checkpoint/replace-file.js';
-import { openSteadily } from '../../lib/checkpoint/steady.js';
+import { openSteadily } from '../../lib/checkpoint/stable-files.js';
 import { isExportFile } from '../../lib/checkpoint/weight-files.js';
 import { joinedWorlds } from './joined-worlds.js';
 

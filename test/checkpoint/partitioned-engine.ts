@@ -8,7 +8,7 @@ import { sliceFlat } from '../../lib/tensor/flat.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import type { Range } from '../../lib/zero/layout.js';
 import type { OptimizerState } from '../../lib/zero/optimizer-state.js';
-import { InMemory, Partition } from '../../lib/zero/shard.js';
+import { MemoryStore, Partition } from '../../lib/zero/shard.js';
 import type { ZeroStages } from '../../lib/zero/stage.js';
 import type { LentState } from '../../lib/zero/state/lent-state.js';
 import type { Unit } from '../../lib/zero/unit.js';
@@ -77,8 +77,8 @@ function cut(unit: Unit, { stage, rank, size }: Place): Partition {
   const { numel } = unit.layout;
   const border = (n: number): number => Math.floor((numel * n) / size);
   const share: Range = { offset: border(rank), numel: border(rank + 1) - border(rank) };
-  if (stage > 0) return new Partition(unit, share, new InMemory(sliceFlat(unit.weights, share)));
-  const whole = new InMemory(unit.weights.retain());
+  if (stage > 0) return new Partition(unit, share, new MemoryStore(sliceFlat(unit.weights, share)));
+  const whole = new MemoryStore(unit.weights.retain());
   return new Partition(unit, { offset: 0, numel }, whole, share);
 }
 

@@ -1,6 +1,7 @@
 // Tests which events a group's stream waits for, and which events compute waits for.
-import { Beside } from '../../lib/comm/beside.js';
+
 import { distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
+import { SideStream } from '../../lib/comm/side-stream.js';
 import { DsError } from '../../lib/errors.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
@@ -23,7 +24,7 @@ function waitsOf(own: Stream, body: () => void): string[] {
 }
 
 test('the parallel stream waits for compute; compute waits only on request', () => {
-  const beside = new Beside(cpu(), 'world');
+  const beside = new SideStream(cpu(), 'world');
   const own = beside.follow();
   expect(own).not.toBe(cpu().compute);
   expect(own.name).toBe('exchanges of world');

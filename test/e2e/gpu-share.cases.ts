@@ -9,7 +9,7 @@ import type { Engine } from '../../lib/index.js';
 import { byteText } from '../../lib/runtime/byte-text.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { Share } from '../../lib/zero/optimizer-state.js';
-import { Deferred } from '../../lib/zero/optimizer-state.js';
+import { DeferredUpdates } from '../../lib/zero/optimizer-state.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import type { Partition } from '../../lib/zero/shard.js';
 import { StreamedState, Windows } from '../../lib/zero/state/placement/streamed.js';
@@ -78,7 +78,7 @@ const places: Case = {
               'HostState, SplitMasters, DeviceWeights',
             ],
       );
-      const Kind = speculative ? Speculative : Deferred;
+      const Kind = speculative ? Speculative : DeferredUpdates;
       for (const { schedule } of shares) assert.ok(schedule instanceof Kind);
       engine.destroy();
     }

@@ -1,11 +1,7 @@
 // Tests the check for diverged replicas: different values count, different rounding does not, and
 // the error names the values.
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
-import {
-  copiesApart,
-  findCopiesApart,
-  findOtherBatch,
-} from '../../lib/engine/step/copies-apart.js';
+import { copiesApart, findCopiesApart, findOtherBatch } from '../../lib/engine/step/copy-check.js';
 import { GIVEN } from '../../lib/engine/step/step-rows.js';
 
 /** Ranks 0 and 1 are replicas, and 2 and 3. */

@@ -3,7 +3,13 @@
 import { Mesh } from '../../lib/comm/mesh.js';
 import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { resolveConfig } from '../../lib/config/index.js';
-import { type Cuts, groupsOf, type Ranks, ranksOf, shardSizes } from '../../lib/engine/ranks.js';
+import {
+  groupsOf,
+  type ModelAxes,
+  type Ranks,
+  ranksOf,
+  shardSizes,
+} from '../../lib/engine/ranks.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
 import { holdModel } from '../../lib/engine/setup/zero.js';
 import { type Engine, initialize, nn, optim, zeros } from '../../lib/index.js';
@@ -78,7 +84,7 @@ test('without cuts, ranks of the other axes are replicas', async () => {
   expect(all[1]?.localRank).toBe(1);
 });
 
-test.each<[cuts: Cuts, mesh: MeshOptions, rank: number, found: object]>([
+test.each<[cuts: ModelAxes, mesh: MeshOptions, rank: number, found: object]>([
   [
     { layers: true },
     { tp: 2 },

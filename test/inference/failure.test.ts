@@ -2,7 +2,7 @@
 // not.
 import { DsError } from '../../lib/errors.js';
 import { initInference } from '../../lib/inference/index.js';
-import { Lead } from '../../lib/inference/ranks/lead.js';
+import { LeaderGenerator } from '../../lib/inference/ranks/lead.js';
 import { StepLine } from '../../lib/inference/ranks/step-line.js';
 import type { StepLoop } from '../../lib/inference/step-loop.js';
 import { fromConfig } from '../../lib/models/index.js';
@@ -67,7 +67,7 @@ test('the failure of a job is that of its first rank', () => {
     if (isLost) throw lost;
   };
   const line = new StepLine({ check } as unknown as StepLine['group']);
-  const lead = new Lead(line, 4000, () => ({ failure: null }) as unknown as StepLoop);
+  const lead = new LeaderGenerator(line, 4000, () => ({ failure: null }) as unknown as StepLoop);
   expect(lead.failure).toBeNull();
   isLost = true;
   expect(lead.failure).toBe(lost);

@@ -1,8 +1,8 @@
 // Tests the messages from the first rank to the others while it is idle, and how they process them.
 import type { GenerationPiece } from '../../lib/inference/continuation.js';
 import type { Submitted } from '../../lib/inference/generator.js';
-import { Follow } from '../../lib/inference/ranks/follow.js';
-import { digestOf, Lead } from '../../lib/inference/ranks/lead.js';
+import { FollowerGenerator } from '../../lib/inference/ranks/follow.js';
+import { digestOf, LeaderGenerator } from '../../lib/inference/ranks/lead.js';
 import type { Message, RequestEvent, StepLine } from '../../lib/inference/ranks/step-line.js';
 import {
   type GenerateRequest,
@@ -27,7 +27,7 @@ test('following ranks notice an idle leader, and its end', async () => {
   jest.useFakeTimers();
   const reported: string[] = [];
   const line = { report: ({ kind }: Message) => reported.push(kind), close: () => {} };
-  const lead = new Lead(line as unknown as StepLine, 4000, () => idle);
+  const lead = new LeaderGenerator(line as unknown as StepLine, 4000, () => idle);
   jest.advanceTimersByTime(9000);
   expect(reported).toEqual([]);
   await lead.follow();
@@ -61,7 +61,7 @@ test('a follower computes steps, and ends with the first rank', async () => {
   const dispose = jest.fn();
   const runner = { compute: (given: unknown) => computed.push(given), dispose };
   const line = { next, close: () => {} } as unknown as StepLine;
-  const follow = new Follow(1, line, runner as unknown as StepRunner);
+  const follow = new FollowerGenerator(1, line, runner as unknown as StepRunner);
   await follow.follow();
   expect(computed).toEqual([batch]);
   // The thread waits for the message after a step, and for no other.
@@ -76,7 +76,7 @@ function follower() {
   const next = () => new Promise<Message>((resolve) => waiting.push(resolve));
   const line = { next, close: () => {} } as unknown as StepLine;
   const runner = { compute: () => {}, dispose: () => {} } as unknown as StepRunner;
-  const follow = new Follow(1, line, runner);
+  const follow = new FollowerGenerator(1, line, runner);
   const say = async (message: Message) => {
     waiting.shift()?.(message);
     await new Promise((resolve) => setImmediate(resolve));

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { fastest, ioCommand } from '../../lib/launch/io.js';
-import { bytesPerSecond, type Measured } from '../../lib/launch/measure-disk.js';
+import { bytesPerSecond, type MeasuredSetting } from '../../lib/launch/measure-disk.js';
 import type { IoFlags } from '../../lib/launch/tool-options.js';
 
 let folder: string;
@@ -53,7 +53,7 @@ test('a pass at once moves half of the bytes each way', () => {
 
 test('keeps the setting with the fastest mixed transfers, in any order', () => {
   const measured = [5, 9, 7].map((mixed) => ({ rates: { read: 1, write: 1, mixed } }));
-  expect(fastest(measured as Measured[]).rates.mixed).toBe(9);
+  expect(fastest(measured as MeasuredSetting[]).rates.mixed).toBe(9);
 });
 
 test('a path that is a file is an error', () => {

@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
 
-import type { Exit, Member } from '../../lib/launch/member.js';
+import type { Exit, JobProcess } from '../../lib/launch/member.js';
 import { Supervisor } from '../../lib/launch/supervisor.js';
 
 const ECHO = (rank: number): string[] => [
@@ -22,7 +22,7 @@ function member(who: string, stays = false) {
   const end = (exit: Partial<Exit>): void =>
     settle({ code: null, signal: null, who, lastLines: [], ...exit });
   const by = (signal: NodeJS.Signals): void => end({ signal });
-  const made: Member = {
+  const made: JobProcess = {
     exited,
     failing,
     stop: (signal) => (stays ? undefined : by(signal)),

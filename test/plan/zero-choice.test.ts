@@ -1,6 +1,7 @@
 // Tests the plan's choice among open settings, by the available memory.
 import { nn } from '../../lib/index.js';
 import {
+  type CandidateSetup,
   chooseWay,
   countsOf,
   H200,
@@ -8,7 +9,6 @@ import {
   plannedGpuShare,
   type Setup,
   sizesOf,
-  type Way,
   type Weights,
 } from '../../lib/plan/index.js';
 
@@ -23,7 +23,7 @@ const at = (ranks: number) => ({
 });
 
 /** All candidates of stage and offload for a number of ranks, in arbitrary order. */
-function ways(ranks: number): Way<Partial<Setup>>[] {
+function ways(ranks: number): CandidateSetup<Partial<Setup>>[] {
   const common = { ...plainSetup, ranks, microBatch: 8, checkpointing: true };
   const stages = [3, 2, 1] as const;
   const onHost = stages.flatMap((stage) =>

@@ -1,10 +1,10 @@
 // Turns of prompts: round robin over clients and their connections, and a slot for short prompts.
-import { type Asker, FairQueue } from '../../lib/serve/fair-queue.js';
+import { FairQueue, type QueueClient } from '../../lib/serve/fair-queue.js';
 
 const never = new AbortController().signal;
 const [first, second] = [{}, {}];
 
-const askerOf = (client: string, connection: object = first, signal = never): Asker => ({
+const askerOf = (client: string, connection: object = first, signal = never): QueueClient => ({
   client,
   connection,
   signal,
@@ -18,7 +18,7 @@ function crowd(slots: number) {
   const queue = new FairQueue(slots);
   const order: string[] = [];
   const ends = new Map<string, () => void>();
-  const enter = (name: string, asker: Asker, isLong = false): Promise<void> =>
+  const enter = (name: string, asker: QueueClient, isLong = false): Promise<void> =>
     queue.enter(asker, isLong).then((end) => {
       order.push(name);
       ends.set(name, end);

@@ -1,6 +1,6 @@
 // Tests the reader of prompts: texts that it encodes, questions to a thread, and refusals.
 import { DsError } from '../../lib/errors.js';
-import type { Lost } from '../../lib/runtime/thread-pool.js';
+import type { LostAnswerError } from '../../lib/runtime/thread-pool.js';
 import {
   type PromptAnswer,
   type PromptQuestion,
@@ -198,7 +198,7 @@ describe('prompts for a thread', () => {
   });
 
   test('that ends its thread is the request, or a failure inside', () => {
-    const { failure } = asking(two).prompts as unknown as { failure: Lost };
+    const { failure } = asking(two).prompts as unknown as { failure: LostAnswerError };
     expect(failure('more', true)).toMatchObject({
       code: 'DS_LIMIT',
       expected: 'at most 1 s and 2048 MiB',

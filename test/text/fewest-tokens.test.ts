@@ -1,8 +1,8 @@
 // The lower bound of a text's tokens: never above their number, and near it for the longest tokens.
 import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
-import { fewestTokens } from '../../lib/text/fewest-tokens.js';
 import { Tokenizer } from '../../lib/text/index.js';
+import { fewestTokens } from '../../lib/text/min-tokens.js';
 
 const GOLDEN = join(__dirname, '../golden/transformers/tokenizers');
 const composing = Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));

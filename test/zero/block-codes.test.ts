@@ -4,7 +4,7 @@ import type { Stream } from '../../lib/runtime/stream.js';
 import type { View } from '../../lib/runtime/view.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import type { At, Collectives } from '../../lib/zero/collectives.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import {
   BLOCK,
   BlockCodes,
@@ -56,7 +56,7 @@ test('the bytes of an element are those of its message', () => {
 });
 
 describe('two ranks with the same values', () => {
-  const at: At = { stream: device.compute, purpose: 'a test' };
+  const at: CollectivePlace = { stream: device.compute, purpose: 'a test' };
   /** Copies `count` elements to a place of `to`, unless they are there. */
   function copy(to: View, first: number, { buffer, offset }: View, count: number, skip = 0): void {
     const range = { to: 4 * (to.offset + first), from: 4 * (offset + skip), bytes: 4 * count };
@@ -149,7 +149,7 @@ describe('two ranks with the same values', () => {
     const work = (name: string) => ({ wait: (stream: Stream) => void log.push(name, stream) });
     const inner = { allReduce: () => work('all'), reduceScatter: () => work('scatter') };
     const replicas = {
-      allReduce(sums: unknown, place: At) {
+      allReduce(sums: unknown, place: CollectivePlace) {
         log.push(sums, place.purpose, place.stream);
         return work('replicas');
       },

@@ -9,7 +9,7 @@ import {
   QuantizedWire,
   ReplicatedWire,
 } from '../../lib/zero/quantized.js';
-import { InMemory } from '../../lib/zero/shard.js';
+import { MemoryStore } from '../../lib/zero/shard.js';
 
 export interface CodesJob {
   kind: 'cpu' | 'cuda';
@@ -96,7 +96,7 @@ async function main(): Promise<void> {
     world.logger = logger;
     const flat = Tensor.empty([size * numel], dtype, device).fill_(7);
     const own = round(valuesOf(rank, numel, 1));
-    gatherCodes(new InMemory(upload(own)), flat, world, at('weights')).wait(compute);
+    gatherCodes(new MemoryStore(upload(own)), flat, world, at('weights')).wait(compute);
     const all = ranks.flatMap((one) => [...round(coded(round(valuesOf(one, numel, 1)), 8))]);
     compare(place('weights'), flat, all);
 

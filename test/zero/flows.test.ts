@@ -5,11 +5,11 @@ import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { untimedComm } from '../../lib/zero/bucket.js';
-import type { At, Collectives } from '../../lib/zero/collectives.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
 import { OptimizerState, type Schedule } from '../../lib/zero/optimizer-state.js';
 import { partialSums } from '../../lib/zero/partial-sums.js';
-import { InMemory, type Partition, type WeightShard } from '../../lib/zero/shard.js';
+import { MemoryStore, type Partition, type WeightShard } from '../../lib/zero/shard.js';
 import type { GradientFlow } from '../../lib/zero/stage.js';
 import {
   alternatingGradients,
@@ -17,7 +17,7 @@ import {
   summedGradients,
   WholeWeights,
 } from '../../lib/zero/stage0.js';
-import { GatheredWeights, gatherPlain, NearCopies, onDevice } from '../../lib/zero/stage3.js';
+import { GatheredWeights, gatherPlain, onDevice, SecondaryShards } from '../../lib/zero/stage3.js';
 import { bytesOf, LentState, totalBytes } from '../../lib/zero/state/lent-state.js';
 import { pinned } from '../../lib/zero/state/pinned.js';
 import type { ShardState } from '../../lib/zero/state/shard-state.js';
@@ -52,7 +52,7 @@ describe('gradients of whole units', () => {
     const route = {
       factor: 0.25,
       wire: {
-        allReduce(grad: Tensor, at: At) {
+        allReduce(grad: Tensor, at: CollectivePlace) {
           calls.push(at.purpose, at.stream === device.compute, grad.numel);
           return done;
         },
@@ -135,7 +135,7 @@ test('only partial gradients are summed over the tensor-parallel ranks, in one c
   const layout = layoutUnit(shapes);
   const calls: unknown[] = [];
   const group = {
-    allReduce(tensor: Tensor, at: At) {
+    allReduce(tensor: Tensor, at: CollectivePlace) {
       calls.push(tensor.toArray(), at.purpose);
       const sums = (tensor.toArray() as number[]).map((value) => 10 * value);
       tensor.buffer.write(4 * tensor.offset, Float32Array.from(sums));
@@ -181,7 +181,7 @@ describe('weights that are gathered', () => {
     const group = {
       rank: 0,
       size: 1,
-      allGather: (_: unknown, __: unknown, { purpose }: At) => {
+      allGather: (_: unknown, __: unknown, { purpose }: CollectivePlace) => {
         const name = purpose.replace('weights of ', '');
         log.push(`gather ${name}`);
         return { wait: () => void log.push(`wait ${name}`) };
@@ -312,12 +312,12 @@ describe('weights that are gathered', () => {
     const group = {
       rank: 1,
       size: 2,
-      allGather(_: unknown, shard: Tensor, at: At) {
+      allGather(_: unknown, shard: Tensor, at: CollectivePlace) {
         gathers.push(shard.toArray(), at.purpose);
         return done;
       },
     } as unknown as Collectives;
-    const near = new NearCopies(group);
+    const near = new SecondaryShards(group);
     const unit = {} as never;
     const at = { stream: device.compute, purpose: 'p' };
     const flat = values([1, 2, 3, 4]);
@@ -488,7 +488,7 @@ test('lent state is complete when its stream has come to it', async () => {
 test('weights in host memory are rounded from host memory of another dtype', () => {
   const [near, far] = [pinned(device, [2], 'f32'), pinned(device, [2], 'bf16')];
   near.buffer.write(0, Float32Array.of(1 + 2 ** -12, -3));
-  const store = new InMemory(far);
+  const store = new MemoryStore(far);
   expect(store.store(near, device.compute)).toBe(device.compute);
   device.compute.synchronize();
   expect(far.to('f32').toArray()).toEqual([1, -3]);

@@ -6,9 +6,9 @@ import { cpu } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { held, randn, scope, seed, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import type { At, Collectives } from '../../lib/zero/collectives.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import { gatherFp8 } from '../../lib/zero/fp8-gather.js';
-import { InMemory } from '../../lib/zero/shard.js';
+import { MemoryStore } from '../../lib/zero/shard.js';
 import { Unit, type WeightUnit } from '../../lib/zero/unit.js';
 
 const device = cpu();
@@ -36,7 +36,7 @@ class Rehearsal implements Pick<Collectives, 'allGather'> {
 
   readonly size = RANKS;
 
-  allGather(output: Tensor, input: Tensor, _at: At) {
+  allGather(output: Tensor, input: Tensor, _at: CollectivePlace) {
     const call = this.calls++;
     const size = { u8: 1, bf16: 2 }[input.dtype as 'u8' | 'bf16'];
     const bytes = new Uint8Array(input.numel * size);
@@ -73,7 +73,7 @@ function gathered(unit: WeightUnit, values: Tensor, isCoded: (name: string) => b
   for (let round = 0; round < 3; ++round) {
     for (let rank = 0; rank < RANKS; ++rank) {
       const group = new Rehearsal(rank, inputs);
-      const store = new InMemory(held(() => values.alias([numel], undefined, rank * numel)));
+      const store = new MemoryStore(held(() => values.alias([numel], undefined, rank * numel)));
       const flat = held(() => Tensor.empty([values.numel], 'bf16', device));
       const at = { stream: device.compute, purpose: 'weights' };
       gather(store, flat, group as unknown as Collectives, at, unit).wait(device.compute);

@@ -7,7 +7,7 @@ import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { untimedComm } from '../../lib/zero/bucket.js';
-import type { At, Collectives } from '../../lib/zero/collectives.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import type { WeightShard } from '../../lib/zero/shard.js';
 import { PublishedWeights } from '../../lib/zero/stage2.js';
 import { GatheredWeights, gatherPlain, onDevice, onHost } from '../../lib/zero/stage3.js';
@@ -19,7 +19,7 @@ const bucketOfAll = 1e9;
 function published() {
   const gathered: [purpose: string, besideCompute: boolean][] = [];
   const group = {
-    allGather: (_output: unknown, _input: unknown, { stream, purpose }: At) => {
+    allGather: (_output: unknown, _input: unknown, { stream, purpose }: CollectivePlace) => {
       gathered.push([purpose, stream !== cpu().compute]);
       return { wait: () => {} };
     },
@@ -87,7 +87,7 @@ test.each([
 ])('of units of 8 elements, with %i to fetch ahead, these come ahead: %j', (prefetch, expected) => {
   const device = cpu();
   const gathered: string[] = [];
-  const allGather = (_output: unknown, _input: unknown, { purpose }: At) => {
+  const allGather = (_output: unknown, _input: unknown, { purpose }: CollectivePlace) => {
     gathered.push(purpose.replace('weights of ', ''));
     return { wait: () => {} };
   };
@@ -135,7 +135,7 @@ test.each([
 ])('of units of 8 elements, thresholds %i and %i keep %j gathered', (unitMost, most, kept) => {
   const device = cpu();
   const gathered: string[] = [];
-  const allGather = (_output: unknown, _input: unknown, { purpose }: At) => {
+  const allGather = (_output: unknown, _input: unknown, { purpose }: CollectivePlace) => {
     gathered.push(purpose.replace('weights of ', ''));
     return { wait: () => {} };
   };
@@ -245,7 +245,7 @@ test('a shard is stored flat, on the device or in pinned host memory', () => {
 test('a unit in use has its views made once, and gathers beyond the limit do not begin', () => {
   const device = cpu();
   const gathered: string[] = [];
-  const allGather = (_output: unknown, _input: unknown, { purpose }: At) => {
+  const allGather = (_output: unknown, _input: unknown, { purpose }: CollectivePlace) => {
     gathered.push(purpose.replace('weights of ', ''));
     return { wait: () => {} };
   };

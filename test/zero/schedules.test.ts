@@ -15,13 +15,13 @@ import type { View } from '../../lib/runtime/view.js';
 import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import type { At, Collectives } from '../../lib/zero/collectives.js';
-import { Deferred, OptimizerState, type Schedule } from '../../lib/zero/optimizer-state.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
+import { DeferredUpdates, OptimizerState, type Schedule } from '../../lib/zero/optimizer-state.js';
 import { ExchangedUpdates } from '../../lib/zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../lib/zero/schedule/gathered-updates.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import { SummedUpdates } from '../../lib/zero/schedule/summed-updates.js';
-import { InMemory, Partition } from '../../lib/zero/shard.js';
+import { MemoryStore, Partition } from '../../lib/zero/shard.js';
 import { DeviceState } from '../../lib/zero/state/placement/device.js';
 import { HostState } from '../../lib/zero/state/placement/host.js';
 import { DeviceWeights, F32Masters, ShardState } from '../../lib/zero/state/shard-state.js';
@@ -33,7 +33,7 @@ const flat = (values: readonly number[]): Tensor =>
   held(() => Tensor.from([...values], { dtype: 'f32', device }));
 
 /** Copies the bytes of a view to another. */
-function copyView(to: View, from: View, { stream }: At): void {
+function copyView(to: View, from: View, { stream }: CollectivePlace): void {
   if (to.buffer === from.buffer && to.offset === from.offset) return;
   const [size, numel] = [dtypeSize(from.dtype), from.shape.reduce((a, b) => a * b, 1)];
   const place = { to: to.offset * size, from: from.offset * size, bytes: numel * size };
@@ -43,7 +43,7 @@ function copyView(to: View, from: View, { stream }: At): void {
 /** A group of one rank, and the purposes of its collectives. */
 function aloneGroup() {
   const purposes: string[] = [];
-  const copying = (output: View, input: View, at: At) => {
+  const copying = (output: View, input: View, at: CollectivePlace) => {
     purposes.push(at.purpose);
     copyView(output, input, at);
     return { wait: () => {} };
@@ -54,7 +54,7 @@ function aloneGroup() {
     allGather: copying,
     reduceScatter: copying,
     allToAll: copying,
-    allReduce(_: unknown, at: At) {
+    allReduce(_: unknown, at: CollectivePlace) {
       purposes.push(at.purpose);
       return { wait: () => {} };
     },
@@ -97,7 +97,7 @@ function train({ optimizerOf, scheduleOf, placementOf, controls = usual, between
   });
   const partitions = units.map((unit) => {
     const range = { offset: 0, numel: unit.layout.numel };
-    return new Partition(unit, range, new InMemory(sliceFlat(unit.allocate(), range)));
+    return new Partition(unit, range, new MemoryStore(sliceFlat(unit.allocate(), range)));
   });
   const placement = placementOf?.(optimizer) ?? new DeviceState(device, optimizer);
   const masters = new F32Masters(placement);
@@ -172,7 +172,7 @@ const groupsOf = (layers: readonly Linear[]) => [
   { params: layers.flatMap(({ bias }) => bias ?? []), weightDecay: 0 },
 ];
 const deferred = ({ state, partitions, optimizer }: Parts): Schedule =>
-  new Deferred(state, optimizer, partitions);
+  new DeferredUpdates(state, optimizer, partitions);
 const onHost = (readBefore: boolean) => (optimizer: Optimizer) =>
   new HostState(device, optimizer, { tile: 64, readBefore });
 

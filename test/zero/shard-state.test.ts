@@ -13,8 +13,8 @@ import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { type Fragment, shardOf } from '../../lib/zero/layout.js';
-import { Deferred } from '../../lib/zero/optimizer-state.js';
-import { InMemory, Partition } from '../../lib/zero/shard.js';
+import { DeferredUpdates } from '../../lib/zero/optimizer-state.js';
+import { MemoryStore, Partition } from '../../lib/zero/shard.js';
 import { JoinedMasters } from '../../lib/zero/state/master/joined.js';
 import { SplitMasters } from '../../lib/zero/state/master/split.js';
 import { pinned } from '../../lib/zero/state/pinned.js';
@@ -42,7 +42,7 @@ function shardOfRank(rank: 0 | 1) {
   const options = { dtype: 'bf16', device, layout: { shards: 2 } } as const;
   const unit = new Unit('u', module, parameters, options, (one) => new UnitGradient(one, 'bf16'));
   const range = shardOf(unit.layout.numel, rank, 2);
-  const storage = new InMemory(sliceFlat(unit.allocate(), range));
+  const storage = new MemoryStore(sliceFlat(unit.allocate(), range));
   const partition = new Partition(unit, range, storage);
   const optimizer = new AdamW(module.parameters(), { lr: 0.5 });
   return { partition, optimizer, unit };
@@ -194,7 +194,7 @@ describe.each(states)('%s', (names, make) => {
         const got = state.gradOf(partition);
         expect(got?.to('f32').toArray()).toEqual(gradient);
         got?.release();
-        const schedule = new Deferred(state, updateRule(state, optimizer), [partition]);
+        const schedule = new DeferredUpdates(state, updateRule(state, optimizer), [partition]);
         const plan = { settings: { ...settings, step }, gradientScale: 2 };
         for (const [updated] of schedule.update(control, plan)) expect(updated).toBe(partition);
         state.awaitWeights(partition);
@@ -300,7 +300,7 @@ describe('order of work', () => {
     state.receive(partition);
     const control = flat([1, 1, 0, 0]);
     const plan = { settings: { step: 1, groups: optimizer.groups }, gradientScale: 1 };
-    for (const _ of new Deferred(state, optimizer, [partition]).update(control, plan));
+    for (const _ of new DeferredUpdates(state, optimizer, [partition]).update(control, plan));
     expect([waits(), waits()]).toEqual([true, false]);
     control.release();
     end();
@@ -332,7 +332,7 @@ test('joined masters keep offloaded weights on the device, and memory for their 
   const rule = ruleOf(optimizer);
   const placement = new StreamedState(device, rule, { tile });
   const masters = new JoinedMasters(device, rule, placement);
-  const offloaded = new InMemory(pinned(device, [192], 'bf16'));
+  const offloaded = new MemoryStore(pinned(device, [192], 'bf16'));
   const given = flat(
     Array.from({ length: 192 }, (_, i) => i),
     'bf16',

@@ -3,14 +3,14 @@ import { cpu } from '../../lib/runtime/device.js';
 import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import type { At, Collectives } from '../../lib/zero/collectives.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import type { Partition } from '../../lib/zero/shard.js';
 import type { GradientFlow } from '../../lib/zero/stage.js';
 import { ownedGradients, shardedGradients } from '../../lib/zero/stage2.js';
 import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../lib/zero/wire.js';
 
 const device = cpu();
-const at: At = { stream: device.compute, purpose: 'gradient of a test' };
+const at: CollectivePlace = { stream: device.compute, purpose: 'gradient of a test' };
 const done = { wait: () => {} };
 const values = (data: readonly number[], dtype: 'f32' | 'f16' = 'f32'): Tensor =>
   held(() => Tensor.from([...data], { dtype, device }));

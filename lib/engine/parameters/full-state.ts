@@ -11,8 +11,8 @@ import {
 import { describe } from '../../runtime/view.js';
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
-import { writeFragments } from '../../zero/adopt.js';
 import { takeOver } from '../../zero/collectives.js';
+import { writeFragments } from '../../zero/flatten-model.js';
 import { type Fragment, overlap, shardOf } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/shard.js';
 import { sliceFragment } from '../../zero/shard.js';

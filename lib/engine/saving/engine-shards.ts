@@ -162,10 +162,10 @@ function stateValues(
 }
 
 /** Selects the parameters and buffers to save, by name. */
-type Wanted = (name: string) => boolean;
+type NameFilter = (name: string) => boolean;
 
 /** Selects all tensors, or all except frozen parameters. */
-export function wantedOf({ module, parts }: EngineCore, withFrozen: boolean): Wanted {
+export function wantedOf({ module, parts }: EngineCore, withFrozen: boolean): NameFilter {
   if (withFrozen) return () => true;
   const { partitions } = parts.stage;
   const trained = new Set(partitions.flatMap(({ unit }) => unit.layout.entries.map(nameOf)));
@@ -177,7 +177,7 @@ const nameOf = ({ name }: LayoutEntry): string => name;
 const nameOfEntry = ([name]: readonly [string, unknown]): string => name;
 
 /** Returns this rank's parts of the weights in units. The caller releases the tensors. */
-export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
+export function weightShards(engine: EngineCore, wanted: NameFilter): Shard[] {
   const { partitions, frozen } = engine.parts.stage;
   return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ shard, fragment }) => {
     const { entry, from } = fragment;
@@ -191,18 +191,18 @@ export function weightShards(engine: EngineCore, wanted: Wanted): Shard[] {
  * Returns buffers and frozen parameters in no unit, which every rank holds. Their reference counts
  * are incremented.
  */
-export function wholeTensors(engine: EngineCore, wanted: Wanted): Shard[] {
+export function wholeTensors(engine: EngineCore, wanted: NameFilter): Shard[] {
   const inUnits = new Set(unitEntriesOf(engine).map(nameOf));
   return wholeShards(engine, (name) => wanted(name) && !inUnits.has(name));
 }
 
 /** Returns every weight and buffer as a whole tensor. */
-export function wholeModel(engine: EngineCore, wanted: Wanted): Shard[] {
+export function wholeModel(engine: EngineCore, wanted: NameFilter): Shard[] {
   return wholeShards(engine, wanted);
 }
 
 /** Returns the `wanted` parameters and buffers that this rank saves. */
-function wholeShards(engine: EngineCore, wanted: Wanted): Shard[] {
+function wholeShards(engine: EngineCore, wanted: NameFilter): Shard[] {
   const { module, parts } = engine;
   const isElsewhere = (tensor: Tensor): boolean => parts.plan?.pipeline.isCopy(tensor) ?? false;
   const parameters = [...module.namedParameters()].filter(
@@ -240,7 +240,7 @@ export function unitEntriesOf({ parts }: EngineCore): LayoutEntry[] {
  */
 export function catalogOf(
   engine: EngineCore,
-  wanted: Wanted,
+  wanted: NameFilter,
 ): {
   model: Map<string, TensorInfo>;
   optimizer: Map<string, TensorInfo>;

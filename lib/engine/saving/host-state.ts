@@ -13,7 +13,7 @@ import { entriesOf } from './engine-shards.js';
 import type { SavedState } from './saved-state.js';
 
 /** The parts of a checkpoint to load. */
-export interface Wanted {
+export interface LoadSelection {
   /** Hyperparameters and loss scale. */
   optimizer: boolean;
   schedules: boolean;
@@ -56,7 +56,7 @@ export class HostState {
    * Loads the wanted state. Throws DS_CHECKPOINT with the manifest's field if a value has another
    * type than the engine's, or is out of range. The caller then calls back().
    */
-  follow(saved: SavedState, wanted: Wanted): void {
+  follow(saved: SavedState, wanted: LoadSelection): void {
     const { parts } = this.engine;
     const { groups, scaler, schedule } = saved.shared;
     if (wanted.optimizer) {
@@ -105,7 +105,7 @@ export class HostState {
    * Adam's step counts the moments; a schedule has its own start. Either can restart without the
    * other.
    */
-  private followProgress({ shared }: SavedState, { optimizer, schedules }: Wanted): void {
+  private followProgress({ shared }: SavedState, { optimizer, schedules }: LoadSelection): void {
     const { progress } = this.engine;
     const { appliedSteps, scheduleStart } = shared.progress;
     Object.assign(progress, shared.progress);
@@ -118,7 +118,7 @@ export class HostState {
    * the new ranks get their own seeds if the saved ranks had different seeds. Companions have the
    * same position on every rank.
    */
-  private followRank(saved: SavedState, { counters, companions }: Wanted): void {
+  private followRank(saved: SavedState, { counters, companions }: LoadSelection): void {
     const { rank, size } = this.engine.parts.ranks.dataGroup;
     const { ranks } = saved;
     const from = rank % ranks.length;

@@ -1,5 +1,5 @@
 // Reads state and weights on a disk in parts, when a checkpoint is written or read.
-import { type Borrowed, partsOf, type Remote } from '../../checkpoint/index.js';
+import { type PendingTensor, partsOf, type Remote } from '../../checkpoint/index.js';
 import type { StateTensor } from '../../optim/declared-state.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { sliceFlat } from '../../tensor/flat.js';
@@ -24,7 +24,7 @@ export function remoteState(
   fragment: Fragment,
   { per, dtype, numel }: Pick<StateTensor, 'per' | 'dtype'> & { numel: number },
 ): Remote {
-  const borrow = (offset: number, count: number): Borrowed => {
+  const borrow = (offset: number, count: number): PendingTensor => {
     const range = { offset, numel: count };
     return per === 1 ? lend(within(fragment, range)) : slice(lend(fragment), range);
   };
@@ -63,7 +63,7 @@ export function* inFragments(fragment: Fragment, { per, dtype }: StateTensor): G
   for (const [offset, count] of partsOf(size)) yield within(fragment, { offset, numel: count });
 }
 
-function slice(lent: LentState, range: Range): Borrowed {
+function slice(lent: LentState, range: Range): PendingTensor {
   const tensor = sliceFlat(lent.tensor, range);
   lent.tensor.release();
   return { tensor, wait: () => lent.wait(), arrived: () => lent.arrived() };

@@ -25,7 +25,7 @@ import {
   statePart,
   unitEntriesOf,
 } from './engine-shards.js';
-import { HostState, type Wanted } from './host-state.js';
+import { HostState, type LoadSelection } from './host-state.js';
 import { readErrors } from './rank-errors.js';
 import { inFragments } from './remote-state.js';
 import {
@@ -85,7 +85,7 @@ export async function restoreEngine(
 ): Promise<LoadedCheckpoint> {
   const { loadModuleOnly = false, loadModuleStrict = true } = options;
   const optimizer = !loadModuleOnly && (options.loadOptimizerStates ?? true);
-  const wanted: Wanted = {
+  const wanted: LoadSelection = {
     optimizer,
     schedules: !loadModuleOnly && (options.loadLrSchedulerStates ?? true),
     companions: !loadModuleOnly && (options.loadCompanions ?? optimizer),
@@ -129,7 +129,7 @@ async function follow(
   engine: EngineCore,
   checkpoint: Checkpoint,
   world: CheckpointWorld,
-  { wanted, strict }: { wanted: Wanted; strict: boolean },
+  { wanted, strict }: { wanted: LoadSelection; strict: boolean },
 ): Promise<JsonObject> {
   const host = new HostState(engine);
   let clientState: JsonObject = {};

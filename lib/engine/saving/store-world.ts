@@ -176,7 +176,7 @@ export class StoreWorld implements CheckpointWorld {
     const isCall = CALLS.has(label);
     const ownMessage: Message = { label, value, stood: isCall ? await this.arrive(round) : null };
     await this.report(round, ownMessage);
-    const waiting = new Waiting(
+    const waiting = new RoundTimer(
       this.options.timeout,
       isCall ? () => this.stand(round, label) : null,
     );
@@ -233,7 +233,7 @@ export class StoreWorld implements CheckpointWorld {
     this.kept.set(round, [...(this.kept.get(round) ?? []), ...keys]);
   }
 
-  private async ask(round: number, rank: number, waiting: Waiting): Promise<Message | null> {
+  private async ask(round: number, rank: number, waiting: RoundTimer): Promise<Message | null> {
     const key = this.key(round, rank);
     const first = await this.awaitKey(key, waiting);
     if (first === null) return null;
@@ -245,7 +245,7 @@ export class StoreWorld implements CheckpointWorld {
     return JSON.parse(texts.join('')) as Message;
   }
 
-  private async awaitKey(key: string, waiting: Waiting): Promise<string | null> {
+  private async awaitKey(key: string, waiting: RoundTimer): Promise<string | null> {
     for (let wait = 0; ; wait = Math.min(wait + 1, 20)) {
       try {
         return await this.store.get(key, Math.min(wait, PATIENCE_MS));
@@ -287,7 +287,7 @@ export class StoreWorld implements CheckpointWorld {
 }
 
 /** Measures how long a rank has waited for others in a round. */
-class Waiting {
+class RoundTimer {
   hasStood = false;
   private readonly begin = Date.now();
   private hasAttempted = false;

@@ -15,11 +15,11 @@ import { numel } from '../../runtime/view.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
 import type { Decisions } from '../engine-parts.js';
 import { MODEL } from '../ranks.js';
-import type { Given as Inputs } from './clients.js';
+import type { BuildInputs as Inputs } from './clients.js';
 import { type Exchange, setupWorldOf } from './setup-world.js';
 
 /** The inputs of an engine that ranks compare. */
-type Given = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
+type ComparedInputs = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
 
 type Section = 'model' | 'parts' | 'config' | 'optimizer' | 'generator';
 
@@ -87,7 +87,7 @@ const ALSO = 4;
  */
 export async function requireAgreement(
   { job, planned }: Pick<Inputs, 'job' | 'planned'>,
-  given: Given,
+  given: ComparedInputs,
   isCut: boolean,
 ): Promise<void> {
   if (job.worldSize === 1) return;
@@ -150,7 +150,7 @@ function stringifySorted(value: unknown): string {
   );
 }
 
-function describe({ module, config, optimizer, schedules }: Given): Description {
+function describe({ module, config, optimizer, schedules }: ComparedInputs): Description {
   const { name, groups } = optimizer;
   const settings = groups.flatMap((group, index) =>
     Object.entries(hyperparameters(group)).map(([key, value]) => [

@@ -10,7 +10,7 @@ import { inputCastOf } from '../step/inputs.js';
 import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
 import { noProgress } from '../step/progress.js';
 import { everyToken, requireOwnLayers, tokenDroppingOf } from '../step/token-drop.js';
-import type { Given } from './clients.js';
+import type { BuildInputs } from './clients.js';
 import { NoOptimizer } from './optimizer.js';
 import type { PipelinePlan } from './pipeline.js';
 
@@ -18,7 +18,7 @@ type Batches = Pick<Decisions, 'progress' | 'batch' | 'inputs' | 'curriculum' | 
 
 /** Returns the batch sizes, and the curriculum and dropping of a training engine. */
 export function batchesOf(
-  { module, config, job }: Given,
+  { module, config, job }: BuildInputs,
   { optimizer, plan }: { optimizer: Optimizer; plan: PipelinePlan | null },
 ): Batches {
   const unlike = requireOwnLayers(config, module);

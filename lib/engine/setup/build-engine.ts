@@ -8,7 +8,7 @@ import { ranksOf, shardSizes } from '../ranks.js';
 import { completely, type Site } from '../release-stack.js';
 import { requireAgreement } from './agreement.js';
 import { batchesOf } from './batches.js';
-import type { Given } from './clients.js';
+import type { BuildInputs } from './clients.js';
 import { followSteps, requireCompression, requireWholeLayers } from './compression.js';
 import { type EngineKind, engineOf } from './engine-kind.js';
 import { useFp8 } from './fp8.js';
@@ -31,7 +31,7 @@ import { holdModel } from './zero.js';
  * the weights. Shards (stage 3 on several ranks, or with offload_param) are lost: the next use of
  * such a parameter throws. `kind`: the class of an engine that is no pipeline; default: Engine.
  */
-export async function buildEngine(given: Given, kind?: EngineKind): Promise<Engine> {
+export async function buildEngine(given: BuildInputs, kind?: EngineKind): Promise<Engine> {
   const { module, clients, job } = given;
   const whole = wholeModel(given);
   configureFromSection(given.config.activation_checkpointing);

@@ -40,7 +40,7 @@ export interface Planned {
 }
 
 /** The inputs of a build. */
-export interface Given {
+export interface BuildInputs {
   module: Module;
   /** If the plan chooses values, its first candidate. */
   config: ResolvedConfig;

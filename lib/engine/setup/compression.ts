@@ -6,13 +6,13 @@ import type { DsError } from '../../errors.js';
 import { configError } from '../../runtime/refused.js';
 import type { Decisions } from '../engine-parts.js';
 import type { Site } from '../release-stack.js';
-import type { Given } from './clients.js';
+import type { BuildInputs } from './clients.js';
 import type { PipelinePlan } from './pipeline.js';
 import { tensorSize } from './tensor-parallel.js';
 
 /** Throws DS_CONFIG if the section is not that of initCompression(), and for a pipeline. */
 export function requireCompression(
-  { module, config: { compression_training: section } }: Given,
+  { module, config: { compression_training: section } }: BuildInputs,
   plan: PipelinePlan | null,
 ): void {
   const done = compressionOf(module);
@@ -43,7 +43,7 @@ export function requireCompression(
 export function requireWholeLayers({
   module,
   config: { tensor_parallel: section },
-}: Pick<Given, 'module' | 'config'>): void {
+}: Pick<BuildInputs, 'module' | 'config'>): void {
   const size = tensorSize(section);
   if (size <= 1 || !compressionOf(module)?.layers.size) return;
   throw refusedError(

@@ -9,6 +9,7 @@ import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { choiceLine, nothingFits } from '../../plan/choice-report.js';
 import {
+  type CandidateSetup,
   chooseWay,
   countsOf,
   factsOf,
@@ -19,13 +20,12 @@ import {
   setupOfConfig,
   sizesOf,
   usedShare,
-  type Way,
   weighWay,
   writeResult,
 } from '../../plan/index.js';
 import { clusterOf, memoryOfRank, roomOf } from '../../plan/room.js';
 import {
-  type Counted,
+  type CountInputs,
   claimOf,
   needsText,
   refusal,
@@ -36,14 +36,14 @@ import {
 import { notice } from '../../runtime/notice.js';
 import { required } from '../../runtime/required.js';
 import type { Decisions } from '../engine-parts.js';
-import { type Cuts, shardCount, shardSizes } from '../ranks.js';
-import type { Given, Planned } from './clients.js';
+import { type ModelAxes, shardCount, shardSizes } from '../ranks.js';
+import type { BuildInputs, Planned } from './clients.js';
 import { NoOptimizer } from './optimizer.js';
 import { exchanged } from './setup-world.js';
 import { isCutOver } from './tensor-parallel.js';
 
 /** A model before its layers are divided over ranks. */
-export interface Measured {
+export interface WholeModel {
   sizes: ModelSizes;
   /** Whether it is a language model. Its activation memory is known. */
   isKnown: boolean;
@@ -53,7 +53,7 @@ export interface Measured {
 }
 
 /** Counts `module` without changing it. */
-export function measured(module: Module, job: Distributed): Measured {
+export function measured(module: Module, job: Distributed): WholeModel {
   const isKnown = module instanceof CausalLM;
   return {
     sizes: isKnown ? sizesOf(module) : countsOf(module),
@@ -71,7 +71,7 @@ export async function choosePlanned(
   job: Distributed,
   decisions: Decisions,
   { configs, sequenceLength }: Planned,
-  model: Measured,
+  model: WholeModel,
 ): Promise<ResolvedConfig> {
   const possible = configs.filter((config) => isPossible(config, decisions, job));
   // If no candidate seems possible, building the chosen one throws the exact error.
@@ -92,7 +92,7 @@ export async function choosePlanned(
 export async function chooseUpdates(
   job: Distributed,
   decisions: Decisions,
-  measure: () => Measured,
+  measure: () => WholeModel,
 ): Promise<ResolvedConfig> {
   const { config, optimizer } = decisions;
   const { device } = job.world;
@@ -142,7 +142,7 @@ async function choice(
   job: Distributed,
   decisions: Decisions,
   configs: readonly ResolvedConfig[],
-  { model, sequenceLength }: { model: Measured; sequenceLength: number | undefined },
+  { model, sequenceLength }: { model: WholeModel; sequenceLength: number | undefined },
 ) {
   const { device } = job.world;
   const ownMemory = memoryOfRank(decisions.module, decisions.config, device);
@@ -160,7 +160,7 @@ async function choice(
     optimizer: factsOf(decisions.optimizer),
     checkpointing: model.checkpointing || decisions.optimizer instanceof NoOptimizer,
   };
-  const ways = configs.map((config): Way<ResolvedConfig> => {
+  const ways = configs.map((config): CandidateSetup<ResolvedConfig> => {
     return { config, setup: setupOfConfig(config, facts) };
   });
   const room = roomOf(rankMemories);
@@ -203,7 +203,7 @@ export function modelInfoPath({ autotuning }: ResolvedConfig): string | null {
 }
 
 /** Counts the model before its layers are divided; null if neither plan nor tuning needs it. */
-export function wholeModel({ module, config, job, planned }: Given): Measured | null {
+export function wholeModel({ module, config, job, planned }: BuildInputs): WholeModel | null {
   return planned || modelInfoPath(config) !== null ? measured(module, job) : null;
 }
 
@@ -211,7 +211,7 @@ export function wholeModel({ module, config, job, planned }: Given): Measured | 
 export async function describeModel(
   job: Distributed,
   { module, config, optimizer }: Decisions,
-  model: Measured | null,
+  model: WholeModel | null,
 ): Promise<void> {
   const file = modelInfoPath(config);
   if (file === null || model === null) return;
@@ -245,11 +245,11 @@ export async function describeModel(
  * Throws DS_OUT_OF_MEMORY on every rank before any allocation, DS_COMM.
  */
 export async function fitMemory(
-  { job, planned }: Given,
+  { job, planned }: BuildInputs,
   decisions: Decisions,
-  { whole, cuts }: { whole: Measured | null; cuts: Cuts },
+  { whole, cuts }: { whole: WholeModel | null; cuts: ModelAxes },
 ): Promise<Decisions> {
-  const count = (): Measured => (cuts.layers && whole ? whole : measured(decisions.module, job));
+  const count = (): WholeModel => (cuts.layers && whole ? whole : measured(decisions.module, job));
   const config = planned ? await choosePlanned(job, decisions, planned, count()) : decisions.config;
   // The check counts whole models, and a pipeline divides its model later.
   if (decisions.plan) return { ...decisions, config };
@@ -266,7 +266,7 @@ export async function fitMemory(
  */
 export async function requireMemory(
   job: Distributed,
-  given: Omit<Counted, 'shards'>,
+  given: Omit<CountInputs, 'shards'>,
   shards: number,
 ): Promise<ResolvedConfig> {
   const { config } = given;

@@ -13,7 +13,7 @@ import type { StateChoice } from '../../plan/footprint.js';
 import { findGpuShare } from '../../plan/gpu-share.js';
 import { choiceOf, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
 import { configError } from '../../runtime/refused.js';
-import { Deferred, type OptimizerState, type Schedule } from '../../zero/optimizer-state.js';
+import { DeferredUpdates, type OptimizerState, type Schedule } from '../../zero/optimizer-state.js';
 import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';
 import { Speculative } from '../../zero/schedule/speculative.js';
@@ -184,7 +184,7 @@ function addAfterDecision(add: Add, { Processor, ...options }: ProcessorOptions)
   if (split.length > 0) {
     const rule = new SplitMaster(optimizer as SplittingOptimizer);
     const made = splitState(rule, { ...options, Processor });
-    add(split, made, () => new Deferred(made, rule, split));
+    add(split, made, () => new DeferredUpdates(made, rule, split));
   }
   if (split.length === 0 || whole.length > 0) {
     const made = shardState(config, new Processor(device, optimizer, { tile }));
@@ -249,9 +249,9 @@ function afterDecision(
   }
   const units = partitions.map(({ unit }) => unit);
   const cut = cutParameter(optimizer, units, { stage, shards: group.size });
-  if (cut === null) return new Deferred(state, optimizer, partitions);
+  if (cut === null) return new DeferredUpdates(state, optimizer, partitions);
   const parts = { state, partitions, group };
   if (canGather(optimizer)) return new GatheredUpdates(optimizer, parts);
   if (canSum(optimizer)) return new SummedUpdates(optimizer, parts);
-  return new Deferred(state, optimizer, partitions);
+  return new DeferredUpdates(state, optimizer, partitions);
 }

@@ -13,7 +13,7 @@ import { isObject } from '../../runtime/is-object.js';
 import { camelCase } from '../../runtime/options.js';
 import { configError, refused } from '../../runtime/refused.js';
 import type { Tensor } from '../../tensor/index.js';
-import { type Given as Inputs, madeBy, requireMethods } from './clients.js';
+import { type BuildInputs as Inputs, madeBy, requireMethods } from './clients.js';
 import { requireElementwise, requireExchange } from './optimizer-needs.js';
 import type { PipelinePlan } from './pipeline.js';
 import { isCutOver } from './tensor-parallel.js';

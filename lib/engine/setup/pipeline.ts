@@ -29,7 +29,7 @@ import { DATA, otherMesh } from '../ranks.js';
 import type { Site } from '../release-stack.js';
 import { routedLayers } from '../step/token-drop.js';
 import type { OwnGroup } from '../zero-groups.js';
-import type { Given } from './clients.js';
+import type { BuildInputs } from './clients.js';
 
 export interface PipelinePlan {
   pipeline: Pipeline;
@@ -41,7 +41,7 @@ export interface PipelinePlan {
  * Returns the plan for a PipelineModule, or for a divisible model with configured stages; else
  * null. Throws DS_CONFIG, DS_ARGUMENT for more stages than layers.
  */
-export function planPipeline(given: Given): PipelinePlan | null {
+export function planPipeline(given: BuildInputs): PipelinePlan | null {
   const { module, config, job } = given;
   const { stages } = config.pipeline;
   const isWanted = module instanceof PipelineModule || typeof stages === 'number';
@@ -194,7 +194,7 @@ export function keepStages(
   }
 }
 
-function requireStages({ module, config, job }: Given): void {
+function requireStages({ module, config, job }: BuildInputs): void {
   const ranks = job.mesh.size(AXIS.pipeline);
   const { stages } = config.pipeline;
   const named = module instanceof PipelineModule ? module.numStages : null;

@@ -6,7 +6,7 @@ import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../../opti
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
 import { configError } from '../../runtime/refused.js';
-import type { Given } from './clients.js';
+import type { BuildInputs } from './clients.js';
 import { NoOptimizer } from './optimizer.js';
 
 /** Returns scale 1 without fp16, a static scale with loss_scale, else a dynamic one. */
@@ -45,7 +45,7 @@ export function bufferDType({ data_types: section }: ResolvedConfig): DType | un
 
 /** Quantizes linear layers before they move. Throws DS_CONFIG with an optimizer. */
 export function quantizeWeights(
-  { module, config: { weight_quantization: section } }: Given,
+  { module, config: { weight_quantization: section } }: BuildInputs,
   optimizer: Optimizer,
 ): void {
   const initialization = section?.quantized_initialization;

@@ -11,13 +11,13 @@ import { ScheduleSet } from '../../optim/schedule-set.js';
 import { notice } from '../../runtime/notice.js';
 import { camelCase } from '../../runtime/options.js';
 import { configError, refused } from '../../runtime/refused.js';
-import { type Clients, type Given, madeBy, requireMethods } from './clients.js';
+import { type BuildInputs, type Clients, madeBy, requireMethods } from './clients.js';
 
 /**
  * Returns the schedules of the caller, else of the configuration. May be empty. Rank 0 emits
  * notices of settings without effect. Throws DS_CONFIG, DS_ARGUMENT.
  */
-export function findSchedules(given: Given, optimizer: Optimizer): ScheduleSet {
+export function findSchedules(given: BuildInputs, optimizer: Optimizer): ScheduleSet {
   const { config, clients, job } = given;
   const schedules = schedulesOf(config, optimizer, clients);
   if (job.rank !== 0) return schedules;

@@ -24,9 +24,9 @@ import {
   GatheredWeights,
   type GatherUnit,
   gatherPlain,
-  NearCopies,
   onDevice,
   onHost,
+  SecondaryShards,
   type ShardStorage,
 } from '../../zero/stage3.js';
 import type { WeightUnit } from '../../zero/unit.js';
@@ -123,7 +123,7 @@ function weightFlow(
       trace: new UnitTrace(!isTrained),
       storage: shardStorage(config, between, units),
       gather: gatherOf(config, units),
-      near: near && new NearCopies(near),
+      near: near && new SecondaryShards(near),
       overlap,
       timer,
     });

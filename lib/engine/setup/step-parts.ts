@@ -1,5 +1,5 @@
 // The parts of an engine that run a step: norm and clipping, decisions, gradients, hooks, timers.
-import type { Decisions, Holdings, StepParts } from '../engine-parts.js';
+import type { Decisions, OwnedParts, StepParts } from '../engine-parts.js';
 import type { Site } from '../release-stack.js';
 import { GradientCollector } from '../step/gradient-collector.js';
 import { columnsOf } from '../step/step-columns.js';
@@ -17,7 +17,7 @@ import { buildTimer } from './observers.js';
 /** Returns the parts that run a step. `observers` receive each step. */
 export function stepPartsOf(
   decisions: Decisions,
-  holdings: Holdings,
+  holdings: OwnedParts,
   {
     stopSignals: signals = STOP_SIGNALS,
     observers,

@@ -11,7 +11,7 @@ import { isPart } from '../../runtime/box.js';
 import { configError } from '../../runtime/refused.js';
 import { otherMesh } from '../ranks.js';
 import { requireSameConfig } from './agreement.js';
-import type { Given } from './clients.js';
+import type { BuildInputs } from './clients.js';
 
 /** Returns whether ranks along tp hold parts of the model instead of copies. */
 export function isCutOver({ mesh }: Distributed, module: Module): boolean {
@@ -29,7 +29,7 @@ export const tensorSize = ({
  * if the program has not done it. Throws DS_CONFIG for another mesh or without a plan or match,
  * DS_ARGUMENT if the model cannot be divided, DS_COMM.
  */
-export async function splitLayers({ module, config, job }: Given): Promise<void> {
+export async function splitLayers({ module, config, job }: BuildInputs): Promise<void> {
   const { mesh } = job;
   const size = tensorSize(config.tensor_parallel);
   if (mesh.size(AXIS.sequence, AXIS.tensor) > 1) await requireSameConfig(job, config);

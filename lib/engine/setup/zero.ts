@@ -8,11 +8,11 @@ import { isPart, type Region, wholeRegion } from '../../runtime/box.js';
 import { configError } from '../../runtime/refused.js';
 import { explainShortages } from '../../runtime/shortage.js';
 import type { Tensor } from '../../tensor/index.js';
-import { adoptModel } from '../../zero/adopt.js';
 import { type Collectives, takeOver } from '../../zero/collectives.js';
+import { adoptModel } from '../../zero/flatten-model.js';
 import { OptimizerState } from '../../zero/optimizer-state.js';
 import type { WeightUnit } from '../../zero/unit.js';
-import type { Decisions, Holdings } from '../engine-parts.js';
+import type { Decisions, OwnedParts } from '../engine-parts.js';
 import type { Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';
 import { memoryAdvice } from '../watch/memory-advice.js';
@@ -37,7 +37,7 @@ export function holdModel(
   { commTimer: timer }: Clients,
   { ranks, ties }: { ranks: Ranks; ties: readonly OwnGroup[] },
   { owned, undo }: Site,
-): Holdings {
+): OwnedParts {
   const { shardGroup } = ranks;
   const zeroGroups = zeroGroupsOf(optimizer, ranks, ties);
   module.moveBuffers(device, bufferDType(config));

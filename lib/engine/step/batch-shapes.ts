@@ -8,7 +8,7 @@ import type { PipelineBatch } from '../../pipe/index.js';
 import { leading } from '../../runtime/required.js';
 import { tensorsIn } from '../../tensor/index.js';
 import { MODEL } from '../ranks.js';
-import { apart } from './copies-apart.js';
+import { apart } from './copy-check.js';
 
 /** Milliseconds to wait for a rank that begins its batch later. */
 const PATIENCE_MS = 1000;

@@ -17,10 +17,10 @@ import { MODEL, type Ranks } from '../ranks.js';
 import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import type { BatchSizes } from './batch-sizes.js';
-import { type Apart, findCopiesApart, findOtherBatch } from './copies-apart.js';
+import { type CopyMismatch, findCopiesApart, findOtherBatch } from './copy-check.js';
 import { DigestWeights, InputDigest } from './input-digest.js';
 import type { Columns } from './step-columns.js';
-import { GIVEN, type Given, type ReportedRows, StepRows } from './step-rows.js';
+import { type BatchUse, GIVEN, type ReportedRows, StepRows } from './step-rows.js';
 import type { StopRequest } from './stop-request.js';
 
 /**
@@ -60,9 +60,9 @@ export interface StepDecision {
   /** A rank of the job requested a stop before it handed over its gradients. */
   stop: boolean;
   /** Two ranks of the job that should be equal and differ. */
-  apart: Apart | null;
+  apart: CopyMismatch | null;
   /** Two ranks of the job with different numbers of micro-batches. */
-  uneven: Uneven | null;
+  uneven: UnevenBatches | null;
   /** Busy milliseconds by rank; null if no rank measures them. */
   busy: readonly number[] | null;
   /** Micro-batches of this rank so far without a counted label. */
@@ -70,7 +70,7 @@ export interface StepDecision {
 }
 
 /** The first rank of the job, and a rank with another number of micro-batches. */
-export interface Uneven {
+export interface UnevenBatches {
   first: { rank: number; micros: number };
   other: { rank: number; micros: number };
 }
@@ -123,7 +123,7 @@ export class StepControl implements GradientReceiver {
   readonly control: Tensor;
   private readonly rows: StepRows;
   /** Digests of this rank's batches; empty if no other rank must have equal batches. */
-  private readonly digests = new Map<Given, InputDigest>();
+  private readonly digests = new Map<BatchUse, InputDigest>();
   private readonly weights: DigestWeights;
   /** The control, followed by all rows and the count of empty batches. */
   private readonly reported: LateNumbers;
@@ -132,7 +132,7 @@ export class StepControl implements GradientReceiver {
    * Batches that must be equal on all ranks of a model. Copies of a model may evaluate
    * independently; parts of a model may not.
    */
-  private readonly compared: readonly Given[];
+  private readonly compared: readonly BatchUse[];
   private microBatches = 0;
   private isStopReported = false;
   private reportedMicros = 0;
@@ -200,7 +200,7 @@ export class StepControl implements GradientReceiver {
   }
 
   /** Adds a batch of this rank to its digest. */
-  addInputs(given: Given, values: unknown): void {
+  addInputs(given: BatchUse, values: unknown): void {
     this.digests.get(given)?.add(values);
   }
 
@@ -304,7 +304,7 @@ export class StepControl implements GradientReceiver {
   }
 
   /** Data ranks alone have different batches by design, so they are not compared. */
-  private findApart(rows: ReportedRows): Apart | null {
+  private findApart(rows: ReportedRows): CopyMismatch | null {
     const { compared } = this;
     if (compared.length === 0) return null;
     const { replicaAxes, mesh } = this.ranks;
@@ -322,7 +322,10 @@ export class StepControl implements GradientReceiver {
   }
 }
 
-function findUneven(rows: ReportedRows, [first = 0, ...others]: readonly number[]): Uneven | null {
+function findUneven(
+  rows: ReportedRows,
+  [first = 0, ...others]: readonly number[],
+): UnevenBatches | null {
   const reported = (rank: number) => ({ rank, micros: rows.microsOf(rank) });
   const other = others.find((rank) => rows.microsOf(rank) !== rows.microsOf(first));
   return other === undefined ? null : { first: reported(first), other: reported(other) };

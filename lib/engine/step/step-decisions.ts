@@ -9,9 +9,9 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import type { UpdatePlan } from '../../zero/optimizer-state.js';
 import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';
-import { apart } from './copies-apart.js';
+import { apart } from './copy-check.js';
 import type { Progress } from './progress.js';
-import type { StepControl, StepDecision, Uneven } from './step-control.js';
+import type { StepControl, StepDecision, UnevenBatches } from './step-control.js';
 import type { StopRequest } from './stop-request.js';
 
 /** Options of engine.step(). */
@@ -167,7 +167,7 @@ export class StepDecisions {
 }
 
 /** A batch size that only some ranks changed. */
-function uneven({ first, other }: Uneven): DsError {
+function uneven({ first, other }: UnevenBatches): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'engine.step',

@@ -19,7 +19,7 @@ const DIGESTS = 4;
 
 /** Batches with a digest in a row: for training and for evaluation. */
 export const GIVEN = ['inputs', 'labels', 'evaluated inputs', 'evaluated labels'] as const;
-export type Given = (typeof GIVEN)[number];
+export type BatchUse = (typeof GIVEN)[number];
 
 /** Elements of each digest: see DigestSlots. */
 const BITS = 0;
@@ -55,7 +55,7 @@ export class StepRows {
   /** [1] f32 in this rank's row: nonzero requests a stop. */
   readonly stop: Tensor;
   /** Positions of the digests in this rank's row, by batch. */
-  readonly digests: Readonly<Record<Given, DigestOutputs>>;
+  readonly digests: Readonly<Record<BatchUse, DigestOutputs>>;
   /** [1] f32 in this rank's row: micro-batches of its step. */
   readonly micros: Tensor;
   /** [1] f32 in this rank's row: busy milliseconds. */
@@ -79,11 +79,11 @@ export class StepRows {
     this.stop = element(columns.count + STOP);
     this.micros = element(columns.count + MICROS);
     this.busy = element(columns.count + BUSY);
-    const outputs = GIVEN.map((given, i): [Given, DigestOutputs] => {
+    const outputs = GIVEN.map((given, i): [BatchUse, DigestOutputs] => {
       const at = columns.count + DIGESTS + i * DIGEST;
       return [given, { bits: element(at + BITS), outline: element(at + OUTLINE) }];
     });
-    this.digests = Object.fromEntries(outputs) as Record<Given, DigestOutputs>;
+    this.digests = Object.fromEntries(outputs) as Record<BatchUse, DigestOutputs>;
   }
 
   /** Gathers all rows and partials, for later work on the compute stream. */
@@ -225,7 +225,7 @@ export class ReportedRows {
     return this.behind(rank, STOP) !== 0;
   }
 
-  digestOf(rank: number, given: Given): ReportedDigest {
+  digestOf(rank: number, given: BatchUse): ReportedDigest {
     const at = DIGESTS + DIGEST * GIVEN.indexOf(given);
     const bits = required(this.bits[this.startOf(rank) + this.columns + at + BITS]);
     return { bits, outline: this.behind(rank, at + OUTLINE) };

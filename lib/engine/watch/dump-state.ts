@@ -1,9 +1,9 @@
 // dump_state: prints the resolved configuration and the engine's parts.
 import { formatCount } from '../../profiler/index.js';
 import { mebibytes } from '../../runtime/byte-text.js';
-import type { Decisions, Holdings } from '../engine-parts.js';
+import type { Decisions, OwnedParts } from '../engine-parts.js';
 
-type Described = Decisions & Holdings;
+type Described = Decisions & OwnedParts;
 
 /** Keys with secrets, which must not be logged. */
 const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;

@@ -1,6 +1,6 @@
 // A linear layer with the updates of several adapters: each row of a step uses its own, or none.
 
-import type { Beside, Joining, JoinsOthers } from '../../nn/joined-linears.js';
+import type { JoinableLinear, JointProduct, ProductAddition } from '../../nn/joined-linears.js';
 import { Linear, LinearGelu } from '../../nn/linear.js';
 import { type Field, Module } from '../../nn/module.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
@@ -34,13 +34,13 @@ export interface LayerSlots {
  * A linear layer in place of `base`, with its parameter names. While a step has rows with adapters,
  * their updates are added to the product; other rows keep its bits.
  */
-export class AdaptedLinear extends Module implements JoinsOthers {
+export class AdaptedLinear extends Module implements JoinableLinear {
   /** Not a child, since that would change parameter names. */
   readonly #base: AdaptableLinear;
-  readonly #running: () => Beside | null;
+  readonly #running: () => ProductAddition | null;
   readonly #slots: LayerSlots;
 
-  constructor(base: AdaptableLinear, slots: LayerSlots, running: () => Beside | null) {
+  constructor(base: AdaptableLinear, slots: LayerSlots, running: () => ProductAddition | null) {
     super();
     this.#base = base;
     this.#slots = slots;
@@ -75,13 +75,13 @@ export class AdaptedLinear extends Module implements JoinsOthers {
   }
 
   /** @internal See JoinsOthers. */
-  joining(): Joining | null {
+  joining(): JointProduct | null {
     const base = this.#base;
-    return 'joining' in base ? (base as JoinsOthers).joining() : null;
+    return 'joining' in base ? (base as JoinableLinear).joining() : null;
   }
 
   /** @internal See JoinsOthers. */
-  get beside(): Beside | null {
+  get beside(): ProductAddition | null {
     return this.#running();
   }
 
@@ -100,7 +100,7 @@ export class AdaptedLinear extends Module implements JoinsOthers {
   }
 
   /** Returns the product and the updates, before the activation. */
-  private sumOf(x: Tensor, beside: Beside, bias: Tensor | null = this.#base.bias): Tensor {
+  private sumOf(x: Tensor, beside: ProductAddition, bias: Tensor | null = this.#base.bias): Tensor {
     const base = this.#base;
     const sum = base instanceof PackedLinear ? base.project(x, bias) : linear(x, base.weight, bias);
     const out = sum.contiguous();

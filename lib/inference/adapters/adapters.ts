@@ -2,7 +2,7 @@
 
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
-import type { Beside } from '../../nn/joined-linears.js';
+import type { ProductAddition } from '../../nn/joined-linears.js';
 import type { Module } from '../../nn/module.js';
 import { HEADS } from '../../nn/pack-linears.js';
 import { replaceModules } from '../../nn/replace-modules.js';
@@ -57,7 +57,7 @@ const RANK_STEP = 16;
 const TOGETHER = 3;
 
 /** The adapters of a model, with one set of memory for each layer. */
-export class Adapters implements Beside {
+export class Adapters implements ProductAddition {
   private readonly loaded = new Map<string, Loaded>();
   private readonly free: number[];
   private readonly layers = new Map<string, AdaptedLinear>();
@@ -75,7 +75,7 @@ export class Adapters implements Beside {
     this.max = Math.ceil(settings.rank / RANK_STEP) * RANK_STEP;
     const modules = new Map(model.namedModules());
     const instead = new Map<Module, Module>();
-    const running = (): Beside | null => (this.lists ? this : null);
+    const running = (): ProductAddition | null => (this.lists ? this : null);
     try {
       for (const path of paths) {
         const base = required(modules.get(path)) as AdaptableLinear;

@@ -41,7 +41,7 @@ const NOTHING: InferenceStats = {
 };
 
 /** Receives messages while it has requests or follows rank 0. Owns the runner. */
-export class Follow implements Generator, EngineRole {
+export class FollowerGenerator implements Generator, EngineRole {
   private readonly reported = new Map<number, Report>();
   private submitted = 0;
   private listening: Promise<void> | null = null;

@@ -65,7 +65,7 @@ class ReportQueue extends PieceQueue<GenerationPiece> {
 }
 
 /** Wraps the loop that `makeLoop` returns. */
-export class Lead implements Generator, StepListener, EngineRole {
+export class LeaderGenerator implements Generator, StepListener, EngineRole {
   readonly rank = 0;
   private readonly loop: StepLoop;
   private events: RequestEvent[] = [];
@@ -80,7 +80,7 @@ export class Lead implements Generator, StepListener, EngineRole {
   constructor(
     private readonly line: StepLine,
     private readonly patience: number,
-    makeLoop: (lead: Lead) => StepLoop,
+    makeLoop: (lead: LeaderGenerator) => StepLoop,
   ) {
     this.loop = makeLoop(this);
   }

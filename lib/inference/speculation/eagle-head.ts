@@ -22,7 +22,7 @@ import { Module } from '../../nn/module.js';
 import { RMSNorm } from '../../nn/norms.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { concat, held, indexSelect, Tensor } from '../../tensor/index.js';
-import type { BesideForward } from './features.js';
+import type { RunnerHooks } from './features.js';
 
 const OP = 'initInference speculative.model';
 
@@ -105,7 +105,7 @@ interface HeadShape {
  * drafts, it is its own hidden state. Sources: Li et al. 2025 (EAGLE-3); SafeAILab/EAGLE and vLLM
  * for names and options.
  */
-export class EagleHead extends Module implements BesideForward {
+export class EagleHead extends Module implements RunnerHooks {
   readonly fc: Linear;
   readonly midlayer: EagleLayer;
   readonly norm: RMSNorm;

@@ -8,7 +8,7 @@ import { required } from '../../runtime/required.js';
 import { concat, held, indexSelect, Tensor } from '../../tensor/index.js';
 
 /** Work that a runner does before and after the model's forward. */
-export interface BesideForward {
+export interface RunnerHooks {
   /** Runs a forward at `places`. `slots` are those of its tokens in the cache, [N] i32. */
   around(slots: Tensor, places: Places, forward: (places: Places) => Tensor): Tensor;
 }
@@ -62,7 +62,7 @@ export class FeaturePool {
 }
 
 /** Stores the features of each forward: hidden states of three layers, through `fc`. */
-export class FeatureWriter implements BesideForward {
+export class FeatureWriter implements RunnerHooks {
   constructor(
     private readonly pool: FeaturePool,
     private readonly fc: Linear,

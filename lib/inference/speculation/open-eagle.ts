@@ -8,7 +8,7 @@ import type { Sequence } from '../sequence.js';
 import { StepRunner } from '../step-runner.js';
 import { type DraftHead, DraftModel } from './draft-model.js';
 import type { EagleHead } from './eagle-head.js';
-import { type BesideForward, FeaturePool, FeatureWriter } from './features.js';
+import { FeaturePool, FeatureWriter, type RunnerHooks } from './features.js';
 import { costOf, type Draft, type DraftRoom } from './opened-draft.js';
 import type { DraftCost } from './speculator.js';
 
@@ -25,7 +25,7 @@ export class OpenedEagle implements Draft, DraftHead {
     this.sizes = { ...shape, blockSize, besideBytes: head.width * dtypeSize(shape.dtype) };
   }
 
-  besideFor(blocks: number): BesideForward {
+  besideFor(blocks: number): RunnerHooks {
     const { dtype, device, blockSize } = this.sizes;
     const { width, fc, layers } = this.head;
     const pool = new FeaturePool({ slots: blocks * blockSize, width, dtype, device });

@@ -4,7 +4,7 @@ import type { Module } from '../../nn/module.js';
 import type { CacheSizes } from '../paged-cache.js';
 import type { RunnerSizes } from '../step-runner.js';
 import type { DraftModel } from './draft-model.js';
-import type { BesideForward } from './features.js';
+import type { RunnerHooks } from './features.js';
 import type { DraftCost } from './speculator.js';
 
 /** The largest sizes of the model's runner. */
@@ -18,7 +18,7 @@ export interface Draft {
    * Returns what the model's runner does around its forwards, for a cache of `blocks` blocks; null:
    * nothing. Throws DS_OUT_OF_MEMORY.
    */
-  besideFor(blocks: number): BesideForward | null;
+  besideFor(blocks: number): RunnerHooks | null;
   costFor(model: CausalLM): DraftCost;
   /**
    * Allocates the cache, after besideFor(). The result owns the weights. Throws DS_OUT_OF_MEMORY.

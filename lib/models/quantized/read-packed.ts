@@ -40,7 +40,7 @@ const NAMES: Readonly<Record<FolderScheme['method'], Ends>> = {
 };
 
 /** A layer of the model, and its name in the files. */
-interface Found {
+interface PackedTarget {
   layer: Linear | TiedHead;
   path: string;
   stored: string;
@@ -76,7 +76,7 @@ export async function readPacked(
   return { consumed, filled };
 }
 
-function packedIn(model: Module, files: WeightFiles, layout: Layout, end: string): Found[] {
+function packedIn(model: Module, files: WeightFiles, layout: Layout, end: string): PackedTarget[] {
   const layers = new Map(model.namedModules());
   const names = [...files.tensors.keys()].filter((name) => name.endsWith(end));
   return names.map((name) => {
@@ -93,7 +93,7 @@ function packedIn(model: Module, files: WeightFiles, layout: Layout, end: string
 }
 
 async function readLayer(
-  { layer, stored }: Found,
+  { layer, stored }: PackedTarget,
   files: WeightFiles,
   ends: Ends,
   folder: FolderScheme,

@@ -43,7 +43,7 @@ export class ScaledRouter extends Module {
 }
 
 /** The modules beside a dense block. */
-interface Beside {
+interface ParallelExperts {
   router: ScaledRouter;
   experts: Experts;
   /** Norm of the dense block's result. */
@@ -60,7 +60,7 @@ export function addExperts(block: Module, body: Body): void {
   if (!moe) return;
   const weightInit = normal(initializerRange);
   const norm = (): Norm => normOf(body, channels) as Norm;
-  const modules: Beside = {
+  const modules: ParallelExperts = {
     router: new ScaledRouter(channels, moe.experts, { k: moe.perToken, eps, weightInit }),
     experts: new Experts(moe.experts, channels, moe.hidden, { weightInit, activation: 'geluTanh' }),
     post_feedforward_layernorm_1: norm(),
@@ -75,7 +75,7 @@ export function besideExperts(
   block: Module,
   { dense, stream }: { dense: Tensor; stream: Tensor },
 ): Tensor {
-  const own = block as unknown as Beside;
+  const own = block as unknown as ParallelExperts;
   const x = own.pre_feedforward_layernorm_2.call(stream);
   const sparse = own.experts.call(x, own.router, null, stream);
   const first = own.post_feedforward_layernorm_1.call(dense);

@@ -59,7 +59,7 @@ function onChosen(
 }
 
 /** The places of tokens, and values that the blocks of one forward share. */
-interface Given extends Places {
+interface ForwardInputs extends Places {
   layerInputs?: Tensor | null;
   shared?: Shared;
 }
@@ -224,7 +224,7 @@ export class RotaryModel extends Module {
     return drawn;
   }
 
-  private contextOf(x: Tensor, places: Given): AttentionContext {
+  private contextOf(x: Tensor, places: ForwardInputs): AttentionContext {
     const { documents, positions, reach, alike = null, start, loads = null } = places;
     const { layerInputs = null, shared = new Map() } = places;
     const passed = { loads, layerInputs, shared };
@@ -307,7 +307,7 @@ export class RotaryModel extends Module {
   }
 
   /** Every addition to the stream is part of a normalization; the branch is freed after it. */
-  private fused(x: Tensor, places: Given, drawn: DrawnTokens | null): Tensor {
+  private fused(x: Tensor, places: ForwardInputs, drawn: DrawnTokens | null): Tensor {
     const context = this.contextOf(x, places);
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
     for (const { layer, index, factor } of running(this.layers, places.factors)) {
@@ -335,7 +335,7 @@ export class RotaryModel extends Module {
   }
 
   /** Keeps one tensor per segment after the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(x: Tensor, places: Given, drawn: DrawnTokens | null): Tensor {
+  private checkpointed(x: Tensor, places: ForwardInputs, drawn: DrawnTokens | null): Tensor {
     if (this.body.traits.layerKinds) return this.finished(this.checkpointedKinds(x, places), null);
     if (places.loads) return this.finished(this.checkpointedBeside(x, places, places.loads), null);
     const layers = running(this.layers, places.factors).map(({ layer, index, factor }) => {
@@ -364,7 +364,7 @@ export class RotaryModel extends Module {
     };
   }
 
-  private checkpointedKinds(x: Tensor, places: Given): Tensor {
+  private checkpointedKinds(x: Tensor, places: ForwardInputs): Tensor {
     const { documents, positions, layerInputs = null } = places;
     const blocks = running(this.layers, places.factors).map(({ layer, factor }) =>
       this.kindBlock(layer, places, factor),

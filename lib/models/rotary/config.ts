@@ -14,9 +14,9 @@ import { factorsOf, readScales, type ScaleFactors, type Scales } from './scales.
 import {
   type BlockNorms,
   COMMON_ROPE,
+  type OptionSwitch,
   PRE_NORMS,
   type RotaryTraits,
-  type Whether,
 } from './traits.js';
 
 /** Number of tokens that a layer's queries see, including their own; null: all. */
@@ -160,7 +160,7 @@ export type RotaryOptions = Partial<
 >;
 
 /** Options that only some families have. */
-export type Varying =
+export type FamilyOption =
   | 'attentionBias'
   | 'mlpBias'
   | 'window'
@@ -182,11 +182,16 @@ export type Varying =
   | 'routerAuxLossCoef';
 
 /** A RotaryConfig with only these of the options that vary by family. */
-export type FamilyConfig<Own extends Varying = never> = Omit<RotaryConfig, Exclude<Varying, Own>>;
+export type FamilyConfig<Own extends FamilyOption = never> = Omit<
+  RotaryConfig,
+  Exclude<FamilyOption, Own>
+>;
 
 /** A complete RotaryConfig. */
 export type RotarySizes = Omit<RotaryConfig, 'moe'> &
-  Required<Omit<RotaryConfig, Varying | 'numberCheckpoints' | 'ignoreIndex'>> & { moe?: MoeSizes };
+  Required<Omit<RotaryConfig, FamilyOption | 'numberCheckpoints' | 'ignoreIndex'>> & {
+    moe?: MoeSizes;
+  };
 
 /** The parameters of blocks: sizes, and properties of the family. */
 export interface Body extends Omit<RotarySizes, 'moe' | 'scales'> {
@@ -218,7 +223,7 @@ export interface Body extends Omit<RotarySizes, 'moe' | 'scales'> {
   factors: ScaleFactors;
 }
 
-const COMMON: OptionNames<Omit<RotaryConfig, Varying>> = {
+const COMMON: OptionNames<Omit<RotaryConfig, FamilyOption>> = {
   ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true, hidden: true },
   ...{ kvHeads: true, headDim: true, eps: true, ropeTheta: true, ropeScaling: true, tied: true },
   ...{ attentionDropout: true, padTokenId: true, initializerRange: true },
@@ -229,7 +234,7 @@ const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] 
 const MIXED = ['moe', 'routerAuxLossCoef'] as const;
 
 /** The names of options that only some families have. */
-function varyingOf(traits: RotaryTraits): Varying[] {
+function varyingOf(traits: RotaryTraits): FamilyOption[] {
   const {
     biases,
     window,
@@ -243,7 +248,7 @@ function varyingOf(traits: RotaryTraits): Varying[] {
     layerKinds,
   } = traits;
   const { qkv, out, mlp } = biases;
-  const given: Readonly<Partial<Record<Varying, unknown>>> = {
+  const given: Readonly<Partial<Record<FamilyOption, unknown>>> = {
     window: window !== 'none',
     partialRotaryFactor: rope?.partial,
     ropeLayers: rope?.off === 'listed',
@@ -341,7 +346,7 @@ function requireLatent({ name }: RotaryTraits, { latent }: RotaryConfig): Latent
 function variedOf(
   traits: RotaryTraits,
   config: RotaryConfig,
-  varying: readonly Varying[],
+  varying: readonly FamilyOption[],
 ): Partial<RotarySizes> {
   const { name, moe, rope, parallel } = traits;
   const switched = varying.filter(
@@ -350,7 +355,7 @@ function variedOf(
   const { residualDropout = 0, routerAuxLossCoef = 0, layers } = config;
   const { partialRotaryFactor = rope?.partialFallback ?? 1 } = config;
   const { windowRopeTheta = rope?.ofWindows?.fallback } = config;
-  const has = (item: Varying): boolean => varying.includes(item);
+  const has = (item: FamilyOption): boolean => varying.includes(item);
   return {
     ...(moe && (config.moe || !moe.beside) && { moe: readMoe(name, moe, config.moe, config) }),
     ...(has('routerAuxLossCoef') && {
@@ -451,7 +456,7 @@ function rotatesOf({ rope, positions }: RotaryTraits, sizes: RotarySizes): reado
 export function bodyOf(declared: RotaryTraits, sizes: RotarySizes): Body {
   const traits = sizes.qkNorm === false ? ({ ...declared, qkNorm: 'none' } as const) : declared;
   const { biases, parallel = null, norm = {} } = traits;
-  const has = (whether: Whether): boolean =>
+  const has = (whether: OptionSwitch): boolean =>
     typeof whether === 'string' ? (sizes[whether] ?? false) : whether;
   const { maxSeq, headDim, partialRotaryFactor, residualDropout = 0, scales: _, ...rest } = sizes;
   const isParallel = parallel !== null && (parallel.key === null || sizes.parallel === true);

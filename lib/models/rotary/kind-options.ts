@@ -34,7 +34,7 @@ interface LayerKinds {
 const FULL_HEADS: OptionNames<FullHeads> = { headDim: true, kvHeads: true, keysAsValues: true };
 const SHARED_KEYS: OptionNames<SharedKeys> = { layers: true, doubled: true };
 
-interface Given {
+interface KindOptions {
   full?: FullHeads | null;
   sharedKeys?: SharedKeys | null;
   layerInputDim?: number | null;
@@ -43,7 +43,7 @@ interface Given {
 /** Returns the complete options. Throws DS_ARGUMENT; `isFull` has the kind of each layer. */
 export function readLayerKinds(
   name: string,
-  { full, sharedKeys, layerInputDim = null }: Given,
+  { full, sharedKeys, layerInputDim = null }: KindOptions,
   { heads, kvHeads, isFull }: { heads: number; kvHeads: number; isFull: readonly boolean[] },
 ): LayerKinds {
   if (layerInputDim !== null) requireInteger(`${name} layerInputDim`, layerInputDim, 1);

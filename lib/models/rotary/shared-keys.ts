@@ -40,7 +40,7 @@ export type KindBlock = (
 ) => Tensor;
 
 /** Tensors that all blocks of one forward read. */
-interface Beside {
+interface BlockInputs {
   documents: Tensor | null;
   positions: Tensor | null;
   layerInputs: Tensor | null;
@@ -51,7 +51,7 @@ export function checkpointedKinds(
   body: Body,
   blocks: readonly KindBlock[],
   x: Tensor,
-  { documents, positions, layerInputs }: Beside,
+  { documents, positions, layerInputs }: BlockInputs,
 ): Tensor {
   const shared: Shared = new Map();
   let stream = x;

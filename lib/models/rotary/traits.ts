@@ -4,16 +4,16 @@ import type { MoeTraits } from './mixture.js';
 import { ROPE_TYPES, type RopeScaling } from './rope-scaling.js';
 
 /** Always, never, or by the option of this name. */
-export type Whether = boolean | 'attentionBias' | 'mlpBias';
+export type OptionSwitch = boolean | 'attentionBias' | 'mlpBias';
 
 /** Projections with a bias. */
 interface BiasTraits {
   /** Queries, keys and values. */
-  readonly qkv: Whether;
+  readonly qkv: OptionSwitch;
   /** Attention's output. */
-  readonly out: Whether;
+  readonly out: OptionSwitch;
   /** The feed-forward block. */
-  readonly mlp: Whether;
+  readonly mlp: OptionSwitch;
   /** The head. Default false. */
   readonly head?: boolean;
   /** config.json's key for the option attentionBias. Default: attention_bias. */

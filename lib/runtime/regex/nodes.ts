@@ -14,7 +14,7 @@ export type Node =
       readonly isLazy: boolean;
     }
   | Side
-  | Look;
+  | Lookaround;
 
 /** Whether the next or previous character exists and is in a set. */
 interface Side {
@@ -25,7 +25,7 @@ interface Side {
 }
 
 /** A lookahead or lookbehind of more than one character. */
-export interface Look {
+export interface Lookaround {
   readonly kind: 'look';
   readonly isAhead: boolean;
   readonly isNegative: boolean;

@@ -1,6 +1,6 @@
 // Compiles a syntax tree to instructions of a Thompson automaton.
 import type { CharSet } from './char-set.js';
-import type { Look, Node } from './nodes.js';
+import type { Lookaround, Node } from './nodes.js';
 
 export type Instruction =
   | { readonly op: 'set'; readonly set: number; next: number }
@@ -14,7 +14,7 @@ export interface Shared {
   readonly sets: CharSet[];
   /** Numbers of the sets by their keys. */
   readonly numbers: Map<string, number>;
-  readonly looks: Look[];
+  readonly looks: Lookaround[];
 }
 
 export interface Program {
@@ -123,7 +123,7 @@ class Compiler {
     return sets.push(set) - 1;
   }
 
-  private lookNumber(node: Look): number {
+  private lookNumber(node: Lookaround): number {
     const { looks } = this.shared;
     const found = looks.indexOf(node);
     return found >= 0 ? found : looks.push(node) - 1;

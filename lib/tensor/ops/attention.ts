@@ -9,7 +9,7 @@ import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { isBatchInvariant, refuseBatchInvariant } from '../batch-invariant.js';
 import type { HeadExchange, HeadShare } from '../head-exchange.js';
-import { lasting, lastingRecorded } from '../keepsakes.js';
+import { lasting, lastingRecorded } from '../kept-results.js';
 import { mapToWhole, nextRandom, sharedTokens, sharingTokens } from '../random.js';
 import { scope } from '../scope.js';
 import { noGrad, record } from '../tape.js';

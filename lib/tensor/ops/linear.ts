@@ -1,8 +1,8 @@
 // The linear layer, with and without GELU: a GEMM with a backward that writes three gradients in
 // place.
 
+import { amends } from '../../runtime/deferred-calls.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { amends } from '../../runtime/postponed.js';
 import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
 import { isBatchInvariant } from '../batch-invariant.js';

@@ -1,9 +1,9 @@
 // Linear layers with f32 weights over bf16 activations, for adapters. An f32 matrix becomes the sum
 // of two bf16 matrices: tensor cores multiply them, and no activation is cast to f32.
 
+import { amends } from '../../runtime/deferred-calls.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { amends } from '../../runtime/postponed.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, isContiguous, type View } from '../../runtime/view.js';
 import { lateGradients } from '../grad-sink.js';

@@ -1,13 +1,13 @@
 // Activation checkpointing: forward keeps only the inputs, backward reruns the function.
 
-import { postponing } from '../../runtime/postponed.js';
+import { postponing } from '../../runtime/deferred-calls.js';
 import { refused } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { backward, callHook, holdingHooks } from '../backward.js';
 import { batchInvariant, isBatchInvariant } from '../batch-invariant.js';
 import { leavingNothing } from '../grad-sink.js';
-import type { KeptResults } from '../keepsakes.js';
+import type { KeptResults } from '../kept-results.js';
 import { type RandomPoint, randomPoint, replayRandom } from '../random.js';
 import { scope } from '../scope.js';
 import {

@@ -2,7 +2,7 @@
 
 import { required } from '../../runtime/required.js';
 import { Event } from '../../runtime/stream.js';
-import type { ResultStore } from '../keepsakes.js';
+import type { ResultStore } from '../kept-results.js';
 import type { Tensor } from '../tensor.js';
 import { HostCopy, type TransferLane, uploadAll } from './transfer-lane.js';
 

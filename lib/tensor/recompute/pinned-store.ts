@@ -2,7 +2,7 @@
 import type { Device } from '../../runtime/device.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { Event } from '../../runtime/stream.js';
-import { ResidentResults, type ResultStore } from '../keepsakes.js';
+import { ResidentResults, type ResultStore } from '../kept-results.js';
 import { Tensor } from '../tensor.js';
 import { OffloadedResults } from './pinned-results.js';
 import { type ActivationStore, type KeptInputs, onDevice } from './store.js';

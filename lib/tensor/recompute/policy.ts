@@ -4,7 +4,7 @@ import type { Device } from '../../runtime/device.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
-import { GatheredResults, type KeptResults, noKeptResults } from '../keepsakes.js';
+import { GatheredResults, type KeptResults, noKeptResults } from '../kept-results.js';
 import { PinnedStore } from './pinned-store.js';
 import { type ActivationStore, onDevice } from './store.js';
 import {

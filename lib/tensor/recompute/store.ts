@@ -1,7 +1,7 @@
 // Storage of a segment's inputs and kept results between its forward and its replay. This file: on
 // the device.
 import type { Device } from '../../runtime/device.js';
-import { ResidentResults, type ResultStore } from '../keepsakes.js';
+import { ResidentResults, type ResultStore } from '../kept-results.js';
 import type { Saved } from '../tape.js';
 import { Tensor } from '../tensor.js';
 

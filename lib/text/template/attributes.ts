@@ -6,7 +6,7 @@ import { typeError, valueError } from './fault.js';
 import { indexOf } from './numbers.js';
 import { quoted, repr } from './print.js';
 import { subscript } from './sequences.js';
-import { type Argument, type Bound, bind } from './signature.js';
+import { type Argument, type BoundFunction, bind } from './signature.js';
 import { callString, isStringMethod } from './string-methods.js';
 import {
   Callable,
@@ -131,14 +131,14 @@ const RANGE: Readonly<Record<string, readonly [string, Method<Range>]>> = {
 function methodsOf<T extends Value>(
   table: Readonly<Record<string, readonly [string, (self: never, ...args: Argument[]) => Value]>>,
 ): (self: T, name: string) => Value | typeof MISSING {
-  const bound = new Map<string, Bound>();
+  const bound = new Map<string, BoundFunction>();
   for (const [name, [parameters, body]] of Object.entries(table)) {
     bound.set(name, bind(name, `self ${parameters}`, body as (...args: unknown[]) => Value));
   }
   return (self, name) => {
     const method = bound.get(name);
     if (method === undefined) return MISSING;
-    const run: Bound = (args, keywords) => method([self, ...args], keywords);
+    const run: BoundFunction = (args, keywords) => method([self, ...args], keywords);
     return new Native(name, run, typeName(self));
   };
 }
@@ -183,7 +183,7 @@ function numberAttribute(object: Value, name: string): Value | typeof MISSING {
 
 function textAttribute(text: string | Markup, name: string): Value | typeof MISSING {
   if (isStringMethod(name)) {
-    const run: Bound = (args, keywords) => callString(text, name, args, keywords);
+    const run: BoundFunction = (args, keywords) => callString(text, name, args, keywords);
     return new Native(name, run, typeName(text));
   }
   if (name === 'encode') throw typeError('bytes are not supported: str.encode()');
@@ -198,7 +198,7 @@ function formatter(text: string | Markup): Native {
 }
 
 function mapFormatter(text: string | Markup): Native {
-  const run: Bound = (args, keywords) => {
+  const run: BoundFunction = (args, keywords) => {
     if (keywords.size > 0) throw typeError('format_map() takes no keyword arguments');
     if (args.length !== 1) {
       throw typeError(`format_map() takes exactly one argument (${args.length} given)`);

@@ -21,7 +21,7 @@ import type { Arguments, Call, Expression, Filter, Test } from './nodes.js';
 import { str } from './print.js';
 import { callValue, type Render } from './render.js';
 import { slice } from './sequences.js';
-import type { Bound } from './signature.js';
+import type { BoundFunction } from './signature.js';
 import type { FunctionScope, Symbols, Variable } from './symbols.js';
 import { TESTS } from './tests.js';
 import {
@@ -367,11 +367,11 @@ function compileTest(node: Test, context: CompileContext): Compute {
 }
 
 function knownBound(
-  table: ReadonlyMap<string, Bound>,
+  table: ReadonlyMap<string, BoundFunction>,
   kind: string,
   { name, line }: { name: string; line: number },
   { isSoft }: CompileContext,
-): Bound {
+): BoundFunction {
   const found = table.get(name);
   if (found !== undefined) return found;
   if (!isSoft) throw syntaxError(`No ${kind} named '${name}'.`, line);

@@ -6,7 +6,7 @@ import { bounded, runtimeError, spend, TemplateFault, typeError } from './fault.
 import { indexOf } from './numbers.js';
 import { quoted, str } from './print.js';
 import { lengthOf, reversedOf, subscript } from './sequences.js';
-import { type Argument, type Body, type Bound, bind, given } from './signature.js';
+import { type Argument, type Body, type BoundFunction, bind, given } from './signature.js';
 import { FILTER_NAMES, TESTS } from './tests.js';
 import { filterError, TEXT_FILTERS } from './text-filters.js';
 import {
@@ -121,7 +121,11 @@ function conversionOf(args: readonly Value[], keywords: Keywords): Getter {
 }
 
 /** A filter or a test that a template names in a text. */
-function named(table: ReadonlyMap<string, Bound>, kind: string, name: Value): Bound {
+function named(
+  table: ReadonlyMap<string, BoundFunction>,
+  kind: string,
+  name: Value,
+): BoundFunction {
   const key = textOf(name);
   if (key === null) hashOf(name);
   const found = key === null ? undefined : table.get(key);
@@ -397,7 +401,7 @@ const LIST_FILTERS: Readonly<Record<string, readonly [string, Body]>> = {
 };
 
 /** Filters by name. Their first argument is the value. */
-export const FILTERS: ReadonlyMap<string, Bound> = new Map(
+export const FILTERS: ReadonlyMap<string, BoundFunction> = new Map(
   Object.entries({ ...TEXT_FILTERS, ...LIST_FILTERS }).map(([name, [parameters, body]]) => {
     FILTER_NAMES.add(name);
     return [name, bind(name, parameters, body)] as const;

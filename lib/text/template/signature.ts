@@ -39,10 +39,10 @@ function parse(text: string): Signature {
 export type Body = (...args: any[]) => Value;
 
 /** A function as Python calls it. */
-export type Bound = (args: readonly Value[], keywords: Keywords) => Value;
+export type BoundFunction = (args: readonly Value[], keywords: Keywords) => Value;
 
 /** Checks the arguments of each call. Throws TypeError. */
-export function bind(name: string, parameters: string, body: Body): Bound {
+export function bind(name: string, parameters: string, body: Body): BoundFunction {
   const signature = parse(parameters);
   const { names, takesRest, takesKeywords } = signature;
   return (args, keywords) => {

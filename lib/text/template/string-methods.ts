@@ -4,7 +4,7 @@ import { defined, required } from '../../runtime/required.js';
 import { escaped } from './escape.js';
 import { bounded, requireText, spend, spendText, typeError, valueError } from './fault.js';
 import { indexOf, isNumber } from './numbers.js';
-import { type Argument, type Body, type Bound, bind } from './signature.js';
+import { type Argument, type Body, type BoundFunction, bind } from './signature.js';
 import {
   CLASSES,
   capitalized,
@@ -389,7 +389,7 @@ const METHODS: Readonly<Record<string, readonly [string, Body]>> = {
 };
 
 /** Methods as functions with the text as first argument. */
-const BOUND = new Map<string, Bound>();
+const BOUND = new Map<string, BoundFunction>();
 for (const [name, [parameters, body]] of Object.entries(METHODS)) {
   BOUND.set(name, bound(name, parameters, body));
 }
@@ -400,7 +400,7 @@ for (const [name, pattern] of Object.entries(CLASSES)) {
   );
 }
 
-function bound(name: string, parameters: string, body: Body): Bound {
+function bound(name: string, parameters: string, body: Body): BoundFunction {
   // The text itself takes no keyword.
   const isPositional = parameters.endsWith('/') || parameters === '';
   return bind(

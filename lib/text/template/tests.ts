@@ -2,7 +2,7 @@
 import { contains, isEqual, isOrdered, isSame, remainder } from './arithmetic.js';
 import { str } from './print.js';
 import { knownLength } from './sequences.js';
-import { type Body, type Bound, bind } from './signature.js';
+import { type Body, type BoundFunction, bind } from './signature.js';
 import { isLower, isUpper } from './unicode.js';
 import {
   Callable,
@@ -91,7 +91,7 @@ const BINARY: Readonly<Record<string, Body>> = {
 };
 
 /** Tests by name. Their first argument is the value. */
-export const TESTS: ReadonlyMap<string, Bound> = new Map([
+export const TESTS: ReadonlyMap<string, BoundFunction> = new Map([
   ...Object.entries(BODIES).map(([name, body]) => [name, bind(name, 'value', body)] as const),
   ...Object.entries(BINARY).map(([name, body]) => [name, bind(name, 'value other', body)] as const),
 ]);

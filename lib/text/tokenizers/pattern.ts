@@ -7,10 +7,10 @@ import { required } from '../../runtime/required.js';
 import { Fields } from './fields.js';
 
 /** Bounds of the matches in a text: [start, end, start, end, ...]. */
-export type Finder = (text: string) => number[];
+export type MatchFinder = (text: string) => number[];
 
 /** Reads { "String": ... } or { "Regex": ... } under `pattern`. Throws DS_DATA. */
-export function readPattern(fields: Fields): Finder {
+export function readPattern(fields: Fields): MatchFinder {
   const location = `${fields.location}.pattern`;
   const given = fields.get('pattern');
   const pattern =
@@ -24,7 +24,7 @@ export function readPattern(fields: Fields): Finder {
 }
 
 /** Throws DS_DATA for a pattern that is wrong, not supported, or too slow on a text. */
-export function regexFinder(source: string, location: string): Finder {
+export function regexFinder(source: string, location: string): MatchFinder {
   const regex = guard(location, () => new Regex(source, { dialect: 'oniguruma' }));
   // In the crate, an empty text has no match, not even an empty one.
   return (text) => (text === '' ? [] : guard(location, () => regex.bounds(text)));

@@ -3,7 +3,7 @@
 import { required } from '../../runtime/required.js';
 import { isSpace, PUNCTUATION, spellBytes, WORD } from './characters.js';
 import { Fields } from './fields.js';
-import { type Finder, occurrences, readPattern, regexFinder } from './pattern.js';
+import { type MatchFinder, occurrences, readPattern, regexFinder } from './pattern.js';
 
 /** The pieces of a section of a text. */
 interface Cut {
@@ -54,7 +54,7 @@ function sequence(fields: Fields): PreTokenizer {
 
 /** Matches of a native expression, which must be linear. */
 const native =
-  (expression: RegExp): Finder =>
+  (expression: RegExp): MatchFinder =>
   (text) =>
     Array.from(text.matchAll(expression), ({ 0: found, index }) => [
       index,
@@ -177,7 +177,7 @@ function byteLevel(fields: Fields): PreTokenizer {
 }
 
 /** A step that splits pieces by matches; `isInverted` swaps matches and the text between them. */
-function splitter(find: Finder, behavior: Behavior, isInverted = false): PreTokenizer {
+function splitter(find: MatchFinder, behavior: Behavior, isInverted = false): PreTokenizer {
   return ({ pieces, leads }) => {
     const all: string[] = [];
     const counts: number[] = [];

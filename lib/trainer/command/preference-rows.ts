@@ -36,7 +36,7 @@ export interface PreferenceMaterial {
 }
 
 /** The tokenizer of the rows, the device, and how the Trainer evaluates. */
-interface Surroundings {
+interface RowContext {
   tokenizer: Tokenizer;
   /** Device of this rank. */
   device: Device;
@@ -47,7 +47,7 @@ interface Surroundings {
 export async function openPreferences(
   args: CheckedArguments,
   name: string,
-  around: Surroundings,
+  around: RowContext,
 ): Promise<PreferenceMaterial> {
   if (name === 'reward') return openReward(args, around);
   const model = await openModel(args);
@@ -92,7 +92,7 @@ function precompute(
   args: CheckedArguments,
   sets: readonly PairDataset[],
   reference: CausalLM,
-  { tokenizer, device }: Surroundings,
+  { tokenizer, device }: RowContext,
 ): PairDataset[] {
   const { dataset_cache_dir: folder, per_device_train_batch_size: size = 8 } = args;
   const { precompute_ref_batch_size: batchSize = size } = args;
@@ -131,7 +131,7 @@ type Opened<Set> = Pick<PreferenceMaterial, 'train' | 'eval' | 'lines'> & { sets
 /** Reads the rows to learn from, and those that evaluations read. */
 async function openBoth<Set>(
   args: CheckedArguments,
-  { tokenizer, evaluation, maxSeq }: Surroundings & { maxSeq: number },
+  { tokenizer, evaluation, maxSeq }: RowContext & { maxSeq: number },
   open: (options: {
     tokenizer: Tokenizer;
     files: readonly string[];
@@ -177,10 +177,7 @@ async function openReference(args: CheckedArguments, isKnown: boolean): Promise<
 }
 
 /** A classifier with one label, and pairs as whole texts. */
-async function openReward(
-  args: CheckedArguments,
-  around: Surroundings,
-): Promise<PreferenceMaterial> {
+async function openReward(args: CheckedArguments, around: RowContext): Promise<PreferenceMaterial> {
   const head = { task: 'sequence-classification', labels: ['reward'] } as const;
   const model = await openTaskModel(args, head);
   const open = (options: Parameters<typeof PairDataset.open>[0]) =>
@@ -194,7 +191,7 @@ async function openReward(
 async function openDistillation(
   args: CheckedArguments,
   model: CausalLM,
-  { tokenizer, evaluation }: Surroundings,
+  { tokenizer, evaluation }: RowContext,
 ): Promise<PreferenceMaterial> {
   const { teacher_model_name_or_path: place } = args;
   if (place === undefined) {

@@ -8,8 +8,8 @@ import { refused } from '../../runtime/refused.js';
 import { closest } from '../../runtime/suggestion.js';
 import { ALIASES, ARGUMENTS, MEANT, type TrainArguments } from './arguments.js';
 import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
-import { type Given, splitWords } from './given.js';
 import { readRunFile } from './run-file.js';
+import { type CommandArgument, splitWords } from './split-arguments.js';
 
 /** Arguments, and one line for each that changes nothing. */
 interface ReadArguments {
@@ -32,7 +32,7 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   const args: Record<string, unknown> = {};
   const notices: string[] = [];
   const refusals: string[] = [];
-  const strangers: Given[] = [];
+  const strangers: CommandArgument[] = [];
   const wrong: DsError[] = [];
   for (const item of given) {
     const { location, name, values } = item;
@@ -113,7 +113,7 @@ function ownArgument(name: string): OwnArgument | null {
   return null;
 }
 
-function read(given: Given, syntax: Syntax = 'text'): unknown {
+function read(given: CommandArgument, syntax: Syntax = 'text'): unknown {
   switch (syntax) {
     case 'text':
     case 'names':
@@ -149,19 +149,19 @@ function read(given: Given, syntax: Syntax = 'text'): unknown {
 }
 
 /** The single value of an argument. Throws DS_ARGUMENT for no value, several values and lists. */
-function only({ location, values }: Given, expected: string): unknown {
+function only({ location, values }: CommandArgument, expected: string): unknown {
   const [value] = values;
   if (values.length === 1 && !Array.isArray(value)) return value;
   throw refused(location, expected, values.length === 0 ? 'nothing' : formatValues(values));
 }
 
-function readText(given: Given): string {
+function readText(given: CommandArgument): string {
   const value = only(given, 'one value (quote a value with spaces)');
   if (typeof value === 'object') throw refused(given.location, 'a string', formatValues([value]));
   return String(value);
 }
 
-function readNumber({ location }: Given, value: unknown, whole: boolean): number {
+function readNumber({ location }: CommandArgument, value: unknown, whole: boolean): number {
   const text = typeof value === 'string' ? value.trim() : value;
   const number =
     typeof text === 'number'
@@ -174,7 +174,7 @@ function readNumber({ location }: Given, value: unknown, whole: boolean): number
   throw refused(location, whole ? 'a whole number' : 'a number', formatValues([value]));
 }
 
-function readSwitch(given: Given): boolean {
+function readSwitch(given: CommandArgument): boolean {
   if (given.values.length === 0) return true;
   const value = switchOf(only(given, 'true or false'));
   if (value !== null) return value;
@@ -195,7 +195,7 @@ function switchOf(value: unknown): boolean | null {
   return FALSE.includes(formatArgument(value)) ? false : null;
 }
 
-function list(given: Given): readonly unknown[] {
+function list(given: CommandArgument): readonly unknown[] {
   const values = given.values.flat();
   const isPlain = values.every((value) => typeof value !== 'object');
   if (values.length > 0 && isPlain) return values;
@@ -203,12 +203,12 @@ function list(given: Given): readonly unknown[] {
 }
 
 /** An object, or a text that begins as one. */
-function isJson({ values }: Given): boolean {
+function isJson({ values }: CommandArgument): boolean {
   const [value] = values;
   return typeof value === 'object' || (typeof value === 'string' && value.trim().startsWith('{'));
 }
 
-function readRecord(given: Given): object {
+function readRecord(given: CommandArgument): object {
   const value = only(given, 'JSON, such as \'{"min_lr": 1e-6}\'');
   try {
     const record: unknown = typeof value === 'string' ? parseJson(value) : value;
@@ -231,7 +231,7 @@ function formatValues(values: readonly unknown[]): string {
 }
 
 /** The error for the first of several, which names the others. */
-function unknown({ location, name }: Given, others: readonly Given[]): DsError {
+function unknown({ location, name }: CommandArgument, others: readonly CommandArgument[]): DsError {
   const hints = [guess(name), ...others.map((other) => guess(other.name))];
   const defaultHint = hints.some(Boolean) ? [] : ['ds train --help lists them.'];
   const got = `"${name}", which is unknown`;

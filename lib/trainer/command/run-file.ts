@@ -7,14 +7,14 @@ import { DsError } from '../../errors.js';
 import { requireShallow } from '../../runtime/parse-json.js';
 import { refused } from '../../runtime/refused.js';
 import { errorMessage } from '../../runtime/system-error.js';
-import { type Given, withUnderscores } from './given.js';
+import { type CommandArgument, withUnderscores } from './split-arguments.js';
 
 /**
  * The arguments in `file` with their locations; a null argument counts as not given. Throws DS_IO
  * for an unreadable file. Throws DS_ARGUMENT for invalid YAML, for YAML without a map of names and
  * values, and for a null that differs from the default.
  */
-export async function readRunFile(file: string): Promise<Given[]> {
+export async function readRunFile(file: string): Promise<CommandArgument[]> {
   const text = readText(file);
   // Loaded on demand, because most calls have no such file.
   const yaml = await import('yaml');
@@ -34,7 +34,7 @@ export async function readRunFile(file: string): Promise<Given[]> {
 }
 
 /** In TRL, max_length null cuts no row. With the older names of max_length, null is the default. */
-function isGiven({ location, name, values }: Given): boolean {
+function isGiven({ location, name, values }: CommandArgument): boolean {
   if (values[0] !== null) return true;
   if (name !== 'max_length') return false;
   const hint =
@@ -63,7 +63,10 @@ interface Source {
   document: Document;
 }
 
-function given({ key, value }: Pair<Scalar, unknown>, { file, lines, document }: Source): Given {
+function given(
+  { key, value }: Pair<Scalar, unknown>,
+  { file, lines, document }: Source,
+): CommandArgument {
   const begin = at(file, lines, key.range?.[0] ?? 0);
   if (typeof key.value === 'object' || key.value === undefined) {
     throw refused(begin, 'the name of an argument', 'a list, a record or an alias');

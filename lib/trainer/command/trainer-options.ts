@@ -5,7 +5,7 @@ import { refused } from '../../runtime/refused.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION, type EvalOptions } from '../evaluation-options.js';
-import type { Every } from '../interval.js';
+import type { Interval } from '../interval.js';
 import { MODEL, OPTIMIZATION, type Precision, type TrainerOptions } from '../options.js';
 import { SCHEDULE, type Schedule } from '../own-schedule.js';
 import {
@@ -171,7 +171,7 @@ function everyOf(
   what: string,
   strategy: string | undefined,
   steps: number | undefined,
-): Every | undefined | null {
+): Interval | undefined | null {
   if (strategy === 'no') return null;
   if (strategy === 'epoch') return 'epoch';
   if (strategy === undefined || strategy === 'steps') return steps;

@@ -4,7 +4,7 @@ import { refused } from '../../runtime/refused.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { MetricSums } from '../evaluation-options.js';
-import type { Divisor, Forward, MicroBatch, Objective, Surroundings } from '../micro-batch.js';
+import type { Divisor, Forward, MicroBatch, Objective, SessionParts } from '../micro-batch.js';
 import { type DeviceSums, readSums, type StepMetrics } from '../step-metrics.js';
 import { withoutDropout } from './no-dropout.js';
 
@@ -29,7 +29,7 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
     private readonly disableDropout: boolean,
   ) {}
 
-  async opened({ engine }: Surroundings): Promise<void> {
+  async opened({ engine }: SessionParts): Promise<void> {
     if (this.disableDropout) this.restore ??= withoutDropout(engine.module);
   }
 

@@ -16,7 +16,7 @@ import { refused, refusedValue } from '../../runtime/refused.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import { concat, exp, log, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
-import type { Forward, Objective, Surroundings } from '../micro-batch.js';
+import type { Forward, Objective, SessionParts } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
 import { AnswerReports } from './answer-reports.js';
@@ -220,7 +220,7 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     this.sft = all.reduce((sum, [name, weight]) => sum + (name === 'sft' ? weight : 0), 0);
   }
 
-  override async opened(around: Surroundings): Promise<void> {
+  override async opened(around: SessionParts): Promise<void> {
     await super.opened(around);
     await this.reference.open(around.engine, around.job);
   }

@@ -14,7 +14,7 @@ import {
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { exp, noGrad, softplus, Tensor } from '../../tensor/index.js';
 import { targetsOf } from '../../text/index.js';
-import type { Forward, Objective, Surroundings } from '../micro-batch.js';
+import type { Forward, Objective, SessionParts } from '../micro-batch.js';
 import { openDistilled } from '../rollouts/distilled-source.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective } from './answer-objective.js';
@@ -154,7 +154,7 @@ class GkdObjective<Batch> extends AnswerObjective<Batch, DistilledBatch, Tensor>
     this.teacher = new Reference('gkd', student, settings.teacher, 'teacher');
   }
 
-  override async opened(around: Surroundings): Promise<void> {
+  override async opened(around: SessionParts): Promise<void> {
     await super.opened(around);
     await this.teacher.open(around.engine, around.job);
   }

@@ -14,7 +14,7 @@ import {
   readDeclared,
   type Settings,
 } from '../../runtime/option.js';
-import { definedOnly, type NamedElsewhere, readOptions } from '../../runtime/options.js';
+import { definedOnly, type OtherNames, readOptions } from '../../runtime/options.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { keysOf } from '../../runtime/typed-keys.js';
@@ -33,7 +33,7 @@ export interface RolloutSampling
   extends Options<typeof GENERATION_CONFIG>,
     Pick<GenerateRequest, 'maxNewTokens' | 'minTokens' | 'stop' | 'stopTokens'> {}
 
-const SAMPLED: Record<keyof RolloutSampling, true | NamedElsewhere> = {
+const SAMPLED: Record<keyof RolloutSampling, true | OtherNames> = {
   ...GENERATION_CONFIG,
   maxNewTokens: true,
   minTokens: true,

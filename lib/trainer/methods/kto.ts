@@ -9,7 +9,7 @@ import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { concat, noGrad, scope, sigmoid, Tensor } from '../../tensor/index.js';
 import type { UnpairedBatch } from '../../text/index.js';
-import type { Forward, MicroBatch, Objective, Surroundings } from '../micro-batch.js';
+import type { Forward, MicroBatch, Objective, SessionParts } from '../micro-batch.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective, totalOf } from './answer-objective.js';
 import { AnswerReports } from './answer-reports.js';
@@ -112,7 +112,7 @@ export function ktoLoss(
 }
 
 /** Further values for metrics. */
-interface Measured extends KtoSums {
+interface KtoMetrics extends KtoSums {
   readonly logps: Tensor;
   /** Null if metrics do not follow. */
   readonly reports: AnswerReports | null;
@@ -123,7 +123,7 @@ interface LabelledBatch extends UnpairedBatch {
   readonly isDesirable?: readonly boolean[];
 }
 
-class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, Measured> {
+class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, KtoMetrics> {
   private readonly reference: Reference;
   private group: ProcessGroup | null = null;
   private engine: Engine | null = null;
@@ -138,7 +138,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, Measured
     this.reference = new Reference('kto', model, settings.reference);
   }
 
-  override async opened(around: Surroundings): Promise<void> {
+  override async opened(around: SessionParts): Promise<void> {
     await super.opened(around);
     this.group = around.dataGroup;
     this.engine = around.engine;
@@ -177,7 +177,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, Measured
     this.baseline = null;
   }
 
-  protected sumsOf(forward: Forward, batch: LabelledBatch, measures: boolean): Measured {
+  protected sumsOf(forward: Forward, batch: LabelledBatch, measures: boolean): KtoMetrics {
     const { ids, targets, desirable, isDesirable } = batch;
     const z = this.baseline ?? this.divergence(forward, [batch]);
     const reference = this.reference.logProbs(forward, ids, targets);
@@ -216,11 +216,11 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, Measured
     );
   }
 
-  protected lossOf(sums: Measured): Tensor {
+  protected lossOf(sums: KtoMetrics): Tensor {
     return ktoLoss(sums, this.settings);
   }
 
-  protected metricsOf({ x, desirable, z, logps, reports }: Measured): DeviceSums {
+  protected metricsOf({ x, desirable, z, logps, reports }: KtoMetrics): DeviceSums {
     // TRL reports the accuracy of tokens for pairs only.
     const { mean_token_accuracy: _, ...ofTokens } = reports?.sums() ?? {};
     const rewards = x.mul(this.settings.beta);
@@ -246,7 +246,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, Measured
   }
 
   /** The rewards of the answers, [B]. */
-  protected outputsOf({ x }: Measured): Tensor {
+  protected outputsOf({ x }: KtoMetrics): Tensor {
     return x.mul(this.settings.beta);
   }
 }

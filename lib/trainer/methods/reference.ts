@@ -23,7 +23,7 @@ function readReference(op: string, given: CausalLM): CausalLM {
 }
 
 /** How a reference follows the trained model: sync_ref_model of TRL. */
-export interface Following {
+export interface ReferenceSync {
   /** Updates between two syncs. */
   readonly steps: number;
   /** Share of the trained weights in the new weights of the reference. */
@@ -91,7 +91,7 @@ export class Reference {
    * Moves the weights of the reference towards those of the trained model. Throws DS_ARGUMENT if
    * either is sharded or in other layers.
    */
-  follow({ alpha }: Following): void {
+  follow({ alpha }: ReferenceSync): void {
     const { reference, model, engine } = this;
     const place = `${this.method} syncRefModel`;
     if (!reference) throw refused(place, 'a reference model', 'none');

@@ -4,7 +4,7 @@ import type { GenerateRequest } from '../../inference/index.js';
 import type { PromptSample } from '../../text/index.js';
 import type { Score } from '../methods/advantages.js';
 import { momentsOf } from '../methods/advantages.js';
-import type { Completion, Judged } from './reward.js';
+import type { Completion, CompletionsToScore } from './reward.js';
 
 /** A completion with the log-probabilities that the sampler recorded. */
 export interface Sampled extends Completion {
@@ -49,14 +49,14 @@ export function judgedOf(
   samples: readonly PromptSample[],
   completions: readonly Completion[],
   { count, step }: { count: number; step: number },
-): Judged {
+): CompletionsToScore {
   const each = samples.flatMap((sample) => Array.from({ length: count }, () => sample));
   const names = [...new Set(samples.flatMap(({ columns }) => Object.keys(columns)))];
   const columns = names.map((name) => [name, each.map((sample) => sample.columns[name] ?? null)]);
   return {
     prompts: each.map(({ prompt }) => prompt),
     completions,
-    columns: Object.fromEntries(columns) as Judged['columns'],
+    columns: Object.fromEntries(columns) as CompletionsToScore['columns'],
     step,
     locations: each.map(({ location }) => location),
   };

@@ -84,7 +84,7 @@ export function readRewards(
 }
 
 /** Completions to judge, with the locations of their rows. */
-export interface Judged extends Omit<RewardInput, 'signal'> {
+export interface CompletionsToScore extends Omit<RewardInput, 'signal'> {
   readonly locations: readonly string[];
 }
 
@@ -94,7 +94,7 @@ export interface Judged extends Omit<RewardInput, 'signal'> {
  */
 export async function rewardsOf(
   functions: readonly RewardSettings[],
-  judged: Judged,
+  judged: CompletionsToScore,
   stop: AbortSignal | null = null,
 ): Promise<Score[][]> {
   if (judged.completions.length === 0) return [];
@@ -114,7 +114,7 @@ export async function rewardsOf(
 
 async function judge(
   settings: RewardSettings,
-  judged: Judged,
+  judged: CompletionsToScore,
   ending: AbortSignal,
 ): Promise<readonly Score[]> {
   const { name } = settings;
@@ -148,7 +148,7 @@ const messageOf = (error: unknown): string =>
 /** Calls the function; rejects with DS_DATA after the timeout, and with the reason of `ending`. */
 async function callReward(
   { of, name, timeout }: RewardSettings,
-  judged: Judged,
+  judged: CompletionsToScore,
   ending: AbortSignal,
 ): Promise<readonly Score[]> {
   const ownController = new AbortController();
@@ -180,7 +180,10 @@ async function callReward(
 }
 
 /** The first completion that the function refuses alone; null if it takes each of them. */
-async function failingRow(settings: RewardSettings, judged: Judged): Promise<number | null> {
+async function failingRow(
+  settings: RewardSettings,
+  judged: CompletionsToScore,
+): Promise<number | null> {
   for (const i of judged.completions.keys()) {
     const one = (list: readonly unknown[]): unknown[] => [list[i]];
     const columns = Object.entries(judged.columns).map(([key, list]) => [key, one(list)]);
@@ -201,7 +204,11 @@ async function failingRow(settings: RewardSettings, judged: Judged): Promise<num
 
 /** The error of a function for the completion `at`, or for all of them. */
 function failure(
-  { name, judged: { locations }, at = null }: { name: string; judged: Judged; at?: number | null },
+  {
+    name,
+    judged: { locations },
+    at = null,
+  }: { name: string; judged: CompletionsToScore; at?: number | null },
   fields: { expected: string; got: string; cause?: unknown; hint?: string },
 ): DsError {
   const rows = at === null ? [...new Set(locations)] : [locations[at] ?? ''];

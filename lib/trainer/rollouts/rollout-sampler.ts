@@ -40,7 +40,7 @@ export interface SampledPieces {
 }
 
 /** Completions that reward functions judge now. */
-export interface JudgedPieces extends SampledPieces {
+export interface PiecesToScore extends SampledPieces {
   /** The prompt of each completion. */
   readonly each: readonly PromptSample[];
   readonly rewards: Promise<Score[][]>;
@@ -76,7 +76,7 @@ export class RolloutSampler {
   }
 
   /** Samples completions and starts the reward functions. All ranks call it. */
-  async sample(pieces: readonly Piece[], pass: number): Promise<JudgedPieces> {
+  async sample(pieces: readonly Piece[], pass: number): Promise<PiecesToScore> {
     const begin = performance.now();
     const { step } = this.parts.progress;
     const { completions: sampled, stolen } = await this.completionsOf(pieces, pass);
@@ -85,7 +85,7 @@ export class RolloutSampler {
   }
 
   /** Starts the reward functions. outcomesOf() waits for them. */
-  judging(made: SampledPieces): JudgedPieces {
+  judging(made: SampledPieces): PiecesToScore {
     const each = eachOf(made.pieces);
     const judged = judgedOf(each, made.sampled, { count: 1, step: made.step });
     const rewards = rewardsOf(this.plan.rewards, judged, this.ending.signal);
@@ -94,7 +94,7 @@ export class RolloutSampler {
   }
 
   /** Resolves with the outcomes of all data ranks. A failure reaches all ranks, which call it. */
-  async outcomesOf({ sampled, stolen, rewards }: JudgedPieces): Promise<Outcome[]> {
+  async outcomesOf({ sampled, stolen, rewards }: PiecesToScore): Promise<Outcome[]> {
     const { engine, world } = this.parts;
     const reports = await onAllRanks(world, 'judging rollouts', async () => ({
       rewards: await rewards,

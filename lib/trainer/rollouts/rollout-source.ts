@@ -23,7 +23,7 @@ import {
   type Sizes,
   sizesOf,
 } from './rollout-prompts.js';
-import { type JudgedPieces, RolloutSampler, type SampledPieces } from './rollout-sampler.js';
+import { type PiecesToScore, RolloutSampler, type SampledPieces } from './rollout-sampler.js';
 import { referenceFor, score } from './scoring.js';
 
 /** Rollouts of micro-batches that wait for their updates. */
@@ -36,7 +36,7 @@ interface Pending {
 }
 
 /** A generation that was sampled before its first update. */
-interface Ahead extends JudgedPieces {
+interface Ahead extends PiecesToScore {
   /** Number of the generation in its pass. */
   readonly number: number;
 }

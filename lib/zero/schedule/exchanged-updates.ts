@@ -15,7 +15,7 @@ import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { overlap } from '../layout.js';
 import {
-  Deferred,
+  DeferredUpdates,
   type Publisher,
   type RankError,
   type Schedule,
@@ -32,14 +32,14 @@ interface ExchangeParts extends Omit<SharedUpdateParts, 'group'> {
   bucketElements: number;
 }
 
-interface Member {
+interface BucketMember {
   readonly partition: Partition;
   /** Its first element in the vector of its bucket. */
   readonly offset: number;
 }
 
 interface Bucket {
-  readonly members: readonly Member[];
+  readonly members: readonly BucketMember[];
   readonly exchange: CompressedExchange;
   /** [numel] f32, from the first half of an update to the second. */
   vector: Tensor | null;
@@ -52,7 +52,7 @@ interface Bucket {
  * byte for messages, and the vectors of three buckets during an update.
  */
 export class ExchangedUpdates implements Schedule {
-  private readonly alone: Deferred;
+  private readonly alone: DeferredUpdates;
   private readonly buckets: readonly Bucket[];
   /** [4] f32: the step's control without a gradient factor, for averages. */
   private readonly unscaled: Tensor;
@@ -62,7 +62,7 @@ export class ExchangedUpdates implements Schedule {
     private readonly parts: ExchangeParts,
   ) {
     const { state, partitions } = parts;
-    this.alone = new Deferred(state, optimizer, partitions);
+    this.alone = new DeferredUpdates(state, optimizer, partitions);
     this.buckets = bucketsOf(partitions, parts.bucketElements).map((members) => {
       return { members, exchange: exchangeOf(optimizer, parts.group, members), vector: null };
     });
@@ -192,8 +192,8 @@ function noGradient({ unit, numel }: Partition): Tensor {
   return held(() => Tensor.empty([numel], unit.gradient.dtype, unit.device));
 }
 
-function bucketsOf(partitions: readonly Partition[], elements: number): Member[][] {
-  const buckets: Member[][] = [];
+function bucketsOf(partitions: readonly Partition[], elements: number): BucketMember[][] {
+  const buckets: BucketMember[][] = [];
   let filled = Number.POSITIVE_INFINITY;
   for (const partition of partitions) {
     if (filled >= elements) {
@@ -209,7 +209,7 @@ function bucketsOf(partitions: readonly Partition[], elements: number): Member[]
 function exchangeOf(
   optimizer: ExchangingOptimizer,
   group: ExchangeGroup,
-  members: readonly Member[],
+  members: readonly BucketMember[],
 ): CompressedExchange {
   const { device, unit } = required(members[0]).partition;
   const numel = members.reduce((sum, { partition }) => sum + partition.numel, 0);
@@ -222,7 +222,10 @@ function exchangeOf(
 }
 
 /** Returns the segments of a unit's parameters in the vector of its bucket. */
-function segmentsOf(optimizer: ExchangingOptimizer, { partition, offset }: Member): Segment[] {
+function segmentsOf(
+  optimizer: ExchangingOptimizer,
+  { partition, offset }: BucketMember,
+): Segment[] {
   const parameters = partition.groups.flatMap((range) =>
     range.places.map(({ shape, numel, offset: from }) => {
       return { shape, numel, start: offset + range.offset + from };

@@ -19,7 +19,7 @@ interface Assignment {
   readonly owner: number;
 }
 
-interface Member {
+interface BatchMember {
   readonly partition: Partition;
   /** Assignments in its unit; empty if the unit's update is elementwise. */
   readonly assignments: readonly Assignment[];
@@ -27,7 +27,7 @@ interface Member {
   readonly directions: Range;
 }
 
-type Batch = readonly Member[];
+type Batch = readonly BatchMember[];
 
 /**
  * For each batch: each rank computes the directions of its shards; an all-gather collects them on
@@ -81,7 +81,7 @@ export class GatheredUpdates implements Schedule {
 
   /** Returns the directions of a whole unit, undefined outside of transformed parameters. */
   private gather(
-    { partition, directions }: Member,
+    { partition, directions }: BatchMember,
     control: Tensor,
     settings: UpdateSettings,
   ): Tensor {
@@ -105,7 +105,7 @@ export class GatheredUpdates implements Schedule {
     return full;
   }
 
-  private transform({ assignments }: Member, full: Tensor): void {
+  private transform({ assignments }: BatchMember, full: Tensor): void {
     for (const { entry, owner } of assignments) {
       if (owner === this.parts.group.rank) {
         const direction = sliceFlat(full, entry);
@@ -116,7 +116,7 @@ export class GatheredUpdates implements Schedule {
   }
 
   /** Writes this rank's shard of the sum of all results to the scratch memory; frees `full`. */
-  private scatter({ partition, directions }: Member, full: Tensor): void {
+  private scatter({ partition, directions }: BatchMember, full: Tensor): void {
     const { state, group } = this.parts;
     const { unit, range } = partition;
     const { compute } = unit.device;
@@ -129,7 +129,7 @@ export class GatheredUpdates implements Schedule {
   }
 
   private apply(
-    { partition, directions }: Member,
+    { partition, directions }: BatchMember,
     control: Tensor,
     settings: UpdateSettings,
   ): void {

@@ -7,7 +7,7 @@ import { SWAP_ALIGNMENT, SwapFile, type SwapFileInfo } from '../../runtime/swap-
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import { alignUp, type Fragment, type Range } from '../layout.js';
-import { InMemory, type WeightStore, write } from '../shard.js';
+import { MemoryStore, type WeightStore, write } from '../shard.js';
 import type { WeightUnit } from '../unit.js';
 import { type DiskAccess, planFile, type StoredTile } from './disk-tiles.js';
 import { type Bytes, LentState } from './lent-state.js';
@@ -111,7 +111,7 @@ export class DiskWeights {
 
   /** Returns uninitialized storage for a shard of `numel` elements. The caller disposes it. */
   create(unit: WeightUnit, numel: number): WeightStore {
-    return this.places.get(unit) ?? new InMemory(pinned(this.device, [numel], unit.dtype));
+    return this.places.get(unit) ?? new MemoryStore(pinned(this.device, [numel], unit.dtype));
   }
 
   /** Announces the next units in order. As many as fit into the slots are read. */

@@ -6,7 +6,7 @@ import { DsError } from '../errors.js';
 import { type CheckpointWorld, onAllRanks } from './world.js';
 
 /** Files that were opened together. */
-export interface Opened {
+export interface OpenedFiles {
   /** Identifies their state. */
   readonly id: string;
   /** The id of the files that have these names now. */
@@ -24,7 +24,7 @@ const MAX_PAUSE_MS = 20;
  * if it occurs twice in a row with the same text. Throws on all ranks the error of `open`, or
  * DS_CHECKPOINT if `location` differs between ranks or is replaced in every attempt.
  */
-export async function openSteadily<T extends Opened>(
+export async function openSteadily<T extends OpenedFiles>(
   world: CheckpointWorld,
   location: string,
   open: () => Promise<T>,
@@ -54,7 +54,7 @@ export async function openSteadily<T extends Opened>(
 /** `moving`: the files were replaced while they were opened. */
 type Outcome<T> = { opened: T } | { error: unknown; moving: boolean };
 
-async function attemptAt<T extends Opened>(
+async function attemptAt<T extends OpenedFiles>(
   location: string,
   open: () => Promise<T>,
 ): Promise<Outcome<T>> {
@@ -74,7 +74,7 @@ async function attemptAt<T extends Opened>(
 type Report = { id: string } | { error: string; moving: boolean };
 
 /** Returns the outcomes of all ranks, by rank. */
-async function reportAll<T extends Opened>(
+async function reportAll<T extends OpenedFiles>(
   world: CheckpointWorld,
   label: string,
   ownOutcome: Outcome<T>,

@@ -2,7 +2,7 @@
 import { DsError } from '../../errors.js';
 
 /** An argument as it was given. */
-export interface Given {
+export interface CommandArgument {
   /** The argument as written: "--learning-rate", or "run.yaml:3:1: learning_rate". */
   readonly location: string;
   /** Name in snake_case, without dashes. */
@@ -15,7 +15,7 @@ export interface Given {
  * Splits "--a 1 2 --b" into a with two values and b without values; a number may begin with a dash.
  * Throws DS_ARGUMENT for a value before the first argument.
  */
-export function splitWords(words: readonly string[]): Given[] {
+export function splitWords(words: readonly string[]): CommandArgument[] {
   const given: { location: string; name: string; values: unknown[] }[] = [];
   for (const word of words) {
     const last = given.at(-1);

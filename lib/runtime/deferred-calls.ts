@@ -11,7 +11,7 @@ interface Operand {
 }
 
 /** A deferred call. Deferred calls run in the order of creation. */
-interface Waiting {
+interface DeferredCall {
   readonly run: () => void;
   /** Held until it has run. */
   readonly operands: readonly Operand[];
@@ -25,7 +25,7 @@ const LIMIT = 64;
  * Every other call changes visible state: it runs at once, after all earlier calls.
  */
 class Row {
-  private waiting: Waiting[] = [];
+  private waiting: DeferredCall[] = [];
   /** Calls that have left the row. */
   private gone = 0;
   /** Operands of the call that is being prepared. */
@@ -95,7 +95,7 @@ class Row {
   }
 }
 
-function releaseOperands({ operands }: Waiting): void {
+function releaseOperands({ operands }: DeferredCall): void {
   for (const buffer of operands) buffer.release();
 }
 

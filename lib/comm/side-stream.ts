@@ -3,7 +3,7 @@ import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
 
 /** A group's stream, and the events that order it with the compute stream. */
-export class Beside {
+export class SideStream {
   private readonly stream: Stream;
   private readonly computed: Event;
   private readonly begun: Event;

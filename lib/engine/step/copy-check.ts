@@ -6,7 +6,7 @@ import { AXIS } from '../../comm/mesh-shape.js';
 import { DsError } from '../../errors.js';
 import { required } from '../../runtime/required.js';
 import { MODEL } from '../ranks.js';
-import type { Given, ReportedRows } from './step-rows.js';
+import type { BatchUse, ReportedRows } from './step-rows.js';
 
 /**
  * Relative tolerance: larger than the differences of kernels without a fixed order of sums, smaller
@@ -42,12 +42,12 @@ function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
 }
 
 /** Two ranks that should be equal and differ. */
-export interface Apart {
+export interface CopyMismatch {
   ranks: readonly [first: number, other: number];
   /** Axes along which a model has several ranks. */
   axes: readonly Axis[];
   /** The numbers that differ. */
-  what: Given | 'losses or gradients';
+  what: BatchUse | 'losses or gradients';
 }
 
 /** The ranks of a job, and the batches to compare. */
@@ -56,7 +56,7 @@ interface Among {
   /** Axes along which ranks are identical. */
   copies: readonly Axis[];
   /** Batches that must be equal on all ranks of one model. */
-  compared: readonly Given[];
+  compared: readonly BatchUse[];
 }
 
 /**
@@ -66,7 +66,7 @@ interface Among {
 export function findOtherBatch(
   rows: Pick<ReportedRows, 'digestOf'>,
   { shape, compared }: Among,
-): Apart | null {
+): CopyMismatch | null {
   for (const group of shape.groups(...MODEL)) {
     for (const what of compared) {
       const reported = group.map((rank) => ({ rank, ...rows.digestOf(rank, what) }));
@@ -88,7 +88,7 @@ export function findOtherBatch(
 export function findCopiesApart(
   rows: Pick<ReportedRows, 'lossOf' | 'squaresOf'>,
   among: Among,
-): Apart | null {
+): CopyMismatch | null {
   const lossOf = (rank: number) => Float32Array.of(rows.lossOf(rank));
   const squaresOf = (rank: number) => rows.squaresOf(rank);
   const found =
@@ -100,7 +100,7 @@ const axesOf = ({ sizes }: MeshShape): Axis[] => MODEL.filter((axis) => sizes[ax
 
 /** Returns the error for every rank. `step` counts from 1; `shown` names the difference. */
 export function apart(
-  { ranks: [first, other], axes, what }: Apart,
+  { ranks: [first, other], axes, what }: CopyMismatch,
   step: number,
   shown: string = what,
 ): DsError {
