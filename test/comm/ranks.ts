@@ -96,10 +96,15 @@ function startRanks(
   );
 }
 
-/** Throws unless every rank exited with 0; returns their reports. */
+/**
+ * Throws unless every rank exited with 0; returns their reports. The error of a rank that a signal
+ * ended has its report too: with a report, the rank failed while it ended.
+ */
 export function reportsOf<T>(results: readonly RankResult[]): T[] {
-  for (const { rank, code, signal, stderr } of results) {
-    if (code !== 0) throw new Error(`rank ${rank} ended with ${code ?? signal}:\n${stderr}`);
+  for (const { rank, code, signal, stderr, report } of results) {
+    if (code === 0) continue;
+    const reported = code === null ? `\nreport: ${JSON.stringify(report) ?? 'none'}` : '';
+    throw new Error(`rank ${rank} ended with ${code ?? signal}:\n${stderr}${reported}`);
   }
   return results.map(({ report }) => report as T);
 }
