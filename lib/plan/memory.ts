@@ -222,7 +222,8 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const { length, bytes, attention, onDevice } = segmentsOf(sizes, setup);
   // Results in host memory come back when the backward has passed the largest moment.
   const kept = setup.hostCheckpoints ? 0 : attention.segment;
-  const passing = tokens * adapters.perToken + adapters.lengths;
+  const cast = setup.precision === 'bf16' ? adapters.perTokenInBf16 : adapters.perToken;
+  const passing = tokens * cast + adapters.lengths;
   const ofBlock = setup.checkpointing ? shape.replayed : shape.backward;
   const inBackward = unpacked * element + passing * dtypeSize('f32') + tokens * ofBlock * element;
   const beginning = {

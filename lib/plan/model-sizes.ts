@@ -8,6 +8,7 @@ import type { Parameter } from '../nn/parameter.js';
 import { DoraLinear, type LoraLayer, LoraLinear, lorasOf, NF4Matrices } from '../peft/index.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { numel } from '../runtime/view.js';
+import { splitsRank } from '../tensor/ops/wide-linear.js';
 
 /** An element count, and the elements and bytes with a fixed dtype. */
 export interface Elements {
@@ -20,6 +21,8 @@ export interface Elements {
 interface Adapters {
   /** Elements per token of the widest layer: its f32 values and their gradient. */
   perToken: number;
+  /** The same in bf16, where most f32 factors are split instead. */
+  perTokenInBf16: number;
   /** Twice the elements of the largest weight with DoRA magnitudes. */
   lengths: number;
   /**
@@ -197,12 +200,16 @@ function adaptersOf(layers: readonly LoraLayer[]): Adapters {
   const linears = layers.filter((layer) => layer instanceof LoraLinear);
   const wide = linears.filter(({ sizes }) => sizes.isWide);
   const sized = linears.filter((linear) => linear instanceof DoraLinear);
+  const cast = wide.filter(
+    (linear) => linear instanceof DoraLinear || !splitsRank(linear.lora_A.weight.size(0)),
+  );
   const sidesOf = ({ lora_A, lora_B }: LoraLinear): [number, number] => [
     lora_A.weight.size(1),
     lora_B.weight.size(0),
   ];
   return {
     perToken: 2 * Math.max(0, ...wide.flatMap(sidesOf)),
+    perTokenInBf16: 2 * Math.max(0, ...cast.flatMap(sidesOf)),
     lengths: 2 * Math.max(0, ...sized.map((linear) => numel(sidesOf(linear)))),
     streamed: linears.flatMap(sidesOf).reduce((sum, side) => sum + side, 0),
   };

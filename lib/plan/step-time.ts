@@ -120,7 +120,8 @@ function adapterTime(
   const { microBatch, seq, checkpointing, precision } = setup;
   const tokens = microBatch * seq;
   const again = checkpointing ? 2 : 1;
-  const isWide = adapters.perToken > 0 || precision === 'fp32';
+  const cast = precision === 'bf16' ? adapters.perTokenInBf16 : adapters.perToken;
+  const isWide = cast > 0 || precision === 'fp32';
   const macs = (again + 2) * (trained.count - trained.root) * tokens;
   const products = (2 * macs) / (isWide ? rates.matmul32 : rates.matmul);
   const { forward, backward } = ADAPTER_PASSES[isWide ? 'wide' : 'plain'];

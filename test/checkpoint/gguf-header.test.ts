@@ -69,7 +69,12 @@ test('a tensor is read in chunks, with an offset that a model adds', async () =>
   writeFileSync(path, Buffer.concat([header, gap, Buffer.from(values.buffer)]));
   for (const add of [undefined, 1]) {
     const opened = await GgufFile.open(path, ({ tensors }) =>
-      tensors.map((source) => ({ name: 'w', shape: source.shape, source, add })),
+      tensors.map((source) => ({
+        name: 'w',
+        shape: source.shape,
+        source,
+        ...(add !== undefined && { change: (value: number) => value + add }),
+      })),
     );
     const [entry] = opened.entries;
     const whole = Tensor.empty([count], 'f32', cpu());

@@ -82,7 +82,12 @@ test.each([
 
 test('the option of a Trainer fills the section', async () => {
   const { config: resolved } = await tinyTrainer({ precision: 'bf16', fp8: 'rowwise' }).engine();
-  expect(resolved.fp8).toEqual({ enabled: true, recipe: 'rowwise', exclude: [] });
+  expect(resolved.fp8).toEqual({
+    enabled: true,
+    recipe: 'rowwise',
+    exclude: [],
+    all_gather: false,
+  });
 });
 
 test('the option profile of a Trainer writes device time by role', async () => {

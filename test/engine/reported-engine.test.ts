@@ -402,7 +402,7 @@ test('dump_state lists model, optimizer, units and configuration, without secret
   ]);
   expect(rows.get('device')).toMatch(/^cpu, ./);
   expect(rows.get('  group 0')).toMatch(/^2 parameters, \{.*"lr":0\.05/);
-  expect(rows.get('state of 1 units')).toMatch(/, Deferred$/);
+  expect(rows.get('state of 1 units')).toMatch(/, DeferredUpdates$/);
   expect(rows.get('master and state')).toBe('0.0 MiB on the device, 0.0 MiB on the host');
   expect(rows.get('  root')).toMatch(/^2 parameters, 128 elements, weights 0\.0 MiB$/);
   const said = JSON.parse(text.slice(text.indexOf('\n{'))) as { comet: object };

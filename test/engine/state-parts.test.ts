@@ -452,7 +452,7 @@ describe('when state is updated', () => {
   test('with parameters divided over ranks, the optimizer decides what these exchange', async () => {
     expect(await schedulesOf(lamb)).toEqual(['SummedUpdates']);
     expect(await schedulesOf(muon)).toEqual(['GatheredUpdates']);
-    expect(await schedulesOf(adam)).toEqual(['Deferred']);
+    expect(await schedulesOf(adam)).toEqual(['DeferredUpdates']);
   });
 
   test('the device updates its share of state in host memory, the CPU the rest', async () => {
@@ -474,8 +474,8 @@ describe('when state is updated', () => {
 
   test('whole parameters need no exchange', async () => {
     for (const optimizer of [lamb, muon]) {
-      expect(await schedulesOf(optimizer, { stage: 0 })).toEqual(['Deferred']);
-      expect(await schedulesOf(optimizer, { ranks: 1 })).toEqual(['Deferred']);
+      expect(await schedulesOf(optimizer, { stage: 0 })).toEqual(['DeferredUpdates']);
+      expect(await schedulesOf(optimizer, { ranks: 1 })).toEqual(['DeferredUpdates']);
     }
   });
 });

@@ -413,12 +413,24 @@ const llama8B = (kind: 'lora' | 'qlora', autocastAdapterDtype: boolean) => {
   return sizesOf(addLora(base, { r: 16, targetModules: 'all-linear', autocastAdapterDtype }));
 };
 
+test.each([
+  ['LoRA r 16', 'lora', false],
+  ['QLoRA r 16, checkpointing', 'qlora', true],
+] as const)('adapters of 8B in f32, %s: bytes and time', (row, kind, checkpointing) => {
+  const sizes = llama8B(kind, true);
+  const setup = { ...plainSetup, microBatch: 2, seq: 4096, checkpointing };
+  const of = (name: string) => numberOf('adapters-train-h200', ['split_bf16', row, name]);
+  const got = total(memoryOf(sizes, setup).device) / GIB;
+  const { step } = stepTime(sizes, setup, H200, machine(1, 16));
+  expect(Math.abs(got / of('peak_device_gib') - 1)).toBeLessThan(BYTES);
+  expect(Math.abs((1000 * step) / of('step_ms') - 1)).toBeLessThan(SECONDS);
+});
+
 const LORA =
   "8B shape, LoRA r 16 on all linear layers, B4 T2048, checkpointing, adapters' products in 16 bits";
 
 test.each([
   ['16-bit adapters', LORA, 'lora', false, 4],
-  ['f32 adapters', 'the same, adapters in f32', 'lora', true, 4],
   ['4 bits', '8B shape, QLoRA r 16, B2 T2048, checkpointing', 'qlora', false, 2],
 ] as const)('adapters of 8B, %s: bytes and time', (_, row, kind, isWide, microBatch) => {
   const sizes = llama8B(kind, isWide);

@@ -17,11 +17,14 @@ import { asRows, shapeError, viewOf } from './shapes.js';
 /** Of a factor's rank: then each part of a row starts at a multiple of 16 bytes. */
 const RANK_MULTIPLE = 8;
 
+/** Returns whether factors of this rank can be split. */
+export const splitsRank = (rank: number): boolean => rank % RANK_MULTIPLE === 0;
+
 /** Returns whether wideLinear() and wideLinearOnto() compute this pair of factors for x. */
 export function isWide(x: Tensor, down: Tensor, up: Tensor): boolean {
   const areWide = down.dtype === 'f32' && up.dtype === 'f32';
   const areWhole = isContiguous(down) && isContiguous(up);
-  return x.dtype === 'bf16' && areWide && areWhole && down.size(0) % RANK_MULTIPLE === 0;
+  return x.dtype === 'bf16' && areWide && areWhole && splitsRank(down.size(0));
 }
 
 const columnsOf = (matrix: View, first: number, count: number): View =>
