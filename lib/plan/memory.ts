@@ -6,7 +6,7 @@ import { CODE_BYTES } from '../zero/quantized.js';
 import { UNITS_UNDER_WAY } from '../zero/state/placement/host.js';
 import type { Footprint } from './footprint.js';
 import { gathersOf } from './gathered-weights.js';
-import type { Elements, ModelSizes } from './model-sizes.js';
+import { castPerToken, type Elements, type ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import type { Setup } from './setup.js';
 import {
@@ -222,8 +222,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   const { length, bytes, attention, onDevice } = segmentsOf(sizes, setup);
   // Results in host memory come back when the backward has passed the largest moment.
   const kept = setup.hostCheckpoints ? 0 : attention.segment;
-  const cast = setup.precision === 'bf16' ? adapters.perTokenInBf16 : adapters.perToken;
-  const passing = tokens * cast + adapters.lengths;
+  const passing = tokens * castPerToken(adapters, setup) + adapters.lengths;
   const ofBlock = setup.checkpointing ? shape.replayed : shape.backward;
   const inBackward = unpacked * element + passing * dtypeSize('f32') + tokens * ofBlock * element;
   const beginning = {

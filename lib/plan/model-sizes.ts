@@ -9,6 +9,7 @@ import { DoraLinear, type LoraLayer, LoraLinear, lorasOf, NF4Matrices } from '..
 import { dtypeSize } from '../runtime/dtype.js';
 import { numel } from '../runtime/view.js';
 import { splitsRank } from '../tensor/ops/wide-linear.js';
+import type { Setup } from './setup.js';
 
 /** An element count, and the elements and bytes with a fixed dtype. */
 export interface Elements {
@@ -195,6 +196,12 @@ function packedOf(layers: readonly (PackedLinear | NF4Matrices)[]): Packed {
     ),
   };
 }
+
+/** Returns the elements of temporary f32 values of adapters per token. */
+export const castPerToken = (
+  { perToken, perTokenInBf16 }: Adapters,
+  { precision }: Pick<Setup, 'precision'>,
+): number => (precision === 'bf16' ? perTokenInBf16 : perToken);
 
 function adaptersOf(layers: readonly LoraLayer[]): Adapters {
   const linears = layers.filter((layer) => layer instanceof LoraLinear);

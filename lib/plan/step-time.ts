@@ -3,7 +3,7 @@
 
 import { gathersOf } from './gathered-weights.js';
 import { fractionWhere } from './memory.js';
-import type { Elements, ModelSizes } from './model-sizes.js';
+import { castPerToken, type Elements, type ModelSizes } from './model-sizes.js';
 import { partOf } from './part-of-model.js';
 import { balancedShare } from './processor-rates.js';
 import { attentionRate, hostAdamRate, type Rates } from './rates.js';
@@ -120,8 +120,7 @@ function adapterTime(
   const { microBatch, seq, checkpointing, precision } = setup;
   const tokens = microBatch * seq;
   const again = checkpointing ? 2 : 1;
-  const cast = precision === 'bf16' ? adapters.perTokenInBf16 : adapters.perToken;
-  const isWide = cast > 0 || precision === 'fp32';
+  const isWide = castPerToken(adapters, setup) > 0 || precision === 'fp32';
   const macs = (again + 2) * (trained.count - trained.root) * tokens;
   const products = (2 * macs) / (isWide ? rates.matmul32 : rates.matmul);
   const { forward, backward } = ADAPTER_PASSES[isWide ? 'wide' : 'plain'];

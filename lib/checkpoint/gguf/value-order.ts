@@ -1,22 +1,23 @@
 // The order of a tensor's values in a file, where it differs from that of the model.
 
 /**
- * Consecutive values of a range of the model. Value at + i * lanes + j has the index from + i *
- * distance + j * apart in the file, for i below `count` and j below `lanes`.
+ * Consecutive values of a range of the model, and their indices in the file. Value
+ * `at + i * lanes + j` of the range has the index `from + i * distance + j * apart`, for i below
+ * `count` and j below `lanes`.
  */
 export interface ValueRun {
   readonly at: number;
   readonly from: number;
   readonly count: number;
-  /** With one lane, 1 stands for values that are contiguous in the file. */
+  /** If it is 1 and there is one lane, the values are contiguous in the file. */
   readonly distance: number;
   readonly lanes: number;
   readonly apart: number;
 }
 
 /**
- * Consecutive values of the model, and their places in the file. Indices in the file count the
- * values of all its tensors for this tensor of the model, one tensor after another.
+ * Consecutive values of the model, and their indices in the file. An index counts values of all
+ * tensors of the file that make up the tensor of the model, one tensor after another.
  */
 export interface ValueBox {
   /** Index of the first value. Default 0. */

@@ -51,7 +51,7 @@ export interface GgufRule {
   readonly change?: ValueChange;
 }
 
-/** The values of the model by those of the file, and the inverse. */
+/** Computes a value of the model from a value of the file, and back. */
 export interface ValueChange {
   readonly read: (value: number) => number;
   readonly write: (value: number) => number;
@@ -129,7 +129,7 @@ const stackedRows = (shapes: readonly Shape[]): Shape => [
   ...first(shapes).slice(1),
 ];
 
-/** Such a matrix, of which the file has three tensors with channels in pairs. */
+/** The matrix of JOINED; the file has three tensors, and pairs the channels of each head. */
 export const JOINED_PAIRS: GgufLayout = {
   own: stackedRows,
   stored: threeShapes,
@@ -149,7 +149,7 @@ export const JOINED_PAIRS: GgufLayout = {
   },
 };
 
-/** A matrix with all queries, all keys and all values; three tensors with channels in pairs. */
+/** A matrix with all queries, all keys and all values; the file is as for JOINED_PAIRS. */
 export const PACKED_PAIRS: GgufLayout = {
   own: stackedRows,
   stored: threeShapes,
@@ -167,7 +167,7 @@ export const PACKED_PAIRS: GgufLayout = {
   },
 };
 
-/** Experts [experts, 2 width, channels]: the rows of the gate, then those of the `up` matrix. */
+/** One matrix an expert, [experts, 2 width, channels]: the rows of the gate, then those of `up`. */
 export const GATE_UP: GgufLayout = {
   own: ([[experts = 0, width = 0, channels = 0] = []]) => [experts, 2 * width, channels],
   stored: ([experts = 0, both = 0, channels = 0]) =>
@@ -219,8 +219,8 @@ export const GATE_UP_BIAS: GgufLayout = {
 };
 
 /**
- * Rows of keys and of values of latent attention, head by head. The file has the transposed rows
- * of keys [heads, rank, plainDim], and those of values [heads, valueDim, rank].
+ * The rows of latent attention: each head has its keys, then its values. The file has two tensors:
+ * transposed keys [heads, rank, plainDim], and values [heads, valueDim, rank].
  */
 export const LATENT_ROWS: GgufLayout = {
   own([keys = [], values = []]) {
@@ -277,7 +277,10 @@ export const DELTA_ROWS: GgufLayout = {
   },
 };
 
-/** Value heads of a delta net: the model has those of one key head together, the file does not. */
+/**
+ * Axes of the value heads of a delta net. The model groups value heads by key head. The file lists
+ * the first value head of each key head, then the second, and so on.
+ */
 function tiledHeads(
   { keyHeads, heads }: DeltaHeads,
   one: number,
@@ -331,7 +334,7 @@ export const DELTA_COLUMNS: GgufLayout = {
   },
 };
 
-/** Whether shapes of a file are those of a tensor of the model; dimensions of 1 do not count. */
+/** Returns whether tensors of a file fit the model. Dimensions of 1 are ignored. */
 export function fits(
   { own, stored }: GgufLayout,
   shapes: readonly Shape[],

@@ -50,10 +50,10 @@ export function ropeOf(
   };
 }
 
-/** A divisor of channels that do not turn. */
+/** Frequencies of channels that do not rotate are divided by this. */
 const UNTURNED = 1e30;
 
-/** Returns the entries for layers without a window whose last channels do not turn. */
+/** Returns the entries if layers without a window rotate only their first channels. */
 function proportionalOf(keys: GgufKeys, tensors: readonly GgufTensor[]): JsonObject {
   const tensor = tensors.find(({ name }) => name === 'rope_freqs.weight');
   const divisors = tensor ? keys.read(tensor) : [1];
@@ -131,7 +131,8 @@ function yarnOf(
 export const shortest = (value: number): number => Number(value.toPrecision(6));
 
 /**
- * Returns the Llama 3 scaling with these divisors of frequencies. Files lack its four parameters.
+ * Returns the Llama 3 scaling with these divisors of frequencies. Files lack its four parameters,
+ * so the usual ones are tried.
  */
 function llama3Of(
   keys: GgufKeys,

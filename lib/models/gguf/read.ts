@@ -126,7 +126,7 @@ function configOf(
   );
 }
 
-/** Returns the width of feed-forward blocks; files whose blocks all have experts may lack it. */
+/** Returns the width of feed-forward blocks. A file may lack it if all blocks have experts. */
 const hiddenOf = (keys: GgufKeys): number =>
   keys.get('feed_forward_length') === null && keys.number('expert_count', 0) > 0
     ? keys.size('expert_feed_forward_length')
