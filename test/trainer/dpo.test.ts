@@ -87,12 +87,16 @@ async function trained(model: nn.models.Llama, options: Partial<TrainerOptions>)
   } as TrainerOptions);
   const losses: number[] = [];
   let metrics: Readonly<Record<string, number>> = {};
-  for await (const event of trainer.train()) {
-    if (event.type === 'log') losses.push(event.loss as number);
-    if (event.type === 'evaluate') metrics = event.metrics as typeof metrics;
+  try {
+    for await (const event of trainer.train()) {
+      if (event.type === 'log') losses.push(event.loss as number);
+      if (event.type === 'evaluate') metrics = event.metrics as typeof metrics;
+    }
+    return { losses, metrics };
+  } finally {
+    // An engine that is left behind keeps watching signals, also in the next file of this process.
+    await trainer.destroy();
   }
-  await trainer.destroy();
-  return { losses, metrics };
 }
 
 test('adapters without a reference equal a second model, and recorded numbers', async () => {
