@@ -29,8 +29,8 @@ function chosenCases(): Case[] {
   const repeat = Number(option('repeat') ?? 1);
   const cases = Array.from({ length: repeat }, () => chosen).flat();
   const [part, parts] = (option('part') ?? '1/1').split('/').map(Number) as [number, number];
-  const mine = cases.filter((_, i) => i % parts === part - 1);
-  return mine.slice(Number(option('from') ?? 0));
+  const selected = cases.filter((_, i) => i % parts === part - 1);
+  return selected.slice(Number(option('from') ?? 0));
 }
 
 /**

@@ -46,14 +46,14 @@ interface Searched {
   /** Samples per second; null for out of memory, `'none'` for another failure. */
   speed?: (config: Config) => number | null | 'none';
   /** The output of a job with another failure. */
-  said?: string;
+  stderr?: string;
   isRemote?: boolean;
 }
 
 /** Runs a search; `tried` has the arguments of each job but the first. */
 async function search(file: object, options: Searched = {}) {
   const { info = infoOf(2, 44 * GIB), speed = () => 1, args = [], isRemote = false } = options;
-  const { slots = 2, said = '' } = options;
+  const { slots = 2, stderr = '' } = options;
   const path = join(dir, 'ds_config.json');
   const folders = { results_dir: join(dir, 'results'), exps_dir: join(dir, 'exps') };
   const { autotuning, ...rest } = file as { autotuning?: object };
@@ -73,7 +73,7 @@ async function search(file: object, options: Searched = {}) {
     tried.push({ name: (metrics ?? '').split('/').at(-2) as string, config, args: words });
     const throughput = speed(config);
     if (throughput === null || throughput === 'none') {
-      writeFileSync(err, throughput === null ? SHORT : said);
+      writeFileSync(err, throughput === null ? SHORT : stderr);
       return { code: 1, isInterrupted: false };
     }
     const latency = 1000 / throughput;
@@ -191,8 +191,8 @@ describe('candidates', () => {
     const total = await search({ ...file, train_batch_size: 24 });
     expect(total.names).toEqual(['z1_gas3_tmbspg4', 'z1_gas6_tmbspg2', 'z1_gas12_tmbspg1']);
     expect(total.tried.every(({ config }) => config.train_batch_size === 24)).toBe(true);
-    const most = await search({ ...file, autotuning: { max_train_batch_size: 9 } });
-    expect(most.names).toEqual(['z1_gas1_tmbspg4', 'z1_gas2_tmbspg2', 'z1_gas4_tmbspg1']);
+    const limited = await search({ ...file, autotuning: { max_train_batch_size: 9 } });
+    expect(limited.names).toEqual(['z1_gas1_tmbspg4', 'z1_gas2_tmbspg2', 'z1_gas4_tmbspg1']);
     const steps = { gradient_accumulation_steps: 2, autotuning: { min_train_batch_size: 20 } };
     expect((await search({ ...file, ...steps })).names).toEqual([
       ...['z1_gas2_tmbspg8', 'z1_gas3_tmbspg4', 'z1_gas5_tmbspg2'],
@@ -384,8 +384,8 @@ describe('the search', () => {
   });
 
   test('gives the reason of `ds train`, which has no name of an error', async () => {
-    const said = 'DS_NOTICE: a\nds train: Trainer save.dir out: expected b, got c\n  at d';
-    const { lines } = await search(STAGE1, { speed: () => 'none', said });
+    const stderr = 'DS_NOTICE: a\nds train: Trainer save.dir out: expected b, got c\n  at d';
+    const { lines } = await search(STAGE1, { speed: () => 'none', stderr });
     expect(lines[0]).toContain(
       ': nothing: ds train: Trainer save.dir out: expected b, got c (exit',
     );

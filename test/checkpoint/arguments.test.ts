@@ -115,8 +115,8 @@ test.each<[string, unknown, RegExp]>([
 ])(
   'a companion whose state is %s is refused by its name, and nothing is left behind',
   async (_, state, message) => {
-    const mine = { stateDict: () => state as never, loadStateDict: () => {} };
-    engine.companions.set('mine', mine);
+    const stateful = { stateDict: () => state as never, loadStateDict: () => {} };
+    engine.companions.set('mine', stateful);
     await expect(engine.saveCheckpoint(dir)).rejects.toEqual(refusal(message));
     expect(readdirSync(dir)).toEqual([]);
   },

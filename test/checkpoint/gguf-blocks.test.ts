@@ -100,14 +100,14 @@ test.each([
   ['Q8_0', 0.006],
   ['Q6_K', 0.02],
   ['Q4_K', 0.075],
-] as const)('packing normal numbers as %s changes them by at most %d', (type, most) => {
+] as const)('packing normal numbers as %s changes them by at most %d', (type, limit) => {
   const random = seeded(7);
   const normal = (): number =>
     Math.sqrt(-2 * Math.log(random() + 1e-12)) * Math.cos(2 * Math.PI * random());
   for (const size of [1e-6, 1, 300]) {
     const values = Float32Array.from({ length: 256 * 40 }, () => size * normal());
     // Small scales are subnormal f16 numbers.
-    const slack = size < 1e-3 && type !== 'F32' ? 3 : most;
+    const slack = size < 1e-3 && type !== 'F32' ? 3 : limit;
     expect(errorOf(type, values)).toBeLessThanOrEqual(slack);
   }
 });

@@ -34,9 +34,9 @@ export function joinedWorlds(size: number): CheckpointWorld[] {
         if (--round.missing === 0) round.done(round.said);
         return round.all.then((all) =>
           all.map((one) => {
-            const [other, said] = one as [string, JsonValue];
+            const [other, message] = one as [string, JsonValue];
             if (other !== label) throw new Error(`${label} meets ${other}`);
-            return said;
+            return message;
           }),
         );
       },

@@ -279,21 +279,21 @@ test("Hugging Face's layout of a module, described by its config.json", async ()
   const { engine: own } = await initialize({ model, config, device: 'cpu' });
   const dir = join(root, 'square');
   await own.saveCheckpoint(dir);
-  const { path: theirs } = await consolidate(dir, join(root, 'theirs'));
+  const { path: reference } = await consolidate(dir, join(root, 'theirs'));
   const { path: ours } = await consolidate(dir, join(root, 'ours'), { format: 'native' });
   for (const [path, options] of [
-    [theirs, {}],
-    [join(theirs, 'model.safetensors'), {}],
+    [reference, {}],
+    [join(reference, 'model.safetensors'), {}],
     [ours, {}],
     [ours, { format: 'native' }],
-    [theirs, { format: 'hf' }],
+    [reference, { format: 'hf' }],
   ] as const) {
     const loaded = new Square();
     await nn.loadWeights(loaded, path, options);
     expect(valuesOf(loaded)).toEqual(valuesOf(model));
   }
   const wrong = new Square();
-  await nn.loadWeights(wrong, theirs, { format: 'native' });
+  await nn.loadWeights(wrong, reference, { format: 'native' });
   expect(wrong.proj.weight.toArray()).toEqual(model.proj.weight.transpose(0, 1).toArray());
   own.destroy();
 });

@@ -10,13 +10,13 @@ interface Found {
 }
 
 test('every rank gets the results of all, by rank', async () => {
-  const said = await onRanks(3, (world) =>
+  const reports = await onRanks(3, (world) =>
     onAllRanks(world, 'looking', async (): Promise<Found> => {
       return { name: `rank ${world.rank}`, parts: [{ shape: [world.rank] }] };
     }),
   );
   const all = [0, 1, 2].map((rank) => ({ name: `rank ${rank}`, parts: [{ shape: [rank] }] }));
-  expect(said).toEqual([0, 1, 2].map(() => ({ status: 'fulfilled', value: all })));
+  expect(reports).toEqual([0, 1, 2].map(() => ({ status: 'fulfilled', value: all })));
 });
 
 test('a rank that fails keeps its error, and the others get its words', async () => {
@@ -27,14 +27,14 @@ test('a rank that fails keeps its error, and the others get its words', async ()
     got: 'none',
     hint: 'Go.',
   });
-  const said = await onRanks(2, (world) =>
+  const reports = await onRanks(2, (world) =>
     onAllRanks(world, 'writing', async () => {
       if (world.rank === 1) throw own;
       return null;
     }),
   );
   const reported = { code: 'DS_CHECKPOINT', op: 'writing on rank 1: disk', expected: 'room' };
-  expect(said).toEqual([
+  expect(reports).toEqual([
     {
       status: 'rejected',
       reason: expect.objectContaining({ ...reported, got: 'none', hint: 'Go.' }),
@@ -44,14 +44,14 @@ test('a rank that fails keeps its error, and the others get its words', async ()
 });
 
 test('the error names the first of several failed ranks', async () => {
-  const said = await onRanks(3, (world) =>
+  const reports = await onRanks(3, (world) =>
     onAllRanks(world, 'writing', async () => {
       if (world.rank > 0) throw new TypeError(`no ${world.rank}`);
       return null;
     }),
   );
   const reason = { op: 'writing on rank 1: TypeError', got: 'TypeError: no 1' };
-  expect(said[0]).toEqual({ status: 'rejected', reason: expect.objectContaining(reason) });
+  expect(reports[0]).toEqual({ status: 'rejected', reason: expect.objectContaining(reason) });
 });
 
 /** In each marked line the compiler must find a mistake; scripts/check fails otherwise. */

@@ -15,7 +15,7 @@ interface Expectation {
   /** In minutes. */
   timeout?: number;
   /** The message of every surviving rank matches all of these. */
-  says: readonly RegExp[];
+  message: readonly RegExp[];
   /** Whether the culprit reports the error too. */
   all?: boolean;
   /** Whether the culprit ends without an error of its own. */
@@ -44,7 +44,7 @@ const expectations: readonly Expectation[] = [
     ranks: 2,
     culprit: 1,
     all: true,
-    says: [
+    message: [
       CALL,
       /rank 1 issued broadcast f32 x 100, root 0 \(the wrong one\)|rank 1 issued/,
       /rank 0/,
@@ -55,14 +55,17 @@ const expectations: readonly Expectation[] = [
     ranks: 3,
     culprit: 2,
     all: true,
-    says: [/rank 2 issued allReduce sum f32 x 50 \(half of unit h\.3\)/, /collective 2 of world/],
+    message: [
+      /rank 2 issued allReduce sum f32 x 50 \(half of unit h\.3\)/,
+      /collective 2 of world/,
+    ],
   },
   {
     fault: 'one-more',
     ranks: 2,
     culprit: 0,
     all: true,
-    says: [/collective 3 of world/, /barrier/, /rank 0 issued|rank 1 issued/],
+    message: [/collective 3 of world/, /barrier/, /rank 0 issued|rank 1 issued/],
   },
   {
     fault: 'stall',
@@ -70,7 +73,12 @@ const expectations: readonly Expectation[] = [
     culprit: 1,
     timeout: STALL,
     reap: true,
-    says: [CALL, /rank 1 did not arrive \(its last was collective 1/, /warm-up 1/, /collective 2/],
+    message: [
+      CALL,
+      /rank 1 did not arrive \(its last was collective 1/,
+      /warm-up 1/,
+      /collective 2/,
+    ],
   },
   {
     fault: 'never-came',
@@ -78,7 +86,7 @@ const expectations: readonly Expectation[] = [
     culprit: 1,
     timeout: STALL,
     reap: true,
-    says: [CALL, /collective 0 of world/, /rank 1 did not arrive/],
+    message: [CALL, /collective 0 of world/, /rank 1 did not arrive/],
   },
   {
     fault: 'blocked',
@@ -86,24 +94,24 @@ const expectations: readonly Expectation[] = [
     culprit: 0,
     timeout: STALL,
     reap: true,
-    says: [CALL, /rank 0 did not arrive/],
+    message: [CALL, /rank 0 did not arrive/],
   },
-  { fault: 'killed', ranks: 3, culprit: 2, says: [/rank 2/, /ended|did not arrive/] },
-  { fault: 'killed', ranks: 3, culprit: 0, says: [/rank 0/, /ended/, /collective \d of world/] },
-  { fault: 'killed-busy', ranks: 3, culprit: 1, says: [/rank 1/, /ended|did not arrive/] },
+  { fault: 'killed', ranks: 3, culprit: 2, message: [/rank 2/, /ended|did not arrive/] },
+  { fault: 'killed', ranks: 3, culprit: 0, message: [/rank 0/, /ended/, /collective \d of world/] },
+  { fault: 'killed-busy', ranks: 3, culprit: 1, message: [/rank 1/, /ended|did not arrive/] },
   {
     fault: 'killed-ahead',
     ranks: 2,
     culprit: 1,
-    says: [CALL, /rank 1 did not arrive/, /ended/],
+    message: [CALL, /rank 1 did not arrive/, /ended/],
   },
-  { fault: 'killed-computing', ranks: 2, culprit: 1, says: [CALL, /rank 1 did not arrive/] },
-  { fault: 'killed-groups', ranks: 2, culprit: 1, says: [CALL, /rank 1 did not arrive/] },
-  { fault: 'killed-opening', ranks: 2, culprit: 1, says: [/rank 1/, /ended/] },
-  { fault: 'throws', ranks: 3, culprit: 1, says: [/rank 1/, /it has left the job|ended/] },
-  { fault: 'leaves', ranks: 3, culprit: 1, timeout: 10, endsWell: true, says: LEFT(1) },
-  { fault: 'leaves', ranks: 3, culprit: 0, timeout: 10, endsWell: true, says: LEFT(0) },
-  { fault: 'leaves-ahead', ranks: 2, culprit: 1, timeout: 10, endsWell: true, says: LEFT(1) },
+  { fault: 'killed-computing', ranks: 2, culprit: 1, message: [CALL, /rank 1 did not arrive/] },
+  { fault: 'killed-groups', ranks: 2, culprit: 1, message: [CALL, /rank 1 did not arrive/] },
+  { fault: 'killed-opening', ranks: 2, culprit: 1, message: [/rank 1/, /ended/] },
+  { fault: 'throws', ranks: 3, culprit: 1, message: [/rank 1/, /it has left the job|ended/] },
+  { fault: 'leaves', ranks: 3, culprit: 1, timeout: 10, endsWell: true, message: LEFT(1) },
+  { fault: 'leaves', ranks: 3, culprit: 0, timeout: 10, endsWell: true, message: LEFT(0) },
+  { fault: 'leaves-ahead', ranks: 2, culprit: 1, timeout: 10, endsWell: true, message: LEFT(1) },
 ];
 
 /** For one case: its slowest waits take half a minute, plus the exit; busy cores take longer. */
@@ -137,13 +145,13 @@ function requireNoError({ rank, code, signal, report, stderr }: RankResult): voi
   throw new Error(`rank ${rank}: ${code ?? signal} ${JSON.stringify(report)} ${stderr}`);
 }
 
-function examine(result: RankResult, { fault, says }: Expectation): void {
+function examine(result: RankResult, { fault, message }: Expectation): void {
   const { rank, code, signal, stderr } = result;
   const who = `${fault}, rank ${rank}`;
   if (code !== 0) throw new Error(`${who} ended with ${code ?? signal}:\n${stderr}`);
   const report = result.report as FaultReport;
   if (report.code !== 'DS_COMM') throw new Error(`${who}: ${JSON.stringify(report)}`);
-  for (const pattern of says) {
+  for (const pattern of message) {
     if (!pattern.test(report.message))
       throw new Error(`${who}: ${pattern} not in ${report.message}`);
   }

@@ -69,12 +69,12 @@ const bytesOf = (socket: Socket, count: number) =>
 
 /** The handshake written with Node's own HMAC, as a foreign client would. */
 async function shake(socket: Socket, key: string): Promise<{ answer: Buffer; right: Buffer }> {
-  const theirs = await bytesOf(socket, NONCE);
-  const ours = randomBytes(NONCE);
+  const serverNonce = await bytesOf(socket, NONCE);
+  const clientNonce = randomBytes(NONCE);
   const proof = (role: string) =>
-    createHmac('sha256', key).update(role).update(theirs).update(ours).digest();
+    createHmac('sha256', key).update(role).update(serverNonce).update(clientNonce).digest();
   const answer = bytesOf(socket, 32);
-  socket.write(Buffer.concat([ours, proof('ds client')]));
+  socket.write(Buffer.concat([clientNonce, proof('ds client')]));
   return { answer: await answer, right: proof('ds server') };
 }
 
@@ -346,15 +346,15 @@ describe('admission', () => {
 
   test('an answer to an old challenge is refused', async () => {
     const first = await open();
-    const theirs = await bytesOf(first, NONCE);
-    const ours = randomBytes(NONCE);
+    const serverNonce = await bytesOf(first, NONCE);
+    const clientNonce = randomBytes(NONCE);
     const old = createHmac('sha256', secret)
       .update('ds client')
-      .update(theirs)
-      .update(ours)
+      .update(serverNonce)
+      .update(clientNonce)
       .digest();
     const second = await open();
-    second.write(Buffer.concat([ours, old]));
+    second.write(Buffer.concat([clientNonce, old]));
     await closed(second);
     first.destroy();
   });

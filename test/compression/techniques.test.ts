@@ -29,8 +29,8 @@ const symmetric: Rule = (group, bits) => {
 };
 
 const asymmetric: Rule = (group, bits) => {
-  const [least, most] = [Math.min(...group), Math.max(...group)];
-  const step = f(f(most - least) / 2 ** bits);
+  const [least, largest] = [Math.min(...group), Math.max(...group)];
+  const step = f(f(largest - least) / 2 ** bits);
   const zero = f(nearest(f(least / step)) * step);
   return group.map((x) =>
     f(f(within(nearest(f(f(x - zero) / step)), 0, 2 ** bits - 1) * step) + zero),

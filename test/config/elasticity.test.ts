@@ -52,11 +52,11 @@ function recordsOfDivisors(): number[] {
   for (let divisor = 1; divisor < counts.length; ++divisor) {
     for (let n = divisor; n < counts.length; n += divisor) counts[n] = (counts[n] as number) + 1;
   }
-  let most = 0;
+  let mostDivisors = 0;
   const records: number[] = [];
   counts.forEach((count, n) => {
-    if (count > most) records.push(n);
-    most = Math.max(most, count);
+    if (count > mostDivisors) records.push(n);
+    mostDivisors = Math.max(mostDivisors, count);
   });
   return records;
 }
@@ -66,7 +66,7 @@ const records = recordsOfDivisors();
 /** Brute force over every batch size and every number of ranks. */
 function tried({
   micro_batch_sizes: micros,
-  max_train_batch_size: most,
+  max_train_batch_size: maxGpus,
   min_gpus: least,
   max_gpus: largest,
   prefer_larger_batch: isLarger,
@@ -74,8 +74,8 @@ function tried({
   let multiple = 1;
   while (micros.some((micro) => multiple % micro !== 0)) ++multiple;
   let best = { batch: 0, ranks: [] as number[] };
-  for (const base of [...micros, multiple].filter((one) => one <= most)) {
-    const batch = base * Math.max(...records.filter((n) => n * base <= most));
+  for (const base of [...micros, multiple].filter((one) => one <= maxGpus)) {
+    const batch = base * Math.max(...records.filter((n) => n * base <= maxGpus));
     const ranks: number[] = [];
     for (let count = least; count <= largest; ++count) {
       if (micros.some((micro) => batch % (micro * count) === 0)) ranks.push(count);
@@ -166,8 +166,8 @@ describe('batch sizes beside it', () => {
     const config = elastic({ ignore_non_elastic_batch_info: 'true' }, beside);
     const { notices } = checkConfig(config, { worldSize: 64 });
     expect(sizes(config, 64)).toEqual([9792, 17, 9]);
-    const said = notices.filter(({ kind }) => kind === 'no-effect').map(({ path }) => path);
-    expect(said).toEqual(Object.keys(beside));
+    const noticePaths = notices.filter(({ kind }) => kind === 'no-effect').map(({ path }) => path);
+    expect(noticePaths).toEqual(Object.keys(beside));
   });
 
   test('of a training must be the same', () => {

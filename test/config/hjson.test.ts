@@ -202,7 +202,7 @@ describe('oddities', () => {
       '{\n"train_batch_size": 8\n"fp16": { "enabled": false\n"hysteresis": 2 }\n"seed": 1,}';
     const { config, notices } = noticesOf(text);
     expect(config?.seed).toBe(1);
-    expect(notices.map(({ location: place, text: said }) => [place?.line, said])).toEqual([
+    expect(notices.map(({ location: place, text: message }) => [place?.line, message])).toEqual([
       [
         2,
         'commas are missing after train_batch_size (2:1), enabled (3:11), fp16 (3:1). The file is read; JSON needs them.',

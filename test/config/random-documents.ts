@@ -82,8 +82,8 @@ function section(schema: Schema, depth: number): JsonObject {
   const { properties = {}, additionalProperties: others } = schema;
   const named = typeof others === 'object' ? [['own', others] as const] : [];
   const keys = [...Object.entries(properties), ...named];
-  const most = depth === 0 ? 8 : 5;
-  const taken = Array.from({ length: below(most) }, () => pick(keys)).filter((key) => key);
+  const maxKeys = depth === 0 ? 8 : 5;
+  const taken = Array.from({ length: below(maxKeys) }, () => pick(keys)).filter((key) => key);
   // A section with a discriminator needs it.
   const fixed = keys.filter(([, value]) => 'const' in resolveSchema(value, undefined));
   const entries = [...fixed, ...taken].map(([key, value]) => [key, drawn(value, depth)]);

@@ -44,8 +44,10 @@ test('steps draw samples within their difficulty, as in the table', () => {
   expect(sampler.length).toBe(PER_EPOCH * BATCH);
   const batches = batchesOf(sampler, 60);
   for (const [i, batch] of batches.entries()) {
-    const most = GROWN[i] ?? 10;
-    expect(Math.max(...batch.map((sample) => VALUES[sample] as number))).toBeLessThanOrEqual(most);
+    const maxDifficulty = GROWN[i] ?? 10;
+    expect(Math.max(...batch.map((sample) => VALUES[sample] as number))).toBeLessThanOrEqual(
+      maxDifficulty,
+    );
   }
   const late = new Set(batches.slice(10).flat());
   expect(late.size).toBe(VALUES.length);

@@ -35,9 +35,9 @@ const threaded = (length: number, ...more: number[]): IterableDataset<number> =>
 const loaderOf = (data: IterableDataset<number>, options: Options = {}) =>
   new IterableLoader(data, { collate: asList, workerThread, ...options });
 
-async function collect<Batch>(loader: AsyncIterable<Batch>, most = 1e9): Promise<Batch[]> {
+async function collect<Batch>(loader: AsyncIterable<Batch>, limit = 1e9): Promise<Batch[]> {
   const batches: Batch[] = [];
-  for await (const batch of loader) if (batches.push(batch) === most) break;
+  for await (const batch of loader) if (batches.push(batch) === limit) break;
   return batches;
 }
 

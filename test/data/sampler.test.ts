@@ -164,7 +164,7 @@ test('ranks share the draws of a WeightedRandomSampler, and go on at another wor
     new WeightedRandomSampler(weights, { samples: 12, seed: 8, rank, worldSize });
   const whole = [...make(0, 1)];
   const dealt = [0, 1, 2].map((rank) => [...make(rank, 3)]);
-  expect(dealt.map((mine) => mine.length)).toEqual([4, 4, 4]);
+  expect(dealt.map((ownIndices) => ownIndices.length)).toEqual([4, 4, 4]);
   expect(whole.map((_, i) => dealt[i % 3]![Math.floor(i / 3)])).toEqual(whole);
   const rest = [0, 1].map((rank) => [...make(rank, 2).order(6)]);
   expect(whole.slice(6).map((_, i) => rest[i % 2]![Math.floor(i / 2)])).toEqual(whole.slice(6));

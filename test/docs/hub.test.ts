@@ -44,18 +44,18 @@ test.each(programs.map((program) => [program.line, program.code]))(
       HF_HUB_DISABLE_PROGRESS_BARS: '1',
     };
     const child = spawn(process.execPath, [file], { env, cwd: dir });
-    const said = { stdout: '', stderr: '' };
+    const output = { stdout: '', stderr: '' };
     for (const name of ['stdout', 'stderr'] as const) {
       child[name].on('data', (part: Buffer) => {
-        said[name] += part;
+        output[name] += part;
       });
     }
     const status = await new Promise((resolve, reject) => {
       child.on('error', reject);
       child.on('close', resolve);
     });
-    expect([status, said.stderr]).toEqual([0, '']);
-    expect(said.stdout).not.toBe('');
+    expect([status, output.stderr]).toEqual([0, '']);
+    expect(output.stdout).not.toBe('');
   },
 );
 

@@ -185,9 +185,9 @@ const withoutCopies: Case = {
         const pinnedHere = device.kind === 'cpu';
         const saved = await during(() => engine.saveCheckpoint(dir));
         const loaded = await during(() => engine.loadCheckpoint(dir));
-        const most = 2.5 * PART_BYTES;
-        assert.ok(!pinnedHere || saved < most, `${saved} bytes to save`);
-        assert.ok(!pinnedHere || loaded < most, `${loaded} bytes to load`);
+        const limit = 2.5 * PART_BYTES;
+        assert.ok(!pinnedHere || saved < limit, `${saved} bytes to save`);
+        assert.ok(!pinnedHere || loaded < limit, `${loaded} bytes to load`);
         engine.destroy();
       } finally {
         rmSync(dir, { recursive: true, force: true });

@@ -34,7 +34,7 @@ interface Place {
 interface Failure {
   name: string;
   /** Matches the message. */
-  says: RegExp;
+  message: RegExp;
   config?: DsConfig;
   options?: (model: Fragile) => Partial<Options>;
   /** How the model fails during the attempt. */
@@ -100,12 +100,12 @@ const stranger = new nn.Parameter([3], () => {});
 const failures: Failure[] = [
   {
     name: 'optimizer parameters',
-    says: /betas/,
+    message: /betas/,
     config: { optimizer: { type: 'AdamW', params: { betas: [2, 0.9] } } },
   },
   {
     name: 'a parameter in two groups',
-    says: /group 1/,
+    message: /group 1/,
     options: (model) => {
       const params = model.parameters();
       return { modelParameters: [{ params }, { params: params.slice(0, 1) }] };
@@ -113,12 +113,12 @@ const failures: Failure[] = [
   },
   {
     name: 'a parameter of another model',
-    says: /parameters of the model/,
+    message: /parameters of the model/,
     options: (model) => ({ modelParameters: [...model.parameters(), stranger] }),
   },
   {
     name: 'one schedule too many',
-    says: /2 schedules/,
+    message: /2 schedules/,
     options: () => {
       const schedule = new optim.ConstantLr({ baseLr: 1, factor: 1, steps: 1 });
       return { lrScheduler: () => [schedule, schedule] };
@@ -126,52 +126,52 @@ const failures: Failure[] = [
   },
   {
     name: 'a list of rates that is not as long as the groups',
-    says: /one for each parameter group/,
+    message: /one for each parameter group/,
     config: { scheduler: { type: 'LRRangeTest', params: { lr_range_test_min_lr: [1, 2, 3] } } },
   },
   {
     name: 'speculation with an optimizer that cannot',
-    says: /speculative updates/,
+    message: /speculative updates/,
     config: { ...offloaded(true), optimizer: { type: 'SGD', params: { lr: 1e-2 } } },
   },
   {
     name: 'training data that fill no batch',
-    says: /DataLoader/,
+    message: /DataLoader/,
     options: () => ({ trainingData: { length: 0, get: () => 0 } }),
   },
   {
     name: 'training data that no worker can build',
-    says: /worker thread can build/,
+    message: /worker thread can build/,
     options: () => ({ trainingData: { length: 8, get: () => 0 }, numWorkers: 1 }),
   },
-  { name: 'initial values', says: /initial values/, breaks: 'values' },
+  { name: 'initial values', message: /initial values/, breaks: 'values' },
   {
     name: 'initial values, offloaded',
-    says: /initial values/,
+    message: /initial values/,
     breaks: 'values',
     config: offloaded(false),
   },
   {
     name: 'initial values, offloaded speculatively',
-    says: /initial values/,
+    message: /initial values/,
     breaks: 'values',
     config: offloaded(true),
   },
   {
     name: 'optimizer state',
-    says: /no state/,
+    message: /no state/,
     options: (model) => ({ optimizer: new Stateless(model.parameters(), { lr: 1e-2 }) }),
   },
   {
     name: 'optimizer state, offloaded',
-    says: /no state/,
+    message: /no state/,
     config: offloaded(false),
     options: (model) => ({ optimizer: new Stateless(model.parameters(), { lr: 1e-2 }) }),
   },
-  { name: 'the last hook', says: /units at the end/, breaks: 'hooks' },
+  { name: 'the last hook', message: /units at the end/, breaks: 'hooks' },
   {
     name: 'the last hook, offloaded',
-    says: /units at the end/,
+    message: /units at the end/,
     breaks: 'hooks',
     config: offloaded(true),
   },
@@ -210,7 +210,10 @@ async function inFolder(body: (place: Place) => Promise<void>): Promise<void> {
 }
 
 /** Fails with open monitors, compares the counters, and then trains the same model. */
-async function releases({ says, config, options, breaks }: Failure, device: Device): Promise<void> {
+async function releases(
+  { message, config, options, breaks }: Failure,
+  device: Device,
+): Promise<void> {
   const expected = await train(freshModel(), device);
   await inFolder(async (place) => {
     await quiet();
@@ -225,7 +228,7 @@ async function releases({ says, config, options, breaks }: Failure, device: Devi
       config: { ...BASE, ...watched(place), ...config },
       ...options?.(model),
     });
-    await assert.rejects(attempt, says);
+    await assert.rejects(attempt, message);
     assert.equal(openBelow(place.folder), '');
     assert.equal(own.closed, 0, "the caller's monitor stays open");
     model.breaks = null;

@@ -68,8 +68,8 @@ test('a curriculum of lengths trains with the lengths of the page', () => {
     ([, ...numbers]) => numbers.map(Number) as [number, number, number],
   );
   const lengths = steps.map(([step, tokens]) => `step ${step}: ${tokens} tokens`);
-  const said = readPage('docs/data.md').matchAll(/`(step \d+: \d+ tokens)`/g);
-  expect(lengths.slice(0, 4)).toEqual(Array.from(said, ([, line]) => line));
+  const documented = readPage('docs/data.md').matchAll(/`(step \d+: \d+ tokens)`/g);
+  expect(lengths.slice(0, 4)).toEqual(Array.from(documented, ([, line]) => line));
   expect(lengths.slice(4)).toEqual(['step 25: 64 tokens', 'step 30: 64 tokens']);
   expect(steps.at(-1)?.[2]).toBeLessThan((steps[0]?.[2] as number) - 0.5);
 });
@@ -77,16 +77,16 @@ test('a curriculum of lengths trains with the lengths of the page', () => {
 test('layers are dropped as often as on the page, and the model learns', () => {
   const out = runPage('docs/data-efficiency.md');
   const steps = Array.from(out.matchAll(/(step \d+: \d\.\d+), loss (\d\.\d+)/g));
-  const said = readPage('docs/data-efficiency.md').matchAll(/`(step \d+: \d\.\d+)`/g);
-  expect(steps.map(([, line]) => line)).toEqual(Array.from(said, ([, line]) => line));
+  const documented = readPage('docs/data-efficiency.md').matchAll(/`(step \d+: \d\.\d+)`/g);
+  expect(steps.map(([, line]) => line)).toEqual(Array.from(documented, ([, line]) => line));
   const losses = steps.map(([, , loss]) => Number(loss));
   expect(losses.at(-1)).toBeLessThan((losses[0] as number) - 0.5);
 });
 
 test('easy samples come first, in the steps of the page', () => {
   const lines = runPage('docs/data-sampling.md').trimEnd().split('\n');
-  const said = readPage('docs/data-sampling.md').matchAll(/`(step \d+: \d+ words)`/g);
-  expect(lines.slice(0, -1)).toEqual(Array.from(said, ([, line]) => line));
+  const documented = readPage('docs/data-sampling.md').matchAll(/`(step \d+: \d+ words)`/g);
+  expect(lines.slice(0, -1)).toEqual(Array.from(documented, ([, line]) => line));
   // A uniform guess over all words has a loss of 4.16.
   expect(Number(/^loss (\d\.\d+)$/.exec(lines.at(-1) as string)?.[1])).toBeLessThan(3.4);
 });
@@ -96,8 +96,8 @@ test('a compressed model learns, and becomes as small as on the page', () => {
   const losses = Array.from(out.matchAll(/loss (\d\.\d+)/g), ([, loss]) => Number(loss));
   expect(losses).toHaveLength(3);
   expect(losses.at(-1)).toBeLessThan((losses[0] as number) / 2);
-  const [, said] = /`(\d+ parameters, then \d+)`/.exec(readPage('docs/compression.md')) ?? [];
-  expect(out.trimEnd().split('\n').at(-1)).toBe(said);
+  const [, documented] = /`(\d+ parameters, then \d+)`/.exec(readPage('docs/compression.md')) ?? [];
+  expect(out.trimEnd().split('\n').at(-1)).toBe(documented);
 });
 
 test('a pipeline of two stages learns', () => {

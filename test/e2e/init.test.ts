@@ -24,8 +24,8 @@ function run(folder: string, command: string, words: string[], input = ''): stri
 }
 
 test('a chat project trains, answers, and answers again without training', () => {
-  const said = run('.', 'node_modules/.bin/ds', ['init', 'hello']);
-  expect(said).toContain('  cd hello\n  npm start');
+  const output = run('.', 'node_modules/.bin/ds', ['init', 'hello']);
+  expect(output).toContain('  cd hello\n  npm start');
   const answers = run('hello', 'npm', ['start'], 'what is ZeRO?\n');
   expect(answers).toContain('> What is a token?\nA token is a piece of text with a number.\n');
   expect(answers).toContain('ZeRO divides weights, gradients and optimizer state among GPUs.\n');

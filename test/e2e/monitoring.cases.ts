@@ -72,17 +72,17 @@ async function watchedEngine(
 /** The values that the engine reports after each of `steps` steps. */
 async function expectation(device: Device, steps: number): Promise<Record<string, object[]>> {
   const engine = await watchedEngine(device, {});
-  const said: Record<string, object[]> = { [LOSS]: [], [LR]: [], [SCALE]: [] };
+  const events: Record<string, object[]> = { [LOSS]: [], [LR]: [], [SCALE]: [] };
   for (let index = 0; index < steps; ++index) {
     const losses = trainTiny(engine, index, index + 1) as [number, number];
     const step = engine.globalSamples;
-    said[LOSS]?.push({ step, value: Math.fround(losses[0] + losses[1]) / 2 });
-    said[LR]?.push({ step, value: engine.getLr()[0] });
-    said[SCALE]?.push({ step, value: engine.lossScale });
+    events[LOSS]?.push({ step, value: Math.fround(losses[0] + losses[1]) / 2 });
+    events[LR]?.push({ step, value: engine.getLr()[0] });
+    events[SCALE]?.push({ step, value: engine.lossScale });
   }
   assert.ok(engine.skippedSteps > 0, 'no overflow: the loss scale was not tried');
   engine.destroy();
-  return said;
+  return events;
 }
 
 async function equalsEngine(device: Device): Promise<void> {
@@ -90,8 +90,9 @@ async function equalsEngine(device: Device): Promise<void> {
   const engine = await watchedEngine(device, {}, [recorder]);
   trainTiny(engine, 0, 12);
   engine.destroy();
-  const said = await expectation(device, 12);
-  for (const name of [LOSS, LR, SCALE]) assert.deepEqual(recorder.of(name), said[name], name);
+  const expectedEvents = await expectation(device, 12);
+  for (const name of [LOSS, LR, SCALE])
+    assert.deepEqual(recorder.of(name), expectedEvents[name], name);
   assert.equal(recorder.events.length, 3 * 12);
   assert.equal(recorder.closed, 1);
 }

@@ -230,8 +230,8 @@ const splitMasters = (place: string, gradients: 'bf16' | 'fp32'): Case => ({
       const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
       const ofGradient = options.gpuShare === 1 ? 0 : gradients === 'bf16' ? 2 : 4;
       const tables = 64 * 1024;
-      const most = (bytes + ofGradient) * elements + tables;
-      assert.ok(state.bytes.host < most, `${state.bytes.host / elements}`);
+      const limit = (bytes + ofGradient) * elements + tables;
+      assert.ok(state.bytes.host < limit, `${state.bytes.host / elements}`);
       assert.deepEqual(masterBits(split), masterBits(whole));
       assert.deepEqual(trainTiny(split, 0, 8), trainTiny(whole, 0, 8));
       assert.deepEqual(masterBits(split), masterBits(whole));

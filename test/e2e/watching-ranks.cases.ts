@@ -62,9 +62,9 @@ async function someOperations(device: Device): Promise<void> {
   const quiet = await watch(device, { comms_logger: section });
   assert.deepEqual(counts(quiet.reports[0] as WatchedReport), { reduceScatter: UNITS * STEPS });
   const loud = await watch(device, { comms_logger: { ...section, verbose: true } });
-  const said = (loud.lines[0] as string[]).filter((text) => text.includes('(gradient of '));
-  assert.equal(said.length, UNITS * STEPS);
-  assert.match(said[0] as string, /^reduceScatter .* ms, algbw .* busbw .* Gbps \(gradient of /);
+  const logged = (loud.lines[0] as string[]).filter((text) => text.includes('(gradient of '));
+  assert.equal(logged.length, UNITS * STEPS);
+  assert.match(logged[0] as string, /^reduceScatter .* ms, algbw .* busbw .* Gbps \(gradient of /);
   assert.deepEqual(loud.lines[1], []);
 }
 

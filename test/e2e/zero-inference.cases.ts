@@ -67,11 +67,13 @@ const tokensOn = (device: Device): Tensor =>
 
 /** Equal bits. On a GPU the matmul depends on the address of a weight, so values match to 1e-4. */
 function same({ kind }: Device, got: Tensor, expected: Tensor): void {
-  const [ours, theirs] = [got.toArray(), expected.toArray()];
-  if (kind === 'cpu') assert.deepEqual(ours, theirs);
-  const far = ours.findIndex((value, i) => !(Math.abs(value - (theirs[i] as number)) < 1e-4));
-  assert.equal(far, -1, `element ${far}: ${ours[far]}, not ${theirs[far]}`);
-  assert.equal(ours.length, theirs.length);
+  const [values, expectedValues] = [got.toArray(), expected.toArray()];
+  if (kind === 'cpu') assert.deepEqual(values, expectedValues);
+  const far = values.findIndex(
+    (value, i) => !(Math.abs(value - (expectedValues[i] as number)) < 1e-4),
+  );
+  assert.equal(far, -1, `element ${far}: ${values[far]}, not ${expectedValues[far]}`);
+  assert.equal(values.length, expectedValues.length);
 }
 
 /** Whether a unit's weights are on the device, or in transfer. */
@@ -89,12 +91,12 @@ const streams: Case = {
     const engine = await streaming(device);
     const model = engine.module as nn.models.Llama;
     const here = isHere(engine);
-    const most: number[] = [];
+    const peaks: number[] = [];
     const ahead: boolean[] = [];
     const units = engine.parts.stage.frozen.map(({ unit }) => unit);
     const removers = model.model.layers.map((block, i) =>
       block.registerForwardPreHook(() => {
-        most.push(units.filter(here).length);
+        peaks.push(units.filter(here).length);
         const next = units.find(({ module }) => module === model.model.layers[i + 1]);
         if (next) ahead.push(here(next));
       }),
@@ -106,7 +108,7 @@ const streams: Case = {
     }
     assert.deepEqual(model.generate(prompt, greedy), whole.generate(prompt, greedy));
     // The embedding's unit is in use while the blocks run.
-    assert.ok(Math.max(...most) <= 3, `${Math.max(...most)} units at a time`);
+    assert.ok(Math.max(...peaks) <= 3, `${Math.max(...peaks)} units at a time`);
     assert.deepEqual(ahead.slice(0, 3), [false, false, false]);
     assert.ok(
       ahead.slice(3).every(Boolean),

@@ -25,7 +25,7 @@ export interface AloneJob {
 }
 
 export interface AloneReport {
-  said: string;
+  error: string;
   seconds: number;
   steps: number;
   weights: string;
@@ -93,14 +93,14 @@ async function main(alone: AloneJob): Promise<void> {
   const job = await initDistributed({ mesh: alone.mesh, device: 'cpu' });
   const dir = await folderOf(job);
   const begin = Date.now();
-  const report: AloneReport = { said: '', seconds: 0, steps: 0, weights: '' };
+  const report: AloneReport = { error: '', seconds: 0, steps: 0, weights: '' };
   try {
     const engine = await train(alone, job, dir);
     report.steps = engine.globalSteps;
     report.weights = engine.withFullWeights(() => weightsOf(engine));
     engine.destroy();
   } catch (error) {
-    report.said = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
+    report.error = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
   }
   report.seconds = (Date.now() - begin) / 1000;
   await job.destroy().catch(() => {});

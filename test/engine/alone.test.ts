@@ -21,7 +21,7 @@ const MESHES: [mesh: MeshOptions, stage: 0 | 2 | 3, ranks: number][] = [
 /** Without this error, the job would wait for 600 s. */
 test.each(MESHES)('a save on rank 0 only: %j, stage %i, %i ranks', async (mesh, stage, count) => {
   const alone: AloneJob = { mesh, stage, call: 'saveCheckpoint', ranks: [0], lateMs: null };
-  for (const { said } of await run(alone, count)) {
+  for (const { error: said } of await run(alone, count)) {
     expect(said).toMatch(/^DS_COMM .*rank 0 waits in saveCheckpoint\(\) for ranks? 1/);
     expect(said).toMatch(/saveCheckpoint\(\) must be called on all ranks/);
   }
@@ -32,7 +32,7 @@ test.each([
   ['save16bitModel', [0]],
 ] as const)('%s of ranks %j alone', async (call, ranks) => {
   const alone: AloneJob = { mesh: {}, stage: 2, call, ranks: [...ranks], lateMs: null };
-  for (const { said } of await run(alone, 2)) {
+  for (const { error: said } of await run(alone, 2)) {
     expect(said).toMatch(new RegExp(`^DS_COMM .*rank ${ranks[0]} waits in ${call}\\(\\) for rank`));
   }
 });
@@ -44,6 +44,7 @@ test.each([
   const late: AloneJob = { mesh, stage, call: 'saveCheckpoint', ranks: [0], lateMs: 5000 };
   const found = await run(late, 2);
   const prompt = await run({ ...late, lateMs: 0 }, 2);
-  for (const { said, steps } of [...found, ...prompt]) expect([said, steps]).toEqual(['', 4]);
+  for (const { error: said, steps } of [...found, ...prompt])
+    expect([said, steps]).toEqual(['', 4]);
   expect(found.map(({ weights }) => weights)).toEqual(prompt.map(({ weights }) => weights));
 });

@@ -78,10 +78,10 @@ describe('the micro-batches of a step', () => {
     });
 
   /** Runs backwards until one is refused; `micros` has the state before each of them. */
-  function followed(sizes: BatchSizes, most = 9) {
+  function followed(sizes: BatchSizes, limit = 9) {
     const micros = new MicroBatches(sizes);
     const seen: unknown[] = [];
-    for (let i = 0; i < most; i++) {
+    for (let i = 0; i < limit; i++) {
       try {
         micros.requireAnother();
       } catch (error) {

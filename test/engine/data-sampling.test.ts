@@ -81,15 +81,15 @@ async function start(config: DsConfig = sampling()) {
 
 type Started = Awaited<ReturnType<typeof start>>;
 
-/** The samples of each micro-batch, up to `most` of the epoch, each trained on. */
-function train({ engine, trainLoader }: Started, most = Number.POSITIVE_INFINITY): number[][] {
+/** The samples of each micro-batch, up to `maxSteps` of the epoch, each trained on. */
+function train({ engine, trainLoader }: Started, maxSteps = Number.POSITIVE_INFINITY): number[][] {
   const seen: number[][] = [];
   for (const batch of trainLoader) {
     seen.push(batch.toArray());
     engine.backward(engine.forward<Tensor>(batch));
     engine.step();
     batch.dispose();
-    if (seen.length === most) break;
+    if (seen.length === maxSteps) break;
   }
   return seen;
 }
@@ -221,12 +221,12 @@ test('settings without effect are refused or reported', async () => {
   const other = { length: 31, get: (i: number) => i };
   const wrong = await refusal(() => initialize({ ...more, trainingData: other }));
   expect(wrong.message).toMatch(/index of the 31 samples of the dataset, got 30/);
-  const said = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  const warnings = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const { engine } = await initialize(more);
   open.push(engine);
   noteUnserved(engine.config, 1); // Other ranks do not log.
   noteUnserved(resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }), 0);
-  const notices = said.mock.calls.map(([text]) => text);
-  said.mockRestore();
+  const notices = warnings.mock.calls.map(([text]) => text);
+  warnings.mockRestore();
   expect(notices).toEqual([expect.stringMatching(/data_sampling has no effect without trainingD/)]);
 });

@@ -223,9 +223,9 @@ test.each([
 });
 
 test('the sizes count at stage 3 only, and one rank is no second copy', () => {
-  const sizes = (stage: number, copy: number, near: number) =>
+  const sizes = (stage: number, copy: number, secondary: number) =>
     shardSizes({
-      zero_optimization: { stage, mics_shard_size: copy, zero_hpz_partition_size: near },
+      zero_optimization: { stage, mics_shard_size: copy, zero_hpz_partition_size: secondary },
     } as never);
   expect(sizes(3, 2, 2)).toEqual({ copy: 2, near: 2 });
   expect(sizes(3, -1, 1)).toEqual({ copy: null, near: null });

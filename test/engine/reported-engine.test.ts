@@ -405,8 +405,8 @@ test('dump_state lists model, optimizer, units and configuration, without secret
   expect(rows.get('state of 1 units')).toMatch(/, DeferredUpdates$/);
   expect(rows.get('master and state')).toBe('0.0 MiB on the device, 0.0 MiB on the host');
   expect(rows.get('  root')).toMatch(/^2 parameters, 128 elements, weights 0\.0 MiB$/);
-  const said = JSON.parse(text.slice(text.indexOf('\n{'))) as { comet: object };
-  expect(said.comet).toEqual({
+  const printed = JSON.parse(text.slice(text.indexOf('\n{'))) as { comet: object };
+  expect(printed.comet).toEqual({
     ...{ api_key: '***', experiment_key: '***', apikey: '***', token: 5, tokenizer: 'gpt2' },
   });
   const ranks = { ...engine.parts.ranks, dataGroup: { size: 3 } };

@@ -255,12 +255,12 @@ test('a rank that stands in names exactly the missing ranks', async () => {
   const shared = store();
   const seat = (rank: number, check = () => {}): StoreWorld =>
     new StoreWorld(shared, { rank, size: 3, name: 'test', timeout: 3_600_000, check });
-  const said: string[] = [];
+  const warnings: string[] = [];
   const ended = new Error('the test has seen enough');
   const first = seat(0, () => {
-    if (said.length > 0) throw ended;
+    if (warnings.length > 0) throw ended;
   });
-  first.standBy((text) => said.push(text));
+  first.standBy((text) => warnings.push(text));
   await seat(1).announce(BEGIN_SAVE, 1);
   // It stands in after seconds: each look at the clock is one later.
   let now = Date.now();
@@ -274,7 +274,9 @@ test('a rank that stands in names exactly the missing ranks', async () => {
     clock.mockRestore();
   }
   const call = 'saveCheckpoint()';
-  expect(said).toEqual([`rank 0 waits in ${call} for rank 2: ${call} must be called on all ranks`]);
+  expect(warnings).toEqual([
+    `rank 0 waits in ${call} for rank 2: ${call} must be called on all ranks`,
+  ]);
 });
 
 test('a job has each memory once, plain data, and the place of every tensor in it', () => {
@@ -309,11 +311,11 @@ test('a job has each memory once, plain data, and the place of every tensor in i
     { offer: 101, bytes: a.buffer.bytes },
     { offer: 102, bytes: b.buffer.bytes },
   ]);
-  const said = { shape: [9], from: 3 };
+  const entry = { shape: [9], from: 3 };
   expect([...job.content.model, ...job.content.optimizer]).toEqual([
-    { ...said, name: 'a', memory: 0, dtype: 'f32', size: [4], offset: 0 },
-    { ...said, name: 'b', memory: 1, dtype: 'f16', size: [2], offset: 0 },
-    { ...said, name: 'part', memory: 0, dtype: 'f32', size: [2], offset: 2 },
+    { ...entry, name: 'a', memory: 0, dtype: 'f32', size: [4], offset: 0 },
+    { ...entry, name: 'b', memory: 1, dtype: 'f16', size: [2], offset: 0 },
+    { ...entry, name: 'part', memory: 0, dtype: 'f32', size: [2], offset: 2 },
   ]);
   expect(job.content).toMatchObject({ rankState: null, catalog: 'catalog' });
   expect([job.content.state, job.content.description]).toEqual([{ kept: 1 }, {}]);

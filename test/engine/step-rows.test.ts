@@ -31,9 +31,9 @@ function rowsOf(
   const world = {
     size,
     rank,
-    allGather(flat: Tensor, mine: Tensor) {
-      const width = mine.numel;
-      const values = mine.toArray() as number[];
+    allGather(flat: Tensor, ownRow: Tensor) {
+      const width = ownRow.numel;
+      const values = ownRow.toArray() as number[];
       const rows = Array.from({ length: size }, (_, one) =>
         one === rank ? values : (others[one] ?? new Array(width).fill(0)),
       );

@@ -282,9 +282,9 @@ test('an announcement is the message of an exchange', async () => {
 
 test('ranks that arrive in time are not stood in for', async () => {
   const { worlds } = pair();
-  const said: string[] = [];
-  for (const one of worlds) one.standBy((text) => said.push(text));
+  const messages: string[] = [];
+  for (const one of worlds) one.standBy((text) => messages.push(text));
   for (let i = 0; i < 3; ++i) await exchanged(worlds, BEGIN_SAVE, i);
   await exchanged(worlds, 'inner', 1);
-  expect(said).toEqual([]);
+  expect(messages).toEqual([]);
 });

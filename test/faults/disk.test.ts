@@ -83,7 +83,7 @@ describe.each<[fault: string, reported: Partial<Record<keyof Report, RegExp>>]>(
   ['write-full', { op: /^write /, got: /errno 28/, hint: /Free space/ }],
   ['read-error', { op: /^read .*optimizer state of rank 0$/, got: /errno 5/, hint: /log/ }],
   ['read-end', { op: /^read /, got: /end of the file/ }],
-])('%s', (fault, says) => {
+])('%s', (fault, message) => {
   test('gives one error, stops saving, and keeps the checkpoint intact', async () => {
     const { losses, error, saving } = outcomeOf(await run(fault, { saveAfter: SAVED }, fault));
     expect(losses.length).toBeGreaterThanOrEqual(SAVED);
@@ -92,7 +92,7 @@ describe.each<[fault: string, reported: Partial<Record<keyof Report, RegExp>>]>(
       code: 'DS_IO',
       expected: expect.stringMatching(/bytes at offset \d+/),
     });
-    for (const [field, pattern] of Object.entries(says)) {
+    for (const [field, pattern] of Object.entries(message)) {
       expect(error?.[field as keyof Report]).toMatch(pattern);
     }
     expect(saving).toMatchObject({ code: 'DS_IO', op: error?.op });

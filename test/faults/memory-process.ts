@@ -14,19 +14,19 @@ export interface MemoryJob {
 async function main({ armed, culprit }: MemoryJob): Promise<void> {
   const job = await initDistributed({ device: 'cpu' });
   const tensor = Tensor.from(new Float32Array(100).fill(1));
-  let said = '';
-  for (let i = 0; !said; ++i) {
+  let failure = '';
+  for (let i = 0; !failure; ++i) {
     if (i === 1 && job.rank === culprit) writeFileSync(armed, '');
     try {
       job.world.allReduce(tensor).wait();
     } catch (error) {
-      said = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
+      failure = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
     }
   }
   // Memory is available again when rank 0 has its error.
   if (job.rank === 0) rmSync(armed, { force: true });
   await job.destroy();
-  console.log(JSON.stringify(said));
+  console.log(JSON.stringify(failure));
 }
 
 void main(JSON.parse(process.argv[2] as string) as MemoryJob);

@@ -24,7 +24,7 @@ test.each([
     [/rank 1.*its process ended or its connection/, /a running watchdog for this rank's/],
   ],
   ['ds-store', 0, [/the job's store .*ended or its/, /the job's store .*ended or its/]],
-] as const)('%s of rank %i', async (thread, culprit, says) => {
+] as const)('%s of rank %i', async (thread, culprit, message) => {
   const armed = join(root, thread);
   const job: MemoryJob = { armed, culprit };
   const environment = {
@@ -36,7 +36,7 @@ test.each([
   const reports = reportsOf<string>(
     await runRanks('../faults/memory-process', 2, { job, environment }),
   );
-  for (const [rank, pattern] of says.entries()) {
+  for (const [rank, pattern] of message.entries()) {
     expect(reports[rank]).toMatch(/^DS_COMM /);
     expect(reports[rank]).toMatch(pattern);
   }

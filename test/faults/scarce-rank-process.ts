@@ -21,4 +21,4 @@ main()
     () => 'ended',
     ({ code, message }: DsError) => `${code} ${message}`,
   )
-  .then((said) => process.stdout.write(`${JSON.stringify(said)}\n`));
+  .then((outcome) => process.stdout.write(`${JSON.stringify(outcome)}\n`));

@@ -65,7 +65,7 @@ test.each(here)('%s where %i threads are granted', (engine, granted, swapped, as
 });
 
 test('a rank without threads reports the error, and no rank dies', async () => {
-  const said: string[] = [];
+  const outcomes: string[] = [];
   for (let granted = 0; granted < 8; ++granted) {
     const armed = join(root, `armed-rank-${granted}`);
     const refused = [`LD_PRELOAD=${join(root, 'thread.so')}`, `DS_FAULT_ARMED=${armed}`];
@@ -74,14 +74,14 @@ test('a rank without threads reports the error, and no rank dies', async () => {
     const results = await runRanks('../faults/scarce-rank-process', 2, { wrapper });
     const [other, own] = reportsOf<string>(results);
     expect([granted, other]).toEqual([granted, expect.stringMatching(/^(ended|DS_COMM )/)]);
-    said.push(own as string);
+    outcomes.push(own as string);
   }
-  const unlike = said.filter(
+  const unlike = outcomes.filter(
     (one) => !/^(ended$|DS_LIMIT .* expected a thread .* none: )/.test(one),
   );
   expect(unlike).toEqual([]);
-  expect(said.join('\n')).toContain('a thread that moves data between ranks');
-  expect(said.at(-1)).toBe('ended');
+  expect(outcomes.join('\n')).toContain('a thread that moves data between ranks');
+  expect(outcomes.at(-1)).toBe('ended');
 });
 
 test('a thread without memory leaves the work to the other threads', () => {

@@ -34,13 +34,17 @@ async function withTrainings<R>(
   }
 }
 
-/** Every rank except the culprit ended with DS_COMM and a message with `says`. */
-function requireTold({ outcomes, stderr }: Ended, culprit: number | null, says: RegExp[]): void {
+/** Every rank except the culprit ended with DS_COMM and a message with `messages`. */
+function requireTold(
+  { outcomes, stderr }: Ended,
+  culprit: number | null,
+  messages: RegExp[],
+): void {
   for (const [rank, outcome] of outcomes.entries()) {
     if (rank === culprit) continue;
     const { error } = outcome ?? {};
     assert.equal(error?.code, 'DS_COMM', `rank ${rank}: ${error?.message}\n${stderr}`);
-    for (const pattern of says) assert.match(error?.message ?? '', pattern);
+    for (const pattern of messages) assert.match(error?.message ?? '', pattern);
   }
 }
 

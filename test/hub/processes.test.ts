@@ -95,15 +95,15 @@ test('memory stays bounded while a file streams to the disk', async () => {
   await pullWith(hub.settings({ segmentBytes: 8_000_000 }), NAME, { files: 'config' });
   globalThis.gc?.();
   const before = process.memoryUsage().arrayBuffers;
-  let most = 0;
+  let maxRunning = 0;
   let turns = 0;
   const timer = setInterval(() => {
     turns += 1;
-    most = Math.max(most, process.memoryUsage().arrayBuffers - before);
+    maxRunning = Math.max(maxRunning, process.memoryUsage().arrayBuffers - before);
   }, 1);
   await pullWith(hub.settings({ segmentBytes: 8_000_000 }), NAME, {});
   clearInterval(timer);
   expect(turns).toBeGreaterThan(5);
   // The server of this process also holds unsent bytes.
-  expect(most).toBeLessThan(80_000_000);
+  expect(maxRunning).toBeLessThan(80_000_000);
 });

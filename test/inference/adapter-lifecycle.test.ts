@@ -118,8 +118,8 @@ test('rows without an adapter keep their bits in a batch with adapters', async (
       ...(adapter && { adapter }),
     }));
     const own = { ...request, cacheSalt: `bits ${adapter}` };
-    const [mine] = await engine.generateBatch([own, ...others]);
-    return mine![0]!.logprobs;
+    const [adapted] = await engine.generateBatch([own, ...others]);
+    return adapted![0]!.logprobs;
   };
   const alone = await logprobs(null);
   expect(alone).toHaveLength(4);

@@ -85,9 +85,9 @@ test('the adapter of a tied table is not merged', async () => {
   stir(peft.addLora(model, options));
   const folder = join(dir, 'on-tied');
   await peft.saveAdapter(model, folder);
-  const said = await text(folder);
-  expect(said).not.toEqual(await text(tied));
-  expect(said).toEqual(await text(model));
+  const output = await text(folder);
+  expect(output).not.toEqual(await text(tied));
+  expect(output).toEqual(await text(model));
 });
 
 test("a tokenizer in the model's folder only is used", async () => {
@@ -128,13 +128,13 @@ test('accepts a training checkpoint that contains only an adapter', async () => 
 test.each([
   ['./gone', '"./gone"'],
   [null, 'an unnamed model'],
-])('an adapter of %j, which is no folder here, says what it is', async (named, said) => {
+])('an adapter of %j, which is no folder here, says what it is', async (named, message) => {
   const folder = naming(`of-${named === null}`, named);
   for (const open of [() => openEngine(folder), () => nn.models.fromPretrained(folder)]) {
     expect(await refusal(open)).toMatchObject({
       code: 'DS_CHECKPOINT',
       op: folder,
-      got: `an adapter of PEFT for ${said}`,
+      got: `an adapter of PEFT for ${message}`,
       hint: expect.stringContaining('peft.loadAdapter'),
     });
   }

@@ -65,12 +65,14 @@ function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device
   const { lengths, counts, block, width } = texts;
   const { heads, keyHeads } = SIZES;
   const tokens = lengths.reduce((sum, one) => sum + one);
-  const most = Math.ceil(Math.max(...lengths) / block);
-  const tables = lengths.map((_, s) => Array.from({ length: most }, (_, b) => most * s + b));
-  const slots = lengths.flatMap((length, s) =>
-    Array.from({ length }, (_, i) => most * s * block + i),
+  const maxBlocks = Math.ceil(Math.max(...lengths) / block);
+  const tables = lengths.map((_, s) =>
+    Array.from({ length: maxBlocks }, (_, b) => maxBlocks * s + b),
   );
-  const shape = [most * lengths.length, 2, keyHeads, block, width];
+  const slots = lengths.flatMap((length, s) =>
+    Array.from({ length }, (_, i) => maxBlocks * s * block + i),
+  );
+  const shape = [maxBlocks * lengths.length, 2, keyHeads, block, width];
   const [k, v] = [600, 3].map((size) => drawn([tokens, keyHeads, width], dtype, device, size)) as [
     Tensor,
     Tensor,
@@ -100,7 +102,7 @@ function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device
       scale: width ** -0.5,
       window: 0,
       invariant,
-      tables: list(tables.flat(), device, [lengths.length, most]),
+      tables: list(tables.flat(), device, [lengths.length, maxBlocks]),
       starts: list(starts, device),
       lengths: list(lengths, device),
       longest: Math.max(...counts),

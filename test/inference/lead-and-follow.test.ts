@@ -106,9 +106,9 @@ describe('a request of a rank that follows', () => {
 
   test('the same as that of the first rank gets its text, and then waits for nothing', async () => {
     const { follow, say, isListening } = follower();
-    const mine = follow.submit(asked([1, 3]));
+    const handle = follow.submit(asked([1, 3]));
     await say({ kind: 'rest', events: events(0, asked([1, 3])) });
-    expect(await outcome(mine)).toEqual([piece]);
+    expect(await outcome(handle)).toEqual([piece]);
     expect([isListening(), follow.isBusy]).toEqual([false, false]);
   });
 
@@ -140,11 +140,11 @@ describe('a request of a rank that follows', () => {
 
   test('a failure of the leader fails this rank', async () => {
     const { follow, say } = follower();
-    const mine = follow.submit(asked([1, 3]));
+    const handle = follow.submit(asked([1, 3]));
     const error = { code: 'DS_LIMIT', op: 'x', expected: 'a', got: 'b' } as const;
     const failed = { kind: 'failed', number: 0, error } as unknown as RequestEvent;
     await say({ kind: 'rest', events: [events(0, asked([1, 3]))[0] as RequestEvent, failed] });
-    expect(await outcome(mine)).toMatchObject({ code: 'DS_LIMIT' });
+    expect(await outcome(handle)).toMatchObject({ code: 'DS_LIMIT' });
     expect(follow.isBusy).toBe(false);
   });
 });

@@ -113,9 +113,9 @@ function compare(
   });
   const wide = (x: Tensor): number[] => x.to('f32').contiguous().toArray();
   const [got, wanted] = [wide(out), wide(concat(dense, 0))];
-  const worst = got.reduce((most, x, i) => {
+  const worst = got.reduce((largest, x, i) => {
     const expected = wanted[i] as number;
-    return Math.max(most, Math.abs(x - expected) / Math.max(1, Math.abs(expected)));
+    return Math.max(largest, Math.abs(x - expected) / Math.max(1, Math.abs(expected)));
   }, 0);
   assert.ok(worst <= TOLERANCE[dtype], `${dtype}, window ${window}: off by ${worst}`);
 }

@@ -234,8 +234,8 @@ async function refused(name: string, act: () => Promise<unknown>, pattern: RegEx
     () => null,
     (thrown: unknown) => thrown,
   );
-  const said = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
-  if (!pattern.test(said)) checks.failures.push(`${name}: ${said}`);
+  const outcome = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
+  if (!pattern.test(outcome)) checks.failures.push(`${name}: ${outcome}`);
 }
 
 /** Only rank 0 gets requests; invalid calls throw on every rank. */
@@ -337,25 +337,25 @@ async function apart(
     const { config: other } = odd as { config: string | object };
     config = typeof other === 'string' ? other : { ...config, ...other };
   }
-  const said = await initInference(model, config).then(
+  const outcome = await initInference(model, config).then(
     () => 'an engine',
     ({ message }: Error) => message,
   );
   const own = distributed();
-  if (!own) return said;
+  if (!own) return outcome;
   // It stays until the other rank has received the error.
   const last = Date.now() + 30_000;
   if (isOdd) await poll(() => isOver(own) || Date.now() > last);
   await own.destroy();
-  return said;
+  return outcome;
 }
 
 /** A follower throws and stays: the first rank's texts end with its error. */
 async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise<string[]> {
   const own = await initDistributed({ device: shared.device as string, mesh: { tp: 2 } });
   const engine = await initInference(job.folder, { ...shared, dtype: 'fp32', max_out_tokens: 128 });
-  const said: string[] = [];
-  const note = ({ message }: Error): void => void said.push(message);
+  const warnings: string[] = [];
+  const note = ({ message }: Error): void => void warnings.push(message);
   if (engine.rank === 1) {
     let calls = 0;
     const layer = [...engine.module.modules()].find((one) => one instanceof nn.RMSNorm);
@@ -373,7 +373,7 @@ async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise
   }
   await engine.destroy().catch(() => {});
   await own.destroy();
-  return said;
+  return warnings;
 }
 
 /** The ranks could not agree on a mesh, so the next job must have a mesh of its own. */

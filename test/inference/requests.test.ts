@@ -177,10 +177,10 @@ test('many requests may share a signal, and remove their listeners at the end', 
 
 test('the end token of the tokenizer ends the output, whatever the other files contain', async () => {
   const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
-  const spoken = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
-  const own = await initInference(spoken, small, { tokenizer });
+  const textModel = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
+  const own = await initInference(textModel, small, { tokenizer });
   const end = tokenizer.eosId as number;
-  expect(spoken.describe().config.eos_token_id).not.toBe(end);
+  expect(textModel.describe().config.eos_token_id).not.toBe(end);
   const request = { prompt, maxNewTokens: 4, logitBias: { [end]: 100 } };
   const [one] = await own.generate(request);
   expect(one).toMatchObject({ tokens: [end], text: '', finishReason: 'stop' });
@@ -230,8 +230,8 @@ test('an engine leaves none of the tables that it has read a model for', async (
 test('a special token in `stop` ends the output without text of its own', async () => {
   const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
   const end = tokenizer.tokenToId('<|im_end|>') as number;
-  const spoken = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
-  const own = await initInference(spoken, small, { tokenizer });
+  const textModel = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
+  const own = await initInference(textModel, small, { tokenizer });
   const request = { prompt, maxNewTokens: 6, ignoreEos: true, logitBias: { [end]: 100 } };
   for (const stop of ['<|im_end|>', ['x', '<|im_end|>']]) {
     const [one] = await own.generate({ ...request, stop });
@@ -245,8 +245,8 @@ test('a special token in `stop` ends the output without text of its own', async 
 test('minTokens holds off stop strings until one is complete behind them', async () => {
   const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
   const letter = tokenizer.tokenToId('a') as number;
-  const spoken = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
-  const own = await initInference(spoken, small, { tokenizer });
+  const textModel = new nn.models.GPT2({ ...sizes, vocabSize: tokenizer.vocabSize });
+  const own = await initInference(textModel, small, { tokenizer });
   const request = { prompt, maxNewTokens: 6, ignoreEos: true, logitBias: { [letter]: 1000 } };
   const ended: unknown[] = [];
   for (const minTokens of [0, 1, 2, 3, 5, 6]) {
@@ -480,19 +480,19 @@ test('a folder provides its tokenizer: text in and out, stop strings across toke
   const own = await initInference(folder, { dtype: 'fp32', device: 'cpu' });
   const request = { prompt: 'Once upon', maxNewTokens: 24, temperature: 0, ignoreEos: true };
   const [whole] = await own.generate({ ...request, temperature: 3, seed: 1 });
-  const said = whole?.text as string;
+  const output = whole?.text as string;
   // The head is wider than the vocabulary: the extra tokens have no text.
   const spelled = whole?.tokens.filter((token) => token < vocabSize);
   expect(spelled?.length).toBeLessThan(24);
-  expect(said).toBe(own.tokenizer?.decode(spelled as number[], { skipSpecialTokens: true }));
+  expect(output).toBe(own.tokenizer?.decode(spelled as number[], { skipSpecialTokens: true }));
   expect(whole?.promptTokens).toBe(own.tokenizer?.encode('Once upon').length);
-  const stop = said.slice(7, 12);
+  const stop = output.slice(7, 12);
   const pieces: string[] = [];
   let reason: string | null = null;
   for await (const piece of own.stream({ ...request, temperature: 3, seed: 1, stop })) {
     pieces.push(piece.text);
     reason = piece.finishReason;
   }
-  expect([pieces.join(''), reason]).toEqual([said.slice(0, said.indexOf(stop)), 'stop']);
+  expect([pieces.join(''), reason]).toEqual([output.slice(0, output.indexOf(stop)), 'stop']);
   await own.destroy();
 });

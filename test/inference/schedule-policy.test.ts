@@ -39,10 +39,10 @@ function step(scheduler: Scheduler): Map<string, number> {
 const isDone = ({ tokens, limit }: Sequence): boolean => tokens.length >= limit;
 
 /** Steps until the sequence is done. */
-function stepsUntilDone(scheduler: Scheduler, sequence: Sequence, most = 10_000): number {
+function stepsUntilDone(scheduler: Scheduler, sequence: Sequence, maxSteps = 10_000): number {
   let steps = 0;
   for (; !isDone(sequence); ++steps) {
-    if (steps === most) throw new Error(`not done after ${most} steps`);
+    if (steps === maxSteps) throw new Error(`not done after ${maxSteps} steps`);
     step(scheduler);
   }
   return steps;

@@ -7,11 +7,11 @@ import { limitsOf } from '../../lib/inference/settings.js';
 /** A GPU of 100 GiB, with nothing in it. */
 const gpu = { kind: 'cuda', memory: { reserved: 0, cap: 0 }, info: { totalBytes: 100 * 2 ** 30 } };
 
-function limitsFor(kvHeads: number, layers: number, maxTokens: number, most?: number) {
+function limitsFor(kvHeads: number, layers: number, maxTokens: number, batchTokens?: number) {
   const sizes = { layers, kvHeads, headDim: 128, blockSize: 64, dtype: 'bf16', device: gpu };
   const config = resolveInferenceConfig({
     max_ragged_sequence_count: 16,
-    max_ragged_batch_size: most,
+    max_ragged_batch_size: batchTokens,
   });
   return limitsOf(config, sizes as unknown as CacheSizes, maxTokens);
 }

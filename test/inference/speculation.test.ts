@@ -19,8 +19,8 @@ test.each([
   ['nothing without a match', [1, 2, 3, 4], 5, []],
   ['nothing for a match of one token', [1, 2, 3, 2], 5, []],
   ['nothing for a short text', [1, 1], 5, []],
-])('a lookup proposes %s', (_, tokens, most, expected) => {
-  expect(new PromptLookup(tokens, sizes).propose(most)).toEqual(expected);
+])('a lookup proposes %s', (_, tokens, maxTokens, expected) => {
+  expect(new PromptLookup(tokens, sizes).propose(maxTokens)).toEqual(expected);
 });
 
 test('a lookup resumes its last match after a replaced token', () => {

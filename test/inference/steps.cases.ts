@@ -237,13 +237,13 @@ export const cases: Case[] = [
       sameTexts(device, { async_scheduling: ahead, enable_cuda_graph: true }),
     skip: needsGraphs,
   })),
-  ...[1, 3, 7].flatMap((most) =>
+  ...[1, 3, 7].flatMap((maxSteps) =>
     [true, false].map((ahead) => ({
-      name: `steps: with ${most} proposals${ahead ? ', ahead of the host' : ''}, texts are the same`,
+      name: `steps: with ${maxSteps} proposals${ahead ? ', ahead of the host' : ''}, texts are the same`,
       run: (device: Device) =>
         sameTexts(device, {
           async_scheduling: ahead,
-          speculative: { num_speculative_tokens: most, prompt_lookup_min: 1 },
+          speculative: { num_speculative_tokens: maxSteps, prompt_lookup_min: 1 },
         }),
     })),
   ),

@@ -86,8 +86,8 @@ test('a job that cannot be planned leaves no open file', async () => {
 });
 
 test('files that cannot be written are reported once per search', async () => {
-  const said: string[] = [];
-  jest.spyOn(process.stderr, 'write').mockImplementation((text) => said.push(String(text)) > 0);
+  const stderr: string[] = [];
+  jest.spyOn(process.stderr, 'write').mockImplementation((text) => stderr.push(String(text)) > 0);
   jest.mocked(launching.runJob).mockImplementation(async (_, { write }) => {
     write('out', 'a');
     write('err', 'b');
@@ -99,7 +99,7 @@ test('files that cannot be written are reported once per search', async () => {
     await jobs.run([], files);
     return {};
   });
-  expect(said).toEqual([
+  expect(stderr).toEqual([
     expect.stringMatching(/^ds: DS_IO \| autotuning .*no\/(out|err): expected/),
   ]);
 });

@@ -50,10 +50,10 @@ test.each(['docs/first-ten-minutes.md', 'test/tarball/projects.sh'])('%s names a
 
 describe.each(templates)('the template %s', (template) => {
   let folder: string;
-  let said: string;
+  let output: string;
   beforeEach(() => {
     folder = join(parent, 'hello');
-    said = init(folder, template);
+    output = init(folder, template);
   });
 
   test('has the files of a project', () => {
@@ -61,8 +61,8 @@ describe.each(templates)('the template %s', (template) => {
     const expected = ['.gitignore', 'README.md', 'ds_config.json', 'jsconfig.json', 'package.json'];
     expect(files).toEqual(expect.arrayContaining(expected));
     expect(files.filter((name) => name.startsWith('data/'))).not.toEqual([]);
-    expect(said).toContain(`${files.length} files`);
-    expect(said).toContain('npm start');
+    expect(output).toContain(`${files.length} files`);
+    expect(output).toContain('npm start');
     const bytes = files.filter((name) => !name.startsWith('tokenizer/'));
     const size = bytes.reduce((sum, name) => sum + statSync(join(folder, name)).size, 0);
     expect(size).toBeLessThan(20_000);
@@ -109,9 +109,9 @@ test('the printed commands omit npm install if the package is installed', () => 
   expect(init(join(parent, 'a'), 'chat')).toMatch(/ {2}cd \S+a\n {2}npm install\n {2}npm start/);
   mkdirSync(join(parent, 'node_modules/@ds'), { recursive: true });
   symlinkSync(packageRoot(), join(parent, 'node_modules/@ds/native'));
-  const said = init(join(parent, "it's b"), 'chat');
-  expect(said).not.toContain('npm install');
-  expect(said).toContain(`cd '${parent}/it'\\''s b'`);
+  const output = init(join(parent, "it's b"), 'chat');
+  expect(output).not.toContain('npm install');
+  expect(output).toContain(`cd '${parent}/it'\\''s b'`);
 });
 
 test('a folder with files is refused, and stays as it is', () => {

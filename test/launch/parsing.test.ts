@@ -253,8 +253,8 @@ describe('cores', () => {
     const cores = coresOf(allowedCpus(dir), dir);
     expect(cores).toHaveLength(7);
     expect(cores[5]).toEqual({ cpus: [5, 13], numaNode: 1 });
-    const near = ['0', '1', 'GPU-0ca', '2', 'x'].map((gpu) => gpuNumaNode(gpu, dir));
-    expect(near).toEqual([1, 0, 0, null, null]);
+    const numaNodes = ['0', '1', 'GPU-0ca', '2', 'x'].map((gpu) => gpuNumaNode(gpu, dir));
+    expect(numaNodes).toEqual([1, 0, 0, null, null]);
     const shares = splitCores(cores, [1, 1, 0])?.map((share) => share.map((c) => c.cpus[0]));
     expect(shares).toEqual([[4], [5, 6], [0, 1, 2, 3]]);
   });

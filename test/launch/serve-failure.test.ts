@@ -76,8 +76,8 @@ test('a frozen rank: the error names it, /health is 503, and the server ends wit
     expect(json.error.message).toMatch(/rank 1/);
     const health = await fetch(`${url}/health`);
     expect(health.status).toBe(503);
-    const said = { status: 'failed', reason: expect.stringContaining('rank 1') };
-    expect(await health.json()).toMatchObject(said);
+    const expected = { status: 'failed', reason: expect.stringContaining('rank 1') };
+    expect(await health.json()).toMatchObject(expected);
   } finally {
     // The launcher would kill it too, after a longer wait.
     killAfter(first, second);

@@ -72,8 +72,8 @@ async function folderWith(
   const data = Object.values(all).map(({ bytes }) => bytes);
   writeFileSync(join(dir, 'model.safetensors'), Buffer.concat([head, json, ...data]));
   const config = JSON.parse(readFileSync(join(dir, 'config.json'), 'utf8'));
-  const said = quantization_config && { quantization_config };
-  writeFileSync(join(dir, 'config.json'), JSON.stringify({ ...config, ...said }));
+  const declared = quantization_config && { quantization_config };
+  writeFileSync(join(dir, 'config.json'), JSON.stringify({ ...config, ...declared }));
   return dir;
 }
 

@@ -186,11 +186,11 @@ describe('rope_parameters beside rope_scaling', () => {
 
   test('accepts both keys with equal values, or one of them empty', async () => {
     const found = { ropeTheta: 500, ropeScaling: { type: 'linear', factor: 2 } };
-    const theirs = { ...linear, rope_theta: 500 };
-    for (const scaling of [null, {}, { type: 'linear', factor: 2 }, theirs]) {
-      expect(await read(theirs, scaling)).toMatchObject(found);
+    const overridden = { ...linear, rope_theta: 500 };
+    for (const scaling of [null, {}, { type: 'linear', factor: 2 }, overridden]) {
+      expect(await read(overridden, scaling)).toMatchObject(found);
     }
-    expect(await read({}, theirs)).toMatchObject(found);
+    expect(await read({}, overridden)).toMatchObject(found);
   });
 
   test.each<[string, unknown, RegExp]>([
@@ -376,7 +376,7 @@ describe('the error names keys that would change the numbers', () => {
 });
 
 describe('other contents of a folder', () => {
-  const said = {
+  const entries = {
     bos_token_id: 1,
     eos_token_id: [2, 5],
     pad_token_id: 4,
@@ -391,7 +391,7 @@ describe('other contents of a folder', () => {
 
   /** Writes a folder of `model` with extra keys. */
   async function reported(model: nn.models.CausalLM): Promise<string> {
-    const home = await write(model, said);
+    const home = await write(model, entries);
     writeFileSync(join(home, 'generation_config.json'), JSON.stringify(generation));
     return home;
   }
@@ -407,7 +407,7 @@ describe('other contents of a folder', () => {
       '/again/generation_config.json',
       '/again/model.safetensors',
     ]);
-    const { transformers_version: _, dtype: __, _name_or_path: ___, ...kept } = said;
+    const { transformers_version: _, dtype: __, _name_or_path: ___, ...kept } = entries;
     const config = json(join(dir, 'again', 'config.json'));
     expect(config).toMatchObject({ ...kept, torch_dtype: 'bfloat16' });
     expect(Object.keys(config)).not.toEqual(expect.arrayContaining(['dtype']));

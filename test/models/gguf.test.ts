@@ -318,11 +318,11 @@ test.each(Object.keys(FAMILIES))('%s is read back', async (name) => {
     ['Q4_K_M', 0.6],
   ] as const;
   const types = ALL_TYPES.includes(name) ? all : all.slice(0, 1);
-  for (const [type, most] of types) {
+  for (const [type, limit] of types) {
     const path = join(folder, `${name}-${type}.gguf`);
     await nn.saveGguf(model, path, { type });
     const back = await readBack(path);
     expect(back.constructor.name).toBe(READ_AS[name] ?? model.constructor.name);
-    expect(difference(expected, logitsOf(back))).toBeLessThanOrEqual(most);
+    expect(difference(expected, logitsOf(back))).toBeLessThanOrEqual(limit);
   }
 });

@@ -135,7 +135,10 @@ const RENAMED: Readonly<
 };
 
 const inMemory = (parameter: string, family: string): string =>
-  (RENAMED[family] ?? []).reduce((name, [own, theirs]) => name.replace(own, theirs), parameter);
+  (RENAMED[family] ?? []).reduce(
+    (name, [local, published]) => name.replace(local, published),
+    parameter,
+  );
 
 /**
  * Largest error of a gradient. Gradients of the tiny Gemma 4 move by 1.1e-4 from f32 to f64, in

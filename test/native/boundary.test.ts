@@ -153,8 +153,8 @@ const NO_WHOLE = [NaN, Infinity, -Infinity, 1e300, -1e300, 2 ** 63, -(2 ** 63), 
 
 function wrongNumbers({ min = 0, max = 0, step = 1 }: Argument): unknown[] {
   const isRight = (x: number) => x >= min && x <= max && x % step === 0;
-  const near = [min - 1, max + 1, -(2 ** 53) - 2, min + 0.5, min + step / 2];
-  return [...NO_WHOLE, ...near.filter((x) => !isRight(x))];
+  const invalid = [min - 1, max + 1, -(2 ** 53) - 2, min + 0.5, min + step / 2];
+  return [...NO_WHOLE, ...invalid.filter((x) => !isRight(x))];
 }
 
 /** Arguments that the check refuses. */
@@ -179,8 +179,8 @@ function wrong(argument: Argument): unknown[] {
     case 'handle': {
       const handle = right(argument);
       const stale = released.get(argument.of as string);
-      const near = typeof handle === 'number' ? [handle + 0.5, handle + 2 ** 24] : [];
-      return [...NO_NUMBERS, ...NO_WHOLE, ...near, stale ?? 0, 0, -1, 2 ** 24 - 1, 2 ** 52];
+      const invalid = typeof handle === 'number' ? [handle + 0.5, handle + 2 ** 24] : [];
+      return [...NO_NUMBERS, ...NO_WHOLE, ...invalid, stale ?? 0, 0, -1, 2 ** 24 - 1, 2 ** 52];
     }
   }
 }

@@ -23,10 +23,11 @@ function hookCase(name: string, body: (device: Device) => void): Case {
   };
 }
 
-const refuses = (code: string, says: RegExp, body: () => unknown): void =>
+const refuses = (code: string, message: RegExp, body: () => unknown): void =>
   assert.throws(
     body,
-    (error: unknown) => error instanceof DsError && error.code === code && says.test(error.message),
+    (error: unknown) =>
+      error instanceof DsError && error.code === code && message.test(error.message),
   );
 
 const shown = (grads: nn.Gradients): (number[] | null)[] =>
@@ -179,10 +180,10 @@ const replayed = hookCase('once where the module is computed again', (device) =>
 
 const mistakes = hookCase('wrong results are refused by name', (device) => {
   const { layer, x } = made(device);
-  const failing = (says: RegExp, hook: () => unknown): void => {
+  const failing = (message: RegExp, hook: () => unknown): void => {
     const remove = layer.registerFullBackwardHook(hook as nn.FullBackwardHook);
     const out = layer.call(x).sum();
-    refuses('DS_ARGUMENT', says, () => out.backward());
+    refuses('DS_ARGUMENT', message, () => out.backward());
     remove();
     layer.zeroGrad();
   };

@@ -34,8 +34,8 @@ function written(init: nn.Initializer, shape: readonly number[], device: Device)
 function moments(values: readonly number[]) {
   const mean = values.reduce((a, b) => a + b, 0) / values.length;
   const square = values.reduce((a, b) => a + (b - mean) ** 2, 0) / values.length;
-  const most = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
-  return { mean, stddev: Math.sqrt(square), most };
+  const largest = values.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+  return { mean, stddev: Math.sqrt(square), largest };
 }
 
 /** Weight [64, 48, 3]: 144 inputs, 192 outputs. */
@@ -68,17 +68,17 @@ export const cases: Case[] = [
   ...spreads.map(([name, make, expected], i) =>
     initCase(`${name} ${i % 2 ? 'normal' : 'uniform'}`, (device) => {
       seed(i);
-      const { mean, stddev, most } = moments(written(make(), SHAPE, device));
+      const { mean, stddev, largest } = moments(written(make(), SHAPE, device));
       assert.ok(Math.abs(mean) < 0.04 * expected, `mean ${mean}`);
       assert.ok(Math.abs(stddev / expected - 1) < 0.03, `deviation ${stddev}, not ${expected}`);
-      if (i % 2 === 0) assert.ok(most <= Math.sqrt(3) * expected * 1.00001, `most ${most}`);
+      if (i % 2 === 0) assert.ok(largest <= Math.sqrt(3) * expected * 1.00001, `most ${largest}`);
     }),
   ),
   initCase('truncated normal: bounds, moments, quantiles', (device) => {
     seed(4);
     const values = written(nn.init.truncNormal({ stddev: 0.5, low: -1, high: 1 }), [40000], device);
-    const { mean, stddev, most } = moments(values);
-    assert.ok(most <= 1 && Math.abs(mean) < 0.01);
+    const { mean, stddev, largest } = moments(values);
+    assert.ok(largest <= 1 && Math.abs(mean) < 0.01);
     // Var = 1 - 2 a phi(a) / (2 Phi(a) - 1) at a = 2.
     assert.ok(Math.abs(stddev / (0.5 * 0.879626) - 1) < 0.02, `deviation ${stddev}`);
     for (const at of [-0.8, -0.2, 0.5, 0.95]) {

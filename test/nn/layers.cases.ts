@@ -96,9 +96,9 @@ function attended(
       const dot = query.reduce((sum, value, i) => sum + value * (key[i] as number), 0);
       return dot / Math.sqrt(query.length) + bias(t, s);
     });
-    const most = Math.max(...scores);
-    if (most === Number.NEGATIVE_INFINITY) return query.map(() => 0);
-    const weights = scores.map((score) => Math.exp(score - most));
+    const largest = Math.max(...scores);
+    if (largest === Number.NEGATIVE_INFINITY) return query.map(() => 0);
+    const weights = scores.map((score) => Math.exp(score - largest));
     const total = weights.reduce((sum, value) => sum + value, 0);
     return query.map((_, i) => weights.reduce((sum, w, s) => sum + w * v[s]![i]!, 0) / total);
   });

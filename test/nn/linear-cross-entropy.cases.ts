@@ -21,10 +21,10 @@ const headCase = (name: string, body: (device: Device) => void): Case => ({
   run: (device) => scope(() => body(device)),
 });
 
-const refuses = (code: string, says: RegExp, body: () => unknown): void =>
+const refuses = (code: string, message: RegExp, body: () => unknown): void =>
   assert.throws(body, (error: unknown) => {
     assert.ok(error instanceof DsError && error.code === code, `${error}`);
-    assert.match(error.message, says);
+    assert.match(error.message, message);
     return true;
   });
 
@@ -64,12 +64,12 @@ function expectedOf({ x, weight }: Leaves, { labelSmoothing: s = 0 }: Options) {
     const logits = Array.from({ length: CLASSES }, (_, v) =>
       own.reduce((dot, value, c) => dot + value * (table[v * CHANNELS + c] as number), 0),
     );
-    const most = Math.max(...logits);
-    const lse = most + Math.log(logits.reduce((total, l) => total + Math.exp(l - most), 0));
+    const largest = Math.max(...logits);
+    const lse = largest + Math.log(logits.reduce((total, l) => total + Math.exp(l - largest), 0));
     const mean = logits.reduce((total, l) => total + l, 0) / CLASSES;
     sum += lse - (1 - s) * (logits[target] as number) - s * mean;
     counted += 1;
-    correct += Number(logits.indexOf(most) === target);
+    correct += Number(logits.indexOf(largest) === target);
     logits.forEach((logit, v) => {
       const slope = Math.exp(logit - lse) - (v === target ? 1 - s : 0) - s / CLASSES;
       for (let c = 0; c < CHANNELS; ++c) {

@@ -78,8 +78,8 @@ function logSoftmax(x: readonly number[]): number[] {
   const out: number[] = [];
   for (let at = 0; at < x.length; at += CLASSES) {
     const row = x.slice(at, at + CLASSES);
-    const most = Math.max(...row);
-    const lse = most + Math.log(total(row.map((value) => Math.exp(value - most))));
+    const largest = Math.max(...row);
+    const lse = largest + Math.log(total(row.map((value) => Math.exp(value - largest))));
     out.push(...row.map((value) => value - lse));
   }
   return out;

@@ -13,7 +13,7 @@ const toF64 = (tensor: Tensor): number[] =>
   noGrad(() => scope(() => tensor.to('f32').contiguous().toArray()));
 
 function distance(a: readonly number[], b: readonly number[]): number {
-  return a.reduce((most, x, i) => Math.max(most, Math.abs(x - (b[i] as number))), 0);
+  return a.reduce((largest, x, i) => Math.max(largest, Math.abs(x - (b[i] as number))), 0);
 }
 
 /** Rounding of sums of this size in the dtype. */

@@ -340,12 +340,12 @@ const mistakes = sparseCase('what cannot be is refused by name', (device) => {
   refuses('DS_ARGUMENT', /support sparsity/, () => sparsify(new Linear(2, 2), {}));
   const model = new MultiheadAttention(4, 2);
   refuses('DS_ARGUMENT', /a model, got an object/, () => sparsify({} as never, {}));
-  for (const [given, says] of [
+  for (const [given, message] of [
     [undefined, /options of a pattern, or null, got undefined/],
     [false, /an object of options[\s\S]*got false/],
     [0, /an object of options[\s\S]*got 0/],
   ] as const) {
-    refuses('DS_ARGUMENT', says, () => sparsify(model, given as never));
+    refuses('DS_ARGUMENT', message, () => sparsify(model, given as never));
     assert.equal(model.sparsity, null);
   }
   refuses('DS_ARGUMENT', /mode/, () => sparseLayout({ mode: 'strided' } as never, 1, 16));

@@ -34,13 +34,13 @@ export class Checks {
     all: readonly number[] = wanted,
   ): void {
     this.count++;
-    const most = all.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
+    const largest = all.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
     const wide = home.kind === 'cpu' ? 1 : 10;
     const isNear = (value: number, i: number): boolean =>
-      Math.abs((got[i] ?? Number.NaN) - value) <= wide * (1e-5 * Math.abs(value) + 1e-6 * most);
+      Math.abs((got[i] ?? Number.NaN) - value) <= wide * (1e-5 * Math.abs(value) + 1e-6 * largest);
     const at = wanted.findIndex((value, i) => !isNear(value, i));
     if (got.length === wanted.length && at < 0) return;
-    const text = `${got[at]}, not ${wanted[at]} (of ${wanted.length}, largest ${most})`;
+    const text = `${got[at]}, not ${wanted[at]} (of ${wanted.length}, largest ${largest})`;
     this.failures.push(`${what}: element ${at} of ${got.length}: ${text}`);
   }
 

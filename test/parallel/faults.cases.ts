@@ -45,9 +45,9 @@ const REFUSED: readonly [Leg, RegExp][] = [
 async function refused(device: Device): Promise<void> {
   const legs = REFUSED.map(([leg]) => leg);
   const reports = await run(device, 4, { mesh: { tp: 2 }, legs });
-  for (const [i, [leg, says]] of REFUSED.entries()) {
+  for (const [i, [leg, message]] of REFUSED.entries()) {
     for (const [rank, own] of reports.entries()) {
-      assert.match(String(own[i]?.error), says, `${JSON.stringify(leg)} on rank ${rank}`);
+      assert.match(String(own[i]?.error), message, `${JSON.stringify(leg)} on rank ${rank}`);
     }
   }
 }
@@ -81,13 +81,13 @@ async function incomplete(device: Device): Promise<void> {
 }
 
 /** All remaining ranks throw the same error, which names the culprit. */
-async function broken(device: Device, leg: Leg, culprit: number, says: RegExp): Promise<void> {
+async function broken(device: Device, leg: Leg, culprit: number, message: RegExp): Promise<void> {
   const job: EngineJob = { device: device.kind, mesh: { tp: 2 }, legs: [leg] };
   const results = await runRanks('../parallel/engine-process', 4, { job });
   for (const { rank, code, report, stderr } of results) {
     if (rank === culprit && code === 3) continue;
     assert.equal(code, 0, stderr);
-    assert.match(String((report as LegReport[])[0]?.error), says, `rank ${rank}`);
+    assert.match(String((report as LegReport[])[0]?.error), message, `rank ${rank}`);
   }
 }
 

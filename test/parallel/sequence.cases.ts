@@ -26,8 +26,8 @@ const REFUSED: readonly [Leg, RegExp][] = [
 async function refused(device: Device): Promise<void> {
   const legs = REFUSED.map(([leg]) => leg);
   const reports = await run(device, 2, { mesh: { sp: 2 }, legs });
-  for (const [i, [, says]] of REFUSED.entries()) {
-    for (const own of reports) assert.match(String(own[i]?.error), says);
+  for (const [i, [, message]] of REFUSED.entries()) {
+    for (const own of reports) assert.match(String(own[i]?.error), message);
   }
 }
 

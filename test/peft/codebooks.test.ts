@@ -43,8 +43,8 @@ test('quantiles of a normal distribution', () => {
 test('NF4: eight quantiles above 0, seven below, and 0, scaled to 1', () => {
   const above = steps(OFFSET, 0.5, 8).map(quantile);
   const below = steps(OFFSET, 0.5, 7).map((p) => -quantile(p));
-  const most = Math.max(...above);
-  const values = [...above, ...below, 0].map((x) => x / most).sort((a, b) => a - b);
+  const largest = Math.max(...above);
+  const values = [...above, ...below, 0].map((x) => x / largest).sort((a, b) => a - b);
   expect(NF4_CODE).toHaveLength(16);
   for (const [i, value] of values.entries()) {
     // scipy's quantiles in f64, rounded to f32 where the table was made.

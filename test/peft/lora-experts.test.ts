@@ -62,7 +62,7 @@ test.each(['qwen3-moe', 'gpt-oss'])('%s: files as PEFT writes them', async (name
   const dir = mkdtempSync(join(tmpdir(), 'ds-lora-experts-'));
   try {
     await peft.saveAdapter(model, dir);
-    const [own, theirs] = await Promise.all(
+    const [saved, reference] = await Promise.all(
       [dir, join(golden, name, 'adapter')].map(async (one) => {
         const files = await WeightFiles.open(join(one, 'adapter_model.safetensors'));
         const names = [...files.tensors.keys()].sort();
@@ -71,7 +71,7 @@ test.each(['qwen3-moe', 'gpt-oss'])('%s: files as PEFT writes them', async (name
         return names.map((key, i) => [key, found[i]]);
       }),
     );
-    expect(own).toEqual(theirs);
+    expect(saved).toEqual(reference);
     const keyOf = (path: string): unknown =>
       JSON.parse(readFileSync(join(path, 'adapter_config.json'), 'utf8')).target_parameters;
     expect(keyOf(dir)).toEqual(keyOf(join(golden, name, 'adapter')));

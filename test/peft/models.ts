@@ -68,5 +68,5 @@ export function stir(model: nn.Module): void {
 }
 
 export function largest(a: readonly number[], b: readonly number[]): number {
-  return a.reduce((most, x, i) => Math.max(most, Math.abs(x - (b[i] as number))), 0);
+  return a.reduce((largest, x, i) => Math.max(largest, Math.abs(x - (b[i] as number))), 0);
 }

@@ -49,7 +49,7 @@ interface Blocks {
 }
 
 function largestOf(block: readonly number[]): number {
-  return block.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+  return block.reduce((largest, x) => Math.max(largest, Math.abs(x)), 0);
 }
 
 /** The code of each value, by comparison with thresholds. */

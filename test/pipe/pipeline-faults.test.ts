@@ -127,8 +127,8 @@ test('an invalid batch is refused with the expected form', async () => {
       [{ next: () => undefined }, 'DS_ARGUMENT', /next\(\) of the iterator .*, got undefined/],
       [[[tokens, tokens]], 'DS_ARGUMENT', /expected an iterator of micro-batches, got an array/],
     ] as const) {
-      const said = await engine.trainBatch(batches as never).catch((error) => error);
-      expect(said).toMatchObject({ code, message: expect.stringMatching(message) });
+      const thrown = await engine.trainBatch(batches as never).catch((error) => error);
+      expect(thrown).toMatchObject({ code, message: expect.stringMatching(message) });
     }
     expect((await engine.trainBatch(of([tokens, tokens]))).item()).toBeGreaterThan(0);
     engine.destroy();

@@ -54,8 +54,8 @@ describe.each(rows)('$schedule.name', ({ schedule, idle, live, costs = work }) =
       const result = simulate(lower(schedule, p, m), { work: costs });
       const expected = idle(p, m);
       if (expected !== null) expect([m, result.idle]).toEqual([m, Array(p).fill(expected)]);
-      const most = Array.from({ length: p }, (_, r) => live(p, m, r));
-      const excess = result.live.map((kept, r) => Math.max(0, kept - (most[r] as number)));
+      const liveCounts = Array.from({ length: p }, (_, r) => live(p, m, r));
+      const excess = result.live.map((kept, r) => Math.max(0, kept - (liveCounts[r] as number)));
       expect([m, excess]).toEqual([m, Array(p).fill(0)]);
     }
   });
@@ -113,10 +113,16 @@ function timeOfMeetings(lists: readonly (readonly Action[])[]): number {
         queue.shift();
         moved = true;
       }
-      const [mine] = queue;
-      const peer = (mine as unknown as Transfer | undefined)?.peer ?? rank;
-      const theirs = queues[peer]?.[0];
-      if (!mine || !theirs || peer === rank || isWork(theirs) || meets(mine) !== meets(theirs))
+      const [ownNext] = queue;
+      const peer = (ownNext as unknown as Transfer | undefined)?.peer ?? rank;
+      const peerNext = queues[peer]?.[0];
+      if (
+        !ownNext ||
+        !peerNext ||
+        peer === rank ||
+        isWork(peerNext) ||
+        meets(ownNext) !== meets(peerNext)
+      )
         return;
       clocks[rank] = clocks[peer] = Math.max(clocks[rank] as number, clocks[peer] as number);
       queue.shift();

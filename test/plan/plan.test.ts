@@ -495,6 +495,6 @@ test.each([
   [{ lora: 8, tp: 2 }, 'adapters are not cut'],
   [{ loraTargets: 'all-linear' }, '--lora or --qlora with it'],
   [{ lora: 8, loraTargets: 'nothing' }, 'nothing'],
-])('%j of a plan is refused', (given, says) => {
-  expect(() => plan({ ...flags, ...given })).toThrow(says);
+])('%j of a plan is refused', (given, message) => {
+  expect(() => plan({ ...flags, ...given })).toThrow(message);
 });

@@ -110,11 +110,11 @@ function matrixProducts(device: Device): void {
   const causal = countOf(() => attention(heads(), heads(), heads(), { causal: true }), device);
   assert.equal(causal.forward.macs, B * H * T * T * D);
   assert.equal(causal.backward.macs, 2 * B * H * T * T * D);
-  const near = countOf(
+  const windowed = countOf(
     () => attention(heads(), heads(), heads(), { causal: true, window: 4 }),
     device,
   );
-  assert.equal(near.forward.macs, 2 * B * H * D * ((T * T) / 2 - (T - 4) ** 2 / 2));
+  assert.equal(windowed.forward.macs, 2 * B * H * D * ((T * T) / 2 - (T - 4) ** 2 / 2));
   const band = countOf(() => attention(heads(), heads(), heads(), { window: 4 }), device);
   assert.equal(band.forward.macs, 2 * B * H * D * (T * T - (T - 4) ** 2));
   const empty = countOf(() => leaf(0, 5).matmul(leaf(5, 7)), device);

@@ -11,12 +11,12 @@ export function requireForm(events: readonly TraceEvent[]): void {
   const open = new Map<string, TraceEvent[]>();
   let latest = 0;
   for (const event of events) {
-    const said = JSON.stringify(event);
+    const json = JSON.stringify(event);
     for (const field of ['name', 'cat', 'ph'] as const) {
-      assert.equal(typeof event[field], 'string', `${field} of ${said}`);
+      assert.equal(typeof event[field], 'string', `${field} of ${json}`);
     }
     for (const field of ['ts', 'dur', 'pid', 'tid'] as const) {
-      assert.ok(Number.isFinite(event[field]) && event[field] >= 0, `${field} of ${said}`);
+      assert.ok(Number.isFinite(event[field]) && event[field] >= 0, `${field} of ${json}`);
     }
     const lane = `${event.pid}/${event.tid}`;
     if (event.ph === 'M') {
@@ -24,13 +24,13 @@ export function requireForm(events: readonly TraceEvent[]): void {
       continue;
     }
     assert.equal(event.ph, 'X');
-    assert.ok(named.has(lane), `a lane without a name: ${said}`);
-    assert.ok(event.ts >= latest, `out of order: ${said}`);
+    assert.ok(named.has(lane), `a lane without a name: ${json}`);
+    assert.ok(event.ts >= latest, `out of order: ${json}`);
     latest = event.ts;
     const outer = (open.get(lane) ?? []).filter(({ ts, dur }) => ts + dur > event.ts);
     const around = outer.at(-1);
     const fits = !around || event.ts + event.dur <= around.ts + around.dur + 1e-6;
-    assert.ok(fits, `${said} overlaps ${JSON.stringify(around)}`);
+    assert.ok(fits, `${json} overlaps ${JSON.stringify(around)}`);
     open.set(lane, [...outer, event]);
   }
 }

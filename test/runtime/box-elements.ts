@@ -30,8 +30,8 @@ export function randomRange(random: Random, shape: readonly number[]): BoxRange 
 function randomBox(random: Random, shape: readonly number[]) {
   const offset = shape.map((size) => (random(2) === 0 ? 0 : random(size)));
   const sizes = shape.map((size, d) => {
-    const most = size - (offset[d] as number);
-    return random(2) === 0 ? most : 1 + random(most);
+    const maxSize = size - (offset[d] as number);
+    return random(2) === 0 ? maxSize : 1 + random(maxSize);
   });
   return { offset, shape: sizes };
 }

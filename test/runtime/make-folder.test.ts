@@ -49,8 +49,8 @@ test('a folder that refuses new folders with ENOENT is an error as well', () => 
   const preload = join(packageRoot(), 'test', 'support', 'run-typescript.cjs');
   const source = join(packageRoot(), 'lib', 'runtime', 'make-folder.ts');
   const words = ['-r', preload, '-e', program, source];
-  const said = execFileSync(process.execPath, words, { encoding: 'utf8', timeout: 300_000 });
-  expect(said).toBe('ENOENT\n');
+  const output = execFileSync(process.execPath, words, { encoding: 'utf8', timeout: 300_000 });
+  expect(output).toBe('ENOENT\n');
   const at = { outputPath: '/proc/ds', jobName: 'job' };
   for (const make of [() => new CsvMonitor(at), () => new TensorBoardMonitor(at)]) {
     expect(make).toThrow(expect.objectContaining({ code: 'DS_IO', op: '/proc/ds/job' }));

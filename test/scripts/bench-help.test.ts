@@ -57,10 +57,11 @@ test.each(benches())('%s lists exactly the options that it reads', (name, file) 
 
 test.each(['train', 'quantization-quality'])('%s --help prints them and ends', (name) => {
   const main = join(root, 'bench/main.ts');
-  const said = execFileSync(process.execPath, ['-r', HOOK, main, name, '--help'], {
+  const output = execFileSync(process.execPath, ['-r', HOOK, main, name, '--help'], {
     encoding: 'utf8',
     timeout: 120_000,
   });
-  expect(said).toMatch(new RegExp(`^usage: npm run bench -- ${name} `));
-  for (const option of Object.keys(optionTexts[name] ?? {})) expect(said).toContain(`--${option} `);
+  expect(output).toMatch(new RegExp(`^usage: npm run bench -- ${name} `));
+  for (const option of Object.keys(optionTexts[name] ?? {}))
+    expect(output).toContain(`--${option} `);
 });

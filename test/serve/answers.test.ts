@@ -127,8 +127,8 @@ test('a streamed chat: the role first, usage last, [DONE] at the end', () =>
     expect(last.choices).toEqual([]);
     expect(last.usage).toMatchObject({ prompt_tokens: CHAT.length, completion_tokens: 30 });
     expect(rest.every(({ usage }) => usage === null)).toBe(true);
-    const said = rest.map(({ choices }) => choices[0].delta.content ?? '').join('');
-    expect(said).toBe(textOf(CHAT, 0, 30));
+    const content = rest.map(({ choices }) => choices[0].delta.content ?? '').join('');
+    expect(content).toBe(textOf(CHAT, 0, 30));
     expect(rest.at(-1).choices[0].finish_reason).toBe('length');
   }));
 
@@ -159,16 +159,16 @@ test('logprobs of both formats, with the raw bytes of tokens', () =>
 class SayingEngine extends FakeEngine {
   constructor(
     own: Tokenizer,
-    private readonly said: readonly number[],
+    private readonly sampled: readonly number[],
     private readonly likeliest: number,
   ) {
     super(own);
   }
 
   override async *stream(): AsyncGenerator<ServedPiece> {
-    for (const [i, token] of this.said.entries()) {
+    for (const [i, token] of this.sampled.entries()) {
       const logprobs = [{ token, logprob: -2, top: [{ token: this.likeliest, logprob: -0.5 }] }];
-      const finishReason = i + 1 === this.said.length ? 'stop' : null;
+      const finishReason = i + 1 === this.sampled.length ? 'stop' : null;
       yield { index: 0, text: '', tokens: [token], cachedTokens: 0, logprobs, finishReason };
     }
   }
@@ -179,7 +179,7 @@ test('logprobs of a tokenizer that marks spaces: spellings, places and the sampl
     join(packageRoot(), 'test/golden/transformers/tokenizers/llama2'),
   );
   const ids = ['▁the', '</s>', '<0xF0>', '<0x9F>', '<0x98>', '<0x80>', '▁model', '<0x20>'];
-  const said = ids.map((one) => llama.tokenToId(one) as number);
+  const sampled = ids.map((one) => llama.tokenToId(one) as number);
   const likeliest = llama.tokenToId('▁') as number;
   await withServer(
     async (url) => {
@@ -192,7 +192,7 @@ test('logprobs of a tokenizer that marks spaces: spellings, places and the sampl
       expect(logprobs.top_logprobs[7]).toEqual({ ' ': -0.5 });
     },
     {},
-    new SayingEngine(llama, said, likeliest),
+    new SayingEngine(llama, sampled, likeliest),
   );
 });
 
@@ -227,8 +227,8 @@ test('tokens of a head that is larger than the vocabulary have logprobs, and no 
         text_offset: [0, 0],
       });
       const chat = { messages: MESSAGES, max_tokens: 1, logprobs: true, top_logprobs: 1 };
-      const said = await ask(`${url}/v1/chat/completions`, { body: chat });
-      const [entry] = said.json.choices[0].logprobs.content;
+      const response = await ask(`${url}/v1/chat/completions`, { body: chat });
+      const [entry] = response.json.choices[0].logprobs.content;
       expect(entry).toMatchObject({ token: 'token_id:1100', logprob: -0.5, bytes: [] });
       const echoed = { prompt: [40, 1100, 41], max_tokens: 1, echo: true };
       const whole = await ask(`${url}/v1/completions`, { body: echoed });

@@ -14,8 +14,8 @@ async function talk(engine: FakeEngine, lines: string, options: ChatOptions = {}
   return String(output.read() ?? '');
 }
 
-const promptOf = (...said: string[]) => {
-  const messages = said.map((content, i) => ({ role: i % 2 ? 'assistant' : 'user', content }));
+const promptOf = (...turns: string[]) => {
+  const messages = turns.map((content, i) => ({ role: i % 2 ? 'assistant' : 'user', content }));
   return Array.from(tokenizer.applyChatTemplate(messages, { addGenerationPrompt: true }).ids);
 };
 

@@ -20,9 +20,9 @@ class FakeSocket extends EventEmitter {
   }
 }
 
-function connected(count: number, most: number) {
+function connected(count: number, limit: number) {
   const server = new EventEmitter();
-  const connections = new Connections(server as unknown as Server, most);
+  const connections = new Connections(server as unknown as Server, limit);
   const connect = (): FakeSocket => {
     const socket = new FakeSocket();
     server.emit('connection', socket);

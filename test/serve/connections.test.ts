@@ -27,12 +27,12 @@ const headOf = (path: string, length: number, more = ''): string =>
 
 /** The bytes that a client reads until the server closes. */
 async function readBy(socket: Socket): Promise<string> {
-  let said = '';
+  let received = '';
   socket.setEncoding('utf8').on('data', (text) => {
-    said += text;
+    received += text;
   });
   await once(socket, 'end');
-  return said;
+  return received;
 }
 
 test.each<[string, string, RegExp]>([
@@ -53,9 +53,9 @@ test.each<[string, string, RegExp]>([
   await withServer(
     async (url, _, server) => {
       const socket = client(url, text);
-      const said = await readBy(socket);
-      expect(said).toMatch(answer);
-      expect(said).toMatch(/connection: close/i);
+      const received = await readBy(socket);
+      expect(received).toMatch(answer);
+      expect(received).toMatch(/connection: close/i);
       await until(() => server.openConnections === 0);
       socket.destroy();
     },
@@ -216,13 +216,13 @@ test('more connections than half of the open files are refused', async () => {
 
 test.each([undefined, 3000])(
   'as many clients may wait for accept() as be open: %j',
-  async (most) => {
+  async (limit) => {
     const listen = jest.spyOn(Server.prototype, 'listen');
-    const limits = most === undefined ? {} : { connections: most };
+    const limits = limit === undefined ? {} : { connections: limit };
     const server = await serve(new FakeEngine(tokenizer), { port: 0, limits });
     const [given] = listen.mock.calls.at(-1) as unknown as [{ backlog: number }];
     listen.mockRestore();
     await server.stop();
-    expect(given.backlog).toBe(most ?? 1024);
+    expect(given.backlog).toBe(limit ?? 1024);
   },
 );

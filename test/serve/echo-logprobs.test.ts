@@ -39,8 +39,8 @@ function expectedOf(tokens: readonly number[]): number[][] {
   for (const one of [ids, logits]) one.dispose();
   return tokens.map((_, row) => {
     const own = values.slice(row * width, (row + 1) * width);
-    const most = Math.max(...own);
-    const sum = most + Math.log(own.reduce((total, one) => total + Math.exp(one - most), 0));
+    const largest = Math.max(...own);
+    const sum = largest + Math.log(own.reduce((total, one) => total + Math.exp(one - largest), 0));
     return own.map((one) => one - sum);
   });
 }

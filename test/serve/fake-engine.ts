@@ -77,8 +77,8 @@ export class FakeEngine implements ServedEngine {
         for (const [index, decode] of streams.entries()) {
           const token = tokenOf(prompt, index, place);
           const isLast = place === maxNewTokens - 1;
-          const said = (decode?.push(token) ?? '') + (isLast ? (decode?.end() ?? '') : '');
-          const known = held[index] + said + this.padding;
+          const decoded = (decode?.push(token) ?? '') + (isLast ? (decode?.end() ?? '') : '');
+          const known = held[index] + decoded + this.padding;
           const text = isLast ? known : known.slice(0, Math.max(0, known.length - this.holds));
           held[index] = known.slice(text.length);
           this.counts.generatedTokens++;

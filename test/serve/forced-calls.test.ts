@@ -92,8 +92,8 @@ test('a named function, whole and streamed: the reason is stop', async () => {
   expectValid(message.tool_calls[0]);
   const { text } = await chat({ tool_choice, seed: 3, stream: true });
   const { events } = eventsOf(text);
-  const said = events.flatMap(({ choices }) => choices[0].delta.tool_calls ?? []);
-  const joined = said.map((one) => one.function.arguments).join('');
+  const toolCalls = events.flatMap(({ choices }) => choices[0].delta.tool_calls ?? []);
+  const joined = toolCalls.map((one) => one.function.arguments).join('');
   expect(joined).toBe(message.tool_calls[0].function.arguments);
   expect(events.at(-1).choices[0].finish_reason).toBe('stop');
 });

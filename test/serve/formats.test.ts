@@ -30,7 +30,7 @@ test('answers of chats and completions have the format', async () => {
   try {
     const messages = [{ role: 'user', content: 'Hello' }];
     const jsonSchema = { name: 'trip', strict: true, schema };
-    const said = await ask(`${url}/v1/chat/completions`, {
+    const response = await ask(`${url}/v1/chat/completions`, {
       body: {
         messages,
         ...sampled,
@@ -38,8 +38,8 @@ test('answers of chats and completions have the format', async () => {
         response_format: { type: 'json_schema', json_schema: jsonSchema },
       },
     });
-    expect(said.json.choices).toHaveLength(2);
-    for (const { message, finish_reason } of said.json.choices) {
+    expect(response.json.choices).toHaveLength(2);
+    for (const { message, finish_reason } of response.json.choices) {
       expect(message.content).toMatch(trip);
       expect(finish_reason).toBe('stop');
     }

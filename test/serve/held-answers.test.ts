@@ -77,8 +77,8 @@ test('/v1/responses too', async () => {
   const format = { type: 'json_schema', name: 'city', schema };
   const body = { input: 'Where?', text: { format } };
   const { json } = await ask(`${server.url}/v1/responses`, { body });
-  const said = json.output.find(({ type }: { type: string }) => type === 'message');
-  expect(said.content[0].text).toBe(FORMATTED);
+  const message = json.output.find(({ type }: { type: string }) => type === 'message');
+  expect(message.content[0].text).toBe(FORMATTED);
   expect(lastFormat()).toMatchObject({ '~answer': { format: { schema } } });
 });
 

@@ -53,9 +53,9 @@ test.each([false, true])('a disconnect frees what the request held (stream: %s)'
 /** Sends `count` requests on one connection without waiting for answers. */
 function pipelined(url: string, count: number, body: object) {
   const socket = connect(Number(new URL(url).port), '127.0.0.1');
-  const said = JSON.stringify(body);
+  const content = JSON.stringify(body);
   const type = 'host: localhost\r\ncontent-type: application/json';
-  const request = `POST ${PATH} HTTP/1.1\r\n${type}\r\ncontent-length: ${said.length}\r\n\r\n${said}`;
+  const request = `POST ${PATH} HTTP/1.1\r\n${type}\r\ncontent-length: ${content.length}\r\n\r\n${content}`;
   socket.write(request.repeat(count));
   return socket;
 }
@@ -81,14 +81,14 @@ test('a server that stops answers what waits behind another request', () =>
     const socket = pipelined(url, 2, { prompt, max_tokens: 1 });
     await until(() => engine.active === 2);
     const stopped = server.stop();
-    let said = '';
+    let received = '';
     opens.shift()?.();
     for await (const chunk of socket) {
-      said += chunk;
+      received += chunk;
       setTimeout(() => opens.shift()?.(), 20);
     }
     await stopped;
-    expect(said.match(/HTTP\/1\.1 200/g)).toHaveLength(2);
+    expect(received.match(/HTTP\/1\.1 200/g)).toHaveLength(2);
   }));
 
 test.each([true, false])(
@@ -105,8 +105,8 @@ test.each([true, false])(
       socket.write('nothing\r\n\r\n');
       await once(socket, 'close');
       opens.shift()?.();
-      const said = Buffer.concat(chunks).toString();
-      expect(said.match(/HTTP\/1\.1/g) ?? []).toHaveLength(stream ? 1 : 0);
+      const received = Buffer.concat(chunks).toString();
+      expect(received.match(/HTTP\/1\.1/g) ?? []).toHaveLength(stream ? 1 : 0);
       await until(() => engine.active === 0);
       expect(engine.aborted).toBe(1);
     }),

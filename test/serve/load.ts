@@ -87,8 +87,8 @@ async function faultOfFormed(url: string, key: string, body: object): Promise<st
   // The answer ended at its tokens: only its beginning is there.
   if (finish_reason === 'length') return null;
   const calls: { function: { arguments: string } }[] | undefined = message.tool_calls;
-  const said = body === TOOLS ? calls?.[0]?.function.arguments : message.content;
-  return said !== undefined && isTrip(JSON.parse(said)) ? null : `not of the schema: ${text}`;
+  const answer = body === TOOLS ? calls?.[0]?.function.arguments : message.content;
+  return answer !== undefined && isTrip(JSON.parse(answer)) ? null : `not of the schema: ${text}`;
 }
 
 /** Runs the clients until `goesOn` is false and each has its last answer. */

@@ -230,16 +230,16 @@ test('hundreds of requests for three models in room for one: every one is grante
   poolOf(sources, { memory: MiB });
   const names = Object.keys(sources);
   let granted = 0;
-  let most = 0;
+  let peak = 0;
   const ask = async (i: number): Promise<void> => {
     const lease = await pool.acquire(names[i % 3], never);
-    most = Math.max(most, pool.used);
+    peak = Math.max(peak, pool.used);
     granted++;
     await new Promise((resolve) => setTimeout(resolve, i % 5));
     lease.release();
   };
   await Promise.all(Array.from({ length: 300 }, (_, i) => ask(i)));
-  expect({ granted, most }).toEqual({ granted: 300, most: MiB });
+  expect({ granted, peak }).toEqual({ granted: 300, peak: MiB });
   const { a, b, c } = sources;
   expect(a.opened + b.opened + c.opened - a.closed - b.closed - c.closed).toBe(1);
 });

@@ -273,12 +273,12 @@ describe('encoders', () => {
   });
 
   test('take texts of 16 characters a token, and 65,536 more', async () => {
-    const most = 16 * 4 + 65_536;
-    await ranked({ documents: ['a'.repeat(most - 1)] });
-    const long = { documents: ['x', 'a'.repeat(most)] };
+    const limit = 16 * 4 + 65_536;
+    await ranked({ documents: ['a'.repeat(limit - 1)] });
+    const long = { documents: ['x', 'a'.repeat(limit)] };
     await expect(ranked(long)).rejects.toMatchObject({
       param: 'documents',
-      message: expect.stringContaining(`at most ${most} characters`),
+      message: expect.stringContaining(`at most ${limit} characters`),
     });
     await expect(
       ranked({ documents: ['abc'] }, { limits: { promptCharacters: 3 } }),

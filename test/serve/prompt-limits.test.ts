@@ -20,10 +20,10 @@ function slowTokenizer(): Tokenizer {
   const slow = join(folder, 'slow');
   cpSync(EXAMPLE, slow, { recursive: true });
   const file = join(slow, 'tokenizer.json');
-  const said = JSON.parse(readFileSync(file, 'utf8'));
+  const saved = JSON.parse(readFileSync(file, 'utf8'));
   const step = { type: 'Replace', pattern: { Regex: 'x*y|x' }, content: 'x' };
-  said.normalizer = { type: 'Sequence', normalizers: Array(500).fill(step) };
-  writeFileSync(file, JSON.stringify(said));
+  saved.normalizer = { type: 'Sequence', normalizers: Array(500).fill(step) };
+  writeFileSync(file, JSON.stringify(saved));
   return Tokenizer.fromPretrained(slow);
 }
 
@@ -148,14 +148,14 @@ test('a template that writes more than --max-prompt-chars is refused', () =>
 test.each([
   [64, 65_536],
   [8192, 131_072],
-])('a context of %i tokens takes texts of %i characters', (context, most) =>
+])('a context of %i tokens takes texts of %i characters', (context, limit) =>
   withServer(
     async (url) => {
-      const body = { prompt: 'a'.repeat(most + 1) };
+      const body = { prompt: 'a'.repeat(limit + 1) };
       const { status, json } = await ask(`${url}/tokenize`, { body });
       expect([status, json.error.message]).toEqual([
         400,
-        expect.stringContaining(`at most ${most} characters, got ${most + 1}`),
+        expect.stringContaining(`at most ${limit} characters, got ${limit + 1}`),
       ]);
     },
     {},

@@ -115,8 +115,8 @@ function isCompletion({ id, object, choices, usage }: any): boolean {
 
 // biome-ignore lint/suspicious/noExplicitAny: it looks at any JSON.
 function isWhole({ text, message, finish_reason: reason }: any): boolean {
-  const said = text ?? message?.content;
-  return typeof said === 'string' && (reason === 'stop' || reason === 'length');
+  const content = text ?? message?.content;
+  return typeof content === 'string' && (reason === 'stop' || reason === 'length');
 }
 
 function faultOfStream(body: string): string | null {

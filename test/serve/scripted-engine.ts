@@ -61,12 +61,12 @@ export class ScriptedEngine extends FakeEngine {
           await turn();
           if (signal?.aborted) return;
           if (this.failAt?.place === i) throw this.failAt.error;
-          const said = decode.push(token);
-          if (said.stop) reason = 'stop';
+          const decoded = decode.push(token);
+          if (decoded.stop) reason = 'stop';
           else if (i + 1 === maxNewTokens) reason = 'length';
           const rest = reason === 'length' ? decode.end().text : '';
           const piece = { ...common, ...logprobs(token), tokens: [token] };
-          yield { ...piece, text: said.text + rest, finishReason: reason };
+          yield { ...piece, text: decoded.text + rest, finishReason: reason };
           if (reason) break;
         }
         if (reason) continue;

@@ -45,7 +45,7 @@ test('each key is a client, in any spelling of the header; no key reaches the en
 test.each([
   [{ requests: 4 }, 2],
   [{ requests: 4, keyRequests: 3 }, 3],
-])('one key leaves places to the others: %j', (limits, most) =>
+])('one key leaves places to the others: %j', (limits, limit) =>
   withServer(
     async (url, engine) => {
       let open = (): void => {};
@@ -54,15 +54,15 @@ test.each([
       });
       engine.pace = () => opened;
       const send = (key: string) => ask(`${url}/v1/completions`, { body, ...keyed(key) });
-      const under = Array.from({ length: most }, () => send('one'));
-      await until(() => engine.active === most);
+      const under = Array.from({ length: limit }, () => send('one'));
+      await until(() => engine.active === limit);
       const refused = await send('one');
       expect([refused.status, refused.json.error.code]).toEqual([429, 'queue_full']);
       const other = send('two');
-      await until(() => engine.active === most + 1);
+      await until(() => engine.active === limit + 1);
       open();
       const replies = await Promise.all([...under, other]);
-      expect(replies.map(({ status }) => status)).toEqual(Array(most + 1).fill(200));
+      expect(replies.map(({ status }) => status)).toEqual(Array(limit + 1).fill(200));
     },
     { apiKeys: ['one', 'two'], limits },
   ),

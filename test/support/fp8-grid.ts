@@ -61,9 +61,9 @@ export function scaleAt(
   return floor(r / 128) * roundUp(groups(columns), 4) + floor(c / 128);
 }
 
-function multiplierOf(most: number, { format, scaling }: Kind): number {
-  if (!Number.isFinite(most)) return NaN;
-  const exact = fround(GRIDS[format].largest / max(most, 1e-12));
+function multiplierOf(largest: number, { format, scaling }: Kind): number {
+  if (!Number.isFinite(largest)) return NaN;
+  const exact = fround(GRIDS[format].largest / max(largest, 1e-12));
   return scaling === 'row' ? 2 ** floor(Math.log2(exact)) : exact;
 }
 
@@ -81,16 +81,16 @@ export function quantized(
   const [rows, columns] = size;
   const { format, scaling } = kind;
   const count = scaleShape(scaling, rows, columns).reduce((a, b) => a * b, 1);
-  const most = new Float64Array(count);
+  const largest = new Float64Array(count);
   const each = (body: (r: number, c: number, scale: number) => void): void => {
     for (let r = 0; r < rows; ++r)
       for (let c = 0; c < columns; ++c) body(r, c, scaleAt(scaling, size, r, c));
   };
   // Math.max of NaN is NaN.
   each((r, c, scale) => {
-    most[scale] = max(most[scale] as number, abs(at(r, c)));
+    largest[scale] = max(largest[scale] as number, abs(at(r, c)));
   });
-  const by = most.map((one) => multiplierOf(one, kind));
+  const by = largest.map((one) => multiplierOf(one, kind));
   const pitch = roundUp(columns, 16);
   const codes = new Float64Array(rows * pitch);
   each((r, c, scale) => {

@@ -6,10 +6,11 @@ import { numel } from '../../lib/runtime/view.js';
 import { Tensor } from '../../lib/tensor/index.js';
 import { generator } from '../autograd/check.js';
 
-export const refuses = (code: string, says: RegExp, body: () => unknown): void =>
+export const refuses = (code: string, message: RegExp, body: () => unknown): void =>
   assert.throws(
     body,
-    (error: unknown) => error instanceof DsError && error.code === code && says.test(error.message),
+    (error: unknown) =>
+      error instanceof DsError && error.code === code && message.test(error.message),
   );
 
 /** Numbers in [-1, 1), the same for a name on every device. */

@@ -50,7 +50,7 @@ function productOf(a: Float64Array, b: Float64Array, k: number): Float64Array {
 
 function requireClose(what: string, got: Tensor, expected: Float64Array, tolerance: number): void {
   const values = got.to('f32').toArray().flat(9) as number[];
-  const scale = expected.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+  const scale = expected.reduce((largest, x) => Math.max(largest, Math.abs(x)), 0);
   values.forEach((x, i) => {
     const error = Math.abs(x - (expected[i] as number));
     assert.ok(error <= tolerance * scale, `${what}[${i}]: ${x}, expected ${expected[i]}`);

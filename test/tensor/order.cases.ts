@@ -81,9 +81,9 @@ const order: Case[] = [
     assert.deepEqual(up.values.toList(), [-inf, -0, 0, 3, 3, nan]);
     expectTensor(up.indices, 'i64', [2, 4, 5, 0, 3, 1]);
     expectTensor(x.argsort({ descending: true }), 'i64', [1, 0, 3, 4, 5, 2]);
-    const most = x.topk(2);
-    expectTensor(most.values, 'f32', [nan, 3]);
-    expectTensor(most.indices, 'i64', [1, 0]);
+    const top = x.topk(2);
+    expectTensor(top.values, 'f32', [nan, 3]);
+    expectTensor(top.indices, 'i64', [1, 0]);
     expectTensor(x.topk(3, { largest: false, sorted: false }).indices, 'i64', [2, 4, 5]);
     const grid = Tensor.from(
       [

@@ -48,8 +48,8 @@ function requireNear(
   assert.equal(found.length, there.length, what);
   for (const [i, value] of found.entries()) {
     const expected = there[i] ?? Number.NaN;
-    const near = Math.abs(value - expected) <= by * (1 + Math.abs(expected));
-    assert.ok(near, `${what}, element ${i}: ${value} is not ${expected}`);
+    const isClose = Math.abs(value - expected) <= by * (1 + Math.abs(expected));
+    assert.ok(isClose, `${what}, element ${i}: ${value} is not ${expected}`);
   }
 }
 

@@ -104,10 +104,10 @@ export const cases: Case[] = [
         ],
       ],
     ] as const) {
-      for (const [low, high, most] of ranges) {
+      for (const [low, high, maximum] of ranges) {
         const x = ops.uniform([20_000], { device, dtype, low, high });
         const largest = x.max().item();
-        assert.ok(high === 0 ? largest < 0 : largest === most, `${dtype} ${high}: ${largest}`);
+        assert.ok(high === 0 ? largest < 0 : largest === maximum, `${dtype} ${high}: ${largest}`);
         assert.ok(x.min().item() >= low);
       }
     }

@@ -67,7 +67,7 @@ const TABLE = {
 };
 
 /** A text as a tokenizer of single characters with this normalizer spells it. */
-function normalized(said: string, normalizer: object): string {
+function normalized(input: string, normalizer: object): string {
   const codes = Array.from({ length: 0x3100 }, (_, code) => String.fromCharCode(code));
   const vocab = Object.fromEntries([...codes, '～', '👩', '<unk>'].map((one, id) => [one, id]));
   const none = { pre_tokenizer: null, post_processor: null, decoder: null };
@@ -75,7 +75,7 @@ function normalized(said: string, normalizer: object): string {
   const made = text.Tokenizer.fromPretrained(
     folderOf({ added_tokens: [], normalizer, ...none, model }),
   );
-  return [...made.encode(said)].map((id) => made.idToToken(id)).join('');
+  return [...made.encode(input)].map((id) => made.idToToken(id)).join('');
 }
 
 test.each([
@@ -88,11 +88,11 @@ test.each([
   ['joined characters', '👩\u200D👩', '👩 👩'],
   ['a tilde that NFKC would keep', 'a～b', 'a~~b'],
   ['nothing', '', ''],
-])('%s', (_, said, expected) => {
+])('%s', (_, input, expected) => {
   const step = { type: 'Precompiled', precompiled_charsmap: encoded(TABLE) };
-  expect(normalized(said, step)).toBe(expected);
+  expect(normalized(input, step)).toBe(expected);
   const sequence = { type: 'Sequence', normalizers: [step, { type: 'Lowercase' }] };
-  expect(normalized(said, sequence)).toBe(expected.toLowerCase());
+  expect(normalized(input, sequence)).toBe(expected.toLowerCase());
 });
 
 test.each([

@@ -156,7 +156,7 @@ test.each<[string, object, string, number[]]>([
     'abb',
     [4, 2],
   ],
-])('%s', (_, parts, said, ids) => expect(coreOf(parts).encode(said)).toEqual(ids));
+])('%s', (_, parts, input, ids) => expect(coreOf(parts).encode(input)).toEqual(ids));
 
 test('a normalized added token decodes as its normalized form', () => {
   expect(coreOf(marked).decode([0, 9])).toBe('<unk> <m>');

@@ -60,8 +60,8 @@ test("conversations are learned whole, or only the assistant's messages", async 
   expect(all?.ids).toEqual([...chat.ids]);
   expect(all?.learned).toEqual([null, ...chat.ids.slice(1)]);
   const [own] = contents(await open(path, { packing: false, loss: 'assistant' }));
-  const spoken = own?.learned.filter((id) => id !== null) as number[];
-  expect(qwen.decode(spoken)).toBe('Four<|im_end|>');
+  const answerIds = own?.learned.filter((id) => id !== null) as number[];
+  expect(qwen.decode(answerIds)).toBe('Four<|im_end|>');
 });
 
 test('of prompts with completions the completion is learned', async () => {
@@ -74,10 +74,10 @@ test('of prompts with completions the completion is learned', async () => {
   ];
   const path = jsonl('completion.jsonl', rows);
   const dataset = await open(path, { packing: false });
-  const said = contents(dataset).map(({ learned }) =>
+  const completions = contents(dataset).map(({ learned }) =>
     qwen.decode(learned.filter((id) => id !== null) as number[]),
   );
-  expect(said).toEqual([' four<|im_end|>', 'Ho<|im_end|>\n']);
+  expect(completions).toEqual([' four<|im_end|>', 'Ho<|im_end|>\n']);
   expect(dataset.report?.blurred).toBe(0);
   const all = contents(await open(path, { packing: false, loss: 'all' }));
   expect(all[0]?.learned.filter((id) => id === null).length).toBe(1);
@@ -305,13 +305,16 @@ describe('a stream', () => {
     });
 
   /** The rest of an epoch, or the first batches of it. */
-  async function served(from: text.TextStream, most = Number.POSITIVE_INFINITY): Promise<string[]> {
+  async function served(
+    from: text.TextStream,
+    limit = Number.POSITIVE_INFINITY,
+  ): Promise<string[]> {
     const batches: string[] = [];
     for await (const batch of from) {
       const rowsOf = Array.from(batch.ids.toArray(), Number).join();
       batches.push(rowsOf);
       for (const tensor of Object.values(batch)) tensor.dispose();
-      if (batches.length === most) break;
+      if (batches.length === limit) break;
     }
     return batches;
   }

@@ -65,8 +65,8 @@ test('the mask finds tokens that take white space of any script', () => {
     edit: (tokenizer) => tokenizer.added_tokens.push(token),
   });
   const tokenizer = text.Tokenizer.fromPretrained(folder.path);
-  const said = [{ role: 'assistant', content: 'a\u3000\u0085<m>b' }];
-  const { ids, assistant } = tokenizer.applyChatTemplate(said, { assistantMask: true });
+  const messages = [{ role: 'assistant', content: 'a\u3000\u0085<m>b' }];
+  const { ids, assistant } = tokenizer.applyChatTemplate(messages, { assistantMask: true });
   expect([...ids].indexOf(999)).toBeGreaterThan(0);
   expect(assistant?.[[...ids].indexOf(999)]).toBe(1);
 });

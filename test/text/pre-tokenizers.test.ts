@@ -15,13 +15,13 @@ function tokenizerOf(words: readonly string[], parts: object, model: object = {}
   );
 }
 
-const spelled = (tokenizer: text.Tokenizer, said: string): string =>
-  [...tokenizer.encode(said)].map((id) => tokenizer.idToToken(id)).join('|');
+const spelled = (tokenizer: text.Tokenizer, input: string): string =>
+  [...tokenizer.encode(input)].map((id) => tokenizer.idToToken(id)).join('|');
 
 /** All that a text may be cut into: each piece is a token, and so the pieces show. */
-const partsOf = (said: string): string[] =>
-  Array.from(said, (_, from) =>
-    Array.from(said.slice(from), (_, i) => said.slice(from, from + i + 1)),
+const partsOf = (input: string): string[] =>
+  Array.from(input, (_, from) =>
+    Array.from(input.slice(from), (_, i) => input.slice(from, from + i + 1)),
   ).flat();
 
 const split = (pattern: object, behavior: string, invert = false): object => ({
@@ -47,12 +47,12 @@ test.each<[string, object, string, string]>([
   ['a text that stays', split({ String: '.*' }, 'Isolated'), 'a.*b', 'a|.*|b'],
   ['what lies between', split({ Regex: '[ab]+' }, 'Isolated', true), 'ab!?ba', 'ab|!?|ba'],
   ['what is no word', split({ Regex: '[ab]+' }, 'Removed', true), 'ab!?ba', 'ab|ba'],
-])('%s', (_, pre_tokenizer, said, expected) => {
-  const words = partsOf(said);
+])('%s', (_, pre_tokenizer, input, expected) => {
+  const words = partsOf(input);
   const alone = tokenizerOf(words, { pre_tokenizer });
-  expect(spelled(alone, said)).toBe(expected);
+  expect(spelled(alone, input)).toBe(expected);
   const sequence = { type: 'Sequence', pretokenizers: [pre_tokenizer] };
-  expect(spelled(tokenizerOf(words, { pre_tokenizer: sequence }), said)).toBe(expected);
+  expect(spelled(tokenizerOf(words, { pre_tokenizer: sequence }), input)).toBe(expected);
 });
 
 test('bytes are cut as GPT-2 has it where a text has U+FEFF and U+0085', () => {

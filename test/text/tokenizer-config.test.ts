@@ -79,7 +79,7 @@ describe('tokens that files beside tokenizer.json name', () => {
     folder.write('special_tokens_map.json', JSON.stringify(map));
     return text.Tokenizer.fromPretrained(folder.path);
   };
-  const said = `a ${END}`;
+  const input = `a ${END}`;
 
   test.each<[string, object, object[]?, object?]>([
     ['by a role', { eos_token: END }],
@@ -90,14 +90,14 @@ describe('tokens that files beside tokenizer.json name', () => {
     ['plain otherwise', { eos_token: END }, [{ id: 30, content: END, special: false }]],
   ])('%s: one token, and special', (_, config, added = [], map = {}) => {
     const tokenizer = of(config, added, map);
-    expect([...tokenizer.encode(said)].at(-1)).toBe(30);
-    expect(tokenizer.decode(tokenizer.encode(said), { skipSpecialTokens: true })).toBe('a ');
+    expect([...tokenizer.encode(input)].at(-1)).toBe(30);
+    expect(tokenizer.decode(tokenizer.encode(input), { skipSpecialTokens: true })).toBe('a ');
   });
 
   test('tokens that absorb the space before them, and new tokens', () => {
     const ids = { 30: { ...flags, content: END, lstrip: true }, 31: { ...flags, content: '<b>' } };
     const tokenizer = of({ added_tokens_decoder: ids }, [{ id: 30, content: END, special: true }]);
-    expect([...tokenizer.encode(`${said}<b>`)].slice(1)).toEqual([30, 31]);
+    expect([...tokenizer.encode(`${input}<b>`)].slice(1)).toEqual([30, 31]);
     expect(tokenizer.vocabSize).toBe(32);
   });
 

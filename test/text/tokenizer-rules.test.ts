@@ -40,9 +40,9 @@ const SAID = "It's 12³ ½ naïve…  \u0085\uFEFFＡ﷽ e\u0301🙂 x_y\n\n«Ω
 
 test('the rules are the ones that these ids were recorded by', () => {
   const letters = Array.from({ length: 0x2e00 }, (_, code) => String.fromCharCode(code));
-  const said = Array.from(SAID);
-  const pieces = said.flatMap((_, from) =>
-    said.slice(from).map((__, i) => said.slice(from, from + i + 1).join('')),
+  const characters = Array.from(SAID);
+  const pieces = characters.flatMap((_, from) =>
+    characters.slice(from).map((__, i) => characters.slice(from, from + i + 1).join('')),
   );
   const tokens = [...new Set(['<unk>', ...letters, ...pieces])];
   const vocab = Object.fromEntries(tokens.map((one, id) => [one, id]));

@@ -65,11 +65,11 @@ describe.each(KINDS)('%s', (kind) => {
     const wrong = STRINGS.filter((string, i) => {
       const stream = tokenizer(kind).decodeStream();
       const pieces = (ids[i] as number[]).map((id) => stream.push(id));
-      const said = pieces.join('');
+      const decoded = pieces.join('');
       const whole = decodedSkipping[i] ?? string;
-      const isCut = !whole.includes('\uFFFD') && said.includes('\uFFFD');
+      const isCut = !whole.includes('\uFFFD') && decoded.includes('\uFFFD');
       const isHalf = pieces.some((piece) => /[\uD800-\uDFFF]/u.test(piece));
-      return isCut || isHalf || said + stream.end() !== whole;
+      return isCut || isHalf || decoded + stream.end() !== whole;
     });
     expect(wrong).toEqual([]);
   });
@@ -86,8 +86,8 @@ describe.each(KINDS)('%s', (kind) => {
       ) as [string, string];
       if (before.endsWith('\uFFFD')) return false; // A character is cut.
       const stream = own.decodeStream({ after: all.slice(0, at) });
-      const said = all.slice(at).map((id) => stream.push(id));
-      return said.join('') + stream.end() !== whole.slice(before.length);
+      const decoded = all.slice(at).map((id) => stream.push(id));
+      return decoded.join('') + stream.end() !== whole.slice(before.length);
     });
     expect(wrong).toEqual([]);
   });

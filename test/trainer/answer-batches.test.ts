@@ -48,9 +48,9 @@ const BATCHES: Readonly<Record<string, readonly Row[]>> = {
 };
 
 let state = 1;
-const random = (most: number): number => {
+const random = (limit: number): number => {
   state = (state * 48271) % 2147483647;
-  return state % most;
+  return state % limit;
 };
 
 /** A batch on the host; padding has ids of real tokens. */
@@ -80,9 +80,9 @@ function sumsOf(model: nn.models.CausalLM, ids: Tensor, targets: readonly number
       const target = targets[row * length + t] as number;
       if (target === IGNORED) continue;
       const own = logits.slice((row * length + t) * V, (row * length + t + 1) * V);
-      const most = Math.max(...own);
-      const total = own.reduce((all, x) => all + Math.exp(x - most), 0);
-      sum += (own[target] as number) - most - Math.log(total);
+      const largest = Math.max(...own);
+      const total = own.reduce((all, x) => all + Math.exp(x - largest), 0);
+      sum += (own[target] as number) - largest - Math.log(total);
     }
     return sum;
   });

@@ -77,8 +77,8 @@ function lossOf(name: string, own: Tensor, dtype: Wide): Tensor {
 }
 
 function expectClose(got: readonly number[], wanted: readonly number[], tolerance: number): void {
-  const most = Math.max(1, ...wanted.map(Math.abs));
-  const off = wanted.map((one, i) => Math.abs((got[i] as number) - one) / most);
+  const largest = Math.max(1, ...wanted.map(Math.abs));
+  const off = wanted.map((one, i) => Math.abs((got[i] as number) - one) / largest);
   expect(Math.max(...off)).toBeLessThan(tolerance);
 }
 

@@ -63,12 +63,12 @@ test('sums by row equal log-softmax, gradients too', async () => {
   }
   sums.mul(weights).sum().backward();
   expected.mul(weights).sum().backward();
-  const theirs = new Map(other.namedParameters());
+  const others = new Map(other.namedParameters());
   for (const [name, { grad }] of one.namedParameters()) {
-    const wanted = (required(theirs.get(name)).grad as Tensor).toArray() as number[];
-    const most = Math.max(...wanted.map(Math.abs), 1e-3);
+    const wanted = (required(others.get(name)).grad as Tensor).toArray() as number[];
+    const largest = Math.max(...wanted.map(Math.abs), 1e-3);
     for (const [i, value] of ((grad as Tensor).toArray() as number[]).entries()) {
-      expect(Math.abs(value - (wanted[i] as number)) / most).toBeLessThan(1e-4);
+      expect(Math.abs(value - (wanted[i] as number)) / largest).toBeLessThan(1e-4);
     }
   }
 });

@@ -90,14 +90,14 @@ test('a Trainer adds noise only to training batches', async () => {
       stopSignals: [],
       ...(neftuneNoiseAlpha && { neftuneNoiseAlpha }),
     });
-    const said: number[] = [];
+    const losses: number[] = [];
     for await (const event of trainer.train()) {
-      if (event.type === 'log') said.push(event.loss);
-      if (event.type === 'evaluate') said.push(event.metrics.loss as number);
+      if (event.type === 'log') losses.push(event.loss);
+      if (event.type === 'evaluate') losses.push(event.metrics.loss as number);
     }
     await trainer.destroy();
     expect(noiseOf(model)).toEqual(new Array(256).fill(0));
-    return said;
+    return losses;
   };
   const [plain, noisy] = [await losses(), await losses(5)];
   expect(noisy).toHaveLength(plain.length);

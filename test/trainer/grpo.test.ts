@@ -61,11 +61,11 @@ test('the ratio is 1 in the first update of a generation, and moves in later one
 
 test('adapters learn beside the model, which is the reference', async () => {
   const adapted = () => peft.addLora(policyModel(), { r: 4 });
-  const near = { rewards: even, generations: 4, sampling, beta: 0.1 };
-  const own = await events({ model: adapted(), method: grpo(near), lr: 1e-2 });
+  const options = { rewards: even, generations: 4, sampling, beta: 0.1 };
+  const own = await events({ model: adapted(), method: grpo(options), lr: 1e-2 });
   const second = await events({
     model: adapted(),
-    method: grpo({ ...near, reference: policyModel() }),
+    method: grpo({ ...options, reference: policyModel() }),
     lr: 1e-2,
   });
   const of = (all: typeof own) => logsOf(all).map(({ loss, metrics }) => [loss, metrics.kl]);

@@ -62,17 +62,17 @@ function foreignCheckpoint(name: string): string {
 }
 
 test("transformers' checkpoints are neither deleted, nor resumed from, nor written over", async () => {
-  const theirs = foreignCheckpoint('checkpoint-1');
-  const before = contentOf(theirs);
+  const foreign = foreignCheckpoint('checkpoint-1');
+  const before = contentOf(foreign);
   const one = trainer({ save: { dir, every: 2, keep: 1 } });
   const end = await one.train({ resume: true });
   expect(end.step).toBe(5);
   expect(readdirSync(dir).sort()).toEqual(['checkpoint-1', 'checkpoint-5']);
-  expect(contentOf(theirs)).toEqual(before);
+  expect(contentOf(foreign)).toEqual(before);
   const over = trainer({ save: { dir, every: 1 }, maxSteps: 1 });
   rmSync(join(dir, 'checkpoint-5'), { recursive: true });
   await expect(over.train()).rejects.toThrow(/checkpoint-1: expected nothing of this name/);
-  expect(contentOf(theirs)).toEqual(before);
+  expect(contentOf(foreign)).toEqual(before);
 });
 
 test('a link to a checkpoint is not followed', async () => {

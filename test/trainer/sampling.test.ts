@@ -78,9 +78,9 @@ test('updates use samples within their difficulty, also after a resume', async (
   // The first sample shows whether rows need padding.
   const batches = whole.asked.slice(1);
   expect(batches).toHaveLength(2 * LENGTH);
-  const most = [1, 1, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4];
+  const limits = [1, 1, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4];
   for (const [i, sample] of batches.entries()) {
-    expect(easeOf(sample)).toBeLessThanOrEqual(most[Math.floor(i / 4)] as number);
+    expect(easeOf(sample)).toBeLessThanOrEqual(limits[Math.floor(i / 4)] as number);
   }
   const save = { dir: join(dir, 'run'), every: 5 };
   await trained({ save, maxSteps: 5 });

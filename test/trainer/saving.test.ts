@@ -86,8 +86,8 @@ test.each([1, 3, 6, 9])(
       resumedFrom: checkpoint,
     });
     expect(events.at(-1)).toMatchObject({ reason: 'done', step: 10, epoch: 2 });
-    const [ours, theirs] = [await second.engine(), await whole.engine()];
-    expect(weightsOf(ours.module)).toEqual(weightsOf(theirs.module));
+    const [resumedEngine, expectedEngine] = [await second.engine(), await whole.engine()];
+    expect(weightsOf(resumedEngine.module)).toEqual(weightsOf(expectedEngine.module));
     const { log_history: history } = stateOf('checkpoint-10');
     const { history: unbroken } = await whole.state();
     expect(history).toEqual(unbroken);
@@ -117,8 +117,8 @@ test.each(EVALUATED)(
     const second = trainer({ ...options, save });
     const end = await second.train({ resume: true });
     expect((await second.state()).history).toEqual((await whole.state()).history);
-    const [ours, theirs] = [await second.engine(), await whole.engine()];
-    expect(weightsOf(ours.module)).toEqual(weightsOf(theirs.module));
+    const [resumedEngine, expectedEngine] = [await second.engine(), await whole.engine()];
+    expect(weightsOf(resumedEngine.module)).toEqual(weightsOf(expectedEngine.module));
     const { step, metric } = unbroken.best as { step: number; metric: number };
     expect(end.best).toEqual({ step, metric, checkpoint: join(dir, `checkpoint-${step}`) });
   },

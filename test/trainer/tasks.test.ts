@@ -69,8 +69,8 @@ test('a classifier learns rows of text, and a saved folder has its labels', asyn
   expect(metrics).toMatchObject({ accuracy: 1, f1: 1, precision: 1, recall: 1 });
   expect(metrics.matthews_correlation).toBeCloseTo(1, 10);
   expect(metrics.loss).toBeLessThan(0.1);
-  const said = await trainer.predict(train);
-  expect(said.map(([bad = 0, good = 0]) => Number(good > bad))).toEqual([1, 1, 1, 1, 0, 0, 0, 0]);
+  const scores = await trainer.predict(train);
+  expect(scores.map(([bad = 0, good = 0]) => Number(good > bad))).toEqual([1, 1, 1, 1, 0, 0, 0, 0]);
   const dir = join(home, 'classifier');
   await trainer.save(dir);
   await trainer.destroy();

@@ -127,8 +127,8 @@ test.each([
 
 test('a search leaves nothing of its experiments in the folder of the run', async () => {
   const autotuning = { enabled: true, start_step: 0, end_step: 1, num_tuning_micro_batch_sizes: 1 };
-  const most = { max_train_micro_batch_size_per_gpu: 4 };
-  const own = { train_micro_batch_size_per_gpu: 'auto', autotuning: { ...autotuning, ...most } };
+  const limits = { max_train_micro_batch_size_per_gpu: 4 };
+  const own = { train_micro_batch_size_per_gpu: 'auto', autotuning: { ...autotuning, ...limits } };
   const config = file('tuned.json', JSON.stringify(own));
   const writing =
     '--save_steps 1 --eval_data rows.jsonl --eval_on_start --eval_steps 1 --report_to csv --logging_steps 1';
@@ -317,14 +317,14 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     ],
     ['--max_steps 1', '# of a run\nseed: 3\n', /config\.json: expected .*, got something else\./],
   ])('an output that would be written over what is no model: %s', async (words, text, message) => {
-    const mine = join(dir, 'mine');
-    mkdirSync(mine, { recursive: true });
-    writeFileSync(join(mine, 'config.json'), text);
+    const folder = join(dir, 'mine');
+    mkdirSync(folder, { recursive: true });
+    writeFileSync(join(folder, 'config.json'), text);
     const line = `train --model ../model --data ../rows.jsonl --output . ${words}`;
-    const { code, stderr } = await ds(line, mine);
+    const { code, stderr } = await ds(line, folder);
     expect(code).toBe(2);
     expect(stderr).toMatch(message);
-    expect(readFileSync(join(mine, 'config.json'), 'utf8')).toBe(text);
+    expect(readFileSync(join(folder, 'config.json'), 'utf8')).toBe(text);
   });
 
   test('an output that is the folder of the configuration', async () => {

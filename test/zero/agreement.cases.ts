@@ -10,7 +10,7 @@ import type { AgreementJob, AgreementReport, Gift } from './agreement-process.js
 interface Attempt {
   name: string;
   gifts: [Gift, Gift];
-  says: { code: string; op: string; message: RegExp } | null;
+  error: { code: string; op: string; message: RegExp } | null;
 }
 
 const adamW = (lr: number) => ({ type: 'AdamW', params: { lr } }) as const;
@@ -19,7 +19,7 @@ const configurations: Attempt[] = [
   {
     name: 'rates',
     gifts: [{}, { config: { optimizer: adamW(1e-3) } }],
-    says: {
+    error: {
       code: 'DS_CONFIG',
       op: 'optimizer.params.lr',
       message: /the same on every rank: 0\.01 as on rank 0, got 0\.001 on rank 1\. Give every rank/,
@@ -28,7 +28,7 @@ const configurations: Attempt[] = [
   {
     name: 'stages',
     gifts: [{}, { config: { zero_optimization: { stage: 2 } } }],
-    says: {
+    error: {
       code: 'DS_CONFIG',
       op: 'zero_optimization.stage',
       message: /1 as on rank 0, got 2 on/,
@@ -37,7 +37,7 @@ const configurations: Attempt[] = [
   {
     name: 'accumulation steps',
     gifts: [{ config: { gradient_accumulation_steps: 4 } }, {}],
-    says: {
+    error: {
       code: 'DS_CONFIG',
       op: 'gradient_accumulation_steps',
       message: /4 as on rank 0, got 1 on rank 1\..* Also different: train_batch_size\.$/,
@@ -46,12 +46,12 @@ const configurations: Attempt[] = [
   {
     name: 'optimizers',
     gifts: [{}, { config: { optimizer: { type: 'SGD', params: { lr: 1e-2 } } } }],
-    says: { code: 'DS_CONFIG', op: 'optimizer.type', message: /"AdamW" as on.*got "SGD" on/ },
+    error: { code: 'DS_CONFIG', op: 'optimizer.type', message: /"AdamW" as on.*got "SGD" on/ },
   },
   {
     name: 'a schedule on one rank',
     gifts: [{}, { config: { scheduler: { type: 'WarmupLR', params: { warmup_num_steps: 9 } } } }],
-    says: { code: 'DS_CONFIG', op: 'scheduler', message: /null as on rank 0, got none on rank 1/ },
+    error: { code: 'DS_CONFIG', op: 'scheduler', message: /null as on rank 0, got none on rank 1/ },
   },
 ];
 
@@ -59,7 +59,7 @@ const models: Attempt[] = [
   {
     name: 'shapes',
     gifts: [{}, { model: 'wide' }],
-    says: {
+    error: {
       code: 'DS_ARGUMENT',
       op: 'initialize, parameter 0',
       message: /first\.weight \[6, 4\].* as on rank 0, got first\.weight \[8, 4\].* on rank 1/,
@@ -68,7 +68,7 @@ const models: Attempt[] = [
   {
     name: 'orders',
     gifts: [{}, { model: 'reordered' }],
-    says: {
+    error: {
       code: 'DS_ARGUMENT',
       op: 'initialize, parameter 0',
       message: /first\.weight .* as on rank 0, got last\.weight .* on rank 1/,
@@ -77,7 +77,7 @@ const models: Attempt[] = [
   {
     name: 'a frozen parameter',
     gifts: [{ model: 'frozen' }, {}],
-    says: {
+    error: {
       code: 'DS_ARGUMENT',
       op: 'initialize, parameter 1',
       message:
@@ -87,7 +87,7 @@ const models: Attempt[] = [
   {
     name: 'a layer more',
     gifts: [{ model: 'longer' }, {}],
-    says: {
+    error: {
       code: 'DS_ARGUMENT',
       op: 'initialize, parameter 4',
       message: /spare\.weight \[2, 2\].* got none on rank 1/,
@@ -96,12 +96,12 @@ const models: Attempt[] = [
   {
     name: 'a buffer more',
     gifts: [{}, { model: 'buffered' }],
-    says: { code: 'DS_ARGUMENT', op: 'initialize, buffer 0', message: /none as.*table \[3\] on/ },
+    error: { code: 'DS_ARGUMENT', op: 'initialize, buffer 0', message: /none as.*table \[3\] on/ },
   },
   {
     name: "decays of the caller's groups",
     gifts: [{ decays: [0, 0.1] }, { decays: [0, 0.2] }],
-    says: {
+    error: {
       code: 'DS_ARGUMENT',
       op: 'initialize, optimizer group 1 weightDecay',
       message: /0\.1 as on rank 0, got 0\.2 on rank 1/,
@@ -110,23 +110,23 @@ const models: Attempt[] = [
 ];
 
 const agreeing: Attempt[] = [
-  { name: 'nothing', gifts: [{}, {}], says: null },
+  { name: 'nothing', gifts: [{}, {}], error: null },
   {
     name: 'what a rank prints, and the order of keys',
     gifts: [
       { config: { steps_per_print: 7, gradient_clipping: 1, seed: 3 } },
       { config: { seed: 3, gradient_clipping: 1, wall_clock_breakdown: true } },
     ],
-    says: null,
+    error: null,
   },
 ];
 
 const batches: Attempt[] = [
-  { name: 'another batch', gifts: [{ batch: 8 }, { batch: 8 }], says: null },
+  { name: 'another batch', gifts: [{ batch: 8 }, { batch: 8 }], error: null },
   {
     name: 'another batch on one rank',
     gifts: [{}, { batch: 8 }],
-    says: {
+    error: {
       code: 'DS_ARGUMENT',
       op: 'engine.step',
       message: /1 micro-batches in a step, as on rank 0, got 2 on rank 1\. .*setTrainBatchSize/,
@@ -142,12 +142,12 @@ async function everyRankSays(device: Device): Promise<void> {
   for (const [rank, { errors, warnings }] of reportsOf<AgreementReport>(results).entries()) {
     assert.deepEqual(warnings, []);
     assert.equal(errors.length, attempts.length);
-    for (const [index, { name, says }] of attempts.entries()) {
+    for (const [index, { name, error: expected }] of attempts.entries()) {
       const error = errors[index];
       const place = `${name} on rank ${rank}: ${error?.message ?? 'trained'}`;
-      assert.equal(error?.code, says?.code, place);
-      assert.equal(error?.op, says?.op, place);
-      if (says) assert.match(error?.message ?? '', says.message, place);
+      assert.equal(error?.code, expected?.code, place);
+      assert.equal(error?.op, expected?.op, place);
+      if (expected) assert.match(error?.message ?? '', expected.message, place);
     }
   }
 }

@@ -43,11 +43,11 @@ function coded(values: Float32Array, bits: 8 | 4): Float32Array {
   const out = new Float32Array(values.length);
   for (let from = 0; from < values.length; from += BLOCK) {
     const block = values.subarray(from, from + BLOCK);
-    const most = block.reduce(
+    const largest = block.reduce(
       (a, x) => (Number.isNaN(x) || Number.isNaN(a) ? Number.NaN : Math.max(a, Math.abs(x))),
       0,
     );
-    const step = Math.fround(most / ((2 ** bits - 1) / 2));
+    const step = Math.fround(largest / ((2 ** bits - 1) / 2));
     block.forEach((x, i) => {
       const nearest = nearestEven(Math.fround(x / step)) + middle;
       const code = step === 0 ? middle : nearest >= 0 ? Math.min(nearest, 2 * middle - 1) : 0;

@@ -11,9 +11,9 @@ import { DiskWeights, stayInMemory } from '../../lib/zero/state/disk-weights.js'
 import type { WeightUnit } from '../../lib/zero/unit.js';
 
 /** The units that stay, by their place in the order of use. */
-function places(sizes: readonly number[], most: number): number[] {
+function places(sizes: readonly number[], limit: number): number[] {
   const kept = sizes.map((numel) => ({ unit: {} as WeightUnit, numel }));
-  const stays = stayInMemory(kept, most);
+  const stays = stayInMemory(kept, limit);
   return kept.flatMap(({ unit }, i) => (stays.has(unit) ? [i] : []));
 }
 
@@ -26,8 +26,8 @@ test.each<[sizes: number[], most: number, stays: number[]]>([
   [Array(8).fill(10), 1e9, [0, 1, 2, 3, 4, 5, 6, 7]],
   // The rest of the room goes to units that fit.
   [[100, 10, 10], 20, [1, 2]],
-])('of units with %j elements, %i elements stay: %j', (sizes, most, stays) => {
-  expect(places(sizes, most)).toEqual(stays);
+])('of units with %j elements, %i elements stay: %j', (sizes, limit, stays) => {
+  expect(places(sizes, limit)).toEqual(stays);
 });
 
 describe('a file of weights', () => {

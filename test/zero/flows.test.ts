@@ -224,18 +224,18 @@ describe('weights that are gathered', () => {
     });
     for (const shard of shards) flow.adopted(shard);
     log.length = 0;
-    const said = (act: () => void): string[] => {
+    const callsOf = (act: () => void): string[] => {
       act();
       return log.splice(0);
     };
-    return { flow, group, shards: shards as [WeightShard, WeightShard, WeightShard], said };
+    return { flow, group, callsOf, shards: shards as [WeightShard, WeightShard, WeightShard] };
   }
 
   test('are freed after their use, unless they are used again soon', () => {
-    const { flow, shards, said } = flowOf({ maxReuseDistance: 8, maxLive: 16 });
+    const { flow, shards, callsOf } = flowOf({ maxReuseDistance: 8, maxLive: 16 });
     const [a, b, c] = shards.map(({ unit }) => unit) as never[];
     const step = (units: readonly never[]): string[] =>
-      said(() => {
+      callsOf(() => {
         for (const unit of units) {
           flow.acquire(unit);
           flow.release(unit);
@@ -249,7 +249,7 @@ describe('weights that are gathered', () => {
       'free c',
     ]);
     for (const shard of shards) flow.publish(shard, device.compute);
-    said(() => {});
+    callsOf(() => {});
     // a comes again after 8 elements of b.
     expect(step([a!, b!, a!, c!])).toEqual([
       'gather a',
@@ -263,21 +263,21 @@ describe('weights that are gathered', () => {
       'free c',
     ]);
     flow.release(c!);
-    expect(said(() => flow.dispose())).toEqual([]);
+    expect(callsOf(() => flow.dispose())).toEqual([]);
   });
 
   test('are gathered ahead, and waited for at the end of backward', () => {
-    const { flow, shards, said } = flowOf({ prefetch: 1, maxLive: 1e9 });
+    const { flow, shards, callsOf } = flowOf({ prefetch: 1, maxLive: 1e9 });
     const [a, b] = shards.map(({ unit }) => unit) as never[];
     for (const unit of [a!, b!]) flow.acquire(unit);
     for (const shard of shards) flow.publish(shard, device.compute);
-    said(() => {});
-    expect(said(() => flow.acquire(a!))).toEqual(['gather a', 'wait a', 'gather b']);
-    expect(said(() => flow.endBackward())).toEqual(['wait b']);
-    expect(said(() => flow.endBackward())).toEqual([]);
-    expect(said(() => flow.vacate())).toEqual(['free a']);
+    callsOf(() => {});
+    expect(callsOf(() => flow.acquire(a!))).toEqual(['gather a', 'wait a', 'gather b']);
+    expect(callsOf(() => flow.endBackward())).toEqual(['wait b']);
+    expect(callsOf(() => flow.endBackward())).toEqual([]);
+    expect(callsOf(() => flow.vacate())).toEqual(['free a']);
     // b had no views yet; both are gathered again.
-    expect(said(() => flow.acquire(b!))).toEqual(['gather b', 'wait b']);
+    expect(callsOf(() => flow.acquire(b!))).toEqual(['gather b', 'wait b']);
     flow.dispose();
   });
 
@@ -317,22 +317,22 @@ describe('weights that are gathered', () => {
         return done;
       },
     } as unknown as Collectives;
-    const near = new SecondaryShards(group);
+    const secondary = new SecondaryShards(group);
     const unit = {} as never;
     const at = { stream: device.compute, purpose: 'p' };
     const flat = values([1, 2, 3, 4]);
-    expect(near.gather(unit, flat, at)).toBeNull();
-    near.keep(unit, flat);
+    expect(secondary.gather(unit, flat, at)).toBeNull();
+    secondary.keep(unit, flat);
     const other = values([5, 6, 7, 8]);
-    near.keep(unit, other);
-    expect(near.gather(unit, other, at)).toBe(done);
+    secondary.keep(unit, other);
+    expect(secondary.gather(unit, other, at)).toBe(done);
     expect(gathers).toEqual([[3, 4], 'p']);
-    near.forget(unit);
-    near.forget(unit);
-    expect(near.gather(unit, flat, at)).toBeNull();
-    near.keep(unit, other);
-    near.dispose();
-    expect(near.gather(unit, flat, at)).toBeNull();
+    secondary.forget(unit);
+    secondary.forget(unit);
+    expect(secondary.gather(unit, flat, at)).toBeNull();
+    secondary.keep(unit, other);
+    secondary.dispose();
+    expect(secondary.gather(unit, flat, at)).toBeNull();
     for (const one of [flat, other]) one.release();
     expect(liveTensors()).toBe(before);
   });
@@ -386,58 +386,58 @@ describe('shares of optimizer state', () => {
       });
     add(a, 'one', full);
     add(b, 'two', {});
-    const said = (act: () => unknown): unknown[] => {
+    const callsOf = (act: () => unknown): unknown[] => {
       act();
       return log.splice(0);
     };
-    return { state, a, b, said };
+    return { state, a, b, callsOf };
   }
 
   test('get the calls of their partitions', () => {
-    const { state, a, b, said } = shared();
+    const { state, a, b, callsOf } = shared();
     for (const [partition, name] of [
       [a, 'one'],
       [b, 'two'],
     ] as const) {
       const own = (...calls: unknown[][]): unknown[][] => (name === 'one' ? calls : []);
-      expect(said(() => state.adopt(partition))).toEqual([
+      expect(callsOf(() => state.adopt(partition))).toEqual([
         [`${name} adopt`, partition],
         ...own(['adopt', partition]),
       ]);
-      expect(said(() => state.gradReady(partition))).toEqual([
+      expect(callsOf(() => state.gradReady(partition))).toEqual([
         [`${name} receive`, partition],
         ...own(['gradReady', partition]),
       ]);
-      expect(said(() => state.awaitWeights(partition))).toEqual([
+      expect(callsOf(() => state.awaitWeights(partition))).toEqual([
         ...own(['awaitWeights', partition]),
         [`${name} awaitWeights`, partition],
       ]);
-      expect(said(() => state.writeMaster(partition, 1 as never, 2 as never))).toEqual([
+      expect(callsOf(() => state.writeMaster(partition, 1 as never, 2 as never))).toEqual([
         [`${name} write`, partition, 1, 2],
       ]);
-      expect(said(() => state.lend(partition, 1 as never, 'm'))).toEqual([
+      expect(callsOf(() => state.lend(partition, 1 as never, 'm'))).toEqual([
         ...own(['commit']),
         [`${name} lend`, partition, 1, 'm'],
       ]);
-      expect(said(() => state.refresh(partition))).toEqual([
+      expect(callsOf(() => state.refresh(partition))).toEqual([
         ...own(['changed']),
         [`${name} refresh`, partition],
       ]);
-      expect(said(() => state.changed(partition))).toEqual(own(['changed']));
+      expect(callsOf(() => state.changed(partition))).toEqual(own(['changed']));
       expect(state.lendsCopies(partition)).toBe(name === 'one');
       expect(state.gradOf(partition)).toBe(name === 'one' ? 'own' : 'two');
-      said(() => {});
+      callsOf(() => {});
     }
     // Frozen shards have no share.
-    expect(said(() => state.awaitWeights(partitionOf('frozen')))).toEqual([]);
+    expect(callsOf(() => state.awaitWeights(partitionOf('frozen')))).toEqual([]);
     expect(() => state.lend(partitionOf('frozen'), 1 as never, 'm')).toThrow();
   });
 
   test('add up', () => {
-    const { state, said } = shared();
-    expect(said(() => state.prepare('plan' as never))).toEqual([['prepare', 'plan']]);
-    expect(said(() => state.resync(3, 'to' as never))).toEqual([['resync', 3, 'to']]);
-    expect(said(() => state.synchronize())).toEqual([
+    const { state, callsOf } = shared();
+    expect(callsOf(() => state.prepare('plan' as never))).toEqual([['prepare', 'plan']]);
+    expect(callsOf(() => state.resync(3, 'to' as never))).toEqual([['resync', 3, 'to']]);
+    expect(callsOf(() => state.synchronize())).toEqual([
       ['commit'],
       ['one synchronize'],
       ['two synchronize'],
@@ -454,14 +454,14 @@ describe('shares of optimizer state', () => {
 });
 
 test('bytes are of the device or of the host', () => {
-  const [near, far] = [values([1, 2]), pinned(device, [3], 'bf16')];
-  expect(bytesOf([near, null, far, far])).toEqual({ device: 8, host: 12, disk: 0 });
+  const [plain, locked] = [values([1, 2]), pinned(device, [3], 'bf16')];
+  expect(bytesOf([plain, null, locked, locked])).toEqual({ device: 8, host: 12, disk: 0 });
   expect(totalBytes([{ device: 1 }, undefined, { host: 2, disk: 3 }, { disk: 4 }])).toEqual({
     device: 1,
     host: 2,
     disk: 7,
   });
-  for (const one of [near, far]) one.release();
+  for (const one of [plain, locked]) one.release();
 });
 
 test('lent state is complete when its stream has come to it', async () => {
@@ -486,12 +486,12 @@ test('lent state is complete when its stream has come to it', async () => {
 });
 
 test('weights in host memory are rounded from host memory of another dtype', () => {
-  const [near, far] = [pinned(device, [2], 'f32'), pinned(device, [2], 'bf16')];
-  near.buffer.write(0, Float32Array.of(1 + 2 ** -12, -3));
-  const store = new MemoryStore(far);
-  expect(store.store(near, device.compute)).toBe(device.compute);
+  const [first, second] = [pinned(device, [2], 'f32'), pinned(device, [2], 'bf16')];
+  first.buffer.write(0, Float32Array.of(1 + 2 ** -12, -3));
+  const store = new MemoryStore(second);
+  expect(store.store(first, device.compute)).toBe(device.compute);
   device.compute.synchronize();
-  expect(far.to('f32').toArray()).toEqual([1, -3]);
-  near.release();
+  expect(second.to('f32').toArray()).toEqual([1, -3]);
+  first.release();
   store.dispose();
 });

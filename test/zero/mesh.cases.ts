@@ -120,8 +120,8 @@ async function equalToData(device: Device, wanted: Comparison): Promise<void> {
       requireSame(report, expected, place);
       const along = AXES.map((axes) => shape.ranksAlong(rank, ...axes));
       assert.deepEqual(report.gathered, along, place);
-      for (const [i, [, says]] of wrong.entries()) {
-        assert.match(String(report.refusals[i]), says, place);
+      for (const [i, [, message]] of wrong.entries()) {
+        assert.match(String(report.refusals[i]), message, place);
       }
     }
     requireSamePrints(meshed, alone);

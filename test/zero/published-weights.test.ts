@@ -132,52 +132,63 @@ test.each([
   [8, 15, ['a']],
   [8, 7, []],
   [7, 16, []],
-])('of units of 8 elements, thresholds %i and %i keep %j gathered', (unitMost, most, kept) => {
-  const device = cpu();
-  const gathered: string[] = [];
-  const allGather = (_output: unknown, _input: unknown, { purpose }: CollectivePlace) => {
-    gathered.push(purpose.replace('weights of ', ''));
-    return { wait: () => {} };
-  };
-  const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
-  const flow = new GatheredWeights(device, group, {
-    prefetch: 0,
-    maxLive: 0,
-    maxReuseDistance: 0,
-    near: null,
-    overlap: false,
-    persistenceThreshold: unitMost,
-    modelPersistenceThreshold: most,
-    timer: untimedComm,
-    storage: onDevice,
-    gather: gatherPlain,
-    trace: new UnitTrace(),
-  });
-  const shards = ['a', 'b', 'c'].map((name) => {
-    const weights = held(() => Tensor.empty([8], 'f32', device));
-    let placed: Tensor | null = null;
-    const materialize = (flat: Tensor) => {
-      placed = flat;
+])(
+  'of units of 8 elements, thresholds %i and %i keep %j gathered',
+  (unitThreshold, modelThreshold, kept) => {
+    const device = cpu();
+    const gathered: string[] = [];
+    const allGather = (_output: unknown, _input: unknown, { purpose }: CollectivePlace) => {
+      gathered.push(purpose.replace('weights of ', ''));
+      return { wait: () => {} };
     };
-    const vacate = () => placed?.release();
-    const own = { name, layout: { numel: 8 }, dtype: 'f32', device, weights, materialize, vacate };
-    const storage = onDevice.create(own as never, 8);
-    return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
-  });
-  for (const shard of shards) flow.adopted(shard);
-  const use = (): void => {
-    gathered.length = 0;
-    for (const { unit } of shards) {
-      flow.acquire(unit);
-      flow.release(unit);
-    }
-  };
-  use();
-  use();
-  expect(['a', 'b', 'c'].filter((name) => !gathered.includes(name))).toEqual(kept);
-  flow.dispose();
-  for (const { storage } of shards) storage.dispose();
-});
+    const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
+    const flow = new GatheredWeights(device, group, {
+      prefetch: 0,
+      maxLive: 0,
+      maxReuseDistance: 0,
+      near: null,
+      overlap: false,
+      persistenceThreshold: unitThreshold,
+      modelPersistenceThreshold: modelThreshold,
+      timer: untimedComm,
+      storage: onDevice,
+      gather: gatherPlain,
+      trace: new UnitTrace(),
+    });
+    const shards = ['a', 'b', 'c'].map((name) => {
+      const weights = held(() => Tensor.empty([8], 'f32', device));
+      let placed: Tensor | null = null;
+      const materialize = (flat: Tensor) => {
+        placed = flat;
+      };
+      const vacate = () => placed?.release();
+      const own = {
+        name,
+        layout: { numel: 8 },
+        dtype: 'f32',
+        device,
+        weights,
+        materialize,
+        vacate,
+      };
+      const storage = onDevice.create(own as never, 8);
+      return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
+    });
+    for (const shard of shards) flow.adopted(shard);
+    const use = (): void => {
+      gathered.length = 0;
+      for (const { unit } of shards) {
+        flow.acquire(unit);
+        flow.release(unit);
+      }
+    };
+    use();
+    use();
+    expect(['a', 'b', 'c'].filter((name) => !gathered.includes(name))).toEqual(kept);
+    flow.dispose();
+    for (const { storage } of shards) storage.dispose();
+  },
+);
 
 test('the gather of a shard waits for its own update only', () => {
   const device = cpu();

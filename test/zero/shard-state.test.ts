@@ -215,18 +215,19 @@ describe.each(states)('%s', (names, make) => {
 
   test('counts its bytes by place', () => {
     const { state, end } = written(1, make);
-    const { device: near, host, disk } = state.bytes;
+    const { device: onDevice, host, disk } = state.bytes;
     const [placement = '', masters = ''] = names.split(', ');
     const split = masters !== 'F32Masters';
     const stored = 192 * (split ? 2 + 8 : 4 + 8) + (split ? 192 / 8 : 0);
     expect(disk > 0).toBe(placement === 'NvmeState');
-    if (placement === 'DeviceState') expect(near).toBeGreaterThanOrEqual(stored);
+    if (placement === 'DeviceState') expect(onDevice).toBeGreaterThanOrEqual(stored);
     else if (placement !== 'NvmeState') expect(host).toBeGreaterThanOrEqual(stored);
     if (placement === 'NvmeState') expect(disk).toBeGreaterThanOrEqual(stored);
     if (placement === 'DeviceState') expect(host).toBe(0);
-    if (placement === 'HostState') expect(near).toBe(0);
+    if (placement === 'HostState') expect(onDevice).toBe(0);
     // Two windows with a tile, the control, and one gradient.
-    if (placement === 'StreamedState') expect(near).toBeGreaterThanOrEqual(2 * 3 * 256 + 16 + 384);
+    if (placement === 'StreamedState')
+      expect(onDevice).toBeGreaterThanOrEqual(2 * 3 * 256 + 16 + 384);
     const { masters: kept, states: moments } = state.deviceMemory;
     const isNear = placement === 'DeviceState';
     const joined = masters === 'JoinedMasters';

@@ -79,14 +79,14 @@ function train(
 
 /** Counts gathers until the function that it gives is called, where there are two kinds. */
 function watchGathers({ parts }: Engine): () => Pick<Trained, 'gathers'> {
-  const { shardGroup: shards, secondaryGroup: near } = parts.ranks;
-  if (!near || near === shards) return () => ({});
-  const loggers = [shards, near].map((group) => {
+  const { shardGroup: shards, secondaryGroup: secondary } = parts.ranks;
+  if (!secondary || secondary === shards) return () => ({});
+  const loggers = [shards, secondary].map((group) => {
     group.logger = new CommsLogger();
     return group.logger;
   });
   return () => {
-    for (const group of [shards, near]) group.logger = null;
+    for (const group of [shards, secondary]) group.logger = null;
     const [all = 0, close = 0] = loggers.map((logger) =>
       logger
         .totals()

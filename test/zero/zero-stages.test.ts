@@ -10,13 +10,13 @@ import type { Unit } from '../../lib/zero/unit.js';
 function stageOf(
   name: string,
   units: readonly Unit[],
-  { said = [] as string[], factor = 1, isSharded = false, takesEach = true } = {},
+  { log = [] as string[], factor = 1, isSharded = false, takesEach = true } = {},
 ) {
   const say =
     (verb: string) =>
     (what?: Unit | Partition): void => {
       const given = what instanceof Partition ? `part of ${what.unit.name}` : what?.name;
-      said.push([name, verb, given].filter(Boolean).join(' '));
+      log.push([name, verb, given].filter(Boolean).join(' '));
     };
 
   const weights = {
@@ -38,12 +38,12 @@ const unit = (name: string): Unit =>
 
 const [attention, expert, head] = ['attention', 'expert', 'head'].map(unit) as [Unit, Unit, Unit];
 
-function built(said: string[]): ZeroStages {
+function built(log: string[]): ZeroStages {
   return new ZeroStages(
     [attention, expert, head],
     [
-      stageOf('all', [attention, head], { said, takesEach: false }),
-      stageOf('few', [expert], { said }),
+      stageOf('all', [attention, head], { log, takesEach: false }),
+      stageOf('few', [expert], { log }),
     ],
   );
 }
@@ -54,18 +54,18 @@ test('partitions are in forward order at every stage', () => {
 });
 
 test('calls about a unit reach only the flows of its stage', () => {
-  const said: string[] = [];
-  const stages = built(said);
+  const log: string[] = [];
+  const stages = built(log);
   for (const one of [expert, head]) {
     stages.adopting(one);
     stages.adopted(stages.partitions.find(({ unit: own }) => own === one) as Partition);
     stages.acquire(one);
     stages.release(one);
     stages.reduce(one, null);
-    stages.conclude(one, { reduced: () => void said.push(`received ${one.name}`) });
+    stages.conclude(one, { reduced: () => void log.push(`received ${one.name}`) });
   }
   stages.publish(stages.partitions[1] as Partition, null as never);
-  expect(said).toEqual([
+  expect(log).toEqual([
     'few adopting expert',
     'few adopted part of expert',
     'few acquire expert',
@@ -82,11 +82,11 @@ test('calls about a unit reach only the flows of its stage', () => {
 });
 
 test('step calls go to all flows, weights before gradients at the end of backward', () => {
-  const said: string[] = [];
-  const stages = built(said);
+  const log: string[] = [];
+  const stages = built(log);
   stages.flush();
   stages.dispatch();
-  expect(said).toEqual([
+  expect(log).toEqual([
     'all endBackward',
     'all flush',
     'few endBackward',
@@ -125,35 +125,35 @@ test('stages have the common factor and sharding of their flows, and the slots o
 });
 
 test('gradients of a micro-batch stay in a unit that is reduced once a step', () => {
-  const said: string[] = [];
-  const stages = built(said);
+  const log: string[] = [];
+  const stages = built(log);
   stages.reduce(head, null);
   stages.reduce(expert, null);
   const receiver = { reduced: () => {} };
   stages.reduce(head, receiver);
-  expect(said).toEqual(['few reduce part of expert', 'all reduce part of head']);
+  expect(log).toEqual(['few reduce part of expert', 'all reduce part of head']);
 });
 
 test('destroyed stages free flows, buckets and shards', () => {
-  const said: string[] = [];
-  const stages = built(said);
+  const log: string[] = [];
+  const stages = built(log);
   const disposed: string[] = [];
   for (const partition of stages.partitions) {
     partition.dispose = () => void disposed.push(partition.unit.name);
   }
   stages.dispose();
-  expect(said).toEqual(['all dispose', 'all dispose', 'few dispose', 'few dispose']);
+  expect(log).toEqual(['all dispose', 'all dispose', 'few dispose', 'few dispose']);
   expect(disposed.sort()).toEqual(['attention', 'expert', 'head']);
 });
 
 test('frozen units have shards of their own, and no gradient', () => {
-  const said: string[] = [];
+  const log: string[] = [];
   const frozen = unit('frozen');
-  const stage = { ...stageOf('all', [head], { said }), frozen: [frozen] } as ZeroStage;
+  const stage = { ...stageOf('all', [head], { log }), frozen: [frozen] } as ZeroStage;
   const stages = new ZeroStages([head], [stage]);
   expect(stages.frozen.map(({ unit: own }) => own)).toEqual([frozen]);
   expect(stages.partitions).toHaveLength(1);
   stages.acquire(frozen);
-  expect(said).toEqual(['all acquire frozen']);
+  expect(log).toEqual(['all acquire frozen']);
   expect(() => stages.reduce(frozen, null)).toThrow();
 });

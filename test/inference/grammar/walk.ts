@@ -68,8 +68,8 @@ export interface Walked {
   tokens: number[];
 }
 
-/** Draws at most `most` tokens. Throws if no token is allowed before the end. */
-export function walk(grammar: NativeGrammar, random: Seeded, most = 200): Walked {
+/** Draws at most `maxTokens` tokens. Throws if no token is allowed before the end. */
+export function walk(grammar: NativeGrammar, random: Seeded, maxTokens = 200): Walked {
   const matcher = new Matcher(grammar, [END]);
   const masks = new Masks(TOKENS.length);
   const bytes: number[] = [];
@@ -77,11 +77,11 @@ export function walk(grammar: NativeGrammar, random: Seeded, most = 200): Walked
   let isFinished = false;
   // Later tokens prefer an end, so that most texts finish.
   const eager = [END, ...['"', '}', ']', '"}', '"]'].map(tokenOf)];
-  while (!isFinished && tokens.length < most) {
+  while (!isFinished && tokens.length < maxTokens) {
     const allowed = masks.of(matcher);
     assert.ok(allowed.length > 0, `stuck after ${Buffer.from(bytes).toString()}`);
     const ends = allowed.filter((token) => eager.includes(token));
-    const hurries = ends.length > 0 && random.next() < tokens.length / most + 0.1;
+    const hurries = ends.length > 0 && random.next() < tokens.length / maxTokens + 0.1;
     const token = random.pick(hurries ? ends : allowed);
     assert.ok(matcher.accept(token), `token ${token} of the mask was refused`);
     tokens.push(token);

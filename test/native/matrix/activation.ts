@@ -119,21 +119,21 @@ export const mistakes: readonly Mistake[] = [
     op: 'activation',
     what: 'shapes',
     code: 'DS_SHAPE',
-    says: '[2, 4] f32',
+    message: '[2, 4] f32',
     run: (m) => kernels.activation({ in: m([2, 4]), out: m([2, 3]), ...parameters }),
   },
   {
     op: 'activation',
     what: 'dtypes',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) => kernels.activation({ in: m([3], 'i32'), out: m([3], 'i32'), ...parameters }),
   },
   {
     op: 'activation_backward',
     what: 'dtypes',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) =>
       kernels.activationBackward({
         in: m([3]),

@@ -350,7 +350,7 @@ export const mistakes: Mistake[] = [
     op: 'adamw',
     what: 'moments of f16',
     code: 'DS_DTYPE',
-    says: 'f32 or bf16',
+    message: 'f32 or bf16',
     run: (m) =>
       kernels.adamW({
         master: m([9]),
@@ -367,7 +367,7 @@ export const mistakes: Mistake[] = [
     op: 'adamw',
     what: 'moments of two dtypes',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) =>
       kernels.adamW({
         master: m([9]),

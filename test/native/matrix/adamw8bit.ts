@@ -137,7 +137,7 @@ function step(one: Step): MatrixCase {
               out.master[i] = decayed - ((rule.lr / rule.correction1) * wide.m[j]!) / root;
             }
             for (const key of ['m', 'v'] as const) {
-              const largest = wide[key].reduce((most, x) => max(most, abs(x)), 0);
+              const largest = wide[key].reduce((largestSoFar, x) => max(largestSoFar, abs(x)), 0);
               scales[`${key}Scale`][b] = largest;
               wide[key].forEach((x, j) => {
                 const value =

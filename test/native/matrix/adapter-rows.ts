@@ -15,7 +15,7 @@ interface Batch {
   tiles: readonly (readonly [adapter: number, rows: number])[];
   /** Ranks of the adapters, for each layer. */
   ranks: readonly (readonly number[])[];
-  most: number;
+  maxRank: number;
   k: number;
   /** Outputs of each layer. */
   m: readonly number[];
@@ -32,7 +32,7 @@ const batches: readonly Batch[] = [
       [2, 2],
     ],
     ranks: [[3, 5, 0]],
-    most: 5,
+    maxRank: 5,
     k: 13,
     m: [7],
   },
@@ -46,7 +46,7 @@ const batches: readonly Batch[] = [
       [1, 1],
     ],
     ranks: [[16, 1, 9]],
-    most: 16,
+    maxRank: 16,
     k: 72,
     m: [130],
   },
@@ -63,7 +63,7 @@ const batches: readonly Batch[] = [
       [0, 16, 1, 5],
       [32, 0, 3, 17],
     ],
-    most: 32,
+    maxRank: 32,
     k: 264,
     m: [136, 24, 8],
   },
@@ -78,7 +78,7 @@ const batches: readonly Batch[] = [
       [2, 7],
       [7, 1],
     ],
-    most: 7,
+    maxRank: 7,
     k: 20,
     m: [3, 129],
   },
@@ -90,7 +90,7 @@ const batches: readonly Batch[] = [
       [0, 3],
     ],
     ranks: [[256, 200]],
-    most: 256,
+    maxRank: 256,
     k: 1032,
     m: [257],
   },
@@ -99,11 +99,11 @@ const batches: readonly Batch[] = [
     count: 100,
     tiles: Array.from({ length: 100 }, (_, i) => [i % 3, 1] as const),
     ranks: [[24, 4, 16]],
-    most: 24,
+    maxRank: 24,
     k: 40,
     m: [18],
   },
-  { title: 'no row', count: 3, tiles: [[0, 0]], ranks: [[4]], most: 4, k: 8, m: [8] },
+  { title: 'no row', count: 3, tiles: [[0, 0]], ranks: [[4]], maxRank: 4, k: 8, m: [8] },
 ];
 
 /** Rows in a random order; some have no entry, and one entry is in no tile. */
@@ -140,7 +140,7 @@ const ranksOf = (batch: Batch): Record<string, Operand | null> =>
   perLayer('ranks', batch, (p) => input('i32', [batch.ranks[p]!.length], batch.ranks[p]!));
 
 const shrinkOf = (dtype: DType, batch: Batch): MatrixCase => {
-  const { title, count, tiles, ranks, most, k } = batch;
+  const { title, count, tiles, ranks, maxRank: most, k } = batch;
   return opCase({
     op: 'AdapterShrink',
     dtype,
@@ -183,7 +183,7 @@ const shrinkOf = (dtype: DType, batch: Batch): MatrixCase => {
 };
 
 const expandOf = (dtype: DType, batch: Batch): MatrixCase => {
-  const { title, count, tiles, ranks, most, m } = batch;
+  const { title, count, tiles, ranks, maxRank: most, m } = batch;
   const layoutOf = (shape: readonly number[]) =>
     title === 'three layers' ? padded(shape, 8, 16) : title.includes('odd') ? padded(shape) : {};
   return opCase({
@@ -244,7 +244,7 @@ export const cases: readonly MatrixCase[] = floating.flatMap((dtype) =>
 );
 
 type Wrong = (make: Make) => Record<string, View | null>;
-type Row = [what: string, code: Mistake['code'], says: string, wrong: Wrong];
+type Row = [what: string, code: Mistake['code'], message: string, wrong: Wrong];
 type Call = (make: Make, wrong: Record<string, View | null>) => void;
 
 const lists = (m: Make) => ({ rows: m([4], 'i32'), tiles: m([2, 3], 'i32') });
@@ -279,8 +279,8 @@ const expand: Call = (m, wrong) =>
   });
 
 const rowsFor = (op: string, call: Call, rows: readonly Row[]): Mistake[] =>
-  rows.map(([what, code, says, wrong]) => {
-    return { op, what, code, says, run: (make: Make) => call(make, wrong(make)) };
+  rows.map(([what, code, message, wrong]) => {
+    return { op, what, code, message, run: (make: Make) => call(make, wrong(make)) };
   });
 
 export const mistakes: readonly Mistake[] = [

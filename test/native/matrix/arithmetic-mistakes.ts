@@ -28,7 +28,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'binary',
     what: 'shapes',
     code: 'DS_SHAPE',
-    says: '[2, 4] f32',
+    message: '[2, 4] f32',
     run: (m) =>
       kernels.binary({ a: m([2, 3]), b: m([2, 4]), out: m([2, 3]), op: 'add', accumulate: false }),
   },
@@ -36,7 +36,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'binary',
     what: 'dtypes',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) =>
       kernels.binary({ a: m([3]), b: m([3], 'i32'), out: m([3]), op: 'add', accumulate: false }),
   },
@@ -44,7 +44,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'binary',
     what: 'bool',
     code: 'DS_DTYPE',
-    says: 'bool',
+    message: 'bool',
     run: (m) =>
       kernels.binary({
         a: m([3], 'bool'),
@@ -58,14 +58,14 @@ export const mistakes: readonly Mistake[] = [
     op: 'unary',
     what: 'an integer',
     code: 'DS_DTYPE',
-    says: 'i64',
+    message: 'i64',
     run: (m) => kernels.unary({ in: m([3], 'i64'), out: m([3], 'i64'), op: 'exp' }),
   },
   {
     op: 'unary_backward',
     what: 'shapes',
     code: 'DS_SHAPE',
-    says: '[4] f32',
+    message: '[4] f32',
     run: (m) =>
       kernels.unaryBackward({ in: m([3]), dout: m([4]), dx: m([3]), op: 'exp', accumulate: false }),
   },
@@ -73,21 +73,21 @@ export const mistakes: readonly Mistake[] = [
     op: 'compare',
     what: 'out dtype',
     code: 'DS_DTYPE',
-    says: 'f32',
+    message: 'f32',
     run: (m) => kernels.compare({ a: m([3]), b: m([3]), out: m([3]), op: 'lt' }),
   },
   {
     op: 'where',
     what: 'condition dtype',
     code: 'DS_DTYPE',
-    says: 'u8',
+    message: 'u8',
     run: (m) => kernels.where({ condition: m([3], 'u8'), a: m([3]), b: m([3]), out: m([3]) }),
   },
   {
     op: 'scale',
     what: 'an integer',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) =>
       kernels.scale({
         in: m([3], 'i32'),
@@ -101,21 +101,21 @@ export const mistakes: readonly Mistake[] = [
     op: 'copy',
     what: 'shapes',
     code: 'DS_SHAPE',
-    says: '[3, 2] f32',
+    message: '[3, 2] f32',
     run: (m) => kernels.copy({ in: m([2, 3]), out: m([3, 2]) }),
   },
   {
     op: 'arange',
     what: 'bool',
     code: 'DS_DTYPE',
-    says: 'bool',
+    message: 'bool',
     run: (m) => kernels.arange({ out: m([3], 'bool'), start: 0, step: 1 }),
   },
   {
     op: 'random_uniform',
     what: 'an integer',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) =>
       kernels.randomUniform({
         out: m([3], 'i32'),
@@ -130,7 +130,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'random_normal',
     what: 'strides',
     code: 'DS_SHAPE',
-    says: 'contiguous',
+    message: 'contiguous',
     run: (m) =>
       kernels.randomNormal({
         out: m([3], 'f32', [2]),
@@ -145,35 +145,35 @@ export const mistakes: readonly Mistake[] = [
     op: 'dropout',
     what: 'p',
     code: 'DS_ARGUMENT',
-    says: '1.5',
+    message: '1.5',
     run: (m) => kernels.dropout({ in: m([3]), out: m([3]), ...dropout, p: 1.5 }),
   },
   {
     op: 'dropout',
     what: 'sample',
     code: 'DS_ARGUMENT',
-    says: 'at least 1 element',
+    message: 'at least 1 element',
     run: (m) => kernels.dropout({ in: m([3]), out: m([3]), ...dropout, sample: 0 }),
   },
   {
     op: 'dropout',
     what: 'rank',
     code: 'DS_ARGUMENT',
-    says: '[0, 2)',
+    message: '[0, 2)',
     run: (m) => kernels.dropout({ in: m([3]), out: m([3]), ...dropout, rank: 2, ranks: 2 }),
   },
   {
     op: 'reduce',
     what: 'sizes',
     code: 'DS_SHAPE',
-    says: '[2, 2] f32',
+    message: '[2, 2] f32',
     run: (m) => kernels.reduce({ in: m([2, 3]), out: m([2, 2]), op: 'sum', accumulate: false }),
   },
   {
     op: 'reduce',
     what: 'the mean of integers',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) =>
       kernels.reduce({ in: m([3], 'i32'), out: m([1], 'i32'), op: 'mean', accumulate: false }),
   },
@@ -181,28 +181,28 @@ export const mistakes: readonly Mistake[] = [
     op: 'reduce',
     what: 'an empty max',
     code: 'DS_SHAPE',
-    says: '[0] f32',
+    message: '[0] f32',
     run: (m) => kernels.reduce({ in: m([0]), out: m([1]), op: 'max', accumulate: false }),
   },
   {
     op: 'arg_max',
     what: 'out dtype',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) => kernels.argMax({ in: m([2, 3]), out: m([2], 'i32') }),
   },
   {
     op: 'softmax',
     what: 'shapes',
     code: 'DS_SHAPE',
-    says: '[2, 4] f32',
+    message: '[2, 4] f32',
     run: (m) => kernels.softmax({ in: m([2, 3]), out: m([2, 4]), log: false }),
   },
   {
     op: 'softmax_backward',
     what: 'dtypes',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) =>
       kernels.softmaxBackward({
         out: m([2, 3]),
@@ -216,21 +216,21 @@ export const mistakes: readonly Mistake[] = [
     op: 'matmul',
     what: 'inner sizes',
     code: 'DS_SHAPE',
-    says: '[5, 4] f32',
+    message: '[5, 4] f32',
     run: (m) => kernels.matmul({ ...plain, a: m([2, 3]), b: m([5, 4]), out: m([2, 4]) }),
   },
   {
     op: 'matmul',
     what: 'dtypes',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) => kernels.matmul({ ...plain, a: m([2, 3]), b: m([3, 4], 'bf16'), out: m([2, 4]) }),
   },
   {
     op: 'matmul',
     what: 'bias',
     code: 'DS_SHAPE',
-    says: '[3] f32',
+    message: '[3] f32',
     run: (m) =>
       kernels.matmul({ ...plain, a: m([2, 3]), b: m([3, 4]), bias: m([3]), out: m([2, 4]) }),
   },
@@ -238,7 +238,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'matmul',
     what: 'gelu_grad without aux',
     code: 'DS_SHAPE',
-    says: 'aux',
+    message: 'aux',
     run: (m) =>
       kernels.matmul({
         ...plain,

@@ -4,12 +4,12 @@ import type { View } from '../../../lib/runtime/view.js';
 import type { Make, Mistake } from './mistake.js';
 
 type Wrong = (make: Make) => Record<string, View | null>;
-type Row = [what: string, code: Mistake['code'], says: string, wrong: Wrong];
+type Row = [what: string, code: Mistake['code'], message: string, wrong: Wrong];
 type Call = (make: Make, wrong: Record<string, View | null>) => void;
 
 const rowsFor = (op: string, call: Call, rows: readonly Row[]): Mistake[] =>
-  rows.map(([what, code, says, wrong]) => {
-    return { op, what, code, says, run: (make: Make) => call(make, wrong(make)) };
+  rows.map(([what, code, message, wrong]) => {
+    return { op, what, code, message, run: (make: Make) => call(make, wrong(make)) };
   });
 
 const route: Call = (m, wrong) =>

@@ -332,28 +332,28 @@ export const mistakes: readonly Mistake[] = [
     op: 'gated_delta',
     what: 'heads',
     code: 'DS_SHAPE',
-    says: '2 value heads, 3 key heads',
+    message: '2 value heads, 3 key heads',
     run: (m) => kernels.gatedDelta({ ...inputsOf(m), q: m([1, 3, 3, 4]), k: m([1, 3, 3, 4]) }),
   },
   {
     op: 'gated_delta',
     what: 'dtypes of decay',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) => kernels.gatedDelta({ ...inputsOf(m), decay: m([1, 3, 2], 'bf16') }),
   },
   {
     op: 'gated_delta',
     what: 'documents',
     code: 'DS_SHAPE',
-    says: 'documents [1, 3]',
+    message: 'documents [1, 3]',
     run: (m) => kernels.gatedDelta({ ...inputsOf(m), documents: m([1, 4], 'i32') }),
   },
   {
     op: 'gated_delta_backward',
     what: 'gradients',
     code: 'DS_SHAPE',
-    says: '[1, 3, 2, 4]',
+    message: '[1, 3, 2, 4]',
     run: (m) => {
       const { out: _, ...read } = inputsOf(m);
       const { q, k, v, decay, beta } = read;
@@ -366,14 +366,14 @@ export const mistakes: readonly Mistake[] = [
     op: 'gated_delta_step',
     what: 'pools',
     code: 'DS_SHAPE',
-    says: 'a pool [slots, 2, 4, 5]',
+    message: 'a pool [slots, 2, 4, 5]',
     run: (m) => kernels.gatedDeltaStep({ ...step(m), pool: m([2, 2, 5, 4]) }),
   },
   {
     op: 'gated_delta_step',
     what: 'starts',
     code: 'DS_INDEX',
-    says: 'the tokens',
+    message: 'the tokens',
     cpuOnly: 'the GPU computes no token of such a sequence',
     run: (m) => {
       const starts = m([2], 'i32');

@@ -174,7 +174,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'invariant_linear',
     what: 'inputs',
     code: 'DS_SHAPE',
-    says: 'a weight [3, 4]',
+    message: 'a weight [3, 4]',
     run: (m) =>
       kernels.invariantLinear({ x: m([2, 4]), weight: m([3, 5]), bias: null, out: m([2, 3]) }),
   },
@@ -182,7 +182,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'invariant_linear',
     what: 'dtypes',
     code: 'DS_DTYPE',
-    says: 'f16',
+    message: 'f16',
     run: (m) =>
       kernels.invariantLinear({
         x: m([2, 4]),
@@ -195,7 +195,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'paged_attention',
     what: 'log-sum-exps of split keys',
     code: 'DS_ARGUMENT',
-    says: 'invariant together with lse',
+    message: 'invariant together with lse',
     run: (m) =>
       kernels.pagedAttention({
         q: m([0, 4, 8]),

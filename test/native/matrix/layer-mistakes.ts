@@ -9,21 +9,21 @@ export const mistakes: readonly Mistake[] = [
     op: 'embedding',
     what: 'rows',
     code: 'DS_SHAPE',
-    says: '[3, 4] f32',
+    message: '[3, 4] f32',
     run: (m) => kernels.embedding({ weight: m([5, 2]), index: m([3], 'i32'), out: m([3, 4]) }),
   },
   {
     op: 'embedding',
     what: 'index dtype',
     code: 'DS_DTYPE',
-    says: 'f32',
+    message: 'f32',
     run: (m) => kernels.embedding({ weight: m([5, 2]), index: m([3]), out: m([3, 2]) }),
   },
   {
     op: 'embedding',
     what: 'an index',
     code: 'DS_INDEX',
-    says: '-1',
+    message: '-1',
     cpuOnly: 'indices are checked on the CPU only',
     run: (m) => kernels.embedding({ weight: m([5, 2]), index: m([3], 'i64'), out: m([3, 2]) }),
   },
@@ -31,7 +31,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'embedding_backward',
     what: 'dtypes',
     code: 'DS_DTYPE',
-    says: 'f16',
+    message: 'f16',
     run: (m) =>
       kernels.embeddingBackward({
         dout: m([3, 2], 'f16'),
@@ -44,14 +44,14 @@ export const mistakes: readonly Mistake[] = [
     op: 'gather',
     what: 'sizes',
     code: 'DS_SHAPE',
-    says: '[3, 3] f32',
+    message: '[3, 3] f32',
     run: (m) => kernels.gather({ in: m([2, 3]), index: m([3, 3], 'i32'), out: m([3, 3]), dim: 1 }),
   },
   {
     op: 'scatter_add',
     what: 'dim',
     code: 'DS_SHAPE',
-    says: 'dim 2',
+    message: 'dim 2',
     run: (m) =>
       kernels.scatterAdd({
         src: m([2, 3]),
@@ -65,7 +65,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'scatter_add',
     what: 'bool',
     code: 'DS_DTYPE',
-    says: 'bool',
+    message: 'bool',
     run: (m) =>
       kernels.scatterAdd({
         src: m([3], 'bool'),
@@ -79,7 +79,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'scatter_add',
     what: 'an index',
     code: 'DS_INDEX',
-    says: '-1',
+    message: '-1',
     cpuOnly: 'indices are checked on the CPU only',
     run: (m) =>
       kernels.scatterAdd({
@@ -94,7 +94,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'scatter',
     what: 'an index',
     code: 'DS_INDEX',
-    says: '-1',
+    message: '-1',
     cpuOnly: 'indices are checked on the CPU only',
     run: (m) => kernels.scatter({ src: m([3]), index: m([3], 'i64'), out: m([5]), dim: 0 }),
   },
@@ -102,7 +102,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'scatter',
     what: 'sizes',
     code: 'DS_SHAPE',
-    says: '[3, 4] f32',
+    message: '[3, 4] f32',
     run: (m) =>
       kernels.scatter({ src: m([3, 4]), index: m([3, 4], 'i64'), out: m([2, 4]), dim: 1 }),
   },
@@ -110,7 +110,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'layer_norm',
     what: 'weight',
     code: 'DS_SHAPE',
-    says: '[4] f32',
+    message: '[4] f32',
     run: (m) =>
       kernels.layerNorm({
         x: m([2, 3]),
@@ -128,7 +128,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'layer_norm',
     what: 'residual without sum',
     code: 'DS_SHAPE',
-    says: 'sum',
+    message: 'sum',
     run: (m) =>
       kernels.layerNorm({
         x: m([2, 3]),
@@ -146,7 +146,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'layer_norm_backward',
     what: 'dout',
     code: 'DS_SHAPE',
-    says: '[2, 4] f32',
+    message: '[2, 4] f32',
     run: (m) =>
       kernels.layerNormBackward({
         s: m([2, 3]),
@@ -165,7 +165,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'rms_norm',
     what: 'rstd dtype',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) =>
       kernels.rmsNorm({
         x: m([2, 3], 'bf16'),
@@ -181,7 +181,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'rms_norm_backward',
     what: 'dx',
     code: 'DS_SHAPE',
-    says: '[3, 2] f32',
+    message: '[3, 2] f32',
     run: (m) =>
       kernels.rmsNormBackward({
         s: m([2, 3]),
@@ -198,7 +198,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'cross_entropy',
     what: 'targets',
     code: 'DS_SHAPE',
-    says: '[3] i64',
+    message: '[3] i64',
     run: (m) =>
       kernels.crossEntropy({
         logits: m([2, 5]),
@@ -216,7 +216,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'cross_entropy',
     what: 'a target',
     code: 'DS_INDEX',
-    says: '-1',
+    message: '-1',
     cpuOnly: 'targets are checked on the CPU only',
     run: (m) =>
       kernels.crossEntropy({
@@ -235,7 +235,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'cross_entropy_backward',
     what: 'lse dtype',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) =>
       kernels.crossEntropyBackward({
         logits: m([2, 5], 'bf16'),
@@ -253,7 +253,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'cross_entropy',
     what: 'smoothing',
     code: 'DS_ARGUMENT',
-    says: '1.5',
+    message: '1.5',
     run: (m) =>
       kernels.crossEntropy({
         logits: m([2, 5]),
@@ -271,7 +271,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'cross_entropy',
     what: 'counts of another dtype',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) =>
       kernels.crossEntropy({
         logits: m([2, 5]),
@@ -289,7 +289,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'cross_entropy',
     what: 'columns behind the last class',
     code: 'DS_ARGUMENT',
-    says: '4',
+    message: '4',
     run: (m) =>
       kernels.crossEntropy({
         logits: m([2, 5]),
@@ -307,35 +307,35 @@ export const mistakes: readonly Mistake[] = [
     op: 'accumulate',
     what: 'a narrow sum',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) => kernels.accumulate({ in: m([3], 'bf16'), out: m([3], 'bf16') }),
   },
   {
     op: 'accumulate',
     what: 'sizes',
     code: 'DS_SHAPE',
-    says: '[4] f32',
+    message: '[4] f32',
     run: (m) => kernels.accumulate({ in: m([3], 'bf16'), out: m([4]) }),
   },
   {
     op: 'accumulate',
     what: 'an integer',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) => kernels.accumulate({ in: m([3], 'i32'), out: m([3]) }),
   },
   {
     op: 'sum_of_squares',
     what: 'an integer',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) => kernels.sumOfSquares({ x: m([3], 'i32'), out: m([1]) }),
   },
   {
     op: 'gradient_control',
     what: 'control',
     code: 'DS_SHAPE',
-    says: '[3] f32',
+    message: '[3] f32',
     run: (m) =>
       kernels.gradientControl({
         partials: m([2]),
@@ -349,7 +349,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'adamw',
     what: 'sizes',
     code: 'DS_SHAPE',
-    says: '[4] f32',
+    message: '[4] f32',
     run: (m) =>
       kernels.adamW({
         master: m([3]),
@@ -372,7 +372,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'adamw',
     what: 'a bf16 master',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) =>
       kernels.adamW({
         master: m([3], 'bf16'),
@@ -395,7 +395,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'sgd',
     what: 'the size of the momentum buffer',
     code: 'DS_SHAPE',
-    says: '[4] f32',
+    message: '[4] f32',
     run: (m) =>
       kernels.sgd({
         master: m([3]),
@@ -415,7 +415,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'adagrad',
     what: 'control',
     code: 'DS_SHAPE',
-    says: '[3] f32',
+    message: '[3] f32',
     run: (m) =>
       kernels.adagrad({
         master: m([3]),
@@ -432,7 +432,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'lion',
     what: 'an integer weight',
     code: 'DS_DTYPE',
-    says: 'i32',
+    message: 'i32',
     run: (m) =>
       kernels.lion({
         master: m([3]),
@@ -450,7 +450,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'Fill',
     what: 'a view beyond its buffer',
     code: 'DS_BOUNDS',
-    says: '[99] f32',
+    message: '[99] f32',
     run: (m) => kernels.fill({ out: { ...m([3]), shape: [99], strides: [1] }, value: 0 }),
   },
 ];

@@ -79,7 +79,7 @@ export const mistakes: readonly Mistake[] = [
     ...LOGITS,
     what: 'targets',
     code: 'DS_SHAPE',
-    says: '[3] i64',
+    message: '[3] i64',
     run: (m) =>
       kernels.logitSums({
         logits: m([2, 5]),
@@ -94,7 +94,7 @@ export const mistakes: readonly Mistake[] = [
     ...LOGITS,
     what: 'sums of another dtype',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) =>
       kernels.logitSums({
         logits: m([2, 5], 'bf16'),
@@ -109,7 +109,7 @@ export const mistakes: readonly Mistake[] = [
     ...LOGITS,
     what: 'logits by columns',
     code: 'DS_SHAPE',
-    says: '[N, V] with last stride 1',
+    message: '[N, V] with last stride 1',
     run: (m) =>
       kernels.logitSums({
         logits: m([2, 5, 1]),

@@ -14,7 +14,7 @@ export interface Mistake {
   what: string;
   code: DsErrorCode;
   /** A part of the message: the wrong shape or dtype. */
-  says: string;
+  message: string;
   run(make: Make): void;
   cpuOnly?: string;
 }
@@ -36,7 +36,7 @@ function check(mistake: Mistake, device: Device): void {
         assert.ok(error instanceof DsError, String(error));
         assert.equal(error.code, mistake.code, error.message);
         assert.equal(error.op, mistake.op, error.message);
-        assert.ok(error.message.includes(mistake.says), error.message);
+        assert.ok(error.message.includes(mistake.message), error.message);
         return true;
       },
     );

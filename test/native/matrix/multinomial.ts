@@ -11,10 +11,10 @@ const { fround, log1p, max, trunc } = Math;
 /** The category of each draw, by the running sum of integer weights. */
 function withReplacement(row: Float64Array, first: number, draws: number): number[] {
   const p = row.map(fround);
-  const most = p.reduce((a, b) => max(a, b), 0);
+  const largest = p.reduce((a, b) => max(a, b), 0);
   let total = 0n;
   const sums = Array.from(p, (x) => {
-    if (x > 0) total += BigInt(max(1, trunc(fround(x / most) * 2 ** 38)));
+    if (x > 0) total += BigInt(max(1, trunc(fround(x / largest) * 2 ** 38)));
     return total;
   });
   return Array.from({ length: draws }, (_, k) => {

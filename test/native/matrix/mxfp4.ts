@@ -173,11 +173,11 @@ export const mistakes: readonly Mistake[] = (
     ['bias', 'DS_SHAPE', 'up', { upBias: [4, 64] }],
     ['out', 'DS_SHAPE', '[3, 64]', { out: [3, 32] }],
   ] as const
-).map(([what, code, says, wrong]) => ({
+).map(([what, code, message, wrong]) => ({
   op: 'mxfp4_experts',
   what,
   code,
-  says,
+  message,
   run(m) {
     const shapes: Record<string, readonly number[]> = {
       x: [3, 64],

@@ -18,7 +18,9 @@ const blocksOf = (n: number, block: number): number => Math.ceil(n / block);
  */
 function inBlocks(x: Float64Array, code: readonly number[], block: number) {
   const scales = Float64Array.from({ length: blocksOf(x.length, block) }, (_, b) =>
-    x.subarray(b * block, (b + 1) * block).reduce((most, one) => Math.max(most, Math.abs(one)), 0),
+    x
+      .subarray(b * block, (b + 1) * block)
+      .reduce((largest, one) => Math.max(largest, Math.abs(one)), 0),
   );
   const codes = x.map((one, i) => {
     const scaled = fround(one * fround(1 / (scales[Math.floor(i / block)] as number)));

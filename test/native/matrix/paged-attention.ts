@@ -283,27 +283,27 @@ const sizes: readonly Sizes[] = [
 /**
  * Blocks of each sequence, all different and out of order; tables end with invalid block numbers.
  */
-function tablesOf(z: Sizes): { tables: number[][]; blocks: number; most: number } {
+function tablesOf(z: Sizes): { tables: number[][]; blocks: number; maxBlocks: number } {
   const used = z.sequences.map(([, tokens]) => ceil(tokens / z.block));
   const blocks = used.reduce((sum, n) => sum + n, 0) + 2;
-  const most = max(1, ...used) + 1;
+  const maxBlocks = max(1, ...used) + 1;
   let next = 0;
   const tables = used.map((n) =>
-    Array.from({ length: most }, (_, i) => (i < n ? blocks - 1 - next++ : -1)),
+    Array.from({ length: maxBlocks }, (_, i) => (i < n ? blocks - 1 - next++ : -1)),
   );
-  return { tables, blocks, most };
+  return { tables, blocks, maxBlocks };
 }
 
 function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: Float64Array } {
   const { h, hk, d, block, window = 0 } = z;
-  const { most } = tablesOf(z);
+  const { maxBlocks } = tablesOf(z);
   const out = new Float64Array(v.q!.length);
   const tokens = z.sequences.reduce((sum, [queries]) => sum + queries, 0);
   const lse = new Float64Array(tokens * h).fill(Number.NEGATIVE_INFINITY);
   const { q, pool, tables, sinks } = v as Record<'q' | 'pool' | 'tables' | 'sinks', Float64Array>;
   /** The element of the pool at which a token's key (which 0) or value (1) starts. */
   const rowAt = (s: number, which: number, head: number, token: number): number => {
-    const at = tables[s * most + floor(token / block)]!;
+    const at = tables[s * maxBlocks + floor(token / block)]!;
     return (((at * 2 + which) * hk + head) * block + (token % block)) * d;
   };
   let n = 0;
@@ -338,7 +338,7 @@ function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: F
 
 function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
   const { h, hk, d, block, window = 0 } = z;
-  const { tables, blocks, most } = tablesOf(z);
+  const { tables, blocks, maxBlocks } = tablesOf(z);
   const starts = [3];
   for (const [queries] of z.sequences) starts.push(starts.at(-1)! + queries);
   const tokens = starts.at(-1)! - 3;
@@ -358,7 +358,12 @@ function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
           random.normal(blocks * 2 * hk * block * d),
           z.padded ? { lead: 5 } : {},
         ),
-        tables: input('i32', [tables.length, most], tables.flat(), padded([tables.length, most])),
+        tables: input(
+          'i32',
+          [tables.length, maxBlocks],
+          tables.flat(),
+          padded([tables.length, maxBlocks]),
+        ),
         starts: input('i32', [starts.length], starts),
         lengths: input(
           'i32',

@@ -127,12 +127,12 @@ function operandsOf(random: Random, size: Sizes, scale: DType, hasZeros: boolean
 }
 
 /** Each scale is the smallest sufficient number of its dtype; in f32, the nearest. */
-function stepOf(most: number, bits: number, dtype: DType): number {
-  const wanted = fround(most / ((2 ** bits - 1) / 2));
-  const near = rounded(wanted, dtype);
-  if (dtype === 'f32' || near >= wanted) return near;
+function stepOf(largest: number, bits: number, dtype: DType): number {
+  const wanted = fround(largest / ((2 ** bits - 1) / 2));
+  const nearest = rounded(wanted, dtype);
+  if (dtype === 'f32' || nearest >= wanted) return nearest;
   let above = wanted;
-  for (let share = 2 ** -26; above <= near || rounded(above, dtype) < wanted; share *= 2) {
+  for (let share = 2 ** -26; above <= nearest || rounded(above, dtype) < wanted; share *= 2) {
     above = wanted * (1 + share);
   }
   return rounded(above, dtype);

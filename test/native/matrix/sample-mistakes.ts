@@ -43,14 +43,20 @@ const rows: readonly Row[] = [
 ];
 
 export const mistakes: readonly Mistake[] = [
-  ...rows.map(([what, code, says, wrong]) => {
-    return { op: 'sample_tokens', what, code, says, run: (make: Make) => call(make, wrong) };
+  ...rows.map(([what, code, message, wrong]) => {
+    return {
+      op: 'sample_tokens',
+      what,
+      code,
+      message,
+      run: (make: Make) => call(make, wrong),
+    };
   }),
   {
     op: 'sample_tokens',
     what: 'slots',
     code: 'DS_INDEX',
-    says: '-1',
+    message: '-1',
     run: (make) => call(make, () => ({})),
     cpuOnly: 'a GPU gives -1 for a slot that is none',
   },

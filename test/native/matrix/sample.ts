@@ -90,7 +90,7 @@ function scoresOf(random: Random, kind: Rule['scores'], columns: number): Float6
 /** The weight of e^y; the op may differ by an ulp or two. */
 const weightOf = (y: number): number => trunc(fround(exp(y)) * 2 ** 38);
 
-const below = (y: number, most: number): number => (most === OUT ? OUT : y);
+const below = (y: number, maximum: number): number => (maximum === OUT ? OUT : y);
 
 /** The rules of a row, as stored in its slot. */
 interface Slot {
@@ -151,11 +151,11 @@ function filtered(y: Float64Array, [topK, topP, minP]: readonly [number, number,
 function choose(scores: Float64Array, slot: Slot): number {
   const x = processed(scores, slot);
   if (x.some((one) => !(one < Number.POSITIVE_INFINITY))) return -1;
-  const most = x.reduce((a, b) => max(a, b));
-  if (most === OUT) return -2;
+  const maximum = x.reduce((a, b) => max(a, b));
+  if (maximum === OUT) return -2;
   const temperature = fround(slot.settings[0]!);
-  if (temperature === 0) return x.indexOf(most);
-  const y = x.map((one) => below(fround(fround(one - most) / temperature), one));
+  if (temperature === 0) return x.indexOf(maximum);
+  const y = x.map((one) => below(fround(fround(one - maximum) / temperature), one));
   const [position, , topK, low, high] = Array.from(slot.numbers) as [...number[]];
   filtered(y, [topK!, slot.settings[1]!, slot.settings[2]!]);
   // A seed has two words; the harness's philox uses the lower one.
@@ -171,9 +171,9 @@ function choose(scores: Float64Array, slot: Slot): number {
 /** The token's own log-probability, and the log-sum-exp of all. */
 function logprobsOf(scores: Float64Array, token: number): [number, number] {
   if (token < 0) return [Number.NaN, Number.NaN];
-  const most = scores.reduce((a, b) => max(a, b));
-  const rest = scores.reduce((sum, x) => sum + exp(x - most), 0);
-  const sum = most + log1p(expm1(log(rest)));
+  const maximum = scores.reduce((a, b) => max(a, b));
+  const rest = scores.reduce((sum, x) => sum + exp(x - maximum), 0);
+  const sum = maximum + log1p(expm1(log(rest)));
   return [scores[token]! - sum, sum];
 }
 

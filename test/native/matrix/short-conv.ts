@@ -205,7 +205,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'short_conv',
     what: 'weights',
     code: 'DS_SHAPE',
-    says: '[4, 9] f32',
+    message: '[4, 9] f32',
     run: (m) =>
       kernels.shortConv({
         x: m([1, 3, 4]),
@@ -218,7 +218,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'short_conv_backward',
     what: 'dtypes of dweight',
     code: 'DS_DTYPE',
-    says: 'f16',
+    message: 'f16',
     run: (m) =>
       kernels.shortConvBackward({
         x: m([1, 3, 4]),
@@ -233,7 +233,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'short_conv_step',
     what: 'slots',
     code: 'DS_INDEX',
-    says: 'the slots',
+    message: 'the slots',
     cpuOnly: 'the GPU keeps no state of such a sequence',
     run: (m) => {
       const [starts, slots] = [m([2], 'i32'), m([1], 'i32')];

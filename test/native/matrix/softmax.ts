@@ -161,10 +161,10 @@ function losses(): Loss[] {
     const wide = padded([3, 50257], 47, 16);
     list.push({ ...plain, dtype, index: 'i64', rows: 0, classes: 17, layout: aligned });
     list.push({ ...plain, dtype, index: 'i64', rows: 3, classes: 50257, layout: wide });
-    const most = { dtype, rows: 3, classes: 128256, layout: aligned };
-    list.push({ ...most, index: 'i32', smoothing: 0.2, counts: true });
-    list.push({ ...most, index: 'i64', smoothing: 1, counts: false });
-    list.push({ ...most, index: 'i64', smoothing: 0, counts: false });
+    const wideRows = { dtype, rows: 3, classes: 128256, layout: aligned };
+    list.push({ ...wideRows, index: 'i32', smoothing: 0.2, counts: true });
+    list.push({ ...wideRows, index: 'i64', smoothing: 1, counts: false });
+    list.push({ ...wideRows, index: 'i64', smoothing: 0, counts: false });
     for (const smoothing of [0, 0.3]) {
       for (const [first, classes, all] of [
         [0, 33, 67],

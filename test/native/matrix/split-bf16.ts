@@ -54,7 +54,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'split_bf16',
     what: 'shapes',
     code: 'DS_SHAPE',
-    says: '[2, 4] bf16',
+    message: '[2, 4] bf16',
     run: (m) =>
       kernels.splitBf16({
         in: m([2, 3]),
@@ -67,7 +67,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'split_bf16',
     what: 'dtypes',
     code: 'DS_DTYPE',
-    says: 'f32',
+    message: 'f32',
     run: (m) =>
       kernels.splitBf16({ in: m([2, 3]), high: m([2, 3]), again: null, low: m([2, 3], 'bf16') }),
   },

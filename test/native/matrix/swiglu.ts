@@ -103,14 +103,14 @@ export const mistakes: readonly Mistake[] = [
     op: 'swiglu',
     what: 'shapes',
     code: 'DS_SHAPE',
-    says: '[2, 4] f32',
+    message: '[2, 4] f32',
     run: (m) => kernels.swiglu({ gate: m([2, 3]), up: m([2, 4]), out: m([2, 3]) }),
   },
   {
     op: 'swiglu_backward',
     what: 'dtypes',
     code: 'DS_DTYPE',
-    says: 'bf16',
+    message: 'bf16',
     run: (m) =>
       kernels.swigluBackward({
         gate: m([3]),

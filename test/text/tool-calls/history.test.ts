@@ -11,8 +11,8 @@ const messages = [
 
 const written = (call: string, when = 'm.tool_calls') =>
   `{% for m in messages %}[{{ m.role }}]{% if ${when} %}{% for c in m.tool_calls %}${call}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}`;
-const render = (template: string) => (said: readonly { role: string }[]) =>
-  tokenizer.chatText(said as never, { template });
+const render = (template: string) => (messages: readonly { role: string }[]) =>
+  tokenizer.chatText(messages as never, { template });
 
 /** A template's name, its text, and the text of the call in its prompt. */
 test.each([

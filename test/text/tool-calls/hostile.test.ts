@@ -59,8 +59,10 @@ test.each([
 ] as const)('%s: a call with a MiB of arguments', (name, before, after) => {
   const value = 'x</'.repeat(Math.floor(MIB / 3));
   const events = read(CALL_FAMILIES[name], before + value + after, 7);
-  const said = events.flatMap((one) => (one.type === 'arguments' ? [one.text] : [])).join('');
-  expect(JSON.parse(said)).toEqual({ a: value });
+  const argumentText = events
+    .flatMap((one) => (one.type === 'arguments' ? [one.text] : []))
+    .join('');
+  expect(JSON.parse(argumentText)).toEqual({ a: value });
 });
 
 /** Texts that are no calls stay content. */
