@@ -76,31 +76,37 @@ export const SERVER = {
   }),
   models: checked(
     (_, models: Readonly<Record<string, string>>) => models,
-    'one of [several models](#several-models), in place of the argument; repeatable',
+    'one of [several models](several-models.md#several-models), in place of the argument; repeatable',
     { shown: 'none', flag: '--model <name=folder>', syntax: 'pairs' },
   ),
-  modelsDir: string('folder: each model in it is one of [several models](#several-models)', {
-    shown: 'none',
-    flag: '--models-dir <folder>',
-  }),
-  modelMemory: integer('bytes of all loaded [models](#several-models) together', {
+  modelsDir: string(
+    'folder: each model in it is one of [several models](several-models.md#several-models)',
+    {
+      shown: 'none',
+      flag: '--models-dir <folder>',
+    },
+  ),
+  modelMemory: integer('bytes of all loaded [models](several-models.md#several-models) together', {
     min: 1,
     shown: '90 % of the GPU, or half of the host memory',
     flag: '--model-memory <size>',
     syntax: 'bytes',
   }),
-  modelIdle: integer('seconds without a request until a model is [unloaded](#several-models)', {
-    min: 1,
-    shown: 'never',
-    flag: '--model-idle <seconds>',
-  }),
+  modelIdle: integer(
+    'seconds without a request until a model is [unloaded](several-models.md#several-models)',
+    {
+      min: 1,
+      shown: 'never',
+      flag: '--model-idle <seconds>',
+    },
+  ),
   adapters: checked(
     (_, adapters: Readonly<Record<string, string>>) => adapters,
-    '[adapter](#several-adapters) of requests with this model name; repeatable',
+    '[adapter](several-models.md#several-adapters) of requests with this model name; repeatable',
     { shown: 'none', flag: '--adapter <name=folder>', syntax: 'pairs' },
   ),
   maxAdapters: integer(
-    'maximum number of [adapters](#several-adapters) at a time; extra slots load later',
+    'maximum number of [adapters](several-models.md#several-adapters) at a time; extra slots load later',
     {
       min: 1,
       shown: 'the number of `--adapter`',

@@ -69,7 +69,7 @@ export const SERVE = {
     },
   ),
   /** Serve a page to chat at `/`. Default: false. */
-  ui: boolean('serve [a page to chat](#a-page-to-chat) at `/`', {
+  ui: boolean('serve [a page to chat](chat.md#a-page-to-chat) at `/`', {
     default: false,
     shown: 'no page',
     flag: '--ui',

@@ -8,7 +8,7 @@ import { addServeCommands } from '../../lib/launch/serve-commands.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 
 const page = readFileSync(join(packageRoot(), 'docs', 'serving.md'), 'utf8');
-const [, table = ''] = /^## Options\n(.*?)^SIGTERM/ms.exec(page) ?? [];
+const [, table = ''] = /^## Options\n(.*?)^\*\*Stop/ms.exec(page) ?? [];
 const program = new Command();
 addServeCommands(program, 'Models', async (run) => void (await run()));
 const serve = program.commands.find((one) => one.name() === 'serve') as Command;
