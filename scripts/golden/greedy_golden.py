@@ -1,7 +1,5 @@
 """What transformers continues prompts with, taking the likeliest token each time."""
 
-import glob
-import json
 import os
 
 import torch
@@ -57,24 +55,3 @@ def texts_of(folder):
         assert len(tokens) == most, (folder, len(tokens), most)
         texts.append({"prompt": prompt.tolist(), "tokens": tokens})
     return texts
-
-
-def record(models, out):
-    """Of each folder in `models`; families that only an existing `out` has stay in it."""
-    families, failures = {}, []
-    if os.path.exists(out):
-        with open(out) as file:
-            families = json.load(file)["families"]
-    for folder in sorted(glob.glob(os.path.join(models, "*"))):
-        if not os.path.exists(os.path.join(folder, "model.safetensors")):
-            continue
-        try:
-            families[os.path.basename(folder)] = texts_of(folder)
-        except Exception as error:  # noqa: BLE001: the others are recorded
-            failures.append(f"{folder}: {type(error).__name__}: {error}")
-    found = {"newTokens": NEW_TOKENS, "transformers": transformers.__version__}
-    with open(out, "w") as file:
-        json.dump({**found, "families": dict(sorted(families.items()))}, file, separators=(",", ":"))
-        file.write("\n")
-    if failures:
-        raise RuntimeError("; ".join(failures))

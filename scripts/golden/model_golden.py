@@ -1,22 +1,24 @@
 """Tiny random models of every family, and what transformers computes with them.
 
-Logits with masks and positions, losses, gradients, and ten updates of AdamW.
+Logits with masks and positions, losses, gradients, ten updates of AdamW, and greedy texts.
 """
 
 import inspect
 import json
 import os
+import shutil
 
+import greedy_golden
 import torch
 import transformers
-from model_families import FAMILIES, ROPES, SIZES, TINY, VOCAB
+from model_families import FAMILIES, ROPES, SMALL
 from renamed_families import PATCHES, RENAMED, rename
 from safetensors.torch import save_file
 
 IGNORED = -100
-SHAPE = (3, 24)
-# Of families with the sizes TINY.
-TINY_SHAPE = (3, 12)
+SHAPE = (3, 12)
+# Texts that are longer than the length after which angles change.
+LONG_SHAPE = (3, 24)
 STEPS = 10
 ADAMW = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weightDecay": 0.1, "clip": 1.0}
 
@@ -63,7 +65,7 @@ def build(config_name, model_name, settings, seed, family=None):
 
 
 def padded(shape):
-    """Masks of rows padded on either side: all, 17 of 24 and 1 of the tokens are real."""
+    """Masks of rows padded on either side: all, 8 of 12 and 1 of the tokens are real."""
     right = torch.zeros(shape, dtype=torch.long)
     for row, length in enumerate((shape[1], shape[1] * 17 // 24, 1)):
         right[row, :length] = 1
@@ -143,7 +145,7 @@ def record(out, family):
     model = build(*FAMILIES[family], seed, family)
     model.save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed)
-    shape = TINY_SHAPE if FAMILIES[family][2]["vocab_size"] == TINY["vocab_size"] else SHAPE
+    shape = LONG_SHAPE if family == "phi3-longrope" else SHAPE
     ids = torch.randint(3, model.config.vocab_size, shape, generator=generator)
     labels = ids.clone()
     labels[0, 5] = labels[2, -1] = IGNORED
@@ -163,6 +165,10 @@ def record(out, family):
     record_training(model, generator, description, shape)
     if family in RENAMED:
         rename(folder, family, tensors)
+    # The angles of Phi-3 change with the length of a text, in another way than here.
+    if not family.startswith("phi3"):
+        description["texts"] = greedy_golden.texts_of(folder)
+    shutil.rmtree(os.path.join(folder, "plain"), ignore_errors=True)
     description["versions"] = {"torch": torch.__version__, "transformers": transformers.__version__}
     write(folder, tensors, description)
 
@@ -170,13 +176,13 @@ def record(out, family):
 def record_ropes(out):
     """Every rope scaling on one set of weights, at lengths below and above the original one."""
     settings = {
-        **SIZES,
+        **SMALL,
         "num_hidden_layers": 1,
         "head_dim": 8,
         "tie_word_embeddings": True,
         "max_position_embeddings": 64,
     }
-    folder = os.path.join(out, "ropes")
+    folder, vocabulary = os.path.join(out, "ropes"), SMALL["vocab_size"]
     weights, tensors, cases, failures = None, {}, {}, []
     for name, scaling in ROPES.items():
         if name == "dynamic":  # its length limit is max_position_embeddings
@@ -188,8 +194,8 @@ def record_ropes(out):
                 "LlamaConfig", "LlamaForCausalLM", {**changed, "rope": (10000.0, scaling)}, 77
             )
             weights = weights or model.save_pretrained(folder) or True
-            short = torch.randint(3, VOCAB, (1, 12), generator=torch.Generator().manual_seed(5))
-            long = torch.randint(3, VOCAB, (1, 40), generator=torch.Generator().manual_seed(6))
+            short = torch.randint(3, vocabulary, (1, 12), generator=torch.Generator().manual_seed(5))
+            long = torch.randint(3, vocabulary, (1, 40), generator=torch.Generator().manual_seed(6))
             with torch.no_grad():
                 tensors[f"{name}.short"] = model(short).logits
                 tensors[f"{name}.long"] = model(long).logits
@@ -201,7 +207,9 @@ def record_ropes(out):
             }
         except Exception as error:  # noqa: BLE001: a scaling that this version refuses
             failures.append(f"{name}: {error}")
-    write(folder, tensors, {"short": short.tolist(), "long": long.tolist(), "cases": cases})
+    texts = greedy_golden.texts_of(folder)
+    lists = {"short": short.tolist(), "long": long.tolist()}
+    write(folder, tensors, {**lists, "cases": cases, "texts": texts})
     if failures:
         raise RuntimeError("; ".join(failures))
 

@@ -1,6 +1,5 @@
 // Tests that the engine generates the texts of transformers, for any split of its steps.
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   type InferenceConfig,
@@ -15,18 +14,12 @@ import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { liveTensors, noGrad, scope, Tensor } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { type GreedyText, greedyTexts } from '../support/greedy-texts.js';
 
 const golden = join(packageRoot(), 'test', 'golden');
 const folderOf = (family: string): string => join(golden, 'transformers', 'models', family);
 
-interface Text {
-  prompt: number[];
-  tokens: number[];
-}
-
-const { families } = JSON.parse(readFileSync(join(golden, 'greedy.json'), 'utf8')) as {
-  families: Record<string, Text[]>;
-};
+const families = greedyTexts();
 
 const greedy = { temperature: 0, ignoreEos: true } as const;
 
@@ -37,12 +30,12 @@ const greedy = { temperature: 0, ignoreEos: true } as const;
 async function withEngine(
   family: string,
   config: InferenceConfig,
-  body: (engine: InferenceEngine, texts: Text[]) => Promise<void>,
+  body: (engine: InferenceEngine, texts: GreedyText[]) => Promise<void>,
 ): Promise<void> {
   const before = liveTensors();
   const engine = await initInference(folderOf(family), { dtype: 'fp32', ...config });
   try {
-    await body(engine, families[family] as Text[]);
+    await body(engine, families[family] as GreedyText[]);
     const { running, waiting, blocksUsed } = engine.stats();
     assert.deepEqual([running, waiting, blocksUsed], [0, 0, 0]);
   } finally {
@@ -53,14 +46,14 @@ async function withEngine(
   assert.ok(liveTensors() - before <= 4, `${liveTensors() - before} tensors are left`);
 }
 
-const requestOf = ({ prompt, tokens }: Text) => ({
+const requestOf = ({ prompt, tokens }: GreedyText) => ({
   prompt,
   maxNewTokens: tokens.length,
   ...greedy,
 });
 
 /** Each prompt separately, then all together. */
-async function continues(engine: InferenceEngine, texts: Text[]): Promise<void> {
+async function continues(engine: InferenceEngine, texts: GreedyText[]): Promise<void> {
   for (const text of texts) {
     const [alone] = await engine.generate(requestOf(text));
     assert.deepEqual(alone?.tokens, text.tokens);
@@ -70,7 +63,7 @@ async function continues(engine: InferenceEngine, texts: Text[]): Promise<void> 
 }
 
 /** All prompts twice, in one batch. */
-async function continueTogether(engine: InferenceEngine, texts: Text[]): Promise<void> {
+async function continueTogether(engine: InferenceEngine, texts: GreedyText[]): Promise<void> {
   const together = await engine.generateBatch([...texts, ...texts].map(requestOf));
   [...texts, ...texts].forEach(({ tokens }, i) => {
     assert.deepEqual(together[i]?.[0]?.tokens, tokens);
@@ -167,7 +160,7 @@ async function findsPrefixes(family: string, ahead: boolean, device: Device): Pr
     max_out_tokens: limitOf(family),
   };
   await withEngine(family, config, async (engine, texts) => {
-    const text = texts.at(-1) as Text;
+    const text = texts.at(-1) as GreedyText;
     const ask = async (prompt: number[], cacheSalt: string, n = 1) => {
       const maxNewTokens = text.prompt.length + text.tokens.length - prompt.length;
       return engine.generate({ prompt, maxNewTokens, cacheSalt, n, ...greedy });
@@ -195,7 +188,7 @@ async function findsPrefixes(family: string, ahead: boolean, device: Device): Pr
 /** The logits after every token, one by one and in chunks, equal the logits of a whole forward. */
 async function equalsForward(family: string, device: Device): Promise<void> {
   const model = (await fromPretrained(folderOf(family))).to(device).eval();
-  const text = (families[family] as Text[]).at(-1) as Text;
+  const text = (families[family] as GreedyText[]).at(-1) as GreedyText;
   const tokens = [...text.prompt, ...text.tokens];
   const sizes = { ...model.pagedShape(), blockSize: 16 };
   const cache = new PagedCache(sizes, 12, 1);

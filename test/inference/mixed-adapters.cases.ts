@@ -1,6 +1,6 @@
 // Tests that one batch serves several adapters: each row as the merged model, others untouched.
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type InferenceEngine, initInference } from '../../lib/inference/index.js';
@@ -16,18 +16,12 @@ import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { type GreedyText, greedyTexts } from '../support/greedy-texts.js';
 
 const golden = join(packageRoot(), 'test', 'golden');
 export const folderOf = (family: string): string => join(golden, 'transformers', 'models', family);
 
-interface Text {
-  prompt: number[];
-  tokens: number[];
-}
-
-const { families } = JSON.parse(readFileSync(join(golden, 'greedy.json'), 'utf8')) as {
-  families: Record<string, Text[]>;
-};
+const families = greedyTexts();
 
 /** Adapters of different ranks and layers; B is not zero. */
 export const ADAPTERS: Readonly<Record<string, LoraOptions>> = {
@@ -69,17 +63,22 @@ export async function withFolders(
 
 const greedy = { temperature: 0, ignoreEos: true, maxNewTokens: 12 } as const;
 
-const requestOf = ({ prompt }: Text, adapter?: string) => ({
+const requestOf = ({ prompt }: GreedyText, adapter?: string) => ({
   ...greedy,
   prompt,
   ...(adapter !== undefined && { adapter }),
 });
 
-const tokensOf = async (engine: InferenceEngine, text: Text, adapter?: string) =>
+const tokensOf = async (engine: InferenceEngine, text: GreedyText, adapter?: string) =>
   (await engine.generate(requestOf(text, adapter)))[0]!.tokens;
 
 /** The tokens of a model with a merged adapter. */
-async function merged(family: string, folder: string, texts: readonly Text[], device: Device) {
+async function merged(
+  family: string,
+  folder: string,
+  texts: readonly GreedyText[],
+  device: Device,
+) {
   const model = await fromPretrained(folderOf(family), { dtype: 'f32' });
   await loadAdapter(model, folder);
   merge(model);

@@ -1,6 +1,6 @@
 // Ranks that share a model out continue texts as one rank does, on the CPU and on GPUs.
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { initialize, nn } from '../../lib/index.js';
@@ -8,11 +8,11 @@ import type { DeviceKind } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { type RankResult, reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
+import { type GreedyText, greedyTexts } from '../support/greedy-texts.js';
 import type { RanksJob } from './ranks-process.js';
 
 const golden = join(packageRoot(), 'test', 'golden');
-const { families } = JSON.parse(readFileSync(join(golden, 'greedy.json'), 'utf8'));
-const { prompt, tokens } = families['llama-tied'].at(-1) as { prompt: number[]; tokens: number[] };
+const { prompt, tokens } = greedyTexts()['llama-tied']!.at(-1) as GreedyText;
 const text = tokens.slice(0, 20);
 const folder = join(golden, 'transformers', 'models', 'llama-tied');
 

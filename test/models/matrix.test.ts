@@ -1,13 +1,14 @@
 // Tests every family in every way to train and to keep a model, by one list of ways. A new family
 // needs no line here: the folders of golden values are the rows. Two ranks train some families.
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type DsConfig, initialize, nn, peft } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { noGrad } from '../../lib/tensor/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
-import { batchOf, FAMILIES, familyModel, folderOf, STEPS, trainingConfig } from './family-rows.js';
+import { greedyTexts } from '../support/greedy-texts.js';
+import { batchOf, FAMILIES, familyModel, STEPS, trainingConfig } from './family-rows.js';
 import type { MatrixJob, MatrixReport } from './matrix-process.js';
 import { SPLIT_FAMILIES, traitsOf } from './split-families.js';
 
@@ -200,11 +201,9 @@ describe('two ranks train families with every trait like one rank', () => {
   });
 
   test('tensor-parallel inference writes the texts of transformers', async () => {
-    const path = join(folderOf('llama'), '..', '..', '..', 'greedy.json');
-    const { families } = JSON.parse(readFileSync(path, 'utf8')) as {
-      families: Record<string, { prompt: number[]; tokens: number[] }[]>;
-    };
-    const named = Object.entries(families).filter(([family]) => SPLIT_FAMILIES.includes(family));
+    const named = Object.entries(greedyTexts()).filter(([family]) =>
+      SPLIT_FAMILIES.includes(family),
+    );
     const prompts = Object.fromEntries(named.map(([family, [, text]]) => [family, text?.prompt]));
     const job = { mesh: { tp: 2 }, config: {}, prompts };
     const environment = { DEEPSPEED_TIMEOUT: '2' };
