@@ -151,7 +151,7 @@ class Search {
     for (let next = tuner.next(); next; next = tuner.next()) {
       const row = await this.experiments.runCandidate(next);
       this.rows.push(row);
-      tuner.reported(row);
+      tuner.addRow(row);
       const smaller = tuner.waits(next.way) ? null : this.smallerThan(row);
       if (smaller) tuner.add(smaller);
       this.say(experimentLine(row, settings.metric, tuner.left));

@@ -1,6 +1,6 @@
 // The micro-batches to try, and the number of micro-batches per step.
 import type { ResolvedConfig } from '../../types/config.js';
-import { coerced } from '../config/coerce.js';
+import { coerceValue } from '../config/coerce.js';
 import { configSchema, type Section } from '../config/schema.js';
 import { DsError } from '../errors.js';
 import { flagOf, type Mappings, numberOf } from './program-arguments.js';
@@ -50,7 +50,7 @@ export function requestedBatches(
 /** Null if `file` leaves the key open. */
 function configuredSize(file: Section, key: string): number | null {
   const given = file[key];
-  const value = coerced(given, configSchema.properties?.[key] ?? {});
+  const value = coerceValue(given, configSchema.properties?.[key] ?? {});
   if (isSize(value)) return value;
   if (value === undefined || value === null || value === 'auto') return null;
   throw refusedError(key, 'a positive whole number, or "auto"', given);

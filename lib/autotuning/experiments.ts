@@ -107,7 +107,10 @@ export class Experiments {
     let failure = '';
     for (const config of configs) {
       const section = { enabled: true, model_info_path: file, model_info: { profile: true } };
-      const ended = await this.start(FIRST_RUN, unmonitored({ ...config, autotuning: section }));
+      const ended = await this.start(
+        FIRST_RUN,
+        withoutMonitors({ ...config, autotuning: section }),
+      );
       const info = readJson<ModelInfo>(file);
       const reason = reasonOf(folder, ended, 'it ended before the first forward of an engine');
       // A run that is out of memory still reports enough of the model.
@@ -136,9 +139,10 @@ export class Experiments {
       metric,
       metric_path: file,
     };
-    const config = unmonitored({ ...candidate.config, autotuning: section });
+    const config = withoutMonitors({ ...candidate.config, autotuning: section });
     const isThere =
-      !overwrite && isSame(readJson(join(folder, 'exp.json')), this.described(name, config));
+      !overwrite &&
+      isSame(readJson(join(folder, 'exp.json')), this.describeExperiment(name, config));
     const known = isThere ? readJson<ExperimentMetrics>(file) : null;
     if (known) return { candidate, metrics: known, failure: null, isShort: false };
     const ended = await this.start(name, config);
@@ -169,7 +173,7 @@ export class Experiments {
     takeAway(folder, LEFT);
     makeFolder(folder);
     const file = join(folder, 'ds_config.json');
-    const all = this.described(name, config);
+    const all = this.describeExperiment(name, config);
     const { result_dir: _folder, user_args: args, ...described } = all;
     const logs = { out: join(folder, 'stdout.log'), err: join(folder, 'stderr.log') };
     write(join(this.descriptions, `${name}.json`), text(described));
@@ -183,7 +187,7 @@ export class Experiments {
   }
 
   /** Everything that determines an experiment's result, except for the program. */
-  private described(name: string, config: Section) {
+  private describeExperiment(name: string, config: Section) {
     const { slots: num_gpus, nodes: num_nodes } = this.jobs;
     const folder = join(this.results, name);
     const user_args = this.argumentsOf(join(folder, 'ds_config.json'), config);
@@ -214,7 +218,7 @@ export class Experiments {
 /** Throws DS_IO if `folder` has files that are not from a search. */
 function requireOwn(folder: string): void {
   if (!existsSync(folder)) return;
-  const names = onDisk(wanted(folder), () => readdirSync(folder));
+  const names = onDisk(diskOperation(folder), () => readdirSync(folder));
   if (names.length === 0 || names.includes(MARK)) return;
   throw new DsError({
     code: 'DS_IO',
@@ -227,11 +231,11 @@ function requireOwn(folder: string): void {
 
 function takeAway(folder: string, names: readonly string[]): void {
   for (const name of names)
-    onDisk(wanted(join(folder, name)), () => rmSync(join(folder, name), { force: true }));
+    onDisk(diskOperation(join(folder, name)), () => rmSync(join(folder, name), { force: true }));
 }
 
 /** Returns `config` without the monitor sections. */
-function unmonitored(config: Section): Section {
+function withoutMonitors(config: Section): Section {
   return Object.fromEntries(Object.entries(config).filter(([key]) => !MONITORS.includes(key)));
 }
 
@@ -264,14 +268,14 @@ const isSame = (a: unknown, b: unknown): boolean => JSON.stringify(a) === JSON.s
 const text = (value: object): string => `${JSON.stringify(value, null, 2)}\n`;
 
 function makeFolder(folder: string): void {
-  onDisk(wanted(folder), () => makeFolderNow(folder));
+  onDisk(diskOperation(folder), () => makeFolderNow(folder));
 }
 
 function write(file: string, content: string): void {
-  onDisk(wanted(file), () => writeFileSync(file, content));
+  onDisk(diskOperation(file), () => writeFileSync(file, content));
 }
 
-const wanted = (path: string): DiskOperation => ({
+const diskOperation = (path: string): DiskOperation => ({
   op: `autotuning ${path}`,
   expected: 'a writable path',
   hint: 'autotuning.results_dir and exps_dir name the folders.',

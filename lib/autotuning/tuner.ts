@@ -72,7 +72,7 @@ export class Tuner {
   }
 
   /** Records the last result. If memory was short, drops larger micro-batches of the same way. */
-  reported(row: Row): void {
+  addRow(row: Row): void {
     const { metric } = this.settings;
     const before = bestOf(this.rows, metric);
     this.rows.push(row);

@@ -9,7 +9,7 @@ import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { held, Tensor } from '../tensor/index.js';
-import { converted } from './convert.js';
+import { convertValues } from './convert.js';
 import { bytesOf, type FreeFolder, requireFree, writeFolder } from './export-folder.js';
 import { inFileSlices, readSliceNames, type SliceNames } from './file-slices.js';
 import { requirePath } from './folder.js';
@@ -219,7 +219,7 @@ function exportTensors(
       into.release();
       throw error;
     }
-    return converted(name, into, { dtype, transposed });
+    return convertValues(name, into, { dtype, transposed });
   };
   const shape = transposed ? [...saved.shape].reverse() : saved.shape;
   return inFileSlices({ name, dtype, shape, values }, layout.pieces[name]);

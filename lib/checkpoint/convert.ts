@@ -8,7 +8,7 @@ import { cast, contiguous, noGrad, scope, type Tensor, transpose } from '../tens
  * `values`. Throws DS_CHECKPOINT if it should be transposed but is not a matrix, DS_NONFINITE if a
  * value exceeds f16.
  */
-export function converted(
+export function convertValues(
   name: string,
   values: Tensor,
   { dtype, transposed }: { dtype: DType; transposed: boolean },

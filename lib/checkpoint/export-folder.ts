@@ -54,7 +54,7 @@ export async function writeFolder(
   try {
     requireSpace(draft.folder, bytesOf(sources));
     const files = await writeShards(draft.folder, shards);
-    for (const copy of copies) files.unshift(await copied(copy, draft.folder));
+    for (const copy of copies) files.unshift(await copyInto(copy, draft.folder));
     const beside: [string, JsonObject | null][] = [
       [GENERATION_FILE, generation],
       [CONFIG_FILE, config],
@@ -141,7 +141,7 @@ async function writeShards(
 }
 
 /** Copies a file into `folder` and returns its name. */
-async function copied(path: string, folder: string): Promise<string> {
+async function copyInto(path: string, folder: string): Promise<string> {
   const name = basename(path);
   await orDsError(path, () => copyFile(path, join(folder, name)));
   await syncPath(join(folder, name));

@@ -7,7 +7,7 @@ import { isObject } from '../runtime/is-object.js';
 const DAMAGED = 'The checkpoint is damaged or incomplete: load another tag.';
 
 /** The error of a part of a checkpoint that contradicts the rest. */
-export function damaged(op: string, expected: string, got: string): DsError {
+export function damagedError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint: DAMAGED });
 }
 

@@ -10,7 +10,7 @@ export {
   layOut,
   TORCH_DTYPES,
 } from './consolidate.js';
-export { converted } from './convert.js';
+export { convertValues as converted } from './convert.js';
 export { findLatest, listTags, MANIFEST } from './directory.js';
 export { requireFree, writeFolder } from './export-folder.js';
 export { Fields } from './fields.js';
@@ -31,7 +31,7 @@ export {
   type GgufValue,
   readGgufHeader,
 } from './gguf/header.js';
-export { blockValues, type PackedType, packed } from './gguf/quantize.js';
+export { blockValues, type PackedType, packValues as packed } from './gguf/quantize.js';
 export { runsOf, type ValueOrder } from './gguf/value-order.js';
 export {
   F32,

@@ -15,7 +15,7 @@ import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { isCheckpointFile, MANIFEST } from './directory.js';
-import { damaged, Fields } from './fields.js';
+import { damagedError, Fields } from './fields.js';
 import { openInside } from './folder.js';
 import type { FileSum } from './safetensors-writer.js';
 import { type Part, requireWhole, type TensorInfo } from './shard.js';
@@ -100,7 +100,7 @@ export interface StoredManifest extends Manifest {
 export async function readManifest(folder: string): Promise<StoredManifest> {
   return withManifest(folder, async (file) => {
     const { path, bytes } = file;
-    if (bytes > MAX_BYTES) throw damaged(path, `at most ${MAX_BYTES} bytes`, `${bytes}`);
+    if (bytes > MAX_BYTES) throw damagedError(path, `at most ${MAX_BYTES} bytes`, `${bytes}`);
     return parseManifest(await file.text(MAX_BYTES), path);
   });
 }
@@ -117,7 +117,7 @@ export async function manifestId(folder: string): Promise<string> {
 async function withManifest<T>(folder: string, body: (file: InputFile) => Promise<T>): Promise<T> {
   const file = await openInside(folder, MANIFEST).catch((cause: DsError) => {
     if (cause.code !== 'DS_CHECKPOINT') throw cause;
-    throw damaged(folder, `a complete checkpoint with ${MANIFEST}`, cause.got);
+    throw damagedError(folder, `a complete checkpoint with ${MANIFEST}`, cause.got);
   });
   try {
     return await body(file);
@@ -271,9 +271,9 @@ function parseJson(text: string, location: string): JsonObject {
     const value: unknown = JSON.parse(text);
     if (isObject<JsonObject>(value)) return value;
   } catch (cause) {
-    throw damaged(location, 'JSON', errorMessage(cause).slice(0, 200));
+    throw damagedError(location, 'JSON', errorMessage(cause).slice(0, 200));
   }
-  throw damaged(location, 'a JSON object', 'other JSON');
+  throw damagedError(location, 'a JSON object', 'other JSON');
 }
 
 function digest(body: string): string {
@@ -289,7 +289,7 @@ function damagedOrOld(text: string, location: string): DsError {
   } catch {
     // The error below reports the damage.
   }
-  return damaged(location, 'its own digest', 'another digest');
+  return damagedError(location, 'its own digest', 'another digest');
 }
 
 function otherFormat(op: string, { format, library }: JsonObject): DsError {

@@ -8,7 +8,7 @@ import { describe, numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { find } from './commit.js';
 import { missingTag, readLatest, requireTag } from './directory.js';
-import { damaged } from './fields.js';
+import { damagedError } from './fields.js';
 import { openInside } from './folder.js';
 import type { TensorEntry } from './header.js';
 import {
@@ -259,9 +259,9 @@ async function verify(
 async function verifyFile(manifest: Manifest, index: number, file: InputFile): Promise<void> {
   const { bytes, crc32c } = required(manifest.files[index]);
   const { path } = file;
-  if (file.bytes !== bytes) throw damaged(path, `${bytes} bytes`, `${file.bytes}`);
+  if (file.bytes !== bytes) throw damagedError(path, `${bytes} bytes`, `${file.bytes}`);
   const sum = await file.checksum();
-  if (sum !== crc32c) throw damaged(path, `checksum ${hex(crc32c)}`, hex(sum));
+  if (sum !== crc32c) throw damagedError(path, `checksum ${hex(crc32c)}`, hex(sum));
   const entries = entriesByName(await SafetensorsFile.of(file));
   for (const records of [manifest.model, manifest.optimizer]) {
     for (const [tensor, record] of records) {
@@ -289,11 +289,11 @@ function requireEntry(
   const name = entryName(tensor, shape, part);
   const entry = file.entries.get(name);
   const location = `${file.path}: ${name}`;
-  if (!entry) throw damaged(location, 'this tensor of the manifest', 'no such tensor');
+  if (!entry) throw damagedError(location, 'this tensor of the manifest', 'no such tensor');
   const wanted = entryShape(part);
   if (entry.dtype === dtype && entry.shape.join() === wanted.join()) return entry;
   const got = `${entry.dtype} [${entry.shape.join(', ')}]`;
-  throw damaged(location, `${dtype} [${wanted.join(', ')}], as in the manifest`, got);
+  throw damagedError(location, `${dtype} [${wanted.join(', ')}], as in the manifest`, got);
 }
 
 function hex(sum: number): string {

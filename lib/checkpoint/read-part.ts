@@ -18,7 +18,7 @@ import { contiguousStrides, numel } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { TensorEntry } from './header.js';
 import type { SafetensorsFile } from './safetensors-file.js';
-import { isHost, passed, STAGING_BYTES } from './staging.js';
+import { afterCompute, isHost, STAGING_BYTES } from './staging.js';
 
 /** An entry of a file, and its elements of the tensor. */
 interface StoredPart {
@@ -125,7 +125,7 @@ class BoxReader {
     };
     if (isHost(buffer)) kernels.copyOnHost(args, device.compute);
     else kernels.copy(args);
-    await passed(device);
+    await afterCompute(device);
   }
 
   private stagingBuffers(): [Buffer, Buffer] {

@@ -8,7 +8,7 @@ import { InputFile } from '../runtime/input-file.js';
 import { describe, numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { headerLength, PREFIX_BYTES, parseHeader, type TensorEntry } from './header.js';
-import { isHost, passed, requireContiguous, STAGING_BYTES } from './staging.js';
+import { afterCompute, isHost, requireContiguous, STAGING_BYTES } from './staging.js';
 
 /** Elements [from, from + numel) of an entry go to the elements of a tensor from `to`. */
 interface ReadRange {
@@ -107,7 +107,7 @@ export class SafetensorsFile {
         const count = Math.min(bytes - done, STAGING_BYTES);
         await this.file.read(at + done, { buffer: staging, offset: 0, bytes: count });
         target.copyFrom(staging, { to: to + done, bytes: count }, device.compute);
-        await passed(device);
+        await afterCompute(device);
         done += count;
       }
     } finally {

@@ -7,7 +7,7 @@ import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import { encodeHeader } from './header.js';
 import { isRemote, partsOf, type Remote } from './shard.js';
-import { isHost, passed, requireContiguous, STAGING_BYTES } from './staging.js';
+import { afterCompute, isHost, requireContiguous, STAGING_BYTES } from './staging.js';
 
 /** A tensor to save. */
 export interface TensorSource {
@@ -156,7 +156,7 @@ class Writer {
   /** Waits for the running write, then starts the next. */
   private async flush(): Promise<void> {
     const stage = this.staging[this.filling];
-    if (stage) await passed(stage.device);
+    if (stage) await afterCompute(stage.device);
     await this.writing;
     this.writing = this.write(this.head, this.ranges);
     this.writing.catch(() => {}); // The next await receives the rejection.

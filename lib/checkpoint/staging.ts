@@ -14,7 +14,7 @@ export function isHost(buffer: Buffer): boolean {
 }
 
 /** Resolves when the device's compute stream has passed this point. */
-export async function passed(device: Device): Promise<void> {
+export async function afterCompute(device: Device): Promise<void> {
   const event = new Event(device).record(device.compute);
   await event.reached();
   event.dispose();

@@ -123,7 +123,7 @@ export class CompressedExchange {
     const { group, outbox, tables } = this;
     const { chunk, messageBytes } = this.options.layout;
     const ownTables = required(tables[group.rank]);
-    this.arrived();
+    this.awaitWork();
     const mean = held(() => Tensor.empty([chunk], 'f32', this.device));
     const all = { first: 0, rows: group.size };
     kernels.signAverage({
@@ -141,7 +141,7 @@ export class CompressedExchange {
   /** Writes the average to `vector`, with zeros between segments. */
   receive(vector: Tensor): void {
     const { outbox, tables } = this;
-    this.arrived();
+    this.awaitWork();
     for (let owner = 0; owner < this.group.size; owner++) {
       const of = required(tables[owner]);
       const one = { first: owner, rows: 1 };
@@ -196,7 +196,7 @@ export class CompressedExchange {
     this.work = collective({ stream, purpose: this.options.purpose });
   }
 
-  private arrived(): void {
+  private awaitWork(): void {
     this.work?.wait(this.device.compute);
     this.work = null;
   }

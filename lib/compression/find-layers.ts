@@ -45,7 +45,7 @@ export function findLayers(
   for (const group of groups) {
     const own = new Map<string, Linear | Embedding>();
     for (const pattern of [group.modules].flat()) {
-      for (const [name, module] of fitting(model, group, pattern)) {
+      for (const [name, module] of matchingLayers(model, group, pattern)) {
         const before = seen.get(name);
         if (before !== undefined) throw twice(group, { name, before });
         seen.set(name, group.path);
@@ -61,7 +61,7 @@ export function findLayers(
  * Returns the layers with names that `pattern` matches anywhere. Throws DS_CONFIG without a match,
  * and for layers that compression cannot reach.
  */
-function fitting(
+function matchingLayers(
   model: Module,
   { path }: Pick<LayerGroup, 'path'>,
   pattern: string,
@@ -75,7 +75,7 @@ function fitting(
   const wanted = layers.filter(([name, module]) =>
     expression ? expression.test(name) : module instanceof Linear && !isDirect(name),
   );
-  if (wanted.length === 0) throw nothing({ path, pattern }, layers);
+  if (wanted.length === 0) throw noMatchError({ path, pattern }, layers);
   for (const [name, module] of wanted) {
     const got = `${JSON.stringify(pattern)}, which matches ${name}`;
     if (isDirect(name)) throw unreachedError(path, `${got}; the model reads its weight directly`);
@@ -99,7 +99,7 @@ function directReads(model: Module): (name: string) => boolean {
     READ_DIRECTLY.includes(lastOf(name)) && prefixes.some((prefix) => name.startsWith(prefix));
 }
 
-function nothing(
+function noMatchError(
   { path, pattern }: { path: string; pattern: string },
   layers: readonly [string, Module][],
 ): DsError {

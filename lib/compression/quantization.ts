@@ -2,7 +2,7 @@
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { inOrder, Tensor } from '../tensor/index.js';
-import { quantized, type Rounding } from './quantizers.js';
+import { quantizeValues, type Rounding } from './quantizers.js';
 import {
   type InputTechnique,
   type Params,
@@ -79,7 +79,7 @@ export function weightQuantization(
     const { bits, fraction } = precisionAt(step - offset + 1, shared, params);
     const noise = isNoisy && Number.isFinite(step) ? noiseOf(name, step) : null;
     const rule: Rounding = { bits, type, groups, noise };
-    const values = quantized(weight, rule);
+    const values = quantizeValues(weight, rule);
     return fraction === 1 ? values : weight.mul(1 - fraction).add(values.mul(fraction));
   };
   const compress = ({ weight, bias }: Values, step: number): Values => ({
@@ -101,7 +101,7 @@ export function activationQuantization(
 ): InputTechnique {
   const rounded = straightThrough((x) => {
     const groups = x.numel / required(x.shape.at(-1));
-    return x.numel === 0 ? x : quantized(x, { bits, type, groups, noise: null });
+    return x.numel === 0 ? x : quantizeValues(x, { bits, type, groups, noise: null });
   });
   return { offset, compress: (x: Tensor) => rounded(x) };
 }

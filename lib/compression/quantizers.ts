@@ -79,7 +79,7 @@ function ruleFor({ bits, type }: Rounding): Rule {
  * zeros stays zero. Throws DS_SHAPE if groups are not equal. Source: DeepSpeed's SymQuantizer,
  * AsymQuantizer, TernaryQuantizer and BinaryQuantizer.
  */
-export function quantized(x: Tensor, rounding: Rounding): Tensor {
+export function quantizeValues(x: Tensor, rounding: Rounding): Tensor {
   const { groups } = rounding;
   requireGroups('quantized', x, groups);
   return scope(() => {

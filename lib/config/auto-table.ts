@@ -32,9 +32,9 @@ export interface AutoSources {
     fp8Recipe?: 'tensorwise' | 'rowwise' | 'blockwise';
   };
   /**
-   * Whether the configuration must equal `training`, as in Hugging Face's Trainer: different values
-   * are refused in one error, and missing batch sizes, precision and clipping are added. Default:
-   * false, so `training` only fills "auto".
+   * Whether the configuration must equal `trainingRow`, as in Hugging Face's Trainer: different
+   * values are refused in one error, and missing batch sizes, precision and clipping are added.
+   * Default: false, so `trainingRow` only fills "auto".
    */
   mustMatch?: boolean;
 }
@@ -69,11 +69,11 @@ export interface AutoRow {
   readonly total?: (training: Training, worldSize: number) => number | undefined;
 }
 
-function training(name: keyof Training, argument: string): AutoRow {
+function trainingRow(name: keyof Training, argument: string): AutoRow {
   return { of: `training.${name}`, argument, value: (sources) => sources.training?.[name] };
 }
 
-function hidden(of: string, size: (hiddenSize: number) => number, stage?: number): AutoRow {
+function hiddenSizeRow(of: string, size: (hiddenSize: number) => number, stage?: number): AutoRow {
   const value = ({ model }: AutoSources) =>
     model?.hiddenSize === undefined ? undefined : Math.floor(size(model.hiddenSize));
   return { of, argument: null, value, ...(stage === undefined ? {} : { stage }) };
@@ -95,42 +95,50 @@ const TABLE: Partial<Record<string, AutoRow>> = {
     value: () => undefined,
     total: samplesAnUpdate,
   },
-  train_micro_batch_size_per_gpu: training(
+  train_micro_batch_size_per_gpu: trainingRow(
     'perDeviceBatchSize',
     'batchSize, --per_device_train_batch_size',
   ),
-  gradient_accumulation_steps: training(
+  gradient_accumulation_steps: trainingRow(
     'accumulationSteps',
     'accumulation, --gradient_accumulation_steps',
   ),
-  gradient_clipping: training('maxGradNorm', 'maxGradNorm, --max_grad_norm'),
-  'optimizer.params.lr': training('lr', 'lr, --learning_rate'),
-  'optimizer.params.betas': training('betas', 'betas, --adam_beta1 and --adam_beta2'),
-  'optimizer.params.eps': training('eps', 'eps, --adam_epsilon'),
-  'optimizer.params.weight_decay': training('weightDecay', 'weightDecay, --weight_decay'),
+  gradient_clipping: trainingRow('maxGradNorm', 'maxGradNorm, --max_grad_norm'),
+  'optimizer.params.lr': trainingRow('lr', 'lr, --learning_rate'),
+  'optimizer.params.betas': trainingRow('betas', 'betas, --adam_beta1 and --adam_beta2'),
+  'optimizer.params.eps': trainingRow('eps', 'eps, --adam_epsilon'),
+  'optimizer.params.weight_decay': trainingRow('weightDecay', 'weightDecay, --weight_decay'),
   'scheduler.params.warmup_min_lr': {
     of: 'training.minLr',
     argument: null,
     value: ({ training: given }) => given && (given.minLr ?? 0),
   },
-  'scheduler.params.warmup_max_lr': training('lr', 'lr, --learning_rate'),
-  'scheduler.params.warmup_num_steps': training('warmupSteps', 'warmup, --warmup_steps'),
-  'scheduler.params.total_num_steps': training(
+  'scheduler.params.warmup_max_lr': trainingRow('lr', 'lr, --learning_rate'),
+  'scheduler.params.warmup_num_steps': trainingRow('warmupSteps', 'warmup, --warmup_steps'),
+  'scheduler.params.total_num_steps': trainingRow(
     'totalSteps',
     'maxSteps or epochs, --max_steps or --num_train_epochs',
   ),
-  'fp16.enabled': training('fp16', 'precision, --fp16'),
-  'bf16.enabled': training('bf16', 'precision, --bf16'),
-  'fp8.enabled': training('fp8', 'fp8, --fp8'),
-  'fp8.recipe': training('fp8Recipe', 'fp8, --fp8'),
+  'fp16.enabled': trainingRow('fp16', 'precision, --fp16'),
+  'bf16.enabled': trainingRow('bf16', 'precision, --bf16'),
+  'fp8.enabled': trainingRow('fp8', 'fp8, --fp8'),
+  'fp8.recipe': trainingRow('fp8Recipe', 'fp8, --fp8'),
   'amp.enabled': {
     of: 'training, because apex is not supported',
     argument: null,
     value: ({ training: given }) => given && false,
   },
-  'zero_optimization.reduce_bucket_size': hidden('model.hiddenSize^2', (h) => h * h),
-  'zero_optimization.prefetch_bucket_size': hidden('0.9 model.hiddenSize^2', (h) => 0.9 * h * h, 3),
-  'zero_optimization.param_persistence_threshold': hidden('10 model.hiddenSize', (h) => 10 * h, 3),
+  'zero_optimization.reduce_bucket_size': hiddenSizeRow('model.hiddenSize^2', (h) => h * h),
+  'zero_optimization.prefetch_bucket_size': hiddenSizeRow(
+    '0.9 model.hiddenSize^2',
+    (h) => 0.9 * h * h,
+    3,
+  ),
+  'zero_optimization.param_persistence_threshold': hiddenSizeRow(
+    '10 model.hiddenSize',
+    (h) => 10 * h,
+    3,
+  ),
 };
 
 /** Whether it depends on the stage how the dotted path is filled. */

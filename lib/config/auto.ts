@@ -9,11 +9,11 @@ import {
   rowOf,
   SUPPLIED,
 } from './auto-table.js';
-import { canonicalOptimizer, coerced } from './coerce.js';
-import { type SourceLocation, shown } from './config-error.js';
+import { canonicalOptimizer, coerceValue } from './coerce.js';
+import { formatConfigValue, type SourceLocation } from './config-error.js';
 import { renameKeys } from './deprecated.js';
 import { byLocation, Draft } from './draft.js';
-import { dotted, type Path, readDocument } from './parse.js';
+import { dottedPath, type Path, readDocument } from './parse.js';
 import { plannedKeys } from './planned-keys.js';
 import { isSection, lists, type Schema, type Section } from './schema.js';
 import { stageOf } from './support.js';
@@ -108,7 +108,7 @@ export function fillKnownAuto(
   const left = new Set<string>();
   for (const { path, filler } of unfilled) {
     if (!filler) continue;
-    left.add(dotted(path));
+    left.add(dottedPath(path));
     leaveOut(draft, path);
     draft.note('auto', path, `is left to be filled from ${filler.of}.`);
   }
@@ -124,7 +124,7 @@ export function fillKnownAuto(
 function leaveOut({ value }: Draft, path: Path): void {
   const section = path.slice(0, -1).reduce<Section>((at, key) => at[key] as Section, value);
   const key = String(path.at(-1));
-  const name = dotted(path);
+  const name = dottedPath(path);
   if (name in STAND_INS && !BATCH.includes(name)) section[key] = STAND_INS[name];
   else delete section[key];
 }
@@ -139,12 +139,13 @@ function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
   fillBatch(draft, sources);
   draft.visit(({ section, key, path, schema }) => {
     if (section[key] !== 'auto' || hasOwnMeaning(schema)) return;
-    if (asksPlan(dotted(path)) || (stageOf(draft) === 'auto' && isOfStage(dotted(path)))) return;
-    const filler = rowOf(dotted(path), stageOf(draft));
+    if (asksPlan(dottedPath(path)) || (stageOf(draft) === 'auto' && isOfStage(dottedPath(path))))
+      return;
+    const filler = rowOf(dottedPath(path), stageOf(draft));
     const value = filler?.value(sources);
     if (filler && value !== undefined) {
       section[key] = structuredClone(value);
-      draft.made.set(dotted(path), { from: 'auto', of: filler.of });
+      draft.made.set(dottedPath(path), { from: 'auto', of: filler.of });
     } else if (DROPS_AUTO.includes(String(path[0])) && !(later && filler)) {
       delete section[key];
       draft.note('auto', path, 'is "auto": the default applies.');
@@ -167,7 +168,7 @@ function fillBatch({ value, made }: Draft, { training: given }: AutoSources): vo
 /** Takes out an "auto" batch size where another one determines it. */
 function leavesToDerive({ value }: Draft, path: Path): boolean {
   const sizes = [value.train_batch_size, value.train_micro_batch_size_per_gpu];
-  const key = dotted(path);
+  const key = dottedPath(path);
   if (!BATCH.includes(key) || sizes.every((size) => size === undefined || size === 'auto')) {
     return false;
   }
@@ -233,16 +234,16 @@ function findMismatches(
 ): Mismatch[] {
   const found: Mismatch[] = [];
   draft.visit(({ section, key, path, schema }) => {
-    const row = rowOf(dotted(path), stageOf(draft));
+    const row = rowOf(dottedPath(path), stageOf(draft));
     if (!row?.argument || section[key] === 'auto') return;
     const { training = {} } = sources;
     const isTotal = row.total !== undefined && worldSize !== undefined;
     const wanted = isTotal ? row.total?.(training, worldSize) : row.value(sources);
-    const got = coerced(section[key], schema);
+    const got = coerceValue(section[key], schema);
     if (wanted === undefined || JSON.stringify(got) === JSON.stringify(wanted)) return;
     const { path: name, location } = draft.where(path);
     const at = location ? ` at ${location.line}:${location.column}` : '';
-    const line = `${name}${at}: expected ${shown(wanted)} (${row.argument}), got ${shown(section[key])}`;
+    const line = `${name}${at}: expected ${formatConfigValue(wanted)} (${row.argument}), got ${formatConfigValue(section[key])}`;
     found.push({ path, location, line });
   });
   return found.toSorted(byLocation);
@@ -253,13 +254,13 @@ function supply(draft: Draft, sources: AutoSources): void {
   for (const path of SUPPLIED) {
     const [first, key = first] = path;
     const section = path.length === 1 ? draft.value : sectionOf(draft, first);
-    const row = rowOf(dotted(path), stageOf(draft));
+    const row = rowOf(dottedPath(path), stageOf(draft));
     const value = row?.value(sources);
     const isNothing = value === undefined || value === false;
     if (!section || section[key] !== undefined || isNothing) continue;
     section[key] = value;
     if (path.length === 2) draft.value[first] = section;
-    draft.made.set(dotted(path), { from: 'auto', of: row?.of ?? '' });
+    draft.made.set(dottedPath(path), { from: 'auto', of: row?.of ?? '' });
   }
 }
 

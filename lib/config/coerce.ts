@@ -1,8 +1,8 @@
 // Values written as another type: "500", "true", 1 for true, as DeepSpeed's typed sections take
 // them, and names in another case.
 import type { Draft } from './draft.js';
-import { dotted } from './parse.js';
-import { choices, declared, isSection, lists, type Schema, typesOf } from './schema.js';
+import { dottedPath } from './parse.js';
+import { choices, isSection, lists, propertyOf, type Schema, typesOf } from './schema.js';
 
 const INTEGER = /^[+-]?\d+(\.0*)?$/;
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
@@ -19,7 +19,7 @@ const NEVER_BOOLEAN = ['fp16.loss_scale', 'fp16.loss_scale_window', 'fp16.min_lo
  */
 export function canonicalOptimizer(draft: Draft): void {
   const { optimizer } = draft.value;
-  const schema = declared(draft.schema, 'optimizer');
+  const schema = propertyOf(draft.schema, 'optimizer');
   if (!schema || !isSection(optimizer)) return;
   optimizer.type = withDeclaredCase(optimizer.type, choices(schema, 'type'));
 }
@@ -30,12 +30,12 @@ export function canonicalOptimizer(draft: Draft): void {
 export function coerceValues(draft: Draft): void {
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];
-    const name = dotted(path);
-    if (schema.dsAnyCase || schema.dsSpellings) section[key] = spelled(value, schema);
+    const name = dottedPath(path);
+    if (schema.dsAnyCase || schema.dsSpellings) section[key] = respell(value, schema);
     else if (name === 'steps_per_print' && isInfinite(value)) section[key] = null;
     else if (typeof value === 'boolean' && NEVER_BOOLEAN.includes(name)) return;
     else {
-      const changed = coerced(value, schema);
+      const changed = coerceValue(value, schema);
       if (changed === value) return;
       section[key] = changed;
       draft.note('coerced', path, `is read as ${changed}, not as ${JSON.stringify(value)}.`);
@@ -44,7 +44,7 @@ export function coerceValues(draft: Draft): void {
 }
 
 /** Returns `value` converted to a type of `schema`; unchanged if it fits or cannot be converted. */
-export function coerced(value: unknown, schema: Schema): unknown {
+export function coerceValue(value: unknown, schema: Schema): unknown {
   const types = typesOf(schema);
   if (lists(schema, value) || types.length === 0) return value;
   if (typeof value === 'string') return isText(schema) ? value : fromText(value, types);
@@ -76,7 +76,7 @@ function withDeclaredCase(value: unknown, names: readonly unknown[]): unknown {
 }
 
 /** The value that another case or spelling stands for. */
-function spelled(value: unknown, { enum: names = [], ...schema }: Schema): unknown {
+function respell(value: unknown, { enum: names = [], ...schema }: Schema): unknown {
   const { dsAnyCase, dsSpellings = {} } = schema;
   const name = dsAnyCase ? withDeclaredCase(value, [...names, ...Object.keys(dsSpellings)]) : value;
   return typeof name === 'string' && Object.hasOwn(dsSpellings, name) ? dsSpellings[name] : name;

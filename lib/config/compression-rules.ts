@@ -1,7 +1,7 @@
 // Rules across the keys of compression_training: required keys and limits of enabled techniques.
 import type { ResolvedValues } from '../../types/config.js';
 import { Regex } from '../runtime/regex/regex.js';
-import { shown } from './config-error.js';
+import { formatConfigValue } from './config-error.js';
 import type { Advice, Rule, Violation } from './rule.js';
 
 type Section = ResolvedValues['compression_training'];
@@ -58,7 +58,7 @@ const patternsAreExpressions: Rule = ({ compression_training: section }) =>
     const wrong = patterns.find((pattern) => pattern !== '*' && !isExpression(pattern));
     if (wrong === undefined) return null;
     const hint = 'Quote literal characters with a backslash.';
-    return { path, expected: 'regular expressions', got: shown(wrong), hint };
+    return { path, expected: 'regular expressions', got: formatConfigValue(wrong), hint };
   });
 
 function isExpression(text: string): boolean {
@@ -119,7 +119,7 @@ const layersAreNamed: Rule = ({ compression_training: { layer_reduction: section
   if (count === null || count === layers.length) return null;
   const expected = `${count} layers, which is keep_number_layer`;
   const hint = 'Each layer of the model starts as one of the teacher.';
-  return { path: [...path, 'teacher_layer'], expected, got: shown(layers), hint };
+  return { path: [...path, 'teacher_layer'], expected, got: formatConfigValue(layers), hint };
 };
 
 export const compressionRules: readonly Rule[] = [

@@ -71,10 +71,10 @@ export function excerpt(text: string): string {
 }
 
 /** `value` as a message shows it, in bounded length; an inline configuration may hold anything. */
-export function shown(value: unknown): string {
+export function formatConfigValue(value: unknown): string {
   if (ArrayBuffer.isView(value)) return `a ${value.constructor.name}`;
   if (Array.isArray(value)) {
-    const items = value.slice(0, SHOWN_ITEMS).map(shown).join(', ');
+    const items = value.slice(0, SHOWN_ITEMS).map(formatConfigValue).join(', ');
     return value.length > SHOWN_ITEMS ? `[${items}, ... (${value.length} items)]` : `[${items}]`;
   }
   if (typeof value === 'object' && value !== null) {

@@ -3,7 +3,7 @@ import type { ResolvedValues } from '../../types/config.js';
 import type { Advice, Rule } from './rule.js';
 import {
   beginsBelow,
-  completed,
+  completeSchedule,
   type Scheduled,
   scheduleViolation,
   stepOf,
@@ -25,7 +25,7 @@ const hasASchedule: Rule = (config) => {
 /** min_difficulty is at least difficulty_step: rounded down, the first length would be 0. */
 const beginsWithTokens: Rule = (config) => {
   const scheduled = scheduledIn(config);
-  const found = scheduled && completed(scheduled);
+  const found = scheduled && completeSchedule(scheduled);
   const step = found && stepOf(found);
   if (!step || found.min >= step) return null;
   return {
@@ -39,7 +39,7 @@ const beginsWithTokens: Rule = (config) => {
 /** Lengths are multiples of the ranks that divide the tokens of a sample. */
 const sharesEvenly: Rule = (config) => {
   const scheduled = scheduledIn(config);
-  const found = scheduled && completed(scheduled);
+  const found = scheduled && completeSchedule(scheduled);
   const ranks = config.sequence_parallel_size;
   if (!found || ranks === 1) return null;
   const { type, max, schedule } = found;
@@ -67,7 +67,7 @@ export const curriculumRules: readonly Rule[] = [hasASchedule, beginsWithTokens,
 
 /** Source: DeepSpeed, which gives the same warning. */
 function slowLengths(scheduled: Scheduled): Advice | null {
-  const found = completed(scheduled);
+  const found = completeSchedule(scheduled);
   const step = found && stepOf(found);
   if (!step || step % 8 === 0) return null;
   const path = [SECTION, 'schedule_config', 'difficulty_step'];

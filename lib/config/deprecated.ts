@@ -1,9 +1,9 @@
 // Renames deprecated and alternative keys to the current keys.
 import { required } from '../runtime/required.js';
-import { coerced } from './coerce.js';
+import { coerceValue } from './coerce.js';
 import type { Draft } from './draft.js';
-import { dotted, type Path } from './parse.js';
-import { declared, isSection, resolveSchema, type Schema, type Section } from './schema.js';
+import { dottedPath, type Path } from './parse.js';
+import { isSection, propertyOf, resolveSchema, type Schema, type Section } from './schema.js';
 
 /** Converts the value of an old key for the new key; undefined drops it. */
 type Transform = (value: unknown) => unknown;
@@ -29,7 +29,7 @@ export function renameKeys(draft: Draft): void {
     renameAliases(draft, section, schema, path);
     expandSwitches(section, schema);
     for (const key of Object.keys(section)) {
-      const property = declared(schema, key);
+      const property = propertyOf(schema, key);
       if (!property) continue;
       const resolved = resolveSchema(property, section[key]);
       if (resolved.deprecated) replaceDeprecated(draft, { section, path, key, schema: resolved });
@@ -51,7 +51,7 @@ function expandStageSwitch(draft: Draft): void {
   const zero: Section = { stage };
   if ('allgather_size' in value) {
     zero.allgather_bucket_size = value.allgather_size;
-    draft.moved(['allgather_size'], ['zero_optimization', 'allgather_bucket_size']);
+    draft.noteMove(['allgather_size'], ['zero_optimization', 'allgather_bucket_size']);
     delete value.allgather_size;
   }
   value.zero_optimization = zero;
@@ -74,7 +74,7 @@ function renameAliases(draft: Draft, section: Section, schema: Schema, path: Pat
       if (Object.hasOwn(section, name)) {
         refuseBoth(draft, [...path, alias], [...path, name]);
       } else {
-        draft.moved([...path, alias], [...path, name]);
+        draft.noteMove([...path, alias], [...path, name]);
         section[name] = section[alias];
       }
       delete section[alias];
@@ -93,11 +93,11 @@ interface Deprecated {
 function replaceDeprecated(draft: Draft, { section, path, key, schema }: Deprecated): void {
   const from = [...path, key];
   const to = schema.dsReplacedBy ? target(draft, schema.dsReplacedBy, path) : null;
-  const transform = TRANSFORMS.get(dotted(from));
-  const old = coerced(section[key], schema);
+  const transform = TRANSFORMS.get(dottedPath(from));
+  const old = coerceValue(section[key], schema);
   const value = transform ? transform(old) : old;
   delete section[key];
-  if (!to || IGNORED.includes(dotted(from))) {
+  if (!to || IGNORED.includes(dottedPath(from))) {
     const instead = schema.dsReplacedBy ? `: use ${schema.dsReplacedBy}` : '';
     draft.note('deprecated', from, `is deprecated and has no effect${instead}.`);
     return;
@@ -108,17 +108,17 @@ function replaceDeprecated(draft: Draft, { section, path, key, schema }: Depreca
     return;
   }
   const as = transform && value !== undefined ? `: ${JSON.stringify(value)}` : '';
-  const instead = value === undefined ? 'leave it out' : `write ${dotted(to)}${as}`;
+  const instead = value === undefined ? 'leave it out' : `write ${dottedPath(to)}${as}`;
   draft.note('deprecated', from, `is deprecated: ${instead}.`);
   if (!holder || value === undefined) return;
   holder[name] = value;
-  draft.moved(from, to);
+  draft.noteMove(from, to);
 }
 
 /** A path from the top of the file, or from the section that holds the old key. */
 function target(draft: Draft, path: string, section: Path): Path {
   const parts = path.split('.');
-  return declared(draft.schema, required(parts[0])) ? parts : [...section, ...parts];
+  return propertyOf(draft.schema, required(parts[0])) ? parts : [...section, ...parts];
 }
 
 /** The section of the last key of `path`, created if missing; null if a value is in the way. */
@@ -135,8 +135,8 @@ function sectionAt(root: Section, path: Path): [holder: Section | null, name: st
 
 function refuseBoth(draft: Draft, old: Path, current: Path): void {
   draft.refuse(old, {
-    expected: `${dotted(current)} or its other name, not both`,
+    expected: `${dottedPath(current)} or its other name, not both`,
     got: 'both',
-    hint: `Keep ${dotted(current)}.`,
+    hint: `Keep ${dottedPath(current)}.`,
   });
 }

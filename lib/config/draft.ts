@@ -1,10 +1,10 @@
 // A configuration during resolution: its values, their origins, errors and notices.
 import { ConfigError, type SourceLocation, whereabouts } from './config-error.js';
-import { type ConfigDocument, dotted, type Path } from './parse.js';
+import { type ConfigDocument, dottedPath, type Path } from './parse.js';
 import {
   configSchema,
-  declared,
   isSection,
+  propertyOf,
   resolveSchema,
   type Schema,
   type Section,
@@ -79,14 +79,14 @@ export class Draft {
   }
 
   /** Remembers that the value at `to` was written at `from`. */
-  moved(from: Path, to: Path): void {
-    this.moves.push({ to: dotted(to), from: this.written(from) });
+  noteMove(from: Path, to: Path): void {
+    this.moves.push({ to: dottedPath(to), from: this.pathInFile(from) });
   }
 
   /** The path of `path`'s value in the user's file. */
-  written(path: Path): Path {
+  pathInFile(path: Path): Path {
     for (let length = path.length; length > 0; --length) {
-      const move = this.moves.find(({ to }) => to === dotted(path.slice(0, length)));
+      const move = this.moves.find(({ to }) => to === dottedPath(path.slice(0, length)));
       if (move) return [...move.from, ...path.slice(length)];
     }
     return path;
@@ -102,9 +102,9 @@ export class Draft {
 
   /** Returns the position of `path` in the user's file. */
   where(path: Path): { path: string; file: string | null; location: SourceLocation | null } {
-    const written = this.written(path);
+    const written = this.pathInFile(path);
     const { file, location } = this.document;
-    return { path: dotted(written), file, location: location(written) };
+    return { path: dottedPath(written), file, location: location(written) };
   }
 
   /**
@@ -114,7 +114,7 @@ export class Draft {
   visit(visitor: (site: Site) => unknown): void {
     const enter = (section: Section, schema: Schema, path: Path): void => {
       for (const key of Object.keys(section)) {
-        const property = declared(schema, key);
+        const property = propertyOf(schema, key);
         if (!property) continue;
         const here = [...path, key];
         const resolved = resolveSchema(property, section[key]);

@@ -3,11 +3,11 @@
 
 import type { ResolvedValues } from '../../types/config.js';
 import { required } from '../runtime/required.js';
-import { coerced } from './coerce.js';
-import { shown } from './config-error.js';
+import { coerceValue } from './coerce.js';
+import { formatConfigValue } from './config-error.js';
 import type { Draft } from './draft.js';
 import type { Violation } from './rule.js';
-import { declared, isSection } from './schema.js';
+import { isSection, propertyOf } from './schema.js';
 import { type Triad, triadKeys } from './triad.js';
 
 export type Elasticity = ResolvedValues['elasticity'];
@@ -39,7 +39,7 @@ export function yieldToElasticity(draft: Draft): void {
     } else {
       draft.refuse([key], {
         expected: 'no value, because elasticity selects batch sizes',
-        got: shown(draft.value[key]),
+        got: formatConfigValue(draft.value[key]),
         hint: 'Leave it out, or set elasticity.ignore_non_elastic_batch_info to true.',
       });
     }
@@ -49,9 +49,9 @@ export function yieldToElasticity(draft: Draft): void {
 
 /** Returns whether `key` of the section is true, before its values are coerced. */
 function isTrue({ value: { elasticity }, schema }: Draft, key: string): boolean {
-  const property = declared(declared(schema, 'elasticity') ?? {}, key);
+  const property = propertyOf(propertyOf(schema, 'elasticity') ?? {}, key);
   const value = isSection(elasticity) ? elasticity[key] : undefined;
-  return property !== undefined && coerced(value, property) === true;
+  return property !== undefined && coerceValue(value, property) === true;
 }
 
 /** The batch for the ranks that the section expects. */
@@ -130,7 +130,7 @@ function mostShared(
   const bases = [...micros, commonMultiple(micros, max)].filter((base) => base <= max);
   const candidates = bases.map((base) => {
     const batch = base * required(HIGHLY_COMPOSITE.findLast((factor) => factor * base <= max));
-    return { batch, ranks: sharing(batch, micros, range) };
+    return { batch, ranks: divisorsOf(batch, micros, range) };
   });
   const sign = section.prefer_larger_batch ? 1 : -1;
   return candidates.reduce((best, candidate) => {
@@ -141,7 +141,7 @@ function mostShared(
 }
 
 /** The numbers within `range` that share `batch` out in whole micro-batches, rising. */
-function sharing(
+function divisorsOf(
   batch: number,
   micros: readonly number[],
   { min, max }: { min: number; max: number },

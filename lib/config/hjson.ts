@@ -110,7 +110,7 @@ class Reader implements LikelyMistakes {
     const braced = '{['.includes(this.char());
     const root = braced ? this.value() : this.object(this.at, '');
     this.skipBlank();
-    if (this.at < this.text.length) throw this.unexpected('nothing after the end');
+    if (this.at < this.text.length) throw this.unexpectedError('nothing after the end');
     return root;
   }
 
@@ -148,7 +148,7 @@ class Reader implements LikelyMistakes {
       const at = this.at;
       const key = this.key(end);
       this.skipBlank();
-      if (this.char() !== ':') throw this.unexpected(`":" after the key "${excerpt(key)}"`);
+      if (this.char() !== ':') throw this.unexpectedError(`":" after the key "${excerpt(key)}"`);
       ++this.at;
       members.push({ key, offset: at, value: this.value() });
     }
@@ -181,15 +181,15 @@ class Reader implements LikelyMistakes {
   }
 
   private key(end: string): string {
-    if (this.char() === '"' || this.char() === "'") return this.quoted();
+    if (this.char() === '"' || this.char() === "'") return this.readQuoted();
     const found = this.match(/[^\s{}[\],:]+/y);
-    if (!found) throw this.unexpected(end ? `a key or "${end}"` : 'a key');
+    if (!found) throw this.unexpectedError(end ? `a key or "${end}"` : 'a key');
     return found;
   }
 
   /** A number, true, false or null if that is all up to a separator; else the line as a string. */
   private word(offset: number): HjsonNode {
-    if ('{}[],:'.includes(this.char())) throw this.unexpected('a value');
+    if ('{}[],:'.includes(this.char())) throw this.unexpectedError('a value');
     const token = this.token();
     const plain = token.trim();
     const known = WORDS.get(plain);
@@ -214,10 +214,10 @@ class Reader implements LikelyMistakes {
   }
 
   private string(): string {
-    return this.text.startsWith("'''", this.at) ? this.lines() : this.quoted();
+    return this.text.startsWith("'''", this.at) ? this.lines() : this.readQuoted();
   }
 
-  private quoted(): string {
+  private readQuoted(): string {
     const quote = this.char();
     const start = this.at;
     const parts: string[] = [];
@@ -226,7 +226,7 @@ class Reader implements LikelyMistakes {
       const char = this.char();
       if (char === quote) break;
       if (char !== '\\') {
-        throw new HjsonError(start, `a closing ${quote} on the same line`, this.shown());
+        throw new HjsonError(start, `a closing ${quote} on the same line`, this.describeChar());
       }
       parts.push(this.escape());
     }
@@ -240,14 +240,14 @@ class Reader implements LikelyMistakes {
     if (char === 'u') {
       const code = this.text.slice(this.at + 1, this.at + 5);
       if (!/^[\da-fA-F]{4}$/.test(code)) {
-        throw this.unexpected('four hexadecimal digits after \\u');
+        throw this.unexpectedError('four hexadecimal digits after \\u');
       }
       this.at += 4;
       return String.fromCharCode(Number.parseInt(code, 16));
     }
     if (char !== '' && '"\'\\/'.includes(char)) return char;
     const escaped = ESCAPES[char];
-    if (escaped === undefined) throw this.unexpected('an escape such as \\n');
+    if (escaped === undefined) throw this.unexpectedError('an escape such as \\n');
     return escaped;
   }
 
@@ -303,22 +303,22 @@ class Reader implements LikelyMistakes {
     return this.text.charAt(this.at);
   }
 
-  private unexpected(expected: string): HjsonError {
+  private unexpectedError(expected: string): HjsonError {
     const [comment] = this.swallowing;
     if (comment !== undefined && this.char() === '') {
       const { line, column } = this.textLines.at(comment);
       const hint = `The comment at ${line}:${column} holds the rest of its line, with keys. Break the line after the comment.`;
-      return new HjsonError(this.at, expected, this.shown(), hint);
+      return new HjsonError(this.at, expected, this.describeChar(), hint);
     }
     if (this.runaway && '{}[]'.includes(this.char())) {
       const { offset, text } = this.runaway;
       const wanted = 'a string without brackets, or quotes around it';
       return new HjsonError(offset, wanted, `"${excerpt(text)}"`, quotingHint(text));
     }
-    return new HjsonError(this.at, expected, this.shown());
+    return new HjsonError(this.at, expected, this.describeChar());
   }
 
-  private shown(): string {
+  private describeChar(): string {
     const char = this.char();
     if (char === '') return 'the end of the file';
     return char === '\n' || char === '\r' ? 'the end of the line' : `"${char}"`;

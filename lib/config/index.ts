@@ -126,13 +126,13 @@ function refusal({ errors, notices }: ConfigReport): ConfigError {
 
 /** resolveConfig without throwing: all errors of the stage that found any, notices and origins. */
 export function checkConfig(source: string | DsConfig, env: ConfigEnvironment): ConfigReport {
-  return reported(() => checkDocument(readDocument(source), env));
+  return reportOrErrors(() => checkDocument(readDocument(source), env));
 }
 
 const NO_CONFIG = { config: null, origins: null, left: null } as const;
 
 /** The report of `body`, or of the ConfigError that it throws. */
-function reported(body: () => ConfigReport): ConfigReport {
+function reportOrErrors(body: () => ConfigReport): ConfigReport {
   try {
     return body();
   } catch (error) {
@@ -156,11 +156,11 @@ export type SearchReport = ConfigReport & { readonly choices: readonly SearchCho
  */
 export function checkSearch(source: string | DsConfig, env: ConfigEnvironment): SearchReport {
   let choices: readonly SearchChoice[] = [];
-  const report = reported(() => {
+  const report = reportOrErrors(() => {
     const document = readDocument(source);
     choices = searchChoices(document.value);
     const reports = filesOfChoices(document.value, choices).map((value) =>
-      reported(() => checkDocument({ ...document, value }, env)),
+      reportOrErrors(() => checkDocument({ ...document, value }, env)),
     );
     const errors = reports.flatMap((report) => report.errors);
     const [first] = reports as [ConfigReport, ...ConfigReport[]];
@@ -234,7 +234,7 @@ function checkWays(
   const fine = reports.filter(({ config }) => config !== null);
   const [first] = fine;
   if (!first?.config) return leastRefused(reports);
-  const shared = (notice: Notice): boolean =>
+  const isShared = (notice: Notice): boolean =>
     fine.every(({ notices }) => notices.some((item) => noticeLine(item) === noticeLine(notice)));
   const draft = new Draft(copyOf(document));
   renameKeys(draft);
@@ -242,7 +242,7 @@ function checkWays(
     draft.note('auto', key.split('.'), 'is left to be filled by the plan of initialize().');
   }
   const ownNotices = draft.notices.filter(({ kind }) => kind === 'auto');
-  const notices = [...first.notices.filter(shared), ...ownNotices].toSorted(byLocation);
+  const notices = [...first.notices.filter(isShared), ...ownNotices].toSorted(byLocation);
   const config = deepFreeze({ ...first.config, notices: notices.map(noticeLine) });
   return { ...first, config, notices, left: new Set([...first.left, ...keys]) };
 }

@@ -1,7 +1,7 @@
 // The source of each value of a resolved configuration.
 import { whereabouts } from './config-error.js';
 import type { Draft } from './draft.js';
-import { dotted, type Path } from './parse.js';
+import { dottedPath, type Path } from './parse.js';
 import { isSection, type Section } from './schema.js';
 
 /**
@@ -25,7 +25,7 @@ export function originsOf(config: Section, draft: Draft, given: Section): Origin
       const here = [...path, key];
       const source = isSection(written) ? written[key] : undefined;
       if (isSection(item) && Object.keys(item).length > 0) visit(item, source, here);
-      else origins[dotted(here)] = originOf(draft, here, source !== undefined);
+      else origins[dottedPath(here)] = originOf(draft, here, source !== undefined);
     }
   };
   visit(config, given, []);
@@ -33,12 +33,12 @@ export function originsOf(config: Section, draft: Draft, given: Section): Origin
 }
 
 function originOf(draft: Draft, path: Path, given: boolean): Origin {
-  const made = draft.made.get(dotted(path));
+  const made = draft.made.get(dottedPath(path));
   if (made) return made;
   if (!given) return { from: 'default' };
   const { path: name, file, location } = draft.where(path);
   const at = file && whereabouts(file, location, '');
-  return name === dotted(path) ? { from: 'file', at } : { from: 'file', at, name };
+  return name === dottedPath(path) ? { from: 'file', at } : { from: 'file', at, name };
 }
 
 /** "ds_config.json:3:5", "default", "derived from ...". */

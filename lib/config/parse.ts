@@ -38,7 +38,7 @@ const MAX_VALUES = 1e5;
 /** Keys given twice that one error lists. */
 const MAX_LISTED = 20;
 
-export function dotted(path: Path): string {
+export function dottedPath(path: Path): string {
   return path.join('.');
 }
 
@@ -223,7 +223,7 @@ function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void
       if (first === undefined) seen.set(key, offset);
       else {
         const locations = { location: lines.at(offset), first: lines.at(first) };
-        found.push({ path: dotted([...path, key]), ...locations });
+        found.push({ path: dottedPath([...path, key]), ...locations });
       }
       visit(value, [...path, key]);
     }
@@ -276,7 +276,7 @@ class Copier {
 }
 
 function tooMuch(path: Path, expected: string, got: string): ConfigError {
-  const where = dotted(path.slice(0, 3));
+  const where = dottedPath(path.slice(0, 3));
   return new ConfigError({ path: where, file: null, location: null, expected, got });
 }
 

@@ -41,13 +41,13 @@ export function waysToFill(
   const isOpen = (path: string): boolean =>
     isFull && [undefined, null, 'auto'].includes(valueAt(value, path) as undefined);
   const valueOr = (path: string, otherwise: unknown): unknown => valueAt(value, path) ?? otherwise;
-  const filled = (path: string, values: readonly unknown[]): PlannedWay[] =>
+  const waysOf = (path: string, values: readonly unknown[]): PlannedWay[] =>
     keys.has(path) ? values.map((value) => ({ [path]: value })) : [{}];
   const hasDisk = valueOr('zero_optimization.offload_optimizer.nvme_path', null) !== null;
   const devices = ['none', 'cpu', ...(hasDisk ? ['nvme'] : [])];
-  const optimizers = filled(DEVICE, devices).flatMap((item): PlannedWay[] => {
+  const optimizers = waysOf(DEVICE, devices).flatMap((item): PlannedWay[] => {
     const isInMemory = (item[DEVICE] ?? valueOr(DEVICE, 'none')) === 'cpu';
-    const ratios = filled(RATIO, isInMemory && isFull ? RATIOS : [1]);
+    const ratios = waysOf(RATIO, isInMemory && isFull ? RATIOS : [1]);
     const switches = [
       {},
       ...(isInMemory && isOpen(SHARE) ? [{ [SHARE]: 0 }] : []),
@@ -58,13 +58,13 @@ export function waysToFill(
     ];
     return ratios.flatMap((ratio) => switches.map((more) => ({ ...item, ...ratio, ...more })));
   });
-  return filled(STAGE, [0, 1, 2, 3]).flatMap((stage) => {
+  return waysOf(STAGE, [0, 1, 2, 3]).flatMap((stage) => {
     // Other stages ignore offload_param.
     const isCut = (stage[STAGE] ?? valueOr(STAGE, 0)) === 3;
     return optimizers.flatMap((optimizer) => {
       // Weights are a sixth of the state, so the plan moves the state first.
       const homes = isCut && optimizer[DEVICE] !== 'none' ? ['none', 'cpu'] : ['none'];
-      return filled(WEIGHTS, homes).map((weights) => ({ ...stage, ...optimizer, ...weights }));
+      return waysOf(WEIGHTS, homes).map((weights) => ({ ...stage, ...optimizer, ...weights }));
     });
   });
 }

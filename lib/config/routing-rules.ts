@@ -1,6 +1,6 @@
 // Rules across the keys of data_efficiency.data_routing.random_ltd: required keys and combinations.
 import type { ResolvedValues } from '../../types/config.js';
-import { shown } from './config-error.js';
+import { formatConfigValue } from './config-error.js';
 import type { Rule, Violation } from './rule.js';
 
 const PATH = ['data_efficiency', 'data_routing', 'random_ltd'];
@@ -42,7 +42,7 @@ const namesLayers: Rule = (config) => {
   } = ltd ?? {};
   if (!ids?.length) return null;
   const path = [...PATH, 'random_ltd_layer_id'];
-  const got = shown(ids);
+  const got = formatConfigValue(ids);
   const hint = 'Layers are numbered from 0.';
   if (new Set(ids).size !== ids.length) return { path, expected: 'each layer once', got, hint };
   if (count != null && count !== ids.length) {

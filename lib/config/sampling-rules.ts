@@ -1,11 +1,11 @@
 // Rules across the keys of data_efficiency.data_sampling: required keys and limits of its metrics.
 import type { ResolvedValues } from '../../types/config.js';
-import { shown } from './config-error.js';
+import { formatConfigValue } from './config-error.js';
 import type { Advice, Rule, Violation } from './rule.js';
 import {
   beginsBelow,
-  completed,
-  missing,
+  completeSchedule,
+  missingKey,
   rises,
   type Scheduled,
   scheduleViolation,
@@ -55,7 +55,7 @@ function lacksAnIndex({ path, section }: MetricSite): Violation | null {
   const absent = (isValue ? needed : needed.slice(0, 1)).find((key) => section[key] === null);
   if (!absent) return null;
   const hint = `data.analyze() writes it; "${section.difficulty_type}" reads it.`;
-  return missing([...path, absent], hint);
+  return missingKey([...path, absent], hint);
 }
 
 /** Refuses falling difficulties. In DeepSpeed, a pool keeps every sample that was added. */
@@ -64,7 +64,12 @@ function falls({ path, section }: MetricSite): Violation | null {
   if (section.schedule_type !== 'fixed_discrete' || !difficulty || rises(difficulty)) return null;
   const hint = 'Samples that came within reach are not left out again.';
   const where = [...path, 'schedule_config', 'difficulty'];
-  return { path: where, expected: 'difficulties in rising order', got: shown(difficulty), hint };
+  return {
+    path: where,
+    expected: 'difficulties in rising order',
+    got: formatConfigValue(difficulty),
+    hint,
+  };
 }
 
 const metricsAreComplete: Rule = (config) => {
@@ -87,7 +92,7 @@ function leavesNothingOut({ path, section }: MetricSite): Advice | null {
 /** A share of max_difficulty, which is a hundred percent. */
 function endsBeforeAll(site: MetricSite): Advice | null {
   const { difficulty_type: type, clustering_type: clustering } = site.section;
-  const found = completed(site);
+  const found = completeSchedule(site);
   if (!found || type !== 'percentile' || clustering === 'single_cluster') return null;
   const last = found.schedule.difficulty?.at(-1);
   if (found.type !== 'fixed_discrete' || last === undefined || last >= found.max) return null;

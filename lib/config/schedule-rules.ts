@@ -2,7 +2,7 @@
 
 import type { ResolvedValues } from '../../types/config.js';
 import { required } from '../runtime/required.js';
-import { shown } from './config-error.js';
+import { formatConfigValue } from './config-error.js';
 import type { Advice, Violation } from './rule.js';
 
 type Legacy = NonNullable<ResolvedValues['curriculum_learning']>;
@@ -32,7 +32,7 @@ const READ: Readonly<Record<Type, readonly (keyof Schedule)[]>> = {
 };
 
 /** Null if a value is missing; another rule reports that. */
-export function completed({ section }: Scheduled): Complete | null {
+export function completeSchedule({ section }: Scheduled): Complete | null {
   const { min_difficulty: min, max_difficulty: max, schedule_type: type } = section;
   if (min === null || max === null || type === null) return null;
   return { min, max, type, schedule: section.schedule_config ?? {} };
@@ -45,7 +45,7 @@ export function stepOf({ type, schedule }: Complete): number | null {
 }
 
 /** A key that a section needs and has not. */
-export const missing = (path: readonly string[], hint: string): Violation => ({
+export const missingKey = (path: readonly string[], hint: string): Violation => ({
   path,
   expected: 'a value, because the curriculum is on',
   got: 'none',
@@ -56,19 +56,19 @@ export const missing = (path: readonly string[], hint: string): Violation => ({
 function lacksSomething({ path, section }: Scheduled): Violation | null {
   for (const key of ['min_difficulty', 'max_difficulty', 'schedule_type'] as const) {
     if (section[key] === null) {
-      return missing([...path, key], 'Give it, or switch the section off.');
+      return missingKey([...path, key], 'Give it, or switch the section off.');
     }
   }
   const type = required(section.schedule_type);
   const absent = READ[type].find((key) => section.schedule_config?.[key] == null);
   if (!absent) return null;
   const hint = `"${type}" reads ${READ[type].join(', ')}.`;
-  return missing([...path, 'schedule_config', absent], hint);
+  return missingKey([...path, 'schedule_config', absent], hint);
 }
 
 /** Refuses a schedule that ends easier. DeepSpeed silently stays at the first difficulty. */
 function endsEasier(scheduled: Scheduled): Violation | null {
-  const found = completed(scheduled);
+  const found = completeSchedule(scheduled);
   if (!found || found.max >= found.min) return null;
   return {
     path: [...scheduled.path, 'max_difficulty'],
@@ -79,17 +79,22 @@ function endsEasier(scheduled: Scheduled): Violation | null {
 }
 
 function listsMisfit(scheduled: Scheduled): Violation | null {
-  const found = completed(scheduled);
+  const found = completeSchedule(scheduled);
   const { difficulty, max_step: steps } = found?.schedule ?? {};
   if (found?.type !== 'fixed_discrete' || !difficulty || !steps) return null;
   const path = [...scheduled.path, 'schedule_config', 'max_step'];
   if (steps.length !== difficulty.length - 1) {
     const expected = `${difficulty.length - 1} steps, one less than there are difficulties`;
-    return { path, expected, got: shown(steps), hint: 'The last difficulty has no last step.' };
+    return {
+      path,
+      expected,
+      got: formatConfigValue(steps),
+      hint: 'The last difficulty has no last step.',
+    };
   }
   if (rises(steps)) return null;
   const hint = 'A difficulty is never reached if its last step is not after the previous one.';
-  return { path, expected: 'steps in rising order', got: shown(steps), hint };
+  return { path, expected: 'steps in rising order', got: formatConfigValue(steps), hint };
 }
 
 export const rises = (list: readonly number[]): boolean =>
@@ -102,7 +107,7 @@ export function scheduleViolation(scheduled: Scheduled): Violation | null {
 
 /** Advice if rounding goes below the smallest difficulty. DeepSpeed is silent. */
 export function beginsBelow(scheduled: Scheduled): Advice | null {
-  const found = completed(scheduled);
+  const found = completeSchedule(scheduled);
   const step = found && stepOf(found);
   if (!step || found.min % step === 0 || found.min === found.max) return null;
   const first = found.min - (found.min % step);
@@ -112,7 +117,7 @@ export function beginsBelow(scheduled: Scheduled): Advice | null {
 
 /** A key that the schedule does not read. */
 export function unreadScheduleKey(scheduled: Scheduled): Advice | null {
-  const found = completed(scheduled);
+  const found = completeSchedule(scheduled);
   if (!found) return null;
   const { type, schedule } = found;
   const unread = Object.entries(schedule)

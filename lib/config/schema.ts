@@ -88,7 +88,7 @@ export function isSection(value: unknown): value is Section {
  * The schema of a key as it is declared; undefined for a key that the section does not have. Keys
  * that are names of the user's own have one for all.
  */
-export function declared(schema: Schema, key: string): Schema | undefined {
+export function propertyOf(schema: Schema, key: string): Schema | undefined {
   const { properties = {}, additionalProperties: others } = schema;
   if (Object.hasOwn(properties, key)) return properties[key];
   return typeof others === 'object' ? others : undefined;

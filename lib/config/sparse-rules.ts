@@ -4,7 +4,7 @@ import type { ResolvedValues } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { readSparsity, type SparsityOptions } from '../nn/sparse-patterns.js';
 import { required } from '../runtime/required.js';
-import { shown } from './config-error.js';
+import { formatConfigValue } from './config-error.js';
 import type { Advice, Rule } from './rule.js';
 
 const SECTION = 'sparse_attention';
@@ -71,7 +71,8 @@ export function unreadSparseKey({ sparse_attention: section }: ResolvedValues): 
   const camel = (key: string): string => key.replace(/_(\w)/g, (_, c: string) => c.toUpperCase());
   const unread = Object.entries(section).filter(
     ([key, value]) =>
-      !read.has(key) && shown(value) !== shown(fallback[camel(key) as keyof typeof fallback]),
+      !read.has(key) &&
+      formatConfigValue(value) !== formatConfigValue(fallback[camel(key) as keyof typeof fallback]),
   );
   if (unread.length === 0) return null;
   const names = unread.map(([key]) => key).join(', ');

@@ -2,9 +2,9 @@
 // they are off.
 import { isDeepStrictEqual } from 'node:util';
 
-import { shown } from './config-error.js';
+import { formatConfigValue } from './config-error.js';
 import type { Draft } from './draft.js';
-import { declared, isSection, resolveSchema, type Schema, typesOf } from './schema.js';
+import { isSection, propertyOf, resolveSchema, type Schema, typesOf } from './schema.js';
 
 /**
  * Judges the keys of `draft` by the schema's dsNoEffect, dsNoEffectAlone, dsNoEffectResident,
@@ -23,7 +23,7 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
       const isOn = isSection(value) && value.enabled === true;
       if (!idle || isOn) {
         const hint = `It is not supported yet: ${schema.dsUnsupported}. Remove it or switch it off.`;
-        const got = isSection(value) ? 'a section that is on' : shown(value);
+        const got = isSection(value) ? 'a section that is on' : formatConfigValue(value);
         draft.refuse(path, { expected: offValue(value, schema), got, hint });
       }
       delete section[key];
@@ -46,7 +46,11 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
     // A disabled section may have unsupported values, as templates do.
     if (reason && section.enabled !== false) {
       const hint = `This value is not supported yet: ${reason}.`;
-      draft.refuse(path, { expected: supported(schema), got: shown(value), hint });
+      draft.refuse(path, {
+        expected: supportedValues(schema),
+        got: formatConfigValue(value),
+        hint,
+      });
     }
     return true;
   });
@@ -102,18 +106,18 @@ function isDefault(value: unknown, schema: Schema): boolean {
   if (!isSection(value) || !schema.properties) {
     return 'default' in schema && isDeepStrictEqual(value, schema.default);
   }
-  const enabled = declared(schema, 'enabled');
+  const enabled = propertyOf(schema, 'enabled');
   if (enabled && value.enabled === undefined && enabled.default === false) return true;
   return Object.entries(value).every(([key, item]) => {
-    const property = declared(schema, key);
+    const property = propertyOf(schema, key);
     if (!property) return schema.additionalProperties !== true;
     return isDefault(item, resolveSchema(property, item));
   });
 }
 
 function offValue(value: unknown, schema: Schema): string {
-  if (isSection(value) && declared(schema, 'enabled')) return '"enabled": false';
-  if (isSection(value) && declared(schema, 'device')) return '"device": "none"';
+  if (isSection(value) && propertyOf(schema, 'enabled')) return '"enabled": false';
+  if (isSection(value) && propertyOf(schema, 'device')) return '"device": "none"';
   if (isSection(value)) return 'no such section';
   const { default: fallback } = schema;
   return fallback === undefined
@@ -121,9 +125,9 @@ function offValue(value: unknown, schema: Schema): string {
     : `${JSON.stringify(fallback)}, the default`;
 }
 
-function supported(schema: Schema): string {
+function supportedValues(schema: Schema): string {
   const refused = Object.keys(schema.dsUnsupportedValues ?? {});
   const values = schema.type === 'boolean' ? [true, false] : (schema.enum ?? []);
   const allowed = values.filter((value) => !refused.includes(String(value)));
-  return allowed.map(shown).join(', ') || 'another value';
+  return allowed.map(formatConfigValue).join(', ') || 'another value';
 }

@@ -2,8 +2,8 @@
 // `strict`.
 import { closest } from '../runtime/suggestion.js';
 import type { Draft } from './draft.js';
-import { dotted, type Path } from './parse.js';
-import { declared, isSection, resolveSchema, type Schema, type Section } from './schema.js';
+import { dottedPath, type Path } from './parse.js';
+import { isSection, propertyOf, resolveSchema, type Schema, type Section } from './schema.js';
 
 /** Hints for keys of older versions and of wrong pages. */
 const KNOWN_MISTAKES = new Map([
@@ -36,7 +36,7 @@ export function siftKeys(draft: Draft, strict: boolean): void {
  * ignores them.
  */
 function isConstructed(draft: Draft, path: Path): boolean {
-  const name = dotted(path);
+  const name = dottedPath(path);
   if (name === 'scheduler.params') return true;
   const { optimizer } = draft.value;
   return name === 'optimizer.params' && isSection(optimizer) && optimizer.type !== 'Muon';
@@ -51,11 +51,11 @@ interface Rules {
 function siftSection(draft: Draft, section: Section, { schema, path, strict }: Rules): void {
   if (schema.additionalProperties !== false) return;
   for (const key of Object.keys(section)) {
-    if (declared(schema, key)) continue;
+    if (propertyOf(schema, key)) continue;
     const here = [...path, key];
     const hint = hintFor(draft, here, schema);
-    if (strict || dotted(here) === 'optimizer.params.max_grad_norm') {
-      const expected = path.length > 0 ? `a key of ${dotted(path)}` : 'a key of this file';
+    if (strict || dottedPath(here) === 'optimizer.params.max_grad_norm') {
+      const expected = path.length > 0 ? `a key of ${dottedPath(path)}` : 'a key of this file';
       draft.refuse(here, { expected, got: `"${key}", which is unknown`, hint });
     } else {
       draft.note('unknown', here, `is unknown and ignored. ${hint}`.trim());
@@ -65,16 +65,16 @@ function siftSection(draft: Draft, section: Section, { schema, path, strict }: R
 }
 
 function hintFor(draft: Draft, path: Path, schema: Schema): string {
-  const known = KNOWN_MISTAKES.get(dotted(path));
+  const known = KNOWN_MISTAKES.get(dottedPath(path));
   if (known) return known;
   if (draft.errors.length + draft.notices.length >= MAX_GUESSES) return '';
   const key = String(path.at(-1));
   const { params } = schema.properties ?? {};
-  if (params && declared(resolveSchema(params, undefined), key)) {
-    return `Did you mean "${dotted([...path.slice(0, -1), 'params', key])}"?`;
+  if (params && propertyOf(resolveSchema(params, undefined), key)) {
+    return `Did you mean "${dottedPath([...path.slice(0, -1), 'params', key])}"?`;
   }
   const bare = key.replace(/^stage3_/, '');
-  const guess = declared(schema, bare) ? bare : closest(key, namesIn(schema));
+  const guess = propertyOf(schema, bare) ? bare : closest(key, namesIn(schema));
   if (guess) return `Did you mean "${guess}"?`;
   const elsewhere = sectionsWith(key, draft.schema);
   return elsewhere.length === 1 ? `Did you mean "${elsewhere[0]}"?` : '';
@@ -102,7 +102,7 @@ const pathsByKey = new WeakMap<Schema, Map<string, string[]>>();
 function collectPaths(schema: Schema, path: Path, paths: Map<string, string[]>): void {
   for (const [name, property] of Object.entries(schema.properties ?? {})) {
     const here = [...path, name];
-    paths.set(name, [...(paths.get(name) ?? []), dotted(here)]);
+    paths.set(name, [...(paths.get(name) ?? []), dottedPath(here)]);
     collectPaths(resolveSchema(property, undefined), here, paths);
   }
 }

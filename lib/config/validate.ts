@@ -4,11 +4,11 @@
 import type { ErrorObject, ValidateFunction } from 'ajv/dist/2020.js';
 import { required } from '../runtime/required.js';
 import { closest } from '../runtime/suggestion.js';
-import { shown } from './config-error.js';
+import { formatConfigValue } from './config-error.js';
 import type { Draft } from './draft.js';
 import { quotingHint } from './hjson.js';
 import type { Path } from './parse.js';
-import { annotations, choices, declared, resolveSchema, type Schema, typesOf } from './schema.js';
+import { annotations, choices, propertyOf, resolveSchema, type Schema, typesOf } from './schema.js';
 
 /** Violations that are reported; a list of a million texts has a million. */
 const MAX_LISTED = 100;
@@ -51,7 +51,7 @@ function validatorsOf(schema: Schema): Validators {
  */
 function validator(schema: Schema, key: string, value: unknown): ValidateFunction {
   const { compile, known } = validatorsOf(schema);
-  const property = required(declared(schema, key));
+  const property = required(propertyOf(schema, key));
   const tag = property.discriminator?.propertyName;
   const chosen = tag ? (resolveSchema(property, value).properties?.[tag]?.const ?? '') : '';
   const name = `${key} ${chosen}`;
@@ -108,7 +108,7 @@ function refuseViolation(draft: Draft, error: ErrorObject): void {
   const got = error.keyword === 'discriminator' ? error.params.tagValue : error.data;
   draft.refuse(path, {
     expected: expectation(error),
-    got: error.keyword === 'required' ? 'nothing' : shown(got),
+    got: error.keyword === 'required' ? 'nothing' : formatConfigValue(got),
     hint: hintFor(draft, path, { error, got }),
   });
 }
@@ -120,7 +120,7 @@ function expectation(error: ErrorObject): string {
       return [params.type].flat().map(article).join(' or ');
     case 'enum':
     case 'discriminator':
-      return names(error).map(shown).join(', ');
+      return names(error).map(formatConfigValue).join(', ');
     case 'anyOf':
     case 'oneOf':
       return ((error.schema ?? []) as Schema[]).map(alternative).join(' or ');
@@ -150,7 +150,7 @@ function hintFor(
   }
   const guess = closest(got, names(error).filter(isString));
   if (guess) return `Did you mean "${guess}"?`;
-  return draft.document.unquoted(draft.written(path)) ? quotingHint(got) : '';
+  return draft.document.unquoted(draft.pathInFile(path)) ? quotingHint(got) : '';
 }
 
 /** The values that an enum or a discriminator allows. */
@@ -167,7 +167,7 @@ function names(error: ErrorObject): readonly unknown[] {
 
 function alternative(schema: Schema): string {
   const resolved = resolveSchema(schema, undefined);
-  if ('const' in resolved) return shown(resolved.const);
+  if ('const' in resolved) return formatConfigValue(resolved.const);
   const min = resolved.minimum === undefined ? '' : ` >= ${resolved.minimum}`;
   return `${typesOf(resolved).map(article).join(' or ')}${min}`;
 }

@@ -88,7 +88,7 @@ export class CurriculumDraws {
   private begin(): PhiloxStream {
     this.current++;
     this.grow();
-    if (this.clusters.length === 0) throw this.nothing();
+    if (this.clusters.length === 0) throw this.noSampleError();
     return new PhiloxStream(this.options.seed, 2 * this.current);
   }
 
@@ -97,14 +97,14 @@ export class CurriculumDraws {
     const bounds = gates.map(({ path, bound }) => bound(path.at(this.current)));
     if (this.bounds && bounds.every((bound, i) => bound === this.bounds?.[i])) return;
     this.bounds = bounds;
-    const entered = this.entering(bounds);
+    const entered = this.newSamples(bounds);
     if (entered.length === 0) return;
     this.sums.push((this.sums.at(-1) ?? 0) + entered.length);
     this.clusters.push(new Cluster(entered, seed, this.clusters.length));
   }
 
   /** Samples that come within reach under `bounds`, by their number. */
-  private entering(bounds: readonly number[]): Uint32Array {
+  private newSamples(bounds: readonly number[]): Uint32Array {
     const [first, ...others] = this.options.gates;
     const { order, reached } = this;
     if (first) {
@@ -114,14 +114,14 @@ export class CurriculumDraws {
       }
     } else this.reached = order.length;
     const fresh = order.subarray(reached, this.reached);
-    if (others.length === 0) return rising(fresh, order.length);
+    if (others.length === 0) return sortAscending(fresh, order.length);
     const isIn = (sample: number): boolean =>
       others.every(({ keys }, g) => required(keys[sample]) <= required(bounds[g + 1]));
     const asked = new Uint32Array(this.waiting.length + fresh.length);
     asked.set(this.waiting);
     asked.set(fresh, this.waiting.length);
     this.waiting = asked.filter((sample) => !isIn(sample));
-    return rising(asked.filter(isIn), order.length);
+    return sortAscending(asked.filter(isIn), order.length);
   }
 
   /**
@@ -146,7 +146,7 @@ export class CurriculumDraws {
     }
   }
 
-  private nothing(): DsError {
+  private noSampleError(): DsError {
     const { gates, length } = this.options;
     const gateTexts = gates.map(({ name, path }) => `"${name}" ${path.at(this.current)}`);
     const begins = gates.map((gate) => `"${gate.name}" ${gate.easiest()}`);
@@ -160,7 +160,7 @@ export class CurriculumDraws {
 }
 
 /** Different numbers below `limit`, the least first: marked where they are many, not compared. */
-function rising(numbers: Uint32Array, limit: number): Uint32Array {
+function sortAscending(numbers: Uint32Array, limit: number): Uint32Array {
   const sorted = numbers.slice();
   if (numbers.length * 16 < limit) return sorted.sort();
   const marks = new Uint8Array(limit);

@@ -139,13 +139,13 @@ const ONE = 1n << FRACTION_BITS;
 export function accuratePower(base: number, exponent: number): number {
   if (exponent === 1 || base === 1) return base;
   const approximate = base ** exponent;
-  const wanted = (fixed(exponent) * logarithm(fixed(base))) >> FRACTION_BITS;
-  const off = Number(wanted - logarithm(fixed(approximate))) / Number(ONE);
+  const wanted = (toFixedPoint(exponent) * logarithm(toFixedPoint(base))) >> FRACTION_BITS;
+  const off = Number(wanted - logarithm(toFixedPoint(approximate))) / Number(ONE);
   return approximate + approximate * off;
 }
 
 /** Exact for multiples of 2^-128. */
-function fixed(value: number): bigint {
+function toFixedPoint(value: number): bigint {
   let [scaled, bits] = [value, 0n];
   while (!Number.isInteger(scaled) && bits < FRACTION_BITS) {
     scaled *= 2;

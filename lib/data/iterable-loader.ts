@@ -138,8 +138,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
       while (true) {
         this.begin(pass);
         const batch = this.maker.next();
-        if (batch !== null) yield this.counted(pass, batch);
-        else if (this.ended(pass)) return;
+        if (batch !== null) yield this.countBatch(pass, batch);
+        else if (this.endEpoch(pass)) return;
       }
     } finally {
       this.end(pass);
@@ -152,8 +152,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
       while (true) {
         this.begin(pass);
         const batch = await this.maker.nextAsync();
-        if (batch !== null) yield this.counted(pass, batch);
-        else if (this.ended(pass)) return;
+        if (batch !== null) yield this.countBatch(pass, batch);
+        else if (this.endEpoch(pass)) return;
         await turn();
       }
     } finally {
@@ -219,7 +219,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     return this.roundOptions.batchSize * this.roundOptions.worldSize;
   }
 
-  private counted(pass: Pass, batch: Batch): Batch {
+  private countBatch(pass: Pass, batch: Batch): Batch {
     pass.batches++;
     if (this.pass === pass && pass.position === this.position) this.position.served += this.round;
     return batch;
@@ -229,7 +229,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
    * Moves to the next epoch and returns whether the iteration has ended. It continues if the
    * position was the end of the epoch, or has changed. Throws DS_DATA for an epoch without a batch.
    */
-  private ended({ position, batches }: Pass): boolean {
+  private endEpoch({ position, batches }: Pass): boolean {
     if (position !== this.position) return false;
     const { epoch, served } = this.position;
     if (served === 0) {

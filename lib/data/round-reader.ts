@@ -117,7 +117,7 @@ export class RoundReader<Sample> {
       found.value.catch(() => {});
       throw onlyLater('a dataset of promises');
     } catch (error) {
-      return this.failed(error);
+      return this.fail(error);
     }
   }
 
@@ -127,12 +127,12 @@ export class RoundReader<Sample> {
       const found = requireFound(required(await this.iterator?.next()));
       return { done: found.done, value: await found.value } as IteratorResult<Sample>;
     } catch (error) {
-      return this.failed(error);
+      return this.fail(error);
     }
   }
 
   /** Closes the iterator, so that a later read opens a new one. */
-  private failed(error: unknown): never {
+  private fail(error: unknown): never {
     this.close();
     throw error;
   }

@@ -145,9 +145,9 @@ export class WorkerPool {
     }
     this.readEnds();
     const end = this.ended.get(worker);
-    if (end) throw this.died(end);
+    if (end) throw this.workerEndError(end);
     if (this.lost) throw this.lost;
-    if (late) throw this.stalled(worker);
+    if (late) throw this.stallError(worker);
     return null;
   }
 
@@ -164,7 +164,7 @@ export class WorkerPool {
     return required(this.ports[id % this.options.workers]);
   }
 
-  private died({ worker, error, exitCode }: WorkerEnd): DsError {
+  private workerEndError({ worker, error, exitCode }: WorkerEnd): DsError {
     if (error) return failedError(worker, error);
     return dataError(
       `DataLoader worker ${worker}`,
@@ -174,7 +174,7 @@ export class WorkerPool {
     );
   }
 
-  private stalled(worker: number): DsError {
+  private stallError(worker: number): DsError {
     return dataError(
       `DataLoader worker ${worker}`,
       `a batch within ${this.options.timeoutMs} ms`,

@@ -2,7 +2,7 @@
 import { type JointGroups, jointly, jointlyAsync, ofSeveral } from '../comm/joint-calls.js';
 import type { ProcessGroup } from '../comm/process-group.js';
 import { DsError } from '../errors.js';
-import { destroyed, offloaded } from './engine-errors.js';
+import { destroyedError, offloadedError } from './engine-errors.js';
 import { BACKWARD_STATES, OFFLOAD_STATES, type OffloadState } from './parameters/offload-names.js';
 import type { Ranks } from './ranks.js';
 
@@ -47,7 +47,7 @@ export class EngineCalls {
 
   /** Throws DS_AUTOGRAD after close(). */
   requireOpen(op: string): void {
-    if (this.isClosed) throw destroyed(op);
+    if (this.isClosed) throw destroyedError(op);
   }
 
   /** Throws after close(), during a load, and if weights are offloaded: `op` reads the weights. */
@@ -135,21 +135,21 @@ export class StateUse {
   /** Throws DS_RELEASED if one of `needed`, by default any state, is in host memory. */
   requirePresent(op: string, needed: readonly OffloadState[] = OFFLOAD_STATES): void {
     const away = needed.filter((name) => this.away.has(name));
-    if (away.length > 0) throw offloaded(op, away);
+    if (away.length > 0) throw offloadedError(op, away);
   }
 
   /** Runs `body`, which reads the state. Throws DS_AUTOGRAD during a load. */
-  async reading<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+  async whileReading<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     this.requireLoaded(op);
     this.requirePresent(op);
-    return this.using({ op, changes: false }, body);
+    return this.whileUsing({ op, changes: false }, body);
   }
 
   /** Runs `body`, which replaces the state. Throws DS_AUTOGRAD during a save or load. */
-  async changing<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+  async whileChanging<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     this.requireIdle(op);
     this.requirePresent(op);
-    return this.using({ op, changes: true }, body);
+    return this.whileUsing({ op, changes: true }, body);
   }
 
   /** Throws DS_AUTOGRAD during a save or load, because `op` would change the state. */
@@ -162,7 +162,7 @@ export class StateUse {
     for (const use of this.uses) if (use.changes) throw notAwaitedError(op, use);
   }
 
-  private async using<Result>(use: Use, body: () => Promise<Result>): Promise<Result> {
+  private async whileUsing<Result>(use: Use, body: () => Promise<Result>): Promise<Result> {
     this.uses.add(use);
     try {
       return await body();

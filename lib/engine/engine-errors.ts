@@ -7,11 +7,11 @@ export function misuse(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_AUTOGRAD', op, expected, got });
 }
 
-export const destroyed = (op: string): DsError =>
+export const destroyedError = (op: string): DsError =>
   misuse(op, 'a call before engine.destroy()', 'a call after it');
 
 /** A call that needs states which offloadStates() has moved away. */
-export const offloaded = (op: string, away: readonly string[]): DsError =>
+export const offloadedError = (op: string, away: readonly string[]): DsError =>
   new DsError({
     code: 'DS_RELEASED',
     op,
@@ -21,7 +21,7 @@ export const offloaded = (op: string, away: readonly string[]): DsError =>
   });
 
 /** destroy() during the asynchronous call `op`, which failed with `cause`. */
-export const interrupted = (op: string, cause?: unknown): DsError =>
+export const interruptedError = (op: string, cause?: unknown): DsError =>
   new DsError({
     code: 'DS_AUTOGRAD',
     op,
@@ -32,7 +32,7 @@ export const interrupted = (op: string, cause?: unknown): DsError =>
   });
 
 /** A backward beyond the `accumulationSteps` of a step. */
-export function stepMissing(accumulationSteps: number): DsError {
+export function missingStepError(accumulationSteps: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'engine.backward',
@@ -46,7 +46,7 @@ export function stepMissing(accumulationSteps: number): DsError {
  * zeroGrad() between the micro-batches of a step. A loop that calls it there never completes a
  * step.
  */
-export function zeroedBetween(): DsError {
+export function lateZeroGradError(): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'engine.zeroGrad',
@@ -57,7 +57,7 @@ export function zeroedBetween(): DsError {
 }
 
 /** A loss without gradients for this engine, but with gradients for the models `others`. */
-export function foreign(others: readonly Module[]): DsError {
+export function foreignLossError(others: readonly Module[]): DsError {
   const names = others.map((other) => `a ${other.constructor.name}`).join(', ');
   return new DsError({
     code: 'DS_AUTOGRAD',
@@ -69,7 +69,7 @@ export function foreign(others: readonly Module[]): DsError {
 }
 
 /** A backward during another backward. */
-export function unfinished(direct: boolean): DsError {
+export function unfinishedError(direct: boolean): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'engine.backward',
@@ -82,7 +82,7 @@ export function unfinished(direct: boolean): DsError {
 }
 
 /** loss.backward() without the loss scale. */
-export function unscaled(lossScale: number): DsError {
+export function unscaledError(lossScale: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'loss.backward',
@@ -93,7 +93,7 @@ export function unscaled(lossScale: number): DsError {
 }
 
 /** Gradients of one step with different loss scales. */
-export function mixedScales(first: number, second: number): DsError {
+export function mixedScalesError(first: number, second: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'engine.backward',

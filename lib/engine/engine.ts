@@ -131,7 +131,7 @@ export class Engine extends EngineReports {
       stage.dispatch();
     });
     gradients.restart();
-    stepDecisions.stepped();
+    stepDecisions.noteStep();
     this.growth.stepped();
     this.stepped = true;
     this.updated = true;
@@ -256,7 +256,7 @@ export class Engine extends EngineReports {
 
   /** Resolves after the last asynchronous save; rejects if it failed. See Checkpointer.done. */
   checkpointDone(): Promise<string | null> {
-    return this.checkpointer.done();
+    return this.checkpointer.whenDone();
   }
 
   /**

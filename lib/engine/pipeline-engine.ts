@@ -148,7 +148,7 @@ export class PipelineEngine extends Engine {
       module.eval();
       try {
         await this.run(forwardsOf(this.pipe.schedule), micros, worker);
-        return this.shared(worker.sum, micros);
+        return this.meanLoss(worker.sum, micros);
       } finally {
         module.train(training);
         worker.dispose();
@@ -172,7 +172,7 @@ export class PipelineEngine extends Engine {
   }
 
   /** Runs a batch. If it fails because another rank has different shapes, the error states them. */
-  private async explaining<Result>(body: () => Promise<Result>): Promise<Result> {
+  private async withShapes<Result>(body: () => Promise<Result>): Promise<Result> {
     try {
       return await body();
     } catch (error) {
@@ -215,7 +215,7 @@ export class PipelineEngine extends Engine {
     const { links } = this.pipe;
     try {
       return await this.calls.inTurns(this.together, () =>
-        links.reporting(() => this.explaining(body)),
+        links.withCause(() => this.withShapes(body)),
       );
     } catch (error) {
       this.forget();
@@ -276,7 +276,7 @@ export class PipelineEngine extends Engine {
   }
 
   /** Returns the mean of the losses that the last stage summed, on every rank. */
-  private async shared(losses: Tensor | null, micros: number): Promise<Tensor> {
+  private async meanLoss(losses: Tensor | null, micros: number): Promise<Tensor> {
     const { device, parts } = this;
     const { world, mesh, replicaAxes, lossRanks } = parts.ranks;
     const total = losses ?? within(null, () => zeros([], { device }));

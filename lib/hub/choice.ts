@@ -8,7 +8,7 @@ import { parseJson } from '../runtime/parse-json.js';
 import { required } from '../runtime/required.js';
 import type { CachedModel } from './cache.js';
 import type { ListedFile } from './listing.js';
-import { shown } from './names.js';
+import { printable } from './names.js';
 
 /** A set of files. In a repository without a model, "model" is the adapter. */
 export type FileSet = 'model' | 'tokenizer' | 'config' | 'adapter';
@@ -101,7 +101,7 @@ export function indexedWeights(
   return names.map((path) => {
     const file = files.get(path);
     if (file && path.endsWith('.safetensors')) return file;
-    throw damagedError(name, `the files that ${INDEX} names`, `no ${shown(path)}`);
+    throw damagedError(name, `the files that ${INDEX} names`, `no ${printable(path)}`);
   });
 }
 
@@ -135,7 +135,7 @@ export function chooseByPatterns(
     code: 'DS_HUB',
     op: name,
     expected: `files that match ${patterns.join(' ')}`,
-    got: pickle ? `${shown(pickle.path)}, a pickle` : `${listed.length} other files`,
+    got: pickle ? `${printable(pickle.path)}, a pickle` : `${listed.length} other files`,
     hint: pickle ? 'Formats that run code are never fetched.' : 'Quote patterns in the shell.',
   });
 }
@@ -170,7 +170,7 @@ function without(name: string, missing: string, listed: readonly ListedFile[]): 
   const paths = listed.map(({ path }) => path);
   const other = paths.find((path) => PICKLE.test(path) || path.endsWith('.gguf'));
   const isWeight = missing.endsWith('.safetensors');
-  const got = isWeight && other ? shown(other) : paths.slice(0, 6).map(shown).join(', ');
+  const got = isWeight && other ? printable(other) : paths.slice(0, 6).map(printable).join(', ');
   const hint = isWeight
     ? 'Only safetensors are read. Look for a converted copy, or another revision of the model.'
     : 'Check the name: the repository may hold another kind of model.';

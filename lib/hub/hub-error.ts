@@ -1,7 +1,7 @@
 // Errors of the hub: the answer of the server, and the fix.
 import { DsError } from '../errors.js';
 import type { HubSettings } from './environment.js';
-import { shown } from './names.js';
+import { printable } from './names.js';
 
 /** A request of a model, for messages. */
 export interface HubRequestInfo {
@@ -34,13 +34,18 @@ export function refusalError(
   refusal: Refusal,
 ): DsError {
   const { status, code, host } = refusal;
-  const answer = [`status ${status}`, code, refusal.text && shown(refusal.text)].filter(Boolean);
+  const answer = [`status ${status}`, code, refusal.text && printable(refusal.text)].filter(
+    Boolean,
+  );
   const got = `${answer.join(', ')} from ${host}`;
   const error = (expected: string, hint: string): DsError =>
     new DsError({ code: 'DS_HUB', op: name, expected, got, hint });
   if (code === 'GatedRepo' || (status === 403 && !code)) return gatedError(error, name, settings);
   if (code === 'RevisionNotFound') {
-    return error('an existing branch, tag or commit', `Revision ${shown(revision)} is unknown.`);
+    return error(
+      'an existing branch, tag or commit',
+      `Revision ${printable(revision)} is unknown.`,
+    );
   }
   if (code === 'EntryNotFound') {
     return error('the files of its own listing', 'Try again: the repository may have changed.');

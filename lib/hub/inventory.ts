@@ -10,7 +10,7 @@ import { isLocked } from './blob-lock.js';
 import { CachedModel, folderName } from './cache.js';
 import { hubSettings } from './environment.js';
 import { REVISION, type RevisionOptions } from './local-folder.js';
-import { isCommit, isModelName, requireModelName, requireRevision, shown } from './names.js';
+import { isCommit, isModelName, printable, requireModelName, requireRevision } from './names.js';
 
 /** A commit of a model in the cache. */
 export interface CachedRevision {
@@ -68,7 +68,7 @@ export async function remove(name: string, given: RevisionOptions = {}): Promise
   const { cache } = hubSettings();
   const model = new CachedModel(cache, name);
   const status = await ifThere(model.folder, () => lstat(model.folder));
-  if (!status?.isDirectory()) throw notCachedError(name, cache, `no model ${shown(name)}`);
+  if (!status?.isDirectory()) throw notCachedError(name, cache, `no model ${printable(name)}`);
   const info = await modelInfo(model);
   return orDsError(model.folder, async () => {
     await requireIdle(model);
@@ -87,7 +87,7 @@ function revisionOf(
   const commit = model.commitOf(revision);
   const found = revisions.find((revision) => revision.commit === commit);
   if (found) return found;
-  throw notCachedError(model.name, model.cache, `no revision ${shown(revision)} of it`);
+  throw notCachedError(model.name, model.cache, `no revision ${printable(revision)} of it`);
 }
 
 /** The folder disappears at once, so that no process reads a half of it. */

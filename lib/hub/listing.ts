@@ -1,7 +1,7 @@
 // Commits and file lists of a model, through @huggingface/hub. The package is loaded on first use.
 import { isObject } from '../runtime/is-object.js';
 import { badAnswer } from './hub-error.js';
-import { isCommit, shown, unsafePath } from './names.js';
+import { isCommit, printable, unsafePath } from './names.js';
 import { type HubCall, send, textOf } from './request.js';
 import { Retries, TransientFailure } from './retries.js';
 
@@ -43,7 +43,7 @@ export async function commitOf(call: HubCall): Promise<string> {
     additionalFields: ['sha'],
   });
   if (typeof found.sha === 'string' && isCommit(found.sha)) return found.sha;
-  throw badAnswer(name, 'a commit of 40 digits', shown(found.sha));
+  throw badAnswer(name, 'a commit of 40 digits', printable(found.sha));
 }
 
 /**
@@ -70,7 +70,7 @@ export async function filesOf(
     if (++entries > MAX_ENTRIES) {
       throw badAnswer(name, `at most ${MAX_ENTRIES} files`, 'more of them');
     }
-    if (!isObject(entry)) throw badAnswer(name, 'a list of files', shown(entry));
+    if (!isObject(entry)) throw badAnswer(name, 'a list of files', printable(entry));
     const path = pathOf(name, entry);
     if (entry.type === 'file') files.push(fileOf(name, path, entry));
     else folders.push(path);
@@ -81,7 +81,7 @@ export async function filesOf(
 function pathOf(name: string, { path }: Record<string, unknown>): string {
   const reason = unsafePath(path);
   if (reason === null) return path as string;
-  throw badAnswer(name, 'safe names of files', `${shown(path)}: ${reason}`);
+  throw badAnswer(name, 'safe names of files', `${printable(path)}: ${reason}`);
 }
 
 function fileOf(
@@ -94,9 +94,9 @@ function fileOf(
   const bytes = isLfs ? lfs.size : size;
   const isHash =
     typeof hash === 'string' && (isLfs ? /^[0-9a-f]{64}$/ : /^[0-9a-f]{40}$/).test(hash);
-  if (!isHash) throw badAnswer(name, `a hash of ${shown(path)}`, shown(hash));
+  if (!isHash) throw badAnswer(name, `a hash of ${printable(path)}`, printable(hash));
   if (typeof bytes !== 'number' || !Number.isSafeInteger(bytes) || bytes < 0) {
-    throw badAnswer(name, `a size of ${shown(path)}`, shown(bytes));
+    throw badAnswer(name, `a size of ${printable(path)}`, printable(bytes));
   }
   return { path, bytes, oid: hash, isLfs };
 }
@@ -138,7 +138,7 @@ function requireJson({ asked: { name } }: HubCall, { pathname }: URL, text: stri
     // The text below is the message.
   }
   const expected = isListing ? 'a list of files in JSON' : 'an object in JSON';
-  throw badAnswer(name, expected, shown(text.slice(0, 200)));
+  throw badAnswer(name, expected, printable(text.slice(0, 200)));
 }
 
 async function retry<T>(call: HubCall, body: () => Promise<T>): Promise<T> {

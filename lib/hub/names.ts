@@ -35,7 +35,7 @@ export const isCommit = (revision: string): boolean => COMMIT.test(revision);
 export function requireModelName(op: string, name: unknown): asserts name is string {
   if (typeof name === 'string' && isModelName(name)) return;
   const hint = 'An example is "Qwen/Qwen3-0.6B".';
-  throw refused(op, 'the name of a model of the hub, ORG/NAME', shown(name), hint);
+  throw refused(op, 'the name of a model of the hub, ORG/NAME', printable(name), hint);
 }
 
 /** Throws DS_ARGUMENT unless `revision` can be a branch, a tag or a commit. */
@@ -43,7 +43,7 @@ export function requireRevision(op: string, revision: unknown): asserts revision
   const isText = typeof revision === 'string' && revision.length <= REVISION_LENGTH;
   const hasParts = isText && revision.split('/').every((part) => /^[\w+@-][\w.+@-]*$/.test(part));
   if (hasParts && !revision.includes('..') && !revision.endsWith('.lock')) return;
-  throw refused(op, 'a branch, a tag or a commit', shown(revision));
+  throw refused(op, 'a branch, a tag or a commit', printable(revision));
 }
 
 /** Names of devices on Windows; a file of this name cannot exist there. */
@@ -67,7 +67,7 @@ export function unsafePath(path: unknown): string | null {
 }
 
 /** Returns a text of a server or a caller on one line of at most 120 characters, for messages. */
-export function shown(text: unknown): string {
+export function printable(text: unknown): string {
   if (typeof text !== 'string') return String(text).slice(0, 120);
   const plain = text.replaceAll(/[\p{Cc}\u2028\u2029]+/gu, ' ').trim();
   return JSON.stringify(plain.length > 120 ? `${plain.slice(0, 120)}..` : plain);

@@ -26,7 +26,7 @@ import { DownloadProgress, decimalBytes } from './download-progress.js';
 import { type HubSettings, hubSettings } from './environment.js';
 import { isTemporary } from './hub-error.js';
 import { commitOf, filesOf, type ListedFile } from './listing.js';
-import { isCommit, requireModelName, requireRevision, shown } from './names.js';
+import { isCommit, printable, requireModelName, requireRevision } from './names.js';
 import type { HubCall } from './request.js';
 import { fetchBlob, hasBlob, partialPath, type Transfers } from './transfer.js';
 
@@ -280,7 +280,7 @@ function patternsOf(include: PullOptions['include']): readonly string[] | null {
 function offline(model: CachedModel, revision: string, need: FileSet): DsError {
   const commit = model.commitOf(revision);
   const missing = commit === null ? [] : missingFiles(model, commit, need);
-  const what = `revision ${shown(revision)}`;
+  const what = `revision ${printable(revision)}`;
   return new DsError({
     code: 'DS_HUB',
     op: model.name,

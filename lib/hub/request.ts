@@ -107,7 +107,7 @@ async function get(
     forget();
     controller.abort();
   };
-  const failed = (error: unknown): unknown => {
+  const failureOf = (error: unknown): unknown => {
     stop();
     if (signal.aborted) return signal.reason;
     if (error instanceof DsError || error instanceof TransientFailure) return error;
@@ -127,10 +127,10 @@ async function get(
       response,
       url,
       stop,
-      chunks: () => chunksOf({ response, timer, failed, stop, own: ownSignal }),
+      chunks: () => chunksOf({ response, timer, failed: failureOf, stop, own: ownSignal }),
     };
   } catch (error) {
-    throw failed(error);
+    throw failureOf(error);
   }
 }
 

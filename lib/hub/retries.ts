@@ -33,7 +33,7 @@ export class Retries {
   ) {}
 
   /** Reports that the last attempt has brought bytes. */
-  progressed(): void {
+  noteProgress(): void {
     this.inARow = 0;
   }
 

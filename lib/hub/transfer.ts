@@ -174,7 +174,7 @@ class Ranges {
         if (!this.isRanged) {
           arrived(-segment.done);
           segment.done = 0;
-        } else if (segment.done > before) retries.progressed();
+        } else if (segment.done > before) retries.noteProgress();
         await this.partial.record(segment);
         await retries.pause(error);
       }

@@ -8,7 +8,7 @@ import type { Generation } from './continuation.js';
 import type { ReadRequest } from './request.js';
 
 /** Returns the best sequences. Rejects with the signal's reason after an abort. */
-export async function searched(
+export async function searchBeams(
   model: CausalLM,
   request: ReadRequest,
   { tokenizer, signal }: { tokenizer: Tokenizer | null; signal: AbortSignal },

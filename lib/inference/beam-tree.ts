@@ -99,7 +99,7 @@ export class BeamTree {
   }
 
   /** Returns the `count` best sequences, the best first. */
-  found(count: number): Beam[] {
+  bestBeams(count: number): Beam[] {
     return this.finished.slice(0, count).map(({ tokens, score }) => ({ tokens, score }));
   }
 
@@ -116,13 +116,13 @@ export class BeamTree {
       (earlyStopping === true && this.isFull ? NEVER : 0) + (this.canImprove ? 0 : NEVER);
     const added = sequences.map(({ tokens, total, hasEnded }, rank) => {
       const isFinished = hasEnded && rank < numBeams;
-      const score = fround(this.scored(total, this.length) + isClosed + (isFinished ? 0 : NEVER));
+      const score = fround(this.scoreOf(total, this.length) + isClosed + (isFinished ? 0 : NEVER));
       return { tokens, score, isFinished };
     });
     this.finished = best([...this.finished, ...added], ({ score }) => score, numBeams);
   }
 
-  private scored(total: number, length: number): number {
+  private scoreOf(total: number, length: number): number {
     return fround(total / fround(length ** this.rules.lengthPenalty));
   }
 
@@ -130,7 +130,7 @@ export class BeamTree {
   private mayImprove(): boolean {
     const { earlyStopping, lengthPenalty, maxNewTokens } = this.rules;
     const length = earlyStopping === 'never' && lengthPenalty > 0 ? maxNewTokens : this.length;
-    const hoped = this.scored(this.running[0]?.total ?? NEVER, length);
+    const hoped = this.scoreOf(this.running[0]?.total ?? NEVER, length);
     const worst = Math.min(...this.finished.map(({ score }) => score));
     return this.finished.some(({ isFinished }) => hoped > (isFinished ? worst : NEVER));
   }

@@ -7,7 +7,7 @@ import { KeyValueCache } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { checked, integer, number, type Options, readDeclared } from '../runtime/option.js';
+import { declareOption, integer, number, type Options, readDeclared } from '../runtime/option.js';
 import { refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { logSoftmax, noGrad, scope, Tensor, topk } from '../tensor/index.js';
@@ -38,7 +38,7 @@ export const BEAMS = {
    * True stops when `numBeams` sequences are finished. False stops when a better result is unlikely
    * at the present length. "never" judges by the largest possible length. Default: false.
    */
-  earlyStopping: checked(requireStopping, 'when the search stops', { shown: '`false`' }),
+  earlyStopping: declareOption(requireStopping, 'when the search stops', { shown: '`false`' }),
 };
 
 /** Options of beamSearch() apart from sampling options. */
@@ -51,15 +51,21 @@ const SEARCH = {
   /** Number of results, at most `numBeams`. Default: 1. */
   n: integer('results', { min: 1, default: 1 }),
   /** End tokens. Default: no end token. */
-  stopTokens: checked((_, tokens: readonly number[]) => tokens, 'end tokens', { default: [] }),
+  stopTokens: declareOption((_, tokens: readonly number[]) => tokens, 'end tokens', {
+    default: [],
+  }),
   /** Aborts the search. */
-  signal: checked((_, signal: AbortSignal | null) => signal, 'aborts the search', {
+  signal: declareOption((_, signal: AbortSignal | null) => signal, 'aborts the search', {
     default: null,
   }),
   /** Tokenizes text entries of badWords. */
-  tokenizer: checked((_, item: Tokenizer | null) => item, 'tokenizes text entries of badWords', {
-    default: null,
-  }),
+  tokenizer: declareOption(
+    (_, item: Tokenizer | null) => item,
+    'tokenizes text entries of badWords',
+    {
+      default: null,
+    },
+  ),
 };
 
 /**
@@ -103,7 +109,7 @@ export async function beamSearch(
       await turn();
       search.signal?.throwIfAborted();
     }
-    return run.tree.found(search.n);
+    return run.tree.bestBeams(search.n);
   } finally {
     run.dispose();
   }
@@ -192,7 +198,7 @@ class BeamRun {
   step(): boolean {
     const parents = noGrad(() =>
       scope(() => {
-        const logprobs = this.scored(this.isFirst ? this.begin() : this.read());
+        const logprobs = this.scoreTokens(this.isFirst ? this.begin() : this.read());
         return this.tree.advance(this.likeliest(logprobs));
       }),
     );
@@ -244,20 +250,20 @@ class BeamRun {
   }
 
   /** Returns logprob sums [1, numBeams * V]: each running sequence followed by each token. */
-  private scored(logits: Tensor): Tensor {
+  private scoreTokens(logits: Tensor): Tensor {
     const { running } = this.tree;
     const vocabulary = this.model.vocabSize;
     const scores = logits.reshape([running.length, logits.size(2)]).narrow(1, 0, vocabulary);
     let logprobs = logSoftmax(scores.to('f32'), -1);
     if (this.bias) logprobs = logprobs.add(this.bias);
-    logprobs = this.adjusted(logprobs);
+    logprobs = this.adjustLogprobs(logprobs);
     const totals = Float32Array.from(running, ({ total }) => total);
     const before = Tensor.from(totals, { shape: [running.length, 1], device: this.device });
     return logprobs.add(before).reshape([1, running.length * vocabulary]);
   }
 
   /** Applies penalties and bans. The host computes the scores of the few affected tokens. */
-  private adjusted(logprobs: Tensor): Tensor {
+  private adjustLogprobs(logprobs: Tensor): Tensor {
     const { scoring, rules } = this.search;
     const edits = this.tree.running.map(({ tokens }) => {
       const bans = stepBans(scoring, { prompt: this.prompt, tokens, ends: rules.ends });

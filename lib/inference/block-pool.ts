@@ -63,7 +63,7 @@ export class BlockPool {
   /** Takes the block that was freed longest ago and drops its key. */
   take(): number {
     const block = required(this.next[this.blocks]);
-    if (this.count === 0) throw broken('a free block', 'none');
+    if (this.count === 0) throw brokenError('a free block', 'none');
     this.unlink(block);
     const key = this.keys[block];
     if (key != null) this.evicted(key, block);
@@ -93,7 +93,7 @@ export class BlockPool {
   release(blocks: readonly number[]): void {
     for (let i = blocks.length - 1; i >= 0; --i) {
       const block = required(blocks[i]);
-      if (this.users[block] === 0) throw broken('a block in use', `the free block ${block}`);
+      if (this.users[block] === 0) throw brokenError('a block in use', `the free block ${block}`);
       this.users[block] = required(this.users[block]) - 1;
       if (this.users[block] === 0) this.link(block);
     }
@@ -125,6 +125,6 @@ export class BlockPool {
 }
 
 /** An internal error: the reference counts are inconsistent. */
-function broken(expected: string, got: string): DsError {
+function brokenError(expected: string, got: string): DsError {
   return new DsError({ code: 'DS_INTERNAL', op: 'BlockPool', expected, got });
 }

@@ -168,7 +168,7 @@ export class Continuation {
  * Joins the pieces of `n` continuations. Rejects with the reason of the request's signal if the
  * signal aborted one of them.
  */
-export async function gathered(
+export async function gatherPieces(
   pieces: AsyncIterable<GenerationPiece>,
   { n, prompt, signal }: ReadRequest,
 ): Promise<Generation[]> {

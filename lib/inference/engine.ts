@@ -12,9 +12,9 @@ import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import type { Adapters } from './adapters/adapters.js';
 import { requireName } from './adapters/settings.js';
-import { searched } from './beam-generation.js';
+import { searchBeams } from './beam-generation.js';
 import { type ChatRequest, type ChatResult, chat } from './chat.js';
-import { type Generation, type GenerationPiece, gathered } from './continuation.js';
+import { type Generation, type GenerationPiece, gatherPieces } from './continuation.js';
 import type { Generator, InferenceStats, Submitted } from './generator.js';
 import { Grammars } from './grammar/grammars.js';
 import { promptLogprobs } from './prompt-logprobs.js';
@@ -26,7 +26,7 @@ import {
   readRequest,
 } from './request.js';
 import type { TokenLogprob } from './sampling.js';
-import { separated } from './separate-reasoning.js';
+import { separateReasoning } from './separate-reasoning.js';
 import { StartedPieces } from './started-pieces.js';
 import type { StepRunner } from './step-runner.js';
 
@@ -99,7 +99,9 @@ export class InferenceEngine {
     this.requireAlive('call');
     this.role.requireForward(this.generator);
     const { runner, module } = this;
-    return jointly(runner.together, () => noGrad(() => runner.timed(() => module.call(tokens))));
+    return jointly(runner.together, () =>
+      noGrad(() => runner.timeForward(() => module.call(tokens))),
+    );
   }
 
   /**
@@ -171,15 +173,15 @@ export class InferenceEngine {
     this.requireAlive('generate');
     const read = readRequest(request, this.parts.requests);
     if (read.beams) return this.search(read);
-    const ready = read.format ? await this.compiled(read) : read;
-    return gathered(separated(this.submit(ready).pieces, ready), ready);
+    const ready = read.format ? await this.withGrammar(read) : read;
+    return gatherPieces(separateReasoning(this.submit(ready).pieces, ready), ready);
   }
 
   /** Runs a beam search outside the batched steps. */
   private async search(request: ReadRequest): Promise<Generation[]> {
     this.role.requireAlone('numBeams');
     const { tokenizer, module, ending } = this;
-    const found = await searched(module, request, { tokenizer, signal: ending.signal });
+    const found = await searchBeams(module, request, { tokenizer, signal: ending.signal });
     this.generator.count(request.prompt.length, found);
     return found;
   }
@@ -193,11 +195,11 @@ export class InferenceEngine {
     try {
       const read = requests.map((request) => this.read(request));
       for (const [i, request] of read.entries()) {
-        if (request.format) read[i] = await this.compiled(request);
+        if (request.format) read[i] = await this.withGrammar(request);
       }
       for (const request of read) jobs.push(this.submit(request));
       const whole = ({ pieces }: Submitted, request: ReadRequest): Promise<Generation[]> =>
-        gathered(separated(pieces, request), request);
+        gatherPieces(separateReasoning(pieces, request), request);
       return await Promise.all(jobs.map((job, i) => whole(job, required(read[i]))));
     } catch (error) {
       for (const job of jobs) job.abort();
@@ -219,7 +221,7 @@ export class InferenceEngine {
   ): AsyncIterableIterator<GenerationPiece> {
     requireNoSurplus('stream', surplus, 'Put all options into the request: { prompt, ... }.');
     const read = this.read(request);
-    return read.format ? this.formatted(read) : this.submit(read).pieces;
+    return read.format ? this.streamPieces(read) : this.submit(read).pieces;
   }
 
   /**
@@ -234,15 +236,15 @@ export class InferenceEngine {
     return chat(this, request);
   }
 
-  private formatted(request: ReadRequest): AsyncIterableIterator<GenerationPiece> {
+  private streamPieces(request: ReadRequest): AsyncIterableIterator<GenerationPiece> {
     return new StartedPieces(async () => {
-      const ready = await this.compiled(request);
-      return separated(this.submit(ready).pieces, ready);
+      const ready = await this.withGrammar(request);
+      return separateReasoning(this.submit(ready).pieces, ready);
     });
   }
 
   /** Adds the grammar of the request's format. Only rank 0 samples. */
-  private async compiled(request: ReadRequest): Promise<ReadRequest> {
+  private async withGrammar(request: ReadRequest): Promise<ReadRequest> {
     if (!request.format || this.rank > 0) return request;
     const grammar = await this.grammars.of(request.format, request.visibleTokens);
     this.requireAlive('generate');
@@ -318,7 +320,7 @@ export class InferenceEngine {
   async destroy(): Promise<void> {
     if (this.isDestroyed) return;
     this.isDestroyed = true;
-    this.ending.abort(this.released('generate'));
+    this.ending.abort(this.releasedError('generate'));
     try {
       await this.generator.close();
     } finally {
@@ -336,10 +338,10 @@ export class InferenceEngine {
   }
 
   private requireAlive(call: string): void {
-    if (this.isDestroyed) throw this.released(call);
+    if (this.isDestroyed) throw this.releasedError(call);
   }
 
-  private released(call: string): DsError {
+  private releasedError(call: string): DsError {
     return new DsError({
       code: 'DS_RELEASED',
       op: `InferenceEngine.${call}`,

@@ -103,7 +103,7 @@ export class PagedCache {
       }
       const plain: LayerCache = {
         attend: (q, k, v, reach) => attend(pool(i), running(), { q, k, v }, reach),
-        attendStored: (q, reach) => attendStored(pool(from ?? i), running(), ragged(q), reach),
+        attendStored: (q, reach) => attendStored(pool(from ?? i), running(), toRagged(q), reach),
       };
       if (sizes.latent) {
         const attendLatent = (of: LatentHeads, scale: number): Tensor =>
@@ -192,11 +192,11 @@ interface Projected {
 }
 
 /** [1, H, N, D] as [N, H, D]. */
-const ragged = (x: Tensor): Tensor => x.squeeze(0).transpose(0, 1);
+const toRagged = (x: Tensor): Tensor => x.squeeze(0).transpose(0, 1);
 
 function attend(pool: Tensor, on: DeviceBatch, of: Projected, reach: CacheReach): Tensor {
-  kernels.pagedStore({ k: ragged(of.k), v: ragged(of.v), slots: on.slots, pool });
-  return attendStored(pool, on, ragged(of.q), reach);
+  kernels.pagedStore({ k: toRagged(of.k), v: toRagged(of.v), slots: on.slots, pool });
+  return attendStored(pool, on, toRagged(of.q), reach);
 }
 
 /** Attends with queries [N, H, D] to tokens that are stored already. */
@@ -218,7 +218,7 @@ function attendStored(pool: Tensor, on: DeviceBatch, q: Tensor, reach: CacheReac
 function attendLatents(pool: Tensor, on: DeviceBatch, of: LatentHeads, scale: number): Tensor {
   const width = pool.size(4);
   const half = (part: number): Tensor =>
-    ragged(of.latent.narrow(3, part * width, width).contiguous());
+    toRagged(of.latent.narrow(3, part * width, width).contiguous());
   kernels.pagedStore({ k: half(0), v: half(1), slots: on.slots, pool });
   return gatheredLatents(pool, on, of, scale).transpose(0, 1).unsqueeze(0);
 }

@@ -6,7 +6,7 @@ import type { NativeGrammar } from '../runtime/grammar.js';
 import {
   boolean,
   callback,
-  checked,
+  declareOption,
   integer,
   type Options,
   readDeclared,
@@ -44,7 +44,7 @@ export const requestOptions = (limits: RequestLimits) => ({
    * Text or tokens. The engine's tokenizer encodes text and adds special tokens. A request has
    * either a prompt or messages.
    */
-  prompt: checked(
+  prompt: declareOption(
     (op, prompt: string | ArrayLike<number>) => promptTokens(op, prompt, limits),
     'text or tokens',
   ),
@@ -52,17 +52,17 @@ export const requestOptions = (limits: RequestLimits) => ({
    * A conversation. The tokenizer's chat template writes it as the prompt, and the continuation is
    * the next answer.
    */
-  messages: checked(
+  messages: declareOption(
     (_, messages: readonly ChatMessage[]) => messages,
     'a conversation for the chat template',
   ),
   /** Functions that the chat template writes into the prompt; see also chat(). Default: none. */
-  tools: checked((_, tools: readonly object[]) => tools, 'functions for the chat template', {
+  tools: declareOption((_, tools: readonly object[]) => tools, 'functions for the chat template', {
     default: [],
     shown: 'none',
   }),
   /** Other variables that the chat template reads, such as enable_thinking. Default: none. */
-  variables: checked(
+  variables: declareOption(
     (_, variables: Record<string, unknown>) => variables,
     'variables of the chat template',
     { default: {}, shown: 'none' },
@@ -73,13 +73,13 @@ export const requestOptions = (limits: RequestLimits) => ({
     shown: "the rest of the engine's `maxTokens`",
   }),
   /** Stop strings; the text ends before the first match. Special tokens are allowed. */
-  stop: checked(
+  stop: declareOption(
     (op, stop: string | readonly string[]) => requireStops(op, stop, limits.tokenizer),
     'strings that end the text before them',
     { default: [], shown: 'none' },
   ),
   /** End tokens, added to the ones of the model's generation_config.json and tokenizer. */
-  stopTokens: checked(
+  stopTokens: declareOption(
     (op, tokens: readonly number[]) => requireTokens(op, tokens, limits),
     'end tokens, added to those of the model',
     { default: [], shown: 'none' },
@@ -94,7 +94,7 @@ export const requestOptions = (limits: RequestLimits) => ({
    */
   beginsText: boolean('the continuation is a separate text', { default: false }),
   /** Special tokens that the text shows, such as markers of tool calls. Default: none. */
-  visibleTokens: checked(
+  visibleTokens: declareOption(
     (op, tokens: readonly number[]) => requireTokens(op, tokens, limits),
     'special tokens that the text shows',
     { default: [], shown: 'none' },
@@ -103,7 +103,7 @@ export const requestOptions = (limits: RequestLimits) => ({
    * Aborts the request and frees its blocks. generate() then rejects with the signal's reason; the
    * pieces of stream() end with "abort".
    */
-  signal: checked(requireSignal, 'aborts the request', { default: null }),
+  signal: declareOption(requireSignal, 'aborts the request', { default: null }),
   /**
    * Requests with different salts share no cached blocks. This prevents timing leaks between
    * tenants. Default: one common salt.
@@ -120,16 +120,20 @@ export const requestOptions = (limits: RequestLimits) => ({
   /** Clients take turns by tokens, however many requests they have. Default: one common client. */
   client: string('clients take turns by tokens', { default: '', shown: 'one common client' }),
   /** Name of a loaded adapter, which the tokens of the request use. Default: the model alone. */
-  adapter: checked((op, name: string) => requireAdapter(op, name, limits), 'name of an adapter', {
-    default: null,
-    shown: 'the model alone',
-  }),
+  adapter: declareOption(
+    (op, name: string) => requireAdapter(op, name, limits),
+    'name of an adapter',
+    {
+      default: null,
+      shown: 'the model alone',
+    },
+  ),
   /**
    * The texts that the model may write: a JSON schema, a Standard Schema (zod 4.2), `{ regex }`,
    * `{ choice }`, `{ grammar }` or `{ jsonObject: true }`. See docs/structured-output.md. Needs a
    * tokenizer. Default: any text.
    */
-  format: checked(
+  format: declareOption(
     (op, format: Format) => readFormat(op, format),
     'the texts that the model may write',
     { default: null, shown: 'any text' },

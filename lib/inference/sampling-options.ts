@@ -3,7 +3,7 @@
 import { isObject } from '../runtime/is-object.js';
 import {
   boolean,
-  checked,
+  declareOption,
   integer,
   number,
   type Options,
@@ -113,7 +113,7 @@ export interface Vocabulary {
 /** Options about tokens, for one vocabulary. */
 export const tokenOptions = (vocabulary: Vocabulary) => ({
   /** Added to the scores of tokens, by id. -Infinity bans a token. */
-  logitBias: checked(
+  logitBias: declareOption(
     (op, bias: Readonly<Record<number, number>> | ReadonlyMap<number, number>) =>
       readBias(op, bias, vocabulary.vocabSize),
     'added to scores: `{ 50256: -100 }`, or a Map; `-Infinity` bans a token',
@@ -123,13 +123,13 @@ export const tokenOptions = (vocabulary: Vocabulary) => ({
    * Banned sequences: lists of 1 to 64 tokens, or text. The last token of a sequence is banned
    * after its other tokens. Text is tokenized at the start of a text and after a space.
    */
-  badWords: checked(
+  badWords: declareOption(
     (op, words: readonly (string | readonly number[])[]) => readBadWords(op, words, vocabulary),
     'texts, or lists of up to 64 tokens, that may not appear',
     { default: [], shown: 'none' },
   ),
   /** Restricts sampling to these tokens. Default: all. */
-  allowedTokens: checked(
+  allowedTokens: declareOption(
     (op, tokens: readonly number[]) => readAllowed(op, tokens, vocabulary.vocabSize),
     'only these tokens',
     { default: null, shown: 'all' },
@@ -138,7 +138,7 @@ export const tokenOptions = (vocabulary: Vocabulary) => ({
    * Returns the logprob of each token and of this many likeliest tokens; 0 returns only the first.
    * Logprobs are natural logarithms before all other options. Default: no logprobs.
    */
-  logprobs: checked(
+  logprobs: declareOption(
     (op, count: number) => readLogprobs(op, count, vocabulary.vocabSize),
     "report each token's logprob and this many alternatives",
     { default: null },

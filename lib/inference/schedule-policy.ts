@@ -108,7 +108,7 @@ export class SchedulePolicy {
   }
 
   /** Returns the sequences in the order of their turns. */
-  sorted(sequences: readonly Sequence[]): Sequence[] {
+  inOrder(sequences: readonly Sequence[]): Sequence[] {
     return sequences.toSorted((a, b) => this.compare(a, b));
   }
 
@@ -126,7 +126,7 @@ export class SchedulePolicy {
    * Returns the running sequence that makes room for a waiting one; null if the waiting one has no
    * right to it.
    */
-  yielding(waiting: Sequence, running: readonly Sequence[]): Sequence | null {
+  victimFor(waiting: Sequence, running: readonly Sequence[]): Sequence | null {
     const ownClient = this.of(waiting).client;
     let max = ownClient;
     for (const client of this.clients.values()) {

@@ -148,7 +148,7 @@ export class Scheduler {
     const before = this.preemptions;
     const { decoding } = this;
     const isShort = decoding.length > this.budget;
-    for (const sequence of isShort ? this.policy.sorted(decoding) : decoding) this.take(sequence);
+    for (const sequence of isShort ? this.policy.inOrder(decoding) : decoding) this.take(sequence);
     this.takePrompts(() => this.preemptions === before);
     return this.slices;
   }
@@ -286,7 +286,7 @@ export class Scheduler {
         this.allocate(sequence, shared);
         return true;
       }
-      const other = this.policy.yielding(sequence, this.running);
+      const other = this.policy.victimFor(sequence, this.running);
       if (!other) return false;
       this.preempt(other);
     }

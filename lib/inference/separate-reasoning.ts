@@ -4,7 +4,7 @@ import type { GenerationPiece } from './continuation.js';
 import type { AnswerReading } from './held-answer.js';
 
 /** The pieces with their reasoning apart; the same pieces if the request does not read answers. */
-export function separated(
+export function separateReasoning(
   pieces: AsyncIterableIterator<GenerationPiece>,
   { reading }: { readonly reading: AnswerReading | null },
 ): AsyncIterableIterator<GenerationPiece> {

@@ -136,7 +136,7 @@ export class Sequence implements SequenceTurn {
   }
 
   /** Token `index` as input of FeedTokens: a negative value refers to a sample of the last step. */
-  fed(index: number): number {
+  inputToken(index: number): number {
     const { tokens, proposals } = this;
     return tokens[index] ?? proposals[index - tokens.length] ?? -1 - this.row;
   }

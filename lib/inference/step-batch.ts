@@ -164,7 +164,7 @@ function fill(
   for (const { sequence, first, count } of slices) {
     const { blocks } = sequence;
     for (let i = first; i < first + count; ++i, ++row) {
-      lists.tokens[row] = sequence.fed(i);
+      lists.tokens[row] = sequence.inputToken(i);
       lists.positions[row] = i;
       lists.slots[row] = required(blocks[Math.floor(i / blockSize)]) * blockSize + (i % blockSize);
     }

@@ -134,7 +134,7 @@ export class StepLoop implements Generator {
     const salt = `${this.weights} ${adapter?.version ?? 0} ${cacheSalt}`;
     const own = { ...request, cacheSalt: salt };
     try {
-      return this.begun(request, own, adapter);
+      return this.beginJob(request, own, adapter);
     } catch (error) {
       for (let i = 0; i < n; ++i) adapter?.release();
       throw error;
@@ -142,7 +142,7 @@ export class StepLoop implements Generator {
   }
 
   /** Starts a request; `ownRequest` has the salt of its weights and adapter. */
-  private begun(request: ReadRequest, ownRequest: ReadRequest, adapter: AdapterUse | null): Job {
+  private beginJob(request: ReadRequest, ownRequest: ReadRequest, adapter: AdapterUse | null): Job {
     const continuations = Array.from(
       { length: request.n },
       (_, index) => new Continuation(ownRequest, index, this.parts.requests, adapter?.slot),
@@ -203,7 +203,7 @@ export class StepLoop implements Generator {
         await this.land(last);
         last = null;
       }
-      const forwarded = this.begin(await this.planned());
+      const forwarded = this.begin(await this.planSlices());
       const isMasked = forwarded?.sequences.some((sequence) => this.matcherOf(sequence)) ?? false;
       if (forwarded && isMasked) {
         if (last) await this.land(last, forwarded.sequences);
@@ -222,12 +222,12 @@ export class StepLoop implements Generator {
   }
 
   /** Returns the slices of the next step, with their proposals. Empty without work. */
-  private async planned(): Promise<readonly Slice[]> {
+  private async planSlices(): Promise<readonly Slice[]> {
     let slices: readonly Slice[] = [];
     try {
-      slices = this.measured(() => {
+      slices = this.timeHost(() => {
         this.propose();
-        return this.started(this.scheduler.plan());
+        return this.startRequests(this.scheduler.plan());
       });
       const { draft } = this.parts;
       const open = slices
@@ -255,7 +255,7 @@ export class StepLoop implements Generator {
   /** Enqueues the forward of a step. Returns null without work or after an error. */
   private begin(slices: readonly Slice[]): ForwardedStep | null {
     if (slices.length === 0) return null;
-    return this.measured(() => {
+    return this.timeHost(() => {
       try {
         const forwarded = this.runner.begin(slices);
         this.scheduler.commit(slices);
@@ -281,7 +281,7 @@ export class StepLoop implements Generator {
 
   /** Enqueues the sampling of a step for sequences that have not ended meanwhile. */
   private sample(forwarded: ForwardedStep): StepInFlight | null {
-    return this.measured(() => {
+    return this.timeHost(() => {
       try {
         return this.runner.sample(
           forwarded,
@@ -299,7 +299,7 @@ export class StepLoop implements Generator {
   }
 
   /** Adds the host time of a call to the counters. */
-  private measured<T>(call: () => T): T {
+  private timeHost<T>(call: () => T): T {
     const begin = performance.now();
     try {
       return call();
@@ -332,14 +332,14 @@ export class StepLoop implements Generator {
    * fill the masks of `masked`, sequences of the next step.
    */
   private async land(flight: StepInFlight, masked: readonly Sequence[] = []): Promise<void> {
-    const next = await this.landed(flight);
+    const next = await this.awaitTokens(flight);
     let filled: Promise<void> | null = null;
     if (masked.length > 0) {
-      this.measured(() => this.follow(next));
+      this.timeHost(() => this.follow(next));
       filled = this.fillMasks(masked);
     }
     try {
-      this.measured(() => this.handle(next));
+      this.timeHost(() => this.handle(next));
     } catch (error) {
       this.failFlight(flight, error);
     }
@@ -347,10 +347,10 @@ export class StepLoop implements Generator {
   }
 
   /** Resolves with the tokens of a step. After an error of the device its requests fail. */
-  private async landed(flight: StepInFlight): Promise<readonly NextTokens[]> {
+  private async awaitTokens(flight: StepInFlight): Promise<readonly NextTokens[]> {
     try {
       await flight.landed();
-      return this.measured(() => flight.next());
+      return this.timeHost(() => flight.next());
     } catch (error) {
       this.failFlight(flight, error);
       return [];
@@ -403,7 +403,7 @@ export class StepLoop implements Generator {
    * Calls onStart of requests in their first step. If onStart throws, the request fails and its
    * slices are dropped.
    */
-  private started(slices: readonly Slice[]): readonly Slice[] {
+  private startRequests(slices: readonly Slice[]): readonly Slice[] {
     for (const { sequence } of slices) {
       const job = this.sequences.get(sequence)?.job;
       if (!job || job.hasStarted) continue;

@@ -154,7 +154,7 @@ export class StepRunner {
         const forward = (): Tensor => this.forward(batch);
         const scores = jointly(this.together, () => {
           this.uploads.write(this.numbers.buffer, 0, batch.numbers);
-          return this.timed(() =>
+          return this.timeForward(() =>
             padding && this.graphs ? this.graphs.run(padding, forward) : forward(),
           );
         });
@@ -205,7 +205,7 @@ export class StepRunner {
   compute(batch: StepBatch): void {
     jointly(this.together, () => {
       this.uploads.write(this.numbers.buffer, 0, batch.numbers);
-      noGrad(() => scope(() => void this.timed(() => this.forward(batch))));
+      noGrad(() => scope(() => void this.timeForward(() => this.forward(batch))));
     });
   }
 
@@ -238,20 +238,20 @@ export class StepRunner {
   }
 
   /** Runs a forward in evaluation mode; measures it after profileModelTime(). */
-  timed<T>(forward: () => T): T {
+  timeForward<T>(forward: () => T): T {
     const { times } = this;
-    if (!times) return this.evaluated(forward);
+    if (!times) return this.runInEval(forward);
     const { device } = this.sizes;
     device.synchronize();
     const begin = performance.now();
-    const result = this.evaluated(forward);
+    const result = this.runInEval(forward);
     device.synchronize();
     times.push(performance.now() - begin);
     return result;
   }
 
   /** Between training steps, a model of a training engine is in training mode. */
-  private evaluated<T>(forward: () => T): T {
+  private runInEval<T>(forward: () => T): T {
     const { model } = this;
     if (!model.training) return forward();
     model.eval();

@@ -11,7 +11,7 @@ interface Arena {
   readonly host: Buffer;
   /** Recorded when the arena is full: all its copies are done. */
   readonly copied: Event;
-  isUnderWay: boolean;
+  isInFlight: boolean;
 }
 
 /**
@@ -58,19 +58,19 @@ export class Uploads {
     if (open && this.used + bytes <= ARENA) return open;
     if (open) {
       open.copied.record(this.device.compute);
-      open.isUnderWay = true;
+      open.isInFlight = true;
       this.current = (this.current + 1) % ARENAS;
     }
     this.used = 0;
-    const next = this.arenas[this.current] ?? this.made();
+    const next = this.arenas[this.current] ?? this.createArena();
     this.arenas[this.current] = next;
-    if (next.isUnderWay) next.copied.synchronize();
-    next.isUnderWay = false;
+    if (next.isInFlight) next.copied.synchronize();
+    next.isInFlight = false;
     return next;
   }
 
-  private made(): Arena {
+  private createArena(): Arena {
     const host = Buffer.allocatePinned(this.device, ARENA);
-    return { host, copied: new Event(this.device), isUnderWay: false };
+    return { host, copied: new Event(this.device), isInFlight: false };
   }
 }

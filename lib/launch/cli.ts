@@ -43,12 +43,12 @@ async function train(words: readonly string[], before: LaunchOptions | null): Pr
 }
 
 /** Ends the process after commander has printed. Commander's code for errors, 1, becomes USAGE. */
-const ended = ({ exitCode }: { exitCode: number }): never => process.exit(exitCode && USAGE);
+const exitProcess = ({ exitCode }: { exitCode: number }): never => process.exit(exitCode && USAGE);
 
 const program = new Command('ds')
   .description('Tools of @ds/native.')
   .version(version)
-  .exitOverride(ended);
+  .exitOverride(exitProcess);
 
 const [PROJECT, TRAINING, MODELS, INFERENCE, CONFIGURATION, MACHINE] = [
   'A new project:',
@@ -197,7 +197,7 @@ const launcher = launchCommand((options, script, args) =>
 )
   .usage('COMMAND [options]\n       ds [options] <script> [arguments]')
   .version(version)
-  .exitOverride(ended);
+  .exitOverride(exitProcess);
 launcher.description(`${launcher.description()}\n${commandsHelp()}`);
 
 /** The commands by group, each with `ds` before its name. */

@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { formatValue } from '../runtime/format-value.js';
 import { isPlainObject } from '../runtime/is-object.js';
-import { checked, integer, type Options, string } from '../runtime/option.js';
+import { declareOption, integer, type Options, string } from '../runtime/option.js';
 import { errorMessage } from '../runtime/system-error.js';
 import type { EngineOptions } from '../serve/index.js';
 import { refuse } from './argument-error.js';
@@ -74,7 +74,7 @@ export const SERVER = {
     default: 1,
     flag: '--tp <n>',
   }),
-  models: checked(
+  models: declareOption(
     (_, models: Readonly<Record<string, string>>) => models,
     'one of [several models](several-models.md#several-models), in place of the argument; repeatable',
     { shown: 'none', flag: '--model <name=folder>', syntax: 'pairs' },
@@ -100,7 +100,7 @@ export const SERVER = {
       flag: '--model-idle <seconds>',
     },
   ),
-  adapters: checked(
+  adapters: declareOption(
     (_, adapters: Readonly<Record<string, string>>) => adapters,
     '[adapter](several-models.md#several-adapters) of requests with this model name; repeatable',
     { shown: 'none', flag: '--adapter <name=folder>', syntax: 'pairs' },

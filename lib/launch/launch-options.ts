@@ -1,7 +1,7 @@
 // The options of `ds [options] script.js [arguments]`: DeepSpeed's names, read by commander.
 
 import { Command, Option } from 'commander';
-import { boolean, checked, integer, type Options, oneOf, string } from '../runtime/option.js';
+import { boolean, declareOption, integer, type Options, oneOf, string } from '../runtime/option.js';
 import { refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
@@ -48,13 +48,16 @@ const NODES = {
     shown: 'first host; on one node 127.0.0.1',
     flag: '--master_addr <address>',
   }),
-  master_port: checked(requirePort, 'port where rank 0 listens', {
+  master_port: declareOption(requirePort, 'port where rank 0 listens', {
     shown: '29500; on one node a free port',
     flag: '--master_port <port>',
     syntax: 'integer',
   }),
   no_ssh: boolean('with a hostfile: start only node `--node_rank`, here', { flag: '--no_ssh' }),
-  ssh_port: checked(requirePort, 'port of ssh', { flag: '--ssh_port <port>', syntax: 'integer' }),
+  ssh_port: declareOption(requirePort, 'port of ssh', {
+    flag: '--ssh_port <port>',
+    syntax: 'integer',
+  }),
   launcher: string('way to reach other nodes; `pdsh` means the same, others are refused', {
     default: 'ssh',
     shown: '`ssh`',

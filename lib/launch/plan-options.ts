@@ -1,5 +1,5 @@
 // The options of `ds plan`.
-import { boolean, checked, integer, number, oneOf, string } from '../runtime/option.js';
+import { boolean, declareOption, integer, number, oneOf, string } from '../runtime/option.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Flags } from './declared-flags.js';
 
@@ -86,11 +86,11 @@ const PARALLELISM = {
     default: 1,
     flag: '--pp <n>',
   }),
-  lora: checked(rank, 'train [adapters](lora.md) of rank R; without a number, 8', {
+  lora: declareOption(rank, 'train [adapters](lora.md) of rank R; without a number, 8', {
     flag: '--lora [r]',
     syntax: 'integer or switch',
   }),
-  qlora: checked(rank, 'the same on linear layers in 4 bits', {
+  qlora: declareOption(rank, 'the same on linear layers in 4 bits', {
     flag: '--qlora [r]',
     syntax: 'integer or switch',
   }),

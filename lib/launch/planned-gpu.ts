@@ -24,7 +24,7 @@ const ASSUMED = required(GPUS.find(({ key }) => key === 'h200'));
  * H200. Throws DS_ARGUMENT for an unknown name and for a GPU below compute capability 8.0.
  */
 export function plannedGpu(name: string | undefined, found = gpuHere()): PlannedGpu {
-  if (name !== undefined) return ofTable(named(name));
+  if (name !== undefined) return ofTable(findGpu(name));
   if (!found) {
     const note = `No usable GPU is here: the plan assumes an ${ASSUMED.label}. --gpu names another one.`;
     return { ...ofTable(ASSUMED), note };
@@ -38,7 +38,7 @@ export function plannedGpu(name: string | undefined, found = gpuHere()): Planned
 
 const ofTable = (gpu: Gpu): PlannedGpu => ({ rates: ratesOf(gpu), memory: gpu.memory * GIB });
 
-function named(name: string): Gpu {
+function findGpu(name: string): Gpu {
   const key = plain(name);
   const gpu = GPUS.find((gpu) => plain(gpu.key) === key);
   if (gpu) return gpu;

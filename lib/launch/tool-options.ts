@@ -1,5 +1,5 @@
 // The options of `ds init`, `validate`, `elastic`, `env`, `io` and `watch`.
-import { boolean, checked, integer, integers, oneOf, string } from '../runtime/option.js';
+import { boolean, declareOption, integer, integers, oneOf, string } from '../runtime/option.js';
 import { refusedValue } from '../runtime/refused.js';
 import { keysOf } from '../runtime/typed-keys.js';
 import type { Flags } from './declared-flags.js';
@@ -97,7 +97,7 @@ export type IoFlags = Flags<typeof IO>;
 /** Options of `ds watch`. */
 export const WATCH = {
   'Options:': {
-    port: checked(requireFreePort, 'port; 0 selects a free one', {
+    port: declareOption(requireFreePort, 'port; 0 selects a free one', {
       shown: '6006, or a free one',
       flag: '--port <n>',
       syntax: 'integer',

@@ -110,7 +110,7 @@ export class DynamicLossScaler implements LossScaler {
 
   private shrink(): void {
     if (this.hysteresis !== 1 && this.hysteresisLeft !== 1) this.hysteresisLeft--;
-    else if (this.current === this.minScale) throw this.exhausted();
+    else if (this.current === this.minScale) throw this.exhaustedError();
     else this.current = Math.max(this.current / 2, this.minScale);
     this.lastOverflow = this.iteration;
   }
@@ -123,7 +123,7 @@ export class DynamicLossScaler implements LossScaler {
     this.current *= 2;
   }
 
-  private exhausted(): DsError {
+  private exhaustedError(): DsError {
     return new DsError({
       code: 'DS_NONFINITE',
       op: 'loss scale',

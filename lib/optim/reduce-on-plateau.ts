@@ -107,7 +107,7 @@ export class ReduceLrOnPlateau implements LrSchedule {
   stateDict(): JsonObject {
     return {
       lr: this.rate,
-      best: this.best === this.worst ? null : (named(this.best) ?? this.best),
+      best: this.best === this.worst ? null : (nameNonFinite(this.best) ?? this.best),
       num_bad_epochs: this.badObservations,
       cooldown_counter: this.cooldownLeft,
     };
@@ -119,7 +119,7 @@ export class ReduceLrOnPlateau implements LrSchedule {
     requireNumber('lr', lr, (x) => x >= 0);
     requireNumber('num_bad_epochs', num_bad_epochs, isCount);
     requireNumber('cooldown_counter', cooldown_counter, isCount);
-    const infinite = Object.values(INFINITE).find((value) => named(value) === best);
+    const infinite = Object.values(INFINITE).find((value) => nameNonFinite(value) === best);
     if (best !== null && infinite === undefined) requireNumber('best', best);
     this.rate = lr;
     this.best = infinite ?? (best === null ? this.worst : (best as number));
@@ -150,7 +150,8 @@ export class ReduceLrOnPlateau implements LrSchedule {
 const INFINITE = { positive: Number.POSITIVE_INFINITY, negative: Number.NEGATIVE_INFINITY };
 
 /** The JSON form of an infinite number; null for a finite one. */
-const named = (value: number): string | null => (Number.isFinite(value) ? null : String(value));
+const nameNonFinite = (value: number): string | null =>
+  Number.isFinite(value) ? null : String(value);
 
 /** Waits for the device if the metric is a device tensor. */
 function numberOf(metric: Metric): number {

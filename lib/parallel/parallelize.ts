@@ -28,8 +28,8 @@ import {
   VocabularyEmbedding,
 } from './layers.js';
 import {
-  fitting,
   type LayerStyle,
+  matcherOf,
   type PathStyle,
   patternsOf,
   type SequencePlan,
@@ -201,7 +201,7 @@ function applySequence(model: Module, group: ProcessGroup, plan: SequencePlan | 
     if (found) return found;
     throw refusedError("paths of modules in the plan's `sequence`", formatValue(path));
   };
-  const byToken = plan.byToken.map(fitting);
+  const byToken = plan.byToken.map(matcherOf);
   for (const [path, module] of modules) {
     if (!byToken.some((fits) => fits(path))) continue;
     for (const parameter of module.parameters()) parameter.hasPartialGradient = true;

@@ -102,12 +102,12 @@ export function patternsOf({ layers }: TensorPlan): PathStyle[] {
   return list.map(([pattern, style]: [string | RegExp, StyleName | LayerStyle]) => ({
     pattern,
     style: typeof style === 'string' ? { style } : style,
-    fits: fitting(pattern),
+    fits: matcherOf(pattern),
   }));
 }
 
 /** Returns a test whether a module path matches a pattern. */
-export function fitting(pattern: string | RegExp): (path: string) => boolean {
+export function matcherOf(pattern: string | RegExp): (path: string) => boolean {
   if (pattern instanceof RegExp) return (path) => pattern.test(path);
   const words = pattern.split('.');
   return (path) => {

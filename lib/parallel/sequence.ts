@@ -47,12 +47,12 @@ export function tokenStream(group: ProcessGroup): Stream {
   const gather = Object.assign((x: Tensor): Tensor => gatherForAll(x, sharedOf(x)), {
     begin: (x: Tensor): (() => Tensor) => beginWhole(x, sharedOf(x)),
   });
-  const kept = (whole: Tensor, part: Tensor): Tensor => recomputable(whole, gather, part);
+  const keepPart = (whole: Tensor, part: Tensor): Tensor => recomputable(whole, gather, part);
   const all = (x: Tensor): Tensor => {
     const tracked = x.requiresGrad && isGradEnabled();
     const known = gathered.get(x);
     if (known && known.tracked === tracked && !known.whole.isDisposed) return known.whole;
-    const out = kept(gather(x), x);
+    const out = keepPart(gather(x), x);
     if (!tracked || x.gradFn) gathered.set(x, { tracked, whole: out });
     return out;
   };
@@ -70,7 +70,7 @@ export function tokenStream(group: ProcessGroup): Stream {
       if (!isShared(x)) return whole.enterCopies(x, counts);
       const out = all(x);
       beginLate(out);
-      return counts ? out : kept(withoutGradient(out), x);
+      return counts ? out : keepPart(withoutGradient(out), x);
     },
     leave,
     leaveLinear(x, weight, bias) {

@@ -132,10 +132,10 @@ export function buildLayers(
       tied.set(layer.key, module);
       add(index, module);
       const { forward } = layer;
-      return forward ? { modules: [module], forward: (x) => forward(module, x) } : calling(module);
+      return forward ? { modules: [module], forward: (x) => forward(module, x) } : layerOf(module);
     }
-    if (layer instanceof LayerSpec) return calling(add(index, layer.build()));
-    if (layer instanceof Module) return calling(add(index, layer));
+    if (layer instanceof LayerSpec) return layerOf(add(index, layer.build()));
+    if (layer instanceof Module) return layerOf(add(index, layer));
     if (typeof layer === 'function') {
       return { modules: [], forward: (x) => (layer as (x: Values) => Values)(x) };
     }
@@ -145,7 +145,7 @@ export function buildLayers(
 }
 
 /** Returns a layer that calls the module; each of several values is an argument. */
-function calling(module: Module): PipelineLayer {
+function layerOf(module: Module): PipelineLayer {
   const call = (...inputs: unknown[]): Values => module.call(...(inputs as [])) as Values;
   return {
     modules: [module],

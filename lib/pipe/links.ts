@@ -121,7 +121,7 @@ export class Links {
    * Runs a batch, `body`. If it fails, ranks that wait for outlines receive the error. Ranks that
    * wait for a transfer receive it through channels.
    */
-  async reporting<Result>(body: () => Promise<Result>): Promise<Result> {
+  async withCause<Result>(body: () => Promise<Result>): Promise<Result> {
     try {
       return await body();
     } catch (error) {

@@ -44,8 +44,9 @@ function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
   const done = new Set<string>();
   const isReady = (work: Work): boolean =>
     needsOf(work, stages).every((either) => either.some((need) => done.has(keyOf(need))));
-  const left = (): boolean => plan.some((order, rank) => required(next[rank]) < order.length);
-  while (left()) {
+  const hasWorkLeft = (): boolean =>
+    plan.some((order, rank) => required(next[rank]) < order.length);
+  while (hasWorkLeft()) {
     const round = plan.map((order, rank) => order[required(next[rank])]);
     const ready = round.map((work) => work !== undefined && isReady(work));
     if (!ready.includes(true)) throw stuck('pipeline schedule', round);

@@ -139,7 +139,7 @@ export class PipelineRun {
       case 'recvF':
         return this.values.expect(action, await links.receiveValues(action, kind));
       case 'recvB': {
-        const outputs = wanting(this.visitAt(action).outputs);
+        const outputs = differentiable(this.visitAt(action).outputs);
         return this.gradients.expect(action, links.receiveGradients(action, outputs));
       }
       case 'sendF':
@@ -170,8 +170,8 @@ export class PipelineRun {
     const isLast = stage === this.position.stages - 1;
     const gradients = isLast ? null : listOf(this.gradients.take(at));
     const { inputs, outputs } = this.visitAt(at);
-    if (kind === 'B') this.worker.backward(stage, wanting(outputs), gradients);
-    else this.worker.inputGradients(at, wanting(outputs), gradients);
+    if (kind === 'B') this.worker.backward(stage, differentiable(outputs), gradients);
+    else this.worker.inputGradients(at, differentiable(outputs), gradients);
     for (const gradient of gradients ?? []) gradient.release();
     if (inputs !== null) {
       const ownTensors = gradientsOf(inputs);
@@ -204,7 +204,7 @@ export class PipelineRun {
 }
 
 /** The `values` that require gradients. */
-const wanting = (values: Values): readonly Tensor[] =>
+const differentiable = (values: Values): readonly Tensor[] =>
   listOf(values).filter(({ requiresGrad }) => requiresGrad);
 
 /** Returns the values as another rank would receive them: the graph ends, and a new one begins. */
@@ -221,7 +221,7 @@ function leavesOf(values: Values, kind: BatchKind): Values {
  * Returns the gradients of leaves, which the caller owns; zeros for leaves that nothing depends on.
  */
 function gradientsOf(inputs: Values): readonly Tensor[] {
-  return wanting(inputs).map((input) => {
+  return differentiable(inputs).map((input) => {
     const { grad } = input;
     input.grad = null;
     return grad ?? held(() => zeros(input.shape, { dtype: input.dtype, device: input.device }));

@@ -38,7 +38,7 @@ export const GPIPE = oneStage('gpipe', (stage, _, micros) => [
 
 /** Alternating forwards and backwards, as soon as a gradient is available. */
 const inTurns = (stage: number, ranks: number, micros: number): Work[] =>
-  alternating(
+  alternate(
     count(micros).map((micro) => work('F', stage, micro)),
     count(micros).map((micro) => work('B', stage, micro)),
     Math.min(ranks - stage - 1, micros),
@@ -121,7 +121,7 @@ export function interleaved(stagesPerRank: number): Schedule {
       const forwards = inGroups('F', turns);
       const ahead = 2 * (ranks - rank - 1) + (stagesPerRank - 1) * largest;
       const backwards = inGroups('B', turns.toReversed());
-      return endingEarly(alternating(forwards, backwards, Math.min(ahead, forwards.length)));
+      return endingEarly(alternate(forwards, backwards, Math.min(ahead, forwards.length)));
     });
   };
   return { name: `interleaved ${stagesPerRank}`, stagesPerRank, plan };
@@ -138,7 +138,7 @@ function groupsOf(micros: number, size: number): number[][] {
 /**
  * Returns `ahead` forwards, then alternating forwards and backwards, then the remaining backwards.
  */
-function alternating(forwards: Work[], backwards: Work[], ahead: number): Work[] {
+function alternate(forwards: Work[], backwards: Work[], ahead: number): Work[] {
   const order = forwards.slice(0, ahead);
   backwards.forEach((backward, i) => {
     const forward = forwards[ahead + i];

@@ -87,8 +87,9 @@ class Simulator {
 
   run(): Simulation {
     const { lists, next } = this;
-    const pending = (): (Action | undefined)[] => lists.map((list, i) => list[required(next[i])]);
-    for (let waiting = pending(); waiting.some(Boolean); waiting = pending()) {
+    const nextActions = (): (Action | undefined)[] =>
+      lists.map((list, i) => list[required(next[i])]);
+    for (let waiting = nextActions(); waiting.some(Boolean); waiting = nextActions()) {
       const moved = waiting.map((action, rank) => action !== undefined && this.act(action, rank));
       if (!moved.includes(true)) throw stuck('pipeline simulation', waiting);
     }

@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { byteText } from '../runtime/byte-text.js';
 import { type Parts, total } from './memory.js';
 import type { Rates } from './rates.js';
-import { added, needsText, settings } from './shortages.js';
+import { addParts, needsText, settings } from './shortages.js';
 import type { CandidateMemory, Room } from './zero-choice.js';
 
 /** Inputs of the choice. */
@@ -70,7 +70,7 @@ function needsOf(
     const of = `the memory of ${deviceName}`;
     needs.push({ of, tier: 'device', parts: ofDevice, bytes: device, there: room.device });
   }
-  const parts = isHost ? added([ofDevice, ofHost]) : ofHost;
+  const parts = isHost ? addParts([ofDevice, ofHost]) : ofHost;
   const bytes = isHost ? device + host : host;
   needs.push({ of: 'host memory', tier: 'host', parts, bytes, there: room.host });
   if (disk > 0) {

@@ -232,7 +232,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
     head: headElements(sizes, setup),
     messages: messagesAt(sizes, setup, 0),
   };
-  const during = (done: number): Moment => {
+  const momentDuring = (done: number): Moment => {
     // The recomputed segment still holds the activations of the blocks that backward has not
     // passed.
     const [ended, inside] = [Math.floor((done - 1) / length), (done - 1) % length];
@@ -249,13 +249,13 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
     };
   };
   /** The gradient of the block is complete, and its activations are gone. */
-  const ending = (done: number): Moment => {
-    const { activations, ...rest } = during(done);
+  const momentAtEnd = (done: number): Moment => {
+    const { activations, ...rest } = momentDuring(done);
     const gradients = gradientsAt(sizes, setup, { away, done, units: UNITS_UNDER_WAY + 1 });
     return { ...rest, gradients, activations: activations - inBackward - block };
   };
   const blocks = Array.from({ length: layers }, (_, done) => done + 1);
-  return [beginning, ...blocks.flatMap((done) => [during(done), ending(done)])];
+  return [beginning, ...blocks.flatMap((done) => [momentDuring(done), momentAtEnd(done)])];
 }
 
 /** Inputs of segments, and kept results of attention, in host memory. */

@@ -8,7 +8,7 @@ import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { copyAll } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
-import { pinned, pinnedFilled } from '../zero/state/pinned.js';
+import { allocatePinned, pinnedFilled } from '../zero/state/pinned.js';
 
 /** Rates of a rank's two processors, while both work and other ranks of the host measure too. */
 export interface ProcessorRates {
@@ -85,7 +85,7 @@ export function measureRates(
   { elements = ELEMENTS, passes = PASSES, moments = 'f32' }: Partial<RateSettings> = {},
 ): ProcessorRates {
   const place = (): Place => {
-    const of = (dtype: DType): Tensor => pinned(device, [elements], dtype);
+    const of = (dtype: DType): Tensor => allocatePinned(device, [elements], dtype);
     return {
       state: [of('f32'), of(moments), of(moments)],
       gradients: [of('bf16'), of('bf16')],

@@ -127,13 +127,13 @@ function needsOf({ device, host, disk }: Candidate, request: PlanRequest) {
 
 /** Returns the candidate with the smallest total shortage. */
 function nearestOf(candidates: readonly Candidate[], request: PlanRequest): Candidate {
-  const lacking = (candidate: Candidate): number =>
+  const lackOf = (candidate: Candidate): number =>
     needsOf(candidate, request).reduce(
       (sum, [, needed, there]) => sum + Math.max(0, needed - there),
       0,
     );
   return candidates.reduce((best, candidate) =>
-    lacking(candidate) < lacking(best) ? candidate : best,
+    lackOf(candidate) < lackOf(best) ? candidate : best,
   );
 }
 

@@ -73,7 +73,7 @@ export function memoryOfRank(module: Module, config: ResolvedConfig, device: Dev
 }
 
 /** Groups `all` by `key`, in the order of first occurrence. */
-export function grouped<T>(all: readonly T[], key: (one: T) => string): T[][] {
+export function groupBy<T>(all: readonly T[], key: (one: T) => string): T[][] {
   const groups = new Map<string, T[]>();
   for (const item of all) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
   return [...groups.values()];
@@ -81,7 +81,7 @@ export function grouped<T>(all: readonly T[], key: (one: T) => string): T[][] {
 
 /** Returns the hosts of the ranks. */
 export function clusterOf(rankMemories: readonly RankMemory[]): Cluster {
-  const machines = grouped(rankMemories, ({ machine }) => machine);
+  const machines = groupBy(rankMemories, ({ machine }) => machine);
   return {
     nodes: machines.length,
     devicesPerNode: Math.max(...machines.map(({ length }) => length)),
@@ -92,7 +92,7 @@ export function clusterOf(rankMemories: readonly RankMemory[]): Cluster {
 
 /** Returns the minimum over the ranks. Ranks of one host divide its free memory equally. */
 export function roomOf(rankMemories: readonly RankMemory[]): Room {
-  const machines = grouped(rankMemories, ({ machine }) => machine);
+  const machines = groupBy(rankMemories, ({ machine }) => machine);
   const min = (of: (here: RankMemory[]) => number): number => Math.min(...machines.map(of));
   const perRank = (key: 'host' | 'hostAtMost') => (here: RankMemory[]) => {
     const returned = here.reduce((sum, memory) => sum + memory.returned, 0);

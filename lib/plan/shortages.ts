@@ -13,7 +13,7 @@ import { setupOfConfig } from './config-setup.js';
 import { type CertainBytes, certainOf, type Parts } from './memory.js';
 import { countsOf } from './model-sizes.js';
 import { factsOf } from './optimizer-facts.js';
-import { grouped, limitOf, returnedBytes } from './room.js';
+import { groupBy, limitOf, returnedBytes } from './room.js';
 
 /** CertainBytes with the bytes on disks by folder of the file. */
 type Needs = Omit<CertainBytes, 'disk'> & { disk: Parts };
@@ -80,7 +80,7 @@ export function needsOf(
     { [String(offload.nvme_path)]: disk.state },
     { [String(param.nvme_path)]: disk.weights },
   ];
-  const onDisk = Object.entries(added(files)).filter(([, bytes]) => bytes > 0);
+  const onDisk = Object.entries(addParts(files)).filter(([, bytes]) => bytes > 0);
   const needs = {
     device: min(all.map(({ device: parts }) => parts)),
     host: min(all.map(({ host }) => host)),
@@ -138,9 +138,9 @@ function onDevices(claims: readonly Claim[]): Shortage[] {
 }
 
 function onHosts(claims: readonly Claim[]): Shortage[] {
-  return grouped(claims, ({ host }) => host.machine).flatMap((here): Shortage[] => {
+  return groupBy(claims, ({ host }) => host.machine).flatMap((here): Shortage[] => {
     const all = here.map(({ needs, device }) => [needs.host, device.isHost ? needs.device : {}]);
-    const parts = added(all.flat());
+    const parts = addParts(all.flat());
     const returned = here.reduce((sum, claim) => sum + claim.returned, 0);
     const max = (free: (limits: HostLimits) => number): number =>
       Math.max(...here.map(({ host }) => free(host))) + returned;
@@ -171,8 +171,8 @@ function onDisks(claims: readonly Claim[]): Shortage[] {
       return { folder, bytes, free, disk: `${host.machine}\n${disk}` };
     }),
   );
-  return grouped(files, ({ disk }) => disk).flatMap((here): Shortage[] => {
-    const parts = added(here.map(({ folder, bytes }) => ({ [folder]: bytes })));
+  return groupBy(files, ({ disk }) => disk).flatMap((here): Shortage[] => {
+    const parts = addParts(here.map(({ folder, bytes }) => ({ [folder]: bytes })));
     const free = Math.max(...here.map((file) => file.free));
     if (sumOf(parts) <= free) return [];
     const there = `${byteText(free)} free`;
@@ -183,7 +183,7 @@ function onDisks(claims: readonly Claim[]): Shortage[] {
 const sumOf = (parts: Parts): number => Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
 
 /** Adds parts of the same name. */
-export function added(all: readonly Parts[]): Parts {
+export function addParts(all: readonly Parts[]): Parts {
   const sums: Record<string, number> = {};
   for (const parts of all) {
     for (const [name, bytes] of Object.entries(parts)) sums[name] = (sums[name] ?? 0) + bytes;

@@ -72,9 +72,12 @@ export function chooseWay<Config>(
   const fitting = weighed.filter((item) => usedShare(item, weights, room.host, share) <= 1);
   const fastest = Math.min(...fitting.map(({ step }) => step ?? 0));
   const best = fitting.find(({ step }) => AS_FAST * (step ?? 0) <= fastest);
-  const used = (item: CandidateMemory<Config>): number => usedShare(item, weights, room.hostAtMost);
-  const leanest = weighed.reduce((min, item) => (used(item) < used(min) ? item : min));
-  return { best: best ?? (used(leanest) <= 1 ? leanest : null), leanest };
+  const usedShareOf = (item: CandidateMemory<Config>): number =>
+    usedShare(item, weights, room.hostAtMost);
+  const leanest = weighed.reduce((min, item) =>
+    usedShareOf(item) < usedShareOf(min) ? item : min,
+  );
+  return { best: best ?? (usedShareOf(leanest) <= 1 ? leanest : null), leanest };
 }
 
 /** On the CPU, offload to the CPU changes nothing, so these candidates are dropped. */

@@ -29,7 +29,7 @@ function matmul({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
 }
 
 /** One operation per logit, plus the product if the op computes the logits. */
-function routing({ logits, x }: OpArgs['RouteTopK']): Work {
+function routingWork({ logits, x }: OpArgs['RouteTopK']): Work {
   const { macs, flops } = products(x ? size(logits) * required(x.shape[1]) : 0);
   return { macs, flops: flops + size(logits) };
 }
@@ -108,7 +108,7 @@ const counts: { readonly [Name in CountedOp]?: Count<OpArgs[Name]> } = {
   CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * required(dout.shape[1])),
   InvariantLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
   Fp8Matmul: ({ a, out }) => products(size(out) * required(a.shape[1])),
-  RouteTopK: routing,
+  RouteTopK: routingWork,
   QuantizedLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
   GatedLinear: gatedProducts,
   QuantizedGatedLinear: gatedProducts,

@@ -48,7 +48,7 @@ export class Buffer {
   /** Returns device memory with undefined contents. Throws DS_OUT_OF_MEMORY. */
   static allocate(device: Device, bytes: number): Buffer {
     const buffer = new Buffer(device, bytes, false, allocateFor(device, bytes));
-    openRow()?.allocated(buffer);
+    openRow()?.noteAllocated(buffer);
     return buffer;
   }
 
@@ -135,7 +135,8 @@ export class Buffer {
 
   /**
    * Allocates device memory again, and copies the contents from `host` in the order of `stream`,
-   * after the compute work so far. `allocated` is an event of the device. Throws DS_OUT_OF_MEMORY.
+   * after the compute work so far. `noteAllocated` is an event of the device. Throws
+   * DS_OUT_OF_MEMORY.
    */
   restore(host: Buffer | Uint8Array, stream: Stream, allocated: Event): void {
     this.id = allocateFor(this.device, this.bytes);

@@ -119,7 +119,7 @@ export function observeKernels(next: KernelObserver | null): void {
 }
 
 /** Runs `body` without the observer, because its ops are not work of the model. */
-export function unobserved(body: () => void): void {
+export function withoutObserver(body: () => void): void {
   const before = observer;
   observer = null;
   try {

@@ -36,7 +36,7 @@ class Row {
   /** Memory that the call being prepared adds to. */
   private amended: Operand | null = null;
 
-  allocated(buffer: Operand): void {
+  noteAllocated(buffer: Operand): void {
     this.blank.add(buffer);
   }
 
@@ -101,18 +101,18 @@ function releaseOperands({ operands }: DeferredCall): void {
 
 let row: Row | null = null;
 
-/** The open queue of calls; null outside of postponing(). */
+/** The open queue of calls; null outside of postponeCalls(). */
 export function openRow(): Row | null {
   return row;
 }
 
 /**
- * Runs `body` with deferred calls. They run when needed() names one of their results, when memory
- * or stream order is used in another way (a copy, a host read, a collective, an event), or when a
- * call cannot wait. Calls that still wait when `body` ends never run, and reading their results
- * throws DS_RELEASED.
+ * Runs `body` with deferred calls. They run when noteNeeded() names one of their results, when
+ * memory or stream order is used in another way (a copy, a host read, a collective, an event), or
+ * when a call cannot wait. Calls that still wait when `body` ends never run, and reading their
+ * results throws DS_RELEASED.
  */
-export function postponing<T>(body: () => T): T {
+export function postponeCalls<T>(body: () => T): T {
   const outer = row;
   const ownRow = new Row();
   row = ownRow;
@@ -146,7 +146,7 @@ export function amends(buffer: Operand): void {
 }
 
 /** Runs the calls that fill `buffer`, because it will be read. */
-export function needed(buffer: Operand): void {
+export function noteNeeded(buffer: Operand): void {
   if (row !== null) row.need(buffer);
 }
 

@@ -87,7 +87,9 @@ function unify(root: string, group: string, swap: number): GroupLimit[] {
   if (!Number.isFinite(limit)) return [];
   const stat = numbersOf(file('memory.stat'), 1);
   const dropped = ['active_file', 'inactive_file', 'slab_reclaimable'];
-  return [{ group, limit, free: left(limit, file('memory.current'), { stat, dropped, swap }) }];
+  return [
+    { group, limit, free: bytesLeft(limit, file('memory.current'), { stat, dropped, swap }) },
+  ];
 }
 
 function legacy(root: string, group: string, swap: number): GroupLimit[] {
@@ -99,13 +101,13 @@ function legacy(root: string, group: string, swap: number): GroupLimit[] {
   stat.set('kernel', Number.parseInt(file('memory.kmem.usage_in_bytes'), 10) || 0);
   const dropped = ['total_active_file', 'total_inactive_file', 'kernel'];
   const used = file('memory.usage_in_bytes');
-  return [{ group, limit, free: left(limit, used, { stat, dropped, swap }) }];
+  return [{ group, limit, free: bytesLeft(limit, used, { stat, dropped, swap }) }];
 }
 
 /**
  * Returns the rest of a limit after `used`, if the kernel reclaims and swaps out as much as it can.
  */
-function left(
+function bytesLeft(
   limit: number,
   used: string,
   { stat, dropped, swap }: { stat: Map<string, number>; dropped: string[]; swap: number },

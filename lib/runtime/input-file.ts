@@ -39,7 +39,7 @@ export class InputFile {
   static async open(path: string, { followLinks = true } = {}): Promise<InputFile> {
     const { O_RDONLY, O_NONBLOCK, O_NOFOLLOW } = constants;
     const flags = O_RDONLY | O_NONBLOCK | (followLinks ? 0 : O_NOFOLLOW);
-    const descriptor = await reported<number>('open', path, (done) => open(path, flags, done));
+    const descriptor = await promisify<number>('open', path, (done) => open(path, flags, done));
     try {
       const status = await statusOf(descriptor, path);
       if (!status.isFile()) throw notRegular(path, status);
@@ -70,7 +70,7 @@ export class InputFile {
     const into = new Uint8Array(bytes);
     for (let done = 0; done < bytes; ) {
       const file = this.open();
-      const count = await reported<number>('read', this.path, (callback) =>
+      const count = await promisify<number>('read', this.path, (callback) =>
         read(file, into, done, bytes - done, offset + done, callback),
       );
       if (count === 0) throw fileError('read', this.path, `${bytes} bytes at ${offset}`, 'its end');
@@ -138,7 +138,7 @@ const forgotten = finalizers<number>((descriptor) => closeSync(descriptor));
 type Callback<T> = (error: Error | null, value: T) => void;
 
 /** Promisifies a Node function with a callback; throws DS_IO. */
-function reported<T>(
+function promisify<T>(
   operation: string,
   path: string,
   start: (done: Callback<T>) => void,
@@ -167,7 +167,7 @@ function reportedNow<T>(operation: string, path: string, call: () => T): T {
 }
 
 function statusOf(descriptor: number, path: string): Promise<BigIntStats> {
-  return reported('stat', path, (done) => fstat(descriptor, { bigint: true }, done));
+  return promisify('stat', path, (done) => fstat(descriptor, { bigint: true }, done));
 }
 
 function notRegular(path: string, status: BigIntStats): DsError {

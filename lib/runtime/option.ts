@@ -131,7 +131,7 @@ type Declare<In, Limits> = <
 ) => Option<In, Read<In, Default, Required>, Flag, Required>;
 
 /** Declares an option that `read` checks and converts. JavaScript callers may give any value. */
-export function checked<
+export function declareOption<
   In,
   Out,
   const Default = undefined,
@@ -168,14 +168,14 @@ interface Range {
 
 /** Declares a finite number. */
 export const number: Declare<number, Range> = (help, about = {}) =>
-  checked((op, value: number) => readNumber(op, value, about, 'a finite number'), help, {
+  declareOption((op, value: number) => readNumber(op, value, about, 'a finite number'), help, {
     syntax: 'number',
     ...about,
   });
 
 /** Declares a safe integer. */
 export const integer: Declare<number, Range> = (help, about = {}) =>
-  checked((op, value: number) => readNumber(op, value, about, 'an integer'), help, {
+  declareOption((op, value: number) => readNumber(op, value, about, 'an integer'), help, {
     syntax: 'integer',
     ...about,
   });
@@ -208,21 +208,21 @@ type NoLimits = Record<never, never>;
 
 /** Declares a switch. */
 export const boolean: Declare<boolean, NoLimits> = (help, about) =>
-  checked((op, value: boolean) => requireType(op, value, 'boolean'), help, {
+  declareOption((op, value: boolean) => requireType(op, value, 'boolean'), help, {
     syntax: 'switch',
     ...about,
   });
 
 /** Declares a text. */
 export const string: Declare<string, NoLimits> = (help, about) =>
-  checked((op, value: string) => requireType(op, value, 'string'), help, {
+  declareOption((op, value: string) => requireType(op, value, 'string'), help, {
     syntax: 'text',
     ...about,
   });
 
 /** Declares a list of texts. */
 export const texts: Declare<readonly string[], NoLimits> = (help, about) =>
-  checked((op, values: readonly string[]) => listOf(op, values, textOf), help, {
+  declareOption((op, values: readonly string[]) => listOf(op, values, textOf), help, {
     syntax: 'texts',
     ...about,
   });
@@ -230,7 +230,7 @@ export const texts: Declare<readonly string[], NoLimits> = (help, about) =>
 /** Declares a list of safe integers. */
 export const integers: Declare<readonly number[], Range> = (help, about = {}) => {
   const read = (op: string, value: number) => readNumber(op, value, about, 'an integer');
-  return checked((op, values: readonly number[]) => listOf(op, values, read), help, {
+  return declareOption((op, values: readonly number[]) => listOf(op, values, read), help, {
     syntax: 'integers',
     ...about,
   });
@@ -250,7 +250,7 @@ function listOf<Value>(
 /** Declares one of the texts `values`. */
 export function oneOf<const Value extends string>(values: readonly Value[]) {
   const declare: Declare<Value, NoLimits> = (help, about) =>
-    checked((op, value: Value) => requireOneOf(op, value, values), help, {
+    declareOption((op, value: Value) => requireOneOf(op, value, values), help, {
       syntax: 'text',
       values,
       ...about,
@@ -260,7 +260,7 @@ export function oneOf<const Value extends string>(values: readonly Value[]) {
 
 /** Declares a function of the type `Call`. */
 export const callback = <Call>(help: string, about?: About<undefined, never, false>) =>
-  checked(
+  declareOption(
     (op: string, value: Call) => {
       requireType(op, value, 'function');
       return value;

@@ -105,14 +105,14 @@ export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
 }
 
 function watch(calls: Calls, watcher: WorkWatcher): Calls {
-  return { ...enqueuing(calls, watcher), ...waiting(calls, watcher) };
+  return { ...watchEnqueues(calls, watcher), ...watchWaits(calls, watcher) };
 }
 
 /**
  * Work for a stream without a name is not reported, because the addon rejects it. Recorded work is
  * not reported either.
  */
-function enqueuing(calls: Calls, watcher: WorkWatcher) {
+function watchEnqueues(calls: Calls, watcher: WorkWatcher) {
   const report = (handle: number, work: Omit<StreamWork, 'stream'>, enqueue: () => void): void => {
     const stream = Stream.of(handle);
     if (stream && !isRecorded) watcher.enqueued({ ...work, stream }, enqueue);
@@ -156,7 +156,7 @@ function enqueuing(calls: Calls, watcher: WorkWatcher) {
   return { run, runOnHost, copy, launchGraph, beginCapture, endCapture, startCollective };
 }
 
-function waiting(calls: Calls, watcher: WorkWatcher) {
+function watchWaits(calls: Calls, watcher: WorkWatcher) {
   const around =
     <Words extends unknown[], Result>(what: string, call: (...words: Words) => Result) =>
     (...words: Words): Result =>

@@ -1,22 +1,22 @@
 // Options of a conversation in the terminal, each declared once.
 import type { Readable, Writable } from 'node:stream';
 import { SAMPLING } from '../inference/sampling-options.js';
-import { checked, type Declared, integer, type Options, string } from '../runtime/option.js';
+import { type Declared, declareOption, integer, type Options, string } from '../runtime/option.js';
 import { snakeCase } from '../runtime/options.js';
 import type { ContinuationOptions } from './served-engine.js';
 
 /** Options of chat(). */
 export const CHAT = {
   /** Source of questions, one per line. Default: standard input. */
-  input: checked((_, input: Readable) => input, 'source of questions, one per line'),
+  input: declareOption((_, input: Readable) => input, 'source of questions, one per line'),
   /** Destination of answers. Default: standard output. */
-  output: checked((_, output: Writable) => output, 'destination of answers'),
+  output: declareOption((_, output: Writable) => output, 'destination of answers'),
   /** A system message before the conversation. */
   system: string('system prompt', { flag: '--system <text>' }),
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate: string("a Jinja text in place of the tokenizer's chat template"),
   /** Sampling options; they override generation_config.json. */
-  sampling: checked((_, sampling: ContinuationOptions) => sampling, 'sampling options'),
+  sampling: declareOption((_, sampling: ContinuationOptions) => sampling, 'sampling options'),
 };
 
 /** How chat() talks. */

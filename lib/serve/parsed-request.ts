@@ -3,7 +3,7 @@ import type { JsonValue } from '../../types/json.js';
 import { SAMPLING } from '../inference/sampling-options.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
-import { checked, integer, number } from '../runtime/option.js';
+import { declareOption, integer, number } from '../runtime/option.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Answer, AnswerSetup, Delivery } from './answer.js';
 import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
@@ -57,12 +57,12 @@ const SAMPLED = {
   /** 0 would leave no token to sample. */
   topP: number('', { above: 0, max: 1 }),
   /** -1 stands for all tokens, as in vLLM. */
-  topK: checked((op, k: number) => Math.max(0, requireInteger(op, k, -1)), ''),
+  topK: declareOption((op, k: number) => Math.max(0, requireInteger(op, k, -1)), ''),
   presencePenalty: number('', { min: -2, max: 2 }),
   frequencyPenalty: number('', { min: -2, max: 2 }),
   priority: integer(''),
   /** The seeds of the engine are not negative. */
-  seed: checked((op, seed: number) => {
+  seed: declareOption((op, seed: number) => {
     const given = requireInteger(op, seed, Number.MIN_SAFE_INTEGER);
     return given < 0 ? Number(BigInt.asUintN(53, BigInt(given))) : given;
   }, ''),

@@ -3,7 +3,7 @@
 import {
   boolean,
   callback,
-  checked,
+  declareOption,
   integer,
   type Options,
   oneOf,
@@ -23,24 +23,24 @@ export const SERVE = {
     flag: '--host <address>',
   }),
   /** Port to listen on; 0 selects a free one. Default: 8000. */
-  port: checked(requirePort, 'port to listen on; 0 selects a free one', {
+  port: declareOption(requirePort, 'port to listen on; 0 selects a free one', {
     default: 8000,
     flag: '--port <n>',
     syntax: 'integer',
   }),
   /** Clients send one of these keys. Default: clients need no key. */
-  apiKeys: checked((_, keys: readonly string[]) => keys, 'keys of clients', { default: [] }),
+  apiKeys: declareOption((_, keys: readonly string[]) => keys, 'keys of clients', { default: [] }),
   /**
    * More hosts that requests may name if the server has no key and listens on loopback; "*" for
    * any. Default: localhost, 127.0.0.0/8 and [::1] only.
    */
-  allowedHosts: checked(
+  allowedHosts: declareOption(
     (_, hosts: readonly string[]) => hosts,
     'more [host names](#keys-and-access) for a local server without a key, or `*`',
     { shown: 'none', flag: '--allowed-hosts <names>', syntax: 'names' },
   ),
   /** The origin of web pages that may send requests, or "*" for all origins. Default: no origin. */
-  cors: checked(
+  cors: declareOption(
     (_, origin: string) => origin,
     'web pages of this origin may send requests; `*`: all',
     { shown: 'none', flag: '--cors <origin>' },
@@ -81,7 +81,7 @@ export const SERVE = {
     flag: '--tokenizer-threads <n>',
   }),
   /** Bounds of requests and connections. */
-  limits: checked((op, limits: ServeLimits) => readLimits(op, limits), 'bounds of requests', {
+  limits: declareOption((op, limits: ServeLimits) => readLimits(op, limits), 'bounds of requests', {
     fields: { ...REQUEST_LIMITS, ...SERVER_LIMITS },
   }),
   /** Receives errors inside the server. Default: console.error. */

@@ -2,7 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
-import { needed } from '../runtime/deferred-calls.js';
+import { noteNeeded } from '../runtime/deferred-calls.js';
 import { cpu, type Device, device as findDevice } from '../runtime/device.js';
 import {
   type DType,
@@ -281,7 +281,7 @@ export class Tensor implements View {
 
   /** @internal Adds a holder, such as a graph node that will read it. */
   retain(): this {
-    needed(this.memory);
+    noteNeeded(this.memory);
     this.references++;
     return this;
   }

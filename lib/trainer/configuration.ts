@@ -76,7 +76,7 @@ export function autoSources(settings: Settings, length: RunLength | null): AutoS
     eps: of('eps', eps, 'optimizer.params.eps'),
     weightDecay: of('weightDecay', weightDecay, 'optimizer.params.weight_decay'),
     maxGradNorm: of('maxGradNorm', maxGradNorm, 'gradient_clipping'),
-    ...defined('sequenceLength', sequenceLength),
+    ...ifGiven('sequenceLength', sequenceLength),
     ...batchSizes(settings, file),
     ...precisionOf(settings),
     ...(length ? stepsFor(settings, file, length) : {}),
@@ -118,8 +118,8 @@ function batchSizes(settings: Settings, file: DsConfig): Training {
     return isTotalSet ? undefined : settings[option];
   };
   return {
-    ...defined('perDeviceBatchSize', one('batchSize', 'train_micro_batch_size_per_gpu')),
-    ...defined('accumulationSteps', one('accumulation', 'gradient_accumulation_steps')),
+    ...ifGiven('perDeviceBatchSize', one('batchSize', 'train_micro_batch_size_per_gpu')),
+    ...ifGiven('accumulationSteps', one('accumulation', 'gradient_accumulation_steps')),
   };
 }
 
@@ -153,7 +153,7 @@ function configure(file: DsConfig, path: string): unknown {
   return path.split('.').reduce(step, file as unknown);
 }
 
-function defined<Name extends keyof Training>(
+function ifGiven<Name extends keyof Training>(
   name: Name,
   value: number | undefined,
 ): Partial<Training> {

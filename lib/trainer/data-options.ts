@@ -1,6 +1,13 @@
 // The option `data` of a Trainer: how samples become micro-batches.
 import type { Device } from '../runtime/device.js';
-import { boolean, callback, checked, integer, type Options, oneOf } from '../runtime/option.js';
+import {
+  boolean,
+  callback,
+  declareOption,
+  integer,
+  type Options,
+  oneOf,
+} from '../runtime/option.js';
 
 /** Order of samples. */
 export type Sampling = 'random' | 'sequential' | 'group_by_length';
@@ -47,10 +54,14 @@ export const loadingCalls = <Sample, Batch>() => ({
     elsewhere: '`data_collator`',
   }),
   /** Tokens of each sample, for "group_by_length". Default: the length of `ids`. */
-  lengths: checked((_, value: ArrayLike<number>) => value, 'token counts for `"group_by_length"`', {
-    shown: 'length of `ids`',
-    elsewhere: '`length_column_name`',
-  }),
+  lengths: declareOption(
+    (_, value: ArrayLike<number>) => value,
+    'token counts for `"group_by_length"`',
+    {
+      shown: 'length of `ids`',
+      elsewhere: '`length_column_name`',
+    },
+  ),
 });
 
 /** How samples of `train` become micro-batches. Batches of a source stay unchanged. */

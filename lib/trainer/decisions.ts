@@ -65,7 +65,7 @@ export class Decisions {
  * Throws DS_ARGUMENT if the metric is missing. Source of the comparison: transformers'
  * EarlyStoppingCallback.
  */
-export function judged(
+export function compareWithBest(
   { save, earlyStop }: Settings,
   state: TrainerState,
   metrics: Metrics,

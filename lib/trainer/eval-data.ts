@@ -29,14 +29,14 @@ export async function openEvalData<Sample, Batch>(
   place: DataPlace,
 ): Promise<EvalData<Batch>> {
   const opened = typeof data === 'function' ? await data(place) : data;
-  const dataset = isIterableDataset<Sample>(opened) ? await held(opened) : opened;
+  const dataset = isIterableDataset<Sample>(opened) ? await loadAll(opened) : opened;
   if (!isDataset<Sample>(dataset)) return new DealtOut(requireSource<Batch>(dataset));
   const collate = await collateFor(dataset, settings, place);
   return new EvenBatches(dataset, place, collate);
 }
 
 /** Loads a stream of samples into memory, so every sample reaches exactly one rank. */
-async function held<Sample>(dataset: IterableDataset<Sample>): Promise<Dataset<Sample>> {
+async function loadAll<Sample>(dataset: IterableDataset<Sample>): Promise<Dataset<Sample>> {
   const samples: Sample[] = [];
   const given = dataset.iterate(0);
   requireSamples(given);

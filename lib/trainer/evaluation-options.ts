@@ -2,7 +2,7 @@
 import {
   boolean,
   callback,
-  checked,
+  declareOption,
   integer,
   number,
   type Options,
@@ -29,7 +29,7 @@ export interface LossInput<Batch> {
 /** The declared options of evaluations. */
 export const EVALUATION = {
   /** When to evaluate. Default: "epoch". */
-  every: checked(requireEvery, 'when to evaluate', {
+  every: declareOption(requireEvery, 'when to evaluate', {
     default: 'epoch',
     elsewhere: '`eval_strategy`, `eval_steps`',
   }),
@@ -41,7 +41,7 @@ export const EVALUATION = {
     also: ['eval_batch_size', 'per_gpu_eval_batch_size'],
   }),
   /** Maximum number of batches. Default: all. */
-  maxBatches: checked(requireBatches, 'maximum number of batches', {
+  maxBatches: declareOption(requireBatches, 'maximum number of batches', {
     default: Number.POSITIVE_INFINITY,
     shown: 'all',
   }),
@@ -66,7 +66,7 @@ export const EVALUATION = {
 /** Options of `eval` that depend on the samples. */
 export const evaluationCalls = <Sample, Batch>() => ({
   /** The samples, which are evaluated in order, each once. */
-  data: checked(
+  data: declareOption(
     requireSamples<TrainerData<Sample, Batch>>,
     'the data; `eval: data` is short for it',
     { required: true, elsewhere: '`eval_dataset`' },

@@ -53,7 +53,7 @@ export async function evaluate<Batch>(
       const own = noGrad(() => objective.judged?.(forward, micro));
       const loss =
         own?.loss ?? noGrad(() => scope(() => objective.mean(forward, micro, report).item()));
-      const input = { forward: unrecorded(forward), batch: micro.batch };
+      const input = { forward: withoutGrad(forward), batch: micro.batch };
       const further = options.metrics ? requireObject(options.metrics(input)) : {};
       if (!isOwn) continue;
       add(sums, {
@@ -130,7 +130,7 @@ async function inEvaluation(
   }
 }
 
-const unrecorded =
+const withoutGrad =
   (forward: Forward): Forward =>
   (...inputs) =>
     noGrad(() => forward(...inputs));
@@ -142,7 +142,7 @@ async function* batchesOf<Batch>(
 ): AsyncGenerator<{ micro: MicroBatch<Batch>; isOwn: boolean }> {
   let done = 0;
   for await (const { batch, isOwn } of data) {
-    const micro = mover.moved(objective.counted(batch));
+    const micro = mover.move(objective.counted(batch));
     try {
       yield { micro, isOwn };
     } finally {

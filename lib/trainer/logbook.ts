@@ -112,7 +112,7 @@ export class Logbook {
   }
 
   /** Called when an update is enqueued. `sequence`: tokens of its sequences. */
-  enqueued(update: Pending, sequence: number): void {
+  noteUpdate(update: Pending, sequence: number): void {
     this.pending = update;
     if (update.isDue) this.metrics?.fetch();
     this.tokenFlops = this.options.costOf?.(sequence) ?? 0;
@@ -197,7 +197,7 @@ export class Logbook {
     };
     [this.lossSum, this.updates] = [0, 0];
     this.restart();
-    state.logged(event);
+    state.addLog(event);
     return event;
   }
 

@@ -10,7 +10,7 @@ import {
   writeCheckpoint,
 } from './checkpoint-folder.js';
 import type { BatchSource } from './data-source.js';
-import { isEnough, judged, type Moment } from './decisions.js';
+import { compareWithBest, isEnough, type Moment } from './decisions.js';
 import type { EndReason, EvaluateEvent, TrainerEvent, TrainerPlace } from './events.js';
 import type { Forward, MicroBatch } from './micro-batch.js';
 import { discard } from './moved-batch.js';
@@ -97,7 +97,7 @@ async function* update<Batch>(
   const reported: TrainerEvent[] = [];
   objective.begun?.(forward, group);
   for (const micro of group) {
-    const here = mover.moved(micro);
+    const here = mover.move(micro);
     const { metrics } = book;
     scope(() => engine.backward(objective.shared(forward, here, counted, metrics, further)));
     discard(here);
@@ -111,7 +111,7 @@ async function* update<Batch>(
   objective.updated?.(state.step);
   state.epoch = nextEpoch(state.epoch, length.updatesPerEpoch);
   const isDue = decisions.logs({ ...progressOf(state), isEpochEnd: false });
-  book.enqueued({ ...progressOf(state), lr, isDue }, sequenceOf(group));
+  book.noteUpdate({ ...progressOf(state), lr, isDue }, sequenceOf(group));
   yield* reported; // A caller that leaves here leaves a complete update.
 }
 
@@ -122,7 +122,7 @@ async function* act<Batch>(session: Session<Batch>, moment: Moment): Events<EndR
   const judgement = !stops && decisions.evaluates(moment) ? yield* evaluation(session) : null;
   const isOver = judgement !== null && isEnough(settings, state);
   const end = stops ? 'stopped' : isOver ? 'early' : decisions.isLast(moment) ? 'done' : null;
-  if (end || (moment.isEpochEnd && decisions.logs(moment))) yield* logged(session);
+  if (end || (moment.isEpochEnd && decisions.logs(moment))) yield* flushLogs(session);
   const { save } = settings;
   const isBest = judgement?.isBest ?? false;
   if (save && decisions.saves(moment, { isBest, end })) yield* checkpoint(session, save, isBest);
@@ -135,9 +135,9 @@ async function* evaluation<Batch>(session: Session<Batch>): Events<EvaluateEvent
   yield* finishRun(session);
   const resume = book.suspend();
   const metrics = await judge(session, settings.eval.data, settings.eval);
-  const isBest = judged(settings, state, metrics);
+  const isBest = compareWithBest(settings, state, metrics);
   const event: EvaluateEvent = { type: 'evaluate', ...progressOf(state), metrics, isBest };
-  state.evaluated(event);
+  state.addEvaluation(event);
   yield event;
   resume();
   return event;
@@ -173,7 +173,7 @@ async function* finishRun<Batch>({ book, counts }: Session<Batch>): Events {
 }
 
 /** Whatever has not been logged yet. */
-async function* logged<Batch>(session: Session<Batch>): Events {
+async function* flushLogs<Batch>(session: Session<Batch>): Events {
   yield* finishRun(session);
   const rest = session.book.rest();
   if (rest) yield rest;

@@ -16,7 +16,7 @@ export class BatchMover {
   }
 
   /** Returns `micro` with its tensors on the device, and disposes of the originals. */
-  moved<Batch>(micro: MicroBatch<Batch>): MicroBatch<Batch> {
+  move<Batch>(micro: MicroBatch<Batch>): MicroBatch<Batch> {
     const here = tensorsOf(micro);
     const away = here.filter((tensor) => tensor.device !== this.device);
     if (away.length === 0) return micro;

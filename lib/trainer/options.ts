@@ -11,7 +11,7 @@ import { isObject } from '../runtime/is-object.js';
 import {
   boolean,
   callback,
-  checked,
+  declareOption,
   integer,
   number,
   type Options,
@@ -40,17 +40,21 @@ export type Precision = 'fp32' | 'fp16' | 'bf16';
 /** Model and configuration. */
 export const MODEL = {
   /** The model to train. */
-  model: checked(requireModel<Module & { readonly hiddenSize?: number }>, 'the model to train', {
-    required: true,
-    elsewhere: '`model`',
-  }),
+  model: declareOption(
+    requireModel<Module & { readonly hiddenSize?: number }>,
+    'the model to train',
+    {
+      required: true,
+      elsewhere: '`model`',
+    },
+  ),
   /** A tokenizer or its folder. It is saved with the weights; its padding token fills text rows. */
-  tokenizer: checked(readTokenizer, 'a tokenizer, or its folder; saved with the weights', {
+  tokenizer: declareOption(readTokenizer, 'a tokenizer, or its folder; saved with the weights', {
     default: null,
     elsewhere: '`processing_class`',
   }),
   /** A ds_config.json or its object; "auto" and missing sizes are filled from these options. */
-  deepspeed: checked(requireConfig, 'a `ds_config.json`, or its JSON', {
+  deepspeed: declareOption(requireConfig, 'a `ds_config.json`, or its JSON', {
     default: {},
     shown: 'one rank, or stage 0',
     flag: 'deepspeed',
@@ -59,17 +63,17 @@ export const MODEL = {
   /** Unknown keys of that configuration are errors. Default: false. */
   strict: boolean('refuse unknown keys of the configuration', { default: false }),
   /** See initialize(). */
-  device: checked((_, value: string | Device) => value, '`"cpu"`, `"cuda"` or `"auto"`', {
+  device: declareOption((_, value: string | Device) => value, '`"cpu"`, `"cuda"` or `"auto"`', {
     shown: '`"auto"`',
   }),
   /** See initialize(). */
-  distributed: checked(
+  distributed: declareOption(
     (_, value: Distributed | null) => value,
     'a job that the program has joined',
     { shown: "the launcher's" },
   ),
   /** Signals that end training with a checkpoint. Default: SIGINT, SIGTERM and SIGHUP. */
-  stopSignals: checked(
+  stopSignals: declareOption(
     (_, value: readonly NodeJS.Signals[]) => value,
     'signals that end training with a checkpoint',
     { shown: 'SIGINT, SIGTERM, SIGHUP' },
@@ -119,12 +123,12 @@ export const OPTIMIZATION = {
   /** Default: 5e-5, or that of the method. */
   lr: number('learning rate', { min: 0, default: 5e-5, flag: 'learning_rate', also: ['lr'] }),
   /** How the rate falls, where the configuration has no scheduler. Default: "linear". */
-  schedule: checked(requireSchedule, '[schedule](#schedules) of the learning rate', {
+  schedule: declareOption(requireSchedule, '[schedule](#schedules) of the learning rate', {
     default: 'linear',
     elsewhere: '`lr_scheduler_type`',
   }),
   /** Updates over which the rate rises from 0, or a share of all (below 1). Default: 0. */
-  warmup: checked(requireSteps, 'updates of warm-up; below 1, a share of all', {
+  warmup: declareOption(requireSteps, 'updates of warm-up; below 1, a share of all', {
     default: 0,
     elsewhere: '`warmup_steps`, `warmup_ratio`',
   }),
@@ -135,7 +139,7 @@ export const OPTIMIZATION = {
     flag: 'weight_decay',
   }),
   /** Betas of AdamW. Default: [0.9, 0.999]. */
-  betas: checked(readBetas, 'of AdamW', {
+  betas: declareOption(readBetas, 'of AdamW', {
     default: [0.9, 0.999],
     elsewhere: '`adam_beta1`, `adam_beta2`',
   }),
@@ -151,7 +155,7 @@ export const OPTIMIZATION = {
    * A name for a configuration without an optimizer, or a function that returns an optimizer, which
    * replaces the configuration's. Default: "AdamW".
    */
-  optimizer: checked(
+  optimizer: declareOption(
     requireOptimizer<OwnOptimizerName | ((params: ParamsOf<ParamGroup>) => Optimizer)>,
     '`"AdamW8bit"`, or a function that builds your own',
     { shown: '`"AdamW"`', elsewhere: '`optim`, `optimizers`' },
@@ -164,7 +168,7 @@ export const OPTIMIZATION = {
   /**
    * What is learned from the data, such as preferences by dpo(). Default: next tokens, or labels.
    */
-  method: checked(requireMethod, '[preferences](post-training.md) in place of next tokens', {
+  method: declareOption(requireMethod, '[preferences](post-training.md) in place of next tokens', {
     default: null,
     shown: 'next tokens',
   }),
@@ -176,7 +180,7 @@ export const OPTIMIZATION = {
     flag: 'label_smoothing_factor',
   }),
   /** Factors of labels in the loss of a classifier, by number or name. Default: 1. */
-  classWeights: checked(
+  classWeights: declareOption(
     requireWeights,
     'factors of labels in the loss of a [classifier](classification.md)',
     { default: null, shown: '1', flag: 'class_weights', syntax: 'record' },
@@ -197,12 +201,12 @@ export const OPTIMIZATION = {
 /** Options of a Trainer that depend on the samples. */
 export const sampleOptions = <Sample, Batch>() => ({
   /** Training data; not needed for evaluate() and predict(). */
-  train: checked(requireData<TrainerData<Sample, Batch>>, 'training [data](#data)', {
+  train: declareOption(requireData<TrainerData<Sample, Batch>>, 'training [data](#data)', {
     default: null,
     elsewhere: '`train_dataset`',
   }),
   /** Evaluation data. With data only, evaluations follow each epoch. */
-  eval: checked(readEval<Sample, Batch>, 'evaluation [data](#data), or its options', {
+  eval: declareOption(readEval<Sample, Batch>, 'evaluation [data](#data), or its options', {
     default: null,
     fields: EVALUATION,
     elsewhere: '`eval_dataset`',

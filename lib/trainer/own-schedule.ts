@@ -83,7 +83,7 @@ const LIKE: Readonly<Record<string, ScheduleType>> = {
 };
 
 /** A warning if the caller's schedule differs from the configuration's, else null. */
-export function overruled(schedule: Schedule, scheduler: string): string | null {
+export function overruledWarning(schedule: Schedule, scheduler: string): string | null {
   const type = typeof schedule === 'string' ? schedule : schedule.type;
   if (LIKE[scheduler] === type) return null;
   return (
@@ -93,7 +93,7 @@ export function overruled(schedule: Schedule, scheduler: string): string | null 
 }
 
 /** A warning if a warm-up is given for a schedule without one, else null. */
-export function unwarmed(schedule: Schedule, warmup: number): string | null {
+export function warmupWarning(schedule: Schedule, warmup: number): string | null {
   const type = typeof schedule === 'string' ? schedule : schedule.type;
   if (type !== 'constant' || warmup === 0) return null;
   return (

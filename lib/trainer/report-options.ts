@@ -4,7 +4,7 @@ import type { Monitor } from '../monitor/index.js';
 import { isObject } from '../runtime/is-object.js';
 import {
   boolean,
-  checked,
+  declareOption,
   integer,
   number,
   type Options,
@@ -35,7 +35,7 @@ export type Report = 'tensorboard' | 'csv' | Monitor;
 /** The declared options of logs. */
 export const LOGGING = {
   /** Default: 10. */
-  every: checked(requireEvery, 'when to log', {
+  every: declareOption(requireEvery, 'when to log', {
     default: 10,
     elsewhere: '`logging_strategy`, `logging_steps`',
   }),
@@ -81,7 +81,7 @@ export const SAVING = {
     elsewhere: '`output_dir`',
   }),
   /** "best": where an evaluation is the best so far. Default: 500. The last update saves too. */
-  every: checked(
+  every: declareOption(
     (op, value: Interval | 'best') =>
       value === 'best' ? value : requireEvery(op, value, ', or "best"'),
     'when to save; `"best"`: only at a new best evaluation',
@@ -95,7 +95,7 @@ export const SAVING = {
     flag: 'save_total_limit',
   }),
   /** Keeps the best checkpoint: a metric of the evaluation, or an object with more options. */
-  best: checked(readBest, 'metric, or `{ metric, greaterIsBetter, load }`', {
+  best: declareOption(readBest, 'metric, or `{ metric, greaterIsBetter, load }`', {
     default: null,
     fields: BEST,
     elsewhere: '`metric_for_best_model`, `load_best_model_at_end`',
@@ -142,18 +142,18 @@ export const REPORTING = {
   /** Logs. */
   log: object<LogOptions>()(LOGGING),
   /** Checkpoints. Default: none. */
-  save: checked(readSave, 'checkpoints', {
+  save: declareOption(readSave, 'checkpoints', {
     default: null,
     fields: SAVING,
   }),
   /** Ends training if evaluations no longer improve. Default: disabled. */
-  earlyStop: checked(
+  earlyStop: declareOption(
     (op, given: EarlyStopOptions) => readDeclared(op, given, STOPPING, '.'),
     'ends training if evaluations no longer improve',
     { default: null, fields: STOPPING, elsewhere: '`EarlyStoppingCallback`' },
   ),
   /** Destinations of logs in addition to events. Default: none. */
-  report: checked(
+  report: declareOption(
     requireReports,
     '`"tensorboard"`, `"csv"` or a monitor; files in `save.dir`/runs',
     { default: [], shown: 'none', elsewhere: '`report_to`' },
@@ -162,9 +162,13 @@ export const REPORTING = {
    * Records the run and serves a local web page of it: see engine.watch(). The default folder is
    * `save.dir`. Default: false.
    */
-  watch: checked(requireWatch, '[a page of the run](watching.md); `ds train` records every run', {
-    default: false,
-  }),
+  watch: declareOption(
+    requireWatch,
+    '[a page of the run](watching.md); `ds train` records every run',
+    {
+      default: false,
+    },
+  ),
   /**
    * File for device time by role of updates 4 to 6: a table if
    * it ends in ".txt", else a trace. See engine.trace(). Default: none.
@@ -179,7 +183,7 @@ export const REPORTING = {
   /** Name of the run in reports. Default: "trainer". */
   runName: string('name of the run in reports', { default: 'trainer', flag: 'run_name' }),
   /** Called for each event, before the iteration of train() receives it. */
-  callbacks: checked(requireCallbacks, 'listeners of [events](#events)', {
+  callbacks: declareOption(requireCallbacks, 'listeners of [events](#events)', {
     default: [],
     shown: 'none',
     elsewhere: '`callbacks`',

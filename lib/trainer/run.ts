@@ -38,7 +38,7 @@ export async function* runOf<Batch>(
   yield { type: 'begin', step: state.step, epoch: state.epoch, maxSteps, resumedFrom };
   const reason = isLeft() ? null : yield* trainingLoop(session, data, isLeft);
   if (reason === null) return null;
-  const end = await ended(session, reason);
+  const end = await endRun(session, reason);
   yield end;
   return end;
 }
@@ -91,7 +91,7 @@ async function saveFolder<Batch>({ world, settings: { save } }: Session<Batch>):
  * Returns the end event. A complete run first loads the weights of its best checkpoint, with
  * `save.best.load`. A stopped run keeps its last weights.
  */
-async function ended<Batch>(
+async function endRun<Batch>(
   { engine, settings, state }: Session<Batch>,
   reason: EndReason,
 ): Promise<EndEvent> {

@@ -34,7 +34,7 @@ import type { Objective } from './micro-batch.js';
 import { BatchMover } from './moved-batch.js';
 import { objectiveOf } from './objective.js';
 import { type OwnOptimizerName, ownOptimizer } from './own-optimizer.js';
-import { OwnSchedule, overruled, unwarmed } from './own-schedule.js';
+import { OwnSchedule, overruledWarning, warmupWarning } from './own-schedule.js';
 import type { RunSettings, TrainerSettings } from './read-options.js';
 import { StepMetrics } from './step-metrics.js';
 import { type TargetCounts, targetCounts } from './target-counts.js';
@@ -270,8 +270,8 @@ function ineffective(
   { schedule, warmup, given }: RunSettings,
   scheduler: string | null,
 ): string | null {
-  if (scheduler === null) return unwarmed(schedule, warmup);
-  return given.has('schedule') ? overruled(schedule, scheduler) : null;
+  if (scheduler === null) return warmupWarning(schedule, warmup);
+  return given.has('schedule') ? overruledWarning(schedule, scheduler) : null;
 }
 
 /** Returns a schedule for each group, from the rate of the group. */

@@ -49,14 +49,14 @@ export class TrainerState {
   readonly history: JsonObject[] = [];
 
   /** @internal Adds a log to the history. */
-  logged({ step, epoch, loss, gradNorm, lr, tokens, metrics }: LogEvent): void {
+  addLog({ step, epoch, loss, gradNorm, lr, tokens, metrics }: LogEvent): void {
     const common = { loss, grad_norm: gradNorm, learning_rate: lr, num_tokens: tokens };
     const numbers = { ...common, ...metrics };
     this.history.push({ ...finite(numbers), epoch, step });
   }
 
   /** @internal Adds an evaluation to the history. */
-  evaluated({ step, epoch, metrics }: Pick<EvaluateEvent, 'step' | 'epoch' | 'metrics'>): void {
+  addEvaluation({ step, epoch, metrics }: Pick<EvaluateEvent, 'step' | 'epoch' | 'metrics'>): void {
     const named = Object.entries(metrics).map(([name, value]) => [`eval_${name}`, value]);
     this.history.push({ ...finite(Object.fromEntries(named)), epoch, step });
   }

@@ -219,7 +219,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     signal?.addEventListener('abort', stop);
     try {
       if (signal?.aborted) stop();
-      return yield* this.reported(session, { resume, resumeData });
+      return yield* this.reportEvents(session, { resume, resumeData });
     } finally {
       this.isTraining = false;
       signal?.removeEventListener('abort', stop);
@@ -231,7 +231,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
    * Events of a run, for listeners, reports and the caller. If the caller leaves the loop, the
    * current update ends, and only listeners and reports receive its last events.
    */
-  private async *reported(
+  private async *reportEvents(
     session: Session<Batch>,
     beginning: Beginning,
   ): AsyncGenerator<TrainerEvent, EndEvent> {

@@ -36,11 +36,11 @@ export class TrainingRun implements AsyncIterable<TrainerEvent>, PromiseLike<End
     resolved?: ((event: EndEvent) => Value | PromiseLike<Value>) | null,
     rejected?: ((reason: unknown) => Failure | PromiseLike<Failure>) | null,
   ): Promise<Value | Failure> {
-    this.whole ??= this.drained();
+    this.whole ??= this.drain();
     return this.whole.then(resolved, rejected);
   }
 
-  private async drained(): Promise<EndEvent> {
+  private async drain(): Promise<EndEvent> {
     const events = this[Symbol.asyncIterator]();
     for (;;) {
       const { done, value } = await events.next();

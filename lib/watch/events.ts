@@ -103,11 +103,11 @@ export const eventsFile = (dir: string): string => join(dir, 'watch', 'events.js
 
 /** Returns the event as a line with its newline. Non-finite numbers become strings. */
 export function encode(event: RunEvent): string {
-  return `${JSON.stringify(event, (_, value) => (typeof value === 'number' ? shown(value) : value))}\n`;
+  return `${JSON.stringify(event, (_, value) => (typeof value === 'number' ? toJsonNumber(value) : value))}\n`;
 }
 
 /** Seven digits hold an f32; a step or a time keeps all of its digits. */
-function shown(value: number): number | string {
+function toJsonNumber(value: number): number | string {
   if (Number.isSafeInteger(value)) return value;
   return Number.isFinite(value) ? Number(value.toPrecision(7)) : String(value);
 }

@@ -211,20 +211,20 @@ export class RunIndex {
         this.steps = event.steps;
         break;
       case 'text':
-        this.texts = this.kept('texts', this.texts, event);
+        this.texts = this.append('texts', this.texts, event);
         break;
       case 'log':
-        this.lines = this.kept('lines', this.lines, event);
+        this.lines = this.append('lines', this.lines, event);
         break;
       case 'notice':
-        this.notices = this.kept('notices', this.notices, event);
+        this.notices = this.append('notices', this.notices, event);
         break;
       case 'end':
         this.end = event.reason;
     }
   }
 
-  private kept<Event>(
+  private append<Event>(
     kind: keyof typeof MAX,
     list: Numbered<Event>[],
     event: Event,

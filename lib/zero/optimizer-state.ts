@@ -18,14 +18,14 @@ export interface UpdatePlan {
 }
 
 /**
- * A partition, and the stream that orders the change of its weights. With `changed`, the change
+ * A partition, and the stream that orders the change of its weights. With `noteChanged`, the change
  * precedes this event, because the stream also changes other partitions.
  */
 export type UpdatedPartition = readonly [partition: Partition, stream: Stream, changed?: Event];
 
 /** Sends updated weights to the other ranks. */
 export interface Publisher {
-  /** The weights change in the order of `stream`, before `changed`. Once per update. */
+  /** The weights change in the order of `stream`, before `noteChanged`. Once per update. */
   publish(partition: Partition, stream: Stream, changed?: Event): void;
 }
 
@@ -155,7 +155,7 @@ export class OptimizerState {
 
   /**
    * Lends the masters (name "master") or the state `name` of a fragment. To write: change the
-   * tensor, call keep() on it, then changed().
+   * tensor, call keep() on it, then noteChanged().
    */
   lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const { state, schedule } = this.of(partition);
@@ -178,7 +178,7 @@ export class OptimizerState {
   }
 
   /** Called after an external change of the partition's gradient or state. */
-  changed(partition: Partition): void {
+  noteChanged(partition: Partition): void {
     this.of(partition).schedule.changed?.();
   }
 

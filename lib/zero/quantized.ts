@@ -164,14 +164,14 @@ export class ReplicatedWire implements Wire {
   ) {}
 
   allReduce(full: Tensor, at: CollectivePlace): Work {
-    return this.summed(this.inner.allReduce(full, at), full, at);
+    return this.addReplicas(this.inner.allReduce(full, at), full, at);
   }
 
   reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
-    return this.summed(this.inner.reduceScatter(output, full, at), output, at);
+    return this.addReplicas(this.inner.reduceScatter(output, full, at), output, at);
   }
 
-  private summed(inGroup: Work, sums: Tensor, at: CollectivePlace): Work {
+  private addReplicas(inGroup: Work, sums: Tensor, at: CollectivePlace): Work {
     return {
       wait: (stream) => {
         inGroup.wait(stream);

@@ -11,7 +11,7 @@ import type { CollectivePlace, Collectives, Work } from './collectives.js';
 import { shardOf } from './layout.js';
 import { MemoryStore, type WeightShard, type WeightStore } from './shard.js';
 import type { OwnedShard, WeightFlow } from './stage.js';
-import { pinned } from './state/pinned.js';
+import { allocatePinned } from './state/pinned.js';
 import type { WeightUnit } from './unit.js';
 import type { UnitTrace } from './unit-trace.js';
 
@@ -144,7 +144,7 @@ export class GatheredWeights implements WeightFlow {
 
   /** Nothing to send: the next use gathers again. */
   dispatch(): void {
-    this.options.storage.expect(this.trace.beginning());
+    this.options.storage.expect(this.trace.firstUnits());
   }
 
   vacate(): void {
@@ -162,7 +162,7 @@ export class GatheredWeights implements WeightFlow {
 
   /** The next units that are not gathered. */
   private *notGathered(): Generator<WeightUnit> {
-    for (const unit of this.trace.upcoming()) if (!this.gathered.has(unit)) yield unit;
+    for (const unit of this.trace.nextUnits()) if (!this.gathered.has(unit)) yield unit;
   }
 
   private eventOf(unit: WeightUnit): Event {
@@ -204,7 +204,7 @@ export class GatheredWeights implements WeightFlow {
   private fetchAhead(): void {
     const { prefetch, maxLive } = this.options;
     let ahead = 0;
-    for (const unit of this.trace.upcoming()) {
+    for (const unit of this.trace.nextUnits()) {
       const { numel } = unit.layout;
       if (ahead >= prefetch) return;
       ahead += numel;
@@ -257,7 +257,7 @@ export const onDevice: ShardStorage = {
 /** Storage of shards in pinned host memory (offload_param). Source: ZeRO-Infinity. */
 export const onHost: ShardStorage = {
   ...alwaysThere,
-  create: ({ dtype, device }, numel) => new MemoryStore(pinned(device, [numel], dtype)),
+  create: ({ dtype, device }, numel) => new MemoryStore(allocatePinned(device, [numel], dtype)),
 };
 
 /** Gathers a device shard directly. A shard elsewhere is first copied to its part of `flat`. */

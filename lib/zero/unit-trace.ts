@@ -40,7 +40,7 @@ export class UnitTrace {
   }
 
   /** Returns the known next units, in order: of this step, or also of the next forward. */
-  upcoming(): readonly WeightUnit[] {
+  nextUnits(): readonly WeightUnit[] {
     if (this.position === null) return [];
     const next = this.position + 1;
     const rest = this.last.slice(next);
@@ -48,14 +48,14 @@ export class UnitTrace {
   }
 
   /** Between steps: returns the units that the next step is expected to use, in order. */
-  beginning(): readonly WeightUnit[] {
+  firstUnits(): readonly WeightUnit[] {
     return this.current.length === 0 ? this.last : [];
   }
 
   /** Returns the elements of other units before the next use of `unit`; infinite if unknown. */
   reuseDistance(unit: WeightUnit): number {
     let distance = 0;
-    for (const next of this.upcoming()) {
+    for (const next of this.nextUnits()) {
       if (next === unit) return distance;
       distance += next.layout.numel;
     }

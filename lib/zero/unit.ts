@@ -207,7 +207,7 @@ export class UnitGradient {
   /** Makes the flat gradient the memory of the parameter's gradients. */
   own(parameter: Parameter, entry: LayoutEntry): void {
     setGradTarget(parameter, () => this.memoryFor(entry));
-    parameter.onGradReady = () => this.arrived(parameter);
+    parameter.onGradReady = () => this.noteGradient(parameter);
   }
 
   /** Sends events of later backwards to `listener`. */
@@ -244,7 +244,7 @@ export class UnitGradient {
   /** Returns the sum of all backwards since drop(), with a new reference; zeros without any. */
   take(): Tensor {
     if (!(this.isWide ? this.sum : this.written)) this.close();
-    return (this.sum ?? this.allocated()).retain();
+    return (this.sum ?? this.ownMemory()).retain();
   }
 
   /** Frees it. `parameter.grad` is null (zero) afterwards. */
@@ -273,10 +273,10 @@ export class UnitGradient {
         hint: 'A module used inside two checkpoint() calls of one forward is not supported.',
       });
     }
-    return sliceFlat(this.allocated(), entry, entry.shape);
+    return sliceFlat(this.ownMemory(), entry, entry.shape);
   }
 
-  private arrived(parameter: Parameter): void {
+  private noteGradient(parameter: Parameter): void {
     if (this.ready) this.listener?.unexpected();
     this.listener?.reached();
     this.waiting.delete(parameter);
@@ -293,10 +293,10 @@ export class UnitGradient {
   private close(): void {
     const { unit } = this;
     for (const entry of unit.layout.entries) {
-      if (unit.parameterOf(entry).grad === null) zeroRange(this.allocated(), entry);
+      if (unit.parameterOf(entry).grad === null) zeroRange(this.ownMemory(), entry);
     }
     if (!this.isWide) return;
-    const written = this.allocated().retain();
+    const written = this.ownMemory().retain();
     this.dropWritten();
     if (this.sum) kernels.accumulate({ in: written, out: this.sum });
     else this.sum = held(() => cast(written, this.dtype));
@@ -316,7 +316,7 @@ export class UnitGradient {
     this.written = null;
   }
 
-  private allocated(): Tensor {
+  private ownMemory(): Tensor {
     this.written ??= emptyFlat(this.unit);
     return this.written;
   }

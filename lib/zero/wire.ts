@@ -41,13 +41,13 @@ export class CastWire implements Wire {
 
   allReduce(full: Tensor, at: CollectivePlace): Work {
     const wide = this.cast(full, at.stream);
-    return this.rounded(this.inner.allReduce(wide, at), wide, [wide], full);
+    return this.roundAfter(this.inner.allReduce(wide, at), wide, [wide], full);
   }
 
   reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
     const wide = this.cast(full, at.stream);
     const shard = held(() => Tensor.empty(output.shape, this.dtype, output.device));
-    return this.rounded(this.inner.reduceScatter(shard, wide, at), shard, [wide, shard], output);
+    return this.roundAfter(this.inner.reduceScatter(shard, wide, at), shard, [wide, shard], output);
   }
 
   private cast(full: Tensor, stream: Stream): Tensor {
@@ -56,7 +56,7 @@ export class CastWire implements Wire {
     return wide;
   }
 
-  private rounded(work: Work, from: Tensor, temporary: readonly Tensor[], to: Tensor): Work {
+  private roundAfter(work: Work, from: Tensor, temporary: readonly Tensor[], to: Tensor): Work {
     return {
       wait: (stream) => {
         work.wait(stream);

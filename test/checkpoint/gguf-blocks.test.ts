@@ -1,6 +1,6 @@
 // GGUF blocks: sums of llama.cpp's reader for fixed bytes, and the error of packing.
 import { BLOCK_TYPES, typeId } from '../../lib/checkpoint/gguf/blocks.js';
-import { halfBits, type PackedType, packed } from '../../lib/checkpoint/gguf/quantize.js';
+import { halfBits, type PackedType, packValues } from '../../lib/checkpoint/gguf/quantize.js';
 import { seeded } from '../support/random.js';
 
 const typeOf = (name: string) => {
@@ -87,7 +87,7 @@ test.each([
 
 /** The root of the mean squared error of packing, as a share of the values. */
 function errorOf(type: PackedType, values: Float32Array): number {
-  const back = unpacked(type, packed(type, values));
+  const back = unpacked(type, packValues(type, values));
   const sum = (of: (i: number) => number): number => values.reduce((a, _, i) => a + of(i) ** 2, 0);
   return Math.sqrt(
     sum((i) => (back[i] as number) - (values[i] as number)) / sum((i) => values[i] as number),
@@ -114,12 +114,12 @@ test.each([
 
 test.each(['Q8_0', 'Q6_K', 'Q4_K'] as const)('%s packs equal and extreme values', (type) => {
   for (const value of [0, 1, -1, 1e4]) {
-    const back = unpacked(type, packed(type, new Float32Array(256).fill(value)));
+    const back = unpacked(type, packValues(type, new Float32Array(256).fill(value)));
     for (const one of back) expect(Math.abs(one - value)).toBeLessThanOrEqual(Math.abs(value) / 60);
   }
   const single = new Float32Array(256);
   single[37] = -5;
-  const back = unpacked(type, packed(type, single));
+  const back = unpacked(type, packValues(type, single));
   expect(back[37]).toBeCloseTo(-5, 1);
   expect(Math.abs(back[200] as number)).toBe(0);
 });

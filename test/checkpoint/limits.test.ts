@@ -3,7 +3,7 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { converted } from '../../lib/checkpoint/convert.js';
+import { convertValues } from '../../lib/checkpoint/convert.js';
 import { Fields } from '../../lib/checkpoint/fields.js';
 import { readPart } from '../../lib/checkpoint/read-part.js';
 import { SafetensorsFile } from '../../lib/checkpoint/safetensors-file.js';
@@ -127,7 +127,7 @@ test('a tensor that is not contiguous, and a transpose of a vector, are refused'
   turned.release();
   values.release();
   const inUse = cpu().memory.inUse;
-  expect(() => converted('w', vector(3), { dtype: 'f32', transposed: true })).toThrow(
+  expect(() => convertValues('w', vector(3), { dtype: 'f32', transposed: true })).toThrow(
     expect.objectContaining({ code: 'DS_CHECKPOINT', op: 'w', expected: 'a matrix to transpose' }),
   );
   expect(cpu().memory.inUse).toBe(inUse);

@@ -91,7 +91,7 @@ async function saveBeside(command: Command): Promise<void> {
   const path = await checkpointer.save(dir, { tag, clientState, asynchronous: true });
   const deadline = Date.now() + 30_000;
   while (!existsSync(path) && Date.now() < deadline) Atomics.wait(clock, 0, 0, 5);
-  assert.equal(await checkpointer.done(), path);
+  assert.equal(await checkpointer.whenDone(), path);
   checkpointer.close();
 }
 
@@ -102,7 +102,7 @@ async function call(command: Command): Promise<void> {
   if (method === 'exportWeights') await checkpointer.exportWeights(dir, 'file', options);
   else if (method === 'load') await checkpointer.load(dir, { tag, ...options });
   else await checkpointer.save(dir, { tag, ...options });
-  await checkpointer.done();
+  await checkpointer.whenDone();
 }
 
 /** Makes several calls of one Checkpointer, with exchanges in sequence. */
@@ -116,7 +116,7 @@ async function makeCalls(command: Command): Promise<void> {
     else if (fails) await assert.rejects(done);
     else await done;
   }
-  if (left.length === 0) await checkpointer.done();
+  if (left.length === 0) await checkpointer.whenDone();
   checkpointer.close();
   await Promise.all(left);
 }

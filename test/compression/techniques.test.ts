@@ -2,7 +2,7 @@
 
 import { topMask } from '../../lib/compression/pruning.js';
 import { precisionAt, weightQuantization } from '../../lib/compression/quantization.js';
-import { quantized } from '../../lib/compression/quantizers.js';
+import { quantizeValues } from '../../lib/compression/quantizers.js';
 import { resolveConfig } from '../../lib/config/index.js';
 import { initCompression, nn, seed, Tensor } from '../../lib/index.js';
 import { configOf, type Section } from './models.js';
@@ -64,7 +64,7 @@ test.each([
     Array.from({ length: 21 }, (_, i) => f(Math.sin(i * 12.9898) * 43.7)),
     { shape: [3, 7] },
   );
-  const got = quantized(x, { bits, type, groups: 3, noise: null }).toArray();
+  const got = quantizeValues(x, { bits, type, groups: 3, noise: null }).toArray();
   const all = x.toArray();
   const expected = [0, 1, 2].flatMap((i) => rule(all.slice(7 * i, 7 * i + 7), bits));
   got.forEach((value, i) => {
@@ -74,7 +74,7 @@ test.each([
 
 test('groups of equal values stay finite', () => {
   for (const bits of [1, 2, 4]) {
-    const zeros = quantized(Tensor.from([0, 0, 0]), {
+    const zeros = quantizeValues(Tensor.from([0, 0, 0]), {
       bits,
       type: 'symmetric',
       groups: 1,
@@ -84,7 +84,7 @@ test('groups of equal values stay finite', () => {
   }
   const same = Tensor.from([2.5, 2.5]);
   expect(
-    quantized(same, { bits: 4, type: 'asymmetric', groups: 1, noise: null }).toArray(),
+    quantizeValues(same, { bits: 4, type: 'asymmetric', groups: 1, noise: null }).toArray(),
   ).toEqual([2.5, 2.5]);
 });
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { quantized } from '../../lib/compression/quantizers.js';
+import { quantizeValues } from '../../lib/compression/quantizers.js';
 import { initCompression, initialize, noGrad, redundancyClean, Tensor } from '../../lib/index.js';
 import { cpu, type Device } from '../../lib/runtime/device.js';
 import { scope, seed } from '../../lib/tensor/index.js';
@@ -143,7 +143,7 @@ function roundsAlike(device: Device): void {
       for (const count of type === 'symmetric' ? [8, 3, 2, 1] : [8, 4]) {
         const rounding = { bits: count, type, groups: 3, noise: null };
         const at = (where: Device): number[] =>
-          Array.from(quantized(Tensor.from(values, { device: where }), rounding).toArray());
+          Array.from(quantizeValues(Tensor.from(values, { device: where }), rounding).toArray());
         assertClose(at(device), at(cpu()), 1e-5, `${type}, ${count} bits`);
       }
     }

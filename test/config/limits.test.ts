@@ -1,8 +1,8 @@
 // Tests rules at their limits: the last accepted value, the first refused value, and the key in the
 // error.
 
-import { coerced } from '../../lib/config/coerce.js';
-import { shown } from '../../lib/config/config-error.js';
+import { coerceValue } from '../../lib/config/coerce.js';
+import { formatConfigValue } from '../../lib/config/config-error.js';
 import { checkConfig, type DsConfig } from '../../lib/config/index.js';
 import { cutsIn } from '../../lib/config/source.js';
 
@@ -163,15 +163,15 @@ test('"auto" is a value that others fill, and no violation of a type', () => {
 });
 
 test('errors show any value in a limited length', () => {
-  expect(shown(null)).toBe('null');
-  expect(shown(undefined)).toBe('undefined');
-  expect(shown({ a: 1, b: 2 })).toBe('an object with 2 keys');
-  expect(shown(new Float32Array(3))).toBe('a Float32Array');
-  expect(shown(() => 1)).toBe('a function');
-  expect(shown('a"b')).toBe('"a\\"b"');
-  expect(shown([1, [2, 'x']])).toBe('[1, [2, "x"]]');
-  expect(shown(Array(500).fill(1))).toMatch(/^\[1, 1, .*\.\.\. \(500 items\)\]$/);
-  expect(shown('x'.repeat(10_000)).length).toBeLessThan(1000);
+  expect(formatConfigValue(null)).toBe('null');
+  expect(formatConfigValue(undefined)).toBe('undefined');
+  expect(formatConfigValue({ a: 1, b: 2 })).toBe('an object with 2 keys');
+  expect(formatConfigValue(new Float32Array(3))).toBe('a Float32Array');
+  expect(formatConfigValue(() => 1)).toBe('a function');
+  expect(formatConfigValue('a"b')).toBe('"a\\"b"');
+  expect(formatConfigValue([1, [2, 'x']])).toBe('[1, [2, "x"]]');
+  expect(formatConfigValue(Array(500).fill(1))).toMatch(/^\[1, 1, .*\.\.\. \(500 items\)\]$/);
+  expect(formatConfigValue('x'.repeat(10_000)).length).toBeLessThan(1000);
 });
 
 test('the nesting of a configuration has a limit', () => {
@@ -256,7 +256,7 @@ test.each<[unknown, object, unknown]>([
   [2, { type: 'boolean' }, 2],
   [1, { type: ['boolean', 'integer'] }, 1],
 ])('%j as %j is %j', (value, schema, expected) => {
-  expect(coerced(value, schema as never)).toEqual(expected);
+  expect(coerceValue(value, schema as never)).toEqual(expected);
 });
 
 test.each([

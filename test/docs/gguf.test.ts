@@ -4,7 +4,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { BLOCK_TYPES, type BlockType, typeId } from '../../lib/checkpoint/gguf/blocks.js';
-import { type PackedType, packed } from '../../lib/checkpoint/gguf/quantize.js';
+import { type PackedType, packValues } from '../../lib/checkpoint/gguf/quantize.js';
 import { nn } from '../../lib/index.js';
 import { ARCHITECTURES } from '../../lib/models/gguf/architectures.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -42,7 +42,7 @@ test('the errors of types are those of normally distributed numbers', () => {
   const errorOf = (type: PackedType): number => {
     const { unpack, values: size } = BLOCK_TYPES.get(typeId(type)) as BlockType;
     const back = new Float32Array(values.length);
-    unpack(packed(type, values), values.length / size, back);
+    unpack(packValues(type, values), values.length / size, back);
     const sum = (of: (i: number) => number): number =>
       values.reduce((a, _, i) => a + of(i) ** 2, 0);
     const off = sum((i) => (back[i] as number) - (values[i] as number));

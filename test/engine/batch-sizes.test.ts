@@ -3,8 +3,8 @@ import {
   BatchSizes,
   inStages,
   MicroBatches,
-  managed,
-  unmanaged,
+  managedAccumulation,
+  unmanagedAccumulation,
 } from '../../lib/engine/step/batch-sizes.js';
 import type { DsError } from '../../lib/errors.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -74,7 +74,7 @@ describe('the micro-batches of a step', () => {
       accumulationSteps: 3,
       dataRanks: 4,
       passes,
-      accumulation: accumulation as typeof managed,
+      accumulation: accumulation as typeof managedAccumulation,
     });
 
   /** Runs backwards until one is refused; `micros` has the state before each of them. */
@@ -96,7 +96,7 @@ describe('the micro-batches of a step', () => {
   }
 
   test('are counted up to the accumulation steps', () => {
-    const sizes = sizesOf(managed);
+    const sizes = sizesOf(managedAccumulation);
     expect([sizes.micros, sizes.train, sizes.accumulation.divisor]).toEqual([8, 24, 3]);
     const { seen, micros, error } = followed(sizes);
     expect(seen).toEqual([
@@ -132,14 +132,14 @@ describe('the micro-batches of a step', () => {
   });
 
   test('of a caller that accumulates itself are all steps', () => {
-    const { seen, error } = followed(sizesOf(unmanaged), 5);
-    expect(sizesOf(unmanaged).accumulation.divisor).toBe(1);
+    const { seen, error } = followed(sizesOf(unmanagedAccumulation), 5);
+    expect(sizesOf(unmanagedAccumulation).accumulation.divisor).toBe(1);
     expect(seen).toEqual([8, 16, 24, 32, 40].map((samples) => [false, false, samples, true]));
     expect(error).toBeNull();
   });
 
   test('inside noSync() have samples, and do not count', () => {
-    const micros = new MicroBatches(sizesOf((steps) => managed(steps - 2)));
+    const micros = new MicroBatches(sizesOf((steps) => managedAccumulation(steps - 2)));
     const refused = (body: () => unknown) => thrownBy(body).got;
     expect(refused(() => micros.step(true))).toBe('no gradient since the last step');
     const inside = micros.noSync(() => {

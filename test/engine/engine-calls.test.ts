@@ -153,10 +153,10 @@ test('close() hides the end of the job only after a call that failed last', asyn
 
 describe('asynchronous calls', () => {
   /** Runs `body` during a call that reads or replaces the state. */
-  async function during(kind: 'reading' | 'changing', body: (use: StateUse) => unknown) {
+  async function during(kind: 'whileReading' | 'whileChanging', body: (use: StateUse) => unknown) {
     const use = new StateUse();
     let end = () => {};
-    const call = kind === 'reading' ? 'saveCheckpoint' : 'loadCheckpoint';
+    const call = kind === 'whileReading' ? 'saveCheckpoint' : 'loadCheckpoint';
     const ended = new Promise<void>((resolve) => {
       end = resolve;
     });
@@ -172,9 +172,9 @@ describe('asynchronous calls', () => {
   }
 
   test('that read go together; nothing changes meanwhile', async () => {
-    await during('reading', async (use) => {
+    await during('whileReading', async (use) => {
       use.requireLoaded('engine.forward');
-      expect(await use.reading('save16bitModel', async () => 3)).toBe(3);
+      expect(await use.whileReading('save16bitModel', async () => 3)).toBe(3);
       const error = thrownBy(() => use.requireIdle('engine.step'));
       expect(error).toMatchObject({
         code: 'DS_AUTOGRAD',
@@ -183,18 +183,18 @@ describe('asynchronous calls', () => {
         got: 'a call while saveCheckpoint() writes the engine state',
         hint: expect.stringContaining('{ asynchronous: true }'),
       });
-      expect((await refusal(() => use.changing('load', async () => 3))).op).toBe('load');
+      expect((await refusal(() => use.whileChanging('load', async () => 3))).op).toBe('load');
     });
   });
 
   test('calls that replace the state run alone', async () => {
-    await during('changing', async (use) => {
+    await during('whileChanging', async (use) => {
       const error = thrownBy(() => use.requireLoaded('engine.forward'));
       expect(error).toMatchObject({
         got: 'a call while loadCheckpoint() replaces the engine state',
         hint: 'Await loadCheckpoint().',
       });
-      for (const kind of ['reading', 'changing'] as const) {
+      for (const kind of ['whileReading', 'whileChanging'] as const) {
         expect((await refusal(() => use[kind]('next', async () => 3))).op).toBe('next');
       }
     });
@@ -202,10 +202,10 @@ describe('asynchronous calls', () => {
 
   test('need all states on the device, and end if they throw', async () => {
     const use = new StateUse();
-    await expect(use.reading('a', fail(lost) as never)).rejects.toBe(lost);
+    await expect(use.whileReading('a', fail(lost) as never)).rejects.toBe(lost);
     use.requireIdle('later');
     use.away.add('hp_params');
-    for (const kind of ['reading', 'changing'] as const) {
+    for (const kind of ['whileReading', 'whileChanging'] as const) {
       expect(await refusal(() => use[kind]('a', async () => 3))).toMatchObject(OFFLOADED);
     }
     use.requirePresent('a', ['lp_params']);

@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { plannedConfigs, resolveConfig } from '../../lib/config/index.js';
-import { choosePlanned, chooseUpdates, measured } from '../../lib/engine/setup/memory.js';
+import { choosePlanned, chooseUpdates, measureModel } from '../../lib/engine/setup/memory.js';
 import { type DsConfig, initialize, nn, optim, seed, Trainer } from '../../lib/index.js';
 import { type RankMemory, roomOf } from '../../lib/plan/room.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -63,7 +63,7 @@ async function onGpu(
   const before = cpu().memory.allocations;
   let zero: unknown;
   const line = await printed(async () => {
-    const config = await choosePlanned(job, asked, planned, measured(module, job));
+    const config = await choosePlanned(job, asked, planned, measureModel(module, job));
     zero = config.zero_optimization;
   });
   expect(cpu().memory.allocations).toBe(before);
@@ -95,7 +95,7 @@ async function updatesOnGpu(device: number, host: number, offload: object = {}, 
     notices.push(String(text));
   });
   try {
-    const found = await chooseUpdates(job, asked, () => measured(module, job));
+    const found = await chooseUpdates(job, asked, () => measureModel(module, job));
     const { super_offload, gpu_share } = found.zero_optimization.offload_optimizer;
     return { super_offload, gpu_share, notices };
   } finally {

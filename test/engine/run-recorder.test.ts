@@ -150,10 +150,10 @@ describe('the timer of phases', () => {
     timer.finishStep(3, 12);
     const times = { forward: 2, backward: 6, reduce: 2, step: 0 };
     expect(timer.last()).toEqual(times);
-    expect(timer.passed()).toEqual([]);
+    expect(timer.takePassed()).toEqual([]);
     timer.time('step', () => {});
     timer.finishStep(4, 16);
-    expect(timer.passed()).toEqual([{ step: 3, samples: 12, times }]);
+    expect(timer.takePassed()).toEqual([{ step: 3, samples: 12, times }]);
     expect(timer.all()).toEqual([
       { step: 4, samples: 16, times: { forward: 0, backward: 0, reduce: 0, step: 1 } },
     ]);

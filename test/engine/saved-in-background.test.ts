@@ -37,7 +37,7 @@ function savedBy(thread: EventEmitter, tag: string): BackgroundSave {
 test('a thread that dies without an answer fails the save', async () => {
   const thread = new EventEmitter();
   const save = savedBy(thread, 'one');
-  const ended = Promise.allSettled([save.begun(), save.written()]);
+  const ended = Promise.allSettled([save.whenBegun(), save.whenWritten()]);
   thread.emit('exit', 7);
   const got = { status: 'rejected', reason: { got: 'exit code 7 of the thread' } };
   expect(await ended).toMatchObject([got, got]);
@@ -90,7 +90,7 @@ test('a save copies the state within the call; the next one waits for it, in the
 test('an error of a thread, or at its start, fails the save', async () => {
   const thread = new EventEmitter();
   const save = savedBy(thread, 'one');
-  const ended = Promise.allSettled([save.begun(), save.written()]);
+  const ended = Promise.allSettled([save.whenBegun(), save.whenWritten()]);
   thread.emit('error', new Error('a fault of the thread'));
   const outcome = (text: string, code = 'DS_INTERNAL') => {
     const reason = { code, op: 'saveCheckpoint', got: expect.stringContaining(text) };
@@ -104,7 +104,7 @@ test('an error of a thread, or at its start, fails the save', async () => {
       },
     });
     const refused = savedBy(refusing, 'two');
-    return Promise.allSettled([refused.begun(), refused.written()]);
+    return Promise.allSettled([refused.whenBegun(), refused.whenWritten()]);
   };
   expect(await none(new Error('no thread'))).toMatchObject(outcome('no thread'));
   const limit = Object.assign(new Error('too many'), { code: 'ERR_WORKER_INIT_FAILED' });
@@ -147,7 +147,7 @@ test('the end of the process waits for all saves together, and names the ones th
     jest.restoreAllMocks();
   }
   for (const [i, thread] of threads.entries()) thread.emit('message', { written: `path${i}` });
-  expect(await Promise.all(saves.map((save) => save.written()))).toEqual(['path0', 'path1']);
+  expect(await Promise.all(saves.map((save) => save.whenWritten()))).toEqual(['path0', 'path1']);
   expect(process.listeners('exit').filter(({ name }) => name === 'awaitAll')).toEqual([]);
 });
 
@@ -188,7 +188,7 @@ test('the answers of a thread are warnings, the beginning, and the end or a fail
   expect(warn.mock.calls).toEqual([['slow', { type: 'DsWarning', code: 'DS_IO' }]]);
   warn.mockRestore();
   thread.emit('message', { begun: '/saved/one' });
-  expect(await save.begun()).toBe('/saved/one');
+  expect(await save.whenBegun()).toBe('/saved/one');
   const failure = {
     code: 'DS_IO',
     op: 'write',
@@ -197,7 +197,7 @@ test('the answers of a thread are warnings, the beginning, and the end or a fail
     hint: 'Free some.',
   };
   thread.emit('message', { failure });
-  await expect(save.written()).rejects.toMatchObject({ ...failure, name: 'DsError' });
+  await expect(save.whenWritten()).rejects.toMatchObject({ ...failure, name: 'DsError' });
 });
 
 test.each([1, 256])('a part of state with %i elements a value waits for its disk', (per) => {

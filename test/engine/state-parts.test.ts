@@ -342,7 +342,10 @@ describe('the decision of a step', () => {
         report: ({ step, applied }: { step: number; applied: boolean }) =>
           void calls.push(['report', step, applied]),
       },
-      stop: { stepped: () => void calls.push('stepped'), agreed: () => void calls.push('agreed') },
+      stop: {
+        noteStep: () => void calls.push('stepped'),
+        noteAgreement: () => void calls.push('agreed'),
+      },
       emptyBatches: { report: (count: number) => void calls.push(['empty', count]) },
     } as never);
     return { decisions, calls, progress };
@@ -354,7 +357,7 @@ describe('the decision of a step', () => {
       true,
     );
     expect(decisions.last).toBeNull();
-    decisions.stepped();
+    decisions.noteStep();
     expect(calls).toEqual([['finish', 1], 'stepped']);
     decisions.take();
     decisions.take();
@@ -362,7 +365,7 @@ describe('the decision of a step', () => {
       ['scale', false],
       ['report', 1, true],
     ]);
-    decisions.stepped();
+    decisions.noteStep();
     expect(decisions.last).toMatchObject({ applied: false });
     expect(progress).toMatchObject({ globalSteps: 2, appliedSteps: 1, skippedSteps: 1 });
     expect(decisions.lossScale).toBe(4);
@@ -370,12 +373,12 @@ describe('the decision of a step', () => {
 
   test('carries a stop and empty micro-batches', () => {
     const { decisions, calls } = decisionsOf([{ stop: true, emptyBatches: 3 }, {}]);
-    decisions.stepped();
+    decisions.noteStep();
     decisions.take();
     expect(calls).toContain('agreed');
     expect(calls).toContainEqual(['empty', 3]);
     calls.length = 0;
-    decisions.stepped();
+    decisions.noteStep();
     decisions.take();
     expect(calls.some((one) => one === 'agreed' || (one as string[])[0] === 'empty')).toBe(false);
   });
@@ -385,7 +388,7 @@ describe('the decision of a step', () => {
   test('of another loss than a number is refused, unless the scale follows it', () => {
     const taken = (loss: number | null, dynamic: boolean) => {
       const { decisions } = decisionsOf([{ loss }], dynamic);
-      decisions.stepped();
+      decisions.noteStep();
       try {
         decisions.take();
         return null;
@@ -405,7 +408,7 @@ describe('the decision of a step', () => {
   test('of the last step may have another loss, but no other batch', () => {
     const last = (more: object) => {
       const { decisions } = decisionsOf([more]);
-      decisions.stepped();
+      decisions.noteStep();
       decisions.takeLast();
     };
     last({ loss: Number.NaN });

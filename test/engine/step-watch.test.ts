@@ -61,10 +61,10 @@ class Timer implements PhaseTimer {
   finishStep(number: number, samples: number): void {
     this.calls.push(`finish ${number} ${samples}`);
   }
-  passed = (): TimedStep[] => this.before.splice(0);
+  takePassed = (): TimedStep[] => this.before.splice(0);
   all = (): TimedStep[] => this.rest.splice(0);
   last = () => timed(1).times;
-  recording = (): PhaseTimer => this;
+  recordOn = (): PhaseTimer => this;
   dispose(): void {
     this.calls.push('dispose');
   }
@@ -101,7 +101,7 @@ test('observers get earlier times, then the step; added ones until they are remo
 test('a shared watch measures busy time, and reports times only to added observers', () => {
   const log: string[] = [];
   const timer = new Timer([timed(1)], []);
-  const plain = { ...untimed, recording: () => timer };
+  const plain = { ...untimed, recordOn: () => timer };
   const watch = new StepWatch(plain, [observer('own', log)]);
   // `untimed` itself is not timed.
   const bare = new StepWatch(untimed, [observer('bare', log)]);
@@ -119,7 +119,7 @@ test('a shared watch measures busy time, and reports times only to added observe
 test('without a measurement, only added observers get times, until these are recorded', () => {
   const log: string[] = [];
   const timer = new Timer([timed(1)], [timed(2)]);
-  const recording = jest.spyOn(untimed, 'recording').mockReturnValue(timer);
+  const recording = jest.spyOn(untimed, 'recordOn').mockReturnValue(timer);
   const watch = new StepWatch(untimed, [observer('own', log)]);
   watch.add(observer('added', log));
   watch.share(cpu());

@@ -33,7 +33,7 @@ class Inner implements PhaseTimer {
   finishStep(step: number, samples: number): void {
     this.calls.push(['finishStep', step, samples]);
   }
-  passed(): TimedStep[] {
+  takePassed(): TimedStep[] {
     return [timed];
   }
   all(): TimedStep[] {
@@ -42,7 +42,7 @@ class Inner implements PhaseTimer {
   last(): PhaseTimes {
     return times;
   }
-  recording(): PhaseTimer {
+  recordOn(): PhaseTimer {
     return this.other ?? this;
   }
   dispose(): void {
@@ -61,8 +61,8 @@ test('every call reaches the inner timer', () => {
     ['time', 'step'],
     ['finishStep', 3, 12],
   ]);
-  expect([timer.passed(), timer.all(), timer.last()]).toEqual([[timed], [timed, timed], times]);
-  expect(timer.recording(cpu())).toBe(timer);
+  expect([timer.takePassed(), timer.all(), timer.last()]).toEqual([[timed], [timed, timed], times]);
+  expect(timer.recordOn(cpu())).toBe(timer);
   timer.time('forward', () => {});
   timer.dispose();
   expect(recorded.calls).toEqual([['time', 'forward'], ['dispose']]);

@@ -152,6 +152,6 @@ describe('a tree of texts', () => {
     expect(tree.running.map(({ tokens }) => tokens)).toEqual([[1], [2]]);
     const second = [candidate(1, 9, -2.5), candidate(0, 4, -3), candidate(0, 5, -3.5)];
     expect(tree.advance([...second, candidate(1, 6, -9)])).toEqual([0, 0]);
-    expect(tree.found(1)).toEqual([{ tokens: [2, 9], score: -1.25 }]);
+    expect(tree.bestBeams(1)).toEqual([{ tokens: [2, 9], score: -1.25 }]);
   });
 });

@@ -3,7 +3,7 @@ import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type inference, initInference, nn, seed, text } from '../../lib/index.js';
-import { separated } from '../../lib/inference/separate-reasoning.js';
+import { separateReasoning } from '../../lib/inference/separate-reasoning.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 
 const TEMPLATE = `{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
@@ -84,7 +84,7 @@ test('pieces of several answers are parsed separately, at every cut', async () =
     }
     const found = ['', ''];
     const thoughts = ['', ''];
-    for await (const one of separated(all(), { reading })) {
+    for await (const one of separateReasoning(all(), { reading })) {
       found[one.index] += one.text;
       thoughts[one.index] += one.reasoning ?? '';
     }

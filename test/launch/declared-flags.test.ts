@@ -1,7 +1,14 @@
 // Declared options on a command line: lists, sizes, repeated options, conflicts and errors.
 import { Command } from 'commander';
 import { addGroups, type Groups, readFlags } from '../../lib/launch/declared-flags.js';
-import { boolean, checked, integer, integers, string, texts } from '../../lib/runtime/option.js';
+import {
+  boolean,
+  declareOption,
+  integer,
+  integers,
+  string,
+  texts,
+} from '../../lib/runtime/option.js';
 
 const GROUPS = {
   'First:': {
@@ -12,7 +19,7 @@ const GROUPS = {
   },
   'Second:': {
     bytes: integer('bytes', { min: 1, default: 5, flag: '--bytes <size>', syntax: 'bytes' }),
-    rank: checked((_, value: number | true) => value, 'a rank', {
+    rank: declareOption((_, value: number | true) => value, 'a rank', {
       flag: '--rank [r]',
       syntax: 'integer or switch',
     }),

@@ -4,7 +4,7 @@ import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { copyFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
-import { pinned } from '../../lib/zero/state/pinned.js';
+import { allocatePinned } from '../../lib/zero/state/pinned.js';
 import type { Case } from '../support/case.js';
 
 /** More than fit the queue of a GPU's stream at once. */
@@ -16,7 +16,7 @@ const inTurn: Case = {
   name: 'host work and copies of a stream take turns',
   run(device) {
     const stream = Stream.create(device);
-    const word = pinned(device, [1], 'f32');
+    const word = allocatePinned(device, [1], 'f32');
     const seen = held(() => Tensor.empty([TURNS], 'f32', device));
     stream.wait(new Event(device).record(device.compute));
     for (let i = 0; i < TURNS; ++i) {
@@ -37,7 +37,7 @@ const acrossStreams: Case = {
   name: 'host work of two streams that wait for each other by events',
   run(device) {
     const streams = [Stream.create(device), Stream.create(device)] as const;
-    const sum = pinned(device, [4096], 'f32');
+    const sum = allocatePinned(device, [4096], 'f32');
     const passed = new Event(device);
     for (let i = 0; i < 300; ++i) {
       const [stream, other] = i % 2 ? streams : [streams[1], streams[0]];
@@ -65,7 +65,7 @@ const disposedEarly: Case = {
   name: 'a stream that is disposed of with host work still to come does it all',
   run(device) {
     const stream = Stream.create(device);
-    const sum = pinned(device, [1 << 16], 'f32');
+    const sum = allocatePinned(device, [1 << 16], 'f32');
     for (let i = 0; i < 100; ++i) {
       kernels.scaleOnHost({ in: sum, out: sum, scale: 1, shift: 1, accumulate: false }, stream);
     }

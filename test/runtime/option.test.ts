@@ -4,8 +4,8 @@ import ts from 'typescript';
 
 import {
   boolean,
-  checked,
   type Declared,
+  declareOption,
   defaultText,
   integer,
   number,
@@ -28,7 +28,7 @@ const TRAIN = {
   half: boolean('fp16', { default: false }),
   order: oneOf(['random', 'sequential'])('order', { default: 'random' }),
   log: object<{ every?: number }>()({ every: integer('when', { min: 1, default: 10 }) }),
-  save: checked((op, save: object) => readDeclared(op, save, SAVE, '.'), '', {
+  save: declareOption((op, save: object) => readDeclared(op, save, SAVE, '.'), '', {
     default: null,
     fields: SAVE,
   }),

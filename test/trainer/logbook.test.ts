@@ -46,7 +46,7 @@ test('the share of the peak is that of the FLOPs since the last log, at every le
   let tokens = 0;
   for (const [i, [sequence, read]] of updates.entries()) {
     book.read(tokens); // Tokens of the previous update.
-    book.enqueued({ step: i + 1, epoch: 0, lr: 1, isDue: i > 0 }, sequence);
+    book.noteUpdate({ step: i + 1, epoch: 0, lr: 1, isDue: i > 0 }, sequence);
     tokens += read;
     for (const event of book.readPending()) {
       if (event.type !== 'log') continue;

@@ -12,7 +12,7 @@ import {
   type PolicyBatch,
   type PolicyLossName,
   ratiosOf,
-  summed,
+  sumLosses,
   tokenLosses,
 } from '../../lib/trainer/methods/policy-losses.js';
 
@@ -107,7 +107,7 @@ describe.each([false, true])('padding before the tokens: %s', (left) => {
         ? leaveOneOutLosses(batch, leaveOneOutRatios(batch), options.epsilon)
             .sum()
             .div(counts.length)
-        : summed(tokenLosses(ratiosOf(batch, options.level), options), batch.mask, loss).div(
+        : sumLosses(tokenLosses(ratiosOf(batch, options.level), options), batch.mask, loss).div(
             countOf(loss, count),
           );
     const expected = golden.cases[name] as Golden['cases'][string];
@@ -134,7 +134,7 @@ test('a sequence without tokens, and a fully masked micro-batch, have no loss', 
   const options = read('grpo.grpo beta=0.1');
   for (const loss of ['grpo', 'bnpo', 'dapo', 'luspo', 'vespo'] as const) {
     const losses = tokenLosses(ratiosOf({ ...batch, mask }, 'sequence'), { ...options, loss });
-    const total = summed(losses, mask, loss);
+    const total = sumLosses(losses, mask, loss);
     expect(total.item()).toBeCloseTo(0, 12);
   }
 });

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import type { CausalLM } from '../../lib/models/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { Tokenizer } from '../../lib/text/index.js';
-import { continued, firstPrompt, promptOf } from '../../lib/trainer/command/sample.js';
+import { continueText, firstPrompt, promptOf } from '../../lib/trainer/command/sample.js';
 import { expectError, folderWith, removeFolders } from '../text/folders.js';
 
 const EXAMPLE = join(packageRoot(), 'examples', 'tokenizer');
@@ -62,5 +62,5 @@ test('tokens of a padded head beyond the tokenizer have no text', () => {
   const ids = [tokenizer.vocabSize, ...tokenizer.encode('well'), 2 ** 31 - 1];
   const generate = (given: number[]): number[] => [...given, ...ids, tokenizer.eosId as number];
   const model = { maxSeq: 64, generate } as unknown as CausalLM;
-  expect(continued(model, tokenizer, { text: 'a', ids: [1] }, 9)).toBe('well');
+  expect(continueText(model, tokenizer, { text: 'a', ids: [1] }, 9)).toBe('well');
 });

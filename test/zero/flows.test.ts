@@ -19,7 +19,7 @@ import {
 } from '../../lib/zero/stage0.js';
 import { GatheredWeights, gatherPlain, onDevice, SecondaryShards } from '../../lib/zero/stage3.js';
 import { bytesOf, LentState, totalBytes } from '../../lib/zero/state/lent-state.js';
-import { pinned } from '../../lib/zero/state/pinned.js';
+import { allocatePinned } from '../../lib/zero/state/pinned.js';
 import type { ShardState } from '../../lib/zero/state/shard-state.js';
 import { UnitTrace } from '../../lib/zero/unit-trace.js';
 
@@ -423,7 +423,7 @@ describe('shares of optimizer state', () => {
         ...own(['changed']),
         [`${name} refresh`, partition],
       ]);
-      expect(callsOf(() => state.changed(partition))).toEqual(own(['changed']));
+      expect(callsOf(() => state.noteChanged(partition))).toEqual(own(['changed']));
       expect(state.lendsCopies(partition)).toBe(name === 'one');
       expect(state.gradOf(partition)).toBe(name === 'one' ? 'own' : 'two');
       callsOf(() => {});
@@ -454,7 +454,7 @@ describe('shares of optimizer state', () => {
 });
 
 test('bytes are of the device or of the host', () => {
-  const [plain, locked] = [values([1, 2]), pinned(device, [3], 'bf16')];
+  const [plain, locked] = [values([1, 2]), allocatePinned(device, [3], 'bf16')];
   expect(bytesOf([plain, null, locked, locked])).toEqual({ device: 8, host: 12, disk: 0 });
   expect(totalBytes([{ device: 1 }, undefined, { host: 2, disk: 3 }, { disk: 4 }])).toEqual({
     device: 1,
@@ -486,7 +486,7 @@ test('lent state is complete when its stream has come to it', async () => {
 });
 
 test('weights in host memory are rounded from host memory of another dtype', () => {
-  const [first, second] = [pinned(device, [2], 'f32'), pinned(device, [2], 'bf16')];
+  const [first, second] = [allocatePinned(device, [2], 'f32'), allocatePinned(device, [2], 'bf16')];
   first.buffer.write(0, Float32Array.of(1 + 2 ** -12, -3));
   const store = new MemoryStore(second);
   expect(store.store(first, device.compute)).toBe(device.compute);

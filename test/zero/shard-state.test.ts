@@ -17,7 +17,7 @@ import { DeferredUpdates } from '../../lib/zero/optimizer-state.js';
 import { MemoryStore, Partition } from '../../lib/zero/shard.js';
 import { JoinedMasters } from '../../lib/zero/state/master/joined.js';
 import { SplitMasters } from '../../lib/zero/state/master/split.js';
-import { pinned } from '../../lib/zero/state/pinned.js';
+import { allocatePinned } from '../../lib/zero/state/pinned.js';
 import { DeviceState } from '../../lib/zero/state/placement/device.js';
 import { HostState } from '../../lib/zero/state/placement/host.js';
 import { NvmeState } from '../../lib/zero/state/placement/nvme.js';
@@ -333,7 +333,7 @@ test('joined masters keep offloaded weights on the device, and memory for their 
   const rule = ruleOf(optimizer);
   const placement = new StreamedState(device, rule, { tile });
   const masters = new JoinedMasters(device, rule, placement);
-  const offloaded = new MemoryStore(pinned(device, [192], 'bf16'));
+  const offloaded = new MemoryStore(allocatePinned(device, [192], 'bf16'));
   const given = flat(
     Array.from({ length: 192 }, (_, i) => i),
     'bf16',

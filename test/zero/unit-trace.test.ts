@@ -19,22 +19,22 @@ function after<Trace extends UnitTrace>(trace: Trace, units: readonly WeightUnit
 function foreseen(trace: UnitTrace, units: readonly WeightUnit[]): string[] {
   return units.map((one) => {
     trace.visit(one);
-    return names(trace.upcoming());
+    return names(trace.nextUnits());
   });
 }
 
 test('the first step has no prediction', () => {
   const trace = new UnitTrace();
-  expect(names(trace.beginning())).toBe('');
+  expect(names(trace.firstUnits())).toBe('');
   expect(foreseen(trace, [A, B])).toEqual(['', '']);
   expect(trace.reuseDistance(A)).toBe(Number.POSITIVE_INFINITY);
 });
 
 test('a step is expected to repeat the last, in which uses in a row count once', () => {
   const trace = after(new UnitTrace(), [A, B, B, C, B, A]);
-  expect(names(trace.beginning())).toBe('abcba');
+  expect(names(trace.firstUnits())).toBe('abcba');
   expect(foreseen(trace, [A, A, B, C])).toEqual(['bcba', 'bcba', 'cba', 'ba']);
-  expect(names(trace.beginning())).toBe('');
+  expect(names(trace.firstUnits())).toBe('');
 });
 
 test('the distance of a unit is the size of the units used before it', () => {
@@ -53,7 +53,7 @@ test('in another order, skipped units are passed over, and the position is found
 test('a step without uses is ignored', () => {
   const trace = after(new UnitTrace(), [A, B]);
   trace.restart();
-  expect(names(trace.beginning())).toBe('ab');
+  expect(names(trace.firstUnits())).toBe('ab');
 });
 
 test('without updates, a repeated unit starts the next forward', () => {

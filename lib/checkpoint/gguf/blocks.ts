@@ -43,7 +43,7 @@ const NONLINEAR = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 
 /** Values of the 16 codes of MXFP4: e2m1 numbers. */
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6];
 
-const signed = (byte: number): number => (byte << 24) >> 24;
+const toSigned = (byte: number): number => (byte << 24) >> 24;
 
 /** Blocks of 32 four-bit codes, low halves first, with a scale of `head` bytes before them. */
 function codes(
@@ -77,7 +77,7 @@ function q8(bytes: Uint8Array, count: number, out: Float32Array): void {
   for (let block = 0; block < count; ++block) {
     const at = block * 34;
     const d = halfAt(bytes, at);
-    for (let i = 0; i < 32; ++i) out[block * 32 + i] = d * signed(byteAt(bytes, at + 2 + i));
+    for (let i = 0; i < 32; ++i) out[block * 32 + i] = d * toSigned(byteAt(bytes, at + 2 + i));
   }
 }
 
@@ -119,7 +119,7 @@ function q6k(bytes: Uint8Array, count: number, out: Float32Array): void {
       const [t, k, l] = [e >> 7, (e >> 5) & 3, e & 31];
       const low = (byteAt(bytes, at + 64 * t + 32 * (k & 1) + l) >> (4 * (k >> 1))) & 15;
       const high = (byteAt(bytes, at + 128 + 32 * t + l) >> (2 * k)) & 3;
-      const scale = signed(byteAt(bytes, at + 192 + (e >> 4)));
+      const scale = toSigned(byteAt(bytes, at + 192 + (e >> 4)));
       out[block * 256 + e] = d * scale * ((low | (high << 4)) - 32);
     }
   }

@@ -61,14 +61,14 @@ class Reader {
     return this.size - this.at;
   }
 
-  damaged(expected: string, got: string, hint = DAMAGED): DsError {
+  damagedError(expected: string, got: string, hint = DAMAGED): DsError {
     const op = `${this.path}, byte ${this.at}`;
     return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
   }
 
   /** Returns a view of the next `count` bytes. */
   private take(count: number): [view: DataView, offset: number] {
-    if (count > this.left) throw this.damaged(`${count} bytes more`, `${this.left}`);
+    if (count > this.left) throw this.damagedError(`${count} bytes more`, `${this.left}`);
     const from = this.at - this.windowAt;
     if (from < 0 || from + count > this.window.byteLength) {
       const bytes = new Uint8Array(Math.min(Math.max(count, WINDOW), this.left));
@@ -91,12 +91,13 @@ class Reader {
     const [view, at] = this.take(8);
     const value = view.getBigUint64(at, true);
     if (value <= Number.MAX_SAFE_INTEGER) return Number(value);
-    throw this.damaged('a number below 2^53', String(value));
+    throw this.damagedError('a number below 2^53', String(value));
   }
 
   text(): string {
     const length = this.size64();
-    if (length > MAX_TEXT) throw this.damaged(`a string of at most ${MAX_TEXT} bytes`, `${length}`);
+    if (length > MAX_TEXT)
+      throw this.damagedError(`a string of at most ${MAX_TEXT} bytes`, `${length}`);
     const [view, at] = this.take(length);
     return Buffer.from(view.buffer, at, length).toString('utf8');
   }
@@ -105,7 +106,7 @@ class Reader {
     if (type === TEXT) return this.text();
     if (type === LIST) return this.list(depth);
     const bytes = SIZES[type];
-    if (bytes === undefined) throw this.damaged('a type of value from 0 to 12', `${type}`);
+    if (bytes === undefined) throw this.damagedError('a type of value from 0 to 12', `${type}`);
     const [view, at] = this.take(bytes);
     switch (type) {
       case 0:
@@ -134,13 +135,13 @@ class Reader {
   }
 
   private list(depth: number): readonly GgufValue[] {
-    if (depth >= MAX_DEPTH) throw this.damaged(`lists in at most ${MAX_DEPTH} levels`, 'more');
+    if (depth >= MAX_DEPTH) throw this.damagedError(`lists in at most ${MAX_DEPTH} levels`, 'more');
     const type = this.u32();
     const count = this.size64();
     const smallest = SIZES[type];
-    if (smallest === undefined) throw this.damaged('a type of value from 0 to 12', `${type}`);
+    if (smallest === undefined) throw this.damagedError('a type of value from 0 to 12', `${type}`);
     const max = Math.min(MAX_ITEMS, Math.floor(this.left / smallest));
-    if (count > max) throw this.damaged(`a list of at most ${max} values`, `${count}`);
+    if (count > max) throw this.damagedError(`a list of at most ${max} values`, `${count}`);
     const values: GgufValue[] = [];
     for (let i = 0; i < count; ++i) values.push(this.value(type, depth + 1));
     return values;
@@ -155,16 +156,17 @@ export function readGgufHeader(path: string, size: number, read: ReadBytes): Ggu
   const reader = new Reader(path, size, read);
   const magic = reader.left < 4 ? '' : Buffer.from(Uint32Array.of(reader.u32()).buffer).toString();
   if (magic !== GGUF_MAGIC) {
-    throw reader.damaged('a GGUF file', `a file that begins with ${JSON.stringify(magic)}`);
+    throw reader.damagedError('a GGUF file', `a file that begins with ${JSON.stringify(magic)}`);
   }
   const version = reader.u32();
   if (version !== 2 && version !== 3) {
     const hint = 'Convert the model again with a current llama.cpp.';
-    throw reader.damaged('version 2 or 3', `${version}`, hint);
+    throw reader.damagedError('version 2 or 3', `${version}`, hint);
   }
   const [tensors, pairs] = [reader.size64(), reader.size64()];
-  if (tensors > MAX_TENSORS) throw reader.damaged(`at most ${MAX_TENSORS} tensors`, `${tensors}`);
-  if (pairs > MAX_PAIRS) throw reader.damaged(`at most ${MAX_PAIRS} keys`, `${pairs}`);
+  if (tensors > MAX_TENSORS)
+    throw reader.damagedError(`at most ${MAX_TENSORS} tensors`, `${tensors}`);
+  if (pairs > MAX_PAIRS) throw reader.damagedError(`at most ${MAX_PAIRS} keys`, `${pairs}`);
   const metadata = new Map<string, GgufValue>();
   for (let i = 0; i < pairs; ++i) {
     const key = reader.text();
@@ -174,7 +176,7 @@ export function readGgufHeader(path: string, size: number, read: ReadBytes): Ggu
   const align = alignment(reader, metadata);
   const start = Math.ceil(reader.at / align) * align;
   const valuesOf = ({ name, start: at, bytes, type }: GgufTensor): readonly number[] => {
-    if (bytes > WINDOW) throw reader.damaged(`at most ${WINDOW} bytes of ${name}`, `${bytes}`);
+    if (bytes > WINDOW) throw reader.damagedError(`at most ${WINDOW} bytes of ${name}`, `${bytes}`);
     const packed = new Uint8Array(bytes);
     read(at, packed);
     const values = new Float32Array((bytes / type.bytes) * type.values);
@@ -189,7 +191,7 @@ type Entry = Omit<GgufTensor, 'start'> & { offset: number };
 function entry(reader: Reader): Entry {
   const name = reader.text();
   const dims = reader.u32();
-  if (dims > MAX_DIMS) throw reader.damaged(`at most ${MAX_DIMS} dimensions`, `${dims}`);
+  if (dims > MAX_DIMS) throw reader.damagedError(`at most ${MAX_DIMS} dimensions`, `${dims}`);
   const shape = Array.from({ length: dims }, () => reader.size64()).reverse();
   const id = reader.u32();
   const offset = reader.size64();
@@ -197,13 +199,13 @@ function entry(reader: Reader): Entry {
   if (!type) {
     const known = [...BLOCK_TYPES.values()].map((type) => type.name).join(', ');
     const hint = 'Take another file of the model, such as Q4_K_M or Q8_0.';
-    throw reader.damaged(`${name} in ${known}`, typeName(id), hint);
+    throw reader.damagedError(`${name} in ${known}`, typeName(id), hint);
   }
   const values = shape.reduce((product, value) => product * value, 1);
   const width = shape.at(-1) ?? 1;
   if (!Number.isSafeInteger(values) || width % type.values !== 0) {
     const expected = `rows of ${name} in whole blocks of ${type.values} values`;
-    throw reader.damaged(expected, `[${shape}]`);
+    throw reader.damagedError(expected, `[${shape}]`);
   }
   return { name, shape, type, offset, bytes: (values / type.values) * type.bytes };
 }
@@ -212,7 +214,7 @@ function alignment(reader: Reader, metadata: GgufHeader['metadata']): number {
   const given = metadata.get('general.alignment') ?? 32;
   const isPower = Number.isInteger(given) && Number.isInteger(Math.log2(given as number));
   if (isPower && (given as number) <= 2 ** 20) return given as number;
-  throw reader.damaged('general.alignment as a power of 2 up to 2^20', JSON.stringify(given));
+  throw reader.damagedError('general.alignment as a power of 2 up to 2^20', JSON.stringify(given));
 }
 
 /**
@@ -231,9 +233,10 @@ function locate(
     end = tensor.start + tensor.bytes;
     if (!isPlaced || end > reader.size) {
       const expected = `${tensor.name} inside of the file's ${reader.size} bytes, without overlap`;
-      throw reader.damaged(expected, `bytes ${tensor.start} to ${end}`);
+      throw reader.damagedError(expected, `bytes ${tensor.start} to ${end}`);
     }
-    if (names.has(tensor.name)) throw reader.damaged('tensors with distinct names', tensor.name);
+    if (names.has(tensor.name))
+      throw reader.damagedError('tensors with distinct names', tensor.name);
     names.add(tensor.name);
   }
   return tensors;

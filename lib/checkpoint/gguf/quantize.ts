@@ -67,7 +67,7 @@ const clamp = (value: number, low: number, high: number): number =>
   Math.min(Math.max(value, low), high);
 
 /** Returns the bytes of `values`, which fill whole blocks. */
-export function packed(type: PackedType, values: Float32Array): Uint8Array {
+export function packValues(type: PackedType, values: Float32Array): Uint8Array {
   const out = Buffer.alloc(packedBytes(type, values.length));
   const [size, bytes] = LAYOUTS[type];
   if (type === 'F32') {

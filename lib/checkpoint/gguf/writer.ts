@@ -78,7 +78,7 @@ function encodeValue(value: WrittenValue): Buffer {
   }
 }
 
-const padding = (at: number): number => (ALIGNMENT - (at % ALIGNMENT)) % ALIGNMENT;
+const paddingAt = (at: number): number => (ALIGNMENT - (at % ALIGNMENT)) % ALIGNMENT;
 
 const bytesIn = ({ shape, type }: WrittenTensor): number =>
   packedBytes(
@@ -93,12 +93,12 @@ function headerOf(metadata: GgufMetadata, tensors: readonly WrittenTensor[]): Bu
     const { name, shape, type } = tensor;
     const dims = [...shape].reverse().map(u64);
     const at = offset;
-    offset += bytesIn(tensor) + padding(bytesIn(tensor));
+    offset += bytesIn(tensor) + paddingAt(bytesIn(tensor));
     return [text(name), u32(shape.length), ...dims, u32(packedTypeId(type)), u64(at)];
   });
   const magic = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors.length)]);
   const whole = Buffer.concat([magic, u64(metadata.size), ...pairs, ...table]);
-  return Buffer.concat([whole, Buffer.alloc(padding(whole.length))]);
+  return Buffer.concat([whole, Buffer.alloc(paddingAt(whole.length))]);
 }
 
 /**
@@ -123,7 +123,7 @@ export async function writeGguf(
     await put(headerOf(metadata, tensors));
     for (const tensor of tensors) {
       for await (const piece of pieces(tensor)) await put(piece);
-      await put(Buffer.alloc(padding(bytesIn(tensor))));
+      await put(Buffer.alloc(paddingAt(bytesIn(tensor))));
     }
   } finally {
     await file.close();

@@ -96,7 +96,7 @@ export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
       const scaled = wide(value, engine.device).mul(gradients.gradientScale).to(grad.dtype);
       const whole = stateOf(owned, 'master');
       writeOwned(owned, { ...whole, values: scaled }, inMemory(grad));
-      state.changed(partition);
+      state.noteChanged(partition);
       countAgain(owned, grad);
     }),
   );
@@ -137,7 +137,7 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
       );
     }),
   );
-  state.changed(partition);
+  state.noteChanged(partition);
   if (name !== 'master') return;
   const { unit } = partition;
   const parameters = unit.layout.entries.map((entry) => unit.parameterOf(entry));

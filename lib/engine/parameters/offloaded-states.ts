@@ -80,7 +80,7 @@ export class OffloadedStates {
       this.calls.use.away.add(name);
       for (const buffer of new Set(tensors.map((tensor) => tensor.buffer))) {
         if (!buffer.isPresent || buffer.bytes === 0) continue;
-        const host = pinMemory ? this.pinned(buffer) : new Uint8Array(buffer.bytes);
+        const host = pinMemory ? this.copyToPinned(buffer) : new Uint8Array(buffer.bytes);
         buffer.evict(host, stream);
         this.copies.set(buffer, host);
         bytes[name] += buffer.bytes;
@@ -138,7 +138,7 @@ export class OffloadedStates {
     return { stream: this.stream, event: this.event };
   }
 
-  private pinned({ bytes, device }: Buffer): Buffer {
+  private copyToPinned({ bytes, device }: Buffer): Buffer {
     const found = this.spare.findIndex((buffer) => buffer.bytes === bytes);
     const [kept] = found < 0 ? [] : this.spare.splice(found, 1);
     return kept ?? Memory.allocatePinned(device, bytes);

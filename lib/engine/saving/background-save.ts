@@ -34,8 +34,8 @@ function awaitAll(): void {
 }
 
 /**
- * A save in progress. The tensors are views of pinned memory, which must not change until written()
- * settles.
+ * A save in progress. The tensors are views of pinned memory, which must not change until
+ * whenWritten() settles.
  */
 export class BackgroundSave {
   private readonly job: BackgroundJob;
@@ -58,12 +58,12 @@ export class BackgroundSave {
    * Resolves with the future path of the checkpoint after all ranks have begun. Rejects as
    * Save.begin does.
    */
-  begun(): Promise<string> {
+  whenBegun(): Promise<string> {
     return this.begins;
   }
 
   /** Resolves with the path after the checkpoint is complete. Rejects as Save.write does. */
-  written(): Promise<string> {
+  whenWritten(): Promise<string> {
     return this.ends;
   }
 

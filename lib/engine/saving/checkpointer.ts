@@ -19,7 +19,7 @@ import { mergedNames, requireUnmerged } from '../../peft/index.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
 import { type EngineCalls, StateUse } from '../calls.js';
-import { destroyed, interrupted } from '../engine-errors.js';
+import { destroyedError, interruptedError } from '../engine-errors.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
 import { BackgroundSave } from './background-save.js';
@@ -120,10 +120,10 @@ export class Checkpointer {
    * - DS_AUTOGRAD: destroy() or a load during the save.
    */
   save(dir: string, given: SaveOptions): Promise<string> {
-    return this.whileOpen('saveCheckpoint', () => this.saved(dir, given));
+    return this.whileOpen('saveCheckpoint', () => this.beginSave(dir, given));
   }
 
-  private async saved(dir: string, given: SaveOptions): Promise<string> {
+  private async beginSave(dir: string, given: SaveOptions): Promise<string> {
     this.use.requireLoaded('saveCheckpoint');
     const { engine, world } = this;
     const read = readOrReport(world, BEGIN_SAVE, () => {
@@ -135,7 +135,7 @@ export class Checkpointer {
     const target = targetOf(engine, dir, options);
     if (this.pending) {
       const { globalSteps } = engine;
-      await this.done();
+      await this.whenDone();
       if (engine.globalSteps !== globalSteps)
         throw stepChangedError(globalSteps, engine.globalSteps);
     }
@@ -143,7 +143,7 @@ export class Checkpointer {
     resync(engine.parts);
     engine.synchronize();
     if (options.asynchronous) return this.saveBeside(target, wanted);
-    return this.use.reading('saveCheckpoint', () => this.saveNow(target, wanted));
+    return this.use.whileReading('saveCheckpoint', () => this.saveNow(target, wanted));
   }
 
   /** Writes the state. Calls that change it meanwhile throw. */
@@ -170,7 +170,7 @@ export class Checkpointer {
    */
   load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
     return this.whileOpen('loadCheckpoint', () =>
-      this.use.changing('loadCheckpoint', () => this.loadNow(dir, given)),
+      this.use.whileChanging('loadCheckpoint', () => this.loadNow(dir, given)),
     );
   }
 
@@ -178,7 +178,7 @@ export class Checkpointer {
     const { engine, world } = this;
     const read = () => readLoad(dir, given);
     const options = await readOrReport(world, BEGIN_LOAD, read);
-    await this.done();
+    await this.whenDone();
     this.requireNotInterrupted('loadCheckpoint');
     resync(engine.parts);
     engine.synchronize();
@@ -193,7 +193,7 @@ export class Checkpointer {
    */
   exportWeights(dir: string, file: string, given: ExportWeightsOptions = {}): Promise<string> {
     return this.whileOpen('save16bitModel', () =>
-      this.use.reading('save16bitModel', () => this.exportNow({ dir, file }, given)),
+      this.use.whileReading('save16bitModel', () => this.exportNow({ dir, file }, given)),
     );
   }
 
@@ -203,16 +203,16 @@ export class Checkpointer {
   ): Promise<string> {
     const { engine, world } = this;
     const without = await readOrReport(world, BEGIN_EXPORT, () => withoutFrozen(given));
-    await this.done();
+    await this.whenDone();
     resync(engine.parts);
     engine.synchronize();
     engine.parts.hooks.awaitWeights();
     const [own, merged] = [wantedOf(engine, !without), mergedNames(engine.module)];
-    const wanted = (name: string): boolean => own(name) && !merged.has(name);
-    const whole = engine.parts.ranks.shardGroup.rank === 0 ? wholeTensors(engine, wanted) : [];
-    const shards = [...weightShards(engine, wanted), ...whole];
+    const isWanted = (name: string): boolean => own(name) && !merged.has(name);
+    const whole = engine.parts.ranks.shardGroup.rank === 0 ? wholeTensors(engine, isWanted) : [];
+    const shards = [...weightShards(engine, isWanted), ...whole];
     try {
-      return await writeTogether(target, catalogOf(engine, wanted).model, shards, world);
+      return await writeTogether(target, catalogOf(engine, isWanted).model, shards, world);
     } finally {
       releaseShards(shards);
     }
@@ -222,7 +222,7 @@ export class Checkpointer {
    * Resolves with the path of the last asynchronous save after it completes; null if there is none.
    * Rejects once if the save failed; a next save or load then waits and rejects instead.
    */
-  async done(): Promise<string | null> {
+  async whenDone(): Promise<string | null> {
     const { pending } = this;
     try {
       return await pending;
@@ -239,7 +239,7 @@ export class Checkpointer {
   }
 
   private requireNotInterrupted(op: string): void {
-    if (this.closed) throw interrupted(op);
+    if (this.closed) throw interruptedError(op);
   }
 
   /**
@@ -247,13 +247,13 @@ export class Checkpointer {
    * errors of released tensors and of absent state become DS_AUTOGRAD.
    */
   private async whileOpen<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
-    if (this.closed) throw destroyed(op);
+    if (this.closed) throw destroyedError(op);
     this.running++;
     try {
       return await body();
     } catch (error) {
       const isOwnError = error instanceof DsError && !LOST.includes(error.code);
-      throw this.closed && !isOwnError ? interrupted(op, error) : error;
+      throw this.closed && !isOwnError ? interruptedError(op, error) : error;
     } finally {
       this.running--;
       if (this.closed && this.running === 0) this.leave();
@@ -278,7 +278,7 @@ export class Checkpointer {
     const world = this.world instanceof StoreWorld ? this.world.beside() : null;
     let copies: CheckpointContent<LocalShard>;
     try {
-      copies = this.copied(this.takeContent(options));
+      copies = this.copyToHost(this.takeContent(options));
     } catch (error) {
       const save = await Save.begin(world ?? this.world, target).catch(() => null);
       await save?.cancel(error);
@@ -287,7 +287,7 @@ export class Checkpointer {
     const save = new BackgroundSave(target, copies, world);
     release(copies); // The thread shares their memory.
     this.writing = true;
-    const written = save.written().finally(() => {
+    const written = save.whenWritten().finally(() => {
       this.writing = false;
       if (this.closed) this.freeCopy();
     });
@@ -295,7 +295,7 @@ export class Checkpointer {
     this.pending = written;
     try {
       await this.engine.flushMonitors();
-      const path = await save.begun();
+      const path = await save.whenBegun();
       written.catch(warn);
       return path;
     } catch (error) {
@@ -306,7 +306,7 @@ export class Checkpointer {
   }
 
   /** Returns copies in pinned memory and releases the tensors of `content`. */
-  private copied(content: CheckpointContent): CheckpointContent<LocalShard> {
+  private copyToHost(content: CheckpointContent): CheckpointContent<LocalShard> {
     try {
       this.copy ??= new HostCopy(this.engine.device);
       const copies = this.copy.take([...content.model, ...content.optimizer]);

@@ -14,7 +14,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { noteChanged } from '../../tensor/tape.js';
 import type { LentState } from '../../zero/state/lent-state.js';
-import { pinned } from '../../zero/state/pinned.js';
+import { allocatePinned } from '../../zero/state/pinned.js';
 import type { EngineCore } from '../engine-parts.js';
 import {
   type BoxedPart,
@@ -264,7 +264,7 @@ async function readConverted(
   const { device } = into;
   const isPinned = into.buffer.pinned;
   const values = isPinned
-    ? pinned(device, into.shape, dtype)
+    ? allocatePinned(device, into.shape, dtype)
     : held(() => Tensor.empty(into.shape, dtype, device));
   try {
     await checkpoint.read(section, name, part, values);

@@ -4,7 +4,12 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import { notice } from '../../runtime/notice.js';
 import type { Decisions } from '../engine-parts.js';
 import { DATA } from '../ranks.js';
-import { BatchSizes, inStages, managed, unmanaged } from '../step/batch-sizes.js';
+import {
+  BatchSizes,
+  inStages,
+  managedAccumulation,
+  unmanagedAccumulation,
+} from '../step/batch-sizes.js';
 import { curriculumOf, wholeSamples } from '../step/curriculum.js';
 import { inputCastOf } from '../step/inputs.js';
 import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
@@ -42,11 +47,11 @@ export function batchesOf(
       passes: plan?.schedule.stagesPerRank,
     }),
     // A pipeline cuts whole batches, which contain the labels.
-    inputs: plan ? cast : curriculum.cutting(layerDrop.dropping(routing(cast))),
+    inputs: plan ? cast : curriculum.cutInputs(layerDrop.dropInputs(routing(cast))),
   };
 }
 
 function accumulationOf(config: ResolvedConfig, plan: PipelinePlan | null) {
   if (plan) return inStages(plan.schedule.stagesPerRank);
-  return config.managed_gradient_accumulation ? managed : unmanaged;
+  return config.managed_gradient_accumulation ? managedAccumulation : unmanagedAccumulation;
 }

@@ -53,7 +53,7 @@ export interface WholeModel {
 }
 
 /** Counts `module` without changing it. */
-export function measured(module: Module, job: Distributed): WholeModel {
+export function measureModel(module: Module, job: Distributed): WholeModel {
   const isKnown = module instanceof CausalLM;
   return {
     sizes: isKnown ? sizesOf(module) : countsOf(module),
@@ -204,7 +204,7 @@ export function modelInfoPath({ autotuning }: ResolvedConfig): string | null {
 
 /** Counts the model before its layers are divided; null if neither plan nor tuning needs it. */
 export function wholeModel({ module, config, job, planned }: BuildInputs): WholeModel | null {
-  return planned || modelInfoPath(config) !== null ? measured(module, job) : null;
+  return planned || modelInfoPath(config) !== null ? measureModel(module, job) : null;
 }
 
 /** In that run, rank 0 writes the model, the job and the memory of all ranks. Throws DS_IO. */
@@ -249,7 +249,8 @@ export async function fitMemory(
   decisions: Decisions,
   { whole, cuts }: { whole: WholeModel | null; cuts: ModelAxes },
 ): Promise<Decisions> {
-  const count = (): WholeModel => (cuts.layers && whole ? whole : measured(decisions.module, job));
+  const count = (): WholeModel =>
+    cuts.layers && whole ? whole : measureModel(decisions.module, job);
   const config = planned ? await choosePlanned(job, decisions, planned, count()) : decisions.config;
   // The check counts whole models, and a pipeline divides its model later.
   if (decisions.plan) return { ...decisions, config };

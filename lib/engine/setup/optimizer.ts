@@ -55,7 +55,7 @@ function givenOptimizer({
     requireMethods(op, optimizer, 'an optimizer', ['declareState', 'update']);
     requireGroups(op, optimizer.groups);
     if (bf16States) requireBf16States(optimizer);
-    return unused(optimizer);
+    return requireUnused(optimizer);
   };
   if (optimizer && typeof optimizer !== 'function') return own(optimizer);
   const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
@@ -84,7 +84,7 @@ function requireBf16States(optimizer: Optimizer): void {
 }
 
 /** Throws DS_ARGUMENT for an optimizer with its own state, because the engine would drop it. */
-function unused(optimizer: Optimizer): Optimizer {
+function requireUnused(optimizer: Optimizer): Optimizer {
   if (!(optimizer instanceof StandaloneOptimizer && optimizer.hasStepped)) return optimizer;
   throw refused(
     'initialize optimizer',

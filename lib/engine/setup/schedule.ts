@@ -173,7 +173,7 @@ const scale =
     new Class({ baseLr, ...options } as never);
 
 /** Builds a schedule with the option `steps` instead of `totalSteps`. */
-const stepped =
+const withSteps =
   (Class: new (options: never) => LrSchedule): Builder =>
   ({ totalSteps: steps, ...rest }, baseLr) =>
     new Class({ baseLr, steps, ...rest } as never);
@@ -189,9 +189,9 @@ const builders: { [Type in ResolvedScheduler['type']]: Builder } = {
   StepLR: scale(optim.StepLr),
   ExponentialLR: scale(optim.ExponentialLr),
   PolynomialLR: scale(optim.PolynomialLr),
-  ConstantLR: stepped(optim.ConstantLr),
+  ConstantLR: withSteps(optim.ConstantLr),
   MultiStepLR: scale(optim.MultiStepLr),
-  LinearLR: stepped(optim.LinearLr),
+  LinearLR: withSteps(optim.LinearLr),
   CosineAnnealingWarmRestarts: scale(optim.CosineAnnealingWarmRestarts),
   ReduceLROnPlateau: scale(optim.ReduceLrOnPlateau),
 };

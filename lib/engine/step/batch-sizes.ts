@@ -2,7 +2,7 @@
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { requireEnded, requireType } from '../../runtime/require-type.js';
-import { misuse, stepMissing } from '../engine-errors.js';
+import { missingStepError, misuse } from '../engine-errors.js';
 
 /**
  * Gradient accumulation: the number of backwards per step, and the divisor of each loss. `done`:
@@ -20,7 +20,7 @@ interface Accumulation {
 }
 
 /** gradient_accumulation_steps: every `steps`-th step() updates. */
-export function managed(steps: number): Accumulation {
+export function managedAccumulation(steps: number): Accumulation {
   return {
     divisor: steps,
     completes: (done) => done >= steps - 1,
@@ -44,7 +44,7 @@ export const inStages =
   });
 
 /** managed_gradient_accumulation false: the caller divides the losses, and every step() updates. */
-export const unmanaged = (): Accumulation => ({
+export const unmanagedAccumulation = (): Accumulation => ({
   divisor: 1,
   completes: () => false,
   accepts: () => true,
@@ -170,7 +170,7 @@ export class MicroBatches {
   /** Throws DS_AUTOGRAD if the step accepts no further backward. */
   requireAnother(): void {
     const { accumulation } = this.sizes;
-    if (!accumulation.accepts(this.done)) throw stepMissing(accumulation.divisor);
+    if (!accumulation.accepts(this.done)) throw missingStepError(accumulation.divisor);
   }
 
   begin(): void {

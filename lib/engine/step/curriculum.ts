@@ -33,7 +33,7 @@ export interface Curriculum {
   /** Tokens per sample in the next step; null: all. */
   readonly seqlen: number | null;
   /** Wraps `cast` so that it cuts the inputs of forward() in training. */
-  cutting(cast: InputCast): InputCast;
+  cutInputs(cast: InputCast): InputCast;
   /** Cuts the batches of a pipeline. The tensors belong to the caller's scope. */
   batches(given: readonly PipelineBatch[]): readonly PipelineBatch[];
   /** Replaces the schedule of the configuration. */
@@ -59,7 +59,7 @@ export function curriculumOf(
 
 export const wholeSamples: Curriculum = {
   seqlen: null,
-  cutting: (cast) => cast,
+  cutInputs: (cast) => cast,
   batches: (given) => given,
   setSchedule: () => {
     throw notCustom('no curriculum');
@@ -94,7 +94,7 @@ class SequenceCurriculum implements Curriculum {
     return this.at(step);
   }
 
-  cutting(cast: InputCast): InputCast {
+  cutInputs(cast: InputCast): InputCast {
     return (inputs) => cast(this.run.module.training ? this.cut('engine.forward', inputs) : inputs);
   }
 

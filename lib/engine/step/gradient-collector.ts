@@ -7,12 +7,12 @@ import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { ZeroStages } from '../../zero/stage.js';
 import type { Unit, UnitListener, WeightUnit } from '../../zero/unit.js';
 import {
-  foreign,
+  foreignLossError,
+  lateZeroGradError,
   misuse,
-  mixedScales,
-  unfinished,
-  unscaled,
-  zeroedBetween,
+  mixedScalesError,
+  unfinishedError,
+  unscaledError,
 } from '../engine-errors.js';
 import type { Ranks } from '../ranks.js';
 import type { StepWatch } from '../watch/step-watch.js';
@@ -184,7 +184,7 @@ export class GradientCollector implements UnitListener {
    */
   drop(): void {
     this.requireUnreduced('engine.zeroGrad');
-    if (this.micros.hasStepped) throw zeroedBetween();
+    if (this.micros.hasStepped) throw lateZeroGradError();
     this.forget();
   }
 
@@ -257,20 +257,21 @@ export class GradientCollector implements UnitListener {
   private requireOwn(reached: ReadonlySet<GradientCollector>): void {
     if (reached.size === 0 || reached.has(this)) return;
     for (const other of reached) other.discard();
-    throw foreign([...reached].map(({ parts }) => parts.module));
+    throw foreignLossError([...reached].map(({ parts }) => parts.module));
   }
 
   /** Begins a loss.backward() at its first gradient. */
   private beginDirect(): void {
     const { lossScale } = this.parts.stepDecisions;
-    if (lossScale !== 1 && this.applied === null) throw unscaled(lossScale);
+    if (lossScale !== 1 && this.applied === null) throw unscaledError(lossScale);
     this.begin('direct', (this.applied ?? 1) * this.parts.batch.accumulation.divisor);
   }
 
   private begin(pass: Pass, carried: number): void {
-    if (this.pass) throw unfinished(this.pass === 'direct');
+    if (this.pass) throw unfinishedError(this.pass === 'direct');
     this.micros.requireAnother();
-    if (this.carried !== null && this.carried !== carried) throw mixedScales(this.carried, carried);
+    if (this.carried !== null && this.carried !== carried)
+      throw mixedScalesError(this.carried, carried);
     const { units, state, planner, stage } = this.parts;
     const plan = this.micros.completesStep ? planner.plan(carried * stage.gradientFactor) : null;
     this.micros.begin();

@@ -2,7 +2,7 @@
 
 import { createHash } from 'node:crypto';
 import type { Buffer } from '../../runtime/buffer.js';
-import { unobserved } from '../../runtime/call.js';
+import { withoutObserver } from '../../runtime/call.js';
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -93,7 +93,7 @@ export class InputDigest {
       this.isEmpty = false;
       this.note(`${tensor.dtype} ${tensor.shape.join()};`);
       if (tensor.numel === 0) continue;
-      if (tensor.device === device) unobserved(() => this.addBytes(tensor));
+      if (tensor.device === device) withoutObserver(() => this.addBytes(tensor));
       else this.note(createHash('sha256').update(tensor.toRaw()).digest('base64'));
     }
   }

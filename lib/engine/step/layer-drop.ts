@@ -31,10 +31,10 @@ export interface LayerDropping {
   /** Theta of the next step; null without layer dropping. */
   readonly theta: number | null;
   /** Wraps `cast` so that it adds the drop to the inputs of forward() in training. */
-  dropping(cast: InputCast): InputCast;
+  dropInputs(cast: InputCast): InputCast;
 }
 
-export const everyLayer: LayerDropping = { theta: null, dropping: (cast) => cast };
+export const everyLayer: LayerDropping = { theta: null, dropInputs: (cast) => cast };
 
 const SECTION = 'progressive_layer_drop';
 
@@ -65,8 +65,8 @@ class ProgressiveLayerDrop implements LayerDropping {
     return this.drop().pldTheta;
   }
 
-  dropping(cast: InputCast): InputCast {
-    return (inputs) => cast(this.run.module.training ? this.reported(inputs) : inputs);
+  dropInputs(cast: InputCast): InputCast {
+    return (inputs) => cast(this.run.module.training ? this.passDrop(inputs) : inputs);
   }
 
   private drop(): LayerDrop {
@@ -74,7 +74,7 @@ class ProgressiveLayerDrop implements LayerDropping {
     return layerDropAt(this.run.progress.globalSteps, { theta, gamma });
   }
 
-  private reported(inputs: readonly unknown[]): unknown[] {
+  private passDrop(inputs: readonly unknown[]): unknown[] {
     const { module, progress } = this.run;
     if (drops(module)) return requireInputs('dropLayers', module.dropLayers(inputs, this.drop()));
     if (this.askedFor === progress.globalSteps) return [...inputs];

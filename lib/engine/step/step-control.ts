@@ -326,7 +326,7 @@ function findUneven(
   rows: ReportedRows,
   [first = 0, ...others]: readonly number[],
 ): UnevenBatches | null {
-  const reported = (rank: number) => ({ rank, micros: rows.microsOf(rank) });
+  const countsOf = (rank: number) => ({ rank, micros: rows.microsOf(rank) });
   const other = others.find((rank) => rows.microsOf(rank) !== rows.microsOf(first));
-  return other === undefined ? null : { first: reported(first), other: reported(other) };
+  return other === undefined ? null : { first: countsOf(first), other: countsOf(other) };
 }

@@ -89,12 +89,12 @@ export class StepDecisions {
   constructor(private readonly parts: StepDecisionParts) {}
 
   /** The update of a step is enqueued. The next take() reads its decision. */
-  stepped(): void {
+  noteStep(): void {
     const { progress, watch, stop } = this.parts;
     this.due = true;
     progress.globalSteps++;
     watch.finishStep(progress.globalSteps, progress.globalSamples);
-    stop.stepped();
+    stop.noteStep();
   }
 
   /**
@@ -111,7 +111,7 @@ export class StepDecisions {
     const decision = control.take();
     if (!decision) return;
     this.latest = decision;
-    if (decision.stop) stop.agreed();
+    if (decision.stop) stop.noteAgreement();
     if (decision.emptyBatches > 0) emptyBatches.report(decision.emptyBatches);
     if (decision.applied) progress.appliedSteps++;
     else progress.skippedSteps++;

@@ -62,12 +62,12 @@ export class StopRequest {
   }
 
   /** Call it if the step decision carries the request of a rank. */
-  agreed(): void {
+  noteAgreement(): void {
     this.agreedAt ??= this.steps;
   }
 
   /** Call it after each step. */
-  stepped(): void {
+  noteStep(): void {
     this.steps++;
     if (this.signals) void this.isDue;
   }

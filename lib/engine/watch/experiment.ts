@@ -53,7 +53,7 @@ export class MeasuredSteps extends WrappedTimer {
     this.steps++;
     if (this.steps === start) this.startedAt = this.now();
     if (this.steps === end + 1) {
-      this.metrics = this.measured(end + 1 - start);
+      this.metrics = this.measure(end + 1 - start);
       if (metric === 'flops') this.profiler.startProfile();
       else this.leave(this.metrics);
     } else if (this.metrics) this.leave(this.withOperations(this.metrics));
@@ -69,7 +69,7 @@ export class MeasuredSteps extends WrappedTimer {
     return performance.now();
   }
 
-  private measured(steps: number): ExperimentMetrics {
+  private measure(steps: number): ExperimentMetrics {
     const { device, config } = this.run;
     const { train_batch_size } = config;
     const latency = (this.now() - (this.startedAt ?? 0)) / steps;

@@ -66,13 +66,13 @@ export interface PhaseTimer {
    * Returns all closed steps except the last, each once. Does not wait if the device has passed the
    * backward of the last step, because earlier steps are then complete.
    */
-  passed(): TimedStep[];
+  takePassed(): TimedStep[];
   /** Returns all closed steps, each once. Waits for the device. */
   all(): TimedStep[];
   /** Returns the times of the last closed step. Waits for the device. */
   last(): PhaseTimes | null;
   /** Returns a timer that records on `device` from now on: this one if it already records. */
-  recording(device: Device): PhaseTimer;
+  recordOn(device: Device): PhaseTimer;
   dispose(): void;
 }
 
@@ -115,7 +115,7 @@ export class EventTimer implements PhaseTimer {
     this.open = [];
   }
 
-  passed(): TimedStep[] {
+  takePassed(): TimedStep[] {
     return this.closed.splice(0, this.closed.length - 1).map((step) => this.read(step));
   }
 
@@ -127,7 +127,7 @@ export class EventTimer implements PhaseTimer {
     return this.latest && this.read(this.latest).times;
   }
 
-  recording(): this {
+  recordOn(): this {
     return this;
   }
 

@@ -149,7 +149,7 @@ export async function watchRun(engine: WatchedEngine, given: WatchOptions): Prom
   watch.share(engine.device);
   if (engine.globalRank !== 0) return new RunWatch(dir, null, null);
   const log = new EventLog(dir);
-  const page = port === null ? null : await served(log, { dir, port, host });
+  const page = port === null ? null : await servePage(log, { dir, port, host });
   log.write({ e: 'start', name, ...describeEngine(engine), pid: process.pid, host: hostname() });
   const owners = { device: engine.device, stage, state };
   const recorder = new RunRecorder(log, owners, engine.config.fp16.enabled);
@@ -185,7 +185,7 @@ export async function watchRun(engine: WatchedEngine, given: WatchOptions): Prom
   return run;
 }
 
-async function served(
+async function servePage(
   log: EventLog,
   { dir, port, host }: { dir: string; port: number | undefined; host: string | undefined },
 ): Promise<ServedPage> {

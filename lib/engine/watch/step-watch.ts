@@ -15,10 +15,10 @@ import { type TracedStepOptions, TracedSteps } from './traced-steps.js';
 export const untimed: PhaseTimer = {
   time: (_phase, body) => body(),
   finishStep() {},
-  passed: () => [],
+  takePassed: () => [],
   all: () => [],
   last: () => null,
-  recording: (device) => new EventTimer(device),
+  recordOn: (device) => new EventTimer(device),
   dispose() {},
 };
 
@@ -49,7 +49,7 @@ export class StepWatch {
 
   /** Measures phases for added observers, and shares the busy time with the other ranks. */
   share(device: Device): void {
-    this.timer = this.timer.recording(device);
+    this.timer = this.timer.recordOn(device);
     this.busy ??= 0;
   }
 
@@ -68,7 +68,7 @@ export class StepWatch {
    * reported too.
    */
   report(step: FinishedStep): void {
-    this.reportTimed(this.timer.passed());
+    this.reportTimed(this.timer.takePassed());
     for (const observer of this.all) observer.stepFinished?.(step);
   }
 
@@ -80,7 +80,7 @@ export class StepWatch {
   /** Records the phases on `device` from now on. */
   record(device: Device): void {
     this.isTimed = true;
-    this.timer = this.timer.recording(device);
+    this.timer = this.timer.recordOn(device);
   }
 
   /** Traces the next steps; returns the file. Throws DS_ARGUMENT during another trace. */

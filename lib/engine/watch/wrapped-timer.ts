@@ -14,8 +14,8 @@ export abstract class WrappedTimer implements PhaseTimer {
     this.inner.finishStep(step, samples);
   }
 
-  passed(): TimedStep[] {
-    return this.inner.passed();
+  takePassed(): TimedStep[] {
+    return this.inner.takePassed();
   }
 
   all(): TimedStep[] {
@@ -26,8 +26,8 @@ export abstract class WrappedTimer implements PhaseTimer {
     return this.inner.last();
   }
 
-  recording(device: Device): this {
-    this.inner = this.inner.recording(device);
+  recordOn(device: Device): this {
+    this.inner = this.inner.recordOn(device);
     return this;
   }
 

@@ -100,15 +100,15 @@ function readDraft(source: InferenceConfig | string): Draft {
 function documentOf(source: unknown): ConfigDocument {
   if (typeof source !== 'object' || source === null) return readDocument(source, FILE);
   if (Object.getPrototypeOf(source) !== Object.prototype) return readDocument(source, FILE);
-  const entries = Object.entries(source).map(([key, value]) => [key, named(value)]);
+  const entries = Object.entries(source).map(([key, value]) => [key, nameDevices(value)]);
   return readDocument(Object.fromEntries(entries), FILE);
 }
 
-function named(value: unknown): unknown {
+function nameDevices(value: unknown): unknown {
   if (value instanceof Device) return value.name;
   if (!isObject(value)) return value;
   if (!isPlainObject(value)) return formatValue(value);
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, named(item)]));
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, nameDevices(item)]));
 }
 
 /** Checks key names, types, ranges and support. Throws the first error. */

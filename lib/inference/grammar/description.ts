@@ -155,7 +155,7 @@ export class Description {
   }
 
   /** Returns a call of a new rule with this body. */
-  called(body: Node): Node {
+  callNewRule(body: Node): Node {
     const rule = this.rule();
     this.define(rule, body);
     return this.call(rule);

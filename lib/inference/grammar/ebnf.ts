@@ -101,7 +101,7 @@ class GrammarReader {
   private part(isInside: boolean): Part | null {
     const atom = this.atom();
     if (!atom) return null;
-    const repeated = this.repeated(atom);
+    const repeated = this.readRepeat(atom);
     this.space(isInside);
     // A rule ends at the end of a line, unless its next line begins with an alternative.
     if (!isInside) this.continueLine();
@@ -142,7 +142,7 @@ class GrammarReader {
     return { node: this.to.call(this.rule(name).number), begin: { kind: 'rule', name } };
   }
 
-  private repeated({ node, begin }: Part): Part {
+  private readRepeat({ node, begin }: Part): Part {
     const { to } = this;
     const counts = this.counts();
     if (!counts) return { node, begin };

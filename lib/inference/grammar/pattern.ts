@@ -107,13 +107,13 @@ class PatternReader {
   private sequence(): Tree {
     const parts: Tree[] = [];
     for (let next = this.peek(); next !== undefined && next !== '|' && next !== ')'; ) {
-      parts.push(this.repeated(this.atom()));
+      parts.push(this.readRepeat(this.atom()));
       next = this.peek();
     }
     return { kind: 'seq', parts };
   }
 
-  private repeated(part: Tree): Tree {
+  private readRepeat(part: Tree): Tree {
     const counts = this.counts();
     if (!counts) return part;
     this.takes('?');

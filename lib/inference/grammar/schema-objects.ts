@@ -53,7 +53,7 @@ export class ObjectRules {
     const list = properties.map(([, property]) => property);
     const isCounted = min > needed || max < Number.POSITIVE_INFINITY;
     const members = isCounted
-      ? this.counted(list, others, { min: min, max: max, path })
+      ? this.boundedMembers(list, others, { min: min, max: max, path })
       : this.chain(list, others);
     return this.parts.layout.object(members);
   }
@@ -129,7 +129,7 @@ export class ObjectRules {
       const inside = nodes.filter((_, i) => isIn(i));
       const outside = nodes.filter((_, i) => !isIn(i));
       const name = texts.key(texts.otherNames(names, inside, outside));
-      pairs.push(to.seq(to.called(name), layout.colon, value(joined, at)));
+      pairs.push(to.seq(to.callNewRule(name), layout.colon, value(joined, at)));
     }
     return to.any(...pairs);
   }
@@ -140,7 +140,7 @@ export class ObjectRules {
     const more = to.star(to.seq(layout.comma, others));
     let [after, first] = [more, to.optional(to.seq(others, more))];
     for (const { pair, isRequired } of [...list].reverse()) {
-      const [next, start] = [this.shared(after), this.shared(first)];
+      const [next, start] = [this.shareAsRule(after), this.shareAsRule(first)];
       const ownNode = to.seq(pair, next);
       after = isRequired
         ? to.seq(layout.comma, ownNode)
@@ -151,7 +151,7 @@ export class ObjectRules {
   }
 
   /** Members with bounds of their number: a rule for each place and number before it. */
-  private counted(
+  private boundedMembers(
     list: readonly Property[],
     others: Node,
     { min, max, path }: { min: number; max: number; path: string },
@@ -171,7 +171,7 @@ export class ObjectRules {
     };
     let row = Array.from({ length: top + 1 }, (_, count) => end(count));
     for (const [i, { pair, isRequired }] of [...list.entries()].reverse()) {
-      const next = row.map((node) => this.shared(node));
+      const next = row.map((node) => this.shareAsRule(node));
       row = Array.from({ length: Math.min(i, top) + 1 }, (_, count) => {
         const comma = count > 0 ? layout.comma : to.epsilon;
         const rest = next[count + 1] ?? to.empty;
@@ -183,7 +183,7 @@ export class ObjectRules {
   }
 
   /** A rule in the same frame, so that long lists of alternatives stay small. */
-  private shared(node: Node): Node {
+  private shareAsRule(node: Node): Node {
     const { to } = this.parts;
     if (node === to.empty || node === to.epsilon) return node;
     const rule = to.rule();

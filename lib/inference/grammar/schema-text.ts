@@ -71,7 +71,7 @@ export class Texts {
     this.character = isJson ? jsonCharacter(to, EVERY) : this.any;
     this.quote = to.text(marker ?? '"');
     this.plain = isJson ? null : to.without(to.seq(all, this.quote, all));
-    this.free = to.called(this.quoted(this.inside(to.star(this.any))));
+    this.free = to.callNewRule(this.quoted(this.inside(to.star(this.any))));
   }
 
   private inside(...parts: readonly Node[]): Node {
@@ -83,14 +83,14 @@ export class Texts {
     const { to } = this;
     const isFree = patterns.length + formats.length === 0;
     if (isFree && min === 0 && max === Number.POSITIVE_INFINITY) return this.free;
-    if (isFree) return to.called(this.quoted(this.inside(to.repeat(this.any, min, max))));
+    if (isFree) return to.callNewRule(this.quoted(this.inside(to.repeat(this.any, min, max))));
     const parts = [
       ...patterns.map(({ source, path }) => this.pattern(source, path)),
       ...formats.map(({ name, path }) => this.format(name, path)),
     ];
     const isBounded = min > 0 || max < Number.POSITIVE_INFINITY;
     if (isBounded) parts.push(to.repeat(this.character, min, max));
-    return to.called(this.quoted(this.inside(...parts)));
+    return to.callNewRule(this.quoted(this.inside(...parts)));
   }
 
   /** One string. Throws DS_ARGUMENT for a raw text with the marker. */
@@ -102,10 +102,10 @@ export class Texts {
 
   /** The spelling of a property's name, without quotes. Throws DS_ARGUMENT. */
   name(name: string): Node {
-    return this.to.text(this.spelled(name));
+    return this.to.text(this.spellName(name));
   }
 
-  private spelled(name: string): string {
+  private spellName(name: string): string {
     if (this.marker === null) return JSON.stringify(name).slice(1, -1);
     if (/^[\w.-]+$/.test(name)) return name;
     throw refused('format schema', 'names of letters, digits and "_" in calls', formatValue(name));
@@ -132,7 +132,7 @@ export class Texts {
   }
 
   private names(names: readonly string[]): Node {
-    return this.to.texts(names.map((name) => this.spelled(name)));
+    return this.to.texts(names.map((name) => this.spellName(name)));
   }
 
   /** The characters of a string that a pattern matches somewhere. */

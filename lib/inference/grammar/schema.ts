@@ -151,11 +151,11 @@ export class SchemaCompiler {
         return this.string(schema, path);
       case 'number':
       case 'integer':
-        return to.called(this.number(schema, path, type === 'integer'));
+        return to.callNewRule(this.number(schema, path, type === 'integer'));
       case 'array':
-        return to.called(this.array(schema, path));
+        return to.callNewRule(this.array(schema, path));
       case 'object':
-        return to.called(this.objects.object(schema, path));
+        return to.callNewRule(this.objects.object(schema, path));
     }
   }
 

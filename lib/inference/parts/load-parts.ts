@@ -11,7 +11,7 @@ import { type DType, isFloating } from '../../runtime/dtype.js';
 import { refused } from '../../runtime/refused.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
-import { damaged, type PartsList } from './parts-list.js';
+import { damagedError, type PartsList } from './parts-list.js';
 
 /** The reading rank and its target dtype. */
 interface PartsReader {
@@ -39,7 +39,7 @@ export async function loadParts(
   if (used) throw begunError(used[0]);
   if (parts && Math.max(1, parts.length) !== ranks) {
     const hint = `Start with tensor_parallel.tp_size ${Math.max(1, parts.length)}, or list whole tensors.`;
-    throw damaged(
+    throw damagedError(
       location,
       `parts of ${ranks} ranks`,
       `parts of ${Math.max(1, parts.length)}`,
@@ -60,7 +60,11 @@ export async function loadParts(
         const expected = isPart ? parameter.shape : parameter.region.whole;
         const shape = transposed ? [...expected].reverse() : expected;
         if (entry.shape.join() !== shape.join()) {
-          throw damaged(`${path}: ${name}`, `[${shape.join(', ')}]`, `[${entry.shape.join(', ')}]`);
+          throw damagedError(
+            `${path}: ${name}`,
+            `[${shape.join(', ')}]`,
+            `[${entry.shape.join(', ')}]`,
+          );
         }
         const wanted = isFloating(entry.dtype) ? (dtype ?? entry.dtype) : entry.dtype;
         const stored = new StoredWeights(open, { name, dtype: wanted, transposed });
@@ -76,7 +80,7 @@ export async function loadParts(
   if (own) await begin(own, true);
   const [missing] = left.keys();
   if (missing === undefined) return;
-  throw damaged(
+  throw damagedError(
     location,
     'all parameters of the model',
     `${left.size} without a tensor, such as ${missing}`,

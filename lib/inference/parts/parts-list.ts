@@ -46,21 +46,26 @@ export async function readPartsList(source: string | object, base: string): Prom
   const location = isPath ? source : 'checkpoint';
   const list = isPath ? await readJson(source) : (source as JsonObject);
   const other = Object.keys(list).find((key) => !KEYS.includes(key));
-  if (other !== undefined) throw damaged(`${location}: ${other}`, KEYS.join(', '), 'another key');
+  if (other !== undefined)
+    throw damagedError(`${location}: ${other}`, KEYS.join(', '), 'another key');
   const { type, checkpoints, version, parallelization = 'tp', base_dir = '' } = list;
-  if (version === undefined || version === null) throw damaged(location, 'a version', 'none');
+  if (version === undefined || version === null) throw damagedError(location, 'a version', 'none');
   if (!TYPES.includes(typeof type === 'string' ? type.toLowerCase() : type)) {
     const hint =
       'Other formats are not supported: convert the checkpoint to a Hugging Face folder.';
-    throw damaged(`${location}: type`, '"ds_model" or "bloom"', formatValue(type), hint);
+    throw damagedError(`${location}: type`, '"ds_model" or "bloom"', formatValue(type), hint);
   }
   if (parallelization !== 'tp' && parallelization !== 'pp') {
-    throw damaged(`${location}: parallelization`, '"tp" or "pp"', formatValue(parallelization));
+    throw damagedError(
+      `${location}: parallelization`,
+      '"tp" or "pp"',
+      formatValue(parallelization),
+    );
   }
   const home = String(base_dir || base || (isPath ? dirname(source) : '.'));
   const filesIn = (key: string, given: unknown): string[] => {
     if (!Array.isArray(given) || given.length === 0)
-      throw damaged(`${location}: ${key}`, 'files', formatValue(given));
+      throw damagedError(`${location}: ${key}`, 'files', formatValue(given));
     return given.map((name) => fileOf(`${location}: ${key}`, home, name));
   };
   if (Array.isArray(checkpoints)) {
@@ -68,7 +73,7 @@ export async function readPartsList(source: string | object, base: string): Prom
   }
   const { tp, non_tp, ...rest } = Object(checkpoints) as Record<string, unknown>;
   if (Object.keys(rest).length > 0 || non_tp === undefined) {
-    throw damaged(
+    throw damagedError(
       `${location}: checkpoints`,
       'a list of files, or { tp, non_tp }',
       formatValue(checkpoints),
@@ -84,7 +89,7 @@ export async function readPartsList(source: string | object, base: string): Prom
 function fileOf(location: string, home: string, name: unknown): string {
   if (typeof name === 'string' && name.endsWith('.safetensors')) return resolve(home, name);
   const hint = 'PyTorch pickle files can run code: convert them to safetensors.';
-  throw damaged(location, 'safetensors files', formatValue(name), hint);
+  throw damagedError(location, 'safetensors files', formatValue(name), hint);
 }
 
 async function readJson(path: string): Promise<JsonObject> {
@@ -99,10 +104,10 @@ async function readJson(path: string): Promise<JsonObject> {
     const value: unknown = parseJson(text);
     if (isObject<JsonObject>(value)) return value;
   } catch {} // Reported below.
-  throw damaged(path, 'a JSON object', 'something else');
+  throw damagedError(path, 'a JSON object', 'something else');
 }
 
 /** An error of a damaged checkpoint. */
-export function damaged(op: string, expected: string, got: string, hint = ''): DsError {
+export function damagedError(op: string, expected: string, got: string, hint = ''): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

@@ -97,7 +97,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   announce(batch: StepBatch): void {
     this.wasSilent = false;
     this.isStepping = true;
-    this.line.report({ kind: 'step', batch, events: this.taken() });
+    this.line.report({ kind: 'step', batch, events: this.takeEvents() });
   }
 
   queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece> {
@@ -110,7 +110,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   rest(): void {
     if (!this.isStepping && this.events.length === 0) return;
     this.isStepping = false;
-    this.attempt(() => this.line.report({ kind: 'rest', events: this.taken() }));
+    this.attempt(() => this.line.report({ kind: 'rest', events: this.takeEvents() }));
   }
 
   submit(request: ReadRequest): Submitted {
@@ -146,7 +146,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   async close(): Promise<void> {
     await this.loop.close();
     if (this.pulse) clearInterval(this.pulse);
-    this.attempt(() => this.line.report({ kind: 'end', events: this.taken() }));
+    this.attempt(() => this.line.report({ kind: 'end', events: this.takeEvents() }));
     this.line.close();
   }
 
@@ -169,7 +169,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
     if (!this.pulse) this.events.push(event);
   }
 
-  private taken(): readonly RequestEvent[] {
+  private takeEvents(): readonly RequestEvent[] {
     const { events } = this;
     this.events = [];
     return events;

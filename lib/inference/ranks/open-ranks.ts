@@ -54,7 +54,7 @@ export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
   if (!wanted) return null;
   const { key, size, expertsOnly } = wanted;
   const kind = sharing.device?.split(':')[0] === 'cpu' ? 'cpu' : 'auto';
-  const { job, ranks } = await awaited(wanted, async () => {
+  const { job, ranks } = await awaitRanks(wanted, async () => {
     const job = await joinLaunched({ device: kind, mesh: { tp: size } }).catch((error) => {
       throw otherSizes(key, error);
     });
@@ -124,7 +124,7 @@ async function ranksOf(job: Distributed, expertsOnly: boolean): Promise<ModelRan
  * Waits for the other ranks. A rank without sharing never joins, which looks like a late rank. An
  * early warning and the timeout error name this cause.
  */
-async function awaited<Opened>(
+async function awaitRanks<Opened>(
   { key, size }: { key: string; size: number },
   open: () => Promise<Opened>,
 ): Promise<Opened> {

@@ -31,7 +31,7 @@ export function intersection(parts: readonly CharSet[]): CharSet {
 }
 
 /** Returns `inner` with both cases of its letters, by simple case mappings. */
-export const folded = (inner: CharSet): CharSet =>
+export const foldCase = (inner: CharSet): CharSet =>
   set(`i(${inner.key})`, (code) => casesOf(code).some((item) => inner.has(item)));
 
 function casesOf(code: number): number[] {

@@ -3,7 +3,7 @@ import { required } from '../required.js';
 import {
   type CharSet,
   DIGIT,
-  folded,
+  foldCase,
   HEX,
   intersection,
   not,
@@ -120,7 +120,7 @@ export function readClass(reader: Reader, context: SetContext, depth = 0): CharS
   }
   operands.push(union(items));
   const whole = intersection(operands);
-  const cased = context.ignoresCase && depth === 0 ? folded(whole) : whole;
+  const cased = context.ignoresCase && depth === 0 ? foldCase(whole) : whole;
   return isNegative ? not(cased) : cased;
 }
 

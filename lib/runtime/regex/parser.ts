@@ -1,6 +1,6 @@
 // Parses a pattern into its syntax tree.
 import { required } from '../required.js';
-import { folded, LOOSE_WORD, NEWLINE, not, single, WORD } from './char-set.js';
+import { foldCase, LOOSE_WORD, NEWLINE, not, single, WORD } from './char-set.js';
 import { type Dialect, readClass, readEscape } from './escapes.js';
 import {
   alt,
@@ -80,7 +80,7 @@ class Parser {
         break;
       }
       const atom = this.atom(flags);
-      if (atom !== null) items.push(this.repeated(atom));
+      if (atom !== null) items.push(this.readRepeats(atom));
     }
     branches.push(cat(items));
     return alt(branches);
@@ -136,7 +136,7 @@ class Parser {
   }
 
   private letter(code: number, { ignoresCase }: Flags): Node {
-    return one(ignoresCase ? folded(single(code)) : single(code));
+    return one(ignoresCase ? foldCase(single(code)) : single(code));
   }
 
   private escape(flags: Flags): Node {
@@ -149,7 +149,7 @@ class Parser {
     }
     const found = readEscape(reader, { ...flags, dialect: this.dialect });
     if (typeof found === 'number') return this.letter(found, flags);
-    if (found !== null) return one(flags.ignoresCase ? folded(found) : found);
+    if (found !== null) return one(flags.ignoresCase ? foldCase(found) : found);
     const letter = reader.next();
     switch (letter) {
       case 'b':
@@ -222,7 +222,7 @@ class Parser {
     );
   }
 
-  private repeated(atom: Node): Node {
+  private readRepeats(atom: Node): Node {
     const { reader } = this;
     let node = atom;
     for (;;) {

@@ -1,6 +1,6 @@
 // Activation checkpointing: forward keeps only the inputs, backward reruns the function.
 
-import { postponing } from '../../runtime/deferred-calls.js';
+import { postponeCalls } from '../../runtime/deferred-calls.js';
 import { refused } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
@@ -164,7 +164,7 @@ function replay(
     const forward = (): Tensor | Tensor[] =>
       replayRandom(at, () => withGrad(true, () => scope(() => run(inputs))));
     const again = segment.recompute(() =>
-      recomputing(() => postponing(() => keepsakes.handOut(forward))),
+      recomputing(() => postponeCalls(() => keepsakes.handOut(forward))),
     );
     const roots: Tensor[] = [];
     const seeds: Tensor[] = [];

@@ -4,8 +4,8 @@ import { GENERATION_CONFIG } from '../../inference/sampling-options.js';
 import {
   type Arguments,
   boolean,
-  checked,
   type Declared,
+  declareOption,
   integer,
   number,
   type Options,
@@ -33,8 +33,8 @@ interface Texts {
 
 const any = <Value>(_: string, value: Value): Value => value;
 const textOrSwitch = (help: string, about: Texts = {}) =>
-  checked(any<string | boolean>, help, { ...about, syntax: 'text or switch' });
-const record = (help: string) => checked(any<object>, help, { syntax: 'record' });
+  declareOption(any<string | boolean>, help, { ...about, syntax: 'text or switch' });
+const record = (help: string) => declareOption(any<object>, help, { syntax: 'record' });
 
 /** Model, data and output. */
 const FILES = {
@@ -145,7 +145,7 @@ const LOGS = {
   report_to: texts('"tensorboard", "csv", "all" or "none"', { shown: 'none' }),
   disable_tqdm: boolean('lines in place of a progress bar', { shown: 'false' }),
   /** Port of the page; true: the usual one; false: no recording. */
-  watch: checked(
+  watch: declareOption(
     any<number | boolean>,
     'serve a local page of the run at this port; 0: a free one',
     {
@@ -215,7 +215,7 @@ export const SAMPLING_OF_ROLLOUTS = {
 /** Rewards of completions. */
 const REWARDS = {
   reward_funcs: texts('rewards: built-in names, or exports such as ./file.mjs#name'),
-  reward_weights: checked(any<number[]>, 'factors of the rewards', {
+  reward_weights: declareOption(any<number[]>, 'factors of the rewards', {
     shown: '1 each',
     syntax: 'numbers',
   }),
@@ -254,7 +254,7 @@ export const LORA = {
   init_lora_weights: textOrSwitch('first values: true, false or "gaussian"', { shown: 'true' }),
   rank_pattern: record('other ranks by name, as JSON'),
   alpha_pattern: record('other alphas by name, as JSON'),
-  layers_to_transform: checked(any<number[]>, 'numbers of the layers with adapters', {
+  layers_to_transform: declareOption(any<number[]>, 'numbers of the layers with adapters', {
     shown: 'all',
     syntax: 'integers',
   }),

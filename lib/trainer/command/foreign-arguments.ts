@@ -111,7 +111,7 @@ const OFF = ['false', 'no', 'off', '0', 'none', 'null', ''];
 
 /** Unsupported arguments that would change the training, by name. */
 export const REFUSED: Readonly<Record<string, Refusal>> = {
-  ...refused('read a file of that data set: --data FILE.jsonl', [
+  ...refusals('read a file of that data set: --data FILE.jsonl', [
     'dataset_name',
     'dataset_config',
     'dataset_config_name',
@@ -125,22 +125,25 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
     'dataset_mixer',
     'dataset_splits',
   ]),
-  ...refused('give a shorter file', ['max_train_samples', 'max_eval_samples']),
-  ...refused('nothing is sent anywhere: push the folder with `hf upload`', [
+  ...refusals('give a shorter file', ['max_train_samples', 'max_eval_samples']),
+  ...refusals('nothing is sent anywhere: push the folder with `hf upload`', [
     'push_to_hub',
     'push_to_hub_revision',
   ]),
-  ...refused('--method cpo needs no reference', ['reference_free']),
-  ...refused('print samples with --sample after training', ['generate_during_eval']),
-  ...refused('no Python of a model is run', ['ref_model_init_kwargs', 'teacher_model_init_kwargs']),
-  ...refused('ZeRO stage 3 of the DeepSpeed configuration does it', [
+  ...refusals('--method cpo needs no reference', ['reference_free']),
+  ...refusals('print samples with --sample after training', ['generate_during_eval']),
+  ...refusals('no Python of a model is run', [
+    'ref_model_init_kwargs',
+    'teacher_model_init_kwargs',
+  ]),
+  ...refusals('ZeRO stage 3 of the DeepSpeed configuration does it', [
     'fsdp',
     'fsdp_config',
     'fsdp_min_num_params',
     'fsdp_transformer_layer_cls_to_wrap',
   ]),
-  ...refused('give a config.json: --config_name', ['config_overrides', 'model_type']),
-  ...refused('give the DeepSpeed configuration and `ds --num_gpus` instead', [
+  ...refusals('give a config.json: --config_name', ['config_overrides', 'model_type']),
+  ...refusals('give the DeepSpeed configuration and `ds --num_gpus` instead', [
     'accelerator_config',
     'parallelism_config',
     'tp_size',
@@ -148,39 +151,39 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
     'dispatch_batches',
     'sharded_ddp',
   ]),
-  ...refused('give a smaller --per_device_train_batch_size', ['auto_find_batch_size']),
-  ...refused('write "optimizer" in the DeepSpeed configuration', [
+  ...refusals('give a smaller --per_device_train_batch_size', ['auto_find_batch_size']),
+  ...refusals('write "optimizer" in the DeepSpeed configuration', [
     'adafactor',
     'optim_args',
     'optim_target_modules',
   ]),
-  ...refused('no Python of a model is run', ['trust_remote_code', 'model_init_kwargs']),
-  ...refused('predict with the saved folder', ['do_predict', 'predict_with_generate']),
-  ...refused('set "offload_param" or --gradient_checkpointing', ['activation_offloading']),
-  ...refused('8-bit weights are not there: --load_in_4bit', ['load_in_8bit']),
-  ...refused("write the template into the tokenizer's chat_template.jinja", [
+  ...refusals('no Python of a model is run', ['trust_remote_code', 'model_init_kwargs']),
+  ...refusals('predict with the saved folder', ['do_predict', 'predict_with_generate']),
+  ...refusals('set "offload_param" or --gradient_checkpointing', ['activation_offloading']),
+  ...refusals('8-bit weights are not there: --load_in_4bit', ['load_in_8bit']),
+  ...refusals("write the template into the tokenizer's chat_template.jinja", [
     'chat_template_path',
     'chat_template',
   ]),
-  ...refused("write it into the tokenizer's tokenizer_config.json", ['eos_token', 'pad_token']),
-  ...refused('hidden states of earlier batches are not kept', ['past_index']),
-  ...refused('gradients that are not finite are found always', ['debug']),
-  ...refused('XLA is not there', ['tpu_num_cores', 'tpu_metrics_debug', 'use_mps_device']),
-  ...refused('IPEX and TorchScript are not there', ['use_ipex', 'jit_mode_eval', 'torchdynamo']),
-  ...refused('apex is not there: --bf16 or --fp16', ['fp16_opt_level'], ['o1']),
+  ...refusals("write it into the tokenizer's tokenizer_config.json", ['eos_token', 'pad_token']),
+  ...refusals('hidden states of earlier batches are not kept', ['past_index']),
+  ...refusals('gradients that are not finite are found always', ['debug']),
+  ...refusals('XLA is not there', ['tpu_num_cores', 'tpu_metrics_debug', 'use_mps_device']),
+  ...refusals('IPEX and TorchScript are not there', ['use_ipex', 'jit_mode_eval', 'torchdynamo']),
+  ...refusals('apex is not there: --bf16 or --fp16', ['fp16_opt_level'], ['o1']),
   average_tokens_across_devices: {
     reason: "losses are averaged over all ranks' tokens",
     off: ['true', 'yes', '1'],
   },
-  ...refused('the start of a long row is kept', ['truncation_mode'], ['keep_start']),
-  ...refused('set variables in the shell', ['env']),
+  ...refusals('the start of a long row is kept', ['truncation_mode'], ['keep_start']),
+  ...refusals('set variables in the shell', ['env']),
 };
 
 function all(reason: string, names: readonly string[]): Record<string, string> {
   return Object.fromEntries(names.map((name) => [name, reason]));
 }
 
-function refused(
+function refusals(
   reason: string,
   names: readonly string[],
   off: readonly string[] = [],

@@ -29,7 +29,7 @@ export async function readRunFile(file: string): Promise<CommandArgument[]> {
   if (!yaml.isMap<Scalar>(contents)) {
     throw refused(file, 'names and values, such as "learning_rate: 2e-5"', kindOf(contents));
   }
-  const pairs = contents.items.map((pair) => given(pair, { file, lines, document }));
+  const pairs = contents.items.map((pair) => readArgument(pair, { file, lines, document }));
   return pairs.filter(isGiven);
 }
 
@@ -63,7 +63,7 @@ interface Source {
   document: Document;
 }
 
-function given(
+function readArgument(
   { key, value }: Pair<Scalar, unknown>,
   { file, lines, document }: Source,
 ): CommandArgument {

@@ -7,7 +7,7 @@ import type { CausalLM } from '../../models/index.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import type { Tokenizer } from '../../text/index.js';
 import type { TrainerEvent } from '../events.js';
-import { continued, type Prompt } from './sample.js';
+import { continueText, type Prompt } from './sample.js';
 
 /** What the samples of a run are generated from. */
 export interface SampleSource {
@@ -58,7 +58,7 @@ export class RunReport {
     engine.synchronize();
     const { model, tokenizer, prompt, tokens } = source;
     try {
-      const text = continued(model, tokenizer, prompt, tokens);
+      const text = continueText(model, tokenizer, prompt, tokens);
       this.watch.text({ prompt: prompt.text, text });
     } catch (error) {
       this.watch.notice(`The sample failed: ${errorMessage(error)}`, 'warning');

@@ -106,7 +106,7 @@ function plain(tokenizer: Tokenizer, text: string): number[] {
  * leaves no space in the context, its beginning is cut. Ids above the tokenizer's range have no
  * text, because heads are padded.
  */
-export function continued(
+export function continueText(
   model: CausalLM,
   tokenizer: Tokenizer,
   { ids }: Prompt,

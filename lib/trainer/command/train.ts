@@ -28,7 +28,7 @@ import { isPolicy, openPolicy } from './policy.js';
 import { openPreferences } from './preference-rows.js';
 import { openRows, type RowData } from './rows.js';
 import { RunReport, type SampleSource } from './run-report.js';
-import { continued, firstPrompt, type Prompt, promptOf } from './sample.js';
+import { continueText, firstPrompt, type Prompt, promptOf } from './sample.js';
 import { openTask, taskIn } from './task-rows.js';
 import { openModel, savedModel, sourceOf } from './trained-model.js';
 import { type Evaluation, trainerPart } from './trainer-options.js';
@@ -253,7 +253,7 @@ function lineOf(event: TrainerEvent, args: TrainArguments): string | null {
     case 'alert':
       return `step ${event.step}: ${event.level}: ${event.message}`;
     case 'end':
-      return `step ${event.step}: ${event.reason === 'stopped' ? stopped(args) : ENDS[event.reason]}`;
+      return `step ${event.step}: ${event.reason === 'stopped' ? stoppedText(args) : ENDS[event.reason]}`;
     default:
       return null;
   }
@@ -264,7 +264,7 @@ const ENDS = {
   early: 'ends early: evaluations no longer improve',
 } as const;
 
-function stopped({
+function stoppedText({
   save_strategy: strategy,
   save_only_model: weightsOnly,
 }: TrainArguments): string {
@@ -292,7 +292,7 @@ async function showSample(
 ): Promise<void> {
   const model = await savedModel(args);
   model.to(device);
-  const text = continued(model, tokenizer, prompt, args.sample_tokens ?? SAMPLE_TOKENS);
+  const text = continueText(model, tokenizer, prompt, args.sample_tokens ?? SAMPLE_TOKENS);
   console.log(
     `sample: ${prompt.text}\n     -> ${text.replaceAll(/\s+/g, ' ') || '(it ends at once)'}`,
   );

@@ -4,7 +4,7 @@ import type { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import {
   boolean,
-  checked,
+  declareOption,
   integer,
   number,
   type Options,
@@ -43,12 +43,12 @@ export const DPO = {
     flag: 'beta',
   }),
   /** Name of a loss in TRL, or a list of names; the losses are added. Default: "sigmoid". */
-  loss: checked(readLosses, '[loss](#losses), or a list of them', {
+  loss: declareOption(readLosses, '[loss](#losses), or a list of them', {
     default: ['sigmoid'],
     elsewhere: '`loss_type`',
   }),
   /** Factor of each loss in the list. Default: 1 each. */
-  weights: checked(readWeights, 'weights of several losses', {
+  weights: declareOption(readWeights, 'weights of several losses', {
     default: null,
     shown: '1 each',
     elsewhere: '`loss_weights`',

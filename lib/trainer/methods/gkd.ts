@@ -4,7 +4,7 @@ import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import {
   boolean,
-  checked,
+  declareOption,
   integer,
   number,
   type Options,
@@ -25,7 +25,7 @@ import { Reference } from './reference.js';
 /** The declared options of gkd(). */
 export const GKD = {
   /** The teacher: a model with the same vocabulary. */
-  teacher: checked(readTeacher, 'model to learn from', {
+  teacher: declareOption(readTeacher, 'model to learn from', {
     required: true,
     elsewhere: '`teacher_model_name_or_path`',
   }),

@@ -6,7 +6,7 @@ import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import {
   boolean,
-  checked,
+  declareOption,
   integer,
   number,
   type Options,
@@ -47,14 +47,14 @@ const MAX_GENERATIONS = 1024;
 /** Options of grpo() and rloo(). */
 const SHARED = {
   /** A reward function, { of, weight, name, timeout }, or a list of them. */
-  rewards: checked(
+  rewards: declareOption(
     (op, given: Reward | WeightedReward | readonly (Reward | WeightedReward)[]) =>
       readRewards(op, given),
     '[reward functions](#rewards)',
     { required: true, elsewhere: '`reward_funcs`, `reward_weights`' },
   ),
   /** Sampling of completions. Default: 512 new tokens at temperature 1. */
-  sampling: checked(readSampling, '[sampling](sampling.md) of completions', {
+  sampling: declareOption(readSampling, '[sampling](sampling.md) of completions', {
     default: { maxNewTokens: MAX_TOKENS, temperature: 1 },
     shown: '`maxNewTokens` 512, `temperature` 1',
     elsewhere: '`max_completion_length`, `temperature`, `top_p`, `top_k`, `min_p`',
@@ -108,7 +108,7 @@ const SHARED = {
     flag: 'mask_truncated_completions',
   }),
   /** Answers a completion with a text, after which the model continues. Default: none. */
-  tool: checked(
+  tool: declareOption(
     (op, given: RolloutTool | TimedTool) => readTool(op, given),
     '[function](#tools) after which a completion continues',
     {
@@ -137,7 +137,7 @@ const SHARED = {
     flag: 'exact_rollouts',
   }),
   /** The reference model, for a beta above 0. Default: the model without its adapters. */
-  reference: checked(readReference, 'reference model, for `beta` above 0', {
+  reference: declareOption(readReference, 'reference model, for `beta` above 0', {
     default: null,
     shown: 'the model without its [adapters](lora.md)',
   }),

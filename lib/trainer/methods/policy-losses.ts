@@ -154,7 +154,7 @@ const REDUCTIONS: Readonly<Record<PolicyLossName, Reduction>> = {
 };
 
 /** Returns the sum of the losses of a micro-batch. The divisor is the sum of countOf() values. */
-export function summed(losses: Tensor, mask: Tensor, name: PolicyLossName): Tensor {
+export function sumLosses(losses: Tensor, mask: Tensor, name: PolicyLossName): Tensor {
   const reduction = REDUCTIONS[name];
   if (reduction === 'tokens') return losses.sum();
   if (reduction === 'micro-batch') return losses.sum().div(mask.sum().clamp(1));

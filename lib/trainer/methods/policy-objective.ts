@@ -14,7 +14,7 @@ import {
   type PolicyLossOptions,
   type Ratios,
   ratiosOf,
-  summed,
+  sumLosses,
   tokenLosses,
 } from './policy-losses.js';
 import { clipMetrics, samplerMetrics } from './policy-metrics.js';
@@ -98,7 +98,7 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
     const ratios = ratiosOf(policy, level);
     const losses = tokenLosses(ratios, this.settings);
     if (metrics) noGrad(() => metrics.add(this.metricsOf(ratios, batch, both)));
-    return summed(losses, batch.mask, loss).div(divisor);
+    return sumLosses(losses, batch.mask, loss).div(divisor);
   }
 
   outputs(): Tensor {

@@ -4,14 +4,14 @@ import type { Engine } from '../../engine/engine.js';
 import { initializeServed } from '../../initialize.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import { lorasOf, withoutAdapters } from '../../peft/index.js';
-import { checked } from '../../runtime/option.js';
+import { declareOption } from '../../runtime/option.js';
 import { refused, refusedValue } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import type { Forward } from '../micro-batch.js';
 
 /** Declares the option `reference`. */
-export const REFERENCE = checked(readReference, 'reference model', {
+export const REFERENCE = declareOption(readReference, 'reference model', {
   default: null,
   shown: 'the model without its [adapters](lora.md)',
   elsewhere: '`ref_model_name_or_path`',

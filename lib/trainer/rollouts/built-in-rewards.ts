@@ -109,7 +109,7 @@ export function overlong(given: OverlongOptions): Reward {
       if (length <= limit - cache) return 0;
       return length <= limit ? -(length - limit + cache) / cache : -1;
     });
-  return named('overlong', of);
+  return nameReward('overlong', of);
 }
 
 /** Options of repetition(). */
@@ -137,7 +137,7 @@ export function repetition(given: RepetitionOptions = {}): Reward {
       const parts = Array.from({ length: count }, (_, i) => words.slice(i, i + size).join(' '));
       return (1 - new Set(parts).size / count) * penalty;
     });
-  return named('repetition', of);
+  return nameReward('repetition', of);
 }
 
 /** Options of model(). */
@@ -171,7 +171,7 @@ export function model(given: RewardModelOptions): Reward {
   const pad = classifier.padTokenId ?? tokenizer.padId ?? tokenizer.eosId ?? 0;
   // Rows of several lengths need a padding token.
   if (classifier instanceof DecoderTask) classifier.padTokenId ??= pad;
-  return named('reward_model', ({ prompts, completions }) => {
+  return nameReward('reward_model', ({ prompts, completions }) => {
     const texts = prompts.map((prompt, i) =>
       idsOf(tokenizer, prompt, completions[i]?.content ?? '').subarray(0, classifier.maxSeq),
     );
@@ -214,7 +214,7 @@ function scoresOf(classifier: TaskModel, rows: readonly Int32Array[], pad: numbe
   );
 }
 
-function named(name: string, of: Reward): Reward {
+function nameReward(name: string, of: Reward): Reward {
   Object.defineProperty(of, 'name', { value: name });
   return of;
 }

@@ -80,7 +80,7 @@ class DistilledSource extends MethodSource {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<never> {
     for await (const batch of this.rows) {
-      yield (await this.replaced(batch)) as never;
+      yield (await this.replaceAnswers(batch)) as never;
     }
   }
 
@@ -90,14 +90,14 @@ class DistilledSource extends MethodSource {
   }
 
   /** Each rank makes the same choice, so all ranks sample together. */
-  private async replaced(batch: Rows): Promise<unknown> {
+  private async replaceAnswers(batch: Rows): Promise<unknown> {
     const { lmbda, seqKd } = this.plan;
     const chance = hashOf(`${this.own.seed} gkd ${this.step}`) / 2 ** 52;
-    if (chance < lmbda) return this.sampled(batch, (...call) => this.byStudent(...call));
-    return seqKd ? this.sampled(batch, (...call) => this.byTeacher(...call)) : batch;
+    if (chance < lmbda) return this.sampleAnswers(batch, (...call) => this.byStudent(...call));
+    return seqKd ? this.sampleAnswers(batch, (...call) => this.byTeacher(...call)) : batch;
   }
 
-  private async sampled(
+  private async sampleAnswers(
     batch: Rows,
     sample: (requests: GenerateRequest[], maxTokens: number) => Promise<(readonly number[])[]>,
   ): Promise<{ ids: Tensor; targets: Tensor }> {

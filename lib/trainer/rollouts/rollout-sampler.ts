@@ -71,7 +71,7 @@ export class RolloutSampler {
     const { engine, job, world } = parts;
     requireRanks(plan, world.size > engine.dpWorldSize);
     const maxTokens = this.maxTokens(grounds.longest);
-    this.rollouts = rolloutsOf(engine, { ...this.decoding(), maxTokens });
+    this.rollouts = rolloutsOf(engine, { ...this.rolloutOptions(), maxTokens });
     this.shared = plan.workStealing && job.store ? new SharedPrompts(job, world) : null;
   }
 
@@ -81,11 +81,11 @@ export class RolloutSampler {
     const { step } = this.parts.progress;
     const { completions: sampled, stolen } = await this.completionsOf(pieces, pass);
     const seconds = (performance.now() - begin) / 1000;
-    return this.judging({ pieces, pass, step, sampled, stolen, seconds });
+    return this.startRewards({ pieces, pass, step, sampled, stolen, seconds });
   }
 
   /** Starts the reward functions. outcomesOf() waits for them. */
-  judging(made: SampledPieces): PiecesToScore {
+  startRewards(made: SampledPieces): PiecesToScore {
     const each = eachOf(made.pieces);
     const judged = judgedOf(each, made.sampled, { count: 1, step: made.step });
     const rewards = rewardsOf(this.plan.rewards, judged, this.ending.signal);
@@ -113,7 +113,7 @@ export class RolloutSampler {
     const maxTokens = this.maxTokens(longest);
     if (maxTokens <= this.rollouts.maxTokens) return;
     await this.rollouts.destroy();
-    this.rollouts = rolloutsOf(this.parts.engine, { ...this.decoding(), maxTokens });
+    this.rollouts = rolloutsOf(this.parts.engine, { ...this.rolloutOptions(), maxTokens });
   }
 
   async destroy(): Promise<void> {
@@ -130,7 +130,7 @@ export class RolloutSampler {
     return isCpu ? CPU_SEQUENCES : Math.max(128, Math.min(MAX_SEQUENCES, batchSize * steps));
   }
 
-  private decoding(): RolloutOptions {
+  private rolloutOptions(): RolloutOptions {
     const { plan, grounds, maxSequences } = this;
     const offload = plan.offloadStates ? NOT_GENERATING : [];
     const { tokenizer } = grounds;

@@ -135,9 +135,9 @@ class RolloutSource extends MethodSource {
       const isUpdate = count % this.grounds.accumulation === 0;
       if (this.pending.order.length === 0) {
         if (isOver()) return;
-        const next = this.ahead.shift() ?? (await this.drawn());
+        const next = this.ahead.shift() ?? (await this.sampleNext());
         if (!next) return;
-        this.pending = await this.judged(next);
+        this.pending = await this.scoreCompletions(next);
         this.served++;
       }
       if (isUpdate && this.plan.maxStaleness > 0) await this.sampleAhead();
@@ -156,7 +156,7 @@ class RolloutSource extends MethodSource {
       const between = this.pending.order.length + this.ahead.length * this.uses;
       const updates = this.updatesBefore(between);
       if (updates > this.plan.maxStaleness || progress.step + updates >= maxSteps) return;
-      const next = await this.drawn();
+      const next = await this.sampleNext();
       if (!next) return;
       this.ahead.push(next);
     }
@@ -177,7 +177,7 @@ class RolloutSource extends MethodSource {
   }
 
   /** Samples the next prompts of the data. All ranks call it. */
-  private async drawn(): Promise<Ahead | null> {
+  private async sampleNext(): Promise<Ahead | null> {
     const prompts = required(this.prompts);
     const { sizes } = this.grounds;
     for (let tries = 0; tries < 2; ++tries) {
@@ -206,7 +206,7 @@ class RolloutSource extends MethodSource {
         count,
       }));
       const made = { ...item, pieces: await Promise.all(read) };
-      this.ahead.push({ ...required(sampler).judging(made), number: item.number });
+      this.ahead.push({ ...required(sampler).startRewards(made), number: item.number });
     }
   }
 
@@ -222,7 +222,7 @@ class RolloutSource extends MethodSource {
   }
 
   /** Waits for the rewards of a generation, and scores its completions. All ranks call it. */
-  private async judged(made: Ahead): Promise<Pending> {
+  private async scoreCompletions(made: Ahead): Promise<Pending> {
     const { progress } = required(this.parts);
     const { plan } = this;
     const { each, sampled } = made;

@@ -119,7 +119,7 @@ export class Speculative implements Schedule {
       if (attempt.pending === 'tentative') attempt.pending = 'none';
     this.speculation = this.window.speculate ? { settings, partitions: [], stale: false } : null;
     if (!this.speculation) this.commit();
-    this.write(this.assumed, { multiplier: unclipped(gradientScale), apply: 1 });
+    this.write(this.assumed, { multiplier: unclippedFactor(gradientScale), apply: 1 });
     this.order.start([...this.attempts.keys()]);
   }
 
@@ -150,7 +150,8 @@ export class Speculative implements Schedule {
     const decision = this.awaitDecision(control);
     if (speculation) this.order.adapt(this.earlyDone.done);
     if (this.commitsLater) this.later.adapt(this.attempts.size, this.committed.done);
-    const asAssumed = decision.multiplier === unclipped(plan.gradientScale) && decision.apply === 1;
+    const asAssumed =
+      decision.multiplier === unclippedFactor(plan.gradientScale) && decision.apply === 1;
     this.window.record(!asAssumed);
     this.write(this.decided, decision);
     this.decidedSettings = plan.settings;
@@ -327,7 +328,7 @@ export class Speculative implements Schedule {
 }
 
 /** The factor that undoes the scale when nothing is clipped, as the device computes it. */
-const unclipped = (gradientScale: number): number => Math.fround(1 / gradientScale);
+const unclippedFactor = (gradientScale: number): number => Math.fround(1 / gradientScale);
 
 function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
   const formatSettings = ({ step, groups }: UpdateSettings): string =>

@@ -11,7 +11,7 @@ import { MemoryStore, type WeightStore, write } from '../shard.js';
 import type { WeightUnit } from '../unit.js';
 import { type DiskAccess, planFile, type StoredTile } from './disk-tiles.js';
 import { type Bytes, LentState } from './lent-state.js';
-import { pinned } from './pinned.js';
+import { allocatePinned } from './pinned.js';
 import { portionOf, TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';
 
@@ -111,7 +111,9 @@ export class DiskWeights {
 
   /** Returns uninitialized storage for a shard of `numel` elements. The caller disposes it. */
   create(unit: WeightUnit, numel: number): WeightStore {
-    return this.places.get(unit) ?? new MemoryStore(pinned(this.device, [numel], unit.dtype));
+    return (
+      this.places.get(unit) ?? new MemoryStore(allocatePinned(this.device, [numel], unit.dtype))
+    );
   }
 
   /** Announces the next units in order. As many as fit into the slots are read. */
@@ -195,7 +197,11 @@ class DiskStore implements WeightStore {
   lend(fragment: Fragment): LentState {
     const { device, slots, stream: ownStream } = this.site;
     const { entry, offset, numel } = fragment;
-    const lent = pinned(device, numel === entry.numel ? entry.shape : [numel], this.unit.dtype);
+    const lent = allocatePinned(
+      device,
+      numel === entry.numel ? entry.shape : [numel],
+      this.unit.dtype,
+    );
     const wanted = { offset, numel };
     const portions = this.tiles.flatMap((tile) => portionOf(tile, tile.range, wanted));
     const copyBack = slots.copyOut(lent, NAME, portions);

@@ -7,7 +7,7 @@ import { copyFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 
 /** Returns a zero-filled tensor in pinned host memory. The caller releases it. */
-export function pinned(device: Device, shape: readonly number[], dtype: DType): Tensor {
+export function allocatePinned(device: Device, shape: readonly number[], dtype: DType): Tensor {
   const bytes = shape.reduce((a, b) => a * b, dtypeSize(dtype));
   return held(() => new Tensor(Buffer.allocatePinned(device, bytes), dtype, shape));
 }
@@ -19,7 +19,7 @@ export function pinnedFilled(
   dtype: DType,
   value: number,
 ): Tensor {
-  const out = pinned(device, shape, dtype);
+  const out = allocatePinned(device, shape, dtype);
   if (value === 0) return out;
   kernels.fillOnHost({ out, value }, device.compute);
   device.compute.synchronize();

@@ -112,8 +112,8 @@ export class ShardState<P extends Placement = Placement> {
   open(partition: Partition, tile: StateTile): OpenTile {
     const { masters, placement } = this;
     const part = this.partOf(partition);
-    const kept = (): OpenTile => masters.kept(part, tile);
-    const opened = placement.windows?.open(tile, kept) ?? kept();
+    const openStored = (): OpenTile => masters.kept(part, tile);
+    const opened = placement.windows?.open(tile, openStored) ?? openStored();
     return masters.opened?.(part, tile, opened) ?? opened;
   }
 

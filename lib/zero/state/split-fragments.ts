@@ -9,7 +9,7 @@ import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, Range } from '../layout.js';
 import { LentState } from './lent-state.js';
-import { pinned } from './pinned.js';
+import { allocatePinned } from './pinned.js';
 import { placeInState, type RangeState } from './range-state.js';
 import type { Placement, ShardPart } from './strategies.js';
 
@@ -49,7 +49,7 @@ export class SplitFragments {
     else this.placement.synchronize();
     const high = required(part.master);
     const { range, around, within } = this.placeOf(part, fragment);
-    const joined = pinned(this.device, [around.numel], 'f32');
+    const joined = allocatePinned(this.device, [around.numel], 'f32');
     const room = roomFor(high, around.numel);
     withHalves({ high, range, around, order, room }, (split) =>
       kernels.joinMasterOnHost({ ...split, out: joined }, order),
@@ -75,7 +75,7 @@ export class SplitFragments {
     const high = required(part.master);
     const { range, around, within } = this.placeOf(part, fragment);
     const max = Math.min(around.numel, WRITTEN_AT_ONCE);
-    const scratch = pinned(this.device, [max], 'f32');
+    const scratch = allocatePinned(this.device, [max], 'f32');
     const room = roomFor(high, max);
     for (let first = 0; first < around.numel; first += max) {
       const numel = Math.min(max, around.numel - first);
@@ -114,7 +114,7 @@ export class SplitFragments {
 
 /** Returns host memory for upper halves of `numel` masters, or null if they are already there. */
 function roomFor(high: Tensor, numel: number): Tensor | null {
-  return high.buffer.pinned ? null : pinned(high.device, [numel], 'bf16');
+  return high.buffer.pinned ? null : allocatePinned(high.device, [numel], 'bf16');
 }
 
 const all = ({ numel }: Range): Range => ({ offset: 0, numel });

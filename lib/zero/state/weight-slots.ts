@@ -5,7 +5,7 @@ import { required } from '../../runtime/required.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { pinned } from './pinned.js';
+import { allocatePinned } from './pinned.js';
 import type { StateTile } from './tiles.js';
 
 /** One slot is updated while the other is uploaded and refilled. */
@@ -44,7 +44,7 @@ export class WeightSlots {
     const { device } = this;
     for (let i = 0; i < WEIGHT_SLOTS; ++i) {
       this.slots[i]?.memory.release();
-      const memory = pinned(device, [numel], 'bf16');
+      const memory = allocatePinned(device, [numel], 'bf16');
       const slot = this.slots[i];
       if (slot) slot.memory = memory;
       else {

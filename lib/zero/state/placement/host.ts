@@ -10,7 +10,7 @@ import type { Tensor } from '../../../tensor/index.js';
 import type { Partition } from '../../shard.js';
 import { StateInMemory } from '../in-memory.js';
 import type { Bytes } from '../lent-state.js';
-import { pinned, pinnedFilled } from '../pinned.js';
+import { allocatePinned, pinnedFilled } from '../pinned.js';
 import type { Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 
@@ -56,11 +56,11 @@ export class HostState implements Placement {
   }
 
   allocate(numel: number, dtype: DType): Tensor {
-    return pinned(this.device, [numel], dtype);
+    return allocatePinned(this.device, [numel], dtype);
   }
 
   masterMemory({ numel }: Partition): Tensor {
-    return pinned(this.device, [numel], 'f32');
+    return allocatePinned(this.device, [numel], 'f32');
   }
 
   synchronize(): void {
@@ -147,7 +147,7 @@ export class HostStreams implements Traffic {
     this.order = Stream.create(device, 'updates on the host');
     this.h2d = Stream.create(device, 'weights to the device');
     this.departing = new DepartingTensors(device, this.d2h);
-    this.control = pinned(device, [4], 'f32');
+    this.control = allocatePinned(device, [4], 'f32');
     this.seen = this.control.retain();
     this.computed = new Event(device);
     this.read = new Event(device);

@@ -14,7 +14,7 @@ import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
 import { type DiskAccess, type DiskTile, makeDiskTile, planTiles } from '../disk-tiles.js';
 import { type Bytes, LentState } from '../lent-state.js';
-import { pinned } from '../pinned.js';
+import { allocatePinned } from '../pinned.js';
 import { placeInState, stateTensors } from '../range-state.js';
 import type {
   OpenTile,
@@ -82,7 +82,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     const { slotBytes } = this.plan;
     this.slots = new TileSlots(device, this.traffic.order, slotBytes, options.slots);
     try {
-      this.file = SwapFile.open({ ...options, ...this.wanted(), memory: this.slots.memory });
+      this.file = SwapFile.open({ ...options, ...this.fileSize(), memory: this.slots.memory });
     } catch (error) {
       this.slots.dispose();
       this.traffic.dispose();
@@ -91,7 +91,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     this.slots.use(this.file);
   }
 
-  private wanted(): { bytes: number; purpose: string } {
+  private fileSize(): { bytes: number; purpose: string } {
     const { bytes } = this.plan;
     const numel = [...this.plan.tiles.keys()].reduce((sum, key) => sum + key.numel, 0);
     const each = numel > 0 ? (bytes / numel).toFixed(1) : '0';
@@ -113,7 +113,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   }
 
   allocate(numel: number, dtype: DType): Tensor {
-    return pinned(this.device, [numel], dtype);
+    return allocatePinned(this.device, [numel], dtype);
   }
 
   masterMemory(): null {
@@ -175,8 +175,8 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   /** Lends a copy, which the borrower can write back. */
   lend(part: ShardPart, fragment: Fragment, name: string): LentState {
     const { order, computed } = this.traffic;
-    const { dtype, shape } = this.described(part, fragment, name);
-    const lent = pinned(this.device, shape, dtype);
+    const { dtype, shape } = this.describeField(part, fragment, name);
+    const lent = allocatePinned(this.device, shape, dtype);
     const copyBack = this.slots.copyOut(lent, name, this.portionsOf(part, fragment, name));
     return new LentState(lent, order, () => {
       order.wait(computed.record(this.device.compute));
@@ -193,7 +193,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     }
   }
 
-  private described(
+  private describeField(
     { partition: { groups } }: ShardPart,
     fragment: Fragment,
     name: string,

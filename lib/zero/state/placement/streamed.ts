@@ -15,7 +15,7 @@ import { alignUp } from '../../layout.js';
 import type { Partition } from '../../shard.js';
 import { StateInMemory } from '../in-memory.js';
 import type { Bytes } from '../lent-state.js';
-import { pinned, pinnedFilled } from '../pinned.js';
+import { allocatePinned, pinnedFilled } from '../pinned.js';
 import type { OpenTile, Placement, PlacementCosts, TileWindows } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import { type HostStateOptions, HostStreams } from './host.js';
@@ -222,7 +222,7 @@ export class StreamedState implements Placement {
   }
 
   masterMemory({ numel }: Partition): Tensor {
-    return pinned(this.device, [numel], 'f32');
+    return allocatePinned(this.device, [numel], 'f32');
   }
 
   synchronize(): void {

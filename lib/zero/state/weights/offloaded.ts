@@ -7,7 +7,7 @@ import type { Event, Stream } from '../../../runtime/stream.js';
 import { sliceFlat } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
 import type { Partition } from '../../shard.js';
-import { pinned } from '../pinned.js';
+import { allocatePinned } from '../pinned.js';
 import {
   type Masters,
   memoryForWeights,
@@ -66,7 +66,7 @@ export class OffloadedWeights implements WeightTarget {
 
   refresh(part: ShardPart): void {
     this.placement.synchronize();
-    const rounded = this.rounded(part);
+    const rounded = this.roundMasters(part);
     this.placement.traffic.store(part, rounded).synchronize();
     rounded.release();
     this.placement.synchronize();
@@ -78,14 +78,14 @@ export class OffloadedWeights implements WeightTarget {
   }
 
   private store(part: ShardPart): Stream {
-    const weights = part.weight?.retain() ?? this.rounded(part);
+    const weights = part.weight?.retain() ?? this.roundMasters(part);
     const order = this.placement.traffic.store(part, weights);
     weights.release();
     return order;
   }
 
   /** Returns the rounded f32 masters, with a reference: on the device or in host memory. */
-  private rounded(part: ShardPart): Tensor {
+  private roundMasters(part: ShardPart): Tensor {
     const { master, partition } = part;
     const { device, numel, unit, storage } = partition;
     if (master && !master.buffer.pinned) {
@@ -93,7 +93,7 @@ export class OffloadedWeights implements WeightTarget {
       kernels.copy({ in: master, out });
       return out;
     }
-    const out = storage.memory?.retain() ?? pinned(device, [numel], unit.dtype);
+    const out = storage.memory?.retain() ?? allocatePinned(device, [numel], unit.dtype);
     this.placement.storage.eachMaster(part, (tensor, range) => {
       const slice = sliceFlat(out, range);
       kernels.copyOnHost({ in: tensor, out: slice }, this.placement.traffic.order);
