@@ -59,6 +59,7 @@ export class DsError extends Error {
   /** The fix; "" if there is none. */
   readonly hint: string;
 
+  /** Builds the message from the fields. */
   constructor(fields: DsErrorFields) {
     const hint = fields.hint ? ` ${fields.hint}` : '';
     super(`${fields.op}: expected ${fields.expected}, got ${fields.got}.${hint}`, {

@@ -77,6 +77,7 @@ export class CompressedExchange {
   private readonly written: Event;
   private work: ExchangeWork | null = null;
 
+  /** Allocates errors, messages and tables for `layout` on `device`. Collectives run in `group`. */
   constructor(
     private readonly group: ExchangeGroup,
     private readonly device: Device,

@@ -21,6 +21,7 @@ export interface JointGroups {
 export class JointCall {
   private readonly begun: ReadonlyMap<ProcessGroup, number>;
 
+  /** The ranks of `groups` make the call. */
   constructor(private readonly groups: JointGroups) {
     this.begun = new Map(ofSeveral(groups.perhaps).map((group) => [group, group.issued]));
   }

@@ -33,6 +33,7 @@ export class MeshShape<Name extends string = Axis> {
   /** Distance in rank between neighbours on an axis. */
   private readonly strides: PerAxis<Name>;
 
+  /** `sizes`: ranks on each axis. The product is the number of ranks. */
   constructor(
     /** Outermost first. */
     readonly axes: readonly Name[],

@@ -39,8 +39,8 @@ const ROOT: OptionNames<FixedRootOptions> = {
 
 /**
  * Returns the schedule min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down and at
- * most `max`. If `min` equals `max`, every step has `max`. Throws DS_ARGUMENT for invalid
- * arguments.
+ * most `max`. If `min` equals `max`, every step has `max`. Throws DS_ARGUMENT if a number is not
+ * finite, `max` is below `min`, or a step count is below 1.
  */
 export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
   const options = readOptions('fixedRoot', given, ROOT);
@@ -60,7 +60,8 @@ export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
 
 /**
  * Returns a schedule with difficulties[i] until step maxSteps[i], then the last difficulty.
- * `maxSteps` has one element less than `difficulties`. Throws DS_ARGUMENT for invalid arguments.
+ * `maxSteps` has one element less than `difficulties`. Throws DS_ARGUMENT unless both lists have
+ * numbers and `maxSteps` is one shorter.
  */
 export function fixedDiscrete(
   difficulties: readonly number[],

@@ -116,7 +116,8 @@ const SPLIT: OptionNames<SplitOptions> = { seed: true };
 /**
  * Returns random disjoint parts. `sizes` are numbers of samples that sum to all, or fractions that
  * sum to 1; the first parts receive the remainder of rounding. Equal on every rank. Throws
- * DS_ARGUMENT for invalid arguments.
+ * DS_ARGUMENT if `sizes` is not a list that adds up to the length, or the seed is no integer from
+ * 0.
  */
 export function randomSplit<Sample>(
   dataset: Dataset<Sample>,

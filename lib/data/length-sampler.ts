@@ -47,7 +47,10 @@ export class LengthGroupedSampler extends Sampler {
   private readonly batchSize: number;
   private seed: number;
 
-  /** `lengths` has one number for each sample. Throws DS_ARGUMENT for invalid arguments. */
+  /**
+   * `lengths` has one number for each sample. Throws DS_ARGUMENT if the lengths are no list of
+   * numbers, or an option is no integer in its range.
+   */
   constructor(
     private readonly lengths: ArrayLike<number>,
     given: LengthGroupedOptions,

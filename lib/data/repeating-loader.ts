@@ -17,6 +17,7 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   private current: Iterator<Batch> | null = null;
   private currentAsync: AsyncIterator<Batch> | null = null;
 
+  /** Throws DS_ARGUMENT unless `loader` can be iterated. */
   constructor(
     /** The loader that is begun again and again. */
     readonly loader: Iterable<Batch> & AsyncIterable<Batch>,

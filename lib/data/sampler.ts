@@ -69,7 +69,7 @@ export abstract class Sampler implements Iterable<number> {
 export class SequentialSampler extends Sampler {
   readonly length: number;
 
-  /** `length` samples. Throws DS_ARGUMENT for invalid arguments. */
+  /** `length` samples. Throws DS_ARGUMENT unless `length` is an integer from 0. */
   constructor(length: number) {
     super();
     this.length = requireLength('SequentialSampler', length);
@@ -95,7 +95,7 @@ export class RandomSampler extends Sampler {
   readonly length: number;
   private seed: number;
 
-  /** Throws DS_ARGUMENT for invalid arguments. */
+  /** Throws DS_ARGUMENT unless `length` and `seed` are integers from 0. */
   constructor(length: number, { seed = 0 }: { seed?: number } = {}) {
     super();
     this.length = requireLength('RandomSampler', length);

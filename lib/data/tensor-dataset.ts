@@ -45,8 +45,8 @@ export class TensorDataset implements Dataset<Tensor[]> {
   }
 
   /**
-   * Returns views of row `index`, which the caller owns. Throws DS_ARGUMENT for invalid arguments,
-   * DS_INDEX if `index` is out of range.
+   * Returns views of row `index`, which the caller owns. Throws DS_ARGUMENT unless `index` is an
+   * integer from 0, DS_INDEX if `index` is out of range.
    */
   get(index: number): Tensor[] {
     requireInteger('TensorDataset.get', index, 0);
@@ -55,7 +55,7 @@ export class TensorDataset implements Dataset<Tensor[]> {
 
   /**
    * Returns the rows `indices` of each tensor on `device`; the caller owns them. Throws DS_ARGUMENT
-   * for invalid arguments, DS_INDEX if `index` is out of range.
+   * unless the indices are integers from 0, DS_INDEX if `index` is out of range.
    */
   batch(indices: Uint32Array, device: Device): Tensor[] {
     const op = 'TensorDataset.batch';

@@ -254,7 +254,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    * Maps tokens [B, T] to logits [B, T, vocabSize]; the row stride may be a multiple of 64
    * elements. With targets [B, T], returns the loss, a scalar f32. The logits are not kept for
    * large vocabularies and for models with activation checkpointing; see linearCrossEntropy().
-   * Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for invalid arguments.
+   * Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for an unknown option.
    */
   override forward(
     tokens: Tensor,

@@ -19,6 +19,7 @@ export class NormalizedHead extends Module {
   /** The weight [vocabSize, channels]. */
   readonly weight: Parameter;
 
+  /** The weight is [vocabSize, channels]; `initializerRange` is its first standard deviation. */
   constructor(channels: number, vocabSize: number, initializerRange: number) {
     super();
     this.weight = new Parameter([vocabSize, channels], normal(initializerRange));

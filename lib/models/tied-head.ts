@@ -12,6 +12,7 @@ export class TiedHead extends Module {
   /** @internal */
   readonly #embedding: Embedding;
 
+  /** Shares the weight of `embedding`. */
   constructor(embedding: Embedding) {
     super();
     this.weight = embedding.weight;

@@ -38,7 +38,7 @@ export class ConsoleMonitor {
   private readonly now: () => number;
   private last: { samples: number; time: number } | null = null;
 
-  /** Throws DS_ARGUMENT for invalid arguments. */
+  /** Throws DS_ARGUMENT unless `every` is an integer from 1. */
   constructor(given: ConsoleOptions) {
     const options = readOptions('ConsoleMonitor', given, OPTIONS);
     const { every, stream = process.stdout, now = () => performance.now() } = options;

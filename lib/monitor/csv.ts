@@ -41,21 +41,22 @@ export function logFolder(op: string, given: LogFolder): string {
  * A later run of the same job appends. Only an empty file gets a header. A row cut by a full disk
  * stays cut, and the next row starts on a new line.
  *
- * Throws DS_ARGUMENT for invalid arguments, DS_IO if a file cannot be written.
+ * Throws DS_ARGUMENT unless `outputPath` is a string, DS_IO if a file cannot be written.
  */
 export class CsvMonitor implements Monitor {
   /** The folder, with one file per name. */
   readonly folder: string;
   private readonly files = new Map<string, AppendFile>();
 
+  /** Creates the folder `outputPath`/`jobName`. */
   constructor(at: LogFolder) {
     this.folder = logFolder('CsvMonitor', at);
     makeFolder(this.folder);
   }
 
   /**
-   * Appends one row per event to the file of its name. Throws DS_ARGUMENT for invalid arguments,
-   * DS_IO if a file cannot be written.
+   * Appends one row per event to the file of its name. Throws DS_ARGUMENT unless each event has a
+   * name, a value and a step, DS_IO if a file cannot be written.
    */
   write(events: readonly MonitorEvent[]): void {
     for (const { name, value, step } of requireEvents('CsvMonitor.write', events)) {

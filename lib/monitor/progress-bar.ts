@@ -127,7 +127,7 @@ export class ProgressBar {
   private first: { step: number; time: number } | null = null;
   private drawn = false;
 
-  /** Throws DS_ARGUMENT for invalid arguments. */
+  /** Throws DS_ARGUMENT unless `total` is an integer from 0. */
   constructor(given: ProgressBarOptions) {
     const options = readOptions('ProgressBar', given, OPTIONS);
     const { total, stream = process.stdout, lines = 20, now = () => performance.now() } = options;

@@ -15,12 +15,13 @@ let opened = 0;
  * Writes events for TensorBoard. Writes
  * `<outputPath>/<jobName>/events.out.tfevents.<seconds>.<host>.<process>.<number>`.
  *
- * Each write() is one append, so a crash cuts at most the last record. Throws DS_ARGUMENT for
- * invalid arguments, DS_IO if a file cannot be written.
+ * Each write() is one append, so a crash cuts at most the last record. Throws DS_ARGUMENT unless
+ * `outputPath` is a string, DS_IO if a file cannot be written.
  */
 export class TensorBoardMonitor implements Monitor {
   private readonly file: AppendFile;
 
+  /** Creates the folder `outputPath`/`jobName` and the file. */
   constructor(at: LogFolder) {
     const folder = logFolder('TensorBoardMonitor', at);
     const start = seconds();

@@ -35,7 +35,8 @@ const SIZE: OptionNames<TransformerSize> = {
  * Returns the FLOPs per token of forward and backward: 6 x parameters + 12 x layers x width x
  * sequence. Ignores recomputation and causal masks.
  *
- * Throws DS_ARGUMENT for invalid arguments. Source: Chowdhery et al. 2022 (PaLM), appendix B.
+ * Throws DS_ARGUMENT unless each size is an integer from 1. Source: Chowdhery et al. 2022 (PaLM),
+ * appendix B.
  */
 export function flopsPerToken(given: TransformerSize): number {
   const size = readOptions('flopsPerToken', given, SIZE);

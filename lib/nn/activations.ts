@@ -50,6 +50,7 @@ export class Sigmoid extends Module {
  * ("tanh"); see gelu.
  */
 export class GELU extends Module {
+  /** `approximate`: "none" for the exact function, "tanh" for the approximation. */
   constructor(
     /** "tanh": the approximation by tanh; "none": the exact form. */
     readonly approximate: 'tanh' | 'none' = 'none',
@@ -65,6 +66,7 @@ export class GELU extends Module {
 
 /** The activation with values x above 0, slope x below, element by element; see leakyRelu. */
 export class LeakyReLU extends Module {
+  /** `slope`: the factor of negative values. */
   constructor(
     /** Slope below 0. */
     readonly slope = 0.01,
@@ -80,6 +82,7 @@ export class LeakyReLU extends Module {
 
 /** The activation with values x above 0, alpha (e^x - 1) below, element by element; see elu. */
 export class ELU extends Module {
+  /** `alpha`: the negated limit for large negative values. */
   constructor(
     /** The curve approaches -alpha below 0. */
     readonly alpha = 1,
@@ -95,6 +98,7 @@ export class ELU extends Module {
 
 /** The activation log(1 + e^(beta x)) / beta, element by element; see softplus. */
 export class Softplus extends Module {
+  /** `options`: beta and threshold. */
   constructor(
     /** The options of softplus(). */
     readonly options: SoftplusOptions = {},

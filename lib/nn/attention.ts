@@ -134,6 +134,7 @@ export class KeyValueCache implements SequenceCache {
   /** Tokens that it holds. */
   length = 0;
 
+  /** `shape`: [B, Hk, capacity, D]. Throws DS_OUT_OF_MEMORY. */
   constructor(shape: readonly [number, number, number, number], dtype: DType, device: Device) {
     this.keys = Tensor.empty(shape, dtype, device);
     this.values = Tensor.empty(shape, dtype, device);

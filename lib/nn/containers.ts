@@ -15,6 +15,7 @@ export class Identity extends Module {
 
 /** Merges dims `startDim` to `endDim`. Default: all except the first. */
 export class Flatten extends Module {
+  /** Negative dims count from the last one. */
   constructor(
     /** First of the dims that become one. */
     readonly startDim = 1,

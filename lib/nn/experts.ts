@@ -41,7 +41,8 @@ import {
  * Returns experts sum_e f_e p_e, a scalar f32. f_e is the number of choices of expert e per token
  * of each layer, p_e its mean probability. It is k if all experts get the same load, and 0 without
  * tokens. Source: Fedus et al. 2022, eq. 4 to 6, over all layers together as transformers'
- * load_balancing_loss_func. Throws DS_ARGUMENT for invalid arguments.
+ * load_balancing_loss_func. Throws DS_ARGUMENT unless `loads` are routing statistics and `tokens`
+ * is an integer from 0.
  */
 export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
   if (!Array.isArray(loads?.layers)) {

@@ -10,8 +10,8 @@ const external = new WeakMap<Module, Set<Parameter>>();
 
 /**
  * Declares that forward of `module` reads `parameter` of another module. ZeRO stage 3 gathers its
- * values before that forward. Call it before initialize(). Throws DS_ARGUMENT for invalid
- * arguments. Source: deepspeed.zero.register_external_parameter.
+ * values before that forward. Call it before initialize(). Throws DS_ARGUMENT unless they are a
+ * module, and a parameter without an engine. Source: deepspeed.zero.register_external_parameter.
  */
 export function registerExternalParameter(module: Module, parameter: Parameter): void {
   requireModule('registerExternalParameter', module);
@@ -21,8 +21,8 @@ export function registerExternalParameter(module: Module, parameter: Parameter):
 }
 
 /**
- * Reverts registerExternalParameter(), also before initialize(). Throws DS_ARGUMENT for invalid
- * arguments.
+ * Reverts registerExternalParameter(), also before initialize(). Throws DS_ARGUMENT unless they are
+ * a module, and a parameter without an engine.
  */
 export function unregisterExternalParameter(module: Module, parameter: Parameter): void {
   requireModule('unregisterExternalParameter', module);

@@ -65,7 +65,7 @@ const partOf = ({ first, row, stride }: ElementPart): ElementPart => ({ first, r
 
 /**
  * Returns an initializer: N(mean, stddev^2), from the current state of the generator. Throws
- * DS_ARGUMENT for invalid arguments.
+ * DS_ARGUMENT unless `stddev` is at least 0 and `mean` is finite.
  */
 export function normal(stddev: number, mean = 0): Initializer {
   requireFinite('init.normal stddev', stddev, 0);
@@ -78,7 +78,7 @@ export function normal(stddev: number, mean = 0): Initializer {
 
 /**
  * Returns an initializer: U[-bound, bound), or U[low, high) of two numbers, from the current state
- * of the generator. Throws DS_ARGUMENT for invalid arguments.
+ * of the generator. Throws DS_ARGUMENT unless the bounds are finite and rising.
  */
 export function uniform(boundOrLow: number, high?: number): Initializer {
   const low = requireFinite('init.uniform', high === undefined ? -boundOrLow : boundOrLow);
@@ -89,7 +89,9 @@ export function uniform(boundOrLow: number, high?: number): Initializer {
   );
 }
 
-/** Returns an initializer: every element is `value`. Throws DS_ARGUMENT for invalid arguments. */
+/**
+ * Returns an initializer: every element is `value`. Throws DS_ARGUMENT unless `value` is finite.
+ */
 export function constant(value: number): Initializer {
   requireFinite('init.constant', value);
   return byRange((out) => kernels.fill({ out, value }));
@@ -159,7 +161,7 @@ export type Nonlinearity = 'linear' | 'sigmoid' | 'tanh' | 'relu' | 'leakyRelu' 
 
 /**
  * Returns the scale of weights before `nonlinearity`; `slope` is leaky ReLU's below 0. Throws
- * DS_ARGUMENT for invalid arguments.
+ * DS_ARGUMENT for an unknown nonlinearity.
  */
 export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number {
   const gains: Record<Nonlinearity, number> = {
@@ -237,8 +239,8 @@ const TRUNCATED: OptionNames<TruncNormalOptions> = {
 };
 
 /**
- * Returns an initializer: N(mean, stddev^2) between two values. Throws DS_ARGUMENT for invalid
- * arguments. Source: torch.nn.init.trunc_normal_.
+ * Returns an initializer: N(mean, stddev^2) between two values. Throws DS_ARGUMENT if a number is
+ * not finite, `stddev` is 0, or `high` is below `low`. Source: torch.nn.init.trunc_normal_.
  */
 export function truncNormal(given: TruncNormalOptions = {}): Initializer {
   const options = readOptions('init.truncNormal', given, TRUNCATED);
@@ -255,7 +257,7 @@ export function truncNormal(given: TruncNormalOptions = {}): Initializer {
 /**
  * Returns an initializer: orthogonal rows, or columns if they are fewer, of length `gain`; dims
  * after the first count as one. Computed on one thread of the host in f64: some seconds for 1000 x
- * 1000, with the cube of the size. Throws DS_ARGUMENT for invalid arguments. Source: Saxe et al.
+ * 1000, with the cube of the size. Throws DS_ARGUMENT unless `gain` is finite. Source: Saxe et al.
  * 2014.
  */
 export function orthogonal(gain = 1): Initializer {

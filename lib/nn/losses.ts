@@ -44,6 +44,7 @@ export class MSELoss extends Module {
 export class L1Loss extends Module {
   private readonly options: LossOptions;
 
+  /** Throws DS_ARGUMENT for an unknown option. */
   constructor(options: LossOptions = {}) {
     super();
     this.options = readOptions('L1Loss', options, LOSS);
@@ -59,6 +60,7 @@ export class L1Loss extends Module {
 export class HuberLoss extends Module {
   private readonly options: HuberLossOptions;
 
+  /** Throws DS_ARGUMENT for an unknown option. */
   constructor(options: HuberLossOptions = {}) {
     super();
     this.options = readOptions('HuberLoss', options, { ...LOSS, delta: true });
@@ -77,6 +79,7 @@ export class HuberLoss extends Module {
 export class SmoothL1Loss extends Module {
   private readonly options: SmoothL1LossOptions;
 
+  /** Throws DS_ARGUMENT for an unknown option. */
   constructor(options: SmoothL1LossOptions = {}) {
     super();
     this.options = readOptions('SmoothL1Loss', options, { ...LOSS, beta: true });
@@ -92,6 +95,7 @@ export class SmoothL1Loss extends Module {
 export class KLDivLoss extends Module {
   private readonly options: KlDivOptions;
 
+  /** Throws DS_ARGUMENT for an unknown option. */
   constructor(options: KlDivOptions = {}) {
     super();
     this.options = readOptions('KLDivLoss', options, { reduction: true, logTarget: true });

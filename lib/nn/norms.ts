@@ -18,6 +18,7 @@ export class LayerNorm extends Module {
   /** The bias [channels]. */
   readonly bias: Parameter;
 
+  /** Throws DS_ARGUMENT unless `channels` is an integer from 1 and `eps` at least 0. */
   constructor(
     channels: number,
     /** Added to the variance. */
@@ -44,6 +45,7 @@ export class RMSNorm extends Module {
   /** The weight [channels]. */
   readonly weight: Parameter;
 
+  /** Throws DS_ARGUMENT unless `channels` is an integer from 1 and `eps` at least 0. */
   constructor(
     channels: number,
     /** Added to the mean square. */

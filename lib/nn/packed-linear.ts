@@ -18,6 +18,7 @@ const unset = (out: Tensor): void => kernels.fill({ out, value: 0 });
  * and saves it as other parameters.
  */
 export class StoredParameter extends Parameter {
+  /** `init` writes the first values. Default: zeros. */
   constructor(shape: readonly number[], dtype: DType, init: (out: Tensor) => void = unset) {
     super(shape, init, dtype);
     this.fixedDtype = dtype;

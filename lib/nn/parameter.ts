@@ -60,7 +60,7 @@ export class Parameter extends Tensor {
 
   /**
    * `dtype` is the dtype of the first values: f32, or an integer dtype for stored values that are
-   * never trained. Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for invalid arguments.
+   * never trained. Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT if `init` is no function.
    */
   constructor(
     shape: readonly number[],

@@ -80,6 +80,7 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
   /** Bits, groups and the optional parameters. */
   readonly #layout: QuantizedLayout;
 
+  /** The codes are 0 until they are packed or loaded. */
   constructor(layout: QuantizedLayout, bias: Parameter | null = null) {
     super(layout);
     this.#layout = layout;

@@ -24,7 +24,7 @@ export type { SparsityOptions } from './sparse-patterns.js';
  * ranks get the same (DeepSpeed broadcasts the layout of rank 0). `tokens` need not be a multiple
  * of the block. As DeepSpeed's make_layout, except for random draws, and for rows with fewer blocks
  * than requested, which see all of them. Omitted options have their defaults. Throws DS_ARGUMENT
- * for invalid arguments.
+ * for an unknown option, or a number out of its range.
  */
 export function sparseLayout(given: SparsityOptions, heads: number, tokens: number): BlockLayout {
   const { fill, ...sizes } = seenBlocks(given, heads, tokens);
@@ -52,7 +52,8 @@ export class SparsePattern {
 
   /**
    * Returns the layout for `heads` heads of all ranks and sequences of `tokens` tokens; null if
-   * every query attends to every key. Throws DS_ARGUMENT for invalid arguments.
+   * every query attends to every key. Throws DS_ARGUMENT unless `heads` and `tokens` are integers
+   * in their ranges.
    */
   layout(heads: number, tokens: number): BlockLayout | null {
     const { block, differentLayoutPerHead } = this.options;

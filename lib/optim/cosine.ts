@@ -22,6 +22,9 @@ export class CosineAnnealingLr extends PureSchedule {
   readonly name = 'CosineAnnealingLR';
   private readonly options: Required<CosineAnnealingOptions>;
 
+  /**
+   * Throws DS_ARGUMENT for an unknown option, DS_CONFIG unless `halfPeriod` is an integer from 1.
+   */
   constructor(given: CosineAnnealingOptions) {
     super();
     this.options = readSchedule('CosineAnnealingLR', given, {
@@ -64,6 +67,7 @@ export class CosineAnnealingWarmRestarts extends PureSchedule {
   readonly name = 'CosineAnnealingWarmRestarts';
   private readonly options: Required<WarmRestartsOptions>;
 
+  /** Throws DS_CONFIG unless `firstPeriod` and `growth` are integers from 1. */
   constructor(given: WarmRestartsOptions) {
     super();
     this.options = readSchedule('CosineAnnealingWarmRestarts', given, {

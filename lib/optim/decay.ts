@@ -24,7 +24,7 @@ export class ConstantLr extends PureSchedule {
   readonly name = 'ConstantLR';
   private readonly options: Required<ConstantOptions>;
 
-  /** Throws DS_ARGUMENT for invalid arguments. */
+  /** Throws DS_ARGUMENT for an unknown option, or a value that is not finite. */
   constructor(given: ConstantOptions) {
     super();
     this.options = readSchedule('ConstantLR', given, {
@@ -64,6 +64,7 @@ export class LinearLr extends PureSchedule {
   readonly name = 'LinearLR';
   private readonly options: Required<LinearOptions>;
 
+  /** Throws DS_ARGUMENT for an unknown option, DS_CONFIG unless `steps` is an integer from 1. */
   constructor(given: LinearOptions) {
     super();
     this.options = readSchedule('LinearLR', given, {
@@ -101,7 +102,7 @@ export class ExponentialLr extends PureSchedule {
 
   private readonly options: ExponentialOptions;
 
-  /** Throws DS_ARGUMENT for invalid arguments. */
+  /** Throws DS_ARGUMENT if an option is missing or not finite. */
   constructor(given: ExponentialOptions) {
     super();
     this.options = readSchedule('ExponentialLR', given, { baseLr: undefined, gamma: undefined }, [
@@ -136,6 +137,7 @@ export class StepLr extends PureSchedule {
   readonly name = 'StepLR';
   private readonly options: Required<StepOptions>;
 
+  /** Throws DS_ARGUMENT for an unknown option, DS_CONFIG unless `stepSize` is an integer from 1. */
   constructor(given: StepOptions) {
     super();
     this.options = readSchedule('StepLR', given, {
@@ -173,6 +175,7 @@ export class MultiStepLr extends PureSchedule {
   readonly name = 'MultiStepLR';
   private readonly options: Required<MultiStepOptions>;
 
+  /** Throws DS_ARGUMENT for an unknown option, DS_CONFIG unless the milestones are integers. */
   constructor(given: MultiStepOptions) {
     super();
     const defaults = { baseLr: undefined, milestones: undefined, gamma: 0.1 };
@@ -218,6 +221,9 @@ export class PolynomialLr extends PureSchedule {
   readonly name = 'PolynomialLR';
   private readonly options: Required<PolynomialOptions>;
 
+  /**
+   * Throws DS_ARGUMENT for an unknown option, DS_CONFIG unless `totalSteps` is an integer from 1.
+   */
   constructor(given: PolynomialOptions) {
     super();
     this.options = readSchedule('PolynomialLR', given, {
@@ -258,6 +264,7 @@ export class LrRangeTest extends PureSchedule {
   readonly name = 'LRRangeTest';
   private readonly options: Required<LrRangeTestOptions>;
 
+  /** Throws DS_ARGUMENT for an unknown option, DS_CONFIG unless `stepSize` is an integer from 1. */
   constructor(given: LrRangeTestOptions = {}) {
     super();
     const defaults = { minLr: 1e-3, stepSize: 2000, stepRate: 1, staircase: false };

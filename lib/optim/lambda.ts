@@ -28,6 +28,7 @@ export class LambdaLr extends PureSchedule {
 
   private readonly options: LambdaOptions;
 
+  /** Throws DS_ARGUMENT unless `baseLr` is finite and `factor` is a function. */
   constructor(given: LambdaOptions) {
     super();
     requireNoOptimizer('LambdaLR', given);

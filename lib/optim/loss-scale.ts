@@ -26,7 +26,7 @@ export interface LossScaler {
 export class StaticLossScaler implements LossScaler {
   readonly dynamic = false;
 
-  /** Throws DS_ARGUMENT for invalid arguments. */
+  /** Throws DS_ARGUMENT unless `scale` is a finite number above 0. */
   constructor(readonly scale: number) {
     requireFinite('StaticLossScaler scale', scale, Number.MIN_VALUE);
   }

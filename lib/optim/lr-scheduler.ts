@@ -43,7 +43,8 @@ export class LrScheduler {
 
   /**
    * Counts an update and sets the learning rates of the next one. `metric` is required for a
-   * ReduceLrOnPlateau; other schedules accept none. Throws DS_ARGUMENT for invalid arguments.
+   * ReduceLrOnPlateau; other schedules accept none. Throws DS_ARGUMENT if a metric is missing, or
+   * given to a schedule without one.
    */
   step(metric?: Metric): void {
     this.schedules.observe('LrScheduler', metric);

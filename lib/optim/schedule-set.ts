@@ -21,6 +21,7 @@ export class ScheduleSet {
 
   private readonly distinct: readonly LrSchedule[];
 
+  /** `schedules[i]` sets the learning rate of group i. */
   constructor(
     /** The schedule of each group; groups may share an object. */
     readonly schedules: readonly LrSchedule[],

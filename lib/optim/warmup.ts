@@ -44,6 +44,7 @@ export class WarmupLr extends PureSchedule {
   protected readonly warmupSteps: number;
   private readonly warmupType: WarmupType;
 
+  /** Throws DS_ARGUMENT without `maxLr`, DS_CONFIG unless `warmupSteps` is an integer from 0. */
   constructor(given: WarmupOptions) {
     super();
     const options = readSchedule('WarmupLR', given, WARMUP, ['maxLr']);
@@ -83,6 +84,7 @@ export class WarmupDecayLr extends WarmupLr {
   override readonly name = 'WarmupDecayLR';
   private readonly totalSteps: number;
 
+  /** Throws DS_ARGUMENT without `maxLr`, DS_CONFIG unless `totalSteps` is an integer from 1. */
   constructor(given: WarmupDecayOptions) {
     const defaults = { ...WARMUP, totalSteps: undefined };
     const { totalSteps, ...warmup } = readSchedule('WarmupDecayLR', given, defaults, ['maxLr']);
@@ -127,6 +129,9 @@ export class WarmupCosineLr extends PureSchedule {
   readonly name = 'WarmupCosineLR';
   private readonly options: Required<WarmupCosineOptions>;
 
+  /**
+   * Throws DS_ARGUMENT for an unknown option, DS_CONFIG unless `totalSteps` is an integer from 1.
+   */
   constructor(given: WarmupCosineOptions) {
     super();
     const options = readSchedule('WarmupCosineLR', given, {

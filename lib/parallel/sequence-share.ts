@@ -30,6 +30,7 @@ const TOKENS = 1;
 export class SequenceRanks {
   private readonly heads: Ulysses;
 
+  /** `group`: the ranks of one sample, in the order of their tokens. */
   constructor(
     /** The ranks in the order of their tokens. */
     readonly group: ProcessGroup,
@@ -67,6 +68,7 @@ export class SequenceRanks {
 
 /** The tokens `share` of each sample, which one rank holds. */
 export class SequencePart {
+  /** `share`: the tokens of this rank in `group`. */
   constructor(
     private readonly group: ProcessGroup,
     /** The tokens of this part. */

@@ -120,6 +120,7 @@ export class DoraLinear extends LoraLinear {
   /** Keeps the norms of a merge for unmerge(). */
   readonly #merger = new Merger(1);
 
+  /** The magnitudes start as the lengths of the rows of `base`, so the output is unchanged. */
   constructor(base: Linear | PackedLinear, sizes: LoraSizes) {
     super(base, sizes);
     const [outputs] = leading((base instanceof PackedLinear ? base : base.weight).shape, 1);
@@ -153,6 +154,7 @@ export class DoraEmbedding extends LoraEmbedding {
   /** Keeps the norms of a merge for unmerge(). */
   readonly #merger = new Merger(0);
 
+  /** The magnitudes start as the lengths of the columns of `base`, so the output is unchanged. */
   constructor(base: Embedding, sizes: LoraSizes) {
     super(base, sizes);
     const [, channels] = leading(base.weight.shape, 2);

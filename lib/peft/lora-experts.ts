@@ -28,6 +28,7 @@ export type ExpertMatrix = (typeof EXPERT_MATRICES)[number];
 
 /** The inner adapter of experts with two adapters. PEFT nests them, hence the names. */
 export class ExpertFactors extends Module {
+  /** Both factors have the weights of all experts. */
   constructor(
     /** Matrix A [experts r, in], in which each expert has r neighbouring rows. */
     readonly lora_A: Linear,

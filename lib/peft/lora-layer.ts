@@ -229,6 +229,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
   /** Projects r values to outputs. */
   readonly lora_B: Linear;
 
+  /** lora_B starts at 0 by default, so the output of `base` is unchanged. */
   constructor(base: Linear | PackedLinear, sizes: LoraSizes) {
     super(base, sizes);
     const [outputs, inputs] = shapeOf(base);
@@ -333,6 +334,7 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
   /** Matrix B [channels, r]. */
   readonly lora_embedding_B: Parameter;
 
+  /** lora_embedding_A starts at 0 by default, so the output of `base` is unchanged. */
   constructor(base: Embedding, sizes: LoraSizes) {
     super(base, sizes);
     const [rows, channels] = leading(base.weight.shape, 2);

@@ -73,6 +73,7 @@ export class NF4Linear extends PackedLinear {
   /** Storage layout. */
   readonly #layout: NF4Layout;
 
+  /** The codes are 0 until they are packed or loaded. */
   constructor(layout: NF4Layout, bias: Parameter | null = null) {
     super(layout);
     this.#layout = layout;

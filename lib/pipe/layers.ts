@@ -93,7 +93,7 @@ export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
   /** The forward of this use of the module; null calls the module. */
   readonly forward: TiedForward | null;
 
-  /** Throws DS_ARGUMENT for invalid arguments. */
+  /** Throws DS_ARGUMENT unless `key` is a text. */
   constructor(
     /** Layers of one key share a module. */
     readonly key: string,

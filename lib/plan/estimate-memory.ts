@@ -69,8 +69,9 @@ const WAYS = [
 
 /**
  * Returns the memory of one rank for each stage and offload: device memory by part, and host
- * memory. Allocates nothing. Throws DS_ARGUMENT for invalid arguments. Source: DeepSpeed's
- * estimate_zero2_model_states_mem_needs_all_live and estimate_zero3_..., which omit activations.
+ * memory. Allocates nothing. Throws DS_ARGUMENT unless `model` is a CausalLM and each number is in
+ * its range. Source: DeepSpeed's estimate_zero2_model_states_mem_needs_all_live and
+ * estimate_zero3_..., which omit activations.
  */
 export function estimateMemory(
   model: CausalLM,

@@ -42,6 +42,7 @@ export class FlopsProfiler {
   private recorder: Recorder | null = null;
   private active = false;
 
+  /** `target`: an engine or a module. Throws DS_ARGUMENT for another value. */
   constructor(target: Profiled) {
     const bare = target instanceof Module;
     if (!bare) requireModule('FlopsProfiler', target?.module);

@@ -107,6 +107,7 @@ export class Trace implements WorkWatcher {
   private readonly onThisThread: TraceSpan[] = [];
   private readonly rank: number;
 
+  /** Begins to record. `rank` names the process in the trace. */
   constructor(
     private readonly device: Device,
     { rank = 0 }: TraceOptions = {},

@@ -71,7 +71,7 @@ let tokens: TokenShare | null = null;
 
 /**
  * Restarts the generator. The same seed gives the same numbers on every device. Throws DS_ARGUMENT
- * for invalid arguments.
+ * unless `value` is an integer from 0.
  */
 export function seed(value: number): void {
   state = { seed: requireInteger('seed', value, 0), offset: 0 };
@@ -82,7 +82,10 @@ export function getRandomState(): RandomState {
   return { ...state };
 }
 
-/** Continues from a state of getRandomState(). Throws DS_ARGUMENT for invalid arguments. */
+/**
+ * Continues from a state of getRandomState(). Throws DS_ARGUMENT unless both numbers are integers
+ * from 0.
+ */
 export function setRandomState(next: RandomState): void {
   const { seed: value, offset } = readOptions('setRandomState', next, { seed: true, offset: true });
   state = {

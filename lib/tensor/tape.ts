@@ -170,6 +170,7 @@ export class GradFn {
   /** Runs as soon as all of them have called passed(), possibly before the rest of their work. */
   whenComplete: (() => void) | null = null;
 
+  /** Retains `saved` until the backward has run. `body` computes gradients of the inputs. */
   constructor(
     /** The op that recorded it. */
     readonly name: string,

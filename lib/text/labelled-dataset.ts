@@ -331,7 +331,7 @@ export function isLabelledSample(sample: unknown): sample is LabelledSample {
 
 /**
  * Returns a function for DataLoader's `collate`: it pads samples with `pad` to the longest. The
- * caller owns the tensors. Throws DS_ARGUMENT for invalid arguments.
+ * caller owns the tensors. Throws DS_ARGUMENT unless `pad` is an integer from 0.
  */
 export function collateLabelled(
   pad: number,

@@ -197,7 +197,7 @@ export function isPairSample(sample: unknown): sample is PairSample {
 
 /**
  * Returns a function for DataLoader's `collate`: it pads pairs with `pad`. The caller owns the
- * tensors. Throws DS_ARGUMENT for invalid arguments; DS_DATA if only some pairs have
+ * tensors. Throws DS_ARGUMENT unless `pad` is an integer from 0; DS_DATA if only some pairs have
  * log-probabilities of the reference.
  */
 export function collatePairs(pad: number): (samples: PairSample[], device: Device) => PairBatch {

@@ -68,7 +68,8 @@ export function sampleOf(
 
 /**
  * Samples of any lengths as a batch, filled up to the longest, rounded up to a multiple; for
- * DataLoader's `collate`. The caller owns the tensors. Throws DS_ARGUMENT for invalid arguments.
+ * DataLoader's `collate`. The caller owns the tensors. Throws DS_ARGUMENT unless `pad` is an
+ * integer from 0 and `multiple` is one from 1.
  */
 export function collateSamples(
   pad: number,

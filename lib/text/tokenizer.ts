@@ -244,7 +244,8 @@ export class Tokenizer {
 
   /**
    * Returns ids of two texts in one row. If they are longer than `maxLength`, the longer text is
-   * cut at its end. Throws DS_ARGUMENT for invalid arguments.
+   * cut at its end. Throws DS_ARGUMENT for an unknown option, or unless `maxLength` is an integer
+   * from 1.
    */
   encodePair(
     first: string,

@@ -192,7 +192,7 @@ export function withOthers(
 
 /**
  * Returns a function for DataLoader's `collate`: it pads answers with `pad`. The caller owns
- * the tensors. Throws DS_ARGUMENT for invalid arguments.
+ * the tensors. Throws DS_ARGUMENT unless `pad` is an integer from 0.
  */
 export function collateUnpaired(
   pad: number,

@@ -50,7 +50,8 @@ const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
  *
  * Frozen parameters behave the same, sharded or whole. With tensor or pipeline parallelism, each
  * rank keeps its own whole frozen parameters. Parameters without an engine are left unchanged.
- * Throws DS_ARGUMENT for invalid arguments. Source: deepspeed.zero.GatheredParameters.
+ * Throws DS_ARGUMENT if `body` is no function, `modifierRank` is no rank, or the parameters belong
+ * to several engines. Source: deepspeed.zero.GatheredParameters.
  */
 export function gatheredParameters<Result>(
   what: Gatherable,

@@ -15,7 +15,8 @@ export interface LayerDrop {
   /**
    * Returns a factor for each of `layers` layers: 0 if it is skipped, else the scale 1 / p of its
    * branches. Layer l of L, from 1, runs with p = 1 - l / L (1 - pldTheta). Equal in all
-   * micro-batches of a step and on all ranks. Throws DS_ARGUMENT for invalid arguments.
+   * micro-batches of a step and on all ranks. Throws DS_ARGUMENT unless `layers` is an integer from
+   * 1.
    */
   factors(layers: number): number[];
 }

@@ -59,6 +59,7 @@ export class Mlp extends Module {
   /** The function after c_fc. */
   private readonly activation: (x: Tensor) => Tensor;
 
+  /** Sizes and initial deviation come from the configuration of the model. */
   constructor(config: GPT2Config) {
     super();
     const { channels, activationCheckpointing, fusedGelu } = config;
@@ -93,6 +94,7 @@ export class GPT2Block extends Module {
   private readonly dropoutRate: number;
   private readonly normalize: typeof normalizeBranch;
 
+  /** Sizes, dropout and precision come from the configuration of the model. */
   constructor(config: GPT2Config) {
     super();
     const { channels, heads } = config;
@@ -181,6 +183,7 @@ export class Transformer extends Module {
   /** The norm behind the last block. */
   readonly ln_f: LayerNorm;
 
+  /** Creates `config.layers` blocks. Memory is allocated at first use. */
   constructor(private readonly config: GPT2Config) {
     super();
     const { vocabSize, maxSeq, channels, layers } = config;

@@ -278,6 +278,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
   declare readonly k_norm: Norm | null;
   private isJoined = false;
 
+  /** `body`: sizes of the model. `place`: the index of this layer. */
   constructor(body: Body, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
@@ -325,6 +326,7 @@ export class GatedAttention extends RotaryAttentionBase {
   declare readonly q_norm: Norm | null;
   declare readonly k_norm: Norm | null;
 
+  /** `body`: sizes of the model. `place`: the index of this layer. */
   constructor(body: Body, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
@@ -362,6 +364,7 @@ export class PackedAttention extends RotaryAttentionBase {
   declare readonly q_norm: Norm | null;
   declare readonly k_norm: Norm | null;
 
+  /** `body`: sizes of the model. `place`: the index of this layer. */
   constructor(body: Body, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
@@ -395,6 +398,7 @@ export class PerHeadAttention extends RotaryAttentionBase {
   declare readonly k_norm: Norm | null;
   readonly #name: string;
 
+  /** `body`: sizes of the model. `place`: the index of this layer. */
   constructor(body: Body, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias, traits } = body;

@@ -92,6 +92,7 @@ export class RotaryModel extends Module {
   /** Factors of embeddings as each dtype has them. */
   private readonly rootFactors = new Map<string, number>();
 
+  /** Creates `body.layers` blocks. Memory is allocated at first use. */
   constructor(private readonly body: Body) {
     super();
     const { vocabSize, maxSeq, channels, windows, ropeScaling, padTokenId, windowTheta } = body;
@@ -197,7 +198,10 @@ export class RotaryModel extends Module {
     return scaled(project ? project.call(hidden) : hidden, this.body.factors.logits);
   }
 
-  /** Returns hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT for invalid arguments. */
+  /**
+   * Returns hidden states [B, T, C] of tokens [B, T]. Throws DS_ARGUMENT for an option that the
+   * blocks do not support.
+   */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
     const embedded = this.embedded(tokens, places);
     requireOwnTokens(embedded, places.factors);

@@ -30,6 +30,7 @@ export class ConvWeights extends Module {
   /** The weight [channels, 1, taps]. */
   readonly weight: Parameter;
 
+  /** The weight is [channels, 1, taps]; `deviation` is its first standard deviation. */
   constructor(channels: number, taps: number, deviation: number) {
     super();
     this.weight = new Parameter([channels, 1, taps], normal(deviation));
@@ -94,6 +95,7 @@ export class GatedDeltaNet extends Module {
   readonly sparsity: SparsePattern | null = null;
   private readonly sizes: DeltaSizes;
 
+  /** Sizes come from `delta`, which the family declares. */
   constructor({ channels, traits, delta, eps, initializerRange }: Body) {
     super();
     const sizes = required(delta);

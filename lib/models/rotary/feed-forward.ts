@@ -38,6 +38,7 @@ export class GatedMlp extends Module implements Joinable {
   readonly down_proj: Linear;
   private isJoined = false;
 
+  /** `hidden` is the width of the gate. */
   constructor(
     channels: number,
     hidden: number,
@@ -76,6 +77,7 @@ export class PlainMlp extends Module {
   readonly #names: PlainNames;
   readonly #activation: (x: Tensor) => Tensor;
 
+  /** `hidden` is the width between both layers. */
   constructor(
     channels: number,
     hidden: number,

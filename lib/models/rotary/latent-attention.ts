@@ -47,6 +47,7 @@ export class LatentAttention extends RotaryAttentionBase {
   headGroup: ProcessGroup | null = null;
   private readonly sizes: LatentSizes;
 
+  /** `body.latent` has the ranks of the projections. `place`: the index of this layer. */
   constructor(body: Body, place: LayerPlace) {
     super(body, place);
     const { channels, heads, headDim, qkvBias, outBias: bias } = body;

@@ -18,6 +18,7 @@ import type { Body } from './config.js';
  * product were added to the norm's result. Source: transformers' GemmaRMSNorm.
  */
 export class OffsetRMSNorm extends RMSNorm {
+  /** The weight [channels] starts at 0. */
   constructor(channels: number, eps: number) {
     super(channels, eps);
     this.weight.initialize(zeros);
@@ -45,6 +46,7 @@ const isWide = ({ dtype }: Tensor): boolean => dtype === 'f32' || dtype === 'f64
  * transformers' NemotronLayerNorm1P.
  */
 export class OffsetLayerNorm extends LayerNorm {
+  /** The weight [channels] starts at 0. */
   constructor(channels: number, eps: number) {
     super(channels, eps);
     this.weight.initialize(zeros);
@@ -66,6 +68,7 @@ export class PlainLayerNorm extends Module {
   /** The weight [channels]. */
   readonly weight: Parameter;
 
+  /** The weight [channels] starts at 1. */
   constructor(
     channels: number,
     /** Added to the variance. */

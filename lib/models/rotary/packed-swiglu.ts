@@ -12,6 +12,7 @@ export class PackedSwiGLU extends Module implements Joinable {
   readonly down_proj: Linear;
   private isJoined = false;
 
+  /** gate_up_proj is [2 hidden, channels], down_proj is [channels, hidden]. */
   constructor(channels: number, hidden: number, { bias }: { bias: boolean }) {
     super();
     this.gate_up_proj = new Linear(channels, 2 * hidden, { bias });

@@ -33,8 +33,8 @@ export function cosineSimilarity(a: Tensor, b: Tensor): Tensor {
 
 /**
  * Returns the cross-entropy of scale * cosine between anchors and positives [B, C] f32. The
- * positives of other rows are the negatives of a row. Throws DS_ARGUMENT for invalid arguments.
- * Source: Henderson et al. 2017; MultipleNegativesRankingLoss.
+ * positives of other rows are the negatives of a row. Throws DS_ARGUMENT unless `scale` is a number
+ * from 0. Source: Henderson et al. 2017; MultipleNegativesRankingLoss.
  */
 export function multipleNegativesRanking(
   anchors: Tensor,
@@ -63,7 +63,7 @@ export function cosineLoss(a: Tensor, b: Tensor, labels: Tensor): Tensor {
 
 /**
  * Returns the mean of max(0, |anchor - positive| - |anchor - negative| + margin) over rows [B, C].
- * Throws DS_ARGUMENT for invalid arguments. Source: Reimers & Gurevych 2019, TripletLoss.
+ * Throws DS_ARGUMENT unless `margin` is a number. Source: Reimers & Gurevych 2019, TripletLoss.
  */
 export function tripletLoss(
   anchors: Tensor,

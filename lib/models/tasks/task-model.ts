@@ -220,7 +220,7 @@ export abstract class TaskModel extends Module {
 
   /**
    * Returns the outputs of tokens [B, T], or with labels the loss, a scalar f32. Throws DS_SHAPE if
-   * the sizes do not fit, DS_ARGUMENT for invalid arguments.
+   * the sizes do not fit, DS_ARGUMENT for an unknown option.
    */
   override forward(ids: Tensor, given: TaskInputs = {}): Tensor {
     const op = this.constructor.name;

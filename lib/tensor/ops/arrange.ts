@@ -288,7 +288,7 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
  * Pads x: padding [before, after] for the last dim, then for the previous dim, and so on, as
  * torch.nn.functional.pad. A negative number crops. `fill` is a number or a mode: "reflect" (at
  * most size - 1), "replicate" or "circular" (at most size). Throws DS_SHAPE if the sizes do not
- * fit, DS_ARGUMENT for invalid arguments.
+ * fit, DS_ARGUMENT for an unknown mode, or if `padding` has no two numbers for each padded dim.
  */
 export function pad(x: Tensor, padding: readonly number[], fill: number | PadMode = 0): Tensor {
   requireTensor('pad', x);

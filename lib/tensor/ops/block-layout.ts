@@ -42,7 +42,8 @@ export class BlockLayout {
   private readonly copies = new Map<string, Tensor>();
 
   /**
-   * Calls `fill` for each block of queries of each head. Throws DS_ARGUMENT for invalid arguments.
+   * Calls `fill` for each block of queries of each head. Throws DS_ARGUMENT unless the sizes are
+   * integers in their ranges.
    */
   constructor(
     { heads, blocks, block }: BlockLayoutSizes,

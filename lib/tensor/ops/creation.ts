@@ -82,7 +82,7 @@ export interface RangeOptions extends TensorOptions {
 
 /**
  * Returns [start, start + step, ...) of `count` elements; default f32 on the CPU. Throws
- * DS_ARGUMENT for invalid arguments.
+ * DS_ARGUMENT unless `count` is an integer from 0 and the other numbers are finite.
  */
 export function arange(count: number, given: RangeOptions = {}): Tensor {
   requireInteger('arange count', count, 0);
@@ -106,7 +106,7 @@ export interface NormalOptions extends TensorOptions {
 
 /**
  * Returns normal numbers from the library's generator, the same on every device. Throws DS_SHAPE if
- * the sizes do not fit, DS_ARGUMENT for invalid arguments.
+ * the sizes do not fit, DS_ARGUMENT unless `mean` is finite and `stddev` is at least 0.
  */
 export function randn(shape: readonly number[], given: NormalOptions = {}): Tensor {
   const options = readOptions('randn', given, { ...TENSOR, mean: true, stddev: true });
@@ -127,7 +127,7 @@ export interface UniformOptions extends TensorOptions {
 
 /**
  * Returns uniform numbers in [low, high) from the library's generator, the same on every device.
- * Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for invalid arguments.
+ * Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT unless the bounds are finite and rising.
  */
 export function uniform(shape: readonly number[], given: UniformOptions = {}): Tensor {
   const options = readOptions('uniform', given, { ...TENSOR, low: true, high: true });

@@ -13,7 +13,7 @@ export class FunctionContext {
   /** Values of the function (shapes, numbers); tensors belong in save(). */
   readonly values: Record<string, unknown> = {};
 
-  /** Keeps tensors alive until the backward has run. Throws DS_ARGUMENT for invalid arguments. */
+  /** Keeps tensors alive until the backward has run. Throws DS_ARGUMENT unless all are tensors. */
   save(...tensors: Tensor[]): void {
     for (const tensor of tensors) requireTensor('FunctionContext.save', tensor);
     this.held = tensors;

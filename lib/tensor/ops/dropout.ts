@@ -15,7 +15,7 @@ import { contiguous } from './views.js';
  * Zeroes elements with probability `p` and scales the rest by 1 / (1 - p); returns x if p is 0. The
  * backward draws the same mask again. In an engine's forward over several ranks the mask follows
  * the sample of the global micro-batch, if dim 0 of x is that of the inputs or a multiple of it.
- * Throws DS_ARGUMENT for invalid arguments. Source: Srivastava et al. 2014.
+ * Throws DS_ARGUMENT unless `p` is at least 0 and below 1. Source: Srivastava et al. 2014.
  */
 export function dropout(x: Tensor, p: number): Tensor {
   return dropoutOf(x, p, null);

@@ -202,7 +202,7 @@ function draw(x: Tensor, fill: (out: Tensor) => void): void {
 
 /**
  * Fills x with normal numbers from the library's generator, the same on every device. Throws
- * DS_ARGUMENT for invalid arguments.
+ * DS_ARGUMENT unless `mean` is finite and `stddev` is at least 0.
  */
 export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
   requireFinite('normal_ mean', mean);
@@ -214,7 +214,7 @@ export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
 
 /**
  * Fills x with uniform numbers in [low, high) from the library's generator, the same on every
- * device. Throws DS_ARGUMENT for invalid arguments.
+ * device. Throws DS_ARGUMENT unless the bounds are finite and rising.
  */
 export function uniform_(x: Tensor, low = 0, high = 1): Tensor {
   requireFinite('uniform_ low', low);

@@ -166,7 +166,7 @@ const CLAMP: OptionNames<ClampOptions> = { min: true, max: true };
 /**
  * Limits x to [min, max], as clamp(x, min, max) or clamp(x, { max }). Limits are numbers or tensors
  * that broadcast. `max` wins if min is larger. The gradient is that of x inside and at the limits,
- * as in PyTorch. Throws DS_ARGUMENT for invalid arguments.
+ * as in PyTorch. Throws DS_ARGUMENT without a limit, or for limits given twice.
  */
 export function clamp(
   x: Tensor,

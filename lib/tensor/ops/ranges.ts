@@ -29,7 +29,7 @@ export function fullLike(like: Tensor, value: number): Tensor {
 
 /**
  * Returns `steps` numbers from `start` to `end`, both included, at equal distances; default f32 on
- * the CPU. Throws DS_ARGUMENT for invalid arguments.
+ * the CPU. Throws DS_ARGUMENT unless the ends are finite and `steps` is an integer from 0.
  */
 export function linspace(
   start: number,
@@ -49,7 +49,7 @@ export function linspace(
 
 /**
  * Returns 1 on the diagonal of [rows, columns], 0 elsewhere; square without `columns`. Default f32
- * on the CPU. Throws DS_ARGUMENT for invalid arguments.
+ * on the CPU. Throws DS_ARGUMENT unless the sizes are integers from 0.
  */
 export function eye(rows: number, columns?: number, options: TensorOptions = {}): Tensor {
   requireInteger('eye rows', rows, 0);
@@ -67,7 +67,8 @@ const MAX_VALUES = 2 ** 48;
 
 /**
  * Returns integers in [low, high) from the library's generator: the same on every device; default
- * i64 on the CPU. Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for invalid arguments.
+ * i64 on the CPU. Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT unless `low` is below
+ * `high`, both integers of the dtype.
  */
 export function randint(
   low: number,

@@ -70,7 +70,7 @@ function first(x: Tensor, at: number, count: number, descending: boolean): Sorte
  * Returns the elements of `dim` in ascending order, or `descending`, and their indices (i64):
  * sort(x), sort(x, 0), sort(x, { dim: 0, descending: true }). Any dtype. Equal elements keep their
  * order, and NaN is the greatest. The values are differentiable. Throws DS_SHAPE if the sizes do
- * not fit, DS_ARGUMENT for invalid arguments.
+ * not fit, DS_ARGUMENT unless `x` is a tensor.
  */
 export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
   requireTensor('sort', x);
@@ -95,8 +95,8 @@ export function argsort(x: Tensor, options: SortOptions | number = {}): Tensor {
 /**
  * Returns the `k` largest elements of `dim`, largest first, and their indices (i64); with `largest:
  * false` the smallest, smallest first. Of equal elements the first ones are selected; NaN is the
- * greatest. The values are differentiable. Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT for
- * invalid arguments. As torch.topk.
+ * greatest. The values are differentiable. Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT
+ * unless `k` is an integer from 0. As torch.topk.
  */
 export function topk(x: Tensor, k: number, options: TopkOptions | number = {}): Sorted {
   requireTensor('topk', x);

@@ -41,22 +41,22 @@ export const abs = (x: Tensor): Tensor => unary('abs', x);
 export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
 /**
  * Returns the largest integer up to x, element by element, in x's dtype; gradient 0. Throws
- * DS_ARGUMENT for invalid arguments.
+ * DS_ARGUMENT unless `x` is a tensor.
  */
 export const floor = (x: Tensor): Tensor => staircase('floor', x);
 /**
  * Returns the smallest integer from x on, element by element, in x's dtype; gradient 0. Throws
- * DS_ARGUMENT for invalid arguments.
+ * DS_ARGUMENT unless `x` is a tensor.
  */
 export const ceil = (x: Tensor): Tensor => staircase('ceil', x);
 /**
  * Returns the nearest integer, ties to even, element by element, in x's dtype; gradient 0. Throws
- * DS_ARGUMENT for invalid arguments.
+ * DS_ARGUMENT unless `x` is a tensor.
  */
 export const round = (x: Tensor): Tensor => staircase('round', x);
 /**
- * Returns the integer part, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT for
- * invalid arguments.
+ * Returns the integer part, element by element, in x's dtype; gradient 0. Throws DS_ARGUMENT unless
+ * `x` is a tensor.
  */
 export const trunc = (x: Tensor): Tensor => staircase('trunc', x);
 

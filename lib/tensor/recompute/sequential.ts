@@ -36,8 +36,8 @@ function chain<Given extends (Tensor | null)[]>(
 
 /**
  * Cuts `list` into `segments` of equal length (they differ by at most one item), at most one per
- * item. null uses number_checkpoints of configure(), else one per item. Throws DS_ARGUMENT for
- * invalid arguments.
+ * item. null uses number_checkpoints of configure(), else one per item. Throws DS_ARGUMENT unless
+ * `segments` is an integer from 1.
  */
 export function segmentsOf<Item>(list: readonly Item[], segments: number | null): Item[][] {
   const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
@@ -63,7 +63,8 @@ const isList = (value: unknown): boolean =>
  * L / k inputs and the backward rebuilds k * S. If an input is as large as S, k = sqrt(L) needs the
  * least memory. Between segments only the kept inputs live. Unlike PyTorch's checkpoint_sequential
  * the last segment is checkpointed too. Every layer receives `given`, which lives until the last
- * replay. Throws DS_ARGUMENT for invalid arguments. Source: Chen et al. 2016.
+ * replay. Throws DS_ARGUMENT if `layers` is no list, or `input` is no tensor. Source: Chen et al.
+ * 2016.
  */
 export function checkpointSequential<Given extends (Tensor | null)[]>(
   layers: Iterable<Layer<Given>>,

@@ -97,7 +97,7 @@ export interface OverlongOptions {
 
 /**
  * Returns a reward from 0 to -1 that falls over the last `cache` tokens before `limit`. Throws
- * DS_ARGUMENT for invalid arguments. Source: Yu et al. 2025 (DAPO).
+ * DS_ARGUMENT unless both options are integers from 1. Source: Yu et al. 2025 (DAPO).
  */
 export function overlong(given: OverlongOptions): Reward {
   const names: OptionNames<OverlongOptions> = { limit: true, cache: true };
@@ -121,8 +121,8 @@ export interface RepetitionOptions {
 }
 
 /**
- * Returns a penalty times the share of repeated parts of `size` words. Throws DS_ARGUMENT for
- * invalid arguments. Source: Yeo et al. 2025.
+ * Returns a penalty times the share of repeated parts of `size` words. Throws DS_ARGUMENT unless
+ * `size` is an integer from 1 and `penalty` is at most 0. Source: Yeo et al. 2025.
  */
 export function repetition(given: RepetitionOptions = {}): Reward {
   const names: OptionNames<RepetitionOptions> = { size: true, penalty: true };

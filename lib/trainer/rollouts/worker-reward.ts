@@ -37,7 +37,8 @@ const TIMEOUT = 600;
 /**
  * Returns a reward function that calls an export of the module `file` on worker threads, with
  * copies of its input. A thread that exceeds `timeout` ends, also in a loop without await. Throws
- * DS_ARGUMENT for invalid arguments. The first call imports the module.
+ * DS_ARGUMENT if a name is no text, or a number is out of its range. The first call imports the
+ * module.
  */
 export function worker(file: string, given: WorkerOptions = {}): Reward {
   const op = 'rewards.worker';
