@@ -97,7 +97,7 @@ function operandsOf({ states, settings, split }: Rule, make: Make, n: number): O
   return { values: Object.values(values), grad, args: args as never };
 }
 
-function timed(run: () => void, repeats = 7): number {
+function time(run: () => void, repeats = 7): number {
   const samples: number[] = [];
   for (let i = 0; i < repeats; ++i) {
     const start = process.hrtime.bigint();
@@ -124,7 +124,7 @@ function onHost(rule: Rule, device: Device, n: number, counts: readonly number[]
   const restore = threads();
   const rows = counts.map((count) => {
     setThreads(count);
-    const ms = timed(() => {
+    const ms = time(() => {
       rule.runOnHost(args, stream);
       stream.synchronize();
     });
@@ -151,7 +151,7 @@ export function adamBench(options: Options): object {
     kernels.randomUniform({ out, low: 1e-6, high: 0.01, seed: 1, offset: 1, ...inOrder });
   }
   kernels.randomNormal({ out: grad, mean: 0, stddev: 1, seed: 2, offset: 1, ...inOrder });
-  const ms = timed(() => {
+  const ms = time(() => {
     rule.run(args);
     device.synchronize();
   }, 20);

@@ -104,7 +104,7 @@ function seenOf(layout: BlockLayout, t: number): number {
 }
 
 /** Median milliseconds of one launch, of `count` back to back. */
-function timed(device: Device, count: number, run: () => void): number {
+function time(device: Device, count: number, run: () => void): number {
   const [start, end] = [new Event(device, true), new Event(device, true)];
   const samples = Array.from({ length: 12 }, () => {
     start.record(device.compute);
@@ -117,10 +117,10 @@ function timed(device: Device, count: number, run: () => void): number {
   return median(samples.slice(2));
 }
 
-function measured(device: Device, shape: Shape, hidden: Hidden, count: number): object {
+function measure(device: Device, shape: Shape, hidden: Hidden, count: number): object {
   const [b, h, hk, t, d] = shape;
   let offset = 0;
-  const drawn = (heads: number): Tensor => {
+  const drawHeads = (heads: number): Tensor => {
     const memory = Tensor.empty([b, t, heads, d], 'bf16', device);
     kernels.randomUniform({ out: memory, low: -1, high: 1, seed: 1, offset: ++offset, ...inOrder });
     return memory.transpose(1, 2);
@@ -131,8 +131,14 @@ function measured(device: Device, shape: Shape, hidden: Hidden, count: number): 
   const layout = hidden.sparsity
     ? sparseLayout(readSparsity({ maxTokens: t, ...hidden.sparsity }), h, t)
     : null;
-  const [q, k, v, out, dout] = [drawn(h), drawn(hk), drawn(hk), drawn(h), drawn(h)];
-  const [dq, dk, dv] = [drawn(h), drawn(hk), drawn(hk)];
+  const [q, k, v, out, dout] = [
+    drawHeads(h),
+    drawHeads(hk),
+    drawHeads(hk),
+    drawHeads(h),
+    drawHeads(h),
+  ];
+  const [dq, dk, dv] = [drawHeads(h), drawHeads(hk), drawHeads(hk)];
   const shared = {
     q,
     k,
@@ -151,8 +157,8 @@ function measured(device: Device, shape: Shape, hidden: Hidden, count: number): 
     scale: d ** -0.5,
     causal: true,
   };
-  const forward = timed(device, count, () => kernels.attention(shared));
-  const backward = timed(device, count, () =>
+  const forward = time(device, count, () => kernels.attention(shared));
+  const backward = time(device, count, () =>
     kernels.attentionBackward({ ...shared, dout, dq, dk, dv }),
   );
   return { forward_ms: forward, backward_ms: backward, seen: seenShare(ids, window, t, layout) };
@@ -169,7 +175,7 @@ export function attentionBench(options: Options): object {
   const chosen = Object.entries(shapes).filter(([name]) => only.test(name));
   const rows = chosen.flatMap(([name, shape]) =>
     Object.entries(kinds).map(([kind, hidden]) => {
-      const result = scope(() => measured(device, shape, hidden, count));
+      const result = scope(() => measure(device, shape, hidden, count));
       return { shape: `${name} [${shape}]`, kind, ...result };
     }),
   );

@@ -106,7 +106,7 @@ function indices(count: number, below: number): Tensor {
   return Tensor.from(values, { device: cpu }).keep();
 }
 
-async function training({
+async function trainingCase({
   vocab,
   batch,
   seq,
@@ -142,7 +142,7 @@ async function training({
   return { call, end: async () => engine.destroy() };
 }
 
-async function continuing({ dtype, shape, bits }: Case): Promise<Prepared> {
+async function continuingCase({ dtype, shape, bits }: Case): Promise<Prepared> {
   const { batch, prompt, new: count, vocab, ...sizes } = shape as Record<string, number>;
   const length = (prompt as number) + (count as number);
   seed(1);
@@ -210,9 +210,9 @@ function functional({ op, shape, dtype, backward }: Case): [(...x: Tensor[]) => 
 }
 
 /** The case, ready to be called again and again. */
-export async function prepared(one: Case): Promise<Prepared> {
-  if (one.op === 'train') return training(one.shape as Record<string, number>);
-  if (one.op === 'decode') return continuing(one);
+export async function prepareCase(one: Case): Promise<Prepared> {
+  if (one.op === 'train') return trainingCase(one.shape as Record<string, number>);
+  if (one.op === 'decode') return continuingCase(one);
   if (one.op === 'adamw') return adamw((one.shape as number[])[0] as number);
   const [compute, inputs] = functional(one);
   const owned = [...inputs];

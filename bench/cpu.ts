@@ -4,7 +4,7 @@ import { createInterface } from 'node:readline';
 
 import { DsError } from '../lib/errors.js';
 import { setThreads } from '../lib/runtime/device.js';
-import { type Case, groups, prepared } from './cpu-cases.js';
+import { type Case, groups, prepareCase } from './cpu-cases.js';
 import type { Options } from './main.js';
 import { median } from './report.js';
 
@@ -16,7 +16,7 @@ interface Times {
 
 /** Calls a case again and again, for so many seconds. */
 async function own(one: Case, seconds: number): Promise<Times> {
-  const { call, end } = await prepared(one);
+  const { call, end } = await prepareCase(one);
   await call();
   const [begin, before] = [performance.now(), process.cpuUsage()];
   let calls = 0;
@@ -75,7 +75,7 @@ function group(name: string): readonly Case[] {
 }
 
 /** Significant digits that a table keeps. */
-const rounded = (x: number): number => Number(x.toPrecision(4));
+const roundTo4 = (x: number): number => Number(x.toPrecision(4));
 
 /** The median of each side; the ratio is the median over pairs, above 1 if our side is slower. */
 async function row(one: Case, peer: Peer | null, rounds: number, seconds: number): Promise<object> {
@@ -85,9 +85,9 @@ async function row(one: Case, peer: Peer | null, rounds: number, seconds: number
     if (peer && !one.bits) theirs.push(await peer.measure(one, seconds));
   }
   const middle = (times: Times[], which: keyof Times): number =>
-    rounded(median(times.map((time) => time[which])));
+    roundTo4(median(times.map((time) => time[which])));
   const ratio = (which: keyof Times): number =>
-    rounded(median(theirs.map((time, i) => (ours[i] as Times)[which] / time[which])));
+    roundTo4(median(theirs.map((time, i) => (ours[i] as Times)[which] / time[which])));
   return {
     ...one,
     wall_ms: middle(ours, 'wall'),

@@ -17,7 +17,11 @@ const [TOKENS, TABLE] = [192, 8];
 type Bits = 16 | 8 | 4;
 const PLAIN = { bias: null, aux: null, transA: false, transB: true, epilogue: 'none' } as const;
 
-function drawn(shape: readonly number[], device: Device, dtype: 'bf16' | 'f32' = 'bf16'): Tensor {
+function drawTensor(
+  shape: readonly number[],
+  device: Device,
+  dtype: 'bf16' | 'f32' = 'bf16',
+): Tensor {
   const out = Tensor.empty(shape, dtype, device);
   kernels.randomUniform({ out, low: -0.02, high: 0.02, seed: 1, offset: 0, ...inOrder });
   return out;
@@ -29,7 +33,7 @@ type Product = (x: Tensor, out: Tensor) => void;
 function product(bits: Bits, [outputs, inputs]: readonly [number, number], device: Device) {
   const isGated = outputs === 2 * HIDDEN;
   if (bits === 16) {
-    const b = drawn([outputs, inputs], device);
+    const b = drawTensor([outputs, inputs], device);
     return (a: Tensor, out: Tensor): void =>
       isGated
         ? kernels.gatedLinear({ x: a, weight: b, bias: null, out })
@@ -38,7 +42,7 @@ function product(bits: Bits, [outputs, inputs]: readonly [number, number], devic
   const group = bits === 8 ? inputs : 128;
   const packed = Tensor.empty([outputs, (inputs * bits) / 32], 'i32', device);
   kernels.fill({ out: packed, value: 0x5a5a5a5a });
-  const scale = drawn([outputs, inputs / group], device);
+  const scale = drawTensor([outputs, inputs / group], device);
   const codes = { packed, scale, zero: null, bias: null, bits, group };
   const run = isGated ? kernels.quantizedGatedLinear : kernels.quantizedLinear;
   return (x: Tensor, out: Tensor): void => run({ x, ...codes, out });
@@ -51,15 +55,15 @@ function activations(rows: number, device: Device) {
   const each = Array.from({ length: rows }, (_, i) => i);
   const used = Math.ceil(TOKENS / BLOCK);
   return {
-    branch: drawn([rows, WIDTH], device),
-    stream: drawn([rows, WIDTH], device),
-    normed: drawn([rows, WIDTH], device),
-    qkv: drawn([rows, JOINED], device),
-    mixed: drawn([rows, HEADS, HEAD], device),
-    gated: drawn([rows, HIDDEN], device),
-    rstd: drawn([rows], device, 'f32'),
-    cos: drawn([TOKENS, HEAD / 2], device, 'f32'),
-    sin: drawn([TOKENS, HEAD / 2], device, 'f32'),
+    branch: drawTensor([rows, WIDTH], device),
+    stream: drawTensor([rows, WIDTH], device),
+    normed: drawTensor([rows, WIDTH], device),
+    qkv: drawTensor([rows, JOINED], device),
+    mixed: drawTensor([rows, HEADS, HEAD], device),
+    gated: drawTensor([rows, HIDDEN], device),
+    rstd: drawTensor([rows], device, 'f32'),
+    cos: drawTensor([TOKENS, HEAD / 2], device, 'f32'),
+    sin: drawTensor([TOKENS, HEAD / 2], device, 'f32'),
     positions: list(each.map(() => TOKENS - 1)),
     slots: list(each.map((row) => (row * used + used - 1) * BLOCK + ((TOKENS - 1) % BLOCK))),
     starts: list([...each, rows]),
@@ -76,8 +80,8 @@ type Activations = ReturnType<typeof activations>;
 
 /** The kernels of a layer by name, in their order. */
 function layer(rows: number, bits: Bits, on: Activations, device: Device) {
-  const weight = drawn([WIDTH], device);
-  const pool = drawn([rows * Math.ceil(TOKENS / BLOCK), 2, KEY_HEADS, BLOCK, HEAD], device);
+  const weight = drawTensor([WIDTH], device);
+  const pool = drawTensor([rows * Math.ceil(TOKENS / BLOCK), 2, KEY_HEADS, BLOCK, HEAD], device);
   const of = (outputs: number, inputs: number): Product => product(bits, [outputs, inputs], device);
   const [qkv, o, gate, down] = [
     of(JOINED, WIDTH),
@@ -153,7 +157,7 @@ export function layerRows(device: Device, rows: number, bits: Bits): object {
   const layers = Array.from({ length: LAYERS }, () => layer(rows, bits, on, device));
   const whole = microseconds(layers, '', device);
   const names = Object.keys(layers[0] as Layer);
-  const rounded = (x: number): number => Number(x.toFixed(2));
-  const shorter = names.map((name) => [name, rounded(whole - microseconds(layers, name, device))]);
-  return { rows, bits, us: rounded(whole), shorter_without: Object.fromEntries(shorter) };
+  const round = (x: number): number => Number(x.toFixed(2));
+  const shorter = names.map((name) => [name, round(whole - microseconds(layers, name, device))]);
+  return { rows, bits, us: round(whole), shorter_without: Object.fromEntries(shorter) };
 }

@@ -146,7 +146,7 @@ function bytesRead(model: nn.models.CausalLM, batch: number, context: number): n
   return weights + 2 * layers * kvHeads * headDim * 2 * context * batch;
 }
 
-function quantized(model: nn.models.CausalLM, options: Options): void {
+function quantize(model: nn.models.CausalLM, options: Options): void {
   const bits = Number(options.bits ?? 16);
   if (bits === 16) return;
   const head = options.head === undefined ? null : (Number(options.head) as 8 | 4);
@@ -177,7 +177,7 @@ export async function decodeBench(options: Options): Promise<object> {
   const model = benchModel({ model: 'llama-8B', ...options }, Math.max(longest, 4096));
   if (options.experts === 'mxfp4') packExperts(model, device);
   model.to(device, dtype === 'fp32' ? 'f32' : dtype === 'fp16' ? 'f16' : 'bf16');
-  quantized(model, options);
+  quantize(model, options);
   const ops_per_step = await opsOfStep(model);
   console.log(JSON.stringify({ ops_per_step }));
   const graph = options.graph !== 'false' && device.kind === 'cuda';

@@ -56,25 +56,25 @@ class Queue {
 
 const PLAIN = { bias: null, aux: null, transA: false, transB: true, epilogue: 'none' } as const;
 
-function drawn(shape: readonly number[], device: Device): Tensor {
+function drawTensor(shape: readonly number[], device: Device): Tensor {
   const out = Tensor.empty(shape, 'bf16', device);
   kernels.randomUniform({ out, low: -1, high: 1, seed: 1, offset: 0, ...inOrder });
   return out;
 }
 
-const rounded = (x: number, digits = 2): number => Number(x.toFixed(digits));
+const round = (x: number, digits = 2): number => Number(x.toFixed(digits));
 
 function skinny(device: Device, queue: Queue, [outputs, inputs]: (typeof SHAPES)[number]) {
   const bytes = outputs * inputs * 2;
   const copies = Math.ceil(UNCACHED / bytes);
-  const weights = Array.from({ length: copies }, () => drawn([outputs, inputs], device));
+  const weights = Array.from({ length: copies }, () => drawTensor([outputs, inputs], device));
   return ROWS.map((rows) => {
-    const a = drawn([rows, inputs], device);
+    const a = drawTensor([rows, inputs], device);
     const out = zeros([rows, outputs], { dtype: 'bf16', device });
     const us = queue.microseconds((turn) =>
       kernels.matmul({ a, b: weights[turn % copies] as Tensor, out, ...PLAIN, accumulate: false }),
     );
-    return { outputs, inputs, rows, us: rounded(us), gb_per_s: rounded(bytes / us / 1e3, 0) };
+    return { outputs, inputs, rows, us: round(us), gb_per_s: round(bytes / us / 1e3, 0) };
   });
 }
 
@@ -85,17 +85,17 @@ const KINDS = [
   [4, 32],
 ] as const;
 
-function coded(device: Device, queue: Queue, [outputs, inputs]: (typeof SHAPES)[number]) {
+function benchCoded(device: Device, queue: Queue, [outputs, inputs]: (typeof SHAPES)[number]) {
   return KINDS.flatMap(([bits, size]) => {
     const group = size || inputs;
     const bytes = (outputs * inputs * bits) / 8 + ((outputs * inputs) / group) * 2;
     const copies = Math.ceil(UNCACHED / bytes);
     const weights = Array.from({ length: copies }, () => ({
       packed: zeros([outputs, (inputs * bits) / 32], { dtype: 'i32', device }),
-      scale: drawn([outputs, inputs / group], device),
+      scale: drawTensor([outputs, inputs / group], device),
     }));
     return [...ROWS, 64].map((rows) => {
-      const x = drawn([rows, inputs], device);
+      const x = drawTensor([rows, inputs], device);
       const out = zeros([rows, outputs], { dtype: 'bf16', device });
       const us = queue.microseconds((turn) =>
         kernels.quantizedLinear({
@@ -108,8 +108,8 @@ function coded(device: Device, queue: Queue, [outputs, inputs]: (typeof SHAPES)[
           group,
         }),
       );
-      const gb_per_s = rounded(bytes / us / 1e3, 0);
-      return { bits, group: size, outputs, inputs, rows, us: rounded(us), gb_per_s };
+      const gb_per_s = round(bytes / us / 1e3, 0);
+      return { bits, group: size, outputs, inputs, rows, us: round(us), gb_per_s };
     });
   });
 }
@@ -127,17 +127,21 @@ const TEXTS = [
   [128, 1, 1056],
 ] as const;
 
-function paged(device: Device, queue: Queue, [count, queries, tokens]: (typeof TEXTS)[number]) {
+function benchPaged(
+  device: Device,
+  queue: Queue,
+  [count, queries, tokens]: (typeof TEXTS)[number],
+) {
   const [heads, keyHeads, width, block] = [32, 8, 128, 64];
   const each = Math.ceil(tokens / block);
   const bytes = count * each * 2 * keyHeads * block * width * 2;
   const copies = Math.min(32, Math.ceil(UNCACHED / bytes));
   const pools = Array.from({ length: copies }, () =>
-    drawn([count * each, 2, keyHeads, block, width], device),
+    drawTensor([count * each, 2, keyHeads, block, width], device),
   );
   const list = (values: Int32Array, shape = [values.length]): Tensor =>
     Tensor.from(values, { shape, device });
-  const q = drawn([count * queries, heads, width], device);
+  const q = drawTensor([count * queries, heads, width], device);
   const args = {
     q,
     out: zeros(q.shape, { dtype: 'bf16', device }),
@@ -162,17 +166,17 @@ function paged(device: Device, queue: Queue, [count, queries, tokens]: (typeof T
     sequences: count,
     queries,
     tokens,
-    us: rounded(us),
-    tflops: rounded((4 * heads * width * pairs) / us / 1e6, 1),
-    gb_per_s: rounded((count * tokens * 2 * keyHeads * width * 2) / us / 1e3, 0),
+    us: round(us),
+    tflops: round((4 * heads * width * pairs) / us / 1e6, 1),
+    gb_per_s: round((count * tokens * 2 * keyHeads * width * 2) / us / 1e3, 0),
   };
 }
 
 /** Groups by their name in `bench kernels --only`. */
 export const fewRows: Readonly<Record<string, (device: Device) => object[]>> = {
   skinny: (device) => overAll(device, SHAPES, skinny),
-  quantized: (device) => overAll(device, SHAPES, coded),
-  paged: (device) => overAll(device, TEXTS, (...args) => [paged(...args)]),
+  quantized: (device) => overAll(device, SHAPES, benchCoded),
+  paged: (device) => overAll(device, TEXTS, (...args) => [benchPaged(...args)]),
   layer: (device) =>
     [1, 32].flatMap((rows) =>
       ([16, 8, 4] as const).map((bits) => scope(() => layerRows(device, rows, bits))),

@@ -29,10 +29,10 @@ function byteCharacters(): string[] {
 /** A tokenizer of cl100k_base's tokens without merges, which decodes as the original. */
 export function benchTokenizer(): Tokenizer {
   const characters = byteCharacters();
-  const spelled = (token: Uint8Array): string =>
+  const spellToken = (token: Uint8Array): string =>
     Array.from(token, (byte) => characters[byte]).join('');
   const tokens = vocabulary();
-  const vocab = Object.fromEntries(tokens.map((token, id) => [spelled(token), id]));
+  const vocab = Object.fromEntries(tokens.map((token, id) => [spellToken(token), id]));
   const level = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: false };
   const end = { id: tokens.length, content: '<|end|>', special: true, single_word: false };
   const json = {

@@ -54,7 +54,7 @@ const SCHEMAS: Readonly<Record<string, Record<string, unknown> | null>> = {
 };
 
 /** Draws tokens; the shortest text of an allowed token ends strings and lists now and then. */
-function drawn(words: Int32Array, random: () => number, closers: readonly number[]): number {
+function drawToken(words: Int32Array, random: () => number, closers: readonly number[]): number {
   const has = (token: number): boolean => (((words[token >> 5] ?? 0) >>> (token & 31)) & 1) === 1;
   if (random() < 0.1) {
     const closer = closers.find(has);
@@ -97,7 +97,7 @@ export async function grammarBench({ steps = '400' }: Options): Promise<object> 
         const from = process.hrtime.bigint();
         matcher.fill(words);
         own.push(Number(process.hrtime.bigint() - from) / 1000);
-        const token = matcher.isComplete ? end : drawn(words, random, closers);
+        const token = matcher.isComplete ? end : drawToken(words, random, closers);
         if (token === end || !matcher.accept(token)) break;
       }
       matcher.dispose();

@@ -115,9 +115,9 @@ async function measure(
   await loader.close();
   return {
     tokens_per_second: Math.round(rate),
-    times_consumer: rounded(rate / CONSUMER),
-    wait_ms_at_consumers_pace: rounded(median(paced)),
-    first_batch_ms: rounded(first),
+    times_consumer: round(rate / CONSUMER),
+    wait_ms_at_consumers_pace: round(median(paced)),
+    first_batch_ms: round(first),
   };
 }
 
@@ -126,4 +126,4 @@ function pause(milliseconds: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, milliseconds);
 }
 
-const rounded = (x: number): number => Number(x.toFixed(2));
+const round = (x: number): number => Number(x.toFixed(2));

@@ -61,7 +61,7 @@ const mixtures: Readonly<Record<string, MixtureShape>> = {
 type GptOssShape = Omit<models.GptOssConfig, 'maxSeq'>;
 
 /** Windows of 128 tokens in every second layer, from the first on. */
-const alternating = (layers: number): (number | null)[] =>
+const alternate = (layers: number): (number | null)[] =>
   Array.from({ length: layers }, (_, layer) => (layer % 2 === 0 ? 128 : null));
 
 /** Source: the config.json of gpt-oss-20b; tiny is for a dry run. */
@@ -138,7 +138,7 @@ function plainModel(options: Options, seq: number): models.CausalLM {
   const how = { maxSeq: seq, activationCheckpointing, ...layers };
   if (oss) {
     const sizes = { ...oss, ...how };
-    return new models.GptOss({ ...sizes, window: alternating(sizes.layers) });
+    return new models.GptOss({ ...sizes, window: alternate(sizes.layers) });
   }
   if (mixture) return new models.Qwen3Moe({ ...mixture, ...how });
   return new models.Llama({ ...(llama as LlamaShape), ...how });

@@ -84,14 +84,14 @@ async function learn(
   const [logs, held]: [Numbers[], Numbers[]] = [[], []];
   for await (const event of trainer.train()) {
     if (event.type === 'log')
-      logs.push(rounded({ step: event.step, loss: event.loss, ...event.metrics }));
-    if (event.type === 'evaluate') held.push(rounded({ step: event.step, ...event.metrics }));
+      logs.push(roundAll({ step: event.step, loss: event.loss, ...event.metrics }));
+    if (event.type === 'evaluate') held.push(roundAll({ step: event.step, ...event.metrics }));
   }
   await trainer.destroy();
   return { logs, held };
 }
 
-const rounded = (numbers: Numbers): Numbers =>
+const roundAll = (numbers: Numbers): Numbers =>
   Object.fromEntries(
     Object.entries(numbers).map(([name, value]) => [name, Number(value.toPrecision(5))]),
   );
@@ -115,8 +115,8 @@ async function ktoRun(start: number, steps: number, pairs: PairSample[], held: P
   const [logs, judged]: [Numbers[], Numbers[]] = [[], []];
   for await (const event of trainer.train()) {
     if (event.type === 'log')
-      logs.push(rounded({ step: event.step, loss: event.loss, ...event.metrics }));
-    if (event.type === 'evaluate') judged.push(rounded({ step: event.step, ...event.metrics }));
+      logs.push(roundAll({ step: event.step, loss: event.loss, ...event.metrics }));
+    if (event.type === 'evaluate') judged.push(roundAll({ step: event.step, ...event.metrics }));
   }
   const rewards = (await trainer.predict(datasetOf(answersOf(held)) as never)).map((one) =>
     Number(one[0]),

@@ -88,7 +88,7 @@ export async function learn(
     lr: 1e-2,
     batchSize: guesses.length,
     maxSteps: 200,
-    train: await opened(tokenizer, guesses),
+    train: await openDataset(tokenizer, guesses),
   });
   await first.train();
   await first.destroy();
@@ -112,7 +112,7 @@ export async function learn(
 }
 
 /** The rows as samples of text, by a file. */
-async function opened(tokenizer: text.Tokenizer, rows: readonly object[]) {
+async function openDataset(tokenizer: text.Tokenizer, rows: readonly object[]) {
   const dir = mkdtempSync(join(tmpdir(), 'ds-rewards-'));
   const files = join(dir, 'rows.jsonl');
   writeFileSync(files, rows.map((row) => JSON.stringify(row)).join('\n'));

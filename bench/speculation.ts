@@ -109,7 +109,7 @@ async function randomHead(model: nn.models.CausalLM, predicted: number): Promise
     tie_word_embeddings: false,
   };
   writeFileSync(join(dir, 'config.json'), JSON.stringify(config));
-  const drawn = (shape: number[], index: number): Tensor => {
+  const drawTensor = (shape: number[], index: number): Tensor => {
     const out = held(() => Tensor.empty(shape, dtype, device));
     kernels.randomUniform({ out, low: -0.02, high: 0.02, seed: index, offset: 0, ...inOrder });
     return out;
@@ -118,7 +118,7 @@ async function randomHead(model: nn.models.CausalLM, predicted: number): Promise
     name,
     shape,
     dtype,
-    values: async () => drawn(shape, i),
+    values: async () => drawTensor(shape, i),
   }));
   const offsets = held(() => Tensor.from(new Array(count).fill(0), { dtype: 'i64' }));
   const table = { name: 'd2t', shape: [count], dtype: 'i64' as const, values: offsets };

@@ -257,7 +257,7 @@ async function traceSteps(
 const RATES = { peak: 989, sustained: 652 } as const;
 
 /** Parameters outside of token and position tables; a tied table counts, as it is the head. */
-function multiplied(model: CausalLM): number {
+function multipliedParameters(model: CausalLM): number {
   const names = new Map(model.namedParameters());
   const isTied = model.tiedNames().size > 0;
   let count = model.numParameters();
@@ -277,7 +277,7 @@ function utilization(
   { seq, perGpu }: { seq: number; perGpu: number },
 ): Record<string, number> {
   const { layers, channels } = model.config as { layers: number; channels: number };
-  const flops = 6 * multiplied(model) + 12 * layers * channels * seq;
+  const flops = 6 * multipliedParameters(model) + 12 * layers * channels * seq;
   const tflops = (flops * perGpu) / 1e12;
   return {
     gflop_per_token: flops / 1e9,

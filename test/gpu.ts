@@ -22,8 +22,8 @@ function option(name: string): string | undefined {
 function chosenCases(): Case[] {
   const only = new RegExp(option('only') ?? '');
   const gpus = option('gpus');
-  const wanted = (test: Case): boolean => gpus === undefined || Number(gpus) === (test.gpus ?? 1);
-  const chosen = allCases().filter((test) => only.test(test.name) && wanted(test));
+  const isWanted = (test: Case): boolean => gpus === undefined || Number(gpus) === (test.gpus ?? 1);
+  const chosen = allCases().filter((test) => only.test(test.name) && isWanted(test));
   const which = gpus === undefined ? '' : ` and needs ${gpus} GPUs`;
   if (chosen.length === 0) throw new Error(`No case has a name that matches ${only}${which}`);
   const repeat = Number(option('repeat') ?? 1);

@@ -3,19 +3,19 @@ import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
 
 const x = (...shape: number[]): Input[] => [{ shape }];
-const turned = (...shape: number[]): Input[] => [{ shape, strided: true }];
+const stridedInput = (...shape: number[]): Input[] => [{ shape, strided: true }];
 const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
 
 const arrangement: GradientCheck[] = [
-  { op: 'clone', inputs: turned(3, 4), run: (a) => ops.clone(a).square() },
+  { op: 'clone', inputs: stridedInput(3, 4), run: (a) => ops.clone(a).square() },
   { op: 'repeat', inputs: x(3, 1), run: (a) => ops.repeat(a, 2, 1, 3).sin() },
   { op: 'repeat', title: 'once', inputs: x(3), run: (a) => ops.repeat(a, 1).sin() },
   { op: 'repeatInterleave', inputs: x(3, 2), run: (a) => ops.repeatInterleave(a, 3, 1).sin() },
   { op: 'flip', inputs: x(3, 5), run: (a) => ops.flip(a, [0, 1]).mul(a) },
-  { op: 'flip', title: 'strided', inputs: turned(3, 5), run: (a) => ops.flip(a, -1).exp() },
+  { op: 'flip', title: 'strided', inputs: stridedInput(3, 5), run: (a) => ops.flip(a, -1).exp() },
   { op: 'flip', title: 'empty', inputs: x(0, 3), run: (a) => ops.flip(a) },
   { op: 'roll', inputs: x(5, 3), run: (a) => ops.roll(a, [2, -1], [0, 1]).mul(a) },
-  { op: 'roll', title: 'flat', inputs: turned(5, 3), run: (a) => ops.roll(a, -4).exp() },
+  { op: 'roll', title: 'flat', inputs: stridedInput(5, 3), run: (a) => ops.roll(a, -4).exp() },
   { op: 'chunk', inputs: x(7, 3), run: (a) => ops.chunk(a, 3) },
   { op: 'unbind', inputs: x(3, 5), run: (a) => ops.unbind(a, 1), dropped: [2] },
   { op: 'movedim', inputs: x(2, 3, 5), run: (a) => ops.movedim(a, 0, -1).square() },
@@ -24,11 +24,16 @@ const arrangement: GradientCheck[] = [
   {
     op: 'diagonal',
     title: 'of a batch, below',
-    inputs: turned(2, 5, 3),
+    inputs: stridedInput(2, 5, 3),
     run: (a) => ops.diagonal(a, -2, 1, 2).exp(),
   },
   { op: 'pad', inputs: x(3, 5), run: (a) => ops.pad(a, [1, 2, 3, 0], 7).square() },
-  { op: 'pad', title: 'cutting', inputs: turned(3, 5), run: (a) => ops.pad(a, [-2, 1, 0, -1]) },
+  {
+    op: 'pad',
+    title: 'cutting',
+    inputs: stridedInput(3, 5),
+    run: (a) => ops.pad(a, [-2, 1, 0, -1]),
+  },
   {
     op: 'indexSelect',
     inputs: x(5, 3),
@@ -37,11 +42,11 @@ const arrangement: GradientCheck[] = [
   {
     op: 'indexSelect',
     title: 'last dim, strided',
-    inputs: turned(2, 3, 5),
+    inputs: stridedInput(2, 3, 5),
     run: (a) => ops.indexSelect(a, -1, indices([1, 1, 3, 0], [4], a)).square(),
   },
   { op: 'tril', inputs: x(3, 5), run: (a) => ops.tril(a, 1) },
-  { op: 'triu', inputs: turned(2, 5, 3), run: (a) => ops.triu(a, -1).square() },
+  { op: 'triu', inputs: stridedInput(2, 5, 3), run: (a) => ops.triu(a, -1).square() },
   { op: 'cat', inputs: shapes([2, 3], [4, 3]), run: (...all) => ops.cat(all) },
 ];
 
@@ -75,7 +80,12 @@ const selection: GradientCheck[] = [
 const statistics: GradientCheck[] = [
   ...(['var', 'std', 'logsumexp'] as const).flatMap((op): GradientCheck[] => [
     { op, inputs: x(3, 5), run: (a) => ops[op](a) },
-    { op, title: 'last dim, strided', inputs: turned(3, 5), run: (a) => ops[op](a, -1).square() },
+    {
+      op,
+      title: 'last dim, strided',
+      inputs: stridedInput(3, 5),
+      run: (a) => ops[op](a, -1).square(),
+    },
     {
       op,
       title: 'kept',
@@ -93,7 +103,7 @@ const statistics: GradientCheck[] = [
       run: (a) => ops.norm(a, p, 1),
     }),
   ),
-  { op: 'norm', title: 'of all', inputs: turned(3, 5), run: (a) => ops.norm(a) },
+  { op: 'norm', title: 'of all', inputs: stridedInput(3, 5), run: (a) => ops.norm(a) },
 ];
 
 const products: GradientCheck[] = [

@@ -73,7 +73,10 @@ function watchedInput(x: Tensor): { again: Tensor; events: string[] } {
 }
 
 /** The gradients of a product that reads such an input; `late` leaves the weight's for later. */
-function begun(device: Device, late: LateGradients | null): { events: string[]; dw: number[] } {
+function beginBackward(
+  device: Device,
+  late: LateGradients | null,
+): { events: string[]; dw: number[] } {
   const { first, second, bias } = weightsOn(device);
   const [x, other] = micros(device) as [Tensor, Tensor];
   x.requireGrad();
@@ -97,9 +100,9 @@ export const cases: Case[] = [
     name: 'an input that is made again starts before the gradient of the input, and is awaited after it',
     run(device) {
       const before = liveTensors();
-      const now = begun(device, null);
+      const now = beginBackward(device, null);
       assert.deepEqual(now.events, ['begun', 'gradient of the input', 'awaited']);
-      const later = begun(device, new LateGradients());
+      const later = beginBackward(device, new LateGradients());
       assert.deepEqual(later.events, ['gradient of the input', 'made at once']);
       assert.deepEqual(now.dw, later.dw);
       assert.equal(liveTensors(), before);

@@ -6,14 +6,14 @@ import { frozenProducts } from './frozen-products.js';
 type Pair = [ops.Tensor, ops.Tensor];
 
 const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
-const strided = (...list: number[][]): Input[] => list.map((shape) => ({ shape, strided: true }));
+const views = (...list: number[][]): Input[] => list.map((shape) => ({ shape, strided: true }));
 
 const unfolds: GradientCheck[] = [
   { op: 'unfold', inputs: shapes([2, 3, 5, 4]), run: (x) => ops.unfold(x, [3, 2]) },
   {
     op: 'unfold',
     title: 'padding, stride and dilation, strided',
-    inputs: strided([2, 2, 6, 5]),
+    inputs: views([2, 2, 6, 5]),
     run: (x) => ops.unfold(x, 2, { stride: [1, 2], padding: [2, 1], dilation: [3, 2] }),
   },
   {
@@ -37,7 +37,7 @@ const experts: GradientCheck[] = [
   {
     op: 'routeTopK',
     title: 'strided',
-    inputs: strided([4, 6]),
+    inputs: views([4, 6]),
     run: (x) => ops.routeTopK(x, { k: 3, normalize: true }).weights,
   },
   {
@@ -48,10 +48,10 @@ const experts: GradientCheck[] = [
   {
     op: 'groupedLinear',
     title: 'gathered, by some of the experts, strided',
-    inputs: strided([3, 2], [2, 4, 2]),
+    inputs: views([3, 2], [2, 4, 2]),
     run: (x, w) => ops.groupedLinear(x, w, ops.groupRows(choices(x), 2, 1), true),
   },
-  ...[shapes, strided].map((inputs) => ({
+  ...[shapes, views].map((inputs) => ({
     op: 'groupedProduct',
     title: inputs.name,
     inputs: inputs([6, 3], [4, 3, 5]),
@@ -66,14 +66,14 @@ const experts: GradientCheck[] = [
   {
     op: 'combineRows',
     title: 'of some of the experts, strided',
-    inputs: strided([6, 3], [3, 2]),
+    inputs: views([6, 3], [3, 2]),
     run: (y, weights) => ops.combineRows(y, weights, ops.groupRows(choices(y), 2, 1)),
   },
 ];
 
 const matmuls: GradientCheck[] = [
   { op: 'matmul', inputs: shapes([3, 5], [5, 7]), run: ops.matmul },
-  { op: 'matmul', title: 'transposed operands', inputs: strided([3, 5], [5, 7]), run: ops.matmul },
+  { op: 'matmul', title: 'transposed operands', inputs: views([3, 5], [5, 7]), run: ops.matmul },
   { op: 'matmul', title: 'row and column', inputs: shapes([1, 5], [5, 1]), run: ops.matmul },
   { op: 'matmul', title: 'vectors', inputs: shapes([5], [5]), run: ops.matmul },
   { op: 'matmul', title: 'matrix and vector', inputs: shapes([3, 5], [5]), run: ops.matmul },
@@ -81,7 +81,7 @@ const matmuls: GradientCheck[] = [
   {
     op: 'matmul',
     title: 'batched, transposed',
-    inputs: strided([4, 3, 5], [4, 5, 2]),
+    inputs: views([4, 3, 5], [4, 5, 2]),
     run: ops.matmul,
   },
   {
@@ -124,7 +124,7 @@ const linears: GradientCheck[] = [
   {
     op: 'linear',
     title: 'strided',
-    inputs: [...strided([6, 5]), ...shapes([4, 5], [4])],
+    inputs: [...views([6, 5]), ...shapes([4, 5], [4])],
     run: (x, w, b) => ops.linear(x, w, b),
   },
   {
@@ -204,7 +204,7 @@ const lookups: GradientCheck[] = [
   {
     op: 'gather',
     title: 'first dim, strided',
-    inputs: strided([4, 3]),
+    inputs: views([4, 3]),
     run: (x) => ops.gather(x, 0, indices([1, 0, 3, 1, 1, 2], [2, 3], x)),
   },
 ];
@@ -236,7 +236,7 @@ const norms: GradientCheck[] = [
   {
     op: 'layerNorm',
     title: 'strided',
-    inputs: [...strided([5, 7]), ...shapes([7], [7])],
+    inputs: [...views([5, 7]), ...shapes([7], [7])],
     run: (x, w, b) => ops.layerNorm(x, w, b),
   },
   {
@@ -286,7 +286,7 @@ const norms: GradientCheck[] = [
   {
     op: 'addRmsNorm',
     title: 'strided',
-    inputs: [...strided([4, 6], [4, 6]), ...shapes([6])],
+    inputs: [...views([4, 6], [4, 6]), ...shapes([6])],
     run: (x, r, w) => ops.addRmsNorm(x, r, w),
   },
 ];
@@ -331,7 +331,7 @@ const attentions: GradientCheck[] = [
   {
     op: 'attention',
     title: 'strided',
-    inputs: strided([1, 2, 5, 4], [1, 2, 5, 4], [1, 2, 5, 4]),
+    inputs: views([1, 2, 5, 4], [1, 2, 5, 4], [1, 2, 5, 4]),
     run: (q, k, v) => ops.attention(q, k, v),
   },
   {
@@ -403,12 +403,12 @@ const attentions: GradientCheck[] = [
       return ops.causalSelfAttentionPacked(qkv, 2, { documents, window: 2 });
     },
   },
-  { op: 'rope', inputs: shapes([2, 3, 2, 4]), run: (x) => rotated(x) },
+  { op: 'rope', inputs: shapes([2, 3, 2, 4]), run: (x) => rotate(x) },
   {
     op: 'rope',
     title: 'positions by row',
     inputs: shapes([2, 3, 2, 4]),
-    run: (x) => rotated(x, numbers([2, 0, 1, 1, 1, 0], [2, 3], x)),
+    run: (x) => rotate(x, numbers([2, 0, 1, 1, 1, 0], [2, 3], x)),
   },
 ];
 
@@ -416,7 +416,7 @@ function numbers(values: number[], shape: number[], { device }: ops.Tensor): ops
   return ops.Tensor.from(values, { shape, dtype: 'i32', device });
 }
 
-function rotated(x: ops.Tensor, positions: ops.Tensor | null = null): ops.Tensor {
+function rotate(x: ops.Tensor, positions: ops.Tensor | null = null): ops.Tensor {
   const angle = (i: number): number => Math.floor(i / 2) * 0.3 + (i % 2) * 0.1;
   const table = (f: (a: number) => number): ops.Tensor => {
     const values = Array.from({ length: 6 }, (_, i) => f(angle(i)));
@@ -446,7 +446,7 @@ const around: GradientCheck[] = [
     inputs: shapes([5, 3]),
     run: (x) => ops.dropoutOfChannels(x, 0.4, { first: 2, count: 3, whole: 7 }),
   },
-  { op: 'dropout', title: 'strided', inputs: strided([5, 7]), run: (x) => ops.dropout(x, 0.4) },
+  { op: 'dropout', title: 'strided', inputs: views([5, 7]), run: (x) => ops.dropout(x, 0.4) },
   { op: 'customFunction', inputs: shapes([3, 4]), run: (x) => scaledSquare(x).sin() },
   {
     op: 'checkpoint',

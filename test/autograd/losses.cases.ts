@@ -3,7 +3,8 @@ import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
 
 const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
-const strided = (...list: number[][]): Input[] => list.map((shape) => ({ shape, strided: true }));
+const stridedInputs = (...list: number[][]): Input[] =>
+  list.map((shape) => ({ shape, strided: true }));
 
 /** Constants in the dtype and on the device of `like`. */
 function constants(values: number[], shape: number[], { dtype, device }: ops.Tensor): ops.Tensor {
@@ -18,7 +19,7 @@ const classWeights = (like: ops.Tensor): ops.Tensor =>
 function pairs(op: string, run: (x: ops.Tensor, y: ops.Tensor) => ops.Tensor): GradientCheck[] {
   return [
     { op, inputs: shapes([3, 4], [3, 4]), run },
-    { op, title: 'strided', inputs: [...strided([5, 3]), ...shapes([5, 3])], run },
+    { op, title: 'strided', inputs: [...stridedInputs([5, 3]), ...shapes([5, 3])], run },
   ];
 }
 
@@ -44,7 +45,7 @@ export const checks: GradientCheck[] = [
   {
     op: 'crossEntropy',
     title: 'strided',
-    inputs: strided([5, 7]),
+    inputs: stridedInputs([5, 7]),
     run: (x) => ops.crossEntropy(x, targets(x)),
   },
   {
@@ -125,7 +126,7 @@ export const checks: GradientCheck[] = [
   },
   {
     op: 'nllLoss',
-    inputs: strided([5, 7]),
+    inputs: stridedInputs([5, 7]),
     run: (x) => ops.nllLoss(x, targets(x), { weight: classWeights(x) }),
   },
   ...(['mean', 'sum', 'none'] as const).flatMap((reduction) => [

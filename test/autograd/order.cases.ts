@@ -3,7 +3,7 @@ import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases, type Input, indices } from './check.js';
 
 const x = (...shape: number[]): Input[] => [{ shape }];
-const turned = (...shape: number[]): Input[] => [{ shape, strided: true }];
+const stridedInput = (...shape: number[]): Input[] => [{ shape, strided: true }];
 const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
 
 /**
@@ -21,7 +21,7 @@ const running: GradientCheck[] = [
   {
     op: 'cumsum',
     title: 'first dim, strided',
-    inputs: turned(2, 5, 3),
+    inputs: stridedInput(2, 5, 3),
     run: (a) => a.cumsum(0).exp(),
   },
   { op: 'cumsum', title: 'empty', inputs: x(0, 3), run: (a) => a.cumsum(0) },
@@ -29,7 +29,7 @@ const running: GradientCheck[] = [
   {
     op: 'cumprod',
     title: 'first dim, strided',
-    inputs: turned(5, 3),
+    inputs: stridedInput(5, 3),
     run: (a) => a.cumprod(0).exp(),
   },
   {
@@ -42,7 +42,7 @@ const running: GradientCheck[] = [
   {
     op: 'prod',
     title: 'of two dims, strided, with a zero',
-    inputs: turned(2, 3, 4),
+    inputs: stridedInput(2, 3, 4),
     run: (a) => withZeros(a, [3]).prod([0, 2]).add(a.sum()).square(),
   },
 ];
@@ -52,7 +52,7 @@ const order: GradientCheck[] = [
   {
     op: 'sort',
     title: 'first dim, descending, strided',
-    inputs: turned(5, 3),
+    inputs: stridedInput(5, 3),
     run: (a) => a.sort({ dim: 0, descending: true }).values.cumsum(0).exp(),
   },
   { op: 'topk', inputs: x(3, 7), run: (a) => ops.topk(a, 3).values.cumsum(1).exp() },
@@ -96,7 +96,7 @@ const places: GradientCheck[] = [
   {
     op: 'scatter',
     title: 'several at a place, a larger source, a part of the lines',
-    inputs: [...turned(4, 5), ...x(5, 6)],
+    inputs: [...stridedInput(4, 5), ...x(5, 6)],
     run: (a, b) => a.scatter(1, indices([2, 2, 2, 0, 4, 0], [2, 3], a), b).exp(),
   },
   {
@@ -114,7 +114,7 @@ const places: GradientCheck[] = [
   {
     op: 'scatterAdd',
     title: 'first dim, strided, a larger source',
-    inputs: [...turned(5, 3), ...turned(6, 4)],
+    inputs: [...stridedInput(5, 3), ...stridedInput(6, 4)],
     run: (a, b) => a.scatterAdd(0, indices([1, 1, 4, 2, 1, 0], [2, 3], a), b).square(),
   },
 ];
@@ -129,7 +129,7 @@ const paddings: GradientCheck[] = [
   {
     op: 'pad',
     title: 'replicate, strided',
-    inputs: turned(2, 3, 5),
+    inputs: stridedInput(2, 3, 5),
     run: (a) => a.pad([2, -1, 0, 7], 'replicate').square(),
   },
   { op: 'pad', title: 'circular', inputs: x(2, 5), run: (a) => a.pad([5, 3], 'circular').square() },

@@ -3,12 +3,12 @@ import * as ops from '../../lib/tensor/index.js';
 import { type GradientCheck, gradientCases } from './check.js';
 
 const x = (...shape: number[]) => [{ shape }];
-const turned = (...shape: number[]) => [{ shape, strided: true }];
+const stridedInput = (...shape: number[]) => [{ shape, strided: true }];
 
 export const checks: GradientCheck[] = [
-  { op: 'contiguous', inputs: turned(3, 4), run: (a) => ops.contiguous(a).square() },
+  { op: 'contiguous', inputs: stridedInput(3, 4), run: (a) => ops.contiguous(a).square() },
   { op: 'reshape', inputs: x(3, 4), run: (a) => ops.reshape(a, [2, -1]) },
-  { op: 'reshape', title: 'strided', inputs: turned(3, 4), run: (a) => ops.reshape(a, [12]) },
+  { op: 'reshape', title: 'strided', inputs: stridedInput(3, 4), run: (a) => ops.reshape(a, [12]) },
   {
     op: 'reshape',
     title: 'then turned',
@@ -62,7 +62,7 @@ export const checks: GradientCheck[] = [
   {
     op: 'concat',
     title: 'last dim, strided',
-    inputs: [...turned(3, 2), ...x(3, 4)],
+    inputs: [...stridedInput(3, 2), ...x(3, 4)],
     run: (...all) => ops.concat(all, -1).exp(),
   },
   {

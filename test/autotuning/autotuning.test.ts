@@ -12,7 +12,7 @@ beforeEach(() => {
   writeFileSync(join(dir, 'train.js'), scriptOf(join(__dirname, 'tuned-process')));
 });
 afterEach(async () => {
-  await run?.gone();
+  await run?.whenGone();
   rmSync(dir, { recursive: true, force: true });
 });
 
@@ -156,7 +156,7 @@ while (isHeld()) Atomics.wait(tick, 0, 0, 10);
 test('Ctrl-C ends the search and prints the results so far', async () => {
   holdAfter('z0_gas1_tmbspg2');
   const searching = start(BASE, '--autotuning', 'run', '--num_procs', '1');
-  await run?.printed('z0_gas1_tmbspg2: ');
+  await run?.whenPrinted('z0_gas1_tmbspg2: ');
   run?.signalGroup('SIGINT');
   const { code, stdout } = await searching;
   expect(code).toBe(130);
@@ -168,7 +168,7 @@ test('a search ends when its output has no reader', async () => {
   holdAfter('z0_gas1_tmbspg4');
   const autotuning = { ...BASE.autotuning, max_train_micro_batch_size_per_gpu: 4 };
   const searching = start({ ...BASE, autotuning }, '--autotuning', 'run', '--num_procs', '1');
-  await run?.printed('z0_gas1_tmbspg4: ');
+  await run?.whenPrinted('z0_gas1_tmbspg4: ');
   run?.child.stdout?.destroy();
   writeFileSync(join(dir, 'go'), '');
   expect((await searching).code).toBe(130);

@@ -82,7 +82,7 @@ const self: Record<string, unknown> = {};
 self.again = self;
 
 /** Nests objects `levels` deep. */
-function nested(levels: number): object {
+function nest(levels: number): object {
   let value = {};
   for (let level = 0; level < levels; ++level) value = { in: value };
   return value;
@@ -100,7 +100,7 @@ test.each<[string, unknown, RegExp]>([
   ['a toJSON() that gives NaN', { x: { toJSON: () => Number.NaN } }, /clientState\.x: .*got NaN/],
   ['a toJSON() that gives a bigint', { x: { toJSON: () => 1n } }, /clientState\.x: .*a bigint/],
   ['a toJSON() that gives a list', { toJSON: () => [1] }, /clientState: .*got an array/],
-  ['too many levels', nested(20_000), /clientState\.in\.in.*: .*at most 1000 levels/],
+  ['too many levels', nest(20_000), /clientState\.in\.in.*: .*at most 1000 levels/],
 ])('a client state with %s is refused, and nothing is left behind', async (_, state, message) => {
   const options = { clientState: state } as SaveOptions;
   await expect(engine.saveCheckpoint(dir, options)).rejects.toEqual(refusal(message));

@@ -105,7 +105,7 @@ test('the next save waits for the last one; its memory is reused and freed at th
 
 describe('a failure', () => {
   /** A folder of the user appears at the path of the checkpoint, so the commit fails. */
-  async function failing(): Promise<Engine> {
+  async function failingEngine(): Promise<Engine> {
     const engine = await start(resident);
     for (let n = 0; ; ++n) {
       const path = await engine.saveCheckpoint(dir, { tag: `a${n}`, asynchronous: true });
@@ -123,7 +123,7 @@ describe('a failure', () => {
   });
 
   /** The first warning about a save. */
-  async function warned(warn: jest.SpyInstance): Promise<[string, object]> {
+  async function nextWarning(warn: jest.SpyInstance): Promise<[string, object]> {
     while (warn.mock.calls.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
     return warn.mock.calls[0] as [string, object];
   }
@@ -135,28 +135,28 @@ describe('a failure', () => {
   afterEach(() => warn.mockRestore());
 
   test('rejects checkpointDone once', async () => {
-    const engine = await failing();
+    const engine = await failingEngine();
     await expect(engine.checkpointDone()).rejects.toEqual(failure);
     expect(await engine.checkpointDone()).toBeNull();
     await engine.saveCheckpoint(dir, { tag: 'b', saveLatest: false });
   });
 
   test('rejects the next save', async () => {
-    const engine = await failing();
+    const engine = await failingEngine();
     await expect(engine.saveCheckpoint(join(dir, 'other'))).rejects.toEqual(failure);
     await engine.saveCheckpoint(join(dir, 'other'));
   });
 
   test('rejects the next load', async () => {
-    const engine = await failing();
+    const engine = await failingEngine();
     await expect(engine.loadCheckpoint(dir, { tag: 'a' })).rejects.toEqual(failure);
   });
 
   test('emits a warning, even if the engine is destroyed first', async () => {
-    const engine = await failing();
+    const engine = await failingEngine();
     engines.pop();
     engine.destroy();
-    const [text, options] = await warned(warn);
+    const [text, options] = await nextWarning(warn);
     expect(text).toMatch(/not saved.*an empty folder/);
     expect(options).toMatchObject({ code: 'DS_CHECKPOINT' });
   });

@@ -333,7 +333,7 @@ function manifestOf(): JsonObject {
   return value;
 }
 
-function sealed(value: JsonObject): string {
+function seal(value: JsonObject): string {
   const body = JSON.stringify(value).slice(0, -1);
   return `${body},\n"sha256":"${createHash('sha256').update(body).digest('hex')}"}\n`;
 }
@@ -347,7 +347,7 @@ function entriesOf(file: number): string[] {
 
 describe('a forged manifest', () => {
   /** "w" [4, 6] in two halves of columns, files 1 and 3, and "v" [6] whole. */
-  async function saved(): Promise<void> {
+  async function saveHalves(): Promise<void> {
     const w: Cut = { name: 'w', shape: [4, 6], dtype: 'f32', first: 0 };
     const half = (from: number) => shardOf(w, all({ offset: [0, from], shape: [4, 3] }));
     const v: Cut = { name: 'v', shape: [6], dtype: 'f32', first: 70 };
@@ -397,10 +397,10 @@ describe('a forged manifest', () => {
       /w\[0:4,0:2\]: expected this tensor of the manifest, got no such tensor/,
     ],
   ])('with %s is refused, and the tensor is named', async (_name, parts, message) => {
-    await saved();
+    await saveHalves();
     const value = manifestOf();
     ((value.model as JsonObject).w as JsonObject).parts = parts;
-    writeFileSync(join(dir, 't', 'manifest.json'), sealed(value));
+    writeFileSync(join(dir, 't', 'manifest.json'), seal(value));
     const error = await Checkpoint.open(dir).catch((thrown: unknown) => thrown);
     expect(error).toEqual(refusal(message));
     expect((error as DsError).op).toMatch(/manifest.json: model w|model_states.safetensors: w/);
@@ -408,17 +408,17 @@ describe('a forged manifest', () => {
   });
 
   test('of format 2 has no boxes; of another dtype than the files is refused', async () => {
-    await saved();
-    const text = sealed({ ...manifestOf(), format: 2 });
+    await saveHalves();
+    const text = seal({ ...manifestOf(), format: 2 });
     expect(() => parseManifest(text, 'x')).toThrow(/parts \[file, from, numel\], got \[1, 0, 12/);
     const value = manifestOf();
     ((value.model as JsonObject).w as JsonObject).dtype = 'i32';
-    writeFileSync(join(dir, 't', 'manifest.json'), sealed(value));
+    writeFileSync(join(dir, 't', 'manifest.json'), seal(value));
     await expect(Checkpoint.open(dir)).rejects.toEqual(refusal(/i32 \[4, 3\], as in the manifest/));
   });
 
   test('1,500 mutations of the parts are complete by count, or refused', async () => {
-    await saved();
+    await saveHalves();
     const original = manifestOf();
     const random = randomly(31);
     const numbers = (): number => [random(5), random(8), 12, 24, 2 ** 40][random(5)] as number;
@@ -434,7 +434,7 @@ describe('a forged manifest', () => {
       else if (Array.isArray(list)) list[random(2)] = numbers();
       else part[at] = numbers();
       try {
-        const { model } = parseManifest(sealed(value), 'x');
+        const { model } = parseManifest(seal(value), 'x');
         const { shape, parts: read } = model.get('w') as TensorRecord;
         expect(read.flatMap(elementsOf).sort()).toEqual(elementsOf(all(wholeBox(shape))).sort());
       } catch (error) {

@@ -55,7 +55,7 @@ function treeOf(place: string): Map<string, string> {
 }
 
 /** Runs `body`, and checks that all files from before still exist unchanged. */
-async function unharmed(body: () => unknown): Promise<void> {
+async function expectUnharmed(body: () => unknown): Promise<void> {
   const before = treeOf(root);
   await body();
   const after = treeOf(root);
@@ -87,23 +87,23 @@ describe('a tag of the name of something else', () => {
   ])('%s', async (_name, make, message) => {
     make(join(dir, 'src'));
     const before = readdirSync(dir);
-    await unharmed(async () => {
+    await expectUnharmed(async () => {
       await expect(save(dir, 'src', content(1))).rejects.toEqual(refusal(message));
     });
     expect(readdirSync(dir)).toEqual(before);
-    await unharmed(() => save(dir, 'other', content(1)));
+    await expectUnharmed(() => save(dir, 'other', content(1)));
   });
 
   test('a checkpoint with a file of the user, or with one in place of the manifest', async () => {
     await save(dir, 't', content(1));
     writeFileSync(join(dir, 't', 'eval.json'), '{}');
-    await unharmed(async () => {
+    await expectUnharmed(async () => {
       const saving = save(dir, 't', content(2));
       await expect(saving).rejects.toEqual(refusal(/a checkpoint with eval.json in it besides/));
     });
     rmSync(join(dir, 't', 'eval.json'));
     writeFileSync(join(dir, 't', 'manifest.json'), '{"mine": true}');
-    await unharmed(async () => {
+    await expectUnharmed(async () => {
       await expect(save(dir, 't', content(2))).rejects.toEqual(refusal(/a folder with manifest/));
     });
   });
@@ -131,7 +131,7 @@ test('latest is replaced only if it contains a tag', async () => {
     () => symlinkSync('canary.txt', path),
   ]) {
     make();
-    await unharmed(async () => {
+    await expectUnharmed(async () => {
       await expect(save(dir, 't', content(1))).rejects.toEqual(refusal(/latest: expected nothing/));
     });
     rmSync(path, { recursive: true });
@@ -152,9 +152,9 @@ test('hidden names that resemble temporary files are neither deleted nor in the 
       utimesSync(join(dir, name), 0, 0);
     }
   }
-  await unharmed(() => save(dir, 't', content(1)));
-  await unharmed(() => save(dir, 'u', content(2), { keepLast: 1, saveLatest: false }));
-  await unharmed(() => consolidate(dir, join(dir, 'out')));
+  await expectUnharmed(() => save(dir, 't', content(1)));
+  await expectUnharmed(() => save(dir, 'u', content(2), { keepLast: 1, saveLatest: false }));
+  await expectUnharmed(() => consolidate(dir, join(dir, 'out')));
 });
 
 test('other files in the folder of a dead save are kept', async () => {
@@ -172,7 +172,7 @@ test('other files in the folder of a dead save are kept', async () => {
 
 test('of two concurrent saves of one tag, one complete checkpoint remains', async () => {
   const saves = Array.from({ length: 8 }, (_, n) => save(dir, 't', content(n)));
-  await unharmed(() => Promise.all(saves));
+  await expectUnharmed(() => Promise.all(saves));
   const { w, 'w.fp32': master } = await valuesOf(dir, 't');
   expect(w).toEqual(master);
   expect(readdirSync(dir).filter((name) => name.startsWith('.'))).toEqual([]);
@@ -191,7 +191,7 @@ describe('ds consolidate', () => {
     ['the checkpoints', 'checkpoints', /got one with/],
     ['a checkpoint', 'checkpoints/t', /got one with/],
   ])('%s as the folder to make is refused', async (_name, out, message) => {
-    await unharmed(() => {
+    await expectUnharmed(() => {
       const { status, stderr } = command(dirname(dir), 'checkpoints', out);
       expect([status, stderr]).toEqual([2, expect.stringMatching(message)]);
     });
@@ -206,18 +206,18 @@ describe('ds consolidate', () => {
     mkdirSync(out);
     chmodSync(out, 0o710);
     const { ino } = lstatSync(out);
-    await unharmed(() => consolidate(dir, out));
+    await expectUnharmed(() => consolidate(dir, out));
     expect(lstatSync(out)).toMatchObject({ ino, mode: expect.any(Number) });
     expect(lstatSync(out).mode & 0o777).toBe(0o710);
     expect(readdirSync(out)).toEqual(['model.safetensors']);
-    await unharmed(async () => {
+    await expectUnharmed(async () => {
       await expect(consolidate(dir, out)).rejects.toEqual(refusal(/model.saf/, 'DS_ARGUMENT'));
     });
   });
 
   test('missing parent folders are created, and no temporary files remain', async () => {
     const out = join(root, 'a', 'b', 'hf');
-    await unharmed(() => consolidate(dir, out));
+    await expectUnharmed(() => consolidate(dir, out));
     expect(readdirSync(dirname(out))).toEqual(['hf']);
   });
 });
@@ -232,10 +232,10 @@ describe('save16bitModel', () => {
   afterEach(() => engine.destroy());
 
   test('replaces weights, and nothing else', async () => {
-    await unharmed(() => engine.save16bitModel(dir));
+    await expectUnharmed(() => engine.save16bitModel(dir));
     await engine.save16bitModel(dir);
     for (const name of ['canary.txt', 'canaries', 'link']) {
-      await unharmed(async () => {
+      await expectUnharmed(async () => {
         const saving = engine.save16bitModel(dir, name);
         await expect(saving).rejects.toEqual(refusal(/nothing of this name, or a safetensors/));
       });
@@ -254,7 +254,7 @@ test('a rename without replacement replaces no file and no folder', async () => 
   const from = join(dir, 'from');
   mkdirSync(from);
   mkdirSync(join(dir, 'free'));
-  await unharmed(async () => {
+  await expectUnharmed(async () => {
     for (const name of ['canary.txt', 'canaries', 'free', 'link', 'from']) {
       expect(await renameExclusive(from, join(dir, name))).toBe(false);
     }

@@ -26,7 +26,7 @@ import { type Box, isPart, type Region } from '../../lib/runtime/box.js';
 import { numel } from '../../lib/runtime/view.js';
 import { valuesOf } from './content.js';
 import { onRanks } from './joined-worlds.js';
-import { partitioned } from './partitioned-engine.js';
+import { partitionEngine } from './partitioned-engine.js';
 
 let dir: string;
 beforeEach(() => {
@@ -149,8 +149,8 @@ function placesOf(ranks: number, zeros: number, stage: number): Place[] {
  * Presents an engine of one rank as a rank of the mesh. The first rank owns the tensors that are
  * not split.
  */
-function seen(engine: Engine, { rank, zero, zeros, stage }: Place): Engine {
-  const view = zeros === 1 ? engine : partitioned(engine, { stage, rank: zero, size: zeros });
+function placeEngine(engine: Engine, { rank, zero, zeros, stage }: Place): Engine {
+  const view = zeros === 1 ? engine : partitionEngine(engine, { stage, rank: zero, size: zeros });
   const mesh = { place: () => rank };
   const tensorGroup = { rank };
   const isPrimary = ({ region }: nn.Parameter) => rank === 0 || isPart(region);
@@ -159,7 +159,7 @@ function seen(engine: Engine, { rank, zero, zeros, stage }: Place): Engine {
 }
 
 const asShare = (engine: Engine, share: Share): Engine =>
-  seen(engine, { ...share, zero: 0, zeros: 1, stage: 0 });
+  placeEngine(engine, { ...share, zero: 0, zeros: 1, stage: 0 });
 
 async function save(engines: readonly Engine[], tag: string): Promise<void> {
   await onEach(engines, async (engine, world) => {
@@ -227,7 +227,7 @@ test.each([
     const places = placesOf(ranks, zeros, stage);
     const engines: Engine[] = [];
     for (const place of places) engines.push(await engineOf(place, 50 + place.rank, 1));
-    const views = places.map((place, i) => seen(engines[i] as Engine, place));
+    const views = places.map((place, i) => placeEngine(engines[i] as Engine, place));
     await load(views, 'whole');
     if (zeros === 1) for (const engine of engines) requireValues(engine, values);
     await save(views, 'cut');

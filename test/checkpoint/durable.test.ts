@@ -37,7 +37,7 @@ beforeEach(() => {
 afterEach(() => rmSync(dir, { recursive: true }));
 
 /** Replaces names of claims, which change from save to save. */
-const named = (path: unknown): string =>
+const nameOf = (path: unknown): string =>
   String(path)
     .slice(dir.length + 1)
     .replace(/^(\.[a-z]+(?:-t)?)-[^/~]+/, '$1');
@@ -48,11 +48,11 @@ function order(): string[] {
     const { calls: all, invocationCallOrder } = (mock as jest.Mock).mock;
     return all.map((paths, i) => ({ at: invocationCallOrder[i] ?? 0, text: text(...paths) }));
   };
-  const moves = (from: string, to: string) => `rename ${named(from)} ${named(to)}`;
+  const moves = (from: string, to: string) => `rename ${nameOf(from)} ${nameOf(to)}`;
   return [
-    ...calls(files.writeFile, (path) => `write ${named(path)}`),
-    ...calls(filePromises.writeFile, (path) => `write ${named(path)}`),
-    ...calls(files.syncPath, (path) => `sync ${named(path)}`),
+    ...calls(files.writeFile, (path) => `write ${nameOf(path)}`),
+    ...calls(filePromises.writeFile, (path) => `write ${nameOf(path)}`),
+    ...calls(files.syncPath, (path) => `sync ${nameOf(path)}`),
     ...calls(files.renameExclusive, moves),
     ...calls(filePromises.rename, moves),
   ]

@@ -21,7 +21,7 @@ beforeEach(async () => {
 });
 afterEach(() => files.rm(dir, { recursive: true, force: true }));
 
-const hidden = async () => (await files.readdir(dir)).filter((name) => name.startsWith('.'));
+const hiddenFiles = async () => (await files.readdir(dir)).filter((name) => name.startsWith('.'));
 
 test('saves over a checkpoint, with latest and retention', async () => {
   await save(dir, 'old', content(1));
@@ -34,7 +34,7 @@ test('saves over a checkpoint, with latest and retention', async () => {
       expect([place, w]).toEqual([place, master]);
       await valuesOf(dir);
       await save(dir, 'old', content(1));
-      expect([place, await hidden()]).toEqual([place, []]);
+      expect([place, await hiddenFiles()]).toEqual([place, []]);
     },
   );
   expect(places).toBeGreaterThan(40);
@@ -51,7 +51,7 @@ test('consolidations', async () => {
       if (there) expect([place, there]).toEqual([place, ['model.safetensors']]);
       await files.rm(out, { recursive: true, force: true });
       await save(dir, 't', content(2));
-      expect([place, await hidden()]).toEqual([place, []]);
+      expect([place, await hiddenFiles()]).toEqual([place, []]);
     },
   );
   expect(places).toBeGreaterThan(15);

@@ -102,7 +102,7 @@ function pathsOf(value: JsonValue, path: string[] = []): string[][] {
   ];
 }
 
-function forged(original: JsonObject, path: readonly string[], value?: JsonValue): string {
+function forge(original: JsonObject, path: readonly string[], value?: JsonValue): string {
   const copy = structuredClone(original);
   let at = copy as Record<string, JsonValue>;
   for (const key of path.slice(0, -1)) at = at[key] as Record<string, JsonValue>;
@@ -128,7 +128,7 @@ test('every field of a manifest in turn, with an impossible value', async () => 
   for (const path of pathsOf(original)) {
     for (const value of FORGED) {
       const place = `${path.join('.')} = ${JSON.stringify(value)}`;
-      writeFileSync(manifestPath(), forged(original, path, value));
+      writeFileSync(manifestPath(), forge(original, path, value));
       const error = await engine.loadCheckpoint(dir).then(
         () => null,
         (thrown: unknown) => thrown,
@@ -181,7 +181,7 @@ test.each<[string[], JsonValue, RegExp]>([
   [['worldSize'], 2, /ranks: expected a list of 2/],
 ])('%j = %j says so, and names the manifest', async (path, value, message) => {
   const text = readFileSync(manifestPath(), 'utf8');
-  writeFileSync(manifestPath(), forged(manifest(), path, value));
+  writeFileSync(manifestPath(), forge(manifest(), path, value));
   try {
     await expect(engine.loadCheckpoint(dir)).rejects.toEqual(
       expect.objectContaining({

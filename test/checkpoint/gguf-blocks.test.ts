@@ -1,7 +1,7 @@
 // GGUF blocks: sums of llama.cpp's reader for fixed bytes, and the error of packing.
 import { BLOCK_TYPES, typeId } from '../../lib/checkpoint/gguf/blocks.js';
 import { halfBits, type PackedType, packValues } from '../../lib/checkpoint/gguf/quantize.js';
-import { seeded } from '../support/random.js';
+import { seededRandom } from '../support/random.js';
 
 const typeOf = (name: string) => {
   const type = BLOCK_TYPES.get(typeId(name));
@@ -25,7 +25,7 @@ function block(name: string): Uint8Array {
   return out;
 }
 
-function unpacked(name: string, bytes: Uint8Array): Float32Array {
+function unpack(name: string, bytes: Uint8Array): Float32Array {
   const type = typeOf(name);
   const count = bytes.length / type.bytes;
   const out = new Float32Array(count * type.values).fill(Number.NaN);
@@ -42,7 +42,7 @@ test.each([
   ['Q5_K', 7263.5] as const,
   ['Q6_K', 288.25] as const,
 ])('the values of a %s block add up to %d', (name, sum) => {
-  expect(unpacked(name, block(name)).reduce((a, b) => a + b, 0)).toBe(sum);
+  expect(unpack(name, block(name)).reduce((a, b) => a + b, 0)).toBe(sum);
 });
 
 test.each(['Q8_0', 'Q4_0', 'IQ4_NL', 'MXFP4', 'Q4_K', 'Q5_K', 'Q6_K'])(
@@ -50,14 +50,14 @@ test.each(['Q8_0', 'Q4_0', 'IQ4_NL', 'MXFP4', 'Q4_K', 'Q5_K', 'Q6_K'])(
   (name) => {
     const first = block(name);
     const second = first.map((byte, i) => (i % 5 === 4 ? byte ^ 3 : byte));
-    const both = unpacked(name, Uint8Array.of(...first, ...second));
-    expect([...both]).toEqual([...unpacked(name, first), ...unpacked(name, second)]);
+    const both = unpack(name, Uint8Array.of(...first, ...second));
+    expect([...both]).toEqual([...unpack(name, first), ...unpack(name, second)]);
   },
 );
 
 test('the codes of MXFP4 are the numbers of e2m1', () => {
   const bytes = Uint8Array.from({ length: 17 }, (_, i) => (i === 0 ? 128 : (i - 1) | 0x70));
-  const codes = [...unpacked('MXFP4', bytes).subarray(0, 16)];
+  const codes = [...unpack('MXFP4', bytes).subarray(0, 16)];
   const positive = [0, 1, 2, 3, 4, 6, 8, 12];
   expect(codes).toEqual([...positive, ...positive.map((value) => -value)]);
 });
@@ -87,7 +87,7 @@ test.each([
 
 /** The root of the mean squared error of packing, as a share of the values. */
 function errorOf(type: PackedType, values: Float32Array): number {
-  const back = unpacked(type, packValues(type, values));
+  const back = unpack(type, packValues(type, values));
   const sum = (of: (i: number) => number): number => values.reduce((a, _, i) => a + of(i) ** 2, 0);
   return Math.sqrt(
     sum((i) => (back[i] as number) - (values[i] as number)) / sum((i) => values[i] as number),
@@ -101,7 +101,7 @@ test.each([
   ['Q6_K', 0.02],
   ['Q4_K', 0.075],
 ] as const)('packing normal numbers as %s changes them by at most %d', (type, limit) => {
-  const random = seeded(7);
+  const random = seededRandom(7);
   const normal = (): number =>
     Math.sqrt(-2 * Math.log(random() + 1e-12)) * Math.cos(2 * Math.PI * random());
   for (const size of [1e-6, 1, 300]) {
@@ -114,12 +114,12 @@ test.each([
 
 test.each(['Q8_0', 'Q6_K', 'Q4_K'] as const)('%s packs equal and extreme values', (type) => {
   for (const value of [0, 1, -1, 1e4]) {
-    const back = unpacked(type, packValues(type, new Float32Array(256).fill(value)));
+    const back = unpack(type, packValues(type, new Float32Array(256).fill(value)));
     for (const one of back) expect(Math.abs(one - value)).toBeLessThanOrEqual(Math.abs(value) / 60);
   }
   const single = new Float32Array(256);
   single[37] = -5;
-  const back = unpacked(type, packValues(type, single));
+  const back = unpack(type, packValues(type, single));
   expect(back[37]).toBeCloseTo(-5, 1);
   expect(Math.abs(back[200] as number)).toBe(0);
 });

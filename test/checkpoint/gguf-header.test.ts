@@ -53,10 +53,10 @@ test('tensors may be listed in any order, with the last dimension first', () => 
 });
 
 test('refuses an alignment that is not a power of 2 up to 2^20', () => {
-  const aligned = (value: number) => () =>
+  const readAligned = (value: number) => () =>
     headerOf(file(0n, 1n, words('general.alignment'), u32(4), u32(value)));
-  expect(aligned(2 ** 20)).not.toThrow();
-  for (const value of [2 ** 21, 48]) expect(aligned(value)).toThrow(/a power of 2 up to 2\^20/);
+  expect(readAligned(2 ** 20)).not.toThrow();
+  for (const value of [2 ** 21, 48]) expect(readAligned(value)).toThrow(/a power of 2 up to 2\^20/);
 });
 
 test('a tensor is read in chunks, with an offset that a model adds', async () => {

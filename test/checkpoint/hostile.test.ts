@@ -83,7 +83,7 @@ function mutate(value: JsonObject, random: (below: number) => number): void {
 }
 
 /** A manifest with a valid digest. */
-function sealed(value: JsonObject): string {
+function sealText(value: JsonObject): string {
   const body = JSON.stringify(value).slice(0, -1);
   return `${body},\n"sha256":"${createHash('sha256').update(body).digest('hex')}"}\n`;
 }
@@ -94,7 +94,7 @@ function manifestOf(tag: string): JsonObject {
 }
 
 function seal(tag: string, value: JsonObject): void {
-  writeFileSync(join(dir, tag, 'manifest.json'), sealed(value));
+  writeFileSync(join(dir, tag, 'manifest.json'), sealText(value));
 }
 
 function refusal(message: RegExp) {
@@ -125,7 +125,7 @@ test('5,000 mutations of a sealed manifest parse to something consistent or are 
     const value = structuredClone(original);
     for (let change = 0; change <= random(3); ++change) mutate(value, random);
     try {
-      const manifest = parseManifest(sealed(value), 'x');
+      const manifest = parseManifest(sealText(value), 'x');
       for (const { name } of manifest.files) expect(name).toMatch(/^(zero|mp)_[\w]+\.safetensors$/);
       for (const records of [manifest.model, manifest.optimizer]) {
         for (const { shape, parts } of records.values()) {

@@ -92,7 +92,7 @@ describe('files that are replaced while they are opened', () => {
   /**
    * Opens that find these states in order, then the last one again; counts files that stay open.
    */
-  function opening(states: readonly (string | Error)[], now = (id: string) => id) {
+  function openStates(states: readonly (string | Error)[], now = (id: string) => id) {
     let [calls, open] = [0, 0];
     const call = async () => {
       const state = states[Math.min(calls++, states.length - 1)] as string | Error;
@@ -105,13 +105,13 @@ describe('files that are replaced while they are opened', () => {
 
   test('the first that stays is taken', async () => {
     let turn = 0;
-    const { call, left, calls } = opening(['a', 'b', 'c'], (id) => (++turn < 3 ? 'other' : id));
+    const { call, left, calls } = openStates(['a', 'b', 'c'], (id) => (++turn < 3 ? 'other' : id));
     expect((await openSteadily(soloWorld, 'here', call)).id).toBe('c');
     expect([left(), calls()]).toEqual([1, 3]);
   });
 
   test('after fifty attempts it is said, and nothing stays open', async () => {
-    const { call, left, calls } = opening(['a'], () => 'other');
+    const { call, left, calls } = openStates(['a'], () => 'other');
     await expect(openSteadily(soloWorld, 'here', call)).rejects.toMatchObject({
       code: 'DS_CHECKPOINT',
       op: 'here',
@@ -123,15 +123,15 @@ describe('files that are replaced while they are opened', () => {
 
   test('a failure counts only if it repeats', async () => {
     const lost = new Error('damaged');
-    const once = opening([lost, 'a']);
+    const once = openStates([lost, 'a']);
     expect((await openSteadily(soloWorld, 'here', once.call)).id).toBe('a');
-    const twice = opening([lost]);
+    const twice = openStates([lost]);
     await expect(openSteadily(soloWorld, 'here', twice.call)).rejects.toBe(lost);
     expect(twice.calls()).toBe(2);
   });
 
   test('ranks that see different files', async () => {
-    const opens = [opening(['a']), opening(['b'])];
+    const opens = [openStates(['a']), openStates(['b'])];
     const results = await Promise.allSettled(
       joinedWorlds(2).map((world, rank) =>
         openSteadily(world, 'here', (opens[rank] as (typeof opens)[0]).call),

@@ -18,7 +18,7 @@ afterEach(() => {
   rmSync(dir, { recursive: true, force: true });
 });
 
-const refused = (op: string, under: string) => ({
+const refusal = (op: string, under: string) => ({
   code: 'DS_AUTOGRAD',
   op,
   expected: `a call after the end of ${under}()`,
@@ -29,7 +29,7 @@ test('steps during a synchronous save are refused, and it saves the state of its
   const saved = stateBits(engine);
   const saving = engine.saveCheckpoint(dir);
   expect(() => trainTiny(engine, 1, 2)).toThrow(
-    expect.objectContaining(refused('engine.backward', 'saveCheckpoint')),
+    expect.objectContaining(refusal('engine.backward', 'saveCheckpoint')),
   );
   expect(() => engine.step()).toThrow(/Await saveCheckpoint\(\)\. With { asynchronous: true }/);
   await saving;
@@ -43,15 +43,15 @@ test('during a load, every computation, save and load is refused', async () => {
   await engine.saveCheckpoint(dir);
   const loading = engine.loadCheckpoint(dir);
   expect(() => engine.forward(zeros([1, 1]))).toThrow(
-    expect.objectContaining(refused('engine.forward', 'loadCheckpoint')),
+    expect.objectContaining(refusal('engine.forward', 'loadCheckpoint')),
   );
   expect(() => engine.step()).toThrow(/Await loadCheckpoint\(\)\./);
   await expect(engine.loadCheckpoint(dir)).rejects.toMatchObject(
-    refused('loadCheckpoint', 'loadCheckpoint'),
+    refusal('loadCheckpoint', 'loadCheckpoint'),
   );
   for (const options of [{}, { asynchronous: true }]) {
     await expect(engine.saveCheckpoint(dir, options)).rejects.toMatchObject(
-      refused('saveCheckpoint', 'loadCheckpoint'),
+      refusal('saveCheckpoint', 'loadCheckpoint'),
     );
   }
   await loading;

@@ -38,7 +38,7 @@ export async function tinyEngine(from: number, steps: number): Promise<Engine> {
  * Presents the engine as rank `place.rank` of `place.size`, with its part of the units, split
  * anywhere.
  */
-export function partitioned(engine: Engine, place: Place): Engine {
+export function partitionEngine(engine: Engine, place: Place): Engine {
   const { parts } = engine;
   const whole = new Map(parts.stage.partitions.map((partition) => [partition.unit, partition]));
   const partitions = Array.from(whole.keys(), (unit) => cut(unit, place));

@@ -10,7 +10,7 @@ import { StoreWorld } from '../../lib/engine/saving/store-world.js';
 import type { Engine } from '../../lib/index.js';
 import { Job, type StoreAddress } from '../../lib/runtime/job.js';
 import { getRandomState, setRandomState } from '../../lib/tensor/index.js';
-import { type Place, partitioned, stateBits, tinyEngine } from './partitioned-engine.js';
+import { type Place, partitionEngine, stateBits, tinyEngine } from './partitioned-engine.js';
 
 export interface Command {
   what: 'save' | 'load' | 'export' | 'beside' | 'call' | 'calls';
@@ -49,7 +49,7 @@ function worldOf({ name, place, timeout = 20_000 }: Command): StoreWorld {
 /** Saves this rank's part of the trained engine. */
 async function save(command: Command): Promise<void> {
   const { place, dir, tag, tagValidation, keepLast } = command;
-  const engine = partitioned(reference, place);
+  const engine = partitionEngine(reference, place);
   setRandomState({ seed: 100 + place.rank, offset: 7 });
   const content = contentOf(engine, { clientState: { note: 'client' } });
   const target = { dir, tag, saveLatest: true, tagValidation, keepLast };
@@ -60,8 +60,8 @@ async function save(command: Command): Promise<void> {
 async function load(command: Command): Promise<void> {
   const { place, dir, tag } = command;
   const fresh = await tinyEngine(77, 1);
-  const engine = partitioned(fresh, place);
-  const expected = stateBits(partitioned(reference, place));
+  const engine = partitionEngine(fresh, place);
+  const expected = stateBits(partitionEngine(reference, place));
   assert.notDeepEqual(stateBits(engine), expected);
   const { clientState } = await restoreEngine(engine, dir, { tag }, worldOf(command));
   assert.deepEqual(stateBits(engine), expected);
@@ -78,14 +78,14 @@ async function load(command: Command): Promise<void> {
 /** Writes its part of the weights to `dir`/`tag`. */
 async function exportWeights(command: Command): Promise<void> {
   const { place, dir, tag } = command;
-  const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
+  const checkpointer = new Checkpointer(partitionEngine(reference, place), worldOf(command));
   await checkpointer.exportWeights(dir, tag);
 }
 
 /** Saves asynchronously, and blocks the event loop until the checkpoint exists. */
 async function saveBeside(command: Command): Promise<void> {
   const { place, dir, tag } = command;
-  const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
+  const checkpointer = new Checkpointer(partitionEngine(reference, place), worldOf(command));
   setRandomState({ seed: 100 + place.rank, offset: 7 });
   const clientState = { note: 'client' };
   const path = await checkpointer.save(dir, { tag, clientState, asynchronous: true });
@@ -98,7 +98,7 @@ async function saveBeside(command: Command): Promise<void> {
 /** Makes one call with the options of the command. */
 async function call(command: Command): Promise<void> {
   const { place, dir, tag, method, options = {} } = command;
-  const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
+  const checkpointer = new Checkpointer(partitionEngine(reference, place), worldOf(command));
   if (method === 'exportWeights') await checkpointer.exportWeights(dir, 'file', options);
   else if (method === 'load') await checkpointer.load(dir, { tag, ...options });
   else await checkpointer.save(dir, { tag, ...options });
@@ -108,7 +108,7 @@ async function call(command: Command): Promise<void> {
 /** Makes several calls of one Checkpointer, with exchanges in sequence. */
 async function makeCalls(command: Command): Promise<void> {
   const { place, dir, tag, calls = [] } = command;
-  const checkpointer = new Checkpointer(partitioned(reference, place), worldOf(command));
+  const checkpointer = new Checkpointer(partitionEngine(reference, place), worldOf(command));
   const left: Promise<unknown>[] = [];
   for (const { method, options = {}, fails = false, isAwaited = true } of calls) {
     const done = checkpointer[method](dir, { tag, ...options });

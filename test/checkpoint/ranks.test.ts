@@ -186,8 +186,8 @@ describe('disagreement', () => {
     for (const tag of ['t', 'u']) {
       expect(await run(3, 1, { what: 'save', dir, tag })).toEqual(fine(3));
     }
-    const named = (rank: number) => ({ tag: rank === 1 ? 'u' : 't' });
-    for (const error of await run(3, 1, { what: 'load', dir, tag: '' }, named)) {
+    const optionsOf = (rank: number) => ({ tag: rank === 1 ? 'u' : 't' });
+    for (const error of await run(3, 1, { what: 'load', dir, tag: '' }, optionsOf)) {
       expect(error).toEqual(
         refusal(/checkpoint tag: .*same tag on every rank, got "t" on rank 0 and "u" on rank 1/),
       );
@@ -240,7 +240,7 @@ describe('disagreement', () => {
     'what one rank alone says wrong in %s %j is told to all',
     async (method, options, at) => {
       const command = { what: 'call', method, dir, tag: 't' } as const;
-      const said = async (odd: object) => {
+      const messageFor = async (odd: object) => {
         const own = (rank: number) => ({ options: rank === 1 ? { ...options, ...odd } : options });
         return run(3, 1, command, own);
       };
@@ -248,11 +248,11 @@ describe('disagreement', () => {
       const wrong = [{ clientSate: {} }, { excludeFrozenParameters: 'yes' }, { asynchronous: 1 }];
       const known = { load: 1, exportWeights: 2, save: 3 }[method];
       for (const odd of wrong.slice(0, known)) {
-        const errors = await said(odd);
+        const errors = await messageFor(odd);
         expect(errors[1]).toEqual(refusal(/expected/, 'DS_ARGUMENT'));
         for (const rank of [0, 2]) expect(errors[rank]).toEqual(refusal(new RegExp(at)));
       }
-      expect(await said({})).toEqual(fine(3));
+      expect(await messageFor({})).toEqual(fine(3));
     },
   );
 

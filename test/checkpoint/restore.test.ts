@@ -107,7 +107,7 @@ function train(engine: Engine, steps: number): void {
 
 const weights = ({ module }: Engine) => [...module.namedParameters()].map(([, p]) => p.toArray());
 
-async function saved(options: Options = {}): Promise<Engine> {
+async function saveEngine(options: Options = {}): Promise<Engine> {
   const { engine, model } = await start(1, options);
   model.shift.buffer.write(0, Float32Array.from([7, 8, 9]));
   train(engine, 4);
@@ -116,7 +116,7 @@ async function saved(options: Options = {}): Promise<Engine> {
 }
 
 test('everything, by default', async () => {
-  const first = await saved();
+  const first = await saveEngine();
   const { engine, model } = await start(2);
   train(engine, 7);
   const loaded = await engine.loadCheckpoint(dir);
@@ -148,7 +148,7 @@ class Tied extends nn.Module {
 }
 
 test.each([0, 3] as const)('state of a parameter tied across units, stage %d', async (stage) => {
-  const made = async (from: number): Promise<() => number> => {
+  const makeEngine = async (from: number): Promise<() => number> => {
     seed(from);
     const { engine } = await initialize({
       model: new Tied(),
@@ -168,16 +168,16 @@ test.each([0, 3] as const)('state of a parameter tied across units, stage %d', a
       return loss.item();
     };
   };
-  const step = await made(1);
+  const step = await makeEngine(1);
   step();
   await engines[0]?.saveCheckpoint(dir);
-  const after = await made(2);
+  const after = await makeEngine(2);
   await engines[1]?.loadCheckpoint(dir);
   expect([after(), after(), after()]).toEqual([step(), step(), step()]);
 });
 
 test('a parameter that is thawed has no state in the checkpoint, and what to do is said', async () => {
-  const made = async (frozen: boolean): Promise<Engine> => {
+  const makeEngine = async (frozen: boolean): Promise<Engine> => {
     const model = new nn.Linear(3, 3);
     (model.bias as nn.Parameter).requireGrad(!frozen);
     const optimizer = { type: 'AdamW' } as const;
@@ -186,8 +186,8 @@ test('a parameter that is thawed has no state in the checkpoint, and what to do 
     engines.push(engine);
     return engine;
   };
-  await (await made(true)).saveCheckpoint(dir);
-  const thawed = await made(false);
+  await (await makeEngine(true)).saveCheckpoint(dir);
+  const thawed = await makeEngine(false);
   await expect(thawed.loadCheckpoint(dir)).rejects.toThrow(
     /bias: expected fp32.*got no optimizer state\. It was not trained then.*loadOptimizerStates: false/,
   );
@@ -195,7 +195,7 @@ test('a parameter that is thawed has no state in the checkpoint, and what to do 
 });
 
 test('loadModuleOnly: the weights and buffers, and nothing else', async () => {
-  const first = await saved();
+  const first = await saveEngine();
   const { engine, model } = await start(2);
   train(engine, 2);
   const before = [{ ...engine.progress }, engine.getLr()];
@@ -207,7 +207,7 @@ test('loadModuleOnly: the weights and buffers, and nothing else', async () => {
 });
 
 test('loadOptimizerStates: false starts moments afresh, while counters and schedule go on', async () => {
-  const first = await saved();
+  const first = await saveEngine();
   const { engine } = await start(2);
   await engine.loadCheckpoint(dir, { loadOptimizerStates: false });
   expect(weights(engine)).toEqual(weights(first));
@@ -220,7 +220,7 @@ test('loadOptimizerStates: false starts moments afresh, while counters and sched
 });
 
 test('loadLrSchedulerStates: false starts the schedule afresh, while the moments go on', async () => {
-  const first = await saved();
+  const first = await saveEngine();
   const { engine } = await start(2);
   const [fresh] = engine.getLr();
   await engine.loadCheckpoint(dir, { loadLrSchedulerStates: false });
@@ -237,7 +237,7 @@ test('loadLrSchedulerStates: false starts the schedule afresh, while the moments
 });
 
 test('a bf16 checkpoint continues in fp32 from its master weights, and back', async () => {
-  const first = await saved({ bf16: true });
+  const first = await saveEngine({ bf16: true });
   const { engine } = await start(2);
   await engine.loadCheckpoint(dir);
   const { engine: again } = await start(3, { bf16: true });
@@ -248,7 +248,7 @@ test('a bf16 checkpoint continues in fp32 from its master weights, and back', as
 });
 
 test('a checkpoint without loss scaling continues in fp16 at the initial scale, and back', async () => {
-  const first = await saved({ bf16: true });
+  const first = await saveEngine({ bf16: true });
   const { engine } = await start(2, { fp16: true });
   await engine.loadCheckpoint(dir);
   expect(engine.lossScale).toBe(16);
@@ -261,7 +261,7 @@ test('a checkpoint without loss scaling continues in fp16 at the initial scale, 
 });
 
 test('trained parameters may be frozen; frozen ones may be trained without states', async () => {
-  const first = await saved({ bf16: true });
+  const first = await saveEngine({ bf16: true });
   const { engine } = await start(2, { bf16: true, freeze: true });
   await engine.loadCheckpoint(dir);
   expect(weights(engine)).toEqual(weights(first));
@@ -275,7 +275,7 @@ test('trained parameters may be frozen; frozen ones may be trained without state
 });
 
 test('weights frozen in fp32 get the master weights of a bf16 run', async () => {
-  await saved({ bf16: true });
+  await saveEngine({ bf16: true });
   const { engine: frozen } = await start(2, { freeze: true });
   const { engine: trained } = await start(3);
   for (const engine of [frozen, trained]) await engine.loadCheckpoint(dir, { tag: 't' });
@@ -303,7 +303,7 @@ describe('refusals leave the engine as it was', () => {
       /state of 0 schedules, got the state of 1.*loadLrScheduler/,
     ],
   ])('%s', async (_name, options, message) => {
-    await saved();
+    await saveEngine();
     const { engine } = await start(2, options);
     train(engine, 1);
     const before = [weights(engine), { ...engine.progress }];
@@ -312,7 +312,7 @@ describe('refusals leave the engine as it was', () => {
   });
 
   test('a deeper model', async () => {
-    await saved({ depth: 1 });
+    await saveEngine({ depth: 1 });
     const { engine } = await start(2);
     await expect(engine.loadCheckpoint(dir)).rejects.toEqual(
       refusal(/second.weight: .*without 2 of this model's tensors/),
@@ -321,7 +321,7 @@ describe('refusals leave the engine as it was', () => {
 });
 
 test('loadModuleStrict: false loads the common tensors, in both directions', async () => {
-  const first = await saved({ depth: 1 });
+  const first = await saveEngine({ depth: 1 });
   const { engine } = await start(2);
   const [, , ...second] = weights(engine);
   await engine.loadCheckpoint(dir, { loadModuleStrict: false });
@@ -365,7 +365,7 @@ describe('gradients since the last step are of another run', () => {
   });
 
   test('stay where the load is refused', async () => {
-    await saved();
+    await saveEngine();
     const { engine } = await start(2);
     const x = Tensor.from([[1, 2, 3]]);
     engine.backward(engine.forward<Tensor>(x));

@@ -45,10 +45,10 @@ async function resumeAnywhere(device: Device, precision: Precision, offload: boo
     const whole: Leg = { ...common, stage: 3, from: 0, to: END, saveAt: SAVED };
     const [unbroken] = (await runOn(device, 4, [whole])) as [Report[]];
     const [expected] = unbroken as [Report];
-    const resumed = (stage: Leg['stage']): Leg => ({ ...common, stage, from: SAVED, to: END });
+    const resumeLeg = (stage: Leg['stage']): Leg => ({ ...common, stage, from: SAVED, to: END });
     for (const ranks of [1, 2, 3, 4]) {
       const stages = ranks === 4 ? ([2, 3] as const) : ([0, 1, 2] as const);
-      const legs = stages.map(resumed);
+      const legs = stages.map(resumeLeg);
       for (const [rank, reports] of (await runOn(device, ranks, legs)).entries()) {
         for (const [i, report] of reports.entries()) {
           const place = `${ranks} ranks, stage ${stages[i]}, rank ${rank}`;
@@ -164,14 +164,14 @@ async function resumeWhole(device: Device, type: 'Lamb' | 'Muon' | 'Adafactor') 
     const common = { precision: 'fp32' as const, offload: false, dir, optimizer, to: 6 };
     const whole: Leg = { ...common, stage: 3, from: 0, saveAt: 2 };
     const [[expected]] = (await runOn(device, 3, [whole])) as [[Report]];
-    const resumed = (stage: Leg['stage'], home: Partial<Leg> = {}): Leg => ({
+    const resumeLeg = (stage: Leg['stage'], home: Partial<Leg> = {}): Leg => ({
       ...common,
       stage,
       from: 2,
       ...home,
     });
     const homes = [{}, { offload: true }, { offload: true, nvme: dir }];
-    const legs = homes.map((home) => resumed(2, home));
+    const legs = homes.map((home) => resumeLeg(2, home));
     const [alike] = (await runOn(device, 3, legs)) as [Report[]];
     if (device.kind === 'cpu') {
       for (const { weights } of alike) assert.deepEqual(weights, expected.weights);
@@ -183,7 +183,7 @@ async function resumeWhole(device: Device, type: 'Lamb' | 'Muon' | 'Adafactor') 
       const [reports] = (await runOn(
         device,
         ranks,
-        stages.map((stage) => resumed(stage)),
+        stages.map((stage) => resumeLeg(stage)),
       )) as [Report[]];
       for (const [i, report] of reports.entries()) {
         const apart = distance(report, expected);

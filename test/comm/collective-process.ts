@@ -215,7 +215,7 @@ function refusedRows(group: ProcessGroup): void {
 /**
  * Outputs count as changed for a backward that has saved them. They must not belong to an engine.
  */
-function changing(group: ProcessGroup): void {
+function checkChanges(group: ProcessGroup): void {
   const slots = (): Tensor => make(group, 'f32', 3 * group.size, () => 1);
   const one = (): Tensor => make(group, 'f32', 3, () => 1);
   const calls: Record<string, [target: () => Tensor, call: (target: Tensor) => Work]> = {
@@ -226,7 +226,7 @@ function changing(group: ProcessGroup): void {
     reduceScatter: [one, (x) => group.reduceScatter(x, slots())],
     allGather: [slots, (x) => group.allGather(x, one())],
     allToAll: [slots, (x) => group.allToAll(x, slots())],
-    ...(group.size === 2 ? { recv: [one, (x) => exchanged(group, x, one())] } : {}),
+    ...(group.size === 2 ? { recv: [one, (x) => exchange(group, x, one())] } : {}),
   };
   for (const [name, [target, call]] of Object.entries(calls)) {
     const saved = target();
@@ -241,7 +241,7 @@ function changing(group: ProcessGroup): void {
 }
 
 /** Two ranks send to each other; a refused recv sends nothing. */
-function exchanged(group: ProcessGroup, into: Tensor, from: Tensor): Work {
+function exchange(group: ProcessGroup, into: Tensor, from: Tensor): Work {
   const peer = 1 - group.rank;
   if (group.rank === 1) {
     const work = group.recv(into, peer);
@@ -265,7 +265,7 @@ function expectCode(what: string, code: string, body: () => unknown): void {
 }
 
 /** Several collectives in flight, with waits later and out of order. */
-async function overlapping(group: ProcessGroup): Promise<void> {
+async function checkOverlap(group: ProcessGroup): Promise<void> {
   const tensors = Array.from({ length: 8 }, (_, k) => {
     return make(group, 'f32', 1000 + k, () => k + group.rank);
   });
@@ -279,7 +279,7 @@ async function overlapping(group: ProcessGroup): Promise<void> {
 }
 
 /** On the CPU, sums have the bits of a left-to-right sum for any chunk sizes. */
-function ordered(group: ProcessGroup): void {
+function checkOrder(group: ProcessGroup): void {
   const size = 4099;
   const value = (rank: number) => (i: number) =>
     Math.fround(Math.sin(i * 12.9898 + rank * 78.233) * 10 ** ((i % 13) - 6));
@@ -307,7 +307,7 @@ function ordered(group: ProcessGroup): void {
 }
 
 /** With a logger each collective is counted, timed, and complete when its call returns. */
-function logged(group: ProcessGroup): void {
+function checkLog(group: ProcessGroup): void {
   const logger = new CommsLogger();
   group.logger = logger;
   const tensor = make(group, 'f32', 256, () => 1);
@@ -325,7 +325,7 @@ function logged(group: ProcessGroup): void {
 }
 
 /** The threads of CPU collectives report the bytes of all rows in a trace. */
-function traced(group: ProcessGroup): void {
+function checkTrace(group: ProcessGroup): void {
   const end = watchWork({
     enqueued: (_work, enqueue) => enqueue(),
     waited: (_what, wait) => wait(),
@@ -380,13 +380,13 @@ async function main({ kind }: CollectiveJob): Promise<void> {
   // More than the CPU back end reduces in one pass.
   if (world.size === 2) inRows({ group: world, dtype: 'f32', size: 270_001 }, 2);
   refusedRows(world);
-  changing(world);
-  await overlapping(world);
+  checkChanges(world);
+  await checkOverlap(world);
   if (kind === 'cpu') {
-    ordered(world);
-    traced(world);
+    checkOrder(world);
+    checkTrace(world);
   }
-  logged(world);
+  checkLog(world);
   await subGroups(job);
   world.barrier().synchronize();
   await job.destroy();

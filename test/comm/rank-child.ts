@@ -71,7 +71,7 @@ export function commandFor(program: string): string[] {
 export const END = '\u0004 end of the rank ';
 
 /** Resolves when the process has exited, or when its rank has printed END. */
-export function ended(
+export function whenEnded(
   child: ChildProcess,
   rank: number,
   limit = LIMIT_MS,

@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { commandFor, ended, type RankOptions, type RankResult } from './rank-child.js';
+import { commandFor, type RankOptions, type RankResult, whenEnded } from './rank-child.js';
 import { canStand, runOnStanding } from './standing-ranks.js';
 
 export { commandFor, type RankOptions, type RankResult } from './rank-child.js';
@@ -91,7 +91,7 @@ function startRanks(
   options.started?.(children);
   return Promise.all(
     children.map((child, rank) =>
-      ended(child, rank, options.limit, (text) => options.line?.(rank, text, children)),
+      whenEnded(child, rank, options.limit, (text) => options.line?.(rank, text, children)),
     ),
   );
 }

@@ -1,7 +1,7 @@
 // Processes that serve as a rank of one job after another, because opening a GPU context takes
 // seconds.
 import { type ChildProcess, spawn } from 'node:child_process';
-import { commandFor, ended, type RankOptions, type RankResult } from './rank-child.js';
+import { commandFor, type RankOptions, type RankResult, whenEnded } from './rank-child.js';
 
 /**
  * Programs that leave no state in their process. They close their job and read the environment when
@@ -49,7 +49,7 @@ export async function runOnStanding(
   const path = commandFor(program).at(-1) as string;
   const children = environments.map((_, rank) => take(rank));
   const ends = children.map((child, rank) =>
-    ended(child, rank, limit, (text) => line?.(rank, text, children)),
+    whenEnded(child, rank, limit, (text) => line?.(rank, text, children)),
   );
   children.forEach((child, rank) => {
     const environment = environments[rank] as NodeJS.ProcessEnv;

@@ -31,11 +31,11 @@ beforeEach(() => {
 });
 afterEach(() => server.stop());
 
-const joined = (rank: number, given = secret, timeout = MINUTE) =>
+const joinRank = (rank: number, given = secret, timeout = MINUTE) =>
   Job.join({ store: { host, port: server.port, secret: given }, rank, worldSize: 2, timeout });
 
 async function withJobs(body: (a: Job, b: Job) => Promise<void>): Promise<void> {
-  const [a, b] = await Promise.all([joined(0), joined(1)]);
+  const [a, b] = await Promise.all([joinRank(0), joinRank(1)]);
   try {
     await body(a, b);
   } finally {
@@ -51,7 +51,7 @@ function open(port = server.port): Promise<Socket> {
   });
 }
 
-const closed = (socket: Socket) =>
+const whenClosed = (socket: Socket) =>
   new Promise<void>((resolve) => {
     socket.resume();
     socket.on('error', () => {});
@@ -199,15 +199,15 @@ test('a job that is suspended longer than the silence limit continues', () =>
         const tell = () => ask().then(() => 'well', String).then(console.log);
         process.stdin.once('data', () => tell().then(() => process.exit()));
       });`);
-    const said = async () => String((await once(rank.stdout as Readable, 'data'))[0]);
+    const nextOutput = async () => String((await once(rank.stdout as Readable, 'data'))[0]);
     try {
-      expect(await said()).toBe('joined\n');
+      expect(await nextOutput()).toBe('joined\n');
       for (const one of [serving, rank]) one.kill('SIGSTOP');
       await new Promise((r) => setTimeout(r, SILENCE + 1000));
       for (const one of [serving, rank]) one.kill('SIGCONT');
       await new Promise((r) => setTimeout(r, 1000));
       rank.stdin?.write('ask');
-      expect(await said()).toBe('well\n');
+      expect(await nextOutput()).toBe('well\n');
     } finally {
       rank.kill('SIGKILL');
     }
@@ -309,7 +309,7 @@ describe('operations', () => {
 
   test('a job that closes ends its requests', () =>
     withJobs(async (a, b) => {
-      const c = await joined(0);
+      const c = await joinRank(0);
       const requests: Promise<unknown>[] = [c.get('never', MINUTE)];
       while ((await b.waiters('never')) === 0) await new Promise((r) => setTimeout(r, 5));
       requests.push(c.set('late', 'x'), c.get('never', MINUTE));
@@ -338,7 +338,7 @@ describe('admission', () => {
   });
 
   test('another secret is refused', async () => {
-    await expect(joined(0, 'another')).rejects.toMatchObject({
+    await expect(joinRank(0, 'another')).rejects.toMatchObject({
       code: 'DS_COMM',
       got: 'a refusal',
     });
@@ -355,7 +355,7 @@ describe('admission', () => {
       .digest();
     const second = await open();
     second.write(Buffer.concat([clientNonce, old]));
-    await closed(second);
+    await whenClosed(second);
     first.destroy();
   });
 
@@ -465,7 +465,7 @@ describe('hostile clients', () => {
     for (let i = 0; i < 100; ++i) {
       const socket = await open();
       await shake(socket, secret);
-      const end = closed(socket);
+      const end = whenClosed(socket);
       const body = randomBytes(1 + ((i * 11) % 90));
       body[0] = i % 10; // mostly known requests, followed by random bytes
       const head = Buffer.alloc(4);

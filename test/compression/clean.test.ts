@@ -12,7 +12,7 @@ import {
   Tensor,
 } from '../../lib/index.js';
 import { thrownBy } from '../support/refusal.js';
-import { compressed, configOf, everything, type Section, small, train } from './models.js';
+import { compressModel, configOf, everything, type Section, small, train } from './models.js';
 
 const x = Tensor.from(
   Array.from({ length: 24 }, (_, i) => Math.cos(1 + i)),
@@ -39,7 +39,7 @@ const closely = (got: readonly number[], expected: readonly number[]): void => {
 test('a trained model computes the same without compression, under the original names', async () => {
   const section: Section = { ...everything };
   delete section.weight_quantization;
-  const engine = await compressed(section);
+  const engine = await compressModel(section);
   train(engine, 5);
   const model = engine.module;
   engine.destroy();

@@ -13,7 +13,7 @@ import {
   Tensor,
 } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
-import { compressed, configOf, everything, type Section, small, train } from './models.js';
+import { compressModel, configOf, everything, type Section, small, train } from './models.js';
 
 const zero = (stage: 0 | 3): DsConfig => ({ zero_optimization: { stage } });
 
@@ -23,7 +23,7 @@ afterEach(() => {
 });
 
 async function engineOf(section: Section, more: DsConfig = {}): Promise<Engine> {
-  const engine = await compressed(section, more);
+  const engine = await compressModel(section, more);
   open.push(engine);
   return engine;
 }

@@ -74,7 +74,7 @@ export const configOf = (
 });
 
 /** An engine of a small model that is compressed by `section`. */
-export async function compressed(
+export async function compressModel(
   section: Section,
   more: DsConfig = {},
   device: string | Device = 'cpu',

@@ -1,6 +1,6 @@
 // One of two ranks that train a compressed model at each ZeRO stage on their half of every batch.
 import { initDistributed } from '../../lib/comm/index.js';
-import { compressed, everything, train, valuesOf } from './models.js';
+import { compressModel, everything, train, valuesOf } from './models.js';
 
 export interface RanksJob {
   device: 'cpu' | 'cuda';
@@ -21,7 +21,7 @@ async function main(): Promise<void> {
       train_micro_batch_size_per_gpu: 2,
       zero_optimization: { stage, stage3_param_persistence_threshold: 0 },
     };
-    const engine = await compressed(everything, more, job.world.device);
+    const engine = await compressModel(everything, more, job.world.device);
     report.losses.push(train(engine, 6));
     report.values.push(valuesOf(engine));
     engine.destroy();

@@ -11,7 +11,7 @@ import { assertClose } from '../autograd/check.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import {
-  compressed,
+  compressModel,
   configOf,
   everything,
   type Section,
@@ -56,8 +56,8 @@ interface Run {
   values: Record<string, number[]>;
 }
 
-async function trained(section: Section, device: Device, more: object): Promise<Run> {
-  const engine = await compressed(section, more, device);
+async function trainCompressed(section: Section, device: Device, more: object): Promise<Run> {
+  const engine = await compressModel(section, more, device);
   try {
     return { losses: train(engine, 8), values: valuesOf(engine) };
   } finally {
@@ -86,14 +86,14 @@ async function lossesUncompressed(device: Device): Promise<number[]> {
 }
 
 async function trainsAlike(section: Section, device: Device): Promise<void> {
-  const first = await trained(section, device, zero(0));
+  const first = await trainCompressed(section, device, zero(0));
   assert.notDeepEqual(first.losses, await lossesUncompressed(device));
   for (const stage of [1, 2, 3] as const)
-    assert.deepEqual(await trained(section, device, zero(stage)), first, `stage ${stage}`);
+    assert.deepEqual(await trainCompressed(section, device, zero(stage)), first, `stage ${stage}`);
   const offload_optimizer = { device: 'cpu' };
   const offloaded = { zero_optimization: { stage: 2, offload_optimizer } };
-  assert.deepEqual(await trained(section, device, offloaded), first, 'offloaded');
-  if (device.kind !== 'cpu') assertAlike(first, await trained(section, cpu(), zero(0)));
+  assert.deepEqual(await trainCompressed(section, device, offloaded), first, 'offloaded');
+  if (device.kind !== 'cpu') assertAlike(first, await trainCompressed(section, cpu(), zero(0)));
 }
 
 /** A checkpoint of each stage, loaded at another one. */
@@ -101,7 +101,7 @@ async function resumes(device: Device): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-compression-'));
   try {
     for (const stage of STAGES) {
-      const engine = await compressed(everything, zero(stage), device);
+      const engine = await compressModel(everything, zero(stage), device);
       train(engine, 4);
       await engine.saveCheckpoint(dir, { tag: `${stage}` });
       const rest = { losses: train(engine, 4), values: valuesOf(engine) };
@@ -131,7 +131,7 @@ async function ranksTrainAsOne(device: Device): Promise<void> {
     assert.deepEqual(first.losses[stage], first.losses[0], `losses of stage ${stage}`);
     assert.deepEqual(first.values[stage], first.values[0], `values of stage ${stage}`);
   }
-  const one = await compressed(everything, {}, device);
+  const one = await compressModel(everything, {}, device);
   assertClose(first.losses[0] as number[], train(one, 6), 1e-5, 'one rank');
   one.destroy();
 }
@@ -152,7 +152,7 @@ function roundsAlike(device: Device): void {
 
 async function cleans(device: Device): Promise<void> {
   const { weight_quantization: _, ...section } = everything;
-  const engine = await compressed(section, {}, device);
+  const engine = await compressModel(section, {}, device);
   train(engine, 5);
   const model = engine.module;
   engine.destroy();

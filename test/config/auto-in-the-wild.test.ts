@@ -36,7 +36,7 @@ const DEFAULTS: Required<Training> = {
 };
 
 /** Sections of dotted keys. */
-function nested(keys: Keys): DsConfig {
+function nestKeys(keys: Keys): DsConfig {
   const config: Record<string, unknown> = {};
   for (const [path, value] of Object.entries(keys)) {
     const parts = path.split('.');
@@ -59,28 +59,28 @@ function at(config: unknown, path: string): unknown {
 
 /** Training arguments for this file: its own values, and different ones for other keys. */
 function argumentsFor(keys: Keys): { training: Required<Training>; worldSize: number } {
-  const given = <Value>(path: string, otherwise: Value): Value => {
+  const valueOr = <Value>(path: string, otherwise: Value): Value => {
     const value = keys[path];
     return value === undefined || value === 'auto' ? otherwise : (value as Value);
   };
-  const total = given('train_batch_size', 0);
-  const steps = given('gradient_accumulation_steps', total > 0 ? 1 : 3);
-  const samples = given('train_micro_batch_size_per_gpu', 2);
+  const total = valueOr('train_batch_size', 0);
+  const steps = valueOr('gradient_accumulation_steps', total > 0 ? 1 : 3);
+  const samples = valueOr('train_micro_batch_size_per_gpu', 2);
   const isOpen = keys.gradient_accumulation_steps === 'auto';
   const worldSize = total === 0 || isOpen ? 2 : Math.max(1, total / samples / steps);
   const training = {
-    lr: given('optimizer.params.lr', given('scheduler.params.warmup_max_lr', 3e-4)),
+    lr: valueOr('optimizer.params.lr', valueOr('scheduler.params.warmup_max_lr', 3e-4)),
     minLr: 0,
-    betas: given<readonly [number, number]>('optimizer.params.betas', [0.8, 0.98]),
-    eps: given('optimizer.params.eps', 1e-7),
-    weightDecay: given('optimizer.params.weight_decay', 0.2),
-    warmupSteps: given('scheduler.params.warmup_num_steps', 30),
-    totalSteps: given('scheduler.params.total_num_steps', 900),
-    maxGradNorm: given('gradient_clipping', 0.7),
+    betas: valueOr<readonly [number, number]>('optimizer.params.betas', [0.8, 0.98]),
+    eps: valueOr('optimizer.params.eps', 1e-7),
+    weightDecay: valueOr('optimizer.params.weight_decay', 0.2),
+    warmupSteps: valueOr('scheduler.params.warmup_num_steps', 30),
+    totalSteps: valueOr('scheduler.params.total_num_steps', 900),
+    maxGradNorm: valueOr('gradient_clipping', 0.7),
     perDeviceBatchSize: samples,
     accumulationSteps: total > 0 && isOpen ? total / samples / worldSize : steps,
-    fp16: given('fp16.enabled', false),
-    bf16: given('bf16.enabled', keys['fp16.enabled'] !== true),
+    fp16: valueOr('fp16.enabled', false),
+    bf16: valueOr('bf16.enabled', keys['fp16.enabled'] !== true),
   };
   return { training, worldSize: Math.round(worldSize) };
 }
@@ -118,7 +118,7 @@ function table(training: Required<Training>, worldSize: number, stage: unknown):
 
 function check(keys: Keys, training: Training, worldSize: number) {
   const auto = { model: { hiddenSize: HIDDEN }, training, mustMatch: true };
-  return checkConfig(nested(keys), { worldSize, auto });
+  return checkConfig(nestKeys(keys), { worldSize, auto });
 }
 
 const isMismatch = ({ expected }: { expected: string }) =>

@@ -5,7 +5,7 @@ import { parseConfig } from '../../lib/config/parse.js';
 const MICRO = { train_micro_batch_size_per_gpu: 1 };
 const check = (config: object, more: object = {}) =>
   checkConfig({ ...MICRO, ...config } as DsConfig, { worldSize: 2, ...more });
-const refused = (config: object, more: object = {}) =>
+const refusal = (config: object, more: object = {}) =>
   check(config, more).errors.map(({ path, expected }) => [path, expected]);
 
 test('torch_autocast does not affect a precision that was already enabled', () => {
@@ -18,7 +18,7 @@ test('torch_autocast does not affect a precision that was already enabled', () =
 
 test('inference_tp_size may be 1 or the tensor-parallel size', () => {
   const hybrid = (size: number, tensor_parallel: object = { autotp_size: 2 }) =>
-    refused({ hybrid_engine: { enabled: true, inference_tp_size: size }, tensor_parallel });
+    refusal({ hybrid_engine: { enabled: true, inference_tp_size: size }, tensor_parallel });
   const path = 'hybrid_engine.inference_tp_size';
   expect(hybrid(2)).toEqual([]);
   expect(hybrid(1)).toEqual([]);
@@ -38,7 +38,7 @@ test('an unset micro-batch follows from the given batch size', () => {
 
 test('the error of an unknown key names its section', () => {
   const strict = { strict: true };
-  expect(refused({ other: 1, fp16: { other: 1 } }, strict)).toEqual([
+  expect(refusal({ other: 1, fp16: { other: 1 } }, strict)).toEqual([
     ['other', 'a key of this file'],
     ['fp16.other', 'a key of fp16'],
   ]);
@@ -62,10 +62,10 @@ test('lists up to twenty duplicate keys, and counts the rest', () => {
 test('the dtype of weights agrees with the precision that is on', () => {
   const path = 'data_types.param_dtype';
   const on = { enabled: true };
-  expect(refused({ fp16: on, data_types: { param_dtype: 'fp16' } })).toEqual([]);
-  expect(refused({ bf16: on, data_types: { param_dtype: 'bf16' } })).toEqual([]);
+  expect(refusal({ fp16: on, data_types: { param_dtype: 'fp16' } })).toEqual([]);
+  expect(refusal({ bf16: on, data_types: { param_dtype: 'bf16' } })).toEqual([]);
   const expected = '"fp16", as set by fp16.enabled and bf16.enabled';
-  expect(refused({ fp16: on, data_types: { param_dtype: 'fp32' } })).toEqual([[path, expected]]);
+  expect(refusal({ fp16: on, data_types: { param_dtype: 'fp32' } })).toEqual([[path, expected]]);
 });
 
 test('the patterns of techniques that are off are not looked at', () => {
@@ -74,7 +74,7 @@ test('the patterns of techniques that are off are not looked at', () => {
     different_groups: { one: { params: { dense_ratio: 0.5 }, modules: ['('] } },
   });
   const errors = (enabled: boolean) =>
-    refused({ compression_training: { row_pruning: rows(enabled) } });
+    refusal({ compression_training: { row_pruning: rows(enabled) } });
   expect(errors(true).map(([path]) => path)).toEqual([
     'compression_training.row_pruning.different_groups.one',
   ]);

@@ -64,7 +64,7 @@ function recordsOfDivisors(): number[] {
 const records = recordsOfDivisors();
 
 /** Brute force over every batch size and every number of ranks. */
-function tried({
+function tryBatch({
   micro_batch_sizes: micros,
   max_train_batch_size: maxGpus,
   min_gpus: least,
@@ -108,7 +108,7 @@ test('equals an exhaustive search', () => {
       max_gpus: draw(4, 60),
       prefer_larger_batch: draw(0, 1) === 1,
     };
-    const best = tried(section);
+    const best = tryBatch(section);
     const batches = Array.from({ length: 64 }, (_, i) => {
       const triad = elasticTriad({ ...defaults, ...section }, i + 1);
       return 'path' in triad ? null : triad.train_batch_size;

@@ -13,7 +13,7 @@ import { checkArguments } from '../../lib/trainer/command/check-arguments.js';
 import { readArguments } from '../../lib/trainer/command/read-arguments.js';
 import type { JsonObject } from '../../types/json.js';
 import { below } from '../support/random.js';
-import { damaged, drawnConfig, sibling, VALUES } from './random-documents.js';
+import { damage, drawnConfig, siblingKey, VALUES } from './random-documents.js';
 
 const CASES = Number(process.env.DS_FUZZ_CASES ?? 60);
 const SECONDS = 5;
@@ -23,13 +23,13 @@ const root = mkdtempSync(join(tmpdir(), 'ds-documents-'));
 afterAll(() => rmSync(root, { recursive: true }));
 
 const DEEP = 20_000;
-const nested = (open: string, close: string): string => open.repeat(DEEP) + close.repeat(DEEP);
+const nest = (open: string, close: string): string => open.repeat(DEEP) + close.repeat(DEEP);
 
 /** Texts that no parser may trip over. */
 const TEXTS: Readonly<Record<string, string>> = {
-  'nested arrays': nested('[', ']'),
-  'nested objects': `${nested('{"a":', '}').replace('}', '1}')}`,
-  'a key with nested arrays': `{"a": ${nested('[', ']')}}`,
+  'nested arrays': nest('[', ']'),
+  'nested objects': `${nest('{"a":', '}').replace('}', '1}')}`,
+  'a key with nested arrays': `{"a": ${nest('[', ']')}}`,
   'a key with nested objects': `{"a": ${'{"a":'.repeat(DEEP)}1${'}'.repeat(DEEP)}}`,
   'open arrays': '['.repeat(DEEP),
   'open objects': '{"a":'.repeat(DEEP),
@@ -273,8 +273,8 @@ const READER_COUNT = Object.keys(READERS).length;
 
 /** A sibling of the base, or another document; one in four has damaged places. */
 function randomDocument({ base, draw }: Reader): string {
-  const text = draw && below(2) === 0 ? draw() : sibling(base);
-  return below(4) === 0 ? damaged(text) : text;
+  const text = draw && below(2) === 0 ? draw() : siblingKey(base);
+  return below(4) === 0 ? damage(text) : text;
 }
 
 test.each(Object.entries(READERS))('%s: documents', async (name, reader) => {
@@ -298,7 +298,7 @@ test.each(Object.entries(READERS))('%s: documents', async (name, reader) => {
 });
 
 test.each([
-  ['flow', `a: ${nested('[', ']')}`],
+  ['flow', `a: ${nest('[', ']')}`],
   ['lists', `a:\n  ${'- '.repeat(DEEP)}x`],
   ['keys', '? '.repeat(DEEP)],
 ])('nested %s of YAML are refused before the composer recurses', async (_name, text) => {

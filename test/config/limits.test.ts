@@ -104,14 +104,14 @@ describe('elasticity', () => {
 });
 
 describe('layers that drop tokens', () => {
-  const dropping = (ltd: object) => ({
+  const droppingConfig = (ltd: object) => ({
     data_efficiency: {
       enabled: true,
       data_routing: { enabled: true, random_ltd: { enabled: true, ...ltd } },
     },
   });
   const ids = (random_ltd_layer_id: number[], total_layer_num?: number) =>
-    errorsOf(dropping({ random_ltd_layer_id, total_layer_num, random_ltd_layer_num: 2 }));
+    errorsOf(droppingConfig({ random_ltd_layer_id, total_layer_num, random_ltd_layer_num: 2 }));
 
   test('are below the number of layers, which may be left out', () => {
     expect(ids([0, 3], 4)).not.toMatch(/layers below/);
@@ -127,9 +127,9 @@ describe('layers that drop tokens', () => {
     schedule_type: 'fixed_linear',
     schedule_config: { require_steps: 10, seq_per_step: 16 },
   };
-  const scheduled = (change: object) =>
+  const scheduleErrors = (change: object) =>
     errorsOf(
-      dropping({ random_ltd_layer_id: [0], random_ltd_schedule: { ...schedule, ...change } }),
+      droppingConfig({ random_ltd_layer_id: [0], random_ltd_schedule: { ...schedule, ...change } }),
     );
   test.each<[change: object, key: string]>([
     [{ min_value: null }, 'min_value'],
@@ -137,8 +137,8 @@ describe('layers that drop tokens', () => {
     [{ schedule_config: { seq_per_step: 16 } }, 'schedule_config.require_steps'],
     [{ schedule_config: { require_steps: 10 } }, 'schedule_config.seq_per_step'],
   ])('without a part of their schedule, %j, are refused', (change, key) => {
-    expect(scheduled({})).not.toContain('random_ltd_schedule');
-    expect(scheduled(change)).toContain(
+    expect(scheduleErrors({})).not.toContain('random_ltd_schedule');
+    expect(scheduleErrors(change)).toContain(
       `random_ltd.random_ltd_schedule.${key}: expected a value, because random_ltd is on, got none`,
     );
   });
@@ -175,13 +175,13 @@ test('errors show any value in a limited length', () => {
 });
 
 test('the nesting of a configuration has a limit', () => {
-  const nested = (levels: number): object => {
+  const nest = (levels: number): object => {
     let value: object = {};
     for (let i = 0; i < levels; ++i) value = { x: value };
     return value;
   };
-  expect(errorsOf(nested(50))).not.toMatch(/levels of nesting/);
-  expect(errorsOf(nested(5000))).toMatch(/at most \d+ levels of nesting/);
+  expect(errorsOf(nest(50))).not.toMatch(/levels of nesting/);
+  expect(errorsOf(nest(5000))).toMatch(/at most \d+ levels of nesting/);
 });
 
 test('an inline configuration that holds itself is refused', () => {

@@ -86,7 +86,7 @@ describe('over two ranks', () => {
   });
 });
 
-const offloaded = (section: Zero): DsConfig =>
+const offloadConfig = (section: Zero): DsConfig =>
   zero({ stage: 2, offload_optimizer: { device: 'cpu' }, ...section });
 const lamb = (params: object): DsConfig => ({ optimizer: { type: 'Lamb', params } });
 const whole = { zero_optimization: { stage: 0 as const } };
@@ -102,13 +102,17 @@ describe('on one rank', () => {
     [fp16({ consecutive_hysteresis: true }), 'scaler.consecutive', true],
     [fp16({ min_loss_scale: 7 }), 'scaler.minScale', 7],
     [{ gradient_accumulation_steps: 3 }, 'batch.accumulationSteps', 3],
-    [offloaded({ sub_group_size: 1 }), 'state.shares.0.state.placement.storage.options.tile', 64],
     [
-      offloaded({ sub_group_size: 1000 }),
+      offloadConfig({ sub_group_size: 1 }),
+      'state.shares.0.state.placement.storage.options.tile',
+      64,
+    ],
+    [
+      offloadConfig({ sub_group_size: 1000 }),
       'state.shares.0.state.placement.storage.options.tile',
       960,
     ],
-    [offloaded({}), 'state.shares.0.state.placement.storage.options.tile', 1e9],
+    [offloadConfig({}), 'state.shares.0.state.placement.storage.options.tile', 1e9],
     // No division without a reduction.
     [
       { gradient_predivide_factor: 4, ...zero({ stage: 3, offload_param: { device: 'cpu' } }) },

@@ -10,14 +10,16 @@ import {
 type Zero = Exclude<DsConfig['zero_optimization'], boolean | undefined>;
 
 const ONE = { worldSize: 1 };
-const given = (zero: Zero, more: DsConfig = {}): DsConfig => ({
+const configWith = (zero: Zero, more: DsConfig = {}): DsConfig => ({
   train_micro_batch_size_per_gpu: 1,
   zero_optimization: zero,
   ...more,
 });
 
 function ways(zero: Zero, more: DsConfig = {}) {
-  return plannedConfigs(given(zero, more), ONE)?.configs.map(({ zero_optimization: one }) => one);
+  return plannedConfigs(configWith(zero, more), ONE)?.configs.map(
+    ({ zero_optimization: one }) => one,
+  );
 }
 
 /** The distinct settings of the candidates. */
@@ -31,7 +33,7 @@ const states = (zero: Zero, more: DsConfig = {}): string[] => [
 ];
 
 test('values other than "auto" are unchanged', () => {
-  expect(plannedConfigs(given({ stage: 2 }), ONE)).toBeNull();
+  expect(plannedConfigs(configWith({ stage: 2 }), ONE)).toBeNull();
   expect(states({ stage: 'auto' })).toEqual([
     '0 none 1 none',
     '1 none 1 none',
@@ -96,7 +98,7 @@ test('other keys rule ways out', () => {
 test('keys that depend on the stage follow the choice', () => {
   const zero: Zero = { stage: 'auto', stage3_prefetch_bucket_size: 'auto' };
   const auto = { model: { hiddenSize: 64 } };
-  const { configs } = plannedConfigs(given(zero), { ...ONE, auto }) ?? { configs: [] };
+  const { configs } = plannedConfigs(configWith(zero), { ...ONE, auto }) ?? { configs: [] };
   const found = configs.map(({ zero_optimization: one }) => [
     one.stage,
     one.stage3_prefetch_bucket_size,
@@ -109,7 +111,7 @@ test('keys that depend on the stage follow the choice', () => {
     [3, Math.floor(0.9 * 64 * 64), true],
   ]);
   // Until then it stays "auto".
-  expect(resolveAuto(given({ ...zero, offload_optimizer: 'auto' }), auto)).toMatchObject({
+  expect(resolveAuto(configWith({ ...zero, offload_optimizer: 'auto' }), auto)).toMatchObject({
     zero_optimization: {
       ...zero,
       offload_optimizer: { device: 'auto', ratio: 'auto' },
@@ -123,7 +125,7 @@ test('without a model there is no plan: the defaults apply, as in DeepSpeed', ()
     stage: 'auto',
     offload_optimizer: 'auto',
   };
-  const { config, notices } = checkConfig(given(zero), ONE);
+  const { config, notices } = checkConfig(configWith(zero), ONE);
   expect(config?.zero_optimization).toMatchObject({
     stage: 0,
     stage3_prefetch_bucket_size: 5e7,
@@ -135,7 +137,7 @@ test('without a model there is no plan: the defaults apply, as in DeepSpeed', ()
     'zero_optimization.stage',
     'zero_optimization.stage3_prefetch_bucket_size',
   ]);
-  const { notices: lines } = resolveConfig(given({ stage: 'auto' }), ONE);
+  const { notices: lines } = resolveConfig(configWith({ stage: 'auto' }), ONE);
   expect(lines).toEqual([
     'zero_optimization.stage is "auto": the default applies, because only initialize() asks the plan.',
   ]);
@@ -149,7 +151,7 @@ test('left to it, keys are listed, and the rest is judged as any choice has it',
     stage3_max_live_parameters: 7,
     stage3_prefetch_bucket_size: 7,
   };
-  const report = checkConfig(given(zero), { worldSize: 2, autoLater: true });
+  const report = checkConfig(configWith(zero), { worldSize: 2, autoLater: true });
   expect(report.errors).toEqual([]);
   expect([...(report.left ?? [])].toSorted()).toEqual([
     'zero_optimization.offload_optimizer.device',
@@ -165,6 +167,9 @@ test('left to it, keys are listed, and the rest is judged as any choice has it',
     'zero_optimization.offload_optimizer.ratio is left to be filled by the plan of initialize().',
   ]);
   expect(report.config?.notices).toHaveLength(4);
-  const wrong = checkConfig(given(zero, { gradient_clipping: -1 }), { ...ONE, autoLater: true });
+  const wrong = checkConfig(configWith(zero, { gradient_clipping: -1 }), {
+    ...ONE,
+    autoLater: true,
+  });
   expect(wrong.errors.map(({ path }) => path)).toEqual(['gradient_clipping']);
 });

@@ -21,7 +21,7 @@ const isHolder = (value: unknown): value is Record<string, JsonValue> =>
   typeof value === 'object' && value !== null && Object.keys(value).length > 0;
 
 /** A JSON text: `base` with one or two values replaced. */
-export function sibling(base: JsonObject): string {
+export function siblingKey(base: JsonObject): string {
   const copy = structuredClone(base);
   let raw: string | null = null;
   for (let i = 0; i <= below(2); ++i) {
@@ -44,7 +44,7 @@ const TOKENS = [
 ];
 
 /** `text` with one to three places cut out, repeated, moved or filled with a token. */
-export function damaged(text: string): string {
+export function damage(text: string): string {
   let result = text;
   for (let i = 0; i <= below(3); ++i) {
     const at = below(result.length + 1);
@@ -57,11 +57,11 @@ export function damaged(text: string): string {
 }
 
 /** A value that `schema` allows, or a hostile one. */
-function drawn(schema: Schema, depth: number): JsonValue {
+function drawValue(schema: Schema, depth: number): JsonValue {
   if (below(60) === 0) return structuredClone(pick(VALUES));
   const resolved = resolveSchema(schema, undefined);
   const options = resolved.oneOf ?? resolved.anyOf;
-  if (options) return drawn(pick(options), depth);
+  if (options) return drawValue(pick(options), depth);
   if ('const' in resolved) return resolved.const as JsonValue;
   if (resolved.enum) return pick(resolved.enum) as JsonValue;
   const type = pick([resolved.type ?? 'object'].flat());
@@ -70,7 +70,7 @@ function drawn(schema: Schema, depth: number): JsonValue {
   if (type === 'string') return pick(['a', 'cpu', 'auto', 'b/c', '', 'bf16']);
   if (type === 'array') {
     const { items = {} } = resolved;
-    return Array.from({ length: below(4) }, () => drawn(items, depth + 1));
+    return Array.from({ length: below(4) }, () => drawValue(items, depth + 1));
   }
   if (type === 'object') return section(resolved, depth + 1);
   const least = resolved.minimum ?? resolved.exclusiveMinimum ?? 0;
@@ -86,7 +86,7 @@ function section(schema: Schema, depth: number): JsonObject {
   const taken = Array.from({ length: below(maxKeys) }, () => pick(keys)).filter((key) => key);
   // A section with a discriminator needs it.
   const fixed = keys.filter(([, value]) => 'const' in resolveSchema(value, undefined));
-  const entries = [...fixed, ...taken].map(([key, value]) => [key, drawn(value, depth)]);
+  const entries = [...fixed, ...taken].map(([key, value]) => [key, drawValue(value, depth)]);
   return Object.fromEntries(entries);
 }
 

@@ -14,14 +14,14 @@ const METRIC: Section = {
   schedule_config: { total_curriculum_step: 110, difficulty_step: 1, root_degree: 2 },
 };
 
-const sampling = (section: Section, outer: Section = {}): DsConfig =>
+const samplingConfig = (section: Section, outer: Section = {}): DsConfig =>
   ({
     train_micro_batch_size_per_gpu: 2,
     data_efficiency: { enabled: true, data_sampling: { enabled: true, ...section }, ...outer },
   }) as DsConfig;
 
 const metrics = (curriculum_metrics: Section | null, outer: Section = {}): DsConfig =>
-  sampling({ curriculum_learning: { enabled: true, curriculum_metrics } }, outer);
+  samplingConfig({ curriculum_learning: { enabled: true, curriculum_metrics } }, outer);
 
 const metric = (more: Section): DsConfig => metrics({ m: { ...METRIC, ...more } });
 
@@ -41,7 +41,7 @@ test('is taken as DeepSpeed writes it, with its defaults', () => {
     },
     dynamic_batching: { enabled: false, max_tokens: 5 },
   };
-  const { config, errors } = checkConfig(sampling(section), { worldSize: 1 });
+  const { config, errors } = checkConfig(samplingConfig(section), { worldSize: 1 });
   expect(errors).toEqual([]);
   expect(config?.notices).toEqual([
     expect.stringMatching(/data_cluster_path has no effect: every rank keeps these lists in mem/),
@@ -125,10 +125,10 @@ test.each<[what: string, config: DsConfig, path: string, message: RegExp]>([
     `${M}.clustering_type`,
     /"single_cluster"/,
   ],
-  ['no epoch', sampling({ num_epochs: 0 }), 'data_sampling.num_epochs', /1/],
+  ['no epoch', samplingConfig({ num_epochs: 0 }), 'data_sampling.num_epochs', /1/],
   [
     'dynamic batches',
-    sampling({ dynamic_batching: { enabled: true, max_tokens: 9 } }),
+    samplingConfig({ dynamic_batching: { enabled: true, max_tokens: 9 } }),
     'dynamic_batching',
     /not supported yet: a step has a fixed number of samples; text.TextDataset packs/,
   ],
@@ -165,23 +165,23 @@ test.each<[what: string, config: DsConfig, wanted: RegExp[]]>([
   ],
   [
     'a section that samples nothing',
-    sampling({}),
+    samplingConfig({}),
     [/data_sampling is on and samples nothing: curriculum_learning in it is off/],
   ],
   [
     'a seed that nobody reads',
-    { ...sampling({ enabled: false }, { seed: 5 }) },
+    { ...samplingConfig({ enabled: false }, { seed: 5 }) },
     [/seed has no effect without data_sampling/],
   ],
   ['a seed', metrics({ m: METRIC }, { seed: 5 }), []],
   [
     'pinned memory',
-    sampling({ ...metrics({ m: METRIC }).data_efficiency?.data_sampling, pin_memory: true }),
+    samplingConfig({ ...metrics({ m: METRIC }).data_efficiency?.data_sampling, pin_memory: true }),
     [/pin_memory has no effect: batches always/],
   ],
   [
     'a section that is off',
-    sampling({ enabled: false, curriculum_learning: { enabled: true } }),
+    samplingConfig({ enabled: false, curriculum_learning: { enabled: true } }),
     [],
   ],
 ])('%s: notices', (_, config, wanted) => {

@@ -50,8 +50,8 @@ test('every key has a description of one sentence', () => {
 });
 
 test('every key has a type', () => {
-  const typed = (s: Schema) => s.type ?? s.enum ?? s.const ?? s.anyOf;
-  expect(keys.filter(([, schema]) => !typed(schema)).map(([path]) => path)).toEqual([]);
+  const typeOf = (s: Schema) => s.type ?? s.enum ?? s.const ?? s.anyOf;
+  expect(keys.filter(([, schema]) => !typeOf(schema)).map(([path]) => path)).toEqual([]);
 });
 
 test('every section declares whether it allows other keys', () => {

@@ -139,7 +139,7 @@ test('counts the duplicate keys of the whole file', () => {
 
 test.each<[name: string, value: () => unknown]>([
   ['a list without bound', () => new Array(2 ** 32 - 1)],
-  ['parts that repeat', () => repeated(90)],
+  ['parts that repeat', () => repeatNested(90)],
 ])('an object with %s is refused', (_, value) => {
   const config = { train_batch_size: 4, seed: value() } as unknown as DsConfig;
   const { errors } = checkConfig(config, { worldSize: 1 });
@@ -177,7 +177,7 @@ function pipe(): string {
 }
 
 /** `depth` nested objects; each refers to the next one twice. */
-function repeated(depth: number): unknown {
+function repeatNested(depth: number): unknown {
   let value: unknown = 1;
   for (let i = 0; i < depth; ++i) value = { left: value, right: value };
   return value;

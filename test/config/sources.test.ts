@@ -103,7 +103,7 @@ test.each([
 });
 
 test.each([
-  [{ train_batch_size: 4, deep: nested(200) }, /at most 100 levels/],
+  [{ train_batch_size: 4, deep: nest(200) }, /at most 100 levels/],
   [cyclic(), /at most 100 levels/],
 ])('an object without end is refused', (config, message) => {
   const { errors } = checkConfig(config as DsConfig, ONE);
@@ -121,8 +121,8 @@ test.each([10n, () => 1, Symbol('x'), new Map(), new Date(), [10n], Number.NaN])
   },
 );
 
-function nested(depth: number): unknown {
-  return depth === 0 ? {} : { in: nested(depth - 1) };
+function nest(depth: number): unknown {
+  return depth === 0 ? {} : { in: nest(depth - 1) };
 }
 
 function cyclic(): unknown {

@@ -21,7 +21,7 @@ const growing: data.CurriculumMetric = {
 };
 const GROWN = [2, 3, 4, 5, 6, 6, 7, 8, 9, 10, 10, 10];
 
-const made = (more: Partial<Options> = {}, samples = VALUES.length) =>
+const makeSampler = (more: Partial<Options> = {}, samples = VALUES.length) =>
   new CurriculumSampler(samples, { batchSize: BATCH, metrics: { growing }, ...more });
 
 /** The batches of so many steps, over epochs. */
@@ -34,10 +34,10 @@ function batchesOf(sampler: data.CurriculumSampler, steps: number, size = BATCH)
   return Array.from({ length: steps }, (_, i) => all.slice(i * size, (i + 1) * size));
 }
 
-const sorted = (list: Iterable<number>): number[] => [...list].sort((a, b) => a - b);
+const sort = (list: Iterable<number>): number[] => [...list].sort((a, b) => a - b);
 
 test('steps draw samples within their difficulty, as in the table', () => {
-  const sampler = made();
+  const sampler = makeSampler();
   const asked = GROWN.map((_, i) => sampler.difficulties(i + 1).growing);
   expect(asked).toEqual(GROWN);
   expect(sampler.difficulties(3)).toEqual({ growing: 4 });
@@ -54,7 +54,7 @@ test('steps draw samples within their difficulty, as in the table', () => {
 });
 
 test('samples that become available together are all drawn before one repeats', () => {
-  const batches = batchesOf(made(), 200);
+  const batches = batchesOf(makeSampler(), 200);
   const times = new Uint32Array(VALUES.length);
   const orders = new Set<string>();
   for (const batch of batches) {
@@ -72,7 +72,7 @@ test('samples that become available together are all drawn before one repeats', 
 
 test('each batch has of a cluster its share by size, rounded up or down', () => {
   const ease = fixedDiscrete([2, 10], [3]);
-  const sampler = made({
+  const sampler = makeSampler({
     metrics: { ease: { values: VALUES, maxDifficulty: 10, schedule: ease } },
   });
   const late = batchesOf(sampler, 503).slice(3);
@@ -90,7 +90,7 @@ test('percentiles are shares of all samples, the easiest first, and of equal one
   const sampler = new CurriculumSampler(45, { batchSize: 4, metrics: { metric } });
   const batches = batchesOf(sampler, 60, 4);
   const pools = [batches.slice(0, 2), batches.slice(2, 4), batches.slice(4)].map((part) =>
-    sorted(new Set(part.flat())),
+    sort(new Set(part.flat())),
   );
   // From the end: 42, 43, 44 are the easiest, then 39, 40, 41.
   expect(pools[0]).toEqual([39, 42, 43, 44]);
@@ -106,7 +106,7 @@ test('a sample must be within the difficulty of every metric, each with its own 
     schedule: fixedDiscrete([0, 1], [4]),
   };
   const alone = { maxDifficulty: 64, schedule: () => 8, clusteringType: 'single_cluster' } as const;
-  const sampler = made({ metrics: { growing, parity, alone } });
+  const sampler = makeSampler({ metrics: { growing, parity, alone } });
   const batches = batchesOf(sampler, 40);
   for (const [i, batch] of batches.entries()) {
     const within = [...VALUES].flatMap((value, sample) =>
@@ -116,8 +116,8 @@ test('a sample must be within the difficulty of every metric, each with its own 
   }
   expect(sampler.difficulties(5)).toEqual({ growing: 6, parity: 1, alone: 8 });
   expect(new Set(batches.slice(10).flat()).size).toBe(40);
-  const whole = made({ metrics: { alone } });
-  expect(sorted(whole)).toEqual(Array.from({ length: 40 }, (_, i) => i));
+  const whole = makeSampler({ metrics: { alone } });
+  expect(sort(whole)).toEqual(Array.from({ length: 40 }, (_, i) => i));
 });
 
 test.each([1, 2, 3])(
@@ -151,7 +151,7 @@ test.each([1, 2, 3])(
       const pool = new Set(within(from + 1));
       const drawn = new Set(batches.slice(from, end).flat());
       for (const sample of drawn) expect(pool).toContain(sample);
-      if (end - from >= 40) expect(sorted(drawn)).toEqual(sorted(pool));
+      if (end - from >= 40) expect(sort(drawn)).toEqual(sort(pool));
     }
   },
 );
@@ -170,7 +170,7 @@ test.each([
     a: metricOf(7919, (step) => 4 + rise * step),
     b: metricOf(31, (step) => 30 + step),
   };
-  const sampler = made({ ...more, metrics }, 1000);
+  const sampler = makeSampler({ ...more, metrics }, 1000);
   const hash = createHash('sha256');
   for (const epoch of [0, 1, 5]) {
     sampler.setEpoch(epoch);
@@ -180,8 +180,8 @@ test.each([
 });
 
 test('two ranks draw as one, positions can be restored, and the seed changes the order', () => {
-  const one = made({ seed: 5 });
-  const two = [0, 1].map((rank) => made({ seed: 5, rank, worldSize: 2 }));
+  const one = makeSampler({ seed: 5 });
+  const two = [0, 1].map((rank) => makeSampler({ seed: 5, rank, worldSize: 2 }));
   for (const epoch of [0, 1, 2]) {
     for (const sampler of [one, ...two]) sampler.setEpoch(epoch);
     const whole = [...one];
@@ -191,14 +191,16 @@ test('two ranks draw as one, positions can be restored, and the seed changes the
     for (const served of [0, 4, 8, 20, 40]) {
       expect([...one.order(served)]).toEqual(whole.slice(served));
     }
-    expect(batchesOf(made({ seed: 6 }), 3)).not.toEqual(batchesOf(made({ seed: 5 }), 3));
+    expect(batchesOf(makeSampler({ seed: 6 }), 3)).not.toEqual(
+      batchesOf(makeSampler({ seed: 5 }), 3),
+    );
   }
 });
 
 test('a resumed loader continues without a difference, also on another number of ranks', () => {
   const dataset = { length: 40, get: (index: number) => index };
   const loaderOf = (rank = 0, worldSize = 1, epochs = 1000) => {
-    const sampler = made({ rank, worldSize, seed: 3, epochs });
+    const sampler = makeSampler({ rank, worldSize, seed: 3, epochs });
     const collate = (samples: number[]) => samples;
     return new data.DataLoader(dataset, { batchSize: 4 / worldSize, sampler, collate });
   };
@@ -224,14 +226,17 @@ test('a resumed loader continues without a difference, also on another number of
     const ranks = [0, 1].map((rank) => loaderOf(rank, 2));
     for (const loader of ranks) loader.loadStateDict(state);
     const halves = ranks.map((loader) => (before.length === 10 ? [] : epochOf(loader)));
-    const met = (halves[0] ?? []).map((batch, i) => sorted([...batch, ...(halves[1]?.[i] ?? [])]));
-    expect(met).toEqual((expected[1] ?? []).slice(before.length).map(sorted));
+    const met = (halves[0] ?? []).map((batch, i) => sort([...batch, ...(halves[1]?.[i] ?? [])]));
+    expect(met).toEqual((expected[1] ?? []).slice(before.length).map(sort));
   }
 });
 
 test('the last epoch is followed by an error, not by an endless loop', () => {
   const dataset = { length: 40, get: (index: number) => index };
-  const loader = new data.DataLoader(dataset, { batchSize: 8, sampler: made({ epochs: 2 }) });
+  const loader = new data.DataLoader(dataset, {
+    batchSize: 8,
+    sampler: makeSampler({ epochs: 2 }),
+  });
   const all = [...loader, ...loader];
   expect(all).toHaveLength(10);
   for (const batch of all) batch.dispose();
@@ -242,14 +247,14 @@ test('the last epoch is followed by an error, not by an endless loop', () => {
 });
 
 test('schedules may be functions set later; the first maximum of the difficulty is kept', () => {
-  const sampler = made();
+  const sampler = makeSampler();
   expect(sampler.difficulties(4)).toEqual({ growing: 5 });
   const before = [...sampler];
   sampler.setSchedules({ growing: (step) => (step < 3 ? 1 : step < 5 ? 12 : 4) });
   const asked = [1, 2, 3, 5, 9].map((step) => sampler.difficulties(step).growing);
   expect(asked).toEqual([1, 1, 12, 12, 12]);
   expect([...sampler]).not.toEqual(before);
-  const falls = made({
+  const falls = makeSampler({
     metrics: { falls: { ...growing, schedule: (step) => 5 - step } },
   });
   expect(() => [...falls]).toThrow(/falls schedule\(2\): expected at least 4, .* before, got 3/);
@@ -264,10 +269,10 @@ test('a step without available samples reports the minimum of each metric', () =
       hard: { ...growing, values: VALUES.map((v) => v + 20), schedule, ...more },
     },
   });
-  expect(() => [...made(at(() => 9))]).toThrow(
+  expect(() => [...makeSampler(at(() => 9))]).toThrow(
     'step 1: expected samples within the difficulties "growing" 2, "hard" 9, got none of 40; each metric begins at "growing" 1, "hard" 21. Begin with larger difficulties.',
   );
-  expect(() => [...made(at(() => 0, { difficultyType: 'percentile' }))]).toThrow('"hard" 1');
+  expect(() => [...makeSampler(at(() => 0, { difficultyType: 'percentile' }))]).toThrow('"hard" 1');
 });
 
 test.each<[string, Partial<Options> | object, RegExp]>([
@@ -307,16 +312,16 @@ test.each<[string, Partial<Options> | object, RegExp]>([
   ['a seed', { seed: -1 }, /seed/],
   ['no epoch', { epochs: 0 }, /epochs/],
 ])('%s is refused', (_, more, message) => {
-  expect(() => made(more as Partial<Options>)).toThrow(message);
+  expect(() => makeSampler(more as Partial<Options>)).toThrow(message);
 });
 
 test('states of other orders and steps are refused', () => {
-  const state = made().stateDict();
-  expect(() => made({ batchSize: 4 }).loadStateDict(state)).toThrow(
+  const state = makeSampler().stateDict();
+  expect(() => makeSampler({ batchSize: 4 }).loadStateDict(state)).toThrow(
     'a position in steps of 4 samples, got one in steps of 8. Resume with the same train_batch_size',
   );
   const other = new data.RandomSampler(40).stateDict();
-  expect(() => made().loadStateDict(other)).toThrow('got one in another kind of order');
+  expect(() => makeSampler().loadStateDict(other)).toThrow('got one in another kind of order');
   expect(() => fixedRoot({ min: 1, max: 2 } as never)).toThrow('totalSteps');
   expect(() => fixedRoot({ min: 2, max: 1, totalSteps: 1 })).toThrow('max');
   expect(() => fixedDiscrete([1, 2], [1, 2])).toThrow('3 difficulties, one more than');

@@ -55,9 +55,9 @@ test.each<[string, () => unknown]>([
 
 test('worker threads serve the parts that they can build', async () => {
   const module = join(__dirname, 'worker-datasets.ts');
-  const named = (length: number) =>
+  const numbersDataset = (length: number) =>
     workerDataset<number>({ module, export: 'numbers', args: [length] });
-  const both = new ConcatDataset([named(7), new Subset(named(9), [8, 2, 5])]);
+  const both = new ConcatDataset([numbersDataset(7), new Subset(numbersDataset(9), [8, 2, 5])]);
   const part = randomSplit(both, [0.8, 0.2], { seed: 3 })[0] as Dataset<number>;
   const options = { batchSize: 3, collate: (samples: number[]) => samples };
   const expected = [...new DataLoader(part, options)];
@@ -65,7 +65,7 @@ test('worker threads serve the parts that they can build', async () => {
   const workerThread = { execArgv: ['-r', join(__dirname, '../support/run-typescript.cjs')] };
   await using loader = new DataLoader(part, { ...options, numWorkers: 2, workerThread });
   expect([...loader]).toEqual(expected);
-  const mixed = new ConcatDataset<number>([named(2), numbers(2)]);
+  const mixed = new ConcatDataset<number>([numbersDataset(2), numbers(2)]);
   expect(() => new DataLoader(mixed, { numWorkers: 1 })).toThrow(/worker thread can build/);
 });
 

@@ -22,15 +22,15 @@ const asList = (samples: number[]): number[] => samples;
 type Options = IterableLoaderOptions<number, number[]>;
 
 /** 0 to length - 1 plus 100 times the epoch. */
-const counted = (length: number): IterableDataset<number> => ({
+const countTo = (length: number): IterableDataset<number> => ({
   *iterate(epoch) {
     for (let i = 0; i < length; ++i) yield 100 * epoch + i;
   },
 });
 
 /** The same, built by threads. */
-const threaded = (length: number, ...more: number[]): IterableDataset<number> =>
-  workerIterable({ module: MODULE, export: 'counted', args: [length, ...more] });
+const countInThread = (length: number, ...more: number[]): IterableDataset<number> =>
+  workerIterable({ module: MODULE, export: 'countedDataset', args: [length, ...more] });
 
 const loaderOf = (data: IterableDataset<number>, options: Options = {}) =>
   new IterableLoader(data, { collate: asList, workerThread, ...options });
@@ -43,15 +43,15 @@ async function collect<Batch>(loader: AsyncIterable<Batch>, limit = 1e9): Promis
 
 const ranksOf = (length: number, worldSize: number, options: Options = {}) =>
   Array.from({ length: worldSize }, (_, rank) =>
-    loaderOf(counted(length), { rank, worldSize, ...options }),
+    loaderOf(countTo(length), { rank, worldSize, ...options }),
   );
 
 test('one rank serves the samples in order, epoch after epoch, synchronously and asynchronously', async () => {
-  const loader = loaderOf(counted(5), { batchSize: 2 });
+  const loader = loaderOf(countTo(5), { batchSize: 2 });
   expect([...loader]).toEqual([[0, 1], [2, 3], [4]]);
   expect(loader.epoch).toBe(1);
   expect(await collect(loader)).toEqual([[100, 101], [102, 103], [104]]);
-  const dropping = loaderOf(counted(5), { batchSize: 2, dropLast: true });
+  const dropping = loaderOf(countTo(5), { batchSize: 2, dropLast: true });
   expect([...dropping]).toEqual([
     [0, 1],
     [2, 3],
@@ -99,9 +99,9 @@ test.each([1, 2, 5])(
   async (numWorkers) => {
     for (const dropLast of [false, true]) {
       const shape = { batchSize: 2, rank: 1, worldSize: 3, dropLast };
-      const plain = loaderOf(counted(20), shape);
+      const plain = loaderOf(countTo(20), shape);
       const expected = [[...plain], [...plain]];
-      const loader = loaderOf(threaded(20), { ...shape, numWorkers, persistentWorkers: true });
+      const loader = loaderOf(countInThread(20), { ...shape, numWorkers, persistentWorkers: true });
       expect([[...loader], await collect(loader)]).toEqual(expected);
       await loader.close();
     }
@@ -109,20 +109,22 @@ test.each([1, 2, 5])(
 );
 
 test('without workers the calling thread builds what threads would', async () => {
-  expect(await collect(loaderOf(threaded(3)))).toEqual([[0], [1], [2]]);
+  expect(await collect(loaderOf(countInThread(3)))).toEqual([[0], [1], [2]]);
 });
 
 test.each([0, 2])(
   'a position goes on with the next sample, on any ranks, %d workers',
   async (n) => {
     const options = { batchSize: 2, numWorkers: n };
-    const two = [0, 1].map((rank) => loaderOf(threaded(20), { ...options, rank, worldSize: 2 }));
+    const two = [0, 1].map((rank) =>
+      loaderOf(countInThread(20), { ...options, rank, worldSize: 2 }),
+    );
     const before = await Promise.all(two.map((loader) => collect(loader, 2)));
     expect(before.flat(2).sort((a, b) => a - b)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
     const states = two.map((loader) => loader.stateDict());
     expect(states[0]).toEqual(states[1]);
     const state = JSON.parse(JSON.stringify(states[0]));
-    const one = loaderOf(threaded(20), options);
+    const one = loaderOf(countInThread(20), options);
     one.loadStateDict(state);
     expect((await collect(one)).flat()).toEqual(Array.from({ length: 12 }, (_, i) => 8 + i));
     expect((await collect(one, 1))[0]).toEqual([100, 101]);
@@ -130,7 +132,7 @@ test.each([0, 2])(
 );
 
 test('a position at the end of an epoch continues with the next epoch', () => {
-  const loader = loaderOf(counted(4), { batchSize: 2 });
+  const loader = loaderOf(countTo(4), { batchSize: 2 });
   loader.loadStateDict({ epoch: 3, served: 4, samples: null });
   expect([...loader]).toEqual([
     [400, 401],
@@ -139,7 +141,7 @@ test('a position at the end of an epoch continues with the next epoch', () => {
 });
 
 test('a running iteration continues at a loaded state', async () => {
-  const loader = loaderOf(counted(6));
+  const loader = loaderOf(countTo(6));
   const seen: number[] = [];
   for await (const [sample] of loader) {
     seen.push(sample as number);
@@ -149,7 +151,7 @@ test('a running iteration continues at a loaded state', async () => {
 });
 
 test('an iteration abandoned while it waits takes no sample from the next one', async () => {
-  const loader = loaderOf(threaded(4));
+  const loader = loaderOf(countInThread(4));
   const first = loader[Symbol.asyncIterator]();
   const waiting = first.next();
   const all = collect(loader);
@@ -161,7 +163,7 @@ test('an iteration abandoned while it waits takes no sample from the next one', 
 test('samples before a position are skipped, by the loader or by the dataset', () => {
   const asked: number[][] = [];
   const data = {
-    ...counted(10),
+    ...countTo(10),
     *iterateFrom(epoch: number, start: number) {
       asked.push([epoch, start]);
       for (let i = start; i < 10; ++i) yield 100 * epoch + i;
@@ -197,14 +199,14 @@ test('generators end with their iteration, wherever it stops', async () => {
 });
 
 test('samples are stacked, and RepeatingLoader never ends', () => {
-  const loader = new RepeatingLoader(new IterableLoader(counted(3), { batchSize: 2 }));
+  const loader = new RepeatingLoader(new IterableLoader(countTo(3), { batchSize: 2 }));
   const batches = Array.from({ length: 4 }, () => loader.next().value as Tensor);
   expect(batches.map((batch) => batch.toArray())).toEqual([[0, 1], [2], [100, 101], [102]]);
   for (const batch of batches) batch.dispose();
 });
 
 describe('errors name the sample', () => {
-  const failing = threaded(9, 5);
+  const failing = countInThread(9, 5);
 
   test('a sample that fails, and the position stays', async () => {
     const loader = loaderOf(failing, { batchSize: 2 });
@@ -238,8 +240,8 @@ describe('errors name the sample', () => {
   });
 
   test('an epoch without a batch', async () => {
-    expect(() => [...loaderOf(counted(0))]).toThrow('epoch 0: expected samples, got none');
-    const dropping = loaderOf(counted(5), { batchSize: 3, worldSize: 2, dropLast: true });
+    expect(() => [...loaderOf(countTo(0))]).toThrow('epoch 0: expected samples, got none');
+    const dropping = loaderOf(countTo(5), { batchSize: 3, worldSize: 2, dropLast: true });
     await expect(collect(dropping)).rejects.toMatchObject({
       code: 'DS_DATA',
       expected: '6 samples: a batch for each rank',
@@ -248,7 +250,7 @@ describe('errors name the sample', () => {
   });
 
   test('samples that take time in a plain for', () => {
-    expect(() => [...loaderOf(threaded(3))]).toThrow('Iterate with `for await`.');
+    expect(() => [...loaderOf(countInThread(3))]).toThrow('Iterate with `for await`.');
     const promised = { iterate: () => [Promise.resolve(1)] };
     expect(() => [...loaderOf(promised)]).toThrow('got a dataset of promises');
   });
@@ -269,17 +271,17 @@ describe('errors name the sample', () => {
   test.each<[string, () => unknown, string]>([
     [
       'a generator, which is gone through but once',
-      () => loaderOf(counted(3).iterate(0) as never),
+      () => loaderOf(countTo(3).iterate(0) as never),
       'IterableLoader: expected a dataset with iterate(epoch)',
     ],
-    ['a rank outside', () => loaderOf(counted(3), { rank: 2, worldSize: 2 }), 'world size 2'],
-    ['an unknown option', () => loaderOf(counted(3), { shuffle: true } as never), '"shuffle"'],
-    ['workers of an object', () => loaderOf(counted(3), { numWorkers: 1 }), 'worker thread'],
+    ['a rank outside', () => loaderOf(countTo(3), { rank: 2, worldSize: 2 }), 'world size 2'],
+    ['an unknown option', () => loaderOf(countTo(3), { shuffle: true } as never), '"shuffle"'],
+    ['workers of an object', () => loaderOf(countTo(3), { numWorkers: 1 }), 'worker thread'],
     ['no module', () => workerIterable({ module: 'x.js' }), 'workerIterable module'],
-    ['the other loader', () => new DataLoader(counted(3) as never), 'data.IterableLoader'],
+    ['the other loader', () => new DataLoader(countTo(3) as never), 'data.IterableLoader'],
     [
       'the state of the other loader',
-      () => loaderOf(counted(3)).loadStateDict({ epoch: 0, served: 0, samples: 9 }),
+      () => loaderOf(countTo(3)).loadStateDict({ epoch: 0, served: 0, samples: 9 }),
       'got one of 9 samples',
     ],
   ])('%s', (_, body, message) => expect(body).toThrow(message));
@@ -303,7 +305,7 @@ test('initialize() serves it in micro-batches, and checkpoints keep the position
   const dir = mkdtempSync(join(tmpdir(), 'ds-iterable-'));
   const config = { train_batch_size: 2, optimizer: { type: 'AdamW' as const, params: { lr: 1 } } };
   const start = () =>
-    initialize({ model: new Line(), config, device: 'cpu', trainingData: counted(9) });
+    initialize({ model: new Line(), config, device: 'cpu', trainingData: countTo(9) });
   const engines: Engine[] = [];
   try {
     const { engine, trainLoader } = await start();

@@ -36,9 +36,9 @@ test('epochs and seeds differ, ranks share one order, and positions can be resto
 test('small sets are one group a batch; wrong arguments are refused', () => {
   const few = new LengthGroupedSampler([1, 3, 2], { batchSize: 8 });
   expect([...few].map((i) => [1, 3, 2][i])).toEqual([3, 2, 1]);
-  const made = (given: unknown, options: object) => () =>
+  const makeSampler = (given: unknown, options: object) => () =>
     new LengthGroupedSampler(given as number[], options as never);
-  expect(made(7, { batchSize: 1 })).toThrow('a list of the lengths of all samples, got 7');
-  expect(made([1], { batchSize: 0 })).toThrow('batchSize');
-  expect(made([1], { batch: 1 })).toThrow('"batch"');
+  expect(makeSampler(7, { batchSize: 1 })).toThrow('a list of the lengths of all samples, got 7');
+  expect(makeSampler([1], { batchSize: 0 })).toThrow('batchSize');
+  expect(makeSampler([1], { batch: 1 })).toThrow('"batch"');
 });

@@ -49,13 +49,13 @@ function writeLists(name: string, lists: readonly number[][], [code, bytes]: Wid
   return at(name);
 }
 
-const sorted = (list: Iterable<number>): number[] => [...new Set(list)].sort((a, b) => a - b);
+const sort = (list: Iterable<number>): number[] => [...new Set(list)].sort((a, b) => a - b);
 
 /** The pool of one step of difficulty `difficulty`. */
 function pool(metric: Partial<data.CurriculumMetric>, difficulty: number, samples = 7): number[] {
   const schedule = () => difficulty;
   const metrics = { m: { maxDifficulty: 100, schedule, ...metric } };
-  return sorted(new data.CurriculumSampler(samples, { metrics, batchSize: samples }));
+  return sort(new data.CurriculumSampler(samples, { metrics, batchSize: samples }));
 }
 
 /** Samples by value: 5 has 6 and 0, 17 has 3, 300 has 1, 2, 4 and 5. */

@@ -16,15 +16,15 @@ class Given extends Sampler {
   }
 }
 
-const served = (given: () => unknown): number[][] => [
+const serveParts = (given: () => unknown): number[][] => [
   ...new DataLoader(numbers, { batchSize: 2, sampler: new Given(given), collate: list }),
 ];
 
 test('a sampler may give its order as an array or a generator', () => {
   const expected = [[3, 0], [2]];
-  expect(served(() => [3, 0, 2])).toEqual(expected);
+  expect(serveParts(() => [3, 0, 2])).toEqual(expected);
   expect(
-    served(function* () {
+    serveParts(function* () {
       yield* [3, 0, 2];
     }),
   ).toEqual(expected);
@@ -36,7 +36,7 @@ test.each([
   ['no number', () => [0, 1, 'a'], 'from 0 to 3, got "a" at 2'],
   ['no list', () => undefined, 'a list or an iterable of sample numbers, got undefined'],
 ])('an order with what is %s is refused', (_, order, message) => {
-  expect(() => served(order)).toThrow(
+  expect(() => serveParts(order)).toThrow(
     expect.objectContaining({ code: 'DS_DATA', message: expect.stringContaining(message) }),
   );
 });

@@ -15,7 +15,7 @@ const ranksOf = (samples: number, worldSize: number, more: object = {}): Distrib
     (_, rank) => new DistributedSampler(samples, { rank, worldSize, ...more }),
   );
 
-const sorted = (values: Iterable<number>): number[] => [...values].sort((a, b) => a - b);
+const sort = (values: Iterable<number>): number[] => [...values].sort((a, b) => a - b);
 const range = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
 
 test('SequentialSampler and RandomSampler visit every sample', () => {
@@ -98,7 +98,7 @@ test('from any position, another world size draws exactly the remaining samples'
     const whole = [...shuffledOrder(samples, 1, 0)];
     const expected = whole.slice(served);
     const padding = Math.ceil(expected.length / to) * to - expected.length;
-    expect(sorted(rest)).toEqual(sorted([...expected, ...whole.slice(0, padding)]));
+    expect(sort(rest)).toEqual(sort([...expected, ...whole.slice(0, padding)]));
   }
 });
 
@@ -110,7 +110,7 @@ test('seed and epoch define the order, and a state restores both', () => {
   expect([...b]).toEqual([...a]);
   const ranks = ranksOf(30, 3, { seed: 9 });
   for (const sampler of ranks) sampler.loadStateDict(a.stateDict());
-  expect(sorted(ranks.flatMap((s) => [...s]))).toEqual(range(30));
+  expect(sort(ranks.flatMap((s) => [...s]))).toEqual(range(30));
   expect([...(ranks[0] as DistributedSampler)][0]).toBe([...a][0]);
 });
 

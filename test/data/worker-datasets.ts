@@ -50,7 +50,7 @@ class SampleError extends Error {
 }
 
 /** As numbers, but for sample `bad`. */
-export function troubled(length: number, bad: number, trouble: Trouble): Dataset<unknown> {
+export function troubledDataset(length: number, bad: number, trouble: Trouble): Dataset<unknown> {
   return { length, get: (index) => (index === bad ? makeTrouble(trouble) : index) };
 }
 
@@ -84,7 +84,7 @@ function makeTrouble(trouble: Trouble): unknown {
   }
 }
 
-export function failing(): never {
+export function failToBuild(): never {
   throw new RangeError('no data here');
 }
 
@@ -97,7 +97,7 @@ export const notAFunction = 7;
 export const notADataset = (): object => ({});
 
 /** Samples 0 to length - 1 plus 100 times the epoch, in turn; `bad` fails. */
-export function counted(length: number, bad = -1): IterableDataset<number> {
+export function countedDataset(length: number, bad = -1): IterableDataset<number> {
   return {
     async *iterate(epoch) {
       for (let i = 0; i < length; ++i) {

@@ -177,15 +177,15 @@ describe('positions', () => {
 
 describe('failures', () => {
   const bad = 13;
-  const troubled = (trouble: string, options: DataLoaderOptions<unknown, unknown> = {}) =>
-    loaderOf<unknown, unknown>(dataset('troubled', 20, bad, trouble), {
+  const loadTroubled = (trouble: string, options: DataLoaderOptions<unknown, unknown> = {}) =>
+    loaderOf<unknown, unknown>(dataset('troubledDataset', 20, bad, trouble), {
       batchSize: 2,
       shuffle: false,
       ...options,
     });
 
   test.each(['throw', 'reject'])('a worker that fails by %s gives its error', async (trouble) => {
-    const loader = troubled(trouble, { collate: (samples) => samples });
+    const loader = loadTroubled(trouble, { collate: (samples) => samples });
     const seen: unknown[] = [];
     const error = thrownBy(() => {
       for (const batch of loader) seen.push(batch);
@@ -202,7 +202,7 @@ describe('failures', () => {
         stack: expect.stringContaining('worker-datasets.ts'),
       },
     });
-    await expect(collect(troubled(trouble))).rejects.toThrow(/sample 13.*no such picture/);
+    await expect(collect(loadTroubled(trouble))).rejects.toThrow(/sample 13.*no such picture/);
     expect(loader.stateDict()).toMatchObject({ served: 12 });
   });
 
@@ -210,27 +210,29 @@ describe('failures', () => {
     ['text', /sample 13.*only text/],
     ['odd', /making the batch of sample 12: .*sample\[1\]: expected a number, got String/],
   ])('"%s"', (trouble, message) => {
-    expect(() => [...troubled(trouble)]).toThrow(message);
+    expect(() => [...loadTroubled(trouble)]).toThrow(message);
   });
 
   test('a sample that cannot cross threads', () => {
-    const loader = troubled('uncloneable', { collate: (samples) => samples });
+    const loader = loadTroubled('uncloneable', { collate: (samples) => samples });
     expect(() => [...loader]).toThrow(/DataCloneError: .*could not be cloned/);
   });
 
   test.each(['worker', 'caller'])('a tensor, if the %s stacks samples', (where) => {
     const options = where === 'worker' ? {} : { collate: (samples: unknown[]) => samples };
-    const loader = loaderOf(dataset('troubled', 4, 0, 'tensor'), options);
+    const loader = loaderOf(dataset('troubledDataset', 4, 0, 'tensor'), options);
     expect(() => [...loader]).toThrow(/sample.*: expected numbers .* got a tensor.*numWorkers 0/);
   });
 
   test.each(['for', 'for await'])('a worker that ends, in `%s`', async (loop) => {
     const run = async (loader: DataLoader<unknown, unknown>): Promise<unknown> =>
       loop === 'for' ? [...loader] : collect(loader);
-    await expect(run(troubled('exit'))).rejects.toThrow(
+    await expect(run(loadTroubled('exit'))).rejects.toThrow(
       /worker 0: expected a running thread, got exit code 7 in sample 13/,
     );
-    await expect(run(troubled('uncaught'))).rejects.toThrow(/worker 0.*SampleError: from a timer/);
+    await expect(run(loadTroubled('uncaught'))).rejects.toThrow(
+      /worker 0.*SampleError: from a timer/,
+    );
   });
 
   // Node 24 ends the whole process instead, with a bare Worker as well.
@@ -239,8 +241,8 @@ describe('failures', () => {
     const resourceLimits = { maxOldGenerationSizeMb: 24 };
     const options = { workerThread: { ...workerThread, resourceLimits } };
     const message = /worker 0, in sample 13.*memory limit/;
-    expect(() => [...troubled('memory', options)]).toThrow(message);
-    await expect(collect(troubled('memory', options))).rejects.toThrow(message);
+    expect(() => [...loadTroubled('memory', options)]).toThrow(message);
+    await expect(collect(loadTroubled('memory', options))).rejects.toThrow(message);
   });
 
   test.each(['stall', 'promise'])('a worker that stalls (%s)', async (trouble) => {
@@ -250,7 +252,7 @@ describe('failures', () => {
     ];
     for (const loop of loops) {
       const { error, limit } = await stalledAt('in sample 13', (workerTimeoutMs) =>
-        loop(troubled(trouble, { workerTimeoutMs })),
+        loop(loadTroubled(trouble, { workerTimeoutMs })),
       );
       expect(error.message).toMatch(
         new RegExp(
@@ -261,7 +263,7 @@ describe('failures', () => {
   });
 
   test.each([
-    ['failing', /building its dataset.*RangeError: no data here/],
+    ['failToBuild', /building its dataset.*RangeError: no data here/],
     ['missing', /a function exported as "missing", got undefined/],
     ['notAFunction', /exported as "notAFunction", got number/],
     ['notADataset', /a dataset with length and get/],
@@ -290,7 +292,7 @@ describe('failures', () => {
   });
 
   test('after a failure, the loader continues at its position', () => {
-    const loader = troubled('throw', { collate: (samples) => samples });
+    const loader = loadTroubled('throw', { collate: (samples) => samples });
     for (let round = 0; round < 2; ++round) {
       expect(() => [...loader]).toThrow('no such picture');
       expect(loader.stateDict()).toMatchObject({ served: 12 });
@@ -319,7 +321,7 @@ describe('threads', () => {
     for (const [n] of loader) if (n !== undefined) break;
     await loader.close();
     expect(await threadsComingTo(before)).toBe(before);
-    const failing = loaderOf(dataset('troubled', 9, 3, 'throw'), {});
+    const failing = loaderOf(dataset('troubledDataset', 9, 3, 'throw'), {});
     expect(() => [...failing]).toThrow();
     await failing.close();
     expect(await threadsComingTo(before)).toBe(before);

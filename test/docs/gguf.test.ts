@@ -9,7 +9,7 @@ import { nn } from '../../lib/index.js';
 import { ARCHITECTURES } from '../../lib/models/gguf/architectures.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import type { JsonObject } from '../../types/json.js';
-import { seeded } from '../support/random.js';
+import { seededRandom } from '../support/random.js';
 import { writeProgram } from './page-program.js';
 import { readPage, snippetsOf } from './snippets.js';
 
@@ -34,7 +34,7 @@ test('the program runs', async () => {
 
 test('the errors of types are those of normally distributed numbers', () => {
   const page = readPage(PAGE);
-  const random = seeded(11);
+  const random = seededRandom(11);
   const values = Float32Array.from({ length: 256 * 200 }, () => {
     const [u, v] = [1 - random(), random()];
     return 0.02 * Math.sqrt(-2 * Math.log(u)) * Math.cos(2 * Math.PI * v);

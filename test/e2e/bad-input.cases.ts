@@ -243,14 +243,14 @@ export const cases: Case[] = [
       await expectError('DS_ARGUMENT', /length and get.*an array of 3/, () =>
         initialize({ model, config, device, trainingData: samples as data.Dataset<number> }),
       );
-      const naming = (given: object) =>
+      const expectNamed = (given: object) =>
         new data.DataLoader({ length: 3, get: (i) => i }, given as { batchSize: number });
-      assert.equal(naming({ batch_size: 3 }).batchSize, 3);
+      assert.equal(expectNamed({ batch_size: 3 }).batchSize, 3);
       await expectError('DS_ARGUMENT', /"batchsize".*Did you mean "batchSize"/, () =>
-        naming({ batchsize: 3 }),
+        expectNamed({ batchsize: 3 }),
       );
       await expectError('DS_ARGUMENT', /"batchSize" once/, () =>
-        naming({ batch_size: 3, batchSize: 3 }),
+        expectNamed({ batch_size: 3, batchSize: 3 }),
       );
     },
   },

@@ -103,7 +103,7 @@ async function changedInEngine(change: Change, place: ZeroConfig, device: Device
 }
 
 /** Forwards before, between and after other forwards that change no weights. */
-async function unchanged(place: ZeroConfig, device: Device): Promise<void> {
+async function checkUnchanged(place: ZeroConfig, device: Device): Promise<void> {
   const engine = await engineOf(place, device);
   for (let index = 0; index < 3; ++index) {
     const x = input(device);
@@ -161,7 +161,7 @@ export const cases: Case[] = [
       name: `${change} an engine, ${place}`,
       run: (device: Device) => changedInEngine(body, config, device),
     })),
-    { name: `nothing changes, ${place}`, run: (device: Device) => unchanged(config, device) },
+    { name: `nothing changes, ${place}`, run: (device: Device) => checkUnchanged(config, device) },
   ]),
   ...Object.entries(writers).map(([name, write]) => ({
     name: `${name} of a model alone`,

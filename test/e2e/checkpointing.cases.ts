@@ -62,7 +62,7 @@ const modes: Mode[] = [
 ];
 
 /** Runs `body` with checkpointing configured for `mode`, and restores the defaults. */
-async function configured<T>(mode: Mode, body: () => T | Promise<T>): Promise<T> {
+async function withMode<T>(mode: Mode, body: () => T | Promise<T>): Promise<T> {
   checkpointing.configure(mode.configure);
   try {
     return await body();
@@ -107,7 +107,7 @@ function gradientCase(mode: Mode, dtype: 'f32' | 'bf16'): Case {
     async run(device) {
       device.setDeterministic(true);
       const expected = gradientBits(mode.plain ?? {}, dtype, device);
-      sameBits(await configured(mode, () => gradientBits(mode.model, dtype, device)), expected);
+      sameBits(await withMode(mode, () => gradientBits(mode.model, dtype, device)), expected);
     },
   };
 }
@@ -133,7 +133,7 @@ function trainingCase(mode: Mode, precision: Precision, place: Place): Case {
         return [losses, bits];
       };
       const [losses, bits] = await train(mode.plain ?? {});
-      const [again, same] = await configured(mode, () => train(mode.model));
+      const [again, same] = await withMode(mode, () => train(mode.model));
       assert.deepEqual(again, losses);
       sameBits(same, bits);
     },

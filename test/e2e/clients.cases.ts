@@ -206,8 +206,8 @@ async function wrongSchedules(device: Device): Promise<void> {
     /new optim\.LambdaLr\(\{/,
   );
   const linear = ({ lr }: { lr: number }) => new optim.LinearLr({ baseLr: lr, steps: 10 });
-  const wrapped = (one: optim.Optimizer) => new optim.LrScheduler(one, linear);
-  const lrScheduler = wrapped as unknown as Clients['lrScheduler'];
+  const wrapOptimizer = (one: optim.Optimizer) => new optim.LrScheduler(one, linear);
+  const lrScheduler = wrapOptimizer as unknown as Clients['lrScheduler'];
   await assert.rejects(
     run(device, () => ({ lrScheduler })),
     /class LrScheduler\. The engine advances schedules\. Pass the argument of LrScheduler/,

@@ -176,15 +176,15 @@ const withoutCopies: Case = {
           a.numel > b.numel ? a : b,
         );
         assert.ok(numel * 14 > 4 * PART_BYTES, `${numel} elements`);
-        const during = async (body: () => Promise<unknown>): Promise<number> => {
+        const peakDuring = async (body: () => Promise<unknown>): Promise<number> => {
           device.resetPeaks();
           const { inUse } = device.memory;
           await body();
           return device.memory.peakInUse - inUse;
         };
         const pinnedHere = device.kind === 'cpu';
-        const saved = await during(() => engine.saveCheckpoint(dir));
-        const loaded = await during(() => engine.loadCheckpoint(dir));
+        const saved = await peakDuring(() => engine.saveCheckpoint(dir));
+        const loaded = await peakDuring(() => engine.loadCheckpoint(dir));
         const limit = 2.5 * PART_BYTES;
         assert.ok(!pinnedHere || saved < limit, `${saved} bytes to save`);
         assert.ok(!pinnedHere || loaded < limit, `${loaded} bytes to load`);

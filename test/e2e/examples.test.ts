@@ -77,7 +77,7 @@ test('gpt2-offload on two ranks: rank 0 prints, and the loss is that of both', (
 });
 
 /** A preload script that blocks the program after it prints `sign` until `file` exists. */
-const waiting = (sign: string, file: string): string => `
+const waitingProgram = (sign: string, file: string): string => `
 const { log } = console;
 console.log = (text, ...more) => {
   log(text, ...more);
@@ -92,10 +92,10 @@ test.each([
   const saved = join(folder, `stopped-${script.length}`);
   const folderWords = script.startsWith('examples') ? ['--save', saved] : [saved];
   const [preload, signalled] = [`${saved}.cjs`, `${saved}.signalled`];
-  writeFileSync(preload, waiting(sign, signalled));
+  writeFileSync(preload, waitingProgram(sign, signalled));
   const args = ['-r', preload, join(root, script), ...words, ...folderWords];
   const started = new Run(args, folder);
-  await started.printed(sign);
+  await started.whenPrinted(sign);
   started.signalGroup('SIGINT');
   writeFileSync(signalled, '');
   const { code, stdout } = await started.finished;

@@ -46,12 +46,12 @@ const BASE: DsConfig = {
   optimizer: { type: 'AdamW', params: { lr: 1e-2 } },
 };
 
-const offloaded = (super_offload: boolean): DsConfig => ({
+const offloadConfig = (super_offload: boolean): DsConfig => ({
   zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu', super_offload } },
 });
 
 /** Counters that a failed attempt must not change. */
-function held(device: Device): Record<string, unknown> {
+function heldResources(device: Device): Record<string, unknown> {
   const { inUse, liveBuffers } = device.memory;
   return { inUse, liveBuffers, tensors: liveTensors() };
 }
@@ -69,7 +69,7 @@ function openBelow(folder: string): string {
 }
 
 /** Monitors that are open when initialize() fails. */
-const watched = ({ folder }: Place): DsConfig => ({
+const watchConfig = ({ folder }: Place): DsConfig => ({
   tensorboard: { enabled: true, output_path: folder, job_name: 'events' },
   csv_monitor: { enabled: true, output_path: folder, job_name: 'csv' },
 });
@@ -132,7 +132,7 @@ const failures: Failure[] = [
   {
     name: 'speculation with an optimizer that cannot',
     message: /speculative updates/,
-    config: { ...offloaded(true), optimizer: { type: 'SGD', params: { lr: 1e-2 } } },
+    config: { ...offloadConfig(true), optimizer: { type: 'SGD', params: { lr: 1e-2 } } },
   },
   {
     name: 'training data that fill no batch',
@@ -149,13 +149,13 @@ const failures: Failure[] = [
     name: 'initial values, offloaded',
     message: /initial values/,
     breaks: 'values',
-    config: offloaded(false),
+    config: offloadConfig(false),
   },
   {
     name: 'initial values, offloaded speculatively',
     message: /initial values/,
     breaks: 'values',
-    config: offloaded(true),
+    config: offloadConfig(true),
   },
   {
     name: 'optimizer state',
@@ -165,7 +165,7 @@ const failures: Failure[] = [
   {
     name: 'optimizer state, offloaded',
     message: /no state/,
-    config: offloaded(false),
+    config: offloadConfig(false),
     options: (model) => ({ optimizer: new Stateless(model.parameters(), { lr: 1e-2 }) }),
   },
   { name: 'the last hook', message: /units at the end/, breaks: 'hooks' },
@@ -173,7 +173,7 @@ const failures: Failure[] = [
     name: 'the last hook, offloaded',
     message: /units at the end/,
     breaks: 'hooks',
-    config: offloaded(true),
+    config: offloadConfig(true),
   },
 ];
 
@@ -217,7 +217,7 @@ async function releases(
   const expected = await train(freshModel(), device);
   await inFolder(async (place) => {
     await quiet();
-    const before = held(device);
+    const before = heldResources(device);
     const own = new Closing();
     const model = freshModel();
     model.breaks = breaks ?? null;
@@ -225,7 +225,7 @@ async function releases(
       model,
       device,
       monitors: [own],
-      config: { ...BASE, ...watched(place), ...config },
+      config: { ...BASE, ...watchConfig(place), ...config },
       ...options?.(model),
     });
     await assert.rejects(attempt, message);
@@ -233,7 +233,7 @@ async function releases(
     assert.equal(own.closed, 0, "the caller's monitor stays open");
     model.breaks = null;
     assert.deepEqual(await train(model, device), expected);
-    assert.deepEqual(held(device), before);
+    assert.deepEqual(heldResources(device), before);
   });
 }
 
@@ -241,7 +241,7 @@ async function releases(
 async function closesTheFirstMonitor(device: Device): Promise<void> {
   await inFolder(async ({ folder, blocked }) => {
     await quiet();
-    const before = held(device);
+    const before = heldResources(device);
     const model = freshModel();
     const tensorboard = { enabled: true, output_path: folder, job_name: 'events' };
     for (const bad of [
@@ -254,7 +254,7 @@ async function closesTheFirstMonitor(device: Device): Promise<void> {
       assert.equal(openBelow(folder), '');
     }
     model.dispose();
-    assert.deepEqual(held(device), before);
+    assert.deepEqual(heldResources(device), before);
   });
 }
 
@@ -262,7 +262,7 @@ async function closesTheFirstMonitor(device: Device): Promise<void> {
 async function runsOutOfMemory(device: Device, config: DsConfig): Promise<void> {
   await quiet();
   device.trim();
-  const before = held(device);
+  const before = heldResources(device);
   const { reserved } = device.memory;
   let failed = 0;
   try {
@@ -278,7 +278,7 @@ async function runsOutOfMemory(device: Device, config: DsConfig): Promise<void> 
         failed++;
       }
       model.dispose();
-      assert.deepEqual(held(device), before, `with ${room} bytes`);
+      assert.deepEqual(heldResources(device), before, `with ${room} bytes`);
       device.trim();
     }
   } finally {
@@ -340,7 +340,7 @@ export const cases: Case[] = [
       retriesOnRanks(device, { zero_optimization: { stage: stage as 1 | 3 } }),
     gpus: 2,
   })),
-  ...[{}, offloaded(false), offloaded(true)].map((config) => ({
+  ...[{}, offloadConfig(false), offloadConfig(true)].map((config) => ({
     name: `an initialize() that runs out of memory gives all of it back: ${JSON.stringify(config)}`,
     run: (device: Device) => runsOutOfMemory(device, config),
     skip: ({ kind }: Device) =>

@@ -27,7 +27,7 @@ function outcome(engine: Engine, losses: readonly number[]): unknown {
   return { losses, weights: weightBits(engine), state: stateBits(engine), skippedSteps };
 }
 
-async function trained(options: TinyOptions, device: Device): Promise<unknown> {
+async function trainResult(options: TinyOptions, device: Device): Promise<unknown> {
   const engine = await tinyEngine(options, device);
   const result = outcome(engine, trainTiny(engine, 0, steps));
   if (options.precision === 'fp16') assert.ok(engine.skippedSteps > 0, 'no overflow was provoked');
@@ -48,9 +48,9 @@ function equalCase(
     async run(device) {
       device.setDeterministic(true);
       const shared = { zero: inTiles, ...options };
-      const expected = await trained({ ...shared, offload: false }, device);
+      const expected = await trainResult({ ...shared, offload: false }, device);
       for (const place of places) {
-        const got = await trained({ ...shared, ...place, offload: true }, device);
+        const got = await trainResult({ ...shared, ...place, offload: true }, device);
         assert.deepEqual(got, expected, JSON.stringify(place));
       }
     },

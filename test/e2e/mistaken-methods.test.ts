@@ -196,22 +196,22 @@ const states: readonly Mistake[] = [
 ];
 
 /** Iterates a loader over a dataset with an iterate() that yields `given`. */
-const served = (given: unknown) => () => [
+const serveGiven = (given: unknown) => () => [
   ...new data.IterableLoader({ iterate: () => given }, { batchSize: 2 }),
 ];
 const iterated: readonly Mistake[] = [
   ...[undefined, null, 5, {}, { [Symbol.iterator]: 5 }].map(
     (given): Mistake => [
       `iterate() that gives ${String(given)}`,
-      served(given),
+      serveGiven(given),
       'IterableLoader, sample 0 of epoch 0: expected iterate() to give samples in turn',
     ],
   ),
-  ['iterate() that gives a text', served('ab'), 'an iterable, or an async one, got "ab".'],
-  ['an async iterate()', served(Promise.resolve([1])), 'got a promise (is an await missing?).'],
+  ['iterate() that gives a text', serveGiven('ab'), 'an iterable, or an async one, got "ab".'],
+  ['an async iterate()', serveGiven(Promise.resolve([1])), 'got a promise (is an await missing?).'],
   [
     'an iterator that is none',
-    served({ [Symbol.iterator]: () => 5 }),
+    serveGiven({ [Symbol.iterator]: () => 5 }),
     'expected an iterator with next(), got 5.',
   ],
   [
@@ -221,7 +221,7 @@ const iterated: readonly Mistake[] = [
   ],
   [
     'next() that gives nothing',
-    served({ [Symbol.iterator]: () => ({ next: () => undefined }) }),
+    serveGiven({ [Symbol.iterator]: () => ({ next: () => undefined }) }),
     'expected next() to give { value, done }, got undefined.',
   ],
 ];

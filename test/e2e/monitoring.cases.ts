@@ -15,7 +15,7 @@ import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
 import { readEvents } from '../monitor/event-reader.js';
 import type { Case } from '../support/case.js';
-import { printed } from '../support/printed.js';
+import { captureOutput } from '../support/printed.js';
 import {
   type TinyOptions,
   tinyBatch,
@@ -106,16 +106,19 @@ async function oneStepLate(device: Device): Promise<void> {
   const recorder = new Recorder();
   const options: TinyOptions = { precision: 'fp32', offload: false };
   const engine = await watchedEngine(device, { wall_clock_breakdown: true }, [recorder], options);
-  const heard = (): number[][] => [stepsOf(recorder, LOSS), stepsOf(recorder, TIMES[0] as string)];
+  const recordedSteps = (): number[][] => [
+    stepsOf(recorder, LOSS),
+    stepsOf(recorder, TIMES[0] as string),
+  ];
   const { tokens, targets } = tinyBatch(0, device);
   for (let step = 1; step <= 3; ++step) {
     const loss = engine.forward<Tensor>(tokens, targets);
     engine.backward(loss);
     engine.step();
   }
-  assert.deepEqual(heard(), [[1, 2], [1]]);
+  assert.deepEqual(recordedSteps(), [[1, 2], [1]]);
   engine.synchronize();
-  assert.deepEqual(heard(), [
+  assert.deepEqual(recordedSteps(), [
     [1, 2, 3],
     [1, 2, 3],
   ]);
@@ -132,7 +135,7 @@ async function oneStepLate(device: Device): Promise<void> {
   for (const tensor of [tokens, targets]) tensor.dispose();
 }
 
-async function asked(device: Device): Promise<void> {
+async function checkAsked(device: Device): Promise<void> {
   const recorder = new Recorder();
   const engine = await watchedEngine(device, {}, [recorder]);
   trainTiny(engine, 0, 1);
@@ -189,7 +192,7 @@ async function consoleLines(device: Device): Promise<void> {
   const extra = { steps_per_print: 2, wall_clock_breakdown: true };
   const options: TinyOptions = { precision: 'fp32', offload: false };
   let [rate, loss] = [0, 0];
-  const text = await printed(async () => {
+  const text = await captureOutput(async () => {
     const engine = await watchedEngine(device, extra, [], options);
     loss = trainTiny(engine, 0, 2).at(-1) as number;
     rate = engine.getLr()[0] as number;
@@ -250,9 +253,9 @@ export const cases: Case[] = [
   { name: "a monitor receives the engine's values, with overflows", run: equalsEngine },
   {
     name: 'a step is reported during the next, its times one later, all by the end',
-    run: async (device) => void (await printed(() => oneStepLate(device))),
+    run: async (device) => void (await captureOutput(() => oneStepLate(device))),
   },
-  { name: 'phases are timed from when they are asked for', run: asked },
+  { name: 'phases are timed from when they are asked for', run: checkAsked },
   {
     name: 'event file and CSV hold the values that a custom monitor receives',
     run: (device) => inFolder((folder) => files(device, folder)),

@@ -37,7 +37,7 @@ function stateBits(engine: Engine): Map<string, string> {
   const { state, stage } = engine.parts;
   for (const partition of stage.partitions) {
     for (const fragment of partition.fragments) {
-      for (const name of ['master', ...Object.keys(declared(engine, fragment.entry))]) {
+      for (const name of ['master', ...Object.keys(declaredState(engine, fragment.entry))]) {
         const lent = state.lend(partition, fragment, name);
         lent.wait();
         const bytes = Buffer.alloc(lent.tensor.bytes);
@@ -53,7 +53,10 @@ function stateBits(engine: Engine): Map<string, string> {
   return bits;
 }
 
-function declared(engine: Engine, { group, shape }: { group: number; shape: readonly number[] }) {
+function declaredState(
+  engine: Engine,
+  { group, shape }: { group: number; shape: readonly number[] },
+) {
   return engine.parts.optimizer.declareState(group, shape);
 }
 

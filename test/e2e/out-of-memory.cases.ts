@@ -16,7 +16,7 @@ class Wide extends nn.Module {
   }
 }
 
-async function failing(device: Device): Promise<DsError> {
+async function runOutOfMemory(device: Device): Promise<DsError> {
   const config = {
     train_micro_batch_size_per_gpu: 4,
     gradient_accumulation_steps: 3,
@@ -44,7 +44,7 @@ export const cases: Case[] = [
   {
     name: 'out of memory names the owners, the cap and what would free most',
     async run(device) {
-      const error = await failing(device);
+      const error = await runOutOfMemory(device);
       assert.ok(error instanceof DsError, String(error));
       assert.equal(error.code, 'DS_OUT_OF_MEMORY');
       assert.match(error.message, /expected \d+ bytes of (device|host) memory/);

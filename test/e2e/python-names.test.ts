@@ -8,7 +8,7 @@ type Untyped = any;
 const { initialize, initDistributed, initInference, nn, optim } = library as Untyped;
 
 /** The model as JavaScript has it. */
-const untyped = (): Untyped => tinyModel();
+const untypedModel = (): Untyped => tinyModel();
 
 const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'Adam' } };
 let engine: Untyped;
@@ -88,13 +88,13 @@ test.each(Object.entries(PROPERTIES))('engine.%s names %s', async (name, instead
 test.each([
   ['engine.train_batch', () => pipeline.train_batch(), 'trainBatch()'],
   ['engine.eval_batch', () => pipeline.eval_batch(), 'evalBatch()'],
-  ['Module.state_dict', () => untyped().state_dict(), 'stateDict()'],
-  ['Module.load_state_dict', () => untyped().load_state_dict({}), 'loadStateDict()'],
+  ['Module.state_dict', () => untypedModel().state_dict(), 'stateDict()'],
+  ['Module.load_state_dict', () => untypedModel().load_state_dict({}), 'loadStateDict()'],
   ['Module.named_parameters', () => new nn.Linear(1, 1).named_parameters(), 'namedParameters()'],
   ['Module.zero_grad', () => new nn.Linear(1, 1).zero_grad(), 'zeroGrad()'],
   [
     'Module.register_forward_hook',
-    () => untyped().register_forward_hook(),
+    () => untypedModel().register_forward_hook(),
     'registerForwardHook()',
   ],
   ['optimizer.zero_grad', () => new optim.Adam(tinyModel().parameters()).zero_grad(), 'zeroGrad()'],

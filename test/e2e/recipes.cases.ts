@@ -61,7 +61,7 @@ async function together({ kind }: Device): Promise<void> {
   assert.deepEqual(hashes(second), hashes(first));
 }
 
-function accepted(): void {
+function checkAccepted(): void {
   assert.ok(sections.length >= 12);
   for (const section of sections) {
     const worldSize = isJob(section) ? 8 : 1;
@@ -72,7 +72,7 @@ function accepted(): void {
 }
 
 export const cases: Case[] = [
-  { name: 'recipes: every one is accepted without a notice', run: accepted },
+  { name: 'recipes: every one is accepted without a notice', run: checkAccepted },
   ...sections
     .filter((section) => !isJob(section))
     .map(

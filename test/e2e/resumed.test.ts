@@ -115,7 +115,7 @@ describe.each([1, 2])('%d ranks', (ranks) => {
     const checkpoints = `${language}${ranks}`;
     const stopped = start(language, ranks, checkpoints, WAITS_AT);
     const step = 2 + Math.floor(random() * STEPS * 0.4);
-    await stopped.printed(`step ${step};`);
+    await stopped.whenPrinted(`step ${step};`);
     stopped.signalGroup('SIGINT');
     writeFileSync(signalOf(checkpoints), '');
     const [{ steps }, ...others] = (await endsOf(stopped)) as [End, ...End[]];

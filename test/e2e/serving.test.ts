@@ -28,20 +28,20 @@ const blocksOf = (language: string): string[] =>
   );
 
 /** Starts a server and waits until it is ready. */
-async function started(...words: string[]): Promise<{ run: Run; url: string }> {
+async function startServer(...words: string[]): Promise<{ run: Run; url: string }> {
   const run = new Run([DS, 'serve', model, '--device', 'cpu', '--port', '0', ...words], folder);
-  await run.printed('ready: ');
+  await run.whenPrinted('ready: ');
   const [, url = ''] = /at (http:\S+)\/v1/.exec(run.stdout) ?? [];
   return { run, url };
 }
 
-async function ended({ child, finished }: Run, signal: NodeJS.Signals) {
+async function endServer({ child, finished }: Run, signal: NodeJS.Signals) {
   process.kill(child.pid as number, signal);
   return finished;
 }
 
 test('the page: a server, curl, a program with the package of OpenAI, SIGTERM', async () => {
-  const { run, url } = await started();
+  const { run, url } = await startServer();
   const curl = blocksOf('sh').find((block) => block.startsWith('curl')) ?? '';
   const [, body = ''] = /-d '(.*)'/.exec(curl) ?? [];
   const [, path = ''] = /8000(\S+)/.exec(curl) ?? [];
@@ -61,11 +61,11 @@ test('the page: a server, curl, a program with the package of OpenAI, SIGTERM', 
   let printed = '';
   for await (const text of child.stdout.setEncoding('utf8')) printed += text;
   expect(printed.length).toBeGreaterThan(10);
-  expect(await ended(run, 'SIGTERM')).toMatchObject({ code: 0, stderr: '' });
+  expect(await endServer(run, 'SIGTERM')).toMatchObject({ code: 0, stderr: '' });
 });
 
 test('a signal lets an answer end', async () => {
-  const { run, url } = await started('--drain-timeout', '60');
+  const { run, url } = await startServer('--drain-timeout', '60');
   const open = () =>
     fetch(`${url}/v1/completions`, {
       method: 'POST',
@@ -78,7 +78,7 @@ test('a signal lets an answer end', async () => {
       headers: { 'content-type': 'application/json' },
     });
   const stream = await open();
-  const code = ended(run, 'SIGTERM');
+  const code = endServer(run, 'SIGTERM');
   expect((await stream.text()).endsWith('data: [DONE]\n\n')).toBe(true);
   expect((await code).code).toBe(0);
 });
@@ -92,23 +92,23 @@ test('two ranks share the model and answer like one', async () => {
     });
     return ((await answer.json()) as { choices: unknown }).choices;
   };
-  const [one, two] = await Promise.all([started(), started('--tp', '2')]);
+  const [one, two] = await Promise.all([startServer(), startServer('--tp', '2')]);
   expect(await ask(two.url)).toEqual(await ask(one.url));
-  const codes = [ended(one.run, 'SIGTERM'), ended(two.run, 'SIGTERM')];
+  const codes = [endServer(one.run, 'SIGTERM'), endServer(two.run, 'SIGTERM')];
   expect((await Promise.all(codes)).map(({ code }) => code)).toEqual([0, 0]);
-  await two.run.gone();
+  await two.run.whenGone();
 });
 
 test('keys of the environment and of a file protect /v1', async () => {
   const file = join(folder, 'keys');
   writeFileSync(file, 'one\n\ntwo\n');
-  const { run, url } = await started('--api-key-file', file, '--model-name', 'mine');
+  const { run, url } = await startServer('--api-key-file', file, '--model-name', 'mine');
   const ask = (key: string) =>
     fetch(`${url}/v1/models`, { headers: { authorization: `Bearer ${key}` } });
   expect((await ask('three')).status).toBe(401);
   expect(await (await ask('two')).json()).toMatchObject({ data: [{ id: 'mine' }] });
   expect((await fetch(`${url}/health`)).status).toBe(200);
-  expect(await ended(run, 'SIGINT')).toMatchObject({ code: 0 });
+  expect(await endServer(run, 'SIGINT')).toMatchObject({ code: 0 });
 });
 
 test.each([

@@ -37,7 +37,7 @@ const inHostMemory: Weights = {
     stage3_max_reuse_distance: 0,
   },
 };
-const named = (weights: Weights): string =>
+const suffixOf = (weights: Weights): string =>
   weights === onDevice ? '' : ', weights in host memory';
 
 const resident = ({ zero: _, ...options }: Options, device: Device): Promise<Engine> =>
@@ -131,7 +131,7 @@ const tiledCases: Case[] = [1, 64, 1000].flatMap((size) => {
 /** The engine updates `early` units as their gradients arrive: zero, one, or all. */
 function orderCase(early: number, weights: Weights): Case {
   return {
-    name: `speculative offload does not depend on its order: ${early} units at once${named(weights)}`,
+    name: `speculative offload does not depend on its order: ${early} units at once${suffixOf(weights)}`,
     async run(device) {
       device.setDeterministic(true);
       const options = { precision: 'bf16', clip: 1.4, ...weights } as const;
@@ -152,7 +152,7 @@ function orderCase(early: number, weights: Weights): Case {
  */
 function laterCase(later: number, weights: Weights): Case {
   return {
-    name: `speculative offload does not depend on what is committed later: ${later} units${named(weights)}`,
+    name: `speculative offload does not depend on what is committed later: ${later} units${suffixOf(weights)}`,
     async run(device) {
       device.setDeterministic(true);
       const options = { precision: 'bf16', clip: 0.05, ...weights } as const;
@@ -177,8 +177,8 @@ async function inFolder(body: (dir: string) => Promise<void>): Promise<void> {
   }
 }
 
-const saving = (weights: Weights): Case => ({
-  name: `speculative offload: saving changes nothing, and a resumed run equals one that never stopped${named(weights)}`,
+const savingCase = (weights: Weights): Case => ({
+  name: `speculative offload: saving changes nothing, and a resumed run equals one that never stopped${suffixOf(weights)}`,
   run: (device) =>
     inFolder(async (dir) => {
       device.setDeterministic(true);
@@ -210,7 +210,7 @@ async function stepWith(engine: Engine, between: () => void | Promise<void>): Pr
 }
 
 const betweenBackwardAndStep = (weights: Weights): Case => ({
-  name: `speculative offload: weights change at step(), and a checkpoint may be loaded before it${named(weights)}`,
+  name: `speculative offload: weights change at step(), and a checkpoint may be loaded before it${suffixOf(weights)}`,
   run: (device) =>
     inFolder(async (dir) => {
       device.setDeterministic(true);
@@ -267,7 +267,7 @@ export const cases: Case[] = [
   ...[onDevice, inHostMemory].flatMap((weights) => [
     ...[0, 1, 3].map((early) => orderCase(early, weights)),
     ...[0, 1, 3].map((later) => laterCase(later, weights)),
-    saving(weights),
+    savingCase(weights),
     betweenBackwardAndStep(weights),
   ]),
 ];

@@ -37,7 +37,7 @@ function start(options: Stopping, ...launcher: string[]): Run {
 const lines = (run: Run): string[] =>
   run.stdout.split('\n').map((line) => line.replace(/^\[\d+\] /, ''));
 
-const stopped = (run: Run): Stopped[] =>
+const stopReports = (run: Run): Stopped[] =>
   lines(run)
     .filter((line) => line.includes('"heard"'))
     .map((line) => JSON.parse(line) as Stopped)
@@ -45,12 +45,12 @@ const stopped = (run: Run): Stopped[] =>
 
 test('a loop without await stops at the first signal; a second one ends it at once', async () => {
   const run = start({ steps: ENDLESS, busy: 60 });
-  await run.printed('training');
+  await run.whenPrinted('training');
   run.child.kill('SIGINT');
   // npm and launchers forward the signal that the terminal sends too.
   run.child.kill('SIGINT');
-  await run.printed('heard');
-  const [{ requested, aborted, heard, steps }] = stopped(run) as [Stopped];
+  await run.whenPrinted('heard');
+  const [{ requested, aborted, heard, steps }] = stopReports(run) as [Stopped];
   expect({ requested, aborted }).toEqual({ requested: true, aborted: 'Stop requested by SIGINT.' });
   expect(steps).toBeGreaterThanOrEqual(2);
   // The program's own handler stays installed. It runs only after the loop, which never yields.
@@ -65,7 +65,7 @@ test('a run that ignores stopRequested, or has no engine, is ended by the signal
   const deaf = start({ steps: ENDLESS, deaf: true });
   const destroyed = start({ steps: ENDLESS, destroyed: true });
   for (const run of [deaf, destroyed]) {
-    await run.printed('training');
+    await run.whenPrinted('training');
     run.child.kill('SIGTERM');
     expect(await run.finished).toMatchObject({ code: null, signal: 'SIGTERM' });
   }
@@ -92,11 +92,11 @@ test('a second watch of a signal in one process is refused, and does not change 
 test('after a signal or a request on one rank, all ranks stop at the same step', async () => {
   const ds = [...DS, '--num_procs', '2'];
   const run = start({ steps: ENDLESS }, ...ds);
-  await run.printed('"training":1');
+  await run.whenPrinted('"training":1');
   const { pid } = JSON.parse(lines(run).find((line) => line.includes('"training":1')) as string);
   process.kill(pid, 'SIGTERM');
   expect(await run.finished).toMatchObject({ code: 0 });
-  const [zero, one] = stopped(run) as [Stopped, Stopped];
+  const [zero, one] = stopReports(run) as [Stopped, Stopped];
   expect([zero.requested, one.requested, one.steps]).toEqual([true, true, zero.steps]);
   expect([zero.aborted, one.aborted]).toEqual([
     'Stop requested by another rank.',
@@ -106,7 +106,7 @@ test('after a signal or a request on one rank, all ranks stop at the same step',
   expect(await asked.finished).toMatchObject({ code: 0 });
   // The request comes after step 3, goes out with the gradients of step 4, and reaches all ranks by
   // the end of step 5.
-  expect(stopped(asked).map(({ steps }) => steps)).toEqual([5, 5]);
+  expect(stopReports(asked).map(({ steps }) => steps)).toEqual([5, 5]);
 });
 
 test.each(['SIGTERM', ['SIGKILL'], ['SIGFOO'], [15], null])(

@@ -19,7 +19,7 @@ const config = {
   optimizer: { type: 'AdamW', params: { lr: 1e-3 } },
 } as const;
 
-async function refused(call: () => unknown, message: RegExp): Promise<void> {
+async function expectRefusal(call: () => unknown, message: RegExp): Promise<void> {
   const error = await Promise.resolve()
     .then(call)
     .catch((failure: unknown) => failure);
@@ -28,7 +28,7 @@ async function refused(call: () => unknown, message: RegExp): Promise<void> {
 
 test('initialize() and an engine refuse them', async () => {
   const model = new nn.Linear(2, 1);
-  await refused(
+  await expectRefusal(
     () => (initialize as Call)({ model }, config),
     /^initialize: expected no further argument, got .* into one object: \{ model, config \}/,
   );
@@ -36,31 +36,34 @@ test('initialize() and an engine refuse them', async () => {
   const x = Tensor.from(new Float32Array(2), { shape: [1, 2] });
   const calls = engine as unknown as Record<keyof Engine, Call>;
   const loss = engine.forward<Tensor>(x).mean();
-  await refused(() => calls.backward(loss, true), /^engine.backward: .* got true/);
+  await expectRefusal(() => calls.backward(loss, true), /^engine.backward: .* got true/);
   engine.backward(loss);
-  await refused(() => calls.step({}, 1), /^engine.step: .* got 1/);
+  await expectRefusal(() => calls.step({}, 1), /^engine.step: .* got 1/);
   engine.step(undefined);
   engine.destroy();
 });
 
 test('adapters, a Trainer and an inference engine refuse them', async () => {
-  await refused(
+  await expectRefusal(
     () => (peft.addLora as Call)(gpt2(), {}, 'default'),
     /peft.addAdapter\(\) adds adapters with names/,
   );
   const adapted = peft.addLora(gpt2());
-  await refused(() => (peft.merge as Call)(adapted, ['default']), /^merge: /);
-  await refused(() => (peft.saveAdapter as Call)(adapted, 'folder', true), /^saveAdapter: /);
-  await refused(() => (peft.loadAdapter as Call)(gpt2(), 'folder', {}, 1), /^loadAdapter: /);
+  await expectRefusal(() => (peft.merge as Call)(adapted, ['default']), /^merge: /);
+  await expectRefusal(() => (peft.saveAdapter as Call)(adapted, 'folder', true), /^saveAdapter: /);
+  await expectRefusal(() => (peft.loadAdapter as Call)(gpt2(), 'folder', {}, 1), /^loadAdapter: /);
   const trainer = new Trainer({ model: gpt2(), device: 'cpu', stopSignals: [] });
-  await refused(() => (trainer.save as Call)('folder', {}), /^Trainer save: /);
-  await refused(() => (trainer.evaluate as Call)(undefined, 1), /^Trainer evaluate: /);
-  await refused(() => (trainer.train as Call)({}, 1), /^Trainer train: /);
+  await expectRefusal(() => (trainer.save as Call)('folder', {}), /^Trainer save: /);
+  await expectRefusal(() => (trainer.evaluate as Call)(undefined, 1), /^Trainer evaluate: /);
+  await expectRefusal(() => (trainer.train as Call)({}, 1), /^Trainer train: /);
   await trainer.destroy();
-  await refused(() => (initInference as Call)(gpt2(), {}, {}, 1), /^initInference: /);
+  await expectRefusal(() => (initInference as Call)(gpt2(), {}, {}, 1), /^initInference: /);
   const engine = await initInference(gpt2(), { device: 'cpu' });
-  await refused(() => (engine.generate as Call)({ prompt: [1] }, 5), /^generate: .* the request/);
-  await refused(() => (engine.stream as Call)({ prompt: [1] }, 5), /^stream: /);
+  await expectRefusal(
+    () => (engine.generate as Call)({ prompt: [1] }, 5),
+    /^generate: .* the request/,
+  );
+  await expectRefusal(() => (engine.stream as Call)({ prompt: [1] }, 5), /^stream: /);
   await engine.destroy();
 });
 

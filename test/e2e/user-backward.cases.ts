@@ -40,10 +40,10 @@ type Backward = (engine: Engine, loss: Tensor, micro: number) => void;
 
 const ours: Backward = (engine, loss) => engine.backward(loss);
 const direct: Backward = (_engine, loss) => loss.backward();
-const scaled: Backward = (engine, loss) => scope(() => engine.scale(loss).backward());
+const scaleLoss: Backward = (engine, loss) => scope(() => engine.scale(loss).backward());
 
 /** Weights after STEPS global steps of `micros` micro-batches. */
-async function trained(
+async function trainWeights(
   setup: Setup,
   device: Device,
   run: Backward,
@@ -67,13 +67,13 @@ async function trained(
 const sameBits =
   (setup: Setup, run: Backward, micros = 1) =>
   async (device: Device): Promise<void> => {
-    const expected = await trained(setup, device, ours, micros);
-    assert.deepEqual(await trained(setup, device, run, micros), expected);
+    const expected = await trainWeights(setup, device, ours, micros);
+    assert.deepEqual(await trainWeights(setup, device, run, micros), expected);
   };
 
 /** noSync() for all micro-batches except the last, on a configuration without accumulation. */
 async function noSyncAddsUp(device: Device): Promise<void> {
-  const accumulated = await trained({ accumulation: 4 }, device, ours, 4);
+  const accumulated = await trainWeights({ accumulation: 4 }, device, ours, 4);
   const engine = await tinyEngine({}, device);
   for (let index = 0; index < STEPS * 4; ++index) {
     const { tokens, targets } = tinyBatch(index, device);
@@ -95,7 +95,7 @@ async function noSyncAddsUp(device: Device): Promise<void> {
 }
 
 /** The caller divides by the number of micro-batches, because the engine has no such setting. */
-const divided: Backward = (engine, loss) => scope(() => engine.backward(loss.mul(0.25)));
+const divideLoss: Backward = (engine, loss) => scope(() => engine.backward(loss.mul(0.25)));
 
 class Tower extends nn.Module {
   readonly first: nn.Linear;
@@ -366,8 +366,8 @@ async function boundaryUntilStep(device: Device): Promise<void> {
 }
 
 async function zeroGradForgets(device: Device): Promise<void> {
-  const expected = await trained({}, device, ours);
-  const again = await trained({}, device, (engine, loss, micro) => {
+  const expected = await trainWeights({}, device, ours);
+  const again = await trainWeights({}, device, (engine, loss, micro) => {
     if (engine.globalSteps === 2) {
       engine.noSync(() => engine.backward(loss));
       engine.zeroGrad();
@@ -414,11 +414,11 @@ const directCases: [string, Setup, Backward, number][] = [
     direct,
     2,
   ],
-  ['fp16 with scale()', { precision: 'fp16' }, scaled, 1],
+  ['fp16 with scale()', { precision: 'fp16' }, scaleLoss, 1],
   [
     'fp16 with scale(), speculative offload',
     { precision: 'fp16', offload: true, speculative: true },
-    scaled,
+    scaleLoss,
     1,
   ],
 ];
@@ -446,8 +446,8 @@ export const cases: Case[] = [
     name: `unmanaged accumulation equals managed${offload ? ', speculative offload' : ''}`,
     run: async (device: Device) => {
       const setup = { offload, speculative: offload };
-      const expected = await trained({ ...setup, accumulation: 4 }, device, ours, 4);
-      const got = await trained({ ...setup, managed: false }, device, divided, 4);
+      const expected = await trainWeights({ ...setup, accumulation: 4 }, device, ours, 4);
+      const got = await trainWeights({ ...setup, managed: false }, device, divideLoss, 4);
       assert.deepEqual(got, expected);
     },
   })),

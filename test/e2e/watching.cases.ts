@@ -6,7 +6,7 @@ import { type DsConfig, type Engine, initialize, type Tensor } from '../../lib/i
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
-import { printed } from '../support/printed.js';
+import { captureOutput } from '../support/printed.js';
 import { type TinyOptions, tinyBatch, tinyConfig, tinyModel, trainTiny } from './tiny-training.js';
 
 async function engineOf(device: Device, options: TinyOptions, extra: DsConfig): Promise<Engine> {
@@ -35,7 +35,7 @@ async function memory(device: Device, offload: boolean): Promise<void> {
   let elements = 0;
   const before = device.memory.inUse / MiB;
   const options: TinyOptions = { precision: 'bf16', offload };
-  const text = await printed(async () => {
+  const text = await captureOutput(async () => {
     const engine = await engineOf(device, options, { memory_breakdown: true });
     elements = engine.parts.units.reduce((sum, { layout }) => sum + layout.numel, 0);
     trainTiny(engine, 0, 2);
@@ -89,7 +89,7 @@ async function activations(device: Device): Promise<void> {
 
 async function state(device: Device): Promise<void> {
   const options: TinyOptions = { precision: 'bf16', offload: false, accumulation: 2 };
-  const text = await printed(async () => {
+  const text = await captureOutput(async () => {
     const engine = await engineOf(device, options, { dump_state: true });
     trainTiny(engine, 0, 1);
     engine.destroy();
@@ -120,7 +120,7 @@ async function secrets(device: Device): Promise<void> {
 
 async function neither(device: Device): Promise<void> {
   const options: TinyOptions = { precision: 'fp32', offload: false };
-  const text = await printed(async () => {
+  const text = await captureOutput(async () => {
     const engine = await engineOf(device, options, {});
     trainTiny(engine, 0, 1);
     engine.destroy();
@@ -131,7 +131,7 @@ async function neither(device: Device): Promise<void> {
 /** Nested watchers: phases are timed from the time when timing is enabled. */
 async function together(device: Device): Promise<void> {
   const extra = { memory_breakdown: true, flops_profiler: { enabled: true, detailed: false } };
-  await printed(async () => {
+  await captureOutput(async () => {
     const engine = await engineOf(device, { precision: 'fp32', offload: false }, extra);
     trainTiny(engine, 0, 1);
     assert.equal(engine.phaseTimes(), null);

@@ -29,13 +29,13 @@ const sizes = {
 const prompt = [3, 1, 4, 1, 5];
 const greedy = { maxNewTokens: 7, temperature: 0, seed: 1 };
 
-function made(): nn.models.Llama {
+function makeModel(): nn.models.Llama {
   seed(21);
   return new nn.models.Llama(sizes).eval() as nn.models.Llama;
 }
 
-async function streaming(device: Device, more: Partial<DsConfig> = {}): Promise<Engine> {
-  const model = made();
+async function streamingEngine(device: Device, more: Partial<DsConfig> = {}): Promise<Engine> {
+  const model = makeModel();
   const config: DsConfig = {
     train_micro_batch_size_per_gpu: 1,
     zero_optimization: {
@@ -87,8 +87,8 @@ function isHere(engine: Engine): (unit: WeightUnit) => boolean {
 const streams: Case = {
   name: 'ZeRO-Inference: forward and generate are those of the whole model, with one block beside that in use on the device',
   async run(device) {
-    const whole = made().to(device);
-    const engine = await streaming(device);
+    const whole = makeModel().to(device);
+    const engine = await streamingEngine(device);
     const model = engine.module as nn.models.Llama;
     const here = isHere(engine);
     const peaks: number[] = [];
@@ -126,15 +126,17 @@ const quantized: Case[] = bits.map((num_bits) => ({
   name: `ZeRO-Inference: weights of ${num_bits} bits lie and move in that form`,
   async run(device) {
     const group_size = 16;
-    const whole = nn.quantizeModel(made(), { bits: num_bits, groupSize: group_size }).to(device);
-    const plain = await streaming(device);
+    const whole = nn
+      .quantizeModel(makeModel(), { bits: num_bits, groupSize: group_size })
+      .to(device);
+    const plain = await streamingEngine(device);
     const bytesOf = ({ parts }: Engine): number =>
       parts.stage.frozen
         .filter(({ unit }) => unit.name.includes('layers'))
         .reduce((sum, { weights }) => sum + weights.bytes, 0);
     const before = bytesOf(plain);
     plain.destroy();
-    const engine = await streaming(device, {
+    const engine = await streamingEngine(device, {
       weight_quantization: { quantized_initialization: { num_bits, group_size } },
     });
     const share = bytesOf(engine) / before;
@@ -153,8 +155,8 @@ const quantized: Case[] = bits.map((num_bits) => ({
 const many: Case = {
   name: 'ZeRO-Inference: initInference continues many texts over weights that come and go',
   async run(device) {
-    const whole = made().to(device);
-    const engine = await streaming(device);
+    const whole = makeModel().to(device);
+    const engine = await streamingEngine(device);
     const model = engine.module as nn.models.Llama;
     const writer = await initInference(model, { max_out_tokens: 32 });
     const ask = { maxNewTokens: 7, temperature: 0, ignoreEos: true };
@@ -179,8 +181,8 @@ const fromDisk: Case = {
   name: 'ZeRO-Inference: weights come from a disk',
   async run(device) {
     const nvme_path = mkdtempSync(join(tmpdir(), 'ds-streamed-'));
-    const whole = made().to(device);
-    const engine = await streaming(device, {
+    const whole = makeModel().to(device);
+    const engine = await streamingEngine(device, {
       zero_optimization: { stage: 3, offload_param: { device: 'nvme', nvme_path } },
     });
     const expected = whole.call(tokensOn(device)) as Tensor;
@@ -199,7 +201,7 @@ const fromDisk: Case = {
 const refusals: Case = {
   name: 'ZeRO-Inference: what trains is refused',
   async run(device) {
-    const engine = await streaming(device);
+    const engine = await streamingEngine(device);
     const isRefused = {
       code: 'DS_CONFIG',
       message: /expected an engine with an optimizer, got an engine for forwards only/,
@@ -211,7 +213,7 @@ const refusals: Case = {
     const micro = { train_micro_batch_size_per_gpu: 1 };
     const lower = { ...micro, zero_optimization: { stage: 2 } } as const;
     await assert.rejects(
-      initialize({ model: made(), config: lower, device }),
+      initialize({ model: makeModel(), config: lower, device }),
       /optimizer: expected an optimizer/,
     );
     const both: DsConfig = {
@@ -221,7 +223,7 @@ const refusals: Case = {
       weight_quantization: { quantized_initialization: {} },
     };
     await assert.rejects(
-      initialize({ model: made(), config: both, device }),
+      initialize({ model: makeModel(), config: both, device }),
       /quantized_initialization: expected no optimizer/,
     );
   },

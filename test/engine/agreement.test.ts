@@ -229,7 +229,7 @@ test('only ranks of one model need equal random states', async () => {
 });
 
 test('before the model changes, only the configuration is compared', async () => {
-  const found = (configs: DsConfig[]) =>
+  const agreementOf = (configs: DsConfig[]) =>
     Promise.all(
       jobsOf(configs.length).map((job, rank) => {
         const given = { train_micro_batch_size_per_gpu: 1, ...configs[rank] };
@@ -240,9 +240,9 @@ test('before the model changes, only the configuration is compared', async () =>
         );
       }),
     );
-  expect(await found([{}, { steps_per_print: 5 }])).toEqual([null, null]);
+  expect(await agreementOf([{}, { steps_per_print: 5 }])).toEqual([null, null]);
   const error = ['DS_CONFIG', 'gradient_clipping', '0.5 on rank 1'];
-  expect(await found([{}, { gradient_clipping: 0.5 }])).toEqual([error, error]);
+  expect(await agreementOf([{}, { gradient_clipping: 0.5 }])).toEqual([error, error]);
   // A single rank exchanges nothing.
   const alone = { worldSize: 1, store: null } as never;
   await requireSameConfig(alone, resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }));

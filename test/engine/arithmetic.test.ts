@@ -150,7 +150,7 @@ describe('the free memory of a rank', () => {
     parameter('cuda', 1000, { missing: {} }),
     parameter('cuda', 1000, { isMaterialized: false }),
   ];
-  const found = (memory: object, kind = 'cuda') =>
+  const adviceFor = (memory: object, kind = 'cuda') =>
     memoryOfRank(
       { parameters: () => parameters } as never,
       { zero_optimization: { offload_optimizer: { nvme_path: null } } } as never,
@@ -163,18 +163,18 @@ describe('the free memory of a rank', () => {
     );
 
   test('of the device: free memory, plus weights that will move away', () => {
-    expect(found({}).device).toBe(1000 - 300 + 120);
-    expect(found({ cap: 500 }).device).toBe(500 - 300 + 120);
-    expect(found({ inUse: 5000 }).device).toBe(1);
-    expect(found({}, 'cpu').device).toBeNull();
-    expect(found({ cap: 500 }, 'cpu').device).toBe(500 - 300 + 7);
+    expect(adviceFor({}).device).toBe(1000 - 300 + 120);
+    expect(adviceFor({ cap: 500 }).device).toBe(500 - 300 + 120);
+    expect(adviceFor({ inUse: 5000 }).device).toBe(1);
+    expect(adviceFor({}, 'cpu').device).toBeNull();
+    expect(adviceFor({ cap: 500 }, 'cpu').device).toBe(500 - 300 + 7);
   });
 
   test('of the host: weights in host memory, and cached blocks of the allocator', () => {
     const { reserved, inUse } = cpu().memory;
-    expect(found({}).returned).toBe(7 + Math.max(0, reserved - inUse));
-    expect(found({})).toMatchObject({ disk: 0, deviceName: 'a device', card: 'a card' });
-    expect(found({}).host).toBeLessThanOrEqual(found({}).hostAtMost);
+    expect(adviceFor({}).returned).toBe(7 + Math.max(0, reserved - inUse));
+    expect(adviceFor({})).toMatchObject({ disk: 0, deviceName: 'a device', card: 'a card' });
+    expect(adviceFor({}).host).toBeLessThanOrEqual(adviceFor({}).hostAtMost);
   });
 });
 

@@ -78,7 +78,7 @@ describe('the micro-batches of a step', () => {
     });
 
   /** Runs backwards until one is refused; `micros` has the state before each of them. */
-  function followed(sizes: BatchSizes, limit = 9) {
+  function followSteps(sizes: BatchSizes, limit = 9) {
     const micros = new MicroBatches(sizes);
     const seen: unknown[] = [];
     for (let i = 0; i < limit; i++) {
@@ -98,7 +98,7 @@ describe('the micro-batches of a step', () => {
   test('are counted up to the accumulation steps', () => {
     const sizes = sizesOf(managedAccumulation);
     expect([sizes.micros, sizes.train, sizes.accumulation.divisor]).toEqual([8, 24, 3]);
-    const { seen, micros, error } = followed(sizes);
+    const { seen, micros, error } = followSteps(sizes);
     expect(seen).toEqual([
       [false, false, 8, false],
       [false, false, 16, false],
@@ -124,7 +124,7 @@ describe('the micro-batches of a step', () => {
   test('have one backward for each stage of a rank, the last of which counts samples', () => {
     const sizes = sizesOf(inStages(2), 2);
     expect(sizes.accumulation.divisor).toBe(3);
-    const { seen, error } = followed(sizes);
+    const { seen, error } = followSteps(sizes);
     expect(seen).toEqual(
       [0, 8, 8, 16, 16, 24].map((samples, i) => [false, false, samples, i === 5]),
     );
@@ -132,7 +132,7 @@ describe('the micro-batches of a step', () => {
   });
 
   test('of a caller that accumulates itself are all steps', () => {
-    const { seen, error } = followed(sizesOf(unmanagedAccumulation), 5);
+    const { seen, error } = followSteps(sizesOf(unmanagedAccumulation), 5);
     expect(sizesOf(unmanagedAccumulation).accumulation.divisor).toBe(1);
     expect(seen).toEqual([8, 16, 24, 32, 40].map((samples) => [false, false, samples, true]));
     expect(error).toBeNull();
@@ -140,8 +140,8 @@ describe('the micro-batches of a step', () => {
 
   test('inside noSync() have samples, and do not count', () => {
     const micros = new MicroBatches(sizesOf((steps) => managedAccumulation(steps - 2)));
-    const refused = (body: () => unknown) => thrownBy(body).got;
-    expect(refused(() => micros.step(true))).toBe('no gradient since the last step');
+    const refusal = (body: () => unknown) => thrownBy(body).got;
+    expect(refusal(() => micros.step(true))).toBe('no gradient since the last step');
     const inside = micros.noSync(() => {
       expect([micros.isLocal, micros.completesStep, micros.atBoundary]).toEqual([
         true,
@@ -150,8 +150,8 @@ describe('the micro-batches of a step', () => {
       ]);
       micros.begin();
       micros.end();
-      expect(refused(() => micros.step(false))).toBe('step() inside it');
-      return refused(() => micros.noSync(() => 1));
+      expect(refusal(() => micros.step(false))).toBe('step() inside it');
+      return refusal(() => micros.noSync(() => 1));
     });
     expect([inside, micros.isLocal, micros.count, micros.samples]).toEqual([
       'a nested one',
@@ -159,7 +159,7 @@ describe('the micro-batches of a step', () => {
       0,
       8,
     ]);
-    expect(refused(() => micros.step(false))).toBe(
+    expect(refusal(() => micros.step(false))).toBe(
       'only gradients of noSync(), which do not count',
     );
     expect(thrownBy(() => micros.noSync(3 as never)).op).toBe('engine.noSync');

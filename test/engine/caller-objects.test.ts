@@ -67,7 +67,7 @@ describe('objects of the caller', () => {
     }
   });
 
-  const found = (clients: object, more: DsConfig = {}, module: nn.Module = linear()) => {
+  const clientsOf = (clients: object, more: DsConfig = {}, module: nn.Module = linear()) => {
     const given = { module, config: configOf(more), job: jobOf(1), clients };
     return findOptimizer(given as never, null);
   };
@@ -75,22 +75,22 @@ describe('objects of the caller', () => {
 
   test('an optimizer is theirs, then that of the configuration, else none at stage 3', () => {
     const own = adam();
-    expect(found({ optimizer: own }, adamw)).toBe(own);
-    expect(found({ optimizer: () => own }, adamw)).toBe(own);
+    expect(clientsOf({ optimizer: own }, adamw)).toBe(own);
+    expect(clientsOf({ optimizer: () => own }, adamw)).toBe(own);
     const module = linear();
     module.parameters()[0]?.requireGrad(false);
-    const made = found({}, adamw, module);
+    const made = clientsOf({}, adamw, module);
     expect(made.groups.map(({ lr, params }) => [lr, params])).toEqual([
       [0.3, module.parameters().slice(1)],
     ]);
     const [weight] = linear().parameters() as [nn.Parameter];
-    expect(found({ modelParameters: [weight] }, adamw).groups[0]?.params).toEqual([weight]);
+    expect(clientsOf({ modelParameters: [weight] }, adamw).groups[0]?.params).toEqual([weight]);
     const third = { zero_optimization: { stage: 3 } } as DsConfig;
-    expect(found({}, third)).toMatchObject({ name: 'no optimizer', groups: [] });
-    expect(found({}, { ...third, ...adamw }).name).toBe('AdamW');
+    expect(clientsOf({}, third)).toMatchObject({ name: 'no optimizer', groups: [] });
+    expect(clientsOf({}, { ...third, ...adamw }).name).toBe('AdamW');
     for (const clients of [{}, { modelParameters: [weight] }]) {
       const stage = 'modelParameters' in clients ? third : {};
-      expect(thrownBy(() => found(clients, stage))).toMatchObject({
+      expect(thrownBy(() => clientsOf(clients, stage))).toMatchObject({
         code: 'DS_CONFIG',
         op: 'optimizer',
         got: 'none',
@@ -101,9 +101,9 @@ describe('objects of the caller', () => {
   test('an optimizer that exchanges moments has no stage', () => {
     const groups = [{ params: linear().parameters() }];
     const own = { name: 'Own', groups, declareState: () => ({}), update() {}, passOf() {} };
-    expect(found({ optimizer: own })).toBe(own);
+    expect(clientsOf({ optimizer: own })).toBe(own);
     const sharded = { zero_optimization: { stage: 1 } } as DsConfig;
-    expect(thrownBy(() => found({ optimizer: own }, sharded))).toMatchObject({
+    expect(thrownBy(() => clientsOf({ optimizer: own }, sharded))).toMatchObject({
       code: 'DS_CONFIG',
       op: 'zero_optimization.stage',
     });
@@ -112,19 +112,21 @@ describe('objects of the caller', () => {
   test('an optimizer has groups, methods, and no steps of its own', () => {
     const methods = { name: 'Own', declareState: () => ({}), update() {} };
     for (const groups of [undefined, [], [{}], [{ params: 3 }], [null]]) {
-      expect(thrownBy(() => found({ optimizer: { ...methods, groups } }))).toMatchObject({
+      expect(thrownBy(() => clientsOf({ optimizer: { ...methods, groups } }))).toMatchObject({
         code: 'DS_ARGUMENT',
         op: 'initialize optimizer',
         expected: 'an optimizer with groups: a list of at least one { params, .. }',
       });
     }
-    expect(thrownBy(() => found({ optimizer: { groups: [] } })).expected).toBe(
+    expect(thrownBy(() => clientsOf({ optimizer: { groups: [] } })).expected).toBe(
       'an optimizer, with declareState(), update()',
     );
-    expect(thrownBy(() => found({ optimizer: optim.AdamW as never })).got).toBe('the class AdamW');
+    expect(thrownBy(() => clientsOf({ optimizer: optim.AdamW as never })).got).toBe(
+      'the class AdamW',
+    );
     const frozen = linear();
     for (const one of frozen.parameters()) one.requireGrad(false);
-    expect(thrownBy(() => found({}, adamw, frozen))).toMatchObject({
+    expect(thrownBy(() => clientsOf({}, adamw, frozen))).toMatchObject({
       op: 'initialize',
       got: 'a model with 2 frozen parameters',
       hint: expect.stringContaining('requireGrad(true)'),
@@ -132,7 +134,7 @@ describe('objects of the caller', () => {
     class Empty extends nn.Module {
       forward(): void {}
     }
-    expect(thrownBy(() => found({}, adamw, new Empty()))).toMatchObject({
+    expect(thrownBy(() => clientsOf({}, adamw, new Empty()))).toMatchObject({
       got: 'a model without parameters',
       hint: '',
     });

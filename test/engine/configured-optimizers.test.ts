@@ -53,7 +53,7 @@ test('bf16_optimizer_states reach Adam', () => {
 });
 
 test('bf16_optimizer_states refuse an optimizer of the caller with wide state', () => {
-  const given = (bf16: object, fp32OptimizerStates: boolean) => {
+  const optimizerWith = (bf16: object, fp32OptimizerStates: boolean) => {
     const module = new nn.Linear(4, 4);
     const optimizer = new optim.AdamW(module.parameters(), { lr: 0.01, fp32OptimizerStates });
     const section = { bf16: { enabled: true, ...bf16 } };
@@ -62,9 +62,9 @@ test('bf16_optimizer_states refuse an optimizer of the caller with wide state', 
     return findOptimizer({ module, config, clients: { optimizer }, job, planned: null }, null);
   };
   const narrow = { bf16_optimizer_states: true };
-  expect(given(narrow, false).groups).toHaveLength(1);
-  expect(given({}, true).groups).toHaveLength(1);
-  expect(thrownBy(() => given(narrow, true))).toMatchObject({
+  expect(optimizerWith(narrow, false).groups).toHaveLength(1);
+  expect(optimizerWith({}, true).groups).toHaveLength(1);
+  expect(thrownBy(() => optimizerWith(narrow, true))).toMatchObject({
     code: 'DS_CONFIG',
     op: 'bf16.bf16_optimizer_states',
     got: 'AdamW with exp_avg in f32',

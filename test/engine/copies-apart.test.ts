@@ -45,12 +45,12 @@ const rowsOf = (losses: readonly number[], squares: readonly number[]) => ({
 const among = { ...mesh, compared: GIVEN };
 
 test('reports different losses before different gradient norms', () => {
-  const found = (losses: number[], squares: number[]) =>
+  const mismatchOf = (losses: number[], squares: number[]) =>
     findCopiesApart(rowsOf(losses, squares), among);
   const what = 'losses or gradients';
-  expect(found([1, 1, 3, 4], [4, 9, 4, 4])).toEqual({ ranks: [2, 3], axes: ['tp'], what });
-  expect(found([1, 1, 3, 3], [4, 9, 4, 4])).toEqual({ ranks: [0, 1], axes: ['tp'], what });
-  expect(found([1, 1, 3, 3], [4, 4, 9, 9])).toBeNull();
+  expect(mismatchOf([1, 1, 3, 4], [4, 9, 4, 4])).toEqual({ ranks: [2, 3], axes: ['tp'], what });
+  expect(mismatchOf([1, 1, 3, 3], [4, 9, 4, 4])).toEqual({ ranks: [0, 1], axes: ['tp'], what });
+  expect(mismatchOf([1, 1, 3, 3], [4, 4, 9, 9])).toBeNull();
 });
 
 test.each<

@@ -42,7 +42,7 @@ const samples: data.Dataset<number> = { length: LENGTH, get: (i) => i };
 
 type Metric = Record<string, unknown>;
 
-const sampling = (more: Metric = {}, outer: Record<string, unknown> = {}): DsConfig => ({
+const samplingConfig = (more: Metric = {}, outer: Record<string, unknown> = {}): DsConfig => ({
   train_micro_batch_size_per_gpu: 3,
   gradient_accumulation_steps: 2,
   optimizer: { type: 'AdamW', params: { lr: 1e-2 } },
@@ -72,7 +72,7 @@ const sampling = (more: Metric = {}, outer: Record<string, unknown> = {}): DsCon
   },
 });
 
-async function start(config: DsConfig = sampling()) {
+async function start(config: DsConfig = samplingConfig()) {
   const options = { model: new Line(), config, device: 'cpu', trainingData: samples };
   const { engine, trainLoader } = await initialize<number, Tensor>(options);
   open.push(engine);
@@ -134,7 +134,7 @@ test.each([3, 4, 10, 13])(
     await second.engine.loadCheckpoint(folder);
     const rest = [...train(second), ...train(second), ...(stop < 10 ? train(second) : [])];
     expect([...before, ...rest].slice(0, 30)).toEqual(expected.slice(0, 30));
-    const { trainLoader } = await start({ ...sampling(), gradient_accumulation_steps: 1 });
+    const { trainLoader } = await start({ ...samplingConfig(), gradient_accumulation_steps: 1 });
     const { epoch = null, served = null } = first.trainLoader.stateDict();
     const state = { epoch, served, samples: LENGTH, seed: 9, batchSize: 6 };
     expect(first.trainLoader.stateDict()).toEqual(state);
@@ -149,18 +149,18 @@ test('ranks that have read other files are refused, and named', async () => {
     const all = { ...metric, clusteringType: 'single_cluster' } as const;
     return new data.CurriculumSampler(LENGTH, { metrics: { all, ease: metric }, batchSize: 6 });
   };
-  const compared = (...lasts: number[]) =>
+  const compareMetrics = (...lasts: number[]) =>
     requireSameMetrics(samplerWith(1), async (own) => {
       expect(own).toEqual(samplerWith(1).digests());
       return [own, ...lasts.map((last) => samplerWith(last).digests())];
     });
-  await compared(1, 1);
-  const error = await refusal(() => compared(1, 2));
+  await compareMetrics(1, 1);
+  const error = await refusal(() => compareMetrics(1, 2));
   expect(error.code).toBe('DS_DATA');
   expect(error.message).toMatch(
     /curriculum_metrics\.ease: expected index files with the contents of rank 0, got different contents on rank 2/,
   );
-  const { trainLoader } = await start({ ...sampling(), data_efficiency: { enabled: false } });
+  const { trainLoader } = await start({ ...samplingConfig(), data_efficiency: { enabled: false } });
   await requireSameMetrics(trainLoader.sampler, () => Promise.reject(new Error('asked')));
 });
 
@@ -193,13 +193,13 @@ test('an engine with other index files than another rank is destroyed, on all ra
 });
 
 test('batches end with num_epochs', async () => {
-  const started = await start(sampling({}, { num_epochs: 1 }));
+  const started = await start(samplingConfig({}, { num_epochs: 1 }));
   expect(train(started)).toHaveLength(10);
   expect((await refusal(() => train(started))).message).toMatch(/the end of the CurriculumSampler/);
 });
 
 test('the program sets a custom schedule before the first batch', async () => {
-  const started = await start(sampling({ schedule_type: 'custom' }));
+  const started = await start(samplingConfig({ schedule_type: 'custom' }));
   const error = await refusal(() => train(started));
   expect(error.message).toMatch(
     /curriculum_metrics\.ease\.schedule_type: .* trainLoader\.sampler\.setSchedules\(\{ ease: \(step\)/,
@@ -212,7 +212,7 @@ test('the program sets a custom schedule before the first batch', async () => {
 });
 
 test('settings without effect are refused or reported', async () => {
-  const config = sampling();
+  const config = samplingConfig();
   const more = { model: new Line(), config, device: 'cpu' };
   const stream = { iterate: () => [1, 2, 3] };
   const error = await refusal(() => initialize({ ...more, trainingData: stream }));

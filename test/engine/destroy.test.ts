@@ -47,7 +47,7 @@ test('a failed backward leaks nothing', async () => {
   const options = { precision: 'bf16', offload: true } as const;
   const engine = await tinyEngine({ ...options, checkpointing: true }, cpu());
   trainTiny(engine, 0, 1);
-  const failing = (): number => {
+  const failBackward = (): number => {
     let calls = 0;
     const [block] = engine.module.units();
     // The backward calls the hook once more.
@@ -62,8 +62,8 @@ test('a failed backward leaks nothing', async () => {
     trainTiny(engine, 1, 2);
     return liveTensors();
   };
-  const live = failing();
-  expect(failing()).toBe(live);
+  const live = failBackward();
+  expect(failBackward()).toBe(live);
   engine.destroy();
 });
 

@@ -26,7 +26,7 @@ interface Given {
 const FAST = { fileSystem: 'ext4', direct: true };
 
 /** Opens both stores with a disk, and returns their options and the warnings. */
-function opened({ disk = FAST, folder = join(dir, 'a', 'b'), aio = {}, section = {} }: Given) {
+function openStores({ disk = FAST, folder = join(dir, 'a', 'b'), aio = {}, section = {} }: Given) {
   for (const made of [DiskWeights, NvmeState]) {
     jest.mocked(made as new () => object).mockReset();
     jest.mocked(made as new () => object).mockImplementation(() => ({ disk }));
@@ -59,10 +59,10 @@ function opened({ disk = FAST, folder = join(dir, 'a', 'b'), aio = {}, section =
 }
 
 test('a fast disk gives no warning, and the folder exists', () => {
-  expect(opened({}).warnings).toEqual([]);
+  expect(openStores({}).warnings).toEqual([]);
   expect(existsSync(join(dir, 'a', 'b'))).toBe(true);
   // All weights fit into max_in_cpu: there is no disk.
-  expect(opened({ disk: null }).warnings).toEqual([]);
+  expect(openStores({ disk: null }).warnings).toEqual([]);
 });
 
 test.each<[disk: { fileSystem: string; direct: boolean }, text: RegExp]>([
@@ -70,7 +70,7 @@ test.each<[disk: { fileSystem: string; direct: boolean }, text: RegExp]>([
   [{ fileSystem: 'ramfs', direct: false }, /: ramfs is memory, so nothing is saved/],
   [{ fileSystem: 'overlay', direct: false }, /: overlay refuses O_DIRECT, .* ext4 or xfs\./],
 ])('%j is named in a warning of each store', (disk, text) => {
-  const { warnings } = opened({ disk });
+  const { warnings } = openStores({ disk });
   expect(warnings.map(([, options]) => options)).toEqual(
     ['DS_IO', 'DS_IO'].map((code) => ({ type: 'DsWarning', code })),
   );
@@ -82,7 +82,7 @@ test.each<[disk: { fileSystem: string; direct: boolean }, text: RegExp]>([
 
 test('the configuration reaches the requests, rounded up to whole sectors', () => {
   const aio = { block_size: 10_000, queue_depth: 5, intra_op_parallelism: 3 };
-  const { weights, state } = opened({ aio, section: { buffer_count: 7 } });
+  const { weights, state } = openStores({ aio, section: { buffer_count: 7 } });
   const requests = { blockBytes: 12_288, depth: 5, checkers: 3, folder: join(dir, 'a', 'b') };
   expect(weights).toMatchObject({
     ...requests,
@@ -93,7 +93,7 @@ test('the configuration reaches the requests, rounded up to whole sectors', () =
   expect(state).toMatchObject({ ...requests, label: 'optimizer state of rank 1' });
   expect(state.slots).toEqual({ count: 7, readsAhead: true, writesBehind: true });
   const blocking = { pipeline_read: false, pipeline_write: false };
-  expect(opened({ section: blocking }).state.slots).toMatchObject({
+  expect(openStores({ section: blocking }).state.slots).toMatchObject({
     readsAhead: false,
     writesBehind: false,
   });
@@ -102,7 +102,7 @@ test('the configuration reaches the requests, rounded up to whole sectors', () =
 test('the error of a folder that cannot be created names its key', () => {
   const file = join(dir, 'file');
   writeFileSync(file, '');
-  const error = thrownBy(() => opened({ folder: join(file, 'inside') }));
+  const error = thrownBy(() => openStores({ folder: join(file, 'inside') }));
   expect(error).toMatchObject({
     code: 'DS_IO',
     op: `zero_optimization.offload_param.nvme_path ${join(file, 'inside')}`,

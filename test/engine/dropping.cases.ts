@@ -64,7 +64,7 @@ function batch(step: number, device: Device): Tensor[] {
 }
 
 /** The loss of each step, and all weights after the last one. */
-async function trained(run: Run, device: Device, zero_optimization: object): Promise<number[]> {
+async function trainLosses(run: Run, device: Device, zero_optimization: object): Promise<number[]> {
   const config = {
     train_micro_batch_size_per_gpu: ROWS,
     optimizer: { type: 'AdamW', params: { lr: 1e-2 } },
@@ -96,13 +96,13 @@ async function trained(run: Run, device: Device, zero_optimization: object): Pro
 }
 
 async function trainsAlike(run: Run, device: Device): Promise<void> {
-  const first = await trained(run, device, { stage: 0 });
-  const whole = await trained({ ...run, section: {} }, device, { stage: 0 });
+  const first = await trainLosses(run, device, { stage: 0 });
+  const whole = await trainLosses({ ...run, section: {} }, device, { stage: 0 });
   assert.notDeepEqual(first, whole, 'nothing was dropped');
   for (const [name, place] of Object.entries(places))
-    assert.deepEqual(await trained(run, device, place), first, name);
+    assert.deepEqual(await trainLosses(run, device, place), first, name);
   if (device.kind === 'cpu') return;
-  const onCpu = await trained(run, cpu(), { stage: 0 });
+  const onCpu = await trainLosses(run, cpu(), { stage: 0 });
   const tolerance = run.bf16 ? 3e-2 : 1e-3;
   assertClose(first.slice(0, STEPS), onCpu.slice(0, STEPS), tolerance, 'losses');
 }

@@ -122,7 +122,7 @@ const fail = (error: Error) => (): never => {
 };
 
 test('close() hides the end of the job only after a call that failed last', async () => {
-  const ended = async (use: (calls: EngineCalls) => unknown, error: Error) => {
+  const expectEnd = async (use: (calls: EngineCalls) => unknown, error: Error) => {
     const { calls } = callsOf();
     await use(calls);
     try {
@@ -132,28 +132,30 @@ test('close() hides the end of the job only after a call that failed last', asyn
       return thrown;
     }
   };
-  const failed = (calls: EngineCalls) => expect(() => calls.pass(fail(lost))).toThrow(lost);
+  const failPass = (calls: EngineCalls) => expect(() => calls.pass(fail(lost))).toThrow(lost);
   const turn = (calls: EngineCalls, body: () => Promise<unknown>) => calls.inTurns({}, body);
-  expect(await ended(() => {}, lost)).toBe(lost);
-  expect(await ended(failed, lost)).toBeNull();
-  expect(await ended((calls) => turn(calls, fail(lost) as never).catch(() => {}), lost)).toBeNull();
+  expect(await expectEnd(() => {}, lost)).toBe(lost);
+  expect(await expectEnd(failPass, lost)).toBeNull();
+  expect(
+    await expectEnd((calls) => turn(calls, fail(lost) as never).catch(() => {}), lost),
+  ).toBeNull();
   const other = new Error('a failure of its own');
-  expect(await ended(failed, other)).toBe(other);
-  const recovered = (calls: EngineCalls) => {
-    failed(calls);
+  expect(await expectEnd(failPass, other)).toBe(other);
+  const recover = (calls: EngineCalls) => {
+    failPass(calls);
     return calls.step(() => 1);
   };
-  expect(await ended(recovered, lost)).toBe(lost);
+  expect(await expectEnd(recover, lost)).toBe(lost);
   const inTurns = async (calls: EngineCalls) => {
-    failed(calls);
+    failPass(calls);
     expect(await turn(calls, async () => 7)).toBe(7);
   };
-  expect(await ended(inTurns, lost)).toBe(lost);
+  expect(await expectEnd(inTurns, lost)).toBe(lost);
 });
 
 describe('asynchronous calls', () => {
   /** Runs `body` during a call that reads or replaces the state. */
-  async function during(kind: 'whileReading' | 'whileChanging', body: (use: StateUse) => unknown) {
+  async function whileIn(kind: 'whileReading' | 'whileChanging', body: (use: StateUse) => unknown) {
     const use = new StateUse();
     let end = () => {};
     const call = kind === 'whileReading' ? 'saveCheckpoint' : 'loadCheckpoint';
@@ -172,7 +174,7 @@ describe('asynchronous calls', () => {
   }
 
   test('that read go together; nothing changes meanwhile', async () => {
-    await during('whileReading', async (use) => {
+    await whileIn('whileReading', async (use) => {
       use.requireLoaded('engine.forward');
       expect(await use.whileReading('save16bitModel', async () => 3)).toBe(3);
       const error = thrownBy(() => use.requireIdle('engine.step'));
@@ -188,7 +190,7 @@ describe('asynchronous calls', () => {
   });
 
   test('calls that replace the state run alone', async () => {
-    await during('whileChanging', async (use) => {
+    await whileIn('whileChanging', async (use) => {
       const error = thrownBy(() => use.requireLoaded('engine.forward'));
       expect(error).toMatchObject({
         got: 'a call while loadCheckpoint() replaces the engine state',

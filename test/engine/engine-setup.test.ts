@@ -86,7 +86,7 @@ describe('precision', () => {
 });
 
 describe('weight_quantization.quantized_initialization', () => {
-  const quantized = (section: object | null, optimizer: object = new NoOptimizer(), width = 64) => {
+  const groupsOf = (section: object | null, optimizer: object = new NoOptimizer(), width = 64) => {
     const ends = [new nn.Linear(width, 32), new nn.Linear(32, width)] as const;
     const module = new nn.Sequential(ends[0], new nn.ReLU(), ends[1]);
     const config = configOf(
@@ -103,25 +103,25 @@ describe('weight_quantization.quantized_initialization', () => {
   };
 
   test('stores linear layers in few bits, without an optimizer', () => {
-    expect(quantized(null)).toEqual([]);
+    expect(groupsOf(null)).toEqual([]);
     // Words of 32 bits, and scales of groups.
-    expect(quantized({ num_bits: 8 })).toEqual(['32,16 32,1', '64,8 64,1']);
-    expect(quantized({ num_bits: 4 }, new NoOptimizer(), 256)).toEqual([
+    expect(groupsOf({ num_bits: 8 })).toEqual(['32,16 32,1', '64,8 64,1']);
+    expect(groupsOf({ num_bits: 4 }, new NoOptimizer(), 256)).toEqual([
       '32,32 32,2',
       '256,4 256,1',
     ]);
-    expect(quantized({ num_bits: 4, group_size: 16 })).toEqual(['32,8 32,4', '64,4 64,2']);
-    expect(thrownBy(() => quantized({ num_bits: 8 }, adam()))).toMatchObject({
+    expect(groupsOf({ num_bits: 4, group_size: 16 })).toEqual(['32,8 32,4', '64,4 64,2']);
+    expect(thrownBy(() => groupsOf({ num_bits: 8 }, adam()))).toMatchObject({
       code: 'DS_CONFIG',
       op: 'weight_quantization.quantized_initialization',
       got: 'AdamW',
     });
-    expect(quantized(null, adam())).toEqual([]);
+    expect(groupsOf(null, adam())).toEqual([]);
   });
 });
 
 describe('sequence_parallel_size', () => {
-  const asked = (more: DsConfig, given: object = {}, mesh: MeshOptions = { sp: 2 }) => {
+  const setupFor = (more: DsConfig, given: object = {}, mesh: MeshOptions = { sp: 2 }) => {
     const job = jobOf(2, mesh);
     const module = { shareSequence() {} };
     const decisions = {
@@ -136,27 +136,27 @@ describe('sequence_parallel_size', () => {
   const two = { sequence_parallel_size: 2 };
 
   test('divides samples if the mesh has as many ranks', () => {
-    expect(asked(two)).toBe(true);
-    expect(asked({})).toBe(false);
-    expect(asked({ data_parallel_size: 2 } as never, {}, {})).toBe(false);
+    expect(setupFor(two)).toBe(true);
+    expect(setupFor({})).toBe(false);
+    expect(setupFor({ data_parallel_size: 2 } as never, {}, {})).toBe(false);
   });
 
   test.each<[what: string, call: () => unknown, op: string, got: string]>([
-    ['another mesh', () => asked(two, {}, {}), 'sequence_parallel_size', '2'],
-    ['a pipeline', () => asked(two, { plan: {} }), 'sequence_parallel_size', '2'],
+    ['another mesh', () => setupFor(two, {}, {}), 'sequence_parallel_size', '2'],
+    ['a pipeline', () => setupFor(two, { plan: {} }), 'sequence_parallel_size', '2'],
     [
       'local gradients',
-      () => asked(two, { optimizer: onebit() }),
+      () => setupFor(two, { optimizer: onebit() }),
       ...(['sequence_parallel_size', '2 with OneBitAdam'] as const),
     ],
     [
       'a model without parts',
-      () => asked(two, { module: linear() }),
+      () => setupFor(two, { module: linear() }),
       ...(['sequence_parallel_size', 'a Linear'] as const),
     ],
     [
       'other data ranks',
-      () => asked({ data_parallel_size: 2 } as never),
+      () => setupFor({ data_parallel_size: 2 } as never),
       ...(['data_parallel_size', '2'] as const),
     ],
   ])('is refused with %s', (_, call, op, got) => {
@@ -275,7 +275,7 @@ describe('tensor_parallel', () => {
 });
 
 describe('fp8', () => {
-  const used = (module: nn.Module, section: object = {}) => {
+  const recipeOf = (module: nn.Module, section: object = {}) => {
     const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
     const config = configOf({ bf16: { enabled: true }, fp8: { enabled: true, ...section } });
     const device = { kind: 'cpu', info: { name: 'a CPU', detail: '' } };
@@ -298,7 +298,7 @@ describe('fp8', () => {
 
   test('sets the layers that fit, without heads, until the engine is destroyed', () => {
     const net = new Net();
-    const { owned } = used(net, { recipe: 'rowwise', exclude: ['last'] });
+    const { owned } = recipeOf(net, { recipe: 'rowwise', exclude: ['last'] });
     const of = (wide: string | null) => [
       ['wide', wide],
       ['odd', null],
@@ -311,13 +311,13 @@ describe('fp8', () => {
   });
 
   test('is refused without a layer that fits, and for names without a layer', () => {
-    expect(thrownBy(() => used(new nn.Linear(15, 16)))).toMatchObject({
+    expect(thrownBy(() => recipeOf(new nn.Linear(15, 16)))).toMatchObject({
       code: 'DS_CONFIG',
       op: 'fp8.enabled',
       got: '1 linear layers, none of them',
       expected: 'a model with linear layers of dims that are multiples of 16',
     });
-    expect(thrownBy(() => used(new Net(), { exclude: ['last', 'nope'] }))).toMatchObject({
+    expect(thrownBy(() => recipeOf(new Net(), { exclude: ['last', 'nope'] }))).toMatchObject({
       code: 'DS_CONFIG',
       op: 'fp8.exclude',
       got: '"nope"',

@@ -71,7 +71,7 @@ function present({ parts: { stage } }: Engine): string[] {
 }
 
 /** The units on the device when forward and backward reach each block. */
-function followed(engine: Engine): string[] {
+function followUnits(engine: Engine): string[] {
   const seen: string[] = [];
   const look = (at: string): void => void seen.push(`${at}: ${present(engine).join(' ')}`);
   const inner = { name: 'inner', module: (engine.module as Net).inner };
@@ -101,7 +101,7 @@ test.each<[string, (net: Net) => void]>([
   const net = new Net();
   change(net);
   const engine = await engineOf(net);
-  const seen = followed(engine);
+  const seen = followUnits(engine);
   expect(seen.filter((line) => /^(loss|end)/.test(line))).toEqual(['loss: ', 'end: ']);
   const at = (what: string) => seen.find((line) => line.startsWith(what))?.split(': ')[1] ?? '';
   // The hook of the test runs after that of the engine, which has released the unit.
@@ -111,7 +111,7 @@ test.each<[string, (net: Net) => void]>([
   expect(at('backward inner')).not.toContain('blocks.1');
   // A second step finds the same; it may keep the unit that is read last and first.
   const plain = (lines: string[]) => lines.map((line) => line.replace(/root ?/, '').trim());
-  expect(plain(followed(engine))).toEqual(plain(seen));
+  expect(plain(followUnits(engine))).toEqual(plain(seen));
 });
 
 test('a layer that shares the weight of a unit gathers it, and a layer of the root its own', async () => {
@@ -233,7 +233,7 @@ const values = (engine: Engine, parameter: Parameter): number[] =>
     noGrad(() => scope(() => parameter.to('f32').reshape([-1]).toArray())),
   ) as number[];
 
-const filled = (value: number): number[] => new Array<number>(16).fill(value);
+const repeatValue = (value: number): number[] => new Array<number>(16).fill(value);
 
 test('writes reach the weights with a rank that modifies alone', async () => {
   const net = new Net();
@@ -246,19 +246,19 @@ test('writes reach the weights with a rank that modifies alone', async () => {
     expect(() => zero.GatheredParameters(parameter, {}, fill(1))).toThrow();
     expect(values(engine, parameter)).toEqual(before);
     zero.GatheredParameters(parameter, { modifierRank: 0 }, fill(2));
-    expect(values(engine, parameter)).toEqual(filled(2));
+    expect(values(engine, parameter)).toEqual(repeatValue(2));
     // The writes before an error stay, and the error is the caller's.
-    const failing = () =>
+    const failInside = () =>
       zero.GatheredParameters(parameter, { modifierRank: 0 }, () => {
         fill(3)();
         throw new Error('a body of mine');
       });
-    expect(failing).toThrow('a body of mine');
-    expect(values(engine, parameter)).toEqual(filled(3));
+    expect(failInside).toThrow('a body of mine');
+    expect(values(engine, parameter)).toEqual(repeatValue(3));
     expect(parameter.isOpen).toBe(false);
   }
   const master = zero.safeGetFullFp32Param(trained) as Tensor;
-  expect(master.reshape([-1]).toArray()).toEqual(filled(3));
+  expect(master.reshape([-1]).toArray()).toEqual(repeatValue(3));
   master.dispose();
   expect(zero.safeGetFullFp32Param(frozen)).toBeNull();
 });
@@ -267,15 +267,17 @@ test('a unit that a body holds is gathered again when it is set; others are not'
   const net = new Net();
   const engine = await engineOf(net);
   const [one, two] = net.blocks.map(({ fc }) => fc.weight) as [Parameter, Parameter];
-  const value = Tensor.from(filled(4), { shape: [4, 4] });
+  const value = Tensor.from(repeatValue(4), { shape: [4, 4] });
   zero.GatheredParameters(one, { modifierRank: 0 }, () => {
     zero.safeSetFullFp32Param(one, value);
     zero.safeSetFullFp32Param(two, value);
     expect(present(engine)).toEqual(['blocks.0']);
-    expect(noGrad(() => scope(() => one.to('f32').reshape([-1]).toArray()))).toEqual(filled(4));
+    expect(noGrad(() => scope(() => one.to('f32').reshape([-1]).toArray()))).toEqual(
+      repeatValue(4),
+    );
   });
   expect(present(engine)).toEqual([]);
-  expect([values(engine, one), values(engine, two)]).toEqual([filled(4), filled(4)]);
+  expect([values(engine, one), values(engine, two)]).toEqual([repeatValue(4), repeatValue(4)]);
   value.dispose();
 });
 
@@ -291,10 +293,10 @@ test('an error of the body comes before one of the exchange; both leave weights 
     zero.GatheredParameters(net.inner.weight, { modifierRank: 0 }, body);
   expect(call(() => 1)).toThrow(lost);
   const own = new Error('a body of mine');
-  const failing = () => {
+  const failBody = () => {
     throw own;
   };
-  expect(call(failing)).toThrow(own);
+  expect(call(failBody)).toThrow(own);
   expect(reduce).toHaveBeenCalledTimes(2);
   expect(present(engine)).toEqual([]);
   reduce.mockRestore();
@@ -334,7 +336,7 @@ test('each written parameter comes once from the rank that modifies, unless no r
   Object.assign(ranks, { world: Object.getPrototypeOf(world) });
   // First the parameters of the root rank, then the one that only another rank wrote.
   expect(sent).toEqual([0, 1, 2].map((i) => [i, 0]));
-  expect(values(engine, all[1] as Parameter)).toEqual(filled(5));
+  expect(values(engine, all[1] as Parameter)).toEqual(repeatValue(5));
 });
 
 test('a part of a layer has no rank that modifies it', async () => {

@@ -16,7 +16,7 @@ const shardsOf = (tensors: readonly Tensor[]) =>
   tensors.map((tensor, i) => ({ name: `t${i}`, shape: tensor.shape, tensor }));
 
 /** Takes copies, changes the tensors, and returns the values of the copies. */
-function copied(copy: HostCopy, tensors: readonly Tensor[]) {
+function copyAll(copy: HostCopy, tensors: readonly Tensor[]) {
   const copies = copy.take(shardsOf(tensors));
   copy.wait();
   for (const tensor of tensors) noGrad(() => tensor.fill_(0));
@@ -30,13 +30,13 @@ function copied(copy: HostCopy, tensors: readonly Tensor[]) {
   return { values, places, buffer };
 }
 
-const counted = (count: number): number[] => Array.from({ length: count }, (_, i) => i + 1);
+const countTo = (count: number): number[] => Array.from({ length: count }, (_, i) => i + 1);
 
 test('copies have the values before a change, each aligned in one block', () => {
   const copy = new HostCopy(cpu());
   const tensors = [tensorOf(3), tensorOf(100), tensorOf(5, 'u8'), tensorOf(17, 'f64')];
-  const { values, places } = copied(copy, tensors);
-  expect(values).toEqual([3, 100, 5, 17].map(counted));
+  const { values, places } = copyAll(copy, tensors);
+  expect(values).toEqual([3, 100, 5, 17].map(countTo));
   expect(places).toEqual(tensors.map(() => [true, 0]));
   for (const tensor of tensors) tensor.release();
   copy.dispose();
@@ -45,12 +45,12 @@ test('copies have the values before a change, each aligned in one block', () => 
 test('the block is reused, and replaced by a larger one', () => {
   const copy = new HostCopy(cpu());
   const [small, large] = [tensorOf(40), tensorOf(400)];
-  const { buffer } = copied(copy, [small]);
-  expect(copied(copy, [small]).buffer).toBe(buffer);
-  const next = copied(copy, [large]);
+  const { buffer } = copyAll(copy, [small]);
+  expect(copyAll(copy, [small]).buffer).toBe(buffer);
+  const next = copyAll(copy, [large]);
   expect(next.buffer).not.toBe(buffer);
   expect(buffer?.isReleased).toBe(true);
-  expect(copied(copy, [small]).buffer).toBe(next.buffer);
+  expect(copyAll(copy, [small]).buffer).toBe(next.buffer);
   copy.dispose();
   expect(next.buffer?.isReleased).toBe(true);
   for (const tensor of [small, large]) tensor.release();
@@ -59,7 +59,7 @@ test('the block is reused, and replaced by a larger one', () => {
 test('an empty copy allocates nothing, and can be disposed twice', () => {
   const copy = new HostCopy(cpu());
   const empty = tensorOf(0);
-  expect(copied(copy, [empty]).values).toEqual([[]]);
+  expect(copyAll(copy, [empty]).values).toEqual([[]]);
   expect(copy.take([])).toEqual([]);
   copy.dispose();
   empty.release();

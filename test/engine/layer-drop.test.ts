@@ -103,13 +103,13 @@ describe('the schedule', () => {
 });
 
 describe.each(families)('%s', (_, build) => {
-  const made = (checkpointing = false) => {
+  const makeModel = (checkpointing = false) => {
     seed(11);
     return build(checkpointing);
   };
 
   test('without a layer, equals the model that never had it', () => {
-    const model = made();
+    const model = makeModel();
     const { tokens } = batch(0);
     const logits = model.call(tokens, null, { layerFactors: [1, 0, 1, 0] });
     const blocks = (
@@ -124,7 +124,7 @@ describe.each(families)('%s', (_, build) => {
   });
 
   test('with the factor of the projections onto the residual stream', () => {
-    const [model, other] = [made(), made()];
+    const [model, other] = [makeModel(), makeModel()];
     const { tokens, targets } = batch(1);
     const state = Object.entries(other.stateDict()).map(([name, value]) => {
       const isLast = /\.2\..*(c_proj|o_proj|down_proj)/.test(name);
@@ -137,7 +137,7 @@ describe.each(families)('%s', (_, build) => {
 
   test('has the same gradients with activation checkpointing', () => {
     const losses = [false, true].map((checkpointing) => {
-      const model = made(checkpointing);
+      const model = makeModel(checkpointing);
       const { tokens, targets } = batch(2);
       const loss = model.call(tokens, targets, { layerFactors: [0, 1.5, 1, 0] });
       loss.backward();
@@ -151,7 +151,7 @@ describe.each(families)('%s', (_, build) => {
   });
 
   test('refuses invalid factors', async () => {
-    const model = made();
+    const model = makeModel();
     const { tokens } = batch(0);
     const holed = Object.assign(new Array(LAYERS), [1, 1]);
     for (const layerFactors of [[1, 1], [1, 1, 1, -1], [1, 1, 1, Number.NaN], 'all', 0, holed]) {

@@ -27,7 +27,7 @@ afterEach(() => jest.restoreAllMocks());
 const inner = { time: (_: string, body: () => unknown) => body(), finishStep() {}, dispose() {} };
 
 /** Runs steps with these times in ms, and returns the result when the run would end. */
-function measured(
+function measureSteps(
   times: readonly number[],
   { start, end }: { start: number; end: number },
 ): Record<string, number> & { steps: number } {
@@ -68,12 +68,12 @@ function measured(
 }
 
 test('the steps after start_profile_step count, with the work between them', () => {
-  const result = measured([1000, 1000, 1000, 40, 60, 80, 5], { start: 3, end: 5 });
+  const result = measureSteps([1000, 1000, 1000, 40, 60, 80, 5], { start: 3, end: 5 });
   expect(result).toMatchObject({ latency: 60, throughput: 100, train_batch_size: 6, steps: 6 });
 });
 
 test('from step 0 on, the first forward starts the measurement', () => {
-  const result = measured([40, 60, 80, 5], { start: 0, end: 1 });
+  const result = measureSteps([40, 60, 80, 5], { start: 0, end: 1 });
   // Half of the first step passes before its forward.
   expect(result).toMatchObject({ latency: (20 + 60) / 2, throughput: 150, steps: 2 });
 });
@@ -147,7 +147,7 @@ describe('the first forward of a model', () => {
   /**
    * Runs one forward that keeps a tensor; returns the written file, and the ends of the process.
    */
-  function described(
+  function describeModel(
     given: { rank?: number; world?: object; isPipeline?: boolean; shape?: number[] } = {},
   ) {
     const { rank = 0, isPipeline = false, shape = [2, 5] } = given;
@@ -184,7 +184,7 @@ describe('the first forward of a model', () => {
   }
 
   test('is described with the bytes that it keeps for a sample, and the length of samples', () => {
-    const { memory, info, ended, ends } = described();
+    const { memory, info, ended, ends } = describeModel();
     expect(info).toEqual({ num_params: 3, sequence_length: 5 });
     // 2 x 4 elements of 4 bytes, or the block of the allocator with them.
     expect(memory).toBeGreaterThanOrEqual(16);
@@ -195,7 +195,7 @@ describe('the first forward of a model', () => {
     const waited: unknown[] = [];
     const allReduce = jest.fn(() => ({ wait: (stream: unknown) => void waited.push(stream) }));
     const { compute: stream } = cpu();
-    expect(described({ world: { rank: 0, size: 2, allReduce } }).ends).toEqual([0, 0]);
+    expect(describeModel({ world: { rank: 0, size: 2, allReduce } }).ends).toEqual([0, 0]);
     const call = [expect.anything(), { stream, purpose: 'the end of an experiment' }];
     expect([allReduce.mock.calls, waited]).toEqual([
       [call, call],
@@ -204,8 +204,8 @@ describe('the first forward of a model', () => {
   });
 
   test('of another rank writes nothing; a pipeline ends after its step', () => {
-    expect(described({ rank: 1 }).info).toEqual({ num_params: 3 });
-    expect(described({ isPipeline: true })).toMatchObject({ ended: 0, ends: [0] });
+    expect(describeModel({ rank: 1 }).info).toEqual({ num_params: 3 });
+    expect(describeModel({ isPipeline: true })).toMatchObject({ ended: 0, ends: [0] });
   });
 });
 
@@ -238,11 +238,11 @@ describe('the timer of an engine', () => {
   });
 
   test('measures where the autotuner asks for it, on every rank', () => {
-    const tuned = (more: object, enabled = true) => ({ autotuning: { enabled, ...more } });
+    const tuningConfig = (more: object, enabled = true) => ({ autotuning: { enabled, ...more } });
     const metrics = { metric_path: join(folder, 'm.json') };
-    expect(timerOf(tuned(metrics), false)).toBeInstanceOf(MeasuredSteps);
-    expect(timerOf(tuned(metrics, false), false)).toBe(untimed);
-    expect(timerOf(tuned({}), false)).toBe(untimed);
+    expect(timerOf(tuningConfig(metrics), false)).toBeInstanceOf(MeasuredSteps);
+    expect(timerOf(tuningConfig(metrics, false), false)).toBe(untimed);
+    expect(timerOf(tuningConfig({}), false)).toBe(untimed);
   });
 });
 
@@ -251,7 +251,7 @@ describe('the description of a model for autotuning', () => {
   const linear = () => new Linear(16, 32);
   const adam = (params: nn.Parameter[]) => new optim.AdamW(params, { lr: 0.1 });
 
-  async function described(
+  async function describeRun(
     { rank = 0, enabled = true, profile = true }: { rank?: number } & Record<string, unknown>,
     module: nn.Module = linear(),
     optimizer: object = adam(module.parameters()),
@@ -269,7 +269,7 @@ describe('the description of a model for autotuning', () => {
   }
 
   test('is written by the first rank of the first run', async () => {
-    const info = await described({});
+    const info = await describeRun({});
     expect(info).toMatchObject({
       num_params: 544,
       trainable_num_params: 544,
@@ -283,13 +283,13 @@ describe('the description of a model for autotuning', () => {
       mesh: { data: 1, tokens: 1, layers: 1, stages: 1 },
     });
     expect(info?.sizes).toMatchObject({ parameters: 544, trained: { count: 544 } });
-    expect(await described({ rank: 1 })).toBeNull();
-    expect(await described({ enabled: false })).toBeNull();
-    expect(await described({ profile: false })).toBeNull();
+    expect(await describeRun({ rank: 1 })).toBeNull();
+    expect(await describeRun({ enabled: false })).toBeNull();
+    expect(await describeRun({ profile: false })).toBeNull();
   });
 
   test('counts nothing as trained without an optimizer', async () => {
-    expect(await described({}, linear(), new NoOptimizer())).toMatchObject({
+    expect(await describeRun({}, linear(), new NoOptimizer())).toMatchObject({
       num_params: 544,
       trainable_num_params: 0,
       sizes: { trained: { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0 } },
@@ -297,7 +297,7 @@ describe('the description of a model for autotuning', () => {
   });
 
   test('knows the activations of a language model, and whether it recomputes them', async () => {
-    const of = (checkpointing: boolean) => described({}, tinyModel({ checkpointing }));
+    const of = (checkpointing: boolean) => describeRun({}, tinyModel({ checkpointing }));
     expect(await of(false)).toMatchObject({ knowsActivations: true, checkpointing: false });
     expect(await of(true)).toMatchObject({ knowsActivations: true, checkpointing: true });
   });

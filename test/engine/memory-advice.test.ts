@@ -108,7 +108,7 @@ test('a share of updates on the GPU has its state, waiting gradients and offload
     schedule,
     partitions,
   });
-  const freed = (shares: object[], params = 'none') => {
+  const freedBytes = (shares: object[], params = 'none') => {
     const zero = {
       stage: 3,
       offload_param: { device: params },
@@ -117,13 +117,13 @@ test('a share of updates on the GPU has its state, waiting gradients and offload
     const { hint } = advice({ zero, shares, use: { other: 0, weights: 0 } });
     return /gpu_share": 0 frees (\S+)/.exec(hint)?.[1];
   };
-  expect(freed([])).toBeUndefined();
-  expect(freed([{ ...share({}, []), state: { placement: {}, bytes: {} } }])).toBeUndefined();
-  expect(freed([share({}, [])])).toBe('8.0');
-  expect(freed([share({ bytes: { device: 16 * GIB } }, []), share({}, [])])).toBe('32.0');
+  expect(freedBytes([])).toBeUndefined();
+  expect(freedBytes([{ ...share({}, []), state: { placement: {}, bytes: {} } }])).toBeUndefined();
+  expect(freedBytes([share({}, [])])).toBe('8.0');
+  expect(freedBytes([share({ bytes: { device: 16 * GIB } }, []), share({}, [])])).toBe('32.0');
   const both = share({}, [shard({}), shard(null)]);
-  expect(freed([both])).toBe('11.0');
-  expect(freed([both], 'cpu')).toBe('19.0');
+  expect(freedBytes([both])).toBe('11.0');
+  expect(freedBytes([both], 'cpu')).toBe('19.0');
 });
 
 test('nothing to free, nothing to advise', () => {

@@ -38,7 +38,7 @@ class Whole extends optim.AdamW {
   }
 }
 
-function counted(
+function countBytes(
   more: Partial<DsConfig>,
   shards = 1,
   module = tinyModel(),
@@ -60,21 +60,24 @@ const PARKED = 'gradients on their way';
 
 describe('bytes that a run needs for certain', () => {
   test('on the device: 2 of weights, 2 of gradients, 12 of state', () => {
-    const { bytes, n } = counted({ zero_optimization: { stage: 0 } });
+    const { bytes, n } = countBytes({ zero_optimization: { stage: 0 } });
     expect(bytes.device).toEqual({ weights: 2 * n, gradients: 2 * n, [STATE]: 12 * n });
     expect(bytes.host).toEqual({ weights: 0, [PARKED]: 0, [STATE]: 0 });
     expect(bytes.disk).toEqual({});
   });
 
   test('in fp32 weights are their own master', () => {
-    const { bytes, n } = counted({ bf16: { enabled: false }, zero_optimization: { stage: 1 } }, 2);
+    const { bytes, n } = countBytes(
+      { bf16: { enabled: false }, zero_optimization: { stage: 1 } },
+      2,
+    );
     expect(bytes.device).toEqual({ weights: 4 * n, gradients: 2 * n, [STATE]: 4 * n });
   });
 
   test('weights that stay in f32 beside 16-bit ones are their own master too', () => {
     const module = tinyModel();
     for (const parameter of module.parameters()) parameter.fixedDtype = 'f32';
-    const { bytes, n } = counted({ zero_optimization: { stage: 0 } }, 1, module);
+    const { bytes, n } = countBytes({ zero_optimization: { stage: 0 } }, 1, module);
     expect(bytes.device).toEqual({ weights: 4 * n, gradients: 4 * n, [STATE]: 8 * n });
   });
 
@@ -84,7 +87,7 @@ describe('bytes that a run needs for certain', () => {
       offload_optimizer: { device: 'cpu' },
       offload_param: { device: 'cpu' },
     };
-    const { bytes, n } = counted({ zero_optimization: zero } as DsConfig, 4);
+    const { bytes, n } = countBytes({ zero_optimization: zero } as DsConfig, 4);
     expect(bytes.device).toEqual({ weights: 0, gradients: 0, [STATE]: 0 });
     expect(bytes.host).toEqual({ weights: n / 2, [PARKED]: n / 2, [STATE]: 3 * n });
   });
@@ -92,18 +95,18 @@ describe('bytes that a run needs for certain', () => {
   test('masters in halves: what restores them from bf16 weights, and whole ones of others', () => {
     const zero = { stage: 1, offload_optimizer: { device: 'cpu' } };
     const given = { zero_optimization: zero } as DsConfig;
-    const { bytes, n } = counted(given, 1, tinyModel(), optim.AdamW);
+    const { bytes, n } = countBytes(given, 1, tinyModel(), optim.AdamW);
     expect(bytes.host).toEqual({ weights: 0, [PARKED]: 2 * n, [STATE]: (8 + 2 + 1 / 8) * n });
     const module = tinyModel();
     for (const parameter of module.parameters()) parameter.fixedDtype = 'f32';
-    expect(counted(given, 1, module, optim.AdamW).bytes.host[STATE]).toBe(12 * n);
+    expect(countBytes(given, 1, module, optim.AdamW).bytes.host[STATE]).toBe(12 * n);
   });
 
   test('a ratio: at least that fraction on either side, for any assignment of units', () => {
     const offload = (ratio: number) => ({
       zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu', ratio } },
     });
-    const { bytes, n } = counted(offload(0.9) as DsConfig);
+    const { bytes, n } = countBytes(offload(0.9) as DsConfig);
     expect(bytes.host[STATE]).toBeLessThan(0.9 * 12 * n);
     expect(bytes.host[STATE]).toBeGreaterThan(0.3 * 12 * n);
     expect(bytes.device[STATE]).toBe(0);
@@ -113,7 +116,7 @@ describe('bytes that a run needs for certain', () => {
     const module = tinyModel();
     module.requiresGrad_(false);
     module.parameters()[0]?.requireGrad(true);
-    const { bytes, n } = counted(
+    const { bytes, n } = countBytes(
       {
         zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu', ratio: 0.9 } },
       } as DsConfig,
@@ -130,23 +133,23 @@ describe('bytes that a run needs for certain', () => {
       offload_optimizer: { device: 'nvme', nvme_path: '/fast' },
       offload_param: { device: 'nvme', nvme_path: '/fast', max_in_cpu: 1000 },
     };
-    const { bytes, n } = counted({ zero_optimization: zero } as DsConfig);
+    const { bytes, n } = countBytes({ zero_optimization: zero } as DsConfig);
     expect(bytes.disk).toEqual({ '/fast': 12 * n + 2 * n - 2000 });
     expect(bytes.host).toEqual({ weights: 0, [PARKED]: 2 * n, [STATE]: 0 });
   });
 
   test('of weights on a disk, what stays in memory: whole units', () => {
-    const kept = (max_in_cpu: number, shards = 1) => {
+    const keptBytes = (max_in_cpu: number, shards = 1) => {
       const offload_param = { device: 'nvme', nvme_path: '/fast', max_in_cpu };
       const zero_optimization = { stage: 3, offload_param };
-      const { bytes, n } = counted({ zero_optimization } as DsConfig, shards);
+      const { bytes, n } = countBytes({ zero_optimization } as DsConfig, shards);
       return { weights: bytes.host.weights as number, n };
     };
-    const { weights, n } = kept(1e9);
+    const { weights, n } = keptBytes(1e9);
     expect(weights).toBe(2 * n);
-    expect(kept(1e9, 2).weights).toBe(n);
-    expect(kept(1000).weights).toBe(0);
-    const { weights: some } = kept(Math.floor(0.9 * n));
+    expect(keptBytes(1e9, 2).weights).toBe(n);
+    expect(keptBytes(1000).weights).toBe(0);
+    const { weights: some } = keptBytes(Math.floor(0.9 * n));
     expect(some).toBeGreaterThan(0.2 * n);
     expect(some).toBeLessThan(1.8 * n);
   });
@@ -159,7 +162,7 @@ test('of wider weights more bytes stay in memory', () => {
   };
   const module = tinyModel();
   for (const parameter of module.parameters()) parameter.fixedDtype = 'f32';
-  const { bytes, n } = counted({ zero_optimization: zero } as DsConfig, 1, module);
+  const { bytes, n } = countBytes({ zero_optimization: zero } as DsConfig, 1, module);
   expect(bytes.disk).toEqual({ '/fast': 4 * n - 4000 });
 });
 
@@ -282,7 +285,7 @@ function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
   };
 }
 
-const found = (claims: readonly Claim[]): string[] =>
+const shortagesOf = (claims: readonly Claim[]): string[] =>
   shortages(claims).map(({ tier: place, there, isCertain }) => `${place}: ${there}, ${isCertain}`);
 
 describe('too little', () => {
@@ -294,7 +297,7 @@ describe('too little', () => {
         disks: { '/fast': { disk: '1', free: 20 * MIB } },
       },
     );
-    expect(found([rank, rank])).toEqual([]);
+    expect(shortagesOf([rank, rank])).toEqual([]);
   });
 
   test('a device, of the rank that has less', () => {
@@ -303,19 +306,19 @@ describe('too little', () => {
       'the memory of cuda:1 of rank 1',
     ]);
     const free = claim({}, { device: { name: 'cpu', isHost: true, limit: null } });
-    expect(found([free])).toEqual([]);
+    expect(shortagesOf([free])).toEqual([]);
   });
 
   test('ranks of one machine need memory together, ranks of two machines do not', () => {
     const [a, b] = [claim({ free: 15 * MIB }), claim({ free: 15 * MIB })];
-    expect(found([a, b])).toEqual(['host: 15.0 MiB free of 100.0 MiB, true']);
-    expect(found([a, claim({ free: 15 * MIB, machine: 'b' })])).toEqual([]);
+    expect(shortagesOf([a, b])).toEqual(['host: 15.0 MiB free of 100.0 MiB, true']);
+    expect(shortagesOf([a, claim({ free: 15 * MIB, machine: 'b' })])).toEqual([]);
   });
 
   test('the weights of a CPU, and memory that the model gives back', () => {
     const onCpu = claim({ free: 15 * MIB }, { device: { name: 'cpu', isHost: true, limit: null } });
-    expect(found([onCpu])).toEqual(['host: 15.0 MiB free of 100.0 MiB, true']);
-    expect(found([{ ...onCpu, returned: 5 * MIB }])).toEqual([]);
+    expect(shortagesOf([onCpu])).toEqual(['host: 15.0 MiB free of 100.0 MiB, true']);
+    expect(shortagesOf([{ ...onCpu, returned: 5 * MIB }])).toEqual([]);
   });
 
   test('reports the innermost control group that is too small', () => {
@@ -323,13 +326,13 @@ describe('too little', () => {
       { group: '/a/b', limit: 50 * MIB, free: 40 * MIB },
       { group: '/a', limit: 8 * MIB, free: 7 * MIB },
     ];
-    expect(found([claim({ groups })])).toEqual([
+    expect(shortagesOf([claim({ groups })])).toEqual([
       'host: 7.0 MiB free of the 8.0 MiB limit of control group /a, true',
     ]);
   });
 
   test('a virtual machine may grow', () => {
-    expect(found([claim({ free: MIB, canGrow: true })])).toEqual([
+    expect(shortagesOf([claim({ free: MIB, canGrow: true })])).toEqual([
       'host: 1.0 MiB free of 100.0 MiB, false',
     ]);
   });
@@ -339,15 +342,15 @@ describe('too little', () => {
       const one = claim({ free: MIB, canGrow: true });
       return { ...one, needs: { ...one.needs, host: { state: mib * MIB } } };
     };
-    expect(found([of(110)])).toEqual(['host: 1.0 MiB free of 100.0 MiB, false']);
-    expect(found([of(111)])).toEqual(['host: 110.0 MiB of memory and swap, true']);
-    expect(found([of(60), of(51)])).toEqual(['host: 110.0 MiB of memory and swap, true']);
+    expect(shortagesOf([of(110)])).toEqual(['host: 1.0 MiB free of 100.0 MiB, false']);
+    expect(shortagesOf([of(111)])).toEqual(['host: 110.0 MiB of memory and swap, true']);
+    expect(shortagesOf([of(60), of(51)])).toEqual(['host: 110.0 MiB of memory and swap, true']);
   });
 
   test('a disk that two ranks share', () => {
     const disks = { '/fast': { disk: '1', free: 15 * MIB } };
-    expect(found([claim({}, { disks })])).toEqual([]);
-    expect(found([claim({}, { disks }), claim({}, { disks })])).toEqual([
+    expect(shortagesOf([claim({}, { disks })])).toEqual([]);
+    expect(shortagesOf([claim({}, { disks }), claim({}, { disks })])).toEqual([
       'disk: 15.0 MiB free, true',
     ]);
   });
@@ -355,7 +358,7 @@ describe('too little', () => {
 
 describe('updates that may be speculative', () => {
   const gpu = { kind: 'cuda', name: 'cuda:0', memory: { cap: 0, total: 2 ** 40 } } as never;
-  const claimed = (offload: object, precision: 'bf16' | 'fp32' = 'bf16') => {
+  const claimsOf = (offload: object, precision: 'bf16' | 'fp32' = 'bf16') => {
     const module = tinyModel();
     const zero = { stage: 2, offload_optimizer: { device: 'cpu', ...offload } };
     const given = { ...tinyConfig({ precision, offload: false }), zero_optimization: zero };
@@ -367,25 +370,25 @@ describe('updates that may be speculative', () => {
   const sum = (parts: object): number => Object.values(parts).reduce((a, b) => a + b, 0);
 
   test('need whole masters and two gradients by default', () => {
-    const { n, speculated, needs } = claimed({});
+    const { n, speculated, needs } = claimsOf({});
     expect(sum(speculated as object)).toBe(16 * n);
     expect(sum(needs.host)).toBe((8 + 2 + 1 / 8) * n);
     // Half of the parameters have no gradient there, and only the lower half of their masters.
-    expect(sum(claimed({ gpu_share: 0.5 }).speculated as object)).toBe(
+    expect(sum(claimsOf({ gpu_share: 0.5 }).speculated as object)).toBe(
       (14 - (4 - 2 - 1 / 8) / 2) * n,
     );
-    expect(sum(claimed({}, 'fp32').speculated as object)).toBe(20 * n);
+    expect(sum(claimsOf({}, 'fp32').speculated as object)).toBe(20 * n);
     for (const super_offload of [true, false]) {
-      expect(claimed({ super_offload }).speculated).toBeNull();
+      expect(claimsOf({ super_offload }).speculated).toBeNull();
     }
   });
 
   test('wait for the decision if memory is short, with a notice', async () => {
-    const { n, given } = claimed({});
-    const reported = claimed({ super_offload: true, gpu_share: 0 }).given;
+    const { n, given } = claimsOf({});
+    const reported = claimsOf({ super_offload: true, gpu_share: 0 }).given;
     const warned = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
     const job = { world: { device: gpu }, worldSize: 1, rank: 0 } as never;
-    const asking = (each: number, of = given) => {
+    const claimsFor = (each: number, of = given) => {
       // The model's f32 weights and the memory cached by the CPU allocator are returned.
       const free = each * n - claimOf(of, gpu).returned;
       const total = { total: 40 * n, free, atMost: 40 * n };
@@ -393,17 +396,17 @@ describe('updates that may be speculative', () => {
       jest.mocked(hostLimits).mockReturnValueOnce(limits);
       return requireMemory(job, of, 1);
     };
-    await expect(asking(10)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
-    expect(await asking(16)).toBe(given.config);
+    await expect(claimsFor(10)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
+    expect(await claimsFor(16)).toBe(given.config);
     // With super_offload: true the masters are whole, and gradients are of two steps.
-    await expect(asking(15, reported)).rejects.toThrow(/"super_offload": false/);
-    expect(await asking(16, reported)).toBe(reported.config);
+    await expect(claimsFor(15, reported)).rejects.toThrow(/"super_offload": false/);
+    expect(await claimsFor(16, reported)).toBe(reported.config);
     // The part that the device updates has split masters.
-    const shared = claimed({ super_offload: true }).given;
-    expect(await asking(11, shared)).toBe(shared.config);
-    await expect(asking(10, shared)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
+    const shared = claimsOf({ super_offload: true }).given;
+    expect(await claimsFor(11, shared)).toBe(shared.config);
+    await expect(claimsFor(10, shared)).rejects.toMatchObject({ code: 'DS_OUT_OF_MEMORY' });
     expect(warned).not.toHaveBeenCalled();
-    const settled = await asking(13);
+    const settled = await claimsFor(13);
     const { zero_optimization: zero, ...rest } = settled;
     for (const one of [settled, zero, zero.offload_optimizer]) {
       expect(Object.isFrozen(one)).toBe(true);

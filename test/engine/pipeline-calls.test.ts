@@ -42,7 +42,7 @@ const inputs = (): Tensor => Tensor.from([1, 2, 3, 4, 5, 6], { shape: [2, 3] });
 const labels = (value: number): Tensor => Tensor.from([value, value], { shape: [2, 1] });
 
 /** The mean loss of two micro-batches. */
-async function evaluated(items: readonly unknown[]): Promise<number> {
+async function evaluateItems(items: readonly unknown[]): Promise<number> {
   const loss = await engine.evalBatch(items.values() as never);
   const value = loss.item() as number;
   loss.dispose();
@@ -67,7 +67,8 @@ test('the loss of an evaluation is the mean of the micro-batches, in each form',
     (value) => ({ inputs: inputs(), labels: labels(value) }),
     (value) => ({ tokens: inputs(), targets: labels(value), mask: null, other: undefined }),
   ];
-  for (const form of forms) expect(await evaluated([form(1), form(4)])).toBeCloseTo(expected, 5);
+  for (const form of forms)
+    expect(await evaluateItems([form(1), form(4)])).toBeCloseTo(expected, 5);
 });
 
 test.each<[what: string, item: () => unknown, error: Partial<DsError>]>([
@@ -81,13 +82,13 @@ test.each<[what: string, item: () => unknown, error: Partial<DsError>]>([
   ['labels alone', () => ({ labels: labels(1) }), { expected: 'micro-batches [inputs, labels]' }],
   ['a number', () => 3, { expected: 'micro-batches [inputs, labels]', got: '3' }],
 ])('%s is refused', async (_, item, error) => {
-  const { code, op, ...found } = await refusal(() => evaluated([item(), item()]));
+  const { code, op, ...found } = await refusal(() => evaluateItems([item(), item()]));
   expect([code, op]).toEqual(['DS_DATA', 'engine.evalBatch']);
   expect(found).toMatchObject(error);
 });
 
 test('inputs must be values of tensors', async () => {
-  const error = await refusal(() => evaluated([['text', labels(1)]]));
+  const error = await refusal(() => evaluateItems([['text', labels(1)]]));
   expect(error).toMatchObject({ code: 'DS_ARGUMENT', op: 'engine.evalBatch, inputs' });
 });
 
@@ -103,7 +104,7 @@ test.each<[what: string, given: unknown, error: object]>([
 });
 
 test('too few micro-batches are counted', async () => {
-  const error = await refusal(() => evaluated([[inputs(), labels(1)]]));
+  const error = await refusal(() => evaluateItems([[inputs(), labels(1)]]));
   expect(error).toMatchObject({
     code: 'DS_DATA',
     op: 'engine.evalBatch',
@@ -138,9 +139,9 @@ test('an evaluation changes nothing, and leaves the mode as it was', async () =>
   const [steps, loss] = [engine.globalSteps, lossOf(3)];
   for (const training of [false, true]) {
     engine.module.train(training);
-    expect(await evaluated(items(MICROS))).toBeCloseTo(loss, 5);
+    expect(await evaluateItems(items(MICROS))).toBeCloseTo(loss, 5);
     expect(engine.module.training).toBe(training);
-    await refusal(() => evaluated([[inputs(), labels(3)], 3]));
+    await refusal(() => evaluateItems([[inputs(), labels(3)], 3]));
     expect(engine.module.training).toBe(training);
   }
   const failing = [[inputs(), Tensor.from([1, 2, 3], { shape: [3, 1] })]];
@@ -204,7 +205,7 @@ test('the error of a batch is that of its cause, whatever fails after it', async
 
 describe('the mean loss of an evaluation over ranks', () => {
   /** The loss that rank `rank` of four adds, and the mean of a sum of 24. */
-  async function shared(rank: number, losses: number | null, place = 0) {
+  async function shareLosses(rank: number, losses: number | null, place = 0) {
     const sent: unknown[] = [];
     const world = {
       rank,
@@ -229,10 +230,10 @@ describe('the mean loss of an evaluation over ranks', () => {
   const purpose = { purpose: 'evaluation loss' };
 
   test('counts each of the loss ranks once', async () => {
-    expect(await shared(1, 5)).toEqual([5, purpose, 24 / (3 * 2)]);
-    expect(await shared(0, 5)).toEqual([0, purpose, 4]);
-    expect(await shared(2, null)).toEqual([0, purpose, 4]);
-    expect(await shared(3, 5, 1)).toEqual([0, purpose, 4]);
+    expect(await shareLosses(1, 5)).toEqual([5, purpose, 24 / (3 * 2)]);
+    expect(await shareLosses(0, 5)).toEqual([0, purpose, 4]);
+    expect(await shareLosses(2, null)).toEqual([0, purpose, 4]);
+    expect(await shareLosses(3, 5, 1)).toEqual([0, purpose, 4]);
   });
 });
 

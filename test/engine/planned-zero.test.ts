@@ -10,7 +10,7 @@ import { type RankMemory, roomOf } from '../../lib/plan/room.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { hostLimits } from '../../lib/runtime/host-limits.js';
 import { stateBits, tinyConfig, tinyModel, trainTiny, weightBits } from '../e2e/tiny-training.js';
-import { printed } from '../support/printed.js';
+import { captureOutput } from '../support/printed.js';
 import { samples, tinyModel as tinier, type Window } from '../trainer/tiny.js';
 
 jest.mock('../../lib/runtime/host-limits.js', () => {
@@ -62,7 +62,7 @@ async function onGpu(
   jest.mocked(hostLimits).mockReturnValueOnce(limits(host, canGrow));
   const before = cpu().memory.allocations;
   let zero: unknown;
-  const line = await printed(async () => {
+  const line = await captureOutput(async () => {
     const config = await choosePlanned(job, asked, planned, measureModel(module, job));
     zero = config.zero_optimization;
   });
@@ -289,7 +289,7 @@ describe('the memory of the ranks', () => {
 });
 
 /** On the CPU; its cap stands for a device's memory. */
-async function trained(zero: DsConfig['zero_optimization'], cap = 0) {
+async function trainPlanned(zero: DsConfig['zero_optimization'], cap = 0) {
   const device = cpu();
   seed(1234);
   const model = tinyModel();
@@ -299,7 +299,7 @@ async function trained(zero: DsConfig['zero_optimization'], cap = 0) {
   let line = '';
   try {
     let engine: Awaited<ReturnType<typeof initialize>>['engine'] | undefined;
-    line = await printed(async () => {
+    line = await captureOutput(async () => {
       ({ engine } = await initialize({ model, config, device }));
     });
     device.setMemoryCap(0);
@@ -316,11 +316,11 @@ async function trained(zero: DsConfig['zero_optimization'], cap = 0) {
 
 describe('on the CPU', () => {
   test('without offload, the line explains it, and results equal those of explicit keys', async () => {
-    const asked = await trained(AUTO);
+    const asked = await trainPlanned(AUTO);
     expect(asked.line).toMatch(
       /^zero_optimization: stage 0, offload_optimizer none, offload_param none, because the CPU computes in host memory: \d+\.\d MiB of \d+\.\d GiB of host memory with micro-batches of 3 x 32 tokens\n$/,
     );
-    const written = await trained({ stage: 0 });
+    const written = await trainPlanned({ stage: 0 });
     expect(written.line).toBe('');
     expect(asked.chosen).toEqual(written.chosen);
     expect(asked.run).toEqual(written.run);
@@ -328,15 +328,15 @@ describe('on the CPU', () => {
 
   test('keys beside "auto" are obeyed: stage 0 has nothing to offload', async () => {
     const offload_optimizer = { device: 'cpu', super_offload: false, gpu_share: 0 } as const;
-    const asked = await trained({ stage: 'auto', offload_optimizer });
+    const asked = await trainPlanned({ stage: 'auto', offload_optimizer });
     expect(asked.chosen.stage).toBe(1);
-    const written = await trained({ stage: 1, offload_optimizer });
+    const written = await trainPlanned({ stage: 1, offload_optimizer });
     expect(asked.run).toEqual(written.run);
   });
 
   test('too little memory is refused before anything is allocated', async () => {
     const { allocations } = cpu().memory;
-    await expect(trained(AUTO, 2 ** 14)).rejects.toMatchObject({
+    await expect(trainPlanned(AUTO, 2 ** 14)).rejects.toMatchObject({
       code: 'DS_OUT_OF_MEMORY',
       expected: expect.stringMatching(/of the memory of cpu \(weights .* by the plan, with stage/),
       got: '0.0 MiB',
@@ -346,7 +346,7 @@ describe('on the CPU', () => {
 
   test('a custom nn.Module has unknown activations, as the line states', async () => {
     const model = new nn.Linear(8, 8);
-    const line = await printed(async () => {
+    const line = await captureOutput(async () => {
       const config = {
         train_batch_size: 1,
         optimizer: { type: 'AdamW', params: {} },
@@ -360,7 +360,7 @@ describe('on the CPU', () => {
   test('counts weights stored in few bits at their size', async () => {
     const layers = Array.from({ length: 4 }, () => new nn.Linear(1024, 1024, { bias: false }));
     const model = new nn.Sequential(...layers);
-    const line = await printed(async () => {
+    const line = await captureOutput(async () => {
       const config: DsConfig = {
         train_batch_size: 1,
         bf16: { enabled: true },
@@ -394,7 +394,7 @@ describe('on the CPU', () => {
       const expected = trainTiny(first, 3, 6);
       const bits = weightBits(first);
       first.destroy();
-      await printed(async () => {
+      await captureOutput(async () => {
         const second = await build(AUTO);
         expect(second.config.zero_optimization.stage).toBe(0);
         await second.loadCheckpoint(dir);
@@ -427,7 +427,7 @@ describe('on the CPU', () => {
       return losses;
     };
     let losses: unknown[] = [];
-    const line = await printed(async () => {
+    const line = await captureOutput(async () => {
       losses = await run(AUTO);
     });
     expect(

@@ -45,17 +45,17 @@ function jobOf(rank: number, size: number, mesh: MeshOptions = {}) {
   return { job: job as never, made };
 }
 
-const listed = (group: { ranks: readonly number[] } | null) => group && [...group.ranks];
+const ranksIn = (group: { ranks: readonly number[] } | null) => group && [...group.ranks];
 
 /** The lists of ranks of each group. */
 const listsOf = (ranks: Ranks) => ({
-  data: listed(ranks.dataGroup),
-  shard: listed(ranks.shardGroup),
-  replica: listed(ranks.replicaGroup),
-  second: listed(ranks.secondaryGroup),
-  equal: listed(ranks.broadcastGroup),
-  tensor: listed(ranks.tensorGroup),
-  sequence: listed(ranks.sequenceGroup),
+  data: ranksIn(ranks.dataGroup),
+  shard: ranksIn(ranks.shardGroup),
+  replica: ranksIn(ranks.replicaGroup),
+  second: ranksIn(ranks.secondaryGroup),
+  equal: ranksIn(ranks.broadcastGroup),
+  tensor: ranksIn(ranks.tensorGroup),
+  sequence: ranksIn(ranks.sequenceGroup),
 });
 
 const none = { replica: null, second: null, tensor: null, sequence: null };
@@ -153,10 +153,10 @@ test('MiCS: consecutive ranks are a replica, and ranks with one shard form a gro
   const all = await Promise.all(
     [0, 1, 2, 3, 4, 5].map((rank) => ranksOf(jobOf(rank, 6).job, {}, { copy: 2, near: null })),
   );
-  expect(all.map(({ shardGroup }) => listed(shardGroup))).toEqual(
+  expect(all.map(({ shardGroup }) => ranksIn(shardGroup))).toEqual(
     [0, 0, 2, 2, 4, 4].map((first) => [first, first + 1]),
   );
-  expect(all.map(({ replicaGroup }) => listed(replicaGroup))).toEqual(
+  expect(all.map(({ replicaGroup }) => ranksIn(replicaGroup))).toEqual(
     [0, 1, 0, 1, 0, 1].map((first) => [first, first + 2, first + 4]),
   );
   expect(all.map(({ isReplica }) => isReplica)).toEqual([false, false, true, true, true, true]);
@@ -168,7 +168,7 @@ test('MiCS: consecutive ranks are a replica, and ranks with one shard form a gro
 test('MiCS with parts of layers: the norm of a replica has its tensor ranks', async () => {
   const { job } = jobOf(4, 8, { tp: 2 });
   const { shardGroup, replicaGroup, normRanks } = await ranksOf(job, { layers: true }, { copy: 2 });
-  expect([listed(shardGroup), listed(replicaGroup)]).toEqual([
+  expect([ranksIn(shardGroup), ranksIn(replicaGroup)]).toEqual([
     [4, 6],
     [0, 4],
   ]);
@@ -178,7 +178,7 @@ test('MiCS with parts of layers: the norm of a replica has its tensor ranks', as
 test('a replica of all ranks, or a copy of all ranks, opens no group', async () => {
   const { job, made } = jobOf(1, 4);
   const { shardGroup, replicaGroup, secondaryGroup } = await ranksOf(job, {}, { copy: 4, near: 4 });
-  expect([listed(shardGroup), replicaGroup]).toEqual([[0, 1, 2, 3], null]);
+  expect([ranksIn(shardGroup), replicaGroup]).toEqual([[0, 1, 2, 3], null]);
   expect(secondaryGroup).toBe(shardGroup);
   expect(made).toEqual([]);
 });
@@ -190,7 +190,7 @@ test('hpZ: neighbours divide the second copy; engines of a job share the group',
   const again = await ranksOf(job, {}, { near: 2 });
   expect(again.secondaryGroup).toBe(ranks.secondaryGroup);
   expect(made).toEqual([[2, 3]]);
-  expect([...groupsOf(ranks)].map(listed)).toEqual([
+  expect([...groupsOf(ranks)].map(ranksIn)).toEqual([
     [0, 1, 2, 3],
     [2, 3],
   ]);
@@ -205,7 +205,7 @@ test('a group that failed to open can be opened again', async () => {
   };
   await expect(ranksOf(job, {}, { near: 2 })).rejects.toThrow('no connection');
   broken.newGroup = newGroup;
-  expect(listed((await ranksOf(job, {}, { near: 2 })).secondaryGroup)).toEqual([0, 1]);
+  expect(ranksIn((await ranksOf(job, {}, { near: 2 })).secondaryGroup)).toEqual([0, 1]);
 });
 
 test.each([
@@ -293,7 +293,7 @@ describe('parameter groups with ranks of their own', () => {
 
       forward(): void {}
     }
-    const given = async (stage: number) => {
+    const engineAt = async (stage: number) => {
       const plain = linear();
       const { parts } = await engineOf(plain, adam(plain.parameters()));
       const sent: number[] = [];
@@ -326,13 +326,13 @@ describe('parameter groups with ranks of their own', () => {
       return sent;
     };
     // The frozen layer and the buffer, then the trained layer, which is in a unit.
-    expect(await given(0)).toEqual([512, 32, 3, 256]);
+    expect(await engineAt(0)).toEqual([512, 32, 3, 256]);
     // With sharded weights, the frozen layer is in a unit too.
-    expect((await given(3)).sort((a, b) => a - b)).toEqual([3, 32, 256, 512]);
+    expect((await engineAt(3)).sort((a, b) => a - b)).toEqual([3, 32, 256, 512]);
   });
 
   test('exclude copies of the model along other axes', () => {
-    const held = (tp: number, zeroGroup?: object) => {
+    const groupsHeld = (tp: number, zeroGroup?: object) => {
       const { mesh } = jobOf(0, tp, { tp }).job as { mesh: Mesh };
       const ranks = { mesh, replicaAxes: ['pp', 'tp'], dataGroup: { size: 1 } };
       const stopped = new Error('after the check');
@@ -357,8 +357,8 @@ describe('parameter groups with ranks of their own', () => {
         return error === stopped ? null : error;
       }
     };
-    expect([held(2), held(1, {})]).toEqual([null, null]);
-    expect(held(2, {})).toMatchObject({
+    expect([groupsHeld(2), groupsHeld(1, {})]).toEqual([null, null]);
+    expect(groupsHeld(2, {})).toMatchObject({
       code: 'DS_CONFIG',
       op: 'optimizer group 0 zeroGroup',
       got: '2 copies along pp, tp',

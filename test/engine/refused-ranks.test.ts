@@ -18,15 +18,15 @@ test('an error on one rank before the agreement reaches the other rank', async (
   const results = await runRanks('../engine/refused-ranks-process', 2, { job });
   const [first = [], second = []] = reportsOf<string[]>(results);
   const size = /^DS_CONFIG tensor_parallel.autotp_size: expected 1, the ranks on .* got 2\. Pass/;
-  const reported = (rank: number, of: string) =>
+  const reportOf = (rank: number, of: string) =>
     new RegExp(`^DS_COMM initialize: expected every rank .*, got rank ${rank} failed: ${of}`);
   const differ =
     /gradient_clipping: expected the same on every rank: 1 as on rank 0, got 2 on rank 1/;
   const size2 = 'DS_CONFIG \\| tensor_parallel.autotp_size: expected 1, .* got 2';
   const patterns: [RegExp, RegExp][] = [
-    [size, reported(0, size2)],
-    [reported(1, size2), size],
-    [reported(1, 'DS_'), /^DS_\w+ .*lr/],
+    [size, reportOf(0, size2)],
+    [reportOf(1, size2), size],
+    [reportOf(1, 'DS_'), /^DS_\w+ .*lr/],
     [size, size],
     [differ, differ],
     [/^fine$/, /^fine$/],

@@ -26,7 +26,7 @@ async function train(model: CausalLM, stage: 0 | 1 | 3): Promise<Engine> {
 }
 
 /** Trains and destroys an engine, and holds nothing of it. */
-async function released(model: CausalLM, stage: 0 | 1 | 3): Promise<WeakRef<Engine>> {
+async function releaseEngine(model: CausalLM, stage: 0 | 1 | 3): Promise<WeakRef<Engine>> {
   const engine = await train(model, stage);
   engine.destroy();
   return new WeakRef(engine);
@@ -44,7 +44,7 @@ test.each(models)('%s: stage %d', async (_, stage, isFrozen) => {
   const model = tinyModel();
   const parameters = [...model.parameters()];
   if (isFrozen) for (const one of parameters.slice(0, 3)) one.requireGrad(false);
-  expect(await isCollected(await released(model, stage))).toBe(true);
+  expect(await isCollected(await releaseEngine(model, stage))).toBe(true);
   // It is the caller's again.
   const next = await train(model, stage);
   next.destroy();

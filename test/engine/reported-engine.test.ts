@@ -338,8 +338,8 @@ test('a trace of the next step is written to the named file', async () => {
 
 test('a metric of step() reaches the schedule after an update, and no other schedule', async () => {
   const plain = await engineOf();
-  const refused = (metrics: unknown) => thrownBy(() => plain.step({ metrics } as never));
-  expect(refused(1)).toMatchObject({ code: 'DS_ARGUMENT', op: 'engine.step' });
+  const refusalOf = (metrics: unknown) => thrownBy(() => plain.step({ metrics } as never));
+  expect(refusalOf(1)).toMatchObject({ code: 'DS_ARGUMENT', op: 'engine.step' });
   expect(thrownBy(() => plain.step({ metric: 1 } as never)).code).toBe('DS_ARGUMENT');
   const scheduler = { type: 'ReduceLROnPlateau', params: { patience: 0, factor: 0.5 } } as never;
   const engine = await engineOf({ scheduler });
@@ -393,11 +393,11 @@ test('dump_state lists model, optimizer, units and configuration, without secret
   const [head] = text.split('\n');
   expect(head).toBe('engine state at initialization');
   const rows = rowsOf(text);
-  const found = (...names: string[]) => names.map((name) => rows.get(name));
-  expect(found('model', 'parameters', 'weights', 'gradient sums', 'loss scale')).toEqual([
+  const rowsNamed = (...names: string[]) => names.map((name) => rows.get(name));
+  expect(rowsNamed('model', 'parameters', 'weights', 'gradient sums', 'loss scale')).toEqual([
     ...['Net', '20, 16 trained', 'f32', 'f32', '1, static'],
   ]);
-  expect(found('batch', 'optimizer', 'schedule', 'units')).toEqual([
+  expect(rowsNamed('batch', 'optimizer', 'schedule', 'units')).toEqual([
     ...['4 = 2 x 2 accumulation steps x 1 rank', 'AdamW', 'none', '1'],
   ]);
   expect(rows.get('device')).toMatch(/^cpu, ./);

@@ -9,7 +9,7 @@ jest.mock('../../lib/engine/watch/memory-breakdown.js', () => ({ memoryUse: jest
 afterEach(() => jest.restoreAllMocks());
 
 /** A recorder at a clock that the test sets, and its rows by track. */
-function recorded(hasScale = false) {
+function recordRun(hasScale = false) {
   let now = 0;
   jest.spyOn(performance, 'now').mockImplementation(() => now);
   jest.mocked(breakdown.memoryUse).mockReturnValue({
@@ -42,7 +42,7 @@ const step = (more: Partial<FinishedStep> = {}): FinishedStep => ({
 });
 
 test('a row of a step has its time and its speed, unless the run paused', () => {
-  const { at, of } = recorded();
+  const { at, of } = recordRun();
   at(100).stepFinished(step());
   at(150).stepFinished(step({ step: 2, samples: 10, loss: null }));
   at(200).pause();
@@ -58,13 +58,13 @@ test('a row of a step has its time and its speed, unless the run paused', () => 
 });
 
 test('the loss scale is recorded only with loss scaling', () => {
-  const { at, of } = recorded(true);
+  const { at, of } = recordRun(true);
   at(0).stepFinished(step());
   expect(of('train')[0]?.values).toMatchObject({ loss_scale: 8, skipped: 0 });
 });
 
 test('memory has a row a second', () => {
-  const { at, of } = recorded();
+  const { at, of } = recordRun();
   for (const time of [0, 999, 1000, 1500, 2500]) at(time).stepFinished(step({ step: time }));
   expect(of('memory').map((row) => row.step)).toEqual([0, 1000, 2500]);
   expect(of('memory')[0]?.values).toEqual({
@@ -80,7 +80,7 @@ test('memory has a row a second', () => {
 });
 
 test('times of ranks have a row a second, if there are several', () => {
-  const { at, of } = recorded();
+  const { at, of } = recordRun();
   const busy = [[1, 2], [1, 3], null, [5], [0, 0], [4, 0]];
   const times = [0, 500, 1000, 1200, 1300, 1400];
   times.forEach((time, i) => void at(time).stepFinished(step({ step: i, busy: busy[i] ?? null })));
@@ -91,7 +91,7 @@ test('times of ranks have a row a second, if there are several', () => {
 });
 
 test('a row of phases is the mean of the steps since the last one', () => {
-  const { at, of } = recorded();
+  const { at, of } = recordRun();
   const times = (n: number) => ({ forward: n, backward: 2 * n, reduce: 3 * n, step: 4 * n });
   const phases = [1000, 1010, 1099, 1100, 1120];
   phases.forEach((time, i) => void at(time).stepTimed({ step: i, samples: 0, times: times(i) }));
@@ -105,7 +105,7 @@ test('a row of phases is the mean of the steps since the last one', () => {
 });
 
 test('an observer of the end is called once per close', () => {
-  const { at } = recorded();
+  const { at } = recordRun();
   at(0).close();
   const closed = jest.fn();
   at(0).onClose = closed;
@@ -115,7 +115,7 @@ test('an observer of the end is called once per close', () => {
 
 describe('the timer of phases', () => {
   /** A timer on a device that takes a millisecond per event, and the live events. */
-  function timed() {
+  function fakeClock() {
     let clock = 0;
     const at = new Map<Event, number>();
     const live = new Set<Event>();
@@ -143,7 +143,7 @@ describe('the timer of phases', () => {
   };
 
   test('sums the spans of a step by phase', () => {
-    const { timer } = timed();
+    const { timer } = fakeClock();
     expect(timer.last()).toBeNull();
     span(timer);
     span(timer);
@@ -162,12 +162,12 @@ describe('the timer of phases', () => {
   });
 
   test('a body that throws is measured, and its events are used again', () => {
-    const { timer, live } = timed();
-    const failing = () => {
+    const { timer, live } = fakeClock();
+    const failBody = () => {
       throw new Error('a body');
     };
     for (let i = 0; i < 3; ++i) {
-      expect(() => timer.time('step', failing)).toThrow('a body');
+      expect(() => timer.time('step', failBody)).toThrow('a body');
       timer.finishStep(i, i);
       expect(timer.all()[0]?.times.step).toBe(1);
     }
@@ -177,7 +177,7 @@ describe('the timer of phases', () => {
   });
 
   test('dispose() frees the events of closed and of open steps', () => {
-    const { timer, live } = timed();
+    const { timer, live } = fakeClock();
     span(timer);
     timer.finishStep(1, 4);
     span(timer);

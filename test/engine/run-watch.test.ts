@@ -12,7 +12,7 @@ import { version } from '../../lib/version.js';
 import { EventLog, ServedPage } from '../../lib/watch/index.js';
 import { thrownBy } from '../support/refusal.js';
 
-function opened() {
+function openWatch() {
   const events: object[] = [];
   const calls: string[] = [];
   const parts = {
@@ -29,7 +29,7 @@ function opened() {
 }
 
 test('events have their step', async () => {
-  const { watch, events, calls } = opened();
+  const { watch, events, calls } = openWatch();
   watch.scalars({ a: 1, b: Number.NaN });
   watch.evaluated({ loss: 2 });
   watch.text({ text: 'b' });
@@ -65,7 +65,7 @@ test.each<[name: string, call: (watch: RunWatch) => void]>([
   ['watch.notice level', (watch) => watch.notice('odd', 'fatal' as never)],
   ['watch.notice', (watch) => watch.notice(5 as never)],
 ])('%s refuses another type, on every rank', (name, call) => {
-  const { watch, events } = opened();
+  const { watch, events } = openWatch();
   for (const one of [watch, new RunWatch('dir', null, null)])
     expect(thrownBy(() => call(one))).toMatchObject({ code: 'DS_ARGUMENT', op: name });
   expect(events).toEqual([]);

@@ -79,14 +79,14 @@ test('only frozen tensors may be missing where the save excluded them', () => {
   const engine = engineOf({ frozen: ['bias'] });
   const excluded = { excludesFrozen: true };
   requireSameModel(engine, checkpointOf(WITHOUT_BIAS, {}, excluded), true);
-  const found = (outlines: Outlines, state: object) =>
+  const differencesOf = (outlines: Outlines, state: object) =>
     thrownBy(() => requireSameModel(engine, checkpointOf(outlines, {}, state), true)).op;
-  expect(found(WITHOUT_BIAS, {})).toBe('/saved/one: bias');
-  expect(found(WITHOUT_BIAS, { excludesFrozen: false })).toBe('/saved/one: bias');
+  expect(differencesOf(WITHOUT_BIAS, {})).toBe('/saved/one: bias');
+  expect(differencesOf(WITHOUT_BIAS, { excludesFrozen: false })).toBe('/saved/one: bias');
   // `weight` is trained, and `seen` is no parameter.
   const { weight: _weight, ...rest } = MODEL;
-  expect(found(rest, excluded)).toBe('/saved/one: weight');
-  expect(found(WEIGHTS, excluded)).toBe('/saved/one: seen');
+  expect(differencesOf(rest, excluded)).toBe('/saved/one: weight');
+  expect(differencesOf(WEIGHTS, excluded)).toBe('/saved/one: seen');
 });
 
 test.each<[name: string, outline: Outline]>([
@@ -145,12 +145,12 @@ test.each<[key: string, outline: Outline, frozen: string[]]>([
 });
 
 test('the groups are equally many', () => {
-  const saved = (count: number) => {
+  const savedGroups = (count: number) => {
     const groups = Array.from({ length: count }, () => ({}));
     return { location: '/saved/one/state.json', shared: { groups } } as never;
   };
-  requireSameGroups(engineOf({ groups: 2 }), saved(2));
-  const error = thrownBy(() => requireSameGroups(engineOf({ groups: 2 }), saved(1)));
+  requireSameGroups(engineOf({ groups: 2 }), savedGroups(2));
+  const error = thrownBy(() => requireSameGroups(engineOf({ groups: 2 }), savedGroups(1)));
   expect(error).toMatchObject({
     code: 'DS_CHECKPOINT',
     op: '/saved/one/state.json: state.groups',

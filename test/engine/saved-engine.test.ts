@@ -314,15 +314,15 @@ describe('the state of an engine without tensors', () => {
   });
 
   test('counts updates from 0 without moments, and schedules from their own start', () => {
-    const counted = (wanted: object) => {
+    const loadCounters = (wanted: object) => {
       const { engine, host } = hostOf();
       host.follow(savedOf({}), { ...nothing, counters: true, ...wanted });
       return [engine.progress.appliedSteps, engine.progress.scheduleStart];
     };
-    expect(counted({ optimizer: true, schedules: true })).toEqual([4, 1]);
-    expect(counted({ optimizer: true })).toEqual([4, 4]);
-    expect(counted({ schedules: true })).toEqual([0, -3]);
-    expect(counted({})).toEqual([0, 0]);
+    expect(loadCounters({ optimizer: true, schedules: true })).toEqual([4, 1]);
+    expect(loadCounters({ optimizer: true })).toEqual([4, 4]);
+    expect(loadCounters({ schedules: true })).toEqual([0, -3]);
+    expect(loadCounters({})).toEqual([0, 0]);
   });
 
   test('gives further ranks seeds of their own, unless all ranks had one', () => {
@@ -382,22 +382,24 @@ describe('the state of an engine without tensors', () => {
 });
 
 describe('client state', () => {
-  const kept = (value: unknown) => jsonObject('clientState', value, '{ epoch: 3 }');
+  const toClientState = (value: unknown) => jsonObject('clientState', value, '{ epoch: 3 }');
 
   test('is what JSON stores of it', () => {
     const date = new Date(0);
     const own = { a: 1, toJSON: () => ({ said: [date, { toJSON: () => 3 }] }) };
     const shared = { b: null };
-    expect(kept({ own, one: shared, two: [shared, 'x', true], gone: undefined })).toEqual({
+    expect(toClientState({ own, one: shared, two: [shared, 'x', true], gone: undefined })).toEqual({
       own: { said: ['1970-01-01T00:00:00.000Z', 3] },
       one: { b: null },
       two: [{ b: null }, 'x', true],
     });
     const itself = { a: 1, toJSON: () => itself };
-    expect(kept({ itself, nothing: { toJSON: () => undefined } })).toEqual({ itself: { a: 1 } });
+    expect(toClientState({ itself, nothing: { toJSON: () => undefined } })).toEqual({
+      itself: { a: 1 },
+    });
     const names: string[] = [];
     const speaker = { toJSON: (name: string) => void names.push(name) };
-    kept({ first: speaker, list: { second: speaker } });
+    toClientState({ first: speaker, list: { second: speaker } });
     expect(names).toEqual(['first', 'second']);
   });
 
@@ -426,19 +428,19 @@ describe('client state', () => {
     [null, 'clientState', 'null'],
     ['x', 'clientState', '"x"'],
   ])('of another kind is refused: case %#', (value, op, got) => {
-    expect(thrownBy(() => kept(value))).toMatchObject({ code: 'DS_ARGUMENT', op, got });
+    expect(thrownBy(() => toClientState(value))).toMatchObject({ code: 'DS_ARGUMENT', op, got });
   });
 
   test('has a bound of depth, and errors a bound of length', () => {
-    expect(Object.keys(kept(deep(1000)))).toEqual(['a']);
-    const error = thrownBy(() => kept(deep(1001)));
+    expect(Object.keys(toClientState(deep(1000)))).toEqual(['a']);
+    const error = thrownBy(() => toClientState(deep(1001)));
     expect(error).toMatchObject({
       got: 'a deeper object',
       expected: 'at most 1000 levels of nested objects',
     });
     expect(error.op).toBe(`${`clientState${'.a'.repeat(100)}`.slice(0, 120)}...`);
     const long = 'x'.repeat(120 - 'clientState.'.length);
-    expect(thrownBy(() => kept({ [long]: 1n })).op).toBe(`clientState.${long}`);
-    expect(thrownBy(() => kept({ [`${long}y`]: 1n })).op).toBe(`clientState.${long}...`);
+    expect(thrownBy(() => toClientState({ [long]: 1n })).op).toBe(`clientState.${long}`);
+    expect(thrownBy(() => toClientState({ [`${long}y`]: 1n })).op).toBe(`clientState.${long}...`);
   });
 });

@@ -324,11 +324,11 @@ describe('the stages of a pipeline', () => {
       ]);
     }
     expect((await tiesOf(0, () => {})).ties).toEqual([]);
-    const frozen = (all: nn.Linear[]): void => {
+    const freezeTied = (all: nn.Linear[]): void => {
       tie(all);
       all[0]?.weight.requireGrad(false);
     };
-    expect((await tiesOf(0, frozen)).ties).toEqual([]);
+    expect((await tiesOf(0, freezeTied)).ties).toEqual([]);
     const whole = (params: nn.Parameter[]) => new optim.Lamb(params, { lr: 0.1 });
     await tiesOf(0, () => {}, whole);
     const error = await refusal(() => tiesOf(0, tie, whole));

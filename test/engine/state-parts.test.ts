@@ -76,7 +76,7 @@ test('a rank saves the elements that it counts', () => {
     { name: 'b', region: wholeRegion([10]) },
   ];
   const fragments = entries.map((own, i) => ({ entry: own, from: 0, offset: 10 * i, numel: 10 }));
-  const saved = (counted: { offset: number; numel: number }, isPrimary = true) => {
+  const savedShard = (counted: { offset: number; numel: number }, isPrimary = true) => {
     const shard = {
       fragments,
       counted,
@@ -97,17 +97,17 @@ test('a rank saves the elements that it counts', () => {
       return [name, from, values[0], values.length];
     });
   };
-  expect(saved({ offset: 0, numel: 20 })).toEqual([
+  expect(savedShard({ offset: 0, numel: 20 })).toEqual([
     ['a', 0, 0, 10],
     ['b', 0, 10, 10],
   ]);
-  expect(saved({ offset: 4, numel: 8 })).toEqual([
+  expect(savedShard({ offset: 4, numel: 8 })).toEqual([
     ['a', 4, 4, 6],
     ['b', 0, 10, 2],
   ]);
-  expect(saved({ offset: 12, numel: 3 })).toEqual([['b', 2, 12, 3]]);
-  expect(saved({ offset: 10, numel: 0 })).toEqual([]);
-  expect(saved({ offset: 0, numel: 20 }, false)).toEqual([]);
+  expect(savedShard({ offset: 12, numel: 3 })).toEqual([['b', 2, 12, 3]]);
+  expect(savedShard({ offset: 10, numel: 0 })).toEqual([]);
+  expect(savedShard({ offset: 0, numel: 20 }, false)).toEqual([]);
   flat.release();
 });
 
@@ -282,7 +282,7 @@ test.each([0, 3])(
       zero_optimization: { stage, offload_param } as DsConfig['zero_optimization'],
     };
     const { engine } = await initialize({ model, optimizer, config, device: 'cpu' });
-    const listed = (wanted: (name: string) => boolean) => {
+    const namesOf = (wanted: (name: string) => boolean) => {
       const { model: weights, optimizer: state } = catalogOf(engine, wanted);
       return [Object.fromEntries(weights), Object.fromEntries(state)];
     };
@@ -291,11 +291,11 @@ test.each([0, 3])(
       `weight.${name}`,
       of([2, 4], 'f32'),
     ]);
-    expect(listed(() => true)).toEqual([
+    expect(namesOf(() => true)).toEqual([
       { weight: of([2, 4], 'bf16'), bias: of([2], 'bf16') },
       Object.fromEntries(state),
     ]);
-    expect(listed((name) => name === 'bias')[0]).toEqual({ bias: of([2], 'bf16') });
+    expect(namesOf((name) => name === 'bias')[0]).toEqual({ bias: of([2], 'bf16') });
     engine.destroy();
   },
 );
@@ -386,7 +386,7 @@ describe('the decision of a step', () => {
   const APART = { ranks: [0, 1], axes: ['tp'], what: 'inputs' };
 
   test('of another loss than a number is refused, unless the scale follows it', () => {
-    const taken = (loss: number | null, dynamic: boolean) => {
+    const takeDecision = (loss: number | null, dynamic: boolean) => {
       const { decisions } = decisionsOf([{ loss }], dynamic);
       decisions.noteStep();
       try {
@@ -396,13 +396,13 @@ describe('the decision of a step', () => {
         return (error as DsError).code;
       }
     };
-    expect([taken(1, false), taken(null, false), taken(Number.NaN, true)]).toEqual([
-      null,
-      null,
-      null,
-    ]);
-    expect(taken(Number.NaN, false)).toBe('DS_NONFINITE');
-    expect(taken(Number.POSITIVE_INFINITY, false)).toBe('DS_NONFINITE');
+    expect([
+      takeDecision(1, false),
+      takeDecision(null, false),
+      takeDecision(Number.NaN, true),
+    ]).toEqual([null, null, null]);
+    expect(takeDecision(Number.NaN, false)).toBe('DS_NONFINITE');
+    expect(takeDecision(Number.POSITIVE_INFINITY, false)).toBe('DS_NONFINITE');
   });
 
   test('of the last step may have another loss, but no other batch', () => {

@@ -48,7 +48,7 @@ const set = (tensor: Tensor | undefined, value: number): void =>
   void noGrad(() => (tensor as Tensor).fill_(value));
 
 /** The row that a rank with these numbers sends. */
-function sent(columns: never, given: Given, fill: (rows: StepRows) => void): number[] {
+function sendRow(columns: never, given: Given, fill: (rows: StepRows) => void): number[] {
   const rows = rowsOf(given, columns);
   fill(rows);
   const width = rows.all.numel / given.size;
@@ -103,7 +103,7 @@ test('every number of a rank has its own column in the row of the rank', () => {
 test('the mean loss has the ranks that share the loss, and their micro-batches', () => {
   const columns = own(1, four.normRanks) as never;
   const others = [0, 1, 2, 3].map((rank) =>
-    sent(columns, { ...four, rank }, (rows) => set(rows.lossSum, 10 ** rank)),
+    sendRow(columns, { ...four, rank }, (rows) => set(rows.lossSum, 10 ** rank)),
   );
   const mean = (lossRanks: number[], micros: number): number => {
     const rows = rowsOf({ ...four, rank: 0, lossRanks }, columns, others);
@@ -127,7 +127,7 @@ function partials(given: Given, columnsAt: (rank: number) => { own: readonly num
     for (const [i, one] of rows.squares.entries()) set(one, 10 * rank + (columns[i] as number));
   };
   const others = Array.from({ length: given.size }, (_, rank) =>
-    sent(columnsAt(rank) as never, { ...given, rank }, fill(rank)),
+    sendRow(columnsAt(rank) as never, { ...given, rank }, fill(rank)),
   );
   const rows = rowsOf(given, columnsAt(given.rank) as never, others);
   fill(given.rank)(rows);

@@ -41,7 +41,7 @@ const step = (more: Partial<FinishedStep> = {}): FinishedStep => ({
   busy: null,
   ...more,
 });
-const timed = (n: number): TimedStep => ({
+const timedStep = (n: number): TimedStep => ({
   step: n,
   samples: 4 * n,
   times: { forward: 10, backward: 20, reduce: 5, step: 3 },
@@ -63,7 +63,7 @@ class Timer implements PhaseTimer {
   }
   takePassed = (): TimedStep[] => this.before.splice(0);
   all = (): TimedStep[] => this.rest.splice(0);
-  last = () => timed(1).times;
+  last = () => timedStep(1).times;
   recordOn = (): PhaseTimer => this;
   dispose(): void {
     this.calls.push('dispose');
@@ -82,7 +82,7 @@ function observer(name: string, log: string[]): StepObserver {
 
 test('observers get earlier times, then the step; added ones until they are removed', async () => {
   const log: string[] = [];
-  const timer = new Timer([timed(1)], [timed(2)]);
+  const timer = new Timer([timedStep(1)], [timedStep(2)]);
   const watch = new StepWatch(timer, [observer('own', log), {}]);
   const remove = watch.add(observer('added', log));
   watch.finishStep(2, 8);
@@ -95,12 +95,12 @@ test('observers get earlier times, then the step; added ones until they are remo
   watch.close();
   expect(log.slice(4)).toEqual(['own flush', 'own times 2', 'own close']);
   expect(timer.calls).toEqual(['finish 2 8', 'dispose']);
-  expect(watch.times()).toEqual(timed(1).times);
+  expect(watch.times()).toEqual(timedStep(1).times);
 });
 
 test('a shared watch measures busy time, and reports times only to added observers', () => {
   const log: string[] = [];
-  const timer = new Timer([timed(1)], []);
+  const timer = new Timer([timedStep(1)], []);
   const plain = { ...untimed, recordOn: () => timer };
   const watch = new StepWatch(plain, [observer('own', log)]);
   // `untimed` itself is not timed.
@@ -118,7 +118,7 @@ test('a shared watch measures busy time, and reports times only to added observe
 
 test('without a measurement, only added observers get times, until these are recorded', () => {
   const log: string[] = [];
-  const timer = new Timer([timed(1)], [timed(2)]);
+  const timer = new Timer([timedStep(1)], [timedStep(2)]);
   const recording = jest.spyOn(untimed, 'recordOn').mockReturnValue(timer);
   const watch = new StepWatch(untimed, [observer('own', log)]);
   watch.add(observer('added', log));
@@ -132,7 +132,7 @@ test('without a measurement, only added observers get times, until these are rec
 });
 
 /** The lines on stdout of `body`. */
-function printed(body: () => void): string[] {
+function capturePrints(body: () => void): string[] {
   const lines: string[] = [];
   const write = jest.spyOn(process.stdout, 'write').mockImplementation((text) => {
     lines.push(String(text));
@@ -148,13 +148,13 @@ function printed(body: () => void): string[] {
 
 test('times of checkpointed segments are printed at every N-th step, if there are some', () => {
   const lines = new SegmentLines(2);
-  expect(printed(() => lines.stepFinished(step({ step: 2 })))).toEqual([]);
+  expect(capturePrints(() => lines.stepFinished(step({ step: 2 })))).toEqual([]);
   jest.mocked(recompute.times).mockReturnValue([
     { segment: 0, forwardMs: 1.234, recomputeMs: 1.2 },
     { segment: 1, forwardMs: 2, recomputeMs: 3 },
   ] as never);
   const all = [1, 2, 3, 4];
-  const found = printed(() => {
+  const found = capturePrints(() => {
     for (const one of all) lines.stepFinished(step({ step: one }));
   });
   const text = 'checkpoints (ms), forward + recompute | 0: 1.23 + 1.20 | 1: 2.00 + 3.00\n';
@@ -176,9 +176,9 @@ function eventsOf(more: DsConfig, report: FinishedStep) {
     close: () => void calls.push('close'),
   };
   const observers = buildObservers(configOf(more), [own as never], new ReleaseStack());
-  printed(() => {
+  capturePrints(() => {
     for (const one of observers) one.stepFinished?.(report);
-    for (const one of observers) one.stepTimed?.(timed(1));
+    for (const one of observers) one.stepTimed?.(timedStep(1));
   });
   return { events, observers, calls };
 }
@@ -221,10 +221,10 @@ test('a step without a loss has no loss event; fp16 reports its loss scale', () 
 test('lines are printed as the configuration asks', () => {
   const lines = (more: DsConfig): string[] => {
     const observers = buildObservers(configOf(more), [], new ReleaseStack());
-    return printed(() => {
+    return capturePrints(() => {
       for (const n of [1, 2, 3]) {
         for (const one of observers) one.stepFinished?.(step({ step: n, samples: 4 * n }));
-        for (const one of observers) one.stepTimed?.(timed(n));
+        for (const one of observers) one.stepTimed?.(timedStep(n));
       }
     });
   };

@@ -23,16 +23,16 @@ const absent = (key: string) =>
 /** An in-memory store that fails once `broken` returns true. */
 function store(broken: () => boolean): TextStore {
   const values = new Map<string, string>();
-  const connected = () => {
+  const connectStore = () => {
     if (broken()) throw new Error('the store has closed');
   };
   return {
     set: async (key, value) => {
-      connected();
+      connectStore();
       values.set(key, value);
     },
     get: async (key) => {
-      connected();
+      connectStore();
       const value = values.get(key);
       if (value === undefined) throw absent(key);
       return value;
@@ -149,19 +149,19 @@ function pair() {
   return { values, worlds };
 }
 
-const exchanged = (worlds: readonly StoreWorld[], label: string, value: unknown) =>
+const exchangeAll = (worlds: readonly StoreWorld[], label: string, value: unknown) =>
   Promise.all(worlds.map((one) => one.exchange(label, value as never)));
 
 test('a value of several chunks and of any characters arrives, and leaves no key', async () => {
   const { values, worlds } = pair();
   const long = `${'x'.repeat(2 ** 20)}é😀\n"${'y'.repeat(2 ** 21)}`;
-  expect(await exchanged(worlds, 'saving', { long })).toEqual(
+  expect(await exchangeAll(worlds, 'saving', { long })).toEqual(
     [0, 1].map(() => [{ long }, { long }]),
   );
   expect(values.size).toBeGreaterThan(6);
   for (const value of values.values()) expect(value.length).toBeLessThanOrEqual(2 ** 20 + 8);
   // The next round deletes the keys of the last one.
-  await exchanged(worlds, 'saving', 1);
+  await exchangeAll(worlds, 'saving', 1);
   expect(values.size).toBe(2);
 });
 
@@ -169,7 +169,7 @@ test('many rounds of calls leave the keys of the last one', async () => {
   const { values, worlds } = pair();
   const left: number[] = [];
   for (let i = 0; i < 4; ++i) {
-    await exchanged(worlds, BEGIN_SAVE, i);
+    await exchangeAll(worlds, BEGIN_SAVE, i);
     left.push(values.size);
   }
   // A message of each rank, and the count of arrivals.
@@ -180,8 +180,8 @@ test('parallel worlds do not disturb each other', async () => {
   const { worlds } = pair();
   const beside = worlds.map((one) => one.beside());
   const [inner, outer] = await Promise.all([
-    exchanged(beside, 'inner', 1),
-    exchanged(worlds, 'outer', 2),
+    exchangeAll(beside, 'inner', 1),
+    exchangeAll(worlds, 'outer', 2),
   ]);
   expect([inner, outer]).toEqual([
     [
@@ -193,7 +193,7 @@ test('parallel worlds do not disturb each other', async () => {
       [2, 2],
     ],
   ]);
-  const [more] = await exchanged(beside, 'inner', 3);
+  const [more] = await exchangeAll(beside, 'inner', 3);
   expect(more).toEqual([3, 3]);
 });
 
@@ -284,7 +284,7 @@ test('ranks that arrive in time are not stood in for', async () => {
   const { worlds } = pair();
   const messages: string[] = [];
   for (const one of worlds) one.standBy((text) => messages.push(text));
-  for (let i = 0; i < 3; ++i) await exchanged(worlds, BEGIN_SAVE, i);
-  await exchanged(worlds, 'inner', 1);
+  for (let i = 0; i < 3; ++i) await exchangeAll(worlds, BEGIN_SAVE, i);
+  await exchangeAll(worlds, 'inner', 1);
   expect(messages).toEqual([]);
 });

@@ -115,7 +115,7 @@ test('tokens are drawn for each draw and row, in rising order, with equal freque
 });
 
 describe.each(families)('%s', (_, build) => {
-  const made = (layers: number, checkpointing = false) => {
+  const makeModel = (layers: number, checkpointing = false) => {
     seed(11);
     return build(layers, checkpointing);
   };
@@ -123,7 +123,7 @@ describe.each(families)('%s', (_, build) => {
 
   /** With one block, chosen tokens are a text at their positions, and the others pass no block. */
   test('sees chosen tokens at their positions, in their documents, and no others', () => {
-    const model = made(1).eval();
+    const model = makeModel(1).eval();
     const { tokens } = batch(0);
     const documents = whole((row, at) => (at + row > 3 ? 1 : 0));
     const positions = whole((row, at) => (at + row > 3 ? at + row - 4 : at));
@@ -156,7 +156,7 @@ describe.each(families)('%s', (_, build) => {
   test('with room for all tokens is the plain model', () => {
     const { tokens, targets } = batch(1);
     const losses = [{ layerTokens: { layers: [0, 1], reserved: TOKENS } }, {}].map((inputs) => {
-      const model = made(2);
+      const model = makeModel(2);
       seed(2);
       return model.call(tokens, targets, inputs).item();
     });
@@ -166,7 +166,7 @@ describe.each(families)('%s', (_, build) => {
   test('has the same gradients with activation checkpointing', () => {
     const { tokens, targets } = batch(2);
     const runs = [false, true].map((checkpointing) => {
-      const model = made(3, checkpointing);
+      const model = makeModel(3, checkpointing);
       seed(2);
       const inputs = { layerTokens: { layers: [0, 2], reserved: 3 }, layerFactors: [1, 0, 2] };
       const loss = model.call(tokens, targets, inputs);
@@ -177,7 +177,7 @@ describe.each(families)('%s', (_, build) => {
   });
 
   test('refuses invalid layers and lengths', async () => {
-    const model = made(2);
+    const model = makeModel(2);
     const { tokens } = batch(0);
     for (const wrong of [
       { layers: [2], reserved: 3 },

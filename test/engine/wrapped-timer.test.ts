@@ -68,7 +68,7 @@ test('every call reaches the inner timer', () => {
   expect(recorded.calls).toEqual([['time', 'forward'], ['dispose']]);
 });
 
-function traced(name: string, after = 0) {
+function traceTimer(name: string, after = 0) {
   const path = join(dir, name);
   const inner = new Inner();
   const ended: PhaseTimer[] = [];
@@ -83,7 +83,7 @@ function traced(name: string, after = 0) {
 }
 
 test('a traced step has its phases', () => {
-  const { timer, inner, ended, names } = traced('whole.json', 1);
+  const { timer, inner, ended, names } = traceTimer('whole.json', 1);
   timer.time('forward', () => {});
   timer.finishStep(1, 4);
   expect(ended).toEqual([]);
@@ -100,7 +100,7 @@ test('a traced step has its phases', () => {
 });
 
 test('a trace that is disposed early writes its unfinished step and disposes the inner timer', () => {
-  const { timer, inner, ended, names } = traced('early.json');
+  const { timer, inner, ended, names } = traceTimer('early.json');
   timer.time('forward', () => {});
   timer.dispose();
   expect(ended).toEqual([inner]);
@@ -111,7 +111,7 @@ test('a trace that is disposed early writes its unfinished step and disposes the
 describe('the step that the profiler counts', () => {
   afterEach(() => jest.restoreAllMocks());
 
-  function profiled(profileStep: number, fails = false) {
+  function profileTimer(profileStep: number, fails = false) {
     const calls: string[] = [];
     const printed: Record<string, unknown>[] = [];
     const profiler = {
@@ -137,7 +137,7 @@ describe('the step that the profiler counts', () => {
   }
 
   test('times only the chosen step, with its samples and micro-batches', () => {
-    const { timer, inner, calls, printed, step } = profiled(2);
+    const { timer, inner, calls, printed, step } = profileTimer(2);
     step(1, 4);
     expect(calls).toEqual([]);
     step(2, 12);
@@ -156,14 +156,14 @@ describe('the step that the profiler counts', () => {
   });
 
   test('is not printed for a run that resumes later', () => {
-    const { calls, printed, step } = profiled(1);
+    const { calls, printed, step } = profileTimer(1);
     step(7, 28);
     step(8, 32);
     expect([calls, printed]).toEqual([['start', 'stop', 'end'], []]);
   });
 
   test('is dropped if the engine ends inside', () => {
-    const { timer, inner, calls, printed } = profiled(1);
+    const { timer, inner, calls, printed } = profileTimer(1);
     timer.time('forward', () => {});
     timer.dispose();
     expect([calls, printed, inner.calls.at(-1)]).toEqual([['start', 'end'], [], ['dispose']]);
@@ -171,7 +171,7 @@ describe('the step that the profiler counts', () => {
 
   test('is a warning if it cannot be written', () => {
     const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
-    const { step } = profiled(1, true);
+    const { step } = profileTimer(1, true);
     step(1, 4);
     expect(warn.mock.calls).toEqual([
       [
@@ -190,8 +190,9 @@ describe('the file of a trace', () => {
     const inside = join(dir, 'new', 'trace.json');
     expect(optionsOf(inside)).toMatchObject({ path: inside, steps: 1, after: 0 });
     expect(JSON.parse(readFileSync(inside, 'utf8'))).toEqual({ traceEvents: [] });
-    const named = (name: string) => optionsOf(join(dir, name), {}, 2).path.slice(dir.length + 1);
-    expect(['a.json', 'a.txt', 'a', 'a.json.gz'].map(named)).toEqual([
+    const fileNameOf = (name: string) =>
+      optionsOf(join(dir, name), {}, 2).path.slice(dir.length + 1);
+    expect(['a.json', 'a.txt', 'a', 'a.json.gz'].map(fileNameOf)).toEqual([
       'a.rank2.json',
       'a.rank2.txt',
       'a.rank2',

@@ -5,7 +5,7 @@ import { cpu } from '../../lib/runtime/device.js';
 import { tinyBatch, tinyConfig, tinyEngine, tinyModel } from '../e2e/tiny-training.js';
 import { thrownBy } from '../support/refusal.js';
 
-const filled = ({ shape, numel }: Parameter, start: number): Tensor =>
+const fillTensor = ({ shape, numel }: Parameter, start: number): Tensor =>
   Tensor.from(
     Float32Array.from({ length: numel }, (_, i) => start + 2 ** -(i % 7)),
     { shape },
@@ -15,7 +15,7 @@ const numbers = (tensor: Tensor | null): number[] =>
   scope(() => noGrad(() => (tensor as Tensor).to('f32').reshape([-1]).toArray() as number[]));
 
 /** The values of a tensor that a getter returns, which is disposed. */
-function taken(get: (parameter: Parameter) => Tensor | null, parameter: Parameter): number[] {
+function takeValues(get: (parameter: Parameter) => Tensor | null, parameter: Parameter): number[] {
   const tensor = get(parameter) as Tensor;
   const values = numbers(tensor);
   tensor.dispose();
@@ -33,18 +33,18 @@ describe.each([1, 2, 3] as const)('stage %j', (stage) => {
     const { tokens, targets } = tinyBatch(0, engine.device);
     const parameter = engine.module.parameters()[4] as Parameter;
     engine.backward(engine.forward<Tensor>(tokens, targets));
-    const value = filled(parameter, 1);
+    const value = fillTensor(parameter, 1);
     zero.safeSetFullGrad(parameter, value);
-    expect(taken(zero.safeGetFullGrad, parameter)).toEqual(numbers(value));
+    expect(takeValues(zero.safeGetFullGrad, parameter)).toEqual(numbers(value));
     engine.step();
     for (const one of [tokens, targets, value]) one.dispose();
   });
 
   test('a master is set, and forwards compute with its weights', () => {
     const parameter = engine.module.parameters()[4] as Parameter;
-    const value = filled(parameter, 2);
+    const value = fillTensor(parameter, 2);
     zero.safeSetFullFp32Param(parameter, value);
-    expect(taken(zero.safeGetFullFp32Param, parameter)).toEqual(numbers(value));
+    expect(takeValues(zero.safeGetFullFp32Param, parameter)).toEqual(numbers(value));
     expect(engine.withFullWeights(() => numbers(parameter))).toEqual(numbers(value));
     value.dispose();
   });
@@ -53,15 +53,15 @@ describe.each([1, 2, 3] as const)('stage %j', (stage) => {
     const [written, set] = ['h.0.ln_1.weight', 'h.0.ln_1.bias'].map(
       (name) => [...engine.module.namedParameters()].find(([one]) => one.endsWith(name))?.[1],
     ) as [Parameter, Parameter];
-    const other = filled(set, 1);
+    const other = fillTensor(set, 1);
     const own = new Array<number>(written.numel).fill(3);
     zero.GatheredParameters(engine, { modifierRank: 0 }, () => {
       noGrad(() => written.fill_(3));
       zero.safeSetFullFp32Param(set, other);
       expect([numbers(written), numbers(set)]).toEqual([own, numbers(other)]);
     });
-    expect(taken(zero.safeGetFullFp32Param, written)).toEqual(own);
-    expect(taken(zero.safeGetFullFp32Param, set)).toEqual(numbers(other));
+    expect(takeValues(zero.safeGetFullFp32Param, written)).toEqual(own);
+    expect(takeValues(zero.safeGetFullFp32Param, set)).toEqual(numbers(other));
     other.dispose();
   });
 });
@@ -98,11 +98,11 @@ test('a gradient is that of the whole step, before clipping and without the loss
   });
   engine.step();
   half();
-  const grad = taken(zero.safeGetFullGrad, parameter);
+  const grad = takeValues(zero.safeGetFullGrad, parameter);
   // Both micro-batches are equal, so their mean is the gradient of one of them.
   const alone = await tinyEngine({ ...options, accumulation: 1 }, cpu());
   alone.backward(alone.forward<Tensor>(tokens, targets));
-  const one = taken(zero.safeGetFullGrad, alone.module.parameters()[4] as Parameter);
+  const one = takeValues(zero.safeGetFullGrad, alone.module.parameters()[4] as Parameter);
   for (const [i, value] of one.entries()) expect(grad[i]).toBeCloseTo(value, 6);
   const norm = engine.getGlobalGradNorm() as number;
   const larger = Tensor.from(
@@ -152,7 +152,7 @@ test('shapes, names and owners are checked', async () => {
     got: '"momentum"',
     expected: expect.stringMatching(/^fp32, exp_avg, exp_avg_sq \(the state of AdamW\)$/),
   });
-  const value = filled(parameter, 3);
+  const value = fillTensor(parameter, 3);
   zero.safeSetFullOptimizerState(parameter, value, 'exp_avg');
   expect(numbers(state('exp_avg'))).toEqual(numbers(value));
   zero.safeSetFullOptimizerState(parameter, value, 'fp32');

@@ -21,7 +21,7 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(dir, { recursive: true }));
 
-function written(name: string, rows: readonly unknown[]): string {
+function writeRows(name: string, rows: readonly unknown[]): string {
   const path = join(dir, name);
   writeFileSync(path, rows.map((row) => JSON.stringify(row)).join('\n'));
   return path;
@@ -144,7 +144,7 @@ const QUESTIONS = [
 ];
 
 test.each([' ', '\n'])('accuracy counts the likeliest choice, delimiter %j', async (delimiter) => {
-  const files = written('questions.jsonl', QUESTIONS);
+  const files = writeRows('questions.jsonl', QUESTIONS);
   const found = await evaluation.evaluateChoices(model, { files, delimiter, batchSize: 2 });
   const wanted = QUESTIONS.map(({ context, prompt, choices }) =>
     prefers((context ?? prompt) as string, choices, delimiter),
@@ -173,7 +173,7 @@ test.each([' ', '\n'])('accuracy counts the likeliest choice, delimiter %j', asy
 
 test('of equal choices the first counts; one question has no standard error', async () => {
   const rows = [{ context: 'A rank', choices: ['waits', 'waits'], answer: 1 }];
-  const found = await evaluation.evaluateChoices(model, { files: written('tie.jsonl', rows) });
+  const found = await evaluation.evaluateChoices(model, { files: writeRows('tie.jsonl', rows) });
   expect([found.answers[0]?.choice, found.accuracy, found.accuracyStderr]).toEqual([0, 0, null]);
 });
 
@@ -187,7 +187,7 @@ test.each<[row: object, message: RegExp]>([
   [{ context: 'x', choices: ['a', 'long '.repeat(40)], answer: 0 }, /of at most 24 tokens/],
 ])('refuses the row %j', async (row, message) => {
   const good = { context: 'x', choices: ['a', 'b'], answer: 0 };
-  const files = written('bad.jsonl', [good, row]);
+  const files = writeRows('bad.jsonl', [good, row]);
   const { code, message: text } = await refusal(() => evaluation.evaluateChoices(model, { files }));
   expect([code, text]).toEqual(['DS_DATA', expect.stringMatching(message)]);
 });

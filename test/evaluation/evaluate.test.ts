@@ -112,16 +112,16 @@ test.each<[how: object, message: RegExp]>([
 });
 
 test('refuses other models, and a model of an engine', async () => {
-  const refused = async (one: unknown, how: object = {}): Promise<string> => {
+  const refusalFor = async (one: unknown, how: object = {}): Promise<string> => {
     const run = () =>
       evaluation.evaluate(one as nn.models.CausalLM, { files, ...quiet, length: 8, ...how });
     return (await refusal(run)).message;
   };
-  expect(await refused(folder)).toMatch(/evaluate model: expected a causal language model/);
+  expect(await refusalFor(folder)).toMatch(/evaluate model: expected a causal language model/);
   const own = new nn.models.GPT2({ vocabSize: 64, maxSeq: 16, layers: 1, heads: 1, channels: 8 });
-  expect(await refused(own)).toMatch(/tokenizer: expected a tokenizer, got a model without a/);
+  expect(await refusalFor(own)).toMatch(/tokenizer: expected a tokenizer, got a model without a/);
   const config = { train_batch_size: 1, optimizer: { type: 'AdamW' } } as const;
   const { engine } = await initialize({ model: own, config, device: 'cpu' });
-  expect(await refused(own, { tokenizer: TOKENIZER })).toMatch(/Trainer\.evaluate\(\)/);
+  expect(await refusalFor(own, { tokenizer: TOKENIZER })).toMatch(/Trainer\.evaluate\(\)/);
   engine.destroy();
 });

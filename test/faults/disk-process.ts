@@ -57,7 +57,7 @@ function homeOf({ nvme, what }: DiskJob): Pick<TinyOptions, 'offload' | 'nvme' |
   return { offload: true, nvme };
 }
 
-function reported(thrown: unknown): Report {
+function reportOf(thrown: unknown): Report {
   const { code, op, expected, got, hint } = thrown as DsError;
   return { code, op, expected, got, hint };
 }
@@ -69,7 +69,7 @@ async function main(): Promise<void> {
   const outcome: DiskOutcome = { losses: [], error: null, saving: null };
   const engine = await tinyEngine({ ...options, ...homeOf(job) }, distributed.world.device).catch(
     (thrown) => {
-      outcome.error = reported(thrown);
+      outcome.error = reportOf(thrown);
       return null;
     },
   );
@@ -88,9 +88,9 @@ async function train(engine: Engine, job: DiskJob, outcome: DiskOutcome): Promis
       writeFileSync(job.armed, '');
     }
   } catch (thrown) {
-    outcome.error = reported(thrown);
+    outcome.error = reportOf(thrown);
     await engine.saveCheckpoint(job.folder, { tag: 'after' }).catch((again) => {
-      outcome.saving = reported(again);
+      outcome.saving = reportOf(again);
     });
   }
   engine.destroy();

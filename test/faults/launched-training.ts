@@ -94,7 +94,7 @@ export class Trainings {
   async dispose(): Promise<void> {
     for (const run of this.runs) {
       for (const pid of run.processes()) process.kill(pid, 'SIGKILL');
-      await run.gone();
+      await run.whenGone();
     }
     rmSync(this.folder, { recursive: true, force: true });
   }

@@ -30,7 +30,7 @@ async function load(): Promise<string> {
 }
 
 /** The result of `body`, or the code and message of its error. */
-async function reported(body: () => Promise<string>): Promise<string> {
+async function reportOf(body: () => Promise<string>): Promise<string> {
   try {
     return await body();
   } catch (error) {
@@ -57,9 +57,9 @@ async function main(dir: string): Promise<void> {
     await engine.checkpointDone();
     return 'saved';
   };
-  const before = [await reported(load), await reported(save)];
+  const before = [await reportOf(load), await reportOf(save)];
   await takeDescriptors();
-  console.log(JSON.stringify([...before, await reported(load), await reported(save)]));
+  console.log(JSON.stringify([...before, await reportOf(load), await reportOf(save)]));
   engine.destroy();
 }
 

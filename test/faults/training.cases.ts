@@ -58,10 +58,10 @@ async function requireResumed(all: Trainings): Promise<void> {
   }
 }
 
-function killed(device: Device, ranks: number, kind: Kind): Promise<void> {
+function checkKilled(device: Device, ranks: number, kind: Kind): Promise<void> {
   return withTrainings(device, ranks, kind, async (all) => {
     const launched = all.launch({ steps: FOREVER, save: 'synchronous' });
-    await launched.run.printed('saved at 3\n');
+    await launched.run.whenPrinted('saved at 3\n');
     await pause(random(400));
     const culprit = random(all.ranks);
     launched.kill(culprit);
@@ -157,11 +157,11 @@ function skipsMicroBatch(device: Device): Promise<void> {
 }
 
 const bodies: [string, Case['run']][] = [
-  ['kill -9 at a random time, stage 2', (d) => killed(d, 2, { stage: 2, offload: false })],
-  ['kill -9 at a random time, stage 3', (d) => killed(d, 3, { stage: 3, offload: false })],
+  ['kill -9 at a random time, stage 2', (d) => checkKilled(d, 2, { stage: 2, offload: false })],
+  ['kill -9 at a random time, stage 3', (d) => checkKilled(d, 3, { stage: 3, offload: false })],
   [
     'kill -9 at a random time, stage 1 with offload',
-    (d) => killed(d, 2, { stage: 1, offload: true }),
+    (d) => checkKilled(d, 2, { stage: 1, offload: true }),
   ],
   [
     'kill -9 of rank 1 during an asynchronous save, before it has written',

@@ -43,14 +43,14 @@ function train(model: Model): void {
   }
 }
 
-async function saved(name: string): Promise<void> {
+async function saveModel(name: string): Promise<void> {
   const model = await nn.models.fromPretrained(join(MODELS, name));
   train(model);
   await model.save(join(folder, name, 'model'));
   await writeLogits(join(folder, name), model);
 }
 
-async function adapted(name: string, options: peft.LoraOptions): Promise<void> {
+async function saveAdapter(name: string, options: peft.LoraOptions): Promise<void> {
   const dir = join(folder, `${name}-adapter`);
   const model = await nn.models.fromPretrained(join(MODELS, name));
   await model.save(join(dir, 'model'));
@@ -61,7 +61,7 @@ async function adapted(name: string, options: peft.LoraOptions): Promise<void> {
 }
 
 /** Runs `ds consolidate` on a checkpoint, into one file and into many. */
-async function consolidated(): Promise<void> {
+async function consolidateCheckpoint(): Promise<void> {
   seed(1234);
   const model = new nn.models.GPT2(nn.models.GPT2.config(size));
   const config = { train_batch_size: 1, optimizer: { type: 'AdamW' } } as const;
@@ -80,11 +80,11 @@ async function consolidated(): Promise<void> {
 }
 
 async function main(): Promise<void> {
-  for (const name of readdirSync(MODELS).filter((one) => one !== 'ropes')) await saved(name);
-  await adapted('llama', { r: 4, loraAlpha: 16, targetModules: 'all-linear' });
-  await adapted('qwen3', { r: 6, useRslora: true, targetModules: ['q_proj', 'down_proj'] });
-  await adapted('gpt2', { r: 4, loraAlpha: 8, bias: 'all' });
-  await consolidated();
+  for (const name of readdirSync(MODELS).filter((one) => one !== 'ropes')) await saveModel(name);
+  await saveAdapter('llama', { r: 4, loraAlpha: 16, targetModules: 'all-linear' });
+  await saveAdapter('qwen3', { r: 6, useRslora: true, targetModules: ['q_proj', 'down_proj'] });
+  await saveAdapter('gpt2', { r: 4, loraAlpha: 8, bias: 'all' });
+  await consolidateCheckpoint();
 }
 
 void main();

@@ -130,8 +130,8 @@ test('an existing path wins, and a path is never sent to the hub', async () => {
     }
     writeFileSync(join(folder, 'file'), '');
     expect(await refusal(() => nn.models.fromPretrained('file'))).toMatchObject({ got: 'a file' });
-    const revised = () => nn.models.fromPretrained(MODEL, { revision: 'main' });
-    expect(await refusal(revised)).toMatchObject({ code: 'DS_ARGUMENT' });
+    const loadRevision = () => nn.models.fromPretrained(MODEL, { revision: 'main' });
+    expect(await refusal(loadRevision)).toMatchObject({ code: 'DS_ARGUMENT' });
   } finally {
     process.chdir(at);
   }

@@ -17,7 +17,7 @@ import { refusal } from '../support/refusal.js';
 import { hubTest, NAME, noise, tiny } from './hub-support.js';
 
 const hub = hubTest();
-const listed = (folder: string): string[] => readdirSync(folder).sort();
+const filesOf = (folder: string): string[] => readdirSync(folder).sort();
 
 test('fetches config, tokenizer and safetensors into the layout of the cache', async () => {
   const weights = noise(100_000);
@@ -25,7 +25,7 @@ test('fetches config, tokenizer and safetensors into the layout of the cache', a
   const folder = await pullWith(hub.settings(), NAME, {});
   const model = join(hub.cache, 'models--org--tiny');
   expect(folder).toBe(join(model, 'snapshots', commit));
-  expect(listed(folder)).toEqual([
+  expect(filesOf(folder)).toEqual([
     'config.json',
     'model.safetensors',
     'tokenizer.json',
@@ -37,7 +37,7 @@ test('fetches config, tokenizer and safetensors into the layout of the cache', a
   expect(readlinkSync(join(folder, 'config.json'))).toBe(`../../blobs/${config}`);
   expect(readFileSync(join(model, 'refs', 'main'), 'utf8')).toBe(commit);
   expect(existsSync(join(model, '.no_exist', commit, 'generation_config.json'))).toBe(true);
-  const blobs = listed(join(model, 'blobs'));
+  const blobs = filesOf(join(model, 'blobs'));
   expect(blobs).toHaveLength(3); // The two JSON files "{}" are one blob.
   expect(blobs.filter((name) => /[^0-9a-f]/.test(name))).toEqual([]);
 });
@@ -108,13 +108,13 @@ test('fetches one set of weights: the shards of the index, or the single file', 
   const { 'model.safetensors': whole, ...rest } = tiny();
   hub.server.add(NAME, { ...rest, ...shards, ...index, ...others });
   const folder = await pullWith(hub.settings(), NAME, {});
-  expect(listed(folder).filter((name) => /safetensors|gguf|onnx|original/.test(name))).toEqual([
+  expect(filesOf(folder).filter((name) => /safetensors|gguf|onnx|original/.test(name))).toEqual([
     ...Object.keys(shards),
     'model.safetensors.index.json',
   ]);
   hub.server.add(NAME, { ...tiny(), ...shards, ...index });
   const second = await pullWith(hub.settings(), NAME, {});
-  expect(listed(second).filter((name) => name.endsWith('.safetensors'))).toEqual([
+  expect(filesOf(second).filter((name) => name.endsWith('.safetensors'))).toEqual([
     'model.safetensors',
   ]);
   expect(whole).toBeDefined();
@@ -123,9 +123,9 @@ test('fetches one set of weights: the shards of the index, or the single file', 
 test('other needs take their files only', async () => {
   hub.server.add(NAME, tiny());
   const config = await pullWith(hub.settings(), NAME, { files: 'config' });
-  expect(listed(config)).toEqual(['config.json']);
+  expect(filesOf(config)).toEqual(['config.json']);
   const tokenizer = await pullWith(hub.settings(), NAME, { files: 'tokenizer' });
-  expect(listed(tokenizer)).toEqual(['config.json', 'tokenizer.json', 'tokenizer_config.json']);
+  expect(filesOf(tokenizer)).toEqual(['config.json', 'tokenizer.json', 'tokenizer_config.json']);
   hub.server.add('org/adapter', {
     'adapter_config.json': '{}',
     'adapter_model.safetensors': noise(11_000),
@@ -134,7 +134,7 @@ test('other needs take their files only', async () => {
   });
   for (const files of ['model', 'adapter'] as const) {
     const folder = await pullWith(hub.settings(), 'org/adapter', { files });
-    expect(listed(folder)).toEqual(['adapter_config.json', 'adapter_model.safetensors']);
+    expect(filesOf(folder)).toEqual(['adapter_config.json', 'adapter_model.safetensors']);
   }
 });
 
@@ -157,8 +157,8 @@ test('refuses repositories of pickles', async () => {
 test('include adds other files, but never a pickle', async () => {
   hub.server.add(NAME, { ...tiny(), 'onnx/model.onnx': 'x', 'a.gguf': 'g' });
   const folder = await pullWith(hub.settings(), NAME, { include: ['*.gguf', 'onnx/*'] });
-  expect(listed(folder)).toEqual(['a.gguf', 'onnx']);
-  expect(listed(join(folder, 'onnx'))).toEqual(['model.onnx']);
+  expect(filesOf(folder)).toEqual(['a.gguf', 'onnx']);
+  expect(filesOf(join(folder, 'onnx'))).toEqual(['model.onnx']);
   const pickle = await refusal(() => pullWith(hub.settings(), NAME, { include: '*.bin' }));
   expect(pickle.message).toMatch(/got "pytorch_model\.bin", a pickle/);
   const none = await refusal(() => pullWith(hub.settings(), NAME, { include: '*.txt' }));
@@ -169,7 +169,7 @@ test('a listing of several pages', async () => {
   hub.server.add(NAME, tiny());
   hub.server.page = 2;
   const folder = await pullWith(hub.settings(), NAME, {});
-  expect(listed(folder)).toHaveLength(4);
+  expect(filesOf(folder)).toHaveLength(4);
   expect(hub.server.received.filter(({ path }) => path.includes('/tree/'))).toHaveLength(3);
 });
 
@@ -198,7 +198,7 @@ test('reads a cache of Python without copying, and offline without a request', a
   expect(await pullWith(hub.settings(), NAME, {})).toBe(snapshot);
   expect(hub.server.fileRequests().map(({ path }) => path.split('/').at(-1))).toEqual([]);
   expect(lstatSync(join(snapshot, 'model.safetensors')).ino).toBe(before);
-  expect(listed(snapshot)).toContain('tokenizer_config.json'); // Its blob was there.
+  expect(filesOf(snapshot)).toContain('tokenizer_config.json'); // Its blob was there.
 });
 
 test('offline: the error names the missing files', async () => {

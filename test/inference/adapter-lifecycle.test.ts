@@ -76,18 +76,18 @@ test('an adapter is loaded and unloaded between requests', async () => {
 });
 
 test('adapters share no cached prefixes, even after a second load', async () => {
-  const cached = async (adapter?: string) =>
+  const cachedTokens = async (adapter?: string) =>
     (await first({ ...(adapter && { adapter }) })).cachedTokens;
-  await cached();
-  expect(await cached()).toBe(16);
+  await cachedTokens();
+  expect(await cachedTokens()).toBe(16);
   await engine.loadAdapter('two', places.two!);
-  expect(await cached('two')).toBe(0);
-  expect(await cached('two')).toBe(16);
+  expect(await cachedTokens('two')).toBe(0);
+  expect(await cachedTokens('two')).toBe(16);
   engine.unloadAdapter('two');
   await engine.loadAdapter('two', places.one!);
-  expect(await cached('two')).toBe(0);
+  expect(await cachedTokens('two')).toBe(0);
   engine.unloadAdapter('two');
-  expect(await cached()).toBe(16);
+  expect(await cachedTokens()).toBe(16);
 });
 
 test('a request keeps its adapter until it ends; then the slot is free', async () => {

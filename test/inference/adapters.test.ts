@@ -36,7 +36,7 @@ async function text(model: nn.models.CausalLM | string, more: object = {}): Prom
 }
 
 /** A folder with an adapter; its file names `named` as the base model. */
-function naming(name: string, named: string | null): string {
+function folderNaming(name: string, named: string | null): string {
   const folder = join(dir, name);
   cpSync(adapter, folder, { recursive: true });
   const file = join(folder, 'adapter_config.json');
@@ -52,12 +52,12 @@ test('an adapter is served on the model that it was trained on', async () => {
   const wanted = await text(peft.unload(model));
   expect(wanted).not.toEqual(await text(base));
   expect(await text(adapter)).toEqual(wanted);
-  expect(await text(naming('beside', '../base'))).toEqual(wanted);
+  expect(await text(folderNaming('beside', '../base'))).toEqual(wanted);
   expect(await text(adapter, { quant: { weight: { num_bits: 8 } } })).toHaveLength(6);
 });
 
 test('an adapter with the config.json of its base model is no model', async () => {
-  const folder = naming('with-config', base);
+  const folder = folderNaming('with-config', base);
   cpSync(join(base, 'config.json'), join(folder, 'config.json'));
   expect(await text(folder)).toEqual(await text(adapter));
   expect(await refusal(() => nn.models.fromPretrained(folder))).toMatchObject({
@@ -74,7 +74,7 @@ test('on a 4-bit model the adapter is not merged', async () => {
   const packed = peft.quantize(tinyLlama());
   await packed.save(small);
   await peft.loadAdapter(packed, adapter);
-  expect(await text(naming('on-small', small))).toEqual(await text(packed));
+  expect(await text(folderNaming('on-small', small))).toEqual(await text(packed));
 });
 
 test('the adapter of a tied table is not merged', async () => {
@@ -93,8 +93,8 @@ test('the adapter of a tied table is not merged', async () => {
 test("a tokenizer in the model's folder only is used", async () => {
   cpSync(tokenizer, base, { recursive: true });
   for (const [folder, home] of [
-    [naming('without', base), base],
-    [naming('with', base), join(dir, 'with')],
+    [folderNaming('without', base), base],
+    [folderNaming('with', base), join(dir, 'with')],
   ] as const) {
     if (home === folder) cpSync(tokenizer, folder, { recursive: true });
     const engine = await openEngine(folder, { config: { device: 'cpu' } });
@@ -129,7 +129,7 @@ test.each([
   ['./gone', '"./gone"'],
   [null, 'an unnamed model'],
 ])('an adapter of %j, which is no folder here, says what it is', async (named, message) => {
-  const folder = naming(`of-${named === null}`, named);
+  const folder = folderNaming(`of-${named === null}`, named);
   for (const open of [() => openEngine(folder), () => nn.models.fromPretrained(folder)]) {
     expect(await refusal(open)).toMatchObject({
       code: 'DS_CHECKPOINT',
@@ -141,7 +141,7 @@ test.each([
 });
 
 test('a base named by the hub is read from the hub', async () => {
-  const error = await refusal(() => openEngine(naming('of-hub', 'org/no-such-model')));
+  const error = await refusal(() => openEngine(folderNaming('of-hub', 'org/no-such-model')));
   expect(error).toMatchObject({ code: 'DS_HUB', op: 'org/no-such-model' });
   expect(error.message).toMatch(/HF_HUB_OFFLINE is set/);
 });

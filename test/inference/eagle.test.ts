@@ -36,7 +36,7 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(dir, { recursive: true }));
 
-const chunked = (values: readonly number[], size: number): number[][] =>
+const chunksOf = (values: readonly number[], size: number): number[][] =>
   Array.from({ length: values.length / size }, (_, i) => values.slice(i * size, (i + 1) * size));
 
 function expectClose(found: readonly number[], expected: readonly number[]): void {
@@ -47,7 +47,7 @@ function expectClose(found: readonly number[], expected: readonly number[]): voi
 
 /** The scores of predicted tokens, and the first of the likeliest ones. */
 function read(scores: Tensor): { rows: number[][]; best: number[] } {
-  const all = chunked(scores.toArray(), WIDE.vocabSize);
+  const all = chunksOf(scores.toArray(), WIDE.vocabSize);
   for (const row of all) {
     const others = row.filter((_, token) => !targets.includes(token));
     expect(others.every((value) => value === Number.NEGATIVE_INFINITY)).toBe(true);
@@ -75,7 +75,7 @@ async function withHead(
   }
 }
 
-const unsampled = (into: Tensor): Sampled => ({
+const unsampledDraft = (into: Tensor): Sampled => ({
   tokens: into,
   logprobs: null,
   top: null,
@@ -85,7 +85,7 @@ const unsampled = (into: Tensor): Sampled => ({
 /** Computes `count` more tokens of a sequence with the model. */
 function advance(runner: StepRunner, sequence: Sequence, count: number): void {
   const slices = [{ sequence, first: sequence.computed, count }];
-  runner.launch(slices, (_scores, _rows, into) => unsampled(into));
+  runner.launch(slices, (_scores, _rows, into) => unsampledDraft(into));
   sequence.computed += count;
   sequence.forget();
 }
@@ -101,7 +101,7 @@ test.each(FORMS)(
   async (name, head) =>
     withHead({ ...head, targets }, async ({ runner, draft, eagle }) => {
       const expected = golden.cases[name] as (typeof golden.cases)['plain'];
-      const rows = chunked(expected.scores, targets.length);
+      const rows = chunksOf(expected.scores, targets.length);
       const sequence = new Sequence(tokens.slice(0, 2), 40);
       sequence.blocks = [2, 0];
       const draftOf = async (
@@ -113,7 +113,7 @@ test.each(FORMS)(
           const { rows, best } = read(scores);
           found.push(...rows);
           scope(() => into.copy_(Tensor.from(best, { dtype: 'i32' })));
-          return unsampled(into);
+          return unsampledDraft(into);
         });
         const { proposals } = sequence;
         sequence.proposals = [];

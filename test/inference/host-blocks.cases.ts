@@ -73,7 +73,7 @@ async function equal(name: keyof typeof models, kind: 'fp32' | 'bf16' | 'fp8', d
 }
 
 /** Four sequences at once in little memory: preempted ones come back from the host too. */
-async function crowded(device: Device): Promise<void> {
+async function checkCrowded(device: Device): Promise<void> {
   const config = { dtype: 'fp32', device: device.name, max_ragged_sequence_count: 4 } as const;
   const texts = async (kv_cache: InferenceConfig['kv_cache']) => {
     const { answers, stats } = await run(models.llama, { ...config, kv_cache }, true);
@@ -92,5 +92,5 @@ export const cases: readonly Case[] = [
       run: (device: Device) => equal(name, dtype, device),
     })),
   ),
-  { name: 'host blocks: sequences side by side in little memory', run: crowded },
+  { name: 'host blocks: sequences side by side in little memory', run: checkCrowded },
 ];

@@ -32,11 +32,11 @@ function codeOf(x: number): number {
   return sign + (isUp ? above : below);
 }
 
-const decoded = (code: number): number => (code < 128 ? 1 : -1) * VALUES[code & 127]!;
+const decodeCode = (code: number): number => (code < 128 ? 1 : -1) * VALUES[code & 127]!;
 
 const SIZES = { heads: 8, keyHeads: 2 };
 
-function drawn(shape: number[], dtype: Narrow, device: Device, size: number): Tensor {
+function drawTensor(shape: number[], dtype: Narrow, device: Device, size: number): Tensor {
   const out = Tensor.empty(shape, dtype, device);
   kernels.randomUniform({ out, low: -size, high: size, seed: 3, offset: shape.length, ...inOrder });
   return out;
@@ -73,23 +73,22 @@ function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device
     Array.from({ length }, (_, i) => maxBlocks * s * block + i),
   );
   const shape = [maxBlocks * lengths.length, 2, keyHeads, block, width];
-  const [k, v] = [600, 3].map((size) => drawn([tokens, keyHeads, width], dtype, device, size)) as [
-    Tensor,
-    Tensor,
-  ];
+  const [k, v] = [600, 3].map((size) =>
+    drawTensor([tokens, keyHeads, width], dtype, device, size),
+  ) as [Tensor, Tensor];
   const small = k.mul(0.005);
-  const rounded = (x: Tensor): Tensor => {
-    const values = Float32Array.from(x.toArray(), (one) => decoded(codeOf(one)));
+  const roundTensor = (x: Tensor): Tensor => {
+    const values = Float32Array.from(x.toArray(), (one) => decodeCode(codeOf(one)));
     return cast(Tensor.from(values, { shape: x.shape, device }), dtype);
   };
   const codes = Tensor.empty(shape, 'u8', device).fill_(0);
   const plain = Tensor.empty(shape, dtype, device).fill_(0);
   const places = list(slots, device);
   kernels.pagedStore({ k: small, v, slots: places, pool: codes });
-  kernels.pagedStore({ k: rounded(small), v: rounded(v), slots: places, pool: plain });
-  assert.deepEqual(codes.toArray().map(decoded), plain.toArray());
+  kernels.pagedStore({ k: roundTensor(small), v: roundTensor(v), slots: places, pool: plain });
+  assert.deepEqual(codes.toArray().map(decodeCode), plain.toArray());
   const queries = counts.reduce((sum, one) => sum + one);
-  const q = drawn([queries, heads, width], dtype, device, 2);
+  const q = drawTensor([queries, heads, width], dtype, device, 2);
   const starts = [0, counts[0]!, queries];
   const [fromCodes, fromValues] = [codes, plain].map((pool) => {
     const out = Tensor.empty(q.shape, dtype, device);
@@ -124,9 +123,10 @@ function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device
 /** The fused rotation stores the codes of what it stores otherwise. */
 function rotates(dtype: Narrow, width: number, device: Device): void {
   const [tokens, heads, keyHeads] = [7, 4, 2];
-  const part = (count: number, size: number) => drawn([tokens, count, width], dtype, device, size);
+  const part = (count: number, size: number) =>
+    drawTensor([tokens, count, width], dtype, device, size);
   const [k, v] = [part(keyHeads, 5), part(keyHeads, 2)];
-  const angles = drawn([tokens, width / 2], 'f32', device, 1);
+  const angles = drawTensor([tokens, width / 2], 'f32', device, 1);
   const [codes, values] = (['u8', dtype] as const).map((type) => {
     const pool = Tensor.empty([1, 2, keyHeads, 16, width], type, device).fill_(0);
     const q = part(heads, 1);

@@ -85,7 +85,7 @@ function follower() {
 }
 
 describe('a request of a rank that follows', () => {
-  const asked = (prompt: number[]) => readRequest({ prompt }, limits);
+  const requestOf = (prompt: number[]) => readRequest({ prompt }, limits);
   const piece = { index: 0, text: 'a', tokens: [4] } as unknown as GenerationPiece;
   const events = (number: number, request: ReadRequest): RequestEvent[] => [
     { kind: 'asked', number, digest: digestOf(request) },
@@ -106,15 +106,15 @@ describe('a request of a rank that follows', () => {
 
   test('the same as that of the first rank gets its text, and then waits for nothing', async () => {
     const { follow, say, isListening } = follower();
-    const handle = follow.submit(asked([1, 3]));
-    await say({ kind: 'rest', events: events(0, asked([1, 3])) });
+    const handle = follow.submit(requestOf([1, 3]));
+    await say({ kind: 'rest', events: events(0, requestOf([1, 3])) });
     expect(await outcome(handle)).toEqual([piece]);
     expect([isListening(), follow.isBusy]).toEqual([false, false]);
   });
 
   test('a request that the leader has finished before this rank submits it', async () => {
     const { follow, say, isListening } = follower();
-    const [first, second, third] = [asked([1, 3]), asked([1, 5]), asked([1, 7])];
+    const [first, second, third] = [requestOf([1, 3]), requestOf([1, 5]), requestOf([1, 7])];
     follow.submit(first);
     const all = [...events(0, first), ...events(1, second), ...events(2, third)];
     await say({ kind: 'rest', events: all });
@@ -126,8 +126,8 @@ describe('a request of a rank that follows', () => {
 
   test("a request that differs from the leader's fails at its first event", async () => {
     const { follow, say } = follower();
-    const other = follow.submit(asked([1, 4]));
-    const [first, ...rest] = events(0, asked([1, 3]));
+    const other = follow.submit(requestOf([1, 4]));
+    const [first, ...rest] = events(0, requestOf([1, 3]));
     await say({ kind: 'rest', events: [first as RequestEvent] });
     expect(await outcome(other)).toMatchObject({
       code: 'DS_ARGUMENT',
@@ -140,17 +140,17 @@ describe('a request of a rank that follows', () => {
 
   test('a failure of the leader fails this rank', async () => {
     const { follow, say } = follower();
-    const handle = follow.submit(asked([1, 3]));
+    const handle = follow.submit(requestOf([1, 3]));
     const error = { code: 'DS_LIMIT', op: 'x', expected: 'a', got: 'b' } as const;
     const failed = { kind: 'failed', number: 0, error } as unknown as RequestEvent;
-    await say({ kind: 'rest', events: [events(0, asked([1, 3]))[0] as RequestEvent, failed] });
+    await say({ kind: 'rest', events: [events(0, requestOf([1, 3]))[0] as RequestEvent, failed] });
     expect(await outcome(handle)).toMatchObject({ code: 'DS_LIMIT' });
     expect(follow.isBusy).toBe(false);
   });
 });
 
 test('every option that can change a text distinguishes requests', () => {
-  const asked = (more: Partial<GenerateRequest>): string =>
+  const requestText = (more: Partial<GenerateRequest>): string =>
     digestOf(readRequest({ prompt: [1, 3], logitBias: new Map([[5, 1]]), ...more }, limits));
   const others: Partial<GenerateRequest>[] = [
     { stopTokens: [7] },
@@ -162,6 +162,6 @@ test('every option that can change a text distinguishes requests', () => {
     { n: 2 },
     { maxNewTokens: 5 },
   ];
-  expect(new Set([{}, ...others].map(asked)).size).toBe(1 + others.length);
-  expect(asked({ seed: 5, signal: new AbortController().signal })).toBe(asked({}));
+  expect(new Set([{}, ...others].map(requestText)).size).toBe(1 + others.length);
+  expect(requestText({ seed: 5, signal: new AbortController().signal })).toBe(requestText({}));
 });

@@ -73,7 +73,7 @@ const tokensOf = async (engine: InferenceEngine, text: GreedyText, adapter?: str
   (await engine.generate(requestOf(text, adapter)))[0]!.tokens;
 
 /** The tokens of a model with a merged adapter. */
-async function merged(
+async function mergeAdapters(
   family: string,
   folder: string,
   texts: readonly GreedyText[],
@@ -99,7 +99,7 @@ async function serves(family: string, device: Device): Promise<void> {
       texts.map(({ tokens }) => tokens.slice(0, greedy.maxNewTokens)),
     );
     for (const [name, folder] of Object.entries(folders)) {
-      expected.set(name, await merged(family, folder, texts, device));
+      expected.set(name, await mergeAdapters(family, folder, texts, device));
     }
     const config = { dtype: 'fp32', device: device.name } as const;
     const engine = await initInference(folderOf(family), config, { adapters: folders });

@@ -83,7 +83,7 @@ const expertsOf = (model: nn.models.CausalLM): Mxfp4Experts[] =>
 /** A short prompt, and one of more tokens than read codes. */
 const PROMPTS = [[1, 2, 3], Array.from({ length: 50 }, (_, i) => (i * 7 + 1) % 95)];
 
-async function generated(model: nn.models.CausalLM, isTogether: boolean): Promise<number[][]> {
+async function generateTokens(model: nn.models.CausalLM, isTogether: boolean): Promise<number[][]> {
   const engine = await initInference(model, { kv_cache: { blocks: 16 }, max_out_tokens: 128 });
   const request = (prompt: number[]) => ({
     prompt,
@@ -113,10 +113,10 @@ async function plain(): Promise<nn.models.CausalLM> {
 }
 
 test('tokens equal those of plain weights, for one sequence and for several together', async () => {
-  const expected = await generated(await plain(), false);
+  const expected = await generateTokens(await plain(), false);
   for (const isTogether of [false, true]) {
     const model = await nn.models.fromPretrained(dir, { dtype: 'f32' });
-    expect(await generated(model, isTogether)).toEqual(expected);
+    expect(await generateTokens(model, isTogether)).toEqual(expected);
     expect(expertsOf(model)).toHaveLength(2);
   }
   expect(expected[0]).toHaveLength(40);
@@ -124,7 +124,7 @@ test('tokens equal those of plain weights, for one sequence and for several toge
 
 test('a model that was read before keeps its plain values', async () => {
   const model = await plain();
-  await generated(model, false);
+  await generateTokens(model, false);
   expect(expertsOf(model)).toHaveLength(0);
 });
 
@@ -146,5 +146,5 @@ test('a saved folder has the same codes, and loads', async () => {
   const config = JSON.parse(readFileSync(join(copy, 'config.json'), 'utf8'));
   expect(config.quantization_config.quant_method).toBe('mxfp4');
   const back = await nn.models.fromPretrained(copy, { dtype: 'f32' });
-  expect(await generated(back, false)).toEqual(await generated(await plain(), false));
+  expect(await generateTokens(back, false)).toEqual(await generateTokens(await plain(), false));
 });

@@ -32,15 +32,15 @@ const CALLS = [
 ] as const;
 
 /** Rows [tokens, heads, D] as [1, heads, tokens, D]. */
-const batched = (x: Tensor): Tensor => x.transpose(0, 1).unsqueeze(0);
+const toBatch = (x: Tensor): Tensor => x.transpose(0, 1).unsqueeze(0);
 
-function attended(q: Tensor, k: Tensor, v: Tensor, window: number): Tensor {
+function attend(q: Tensor, k: Tensor, v: Tensor, window: number): Tensor {
   const out = Tensor.empty(q.shape, q.dtype, q.device);
   kernels.attention({
-    q: batched(q),
-    k: batched(k),
-    v: batched(v),
-    out: batched(out),
+    q: toBatch(q),
+    k: toBatch(k),
+    v: toBatch(v),
+    out: toBatch(out),
     lse: Tensor.empty([1, sizes.heads, q.size(0)], 'f32', q.device),
     ...allSeen,
     window,
@@ -86,7 +86,7 @@ function compare(
       return block * BLOCK + (i % BLOCK);
     });
     kernels.pagedStore({ k, v, slots: list(slots, device), pool });
-    dense.push(attended(q, k, v, window));
+    dense.push(attend(q, k, v, window));
     return q;
   });
   const starts = [0];

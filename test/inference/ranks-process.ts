@@ -54,13 +54,13 @@ const prompts = [[3, 1, 4], [1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 
 const greedy = { temperature: 0, ignoreEos: true, maxNewTokens: 8 };
 const drawn = { temperature: 0.8, topP: 0.9, seed: 5, ignoreEos: true, maxNewTokens: 6 };
 
-function made(make: () => nn.models.CausalLM): nn.models.CausalLM {
+function build(make: () => nn.models.CausalLM): nn.models.CausalLM {
   seed(11);
   return make();
 }
 
 /** Texts and logits of an engine. */
-async function written(engine: inference.InferenceEngine) {
+async function writeTexts(engine: inference.InferenceEngine) {
   const requests = [
     ...prompts.map((prompt) => ({ prompt, ...greedy })),
     { prompt: [3, 1, 4], n: 2, logprobs: 2, ...drawn },
@@ -78,7 +78,7 @@ async function written(engine: inference.InferenceEngine) {
 }
 
 /** Projections with one input that are adjacent, so that they run as one matmul. */
-function joined({ module }: inference.InferenceEngine): string {
+function layersOf({ module }: inference.InferenceEngine): string {
   const all = new Map(module.namedModules());
   return [...all]
     .filter(([path]) => /(k|up)_proj$/.test(path))
@@ -97,21 +97,22 @@ async function alike(
   shared: inference.InferenceConfig,
 ): Promise<void> {
   const { tensor_parallel: _, moe: __, ...alone } = shared;
-  const given = () => (typeof source === 'string' ? source : made(source));
-  const whole = await initInference(given(), alone);
-  const part = await initInference(given(), shared);
+  const open = () => (typeof source === 'string' ? source : build(source));
+  const whole = await initInference(open(), alone);
+  const part = await initInference(open(), shared);
   checks.count++;
-  if (joined(part) !== joined(whole)) checks.failures.push(`${name}: joined: ${joined(part)}`);
-  const [wanted, got] = [await written(whole), await written(part)];
+  const [layers, allLayers] = [layersOf(part), layersOf(whole)];
+  if (layers !== allLayers) checks.failures.push(`${name}: joined: ${layers}`);
+  const [wanted, got] = [await writeTexts(whole), await writeTexts(part)];
   checks.count += 2;
   checks.near(`${name}: logits`, got.logits, wanted.logits);
   checks.near(`${name}: logprobs`, got.likely, wanted.likely);
   got.tokens.forEach((tokens, i) => {
     checks.same(`${name}: text ${i}`, tokens, wanted.tokens[i] as number[]);
   });
-  const held = ({ module }: inference.InferenceEngine): number =>
+  const heldBytes = ({ module }: inference.InferenceEngine): number =>
     module.parameters().reduce((sum, { numel }) => sum + numel, 0);
-  const share = held(part) / held(whole);
+  const share = heldBytes(part) / heldBytes(whole);
   if (share > 0.75) checks.failures.push(`${name}: this rank has ${share} of the weights`);
   const names = ({ module }: inference.InferenceEngine): string =>
     [...module.namedParameters()].map(([path]) => path).join();
@@ -121,7 +122,7 @@ async function alike(
 }
 
 /** Layers from quantized checkpoints, with whole groups at every split of the heads. */
-async function packed({ ranks }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
+async function checkPacked({ ranks }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
   const home = join(packageRoot(), 'test', 'golden', 'quantized');
   const chosen =
     ranks === 2
@@ -132,7 +133,7 @@ async function packed({ ranks }: RanksJob, shared: inference.InferenceConfig): P
   }
   const awq = join(home, 'awq');
   if (ranks === 4) {
-    await refused(
+    await expectRefusal(
       'fewer groups than ranks',
       () => initInference(awq, { ...shared, dtype: 'fp32' }),
       /DS_ARGUMENT.*at most [23] ranks for [23] groups of inputs/,
@@ -140,7 +141,7 @@ async function packed({ ranks }: RanksJob, shared: inference.InferenceConfig): P
     return;
   }
   const save = { ...shared, save_mp_checkpoint_path: join(home, 'never') };
-  await refused(
+  await expectRefusal(
     'parts of packed layers',
     () => initInference(awq, { ...save, max_out_tokens: 32 }),
     /DS_CONFIG.*save_mp_checkpoint_path.*quantized layers that are sharded/,
@@ -167,7 +168,7 @@ async function folder(
   const isFirst = engine.rank === 0;
   if (isFirst !== engine.stats().preemptions > 0) checks.failures.push('nobody gave way on rank 0');
   const long = () => engine.generate({ ...request, maxNewTokens: 90 });
-  await refused('too long', long, /DS_LIMIT.*at most 112 tokens/);
+  await expectRefusal('too long', long, /DS_LIMIT.*at most 112 tokens/);
   const controller = new AbortController();
   const seen: number[] = [];
   for await (const piece of engine.stream({ ...request, signal: controller.signal })) {
@@ -184,7 +185,7 @@ async function folder(
 }
 
 /** Each rank loads its part of a training checkpoint. */
-async function trained({ home }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
+async function checkTrained({ home }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
   const folder = join(home, 'trained');
   const { tensor_parallel: _, ...alone } = shared;
   const whole = await initInference(folder, alone);
@@ -207,10 +208,10 @@ async function trained({ home }: RanksJob, shared: inference.InferenceConfig): P
 }
 
 /** Each rank writes its part of the weights, and loads it again. */
-async function saved({ home }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
+async function checkSaved({ home }: RanksJob, shared: inference.InferenceConfig): Promise<void> {
   for (const [i, make] of Object.values(models).entries()) {
     const folder = join(home, String(i));
-    const first = await initInference(made(make), { ...shared, save_mp_checkpoint_path: folder });
+    const first = await initInference(build(make), { ...shared, save_mp_checkpoint_path: folder });
     const [one] = await first.generate({ prompt: [3, 1, 4], ...greedy });
     await first.destroy();
     const checkpoint = join(folder, 'ds_inference_config.json');
@@ -221,31 +222,34 @@ async function saved({ home }: RanksJob, shared: inference.InferenceConfig): Pro
   }
   const again = { ...shared, save_mp_checkpoint_path: join(home, '0') };
   const make = models['GPT-2 of 5 heads'] as () => nn.models.CausalLM;
-  await refused(
+  await expectRefusal(
     'a folder with files',
-    () => initInference(made(make), again),
+    () => initInference(build(make), again),
     /DS_ARGUMENT.*one with|DS_IO.*another rank/,
   );
 }
 
-async function refused(name: string, act: () => Promise<unknown>, pattern: RegExp): Promise<void> {
+async function expectRefusal(
+  name: string,
+  act: () => Promise<unknown>,
+  pattern: RegExp,
+): Promise<void> {
   checks.count++;
-  const error = await act().then(
-    () => null,
-    (thrown: unknown) => thrown,
-  );
+  const error = await act()
+    .then(() => null)
+    .catch((thrown: unknown) => thrown);
   const outcome = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
   if (!pattern.test(outcome)) checks.failures.push(`${name}: ${outcome}`);
 }
 
 /** Only rank 0 gets requests; invalid calls throw on every rank. */
-async function followed(shared: inference.InferenceConfig): Promise<void> {
+async function checkFollowing(shared: inference.InferenceConfig): Promise<void> {
   const make = models['GPT-2 of 5 heads'] as () => nn.models.CausalLM;
   // The message for a step of all prompts at once takes two parts.
   const large = { max_ragged_batch_size: 4096, max_ragged_sequence_count: 40 };
-  const engine = await initInference(made(make), { ...shared, ...large });
+  const engine = await initInference(build(make), { ...shared, ...large });
   const isFirst = engine.rank === 0;
-  await refused(
+  await expectRefusal(
     'beams',
     () => engine.generate({ prompt: [3], numBeams: 2 }),
     /DS_ARGUMENT.*numBeams: expected 1 where ranks share/,
@@ -253,14 +257,14 @@ async function followed(shared: inference.InferenceConfig): Promise<void> {
   const odd = engine.generate({ prompt: [3 + engine.rank], ...greedy });
   if (isFirst) await odd;
   else
-    await refused(
+    await expectRefusal(
       'another request',
       () => odd,
       /DS_ARGUMENT.*the same requests.*a different request on rank \d/,
     );
   const following = engine.follow();
   if (!isFirst) {
-    await refused(
+    await expectRefusal(
       'a request of a follower',
       () => engine.generate({ prompt: [3], ...greedy }),
       /DS_ARGUMENT.*which this rank follows/,
@@ -278,7 +282,7 @@ async function followed(shared: inference.InferenceConfig): Promise<void> {
       })),
     );
     checks.same('many', [long.length], [33]);
-    await refused(
+    await expectRefusal(
       'a forward',
       async () => engine.call(Tensor.from(Int32Array.of(1), { shape: [1, 1] })),
       /DS_ARGUMENT.*all ranks begin together/,
@@ -288,7 +292,7 @@ async function followed(shared: inference.InferenceConfig): Promise<void> {
 }
 
 /** One rank exits while the others compute. */
-async function bereaved(
+async function loseRank(
   { dies, ...job }: RanksJob,
   shared: inference.InferenceConfig,
 ): Promise<string> {
@@ -351,7 +355,7 @@ async function apart(
 }
 
 /** A follower throws and stays: the first rank's texts end with its error. */
-async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise<string[]> {
+async function misleadRank(job: RanksJob, shared: inference.InferenceConfig): Promise<string[]> {
   const own = await initDistributed({ device: shared.device as string, mesh: { tp: 2 } });
   const engine = await initInference(job.folder, { ...shared, dtype: 'fp32', max_out_tokens: 128 });
   const warnings: string[] = [];
@@ -379,7 +383,7 @@ async function misled(job: RanksJob, shared: inference.InferenceConfig): Promise
 /** The ranks could not agree on a mesh, so the next job must have a mesh of its own. */
 async function afresh({ folder: path, home }: RanksJob): Promise<string> {
   const config = join(home, 'no such file.json');
-  await refused('unread', () => initInference(path, config), /DS_CONFIG|no such file/);
+  await expectRefusal('unread', () => initInference(path, config), /DS_CONFIG|no such file/);
   const { engine } = await initialize({
     model: new nn.Linear(4, 4),
     config: { train_batch_size: 2, optimizer: { type: 'AdamW', params: {} } },
@@ -414,11 +418,11 @@ async function main(): Promise<void> {
     return;
   }
   if (job.fails) {
-    console.log(JSON.stringify(await misled(job, shared)));
+    console.log(JSON.stringify(await misleadRank(job, shared)));
     return;
   }
   if (dies !== null) {
-    console.log(JSON.stringify(await bereaved(job, shared)));
+    console.log(JSON.stringify(await loseRank(job, shared)));
     return;
   }
   const own = await initDistributed({ device, mesh: { tp: ranks } });
@@ -446,16 +450,16 @@ async function main(): Promise<void> {
   });
   const speculative = { num_speculative_tokens: 3, prompt_lookup_min: 1 };
   await alike('with proposals', even, { ...shared, speculative });
-  await refused(
+  await expectRefusal(
     'a cut inside of a group',
-    () => initInference(made(even), { ...shared, ...bits(4, 128) }),
+    () => initInference(build(even), { ...shared, ...bits(4, 128) }),
     /DS_ARGUMENT.*model\.layers\.0\.self_attn\.o_proj: expected inputs cut between groups of 128, got a cut at input \d+ of 64/,
   );
   await alike('a shared expert in int8', models['Qwen2-MoE of 5 experts'] as never, {
     ...shared,
     ...bits(8, null),
   });
-  await packed(job, shared);
+  await checkPacked(job, shared);
   await alike('experts alone', mixture, { device, moe: { ep_size: ranks } });
   await alike('experts alone, the rest in int4', mixture, {
     device,
@@ -464,26 +468,26 @@ async function main(): Promise<void> {
   });
   if (ranks === 2) {
     await folder(job, shared);
-    await followed(shared);
-    await saved(job, shared);
-    await trained(job, shared);
+    await checkFollowing(shared);
+    await checkSaved(job, shared);
+    await checkTrained(job, shared);
   }
-  await refused(
+  await expectRefusal(
     'other ranks',
     () =>
-      initInference(made(models['GPT-2 of 5 heads'] as () => nn.models.CausalLM), {
+      initInference(build(models['GPT-2 of 5 heads'] as () => nn.models.CausalLM), {
         tensor_parallel: { tp_size: 3 },
       }),
     /DS_CONFIG tensor_parallel.tp_size: expected \d, the ranks/,
   );
-  await refused(
+  await expectRefusal(
     'experts that there are not',
-    () => initInference(made(models['Qwen3, tied'] as never), { device, moe: { ep_size: ranks } }),
+    () => initInference(build(models['Qwen3, tied'] as never), { device, moe: { ep_size: ranks } }),
     /DS_CONFIG moe.ep_size: expected 1 for a model without experts, as Qwen3 is/,
   );
-  await refused(
+  await expectRefusal(
     'two numbers of ranks',
-    () => initInference(made(mixture), { ...shared, moe: { ep_size: ranks + 1 } }),
+    () => initInference(build(mixture), { ...shared, moe: { ep_size: ranks + 1 } }),
     /moe.ep_size.*1 or tensor_parallel.tp_size/,
   );
   await own.destroy();

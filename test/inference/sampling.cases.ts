@@ -306,7 +306,7 @@ const failing: readonly Case[] = [
     assert.deepEqual(step(sampler, [0], [out, 0, out]), [1]);
   }),
   samplerCase('slots are what they must be', [3, 2], (sampler, device) => {
-    const refused = (body: () => void, code: string, message: RegExp) =>
+    const expectRefusal = (body: () => void, code: string, message: RegExp) =>
       assert.throws(body, (error) => {
         assert.ok(error instanceof DsError, String(error));
         assert.equal(error.code, code);
@@ -315,12 +315,12 @@ const failing: readonly Case[] = [
       });
     const one = rowsOf([[1, 2, 3]], device);
     sampler.enter(0, [1]);
-    refused(() => sampler.enter(0, [1]), 'DS_ARGUMENT', /slot 0: expected a free slot/);
-    refused(() => sampler.enter(2, [1]), 'DS_ARGUMENT', /a slot from 0 to 1, got 2/);
-    refused(() => sampler.leave(1), 'DS_ARGUMENT', /slot 1: expected a slot in use/);
-    refused(() => sampler.sample(one, [1]), 'DS_ARGUMENT', /call enter\(\) first/);
-    refused(() => sampler.enter(1, [3]), 'DS_ARGUMENT', /tokens from 0 to 2, got 3/);
-    refused(() => sampler.sample(one, [0, 0]), 'DS_SHAPE', /scores \[2, 3\]/);
+    expectRefusal(() => sampler.enter(0, [1]), 'DS_ARGUMENT', /slot 0: expected a free slot/);
+    expectRefusal(() => sampler.enter(2, [1]), 'DS_ARGUMENT', /a slot from 0 to 1, got 2/);
+    expectRefusal(() => sampler.leave(1), 'DS_ARGUMENT', /slot 1: expected a slot in use/);
+    expectRefusal(() => sampler.sample(one, [1]), 'DS_ARGUMENT', /call enter\(\) first/);
+    expectRefusal(() => sampler.enter(1, [3]), 'DS_ARGUMENT', /tokens from 0 to 2, got 3/);
+    expectRefusal(() => sampler.sample(one, [0, 0]), 'DS_SHAPE', /scores \[2, 3\]/);
     const two = rowsOf(
       [
         [1, 2, 3],
@@ -328,7 +328,7 @@ const failing: readonly Case[] = [
       ],
       device,
     );
-    refused(() => sampler.sample(two, [0, 0]), 'DS_ARGUMENT', /every slot once/);
+    expectRefusal(() => sampler.sample(two, [0, 0]), 'DS_ARGUMENT', /every slot once/);
     // The refused request has left no state behind.
     sampler.enter(1, [1], { temperature: 0 });
     assert.deepEqual(step(sampler, [1], [0, 5, 1]), [1]);

@@ -48,7 +48,7 @@ function stepsUntilDone(scheduler: Scheduler, sequence: Sequence, maxSteps = 10_
   return steps;
 }
 
-function submitted(scheduler: Scheduler, sequences: readonly Sequence[]): Sequence[] {
+function submitAll(scheduler: Scheduler, sequences: readonly Sequence[]): Sequence[] {
   for (const one of sequences) scheduler.submit(one);
   return [...sequences];
 }
@@ -59,29 +59,29 @@ const crowd = (count: number, client: string, [prompt, tokens]: readonly [number
 describe('turns of clients', () => {
   test('1,000 requests of one client delay one of another by the tokens of a swap', () => {
     const scheduler = new Scheduler(room);
-    submitted(scheduler, crowd(1000, 'many', [8, 200]));
+    submitAll(scheduler, crowd(1000, 'many', [8, 200]));
     for (let i = 0; i < 30; ++i) step(scheduler);
-    const [single] = submitted(scheduler, [sequenceOf(8, 20, { client: 'one' })]);
+    const [single] = submitAll(scheduler, [sequenceOf(8, 20, { client: 'one' })]);
     // 64 tokens at 4 sequences a step, 20 steps of its own, and a few to start.
     expect(stepsUntilDone(scheduler, single as Sequence)).toBeLessThan(64 / 4 + 20 + 4);
     expect(scheduler.counts().preemptions).toBe(1);
     // The next one waits for no swap: the other client is ahead already.
-    const [next] = submitted(scheduler, [sequenceOf(8, 20, { client: 'one' })]);
+    const [next] = submitAll(scheduler, [sequenceOf(8, 20, { client: 'one' })]);
     expect(stepsUntilDone(scheduler, next as Sequence)).toBeLessThan(20 + 4);
   });
 
   test('in the order of arrival, the same request waits for all requests before it', () => {
     const scheduler = new Scheduler({ ...room, policy: { policy: 'fcfs', maxWait: 1000 } });
-    submitted(scheduler, crowd(100, 'many', [8, 200]));
-    const [single] = submitted(scheduler, [sequenceOf(8, 20, { client: 'one' })]);
+    submitAll(scheduler, crowd(100, 'many', [8, 200]));
+    const [single] = submitAll(scheduler, [sequenceOf(8, 20, { client: 'one' })]);
     expect(stepsUntilDone(scheduler, single as Sequence)).toBeGreaterThan(4500);
   });
 
   test('long prompts of one client leave a step in between to the prompt of another', () => {
     const scheduler = new Scheduler({ ...room, blocks: 4000 });
-    submitted(scheduler, crowd(3, 'many', [2000, 2]));
+    submitAll(scheduler, crowd(3, 'many', [2000, 2]));
     step(scheduler);
-    const [single] = submitted(scheduler, [sequenceOf(40, 1, { client: 'one' })]);
+    const [single] = submitAll(scheduler, [sequenceOf(40, 1, { client: 'one' })]);
     expect(stepsUntilDone(scheduler, single as Sequence)).toBe(2);
   });
 
@@ -96,7 +96,7 @@ describe('turns of clients', () => {
     (clients, sequences) => {
       const scheduler = new Scheduler({ ...room, sequences });
       for (let i = 0; i < clients; ++i) {
-        submitted(scheduler, crowd(400, `${i}`, [4 + 3 * i, 40 + 30 * i]));
+        submitAll(scheduler, crowd(400, `${i}`, [4 + 3 * i, 40 + 30 * i]));
       }
       const total = new Map<string, number>();
       for (let i = 0; i < 4000; ++i) {
@@ -115,11 +115,11 @@ describe('turns of clients', () => {
 
   test('an idle client saves no turns', () => {
     const scheduler = new Scheduler({ ...room, sequences: 1 });
-    const [early] = submitted(scheduler, [sequenceOf(4, 4, { client: 'rare' })]);
+    const [early] = submitAll(scheduler, [sequenceOf(4, 4, { client: 'rare' })]);
     stepsUntilDone(scheduler, early as Sequence);
-    submitted(scheduler, crowd(100, 'steady', [4, 30]));
+    submitAll(scheduler, crowd(100, 'steady', [4, 30]));
     for (let i = 0; i < 500; ++i) step(scheduler);
-    submitted(scheduler, crowd(100, 'rare', [4, 30]));
+    submitAll(scheduler, crowd(100, 'rare', [4, 30]));
     let rare = 0;
     for (let i = 0; i < 300; ++i) rare += step(scheduler).get('rare') ?? 0;
     expect(rare).toBeGreaterThan(100);
@@ -128,12 +128,12 @@ describe('turns of clients', () => {
 
   test('a client gets its turn among thousands of new ones', () => {
     const scheduler = new Scheduler({ ...room, sequences: 1 });
-    submitted(scheduler, [sequenceOf(4, 10, { client: 'first' })]);
-    const [waiting] = submitted(scheduler, [sequenceOf(4, 10, { client: 'waiting' })]);
+    submitAll(scheduler, [sequenceOf(4, 10, { client: 'first' })]);
+    const [waiting] = submitAll(scheduler, [sequenceOf(4, 10, { client: 'waiting' })]);
     let steps = 0;
     for (; !isDone(waiting as Sequence) && steps < 3000; ++steps) {
       const turn = { client: `new ${steps}`, priority: -5 };
-      submitted(scheduler, [sequenceOf(4, 10, turn)]);
+      submitAll(scheduler, [sequenceOf(4, 10, turn)]);
       step(scheduler);
     }
     expect(steps).toBeLessThan(30);
@@ -143,7 +143,7 @@ describe('turns of clients', () => {
 describe('priorities', () => {
   const order = (policy: PolicySettings, turns: readonly Partial<SequenceTurn>[]): number[] => {
     const scheduler = new Scheduler({ ...room, sequences: 1, policy });
-    const all = submitted(
+    const all = submitAll(
       scheduler,
       turns.map((turn) => sequenceOf(4, 3, turn)),
     );
@@ -173,7 +173,7 @@ describe('priorities', () => {
 
   test('without free blocks, the least urgent sequence is preempted, not the newest', () => {
     const scheduler = new Scheduler({ ...room, blocks: 4, sharesPrefixes: false });
-    const [later, sooner] = submitted(scheduler, [
+    const [later, sooner] = submitAll(scheduler, [
       sequenceOf(4, 10, { priority: 1 }),
       sequenceOf(4, 10, { priority: 0 }),
     ]) as [Sequence, Sequence];
@@ -186,7 +186,7 @@ describe('priorities', () => {
 
   test('without free blocks, the client with more sequences loses one', () => {
     const scheduler = new Scheduler({ ...room, blocks: 6, sharesPrefixes: false });
-    const [, , newest] = submitted(scheduler, [
+    const [, , newest] = submitAll(scheduler, [
       ...crowd(2, 'many', [4, 10]),
       sequenceOf(4, 10, { client: 'one', priority: 99 }),
     ]);
@@ -200,10 +200,10 @@ describe('priorities', () => {
       const wait = (maxWait: number): number => {
         const scheduler = new Scheduler({ ...room, sequences: 1, policy: { policy, maxWait } });
         const urgent = () => sequenceOf(4, 5, { priority: -3 });
-        submitted(scheduler, [urgent(), urgent()]);
-        const [patient] = submitted(scheduler, [sequenceOf(4, 5, { priority: 1 })]);
+        submitAll(scheduler, [urgent(), urgent()]);
+        const [patient] = submitAll(scheduler, [sequenceOf(4, 5, { priority: 1 })]);
         for (let steps = 1; steps < 1000; ++steps) {
-          if (scheduler.counts().waiting < 2) submitted(scheduler, [urgent()]);
+          if (scheduler.counts().waiting < 2) submitAll(scheduler, [urgent()]);
           step(scheduler);
           if (isDone(patient as Sequence)) return steps;
         }
@@ -223,9 +223,9 @@ describe('priorities', () => {
       sequences: 1,
       policy: { policy: 'fair', maxWait: 5 },
     });
-    submitted(scheduler, crowd(200, 'many', [4, 10]));
+    submitAll(scheduler, crowd(200, 'many', [4, 10]));
     for (let i = 0; i < 300; ++i) step(scheduler);
-    const [single] = submitted(scheduler, [sequenceOf(4, 5, { client: 'one' })]);
+    const [single] = submitAll(scheduler, [sequenceOf(4, 5, { client: 'one' })]);
     expect(stepsUntilDone(scheduler, single as Sequence)).toBeLessThan(25);
   });
 });
@@ -233,7 +233,7 @@ describe('priorities', () => {
 test('ended clients leave nothing behind', () => {
   const scheduler = new Scheduler(room);
   for (let i = 0; i < 3000; ++i) {
-    submitted(scheduler, [sequenceOf(4, 2, { client: `${i}` })]);
+    submitAll(scheduler, [sequenceOf(4, 2, { client: `${i}` })]);
     step(scheduler);
   }
   while (!scheduler.isIdle) step(scheduler);

@@ -52,7 +52,7 @@ class Memory {
 const range = (from: number, count: number): number[] =>
   Array.from({ length: count }, (_, i) => from + i);
 
-const described = (slices: readonly Slice[]): string[] =>
+const formatSlices = (slices: readonly Slice[]): string[] =>
   slices.map(({ sequence, first, count }) => `${sequence.order}: ${first}+${count}`);
 
 /** One step of all scheduled work; a sequence ends at its limit. */
@@ -72,12 +72,12 @@ test('tokens of running sequences come first, then chunks of prompts', () => {
   const scheduler = new Scheduler({ ...limits, blocks: 100 });
   const memory = new Memory(scheduler.limits);
   scheduler.submit(new Sequence(range(0, 3), 9));
-  expect(described(step(scheduler, memory))).toEqual(['0: 0+3']);
+  expect(formatSlices(step(scheduler, memory))).toEqual(['0: 0+3']);
   scheduler.submit(new Sequence(range(100, 30), 40));
   scheduler.submit(new Sequence(range(200, 5), 10));
-  expect(described(step(scheduler, memory))).toEqual(['0: 3+1', '1: 0+15']);
-  expect(described(step(scheduler, memory))).toEqual(['0: 4+1', '1: 15+15']);
-  expect(described(step(scheduler, memory))).toEqual(['0: 5+1', '1: 30+1', '2: 0+5']);
+  expect(formatSlices(step(scheduler, memory))).toEqual(['0: 3+1', '1: 0+15']);
+  expect(formatSlices(step(scheduler, memory))).toEqual(['0: 4+1', '1: 15+15']);
+  expect(formatSlices(step(scheduler, memory))).toEqual(['0: 5+1', '1: 30+1', '2: 0+5']);
 });
 
 test('a common beginning is computed once, but for the last token of a prompt', () => {
@@ -93,7 +93,7 @@ test('a common beginning is computed once, but for the last token of a prompt', 
   scheduler.submit(one);
   step(scheduler, memory);
   for (const sequence of [two, other, salted]) scheduler.submit(sequence);
-  expect(described(step(scheduler, memory))).toEqual(['0: 12+1', '1: 8+4', '2: 8+3', '3: 0+8']);
+  expect(formatSlices(step(scheduler, memory))).toEqual(['0: 12+1', '1: 8+4', '2: 8+3', '3: 0+8']);
   expect([one.cached, two.cached, other.cached, salted.cached]).toEqual([0, 8, 8, 0]);
   expect(scheduler.counts()).toMatchObject({ prefixQueries: 12 + 12 + 11 + 12, prefixHits: 16 });
   expect(two.blocks.slice(0, 2)).toEqual(one.blocks.slice(0, 2));
@@ -121,7 +121,7 @@ test('without free blocks, the newest sequence returns its blocks and continues 
   scheduler.submit(old);
   scheduler.submit(young);
   const steps: string[][] = [];
-  while (!scheduler.isIdle) steps.push(described(step(scheduler, memory)));
+  while (!scheduler.isIdle) steps.push(formatSlices(step(scheduler, memory)));
   expect(scheduler.counts()).toMatchObject({ preemptions: 1, blocksUsed: 0, running: 0 });
   const alone = steps.slice(steps.findIndex((slices) => slices.length === 1));
   expect(alone[0]).toEqual(['0: 8+1']);

@@ -31,7 +31,7 @@ function tiny(): CausalLM {
   });
 }
 
-const repeated = (n: number, count: number): number[] =>
+const repeatTokens = (n: number, count: number): number[] =>
   Array.from({ length: count }, (_, i) => (7 * (i % (3 + n)) + n) % VOCABULARY);
 
 /** Sequences that accept all proposals, some, and none. */
@@ -45,7 +45,7 @@ const requests: GenerateRequest[] = Array.from({ length: 12 }, (_, n) => {
     // Penalties exclude proposals.
     { temperature: 0, repetitionPenalty: 1.2, maxNewTokens: 9 },
   ];
-  return { prompt: repeated(n % 5, 9 + n), maxNewTokens: 45, ...rules[n % rules.length] };
+  return { prompt: repeatTokens(n % 5, 9 + n), maxNewTokens: 45, ...rules[n % rules.length] };
 });
 
 interface Run {
@@ -102,7 +102,7 @@ async function equalTexts(device: Device): Promise<void> {
   assert.deepEqual([expected.stats.proposedTokens, expected.stats.acceptedTokens], [0, 0]);
 }
 
-async function preempted(device: Device): Promise<void> {
+async function checkPreempted(device: Device): Promise<void> {
   const expected = await run(device, { kv_cache: small });
   const given = await run(device, { kv_cache: small, speculative, max_ragged_batch_size: 20 });
   alike(given, expected);
@@ -172,7 +172,7 @@ function distributions(device: Device): void {
 
 export const cases: Case[] = [
   { name: 'speculation: tokens and logprobs are the same, in fewer steps', run: equalTexts },
-  { name: 'speculation: with preemptions and a small budget', run: preempted },
+  { name: 'speculation: with preemptions and a small budget', run: checkPreempted },
   { name: 'speculation: off above disable_by_batch_size', run: underLoad },
   { name: 'speculation: draws have the probabilities of the scores', run: distributions },
 ];

@@ -166,12 +166,12 @@ test('"auto" checks whether graphs can be recorded, without a notice on the CPU'
 
 test('ds serve and ds chat default to "auto"', () => {
   const file = join(tmpdir(), `ds-engine-${process.pid}.json`);
-  const asked = (flags: Partial<EngineFlags>): unknown =>
+  const graphsFor = (flags: Partial<EngineFlags>): unknown =>
     engineOptions({ graphs: true, ...flags }).config?.enable_cuda_graph;
-  expect(asked({})).toBe('auto');
-  expect(asked({ graphs: false })).toBe(false);
+  expect(graphsFor({})).toBe('auto');
+  expect(graphsFor({ graphs: false })).toBe(false);
   writeFileSync(file, '{"enable_cuda_graph": true}');
-  expect(asked({ config: file })).toBe(true);
-  expect(asked({ config: file, graphs: false })).toBe(false);
+  expect(graphsFor({ config: file })).toBe(true);
+  expect(graphsFor({ config: file, graphs: false })).toBe(false);
   rmSync(file);
 });

@@ -37,7 +37,7 @@ function models(): Record<string, CausalLM> {
 }
 
 /** All features of a step: stops, samples, logprobs, penalties, bans, biases. */
-function mixed(): GenerateRequest[] {
+function mixedRequests(): GenerateRequest[] {
   const prompt = (n: number): number[] => Array.from({ length: 3 + 5 * n }, (_, i) => (i * n) % 67);
   const rules: Omit<GenerateRequest, 'prompt'>[] = [
     { temperature: 0, ignoreEos: true },
@@ -69,8 +69,8 @@ async function texts(
     ...config,
     kv_cache: { block_size: 16, blocks: 30 },
   });
-  const whole = await engine.generateBatch(mixed());
-  const waves = await Promise.all(mixed().map((request) => engine.generate(request)));
+  const whole = await engine.generateBatch(mixedRequests());
+  const waves = await Promise.all(mixedRequests().map((request) => engine.generate(request)));
   const { running, waiting, blocksUsed, steps } = engine.stats();
   assert.deepEqual([running, waiting, blocksUsed], [0, 0, 0]);
   assert.ok(steps > 0);
@@ -191,7 +191,7 @@ const CHUNK = 32;
 function givesMemoryBack(device: Device): void {
   const MB = 2 ** 18;
   const out = held(() => Tensor.empty([4 * MB], 'f32', device));
-  const recorded = (...sizes: number[]): Graph => {
+  const recordGraph = (...sizes: number[]): Graph => {
     const body = (): void =>
       scope(() => {
         for (const size of sizes) {
@@ -201,24 +201,24 @@ function givesMemoryBack(device: Device): void {
       });
     return noGrad(() => Graph.record(device, body, () => {}));
   };
-  const reserved = (): number => {
+  const reservedMegabytes = (): number => {
     device.synchronize();
     device.trim();
     return device.memory.reserved / (4 * MB);
   };
-  const before = reserved();
-  const [first, second] = [recorded(64, 128), recorded(64, 32)];
-  const both = reserved() - before;
+  const before = reservedMegabytes();
+  const [first, second] = [recordGraph(64, 128), recordGraph(64, 32)];
+  const both = reservedMegabytes() - before;
   assert.ok(both >= 224 - CHUNK, `${both} MB of two records`);
   first.dispose();
-  const one = reserved() - before;
+  const one = reservedMegabytes() - before;
   const reported = `${one} MB of one record, ${both} of two`;
   assert.ok(one >= 96 - CHUNK && one <= both - 128 + 2 * CHUNK, reported);
   out.fill_(0);
   second.launch();
   assert.deepEqual(out.narrow(0, 0, 2).toArray(), [32, 32]);
   second.dispose();
-  assert.ok(reserved() - before <= CHUNK, 'none is left');
+  assert.ok(reservedMegabytes() - before <= CHUNK, 'none is left');
   out.dispose();
 }
 

@@ -50,12 +50,16 @@ test.each([
     const long = { ...ask, ...rules, maxNewTokens: 200 };
     const [alone] = await engine.generate(long);
     const ends: string[] = [];
-    const noted = (name: string) => (made: readonly inference.Generation[]) => {
+    const noteTurn = (name: string) => (made: readonly inference.Generation[]) => {
       ends.push(name);
       return made[0]?.tokens;
     };
-    const many = [0, 1].map(() => engine.generate({ ...long, client: 'many' }).then(noted('many')));
-    const single = engine.generate({ ...ask, maxNewTokens: 5, client: 'one' }).then(noted('one'));
+    const many = [0, 1].map(() =>
+      engine.generate({ ...long, client: 'many' }).then(noteTurn('many')),
+    );
+    const single = engine
+      .generate({ ...ask, maxNewTokens: 5, client: 'one' })
+      .then(noteTurn('one'));
     expect(await Promise.all(many)).toEqual([alone?.tokens, alone?.tokens]);
     expect((await single)?.length).toBe(5);
     expect(ends).toEqual(['one', 'many', 'many']);

@@ -31,7 +31,7 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
-function pinned(bytes: Uint8Array): DeviceBuffer {
+function toPinned(bytes: Uint8Array): DeviceBuffer {
   const buffer = DeviceBuffer.allocatePinned(cpu(), bytes.length);
   buffer.write(0, bytes);
   return buffer;
@@ -65,7 +65,7 @@ describe.each(engines)('%s', (name) => {
 
   test('ranges are written one after another and read back, in one call or several', async () => {
     const path = join(dir, 'ranges');
-    const buffer = pinned(bytes);
+    const buffer = toPinned(bytes);
     const head = new TextEncoder().encode('head');
     const range = (offset: number, count: number) => ({ buffer, offset, bytes: count });
     const ranges = [range(5, 3), range(0, 0), range(100, bytes.length - 100)];
@@ -89,7 +89,7 @@ describe.each(engines)('%s', (name) => {
   });
 
   test('errors name the operation, the path, the reason and a cure', async () => {
-    const buffer = pinned(bytes);
+    const buffer = toPinned(bytes);
     const all = { buffer, offset: 0, bytes: bytes.length };
     const path = join(dir, 'short');
     writeFileSync(path, bytes);

@@ -30,19 +30,19 @@ beforeEach(() => {
   runs = [];
 });
 afterEach(async () => {
-  for (const run of runs) await run.gone();
+  for (const run of runs) await run.whenGone();
   rmSync(dir, { recursive: true });
 });
 
-function started(run: Run): Run {
+function noteRun(run: Run): Run {
   runs.push(run);
   return run;
 }
 
 const start = (args: string[], env: Record<string, string> = {}) =>
-  started(new Run([...DS, ...args], dir, env));
+  noteRun(new Run([...DS, ...args], dir, env));
 const startNode = (args: string[], env: Record<string, string>) =>
-  started(new Run(args, dir, { CUDA_VISIBLE_DEVICES: '', ...env }));
+  noteRun(new Run(args, dir, { CUDA_VISIBLE_DEVICES: '', ...env }));
 
 test('two processes on the CPU', async () => {
   const outcome = await start(['-q', '--num_procs', '2', 'sum.js']).finished;

@@ -109,7 +109,7 @@ test.each<Shell>(['bash', 'zsh', 'fish'])(
 );
 
 /** What bash offers for the last of `words`. */
-function offered(script: string, words: readonly string[]): string[] {
+function completionsOf(script: string, words: readonly string[]): string[] {
   const list = words.map((word) => `'${word}'`).join(' ');
   const lines = [
     `COMP_WORDS=(${list}); COMP_CWORD=${words.length - 1}; _ds`,
@@ -186,7 +186,7 @@ describe('in bash', () => {
     ],
     [['env', ''], []],
   ])('ds %j offers %j', (line, words) => {
-    expect(offered(script, ['ds', ...line])).toEqual(words);
+    expect(completionsOf(script, ['ds', ...line])).toEqual(words);
   });
 });
 

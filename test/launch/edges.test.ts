@@ -20,10 +20,10 @@ const flags = (own: Partial<PlanFlags>): PlanFlags =>
   }) as PlanFlags;
 
 test('adapters are planned on unquantized layers, and on 4-bit weights only on request', () => {
-  const refused = (own: Partial<PlanFlags>) => () => plan(flags(own));
-  expect(refused({ lora: 8, tp: 2 })).toThrow(/--tp 1 and --pp 1: adapters are not cut/);
-  expect(refused({ lora: 8, pp: 2 })).toThrow(/got --tp 1 --pp 2/);
-  expect(refused({ lora: 8, qlora: 8 })).toThrow(/--lora or --qlora/);
+  const refusalOf = (own: Partial<PlanFlags>) => () => plan(flags(own));
+  expect(refusalOf({ lora: 8, tp: 2 })).toThrow(/--tp 1 and --pp 1: adapters are not cut/);
+  expect(refusalOf({ lora: 8, pp: 2 })).toThrow(/got --tp 1 --pp 2/);
+  expect(refusalOf({ lora: 8, qlora: 8 })).toThrow(/--lora or --qlora/);
   const weightsOf = (own: Partial<PlanFlags>): string => plan(flags(own)).output;
   expect(weightsOf({ lora: 8 })).not.toBe(weightsOf({ qlora: 8 }));
 });
@@ -33,12 +33,12 @@ test('a rank sees the GPUs of its node, and none in a job on the CPU', () => {
     { host: 'a', slots: [0] },
     { host: 'b', slots: [2, 3] },
   ];
-  const seen = (device: 'cpu' | 'gpu') => {
+  const visibleGpus = (device: 'cpu' | 'gpu') => {
     const job = { nodes, device, environment: {}, masterAddr: 'a', masterPort: 1, secret: 's' };
     const place = { rank: 2, localRank: 1, nodeRank: 1 };
     return rankEnvironment(job as unknown as Job, place, null, {}).CUDA_VISIBLE_DEVICES;
   };
-  expect([seen('gpu'), seen('cpu')]).toEqual(['2,3', '']);
+  expect([visibleGpus('gpu'), visibleGpus('cpu')]).toEqual(['2,3', '']);
 });
 
 test('features are read from the first processor', () => {

@@ -88,7 +88,7 @@ test('the error of an unreadable file names its option', () => {
 describe('ds train', () => {
   const rows = join(tmpdir(), 'rows.jsonl');
   const OWN = ['--model', 'tiny', '--train_file', rows, '--output_dir', 'out'];
-  const started = async (...words: string[]) => {
+  const startEngine = async (...words: string[]) => {
     jest.mocked(launching.launch).mockClear();
     await trainCommand([...OWN, ...words]);
     return jest.mocked(launching.launch).mock.lastCall as Parameters<typeof launching.launch>;
@@ -96,18 +96,18 @@ describe('ds train', () => {
 
   test('starts one process on the CPU, unless options place ranks', async () => {
     for (const cpu of [['--device', 'cpu'], ['--use_cpu']]) {
-      expect((await started(...cpu))[0]).toMatchObject({ num_procs: 1, module: false });
-      expect((await started(...cpu, '--num_procs', '3'))[0]).toMatchObject({ num_procs: 3 });
+      expect((await startEngine(...cpu))[0]).toMatchObject({ num_procs: 1, module: false });
+      expect((await startEngine(...cpu, '--num_procs', '3'))[0]).toMatchObject({ num_procs: 3 });
     }
-    expect((await started())[0].num_procs).toBeUndefined();
-    expect((await started('--num_gpus', '2'))[0]).toMatchObject({ num_gpus: 2 });
+    expect((await startEngine())[0].num_procs).toBeUndefined();
+    expect((await startEngine('--num_gpus', '2'))[0]).toMatchObject({ num_gpus: 2 });
     const hostfile = file('hosts', 'a slots=1');
-    const [options] = await started('--device', 'cpu', '--hostfile', hostfile);
+    const [options] = await startEngine('--device', 'cpu', '--hostfile', hostfile);
     expect(options.num_procs).toBeUndefined();
   });
 
   test('ranks get the options of the command, not those of the launcher', async () => {
-    const [, { args }] = await started('--num_procs', '2', '--seed', '5');
+    const [, { args }] = await startEngine('--num_procs', '2', '--seed', '5');
     expect(args).toEqual([...OWN, '--seed', '5']);
   });
 
@@ -117,21 +117,21 @@ describe('ds train', () => {
       string,
     ];
     const config = file('run.yaml', `per_device_train_batch_size: 4\ndeepspeed: ${ds}\n`);
-    const searched = async (...words: string[]) => {
+    const searchConfig = async (...words: string[]) => {
       jest.mocked(autotuneCommand).mockClear();
       await trainCommand([...OWN, '--autotuning', 'tune', '--config', config, ...words]);
       return jest.mocked(autotuneCommand).mock.lastCall?.[1].args.slice(OWN.length + 2);
     };
     const batch = ['--per_device_train_batch_size', '4'];
-    expect(await searched()).toEqual(expect.arrayContaining([...batch, '--deepspeed', ds]));
-    expect(await searched('--per-device-train-batch-size=8')).not.toContain('4');
-    expect(await searched('--deepspeed', other)).not.toContain(ds);
+    expect(await searchConfig()).toEqual(expect.arrayContaining([...batch, '--deepspeed', ds]));
+    expect(await searchConfig('--per-device-train-batch-size=8')).not.toContain('4');
+    expect(await searchConfig('--deepspeed', other)).not.toContain(ds);
   });
 
   test('places that exclude each other are refused', async () => {
-    await expect(started('--device', 'cpu', '--num_gpus', '1')).rejects.toThrow(
+    await expect(startEngine('--device', 'cpu', '--num_gpus', '1')).rejects.toThrow(
       /--device: expected no "cpu" with --num_gpus/,
     );
-    await expect(started('--device', 'cuda:1')).rejects.toThrow(/--device: expected a kind/);
+    await expect(startEngine('--device', 'cuda:1')).rejects.toThrow(/--device: expected a kind/);
   });
 });

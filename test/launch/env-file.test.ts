@@ -14,7 +14,7 @@ const [home, cwd] = [join(dir, 'home'), join(dir, 'cwd')];
 for (const folder of [home, cwd]) mkdirSync(folder);
 
 /** The variables of a file in the current folder. */
-function taken(text: string): Record<string, string> {
+function readVariables(text: string): Record<string, string> {
   writeFileSync(join(cwd, '.deepspeed_env'), text);
   return fileVariables({}, [home, cwd]);
 }
@@ -31,7 +31,7 @@ const HOSTILE = [
 ];
 
 test.each(HOSTILE)('%s is refused only in the current folder', (name) => {
-  const error = thrownBy(() => taken(`NCCL_DEBUG=INFO\n${name}=x`));
+  const error = thrownBy(() => readVariables(`NCCL_DEBUG=INFO\n${name}=x`));
   expect([error.code, error.op]).toEqual(['DS_ARGUMENT', join(cwd, '.deepspeed_env:2')]);
   expect([error.got, error.hint]).toEqual([name, expect.stringContaining('export the variable')]);
   writeFileSync(join(home, '.deepspeed_env'), `${name}=x`);
@@ -50,7 +50,7 @@ test.each([
   'CUDA_CACHE_PATH=cache',
   'OMP_NUM_THREADS=a',
 ])('%s is refused for its value', (line) => {
-  expect(() => taken(line)).toThrow(/expected a number/);
+  expect(() => readVariables(line)).toThrow(/expected a number/);
 });
 
 test.each([
@@ -71,7 +71,7 @@ test.each([
   ...['CUDA_LAUNCH_BLOCKING=1', 'OMP_NUM_THREADS=8', 'MKL_NUM_THREADS=8', 'NCCL_BUFFSIZE=4M'],
 ])('%s is taken', (line) => {
   const [name, ...value] = line.split('=');
-  expect(taken(line)).toEqual({ [name as string]: value.join('=') });
+  expect(readVariables(line)).toEqual({ [name as string]: value.join('=') });
 });
 
 const pick = <T>(values: readonly T[]): T => values[below(values.length)] as T;
@@ -118,7 +118,7 @@ test('a random variable is taken if its prefix is listed and its value is no pat
     const value = pick(VALUES);
     let found: Record<string, string>;
     try {
-      found = taken(`${name}=${value}`);
+      found = readVariables(`${name}=${value}`);
     } catch {
       continue;
     }

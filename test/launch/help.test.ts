@@ -112,8 +112,8 @@ test("defaults in the help of ds train are the Trainer's", () => {
     logging_first_step: log.first,
     save_steps: save?.every,
   };
-  const shown = (name: string) => defaultText(ARGUMENTS[name]!) as string;
+  const defaultOf = (name: string) => defaultText(ARGUMENTS[name]!) as string;
   for (const [name, value] of Object.entries({ ...expected, lr_scheduler_type: schedule })) {
-    expect([name, JSON.parse(shown(name))]).toEqual([name, value]);
+    expect([name, JSON.parse(defaultOf(name))]).toEqual([name, value]);
   }
 });

@@ -64,7 +64,7 @@ export class Run {
   }
 
   /** Resolves once standard output holds `text`; the run's end is an error. */
-  async printed(text: string): Promise<void> {
+  async whenPrinted(text: string): Promise<void> {
     let over = false;
     void this.finished.then(() => {
       over = true;
@@ -84,7 +84,7 @@ export class Run {
   }
 
   /** Resolves when no process of this run is left. */
-  async gone(): Promise<void> {
+  async whenGone(): Promise<void> {
     while (this.processes().length > 0) await pause(10);
   }
 

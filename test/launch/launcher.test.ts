@@ -25,7 +25,7 @@ beforeEach(() => {
   runs = [];
 });
 afterEach(async () => {
-  for (const run of runs) await run.gone();
+  for (const run of runs) await run.whenGone();
   rmSync(dir, { recursive: true });
 });
 
@@ -60,7 +60,7 @@ interface Report {
 }
 
 /** The output of each rank, by rank. */
-function reported({ stdout }: Finished): Report[] {
+function reportsIn({ stdout }: Finished): Report[] {
   const lines = stdout.split('\n').filter((line) => line.includes('{'));
   const all = lines.map((line) => JSON.parse(line.slice(line.indexOf('{'))) as Report);
   return all.sort((a, b) => Number(a.env.RANK) - Number(b.env.RANK));
@@ -76,7 +76,7 @@ describe('ranks', () => {
     const args = ['--num_procs', '2', '--bind_core_list', '0', 'tell.js', '-i', '--', odd, ''];
     const outcome = await ds(args, { ODD: odd, DS_JOB_SECRET: 'stale' });
     expect(outcome.code).toBe(0);
-    const [zero, one] = reported(outcome) as [Report, Report];
+    const [zero, one] = reportsIn(outcome) as [Report, Report];
     expect(zero.args).toEqual(['--local_rank=0', '-i', '--', odd, '']);
     expect(one.args).toEqual(['--local_rank=1', '-i', '--', odd, '']);
     expect(one.env).toMatchObject({
@@ -102,17 +102,17 @@ describe('ranks', () => {
 
   test('are bound to cores of their own', async () => {
     file('tell.js', TELL);
-    const [free] = reported(await ds(['--no-bind_cores_to_rank', '--num_procs', '1', 'tell.js']));
+    const [free] = reportsIn(await ds(['--no-bind_cores_to_rank', '--num_procs', '1', 'tell.js']));
     const mask = free?.cpus as string;
     const outcome = await ds(['--num_procs', '2', '--no_local_rank', 'tell.js', 'x']);
-    const [zero, one] = reported(outcome) as [Report, Report];
+    const [zero, one] = reportsIn(outcome) as [Report, Report];
     expect(zero.args).toEqual(['x']);
     if (outcome.stderr.includes('not bound')) return;
     expect(zero.cpus).not.toBe(one.cpus);
     expect([zero.cpus, one.cpus]).not.toContain(mask);
     expect(zero.env.OMP_NUM_THREADS).toBe(one.env.OMP_NUM_THREADS);
     const first = mask.split(/[-,]/)[0] as string;
-    const listed = reported(await ds(['--num_procs', '1', '--bind_core_list', first, 'tell.js']));
+    const listed = reportsIn(await ds(['--num_procs', '1', '--bind_core_list', first, 'tell.js']));
     expect(listed[0]?.cpus).toBe(first);
     const foreign = await ds(['--num_procs', '1', '--bind_core_list', '65000', 'tell.js']);
     expect(foreign).toMatchObject({ code: 2, stderr: expect.stringContaining('--bind_core_list') });
@@ -129,7 +129,7 @@ describe('ranks', () => {
     const lost = await ds([...node, 'tell.js'], { DS_JOB_SECRET: 's' });
     expect(lost.stderr).toContain('--master_addr: expected the address of node 0');
     const args = [...node, '--master_addr', '10.0.0.1', 'tell.js'];
-    const ranks = reported(await ds(args, { DS_JOB_SECRET: 's' }));
+    const ranks = reportsIn(await ds(args, { DS_JOB_SECRET: 's' }));
     expect(ranks.map(({ env }) => env)).toMatchObject([
       { RANK: '2', WORLD_SIZE: '6', CROSS_RANK: '1', CROSS_SIZE: '3', DS_JOB_SECRET: 's' },
       { RANK: '3', LOCAL_RANK: '1', MASTER_ADDR: '10.0.0.1', MASTER_PORT: '29500' },
@@ -287,7 +287,7 @@ describe('signals', () => {
   const READY = "console.log('ready ' + process.env.RANK);";
 
   async function bothReady(run: Run): Promise<void> {
-    for (const rank of [0, 1]) await run.printed(`ready ${rank}\n`);
+    for (const rank of [0, 1]) await run.whenPrinted(`ready ${rank}\n`);
   }
 
   test.each([
@@ -310,7 +310,7 @@ describe('signals', () => {
     const run = start(['--num_procs', '2', 'save.js']);
     await bothReady(run);
     run.signalGroup('SIGINT');
-    await run.printed('saving');
+    await run.whenPrinted('saving');
     await pause(700);
     run.signalGroup('SIGINT');
     expect(await run.finished).toMatchObject({ code: 130 });
@@ -334,7 +334,7 @@ describe('signals', () => {
   test('a closed output pipe ends every rank', async () => {
     file('talk.js', `setInterval(() => console.log('line'), 20);`);
     const run = start(['--num_procs', '2', 'talk.js']);
-    await run.printed('line');
+    await run.whenPrinted('line');
     run.child.stdout?.destroy();
     const [code] = await once(run.child, 'exit');
     expect(code).toBe(143);
@@ -363,7 +363,7 @@ describe('signals', () => {
     await bothReady(run);
     expect(run.processes().length).toBeGreaterThanOrEqual(6);
     run.signalGroup('SIGKILL');
-    await run.gone();
+    await run.whenGone();
   });
 });
 

@@ -32,7 +32,7 @@ const options = (given: Partial<LaunchOptions>): LaunchOptions =>
 const select = (given: Partial<LaunchOptions>) =>
   selectNodes(options(given), { env: {}, probe, notice: () => {} });
 
-const shown = async (given: Partial<LaunchOptions>): Promise<string> =>
+const formatOptions = async (given: Partial<LaunchOptions>): Promise<string> =>
   (await select(given)).nodes.map(({ host, slots }) => `${host}:${slots}`).join(' ');
 
 test.each<[Partial<LaunchOptions>, string]>([
@@ -46,7 +46,7 @@ test.each<[Partial<LaunchOptions>, string]>([
   [{ include: 'b@a:1,3' }, 'a:1,3 b:0,1,2'],
   [{ exclude: 'b@a:1,3' }, 'a:0,2 c:0,1,2'],
 ])('%j takes %s', async (given, expected) => {
-  expect(await shown(given)).toBe(expected);
+  expect(await formatOptions(given)).toBe(expected);
 });
 
 test.each<[Partial<LaunchOptions>, string]>([
@@ -82,8 +82,8 @@ describe('without a hostfile', () => {
   });
 
   test('all GPUs are used, and --num_gpus requires GPUs', async () => {
-    const found = async () => ({ deviceCount: 2, message: '' }) as GpuProbe;
-    const around = { env: {}, probe: found, notice: () => {} };
+    const probeTwo = async () => ({ deviceCount: 2, message: '' }) as GpuProbe;
+    const around = { env: {}, probe: probeTwo, notice: () => {} };
     expect(await selectNodes(options(none), around)).toEqual({
       nodes: [{ host: 'localhost', slots: ['0', '1'] }],
       device: 'gpu',

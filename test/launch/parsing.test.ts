@@ -69,7 +69,7 @@ describe('filters', () => {
     { host: 'w2', slots: ['0', '1'] },
     { host: '[fe80::1]', slots: ['0'] },
   ];
-  const shown = (list: readonly { host: string; slots: readonly string[] }[]) =>
+  const formatHosts = (list: readonly { host: string; slots: readonly string[] }[]) =>
     list.map(({ host, slots }) => `${host}:${slots}`).join(' ');
 
   test.each([
@@ -77,7 +77,7 @@ describe('filters', () => {
     ['w2:1@a.b.c:2,0', 'a.b.c:2,0 w2:1'],
     ['[fe80::1]:0@w2', 'w2:0,1 [fe80::1]:0'],
   ])('include %s', (text, expected) => {
-    expect(shown(includeSlots(nodes, text))).toBe(expected);
+    expect(formatHosts(includeSlots(nodes, text))).toBe(expected);
   });
 
   test.each([
@@ -85,7 +85,7 @@ describe('filters', () => {
     ['a.b.c:0,1@w2', 'a.b.c:2,3 [fe80::1]:0'],
     ['w2:0,1', 'a.b.c:0,1,2,3 [fe80::1]:0'],
   ])('exclude %s', (text, expected) => {
-    expect(shown(excludeSlots(nodes, text))).toBe(expected);
+    expect(formatHosts(excludeSlots(nodes, text))).toBe(expected);
   });
 
   test.each([

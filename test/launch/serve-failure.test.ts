@@ -31,11 +31,11 @@ beforeAll(async () => {
 });
 
 /** A server of two ranks that give each other up after `minutes`. */
-async function started(minutes: number) {
+async function startServer(minutes: number) {
   const words = ['serve', model, '--device', 'cpu', '--port', '0', '--tp', '2'];
   const environment = { DEEPSPEED_TIMEOUT: String(minutes) };
   const run = new Run([...DS, ...words, '--drain-timeout', '1'], folder, environment);
-  await run.printed('ready: ');
+  await run.whenPrinted('ready: ');
   const [, url = ''] = /at (http:\S+)\/v1/.exec(run.stdout) ?? [];
   const [first, second] = [0, 1].map((rank) => run.processes().find((pid) => isRank(pid, rank)));
   return { run, url, first: first as number, second: second as number };
@@ -67,7 +67,7 @@ async function ask(url: string) {
 }
 
 test('a frozen rank: the error names it, /health is 503, and the server ends with 3', async () => {
-  const { run, url, first, second } = await started(0.25);
+  const { run, url, first, second } = await startServer(0.25);
   try {
     expect((await ask(url)).status).toBe(200);
     process.kill(second, 'SIGSTOP');
@@ -85,14 +85,14 @@ test('a frozen rank: the error names it, /health is 503, and the server ends wit
   const { code, stderr } = await run.finished;
   expect(stderr).toMatch(/ds serve: .*rank 1/);
   expect(code).toBe(3);
-  await run.gone();
+  await run.whenGone();
 });
 
 test('a killed rank ends the server with the exit code of the rank', async () => {
-  const { run, second } = await started(1);
+  const { run, second } = await startServer(1);
   process.kill(second, 'SIGKILL');
   const { code, stderr } = await run.finished;
   expect(stderr).toMatch(/rank 1 failed first: signal SIGKILL/);
   expect(code).toBe(128 + 9);
-  await run.gone();
+  await run.whenGone();
 });

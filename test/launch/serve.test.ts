@@ -52,7 +52,7 @@ afterEach(() => {
 });
 
 /** Serves until SIGTERM. */
-async function served(given: Partial<ServeFlags> & Record<string, unknown>) {
+async function serveWith(given: Partial<ServeFlags> & Record<string, unknown>) {
   const errors: string[] = [];
   const lines: string[] = [];
   jest.spyOn(console, 'error').mockImplementation((text) => void errors.push(text));
@@ -67,7 +67,7 @@ async function served(given: Partial<ServeFlags> & Record<string, unknown>) {
 test.each(['0.0.0.0', '192.168.0.7', 'example.org', '::', '128.0.0.1'])(
   'a server on %s without a key says that everybody may ask',
   async (host) => {
-    const { code, errors } = await served({ host });
+    const { code, errors } = await serveWith({ host });
     expect(code).toBe(0);
     expect(errors).toContain(host);
     expect(errors).toMatch(/DS_API_KEY.*--api-key-file/);
@@ -77,15 +77,15 @@ test.each(['0.0.0.0', '192.168.0.7', 'example.org', '::', '128.0.0.1'])(
 test.each(['127.0.0.1', '127.8.8.8', 'localhost', '::1'])(
   'a server on %s, which this machine alone reaches, says nothing of keys',
   async (host) => {
-    expect((await served({ host })).errors).toBe('');
+    expect((await serveWith({ host })).errors).toBe('');
   },
 );
 
 test('a server with a key on every address prints no warning', async () => {
-  expect((await served({ host: '0.0.0.0', apiKeyFile: key })).errors).toBe('');
+  expect((await serveWith({ host: '0.0.0.0', apiKeyFile: key })).errors).toBe('');
   expect(jest.mocked(serving.serve).mock.lastCall?.[1]).toMatchObject({ apiKeys: ['a-key'] });
   process.env.DS_API_KEY = ' another ';
-  expect((await served({ host: '0.0.0.0' })).errors).toBe('');
+  expect((await serveWith({ host: '0.0.0.0' })).errors).toBe('');
   expect(jest.mocked(serving.serve).mock.lastCall?.[1]).toMatchObject({ apiKeys: ['another'] });
 });
 
@@ -104,7 +104,7 @@ test('each limit option sets a limit of the server', async () => {
     requestTimeout: 11,
     drainTimeout: 12,
   };
-  await served(flags);
+  await serveWith(flags);
   expect(jest.mocked(serving.serve).mock.lastCall?.[1]?.limits).toEqual({
     bodyBytes: 1,
     bodiesBytes: 2,
@@ -150,18 +150,20 @@ test('a failed engine ends the command with 3, after health checks can see it', 
 
 test('an empty DS_API_KEY and a file without a key are refused', async () => {
   process.env.DS_API_KEY = ' ';
-  await expect(served({ host: '0.0.0.0' })).rejects.toThrow(/DS_API_KEY: expected a key/);
+  await expect(serveWith({ host: '0.0.0.0' })).rejects.toThrow(/DS_API_KEY: expected a key/);
   delete process.env.DS_API_KEY;
   const empty = join(dir, 'empty');
   writeFileSync(empty, '\n \n');
-  await expect(served({ apiKeyFile: empty })).rejects.toThrow(/--api-key-file: expected a file/);
+  await expect(serveWith({ apiKeyFile: empty })).rejects.toThrow(/--api-key-file: expected a file/);
   const absent = join(dir, 'absent');
-  await expect(served({ apiKeyFile: absent })).rejects.toThrow(/--api-key-file: .*readable file/);
+  await expect(serveWith({ apiKeyFile: absent })).rejects.toThrow(
+    /--api-key-file: .*readable file/,
+  );
 });
 
 test('a signal stops the server, then ends the engine, and leaves no listener', async () => {
   const before = process.listenerCount('SIGINT');
-  const { code, lines } = await served({ modelName: 'mine' });
+  const { code, lines } = await serveWith({ modelName: 'mine' });
   expect(code).toBe(0);
   expect(lines).toMatch(/^mine at http:\/\/there:1\/v1: loading/);
   expect(lines).toContain('ready: 64 tokens of prompt and answer\n');
@@ -176,9 +178,9 @@ test('the first lines mention a model without chat template or tokenizer', async
   const { served: whole } = server;
   try {
     server.served = { maxTokens: 8, tokenizer: {}, canChat: false };
-    expect((await served({})).lines).toMatch(/8 tokens .*, without a chat template/);
+    expect((await serveWith({})).lines).toMatch(/8 tokens .*, without a chat template/);
     server.served = { maxTokens: 8, tokenizer: null, canChat: false };
-    const { lines } = await served({});
+    const { lines } = await serveWith({});
     expect(lines).toMatch(/, without a tokenizer: prompts are tokens$/m);
     expect(lines).not.toMatch(/chat template/);
   } finally {
@@ -191,7 +193,7 @@ test('a model that does not load ends the command with its error', async () => {
   const failing = { ...server, ready: Promise.reject(lost) };
   failing.ready.catch(() => {});
   jest.mocked(serving.serve).mockResolvedValue(failing as never);
-  await expect(served({})).rejects.toThrow(lost);
+  await expect(serveWith({})).rejects.toThrow(lost);
   expect(server.stop).toHaveBeenCalledTimes(1);
 });
 

@@ -28,7 +28,7 @@ beforeEach(() => {
   chmodSync(join(dir, 'bin', 'ssh'), 0o755);
 });
 afterEach(async () => {
-  for (const run of runs) await run.gone();
+  for (const run of runs) await run.whenGone();
   rmSync(dir, { recursive: true });
 });
 
@@ -83,7 +83,7 @@ console.log(JSON.stringify({ RANK, CROSS_RANK, LOCAL_RANK, WORLD_SIZE, CUDA_VISI
 const HOLD = 'setInterval(() => {}, 1000);';
 
 /** The JSON output of ranks, by rank. */
-function reported(stdout: string): Record<string, unknown>[] {
+function reportsIn(stdout: string): Record<string, unknown>[] {
   const texts = stdout.split('\n').filter((line) => line.includes('{'));
   return texts
     .map((text) => JSON.parse(text.slice(text.indexOf('{'))) as Record<string, unknown>)
@@ -97,7 +97,7 @@ test('arguments, folders and variables arrive unchanged and execute nothing', as
   const args = ['--ssh_port', '2222', '--launcher_args', words, 'script.js', ...ODD];
   const { code, stdout, stderr } = await start(args, TELL, { NCCL_ODD: value }).finished;
   expect({ code, stderr }).toEqual({ code: 0, stderr: expect.not.stringContaining('Error') });
-  const ranks = reported(stdout);
+  const ranks = reportsIn(stdout);
   const common = {
     WORLD_SIZE: '3',
     NCCL_ODD: value,
@@ -166,38 +166,38 @@ test.each([
   ['SIGKILL', null],
 ] as const)('%s of the launcher leaves nothing on any node', async (signal, code) => {
   const run = start(['--grace_period', '1', 'script.js'], `console.log('ready'); ${HOLD}`);
-  await run.printed('ready');
+  await run.whenPrinted('ready');
   while (run.processes().length < 6) await pause(10);
   run.signalGroup(signal);
   expect(await run.finished).toMatchObject({ code });
-  await run.gone();
+  await run.whenGone();
 });
 
 test('a lost connection ends the ranks on both sides', async () => {
   const script = `console.log('ready ' + process.env.HOST); ${HOLD}`;
   const run = start(['script.js'], script);
-  await run.printed('ready node.a');
-  await run.printed('ready node.b');
+  await run.whenPrinted('ready node.a');
+  await run.whenPrinted('ready node.b');
   const [log] = readdirSync(dir).filter((name) => name.startsWith('ssh-'));
   process.kill(-Number(log?.slice('ssh-'.length)), 'SIGKILL');
   const { code, stderr } = await run.finished;
   expect(code).toBe(128 + 9);
   expect(stderr).toMatch(/ds: ssh to node\.[ab] failed first: signal SIGKILL/);
-  await run.gone();
+  await run.whenGone();
 });
 
 test('filters and limits choose hosts and slots', async () => {
   const include = await start(['-i', 'node.b:1', 'script.js'], TELL).finished;
-  expect(reported(include.stdout)).toMatchObject([
+  expect(reportsIn(include.stdout)).toMatchObject([
     { RANK: '0', WORLD_SIZE: '1', CROSS_RANK: '0', HOST: 'node.b', CUDA_VISIBLE_DEVICES: '1' },
   ]);
   const exclude = await start(['-e', 'node.b:0', 'script.js'], TELL).finished;
-  expect(reported(exclude.stdout)).toMatchObject([
+  expect(reportsIn(exclude.stdout)).toMatchObject([
     { HOST: 'node.a' },
     { CUDA_VISIBLE_DEVICES: '1' },
   ]);
   const limited = await start(['--num_nodes', '1', '--num_procs', '1', 'script.js'], TELL).finished;
-  expect(reported(limited.stdout)).toMatchObject([{ HOST: 'node.a', CUDA_VISIBLE_DEVICES: '' }]);
+  expect(reportsIn(limited.stdout)).toMatchObject([{ HOST: 'node.a', CUDA_VISIBLE_DEVICES: '' }]);
   const tooMany = await start(['--num_gpus', '2', 'script.js'], TELL).finished;
   expect(tooMany).toMatchObject({ code: 2 });
   expect(tooMany.stderr).toContain('--num_gpus: expected at most the 1 slots of node.a, got 2');
@@ -206,7 +206,7 @@ test('filters and limits choose hosts and slots', async () => {
 test('without ssh, one node of the hostfile runs here', async () => {
   const args = ['--no_ssh', '--node_rank', '1', 'script.js'];
   const { stdout } = await start(args, TELL, { DS_JOB_SECRET: 'shared' }).finished;
-  expect(reported(stdout)).toMatchObject([
+  expect(reportsIn(stdout)).toMatchObject([
     { RANK: '1', WORLD_SIZE: '3', DS_JOB_SECRET: 'shared' },
     { RANK: '2', LOCAL_RANK: '1' },
   ]);

@@ -143,14 +143,14 @@ test('a summary counts the findings', () => {
 });
 
 describe('lists beside "autotuning"', () => {
-  const validated = (zero: string, more = '"autotuning": { "enabled": true }') =>
+  const validateZero = (zero: string, more = '"autotuning": { "enabled": true }') =>
     validate(file(`{ "train_micro_batch_size_per_gpu": [1, 2],\n ${zero}, ${more} }`), {
       worldSize: 2,
     });
 
   test('are choices of a search, each of which is checked', () => {
     const zero = '"zero_optimization": { "stage": [1, 2], "overlap_comm": [true, false] }';
-    const { valid, output } = validated(zero);
+    const { valid, output } = validateZero(zero);
     expect(valid).toBe(true);
     expect(JSON.parse(output)).toMatchObject({
       train_micro_batch_size_per_gpu: [1, 2],
@@ -159,7 +159,7 @@ describe('lists beside "autotuning"', () => {
   });
 
   test('with a wrong value are an error with its place', () => {
-    const { valid, messages } = validated('"zero_optimization": { "stage": [1, 4] }');
+    const { valid, messages } = validateZero('"zero_optimization": { "stage": [1, 4] }');
     expect(valid).toBe(false);
     expect(messages.filter((message) => message.includes('error'))).toEqual([
       expect.stringMatching(/:2:25: error: zero_optimization\.stage: expected 0, 1, 2, 3, got 4/),
@@ -167,7 +167,10 @@ describe('lists beside "autotuning"', () => {
   });
 
   test('without the section are errors', () => {
-    const { valid, messages } = validated('"zero_optimization": { "stage": [1, 2] }', '"seed": 1');
+    const { valid, messages } = validateZero(
+      '"zero_optimization": { "stage": [1, 2] }',
+      '"seed": 1',
+    );
     expect([valid, messages.length]).toEqual([false, 2]);
   });
 });

@@ -17,7 +17,7 @@ function pages(taken: readonly number[]) {
 afterEach(() => jest.restoreAllMocks());
 
 /** Shows runs until SIGTERM. */
-async function shown(flags: { port?: number; host?: string }) {
+async function showPage(flags: { port?: number; host?: string }) {
   const [lines, errors]: [string[], string[]] = [[], []];
   jest.spyOn(console, 'log').mockImplementation((text) => void lines.push(text));
   jest.spyOn(console, 'error').mockImplementation((text) => void errors.push(text));
@@ -34,27 +34,27 @@ async function shown(flags: { port?: number; host?: string }) {
 
 test('the port is 6006, or a free one', async () => {
   const { ports, close } = pages([]);
-  const { code, lines } = await shown({});
+  const { code, lines } = await showPage({});
   expect([code, ports, lines]).toEqual([0, [6006], ['watch a, b at http://there:6006/']]);
   expect(close).toHaveBeenCalledTimes(1);
 });
 
 test('a used default port is replaced by a free one', async () => {
   const { ports } = pages([6006]);
-  expect(await shown({})).toMatchObject({ code: 0, lines: ['watch a, b at http://there:0/'] });
+  expect(await showPage({})).toMatchObject({ code: 0, lines: ['watch a, b at http://there:0/'] });
   expect(ports).toEqual([6006, 0]);
 });
 
 test('a used --port is an error', async () => {
   const { ports } = pages([7000]);
-  await expect(shown({ port: 7000 })).rejects.toThrow('port 7000 is taken');
+  await expect(showPage({ port: 7000 })).rejects.toThrow('port 7000 is taken');
   expect(ports).toEqual([7000]);
 });
 
 test('an address that other machines reach warns of missing encryption', async () => {
   pages([]);
-  expect((await shown({ host: '0.0.0.0' })).errors).toEqual([
+  expect((await showPage({ host: '0.0.0.0' })).errors).toEqual([
     expect.stringMatching(/not encrypted; an ssh tunnel/),
   ]);
-  expect((await shown({ host: '127.0.0.1' })).errors).toEqual([]);
+  expect((await showPage({ host: '127.0.0.1' })).errors).toEqual([]);
 });

@@ -17,7 +17,7 @@ beforeAll(() => {
 afterAll(() => rmSync(home, { recursive: true, force: true }));
 
 /** A copy of a golden folder with other names of tensors. */
-async function renamed(family: string, rename: (name: string) => string): Promise<string> {
+async function renameWeights(family: string, rename: (name: string) => string): Promise<string> {
   const dir = join(home, family);
   cpSync(folderOf(family), dir, { recursive: true });
   const files = await WeightFiles.open(folderOf(family));
@@ -39,7 +39,7 @@ const valuesOf = (model: nn.models.CausalLM): unknown[] =>
   [...model.namedParameters()].map(([name, one]) => [name, one.toRaw()]);
 
 test('files of BLOOM may lack "transformer."', async () => {
-  const bare = await renamed('bloom', (name) => name.replace(/^transformer\./, ''));
+  const bare = await renameWeights('bloom', (name) => name.replace(/^transformer\./, ''));
   const model = await nn.models.fromPretrained(bare);
   expect(valuesOf(model)).toEqual(valuesOf(await nn.models.fromPretrained(folderOf('bloom'))));
 });
@@ -57,9 +57,9 @@ test('older keys of BLOOM are read', () => {
 });
 
 test('the keys of a Baichuan folder choose its positions and its head', () => {
-  const written = (changes: JsonObject): JsonObject =>
+  const writeConfig = (changes: JsonObject): JsonObject =>
     nn.models.fromConfig({ ...keysOf('baichuan'), ...changes }).describe().config as JsonObject;
-  expect(written({})).toMatchObject({ max_position_embeddings: 128, z_loss_weight: 0 });
+  expect(writeConfig({})).toMatchObject({ max_position_embeddings: 128, z_loss_weight: 0 });
   const { max_position_embeddings: _, z_loss_weight: __, ...keys } = keysOf('baichuan');
   const biased = nn.models.fromConfig({ ...keys, model_max_length: 64 });
   const described = biased.describe().config as JsonObject;

@@ -125,7 +125,7 @@ test('contrastive losses follow their formulas', () => {
 
 test('a Trainer learns pairs by a contrastive loss', async () => {
   const pairs = ['film', 'dog', 'plot', 'cat'].map((word) => [word, `the ${word} was good`]);
-  const encoded = (samples: string[][], side: number) =>
+  const encodeSide = (samples: string[][], side: number) =>
     tokenizer.encodeBatch(samples.map((pair) => pair[side] as string));
   const model = modelOf();
   const trainer = new Trainer({
@@ -137,7 +137,7 @@ test('a Trainer learns pairs by a contrastive loss', async () => {
     progress: false,
     device: 'cpu',
     data: {
-      collate: (samples: string[][]) => ({ a: encoded(samples, 0), b: encoded(samples, 1) }),
+      collate: (samples: string[][]) => ({ a: encodeSide(samples, 0), b: encodeSide(samples, 1) }),
     },
     loss: ({ forward, batch: { a, b } }) =>
       nn.models.multipleNegativesRanking(

@@ -390,7 +390,7 @@ describe('other contents of a folder', () => {
   const json = (file: string) => JSON.parse(readFileSync(file, 'utf8'));
 
   /** Writes a folder of `model` with extra keys. */
-  async function reported(model: nn.models.CausalLM): Promise<string> {
+  async function reportOf(model: nn.models.CausalLM): Promise<string> {
     const home = await write(model, entries);
     writeFileSync(join(home, 'generation_config.json'), JSON.stringify(generation));
     return home;
@@ -400,7 +400,7 @@ describe('other contents of a folder', () => {
     ['Qwen2', () => new Qwen2({ ...sizes, padTokenId: 4 })],
     ['GPT2', () => new GPT2({ vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, channels: 8 })],
   ])('is saved with it again: %s', async (_name, make) => {
-    const read = await fromPretrained(await reported(make()), { dtype: 'bf16' });
+    const read = await fromPretrained(await reportOf(make()), { dtype: 'bf16' });
     const files = await read.save(join(dir, 'again'));
     expect(files.map((file) => file.slice(dir.length))).toEqual([
       '/again/config.json',
@@ -422,7 +422,7 @@ describe('other contents of a folder', () => {
 
   test('is part of an exported checkpoint', async () => {
     const { engine } = await initialize({
-      model: await fromPretrained(await reported(new Qwen3({ ...sizes, padTokenId: 4 }))),
+      model: await fromPretrained(await reportOf(new Qwen3({ ...sizes, padTokenId: 4 }))),
       config: { train_batch_size: 1, optimizer: { type: 'SGD', params: { lr: 0 } } },
       device: 'cpu',
     });

@@ -25,7 +25,7 @@ class Small extends nn.Module {
 }
 const small = (): Small => new Small(null);
 const large = (): Small => new Small(new nn.Linear(2, 2));
-const adapted = (model: nn.Module): nn.Module =>
+const withLora = (model: nn.Module): nn.Module =>
   peft.addLora(model, { targetModules: ['first'], r: 1 });
 
 /** Each way to load the values of `from` into `to`. */
@@ -74,19 +74,19 @@ describe.each(Object.keys(LOADS))('%s', (way) => {
   });
 
   test('adapters ask for adapters', async () => {
-    const hint = await hintFor(adapted(small()), small());
+    const hint = await hintFor(withLora(small()), small());
     expect(hint).not.toMatch(WITHOUT_STRICT);
     expect(hint).toMatch(/peft\.addLora\(\)/);
   });
 
   test('so do adapters with other names that are missing', async () => {
-    const hint = await hintFor(adapted(small()), large());
+    const hint = await hintFor(withLora(small()), large());
     expect(hint).not.toMatch(WITHOUT_STRICT);
     expect(hint).toMatch(/peft\.addLora\(\)/);
   });
 
   test('a model with adapters takes the base before them', async () => {
-    expect(await hintFor(small(), adapted(small()))).toMatch(/before peft\.addLora\(\)/);
+    expect(await hintFor(small(), withLora(small()))).toMatch(/before peft\.addLora\(\)/);
   });
 });
 
@@ -112,7 +112,7 @@ test('the error of adapters in a model file names the call that reads them', asy
 });
 
 test('names of factors follow layers and tables', () => {
-  const names = [...adapted(small()).namedParameters()].map(([name]) => name);
+  const names = [...withLora(small()).namedParameters()].map(([name]) => name);
   expect(names.filter(isFactor)).toEqual(['first.lora_A.weight', 'first.lora_B.weight']);
 });
 

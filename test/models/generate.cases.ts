@@ -51,15 +51,23 @@ export const cases: Case[] = [
   }),
   modelCase('no tokens, too many tokens, and what are no logits', (device) => {
     const model = new GPT2(sizes).to(device);
-    const refused = (body: () => void, code: string, message: RegExp) =>
+    const expectRefusal = (body: () => void, code: string, message: RegExp) =>
       assert.throws(body, (error: Error & { code?: string }) => {
         assert.equal(error.code, code);
         assert.match(error.message, message);
         return true;
       });
     const options = { maxNewTokens: 1 };
-    refused(() => generate(model, [], options), 'DS_ARGUMENT', /1 to 20 tokens .* prompt of 0/);
-    refused(() => generate(new Plain(model), [], options), 'DS_ARGUMENT', /prompt of a token/);
+    expectRefusal(
+      () => generate(model, [], options),
+      'DS_ARGUMENT',
+      /1 to 20 tokens .* prompt of 0/,
+    );
+    expectRefusal(
+      () => generate(new Plain(model), [], options),
+      'DS_ARGUMENT',
+      /prompt of a token/,
+    );
     for (const [given, message] of [
       [
         'a text',
@@ -70,20 +78,32 @@ export const cases: Case[] = [
       [[-1], /prompt: .* got -1 at 0/],
       [null, /prompt: .* got null/],
     ] as const) {
-      refused(() => generate(model, given as unknown as number[], options), 'DS_ARGUMENT', message);
+      expectRefusal(
+        () => generate(model, given as unknown as number[], options),
+        'DS_ARGUMENT',
+        message,
+      );
     }
     for (const temperature of ['1', [], true] as unknown as number[]) {
       const asked = { ...options, temperature };
-      refused(() => generate(model, prompt, asked), 'DS_ARGUMENT', /a temperature of 0 or more/);
+      expectRefusal(
+        () => generate(model, prompt, asked),
+        'DS_ARGUMENT',
+        /a temperature of 0 or more/,
+      );
     }
     assert.deepEqual(
       generate(model, Int32Array.from(prompt) as never, options).slice(0, 5),
       prompt,
     );
     const tokens = prompt as unknown as Tensor;
-    refused(() => model.call(tokens), 'DS_ARGUMENT', /GPT2: expected a tensor, got an array/);
+    expectRefusal(() => model.call(tokens), 'DS_ARGUMENT', /GPT2: expected a tensor, got an array/);
     const sums = new Sums().to(device);
-    refused(() => generate(sums, prompt, options), 'DS_SHAPE', /logits \[1, T, V\].*\[\] f32/);
+    expectRefusal(
+      () => generate(sums, prompt, options),
+      'DS_SHAPE',
+      /logits \[1, T, V\].*\[\] f32/,
+    );
     assert.ok(sums.training);
   }),
 ];

@@ -139,7 +139,7 @@ const RESIZED = [
 ];
 
 /** The model of a golden folder with other settings. */
-async function changed(name: string): Promise<RotaryLM> {
+async function changeTensor(name: string): Promise<RotaryLM> {
   const dir = join(golden, 'models', name);
   const config = JSON.parse(readFileSync(join(dir, 'config.json'), 'utf8')) as JsonObject;
   const model = nn.models.fromConfig({ ...config, ...FAMILIES[name] });
@@ -168,14 +168,14 @@ function difference(a: Float32Array, b: Float32Array): number {
 test('every architecture has a golden folder', async () => {
   const types = new Set<unknown>();
   for (const name of Object.keys(FAMILIES))
-    types.add((await changed(name)).describe().config.model_type);
+    types.add((await changeTensor(name)).describe().config.model_type);
   const written = ARCHITECTURES.flatMap(({ modelTypes }) => modelTypes);
   expect(written.filter((type) => !types.has(type))).toEqual([]);
 });
 
 test('layers that predict later tokens are not read', async () => {
   const path = join(folder, 'predicting.gguf');
-  await nn.saveGguf(await changed('glm4-moe'), path, { type: 'F32' });
+  await nn.saveGguf(await changeTensor('glm4-moe'), path, { type: 'F32' });
   const bytes = readFileSync(path);
   const read = (at: number, into: Uint8Array): void => void bytes.copy(into, 0, at);
   const { metadata, tensors } = readGgufHeader(path, bytes.length, read);
@@ -231,7 +231,7 @@ test('experts in MXFP4 are kept in 4 bits, and give the values that the file has
 });
 
 test('a write that fails leaves the file of before, and nothing else', async () => {
-  const model = await changed('qwen3');
+  const model = await changeTensor('qwen3');
   const path = join(folder, 'kept.gguf');
   await nn.saveGguf(model, path, { type: 'F32' });
   const before = readFileSync(path);
@@ -290,7 +290,7 @@ test.each([
   [['model', 'x.gguf', { kind: 'F16' }], /kind/],
 ])('wrong arguments are refused: %j', async (given, message) => {
   const [first, ...rest] = given as unknown[];
-  const model = first === 'model' ? await changed('qwen3') : first;
+  const model = first === 'model' ? await changeTensor('qwen3') : first;
   const error = await refusal(() => Reflect.apply(nn.saveGguf, null, [model, ...rest]));
   expect([error.code, error.message]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);
 });
@@ -302,14 +302,14 @@ test('the name of a missing file is no name on the hub', async () => {
 
 test('a folder that cannot be written is an error that names it', async () => {
   const error = await refusal(async () =>
-    nn.saveGguf(await changed('qwen3'), '/proc/model.gguf', { type: 'F32' }),
+    nn.saveGguf(await changeTensor('qwen3'), '/proc/model.gguf', { type: 'F32' }),
   );
   expect(error.code).toBe('DS_IO');
   expect(error.op).toMatch(/^open \/proc\/\.model\.gguf\./);
 });
 
 test.each(Object.keys(FAMILIES))('%s is read back', async (name) => {
-  const model = await changed(name);
+  const model = await changeTensor(name);
   const expected = logitsOf(model);
   const all = [
     ['F32', 1e-6],

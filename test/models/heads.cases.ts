@@ -25,7 +25,7 @@ function isClose(name: string, got: readonly number[], expected: readonly number
   assert.ok(worst <= bound * largest, `${name}: off by ${worst} of ${largest}`);
 }
 
-const opened = async ({ dir, task }: HeadRow, device: Device): Promise<Model> =>
+const openModel = async ({ dir, task }: HeadRow, device: Device): Promise<Model> =>
   (await nn.models.fromPretrained(dir, { task })).to(device);
 
 function release(model: Model): void {
@@ -57,7 +57,7 @@ async function agrees(row: HeadRow, device: Device): Promise<void> {
     tensor.release();
     return values;
   };
-  const model = await opened(row, device);
+  const model = await openModel(row, device);
   isClose('outputs', outputsOf(model, golden.inputs, device), await read('outputs'), 1e-5);
   if (golden.left && !readsPadding(row, 'left')) {
     isClose('left', outputsOf(model, golden.left, device), await read('outputs.left'), 1e-5);
@@ -140,7 +140,7 @@ async function pools(
  * Logits of answers minus those of the first token: their loss does not depend on the bias, so
  * AdamW moves it by rounding errors.
  */
-function unshifted({ task }: HeadRow, values: readonly number[]): number[] {
+function unshiftLogits({ task }: HeadRow, values: readonly number[]): number[] {
   if (task !== 'question-answering') return [...values];
   return values.map((one, i) => (one === 0 ? 0 : one - (values[i % 2] as number)));
 }
@@ -175,7 +175,7 @@ async function trains(row: HeadRow, device: Device): Promise<void> {
   const files = await WeightFiles.open(join(row.dir, 'golden.safetensors'));
   const final = await files.read('final');
   const outputs = outputsOf(engine.module as Model, last, device);
-  isClose('final', unshifted(row, outputs), unshifted(row, final.toArray()), 2e-5);
+  isClose('final', unshiftLogits(row, outputs), unshiftLogits(row, final.toArray()), 2e-5);
   final.release();
   await files.close();
   engine.destroy();

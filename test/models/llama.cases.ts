@@ -176,16 +176,16 @@ export const cases: Case[] = [
     assert.deepEqual(gradients({ activationCheckpointing: true, numberCheckpoints: 1 }), plain);
   }),
   llamaCase('sizes that cannot be are named', (device) => {
-    const refused = (more: object, message: RegExp) =>
+    const expectRefusal = (more: object, message: RegExp) =>
       assert.throws(() => new Llama({ ...small, ...more }), { code: 'DS_ARGUMENT', message });
-    refused({ layers: 0 }, /Llama layers/);
-    refused({ kvHeads: 3 }, /kvHeads: expected a divisor of 4 heads, got 3/);
-    refused({ headDim: 5 }, /headDim: expected an even width/);
-    refused({ heads: 5 }, /headDim: expected an even width.*got 4\.8/);
-    refused({ ropeScaling: { type: 'ntk', factor: 2 } }, /"linear", .*"llama3", got "ntk"/);
-    refused({ ropeScaling: { type: 'yarn', factor: 2 } }, /ropeScaling\.originalMaxSeq/);
-    refused({ ropeScaling: { type: 'linear', factor: 2, low: 1 } }, /"low"/);
-    refused(
+    expectRefusal({ layers: 0 }, /Llama layers/);
+    expectRefusal({ kvHeads: 3 }, /kvHeads: expected a divisor of 4 heads, got 3/);
+    expectRefusal({ headDim: 5 }, /headDim: expected an even width/);
+    expectRefusal({ heads: 5 }, /headDim: expected an even width.*got 4\.8/);
+    expectRefusal({ ropeScaling: { type: 'ntk', factor: 2 } }, /"linear", .*"llama3", got "ntk"/);
+    expectRefusal({ ropeScaling: { type: 'yarn', factor: 2 } }, /ropeScaling\.originalMaxSeq/);
+    expectRefusal({ ropeScaling: { type: 'linear', factor: 2, low: 1 } }, /"low"/);
+    expectRefusal(
       {
         ropeScaling: {
           type: 'longrope',
@@ -197,11 +197,11 @@ export const cases: Case[] = [
       },
       /longFactor: expected a list of 3 positive numbers/,
     );
-    refused({ window: 4 }, /"window"/);
-    refused({ attentionDropout: 1 }, /attentionDropout/);
-    refused({ ropeScaling: { type: 'linear', factor: 0.5 } }, /ropeScaling\.factor/);
-    refused({ tied: 'yes' }, /Llama tied/);
-    refused({ dropout: 0.1 }, /"dropout"/);
+    expectRefusal({ window: 4 }, /"window"/);
+    expectRefusal({ attentionDropout: 1 }, /attentionDropout/);
+    expectRefusal({ ropeScaling: { type: 'linear', factor: 0.5 } }, /ropeScaling\.factor/);
+    expectRefusal({ tied: 'yes' }, /Llama tied/);
+    expectRefusal({ dropout: 0.1 }, /"dropout"/);
     const { model } = build({ name: '', config: {} }, device);
     const long = Tensor.from(new Int32Array(25), { shape: [1, 25], device });
     assert.throws(() => model.call(long), { code: 'DS_SHAPE', message: /T <= 24/ });

@@ -35,7 +35,7 @@ async function step(engine: Engine, index: number, isPipelined: boolean): Promis
   return value;
 }
 
-async function trained(family: string, { mesh, config }: MatrixJob): Promise<number[]> {
+async function trainLosses(family: string, { mesh, config }: MatrixJob): Promise<number[]> {
   const model = await familyModel(family);
   const { engine } = await initialize({ model, config: trainingConfig(config) });
   const losses: number[] = [];
@@ -46,7 +46,7 @@ async function trained(family: string, { mesh, config }: MatrixJob): Promise<num
 
 const NEW_TOKENS = 24;
 
-async function generated(family: string, prompt: number[]): Promise<number[]> {
+async function generateTokens(family: string, prompt: number[]): Promise<number[]> {
   const engine = await initInference(folderOf(family), {
     dtype: 'fp32',
     tensor_parallel: { tp_size: 2 },
@@ -66,8 +66,8 @@ async function main(job: MatrixJob): Promise<void> {
   for (const family of prompts ? Object.keys(prompts) : SPLIT_FAMILIES) {
     try {
       report[family] = prompts
-        ? await generated(family, prompts[family] as number[])
-        : await trained(family, job);
+        ? await generateTokens(family, prompts[family] as number[])
+        : await trainLosses(family, job);
     } catch (error) {
       report[family] = (error as Error).message;
     }

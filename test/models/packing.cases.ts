@@ -29,7 +29,7 @@ interface Packed {
   counted: number;
 }
 
-function packed(device: Device): Packed {
+function packTexts(device: Device): Packed {
   const apart: [Tensor, Tensor][] = [];
   const texts = LENGTHS.map((lengths) =>
     lengths.map((length, number) => {
@@ -77,7 +77,7 @@ const gradientsOf = (model: nn.Module): [string, number[]][] =>
   Array.from(model.namedParameters(), ([name, { grad }]) => [name, (grad as Tensor).toArray()]);
 
 function packs(make: (more: object) => nn.models.CausalLM, device: Device): void {
-  const { tokens, targets, documents, apart, counted } = packed(device);
+  const { tokens, targets, documents, apart, counted } = packTexts(device);
   seed(11);
   const alone = make({}).to(device);
   let total = 0;
@@ -132,11 +132,15 @@ function moves(make: (more: object) => nn.models.CausalLM, device: Device): void
 function refuses(device: Device): void {
   const model = models.Llama?.({}).to(device) as nn.models.CausalLM;
   const tokens = rows([[3, 1, 30, 7]], device);
-  const refused = (inputs: object, code: string, message: RegExp) =>
+  const expectRefusal = (inputs: object, code: string, message: RegExp) =>
     assert.throws(() => model.call(tokens, null, inputs), { code, message });
-  refused({ documents: [0, 0, 1, 1] }, 'DS_ARGUMENT', /Llama inputs\.documents: .*\[1, 4\] i32/);
-  refused({ positions: tokens.to('f32') }, 'DS_DTYPE', /Llama inputs\.positions/);
-  refused({ documents: rows([[0, 0, 1]], device) }, 'DS_SHAPE', /expected a tensor \[1, 4\]/);
+  expectRefusal(
+    { documents: [0, 0, 1, 1] },
+    'DS_ARGUMENT',
+    /Llama inputs\.documents: .*\[1, 4\] i32/,
+  );
+  expectRefusal({ positions: tokens.to('f32') }, 'DS_DTYPE', /Llama inputs\.positions/);
+  expectRefusal({ documents: rows([[0, 0, 1]], device) }, 'DS_SHAPE', /expected a tensor \[1, 4\]/);
   const stretched = new Llama({
     ...rotary,
     ropeScaling: { type: 'dynamic', factor: 2, originalMaxSeq: 3 },

@@ -49,7 +49,7 @@ const gradientsOf = (model: nn.Module): Map<string, number[]> =>
   new Map(Array.from(model.namedParameters(), ([name, { grad }]) => [name, grad?.toArray() ?? []]));
 
 /** Joins separate matrices by rows, under the names of packed ones. */
-function packed(apart: ReadonlyMap<string, number[]>): Map<string, number[]> {
+function packWeights(apart: ReadonlyMap<string, number[]>): Map<string, number[]> {
   const found = new Map<string, number[]>();
   for (const [name, values] of apart) {
     const into = name
@@ -61,7 +61,7 @@ function packed(apart: ReadonlyMap<string, number[]>): Map<string, number[]> {
 }
 
 /** Splits packed matrices. */
-function unpacked(weights: Weights, model: nn.models.Phi3): Map<string, readonly number[]> {
+function unpackWeights(weights: Weights, model: nn.models.Phi3): Map<string, readonly number[]> {
   const { heads, kvHeads, headDim, channels } = model.config;
   const found = new Map<string, readonly number[]>();
   for (const [name, values] of weights) {
@@ -125,7 +125,7 @@ const pairs: readonly Pair[] = [
 ];
 
 /** Logits below and above the original length, and the loss and gradients of a text. */
-function computed(model: nn.models.RotaryLM, device: Device) {
+function computeOutputs(model: nn.models.RotaryLM, device: Device) {
   const logits = [short, long].map((length) =>
     noGrad(() =>
       model
@@ -145,11 +145,11 @@ function alike({ make }: Pair, device: Device): void {
     nn.models.RotaryLM,
     nn.models.Phi3,
   ];
-  inWeights(whole, packed(valuesOf(apart)));
-  const [wanted, got] = [computed(apart, device), computed(whole, device)];
+  inWeights(whole, packWeights(valuesOf(apart)));
+  const [wanted, got] = [computeOutputs(apart, device), computeOutputs(whole, device)];
   isClose(got.logits.flat(), wanted.logits.flat(), 1e-6);
   isClose([got.loss], [wanted.loss], 1e-6);
-  const expected = packed(wanted.gradients);
+  const expected = packWeights(wanted.gradients);
   assert.deepEqual([...got.gradients.keys()].sort(), [...expected.keys()].sort());
   for (const [name, gradient] of got.gradients) {
     isClose(gradient, expected.get(name) as number[], 2e-6);
@@ -198,9 +198,9 @@ function parity(variant: Variant, device: Device): void {
   const weights = valuesOf(model);
   const formulas = (length: number, given: Weights = weights) => {
     const sizes: Sizes = { ...model.config, ...variant.rule(length) };
-    return logitsOf(tokens.slice(0, length), unpacked(given, model), sizes);
+    return logitsOf(tokens.slice(0, length), unpackWeights(given, model), sizes);
   };
-  const { logits, loss, gradients } = computed(model, device);
+  const { logits, loss, gradients } = computeOutputs(model, device);
   [short, long].forEach((length, i) => {
     isClose(logits[i] as number[], formulas(length).flat(), 1e-5);
   });
@@ -271,7 +271,7 @@ export const cases: Case[] = [
   }),
   phiCase('adapters of packed projections are merged into them', (device) => {
     const model = build({ config: {} }, device);
-    const plain = computed(model, device).logits;
+    const plain = computeOutputs(model, device).logits;
     const names = [...model.namedParameters()].map(([name]) => name);
     const adapters = (options: peft.LoraOptions) =>
       peft.lorasOf(peft.addLora(build({ config: {} }, device), options)).size;
@@ -305,15 +305,18 @@ export const cases: Case[] = [
     assert.throws(() => narrow.call(rowOf(tokens, device), null, drawn), { code: 'DS_ARGUMENT' });
   }),
   phiCase('sizes that cannot be are named', () => {
-    const refused = (more: object, message: RegExp) =>
+    const expectRefusal = (more: object, message: RegExp) =>
       assert.throws(() => new Phi3({ ...small, ...more }), { code: 'DS_ARGUMENT', message });
-    refused({ partialRotaryFactor: 0.4 }, /Phi3 partialRotaryFactor: .*even number.*got 0\.4/);
-    refused({ partialRotaryFactor: 1.5 }, /partialRotaryFactor: .*8 channels/);
-    refused({ partialRotaryFactor: 0 }, /partialRotaryFactor/);
-    refused({ residualDropout: 1 }, /residualDropout/);
-    refused({ ropeScaling: { type: 'linear', factor: 2 } }, /type "longrope", got "linear"/);
-    refused({ ropeScaling: longrope(4), partialRotaryFactor: 0.75 }, /a list of 3 positive/);
-    refused({ attentionBias: true }, /"attentionBias"/);
+    expectRefusal(
+      { partialRotaryFactor: 0.4 },
+      /Phi3 partialRotaryFactor: .*even number.*got 0\.4/,
+    );
+    expectRefusal({ partialRotaryFactor: 1.5 }, /partialRotaryFactor: .*8 channels/);
+    expectRefusal({ partialRotaryFactor: 0 }, /partialRotaryFactor/);
+    expectRefusal({ residualDropout: 1 }, /residualDropout/);
+    expectRefusal({ ropeScaling: { type: 'linear', factor: 2 } }, /type "longrope", got "linear"/);
+    expectRefusal({ ropeScaling: longrope(4), partialRotaryFactor: 0.75 }, /a list of 3 positive/);
+    expectRefusal({ attentionBias: true }, /"attentionBias"/);
     assert.throws(
       () => new Llama({ ...small, partialRotaryFactor: 0.5 } as nn.models.LlamaConfig),
       {

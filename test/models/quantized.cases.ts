@@ -337,11 +337,11 @@ async function takesZeros(device: Device): Promise<void> {
 
 /** Misused functions throw. */
 async function misuses(device: Device): Promise<void> {
-  const quantized = (options: object) => () => nn.quantizeModel(tinyLlama(), options as never);
-  assert.throws(quantized({}), /bits: expected 8 or 4/);
+  const quantizeTiny = (options: object) => () => nn.quantizeModel(tinyLlama(), options as never);
+  assert.throws(quantizeTiny({}), /bits: expected 8 or 4/);
   assert.throws(() => nn.quantizeModel(tinyLlama(), undefined as never), /bits: expected 8 or 4/);
-  assert.throws(quantized({ bits: 4, head: 16 }), /head: expected 8, 4 or null, got 16/);
-  assert.throws(quantized({ bits: 8, groups: 4 }), /groups/);
+  assert.throws(quantizeTiny({ bits: 4, head: 16 }), /head: expected 8, 4 or null, got 16/);
+  assert.throws(quantizeTiny({ bits: 8, groups: 4 }), /groups/);
   const adapted = peft.addLora(tinyLlama());
   assert.throws(() => nn.quantizeModel(adapted, { bits: 8 }), /Quantize first/);
   const twice = nn.quantizeModel(tinyLlama(), { bits: 8 });

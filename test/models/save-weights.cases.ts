@@ -25,7 +25,7 @@ class Tied extends nn.Module {
 
 const small = { vocabSize: 61, maxSeq: 20, layers: 2, heads: 2, channels: 16 };
 
-function made<M extends nn.Module>(make: () => M, device: Device, start: number): M {
+function makeModel<M extends nn.Module>(make: () => M, device: Device, start: number): M {
   seed(start);
   const model = make();
   return model.to(device);
@@ -56,7 +56,10 @@ const refuses = (promise: Promise<unknown>, code: string, message: RegExp): Prom
   );
 
 const file = inFolder(async (folder, device) => {
-  const [model, other] = [made(() => new Tied(), device, 1), made(() => new Tied(), device, 2)];
+  const [model, other] = [
+    makeModel(() => new Tied(), device, 1),
+    makeModel(() => new Tied(), device, 2),
+  ];
   const path = join(folder, 'best.safetensors');
   assert.deepEqual(await nn.saveWeights(model, path), [path]);
   await nn.loadWeights(other, path);
@@ -64,7 +67,7 @@ const file = inFolder(async (folder, device) => {
   assert.equal(other.head.weight, other.table.weight);
   const first = readFileSync(path);
   await nn.saveWeights(
-    made(() => new Tied(), device, 3),
+    makeModel(() => new Tied(), device, 3),
     path,
   );
   assert.ok(!readFileSync(path).equals(first));
@@ -72,7 +75,7 @@ const file = inFolder(async (folder, device) => {
 });
 
 const folders = inFolder(async (folder, device) => {
-  const model = made(() => new nn.models.GPT2(small), device, 4);
+  const model = makeModel(() => new nn.models.GPT2(small), device, 4);
   const whole = await nn.saveWeights(model, join(folder, 'hf'));
   assert.deepEqual([...readdirSync(join(folder, 'hf'))].sort(), [
     'config.json',
@@ -86,16 +89,16 @@ const folders = inFolder(async (folder, device) => {
   const options = { format: 'native', maxShardBytes: 5000 } as const;
   const files = await nn.saveWeights(model, join(folder, 'native'), options);
   assert.ok(files.length > 4, `${files}`);
-  const other = made(() => new nn.models.GPT2(small), device, 5);
+  const other = makeModel(() => new nn.models.GPT2(small), device, 5);
   await nn.loadWeights(other, join(folder, 'native'));
   assert.deepEqual(bits(other), bits(model));
 });
 
 const rounded = inFolder(async (folder, device) => {
-  const model = made(() => new Tied(), device, 6);
+  const model = makeModel(() => new Tied(), device, 6);
   const path = join(folder, 'half.safetensors');
   await nn.saveWeights(model, path, { dtype: 'bf16' });
-  const other = made(() => new Tied(), device, 7);
+  const other = makeModel(() => new Tied(), device, 7);
   await nn.loadWeights(other, path);
   assert.deepEqual(bits(other), bits(model.to('bf16').to('f32')));
   model.table.weight.initialize(nn.init.constant(1e5));
@@ -105,7 +108,7 @@ const rounded = inFolder(async (folder, device) => {
 });
 
 const refusals = inFolder(async (folder, device) => {
-  const model = made(() => new Tied(), device, 8);
+  const model = makeModel(() => new Tied(), device, 8);
   const save = (path: string, options?: object) =>
     nn.saveWeights(model, join(folder, path), options);
   writeFileSync(join(folder, 'notes.safetensors'), 'no weights');
@@ -125,7 +128,7 @@ const refusals = inFolder(async (folder, device) => {
 });
 
 const frees = inFolder(async (folder, device) => {
-  const model = made(() => new nn.models.GPT2(small), device, 9);
+  const model = makeModel(() => new nn.models.GPT2(small), device, 9);
   // The number of all tensors may fall meanwhile: others' are collected when they are.
   const copies: Tensor[] = [];
   observeCreation((copy) => void copies.push(copy));

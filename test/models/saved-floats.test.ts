@@ -11,7 +11,7 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(home, { recursive: true, force: true }));
 
-async function saved(model: nn.models.CausalLM): Promise<string> {
+async function saveModel(model: nn.models.CausalLM): Promise<string> {
   const dir = mkdtempSync(join(home, 'model-'));
   await model.save(dir);
   for (const parameter of model.parameters()) parameter.dispose();
@@ -20,7 +20,7 @@ async function saved(model: nn.models.CausalLM): Promise<string> {
 
 test('bounds of scores and logits', async () => {
   const config = JSON.parse(readFileSync(join(folderOf('gemma2'), 'config.json'), 'utf8'));
-  const text = await saved(
+  const text = await saveModel(
     nn.models.fromConfig({ ...config, attn_logit_softcapping: 50, final_logit_softcapping: 30 }),
   );
   expect(text).toMatch(/"attn_logit_softcapping": 50\.0,?\n/);
@@ -30,12 +30,12 @@ test('bounds of scores and logits', async () => {
 });
 
 test('zeros of the folder', async () => {
-  const text = await saved(await nn.models.fromPretrained(folderOf('mixtral')));
+  const text = await saveModel(await nn.models.fromPretrained(folderOf('mixtral')));
   expect(text).toMatch(/"router_jitter_noise": 0\.0,?\n/);
 });
 
 test('lists of floats, and factors', async () => {
-  const text = await saved(await nn.models.fromPretrained(folderOf('granite-hybrid')));
+  const text = await saveModel(await nn.models.fromPretrained(folderOf('granite-hybrid')));
   expect(text).toMatch(/"time_step_limit": \[\n +0\.0,\n/);
   expect(text).toMatch(/"embedding_multiplier": 2\.0,?\n/);
   expect(text).toMatch(/"mamba_d_state": 256,?\n/);

@@ -19,7 +19,7 @@ const sizes = { vocabSize: 31, maxSeq: 16, layers: 2, heads: 4, channels: 16, hi
 const tiny = () => new Llama({ ...sizes, kvHeads: 2 });
 const gpt2 = () => new GPT2({ vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, channels: 8 });
 
-async function saved(
+async function saveModel(
   model: nn.Module,
   options: nn.SaveWeightsOptions = {},
   name = 'model',
@@ -48,7 +48,7 @@ function openFiles(): number {
 
 test('weights load on first use, and the files are closed after the last one', async () => {
   const model = tiny();
-  const home = await saved(model, { maxShardBytes: 2000 });
+  const home = await saveModel(model, { maxShardBytes: 2000 });
   expect(readdirSync(home).length).toBeGreaterThan(4);
   const read = await fromPretrained(home);
   expect(read.parameters().some(({ isMaterialized }) => isMaterialized)).toBe(false);
@@ -60,7 +60,7 @@ test('weights load on first use, and the files are closed after the last one', a
 describe('the dtype', () => {
   test.each(['bf16', 'fp16', 'fp32'] as const)('is that of the files: %s', async (dtype) => {
     const model = tiny();
-    const read = await fromPretrained(await saved(model, { dtype }));
+    const read = await fromPretrained(await saveModel(model, { dtype }));
     const own = dtype.replace('fp', 'f') as 'bf16' | 'f16' | 'f32';
     expect(new Set(read.parameters().map((one) => one.dtype))).toEqual(new Set([own]));
     expect(valuesOf(read)).toEqual(valuesOf(model.to(own)));
@@ -69,7 +69,7 @@ describe('the dtype', () => {
 
   test('is the requested dtype', async () => {
     const model = tiny();
-    const home = await saved(model, { dtype: 'bf16' });
+    const home = await saveModel(model, { dtype: 'bf16' });
     const read = await fromPretrained(home, { dtype: 'f32' });
     expect(valuesOf(read)).toEqual(valuesOf(model.to('bf16').to('f32')));
     const logits = (one: nn.models.CausalLM) =>
@@ -83,7 +83,7 @@ describe('the dtype', () => {
   test('of files with several is that of config.json', async () => {
     const model = tiny();
     model.model.norm.weight.moveTo(model.model.norm.weight.device, 'bf16');
-    const home = await saved(model);
+    const home = await saveModel(model);
     const read = await fromPretrained(home);
     expect(new Set(read.parameters().map((one) => one.dtype))).toEqual(new Set(['f32']));
   });
@@ -91,7 +91,7 @@ describe('the dtype', () => {
   test('values beyond f16 are refused during the read', async () => {
     const model = tiny();
     model.model.norm.weight.initialize(nn.init.constant(1e5));
-    const read = await Llama.fromPretrained(await saved(model), { dtype: 'f16' });
+    const read = await Llama.fromPretrained(await saveModel(model), { dtype: 'f16' });
     expect(() => read.model.norm.weight.toArray()).toThrow(/model\.norm\.weight.*finite/);
     expect(read.model.embed_tokens.weight.toArray()).toHaveLength(31 * 16);
   });
@@ -99,7 +99,7 @@ describe('the dtype', () => {
 
 test('reads any range of a parameter, also a transposed one', async () => {
   const model = gpt2();
-  const read = await fromPretrained(await saved(model));
+  const read = await fromPretrained(await saveModel(model));
   const found = new Map(read.namedParameters());
   for (const [name, parameter] of model.namedParameters()) {
     const { stored } = found.get(name) as nn.Parameter;
@@ -112,7 +112,7 @@ test('reads any range of a parameter, also a transposed one', async () => {
 
 test('files changed during the read are refused, deleted files are still read', async () => {
   const model = tiny();
-  const home = await saved(model);
+  const home = await saveModel(model);
   const [first, second] = [await fromPretrained(home), await fromPretrained(home)];
   const file = join(home, 'model.safetensors');
   const written = fs.readFileSync(file);
@@ -132,7 +132,7 @@ test('files changed during the read are refused, deleted files are still read', 
 test('an engine starts from them, in the dtype of its configuration', async () => {
   seed(2);
   const model = tiny();
-  const home = await saved(model, { dtype: 'bf16' });
+  const home = await saveModel(model, { dtype: 'bf16' });
   const losses: number[][] = [];
   for (const one of [model.to('bf16'), await fromPretrained(home)]) {
     const { engine } = await initialize({
@@ -154,7 +154,7 @@ test('an engine starts from them, in the dtype of its configuration', async () =
 });
 
 /** The report of a process that reads and copies `folder`. */
-function measured(warm: string, folder: string): HostPeaks {
+function measurePeaks(warm: string, folder: string): HostPeaks {
   const runner = join(__dirname, '..', 'support', 'run-typescript.cjs');
   const program = join(__dirname, 'stored-weights-process.ts');
   const words = ['-r', runner, program, warm, folder, `${folder}-copy`];
@@ -165,11 +165,11 @@ test('a folder of bf16 weights takes little host memory to load and to copy', as
   // Large enough for the heap of JavaScript, which grows by some MB at any time, to be a small
   // part.
   const big = { vocabSize: 2000, maxSeq: 16, layers: 12, heads: 8, channels: 512, hidden: 2048 };
-  const from = await saved(new Llama(big), { dtype: 'bf16', maxShardBytes: 10e6 }, 'big');
-  const warm = await saved(tiny(), { dtype: 'bf16' }, 'warm');
+  const from = await saveModel(new Llama(big), { dtype: 'bf16', maxShardBytes: 10e6 }, 'big');
+  const warm = await saveModel(tiny(), { dtype: 'bf16' }, 'warm');
   // The first process compiles the sources, which takes more memory than the measured part.
-  measured(warm, warm);
-  const peaks = measured(warm, from);
+  measurePeaks(warm, warm);
+  const peaks = measurePeaks(warm, from);
   expect(peaks.total).toBeGreaterThan(100e6);
   expect(peaks.loaded).toBeLessThan(0.1 * peaks.total);
   expect(peaks.saved).toBeLessThan(0.35 * peaks.total);

@@ -63,7 +63,7 @@ function gradients(claimed: number, entropies: boolean): number[][] {
   return [[loss.item()], ...all];
 }
 
-async function trained(
+async function trainPolicy(
   claimed: number,
   stage: 0 | 1 | 2 | 3,
   options: PolicyOptions = {},
@@ -114,19 +114,19 @@ describe.each(Object.entries(SIZES).slice(1))('token log-probabilities in %s', (
   });
 
   test.each([0, 1, 2, 3] as const)('train as one part at stage %i', async (stage) => {
-    close(await trained(claimed, stage), await trained(VOCABULARY, stage));
+    close(await trainPolicy(claimed, stage), await trainPolicy(VOCABULARY, stage));
   });
 
   test.each([0, 2, 3] as const)('train a tied head at stage %i', async (stage) => {
     const tied = { isTied: true };
-    close(await trained(claimed, stage, tied), await trained(VOCABULARY, stage, tied));
+    close(await trainPolicy(claimed, stage, tied), await trainPolicy(VOCABULARY, stage, tied));
   });
 
   // The head's gradient is complete after the last part: its norm is that of all parts.
   test.each([0, 2, 3] as const)('train only the head at stage %i', async (stage) => {
     close(
-      await trained(claimed, stage, { isFrozen: true }),
-      await trained(VOCABULARY, stage, { isFrozen: true }),
+      await trainPolicy(claimed, stage, { isFrozen: true }),
+      await trainPolicy(VOCABULARY, stage, { isFrozen: true }),
     );
   });
 });

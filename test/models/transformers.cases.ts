@@ -53,7 +53,7 @@ function isClose(name: string, got: readonly number[], expected: readonly number
   assert.ok(worst <= bound * largest, `${name}: off by ${worst} of ${largest}`);
 }
 
-const shifted = (labels: number[][], device: Device): Tensor =>
+const shiftLabels = (labels: number[][], device: Device): Tensor =>
   rowsOf(
     labels.map((row) => [...row.slice(1), IGNORED]),
     device,
@@ -79,7 +79,7 @@ async function trains(name: string, device: Device): Promise<void> {
     device,
   });
   const found = batches.map((batch) => {
-    const [ids, targets] = [rowsOf(batch, device), shifted(batch, device)];
+    const [ids, targets] = [rowsOf(batch, device), shiftLabels(batch, device)];
     const loss = engine.forward(ids, targets);
     const value = loss.item();
     engine.backward(loss);
@@ -157,7 +157,7 @@ async function agrees(name: string, device: Device): Promise<void> {
   const logits = noGrad(() => model.call(ids));
   const expected = await read('logits');
   isClose('logits', logits.contiguous().toArray(), expected.toArray(), 1e-5);
-  const targets = shifted(golden.labels, device);
+  const targets = shiftLabels(golden.labels, device);
   const loss = model.call(ids, targets);
   isClose('loss', [loss.item()], [golden.loss], 1e-6);
   loss.backward();
@@ -235,7 +235,7 @@ async function apart(name: string, device: Device): Promise<void> {
   const model = (await nn.models.fromPretrained(join(folder, name))).to(device);
   for (const { ids, labels, sum } of goldenOf(name).documents) {
     if (ids.length === 1) continue;
-    const [tokens, targets] = [rowsOf([ids], device), shifted([labels], device)];
+    const [tokens, targets] = [rowsOf([ids], device), shiftLabels([labels], device)];
     const loss = model.call(tokens, targets, { loss: { divisor: 1 } });
     isClose(`a text of ${ids.length}`, [loss.item()], [sum], 1e-5);
     for (const tensor of [tokens, targets, loss]) tensor.dispose();

@@ -13,7 +13,7 @@ const call = (name: string, ...args: unknown[]) =>
 const device = cpu();
 
 /** A handle of a released buffer. */
-function released(): number {
+function releasedHandle(): number {
   const buffer = Buffer.allocate(device, 64);
   const { handle } = buffer;
   buffer.release();
@@ -52,7 +52,7 @@ describe('an op without operands', () => {
     for (const way of ['run', 'runOnHost'] as const) {
       block.fill(0);
       expect(codeOf(() => run(way, id))).toBe('DS_ARGUMENT');
-      for (const number of [...wrong, released()]) {
+      for (const number of [...wrong, releasedHandle()]) {
         block.fill(number);
         expect(codeOf(() => run(way, id))).toMatch(/^DS_/);
       }
@@ -149,7 +149,7 @@ test('the argument block lives as long as the addon writes there', async () => {
     call('setArguments', given);
     return new WeakRef(given);
   })();
-  const collected = async (turns: number): Promise<boolean> => {
+  const whenCollected = async (turns: number): Promise<boolean> => {
     for (let i = 0; i < turns; ++i) {
       await setImmediate();
       collectGarbage();
@@ -158,7 +158,7 @@ test('the argument block lives as long as the addon writes there', async () => {
     }
     return false;
   };
-  expect(await collected(10)).toBe(false);
+  expect(await whenCollected(10)).toBe(false);
   call('setArguments', block);
-  expect(await collected(200)).toBe(true);
+  expect(await whenCollected(200)).toBe(true);
 });

@@ -76,7 +76,7 @@ function keep(noun: string, make: () => number, release: (handle: number) => voi
 const swapFile = () =>
   typed.openSwapFile(folder, 'a swap file', 'a test', 4 * 4096, Float64Array.of(4096, 1, 1));
 
-async function joined(port: number): Promise<number[]> {
+async function joinStore(port: number): Promise<number[]> {
   const join = (rank: number) =>
     typed.joinJob('127.0.0.1', port, secret, Int32Array.of(rank, 2), 30_000);
   const jobs = await Promise.all([join(0), join(1)]);
@@ -96,7 +96,7 @@ beforeAll(async () => {
   keep('store', () => typed.startStore('127.0.0.1', 0, secret), typed.stopStore);
   for (const handles of [released, live]) {
     const store = typed.startStore('127.0.0.1', 0, secret);
-    jobs = await joined(typed.storePort(store));
+    jobs = await joinStore(typed.storePort(store));
     handles.set('job', jobs[0] as number).set('process group', jobs[2] as number);
     if (handles === live) continue;
     for (const job of jobs.slice(0, 2)) typed.closeJob(job);
@@ -133,7 +133,7 @@ function right({ kind, of, min }: Argument): unknown {
   }
 }
 
-function detached<T extends Float64Array | Int32Array | Uint8Array>(array: T): T {
+function detach<T extends Float64Array | Int32Array | Uint8Array>(array: T): T {
   structuredClone(array, { transfer: [array.buffer as ArrayBuffer] });
   return array;
 }
@@ -163,11 +163,11 @@ function wrong(argument: Argument): unknown[] {
     case 'boolean':
       return [...OTHERS, 0, 1, NaN, 'true', new Uint8Array(1)];
     case 'bytes':
-      return [...NO_ARRAYS, detached(new Uint8Array(8))];
+      return [...NO_ARRAYS, detach(new Uint8Array(8))];
     case 'doubles':
-      return [...NO_ARRAYS, new Uint8Array(8), new Int32Array(2), detached(new Float64Array(8))];
+      return [...NO_ARRAYS, new Uint8Array(8), new Int32Array(2), detach(new Float64Array(8))];
     case 'integers':
-      return [...NO_ARRAYS, new Uint8Array(8), new Float64Array(2), detached(new Int32Array(8))];
+      return [...NO_ARRAYS, new Uint8Array(8), new Float64Array(2), detach(new Int32Array(8))];
     case 'string':
       return [...OTHERS, 1, NaN, true, new Uint8Array(1)];
     case 'timeout':

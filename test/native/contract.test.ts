@@ -9,14 +9,14 @@ import { dtypes } from '../../lib/runtime/dtypes.generated.js';
 const ROOT = join(__dirname, '..', '..');
 
 /** The methods of the interface Addon. */
-function promised(): string[] {
+function declaredFunctions(): string[] {
   const text = readFileSync(join(ROOT, 'types', 'addon.generated.d.ts'), 'utf8');
   const body = /export interface Addon \{\n([\s\S]*?)^\}/m.exec(text)?.[1] ?? '';
   return [...body.matchAll(/^ {2}(\w+)\(/gm)].map(([, name]) => name as string);
 }
 
 test('the addon has the functions that its types name', () => {
-  const names = promised();
+  const names = declaredFunctions();
   expect(names.length).toBeGreaterThan(50);
   expect(Object.keys(addon).sort()).toEqual([...names].sort());
 });

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 
 /** Compiles C++ that throws `code`; returns the status and the compiler's output. */
-function compiled(code: string): { status: number | null; stderr: string } {
+function compileCode(code: string): { status: number | null; stderr: string } {
   const words = [
     '-std=c++20',
     '-fsyntax-only',
@@ -20,11 +20,11 @@ function compiled(code: string): { status: number | null; stderr: string } {
 }
 
 test('a code that is declared compiles', () => {
-  expect(compiled('DS_CHECKPOINT')).toMatchObject({ status: 0, stderr: '' });
+  expect(compileCode('DS_CHECKPOINT')).toMatchObject({ status: 0, stderr: '' });
 });
 
 test.each(['DS_SHAPES', 'DS_SHAP', ''])('%p does not', (code) => {
-  const { status, stderr } = compiled(code);
+  const { status, stderr } = compileCode(code);
   expect(status).not.toBe(0);
   expect(stderr).toContain('not_a_code_of_lib_errors_ts');
 });

@@ -30,11 +30,11 @@ const refuses = (code: string, message: RegExp, body: () => unknown): void =>
       error instanceof DsError && error.code === code && message.test(error.message),
   );
 
-const shown = (grads: nn.Gradients): (number[] | null)[] =>
+const toValues = (grads: nn.Gradients): (number[] | null)[] =>
   grads.map((grad) => grad?.toArray() ?? null);
 
 /** A layer with fixed weights, and an input. */
-function made(device: Device): { layer: nn.Linear; x: Tensor } {
+function makeLayer(device: Device): { layer: nn.Linear; x: Tensor } {
   seed(4);
   const layer = new nn.Linear(3, 2, { bias: false }).to(device);
   modules.push(layer);
@@ -58,13 +58,15 @@ class Named extends nn.Module {
 }
 
 const seen = hookCase('gradients of inputs and outputs, in PyTorch’s order', (device) => {
-  const { layer, x } = made(device);
+  const { layer, x } = makeLayer(device);
   const told: unknown[] = [];
   layer.registerFullBackwardHook((module, gradInput, gradOutput) => {
     assert.equal(module, layer);
-    told.push(['full', shown(gradInput), shown(gradOutput), layer.weight.grad !== null]);
+    told.push(['full', toValues(gradInput), toValues(gradOutput), layer.weight.grad !== null]);
   });
-  layer.registerFullBackwardPreHook((_, gradOutput) => void told.push(['pre', shown(gradOutput)]));
+  layer.registerFullBackwardPreHook(
+    (_, gradOutput) => void told.push(['pre', toValues(gradOutput)]),
+  );
   const given = Tensor.from([1, 0, 0, 2], { shape: [2, 2], device });
   layer.call(x).mul(given).sum().backward();
   const gradOutput = [[1, 0, 0, 2]];
@@ -121,7 +123,7 @@ const places = hookCase('places of inputs and outputs; one tensor passed twice',
 });
 
 const changes = hookCase('what they return goes on', (device) => {
-  const { layer, x } = made(device);
+  const { layer, x } = makeLayer(device);
   const remove = [
     layer.registerFullBackwardPreHook((_, [grad]) => [(grad as Tensor).mul(2)]),
     layer.registerFullBackwardHook((_, [grad]) => [(grad as Tensor).add(1)]),
@@ -143,10 +145,10 @@ const changes = hookCase('what they return goes on', (device) => {
 const without = hookCase(
   'no gradient for the inputs, none recorded, none that arrives',
   (device) => {
-    const { layer, x } = made(device);
+    const { layer, x } = makeLayer(device);
     const calls: unknown[] = [];
     layer.registerFullBackwardHook((_, gradInput, gradOutput) => {
-      calls.push([gradInput, shown(gradOutput)]);
+      calls.push([gradInput, toValues(gradOutput)]);
     });
     layer.call(x.detach()).sum().backward();
     assert.deepEqual(calls, [[[null], [[1, 1, 1, 1]]]]);
@@ -167,9 +169,9 @@ const without = hookCase(
 );
 
 const replayed = hookCase('once where the module is computed again', (device) => {
-  const { layer, x } = made(device);
+  const { layer, x } = makeLayer(device);
   const told: unknown[] = [];
-  layer.registerFullBackwardHook((_, gradInput) => void told.push(shown(gradInput)));
+  layer.registerFullBackwardHook((_, gradInput) => void told.push(toValues(gradInput)));
   checkpoint((y: Tensor) => layer.call(y), x)
     .sum()
     .backward();
@@ -179,18 +181,18 @@ const replayed = hookCase('once where the module is computed again', (device) =>
 });
 
 const mistakes = hookCase('wrong results are refused by name', (device) => {
-  const { layer, x } = made(device);
-  const failing = (message: RegExp, hook: () => unknown): void => {
+  const { layer, x } = makeLayer(device);
+  const expectFailure = (message: RegExp, hook: () => unknown): void => {
     const remove = layer.registerFullBackwardHook(hook as nn.FullBackwardHook);
     const out = layer.call(x).sum();
     refuses('DS_ARGUMENT', message, () => out.backward());
     remove();
     layer.zeroGrad();
   };
-  failing(/Linear backward hook.*list of 1/s, () => x.detach());
-  failing(/list of 1.*2 gradients/s, () => [null, null]);
-  failing(/\[0\].*\[2, 3\] f32.*\[6\] f32/s, () => [x.detach().reshape([6])]);
-  failing(/\[0\].*\[2, 3\] f32/s, () => [3]);
+  expectFailure(/Linear backward hook.*list of 1/s, () => x.detach());
+  expectFailure(/list of 1.*2 gradients/s, () => [null, null]);
+  expectFailure(/\[0\].*\[2, 3\] f32.*\[6\] f32/s, () => [x.detach().reshape([6])]);
+  expectFailure(/\[0\].*\[2, 3\] f32/s, () => [3]);
   const named = new Named();
   named.registerFullBackwardPreHook(() => {});
   refuses('DS_ARGUMENT', /Named with backward hooks/, () => named.call(x));

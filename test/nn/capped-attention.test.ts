@@ -4,7 +4,7 @@ import { cappedAttention } from '../../lib/nn/capped-attention.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';
 
 /** Values in [-2, 2), the same in every run. */
-const drawn = (count: number, salt: number): Float64Array =>
+const drawValues = (count: number, salt: number): Float64Array =>
   Float64Array.from(
     { length: count },
     (_, i) => 4 * ((Math.sin(i * 12.9 + salt) * 43758.5) % 1) * 0.5,
@@ -19,7 +19,7 @@ interface Seen {
 }
 
 /** One element of the result: softmax of c tanh(scale q.k / c), times v. */
-function expected(
+function referenceOf(
   [q, k, v]: readonly Float64Array[],
   length: { T: number; S: number },
   { window, documents }: Seen,
@@ -72,9 +72,9 @@ test.each<[string, { T: number; S: number }, Seen]>([
   ],
 ])('%s follow the formula', (_, length, seen) => {
   const values = [
-    drawn(B * H * length.T * D, 1),
-    drawn(B * Hk * length.S * D, 2),
-    drawn(B * Hk * length.S * D, 3),
+    drawValues(B * H * length.T * D, 1),
+    drawValues(B * Hk * length.S * D, 2),
+    drawValues(B * Hk * length.S * D, 3),
   ];
   const [q, k, v] = values.map((one, i) =>
     Tensor.from(one, {
@@ -86,7 +86,7 @@ test.each<[string, { T: number; S: number }, Seen]>([
     seen.documents && Tensor.from(Int32Array.from(seen.documents.flat()), { shape: [B, length.S] });
   const options = { scale, cap, window: seen.window, documents };
   const out = noGrad(() => cappedAttention(q, k, v, options));
-  const wanted = expected(values, length, seen);
+  const wanted = referenceOf(values, length, seen);
   const got = out.contiguous().toArray();
   for (const [i, value] of got.entries()) expect(value).toBeCloseTo(wanted[i] as number, 12);
 });
@@ -110,7 +110,7 @@ test.each(['f32', 'bf16'] as const)(
     const [rows, channels, w] = [64, 32, 0.002];
     const norm = new OffsetRMSNorm(channels, 0).to('cpu', dtype);
     noGrad(() => norm.weight.fill_(w));
-    const values = drawn(rows * channels, 5).map((value) => value + 3);
+    const values = drawValues(rows * channels, 5).map((value) => value + 3);
     const x = Tensor.from(Float32Array.from(values), { shape: [rows, channels] }).to(dtype);
     const inputs = x.to('f32').toArray();
     const check = (out: Tensor) => {

@@ -10,7 +10,7 @@ type Box = nn.Box;
 const box = (offset: number[], shape: number[]): Box => ({ offset, shape });
 
 /** The same elements of a whole matrix. */
-function picked(whole: nn.Parameter, boxes: readonly Box[]): number[] {
+function pickBoxes(whole: nn.Parameter, boxes: readonly Box[]): number[] {
   return boxes.flatMap(({ offset, shape }) =>
     shape
       .reduce<Tensor>((from, size, d) => from.narrow(d, offset[d] as number, size), whole.detach())
@@ -55,13 +55,13 @@ describe.each(initializers)('%s', (_name, make, makesParts) => {
     seed(11);
     const initial = make();
     const made: number[] = [];
-    const watched: nn.Initializer = (out) => {
+    const countingInitial: nn.Initializer = (out) => {
       made.push(out.numel);
       initial(out);
     };
-    if (initial.part) watched.part = (out, at) => initial.part?.(out, at);
-    const part = new nn.Parameter([12, 7], watched).cutTo(boxes);
-    expect(part.toArray()).toEqual(picked(whole, boxes));
+    if (initial.part) countingInitial.part = (out, at) => initial.part?.(out, at);
+    const part = new nn.Parameter([12, 7], countingInitial).cutTo(boxes);
+    expect(part.toArray()).toEqual(pickBoxes(whole, boxes));
     expect(made).toEqual(makesParts ? [] : [84]);
     expect([part.isCut, part.region.whole, part.isMaterialized]).toEqual([true, [12, 7], true]);
   });
@@ -84,7 +84,7 @@ test('values that are there are kept', () => {
   seed(5);
   const parameter = new nn.Parameter([12, 7], nn.init.normal(1));
   const boxes = cuts[2]?.[1] as Box[];
-  const expected = picked(parameter, boxes);
+  const expected = pickBoxes(parameter, boxes);
   expect(parameter.cutTo(boxes).toArray()).toEqual(expected);
 });
 
@@ -97,7 +97,7 @@ test('initialize() of a cut parameter means the whole tensor', () => {
     if (materialized) part.toArray();
     seed(8);
     part.initialize(nn.init.normal(1));
-    expect(part.toArray()).toEqual(picked(whole, boxes));
+    expect(part.toArray()).toEqual(pickBoxes(whole, boxes));
   }
 });
 
@@ -145,7 +145,7 @@ describe('values in files', () => {
       const expected = new Map(whole.namedParameters());
       for (const [name, parameter] of part.namedParameters()) {
         const of = expected.get(name) as nn.Parameter;
-        expect(parameter.toArray()).toEqual(picked(of, parameter.region.boxes));
+        expect(parameter.toArray()).toEqual(pickBoxes(of, parameter.region.boxes));
       }
       const saved = nn.saveWeights(part, join(dir, 'part.safetensors'));
       await expect(saved).rejects.toThrow(/with a part of 0\.weight/);
@@ -180,7 +180,7 @@ describe('values in files', () => {
       expect([name, other.dtype, other.toArray()]).toEqual([
         name,
         dtype,
-        boxes ? picked(parameter, boxes) : parameter.toArray(),
+        boxes ? pickBoxes(parameter, boxes) : parameter.toArray(),
       ]);
     }
   });

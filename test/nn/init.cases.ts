@@ -25,7 +25,7 @@ function initCase(name: string, body: (device: Device) => void): Case {
 const refuses = (code: string, body: () => unknown): void =>
   assert.throws(body, (error: unknown) => error instanceof DsError && error.code === code);
 
-function written(init: nn.Initializer, shape: readonly number[], device: Device): number[] {
+function writtenValues(init: nn.Initializer, shape: readonly number[], device: Device): number[] {
   const out = Tensor.empty(shape, 'f32', device);
   init(out);
   return out.toArray();
@@ -68,7 +68,7 @@ export const cases: Case[] = [
   ...spreads.map(([name, make, expected], i) =>
     initCase(`${name} ${i % 2 ? 'normal' : 'uniform'}`, (device) => {
       seed(i);
-      const { mean, stddev, largest } = moments(written(make(), SHAPE, device));
+      const { mean, stddev, largest } = moments(writtenValues(make(), SHAPE, device));
       assert.ok(Math.abs(mean) < 0.04 * expected, `mean ${mean}`);
       assert.ok(Math.abs(stddev / expected - 1) < 0.03, `deviation ${stddev}, not ${expected}`);
       if (i % 2 === 0) assert.ok(largest <= Math.sqrt(3) * expected * 1.00001, `most ${largest}`);
@@ -76,7 +76,11 @@ export const cases: Case[] = [
   ),
   initCase('truncated normal: bounds, moments, quantiles', (device) => {
     seed(4);
-    const values = written(nn.init.truncNormal({ stddev: 0.5, low: -1, high: 1 }), [40000], device);
+    const values = writtenValues(
+      nn.init.truncNormal({ stddev: 0.5, low: -1, high: 1 }),
+      [40000],
+      device,
+    );
     const { mean, stddev, largest } = moments(values);
     assert.ok(largest <= 1 && Math.abs(mean) < 0.01);
     // Var = 1 - 2 a phi(a) / (2 Phi(a) - 1) at a = 2.
@@ -86,7 +90,7 @@ export const cases: Case[] = [
       const expected = (erf(at / 0.5 / Math.SQRT2) / erf(Math.SQRT2) + 1) / 2;
       assert.ok(Math.abs(share - expected) < 0.012, `${share} below ${at}, not ${expected}`);
     }
-    const wide = written(nn.init.truncNormal({ low: -40, high: 40 }), [4000], device);
+    const wide = writtenValues(nn.init.truncNormal({ low: -40, high: 40 }), [4000], device);
     assert.ok(wide.every(Number.isFinite) && Math.abs(moments(wide).stddev - 1) < 0.05);
   }),
   initCase('the error function against published values', () => {
@@ -118,19 +122,19 @@ export const cases: Case[] = [
         }
       });
     }
-    const kernel = written(nn.init.orthogonal(2), [4, 3, 5], device);
+    const kernel = writtenValues(nn.init.orthogonal(2), [4, 3, 5], device);
     gram(kernel, 4, 15).forEach((row, i) => {
       for (const [j, value] of row.entries()) {
         assert.ok(Math.abs(value - (i === j ? 4 : 0)) < 1e-5);
       }
     });
-    assert.deepEqual(written(nn.init.orthogonal(), [0, 3], device), []);
+    assert.deepEqual(writtenValues(nn.init.orthogonal(), [0, 3], device), []);
   }),
   initCase('constants, shifted normals, uniform ranges', (device) => {
-    assert.deepEqual(written(nn.init.constant(2.5), [2], device), [2.5, 2.5]);
-    const shifted = moments(written(nn.init.normal(0.1, 3), [10000], device));
+    assert.deepEqual(writtenValues(nn.init.constant(2.5), [2], device), [2.5, 2.5]);
+    const shifted = moments(writtenValues(nn.init.normal(0.1, 3), [10000], device));
     assert.ok(Math.abs(shifted.mean - 3) < 0.01 && Math.abs(shifted.stddev - 0.1) < 0.005);
-    const range = written(nn.init.uniform(2, 3), [1000], device);
+    const range = writtenValues(nn.init.uniform(2, 3), [1000], device);
     assert.ok(range.every((value) => value >= 2 && value < 3));
   }),
   initCase('a parameter starts anew, with memory or without, with the same numbers', (device) => {
@@ -158,8 +162,8 @@ export const cases: Case[] = [
     assert.deepEqual(model.stateDict()['1.bias']?.toArray(), ones([5]).mul(0.5).toArray());
   }),
   initCase('bad arguments are refused by name', (device) => {
-    refuses('DS_SHAPE', () => written(nn.init.xavierUniform(), [3], device));
-    refuses('DS_SHAPE', () => written(nn.init.orthogonal(), [3], device));
+    refuses('DS_SHAPE', () => writtenValues(nn.init.xavierUniform(), [3], device));
+    refuses('DS_SHAPE', () => writtenValues(nn.init.orthogonal(), [3], device));
     refuses('DS_ARGUMENT', () => nn.init.kaimingNormal({ mode: 'fan_in' as never }));
     refuses('DS_ARGUMENT', () => nn.init.calculateGain('gelu' as never));
     refuses('DS_ARGUMENT', () => nn.init.truncNormal({ low: 1, high: 0 }));

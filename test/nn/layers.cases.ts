@@ -39,7 +39,7 @@ const reader = (x: Tensor) => {
 };
 
 /** Direct convolution in f64. */
-function convolved(x: Tensor, layer: nn.Conv2d, how: { s: number[]; p: number[]; d: number[] }) {
+function convolve(x: Tensor, layer: nn.Conv2d, how: { s: number[]; p: number[]; d: number[] }) {
   const [N, C, H, W] = x.shape as [number, number, number, number];
   const [O, , kh, kw] = layer.weight.shape as [number, number, number, number];
   const { s, p, d } = how as { s: [number, number]; p: [number, number]; d: [number, number] };
@@ -76,7 +76,7 @@ const convolutions = [
     const pair = kernel as [number, number];
     const layer = new nn.Conv2d(3, 5, pair, { stride: s, padding: p, dilation: d }).to(device);
     const x = draw('image', [2, 3, ...size], device);
-    const { out, shape } = convolved(x, layer, how);
+    const { out, shape } = convolve(x, layer, how);
     const got = layer.call(x);
     assert.deepEqual(got.shape, shape);
     assertClose(got.toArray(), out, 1e-5, 'values');
@@ -85,7 +85,7 @@ const convolutions = [
 );
 
 /** Attention weights and output of one head in f64; null if all keys are masked. */
-function attended(
+function attend(
   q: number[][],
   k: number[][],
   v: number[][],
@@ -118,8 +118,8 @@ const bools = (shape: number[], device: Device, at: (i: number) => boolean): Ten
     Array.from({ length: numel(shape) }, (_, i) => at(i)),
     { shape, device },
   );
-const padded = (b: number, s: number): boolean => (b === 1 ? true : s > 4);
-const added = (h: number, t: number, s: number): number => Math.sin(h + 2 * t + 3 * s);
+const isPadded = (b: number, s: number): boolean => (b === 1 ? true : s > 4);
+const biasAt = (h: number, t: number, s: number): number => Math.sin(h + 2 * t + 3 * s);
 
 const masked: Masked[] = [
   { title: 'no mask', masks: () => ({}), bias: () => 0 },
@@ -136,9 +136,9 @@ const masked: Masked[] = [
   {
     title: 'key padding, one sample all padding',
     masks: (device) => ({
-      keyPaddingMask: bools([B, S], device, (i) => padded(Math.floor(i / S), i % S)),
+      keyPaddingMask: bools([B, S], device, (i) => isPadded(Math.floor(i / S), i % S)),
     }),
-    bias: (b, _h, _t, s) => (padded(b, s) ? never : 0),
+    bias: (b, _h, _t, s) => (isPadded(b, s) ? never : 0),
   },
   {
     title: 'numbers by head and minus infinity, padding and causality together',
@@ -146,19 +146,19 @@ const masked: Masked[] = [
       attnMask: Tensor.from(
         Array.from({ length: B * H * T * S }, (_, i) => {
           const [h, t, s] = [Math.floor(i / S / T) % H, Math.floor(i / S) % T, i % S];
-          return t === 3 ? never : added(h, t, s);
+          return t === 3 ? never : biasAt(h, t, s);
         }),
         { shape: [B * H, T, S], device },
       ),
       keyPaddingMask: bools([B, S], device, (i) => i % S === 2),
       isCausal: true,
     }),
-    bias: (_b, h, t, s) => (t === 3 || s === 2 || s > t + S - T ? never : added(h, t, s)),
+    bias: (_b, h, t, s) => (t === 3 || s === 2 || s > t + S - T ? never : biasAt(h, t, s)),
   },
 ];
 
 /** Rows [batch][time] of heads' parts of a projection. */
-function projected(x: Tensor, layer: nn.MultiheadAttention, part: number): number[][][] {
+function project(x: Tensor, layer: nn.MultiheadAttention, part: number): number[][][] {
   const [weight, bias, value] = [
     reader(layer.in_proj_weight),
     reader(layer.in_proj_bias as Tensor),
@@ -181,13 +181,13 @@ const attentions = masked.flatMap(({ title, masks, bias }) =>
       seed(5);
       const layer = new nn.MultiheadAttention(E, H, { batchFirst: true }).to(device);
       const [x, y] = [draw('query', [B, T, E], device), draw('keys', [B, S, E], device)];
-      const [q, k, v] = [projected(x, layer, 0), projected(y, layer, 1), projected(y, layer, 2)];
+      const [q, k, v] = [project(x, layer, 0), project(y, layer, 1), project(y, layer, 2)];
       const joined: number[] = [];
       for (let b = 0; b < B; ++b) {
         const heads = Array.from({ length: H }, (_, h) => {
           const own = (rows: number[][]): number[][] =>
             rows.map((row) => row.slice(h * D, (h + 1) * D));
-          return attended(own(q[b]!), own(k[b]!), own(v[b]!), (t, s) => bias(b, h, t, s));
+          return attend(own(q[b]!), own(k[b]!), own(v[b]!), (t, s) => bias(b, h, t, s));
         });
         for (let t = 0; t < T; ++t) joined.push(...heads.flatMap((head) => head[t]!));
       }

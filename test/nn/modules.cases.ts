@@ -216,16 +216,17 @@ export const cases: Case[] = [
   nnCase('GPT-2 starts from its initialisation', () => {
     seed(1);
     const { transformer } = new nn.models.GPT2({ ...small, channels: 64, layers: 8 });
-    const spread = (p: Tensor): number => p.square().mean().sqrt().item();
-    const near = (p: Tensor, stddev: number) => assert.ok(Math.abs(spread(p) / stddev - 1) < 0.05);
+    const rootMeanSquare = (p: Tensor): number => p.square().mean().sqrt().item();
+    const near = (p: Tensor, stddev: number) =>
+      assert.ok(Math.abs(rootMeanSquare(p) / stddev - 1) < 0.05);
     near(transformer.wte.weight, 0.02);
     near(transformer.wpe.weight, 0.02);
     const [block] = transformer.h as [nn.models.GPT2Block];
     near(block.attn.c_attn.weight, 0.02);
     near(block.attn.c_proj.weight, 0.02 / 4);
     near(block.mlp.c_proj.weight, 0.02 / 4);
-    assert.equal(spread(block.mlp.c_proj.bias as Tensor), 0);
-    assert.equal(spread(block.ln_1.weight), 1);
+    assert.equal(rootMeanSquare(block.mlp.c_proj.bias as Tensor), 0);
+    assert.equal(rootMeanSquare(block.ln_1.weight), 1);
   }),
   nnCase('cached sampling equals computing every token anew', (device) => {
     seed(2);
@@ -263,7 +264,7 @@ export const cases: Case[] = [
     const x = zeros([256, 64], { device }).requireGrad();
     const segment = (i: number) => (y: Tensor) =>
       (layers[i] as nn.Linear).call(y).gelu().tanh().mul(y);
-    const held = (checkpointed: boolean): number => {
+    const heldBytes = (checkpointed: boolean): number => {
       const before = device.memory.inUse;
       const out = scope(() => {
         let y = x;
@@ -280,7 +281,7 @@ export const cases: Case[] = [
       assert.equal(device.memory.inUse, before);
       return bytes;
     };
-    const [plain, sparse] = [held(false), held(true)];
+    const [plain, sparse] = [heldBytes(false), heldBytes(true)];
     assert.ok(sparse < 0.4 * plain, `${sparse} bytes against ${plain}`);
   }),
 ];

@@ -25,12 +25,12 @@ const packings: [string, (layer: nn.Linear) => nn.Module][] = [
 ];
 
 describe.each(packings)('%s', (_, second) => {
-  const stored = (model: Model) =>
+  const storedParameters = (model: Model) =>
     [...model.second.namedParameters()].filter(([, one]) => one instanceof StoredParameter);
 
   test('no part is trainable', () => {
     seed(1);
-    const parts = stored(new Model(second));
+    const parts = storedParameters(new Model(second));
     expect(parts.map(([, { dtype }]) => dtype)).toContain('f32');
     for (const [name, part] of parts) {
       expect([name, part.requiresGrad]).toEqual([name, false]);
@@ -42,7 +42,7 @@ describe.each(packings)('%s', (_, second) => {
   test('training does not change their bits', async () => {
     seed(1);
     const model = new Model(second);
-    const parts = stored(model);
+    const parts = storedParameters(model);
     const valuesOf = () => parts.map(([name, part]) => [name, part.toArray()]);
     const before = valuesOf();
     const weight = model.first.weight.toArray();

@@ -20,7 +20,7 @@ function distance(a: readonly number[], b: readonly number[]): number {
 const TOLERANCE = { f32: 1e-5, f16: 4e-3, bf16: 3e-2 } as const;
 const dtypes = ['f32', 'f16', 'bf16'] as const;
 
-function drawn(shape: readonly number[], dtype: DType, device: Device): Tensor {
+function drawTensor(shape: readonly number[], dtype: DType, device: Device): Tensor {
   const count = shape.reduce((product, size) => product * size, 1);
   const values = Float32Array.from({ length: count }, (_, i) => Math.sin(i * 12.9898) * 1.5);
   return scope(() => Tensor.from(values, { shape, device }).to(dtype)).keep();
@@ -56,7 +56,7 @@ async function rounds(device: Device): Promise<void> {
 }
 
 /** Another order of inputs: permutes the columns of the layer and the inputs. */
-function reordered(made: nn.QuantizedLinear, device: Device): nn.QuantizedLinear {
+function reorderColumns(made: nn.QuantizedLinear, device: Device): nn.QuantizedLinear {
   const { bits, groupSize, shape, hasGelu } = made;
   const inputs = shape[1] as number;
   const layer = new QuantizedLinear({
@@ -86,12 +86,12 @@ async function multiplies(device: Device): Promise<void> {
       const plain = new nn.LinearGelu(64, 37).to(device, dtype);
       const made = QuantizedLinear.from(plain, { bits, groupSize: 32 });
       assert.ok(made.hasGelu);
-      const other = reordered(made, device);
+      const other = reorderColumns(made, device);
       const width = distance(toF64(made.values('f32')), toF64(other.values('f32')));
       assert.ok(width < 0.02, `the same weights but for rounding: ${width}`);
       noGrad(() => plain.weight.copy_(made.values(dtype)));
       for (const shape of [[3, 64], [2, 3, 64], [40, 64], [0, 64], [64]]) {
-        const x = drawn(shape, dtype, device);
+        const x = drawTensor(shape, dtype, device);
         const expected = toF64(plain.call(x));
         const got = made.call(x);
         assert.deepEqual(got.shape, [...shape.slice(0, -1), 37]);
@@ -116,7 +116,7 @@ async function flows(device: Device): Promise<void> {
     copy.weight.copy_(made.values('f32'));
     (copy.bias as nn.Parameter).copy_(plain.bias as nn.Parameter);
   });
-  const [x, same] = [drawn([3, 24], 'f32', device), drawn([3, 24], 'f32', device)];
+  const [x, same] = [drawTensor([3, 24], 'f32', device), drawTensor([3, 24], 'f32', device)];
   made.call(x.requireGrad()).square().sum().backward();
   copy.call(same.requireGrad()).square().sum().backward();
   assert.ok(distance(toF64(x.grad as Tensor), toF64(same.grad as Tensor)) < 1e-5);
@@ -179,9 +179,9 @@ async function joins(device: Device): Promise<void> {
       seed(8);
       const layers = layersOf(kind, widths, dtype, device);
       const isWhole = widths.every((width) => width % 32 === 0);
-      noGrad(() => assert.equal(joinedLinear(drawn([1, 160], dtype, device), layers), null));
+      noGrad(() => assert.equal(joinedLinear(drawTensor([1, 160], dtype, device), layers), null));
       for (const shape of shapes) {
-        const x = drawn(shape, dtype, device);
+        const x = drawTensor(shape, dtype, device);
         const each = noGrad(() => layers.map((layer) => layer.call(x)));
         assert.ok(joinMemory(layers));
         assert.equal(joinedLinear(x, layers), null, 'gradients are recorded');
@@ -201,16 +201,18 @@ async function joins(device: Device): Promise<void> {
 
 /** Layers of different kinds, or with other inputs, are not joined. */
 async function staysApart(device: Device): Promise<void> {
-  const packed = (given: nn.QuantizedOptions, layer = new nn.Linear(32, 8)): nn.QuantizedLinear =>
-    QuantizedLinear.from(layer.to(device), given);
-  const four = () => packed({ bits: 4, groupSize: 16 });
+  const packLayer = (
+    given: nn.QuantizedOptions,
+    layer = new nn.Linear(32, 8),
+  ): nn.QuantizedLinear => QuantizedLinear.from(layer.to(device), given);
+  const four = () => packLayer({ bits: 4, groupSize: 16 });
   const pairs: nn.Module[][] = [
-    [four(), packed({ bits: 8 })],
-    [four(), packed({ bits: 4, groupSize: 32 })],
-    [four(), packed({ bits: 4, groupSize: 16 }, new nn.Linear(64, 8))],
-    [four(), packed({ bits: 4, groupSize: 16 }, new nn.Linear(32, 8, { bias: false }))],
-    [four(), packed({ bits: 4, groupSize: 16 }, new nn.LinearGelu(32, 8))],
-    [four(), reordered(four(), device)],
+    [four(), packLayer({ bits: 8 })],
+    [four(), packLayer({ bits: 4, groupSize: 32 })],
+    [four(), packLayer({ bits: 4, groupSize: 16 }, new nn.Linear(64, 8))],
+    [four(), packLayer({ bits: 4, groupSize: 16 }, new nn.Linear(32, 8, { bias: false }))],
+    [four(), packLayer({ bits: 4, groupSize: 16 }, new nn.LinearGelu(32, 8))],
+    [four(), reorderColumns(four(), device)],
     [four(), new nn.Linear(32, 8).to(device)],
     [new nn.Linear(32, 8).to(device), new nn.LinearGelu(32, 8).to(device)],
   ];
@@ -218,7 +220,7 @@ async function staysApart(device: Device): Promise<void> {
   const [moved, ...rest] = [four(), four()] as const;
   assert.ok(joinMemory([moved, ...rest]));
   moved.weight_scale.place(scope(() => moved.weight_scale.add(0).keep()));
-  const x = drawn([2, 32], 'f32', device);
+  const x = drawTensor([2, 32], 'f32', device);
   assert.equal(
     noGrad(() => joinedLinear(x, [moved, ...rest])),
     null,
@@ -233,20 +235,20 @@ async function refuses(device: Device): Promise<void> {
   assert.throws(from({ bits: 4, groupSize: 12 }), /groupSize: expected a multiple of 8, or null/);
   assert.throws(from({ bits: 4, group: 8 }), /group/);
   const made = QuantizedLinear.from(layer, { bits: 8 });
-  assert.throws(() => made.call(drawn([2, 15], 'f32', device)), /\[\.\., 16\], got \[2, 15\]/);
+  assert.throws(() => made.call(drawTensor([2, 15], 'f32', device)), /\[\.\., 16\], got \[2, 15\]/);
   noGrad(() => layer.weight.narrow(0, 0, 1).fill_(Number.NaN));
   assert.throws(from({ bits: 4 }), /finite numbers/);
 }
 
 /** Calls a layer with hooks; a layer with another input width throws its own error. */
-async function called(device: Device): Promise<void> {
+async function checkCalls(device: Device): Promise<void> {
   for (const bits of [null, 8, 4] as const) {
     const block = new nn.SwiGLU(32, 24);
     if (bits) nn.quantizeModel(block, { bits, groupSize: 8 });
     block.to(device).joinLinears();
     noGrad(() =>
       scope(() => {
-        const x = drawn([3, 32], 'f32', device);
+        const x = drawTensor([3, 32], 'f32', device);
         const joined = toF64(block.call(x));
         for (const name of ['gate_proj', 'up_proj'] as const) {
           let calls = 0;
@@ -256,7 +258,7 @@ async function called(device: Device): Promise<void> {
           block.call(x);
           assert.equal(calls, 1, `${bits} ${name}`);
         }
-        assert.throws(() => block.call(drawn([3, 31], 'f32', device)), /32/);
+        assert.throws(() => block.call(drawTensor([3, 31], 'f32', device)), /32/);
         x.dispose();
       }),
     );
@@ -265,7 +267,10 @@ async function called(device: Device): Promise<void> {
 }
 
 export const cases: Case[] = [
-  { name: 'joined layers with hooks are called, and inputs of another width refused', run: called },
+  {
+    name: 'joined layers with hooks are called, and inputs of another width refused',
+    run: checkCalls,
+  },
   { name: 'weights are within half a step of what they were', run: rounds },
   { name: 'outputs are those of the dequantized weights', run: multiplies },
   { name: 'gradients of inputs and biases, and none of the weight', run: flows },

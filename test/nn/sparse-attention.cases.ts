@@ -118,7 +118,7 @@ const masked = sparseCase('masks of both modes, and positions, add up', (device)
  * Finds the key blocks that the kernels visit for each query block. A NaN value reaches the output
  * of all rows with a tile that includes its row, for any weight.
  */
-function visited(
+function visitBlocks(
   device: Device,
   layout: BlockLayout,
   T: number,
@@ -152,7 +152,7 @@ const skipping = sparseCase('blocks that no query of a tile sees are not worked 
   const layout = new BlockLayout({ heads: 1, blocks: T / block, block }, (see, _, query) => {
     for (let key = 0; key < T / block; ++key) if (sees(query, key)) see(key, key + 1);
   });
-  const rows = visited(device, layout, T, { layout });
+  const rows = visitBlocks(device, layout, T, { layout });
   rows.forEach((row, query) => {
     row.forEach((was, key) => {
       assert.equal(was, sees(query, key), `queries ${query}, keys ${key}`);
@@ -162,7 +162,7 @@ const skipping = sparseCase('blocks that no query of a tile sees are not worked 
   assert.equal(count, layout.count);
   assert.ok(count < 0.4 * rows.length ** 2, `${count} of ${rows.length ** 2} blocks`);
   // The same result with a mask visits all blocks.
-  const all = visited(device, layout, T, { mask: layout.mask(T, T, device) });
+  const all = visitBlocks(device, layout, T, { mask: layout.mask(T, T, device) });
   assert.equal(all.flat().filter(Boolean).length, rows.length ** 2);
 });
 
@@ -175,8 +175,8 @@ const backwardSkips = sparseCase('the backward skips the same blocks', (device) 
   const layout = new BlockLayout({ heads: 1, blocks: n, block }, (see, _, query) => {
     for (let key = 0; key < n; ++key) if (sees(query, key)) see(key, key + 1);
   });
-  const drawn = (name: string): Tensor => draw(name, [1, 1, T, D], device).to(dtype);
-  const [q, k, v] = [drawn('q'), drawn('k'), drawn('v')];
+  const drawOperand = (name: string): Tensor => draw(name, [1, 1, T, D], device).to(dtype);
+  const [q, k, v] = [drawOperand('q'), drawOperand('k'), drawOperand('v')];
   const lse = Tensor.empty([1, 1, T], 'f32', device);
   const out = Tensor.emptyLike(q);
   const shared = {
@@ -214,11 +214,11 @@ const backwardSkips = sparseCase('the backward skips the same blocks', (device) 
   for (let at = 0; at < n; ++at) {
     const grads = () => [q, k, v].map((x) => Tensor.emptyLike(x)) as [Tensor, Tensor, Tensor];
     const byKey = grads();
-    const dout = drawn('dout');
-    const given = (dq: Tensor, dk: Tensor, dv: Tensor) => ({ dq, dk, dv });
-    kernels.attentionBackward({ ...shared, k: poison(k, at), dout, ...given(...byKey) });
+    const dout = drawOperand('dout');
+    const gradientsOf = (dq: Tensor, dk: Tensor, dv: Tensor) => ({ dq, dk, dv });
+    kernels.attentionBackward({ ...shared, k: poison(k, at), dout, ...gradientsOf(...byKey) });
     const byQuery = grads();
-    kernels.attentionBackward({ ...shared, dout: poison(dout, at), ...given(...byQuery) });
+    kernels.attentionBackward({ ...shared, dout: poison(dout, at), ...gradientsOf(...byQuery) });
     for (let other = 0; other < n; ++other) {
       assert.equal(isNaNAt(byKey[0], other), sees(other, at), `dq ${other} of keys ${at}`);
       assert.equal(isNaNAt(byQuery[2], other), sees(at, other), `dv ${other} of queries ${at}`);

@@ -30,21 +30,21 @@ interface Expected {
 const rms = (x: readonly number[]): number => sqrt(x.reduce((sum, y) => sum + y * y, 0) / x.length);
 
 /** Directions of a parameter with two dims or more, as matrices of its last two. */
-function factored(one: Expected, g: readonly number[], decay: number): number[] {
+function factorMoments(one: Expected, g: readonly number[], decay: number): number[] {
   const [rows, columns] = one.shape.slice(-2) as [number, number];
   const size = rows * columns;
   const mean = (values: number[]): number => values.reduce((a, b) => a + b, 0) / values.length;
-  const moved = (old: number[], next: number[]): number[] =>
+  const moveAverage = (old: number[], next: number[]): number[] =>
     next.map((x, i) => decay * (old[i] ?? 0) + (1 - decay) * x);
   const squares = g.map((x) => x * x + EPS[0]);
   const of = (m: number, r: number, c: number): number => squares[m * size + r * columns + c]!;
   const range = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
   const matrices = range(g.length / size);
-  one.row = moved(
+  one.row = moveAverage(
     one.row,
     matrices.flatMap((m) => range(rows).map((r) => mean(range(columns).map((c) => of(m, r, c))))),
   );
-  one.column = moved(
+  one.column = moveAverage(
     one.column,
     matrices.flatMap((m) => range(columns).map((c) => mean(range(rows).map((r) => of(m, r, c))))),
   );
@@ -59,7 +59,7 @@ function factored(one: Expected, g: readonly number[], decay: number): number[] 
 function expectedStep(one: Expected, g: readonly number[], t: number): void {
   const decay = 1 - t ** -0.8;
   let u: number[];
-  if (one.shape.length > 1) u = factored(one, g, decay);
+  if (one.shape.length > 1) u = factorMoments(one, g, decay);
   else {
     one.v = g.map((x, i) => decay * (one.v[i] ?? 0) + (1 - decay) * (x * x + EPS[0]));
     u = g.map((x, i) => x / sqrt(one.v[i]!));

@@ -49,7 +49,7 @@ const toleranceOf = (type: string, precision: Precision): number =>
  * As in the recording: in [-1000, 1000] / 1024; step 0 is the initial value, steps from 1 on are
  * gradients.
  */
-function hashed(step: number, parameter: number, element: number): number {
+function hashValue(step: number, parameter: number, element: number): number {
   const { imul } = Math;
   let x = imul(step, 0x9e3779b1) + imul(parameter, 0x85ebca77) + imul(element, 0xc2b2ae3d) + 1;
   x >>>= 0;
@@ -61,7 +61,7 @@ function hashed(step: number, parameter: number, element: number): number {
 
 function valuesOf(step: number, parameter: number): Float32Array {
   const count = (golden.shapes[parameter] as number[]).reduce((product, n) => product * n, 1);
-  const values = Float32Array.from({ length: count }, (_, i) => hashed(step, parameter, i));
+  const values = Float32Array.from({ length: count }, (_, i) => hashValue(step, parameter, i));
   if (step > 0) values[golden.untouched] = 0;
   return values;
 }

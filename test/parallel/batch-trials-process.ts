@@ -109,14 +109,14 @@ async function train(trial: Trial, job: Distributed): Promise<string> {
   }
 }
 
-const said = (error: unknown): string =>
+const messageOf = (error: unknown): string =>
   error instanceof DsError ? `${error.code} ${error.message}` : `Error ${String(error)}`;
 
 async function main({ trials }: TrialsJob): Promise<void> {
   const reports: string[] = [];
   for (const [i, trial] of trials.entries()) {
     const job = await initDistributed({ mesh: trial.mesh, device: 'cpu' });
-    reports.push(await train(trial, job).catch(said));
+    reports.push(await train(trial, job).catch(messageOf));
     await job.destroy().catch(() => {});
     // The store of the last job must be gone before a rank joins the next one.
     await gate(`end of ${i}`);

@@ -42,7 +42,7 @@ function partOf(region: Region, shape: readonly number[], init: nn.Initializer):
 
 /** The identity with a gradient summed over ranks, and the sum with an unchanged gradient. */
 function across(group: ProcessGroup) {
-  const summed = (x: Tensor): Tensor => {
+  const sumOverRanks = (x: Tensor): Tensor => {
     const sum = x.contiguous().clone();
     group.allReduce(sum, { purpose: 'partial results' }).wait();
     return sum;
@@ -51,11 +51,11 @@ function across(group: ProcessGroup) {
     copied: customFunction({
       name: 'copied',
       forward: (_, x) => x as Tensor,
-      backward: (_, grad) => summed(grad as Tensor),
+      backward: (_, grad) => sumOverRanks(grad as Tensor),
     }),
     summed: customFunction({
       name: 'summed',
-      forward: (_, x) => summed(x as Tensor),
+      forward: (_, x) => sumOverRanks(x as Tensor),
       backward: (_, grad) => grad as Tensor,
     }),
   };

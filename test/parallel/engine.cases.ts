@@ -88,7 +88,7 @@ export function requireEqual(
   }
   const weights = wholeOf(same('weights'));
   const expected = wholeOf(alone.slice(0, 1).map((one) => one.weights));
-  const together = distance(joined(weights), joined(expected));
+  const together = distance(joinValues(weights), joinValues(expected));
   assert.ok(together <= drift, `${place}, all weights: ${together}`);
   for (const [name, values] of expected) {
     const apart = distance(weights.get(name) as Float64Array, values);
@@ -98,7 +98,7 @@ export function requireEqual(
   }
 }
 
-const joined = (values: ReadonlyMap<string, Float64Array>): Float64Array =>
+const joinValues = (values: ReadonlyMap<string, Float64Array>): Float64Array =>
   Float64Array.from([...values.keys()].sort().flatMap((name) => [...(values.get(name) ?? [])]));
 
 export interface Comparison {
@@ -127,7 +127,7 @@ export async function equal(device: Device, wanted: Comparison): Promise<void> {
 }
 
 /** If a split gradient overflows on one rank, all ranks skip the step. */
-async function skipped(device: Device): Promise<void> {
+async function checkSkipped(device: Device): Promise<void> {
   const culprit = 3;
   const legs = ([0, 1, 3] as const).map(
     (stage): Leg => ({ stage, precision: 'fp16', micros: 1, overflow: culprit }),
@@ -167,7 +167,7 @@ export const cases: Case[] = [
   },
   {
     name: 'an overflow on one rank of tp 2 x dp 2 is skipped by all',
-    run: skipped,
+    run: checkSkipped,
     gpus: 4,
   },
   {

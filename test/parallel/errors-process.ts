@@ -92,7 +92,7 @@ async function train(leg: ErrorLeg, job: Distributed): Promise<string> {
       try {
         await step(engine);
       } catch (error) {
-        met = said(error);
+        met = messageOf(error);
         if (leg.rank !== 'all') return met;
         engine.zeroGrad();
       }
@@ -105,7 +105,7 @@ async function train(leg: ErrorLeg, job: Distributed): Promise<string> {
   }
 }
 
-const said = (error: unknown): string =>
+const messageOf = (error: unknown): string =>
   error instanceof DsError ? `${error.code} ${error.message}` : String(error);
 
 function isOver({ world }: Distributed): boolean {
@@ -124,7 +124,7 @@ async function main({ device, legs }: ErrorsJob): Promise<void> {
       mesh: leg.mesh,
       ...(device === 'cpu' ? { device } : {}),
     });
-    reports.push(await train(leg, job).catch(said));
+    reports.push(await train(leg, job).catch(messageOf));
     await job.destroy();
     // The store of the last job must be gone before a rank joins the next one.
     await gate(`end of ${i}`);

@@ -17,7 +17,7 @@ const CUTS: readonly Pick<ErrorLeg, 'mesh' | 'stage' | 'mixture'>[] = [
   { mesh: {}, stage: 3 },
 ];
 
-async function reported(device: Device): Promise<void> {
+async function checkReports(device: Device): Promise<void> {
   const legs = CUTS.flatMap((cut): ErrorLeg[] => [
     { ...cut, at: 'forward', rank: 1 },
     { ...cut, at: 'backward', rank: 0 },
@@ -49,6 +49,6 @@ async function metByAll(device: Device): Promise<void> {
 
 /** Each case runs on two devices. */
 export const cases: readonly Case[] = [
-  { name: 'an error of one rank reaches the others', run: reported, gpus: 2 },
+  { name: 'an error of one rank reaches the others', run: checkReports, gpus: 2 },
   { name: 'an error that all ranks meet with', run: metByAll, gpus: 2 },
 ];

@@ -42,7 +42,7 @@ const REFUSED: readonly [Leg, RegExp][] = [
   ]),
 ];
 
-async function refused(device: Device): Promise<void> {
+async function checkRefusals(device: Device): Promise<void> {
   const legs = REFUSED.map(([leg]) => leg);
   const reports = await run(device, 4, { mesh: { tp: 2 }, legs });
   for (const [i, [leg, message]] of REFUSED.entries()) {
@@ -81,7 +81,12 @@ async function incomplete(device: Device): Promise<void> {
 }
 
 /** All remaining ranks throw the same error, which names the culprit. */
-async function broken(device: Device, leg: Leg, culprit: number, message: RegExp): Promise<void> {
+async function checkBroken(
+  device: Device,
+  leg: Leg,
+  culprit: number,
+  message: RegExp,
+): Promise<void> {
   const job: EngineJob = { device: device.kind, mesh: { tp: 2 }, legs: [leg] };
   const results = await runRanks('../parallel/engine-process', 4, { job });
   for (const { rank, code, report, stderr } of results) {
@@ -95,7 +100,7 @@ async function broken(device: Device, leg: Leg, culprit: number, message: RegExp
  * SIGTERM to one rank ends all ranks after the same step; a run resumes from their checkpoint bit
  * for bit.
  */
-async function stopped(device: Device, ranks: number, mesh: MeshOptions): Promise<void> {
+async function checkStopped(device: Device, ranks: number, mesh: MeshOptions): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-stopped-'));
   const steps = 8;
   const culprit = ranks - 1;
@@ -123,17 +128,17 @@ async function stopped(device: Device, ranks: number, mesh: MeshOptions): Promis
 export const cases: Case[] = [
   {
     name: 'other batches, models, parts and optimizers that need whole parameters',
-    run: refused,
+    run: checkRefusals,
     gpus: 4,
   },
   {
     name: 'SIGTERM to one rank of tp 2',
-    run: (device) => stopped(device, 2, { tp: 2 }),
+    run: (device) => checkStopped(device, 2, { tp: 2 }),
     gpus: 2,
   },
   {
     name: 'SIGTERM to one rank of pp 2',
-    run: (device) => stopped(device, 2, { pp: 2 }),
+    run: (device) => checkStopped(device, 2, { pp: 2 }),
     gpus: 2,
   },
   { name: 'other batches in stages of a pipeline', run: otherStages, gpus: 2 },
@@ -141,12 +146,17 @@ export const cases: Case[] = [
   {
     name: 'a batch of another shape',
     run: (device) =>
-      broken(device, { stage: 0, misled: { rank: 3, shape: true } }, 3, /^DS_COMM .*rank [23]/),
+      checkBroken(
+        device,
+        { stage: 0, misled: { rank: 3, shape: true } },
+        3,
+        /^DS_COMM .*rank [23]/,
+      ),
     gpus: 4,
   },
   {
     name: 'a rank that dies',
-    run: (device) => broken(device, { stage: 2, dies: 3 }, 3, /^DS_COMM .*rank 3/),
+    run: (device) => checkBroken(device, { stage: 2, dies: 3 }, 3, /^DS_COMM .*rank 3/),
     gpus: 4,
   },
 ];

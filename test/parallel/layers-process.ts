@@ -120,7 +120,7 @@ function along(group: ProcessGroup, shape: readonly number[], dim: number): void
  * Calls `body`. At each sum over ranks, records the parameters with a gradient and whether compute
  * overlaps.
  */
-function watched(
+function watchGathers(
   group: ProcessGroup,
   parameters: readonly nn.Parameter[],
   body: () => void,
@@ -158,7 +158,7 @@ function overlap(group: ProcessGroup): void {
   const leaf = numbers([5, 6]).requireGrad();
   const x = leaf.mul(2);
   const out = layers.map((layer) => layer.call(x).square().sum());
-  const seen = watched(group, weights, () =>
+  const seen = watchGathers(group, weights, () =>
     (out[0] as Tensor)
       .add(out[1] as Tensor)
       .add(out[2] as Tensor)
@@ -181,7 +181,7 @@ function overlapOfParts(group: ProcessGroup): void {
     const leaf = numbers([2, own, 3]).requireGrad();
     const whole = parallel.gatherForGroup(leaf.mul(1), group, 1, length);
     const loss = layer.call(whole).sum();
-    const seen = watched(group, [layer.weight], () => loss.backward());
+    const seen = watchGathers(group, [layer.weight], () => loss.backward());
     checks.same(`sums by parts of ${length}`, seen.flat(), [0]);
     const columns = layer.weight.sum(0).mul(size).toArray();
     const wanted = Array.from({ length: 2 * own }, () => columns).flat();
@@ -258,7 +258,7 @@ const LOSSES = [
   { skipIgnored: true },
 ] as const;
 
-const filled: nn.Initializer = (out) => out.copy_(numbers(out.shape, 2));
+const fillNumbers: nn.Initializer = (out) => out.copy_(numbers(out.shape, 2));
 const headOf = (channels: number, classes: number, weightInit: nn.Initializer): nn.Linear =>
   new nn.Linear(channels, classes, { bias: false, weightInit });
 const countsOf = (report: LossReport): number[] => [report.read().counted, report.read().correct];
@@ -271,7 +271,7 @@ function losses(group: ProcessGroup): void {
   for (const options of LOSSES) {
     for (const trained of [true, false]) {
       const name = `loss ${JSON.stringify(options)}${trained ? '' : ', frozen'}`;
-      const [whole, part] = [1, 2].map(() => headOf(channels, classes, filled)) as [
+      const [whole, part] = [1, 2].map(() => headOf(channels, classes, fillNumbers)) as [
         ...[nn.Linear, nn.Linear],
       ];
       for (const one of [whole, part]) one.weight.requireGrad(trained);
@@ -345,8 +345,8 @@ function mistakes(group: ProcessGroup): void {
   const again = () => parallel.parallelize(model, group, { layers: { up: 'column' } });
   throws('twice', again, 'DS_ARGUMENT', 'already parallel');
   throws('a whole input', () => model.down.call(numbers([2, 8])), 'DS_SHAPE', 'of [6, 8]');
-  const tied = () => new Tied(new nn.Embedding(9, 4));
-  throws('a tied head left whole', cut({ table: 'vocabulary' }, tied), 'DS_ARGUMENT', 'tied');
+  const tiedModel = () => new Tied(new nn.Embedding(9, 4));
+  throws('a tied head left whole', cut({ table: 'vocabulary' }, tiedModel), 'DS_ARGUMENT', 'tied');
 }
 
 async function main(): Promise<void> {

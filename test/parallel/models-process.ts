@@ -67,7 +67,7 @@ const models: Record<string, () => nn.models.CausalLM> = {
 };
 
 /** Loss with dropout, and its gradients. */
-function trained(model: nn.models.CausalLM, report: LossReport): Tensor {
+function trainOnce(model: nn.models.CausalLM, report: LossReport): Tensor {
   seed(42);
   const [x, y] = [tokens([3, 12], 37), tokens([3, 12], 37, 4)];
   y.narrow(1, 4, 2).fill_(-100);
@@ -86,7 +86,7 @@ function sequence(
   seed(7);
   const how = { sequenceParallel: true };
   const part = parallel.parallelize(make(), group, null, how).to(group.device);
-  const loss = trained(part, new LossReport(group.device)).item();
+  const loss = trainOnce(part, new LossReport(group.device)).item();
   parallel.sumPartialGradients(part, group);
   compareGradients(checks, `${name}, tokens apart:`, whole, part);
   if (part instanceof GPT2) {
@@ -107,8 +107,8 @@ function train(group: ProcessGroup, name: string, make: () => nn.models.CausalLM
   const [wanted, got] = [new LossReport(group.device), new LossReport(group.device)];
   compareWeights(checks, name, whole, part);
   compareOwners(checks, name, part, group);
-  const expected = trained(whole, wanted).item();
-  const first = trained(part, got).item();
+  const expected = trainOnce(whole, wanted).item();
+  const first = trainOnce(part, got).item();
   checks.near(`${name} loss`, [first], [expected]);
   const apart = sequence(group, name, make, whole);
   // Sums over more than two ranks have an order, which NCCL chooses per collective.
@@ -165,7 +165,7 @@ function sparse(group: ProcessGroup): void {
 }
 
 /** A part of a packed projection cannot be on several ranks. */
-function refused(group: ProcessGroup): void {
+function checkRefusals(group: ProcessGroup): void {
   const few = new Phi3({ ...qwen3, kvHeads: 1 });
   const cut = (): unknown => parallel.parallelize(few, group);
   checks.throws('one head of keys, packed', cut, 'DS_ARGUMENT', 'at most 1 ranks for packed');
@@ -190,7 +190,7 @@ async function main(): Promise<void> {
   computeOn(job.world.device);
   for (const [name, make] of Object.entries(models)) scope(() => train(job.world, name, make));
   scope(() => sparse(job.world));
-  refused(job.world);
+  checkRefusals(job.world);
   for (const folder of folders) await load(job.world, folder);
   await job.destroy();
   console.log(JSON.stringify({ failures: checks.failures, count: checks.count }));

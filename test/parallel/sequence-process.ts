@@ -39,7 +39,7 @@ interface Trained {
 }
 
 /** Loss with dropout, and its gradients. */
-function trained(model: nn.models.CausalLM, inputs: nn.models.CausalInputs): Trained {
+function trainOnce(model: nn.models.CausalLM, inputs: nn.models.CausalInputs): Trained {
   seed(42);
   const [x, y] = [tokens([3, TOKENS], 37), tokens([3, TOKENS], 37, 4)];
   // On the second of two ranks, all targets of the last sample are ignored.
@@ -81,11 +81,11 @@ function compareSums(group: ProcessGroup, name: string, whole: nn.Module, part: 
 }
 
 function compare(group: ProcessGroup, name: string, make: () => nn.models.CausalLM): void {
-  const made = (): nn.models.CausalLM => {
+  const makeSeeded = (): nn.models.CausalLM => {
     seed(7);
     return make().to(group.device);
   };
-  const [whole, part] = [made(), made()];
+  const [whole, part] = [makeSeeded(), makeSeeded()];
   part.shareSequence(new parallel.SequenceRanks(group));
   const cases: [string, nn.models.CausalInputs][] = [['', {}]];
   if (!name.includes('stretched')) {
@@ -95,7 +95,7 @@ function compare(group: ProcessGroup, name: string, make: () => nn.models.Causal
   }
   for (const [more, inputs] of cases) {
     for (const model of [whole, part]) model.zeroGrad();
-    const [wanted, got] = [trained(whole, inputs), trained(part, inputs)];
+    const [wanted, got] = [trainOnce(whole, inputs), trainOnce(part, inputs)];
     checks.near(`${name}${more} loss`, [got.loss], [wanted.loss]);
     checks.same(`${name}${more} counts`, got.counts, wanted.counts);
     compareSums(group, name + more, whole, part);

@@ -23,7 +23,7 @@ const REFUSED: readonly [Leg, RegExp][] = [
   ],
 ];
 
-async function refused(device: Device): Promise<void> {
+async function checkRefusals(device: Device): Promise<void> {
   const legs = REFUSED.map(([leg]) => leg);
   const reports = await run(device, 2, { mesh: { sp: 2 }, legs });
   for (const [i, [, message]] of REFUSED.entries()) {
@@ -94,7 +94,7 @@ const engines: Case[] = [
       }),
     gpus: 4,
   },
-  { name: 'what cannot be is named on both ranks', run: refused, gpus: 2 },
+  { name: 'what cannot be is named on both ranks', run: checkRefusals, gpus: 2 },
 ];
 
 const checkpoints: Case[] = [

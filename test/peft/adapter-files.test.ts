@@ -13,7 +13,7 @@ beforeEach(() => {
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
 /** The targets that saveAdapter() writes for a Llama with such adapters. */
-async function written(model: nn.Module, options: peft.LoraOptions): Promise<object> {
+async function writeAdapter(model: nn.Module, options: peft.LoraOptions): Promise<object> {
   await peft.saveAdapter(peft.addLora(model, options), dir);
   const config = JSON.parse(readFileSync(join(dir, 'adapter_config.json'), 'utf8'));
   const { target_modules, layers_to_transform, layers_pattern } = config;
@@ -42,7 +42,7 @@ test.each<[peft.LoraOptions, object]>([
   ],
 ])('PEFT takes what is written of %j', async (options, wanted) => {
   const model = tinyLlama();
-  expect(await written(model, options)).toEqual(wanted);
+  expect(await writeAdapter(model, options)).toEqual(wanted);
   const other = await peft.loadAdapter(tinyLlama(), dir);
   expect([...peft.lorasOf(other).keys()]).toEqual([...peft.lorasOf(model).keys()]);
 });

@@ -38,7 +38,7 @@ const near = (values: readonly number[], expected: readonly number[], digits = 5
 };
 
 /** base + the difference of each adapter, which add up in the weights. */
-function merged(weights: Record<string, number>): number[] {
+function mergeSets(weights: Record<string, number>): number[] {
   const model = pair();
   const updates = new Map<nn.Parameter, Float32Array[]>();
   for (const [name, weight] of Object.entries(weights)) {
@@ -65,11 +65,11 @@ test('one adapter is active at a time, and the others keep their values', () => 
   expect(peft.adapterNames(model)).toEqual(['one', 'two']);
   expect(peft.activeAdapters(model)).toEqual(['one']);
   const one = outputs(model);
-  near(one, merged({ one: 1 }));
+  near(one, mergeSets({ one: 1 }));
   peft.setAdapter(model, 'two');
   const names = [...model.namedParameters()].map(([name]) => name);
   expect(names.filter((name) => name.includes('lora_A'))).toHaveLength(4);
-  near(outputs(model), merged({ two: 1 }));
+  near(outputs(model), mergeSets({ two: 1 }));
   const trained = model.parameters().filter(({ requiresGrad }) => requiresGrad);
   expect(trained).toHaveLength(8);
   peft.setAdapter(model, 'one');
@@ -82,7 +82,7 @@ test('updates of several active adapters are added, also merged', () => {
   const model = pair();
   peft.setAdapter(model, ['one', 'two']);
   const both = outputs(model);
-  near(both, merged({ one: 1, two: 1 }));
+  near(both, mergeSets({ one: 1, two: 1 }));
   const names = [...model.namedParameters()].map(([name]) => name);
   expect(names).toContain('model.layers.0.self_attn.q_proj.lora_A.two.weight');
   peft.merge(model);
@@ -91,7 +91,7 @@ test('updates of several active adapters are added, also merged', () => {
   peft.unmerge(model);
   near(outputs(model), both);
   peft.setAdapter(model, 'two');
-  near(outputs(model), merged({ two: 1 }));
+  near(outputs(model), mergeSets({ two: 1 }));
 });
 
 test('an engine trains the active adapter only', async () => {
@@ -115,7 +115,7 @@ test('an engine trains the active adapter only', async () => {
   const after = [...peft.lorasOf(model).values()].map(({ factors }) => factors[1]!.toArray());
   expect(after).not.toEqual(before);
   peft.setAdapter(model, 'one');
-  near(outputs(model), merged({ one: 1 }));
+  near(outputs(model), mergeSets({ one: 1 }));
   tokens.dispose();
 });
 
@@ -124,7 +124,7 @@ test('"cat" gives the weighted sum of updates', () => {
   peft.addWeightedAdapter(model, { one: 0.6, two: -0.5 }, 'both', { combinationType: 'cat' });
   expect(peft.activeAdapters(model)).toEqual(['one']);
   peft.setAdapter(model, 'both');
-  near(outputs(model), merged({ one: 0.6, two: -0.5 }));
+  near(outputs(model), mergeSets({ one: 0.6, two: -0.5 }));
   expect(new Set(Array.from(peft.lorasOf(model).values(), ({ sizes }) => sizes.r))).toEqual(
     new Set([5]),
   );
@@ -153,7 +153,7 @@ test('after an adapter is deleted, another one becomes active', () => {
   const model = pair();
   peft.deleteAdapter(model, 'one');
   expect([peft.adapterNames(model), peft.activeAdapters(model)]).toEqual([['two'], ['two']]);
-  near(outputs(model), merged({ two: 1 }));
+  near(outputs(model), mergeSets({ two: 1 }));
   const error = thrownBy(() => peft.deleteAdapter(model, 'two'));
   expect(error.message).toMatch(/another adapter, got the last one.*peft\.unload/);
   expect(outputs(peft.unload(model))).toEqual(outputs(tinyLlama()));

@@ -35,7 +35,7 @@ const at =
   (values: readonly number[], columns: number): At =>
   (i, j) =>
     values[i * columns + j] as number;
-const turned =
+const transpose =
   (a: At): At =>
   (i, j) =>
     a(j, i);
@@ -73,22 +73,22 @@ async function asInF64(device: Device): Promise<void> {
   const [xs, dys] = [wave(ROWS * INPUTS, 0.3), wave(ROWS * OUTPUTS, 2.1)];
   const x = Tensor.from(xs, { shape: [ROWS, INPUTS], device }).requireGrad();
   const [ix, dy] = [at(xs, INPUTS), at(dys, OUTPUTS)];
-  const u = times(INPUTS, ix, turned(whole));
+  const u = times(INPUTS, ix, transpose(whole));
   const y = model.call(x);
   near('y', y, (i, j) => u(i, j) * g(j) + (bias[j] as number), OUTPUTS);
   y.backward(Tensor.from(dys, { shape: [ROWS, OUTPUTS], device }));
   const du: At = (i, j) => dy(i, j) * g(j);
   near('dx', x.grad, times(OUTPUTS, du, whole), INPUTS);
-  const dWhole = times(ROWS, turned(du), ix);
+  const dWhole = times(ROWS, transpose(du), ix);
   const s =
     (of: At): At =>
     (i, j) =>
       FACTOR * of(i, j);
-  near('dA', layer.lora_A.weight.grad, s(times(OUTPUTS, turned(b), dWhole)), INPUTS);
-  near('dB', layer.lora_B.weight.grad, s(times(INPUTS, dWhole, turned(a))), RANK);
-  const dg = (j: number): number => times(ROWS, turned(dy), u)(j, j);
+  near('dA', layer.lora_A.weight.grad, s(times(OUTPUTS, transpose(b), dWhole)), INPUTS);
+  near('dB', layer.lora_B.weight.grad, s(times(INPUTS, dWhole, transpose(a))), RANK);
+  const dg = (j: number): number => times(ROWS, transpose(dy), u)(j, j);
   near('dm', layer.lora_magnitude_vector.grad, (_, j) => dg(j) / (lengths[j] as number), OUTPUTS);
-  near('db', layer.bias?.grad, (_, j) => times(ROWS, turned(dy), () => 1)(j, 0), OUTPUTS);
+  near('db', layer.bias?.grad, (_, j) => times(ROWS, transpose(dy), () => 1)(j, 0), OUTPUTS);
 }
 
 /** With unchanged magnitudes, dropout acts as in LoRA: the base layer gets all of x. */

@@ -6,7 +6,7 @@ import type { Device } from '../../lib/runtime/device.js';
 import { cast, checkpoint, linear, noGrad, randn, scope } from '../../lib/tensor/index.js';
 import { wideLinear, wideLinearOnto } from '../../lib/tensor/ops/wide-linear.js';
 import type { Case } from '../support/case.js';
-import { counted } from '../support/op-counts.js';
+import { countOps } from '../support/op-counts.js';
 import { largest, on, stir } from './models.js';
 
 class One extends nn.Module {
@@ -18,7 +18,7 @@ class One extends nn.Module {
 }
 
 /** An adapter over a layer, with or without NF4. */
-function adapted(device: Device, isPacked: boolean): [nn.Module, peft.LoraLinear] {
+function withLora(device: Device, isPacked: boolean): [nn.Module, peft.LoraLinear] {
   seed(3);
   const model = on(device, new One());
   if (isPacked) peft.quantize(model);
@@ -30,7 +30,7 @@ function adapted(device: Device, isPacked: boolean): [nn.Module, peft.LoraLinear
 
 /** Hooks of lora_B see its own output; the results are those without hooks, but for rounding. */
 function besideHooks(device: Device, isPacked: boolean): void {
-  const [model, layer] = adapted(device, isPacked);
+  const [model, layer] = withLora(device, isPacked);
   const x = randn([5, 64], { device }).keep().requireGrad();
   const run = (): number[][] => {
     const y = model.call(x) as Tensor;
@@ -56,10 +56,10 @@ function besideHooks(device: Device, isPacked: boolean): void {
 
 /** Only A's product is made again: the backward reads neither sum. */
 function inReplays(device: Device, isPacked: boolean): void {
-  const [model] = adapted(device, isPacked);
+  const [model] = withLora(device, isPacked);
   const x = randn([5, 64], { device }).keep().requireGrad();
   const y = checkpoint((given: Tensor) => model.call(given) as Tensor, x);
-  const counts = counted(() => y.sum().backward());
+  const counts = countOps(() => y.sum().backward());
   assert.equal(counts.Matmul, 1 + 5);
   assert.equal(counts.Nf4Dequantize, isPacked ? 1 : undefined);
 }
@@ -104,7 +104,7 @@ function splitsFactors(device: Device): void {
   peft.addLora(model, { r: 8, targetModules: ['proj'] });
   on(device, model);
   const x = randn([5, 64], { device }).to('bf16').keep().requireGrad();
-  const counts = counted(() => (model.call(x) as Tensor).sum().backward());
+  const counts = countOps(() => (model.call(x) as Tensor).sum().backward());
   assert.equal(counts.SplitBf16, 3 + 5);
   assert.equal(counts.Matmul, 3 + 5);
 }

@@ -16,13 +16,13 @@ const times = (a: Matrix, b: Matrix): Matrix =>
   a.map((row) =>
     (b[0] as number[]).map((_, j) => row.reduce((s, x, k) => s + x * (b[k]?.[j] as number), 0)),
   );
-const flipped = (a: Matrix): Matrix =>
+const transposeMatrix = (a: Matrix): Matrix =>
   (a[0] as number[]).map((_, j) => a.map((row) => row[j] as number));
-const scaled = (a: Matrix, by: number): Matrix => a.map((row) => row.map((x) => x * by));
+const scaleMatrix = (a: Matrix, by: number): Matrix => a.map((row) => row.map((x) => x * by));
 const sum = (a: Matrix, b: Matrix): Matrix =>
   a.map((row, i) => row.map((x, j) => x + (b[i]?.[j] as number)));
 
-const filled = (rows: number, columns: number, phase: number): Matrix =>
+const fillMatrix = (rows: number, columns: number, phase: number): Matrix =>
   Array.from({ length: rows }, (_, i) =>
     Array.from({ length: columns }, (_, j) => Math.fround(Math.sin(phase + 1.7 * i + 0.9 * j))),
   );
@@ -60,19 +60,23 @@ async function asInF64(device: Device, options: peft.LoraOptions, s: number): Pr
   on(device, model);
   const layer = model.proj as unknown as peft.LoraLinear;
   const [a, b] = layer.factors.map(matrixOf) as [Matrix, Matrix];
-  const [xs, dys] = [filled(ROWS, INPUTS, 0.3), filled(ROWS, OUTPUTS, 2.1)];
+  const [xs, dys] = [fillMatrix(ROWS, INPUTS, 0.3), fillMatrix(ROWS, OUTPUTS, 2.1)];
   const x = Tensor.from(xs, { device }).requireGrad();
   const y = model.call(x);
-  const whole = sum(w, scaled(times(b, a), s));
+  const whole = sum(w, scaleMatrix(times(b, a), s));
   near(
     'y',
     y,
-    times(xs, flipped(whole)).map((row) => row.map((v, j) => v + (bias[j] as number))),
+    times(xs, transposeMatrix(whole)).map((row) => row.map((v, j) => v + (bias[j] as number))),
   );
   y.backward(Tensor.from(dys, { device }));
   near('dx', x.grad, times(dys, whole));
-  near('dA', layer.lora_A.weight.grad, scaled(times(flipped(times(dys, b)), xs), s));
-  near('dB', layer.lora_B.weight.grad, scaled(times(flipped(dys), times(xs, flipped(a))), s));
+  near('dA', layer.lora_A.weight.grad, scaleMatrix(times(transposeMatrix(times(dys, b)), xs), s));
+  near(
+    'dB',
+    layer.lora_B.weight.grad,
+    scaleMatrix(times(transposeMatrix(dys), times(xs, transposeMatrix(a))), s),
+  );
   assert.equal(layer.weight.grad, null);
 }
 
@@ -93,7 +97,7 @@ async function embeddings(device: Device): Promise<void> {
   stir(model);
   const layer = model.table as unknown as peft.LoraEmbedding;
   const [a, b] = layer.factors.map(matrixOf) as [Matrix, Matrix];
-  const whole = sum(table, scaled(flipped(times(b, a)), 3));
+  const whole = sum(table, scaleMatrix(transposeMatrix(times(b, a)), 3));
   near(
     'rows',
     model.call(index),
@@ -110,7 +114,7 @@ async function embeddings(device: Device): Promise<void> {
 }
 
 /** Padding tokens train neither the table nor its adapter. */
-async function padding(device: Device): Promise<void> {
+async function checkPadding(device: Device): Promise<void> {
   class Words extends nn.Module {
     readonly table = new nn.Embedding(6, 4, { paddingIdx: 2 });
     forward(index: Tensor): Tensor {
@@ -228,16 +232,16 @@ async function nothingOverMerged(device: Device): Promise<void> {
       op: `loadCheckpoint ${name}`,
     });
     await assert.rejects(engine.saveCheckpoint(dir), { ...saved, op: 'saveCheckpoint' });
-    const exported = async (name: string) => headerOf(await engine.save16bitModel(dir, name));
+    const exportHeader = async (name: string) => headerOf(await engine.save16bitModel(dir, name));
     const weights = Object.keys(tinyLlama().stateDict());
-    const names = await exported('merged.safetensors');
+    const names = await exportHeader('merged.safetensors');
     assert.deepEqual(
       names.filter((one) => one.includes('lora_')),
       [],
     );
     assert.ok(weights.every((one) => names.includes(one) || one.includes('lm_head')));
     inEngine(() => peft.unmerge(trained));
-    assert.ok((await exported('beside.safetensors')).some((one) => one.includes('lora_')));
+    assert.ok((await exportHeader('beside.safetensors')).some((one) => one.includes('lora_')));
     await engine.loadCheckpoint(dir);
     engine.destroy();
   } finally {
@@ -271,13 +275,13 @@ async function files(device: Device): Promise<void> {
     const other = on(device, tinyGpt2(5));
     await peft.loadAdapter(other, dir, { isTrainable: true });
     assert.deepEqual(logits(other, device), logits(model, device));
-    const trained = (one: nn.Module) =>
+    const trainedNames = (one: nn.Module) =>
       [...one.namedParameters()]
         .filter(([, { requiresGrad }]) => requiresGrad)
         .map(([name]) => name);
-    assert.deepEqual(trained(other), trained(model));
+    assert.deepEqual(trainedNames(other), trainedNames(model));
     await peft.loadAdapter(other, dir);
-    assert.deepEqual(trained(other), []);
+    assert.deepEqual(trainedNames(other), []);
     await assert.rejects(peft.loadAdapter(on(device, tinyLlama()), dir), /no such module/);
   } finally {
     rmSync(dir, { recursive: true, force: true });
@@ -420,7 +424,7 @@ export const cases: Case[] = [
       ),
   },
   { name: 'embeddings', run: embeddings },
-  { name: 'embeddings with padding', run: padding },
+  { name: 'embeddings with padding', run: checkPadding },
   {
     name: 'Llama with adapters, merged, unmerged, unloaded',
     run: (device) => stagesOfALife(device, tinyLlama()),

@@ -14,16 +14,18 @@ export function tinyLlama(from = 1): nn.models.Llama {
     channels: 32,
     hidden: 48,
   });
-  return made(model);
+  return drawWeights(model);
 }
 
 export function tinyGpt2(from = 1): nn.models.GPT2 {
   seed(from);
-  return made(new nn.models.GPT2({ vocabSize: 64, maxSeq: 16, layers: 2, heads: 2, channels: 24 }));
+  return drawWeights(
+    new nn.models.GPT2({ vocabSize: 64, maxSeq: 16, layers: 2, heads: 2, channels: 24 }),
+  );
 }
 
 /** Draws the values now, in the order of the parameters. */
-function made<Model extends nn.Module>(model: Model): Model {
+function drawWeights<Model extends nn.Module>(model: Model): Model {
   for (const parameter of model.parameters()) void parameter.buffer;
   return model;
 }

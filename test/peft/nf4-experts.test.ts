@@ -35,7 +35,7 @@ const packedOf = (model: nn.Module): [string, peft.NF4Matrices][] =>
   );
 
 /** The same model with the values of `packed` in its experts. */
-function unpacked(packed: nn.Module, plain: nn.models.CausalLM): nn.models.CausalLM {
+function unpackExperts(packed: nn.Module, plain: nn.models.CausalLM): nn.models.CausalLM {
   const parameters = new Map(plain.namedParameters());
   for (const [path, one] of packedOf(packed)) {
     kernels.copy({ in: one.values('f32'), out: parameters.get(path) as nn.Parameter });
@@ -54,7 +54,7 @@ test.each(Object.keys(models))('%s: logits and gradients of dequantized experts'
   const make = models[name] as () => Promise<nn.models.CausalLM>;
   const packed = peft.quantize(await make(), { experts: true, skipModules });
   expect(packedOf(packed).length).toBe(name === 'gpt-oss' ? 2 : 4);
-  const plain = unpacked(packed, await make());
+  const plain = unpackExperts(packed, await make());
   expect(largest(logits(packed, cpu()), logits(plain, cpu()))).toBeLessThan(1e-6);
   for (const model of [packed, plain]) stir(peft.addLora(model, OPTIONS));
   const tokens = Tensor.from(

@@ -55,7 +55,7 @@ test.each([true, false])(
 );
 
 /** The unquantized layers in config.json. */
-async function skipped(model: nn.models.CausalLM, skipModules?: string[]): Promise<unknown> {
+async function skippedModules(model: nn.models.CausalLM, skipModules?: string[]): Promise<unknown> {
   const folder = join(dir, 'skipped');
   await nn.saveWeights(peft.quantize(model, skipModules && { skipModules }), folder);
   const config = JSON.parse(readFileSync(join(folder, 'config.json'), 'utf8'));
@@ -67,32 +67,32 @@ async function skipped(model: nn.models.CausalLM, skipModules?: string[]): Promi
 
 test('layers that stay whole are named where the head is not the only one', async () => {
   const outputs = [0, 1].map((layer) => `model.layers.${layer}.self_attn.o_proj`);
-  expect(await skipped(tinyLlama())).toBeNull();
-  expect(await skipped(tinyLlama(), ['lm_head', 'o_proj'])).toEqual([...outputs, 'lm_head']);
-  expect(await skipped(tinyLlama(), ['o_proj'])).toEqual(outputs);
-  expect(await skipped(tinyLlama(), [])).toEqual([]);
+  expect(await skippedModules(tinyLlama())).toBeNull();
+  expect(await skippedModules(tinyLlama(), ['lm_head', 'o_proj'])).toEqual([...outputs, 'lm_head']);
+  expect(await skippedModules(tinyLlama(), ['o_proj'])).toEqual(outputs);
+  expect(await skippedModules(tinyLlama(), [])).toEqual([]);
 });
 
 test('a tied head is not quantized', async () => {
-  const tied = (): nn.models.Llama => {
+  const tiedModel = (): nn.models.Llama => {
     const sizes = { vocabSize: 64, maxSeq: 16, layers: 1, heads: 2, kvHeads: 2, channels: 64 };
     return new nn.models.Llama({ ...sizes, hidden: 64, tied: true });
   };
-  expect(await skipped(tied())).toBeNull();
+  expect(await skippedModules(tiedModel())).toBeNull();
   const names = ['model.layers.0.mlp.up_proj', 'lm_head'];
-  expect(await skipped(tied(), ['lm_head', 'up_proj'])).toEqual(names);
+  expect(await skippedModules(tiedModel(), ['lm_head', 'up_proj'])).toEqual(names);
 });
 
 test('routers and experts, which stay whole, are named as the files name them', async () => {
   const sizes = { vocabSize: 64, maxSeq: 16, layers: 1, heads: 2, kvHeads: 2, channels: 64 };
   const moe = { experts: 2, perToken: 1, hidden: 64, sharedHidden: 64 };
-  const named = (layer: string): string[] =>
+  const namesOf = (layer: string): string[] =>
     ['gate', 'experts'].map((part) => `model.layers.0.${layer}.${part}`);
   const { Mixtral, Qwen2Moe } = nn.models;
   const mixtral = new Mixtral({ ...sizes, hidden: 64, moe: { experts: 2, perToken: 1 } });
-  expect(await skipped(mixtral)).toEqual([...named('block_sparse_moe'), 'lm_head']);
+  expect(await skippedModules(mixtral)).toEqual([...namesOf('block_sparse_moe'), 'lm_head']);
   const qwen = new Qwen2Moe({ ...sizes, hidden: 64, moe });
-  expect(await skipped(qwen)).toEqual([...named('mlp'), 'lm_head']);
+  expect(await skippedModules(qwen)).toEqual([...namesOf('mlp'), 'lm_head']);
 });
 
 test.each([null, 4, 'nf4', []])('quantize() refuses invalid options: %j', (given) => {

@@ -79,12 +79,12 @@ function byteOf(x: number): number {
   return best;
 }
 
-function packed(codes: readonly number[]): number[] {
+function packCodes(codes: readonly number[]): number[] {
   const even = codes.length % 2 === 0 ? codes : [...codes, 7];
   return even.flatMap((code, i) => (i % 2 === 0 ? [(code << 4) | (even[i + 1] as number)] : []));
 }
 
-const drawn = (count: number, phase: number): number[] =>
+const drawValues = (count: number, phase: number): number[] =>
   Array.from({ length: count }, (_, i) => fround(Math.sin(i * 12.9898 + phase) * (1 + (i % 5))));
 
 const f32 = (values: readonly number[], device: Device): Tensor =>
@@ -98,13 +98,13 @@ async function quantizes(device: Device): Promise<void> {
     [4096, 128],
     [333, 32],
   ] as const) {
-    const values = drawn(count, count);
+    const values = drawValues(count, count);
     const wanted = inBlocks(values, block, nf4Of);
     const bytes = Tensor.from(new Uint8Array(Math.ceil(count / 2)).fill(0xee), { device });
     const absmax = f32(new Array(Math.ceil(count / block)).fill(Number.NaN), device);
     const code = f32(NF4_CODE, device);
     kernels.nf4Quantize({ in: f32(values, device), code, packed: bytes, absmax, block });
-    assert.deepEqual(bytes.toArray(), packed(wanted.codes), `${count} values`);
+    assert.deepEqual(bytes.toArray(), packCodes(wanted.codes), `${count} values`);
     assert.deepEqual(absmax.toArray(), wanted.scales);
     for (const dtype of ['f32', 'bf16', 'f16'] as const) {
       const out = full([count], Number.NaN, { dtype, device });
@@ -127,7 +127,7 @@ async function nests(device: Device): Promise<void> {
   const weights = layer.weight.toArray();
   const made = peft.NF4Linear.from(layer);
   const { codes, scales } = inBlocks(weights, 64, nf4Of);
-  assert.deepEqual(made.weight.toArray(), packed(codes));
+  assert.deepEqual(made.weight.toArray(), packCodes(codes));
   const offset = (made.nested_offset as nn.Parameter).toArray()[0] as number;
   const mean = scales.reduce((a, b) => a + b, 0) / scales.length;
   assert.ok(Math.abs(offset / mean - 1) < 1e-6);
@@ -163,7 +163,7 @@ async function computes(device: Device): Promise<void> {
         (out) => void out.copy_(Tensor.from(whole, { shape: out.shape, device })),
       );
       layer.to(dtype);
-      const values = f32(drawn(72, 4), device).reshape([3, 24]).to(dtype).keep();
+      const values = f32(drawValues(72, 4), device).reshape([3, 24]).to(dtype).keep();
       const [x, same] = [values.clone().requireGrad(), values.clone().requireGrad()];
       made.to(dtype);
       const [y, expected] = [made.call(x), layer.call(same)];

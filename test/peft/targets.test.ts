@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { cpu, type nn, peft, seed } from '../../lib/index.js';
 import { logits, tinyGpt2, tinyLlama } from './models.js';
 
-const adapted = (model: nn.Module, options: peft.LoraOptions): string[] => [
+const adaptedNames = (model: nn.Module, options: peft.LoraOptions): string[] => [
   ...peft.lorasOf(peft.addLora(model, options)).keys(),
 ];
 const inLayer = (layer: number, ...names: string[]): string[] =>
@@ -68,13 +68,13 @@ test.each<[string, peft.LoraOptions, string[]]>([
     inLayer(1, 'self_attn.o_proj'),
   ],
 ])('%s', (_, options, names) => {
-  expect(adapted(tinyLlama(), options)).toEqual(names);
+  expect(adaptedNames(tinyLlama(), options)).toEqual(names);
 });
 
 test('all-linear leaves the head and the embeddings out', () => {
-  expect(adapted(tinyLlama(), { targetModules: 'all-linear' })).toHaveLength(2 * 7);
-  expect(adapted(tinyGpt2(), { targetModules: 'all-linear' })).toHaveLength(2 * 4);
-  expect(adapted(tinyGpt2(), {})).toEqual([
+  expect(adaptedNames(tinyLlama(), { targetModules: 'all-linear' })).toHaveLength(2 * 7);
+  expect(adaptedNames(tinyGpt2(), { targetModules: 'all-linear' })).toHaveLength(2 * 4);
+  expect(adaptedNames(tinyGpt2(), {})).toEqual([
     'transformer.h.0.attn.c_attn',
     'transformer.h.1.attn.c_attn',
   ]);
@@ -141,7 +141,7 @@ test.each<peft.LoraOptions>([
 });
 
 test('only named parts are trained, biases and whole modules included', () => {
-  const trained = (options: peft.LoraOptions): string[] => {
+  const trainedNames = (options: peft.LoraOptions): string[] => {
     const model = peft.addLora(tinyGpt2(), options);
     const all = [...model.namedParameters()].filter(([, { requiresGrad }]) => requiresGrad);
     return all.map(([name]) => name.replace(/\.h\.\d\./, '.h.N.'));
@@ -150,12 +150,14 @@ test('only named parts are trained, biases and whole modules included', () => {
     'transformer.h.N.attn.c_attn.lora_A.weight',
     'transformer.h.N.attn.c_attn.lora_B.weight',
   ];
-  expect([...new Set(trained({}))]).toEqual(lora);
-  expect(new Set(trained({ bias: 'lora_only' }))).toEqual(
+  expect([...new Set(trainedNames({}))]).toEqual(lora);
+  expect(new Set(trainedNames({ bias: 'lora_only' }))).toEqual(
     new Set(['transformer.h.N.attn.c_attn.bias', ...lora]),
   );
-  expect(trained({ bias: 'all' }).filter((name) => name.endsWith('bias'))).toHaveLength(2 * 6 + 1);
-  expect(trained({ modulesToSave: ['ln_f'] })).toContain('transformer.ln_f.weight');
+  expect(trainedNames({ bias: 'all' }).filter((name) => name.endsWith('bias'))).toHaveLength(
+    2 * 6 + 1,
+  );
+  expect(trainedNames({ modulesToSave: ['ln_f'] })).toContain('transformer.ln_f.weight');
 });
 
 test.each<[peft.LoraOptions | object, RegExp]>([
@@ -223,32 +225,32 @@ test('the update of a table stays beside it where a tied head reads it', () => {
 
 test('adapters return when a promise ends or rejects', async () => {
   const model = peft.addLora(tinyLlama(), { initLoraWeights: false });
-  const said = (): number[] => logits(model, cpu());
-  const [adapted, plain] = [said(), peft.withoutAdapters(model, said)];
+  const logitsNow = (): number[] => logits(model, cpu());
+  const [adapted, plain] = [logitsNow(), peft.withoutAdapters(model, logitsNow)];
   expect(adapted).not.toEqual(plain);
   const later = peft.withoutAdapters(model, async () => {
     await Promise.resolve();
-    return said();
+    return logitsNow();
   });
   expect(await later).toEqual(plain);
-  expect(said()).toEqual(adapted);
+  expect(logitsNow()).toEqual(adapted);
   const failing = peft.withoutAdapters(model, async () => Promise.reject(new Error('no')));
   await expect(failing).rejects.toThrow('no');
-  expect(said()).toEqual(adapted);
+  expect(logitsNow()).toEqual(adapted);
 });
 
 test('adapters return after the last of several bodies, in any order', async () => {
   const model = peft.addLora(tinyLlama());
-  const enabled = (): boolean => [...peft.lorasOf(model).values()].every((one) => one.isEnabled);
+  const areEnabled = (): boolean => [...peft.lorasOf(model).values()].every((one) => one.isEnabled);
   const ends: (() => void)[] = [];
   const wait = (): Promise<void> => new Promise((end) => ends.push(end));
   const [first, second] = [peft.withoutAdapters(model, wait), peft.withoutAdapters(model, wait)];
   ends[0]?.();
   await first;
-  expect(enabled()).toBe(false);
+  expect(areEnabled()).toBe(false);
   ends[1]?.();
   await second;
-  expect(enabled()).toBe(true);
+  expect(areEnabled()).toBe(true);
 });
 
 test('a model has one set of adapters', () => {

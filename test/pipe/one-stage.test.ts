@@ -22,7 +22,7 @@ class Plain extends nn.Module {
   }
 }
 
-const staged = (): PipelineModule =>
+const makeStages = (): PipelineModule =>
   new PipelineModule({
     layers: [new nn.Linear(3, 4), new nn.Linear(4, 1)],
     lossFn: (out: Tensor, y: Tensor) => out.sub(y).square().mean(),
@@ -85,7 +85,7 @@ test.each(['1f1b', 'gpipe', 'zero-bubble'])('%s: bit for bit a plain engine', as
   const { initial, ...expected } = await plain();
   expect(expected.norms.every((norm) => (norm as number) > 0)).toBe(true);
   expect(expected.weights).not.toEqual(initial);
-  const engine = await engineOf(staged, { pipeline: { stages: 1, schedule } } as never);
+  const engine = await engineOf(makeStages, { pipeline: { stages: 1, schedule } } as never);
   expect(weightsOf(engine)).toEqual(initial);
   let at = 0;
   const batches = { next: async () => ({ value: batch(at++), done: false }) };
@@ -101,7 +101,9 @@ test.each(['1f1b', 'gpipe', 'zero-bubble'])('%s: bit for bit a plain engine', as
 });
 
 test.each([true, false])('evalBatch() leaves training = %s', async (training) => {
-  const engine = (await engineOf(staged, { pipeline: { stages: 1 } } as never)) as PipelineEngine;
+  const engine = (await engineOf(makeStages, {
+    pipeline: { stages: 1 },
+  } as never)) as PipelineEngine;
   engine.module.train(training);
   const modes: boolean[] = [];
   engine.module.registerForwardHook(() => void modes.push(engine.module.training));

@@ -3,7 +3,7 @@ import { initialize, liveTensors, nn, PipelineModule, seed, Tensor } from '../..
 import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Fault } from './fault-process.js';
 
-async function said(fault: Fault, ranks = 2): Promise<string[]> {
+async function messagesOf(fault: Fault, ranks = 2): Promise<string[]> {
   const results = await runRanks('../pipe/fault-process', ranks, { job: fault });
   return reportsOf<string>(results);
 }
@@ -36,7 +36,7 @@ test('an error of one stage reaches all ranks at once, while that stage stays', 
     ['gives nothing', 1, 2, 'pipeline layer 2: expected a tensor, or a list'],
     ['evaluates alone', 1, 2, 'engine.train() before it'],
   ] as const) {
-    const reports = await said({ kind, rank, stages, stays: true }, stages);
+    const reports = await messagesOf({ kind, rank, stages, stays: true }, stages);
     for (const [other, report] of reports.entries()) {
       expect([kind, other, report]).toEqual([kind, other, expect.stringContaining(error)]);
       expect([kind, other, report.startsWith('DS_COMM')]).toEqual([kind, other, other !== rank]);
@@ -45,10 +45,13 @@ test('an error of one stage reaches all ranks at once, while that stage stays', 
 });
 
 test('an error of a stage reaches its data ranks, and an error on all ranks ends nothing', async () => {
-  const reports = await said({ kind: 'throws in forward', rank: 2, stages: 2, stays: true }, 4);
+  const reports = await messagesOf(
+    { kind: 'throws in forward', rank: 2, stages: 2, stays: true },
+    4,
+  );
   expect(reports[2]).toMatch(/^Error a layer of mine/);
   for (const other of [0, 1, 3]) expect(reports[other]).toMatch(/^DS_COMM .*a layer of mine/);
-  expect(await said({ kind: 'all throw', rank: 0 })).toEqual(['trained 3', 'trained 3']);
+  expect(await messagesOf({ kind: 'all throw', rank: 0 })).toEqual(['trained 3', 'trained 3']);
 });
 
 test('the first transfer detects ranks with different batch sizes', async () => {
@@ -57,7 +60,7 @@ test('the first transfer detects ranks with different batch sizes', async () => 
     ['more evaluated', '2 in evaluation', '1 in evaluation'],
   ] as const) {
     for (const rank of [0, 1]) {
-      for (const report of await said({ kind, rank })) {
+      for (const report of await messagesOf({ kind, rank })) {
         expect([kind, rank, report]).toEqual([kind, rank, expect.stringMatching(/^DS_COMM /)]);
         for (const batch of [own, other]) expect(report).toContain(`micro-batch 0 of ${batch}`);
       }
@@ -68,7 +71,10 @@ test('the first transfer detects ranks with different batch sizes', async () => 
 test('the first batch detects ranks with two kinds of batches', async () => {
   for (const stages of [2, 3]) {
     for (const rank of [0, stages - 1]) {
-      const reports = await said({ kind: 'evaluates first', rank, stages, stays: true }, stages);
+      const reports = await messagesOf(
+        { kind: 'evaluates first', rank, stages, stays: true },
+        stages,
+      );
       for (const report of reports) {
         expect([rank, report]).toEqual([rank, expect.stringMatching(/^DS_COMM /)]);
         expect([rank, report]).toEqual([rank, expect.stringMatching(/in evaluation/)]);
@@ -79,11 +85,11 @@ test('the first batch detects ranks with two kinds of batches', async () => {
 });
 
 test('changed shapes are refused at their stage, and accepted if the model declares them', async () => {
-  const [first] = await said({ kind: 'shapes', rank: 0, stays: true });
+  const [first] = await messagesOf({ kind: 'shapes', rank: 0, stays: true });
   expect(first).toMatch(
     /^DS_SHAPE pipeline, output of stage 0: expected \[4, 8\] f32, as in the first micro-batch, got \[2, 8\] f32\. .*dynamicShape/,
   );
-  const both = await said({ kind: 'dynamic shapes', rank: 0 });
+  const both = await messagesOf({ kind: 'dynamic shapes', rank: 0 });
   expect(both).toEqual(['trained 3', 'trained 3']);
 });
 
@@ -98,7 +104,7 @@ test('unsupported calls of a pipeline are refused by name, on every rank', async
     ],
     ['tied Muon', /^DS_CONFIG optimizer\.type: expected an elementwise optimizer/],
   ] as const) {
-    const reports = await said({ kind, rank: 0, stays: true });
+    const reports = await messagesOf({ kind, rank: 0, stays: true });
     for (const report of reports) {
       expect([kind, report]).toEqual([kind, expect.stringMatching(expected)]);
       expect(report).not.toContain('left sparse');

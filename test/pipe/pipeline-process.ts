@@ -78,8 +78,8 @@ class Branch extends nn.Module {
   }
 }
 
-const embedding = () => new TiedLayerSpec('table', nn.Embedding, {}, VOCABULARY, CHANNELS);
-const reversed = () =>
+const tiedEmbedding = () => new TiedLayerSpec('table', nn.Embedding, {}, VOCABULARY, CHANNELS);
+const tiedHead = () =>
   new TiedLayerSpec(
     'table',
     nn.Embedding,
@@ -91,7 +91,7 @@ const reversed = () =>
 const square = () => new TiedLayerSpec('square', nn.Linear, {}, CHANNELS, CHANNELS);
 /** Of three stages, the first one has more own layers than the last one. */
 const tiedTwice = () => [
-  embedding(),
+  tiedEmbedding(),
   square(),
   new LayerSpec(Branch),
   new LayerSpec(Branch),
@@ -99,7 +99,7 @@ const tiedTwice = () => [
   new LayerSpec(Branch),
   new LayerSpec(nn.LayerNorm, CHANNELS),
   square(),
-  reversed(),
+  tiedHead(),
 ];
 
 /** Multiplies with a weight that other layers may share. */
@@ -130,11 +130,11 @@ const tiedCrosswise = () => {
 
 export function model({ checkpoint: interval = 0, tied = false }: Leg): PipelineModule {
   const plain = () => [
-    tied ? embedding() : new nn.Embedding(VOCABULARY, CHANNELS),
+    tied ? tiedEmbedding() : new nn.Embedding(VOCABULARY, CHANNELS),
     ...Array.from({ length: 5 }, () => new LayerSpec(Branch)),
     (x: Tensor) => x.mul(0.5),
     new LayerSpec(nn.LayerNorm, CHANNELS),
-    tied ? reversed() : new LayerSpec(nn.Linear, CHANNELS, VOCABULARY),
+    tied ? tiedHead() : new LayerSpec(nn.Linear, CHANNELS, VOCABULARY),
   ];
   return new PipelineModule({
     layers: tied === 'twice' ? tiedTwice() : tied === 'crossed' ? tiedCrosswise() : plain(),

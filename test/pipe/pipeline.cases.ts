@@ -117,7 +117,7 @@ async function placedApart(device: Device): Promise<void> {
 }
 
 /** Stages with shared layers in different orders train, save and resume them as one rank does. */
-async function crossed(device: Device): Promise<void> {
+async function checkCrossed(device: Device): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-pipeline-'));
   const leg: Leg = { schedule: '1f1b', micros: 2, stage: 1, precision: 'fp32', tied: 'crossed' };
   try {
@@ -139,22 +139,22 @@ async function crossed(device: Device): Promise<void> {
  * A checkpoint from any number of stages resumes on any other, and training continues as without a
  * stop.
  */
-async function resumed(device: Device): Promise<void> {
+async function checkResumed(device: Device): Promise<void> {
   const root = mkdtempSync(join(tmpdir(), 'ds-pipeline-'));
   const leg = (tie: boolean): Leg => ({
     ...({ schedule: '1f1b', micros: 3, stage: 1, precision: 'bf16', tied: tie } as const),
   });
-  const saving = (pp: number): Leg[] =>
+  const savingLegs = (pp: number): Leg[] =>
     [false, true].map((tie) => ({ ...leg(tie), save: join(root, `${pp} ${tie}`) }));
-  const resuming = (pp: number): Leg[] =>
+  const resumingLegs = (pp: number): Leg[] =>
     [false, true].map((tie) => ({ ...leg(tie), from: join(root, `${pp} ${tie}`) }));
   try {
-    const one = await run(device, 1, { pp: 1, legs: saving(1) });
-    const two = await run(device, 2, { pp: 2, legs: [...saving(2), ...resuming(1)] });
-    const four = await run(device, 4, { pp: 4, legs: resuming(2) });
-    const back = await run(device, 1, { pp: 1, legs: resuming(2) });
+    const one = await run(device, 1, { pp: 1, legs: savingLegs(1) });
+    const two = await run(device, 2, { pp: 2, legs: [...savingLegs(2), ...resumingLegs(1)] });
+    const four = await run(device, 4, { pp: 4, legs: resumingLegs(2) });
+    const back = await run(device, 1, { pp: 1, legs: resumingLegs(2) });
     const untied = one[0]?.[0] as LegReport;
-    const merged = (reports: LegReport[][], i: number) =>
+    const mergeReports = (reports: LegReport[][], i: number) =>
       Object.assign({}, ...reports.map((each) => each[i]?.weights));
     for (const [reports, i] of [
       [two, 0],
@@ -162,7 +162,7 @@ async function resumed(device: Device): Promise<void> {
       [four, 0],
       [back, 0],
     ] as const) {
-      assert.deepEqual(merged(reports, i), untied.weights);
+      assert.deepEqual(mergeReports(reports, i), untied.weights);
     }
     assert.deepEqual(back[0]?.[0]?.losses, untied.losses.slice(2));
     const expected = one[0]?.[1] as LegReport;
@@ -178,8 +178,9 @@ async function resumed(device: Device): Promise<void> {
         `${i}`,
       );
     }
-    const exported = (pp: number) => readFileSync(join(root, `${pp} false`, 'weights.safetensors'));
-    assert.ok(exported(1).equals(exported(2)));
+    const exportedBytes = (pp: number) =>
+      readFileSync(join(root, `${pp} false`, 'weights.safetensors'));
+    assert.ok(exportedBytes(1).equals(exportedBytes(2)));
   } finally {
     rmSync(root, { recursive: true, force: true });
   }
@@ -280,9 +281,9 @@ export const cases: Case[] = [
   },
   {
     name: 'two weights that two stages share, in another order on each',
-    run: crossed,
+    run: checkCrossed,
     gpus: 2,
   },
   { name: 'two weights that three stages share, in two places', run: placedApart, gpus: 3 },
-  { name: 'saved by stages, resumed by others', run: resumed, gpus: 4 },
+  { name: 'saved by stages, resumed by others', run: checkResumed, gpus: 4 },
 ];

@@ -39,8 +39,8 @@ test('the head of a language model counts for what its product takes', async () 
 
 test('a list of layers is divided by its own method', async () => {
   const layers = [new nn.Linear(8, 64), new nn.Linear(64, 8), new nn.Linear(8, 8)];
-  const made = (): nn.Module => new PipelineModule({ layers, lossFn: (x) => x.sum() });
-  expect(await startsOf(made())).toEqual([0, 1, 3]);
+  const makeStages = (): nn.Module => new PipelineModule({ layers, lossFn: (x) => x.sum() });
+  expect(await startsOf(makeStages())).toEqual([0, 1, 3]);
 });
 
 type ModuleOptions = ConstructorParameters<typeof PipelineModule>[0];

@@ -60,7 +60,7 @@ async function peakOf(section: DsConfig['activation_checkpointing']): Promise<nu
   return peak;
 }
 
-const planned = (section: DsConfig['activation_checkpointing']) => {
+const planSection = (section: DsConfig['activation_checkpointing']) => {
   const config = resolveConfig(configOf(section), { worldSize: 1 });
   const setup = setupOfConfig(config, {
     optimizer: configuredFacts(config),
@@ -80,14 +80,14 @@ test.each<[string, DsConfig['activation_checkpointing']]>([
   ['keep_attention, number_checkpoints 4', { keep_attention: true, number_checkpoints: 4 }],
   ['keep_attention, cpu_checkpointing', { keep_attention: true, cpu_checkpointing: true }],
 ])('peak of the device: %s', async (_, section) => {
-  const { device, host } = planned(section);
+  const { device, host } = planSection(section);
   // On the CPU, copies in host memory count as memory of the device.
   const [got, predicted] = [await peakOf(section), total(device) + host.buffers];
   expect(Math.abs(predicted / got - 1)).toBeLessThan(0.03);
 });
 
 test('cpu_checkpointing keeps the inputs of segments in host memory', () => {
-  const host = (section: DsConfig['activation_checkpointing']) => planned(section).host.buffers;
+  const host = (section: DsConfig['activation_checkpointing']) => planSection(section).host.buffers;
   const stream = ROWS * SEQ * 132 * 2;
   expect(host({ cpu_checkpointing: true }) - host(undefined)).toBe(LAYERS * stream);
 });

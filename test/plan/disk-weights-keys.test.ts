@@ -54,7 +54,7 @@ async function peakOf(keys: Keys): Promise<number> {
   return peak;
 }
 
-function planned(keys: Keys) {
+function planKeys(keys: Keys) {
   const config = resolveConfig(configOf(keys), { worldSize: 1 });
   const setup = setupOfConfig(config, {
     optimizer: configuredFacts(config),
@@ -74,7 +74,7 @@ test.each<[Keys, onDisk: number]>([
   [{ max_in_cpu: 3.5 * BLOCK }, all - 3 * BLOCK],
   [{ max_in_cpu: 100 * BLOCK }, 0],
 ])('%j', async (keys, onDisk) => {
-  const { device, host, disk } = planned(keys);
+  const { device, host, disk } = planKeys(keys);
   // On the CPU, host memory counts as memory of the device.
   const [got, predicted] = [await peakOf(keys), total(device) + host.buffers];
   expect(Math.abs(predicted / got - 1)).toBeLessThan(0.02);

@@ -126,11 +126,11 @@ describe('gradients that stay from backward to the update', () => {
   });
 
   test('take more beside upper halves of masters, and weights, where these stay, too', () => {
-    const kept = (own: Partial<Setup>) =>
+    const shareKept = (own: Partial<Setup>) =>
       shareWhere({ gradDtype: 'bf16', shardsGradients: true, own: { speculates: true, ...own } });
-    expect(kept({ canSplit: false })).toBe(0.125);
-    expect(kept({})).toBeCloseTo((0.125 * 4) / 6);
-    expect(kept({ weights: 'cpu' })).toBeCloseTo((0.125 * 4) / 8);
+    expect(shareKept({ canSplit: false })).toBe(0.125);
+    expect(shareKept({})).toBeCloseTo((0.125 * 4) / 6);
+    expect(shareKept({ weights: 'cpu' })).toBeCloseTo((0.125 * 4) / 8);
   });
 
   test('have the memory beside weights, which are counted once', () => {

@@ -27,7 +27,7 @@ function numberOf(file: string, path: Readonly<Path>): number {
   for (const key of path) value = (value as Record<string, unknown>)[key];
   return value as number;
 }
-const measured = (file: string, ...path: Path): number => numberOf(file, ['result', ...path]);
+const measuredNumber = (file: string, ...path: Path): number => numberOf(file, ['result', ...path]);
 
 const sizes = (name: string) => sizesOf(new GPT2(GPT2.config(name)));
 const kept = { microBatch: 8, checkpointing: true } as const;
@@ -74,7 +74,7 @@ const slowRow: SharedRow = [
   '10B',
   { ...shared10B, ...narrow },
 ];
-const shared = (section: string, row: string, ...path: string[]): number =>
+const sharedNumber = (section: string, row: string, ...path: string[]): number =>
   numberOf('offload-h200', [section, row, ...path]);
 
 type Row = [name: string, model: string, setup: Partial<Setup>, gib: () => number];
@@ -84,31 +84,31 @@ const deviceRows: Row[] = [
     '124M',
     '124M',
     { microBatch: 16 },
-    () => measured('redesign-1558M', '124M_B16_after', 'peak_device_gib'),
+    () => measuredNumber('redesign-1558M', '124M_B16_after', 'peak_device_gib'),
   ],
   [
     '1558M',
     '1558M',
     { microBatch: 8 },
-    () => measured('redesign-1558M', 'plain_after', 'peak_device_gib'),
+    () => measuredNumber('redesign-1558M', 'plain_after', 'peak_device_gib'),
   ],
   [
     'checkpointing',
     '1558M',
     kept,
-    () => measured('redesign-1558M', 'checkpointing_after', 'peak_device_gib'),
+    () => measuredNumber('redesign-1558M', 'checkpointing_after', 'peak_device_gib'),
   ],
   [
     'offload',
     '1558M',
     offload,
-    () => measured('redesign-1558M', 'offload_after', 'peak_device_gib'),
+    () => measuredNumber('redesign-1558M', 'offload_after', 'peak_device_gib'),
   ],
   [
     'accumulation',
     '1558M',
     { ...offload, accumulation: 4 },
-    () => measured('train-1558M-offload-accum4', 'peak_device_gib'),
+    () => measuredNumber('train-1558M-offload-accum4', 'peak_device_gib'),
   ],
   ...(
     [
@@ -121,28 +121,28 @@ const deviceRows: Row[] = [
       `ratio ${ratio}`,
       '1558M',
       { ...offload, ratio },
-      () => measured('train-1558M-offload-ratio', row, 'peak_device_gib'),
+      () => measuredNumber('train-1558M-offload-ratio', row, 'peak_device_gib'),
     ],
   ),
   [
     'weights too',
     '1558M',
     weightsToo,
-    () => measured('train-1558M-offload-weights', 'peak_device_gib'),
+    () => measuredNumber('train-1558M-offload-weights', 'peak_device_gib'),
   ],
   [
     '10B',
     '10B',
     { ...offload, microBatch: 10 },
-    () => measured('train-10B-offload-noclip', 'peak_device_gib'),
+    () => measuredNumber('train-10B-offload-noclip', 'peak_device_gib'),
   ],
   [
     '10B, weights too',
     '10B',
     { ...weightsToo, microBatch: 10 },
-    () => measured('train-10B-offload-weights', 'peak_device_gib'),
+    () => measuredNumber('train-10B-offload-weights', 'peak_device_gib'),
   ],
-  ['13B', '13B', after13B, () => measured('train-13B-offload', 'peak_device_gib')],
+  ['13B', '13B', after13B, () => measuredNumber('train-13B-offload', 'peak_device_gib')],
   ...(
     [
       [0, 0, false],
@@ -157,14 +157,14 @@ const deviceRows: Row[] = [
       `stage ${stage} on 2, overlap ${overlap}`,
       '1558M',
       { ...kept, stage, ranks: 2, overlap },
-      () => measured('zero-1558M-2gpu', row, 'peak_device_gib'),
+      () => measuredNumber('zero-1558M-2gpu', row, 'peak_device_gib'),
     ],
   ),
   [
     'stage 3 on 4',
     '1558M',
     { ...kept, stage: 3, ranks: 4 },
-    () => measured('zero-1558M-weak-scaling', 0, 'peak_device_gib'),
+    () => measuredNumber('zero-1558M-weak-scaling', 0, 'peak_device_gib'),
   ],
 ];
 
@@ -173,7 +173,7 @@ for (const [section, row, model, setup] of [...sharedRows, slowRow]) {
     `${row}, ${section}`,
     model,
     setup,
-    () => shared(section, row, 'peak_device_gib'),
+    () => sharedNumber(section, row, 'peak_device_gib'),
   ]);
 }
 
@@ -185,16 +185,16 @@ test.each(deviceRows)('peak of the device: %s', (_, model, setup, gib) => {
 /** Measured with whole master weights; split masters, where one half is the weight, take less. */
 const withoutHalves = (file: string, ranks: number): number => {
   const saved = (1.875 * sizes('1558M').parameters) / ranks / GIB;
-  return measured(file, 'peak_host_rss_gib') - saved;
+  return measuredNumber(file, 'peak_host_rss_gib') - saved;
 };
 
 const hostRows: Row[] = [
-  ['offload', '1558M', offload, () => measured('train-1558M-offload', 'peak_host_rss_gib')],
+  ['offload', '1558M', offload, () => measuredNumber('train-1558M-offload', 'peak_host_rss_gib')],
   [
     'ratio 0.5',
     '1558M',
     { ...offload, ratio: 0.5 },
-    () => measured('train-1558M-offload-ratio', 2, 'peak_host_rss_gib'),
+    () => measuredNumber('train-1558M-offload-ratio', 2, 'peak_host_rss_gib'),
   ],
   [
     'after the verdict',
@@ -213,15 +213,15 @@ const hostRows: Row[] = [
     '10B',
     '10B',
     { ...offload, microBatch: 10 },
-    () => measured('train-10B-offload-noclip', 'peak_host_rss_gib'),
+    () => measuredNumber('train-10B-offload-noclip', 'peak_host_rss_gib'),
   ],
   [
     '10B, weights too',
     '10B',
     { ...weightsToo, microBatch: 10 },
-    () => measured('train-10B-offload-weights', 'peak_host_rss_gib'),
+    () => measuredNumber('train-10B-offload-weights', 'peak_host_rss_gib'),
   ],
-  ['13B', '13B', after13B, () => measured('train-13B-offload', 'peak_host_rss_gib')],
+  ['13B', '13B', after13B, () => measuredNumber('train-13B-offload', 'peak_host_rss_gib')],
 ];
 
 for (const [section, row, model, setup] of [...sharedRows, slowRow]) {
@@ -229,7 +229,7 @@ for (const [section, row, model, setup] of [...sharedRows, slowRow]) {
     `${row}, ${section}`,
     model,
     setup,
-    () => shared(section, row, 'peak_host_rss_gib'),
+    () => sharedNumber(section, row, 'peak_host_rss_gib'),
   ]);
 }
 
@@ -253,63 +253,63 @@ const timeRows: TimeRow[] = [
     '124M',
     { microBatch: 16 },
     machine(1, 16),
-    () => measured('redesign-1558M', '124M_B16_after', 'step_ms'),
+    () => measuredNumber('redesign-1558M', '124M_B16_after', 'step_ms'),
   ],
   [
     '1558M',
     '1558M',
     { microBatch: 8 },
     machine(1, 16),
-    () => measured('redesign-1558M', 'plain_after', 'step_ms'),
+    () => measuredNumber('redesign-1558M', 'plain_after', 'step_ms'),
   ],
   [
     'checkpointing',
     '1558M',
     kept,
     machine(1, 16),
-    () => measured('redesign-1558M', 'checkpointing_after', 'step_ms'),
+    () => measuredNumber('redesign-1558M', 'checkpointing_after', 'step_ms'),
   ],
   [
     'offload',
     '1558M',
     offload,
     machine(1, 16),
-    () => measured('redesign-1558M', 'offload_after', 'step_ms'),
+    () => measuredNumber('redesign-1558M', 'offload_after', 'step_ms'),
   ],
   [
     'after the verdict',
     '1558M',
     { ...offload, speculates: false },
     machine(1, 16),
-    () => measured('train-1558M-offload-deferred', 'step_ms', 'median'),
+    () => measuredNumber('train-1558M-offload-deferred', 'step_ms', 'median'),
   ],
   [
     'accumulation',
     '1558M',
     { ...offload, accumulation: 4 },
     machine(1, 16),
-    () => measured('train-1558M-offload-accum4', 'step_ms', 'median'),
+    () => measuredNumber('train-1558M-offload-accum4', 'step_ms', 'median'),
   ],
   [
     'ratio 0.75',
     '1558M',
     { ...offload, ratio: 0.75 },
     machine(1, 16),
-    () => measured('train-1558M-offload-ratio', 1, 'step_ms'),
+    () => measuredNumber('train-1558M-offload-ratio', 1, 'step_ms'),
   ],
   [
     'ratio 0.5',
     '1558M',
     { ...offload, ratio: 0.5 },
     machine(1, 16),
-    () => measured('train-1558M-offload-ratio', 2, 'step_ms'),
+    () => measuredNumber('train-1558M-offload-ratio', 2, 'step_ms'),
   ],
   [
     '10B',
     '10B',
     { ...offload, microBatch: 10 },
     machine(1, 32),
-    () => measured('train-10B-offload-noclip', 'step_ms', 'median'),
+    () => measuredNumber('train-10B-offload-noclip', 'step_ms', 'median'),
   ],
   ...(
     [
@@ -323,7 +323,7 @@ const timeRows: TimeRow[] = [
       '1558M',
       { ...kept, stage, ranks: 2 },
       machine(2, 32),
-      () => measured('zero-1558M-2gpu', row, 'step_ms'),
+      () => measuredNumber('zero-1558M-2gpu', row, 'step_ms'),
     ],
   ),
 ];
@@ -334,19 +334,19 @@ timeRows.push(
     '1558M',
     weightsToo,
     machine(1, 16),
-    () => measured('train-1558M-offload-weights', 'step_ms', 'median'),
+    () => measuredNumber('train-1558M-offload-weights', 'step_ms', 'median'),
   ],
   [
     'weights too on 2',
     '1558M',
     { ...weightsToo, ranks: 2 },
     machine(2, 32),
-    () => measured('zero-1558M-2gpu-offload-weights', 'step_ms', 'median'),
+    () => measuredNumber('zero-1558M-2gpu-offload-weights', 'step_ms', 'median'),
   ],
 );
 
 for (const [section, row, model, setup] of sharedRows) {
-  const ms = (): number => shared(section, row, 'step_ms', 'median');
+  const ms = (): number => sharedNumber(section, row, 'step_ms', 'median');
   timeRows.push([`${row}, ${section}`, model, setup, machine(1, 16), ms]);
 }
 
@@ -373,11 +373,11 @@ test.each([
 });
 
 test('moments in bf16 save as much of a step of 10B as they did', () => {
-  const ms = (row: string): number => shared(slow, row, 'step_ms', 'median');
-  const planned = (setup: Partial<Setup>): number =>
+  const ms = (row: string): number => sharedNumber(slow, row, 'step_ms', 'median');
+  const planBytes = (setup: Partial<Setup>): number =>
     stepTime(sizes('10B'), { ...plainSetup, ...setup }, H200, machine(1, 16)).step;
   const [, row, , setup] = slowRow;
-  const got = planned(setup) / planned(shared10B);
+  const got = planBytes(setup) / planBytes(shared10B);
   expect(Math.abs(got / (ms(row) / ms('the same, moments in f32')) - 1)).toBeLessThan(BYTES);
 });
 
@@ -395,7 +395,7 @@ test.each(timeRows)('step time: %s', (_, model, setup, at, ms) => {
 test('step time: 124M with attention on wgmma', () => {
   const setup = { ...plainSetup, microBatch: 16 };
   const got = 1000 * stepTime(sizes('124M'), setup, H200, machine(1, 16)).step;
-  const ms = measured('train-124M-wgmma', 'step_ms', 'median');
+  const ms = measuredNumber('train-124M-wgmma', 'step_ms', 'median');
   expect(Math.abs(got / ms - 1)).toBeLessThan(SECONDS);
 });
 
@@ -435,10 +435,10 @@ test.each([
 ] as const)('adapters of 8B, %s: bytes and time', (_, row, kind, isWide, microBatch) => {
   const sizes = llama8B(kind, isWide);
   const setup = { ...plainSetup, microBatch, seq: 2048, checkpointing: true };
-  const gib = measured('llama-h200', row, 'ours', 'peak_device_gib');
+  const gib = measuredNumber('llama-h200', row, 'ours', 'peak_device_gib');
   const got = total(memoryOf(sizes, setup).device) / GIB;
   expect(Math.abs(got / gib - 1)).toBeLessThan(BYTES);
-  const ms = measured('llama-h200', row, 'ours', 'ms_per_step', 'median');
+  const ms = measuredNumber('llama-h200', row, 'ours', 'ms_per_step', 'median');
   const { step } = stepTime(sizes, setup, H200, machine(1, 16));
   expect(Math.abs((1000 * step) / ms - 1)).toBeLessThan(SECONDS);
 });

@@ -96,7 +96,7 @@ const runs: readonly Run[] = [
   ),
 ];
 
-function planned({ zero, accumulation }: Run): number {
+function planRun({ zero, accumulation }: Run): number {
   const config = resolveConfig(
     {
       train_micro_batch_size_per_gpu: ROWS,
@@ -127,7 +127,7 @@ beforeAll(async () => {
 });
 
 test.each(runs.map((one, i) => [one.name, i] as const))('%s', (_, i) => {
-  const [got, predicted] = [measured[i] as number, planned(runs[i] as Run)];
+  const [got, predicted] = [measured[i] as number, planRun(runs[i] as Run)];
   expect(Math.abs(predicted / got - 1)).toBeLessThan(0.02);
 });
 
@@ -149,7 +149,7 @@ test.each([
     number,
   ];
   const got = (measured[b] as number) - (measured[a] as number);
-  const predicted = planned(runs[b] as Run) - planned(runs[a] as Run);
+  const predicted = planRun(runs[b] as Run) - planRun(runs[a] as Run);
   expect(Math.abs(got)).toBeGreaterThan(0.01 * (measured[a] as number));
   expect([
     from,

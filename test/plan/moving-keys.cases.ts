@@ -55,7 +55,7 @@ const CHANGE = 0.02;
 const TOGETHER = 0.15;
 const STEPS = 3;
 
-async function measured(run: Run, device: Device): Promise<{ got: Bytes; predicted: Bytes }> {
+async function measureRun(run: Run, device: Device): Promise<{ got: Bytes; predicted: Bytes }> {
   const { zero, rows = 1, length = 1 / 4, again = false, ...more } = run;
   const shape = shapes[device.kind];
   if (runs.size === 0) await quiet(() => device.memory.inUse);
@@ -109,11 +109,11 @@ async function measured(run: Run, device: Device): Promise<{ got: Bytes; predict
 }
 
 /** Runs by device and content, because rows share their first run. */
-const runs = new Map<string, ReturnType<typeof measured>>();
+const runs = new Map<string, ReturnType<typeof measureRun>>();
 
-function once(run: Run, device: Device): ReturnType<typeof measured> {
+function once(run: Run, device: Device): ReturnType<typeof measureRun> {
   const key = JSON.stringify([device.name, run]);
-  const found = runs.get(key) ?? measured(run, device);
+  const found = runs.get(key) ?? measureRun(run, device);
   runs.set(key, found);
   return found;
 }

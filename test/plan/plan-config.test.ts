@@ -22,7 +22,7 @@ const flags: PlanFlags = {
   link: 50,
   precision: 'bf16',
 };
-const predicted = (config: object, more: object = {}) => {
+const predict = (config: object, more: object = {}) => {
   const file = join(home, 'ds_config.json');
   writeFileSync(file, JSON.stringify(config));
   return plan({ ...flags, config: file, ...more });
@@ -36,7 +36,7 @@ test("prints the plan's values for every candidate", () => {
   const some = weighed.candidates.filter((_: unknown, i: number) => i % 4 === 0);
   for (const { config, ...one } of some) {
     const { checkpointing } = one.setup;
-    const { fits, output } = predicted(config, { ...machine, checkpointing });
+    const { fits, output } = predict(config, { ...machine, checkpointing });
     const { candidates } = JSON.parse(output);
     const [got] = candidates;
     // With one rank there is no communication to overlap.
@@ -54,13 +54,13 @@ test('prints whether it fits, the bytes by part and the time', () => {
     optimizer: { type: 'AdamW', params: { lr: 1e-4 } },
     zero_optimization: { stage: 2 },
   };
-  const { fits, output } = predicted(config);
+  const { fits, output } = predict(config);
   expect(fits).toBe(true);
   expect(output).toMatch(
     /^ +GPU +host +step +tokens\/s +way\nfits .*stage 2, micro-batch 4\n\nFits: /,
   );
   expect(output).toMatch(/\nEach GPU: weights 0\.2 GiB, gradients/);
-  const none = predicted(config, { gpuMemory: GIB });
+  const none = predict(config, { gpuMemory: GIB });
   expect(none.fits).toBe(false);
   expect(none.output).toMatch(/Does not fit: it needs \d\.\d GiB of the 1\.0 GiB of each GPU\./);
 });
@@ -69,7 +69,7 @@ test('weighs what "auto" leaves open', () => {
   const zero_optimization = { stage: 'auto', offload_optimizer: 'auto' };
   const optimizer = { type: 'AdamW', params: { lr: 1e-4 } };
   const config = { train_micro_batch_size_per_gpu: 1, optimizer, zero_optimization };
-  const { best, candidates } = JSON.parse(predicted(config, { json: true }).output);
+  const { best, candidates } = JSON.parse(predict(config, { json: true }).output);
   expect(candidates.length).toBeGreaterThan(4);
   expect(candidates).toContainEqual(best);
 });
@@ -77,12 +77,12 @@ test('weighs what "auto" leaves open', () => {
 test('counts all ranks of a machine if several groups have a state each', () => {
   const zero = { stage: 3, offload_optimizer: { device: 'cpu' } };
   const config = { train_micro_batch_size_per_gpu: 1, bf16: { enabled: true } };
-  const weighed = (mics_shard_size: number) =>
+  const weighShards = (mics_shard_size: number) =>
     JSON.parse(
-      predicted({ ...config, zero_optimization: { ...zero, mics_shard_size } }, { json: true })
+      predict({ ...config, zero_optimization: { ...zero, mics_shard_size } }, { json: true })
         .output,
     ).best;
-  const [whole, halves] = [weighed(4), weighed(2)];
+  const [whole, halves] = [weighShards(4), weighShards(2)];
   expect(halves.setup).toMatchObject({ ranks: 2, copies: 2 });
   expect(halves.host).toBeGreaterThan(1.3 * whole.host);
 });
@@ -95,7 +95,7 @@ test('weights on a disk need its space, and reading them takes time', () => {
     zero_optimization: { stage: 3, offload_param: param },
   });
   const best = (param: object, nvmeSpace = 64 * GIB) => {
-    const { output } = predicted(zero(param), { json: true, nvmeSpace });
+    const { output } = predict(zero(param), { json: true, nvmeSpace });
     return JSON.parse(output).candidates[0];
   };
   const [memory, disk] = [best({ device: 'cpu' }), best(offload_param)];
@@ -103,22 +103,22 @@ test('weights on a disk need its space, and reading them takes time', () => {
   expect(disk.host).toBeLessThan(memory.host);
   expect(disk.time.step).toBeGreaterThan(memory.time.step);
   expect([disk.fits, best(offload_param, 0.1 * GIB).fits]).toEqual([true, false]);
-  expect(predicted(zero(offload_param), { nvmeSpace: GIB }).output).toContain('weights on disk');
+  expect(predict(zero(offload_param), { nvmeSpace: GIB }).output).toContain('weights on disk');
 });
 
 test('refuses unsupported values', () => {
   const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'Lamb' } };
-  expect(() => predicted(config)).toThrow(/optimizer.type: expected AdamW, Adam, .*got Lamb/);
+  expect(() => predict(config)).toThrow(/optimizer.type: expected AdamW, Adam, .*got Lamb/);
   const cut = { ...config, tensor_parallel: { autotp_size: 3 } };
-  expect(() => predicted(cut)).toThrow(/plan --gpus: expected a multiple of 3,.*got 4/);
-  expect(() => predicted({ train_micro_batch_size_per_gpu: 0 })).toThrow(
+  expect(() => predict(cut)).toThrow(/plan --gpus: expected a multiple of 3,.*got 4/);
+  expect(() => predict({ train_micro_batch_size_per_gpu: 0 })).toThrow(
     /train_micro_batch_size_per_gpu: expected .*got 0/,
   );
   const staged = { train_micro_batch_size_per_gpu: 1, pipeline: { stages: 2 } };
-  expect(() => predicted({ ...staged, zero_optimization: { stage: 2 } })).toThrow(
+  expect(() => predict({ ...staged, zero_optimization: { stage: 2 } })).toThrow(
     /zero_optimization.stage: expected 0 or 1 with pipeline.stages, got 2/,
   );
-  expect(() => predicted({ ...staged, pipeline: { stages: 16 } }, { gpus: 16 })).toThrow(
+  expect(() => predict({ ...staged, pipeline: { stages: 16 } }, { gpus: 16 })).toThrow(
     /pipeline.stages: expected 12 at most, as layers, got 16/,
   );
   expect(() => plan({ ...flags, checkpointing: true })).toThrow(

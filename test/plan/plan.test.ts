@@ -268,17 +268,17 @@ test('if nothing fits, ds plan prints the missing memory of the nearest candidat
   const sharing = { tp: 1, pp: 1, nvmeRate: 2 };
   const machine = { gpus: 1, nodes: 1, cores: 16, link: 50, hostMemory: 128 * GIB };
   const given = { ...sharing, ...machine, model: '40B', batch: 1, precision: 'bf16' } as const;
-  const lacking = (nvmeSpace: number, gpuMemory = 139) =>
+  const lackMessage = (nvmeSpace: number, gpuMemory = 139) =>
     plan({ ...given, nvmeSpace: nvmeSpace * GIB, gpuMemory: gpuMemory * GIB }).output;
-  const small = lacking(64);
+  const small = lackMessage(64);
   expect(small).toMatch(/^ +GPU +host +disk +step +tokens\/s +way\ntoo much/);
   expect(small).toMatch(
     /Nothing fits\. The nearest is .*on the host.*\.\nDoes not fit: it needs 2\d\d\.\d GiB of the 139\.0 GiB of each GPU, 3\d\d\.\d GiB of the 128\.0 GiB of each machine's memory\.\nEach GPU: weights/,
   );
-  expect(lacking(440)).toMatch(
+  expect(lackMessage(440)).toMatch(
     /The nearest is .*optimizer on disk.*\nDoes not fit: it needs 454\.8 GiB of the 440\.0 GiB of each machine's disk\./,
   );
-  expect(lacking(500)).toMatch(/Best: stage 2, optimizer on disk/);
+  expect(lackMessage(500)).toMatch(/Best: stage 2, optimizer on disk/);
 });
 
 test('zero.estimateMemory() returns bytes by stage and offload without creating a parameter', () => {

@@ -49,18 +49,20 @@ function choose(ranks: number, room: Partial<typeof ROOM>, more: Partial<Weights
   return chooseWay(ways(ranks), { ...common, cluster: at(ranks), room: rooms, ...more });
 }
 
-const chosen = (...given: Parameters<typeof choose>) => choose(...given).best?.config;
+const chooseConfig = (...given: Parameters<typeof choose>) => choose(...given).best?.config;
 
 describe('on one device', () => {
   test('nothing is offloaded if everything fits', () => {
-    expect(chosen(1, {})).toEqual({ stage: 0 });
+    expect(chooseConfig(1, {})).toEqual({ stage: 0 });
   });
 
   test('the less memory, the more of the state is on the host, and at last weights', () => {
-    const ratios = [24, 20, 16, 12].map((gib) => chosen(1, { device: gib * GIB })?.ratio ?? 0);
+    const ratios = [24, 20, 16, 12].map(
+      (gib) => chooseConfig(1, { device: gib * GIB })?.ratio ?? 0,
+    );
     expect(ratios).toEqual([...ratios].sort((a, b) => a - b));
     expect(new Set(ratios).size).toBeGreaterThan(2);
-    expect(chosen(1, { device: 5 * GIB })).toMatchObject({ stage: 3, weights: 'cpu' });
+    expect(chooseConfig(1, { device: 5 * GIB })).toMatchObject({ stage: 3, weights: 'cpu' });
     const steps = [40, 24, 16, 12].map((gib) => choose(1, { device: gib * GIB }).best?.step ?? 0);
     expect(steps).toEqual([...steps].sort((a, b) => a - b));
   });
@@ -79,9 +81,15 @@ describe('on one device', () => {
 
   test('updates wait where the host has too little to try them out', () => {
     const device = 10 * GIB;
-    expect(chosen(1, { device, host: 64 * GIB })).toMatchObject({ ratio: 1, speculates: true });
-    expect(chosen(1, { device, host: 20 * GIB })).toMatchObject({ ratio: 1, speculates: false });
-    expect(chosen(1, { device, host: 8 * GIB })).toBeUndefined();
+    expect(chooseConfig(1, { device, host: 64 * GIB })).toMatchObject({
+      ratio: 1,
+      speculates: true,
+    });
+    expect(chooseConfig(1, { device, host: 20 * GIB })).toMatchObject({
+      ratio: 1,
+      speculates: false,
+    });
+    expect(chooseConfig(1, { device, host: 8 * GIB })).toBeUndefined();
   });
 
   test('a virtual machine that may grow is asked for the least memory', () => {
@@ -94,23 +102,23 @@ describe('on one device', () => {
 
 describe('on several ranks', () => {
   test('they share state out before it is moved to the host', () => {
-    expect(chosen(4, {})).toEqual({ stage: 1 });
-    expect(chosen(4, { device: 16 * GIB })).not.toHaveProperty('optimizer');
-    expect(chosen(4, { device: 6 * GIB })).toMatchObject({ optimizer: 'cpu' });
+    expect(chooseConfig(4, {})).toEqual({ stage: 1 });
+    expect(chooseConfig(4, { device: 16 * GIB })).not.toHaveProperty('optimizer');
+    expect(chooseConfig(4, { device: 6 * GIB })).toMatchObject({ optimizer: 'cpu' });
   });
 });
 
 test('the CPU offloads nothing, and ranks shard no more than necessary', () => {
   const onHost = { isHost: true };
   const room = { device: null } as never;
-  expect(chosen(1, room, onHost)).toEqual({ stage: 0 });
-  expect(chosen(4, room, onHost)).toEqual({ stage: 0 });
+  expect(chooseConfig(1, room, onHost)).toEqual({ stage: 0 });
+  expect(chooseConfig(4, room, onHost)).toEqual({ stage: 0 });
   expect(choose(4, room, onHost).best?.step).toBeNull();
   const small = { device: null, host: 24 * GIB } as never;
-  expect(chosen(4, small, onHost)).toMatchObject({ stage: expect.any(Number) });
-  expect(chosen(4, small, onHost)?.stage).toBeGreaterThan(0);
-  expect(chosen(4, small, onHost)).not.toHaveProperty('optimizer');
-  expect(chosen(1, { device: null, host: 12 * GIB } as never, onHost)).toBeUndefined();
+  expect(chooseConfig(4, small, onHost)).toMatchObject({ stage: expect.any(Number) });
+  expect(chooseConfig(4, small, onHost)?.stage).toBeGreaterThan(0);
+  expect(chooseConfig(4, small, onHost)).not.toHaveProperty('optimizer');
+  expect(chooseConfig(1, { device: null, host: 12 * GIB } as never, onHost)).toBeUndefined();
 });
 
 test('with unknown activations, half of the device stays free if possible', () => {
@@ -120,7 +128,7 @@ test('with unknown activations, half of the device stays free if possible', () =
   const unknown = { sizes: countsOf(model), knowsActivations: false };
   // 16 bytes of each parameter: weights, gradients, masters and moments.
   expect(countsOf(model).parameters * 16).toBe(2 * GIB);
-  expect(chosen(1, { device: 8 * GIB }, unknown)).toEqual({ stage: 0 });
+  expect(chooseConfig(1, { device: 8 * GIB }, unknown)).toEqual({ stage: 0 });
   expect(choose(1, { device: 8 * GIB }, unknown).best?.step).toBeNull();
   const moved = choose(1, { device: 4 * GIB }, unknown).best;
   expect(moved?.config).toMatchObject({ optimizer: 'cpu' });

@@ -9,7 +9,7 @@ import type { Case } from '../support/case.js';
 import { gpt2Macs, relative } from './closed-form.js';
 
 /** Runs forward and backward of `body`'s scalar under a profile of `model`. */
-function profiled(model: nn.Module, body: () => Tensor): profiler.ModelProfile {
+function profileModel(model: nn.Module, body: () => Tensor): profiler.ModelProfile {
   const flops = new FlopsProfiler(model);
   flops.startProfile();
   try {
@@ -56,7 +56,7 @@ class Mixture extends nn.Module {
 /** Every number by hand: a GEMM of 11 rows, GELU, a second GEMM, and a norm in the parent. */
 function byHand(device: Device): void {
   const model = new Mixture().to(device);
-  const profile = profiled(model, () => model.call(constant([11, 5], device)).mean());
+  const profile = profileModel(model, () => model.call(constant([11, 5], device)).mean());
   const [one, two, norm] = ['first', 'second', 'norm'].map((name) => at(profile, name));
   assert.deepEqual(one?.work.forward, { macs: 11 * 5 * 7, flops: 2 * 11 * 5 * 7 + 11 * 7 });
   assert.deepEqual(two?.work.forward, { macs: 11 * 7 * 3, flops: 2 * 11 * 7 * 3 });
@@ -128,7 +128,7 @@ function tinyProfile(device: Device, checkpointing: boolean | 'selective'): prof
   seed(7);
   const model = tinyModel({ model: { activationCheckpointing: checkpointing } }).to(device);
   const { tokens, targets } = tinyBatch(0, device);
-  const profile = profiled(model, () => model.call(tokens, targets));
+  const profile = profileModel(model, () => model.call(tokens, targets));
   for (const tensor of [tokens, targets]) tensor.dispose();
   return profile;
 }
@@ -195,7 +195,9 @@ function nestedSegments(device: Device): void {
   const model = new Mixture().to(device);
   const inner = (x: Tensor): Tensor => checkpoint((y) => model.first.call(y).mul(2), x);
   const x = constant([11, 5], device).keep();
-  const profile = profiled(model, () => checkpoint((y) => model.second.call(inner(y)), x).mean());
+  const profile = profileModel(model, () =>
+    checkpoint((y) => model.second.call(inner(y)), x).mean(),
+  );
   const first = at(profile, 'first').work;
   assert.equal(first.forward.macs, 11 * 5 * 7);
   assert.equal(first.recompute.macs, 2 * (11 * 5 * 7), 'once for each segment around it');
@@ -251,8 +253,8 @@ function exceptionsOutside(device: Device): void {
   const model = new Mixture().to(device);
   const wrong = constant([11, 4], device).keep();
   const run = (): Tensor => model.call(constant([11, 5], device)).mean();
-  const { model: alone } = profiled(model, run);
-  const { model: root } = profiled(model, () => {
+  const { model: alone } = profileModel(model, run);
+  const { model: root } = profileModel(model, () => {
     assert.throws(() => model.call(wrong), { code: 'DS_SHAPE' });
     return run();
   });

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { profiler } from '../../lib/index.js';
-import { printed } from '../support/printed.js';
+import { captureOutput } from '../support/printed.js';
 
 const { formatCount, formatDuration, formatProfile, printProfile } = profiler;
 
@@ -86,7 +86,7 @@ test('the documented output has the lines that the code prints', async () => {
   const page = readFileSync(join(__dirname, '../../docs/profiling.md'), 'utf8');
   const facts = { step: 3, samples: 2, microBatches: 1 };
   const latencyMs = { forward: 1, backward: 1, step: 1, total: 3 };
-  const text = await printed(async () => printProfile(example({ ...facts, latencyMs })));
+  const text = await captureOutput(async () => printProfile(example({ ...facts, latencyMs })));
   const labels = text.split('\n').flatMap((line) => /^([a-z].*?): {2,}/i.exec(line)?.[1] ?? []);
   expect(labels.length).toBeGreaterThan(12);
   for (const label of labels) expect(page).toContain(`${label}:`);

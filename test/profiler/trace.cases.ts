@@ -28,7 +28,7 @@ async function inFolder(body: (folder: string) => Promise<void>): Promise<void> 
 }
 
 /** Steps 2 and 3 of 4, of an engine with `options`. */
-async function traced(device: Device, file: string, options = offloaded) {
+async function traceStep(device: Device, file: string, options = offloaded) {
   const engine = await tinyEngine(options, device);
   assert.equal(engine.trace(file, { steps: 2, after: 1 }), file);
   const losses = trainTiny(engine, 0, 4);
@@ -43,7 +43,7 @@ const inside = (inner: profiler.TraceEvent, outer: profiler.TraceEvent): boolean
 /** Both lanes have steps 2 and 3, each with two micro-batches and an update. */
 async function phases(device: Device): Promise<void> {
   await inFolder(async (folder) => {
-    const { events } = await traced(device, join(folder, 'deep', 'trace.json'));
+    const { events } = await traceStep(device, join(folder, 'deep', 'trace.json'));
     for (const lane of ['training thread', 'phases']) {
       const spans = spansIn(events, lane);
       const steps = spans.filter(({ cat }) => cat === 'step');
@@ -73,7 +73,7 @@ async function phases(device: Device): Promise<void> {
  */
 async function hostUpdates(device: Device): Promise<void> {
   await inFolder(async (folder) => {
-    const { events } = await traced(device, join(folder, 'trace.json'));
+    const { events } = await traceStep(device, join(folder, 'trace.json'));
     const updates = spansIn(events, 'updates on the host').filter(({ name }) => /adam/i.test(name));
     assert.ok(updates.every(({ args }) => Number(args?.threads) > 0));
     const spans = spansIn(events, 'phases');
@@ -93,7 +93,7 @@ async function hostUpdates(device: Device): Promise<void> {
 async function sameBits(device: Device): Promise<void> {
   await inFolder(async (folder) => {
     const calls = { ...addon };
-    const { losses, bits } = await traced(device, join(folder, 'trace.json'));
+    const { losses, bits } = await traceStep(device, join(folder, 'trace.json'));
     assert.ok(Object.entries(calls).every(([name, call]) => addon[name as 'run'] === call));
     const plain = await tinyEngine(offloaded, device);
     assert.deepEqual(trainTiny(plain, 0, 4), losses);
@@ -105,7 +105,7 @@ async function sameBits(device: Device): Promise<void> {
 async function disk(device: Device): Promise<void> {
   await inFolder(async (folder) => {
     const swap = mkdtempSync(join(tmpdir(), 'ds-trace-disk-'));
-    const { events } = await traced(device, join(folder, 'trace.json'), {
+    const { events } = await traceStep(device, join(folder, 'trace.json'), {
       ...offloaded,
       nvme: swap,
     });
@@ -119,7 +119,7 @@ async function disk(device: Device): Promise<void> {
 }
 
 /** Training that ends before the traced steps do, and before they begin. */
-async function unfinished(device: Device): Promise<void> {
+async function checkUnfinished(device: Device): Promise<void> {
   await inFolder(async (folder) => {
     const engine = await tinyEngine(offloaded, device);
     const file = join(folder, 'trace.json');
@@ -212,7 +212,7 @@ export const cases: Case[] = [
     run: sameBits,
   },
   { name: 'trace: transfers with a disk', run: disk },
-  { name: 'trace: training that ends before the steps do', run: unfinished },
+  { name: 'trace: training that ends before the steps do', run: checkUnfinished },
   { name: 'trace: two engines in turn', run: takingTurns },
   { name: 'trace: files that cannot be written, wrong options, two at once', run: refusals },
 ];

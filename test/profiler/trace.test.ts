@@ -14,19 +14,19 @@ testOnCpu('trace', cases);
 
 describe('a trace that ends otherwise', () => {
   afterEach(() => jest.restoreAllMocks());
-  const lost = () => {
+  const throwLost = () => {
     throw new Error('lost');
   };
 
   test('a device that fails at the start or end stops all recording', () => {
     const calls = { ...addon };
     const trace = new profiler.Trace(cpu());
-    jest.spyOn(cpu().compute, 'synchronize').mockImplementationOnce(lost);
+    jest.spyOn(cpu().compute, 'synchronize').mockImplementationOnce(throwLost);
     expect(() => trace.begin()).toThrow('lost');
     expect(addon).toEqual(calls);
     trace.begin();
     expect(addon).not.toEqual(calls);
-    jest.spyOn(cpu(), 'synchronize').mockImplementationOnce(lost);
+    jest.spyOn(cpu(), 'synchronize').mockImplementationOnce(throwLost);
     expect(() => trace.end()).toThrow('lost');
     expect(addon).toEqual(calls);
     trace.begin();

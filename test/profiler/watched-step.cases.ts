@@ -22,7 +22,7 @@ import {
   trainTiny,
 } from '../e2e/tiny-training.js';
 import type { Case } from '../support/case.js';
-import { printed } from '../support/printed.js';
+import { captureOutput } from '../support/printed.js';
 import { gpt2Macs, modelFlopsPerToken, relative } from './closed-form.js';
 
 const tiny: TinyOptions = { precision: 'fp32', offload: false, accumulation: 2 };
@@ -76,7 +76,7 @@ async function oneStep(device: Device): Promise<void> {
 
 async function table(device: Device): Promise<void> {
   const section = { enabled: true, module_depth: 2, top_modules: 2 };
-  const text = await printed(async () => {
+  const text = await captureOutput(async () => {
     const engine = await tinyEngine(device, { flops_profiler: section });
     trainTiny(engine, 0, 2);
     engine.destroy();
@@ -94,7 +94,7 @@ async function table(device: Device): Promise<void> {
 
 async function quiet(device: Device): Promise<void> {
   const section = { enabled: true, detailed: false };
-  const text = await printed(async () => {
+  const text = await captureOutput(async () => {
     const engine = await tinyEngine(device, { flops_profiler: section });
     trainTiny(engine, 0, 1);
     engine.destroy();
@@ -121,13 +121,13 @@ async function unwritable(device: Device): Promise<void> {
 }
 
 /** An unfinished step leaves no state behind. */
-async function unfinished(device: Device): Promise<void> {
+async function checkUnfinished(device: Device): Promise<void> {
   const engine = await tinyEngine(device, { flops_profiler: { enabled: true } });
   const again = await tinyEngine(device, { flops_profiler: { enabled: true, detailed: false } });
   const tokens = Tensor.from(new Int32Array(4), { shape: [1, 4], device }).keep();
   engine.forward(tokens);
   engine.destroy();
-  const text = await printed(async () => void trainTiny(again, 0, 1));
+  const text = await captureOutput(async () => void trainTiny(again, 0, 1));
   assert.match(text, /global step: +1\n/);
   again.destroy();
   tokens.dispose();
@@ -192,6 +192,6 @@ export const cases: Case[] = [
   { name: 'flops_profiler: the table', run: table },
   { name: 'flops_profiler: detailed off', run: quiet },
   { name: 'flops_profiler: a file that cannot be written', run: unwritable },
-  { name: 'flops_profiler: a step that never ended', run: unfinished },
+  { name: 'flops_profiler: a step that never ended', run: checkUnfinished },
   { name: 'flops_profiler: GPT-2 124M by the closed formula, times that add up', run: gpt2Large },
 ];

@@ -20,7 +20,7 @@ const OFFSETS = [
 const MARGIN = 64;
 
 /** Bytes around `part` as they were, and `part` at `offset`. */
-function expected(before: Uint8Array, part: Uint8Array, offset: number): Uint8Array {
+function expectedBytes(before: Uint8Array, part: Uint8Array, offset: number): Uint8Array {
   const out = Uint8Array.from(before);
   out.set(part, offset);
   return out;
@@ -53,8 +53,8 @@ function copies(device: Device, stream: Stream, sizes: readonly number[]): void 
       const what = `${bytes} bytes from ${from} to ${to}`;
       // Large arrays are compared as bytes: element by element takes seconds.
       const same = (a: Uint8Array, b: Uint8Array): boolean => Buffer.compare(a, b) === 0;
-      assert.ok(same(arrived, expected(before as Uint8Array, part, to)), what);
-      assert.ok(same(returned, expected(after as Uint8Array, part, from)), what);
+      assert.ok(same(arrived, expectedBytes(before as Uint8Array, part, to)), what);
+      assert.ok(same(returned, expectedBytes(after as Uint8Array, part, from)), what);
     }
     for (const memory of [there, host, back]) memory.release();
   }

@@ -1,7 +1,7 @@
 // Regular expressions in linear time give the matches of engines that backtrack.
 import { RegexFault } from '../../lib/runtime/regex/fault.js';
 import { Regex, type RegexOptions } from '../../lib/runtime/regex/regex.js';
-import { seeded } from '../support/random.js';
+import { seededRandom } from '../support/random.js';
 
 /** [pattern, text, pieces] of the Rust crate tokenizers 0.23.2: Split with "Isolated". */
 const RECORDED: readonly [string, string, string[]][] = [
@@ -73,7 +73,7 @@ const ATOMS = [
 const LETTERS = ['a', 'b', 'c', ' ', '\n', '1', 'é', '😀', 'x', 'A'];
 
 test('random patterns match as JavaScript matches them', () => {
-  const random = seeded(31);
+  const random = seededRandom(31);
   const pick = <T>(list: readonly T[]): T => list[Math.floor(random() * list.length)] as T;
   const pattern = (depth: number): string => {
     const kind = depth === 0 ? 0 : Math.floor(random() * 6);

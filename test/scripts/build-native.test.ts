@@ -91,14 +91,14 @@ test('hands headers, options and jobs to CMake, and its status to the shell', ()
 
 test('compiles fast GPU code unless the environment asks for slow code', () => {
   const root = checkout('gpu', true);
-  const configured = (variables: NodeJS.ProcessEnv) => {
+  const configureBuild = (variables: NodeJS.ProcessEnv) => {
     expect(build(root, [], variables).status).toBe(3);
     return calls()[0]?.filter((word) => word.includes('DS_FAST_GPU_CODE'));
   };
-  expect(configured({ DS_FAST_GPU_CODE: '1' })).toEqual([
+  expect(configureBuild({ DS_FAST_GPU_CODE: '1' })).toEqual([
     '-UDS_FAST_GPU_CODE',
     '-DDS_FAST_GPU_CODE=ON',
   ]);
   // The code of an earlier build does not stay slow.
-  expect(configured({})).toEqual(['-UDS_FAST_GPU_CODE']);
+  expect(configureBuild({})).toEqual(['-UDS_FAST_GPU_CODE']);
 });

@@ -20,7 +20,7 @@ const FILL = '_ZN2ds4cuda11fill_kernelIfEEvPT_S2_m';
 const STACK = '_ZN2ds4cuda12stack_kernelEPKvPvm';
 const SPANS = '_ZN2ds4cuda26attention_documents_kernelENS0_12DocumentCopyES1_l';
 const codes = ['sm_80', 'sm_90a', 'sm_100', 'sm_120', 'compute_90'];
-const recorded = (): Entry[][] => [
+const recordedCodes = (): Entry[][] => [
   codes.map((architecture) => ({ architecture, bytes: 2048, kernels: { [FILL]: 0, [STACK]: 0 } })),
   codes.map((architecture) => ({ architecture, bytes: 4096, kernels: { [SPANS]: 2048 } })),
 ];
@@ -40,8 +40,8 @@ test('the list is that of the release in CMakeLists.txt', () => {
 });
 
 test('a complete library has no faults, and a line for each architecture', () => {
-  expect(faults(recorded())).toEqual([]);
-  const lines = call(`check.summary(${JSON.stringify(recorded())}, ['sm_80', 'compute_90'])`);
+  expect(faults(recordedCodes())).toEqual([]);
+  const lines = call(`check.summary(${JSON.stringify(recordedCodes())}, ['sm_80', 'compute_90'])`);
   expect(lines).toEqual([
     'sm_80       6144 bytes, 2 containers, 3 kernels, static shared memory up to 2048',
     'compute_90  6144 bytes, 2 containers, 3 kernels',
@@ -49,7 +49,7 @@ test('a complete library has no faults, and a line for each architecture', () =>
 });
 
 test('names an architecture that a source file lacks', () => {
-  const containers = recorded();
+  const containers = recordedCodes();
   containers[1]?.splice(3, 1);
   expect(faults(containers)).toEqual([
     `container 1 (${SPANS}): expected ${codes.join(', ')}, got sm_80, sm_90a, sm_100, compute_90`,
@@ -57,14 +57,14 @@ test('names an architecture that a source file lacks', () => {
 });
 
 test('names a kernel that an architecture lacks', () => {
-  const containers = recorded();
+  const containers = recordedCodes();
   delete containers[0]?.[4]?.kernels[STACK];
   expect(faults(containers)).toEqual([`container 0 (${FILL}): compute_90 has no kernel ${STACK}`]);
 });
 
 test('refuses static shared memory above 48 KiB, and a library without GPU code', () => {
   const large = { architecture: 'sm_80', bytes: 64, kernels: { [SPANS]: 49_153 } };
-  const rest = (recorded()[1] as Entry[]).slice(1);
+  const rest = (recordedCodes()[1] as Entry[]).slice(1);
   expect(faults([[large, ...rest]])).toEqual([
     `${SPANS}: expected 49152 bytes of static shared memory or less, got 49153`,
   ]);

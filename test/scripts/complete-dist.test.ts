@@ -59,7 +59,7 @@ beforeAll(() => {
 afterAll(() => rmSync(dist, { recursive: true, force: true }));
 
 /** Output of a program with `ds`, the package, and `read()`, the files loaded so far. */
-function printed(program: string, load: string): unknown {
+function printedValue(program: string, load: string): unknown {
   const text = `
     import { createRequire } from 'node:module';
     const require = createRequire('${dist}/x.js');
@@ -75,14 +75,14 @@ const IMPORT = "await import('./index.mjs')";
 const SAY_READ = 'console.log(JSON.stringify(read().sort()))';
 
 test('a require reads only the entry points of sections', () => {
-  expect(printed(SAY_READ, REQUIRE)).toEqual(['index.js', 'shapes/index.js']);
+  expect(printedValue(SAY_READ, REQUIRE)).toEqual(['index.js', 'shapes/index.js']);
 });
 
 test('an import reads the files of its names and of their base classes', () => {
   const tensor = ['tensor/add.js', 'tensor/index.js', 'tensor/plus.js'];
   const stars = ['stars/index.js', 'stars/star.js'];
   const own = ['area.js', 'index.js', 'parent.js', 'run.js', 'shapes/index.js'];
-  expect(printed(SAY_READ, IMPORT)).toEqual([...own, ...stars, ...tensor]);
+  expect(printedValue(SAY_READ, IMPORT)).toEqual([...own, ...stars, ...tensor]);
 });
 
 test.each([REQUIRE, IMPORT])(
@@ -94,7 +94,7 @@ test.each([REQUIRE, IMPORT])(
     console.log(JSON.stringify([area(2), new Base().name, add(1, 2), star, own, circle.area,
       circle instanceof shapes.Square, Object.keys(shapes)]));`;
     const names = ['Square', 'Circle'];
-    expect(printed(program, door)).toEqual([4, 'parent', 3, 3, 1, 9, true, names]);
+    expect(printedValue(program, door)).toEqual([4, 'parent', 3, 3, 1, 9, true, names]);
   },
 );
 
@@ -104,7 +104,7 @@ test('a file is read once, where its name is first used', () => {
     ds.area(2);
     ds.area(3);
     console.log(JSON.stringify([before, read().includes('shapes/square.js')]));`;
-  expect(printed(program, IMPORT)).toEqual([false, true]);
+  expect(printedValue(program, IMPORT)).toEqual([false, true]);
 });
 
 test('a stack names the lines that the compiler wrote', () => {
@@ -112,14 +112,14 @@ test('a stack names the lines that the compiler wrote', () => {
     try { ds.run(); } catch ({ message, stack }) {
       console.log(JSON.stringify([message, ...stack.matchAll(/(fail|run)\\.js:(\\d+)/g)].map(String)));
     }`;
-  const [message, thrown, called] = printed(program, REQUIRE) as string[];
+  const [message, thrown, called] = printedValue(program, REQUIRE) as string[];
   expect(message).toBe('parent');
   expect(thrown).toBe('fail.js:5,fail,5');
   expect(called).toMatch(/^run\.js:\d+,run,/);
 });
 
 test('completing it twice changes nothing', () => {
-  const before = printed(SAY_READ, IMPORT);
+  const before = printedValue(SAY_READ, IMPORT);
   execFileSync('node', [script, dist]);
-  expect(printed(SAY_READ, IMPORT)).toEqual(before);
+  expect(printedValue(SAY_READ, IMPORT)).toEqual(before);
 });

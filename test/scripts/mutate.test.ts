@@ -84,7 +84,7 @@ function mutate(...args: string[]): string {
 }
 
 /** What a mutant changes, with its result; sorted, since jobs end in any order. */
-const shown = (results: Result[]): string[] =>
+const formatResults = (results: Result[]): string[] =>
   results.map((one) => `${one.place} ${one.original} -> ${one.replacement}: ${one.verdict}`).sort();
 
 test('two jobs try each mutant once, and a later call continues', () => {
@@ -94,7 +94,7 @@ test('two jobs try each mutant once, and a later call continues', () => {
   const lines = linesOf('room');
   const results = resultsOf(lines);
   expect(new Set(results.map(({ id }) => id)).size).toBe(results.length);
-  expect(shown(results)).toEqual(
+  expect(formatResults(results)).toEqual(
     expect.arrayContaining([
       'lib/room/half.ts:1 a / 2 -> a * 2: killed',
       'lib/room/limits.ts:2 { most: 9 } -> {}: killed',
@@ -111,7 +111,7 @@ test('two jobs try each mutant once, and a later call continues', () => {
   writeFileSync(join(folder, 'results.jsonl'), `${kept.join('\n')}\n`);
   mutate('--jobs', '3');
   expect(linesOf('room').slice(0, 2)).toEqual(kept);
-  expect(shown(resultsOf(linesOf('room')))).toEqual(shown(results));
+  expect(formatResults(resultsOf(linesOf('room')))).toEqual(formatResults(results));
 });
 
 test('a call that runs out of time keeps its results', () => {

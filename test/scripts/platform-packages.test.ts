@@ -13,14 +13,14 @@ afterAll(() => rmSync(folder, { recursive: true }));
 const read = (path: string) => JSON.parse(readFileSync(join(path, 'package.json'), 'utf8'));
 const checkout = read(root);
 
-function written(command: string, ...words: string[]) {
+function runCommand(command: string, ...words: string[]) {
   const place = mkdtempSync(join(folder, 'package-'));
   execFileSync(process.execPath, [script, command, place, ...words]);
   return { place, manifest: read(place) };
 }
 
 test('the published package names the platform packages in its own version', () => {
-  const { manifest } = written('main');
+  const { manifest } = runCommand('main');
   expect(manifest.optionalDependencies).toEqual({
     '@ds/native-linux-x64': checkout.version,
     '@ds/native-linux-arm64': checkout.version,
@@ -48,7 +48,7 @@ test.each([
   ['linux-x64-cuda12', 'x64', 'glibc', 'libds_cuda.so'],
   ['linux-x64-musl', 'x64', 'musl', 'ds_native.node'],
 ])('%s installs on its own platform only, and runs no script', (name, cpu, libc, main) => {
-  const { place, manifest } = written('write', name);
+  const { place, manifest } = runCommand('write', name);
   expect(manifest).toMatchObject({
     name: `@ds/native-${name}`,
     version: checkout.version,

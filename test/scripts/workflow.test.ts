@@ -39,7 +39,7 @@ const job = (name: string) => workflow.jobs[name] as Job;
 const stepsOf = ({ steps }: Job) => steps.flatMap(({ run }) => (run === undefined ? [] : [run]));
 
 /** Jobs that upload an artifact with such a name. */
-const uploading = (name: RegExp) =>
+const jobsUploading = (name: RegExp) =>
   Object.keys(workflow.jobs).filter((one) =>
     job(one).steps.some(
       (step) =>
@@ -78,7 +78,7 @@ test('a job needs the jobs that upload its artifacts', () => {
     for (const step of steps) {
       if (!step.uses?.startsWith('actions/download-artifact@')) continue;
       const pattern = `${step.with?.name ?? step.with?.pattern}`.replace('*', '.*');
-      const uploaders = uploading(new RegExp(`^${pattern}$`));
+      const uploaders = jobsUploading(new RegExp(`^${pattern}$`));
       expect(uploaders.length).toBeGreaterThan(0);
       expect([needs].flat()).toEqual(expect.arrayContaining(uploaders));
     }
@@ -89,7 +89,7 @@ test('only the release job may sign, and it runs after all tests on a tag', () =
   const release = job('release');
   expect(workflow.on.push.tags).toEqual(['v*']);
   expect(release.if).toBe("startsWith(github.ref, 'refs/tags/v')");
-  expect(release.needs).toEqual(expect.arrayContaining(['test', ...uploading(/^packages/)]));
+  expect(release.needs).toEqual(expect.arrayContaining(['test', ...jobsUploading(/^packages/)]));
   expect(workflow.permissions).toEqual({ contents: 'read' });
   expect(release.permissions).toEqual({ contents: 'read', 'id-token': 'write' });
   for (const [name, { permissions }] of Object.entries(workflow.jobs))

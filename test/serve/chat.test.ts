@@ -49,12 +49,12 @@ test('the system message is kept, and the oldest exchanges are dropped', async (
   const system = { role: 'system', content: 'Be brief.' };
   const user = (content: string) => ({ role: 'user', content });
   const [one, two] = ['one', 'two'].map((text) => text.repeat(5)) as [string, string];
-  const encoded = (...messages: object[]) =>
+  const encodeChat = (...messages: object[]) =>
     tokenizer.applyChatTemplate(messages as never, { addGenerationPrompt: true }).ids;
-  const alone = encoded(system, user(two)).length;
+  const alone = encodeChat(system, user(two)).length;
   const engine = new FakeEngine(tokenizer, alone + 9);
   const printed = await talk(engine, `${one}\n${two}\n`, { system: 'Be brief.' });
-  expect(engine.requests[1]?.prompt).toEqual(Array.from(encoded(system, user(two))));
+  expect(engine.requests[1]?.prompt).toEqual(Array.from(encodeChat(system, user(two))));
   expect(printed).toMatch(/! The conversation has grown too long: its beginning is left out\./);
 });
 

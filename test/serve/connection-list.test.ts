@@ -20,7 +20,7 @@ class FakeSocket extends EventEmitter {
   }
 }
 
-function connected(count: number, limit: number) {
+function connectSockets(count: number, limit: number) {
   const server = new EventEmitter();
   const connections = new Connections(server as unknown as Server, limit);
   const connect = (): FakeSocket => {
@@ -39,7 +39,7 @@ function connected(count: number, limit: number) {
 }
 
 test('the oldest connection without a request is closed for a new one', () => {
-  const { connections, connect, begin, sockets } = connected(2, 2);
+  const { connections, connect, begin, sockets } = connectSockets(2, 2);
   const [first, second] = sockets;
   const response = begin(first);
   connect();
@@ -52,7 +52,7 @@ test('the oldest connection without a request is closed for a new one', () => {
 });
 
 test('a trusted connection is closed only if no other is idle', () => {
-  const { connections, connect, sockets } = connected(2, 2);
+  const { connections, connect, sockets } = connectSockets(2, 2);
   const [first, second] = sockets;
   connections.trust(first as never);
   connect();
@@ -60,7 +60,7 @@ test('a trusted connection is closed only if no other is idle', () => {
 });
 
 test('a new connection is refused if all have a request', () => {
-  const { connections, connect, begin, sockets } = connected(2, 2);
+  const { connections, connect, begin, sockets } = connectSockets(2, 2);
   sockets.forEach(begin);
   expect(connect().ends).toEqual(['destroyed']);
   expect(sockets.map(({ ends }) => ends)).toEqual([[], []]);
@@ -73,8 +73,8 @@ describe('a connection that is closed after its answer', () => {
   });
   afterEach(() => jest.useRealTimers());
 
-  function refused(headersSent = false) {
-    const { connections, sockets } = connected(1, 1);
+  function refuseConnection(headersSent = false) {
+    const { connections, sockets } = connectSockets(1, 1);
     const headers: [string, string][] = [];
     const response = {
       req: { socket: sockets[0] },
@@ -86,7 +86,7 @@ describe('a connection that is closed after its answer', () => {
   }
 
   test('has a second for its last bytes', () => {
-    const { connections, socket, headers } = refused();
+    const { connections, socket, headers } = refuseConnection();
     expect(headers).toEqual([['connection', 'close']]);
     expect(connections.isClosing(socket as never)).toBe(false);
     socket.destroySoon(); // By Node, after the answer.
@@ -101,7 +101,7 @@ describe('a connection that is closed after its answer', () => {
   });
 
   test('leaves no timer when its client closes it', () => {
-    const { connections, socket } = refused();
+    const { connections, socket } = refuseConnection();
     socket.destroySoon();
     expect(jest.getTimerCount()).toBe(1);
     socket.emit('close');
@@ -109,14 +109,14 @@ describe('a connection that is closed after its answer', () => {
   });
 
   test('stays as it is if the answer has begun', () => {
-    const { socket, headers } = refused(true);
+    const { socket, headers } = refuseConnection(true);
     socket.destroySoon();
     expect([headers, socket.ends]).toEqual([[], ['ended']]);
   });
 });
 
 test('connections at their end close after their last answer, idle ones at once', () => {
-  const { connections, connect, begin } = connected(0, 3);
+  const { connections, connect, begin } = connectSockets(0, 3);
   const [idle, one, two] = [connect(), connect(), connect()];
   const first = begin(one);
   const [second, third] = [begin(two), begin(two)];
@@ -134,7 +134,7 @@ test('connections at their end close after their last answer, idle ones at once'
 });
 
 test('what a client would take for an answer, and what is complete', () => {
-  const { connections, connect } = connected(0, 2);
+  const { connections, connect } = connectSockets(0, 2);
   const socket = connect() as never;
   const state = () => [connections.isAnswering(socket), connections.hasEnded(socket)];
   expect(state()).toEqual([false, true]);

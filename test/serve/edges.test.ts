@@ -85,7 +85,7 @@ test('a process without ranks has none to leave', async () => {
 
 describe('what is no request', () => {
   /** Calls the server's handler; returns the end of the connection. */
-  async function ended(
+  async function endSocket(
     { code = 'HPE_INVALID_METHOD', writable = true }: { code?: string; writable?: boolean },
     { isClosing = false, isAnswering = false, hasEnded = false },
   ) {
@@ -124,7 +124,7 @@ describe('what is no request', () => {
     ['a client that has gone', { code: 'ECONNRESET' }, { hasEnded: true }, ['destroy']],
     ['a closed side', { writable: false }, { isAnswering: true, hasEnded: true }, ['destroy']],
   ])('ends %s', async (_, error, state, calls) => {
-    expect(await ended(error, state)).toEqual(calls);
+    expect(await endSocket(error, state)).toEqual(calls);
   });
 });
 
@@ -307,7 +307,7 @@ describe('the last bytes of an answer', () => {
   afterEach(() => jest.useRealTimers());
 
   const prototype = InferenceServer.prototype as unknown as { limitFinalWrite(one: object): void };
-  function limited(more: object = {}) {
+  function limitedResponse(more: object = {}) {
     const response = Object.assign(new EventEmitter(), {
       destroyed: false,
       writableFinished: false,
@@ -319,7 +319,7 @@ describe('the last bytes of an answer', () => {
   }
 
   test('have a limit of time', () => {
-    const response = limited();
+    const response = limitedResponse();
     jest.advanceTimersByTime(1999);
     expect(response.destroy).not.toHaveBeenCalled();
     jest.advanceTimersByTime(1);
@@ -327,13 +327,13 @@ describe('the last bytes of an answer', () => {
   });
 
   test.each(['finish', 'close'])('have no timer after %s', (event) => {
-    const response = limited();
+    const response = limitedResponse();
     response.emit(event);
     expect(jest.getTimerCount()).toBe(0);
   });
 
   test.each([{ destroyed: true }, { writableFinished: true }])('have no timer with %j', (state) => {
-    limited(state);
+    limitedResponse(state);
     expect(jest.getTimerCount()).toBe(0);
   });
 });

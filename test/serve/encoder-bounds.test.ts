@@ -60,8 +60,8 @@ test('2,048 inputs are embedded, and not one more', async () => {
 test('1 to 2,048 documents are ranked', async () => {
   const task = 'sequence-classification';
   const model = nn.models.fromConfig({ ...BERT, num_labels: 1 }, { task, labels: 1 });
-  const ranked = (count: number) => ({ query: 'a', documents: Array(count).fill('b') });
-  expect(await answers(model, 'rerank', [0, 1, 2049].map(ranked))).toEqual([
+  const rankBody = (count: number) => ({ query: 'a', documents: Array(count).fill('b') });
+  expect(await answers(model, 'rerank', [0, 1, 2049].map(rankBody))).toEqual([
     [400, 'documents'],
     [200, null],
     [400, 'documents'],

@@ -36,7 +36,7 @@ const LLAMA = {
 };
 
 /** Saves a random model with the tokenizer of the examples. */
-async function saved(name: string, model: nn.models.TaskModel): Promise<string> {
+async function saveModel(name: string, model: nn.models.TaskModel): Promise<string> {
   const dir = join(folder, name);
   await model.save(dir);
   cpSync(join(packageRoot(), 'examples', 'tokenizer'), dir, { recursive: true });
@@ -44,7 +44,7 @@ async function saved(name: string, model: nn.models.TaskModel): Promise<string> 
 }
 
 /** Runs `body` with a server of the folder's model, and its engine. */
-async function served(
+async function withEncoder(
   dir: string,
   body: (url: string, engine: EncoderEngine) => Promise<void>,
 ): Promise<void> {
@@ -66,9 +66,9 @@ test.each([
   ['a pooled decoder', LLAMA],
 ])('embeddings of %s', async (name, config) => {
   const model = nn.models.fromConfig(config, { task: 'embedding' });
-  const dir = await saved(name, model);
+  const dir = await saveModel(name, model);
   const expected = (await nn.models.fromPretrained(dir, { task: 'embedding' })).embed(TEXTS);
-  await served(dir, async (url, { tokenizer }) => {
+  await withEncoder(dir, async (url, { tokenizer }) => {
     const client = new OpenAI({ baseURL: url, apiKey: 'none', maxRetries: 0 });
     // The package asks for base64 by itself, and decodes it.
     const { data, usage } = await client.embeddings.create({ model: 'tiny', input: TEXTS });
@@ -122,8 +122,8 @@ test.each([
 test('a ranking', async () => {
   const config = { ...BERT, num_labels: 1 };
   const task = 'sequence-classification';
-  const dir = await saved('ranking', nn.models.fromConfig(config, { task, labels: 1 }));
-  await served(dir, async (url) => {
+  const dir = await saveModel('ranking', nn.models.fromConfig(config, { task, labels: 1 }));
+  await withEncoder(dir, async (url) => {
     const body = { model: 'tiny', query: 'Which animal barks?', documents: TEXTS };
     const { json } = await ask(`${url}/rerank`, { body });
     const scores = json.results.map((one: { relevance_score: number }) => one.relevance_score);
@@ -143,7 +143,7 @@ test('a ranking', async () => {
 
 test('a classifier of several labels is refused', async () => {
   const task = 'sequence-classification';
-  const dir = await saved('labels', nn.models.fromConfig(BERT, { task, labels: 3 }));
+  const dir = await saveModel('labels', nn.models.fromConfig(BERT, { task, labels: 3 }));
   await expect(openServed(dir, { config: { device: 'cpu' } })).rejects.toThrow(
     /a model that generates, embeds, or ranks by one label, got .* with 3 labels/,
   );

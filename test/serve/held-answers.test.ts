@@ -46,8 +46,11 @@ test('a stream has the same parts', async () => {
   engine.answers.push(THOUGHT);
   const { text } = await chat({ response_format, stream: true });
   const deltas = eventsOf(text).events.map(({ choices }) => choices[0].delta);
-  const joined = (key: string) => deltas.map((delta) => delta[key] ?? '').join('');
-  expect([joined('reasoning_content'), joined('content')]).toEqual(['Rome or Oslo?', FORMATTED]);
+  const joinDeltas = (key: string) => deltas.map((delta) => delta[key] ?? '').join('');
+  expect([joinDeltas('reasoning_content'), joinDeltas('content')]).toEqual([
+    'Rome or Oslo?',
+    FORMATTED,
+  ]);
 });
 
 test('a closed pair in the prompt leaves the plain format', async () => {

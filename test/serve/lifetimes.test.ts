@@ -51,7 +51,7 @@ test.each([false, true])('a disconnect frees what the request held (stream: %s)'
 );
 
 /** Sends `count` requests on one connection without waiting for answers. */
-function pipelined(url: string, count: number, body: object) {
+function sendPipelined(url: string, count: number, body: object) {
   const socket = connect(Number(new URL(url).port), '127.0.0.1');
   const content = JSON.stringify(body);
   const type = 'host: localhost\r\ncontent-type: application/json';
@@ -66,7 +66,7 @@ test('a client that leaves frees the memory of its waiting requests', () =>
     const keep = (warning: Error): void => void warnings.push(warning);
     node.on('warning', keep);
     gate(engine);
-    const socket = pipelined(url, 12, { prompt, max_tokens: 4 });
+    const socket = sendPipelined(url, 12, { prompt, max_tokens: 4 });
     await until(() => engine.active === 12);
     socket.destroy();
     await until(() => engine.active === 0);
@@ -78,7 +78,7 @@ test('a server that stops answers what waits behind another request', () =>
   withServer(async (url, engine, server) => {
     const opens: (() => void)[] = [];
     engine.pace = () => new Promise<void>((resolve) => opens.push(resolve));
-    const socket = pipelined(url, 2, { prompt, max_tokens: 1 });
+    const socket = sendPipelined(url, 2, { prompt, max_tokens: 1 });
     await until(() => engine.active === 2);
     const stopped = server.stop();
     let received = '';
@@ -98,7 +98,7 @@ test.each([true, false])(
       const opens: (() => void)[] = [];
       engine.pace = (place) =>
         place === 0 ? Promise.resolve() : new Promise<void>((resolve) => opens.push(resolve));
-      const socket = pipelined(url, 1, { prompt, max_tokens: 3, stream });
+      const socket = sendPipelined(url, 1, { prompt, max_tokens: 3, stream });
       const chunks: Buffer[] = [];
       socket.on('data', (chunk) => chunks.push(chunk));
       await until(() => opens.length === 1 && (chunks.length > 0 || !stream));

@@ -104,13 +104,13 @@ export async function runLoad(options: LoadOptions): Promise<LoadCounts> {
     requests[outcome.kind]++;
     return faultOfPlain(outcome, i, tokens);
   };
-  const formed = async (kind: 'schema' | 'tools'): Promise<string | null> => {
+  const askFormatted = async (kind: 'schema' | 'tools'): Promise<string | null> => {
     requests[kind]++;
     return faultOfFormed(url, key, kind === 'schema' ? SCHEMA : TOOLS);
   };
   const once = (i: number): Promise<string | null> => {
     if (i % 10 !== 1) return plain(i);
-    return formed(i % 20 === 1 ? 'schema' : 'tools');
+    return askFormatted(i % 20 === 1 ? 'schema' : 'tools');
   };
   const client = async (i: number): Promise<void> => {
     while (goesOn()) {

@@ -3,7 +3,7 @@ import { lostMessage } from '../../lib/serve/lost-messages.js';
 import { ResponseStore } from '../../lib/serve/responses/response-store.js';
 import type { ChatMessage } from '../../lib/text/index.js';
 
-const said = (...parts: [string, string][]): ChatMessage[] =>
+const messagesOf = (...parts: [string, string][]): ChatMessage[] =>
   parts.map(([role, content]) => ({ role, content }) as ChatMessage);
 
 /** A template that writes messages of some roles, and counts its renders. */
@@ -14,35 +14,45 @@ function template(roles: readonly string[], written = (text: string): string => 
     const known = messages.filter(({ role }) => roles.includes(role));
     return known.map(({ role, content }) => `${role}: ${written(String(content))}\n`).join('');
   };
-  const lost = (messages: ChatMessage[]): { lost: number; renders: number } => {
+  const countLost = (messages: ChatMessage[]): { countLost: number; renders: number } => {
     const text = render(messages);
     calls.count = 0;
-    return { lost: lostMessage(messages, text, render), renders: calls.count };
+    return { countLost: lostMessage(messages, text, render), renders: calls.count };
   };
-  return lost;
+  return countLost;
 }
 
 test('a text with all messages is not rendered again', () => {
   const lost = template(['system', 'user', 'assistant']);
-  const messages = said(['system', 'Be kind.'], ['user', 'Hi'], ['assistant', 'Hello']);
+  const messages = messagesOf(['system', 'Be kind.'], ['user', 'Hi'], ['assistant', 'Hello']);
   expect(lost(messages)).toEqual({ lost: -1, renders: 0 });
 });
 
 test('messages of other roles are looked for in one render if the template writes them', () => {
   const lost = template(['user', 'tool', 'developer']);
-  const messages = said(['developer', 'One'], ['user', 'Two'], ['tool', 'Three'], ['tool', 'Four']);
+  const messages = messagesOf(
+    ['developer', 'One'],
+    ['user', 'Two'],
+    ['tool', 'Three'],
+    ['tool', 'Four'],
+  );
   expect(lost(messages)).toEqual({ lost: -1, renders: 1 });
 });
 
 test('a shortened message is not lost, a dropped one is', () => {
   const short = template(['user', 'tool'], (text) => text.slice(0, 2));
-  expect(short(said(['user', 'A longer text']))).toMatchObject({ lost: -1 });
-  expect(short(said(['user', 'Hi'], ['critic', 'No']))).toMatchObject({ lost: 1 });
+  expect(short(messagesOf(['user', 'A longer text']))).toMatchObject({ lost: -1 });
+  expect(short(messagesOf(['user', 'Hi'], ['critic', 'No']))).toMatchObject({ lost: 1 });
 });
 
 test('a dropped message is found beside others that the template writes', () => {
   const lost = template(['user', 'tool']);
-  const messages = said(['user', 'Hi'], ['tool', 'Three'], ['critic', 'No'], ['judge', 'Yes']);
+  const messages = messagesOf(
+    ['user', 'Hi'],
+    ['tool', 'Three'],
+    ['critic', 'No'],
+    ['judge', 'Yes'],
+  );
   expect(lost(messages)).toMatchObject({ lost: 2 });
 });
 

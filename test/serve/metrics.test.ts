@@ -13,7 +13,7 @@ const piece = (tokens: number, finishReason: string | null = null) =>
   ({ tokens: Array(tokens).fill(5), finishReason }) as unknown as ServedPiece;
 
 /** Sum and count of a histogram. */
-function seen(metrics: Metrics, name: string): number[] {
+function valuesOf(metrics: Metrics, name: string): number[] {
   const text = metrics.text([]);
   const value = (part: string) => new RegExp(`^ds_${name}_seconds_${part} (.*)$`, 'm').exec(text);
   return ['sum', 'count'].map((part) => Number(value(part)?.[1]));
@@ -27,25 +27,25 @@ test('the times of a request with two choices', () => {
   watch.started();
   time = 101;
   watch.started();
-  expect(seen(metrics, 'queue')).toEqual([0.5, 1]);
+  expect(valuesOf(metrics, 'queue')).toEqual([0.5, 1]);
   // Text without tokens is no token.
   watch.piece(0, piece(0));
-  expect(seen(metrics, 'time_to_first_token')).toEqual([0, 0]);
+  expect(valuesOf(metrics, 'time_to_first_token')).toEqual([0, 0]);
   time = 102;
   watch.piece(0, piece(1));
   time = 103;
   watch.piece(1, piece(1));
-  expect(seen(metrics, 'time_to_first_token')).toEqual([2, 1]);
-  expect(seen(metrics, 'inter_token')).toEqual([0, 0]);
+  expect(valuesOf(metrics, 'time_to_first_token')).toEqual([2, 1]);
+  expect(valuesOf(metrics, 'inter_token')).toEqual([0, 0]);
   time = 104;
   watch.piece(0, piece(4, 'stop'));
   time = 106;
   watch.piece(1, piece(1, 'length'));
   // Four tokens within 2 s, and one after 3 s.
-  expect(seen(metrics, 'inter_token')).toEqual([5, 5]);
+  expect(valuesOf(metrics, 'inter_token')).toEqual([5, 5]);
   time = 107;
   watch.ended();
-  expect(seen(metrics, 'request')).toEqual([7, 1]);
+  expect(valuesOf(metrics, 'request')).toEqual([7, 1]);
 });
 
 test('answers are counted by reason and responses by status, over all requests', () => {
@@ -59,5 +59,5 @@ test('answers are counted by reason and responses by status, over all requests',
     'ds_http_responses_total{status="200"} 2',
     'ds_http_responses_total{status="404"} 1',
   ]);
-  expect(seen(metrics, 'time_to_first_token')[1]).toBe(3);
+  expect(valuesOf(metrics, 'time_to_first_token')[1]).toBe(3);
 });

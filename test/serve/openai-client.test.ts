@@ -18,7 +18,7 @@ afterAll(() => server.stop());
 const model = 'tiny';
 const messages = [{ role: 'user' as const, content: 'Hello' }];
 const ids = tokenizer.applyChatTemplate(messages, { addGenerationPrompt: true }).ids;
-const said = (count: number) => textOf(Array.from(ids), 0, count);
+const firstTokens = (count: number) => textOf(Array.from(ids), 0, count);
 
 test('models', async () => {
   const { data } = await client.models.list();
@@ -29,12 +29,15 @@ test('models', async () => {
 test('a chat, whole and streamed', async () => {
   const body = { model, messages, max_completion_tokens: 12, seed: 3 };
   const whole = await client.chat.completions.create(body);
-  expect(whole.choices[0]?.message.content).toBe(said(12));
+  expect(whole.choices[0]?.message.content).toBe(firstTokens(12));
   expect(whole.usage?.total_tokens).toBe(ids.length + 12);
   const usage = { include_usage: true };
   const stream = client.chat.completions.stream({ ...body, stream_options: usage });
   const { choices, usage: counted } = await stream.finalChatCompletion();
-  expect(choices[0]).toMatchObject({ message: { content: said(12) }, finish_reason: 'length' });
+  expect(choices[0]).toMatchObject({
+    message: { content: firstTokens(12) },
+    finish_reason: 'length',
+  });
   expect(counted).toEqual(whole.usage);
 });
 

@@ -248,7 +248,7 @@ describe('encoders', () => {
     const served = { ...common, maxTokens: 4, limits: {}, ...more } as never;
     return { served, asked };
   }
-  const ranked = (body: JsonObject, more?: object) =>
+  const rankDocuments = (body: JsonObject, more?: object) =>
     rerank(
       { query: 'q', documents: ['a', { text: 'b' }, 'c'], ...body },
       servedBy('ranking', more).served,
@@ -260,30 +260,30 @@ describe('encoders', () => {
       { index: 2, document: { text: 'c' }, relevance_score: 0.5 },
       { index: 0, document: { text: 'a' }, relevance_score: 0.2 },
     ];
-    expect(await ranked({ user: 'me' })).toEqual({
+    expect(await rankDocuments({ user: 'me' })).toEqual({
       id: expect.stringMatching(/^rerank-[0-9a-f]{32}$/),
       model: 'm',
       results,
       usage: { prompt_tokens: 11, total_tokens: 11 },
     });
-    expect(await ranked({ top_n: 0 })).toMatchObject({ results });
-    expect((await ranked({ top_n: 2 })).results).toEqual(results.slice(0, 2));
-    const without = (await ranked({ return_documents: false, top_n: 1 })).results;
+    expect(await rankDocuments({ top_n: 0 })).toMatchObject({ results });
+    expect((await rankDocuments({ top_n: 2 })).results).toEqual(results.slice(0, 2));
+    const without = (await rankDocuments({ return_documents: false, top_n: 1 })).results;
     expect(without).toStrictEqual([{ index: 1, relevance_score: 0.9 }]);
   });
 
   test('take texts of 16 characters a token, and 65,536 more', async () => {
     const limit = 16 * 4 + 65_536;
-    await ranked({ documents: ['a'.repeat(limit - 1)] });
+    await rankDocuments({ documents: ['a'.repeat(limit - 1)] });
     const long = { documents: ['x', 'a'.repeat(limit)] };
-    await expect(ranked(long)).rejects.toMatchObject({
+    await expect(rankDocuments(long)).rejects.toMatchObject({
       param: 'documents',
       message: expect.stringContaining(`at most ${limit} characters`),
     });
     await expect(
-      ranked({ documents: ['abc'] }, { limits: { promptCharacters: 3 } }),
+      rankDocuments({ documents: ['abc'] }, { limits: { promptCharacters: 3 } }),
     ).rejects.toMatchObject({ param: 'documents' });
-    await ranked({ documents: ['ab'] }, { limits: { promptCharacters: 3 } });
+    await rankDocuments({ documents: ['ab'] }, { limits: { promptCharacters: 3 } });
   });
 
   test.each<[body: JsonObject, param: string, words: RegExp]>([
@@ -295,7 +295,7 @@ describe('encoders', () => {
     [{ odd: 1 }, 'odd', /unknown parameter/],
     [{ model: 'other' }, 'model', /expected "m", got "other"/],
   ])('refuse to rank %j', async (body, param, words) => {
-    await expect(ranked(body)).rejects.toMatchObject({
+    await expect(rankDocuments(body)).rejects.toMatchObject({
       param,
       message: expect.stringMatching(words),
     });

@@ -46,7 +46,7 @@ test('a text of an input has its limit of tokens here, a prompt together with it
 
 describe('prompts for a thread', () => {
   /** A reader with the thread of one `answer`, and its questions. */
-  function asking(answer: PromptAnswer | Error, more: object = {}) {
+  function readerAnswering(answer: PromptAnswer | Error, more: object = {}) {
     const questions: PromptQuestion[] = [];
     const encoded: string[] = [];
     const plain = {
@@ -70,32 +70,32 @@ describe('prompts for a thread', () => {
     return { prompts, questions, encoded };
   }
   const options = { addGenerationPrompt: true, continueFinalMessage: false, variables: {} };
-  const said = (messages: object[]) => messages as never;
+  const untyped = (messages: object[]) => messages as never;
   const two = { tokens: Int32Array.of(4, 5) };
 
   test('are those of more than 1,024 characters, and of tokenizers with patterns', async () => {
-    const { prompts, questions, encoded } = asking(two);
+    const { prompts, questions, encoded } = readerAnswering(two);
     expect(await prompts.text('a'.repeat(1024), asker as never)).toEqual([1]);
     expect([encoded.length, questions.length]).toEqual([1, 0]);
     expect(await prompts.text('a'.repeat(1025), asker as never)).toEqual([4, 5]);
     expect([encoded.length, questions.length]).toEqual([1, 1]);
-    const patterns = asking(two, { hasPatterns: true });
+    const patterns = readerAnswering(two, { hasPatterns: true });
     expect(await patterns.prompts.text('a', asker as never)).toEqual([4, 5]);
     expect([patterns.encoded, patterns.questions]).toEqual([[], [{ text: 'a' }]]);
   });
 
   test('are counted, decoded and written by the template', async () => {
-    const { prompts, questions } = asking(two);
+    const { prompts, questions } = readerAnswering(two);
     expect(await prompts.count('a', false, asker as never)).toEqual([4, 5]);
     expect(await prompts.decode([7, 8], asker as never)).toBe('');
-    const messages = said([{ role: 'developer', content: 'a', reasoning_content: 'b' }]);
+    const messages = untyped([{ role: 'developer', content: 'a', reasoning_content: 'b' }]);
     expect(await prompts.chat(messages, options, asker as never)).toEqual([4, 5]);
     expect(questions).toEqual([
       { text: 'a', addSpecialTokens: false },
       { decode: [7, 8] },
       { messages: [{ role: 'system', content: 'a', reasoning_content: 'b' }], options },
     ]);
-    expect(await asking({ text: 'x' }).prompts.decode([7], asker as never)).toBe('x');
+    expect(await readerAnswering({ text: 'x' }).prompts.decode([7], asker as never)).toBe('x');
   });
 
   test.each<[template: string, message: object]>([
@@ -104,9 +104,9 @@ describe('prompts for a thread', () => {
     ['{{ m.thinking }} reasoning_content', { role: 'system' }],
     ['{{ m.rethinking }}', { role: 'system' }],
   ])('with the template %s, a message is %j', async (template, read) => {
-    const { prompts, questions } = asking(two, { templateText: () => template });
+    const { prompts, questions } = readerAnswering(two, { templateText: () => template });
     const given = { role: 'developer', content: 'a', reasoning_content: 'b' };
-    await prompts.chat(said([given, { role: 'user', content: 'c' }]), options, asker as never);
+    await prompts.chat(untyped([given, { role: 'user', content: 'c' }]), options, asker as never);
     expect(questions).toEqual([
       {
         messages: [
@@ -144,8 +144,8 @@ describe('prompts for a thread', () => {
     [{ lost: 1 }, 'messages[1].role', /got "critic" with content that it leaves out/],
     [{ lostCalls: 1 }, 'messages[1].tool_calls', /does not write calls; send them as texts/],
   ])('are refused with the answer %j', async (answer, param, words) => {
-    const { prompts } = asking(answer);
-    const messages = said([
+    const { prompts } = readerAnswering(answer);
+    const messages = untyped([
       { role: 'user', content: 'a' },
       { role: 'critic', content: 'b' },
     ]);
@@ -165,13 +165,14 @@ describe('prompts for a thread', () => {
       reasoning_content: 'r'.repeat(count),
       tool_calls: calls,
     });
-    const chat = (one: object) => asking(two).prompts.chat(said([one]), options, asker as never);
+    const chat = (one: object) =>
+      readerAnswering(two).prompts.chat(untyped([one]), options, asker as never);
     await chat(message('a'.repeat(10), 1990 - length));
     await chat(message(null, 2000 - length));
     for (const one of [message('a'.repeat(10), 1991 - length), { content: 'a'.repeat(2001) }]) {
       await expect(chat(one)).rejects.toMatchObject({ param: 'messages' });
     }
-    const { prompts } = asking(two);
+    const { prompts } = readerAnswering(two);
     await expect(prompts.count('a'.repeat(2001), true, asker as never)).rejects.toMatchObject({
       param: 'prompt',
       code: 'context_length_exceeded',
@@ -184,7 +185,7 @@ describe('prompts for a thread', () => {
   test('keep the folder of the tokenizer out of errors', async () => {
     const given = { op: '/models/one, tokens', expected: 'a /models/one', got: '/models/one' };
     const error = new DsError({ code: 'DS_DATA', ...given, hint: 'See /models/one.' });
-    const { prompts } = asking(error, { hasPatterns: true });
+    const { prompts } = readerAnswering(error, { hasPatterns: true });
     await expect(prompts.text('a', asker as never)).rejects.toMatchObject({
       code: 'DS_DATA',
       op: 'tokens',
@@ -193,12 +194,12 @@ describe('prompts for a thread', () => {
       hint: 'See the tokenizer.',
     });
     const other = new TypeError('/models/one');
-    const plain = asking(other, { hasPatterns: true }).prompts;
+    const plain = readerAnswering(other, { hasPatterns: true }).prompts;
     await expect(plain.text('a', asker as never)).rejects.toBe(other);
   });
 
   test('that ends its thread is the request, or a failure inside', () => {
-    const { failure } = asking(two).prompts as unknown as { failure: LostAnswerError };
+    const { failure } = readerAnswering(two).prompts as unknown as { failure: LostAnswerError };
     expect(failure('more', true)).toMatchObject({
       code: 'DS_LIMIT',
       expected: 'at most 1 s and 2048 MiB',

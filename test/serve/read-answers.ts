@@ -42,7 +42,7 @@ function firstAnswer(bytes: Buffer, isOver: boolean): { answer: RawAnswer; rest:
   });
   if (status === 100 || status === 204) return answer('', 0);
   if (headers.get('transfer-encoding') === 'chunked') {
-    const found = unchunked(behind);
+    const found = unchunk(behind);
     return found && answer(found.body, found.used);
   }
   const isUntilClose = !headers.has('content-length') && headers.get('connection') === 'close';
@@ -52,7 +52,7 @@ function firstAnswer(bytes: Buffer, isOver: boolean): { answer: RawAnswer; rest:
   return answer(behind.subarray(0, length).toString(), length);
 }
 
-function unchunked(bytes: Buffer): { body: string; used: number } | null {
+function unchunk(bytes: Buffer): { body: string; used: number } | null {
   const parts: Buffer[] = [];
   let at = 0;
   for (;;) {
@@ -71,12 +71,12 @@ export function faultOf({ status, headers, body }: RawAnswer): string | null {
   if (!STATUSES.has(status)) return `status ${status}: ${body.slice(0, 200)}`;
   if (status === 100 || status === 204) return null;
   if (status === 200) return faultOfSuccess(headers.get('content-type') ?? '', body);
-  const isOdd = faultOfError(parsed(body));
+  const isOdd = faultOfError(parseJson(body));
   return isOdd ? `status ${status} with ${JSON.stringify(body.slice(0, 200))}` : null;
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: it looks at any JSON.
-function parsed(text: string): any {
+function parseJson(text: string): any {
   try {
     return JSON.parse(text);
   } catch {
@@ -97,7 +97,7 @@ function faultOfSuccess(type: string, body: string): string | null {
   if (body === '') return null; // The answer to HEAD.
   if (type.startsWith('text/event-stream')) return faultOfStream(body);
   if (type.startsWith('text/plain')) return /^# HELP /.test(body) ? null : 'no metrics';
-  const json = parsed(body);
+  const json = parseJson(body);
   if (json === undefined) return `no JSON: ${body.slice(0, 200)}`;
   if (json.status === 'ok' || json.object === 'list' || json.object === 'model') return null;
   if (Array.isArray(json.tokens) && json.count === json.tokens.length) return null;
@@ -122,8 +122,8 @@ function isWhole({ text, message, finish_reason: reason }: any): boolean {
 function faultOfStream(body: string): string | null {
   const blocks = body.split('\n\n').filter((one) => one !== '' && !one.startsWith(':'));
   const last = blocks.at(-1)?.replace(/^data: /, '') ?? '';
-  const events = blocks.slice(0, -1).map((one) => parsed(one.replace(/^data: /, '')));
+  const events = blocks.slice(0, -1).map((one) => parseJson(one.replace(/^data: /, '')));
   const isGood = events.every((one) => Array.isArray(one?.choices));
-  const isEnded = last === '[DONE]' || !faultOfError(parsed(last));
+  const isEnded = last === '[DONE]' || !faultOfError(parseJson(last));
   return isGood && isEnded ? null : `an odd stream: ${body.slice(-300)}`;
 }

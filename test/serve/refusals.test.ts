@@ -135,7 +135,7 @@ const texts: readonly Wrong[] = [
   [{ logprobs: 1, echo: true }, 'echo', /false with logprobs/],
 ];
 
-const nested = (levels: number): unknown =>
+const nestLists = (levels: number): unknown =>
   JSON.parse(`${'['.repeat(levels)}${']'.repeat(levels)}`);
 const message = (fields: object) => ({ messages: [{ ...chat[0], ...fields }] });
 const assistant = (fields: object) => message({ role: 'assistant', content: null, ...fields });
@@ -188,11 +188,11 @@ const chats: readonly Wrong[] = [
   [{ tools: [FUNCTION, 'f'] }, 'tools[1]', /"type": "function"/],
   [{ tools: [{ type: 'web_search' }] }, 'tools[0]', /"type": "function"/],
   [{ tools: [{ type: 'function', function: {} }] }, 'tools[0].function.name', /a name/],
-  [{ tools: [{ ...FUNCTION, deep: nested(64) }] }, 'tools[0]', /at most 64 levels/],
+  [{ tools: [{ ...FUNCTION, deep: nestLists(64) }] }, 'tools[0]', /at most 64 levels/],
   [message({ role: 'tool', tool_call_id: 5 }), 'messages[0].tool_call_id', /a string/],
   [{ modalities: ['audio'] }, 'modalities', /not supported/],
-  [{ chat_template_kwargs: { deep: nested(64) } }, 'chat_template_kwargs', /at most 64 levels/],
-  [{ chat_template_kwargs: { deep: nested(900) } }, 'chat_template_kwargs', /at most 64 levels/],
+  [{ chat_template_kwargs: { deep: nestLists(64) } }, 'chat_template_kwargs', /at most 64 levels/],
+  [{ chat_template_kwargs: { deep: nestLists(900) } }, 'chat_template_kwargs', /at most 64 levels/],
   [{ prompt: 'x' }, 'prompt', /an unknown parameter/],
   [
     { continue_final_message: true, add_generation_prompt: true },
@@ -238,7 +238,7 @@ test('options without effect are accepted', async () => {
     tools: [],
     tool_choice: 'none',
     response_format: { type: 'text' },
-    chat_template_kwargs: { deep: nested(63) },
+    chat_template_kwargs: { deep: nestLists(63) },
     user: 'a',
     metadata: {},
     store: false,

@@ -9,7 +9,7 @@ import { callPlan, readTools } from '../../lib/serve/tools.js';
 import type { JsonObject } from '../../types/json.js';
 
 /** The refusal of `body`: its field, and its message. */
-function refused(body: () => unknown): {
+function refusalOf(body: () => unknown): {
   param: string | null;
   message: string;
   code: string | null;
@@ -123,13 +123,13 @@ describe('messages', () => {
       withCall({ function: { name: 'f', arguments: deep(65) } }),
       'messages[0].tool_calls[0].function.arguments',
     ],
-  ])('%j is refused', (message, param) => expect(refused(() => one(message)).param).toBe(param));
+  ])('%j is refused', (message, param) => expect(refusalOf(() => one(message)).param).toBe(param));
 
   test('are 1 to 4,096', () => {
     const message = { role: 'user', content: 'a' };
     expect(messagesOf(Array(4096).fill(message) as never)).toHaveLength(4096);
     for (const bad of [undefined, [], 'x', Array(4097).fill(message)]) {
-      expect(refused(() => messagesOf(bad as never)).param).toBe('messages');
+      expect(refusalOf(() => messagesOf(bad as never)).param).toBe('messages');
     }
   });
 
@@ -187,10 +187,10 @@ describe('functions', () => {
       { tools, tool_choice: { type: 'function', function: { name: 'h' } } },
       'tool_choice.function.name',
     ],
-  ])('%j are refused', (values, param) => expect(refused(() => read(values)).param).toBe(param));
+  ])('%j are refused', (values, param) => expect(refusalOf(() => read(values)).param).toBe(param));
 
   test('need a template that reads them', () => {
-    expect(refused(() => read({ tools }, false))).toMatchObject({
+    expect(refusalOf(() => read({ tools }, false))).toMatchObject({
       param: 'tools',
       code: 'unsupported_parameter',
     });
@@ -221,7 +221,7 @@ describe('functions', () => {
 });
 
 describe('options', () => {
-  const served = (more: object = {}) =>
+  const engineWith = (more: object = {}) =>
     ({
       vocabSize: 10,
       maxTokens: 20,
@@ -231,7 +231,7 @@ describe('options', () => {
       limits: { answers: 4 },
       ...more,
     }) as never;
-  const read = (values: object, min?: number) => readOptions(fieldsOf(values), served(), min);
+  const read = (values: object, min?: number) => readOptions(fieldsOf(values), engineWith(), min);
 
   test('of a request are over the defaults', () => {
     // Absent options have no keys, which would hide defaults of the engine.
@@ -277,26 +277,26 @@ describe('options', () => {
     [{ logit_bias: { a: 1 } }, 'logit_bias[a]'],
     [{ logit_bias: { 1: 100.5 } }, 'logit_bias[1]'],
     [{ logit_bias: { 1: '1' } }, 'logit_bias[1]'],
-  ])('%j are refused', (values, param) => expect(refused(() => read(values)).param).toBe(param));
+  ])('%j are refused', (values, param) => expect(refusalOf(() => read(values)).param).toBe(param));
 
   test('texts need a tokenizer', () => {
-    const plain = served({ tokenizer: null });
-    expect(refused(() => readOptions(fieldsOf({ stop: 'a' }), plain)).param).toBe('stop');
+    const plain = engineWith({ tokenizer: null });
+    expect(refusalOf(() => readOptions(fieldsOf({ stop: 'a' }), plain)).param).toBe('stop');
     expect(readDelivery(fieldsOf({}), plain).tokenIds).toBe(true);
     expect(readDelivery(fieldsOf({ return_token_ids: false }), plain).tokenIds).toBe(false);
     const format = { response_format: { type: 'json_object' } };
-    expect(refused(() => formatOf(fieldsOf(format), plain)).param).toBe('response_format');
+    expect(refusalOf(() => formatOf(fieldsOf(format), plain)).param).toBe('response_format');
   });
 
   test('of a delivery', () => {
-    const of = (values: object) => readDelivery(fieldsOf(values), served());
+    const of = (values: object) => readDelivery(fieldsOf(values), engineWith());
     expect(of({})).toEqual({ stream: false, includeUsage: false, tokenIds: false });
     const options = { include_usage: true, include_obfuscation: false };
     expect(of({ stream: true, stream_options: options })).toMatchObject({ includeUsage: true });
     expect(of({ stream: true, stream_options: {} })).toMatchObject({ includeUsage: false });
-    expect(refused(() => of({ stream_options: {} })).param).toBe('stream_options');
+    expect(refusalOf(() => of({ stream_options: {} })).param).toBe('stream_options');
     const odd = { stream: true, stream_options: { include_use: true } };
-    expect(refused(() => of(odd))).toMatchObject({
+    expect(refusalOf(() => of(odd))).toMatchObject({
       param: 'stream_options.include_use',
       code: 'unknown_parameter',
       message: expect.stringContaining('Did you mean "include_usage"?'),
@@ -305,7 +305,7 @@ describe('options', () => {
 
   test('fit into the context with the prompt', () => {
     const roomFor = (length: number, asked?: number, options: object = {}) =>
-      withinContext({ options, asked, promptField: 'prompt' } as never, length, served());
+      withinContext({ options, asked, promptField: 'prompt' } as never, length, engineWith());
     expect(roomFor(15, 5).maxNewTokens).toBe(5);
     expect(roomFor(15).maxNewTokens).toBe(5);
     expect(roomFor(15, undefined, { maxNewTokens: 3 }).maxNewTokens).toBe(3);
@@ -313,9 +313,9 @@ describe('options', () => {
     expect(roomFor(19).maxNewTokens).toBe(1);
     expect(roomFor(15, 5, { minTokens: 5 }).maxNewTokens).toBe(5);
     const TOO_LONG = 'context_length_exceeded';
-    expect(refused(() => roomFor(20))).toMatchObject({ param: 'prompt', code: TOO_LONG });
-    expect(refused(() => roomFor(15, 6))).toMatchObject({ param: 'max_tokens', code: TOO_LONG });
-    expect(refused(() => roomFor(15, 5, { minTokens: 6 })).param).toBe('min_tokens');
+    expect(refusalOf(() => roomFor(20))).toMatchObject({ param: 'prompt', code: TOO_LONG });
+    expect(refusalOf(() => roomFor(15, 6))).toMatchObject({ param: 'max_tokens', code: TOO_LONG });
+    expect(refusalOf(() => roomFor(15, 5, { minTokens: 6 })).param).toBe('min_tokens');
   });
 });
 
@@ -367,7 +367,7 @@ describe('formats', () => {
       { response_format: { type: 'json_object' }, structured_outputs: { regex: 'a' } },
       'structured_outputs',
     ],
-  ])('%j is refused', (values, param) => expect(refused(() => of(values)).param).toBe(param));
+  ])('%j is refused', (values, param) => expect(refusalOf(() => of(values)).param).toBe(param));
 
   test('are compiled before the answer begins', async () => {
     await requireCompiled({ format: { regex: 'a+' } as never, field: 'x' });

@@ -59,7 +59,7 @@ const VALID: readonly (readonly [path: string, body: Body])[] = [
 const OTHER_PATHS = ['/v1/models', '/v1/models/tiny', '/health', '/metrics', '/v1/%zz', '/', '*'];
 const METHODS = ['GET', 'POST', 'PUT', 'DELETE', 'OPTIONS', 'PATCH', 'TRACE', 'BREW'];
 
-const nested = (depth: number): Json => {
+const nestJson = (depth: number): Json => {
   let value: Json = 1;
   for (let i = 0; i < depth; ++i) value = i % 2 === 0 ? [value] : { a: value };
   return value;
@@ -97,8 +97,8 @@ const WILD: readonly (() => Json)[] = [
   () => JSON.parse('{"__proto__": {"a": 1}}'),
   () => ({ type: 'text', text: 1 }),
   () => ({ role: 'tool', content: null, tool_calls: [1] }),
-  () => nested(20),
-  () => nested(500),
+  () => nestJson(20),
+  () => nestJson(500),
 ];
 
 const FIELDS = [...new Set(VALID.flatMap(([, body]) => Object.keys(body)))];
@@ -114,12 +114,12 @@ export class Siblings {
   next(): Sibling {
     const [path, valid] = this.one(VALID);
     const what: string[] = [];
-    const body = this.changed(structuredClone(valid), what);
-    const payload = this.damaged(JSON.stringify(body), what);
+    const body = this.changeBody(structuredClone(valid), what);
+    const payload = this.damageText(JSON.stringify(body), what);
     const count = this.chance(0.1) ? 2 + this.below(4) : 1;
     if (count > 1) what.push(`${count} at once`);
     const parts = Array.from({ length: count }, (_, i) =>
-      i > 0 && this.chance(0.5) ? this.other(what) : this.framed(path, payload, what),
+      i > 0 && this.chance(0.5) ? this.other(what) : this.framePayload(path, payload, what),
     );
     const client = this.client();
     what.push(client);
@@ -142,7 +142,7 @@ export class Siblings {
     return this.one(WILD)();
   }
 
-  private changed(body: Body, what: string[]): Json {
+  private changeBody(body: Body, what: string[]): Json {
     if (this.chance(0.15)) return body;
     if (this.chance(0.03)) return this.wild();
     for (let i = 1 + this.below(3); i > 0; --i) {
@@ -164,7 +164,7 @@ export class Siblings {
     else if (!(Array.isArray(value) && name === 'more')) inner[name] = this.wild();
   }
 
-  private damaged(text: string, what: string[]): Buffer {
+  private damageText(text: string, what: string[]): Buffer {
     const whole = Buffer.from(text);
     if (this.chance(0.75)) return whole;
     const at = this.below(whole.length);
@@ -193,7 +193,7 @@ export class Siblings {
   }
 
   /** A request with the payload as its body. */
-  private framed(path: string, payload: Buffer, what: string[]): Buffer {
+  private framePayload(path: string, payload: Buffer, what: string[]): Buffer {
     const headers = this.chance(0.02) ? [] : ['host: localhost'];
     const authorization = `authorization: Bearer ${this.chance(0.05) ? 'wrong' : this.key}`;
     if (!this.chance(0.03)) headers.push(authorization);
@@ -206,7 +206,7 @@ export class Siblings {
     if (this.chance(0.25)) {
       what.push('chunked');
       headers.push('transfer-encoding: chunked');
-      return Buffer.concat([headOf(start, headers), this.chunked(payload, what)]);
+      return Buffer.concat([headOf(start, headers), this.chunkPayload(payload, what)]);
     }
     const isWrong = this.chance(0.06);
     if (isWrong) what.push('wrong length');
@@ -239,7 +239,7 @@ export class Siblings {
     headers.push(header);
   }
 
-  private chunked(payload: Buffer, what: string[]): Buffer {
+  private chunkPayload(payload: Buffer, what: string[]): Buffer {
     const parts: Buffer[] = [];
     const odd = this.chance(0.15)
       ? this.one(['zz\r\n', 'ffffffffffffffff\r\n', '-5\r\n', '5'])

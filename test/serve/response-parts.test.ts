@@ -25,7 +25,7 @@ describe('items', () => {
     arguments: '{}',
     ...more,
   });
-  const made = (id: string) => ({
+  const toolCall = (id: string) => ({
     id,
     type: 'function',
     function: { name: 'f', arguments: '{}' },
@@ -62,13 +62,13 @@ describe('items', () => {
         role: 'assistant',
         content: null,
         reasoning_content: 'a\nb',
-        tool_calls: [made('1'), made('2')],
+        tool_calls: [toolCall('1'), toolCall('2')],
       },
     ]);
     expect(read([thought, thought])[0]?.reasoning_content).toBe('a\nba\nb');
     const text = { role: 'assistant', content: 'x' };
     expect(read([text, call('1')])).toEqual([
-      { role: 'assistant', content: 'x', tool_calls: [made('1')] },
+      { role: 'assistant', content: 'x', tool_calls: [toolCall('1')] },
     ]);
     // A text after a text or a call begins another message, and so does reasoning.
     expect(read([text, text])).toHaveLength(2);
@@ -84,11 +84,11 @@ describe('items', () => {
     const result = { type: 'function_call_output', call_id: '1', output: 'r' };
     const user = { role: 'user', content: 'u' };
     expect(read([call('1'), result, call('2'), user, call('3')])).toEqual([
-      { role: 'assistant', content: null, tool_calls: [made('1')] },
+      { role: 'assistant', content: null, tool_calls: [toolCall('1')] },
       { role: 'tool', tool_call_id: '1', content: 'r' },
-      { role: 'assistant', content: null, tool_calls: [made('2')] },
+      { role: 'assistant', content: null, tool_calls: [toolCall('2')] },
       { role: 'user', content: 'u' },
-      { role: 'assistant', content: null, tool_calls: [made('3')] },
+      { role: 'assistant', content: null, tool_calls: [toolCall('3')] },
     ]);
     expect(read([{ content: 'a' }])).toEqual([{ role: null, content: 'a' }]);
   });
@@ -136,7 +136,11 @@ describe('items', () => {
 
 describe('stored responses', () => {
   const item = (id: string | number, text = '') => ({ id, text }) as unknown as JsonObject;
-  const stored = (id: string, previous: string | null = null, items = [item(`item_${id}`)]) => ({
+  const storedResponse = (
+    id: string,
+    previous: string | null = null,
+    items = [item(`item_${id}`)],
+  ) => ({
     id,
     owner: 'me',
     previous,
@@ -153,7 +157,7 @@ describe('stored responses', () => {
 
   test('are found by their client only', () => {
     const store = new ResponseStore();
-    store.add(stored('a'));
+    store.add(storedResponse('a'));
     expect(store.find('a', 'me').response).toEqual({ id: 'a' });
     expect(store.item('item_a', 'me')).toEqual(item('item_a'));
     expect(store.item('item_a', 'you')).toBeNull();
@@ -172,9 +176,9 @@ describe('stored responses', () => {
 
   test('are a conversation, oldest first', () => {
     const store = new ResponseStore();
-    store.add(stored('a'));
-    store.add(stored('b', 'a', [item('1'), item('2')]));
-    store.add(stored('c', 'b'));
+    store.add(storedResponse('a'));
+    store.add(storedResponse('b', 'a', [item('1'), item('2')]));
+    store.add(storedResponse('c', 'b'));
     const ids = store.conversation('c', 'me').map(({ id }) => id);
     expect(ids).toEqual(['item_a', '1', '2', 'item_c']);
     store.delete('b', 'me');
@@ -183,10 +187,10 @@ describe('stored responses', () => {
 
   test('leave in the order of their last use, with their items', () => {
     const store = new ResponseStore(2);
-    store.add(stored('a'));
-    store.add(stored('b'));
+    store.add(storedResponse('a'));
+    store.add(storedResponse('b'));
     store.find('a', 'me');
-    store.add(stored('c'));
+    store.add(storedResponse('c'));
     expect(['a', 'b', 'c'].map((id) => has(store, id))).toEqual([true, false, true]);
     expect(store.item('item_b', 'me')).toBeNull();
     const { items } = store as unknown as { items: ReadonlyMap<string, unknown> };
@@ -197,8 +201,8 @@ describe('stored responses', () => {
 
   test('leave an item that a later response has too', () => {
     const store = new ResponseStore();
-    store.add(stored('a', null, [item('same', 'old'), item(3), item('own')]));
-    store.add(stored('b', null, [item('same', 'new')]));
+    store.add(storedResponse('a', null, [item('same', 'old'), item(3), item('own')]));
+    store.add(storedResponse('b', null, [item('same', 'new')]));
     store.delete('a', 'me');
     expect(store.item('same', 'me')).toEqual(item('same', 'new'));
     expect(store.item('own', 'me')).toBeNull();
@@ -208,23 +212,23 @@ describe('stored responses', () => {
 
   test('have a bound of bytes together', () => {
     const size = (id: string) => {
-      const { items, response } = stored(id);
+      const { items, response } = storedResponse(id);
       return Buffer.byteLength(JSON.stringify([items, response]));
     };
     const store = new ResponseStore(100, 2 * size('a'));
-    for (const id of ['a', 'b']) store.add(stored(id));
+    for (const id of ['a', 'b']) store.add(storedResponse(id));
     expect(['a', 'b'].map((id) => has(store, id))).toEqual([true, true]);
-    store.add(stored('c'));
+    store.add(storedResponse('c'));
     expect(['a', 'b', 'c'].map((id) => has(store, id))).toEqual([false, true, true]);
     // Deleted bytes are free again.
     store.delete('b', 'me');
-    store.add(stored('d'));
+    store.add(storedResponse('d'));
     expect(['c', 'd'].map((id) => has(store, id))).toEqual([true, true]);
     // A response that never fits drops nothing.
-    store.add(stored('e', null, [item('x'.repeat(2 * size('a')))]));
+    store.add(storedResponse('e', null, [item('x'.repeat(2 * size('a')))]));
     expect(['c', 'd', 'e'].map((id) => has(store, id))).toEqual([true, true, false]);
     const whole = new ResponseStore(100, size('a'));
-    whole.add(stored('a'));
+    whole.add(storedResponse('a'));
     expect(has(whole, 'a')).toBe(true);
   });
 

@@ -265,8 +265,8 @@ describe('over HTTP', () => {
   });
   afterAll(() => server.kill());
 
-  const keyed = (key = 'one') => ({ headers: { authorization: `Bearer ${key}` } });
-  const send = (body: object, key?: string) => ask(url, { body, ...keyed(key) });
+  const withKey = (key = 'one') => ({ headers: { authorization: `Bearer ${key}` } });
+  const send = (body: object, key?: string) => ask(url, { body, ...withKey(key) });
   const tool = { type: 'function', name: 'f', parameters: { type: 'object' } };
 
   test('a response is kept for its key until it is deleted', async () => {
@@ -274,17 +274,17 @@ describe('over HTTP', () => {
     const { json } = await send({ input: 'x', instructions: 'Short.' });
     expect(engine.lastPrompt).toContain('system\nShort.');
     const own = `${url}/${json.id}`;
-    expect((await ask(own, keyed())).json).toEqual(json);
+    expect((await ask(own, withKey())).json).toEqual(json);
     for (const method of ['GET', 'DELETE']) {
-      expect((await ask(own, { ...keyed('two'), method })).status).toBe(404);
+      expect((await ask(own, { ...withKey('two'), method })).status).toBe(404);
     }
-    const deleted = await ask(own, { ...keyed(), method: 'DELETE' });
+    const deleted = await ask(own, { ...withKey(), method: 'DELETE' });
     expect([deleted.status, deleted.json]).toEqual([
       200,
       { id: json.id, object: 'response', deleted: true },
     ]);
-    expect((await ask(own, keyed())).status).toBe(404);
-    const other = await ask(own, { ...keyed(), method: 'POST', body: {} });
+    expect((await ask(own, withKey())).status).toBe(404);
+    const other = await ask(own, { ...withKey(), method: 'POST', body: {} });
     expect([other.status, other.headers.allow]).toEqual([405, 'GET, DELETE']);
   });
 
@@ -338,7 +338,7 @@ describe('over HTTP', () => {
     };
     const { json } = await send({ input: 'x', ...given });
     expect(json).toMatchObject(given);
-    expect((await ask(`${url}/${json.id}`, keyed())).status).toBe(404);
+    expect((await ask(`${url}/${json.id}`, withKey())).status).toBe(404);
     expect(json).toMatchObject({ object: 'response', id: expect.stringMatching(/^resp_\w{32}$/) });
     expect(Math.abs(json.created_at - Date.now() / 1000)).toBeLessThan(600);
   });
@@ -361,7 +361,7 @@ describe('over HTTP', () => {
     const blocks = text.split('\n').filter((line) => line.startsWith('data: '));
     const { events } = eventsOf(blocks.join('\n\n'));
     expect(events.at(-1).type).toBe('response.completed');
-    expect((await ask(`${url}/${events[0].response.id}`, keyed())).status).toBe(200);
+    expect((await ask(`${url}/${events[0].response.id}`, withKey())).status).toBe(200);
   });
 
   test.each<[fields: object, param: string, words: RegExp]>([

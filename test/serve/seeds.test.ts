@@ -11,7 +11,7 @@ const folder = mkdtempSync(join(tmpdir(), 'ds-seeds-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 /** The first answer of a process that starts with `given`. */
-async function said(given: { seed?: number }): Promise<readonly number[] | undefined> {
+async function sampleWith(given: { seed?: number }): Promise<readonly number[] | undefined> {
   seed(0); // As a process does.
   const config = { device: 'cpu' };
   const engine = await openEngine(folder, { config, ...given });
@@ -22,6 +22,6 @@ async function said(given: { seed?: number }): Promise<readonly number[] | undef
 
 test('each process that opens an engine draws other tokens, unless it is given a seed', async () => {
   await tinyLlama().save(folder);
-  expect(await said({})).not.toEqual(await said({}));
-  expect(await said({ seed: 7 })).toEqual(await said({ seed: 7 }));
+  expect(await sampleWith({})).not.toEqual(await sampleWith({}));
+  expect(await sampleWith({ seed: 7 })).toEqual(await sampleWith({ seed: 7 }));
 });

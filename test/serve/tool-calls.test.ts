@@ -32,7 +32,7 @@ async function chat(answer: string, fields: object = {}) {
   return { status, ...json };
 }
 
-async function streamed(answer: string, fields: object = {}) {
+async function streamAnswer(answer: string, fields: object = {}) {
   engine.answers.push(answer);
   const body = { messages, tools, stream: true, ...fields };
   const { text } = await ask(url, { body });
@@ -76,7 +76,7 @@ test('content is null in an answer of calls only', async () => {
 });
 
 test('in a stream, the id and name of a call are sent once, in their own delta', async () => {
-  const events = await streamed(`<think>Hm.</think>Text.${CALL}${CALL}`);
+  const events = await streamAnswer(`<think>Hm.</think>Text.${CALL}${CALL}`);
   const deltas = events.map(({ choices }) => choices[0].delta);
   expect(deltas[0]).toEqual({ role: 'assistant', content: '' });
   const calls = deltas.flatMap((delta) => delta.tool_calls ?? []);
@@ -96,12 +96,10 @@ test('in a stream, the id and name of a call are sent once, in their own delta',
     expect(rest.map((one) => one.function.arguments).join('')).toBe('{"a": 1, "b": 2}');
     expect(rest.length).toBeGreaterThan(1);
   }
-  const joined = (key: string): string => deltas.map((delta) => delta[key] ?? '').join('');
-  expect([joined('content'), joined('reasoning_content'), joined('reasoning')]).toEqual([
-    'Text.',
-    'Hm.',
-    'Hm.',
-  ]);
+  const joinDeltas = (key: string): string => deltas.map((delta) => delta[key] ?? '').join('');
+  expect([joinDeltas('content'), joinDeltas('reasoning_content'), joinDeltas('reasoning')]).toEqual(
+    ['Text.', 'Hm.', 'Hm.'],
+  );
   const reasons = events.map(({ choices }) => choices[0].finish_reason);
   expect(reasons.filter((one) => one !== null)).toEqual(['tool_calls']);
   expect(reasons.at(-1)).toBe('tool_calls');

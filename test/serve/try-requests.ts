@@ -3,7 +3,7 @@
 import { connect, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 
-import { seeded } from '../support/random.js';
+import { seededRandom } from '../support/random.js';
 import { answersIn, faultOf, type RawAnswer } from './read-answers.js';
 import { type Sibling, Siblings } from './request-siblings.js';
 
@@ -47,7 +47,7 @@ export async function tryRequests(options: TryOptions): Promise<TryCounts> {
   const fault = (text: string): void => {
     if (counts.faults.length < MAX_FAULTS) counts.faults.push(text);
   };
-  const siblings = new Siblings(seeded(options.seed), options.key);
+  const siblings = new Siblings(seededRandom(options.seed), options.key);
   let isOver = false;
   const good = (async () => {
     while (!isOver) {

@@ -2,7 +2,7 @@
 import { ask, until, withServer } from './client.js';
 
 const body = { prompt: 'a', max_tokens: 2 };
-const keyed = (key: string) => ({ headers: { authorization: `Bearer ${key}` } });
+const withKey = (key: string) => ({ headers: { authorization: `Bearer ${key}` } });
 
 test.each([
   ['/v1/completions', body],
@@ -53,7 +53,7 @@ test.each([
         open = resolve;
       });
       engine.pace = () => opened;
-      const send = (key: string) => ask(`${url}/v1/completions`, { body, ...keyed(key) });
+      const send = (key: string) => ask(`${url}/v1/completions`, { body, ...withKey(key) });
       const under = Array.from({ length: limit }, () => send('one'));
       await until(() => engine.active === limit);
       const refused = await send('one');

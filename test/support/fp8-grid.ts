@@ -73,7 +73,7 @@ export interface Kind {
 }
 
 /** Codes [rows, columns padded to 16] and scales of the matrix whose elements `at` returns. */
-export function quantized(
+export function quantizeGrid(
   at: (r: number, c: number) => number,
   size: readonly [number, number],
   kind: Kind,
@@ -105,7 +105,7 @@ export function afterQuantization(
   size: readonly [number, number],
   kind: Kind,
 ): Float64Array {
-  const { codes, scales } = quantized(at, size, kind);
+  const { codes, scales } = quantizeGrid(at, size, kind);
   const [rows, columns] = size;
   const pitch = roundUp(columns, 16);
   return Float64Array.from({ length: rows * columns }, (_, i) => {

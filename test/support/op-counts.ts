@@ -3,7 +3,7 @@ import { observeKernels } from '../../lib/runtime/call.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 
 /** How often each op runs in `body`. */
-export function counted(body: () => void): Record<string, number> {
+export function countOps(body: () => void): Record<string, number> {
   const counts: Record<string, number> = {};
   observeKernels((op) => () => {
     const name = kernels.opNames[op] as string;

@@ -1,6 +1,6 @@
 // Captures the standard output of a function.
 
-export async function printed(body: () => Promise<void>): Promise<string> {
+export async function captureOutput(body: () => Promise<void>): Promise<string> {
   const { write } = process.stdout;
   let text = '';
   process.stdout.write = (chunk: string | Uint8Array): boolean => {

@@ -41,14 +41,14 @@ export async function quiet(
   for (let still = 0; still < STILL; ) {
     const before = count();
     if (before <= least) return;
-    await collected(deadline);
+    await whenCollected(deadline);
     still = count() === before ? still + 1 : 0;
     if (Date.now() > deadline) throw new Error(`The heap does not come to rest: ${count()} live`);
   }
 }
 
 /** Runs a collection, and waits for its finalizers. */
-async function collected(deadline: number): Promise<void> {
+async function whenCollected(deadline: number): Promise<void> {
   let isFinalized = false;
   const registry = new FinalizationRegistry(() => {
     isFinalized = true;

@@ -3,14 +3,14 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { commandFor } from '../comm/rank-child.js';
-import { seeded } from './random.js';
+import { seededRandom } from './random.js';
 import { testFiles } from './test-files.js';
 
 const tests = join(__dirname, '..');
 
 test('a seed repeats its numbers, seeds differ, and all numbers are in [0, 1)', () => {
   const numbers = (seed: number) => {
-    const next = seeded(seed);
+    const next = seededRandom(seed);
     return Array.from({ length: 1000 }, next);
   };
   expect(numbers(5)).toEqual(numbers(5));

@@ -14,7 +14,7 @@ function firstSeed(): number {
 }
 
 /** Numbers in [0, 1), determined by the seed (mulberry32). */
-export function seeded(seed: number): () => number {
+export function seededRandom(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
     state = (state + 0x6d2b79f5) >>> 0;
@@ -33,7 +33,7 @@ export function random(): number {
     globalThis.seedOfTests = seed;
     // Under jest the environment prints it if a test fails.
     if (!('describe' in globalThis)) process.stderr.write(`DS_TEST_SEED=${seed}\n`);
-    draw = seeded(seed);
+    draw = seededRandom(seed);
   }
   return draw();
 }

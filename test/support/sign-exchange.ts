@@ -26,7 +26,7 @@ export function levelsOf(x: readonly number[], kind: Levels): [low: number, high
  * Compresses value + error, and updates the error. Between pieces, values are zero and errors are
  * unchanged.
  */
-export function rounded(
+export function roundPieces(
   value: Float32Array,
   error: Float32Array,
   pieces: readonly Piece[],
@@ -87,7 +87,7 @@ export class ExchangeSimulation {
   average(values: readonly Float32Array[]): Float32Array {
     const { kind, pieces, ranks } = this;
     const sent = values.map((value, rank) =>
-      rounded(value, this.workers[rank] as Float32Array, pieces, kind),
+      roundPieces(value, this.workers[rank] as Float32Array, pieces, kind),
     );
     const [first = new Float32Array(), ...others] = sent;
     const mean = first.slice();
@@ -96,6 +96,6 @@ export class ExchangeSimulation {
       for (const [i, q] of other.entries()) mean[i] = (mean[i] as number) + q;
     }
     if (ranks > 1) for (const [i, sum] of mean.entries()) mean[i] = sum * share;
-    return rounded(mean, this.owners, pieces, kind);
+    return roundPieces(mean, this.owners, pieces, kind);
   }
 }

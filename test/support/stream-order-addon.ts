@@ -101,7 +101,7 @@ function contents({ buffer, from, to }: Bytes, stream: number): Buffer {
 }
 
 /** Runs op `number` by `run` on `stream`, and records its reads and writes. */
-function watched(number: number, stream: number, run: () => void): void {
+function runWatched(number: number, stream: number, run: () => void): void {
   const op = ops.get(number) as Op;
   const operands = operandsOf(op);
   // If two operands overlap, the written one cannot be determined.
@@ -195,7 +195,7 @@ type Ten = [
 ];
 
 /** Later work of `actor` comes after the collective. */
-function landed(group: number, ticket: number, actor: number): void {
+function noteLanding(group: number, ticket: number, actor: number): void {
   const end = groups.get(group)?.ends.get(ticket);
   if (end !== undefined) order.wait(actor, end);
 }
@@ -213,10 +213,10 @@ const watchedCalls: Partial<Addon> = {
   },
   run() {
     const [stream, op] = [block[block.length - 2] as number, block[block.length - 1] as number];
-    watched(op, stream, own.run);
+    runWatched(op, stream, own.run);
   },
   runOnHost(op, stream) {
-    watched(op, stream, () => own.runOnHost(op, stream));
+    runWatched(op, stream, () => own.runOnHost(op, stream));
   },
   allocate() {
     const [stream, bytes] = [block[block.length - 2] as number, block[block.length - 1] as number];
@@ -319,8 +319,8 @@ const watchedCalls: Partial<Addon> = {
     const at = range(-file, offset, bytes);
     order.follow(actor, stream);
     followTransfers(actor, file, memory, at);
-    const gone = (one: Transfer): boolean => one.file === file && isWithin(one.memory, memory);
-    transfers = transfers.filter((one) => !gone(one));
+    const isGone = (one: Transfer): boolean => one.file === file && isWithin(one.memory, memory);
+    transfers = transfers.filter((one) => !isGone(one));
     transfers.push({ actor, file, memory, at });
     order.name(actor, writes ? 'a write to a disk' : 'a read from a disk');
     uses(actor, memory, !writes, 'a transfer');
@@ -355,15 +355,15 @@ const watchedCalls: Partial<Addon> = {
   },
   waitCollective(group, ticket, stream) {
     own.waitCollective(group, ticket, stream);
-    landed(group, ticket, stream);
+    noteLanding(group, ticket, stream);
   },
   synchronizeCollective(group, ticket) {
     own.synchronizeCollective(group, ticket);
-    landed(group, ticket, HOST);
+    noteLanding(group, ticket, HOST);
   },
   collectiveDone(group, ticket) {
     const isDone = own.collectiveDone(group, ticket);
-    if (isDone) landed(group, ticket, HOST);
+    if (isDone) noteLanding(group, ticket, HOST);
     return isDone;
   },
   writeFile(path, offset, head, segments, crc) {

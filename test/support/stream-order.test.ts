@@ -9,7 +9,7 @@ const EVENT = 1;
 const some = { buffer: 3, from: 0, to: 64 };
 
 /** An order with some bytes written by A. */
-function written(): StreamOrder {
+function writtenOrder(): StreamOrder {
   const order = new StreamOrder();
   order.begin(A);
   expect(order.use(A, some, true, { what: 'a copy' })).toBeNull();
@@ -19,7 +19,7 @@ function written(): StreamOrder {
 test('what another stream has written is read after an event, or after a wait of the host', () => {
   const race = /a read of stream 8 reads bytes 32 to 96.*a copy of stream 7 writes bytes 0 to 64/;
   const reads = (prepare: (order: StreamOrder) => void): string | null => {
-    const order = written();
+    const order = writtenOrder();
     prepare(order);
     order.begin(B);
     return order.use(B, { ...some, from: 32, to: 96 }, false, { what: 'a read' });
@@ -55,7 +55,7 @@ test('an event orders only earlier work, and other bytes need no event', () => {
 });
 
 test('reads need no order, and a write after them does', () => {
-  const order = written();
+  const order = writtenOrder();
   for (const reader of [A, B]) {
     order.follow(reader, A);
     order.begin(reader);
@@ -68,17 +68,20 @@ test('reads need no order, and a write after them does', () => {
 });
 
 test('memory is given back after what other streams do with it', () => {
-  const order = written();
+  const order = writtenOrder();
   order.begin(B);
   expect(order.free(B, some.buffer, B, 'the release')).toMatch(/the release of stream 8/);
-  const own = written();
+  const own = writtenOrder();
   own.begin(B);
   // The buffer is allocated again in the order of A, which has read it by then.
   expect(own.free(B, some.buffer, A, 'the release')).toBeNull();
 });
 
 /** Runs a program in a process on the CPU, with the checker. */
-function watched(program: string, ...words: string[]): { status: number | null; output: string } {
+function runWatched(
+  program: string,
+  ...words: string[]
+): { status: number | null; output: string } {
   const extension = __filename.slice(-3);
   const { status, stdout, stderr } = spawnSync(
     process.execPath,
@@ -98,7 +101,7 @@ function watched(program: string, ...words: string[]): { status: number | null; 
 }
 
 test('a missing wait fails at the work that needed it', () => {
-  const { status, output } = watched('../support/racing-process');
+  const { status, output } = runWatched('../support/racing-process');
   expect(output).toMatch(/race: buffer \d+: Copy, in, of compute reads bytes 0 to 16, and nothing/);
   expect(status).toBe(1);
 }, 120_000);
@@ -109,7 +112,7 @@ test.each([
 ])(
   '%s: in order',
   (_, what) => {
-    const { status, output } = watched('../zero/waits-process', what);
+    const { status, output } = runWatched('../zero/waits-process', what);
     expect([status, output]).toEqual([0, 'no race\n']);
   },
   120_000,
@@ -132,7 +135,7 @@ test.each([
   'nothing of %s races',
   (_, ranks, only) => {
     const words = ['--device', 'cpu', '--gpus', String(ranks), '--only', only];
-    const { status, output } = watched('../gpu', ...words);
+    const { status, output } = runWatched('../gpu', ...words);
     expect(output).toMatch(/^[1-9]\d* passed, 0 failed, 0 skipped$/m);
     expect(status).toBe(0);
   },

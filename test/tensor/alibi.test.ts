@@ -59,12 +59,12 @@ test('a mask of numbers is added to the bias', () => {
 });
 
 test('a mask of truth values hides keys', () => {
-  const seen = (t: number, s: number): boolean => s === 0 || (t + s) % 3 !== 0;
-  const list = Array.from({ length: T * S }, (_, i) => seen(Math.floor(i / S), i % S));
+  const isSeen = (t: number, s: number): boolean => s === 0 || (t + s) % 3 !== 0;
+  const list = Array.from({ length: T * S }, (_, i) => isSeen(Math.floor(i / S), i % S));
   const mask = Tensor.from(list.map(Number), { shape: [T, S] }).ne(0);
-  const hidden = (t: number, s: number): number => (seen(t, s) ? 0 : Number.NEGATIVE_INFINITY);
+  const biasAt = (t: number, s: number): number => (isSeen(t, s) ? 0 : Number.NEGATIVE_INFINITY);
   const got = resultsOf({ mask, alibiSlopes: slopesOf(SLOPES) });
-  expectNear(got, resultsOf({ mask: biasWith(hidden) }));
+  expectNear(got, resultsOf({ mask: biasWith(biasAt) }));
 });
 
 test('slopes of other heads are refused', () => {

@@ -42,7 +42,7 @@ function results(device: Device, options: AttentionOptions): number[][] {
 }
 
 /** `mask`, expanded in memory. */
-function repeated(mask: Tensor): Tensor {
+function repeatMask(mask: Tensor): Tensor {
   return mask.expand([B, H, T, S]).clone();
 }
 
@@ -53,7 +53,7 @@ const forms = attentionCase('a repeated mask is the one that is written out', (d
     const numbers = draw(`mask ${shape}`, shape, device);
     for (const mask of [numbers, numbers.gt(-0.4), numbers.to('f16')]) {
       for (const causal of [false, true]) {
-        const whole = results(device, { mask: repeated(mask), causal });
+        const whole = results(device, { mask: repeatMask(mask), causal });
         assert.deepEqual(results(device, { mask, causal }), whole, `[${shape}] ${mask.dtype}`);
       }
     }

@@ -185,7 +185,7 @@ const lifetimeCases: Case[] = [
   }),
   ...bothStores('a segment that throws leaves nothing behind', (device) => {
     const x = leaf([16], device);
-    const failing = (): void => {
+    const failReplay = (): void => {
       scope(() =>
         checkpoint((y: Tensor) => {
           y.exp();
@@ -193,9 +193,9 @@ const lifetimeCases: Case[] = [
         }, x.sin()),
       );
     };
-    assert.throws(failing, RangeError);
+    assert.throws(failReplay, RangeError);
     const [tensors, memory] = [liveTensors(), device.memory.inUse];
-    assert.throws(failing, RangeError);
+    assert.throws(failReplay, RangeError);
     assert.equal(liveTensors(), tensors);
     assert.equal(device.memory.inUse, memory);
     x.dispose();
@@ -393,14 +393,14 @@ const selectiveCases: Case[] = [
       const plain = (): Tensor => linear(gelu(x.sin()), w);
       const again = (): Tensor => linear(recomputed(smooth, x.sin()), w);
       const twice = (): Tensor => linear(recomputed(smooth, recomputed(smooth, x.sin())), w);
-      const nested = (): Tensor => linear(gelu(gelu(x.sin())), w);
+      const nestedResult = (): Tensor => linear(gelu(gelu(x.sin())), w);
       assert.deepEqual(
         gradients([x, w], () => again().sum()),
         gradients([x, w], () => plain().sum()),
       );
       assert.deepEqual(
         gradients([x, w], () => twice().sum()),
-        gradients([x, w], () => nested().sum()),
+        gradients([x, w], () => nestedResult().sum()),
       );
       assert.equal(heldBytes(device, plain) - heldBytes(device, again), x.bytes);
       for (const each of [x, w]) each.dispose();

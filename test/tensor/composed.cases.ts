@@ -39,7 +39,11 @@ export function refuses(code: string, text: RegExp, body: () => unknown): void {
   });
 }
 
-export const counting = (device: Device, shape: number[], dtype: DType = 'f32'): ops.Tensor => {
+export const countingTensor = (
+  device: Device,
+  shape: number[],
+  dtype: DType = 'f32',
+): ops.Tensor => {
   const count = shape.reduce((n, size) => n * size, 1);
   return ops.arange(count, { device, dtype }).reshape(shape);
 };
@@ -85,7 +89,7 @@ function expectRows(
 const total = (row: number[]): number => row.reduce((sum, value) => sum + value, 0);
 const power = (p: number) => (row: number[]) =>
   total(row.map((value) => Math.abs(value) ** p)) ** (1 / p);
-function spread(row: number[], correction: number): number {
+function variance(row: number[], correction: number): number {
   const mean = total(row) / row.length;
   return total(row.map((value) => (value - mean) ** 2)) / (row.length - correction);
 }
@@ -95,17 +99,17 @@ const reductions: Case[] = [
     expectRows(
       device,
       (x) => x.var(-1),
-      (row) => spread(row, 1),
+      (row) => variance(row, 1),
     );
     expectRows(
       device,
       (x) => ops.variance(x, { dims: 1, correction: 0 }),
-      (row) => spread(row, 0),
+      (row) => variance(row, 0),
     );
     expectRows(
       device,
       (x) => x.std({ dim: 1, keepDim: true }),
-      (row) => Math.sqrt(spread(row, 1)),
+      (row) => Math.sqrt(variance(row, 1)),
     );
     for (const p of [1, 2, 3, 0.5]) expectRows(device, (x) => x.norm(p, 1), power(p));
     expectRows(device, (x) => x.norm('fro', { dims: 1 }), power(2));
@@ -149,7 +153,7 @@ const reductions: Case[] = [
     const zero = ops.zeros([3], { device }).requireGrad();
     ops.add(zero.norm(), ops.add(zero.std(), zero.norm(3))).backward();
     assert.deepEqual(zero.grad?.toList(), [0, 0, 0]);
-    const whole = counting(device, [3], 'i32');
+    const whole = countingTensor(device, [3], 'i32');
     refuses('DS_DTYPE', /var: expected a floating dtype.*\.to\('f32'\)\.var/, () => whole.var());
     for (const p of [{}, nan, '2', null, true]) {
       refuses('DS_ARGUMENT', /norm.*Options come after p/, () => from([1]).norm(p as never));
@@ -187,7 +191,7 @@ const reductions: Case[] = [
     expectTensor(nothing.all(0), 'bool', [1, 1]);
     expectTensor(nothing.any(1), 'bool', []);
     expectTensor(nothing.countNonzero(0), 'i64', [0, 0]);
-    expectTensor(counting(device, [2000]).to('i64').eq(1999).any(), 'bool', 1);
+    expectTensor(countingTensor(device, [2000]).to('i64').eq(1999).any(), 'bool', 1);
   }),
 ];
 
@@ -223,7 +227,7 @@ const elementwise: Case[] = [
     expectTensor(x.clamp({ min: 0 }), 'f32', [0, 0, 0, 1, nan]);
     expectTensor(x.clamp(null, 0), 'f32', [-2, -1, 0, 0, nan]);
     expectTensor(x.clamp(2, 1), 'f32', [1, 1, 1, 1, nan]);
-    expectTensor(counting(device, [3], 'i64').clamp(1, 1), 'i64', [1, 1, 1]);
+    expectTensor(countingTensor(device, [3], 'i64').clamp(1, 1), 'i64', [1, 1, 1]);
     const edge = Tensor.from([-1, 0.5], { device }).requireGrad();
     edge.clamp(-1, 0.5).sum().backward();
     assert.deepEqual(edge.grad?.toList(), [1, 1]);
@@ -241,7 +245,7 @@ const elementwise: Case[] = [
 
 const arrangement: Case[] = [
   composedCase('copies in another order', (device) => {
-    const x = counting(device, [2, 3], 'i32');
+    const x = countingTensor(device, [2, 3], 'i32');
     expectTensor(x.flip(), 'i32', [
       [5, 4, 3],
       [2, 1, 0],
@@ -283,8 +287,11 @@ const arrangement: Case[] = [
       [1, 4],
       [2, 5],
     ]);
-    assert.deepEqual([...counting(device, [2, 3, 5]).movedim([0, 1], [2, 0]).shape], [3, 5, 2]);
-    assert.deepEqual([...counting(device, [2, 6]).unflatten(-1, [-1, 2]).shape], [2, 3, 2]);
+    assert.deepEqual(
+      [...countingTensor(device, [2, 3, 5]).movedim([0, 1], [2, 0]).shape],
+      [3, 5, 2],
+    );
+    assert.deepEqual([...countingTensor(device, [2, 6]).unflatten(-1, [-1, 2]).shape], [2, 3, 2]);
     refuses('DS_SHAPE', /repeat/, () => x.repeat(2));
     refuses('DS_SHAPE', /roll.*one for each shift/, () => x.roll([1, 2], 0));
     refuses('DS_SHAPE', /flip/, () => x.flip(2));
@@ -292,7 +299,7 @@ const arrangement: Case[] = [
     refuses('DS_SHAPE', /movedim/, () => x.movedim([0, 0], [0, 1]));
   }),
   composedCase('parts', (device) => {
-    const x = counting(device, [7]);
+    const x = countingTensor(device, [7]);
     assert.deepEqual(
       x.chunk(3).map((part) => part.toList()),
       [[0, 1, 2], [3, 4, 5], [6]],
@@ -300,7 +307,7 @@ const arrangement: Case[] = [
     assert.equal(x.chunk(5).length, 4);
     assert.equal(ops.zeros([0, 2], { device }).chunk(3).length, 3);
     assert.deepEqual(
-      counting(device, [2, 3])
+      countingTensor(device, [2, 3])
         .unbind(1)
         .map((part) => part.toList()),
       [
@@ -311,7 +318,7 @@ const arrangement: Case[] = [
     );
     const index = Tensor.from([2, 0, 2], { device, dtype: 'i64' });
     for (const dtype of ['f32', 'bf16', 'i64', 'bool'] as const) {
-      const y = counting(device, [2, 3]).to(dtype);
+      const y = countingTensor(device, [2, 3]).to(dtype);
       const list = y.toList() as number[][];
       expectTensor(
         y.indexSelect(1, index),
@@ -324,7 +331,7 @@ const arrangement: Case[] = [
     if (device.kind === 'cpu') refuses('DS_INDEX', /7/, () => x.indexSelect(0, index.mul(4)));
   }),
   composedCase('triangles and paddings', (device) => {
-    const x = counting(device, [3, 4]).add(1);
+    const x = countingTensor(device, [3, 4]).add(1);
     expectTensor(x.tril(), 'f32', [
       [1, 0, 0, 0],
       [5, 6, 0, 0],
@@ -345,7 +352,7 @@ const arrangement: Case[] = [
     assert.equal(x.pad([]).numel, 12);
     refuses('DS_ARGUMENT', /pad.*\[1\]/, () => x.pad([1]));
     refuses('DS_SHAPE', /pad/, () => x.pad([-3, -3]));
-    refuses('DS_SHAPE', /tril.*\[\.\., R, C\]/, () => counting(device, [3]).tril());
+    refuses('DS_SHAPE', /tril.*\[\.\., R, C\]/, () => countingTensor(device, [3]).tril());
   }),
 ];
 

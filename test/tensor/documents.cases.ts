@@ -58,7 +58,7 @@ function results(given: readonly Tensor[], options: AttentionOptions): Tensor[] 
 const lengths = [64, 1, 300, 130, 7, 200, 75]; // 777 in total
 
 /** Document numbers for these lengths, after `pad` tokens of padding. */
-function numbered(pad = 0): number[] {
+function numberDocuments(pad = 0): number[] {
   const rows = lengths.flatMap((length, i) => new Array<number>(length).fill(i * 3));
   return [...new Array<number>(pad).fill(-1), ...rows];
 }
@@ -68,7 +68,7 @@ const packed = documentCase('a packed row is its documents apart, to 1e-6 at T 7
   const names = ['out', 'dq', 'dk', 'dv'];
   for (const window of [null, 50, 129]) {
     const options = { causal: true, window };
-    const documents = integers([numbered()], device);
+    const documents = integers([numberDocuments()], device);
     const whole = results(given, { ...options, documents });
     let at = 0;
     for (const length of lengths) {
@@ -85,14 +85,14 @@ const packed = documentCase('a packed row is its documents apart, to 1e-6 at T 7
 const padded = documentCase('padding on either side changes nothing and gets nothing', (device) => {
   const pad = 37;
   const given = operands(2, 777 + pad, 777 + pad, device);
-  const rows = [numbered(pad), [...numbered(), ...new Array<number>(pad).fill(-5)]];
+  const rows = [numberDocuments(pad), [...numberDocuments(), ...new Array<number>(pad).fill(-5)]];
   const got = results(given, { causal: true, documents: integers(rows, device) });
   for (const [row, first] of [
     [0, pad],
     [1, 0],
   ] as const) {
     const inside = (x: Tensor): Tensor => x.narrow(0, row, 1).narrow(2, first, 777);
-    const documents = integers([numbered()], device);
+    const documents = integers([numberDocuments()], device);
     const expected = results(given.map(inside), { causal: true, documents });
     got.forEach((x, i) => {
       const values = inside(x).contiguous().toArray();
@@ -118,13 +118,13 @@ const asMasks = documentCase('documents and windows are masks, also beside a cac
     const [queries, keys] = [rows(T), rows(S)];
     for (const causal of [true, false]) {
       for (const window of [null, 1, 7, 30]) {
-        const seen = (b: number, t: number, s: number): boolean => {
+        const isSeen = (b: number, t: number, s: number): boolean => {
           const away = t + S - T - s;
           if (window !== null && (away >= window || (!causal && -away >= window))) return false;
           return queries[b]?.[t] === keys[b]?.[s] && (keys[b]?.[s] as number) >= 0;
         };
         const flags = [0, 1].flatMap((b) =>
-          Array.from({ length: T * S }, (_, i) => seen(b, Math.floor(i / S), i % S)),
+          Array.from({ length: T * S }, (_, i) => isSeen(b, Math.floor(i / S), i % S)),
         );
         const mask = Tensor.from(flags, { shape: [2, 1, T, S], device });
         const expected = results(given, { causal, mask });
@@ -213,7 +213,10 @@ function table(rows: number, device: Device): [Tensor, Tensor] {
 }
 
 const positions = documentCase('positions restart with documents, and rope follows', (device) => {
-  const rows = [numbered(), [...new Array<number>(77).fill(-1), ...new Array<number>(700).fill(4)]];
+  const rows = [
+    numberDocuments(),
+    [...new Array<number>(77).fill(-1), ...new Array<number>(700).fill(4)],
+  ];
   const made = documentPositions(integers(rows, device));
   const expected = rows.flatMap((row) => {
     let begin = 0;

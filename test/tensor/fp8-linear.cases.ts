@@ -22,7 +22,7 @@ const PARTS: Record<Fp8Recipe, { rows: Scaling; weight: Scaling; gradient: Forma
 };
 
 type At = (r: number, c: number) => number;
-const flipped =
+const transpose =
   (at: At): At =>
   (r, c) =>
     at(c, r);
@@ -87,13 +87,13 @@ function gradients(recipe: Fp8Recipe, rows: number, device: Device): void {
     requireClose('out', out, y, 0.006);
     const dx = productOf(
       afterQuantization(g, [rows, OUTPUTS], backward),
-      afterQuantization(flipped(w), [INPUTS, OUTPUTS], weightKind),
+      afterQuantization(transpose(w), [INPUTS, OUTPUTS], weightKind),
       OUTPUTS,
     );
     requireClose('dx', x.grad as Tensor, dx, 0.006);
     const dw = productOf(
-      afterQuantization(flipped(g), [OUTPUTS, rows], backward),
-      afterQuantization(flipped(ofX), [INPUTS, rows], forward),
+      afterQuantization(transpose(g), [OUTPUTS, rows], backward),
+      afterQuantization(transpose(ofX), [INPUTS, rows], forward),
       rows,
     );
     requireClose('dw', weight.grad as Tensor, dw, 0.006);
@@ -131,7 +131,7 @@ function bitsOfThree(recipe: Fp8Recipe, device: Device, isShared: boolean): unkn
   });
 }
 
-function sharing(recipe: Fp8Recipe, device: Device): void {
+function checkSharing(recipe: Fp8Recipe, device: Device): void {
   const before = device.memory.inUse;
   const [apartBytes, ...apart] = bitsOfThree(recipe, device, false);
   const [sharedBytes, ...shared] = bitsOfThree(recipe, device, true);
@@ -217,7 +217,7 @@ export const cases: Case[] = [
     ),
     {
       name: `fp8Linear, ${recipe}: layers that share casts give the same bits, and free them`,
-      run: (device: Device) => sharing(recipe, device),
+      run: (device: Device) => checkSharing(recipe, device),
     },
     {
       name: `fp8Linear, ${recipe}: the backward needs no input`,

@@ -17,7 +17,7 @@ afterEach(() => {
   warn.mockRestore();
 });
 
-const reported = (): string[] => warn.mock.calls.map(([text]) => String(text));
+const warnings = (): string[] => warn.mock.calls.map(([text]) => String(text));
 const leak = (): number => kept.push(Tensor.from([1]).keep());
 
 test('lasting growth gives one warning, with the line that makes the tensors', () => {
@@ -27,10 +27,10 @@ test('lasting growth gives one warning, with the line that makes the tensors', (
     leak();
     growth.stepped();
   }
-  expect(reported()).toEqual([
+  expect(warnings()).toEqual([
     expect.stringMatching(/has grown for 200 steps, by \d+ to \d+\. .*scope\(\(\) => /),
   ]);
-  expect(reported()[0]).toMatch(/creation sites: growth\.test\.ts:\d+ \(100 %\)\./);
+  expect(warnings()[0]).toMatch(/creation sites: growth\.test\.ts:\d+ \(100 %\)\./);
 });
 
 test('a start, a pause, slow growth and a release are no growth', () => {
@@ -43,7 +43,7 @@ test('a start, a pause, slow growth and a release are no growth', () => {
   for (let step = 0; step < 900; ++step) slow.stepped(Math.floor(step / 3));
   const flat = new TensorGrowth();
   for (let step = 0; step < 900; ++step) flat.stepped(Math.min(step, 60));
-  expect(reported()).toEqual([]);
+  expect(warnings()).toEqual([]);
 });
 
 test("an engine's steps are watched", async () => {
@@ -71,5 +71,5 @@ test("an engine's steps are watched", async () => {
   expect(inspect(engine)).toMatch(/^Engine\(step 210, .*\) of Model: 3 parameters\n {2}linear: /);
   engine.destroy();
   x.dispose();
-  expect(reported().filter((text) => text.includes('has grown for'))).toHaveLength(1);
+  expect(warnings().filter((text) => text.includes('has grown for'))).toHaveLength(1);
 });

@@ -5,7 +5,7 @@ import type { DType } from '../../lib/runtime/dtype.js';
 import * as ops from '../../lib/tensor/index.js';
 import { assertClose } from '../autograd/check.js';
 import type { Case } from '../support/case.js';
-import { composedCase, counting, expectTensor, refuses } from './composed.cases.js';
+import { composedCase, countingTensor, expectTensor, refuses } from './composed.cases.js';
 
 const { Tensor } = ops;
 const { NaN: nan, POSITIVE_INFINITY: inf } = Number;
@@ -20,7 +20,7 @@ const functions: Case[] = [
     expectTensor(x.ceil().add(0), 'f32', [-1, 0, 1, 2, 3, nan, -inf]);
     expectTensor(x.round().add(0), 'f32', [-2, 0, 0, 2, 2, nan, -inf]);
     expectTensor(x.trunc().add(0), 'f32', [-1, 0, 0, 1, 2, nan, -inf]);
-    expectTensor(counting(device, [3], 'i32').round(), 'i32', [0, 1, 2]);
+    expectTensor(countingTensor(device, [3], 'i32').round(), 'i32', [0, 1, 2]);
     const small = Tensor.from([1e-7, -1e-7], { device });
     assertClose(small.log1p().toArray(), [1e-7, -1e-7], 1e-6, 'log1p');
     assertClose(small.expm1().toArray(), [1e-7, -1e-7], 1e-6, 'expm1');
@@ -39,7 +39,7 @@ const functions: Case[] = [
 
 const running: Case[] = [
   composedCase('running sums and products, and the product over dims', (device) => {
-    const x = counting(device, [2, 3], 'i32').add(1);
+    const x = countingTensor(device, [2, 3], 'i32').add(1);
     expectTensor(x.cumsum(1), 'i64', [
       [1, 3, 6],
       [4, 9, 15],
@@ -123,7 +123,7 @@ const places: Case[] = [
       ],
       device,
     );
-    const source = counting(device, [2, 3]).add(1);
+    const source = countingTensor(device, [2, 3]).add(1);
     expectTensor(zeros.scatter(1, index, source), 'f32', [
       [3, 2, 0, 0],
       [0, 0, 5, 6],
@@ -159,14 +159,14 @@ const places: Case[] = [
     }
   }),
   composedCase('gather takes an index smaller than the tensor', (device) => {
-    const x = counting(device, [3, 4]);
+    const x = countingTensor(device, [3, 4]);
     expectTensor(x.gather(1, i64([[3, 0]], device)), 'f32', [[3, 0]]);
     refuses('DS_SHAPE', /gather.*except in dim 1/, () =>
       x.gather(1, i64([[0], [0], [0], [0]], device)),
     );
   }),
   composedCase('borders that go on', (device) => {
-    const x = counting(device, [2, 3], 'i32');
+    const x = countingTensor(device, [2, 3], 'i32');
     expectTensor(x.pad([2, 1], 'reflect'), 'i32', [
       [2, 1, 0, 1, 2, 1],
       [5, 4, 3, 4, 5, 4],

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import * as ops from '../../lib/tensor/index.js';
 import { assertClose } from '../autograd/check.js';
 import type { Case } from '../support/case.js';
-import { composedCase, counting, expectTensor, refuses } from './composed.cases.js';
+import { composedCase, countingTensor, expectTensor, refuses } from './composed.cases.js';
 
 /** einsum by its definition, over nested loops. */
 function summedProducts(equation: string, operands: readonly ops.Tensor[]): number[] {
@@ -81,39 +81,45 @@ export const cases: Case[] = [
     refuses('DS_ARGUMENT', /an equation such as/, () => ops.einsum(b as never, b));
   }),
   composedCase('matmul of vectors, from the left and from the right', (device) => {
-    const row = counting(device, [2]).add(1); // 1, 2
-    const table = counting(device, [2, 3]); // 0, 1, 2 and 3, 4, 5
+    const row = countingTensor(device, [2]).add(1); // 1, 2
+    const table = countingTensor(device, [2, 3]); // 0, 1, 2 and 3, 4, 5
     expectTensor(row.matmul(table), 'f32', [6, 9, 12]);
-    expectTensor(counting(device, [3]).matmul(table.transpose(0, 1)), 'f32', [5, 14]);
-    expectTensor(table.matmul(counting(device, [3])), 'f32', [5, 14]);
+    expectTensor(countingTensor(device, [3]).matmul(table.transpose(0, 1)), 'f32', [5, 14]);
+    expectTensor(table.matmul(countingTensor(device, [3])), 'f32', [5, 14]);
     expectTensor(row.matmul(row), 'f32', 5);
     // A dim of one element stays; only that of the vector goes.
-    expectTensor(row.matmul(counting(device, [2, 1])), 'f32', [2]);
-    expectTensor(counting(device, [1, 3]).matmul(counting(device, [3])), 'f32', [5]);
-    const batch = counting(device, [2, 2, 3]);
+    expectTensor(row.matmul(countingTensor(device, [2, 1])), 'f32', [2]);
+    expectTensor(countingTensor(device, [1, 3]).matmul(countingTensor(device, [3])), 'f32', [5]);
+    const batch = countingTensor(device, [2, 2, 3]);
     expectTensor(row.matmul(batch), 'f32', [
       [6, 9, 12],
       [24, 27, 30],
     ]);
-    expectTensor(batch.matmul(counting(device, [3])), 'f32', [
+    expectTensor(batch.matmul(countingTensor(device, [3])), 'f32', [
       [5, 14],
       [23, 32],
     ]);
-    expectTensor(row.matmul(counting(device, [3, 2, 1])), 'f32', [[2], [8], [14]]);
-    refuses('DS_SHAPE', /matmul/, () => row.matmul(counting(device, [3, 2])));
+    expectTensor(row.matmul(countingTensor(device, [3, 2, 1])), 'f32', [[2], [8], [14]]);
+    refuses('DS_SHAPE', /matmul/, () => row.matmul(countingTensor(device, [3, 2])));
     refuses('DS_SHAPE', /matmul: expected \[.., M, K\]/, () => table.matmul(row));
-    refuses('DS_SHAPE', /matmul: expected \[.., M, K\]/, () => row.matmul(counting(device, [])));
-    refuses('DS_SHAPE', /matmul: expected \[.., M, K\]/, () => counting(device, []).matmul(table));
+    refuses('DS_SHAPE', /matmul: expected \[.., M, K\]/, () =>
+      row.matmul(countingTensor(device, [])),
+    );
+    refuses('DS_SHAPE', /matmul: expected \[.., M, K\]/, () =>
+      countingTensor(device, []).matmul(table),
+    );
   }),
   composedCase('outer, dot and bmm', (device) => {
-    const [a, b] = [counting(device, [3]), counting(device, [2]).add(1)];
+    const [a, b] = [countingTensor(device, [3]), countingTensor(device, [2]).add(1)];
     expectTensor(a.outer(b), 'f32', [
       [0, 0],
       [1, 2],
       [2, 4],
     ]);
     expectTensor(a.dot(a), 'f32', 5);
-    refuses('DS_SHAPE', /outer.*two vectors/, () => a.outer(counting(device, [2, 2])));
-    refuses('DS_SHAPE', /bmm/, () => counting(device, [2, 2]).bmm(counting(device, [2, 2])));
+    refuses('DS_SHAPE', /outer.*two vectors/, () => a.outer(countingTensor(device, [2, 2])));
+    refuses('DS_SHAPE', /bmm/, () =>
+      countingTensor(device, [2, 2]).bmm(countingTensor(device, [2, 2])),
+    );
   }),
 ];

@@ -82,7 +82,7 @@ function compare(name: string, device: Device, dtype: FloatDType): void {
 }
 
 /** Within its bounds, with its mean (the seed is fixed), and equal to the CPU. */
-function drawn(name: string, device: Device): void {
+function checkDrawn(name: string, device: Device): void {
   const { run, low, high, mean } = draws[name] as Draw;
   const numbers = [device, cpu()].map((place) =>
     scope(() => {
@@ -97,7 +97,7 @@ function drawn(name: string, device: Device): void {
   requireNear(name, found, there, TOLERANCE.f32);
 }
 
-const kept = (name: string, body: (device: Device) => void): Case => ({
+const recordedCase = (name: string, body: (device: Device) => void): Case => ({
   name: `as PyTorch: ${name}`,
   run(device) {
     const [before, state] = [liveTensors(), getRandomState()];
@@ -109,10 +109,10 @@ const kept = (name: string, body: (device: Device) => void): Case => ({
 
 export const cases: Case[] = [
   ...Object.keys(recorded).map((name) =>
-    kept(name, (device) => {
+    recordedCase(name, (device) => {
       if (device.kind === 'cpu') compare(name, device, 'f64');
       compare(name, device, 'f32');
     }),
   ),
-  ...Object.keys(draws).map((name) => kept(name, (device) => drawn(name, device))),
+  ...Object.keys(draws).map((name) => recordedCase(name, (device) => checkDrawn(name, device))),
 ];

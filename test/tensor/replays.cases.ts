@@ -22,14 +22,14 @@ import {
   withGrad,
 } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
-import { counted } from '../support/op-counts.js';
+import { countOps } from '../support/op-counts.js';
 import { bothStores, equalsPlain, leaf, type Options, under } from './segments.js';
 
 /** The MLP of GPT-2 computes the slope of GELU in a matmul of its backward. */
 function geluInProduct(device: Device): void {
   const leaves = [leaf([3, 5], device), leaf([7, 5], device), leaf([4, 7], device)];
   const [x, up, down] = leaves as [Tensor, Tensor, Tensor];
-  const counts = counted(() => scope(() => linear(linearGelu(x, up), down).sum().backward()));
+  const counts = countOps(() => scope(() => linear(linearGelu(x, up), down).sum().backward()));
   assert.equal(counts.UnaryBackward, undefined);
   assert.equal(counts.Matmul, 2 + 4);
   for (const each of leaves) each.dispose();
@@ -52,7 +52,7 @@ export const cases: Case[] = [
       const loss = (run: typeof checkpoint): Tensor =>
         run((y: Tensor) => branch(y, up, down), x.sin()).sum();
       const out = checkpoint((y: Tensor) => branch(y, up, down), x.sin()).sum();
-      const counts = counted(() => scope(() => out.backward()));
+      const counts = countOps(() => scope(() => out.backward()));
       // The backward has four products; the replay runs up's product again, and the function
       // between both.
       assert.equal(counts.Matmul, 4 + 1);
@@ -189,7 +189,7 @@ export const cases: Case[] = [
           run(through, x.sin(), y.sin()).square().sum();
         return under(options, () => {
           const out = loss(checkpoint);
-          const counts = counted(() => scope(() => out.backward()));
+          const counts = countOps(() => scope(() => out.backward()));
           out.dispose();
           for (const each of [x, y]) {
             each.grad?.dispose();
@@ -212,7 +212,7 @@ export const cases: Case[] = [
     run(device) {
       const x = leaf([1, 64, 24], device);
       /** Memory after the forward, and before the backward of each segment's attention. */
-      const held = (keepAttention: boolean): number[] =>
+      const heldBytes = (keepAttention: boolean): number[] =>
         under({ cpuCheckpointing: true, keepAttention }, () => {
           const w = leaf([24, 8], device);
           const before = device.memory.inUse;
@@ -232,7 +232,7 @@ export const cases: Case[] = [
           x.grad = null;
           return seen;
         });
-      const [kept, again] = [held(true), held(false)];
+      const [kept, again] = [heldBytes(true), heldBytes(false)];
       const more = kept.map((bytes, i) => bytes - (again[i] as number));
       // Pinned memory of a CPU counts as memory of the device, and stays for the next step.
       const pinned = device.kind === 'cpu' ? (more[0] as number) : 0;
@@ -256,14 +256,14 @@ export const cases: Case[] = [
           out.backward();
         });
       };
-      const refused = (error: unknown): boolean =>
+      const isRefusal = (error: unknown): boolean =>
         error instanceof DsError && error.code === 'DS_AUTOGRAD' && /attention/.test(error.message);
       under({ keepAttention: true }, () => {
         attempt([1, 1]);
-        assert.throws(() => attempt([1, 2]), refused);
+        assert.throws(() => attempt([1, 2]), isRefusal);
         const [tensors, memory] = [liveTensors(), device.memory.inUse];
-        assert.throws(() => attempt([1, 2]), refused);
-        assert.throws(() => attempt([1, 0]), refused);
+        assert.throws(() => attempt([1, 2]), isRefusal);
+        assert.throws(() => attempt([1, 0]), isRefusal);
         assert.equal(liveTensors(), tensors);
         assert.equal(device.memory.inUse, memory);
       });
@@ -275,17 +275,17 @@ export const cases: Case[] = [
 /** Both forms of attention, in segments, and in nested segments. */
 function attentionKept(device: Device): void {
   const [x, w] = [leaf([2, 5, 24], device), leaf([24, 8], device)];
-  const packed = (y: Tensor): Tensor => linear(causalSelfAttentionPacked(y.tanh(), 2), w);
+  const attendPacked = (y: Tensor): Tensor => linear(causalSelfAttentionPacked(y.tanh(), 2), w);
   const apart = (y: Tensor): Tensor => {
     const q = y.reshape([2, 5, 3, 8]).transpose(1, 2);
     return attention(q, q.sin(), q.cos()).transpose(1, 2).reshape([2, 5, 24]);
   };
   const loss = (run: typeof checkpoint): Tensor => {
-    const y = run(apart, run(packed, x.sin()));
-    return run((z: Tensor) => dropout(run(apart, run(packed, z)), 0.2).square(), y).sum();
+    const y = run(apart, run(attendPacked, x.sin()));
+    return run((z: Tensor) => dropout(run(apart, run(attendPacked, z)), 0.2).square(), y).sum();
   };
   const out = loss(checkpoint);
-  const counts = counted(() => scope(() => out.backward()));
+  const counts = countOps(() => scope(() => out.backward()));
   assert.equal(counts.Attention, undefined);
   assert.equal(counts.AttentionBackward, 4);
   out.dispose();

@@ -22,7 +22,7 @@ function rows(): { x: Tensor; weight: Tensor; target: Tensor; logits: number[][]
 }
 
 /** Sums over the rows that count. */
-function expected(logits: readonly number[][]) {
+function expectedSums(logits: readonly number[][]) {
   const sums = { counted: 0, correct: 0, entropy: 0, logits: 0 };
   for (const [i, row] of logits.entries()) {
     if (targets[i] === -100) continue;
@@ -35,7 +35,7 @@ function expected(logits: readonly number[][]) {
   return sums;
 }
 
-function expectSums(report: TokenReport, wanted: ReturnType<typeof expected>): void {
+function expectSums(report: TokenReport, wanted: ReturnType<typeof expectedSums>): void {
   expect(report.read()).toMatchObject({ counted: wanted.counted, correct: wanted.correct });
   expect(report.entropy.item()).toBeCloseTo(wanted.entropy, 3);
   expect(report.logits.item()).toBeCloseTo(wanted.logits, 3);
@@ -52,10 +52,10 @@ test.each([
   const report = new TokenReport();
   const at = weight.requireGrad();
   scope(() => linearCrossEntropy(x, at, target, { ...options, report }).backward());
-  expectSums(report, expected(logits));
+  expectSums(report, expectedSums(logits));
   // Further rows are added.
   scope(() => linearCrossEntropy(x, at, target, { ...options, report }));
-  expect(report.entropy.item()).toBeCloseTo(2 * expected(logits).entropy, 3);
+  expect(report.entropy.item()).toBeCloseTo(2 * expectedSums(logits).entropy, 3);
   report.dispose();
 });
 
@@ -63,6 +63,6 @@ test('logits', () => {
   const { x, weight, target, logits } = rows();
   const report = new TokenReport();
   crossEntropy(linear(x, weight), target, { report });
-  expectSums(report, expected(logits));
+  expectSums(report, expectedSums(logits));
   report.dispose();
 });

@@ -37,7 +37,7 @@ function expectError(code: string, text: RegExp, body: () => unknown): void {
   });
 }
 
-const counting = (device: Device, ...shape: number[]): ops.Tensor =>
+const countingTensor = (device: Device, ...shape: number[]): ops.Tensor =>
   ops
     .arange(
       shape.reduce((n, s) => n * s, 1),
@@ -115,8 +115,8 @@ export const cases: Case[] = [
   }),
   valueCase('broadcasting', (device) => {
     const row = Tensor.from([10, 20, 30], { device });
-    expectTensor(counting(device, 2, 3).add(row), [2, 3], [10, 21, 32, 13, 24, 35]);
-    expectTensor(counting(device, 2, 1).mul(row), [2, 3], [0, 0, 0, 10, 20, 30]);
+    expectTensor(countingTensor(device, 2, 3).add(row), [2, 3], [10, 21, 32, 13, 24, 35]);
+    expectTensor(countingTensor(device, 2, 1).mul(row), [2, 3], [0, 0, 0, 10, 20, 30]);
     expectTensor(ops.gt(row, 15), [3], [0, 1, 1]);
     expectTensor(ops.where(ops.eq(row, 20), row, -1), [3], [-1, 20, -1]);
     const whole = Tensor.from(Int32Array.from([7, -7]), { device });
@@ -124,13 +124,17 @@ export const cases: Case[] = [
     expectTensor(whole.add(1), [2], [8, -6]);
   }),
   valueCase('matmul over a broadcast batch', (device) => {
-    const a = counting(device, 2, 1, 1, 2);
-    const b = counting(device, 2, 2, 1);
+    const a = countingTensor(device, 2, 1, 1, 2);
+    const b = countingTensor(device, 2, 2, 1);
     expectTensor(a.matmul(b), [2, 2, 1, 1], [1, 3, 3, 13]);
-    expectTensor(counting(device, 2, 2).transpose().matmul(counting(device, 2)), [2], [2, 3]);
+    expectTensor(
+      countingTensor(device, 2, 2).transpose().matmul(countingTensor(device, 2)),
+      [2],
+      [2, 3],
+    );
   }),
   valueCase('reductions', (device) => {
-    const x = counting(device, 2, 3);
+    const x = countingTensor(device, 2, 3);
     expectTensor(x.sum(), [], [15]);
     expectTensor(x.mean({ dims: 0 }), [3], [1.5, 2.5, 3.5]);
     expectTensor(x.max({ dims: -1, keepDim: true }), [2, 1], [2, 5]);
@@ -138,7 +142,7 @@ export const cases: Case[] = [
     expectTensor(x.neg().argmax(), [2], [0, 0]);
   }),
   valueCase('views', (device) => {
-    const x = counting(device, 2, 3);
+    const x = countingTensor(device, 2, 3);
     expectTensor(x.slice(1, 0, 3, 2), [2, 2], [0, 2, 3, 5]);
     expectTensor(x.select(0, -1), [3], [3, 4, 5]);
     expectTensor(ops.concat([x, x.narrow(0, 1, 1)]), [3, 3], [0, 1, 2, 3, 4, 5, 3, 4, 5]);
@@ -186,14 +190,14 @@ export const cases: Case[] = [
     assert.equal(ops.dropout(x, 0), x);
   }),
   valueCase('errors name the op, both operands and the cure', (device) => {
-    const x = counting(device, 2, 3);
+    const x = countingTensor(device, 2, 3);
     const half = x.to('bf16');
-    expectError('DS_SHAPE', /add.*\[2, 3\] and \[2\]/, () => x.add(counting(device, 2)));
+    expectError('DS_SHAPE', /add.*\[2, 3\] and \[2\]/, () => x.add(countingTensor(device, 2)));
     expectError('DS_SHAPE', /matmul.*\[2, 3\] f32 and \[2, 3\] f32/, () => x.matmul(x));
     expectError('DS_DTYPE', /mul.*f32.*bf16.*\.to\('f32'\)/, () => x.mul(half));
     expectError('DS_SHAPE', /reshape.*\[4, 2\]/, () => x.reshape([4, 2]));
-    expectError('DS_SHAPE', /linear/, () => ops.linear(x, counting(device, 4, 2)));
-    expectError('DS_SHAPE', /concat/, () => ops.concat([x, counting(device, 2, 2)]));
+    expectError('DS_SHAPE', /linear/, () => ops.linear(x, countingTensor(device, 4, 2)));
+    expectError('DS_SHAPE', /concat/, () => ops.concat([x, countingTensor(device, 2, 2)]));
     expectError('DS_SHAPE', /sum.*\[-2, 2\).*2/, () => x.sum({ dims: 2 }));
     expectError('DS_DTYPE', /embedding.*i32/, () => ops.embedding(x, x));
     expectError('DS_ARGUMENT', /dropout/, () => ops.dropout(x, 1));
@@ -221,7 +225,7 @@ export const cases: Case[] = [
     },
   ),
   valueCase('autograd errors', (device) => {
-    const x = counting(device, 3).requireGrad();
+    const x = countingTensor(device, 3).requireGrad();
     expectError('DS_AUTOGRAD', /backward.*scalar/, () => x.mul(2).backward());
     expectError('DS_AUTOGRAD', /backward/, () => ops.noGrad(() => x.sum()).backward());
     const y = x.square().sum();

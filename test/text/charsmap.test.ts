@@ -12,7 +12,7 @@ interface Node {
 const nodeOf = (): Node => ({ children: new Map(), value: null });
 
 /** A table of SentencePiece in base64: Darts' array of words, then the texts. */
-function encoded(table: Readonly<Record<string, string>>): string {
+function encodeTable(table: Readonly<Record<string, string>>): string {
   const root = nodeOf();
   const texts: Buffer[] = [];
   let place = 0;
@@ -67,7 +67,7 @@ const TABLE = {
 };
 
 /** A text as a tokenizer of single characters with this normalizer spells it. */
-function normalized(input: string, normalizer: object): string {
+function normalize(input: string, normalizer: object): string {
   const codes = Array.from({ length: 0x3100 }, (_, code) => String.fromCharCode(code));
   const vocab = Object.fromEntries([...codes, '～', '👩', '<unk>'].map((one, id) => [one, id]));
   const none = { pre_tokenizer: null, post_processor: null, decoder: null };
@@ -89,17 +89,17 @@ test.each([
   ['a tilde that NFKC would keep', 'a～b', 'a~~b'],
   ['nothing', '', ''],
 ])('%s', (_, input, expected) => {
-  const step = { type: 'Precompiled', precompiled_charsmap: encoded(TABLE) };
-  expect(normalized(input, step)).toBe(expected);
+  const step = { type: 'Precompiled', precompiled_charsmap: encodeTable(TABLE) };
+  expect(normalize(input, step)).toBe(expected);
   const sequence = { type: 'Sequence', normalizers: [step, { type: 'Lowercase' }] };
-  expect(normalized(input, sequence)).toBe(expected.toLowerCase());
+  expect(normalize(input, sequence)).toBe(expected.toLowerCase());
 });
 
 test.each([
   ['no table', null],
   ['an empty one', ''],
-  ['one that is cut off', encoded(TABLE).slice(0, 80)],
+  ['one that is cut off', encodeTable(TABLE).slice(0, 80)],
 ])('%s is refused', (_, precompiled_charsmap) => {
   const step = { type: 'Precompiled', precompiled_charsmap };
-  expectError(() => normalized('a', step), 'DS_DATA', /Precompiled normalizer .* damaged/);
+  expectError(() => normalize('a', step), 'DS_DATA', /Precompiled normalizer .* damaged/);
 });

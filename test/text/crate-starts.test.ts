@@ -14,7 +14,7 @@ function coreOf(parts: object): CoreTokenizer {
 }
 
 /** A tokenizer with the added token "ab", of which its normalizer leaves nothing. */
-function emptied(own: object): object {
+function emptyToken(own: object): object {
   const flags = { single_word: false, lstrip: false, rstrip: false, normalized: true };
   return {
     added_tokens: [{ id: 9, content: 'ab', ...flags, special: false, ...own }],
@@ -29,7 +29,7 @@ test.each<[string, object, string, number[]]>([
   ['is not found inside a word with single_word', { single_word: true }, '<>x', [1, 0]],
   ['keeps surrogates together', {}, '<\u{1f600}', [1, 0]],
 ])('an added token that is normalized to nothing %s', (_, own, text, ids) =>
-  expect(coreOf(emptied(own)).encode(text)).toEqual(ids),
+  expect(coreOf(emptyToken(own)).encode(text)).toEqual(ids),
 );
 
 const first = { type: 'Metaspace', replacement: '▁', prepend_scheme: 'first', split: false };

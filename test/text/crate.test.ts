@@ -50,7 +50,7 @@ const bpe = (own: object): object => ({
   byte_fallback: false,
   ...own,
 });
-const added = (own: object): object[] => [
+const addedTokens = (own: object): object[] => [
   { id: 9, content: '<m>', single_word: false, lstrip: false, rstrip: false, ...own },
 ];
 const metaspace = { type: 'Metaspace', replacement: '▁', prepend_scheme: 'always', split: true };
@@ -62,7 +62,7 @@ function coreOf(parts: object): CoreTokenizer {
 
 const abc = bpe({ vocab: { a: 0, b: 1, c: 2, ab: 3, abc: 4 }, merges: ['a b', 'ab c'] });
 const marked = {
-  added_tokens: added({ normalized: true }),
+  added_tokens: addedTokens({ normalized: true }),
   normalizer: { type: 'Prepend', prepend: '▁' },
   decoder: metaspace,
   model: wordLevel(['<unk>', '▁a']),
@@ -78,7 +78,7 @@ test.each<[string, object, string, number[]]>([
   [
     'U+0085 is white space beside an added token',
     {
-      added_tokens: added({ lstrip: true, rstrip: true, normalized: false }),
+      added_tokens: addedTokens({ lstrip: true, rstrip: true, normalized: false }),
       model: wordLevel(['<unk>', 'a', '\ufeff', '\u0085']),
     },
     'a\u0085<m>\u0085\u3000a',
@@ -87,7 +87,7 @@ test.each<[string, object, string, number[]]>([
   [
     'U+FEFF is not white space beside an added token',
     {
-      added_tokens: added({ lstrip: true, rstrip: true, normalized: false }),
+      added_tokens: addedTokens({ lstrip: true, rstrip: true, normalized: false }),
       model: wordLevel(['<unk>', 'a\ufeff', '\ufeff']),
     },
     'a\ufeff<m>\ufeff',
@@ -136,7 +136,7 @@ test.each<[string, object, string, number[]]>([
   [
     'a token of single words is not found inside a word',
     {
-      added_tokens: added({ content: 'ab', single_word: true, normalized: false }),
+      added_tokens: addedTokens({ content: 'ab', single_word: true, normalized: false }),
       pre_tokenizer: { type: 'Whitespace' },
       model: wordLevel(['<unk>', 'abc', 'xab', 'c', '-', 'éab']),
     },
@@ -174,15 +174,15 @@ test('a run of bytes that is not UTF-8 decodes to U+FFFD for each byte', () => {
 
 test('decoders get each byte that is not UTF-8 as a separate token', () => {
   const words = ['<0x4D>', '<0xF0>', 'a', '<0xC3>', '<0xA9>'];
-  const decoded = (behind: object, ids: number[]) => {
+  const decodeIds = (behind: object, ids: number[]) => {
     const decoders = [{ type: 'ByteFallback' }, behind];
     return coreOf({ decoder: { type: 'Sequence', decoders }, model: wordLevel(words) }).decode(ids);
   };
   const spaced = { type: 'WordPiece', prefix: '##', cleanup: false };
-  expect(decoded(spaced, [2, 0, 1, 2, 3, 4])).toBe('a \ufffd \ufffd a \u00e9');
+  expect(decodeIds(spaced, [2, 0, 1, 2, 3, 4])).toBe('a \ufffd \ufffd a \u00e9');
   // CTC joins equal tokens side by side.
   const ctc = { type: 'CTC', pad_token: '<s>', word_delimiter_token: '|', cleanup: false };
-  expect(decoded(ctc, [2, 0, 1, 1, 2])).toBe('a\ufffda');
+  expect(decodeIds(ctc, [2, 0, 1, 1, 2])).toBe('a\ufffda');
 });
 
 test.each<[string, string[], string[]]>([

@@ -305,7 +305,7 @@ describe('a stream', () => {
     });
 
   /** The rest of an epoch, or the first batches of it. */
-  async function served(
+  async function serveBatches(
     from: text.TextStream,
     limit = Number.POSITIVE_INFINITY,
   ): Promise<string[]> {
@@ -321,48 +321,48 @@ describe('a stream', () => {
 
   test('serves every row once per epoch, each epoch in another order', async () => {
     const one = await stream();
-    const first = await served(one);
-    const second = await served(one);
+    const first = await serveBatches(one);
+    const second = await serveBatches(one);
     expect(one.epoch).toBe(2);
     const tokens = (batches: string[]): number[] =>
       batches.flatMap((batch) => batch.split(',').map(Number)).sort((a, b) => a - b);
     const pad = qwen.padId as number;
-    const kept = (batches: string[]): number[] => tokens(batches).filter((id) => id !== pad);
-    expect(kept(first).join()).toBe(kept(second).join());
+    const keptTokens = (batches: string[]): number[] => tokens(batches).filter((id) => id !== pad);
+    expect(keptTokens(first).join()).toBe(keptTokens(second).join());
     expect(first).not.toEqual(second);
     expect(one.report).toMatchObject({ rows: 2 * 95, unlearned: 0 });
     const whole = rows.flatMap(({ text: line }) =>
       [...qwen.encode(line), qwen.eosId as number].slice(0, 32),
     );
-    expect(kept(first).join()).toBe(whole.sort((a, b) => a - b).join());
-    expect(await served(await stream({ threads: 2 }))).toEqual(first);
+    expect(keptTokens(first).join()).toBe(whole.sort((a, b) => a - b).join());
+    expect(await serveBatches(await stream({ threads: 2 }))).toEqual(first);
   });
 
   test.each([1, 4, 11])('continues after %d batches with the next one', async (count) => {
-    const whole = await served(await stream({ batchSize: 2 }));
+    const whole = await serveBatches(await stream({ batchSize: 2 }));
     const stopped = await stream({ batchSize: 2 });
-    const before = await served(stopped, count);
+    const before = await serveBatches(stopped, count);
     const resumed = await stream({ batchSize: 2 });
     resumed.loadStateDict(JSON.parse(JSON.stringify(stopped.stateDict())));
-    expect([...before, ...(await served(resumed))]).toEqual(whole);
+    expect([...before, ...(await serveBatches(resumed))]).toEqual(whole);
   });
 
   test('two ranks divide the samples of one, also from a saved position', async () => {
-    const alone = await served(await stream());
+    const alone = await serveBatches(await stream());
     const pairs = await Promise.all(
-      [0, 1].map(async (rank) => served(await stream({ rank, worldSize: 2 }))),
+      [0, 1].map(async (rank) => serveBatches(await stream({ rank, worldSize: 2 }))),
     );
     const even = alone.slice(0, alone.length - (alone.length % 2));
     expect(even.map((_, i) => pairs[i % 2]?.[i >> 1])).toEqual(even);
     const stopped = await stream();
-    await served(stopped, 5);
+    await serveBatches(stopped, 5);
     const resumed = await stream({ rank: 1, worldSize: 2 });
     resumed.loadStateDict(stopped.stateDict());
-    expect((await served(resumed))[0]).toBe(alone[6]);
+    expect((await serveBatches(resumed))[0]).toBe(alone[6]);
   });
 
   test('a running iteration continues at a loaded state', async () => {
-    const whole = await served(await stream());
+    const whole = await serveBatches(await stream());
     const one = await stream();
     const seen: string[] = [];
     let state: JsonObject | null = null;
@@ -385,7 +385,7 @@ describe('a stream', () => {
       /length 48.*length 32/,
     );
     await expectRejection(
-      async () => served(await stream({ batchSize: 500 })),
+      async () => serveBatches(await stream({ batchSize: 500 })),
       'DS_DATA',
       /500 samples/,
     );

@@ -11,7 +11,7 @@ const kinds = readdirSync(golden).filter((name) => !name.endsWith('.json'));
 const folder = mkdtempSync(join(tmpdir(), 'ds-gguf-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-async function written(name: string, metadata: Parameters<typeof writeGguf>[1]['metadata']) {
+async function writeTokenizer(name: string, metadata: Parameters<typeof writeGguf>[1]['metadata']) {
   const path = join(folder, `${name}.gguf`);
   await writeGguf(path, { metadata, tensors: [] }, async function* () {});
   return path;
@@ -20,7 +20,7 @@ async function written(name: string, metadata: Parameters<typeof writeGguf>[1]['
 test.each(kinds)('%s keeps ids, texts, special tokens and chats', async (kind) => {
   const dir = join(golden, kind);
   const expected = Tokenizer.fromPretrained(dir);
-  const path = await written(kind, ggufTokenizer(dir, 1200));
+  const path = await writeTokenizer(kind, ggufTokenizer(dir, 1200));
   const got = Tokenizer.fromPretrained(path);
   expect(hasTokenizer(path)).toBe(true);
   const texts = [
@@ -57,7 +57,7 @@ function writeFiles(dir: string, files: Readonly<Record<string, string>>): void 
 }
 
 test('the error of a file without a tokenizer', async () => {
-  const path = await written('none', ggufTokenizer(null, 10));
+  const path = await writeTokenizer('none', ggufTokenizer(null, 10));
   expect(hasTokenizer(path)).toBe(false);
   expect(() => Tokenizer.fromPretrained(path)).toThrow(/tokenizer\.ggml\.model: .* got "none"/);
 });
@@ -65,7 +65,7 @@ test('the error of a file without a tokenizer', async () => {
 test('unknown rules of cutting are refused by name', async () => {
   const metadata = new Map([...ggufTokenizer(join(golden, 'gpt2'), 1100)]);
   metadata.set('tokenizer.ggml.pre', 'viking');
-  const path = await written('pre', metadata);
+  const path = await writeTokenizer('pre', metadata);
   expect(() => Tokenizer.fromPretrained(path)).toThrow(/tokenizer\.ggml\.pre: .*"viking"/);
 });
 
@@ -115,7 +115,7 @@ test.each([
   writeFiles(dir, { 'tokenizer.json': JSON.stringify(changed), 'tokenizer_config.json': '{}' });
   const metadata = new Map(ggufTokenizer(dir, 1200));
   expect(metadata.get('tokenizer.ggml.pre')).toBe(pre);
-  const [expected, got] = [dir, await written(pre, metadata)].map((place) =>
+  const [expected, got] = [dir, await writeTokenizer(pre, metadata)].map((place) =>
     Tokenizer.fromPretrained(place),
   ) as [Tokenizer, Tokenizer];
   const text = texts.join('');

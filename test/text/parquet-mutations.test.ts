@@ -147,7 +147,7 @@ const pick = <T>(values: readonly T[]): T => values[below(values.length)] as T;
 const SIZES = [0, 1, 2, 7, 100, 2 ** 20, 2 ** 24, 2 ** 31 - 1, 2 ** 31, 2 ** 40, -1];
 
 /** A file that a mutation made. */
-function mutated(whole: readonly Buffer[]): Buffer {
+function mutate(whole: readonly Buffer[]): Buffer {
   const bytes = Buffer.from(pick(whole));
   const kind = below(6);
   if (kind === 0) return bytes.subarray(0, below(bytes.length));
@@ -216,7 +216,7 @@ test('random mutations', async () => {
   const counts = { read: 0, refused: 0 };
   const until = Date.now() + 1000 * Number(process.env.DS_FUZZ_SECONDS ?? 0);
   for (let i = 0; i < 300 || Date.now() < until; ++i) {
-    const bytes = mutated(whole);
+    const bytes = mutate(whole);
     const before = process.resourceUsage().maxRSS * 1024;
     const started = process.cpuUsage();
     try {

@@ -63,7 +63,7 @@ test('a column of many small pages is read', async () => {
 });
 
 /** Odd numbers stand for negative ones. */
-const negated = (bytes: Uint8Array, which: number): void => {
+const negateByte = (bytes: Uint8Array, which: number): void => {
   const place = placesIn(bytes)[which] as number;
   bytes[place] = (bytes[place] as number) | 1;
 };
@@ -72,21 +72,21 @@ const negated = (bytes: Uint8Array, which: number): void => {
 const last = (bytes: Uint8Array, which: number): number => (placesIn(bytes)[which] as number) + 1;
 
 /** A field of the type 0 is the end of a header. */
-const ended = (bytes: Uint8Array, before: number): void => {
+const endEarly = (bytes: Uint8Array, before: number): void => {
   bytes[(placesIn(bytes)[before] as number) - 1] = 0;
 };
 
 test.each<[string, (bytes: Uint8Array) => void]>([
-  ['ends before its whole size', (bytes) => ended(bytes, 1)],
-  ['ends before its size', (bytes) => ended(bytes, 2)],
-  ['ends before its number of values', (bytes) => ended(bytes, 3)],
+  ['ends before its whole size', (bytes) => endEarly(bytes, 1)],
+  ['ends before its size', (bytes) => endEarly(bytes, 2)],
+  ['ends before its number of values', (bytes) => endEarly(bytes, 3)],
   [
     'has too large a number of values',
     (bytes) => bytes.fill(0xff, last(bytes, 3), last(bytes, 3) + 1),
   ],
-  ['has a negative whole size', (bytes) => negated(bytes, 1)],
-  ['has a negative size', (bytes) => negated(bytes, 2)],
-  ['has a negative number of values', (bytes) => negated(bytes, 3)],
+  ['has a negative whole size', (bytes) => negateByte(bytes, 1)],
+  ['has a negative size', (bytes) => negateByte(bytes, 2)],
+  ['has a negative number of values', (bytes) => negateByte(bytes, 3)],
 ])('a page whose header %s', async (name, damage) => {
   const bytes = readFileSync(whole);
   damage(bytes);

@@ -15,7 +15,7 @@ function tokenizerOf(words: readonly string[], parts: object, model: object = {}
   );
 }
 
-const spelled = (tokenizer: text.Tokenizer, input: string): string =>
+const spellParts = (tokenizer: text.Tokenizer, input: string): string =>
   [...tokenizer.encode(input)].map((id) => tokenizer.idToToken(id)).join('|');
 
 /** All that a text may be cut into: each piece is a token, and so the pieces show. */
@@ -50,9 +50,9 @@ test.each<[string, object, string, string]>([
 ])('%s', (_, pre_tokenizer, input, expected) => {
   const words = partsOf(input);
   const alone = tokenizerOf(words, { pre_tokenizer });
-  expect(spelled(alone, input)).toBe(expected);
+  expect(spellParts(alone, input)).toBe(expected);
   const sequence = { type: 'Sequence', pretokenizers: [pre_tokenizer] };
-  expect(spelled(tokenizerOf(words, { pre_tokenizer: sequence }), input)).toBe(expected);
+  expect(spellParts(tokenizerOf(words, { pre_tokenizer: sequence }), input)).toBe(expected);
 });
 
 test('bytes are cut as GPT-2 has it where a text has U+FEFF and U+0085', () => {
@@ -60,7 +60,7 @@ test('bytes are cut as GPT-2 has it where a text has U+FEFF and U+0085', () => {
   const bytes = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true };
   for (const own of [bytes, { ...bytes, use_regex: true }]) {
     const of = tokenizerOf(words, { pre_tokenizer: own });
-    expect(spelled(of, 'x \uFEFFx\uFEFF#\u0085\u0085x')).toBe('x|Ġï»¿|x|ï»¿#|Âħ|Âħ|x');
+    expect(spellParts(of, 'x \uFEFFx\uFEFF#\u0085\u0085x')).toBe('x|Ġï»¿|x|ï»¿#|Âħ|Âħ|x');
   }
 });
 
@@ -72,13 +72,13 @@ test('a number behind a space is cut from it before the bytes are, as in SmolLM'
   const of = tokenizerOf(['ĠÂ²', 'Â²', 'Ġ', 'x'], {
     pre_tokenizer: { type: 'Sequence', pretokenizers: steps },
   });
-  expect(spelled(of, 'x ²')).toBe('x|Ġ|Â²');
+  expect(spellParts(of, 'x ²')).toBe('x|Ġ|Â²');
 });
 
 test('a Metaspace of before prepend_scheme may put no mark before a text', () => {
   const metaspace = { type: 'Metaspace', replacement: '▁' };
   const cut = (pre_tokenizer: object): string =>
-    spelled(tokenizerOf(['a', '▁a', '▁b'], { pre_tokenizer }), 'a b');
+    spellParts(tokenizerOf(['a', '▁a', '▁b'], { pre_tokenizer }), 'a b');
   expect(cut({ ...metaspace, add_prefix_space: false })).toBe('a|▁b');
   expect(cut({ ...metaspace, add_prefix_space: true })).toBe('▁a|▁b');
   expect(cut({ ...metaspace, prepend_scheme: 'never', add_prefix_space: false })).toBe('a|▁b');
@@ -88,23 +88,23 @@ test('unknown pieces within a word are joined; those of separate words are not',
   const own = { unk_token: '<unk>', fuse_unk: true };
   const split = { type: 'WhitespaceSplit' };
   const of = tokenizerOf(['a', '<unk>'], { pre_tokenizer: split }, own);
-  expect(spelled(of, 'xya xx yy a')).toBe('<unk>|a|<unk>|<unk>|a');
+  expect(spellParts(of, 'xya xx yy a')).toBe('<unk>|a|<unk>|<unk>|a');
   const vocab = ['<unk>', 'a'].map((one, i) => [one, -i]);
   const unigram = { type: 'Unigram', vocab, unk_id: 0, merges: undefined };
-  expect(spelled(tokenizerOf([], { pre_tokenizer: split }, unigram), 'xx yya')).toBe(
+  expect(spellParts(tokenizerOf([], { pre_tokenizer: split }, unigram), 'xx yya')).toBe(
     '<unk>|<unk>|a',
   );
 });
 
 test('Metaspace removes the leading space that it added', () => {
-  const decoded = (scheme: object): string => {
+  const decodeSpaces = (scheme: object): string => {
     const metaspace = { type: 'Metaspace', replacement: '▁', split: true, ...scheme };
     const of = tokenizerOf(['▁', 'a', '▁a'], { pre_tokenizer: metaspace, decoder: metaspace });
     return of.decode(of.encode(' a a'));
   };
-  expect(decoded({ prepend_scheme: 'never' })).toBe(' a a');
-  expect(decoded({ add_prefix_space: false })).toBe(' a a');
-  expect(decoded({ prepend_scheme: 'always' })).toBe('a a');
+  expect(decodeSpaces({ prepend_scheme: 'never' })).toBe(' a a');
+  expect(decodeSpaces({ add_prefix_space: false })).toBe(' a a');
+  expect(decodeSpaces({ prepend_scheme: 'always' })).toBe('a a');
 });
 
 test('Unigram falls back to byte tokens', () => {
@@ -125,11 +125,11 @@ test('Unigram falls back to byte tokens', () => {
   };
   const unigram = { type: 'Unigram', vocab, unk_id: 0, merges: undefined };
   const of = tokenizerOf([], parts, { ...unigram, byte_fallback: true });
-  expect(spelled(of, 'a😀a')).toBe(`▁a|${bytes.join('|')}|a`);
+  expect(spellParts(of, 'a😀a')).toBe(`▁a|${bytes.join('|')}|a`);
   expect(of.decode(of.encode('a😀a'))).toBe('a😀a');
-  expect(spelled(of, 'aé')).toBe('▁a|<unk>');
+  expect(spellParts(of, 'aé')).toBe('▁a|<unk>');
   const plain = tokenizerOf([], parts, { ...unigram, byte_fallback: false });
-  expect(spelled(plain, 'a😀a')).toBe('▁a|<unk>|a');
+  expect(spellParts(plain, 'a😀a')).toBe('▁a|<unk>|a');
 });
 
 test('a tokenizer without a token for each letter has bounds, too', () => {
@@ -140,7 +140,7 @@ test('a tokenizer without a token for each letter has bounds, too', () => {
     pair: [],
     special_tokens: { '<s>': { id: '<s>', ids: [9], tokens: ['<s>'] } },
   };
-  expect(spelled(tokenizerOf(['ACGT'], { added_tokens: [bos], post_processor }), 'CA')).toBe(
+  expect(spellParts(tokenizerOf(['ACGT'], { added_tokens: [bos], post_processor }), 'CA')).toBe(
     '<s>|C|A',
   );
 });

@@ -1,7 +1,7 @@
 // The variable "loop" as an iterable, as jinja2 has it: it takes items from the loop.
 import { Template } from '../../lib/text/template/template.js';
 
-const rendered = (template: string, given: object = {}): string =>
+const render = (template: string, given: object = {}): string =>
   new Template(template).render({ ...given }).text;
 
 test.each<[string, string, string]>([
@@ -30,9 +30,9 @@ test.each<[string, string, string]>([
     '{% for x in [1,2] %}{{ loop.nextitem }}{{ loop|first }}{% endfor %}',
     '2(2, <LoopContext 2/2>)',
   ],
-])('it %s', (_, template, text) => expect(rendered(template)).toBe(text));
+])('it %s', (_, template, text) => expect(render(template)).toBe(text));
 
 test('filesizeformat of NaN has a binary unit', () => {
   const template = '{{ nan|filesizeformat }} {{ nan|filesizeformat(true) }}';
-  expect(rendered(template, { nan: Number.NaN })).toBe('nan YB nan YiB');
+  expect(render(template, { nan: Number.NaN })).toBe('nan YB nan YiB');
 });

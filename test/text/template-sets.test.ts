@@ -1,7 +1,7 @@
 // Differences and comparisons of the keys and items of dicts, which Python has for sets.
 import { Template } from '../../lib/text/template/template.js';
 
-const rendered = (template: string): string =>
+const render = (template: string): string =>
   new Template(template).render({ d: { a: 1, b: 2, c: [3] } }).text;
 
 test.each<[string, string]>([
@@ -24,7 +24,7 @@ test.each<[string, string]>([
   ["{{ (d.keys()-['a','b'])|first }}", 'c'],
   ["{{ (d.keys()-['a'])|string|length }}", '10'],
   ['{{ d.values() in d }} {{ {d.values(): 1}|length }}', 'False 1'],
-])('%s', (template, text) => expect(rendered(template)).toBe(text));
+])('%s', (template, text) => expect(render(template)).toBe(text));
 
 test.each<[string, string]>([
   ['{{ d.keys() - 3 }}', 'TypeError'],
@@ -36,5 +36,5 @@ test.each<[string, string]>([
   ["{{ (d.keys()-['a','b'])|tojson }}", 'TypeError'],
   ['{{ nope - d.keys() }}', 'UndefinedError'],
 ])('%s is refused', (template, kind) => {
-  expect(() => rendered(template)).toThrow(expect.objectContaining({ kind }));
+  expect(() => render(template)).toThrow(expect.objectContaining({ kind }));
 });

@@ -82,7 +82,7 @@ test('a template is compiled once and renders with any variables', () => {
 });
 
 describe('variables of the caller', () => {
-  const shown = (x: unknown): string => new Template('{{ x }}').render({ x }).text;
+  const renderValue = (x: unknown): string => new Template('{{ x }}').render({ x }).text;
 
   test.each<[unknown, string]>([
     [1, '1'],
@@ -100,7 +100,7 @@ describe('variables of the caller', () => {
     [JSON.parse('{"__proto__": 1}'), "{'__proto__': 1}"],
     ['\ud800', '\ud800'],
   ])('%p prints as Python prints what JSON makes of it', (value, text) => {
-    expect(shown(value)).toBe(text);
+    expect(renderValue(value)).toBe(text);
   });
 
   test('undefined is not a variable', () => {
@@ -110,8 +110,8 @@ describe('variables of the caller', () => {
   test('functions and circular values are refused', () => {
     const circle: unknown[] = [];
     circle.push(circle);
-    expect(() => shown(() => 1)).toThrow(/variables of JSON, not the function/);
-    expect(() => shown(circle)).toThrow(/more than 500 values within each other/);
+    expect(() => renderValue(() => 1)).toThrow(/variables of JSON, not the function/);
+    expect(() => renderValue(circle)).toThrow(/more than 500 values within each other/);
   });
 });
 

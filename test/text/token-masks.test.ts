@@ -11,7 +11,7 @@ const folder = emptyFolder();
 afterAll(removeFolders);
 
 /** The labels of each row; null where nothing is learned. */
-async function learned(rows: readonly object[], loss?: text.LossKind) {
+async function learnedIds(rows: readonly object[], loss?: text.LossKind) {
   const files = join(folder, 'masked.jsonl');
   writeFileSync(files, rows.map((row) => JSON.stringify(row)).join('\n'));
   const how = { files, tokenizer, length: 64, threads: 0, packing: false };
@@ -32,17 +32,17 @@ test.each([
     { ...ids, completion_mask: [0, 1, 1, 1], assistant_masks: [0, 0, 0, 1] },
     { ...ids, completion_mask: [1, 1, 1, 0], labels: [5, -100, 7, 8] },
   ];
-  expect(await learned(rows, loss)).toEqual(wanted);
+  expect(await learnedIds(rows, loss)).toEqual(wanted);
 });
 
 test("with assistant_masks, only the assistant's tokens are learned", async () => {
   const row = { input_ids: [5, 6, 7], assistant_masks: [0, 0, 1] };
-  expect(await learned([row], 'assistant')).toEqual([[null, null, 7]]);
+  expect(await learnedIds([row], 'assistant')).toEqual([[null, null, 7]]);
 });
 
 test.each([
   [{ completion_mask: [1] }, /2 completion_mask, one for each token, got 1/],
   [{ assistant_masks: [1, 2] }, /assistant_masks: expected integers of \[0, 2\), got 2/],
 ])('%j is refused', async (mask, message) => {
-  await expectRejection(() => learned([{ input_ids: [5, 6], ...mask }]), 'DS_DATA', message);
+  await expectRejection(() => learnedIds([{ input_ids: [5, 6], ...mask }]), 'DS_DATA', message);
 });

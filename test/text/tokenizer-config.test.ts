@@ -17,7 +17,7 @@ function rowsOf(tensor: Tensor): number[][] {
 }
 
 test('padding_side and truncation_side of the files are the defaults', () => {
-  const made = (config: object, edit?: Edit): text.Tokenizer => {
+  const makeTokenizer = (config: object, edit?: Edit): text.Tokenizer => {
     const own = { pad_token: '<|eot_id|>', ...config };
     return text.Tokenizer.fromPretrained(
       folderWith(join(GOLDEN, 'llama3'), { config: own, edit }).path,
@@ -29,11 +29,11 @@ test('padding_side and truncation_side of the files are the defaults', () => {
       truncation: { max_length: 2, direction: 'Left', strategy: 'LongestFirst', stride: 0 },
     });
   const cases: [text.Tokenizer, string, string][] = [
-    [made({}), 'right', 'right'],
-    [made({ padding_side: 'left' }), 'left', 'right'],
-    [made({ truncation_side: 'left' }), 'right', 'left'],
-    [made({}, inside), 'left', 'left'],
-    [made({ padding_side: 'right', truncation_side: 'right' }, inside), 'right', 'right'],
+    [makeTokenizer({}), 'right', 'right'],
+    [makeTokenizer({ padding_side: 'left' }), 'left', 'right'],
+    [makeTokenizer({ truncation_side: 'left' }), 'right', 'left'],
+    [makeTokenizer({}, inside), 'left', 'left'],
+    [makeTokenizer({ padding_side: 'right', truncation_side: 'right' }, inside), 'right', 'right'],
   ];
   for (const [of, padding, truncation] of cases) {
     expect([of.paddingSide, of.truncationSide]).toEqual([padding, truncation]);
@@ -49,11 +49,15 @@ test('padding_side and truncation_side of the files are the defaults', () => {
     expect(mask).toEqual(padding === 'left' ? [0, 1, 1] : [1, 1, 0]);
     for (const tensor of Object.values(batch)) tensor.dispose();
   }
-  const bare = made({ pad_token: undefined }, inside);
+  const bare = makeTokenizer({ pad_token: undefined }, inside);
   expect(bare.padId).toBe(bare.tokenToId('<|end_of_text|>'));
   for (const key of ['padding_side', 'truncation_side']) {
     for (const wrong of ['up', 1, {}]) {
-      expectError(() => made({ [key]: wrong }), 'DS_DATA', new RegExp(`${key}: expected "left"`));
+      expectError(
+        () => makeTokenizer({ [key]: wrong }),
+        'DS_DATA',
+        new RegExp(`${key}: expected "left"`),
+      );
     }
   }
 });
@@ -108,8 +112,8 @@ describe('tokens that files beside tokenizer.json name', () => {
   });
 
   test('damage is named', () => {
-    const broken = () => of({ added_tokens_decoder: { 30: { id: 3 } } });
-    expectError(broken, 'DS_DATA', /tokenizer_config\.json added_tokens_decoder: .*30: /);
+    const readBroken = () => of({ added_tokens_decoder: { 30: { id: 3 } } });
+    expectError(readBroken, 'DS_DATA', /tokenizer_config\.json added_tokens_decoder: .*30: /);
     const huge = { ...flags, content: 'new' };
     expectError(
       () => of({ added_tokens_decoder: { 4000000000: huge } }),

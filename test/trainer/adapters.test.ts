@@ -83,9 +83,9 @@ test.each<[Kind, peft.LoraOptions]>([
 
 test.each([false, true])('checkpoints hold the adapter (weightsOnly: %s)', async (weightsOnly) => {
   const folder = await base('gpt2');
-  const made = async () => peft.addLora(await nn.models.fromPretrained(folder));
+  const makeAdapted = async () => peft.addLora(await nn.models.fromPretrained(folder));
   const save = { dir: join(dir, 'run'), every: 2, weightsOnly };
-  const trainer = tinyTrainer({ model: await made(), maxSteps: 4, lr: 3e-2, save });
+  const trainer = tinyTrainer({ model: await makeAdapted(), maxSteps: 4, lr: 3e-2, save });
   await trainer.train();
   const checkpoint = join(save.dir, 'checkpoint-4');
   expect(filesOf(checkpoint)).toEqual([
@@ -97,7 +97,7 @@ test.each([false, true])('checkpoints hold the adapter (weightsOnly: %s)', async
   const plain = await nn.models.fromPretrained(folder);
   expect(logits(await peft.loadAdapter(plain, checkpoint))).toEqual(trained);
   if (weightsOnly) return;
-  const second = tinyTrainer({ model: await made(), maxSteps: 4, save });
+  const second = tinyTrainer({ model: await makeAdapted(), maxSteps: 4, save });
   await second.train({ resume: true });
   expect(logits((await second.engine()).module)).toEqual(trained);
 });

@@ -227,7 +227,7 @@ test('several micro-batches have the loss and the gradient of one', () => {
       ] as const,
   );
   const pairs = rows.map(([w, l]) => batchOf([w as Row, l as Row]));
-  const joined = (name: 'ids' | 'targets' | 'answered'): Tensor => {
+  const joinRows = (name: 'ids' | 'targets' | 'answered'): Tensor => {
     const all = [0, 1].flatMap((side) =>
       pairs.flatMap((one) => values(one[name].narrow(0, side, 1))),
     );
@@ -250,7 +250,11 @@ test('several micro-batches have the loss and the gradient of one', () => {
       });
       return { loss: losses.reduce((a, b) => a + b, 0), weight: model.lm_head };
     };
-    const whole = { ids: joined('ids'), targets: joined('targets'), answered: joined('answered') };
+    const whole = {
+      ids: joinRows('ids'),
+      targets: joinRows('targets'),
+      answered: joinRows('answered'),
+    };
     const [one, several] = [run([whole]), run(pairs)];
     expect(several.loss).toBeCloseTo(one.loss, 5);
     const [a, b] = [one, several].map(({ weight }) => (weight as { weight: Tensor }).weight.grad);

@@ -48,7 +48,7 @@ export const labelledRows = pairRows.flatMap(({ prompt, chosen, rejected }, i) =
 );
 
 /** Trains; returns logs and the last evaluation. */
-export async function trained(
+export async function trainAnswers(
   options: Partial<TrainerOptions> & Pick<TrainerOptions, 'model'>,
 ): Promise<{ logs: LogEvent[]; metrics: Partial<Metrics> }> {
   const trainer = new Trainer({

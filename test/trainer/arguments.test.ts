@@ -223,7 +223,7 @@ test('the error explains a name of transformers', async () => {
 
 describe('as options of a Trainer', () => {
   /** Removes undefined values. */
-  const said = (options: object): object => JSON.parse(JSON.stringify(options));
+  const toPlain = (options: object): object => JSON.parse(JSON.stringify(options));
 
   test('the page of a run: at a port, at the usual port, or no recording', async () => {
     const watch = async (words: string) => (await part(words)).options.watch;
@@ -238,7 +238,13 @@ describe('as options of a Trainer', () => {
   test('omitted arguments keep the defaults', async () => {
     const { options, evaluation } = await part('');
     const watch = { dir: 'out', port: null };
-    expect(said(options)).toEqual({ data: {}, log: {}, save: { dir: 'out' }, report: [], watch });
+    expect(toPlain(options)).toEqual({
+      data: {},
+      log: {},
+      save: { dir: 'out' },
+      report: [],
+      watch,
+    });
     expect(evaluation).toBeNull();
   });
 
@@ -301,7 +307,7 @@ describe('as options of a Trainer', () => {
       { earlyStop: { patience: 2 }, save: { best: { metric: 'eval_loss', load: false } } },
     ],
   ])('%s', async (line, options) => {
-    expect(said((await part(line)).options)).toMatchObject(options);
+    expect(toPlain((await part(line)).options)).toMatchObject(options);
   });
 
   function sizes(batchSize: number, accumulation: number): object {
@@ -327,7 +333,7 @@ describe('as options of a Trainer', () => {
   ])('%s', async (line, evaluation) => {
     const { evaluation: got } = await part(line);
     if (evaluation === null) expect(got).toBeNull();
-    else expect(said(got as object)).toEqual(evaluation);
+    else expect(toPlain(got as object)).toEqual(evaluation);
   });
 
   test.each([

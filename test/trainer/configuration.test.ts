@@ -1,7 +1,14 @@
 // Tests a Trainer with a ds_config.json: which value wins, the values of "auto", and the notices.
 import { Trainer, type TrainerOptions } from '../../lib/index.js';
 import type { OwnSchedule } from '../../lib/trainer/own-schedule.js';
-import { destroyTrainers, opened, samples, tinyModel, tinyTrainer, type Window } from './tiny.js';
+import {
+  destroyTrainers,
+  noteTrainer,
+  samples,
+  tinyModel,
+  tinyTrainer,
+  type Window,
+} from './tiny.js';
 
 type Options = Partial<TrainerOptions<Window>>;
 
@@ -20,7 +27,7 @@ test('values of the file win, "auto" is filled, and differences from options are
     bf16: { enabled: 'auto' },
   } as const;
   const options = { model: tinyModel(), train: samples(20), device: 'cpu', progress: false };
-  const own = opened(
+  const own = noteTrainer(
     new Trainer({
       ...options,
       deepspeed,

@@ -43,7 +43,7 @@ function windows(step: number, length: number): Batch {
 }
 
 /** The same as padded texts with unshifted labels. */
-function labelled(step: number, length: number): Batch {
+function labelledBatch(step: number, length: number): Batch {
   const of = token(step);
   const label = (row: number, at: number): number =>
     (at - 1 + step) % 3 === row ? -100 : of(row, at);
@@ -62,7 +62,7 @@ afterEach(async () => {
   for (const one of open.splice(0)) await one.destroy();
 });
 
-async function trained(
+async function trainBatches(
   make: (step: number) => Batch,
   options: Partial<TrainerOptions<never, Batch>> = {},
 ) {
@@ -100,8 +100,8 @@ test.each([
 ])('%s weigh by what is left of them', async (name, make) => {
   const halves = name === 'windows' ? {} : { accumulation: 2 };
   const lengths = name === 'windows' ? LENGTHS : [4, 4, 4, 4];
-  const byHand = await trained((step) => make(step, lengths[step] as number), halves);
-  const { trainer, ...grown } = await trained(whole(make), { ...growing, ...halves });
+  const byHand = await trainBatches((step) => make(step, lengths[step] as number), halves);
+  const { trainer, ...grown } = await trainBatches(whole(make), { ...growing, ...halves });
   expect(grown).toEqual({ ...grown, weights: byHand.weights, losses: byHand.losses });
   expect(grown.tokens).toEqual(byHand.tokens);
   const all = lengths.reduce((sum, length) => sum + ROWS * length, 0);
@@ -109,21 +109,24 @@ test.each([
 });
 
 test('the last label of a text that was cut is the token after it', async () => {
-  const shifted = (step: number): Batch => {
+  const shiftedBatch = (step: number): Batch => {
     const { tokens, targets } = cut(windows)(step) as { tokens: Tensor; targets: Tensor };
     // A text of all tokens has no label after its last one.
     if (tokens.size(1) < SEQ) return { tokens, targets };
-    return labelled(step, SEQ);
+    return labelledBatch(step, SEQ);
   };
-  const [byHand, grown] = [await trained(shifted), await trained(whole(labelled), growing)];
+  const [byHand, grown] = [
+    await trainBatches(shiftedBatch),
+    await trainBatches(whole(labelledBatch), growing),
+  ];
   expect(grown.losses).toEqual(byHand.losses);
   expect(grown.weights).toEqual(byHand.weights);
 });
 
 test('evaluation sees whole samples', async () => {
   const judged = { data: () => source(whole(windows)), every: 'epoch' } as never;
-  const byHand = await trained(cut(windows), { eval: judged });
-  const grown = await trained(whole(windows), { ...growing, eval: judged });
+  const byHand = await trainBatches(cut(windows), { eval: judged });
+  const grown = await trainBatches(whole(windows), { ...growing, eval: judged });
   expect(await grown.trainer.evaluate()).toEqual(await byHand.trainer.evaluate());
 });
 
@@ -133,15 +136,15 @@ test('a custom loss gets the shortened batch; batches without tokens are refused
     seen.push((batch.tokens as Tensor).shape, (batch.weight as Tensor).shape);
     return forward(batch.tokens, batch.targets);
   };
-  const weighted = (step: number): Batch => ({
+  const weightedBatch = (step: number): Batch => ({
     ...windows(step, SEQ),
     weight: rows(SEQ, () => 1),
   });
-  await trained(weighted, { ...growing, loss });
+  await trainBatches(weightedBatch, { ...growing, loss });
   const weight = [ROWS, SEQ];
   expect(seen).toEqual(LENGTHS.flatMap((length) => [[ROWS, length], weight]));
   const pictures = (): Batch => ({ pictures: rows(SEQ, () => 1) });
-  await expect(trained(pictures, { ...growing, loss })).rejects.toThrow(
+  await expect(trainBatches(pictures, { ...growing, loss })).rejects.toThrow(
     /Trainer batch: expected batches with a tensor \[B, T\] .* which curriculum_learning shortens/,
   );
 });
@@ -149,11 +152,11 @@ test('a custom loss gets the shortened batch; batches without tokens are refused
 test('truncated tokens are freed', async () => {
   await quiet();
   const before = liveTensors();
-  const { trainer } = await trained(whole(labelled), growing);
+  const { trainer } = await trainBatches(whole(labelledBatch), growing);
   await trainer.destroy();
   open.splice(0);
   const left = liveTensors();
-  const other = await trained(whole(labelled));
+  const other = await trainBatches(whole(labelledBatch));
   await other.trainer.destroy();
   open.splice(0);
   expect(left - before).toBe(liveTensors() - left);

@@ -73,7 +73,7 @@ test('sums by row equal log-softmax, gradients too', async () => {
   }
 });
 
-async function trained(model: nn.models.Llama, options: Partial<TrainerOptions>) {
+async function trainModel(model: nn.models.Llama, options: Partial<TrainerOptions>) {
   const trainer = new Trainer({
     model,
     tokenizer,
@@ -102,14 +102,14 @@ async function trained(model: nn.models.Llama, options: Partial<TrainerOptions>)
 test('adapters without a reference equal a second model, and recorded numbers', async () => {
   const train = await pairsOf();
   const common = { log: { every: 1 } };
-  const adapted = () => peft.addLora(modelOf(), { r: 4 });
-  const own = await trained(adapted(), {
+  const makeAdapted = () => peft.addLora(modelOf(), { r: 4 });
+  const own = await trainModel(makeAdapted(), {
     ...common,
     train,
     method: dpo(),
     eval: { data: train, every: 2 },
   });
-  const second = await trained(adapted(), {
+  const second = await trainModel(makeAdapted(), {
     ...common,
     train,
     method: dpo({ reference: modelOf() }),
@@ -127,7 +127,7 @@ test('adapters without a reference equal a second model, and recorded numbers', 
     ).toArray() as number[];
     return { ...row, ref_chosen_logps: chosen, ref_rejected_logps: rejected };
   });
-  const recorded = await trained(modelOf(), {
+  const recorded = await trainModel(modelOf(), {
     ...common,
     train: await pairsOf(known),
     method: dpo(),
@@ -136,7 +136,7 @@ test('adapters without a reference equal a second model, and recorded numbers', 
   expect((await pairsOf(known)).hasReference).toBe(true);
   expect(train.hasReference).toBe(false);
   const both = { train: await pairsOf(known), method: dpo({ reference: modelOf() }) };
-  const error = await refusal(() => trained(modelOf(), both));
+  const error = await refusal(() => trainModel(modelOf(), both));
   expect(error.message).toMatch(/dpo reference: expected no log-probabilities of the reference/);
 });
 
@@ -145,7 +145,7 @@ test('a small model learns preferences, and ranks held-out pairs', async () => {
   const held = await pairsOf(
     rows.slice(0, 24).map((row) => ({ ...row, prompt: `Now ${row.prompt}` })),
   );
-  const { losses, metrics } = await trained(modelOf(), {
+  const { losses, metrics } = await trainModel(modelOf(), {
     train,
     eval: { data: held, every: 60 },
     maxSteps: 60,
@@ -209,6 +209,6 @@ test('accepts a tokenizer, or its folder', async () => {
 
 test('a model without a reference is refused with the fix', async () => {
   const train = await pairsOf();
-  const error = await refusal(() => trained(modelOf(), { train, method: dpo() }));
+  const error = await refusal(() => trainModel(modelOf(), { train, method: dpo() }));
   expect(error.message).toMatch(/a reference, a model with adapters.*fromPretrained/);
 });

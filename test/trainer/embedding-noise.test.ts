@@ -52,7 +52,7 @@ test('the gradient of a row is that of its embeddings', () => {
 });
 
 /** For [4, 6, 5] elements; all ranks draw from one state. */
-function drawn(x: Tensor): number[][] {
+function drawNoise(x: Tensor): number[][] {
   seed(3);
   const values = noiseLike(x, 1).toArray();
   const [rows = 0] = x.shape;
@@ -61,16 +61,16 @@ function drawn(x: Tensor): number[][] {
 }
 
 test('an element gets the same noise on one rank and on several', () => {
-  const whole = drawn(Tensor.empty([4, 6, 5], 'f32', Tensor.from([0]).device));
+  const whole = drawNoise(Tensor.empty([4, 6, 5], 'f32', Tensor.from([0]).device));
   const { device } = Tensor.from([0]);
   for (const rank of [0, 1]) {
     const share = { samples: 2, rank, ranks: 2 };
-    const own = sharingSamples(share, () => drawn(Tensor.empty([2, 6, 5], 'f32', device)));
+    const own = sharingSamples(share, () => drawNoise(Tensor.empty([2, 6, 5], 'f32', device)));
     expect(own).toEqual([0, 1].map((i) => whole[i * 2 + rank]));
     for (const first of [0, 3]) {
       const tokens = { first, count: 3, whole: 6 };
       const part = sharingTokens(tokens, () =>
-        sharingSamples(share, () => drawn(Tensor.empty([2, 3, 5], 'f32', device))),
+        sharingSamples(share, () => drawNoise(Tensor.empty([2, 3, 5], 'f32', device))),
       );
       expect(part).toEqual(own.map((row) => row.slice(first * 5, (first + 3) * 5)));
     }

@@ -22,7 +22,7 @@ const run = join(dir, 'run');
 const TOKENIZER = join(packageRoot(), 'examples', 'tokenizer');
 let count = 0;
 const fresh = (): string => join(dir, `out-${count++}`);
-const written = async (folder: string) => weightsOf(await nn.models.fromPretrained(folder));
+const writtenWeights = async (folder: string) => weightsOf(await nn.models.fromPretrained(folder));
 
 /** A bf16 run with checkpoints at steps 2 and 4, without final weights. */
 beforeAll(async () => {
@@ -41,7 +41,7 @@ test('of a run without final weights, the newest checkpoint is exported in fp32'
   expect(found.files.sort()).toEqual(readdirSync(out).sort());
   const other = fresh();
   await consolidate(join(run, 'checkpoint-4'), other);
-  expect(await written(out)).toEqual(await written(other));
+  expect(await writtenWeights(out)).toEqual(await writtenWeights(other));
   expect(readFileSync(join(out, 'tokenizer.json'))).toEqual(
     readFileSync(join(TOKENIZER, 'tokenizer.json')),
   );
@@ -54,7 +54,7 @@ test('a tag names a checkpoint of a run', async () => {
   const model = await nn.models.fromPretrained(found.path);
   expect(new Set(model.parameters().map(({ dtype }) => dtype))).toEqual(new Set(['bf16']));
   expect(weightsOf(model)).not.toEqual(
-    await written((await exportRun(run, fresh(), { dtype: 'bf16' })).path),
+    await writtenWeights((await exportRun(run, fresh(), { dtype: 'bf16' })).path),
   );
 });
 
@@ -69,7 +69,7 @@ test('final weights count before checkpoints, and keep their dtype', async () =>
   expect(found.files).toEqual(
     expect.arrayContaining(['tokenizer.json', 'model.safetensors.index.json']),
   );
-  expect(await written(found.path)).toEqual(await written(join(run, 'checkpoint-2')));
+  expect(await writtenWeights(found.path)).toEqual(await writtenWeights(join(run, 'checkpoint-2')));
   const { dtype } = (await nn.models.fromPretrained(found.path)).parameters()[0] as {
     dtype: string;
   };

@@ -18,7 +18,7 @@ import { weightsOf } from './tiny.js';
 const sampling = { maxNewTokens: 6 };
 
 /** A method that records the updates before each call of its reward. */
-function recorded(options: Partial<GrpoOptions>) {
+function recordRun(options: Partial<GrpoOptions>) {
   const steps: number[] = [];
   const judge: Reward = (input) => {
     steps.push(input.step);
@@ -49,7 +49,7 @@ test.each([
     [0, 1, 1, 1, 1],
   ],
 ])('generations are sampled with %s', async (_, options, accumulation, wanted, stale) => {
-  const { steps, method } = recorded(options);
+  const { steps, method } = recordRun(options);
   const all = await events({ method, maxSteps: 5, accumulation, lr: 1e-2 });
   expect(steps).toEqual(wanted);
   expect(staleness(all)).toEqual(stale);
@@ -57,9 +57,9 @@ test.each([
 
 test('rewards are computed during the update before', async () => {
   let updates = 0;
-  let reached = (): void => {};
+  let resolveReached = (): void => {};
   const first = new Promise<void>((resolve) => {
-    reached = resolve;
+    resolveReached = resolve;
   });
   // The second generation is judged after the first update: without the option, it never ends.
   const judge: Reward = async (input) => {
@@ -85,14 +85,14 @@ test('rewards are computed during the update before', async () => {
     progress: false,
     stopSignals: [],
   } as TrainerOptions);
-  for await (const event of trainer.train()) if (event.type === 'step') reached();
+  for await (const event of trainer.train()) if (event.type === 'step') resolveReached();
   await trainer.destroy();
   expect(updates).toBe(3);
 });
 
 test('samples use the same weights, and the ratio is against the sampler', async () => {
   const run = async (maxStaleness: number, lr: number) => {
-    const all = await events({ method: recorded({ maxStaleness }).method, maxSteps: 8, lr });
+    const all = await events({ method: recordRun({ maxStaleness }).method, maxSteps: 8, lr });
     const texts = all.flatMap((event) => (event.type === 'rollout' ? [event.samples] : []));
     return { texts, metrics: logsOf(all).map(({ metrics }) => metrics) };
   };
@@ -109,7 +109,7 @@ test('samples use the same weights, and the ratio is against the sampler', async
 });
 
 test('with a correction, the ratio is against the weights before the update', async () => {
-  const { method } = recorded({ maxStaleness: 1, correction: 'token_truncate' });
+  const { method } = recordRun({ maxStaleness: 1, correction: 'token_truncate' });
   const all = logsOf(await events({ method, maxSteps: 3, lr: 1e-2 }));
   for (const { metrics } of all) expect(metrics['policy/logp_difference/max']).toBe(0);
   const distances = all.map(({ metrics }) => metrics['sampling/sampling_logp_difference/max']);
@@ -175,7 +175,7 @@ describe('a run that stops', () => {
 
   async function run(options: Partial<GrpoOptions>, stopAt: number | null, resume = false) {
     const model = policyModel();
-    const { method } = recorded(options);
+    const { method } = recordRun(options);
     const trainer = new Trainer({
       model,
       tokenizer,

@@ -60,11 +60,11 @@ test('the ratio is 1 in the first update of a generation, and moves in later one
 });
 
 test('adapters learn beside the model, which is the reference', async () => {
-  const adapted = () => peft.addLora(policyModel(), { r: 4 });
+  const makeAdapted = () => peft.addLora(policyModel(), { r: 4 });
   const options = { rewards: even, generations: 4, sampling, beta: 0.1 };
-  const own = await events({ model: adapted(), method: grpo(options), lr: 1e-2 });
+  const own = await events({ model: makeAdapted(), method: grpo(options), lr: 1e-2 });
   const second = await events({
-    model: adapted(),
+    model: makeAdapted(),
     method: grpo({ ...options, reference: policyModel() }),
     lr: 1e-2,
   });

@@ -27,7 +27,7 @@ const trainer = (options: Options): Trainer<Window> =>
   tinyTrainer({ model: tinyModel(0.1), epochs: 2, ...options });
 
 /** Metrics that evaluations give one after the other. */
-function scripted(values: readonly number[]) {
+function scriptScores(values: readonly number[]) {
   let turn = 0;
   return () => ({
     score: { sum: values[Math.min(turn++, values.length - 1)] as number, count: 1 },
@@ -52,7 +52,7 @@ test.each(LEFT)(
       batchSize: 2 / size,
       precision: 'fp16',
       deepspeed: { fp16: { initial_scale_power: 24 } },
-      eval: { data: judged, every: 'epoch', atStart: true, metrics: scripted([1, 9, 3, 2]) },
+      eval: { data: judged, every: 'epoch', atStart: true, metrics: scriptScores([1, 9, 3, 2]) },
       save: { dir: join(dir, folder), every: 3, best: 'score', weights: false },
     });
     const [whole, left] = [trainer(options('whole')), trainer(options('left'))];

@@ -10,7 +10,7 @@ import {
   type TrainingMethod,
   text,
 } from '../../lib/index.js';
-import { labelledRows, modelOf, pairRows, tokenizer, trained } from './answers.js';
+import { labelledRows, modelOf, pairRows, tokenizer, trainAnswers } from './answers.js';
 
 export interface MethodsJob {
   /** Rows of a micro-batch on each rank. */
@@ -62,7 +62,7 @@ async function main(): Promise<void> {
   const reports: MethodReport[] = [];
   for (const [name, method, stage, kind] of RUNS) {
     const data = await openRows(kind);
-    const { logs, metrics } = await trained({
+    const { logs, metrics } = await trainAnswers({
       model: modelOf(3) as nn.models.Llama,
       method: method(),
       train: data as never,

@@ -5,7 +5,7 @@ import type { MethodReport, MethodsJob } from './methods-process.js';
 const run = async (ranks: number, job: MethodsJob): Promise<MethodReport[][]> =>
   reportsOf<MethodReport[]>(await runRanks('../trainer/methods-process', ranks, { job }));
 
-const numbered = (values: readonly number[]): Record<string, number> =>
+const numberValues = (values: readonly number[]): Record<string, number> =>
   Object.fromEntries(values.map((value, i) => [`step ${i + 1}`, value]));
 
 function expectClose(
@@ -30,7 +30,7 @@ test('two ranks, and accumulation, equal one micro-batch', async () => {
   expect(one.length).toBe(7);
   for (const [i, { name, losses, metrics, evaluation }] of one.entries()) {
     for (const other of [several[i], first[i]] as MethodReport[]) {
-      expectClose(numbered(other.losses), numbered(losses), `${name}, losses`);
+      expectClose(numberValues(other.losses), numberValues(losses), `${name}, losses`);
       expectClose(other.metrics.at(-1) ?? {}, metrics.at(-1) ?? {}, `${name}, metrics`);
       // Evaluations compute z for each batch.
       if (name !== 'kto with z') expectClose(other.evaluation, evaluation, `${name}, evaluation`);

@@ -10,7 +10,7 @@ import {
   text,
 } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
-import { labelledRows, modelOf, pairRows, scorerOf, tokenizer, trained } from './answers.js';
+import { labelledRows, modelOf, pairRows, scorerOf, tokenizer, trainAnswers } from './answers.js';
 
 const pairs = () => text.PairDataset.open({ tokenizer, rows: pairRows, length: 32 });
 const answers = () => text.UnpairedDataset.open({ tokenizer, rows: labelledRows, length: 32 });
@@ -21,7 +21,12 @@ async function expectLearns(
   model: nn.models.CausalLM | nn.models.TaskModel = modelOf(),
 ): Promise<Readonly<Record<string, number>>> {
   const every = { data: train as never, every: 8 };
-  const { logs, metrics } = await trained({ model, train: train as never, method, eval: every });
+  const { logs, metrics } = await trainAnswers({
+    model,
+    train: train as never,
+    method,
+    eval: every,
+  });
   const [first, last] = [logs[0], logs.at(-1)].map((log) => log?.loss as number);
   expect(last).toBeLessThan(first as number);
   for (const name of method.metrics)
@@ -76,7 +81,7 @@ test('gkd: the divergence from a teacher shrinks', async () => {
   }
   const own = modelOf();
   const same = await refusal(() =>
-    trained({ model: own, train, method: gkd({ teacher: own, lmbda: 0 }) }),
+    trainAnswers({ model: own, train, method: gkd({ teacher: own, lmbda: 0 }) }),
   );
   expect(same.message).toMatch(/gkd teacher: expected another model/);
 });
@@ -116,7 +121,7 @@ test('data and models of other methods are refused', async () => {
     [{ model: modelOf(), train: labelled, method: kto() }, /kto: expected a reference/],
   ] as const;
   for (const [options, message] of each) {
-    const error = await refusal(() => trained(options as Parameters<typeof trained>[0]));
+    const error = await refusal(() => trainAnswers(options as Parameters<typeof trainAnswers>[0]));
     expect(error.message).toMatch(message);
   }
 });

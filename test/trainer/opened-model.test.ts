@@ -30,13 +30,13 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(dir, { recursive: true }));
 
-async function opened(model: string, line: string): Promise<nn.models.CausalLM> {
+async function openNamed(model: string, line: string): Promise<nn.models.CausalLM> {
   const words = ['--model', join(dir, model), ...line.split(' ')];
   return openModel((await readArguments(words)).args);
 }
 
 /** Names of the modules with adapters, without their layer. */
-const adapted = (model: nn.models.CausalLM): string[] =>
+const adaptedNames = (model: nn.models.CausalLM): string[] =>
   [...model.namedParameters()].flatMap(
     ([name]) => name.match(/layers\.0\.(?:self_attn|mlp)\.(\w+)\.lora_A/)?.[1] ?? [],
   );
@@ -47,23 +47,23 @@ test.each([
   ['--lora --target_modules .*\\.(up|down)_proj', ['up_proj', 'down_proj']],
   ['--lora --target_modules all-linear --exclude_modules down_proj', 6],
 ])('%s', async (line, names) => {
-  const found = adapted(await opened('dense', line));
+  const found = adaptedNames(await openNamed('dense', line));
   if (typeof names === 'number') expect(found).toHaveLength(names);
   else expect(found).toEqual(names);
 });
 
 test('the error of a pattern without a match explains how names are matched', async () => {
-  await expect(opened('dense', '--lora --target_modules q_proj|k_proj')).rejects.toThrow(
+  await expect(openNamed('dense', '--lora --target_modules q_proj|k_proj')).rejects.toThrow(
     /modules with full names that match q_proj\|k_proj, got no such .*A list matches the ends of names/,
   );
 });
 
 test('the weight of the routers reaches a model with experts, and is refused by one without', async () => {
   for (const line of ['--router_aux_loss_coef 0.25', '--bf16']) {
-    const { config } = (await opened('mixture', line)) as nn.models.Mixtral;
+    const { config } = (await openNamed('mixture', line)) as nn.models.Mixtral;
     expect(config.routerAuxLossCoef).toBe(line === '--bf16' ? 0 : 0.25);
   }
-  await expect(opened('dense', '--router_aux_loss_coef 0.25')).rejects.toThrow(
+  await expect(openNamed('dense', '--router_aux_loss_coef 0.25')).rejects.toThrow(
     /^--router_aux_loss_coef: expected a model with experts, got .*dense/,
   );
 });

@@ -34,7 +34,7 @@ const longest = Math.max(...counts);
 const tokens = counts.reduce((a, b) => a + b, 0);
 
 /** The values of tokens as [B, T]; `left` puts the padding before them. */
-function padded(values: readonly number[], left: boolean): Tensor {
+function padRow(values: readonly number[], left: boolean): Tensor {
   let next = 0;
   const rows = counts.flatMap((count) => {
     const row = values.slice(next, next + count);
@@ -47,12 +47,12 @@ function padded(values: readonly number[], left: boolean): Tensor {
 
 function batchOf(left: boolean): PolicyBatch & { logp: Tensor } {
   const ones = Array.from({ length: tokens }, () => 1);
-  const mask = padded(ones, left).eq(1).to('f64');
+  const mask = padRow(ones, left).eq(1).to('f64');
   return {
-    logp: padded(golden.policy, left).requireGrad(),
-    old: padded(golden.old, left),
-    reference: padded(golden.reference, left),
-    sampler: padded(golden.sampler, left),
+    logp: padRow(golden.policy, left).requireGrad(),
+    old: padRow(golden.old, left),
+    reference: padRow(golden.reference, left),
+    sampler: padRow(golden.sampler, left),
     mask,
     advantages: Tensor.from(golden.advantages, { shape: [counts.length, 1], dtype: 'f64' }),
   };

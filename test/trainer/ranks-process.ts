@@ -48,7 +48,7 @@ const numbers = (event: TrainerEvent): string => {
 
 async function train(run: RanksRun, { world, rank, worldSize: ranks }: Distributed) {
   let evaluations = 0;
-  const scored = () => {
+  const nextScore = () => {
     const own = run.scores?.[Math.min(evaluations++, run.scores.length - 1)]?.[rank] as number;
     return { score: { sum: own, count: 1 } };
   };
@@ -60,7 +60,7 @@ async function train(run: RanksRun, { world, rank, worldSize: ranks }: Distribut
     progress: false,
     lr: 3e-3,
     log: { every: 1 },
-    eval: judged && { ...judged, ...(run.scores ? { metrics: scored } : {}) },
+    eval: judged && { ...judged, ...(run.scores ? { metrics: nextScore } : {}) },
     ...run.options,
   });
   const abort = new AbortController();

@@ -146,7 +146,7 @@ async function judgedOnce(device: Device, more: JsonObject = {}): Promise<void> 
 }
 
 /** Runs `body` with a section that samples the 24 samples by a metric from 1 to 4. */
-async function sampled(body: (more: JsonObject) => Promise<void>): Promise<void> {
+async function withSamples(body: (more: JsonObject) => Promise<void>): Promise<void> {
   await inFolder(async (folder) => {
     const metrics = { ease: (_: unknown, i: number) => 1 + (i % 4) };
     const { ease } = await data.analyze(samples(24), { metrics, folder });
@@ -224,17 +224,17 @@ async function savedTogether(device: Device): Promise<void> {
       [{ pp: 2 }, {}],
     ] as const;
     await runOn(device, 1, [run('alone', {})]);
-    const saved = async (name: string) =>
+    const savedWeights = async (name: string) =>
       weightsOf(await nn.models.fromPretrained(join(dir, name, 'checkpoint-1')));
-    const alone = await saved('alone');
+    const alone = await savedWeights('alone');
     for (const [mesh, deepspeed] of kinds) {
       const name = Object.keys(mesh).join();
       await runOn(device, 2, [run(name, deepspeed)], mesh);
-      assertClose({ weights: await saved(name) }, { weights: alone }, 1e-5, name);
+      assertClose({ weights: await savedWeights(name) }, { weights: alone }, 1e-5, name);
     }
     const zero = run('zero', { zero_optimization: { stage: 3 } });
     const { weights } = alike(await runOn(device, 2, [zero]), 0);
-    assert.deepEqual(await saved('zero'), weights);
+    assert.deepEqual(await savedWeights('zero'), weights);
   });
 }
 
@@ -321,12 +321,12 @@ export const cases: Case[] = [
   },
   {
     name: 'two ranks draw by difficulty what one draws',
-    run: (device) => sampled((more) => countsLikeOne(device, more)),
+    run: (device) => withSamples((more) => countsLikeOne(device, more)),
     gpus: 2,
   },
   {
     name: 'two ranks that draw by difficulty go on to the bit',
-    run: (device) => sampled((more) => stoppedAlike(device, more)),
+    run: (device) => withSamples((more) => stoppedAlike(device, more)),
     gpus: 2,
   },
 ];

@@ -32,7 +32,7 @@ afterAll(() => rmSync(dir, { recursive: true }));
 const names = Object.keys(RECIPES);
 
 /** A recipe as a file of arguments; JSON is YAML too. */
-function written(name: string, recipe: object): string {
+function writeRecipe(name: string, recipe: object): string {
   const path = join(dir, `${names.indexOf(name)}.yaml`);
   writeFileSync(path, JSON.stringify(recipe));
   return path;
@@ -40,7 +40,7 @@ function written(name: string, recipe: object): string {
 
 test.each(names)('%s: arguments without effect are reported', async (name) => {
   const { method, arguments: all, left } = RECIPES[name] as Recipe;
-  const path = written(name, { method, ...all });
+  const path = writeRecipe(name, { method, ...all });
   const error = await refusal(() => readArguments(['--config', path]));
   const named = [...error.message.matchAll(/\.yaml:\d+:\d+: (\w+) \(/g)].map(([, one]) => one);
   expect(named.sort()).toEqual([...left].sort());
@@ -56,7 +56,7 @@ test.each(names)('%s: a tiny model trains', async (name) => {
   const tiny = Object.entries(TINY).filter(([key]) => key === 'max_steps' || key in all);
   const rows = join(dir, ROWS[method] ?? 'pairs.jsonl');
   const output = join(dir, `out-${names.indexOf(name)}`);
-  const path = written(name, {
+  const path = writeRecipe(name, {
     method,
     ...Object.fromEntries(kept),
     ...Object.fromEntries(tiny),

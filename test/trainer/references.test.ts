@@ -13,7 +13,7 @@ import {
 } from '../../lib/index.js';
 import { Reference } from '../../lib/trainer/methods/reference.js';
 import { refusal } from '../support/refusal.js';
-import { modelOf, pairRows, tokenizer, trained } from './answers.js';
+import { modelOf, pairRows, tokenizer, trainAnswers } from './answers.js';
 
 let pairs: text.PairDataset;
 beforeAll(async () => {
@@ -26,7 +26,7 @@ async function losses(
   train = pairs,
 ): Promise<number[]> {
   const common = { model: modelOf(), train: train as never, maxSteps: 3 };
-  const { logs } = await trained({ ...common, ...options, method: dpo(method) });
+  const { logs } = await trainAnswers({ ...common, ...options, method: dpo(method) });
   return logs.map(({ loss }) => loss);
 }
 
@@ -45,10 +45,11 @@ test('losses are the same at stage 3, with and without offload', async () => {
 });
 
 test('methods train without dropout, unless it is wanted', async () => {
-  const adapted = () => peft.addLora(modelOf(), { r: 4, loraDropout: 0.5, initLoraWeights: false });
+  const makeAdapted = () =>
+    peft.addLora(modelOf(), { r: 4, loraDropout: 0.5, initLoraWeights: false });
   const run = (disableDropout: boolean) =>
-    losses({ disableDropout, beta: 1 }, { model: adapted(), lr: 0 });
-  const judged = adapted();
+    losses({ disableDropout, beta: 1 }, { model: makeAdapted(), lr: 0 });
+  const judged = makeAdapted();
   const [quiet, noisy] = [await run(true), await run(false)];
   expect(quiet).toEqual(await losses({ beta: 1 }, { model: judged, lr: 0, seed: 1 }));
   expect(noisy[0]).not.toBeCloseTo(quiet[0] as number, 4);

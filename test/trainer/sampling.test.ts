@@ -41,7 +41,7 @@ const deepspeed = (): DsConfig => ({
 });
 
 /** Records the requested samples, in order. */
-function watched(asked: number[]): data.Dataset<Window> {
+function watchedDataset(asked: number[]): data.Dataset<Window> {
   const all = samples(LENGTH);
   const get = (i: number): Window => {
     asked.push(i);
@@ -50,11 +50,11 @@ function watched(asked: number[]): data.Dataset<Window> {
   return { length: LENGTH, get };
 }
 
-async function trained(options: Partial<TrainerOptions<Window>>, resume = false) {
+async function trainWindows(options: Partial<TrainerOptions<Window>>, resume = false) {
   const asked: number[] = [];
   const trainer = new Trainer<Window>({
     model: tinyModel(),
-    train: watched(asked),
+    train: watchedDataset(asked),
     device: 'cpu',
     progress: false,
     batchSize: 2,
@@ -73,7 +73,7 @@ async function trained(options: Partial<TrainerOptions<Window>>, resume = false)
 }
 
 test('updates use samples within their difficulty, also after a resume', async () => {
-  const whole = await trained({});
+  const whole = await trainWindows({});
   expect(whole.last).toBe(12);
   // The first sample shows whether rows need padding.
   const batches = whole.asked.slice(1);
@@ -83,8 +83,8 @@ test('updates use samples within their difficulty, also after a resume', async (
     expect(easeOf(sample)).toBeLessThanOrEqual(limits[Math.floor(i / 4)] as number);
   }
   const save = { dir: join(dir, 'run'), every: 5 };
-  await trained({ save, maxSteps: 5 });
-  const rest = await trained({ save }, true);
+  await trainWindows({ save, maxSteps: 5 });
+  const rest = await trainWindows({ save }, true);
   expect(rest.asked.slice(1)).toEqual(batches.slice(20));
   expect(rest.weights).toEqual(whole.weights);
 });
@@ -106,5 +106,5 @@ test.each<[string, Partial<TrainerOptions<Window>>, RegExp]>([
     /got batches/,
   ],
 ])('%s is refused', async (_, options, message) => {
-  expect((await refusal(() => trained(options))).message).toMatch(message);
+  expect((await refusal(() => trainWindows(options))).message).toMatch(message);
 });

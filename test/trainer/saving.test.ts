@@ -53,7 +53,7 @@ const stateOf = (name: string) =>
   JSON.parse(readFileSync(join(dir, name, 'trainer_state.json'), 'utf8'));
 
 /** Metrics of the evaluations, in order. */
-function scripted(values: readonly number[]) {
+function scriptScores(values: readonly number[]) {
   let turn = 0;
   return () => ({
     score: { sum: values[Math.min(turn++, values.length - 1)] as number, count: 1 },
@@ -216,7 +216,7 @@ test('without a checkpoint, resume starts anew; one of another program is refuse
 
 test('keeps the newest checkpoints and the best; never deletes other files', async () => {
   const warning = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
-  const metrics = scripted([1, 5, 2, 3, 4]);
+  const metrics = scriptScores([1, 5, 2, 3, 4]);
   const one = trainer({
     eval: { data: judged, every: 2, metrics },
     save: { dir, every: 2, keep: 2, best: 'score' },
@@ -237,7 +237,7 @@ test('keeps the newest checkpoints and the best; never deletes other files', asy
 });
 
 test('of one checkpoint to keep none stays beside the best, where that is the newest', async () => {
-  const metrics = scripted([1, 2, 0, 3]);
+  const metrics = scriptScores([1, 2, 0, 3]);
   const one = trainer({
     eval: { data: judged, every: 2, metrics },
     save: { dir, every: 2, keep: 1, best: 'score' },
@@ -252,7 +252,7 @@ test('of one checkpoint to keep none stays beside the best, where that is the ne
 });
 
 test('the best checkpoint moves with the folder of a run', async () => {
-  const metrics = scripted([1, 5, 2, 3]);
+  const metrics = scriptScores([1, 5, 2, 3]);
   const options = { eval: { data: judged, every: 2, metrics } };
   const save = { dir: join(dir, 'old'), every: 2, keep: 1, best: 'score' };
   await trainer({ ...options, save, maxSteps: 6 }).train();
@@ -269,7 +269,7 @@ test('the best checkpoint moves with the folder of a run', async () => {
 
 test('a run without its best checkpoint warns, and ends with its last weights', async () => {
   const warning = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
-  const metrics = scripted([5, 2, 3]);
+  const metrics = scriptScores([5, 2, 3]);
   const options = { eval: { data: judged, every: 2, metrics } };
   const save = { dir, every: 2, best: 'score' };
   await trainer({ ...options, save, maxSteps: 4 }).train();
@@ -284,7 +284,7 @@ test('a run without its best checkpoint warns, and ends with its last weights', 
 });
 
 test('training ends early if evaluations do not improve by the threshold', async () => {
-  const metrics = scripted([3, 2, 1.95, 1.99, 1]);
+  const metrics = scriptScores([3, 2, 1.95, 1.99, 1]);
   const one = trainer({
     eval: { data: judged, every: 1, metrics },
     save: { dir, every: 'best', best: { metric: 'score', greaterIsBetter: false } },
@@ -300,7 +300,7 @@ test('training ends early if evaluations do not improve by the threshold', async
 
 test('an early-stopped run stays ended, unless the patience is raised', async () => {
   const options = (patience: number): Options => ({
-    eval: { data: judged, every: 1, metrics: scripted([1]) },
+    eval: { data: judged, every: 1, metrics: scriptScores([1]) },
     save: { dir, every: 1, best: 'score' },
     earlyStop: { patience },
   });
@@ -315,7 +315,7 @@ test('an early-stopped run stays ended, unless the patience is raised', async ()
 });
 
 test('trainer_state.json has the fields of transformers', async () => {
-  const metrics = scripted([1, 2]);
+  const metrics = scriptScores([1, 2]);
   await trainer({
     eval: { data: judged, every: 'epoch', metrics },
     save: { dir, every: 'epoch', best: 'score' },

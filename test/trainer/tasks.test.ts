@@ -41,7 +41,11 @@ const rows = [
   ...BAD.map((one) => ({ text: one, label: 'bad' })),
 ];
 
-async function trained(model: nn.models.TaskModel, train: text.LabelledDataset, more: object = {}) {
+async function trainTask(
+  model: nn.models.TaskModel,
+  train: text.LabelledDataset,
+  more: object = {},
+) {
   const trainer = new Trainer({
     model,
     tokenizer,
@@ -65,7 +69,7 @@ test('a classifier learns rows of text, and a saved folder has its labels', asyn
   const train = await text.LabelledDataset.open({ rows, tokenizer });
   expect(train.labels).toEqual(['bad', 'good']);
   const model = modelOf({ task: 'sequence-classification', labels: train.labels ?? [] });
-  const { trainer, metrics } = await trained(model, train);
+  const { trainer, metrics } = await trainTask(model, train);
   expect(metrics).toMatchObject({ accuracy: 1, f1: 1, precision: 1, recall: 1 });
   expect(metrics.matthews_correlation).toBeCloseTo(1, 10);
   expect(metrics.loss).toBeLessThan(0.1);
@@ -90,7 +94,7 @@ test('accumulated micro-batches and class weights give the loss of a whole batch
   ]) {
     const model = modelOf({ task: 'sequence-classification', labels: ['bad', 'good'] });
     const options = { batchSize, accumulation, epochs: 2, classWeights, lr: 1e-3 };
-    const { metrics, trainer } = await trained(model, train, {
+    const { metrics, trainer } = await trainTask(model, train, {
       ...options,
       data: { sampling: 'sequential' },
     });
@@ -109,7 +113,7 @@ test('pairs, values and several labels choose the loss', async () => {
   const values = await text.LabelledDataset.open({ rows: pairs, tokenizer });
   expect(values.kind).toBe('value');
   const regression = modelOf({ task: 'sequence-classification', labels: values.labels ?? [] });
-  const first = await trained(regression, values, { epochs: 60 });
+  const first = await trainTask(regression, values, { epochs: 60 });
   expect(first.metrics.pearson).toBeGreaterThan(0.9);
   expect(first.metrics.mse).toBeCloseTo(first.metrics.loss, 6);
   await first.trainer.destroy();
@@ -124,7 +128,7 @@ test('pairs, values and several labels choose the loss', async () => {
     labels: several.labels ?? [],
     problemType: 'multi_label_classification',
   });
-  const second = await trained(multi, several, { epochs: 40 });
+  const second = await trainTask(multi, several, { epochs: 40 });
   expect(second.metrics).toMatchObject({ accuracy: 1, f1: 1 });
   await second.trainer.destroy();
 });
@@ -139,7 +143,7 @@ test('entities of tokens are counted whole', async () => {
   const train = await text.LabelledDataset.open({ rows: words, tokenizer, task });
   expect(train.labels).toEqual(['B-PET', 'I-PET', 'O']);
   const model = modelOf({ task, labels: train.labels ?? [] });
-  const { trainer, metrics } = await trained(model, train, { epochs: 40, batchSize: 3 });
+  const { trainer, metrics } = await trainTask(model, train, { epochs: 40, batchSize: 3 });
   expect(metrics).toMatchObject({ accuracy: 1, f1: 1, precision: 1, recall: 1 });
   await trainer.destroy();
 });
@@ -158,7 +162,7 @@ test('finds answers by the positions of their tokens', async () => {
     const found = ids.slice(target[0], (target[1] as number) + 1);
     expect(tokenizer.decode(found)).toBe(['cat', 'dog'][i]);
   }
-  const { trainer, metrics } = await trained(modelOf({ task }), train, { epochs: 60 });
+  const { trainer, metrics } = await trainTask(modelOf({ task }), train, { epochs: 60 });
   expect(metrics).toMatchObject({ exact_match: 1, f1: 1 });
   await trainer.destroy();
 });
@@ -166,7 +170,7 @@ test('finds answers by the positions of their tokens', async () => {
 test('masked tokens are predicted', async () => {
   const task = 'masked-lm';
   const train = await text.LabelledDataset.open({ rows, tokenizer, task, maskShare: 0.5 });
-  const { trainer, metrics } = await trained(modelOf({ task }), train, { epochs: 60 });
+  const { trainer, metrics } = await trainTask(modelOf({ task }), train, { epochs: 60 });
   expect(metrics.accuracy).toBeGreaterThan(0.6);
   await trainer.destroy();
 });
@@ -182,7 +186,7 @@ test('a decoder finds the last tokens by the padding of the tokenizer', async ()
   );
   expect(row).toBeDefined();
   expect(model.padTokenId).toBe(null);
-  const { trainer, metrics } = await trained(model, train);
+  const { trainer, metrics } = await trainTask(model, train);
   expect(model.padTokenId).toBe(tokenizer.padId);
   expect(metrics.accuracy).toBe(1);
   await trainer.destroy();
@@ -192,7 +196,7 @@ test('the best evaluation may be chosen by a metric of the task', async () => {
   const train = await text.LabelledDataset.open({ rows, tokenizer });
   const model = modelOf({ task: 'sequence-classification', labels: ['bad', 'good'] });
   const save = { dir: join(home, 'best'), every: 'epoch', best: 'f1', keep: 1 };
-  const { best, trainer } = await trained(model, train, { epochs: 3, save });
+  const { best, trainer } = await trainTask(model, train, { epochs: 3, save });
   expect(best).toBeGreaterThan(0.4);
   await trainer.destroy();
   const other = modelOf({ task: 'sequence-classification', labels: ['bad', 'good'] });

@@ -45,7 +45,7 @@ export function weightsOf(module: nn.Module): Record<string, number[]> {
 const open: Trainer<Window>[] = [];
 
 /** Registers a Trainer for destroyTrainers(). */
-export function opened(one: Trainer<Window>): Trainer<Window> {
+export function noteTrainer(one: Trainer<Window>): Trainer<Window> {
   open.push(one);
   return one;
 }
@@ -53,7 +53,7 @@ export function opened(one: Trainer<Window>): Trainer<Window> {
 /** Ten samples in batches of two, with a log of each update; registered for destroyTrainers(). */
 export function tinyTrainer(options: Partial<TrainerOptions<Window>>): Trainer<Window> {
   const usual = { model: tinyModel(), train: samples(10), device: 'cpu', progress: false };
-  return opened(
+  return noteTrainer(
     new Trainer<Window>({
       ...usual,
       lr: 3e-3,

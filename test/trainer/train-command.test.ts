@@ -118,7 +118,7 @@ test.each([
 ])('a signal ends training; with %s, %s', async (words, what) => {
   const line = `train ${COMMON} --output signal --device cpu --max_steps 100000 --logging_steps 1 --disable_tqdm ${words}`;
   const run = new Run([...DS, ...line.split(' ')], dir, { DS_NUM_THREADS: '1' });
-  await run.printed('step 1: loss');
+  await run.whenPrinted('step 1: loss');
   run.signalGroup('SIGINT');
   const { stdout } = await run.finished;
   expect(stdout).toMatch(new RegExp(`^step \\d+: stopped; ${what}$`, 'm'));

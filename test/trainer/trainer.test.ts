@@ -18,7 +18,7 @@ import {
 } from '../../lib/index.js';
 import {
   destroyTrainers,
-  opened,
+  noteTrainer,
   SEQ,
   samples,
   tinyModel,
@@ -51,7 +51,7 @@ function trainer(options: Options = {}): Trainer<Window> {
 }
 
 /** Destroyed after the test. */
-const once = (options: Options = {}): Trainer<Window> => opened(trainer(options));
+const once = (options: Options = {}): Trainer<Window> => noteTrainer(trainer(options));
 
 const logs = (events: readonly TrainerEvent[]): LogEvent[] =>
   events.filter((event): event is LogEvent => event.type === 'log');
@@ -222,8 +222,8 @@ test('accuracy is the share of counted targets that are the first choice', async
     expect(await one.evaluate()).toMatchObject({ accuracy: right / counted, ones: 1 });
   }
   expect(await one.evaluate(data)).toMatchObject({ accuracy: right / counted });
-  const taken = () => ({ accuracy: { sum: 1, count: 1 } });
-  const both = once({ eval: { data, accuracy: true, metrics: taken } });
+  const accuracyOf = () => ({ accuracy: { sum: 1, count: 1 } });
+  const both = once({ eval: { data, accuracy: true, metrics: accuracyOf } });
   await expect(both.evaluate()).rejects.toThrow('another name: the accuracy has it');
 });
 
@@ -291,14 +291,18 @@ test('rows of text: packed with their documents, or padded each for itself', asy
     positions: Int32Array.from({ length }, (_, i) => i),
     documents: new Int32Array(length),
   }));
-  const joined = (parts: readonly text.TextSample[]): text.TextSample => ({
+  const joinSamples = (parts: readonly text.TextSample[]): text.TextSample => ({
     ids: Int32Array.from(parts.flatMap(({ ids }) => [...ids])),
     labels: Int32Array.from(parts.flatMap(({ labels }) => [...labels])),
     positions: Int32Array.from(parts.flatMap(({ positions }) => [...positions])),
     documents: Int32Array.from(parts.flatMap(({ ids }, i) => Array(ids.length).fill(i))),
   });
-  const packed = [joined(rows.slice(0, 2)), joined(rows.slice(2, 4)), joined(rows.slice(4))];
-  const served = <T>(list: readonly T[]) => ({
+  const packed = [
+    joinSamples(rows.slice(0, 2)),
+    joinSamples(rows.slice(2, 4)),
+    joinSamples(rows.slice(4)),
+  ];
+  const datasetOf = <T>(list: readonly T[]) => ({
     length: list.length,
     get: (i: number) => list[i] as T,
   });
@@ -310,7 +314,7 @@ test('rows of text: packed with their documents, or padded each for itself', asy
     const model = tinyModel();
     const one = new Trainer({
       model,
-      train: served(list),
+      train: datasetOf(list),
       batchSize,
       device: 'cpu',
       progress: false,

@@ -27,7 +27,7 @@ export const text = 'no function';
 `,
 );
 
-const judged = () => {
+const judgeSamples = () => {
   const samples = [1, 2].map((index) => ({
     index,
     prompt: 'p'.repeat(index),
@@ -46,25 +46,25 @@ const of = (name: string, options: object = {}) =>
   readRewards('rewards', { of: rewards.worker(`${file}#${name}`, options), name });
 
 test.each([1, 3, 8])('functions run on %d threads', async (threads) => {
-  const found = await rewardsOf(of('length', { threads }), judged());
+  const found = await rewardsOf(of('length', { threads }), judgeSamples());
   expect(found).toEqual([[21], [null], [34], [33]]);
 });
 
 test('an error and a loop without await name the row', async () => {
-  expect(await errorOf(() => rewardsOf(of('faulty'), judged()))).toMatch(
+  expect(await errorOf(() => rewardsOf(of('faulty'), judgeSamples()))).toMatch(
     /^DS_DATA reward faulty of rows.jsonl:2: expected a reward, got the error "no judge"/,
   );
-  expect(await errorOf(() => rewardsOf(of('hangs', { timeout: 1 }), judged()))).toMatch(
+  expect(await errorOf(() => rewardsOf(of('hangs', { timeout: 1 }), judgeSamples()))).toMatch(
     /^DS_DATA reward hangs of rows.jsonl:2: expected a reward, got the error "no answer for 1000 ms"/,
   );
 });
 
 test('missing modules and exports, and wrong options are refused', async () => {
   const missing = readRewards('rewards', rewards.worker(join(dir, 'none.mjs')));
-  expect(await errorOf(() => rewardsOf(missing, judged()))).toMatch(
+  expect(await errorOf(() => rewardsOf(missing, judgeSamples()))).toMatch(
     /^DS_ARGUMENT rewards.worker .*a module that can be imported/,
   );
-  expect(await errorOf(() => rewardsOf(of('text'), judged()))).toMatch(
+  expect(await errorOf(() => rewardsOf(of('text'), judgeSamples()))).toMatch(
     /^DS_ARGUMENT .*an exported function "text", got faulty, hangs, length, text/,
   );
   expect(() => rewards.worker(file, { threads: 0 })).toThrow(/rewards.worker threads/);

@@ -53,7 +53,7 @@ test('ds train --watch on two ranks: the address, samples, rank times and an end
 test('ds watch serves a finished run until a signal, and reports errors', async () => {
   expect((await start(`${TRAIN} --device cpu --output alone`).finished).code).toBe(0);
   const watch = start('watch alone --port 0');
-  await watch.printed('/#');
+  await watch.whenPrinted('/#');
   const { origin, hash } = new URL(watch.stdout.trim().split(' at ')[1] as string);
   const headers = { authorization: `Bearer ${hash.slice(1)}` };
   const answer = await fetch(`${origin}/api/runs`, { headers });

@@ -75,7 +75,7 @@ async function train({ config, model: kind = 'plain', decays, batch }: Gift): Pr
   }
 }
 
-function told(error: unknown): AgreementReport['errors'][number] {
+function errorFields(error: unknown): AgreementReport['errors'][number] {
   if (!(error instanceof DsError)) throw error;
   const { code, op, message } = error;
   return { code, op, message };
@@ -87,7 +87,7 @@ async function main({ device, attempts }: AgreementJob): Promise<void> {
   const job = await initDistributed(device === 'cpu' ? { device } : {});
   const errors: AgreementReport['errors'] = [];
   for (const gifts of attempts) {
-    errors.push(await train(gifts[job.rank] as Gift).then(() => null, told));
+    errors.push(await train(gifts[job.rank] as Gift).then(() => null, errorFields));
   }
   // Two engines at once: comparisons and the collectives after them keep one order on all ranks.
   if (errors.length > 1) await Promise.all([train({}), train({ model: 'wide' })]);

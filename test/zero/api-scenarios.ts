@@ -33,7 +33,7 @@ function pattern({ shape, numel }: Tensor, device: Engine['device'], scale: numb
   return Tensor.from(values, { shape, device }).keep();
 }
 
-function reading(engine: Engine): number[] {
+function readStates(engine: Engine): number[] {
   return [0, 1, 2].flatMap((index) => {
     engine.backward(forward(engine, index));
     const before = [zero.safeGetFullFp32Param, zero.safeGetFullGrad].map((read) =>
@@ -69,7 +69,7 @@ function expectFirstMoment(engine: Engine): void {
   });
 }
 
-function writing(engine: Engine): number[] {
+function writeStates(engine: Engine): number[] {
   const parameters = engine.module.parameters();
   const set = (i: number, scale: number, write: (p: nn.Parameter, v: Tensor) => void): Tensor => {
     const parameter = parameters[i] as nn.Parameter;
@@ -125,7 +125,7 @@ function mastersOf(engine: Engine): string[] {
 }
 
 /** Writes by ranks other than the modifier are lost: weights and masters keep their values. */
-function intruding(engine: Engine): number[] {
+function intrude(engine: Engine): number[] {
   const losses = [step(engine, 0), step(engine, 1)];
   const name = [...engine.module.namedParameters()].map(([key]) => key)[1] as string;
   const like = engine.module.parameters()[1] as nn.Parameter;
@@ -148,7 +148,7 @@ function intruding(engine: Engine): number[] {
 }
 
 /** Rank 1 changes two parameters; the masters of the others keep every bit. */
-function gathering(engine: Engine): number[] {
+function gatherParameters(engine: Engine): number[] {
   const losses = [step(engine, 0), step(engine, 1)];
   const names = [...engine.module.namedParameters()].map(([name]) => name);
   const before = mastersOf(engine);
@@ -254,7 +254,7 @@ function settingBeside(engine: Engine): void {
  * A body throws on the modifier, then on the other ranks. Writes of the modifier before the error
  * count, and ranks keep equal weights.
  */
-function failing(engine: Engine): number[] {
+function failInside(engine: Engine): number[] {
   const losses = [step(engine, 0)];
   const { globalRank, worldSize } = engine;
   const names = [...engine.module.namedParameters()].map(([name]) => name);
@@ -294,7 +294,7 @@ function bitsIn(tensors: Iterable<Tensor>): number {
  * After step(), withFullWeights(), a read after synchronize(), and a state dict give the same
  * weights.
  */
-function synchronizing(engine: Engine): number[] {
+function synchronizeOften(engine: Engine): number[] {
   const { module } = engine;
   const isWhole = engine.zeroOptimizationStage() < 3;
   return [0, 1, 2, 3].flatMap((index) => {
@@ -352,11 +352,11 @@ const inFp16 = {
 };
 
 export const apiScenarios: readonly Scenario[] = [
-  { name: 'safeGet', model: () => new Net({ tied: true }), train: reading },
-  { name: 'safeGet, fp16', model: () => new Net(), train: reading, config: inFp16 },
-  { name: 'safeSet', model: () => new Net(), train: writing },
-  { name: 'safeSet, fp16', model: () => new Net(), train: writing, config: inFp16 },
-  { name: 'weights after step()', model: () => new Net(), train: synchronizing },
+  { name: 'safeGet', model: () => new Net({ tied: true }), train: readStates },
+  { name: 'safeGet, fp16', model: () => new Net(), train: readStates, config: inFp16 },
+  { name: 'safeSet', model: () => new Net(), train: writeStates },
+  { name: 'safeSet, fp16', model: () => new Net(), train: writeStates, config: inFp16 },
+  { name: 'weights after step()', model: () => new Net(), train: synchronizeOften },
   {
     name: 'safeGet of rows and columns',
     model: () => new Net({ tied: true }),
@@ -369,13 +369,13 @@ export const apiScenarios: readonly Scenario[] = [
     train: readingDeclared,
     config: { optimizer: { type: 'AdamW8bit', params: { lr: 1e-2, min_8bit_size: 32 } } },
   },
-  { name: 'GatheredParameters', model: () => new Net(), train: gathering },
-  { name: 'GatheredParameters that throws', model: () => new Net(), train: failing },
-  { name: 'GatheredParameters, other ranks', model: () => new Net(), train: intruding },
+  { name: 'GatheredParameters', model: () => new Net(), train: gatherParameters },
+  { name: 'GatheredParameters that throws', model: () => new Net(), train: failInside },
+  { name: 'GatheredParameters, other ranks', model: () => new Net(), train: intrude },
   {
     name: 'GatheredParameters, other ranks, fp32',
     model: () => new Net(),
-    train: intruding,
+    train: intrude,
     config: { bf16: { enabled: false } },
   },
   {

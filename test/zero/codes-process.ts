@@ -38,7 +38,7 @@ function valuesOf(rank: number, count: number, salt: number): Float32Array {
 }
 
 /** Quantizes and dequantizes values with `bits` bits, block by block. */
-function coded(values: Float32Array, bits: 8 | 4): Float32Array {
+function encode(values: Float32Array, bits: 8 | 4): Float32Array {
   const middle = 2 ** (bits - 1);
   const out = new Float32Array(values.length);
   for (let from = 0; from < values.length; from += BLOCK) {
@@ -97,7 +97,7 @@ async function main(): Promise<void> {
     const flat = Tensor.empty([size * numel], dtype, device).fill_(7);
     const own = round(valuesOf(rank, numel, 1));
     gatherCodes(new MemoryStore(upload(own)), flat, world, at('weights')).wait(compute);
-    const all = ranks.flatMap((one) => [...round(coded(round(valuesOf(one, numel, 1)), 8))]);
+    const all = ranks.flatMap((one) => [...round(encode(round(valuesOf(one, numel, 1)), 8))]);
     compare(place('weights'), flat, all);
 
     for (const salt of [1, 2]) {
@@ -109,7 +109,7 @@ async function main(): Promise<void> {
       const sums = new Float32Array(numel);
       for (const one of ranks) {
         const values = round(valuesOf(one, size * numel, salt));
-        const part = coded(values.slice(rank * numel, (rank + 1) * numel), 4);
+        const part = encode(values.slice(rank * numel, (rank + 1) * numel), 4);
         part.forEach((x, i) => {
           sums[i] = one === 0 ? x : Math.fround((sums[i] as number) + x);
         });

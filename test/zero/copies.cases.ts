@@ -29,7 +29,7 @@ const setting = (name: string, zero: Setting['zero'], more: Partial<Setting> = {
   zero: { ...NOTHING_KEPT, ...(zero as object) },
 });
 
-async function trained(device: Device, ranks: number, settings: Setting[]): Promise<Trained[][]> {
+async function train(device: Device, ranks: number, settings: Setting[]): Promise<Trained[][]> {
   const job: TrainJob = { device: device.kind, settings, weights: true };
   const reports = reportsOf<Trained[]>(await runRanks('../zero/train-process', ranks, { job }));
   for (const [i, { name }] of settings.entries()) {
@@ -41,7 +41,7 @@ async function trained(device: Device, ranks: number, settings: Setting[]): Prom
 
 /** A second copy changes no bit. MiCS with two ranks per copy changes the order of sums. */
 async function copiesAgree(device: Device): Promise<void> {
-  const [first] = await trained(device, 4, [
+  const [first] = await train(device, 4, [
     setting('stage 3', {}),
     setting('hpZ', { zero_hpz_partition_size: 2 }),
     setting('hpZ, fetched ahead, offloaded', {
@@ -76,7 +76,7 @@ async function copiesAgree(device: Device): Promise<void> {
 
 /** With two ranks each sum has two terms, so their order does not matter. */
 async function wholeCopies(device: Device): Promise<void> {
-  const [first] = await trained(device, 2, [
+  const [first] = await train(device, 2, [
     setting('stage 3', {}, { clip: 0 }),
     setting('MiCS of whole copies', { mics_shard_size: 1 }, { clip: 0 }),
     setting('8 bits', { zero_quantized_weights: true }, { precision: 'bf16' }),
@@ -126,7 +126,7 @@ const checkpoints = (device: Device): Promise<void> =>
     { name: 'mics', ranks: 4, mesh: {}, stage: 3, zero: { mics_shard_size: 2 } },
   ]);
 
-const simulated =
+const simulate =
   (ranks: number) =>
   async ({ kind }: Device): Promise<void> => {
     const job: CodesJob = { kind };
@@ -141,7 +141,7 @@ const simulated =
 export const cases: Case[] = [
   ...[2, 3].map((ranks) => ({
     name: `weights in 8 bits and gradients in 4 on ${ranks} ranks equal a simulation bit for bit`,
-    run: simulated(ranks),
+    run: simulate(ranks),
     gpus: ranks,
   })),
   {

@@ -37,7 +37,7 @@ describe('a file of weights', () => {
 
   const unitOf = (name: string) => ({ name, dtype: 'f32', device }) as unknown as WeightUnit;
   /** Units of 256 elements, with tiles of 128. */
-  function opened(names: readonly string[], more: object = {}) {
+  function openWeights(names: readonly string[], more: object = {}) {
     const kept = names.map((name) => ({ unit: unitOf(name), numel: 256 }));
     const access = { folder, label: 'weights', blockBytes: 4096, depth: 4, checkers: 1 };
     const sizes = { maxInMemory: 0, slots: 3, slotNumel: 128 };
@@ -57,7 +57,7 @@ describe('a file of weights', () => {
 
   test('returns the weights of each unit, and lends fragments', () => {
     const before = liveTensors();
-    const { weights, kept, stores } = opened(['a', 'b', 'c', 'd']);
+    const { weights, kept, stores } = openWeights(['a', 'b', 'c', 'd']);
     expect(stores.map(({ memory }) => memory)).toEqual([null, null, null, null]);
     expect(stores.map(({ bytes }) => bytes)).toEqual(
       Array(4).fill({ device: 0, host: 0, disk: 8192 }),
@@ -105,7 +105,7 @@ describe('a file of weights', () => {
   });
 
   test('reads the announced units before their use', () => {
-    const { weights, kept, stores } = opened(['a', 'b', 'c'], { slots: 4, slotNumel: 256 });
+    const { weights, kept, stores } = openWeights(['a', 'b', 'c'], { slots: 4, slotNumel: 256 });
     for (const store of stores) {
       const given = values(1);
       store.store(given, device.compute);
@@ -117,7 +117,7 @@ describe('a file of weights', () => {
     weights.expect(kept.map(({ unit }) => unit));
     // All of them still have a slot.
     expect(read).not.toHaveBeenCalled();
-    const few = opened(['a', 'b', 'c', 'd'], { slots: 2, slotNumel: 256 });
+    const few = openWeights(['a', 'b', 'c', 'd'], { slots: 2, slotNumel: 256 });
     for (const store of few.stores) {
       const given = values(1);
       store.store(given, device.compute);
@@ -135,14 +135,14 @@ describe('a file of weights', () => {
 
   test('has only the units that do not fit into memory', () => {
     const open = jest.spyOn(SwapFile, 'open');
-    const { weights, stores } = opened(['a', 'b', 'c', 'd'], { maxInMemory: 512 });
+    const { weights, stores } = openWeights(['a', 'b', 'c', 'd'], { maxInMemory: 512 });
     expect(stores.map(({ memory }) => memory?.shape ?? null)).toEqual([null, [256], null, [256]]);
     expect(stores[1]?.memory?.buffer.pinned).toBe(true);
     const [{ purpose, bytes }] = open.mock.calls[0] as [{ purpose: string; bytes: number }];
     expect([purpose, bytes]).toEqual(['0.00001638 GB: the weights of 512 parameters', 4 * 4096]);
     for (const store of stores) store.dispose();
     weights.dispose();
-    const all = opened(['a', 'b'], { maxInMemory: 512 });
+    const all = openWeights(['a', 'b'], { maxInMemory: 512 });
     expect([all.weights.disk, all.weights.slotBytes]).toEqual([null, 0]);
     all.weights.expect(all.kept.map(({ unit }) => unit));
     expect(open).toHaveBeenCalledTimes(1);
@@ -153,7 +153,7 @@ describe('a file of weights', () => {
 
   test('that cannot be opened leaves no memory', () => {
     const before = device.memory.inUse;
-    expect(() => opened(['a'], { folder: join(folder, 'none') })).toThrow(
+    expect(() => openWeights(['a'], { folder: join(folder, 'none') })).toThrow(
       expect.objectContaining({ code: 'DS_IO' }),
     );
     expect(device.memory.inUse).toBe(before);

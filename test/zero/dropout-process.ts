@@ -129,7 +129,7 @@ const models: Record<string, Trained> = {
   },
 };
 
-async function trained(name: string, stage: 0 | 2 | 3): Promise<DroppedOut> {
+async function trainDropout(name: string, stage: 0 | 2 | 3): Promise<DroppedOut> {
   const { build, loss, optimizer, more, steps = STEPS } = models[name] as Trained;
   seed(4321);
   const model = build();
@@ -157,7 +157,7 @@ async function main(): Promise<void> {
   const world = await initDistributed(job.device === 'cpu' ? { device: 'cpu' } : {});
   const results: DroppedOut[] = [];
   for (const name of Object.keys(models)) {
-    for (const stage of job.stages) results.push(await trained(name, stage));
+    for (const stage of job.stages) results.push(await trainDropout(name, stage));
   }
   await world.destroy();
   console.log(JSON.stringify(results));

@@ -25,7 +25,7 @@ export const configOf = (stage: number, ranks: number): DsConfig => ({
   zero_optimization: { stage: stage as 0, stage3_param_persistence_threshold: 0 },
 });
 
-const seeded = (from: number, inputs: number, outputs: number): nn.Linear => {
+const seededRandom = (from: number, inputs: number, outputs: number): nn.Linear => {
   seed(from);
   return new nn.Linear(inputs, outputs);
 };
@@ -38,8 +38,8 @@ export class Experts extends nn.Module {
   constructor(readonly ranks: readonly number[]) {
     super();
     // The values of rank 0 count for the dense layer.
-    this.dense = seeded(1 + (ranks[0] as number), 8, 16);
-    this.experts = ranks.map((rank) => seeded(10 + rank, 16, 4));
+    this.dense = seededRandom(1 + (ranks[0] as number), 8, 16);
+    this.experts = ranks.map((rank) => seededRandom(10 + rank, 16, 4));
   }
 
   /** The mean of the ranks' losses. */

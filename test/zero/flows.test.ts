@@ -47,7 +47,7 @@ function gradientOf(data: readonly number[]) {
 
 describe('gradients of whole units', () => {
   /** Buckets that run at once; ranks sum to twice the values. */
-  function routed() {
+  function routeOf() {
     const calls: unknown[] = [];
     const route = {
       factor: 0.25,
@@ -83,7 +83,7 @@ describe('gradients of whole units', () => {
   });
 
   test('of several ranks are summed once a step', () => {
-    const { route, calls } = routed();
+    const { route, calls } = routeOf();
     const flow = summedGradients(route);
     const one = gradientOf([1, 2]);
     reduce(flow, one);
@@ -98,7 +98,7 @@ describe('gradients of whole units', () => {
   });
 
   test('of ranks that exchange other values stay with their rank', () => {
-    const { route, calls } = routed();
+    const { route, calls } = routeOf();
     let isSummed = true;
     const flow = alternatingGradients(summedGradients(route), () => isSummed, 8);
     const one = gradientOf([1, 2]);
@@ -342,7 +342,7 @@ describe('shares of optimizer state', () => {
   const partitionOf = (name: string) => ({ name }) as unknown as Partition;
 
   /** Two shares with a partition each; the second has no optional method. */
-  function shared() {
+  function share() {
     const log: unknown[] = [];
     const say =
       (what: string, result?: unknown) =>
@@ -394,7 +394,7 @@ describe('shares of optimizer state', () => {
   }
 
   test('get the calls of their partitions', () => {
-    const { state, a, b, callsOf } = shared();
+    const { state, a, b, callsOf } = share();
     for (const [partition, name] of [
       [a, 'one'],
       [b, 'two'],
@@ -434,7 +434,7 @@ describe('shares of optimizer state', () => {
   });
 
   test('add up', () => {
-    const { state, callsOf } = shared();
+    const { state, callsOf } = share();
     expect(callsOf(() => state.prepare('plan' as never))).toEqual([['prepare', 'plan']]);
     expect(callsOf(() => state.resync(3, 'to' as never))).toEqual([['resync', 3, 'to']]);
     expect(callsOf(() => state.synchronize())).toEqual([

@@ -62,7 +62,7 @@ function unitOf(model: Layers): WeightUnit {
 }
 
 /** The weights that both ranks get, and the bytes that a rank sends. */
-function gathered(unit: WeightUnit, values: Tensor, isCoded: (name: string) => boolean) {
+function gatherCodes(unit: WeightUnit, values: Tensor, isCoded: (name: string) => boolean) {
   const names = new Map(unit.parameters.map(({ name, parameter }) => [parameter, name]));
   const gather = gatherFp8((parameter) => isCoded(names.get(parameter) as string));
   const numel = values.numel / RANKS;
@@ -117,7 +117,7 @@ function weights(): Tensor {
 test('weights that are gathered as codes have the codes of the whole weights', () => {
   const before = liveTensors();
   const values = weights();
-  const { flats, sent } = gathered(unit, values, (name) => name.endsWith('weight'));
+  const { flats, sent } = gatherCodes(unit, values, (name) => name.endsWith('weight'));
   const [first, second] = flats as [Tensor, Tensor];
   expect(first.toRaw()).toEqual(second.toRaw());
   expect(first.toRaw()).not.toEqual(values.toRaw());
@@ -140,7 +140,7 @@ test('a magnitude that is not finite makes the whole weight NaN, and no other', 
   const values = weights();
   const { offset, shape } = entries.find(({ name }) => name === 'wide.weight') ?? entries[0]!;
   values.buffer.write(offset * 2, Uint16Array.of(0x7f80));
-  const { flats } = gathered(unit, values, (name) => name.endsWith('weight'));
+  const { flats } = gatherCodes(unit, values, (name) => name.endsWith('weight'));
   const got = (flats[1] as Tensor).toArray() as number[];
   const count = shape.reduce((all, n) => all * n, 1);
   expect(got.slice(offset, offset + count).every(Number.isNaN)).toBe(true);
@@ -150,7 +150,7 @@ test('a magnitude that is not finite makes the whole weight NaN, and no other', 
 
 test('a unit without FP8 weights is gathered as it is', () => {
   const values = weights();
-  const { flats, sent } = gathered(unit, values, () => false);
+  const { flats, sent } = gatherCodes(unit, values, () => false);
   expect(sent).toBe(numel);
   expect((flats[0] as Tensor).toRaw()).toEqual(values.toRaw());
   for (const one of [...flats, values]) one.release();

@@ -53,7 +53,7 @@ test('a parameter covers its whole tensor unless it declares a part', () => {
 });
 
 /** Ranges of each group and its parameters in a window: [name, from, offset, numel]. */
-const clipped = (offset: number, numel: number) =>
+const clip = (offset: number, numel: number) =>
   clipGroups(layout, { offset, numel }).map(({ group, places, ...range }) => [
     group,
     range.offset,
@@ -77,7 +77,7 @@ test.each([
   [384, 128, [[1, 0, 128]]],
   [512, 0, []],
 ])('groups from %d on, %d elements', (offset, numel, groups) => {
-  expect(clipped(offset, numel)).toEqual(groups);
+  expect(clip(offset, numel)).toEqual(groups);
 });
 
 test('the fragments of all shards are the parameters', () => {
@@ -97,7 +97,7 @@ test('the fragments of all shards are the parameters', () => {
 describe('initial values', () => {
   const device = cpu();
   /** Adopts a unit with one parameter [4, 25] in two shards of 64; returns what was read. */
-  function adopted(isStored: boolean, shardsWeights: boolean, rank: 0 | 1, shape = [4, 25]) {
+  function adoptUnit(isStored: boolean, shardsWeights: boolean, rank: 0 | 1, shape = [4, 25]) {
     const layout = layoutUnit([{ name: 'p', shape, group: 0 }], { shards: 2 });
     const log: unknown[] = [];
     const weights = held(() => Tensor.empty([128], 'f32', device));
@@ -142,20 +142,20 @@ describe('initial values', () => {
   const count = Array.from({ length: 100 }, (_, i) => i);
 
   test.each([0, 1] as const)('of a file are read by rank %i, its own part if sharded', (rank) => {
-    const { log, found } = adopted(true, true, rank);
+    const { log, found } = adoptUnit(true, true, rank);
     const [from, size] = rank === 0 ? [0, 64] : [64, 36];
     expect(log).toEqual(['adopting', ['read', [size], from], 'own p', 'adopted', 'synchronize']);
     expect(found.slice(from, from + size)).toEqual(count.slice(from, from + size));
   });
 
   test('of a file are read whole without shards, in their shape', () => {
-    const { log, found } = adopted(true, false, 1);
+    const { log, found } = adoptUnit(true, false, 1);
     expect(log[1]).toEqual(['read', [4, 25], 0]);
     expect(found).toEqual(count);
   });
 
   test('of a rank go to all ranks', () => {
-    const { log, found } = adopted(false, true, 1);
+    const { log, found } = adoptUnit(false, true, 1);
     expect(log.slice(1, 3)).toEqual([
       ['read', [4, 25], 0],
       ['broadcast', [4, 25]],
@@ -164,7 +164,7 @@ describe('initial values', () => {
   });
 
   test('of a parameter of other ranks are not read', () => {
-    const { log } = adopted(true, true, 1, [64]);
+    const { log } = adoptUnit(true, true, 1, [64]);
     expect(log).toEqual(['adopting', 'own p', 'adopted', 'synchronize']);
   });
 

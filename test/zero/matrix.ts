@@ -209,13 +209,13 @@ function family(arithmetic: Arithmetic): Family {
 export function families(arithmetics: readonly Arithmetic[], halved = false): Family[] {
   return arithmetics.flatMap((arithmetic, turn) => {
     const { name, settings } = family(arithmetic);
-    const chosen = (all: Setting[]): Setting[] =>
+    const choose = (all: Setting[]): Setting[] =>
       halved ? all.filter((_, i) => i === 0 || i % 2 === turn % 2) : all;
-    if (arithmetic.accumulation === 1) return [{ name, settings: chosen(settings) }];
+    if (arithmetic.accumulation === 1) return [{ name, settings: choose(settings) }];
     const early = ({ zero }: Setting): boolean => Number((zero as Zero).stage ?? 0) >= 2;
     return [
-      { name: `${name}, stages 0 and 1`, settings: chosen(settings.filter((s) => !early(s))) },
-      { name: `${name}, stages 2 and 3`, settings: chosen(settings.filter(early)) },
+      { name: `${name}, stages 0 and 1`, settings: choose(settings.filter((s) => !early(s))) },
+      { name: `${name}, stages 2 and 3`, settings: choose(settings.filter(early)) },
     ];
   });
 }

@@ -108,7 +108,7 @@ const names = Object.keys(sections) as Name[];
  * In [-1000, 1000] / 1024. Step 0 is the initial value on every rank; steps from 1 on are gradients
  * of a rank.
  */
-function hashed(step: number, parameter: number, element: number, rank: number): number {
+function hashValue(step: number, parameter: number, element: number, rank: number): number {
   const { imul } = Math;
   let x = imul(step, 0x9e3779b1) + imul(parameter, 0x85ebca77) + imul(element, 0xc2b2ae3d) + 1;
   x = (x + imul(rank, 0x27d4eb2f)) >>> 0;
@@ -120,7 +120,9 @@ function hashed(step: number, parameter: number, element: number, rank: number):
 
 function valuesOf(step: number, parameter: number, rank: number): Float32Array {
   const count = SHAPES[parameter]!.reduce((product, n) => product * n, 1);
-  const values = Float32Array.from({ length: count }, (_, i) => hashed(step, parameter, i, rank));
+  const values = Float32Array.from({ length: count }, (_, i) =>
+    hashValue(step, parameter, i, rank),
+  );
   if (step > 0) values[UNTOUCHED] = 0;
   return values;
 }
@@ -350,7 +352,7 @@ const tiny: Record<Name, Section> = {
 };
 
 /** Saves in the middle of a run and resumes: the remaining steps have the same bits. */
-async function resumed(name: Name, dir: string, report: OneBitReport): Promise<void> {
+async function resume(name: Name, dir: string, report: OneBitReport): Promise<void> {
   const engine = await build({ optimizer: tiny[name], steps: 0 });
   report.losses[name] = train(engine, 0, 10);
   await engine.saveCheckpoint(`${dir}/${name}`, { tag: 'middle' });
@@ -444,7 +446,7 @@ async function main(): Promise<void> {
       await againstFormula(name, false, report);
     }
     await warmUps(report);
-    for (const name of names) await resumed(name, job.dir, report);
+    for (const name of names) await resume(name, job.dir, report);
     await adrift(report);
     for (const precision of ['fp16', 'bf16'] as const) await narrow(precision, report);
   }

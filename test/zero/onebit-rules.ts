@@ -248,7 +248,7 @@ export class OneBitLambRule extends Rule {
         this.reset();
         this.fresh = this.v.slice();
       }
-      this.compressed(p, m, grads);
+      this.compress(p, m, grads);
     }
     for (const other of this.p) other.set(p);
   }
@@ -268,7 +268,7 @@ export class OneBitLambRule extends Rule {
     });
   }
 
-  private compressed(p: Vector, m: Vector, grads: readonly Vector[]): void {
+  private compress(p: Vector, m: Vector, grads: readonly Vector[]): void {
     const own = grads.map((grad) => m.map((x, i) => BETA1 * x + (1 - BETA1) * grad[i]!));
     const before = m.slice();
     m.set(this.exchange(own).map((x, i) => (this.v[i] === 0 ? 0 : x)));

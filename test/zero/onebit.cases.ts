@@ -58,9 +58,8 @@ function requireSameErrors(saved: readonly OneBitReport[], loaded: readonly OneB
       const [before, after] = [mean(saved), mean(loaded)];
       assert.ok(Math.abs(before - after) < 1e-6 + 1e-4 * Math.abs(before), `${name} ${i}`);
     }
-    const owned = (all: readonly OneBitReport[]) =>
-      sum(all.map((one) => one.errors[name]!.at(-1)!));
-    assert.ok(Math.abs(owned(saved) - owned(loaded)) < 1e-4, `${name}: owners' errors`);
+    const own = (all: readonly OneBitReport[]) => sum(all.map((one) => one.errors[name]!.at(-1)!));
+    assert.ok(Math.abs(own(saved) - own(loaded)) < 1e-4, `${name}: owners' errors`);
     assert.ok(
       errors.some((x) => x !== 0),
       `${name} has no error`,

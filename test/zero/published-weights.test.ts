@@ -16,7 +16,7 @@ import { UnitTrace } from '../../lib/zero/unit-trace.js';
 const bucketOfAll = 1e9;
 
 /** A flow with a group that records its gathers, and its parts by name. */
-function published() {
+function publishedFlow() {
   const gathered: [purpose: string, besideCompute: boolean][] = [];
   const group = {
     allGather: (_output: unknown, _input: unknown, { stream, purpose }: CollectivePlace) => {
@@ -32,7 +32,7 @@ function published() {
 }
 
 test('a unit updated by the host is sent at once, overlaps compute, and has its own wait', () => {
-  const { flow, gathered, part } = published();
+  const { flow, gathered, part } = publishedFlow();
   const host = Stream.create(cpu());
   const [first, last, own] = ['first', 'last', 'own'].map(part) as [
     WeightShard,
@@ -61,7 +61,7 @@ test('a unit updated by the host is sent at once, overlaps compute, and has its 
 });
 
 test('units without reads between updates leave no events', () => {
-  const { flow, part } = published();
+  const { flow, part } = publishedFlow();
   const host = Stream.create(cpu());
   const shards = ['of the host', 'of the device'].map(part);
   const update = (): void => {

@@ -43,7 +43,7 @@ function copyView(to: View, from: View, { stream }: CollectivePlace): void {
 /** A group of one rank, and the purposes of its collectives. */
 function aloneGroup() {
   const purposes: string[] = [];
-  const copying = (output: View, input: View, at: CollectivePlace) => {
+  const copyCase = (output: View, input: View, at: CollectivePlace) => {
     purposes.push(at.purpose);
     copyView(output, input, at);
     return { wait: () => {} };
@@ -51,9 +51,9 @@ function aloneGroup() {
   const group = {
     rank: 0,
     size: 1,
-    allGather: copying,
-    reduceScatter: copying,
-    allToAll: copying,
+    allGather: copyCase,
+    reduceScatter: copyCase,
+    allToAll: copyCase,
     allReduce(_: unknown, at: CollectivePlace) {
       purposes.push(at.purpose);
       return { wait: () => {} };
@@ -171,7 +171,7 @@ const groupsOf = (layers: readonly Linear[]) => [
   { params: layers.map(({ weight }) => weight), weightDecay: 0.1 },
   { params: layers.flatMap(({ bias }) => bias ?? []), weightDecay: 0 },
 ];
-const deferred = ({ state, partitions, optimizer }: Parts): Schedule =>
+const defer = ({ state, partitions, optimizer }: Parts): Schedule =>
   new DeferredUpdates(state, optimizer, partitions);
 const onHost = (readBefore: boolean) => (optimizer: Optimizer) =>
   new HostState(device, optimizer, { tile: 64, readBefore });
@@ -188,7 +188,7 @@ describe('updates with sums of whole parameters', () => {
     const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
       new SummedUpdates(optimizer as Lamb, { state, partitions, group });
     const { found } = train({ optimizerOf, scheduleOf, placementOf });
-    expect(found).toEqual(train({ optimizerOf, scheduleOf: deferred, placementOf }).found);
+    expect(found).toEqual(train({ optimizerOf, scheduleOf: defer, placementOf }).found);
     expect(new Set(purposes)).toEqual(new Set(['sums over parameters']));
     expect(purposes).toHaveLength(4);
     // Parameters of the layers stay.
@@ -216,7 +216,7 @@ describe('updates that transform whole matrices', () => {
     const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
       new GatheredUpdates(optimizer as Muon, { state, partitions, group });
     const { found } = train({ optimizerOf, scheduleOf, placementOf });
-    const plain = train({ optimizerOf, scheduleOf: deferred }).found;
+    const plain = train({ optimizerOf, scheduleOf: defer }).found;
     for (const [u, lists] of found.entries()) {
       for (const [l, values] of lists.entries()) {
         const largest = values.map((value, i) => Math.abs(value - (plain[u]?.[l]?.[i] as number)));
@@ -237,7 +237,7 @@ describe('updates that transform whole matrices', () => {
 describe('updates by signs', () => {
   const optimizerOf = (layers: readonly Linear[]) =>
     new OneBitSGD(groupsOf(layers), { lr: 0.1, momentum: 0.9, freezeStep: 1 });
-  const exchanged = (bucketElements: number) => {
+  const exchange = (bucketElements: number) => {
     const { group, purposes } = aloneGroup();
     const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
       new ExchangedUpdates(optimizer as OneBitSGD, { state, partitions, group, bucketElements });
@@ -246,7 +246,7 @@ describe('updates by signs', () => {
 
   test('have the same bits in any buckets', () => {
     const before = liveTensors();
-    const [apart, together] = [exchanged(1), exchanged(1e9)];
+    const [apart, together] = [exchange(1), exchange(1e9)];
     expect(liveTensors() - before).toBe(8);
     expect(together.found).toEqual(apart.found);
     expect(together.errors).toEqual(apart.errors);
@@ -278,7 +278,7 @@ describe('updates by signs', () => {
     const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
       new ExchangedUpdates(optimizer as OneBitSGD, { state, partitions, group, bucketElements: 1 });
     const { found } = train({ optimizerOf: late, scheduleOf });
-    expect(found).toEqual(train({ optimizerOf: plain, scheduleOf: deferred }).found);
+    expect(found).toEqual(train({ optimizerOf: plain, scheduleOf: defer }).found);
     expect(purposes).toEqual([]);
   });
 });
@@ -302,7 +302,7 @@ describe('speculative updates', () => {
   ])('that %s have the bits of updates after the decision', (_, controls) => {
     const before = liveTensors();
     const { found, bytes } = train({ optimizerOf, scheduleOf, placementOf, controls });
-    const plain = train({ optimizerOf, scheduleOf: deferred, placementOf, controls });
+    const plain = train({ optimizerOf, scheduleOf: defer, placementOf, controls });
     expect(found).toEqual(plain.found);
     expect(liveTensors() - before).toBe(8);
     // One more gradient element per parameter, and two controls.
@@ -311,14 +311,14 @@ describe('speculative updates', () => {
 
   test('mark the end of the early share, and not later arrivals', () => {
     let record: jest.SpyInstance | undefined;
-    const fixed = (parts: Parts) => {
+    const fixedSchedule = (parts: Parts) => {
       const made = new Speculative(device, parts.state as never, parts.optimizer as AdamW);
       made.order.fix(1);
       const { earlyDone } = made as unknown as { earlyDone: { record(): void } };
       record = jest.spyOn(earlyDone, 'record');
       return made;
     };
-    train({ optimizerOf, scheduleOf: fixed, placementOf, controls: [good, good, good] });
+    train({ optimizerOf, scheduleOf: fixedSchedule, placementOf, controls: [good, good, good] });
     expect(record).toHaveBeenCalledTimes(3);
   });
 
@@ -344,7 +344,7 @@ describe('speculative updates', () => {
       train({ optimizerOf, scheduleOf, placementOf, between, ...of });
     const { found } = run({});
     const own = gradients.splice(0);
-    expect(found).toEqual(run({ scheduleOf: deferred }).found);
+    expect(found).toEqual(run({ scheduleOf: defer }).found);
     expect(own).toEqual(gradients);
     expect(own).toHaveLength(8);
   });

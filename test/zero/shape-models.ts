@@ -190,12 +190,12 @@ export class FlatNet extends nn.Module {
 
 /** Buffers of every dtype; one is empty, one is a view with strides. */
 export class BufferedNet extends FlatNet {
-  readonly scale = made([2, 3, 4], 'f32', [3]);
-  readonly shift = made([1, 2, 3], 'bf16', [3]);
-  readonly half = made([0.5, 0.25, 1], 'f16', [3]);
-  readonly count = made([7, 8], 'i64', [2]);
-  readonly mask = made([1, 0, 1], 'u8', [3]);
-  readonly none = made([], 'f32', [0]);
+  readonly scale = makeBuffer([2, 3, 4], 'f32', [3]);
+  readonly shift = makeBuffer([1, 2, 3], 'bf16', [3]);
+  readonly half = makeBuffer([0.5, 0.25, 1], 'f16', [3]);
+  readonly count = makeBuffer([7, 8], 'i64', [2]);
+  readonly mask = makeBuffer([1, 0, 1], 'u8', [3]);
+  readonly none = makeBuffer([], 'f32', [0]);
 
   override forward(x: Tensor): Tensor {
     const out = this.last.call(this.first.call(x).tanh());
@@ -204,7 +204,11 @@ export class BufferedNet extends FlatNet {
   }
 }
 
-function made(values: number[], dtype: 'bf16' | 'f16' | 'i64' | 'u8' | 'f32', shape: number[]) {
+function makeBuffer(
+  values: number[],
+  dtype: 'bf16' | 'f16' | 'i64' | 'u8' | 'f32',
+  shape: number[],
+) {
   return scope(() => Tensor.from(values, { dtype, shape })).keep();
 }
 

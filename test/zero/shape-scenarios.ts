@@ -62,7 +62,7 @@ export function step(engine: Engine, index: number): number {
 const repeat = (body: (index: number) => number): number[] =>
   Array.from({ length: STEPS }, (_, index) => body(index));
 
-export const trained = (engine: Engine): number[] => repeat((index) => step(engine, index));
+export const train = (engine: Engine): number[] => repeat((index) => step(engine, index));
 
 const tokensModel = (more: Partial<nn.models.GPT2Config>) => () =>
   new nn.models.GPT2({
@@ -329,7 +329,7 @@ const orders: Scenario[] = [
   },
 ];
 
-function failing(where: 'forward' | 'backward', accumulation: number): Scenario {
+function failingScenario(where: 'forward' | 'backward', accumulation: number): Scenario {
   return {
     name: `a failure in ${where}, accumulation ${accumulation}`,
     model: () => new FailingNet(),
@@ -369,8 +369,8 @@ export const shapes: readonly Scenario[] = [
   ...untrained,
   ...orders,
   ...[1, 2].flatMap((accumulation) => [
-    failing('forward', accumulation),
-    failing('backward', accumulation),
+    failingScenario('forward', accumulation),
+    failingScenario('backward', accumulation),
   ]),
   generating,
 ];

@@ -6,7 +6,7 @@ import { seed, type Tensor } from '../../lib/tensor/index.js';
 import { observeCreation } from '../../lib/tensor/tensor.js';
 import { weightBits } from '../e2e/tiny-training.js';
 import { apiScenarios } from './api-scenarios.js';
-import { type Scenario, shapes, trained } from './shape-scenarios.js';
+import { type Scenario, shapes, train } from './shape-scenarios.js';
 
 export interface ShapesJob {
   device: 'cpu' | 'cuda';
@@ -111,7 +111,7 @@ async function run(
   observeCreation((tensor) => made.push(tensor));
   const engine = await build(scenario, setting.zero);
   try {
-    result.values = (scenario.train ?? trained)(engine);
+    result.values = (scenario.train ?? train)(engine);
     const hash = createHash('sha1');
     for (const text of weightBits(engine).values()) hash.update(text);
     result.hash = hash.digest('hex');

@@ -112,7 +112,7 @@ const flat = (values: readonly number[], dtype: 'f32' | 'bf16' = 'f32'): Tensor 
   held(() => Tensor.from([...values], { dtype, device }));
 
 /** A state with masters and moments written, one fragment after the other. */
-function written(rank: 0 | 1, make: Made) {
+function writeState(rank: 0 | 1, make: Made) {
   const { partition, optimizer, unit } = shardOfRank(rank);
   const state = make(optimizer, partition);
   state.adopt(partition);
@@ -145,7 +145,7 @@ function written(rank: 0 | 1, make: Made) {
 
 describe.each(states)('%s', (names, make) => {
   test.each([0, 1] as const)('lends and writes the fragments of rank %i', (rank) => {
-    const { partition, state, read, write, end } = written(rank, make);
+    const { partition, state, read, write, end } = writeState(rank, make);
     expect(state.names).toBe(names);
     // State on a disk and halves of masters are lent as copies.
     expect(state.lendsCopies).toBe(!/^(Device|Host|Streamed)State, F32/.test(names));
@@ -174,7 +174,7 @@ describe.each(states)('%s', (names, make) => {
 
   test('frees what it has allocated', () => {
     const [tensors, bytes] = [liveTensors(), device.memory.inUse];
-    const { end } = written(1, make);
+    const { end } = writeState(1, make);
     end();
     expect(liveTensors() - tensors).toBeLessThanOrEqual(2);
     expect(device.memory.inUse - bytes).toBeLessThan(1024);
@@ -182,7 +182,7 @@ describe.each(states)('%s', (names, make) => {
 
   test('updates as state on the device does, after the same gradient', () => {
     const run = (made: Made) => {
-      const { partition, state, optimizer, read, end } = written(1, made);
+      const { partition, state, optimizer, read, end } = writeState(1, made);
       const gradient = Array.from({ length: 192 }, (_, i) => (i < 8 || i >= 64 ? i - 100 : 0));
       const settings = { step: 1, groups: optimizer.groups };
       const control = flat([0.5, 1, 0, 0]);
@@ -214,7 +214,7 @@ describe.each(states)('%s', (names, make) => {
   });
 
   test('counts its bytes by place', () => {
-    const { state, end } = written(1, make);
+    const { state, end } = writeState(1, make);
     const { device: onDevice, host, disk } = state.bytes;
     const [placement = '', masters = ''] = names.split(', ');
     const split = masters !== 'F32Masters';
@@ -265,19 +265,19 @@ describe('order of work', () => {
   const [, split] = states[4] as (typeof states)[0];
 
   test('a state in host memory waits for all of its streams', () => {
-    const { state, end } = written(1, host);
+    const { state, end } = writeState(1, host);
     const { d2h, order, h2d } = (state.placement as HostState).traffic;
     const { streams } = waitsOf(() => state.placement.synchronize());
     expect(streams).toEqual([d2h, order, h2d, device.compute]);
     end();
-    const windowed = written(1, streamed);
+    const windowed = writeState(1, streamed);
     const waited = waitsOf(() => windowed.state.placement.synchronize());
     expect(waited.streams).toHaveLength(6);
     windowed.end();
   });
 
   test('gradients are freed at the end of backward, after their copies', () => {
-    const { state, partition, end } = written(1, host);
+    const { state, partition, end } = writeState(1, host);
     const { traffic } = state.placement as HostState;
     partition.grad = flat(Array(192).fill(1), 'bf16');
     partition.ready.record(device.compute);
@@ -292,7 +292,7 @@ describe('order of work', () => {
   });
 
   test('compute waits for updated weights once', () => {
-    const { state, partition, optimizer, end } = written(1, host);
+    const { state, partition, optimizer, end } = writeState(1, host);
     const { uploaded } = state.partOf(partition);
     const waits = () => waitsOf(() => state.awaitWeights(partition)).events.includes(uploaded);
     expect(waits()).toBe(false);
@@ -308,7 +308,7 @@ describe('order of work', () => {
   });
 
   test('lent halves in one memory wait for their upload, streamed ones for all', () => {
-    const { state, partition, end } = written(1, split);
+    const { state, partition, end } = writeState(1, split);
     const [fragment] = partition.fragments as [Fragment];
     const lend = (of: ShardState, from: Partition) => () =>
       of.lend(from, fragment, 'master').tensor.release();
@@ -320,7 +320,7 @@ describe('order of work', () => {
     state.refresh(partition);
     expect(synchronize).toHaveBeenCalledTimes(1);
     end();
-    const joined = written(1, (states[6] as (typeof states)[0])[1]);
+    const joined = writeState(1, (states[6] as (typeof states)[0])[1]);
     const all = jest.spyOn(joined.state.placement, 'synchronize');
     lend(joined.state, joined.partition)();
     expect(all).toHaveBeenCalledTimes(1);

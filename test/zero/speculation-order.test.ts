@@ -5,7 +5,7 @@ import { SpeculationOrder } from '../../lib/zero/schedule/speculation-policy.js'
 const forward = ['root', 'h0', 'h1', 'h2', 'h3'];
 const arrivals = ['h3', 'h2', 'h1', 'h0', 'root'];
 
-function taken(order: SpeculationOrder<string>): string[] {
+function take(order: SpeculationOrder<string>): string[] {
   order.start(forward);
   return takenOf(order, forward, arrivals);
 }
@@ -21,7 +21,7 @@ function takenOf(
 }
 
 test('half of the units as they arrive, the rest in forward order', () => {
-  expect(taken(new SpeculationOrder())).toEqual(['h3', 'h2', 'h1', 'root', 'h0']);
+  expect(take(new SpeculationOrder())).toEqual(['h3', 'h2', 'h1', 'root', 'h0']);
 });
 
 test.each([
@@ -33,7 +33,7 @@ test.each([
 ])('an early share of %p', (early, expected) => {
   const order = new SpeculationOrder<string>();
   order.fix(early);
-  expect(taken(order)).toEqual(expected);
+  expect(take(order)).toEqual(expected);
 });
 
 test('a unit that arrives late is not taken early', () => {

@@ -160,16 +160,16 @@ async function scalesAgree(device: Device): Promise<void> {
     ...[1, 3].map((stage) => run(stage, { communication_data_type: 'fp32' })),
     ...[1, 3].map((stage) => run(stage, { prescale_gradients: true })),
   ];
-  const skipped = async (ranks: number): Promise<number[]> => {
+  const skip = async (ranks: number): Promise<number[]> => {
     const [results] = (await trainOn(device, ranks, { settings })) as [Trained[]];
     return results.map((result) => result.skipped);
   };
-  const alone = await skipped(1);
+  const alone = await skip(1);
   assert.ok(
     alone.every((count) => count > 1 && count < 11 && count === alone[0]),
     `${alone}`,
   );
-  for (const ranks of [2, 3]) assert.deepEqual(await skipped(ranks), alone, `${ranks} ranks`);
+  for (const ranks of [2, 3]) assert.deepEqual(await skip(ranks), alone, `${ranks} ranks`);
 }
 
 /**

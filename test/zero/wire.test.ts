@@ -17,7 +17,7 @@ const values = (data: readonly number[], dtype: 'f32' | 'f16' = 'f32'): Tensor =
 
 /** Rank `rank` of two ranks; the other rank always sends `other`. */
 function groupOf(rank: number, other: readonly number[]): Collectives {
-  const summed = (tensor: Tensor): number[] =>
+  const sum = (tensor: Tensor): number[] =>
     tensor.toArray().map((value, i) => value + (other[i] as number));
   const write = (to: Tensor, sums: readonly number[]): void => {
     const from = values(sums, to.dtype as 'f32');
@@ -33,12 +33,12 @@ function groupOf(rank: number, other: readonly number[]): Collectives {
     rank,
     size: 2,
     allReduce(tensor: Tensor) {
-      write(tensor, summed(tensor));
+      write(tensor, sum(tensor));
       return done;
     },
     reduceScatter(output: Tensor, input: Tensor) {
       const { numel } = output;
-      write(output, summed(input).slice(rank * numel, (rank + 1) * numel));
+      write(output, sum(input).slice(rank * numel, (rank + 1) * numel));
       return done;
     },
   } as unknown as Collectives;
@@ -80,7 +80,7 @@ describe.each(wires)('%s', (_, factor, wireOf) => {
 
 describe('a flow of gradients', () => {
   /** The transfer of one micro-batch at rank 1 of two, complete; and its calls. */
-  function flowing(flowOf: (route: never) => GradientFlow) {
+  function flowOfRank(flowOf: (route: never) => GradientFlow) {
     const log: unknown[] = [];
     const group = groupOf(1, [10, 20, 30, 40]);
     const wire: Pick<Wire, 'reduceScatter'> = {
@@ -114,7 +114,7 @@ describe('a flow of gradients', () => {
 
   test('to the owner once a step', () => {
     const before = liveTensors();
-    const { flow, partition, reduce, log } = flowing(ownedGradients);
+    const { flow, partition, reduce, log } = flowOfRank(ownedGradients);
     expect([flow.takesEach, flow.factor]).toEqual([false, 0.5]);
     reduce(true);
     expect(log).toEqual([4, ['gradient of u', true], true]);
@@ -128,7 +128,7 @@ describe('a flow of gradients', () => {
 
   test('to the owner in every micro-batch, where shards add up', () => {
     const before = liveTensors();
-    const { flow, partition, reduce, log } = flowing(shardedGradients);
+    const { flow, partition, reduce, log } = flowOfRank(shardedGradients);
     expect([flow.takesEach, flow.factor]).toEqual([true, 0.5]);
     reduce(false);
     const sum = partition.grad;

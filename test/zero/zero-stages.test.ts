@@ -38,7 +38,7 @@ const unit = (name: string): Unit =>
 
 const [attention, expert, head] = ['attention', 'expert', 'head'].map(unit) as [Unit, Unit, Unit];
 
-function built(log: string[]): ZeroStages {
+function buildStages(log: string[]): ZeroStages {
   return new ZeroStages(
     [attention, expert, head],
     [
@@ -49,13 +49,13 @@ function built(log: string[]): ZeroStages {
 }
 
 test('partitions are in forward order at every stage', () => {
-  const names = built([]).partitions.map(({ unit: { name } }) => name);
+  const names = buildStages([]).partitions.map(({ unit: { name } }) => name);
   expect(names).toEqual(['attention', 'expert', 'head']);
 });
 
 test('calls about a unit reach only the flows of its stage', () => {
   const log: string[] = [];
-  const stages = built(log);
+  const stages = buildStages(log);
   for (const one of [expert, head]) {
     stages.adopting(one);
     stages.adopted(stages.partitions.find(({ unit: own }) => own === one) as Partition);
@@ -83,7 +83,7 @@ test('calls about a unit reach only the flows of its stage', () => {
 
 test('step calls go to all flows, weights before gradients at the end of backward', () => {
   const log: string[] = [];
-  const stages = built(log);
+  const stages = buildStages(log);
   stages.flush();
   stages.dispatch();
   expect(log).toEqual([
@@ -126,7 +126,7 @@ test('stages have the common factor and sharding of their flows, and the slots o
 
 test('gradients of a micro-batch stay in a unit that is reduced once a step', () => {
   const log: string[] = [];
-  const stages = built(log);
+  const stages = buildStages(log);
   stages.reduce(head, null);
   stages.reduce(expert, null);
   const receiver = { reduced: () => {} };
@@ -136,7 +136,7 @@ test('gradients of a micro-batch stay in a unit that is reduced once a step', ()
 
 test('destroyed stages free flows, buckets and shards', () => {
   const log: string[] = [];
-  const stages = built(log);
+  const stages = buildStages(log);
   const disposed: string[] = [];
   for (const partition of stages.partitions) {
     partition.dispose = () => void disposed.push(partition.unit.name);

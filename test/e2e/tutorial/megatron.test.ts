@@ -101,7 +101,7 @@ test.each([
 });
 
 /** Mean losses of the run, as the example prints them. */
-function learned({ status, stdout, stderr }: ReturnType<typeof node>): [number, number] {
+function lossesOf({ status, stdout, stderr }: ReturnType<typeof node>): [number, number] {
   expect(stderr).not.toMatch(/^DS_/m);
   expect(status).toBe(0);
   const [, first, last] = /loss (\d+\.\d+) -> (\d+\.\d+) in \d+ steps/.exec(stdout) ?? [];
@@ -110,7 +110,7 @@ function learned({ status, stdout, stderr }: ReturnType<typeof node>): [number, 
 
 test('the same flags train 2 layers of 64', () => {
   const result = run(TEN_BILLION, OF_THE_SCRIPT, SMALL);
-  const [first, last] = learned(result);
+  const [first, last] = lossesOf(result);
   expect(first).toBeGreaterThan(5);
   expect(last).toBeGreaterThan(5);
   expect(result.stdout).toMatch(
@@ -123,7 +123,7 @@ test('they train on two ranks, which share the data or each layer', () => {
   for (const size of ['1', '2']) {
     const share = `--model-parallel-size ${size}`;
     const result = together(TEN_BILLION, OF_THE_SCRIPT, SMALL, share, '--sample 0');
-    expect(learned(result)[1]).toBeGreaterThan(5);
+    expect(lossesOf(result)[1]).toBeGreaterThan(5);
   }
 });
 
@@ -169,7 +169,7 @@ test.each(Object.entries(PAGES))(
     const file = `${page.replace(/\W+/g, '-')}.config`;
     writeFileSync(join(folder, file), JSON.stringify({ zero_optimization }));
     const line = `${flags} --deepspeed_config ${file} ${SMALL} --sample 0`;
-    expect(learned(together(line))[1]).toBeGreaterThan(5);
+    expect(lossesOf(together(line))[1]).toBeGreaterThan(5);
   },
 );
 
@@ -177,7 +177,7 @@ test('a flag wins over the configuration, and the rate follows the schedule of t
   const summary = join(folder, 'summary.json');
   const flags = '--lr 0.01 --weight-decay 0 --train-iters 12 --bf16 --sample 0 --warmup 0.25';
   const small = SMALL.replace(/--train-iters \d+/, '');
-  const [first, last] = learned(run(small, flags, `--summary ${summary}`));
+  const [first, last] = lossesOf(run(small, flags, `--summary ${summary}`));
   expect(last).toBeLessThan(first - 0.5);
   const { config } = JSON.parse(readFileSync(summary, 'utf8'));
   expect(config).toMatchObject({
@@ -193,11 +193,11 @@ test('a flag wins over the configuration, and the rate follows the schedule of t
 
 test('--load continues where --save ended, with or without optimizer state', () => {
   const at = join(folder, 'saved');
-  learned(run(SMALL, `--save ${at} --sample 0`));
+  lossesOf(run(SMALL, `--save ${at} --sample 0`));
   const more = SMALL.replace(/--train-iters \d+/, '--train-iters 6');
   for (const flag of ['', '--no-load-optim']) {
     const result = run(more, `--load ${at} --sample 0`, flag);
-    learned(result);
+    lossesOf(result);
     expect(result.stdout).toMatch(/resumed from .*global_step4 at step 4/);
   }
 });

@@ -100,7 +100,7 @@ export async function leave(): Promise<void> {
 }
 
 /** Asserts that the call throws this code, with a message that contains each of the words. */
-export async function refused(
+export async function expectRefusal(
   call: () => unknown,
   code: DsErrorCode,
   ...words: readonly string[]

@@ -29,7 +29,10 @@ async function grammarOf(answer: object): Promise<NativeGrammar> {
 }
 
 /** How many bytes of `text` the grammar takes, and whether the text may end after them. */
-async function taken(answer: object, text: string): Promise<[bytes: number, isComplete: boolean]> {
+async function takeText(
+  answer: object,
+  text: string,
+): Promise<[bytes: number, isComplete: boolean]> {
   const matcher = new Matcher(await grammarOf(answer), [END]);
   let bytes = 0;
   for (const byte of Buffer.from(text)) {
@@ -42,7 +45,7 @@ async function taken(answer: object, text: string): Promise<[bytes: number, isCo
 }
 
 const whole = async (answer: object, text: string): Promise<boolean> => {
-  const [bytes, isComplete] = await taken(answer, text);
+  const [bytes, isComplete] = await takeText(answer, text);
   return bytes === Buffer.byteLength(text) && isComplete;
 };
 
@@ -59,9 +62,9 @@ describe('a format after reasoning that the prompt has opened', () => {
   });
 
   test('holds from the end tag on', async () => {
-    const [bytes] = await taken(answer, 'a</think>\n\n{"city": "Paris"}');
+    const [bytes] = await takeText(answer, 'a</think>\n\n{"city": "Paris"}');
     expect(bytes).toBe('a</think>\n\n{"city": "'.length);
-    expect(await taken(answer, 'a</think>plain')).toEqual(['a</think>'.length, false]);
+    expect(await takeText(answer, 'a</think>plain')).toEqual(['a</think>'.length, false]);
   });
 });
 

@@ -61,7 +61,7 @@ const V3 = `<｜tool▁call▁begin｜>function<｜tool▁sep｜>go\n\`\`\`json\
 const V31 = `<｜tool▁call▁begin｜>go<｜tool▁sep｜>${ARGS}<｜tool▁call▁end｜>`;
 const within = (calls: string): string => `a <｜tool▁calls▁begin｜>${calls}<｜tool▁calls▁end｜>`;
 
-const tagged = (name: string, city?: string, days?: string): string => {
+const tagCall = (name: string, city?: string, days?: string): string => {
   const of = (key: string, value?: string): string =>
     value === undefined ? '' : `<parameter=${key}>\n${value}\n</parameter>\n`;
   const fields = of('city', city) + of('days', days);
@@ -181,18 +181,18 @@ const ROWS: readonly Row[] = [
     start: 'a <tool_call>\n<function=go>\n',
     good: [
       'text',
-      tagged('go', 'Oslo', '3'),
-      tagged('go', 'Rome'),
-      `a ${tagged('go', 'Oslo')}\n${tagged('list_all')}`,
+      tagCall('go', 'Oslo', '3'),
+      tagCall('go', 'Rome'),
+      `a ${tagCall('go', 'Oslo')}\n${tagCall('list_all')}`,
     ],
     bad: [
-      tagged('go', 'Paris'),
-      tagged('go', 'Oslo', '0'),
-      tagged('go'),
-      tagged('stay', 'Oslo'),
+      tagCall('go', 'Paris'),
+      tagCall('go', 'Oslo', '0'),
+      tagCall('go'),
+      tagCall('stay', 'Oslo'),
       '<tool_call>',
       '<function=go>',
-      tagged('go', 'Oslo').slice(0, -3),
+      tagCall('go', 'Oslo').slice(0, -3),
     ],
   },
   {
@@ -369,7 +369,7 @@ describe('arguments between tags', () => {
     list: '[1, 9]',
     any: 'y',
   };
-  const written = (given: object = {}): string => {
+  const writeCall = (given: object = {}): string => {
     const fields = Object.entries({ ...usual, ...given });
     const text = fields.map(([key, value]) => `<parameter=${key}>\n${value}\n</parameter>\n`);
     return `<tool_call>\n<function=write>\n${text.join('')}</function>\n</tool_call>`;
@@ -393,7 +393,7 @@ describe('arguments between tags', () => {
     [{ list: 'x' }, false],
     [{ either: '5' }, true],
   ])('%j: %j', async (given, isGood) => {
-    const text = written(given);
+    const text = writeCall(given);
     expect(await isWhole(await grammar(all), text)).toBe(isGood);
     if (!isGood) return;
     const form = { family: CALL_FAMILIES['qwen3-coder'], reasoning: null, tools: all };
@@ -449,7 +449,7 @@ describe('objects with bare names and raw texts', () => {
     const { source } = readFormat('test', { '~answer': answer });
     return NativeGrammar.build(await smallTrie(), compileRules(source));
   };
-  const written = (fields: string): string => `<|tool_call>call:f{${fields}}<tool_call|>`;
+  const writeCall = (fields: string): string => `<|tool_call>call:f{${fields}}<tool_call|>`;
   const text = (inside: string): string => `<|"|>${inside}<|"|>`;
   const code = `code:${text('"7')}`;
 
@@ -464,8 +464,8 @@ describe('objects with bare names and raw texts', () => {
     [`${code},list:["a"]`, false],
     [`${code},list:[],"other":1`, false],
   ])('{%s}: %s', async (fields, isGood) => {
-    expect(await isWhole(await grammar(toolOf('f', parameters)), written(fields))).toBe(isGood);
-    const [call] = callsIn('gemma', written(fields));
+    expect(await isWhole(await grammar(toolOf('f', parameters)), writeCall(fields))).toBe(isGood);
+    const [call] = callsIn('gemma', writeCall(fields));
     if (isGood)
       expect([call?.args, check(JSON.parse(call?.args ?? ''))]).toEqual([call?.args, true]);
   });

@@ -19,8 +19,8 @@ async function outcome(source: FormatSource): Promise<string | null> {
   }
 }
 
-const nested = (depth: number, inner: object): object =>
-  depth === 0 ? inner : { type: 'array', items: nested(depth - 1, inner), minItems: 1 };
+const nest = (depth: number, inner: object): object =>
+  depth === 0 ? inner : { type: 'array', items: nest(depth - 1, inner), minItems: 1 };
 const twice: Record<string, unknown> = {};
 for (let i = 0; i < 40; ++i)
   twice[`d${i}`] = { anyOf: [{ $ref: `#/$defs/d${i + 1}` }, { $ref: `#/$defs/d${i + 1}` }] };
@@ -45,7 +45,7 @@ test.each<[string, FormatSource, (string | null)[]]>([
   ],
   [
     'deep schemas',
-    { kind: 'schema', schema: nested(500, {}) as Record<string, unknown> },
+    { kind: 'schema', schema: nest(500, {}) as Record<string, unknown> },
     ['DS_ARGUMENT'],
   ],
   [

@@ -9,7 +9,7 @@ import { Seeded } from './walk.js';
 const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
 const pages = { max_ragged_sequence_count: 4, kv_cache: { block_size: 16, blocks: 80 } };
 
-async function made(
+async function generateAll(
   requests: readonly inference.GenerateRequest[],
   config: inference.InferenceConfig,
 ) {
@@ -50,8 +50,8 @@ test.each([
   ]);
   const plain = { prompt: 'no format', temperature: 0, maxNewTokens: 40 };
   const all = [...requests, plain, { ...plain, seed: 3, temperature: 1 }];
-  const expected = await made(all, {});
-  const { shown, stats } = await made(all, { speculative, ...config });
+  const expected = await generateAll(all, {});
+  const { shown, stats } = await generateAll(all, { speculative, ...config });
   expect(shown).toEqual(expected.shown);
   expect(stats.acceptedTokens).toBeGreaterThan(20);
 });
@@ -63,8 +63,8 @@ test('a step jumps forward over forced text', async () => {
   const logitBias = Object.fromEntries(Array.from(tokens, (token) => [token, 50]));
   const format = { choice: [forced] };
   const requests = [{ prompt: 'x', temperature: 0, format, logitBias, maxNewTokens: 60 }];
-  const expected = await made(requests, {});
-  const { shown, stats } = await made(requests, { speculative });
+  const expected = await generateAll(requests, {});
+  const { shown, stats } = await generateAll(requests, { speculative });
   expect(shown).toEqual(expected.shown);
   expect(shown[0]?.text).toBe(forced);
   expect(stats.steps).toBeLessThan(0.7 * expected.stats.steps);

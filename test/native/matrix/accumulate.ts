@@ -1,7 +1,15 @@
 // Cases of Accumulate: every dtype, odd sizes, layouts, and values that vanish in 16-bit sums.
 import { numel } from '../../../lib/runtime/view.js';
-import { exact, input, type Layout, type MatrixCase, opCase, updated } from './harness.js';
-import { aligned, broadcast, oddSizes, padded, reversed, sparse, unaligned } from './layouts.js';
+import { exact, inPlaceOperand, input, type Layout, type MatrixCase, opCase } from './harness.js';
+import {
+  aligned,
+  broadcast,
+  oddSizes,
+  paddedLayout,
+  reversedLayout,
+  sparse,
+  unaligned,
+} from './layouts.js';
 
 interface Setting {
   title: string;
@@ -15,7 +23,7 @@ const settings: readonly Setting[] = [
   { title: 'aligned', shape: [4096], in: aligned, out: aligned },
   { title: 'unaligned sum', shape: [1029], in: aligned, out: unaligned },
   { title: 'empty', shape: [3, 0, 5] },
-  { title: 'padded', shape: [17, 33], in: padded([17, 33]), out: reversed([17, 33]) },
+  { title: 'padded', shape: [17, 33], in: paddedLayout([17, 33]), out: reversedLayout([17, 33]) },
   { title: 'broadcast', shape: [17, 128], in: broadcast([17, 128], [0]), out: sparse([17, 128]) },
 ];
 
@@ -33,7 +41,10 @@ function sums(): MatrixCase[] {
           return {
             operands: {
               in: input(dtype, setting.shape, random.normal(n), setting.in),
-              out: updated(input('f32', setting.shape, random.normal(n), setting.out), exact),
+              out: inPlaceOperand(
+                input('f32', setting.shape, random.normal(n), setting.out),
+                exact,
+              ),
             },
             reference: (v) => ({ out: v.out!.map((sum, i) => sum + v.in![i]!) }),
           };
@@ -57,7 +68,7 @@ function corners(): MatrixCase[] {
       build: () => ({
         operands: {
           in: input(dtype, [parts.length], parts),
-          out: updated(input('f32', [olds.length], olds), exact),
+          out: inPlaceOperand(input('f32', [olds.length], olds), exact),
         },
         reference: (v) => ({ out: v.out!.map((sum, i) => sum + v.in![i]!) }),
       }),

@@ -3,8 +3,24 @@ import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { numel } from '../../../lib/runtime/view.js';
 import { elu, leakyRelu, softplus } from '../../../lib/tensor/index.js';
 import type { GradientCheck } from '../../autograd/check.js';
-import { close, input, type Layout, type MatrixCase, opCase, output, updated } from './harness.js';
-import { aligned, broadcast, floating, oddSizes, padded, reversed, unaligned } from './layouts.js';
+import {
+  close,
+  inPlaceOperand,
+  input,
+  type Layout,
+  type MatrixCase,
+  opCase,
+  output,
+} from './harness.js';
+import {
+  aligned,
+  broadcast,
+  floating,
+  oddSizes,
+  paddedLayout,
+  reversedLayout,
+  unaligned,
+} from './layouts.js';
 import type { Mistake } from './mistake.js';
 
 interface Curve {
@@ -52,8 +68,13 @@ interface Setting {
 
 const settings: readonly Setting[] = [
   ...oddSizes.map((n) => ({ title: 'unaligned', shape: [n], in: unaligned, out: aligned })),
-  { title: 'with gaps', shape: [17, 33], in: padded([17, 33]), out: padded([17, 33], 7) },
-  { title: 'transposed', shape: [9, 40], in: reversed([9, 40]) },
+  {
+    title: 'with gaps',
+    shape: [17, 33],
+    in: paddedLayout([17, 33]),
+    out: paddedLayout([17, 33], 7),
+  },
+  { title: 'transposed', shape: [9, 40], in: reversedLayout([9, 40]) },
   { title: 'broadcast', shape: [6, 24], in: broadcast([6, 24], [0]) },
 ];
 
@@ -97,7 +118,7 @@ export const cases: MatrixCase[] = floating.flatMap((dtype) =>
                 in: input(dtype, shape, random.uniform(n, -12, 12), setting.in),
                 dout: input(dtype, shape, random.normal(n), setting.in),
                 dx: accumulate
-                  ? updated(input(dtype, shape, random.normal(n), setting.out), whole)
+                  ? inPlaceOperand(input(dtype, shape, random.normal(n), setting.out), whole)
                   : output(dtype, shape, whole, setting.out),
               },
               args: { ...args, accumulate },

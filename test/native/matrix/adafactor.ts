@@ -5,13 +5,13 @@ import type { MatrixPart } from '../../../lib/runtime/kernels.generated.js';
 import {
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   type Operand,
   opCase,
   output,
   sameAs,
-  updated,
 } from './harness.js';
 import { aligned, unaligned } from './layouts.js';
 import type { Random } from './numbers.js';
@@ -137,18 +137,19 @@ function factors(part: Part, apply = true, eps = EPS): MatrixCase {
           [n],
           random.uniform(n, 1, 50).map((x, i) => (eps === 0 && i === 0 ? 0 : x)),
         );
-      const zeroed = (operand: Operand): Operand => {
+      const zeroOperand = (operand: Operand): Operand => {
         const values = Float64Array.from(operand.values!);
         if (eps === 0 && values.length > 0) values[0] = 0;
         return { ...operand, values };
       };
-      const factor = (n: number) => (apply ? output('f32', [n], check) : updated(state(n), check));
+      const factor = (n: number) =>
+        apply ? output('f32', [n], check) : inPlaceOperand(state(n), check);
       return {
         operands: {
           rowSums: sum(rowCount),
           columnSums: sum(columnCount),
-          row: updated(zeroed(state(rowCount)), check),
-          column: updated(zeroed(state(columnCount)), check),
+          row: inPlaceOperand(zeroOperand(state(rowCount)), check),
+          column: inPlaceOperand(zeroOperand(state(columnCount)), check),
           rowFactor: factor(rowCount),
           columnFactor: factor(columnCount),
           control: control(apply),
@@ -156,9 +157,12 @@ function factors(part: Part, apply = true, eps = EPS): MatrixCase {
         args: { part: partArgs({ ...part, from: 0 }), decay: DECAY, eps },
         reference({ rowSums, columnSums, row, column, rowFactor, columnFactor }) {
           if (!apply) return { row, column, rowFactor, columnFactor };
-          const moved = (old: Float64Array, total: Float64Array, count: number) =>
+          const moveAverage = (old: Float64Array, total: Float64Array, count: number) =>
             old.map((x, i) => DECAY * x + (1 - DECAY) * (total[i]! / count + eps));
-          const [r, c] = [moved(row!, rowSums!, columns), moved(column!, columnSums!, rows)];
+          const [r, c] = [
+            moveAverage(row!, rowSums!, columns),
+            moveAverage(column!, columnSums!, rows),
+          ];
           const mean = (m: number) =>
             r.subarray(m * rows, (m + 1) * rows).reduce((a, b) => a + b, 0) / rows;
           return {
@@ -213,7 +217,7 @@ function moment(dtype: DType, n: number, { apply = true, eps = EPS } = {}): Matr
     build: (random) => ({
       operands: {
         master: input('f32', [n], random.normal(n), layoutOf(n)),
-        v: updated(
+        v: inPlaceOperand(
           input('f32', [n], random.uniform(n, eps === 0 ? 0 : 0.1, 1), layoutOf(n)),
           checkOf('f32', apply),
         ),
@@ -262,7 +266,7 @@ const last: Last = {
   apply: true,
 };
 
-function applied(one: Last): MatrixCase {
+function applyCase(one: Last): MatrixCase {
   const { part, isMatrix, beta1, scaleParameter, length, apply } = one;
   const { n, matrices, rows, columns } = part;
   const rule = {
@@ -290,14 +294,14 @@ function applied(one: Last): MatrixCase {
       const weight = one.weight && output(one.weight, [n], check(one.weight), layout);
       return {
         operands: {
-          master: updated(input('f32', [n], random.normal(n), layout), check('f32')),
-          grad: one.inPlace ? updated(grad, check(one.dtype)) : grad,
+          master: inPlaceOperand(input('f32', [n], random.normal(n), layout), check('f32')),
+          grad: one.inPlace ? inPlaceOperand(grad, check(one.dtype)) : grad,
           ...(isMatrix ? factorOperands(part, random) : { rowFactor: null, columnFactor: null }),
           v: isMatrix ? null : input('f32', [n], random.uniform(n, 0, 1), layout),
           moment:
             beta1 === null
               ? null
-              : updated(input('f32', [n], random.normal(n), layout), check('f32')),
+              : inPlaceOperand(input('f32', [n], random.normal(n), layout), check('f32')),
           weight: one.inPlace ? sameAs(grad, 'grad') : weight,
           parameterSquares: input('f64', [1], [whole * 0.25]),
           directionSquares: input('f64', [1], [whole * length ** 2]),
@@ -368,5 +372,5 @@ export const cases: MatrixCase[] = [
   ...narrow.flatMap((dtype) => [moment(dtype, 6001), moment(dtype, 129, { apply: false })]),
   ...[0, 1, 4096, 4097].map((n) => moment('f32', n)),
   moment('f32', 300, { eps: 0 }),
-  ...passes().map(applied),
+  ...passes().map(applyCase),
 ];

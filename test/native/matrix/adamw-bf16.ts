@@ -11,11 +11,11 @@ import {
   type Check,
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   sameAs,
-  updated,
 } from './harness.js';
 import { aligned, oddSizes, unaligned } from './layouts.js';
 import type { Mistake } from './mistake.js';
@@ -63,17 +63,17 @@ function update(u: Update): MatrixCase {
       const grad = input(u.grad, [u.n], random.normal(u.n), layout);
       const weightCheck = of(closeSameBits(u.weight ?? 'f32', 1, 'tensor'));
       const weight =
-        u.weight && updated(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck);
+        u.weight && inPlaceOperand(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck);
       const moment = (values: Float64Array) => input('bf16', [u.n], values, layout);
       return {
         operands: {
-          master: updated(
+          master: inPlaceOperand(
             input('f32', [u.n], random.normal(u.n), layout),
             of(closeSameBits('f32', 1, 'tensor')),
           ),
-          m: updated(moment(random.normal(u.n).map((x) => x * 0.1)), of(nearest)),
-          v: updated(moment(random.uniform(u.n, 0, 0.1)), of(either)),
-          grad: u.inPlace ? updated(grad, weightCheck) : grad,
+          m: inPlaceOperand(moment(random.normal(u.n).map((x) => x * 0.1)), of(nearest)),
+          v: inPlaceOperand(moment(random.uniform(u.n, 0, 0.1)), of(either)),
+          grad: u.inPlace ? inPlaceOperand(grad, weightCheck) : grad,
           weight: u.inPlace ? sameAs(grad, 'grad') : weight,
           control: input('f32', [4], [0.5, u.apply ? 1 : 0, 1, 1]),
         },
@@ -134,7 +134,7 @@ class Memory {
 const bitsOf = (floats: NumericArray): Uint32Array =>
   new Uint32Array(floats.buffer, floats.byteOffset, floats.length);
 
-const widened = (bf16: ArrayLike<number>): Float32Array =>
+const widenBf16 = (bf16: ArrayLike<number>): Float32Array =>
   new Float32Array(Uint32Array.from(bf16, (one) => one << 16).buffer);
 
 const upper = (bits: number, rounded: number): number =>
@@ -209,8 +209,8 @@ function equalsRounded(s: Steps): Case {
       };
       const wide = {
         master: memory.raw('f32', memory.bits(master)),
-        m: memory.raw('f32', widened(memory.bits(whole.m) as Uint16Array)),
-        v: memory.raw('f32', widened(memory.bits(whole.v) as Uint16Array)),
+        m: memory.raw('f32', widenBf16(memory.bits(whole.m) as Uint16Array)),
+        v: memory.raw('f32', widenBf16(memory.bits(whole.v) as Uint16Array)),
       };
       const weights = [0, 1, 2].map(() => memory.view('bf16', values));
       const [expectedWeight, weight, guess] = weights as [View, View, View];
@@ -310,7 +310,7 @@ function followsGradients(from: number): Case {
         correction2: 1,
       });
     }
-    const v = widened(memory.bits(state.v) as Uint16Array);
+    const v = widenBf16(memory.bits(state.v) as Uint16Array);
     const mean = v.reduce((sum, x) => sum + x, 0) / n;
     const expected = 1 + (from - 1) * 0.999 ** steps;
     // The mean of 512 random walks with steps of at most 2^-8 and a memory of 1000 steps.

@@ -10,11 +10,11 @@ import type { Case } from '../../support/case.js';
 import {
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   sameAs,
-  updated,
 } from './harness.js';
 import { aligned, oddSizes, unaligned } from './layouts.js';
 import { encode, Random } from './numbers.js';
@@ -42,7 +42,7 @@ interface Parameter {
 const flush = (x: number): number => (abs(x) < 2 ** -126 ? 0 : x);
 
 /** One step of the formula in f64. */
-function stepped({ p, m, v }: Parameter, grad: number, r: kernels.AdamWScalars): Parameter {
+function stepParameter({ p, m, v }: Parameter, grad: number, r: kernels.AdamWScalars): Parameter {
   let g = flush(flush(grad) * 0.5);
   let decayed = p;
   if (r.decoupled) decayed -= r.lr * r.weightDecay * p;
@@ -77,20 +77,20 @@ function pass(u: Pass): MatrixCase {
       const moved = u.previous === 'applied' || u.next === 'applied';
       const weightCheck = u.weight && moved ? closeSameBits(u.weight, 1, 'tensor') : exact;
       const vector = (values: ArrayLike<number>) =>
-        updated(input('f32', [u.n], values, layout), state);
+        inPlaceOperand(input('f32', [u.n], values, layout), state);
       const gradient = (fate: Fate) =>
         fate === 'absent' ? null : input(u.grad, [u.n], random.normal(u.n), layout);
       const control = (fate: Fate) =>
         fate === 'absent' ? null : input('f32', [4], [0.5, fate === 'applied' ? 1 : 0, 1, 1]);
       const previous = gradient(u.previous);
       const weight =
-        u.weight && updated(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck);
+        u.weight && inPlaceOperand(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck);
       return {
         operands: {
           master: vector(random.normal(u.n)),
           m: vector(random.normal(u.n).map((x) => x * 0.1)),
           v: vector(random.uniform(u.n, 0, 0.1)),
-          previous: previous && u.inPlace ? updated(previous, weightCheck) : previous,
+          previous: previous && u.inPlace ? inPlaceOperand(previous, weightCheck) : previous,
           previousControl: control(u.previous),
           next: gradient(u.next),
           nextControl: control(u.next),
@@ -104,9 +104,9 @@ function pass(u: Pass): MatrixCase {
           const result = new Float64Array(u.n);
           for (let i = 0; i < u.n; ++i) {
             let at: Parameter = { p: master[i]!, m: m[i]!, v: v[i]! };
-            if (g1 && u.previous === 'applied') at = stepped(at, g1[i]!, rules[0]);
+            if (g1 && u.previous === 'applied') at = stepParameter(at, g1[i]!, rules[0]);
             [out.master[i], out.m[i], out.v[i]] = [at.p, at.m, at.v];
-            if (g2 && u.next === 'applied') at = stepped(at, g2[i]!, rules[1]);
+            if (g2 && u.next === 'applied') at = stepParameter(at, g2[i]!, rules[1]);
             result[i] = at.p;
           }
           return { ...out, weight: result, previous: result };

@@ -3,11 +3,11 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   sameAs,
-  updated,
 } from './harness.js';
 import { aligned, oddSizes, unaligned } from './layouts.js';
 import type { Random } from './numbers.js';
@@ -52,7 +52,7 @@ function update(u: Update): MatrixCase {
       const size = u.tiny ? 1e-39 : 1;
       const check = u.apply ? closeSameBits('f32', 1, 'tensor') : exact;
       const vector = (values: ArrayLike<number>) =>
-        updated(input('f32', [u.n], values, layout), check);
+        inPlaceOperand(input('f32', [u.n], values, layout), check);
       const weightCheck = u.weight && u.apply ? closeSameBits(u.weight, 1, 'tensor') : exact;
       const grad = input(
         u.grad,
@@ -61,14 +61,14 @@ function update(u: Update): MatrixCase {
         layout,
       );
       const weight = u.weight
-        ? updated(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck)
+        ? inPlaceOperand(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck)
         : null;
       return {
         operands: {
           master: vector(random.normal(u.n)),
           m: vector(random.normal(u.n).map((x) => x * 0.1 * size)),
           v: vector(random.uniform(u.n, 0, 0.1).map((x) => x * size)),
-          grad: u.inPlace ? updated(grad, weightCheck) : grad,
+          grad: u.inPlace ? inPlaceOperand(grad, weightCheck) : grad,
           weight: u.inPlace ? sameAs(grad, 'grad') : weight,
           control: input('f32', [4], [0.5, u.apply ? 1 : 0, 1, 1]),
         },

@@ -5,12 +5,12 @@ import {
   type Check,
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   output,
   sameAs,
-  updated,
 } from './harness.js';
 import { aligned, oddSizes, unaligned } from './layouts.js';
 
@@ -91,7 +91,7 @@ function step(one: Step): MatrixCase {
       const check = (of: DType) => (apply ? closeSameBits(of, 1, 'tensor') : exact);
       const code = (size: number) => random.uniform(n, 0, size).map((x) => floor(x));
       const scale = () =>
-        updated(
+        inPlaceOperand(
           input(
             'f32',
             [blocks],
@@ -107,12 +107,12 @@ function step(one: Step): MatrixCase {
       );
       return {
         operands: {
-          master: updated(input('f32', [n], random.normal(n), layout), check('f32')),
-          m: updated(input('u8', [n], code(256), layout), apply ? oneCode : exact),
-          v: updated(input('u8', [n], code(256), layout), apply ? oneCode : exact),
+          master: inPlaceOperand(input('f32', [n], random.normal(n), layout), check('f32')),
+          m: inPlaceOperand(input('u8', [n], code(256), layout), apply ? oneCode : exact),
+          v: inPlaceOperand(input('u8', [n], code(256), layout), apply ? oneCode : exact),
           mScale: scale(),
           vScale: scale(),
-          grad: inPlace ? updated(grad, check(dtype)) : grad,
+          grad: inPlace ? inPlaceOperand(grad, check(dtype)) : grad,
           weight: inPlace
             ? sameAs(grad, 'grad')
             : weight && output(weight, [n], check(weight), layout),

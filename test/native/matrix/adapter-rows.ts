@@ -2,8 +2,8 @@
 import type { DType } from '../../../lib/runtime/dtype.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import type { View } from '../../../lib/runtime/view.js';
-import { close, input, type MatrixCase, type Operand, opCase, updated } from './harness.js';
-import { floating, padded } from './layouts.js';
+import { close, inPlaceOperand, input, type MatrixCase, type Operand, opCase } from './harness.js';
+import { floating, paddedLayout } from './layouts.js';
 import type { Make, Mistake } from './mistake.js';
 import type { Random } from './numbers.js';
 
@@ -159,7 +159,7 @@ const shrinkOf = (dtype: DType, batch: Batch): MatrixCase => {
             input(dtype, [slots, most, k], random.normal(slots * most * k)),
           ),
           ...ranksOf(batch),
-          h: updated(input(dtype, shape, random.normal(size)), close(dtype, 2, 'tensor')),
+          h: inPlaceOperand(input(dtype, shape, random.normal(size)), close(dtype, 2, 'tensor')),
         },
         reference: (v) => {
           const h = v.h!.slice();
@@ -185,7 +185,11 @@ const shrinkOf = (dtype: DType, batch: Batch): MatrixCase => {
 const expandOf = (dtype: DType, batch: Batch): MatrixCase => {
   const { title, count, tiles, ranks, maxRank: most, m } = batch;
   const layoutOf = (shape: readonly number[]) =>
-    title === 'three layers' ? padded(shape, 8, 16) : title.includes('odd') ? padded(shape) : {};
+    title === 'three layers'
+      ? paddedLayout(shape, 8, 16)
+      : title.includes('odd')
+        ? paddedLayout(shape)
+        : {};
   return opCase({
     op: 'AdapterExpand',
     dtype,
@@ -211,7 +215,7 @@ const expandOf = (dtype: DType, batch: Batch): MatrixCase => {
           ...ranksOf(batch),
           ...perLayer('out', batch, (p) => {
             const shape = [count, m[p]!];
-            return updated(
+            return inPlaceOperand(
               input(dtype, shape, random.normal(count * m[p]!), layoutOf(shape)),
               check,
             );

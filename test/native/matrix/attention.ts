@@ -13,8 +13,8 @@ import {
   output,
   type Values,
 } from './harness.js';
-import { broadcast, floating, padded, permuted } from './layouts.js';
-import { type Random, rounded } from './numbers.js';
+import { broadcast, floating, paddedLayout, permutedLayout } from './layouts.js';
+import { type Random, roundTo } from './numbers.js';
 import { philox } from './philox.js';
 
 const { exp, floor, log, max, sqrt } = Math;
@@ -241,7 +241,7 @@ function attendBackward(z: Sizes, v: Values, scale: number): Record<string, Floa
 }
 
 /** [B, H, T, D] as a slice of a packed [B, T, 3 H D] row, without the two others. */
-function packed(shape: readonly number[], lead: number): Layout {
+function packedLayout(shape: readonly number[], lead: number): Layout {
   const [, h, t, d] = shape as [number, number, number, number];
   return { lead, strides: [t * 3 * h * d, d, 3 * h * d, 1] };
 }
@@ -249,9 +249,9 @@ function packed(shape: readonly number[], lead: number): Layout {
 type LayoutKind = 'contiguous' | 'packed' | 'padded' | 'heads last';
 
 function layoutOf(kind: LayoutKind, shape: readonly number[]): Layout {
-  if (kind === 'packed') return packed(shape, 16);
-  if (kind === 'padded') return padded(shape, 3, 5);
-  return kind === 'heads last' ? permuted(shape, [0, 2, 1, 3]) : {};
+  if (kind === 'packed') return packedLayout(shape, 16);
+  if (kind === 'padded') return paddedLayout(shape, 3, 5);
+  return kind === 'heads last' ? permutedLayout(shape, [0, 2, 1, 3]) : {};
 }
 
 /**
@@ -287,8 +287,8 @@ function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, 
   const { mask, keyMask, lengths, documents, layout } = z.filter ?? {};
   const dtypeOf = (as: 'bool' | 'f32' | 'like q'): DType => (as === 'like q' ? dtype : as);
   /** Rounded to the dtype, because the lse for the backward is computed from these values. */
-  const stored = (values: Float64Array, as: 'bool' | 'f32' | 'like q'): Float64Array =>
-    values.map((x) => rounded(x, dtypeOf(as)));
+  const storeMask = (values: Float64Array, as: 'bool' | 'f32' | 'like q'): Float64Array =>
+    values.map((x) => roundTo(x, dtypeOf(as)));
   const shape = [z.b, z.h, z.t, z.s];
   const operands: Record<string, Operand | null> = {
     ...{ mask: null, keyMask: null, keyLengths: null },
@@ -303,14 +303,14 @@ function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, 
   if (mask) {
     const values = maskValues(mask.as, shape, mask.repeats, random);
     const layout = mask.transposed
-      ? permuted(shape, [0, 1, 3, 2])
+      ? permutedLayout(shape, [0, 1, 3, 2])
       : broadcast(shape, mask.repeats, 5);
-    operands.mask = input(dtypeOf(mask.as), shape, stored(values, mask.as), layout);
+    operands.mask = input(dtypeOf(mask.as), shape, storeMask(values, mask.as), layout);
   }
   if (keyMask) {
     const values = maskValues(keyMask, [z.b, z.s], [], random);
-    const layout = padded([z.b, z.s]);
-    operands.keyMask = input(dtypeOf(keyMask), [z.b, z.s], stored(values, keyMask), layout);
+    const layout = paddedLayout([z.b, z.s]);
+    operands.keyMask = input(dtypeOf(keyMask), [z.b, z.s], storeMask(values, keyMask), layout);
   }
   if (lengths) operands.keyLengths = input('i32', [z.b], lengths);
   if (documents) {
@@ -319,7 +319,7 @@ function filterOperands(dtype: DType, z: Sizes, random: Random): Record<string, 
       [z.b, z.s],
     ] as const;
     const queries = documentRows(documents, z.b, z.t, z.s);
-    operands.queryDocuments = input('i32', rows, queries, permuted(rows, [1, 0]));
+    operands.queryDocuments = input('i32', rows, queries, permutedLayout(rows, [1, 0]));
     operands.keyDocuments = input('i32', keys, documentRows(documents, z.b, z.s, z.t), { lead: 3 });
   }
   return operands;

@@ -9,18 +9,18 @@ import {
   floating,
   integers,
   oddSizes,
-  padded,
-  permuted,
-  reversed,
+  paddedLayout,
+  permutedLayout,
+  reversedLayout,
   sparse,
   unaligned,
 } from './layouts.js';
-import { rounded } from './numbers.js';
+import { roundTo } from './numbers.js';
 
 /** The result of converting `value` to `dtype`: truncated, saturated to 64 bits, then wrapped. */
-export function converted(value: number, dtype: DType): number {
+export function convertValue(value: number, dtype: DType): number {
   if (dtype === 'bool') return value !== 0 ? 1 : 0;
-  if (!integers.includes(dtype)) return rounded(value, dtype);
+  if (!integers.includes(dtype)) return roundTo(value, dtype);
   if (Number.isNaN(value)) return 0;
   const limit = 2n ** 63n;
   let wide =
@@ -40,7 +40,7 @@ interface Copying {
   values?: readonly number[];
 }
 
-function copying({ from, to, shape, title, inLayout, outLayout, values }: Copying): MatrixCase {
+function copyCase({ from, to, shape, title, inLayout, outLayout, values }: Copying): MatrixCase {
   return opCase({
     op: 'Copy',
     dtype: to === 'f64' ? to : from,
@@ -58,7 +58,7 @@ function copying({ from, to, shape, title, inLayout, outLayout, values }: Copyin
           in: input(from, shape, data, inLayout),
           out: output(to, shape, exact, outLayout),
         },
-        reference: (all) => ({ out: all.in!.map((x) => converted(x, to)) }),
+        reference: (all) => ({ out: all.in!.map((x) => convertValue(x, to)) }),
       };
     },
   });
@@ -67,7 +67,7 @@ function copying({ from, to, shape, title, inLayout, outLayout, values }: Copyin
 function pairs(): MatrixCase[] {
   return everyDType.flatMap((from) =>
     everyDType.flatMap((to) => [
-      copying({
+      copyCase({
         from,
         to,
         shape: [257],
@@ -75,15 +75,15 @@ function pairs(): MatrixCase[] {
         inLayout: unaligned,
         outLayout: aligned,
       }),
-      copying({
+      copyCase({
         from,
         to,
         shape: [17, 33],
         title: 'padded',
-        inLayout: padded([17, 33]),
-        outLayout: reversed([17, 33]),
+        inLayout: paddedLayout([17, 33]),
+        outLayout: reversedLayout([17, 33]),
       }),
-      copying({ from, to, shape: [3, 40], title: 'broadcast', inLayout: broadcast([3, 40], [1]) }),
+      copyCase({ from, to, shape: [3, 40], title: 'broadcast', inLayout: broadcast([3, 40], [1]) }),
     ]),
   );
 }
@@ -92,7 +92,7 @@ function layouts(): MatrixCase[] {
   const cases: MatrixCase[] = [];
   for (const dtype of ['u8', 'bf16', 'f32', 'i64'] as const) {
     const one = (shape: readonly number[], title: string, inLayout?: Layout, outLayout?: Layout) =>
-      cases.push(copying({ from: dtype, to: dtype, shape, title, inLayout, outLayout }));
+      cases.push(copyCase({ from: dtype, to: dtype, shape, title, inLayout, outLayout }));
     for (const n of oddSizes) one([n], 'contiguous', unaligned, n % 2 ? unaligned : aligned);
     for (const shape of [
       [33, 65],
@@ -101,16 +101,16 @@ function layouts(): MatrixCase[] {
       [255, 3],
       [64, 64],
     ]) {
-      one(shape, 'transposed', reversed(shape), aligned);
-      one(shape, 'transposed unaligned', reversed(shape, 5), padded(shape));
+      one(shape, 'transposed', reversedLayout(shape), aligned);
+      one(shape, 'transposed unaligned', reversedLayout(shape, 5), paddedLayout(shape));
     }
-    one([5, 33, 17], 'batched transpose', permuted([5, 33, 17], [0, 2, 1]), aligned);
-    one([5, 33, 17], 'rotated', permuted([5, 33, 17], [2, 0, 1]), unaligned);
+    one([5, 33, 17], 'batched transpose', permutedLayout([5, 33, 17], [0, 2, 1]), aligned);
+    one([5, 33, 17], 'rotated', permutedLayout([5, 33, 17], [2, 0, 1]), unaligned);
     one(
       [2, 3, 4, 5, 6, 7],
       'six dims',
-      permuted([2, 3, 4, 5, 6, 7], [5, 1, 3, 0, 4, 2]),
-      permuted([2, 3, 4, 5, 6, 7], [2, 0, 5, 1, 3, 4]),
+      permutedLayout([2, 3, 4, 5, 6, 7], [5, 1, 3, 0, 4, 2]),
+      permutedLayout([2, 3, 4, 5, 6, 7], [2, 0, 5, 1, 3, 4]),
     );
     one([3, 17, 33], 'broadcast rows', broadcast([3, 17, 33], [0, 1]), unaligned);
     one([3, 17, 33], 'broadcast columns', broadcast([3, 17, 33], [2]), aligned);
@@ -173,12 +173,12 @@ function corners(): MatrixCase[] {
   return [
     ...floating.flatMap((from) =>
       everyDType.map((to) =>
-        copying({ from, to, shape: [values.length], title: 'corners', values }),
+        copyCase({ from, to, shape: [values.length], title: 'corners', values }),
       ),
     ),
     ...(['i32', 'i64'] as const).flatMap((from) =>
       everyDType.map((to) =>
-        copying({ from, to, shape: [whole.length], title: 'corners', values: whole }),
+        copyCase({ from, to, shape: [whole.length], title: 'corners', values: whole }),
       ),
     ),
   ];

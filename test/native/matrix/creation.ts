@@ -6,12 +6,12 @@ import {
   close,
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   output,
   sameAs,
-  updated,
 } from './harness.js';
 import {
   aligned,
@@ -19,8 +19,8 @@ import {
   floating,
   numeric,
   oddSizes,
-  padded,
-  reversed,
+  paddedLayout,
+  reversedLayout,
   sparse,
   unaligned,
 } from './layouts.js';
@@ -74,8 +74,8 @@ function fills(): MatrixCase[] {
     );
   for (const dtype of everyDType) {
     for (const shape of shapes) one(dtype, shape, 3, 'contiguous', unaligned);
-    one(dtype, [129, 33], 7, 'padded', padded([129, 33]));
-    one(dtype, [17, 33], 0, 'column-major', reversed([17, 33]));
+    one(dtype, [129, 33], 7, 'padded', paddedLayout([129, 33]));
+    one(dtype, [17, 33], 0, 'column-major', reversedLayout([17, 33]));
     one(dtype, [5, 3, 7], 1, 'every second', sparse([5, 3, 7]));
   }
   for (const dtype of floating) {
@@ -277,8 +277,8 @@ function dropouts(): MatrixCase[] {
                 mode === 'overwrites'
                   ? { in: x, out: output(dtype, [n], check, layout) }
                   : mode === 'accumulates'
-                    ? { in: x, out: updated(old, check) }
-                    : { in: updated(x, check), out: sameAs(x, 'in') };
+                    ? { in: x, out: inPlaceOperand(old, check) }
+                    : { in: inPlaceOperand(x, check), out: sameAs(x, 'in') };
               return {
                 operands,
                 args: {

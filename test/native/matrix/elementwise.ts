@@ -7,12 +7,12 @@ import {
   type Check,
   close,
   exact,
+  inPlaceOperand,
   input,
   type Layout,
   type MatrixCase,
   opCase,
   output,
-  updated,
 } from './harness.js';
 import {
   aligned,
@@ -21,9 +21,9 @@ import {
   floating,
   numeric,
   oddSizes,
-  padded,
-  permuted,
-  reversed,
+  paddedLayout,
+  permutedLayout,
+  reversedLayout,
   sparse,
   unaligned,
 } from './layouts.js';
@@ -52,9 +52,9 @@ const settings: readonly Setting[] = [
   {
     title: 'padded',
     shape: [17, 33],
-    a: padded([17, 33]),
-    b: reversed([17, 33]),
-    out: padded([17, 33], 7),
+    a: paddedLayout([17, 33]),
+    b: reversedLayout([17, 33]),
+    out: paddedLayout([17, 33], 7),
   },
   { title: 'row broadcast', shape: [17, 129], a: aligned, b: broadcast([17, 129], [0]) },
   { title: 'column broadcast', shape: [17, 128], a: broadcast([17, 128], [1]), b: aligned },
@@ -70,15 +70,15 @@ const settings: readonly Setting[] = [
     shape: [5, 7, 9],
     a: broadcast([5, 7, 9], [1]),
     b: broadcast([5, 7, 9], [0, 2]),
-    out: reversed([5, 7, 9]),
+    out: reversedLayout([5, 7, 9]),
   },
   { title: 'scalar operand', shape: [1029], a: broadcast([1029], [0], 5), b: unaligned },
   {
     title: 'six dims',
     shape: six,
-    a: permuted(six, [3, 0, 5, 1, 4, 2]),
+    a: permutedLayout(six, [3, 0, 5, 1, 4, 2]),
     b: broadcast(six, [1, 4]),
-    out: permuted(six, [5, 4, 3, 2, 1, 0]),
+    out: permutedLayout(six, [5, 4, 3, 2, 1, 0]),
   },
 ];
 /** Fewer settings for ops that depend little on the dtype. */
@@ -119,7 +119,7 @@ function unaries(): MatrixCase[] {
               title: `${op} ${name(setting)}${accumulate ? ' accumulates' : ''}`,
               build(random) {
                 const dx = accumulate
-                  ? updated(
+                  ? inPlaceOperand(
                       input(dtype, setting.shape, random.normal(n), setting.out),
                       close(dtype, 1, 'tensor'),
                     )
@@ -256,7 +256,7 @@ function binaries(): MatrixCase[] {
                     a: input(dtype, setting.shape, a, setting.a),
                     b: input(dtype, setting.shape, b, setting.b),
                     out: accumulate
-                      ? updated(input(dtype, setting.shape, old, setting.out), check)
+                      ? inPlaceOperand(input(dtype, setting.shape, old, setting.out), check)
                       : output(dtype, setting.shape, check, setting.out),
                   },
                   args: { op, accumulate },
@@ -405,7 +405,10 @@ function scales(): MatrixCase[] {
               operands: {
                 in: input(dtype, setting.shape, random.normal(n), setting.a),
                 out: accumulate
-                  ? updated(input(dtype, setting.shape, random.normal(n), setting.out), check)
+                  ? inPlaceOperand(
+                      input(dtype, setting.shape, random.normal(n), setting.out),
+                      check,
+                    )
                   : output(dtype, setting.shape, check, setting.out),
               },
               args: { scale: 1.7, shift: -0.3, accumulate },

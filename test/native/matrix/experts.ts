@@ -4,12 +4,12 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   close,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   type Operand,
   opCase,
   output,
-  updated,
   type Values,
 } from './harness.js';
 import { floating, unaligned } from './layouts.js';
@@ -165,7 +165,7 @@ const routeBackwardOf = (dtype: DType, routing: Routing, normalize: boolean): Ma
           ids: input('i32', [tokens, k], ids),
           dweights: input(wide(dtype), [tokens, k], random.normal(tokens * k)),
           dlogits: accumulate
-            ? updated(input(dtype, shape, random.normal(tokens * experts), unaligned), check)
+            ? inPlaceOperand(input(dtype, shape, random.normal(tokens * experts), unaligned), check)
             : output(dtype, shape, check, unaligned),
         },
         args: { normalize, accumulate },
@@ -272,7 +272,7 @@ const combineOf = (dtype: DType, sizes: Combining, weighted: boolean): MatrixCas
           y: input(dtype, [rows, width], random.normal(rows * width)),
           places: input('i32', [tokens, k], placesOf(random, sizes)),
           weights: weighted ? factors : null,
-          out: accumulate ? updated(old, check) : output(dtype, [tokens, width], check),
+          out: accumulate ? inPlaceOperand(old, check) : output(dtype, [tokens, width], check),
         },
         args: { accumulate },
         reference: (v) => ({
@@ -306,7 +306,7 @@ const combineBackwardOf = (dtype: DType, sizes: Combining): MatrixCase => {
           weights: input(wide(dtype), [tokens, k], random.normal(tokens * k)),
           dout: input(dtype, [tokens, width], random.normal(tokens * width)),
           // Rows that no place refers to keep their values.
-          dy: updated(input(dtype, [rows, width], random.normal(rows * width)), check),
+          dy: inPlaceOperand(input(dtype, [rows, width], random.normal(rows * width)), check),
           dweights: output(wide(dtype), [tokens, k], close(wide(dtype), 4, 'tensor')),
         },
         reference: (v) => {
@@ -449,7 +449,7 @@ const gradientOf = (dtype: DType, grouping: Grouping, gather: boolean): MatrixCa
           x: input(dtype, [given, k], random.normal(given * k)),
           ...operands,
           dweight: accumulate
-            ? updated(input(dtype, shape, random.normal(size)), check)
+            ? inPlaceOperand(input(dtype, shape, random.normal(size)), check)
             : output(dtype, shape, check),
         },
         args: { accumulate },

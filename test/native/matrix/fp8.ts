@@ -7,7 +7,7 @@ import {
   type Format,
   GRIDS,
   type Kind,
-  quantized,
+  quantizeGrid,
   roundUp,
   SCALINGS,
   type Scaling,
@@ -15,8 +15,8 @@ import {
   scaleShape,
   valueOfCode,
 } from '../../support/fp8-grid.js';
-import { close, exact, input, type MatrixCase, opCase, output, updated } from './harness.js';
-import { aligned, padded, unaligned } from './layouts.js';
+import { close, exact, inPlaceOperand, input, type MatrixCase, opCase, output } from './harness.js';
+import { aligned, paddedLayout, unaligned } from './layouts.js';
 import type { Make, Mistake } from './mistake.js';
 import type { Random } from './numbers.js';
 
@@ -63,7 +63,7 @@ function quantizeCase(of: QuantizeCase): MatrixCase {
           dtype,
           shape,
           fills[fill]!(random, rows * columns),
-          gap ? padded(shape, gap, gap === 8 ? 16 : 5) : aligned,
+          gap ? paddedLayout(shape, gap, gap === 8 ? 16 : 5) : aligned,
         ),
         out: hasOut ? output('u8', [rows, roundUp(columns, 16)], exact) : null,
         transposed: hasTransposed ? output('u8', [columns, roundUp(rows, 16)], exact) : null,
@@ -75,8 +75,8 @@ function quantizeCase(of: QuantizeCase): MatrixCase {
       reference: (v) => {
         const at = (r: number, c: number): number => v.in![r * columns + c]!;
         const kind = { format, scaling };
-        const straight = quantized(at, [rows, columns], kind);
-        const flipped = quantized((r, c) => at(c, r), [columns, rows], kind);
+        const straight = quantizeGrid(at, [rows, columns], kind);
+        const flipped = quantizeGrid((r, c) => at(c, r), [columns, rows], kind);
         return {
           out: hasOut ? straight.codes : undefined,
           transposed: hasTransposed ? flipped.codes : undefined,
@@ -186,8 +186,8 @@ function productCase(of: Product): MatrixCase {
     title: `${form}${accumulate ? ', added' : ''}${bias ? ', with a bias' : ''}${fast ? ', fast' : ''}`,
     build(random) {
       const [sa, sb] = [scaleShape(scalings[0], m, k), scaleShape(scalings[1], n, k)];
-      const old = input(dtype, [m, n], random.normal(m * n), padded([m, n], 8, 16));
-      const out = output(dtype, [m, n], closeSums(dtype), padded([m, n], 8, 16));
+      const old = input(dtype, [m, n], random.normal(m * n), paddedLayout([m, n], 8, 16));
+      const out = output(dtype, [m, n], closeSums(dtype), paddedLayout([m, n], 8, 16));
       return {
         operands: {
           a: input('u8', [m, k], codes(random, m * k, formats[0])),
@@ -195,7 +195,7 @@ function productCase(of: Product): MatrixCase {
           aScale: input('f32', sa, random.uniform(count(sa), 0.1, 0.2)),
           bScale: input('f32', sb, random.uniform(count(sb), 0.1, 0.2)),
           bias: bias ? input(dtype, [n], random.normal(n), unaligned) : null,
-          out: accumulate ? updated(old, closeSums(dtype)) : out,
+          out: accumulate ? inPlaceOperand(old, closeSums(dtype)) : out,
         },
         args: {
           aFormat: formats[0],

@@ -4,8 +4,16 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { gatedDelta, type Tensor, Tensor as Tensors } from '../../../lib/tensor/index.js';
 import type { GradientCheck } from '../../autograd/check.js';
-import { close, input, type MatrixCase, opCase, output, updated, type Values } from './harness.js';
-import { floating, padded } from './layouts.js';
+import {
+  close,
+  inPlaceOperand,
+  input,
+  type MatrixCase,
+  opCase,
+  output,
+  type Values,
+} from './harness.js';
+import { floating, paddedLayout } from './layouts.js';
 import type { Mistake } from './mistake.js';
 
 const { exp, floor } = Math;
@@ -115,7 +123,7 @@ function operandsOf(random: Draw, dtype: DType, z: Sizes, mode: Mode) {
     [b, t, hk, d],
     [b, t, h, e],
   ];
-  const layout = (shape: number[]) => (mode === 'gaps' && e > 0 ? padded(shape) : {});
+  const layout = (shape: number[]) => (mode === 'gaps' && e > 0 ? paddedLayout(shape) : {});
   return {
     q: input(dtype, keys, keysOf(random, b * t * hk, d), layout(keys)),
     k: input(dtype, keys, keysOf(random, b * t * hk, d), layout(keys)),
@@ -154,12 +162,12 @@ function differences(z: Sizes, v: Values, name: string): Float64Array {
   const score = (values: Values): number =>
     forward(z, values).reduce((sum, x, i) => sum + x * v.dout![i]!, 0);
   return v[name]!.map((x, i) => {
-    const moved = (by: number): number => {
+    const scoreMoved = (by: number): number => {
       const changed = Float64Array.from(v[name]!);
       changed[i] = x + by;
       return score({ ...v, [name]: changed });
     };
-    return (moved(step) - moved(-step)) / (2 * step);
+    return (scoreMoved(step) - scoreMoved(-step)) / (2 * step);
   });
 }
 
@@ -186,7 +194,7 @@ const backwards = floating.flatMap((dtype) =>
           ];
           const check = { ...close(dtype, 4, 'tensor'), absolute: 1e-6 };
           const wide = dtype === 'f64' ? check : { ...close('f32', 4, 'tensor'), absolute: 1e-5 };
-          const layout = mode === 'gaps' ? padded(values) : {};
+          const layout = mode === 'gaps' ? paddedLayout(values) : {};
           return {
             operands: {
               ...operandsOf(random, dtype, z, mode),
@@ -235,7 +243,7 @@ function steps(dtype: DType, isGapped: boolean, h: number, d: number, e: number)
     title: `${h} heads ${d} ${e}${isGapped ? ' gaps' : ''}`,
     build(random) {
       const check = close(dtype, 2, 'tensor');
-      const layout = isGapped ? padded(keys) : {};
+      const layout = isGapped ? paddedLayout(keys) : {};
       return {
         operands: {
           q: input(dtype, keys, keysOf(random, ROWS * hk, d), layout),
@@ -255,7 +263,7 @@ function steps(dtype: DType, isGapped: boolean, h: number, d: number, e: number)
             SEQUENCES.map(([, , slot]) => slot),
           ),
           out: output(dtype, [ROWS, h, e], check),
-          pool: updated(
+          pool: inPlaceOperand(
             input(statistic, [SLOTS, h, d, e], random.normal(SLOTS * h * d * e)),
             close(statistic, 2, 'tensor'),
           ),

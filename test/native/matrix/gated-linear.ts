@@ -10,7 +10,7 @@ import type { Case } from '../../support/case.js';
 import { unary } from './functions.js';
 import { close, input, type MatrixCase, opCase, output } from './harness.js';
 import { floating } from './layouts.js';
-import { rounded } from './numbers.js';
+import { roundTo } from './numbers.js';
 
 /** [rows, inputs, hidden]. */
 const sizes = [
@@ -48,7 +48,7 @@ const plain = floating.flatMap((dtype) =>
             for (let k = 0; k < inputs; ++k) {
               total += (v.x![m * inputs + k] as number) * (v.weight![n * inputs + k] as number);
             }
-            return rounded(total, dtype);
+            return roundTo(total, dtype);
           };
           return {
             out: Float64Array.from({ length: rows * hidden }, (_, at) => {
@@ -114,7 +114,7 @@ const quantized: MatrixCase[] = (['f32', 'f16', 'bf16'] as const).flatMap((dtype
                 total +=
                   (v.x![m * inputs + k] as number) * (code(n, k) - zero) * (v.scale![at] as number);
               }
-              return rounded(total, dtype);
+              return roundTo(total, dtype);
             };
             return {
               out: Float64Array.from({ length: rows * hidden }, (_, at) => {
@@ -129,7 +129,7 @@ const quantized: MatrixCase[] = (['f32', 'f16', 'bf16'] as const).flatMap((dtype
   ),
 );
 
-function drawn(shape: readonly number[], dtype: DType, device: Device, seed: number): Tensor {
+function drawTensor(shape: readonly number[], dtype: DType, device: Device, seed: number): Tensor {
   const out = Tensor.empty(shape, dtype, device);
   kernels.randomNormal({ out, mean: 0, stddev: 1, seed, offset: 0, ...inOrder });
   return out;
@@ -153,10 +153,10 @@ const [INPUTS, HIDDEN] = [256, 2120];
 
 function comparePlain(dtype: DType, rows: number, device: Device): void {
   const [x, weight] = [
-    drawn([rows, INPUTS], dtype, device, 1),
-    drawn([2 * HIDDEN, INPUTS], dtype, device, 2),
+    drawTensor([rows, INPUTS], dtype, device, 1),
+    drawTensor([2 * HIDDEN, INPUTS], dtype, device, 2),
   ];
-  const bias = drawn([2 * HIDDEN], dtype, device, 3);
+  const bias = drawTensor([2 * HIDDEN], dtype, device, 3);
   const out = Tensor.empty([rows, HIDDEN], dtype, device);
   kernels.gatedLinear({ x, weight, bias, out });
   const gemm = {
@@ -176,10 +176,10 @@ function compareCodes(dtype: DType, rows: number, bits: 8 | 4, device: Device): 
   const group = bits === 4 ? 128 : INPUTS;
   const packed = Tensor.empty([2 * HIDDEN, (INPUTS * bits) / 32], 'i32', device);
   const scale = Tensor.empty([2 * HIDDEN, INPUTS / group], dtype, device);
-  const weight = drawn([2 * HIDDEN, INPUTS], dtype, device, 2);
+  const weight = drawTensor([2 * HIDDEN, INPUTS], dtype, device, 2);
   kernels.quantizeWeights({ in: weight, packed, scale, bits, group });
-  const x = drawn([rows, INPUTS], dtype, device, 1);
-  const bias = drawn([2 * HIDDEN], dtype, device, 3);
+  const x = drawTensor([rows, INPUTS], dtype, device, 1);
+  const bias = drawTensor([2 * HIDDEN], dtype, device, 3);
   const codes = { packed, scale, zero: null, bias, bits, group };
   const out = Tensor.empty([rows, HIDDEN], dtype, device);
   kernels.quantizedGatedLinear({ x, ...codes, out });

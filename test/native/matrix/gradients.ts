@@ -64,7 +64,7 @@ function check(derivative: Derivative, name: string): void {
   const random = new Random(name);
   const inputs = derivative.inputs(random);
   const projection = random.normal(numel(derivative.out));
-  const projected = (values: Record<string, Float64Array>): number => {
+  const project = (values: Record<string, Float64Array>): number => {
     const memory = new Memory();
     const views: Views = {};
     for (const [key, { shape }] of Object.entries(inputs))
@@ -83,11 +83,11 @@ function check(derivative: Derivative, name: string): void {
   const base = Object.fromEntries(Object.entries(inputs).map(([key, { values }]) => [key, values]));
   for (const [key, gradient] of Object.entries(gradients)) {
     const direction = random.normal(base[key]!.length);
-    const moved = (step: number) => ({
+    const moveBy = (step: number) => ({
       ...base,
       [key]: base[key]!.map((x, i) => x + step * direction[i]!),
     });
-    const difference = (projected(moved(STEP)) - projected(moved(-STEP))) / (2 * STEP);
+    const difference = (project(moveBy(STEP)) - project(moveBy(-STEP))) / (2 * STEP);
     const expected = dot(memory.read(gradient), direction);
     const error = Math.abs(difference - expected) / Math.max(1, Math.abs(expected));
     assert.ok(error < TOLERANCE, `${key}: finite difference ${difference}, gradient ${expected}`);

@@ -87,11 +87,11 @@ export function output(
 }
 
 /** Read and written: the result depends on the old values. */
-export function updated(operand: Operand, check: Check): Operand {
+export function inPlaceOperand(operand: Operand, check: Check): Operand {
   return { ...operand, check };
 }
 
-/** Written in place of the operand called `name`, which must itself be `updated`. */
+/** Written in place of the operand called `name`, which must itself be `inPlaceOperand`. */
 export function sameAs(operand: Operand, name: string): Operand {
   return { ...operand, sameAs: name };
 }
@@ -200,7 +200,7 @@ function copyElements(from: NumericArray, to: NumericArray, { operand, at, lead 
 }
 
 /** The same values, with different poison around them. */
-function poisoned(image: Image, poison: number): Image {
+function poisonGaps(image: Image, poison: number): Image {
   const { operand, raw } = image;
   const other = rawArray(operand.dtype, raw.length);
   new Uint8Array(other.buffer).fill(poison);
@@ -216,11 +216,12 @@ function imagesOf(problem: Problem, poison: number): Images {
   return images;
 }
 
-const decoded = ({ operand, raw, at }: Image): Float64Array => decodeAll(raw, at, operand.dtype);
+const decodeImage = ({ operand, raw, at }: Image): Float64Array =>
+  decodeAll(raw, at, operand.dtype);
 
 function valuesOf(images: Images): Values {
   const values: Values = {};
-  for (const [name, image] of Object.entries(images)) values[name] = decoded(image);
+  for (const [name, image] of Object.entries(images)) values[name] = decodeImage(image);
   return values;
 }
 
@@ -342,7 +343,7 @@ function compareDevices(name: string, host: Image, got: Image): void {
     return;
   }
   const doubled = { ...check!, tolerance: 2 * check!.tolerance, absolute: 2 * check!.absolute };
-  checkValues(name, decoded(got), decoded(host), { dtype, shape }, doubled);
+  checkValues(name, decodeImage(got), decodeImage(host), { dtype, shape }, doubled);
 }
 
 /**
@@ -355,7 +356,7 @@ function runCase(spec: Spec, name: string, device: Device): void {
   const after = execute(device, spec.op, problem, images);
   if (isWatched) return;
   const other: Images = {};
-  for (const [name, image] of Object.entries(images)) other[name] = poisoned(image, 0x55);
+  for (const [name, image] of Object.entries(images)) other[name] = poisonGaps(image, 0x55);
   const again = execute(device, spec.op, problem, other);
   for (const key of Object.keys(images)) {
     checkUntouched(key, images[key]!, after[key]!);
@@ -374,7 +375,7 @@ function runCase(spec: Spec, name: string, device: Device): void {
     }
     const values = expected[key];
     assert.ok(values, `the reference lacks ${key}`);
-    checkValues(key, decoded(image), values, operand, operand.check);
+    checkValues(key, decodeImage(image), values, operand, operand.check);
   }
 }
 

@@ -8,7 +8,7 @@ import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { inOrder } from '../../../lib/tensor/index.js';
 import type { Case } from '../../support/case.js';
 import { close, input, type MatrixCase, opCase, output } from './harness.js';
-import { floating, padded } from './layouts.js';
+import { floating, paddedLayout } from './layouts.js';
 import type { Mistake } from './mistake.js';
 
 /** [rows, inputs, outputs]. */
@@ -32,7 +32,7 @@ const products: MatrixCase[] = floating.flatMap((dtype) =>
         dtype,
         title: `[${rows}, ${inputs}] to ${outputs}${i % 2 ? ', bias' : ''}${gaps ? ', gaps' : ''}`,
         build: (random) => {
-          const layout = (shape: readonly number[]) => (gaps ? padded(shape) : {});
+          const layout = (shape: readonly number[]) => (gaps ? paddedLayout(shape) : {});
           const x = [rows, inputs];
           const weight = [outputs, inputs];
           return {
@@ -68,7 +68,7 @@ const products: MatrixCase[] = floating.flatMap((dtype) =>
   ),
 );
 
-function drawn(shape: readonly number[], dtype: DType, device: Device, seed: number): Tensor {
+function drawTensor(shape: readonly number[], dtype: DType, device: Device, seed: number): Tensor {
   const out = Tensor.empty(shape, dtype, device);
   kernels.randomNormal({ out, mean: 0, stddev: 1, seed, offset: 0, ...inOrder });
   return out;
@@ -82,8 +82,11 @@ function compareRows(dtype: DType, device: Device): void {
     [520, 2100],
     [43, 77],
   ] as const) {
-    const [x, weight] = [drawn([700, K], dtype, device, 1), drawn([N, K], dtype, device, 2)];
-    const bias = drawn([N], dtype, device, 3);
+    const [x, weight] = [
+      drawTensor([700, K], dtype, device, 1),
+      drawTensor([N, K], dtype, device, 2),
+    ];
+    const bias = drawTensor([N], dtype, device, 3);
     const outOf = (first: number, rows: number): number[] => {
       const out = Tensor.empty([rows, N], dtype, device);
       kernels.invariantLinear({ x: x.narrow(0, first, rows), weight, bias, out });
@@ -107,8 +110,8 @@ function compareRows(dtype: DType, device: Device): void {
 function compareQueries(dtype: DType, device: Device, headDim: number, window: number): void {
   const [T, H, Hk, block] = [150, 6, 2, 16];
   const blocks = Math.ceil(T / block);
-  const pool = drawn([2 * blocks, 2, Hk, block, headDim], dtype, device, 4);
-  const q = drawn([T, H, headDim], dtype, device, 5);
+  const pool = drawTensor([2 * blocks, 2, Hk, block, headDim], dtype, device, 4);
+  const q = drawTensor([T, H, headDim], dtype, device, 5);
   const list = (values: readonly number[], shape = [values.length]): Tensor =>
     Tensor.from(Int32Array.from(values), { shape, device });
   const table = Array.from({ length: blocks }, (_, i) => (i * 7) % blocks);

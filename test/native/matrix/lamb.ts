@@ -5,12 +5,12 @@ import type { LambScalars } from '../../../lib/runtime/kernels.generated.js';
 import {
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   type Operand,
   opCase,
   output,
-  updated,
   type Values,
 } from './harness.js';
 import { aligned, unaligned } from './layouts.js';
@@ -69,7 +69,7 @@ function startsOf({ sizes, gap }: Step): number[] {
 }
 
 /** Values of `draw` in the parameters, zeros in the gaps. */
-function spread(s: Step, draw: (n: number) => ArrayLike<number>): Float64Array {
+function spreadValues(s: Step, draw: (n: number) => ArrayLike<number>): Float64Array {
   const starts = startsOf(s);
   const out = new Float64Array(starts.at(-1)!);
   s.sizes.forEach((size, i) => {
@@ -109,7 +109,7 @@ function stateOf(s: Step, random: Random): Record<'master' | 'm' | 'v' | 'starts
   const size = s.tiny ? 1e-39 : 1;
   const n = startsOf(s).at(-1)!;
   const vector = (draw: (count: number) => ArrayLike<number>) =>
-    input('f32', [n], spread(s, draw), layout);
+    input('f32', [n], spreadValues(s, draw), layout);
   return {
     master: vector((count) => random.normal(count)),
     m: vector((count) => random.normal(count).map((x) => x * 0.1 * size)),
@@ -130,13 +130,13 @@ function moments(s: Step): MatrixCase {
       const state = stateOf(s, random);
       const check = s.apply ? closeSameBits('f32', 1, 'tensor') : exact;
       const layout = s.gap % 2 ? unaligned : aligned;
-      const grad = spread(s, (n) => random.normal(n).map((x) => x * (s.tiny ? 1e-39 : 1)));
+      const grad = spreadValues(s, (n) => random.normal(n).map((x) => x * (s.tiny ? 1e-39 : 1)));
       const places = s.sizes.length;
       return {
         operands: {
           ...state,
-          m: updated(state.m, check),
-          v: updated(state.v, check),
+          m: inPlaceOperand(state.m, check),
+          v: inPlaceOperand(state.v, check),
           grad: input(s.dtype, [grad.length], grad, layout),
           sums: output('f64', [places, 2], s.apply ? closeSameBits('f32', 1, 'element') : exact),
           control: controlOf(s),
@@ -148,7 +148,7 @@ function moments(s: Step): MatrixCase {
   });
 }
 
-function applied(s: Step): MatrixCase {
+function applyCase(s: Step): MatrixCase {
   const rule = ruleOf(s);
   return opCase({
     op: 'LambApply',
@@ -162,7 +162,7 @@ function applied(s: Step): MatrixCase {
       return {
         operands: {
           ...state,
-          master: updated(state.master, check('f32')),
+          master: inPlaceOperand(state.master, check('f32')),
           weight: s.weight && output(s.weight, state.master.shape, check(s.weight), layout),
           coefficients: input('f32', [places], random.uniform(places, 0.1, 2)),
           control: controlOf(s),
@@ -221,7 +221,7 @@ function coefficients(squares: readonly number[], title: string, apply = true): 
           sums: input('f64', [places, 2], squares),
           coefficients: apply
             ? output('f32', [places], closeSameBits('f32', 1, 'element'))
-            : updated(input('f32', [places], random.uniform(places, 1, 2)), exact),
+            : inPlaceOperand(input('f32', [places], random.uniform(places, 1, 2)), exact),
           control: input('f32', [4], [0.5, apply ? 1 : 0, 1, 1]),
         },
         args: { minCoefficient, maxCoefficient },
@@ -243,7 +243,7 @@ const several = [4, 16, 0, 3, 3, 0, 0, 0, 1e-9, 1, 1, 1e-9, 1e200, 1e199, 2, 3];
 
 export const cases: MatrixCase[] = [
   ...steps().map(moments),
-  ...steps().map(applied),
+  ...steps().map(applyCase),
   coefficients(several, 'ratios, zeros and both bounds'),
   coefficients(several, 'skipped', false),
   coefficients([], 'none'),

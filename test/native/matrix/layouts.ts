@@ -16,14 +16,14 @@ export const aligned: Layout = { lead: 16 };
 export const unaligned: Layout = { lead: 5 };
 
 /** Row-major with `gap` unused elements after every row. */
-export function padded(shape: readonly number[], gap = 3, lead = 5): Layout {
+export function paddedLayout(shape: readonly number[], gap = 3, lead = 5): Layout {
   const wide = [...shape];
   wide[wide.length - 1] = wide.at(-1)! + gap;
   return { lead, strides: contiguousStrides(wide) };
 }
 
 /** Column-major: the first dim is dense. */
-export function reversed(shape: readonly number[], lead = 16): Layout {
+export function reversedLayout(shape: readonly number[], lead = 16): Layout {
   return { lead, strides: contiguousStrides([...shape].reverse()).reverse() };
 }
 
@@ -39,7 +39,11 @@ export function broadcast(shape: readonly number[], dims: readonly number[], lea
 }
 
 /** Dims in the order `order` of memory, the last one dense. */
-export function permuted(shape: readonly number[], order: readonly number[], lead = 16): Layout {
+export function permutedLayout(
+  shape: readonly number[],
+  order: readonly number[],
+  lead = 16,
+): Layout {
   const dense = contiguousStrides(order.map((d) => shape[d]!));
   const strides = new Array<number>(shape.length);
   order.forEach((d, at) => {

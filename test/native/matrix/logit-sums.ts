@@ -2,7 +2,7 @@
 import type { DType } from '../../../lib/runtime/dtype.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { close, input, type Layout, type MatrixCase, opCase, output } from './harness.js';
-import { aligned, floating, oddSizes, padded, unaligned } from './layouts.js';
+import { aligned, floating, oddSizes, paddedLayout, unaligned } from './layouts.js';
 import type { Mistake } from './mistake.js';
 
 const IGNORE = -100;
@@ -20,10 +20,10 @@ const all: Rows[] = floating.flatMap((dtype) => [
     .filter((columns) => columns > 0)
     .flatMap((columns): Rows[] => [
       { dtype, index: 'i32', rows: 7, columns, layout: unaligned },
-      { dtype, index: 'i64', rows: 5, columns, layout: padded([5, columns], 11, 16) },
+      { dtype, index: 'i64', rows: 5, columns, layout: paddedLayout([5, columns], 11, 16) },
     ]),
   { dtype, index: 'i64', rows: 0, columns: 17, layout: aligned },
-  { dtype, index: 'i64', rows: 3, columns: 50257, layout: padded([3, 50257], 47, 16) },
+  { dtype, index: 'i64', rows: 3, columns: 50257, layout: paddedLayout([3, 50257], 47, 16) },
   { dtype, index: 'i32', rows: 3, columns: 128256, layout: aligned },
 ]);
 
@@ -56,13 +56,13 @@ function logitSums({ dtype, index, rows, columns, layout }: Rows): MatrixCase {
         },
         args: { ignoreIndex: IGNORE },
         reference: (v) => {
-          const counted = (of: (row: Float64Array, r: number) => number) =>
+          const sumRows = (of: (row: Float64Array, r: number) => number) =>
             Array.from(v.target!, (t, r) => (t === IGNORE ? 0 : of(rowOf(v.logits!, r), r)));
           return {
-            expected: counted((row, r) =>
+            expected: sumRows((row, r) =>
               sum(row, (x) => (x === -Infinity ? 0 : Math.exp(x - v.lse![r]!) * x)),
             ),
-            total: counted((row) => sum(row, (x) => x)),
+            total: sumRows((row) => sum(row, (x) => x)),
           };
         },
       };

@@ -4,12 +4,12 @@ import { numel } from '../../../lib/runtime/view.js';
 import {
   close,
   exact,
+  inPlaceOperand,
   input,
   type Layout,
   type MatrixCase,
   opCase,
   output,
-  updated,
 } from './harness.js';
 import {
   aligned,
@@ -18,9 +18,9 @@ import {
   floating,
   indexOf,
   oddSizes,
-  padded,
-  permuted,
-  reversed,
+  paddedLayout,
+  permutedLayout,
+  reversedLayout,
   sparse,
   unaligned,
 } from './layouts.js';
@@ -45,7 +45,7 @@ function embeddings(): MatrixCase[] {
                 dtype,
                 [v, c],
                 random.integers(v * c, 0, dtype === 'bool' ? 2 : 99),
-                index === 'i32' ? padded([v, c]) : aligned,
+                index === 'i32' ? paddedLayout([v, c]) : aligned,
               ),
               index: input(index, [n], random.integers(n, 0, v), unaligned),
               out: output(dtype, [n, c], exact, index === 'i32' ? unaligned : aligned),
@@ -87,7 +87,7 @@ function embeddingBackwards(): MatrixCase[] {
                 dout: input(dtype, [n!, c!], random.normal(n! * c!), layout),
                 index: input(accumulate ? 'i64' : 'i32', [n!], random.integers(n!, 0, v!)),
                 dweight: accumulate
-                  ? updated(input(dtype, [v!, c!], random.normal(v! * c!), layout), check)
+                  ? inPlaceOperand(input(dtype, [v!, c!], random.normal(v! * c!), layout), check)
                   : output(dtype, [v!, c!], check, layout),
               },
               args: { accumulate },
@@ -117,12 +117,18 @@ export interface Gathering {
 export const gatherings: readonly Gathering[] = [
   ...oddSizes.filter((n) => n > 0).map((n) => ({ from: [n], to: [33], dim: 0, layout: unaligned })),
   { from: [17, 33], to: [17, 5], dim: 1 },
-  { from: [17, 33], to: [3, 33], dim: 0, layout: padded([17, 33]), outLayout: reversed([3, 33]) },
+  {
+    from: [17, 33],
+    to: [3, 33],
+    dim: 0,
+    layout: paddedLayout([17, 33]),
+    outLayout: reversedLayout([3, 33]),
+  },
   {
     from: [5, 7, 9],
     to: [5, 11, 9],
     dim: 1,
-    layout: permuted([5, 7, 9], [2, 0, 1]),
+    layout: permutedLayout([5, 7, 9], [2, 0, 1]),
     outLayout: sparse([5, 11, 9]),
   },
   { from: [2, 3, 2, 5, 2, 3], to: [2, 3, 2, 8, 2, 3], dim: 3 },

@@ -7,7 +7,7 @@ import { type DType, dtypeSize, rawArray } from '../../../lib/runtime/dtype.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import type { View } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
-import { exact, input, type MatrixCase, opCase, output, updated } from './harness.js';
+import { exact, inPlaceOperand, input, type MatrixCase, opCase, output } from './harness.js';
 import { aligned, oddSizes, unaligned } from './layouts.js';
 import type { Make, Mistake } from './mistake.js';
 import { encode, Random } from './numbers.js';
@@ -73,7 +73,7 @@ const emptySplit = (memory: Memory, n: number): Split => ({
 const isNaNBits = (bits: number): boolean => (bits & 0x7fffffff) > 0x7f800000;
 
 /** The bits of masters after split and join: a NaN becomes quiet, with a zero lower half. */
-function restored(bits: Uint32Array): Uint32Array {
+function restoreBits(bits: Uint32Array): Uint32Array {
   return bits.map((one) => (isNaNBits(one) ? (one & 0xffff0000) | 0x400000 : one));
 }
 
@@ -102,7 +102,7 @@ function comesBack(name: string, bitsOf: () => Uint32Array, lead = 0): Case {
     assert.deepEqual(memory.read(split.high), memory.read(rounded), 'weights');
     const out = memory.view('f32', n);
     kernels.joinMaster({ ...split, out });
-    assertSame(wordsOf(memory.read(out)), restored(bits), 'float');
+    assertSame(wordsOf(memory.read(out)), restoreBits(bits), 'float');
     const tail = memory.read(split.ties).at(-1) ?? 0;
     assert.equal(n % 8 ? tail >> (n % 8) : 0, 0, 'bits of ties beyond the last float');
     memory.release();
@@ -161,17 +161,17 @@ function equalsAdamW(u: Update): Case {
   const run = (device: Device): void => {
     const random = new Random(name);
     const memory = new Memory(device, u.lead);
-    const encoded = (dtype: DType, values: ArrayLike<number>) => {
+    const encodeValues = (dtype: DType, values: ArrayLike<number>) => {
       const raw = rawArray(dtype, values.length);
       for (let i = 0; i < values.length; ++i) encode(raw, i, values[i] as number, dtype);
       return memory.view(dtype, values.length, raw);
     };
     // Clears the lower half of NaN payloads, which arithmetic never sets, because moments would
     // inherit it.
-    const bits = u.wild ? restored(anyBits(name, n)) : mastersOf(random, n);
+    const bits = u.wild ? restoreBits(anyBits(name, n)) : mastersOf(random, n);
     const m = random.normal(n).map((x) => x * u.scale);
     const v = random.uniform(n, 0, 1).map((x) => x * u.scale);
-    const moments = () => ({ m: encoded('f32', m), v: encoded('f32', v) });
+    const moments = () => ({ m: encodeValues('f32', m), v: encodeValues('f32', v) });
     const [whole, halves] = [moments(), moments()];
     const master = memory.view('f32', n, bits);
     const split = emptySplit(memory, n);
@@ -180,10 +180,10 @@ function equalsAdamW(u: Update): Case {
     for (let step = 1; step <= 3; ++step) {
       const values = random.normal(n).map((x) => x * u.scale);
       if (u.wild && n > 2) [values[0], values[1]] = [Number.NaN, Number.POSITIVE_INFINITY];
-      const grad = encoded(u.grad, values);
+      const grad = encodeValues(u.grad, values);
       const rule = {
         grad,
-        control: encoded('f32', [0.5, apply, 1, 1]),
+        control: encodeValues('f32', [0.5, apply, 1, 1]),
         decoupled: u.decoupled,
         lr: 1e-3,
         beta1: 0.9,
@@ -202,7 +202,7 @@ function equalsAdamW(u: Update): Case {
     }
     const joined = memory.view('f32', n);
     kernels.joinMaster({ ...split, out: joined });
-    const expected = restored(wordsOf(memory.read(master)));
+    const expected = restoreBits(wordsOf(memory.read(master)));
     assertSame(wordsOf(memory.read(joined)), expected, 'master');
     memory.release();
   };
@@ -328,15 +328,15 @@ function idle(n: number, grad: DType, apply: 0 | 1): MatrixCase {
     build(random) {
       const old = splitOf(floats(random, n));
       const some = (values: Float64Array) => (apply ? values.fill(0) : values);
-      const kept = (dtype: DType, values: Float64Array) =>
-        updated(input(dtype, [values.length], values, layoutOf(n)), exact);
+      const keepBits = (dtype: DType, values: Float64Array) =>
+        inPlaceOperand(input(dtype, [values.length], values, layoutOf(n)), exact);
       return {
         operands: {
-          high: kept('bf16', old.high),
-          low: kept('bf16', old.low),
-          ties: kept('u8', old.ties),
-          m: kept('f32', some(random.normal(n))),
-          v: kept('f32', some(random.uniform(n, 0, 1))),
+          high: keepBits('bf16', old.high),
+          low: keepBits('bf16', old.low),
+          ties: keepBits('u8', old.ties),
+          m: keepBits('f32', some(random.normal(n))),
+          v: keepBits('f32', some(random.uniform(n, 0, 1))),
           grad: input(grad, [n], some(random.normal(n)), layoutOf(n)),
           control: input('f32', [4], [0.5, apply, 1, 1]),
         },

@@ -6,13 +6,13 @@ import { geluTanh, geluTanhSlope } from './functions.js';
 import {
   type Check,
   close,
+  inPlaceOperand,
   input,
   type Layout,
   type MatrixCase,
   type Operand,
   opCase,
   output,
-  updated,
 } from './harness.js';
 import { floating } from './layouts.js';
 
@@ -95,7 +95,7 @@ function product(p: Product): MatrixCase {
         random.normal(size.reduce((x, y) => x * y, 1));
       const outLayout = rows(shape, p);
       const target: Operand = p.accumulate
-        ? updated(input(outDType, shape, random.normal(count), outLayout), check)
+        ? inPlaceOperand(input(outDType, shape, random.normal(count), outLayout), check)
         : output(outDType, shape, check, outLayout);
       return {
         operands: {

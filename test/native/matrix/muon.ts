@@ -5,12 +5,12 @@ import {
   close,
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   output,
   sameAs,
-  updated,
 } from './harness.js';
 import { aligned, oddSizes, unaligned } from './layouts.js';
 
@@ -40,7 +40,7 @@ function momentum(dtype: DType, sizes: readonly number[], nesterov: boolean, app
       const check = apply ? closeSameBits('f32', 1, 'tensor') : exact;
       return {
         operands: {
-          momentum: updated(input('f32', [n], random.normal(n), layoutOf(n)), check),
+          momentum: inPlaceOperand(input('f32', [n], random.normal(n), layoutOf(n)), check),
           grad: input(dtype, [n], random.normal(n), layoutOf(n)),
           starts: input('i64', [starts.length], starts),
           sums: output('f64', [sizes.length], closeSameBits('f32', 1, 'element')),
@@ -98,7 +98,7 @@ interface Step {
   inPlace?: boolean;
 }
 
-function applied({ n, direction: dtype, weight, apply, inPlace = false }: Step): MatrixCase {
+function applyCase({ n, direction: dtype, weight, apply, inPlace = false }: Step): MatrixCase {
   return opCase({
     op: 'MuonApply',
     dtype,
@@ -108,8 +108,8 @@ function applied({ n, direction: dtype, weight, apply, inPlace = false }: Step):
       const moved = input(dtype, [n], random.normal(n), layoutOf(n));
       return {
         operands: {
-          master: updated(input('f32', [n], random.normal(n), layoutOf(n)), check('f32')),
-          direction: inPlace ? updated(moved, check(dtype)) : moved,
+          master: inPlaceOperand(input('f32', [n], random.normal(n), layoutOf(n)), check('f32')),
+          direction: inPlace ? inPlaceOperand(moved, check(dtype)) : moved,
           weight: inPlace
             ? sameAs(moved, 'direction')
             : weight && output(weight, [n], check(weight), layoutOf(n)),
@@ -136,12 +136,12 @@ export const cases: MatrixCase[] = narrow.flatMap((dtype) => [
   momentum(dtype, [257, 33], true, false),
   ...[[], [0], [1], [4096]].map((sizes) => momentum(dtype, sizes, true, true)),
   ...narrow.map((out) => direction(dtype, out, 258, true, true)),
-  ...narrow.map((weight) => applied({ n: 257, direction: dtype, weight, apply: true })),
+  ...narrow.map((weight) => applyCase({ n: 257, direction: dtype, weight, apply: true })),
   ...oddSizes.flatMap((n) => [
     direction(dtype, dtype, n, true, true),
-    applied({ n, direction: dtype, weight: dtype, apply: true, inPlace: true }),
+    applyCase({ n, direction: dtype, weight: dtype, apply: true, inPlace: true }),
   ]),
   direction(dtype, 'bf16', 40_009, true, false),
-  applied({ n: 40_009, direction: dtype, weight: null, apply: true }),
-  applied({ n: 130, direction: dtype, weight: dtype, apply: false }),
+  applyCase({ n: 40_009, direction: dtype, weight: null, apply: true }),
+  applyCase({ n: 130, direction: dtype, weight: dtype, apply: false }),
 ]);

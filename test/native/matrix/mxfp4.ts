@@ -7,7 +7,7 @@ import { close, exact, input, type MatrixCase, opCase, output } from './harness.
 import { unaligned } from './layouts.js';
 import type { Mistake } from './mistake.js';
 import type { Random } from './numbers.js';
-import { rounded } from './numbers.js';
+import { roundTo } from './numbers.js';
 
 const { exp, fround } = Math;
 const narrow: readonly DType[] = ['f32', 'bf16', 'f16'];
@@ -141,9 +141,9 @@ function outputs(v: Record<string, Float64Array>, z: Sizes, dtype: DType): Float
         const [gateRow, upRow] = limit > 0 ? [2 * n, 2 * n + 1] : [n, H + n];
         const gate = product('up', expert * 2 * H + gateRow, x);
         const up = product('up', expert * 2 * H + upRow, x);
-        return limit > 0 ? bounded(gate, up, limit) : (gate / (1 + exp(-gate))) * up;
+        return limit > 0 ? boundedGate(gate, up, limit) : (gate / (1 + exp(-gate))) * up;
       });
-      const hidden = inner.map((one) => rounded(one, dtype));
+      const hidden = inner.map((one) => roundTo(one, dtype));
       for (let n = 0; n < C; ++n) {
         out[t * C + n]! += v.weights![t * k + j]! * product('down', expert * C + n, hidden);
       }
@@ -152,7 +152,7 @@ function outputs(v: Record<string, Float64Array>, z: Sizes, dtype: DType): Float
   return out;
 }
 
-function bounded(gate: number, up: number, limit: number): number {
+function boundedGate(gate: number, up: number, limit: number): number {
   const g = Math.min(gate, limit);
   const u = Math.max(-limit, Math.min(up, limit));
   return ((u + 1) * g) / (1 + exp(-1.702 * g));

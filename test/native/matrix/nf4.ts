@@ -33,7 +33,7 @@ function inBlocks(x: Float64Array, code: readonly number[], block: number) {
   return { scales, codes };
 }
 
-const packed = (codes: Float64Array): Float64Array =>
+const packCodes = (codes: Float64Array): Float64Array =>
   Float64Array.from(
     { length: blocksOf(codes.length, 2) },
     (_, i) => codes[2 * i]! * 16 + (codes[2 * i + 1] ?? 7),
@@ -55,7 +55,7 @@ const quantize = narrow.flatMap((dtype) =>
         args: { block: BLOCK },
         reference: (v) => {
           const { scales, codes } = inBlocks(v.in!, NF4_CODE, BLOCK);
-          return { packed: packed(codes), absmax: scales };
+          return { packed: packCodes(codes), absmax: scales };
         },
       }),
     }),

@@ -3,16 +3,16 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   close,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   type Operand,
   opCase,
   output,
   sameAs,
-  updated,
 } from './harness.js';
 import { aligned, floating, oddSizes, unaligned } from './layouts.js';
-import { rounded } from './numbers.js';
+import { roundTo } from './numbers.js';
 
 const { floor, sqrt } = Math;
 
@@ -94,7 +94,7 @@ function forward(
         args: { eps: EPS },
         reference(v) {
           const s = v.x!.map((x, i) =>
-            residual ? rounded(rounded(x + v.residual![i]!, statistic), dtype) : x,
+            residual ? roundTo(roundTo(x + v.residual![i]!, statistic), dtype) : x,
           );
           const stats = statistics(s, n, c, centred);
           const out = s.map((x, i) => {
@@ -155,7 +155,7 @@ function backward(dtype: DType, n: number, c: number, b: Backward): MatrixCase {
     title: `[${n},${c}] ${b.mode}${b.accumulate ? ' accumulates' : ''}`,
     build(random) {
       const layout = c % 2 ? unaligned : aligned;
-      const s = random.normal(n * c).map((x) => rounded(2 * x + 1, dtype));
+      const s = random.normal(n * c).map((x) => roundTo(2 * x + 1, dtype));
       const stats = statistics(s, n, c, b.centred);
       const matrix = (): Operand => input(dtype, [n, c], random.normal(n * c), layout);
       // One column has no variance: rstd is 1 / sqrt(eps), and rounding is all that dx consists of.
@@ -164,10 +164,14 @@ function backward(dtype: DType, n: number, c: number, b: Backward): MatrixCase {
       const sums = { ...check, absolute: (dtype === 'f64' ? 1e-14 : 1e-5) * sqrt(n + 1) };
       const column = (): Operand =>
         b.accumulate
-          ? updated(input(dtype, [c], random.normal(c), unaligned), sums)
+          ? inPlaceOperand(input(dtype, [c], random.normal(c), unaligned), sums)
           : output(dtype, [c], sums, unaligned);
       const dsum =
-        b.mode === 'fused' ? matrix() : b.mode === 'in place' ? updated(matrix(), check) : null;
+        b.mode === 'fused'
+          ? matrix()
+          : b.mode === 'in place'
+            ? inPlaceOperand(matrix(), check)
+            : null;
       const dx =
         b.mode === 'only sums'
           ? null

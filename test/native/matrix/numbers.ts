@@ -131,7 +131,7 @@ export function decodeAll(raw: NumericArray, at: Int32Array, dtype: DType): Floa
 const cells: Partial<Record<DType, NumericArray>> = {};
 
 /** `value` rounded to `dtype`. */
-export function rounded(value: number, dtype: DType): number {
+export function roundTo(value: number, dtype: DType): number {
   if (dtype === 'f64') return value;
   if (dtype === 'f32') return fround(value);
   cells[dtype] ??= rawArray(dtype, 1);

@@ -4,12 +4,12 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   type Operand,
   opCase,
   output,
-  updated,
 } from './harness.js';
 import { aligned, oddSizes, unaligned } from './layouts.js';
 import type { Random } from './numbers.js';
@@ -115,12 +115,12 @@ function frozenAdam(one: Step, beta1: number): MatrixCase {
     title: `${titleOf(one)} beta ${beta1}`,
     build(random) {
       const state = (values: ArrayLike<number>) =>
-        updated(vector(one, values), checkOf(one, 'f32'));
+        inPlaceOperand(vector(one, values), checkOf(one, 'f32'));
       return {
         operands: {
           master: state(random.normal(one.n)),
           m: state(random.normal(one.n)),
-          v: updated(vector(one, secondMoment(random, one.n)), exact),
+          v: inPlaceOperand(vector(one, secondMoment(random, one.n)), exact),
           grad: vector(one, random.normal(one.n), one.dtype),
           weight: one.weight && output(one.weight, [one.n], checkOf(one, one.weight)),
           control: controlOf(one),
@@ -149,13 +149,13 @@ function anchorAdam(one: Step): MatrixCase {
     title: titleOf(one),
     build(random) {
       const state = (values: ArrayLike<number>) =>
-        updated(vector(one, values), checkOf(one, 'f32'));
+        inPlaceOperand(vector(one, values), checkOf(one, 'f32'));
       return {
         operands: {
           master: state(random.normal(one.n)),
           m: state(random.normal(one.n)),
-          v: updated(vector(one, secondMoment(random, one.n)), exact),
-          anchor: updated(vector(one, random.normal(one.n)), exact),
+          v: inPlaceOperand(vector(one, secondMoment(random, one.n)), exact),
+          anchor: inPlaceOperand(vector(one, random.normal(one.n)), exact),
           grad: vector(one, random.normal(one.n)),
           weight: one.weight && output(one.weight, [one.n], checkOf(one, one.weight)),
           control: controlOf(one),
@@ -187,7 +187,7 @@ function lambAverage(apply: boolean): MatrixCase {
       return {
         operands: {
           coefficients: input('f32', [n], coefficients),
-          frozen: updated(
+          frozen: inPlaceOperand(
             input('f32', [n], random.uniform(n, 0, 2)),
             apply ? closeSameBits('f32', 1, 'element') : exact,
           ),
@@ -224,7 +224,7 @@ function lambMoments({ sizes, gap, apply = true }: Moments): MatrixCase {
     title: `[${sizes}] + ${gap}${apply ? '' : ' skipped'}`,
     build(random) {
       const layout = gap % 2 ? unaligned : aligned;
-      const spread = (draw: (count: number) => ArrayLike<number>): Float64Array => {
+      const spreadValues = (draw: (count: number) => ArrayLike<number>): Float64Array => {
         const out = new Float64Array(n);
         sizes.forEach((size, k) => {
           out.set(Array.from(draw(size)), starts[k]!);
@@ -235,17 +235,17 @@ function lambMoments({ sizes, gap, apply = true }: Moments): MatrixCase {
         input(
           'f32',
           [n],
-          spread((size) => random.normal(size)),
+          spreadValues((size) => random.normal(size)),
           layout,
         );
       const check = apply ? closeSameBits('f32', 1, 'tensor') : exact;
-      const v = spread((size) => secondMoment(random, size));
+      const v = spreadValues((size) => secondMoment(random, size));
       return {
         operands: {
           master: normal(),
-          m: updated(normal(), check),
+          m: inPlaceOperand(normal(), check),
           v: input('f32', [n], v, layout),
-          fresh: updated(input('f32', [n], v, layout), check),
+          fresh: inPlaceOperand(input('f32', [n], v, layout), check),
           payload: normal(),
           starts: input('i64', [places + 1], starts),
           sums: output('f64', [places, 3], apply ? closeSameBits('f32', 1, 'element') : exact),
@@ -295,8 +295,8 @@ function lambCoefficients(decays: boolean, apply: boolean): MatrixCase {
         operands: {
           sums: input('f64', [places, 3], sums),
           frozen: uniform(),
-          factor: updated(uniform(), check),
-          coefficients: updated(uniform(), check),
+          factor: inPlaceOperand(uniform(), check),
+          coefficients: inPlaceOperand(uniform(), check),
           control: input('f32', [4], [0.5, apply ? 1 : 0, 1, 1]),
         },
         args: { decays, ...bounds },

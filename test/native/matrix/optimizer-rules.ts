@@ -4,12 +4,12 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   type OpName,
   opCase,
   sameAs,
-  updated,
 } from './harness.js';
 import { aligned, oddSizes, unaligned } from './layouts.js';
 import type { Random } from './numbers.js';
@@ -167,15 +167,18 @@ function update(u: Update): MatrixCase {
       const grad = input(u.grad, [u.n], gradients, layout);
       const states = Object.entries(rule.states).map(([name, kind]) => {
         const values = stateValues(u, kind, random);
-        return [name, kind && updated({ ...input('f32', [u.n], [], layout), values }, check)];
+        return [
+          name,
+          kind && inPlaceOperand({ ...input('f32', [u.n], [], layout), values }, check),
+        ];
       });
       const weight =
-        u.weight && updated(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck);
+        u.weight && inPlaceOperand(input(u.weight, [u.n], random.normal(u.n), layout), weightCheck);
       return {
         operands: {
-          master: updated(input('f32', [u.n], random.normal(u.n), layout), check),
+          master: inPlaceOperand(input('f32', [u.n], random.normal(u.n), layout), check),
           ...Object.fromEntries(states),
-          grad: u.inPlace ? updated(grad, weightCheck) : grad,
+          grad: u.inPlace ? inPlaceOperand(grad, weightCheck) : grad,
           weight: u.inPlace ? sameAs(grad, 'grad') : weight,
           control: input('f32', [4], [0.5, u.apply ? 1 : 0, 1, 1]),
         },

@@ -4,14 +4,14 @@ import { type DType, statisticOf } from '../../../lib/runtime/dtype.js';
 import {
   close,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   output,
-  updated,
   type Values,
 } from './harness.js';
-import { floating, padded } from './layouts.js';
+import { floating, paddedLayout } from './layouts.js';
 import type { Random } from './numbers.js';
 
 const { ceil, exp, floor, log, max, sqrt } = Math;
@@ -343,7 +343,7 @@ function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
   for (const [queries] of z.sequences) starts.push(starts.at(-1)! + queries);
   const tokens = starts.at(-1)! - 3;
   const shape = [tokens, h, d];
-  const layout = z.padded ? padded(shape, 8) : {};
+  const layout = z.padded ? paddedLayout(shape, 8) : {};
   const scale = 1 / sqrt(max(d, 1));
   return opCase({
     op: 'PagedAttention',
@@ -362,7 +362,7 @@ function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
           'i32',
           [tables.length, maxBlocks],
           tables.flat(),
-          padded([tables.length, maxBlocks]),
+          paddedLayout([tables.length, maxBlocks]),
         ),
         starts: input('i32', [starts.length], starts),
         lengths: input(
@@ -413,7 +413,7 @@ function store(dtype: DType, z: Stored, gaps: boolean): MatrixCase {
     n % 4 === 3 ? -1 - n : (n * step) % places,
   );
   const shape = [tokens, hk, d];
-  const layout = gaps ? padded(shape) : {};
+  const layout = gaps ? paddedLayout(shape) : {};
   return opCase({
     op: 'PagedStore',
     dtype,
@@ -423,7 +423,7 @@ function store(dtype: DType, z: Stored, gaps: boolean): MatrixCase {
         k: input(dtype, shape, random.normal(tokens * hk * d), layout),
         v: input(dtype, shape, random.normal(tokens * hk * d)),
         slots: input('i32', [tokens], slots, { lead: 3 }),
-        pool: updated(
+        pool: inPlaceOperand(
           input(dtype, [blocks, 2, hk, block, d], random.normal(places * 2 * hk * d)),
           exact,
         ),

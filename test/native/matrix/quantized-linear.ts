@@ -3,7 +3,7 @@
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { close, exact, input, type MatrixCase, opCase, output } from './harness.js';
 import { unaligned } from './layouts.js';
-import { type Random, rounded } from './numbers.js';
+import { type Random, roundTo } from './numbers.js';
 
 const { ceil, floor, fround } = Math;
 const narrow: readonly DType[] = ['f32', 'bf16', 'f16'];
@@ -70,7 +70,10 @@ const titleOf = ({ outputs, inputs, bits, group }: Sizes): string =>
   `${outputs}x${inputs}, ${bits} bits, groups of ${group}`;
 
 /** Codes [outputs, inputs] packed into words. */
-function packed(codes: ArrayLike<number>, { outputs, inputs, bits, group }: Sizes): Float64Array {
+function packCodes(
+  codes: ArrayLike<number>,
+  { outputs, inputs, bits, group }: Sizes,
+): Float64Array {
   const words = wordsOf({ outputs, inputs, bits, group });
   const perWord = 32 / bits;
   return Float64Array.from({ length: outputs * words }, (_, i) => {
@@ -129,13 +132,13 @@ function operandsOf(random: Random, size: Sizes, scale: DType, hasZeros: boolean
 /** Each scale is the smallest sufficient number of its dtype; in f32, the nearest. */
 function stepOf(largest: number, bits: number, dtype: DType): number {
   const wanted = fround(largest / ((2 ** bits - 1) / 2));
-  const nearest = rounded(wanted, dtype);
+  const nearest = roundTo(wanted, dtype);
   if (dtype === 'f32' || nearest >= wanted) return nearest;
   let above = wanted;
-  for (let share = 2 ** -26; above <= nearest || rounded(above, dtype) < wanted; share *= 2) {
+  for (let share = 2 ** -26; above <= nearest || roundTo(above, dtype) < wanted; share *= 2) {
     above = wanted * (1 + share);
   }
-  return rounded(above, dtype);
+  return roundTo(above, dtype);
 }
 
 function even(x: number): number {
@@ -177,7 +180,7 @@ const quantize = narrow.flatMap((dtype, d) =>
               const code = even(fround(x / step)) + middle;
               return Math.min(2 * middle - 1, Math.max(0, code));
             });
-            return { packed: packed(codes, size), scale: steps };
+            return { packed: packCodes(codes, size), scale: steps };
           },
         };
       },
@@ -295,7 +298,7 @@ const repack = [false, true].flatMap((awq) =>
                   const word = v.in![k * (outputs / 8) + floor(row / 8)] as number;
                   return (word >>> (4 * (AWQ_PLACES[row % 8] as number))) & 15;
                 });
-                return { out: packed(codes, { ...size, outputs }) };
+                return { out: packCodes(codes, { ...size, outputs }) };
               },
             };
           },

@@ -5,12 +5,12 @@ import { contiguousStrides, numel } from '../../../lib/runtime/view.js';
 import {
   close,
   exact,
+  inPlaceOperand,
   input,
   type Layout,
   type MatrixCase,
   opCase,
   output,
-  updated,
 } from './harness.js';
 import {
   broadcast,
@@ -18,9 +18,9 @@ import {
   integers,
   numeric,
   oddSizes,
-  padded,
-  permuted,
-  reversed,
+  paddedLayout,
+  permutedLayout,
+  reversedLayout,
   unaligned,
 } from './layouts.js';
 import type { Random } from './numbers.js';
@@ -42,7 +42,7 @@ const join: Record<ReduceOp, (a: number, b: number) => number> = {
   prod: (a, b) => a * b,
 };
 
-function reduced(
+function reduceTo(
   x: Float64Array,
   from: readonly number[],
   to: readonly number[],
@@ -89,17 +89,17 @@ const reductions: readonly Reduction[] = [
   { from: [5, 0], to: [1, 1] },
   { from: [], to: [] },
   { from: [3, 5], to: [3, 5] },
-  { from: [129, 65], to: [1, 65], layout: padded([129, 65]) },
-  { from: [129, 65], to: [1, 65], layout: reversed([129, 65]) },
-  { from: [129, 65], to: [129, 1], layout: reversed([129, 65]) },
+  { from: [129, 65], to: [1, 65], layout: paddedLayout([129, 65]) },
+  { from: [129, 65], to: [1, 65], layout: reversedLayout([129, 65]) },
+  { from: [129, 65], to: [129, 1], layout: reversedLayout([129, 65]) },
   { from: [5, 17, 33], to: [1, 17, 1] },
   { from: [5, 17, 33], to: [5, 1, 33] },
-  { from: [5, 17, 33], to: [1, 1, 1], layout: permuted([5, 17, 33], [1, 2, 0]) },
+  { from: [5, 17, 33], to: [1, 1, 1], layout: permutedLayout([5, 17, 33], [1, 2, 0]) },
   { from: [5, 17, 33], to: [1, 17, 33], layout: broadcast([5, 17, 33], [1]) },
   {
     from: [2, 3, 4, 5, 6, 7],
     to: [1, 3, 1, 5, 1, 7],
-    layout: permuted([2, 3, 4, 5, 6, 7], [4, 0, 2, 5, 1, 3]),
+    layout: permutedLayout([2, 3, 4, 5, 6, 7], [4, 0, 2, 5, 1, 3]),
   },
   { from: [2, 3, 4, 5, 6, 7], to: [2, 1, 4, 1, 6, 1] },
   { from: [4099, 3], to: [1, 3] },
@@ -111,7 +111,7 @@ const biasGradients: readonly Reduction[] = [
   { from: [256, 8], to: [1, 8] },
   { from: [523, 264], to: [1, 264] },
   { from: [5, 67, 520], to: [1, 1, 520], outLayout: unaligned },
-  { from: [300, 72], to: [1, 72], layout: padded([300, 72], 8, 16) },
+  { from: [300, 72], to: [1, 72], layout: paddedLayout([300, 72], 8, 16) },
   { from: [300, 72], to: [1, 72], layout: unaligned },
 ];
 
@@ -142,12 +142,12 @@ function reduction(dtype: DType, op: ReduceOp, r: Reduction, accumulate: boolean
         operands: {
           in: input(dtype, r.from, values, r.layout),
           out: accumulate
-            ? updated(input(dtype, r.to, old, r.outLayout), check)
+            ? inPlaceOperand(input(dtype, r.to, old, r.outLayout), check)
             : output(dtype, r.to, check, r.outLayout),
         },
         args: { op, accumulate },
         reference(v) {
-          const result = reduced(v.in!, r.from, r.to, op);
+          const result = reduceTo(v.in!, r.from, r.to, op);
           return { out: result.map((x, i) => x + (accumulate ? v.out![i]! : 0)) };
         },
       };
@@ -210,7 +210,7 @@ function nonFinite(): MatrixCase[] {
                   ),
                 },
                 args: { op, accumulate: false },
-                reference: (v) => ({ out: reduced(v.in!, shape, to, op) }),
+                reference: (v) => ({ out: reduceTo(v.in!, shape, to, op) }),
               };
             },
           }),
@@ -232,8 +232,8 @@ function argMaxes(): MatrixCase[] {
     for (const columns of [...oddSizes.filter((n) => n > 0), 5003]) {
       for (const [title, layout] of [
         ['ties', undefined],
-        ['ties padded', padded([17, columns])],
-        ['ties reversed', reversed([17, columns])],
+        ['ties padded', paddedLayout([17, columns])],
+        ['ties reversed', reversedLayout([17, columns])],
         ['NaN', unaligned],
       ] as const) {
         if (title === 'NaN' && !floating.includes(dtype)) continue;
@@ -320,7 +320,7 @@ function gradientControls(): MatrixCase[] {
   // The gaps between rows hold NaN in the guard's bytes and are not part of the view.
   const layouts = (n: number): [readonly number[], Layout][] => [
     [[n], unaligned],
-    ...(n % 3 === 0 ? [[[3, n / 3], padded([3, n / 3], 2)] as [number[], Layout]] : []),
+    ...(n % 3 === 0 ? [[[3, n / 3], paddedLayout([3, n / 3], 2)] as [number[], Layout]] : []),
   ];
   const shaped = partials.flatMap((sums) =>
     layouts(sums.length).map(([shape, layout]) => ({ sums, shape, layout })),

@@ -1,8 +1,16 @@
 // The rotary embedding against its formula, by place and by given positions.
 import type { DType } from '../../../lib/runtime/dtype.js';
 import { contiguousStrides } from '../../../lib/runtime/view.js';
-import { close, input, type MatrixCase, opCase, output, sameAs, updated } from './harness.js';
-import { floating, padded } from './layouts.js';
+import {
+  close,
+  inPlaceOperand,
+  input,
+  type MatrixCase,
+  opCase,
+  output,
+  sameAs,
+} from './harness.js';
+import { floating, paddedLayout } from './layouts.js';
 
 const { floor } = Math;
 
@@ -36,7 +44,9 @@ function ropes(): MatrixCase[] {
               const angles = random.uniform(rows * half, 0, 7);
               const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
               const layout =
-                mode === 'padded' && d > 0 ? padded(shape) : { strides: contiguousStrides(shape) };
+                mode === 'padded' && d > 0
+                  ? paddedLayout(shape)
+                  : { strides: contiguousStrides(shape) };
               const x = input(
                 dtype,
                 shape,
@@ -46,7 +56,7 @@ function ropes(): MatrixCase[] {
               const check = close(dtype, 1, 'tensor');
               return {
                 operands: {
-                  in: mode === 'in place' ? updated(x, check) : x,
+                  in: mode === 'in place' ? inPlaceOperand(x, check) : x,
                   cos: input(statistic, [rows, half], angles.map(Math.cos), { lead: 5 }),
                   sin: input(statistic, [rows, half], angles.map(Math.sin)),
                   positions:

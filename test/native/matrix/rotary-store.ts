@@ -4,15 +4,15 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   close,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   output,
   sameAs,
-  updated,
   type Values,
 } from './harness.js';
-import { floating, padded } from './layouts.js';
+import { floating, paddedLayout } from './layouts.js';
 
 const { floor, sqrt } = Math;
 
@@ -47,7 +47,7 @@ function slotsOf({ tokens, block, blocks }: Sizes): number[] {
 }
 
 /** One head, normalized if there is a norm weight, and rotated. */
-function turned(v: Values, x: Float64Array, norm: Float64Array | undefined, token: number) {
+function rotateHead(v: Values, x: Float64Array, norm: Float64Array | undefined, token: number) {
   const half = x.length / 2;
   const mean = x.reduce((sum, value) => sum + value * value, 0) / x.length;
   const scale = norm ? 1 / sqrt(mean + EPS) : 1;
@@ -67,14 +67,14 @@ function reference(z: Sizes, v: Values, isInPlace: boolean) {
   for (let n = 0; n < tokens; ++n) {
     for (let head = 0; head < h; ++head) {
       const at = (n * h + head) * d;
-      out.set(turned(v, v.q!.subarray(at, at + d), v.qNorm, n), at);
+      out.set(rotateHead(v, v.q!.subarray(at, at + d), v.qNorm, n), at);
     }
     const slot = slots[n]!;
     for (let head = 0; slot >= 0 && head < hk; ++head) {
       const at = (n * hk + head) * d;
       const row = (which: number): number =>
         (((floor(slot / block) * 2 + which) * hk + head) * block + (slot % block)) * d;
-      pool.set(turned(v, v.k!.subarray(at, at + d), v.kNorm, n), row(0));
+      pool.set(rotateHead(v, v.k!.subarray(at, at + d), v.kNorm, n), row(0));
       pool.set(v.v!.subarray(at, at + d), row(1));
     }
   }
@@ -89,7 +89,7 @@ function stores(dtype: DType, z: Sizes, mode: Mode): MatrixCase {
     [tokens, h, d],
     [tokens, hk, d],
   ];
-  const layout = (of: number[]) => (mode === 'gaps' ? padded(of) : {});
+  const layout = (of: number[]) => (mode === 'gaps' ? paddedLayout(of) : {});
   const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
   const hasNorms = mode === 'norms' || mode === 'in place';
   return opCase({
@@ -105,7 +105,7 @@ function stores(dtype: DType, z: Sizes, mode: Mode): MatrixCase {
       const count = blocks * block * 2 * hk * d;
       return {
         operands: {
-          q: mode === 'in place' ? updated(q, check) : q,
+          q: mode === 'in place' ? inPlaceOperand(q, check) : q,
           k: input(dtype, kept, random.normal(tokens * hk * d), layout(kept)),
           v: input(dtype, kept, random.normal(tokens * hk * d)),
           out: mode === 'in place' ? sameAs(q, 'q') : output(dtype, shape, check, layout(shape)),
@@ -115,7 +115,10 @@ function stores(dtype: DType, z: Sizes, mode: Mode): MatrixCase {
           qNorm: norm(),
           kNorm: norm(),
           slots: input('i32', [tokens], slotsOf(z), { lead: 3 }),
-          pool: updated(input(dtype, [blocks, 2, hk, block, d], random.normal(count)), check),
+          pool: inPlaceOperand(
+            input(dtype, [blocks, 2, hk, block, d], random.normal(count)),
+            check,
+          ),
         },
         args: { eps: EPS },
         reference: (v) => reference(z, v, mode === 'in place'),
@@ -136,7 +139,7 @@ function feeds(count: number, isInPlace: boolean): MatrixCase {
       const given = input('i32', [count], tokens, { lead: 2 });
       return {
         operands: {
-          tokens: isInPlace ? updated(given, exact) : given,
+          tokens: isInPlace ? inPlaceOperand(given, exact) : given,
           previous: input('i32', [size], [5, -1, 900, 0, -2, 31, 7], { lead: 1 }),
           out: isInPlace ? sameAs(given, 'tokens') : output('i32', [count], exact),
         },

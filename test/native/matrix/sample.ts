@@ -4,14 +4,14 @@ import type { DType } from '../../../lib/runtime/dtype.js';
 import {
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   output,
-  updated,
 } from './harness.js';
-import { padded, unaligned } from './layouts.js';
-import { type Random, rounded } from './numbers.js';
+import { paddedLayout, unaligned } from './layouts.js';
+import { type Random, roundTo } from './numbers.js';
 import { philox } from './philox.js';
 
 const { exp, expm1, floor, fround, log, log1p, max, min, trunc } = Math;
@@ -103,7 +103,7 @@ interface Slot {
   bans: readonly ArrayLike<number>[];
 }
 
-function processed(scores: Float64Array, slot: Slot): Float64Array {
+function processScores(scores: Float64Array, slot: Slot): Float64Array {
   const { settings, numbers, recent, counts, bias, mask, bans } = slot;
   const [, , , repetition, presence, frequency] = Array.from(settings) as [...number[]];
   const x = scores.map((one, c) => {
@@ -129,7 +129,7 @@ function processed(scores: Float64Array, slot: Slot): Float64Array {
 }
 
 /** Keeps only the candidates that pass top-k, top-p and min-p. */
-function filtered(y: Float64Array, [topK, topP, minP]: readonly [number, number, number]) {
+function filterScores(y: Float64Array, [topK, topP, minP]: readonly [number, number, number]) {
   const columns = Array.from(y.keys());
   if (topK > 0 && topK < y.length) {
     const least = Array.from(y).sort((a, b) => b - a)[topK - 1]!;
@@ -149,7 +149,7 @@ function filtered(y: Float64Array, [topK, topP, minP]: readonly [number, number,
 }
 
 function choose(scores: Float64Array, slot: Slot): number {
-  const x = processed(scores, slot);
+  const x = processScores(scores, slot);
   if (x.some((one) => !(one < Number.POSITIVE_INFINITY))) return -1;
   const maximum = x.reduce((a, b) => max(a, b));
   if (maximum === OUT) return -2;
@@ -157,7 +157,7 @@ function choose(scores: Float64Array, slot: Slot): number {
   if (temperature === 0) return x.indexOf(maximum);
   const y = x.map((one) => below(fround(fround(one - maximum) / temperature), one));
   const [position, , topK, low, high] = Array.from(slot.numbers) as [...number[]];
-  filtered(y, [topK!, slot.settings[1]!, slot.settings[2]!]);
+  filterScores(y, [topK!, slot.settings[1]!, slot.settings[2]!]);
   // A seed has two words; the harness's philox uses the lower one.
   if (high !== 0) throw new Error('seeds of one word');
   const keys = y.map((one, c) => {
@@ -181,10 +181,13 @@ function logprobsOf(scores: Float64Array, token: number): [number, number] {
 const SLOTS = 43;
 /** A row and its slot have different indices. */
 const slotOf = (row: number): number => (row * 5 + 3) % SLOTS;
-const chosen = (pick: (rule: Rule) => unknown): number[] =>
+const chooseRows = (pick: (rule: Rule) => unknown): number[] =>
   rules.flatMap((rule, row) => (pick(rule) ? [row] : []));
-const [withCounts, withBias] = [chosen((rule) => rule.penalties), chosen((rule) => rule.bias)];
-const withMask = chosen((rule) => rule.mask);
+const [withCounts, withBias] = [
+  chooseRows((rule) => rule.penalties),
+  chooseRows((rule) => rule.bias),
+];
+const withMask = chooseRows((rule) => rule.mask);
 /** Columns of the numbers of a slot. */
 const NUMBERS = 8;
 
@@ -239,13 +242,13 @@ function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): Ma
       const bias = random.normal(withBias.length * columns).map((x, i) => (i % 5 === 1 ? OUT : x));
       const words = Math.ceil(columns / 32);
       const masks = withMask.flatMap((row) => Array.from(maskOf(random, rules[row]?.mask, words)));
-      const layout = padded(shape, 3, columns % 2 === 0 ? 16 : 5);
+      const layout = paddedLayout(shape, 3, columns % 2 === 0 ? 16 : 5);
       return {
         operands: {
           scores: input(
             dtype,
             shape,
-            values.map((x) => rounded(x, dtype)),
+            values.map((x) => roundTo(x, dtype)),
             layout,
           ),
           slots: input(
@@ -260,9 +263,9 @@ function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): Ma
               ? output('f32', [rules.length, 2], closeSameBits('f32', 1, 'tensor'))
               : null,
           settings: input('f32', [SLOTS, 6], settings),
-          numbers: updated(input('i32', [SLOTS, NUMBERS], numbers), exact),
-          recent: updated(input('i32', [SLOTS, RECENT], recent), exact),
-          counts: updated(input('i32', [withCounts.length, columns], counts), exact),
+          numbers: inPlaceOperand(input('i32', [SLOTS, NUMBERS], numbers), exact),
+          recent: inPlaceOperand(input('i32', [SLOTS, RECENT], recent), exact),
+          counts: inPlaceOperand(input('i32', [withCounts.length, columns], counts), exact),
           bias: input('f32', [withBias.length, columns], bias),
           masks: input('i32', [withMask.length, words], masks),
           bans: input('i32', [bans.length, 6], bans.flat()),
@@ -318,8 +321,14 @@ function plain(rows: number): MatrixCase {
         tokens: output('i32', [rows], exact),
         logprobs: null,
         settings: input('f32', [rows, 6], new Array(rows).fill([0, 1, 0, 1, 0, 0]).flat()),
-        numbers: updated(input('i32', [rows, NUMBERS], new Float64Array(rows * NUMBERS)), exact),
-        recent: updated(input('i32', [rows, RECENT], new Float64Array(rows * RECENT)), exact),
+        numbers: inPlaceOperand(
+          input('i32', [rows, NUMBERS], new Float64Array(rows * NUMBERS)),
+          exact,
+        ),
+        recent: inPlaceOperand(
+          input('i32', [rows, RECENT], new Float64Array(rows * RECENT)),
+          exact,
+        ),
         counts: null,
         bias: null,
         masks: null,

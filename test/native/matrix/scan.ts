@@ -4,21 +4,21 @@ import { contiguousStrides, numel } from '../../../lib/runtime/view.js';
 import {
   close,
   exact,
+  inPlaceOperand,
   input,
   type Layout,
   type MatrixCase,
   opCase,
   output,
-  updated,
 } from './harness.js';
 import {
   aligned,
   broadcast,
   floating,
   oddSizes,
-  padded,
-  permuted,
-  reversed,
+  paddedLayout,
+  permutedLayout,
+  reversedLayout,
   sparse,
   unaligned,
 } from './layouts.js';
@@ -34,13 +34,13 @@ interface Setting {
 const six = [2, 3, 2, 5, 2, 3];
 const settings: readonly Setting[] = [
   ...oddSizes.map((n) => ({ shape: [n], dim: 0, in: unaligned })),
-  { shape: [17, 33], dim: 1, in: padded([17, 33]), out: sparse([17, 33]) },
+  { shape: [17, 33], dim: 1, in: paddedLayout([17, 33]), out: sparse([17, 33]) },
   { shape: [17, 33], dim: 0, out: unaligned },
-  { shape: [33, 17], dim: 0, in: reversed([33, 17]) },
-  { shape: [300, 5], dim: 0, in: aligned, out: reversed([300, 5]) },
-  { shape: [5, 67, 9], dim: 1, in: permuted([5, 67, 9], [2, 0, 1]) },
+  { shape: [33, 17], dim: 0, in: reversedLayout([33, 17]) },
+  { shape: [300, 5], dim: 0, in: aligned, out: reversedLayout([300, 5]) },
+  { shape: [5, 67, 9], dim: 1, in: permutedLayout([5, 67, 9], [2, 0, 1]) },
   { shape: [5, 67, 9], dim: 1, in: broadcast([5, 67, 9], [2]) },
-  { shape: six, dim: 3, in: permuted(six, [5, 4, 3, 2, 1, 0]) },
+  { shape: six, dim: 3, in: permutedLayout(six, [5, 4, 3, 2, 1, 0]) },
   { shape: [3, 0, 5], dim: 2 },
   { shape: [3, 0, 5], dim: 1 },
 ];
@@ -52,7 +52,7 @@ const long: readonly Setting[] = [
 ];
 
 /** fold(total, x) along `dim`, from the end with `reverse`. */
-function folded(
+function foldAlong(
   x: Float64Array,
   { shape, dim }: Setting,
   reverse: boolean,
@@ -74,7 +74,7 @@ const sum = (total: number, x: number): number => total + x;
 const product = (total: number, x: number): number => total * x;
 
 /** Factors with products in range, some of them 0; sums of arbitrary values. */
-function drawn(random: Random, dtype: DType, op: 'sum' | 'prod', n: number): Float64Array {
+function drawValues(random: Random, dtype: DType, op: 'sum' | 'prod', n: number): Float64Array {
   if (op === 'sum') return dtype === 'i64' ? random.integers(n, -99, 99) : random.normal(n);
   if (dtype === 'i64') return random.integers(n, 0, 2).map((x) => 2 * x - 1);
   return random.uniform(n, 0.97, 1.03);
@@ -99,14 +99,14 @@ function scans(): MatrixCase[] {
                 const old = random.integers(n, -9, 9);
                 return {
                   operands: {
-                    in: input(dtype, setting.shape, drawn(random, dtype, op, n), setting.in),
+                    in: input(dtype, setting.shape, drawValues(random, dtype, op, n), setting.in),
                     out: accumulate
-                      ? updated(input(dtype, setting.shape, old, setting.out), check)
+                      ? inPlaceOperand(input(dtype, setting.shape, old, setting.out), check)
                       : output(dtype, setting.shape, check, setting.out),
                   },
                   args: { dim: setting.dim, op, reverse, accumulate },
                   reference(v) {
-                    const result = folded(v.in!, setting, reverse, op === 'sum' ? sum : product);
+                    const result = foldAlong(v.in!, setting, reverse, op === 'sum' ? sum : product);
                     return { out: result.map((x, i) => x + (accumulate ? v.out![i]! : 0)) };
                   },
                 };
@@ -174,7 +174,7 @@ function cumprodBackwards(): MatrixCase[] {
                   in: input(dtype, shape, x, setting.in),
                   dout: input(dtype, shape, random.normal(n), setting.out),
                   dx: accumulate
-                    ? updated(input(dtype, shape, random.normal(n), setting.out), check)
+                    ? inPlaceOperand(input(dtype, shape, random.normal(n), setting.out), check)
                     : output(dtype, shape, check, setting.out),
                 },
                 args: { dim: setting.dim, accumulate },

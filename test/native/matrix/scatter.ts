@@ -5,13 +5,20 @@ import {
   type Check,
   close,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   output,
-  updated,
 } from './harness.js';
-import { everyDType, floating, permuted, reversed, sparse, unaligned } from './layouts.js';
+import {
+  everyDType,
+  floating,
+  permutedLayout,
+  reversedLayout,
+  sparse,
+  unaligned,
+} from './layouts.js';
 import { type Gathering, gatherings, placeOf } from './lookup.js';
 import type { Random } from './numbers.js';
 
@@ -22,21 +29,33 @@ const crowded: readonly Gathering[] = [
   { from: [1], to: [4099], dim: 0 },
   { from: [3], to: [4099], dim: 0, layout: unaligned },
   { from: [70_001], to: [257], dim: 0 },
-  { from: [5, 33], to: [5, 301], dim: 1, layout: reversed([5, 33]), outLayout: sparse([5, 301]) },
-  { from: [33, 5], to: [301, 5], dim: 0, layout: sparse([33, 5]), outLayout: reversed([301, 5]) },
+  {
+    from: [5, 33],
+    to: [5, 301],
+    dim: 1,
+    layout: reversedLayout([5, 33]),
+    outLayout: sparse([5, 301]),
+  },
+  {
+    from: [33, 5],
+    to: [301, 5],
+    dim: 0,
+    layout: sparse([33, 5]),
+    outLayout: reversedLayout([301, 5]),
+  },
   {
     from: [2, 40, 3],
     to: [2, 129, 3],
     dim: 1,
-    layout: permuted([2, 40, 3], [1, 2, 0]),
-    outLayout: permuted([2, 129, 3], [1, 0, 2]),
+    layout: permutedLayout([2, 40, 3], [1, 2, 0]),
+    outLayout: permutedLayout([2, 129, 3], [1, 0, 2]),
   },
   { from: [0, 3], to: [0, 129], dim: 1 },
 ];
 const all = [...gatherings, ...crowded];
 
 /** Values with sums in range, exact for integers. */
-function drawn(random: Random, dtype: DType, n: number): Float64Array {
+function drawValues(random: Random, dtype: DType, n: number): Float64Array {
   if (floating.includes(dtype)) return random.normal(n);
   return random.integers(n, 0, dtype === 'u8' || dtype === 'bool' ? 2 : 99);
 }
@@ -56,12 +75,12 @@ function scatterings(
     title: `[${g.to}] to [${g.from}] dim ${g.dim} ${index}${isSum && accumulate ? ' accumulates' : ''}`,
     build(random) {
       const check: Check = isSum && floating.includes(dtype) ? close(dtype, 1, 'tensor') : exact;
-      const old = input(dtype, g.from, drawn(random, dtype, numel(g.from)), g.layout);
+      const old = input(dtype, g.from, drawValues(random, dtype, numel(g.from)), g.layout);
       return {
         operands: {
-          src: input(dtype, g.to, drawn(random, dtype, numel(g.to)), g.outLayout),
+          src: input(dtype, g.to, drawValues(random, dtype, numel(g.to)), g.outLayout),
           index: input(index, g.to, random.integers(numel(g.to), 0, g.from[g.dim]!)),
-          out: keeps ? updated(old, check) : output(dtype, g.from, check, g.layout),
+          out: keeps ? inPlaceOperand(old, check) : output(dtype, g.from, check, g.layout),
         },
         args: isSum ? { dim: g.dim, accumulate } : { dim: g.dim },
         reference(v) {

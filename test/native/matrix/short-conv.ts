@@ -8,14 +8,14 @@ import { unary } from './functions.js';
 import {
   close,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   output,
-  updated,
   type Values,
 } from './harness.js';
-import { floating, padded } from './layouts.js';
+import { floating, paddedLayout } from './layouts.js';
 import type { Mistake } from './mistake.js';
 
 const { floor } = Math;
@@ -91,10 +91,10 @@ const whole = floating.flatMap((dtype) =>
     modes.flatMap((mode) => {
       const [b, t, c, k] = z;
       const shape = [b, t, c];
-      const layout = mode === 'gaps' && c > 0 ? padded(shape) : {};
+      const layout = mode === 'gaps' && c > 0 ? paddedLayout(shape) : {};
       const check = close(dtype, 2, 'tensor');
       const statistic: DType = dtype === 'f64' ? 'f64' : 'f32';
-      const given = (random: { normal(n: number): Float64Array }) => ({
+      const inputsOf = (random: { normal(n: number): Float64Array }) => ({
         x: input(dtype, shape, random.normal(b * t * c), layout),
         weight: input(dtype, [c, k], random.normal(c * k), { lead: 1 }),
         documents: mode === 'documents' ? input('i32', [b, t], documentsOf(z)) : null,
@@ -105,7 +105,7 @@ const whole = floating.flatMap((dtype) =>
           dtype,
           title: `${z.join(' ')} ${mode}`,
           build: (random) => ({
-            operands: { ...given(random), out: output(dtype, shape, check) },
+            operands: { ...inputsOf(random), out: output(dtype, shape, check) },
             reference: (v) => ({ out: sums(z, v).map(silu) }),
           }),
         }),
@@ -115,7 +115,7 @@ const whole = floating.flatMap((dtype) =>
           title: `${z.join(' ')} ${mode}`,
           build: (random) => ({
             operands: {
-              ...given(random),
+              ...inputsOf(random),
               dout: input(dtype, shape, random.normal(b * t * c), layout),
               dx: output(dtype, shape, check),
               dweight: output(statistic, [c, k], close(statistic, 4, 'tensor')),
@@ -150,7 +150,12 @@ function steps(dtype: DType, c: number, k: number, isGapped: boolean): MatrixCas
     title: `${c} channels ${k} taps${isGapped ? ' gaps' : ''}`,
     build: (random) => ({
       operands: {
-        x: input(dtype, [ROWS, c], random.normal(ROWS * c), isGapped ? padded([ROWS, c]) : {}),
+        x: input(
+          dtype,
+          [ROWS, c],
+          random.normal(ROWS * c),
+          isGapped ? paddedLayout([ROWS, c]) : {},
+        ),
         weight: input(dtype, [c, k], random.normal(c * k)),
         starts: input('i32', [STARTS.length], STARTS),
         lengths: input(
@@ -164,7 +169,10 @@ function steps(dtype: DType, c: number, k: number, isGapped: boolean): MatrixCas
           SEQUENCES.map(([, , slot]) => slot),
         ),
         out: output(dtype, [ROWS, c], close(dtype, 2, 'tensor')),
-        pool: updated(input(dtype, [SLOTS, held, c], random.normal(SLOTS * held * c)), exact),
+        pool: inPlaceOperand(
+          input(dtype, [SLOTS, held, c], random.normal(SLOTS * held * c)),
+          exact,
+        ),
       },
       reference(v) {
         const out = new Float64Array(ROWS * c);

@@ -4,11 +4,11 @@ import { type Levels, levelsOf } from '../../support/sign-exchange.js';
 import {
   closeSameBits,
   exact,
+  inPlaceOperand,
   input,
   type MatrixCase,
   opCase,
   output,
-  updated,
 } from './harness.js';
 import { aligned, unaligned } from './layouts.js';
 
@@ -62,12 +62,12 @@ function compress(one: Compression): MatrixCase {
     title: `${kind} ${describe(one)} ${flags}`,
     build(random) {
       const layout = gap % 2 ? unaligned : aligned;
-      const scaled = (x: number): number => (zeros && x > 0.3 ? 0 : x * (tiny ? 1e-41 : 1));
+      const scaleValue = (x: number): number => (zeros && x > 0.3 ? 0 : x * (tiny ? 1e-41 : 1));
       const errors = random.normal(n).map((x) => x * (tiny ? 1e-41 : 0.3));
       return {
         operands: {
-          value: input('f32', [n], random.normal(n).map(scaled), layout),
-          error: updated(
+          value: input('f32', [n], random.normal(n).map(scaleValue), layout),
+          error: inPlaceOperand(
             input('f32', [n], errors, layout),
             apply ? closeSameBits('f32', 1, 'tensor') : exact,
           ),

@@ -4,16 +4,16 @@ import { numel } from '../../../lib/runtime/view.js';
 import {
   close,
   exact,
+  inPlaceOperand,
   input,
   type Layout,
   type MatrixCase,
   opCase,
   output,
   sameAs,
-  updated,
 } from './harness.js';
-import { aligned, floating, oddSizes, padded, unaligned } from './layouts.js';
-import { type Random, rounded } from './numbers.js';
+import { aligned, floating, oddSizes, paddedLayout, unaligned } from './layouts.js';
+import { type Random, roundTo } from './numbers.js';
 
 const { exp, log, max } = Math;
 
@@ -112,7 +112,7 @@ function softmaxBackward(
           out: input(dtype, shape, y, layout),
           dout: input(dtype, shape, random.normal(n), layout),
           dx: accumulate
-            ? updated(input(dtype, shape, random.normal(n), layout), check)
+            ? inPlaceOperand(input(dtype, shape, random.normal(n), layout), check)
             : output(dtype, shape, check, layout),
         },
         args: { log, accumulate },
@@ -151,14 +151,14 @@ function losses(): Loss[] {
   const plain = { smoothing: 0, counts: false };
   for (const dtype of floating) {
     for (const classes of oddSizes.filter((n) => n > 0)) {
-      const wide = padded([5, classes], 11, 16);
+      const wide = paddedLayout([5, classes], 11, 16);
       list.push({ ...plain, dtype, index: 'i32', rows: 7, classes, layout: unaligned });
       list.push({ ...plain, dtype, index: 'i64', rows: 5, classes, layout: wide });
       const counted = { dtype, rows: 9, classes, counts: true };
       list.push({ ...counted, index: 'i64', layout: unaligned, smoothing: 0 });
       list.push({ ...counted, index: 'i32', layout: aligned, smoothing: 0.1 });
     }
-    const wide = padded([3, 50257], 47, 16);
+    const wide = paddedLayout([3, 50257], 47, 16);
     list.push({ ...plain, dtype, index: 'i64', rows: 0, classes: 17, layout: aligned });
     list.push({ ...plain, dtype, index: 'i64', rows: 3, classes: 50257, layout: wide });
     const wideRows = { dtype, rows: 3, classes: 128256, layout: aligned };
@@ -209,7 +209,7 @@ function setupOf(loss: Loss) {
       return first + (r % 4 === 0 ? row.indexOf(largest) : row.lastIndexOf(largest));
     });
   const logitsOf = (random: Random): Float64Array =>
-    random.normal(rows * classes).map((x) => rounded(counts ? Math.round(2 * x) : 3 * x, dtype));
+    random.normal(rows * classes).map((x) => roundTo(counts ? Math.round(2 * x) : 3 * x, dtype));
   return { ...loss, first, all, shape, statistic, title, args, rowOf, targetsOf, logitsOf };
 }
 
@@ -269,7 +269,7 @@ function crossEntropyBackward(setup: Setup, inPlace: boolean): MatrixCase {
       const check = { ...close(dtype), absolute: dtype === 'f64' ? 1e-9 : 1e-6 };
       return {
         operands: {
-          logits: inPlace ? updated(logits, check) : logits,
+          logits: inPlace ? inPlaceOperand(logits, check) : logits,
           target: input(index, [rows], targetsOf(random, data)),
           lse: input(statistic, [rows], lse),
           scale: input(statistic, [1], [0.37]),

@@ -7,9 +7,9 @@ import {
   everyDType,
   floating,
   oddSizes,
-  padded,
-  permuted,
-  reversed,
+  paddedLayout,
+  permutedLayout,
+  reversedLayout,
   unaligned,
 } from './layouts.js';
 import type { Random } from './numbers.js';
@@ -26,13 +26,13 @@ interface Setting {
 const settings: readonly Setting[] = [
   ...oddSizes.filter((n) => n > 0).map((n) => ({ shape: [5, n], places: n, layout: unaligned })),
   { shape: [300, 3], places: 2 },
-  { shape: [17, 33], places: 5, layout: reversed([17, 33]) },
-  { shape: [3, 5, 129], places: 129, layout: permuted([3, 5, 129], [2, 0, 1]) },
+  { shape: [17, 33], places: 5, layout: reversedLayout([17, 33]) },
+  { shape: [3, 5, 129], places: 129, layout: permutedLayout([3, 5, 129], [2, 0, 1]) },
   { shape: [2049], places: 1 },
-  { shape: [3, 2500], places: 7, layout: padded([3, 2500]) },
+  { shape: [3, 2500], places: 7, layout: paddedLayout([3, 2500]) },
   { shape: [3, 2500], places: 1024 },
   { shape: [3, 2500], places: 1025 },
-  { shape: [3, 2500], places: 2500, layout: reversed([3, 2500]) },
+  { shape: [3, 2500], places: 2500, layout: reversedLayout([3, 2500]) },
   { shape: [1, 5001], places: 5001 },
   { shape: [0, 5], places: 5 },
   { shape: [4, 5], places: 0 },
@@ -40,7 +40,7 @@ const settings: readonly Setting[] = [
 
 const kinds = ['few values', 'many values', 'one value'] as const;
 
-function drawn(
+function drawValues(
   random: Random,
   dtype: DType,
   kind: (typeof kinds)[number],
@@ -64,7 +64,7 @@ function compare(a: number, b: number): number {
   return Number.isNaN(b) || a < b ? -1 : 1;
 }
 
-function sorted(x: Float64Array, { shape, places }: Setting, descending: boolean) {
+function sortAlong(x: Float64Array, { shape, places }: Setting, descending: boolean) {
   const columns = shape.at(-1)!;
   const index: number[] = [];
   const values: number[] = [];
@@ -90,13 +90,13 @@ function sorts(dtype: DType, setting: Setting, kind: (typeof kinds)[number], des
     title: `${places} of [${shape}], ${kind}${descending ? ', descending' : ''}${layout?.strides ? ` strides ${layout.strides}` : ''}`,
     build: (random) => ({
       operands: {
-        in: input(dtype, shape, drawn(random, dtype, kind, numel(shape)), layout),
+        in: input(dtype, shape, drawValues(random, dtype, kind, numel(shape)), layout),
         values: wantsValues ? output(dtype, to, exact, unaligned) : null,
         index: output('i64', to, exact, unaligned),
       },
       args: { descending },
       reference(v) {
-        const { index, values } = sorted(v.in!, setting, descending);
+        const { index, values } = sortAlong(v.in!, setting, descending);
         return wantsValues ? { index, values } : { index };
       },
     }),

@@ -1,9 +1,9 @@
 // Cases of SplitBf16: odd sizes, rows with gaps, values that bf16 rounds to infinity.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { exact, input, type MatrixCase, opCase, output } from './harness.js';
-import { padded } from './layouts.js';
+import { paddedLayout } from './layouts.js';
 import type { Mistake } from './mistake.js';
-import { rounded } from './numbers.js';
+import { roundTo } from './numbers.js';
 
 const sizes = [
   [1, 1],
@@ -24,18 +24,18 @@ const split = (title: string, [rows, columns]: readonly [number, number], hasAga
       const values = random.normal(rows * columns);
       const extremes = [0, -0, 3.4e38, -3.4e38, 1e-39, Infinity, -Infinity, Number.NaN];
       for (const [i, x] of extremes.entries()) if (values.length > 20) values[i] = x;
-      const layout = padded([rows, columns], 8, 16);
+      const layout = paddedLayout([rows, columns], 8, 16);
       return {
         operands: {
-          in: input('f32', shape, values, padded([rows, columns], 3, 1)),
+          in: input('f32', shape, values, paddedLayout([rows, columns], 3, 1)),
           high: output('bf16', shape, exact, layout),
           again: hasAgain ? output('bf16', shape, exact) : null,
           low: output('bf16', shape, exact, layout),
         },
         reference: (v) => {
-          const high = v.in!.map((x) => rounded(x, 'bf16'));
+          const high = v.in!.map((x) => roundTo(x, 'bf16'));
           const low = v.in!.map((x, i) =>
-            Number.isFinite(high[i]!) ? rounded(x - high[i]!, 'bf16') : 0,
+            Number.isFinite(high[i]!) ? roundTo(x - high[i]!, 'bf16') : 0,
           );
           return { high, low, ...(hasAgain && { again: high }) };
         },

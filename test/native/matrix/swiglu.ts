@@ -5,8 +5,24 @@ import { numel } from '../../../lib/runtime/view.js';
 import { swiglu } from '../../../lib/tensor/index.js';
 import type { GradientCheck, Input } from '../../autograd/check.js';
 import { unary } from './functions.js';
-import { close, input, type Layout, type MatrixCase, opCase, output, updated } from './harness.js';
-import { aligned, broadcast, floating, oddSizes, padded, reversed, unaligned } from './layouts.js';
+import {
+  close,
+  inPlaceOperand,
+  input,
+  type Layout,
+  type MatrixCase,
+  opCase,
+  output,
+} from './harness.js';
+import {
+  aligned,
+  broadcast,
+  floating,
+  oddSizes,
+  paddedLayout,
+  reversedLayout,
+  unaligned,
+} from './layouts.js';
 import type { Mistake } from './mistake.js';
 
 interface Setting {
@@ -28,8 +44,18 @@ const settings: readonly Setting[] = [
   ...oddSizes.map((n) => ({ title: 'unaligned', shape: [n], gate: unaligned, up: aligned })),
   { title: 'contiguous', shape: [17, 64] },
   { title: 'empty', shape: [3, 0, 5] },
-  { title: 'with gaps', shape: [17, 33], gate: padded([17, 33]), out: padded([17, 33], 7) },
-  { title: 'transposed', shape: [9, 40], gate: reversed([9, 40]), up: reversed([9, 40]) },
+  {
+    title: 'with gaps',
+    shape: [17, 33],
+    gate: paddedLayout([17, 33]),
+    out: paddedLayout([17, 33], 7),
+  },
+  {
+    title: 'transposed',
+    shape: [9, 40],
+    gate: reversedLayout([9, 40]),
+    up: reversedLayout([9, 40]),
+  },
   { title: 'broadcast', shape: [6, 24], gate: broadcast([6, 24], [0]), up: aligned },
   { title: 'halves', ...halves(7, 48, 16) },
   { title: 'halves of odd rows', ...halves(5, 37, 3) },
@@ -65,7 +91,7 @@ export const cases: MatrixCase[] = floating.flatMap((dtype) =>
         build(random) {
           const gradient = (adds: boolean, layout?: Layout) =>
             adds
-              ? updated(input(dtype, shape, random.normal(n), layout), check)
+              ? inPlaceOperand(input(dtype, shape, random.normal(n), layout), check)
               : output(dtype, shape, check, layout);
           // Only inputs may have a broadcast layout.
           const writable = (layout?: Layout) =>
@@ -125,14 +151,15 @@ export const mistakes: readonly Mistake[] = [
 ];
 
 const shapes = (...list: number[][]): Input[] => list.map((shape) => ({ shape }));
-const strided = (...list: number[][]): Input[] => list.map((shape) => ({ shape, strided: true }));
+const stridedInputs = (...list: number[][]): Input[] =>
+  list.map((shape) => ({ shape, strided: true }));
 
 export const checks: readonly GradientCheck[] = [
   { op: 'swiglu', inputs: shapes([3, 5], [3, 5]), run: (x, y) => swiglu(x, y) },
   {
     op: 'swiglu',
     title: 'strided',
-    inputs: strided([3, 5], [3, 5]),
+    inputs: stridedInputs([3, 5], [3, 5]),
     run: (x, y) => swiglu(x, y),
   },
   {
@@ -149,5 +176,5 @@ export const checks: readonly GradientCheck[] = [
   },
   { op: 'swiglu', title: 'of one tensor twice', inputs: shapes([7]), run: (x) => swiglu(x, x) },
   { op: 'swiglu', title: 'halves', inputs: shapes([2, 3, 10]), run: (x) => swiglu(x) },
-  { op: 'swiglu', title: 'halves, strided', inputs: strided([5, 6]), run: (x) => swiglu(x) },
+  { op: 'swiglu', title: 'halves, strided', inputs: stridedInputs([5, 6]), run: (x) => swiglu(x) },
 ];

@@ -8,7 +8,7 @@ import {
 } from '../../../lib/text/tool-calls/answer-reader.js';
 import { CALL_FAMILIES, type CallFamily } from '../../../lib/text/tool-calls/families.js';
 import { REASONING } from '../../../lib/text/tool-calls/reasoning.js';
-import { seeded } from '../../support/random.js';
+import { seededRandom } from '../../support/random.js';
 import { type Call, callsOf, NAMES, schemaFor, WRITERS } from './family-texts.js';
 
 const OUTPUTS = 200;
@@ -42,7 +42,7 @@ function read(form: AnswerForm, text: string, cuts: readonly number[], prompt = 
 }
 
 /** Cuts at each place, at all places, and at random ones. */
-function expectSame(form: AnswerForm, text: string, prompt = '', draw = seeded(1)): Answer {
+function expectSame(form: AnswerForm, text: string, prompt = '', draw = seededRandom(1)): Answer {
   const whole = read(form, text, [], prompt);
   for (let at = 1; at < text.length; ++at) expectEqual(read(form, text, [at], prompt), whole);
   const all = Array.from({ length: text.length }, (_, i) => i);
@@ -79,7 +79,7 @@ function withOneType(calls: Call[]): Call[] {
 const RAW = new Set(['qwen3-coder', 'glm']);
 
 test.each(Object.entries(WRITERS))('%s', (form, { family, write, bare }) => {
-  const draw = seeded(form.length);
+  const draw = seededRandom(form.length);
   // Python's names have no hyphens or dots.
   const names = form === 'llama, Python' ? NAMES.slice(0, 2) : NAMES;
   for (let i = 0; i < OUTPUTS; ++i) {

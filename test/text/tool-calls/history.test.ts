@@ -9,7 +9,7 @@ const messages = [
   { role: 'tool', content: '2' },
 ];
 
-const written = (call: string, when = 'm.tool_calls') =>
+const writeCalls = (call: string, when = 'm.tool_calls') =>
   `{% for m in messages %}[{{ m.role }}]{% if ${when} %}{% for c in m.tool_calls %}${call}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}`;
 const render = (template: string) => (messages: readonly { role: string }[]) =>
   tokenizer.chatText(messages as never, { template });
@@ -18,13 +18,17 @@ const render = (template: string) => (messages: readonly { role: string }[]) =>
 test.each([
   [
     'an object',
-    written("{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}"),
+    writeCalls("{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}"),
     '{"name": "add", "arguments": {"a": 1, "b": "\\""}}',
   ],
-  ['text', written("{{ c.function.name + ' ' + c.function.arguments }}"), 'add {"a":1,"b":"\\""}'],
+  [
+    'text',
+    writeCalls("{{ c.function.name + ' ' + c.function.arguments }}"),
+    'add {"a":1,"b":"\\""}',
+  ],
   [
     'calls of null content only',
-    written('{{ c.function.name }}', 'm.content is none'),
+    writeCalls('{{ c.function.name }}', 'm.content is none'),
     '[assistant]add[tool]',
   ],
 ])('a template that reads %s', (_, template, expected) => {

@@ -14,6 +14,7 @@ import {
 } from '../../../../lib/index.js';
 import {
   configFile,
+  expectRefusal,
   finish,
   hashOf,
   learn,
@@ -22,7 +23,6 @@ import {
   model,
   type Place,
   type Program,
-  refused,
   trainStep,
 } from '../program.js';
 
@@ -96,7 +96,7 @@ async function twoBackwards({ device }: Place): Promise<void> {
   const x = Tensor.from(new Float32Array(2 * rows), { shape: [rows, 2], device: engine.device });
   const [real, fake] = [1, 2].map((by) => engine.forward<Tensor>(x).mean().mul(by));
   engine.backward(real as Tensor);
-  await refused(
+  await expectRefusal(
     () => engine.backward(fake as Tensor),
     'DS_AUTOGRAD',
     'another backward()',
@@ -108,7 +108,7 @@ async function twoBackwards({ device }: Place): Promise<void> {
 }
 
 /** Parameters with and without weight decay, grouped by name as on BERT's pages. */
-function grouped(net: nn.Module) {
+function groupParameters(net: nn.Module) {
   const named = [...net.namedParameters()];
   const noDecay = ['bias', 'ln_1', 'ln_2', 'ln_f'];
   const isFree = (name: string): boolean => noDecay.some((part) => name.includes(part));
@@ -137,14 +137,18 @@ const PRETRAINING = [
   ...['1', '--deepspeed_transformer_kernel', '--output_dir', 'output'],
 ];
 
-async function pretrained(place: Place): Promise<string> {
+async function trainPretrained(place: Place): Promise<string> {
   const file = configFile(place, BERT);
   const { args, rest } = parseConfigArguments([...PRETRAINING, '--deepspeed_config', file]);
   assert.deepEqual(args, { deepspeed: true, deepspeed_config: file });
   assert.deepEqual(rest, PRETRAINING.slice(1));
   await initDistributed({ device: place.device });
   const network = model();
-  const { engine } = await initialize({ args, model: network, modelParameters: grouped(network) });
+  const { engine } = await initialize({
+    args,
+    model: network,
+    modelParameters: groupParameters(network),
+  });
   assert.deepEqual(
     engine.optimizer.groups.map(({ weightDecay }) => weightDecay),
     [0.01, 0],
@@ -191,7 +195,7 @@ async function withMaxGradNorm({ device }: Place): Promise<void> {
   const { optimizer, ...rest } = BERT;
   const params = { ...optimizer?.params, max_grad_norm: 1.0 };
   const config = { ...rest, optimizer: { type: 'Adam', params } } as DsConfig;
-  await refused(
+  await expectRefusal(
     () => initialize({ model: model(), config, device }),
     'DS_CONFIG',
     'max_grad_norm',
@@ -226,7 +230,7 @@ async function foreignOptions({ device }: Place): Promise<void> {
   const common = { model: model(), config: GAN, device };
   for (const [name, value] of Object.entries({ mpu: {}, dist_init_required: false })) {
     const given = { ...common, [name]: value } as Parameters<typeof initialize>[0];
-    await refused(() => initialize(given), 'DS_ARGUMENT', `"${name}"`, 'distributed');
+    await expectRefusal(() => initialize(given), 'DS_ARGUMENT', `"${name}"`, 'distributed');
   }
   await leave();
 }
@@ -235,7 +239,7 @@ export const programs: Program[] = [
   { page: 'cifar-10', name: 'command lines', ranks: [1], run: commandLines },
   { page: 'gan', name: 'two engines', run: adversarial },
   { page: 'gan', name: 'two backward() before a step', run: twoBackwards },
-  { page: 'bert-pretraining', name: 'groups, fp16, checkpoints', run: pretrained },
+  { page: 'bert-pretraining', name: 'groups, fp16, checkpoints', run: trainPretrained },
   { page: 'bert-pretraining', name: 'max_grad_norm is refused', run: withMaxGradNorm },
   { page: 'megatron', name: 'optimizer and schedule of the client', run: megatron },
   { page: 'megatron', name: 'mpu and dist_init_required are named', run: foreignOptions },

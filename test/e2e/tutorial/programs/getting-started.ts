@@ -18,6 +18,7 @@ import {
 import {
   batchOf,
   configFile,
+  expectRefusal,
   finish,
   hashOf,
   learn,
@@ -26,7 +27,6 @@ import {
   model,
   type Place,
   type Program,
-  refused,
   trainStep,
 } from '../program.js';
 
@@ -39,7 +39,7 @@ const STARTED = {
   zero_optimization: true,
 } as unknown as DsConfig;
 
-async function started(place: Place): Promise<string> {
+async function startTraining(place: Place): Promise<string> {
   const argv = ['--deepspeed', '--deepspeed_config', configFile(place, STARTED)];
   const { args } = parseConfigArguments(argv);
   await initDistributed({ device: place.device });
@@ -57,7 +57,7 @@ async function started(place: Place): Promise<string> {
 }
 
 /** Saves with the loss as tag, loads that tag, and continues after the saved step. */
-async function checkpointed(place: Place): Promise<string> {
+async function saveCheckpoint(place: Place): Promise<string> {
   const saveDir = join(place.folder, 'saved');
   const config = configFile(place, { ...STARTED, fp16: { enabled: false } });
   const first = (await initialize({ model: model(), config, device: place.device })).engine;
@@ -151,7 +151,7 @@ function cifarArguments(argv: readonly string[]) {
   return addConfigArguments(parser).parse(argv, { from: 'user' }).opts();
 }
 
-async function classified(place: Place): Promise<string> {
+async function classifyImages(place: Place): Promise<string> {
   const file = configFile(place, CIFAR);
   const words = ['--deepspeed', '--deepspeed_config', file, '-e', '4', '--local_rank=0'];
   const args = cifarArguments(words);
@@ -217,7 +217,7 @@ async function savedByOne(place: Place): Promise<void> {
     for (let step = 0; step < 3; ++step) trainStep(engine);
     engine.synchronize();
   };
-  await refused(
+  await expectRefusal(
     act,
     'DS_COMM',
     place.rank === 0 ? 'rank 1' : 'saveCheckpoint() must be called on all ranks',
@@ -288,10 +288,10 @@ async function jointLoss({ device }: Place): Promise<string> {
 }
 
 export const programs: Program[] = [
-  { page: 'getting-started', name: 'initialize with args and train', run: started },
-  { page: 'getting-started', name: 'save by tag, load, go on', run: checkpointed },
+  { page: 'getting-started', name: 'initialize with args and train', run: startTraining },
+  { page: 'getting-started', name: 'save by tag, load, go on', run: saveCheckpoint },
   { page: 'getting-started', name: 'tags that differ', ranks: [2], run: ownTags },
-  { page: 'cifar-10', name: 'arguments, loader, criterion', run: classified },
+  { page: 'cifar-10', name: 'arguments, loader, criterion', run: classifyImages },
   { page: 'training', name: 'SimpleModel in fp16', run: halfPrecision },
   { page: 'training', name: 'ReduceLROnPlateau', run: plateau },
   { page: 'training', name: 'joint loss of two engines', run: jointLoss },

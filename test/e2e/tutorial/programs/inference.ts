@@ -15,14 +15,17 @@ import {
   seed,
 } from '../../../../lib/index.js';
 import { packageRoot } from '../../../../lib/runtime/package-root.js';
-import { leave, model, type Place, type Program, refused } from '../program.js';
+import { expectRefusal, leave, model, type Place, type Program } from '../program.js';
 
 type Settings = Parameters<typeof initInference>[1];
 
 const PROMPT = [5, 17, 29];
 
 /** Greedy continuation of the prompt; equal on all ranks. */
-async function continued(source: nn.models.GPT2 | string, settings: Settings): Promise<number[]> {
+async function continueText(
+  source: nn.models.GPT2 | string,
+  settings: Settings,
+): Promise<number[]> {
   const engine = await initInference(source, settings);
   const [[one] = []] = await engine.generateBatch([
     { prompt: PROMPT, temperature: 0, maxNewTokens: 6 },
@@ -33,7 +36,7 @@ async function continued(source: nn.models.GPT2 | string, settings: Settings): P
 }
 
 /** The call of the page: tensor parallel, with kernel injection. */
-async function shared(place: Place): Promise<number[]> {
+async function shareModel(place: Place): Promise<number[]> {
   const settings = {
     tensor_parallel: { tp_size: place.worldSize },
     dtype: 'torch.half',
@@ -41,7 +44,7 @@ async function shared(place: Place): Promise<number[]> {
     replace_with_kernel_inject: true,
     device: place.device,
   } as Settings;
-  const tokens = await continued(model(), settings);
+  const tokens = await continueText(model(), settings);
   await leave();
   return tokens;
 }
@@ -55,14 +58,14 @@ async function mpSize(place: Place): Promise<number[]> {
     dtype: 'float',
     device,
   } as Settings;
-  const [first, second] = [await continued(model(), older), await continued(model(), newer)];
+  const [first, second] = [await continueText(model(), older), await continueText(model(), newer)];
   assert.deepEqual(first, second);
   await leave();
   return first;
 }
 
 /** Weights from checkpoint.json, for a model without initial weights. */
-async function listed({ rank, worldSize, device, folder: shared }: Place): Promise<number[]> {
+async function listOptions({ rank, worldSize, device, folder: shared }: Place): Promise<number[]> {
   const job = await initDistributed({ device, mesh: { tp: worldSize } });
   const folder = join(shared, 'listed');
   const checkpoint = join(folder, 'checkpoint.json');
@@ -76,8 +79,8 @@ async function listed({ rank, worldSize, device, folder: shared }: Place): Promi
   const settings = { tensor_parallel: { tp_size: worldSize }, dtype: 'float', device };
   seed(99);
   const fresh = new nn.models.GPT2(trained.config);
-  const tokens = await continued(fresh, { ...settings, checkpoint } as Settings);
-  assert.deepEqual(tokens, await continued(trained, settings as Settings));
+  const tokens = await continueText(fresh, { ...settings, checkpoint } as Settings);
+  assert.deepEqual(tokens, await continueText(trained, settings as Settings));
   await leave();
   return tokens;
 }
@@ -89,9 +92,13 @@ async function refusals({ device, folder, rank }: Place): Promise<void> {
   const checkpoint = join(at, 'checkpoint.json');
   const parts = ['mp_rank_00/model_optim_rng.pt', 'mp_rank_01/model_optim_rng.pt'];
   writeFileSync(checkpoint, JSON.stringify({ type: 'Megatron', version: 0.0, checkpoints: parts }));
-  await refused(() => initInference(model(), { device, checkpoint }), 'DS_CHECKPOINT', 'Megatron');
+  await expectRefusal(
+    () => initInference(model(), { device, checkpoint }),
+    'DS_CHECKPOINT',
+    'Megatron',
+  );
   const policy = { T5Block: ['SelfAttention.o', 'EncDecAttention.o', 'DenseReluDense.wo'] };
-  await refused(
+  await expectRefusal(
     () => initInference(model(), { device, injection_policy: policy } as Settings),
     'DS_CONFIG',
     'injection_policy',
@@ -99,8 +106,8 @@ async function refusals({ device, folder, rank }: Place): Promise<void> {
   const t5 = join(at, 't5');
   await nn.saveWeights(model(), t5);
   writeFileSync(join(t5, 'config.json'), JSON.stringify({ model_type: 't5' }));
-  await refused(() => initInference(t5, { device }), 'DS_CHECKPOINT', 't5');
-  await refused(
+  await expectRefusal(() => initInference(t5, { device }), 'DS_CHECKPOINT', 't5');
+  await expectRefusal(
     () => initInference(model(), { device, quantization_setting: [2, true] } as Settings),
     'DS_CONFIG',
     'quantization_setting',
@@ -109,7 +116,7 @@ async function refusals({ device, folder, rank }: Place): Promise<void> {
 
 /** Layers in 8 bits, with dtype torch.int8. */
 async function eightBits({ device }: Place): Promise<number[]> {
-  return continued(model(), { device, dtype: 'torch.int8' } as Settings);
+  return continueText(model(), { device, dtype: 'torch.int8' } as Settings);
 }
 
 /** The configuration as objects of DeepSpeed's classes, and as plain sections. */
@@ -123,19 +130,19 @@ async function classes({ worldSize, device }: Place): Promise<number[]> {
     ckpt_config: InferenceCheckpointConfig({ base_dir: null }),
   });
   const sections = { dtype: 'fp16', device, tensor_parallel: { tp_size: worldSize } };
-  const tokens = await continued(model(), config);
-  assert.deepEqual(tokens, await continued(model(), sections as Settings));
+  const tokens = await continueText(model(), config);
+  assert.deepEqual(tokens, await continueText(model(), sections as Settings));
   await leave();
   return tokens;
 }
 
 /** 8-bit weights by QuantizationConfig. Quantized activations throw. */
-async function quantized({ device }: Place): Promise<number[]> {
+async function quantizeModel({ device }: Place): Promise<number[]> {
   const weight = { num_bits: 8, q_type: 'symmetric', q_groups: 1 } as const;
   const quant = QuantizationConfig({ enabled: true, weight, activation: { enabled: false } });
   const activation = { num_bits: 8, q_type: 'asymmetric' } as const;
-  await refused(() => QuantizationConfig({ activation }), 'DS_CONFIG', 'quant.activation');
-  return continued(model(), DeepSpeedInferenceConfig({ device, quant }));
+  await expectRefusal(() => QuantizationConfig({ activation }), 'DS_CONFIG', 'quant.activation');
+  return continueText(model(), DeepSpeedInferenceConfig({ device, quant }));
 }
 
 /** Expert parallelism. */
@@ -190,13 +197,13 @@ async function text({ device, folder, rank, worldSize }: Place): Promise<string>
 }
 
 export const programs: Program[] = [
-  { page: 'inference-tutorial', name: 'tensor_parallel, torch.half', run: shared },
+  { page: 'inference-tutorial', name: 'tensor_parallel, torch.half', run: shareModel },
   { page: 'automatic-tensor-parallelism', name: 'mp_size', run: mpSize },
-  { page: 'inference-tutorial', name: 'checkpoint.json', run: listed },
+  { page: 'inference-tutorial', name: 'checkpoint.json', run: listOptions },
   { page: 'inference-tutorial', name: 'what is refused', ranks: [1], run: refusals },
   { page: 'inference-tutorial', name: 'torch.int8', ranks: [1], run: eightBits },
   { page: 'inference-init', name: 'configuration classes', run: classes },
-  { page: 'inference-init', name: 'QuantizationConfig', ranks: [1], run: quantized },
+  { page: 'inference-init', name: 'QuantizationConfig', ranks: [1], run: quantizeModel },
   { page: 'mixture-of-experts-inference', name: 'ep_size', run: experts },
   { page: 'inference-tutorial', name: 'text generation', run: text },
 ];

@@ -19,6 +19,7 @@ import {
 import { tinyModel } from '../../tiny-training.js';
 import {
   configFile,
+  expectRefusal,
   finish,
   hashOf,
   learn,
@@ -26,7 +27,6 @@ import {
   model,
   type Place,
   type Program,
-  refused,
   trainStep,
   warningsOf,
 } from '../program.js';
@@ -64,7 +64,7 @@ const MONITORS = (folder: string): string => `{
 }
 `;
 
-async function monitored(place: Place): Promise<string> {
+async function monitorTraining(place: Place): Promise<string> {
   const { device, folder, rank } = place;
   let hash = '';
   const warnings = await warningsOf(async () => {
@@ -92,7 +92,11 @@ async function ownEvents({ device, folder, rank }: Place): Promise<string> {
   const own = new monitor.CsvMonitor({ outputPath: join(folder, `own.${rank}`), jobName: 'job' });
   // The page passes the configuration, but the engine has made its monitors already.
   const section = ADAM as unknown as monitor.Monitor[];
-  await refused(() => new monitor.MonitorMaster(section), 'DS_ARGUMENT', 'a list of monitors');
+  await expectRefusal(
+    () => new monitor.MonitorMaster(section),
+    'DS_ARGUMENT',
+    'a list of monitors',
+  );
   const master = new monitor.MonitorMaster([own]);
   const { engine } = await initialize({ model: model(), config: ADAM, device });
   for (let i = 0; i < 3; ++i) {
@@ -104,7 +108,7 @@ async function ownEvents({ device, folder, rank }: Place): Promise<string> {
   return finish(engine);
 }
 
-async function profiled(place: Place): Promise<string> {
+async function profileModel(place: Place): Promise<string> {
   const output_file = join(place.folder, 'profile.txt');
   const { engine } = await initialize({
     model: model(),
@@ -176,7 +180,7 @@ async function commsLogged(place: Place): Promise<string> {
 }
 
 /** A Chrome trace of two steps, where the page uses torch.profiler. */
-async function traced({ device, folder, rank }: Place): Promise<string> {
+async function traceStep({ device, folder, rank }: Place): Promise<string> {
   const { engine } = await initialize({ model: model(), config: ADAM, device });
   const file = engine.trace(join(folder, 'trace.json'), { steps: 2, after: 1 });
   learn(engine, 5);
@@ -187,7 +191,7 @@ async function traced({ device, folder, rank }: Place): Promise<string> {
 }
 
 /** Reads the file of the page. Without the launcher's flag it trains unchanged. */
-async function autotuned(): Promise<string> {
+async function autotune(): Promise<string> {
   const config = {
     train_micro_batch_size_per_gpu: 'auto',
     optimizer: ADAM.optimizer,
@@ -301,7 +305,7 @@ const COMPRESSED = {
   },
 } as unknown as DsConfig;
 
-async function compressed({ device }: Place): Promise<string> {
+async function compressModel({ device }: Place): Promise<string> {
   seed(5);
   const teacher = tinyModel({ model: { layers: 4 } });
   const student = model();
@@ -328,7 +332,7 @@ async function refusals({ device }: Place): Promise<void> {
     quantize_bits: { start_bits: 16, target_bits: 8 },
     quantize_schedule: { quantize_period: 400, schedule_offset: 0 },
   };
-  await refused(
+  await expectRefusal(
     () =>
       initialize({
         model: model(),
@@ -343,19 +347,19 @@ async function refusals({ device }: Place): Promise<void> {
     different_groups: {},
   };
   const config = { ...ADAM, compression_training: { sparse_pruning: snip } } as DsConfig;
-  await refused(() => initCompression(model(), config), 'DS_CONFIG', 'snip_momentum');
+  await expectRefusal(() => initCompression(model(), config), 'DS_CONFIG', 'snip_momentum');
   await leave();
 }
 
 export const programs: Program[] = [
-  { page: 'monitor', name: 'four monitors', run: monitored },
+  { page: 'monitor', name: 'four monitors', run: monitorTraining },
   { page: 'monitor', name: 'events of the program', run: ownEvents },
-  { page: 'flops-profiler', name: 'flops_profiler', run: profiled },
+  { page: 'flops-profiler', name: 'flops_profiler', run: profileModel },
   { page: 'flops-profiler', name: 'get_model_profile', ranks: [1], run: modelProfile },
   { page: 'comms-logging', name: 'comms_logger and its table', run: commsLogged },
-  { page: 'pytorch-profiler', name: 'a trace of steps', run: traced },
-  { page: 'autotuning', name: "the page's file", ranks: [1], run: autotuned },
+  { page: 'pytorch-profiler', name: 'a trace of steps', run: traceStep },
+  { page: 'autotuning', name: "the page's file", ranks: [1], run: autotune },
   { page: 'sparse-attention', name: 'sparse_attention', run: sparse },
-  { page: 'model-compression', name: 'all techniques', run: compressed },
+  { page: 'model-compression', name: 'all techniques', run: compressModel },
   { page: 'MoQ-tutorial', name: 'what is refused', ranks: [1], run: refusals },
 ];

@@ -13,6 +13,7 @@ import {
 } from '../../../../lib/index.js';
 import {
   configFile,
+  expectRefusal,
   finish,
   hashOf,
   learn,
@@ -20,7 +21,6 @@ import {
   model,
   type Place,
   type Program,
-  refused,
 } from '../program.js';
 
 const PIPELINE: DsConfig = {
@@ -102,7 +102,7 @@ async function trainBatch(place: Place): Promise<string> {
   const losses: number[] = [];
   for (let step = 0; step < 20; ++step) losses.push((await engine.trainBatch()).item());
   assert.ok((losses.at(-1) as number) < (losses[0] as number), `${losses}`);
-  await refused(() => engine.forward(), 'DS_AUTOGRAD', 'trainBatch');
+  await expectRefusal(() => engine.forward(), 'DS_AUTOGRAD', 'trainBatch');
   engine.destroy();
   await leave();
   return losses.join();
@@ -367,7 +367,7 @@ async function expertParallel(place: Place): Promise<void> {
     optimizer: { type: 'Adam' },
     expert_parallel: { enabled: true, autoep_size: 2 },
   } as DsConfig;
-  await refused(
+  await expectRefusal(
     () => initialize({ model: model(), config, device: place.device }),
     'DS_CONFIG',
     'expert_parallel',

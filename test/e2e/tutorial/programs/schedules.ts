@@ -12,12 +12,12 @@ import {
 } from '../../../../lib/index.js';
 import {
   configFile,
+  expectRefusal,
   finish,
   learn,
   model,
   type Place,
   type Program,
-  refused,
   trainStep,
 } from '../program.js';
 
@@ -186,7 +186,7 @@ async function lengths(place: Place): Promise<string> {
 async function withMaxGradNorm(place: Place): Promise<void> {
   const config = curriculum({ schedule_type: 'fixed_linear', schedule_config: {} });
   const params = { lr: 0.00015, max_grad_norm: 1.0, betas: [0.9, 0.95] };
-  await refused(
+  await expectRefusal(
     () => open(place, { ...config, optimizer: { type: 'Adam', params } } as object),
     'DS_CONFIG',
     'max_grad_norm',

@@ -13,6 +13,7 @@ import {
 } from '../../../../lib/index.js';
 import {
   configFile,
+  expectRefusal,
   finish,
   hashOf,
   learn,
@@ -20,7 +21,6 @@ import {
   model,
   type Place,
   type Program,
-  refused,
   trainStep,
   warningsOf,
 } from '../program.js';
@@ -78,7 +78,7 @@ async function stages(place: Place): Promise<string> {
 }
 
 /** One rank writes values into gathered parameters before training. */
-async function gathered(place: Place): Promise<string> {
+async function gatherParameters(place: Place): Promise<string> {
   const engine = await engineOf(place, STAGE_3);
   const { wpe } = (engine.module as nn.models.GPT2).transformer;
   zero.GatheredParameters([wpe.weight], { modifierRank: 0 }, () => {
@@ -89,7 +89,7 @@ async function gathered(place: Place): Promise<string> {
 }
 
 /** Whole weights from shards: save_16bit_model and zero_to_fp32. */
-async function extracted(place: Place): Promise<string> {
+async function extractWeights(place: Place): Promise<string> {
   const engine = await engineOf(place, {
     ...(STAGE_3 as object),
     stage3_gather_16bit_weights_on_model_save: true,
@@ -121,7 +121,7 @@ const OFFLOAD = `{
 }
 `;
 
-async function offloaded(place: Place): Promise<string> {
+async function offloadStates(place: Place): Promise<string> {
   const { args } = parseConfigArguments(['--deepspeed_config', configFile(place, OFFLOAD)]);
   const { engine } = await initialize({ model: model(), args, device: place.device });
   const { zero_optimization: read } = engine.config;
@@ -195,14 +195,14 @@ async function refusedKeys(place: Place): Promise<void> {
   };
   for (const [key, section] of Object.entries(sections)) {
     const config = { ...TRAINING, zero_optimization: section } as DsConfig;
-    await refused(
+    await expectRefusal(
       () => initialize({ model: model(), config, device: place.device }),
       'DS_CONFIG',
       `zero_optimization.${key}`,
     );
   }
   const nebula = { ...TRAINING, datastates_ckpt: { host_cache_size: 16 } } as DsConfig;
-  await refused(
+  await expectRefusal(
     () => initialize({ model: model(), config: nebula, device: place.device }),
     'DS_CONFIG',
     'datastates_ckpt',
@@ -229,7 +229,7 @@ async function universal(place: Place): Promise<string> {
   const pickled = join(place.folder, `pickled.${place.rank}`);
   mkdirSync(join(pickled, 'global_step6_universal', 'zero'), { recursive: true });
   writeFileSync(join(pickled, 'latest_universal'), 'global_step6_universal');
-  await refused(
+  await expectRefusal(
     () => engine.loadCheckpoint(pickled, { tag: 'global_step6_universal' }),
     'DS_CHECKPOINT',
     'global_step6_universal',
@@ -240,9 +240,9 @@ async function universal(place: Place): Promise<string> {
 
 export const programs: Program[] = [
   { page: 'zero', name: 'stages 1, 2 and 3', run: stages },
-  { page: 'zero', name: 'GatheredParameters', run: gathered },
-  { page: 'zero', name: 'weights out of shards', run: extracted },
-  { page: 'zero-offload', name: 'the configuration as printed', run: offloaded },
+  { page: 'zero', name: 'GatheredParameters', run: gatherParameters },
+  { page: 'zero', name: 'weights out of shards', run: extractWeights },
+  { page: 'zero-offload', name: 'the configuration as printed', run: offloadStates },
   { page: 'zero-offload', name: "the script's configuration", run: deprecatedOffload },
   { page: 'zeropp', name: 'quantized weights and gradients', run: plusPlus },
   { page: 'zenflow', name: 'keys of what is not there', run: refusedKeys },
