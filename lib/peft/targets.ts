@@ -13,7 +13,10 @@ import { type AnyExperts, EXPERT_MATRICES, type ExpertMatrix } from './lora-expe
 import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 import { NF4Experts } from './nf4-experts.js';
 
-/** Projections of latent attention to queries, keys and values. */
+/**
+ * Projections of latent attention to queries, keys and values. PEFT has no default for it; this is
+ * the equivalent of its other defaults.
+ */
 const LATENT = ['q_proj', 'q_b_proj', 'kv_b_proj'];
 
 /** PEFT's default targets by the model_type of config.json. */
@@ -22,10 +25,6 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   bert: ['query', 'value'],
   bloom: ['query_key_value'],
   'deberta-v2': ['query_proj', 'value_proj'],
-  // PEFT has no defaults for these families; they are the equivalent of its other defaults.
-  deepseek_v2: LATENT,
-  deepseek_v3: LATENT,
-  glm4_moe_lite: LATENT,
   distilbert: ['q_lin', 'v_lin'],
   electra: ['query', 'value'],
   falcon: ['query_key_value'],
@@ -122,6 +121,7 @@ function defaultsOf(model: Module): readonly string[] {
   const known = typeof family === 'string' ? ownValue(FAMILIES, family) : undefined;
   if (known) return known;
   const names = new Set([...model.namedModules()].map(([name]) => lastOf(name)));
+  if (typeof family === 'string' && names.has('kv_b_proj')) return LATENT;
   if (typeof family === 'string' && PROJECTIONS.every((projection) => names.has(projection)))
     return PROJECTIONS;
   throw refused(

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { WeightFiles } from '../../lib/checkpoint/index.js';
 import { initialize, nn } from '../../lib/index.js';
+import type { RotaryTraits } from '../../lib/models/rotary/traits.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { LossReport, noGrad, Tensor } from '../../lib/tensor/index.js';
@@ -106,6 +107,16 @@ async function trains(name: string, device: Device): Promise<void> {
   );
 }
 
+const traitsOf = (model: nn.models.CausalLM): Partial<RotaryTraits> =>
+  (model as { traits?: RotaryTraits }).traits ?? {};
+
+/** The name of a parameter in files, by the declaration of the family. */
+function inFiles(model: nn.models.CausalLM, parameter: string): string {
+  const [layer = ''] = /(?<=\.)\d+(?=\.)/.exec(parameter) ?? [];
+  const stored = traitsOf(model).files?.[parameter.replace(`.${layer}.`, '.*.')];
+  return stored?.replace('*', layer) ?? parameter;
+}
+
 /** Names of parameters in the memory of transformers, where it has other ones. */
 const RENAMED: Readonly<
   Record<string, readonly (readonly [own: RegExp | string, name: string])[]>
@@ -118,20 +129,8 @@ const RENAMED: Readonly<
     ['mlp.gate_up_proj', 'shared_mlp.input_linear'],
     ['mlp.down_proj', 'shared_mlp.output_linear'],
   ],
-  exaone: [
-    ['mlp.gate_proj', 'mlp.c_fc_0'],
-    ['mlp.up_proj', 'mlp.c_fc_1'],
-    ['mlp.down_proj', 'mlp.c_proj'],
-  ],
   'gpt-neox': [['embed_out.weight', 'lm_head.weight']],
   'gpt-oss': [[/mlp\.gate\.(?=\w+$)/, 'mlp.router.']],
-  opt: [['mlp.fc', 'fc']],
-  'opt-narrow': [['mlp.fc', 'fc']],
-  internlm2: [
-    ['mlp.gate_proj', 'feed_forward.w1'],
-    ['mlp.up_proj', 'feed_forward.w3'],
-    ['mlp.down_proj', 'feed_forward.w2'],
-  ],
 };
 
 const inMemory = (parameter: string, family: string): string =>
@@ -162,12 +161,13 @@ async function agrees(name: string, device: Device): Promise<void> {
   isClose('loss', [loss.item()], [golden.loss], 1e-6);
   loss.backward();
   const transposed = new Set(model.describe().transposed);
+  const isTable = typeof traitsOf(model).positions === 'object';
   for (const [parameter, { grad, requiresGrad }] of model.namedParameters()) {
     if (!requiresGrad) continue;
-    const wanted = await read(`gradient.${inMemory(parameter, name)}`);
+    const wanted = await read(`gradient.${inMemory(inFiles(model, parameter), name)}`);
     const own = grad as Tensor;
     const laidOut = transposed.has(parameter) ? own.transpose(0, 1).contiguous() : own;
-    if (name.startsWith('opt') && parameter.endsWith('k_proj.bias')) {
+    if (isTable && parameter.endsWith('k_proj.bias')) {
       // A softmax ignores what all keys share, so without rotation this gradient is 0.
       isClose(parameter, [...laidOut.toArray(), 1], [...wanted.toArray(), 1], 1e-7);
     } else {
