@@ -59,3 +59,4 @@ export { SeedOss, type SeedOssConfig } from './seed-oss/seed-oss.js';
 export { SmolLM3, type SmolLM3Config } from './smollm3/smollm3.js';
 export { StableLm, type StableLmConfig } from './stablelm/stablelm.js';
 export { Starcoder2, type Starcoder2Config } from './starcoder2/starcoder2.js';
+export { Youtu, type YoutuConfig } from './youtu/youtu.js';

@@ -877,6 +877,19 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "youtu": (
+        "YoutuConfig",
+        "YoutuForCausalLM",
+        {
+            **{key: MLA[key] for key in MLA if key.endswith("rank") or key in TINY},
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "q_lora_rank": 8,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, None),
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
