@@ -11,6 +11,7 @@ export { Dots1, type Dots1Config } from './dots1/dots1.js';
 export { Ernie45, type Ernie45Config } from './ernie/ernie.js';
 export { Ernie45Moe, type Ernie45MoeConfig } from './ernie-moe/ernie-moe.js';
 export { Exaone, type ExaoneConfig } from './exaone/exaone.js';
+export { ExaoneMoe, type ExaoneMoeConfig } from './exaone-moe/exaone-moe.js';
 export { Exaone4, type Exaone4Config } from './exaone4/exaone4.js';
 export { Falcon, type FalconConfig } from './falcon/falcon.js';
 export { Gemma, type GemmaConfig } from './gemma/gemma.js';

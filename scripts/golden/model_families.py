@@ -890,6 +890,22 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "exaone-moe": (
+        "ExaoneMoeConfig",
+        "ExaoneMoeForCausalLM",
+        {
+            **NARROW,
+            "head_dim": 6,
+            "num_hidden_layers": 3,
+            "layer_types": [*SLIDING, *SLIDING[:1]],
+            "sliding_window": 5,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "num_shared_experts": 2,
+            "moe_intermediate_size": 8,
+            "rope": (10000.0, None),
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
