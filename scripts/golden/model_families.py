@@ -906,6 +906,19 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "hunyuan-moe": (
+        "HunYuanMoEV1Config",
+        "HunYuanMoEV1ForCausalLM",
+        {
+            **NARROW,
+            "head_dim": 6,
+            "intermediate_size": 8,
+            "num_experts": 4,
+            "moe_topk": 2,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}),
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
