@@ -59,6 +59,7 @@ export { Qwen3Moe, type Qwen3MoeConfig } from './qwen3-moe/qwen3-moe.js';
 export { Qwen3Next, type Qwen3NextConfig } from './qwen3-next/qwen3-next.js';
 export { SeedOss, type SeedOssConfig } from './seed-oss/seed-oss.js';
 export { SmolLM3, type SmolLM3Config } from './smollm3/smollm3.js';
+export { SolarOpen, type SolarOpenConfig } from './solar-open/solar-open.js';
 export { StableLm, type StableLmConfig } from './stablelm/stablelm.js';
 export { Starcoder2, type Starcoder2Config } from './starcoder2/starcoder2.js';
 export { Youtu, type YoutuConfig } from './youtu/youtu.js';

@@ -919,6 +919,20 @@ FAMILIES = {
             "rope": (10000.0, {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}),
         },
     ),
+    "solar-open": (
+        "SolarOpenConfig",
+        "SolarOpenForCausalLM",
+        {
+            **{key: NARROW[key] for key in NARROW if key != "intermediate_size"},
+            "head_dim": 6,
+            "attention_bias": True,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "routed_scaling_factor": 1.5,
+            "rope": (10000.0, None),
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
