@@ -62,4 +62,5 @@ export { SmolLM3, type SmolLM3Config } from './smollm3/smollm3.js';
 export { SolarOpen, type SolarOpenConfig } from './solar-open/solar-open.js';
 export { StableLm, type StableLmConfig } from './stablelm/stablelm.js';
 export { Starcoder2, type Starcoder2Config } from './starcoder2/starcoder2.js';
+export { VaultGemma, type VaultGemmaConfig } from './vaultgemma/vaultgemma.js';
 export { Youtu, type YoutuConfig } from './youtu/youtu.js';

@@ -933,6 +933,21 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "vaultgemma": (
+        "VaultGemmaConfig",
+        "VaultGemmaForCausalLM",
+        {
+            **NARROW,
+            "head_dim": 6,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 1.5,
+            "final_logit_softcapping": 2.5,
+            "sliding_window": 7,
+            "layer_types": SLIDING,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, None),
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
