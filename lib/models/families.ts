@@ -2,6 +2,7 @@
 export { Apertus, type ApertusConfig } from './apertus/apertus.js';
 export { Arcee, type ArceeConfig } from './arcee/arcee.js';
 export { Baichuan, type BaichuanConfig } from './baichuan/baichuan.js';
+export { BioGpt, type BioGptConfig } from './biogpt/biogpt.js';
 export { Bloom, type BloomConfig } from './bloom/bloom.js';
 export { Cohere, type CohereConfig } from './cohere/cohere.js';
 export { Cohere2, type Cohere2Config } from './cohere2/cohere2.js';

@@ -948,6 +948,17 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "biogpt": (
+        "BioGptConfig",
+        "BioGptForCausalLM",
+        {
+            **{key: TINY[key] for key in TINY if key != "num_key_value_heads"},
+            "intermediate_size": 20,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "tie_word_embeddings": True,
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
