@@ -16,13 +16,25 @@ const TRAINING = `# Configuration
 }
 \`\`\`
 
-\`$schema\` gives completion in editors. A file is JSON with comments and trailing commas. It is a regular file of at
-most 8 MiB (a pipe such as \`/dev/stdin\` is refused), nested at most 100 levels deep. [Recipes](recipes.md) has
-complete files.
+\`$schema\` gives completion in editors. A file may have comments and trailing commas, and at most 8 MiB.
+[Recipes](recipes.md) has complete files.
+
+| find keys of | sections |
+| --- | --- |
+| batch, clipping, seed, progress | [top level](#top-level) |
+| optimizer and learning rate | [optimizer](#optimizer), [scheduler](#scheduler) |
+| precision | [bf16](#bf16), [fp16](#fp16), [fp8](#fp8), [data_types](#data_types), [torch_autocast](#torch_autocast) |
+| ZeRO and offload | [zero_optimization](#zero_optimization), [aio](#aio), [weight_quantization](#weight_quantization) |
+| activations | [activation_checkpointing](#activation_checkpointing), [sparse_attention](#sparse_attention) |
+| parallelism | [tensor_parallel](#tensor_parallel), [pipeline](#pipeline), [elasticity](#elasticity), [hybrid_engine](#hybrid_engine) |
+| data | [curriculum_learning](#curriculum_learning), [data_efficiency](#data_efficiency), [progressive_layer_drop](#progressive_layer_drop) |
+| checkpoints and compression | [checkpoint](#checkpoint), [compression_training](#compression_training) |
+| watching and tuning | [tensorboard](#tensorboard), [csv_monitor](#csv_monitor), [flops_profiler](#flops_profiler), [autotuning](#autotuning) |
+
+A key works as described if it has no status. Otherwise:
 
 | status | meaning |
 | --- | --- |
-| **works** | the key acts |
 | **works on several ranks**, with \`offload_optimizer\`, on nvme, or at some stages | elsewhere the key has no effect |
 | **no effect** | accepted; one notice states the reason, unless the key is off or has its default |
 | **not supported yet** | an error, unless the key is off or has its default |
@@ -47,9 +59,10 @@ DeepSpeed-FastGen.
 \`config\` is an object or a file in the format of [ds_config.json](configuration.md). \`$schema\` gives completion in
 editors.
 
+A key works as described if it has no status. Otherwise:
+
 | status | meaning |
 | --- | --- |
-| **works** | the key acts |
 | **no effect** | accepted; one notice states the reason, unless the key is off or has its default |
 | **not supported yet** | an error, unless the key is off (\`false\`, \`null\`) or has its default |
 | **deprecated** | accepted under the old name; a notice states the new name |

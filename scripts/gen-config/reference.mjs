@@ -66,13 +66,12 @@ function range({ minimum, exclusiveMinimum, maximum, exclusiveMaximum }) {
   return bounds.map(([sign, bound]) => ` ${sign} ${literal(bound)}`).join(',');
 }
 
-/** `inherited` is the status of the section around the key; a section has that of all its keys. */
-function statusText(node, inherited) {
+/** The status of a key; a section has that of all its keys. */
+function statusText(node) {
   if (node.dsReplacedBy) return `deprecated: use \`${node.dsReplacedBy}\``;
   for (const [keyword, name] of STATUS) if (node[keyword]) return `${name}: ${node[keyword]}`;
-  if (inherited) return inherited;
   if (node.properties) {
-    const keys = Object.values(node.properties).map((key) => statusText(resolve(key), ''));
+    const keys = Object.values(node.properties).map((key) => statusText(resolve(key)));
     const kinds = new Set(keys.map((status) => status.split(':')[0]));
     if (kinds.size === 1) return [...kinds][0];
   }
@@ -89,7 +88,7 @@ function statusText(node, inherited) {
   return [stages ? `${works}, at ${stagesText(node)}` : works, ...some].join('; ');
 }
 
-function row(key, node, { path, inherited, needed }) {
+function row(key, node, { path, needed }) {
   const place = [...path, key].join('.');
   const name =
     isSection(node) && !node.deprecated ? `[${code(key)}](#${anchor(place)})` : code(key);
@@ -97,14 +96,21 @@ function row(key, node, { path, inherited, needed }) {
   const text = defaultText(node);
   const standard = needed ? 'required' : text && code(text);
   const type = typeText(node);
-  const cells = [
+  const status = statusText(node);
+  return [
     name + other,
     type.length > LONGEST_CELL ? 'see below' : type,
     standard,
     node.description,
-    statusText(node, inherited),
+    status === 'works' ? '' : status,
   ];
-  return `| ${cells.map(cell).join(' | ')} |`;
+}
+
+/** A table without its last column if that is empty. */
+function tableOf(head, rows) {
+  const columns = rows.some((row) => row.at(-1) !== '') ? head.length : head.length - 1;
+  const line = (cells) => `| ${cells.slice(0, columns).join(' | ')} |`;
+  return [line(head), line(head.map(() => '---')), ...rows.map((row) => line(row.map(cell)))];
 }
 
 /** The types that are too long for a cell, as paragraphs. */
@@ -117,19 +123,21 @@ function longTypes(node) {
 
 const anchor = (place) => place.toLowerCase().replaceAll('.', '').replaceAll(' ', '-');
 
-function table(node, path, inherited) {
+function table(node, path) {
   const rows = Object.entries(keysOf(node))
     .map(([key, property]) => [key, resolve(property)])
-    .map(([key, item]) =>
-      row(key, item, { path, inherited, needed: (node.required ?? []).includes(key) }),
-    );
-  return [
-    '| Key | Type | Default | Meaning | Status |',
-    '| --- | --- | --- | --- | --- |',
-    ...rows,
-    '',
-    ...longTypes(node),
-  ].join('\n');
+    .map(([key, item]) => row(key, item, { path, needed: (node.required ?? []).includes(key) }));
+  const head = ['Key', 'Type', 'Default', 'Meaning', 'Status'];
+  return [...tableOf(head, rows), '', ...longTypes(node)].join('\n');
+}
+
+/** The keys of a section that has no effect, and of the sections inside it. */
+function keyNames(node, path = []) {
+  return Object.entries(keysOf(node)).flatMap(([key, property]) => {
+    const item = resolve(property);
+    const place = [...path, key];
+    return isSection(item) ? keyNames(item, place) : [code(place.join('.'))];
+  });
 }
 
 function inheritedStatus(node) {
@@ -137,22 +145,28 @@ function inheritedStatus(node) {
 }
 
 /** The heading and tables of a section and of the sections inside it. */
-function sectionText(node, path, outer) {
-  const inherited = inheritedStatus(node) || outer;
+function sectionText(node, path) {
+  const inherited = inheritedStatus(node);
   const note = remarks(node).map((remark) => `**${remark}.**`);
   const text = wrapped([node.description, ...note].join(' '));
   const out = [`## ${path.join('.')}`, '', text, ''];
   if (node.oneOf) return [...out, alternatives(node, path)].join('\n');
-  out.push(table(node, path, inherited));
+  if (inherited) {
+    const names = keyNames(node);
+    return [...out, ...(names.length > 0 ? [wrapped(`Keys: ${names.join(', ')}.`), ''] : [])].join(
+      '\n',
+    );
+  }
+  out.push(table(node, path));
   if (node.additionalProperties === true) out.push('Other keys are accepted here.', '');
-  return [...out, ...inner(node, path, inherited)].join('\n');
+  return [...out, ...inner(node, path)].join('\n');
 }
 
-function inner(node, path, inherited) {
+function inner(node, path) {
   return Object.entries(keysOf(node))
     .map(([key, property]) => [key, resolve(property)])
     .filter(([, item]) => isSection(item) && !item.deprecated)
-    .map(([key, item]) => sectionText(item, [...path, key], inherited));
+    .map(([key, item]) => sectionText(item, [...path, key]));
 }
 
 /** A section with keys that depend on its type: the types, then the parameters of each kind. */
@@ -162,16 +176,16 @@ function alternatives({ oneOf }, path) {
     const { names } = kinds.get(params.$ref) ?? { names: [] };
     kinds.set(params.$ref, { params: resolve(params), names: [...names, type.const] });
     const reason = type.dsUnsupportedValues?.[type.const];
-    const status = reason ? `not supported yet: ${reason}` : 'works';
-    return `| ${[code(literal(type.const)), type.description, status].map(cell).join(' | ')} |`;
+    const status = reason ? `not supported yet: ${reason}` : '';
+    return [code(literal(type.const)), type.description, status];
   });
   const anyCase = oneOf[0].properties.type.dsAnyCase ? ' (in any case)' : '';
-  const out = [`| \`type\`${anyCase} | Meaning | Status |`, '| --- | --- | --- |', ...rows, ''];
+  const out = [...tableOf([`\`type\`${anyCase}`, 'Meaning', 'Status'], rows), ''];
   for (const { params, names } of kinds.values()) {
     if (!params.properties) continue;
     const title = names.map(code).join(', ');
     out.push(`### ${path.join('.')}.params of ${title}`, '', params.description, '');
-    out.push(table(params, [...path, 'params'], ''));
+    out.push(table(params, [...path, 'params']));
   }
   return out.join('\n');
 }
@@ -179,7 +193,7 @@ function alternatives({ oneOf }, path) {
 /** The text of the page: `intro`, then the reference of the schema in `source`. */
 export function generateReference({ schema, source, intro }) {
   const top = '## Top level\n';
-  const parts = [intro, top, table(schema, [], ''), ...inner(schema, [], '')];
+  const parts = [intro, top, table(schema, []), ...inner(schema, [])];
   const head = `<!-- Generated by scripts/gen-config.mjs from ${source}. Do not edit. -->`;
   return `${[head, '', ...parts].join('\n').trimEnd()}\n`;
 }
