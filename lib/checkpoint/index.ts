@@ -23,6 +23,7 @@ export {
   type SliceNames,
 } from './file-slices.js';
 export { requirePath } from './folder.js';
+export { isFurtherGguf } from './gguf/files.js';
 export { GgufFile, type GgufPart } from './gguf/gguf-file.js';
 export {
   GGUF_MAGIC,

@@ -1,6 +1,7 @@
 // The models of --models-dir: names and places.
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
+import { isFurtherGguf } from '../checkpoint/index.js';
 import { formatValue } from '../runtime/format-value.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
@@ -8,6 +9,8 @@ import { refuse } from './argument-error.js';
 /** A folder with one of these files is a model, or an adapter with its base. */
 const MARKS = ['config.json', 'adapter_config.json'];
 const GGUF = '.gguf';
+/** The end of the first file of a model in several. */
+const FIRST = /(?:-00001-of-\d{5})?\.gguf$/;
 
 /**
  * Returns the models in `dir` by name, in the order of names: folders, and GGUF files without
@@ -42,6 +45,7 @@ function listDir(dir: string): string[] {
 function nameOf(entry: string, place: string): string | null {
   if (entry.startsWith('.')) return null;
   if (MARKS.some((mark) => existsSync(join(place, mark)))) return entry;
+  if (isFurtherGguf(entry)) return null;
   const isFile = entry.endsWith(GGUF) && statSync(place, { throwIfNoEntry: false })?.isFile();
-  return isFile ? entry.slice(0, -GGUF.length) : null;
+  return isFile ? entry.replace(FIRST, '') : null;
 }

@@ -230,8 +230,10 @@ test('--models-dir adds the models of a folder, by name', async () => {
     writeFileSync(join(home, folder, file), '{}');
   }
   writeFileSync(join(home, 'a.gguf'), '');
+  writeFileSync(join(home, 'b-00001-of-00002.gguf'), '');
+  writeFileSync(join(home, 'b-00002-of-00002.gguf'), '');
   writeFileSync(join(home, 'other.txt'), '');
-  const models = { a: 'a.gguf', qwen: 'qwen', tuned: 'tuned' };
+  const models = { a: 'a.gguf', b: 'b-00001-of-00002.gguf', qwen: 'qwen', tuned: 'tuned' };
   const places = Object.entries(models).map(([name, place]) => [name, join(home, place)]);
   expect(Object.entries(modelsIn(home))).toEqual(places);
   const flags = { host: '127.0.0.1', port: 0, graphs: true, modelsDir: home };

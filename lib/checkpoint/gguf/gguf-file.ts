@@ -1,12 +1,13 @@
 // Reads tensors of a GGUF file in the form of a model: unpacked, in its row order, under its names.
 
 import { dtypeSize } from '../../runtime/dtype.js';
-import { InputFile } from '../../runtime/input-file.js';
+import type { InputFile } from '../../runtime/input-file.js';
 import { required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { TensorEntry } from '../header.js';
-import { type GgufHeader, type GgufTensor, readGgufHeader } from './header.js';
+import { openGgufFiles } from './files.js';
+import type { GgufHeader, GgufTensor } from './header.js';
 import { MXFP4_BLOCK, mxfp4Codes } from './mxfp4-codes.js';
 import { runsOf, type ValueOrder, type ValueRun } from './value-order.js';
 
@@ -36,14 +37,14 @@ export interface GgufEntry extends TensorEntry {
 /** Number of values that are unpacked at a time. */
 const CHUNK = 2 ** 18;
 
-/** An open GGUF file. The caller of open() closes it. */
+/** An open GGUF file, or the files of a model in several. The caller of open() closes it. */
 export class GgufFile {
   private readonly parts: ReadonlyMap<string, GgufPart>;
   /** Unpacked values of tensors whose values are not contiguous. */
   private readonly planes = new Map<GgufTensor, Plane>();
 
   private constructor(
-    private readonly file: InputFile,
+    private readonly files: readonly InputFile[],
     readonly header: GgufHeader,
     readonly entries: readonly GgufEntry[],
   ) {
@@ -51,39 +52,37 @@ export class GgufFile {
   }
 
   /**
-   * Opens `path`. `partsOf` lists the tensors of the model. Throws DS_CHECKPOINT for a damaged
-   * header, DS_IO, and errors of `partsOf`.
+   * Opens `path`, and the files that follow it. `partsOf` lists the tensors of the model. Throws
+   * DS_CHECKPOINT for a damaged header, DS_IO, and errors of `partsOf`.
    */
   static async open(
     path: string,
     partsOf: (header: GgufHeader) => readonly GgufPart[],
   ): Promise<GgufFile> {
-    const file = await InputFile.open(path);
+    const { files, header } = await openGgufFiles(path);
     try {
-      const read = (at: number, into: Uint8Array): void => file.readNow(at, into);
-      const header = readGgufHeader(path, file.bytes, read);
-      return new GgufFile(file, header, partsOf(header).map(entryOf));
+      return new GgufFile(files, header, partsOf(header).map(entryOf));
     } catch (error) {
-      await file.close();
+      for (const file of files) await file.close();
       throw error;
     }
   }
 
   get path(): string {
-    return this.file.path;
+    return required(this.files[0]).path;
   }
 
   get bytes(): number {
-    return this.file.bytes;
+    return this.files.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
-  /** Throws DS_IO if the file has changed since open(). */
-  requireUnchanged(): Promise<void> {
-    return this.file.requireUnchanged();
+  /** Throws DS_IO if a file has changed since open(). */
+  async requireUnchanged(): Promise<void> {
+    for (const file of this.files) await file.requireUnchanged();
   }
 
-  close(): Promise<void> {
-    return this.file.close();
+  async close(): Promise<void> {
+    for (const file of this.files) await file.close();
   }
 
   /** Fills `bytes` from byte `from` of an unpacked entry; blocks. Throws DS_IO. */
@@ -125,12 +124,18 @@ export class GgufFile {
     }
   }
 
-  private copy({ start, type }: GgufTensor, first: number, into: Uint8Array): void {
-    this.file.readNow(start + first * type.bytes, into);
+  /** Fills `into` with the bytes of a tensor from byte `from` on. */
+  private readBytes({ file = 0, start }: GgufTensor, from: number, into: Uint8Array): void {
+    required(this.files[file]).readNow(start + from, into);
+  }
+
+  private copy(tensor: GgufTensor, first: number, into: Uint8Array): void {
+    this.readBytes(tensor, first * tensor.type.bytes, into);
   }
 
   /** Writes values from `first` on as f32. */
-  private unpack({ type, start }: GgufTensor, first: number, into: Uint8Array): void {
+  private unpack(tensor: GgufTensor, first: number, into: Uint8Array): void {
+    const { type } = tensor;
     const end = first + into.length / 4;
     const out = Buffer.from(into.buffer, into.byteOffset, into.length);
     for (let from = first; from < end; ) {
@@ -138,7 +143,7 @@ export class GgufFile {
       const until = Math.min(end, (block + 1) * type.values + CHUNK);
       const count = Math.ceil(until / type.values) - block;
       const packed = new Uint8Array(count * type.bytes);
-      this.file.readNow(start + block * type.bytes, packed);
+      this.readBytes(tensor, block * type.bytes, packed);
       const values = new Float32Array(count * type.values);
       type.unpack(packed, count, values);
       for (let i = from; i < until; ++i) {
@@ -199,7 +204,7 @@ export class GgufFile {
     for (const run of rangesOf(part, { from: first, count })) {
       const { source: tensor, start } = placeOf(part, run.from, source.type.values);
       const packed = new Uint8Array(run.count * MXFP4_BLOCK.bytes);
-      this.file.readNow(tensor.start + start * MXFP4_BLOCK.bytes, packed);
+      this.readBytes(tensor, start * MXFP4_BLOCK.bytes, packed);
       const into = whole.subarray(run.at * size, (run.at + run.count) * size);
       if (codes === 'scales') {
         for (let i = 0; i < run.count; ++i) into[i] = required(packed[i * MXFP4_BLOCK.bytes]);

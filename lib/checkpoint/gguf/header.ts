@@ -15,6 +15,8 @@ export interface GgufTensor {
   /** Position of its first byte in the file. */
   readonly start: number;
   readonly bytes: number;
+  /** Index of its file, in models of several files. Default 0. */
+  readonly file?: number;
 }
 
 /** The header of a GGUF file. */

@@ -1,0 +1,97 @@
+// Models in several GGUF files, as llama-gguf-split writes them: the first file has the metadata,
+// each file has the table of its own tensors.
+import { DsError } from '../../errors.js';
+import { InputFile } from '../../runtime/input-file.js';
+import { required } from '../../runtime/required.js';
+import { type GgufHeader, type GgufValue, readGgufHeader } from './header.js';
+
+const MAX_FILES = 1000;
+const HINT = 'Download all files of the model into one folder, and name the first one.';
+
+/** The open files of a model, and a header with the tensors of all of them. */
+export interface GgufFiles {
+  readonly files: readonly InputFile[];
+  readonly header: GgufHeader;
+}
+
+/**
+ * Opens `path` and the files that follow it; the caller closes them. Throws DS_CHECKPOINT for
+ * damaged files and for files of different models; DS_IO.
+ */
+export async function openGgufFiles(path: string): Promise<GgufFiles> {
+  const files: InputFile[] = [];
+  const add = async (name: string): Promise<GgufHeader> => {
+    const file = await InputFile.open(name);
+    files.push(file);
+    return readGgufHeader(name, file.bytes, (at, into) => file.readNow(at, into));
+  };
+  try {
+    const first = await add(path);
+    const headers = [first];
+    for (const name of namesBehind(path, first)) headers.push(await add(name));
+    return { files, header: headers.length === 1 ? first : joined(path, files, headers) };
+  } catch (error) {
+    for (const file of files) await file.close();
+    throw error;
+  }
+}
+
+const numbered = (number: number): string => String(number).padStart(5, '0');
+
+const endOf = (number: number, count: number): string =>
+  `-${numbered(number)}-of-${numbered(count)}.gguf`;
+
+/** Whether the name is that of a second or later file of a model. */
+export const isFurtherGguf = (name: string): boolean =>
+  /-\d{5}-of-\d{5}\.gguf$/.test(name) && !/-00001-of-\d{5}\.gguf$/.test(name);
+
+/** Names of the files behind the first one. Throws DS_CHECKPOINT for another file of a model. */
+function namesBehind(path: string, { metadata }: GgufHeader): string[] {
+  // A file that was joined again has 0.
+  const count = metadata.get('split.count') ?? 1;
+  if (count === 0 || count === 1) return [];
+  if (typeof count !== 'number' || !Number.isInteger(count) || count < 0 || count > MAX_FILES) {
+    throw wrong(`${path}: split.count`, `a number up to ${MAX_FILES}`, count);
+  }
+  const number = metadata.get('split.no') ?? 0;
+  if (number !== 0) throw wrong(`${path}: split.no`, '0, the first file', number);
+  const end = endOf(1, count);
+  if (!path.endsWith(end)) throw wrong(path, `a name that ends in ${end}`, path);
+  const stem = path.slice(0, -end.length);
+  return Array.from({ length: count - 1 }, (_, i) => `${stem}${endOf(i + 2, count)}`);
+}
+
+/** One header for all files. Throws DS_CHECKPOINT for files of different models. */
+function joined(
+  path: string,
+  files: readonly InputFile[],
+  headers: readonly GgufHeader[],
+): GgufHeader {
+  const tensors = headers.flatMap((header, file) => {
+    const { metadata } = header;
+    const place = required(files[file]).path;
+    const number = metadata.get('split.no') ?? null;
+    if (number !== file) throw wrong(`${place}: split.no`, `${file}`, number);
+    const count = metadata.get('split.count') ?? null;
+    if (count !== headers.length) throw wrong(`${place}: split.count`, `${headers.length}`, count);
+    return header.tensors.map((tensor) => ({ ...tensor, file }));
+  });
+  const { metadata } = required(headers[0]);
+  const total = metadata.get('split.tensors.count') ?? tensors.length;
+  if (total !== tensors.length) {
+    throw wrong(`${path}: split.tensors.count`, `${tensors.length}, as many as tensors`, total);
+  }
+  const names = new Set<string>();
+  for (const { name } of tensors) {
+    if (names.has(name)) throw wrong(path, 'tensors with distinct names', name);
+    names.add(name);
+  }
+  return {
+    metadata,
+    tensors,
+    read: (tensor) => required(headers[tensor.file ?? 0]).read(tensor),
+  };
+}
+
+const wrong = (op: string, expected: string, got: GgufValue | null): DsError =>
+  new DsError({ code: 'DS_CHECKPOINT', op, expected, got: JSON.stringify(got), hint: HINT });
