@@ -41,9 +41,10 @@ export {
 } from './config/index.js';
 /** Datasets, samplers, loaders and token files. */
 export * as data from './data/index.js';
+export type { OffloadState } from './engine/calls.js';
 export type { Engine } from './engine/engine.js';
-export { scaleJointLoss } from './engine/joint-loss.js';
-export type { OffloadState } from './engine/parameters/offload-names.js';
+export { scaleJointLoss } from './engine/engine.js';
+export type { EngineOptimizer } from './engine/engine-reports.js';
 export type {
   OffloadedBytes,
   OffloadStatesOptions,
@@ -52,13 +53,11 @@ export type {
 export type { MicroBatches, PipelineEngine } from './engine/pipeline-engine.js';
 export type { ExportWeightsOptions, SaveOptions } from './engine/saving/checkpointer.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/saving/restore.js';
-export type { Stateful } from './engine/saving/stateful.js';
+export type { Stateful } from './engine/saving/saved-state.js';
 export type { Clients } from './engine/setup/clients.js';
 export type { ShortensInputs } from './engine/step/curriculum.js';
-export type { EngineOptimizer } from './engine/step/engine-optimizer.js';
 export type { DropsLayers, LayerDrop } from './engine/step/layer-drop.js';
-export type { Progress } from './engine/step/progress.js';
-export type { EngineStepOptions } from './engine/step/step-decisions.js';
+export type { EngineStepOptions, Progress } from './engine/step/step-decisions.js';
 export type { DropsTokens, TokenDrop } from './engine/step/token-drop.js';
 export type { Phase, PhaseTimes } from './engine/watch/phase-timer.js';
 export type { RunWatch, WatchOptions } from './engine/watch/run-watch.js';

@@ -8,10 +8,11 @@ import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
+import { required } from '../runtime/required.js';
+import { scope, Tensor } from '../tensor/index.js';
+import type { CommsLogger } from './comms-logger.js';
 import { INIT_OPTIONS, type InitOptions, resolveSettings } from './join-settings.js';
-import { announceMesh, meshOf, otherMesh, requireMesh } from './joined-mesh.js';
-import { leastLatencies } from './least-latencies.js';
-import { Mesh } from './mesh.js';
+import { announceMesh, Mesh, meshOf, otherMesh, requireMesh } from './mesh.js';
 import { MeshShape } from './mesh-shape.js';
 import { ProcessGroup } from './process-group.js';
 
@@ -312,4 +313,26 @@ function requireRanks(ranks: readonly number[], worldSize: number): void {
     expected: `different ranks from 0 to ${worldSize - 1}`,
     got: isList ? `[${ranks.join(', ')}]` : formatValue(ranks),
   });
+}
+
+/**
+ * Returns, for each call in logger.latencies(), the milliseconds of the rank that waited least. All
+ * ranks of `group` call it, after the same collectives.
+ */
+export function leastLatencies(group: ProcessGroup, logger: CommsLogger): number[][] {
+  const ownLatencies = logger.latencies();
+  const { device } = group;
+  // The exchange itself is not logged.
+  group.logger = null;
+  try {
+    return scope(() => {
+      const times = Tensor.from(ownLatencies.flat(), { dtype: 'f32', device });
+      if (ownLatencies.length > 0) group.allReduce(times, { op: 'min' }).synchronize();
+      const min = times.toArray();
+      let at = 0;
+      return ownLatencies.map((calls) => calls.map(() => required(min[at++])));
+    });
+  } finally {
+    group.logger = logger;
+  }
 }

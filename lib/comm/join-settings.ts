@@ -4,7 +4,6 @@ import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
 import type { OptionNames } from '../runtime/options.js';
-import { localDevice } from './local-device.js';
 import type { MeshOptions } from './mesh-shape.js';
 
 /**
@@ -114,4 +113,19 @@ function invalid(name: string, expected: string, got: number | string): DsError 
     got: JSON.stringify(got),
     hint: 'See the options and the environment: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.',
   });
+}
+
+/**
+ * Returns the device of a rank for any GPU ("cuda"), or a GPU if there is one ("auto"). If every
+ * rank of the host sees all GPUs, it is the GPU of the local rank. A rank with fewer visible GPUs
+ * was restricted by a scheduler (srun --gpus-per-task=1 shows each task one GPU, number 0), so the
+ * index is the local rank modulo the visible GPUs. Opening a group fails if two ranks share a GPU.
+ */
+export function localDevice(
+  wanted: 'auto' | 'cuda',
+  localRank: number,
+  visibleGpus: number,
+): string {
+  if (visibleGpus > 0) return `cuda:${localRank % visibleGpus}`;
+  return wanted === 'auto' ? 'cpu' : wanted;
 }

@@ -1,4 +1,7 @@
-// ProcessGroup: collectives on tensors between the ranks of a group.
+// ProcessGroup: collectives on tensors between the ranks of a group, on the compute stream or on a
+// stream of the group.
+
+import { basename, dirname, sep } from 'node:path';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import {
@@ -12,13 +15,11 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { poll } from '../runtime/poll.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { refusedValue } from '../runtime/refused.js';
-import type { Stream } from '../runtime/stream.js';
+import { Event, Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 import { noteChanged } from '../tensor/tape.js';
-import { callSite } from './call-site.js';
 import { CommsLogger } from './comms-logger.js';
-import { SideStream } from './side-stream.js';
 
 export type { ReduceOp } from '../runtime/job.js';
 
@@ -324,4 +325,66 @@ function rowOf(op: string, each: View, rows: number): number {
 
 function shapeError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_SHAPE', op, expected, got });
+}
+
+/** Frames of this folder and of the runtime are not the caller. */
+const libraryFolders = [__dirname, `${dirname(__dirname)}${sep}runtime`];
+
+/** Returns "train.js:12": the nearest frame outside of the library's communication code, or ''. */
+export function callSite(): string {
+  const holder: { stack?: string } = {};
+  const { stackTraceLimit } = Error;
+  Error.stackTraceLimit = 8;
+  Error.captureStackTrace(holder, callSite);
+  Error.stackTraceLimit = stackTraceLimit;
+  for (const frame of (holder.stack ?? '').split('\n').slice(1)) {
+    const [, file, line] = /\(?((?:file:\/\/)?\/[^():]*):(\d+):\d+\)?$/.exec(frame) ?? [];
+    if (!file || libraryFolders.some((folder) => file.includes(folder + sep))) continue;
+    return `${basename(file)}:${line}`;
+  }
+  return '';
+}
+
+/** A group's stream, and the events that order it with the compute stream. */
+export class SideStream {
+  private readonly stream: Stream;
+  private readonly computed: Event;
+  private readonly begun: Event;
+
+  /** `name`: the group's name, for traces. */
+  constructor(
+    private readonly device: Device,
+    name: string,
+  ) {
+    this.stream = Stream.create(device, `exchanges of ${name}`);
+    this.computed = new Event(device);
+    this.begun = new Event(device);
+  }
+
+  /**
+   * Returns the stream. Its next work starts after all enqueued compute work, so memory that
+   * compute has freed is free, and its writes are visible. Compute does not wait.
+   */
+  follow(): Stream {
+    this.stream.wait(this.computed.record(this.device.compute));
+    return this.stream;
+  }
+
+  /**
+   * Calls follow(), then makes the next compute work start no earlier than the stream's next work.
+   * A matrix product fills a GPU: if it started first, a collective would wait for its first
+   * blocks, which is most of the time for overlap. Also waits for earlier work of the stream.
+   */
+  lead(): Stream {
+    const stream = this.follow();
+    this.device.compute.wait(this.begun.record(stream));
+    return stream;
+  }
+
+  /** Disposes the stream after its work is done. */
+  dispose(): void {
+    this.computed.dispose();
+    this.begun.dispose();
+    this.stream.dispose();
+  }
 }

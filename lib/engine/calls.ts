@@ -3,7 +3,6 @@ import { type JointGroups, jointly, jointlyAsync, ofSeveral } from '../comm/join
 import type { ProcessGroup } from '../comm/process-group.js';
 import { DsError } from '../errors.js';
 import { destroyedError, offloadedError } from './engine-errors.js';
-import { BACKWARD_STATES, OFFLOAD_STATES, type OffloadState } from './parameters/offload-names.js';
 import type { Ranks } from './ranks.js';
 
 interface CallOptions {
@@ -194,3 +193,25 @@ function forwardsOnly(op: string): DsError {
     hint: 'Add "optimizer": { "type": "AdamW", "params": { "lr": 1e-4 } }, or pass one to initialize().',
   });
 }
+
+/** States of an engine that offloadStates() can move to host memory. */
+export type OffloadState =
+  | 'optim_states'
+  | 'hp_params'
+  | 'lp_params'
+  | 'lp_grads'
+  | 'contiguous_grad_buffer';
+
+/** All names of OffloadState. */
+export const OFFLOAD_STATES: readonly OffloadState[] = [
+  'optim_states',
+  'hp_params',
+  'lp_params',
+  'lp_grads',
+  'contiguous_grad_buffer',
+];
+
+/** The states that backward() uses. */
+export const BACKWARD_STATES: readonly OffloadState[] = [
+  ...(['lp_params', 'lp_grads', 'contiguous_grad_buffer'] as const),
+];

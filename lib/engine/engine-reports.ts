@@ -2,14 +2,14 @@
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
+import type { Optimizer } from '../optim/optimizer.js';
 import type { ScheduleSet } from '../optim/schedule-set.js';
 import type { Device } from '../runtime/device.js';
 import { EngineCalls } from './calls.js';
 import type { EngineParts } from './engine-parts.js';
-import type { Stateful } from './saving/stateful.js';
+import type { Stateful } from './saving/saved-state.js';
 import { NoOptimizer } from './setup/optimizer.js';
-import { type EngineOptimizer, zeroedBy } from './step/engine-optimizer.js';
-import type { Progress } from './step/progress.js';
+import type { Progress } from './step/step-decisions.js';
 import type { PhaseTimes } from './watch/phase-timer.js';
 import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
 
@@ -219,4 +219,21 @@ export class EngineReports {
     const head = `Engine(step ${globalSteps}, ${optimizer.name}, ${stage}, ${device.name}${rank})`;
     return depth < 0 ? head : `${head} of ${module}`;
   }
+}
+
+/** The optimizer of an engine, with the zeroGrad() of that engine. */
+export interface EngineOptimizer extends Optimizer {
+  /**
+   * Drops the gradients since the last step(), like DeepSpeed's zero_grad(). Micro-batches still
+   * count. Throws DS_AUTOGRAD between the backward() that completes a step and its step().
+   */
+  zeroGrad(): void;
+}
+
+/** Adds the engine's zeroGrad() to the optimizer until the engine is destroyed. */
+export function zeroedBy({ optimizer, owned }: EngineParts, zeroGrad: () => void): EngineOptimizer {
+  const property = { value: zeroGrad, configurable: true, writable: true };
+  Object.defineProperty(optimizer, 'zeroGrad', property);
+  owned.defer(() => delete (optimizer as Partial<EngineOptimizer>).zeroGrad);
+  return optimizer as EngineOptimizer;
 }

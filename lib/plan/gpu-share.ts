@@ -7,9 +7,9 @@ import { type Device, threads } from '../runtime/device.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
-import { type Collectives, takeOver } from '../zero/collectives.js';
 import type { Partition } from '../zero/shard.js';
 import { stateSizes } from '../zero/state/range-state.js';
+import { type Collectives, takeOver } from '../zero/wire.js';
 import type { Footprint } from './footprint.js';
 import { ratesOf } from './known-rates.js';
 import {

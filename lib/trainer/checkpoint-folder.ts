@@ -8,7 +8,7 @@ import { ifThere, orDsError } from '../checkpoint/file-error.js';
 import { type CheckpointWorld, findLatest, onAllRanks, replaceFile } from '../checkpoint/index.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
 import type { Engine } from '../engine/engine.js';
-import { checkpointBytes } from '../engine/saving/checkpoint-bytes.js';
+import { checkpointBytes } from '../engine/saving/engine-shards.js';
 import { DsError } from '../errors.js';
 import { lorasOf } from '../peft/index.js';
 import { isObject } from '../runtime/is-object.js';

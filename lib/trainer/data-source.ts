@@ -1,6 +1,6 @@
 // Data of a Trainer: samples that it distributes to ranks, or batches of each rank.
 import type { Dataset, IterableDataset } from '../data/index.js';
-import type { Stateful } from '../engine/saving/stateful.js';
+import type { Stateful } from '../engine/saving/saved-state.js';
 import type { Device } from '../runtime/device.js';
 import { refusedValue } from '../runtime/refused.js';
 

@@ -1,7 +1,7 @@
 // Buckets: collectives of several units, sent together and overlapped with compute.
 import type { Device } from '../runtime/device.js';
 import { Event, Stream } from '../runtime/stream.js';
-import type { Work } from './collectives.js';
+import type { Work } from './wire.js';
 
 export interface BucketOptions {
   /** Minimum elements per bucket. A larger unit forms its own bucket. */

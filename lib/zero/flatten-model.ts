@@ -4,12 +4,12 @@ import { isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
-import { type Collectives, takeOver } from './collectives.js';
 import { type LayoutEntry, overlap, type Range } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
 import type { Partition, WeightShard } from './shard.js';
 import type { ZeroStages } from './stage.js';
 import type { WeightUnit } from './unit.js';
+import { type Collectives, takeOver } from './wire.js';
 
 /** The initial values of a parameter, as far as this rank needs them. */
 interface InitialValues {

@@ -9,10 +9,10 @@ import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { copyFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
-import type { CollectivePlace, Collectives } from './collectives.js';
 import { fragmentsOf, parameterAlignment, type Range, shardOf } from './layout.js';
 import { type GatherUnit, gatherPlain } from './stage3.js';
 import type { WeightUnit } from './unit.js';
+import type { CollectivePlace, Collectives } from './wire.js';
 import { releaseOn } from './wire.js';
 
 /** Elements of a shard that travel together. Ranges are multiples of parameterAlignment. */

@@ -5,9 +5,9 @@ import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
-import type { CollectivePlace, Collectives, Work } from './collectives.js';
 import { parameterAlignment } from './layout.js';
 import { type GatherFlat, gatherPlain } from './stage3.js';
+import type { CollectivePlace, Collectives, Work } from './wire.js';
 import { releaseOn, type Wire } from './wire.js';
 
 /** Bits of a gathered weight (zero_quantized_weights). Source: ZeRO++'s qwZ. */

@@ -1,10 +1,10 @@
 // Stage 0, and a single rank: every rank keeps whole gradients and updates whole units.
 
-import type { Collectives } from './collectives.js';
 import { shardOf } from './layout.js';
 import { MemoryStore } from './shard.js';
 import type { GradientFlow, GradientRoute, OwnedShard, WeightFlow } from './stage.js';
 import type { WeightUnit } from './unit.js';
+import type { Collectives } from './wire.js';
 
 /** Gradients of a single rank: the unit's gradient is also the partition's. */
 export const localGradients: GradientFlow = {

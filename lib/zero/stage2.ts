@@ -1,17 +1,17 @@
 // Stages 1 and 2: each rank receives the gradients of its shards, updates them, and sends the
-// weights.
+// weights. Partial gradients of tensor-parallel ranks are summed before that.
 import type { Device } from '../runtime/device.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
-import { sliceFlat } from '../tensor/flat.js';
+import { copyFlat, sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import { type BucketOptions, Buckets } from './bucket.js';
-import type { Collectives, Work } from './collectives.js';
-import { shardOf } from './layout.js';
+import { type LayoutEntry, type Range, shardOf } from './layout.js';
 import { MemoryStore, type WeightShard } from './shard.js';
 import type { GradientFlow, GradientRoute, OwnedShard, WeightFlow } from './stage.js';
-import type { WeightUnit } from './unit.js';
+import type { Unit, WeightUnit } from './unit.js';
+import type { Collectives, Work } from './wire.js';
 
 /** Stage 1: each rank receives the sum of its shard over ranks. */
 export const ownedGradients = (route: GradientRoute): GradientFlow => ({
@@ -168,4 +168,45 @@ export class PublishedWeights implements WeightFlow {
   private event(): Event {
     return this.events.pop() ?? new Event(this.device);
   }
+}
+
+/** Wraps the flow `inner`. `group`: the tensor-parallel ranks. */
+export function partialSums(inner: GradientFlow, group: Collectives): GradientFlow {
+  const partialOf = new Map<Unit, readonly LayoutEntry[]>();
+  return {
+    route: inner.route,
+    takesEach: inner.takesEach,
+    get factor() {
+      return inner.factor;
+    },
+    reduce(partition, receiver) {
+      const { unit } = partition;
+      const isPartial = (entry: LayoutEntry): boolean => unit.parameterOf(entry).hasPartialGradient;
+      const entries = partialOf.get(unit) ?? unit.layout.entries.filter(isPartial);
+      partialOf.set(unit, entries);
+      if (entries.length > 0) sum(unit, entries, group);
+      inner.reduce(partition, receiver);
+    },
+  };
+}
+
+/** Runs one all-reduce for all `entries` of the unit, in the order of the compute stream. */
+function sum(unit: Unit, entries: readonly LayoutEntry[], group: Collectives): void {
+  const { compute } = unit.device;
+  const grad = unit.gradient.take();
+  const count = entries.reduce((total, { numel }) => total + numel, 0);
+  const packed = held(() => Tensor.empty([count], grad.dtype, unit.device));
+  const each = (copy: (entry: LayoutEntry, packedAt: Range) => void): void => {
+    let offset = 0;
+    for (const entry of entries) {
+      copy(entry, { offset, numel: entry.numel });
+      offset += entry.numel;
+    }
+  };
+  each((entry, at) => copyFlat(packed, at, grad, entry, compute));
+  const purpose = `parts of gradients of ${unit.name}`;
+  group.allReduce(packed, { stream: compute, purpose }).wait(compute);
+  each((entry, at) => copyFlat(grad, entry, packed, at, compute));
+  packed.release();
+  grad.release();
 }

@@ -1,7 +1,7 @@
 // Tests which events a group's stream waits for, and which events compute waits for.
 
 import { distributed, initDistributed, type ProcessGroup } from '../../lib/comm/index.js';
-import { SideStream } from '../../lib/comm/side-stream.js';
+import { SideStream } from '../../lib/comm/process-group.js';
 import { DsError } from '../../lib/errors.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';

@@ -1,5 +1,5 @@
 // Tests which of the visible devices a rank uses.
-import { localDevice } from '../../lib/comm/local-device.js';
+import { localDevice } from '../../lib/comm/join-settings.js';
 
 test.each([
   ['auto', 0, 0, 'cpu'],

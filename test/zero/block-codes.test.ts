@@ -4,7 +4,6 @@ import type { Stream } from '../../lib/runtime/stream.js';
 import type { View } from '../../lib/runtime/view.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import {
   BLOCK,
   BlockCodes,
@@ -14,6 +13,7 @@ import {
   ReplicatedWire,
 } from '../../lib/zero/quantized.js';
 import { onDevice, onHost } from '../../lib/zero/stage3.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();
 const numel = 2 * BLOCK;

@@ -5,10 +5,8 @@ import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { untimedComm } from '../../lib/zero/bucket.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
 import { OptimizerState, type Schedule } from '../../lib/zero/optimizer-state.js';
-import { partialSums } from '../../lib/zero/partial-sums.js';
 import { MemoryStore, type Partition, type WeightShard } from '../../lib/zero/shard.js';
 import type { GradientFlow } from '../../lib/zero/stage.js';
 import {
@@ -17,11 +15,18 @@ import {
   summedGradients,
   WholeWeights,
 } from '../../lib/zero/stage0.js';
-import { GatheredWeights, gatherPlain, onDevice, SecondaryShards } from '../../lib/zero/stage3.js';
+import { partialSums } from '../../lib/zero/stage2.js';
+import {
+  GatheredWeights,
+  gatherPlain,
+  onDevice,
+  SecondaryShards,
+  UnitTrace,
+} from '../../lib/zero/stage3.js';
 import { bytesOf, LentState, totalBytes } from '../../lib/zero/state/lent-state.js';
 import { allocatePinned } from '../../lib/zero/state/pinned.js';
 import type { ShardState } from '../../lib/zero/state/shard-state.js';
-import { UnitTrace } from '../../lib/zero/unit-trace.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();
 const done = { wait() {} };
@@ -469,10 +474,8 @@ test('lent state is complete when its stream has come to it', async () => {
   const order = Stream.create(device);
   const keep = jest.fn();
   const lent = new LentState(tensor, order, keep);
-  const [synchronize, dispose] = [
-    jest.spyOn(order, 'synchronize'),
-    jest.spyOn(Event.prototype, 'dispose'),
-  ];
+  const synchronize = jest.spyOn(order, 'synchronize');
+  const dispose = jest.spyOn(Event.prototype, 'dispose');
   lent.wait();
   expect(synchronize).toHaveBeenCalledTimes(1);
   await lent.arrived();

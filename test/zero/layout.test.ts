@@ -3,9 +3,9 @@
 import { wholeRegion } from '../../lib/runtime/box.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
-import { takeOver } from '../../lib/zero/collectives.js';
 import { adoptModel } from '../../lib/zero/flatten-model.js';
 import { clipGroups, fragmentsOf, layoutUnit, shardOf } from '../../lib/zero/layout.js';
+import { takeOver } from '../../lib/zero/wire.js';
 
 /** a and c in group 0, b in group 1: a at 0, c at 64, b at 256, gaps behind each, 512 in all. */
 const layout = layoutUnit(

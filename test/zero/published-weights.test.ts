@@ -7,11 +7,16 @@ import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { untimedComm } from '../../lib/zero/bucket.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import type { WeightShard } from '../../lib/zero/shard.js';
 import { PublishedWeights } from '../../lib/zero/stage2.js';
-import { GatheredWeights, gatherPlain, onDevice, onHost } from '../../lib/zero/stage3.js';
-import { UnitTrace } from '../../lib/zero/unit-trace.js';
+import {
+  GatheredWeights,
+  gatherPlain,
+  onDevice,
+  onHost,
+  UnitTrace,
+} from '../../lib/zero/stage3.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const bucketOfAll = 1e9;
 

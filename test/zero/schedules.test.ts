@@ -15,7 +15,6 @@ import type { View } from '../../lib/runtime/view.js';
 import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import { DeferredUpdates, OptimizerState, type Schedule } from '../../lib/zero/optimizer-state.js';
 import { ExchangedUpdates } from '../../lib/zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../lib/zero/schedule/gathered-updates.js';
@@ -27,6 +26,7 @@ import { HostState } from '../../lib/zero/state/placement/host.js';
 import { DeviceWeights, F32Masters, ShardState } from '../../lib/zero/state/shard-state.js';
 import type { Placement } from '../../lib/zero/state/strategies.js';
 import { Unit, UnitGradient } from '../../lib/zero/unit.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();
 const flat = (values: readonly number[]): Tensor =>

@@ -3,10 +3,10 @@ import { cpu } from '../../lib/runtime/device.js';
 import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/collectives.js';
 import type { Partition } from '../../lib/zero/shard.js';
 import type { GradientFlow } from '../../lib/zero/stage.js';
 import { ownedGradients, shardedGradients } from '../../lib/zero/stage2.js';
+import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../lib/zero/wire.js';
 
 const device = cpu();

@@ -11,12 +11,12 @@ import {
 import { describe } from '../../runtime/view.js';
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
-import { takeOver } from '../../zero/collectives.js';
 import { writeFragments } from '../../zero/flatten-model.js';
 import { type Fragment, overlap, shardOf } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/shard.js';
 import { sliceFragment } from '../../zero/shard.js';
 import type { LentState } from '../../zero/state/lent-state.js';
+import { takeOver } from '../../zero/wire.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
 import { keepingWrites } from './open-writes.js';

@@ -1,6 +1,5 @@
 // GatheredParameters: whole parameters on every rank during a call, with optional writes from one
 // rank.
-
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -9,7 +8,7 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireEnded, requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { scope, Tensor } from '../../tensor/index.js';
-import { takeOver } from '../../zero/collectives.js';
+import { takeOver } from '../../zero/wire.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
 import { publishFrozen, publishMasters, writeFrozen, writeMaster } from './full-state.js';
@@ -208,4 +207,15 @@ function requireRank(rank: number, worldSize: number): void {
 
 function misusedError(expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op: 'GatheredParameters', expected, got });
+}
+
+/**
+ * Gathers the sharded parameters of `engine` on every rank until the returned function is called.
+ * All ranks call both. Meanwhile forwards need no other rank, and no step may run.
+ */
+export function holdWeights(engine: EngineCore): () => void {
+  const shards = new Set([...heldBy(engine)].map(({ shard }) => shard));
+  if (shards.size === 0) return () => {};
+  resync(engine.parts);
+  return engine.parts.hooks.hold([...shards]);
 }

@@ -8,8 +8,8 @@ import { requireOneOf, requireType } from '../../runtime/require-type.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { EngineCalls } from '../calls.js';
+import { OFFLOAD_STATES, type OffloadState } from '../calls.js';
 import type { EngineCore } from '../engine-parts.js';
-import { OFFLOAD_STATES, type OffloadState } from './offload-names.js';
 import { wholeOf } from './owned-parameters.js';
 
 /** Options of offloadStates(). */

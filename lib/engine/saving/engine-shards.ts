@@ -10,6 +10,7 @@ import {
   savedState,
 } from '../../optim/declared-state.js';
 import { type Box, type Region, rangesOf, wholeBox, wholeRegion } from '../../runtime/box.js';
+import { dtypeSize } from '../../runtime/dtype.js';
 import { numel } from '../../runtime/view.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -268,3 +269,15 @@ export function catalogOf(
 export function releaseShards(shards: readonly Shard[]): void {
   for (const { tensor } of shards) if (!isRemote(tensor)) tensor.release();
 }
+
+/**
+ * Bytes of the tensors of one checkpoint on all ranks that have a part of the same model, without
+ * headers. Reads shapes only.
+ */
+export function checkpointBytes(engine: EngineCore, weightsOnly: boolean): number {
+  const { model, optimizer } = catalogOf(engine, () => true);
+  const saved = weightsOnly ? [...model.values()] : [...model.values(), ...optimizer.values()];
+  return saved.reduce((sum, info) => sum + bytesOf(info), 0);
+}
+
+const bytesOf = ({ dtype, shape }: TensorInfo): number => numel(shape) * dtypeSize(dtype);

@@ -1,10 +1,9 @@
 // Reads and checks the engine state of a manifest, without tensors.
 import { join } from 'node:path';
-
 import type { JsonObject } from '../../../types/json.js';
 import { type Checkpoint, Fields, MANIFEST } from '../../checkpoint/index.js';
 import type { RandomState } from '../../tensor/index.js';
-import type { Progress } from '../step/progress.js';
+import type { Progress } from '../step/step-decisions.js';
 
 /** State that all ranks share. */
 interface SharedState {
@@ -77,4 +76,12 @@ function rankOf(reader: Fields, saved: JsonObject, name: string): RankState {
     },
     companions: companions as Record<string, JsonObject>,
   };
+}
+
+/** A companion of the engine, such as the loader of its training data. */
+export interface Stateful {
+  /** Returns the state to save. */
+  stateDict(): JsonObject;
+  /** Throws DS_CHECKPOINT if the state belongs to another kind of object. */
+  loadStateDict(state: JsonObject): void;
 }

@@ -13,7 +13,7 @@ import {
 import { curriculumOf, wholeSamples } from '../step/curriculum.js';
 import { inputCastOf } from '../step/inputs.js';
 import { everyLayer, layerDroppingOf } from '../step/layer-drop.js';
-import { noProgress } from '../step/progress.js';
+import { noProgress } from '../step/step-decisions.js';
 import { everyToken, requireOwnLayers, tokenDroppingOf } from '../step/token-drop.js';
 import type { BuildInputs } from './clients.js';
 import { NoOptimizer } from './optimizer.js';

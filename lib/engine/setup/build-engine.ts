@@ -1,26 +1,38 @@
 // Builds an engine from a resolved configuration, one call for each technique. Only files of setup/
 // branch on the configuration.
-import { jointly } from '../../comm/index.js';
+import { type Distributed, jointly } from '../../comm/index.js';
+import { answerPythonNames } from '../../runtime/python-names.js';
 import { configureFromSection } from '../../tensor/recompute/section.js';
-import type { Engine } from '../engine.js';
-import type { Decisions } from '../engine-parts.js';
+import { Engine } from '../engine.js';
+import type { Decisions, EngineParts, OwnedParts, StepParts } from '../engine-parts.js';
+import { PipelineEngine } from '../pipeline-engine.js';
 import { ranksOf, shardSizes } from '../ranks.js';
 import { completely, type Site } from '../release-stack.js';
+import { checkpointWorld } from '../saving/store-world.js';
+import { BatchShapes } from '../step/batch-shapes.js';
+import { GradientCollector } from '../step/gradient-collector.js';
+import { columnsOf } from '../step/step-columns.js';
+import { StepControl } from '../step/step-control.js';
+import { StepDecisions, UpdatePlanner } from '../step/step-decisions.js';
+import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
+import { UnitHooks } from '../step/unit-hooks.js';
+import { describeState } from '../watch/dump-state.js';
+import { EmptyBatches } from '../watch/empty-batches.js';
+import type { StepObserver } from '../watch/phase-timer.js';
+import { StepWatch } from '../watch/step-watch.js';
 import { requireAgreement } from './agreement.js';
 import { batchesOf } from './batches.js';
-import type { BuildInputs } from './clients.js';
+import type { BuildInputs, Clients } from './clients.js';
 import { followSteps, requireCompression, requireWholeLayers } from './compression.js';
-import { type EngineKind, engineOf } from './engine-kind.js';
 import { useFp8 } from './fp8.js';
 import { describeModel, fitMemory, wholeModel } from './memory.js';
-import { openObservers } from './observers.js';
+import { buildTimer, openObservers } from './observers.js';
 import { findOptimizer } from './optimizer.js';
-import { keepStages, openPipeline, planPipeline } from './pipeline.js';
+import { keepStages, type OpenPipeline, openPipeline, planPipeline } from './pipeline.js';
 import { buildScaler, quantizeWeights } from './precision.js';
 import { findSchedules } from './schedule.js';
 import { requireSequence, splitSequence } from './sequence-parallel.js';
 import { sparsifyFromSection } from './sparse-attention.js';
-import { stepPartsOf } from './step-parts.js';
 import { isCutOver, splitLayers } from './tensor-parallel.js';
 import { holdModel } from './zero.js';
 
@@ -77,4 +89,87 @@ export async function buildEngine(given: BuildInputs, kind?: EngineKind): Promis
   };
   // If one rank fails, the waits of the other ranks end. Example: only rank 0 writes a folder.
   return jointly({ always: [job.world] }, () => completely(build));
+}
+
+/** Python names without the same name in camelCase here. */
+const OTHERS: Readonly<Record<string, string>> = {
+  save_fp16_model: 'save16bitModel()',
+  module_state_dict: 'engine.module.stateDict()',
+  load_module_state_dict: 'engine.module.loadStateDict()',
+  deepspeed_io: 'new data.DataLoader(dataset)',
+  allreduce_gradients: 'backward(), which reduces the gradients of a step',
+  get_mom: 'engine.optimizer.groups[i].betas',
+  get_type: 'engine.optimizer.name',
+  fp16_enabled: 'engine.config.fp16.enabled',
+  bfloat16_enabled: 'engine.config.bf16.enabled',
+};
+
+/** A class of engines that are not pipelines. */
+export type EngineKind = new (parts: EngineParts) => Engine;
+
+/** Returns the engine, which owns its parts. Python's names on it throw an error. */
+export function engineOf(
+  own: Omit<EngineParts, 'meeting'>,
+  job: Distributed,
+  pipeline: OpenPipeline | null,
+  Kind: EngineKind = Engine,
+): Engine {
+  const parts = { ...own, meeting: checkpointWorld(job) };
+  const engine = pipeline
+    ? new PipelineEngine(parts, { ...pipeline, shapes: new BatchShapes(job) })
+    : new Kind(parts);
+  const type = engine.constructor as typeof Engine;
+  answerPythonNames(type, { label: 'engine', fields: Object.keys(engine), others: OTHERS });
+  return engine;
+}
+
+/** Returns the parts that run a step. `observers` receive each step. */
+export function stepPartsOf(
+  decisions: Decisions,
+  holdings: OwnedParts,
+  {
+    stopSignals: signals = STOP_SIGNALS,
+    observers,
+  }: Clients & { observers: readonly StepObserver[] },
+  { owned }: Site,
+): StepParts {
+  const { module, config, device, optimizer, schedules, scaler, batch, progress } = decisions;
+  const { stage, ranks } = holdings;
+  const prints = ranks.world.rank === 0;
+  const stop = owned.own(new StopRequest({ worldSize: ranks.world.size, signals }));
+  const emptyBatches = owned.own(new EmptyBatches(device, ranks.world.rank));
+  const timer = buildTimer(config, { module, device, ...holdings }, prints);
+  const watch = new StepWatch(timer, observers);
+  const control = owned.own(
+    new StepControl(device, stage.partitions, ranks, {
+      state: holdings.state,
+      maxNorm: config.gradient_clipping,
+      skipNonfinite: !config.bf16.enabled || config.bf16.check_grad_overflow,
+      stop,
+      watch,
+      batch,
+      emptyBatches,
+      columns: columnsOf(decisions.plan?.pipeline ?? null, stage.partitions, ranks),
+    }),
+  );
+  const planner = new UpdatePlanner(optimizer, schedules, progress);
+  const stepDecisions = new StepDecisions({
+    control,
+    scaler,
+    progress,
+    planner,
+    watch,
+    stop,
+    emptyBatches,
+  });
+  const counted = { batch, progress, planner, stepDecisions, watch };
+  const gradients = new GradientCollector({ module, ...holdings, control, ...counted });
+  const hooks = new UnitHooks(module, { ...holdings, gradients });
+  if (config.dump_state && prints) {
+    process.stdout.write(`${describeState({ ...decisions, ...holdings })}\n`);
+  }
+  owned.defer(() => watch.close());
+  owned.defer(() => stepDecisions.takeLast());
+  owned.defer(() => hooks.remove());
+  return { planner, control, stepDecisions, gradients, hooks, watch, stop };
 }

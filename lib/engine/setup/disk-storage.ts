@@ -8,7 +8,6 @@ import { onDisk } from '../../runtime/on-disk.js';
 import { required } from '../../runtime/required.js';
 import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
 import { absolutePath } from '../../runtime/system-error.js';
-import type { Collectives } from '../../zero/collectives.js';
 import { shardOf } from '../../zero/layout.js';
 import type { Partition } from '../../zero/shard.js';
 import type { DiskAccess } from '../../zero/state/disk-tiles.js';
@@ -16,6 +15,7 @@ import { DiskWeights } from '../../zero/state/disk-weights.js';
 import { NvmeState } from '../../zero/state/placement/nvme.js';
 import { tileSize } from '../../zero/state/tiles.js';
 import type { WeightUnit } from '../../zero/unit.js';
+import type { Collectives } from '../../zero/wire.js';
 
 interface DiskWeightsRequest {
   config: ResolvedConfig;

@@ -9,7 +9,7 @@ import { isPart } from '../../runtime/box.js';
 import { configError } from '../../runtime/refused.js';
 import { type LayoutOptions, type ParameterShape, shardOf } from '../../zero/layout.js';
 import { FROZEN, type Unit } from '../../zero/unit.js';
-import type { Progress } from '../step/progress.js';
+import type { Progress } from '../step/step-decisions.js';
 
 /** Returns whether ranks sum gradients in a step, as a function; null: in every step. */
 export function sumsGradients(optimizer: Optimizer, progress: Progress): (() => boolean) | null {

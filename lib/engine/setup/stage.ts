@@ -2,9 +2,7 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import { Buckets, type CommTimer, untimedComm } from '../../zero/bucket.js';
-import type { Collectives } from '../../zero/collectives.js';
 import { gatherFp8 } from '../../zero/fp8-gather.js';
-import { partialSums } from '../../zero/partial-sums.js';
 import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
 import {
   type GradientFlow,
@@ -19,7 +17,12 @@ import {
   summedGradients,
   WholeWeights,
 } from '../../zero/stage0.js';
-import { ownedGradients, PublishedWeights, shardedGradients } from '../../zero/stage2.js';
+import {
+  ownedGradients,
+  PublishedWeights,
+  partialSums,
+  shardedGradients,
+} from '../../zero/stage2.js';
 import {
   GatheredWeights,
   type GatherUnit,
@@ -28,9 +31,10 @@ import {
   onHost,
   SecondaryShards,
   type ShardStorage,
+  UnitTrace,
 } from '../../zero/stage3.js';
 import type { WeightUnit } from '../../zero/unit.js';
-import { UnitTrace } from '../../zero/unit-trace.js';
+import type { Collectives } from '../../zero/wire.js';
 import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../zero/wire.js';
 import type { ZeroGroup, ZeroGroups } from '../zero-groups.js';
 import { openDiskWeights } from './disk-storage.js';

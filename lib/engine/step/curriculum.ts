@@ -17,7 +17,7 @@ import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { Tensor } from '../../tensor/index.js';
 import { type InputCast, requireInputs } from './inputs.js';
-import type { Progress } from './progress.js';
+import type { Progress } from './step-decisions.js';
 
 /** A model that can shorten its inputs to a number of tokens. */
 export interface ShortensInputs {

@@ -17,9 +17,8 @@ import {
 import type { Ranks } from '../ranks.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import { type BatchSizes, MicroBatches } from './batch-sizes.js';
-import type { Progress } from './progress.js';
 import type { StepControl } from './step-control.js';
-import type { StepDecisions, UpdatePlanner } from './step-decisions.js';
+import type { Progress, StepDecisions, UpdatePlanner } from './step-decisions.js';
 
 /**
  * A running backward: engine.backward(), which reduces units as they complete, or loss.backward()

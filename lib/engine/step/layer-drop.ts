@@ -6,7 +6,7 @@ import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { type InputCast, requireInputs } from './inputs.js';
-import type { Progress } from './progress.js';
+import type { Progress } from './step-decisions.js';
 
 /** The layers that a step skips. */
 export interface LayerDrop {

@@ -10,7 +10,6 @@ import type { UpdatePlan } from '../../zero/optimizer-state.js';
 import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import { apart } from './copy-check.js';
-import type { Progress } from './progress.js';
 import type { StepControl, StepDecision, UnevenBatches } from './step-control.js';
 import type { StopRequest } from './stop-request.js';
 
@@ -187,4 +186,25 @@ function nonfinite(step: number, decision: StepDecision): DsError {
       ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
       : 'The step was skipped and changed no weight. Check the data, or lower the learning rate. If weights are NaN already, load a checkpoint.',
   });
+}
+
+/** The training progress of an engine. */
+export interface Progress {
+  /** Optimizer steps, including skipped ones. */
+  globalSteps: number;
+  /** Samples of all ranks in these steps. */
+  globalSamples: number;
+  /** Steps without an update because of non-finite gradients. */
+  skippedSteps: number;
+  /** Updates that changed the weights: Adam's t. */
+  appliedSteps: number;
+  /**
+   * Schedules run at appliedSteps - scheduleStart. It is 0 unless a load restored only the
+   * optimizer or only the schedules.
+   */
+  scheduleStart: number;
+}
+
+export function noProgress(): Progress {
+  return { globalSteps: 0, globalSamples: 0, skippedSteps: 0, appliedSteps: 0, scheduleStart: 0 };
 }

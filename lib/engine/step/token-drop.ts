@@ -8,7 +8,7 @@ import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/module.js';
 import { required } from '../../runtime/required.js';
 import { type InputCast, requireInputs } from './inputs.js';
-import type { Progress } from './progress.js';
+import type { Progress } from './step-decisions.js';
 
 /** The layers and tokens of a step. */
 export interface TokenDrop {

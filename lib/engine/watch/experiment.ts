@@ -9,7 +9,7 @@ import { FlopsProfiler } from '../../profiler/index.js';
 import type { Device } from '../../runtime/device.js';
 import { required } from '../../runtime/required.js';
 import { Tensor, zeros } from '../../tensor/index.js';
-import type { Collectives } from '../../zero/collectives.js';
+import type { Collectives } from '../../zero/wire.js';
 import type { Phase, PhaseTimer } from './phase-timer.js';
 import { WrappedTimer } from './wrapped-timer.js';
 

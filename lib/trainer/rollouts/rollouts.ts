@@ -1,7 +1,8 @@
 // Rollouts: text that a training engine generates with its own weights, between updates.
+
+import { OFFLOAD_STATES, type OffloadState } from '../../engine/calls.js';
 import { Engine } from '../../engine/engine.js';
-import { holdWeights } from '../../engine/parameters/held-weights.js';
-import { OFFLOAD_STATES, type OffloadState } from '../../engine/parameters/offload-names.js';
+import { holdWeights } from '../../engine/parameters/gathered-parameters.js';
 import { requireOnDevice } from '../../engine/parameters/offloaded-states.js';
 import type { GenerateRequest, Generation, InferenceEngine } from '../../inference/index.js';
 import { initRollouts } from '../../inference/init-inference.js';

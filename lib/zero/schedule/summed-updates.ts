@@ -10,12 +10,12 @@ import type {
 import { required } from '../../runtime/required.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
-import type { Collectives } from '../collectives.js';
 import type { GroupRange, Range } from '../layout.js';
 import type { Schedule, UpdatedPartition, UpdatePlan } from '../optimizer-state.js';
 import type { Partition } from '../shard.js';
 import { sumSizes } from '../state/range-state.js';
 import type { ShardState } from '../state/shard-state.js';
+import type { Collectives } from '../wire.js';
 
 export interface SharedUpdateParts {
   state: ShardState;
