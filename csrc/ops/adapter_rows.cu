@@ -72,6 +72,37 @@ __global__ void __launch_bounds__(kPlainThreads)
 }
 static_assert(kPlainThreads == kExpandWidth, "both expand kernels have the same grid");
 
+/// A thread computes one column of all entries of a tile.
+template <class T>
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_sum_kernel(const SumArguments<T> args, int64_t columns, bool gated) {
+  const AdapterTile tile(args.lists, static_cast<int>(blockIdx.x), -1);
+  const int64_t column = int64_t{blockIdx.y} * kPlainThreads + threadIdx.x;
+  if (tile.count == 0 || column >= columns) return;
+  const auto value = [&](int64_t c, int row) {
+    int layer = 0;
+    while (layer + 1 < args.layers && c >= args.first[layer + 1]) ++layer;
+    const T* const wide = args.wide + row * args.wide_stride;
+    const int rank = tile.adapter < 0 ? 0 : valid_rank(args.ranks[layer][tile.adapter], args.most);
+    if (rank == 0) return wide[c];
+    const T* const h = args.inner_of(layer, tile.adapter) + row * args.wide_stride;
+    const T* const b =
+        args.b[layer] + (int64_t{tile.adapter} * args.m[layer] + c - args.first[layer]) * args.most;
+    float sum = 0.f;
+    for (int j = 0; j < rank; ++j) sum = fmaf(to_float(h[j]), to_float(b[j]), sum);
+    return from_float<T>(to_float(wide[c]) + sum);
+  };
+  for (int entry = 0; entry < tile.count; ++entry) {
+    const int row = tile.row(args.lists, entry);
+    if (row < 0) continue;
+    T x = value(column, row);
+    if (gated)
+      x = from_float<T>(unary_value<UnaryOp::silu>(to_float(x)) *
+                        to_float(value(columns + column, row)));
+    args.out[row * args.out_stride + column] = x;
+  }
+}
+
 AdapterLists lists_of(const View& rows, const View& tiles, int64_t count, int64_t adapters) {
   return {rows.as<int>(), tiles.as<int>(), static_cast<int>(rows.shape[0]), static_cast<int>(count),
           static_cast<int>(adapters)};
@@ -84,7 +115,7 @@ unsigned pieces(int64_t size, int64_t piece) {
 /// Blocks that divide k. It depends on k only, because the order of the sums does.
 int shrink_parts(int64_t k, const CudaContext& ctx) {
   if (ctx.code.architecture < 90) return 1;  // without clusters
-  return k >= 2048 ? 8 : k >= 1024 ? 4 : k >= 512 ? 2 : 1;
+  return k >= 2048 ? kMostParts : k >= 1024 ? 4 : k >= 512 ? 2 : 1;
 }
 
 bool lists_settled(const CudaContext& ctx, const View& rows, const View& tiles) {
@@ -168,6 +199,56 @@ void launch(const AdapterExpand& op, CudaContext& ctx) {
   DS_CUDA_LAUNCHED(kOp);
 }
 
+template <class T>
+void launch(const AdapterSum& op, CudaContext& ctx) {
+  constexpr const char* kOp = "adapter_sum";
+  const View* const factors[] = {&op.b, &op.b2, &op.b3};
+  const View* const ranks[] = {&op.ranks, &op.ranks2, &op.ranks3};
+  SumArguments<T> args = {};
+  args.lists = lists_of(op.rows, op.tiles, op.wide.shape[0], op.b.shape[0]);
+  args.wide = op.wide.as<T>();
+  args.out = op.out.as<T>();
+  args.wide_stride = op.wide.shape[1];
+  args.out_stride = op.out.strides[0];
+  args.most = static_cast<int>(op.b.shape[2]);
+  args.layers = op.b3 ? 3 : op.b2 ? 2 : 1;
+  args.in_place = op.out.data == op.wide.data;
+  args.settled = lists_settled(ctx, op.rows, op.tiles);
+  bool tensor_cores = args.most % 16 == 0 && args.wide_stride % 8 == 0 &&
+                      args.out_stride % 8 == 0 && aligned_for<8>(args.wide) &&
+                      aligned_for<8>(args.out);
+  const int turn = kExpandWarps * kExpandUnit * (op.gated ? 1 : 2);
+  for (int p = 0; p < args.layers; ++p) {
+    args.b[p] = factors[p]->as<T>();
+    args.ranks[p] = ranks[p]->as<int>();
+    args.first[p] = args.inner;
+    args.m[p] = static_cast<int>(factors[p]->shape[1]);
+    args.inner += args.m[p];
+    args.turns[p] = static_cast<int>(pieces(args.m[p], turn));
+    if (p == 0 || !op.gated) args.all_turns += args.turns[p];
+    args.settled = args.settled && is_settled(ctx, args.b[p]) && is_settled(ctx, args.ranks[p]);
+    tensor_cores = tensor_cores && args.m[p] % 8 == 0 && aligned_for<8>(args.b[p]);
+  }
+  if (args.all_turns == 0) return;
+  const auto tiles = static_cast<unsigned>(op.tiles.shape[0]);
+  if constexpr (!std::is_same_v<T, float>) {
+    if (tensor_cores) {
+      const auto turns = static_cast<unsigned>(args.all_turns);
+      const auto wanted = static_cast<unsigned>(kSumBlocks * ctx.sm_count) / tiles;
+      const Launch how{kOp, dim3(tiles, std::clamp(wanted, 1u, turns)), dim3(kExpandWarps * kWarp),
+                       ctx.stream};
+      if (op.gated) launch_behind(ctx, how, sum_kernel<T, true, kExpandWarps>, args);
+      else launch_behind(ctx, how, sum_kernel<T, false, kExpandWarps>, args);
+      return;
+    }
+  }
+  const int64_t columns = op.out.shape[1];
+  plain_sum_kernel<T>
+      <<<dim3(tiles, pieces(columns, kPlainThreads)), kPlainThreads, 0, ctx.stream>>>(args, columns,
+                                                                                      op.gated);
+  DS_CUDA_LAUNCHED(kOp);
+}
+
 }  // namespace
 
 void run(const AdapterShrink& op, CudaContext& ctx) {
@@ -179,6 +260,12 @@ void run(const AdapterShrink& op, CudaContext& ctx) {
 void run(const AdapterExpand& op, CudaContext& ctx) {
   if (op.tiles.shape[0] == 0 || op.h.numel() == 0) return;
   for_floating("adapter_expand", op.h.dtype,
+               [&](auto tag) { launch<typename decltype(tag)::type>(op, ctx); });
+}
+
+void run(const AdapterSum& op, CudaContext& ctx) {
+  if (op.tiles.shape[0] == 0 || op.out.numel() == 0) return;
+  for_floating("adapter_sum", op.wide.dtype,
                [&](auto tag) { launch<typename decltype(tag)::type>(op, ctx); });
 }
 

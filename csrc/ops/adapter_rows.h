@@ -11,9 +11,10 @@ constexpr int64_t kAdapterTile = 16;
 
 /// h[p, e, j] = the sum over k of x[rows[e], k] a_p[s, j, k] for j < ranks_p[s], and 0 for other j.
 /// s is the adapter of the tile that has entry e; `p` counts the present layers, which share x. A
-/// tile is an adapter, the first of its entries, and their number. Entries outside all tiles stay
-/// unchanged. f32 accumulation (f64 for f64), one rounding. Results of an entry do not depend on
-/// others. The CPU throws DS_INDEX for bad tiles, rows and ranks; the GPU skips them.
+/// tile is an adapter, the first of its entries, and their number; adapter -1 is none. Entries of
+/// other tiles, and outside all tiles, stay unchanged. f32 accumulation (f64 for f64), one
+/// rounding. Results of an entry do not depend on others. The CPU throws DS_INDEX for bad tiles,
+/// rows and ranks; the GPU skips them.
 struct AdapterShrink {
   View x;           // [N, K], floating, contiguous
   View rows;        // [E] i32, contiguous
@@ -44,6 +45,25 @@ struct AdapterExpand {
   OptionalView b3;  // of a third layer
   OptionalView ranks3;
   OptionalView out3;
+};
+
+/// Outputs of layers with one product, which also has h of every adapter. A row of `wide` has the
+/// outputs of all layers, then h: [layers, S, R]. out[rows[e]] = outputs + h_p[s] b_p[s]^T, for
+/// entries of tiles as in AdapterShrink. `gated`: silu of the first layer's outputs times the
+/// second layer's. Bits as by AdapterExpand, then Swiglu. A row is in one tile at most; rows
+/// outside all tiles stay unchanged. h and b beyond the rank as in AdapterExpand.
+struct AdapterSum {
+  View wide;        // [N, outputs + layers * S * R], floating, contiguous
+  View rows;        // [E] i32, contiguous
+  View tiles;       // [T, 3] i32, contiguous
+  View b;           // [S, M, R], wide's dtype, contiguous
+  View ranks;       // [S] i32, contiguous
+  OptionalView b2;  // of a second layer; its M may differ if not gated
+  OptionalView ranks2;
+  OptionalView b3;  // of a third layer
+  OptionalView ranks3;
+  View out;  // [N, outputs], gated [N, M]; last stride 1. Not gated, it may be columns of wide
+  bool gated;
 };
 
 inline void check_adapter_lists(const char* op, const View& rows, const View& tiles) {
@@ -116,6 +136,38 @@ inline void check(const AdapterExpand& op) {
     DS_CHECK_SHAPE(factors[p]->shape[1] == out.shape[1] && factors[p]->shape[2] == rank, kOp,
                    text("b [", slots, ", ", out.shape[1], ", ", rank, "]"), factors[p]->describe());
   }
+}
+
+inline void check(const AdapterSum& op) {
+  constexpr const char* kOp = "adapter_sum";
+  DS_CHECK_SHAPE(op.wide.ndim == 2, kOp, "wide [N, C]", op.wide.describe());
+  require_floating(kOp, op.wide);
+  require_contiguous(kOp, op.wide, "wide");
+  check_adapter_lists(kOp, op.rows, op.tiles);
+  DS_CHECK_SHAPE(op.b.ndim == 3, kOp, "b [S, M, R]", op.b.describe());
+  DS_CHECK_SHAPE(op.b2 || !op.b3, kOp, "a second layer before a third", "a third layer");
+  const int64_t layers = op.b3 ? 3 : op.b2 ? 2 : 1, slots = op.b.shape[0], rank = op.b.shape[2];
+  DS_CHECK_SHAPE(!op.gated || layers == 2, kOp, "two layers of a gate", text(layers, " layers"));
+  const View* const factors[] = {&op.b, &op.b2, &op.b3};
+  const View* const ranks[] = {&op.ranks, &op.ranks2, &op.ranks3};
+  int64_t outputs = 0;
+  for (int64_t p = 0; p < layers; ++p) {
+    check_adapter_layer(kOp, op.wide, *factors[p], *ranks[p], slots);
+    const bool fits =
+        factors[p]->shape[2] == rank && (!op.gated || factors[p]->shape[1] == op.b.shape[1]);
+    DS_CHECK_SHAPE(fits, kOp, text("factors of rank ", rank, op.gated ? " and equal sizes" : ""),
+                   factors[p]->describe());
+    outputs += factors[p]->shape[1];
+  }
+  const int64_t columns = outputs + layers * slots * rank;
+  DS_CHECK_SHAPE(op.wide.shape[1] == columns, kOp, text("wide [N, ", columns, "]"),
+                 op.wide.describe());
+  const int64_t width = op.gated ? op.b.shape[1] : outputs;
+  DS_CHECK_SHAPE(op.out.ndim == 2 && op.out.shape[0] == op.wide.shape[0] &&
+                     op.out.shape[1] == width && (op.out.strides[1] == 1 || width <= 1),
+                 kOp, text("out [", op.wide.shape[0], ", ", width, "] with contiguous rows"),
+                 op.out.describe());
+  require_same_dtype(kOp, op.wide, op.out);
 }
 
 }  // namespace ds

@@ -6,6 +6,7 @@
 
 #include "../cpu/index_check.h"
 #include "../cpu/rows.h"
+#include "unary_math.h"
 
 namespace ds::cpu {
 namespace {
@@ -15,9 +16,10 @@ struct Entry {
   int64_t index, row, adapter;
 };
 
-/// Returns the entries of all tiles. Throws DS_INDEX before anything is written.
+/// Returns the entries of all tiles; `with_none`: also entries without an adapter. Throws DS_INDEX
+/// before anything is written.
 std::vector<Entry> entries_of(const char* op, const View& rows, const View& tiles, int64_t count,
-                              int64_t adapters) {
+                              int64_t adapters, bool with_none = false) {
   std::vector<Entry> found;
   for (int64_t t = 0; t < tiles.shape[0]; ++t) {
     const int32_t* const tile = tiles.as<int32_t>() + t * 3;
@@ -27,10 +29,11 @@ std::vector<Entry> entries_of(const char* op, const View& rows, const View& tile
       throw Error("DS_INDEX", op,
                   text("tiles of 0 to ", kAdapterTile, " of ", rows.shape[0], " entries"),
                   text(entries, " entries from ", first));
-    require_index(op, tile[0], adapters, "the adapters");
+    const bool none = tile[0] == -1;
+    if (!none) require_index(op, tile[0], adapters, "the adapters");
     for (int64_t e = first; e < first + entries; ++e) {
       require_index(op, rows.as<int32_t>()[e], count, "the rows");
-      found.push_back({e, rows.as<int32_t>()[e], tile[0]});
+      if (with_none || !none) found.push_back({e, rows.as<int32_t>()[e], tile[0]});
     }
   }
   return found;
@@ -105,6 +108,40 @@ void expand(const AdapterExpand& op, const std::vector<Entry>& entries, CpuConte
   });
 }
 
+template <class T>
+void sum(const AdapterSum& op, const std::vector<Entry>& entries, CpuContext& ctx) {
+  using C = compute_t<T>;
+  const int64_t most = op.b.shape[2], slots = op.b.shape[0], columns = op.wide.shape[1];
+  const int64_t layers = op.b3 ? 3 : op.b2 ? 2 : 1, width = columns - layers * slots * most;
+  const View* const factors[] = {&op.b, &op.b2, &op.b3};
+  const View* const ranks[] = {&op.ranks, &op.ranks2, &op.ranks3};
+  for_each_entry(ctx, entries, width * most, [&](const Entry& entry) {
+    const T* const row = op.wide.as<T>() + entry.row * columns;
+    std::vector<C> sums(static_cast<size_t>(width)), inner(static_cast<size_t>(most));
+    std::vector<T> rounded(static_cast<size_t>(width));
+    widen(row, sums.data(), width);
+    C* own = sums.data();
+    for (int64_t p = 0; p < layers; own += factors[p++]->shape[1]) {
+      if (entry.adapter < 0) continue;
+      const int64_t m = factors[p]->shape[1], rank = ranks[p]->as<int32_t>()[entry.adapter];
+      const T* const b = factors[p]->as<T>() + entry.adapter * m * most;
+      widen(row + width + (p * slots + entry.adapter) * most, inner.data(), most);
+      for (int64_t c = 0; rank > 0 && c < m; ++c)
+        own[c] += product<T>(inner.data(), b + c * most, rank);
+    }
+    T* const out = op.out.as<T>() + entry.row * op.out.strides[0];
+    narrow(sums.data(), op.gated ? rounded.data() : out, width);
+    if (!op.gated) return;
+    widen(rounded.data(), sums.data(), width);
+    const int64_t half = width / 2;
+    for (int64_t c = 0; c < half; ++c) {
+      C& gate = sums[static_cast<size_t>(c)];
+      gate = unary_value<UnaryOp::silu>(gate) * sums[static_cast<size_t>(half + c)];
+    }
+    narrow(sums.data(), out, half);
+  });
+}
+
 }  // namespace
 
 void run(const AdapterShrink& op, CpuContext& ctx) {
@@ -123,6 +160,15 @@ void run(const AdapterExpand& op, CpuContext& ctx) {
     if (*ranks) require_ranks(kOp, *ranks, op.h.shape[2]);
   const auto entries = entries_of(kOp, op.rows, op.tiles, op.out.shape[0], op.b.shape[0]);
   for_floating(kOp, op.h.dtype, [&]<class T>(TypeTag<T>) { expand<T>(op, entries, ctx); });
+}
+
+void run(const AdapterSum& op, CpuContext& ctx) {
+  constexpr const char* kOp = "adapter_sum";
+  for (const View* ranks :
+       {&op.ranks, static_cast<const View*>(&op.ranks2), static_cast<const View*>(&op.ranks3)})
+    if (*ranks) require_ranks(kOp, *ranks, op.b.shape[2]);
+  const auto entries = entries_of(kOp, op.rows, op.tiles, op.wide.shape[0], op.b.shape[0], true);
+  for_floating(kOp, op.wide.dtype, [&]<class T>(TypeTag<T>) { sum<T>(op, entries, ctx); });
 }
 
 }  // namespace ds::cpu

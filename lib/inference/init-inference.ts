@@ -243,7 +243,7 @@ async function build(
   const { save_mp_checkpoint_path: saved } = config;
   if (saved !== null) await saveParts(model, saved, ranks);
   if (config.batch_invariant) requireInvariant(ranks, own);
-  else if (!staysAsItIs) joinAll(model);
+  else if (!staysAsItIs && !own.adapters) joinAll(model);
   const adapters = own.adapters
     ? await Adapters.install('initInference', model, own.adapters)
     : null;

@@ -108,7 +108,7 @@ export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatc
     ended.push(sequence);
     ends += 1 + sequence.proposals.length;
   }
-  const rows = adapterRows(slices);
+  const rows = adapterRows(slices, padding?.rows);
   const tiles = (rows?.tiles.length ?? 0) / 3;
   const sizes = padding
     ? paddedSizes(padding)
@@ -135,10 +135,11 @@ const paddedSizes = ({ rows, width, tiles }: Padding): StepSizes => ({
   tiles,
 });
 
-/** Sorts the rows of slices by adapter; null if none has an adapter. */
-function adapterRows(slices: readonly Slice[]): ReturnType<typeof listOf> | null {
+/** Sorts the rows of slices, and padding up to `count`, by adapter; null if none has an adapter. */
+function adapterRows(slices: readonly Slice[], count?: number): ReturnType<typeof listOf> | null {
   if (slices.every(({ sequence }) => sequence.adapter < 0)) return null;
-  return listOf(slices.flatMap(({ sequence, count }) => Array(count).fill(sequence.adapter)));
+  const slots = slices.flatMap(({ sequence, count }) => Array(count).fill(sequence.adapter));
+  return listOf(slots, count);
 }
 
 type Lists = Record<ListName, Int32Array>;

@@ -7,7 +7,7 @@ import { Graph } from '../runtime/graph.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { held, scope, Tensor } from '../tensor/index.js';
-import { maxTiles, tilesOf } from './adapters/rows.js';
+import { maxTiles, roomForTiles } from './adapters/rows.js';
 import type { Slice } from './scheduler.js';
 import type { Padding } from './step-batch.js';
 
@@ -95,14 +95,8 @@ export class StepGraphs {
     const rows = rowsFor(slices.length);
     if (rows === null) return null;
     const width = widthFor(Math.ceil(longest / blockSize));
-    return { rows, width, tiles: this.tilesFor(slices, rows) };
-  }
-
-  /** Returns the recorded number of tiles: a power of two or the most. Empty tiles take time. */
-  private tilesFor(slices: readonly Slice[], rows: number): number {
-    const tiles = tilesOf(slices.map(({ sequence }) => sequence.adapter));
-    if (tiles === 0) return 0;
-    return Math.min(2 ** Math.ceil(Math.log2(tiles)), maxTiles(rows, this.adapters));
+    const slots = slices.map(({ sequence }) => sequence.adapter);
+    return { rows, width, tiles: roomForTiles(slots, rows, this.adapters) };
   }
 
   /**

@@ -3,7 +3,7 @@
 
 import * as kernels from '../runtime/kernels.generated.js';
 import { leading, required } from '../runtime/required.js';
-import { contiguousStrides, numel } from '../runtime/view.js';
+import { numel } from '../runtime/view.js';
 import { held, isGradEnabled, linear, noGrad, scope, swiglu, Tensor } from '../tensor/index.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
@@ -28,10 +28,23 @@ export interface JointProduct {
   gated(x: Tensor, parts: readonly Tensor[]): Tensor;
 }
 
+/** Further rows for the input of a layer, in the memory behind joined weights. */
+export interface RowsBehind {
+  /** The last dim is the layer's inputs. */
+  readonly shape: readonly number[];
+  /**
+   * Receives the rows, filled with zeros, and zeros behind the bias, one for each row; null if
+   * other memory must hold the rows.
+   */
+  place(rows: Tensor | null, bias: Tensor | null): void;
+}
+
 /** A linear layer that can be computed together with others. */
 export interface JoinableLinear extends Module {
   /** @internal Null if this layer cannot be joined. */
   joining(): JointProduct | null;
+  /** @internal Null or absent: none. */
+  readonly behind?: RowsBehind | null;
   /** @internal Computes what the layer adds to its product; null or absent: nothing. */
   readonly beside?: ProductAddition | null;
 }
@@ -43,6 +56,12 @@ export interface ProductAddition {
    * contiguous. Layers without anything to add are ignored.
    */
   add(x: Tensor, layers: readonly Module[], outs: readonly Tensor[]): void;
+  /**
+   * Returns the outputs [.., outputs of all] of layers with adjacent weights, with everything that
+   * they add; `isGated`: silu(gate) * up of two layers. Rows are contiguous. Null: it computes
+   * nothing.
+   */
+  product(x: Tensor, layers: readonly Module[], isGated: boolean): Tensor | null;
 }
 
 /** The first of the layers that adds to its product; null: none. */
@@ -88,19 +107,32 @@ const columnsOf = (joinings: readonly JointProduct[]): Parameter[][] =>
 
 /**
  * Moves the weights of linear layers of one input into contiguous memory, and their biases, scales
- * and zero points. Frees the old memory. Returns whether they are joined; different layers stay
+ * and zero points; behind the weights are the rows of RowsBehind, if every layer has some. Frees
+ * the old memory. Returns whether they are joined; different layers stay
  * unchanged. Throws DS_OUT_OF_MEMORY.
  */
 export function joinMemory(layers: readonly Module[]): boolean {
   const joinings = joiningsOf(layers);
   if (!joinings) return false;
-  for (const column of columnsOf(joinings)) putInTurn(column);
+  const behind = layers.map((layer) => (layer as JoinableLinear).behind ?? null);
+  const all = behind.flatMap((rows) => (rows ? [rows] : []));
+  const isWhole = all.length === layers.length;
+  const shapes = isWhole ? all.map(({ shape }) => shape) : [];
+  const [weights, biases = []] = columnsOf(joinings).map((column, i) =>
+    putInTurn(column, i === 0 ? shapes : shapes.map((shape) => [numel(shape.slice(0, -1))])),
+  );
+  for (const [i, rows] of all.entries()) rows.place(weights?.[i] ?? null, biases[i] ?? null);
   return true;
 }
 
-function putInTurn(parameters: readonly Parameter[]): void {
+/** Returns memory of the shapes `behind` that follows the parameters, filled with zeros. */
+function putInTurn(
+  parameters: readonly Parameter[],
+  behind: readonly (readonly number[])[],
+): Tensor[] {
   const [{ dtype, device }] = leading(parameters, 1);
-  const count = parameters.reduce((sum, { numel }) => sum + numel, 0);
+  const own = parameters.reduce((sum, { numel }) => sum + numel, 0);
+  const count = behind.reduce((sum, shape) => sum + numel(shape), own);
   const all = held(() => Tensor.empty([count], dtype, device));
   let offset = 0;
   for (const parameter of parameters) {
@@ -112,7 +144,15 @@ function putInTurn(parameters: readonly Parameter[]): void {
     parameter.place({ buffer: all.buffer, dtype, offset });
     offset += numel;
   }
+  const rest = behind.map((shape) => {
+    const at = offset;
+    const out = held(() => all.alias(shape, undefined, at));
+    noGrad(() => scope(() => kernels.fill({ out, value: 0 })));
+    offset += out.numel;
+    return out;
+  });
   all.release();
+  return rest;
 }
 
 const areAdjacent = (parameters: readonly Parameter[]): boolean =>
@@ -153,7 +193,8 @@ export function joinedGate(x: Tensor, layers: readonly Module[]): Tensor | null 
   const [joinings, parts] = found;
   const [first, ...others] = joinings.map((joining) => required(joining.parts[0]).size(0));
   if (others.some((rows) => rows !== first)) return null;
-  if (besideOf(layers)) return swiglu(...gateAndUp(x, layers));
+  const beside = besideOf(layers);
+  if (beside) return beside.product(x, layers, true) ?? swiglu(...gateAndUp(x, layers));
   return required(joinings[0]).gated(x, parts);
 }
 
@@ -177,29 +218,34 @@ export function joinedLinear(
   const found = joinedParts(x, layers);
   if (!found) return null;
   const [joinings, parts] = found;
-  const all = required(joinings[0]).product(x, parts);
-  addBeside(x, layers, joinings, all);
-  const strides = contiguousStrides(all.shape).slice(0, -1);
+  const beside = besideOf(layers);
+  let all = beside?.product(x, layers, false) ?? null;
+  if (!all) {
+    all = required(joinings[0]).product(x, parts);
+    if (beside) addBeside(beside, { x, layers, joinings, all });
+  }
+  const [own, strides] = [all, all.strides.slice(0, -1)];
   let offset = all.offset;
   return joinings.map(({ parts }) => {
     const outputs = required(parts[0]).size(0);
     const shape = width === null ? [outputs] : [outputs / width, width];
-    const own = width === null ? [1] : [width, 1];
-    const part = all.alias([...x.shape.slice(0, -1), ...shape], [...strides, ...own], offset);
+    const inner = width === null ? [1] : [width, 1];
+    const part = own.alias([...x.shape.slice(0, -1), ...shape], [...strides, ...inner], offset);
     offset += outputs;
     return part;
   });
 }
 
-/** Adds what the layers compute beside their joint product `all` [.., outputs of all]. */
-function addBeside(
-  x: Tensor,
-  layers: readonly Module[],
-  joinings: readonly JointProduct[],
-  all: Tensor,
-): void {
-  const beside = besideOf(layers);
-  if (!beside) return;
+/** Layers, and their joint product `all` [.., outputs of all]. */
+interface JoinedResult {
+  readonly x: Tensor;
+  readonly layers: readonly Module[];
+  readonly joinings: readonly JointProduct[];
+  readonly all: Tensor;
+}
+
+/** Adds what the layers compute beside their joint product. */
+function addBeside(beside: ProductAddition, { x, layers, joinings, all }: JoinedResult): void {
   const total = all.size(-1);
   const rows = all.numel / total;
   let { offset } = all;

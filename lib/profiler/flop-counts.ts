@@ -40,6 +40,13 @@ function gatedProducts({ x, out }: OpArgs['GatedLinear'] | OpArgs['QuantizedGate
   return { macs, flops: flops + elementFlops.Swiglu.out * size(out) };
 }
 
+/** As AdapterExpand, plus the gate. */
+function adapterSum({ rows, b, b2, b3, out, gated }: OpArgs['AdapterSum']): Work {
+  const factors = [b, b2, b3].reduce((sum, factor) => sum + (factor ? size(factor) : 0), 0);
+  const { macs, flops } = products((size(rows) * factors) / required(b.shape[0]));
+  return { macs, flops: flops + (gated ? elementFlops.Swiglu.out * size(out) : 0) };
+}
+
 /** Returns the number of (query, key) pairs outside the window, for T queries and S keys. */
 function outsideWindow(T: number, S: number, window: number, causal: boolean): number {
   if (window === 0) return 0;
@@ -104,6 +111,7 @@ const counts: { readonly [Name in CountedOp]?: Count<OpArgs[Name]> } = {
   // The ranks are on the device: each entry counts with the largest.
   AdapterShrink: ({ x, h }) => products(size(h) * required(x.shape[1])),
   AdapterExpand: ({ h, out }) => products(size(h) * required(out.shape[1])),
+  AdapterSum: adapterSum,
   CombineRows: ({ places, out }) => plain(2 * size(places) * required(out.shape[1])),
   CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * required(dout.shape[1])),
   InvariantLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),

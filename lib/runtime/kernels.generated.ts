@@ -976,9 +976,10 @@ export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): 
 /**
  * h[p, e, j] = the sum over k of x[rows[e], k] a_p[s, j, k] for j < ranks_p[s], and 0 for other j.
  * s is the adapter of the tile that has entry e; `p` counts the present layers, which share x. A
- * tile is an adapter, the first of its entries, and their number. Entries outside all tiles stay
- * unchanged. f32 accumulation (f64 for f64), one rounding. Results of an entry do not depend on
- * others. The CPU throws DS_INDEX for bad tiles, rows and ranks; the GPU skips them.
+ * tile is an adapter, the first of its entries, and their number; adapter -1 is none. Entries of
+ * other tiles, and outside all tiles, stay unchanged. f32 accumulation (f64 for f64), one
+ * rounding. Results of an entry do not depend on others. The CPU throws DS_INDEX for bad tiles,
+ * rows and ranks; the GPU skips them.
  */
 export interface AdapterShrinkArgs {
   /** [N, K], floating, contiguous */
@@ -1087,6 +1088,63 @@ export function adapterExpandOnHost(args: AdapterExpandArgs, stream: Stream): vo
 }
 
 /**
+ * Outputs of layers with one product, which also has h of every adapter. A row of `wide` has the
+ * outputs of all layers, then h: [layers, S, R]. out[rows[e]] = outputs + h_p[s] b_p[s]^T, for
+ * entries of tiles as in AdapterShrink. `gated`: silu of the first layer's outputs times the
+ * second layer's. Bits as by AdapterExpand, then Swiglu. A row is in one tile at most; rows
+ * outside all tiles stay unchanged. h and b beyond the rank as in AdapterExpand.
+ */
+export interface AdapterSumArgs {
+  /** [N, outputs + layers * S * R], floating, contiguous */
+  wide: View;
+  /** [E] i32, contiguous */
+  rows: View;
+  /** [T, 3] i32, contiguous */
+  tiles: View;
+  /** [S, M, R], wide's dtype, contiguous */
+  b: View;
+  /** [S] i32, contiguous */
+  ranks: View;
+  /** of a second layer; its M may differ if not gated */
+  b2: View | null;
+  ranks2: View | null;
+  /** of a third layer */
+  b3: View | null;
+  ranks3: View | null;
+  /** [N, outputs], gated [N, M]; last stride 1. Not gated, it may be columns of wide */
+  out: View;
+  gated: boolean;
+}
+
+function putAdapterSum(args: AdapterSumArgs): void {
+  let at = 0;
+  at = putView(args.wide, at);
+  at = putView(args.rows, at);
+  at = putView(args.tiles, at);
+  at = putView(args.b, at);
+  at = putView(args.ranks, at);
+  at = putView(args.b2, at);
+  at = putView(args.ranks2, at);
+  at = putView(args.b3, at);
+  at = putView(args.ranks3, at);
+  at = putView(args.out, at);
+  block[at] = args.gated ? 1 : 0;
+}
+
+export function adapterSum(
+  args: AdapterSumArgs,
+  stream: Stream = args.wide.buffer.device.compute,
+): void {
+  putAdapterSum(args);
+  call(15, stream, args);
+}
+
+export function adapterSumOnHost(args: AdapterSumArgs, stream: Stream): void {
+  putAdapterSum(args);
+  callOnHost(15, stream);
+}
+
+/**
  * out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk, and query
  * head h reads key head h / (H / Hk). A query sees a key if every given condition allows it:
  *     causal      key s <= t + (S - T) for query t; S > T is a key cache
@@ -1163,12 +1221,12 @@ export function attention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttention(args);
-  call(15, stream, args);
+  call(16, stream, args);
 }
 
 export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
   putAttention(args);
-  callOnHost(15, stream);
+  callOnHost(16, stream);
 }
 
 /**
@@ -1242,12 +1300,12 @@ export function attentionBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putAttentionBackward(args);
-  call(16, stream, args);
+  call(17, stream, args);
 }
 
 export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Stream): void {
   putAttentionBackward(args);
-  callOnHost(16, stream);
+  callOnHost(17, stream);
 }
 
 /**
@@ -1272,12 +1330,12 @@ export function copy(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCopy(args);
-  call(17, stream, args);
+  call(18, stream, args);
 }
 
 export function copyOnHost(args: CopyArgs, stream: Stream): void {
   putCopy(args);
-  callOnHost(17, stream);
+  callOnHost(18, stream);
 }
 
 /**
@@ -1327,12 +1385,12 @@ export function crossEntropy(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropy(args);
-  call(18, stream, args);
+  call(19, stream, args);
 }
 
 export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void {
   putCrossEntropy(args);
-  callOnHost(18, stream);
+  callOnHost(19, stream);
 }
 
 /**
@@ -1377,12 +1435,12 @@ export function crossEntropyBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putCrossEntropyBackward(args);
-  call(19, stream, args);
+  call(20, stream, args);
 }
 
 export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, stream: Stream): void {
   putCrossEntropyBackward(args);
-  callOnHost(19, stream);
+  callOnHost(20, stream);
 }
 
 /**
@@ -1433,12 +1491,12 @@ export function dropout(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putDropout(args);
-  call(20, stream, args);
+  call(21, stream, args);
 }
 
 export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
   putDropout(args);
-  callOnHost(20, stream);
+  callOnHost(21, stream);
 }
 
 /**
@@ -1467,12 +1525,12 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(21, stream, args);
+  call(22, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
   putUnary(args);
-  callOnHost(21, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1504,12 +1562,12 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(22, stream, args);
+  call(23, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
   putUnaryBackward(args);
-  callOnHost(22, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1542,12 +1600,12 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(23, stream, args);
+  call(24, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
   putBinary(args);
-  callOnHost(23, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1577,12 +1635,12 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(24, stream, args);
+  call(25, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
   putCompare(args);
-  callOnHost(24, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1613,12 +1671,12 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(25, stream, args);
+  call(26, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
   putScale(args);
-  callOnHost(25, stream);
+  callOnHost(26, stream);
 }
 
 /**
@@ -1648,12 +1706,12 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(26, stream, args);
+  call(27, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
   putWhere(args);
-  callOnHost(26, stream);
+  callOnHost(27, stream);
 }
 
 /**
@@ -1681,12 +1739,12 @@ export function embedding(
   stream: Stream = args.weight.buffer.device.compute,
 ): void {
   putEmbedding(args);
-  call(27, stream, args);
+  call(28, stream, args);
 }
 
 export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
   putEmbedding(args);
-  callOnHost(27, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1718,12 +1776,12 @@ export function embeddingBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putEmbeddingBackward(args);
-  call(28, stream, args);
+  call(29, stream, args);
 }
 
 export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Stream): void {
   putEmbeddingBackward(args);
-  callOnHost(28, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1757,12 +1815,12 @@ export function groupRows(
   stream: Stream = args.ids.buffer.device.compute,
 ): void {
   putGroupRows(args);
-  call(29, stream, args);
+  call(30, stream, args);
 }
 
 export function groupRowsOnHost(args: GroupRowsArgs, stream: Stream): void {
   putGroupRows(args);
-  callOnHost(29, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1796,12 +1854,12 @@ export function combineRows(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRows(args);
-  call(30, stream, args);
+  call(31, stream, args);
 }
 
 export function combineRowsOnHost(args: CombineRowsArgs, stream: Stream): void {
   putCombineRows(args);
-  callOnHost(30, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1838,12 +1896,12 @@ export function combineRowsBackward(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRowsBackward(args);
-  call(31, stream, args);
+  call(32, stream, args);
 }
 
 export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream: Stream): void {
   putCombineRowsBackward(args);
-  callOnHost(31, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -1872,12 +1930,12 @@ export function feedTokens(
   stream: Stream = args.tokens.buffer.device.compute,
 ): void {
   putFeedTokens(args);
-  call(32, stream, args);
+  call(33, stream, args);
 }
 
 export function feedTokensOnHost(args: FeedTokensArgs, stream: Stream): void {
   putFeedTokens(args);
-  callOnHost(32, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -1900,12 +1958,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(33, stream, args);
+  call(34, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(33, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -1930,12 +1988,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(34, stream, args);
+  call(35, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(34, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -1976,12 +2034,12 @@ export function fp8Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putFp8Quantize(args);
-  call(35, stream, args);
+  call(36, stream, args);
 }
 
 export function fp8QuantizeOnHost(args: Fp8QuantizeArgs, stream: Stream): void {
   putFp8Quantize(args);
-  callOnHost(35, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -2033,12 +2091,12 @@ export function fp8Matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putFp8Matmul(args);
-  call(36, stream, args);
+  call(37, stream, args);
 }
 
 export function fp8MatmulOnHost(args: Fp8MatmulArgs, stream: Stream): void {
   putFp8Matmul(args);
-  callOnHost(36, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -2081,12 +2139,12 @@ export function gatedDelta(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDelta(args);
-  call(37, stream, args);
+  call(38, stream, args);
 }
 
 export function gatedDeltaOnHost(args: GatedDeltaArgs, stream: Stream): void {
   putGatedDelta(args);
-  callOnHost(37, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -2141,12 +2199,12 @@ export function gatedDeltaBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDeltaBackward(args);
-  call(38, stream, args);
+  call(39, stream, args);
 }
 
 export function gatedDeltaBackwardOnHost(args: GatedDeltaBackwardArgs, stream: Stream): void {
   putGatedDeltaBackward(args);
-  callOnHost(38, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2198,12 +2256,12 @@ export function gatedDeltaStep(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDeltaStep(args);
-  call(39, stream, args);
+  call(40, stream, args);
 }
 
 export function gatedDeltaStepOnHost(args: GatedDeltaStepArgs, stream: Stream): void {
   putGatedDeltaStep(args);
-  callOnHost(39, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2235,12 +2293,12 @@ export function gatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGatedLinear(args);
-  call(40, stream, args);
+  call(41, stream, args);
 }
 
 export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
   putGatedLinear(args);
-  callOnHost(40, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2282,12 +2340,12 @@ export function quantizedGatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedGatedLinear(args);
-  call(41, stream, args);
+  call(42, stream, args);
 }
 
 export function quantizedGatedLinearOnHost(args: QuantizedGatedLinearArgs, stream: Stream): void {
   putQuantizedGatedLinear(args);
-  callOnHost(41, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2317,12 +2375,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(42, stream, args);
+  call(43, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(42, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2347,12 +2405,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(43, stream, args);
+  call(44, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(43, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2387,12 +2445,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(44, stream, args);
+  call(45, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(44, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2431,12 +2489,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(45, stream, args);
+  call(46, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(45, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2472,12 +2530,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(46, stream, args);
+  call(47, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(46, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2509,12 +2567,12 @@ export function invariantLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putInvariantLinear(args);
-  call(47, stream, args);
+  call(48, stream, args);
 }
 
 export function invariantLinearOnHost(args: InvariantLinearArgs, stream: Stream): void {
   putInvariantLinear(args);
-  callOnHost(47, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2571,12 +2629,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(48, stream, args);
+  call(49, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(48, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2609,12 +2667,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(49, stream, args);
+  call(50, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(49, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2664,12 +2722,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(50, stream, args);
+  call(51, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(50, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2714,12 +2772,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(51, stream, args);
+  call(52, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(51, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2757,12 +2815,12 @@ export function logitSums(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putLogitSums(args);
-  call(52, stream, args);
+  call(53, stream, args);
 }
 
 export function logitSumsOnHost(args: LogitSumsArgs, stream: Stream): void {
   putLogitSums(args);
-  callOnHost(52, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2792,12 +2850,12 @@ export function joinMaster(
   stream: Stream = args.high.buffer.device.compute,
 ): void {
   putJoinMaster(args);
-  call(53, stream, args);
+  call(54, stream, args);
 }
 
 export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
   putJoinMaster(args);
-  callOnHost(53, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2827,12 +2885,12 @@ export function splitMaster(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitMaster(args);
-  call(54, stream, args);
+  call(55, stream, args);
 }
 
 export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
   putSplitMaster(args);
-  callOnHost(54, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -2877,12 +2935,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(55, stream, args);
+  call(56, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(55, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -2921,12 +2979,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(56, stream, args);
+  call(57, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(56, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -2967,12 +3025,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(57, stream, args);
+  call(58, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(57, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -3010,12 +3068,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(58, stream, args);
+  call(59, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(58, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -3052,12 +3110,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(59, stream, args);
+  call(60, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(59, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -3084,12 +3142,12 @@ export function mxfp4Dequantize(
   stream: Stream = args.codes.buffer.device.compute,
 ): void {
   putMxfp4Dequantize(args);
-  call(60, stream, args);
+  call(61, stream, args);
 }
 
 export function mxfp4DequantizeOnHost(args: Mxfp4DequantizeArgs, stream: Stream): void {
   putMxfp4Dequantize(args);
-  callOnHost(60, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3150,12 +3208,12 @@ export function mxfp4Experts(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putMxfp4Experts(args);
-  call(61, stream, args);
+  call(62, stream, args);
 }
 
 export function mxfp4ExpertsOnHost(args: Mxfp4ExpertsArgs, stream: Stream): void {
   putMxfp4Experts(args);
-  callOnHost(61, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3189,12 +3247,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(62, stream, args);
+  call(63, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(62, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3227,12 +3285,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(63, stream, args);
+  call(64, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(63, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3277,12 +3335,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(64, stream, args);
+  call(65, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(64, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3330,12 +3388,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(65, stream, args);
+  call(66, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(65, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3385,12 +3443,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(66, stream, args);
+  call(67, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(66, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3429,12 +3487,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(67, stream, args);
+  call(68, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(67, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3477,12 +3535,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(68, stream, args);
+  call(69, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(68, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3516,12 +3574,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(69, stream, args);
+  call(70, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(69, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3557,12 +3615,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(70, stream, args);
+  call(71, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(70, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3610,12 +3668,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(71, stream, args);
+  call(72, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(71, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3662,12 +3720,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(72, stream, args);
+  call(73, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(72, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3697,12 +3755,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(73, stream, args);
+  call(74, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(73, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3760,12 +3818,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(74, stream, args);
+  call(75, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(74, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3811,12 +3869,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(75, stream, args);
+  call(76, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(75, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -3849,12 +3907,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(76, stream, args);
+  call(77, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(76, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -3918,12 +3976,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(77, stream, args);
+  call(78, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(77, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -3956,12 +4014,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(78, stream, args);
+  call(79, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(78, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -3996,12 +4054,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(79, stream, args);
+  call(80, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(79, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -4045,12 +4103,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(80, stream, args);
+  call(81, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(80, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -4084,12 +4142,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(81, stream, args);
+  call(82, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(81, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -4127,12 +4185,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(82, stream, args);
+  call(83, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(82, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -4170,12 +4228,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(83, stream, args);
+  call(84, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(83, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4206,12 +4264,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(84, stream, args);
+  call(85, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(84, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4236,12 +4294,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(85, stream, args);
+  call(86, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(85, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4298,12 +4356,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(86, stream, args);
+  call(87, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(86, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4341,12 +4399,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(87, stream, args);
+  call(88, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(87, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4403,12 +4461,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(88, stream, args);
+  call(89, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(88, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4450,12 +4508,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(89, stream, args);
+  call(90, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(89, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4490,12 +4548,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(90, stream, args);
+  call(91, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(90, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4565,12 +4623,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(91, stream, args);
+  call(92, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(91, stream);
+  callOnHost(92, stream);
 }
 
 /**
@@ -4604,12 +4662,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(92, stream, args);
+  call(93, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(92, stream);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4642,12 +4700,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(93, stream, args);
+  call(94, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(93, stream);
+  callOnHost(94, stream);
 }
 
 /**
@@ -4678,12 +4736,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(94, stream, args);
+  call(95, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(94, stream);
+  callOnHost(95, stream);
 }
 
 /**
@@ -4716,12 +4774,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(95, stream, args);
+  call(96, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(95, stream);
+  callOnHost(96, stream);
 }
 
 /**
@@ -4774,12 +4832,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(96, stream, args);
+  call(97, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(96, stream);
+  callOnHost(97, stream);
 }
 
 /**
@@ -4811,12 +4869,12 @@ export function shortConv(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConv(args);
-  call(97, stream, args);
+  call(98, stream, args);
 }
 
 export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
   putShortConv(args);
-  callOnHost(97, stream);
+  callOnHost(98, stream);
 }
 
 /**
@@ -4853,12 +4911,12 @@ export function shortConvBackward(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvBackward(args);
-  call(98, stream, args);
+  call(99, stream, args);
 }
 
 export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Stream): void {
   putShortConvBackward(args);
-  callOnHost(98, stream);
+  callOnHost(99, stream);
 }
 
 /**
@@ -4899,12 +4957,12 @@ export function shortConvStep(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvStep(args);
-  call(99, stream, args);
+  call(100, stream, args);
 }
 
 export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): void {
   putShortConvStep(args);
-  callOnHost(99, stream);
+  callOnHost(100, stream);
 }
 
 /**
@@ -4951,12 +5009,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(100, stream, args);
+  call(101, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(100, stream);
+  callOnHost(101, stream);
 }
 
 /**
@@ -4991,12 +5049,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(101, stream, args);
+  call(102, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(101, stream);
+  callOnHost(102, stream);
 }
 
 /**
@@ -5023,12 +5081,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(102, stream, args);
+  call(103, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(102, stream);
+  callOnHost(103, stream);
 }
 
 /**
@@ -5061,12 +5119,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(103, stream, args);
+  call(104, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(103, stream);
+  callOnHost(104, stream);
 }
 
 /**
@@ -5096,12 +5154,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(104, stream, args);
+  call(105, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(104, stream);
+  callOnHost(105, stream);
 }
 
 /**
@@ -5132,12 +5190,12 @@ export function splitBf16(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitBf16(args);
-  call(105, stream, args);
+  call(106, stream, args);
 }
 
 export function splitBf16OnHost(args: SplitBf16Args, stream: Stream): void {
   putSplitBf16(args);
-  callOnHost(105, stream);
+  callOnHost(106, stream);
 }
 
 /**
@@ -5165,12 +5223,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(106, stream, args);
+  call(107, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(106, stream);
+  callOnHost(107, stream);
 }
 
 /**
@@ -5208,12 +5266,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(107, stream, args);
+  call(108, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(107, stream);
+  callOnHost(108, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -5233,6 +5291,7 @@ export interface OpArgs {
   AdamWSpeculate: AdamWSpeculateArgs;
   AdapterShrink: AdapterShrinkArgs;
   AdapterExpand: AdapterExpandArgs;
+  AdapterSum: AdapterSumArgs;
   Attention: AttentionArgs;
   AttentionBackward: AttentionBackwardArgs;
   Copy: CopyArgs;
@@ -5345,6 +5404,7 @@ export const opNames = [
   'AdamWSpeculate',
   'AdapterShrink',
   'AdapterExpand',
+  'AdapterSum',
   'Attention',
   'AttentionBackward',
   'Copy',

@@ -3,6 +3,8 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type InferenceEngine, initInference, nn, peft, seed } from '../../lib/index.js';
+import { observeKernels } from '../../lib/runtime/call.js';
+import { opNames } from '../../lib/runtime/kernels.generated.js';
 import { liveTensors } from '../../lib/tensor/index.js';
 import { stir, tinyGpt2 } from '../peft/models.js';
 import { refusal } from '../support/refusal.js';
@@ -211,5 +213,41 @@ test('adapters lie beside quantized weights', async () => {
   );
   expect(adapted!.tokens).toEqual((await first({ adapter: 'one' })).tokens);
   expect(plain!.tokens).not.toEqual(adapted!.tokens);
+  await other.destroy();
+});
+
+test.each([
+  { what: 'all layers of an adapter', names: ['one'], kinds: ['AdapterSum'] },
+  { what: 'q_proj without k_proj', names: ['query'], kinds: ['AdapterExpand', 'AdapterShrink'] },
+  // 1,040 rows of A.
+  { what: 'many slots', names: ['one'], max: 65, kinds: ['AdapterExpand', 'AdapterShrink'] },
+])('the kernels of $what', async ({ names, max, kinds }) => {
+  places.query ??= await save('query', { r: 2, targetModules: ['q_proj'] });
+  const adapters = Object.fromEntries(names.map((name) => [name, places[name] as string]));
+  const own = { adapters, ...(max && { maxAdapters: max }) };
+  const other = await initInference(tinyLlama(), config, own);
+  const seen = new Set<string>();
+  observeKernels((op) => {
+    const name = opNames[op] as string;
+    if (name.startsWith('Adapter')) seen.add(name);
+    return null;
+  });
+  try {
+    await other.generate({ ...ask, adapter: names[0] as string });
+  } finally {
+    observeKernels(null);
+    await other.destroy();
+  }
+  expect([...seen].sort()).toEqual(kinds);
+});
+
+test('an adapter of smaller rank leaves nothing of the one before it in its slot', async () => {
+  const { one, large } = places as { one: string; large: string };
+  const given = { adapters: { large }, maxAdapterRank: 48 };
+  const other = await initInference(tinyLlama(), config, given);
+  other.unloadAdapter('large');
+  await other.loadAdapter('one', one);
+  const [found] = await other.generate({ ...ask, adapter: 'one' });
+  expect(found!.tokens).toEqual((await first({ adapter: 'one' })).tokens);
   await other.destroy();
 });

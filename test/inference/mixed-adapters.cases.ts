@@ -128,7 +128,17 @@ async function serves(family: string, device: Device): Promise<void> {
 }
 
 /** Separate, packed and quantized projections, a fused GELU, norms of heads, and experts. */
-const FAMILIES = ['llama', 'gpt2', 'glm', 'qwen3', 'gemma2', 'mixtral', 'falcon', 'deepseek-v2'];
+const FAMILIES = [
+  'llama',
+  'gpt2',
+  'glm',
+  'qwen2',
+  'qwen3',
+  'gemma2',
+  'mixtral',
+  'falcon',
+  'deepseek-v2',
+];
 
 export const cases: readonly Case[] = FAMILIES.filter((family) => families[family]).map(
   (family) => ({

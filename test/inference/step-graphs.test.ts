@@ -139,9 +139,10 @@ test.each([
   [1, 128, 8],
   [3, 128, 16],
   [32, 128, 32],
-  [32, 40, 32],
-  [32, 20, 25],
-  [30, 129, 32],
+  // With padding rows, which have no adapter.
+  [32, 40, 32 + 3],
+  [32, 20, 1 + 24 + 2],
+  [30, 129, 32 + 12],
   [8, 8, 8],
 ])('%d adapters of %d rows run in %d tiles', (adapters, count, tiles) => {
   const sizes = { sequences: 256, width: 8, vocabSize: V, dtype: 'f32' as const, adapters: 32 };

@@ -1,14 +1,22 @@
 // A linear layer with the updates of several adapters: each row of a step uses its own, or none.
 
-import type { JoinableLinear, JointProduct, ProductAddition } from '../../nn/joined-linears.js';
+import type {
+  JoinableLinear,
+  JointProduct,
+  ProductAddition,
+  RowsBehind,
+} from '../../nn/joined-linears.js';
 import { Linear, LinearGelu } from '../../nn/linear.js';
 import { type Field, Module } from '../../nn/module.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { ColumnLinear, RowLinear } from '../../parallel/layers.js';
 import { rangesIn } from '../../parallel/share.js';
+import type { Device } from '../../runtime/device.js';
+import type { DType } from '../../runtime/dtype.js';
+import * as kernels from '../../runtime/kernels.generated.js';
 import { leading } from '../../runtime/required.js';
-import { concat, gelu, linear, scope, type Tensor } from '../../tensor/index.js';
+import { concat, gelu, held, linear, scope, Tensor } from '../../tensor/index.js';
 
 /** Layers that may have adapters. */
 export type AdaptableLinear = Linear | PackedLinear | ColumnLinear | RowLinear;
@@ -22,8 +30,16 @@ export const isAdaptable = (module: Module): module is AdaptableLinear =>
 
 /** The adapters of one layer on the device, by slot. */
 export interface LayerSlots {
-  /** A of each adapter: [slots, most ranks, inputs here]. */
-  readonly a: Tensor;
+  /**
+   * A of each adapter: [slots, most ranks, inputs here]; null until the weights have their places.
+   * It may lie behind the weight.
+   */
+  a: Tensor | null;
+  /** The shape of A if one product may compute it and the weight. */
+  readonly behind: readonly number[] | null;
+  /** Zeros behind the bias, if A lies behind the weight. */
+  noBias: Tensor | null;
+
   /** scaling * B: [slots, outputs here, most ranks]. */
   readonly b: Tensor;
   /** [slots] i32; 0: the adapter leaves the layer as it is. */
@@ -74,13 +90,25 @@ export class AdaptedLinear extends Module implements JoinableLinear {
     yield* Module.fieldsOf(this.#base);
   }
 
-  /** @internal See JoinsOthers. */
+  /** @internal See JoinableLinear. */
   joining(): JointProduct | null {
     const base = this.#base;
     return 'joining' in base ? (base as JoinableLinear).joining() : null;
   }
 
-  /** @internal See JoinsOthers. */
+  /** @internal See JoinableLinear. */
+  get behind(): RowsBehind | null {
+    const slots = this.#slots;
+    const shape = slots.behind;
+    if (!shape || slots.a || !isPlain(this.#base, slots.b)) return null;
+    const place = (rows: Tensor | null, bias: Tensor | null): void => {
+      slots.a = rows ?? zeros(shape, slots.b);
+      slots.noBias = bias;
+    };
+    return { shape, place };
+  }
+
+  /** @internal See JoinableLinear. */
   get beside(): ProductAddition | null {
     return this.#running();
   }
@@ -102,6 +130,8 @@ export class AdaptedLinear extends Module implements JoinableLinear {
   /** Returns the product and the updates, before the activation. */
   private sumOf(x: Tensor, beside: ProductAddition, bias: Tensor | null = this.#base.bias): Tensor {
     const base = this.#base;
+    const whole = bias === base.bias ? beside.product(x, [this], false) : null;
+    if (whole) return whole;
     const sum = base instanceof PackedLinear ? base.project(x, bias) : linear(x, base.weight, bias);
     const out = sum.contiguous();
     beside.add(x, [this], [out.reshape([-1, out.size(-1)])]);
@@ -114,6 +144,25 @@ export class AdaptedLinear extends Module implements JoinableLinear {
     return hasGelu ? gelu(sum, 'tanh') : sum;
   }
 }
+
+/** Whether the layer is x W^T + b, of the adapters' dtype and device. */
+const isPlain = (base: AdaptableLinear, { dtype, device }: Tensor): base is Linear =>
+  base.constructor === Linear &&
+  base.fp8 === null &&
+  [base.weight, base.bias ?? base.weight].every(
+    (part) => part.dtype === dtype && part.device === device,
+  );
+
+/** Zeros of the dtype and device of `like`, which no scope owns. Throws DS_OUT_OF_MEMORY. */
+export const zeros = (
+  shape: readonly number[],
+  { dtype, device }: { dtype: DType; device: Device },
+): Tensor =>
+  held(() => {
+    const out = Tensor.empty(shape, dtype, device);
+    kernels.fill({ out, value: 0 });
+    return out;
+  });
 
 /** The sizes of a layer: on this rank, and of the whole layer that adapters belong to. */
 interface LayerShape {

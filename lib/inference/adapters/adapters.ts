@@ -2,7 +2,7 @@
 
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
-import type { ProductAddition } from '../../nn/joined-linears.js';
+import { joinAll, joinMemory, type ProductAddition } from '../../nn/joined-linears.js';
 import type { Module } from '../../nn/module.js';
 import { HEADS } from '../../nn/pack-linears.js';
 import { replaceModules } from '../../nn/replace-modules.js';
@@ -12,16 +12,19 @@ import type { DType } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { refused } from '../../runtime/refused.js';
-import { required } from '../../runtime/required.js';
-import { cast, held, noGrad, scope, Tensor } from '../../tensor/index.js';
+import { leading, required } from '../../runtime/required.js';
+import { contiguousStrides } from '../../runtime/view.js';
+import { cast, linear, noGrad, scope, Tensor } from '../../tensor/index.js';
 import {
   type AdaptableLinear,
   AdaptedLinear,
   isAdaptable,
+  type LayerSlots,
   partOf,
   shapeOf,
+  zeros,
 } from './adapted-linear.js';
-import { listOf } from './rows.js';
+import { listOf, WIDE_ROWS } from './rows.js';
 import { type AdapterSettings, MAX_RANK } from './settings.js';
 
 /** The lists of a step on the device: see the ops AdapterShrink and AdapterExpand. */
@@ -55,6 +58,8 @@ export interface AdapterUse {
 const RANK_STEP = 16;
 /** Layers of one launch. */
 const TOGETHER = 3;
+/** The most rows of A of all adapters of a layer that a product computes for every input. */
+const MAX_BEHIND = 1024;
 
 /** The adapters of a model, with one set of memory for each layer. */
 export class Adapters implements ProductAddition {
@@ -88,6 +93,23 @@ export class Adapters implements ProductAddition {
       throw error;
     }
     replaceModules(model, instead);
+    try {
+      this.placeFactors();
+    } catch (error) {
+      this.dispose();
+      throw error;
+    }
+  }
+
+  /** Joins the layers of the model, with A behind their weights where one product computes both. */
+  private placeFactors(): void {
+    joinAll(this.model);
+    for (const layer of this.layers.values()) {
+      if (layer.behind) joinMemory([layer]);
+      const { slots } = layer;
+      const [count, , most] = leading(slots.b.shape, 3);
+      slots.a ??= zeros([count, most, shapeOf(layer.base).inputs], slots.b);
+    }
   }
 
   /**
@@ -204,7 +226,7 @@ export class Adapters implements ProductAddition {
     });
   }
 
-  /** See Beside. */
+  /** See ProductAddition. */
   add(x: Tensor, layers: readonly Module[], outs: readonly Tensor[]): void {
     const { entries, tiles } = required(this.lists);
     const pairs = layers.flatMap((layer, i) =>
@@ -221,7 +243,7 @@ export class Adapters implements ProductAddition {
           x: rows,
           rows: entries,
           tiles,
-          a: first.a,
+          a: required(first.a),
           ranks: first.ranks,
           a2: two?.a ?? null,
           ranks2: two?.ranks ?? null,
@@ -247,6 +269,53 @@ export class Adapters implements ProductAddition {
     });
   }
 
+  /** See ProductAddition. */
+  product(x: Tensor, layers: readonly Module[], isGated: boolean): Tensor | null {
+    const { entries, tiles } = required(this.lists);
+    const inputs = x.size(-1);
+    const rows = x.numel / inputs;
+    // Up to WIDE_ROWS rows, the lists contain every row of the step.
+    if (
+      rows > WIDE_ROWS ||
+      rows !== entries.size(0) ||
+      layers.length > TOGETHER ||
+      (isGated && layers.length !== 2)
+    )
+      return null;
+    // The product reads A of unused adapters too: with few in use, two more kernels cost less.
+    if (tiles.size(0) < this.count / 2) return null;
+    const adapted = layers.filter((layer) => layer instanceof AdaptedLinear);
+    const whole = adapted.length === layers.length ? withFactors(adapted) : null;
+    if (!whole) return null;
+    const [one, two = null, three = null] = adapted.map(({ slots }) => slots);
+    const first = required(one);
+    const outputs = adapted.reduce((sum, { slots }) => sum + slots.b.size(1), 0);
+    const outer = x.shape.slice(0, -1);
+    return scope(() => {
+      const wide = linear(x.reshape([rows, inputs]), ...whole);
+      const isInPlace = adapted.length > 1 && !isGated;
+      const width = isGated ? outputs / 2 : outputs;
+      const out = isInPlace
+        ? wide.alias([rows, width], [wide.size(1), 1])
+        : Tensor.empty([rows, width], x.dtype, x.device);
+      kernels.adapterSum({
+        wide,
+        rows: entries,
+        tiles,
+        b: first.b,
+        ranks: first.ranks,
+        b2: two?.b ?? null,
+        ranks2: two?.ranks ?? null,
+        b3: three?.b ?? null,
+        ranks3: three?.ranks ?? null,
+        out,
+        gated: isGated,
+      });
+      const strides = contiguousStrides([...outer, isInPlace ? wide.size(1) : width]);
+      return out.alias([...outer, width], strides);
+    });
+  }
+
   /** Restores the layers of the model and frees all adapters. */
   dispose(): void {
     replaceModules(
@@ -259,32 +328,27 @@ export class Adapters implements ProductAddition {
 
   private freeSlots(): void {
     for (const { slots } of this.layers.values()) {
-      for (const tensor of [slots.a, slots.b, slots.ranks]) tensor.dispose();
+      for (const tensor of [slots.a, slots.noBias, slots.b, slots.ranks]) tensor?.dispose();
     }
     this.layers.clear();
   }
 
-  /** Allocates the memory of a layer. Throws DS_OUT_OF_MEMORY. */
-  private slotsOf(base: AdaptableLinear, { device, dtype }: { device: Device; dtype: DType }) {
+  /** Allocates B of a layer, and says where A may be. Throws DS_OUT_OF_MEMORY. */
+  private slotsOf(
+    base: AdaptableLinear,
+    { device, dtype }: { device: Device; dtype: DType },
+  ): LayerSlots {
     const { inputs, outputs } = shapeOf(base);
-    const { max, settings } = this;
-    const zeros = (shape: readonly number[], type: DType): Tensor =>
-      held(() => {
-        const out = Tensor.empty(shape, type, device);
-        kernels.fill({ out, value: 0 });
-        return out;
-      });
-    const made: Tensor[] = [];
+    const { max } = this;
+    const { count } = this.settings;
+    const behind = count * max <= MAX_BEHIND ? [count, max, inputs] : null;
+    const b = zeros([count, outputs, max], { dtype, device });
     try {
-      made.push(zeros([settings.count, max, inputs], dtype));
-      made.push(zeros([settings.count, outputs, max], dtype));
-      made.push(zeros([settings.count], 'i32'));
+      return { a: null, noBias: null, behind, b, ranks: zeros([count], { dtype: 'i32', device }) };
     } catch (error) {
-      for (const tensor of made) tensor.dispose();
+      b.dispose();
       throw error;
     }
-    const [a, b, ranks] = made as [Tensor, Tensor, Tensor];
-    return { a, b, ranks };
   }
 
   private requireNew(op: string, name: string): void {
@@ -327,13 +391,16 @@ export class Adapters implements ProductAddition {
       noGrad(() =>
         scope(() => {
           const row = (list: Tensor): Tensor => list.narrow(0, slot, 1).squeeze(0);
+          const held = { a: required(slots.a), b: slots.b };
+          // A product with all factors computes rows beyond the rank too.
+          for (const list of [held.a, held.b]) kernels.fill({ out: row(list), value: 0 });
           const [a, b] = values;
           if (a && b) {
             const [first, second] = partOf(base, a, b);
-            const onDevice = first.to(slots.a.device);
+            const onDevice = first.to(slots.b.device);
             kernels.copy({
-              in: cast(onDevice, slots.a.dtype),
-              out: row(slots.a).narrow(0, 0, rank),
+              in: cast(onDevice, slots.b.dtype),
+              out: row(held.a).narrow(0, 0, rank),
             });
             const wide = cast(second.to(slots.b.device), 'f32').mul(factors?.scaling ?? 1);
             kernels.copy({ in: cast(wide, slots.b.dtype), out: row(slots.b).narrow(1, 0, rank) });
@@ -345,6 +412,32 @@ export class Adapters implements ProductAddition {
       for (const tensor of values) tensor.release();
     }
   }
+}
+
+/**
+ * The weights of layers and then A of each one, as one weight, with its bias; null if other memory
+ * is between them.
+ */
+function withFactors(layers: readonly AdaptedLinear[]): [Tensor, Tensor | null] | null {
+  const factors = layers.map(({ slots }) => required(slots.a));
+  const weight = asOne([...layers.map(({ weight }) => weight), ...factors]);
+  if (!layers.some(({ bias }) => bias)) return weight && [weight, null];
+  const parts = [...layers.map(({ bias }) => bias), ...layers.map(({ slots }) => slots.noBias)];
+  const biases = parts.flatMap((part) => (part ? [part] : []));
+  const bias = biases.length === parts.length ? asOne(biases) : null;
+  return weight && bias && [weight, bias];
+}
+
+/** Tensors in turn in memory as one, with the last dim of a weight; null if others are between. */
+function asOne(parts: readonly Tensor[]): Tensor | null {
+  const [first] = leading(parts, 1);
+  let end = first.offset;
+  for (const { buffer, offset, numel } of parts) {
+    if (buffer !== first.buffer || offset !== end) return null;
+    end += numel;
+  }
+  const [count, inner] = [end - first.offset, first.shape.slice(1)];
+  return first.alias([count / (inner[0] ?? 1), ...inner]);
 }
 
 /** The layers of a model that may have adapters, by path: all linear layers except the head. */

@@ -1,13 +1,31 @@
 // The rows of a step sorted by adapter, in tiles: inputs of the op AdapterShrink.
 
-import { required } from '../../runtime/required.js';
-
 /** Entries of a tile: see csrc/ops/adapter_rows.h. */
 const TILE = 16;
 
+/** Steps with at most this many rows are limited by memory: products include all factors A. */
+export const WIDE_ROWS = 256;
+
+/** Tiles of rows without an adapter: the op AdapterSum computes them too. */
+const tilesOfNone = (rows: number): number => Math.ceil(rows / TILE);
+
 /** Returns the largest number of tiles for `rows` rows with up to `adapters` adapters. */
 export const maxTiles = (rows: number, adapters: number): number =>
-  adapters === 0 ? 0 : Math.floor(rows / TILE) + Math.min(rows, adapters);
+  adapters === 0
+    ? 0
+    : Math.floor(rows / TILE) + Math.min(rows, adapters) + tilesOfNone(Math.min(rows, WIDE_ROWS));
+
+/**
+ * Returns the room for tiles of a recorded step of `rows` rows: a power of two for rows with
+ * adapters, and room for the others. Empty tiles take time.
+ */
+export function roomForTiles(slots: readonly number[], rows: number, adapters: number): number {
+  const own = tilesOf(slots);
+  if (own === 0) return 0;
+  const isWhole = slots.length === rows && slots.every((slot) => slot >= 0);
+  const others = isWhole || rows > WIDE_ROWS ? 0 : tilesOfNone(rows);
+  return Math.min(2 ** Math.ceil(Math.log2(own)) + others, maxTiles(rows, adapters));
+}
 
 /** Returns the number of tiles of rows with these slots; -1 is none. */
 export function tilesOf(slots: Iterable<number>): number {
@@ -22,12 +40,19 @@ export function tilesOf(slots: Iterable<number>): number {
   return tiles;
 }
 
-/** Sorts rows by their adapter's slot; -1 is none. */
-export function listOf(slots: ArrayLike<number>): { entries: number[]; tiles: number[] } {
+/**
+ * Sorts rows by their adapter's slot; -1 is none. Rows without an adapter are in the lists up to
+ * WIDE_ROWS rows, and rows from slots.length to `count` are without one.
+ */
+export function listOf(
+  slots: ArrayLike<number>,
+  count = slots.length,
+): { entries: number[]; tiles: number[] } {
   const rows = new Map<number, number[]>();
-  for (let row = 0; row < slots.length; ++row) {
-    const slot = required(slots[row]);
-    if (slot < 0) continue;
+  const isWide = count <= WIDE_ROWS;
+  for (let row = 0; row < (isWide ? count : slots.length); ++row) {
+    const slot = slots[row] ?? -1;
+    if (slot < 0 && !isWide) continue;
     const list = rows.get(slot);
     if (list) list.push(row);
     else rows.set(slot, [row]);

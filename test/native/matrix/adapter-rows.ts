@@ -2,7 +2,15 @@
 import type { DType } from '../../../lib/runtime/dtype.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import type { View } from '../../../lib/runtime/view.js';
-import { close, inPlaceOperand, input, type MatrixCase, type Operand, opCase } from './harness.js';
+import {
+  close,
+  inPlaceOperand,
+  input,
+  type MatrixCase,
+  type Operand,
+  opCase,
+  sameAs,
+} from './harness.js';
 import { floating, paddedLayout } from './layouts.js';
 import type { Make, Mistake } from './mistake.js';
 import type { Random } from './numbers.js';
@@ -11,7 +19,7 @@ interface Batch {
   title: string;
   /** Rows of x and out. */
   count: number;
-  /** Adapter and number of rows of each tile. */
+  /** Adapter and number of rows of each tile; -1 is none. */
   tiles: readonly (readonly [adapter: number, rows: number])[];
   /** Ranks of the adapters, for each layer. */
   ranks: readonly (readonly number[])[];
@@ -29,6 +37,7 @@ const batches: readonly Batch[] = [
       [1, 3],
       [0, 0],
       [0, 1],
+      [-1, 1],
       [2, 2],
     ],
     ranks: [[3, 5, 0]],
@@ -43,6 +52,7 @@ const batches: readonly Batch[] = [
       [0, 16],
       [0, 5],
       [2, 16],
+      [-1, 2],
       [1, 1],
     ],
     ranks: [[16, 1, 9]],
@@ -54,6 +64,7 @@ const batches: readonly Batch[] = [
     title: 'three layers',
     count: 12,
     tiles: [
+      [-1, 3],
       [3, 1],
       [0, 4],
       [1, 2],
@@ -66,6 +77,23 @@ const batches: readonly Batch[] = [
     maxRank: 32,
     k: 264,
     m: [136, 24, 8],
+  },
+  {
+    title: 'two equal layers',
+    count: 30,
+    tiles: [
+      [-1, 4],
+      [1, 16],
+      [1, 1],
+      [0, 5],
+    ],
+    ranks: [
+      [16, 48],
+      [0, 3],
+    ],
+    maxRank: 48,
+    k: 64,
+    m: [1048, 1048],
   },
   {
     title: 'two odd layers',
@@ -166,7 +194,7 @@ const shrinkOf = (dtype: DType, batch: Batch): MatrixCase => {
           ranks.forEach((own, p) => {
             const a = v[nameOf('a', p)]!;
             owners.forEach((s, e) => {
-              for (let j = 0; j < most; ++j) {
+              for (let j = 0; j < most && s >= 0; ++j) {
                 let sum = 0;
                 for (let i = 0; i < k && j < own[s]!; ++i) {
                   sum += v.x![rows[e]! * k + i]! * a[(s * most + j) * k + i]!;
@@ -243,8 +271,96 @@ const expandOf = (dtype: DType, batch: Batch): MatrixCase => {
   });
 };
 
+const FORMS = ['', ' in place', ' gated'] as const;
+
+const sumOf = (dtype: DType, batch: Batch, form: (typeof FORMS)[number]): MatrixCase => {
+  const { title, count, tiles, ranks, maxRank: most, m } = batch;
+  const gated = form === ' gated';
+  return opCase({
+    op: 'AdapterSum',
+    dtype,
+    title: `${title}${form}`,
+    build: (random) => {
+      const { rows, list, owners } = listsOf(random, batch);
+      const [slots, layers] = [ranks[0]!.length, ranks.length];
+      const outputs = m.reduce((sum, width) => sum + width, 0);
+      const columns = outputs + layers * slots * most;
+      const width = gated ? m[0]! : outputs;
+      const wide = input(dtype, [count, columns], random.normal(count * columns));
+      // Beyond the rank, the rows of A are 0.
+      const values = Float64Array.from(wide.values!);
+      for (let at = 0; at < values.length; ++at) {
+        const h = (at % columns) - outputs;
+        const slot = Math.floor(h / most);
+        if (h >= 0 && h % most >= ranks[Math.floor(slot / slots)]![slot % slots]!) values[at] = 0;
+      }
+      const check = close(dtype, 2, 'tensor');
+      const operand = inPlaceOperand({ ...wide, values }, check);
+      const out: Operand =
+        form === ' in place'
+          ? sameAs(input(dtype, [count, width], [], { strides: [columns, 1] }), 'wide')
+          : inPlaceOperand(
+              input(
+                dtype,
+                [count, width],
+                random.normal(count * width),
+                title.includes('odd') ? paddedLayout([count, width]) : {},
+              ),
+              check,
+            );
+      return {
+        operands: {
+          wide: form === ' in place' ? operand : { ...wide, values },
+          rows: input('i32', [rows.length], rows),
+          tiles: input('i32', [tiles.length, 3], list),
+          ...perLayer('b', batch, (p) =>
+            input(dtype, [slots, m[p]!, most], random.normal(slots * m[p]! * most)),
+          ),
+          ...ranksOf(batch),
+          out,
+        },
+        args: { gated },
+        reference: (v) => {
+          const sums = v.wide!.slice();
+          owners.forEach((s, e) => {
+            let first = 0;
+            m.forEach((own, p) => {
+              for (let c = 0; s >= 0 && c < own; ++c) {
+                for (let j = 0; j < ranks[p]![s]!; ++j) {
+                  const h = v.wide![rows[e]! * columns + outputs + (p * slots + s) * most + j]!;
+                  const b = v[nameOf('b', p)]![(s * own + c) * most + j]!;
+                  sums[rows[e]! * columns + first + c]! += h * b;
+                }
+              }
+              first += own;
+            });
+          });
+          if (form === ' in place') return { wide: sums };
+          const expected = v.out!.slice();
+          owners.forEach((_, e) => {
+            for (let c = 0; c < width; ++c) {
+              const gate = sums[rows[e]! * columns + c]!;
+              const up = sums[rows[e]! * columns + width + c]!;
+              const value = gated ? (gate / (1 + Math.exp(-gate))) * up : gate;
+              expected[rows[e]! * width + c] = value;
+            }
+          });
+          return { out: expected };
+        },
+      };
+    },
+  });
+};
+
+const formsOf = ({ m }: Batch): readonly (typeof FORMS)[number][] =>
+  m.length === 2 && m[0] === m[1] ? FORMS : FORMS.slice(0, 2);
+
 export const cases: readonly MatrixCase[] = floating.flatMap((dtype) =>
-  batches.flatMap((batch) => [shrinkOf(dtype, batch), expandOf(dtype, batch)]),
+  batches.flatMap((batch) => [
+    shrinkOf(dtype, batch),
+    expandOf(dtype, batch),
+    ...formsOf(batch).map((form) => sumOf(dtype, batch, form)),
+  ]),
 );
 
 type Wrong = (make: Make) => Record<string, View | null>;
@@ -282,6 +398,20 @@ const expand: Call = (m, wrong) =>
     ...wrong,
   });
 
+const sum: Call = (m, wrong) =>
+  kernels.adapterSum({
+    wide: m([6, 13]),
+    ...lists(m),
+    b: m([2, 5, 4]),
+    ranks: m([2], 'i32'),
+    ...absent,
+    b2: null,
+    b3: null,
+    out: m([6, 5]),
+    gated: false,
+    ...wrong,
+  });
+
 const rowsFor = (op: string, call: Call, rows: readonly Row[]): Mistake[] =>
   rows.map(([what, code, message, wrong]) => {
     return { op, what, code, message, run: (make: Make) => call(make, wrong(make)) };
@@ -312,6 +442,24 @@ export const mistakes: readonly Mistake[] = [
       'DS_SHAPE',
       'none',
       (m) => ({ b2: m([2, 5, 4]), ranks2: m([2], 'i32'), h: m([2, 4, 4]) }),
+    ],
+  ]),
+  ...rowsFor('adapter_sum', sum, [
+    ['columns of wide', 'DS_SHAPE', '[6, 14] f32', (m) => ({ wide: m([6, 14]) })],
+    ['shape of out', 'DS_SHAPE', '[6, 4] f32', (m) => ({ out: m([6, 4]) })],
+    ['dtype of out', 'DS_DTYPE', 'f16', (m) => ({ out: m([6, 5], 'f16') })],
+    ['a gate of one layer', 'DS_SHAPE', '1 layers', () => ({ gated: true as never })],
+    [
+      'layers of different rank',
+      'DS_SHAPE',
+      '[2, 5, 3] f32',
+      (m) => ({ b2: m([2, 5, 3]), ranks2: m([2], 'i32') }),
+    ],
+    [
+      'unequal layers of a gate',
+      'DS_SHAPE',
+      '[2, 4, 4] f32',
+      (m) => ({ b2: m([2, 4, 4]), ranks2: m([2], 'i32'), gated: true as never }),
     ],
   ]),
 ];

@@ -91,7 +91,10 @@ export function inPlaceOperand(operand: Operand, check: Check): Operand {
   return { ...operand, check };
 }
 
-/** Written in place of the operand called `name`, which must itself be `inPlaceOperand`. */
+/**
+ * Written in place of the operand called `name`, which must itself be `inPlaceOperand`; with
+ * strides, of a part of it from its first element.
+ */
 export function sameAs(operand: Operand, name: string): Operand {
   return { ...operand, sameAs: name };
 }
@@ -245,7 +248,11 @@ function execute(device: Device, op: OpName, problem: Problem, images: Images): 
   }
   for (const [name, operand] of Object.entries(problem.operands)) {
     if (!operand) args[name] = null;
-    else if (operand.sameAs) args[name] = args[operand.sameAs];
+    else if (operand.sameAs) {
+      const { shape, strides } = operand;
+      const whole = args[operand.sameAs] as object;
+      args[name] = strides ? { ...whole, shape, strides } : whole;
+    }
   }
   const result: Images = {};
   try {
