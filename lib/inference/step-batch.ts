@@ -70,14 +70,18 @@ export type ListName =
   | ('entries' | 'tiles' | 'states');
 
 /**
- * Padded size of a decode step. A padding row has one token without a slot, which attends to no
- * other token. Block tables have `width` columns.
+ * Padded size of a recorded step: one token of each sequence, or the tokens of one sequence. A
+ * padding row has one token without a slot, which attends to no other token. Block tables have
+ * `width` columns.
  */
 export interface Padding {
+  /** Tokens. */
   readonly rows: number;
   readonly width: number;
   /** Room for tiles of adapters; 0: no row has an adapter. */
   readonly tiles: number;
+  /** Set for a step of one sequence: its sampled tokens. */
+  readonly ends?: number;
 }
 
 /** Format of a batch. */
@@ -118,19 +122,20 @@ export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatc
   const numbers = into ? into.subarray(0, words) : new Int32Array(words);
   const lists = cut(numbers, lengths);
   const filled = fill(lists, slices, { blockSize, width: sizes.width });
-  if (padding) pad(lists, filled, padding.rows);
+  if (padding) pad(lists, filled, sizes.sequences);
   if (sizes.tiles > 0) {
     lists.entries.fill(0).set(rows?.entries ?? []);
     lists.tiles.fill(0).set(rows?.tiles ?? []);
   }
-  const batch = { ...sizes, numbers, singles: padding?.rows ?? singles.length, longest };
+  const isOfOne = padding === null || padding.ends !== undefined;
+  const batch = { ...sizes, numbers, singles: isOfOne ? singles.length : padding.rows, longest };
   return { batch, ended };
 }
 
-const paddedSizes = ({ rows, width, tiles }: Padding): StepSizes => ({
+const paddedSizes = ({ rows, width, tiles, ends }: Padding): StepSizes => ({
   tokens: rows,
-  sequences: rows,
-  ends: rows,
+  sequences: ends === undefined ? rows : 1,
+  ends: ends ?? rows,
   width,
   tiles,
 });

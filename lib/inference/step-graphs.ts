@@ -28,6 +28,15 @@ type Recording = Pick<Graph, 'launch' | 'dispose'>;
 /** Records a step; see Graph.record(). */
 export type Recorder = (device: Device, body: () => void, onRun: () => void) => Recording;
 
+/**
+ * The steps to record. All include the next token of one sequence.
+ *
+ * - decoding: of several sequences, and the proposals of one.
+ * - drafting: of several sequences, and any few tokens of one.
+ * - alone: any few tokens of one sequence.
+ */
+export type RecordedSteps = 'decoding' | 'drafting' | 'alone';
+
 /** Largest sizes of an engine's steps. */
 interface GraphSizes {
   /** Sequences of a step. */
@@ -39,6 +48,10 @@ interface GraphSizes {
   readonly dtype: DType;
   /** Slots of adapters. Default: 0. */
   readonly adapters?: number;
+  /** Sampled tokens of a sequence in a step: 1, and its proposals. Default: 1. */
+  readonly lanes?: number;
+  /** Default: 'decoding'. */
+  readonly recorded?: RecordedSteps;
 }
 
 /** Returns the largest padded size. */
@@ -50,6 +63,9 @@ export function maxPadding({
   const rows = rowsFor(sequences) ?? required(ROWS.at(-1));
   return { rows, width: widthFor(width), tiles: maxTiles(rows, adapters) };
 }
+
+/** The most tokens of a recorded step of one sequence. */
+const MOST_ALONE = 32;
 
 const rowsFor = (count: number): number | null => ROWS.find((rows) => rows >= count) ?? null;
 const widthFor = (blocks: number): number => Math.max(MIN_WIDTH, 2 ** Math.ceil(Math.log2(blocks)));
@@ -67,6 +83,7 @@ export class StepGraphs {
   /** Maximum number of cached graphs from now on; 0 disables recording. */
   private max = MAX_GRAPHS;
   private readonly adapters: number;
+  private readonly recorded: RecordedSteps;
 
   /** Throws DS_OUT_OF_MEMORY. */
   constructor(
@@ -74,8 +91,9 @@ export class StepGraphs {
     sizes: GraphSizes,
     private readonly record: Recorder = (...of) => Graph.record(...of),
   ) {
-    const { rows } = maxPadding(sizes);
+    const rows = Math.max(maxPadding(sizes).rows, sizes.lanes ?? 1);
     this.adapters = sizes.adapters ?? 0;
+    this.recorded = sizes.recorded ?? 'decoding';
     this.scores = held(() => Tensor.empty([rows, sizes.vocabSize], sizes.dtype, device));
   }
 
@@ -87,6 +105,9 @@ export class StepGraphs {
   /** Returns the padded size of a step; null if it runs without a graph. */
   paddingFor(slices: readonly Slice[], blockSize: number): Padding | null {
     if (this.max === 0) return null;
+    const [first] = slices;
+    if (first && slices.length === 1) return this.paddingAlone(first, blockSize);
+    if (this.recorded === 'alone') return null;
     let longest = 1;
     for (const { sequence, first, count } of slices) {
       if (count !== 1 || first + 1 !== sequence.length) return null;
@@ -99,15 +120,26 @@ export class StepGraphs {
     return { rows, width, tiles: roomForTiles(slots, rows, this.adapters) };
   }
 
+  /** The size of a step of one sequence: its next token, or its proposals too. */
+  private paddingAlone({ sequence, first, count }: Slice, blockSize: number): Padding | null {
+    const ends = 1 + sequence.proposals.length;
+    const isRecorded = this.recorded !== 'decoding' || count === ends;
+    if (!isRecorded || count > MOST_ALONE || first + count !== sequence.extent) return null;
+    const slots = Array<number>(count).fill(sequence.adapter);
+    const tiles = roomForTiles(slots, count, this.adapters);
+    const width = widthFor(Math.ceil((first + count) / blockSize));
+    return { rows: count, width, tiles, ...(count > 1 && { ends }) };
+  }
+
   /**
    * Returns the scores [rows, vocabSize] of a step; the next step overwrites them. `forward`
    * computes them from the step's inputs. Throws the errors of `forward`. If recording fails, it
    * warns and stops recording. If memory is short, it warns, frees all graphs and halves their
    * limit.
    */
-  run({ rows, width, tiles }: Padding, forward: () => Tensor): Tensor {
-    const scores = (): Tensor => this.scores.narrow(0, 0, rows);
-    const key = `${rows}x${width}x${tiles}`;
+  run({ rows, width, tiles, ends }: Padding, forward: () => Tensor): Tensor {
+    const scores = (): Tensor => this.scores.narrow(0, 0, ends ?? rows);
+    const key = `${rows}x${width}x${tiles}x${ends ?? ''}`;
     const compute = () => scope(() => kernels.copy({ in: forward(), out: scores() }));
     const found = this.graphs.get(key) ?? null;
     if (found) {

@@ -16,7 +16,7 @@ import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 import type { RunnerHooks } from './speculation/features.js';
 import { type StepBatch, stepBatch, wordsOf } from './step-batch.js';
-import { maxPadding, StepGraphs } from './step-graphs.js';
+import { maxPadding, type RecordedSteps, StepGraphs } from './step-graphs.js';
 import { Uploads } from './uploads.js';
 
 /** A row of scores. */
@@ -70,8 +70,10 @@ export interface RunnerSizes {
   reach: number;
   /** Maximum number of proposals of a sequence. Default: 0. */
   proposals?: number;
-  /** Records decode steps as graphs. */
+  /** Records steps as graphs. */
   records: boolean;
+  /** The steps to record. Default: 'decoding'. */
+  recorded?: RecordedSteps;
   /** Adapters of the model. Default: none. */
   adapters?: Adapters | null;
   /** Work around each forward. Default: none. */
@@ -129,7 +131,9 @@ export class StepRunner {
     this.numbers = held(() => Tensor.empty([this.words.length], 'i32', device));
     this.sampled = held(() => Tensor.empty([ends], 'i32', device));
     const { vocabSize } = model;
-    const graphSizes = { sequences, width, vocabSize, dtype, adapters };
+    const { recorded = 'decoding' } = room;
+    const lanes = 1 + proposals;
+    const graphSizes = { sequences, width, vocabSize, dtype, adapters, lanes, recorded };
     this.graphs = records ? new StepGraphs(device, graphSizes) : null;
     this.uploads = new Uploads(device);
     this.readback = new Readback(device);

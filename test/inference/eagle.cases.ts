@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import type { InferenceConfig, InferenceStats } from '../../lib/inference/index.js';
 import { Llama } from '../../lib/models/index.js';
 import type { Device } from '../../lib/runtime/device.js';
+import { supportsGraphs } from '../../lib/runtime/graph.js';
 import { liveTensors, seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 import { requestsOf, run } from './draft-runs.js';
@@ -120,6 +121,12 @@ export const cases: Case[] = [
       same(device, perfect, { kv_cache: { block_size: 16, blocks: 14 } }, (rate, stats) => {
         assert.ok(stats.preemptions > 0 && rate > 0.9, `${stats.preemptions} ${rate}`);
       }),
+  },
+  {
+    name: 'eagle: recorded steps of one sequence',
+    run: (device) =>
+      same(device, perfect, { enable_cuda_graph: true }, (rate) => assert.ok(rate > 0.97)),
+    skip: (device) => (supportsGraphs(device) ? null : 'it records no work'),
   },
   {
     name: 'eagle: ahead of the host',

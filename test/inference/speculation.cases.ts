@@ -11,6 +11,7 @@ import {
 import { Sampler } from '../../lib/inference/sampling.js';
 import { type CausalLM, Llama } from '../../lib/models/index.js';
 import type { Device } from '../../lib/runtime/device.js';
+import { supportsGraphs } from '../../lib/runtime/graph.js';
 import { scope, seed, Tensor } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
 
@@ -117,6 +118,14 @@ async function underLoad(device: Device): Promise<void> {
   assert.ok(proposedTokens < generatedTokens / 8, `${proposedTokens} of ${generatedTokens}`);
 }
 
+/** A sequence alone runs in recorded steps, also while it verifies proposals. */
+async function recorded(device: Device): Promise<void> {
+  for (const request of requests.slice(0, 4)) {
+    const given = await run(device, { speculative, enable_cuda_graph: true }, [request]);
+    alike(given, await run(device, {}, [request]));
+  }
+}
+
 /** Scores of three tokens after each token. */
 const AFTER = [
   [0.2, 1.1, -0.4],
@@ -174,5 +183,10 @@ export const cases: Case[] = [
   { name: 'speculation: tokens and logprobs are the same, in fewer steps', run: equalTexts },
   { name: 'speculation: with preemptions and a small budget', run: checkPreempted },
   { name: 'speculation: off above disable_by_batch_size', run: underLoad },
+  {
+    name: 'speculation: recorded steps of one sequence',
+    run: recorded,
+    skip: (device) => (supportsGraphs(device) ? null : 'it records no work'),
+  },
   { name: 'speculation: draws have the probabilities of the scores', run: distributions },
 ];

@@ -3,6 +3,7 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { cpu, DsError, initInference, nn, scope, Tensor } from '../../lib/index.js';
+import type { Sequence } from '../../lib/inference/sequence.js';
 import { type Recorder, StepGraphs } from '../../lib/inference/step-graphs.js';
 import { type EngineFlags, engineOptions } from '../../lib/launch/engine-flags.js';
 
@@ -151,6 +152,46 @@ test.each([
     return { sequence: { length: 1, adapter: row % adapters } as never, first: 0, count: 1 };
   });
   expect(graphs.paddingFor(slices, 64)?.tiles).toBe(tiles);
+  graphs.dispose();
+});
+
+test.each([
+  { proposals: 0, count: 1, expected: { decoding: {}, alone: {} } },
+  { proposals: 3, count: 4, expected: { decoding: { ends: 4 }, alone: { ends: 4 } } },
+  // The last tokens of a prompt.
+  { proposals: 0, count: 3, expected: { decoding: null, alone: { ends: 1 } } },
+  { proposals: 40, count: 41, expected: { decoding: null, alone: null } },
+  { proposals: 0, count: 1, left: 1, expected: { decoding: null, alone: null } },
+])('a step of one sequence with $proposals proposals and $count tokens', (given) => {
+  const { proposals, count, left = 0, expected } = given;
+  const sequence = {
+    extent: 70 + count + left,
+    adapter: -1,
+    proposals: Array(proposals).fill(0),
+  } as unknown as Sequence;
+  for (const recorded of ['decoding', 'drafting', 'alone'] as const) {
+    const sizes = { sequences: 4, width: 8, vocabSize: V, dtype: 'f32' as const, recorded };
+    const graphs = new StepGraphs(cpu(), { ...sizes, lanes: 8 }, recorder().record);
+    const own = expected[recorded === 'drafting' ? 'alone' : recorded];
+    const padding = own && { rows: count, width: 8, tiles: 0, ...own };
+    expect(graphs.paddingFor([{ sequence, first: 70, count }], 64)).toEqual(padding);
+    graphs.dispose();
+  }
+});
+
+test('a step of few tokens of one sequence has a graph of its own, and scores of its ends', () => {
+  const { record, reported } = recorder();
+  const graphs = graphsWith(record);
+  const forms = [{}, { ends: 4 }, { ends: 1 }, { ends: 4 }];
+  const rows = forms.map((form) =>
+    scope(() => {
+      const count = form.ends ?? 4;
+      const forward = (): Tensor => Tensor.empty([count, V], 'f32', cpu()).fill_(count);
+      return graphs.run({ rows: 4, width: 8, tiles: 0, ...form }, forward).size(0);
+    }),
+  );
+  expect(rows).toEqual([4, 4, 1, 4]);
+  expect(reported).toEqual(['record 0', 'record 1', 'record 2']);
   graphs.dispose();
 });
 

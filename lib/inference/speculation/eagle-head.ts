@@ -21,6 +21,8 @@ import { Linear, SwiGLU } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { RMSNorm } from '../../nn/norms.js';
 import { formatValue } from '../../runtime/format-value.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
 import { concat, held, indexSelect, Tensor } from '../../tensor/index.js';
 import type { RunnerHooks } from './features.js';
 
@@ -122,7 +124,7 @@ export class EagleHead extends Module implements RunnerHooks {
   #features: ((slots: Tensor) => Tensor) | null = null;
   /** Features of the tokens of the running forward, [N, channels]. */
   #inputs: Tensor | null = null;
-  /** Hidden states of the last forward, at its ends. */
+  /** Hidden states at the ends of the last forward, which may be a recorded one: its first rows. */
   #outputs: Tensor | null = null;
 
   constructor(model: RotaryLM, shape: HeadShape) {
@@ -186,16 +188,21 @@ export class EagleHead extends Module implements RunnerHooks {
     const features = (this.#inputs as Tensor).unsqueeze(0);
     const hidden = this.forward(tokens, features, places);
     const last = indexSelect(hidden.reshape([-1, this.width]), 0, ends);
-    this.#outputs?.dispose();
-    this.#outputs = last.keep();
+    const count = last.size(0);
+    if (count > 0) kernels.copy({ in: last, out: this.outputsOf(count) });
     return this.scored(last);
   }
 
-  /** Returns the hidden states of the last forward's ends, [S, channels]. The caller owns them. */
-  takeOutputs(): Tensor | null {
-    const outputs = this.#outputs;
-    this.#outputs = null;
-    return outputs;
+  /** Allocates the hidden states of the ends of `sequences` sequences. Throws DS_OUT_OF_MEMORY. */
+  reserve(sequences: number): void {
+    const { dtype, device } = this.fc.weight;
+    this.#outputs?.dispose();
+    this.#outputs = held(() => Tensor.empty([sequences, this.width], dtype, device));
+  }
+
+  /** Returns the hidden states of the last forward's `count` ends, [count, channels]. */
+  outputsOf(count: number): Tensor {
+    return required(this.#outputs).narrow(0, 0, count);
   }
 
   /** Hidden states [1, N, channels] of tokens [1, N] and features, before the last norm. */

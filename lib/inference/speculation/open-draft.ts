@@ -38,7 +38,7 @@ class OpenedModel implements Draft {
   modelFor({ reach, ...room }: DraftRoom, vocabSize: number): DraftModel {
     const { draft, sizes } = this;
     const own = { ...pick(room), reach: Math.min(reach, draft.sharedAnglesSeq) };
-    const runner = new StepRunner(draft, sizes, own);
+    const runner = new StepRunner(draft, sizes, { ...own, recorded: 'drafting' });
     return new DraftModel(runner, { tokens: room.tokens, vocabSize }, () => this.dispose());
   }
 

@@ -41,22 +41,23 @@ export class OpenedEagle implements Draft, DraftHead {
     const { head, sizes } = this;
     const pool = required(this.pool);
     head.connect((slots) => pool.read(slots));
-    const { blocks, tokens, sequences } = room;
-    const own = { blocks, tokens, sequences, reach: Math.min(reach, head.reach) };
-    // Recorded steps have padding rows, which have no features.
-    const runner = new StepRunner(head, sizes, { ...own, records: false, beside: head });
+    const { blocks, tokens, sequences, records } = room;
+    const own = { blocks, tokens, sequences, records, reach: Math.min(reach, head.reach) };
+    head.reserve(sequences);
+    // Recorded steps of several sequences have padding rows, which have no features.
+    const recorded = 'alone' as const;
+    const runner = new StepRunner(head, sizes, { ...own, recorded, beside: head });
     return new DraftModel(runner, { tokens, vocabSize }, () => this.dispose(), this);
   }
 
   keep(sequences: readonly Sequence[]): void {
-    const outputs = this.head.takeOutputs();
-    if (!outputs) return;
+    if (sequences.length === 0) return;
     scope(() => {
+      const outputs = this.head.outputsOf(sequences.length);
       const next = sequences.map((sequence) => this.slotOf(sequence, sequence.tokens.length));
       const slots = Tensor.from(next, { dtype: 'i32', device: this.sizes.device });
       required(this.pool).write(outputs, slots);
     });
-    outputs.dispose();
   }
 
   /** The slot of a token in the cache; -1 beyond the blocks of its sequence. */
