@@ -147,6 +147,10 @@ function bytesRead(model: nn.models.CausalLM, batch: number, context: number): n
 }
 
 function quantize(model: nn.models.CausalLM, options: Options): void {
+  if (options.bits === 'e4m3') {
+    quantizeModel(model, { bits: 8, format: 'e4m3' });
+    return;
+  }
   const bits = Number(options.bits ?? 16);
   if (bits === 16) return;
   const head = options.head === undefined ? null : (Number(options.head) as 8 | 4);
@@ -156,10 +160,10 @@ function quantize(model: nn.models.CausalLM, options: Options): void {
 
 /**
  * --model llama-8B --device cuda --dtype bf16 --batch 1,32,128 --prompt 128 --new 128 --graph false
- * --temperature 0 --first 128,2048 --bits 16|8|4 --group 128 --head 8 --experts mxfp4 --bandwidth
- * 4.27e12 --repeats 5. tokens_per_s counts all texts during the steps that process all of them.
- * ops_per_step counts the ops of a step of one text. --profile runs each row once more and prints
- * the functions with the most host time.
+ * --temperature 0 --first 128,2048 --bits 16|8|4|e4m3 --group 128 --head 8 --experts mxfp4
+ * --bandwidth 4.27e12 --repeats 5. tokens_per_s counts all texts during the steps that process all
+ * of them. ops_per_step counts the ops of a step of one text. --profile runs each row once more and
+ * prints the functions with the most host time.
  */
 export async function decodeBench(options: Options): Promise<object> {
   const numbers = (name: string, standard: string): number[] =>

@@ -51,7 +51,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     repeats: 'of each row (5)',
     first: 'prompts whose first token is timed, with commas (128,2048)',
     graph: 'false: no recorded steps',
-    bits: 'of weights: 16, 8 or 4 (16)',
+    bits: 'of weights: 16, 8, 4, or e4m3 for FP8 products (16)',
     group: 'inputs that share a scale, of 4 bits',
     head: 'bits of the head: 8 or 4 (not quantized)',
     experts: 'mxfp4: random codes of 4 bits',

@@ -1,4 +1,5 @@
 // quantizeModel: stores the linear layers of a model in 8 or 4 bits for computation.
+import { Fp8Linear } from '../nn/fp8-linear.js';
 import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
@@ -15,6 +16,11 @@ import { TiedHead } from './tied-head.js';
 
 /** Options of quantizeModel(). */
 export interface QuantizeModelOptions extends QuantizedOptions {
+  /**
+   * "int": codes are integers, and activations stay as they are. "e4m3": codes are FP8, 8 bits with
+   * a scale per output. Products round activations to FP8 too (nn.Fp8Linear). Default: "int".
+   */
+  format?: 'int' | 'e4m3';
   /**
    * Bits of the head: 8 with a scale per token, or 4 in groups as the rest. A tied head gets its
    * own weight; the embedding stays. Default null: unchanged.
@@ -37,9 +43,10 @@ export function quantizeModel<Model extends Module>(
 ): Model {
   const op = 'quantizeModel';
   const { head = null, ...others } = Object(given) as QuantizeModelOptions;
-  const { skipModules: skip = [], ...rest } = others;
+  const { skipModules: skip = [], format = 'int', ...rest } = others;
   const skipModules = readSkipModules(op, skip);
   const options = readQuantizedOptions(op, rest);
+  requireFormat(op, format, options);
   if (head !== null && head !== 8 && head !== 4) {
     throw refused(`${op} head`, '8, 4 or null', formatValue(head));
   }
@@ -55,10 +62,25 @@ export function quantizeModel<Model extends Module>(
     head === null ? null : { bits: head, groupSize: head === 8 ? null : options.groupSize };
   const skipped = ofHead ? skipModules : [...HEADS, ...skipModules];
   const isBegun = ofHead !== null && untie(model, ofHead, skipModules);
-  const pack = (layer: Linear, path: string): QuantizedLinear =>
-    QuantizedLinear.from(layer, ofHead && isAmong(path, HEADS) ? ofHead : options);
+  const pack = (layer: Linear, path: string): Module => {
+    if (ofHead && isAmong(path, HEADS)) return QuantizedLinear.from(layer, ofHead);
+    return format === 'e4m3' ? Fp8Linear.from(layer) : QuantizedLinear.from(layer, options);
+  };
   packLinears(model, { op, isLayer: isLinear, skipModules: skipped, isBegun, pack });
   return model;
+}
+
+/** Throws DS_ARGUMENT for an unknown format, or for FP8 of other bits or with groups. */
+function requireFormat(
+  op: string,
+  format: unknown,
+  { bits, groupSize }: Required<QuantizedOptions>,
+): void {
+  if (format === 'int') return;
+  if (format !== 'e4m3') throw refused(`${op} format`, '"int" or "e4m3"', formatValue(format));
+  if (bits === 8 && groupSize === null) return;
+  const got = `${bits} bits, groupSize ${groupSize}`;
+  throw refused(`${op} format "e4m3"`, '8 bits without groupSize', got);
 }
 
 /** Gives heads that are tied to the embedding their own weight. Returns whether there was one. */

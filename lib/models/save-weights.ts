@@ -15,6 +15,7 @@ import {
   writeFolder,
 } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
+import { Fp8Linear } from '../nn/fp8-linear.js';
 import type { Module } from '../nn/module.js';
 import { StoredParameter } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
@@ -178,6 +179,10 @@ function forTransformers(
     throw refused('saveWeights', 'merged adapters', `an unmerged adapter of ${apart[0]}`, hint);
   }
   requireWholeExperts('saveWeights', module);
+  if (module.modules().some((one) => one instanceof Fp8Linear)) {
+    const hint = 'Save the model before quantizeModel(), which computes the same codes again.';
+    throw refused('saveWeights', 'layers in a format of these files', 'layers in FP8', hint);
+  }
   const [names, repacked] = [quantizedNames(module), repackedNames(module)];
   if (names.size > 0 && packedOf(module).size > 0) {
     const hint = 'No file format supports both.';

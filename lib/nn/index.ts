@@ -27,6 +27,7 @@ export {
   SparseMixture,
   type SparseMixtureOptions,
 } from './experts.js';
+export { Fp8Linear } from './fp8-linear.js';
 export type { Initializer, InitialPart } from './initializers.js';
 /** Initial values of parameters. Source: torch.nn.init. */
 export * as init from './initializers.js';

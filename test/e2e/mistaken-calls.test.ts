@@ -22,7 +22,8 @@ const FOR_AUTHORS = new Set([
 const MADE_ELSEWHERE = new Set([
   ...['BlockLayout', 'DsError', 'InferenceEngine', 'InferenceServer', 'data.TokenFileDataset'],
   ...['comm.CompressedExchange', 'comm.Distributed', 'comm.JointCall', 'comm.MeshShape'],
-  ...['nn.PackedLinear', 'nn.QuantizedLinear', 'nn.models.GPT2Block', 'nn.models.RotaryBlock'],
+  ...['nn.Fp8Linear', 'nn.PackedLinear', 'nn.QuantizedLinear', 'nn.models.GPT2Block'],
+  ...['nn.models.RotaryBlock'],
   ...['nn.models.EncoderModel', 'text.LabelledDataset', 'text.PairDataset'],
   ...['Rollouts', 'text.PromptDataset', 'text.UnpairedDataset'],
   ...['nn.models.RotaryLM', 'optim.ScheduleSet', 'parallel.VocabularyEmbedding'],

@@ -20,6 +20,7 @@ class Model extends nn.Module {
 const packings: [string, (layer: nn.Linear) => nn.Module][] = [
   ['8 bits', (layer) => nn.QuantizedLinear.from(layer, { bits: 8 })],
   ['4 bits in groups', (layer) => nn.QuantizedLinear.from(layer, { bits: 4, groupSize: 32 })],
+  ['FP8', (layer) => nn.Fp8Linear.from(layer)],
   ['NF4', (layer) => peft.NF4Linear.from(layer, { doubleQuant: false })],
   ['NF4 with scales of 8 bits', (layer) => peft.NF4Linear.from(layer, { doubleQuant: true })],
 ];

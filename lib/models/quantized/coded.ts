@@ -8,6 +8,7 @@ import {
   type WeightFiles,
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import { E4M3 } from '../../nn/fp8-linear.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import type { StoredValues } from '../../nn/stored-values.js';
@@ -24,12 +25,6 @@ import { type OpenWeights, SlicedWeights } from '../stored-weights.js';
 /** Rows and columns that share a scale. */
 type Block = readonly [rows: number, columns: number];
 
-/** Values of e4m3 codes: 4 bits of exponent, 3 of mantissa, no infinity. */
-const E4M3 = Float32Array.from({ length: 256 }, (_, code) => {
-  const [sign, exponent, mantissa] = [code >> 7 ? -1 : 1, (code >> 3) & 15, code & 7];
-  if (exponent === 15 && mantissa === 7) return Number.NaN;
-  return exponent === 0 ? (sign * mantissa) / 512 : sign * (1 + mantissa / 8) * 2 ** (exponent - 7);
-});
 const I8 = Float32Array.from({ length: 256 }, (_, code) => (code < 128 ? code : code - 256));
 
 /** Names of scales behind the name of a layer, and the factor of all its codes. */

@@ -138,6 +138,35 @@ function product(
   });
 }
 
+/** Codes and scales of the rows of a matrix by "rowwise": e4m3, and powers of two. */
+export interface RowCodes {
+  /** [rows, columns padded to 16] u8. */
+  readonly codes: Tensor;
+  /** [rows] f32. */
+  readonly scale: Tensor;
+}
+
+const BY_ROW = { format: 'e4m3', scaling: 'row' } as const;
+
+/** Quantizes the rows of a contiguous matrix, into `given` or new tensors. */
+export function quantizedRows(matrix: Tensor, given?: RowCodes): RowCodes {
+  const out = given ?? emptyCodes([matrix.size(0), matrix.size(1)], BY_ROW, matrix.device);
+  kernels.fp8Quantize({
+    in: matrix,
+    out: out.codes,
+    transposed: null,
+    scale: out.scale,
+    transposedScale: null,
+    ...BY_ROW,
+  });
+  return out;
+}
+
+/** out = a b^T (+ bias). */
+export function productOfRows(a: RowCodes, b: RowCodes, out: View, bias: Tensor | null): void {
+  product({ ...a, ...BY_ROW }, { ...b, ...BY_ROW }, out, { bias, fast: true });
+}
+
 /**
  * The codes of a layer's input. The backward reads the codes of its transpose, which nodes hold as
  * a saved tensor. Layers of one input share them (sharingCasts).
