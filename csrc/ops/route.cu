@@ -104,6 +104,34 @@ __device__ __forceinline__ void choose_experts(const T* logits, int32_t* ids, fl
   for (int j = 0; j < k; ++j) weights[j] /= among;
 }
 
+/// choose_experts for at most one logit a lane.
+template <class T>
+__device__ __forceinline__ void choose_of_lanes(const T* logits, int32_t* ids, float* weights,
+                                                int experts, int k, bool normalize) {
+  const int lane = threadIdx.x % kWarp;
+  float x[1], e[1];
+  load_logits(x, logits, experts);
+  e[0] = x[0];
+  const float sum = exponentials(e, experts);
+  // Ascending with the logit, and never 0. -0 becomes 0.
+  const uint32_t bits = __float_as_uint(x[0] != x[0] ? INFINITY : x[0] + 0.0f);
+  const uint32_t key = bits >> 31 ? ~bits : bits | 0x80000000u;
+  bool left = lane < experts;
+  float among = 0.0f, own = 0.0f;
+  int which = 0;
+  for (int j = 0; j < k; ++j) {
+    const uint32_t best = __reduce_max_sync(0xffffffffu, left ? key : 0u);
+    const int chosen = __ffs(__ballot_sync(0xffffffffu, left && key == best)) - 1;
+    const float value = __shfl_sync(0xffffffffu, e[0], chosen);
+    among += value;
+    if (lane == chosen) left = false;
+    if (lane == j) own = value, which = chosen;
+  }
+  if (lane >= k) return;
+  ids[lane] = which;
+  weights[lane] = own / (normalize ? among : sum);
+}
+
 /// One warp per token.
 template <class T, int kPerLane>
 __global__ void __launch_bounds__(kThreads)
@@ -149,15 +177,19 @@ struct RoutePackets {
     }
   }
   __device__ __forceinline__ float times(const T* x, int64_t from, int64_t channels) const {
-    float sum = 0.0f;
+    Vector<T, kN> right[kRoutePackets];  // all on their way at a time
 #pragma unroll
     for (int i = 0; i < kRoutePackets; ++i) {
       const int64_t at = from + (i * kWarp + threadIdx.x % kWarp) * kN;
-      if (at >= channels) continue;
-      const Vector<T, kN> right = load_vector<kN>(x + at);
+      right[i] = Vector<T, kN>{};
+      if (at < channels) right[i] = load_vector<kN>(x + at);
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kRoutePackets; ++i) {
       const auto& left = reinterpret_cast<const Vector<T, kN>&>(packets[i]);
 #pragma unroll
-      for (int j = 0; j < kN; ++j) sum = fmaf(to_float(left.v[j]), to_float(right.v[j]), sum);
+      for (int j = 0; j < kN; ++j) sum = fmaf(to_float(left.v[j]), to_float(right[i].v[j]), sum);
     }
     return sum;
   }
@@ -202,10 +234,15 @@ __global__ void __launch_bounds__(kThreads)
   using Packets = RoutePackets<T>;
   Packets packets;
   cluster_arrive<kCluster>();
-  if (a.vectors && a.settled) packets.load(a, first + warp, 0, end);
+  float bias = 0.0f;  // of the warp's next expert
+  const auto load = [&] {
+    if (a.vectors) packets.load(a, first + warp, 0, end);
+    if (a.bias && first + warp < end) bias = to_float(a.bias[first + warp]);
+  };
+  if (a.settled) load();
   await_previous();
   let_next_begin();
-  if (a.vectors && !a.settled) packets.load(a, first + warp, 0, end);
+  if (!a.settled) load();
   cluster_wait<kCluster>();  // All blocks of the cluster have begun.
   for (int expert = first + warp; expert < end; expert += kWarps) {
     float sum = 0.0f;
@@ -220,8 +257,9 @@ __global__ void __launch_bounds__(kThreads)
         sum = fmaf(to_float(a.weight[expert * a.channels + c]), to_float(x[c]), sum);
     }
     sum = warp_sum(sum);
+    sum += bias;
+    if (a.bias && expert + kWarps < end) bias = to_float(a.bias[expert + kWarps]);
     if (lane != 0) continue;
-    if (a.bias) sum += to_float(a.bias[expert]);
     const T rounded = from_float<T>(sum);
     a.logits[token * a.experts + expert] = rounded;
     const float logit = to_float(rounded);
@@ -234,9 +272,11 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     __syncthreads();
   }
-  if (rank == 0 && warp == 0)
-    choose_experts<float, kPerLane>(logits, a.ids + token * a.k, a.weights + token * a.k, a.experts,
-                                    a.k, a.normalize);
+  if (rank != 0 || warp != 0) return;
+  int32_t* const ids = a.ids + token * a.k;
+  float* const weights = a.weights + token * a.k;
+  if constexpr (kPerLane == 1) choose_of_lanes(logits, ids, weights, a.experts, a.k, a.normalize);
+  else choose_experts<float, kPerLane>(logits, ids, weights, a.experts, a.k, a.normalize);
 }
 
 constexpr int kRouteCluster = 8;
@@ -306,7 +346,7 @@ void route_tokens(const RouteTopK& op, CudaContext& ctx) {
                          channels,
                          op.normalize,
                          channels % N == 0 && aligned_for<N>(x) && aligned_for<N>(weight),
-                         is_settled(ctx, weight)};
+                         is_settled(ctx, weight) && is_settled(ctx, op.bias.data)};
   if (experts <= kWarp) launch_route_tokens<T, 1>(a, tokens, ctx);
   else if (experts <= 4 * kWarp) launch_route_tokens<T, 4>(a, tokens, ctx);
   else launch_route_tokens<T, kMostPerLane>(a, tokens, ctx);
