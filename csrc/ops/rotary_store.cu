@@ -32,6 +32,7 @@ struct RotaryArguments {
   int64_t rows, angles, places;  // heads of all tokens, rows of the table, slots of the pool
   int heads, key_heads, block, d;
   float eps;
+  bool settled;  // positions, slots and angles may be read before the previous kernel has ended
 };
 
 template <class T>
@@ -54,27 +55,44 @@ __device__ float inverse_norm(const T* in, int d, float eps) {
   return 1.0f / sqrtf(squares / static_cast<float>(d) + eps);
 }
 
-/// Writes a head, normalized if `norm` is present, rotated by the angles of `position`.
+/// Angles of N neighbouring channels.
+template <int N>
+struct Angles {
+  float cos[N], sin[N];
+
+  template <class Arguments>
+  __device__ __forceinline__ void load(const Arguments& a, int position, int c) {
+    const int half = a.d / 2;
+    const bool known = position >= 0 && position < a.angles;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int64_t angle = int64_t{position} * half + c + i;
+      const bool is_here = known && c + i < half;
+      cos[i] = is_here ? a.cos[angle] : NAN, sin[i] = is_here ? a.sin[angle] : NAN;
+    }
+  }
+};
+
+/// Writes a head, normalized if `norm` is present, rotated by the angles of `position`: `angles` of
+/// this lane's first channels.
 template <int N, class T, class P, class Out>
 __device__ void turn(const RotaryArguments<T, P>& a, const T* in, const T* norm, int position,
-                     Out* out) {
-  const int half = a.d / 2;
+                     Angles<N> angles, Out* out) {
+  const int half = a.d / 2, first = static_cast<int>(threadIdx.x) % kWarpSize * N;
   const float scale = norm ? inverse_norm<N>(in, a.d, a.eps) : 1.f;
-  const bool known = position >= 0 && position < a.angles;
-  for (int c = threadIdx.x % kWarpSize * N; c < half; c += kWarpSize * N) {
+  for (int c = first; c < half; c += kWarpSize * N) {
+    if (c != first) angles.load(a, position, c);
     const Vector<T, N> x1 = load_vector<N>(in + c), x2 = load_vector<N>(in + half + c);
     Vector<T, N> y1, y2;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      float first = to_float(x1.v[i]), second = to_float(x2.v[i]);
+      float lower = to_float(x1.v[i]), upper = to_float(x2.v[i]);
       if (norm) {
-        first = rounded<T>(first * scale * to_float(norm[c + i]));
-        second = rounded<T>(second * scale * to_float(norm[half + c + i]));
+        lower = rounded<T>(lower * scale * to_float(norm[c + i]));
+        upper = rounded<T>(upper * scale * to_float(norm[half + c + i]));
       }
-      const int64_t angle = int64_t{position} * half + c + i;
-      const float cos = known ? a.cos[angle] : NAN, sin = known ? a.sin[angle] : NAN;
-      y1.v[i] = from_float<T>(first * cos - second * sin);
-      y2.v[i] = from_float<T>(second * cos + first * sin);
+      y1.v[i] = from_float<T>(lower * angles.cos[i] - upper * angles.sin[i]);
+      y2.v[i] = from_float<T>(upper * angles.cos[i] + lower * angles.sin[i]);
     }
     store_to_pool(out + c, y1);
     store_to_pool(out + half + c, y2);
@@ -93,25 +111,28 @@ template <int N, class T, class P>
 __global__ void __launch_bounds__(kThreads)
     rotary_store_kernel(const __grid_constant__ RotaryArguments<T, P> a) {
   let_next_begin();
-  await_previous();
+  if (!a.settled) await_previous();
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
   if (row >= a.rows) return;
   const int each = a.heads + 2 * a.key_heads;
   const int64_t token = row / each;
   int head = static_cast<int>(row - token * each);
-  const int position = a.positions[token];
+  const int position = a.positions[token], slot = a.slots[token];
+  Angles<N> angles;
+  if (head < a.heads + a.key_heads)
+    angles.load(a, position, static_cast<int>(threadIdx.x) % kWarpSize * N);
+  if (a.settled) await_previous();
   if (head < a.heads) {
-    turn<N>(a, a.q.at(token, head), a.q_norm, position, a.out.at(token, head));
+    turn<N>(a, a.q.at(token, head), a.q_norm, position, angles, a.out.at(token, head));
     return;
   }
   head -= a.heads;
   const bool is_key = head < a.key_heads;
   if (!is_key) head -= a.key_heads;
-  const int slot = a.slots[token];
   if (slot < 0 || slot >= a.places) return;
   const int64_t b = slot / a.block, half = int64_t{a.key_heads} * a.block * a.d;
   P* const key = a.pool + b * 2 * half + (int64_t{head} * a.block + (slot - b * a.block)) * a.d;
-  if (is_key) turn<N>(a, a.k.at(token, head), a.k_norm, position, key);
+  if (is_key) turn<N>(a, a.k.at(token, head), a.k_norm, position, angles, key);
   else copy_head<N>(a.v.at(token, head), key + half, a.d);
 }
 
@@ -164,8 +185,10 @@ void run(const RotaryStore& op, CudaContext& ctx) {
   for_floating("rotary_store", op.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     for_pool<T>(op.pool, [&]<class P>(P*) {
-      const RotaryArguments<T, P> a = arguments_of<T, P>(op);
+      RotaryArguments<T, P> a = arguments_of<T, P>(op);
       if (a.rows == 0) return;
+      a.settled = is_settled(ctx, op.positions.data) && is_settled(ctx, op.slots.data) &&
+                  is_settled(ctx, op.cos.data) && is_settled(ctx, op.sin.data);
       const auto blocks = static_cast<unsigned>((a.rows + kWarps - 1) / kWarps);
       const auto kernel = fits<4>(a)   ? rotary_store_kernel<4, T, P>
                           : fits<2>(a) ? rotary_store_kernel<2, T, P>
