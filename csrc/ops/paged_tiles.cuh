@@ -244,6 +244,9 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 
   const QueryTile tile(a, Shape::rows);
   if (tile.first_row >= tile.rows) return await_previous();
+  // Only the last instructions read sinks, which no earlier kernel has brought to the cache.
+  if (a.sinks && threadIdx.x == 0)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(a.sinks + tile.head * a.group));
   const int end = tile.end(Shape::rows - 1), first_tile = tile.begin(0, a.window) / kKeyTile;
   const int key_tiles = max(0, (end + kKeyTile - 1) / kKeyTile - first_tile);
   const int each = (key_tiles + a.splits - 1) / a.splits;
