@@ -2,173 +2,17 @@
 // integer weights narrows the candidates, so no order of summation matters.
 #include "sample.h"
 
-#include "../cuda/vector.cuh"
+#include "../cuda/cluster.cuh"
+#include "../cuda/dependent_launch.cuh"
 #include "sample_math.h"
+#include "sample_rows.cuh"
 #include "sample_select.cuh"
 
 namespace ds::cuda {
 namespace {
 
-template <class T>
-struct Problem {
-  const T* scores;
-  int64_t row_stride;
-  const int32_t* slots;
-  int32_t* tokens;
-  float* logprobs;  // null: not requested
-  const float* settings;
-  int32_t *numbers, *recent;
-  int32_t* counts;  // counts, bias and masks are null if no slot has a row
-  const float* bias;
-  const int32_t *masks, *bans;
-  float* staged;  // [S, pitch]
-  int64_t count_rows, bias_rows, mask_rows, ban_rows, ban_width, slot_count;
-  uint32_t columns, pitch, mask_words;  // pitch is a multiple of 4
-
-  __device__ __forceinline__ const T* row() const { return scores + blockIdx.x * row_stride; }
-};
-
-// -------------------------------------------------------------------------------------------------
-// A row
-
-/// Returns a slot's row of a table, or null if it has none.
-template <class T>
-__device__ __forceinline__ T* row_of(T* table, int32_t row, int64_t rows, uint32_t columns) {
-  return table && row >= 0 && row < rows ? table + int64_t{row} * columns : nullptr;
-}
-
-/// Mask bits of the N columns from `c` on, a multiple of N. N divides 32.
-template <uint32_t N>
-__device__ __forceinline__ uint32_t bits_of_packet(const int32_t* mask, uint32_t c) {
-  return static_cast<uint32_t>(mask[c / 32]) >> c % 32 & ((1u << N) - 1);
-}
-
-/// Calls `each` with the columns of a row and their values, in packets if the row is aligned. With
-/// kMasked it leaves out columns that the mask excludes.
-template <bool kMasked, class T, class Each>
-__device__ __forceinline__ void each_element(const T* row, const int32_t* mask, uint32_t columns,
-                                             Each each) {
-  constexpr uint32_t N = kPacket<T>;
-  const uint32_t whole = reinterpret_cast<uintptr_t>(row) % 16 == 0 ? columns / N : 0;
-#pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < whole; i += kThreads) {
-    const uint32_t bits = kMasked ? bits_of_packet<N>(mask, i * N) : 0;
-    if (kMasked && bits == 0) continue;
-    const Vector<T, N> x = load_vector<N>(row + i * N);
-#pragma unroll
-    for (uint32_t e = 0; e < N; ++e)
-      if (!kMasked || bits >> e & 1) each(i * N + e, to_float(x.v[e]));
-  }
-  for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads)
-    if (!kMasked || bits_of_packet<1>(mask, c)) each(c, to_float(row[c]));
-}
-
-/// Returns the rank of the best score that the mask allows, or 0 if any score is NaN or +infinity.
-/// Greedy decoding reads the row once, and looks for columns only in packets with a new best score.
-template <bool kMasked, class T>
-__device__ uint64_t best_of_row(const T* row, const int32_t* mask, uint32_t columns) {
-  constexpr uint32_t N = kPacket<T>;
-  const uint32_t whole = reinterpret_cast<uintptr_t>(row) % 16 == 0 ? columns / N : 0;
-  float most = kOut;
-  uint32_t at = ~0u;
-  bool bad = false;
-#pragma unroll 4
-  for (uint32_t i = threadIdx.x; i < whole; i += kThreads) {
-    const Vector<T, N> x = load_vector<N>(row + i * N);
-    float here = to_float(x.v[0]);
-#pragma unroll
-    for (uint32_t e = 1; e < N; ++e) here = larger_or_nan(here, to_float(x.v[e]));
-    bad |= !(here < INFINITY);
-    if (!(here > most)) continue;
-    constexpr uint32_t kAll = (1u << N) - 1;
-    const uint32_t bits = kMasked ? bits_of_packet<N>(mask, i * N) : kAll;
-    if (kMasked && bits != kAll) {
-      here = kOut;
-#pragma unroll
-      for (uint32_t e = 0; e < N; ++e)
-        if (bits >> e & 1) here = fmaxf(here, to_float(x.v[e]));
-      if (!(here > most)) continue;
-    }
-    most = here;
-#pragma unroll
-    for (uint32_t e = N; e-- > 0;)
-      if ((!kMasked || bits >> e & 1) && to_float(x.v[e]) == here) at = i * N + e;
-  }
-  for (uint32_t c = whole * N + threadIdx.x; c < columns; c += kThreads) {
-    const float x = to_float(row[c]);
-    bad |= !(x < INFINITY);
-    if (x > most && (!kMasked || bits_of_packet<1>(mask, c))) most = x, at = c;
-  }
-  const uint64_t best = block_reduce(ranked(most, at), Max{});
-  return __syncthreads_or(bad) ? 0 : best;
-}
-
-/// Steps 1 to 4 and the mask, of a slot's scores.
-template <class T>
-struct RowScores {
-  const T* row;
-  const int32_t* counts;
-  const float* bias;
-  const int32_t* mask;
-  const SampleRules& rules;
-  uint32_t columns;
-
-  __device__ RowScores(const Problem<T>& p, const int32_t* numbers, const SampleRules& rules)
-      : row(p.row()),
-        counts(row_of(p.counts, numbers[kCountsRow], p.count_rows, p.columns)),
-        bias(row_of(p.bias, numbers[kBiasRow], p.bias_rows, p.columns)),
-        mask(row_of(p.masks, numbers[kMaskRow], p.mask_rows, p.mask_words)),
-        rules(rules),
-        columns(p.columns) {}
-
-  /// True if nothing but the mask changes the scores of the model.
-  __device__ __forceinline__ bool unchanged() const { return !counts && !bias; }
-  __device__ __forceinline__ float score(uint32_t c, float x) const {
-    if (bias) x = add_rn(x, bias[c]);
-    if (counts) x = penalized(x, counts[c], rules);
-    if (mask) x = masked(x, mask, c);
-    return x;
-  }
-  /// Calls `each` with each column and its score.
-  template <class Each>
-  __device__ __forceinline__ void visit(Each each) const {
-    each_element<false>(row, mask, columns, [&](uint32_t c, float x) { each(c, score(c, x)); });
-  }
-  /// Calls `each` with the columns that the mask allows, and their scores.
-  template <bool kMasked, class Each>
-  __device__ __forceinline__ void visit_allowed(Each each) const {
-    each_element<kMasked>(row, mask, columns, [&](uint32_t c, float x) {
-      if (bias) x = add_rn(x, bias[c]);
-      if (counts) x = penalized(x, counts[c], rules);
-      each(c, x);
-    });
-  }
-};
-
-/// Returns the rank of the best score, or 0 if a score is NaN or +infinity.
-template <class T>
-__device__ uint64_t best_of(const RowScores<T>& scores) {
-  if (scores.unchanged())
-    return scores.mask ? best_of_row<true>(scores.row, scores.mask, scores.columns)
-                       : best_of_row<false>(scores.row, scores.mask, scores.columns);
-  uint64_t best = 0;
-  int bad = 0;
-  scores.visit([&](uint32_t c, float x) {
-    bad |= !(x < INFINITY);
-    const uint64_t rank = ranked(x, c);
-    best = rank > best ? rank : best;
-  });
-  best = block_reduce(best, Max{});
-  return __syncthreads_or(bad) ? 0 : best;
-}
-
-/// Writes `value` of each score to `y` [pitch]. Ends with a barrier.
-template <class T, class Value>
-__device__ void stage(const RowScores<T>& scores, float* y, uint32_t pitch, Value value) {
-  scores.visit([&](uint32_t c, float x) { y[c] = value(x); });
-  for (uint32_t c = scores.columns + threadIdx.x; c < pitch; c += kThreads) y[c] = kOut;
-  __syncthreads();
-}
+/// Blocks of a cluster that look for the best score of a row together, if rows are few.
+constexpr uint32_t kCluster = 8;
 
 /// Returns whether a slot has banned sequences.
 template <class T>
@@ -340,9 +184,9 @@ __device__ int32_t draw(float* y, uint32_t columns, uint32_t pitch, const Sample
 
 /// The token of a slot without banned sequences.
 template <class T>
-__device__ int32_t choose_freely(const Problem<T>& p, const RowScores<T>& scores, float* y) {
+__device__ int32_t choose_freely(const Problem<T>& p, const RowScores<T>& scores, uint64_t best,
+                                 float* y) {
   const SampleRules& rules = scores.rules;
-  const uint64_t best = best_of(scores);
   if (best == 0) return kNotANumber;
   const float most = value_of(static_cast<uint32_t>(best >> 32));
   if (most == kOut) return kNothingLeft;
@@ -354,12 +198,13 @@ __device__ int32_t choose_freely(const Problem<T>& p, const RowScores<T>& scores
   return draw(y, p.columns, p.pitch, rules);
 }
 
+/// `best`: the rank of the best score, or 0 if a score is NaN or +infinity.
 template <class T>
-__device__ int32_t choose(const Problem<T>& p, int32_t slot, const SampleRules& rules) {
-  float* const y = p.staged + int64_t{blockIdx.x} * p.pitch;
-  const RowScores<T> scores(p, p.numbers + slot * kSampleNumbers, rules);
-  if (!has_bans(p, slot)) return choose_freely(p, scores, y);
-  uint64_t best = best_of(scores);
+__device__ int32_t choose(const Problem<T>& p, int32_t slot, const RowScores<T>& scores,
+                          uint64_t best) {
+  const SampleRules& rules = scores.rules;
+  float* const y = p.staged + p.index() * p.pitch;
+  if (!has_bans(p, slot)) return choose_freely(p, scores, best, y);
   if (best == 0) return kNotANumber;
   stage(scores, y, p.pitch, [](float x) { return x; });
   if (ban(p, slot, rules, y)) best = best_of(y, p.columns);
@@ -375,7 +220,7 @@ __device__ int32_t choose(const Problem<T>& p, int32_t slot, const SampleRules& 
 
 template <class T>
 __device__ void write_logprobs(const Problem<T>& p, int32_t token) {
-  float* const out = p.logprobs + 2 * blockIdx.x;
+  float* const out = p.logprobs + 2 * p.index();
   if (token < 0) {
     if (threadIdx.x == 0) out[0] = out[1] = NAN;
     return;
@@ -404,21 +249,65 @@ __device__ void append(const Problem<T>& p, int32_t slot, int32_t token) {
     counts[token] += 2;
 }
 
-template <class T>
+/// Returns the best rank of all parts, or 0, to the first block of the cluster. The other blocks
+/// may end afterwards.
+__device__ __forceinline__ uint64_t best_of_cluster(uint64_t own) {
+  __shared__ uint64_t parts[kCluster];
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (threadIdx.x == 0) {
+    uint32_t place;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, 0;"
+                 : "=r"(place)
+                 : "r"(shared_address(parts + blockIdx.x % kCluster)));
+    asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(place), "l"(own) : "memory");
+  }
+#endif
+  cluster_barrier();
+  uint64_t best = parts[0];
+  bool bad = best == 0;
+  for (uint32_t i = 1; i < kCluster; ++i) {
+    bad |= parts[i] == 0;
+    best = parts[i] > best ? parts[i] : best;
+  }
+  return bad ? 0 : best;
+}
+
+/// With kClusters, p.cluster is kCluster: the blocks of a row look for its best score together, and
+/// the first block does the rest.
+template <class T, bool kClusters>
 __global__ void __launch_bounds__(kThreads) sample_kernel(Problem<T> p) {
-  const int32_t slot = p.slots[blockIdx.x];
+  if constexpr (kClusters) cluster_barrier();  // All blocks have begun.
+  await_previous();
+  const int32_t slot = p.slots[p.index()];
   const bool known = slot >= 0 && slot < p.slot_count;
   int32_t token = kNotANumber;
+  const int64_t row = known ? slot : 0;
+  const SampleRules rules =
+      known ? SampleRules::of(p.settings + row * kSampleSettings, p.numbers + row * kSampleNumbers)
+            : SampleRules{};
+  uint64_t best = 0;
+  if constexpr (kClusters) {
+    const uint32_t part = blockIdx.x % kCluster;
+    uint64_t own = 0;
+    if (known) {
+      const RowScores<T> scores(p, p.numbers + row * kSampleNumbers, rules);
+      if (scores.unchanged()) own = best_of_part(scores, part, kCluster);
+      else if (part == 0) own = best_of(scores);
+      else own = 1;  // less than any rank, but not 0
+    }
+    best = best_of_cluster(own);
+    if (part != 0) return;
+  }
   if (known) {
-    const SampleRules rules =
-        SampleRules::of(p.settings + slot * kSampleSettings, p.numbers + slot * kSampleNumbers);
-    token = choose(p, slot, rules);
+    const RowScores<T> scores(p, p.numbers + row * kSampleNumbers, rules);
+    if constexpr (!kClusters) best = best_of(scores);
+    token = choose(p, slot, scores, best);
   }
   if (p.logprobs) write_logprobs(p, token);
   // All threads have read the slot's rules before the slot changes.
   __syncthreads();
   if (threadIdx.x != 0) return;
-  p.tokens[blockIdx.x] = token;
+  p.tokens[p.index()] = token;
   if (token >= 0) append(p, slot, token);
 }
 
@@ -452,8 +341,12 @@ void run(const SampleTokens& op, CudaContext& ctx) {
     p.columns = static_cast<uint32_t>(op.scores.shape[1]);
     p.pitch = (p.columns + 3) / 4 * 4;
     p.staged = ctx.scratch_of<float>(static_cast<size_t>(rows * p.pitch));
-    sample_kernel<T><<<static_cast<unsigned>(rows), kThreads, 0, ctx.stream>>>(p);
-    DS_CUDA_LAUNCHED("sample_tokens");
+    const bool clusters = ctx.code.architecture >= 90 && rows * kCluster <= ctx.sm_count;
+    p.cluster = clusters ? kCluster : 1;
+    launch_behind(ctx,
+                  {"sample_tokens", dim3(static_cast<unsigned>(rows) * p.cluster), dim3(kThreads),
+                   ctx.stream, 0, p.cluster},
+                  clusters ? sample_kernel<T, true> : sample_kernel<T, false>, p);
   });
 }
 

@@ -304,15 +304,20 @@ function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): Ma
   });
 }
 
-/** No rows, and slots without optional tables. */
-function plain(rows: number): MatrixCase {
+/**
+ * No rows, and slots without optional tables. Few rows of many columns have equal scores in the
+ * parts that several blocks read.
+ */
+function plain(rows: number, columns = 5): MatrixCase {
+  const scores = (random: Random): Float64Array =>
+    columns > 5 ? random.integers(rows * columns, -9, 10) : random.normal(rows * columns);
   return opCase({
     op: 'SampleTokens',
     dtype: 'f32',
-    title: `${rows} greedy rows without tables`,
+    title: `${rows} greedy rows of ${columns} without tables`,
     build: (random) => ({
       operands: {
-        scores: input('f32', [rows, 5], random.normal(rows * 5)),
+        scores: input('f32', [rows, columns], scores(random)),
         slots: input(
           'i32',
           [rows],
@@ -336,8 +341,8 @@ function plain(rows: number): MatrixCase {
       },
       reference: (v) => {
         const tokens = Array.from({ length: rows }, (_, r) => {
-          const scores = v.scores!.subarray(r * 5, r * 5 + 5);
-          return scores.indexOf(scores.reduce((a, b) => max(a, b)));
+          const row = v.scores!.subarray(r * columns, (r + 1) * columns);
+          return row.indexOf(row.reduce((a, b) => max(a, b)));
         });
         return {
           tokens,
@@ -356,5 +361,6 @@ export const cases: MatrixCase[] = [
       sample(dtype, columns, 'tokens'),
     ]),
   ),
-  ...[0, 1, 40].map(plain),
+  ...[0, 1, 40].map((rows) => plain(rows)),
+  ...[1, 3].map((rows) => plain(rows, 50_003)),
 ];
