@@ -5,7 +5,7 @@
 
 #include "../cuda/block_reduce.cuh"
 #include "../cuda/vector.cuh"
-#include "mxfp4_digits.cuh"
+#include "mxfp4_experts.cuh"
 
 namespace ds::cuda {
 namespace {
@@ -143,14 +143,17 @@ void run_plain(const Mxfp4Experts& op, CudaContext& ctx) {
 
 constexpr int64_t kMostChoices = 8, kMostTokens = 65535;
 
-bool takes_digits(const Mxfp4Experts& op) {
+bool takes_digits(const Mxfp4Experts& op, const CudaContext& ctx) {
   const int64_t hidden = op.up_codes.shape[1] / 2, channels = op.x.shape[1];
-  const int64_t k = op.ids.shape[1], most = std::max(channels, hidden);
-  return op.x.dtype == DType::bf16 && hidden > 0 && most <= kMostMxInputs && k <= kMostChoices &&
-         mx_shared_bytes(static_cast<int>(channels), 1) <= kSharedMemoryOfAll &&
-         mx_shared_bytes(static_cast<int>(hidden), static_cast<int>(k)) <= kSharedMemoryOfAll &&
-         op.x.shape[0] <= kMostTokens && aligned_for<16>(op.up_codes.as<uint8_t>()) &&
-         aligned_for<16>(op.down_codes.as<uint8_t>()) && aligned_for<8>(op.x.as<__nv_bfloat16>());
+  const int64_t k = op.ids.shape[1];
+  return op.x.dtype == DType::bf16 && hidden > 0 && k <= kMostChoices &&
+         std::max(channels, hidden) <= kMostMxInputs && op.x.shape[0] <= kMostTokens &&
+         has_mx_shape(static_cast<int>(channels), static_cast<int>(hidden), static_cast<int>(k),
+                      ctx) &&
+         aligned_for<16>(op.up_codes.as<uint8_t>()) &&
+         aligned_for<16>(op.down_codes.as<uint8_t>()) &&
+         aligned_for<8>(op.up_scales.as<uint8_t>()) &&
+         aligned_for<8>(op.down_scales.as<uint8_t>()) && aligned_for<8>(op.x.as<__nv_bfloat16>());
 }
 
 void run_digits(const Mxfp4Experts& op, CudaContext& ctx) {
@@ -199,7 +202,7 @@ void run(const Mxfp4Dequantize& op, CudaContext& ctx) {
 
 void run(const Mxfp4Experts& op, CudaContext& ctx) {
   if (op.out.numel() == 0) return;
-  if (takes_digits(op)) return run_digits(op, ctx);
+  if (takes_digits(op, ctx)) return run_digits(op, ctx);
   for_floating("mxfp4_experts", op.x.dtype,
                [&](auto tag) { run_plain<typename decltype(tag)::type>(op, ctx); });
 }

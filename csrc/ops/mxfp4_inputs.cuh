@@ -9,6 +9,8 @@ namespace ds::cuda {
 
 /// Inputs of a run and of a step, runs of a step, and bytes of a run's digits: 32 high, 32 low.
 constexpr int kMxRun = 32, kMxRuns = 4, kMxStep = kMxRun * kMxRuns, kMxDigits = 64;
+/// Steps and runs that a warp fetches at a time.
+constexpr int kMxStepsOfSlot = 2, kMxRunsOfSlot = kMxStepsOfSlot * kMxRuns;
 /// Bytes of zeros in shared memory, before the numbers of x.
 constexpr int kMxZeros = 128;
 /// Codes become 64 + twice their value.
@@ -21,7 +23,7 @@ struct MxInputs {
   uint8_t* digits;  // [runs, 64]
   float* factors;   // [2, runs]: factor of a sum of products with the high or low digits
   int* starts;      // [2, runs]: where such a sum starts, so that it ends at kMxRounder plus sum
-  int runs;         // a multiple of kMxRuns
+  int runs;         // a multiple of kMxRunsOfSlot
 
   static __host__ __device__ __forceinline__ int bytes(int runs) { return runs * (kMxDigits + 16); }
   static __device__ __forceinline__ MxInputs at(void* data, int runs) {
@@ -32,7 +34,8 @@ struct MxInputs {
 };
 
 __host__ __device__ inline int mx_runs(int inputs) {
-  return (inputs + kMxStep - 1) / kMxStep * kMxRuns;
+  constexpr int kEach = kMxStep * kMxStepsOfSlot;
+  return (inputs + kEach - 1) / kEach * kMxRunsOfSlot;
 }
 
 /// The exponent of a run, from the bits of its largest magnitude: numbers become integers below
@@ -57,14 +60,24 @@ struct MxScale {
   }
 };
 
+/// A thread's first 8 numbers of x [inputs] for write_mx_inputs, on their way from memory.
+struct MxInputPacket {
+  uint4 packet{0, 0, 0, 0};
+  __device__ __forceinline__ MxInputPacket(const __nv_bfloat16* x, int inputs) {
+    if (static_cast<int>(threadIdx.x) * 8 < inputs)
+      packet = reinterpret_cast<const uint4*>(x)[threadIdx.x];
+  }
+};
+
 /// Writes all runs of x [inputs] as digits, zeros past the end. All threads of a block take part,
 /// in groups of four.
 __device__ __forceinline__ void write_mx_inputs(const MxInputs& to, const __nv_bfloat16* x,
-                                                int inputs) {
+                                                int inputs, const MxInputPacket& own) {
   for (int first = 0; first < to.runs * 4; first += static_cast<int>(blockDim.x)) {
     const int at = first + static_cast<int>(threadIdx.x);  // packet of 8 numbers
-    uint4 packet{0, 0, 0, 0};
-    if (at * 8 < inputs) packet = *reinterpret_cast<const uint4*>(x + at * 8);
+    uint4 packet = own.packet;
+    if (first > 0) packet = uint4{0, 0, 0, 0};
+    if (first > 0 && at * 8 < inputs) packet = *reinterpret_cast<const uint4*>(x + at * 8);
     constexpr uint32_t kMagnitudes = 0x7fff7fffu;
     uint32_t most = __vmaxu2(packet.x & kMagnitudes, packet.y & kMagnitudes);
     most = __vmaxu2(most, __vmaxu2(packet.z & kMagnitudes, packet.w & kMagnitudes));

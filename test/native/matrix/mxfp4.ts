@@ -72,6 +72,8 @@ const sizes: readonly Sizes[] = [
   { tokens: 2, experts: 4, k: 3, channels: 544, hidden: 288, limit: 0.5 },
   { tokens: 2, experts: 16, k: 8, channels: 64, hidden: 736, limit: 0 },
   { tokens: 1, experts: 12, k: 11, channels: 64, hidden: 32, limit: 7 },
+  { tokens: 1, experts: 2, k: 1, channels: 12288, hidden: 32, limit: 7 },
+  { tokens: 1, experts: 9, k: 8, channels: 32, hidden: 8192, limit: 0 },
   { tokens: 37, experts: 4, k: 4, channels: 64, hidden: 64, limit: 7 },
   { tokens: 0, experts: 4, k: 4, channels: 64, hidden: 64, limit: 7 },
 ];
