@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <thread>
@@ -48,18 +49,29 @@ class Communicators {
  private:
   /// Never destroyed. Call after NCCL was opened: exit handlers that NCCL registers run later.
   static Communicators* make() {
-    std::atexit([] { get().interrupt_all(); });
+    on_exit(
+        [](int status, void*) {
+          if (get().interrupt_all()) return;
+          // A thread is still inside of NCCL or CUDA, on a slow machine for example. The next
+          // handlers would destroy what it uses.
+          std::fflush(nullptr);
+          std::_Exit(status);
+        },
+        nullptr);
     return new Communicators();
   }
 
-  void interrupt_all() noexcept {
+  /// Returns false if a communicator did not end in time.
+  bool interrupt_all() noexcept {
     const std::lock_guard lock(mutex_);
     for (const auto& one : all_) {
       if (const auto open = one.lock()) open->interrupt();
     }
+    bool ended = true;
     for (const auto& one : all_) {
-      if (const auto open = one.lock()) open->await_end();
+      if (const auto open = one.lock()) ended = open->await_end() && ended;
     }
+    return ended;
   }
 
   std::mutex mutex_;
