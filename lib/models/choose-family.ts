@@ -46,6 +46,7 @@ export function chooseFamily<Family extends Named>(
       ...(AROUND_TEXT.includes(String(type)) && SIZES[around.modelType]),
       ...Object.fromEntries(beside),
       ...text,
+      ...FIXED[String(type)],
       model_type: around.modelType,
       // The outer model decides whether the head is the embedding.
       ...(typeof tied === 'boolean' && { tie_word_embeddings: tied }),
@@ -77,6 +78,9 @@ const SIZES: Readonly<Record<string, JsonObject>> = {
     num_attention_heads: 32,
   },
 };
+
+/** Entries of text models that transformers fixes, by the multimodal type. */
+const FIXED: Readonly<Record<string, JsonObject>> = { qwen3_vl_moe: { norm_topk_prob: true } };
 
 const OWN = 'nn.loadWeights() fills your own Module.';
 

@@ -43,7 +43,6 @@ const MISSING: Readonly<Record<string, string>> = {
   phimoe: 'a router with sparse mixer scores',
   pixtral: PICTURES,
   plamo2: STATE,
-  qwen3_vl_moe: PICTURES,
   qwen: 'attention with scaled logits of long texts',
   recurrent_gemma: 'recurrent layers',
   rwkv7: 'recurrent layers',

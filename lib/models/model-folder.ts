@@ -24,6 +24,7 @@ import { besideMxfp4 } from './quantized/mxfp4.js';
 import { readPacked } from './quantized/read-packed.js';
 import { readScheme } from './quantized/scheme.js';
 import { namedDType, storedDType } from './stored-weights.js';
+import { besideTransposed } from './transposed-experts.js';
 
 /** A folder's metadata, known before its values are read. */
 export interface ModelFolder {
@@ -140,7 +141,8 @@ export async function readPretrained<Model extends FolderModel, Options>(
     const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
     const dtype = given ?? (isGguf(dir) ? namedDType(values) : storedDType(files));
     model.cameFrom({ config: values, generation: isGguf(dir) ? null : await generationOf(dir) });
-    const ownLayout = withHead(family.layout(model), rest);
+    const plain = withHead(family.layout(model), rest);
+    const ownLayout = quantization === null ? besideTransposed(model, files, plain, dtype) : plain;
     const layout = await besideQuantized(model, files, ownLayout, { config, quantization, dtype });
     requireNoCodes(files, layout);
     await startWhole(model, files, { op: 'fromPretrained', layout, dtype });

@@ -5,6 +5,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TensorSource, WeightFiles, writeAlone } from '../../lib/checkpoint/index.js';
 import { nn } from '../../lib/index.js';
+import { OpenWeights } from '../../lib/models/stored-weights.js';
+import { besideTransposed } from '../../lib/models/transposed-experts.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { required } from '../../lib/runtime/required.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';
 import { greedyTexts } from '../support/greedy-texts.js';
 import { FAMILIES, folderOf } from './family-rows.js';
@@ -285,6 +289,56 @@ describe('the text part of a multimodal folder', () => {
     expect(got).toEqual(wanted);
     expect(model.describe().config).toMatchObject({ model_type: 'gemma3_text' });
     expect(model.describe().config).not.toHaveProperty('vision_config');
+    for (const parameter of [...model.parameters(), ...plain.parameters()]) parameter.dispose();
+  });
+
+  test('transposed experts of all experts in a tensor', async () => {
+    const plain = await fromPretrained(folderOf('qwen3-moe-plain'));
+    const sources: TensorSource[] = [...plain.namedParameters()].map(([name, value]) => {
+      const { shape } = value;
+      const isMatrix = /experts/.test(name);
+      const [experts = 0, outputs = 0, inputs = 0] = shape;
+      const stored = isMatrix ? [experts, inputs, outputs] : [...shape];
+      const values = async () =>
+        (isMatrix ? value.transpose(1, 2).contiguous() : value.clone()).keep();
+      return {
+        name: name.replace('model.', 'model.language_model.'),
+        dtype: 'f32',
+        shape: stored,
+        values,
+      };
+    });
+    await writeAlone(join(dir, 'model.safetensors'), sources);
+    const { model_type, architectures, ...text } = configOf('qwen3-moe-plain');
+    const config = {
+      model_type: 'qwen3_vl_moe',
+      architectures: ['Qwen3VLMoeForConditionalGeneration'],
+      text_config: { ...text, model_type: 'qwen3_vl_moe_text' },
+      tie_word_embeddings: false,
+    };
+    writeFileSync(join(dir, 'config.json'), JSON.stringify(config));
+    const model = await fromPretrained(dir);
+    const own = new Map(plain.namedParameters());
+    for (const [name, parameter] of model.namedParameters()) {
+      expect([name, parameter.toArray()]).toEqual([name, own.get(name)?.toArray()]);
+    }
+    // transformers ignores norm_topk_prob there.
+    expect(model.describe().config).toMatchObject({
+      model_type: 'qwen3_moe',
+      norm_topk_prob: true,
+    });
+    const files = await WeightFiles.open(dir);
+    const layout = {
+      transposed: new Set<string>(),
+      nameOf: (name: string) => name.replace('language_model.', ''),
+    };
+    const name = 'model.layers.1.mlp.experts.gate_up_proj';
+    const { decoded } = besideTransposed(model, files, layout, 'f32');
+    const stored = required(decoded?.get(name)?.(new OpenWeights(files)));
+    const part = Tensor.empty([100], 'f32', cpu());
+    stored.read(part, 33);
+    expect(part.toArray()).toEqual(required(own.get(name)).toArray().slice(33, 133));
+    stored.done();
     for (const parameter of [...model.parameters(), ...plain.parameters()]) parameter.dispose();
   });
 });

@@ -3,7 +3,7 @@ import { type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
-import type { RotaryTraits } from '../rotary/traits.js';
+import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of a Qwen3-MoE, and the mode of its activations. */
 export interface Qwen3MoeConfig
@@ -15,10 +15,16 @@ export interface Qwen3MoeConfig
 const TRAITS: RotaryTraits = {
   name: 'Qwen3Moe',
   modelType: 'qwen3_moe',
+  textOf: ['qwen3_vl_moe'],
   architecture: 'Qwen3MoeForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   qkNorm: 'head',
   window: 'uniform',
+  rope: {
+    ...COMMON_ROPE,
+    aliases: { ...COMMON_ROPE.aliases, mrope: 'default' },
+    ofPictures: ['mrope_section', 'mrope_interleaved'],
+  },
   moe: {
     experts: ['num_experts', 128],
     perToken: 8,
