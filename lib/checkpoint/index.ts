@@ -30,6 +30,7 @@ export {
   type GgufHeader,
   type GgufTensor,
   type GgufValue,
+  metadataTensor,
   readGgufHeader,
 } from './gguf/header.js';
 export { blockValues, type PackedType, packValues as packed } from './gguf/quantize.js';

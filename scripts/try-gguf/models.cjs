@@ -191,6 +191,7 @@ const FAMILIES = {
     },
   },
   exaone: { num_layers: 2, rope_parameters: null, rope_scaling: LLAMA3 },
+  apertus: { rope_parameters: null, rope_scaling: LLAMA3 },
 };
 
 /** The model of a family; its weights are the same on every machine. */

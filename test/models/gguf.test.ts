@@ -47,6 +47,7 @@ const DELTA = { linear_value_head_dim: 6 };
 const FAMILIES: Readonly<Record<string, JsonObject>> = {
   llama: {},
   'llama-tied': {},
+  apertus: {},
   qwen2: {},
   qwen3: {},
   'qwen3-moe': {},
@@ -202,6 +203,35 @@ test('layers that predict later tokens are not read', async () => {
   const changedPath = join(folder, 'predicted.gguf');
   await writeGguf(changedPath, { metadata, tensors }, pieces);
   expect((await readBack(changedPath)).config.layers).toBe(blocks - 1);
+});
+
+test('numbers of layers stand in the metadata', async () => {
+  const path = join(folder, 'numbers.gguf');
+  await nn.saveGguf(await changeTensor('apertus'), path, { type: 'F32' });
+  const { entries, tensors, pieces } = contentsOf(path);
+  const listed = entries.map(([key, value]): [string, WrittenValue] =>
+    key.startsWith('xielu.')
+      ? [key, Float32Array.from(value as unknown as number[])]
+      : [key, value],
+  );
+  const write = async (value: WrittenValue): Promise<string> => {
+    const place = join(folder, 'changed-numbers.gguf');
+    rmSync(place, { force: true });
+    await writeGguf(
+      place,
+      { metadata: new Map([...listed, ['xielu.alpha_n', value]]), tensors },
+      pieces,
+    );
+    return place;
+  };
+  const model = await readBack(await write(new F32(0.5)));
+  const numbers = [...model.namedParameters()].filter(([name]) => name.endsWith('alpha_n'));
+  expect(numbers.map(([, one]) => one.toArray())).toEqual([[0.5], [0.5]]);
+  const message = /xielu\.alpha_n: expected a number for each of 2 layers, got /;
+  for (const value of [Float32Array.of(1), Float32Array.of(1, Number.NaN), 'one']) {
+    const place = await write(value);
+    expect((await refusal(() => readBack(place))).message).toMatch(message);
+  }
 });
 
 /** Splits a file of F32 tensors like llama-gguf-split; `more` changes the metadata of a file. */

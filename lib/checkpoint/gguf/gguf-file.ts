@@ -125,8 +125,10 @@ export class GgufFile {
   }
 
   /** Fills `into` with the bytes of a tensor from byte `from` on. */
-  private readBytes({ file = 0, start }: GgufTensor, from: number, into: Uint8Array): void {
-    required(this.files[file]).readNow(start + from, into);
+  private readBytes(tensor: GgufTensor, from: number, into: Uint8Array): void {
+    const { file = 0, start, values } = tensor;
+    if (values) into.set(new Uint8Array(Float32Array.from(values).buffer, from, into.length));
+    else required(this.files[file]).readNow(start + from, into);
   }
 
   private copy(tensor: GgufTensor, first: number, into: Uint8Array): void {

@@ -1,6 +1,7 @@
 // Reads the header of a GGUF file (version 2 or 3): metadata by key, and the table of tensors. All
 // counts and sizes are compared with the file before memory is allocated.
 import { DsError } from '../../errors.js';
+import { required } from '../../runtime/required.js';
 import { BLOCK_TYPES, type BlockType, typeName } from './blocks.js';
 
 /** A value of the metadata; integers are numbers. */
@@ -17,7 +18,16 @@ export interface GgufTensor {
   readonly bytes: number;
   /** Index of its file, in models of several files. Default 0. */
   readonly file?: number;
+  /** Values that the metadata has, in f32. Default: the values are in the file. */
+  readonly values?: readonly number[];
 }
+
+/** Returns a tensor with values from the metadata. */
+export const metadataTensor = (
+  name: string,
+  shape: readonly number[],
+  values: readonly number[],
+): GgufTensor => ({ name, shape, type: F32_TYPE, start: 0, bytes: 4 * values.length, values });
 
 /** The header of a GGUF file. */
 export interface GgufHeader {
@@ -40,6 +50,7 @@ const MAX_TENSORS = 1_000_000;
 const MAX_PAIRS = 100_000;
 const MAX_DIMS = 4;
 const MAX_DEPTH = 3;
+const F32_TYPE = required(BLOCK_TYPES.get(0));
 const DAMAGED = 'The file is damaged, or its download did not finish.';
 
 /** Bytes of each type of metadata. For texts and lists: bytes of their length. */

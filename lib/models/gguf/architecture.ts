@@ -63,6 +63,11 @@ export interface GgufArchitecture {
   };
   /** Tensors of a block with other shapes or values than in Hugging Face's files. */
   readonly rules?: readonly GgufRule[];
+  /**
+   * Numbers of a block that are lists in the metadata, a value for each layer: the model's name and
+   * shape of one, and the key.
+   */
+  readonly layerNumbers?: readonly LayerNumber[];
   /** Whether attention has latents of queries, keys and values. Default false. */
   readonly isLatent?: boolean;
   /** Names of experts in Hugging Face's files. Default EXPERTS. */
@@ -92,6 +97,15 @@ export interface GgufArchitecture {
   readonly isDelta?: boolean;
   /** Whether layers without a window have heads of their own. Default false. */
   readonly hasKinds?: boolean;
+}
+
+/** A number of each block. */
+export interface LayerNumber {
+  /** The complete name in a block of the model. */
+  readonly own: string;
+  readonly shape: readonly number[];
+  /** The complete key. */
+  readonly key: string;
 }
 
 /** The mixtures of an architecture. */

@@ -268,6 +268,19 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     fixed: { sliding_window: null },
   },
   {
+    name: 'apertus',
+    modelTypes: ['apertus'],
+    className: 'ApertusForCausalLM',
+    lacksBiases: true,
+    names: { attention_layernorm: 'attn_norm', feedforward_layernorm: 'ffn_norm' },
+    layerNumbers: [
+      { own: 'mlp.act_fn.alpha_p', shape: [1], key: 'xielu.alpha_p' },
+      { own: 'mlp.act_fn.alpha_n', shape: [1], key: 'xielu.alpha_n' },
+      { own: 'mlp.act_fn.beta', shape: [], key: 'xielu.beta' },
+      { own: 'mlp.act_fn.eps', shape: [], key: 'xielu.eps' },
+    ],
+  },
+  {
     name: 'arcee',
     modelTypes: ['arcee'],
     className: 'ArceeForCausalLM',

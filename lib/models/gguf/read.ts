@@ -8,9 +8,11 @@ import {
   type GgufPart,
   type GgufTensor,
   type GgufValue,
+  metadataTensor,
   WeightFiles,
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
+import { shownJson } from '../../runtime/parse-json.js';
 import { required } from '../../runtime/required.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import { numel } from '../../runtime/view.js';
@@ -34,7 +36,10 @@ export async function openGguf(path: string): Promise<WeightFiles> {
     const architecture = readerOf(architectureOf(keys), (name) => names.has(name));
     config = configOf(architecture, keys, header);
     const file = { architecture, keys, header, sizes: sizesOf(architecture, keys) };
-    const parts = header.tensors.flatMap((tensor) => partsOf(file, tensor));
+    const parts = [
+      ...header.tensors.flatMap((tensor) => partsOf(file, tensor)),
+      ...numbersOf(architecture, keys),
+    ];
     // Experts in MXFP4 have the names of Hugging Face's folders with such experts.
     if (parts.some(({ codes }) => codes)) config.quantization_config = { quant_method: 'mxfp4' };
     return parts;
@@ -319,6 +324,28 @@ function sizesOf({ isLatent, hasKinds, isDelta }: GgufArchitecture, keys: GgufKe
   if (hasKinds) return { heads, kvHeads: heads };
   if (isDelta) return { heads, kvHeads: heads, delta: deltaHeads(keys) };
   return { heads, kvHeads: keys.number('attention.head_count_kv', heads) };
+}
+
+/** Returns the numbers of blocks that the metadata has. Throws DS_CHECKPOINT. */
+function numbersOf(
+  { layerNumbers = [], blocks = 'model.layers' }: GgufArchitecture,
+  keys: GgufKeys,
+): GgufPart[] {
+  const layers = keys.size('block_count');
+  return layerNumbers.flatMap(({ own, shape, key }) => {
+    const value = keys.whole(key);
+    const list = Array.isArray(value) ? value : Array.from({ length: layers }, () => value);
+    if (list.length !== layers || !list.every(Number.isFinite)) {
+      const op = `${keys.path}: ${key}`;
+      const expected = `a number for each of ${layers} layers`;
+      throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: shownJson(value) });
+    }
+    return list.map((one: number, layer) => ({
+      name: `${blocks}.${layer}.${own}`,
+      source: metadataTensor(key, shape, [one]),
+      shape,
+    }));
+  });
 }
 
 /** Returns the tensors of the model in a tensor of the file. */

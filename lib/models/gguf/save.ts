@@ -94,6 +94,7 @@ export async function saveGguf(
   }
   const metadata = new Map([
     ...metadataOf(architecture, own.config, fileType),
+    ...(await numbersOf(architecture, own)),
     ...ggufTokenizer(tokenizer ?? null, vocabSize),
   ]);
   const pieces = piecesOf(architecture, own, type);
@@ -110,6 +111,29 @@ function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
   if (found && model instanceof RotaryLM) return [found, model];
   const known = ARCHITECTURES.flatMap(({ modelTypes }) => modelTypes).join(', ');
   throw refusedValue('saveGguf', `a model of ${known}`, type ?? model.constructor.name);
+}
+
+/** Returns the metadata with a number of each block. */
+async function numbersOf(
+  architecture: GgufArchitecture,
+  model: RotaryLM,
+): Promise<[string, Float32Array][]> {
+  const { layerNumbers = [] } = architecture;
+  if (layerNumbers.length === 0) return [];
+  const found: [string, Float32Array][] = [];
+  const lists = new Map(
+    layerNumbers.map(({ own, key }) => {
+      const list = new Float32Array(model.config.layers);
+      found.push([key, list]);
+      return [own, list];
+    }),
+  );
+  for (const source of pretrainedSources(model, model.describe()).sources) {
+    const place = placeOf(architecture, source.name);
+    const list = place && lists.get(place.rest);
+    if (place && list) list.set(await valuesOf(source), Number(place.layer));
+  }
+  return found;
 }
 
 /** A tensor of the file, and its values: one tensor of the model, or several in order. */
@@ -140,10 +164,13 @@ interface PlacedOrder {
 }
 
 function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufType): Piece[] {
+  const numbers = new Set(architecture.layerNumbers?.map(({ own }) => own));
+  const isNumber = (name: string): boolean => numbers.has(placeOf(architecture, name)?.rest ?? '');
   const { sources } = pretrainedSources(model, model.describe());
   const isTied = model.config.tied;
   const stacks = new Map<string, { target: Target; sources: TensorSource[] }>();
   for (const source of sources) {
+    if (isNumber(source.name)) continue;
     for (const target of targetsOf(architecture, model, source)) {
       const known = stacks.get(target.name)?.sources ?? [];
       stacks.set(target.name, { target, sources: [...known, source] });
