@@ -14,6 +14,7 @@ import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { keysOf } from '../runtime/typed-keys.js';
+import { CUTTINGS, type Cutting } from './gguf-cuttings.js';
 import {
   type Json,
   readTokenizerFolder,
@@ -27,75 +28,6 @@ const KIND = { normal: 1, unknown: 2, control: 3, added: 4, unused: 5, byte: 6 }
 /** tokenizer.ggml.model of a file without a tokenizer. */
 const NO_TOKENIZER = 'none';
 
-/**
- * A pre-tokenizer: the rules that split texts before merges. CUTTINGS lists them by
- * tokenizer.ggml.pre.
- */
-interface Cutting {
-  /** The other names of the same rules. */
-  readonly also?: readonly string[];
-  readonly normalizer?: string;
-  /** Regular expressions of the Split steps before ByteLevel; null: the expression of GPT-2. */
-  readonly splits: readonly string[] | null;
-  /** Whether each digit is a piece. */
-  readonly hasDigits?: boolean;
-  /** Whether whole pieces of the vocabulary need no merges. */
-  readonly ignoresMerges?: boolean;
-}
-
-const WORDS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
-const REST = '| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
-
-/** Words with capitals first, or capitals alone; `end` may follow each. */
-const cased = (end: string): string => {
-  const [upper, lower] = ['[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]', '[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]'];
-  const start = '[^\\r\\n\\p{L}\\p{N}]?';
-  return `${start}${upper}*${lower}+${end}|${start}${upper}+${lower}*${end}|`;
-};
-
-/** As REST, with slashes behind signs. */
-const PATHS = REST.replace('\\r\\n]*', '\\r\\n/]*');
-
-const CUTTINGS: Readonly<Record<string, Cutting>> = {
-  'llama-bpe': {
-    also: ['llama3', 'llama-v3', 'smaug-bpe', 'falcon3', 'pixtral'],
-    splits: [`${WORDS}\\p{N}{1,3}${REST}`],
-    ignoresMerges: true,
-  },
-  qwen2: {
-    also: ['deepseek-r1-qwen', 'megrez', 'hunyuan'],
-    normalizer: 'NFC',
-    splits: [`${WORDS}\\p{N}${REST}`],
-  },
-  qwen35: {
-    normalizer: 'NFC',
-    splits: [
-      `${WORDS.replace('\\p{L}+', '[\\p{L}\\p{M}]+')}\\p{N}${REST.replace('\\s\\p{L}', '\\s\\p{L}\\p{M}')}`,
-    ],
-  },
-  'gpt-4o': {
-    also: ['llama4', 'minimax-m2'],
-    splits: [`${cased("(?i:'s|'t|'re|'ve|'m|'ll|'d)?")}\\p{N}{1,3}${PATHS}`],
-  },
-  tekken: { splits: [`${cased('')}\\p{N}${PATHS}`], ignoresMerges: true },
-  'deepseek-v3': {
-    also: ['hunyuan-dense'],
-    splits: [
-      '\\p{N}{1,3}',
-      '[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+',
-      '[!"#$%&\'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|' +
-        '[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|' +
-        '\\s*[\r\n]+|\\s+(?!\\S)|\\s+',
-    ],
-  },
-  dbrx: {
-    also: ['olmo', 'smollm3', 'glm4', 'chatglm-bpe'],
-    splits: [`${WORDS}\\p{N}{1,3}${REST}`],
-  },
-  smollm: { also: ['starcoder', 'refact', 'command-r'], splits: null, hasDigits: true },
-  'gpt-2': { also: ['default', 'phi-2', 'jina-en', 'mpt', 'olmo-1b'], splits: null },
-};
-
 const BYTES = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false };
 
 /** Throws DS_DATA for a damaged file and for a tokenizer that is not supported. */
@@ -104,13 +36,13 @@ function readGgufTokenizer(path: string): TokenizerFolder {
   const from = new Source(path, metadata);
   const added = addedOf(from);
   const tokenizer = { version: '1.0', truncation: null, padding: null, added_tokens: added };
-  const parts = from.model === 'llama' ? ofScores(from) : ofMerges(from);
+  const parts = from.model === 'gpt2' ? ofMerges(from) : ofCharacters(from);
   const role = (name: string): string | undefined => {
     const id = metadata.get(`tokenizer.ggml.${name}_token_id`);
     return typeof id === 'number' ? from.tokens[id] : undefined;
   };
   const named = { bos_token: role('bos'), eos_token: role('eos'), pad_token: role('padding') };
-  const all = { ...named, unk_token: from.model === 'llama' ? role('unknown') : undefined };
+  const all = { ...named, unk_token: from.model === 'gpt2' ? undefined : role('unknown') };
   const roles = Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined));
   const template = metadata.get('tokenizer.chat_template');
   return {
@@ -192,10 +124,15 @@ class Source {
     readonly metadata: GgufHeader['metadata'],
   ) {
     const model = metadata.get('tokenizer.ggml.model');
-    if (model !== 'gpt2' && model !== 'llama') {
+    if (model !== 'gpt2' && model !== 'llama' && model !== 'gemma4') {
       const hint = 'Pass the folder or the hub name of the original model as the tokenizer.';
       const got = model === undefined ? 'no tokenizer' : JSON.stringify(model);
-      throw this.damaged('model', '"gpt2" (BPE) or "llama" (SentencePiece BPE)', got, hint);
+      throw this.damaged(
+        'model',
+        '"gpt2" (BPE), "llama" or "gemma4" (SentencePiece BPE)',
+        got,
+        hint,
+      );
     }
     this.model = model;
     this.tokens = this.list('tokens', 'string') as readonly string[];
@@ -232,7 +169,7 @@ class Source {
 
 function addedOf({ tokens, kinds, model }: Source): Json[] {
   const isAdded = (kind: number | undefined): boolean =>
-    kind === KIND.control || kind === KIND.added || (kind === KIND.unknown && model === 'llama');
+    kind === KIND.control || kind === KIND.added || (kind === KIND.unknown && model !== 'gpt2');
   return tokens.flatMap((content, id) => {
     const kind = kinds[id];
     if (!isAdded(kind)) return [];
@@ -252,10 +189,7 @@ function ofMerges(from: Source): Json {
     throw from.damaged('pre', known.join(', '), JSON.stringify(pre), hint);
   }
   const [, { normalizer, ignoresMerges = false }] = found;
-  const merges = (from.list('merges', 'string') as readonly string[]).map((merge) => {
-    const space = merge.indexOf(' ', 1);
-    return [merge.slice(0, space), merge.slice(space + 1)];
-  });
+  const merges = listedMerges(from);
   return {
     normalizer: normalizer ? { type: normalizer } : null,
     pre_tokenizer: stepsOf(found[1]),
@@ -275,6 +209,13 @@ function ofMerges(from: Source): Json {
   };
 }
 
+/** The merges of a file, best first. */
+const listedMerges = (from: Source): [string, string][] =>
+  (from.list('merges', 'string') as readonly string[]).map((merge) => {
+    const space = merge.indexOf(' ', 1);
+    return [merge.slice(0, space), merge.slice(space + 1)];
+  });
+
 function stepsOf({ splits, hasDigits }: Cutting): Json {
   const split = (Regex: string): Json => {
     return { type: 'Split', pattern: { Regex }, behavior: 'Isolated', invert: false };
@@ -286,10 +227,17 @@ function stepsOf({ splits, hasDigits }: Cutting): Json {
   return { type: 'Sequence', pretokenizers: [digits, bytes] };
 }
 
-/** SentencePiece's BPE: merges follow from the scores of tokens. */
-function ofScores(from: Source): Json {
-  const scores = from.list('scores', 'number') as readonly number[];
-  const hasPrefix = from.flag('add_space_prefix', true);
+/**
+ * SentencePiece's BPE: it merges characters, in lists of Gemma 4 or by the scores of tokens. Merges
+ * of Gemma 4 do not cross the ends of lines.
+ */
+function ofCharacters(from: Source): Json {
+  const isGemma = from.model === 'gemma4';
+  const merges = isGemma
+    ? listedMerges(from)
+    : mergesOf(from, from.list('scores', 'number') as readonly number[]);
+  const hasPrefix = from.flag('add_space_prefix', !isGemma);
+  const lines = { type: 'Split', pattern: { Regex: '\\n+' }, behavior: 'Isolated', invert: false };
   const space = { type: 'Replace', pattern: { String: ' ' }, content: '\u2581' };
   const prepend = { type: 'Prepend', prepend: '\u2581' };
   const decoders = [
@@ -301,7 +249,7 @@ function ofScores(from: Source): Json {
   const unknown = from.tokens[from.kinds.indexOf(KIND.unknown)] ?? null;
   return {
     normalizer: { type: 'Sequence', normalizers: hasPrefix ? [prepend, space] : [space] },
-    pre_tokenizer: null,
+    pre_tokenizer: isGemma ? lines : null,
     decoder: { type: 'Sequence', decoders },
     model: {
       type: 'BPE',
@@ -313,7 +261,7 @@ function ofScores(from: Source): Json {
       end_of_word_suffix: null,
       ignore_merges: false,
       vocab: from.vocabulary(),
-      merges: mergesOf(from, scores),
+      merges,
     },
   };
 }
@@ -344,7 +292,7 @@ function mergesOf({ tokens, kinds }: Source, scores: readonly number[]): [string
 
 /** Tokens before and after a text. */
 function boundsOf(from: Source, roles: Json): Json | null {
-  const isScored = from.model === 'llama';
+  const isScored = from.model !== 'gpt2';
   const pre = from.metadata.get('tokenizer.ggml.pre');
   const adds = {
     bos_token: from.flag('add_bos_token', isScored || pre === 'llama-bpe'),

@@ -56,6 +56,38 @@ function writeFiles(dir: string, files: Readonly<Record<string, string>>): void 
   for (const [name, content] of Object.entries(files)) writeFileSync(join(dir, name), content);
 }
 
+test('Gemma 4 has merges of characters, which do not cross lines', async () => {
+  const dir = join(golden, 'llama2');
+  const tokenizer = JSON.parse(readFileSync(join(dir, 'tokenizer.json'), 'utf8'));
+  const { merges } = tokenizer.model as { merges: [string, string][] };
+  const metadata = new Map(ggufTokenizer(dir, 1000));
+  metadata.set('tokenizer.ggml.model', 'gemma4');
+  metadata.set(
+    'tokenizer.ggml.merges',
+    merges.map((pair) => pair.join(' ')),
+  );
+  for (const key of ['scores', 'add_space_prefix']) metadata.delete(`tokenizer.ggml.${key}`);
+  const got = Tokenizer.fromPretrained(await writeTokenizer('gemma4', metadata));
+  // The same merges without lines, and without the space before a text.
+  tokenizer.normalizer = tokenizer.normalizer.normalizers[1];
+  tokenizer.decoder.decoders.pop();
+  const plain = join(folder, 'plain');
+  const config = readFileSync(join(dir, 'tokenizer_config.json'), 'utf8');
+  writeFiles(plain, {
+    'tokenizer.json': JSON.stringify(tokenizer),
+    'tokenizer_config.json': config,
+  });
+  const lines = Tokenizer.fromPretrained(plain);
+  for (const text of ['The engine |\n| reads\n\n  12 files;\n', '\n', 'naïve 你好 🙂', ' a']) {
+    const parts = text.match(/[^\n]+|\n+/g) ?? [];
+    const none = { addSpecialTokens: false };
+    const wanted = parts.flatMap((part) => [...lines.encode(part, none)]);
+    expect([...got.encode(text, none)]).toEqual(wanted);
+    expect([...got.encode(text)]).toEqual([got.bosId, ...wanted]);
+    expect(got.decode(wanted)).toBe(text);
+  }
+});
+
 test('the error of a file without a tokenizer', async () => {
   const path = await writeTokenizer('none', ggufTokenizer(null, 10));
   expect(hasTokenizer(path)).toBe(false);
