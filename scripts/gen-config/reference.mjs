@@ -109,7 +109,7 @@ function row(key, node, { path, needed }) {
 /** A table without its last column if that is empty. */
 function tableOf(head, rows) {
   const columns = rows.some((row) => row.at(-1) !== '') ? head.length : head.length - 1;
-  const line = (cells) => `| ${cells.slice(0, columns).join(' | ')} |`;
+  const line = (cells) => `| ${cells.slice(0, columns).join(' | ')} |`.replaceAll('|  |', '| |');
   return [line(head), line(head.map(() => '---')), ...rows.map((row) => line(row.map(cell)))];
 }
 
