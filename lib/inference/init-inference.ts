@@ -1,5 +1,4 @@
 // initInference(): builds an inference engine from a model or its folder.
-import type { JsonObject } from '../../types/json.js';
 import { distributed, jointlyAsync } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { localFolder } from '../hub/local-folder.js';
@@ -14,10 +13,9 @@ import { parallelizeForInference } from '../parallel/parallelize.js';
 import { hasParts, quantizeParts } from '../parallel/quantized-layers.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
-import { formatValue } from '../runtime/format-value.js';
 import { supportsGraphs } from '../runtime/graph.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError, refused, refusedValue } from '../runtime/refused.js';
+import { refused, refusedValue } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { trainerOf } from '../tensor/index.js';
 import { allOrNothing } from '../tensor/scope.js';
@@ -32,7 +30,7 @@ import {
   sharingOf,
 } from './config/index.js';
 import { InferenceEngine } from './engine.js';
-import { type OpenedModel, openModelFolder } from './model-folder.js';
+import { endTokensOf, type OpenedModel, openModelFolder } from './model-folder.js';
 import type { CacheSizes } from './paged-cache.js';
 import { loadParts } from './parts/load-parts.js';
 import { readPartsList } from './parts/parts-list.js';
@@ -62,8 +60,11 @@ export interface InitInferenceOptions extends AdapterOptions {
 }
 
 const OPTIONS: OptionNames<InitInferenceOptions> = {
-  ...{ tokenizer: true, revision: true },
-  ...{ adapters: true, maxAdapters: true, maxAdapterRank: true },
+  tokenizer: true,
+  revision: true,
+  adapters: true,
+  maxAdapters: true,
+  maxAdapterRank: true,
 };
 
 /**
@@ -479,22 +480,4 @@ function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void
   } finally {
     runner.dispose();
   }
-}
-
-/**
- * Returns the end tokens of generation_config.json (or else config.json) and of the tokenizer. Both
- * files of a chat model may still name the end token of its base model, so the tokenizer's counts
- * too. Ids outside the vocabulary, and -1, are ignored. Source: vLLM. Throws DS_DATA.
- */
-function endTokensOf(model: CausalLM, tokenizer: Tokenizer | null): number[] {
-  const { config, generation } = model.describe() ?? {};
-  const own = (generation as JsonObject | undefined)?.eos_token_id;
-  const eosIds = own ?? config?.eos_token_id ?? [];
-  const named = Array.isArray(eosIds) ? eosIds : [eosIds];
-  if (!named.every(Number.isInteger)) {
-    const file = own === undefined || own === null ? 'config.json' : 'generation_config.json';
-    throw dataError(`${file} eos_token_id`, 'a token id, or a list of ids', formatValue(eosIds));
-  }
-  const list = [...(named as number[]), tokenizer?.eosId ?? -1];
-  return [...new Set(list.filter((id) => id >= 0 && id < model.vocabSize))];
 }

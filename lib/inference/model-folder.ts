@@ -1,4 +1,6 @@
-// Opens the folder of initInference(): a model, or an adapter with its base model.
+// Opens the folder of initInference(): a model, or an adapter with its base model. Also reads its
+// end tokens.
+import type { JsonObject } from '../../types/json.js';
 import { localFolder } from '../hub/local-folder.js';
 import { isRemote } from '../hub/names.js';
 import { type CausalLM, fromPretrainedCut } from '../models/index.js';
@@ -12,6 +14,9 @@ import {
 } from '../peft/adapter-folder.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { sharedTarget } from '../peft/lora.js';
+import { formatValue } from '../runtime/format-value.js';
+import { dataError } from '../runtime/refused.js';
+import type { Tokenizer } from '../text/index.js';
 
 /** A model, and the folders to search for its tokenizer, in order. */
 export interface OpenedModel {
@@ -51,4 +56,22 @@ export async function baseOf(adapter: AdapterFolder): Promise<string> {
   const { base } = adapter;
   if (base === null || findBase(adapter) !== null || !isRemote(base)) return requireBase(adapter);
   return localFolder(adapter.path, base, { need: 'model' });
+}
+
+/**
+ * Returns the end tokens of generation_config.json (or else config.json) and of the tokenizer. Both
+ * files of a chat model may still name the end token of its base model, so the tokenizer's counts
+ * too. Ids outside the vocabulary, and -1, are ignored. Source: vLLM. Throws DS_DATA.
+ */
+export function endTokensOf(model: CausalLM, tokenizer: Tokenizer | null): number[] {
+  const { config, generation } = model.describe() ?? {};
+  const own = (generation as JsonObject | undefined)?.eos_token_id;
+  const eosIds = own ?? config?.eos_token_id ?? [];
+  const named = Array.isArray(eosIds) ? eosIds : [eosIds];
+  if (!named.every(Number.isInteger)) {
+    const file = own === undefined || own === null ? 'config.json' : 'generation_config.json';
+    throw dataError(`${file} eos_token_id`, 'a token id, or a list of ids', formatValue(eosIds));
+  }
+  const list = [...(named as number[]), tokenizer?.eosId ?? -1];
+  return [...new Set(list.filter((id) => id >= 0 && id < model.vocabSize))];
 }

@@ -41,15 +41,15 @@ export {
 export { TextDataset } from './text-dataset.js';
 export type { TextOptions } from './text-options.js';
 export { TextStream, type TextStreamOptions } from './text-stream.js';
-export {
-  type BatchOptions,
-  type ChatOptions,
-  type EncodeChatOptions,
-  type EncodedChat,
-  type EncodeOptions,
-  Tokenizer,
-} from './tokenizer.js';
+export { Tokenizer } from './tokenizer.js';
 export type { Side } from './tokenizer-folder.js';
+export type {
+  BatchOptions,
+  ChatOptions,
+  EncodeChatOptions,
+  EncodedChat,
+  EncodeOptions,
+} from './tokenizer-options.js';
 export {
   collateUnpaired,
   type UnpairedBatch,

@@ -3,9 +3,8 @@
 import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
 import { cachedFolder, REVISION, type RevisionOptions } from '../hub/local-folder.js';
-import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { readOptions } from '../runtime/options.js';
 import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
@@ -20,83 +19,26 @@ import {
 import { type EncodedPair, encodePair } from './encode-pair.js';
 import { hasPatterns, readTokenizer, tokenizerFile } from './gguf-tokenizer.js';
 import { fewestTokens } from './min-tokens.js';
-import { type PaddedBatch, type PaddingOptions, padRows } from './padding.js';
+import { type PaddedBatch, padRows } from './padding.js';
 import { TokenSpans, touchingOdd } from './token-spans.js';
 import type { Role, Side, TokenizerFolder } from './tokenizer-folder.js';
+import {
+  BATCH,
+  type BatchOptions,
+  CHAT,
+  type ChatOptions,
+  DECODE,
+  DECODE_STREAM,
+  ENCODE,
+  ENCODE_CHAT,
+  type EncodeChatOptions,
+  type EncodedChat,
+  type EncodeOptions,
+  PAIR,
+} from './tokenizer-options.js';
 import { TOKENIZER_RULES } from './tokenizer-rules.js';
 import { CoreTokenizer } from './tokenizers/core.js';
 import type { Bounds } from './tokenizers/post-processors.js';
-
-/** How text becomes tokens. */
-export interface EncodeOptions {
-  /** Adds the tokenizer's special tokens around the text, such as <s>. Default true. */
-  addSpecialTokens?: boolean;
-  /** Maximum number of tokens, special tokens included. Longer texts are cut. Default: no limit. */
-  maxLength?: number;
-  /** The side that is cut. Default: the tokenizer's `truncationSide`. */
-  truncationSide?: Side;
-}
-
-/** How a batch of texts becomes a tensor. */
-export interface BatchOptions extends EncodeOptions, PaddingOptions {
-  /** Device of the tensors. Default "cpu". */
-  device?: Device | string;
-}
-
-/** Options of chatText(), passed to the chat template. */
-export interface ChatOptions {
-  /** Ends with the beginning of an answer, which the model continues. Default false. */
-  addGenerationPrompt?: boolean;
-  /** JSON schemas of functions that the model may call. */
-  tools?: readonly object[];
-  /** Texts to answer from, for templates that read them. */
-  documents?: readonly object[];
-  /**
-   * Which of the tokenizer's templates, by name, or a template's text. Default: "tool_use" with
-   * tools if there is one, else "default".
-   */
-  template?: string;
-  /** Other variables that the template reads, such as enable_thinking. */
-  variables?: Record<string, unknown>;
-  /** Leaves the last message open: the text ends with its content. Default false. */
-  continueFinalMessage?: boolean;
-}
-
-/** Options of applyChatTemplate(). */
-export interface EncodeChatOptions extends ChatOptions {
-  /** Returns a mask of the tokens inside the template's {% generation %}. Default false. */
-  assistantMask?: boolean;
-}
-
-/** A conversation as tokens. */
-export interface EncodedChat {
-  /** The conversation as the template writes it. */
-  text: string;
-  /** Its tokens. */
-  ids: Int32Array;
-  /** 1 for tokens of the assistant; null without `assistantMask`. */
-  assistant: Uint8Array | null;
-}
-
-const ENCODE: OptionNames<EncodeOptions> = {
-  ...{ addSpecialTokens: true, maxLength: true, truncationSide: true },
-};
-const PAIR: OptionNames<Pick<EncodeOptions, 'maxLength'>> = { maxLength: true };
-const DECODE: OptionNames<DecodeOptions> = { skipSpecialTokens: true };
-const DECODE_STREAM: OptionNames<DecodeStreamOptions> = { ...DECODE, after: true, visible: true };
-const BATCH: OptionNames<BatchOptions> = {
-  ...ENCODE,
-  padTo: true,
-  padToMultipleOf: true,
-  paddingSide: true,
-  device: true,
-};
-const CHAT: OptionNames<ChatOptions> = {
-  ...{ addGenerationPrompt: true, tools: true, documents: true, template: true },
-  ...{ variables: true, continueFinalMessage: true },
-};
-
-const ENCODE_CHAT: OptionNames<EncodeChatOptions> = { ...CHAT, assistantMask: true };
 
 /**
  * Tokens before a stream that decide how its first ones decode: more than a character has bytes.

@@ -1,16 +1,10 @@
-// Tests the search space, order and end of a search, with jobs that only write results.
+// Tests the search space, order and end of a search.
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 
 import { autotune } from '../../lib/autotuning/index.js';
-import { nn } from '../../lib/index.js';
-import { type ModelInfo, sizesOf } from '../../lib/plan/index.js';
-
-const GIB = 2 ** 30;
-const GPT2 = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
-
-const SHORT = "[0,1] ConfigError [DsError]: no memory: here\n  code: 'DS_OUT_OF_MEMORY'";
+import { BF16, type Config, GIB, GPT2, infoOf, type Searched, searchIn } from './search-runs.js';
 
 let dir: string;
 beforeEach(() => {
@@ -18,88 +12,21 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-/** GPT-2 1558M in bf16 on devices of `memory` bytes. */
-const infoOf = (ranks: number, memory: number): ModelInfo => ({
-  ...{ num_params: GPT2.parameters, trainable_num_params: GPT2.parameters, sizes: GPT2 },
-  ...{ activation_mem_per_gpu: GIB, sequence_length: 1024, knowsActivations: true },
-  ...{ checkpointing: false, isHost: false, deviceName: 'cuda:0', card: '' },
-  ...{ stateBytes: 8, canSplit: true, canSpeculate: true },
-  room: { device: memory, host: 512 * GIB, hostAtMost: 512 * GIB, disk: 0 },
-  cluster: { nodes: 1, devicesPerNode: ranks, coresPerNode: 16, nodeLink: 50e9 },
-  mesh: { data: ranks, tokens: 1, layers: 1, stages: 1 },
-});
-
-interface Config {
-  train_micro_batch_size_per_gpu: number;
-  gradient_accumulation_steps: number;
-  train_batch_size?: number;
-  zero_optimization: { stage: number; [key: string]: unknown };
-  autotuning: { metric_path?: string; model_info_path?: string; model_info?: object };
-}
-
-interface Searched {
-  info?: ModelInfo;
-  /** Ranks of a node. */
-  slots?: number;
-  args?: readonly string[];
-  known?: Record<string, string>;
-  /** Samples per second; null for out of memory, `'none'` for another failure. */
-  speed?: (config: Config) => number | null | 'none';
-  /** The output of a job with another failure. */
-  stderr?: string;
-  isRemote?: boolean;
-}
-
-/** Runs a search; `tried` has the arguments of each job but the first. */
-async function search(file: object, options: Searched = {}) {
-  const { info = infoOf(2, 44 * GIB), speed = () => 1, args = [], isRemote = false } = options;
-  const { slots = 2, stderr = '' } = options;
-  const path = join(dir, 'ds_config.json');
-  const folders = { results_dir: join(dir, 'results'), exps_dir: join(dir, 'exps') };
-  const { autotuning, ...rest } = file as { autotuning?: object };
-  writeFileSync(path, JSON.stringify({ ...rest, autotuning: { ...folders, ...autotuning } }));
-  const tried: { name: string; config: Config; args: readonly string[] }[] = [];
-  const lines: string[] = [];
-  const run = async (words: readonly string[], { err }: { err: string }) => {
-    const word = words[words.indexOf('--deepspeed') + 1] as string;
-    const text = isRemote ? Buffer.from(word, 'base64url') : readFileSync(word);
-    const config = JSON.parse(text.toString()) as Config;
-    const { model_info_path: first, metric_path: metrics } = config.autotuning;
-    if (first) {
-      writeFileSync(first, JSON.stringify(info));
-      if (info.activation_mem_per_gpu === null) writeFileSync(err, SHORT);
-      return { code: 0, isInterrupted: false };
-    }
-    tried.push({ name: (metrics ?? '').split('/').at(-2) as string, config, args: words });
-    const throughput = speed(config);
-    if (throughput === null || throughput === 'none') {
-      writeFileSync(err, throughput === null ? SHORT : stderr);
-      return { code: 1, isInterrupted: false };
-    }
-    const latency = 1000 / throughput;
-    const result = { latency, throughput, train_batch_size: 1, peak_memory: GIB };
-    writeFileSync(metrics as string, JSON.stringify(result));
-    return { code: 0, isInterrupted: false };
-  };
-  const found = await autotune({
-    args: ['--deepspeed', path, ...args],
-    known: options.known ?? {},
-    jobs: { slots, nodes: 1, isRemote, run, command: (words) => words.join(' ') },
-    say: (line) => lines.push(line),
-  });
-  const best = found.file ? (JSON.parse(readFileSync(found.file, 'utf8')) as Config) : null;
-  return { found, best, tried, lines, names: tried.map(({ name }) => name) };
-}
-
-const BF16 = { bf16: { enabled: true } };
+const search = (...given: [file: object, options?: Searched]) => searchIn(dir, ...given);
 
 describe('candidates', () => {
   test('is what fits by the plan, of each stage the largest micro-batches', async () => {
     const autotuning = { tuner_early_stopping: 0, num_tuning_micro_batch_sizes: 2 };
     const { names } = await search({ ...BF16, autotuning });
     expect(names).toEqual([
-      ...['z0_gas1_tmbspg8', 'z0_gas1_tmbspg4', 'z1_gas1_tmbspg8', 'z1_gas1_tmbspg4'],
-      ...['z2_gas1_tmbspg8', 'z2_gas1_tmbspg4', 'z3_gas1_tmbspg8', 'z3_gas1_tmbspg4'],
+      'z0_gas1_tmbspg8',
+      'z0_gas1_tmbspg4',
+      'z1_gas1_tmbspg8',
+      'z1_gas1_tmbspg4',
+      'z2_gas1_tmbspg8',
+      'z2_gas1_tmbspg4',
+      'z3_gas1_tmbspg8',
+      'z3_gas1_tmbspg4',
     ]);
   });
 
@@ -195,7 +122,9 @@ describe('candidates', () => {
     expect(limited.names).toEqual(['z1_gas1_tmbspg4', 'z1_gas2_tmbspg2', 'z1_gas4_tmbspg1']);
     const steps = { gradient_accumulation_steps: 2, autotuning: { min_train_batch_size: 20 } };
     expect((await search({ ...file, ...steps })).names).toEqual([
-      ...['z1_gas2_tmbspg8', 'z1_gas3_tmbspg4', 'z1_gas5_tmbspg2'],
+      'z1_gas2_tmbspg8',
+      'z1_gas3_tmbspg4',
+      'z1_gas5_tmbspg2',
     ]);
   });
 
@@ -205,7 +134,7 @@ describe('candidates', () => {
     const file = { ...BF16, zero_optimization: { stage: 3 } };
     expect(
       (await search(file, { info: { ...own, activation_mem_per_gpu: 5 * GIB } })).names,
-    ).toEqual([...['z3_gas1_tmbspg4', 'z3_gas1_tmbspg2', 'z3_gas1_tmbspg1']]);
+    ).toEqual(['z3_gas1_tmbspg4', 'z3_gas1_tmbspg2', 'z3_gas1_tmbspg1']);
     expect((await search(file, { info: { ...own, activation_mem_per_gpu: null } })).names).toEqual([
       'z3_gas1_tmbspg1',
     ]);
@@ -232,7 +161,9 @@ describe('candidates', () => {
   test('refuses an argument of no samples, from which there is no way up', async () => {
     const known = { train_micro_batch_size_per_gpu: '--batch' };
     await expect(search(BF16, { known, args: ['--batch', '0'] })).rejects.toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: '--batch', got: '0' },
+      code: 'DS_ARGUMENT',
+      op: '--batch',
+      got: '0',
     });
   });
 
@@ -425,74 +356,5 @@ describe('the search', () => {
     // The configuration with explicit defaults has been tried already.
     expect(standard.names).toHaveLength(6);
     expect(standard.names).not.toContain('z1_gas1_tmbspg8_ocfalse_rbs500000000');
-  });
-});
-
-describe('lists of sections', () => {
-  const offload_optimizer = [{ device: 'none' }, { device: 'cpu' }];
-  const file = { ...BF16, zero_optimization: { stage: 2, offload_optimizer } };
-  const speed = ({ zero_optimization: { offload_optimizer: state } }: Config) =>
-    (state as { device: string }).device === 'cpu' ? 2 : 1;
-
-  test('have one experiment and one folder per candidate', async () => {
-    const autotuning = { fast: false, num_tuning_micro_batch_sizes: 1, tuner_early_stopping: 0 };
-    const { names, tried, best } = await search({ ...file, autotuning }, { speed });
-    expect(tried[0]?.config.zero_optimization.offload_optimizer).toEqual({ device: 'none' });
-    expect(names).toContain('z2_gas1_tmbspg8_octrue_rbs50000000_oo1');
-    expect(new Set(names).size).toBe(names.length);
-    expect(best?.zero_optimization.offload_optimizer).toEqual({ device: 'cpu' });
-  });
-
-  test('count with their first where the search is fast', async () => {
-    const { tried } = await search(file, { speed });
-    for (const { config } of tried) {
-      expect(config.zero_optimization.offload_optimizer).toEqual({ device: 'none' });
-    }
-  });
-});
-
-describe('the program', () => {
-  const autotuning = {
-    arg_mappings: { 'gradient_accumulation_steps ': '--steps' },
-    max_train_micro_batch_size_per_gpu: 8,
-  };
-  const file = { ...BF16, zero_optimization: { stage: 1 }, train_micro_batch_size_per_gpu: 'auto' };
-
-  test('passes values in the arguments that hold them, from the given value up', async () => {
-    const args = ['--per-device-train-batch-size=4', '--out', 'x'];
-    const known = { train_micro_batch_size_per_gpu: '--per_device_train_batch_size' };
-    const { tried } = await search({ ...file, autotuning }, { args, known });
-    expect(tried.map((one) => one.args.slice(2))).toEqual([
-      ['--per-device-train-batch-size=8', '--out', 'x', '--steps', '1'],
-      ['--per-device-train-batch-size=4', '--out', 'x', '--steps', '1'],
-    ]);
-  });
-
-  test('passes values in the last of repeated arguments, which takes effect', async () => {
-    const args = ['--batch', '1', '--batch=4', '--other', '--batch', '--steps', '2'];
-    const known = { train_micro_batch_size_per_gpu: '--batch' };
-    const { tried } = await search({ ...file, autotuning }, { args, known });
-    expect(tried.at(-1)?.args.slice(2)).toEqual([
-      ...['--batch', '1', '--batch=4', '--other', '--batch', '--steps', '2'],
-    ]);
-    expect(tried[0]?.args[4]).toBe('--batch=8');
-  });
-
-  test('inserts values before "--"', async () => {
-    const { tried } = await search({ ...file, autotuning }, { args: ['--', '--steps', '4'] });
-    expect(tried[0]?.args.slice(2)).toEqual(['--steps', '1', '--', '--steps', '4']);
-  });
-
-  test('passes the configuration itself if ranks run on other machines', async () => {
-    const { found, names } = await search({ ...file, autotuning }, { isRemote: true });
-    expect(names).toContain('z1_gas1_tmbspg8');
-    expect(found.args[1]).not.toContain('/');
-  });
-
-  test('must take a ds_config.json', async () => {
-    const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
-    const given = { args: ['--deepspeed', '--out', 'x'], known: {}, jobs, say: () => {} };
-    await expect(autotune(given)).rejects.toMatchObject({ op: '--autotuning' });
-    expect(jobs.run).not.toHaveBeenCalled();
   });
 });

@@ -1,11 +1,9 @@
-// Tests the readings of an engine: sizes, counters, the state at the start, and memory.
+// Tests the readings of an engine: sizes, counters, and the state at the start.
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { describeState } from '../../lib/engine/watch/dump-state.js';
-import { MemoryBreakdown, memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
-import { untimed } from '../../lib/engine/watch/step-watch.js';
 import {
   type DsConfig,
   type Engine,
@@ -37,8 +35,10 @@ async function engineOf(more: DsConfig = {}, model: nn.Module = new Net()): Prom
   const { engine } = await initialize({
     model,
     config: {
-      ...{ train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 2 },
-      ...{ gradient_clipping: 0.5, steps_per_print: 7 },
+      train_micro_batch_size_per_gpu: 2,
+      gradient_accumulation_steps: 2,
+      gradient_clipping: 0.5,
+      steps_per_print: 7,
       optimizer: { type: 'AdamW', params: { lr: 0.05 } },
       ...more,
     } as DsConfig,
@@ -73,12 +73,16 @@ test('its sizes and settings are those of the configuration', async () => {
 test('its counters follow the steps, and its last norm and loss are those of the step', async () => {
   const engine = await engineOf();
   expect([engine.getGlobalGradNorm(), engine.getGlobalLoss(), engine.wasStepApplied()]).toEqual([
-    ...[null, null, false],
+    null,
+    null,
+    false,
   ]);
   expect(engine.getLr()).toEqual([0.05]);
   micro(engine);
   expect([engine.globalSteps, engine.globalSamples, engine.wasStepApplied()]).toEqual([
-    ...[0, 0, false],
+    0,
+    0,
+    false,
   ]);
   micro(engine);
   expect([engine.globalSteps, engine.globalSamples, engine.skippedSteps]).toEqual([1, 4, 0]);
@@ -109,7 +113,10 @@ test('times of phases are there once they are recorded', async () => {
   engine.recordPhases();
   micro(engine);
   expect(Object.keys(engine.phaseTimes() ?? {}).sort()).toEqual([
-    ...['backward', 'forward', 'reduce', 'step'],
+    'backward',
+    'forward',
+    'reduce',
+    'step',
   ]);
 });
 
@@ -129,7 +136,9 @@ test('loss.backward() needs the factor of the loss scale', async () => {
   const backward = (by: (loss: Tensor) => Tensor) =>
     scope(() => by(engine.forward<Tensor>(input('f16'))).backward());
   expect(thrownBy(() => backward((loss) => loss))).toMatchObject({
-    ...{ code: 'DS_AUTOGRAD', op: 'loss.backward', got: 'an unscaled loss' },
+    code: 'DS_AUTOGRAD',
+    op: 'loss.backward',
+    got: 'an unscaled loss',
     expected: 'a loss times the loss scale, 16',
     hint: 'Write engine.scale(loss).backward(), or engine.backward(loss).',
   });
@@ -163,7 +172,9 @@ test('a joint loss has the smallest scale; each engine then knows it', async () 
   expect(plain.scale(loss)).toBe(loss);
   for (const engines of [[], null as never, plain as never]) {
     expect(thrownBy(() => scaleJointLoss(loss, engines))).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: 'scaleJointLoss', expected: 'a list of engines' },
+      code: 'DS_ARGUMENT',
+      op: 'scaleJointLoss',
+      expected: 'a list of engines',
     });
   }
   for (const factor of [0, -1, Number.NaN, Number.POSITIVE_INFINITY]) {
@@ -174,14 +185,17 @@ test('a joint loss has the smallest scale; each engine then knows it', async () 
 test('a loss is one f32 element of a tensor', async () => {
   const engine = await engineOf();
   expect(thrownBy(() => engine.backward(3 as never))).toMatchObject({
-    ...{ code: 'DS_ARGUMENT', op: 'engine.backward' },
+    code: 'DS_ARGUMENT',
+    op: 'engine.backward',
     expected: 'a loss: the tensor that forward() has computed',
   });
   const bad = [Tensor.from([1, 2]), Tensor.from([1], { dtype: 'f16' })];
   for (const loss of bad) {
     for (const call of ['backward', 'scale'] as const) {
       expect(thrownBy(() => engine[call](loss))).toMatchObject({
-        ...{ code: 'DS_SHAPE', op: `engine.${call}`, expected: 'a loss of one f32 element' },
+        code: 'DS_SHAPE',
+        op: `engine.${call}`,
+        expected: 'a loss of one f32 element',
         got: `[${loss.shape}] ${loss.dtype}`,
       });
     }
@@ -303,7 +317,8 @@ test('surplus arguments are refused', async () => {
   ];
   for (const [i, call] of calls.entries()) {
     expect(thrownBy(call)).toMatchObject({
-      ...{ code: 'DS_ARGUMENT', op: ['engine.backward', 'engine.step'][i] },
+      code: 'DS_ARGUMENT',
+      op: ['engine.backward', 'engine.step'][i],
     });
   }
   loss.dispose();
@@ -311,7 +326,9 @@ test('surplus arguments are refused', async () => {
 
 test('a stop has its reason, and a signal that is aborted at the end of a step', async () => {
   const { engine } = await initialize({
-    ...{ model: new Net(), device: cpu(), stopSignals: [] },
+    model: new Net(),
+    device: cpu(),
+    stopSignals: [],
     config: { train_batch_size: 2, optimizer: { type: 'SGD', params: {} } },
   });
   open.push(engine);
@@ -395,10 +412,17 @@ test('dump_state lists model, optimizer, units and configuration, without secret
   const rows = rowsOf(text);
   const rowsNamed = (...names: string[]) => names.map((name) => rows.get(name));
   expect(rowsNamed('model', 'parameters', 'weights', 'gradient sums', 'loss scale')).toEqual([
-    ...['Net', '20, 16 trained', 'f32', 'f32', '1, static'],
+    'Net',
+    '20, 16 trained',
+    'f32',
+    'f32',
+    '1, static',
   ]);
   expect(rowsNamed('batch', 'optimizer', 'schedule', 'units')).toEqual([
-    ...['4 = 2 x 2 accumulation steps x 1 rank', 'AdamW', 'none', '1'],
+    '4 = 2 x 2 accumulation steps x 1 rank',
+    'AdamW',
+    'none',
+    '1',
   ]);
   expect(rows.get('device')).toMatch(/^cpu, ./);
   expect(rows.get('  group 0')).toMatch(/^2 parameters, \{.*"lr":0\.05/);
@@ -407,7 +431,11 @@ test('dump_state lists model, optimizer, units and configuration, without secret
   expect(rows.get('  root')).toMatch(/^2 parameters, 128 elements, weights 0\.0 MiB$/);
   const printed = JSON.parse(text.slice(text.indexOf('\n{'))) as { comet: object };
   expect(printed.comet).toEqual({
-    ...{ api_key: '***', experiment_key: '***', apikey: '***', token: 5, tokenizer: 'gpt2' },
+    api_key: '***',
+    experiment_key: '***',
+    apikey: '***',
+    token: 5,
+    tokenizer: 'gpt2',
   });
   const ranks = { ...engine.parts.ranks, dataGroup: { size: 3 } };
   const state = { bytes: { device: 0, host: 2 ** 20, disk: 3 * 2 ** 20 }, shares: [] };
@@ -419,52 +447,4 @@ test('dump_state lists model, optimizer, units and configuration, without secret
   expect(other.get('master and state')).toBe(
     '0.0 MiB on the device, 1.0 MiB on the host, 3.0 MiB on disk',
   );
-});
-
-describe('memory by owner', () => {
-  const shard = (weights: number, gradients: number, host: number) => ({
-    ...{ bytes: { weights, gradients }, storage: { bytes: { host } } },
-    unit: { bytes: { weights: 10 * weights, gradients: 10 * gradients } },
-  });
-  const owners = (kind: 'cpu' | 'cuda') => {
-    const device = {
-      ...{ kind, name: `${kind}:0`, memory: { inUse: 100 * 2 ** 20, peakInUse: 200 * 2 ** 20 } },
-      resetPeaks: jest.fn(),
-    };
-    const stage = { partitions: [shard(1, 2, 3)], frozen: [shard(4, 0, 5)], slotBytes: 7 };
-    return { device, stage, state: { bytes: { device: 1000, host: 2000, disk: 0 } } };
-  };
-
-  test('adds up: what no part holds is other, and pinned memory of a CPU is its own', () => {
-    const use = (kind: 'cpu' | 'cuda') => memoryUse(owners(kind) as never);
-    const pinned = 2000 + 3 + 5 + 7;
-    const known = 55 + 22 + 1000;
-    expect(use('cuda')).toMatchObject({
-      device: { weights: 55, gradients: 22, optimizer: 1000, other: 100 * 2 ** 20 - known },
-      host: { pinned },
-    });
-    expect(use('cpu').device.other).toBe(100 * 2 ** 20 - known - pinned);
-    expect(use('cpu').device).toMatchObject({ inUse: 100 * 2 ** 20, peak: 200 * 2 ** 20 });
-    expect(use('cpu').host.resident).toBeGreaterThan(0);
-  });
-
-  test('is printed before and after each phase, but for reductions, with the peak between', () => {
-    const lines: string[] = [];
-    jest.spyOn(process.stdout, 'write').mockImplementation((text) => {
-      lines.push(String(text));
-      return true;
-    });
-    const given = owners('cuda');
-    const timer = new MemoryBreakdown(untimed, given as never);
-    expect([timer.time('forward', () => 5), timer.time('reduce', () => 6)]).toEqual([5, 6]);
-    timer.time('step', () => {});
-    expect(lines.map((line) => line.split(' | ')[0])).toEqual([
-      'memory after initialization',
-      ...['memory before forward', 'memory after forward'],
-      ...['memory before step', 'memory after step'],
-    ]);
-    expect(lines[1]).toMatch(/ \| cuda:0: 100\.0 MiB, peak 200\.0 MiB \| weights: 0\.0 MiB \| /);
-    expect(lines[1]?.endsWith('\n')).toBe(true);
-    expect(given.device.resetPeaks).toHaveBeenCalledTimes(5);
-  });
 });

@@ -6,7 +6,7 @@ import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { inOrder } from '../../lib/tensor/index.js';
-import { allSeen } from '../native/matrix/attention.js';
+import { allSeen } from '../native/matrix/attention-reference.js';
 import type { Case } from '../support/case.js';
 
 const BLOCK = 64;

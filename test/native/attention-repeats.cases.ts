@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import type { View } from '../../lib/runtime/view.js';
 import type { Case } from '../support/case.js';
-import { allSeen } from './matrix/attention.js';
+import { allSeen } from './matrix/attention-reference.js';
 import { Arena } from './matrix/big.js';
 
 function bytesOf(view: View): Uint8Array {

@@ -1,7 +1,6 @@
-// Tests the proposals, errors and output of a plan, and the sizes of model families with rotary
-// positions.
+// Tests the proposals, errors and output of a plan.
 import { checkConfig } from '../../lib/config/index.js';
-import { cpu, nn, peft, scope, seed, Tensor, zero } from '../../lib/index.js';
+import { cpu, nn, peft, zero } from '../../lib/index.js';
 import { plan } from '../../lib/launch/plan.js';
 import { quantizeUnmade } from '../../lib/peft/index.js';
 import {
@@ -19,8 +18,15 @@ const GIB = 2 ** 30;
 const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
 
 const request = (given: Partial<PlanRequest>): PlanRequest => ({
-  ...{ sizes, batch: 8, seq: 1024, precision: 'bf16', rates: H200, bf16States: false },
-  ...{ deviceMemory: 139 * GIB, hostMemory: 128 * GIB, diskMemory: 0 },
+  sizes,
+  batch: 8,
+  seq: 1024,
+  precision: 'bf16',
+  rates: H200,
+  bf16States: false,
+  deviceMemory: 139 * GIB,
+  hostMemory: 128 * GIB,
+  diskMemory: 0,
   max: { tensor: 1, stages: 1 },
   cluster: { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 },
   ...given,
@@ -298,8 +304,14 @@ test('zero.estimateMemory() returns bytes by stage and offload without creating 
       ({ stage, offloadOptimizer, offloadParam }) => `${stage} ${offloadOptimizer} ${offloadParam}`,
     ),
   ).toEqual([
-    ...['0 none none', '1 none none', '2 none none', '3 none none'],
-    ...['1 cpu none', '2 cpu none', '3 cpu none', '3 cpu cpu'],
+    '0 none none',
+    '1 none none',
+    '2 none none',
+    '3 none none',
+    '1 cpu none',
+    '2 cpu none',
+    '3 cpu none',
+    '3 cpu cpu',
   ]);
   expect(() => zero.estimateMemory({} as never)).toThrow(
     /zero\.estimateMemory: expected a language model/,
@@ -342,114 +354,16 @@ test.each([
   expect(() => zero.estimateMemory(model, options as never)).toThrow(message);
 });
 
-/** For each additional block: bytes held after the forward, and the peak of the backward. */
-function measure(model: nn.models.RotaryLM, tokens: Tensor): { held: number; peak: number } {
-  const device = cpu();
-  const step = () => {
-    const before = device.memory.inUse;
-    const out = scope(() => model.model.call(tokens).sum());
-    const held = device.memory.inUse - before;
-    device.resetPeaks();
-    out.backward();
-    out.dispose();
-    return { held, peak: device.memory.peakInUse - before };
-  };
-  step();
-  return step();
-}
-
-const shape = {
-  vocabSize: 256,
-  channels: 128,
-  heads: 4,
-  kvHeads: 2,
-  headDim: 64,
-  hidden: 320,
-};
-
-class SmallMixtral extends nn.models.Mixtral {
-  constructor(given: Omit<nn.models.MixtralConfig, 'moe'>) {
-    super({ ...given, moe: { experts: 6, perToken: 2, hidden: 192 } });
-  }
-}
-/** Every second layer is a gated delta net. */
-const deltaOf = (layers: number): nn.models.Qwen35Config['delta'] => ({
-  ...{ keyHeads: 2, heads: 4, keyDim: 48, valueDim: 40, taps: 4 },
-  layers: Array.from({ length: layers }, (_, i) => i % 2 === 0),
-});
-class SmallQwen35 extends nn.models.Qwen35 {
-  constructor(given: Omit<nn.models.Qwen35Config, 'delta'>) {
-    super({ ...given, delta: deltaOf(given.layers) });
-  }
-}
-class SmallQwen3Next extends nn.models.Qwen3Next {
-  constructor(given: Omit<nn.models.Qwen3NextConfig, 'delta' | 'moe'>) {
-    const moe = { experts: 6, perToken: 2, hidden: 192, sharedHidden: 96 };
-    super({ ...given, moe, delta: deltaOf(given.layers) });
-  }
-}
-type Small = new (
-  given: typeof shape & { maxSeq: number; layers: number; activationCheckpointing: boolean },
-) => nn.models.RotaryLM;
-
-const byDeclaration = [
-  ...['Llama', 'Phi3', 'Qwen3', 'SmolLM3', 'Granite', 'Olmo2', 'StableLm', 'Glm4', 'Gemma'],
-  ...['Gemma2', 'Gemma3', 'Cohere', 'Phi', 'Starcoder2', 'Exaone4'],
-];
-const rows = [true, false].flatMap((checkpointing): [string, Small, boolean][] => [
-  ['Mixtral', SmallMixtral, checkpointing],
-  ['Qwen35', SmallQwen35, checkpointing],
-  ['Qwen3Next', SmallQwen3Next, checkpointing],
-  ...byDeclaration.map((name): [string, Small, boolean] => [
-    ...([name, (nn.models as unknown as Record<string, Small>)[name] as Small] as const),
-    checkpointing,
-  ]),
-]);
-
-test.each(rows)(
-  'what a block of %s keeps follows the formula (%p, checkpointing %p)',
-  (name, Model, activationCheckpointing) => {
-    seed(1);
-    // 0.3 MB of Gemma2's peak do not depend on tokens, so that the formula needs more tokens.
-    const [B, T] = [2, name === 'Gemma2' ? 256 : 64];
-    const tokens = Tensor.from(
-      Int32Array.from({ length: B * T }, (_x, i) => i % 256),
-      { shape: [B, T] },
-    ).keep();
-    const of = (layers: number) => {
-      const model = new Model({ ...shape, maxSeq: T, layers, activationCheckpointing }).to(
-        cpu(),
-        'bf16',
-      );
-      const found = measure(model, tokens);
-      const { kept, statistics, backward, replayed, stream } = model.blockActivations();
-      for (const parameter of model.parameters()) {
-        parameter.grad?.dispose();
-        parameter.dispose();
-      }
-      const block = B * T * (2 * kept + statistics);
-      const perBlock = activationCheckpointing ? B * T * 2 * stream : block;
-      const inBlock = activationCheckpointing ? block + B * T * 2 * replayed : B * T * 2 * backward;
-      return { ...found, perBlock, inBlock };
-    };
-    const [few, many] = [of(2), of(6)];
-    expect((many.held - few.held) / 4 / many.perBlock).toBeCloseTo(1, 1);
-    // The embedding's output, and a statistic per token, belong to no block.
-    const outside = many.peak - 6 * many.perBlock - many.inBlock;
-    const stream = B * T * 2 * shape.channels;
-    expect(Math.abs(outside)).toBeLessThan(0.03 * many.peak + 1.1 * stream);
-    tokens.dispose();
-  },
-);
-
-test('layers with a recurrence have no products of all queries and keys', () => {
-  const model = new SmallQwen35({ ...shape, maxSeq: 64, layers: 6 });
-  expect(sizesOf(model).attentionWidth).toBe((shape.heads * shape.headDim) / 2);
-});
-
 const asked = { batch: 4, seq: 256, gpuMemory: 24 * GIB, hostMemory: 64 * GIB, cores: 16 };
 const flags = {
-  ...{ model: '124M', ...asked, gpus: 1, nodes: 1, link: 50, nvmeRate: 2, tp: 1, pp: 1 },
+  model: '124M',
+  ...asked,
+  gpus: 1,
+  nodes: 1,
+  link: 50,
+  nvmeRate: 2,
+  tp: 1,
+  pp: 1,
   precision: 'bf16' as const,
 };
 
@@ -478,7 +392,12 @@ test('adapters are planned: trained parameters and frozen weights', () => {
 test('4-bit weights of an unbuilt model take the bytes of a built one', () => {
   const make = () =>
     new nn.models.Llama({
-      ...{ vocabSize: 40, maxSeq: 16, layers: 2, channels: 32, heads: 4, hidden: 56 },
+      vocabSize: 40,
+      maxSeq: 16,
+      layers: 2,
+      channels: 32,
+      heads: 4,
+      hidden: 56,
     });
   const made = sizesOf(peft.addLora(peft.quantize(make()), { r: 4 }));
   const counted = sizesOf(peft.addLora(quantizeUnmade(make()), { r: 4 }));

@@ -1,9 +1,7 @@
 // Tests a Trainer's checkpoints on one rank: when they are saved, their content, retention, and
 // resume.
 import {
-  cpSync,
   existsSync,
-  mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
@@ -325,10 +323,20 @@ test('trainer_state.json has the fields of transformers', async () => {
   expect(checkpoints()).toEqual(['checkpoint-5', 'checkpoint-10']);
   const state = stateOf('checkpoint-10');
   expect(state).toMatchObject({
-    ...{ best_global_step: 10, best_metric: 2, epoch: 2, global_step: 10, max_steps: 10 },
-    ...{ best_model_checkpoint: join(dir, 'checkpoint-10'), num_train_epochs: 2 },
-    ...{ num_input_tokens_seen: 2 * 10 * 9, train_batch_size: 2, logging_steps: 5 },
-    ...{ eval_steps: null, save_steps: null, is_world_process_zero: true, trial_name: null },
+    best_global_step: 10,
+    best_metric: 2,
+    epoch: 2,
+    global_step: 10,
+    max_steps: 10,
+    best_model_checkpoint: join(dir, 'checkpoint-10'),
+    num_train_epochs: 2,
+    num_input_tokens_seen: 2 * 10 * 9,
+    train_batch_size: 2,
+    logging_steps: 5,
+    eval_steps: null,
+    save_steps: null,
+    is_world_process_zero: true,
+    trial_name: null,
     stateful_callbacks: {
       EarlyStoppingCallback: {
         args: { early_stopping_patience: 3, early_stopping_threshold: 0 },
@@ -373,7 +381,9 @@ test('weights only: a folder that loads, but no resume', async () => {
   await one.train();
   const path = join(dir, 'checkpoint-1');
   expect(readdirSync(path).sort()).toEqual([
-    ...['config.json', 'model.safetensors', 'trainer_state.json'],
+    'config.json',
+    'model.safetensors',
+    'trainer_state.json',
   ]);
   const saved = await nn.models.fromPretrained(path);
   expect(weightsOf(saved)).toEqual(weightsOf((await one.engine()).module));
@@ -384,81 +394,6 @@ test('weights only: a folder that loads, but no resume', async () => {
   );
 });
 
-const SIZES = {
-  ...{ vocabSize: 61, maxSeq: 16, layers: 1, heads: 2, kvHeads: 1, channels: 16 },
-  hidden: 24,
-};
-/**
- * Files of GPT-2 and Mixtral have another layout than their parameters; files of Llama have the
- * same.
- */
-const models: readonly [string, () => nn.Module][] = [
-  ['GPT-2', () => tinyModel()],
-  ['Llama', () => new nn.models.Llama(SIZES)],
-  ['Mixtral', () => new nn.models.Mixtral({ ...SIZES, moe: { experts: 3, perToken: 2 } })],
-];
-
-test.each(models)(
-  'save() writes a folder of %s with its tokenizer, over an older one',
-  async (_, model) => {
-    const tokenizer = join(dir, 'tokenizer');
-    mkdirSync(tokenizer);
-    writeFileSync(join(tokenizer, 'tokenizer.json'), JSON.stringify(TOKENIZER));
-    writeFileSync(join(tokenizer, 'chat_template.jinja'), '{{ messages }}');
-    const one = trainer({ model: model(), tokenizer, maxSteps: 1 });
-    const out = join(dir, 'out');
-    await one.save(out);
-    await one.train();
-    await one.save(out);
-    expect(readdirSync(out).sort()).toEqual([
-      ...['chat_template.jinja', 'config.json', 'model.safetensors', 'tokenizer.json'],
-    ]);
-    const saved = await nn.models.fromPretrained(out);
-    expect(weightsOf(saved)).toEqual(weightsOf((await one.engine()).module));
-  },
-);
-
-test('save() writes no optimizer on the way', async () => {
-  const one = trainer({ maxSteps: 1 });
-  await one.train();
-  const engine = await one.engine();
-  const checkpoint = jest.spyOn(engine, 'saveCheckpoint');
-  await one.save(dir);
-  expect(checkpoint).not.toHaveBeenCalled();
-  expect(readdirSync(dir).sort()).toEqual(['config.json', 'model.safetensors']);
-  const saved = await nn.models.fromPretrained(dir);
-  expect(weightsOf(saved)).toEqual(weightsOf(engine.module));
-});
-
-test('leftovers of a killed save() are deleted by the next one', async () => {
-  const one = trainer({ maxSteps: 1 });
-  const engine = await one.engine();
-  const [out, killed] = [join(dir, 'out'), join(dir, 'killed')];
-  const save = engine.save16bitModel.bind(engine);
-  engine.save16bitModel = async (folder, file) => {
-    const path = await save(folder, file);
-    cpSync(out, killed, { recursive: true }); // Without the locks, as after a kill.
-    return path;
-  };
-  await one.save(out);
-  expect(readdirSync(killed)).toHaveLength(2);
-  await one.save(killed);
-  expect(readdirSync(killed).sort()).toEqual(['config.json', 'model.safetensors']);
-});
-
-/** Two words. */
-const TOKENIZER = {
-  version: '1.0',
-  truncation: null,
-  padding: null,
-  added_tokens: [],
-  normalizer: null,
-  pre_tokenizer: { type: 'Whitespace' },
-  post_processor: null,
-  decoder: null,
-  model: { type: 'BPE', vocab: { a: 0, b: 1 }, merges: [] },
-};
-
 test('reports have the values of the events, by step', async () => {
   const written: unknown[] = [];
   const monitor = {
@@ -467,7 +402,10 @@ test('reports have the values of the events, by step', async () => {
     close: () => {},
   };
   const one = trainer({
-    ...{ maxSteps: 2, save: dir, report: ['csv', 'tensorboard', monitor], runName: 'first' },
+    maxSteps: 2,
+    save: dir,
+    report: ['csv', 'tensorboard', monitor],
+    runName: 'first',
     eval: { data: judged, every: 2 },
   });
   const events: TrainerEvent[] = [];

@@ -9,18 +9,20 @@ import { AlibiSlopes } from './alibi.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type FullHeads, readLayerKinds, type SharedKeys } from './kind-options.js';
 import { type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
-import { type RopeScaling, requireScaling } from './rope-scaling.js';
-import { factorsOf, readScales, type ScaleFactors, type Scales } from './scales.js';
 import {
-  type BlockNorms,
-  COMMON_ROPE,
-  type OptionSwitch,
-  PRE_NORMS,
-  type RotaryTraits,
-} from './traits.js';
+  type LatentSizes,
+  requireLatent,
+  requireLayers,
+  requireRope,
+  requireWindow,
+  rotaryDimOf,
+  type Window,
+} from './require-config.js';
+import type { RopeScaling } from './rope-scaling.js';
+import { factorsOf, readScales, type ScaleFactors, type Scales } from './scales.js';
+import { type BlockNorms, type OptionSwitch, PRE_NORMS, type RotaryTraits } from './traits.js';
 
-/** Number of tokens that a layer's queries see, including their own; null: all. */
-export type Window = number | null;
+export type { LatentSizes, Window } from './require-config.js';
 
 /** Sizes of a model with rotary positions, and the mode of its activations. */
 export interface RotaryConfig extends CausalConfig {
@@ -131,20 +133,6 @@ export interface RotaryConfig extends CausalConfig {
   ignoreIndex?: number;
 }
 
-/** Widths of multi-head latent attention. Source: DeepSeek-V2. */
-export interface LatentSizes {
-  /** Of the latent of queries (q_lora_rank); null: queries have no latent. */
-  queryRank: number | null;
-  /** Channels of the latent of keys and values (kv_lora_rank). */
-  keyRank: number;
-  /** Channels of a head's queries and keys that are not rotated (qk_nope_head_dim). */
-  plainDim: number;
-  /** Rotated channels (qk_rope_head_dim), even. All heads share those of the key. */
-  rotaryDim: number;
-  /** Channels of a head's values (v_head_dim), at most the width of its keys. */
-  valueDim: number;
-}
-
 /** Options of fromPretrained() for such a model; the folder has the rest. */
 export type RotaryOptions = Partial<
   Pick<
@@ -224,10 +212,24 @@ export interface Body extends Omit<RotarySizes, 'moe' | 'scales'> {
 }
 
 const COMMON: OptionNames<Omit<RotaryConfig, FamilyOption>> = {
-  ...{ vocabSize: true, maxSeq: true, layers: true, heads: true, channels: true, hidden: true },
-  ...{ kvHeads: true, headDim: true, eps: true, ropeTheta: true, ropeScaling: true, tied: true },
-  ...{ attentionDropout: true, padTokenId: true, initializerRange: true },
-  ...{ activationCheckpointing: true, numberCheckpoints: true, ignoreIndex: true },
+  vocabSize: true,
+  maxSeq: true,
+  layers: true,
+  heads: true,
+  channels: true,
+  hidden: true,
+  kvHeads: true,
+  headDim: true,
+  eps: true,
+  ropeTheta: true,
+  ropeScaling: true,
+  tied: true,
+  attentionDropout: true,
+  padTokenId: true,
+  initializerRange: true,
+  activationCheckpointing: true,
+  numberCheckpoints: true,
+  ignoreIndex: true,
 };
 const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] as const;
 
@@ -256,19 +258,20 @@ function varyingOf(traits: RotaryTraits): FamilyOption[] {
     residualDropout,
     scales,
     parallel: parallel?.key,
-    ...{ sumNorms: traits.sums, embedDim: traits.sums },
-    ...{ latent, delta },
+    sumNorms: traits.sums,
+    embedDim: traits.sums,
+    latent,
+    delta,
     qkNorm: traits.qkNormKey,
-    ...{ full: layerKinds, sharedKeys: layerKinds, layerInputDim: layerKinds },
+    full: layerKinds,
+    sharedKeys: layerKinds,
+    layerInputDim: layerKinds,
   };
   const named = [qkv, out, mlp].filter((whether) => typeof whether === 'string');
   const found = keysOf(given).filter((key) => given[key]);
   const mixed = moe?.scores || moe?.beside ? MIXED.slice(0, 1) : MIXED;
   return [...new Set([...named, ...found, ...(moe ? mixed : [])])];
 }
-
-/** Number of rotated channels of a head, as transformers counts them. */
-const rotaryDimOf = (headDim: number, factor = 1): number => Math.floor(headDim * factor);
 
 /**
  * Returns `given` with all defaults. Throws DS_ARGUMENT for an option that the family lacks and for
@@ -318,28 +321,17 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
     ...dense,
     ...(traits.layerKinds && readLayerKinds(name, config, { heads, kvHeads, isFull })),
     ...variedOf(traits, config, varying),
-    ...{ kvHeads, headDim, ropeScaling, tied, activationCheckpointing, padTokenId },
+    kvHeads,
+    headDim,
+    ropeScaling,
+    tied,
+    activationCheckpointing,
+    padTokenId,
     attentionDropout: requireFinite(`${name} attentionDropout`, attentionDropout, 0, 1),
     eps: requireFinite(`${name} eps`, config.eps ?? 1e-6, 0),
     ropeTheta: requireFinite(`${name} ropeTheta`, config.ropeTheta ?? 10_000, Number.MIN_VALUE),
     initializerRange: requireFinite(`${name} initializerRange`, config.initializerRange ?? 0.02, 0),
   };
-}
-
-const LATENT: OptionNames<LatentSizes> = {
-  ...{ queryRank: true, keyRank: true, plainDim: true, rotaryDim: true, valueDim: true },
-};
-
-function requireLatent({ name }: RotaryTraits, { latent }: RotaryConfig): LatentSizes {
-  const op = `${name} latent`;
-  if (latent === undefined) throw refused(op, 'the widths of latent attention', 'undefined');
-  const read = readOptions(op, latent, LATENT);
-  for (const [key, value] of Object.entries(read)) {
-    if (key !== 'queryRank' || value !== null) requireInteger(`${op} ${key}`, value, 1);
-  }
-  const { valueDim, plainDim, rotaryDim } = read;
-  if (valueDim <= plainDim + rotaryDim) return read;
-  throw refusedValue(`${op} valueDim`, 'at most plainDim + rotaryDim', valueDim);
 }
 
 /** Returns the complete options of `varying`. Throws DS_ARGUMENT. */
@@ -390,49 +382,6 @@ function variedOf(
   };
 }
 
-function requireLayers(
-  name: string,
-  given: readonly boolean[] | undefined,
-  layers: number,
-): readonly boolean[] {
-  const list = given ?? Array.from({ length: layers }, () => true);
-  const isFlag = (value: unknown): boolean => typeof value === 'boolean';
-  if (Array.isArray(list) && list.length === layers && list.every(isFlag)) return [...list];
-  throw refusedValue(`${name} ropeLayers`, `true or false for each of ${layers} layers`, given);
-}
-
-function requireRope(
-  { name, rope = COMMON_ROPE }: RotaryTraits,
-  { partialRotaryFactor: factor = rope.partialFallback, ropeScaling }: RotaryConfig,
-  headDim: number,
-): void {
-  if (factor !== undefined) requireFinite(`${name} partialRotaryFactor`, factor, Number.MIN_VALUE);
-  const rotaryDim = rotaryDimOf(headDim, factor);
-  if (rotaryDim < 2 || rotaryDim > headDim || rotaryDim % 2 !== 0) {
-    const expected = `a share that makes 2 or more of ${headDim} channels rotary, an even number`;
-    throw refusedValue(`${name} partialRotaryFactor`, expected, factor);
-  }
-  if (ropeScaling) requireScaling(`${name} ropeScaling`, ropeScaling, rotaryDim, rope.types);
-}
-
-function requireWindow(
-  { name, window: kind }: RotaryTraits,
-  given: Window | readonly Window[],
-  layers: number,
-): void {
-  const op = `${name} window`;
-  const isList = Array.isArray(given);
-  if (isList && (kind !== 'layers' || given.length !== layers)) {
-    const expected =
-      kind === 'layers' ? `a window for each of ${layers} layers` : 'one window for all layers';
-    throw refusedValue(op, expected, given);
-  }
-  const all = (isList ? given : [given]) as readonly Window[];
-  for (const window of all) if (window !== null) requireInteger(op, window, 1);
-  const widths = new Set(all.filter((window) => window !== null));
-  if (widths.size > 1) throw refusedValue(op, 'the same width for all layers with a window', given);
-}
-
 /** The window of each layer. */
 export function windowsOf({
   window = null,
@@ -466,8 +415,17 @@ export function bodyOf(declared: RotaryTraits, sizes: RotarySizes): Body {
   );
   const windowTheta = sizes.windowRopeTheta ?? null;
   return {
-    ...{ ...rest, traits, maxSeq, headDim, residualDropout, windows, windowTheta, isParallel },
-    ...{ qkvBias: has(biases.qkv), outBias: has(biases.out), mlpBias: has(biases.mlp) },
+    ...rest,
+    traits,
+    maxSeq,
+    headDim,
+    residualDropout,
+    windows,
+    windowTheta,
+    isParallel,
+    qkvBias: has(biases.qkv),
+    outBias: has(biases.out),
+    mlpBias: has(biases.mlp),
     moe: sizes.moe ?? null,
     rotaryDim: sizes.latent?.rotaryDim ?? rotaryDimOf(headDim, partialRotaryFactor),
     isFull: windowsOf(sizes).map((window) => window === null),

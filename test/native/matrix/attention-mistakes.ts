@@ -1,6 +1,6 @@
 // Wrong calls of attention and the rotary embedding, and the error that each must give.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
-import { allSeen } from './attention.js';
+import { allSeen } from './attention-reference.js';
 import type { Mistake } from './mistake.js';
 
 /** Valid operands of attention. */

@@ -1,6 +1,7 @@
 // Attention within documents, windows and layouts of blocks against the formulas.
 import type { DType } from '../../../lib/runtime/dtype.js';
-import { attentions, type Filter, keepAll, type Sizes } from './attention.js';
+import { attentions } from './attention.js';
+import { type Filter, keepAll, type Sizes } from './attention-reference.js';
 import type { MatrixCase } from './harness.js';
 import { floating } from './layouts.js';
 

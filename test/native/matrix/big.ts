@@ -8,7 +8,7 @@ import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides, numel, type View } from '../../../lib/runtime/view.js';
 import { inOrder } from '../../../lib/tensor/index.js';
 import type { Case } from '../../support/case.js';
-import { allSeen } from './attention.js';
+import { allSeen } from './attention-reference.js';
 import { decode } from './numbers.js';
 
 /** Memory of one case on a device; the same calls make the same inputs on every device. */

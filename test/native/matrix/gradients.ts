@@ -5,7 +5,7 @@ import { cpu, type Device } from '../../../lib/runtime/device.js';
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
 import { contiguousStrides, numel, type View } from '../../../lib/runtime/view.js';
 import type { Case } from '../../support/case.js';
-import { allSeen, type Seen } from './attention.js';
+import { allSeen, type Seen } from './attention-reference.js';
 import { unary, unaryOps } from './functions.js';
 import { Random } from './numbers.js';
 

@@ -1,0 +1,87 @@
+// Options of a Tokenizer's methods, and their names.
+import type { Device } from '../runtime/device.js';
+import type { OptionNames } from '../runtime/options.js';
+import type { DecodeOptions, DecodeStreamOptions } from './decode-stream.js';
+import type { PaddingOptions } from './padding.js';
+import type { Side } from './tokenizer-folder.js';
+
+/** How text becomes tokens. */
+export interface EncodeOptions {
+  /** Adds the tokenizer's special tokens around the text, such as <s>. Default true. */
+  addSpecialTokens?: boolean;
+  /** Maximum number of tokens, special tokens included. Longer texts are cut. Default: no limit. */
+  maxLength?: number;
+  /** The side that is cut. Default: the tokenizer's `truncationSide`. */
+  truncationSide?: Side;
+}
+
+/** How a batch of texts becomes a tensor. */
+export interface BatchOptions extends EncodeOptions, PaddingOptions {
+  /** Device of the tensors. Default "cpu". */
+  device?: Device | string;
+}
+
+/** Options of chatText(), passed to the chat template. */
+export interface ChatOptions {
+  /** Ends with the beginning of an answer, which the model continues. Default false. */
+  addGenerationPrompt?: boolean;
+  /** JSON schemas of functions that the model may call. */
+  tools?: readonly object[];
+  /** Texts to answer from, for templates that read them. */
+  documents?: readonly object[];
+  /**
+   * Which of the tokenizer's templates, by name, or a template's text. Default: "tool_use" with
+   * tools if there is one, else "default".
+   */
+  template?: string;
+  /** Other variables that the template reads, such as enable_thinking. */
+  variables?: Record<string, unknown>;
+  /** Leaves the last message open: the text ends with its content. Default false. */
+  continueFinalMessage?: boolean;
+}
+
+/** Options of applyChatTemplate(). */
+export interface EncodeChatOptions extends ChatOptions {
+  /** Returns a mask of the tokens inside the template's {% generation %}. Default false. */
+  assistantMask?: boolean;
+}
+
+/** A conversation as tokens. */
+export interface EncodedChat {
+  /** The conversation as the template writes it. */
+  text: string;
+  /** Its tokens. */
+  ids: Int32Array;
+  /** 1 for tokens of the assistant; null without `assistantMask`. */
+  assistant: Uint8Array | null;
+}
+
+export const ENCODE: OptionNames<EncodeOptions> = {
+  addSpecialTokens: true,
+  maxLength: true,
+  truncationSide: true,
+};
+export const PAIR: OptionNames<Pick<EncodeOptions, 'maxLength'>> = { maxLength: true };
+export const DECODE: OptionNames<DecodeOptions> = { skipSpecialTokens: true };
+export const DECODE_STREAM: OptionNames<DecodeStreamOptions> = {
+  ...DECODE,
+  after: true,
+  visible: true,
+};
+export const BATCH: OptionNames<BatchOptions> = {
+  ...ENCODE,
+  padTo: true,
+  padToMultipleOf: true,
+  paddingSide: true,
+  device: true,
+};
+export const CHAT: OptionNames<ChatOptions> = {
+  addGenerationPrompt: true,
+  tools: true,
+  documents: true,
+  template: true,
+  variables: true,
+  continueFinalMessage: true,
+};
+
+export const ENCODE_CHAT: OptionNames<EncodeChatOptions> = { ...CHAT, assistantMask: true };
