@@ -220,11 +220,10 @@ function stepsOf({ splits, hasDigits }: Cutting): Json {
   const split = (Regex: string): Json => {
     return { type: 'Split', pattern: { Regex }, behavior: 'Isolated', invert: false };
   };
-  if (splits) return { type: 'Sequence', pretokenizers: [...splits.map(split), BYTES] };
+  const digits = hasDigits ? [{ type: 'Digits', individual_digits: true }] : [];
+  if (splits) return { type: 'Sequence', pretokenizers: [...splits.map(split), ...digits, BYTES] };
   const bytes = { ...BYTES, use_regex: true };
-  if (!hasDigits) return bytes;
-  const digits = { type: 'Digits', individual_digits: true };
-  return { type: 'Sequence', pretokenizers: [digits, bytes] };
+  return hasDigits ? { type: 'Sequence', pretokenizers: [...digits, bytes] } : bytes;
 }
 
 /**

@@ -130,6 +130,22 @@ test.each([
     ],
     ['.toString', ' 你好', '12345', ' [x]'],
   ],
+  [
+    'deepseek-llm',
+    [
+      '[\r\n]',
+      '\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+',
+      '\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+',
+      '\\s+$',
+      '[一-龥ࠀ-一가-\ud7ff]+',
+    ],
+    ['.toString', ' 你好', '12345', ' [x]', ' Ünïcode', '한국어', '𐐀!\n', '  '],
+  ],
+  [
+    'deepseek-coder',
+    ['[\r\n]', '\\s?\\p{L}+', '\\s?\\p{P}+', '[一-龥ࠀ-一가-\ud7ff]+'],
+    ['def f(x):\n', '    return x', '12', ' 你好', '한국어;\r\n'],
+  ],
 ])('%s is written by its expressions, and read with them', async (pre, splits, texts) => {
   const dir = join(folder, `changed-${pre}`);
   const tokenizer = JSON.parse(readFileSync(join(golden, 'gpt2', 'tokenizer.json'), 'utf8'));
@@ -140,6 +156,7 @@ test.each([
       behavior: 'Isolated',
       invert: false,
     })),
+    ...(/llm|coder/.test(pre) ? [{ type: 'Digits', individual_digits: true }] : []),
     { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false },
   ];
   const normalizer = pre === 'qwen35' ? { type: 'NFC' } : null;
