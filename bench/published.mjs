@@ -38,7 +38,7 @@ function source(file, ...keys) {
   return { gpu, cores: host.cores, commit, date, file };
 }
 
-const RESIDENT = 'train-h200-2026-11-23';
+const RESIDENT = 'train-h200-2026-11-29';
 const OFFLOAD = ['offload-h200', 'masters in halves that are tried out'];
 const LLAMA = 'llama-h200';
 const SCALING = 'zero-1558M-weak-scaling';
