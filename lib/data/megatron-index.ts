@@ -73,7 +73,7 @@ function readHeader(file: PositionalFile): Header {
   const view = new DataView(file.read(0, HEADER_BYTES));
   const magic = Buffer.from(view.buffer, 0, MAGIC.length).toString('latin1');
   if (magic !== MAGIC) {
-    const hint = 'Is it the .idx file of an indexed dataset?';
+    const hint = 'Pass the .idx file of an indexed dataset.';
     throw dataError(path, `the magic ${JSON.stringify(MAGIC)}`, JSON.stringify(magic), hint);
   }
   const version = view.getBigUint64(9, true);

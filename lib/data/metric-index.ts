@@ -30,7 +30,12 @@ export function valuesInFiles(files: MetricFiles, length: number): Float64Array 
   const several = metrics.lengths.findIndex((count) => count !== 1);
   if (several >= 0) {
     const got = `${metrics.lengths[several]}`;
-    throw dataError(`${location}, list ${several}`, 'one number', got, 'Is it an index_to_metric?');
+    throw dataError(
+      `${location}, list ${several}`,
+      'one number',
+      got,
+      'Pass an index_to_metric file.',
+    );
   }
   const values = new Float64Array(length);
   eachSample(files.indexToSamplePath, samples, length, (sample, _, list) => {

@@ -6,7 +6,7 @@ const FACTOR = /(^|\.)lora_([AB](\.[\w-]+)?\.weight|embedding_A|embedding_B|magn
 export const isFactor = (name: string): boolean => FACTOR.test(name);
 
 /** The advice for shapes that differ. */
-export const OTHER_MODEL = 'Were they saved from another model?';
+export const OTHER_MODEL = 'They were probably saved from another model.';
 
 /** Names that only the module or only the values have. */
 interface NameMismatch {

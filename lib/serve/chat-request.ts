@@ -23,7 +23,7 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
   const fields = new RequestFields(body);
   const { prompt, tools } = readPrompt(fields, served);
   requireSupported(fields);
-  const { options, asked } = readOptions(fields, served);
+  const { options, asked, askedField } = readOptions(fields, served);
   const plan = callPlan(served.forms, tools);
   const given = formatOf(fields, served);
   const formatField = fieldOf(served, tools, plan) ?? given;
@@ -38,6 +38,7 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
       ...(plan && { visibleTokens: plan.visibleTokens }),
     },
     asked,
+    askedField,
     plan,
     formatField,
     delivery: readDelivery(fields, served),

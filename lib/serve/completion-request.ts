@@ -27,7 +27,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
   const prompts = promptsOf(fields.any('prompt'), served);
   const echo = fields.flag('echo') ?? false;
   // An echo needs no new token.
-  const { options, asked } = readOptions(fields, served, echo ? 0 : 1);
+  const { options, asked, askedField } = readOptions(fields, served, echo ? 0 : 1);
   const logprobs = fields.integer('logprobs', 0, TOP_LOGPROBS);
   if (echo && logprobs !== undefined && !served.engine.promptLogprobs) {
     throw invalid('echo', 'false with logprobs: the engine computes none for prompts', 'true');
@@ -43,6 +43,7 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
     },
     formatField,
     asked,
+    askedField,
     delivery: readDelivery(fields, served),
     open: answersIn(new TextFormat(tokenizer)),
     plan: null,

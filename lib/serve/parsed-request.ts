@@ -23,10 +23,10 @@ export interface ParsedRequest {
   model: string | null;
   /** `maxNewTokens`: the server's default, if it has one. */
   options: Options;
-  /** `max_tokens` of the request, if it has one. */
+  /** The requested number of tokens, if the request has one. */
   asked: number | undefined;
-  /** The field of `asked`, for messages about it. Default: "max_tokens". */
-  askedField?: string;
+  /** The field of `asked`, for messages about it. */
+  askedField: string;
   delivery: Delivery;
   /** Opens the answer, in the format of its route. */
   open: (setup: AnswerSetup) => Answer;
@@ -68,12 +68,12 @@ const SAMPLED = {
   }, ''),
 };
 
-/** Sampling options of the request over the defaults, and its `max_tokens`. */
+/** Sampling options of the request over the defaults, and its number of tokens. */
 export function readOptions(
   fields: RequestFields,
   { vocabSize, limits, defaults, tokenizer }: ServedModel,
   minTokens = 1,
-): Pick<ParsedRequest, 'options' | 'asked'> {
+): Pick<ParsedRequest, 'options' | 'asked' | 'askedField'> {
   const given: ContinuationOptions = {
     ...fields.declared(SAMPLED),
     logitBias: logitBias(fields.any('logit_bias'), vocabSize),
@@ -85,10 +85,10 @@ export function readOptions(
   if (given.stop && !tokenizer) {
     throw invalid('stop', 'stop_token_ids of a model without a tokenizer', 'strings');
   }
-  const asked = maxNewTokens(fields, minTokens);
   const givenEntries = Object.entries(given).filter(([, value]) => value !== undefined);
   const n = fields.integer('n', 1, limits.answers) ?? 1;
-  return { options: { ...defaults, ...Object.fromEntries(givenEntries), n }, asked };
+  const options = { ...defaults, ...Object.fromEntries(givenEntries), n };
+  return { options, ...maxNewTokens(fields, minTokens) };
 }
 
 /** How the answer of a request is sent. */
@@ -104,14 +104,22 @@ export function readDelivery(fields: RequestFields, { tokenizer }: ServedModel):
   return { stream, includeUsage, tokenIds };
 }
 
-/** A request may set both names to one value. */
-function maxNewTokens(fields: RequestFields, min: number): number | undefined {
+/**
+ * The requested number of tokens, and the field of the request that has it, for messages. A request
+ * may set both names to one value.
+ */
+function maxNewTokens(
+  fields: RequestFields,
+  min: number,
+): Pick<ParsedRequest, 'asked' | 'askedField'> {
   const old = fields.integer('max_tokens', min);
   const max = fields.integer('max_completion_tokens', min);
   if (old !== undefined && max !== undefined && old !== max) {
     throw invalid('max_tokens', `max_completion_tokens, ${max}, or nothing`, `${old}`);
   }
-  return max ?? old;
+  return max === undefined
+    ? { asked: old, askedField: 'max_tokens' }
+    : { asked: max, askedField: 'max_completion_tokens' };
 }
 
 function logitBias(
@@ -138,10 +146,10 @@ function logitBias(
 
 /**
  * The options with `maxNewTokens` for a prompt of `length` tokens. Throws 400 if the prompt or
- * `max_tokens` does not fit, or if `min_tokens` is larger.
+ * the requested number does not fit, or if `min_tokens` is larger.
  */
 export function withinContext(
-  { options, asked, promptField, askedField = 'max_tokens' }: ParsedRequest,
+  { options, asked, promptField, askedField }: ParsedRequest,
   length: number,
   { maxTokens, maxPromptTokens }: ServedModel,
 ): Options {

@@ -51,7 +51,12 @@ async function withFooter<T>(
     return await body(readFooter(file.bytes, read), read);
   } catch (cause) {
     if (cause instanceof DsError) throw cause;
-    throw dataError(path, 'a Parquet file', errorMessage(cause), 'Is it whole?');
+    throw dataError(
+      path,
+      'a Parquet file',
+      errorMessage(cause),
+      'Copy or download it again: it may be truncated.',
+    );
   } finally {
     file.close();
   }

@@ -93,17 +93,33 @@ function noTokenizer(folder: string): DsError {
 function requireParts(tokenizer: Json, path: string): void {
   for (const name of ['model', 'added_tokens']) {
     if (tokenizer[name] && typeof tokenizer[name] === 'object') continue;
-    throw dataError(path, `a tokenizer with "${name}"`, formatValue(tokenizer), 'Is it whole?');
+    throw dataError(
+      path,
+      `a tokenizer with "${name}"`,
+      formatValue(tokenizer),
+      'Copy or download it again: it may be truncated.',
+    );
   }
   addedTokens(tokenizer, path);
 }
 
 function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
   const expected = '"added_tokens", a list of objects with a string "content"';
-  if (!Array.isArray(given)) throw dataError(path, expected, formatValue(given), 'Is it whole?');
+  if (!Array.isArray(given))
+    throw dataError(
+      path,
+      expected,
+      formatValue(given),
+      'Copy or download it again: it may be truncated.',
+    );
   const wrong = given.findIndex((item) => typeof item?.content !== 'string');
   if (wrong < 0) return given;
-  throw dataError(path, expected, `${formatValue(given[wrong])} at ${wrong}`, 'Is it whole?');
+  throw dataError(
+    path,
+    expected,
+    `${formatValue(given[wrong])} at ${wrong}`,
+    'Copy or download it again: it may be truncated.',
+  );
 }
 
 /** The steps of a pre-tokenizer or normalizer, sequences taken apart. */

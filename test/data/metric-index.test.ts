@@ -148,7 +148,7 @@ describe('an index is refused', () => {
       'with values that are lists',
       SAMPLES,
       [[5], [17, 18], [300]],
-      /v\.idx, list 1: expected one number, got 2\. Is it an index_to_metric/,
+      /v\.idx, list 1: expected one number, got 2\. Pass an index_to_metric/,
     ],
   ])('%s', async (_, samples, metrics, message) => {
     const given = files(samples, metrics);

@@ -50,6 +50,7 @@ const sampling: readonly Wrong[] = [
   [{ n: 0 }, 'n', /from 1 to 4/],
   [{ max_tokens: 0 }, 'max_tokens', /of at least 1/],
   [{ max_tokens: 1e9 }, 'max_tokens', /at most 64 tokens of prompt and answer/],
+  [{ max_completion_tokens: 1e9 }, 'max_completion_tokens', /Lower max_completion_tokens/],
   [{ max_tokens: 3, max_completion_tokens: 4 }, 'max_tokens', /max_completion_tokens, 4/],
   [{ max_tokens: 2, min_tokens: 3 }, 'min_tokens', /at most the 2 new tokens/],
   [{ min_tokens: 2 ** 31 }, 'min_tokens', /at most the \d+ new tokens/],

@@ -235,13 +235,21 @@ describe('options', () => {
 
   test('of a request are over the defaults', () => {
     // Absent options have no keys, which would hide defaults of the engine.
-    expect(read({})).toStrictEqual({ options: { topK: 7, n: 1 }, asked: undefined });
+    expect(read({})).toStrictEqual({
+      options: { topK: 7, n: 1 },
+      asked: undefined,
+      askedField: 'max_tokens',
+    });
     expect(read({ top_k: 3, n: 4, max_tokens: 5 })).toEqual({
       options: { topK: 3, n: 4 },
       asked: 5,
+      askedField: 'max_tokens',
     });
     expect(read({ top_k: -1 }).options.topK).toBe(0);
-    expect(read({ max_completion_tokens: 6 }).asked).toBe(6);
+    expect(read({ max_completion_tokens: 6 })).toMatchObject({
+      asked: 6,
+      askedField: 'max_completion_tokens',
+    });
     expect(read({ max_completion_tokens: 6, max_tokens: 6 }).asked).toBe(6);
     expect(read({ max_tokens: 0 }, 0).asked).toBe(0);
     expect(read({ seed: -1 }).options.seed).toBe(2 ** 53 - 1);
@@ -305,7 +313,11 @@ describe('options', () => {
 
   test('fit into the context with the prompt', () => {
     const roomFor = (length: number, asked?: number, options: object = {}) =>
-      withinContext({ options, asked, promptField: 'prompt' } as never, length, engineWith());
+      withinContext(
+        { options, asked, askedField: 'max_tokens', promptField: 'prompt' } as never,
+        length,
+        engineWith(),
+      );
     expect(roomFor(15, 5).maxNewTokens).toBe(5);
     expect(roomFor(15).maxNewTokens).toBe(5);
     expect(roomFor(15, undefined, { maxNewTokens: 3 }).maxNewTokens).toBe(3);

@@ -76,7 +76,7 @@ export function requireOwnLayers(config: ResolvedConfig, module: Module): string
       op: `${SECTION}.random_ltd_layer_id`,
       expected: `numbers from 0 to ${layers - 1}, because the model has ${layers} layers`,
       got: `[${ids.join(', ')}]`,
-      hint: 'Was the section written for another model?',
+      hint: 'List layers of this model.',
     });
   }
   const { total_layer_num: total } = ltd;

@@ -104,7 +104,12 @@ function mergesOf(fields: Fields, ids: ReadonlyMap<string, number>): Merges {
       const missing = tokens.find((token) => !ids.has(token));
       const expected = 'a merge of tokens of the vocabulary';
       const got = `${formatValue(missing)}, which the vocabulary lacks`;
-      throw dataError(`${fields.location}.merges[${rank}]`, expected, got, 'Is the file whole?');
+      throw dataError(
+        `${fields.location}.merges[${rank}]`,
+        expected,
+        got,
+        'Copy or download it again: it may be truncated.',
+      );
     }
     ranks.set(first * MAX_IDS + second, rank);
     merged[rank] = whole;

@@ -132,10 +132,20 @@ export class CoreTokenizer {
 function addedOf(location: string, given: unknown): AddedToken[] {
   const expected = '"added_tokens", a list of objects with a string "content"';
   if (!Array.isArray(given))
-    throw dataError(location, expected, formatValue(given), 'Is it whole?');
+    throw dataError(
+      location,
+      expected,
+      formatValue(given),
+      'Copy or download it again: it may be truncated.',
+    );
   return given.map((item, i) => {
     if (!isObject<Record<string, unknown>>(item) || typeof item.content !== 'string') {
-      throw dataError(location, expected, `${formatValue(item)} at ${i}`, 'Is it whole?');
+      throw dataError(
+        location,
+        expected,
+        `${formatValue(item)} at ${i}`,
+        'Copy or download it again: it may be truncated.',
+      );
     }
     const fields = new Fields(`${location} added_tokens[${i}]`, item);
     const special = fields.flag('special', false);
