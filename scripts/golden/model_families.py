@@ -886,6 +886,8 @@ FAMILIES = {
             "qk_rope_head_dim": 4,
             "v_head_dim": 8,
             "q_lora_rank": 8,
+            # transformers zeroes the row of a padding token when it opens a tied folder.
+            "pad_token_id": None,
             "tie_word_embeddings": True,
             "rope": (10000.0, None),
         },
