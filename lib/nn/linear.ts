@@ -67,7 +67,8 @@ export class Linear extends Module implements JoinableLinear {
   }
 
   /**
-   * @internal See JoinsOthers. Subclasses add operations after the product, so they are not joined.
+   * @internal See JoinableLinear. Subclasses add operations after the product, so they are not
+   * joined.
    */
   joining(): JointProduct | null {
     if (this.constructor !== Linear) return null;

@@ -268,7 +268,7 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
   }
 
   /**
-   * @internal See JoinsOthers. Layers with an input order need different x, and layers with an
+   * @internal See JoinableLinear. Layers with an input order need different x, and layers with an
    * activation are not joined.
    */
   joining(): JointProduct | null {

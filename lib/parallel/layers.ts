@@ -175,7 +175,7 @@ export class ColumnLinear extends Module implements JoinableLinear {
     });
   }
 
-  /** @internal See JoinsOthers: this rank's outputs form a separate layer. */
+  /** @internal See JoinableLinear: this rank's outputs form a separate layer. */
   joining(): JointProduct | null {
     const { weight, bias } = this;
     if (!this.shard.isProduct || this.hasGelu) return null;

@@ -96,7 +96,7 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
     return this.#first === null ? all : all.narrow(-1, this.#first, required(this.#part.shape[1]));
   }
 
-  /** @internal See JoinsOthers. */
+  /** @internal See JoinableLinear. */
   joining(): JointProduct | null {
     const shard = this.#shard;
     if (!(shard instanceof ColumnShard) || !shard.isProduct || this.weight_order) return null;
