@@ -12,7 +12,7 @@ import { type Triad, triadKeys } from './triad.js';
 
 export type Elasticity = ResolvedValues['elasticity'];
 
-/** A batch, and the numbers of data ranks that share it out without a rest, rising. */
+/** A batch size, and the numbers of data ranks that divide it evenly, ascending. */
 interface ElasticBatch {
   batch: number;
   ranks: readonly number[];
@@ -140,7 +140,9 @@ function mostShared(
   });
 }
 
-/** The numbers within `range` that share `batch` out in whole micro-batches, rising. */
+/**
+ * Returns the numbers of ranks within `range` that divide `batch` into micro-batches, ascending.
+ */
 function divisorsOf(
   batch: number,
   micros: readonly number[],
@@ -156,7 +158,7 @@ function divisorsOf(
   return [...found].filter((count) => min <= count && count <= max).sort((a, b) => a - b);
 }
 
-/** Infinity where it is above `max`, which DeepSpeed takes for a batch all the same. */
+/** Returns the least common multiple; Infinity if it exceeds `max`. DeepSpeed would use it. */
 function commonMultiple(sizes: readonly number[], max: number): number {
   const divisor = (a: number, b: number): number => (b === 0 ? a : divisor(b, a % b));
   return sizes.reduce((multiple, size) => {
@@ -171,12 +173,12 @@ function formatCounts(counts: readonly number[]): string {
   return `${counts.slice(0, 23).join(', ')}, ... ${counts.at(-1)} (${counts.length} numbers)`;
 }
 
-/** Rising, each once. */
+/** Returns the distinct micro-batch sizes, ascending. */
 function microsOf({ micro_batch_sizes: sizes }: Elasticity): number[] {
   return [...new Set(sizes)].sort((a, b) => a - b);
 }
 
-/** Without the key, comparisons with NaN find no flaw: the missing key is one of its own. */
+/** NaN without the key: comparisons with it are false, and lacksSizes reports the key. */
 const smallest = (section: Elasticity): number => microsOf(section)[0] ?? Number.NaN;
 
 const largestBatch = (section: Elasticity): number => section.max_train_batch_size ?? Number.NaN;

@@ -131,8 +131,11 @@ const besideCase = (name: string, options: TinyOptions): Case => ({
 });
 
 export const cases: Case[] = [
-  { name: 'safetensors of device memory, around the borders of staging', run: throughStaging },
-  { name: 'boxes of saved rows into device memory', run: boxesOfRows },
+  {
+    name: 'safetensors of device memory have equal bytes around the borders of staging',
+    run: throughStaging,
+  },
+  { name: 'boxes of saved rows are read into device memory', run: boxesOfRows },
   besideCase('fp32', { precision: 'fp32', offload: false }),
   besideCase('bf16', { precision: 'bf16', offload: false }),
   besideCase('bf16, offload', { precision: 'bf16', offload: true }),

@@ -71,7 +71,7 @@ test('weights end at target_bits', () => {
   }
 });
 
-test('rows go, with the columns that read them', () => {
+test('row pruning removes rows, and the columns that read them', () => {
   seed(4);
   const build = () => new nn.Sequential(new nn.LinearGelu(6, 9), new nn.Linear(9, 5));
   const section = of(
@@ -157,7 +157,7 @@ class Attention extends nn.Module {
   }
 }
 
-test('heads go, with the rows of queries, keys and values', () => {
+test('head pruning removes heads, with their rows of queries, keys and values', () => {
   seed(4);
   const model = new Attention();
   const section = of(

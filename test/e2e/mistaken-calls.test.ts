@@ -137,7 +137,7 @@ async function errorOf(path: string, given: readonly unknown[]): Promise<Error |
 /** Without arguments, these calls wait for ranks, or listen. */
 const RUNS = new Set(['initDistributed', 'comm.initDistributed', 'comm.joinLaunched', 'serve']);
 
-test('there are functions and classes to call', () => {
+test('the lists name existing functions and classes', () => {
   expect(functions.length).toBeGreaterThan(150);
   expect(classes.length).toBeGreaterThan(80);
   for (const path of MADE_ELSEWHERE) expect(classes).toContain(path);
@@ -148,7 +148,7 @@ test('there are functions and classes to call', () => {
 const spared = new Set([...FOR_AUTHORS, ...RUNS, ...MADE_ELSEWHERE]);
 
 test.each([...functions, ...classes].filter((path) => !spared.has(path)))(
-  '%s says what it cannot take',
+  '%s refuses wrong arguments with a DsError',
   async (path) => {
     let refused = 0;
     for (const given of MISTAKES) {

@@ -227,7 +227,7 @@ const iterated: readonly Mistake[] = [
 ];
 
 test.each([...modules, ...tensors, ...engines, ...groups, ...calls, ...states, ...iterated])(
-  '%s says what it cannot take',
+  '%s refuses wrong arguments with a DsError',
   async (_typed, run, message) => {
     expect((await refusal(run)).message).toContain(message);
   },

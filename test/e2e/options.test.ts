@@ -291,7 +291,7 @@ describe.each([
 test.each([
   ['AdamW', (groups: Untyped) => new optim.AdamW(groups)],
   ['Lion', (groups: Untyped) => new optim.Lion(groups)],
-])("%s: a group keeps what is its owner's, beside its hyperparameters", async (_name, make) => {
+])('%s: a group keeps fields of the user next to its hyperparameters', async (_name, make) => {
   const model = linear();
   const layers = { depth: 3 };
   const group = { params: model.parameters(), weight_decay: 0.25, name: 'decayed', layers };
@@ -307,7 +307,7 @@ test.each([
   engine.destroy();
 });
 
-test('Muon: groups that are split by rule keep it too', () => {
+test('Muon: groups that are split by rule keep fields of the user too', () => {
   const model = linear();
   const groups = optim.makeMuonGroups(model.namedParameters());
   const named = groups.map((group: object, index: number) => ({ ...group, name: `g${index}` }));

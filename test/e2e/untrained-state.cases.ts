@@ -72,6 +72,9 @@ async function buffersFollow(device: Device): Promise<void> {
 
 export const cases: Case[] = [
   { name: 'buffers follow the engine to its device', run: buffersFollow },
-  { name: 'frozen parameters stay as they are', run: (device) => stayAsTheyAre(device, false) },
-  { name: 'frozen parameters stay under offload', run: (device) => stayAsTheyAre(device, true) },
+  { name: 'frozen parameters keep their values', run: (device) => stayAsTheyAre(device, false) },
+  {
+    name: 'frozen parameters keep their values under offload',
+    run: (device) => stayAsTheyAre(device, true),
+  },
 ];

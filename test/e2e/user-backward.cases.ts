@@ -436,11 +436,11 @@ export const cases: Case[] = [
     name: "a loss of another engine alone is refused, and ends both engines' steps",
     run: anothersLoss,
   },
-  { name: 'a loss that goes through another engine is taken', run: lossThroughAnother },
-  { name: 'a loss of no weight counts as zeros', run: lossOfNothing },
+  { name: 'a loss through another engine trains this engine', run: lossThroughAnother },
+  { name: 'a loss that depends on no weight gives zero gradients', run: lossOfNothing },
   { name: 'several loss.backward() add up in one micro-batch', run: twoBackwardsPerStep },
   { name: 'fp16 demands scale() before loss.backward()', run: fp16DemandsScale },
-  { name: 'engines of different loss scales under one scaled loss', run: jointFp16 },
+  { name: 'engines with different loss scales train on one scaled loss', run: jointFp16 },
   { name: 'noSync() adds gradients without counting a micro-batch', run: noSyncAddsUp },
   ...[false, true].map((offload) => ({
     name: `unmanaged accumulation equals managed${offload ? ', speculative offload' : ''}`,
@@ -453,7 +453,7 @@ export const cases: Case[] = [
   })),
   { name: 'setTrainBatchSize() changes the accumulation alone', run: batchSizeChanges },
   {
-    name: 'isGradientAccumulationBoundary() and wasStepApplied() are of a micro-batch',
+    name: 'isGradientAccumulationBoundary() and wasStepApplied() follow each micro-batch',
     run: boundaryUntilStep,
   },
   { name: 'zeroGrad() forgets the gradients', run: zeroGradForgets },

@@ -58,7 +58,7 @@ function openStores({ disk = FAST, folder = join(dir, 'a', 'b'), aio = {}, secti
   }
 }
 
-test('a fast disk gives no warning, and the folder exists', () => {
+test('a fast disk gives no warning, and its folder is created', () => {
   expect(openStores({}).warnings).toEqual([]);
   expect(existsSync(join(dir, 'a', 'b'))).toBe(true);
   // All weights fit into max_in_cpu: there is no disk.

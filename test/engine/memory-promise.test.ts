@@ -155,7 +155,7 @@ describe('bytes that a run needs for certain', () => {
   });
 });
 
-test('of wider weights more bytes stay in memory', () => {
+test('wider weights keep more bytes in memory', () => {
   const zero = {
     stage: 3,
     offload_param: { device: 'nvme', nvme_path: '/fast', max_in_cpu: 1000 },

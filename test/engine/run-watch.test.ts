@@ -134,7 +134,7 @@ describe('the run of an engine', () => {
       .filter((line) => line !== '')
       .map((line) => JSON.parse(line));
 
-  test('on another rank than the first shares times, and records nothing', async () => {
+  test('shares times and records nothing on ranks other than 0', async () => {
     const { watched, calls, observers } = engineOf(1);
     const folder = join(dir, 'second');
     const run = await watchRun(watched, { dir: folder });
@@ -212,7 +212,7 @@ describe('the run of an engine', () => {
       expect(await ports({})).toEqual([6006, 0].map((port) => ({ port, host: undefined })));
     });
 
-    test('that cannot be served rejects, and closes the log', async () => {
+    test('rejects and closes the log if it cannot be served', async () => {
       const closed = jest.spyOn(EventLog.prototype, 'close');
       start.mockReset().mockRejectedValueOnce(busy);
       const { watched, observers } = engineOf(0);

@@ -171,7 +171,7 @@ test.each([' ', '\n'])('accuracy counts the likeliest choice, delimiter %j', asy
   expect(found.normalizedAccuracyStderr).toBeCloseTo(deviation(normalizedAccuracy), 10);
 });
 
-test('of equal choices the first counts; one question has no standard error', async () => {
+test('the first of equal choices counts; one question has no standard error', async () => {
   const rows = [{ context: 'A rank', choices: ['waits', 'waits'], answer: 1 }];
   const found = await evaluation.evaluateChoices(model, { files: writeRows('tie.jsonl', rows) });
   expect([found.answers[0]?.choice, found.accuracy, found.accuracyStderr]).toEqual([0, 0, null]);

@@ -144,7 +144,7 @@ describe('a tree of texts', () => {
   } as const;
   const candidate = (beam: number, token: number, total: number) => ({ beam, token, total });
 
-  test('an end below the likeliest beams is no text', () => {
+  test('an end token below the likeliest beams ends no sequence', () => {
     const tree = new BeamTree(rules);
     expect(tree.breadth).toBe(4);
     const first = [candidate(0, 1, -1), candidate(0, 2, -2), candidate(0, 9, -3)];

@@ -102,7 +102,7 @@ test('a model that does not stop calling ends after maxRounds', async () => {
   expect([result.rounds, result.finishReason]).toEqual([3, 'rounds']);
 });
 
-test('a cut answer runs no calls', async () => {
+test('an answer that was cut off runs no tools', async () => {
   const { result } = await talk([call('add', { a: 1, b: 1 })], { maxNewTokens: 20 });
   expect([result.finishReason, result.messages.at(-1)?.role]).toEqual(['length', 'assistant']);
 });

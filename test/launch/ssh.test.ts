@@ -203,7 +203,7 @@ test('filters and limits choose hosts and slots', async () => {
   expect(tooMany.stderr).toContain('--num_gpus: expected at most the 1 slots of node.a, got 2');
 });
 
-test('without ssh, one node of the hostfile runs here', async () => {
+test('a hostfile with one node runs without ssh', async () => {
   const args = ['--no_ssh', '--node_rank', '1', 'script.js'];
   const { stdout } = await start(args, TELL, { DS_JOB_SECRET: 'shared' }).finished;
   expect(reportsIn(stdout)).toMatchObject([

@@ -79,7 +79,7 @@ describe.each(Object.keys(LOADS))('%s', (way) => {
     expect(hint).toMatch(/peft\.addLora\(\)/);
   });
 
-  test('so do adapters with other names that are missing', async () => {
+  test('missing adapters with other names have the same hint', async () => {
     const hint = await hintFor(withLora(small()), large());
     expect(hint).not.toMatch(WITHOUT_STRICT);
     expect(hint).toMatch(/peft\.addLora\(\)/);

@@ -119,7 +119,7 @@ test('a missing expert is named', async () => {
   expect(String(error)).toMatch(/block_sparse_moe\.experts\.6\.w1\.weight/);
 });
 
-test('the loss of routers is k where all experts get the same, and is in the loss', () => {
+test('the router loss is k for equal loads, and is part of the loss', () => {
   seed(1);
   const tokens = Tensor.from(
     Int32Array.from({ length: 24 }, (_, i) => (i * 7) % 31),

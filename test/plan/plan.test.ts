@@ -32,7 +32,7 @@ const request = (given: Partial<PlanRequest>): PlanRequest => ({
   ...given,
 });
 
-test('with more memory, less is offloaded or recomputed', () => {
+test('more memory means less offload and recomputation', () => {
   const best = (deviceMemory: number) =>
     makePlan(request({ deviceMemory: deviceMemory * GIB })).best;
   expect(best(80)?.setup).toMatchObject({
@@ -234,7 +234,7 @@ describe('ranks that share a model', () => {
   });
 });
 
-test('machines between which little passes want what exchanges least', () => {
+test('a slow link between machines prefers candidates with little exchange', () => {
   const cluster = { nodes: 4, devicesPerNode: 8, coresPerNode: 128, nodeLink: 5e9 };
   const slow = makePlan(request({ cluster }));
   const fast = makePlan(request({ cluster: { ...cluster, nodeLink: 400e9 } }));

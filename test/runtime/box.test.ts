@@ -59,7 +59,7 @@ test('a range is at most 2 n - 1 boxes, which are its elements in order', () => 
   }
 });
 
-test('the canonical form has the same elements, and the whole as its box wherever that can be', () => {
+test('the canonical form has the same elements, and one box where possible', () => {
   const random = randomly(3);
   for (let round = 0; round < ROUNDS; ++round) {
     const shape = randomShape(random);
@@ -106,7 +106,7 @@ test('scalars, empty tensors, and boxes that lie outside', () => {
   expect(isInside({ offset: [0], shape: [3] }, [3, 4])).toBe(false);
 });
 
-test('sizes too large to list all elements', () => {
+test('boxes of sizes that are too large to list are handled', () => {
   const shape = [2 ** 20, 3, 2 ** 20];
   const half: Box = { offset: [0, 0, 2 ** 19], shape: [2 ** 20, 3, 2 ** 19] };
   const ofHalf: BoxRange = { box: half, from: 3 * 2 ** 38, numel: 2 ** 30 };

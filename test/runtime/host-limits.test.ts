@@ -69,7 +69,7 @@ test('groups of version 2, from the innermost on; "max" is no limit', () => {
   ]);
 });
 
-test('groups of version 1; the largest number is no limit', () => {
+test('control groups of version 1 are read; the largest number means no limit', () => {
   files({
     'proc/meminfo': meminfo.replace(/SwapFree.*\n/, ''),
     'proc/self/cgroup': '5:cpu,cpuacct:/a\n4:memory:/docker/1\n0::/\n',

@@ -18,7 +18,7 @@ const row = (start: string): number =>
 
 const modules = output.split('\n').filter((line) => /^[\w/.-]+\.js$/.test(line));
 
-test('prints positive numbers', () => {
+test('the script prints positive numbers', () => {
   expect(rows.size).toBe(14);
   for (const value of rows.values()) expect(value).toBeGreaterThan(0);
   expect(row('lines of zero')).toBeLessThan(row('hand-written lines'));

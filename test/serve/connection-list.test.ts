@@ -133,7 +133,7 @@ test('connections at their end close after their last answer, idle ones at once'
   expect(one.ends).toEqual(['destroyed']);
 });
 
-test('what a client would take for an answer, and what is complete', () => {
+test('an answer that is cut off closes its connection, a complete one does not', () => {
   const { connections, connect } = connectSockets(0, 2);
   const socket = connect() as never;
   const state = () => [connections.isAnswering(socket), connections.hasEnded(socket)];

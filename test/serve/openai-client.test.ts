@@ -26,7 +26,7 @@ test('models', async () => {
   expect(await client.models.retrieve(model)).toMatchObject({ owned_by: 'ds' });
 });
 
-test('a chat, whole and streamed', async () => {
+test('a chat has one text, whole or streamed', async () => {
   const body = { model, messages, max_completion_tokens: 12, seed: 3 };
   const whole = await client.chat.completions.create(body);
   expect(whole.choices[0]?.message.content).toBe(firstTokens(12));

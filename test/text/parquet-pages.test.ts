@@ -52,7 +52,7 @@ function placesIn(bytes: Uint8Array): number[] {
 const open = (path: string, threads: number) =>
   text.TextDataset.open({ files: path, tokenizer, length: 64, threads, timeoutMs: 60_000 });
 
-test('a whole file is read', async () => {
+test('an undamaged file is read', async () => {
   const { report } = await open(whole, 0);
   expect(report?.rows).toBe(200);
 });

@@ -62,7 +62,7 @@ test('times stay in order if the clock goes back', () => {
   expect(track.decimated({ axis: 'step' }, 10).time).toEqual([100, 100, 120]);
 });
 
-test('a million rows: few points for the whole, every row of a narrow range', async () => {
+test('a million rows give few points for the whole and every row of a narrow range', async () => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-watch-'));
   try {
     mkdirSync(join(dir, 'watch'));

@@ -133,7 +133,7 @@ describe('a file of weights', () => {
     few.weights.dispose();
   });
 
-  test('has only the units that do not fit into memory', () => {
+  test('stores only the units that do not fit into memory', () => {
     const open = jest.spyOn(SwapFile, 'open');
     const { weights, stores } = openWeights(['a', 'b', 'c', 'd'], { maxInMemory: 512 });
     expect(stores.map(({ memory }) => memory?.shape ?? null)).toEqual([null, [256], null, [256]]);

@@ -26,8 +26,8 @@ const MICROS = 2;
 const [ROWS, WIDTH] = [3, 5];
 
 /**
- * Powers of two and small integers: of the first step nothing rounds, whatever the order of sums,
- * of the second little. A sample is 15 elements, which Philox blocks of 4 do not end with.
+ * Values are powers of two and small integers, so no sum of the first step rounds, in any order. A
+ * sample has 15 elements, so it ends inside a Philox block of 4.
  */
 class ExactNet extends nn.Module {
   readonly first = new nn.Parameter([WIDTH], ones);

@@ -77,7 +77,7 @@ beforeAll(async () => {
 });
 afterAll(() => device.setDeterministic(false));
 
-test.each(states)('%s: the bits of an update on the device', async (_, options) => {
+test.each(states)('%s: has the bits of an update on the device', async (_, options) => {
   const engine = await tinyEngine({ zero: tiles, ...options }, device);
   expect(result(engine, trainTiny(engine, 0, steps))).toEqual(expected);
   engine.destroy();
@@ -127,15 +127,18 @@ test.each<[string, TinyOptions]>([
   expect(await run(options)).toEqual(await run({ ...unclipped, offload: false }));
 });
 
-test.each(states)('%s: loads what an update on the device has saved', async (_, options) => {
-  const { losses, ...trained } = expected as { losses: number[] };
-  const engine = await tinyEngine({ zero: tiles, ...options }, device);
-  trainTiny(engine, 0, 1);
-  await engine.loadCheckpoint(saved);
-  const rest = trainTiny(engine, steps / 2, steps);
-  expect(result(engine, rest)).toEqual({ ...trained, losses: losses.slice(steps / 2) });
-  engine.destroy();
-});
+test.each(states)(
+  '%s: loads a checkpoint that was saved with updates on the device',
+  async (_, options) => {
+    const { losses, ...trained } = expected as { losses: number[] };
+    const engine = await tinyEngine({ zero: tiles, ...options }, device);
+    trainTiny(engine, 0, 1);
+    await engine.loadCheckpoint(saved);
+    const rest = trainTiny(engine, steps / 2, steps);
+    expect(result(engine, rest)).toEqual({ ...trained, losses: losses.slice(steps / 2) });
+    engine.destroy();
+  },
+);
 
 const onDevice: [string, TinyOptions][] = [0, 1, 2, 3].map((stage) => [
   `stage ${stage}, state on the device`,
@@ -173,7 +176,7 @@ const cpuWeights: [string, TinyOptions] = [
 ];
 
 test.each([...onDevice, ...states, cpuWeights])(
-  '%s: destroy() leaves the weights alone',
+  '%s: destroy() frees everything except the weights',
   async (_, options) => {
     const calls = (['createStream', 'releaseStream', 'createEvent', 'releaseEvent'] as const).map(
       (name) => jest.spyOn(addon, name),

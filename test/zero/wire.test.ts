@@ -112,7 +112,7 @@ describe('a flow of gradients', () => {
     return { flow, partition, reduce, log };
   }
 
-  test('to the owner once a step', () => {
+  test('sends gradients to the owner once a step', () => {
     const before = liveTensors();
     const { flow, partition, reduce, log } = flowOfRank(ownedGradients);
     expect([flow.takesEach, flow.factor]).toEqual([false, 0.5]);
@@ -126,7 +126,7 @@ describe('a flow of gradients', () => {
     expect(liveTensors()).toBe(before);
   });
 
-  test('to the owner in every micro-batch, where shards add up', () => {
+  test('sends shards to the owner in every micro-batch, where they add up', () => {
     const before = liveTensors();
     const { flow, partition, reduce, log } = flowOfRank(shardedGradients);
     expect([flow.takesEach, flow.factor]).toEqual([true, 0.5]);

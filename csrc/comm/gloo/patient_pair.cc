@@ -1,4 +1,4 @@
-// Taking over the connection, and the loop thread's side of a pair.
+// PatientPair takes over an open connection, and handles its events on the loop thread.
 #include "patient_pair.h"
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ PatientPair::PatientPair(tcp::Context* context, tcp::Device* device, int peer, i
   connected_.store(true);
 }
 
-/// Here already, as the loop may call handleEvents() until the descriptor is out of its poll set.
+/// Closes in this class: the loop may call its handleEvents() until the poll set loses the socket.
 PatientPair::~PatientPair() {
   std::lock_guard lock(m_);
   if (state_ != CLOSED) changeState(CLOSED);

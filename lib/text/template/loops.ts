@@ -34,7 +34,7 @@ interface Loop {
   exit(frame: Frame): void;
   body: Run;
   otherwise: Run;
-  /** Leaves the items out that a test does not hold for. */
+  /** Returns the items for which the test of the loop holds. */
   tested(frame: Frame, iterable: Value): Value;
 }
 
@@ -98,7 +98,7 @@ function compileLoop(node: For, site: Site, scope: FunctionScope): Loop {
   };
 }
 
-/** A generator of the items that the test of a loop holds for. */
+/** Compiles a generator of the items for which the test of the loop holds. */
 function compileTestedItems(
   node: For,
   site: Site,
@@ -155,7 +155,7 @@ function runLoop(
     enter(frame);
     const signal = body(frame);
     if (signal === BREAK) break;
-    // An iteration that "continue" ends does not count, which jinja2's loops have so.
+    // As in jinja2, an iteration that "continue" ends does not count for "else".
     if (signal !== CONTINUE) isEmpty = false;
     frame.render.line = node.line;
   }
