@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "adapter_rows.cuh"
+#include "adapter_sum.cuh"
 
 namespace ds::cuda {
 namespace {
@@ -217,7 +218,7 @@ void launch(const AdapterSum& op, CudaContext& ctx) {
   bool tensor_cores = args.most % 16 == 0 && args.wide_stride % 8 == 0 &&
                       args.out_stride % 8 == 0 && aligned_for<8>(args.wide) &&
                       aligned_for<8>(args.out);
-  const int turn = kExpandWarps * kExpandUnit * (op.gated ? 1 : 2);
+  const int turn = kExpandWarps * kSumUnit * (op.gated ? 1 : 2);
   for (int p = 0; p < args.layers; ++p) {
     args.b[p] = factors[p]->as<T>();
     args.ranks[p] = ranks[p]->as<int>();

@@ -11,14 +11,12 @@
 #include "../cuda/dependent_launch.cuh"
 #include "../cuda/mma.cuh"
 #include "../cuda/vector.cuh"
-#include "unary_math.h"
 
 namespace ds::cuda {
 
 constexpr int kAdapterRows = 16;  // of a tile
 constexpr int kAdapterLayers = 3;
 constexpr int kMostParts = 8;  // blocks of a cluster
-constexpr int kSumBlocks = 4;  // of sum_kernel on a multiprocessor
 
 /// The lists of both ops.
 struct AdapterLists {
@@ -51,28 +49,6 @@ struct ExpandArguments {
   int most, layers;
   bool packets;  // 8 elements of out may be read and written at once
   bool settled;
-};
-
-/// AdapterSum as its kernels see it.
-template <class T>
-struct SumArguments {
-  AdapterLists lists;
-  const T* wide;
-  const T* b[kAdapterLayers];
-  const int* ranks[kAdapterLayers];
-  T* out;
-  int64_t wide_stride, out_stride;
-  int inner;                                     // first column of h
-  int first[kAdapterLayers], m[kAdapterLayers];  // columns of the layers' outputs
-  int turns[kAdapterLayers], all_turns;          // along the columns
-  int most, layers;
-  bool in_place;  // out is a part of wide
-  bool settled;
-
-  /// h of an adapter and a layer in row 0.
-  __device__ const T* inner_of(int layer, int adapter) const {
-    return wide + inner + (int64_t{layer} * lists.adapters + adapter) * most;
-  }
 };
 
 /// A tile; count is 0 if it is empty or invalid. `least` is the least valid adapter.
@@ -326,155 +302,6 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     for (int u = 0; u < kUnits; ++u)
 #pragma unroll
       for (int half = 0; half < 2; ++half) old[u][half] = after[u][half];
-  }
-}
-
-/// 32 columns of a layer in turn of a warp. Columns of lanes are as in ExpandPlace.
-struct SumUnit {
-  int layer, rank, column;
-};
-
-/// AdapterSum of 16 entries. A turn of a warp is two units: of one layer, or the same columns of
-/// gate and up. A block loads its next turn before it stores this one, and prefetches the factors
-/// of all its turns before the product has ended.
-template <class T, bool kGated, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp, kSumBlocks)
-    sum_kernel(const __grid_constant__ SumArguments<T> args) {
-  constexpr int kUnits = 2, kTurn = kGated ? kExpandUnit : kUnits * kExpandUnit;
-  let_next_begin();
-  if (!args.settled) await_previous();
-  const AdapterTile tile(args.lists, static_cast<int>(blockIdx.x), -1);
-  const bool none = tile.adapter < 0;
-  if (tile.count == 0 || (none && args.in_place)) return end_without_work();
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int group = lane / 4, quad = lane % 4;
-  const int rows[2] = {tile.row(args.lists, group), tile.row(args.lists, group + 8)};
-  const uint2 zero = make_uint2(0, 0);
-  const auto unit_of = [&](int turn, int u) {
-    SumUnit p;
-    p.layer = kGated ? u : 0;
-    while (!kGated && p.layer + 1 < args.layers && turn >= args.turns[p.layer])
-      turn -= args.turns[p.layer++];
-    p.rank = none ? 0 : valid_rank(args.ranks[p.layer][tile.adapter], args.most);
-    p.column = (turn * kWarps + warp) * kTurn + (kGated ? 0 : u * kExpandUnit);
-    return p;
-  };
-  const auto load_factor = [&](const SumUnit& p, uint2(&w)[4], int j) {
-    const int m = args.m[p.layer], own = p.column + group / 2 * 8 + group % 2;
-    const T* const b =
-        args.b[p.layer] + (int64_t{tile.adapter} * m + own) * args.most + quad * 4 + j;
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-      w[n] = own + n * 2 < m && j < p.rank ? *reinterpret_cast<const uint2*>(b + n * 2 * args.most)
-                                           : zero;
-  };
-  const auto load_inner = [&](const SumUnit& p, uint2(&h)[2], int j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      h[half] = rows[half] >= 0 && j < p.rank
-                    ? *reinterpret_cast<const uint2*>(args.inner_of(p.layer, tile.adapter) +
-                                                      rows[half] * args.wide_stride + quad * 4 + j)
-                    : zero;
-  };
-  // Whether the lane has 8 columns: m is a multiple of 8.
-  const auto is_inside = [&](const SumUnit& p, int half) {
-    return rows[half] >= 0 && p.column + quad * 8 < args.m[p.layer];
-  };
-  const auto load_old = [&](const SumUnit& p, Vector<T, 8>(&old)[2]) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      if (is_inside(p, half))
-        old[half] = load_vector<8>(args.wide + rows[half] * args.wide_stride + args.first[p.layer] +
-                                   p.column + quad * 8);
-  };
-  int turn = static_cast<int>(blockIdx.y);
-  const int step = static_cast<int>(gridDim.y);
-  SumUnit now[kUnits];
-  uint2 w[kUnits][4], h[kUnits][2];
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    now[u] = unit_of(turn, u);
-    load_factor(now[u], w[u], 0);
-  }
-  if (const int later = turn + (lane + 1) * step; args.settled && later < args.all_turns) {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      const SumUnit p = unit_of(later, u);
-      const int m = args.m[p.layer], left = m - p.column;
-      const int columns = left < kExpandUnit ? left : kExpandUnit;
-      const T* const b = args.b[p.layer] + (int64_t{tile.adapter} * m + p.column) * args.most;
-      if (p.rank > 0 && columns > 0)
-        prefetch_range(b, columns * args.most * static_cast<int>(sizeof(T)));
-    }
-  }
-  if (args.settled) await_previous();
-  Vector<T, 8> old[kUnits][2];
-#pragma unroll
-  for (int u = 0; u < kUnits; ++u) {
-    load_inner(now[u], h[u], 0);
-    load_old(now[u], old[u]);
-  }
-  for (;;) {
-    float acc[kUnits][4][4] = {};
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u)
-      for (int j = 0; j < now[u].rank; j += 16) {
-        if (j > 0) {
-          load_factor(now[u], w[u], j);
-          load_inner(now[u], h[u], j);
-        }
-        const uint32_t inner[4] = {h[u][0].x, h[u][1].x, h[u][0].y, h[u][1].y};
-#pragma unroll
-        for (int n = 0; n < 4; ++n) mma_16x8x16<T>(acc[u][n], inner, w[u][n].x, w[u][n].y);
-      }
-    turn += step;
-    const bool more = turn < args.all_turns;
-    SumUnit next[kUnits];
-    Vector<T, 8> after[kUnits][2];
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      next[u] = now[u];
-      if (!more) continue;
-      next[u] = unit_of(turn, u);
-      load_factor(next[u], w[u], 0);
-      load_inner(next[u], h[u], 0);
-      load_old(next[u], after[u]);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int u = 0; u < kUnits; ++u)
-        if (now[u].rank > 0 && is_inside(now[u], half))
-#pragma unroll
-          for (int e = 0; e < 8; ++e) {
-            T& x = old[u][half].v[e];
-            x = from_float<T>(to_float(x) + acc[u][e / 2][half * 2 + e % 2]);
-          }
-      if constexpr (kGated) {
-        if (!is_inside(now[0], half)) continue;
-        Vector<T, 8> gated;
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-          gated.v[e] = from_float<T>(unary_value<UnaryOp::silu>(to_float(old[0][half].v[e])) *
-                                     to_float(old[1][half].v[e]));
-        store_vector(args.out + rows[half] * args.out_stride + now[0].column + quad * 8, gated);
-      } else {
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u)
-          if (is_inside(now[u], half) && !(args.in_place && now[u].rank == 0))
-            store_vector(args.out + rows[half] * args.out_stride + args.first[now[u].layer] +
-                             now[u].column + quad * 8,
-                         old[u][half]);
-      }
-    }
-    if (!more) return;
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      now[u] = next[u];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) old[u][half] = after[u][half];
-    }
   }
 }
 
