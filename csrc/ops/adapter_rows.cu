@@ -19,6 +19,15 @@ constexpr int kExpandWidth = kExpandWarps * kExpandUnits * kExpandUnit;
 
 constexpr int kPlainThreads = 256;
 
+/// Bytes of the next weight that are fetched: what memory gives while the kernels before its
+/// product run. Each row's part is a multiple of kNextStep.
+constexpr int64_t kNextBytes = int64_t{16} << 20, kNextStep = 128;
+
+bool aligned_to_16(const View& v) {
+  const int64_t row = v.shape[1] * static_cast<int64_t>(size_of(v.dtype));
+  return reinterpret_cast<uintptr_t>(v.data) % 16 == 0 && row % 16 == 0;
+}
+
 /// A warp sums each element of h.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
@@ -231,6 +240,14 @@ void launch(const AdapterSum& op, CudaContext& ctx) {
     tensor_cores = tensor_cores && args.m[p] % 8 == 0 && aligned_for<8>(args.b[p]);
   }
   if (args.all_turns == 0) return;
+  if (op.next && op.next.shape[0] > 0 && aligned_to_16(op.next)) {
+    args.next = op.next.as<char>();
+    args.next_rows = static_cast<int>(op.next.shape[0]);
+    args.next_stride = op.next.shape[1] * static_cast<int64_t>(size_of(op.next.dtype));
+    args.next_bytes = static_cast<int>(
+        std::min(args.next_stride, kNextBytes / args.next_rows / kNextStep * kNextStep));
+    if (args.next_bytes == 0) args.next_rows = 0;
+  }
   const auto tiles = static_cast<unsigned>(op.tiles.shape[0]);
   if constexpr (!std::is_same_v<T, float>) {
     if (tensor_cores) {

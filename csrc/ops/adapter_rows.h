@@ -51,7 +51,8 @@ struct AdapterExpand {
 /// outputs of all layers, then h: [layers, S, R]. out[rows[e]] = outputs + h_p[s] b_p[s]^T, for
 /// entries of tiles as in AdapterShrink. `gated`: silu of the first layer's outputs times the
 /// second layer's. Bits as by AdapterExpand, then Swiglu. A row is in one tile at most; rows
-/// outside all tiles stay unchanged. h and b beyond the rank as in AdapterExpand.
+/// outside all tiles stay unchanged. h and b beyond the rank as in AdapterExpand. `next`: the
+/// weight of the product that follows. A GPU fetches the beginnings of its rows to its cache.
 struct AdapterSum {
   View wide;        // [N, outputs + layers * S * R], floating, contiguous
   View rows;        // [E] i32, contiguous
@@ -62,6 +63,7 @@ struct AdapterSum {
   OptionalView ranks2;
   OptionalView b3;  // of a third layer
   OptionalView ranks3;
+  OptionalView next;  // [any, any], contiguous
   View out;  // [N, outputs], gated [N, M]; last stride 1. Not gated, it may be columns of wide
   bool gated;
 };
@@ -158,6 +160,10 @@ inline void check(const AdapterSum& op) {
     DS_CHECK_SHAPE(fits, kOp, text("factors of rank ", rank, op.gated ? " and equal sizes" : ""),
                    factors[p]->describe());
     outputs += factors[p]->shape[1];
+  }
+  if (op.next) {
+    DS_CHECK_SHAPE(op.next.ndim == 2, kOp, "next [any, any]", op.next.describe());
+    require_contiguous(kOp, op.next, "next");
   }
   const int64_t columns = outputs + layers * slots * rank;
   DS_CHECK_SHAPE(op.wide.shape[1] == columns, kOp, text("wide [N, ", columns, "]"),

@@ -24,12 +24,25 @@ struct SumArguments {
   int most, layers;
   bool in_place;  // out is a part of wide
   bool settled;
+  const char* next;  // rows of next_stride bytes; next_bytes of each are fetched to the L2 cache
+  int64_t next_stride;
+  int next_rows, next_bytes;
 
   /// h of an adapter and a layer in row 0.
   __device__ const T* inner_of(int layer, int adapter) const {
     return wide + inner + (int64_t{layer} * lists.adapters + adapter) * most;
   }
 };
+
+/// Fetches this block's share of the next product's weight. Meanwhile little else is read.
+template <class T>
+__device__ __forceinline__ void prefetch_next(const SumArguments<T>& args) {
+  const int block = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x);
+  const int step = static_cast<int>(gridDim.x * gridDim.y * blockDim.x);
+  for (int row = block * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+       row < args.next_rows; row += step)
+    prefetch_range(args.next + row * args.next_stride, args.next_bytes);
+}
 
 /// Columns of a unit. A lane has 8 neighbouring columns of it, or half of them.
 constexpr int kSumUnit = 64;
@@ -81,7 +94,8 @@ __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const Adap
   const auto has_columns = [&](const SumUnit& p) { return p.column + own < args.m[p.layer]; };
   const auto row_of = [&](int pass, int e) { return kFew || pass == 0 ? rows[0][e] : rows[1][e]; };
   const auto load_factor = [&](const SumUnit& p, uint2(&w)[8], int j) {
-    const bool here = has_columns(p) && j < p.rank;
+    // The first load does not wait for the rank: b is finite beyond it, and h is 0.
+    const bool here = has_columns(p) && !none && (j == 0 || j < p.rank);
     const int64_t column = int64_t{tile.adapter} * args.m[p.layer] + p.column + own;
     const T* const b = args.b[p.layer] + column * args.most + quad * 4 + j;
 #pragma unroll
@@ -156,6 +170,7 @@ __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const Adap
       turn += step;
     }
     const bool more = turn < args.all_turns;
+    if (!more) prefetch_next(args);
     SumUnit next[kUnits];
     Vector<T, kWidth> after[kUnits][2];  // Without registers for more rows.
 #pragma unroll

@@ -129,7 +129,7 @@
   NAMES(AdamWSpeculate, "master", "m", "v", "previous", "previous_control", "next", "next_control", "weight") \
   NAMES(AdapterShrink, "x", "rows", "tiles", "a", "ranks", "a2", "ranks2", "a3", "ranks3", "h") \
   NAMES(AdapterExpand, "h", "rows", "tiles", "b", "ranks", "out", "b2", "ranks2", "out2", "b3", "ranks3", "out3") \
-  NAMES(AdapterSum, "wide", "rows", "tiles", "b", "ranks", "b2", "ranks2", "b3", "ranks3", "out") \
+  NAMES(AdapterSum, "wide", "rows", "tiles", "b", "ranks", "b2", "ranks2", "b3", "ranks3", "next", "out") \
   NAMES(Attention, "q", "k", "v", "out", "lse", "mask", "key_mask", "key_lengths", "query_documents", "key_documents", "layout") \
   NAMES(AttentionBackward, "q", "k", "v", "out", "dout", "lse", "dq", "dk", "dv", "mask", "key_mask", "key_lengths", "query_documents", "key_documents", "layout") \
   NAMES(Copy, "in", "out") \
@@ -225,4 +225,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1700802556
+#define DS_INTERFACE_HASH 496247509

@@ -1092,7 +1092,8 @@ export function adapterExpandOnHost(args: AdapterExpandArgs, stream: Stream): vo
  * outputs of all layers, then h: [layers, S, R]. out[rows[e]] = outputs + h_p[s] b_p[s]^T, for
  * entries of tiles as in AdapterShrink. `gated`: silu of the first layer's outputs times the
  * second layer's. Bits as by AdapterExpand, then Swiglu. A row is in one tile at most; rows
- * outside all tiles stay unchanged. h and b beyond the rank as in AdapterExpand.
+ * outside all tiles stay unchanged. h and b beyond the rank as in AdapterExpand. `next`: the
+ * weight of the product that follows. A GPU fetches the beginnings of its rows to its cache.
  */
 export interface AdapterSumArgs {
   /** [N, outputs + layers * S * R], floating, contiguous */
@@ -1111,6 +1112,8 @@ export interface AdapterSumArgs {
   /** of a third layer */
   b3: View | null;
   ranks3: View | null;
+  /** [any, any], contiguous */
+  next: View | null;
   /** [N, outputs], gated [N, M]; last stride 1. Not gated, it may be columns of wide */
   out: View;
   gated: boolean;
@@ -1127,6 +1130,7 @@ function putAdapterSum(args: AdapterSumArgs): void {
   at = putView(args.ranks2, at);
   at = putView(args.b3, at);
   at = putView(args.ranks3, at);
+  at = putView(args.next, at);
   at = putView(args.out, at);
   block[at] = args.gated ? 1 : 0;
 }

@@ -69,6 +69,10 @@ export class Adapters implements ProductAddition {
   private readonly max: number;
   private versions = 0;
   private lists: Lists | null = null;
+  /** The first layer of the last joint product of the running forward. */
+  private last: AdaptedLinear | null = null;
+  /** The layers of the product that followed each one in an earlier forward. */
+  private readonly following = new Map<AdaptedLinear, readonly AdaptedLinear[]>();
 
   private constructor(
     private readonly model: CausalLM,
@@ -205,6 +209,7 @@ export class Adapters implements ProductAddition {
   /** Runs a forward whose rows have adapters. */
   run<T>(lists: Lists | null, body: () => T): T {
     this.lists = lists;
+    this.last = null;
     try {
       return body();
     } finally {
@@ -295,6 +300,7 @@ export class Adapters implements ProductAddition {
       const wide = linear(x.reshape([rows, inputs]), ...whole);
       const isInPlace = adapted.length > 1 && !isGated;
       const width = isGated ? outputs / 2 : outputs;
+      const next = this.nextWeight(adapted);
       const out = isInPlace
         ? wide.alias([rows, width], [wide.size(1), 1])
         : Tensor.empty([rows, width], x.dtype, x.device);
@@ -308,12 +314,23 @@ export class Adapters implements ProductAddition {
         ranks2: two?.ranks ?? null,
         b3: three?.b ?? null,
         ranks3: three?.ranks ?? null,
+        // After several layers comes attention, which fills the cache.
+        next: isInPlace ? null : next,
         out,
         gated: isGated,
       });
       const strides = contiguousStrides([...outer, isInPlace ? wide.size(1) : width]);
       return out.alias([...outer, width], strides);
     });
+  }
+
+  /** The weight of the product that follows one of `layers`; null in the first forward. */
+  private nextWeight(layers: readonly AdaptedLinear[]): Tensor | null {
+    const first = required(layers[0]);
+    if (this.last) this.following.set(this.last, layers);
+    this.last = first;
+    const next = this.following.get(first);
+    return (next && withFactors(next)?.[0]) ?? null;
   }
 
   /** Restores the layers of the model and frees all adapters. */

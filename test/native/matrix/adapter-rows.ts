@@ -317,6 +317,7 @@ const sumOf = (dtype: DType, batch: Batch, form: (typeof FORMS)[number]): Matrix
             input(dtype, [slots, m[p]!, most], random.normal(slots * m[p]! * most)),
           ),
           ...ranksOf(batch),
+          next: form === '' ? input(dtype, [count, columns], random.normal(count * columns)) : null,
           out,
         },
         args: { gated },
@@ -407,6 +408,7 @@ const sum: Call = (m, wrong) =>
     ...absent,
     b2: null,
     b3: null,
+    next: null,
     out: m([6, 5]),
     gated: false,
     ...wrong,
@@ -448,6 +450,7 @@ export const mistakes: readonly Mistake[] = [
     ['columns of wide', 'DS_SHAPE', '[6, 14] f32', (m) => ({ wide: m([6, 14]) })],
     ['shape of out', 'DS_SHAPE', '[6, 4] f32', (m) => ({ out: m([6, 4]) })],
     ['dtype of out', 'DS_DTYPE', 'f16', (m) => ({ out: m([6, 5], 'f16') })],
+    ['dims of next', 'DS_SHAPE', '[6]', (m) => ({ next: m([6]) })],
     ['a gate of one layer', 'DS_SHAPE', '1 layers', () => ({ gated: true as never })],
     [
       'layers of different rank',
