@@ -40,34 +40,12 @@ __device__ __forceinline__ void mx_left(uint32_t (&bytes)[4], const uint4 (&code
   }
 }
 
-/// The bytes of the codes without a set sign, and the other bytes 0; and the other way round.
-__device__ __forceinline__ void mx_left_parts(uint32_t (&positive)[4], uint32_t (&negative)[4],
-                                              const uint4 (&codes)[2], int i) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const uint32_t words[4] = {codes[r].x, codes[r].y, codes[r].z, codes[r].w};
-    const uint32_t word = words[i], other = word ^ 0x88888888u;
-    positive[r] = chosen_bytes(0x43424140u, 0x4c484644u, word);
-    positive[2 + r] = chosen_bytes(0x43424140u, 0x4c484644u, word >> 16);
-    negative[r] = chosen_bytes(0x3d3e3f40u, 0x34383a3cu, other);
-    negative[2 + r] = chosen_bytes(0x3d3e3f40u, 0x34383a3cu, other >> 16);
-  }
-}
-
-/// Adds product i of 4 to c. kSplit: in two products, whose bytes take fewer instructions.
-template <bool kSplit>
+/// Adds product i of 4 to c.
 __device__ __forceinline__ void mx_multiply(int (&c)[4], const uint4 (&codes)[2], int i,
                                             uint32_t b0, uint32_t b1) {
   uint32_t left[4];
-  if constexpr (kSplit) {
-    uint32_t other[4];
-    mx_left_parts(left, other, codes, i);
-    mma_16x8x32(c, left, b0, b1);
-    mma_16x8x32(c, other, b0, b1);
-  } else {
-    mx_left(left, codes, i);
-    mma_16x8x32(c, left, b0, b1);
-  }
+  mx_left(left, codes, i);
+  mma_16x8x32(c, left, b0, b1);
 }
 
 /// 2^(scale - 128) as bf16, or 0 for scales below 2, of the lower or upper two bytes of a word.
@@ -136,7 +114,7 @@ __device__ __forceinline__ void add_columns(float& sum, int c0, int c1, float2 x
 }
 
 /// Both rows of a lane have the same x.
-template <bool kSplit, bool kPairs>
+template <bool kPairs>
 __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[2],
                                          const MxFactors<kPairs>& rows, const MxColumns& x,
                                          int step) {
@@ -147,14 +125,14 @@ __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[
   const int2 start = x.starts(step);
   int c[4] = {start.x, start.y, start.x, start.y};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) mx_multiply<kSplit>(c, codes, i, words[2 * i], words[2 * i + 1]);
+  for (int i = 0; i < 4; ++i) mx_multiply(c, codes, i, words[2 * i], words[2 * i + 1]);
   const float2 factors = x.factors(step);
   add_columns(sums[0], c[0], c[1], factors, rows.of(0, step));
   add_columns(sums[1], c[2], c[3], factors, rows.of(1, step));
 }
 
 /// The two rows of a lane have an x each.
-template <bool kSplit, bool kPairs>
+template <bool kPairs>
 __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[2],
                                          const MxFactors<kPairs>& rows, const MxColumns& first,
                                          const MxColumns& second, int step) {
@@ -168,8 +146,8 @@ __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[
   int c[4] = {start.x, start.y, 0, 0}, e[4] = {0, 0, begin.x, begin.y};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    mx_multiply<kSplit>(c, codes, i, words[0][2 * i], words[0][2 * i + 1]);
-    mx_multiply<kSplit>(e, codes, i, words[1][2 * i], words[1][2 * i + 1]);
+    mx_multiply(c, codes, i, words[0][2 * i], words[0][2 * i + 1]);
+    mx_multiply(e, codes, i, words[1][2 * i], words[1][2 * i + 1]);
   }
   add_columns(sums[0], c[0], c[1], first.factors(step), rows.of(0, step));
   add_columns(sums[1], e[2], e[3], second.factors(step), rows.of(1, step));

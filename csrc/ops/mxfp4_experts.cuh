@@ -33,13 +33,14 @@ struct MxExperts {
   }
 };
 
-/// Groups of a block; slots of two steps that a warp has in flight; warps of a group, 4 or 8.
-template <int kGroups, int kSlots, int kBlocksPerSm, int kGroupWarps = 4, bool kSplit = false>
+/// Warps of a group.
+constexpr int kMxGroupWarps = 4;
+
+/// Groups of a block; slots of two steps that a warp has in flight.
+template <int kGroups, int kSlots, int kBlocksPerSm>
 struct MxShape {
   static constexpr int groups = kGroups, slots = kSlots, blocks_per_sm = kBlocksPerSm;
-  static constexpr int group_warps = kGroupWarps, warps = kGroupWarps * kGroups;
-  static constexpr int threads = 32 * warps;
-  static constexpr bool split = kSplit;
+  static constexpr int warps = kMxGroupWarps * kGroups, threads = 32 * warps;
 };
 
 /// Outputs of a warp's tile of 16 rows; bytes of a slot.
@@ -151,9 +152,8 @@ size_t mx_shared_bytes(int inputs, int rows, int tiles) {
 }
 
 /// The warps of group `group` of a block wait for each other.
-template <class Shape>
 __device__ __forceinline__ void mx_group_barrier(int group) {
-  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(32 * Shape::group_warps) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(32 * kMxGroupWarps) : "memory");
 }
 
 /// Writes a run as digits: a warp has a number a lane.
@@ -181,17 +181,15 @@ __device__ __forceinline__ void clear_mx_runs(const MxInputs& to, int past) {
   }
 }
 
-/// A group computes 32 hidden channels of one choice, 8 a warp, and writes them as digits. With 8
-/// warps, two share the inputs of 8 channels. Groups of a block have channels that lie gridDim.x
-/// times 32 apart.
+/// A group computes 32 hidden channels of one choice, 8 a warp, and writes them as digits. Groups
+/// of a block have channels that lie gridDim.x times 32 apart.
 template <class Shape, bool kPairs>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     mx_up_kernel(const __grid_constant__ MxExperts a) {
-  constexpr int kParts = Shape::group_warps / 4;
   extern __shared__ uint4 mx_shared[];
-  __shared__ float2 partial[Shape::groups][kParts][32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / Shape::group_warps;
-  const int tile = warp % 4, part = warp % Shape::group_warps / 4;
+  __shared__ float2 partial[Shape::groups][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / kMxGroupWarps;
+  const int tile = warp % kMxGroupWarps;
   const int hidden = a.outputs / 2, runs = mx_runs(a.inputs), own_runs = a.inputs / kMxRun;
   const int inner_runs = hidden / kMxRun;
   const int item = group * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
@@ -220,21 +218,18 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   };
   const uint8_t* const rows[2] = {a.codes + row(0, lane / 4) * own_runs * 16,
                                   a.codes + row(1, lane / 4) * own_runs * 16};
-  const int slots = runs / kMxRunsOfSlot, each = (slots + kParts - 1) / kParts;
-  const int end = has_item ? min(slots, part * each + each) : 0;
-  MxPipe<Shape::slots> pipe(ring, rows, own_runs, min(end, part * each), end);
+  const int slots = has_item ? runs / kMxRunsOfSlot : 0;
+  MxPipe<Shape::slots> pipe(ring, rows, own_runs, 0, slots);
   const int64_t second = a.alternate ? row(0, kMxRowsOfTile / 2) : row(1, 0);
-  const MxScales<kMxScalesAhead> first_scales(
-      a.scales + (part == 0 ? row(0, 0) : second) * own_runs, own_runs);
-  const MxScales<kMxScalesAhead> second_scales(a.scales + second * own_runs,
-                                               kParts == 1 ? own_runs : 0);
+  const MxScales<kMxScalesAhead> first_scales(a.scales + row(0, 0) * own_runs, own_runs);
+  const MxScales<kMxScalesAhead> second_scales(a.scales + second * own_runs, own_runs);
   float bias[2] = {};
   if (a.bias)
 #pragma unroll
     for (int r = 0; r < 2; ++r) bias[r] = to_float(a.bias[row(r, lane / 4)]);
   write_mx_inputs(x, a.x + token * a.inputs, a.inputs, packet);
-  first_scales.store(factors + (part == 0 ? 0 : kMxRowsOfTile * own_runs));
-  if (kParts == 1) second_scales.store(factors + kMxRowsOfTile * own_runs);
+  first_scales.store(factors);
+  second_scales.store(factors + kMxRowsOfTile * own_runs);
   __syncthreads();
   if (!has_item) return;
   const int g = lane / 4;
@@ -244,22 +239,18 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   float sums[2] = {};
   pipe.run([&](const uint4(&codes)[kMxStepsOfSlot][2], int step) {
 #pragma unroll
-    for (int s = 0; s < kMxStepsOfSlot; ++s)
-      add_step<Shape::split>(sums, codes[s], of_rows, columns, step + s);
+    for (int s = 0; s < kMxStepsOfSlot; ++s) add_step(sums, codes[s], of_rows, columns, step + s);
   });
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     sums[r] += __shfl_xor_sync(0xffffffffu, sums[r], 1);
     sums[r] += __shfl_xor_sync(0xffffffffu, sums[r], 2);
   }
-  if (part == 0) sums[0] += bias[0], sums[1] += bias[1];
-  if (lane % 4 == 0) partial[group][part][tile * kMxRowsOfTile + g] = make_float2(sums[0], sums[1]);
-  mx_group_barrier<Shape>(group);
-  if (warp % Shape::group_warps != 0) return;
-  float2 both = partial[group][0][lane];
-#pragma unroll
-  for (int p = 1; p < kParts; ++p)
-    both.x += partial[group][p][lane].x, both.y += partial[group][p][lane].y;
+  sums[0] += bias[0], sums[1] += bias[1];
+  if (lane % 4 == 0) partial[group][tile * kMxRowsOfTile + g] = make_float2(sums[0], sums[1]);
+  mx_group_barrier(group);
+  if (tile != 0) return;
+  float2 both = partial[group][lane];
   if (!known) both = make_float2(0.f, 0.f);
   const float value = to_float(from_float<MxExperts::T>(expert_gate(both.x, both.y, a.limit)));
   const int inner = mx_runs(hidden);
@@ -273,11 +264,11 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 template <class Shape, int kPairsOfChoices, bool kPairs>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     mx_down_kernel(const __grid_constant__ MxExperts a) {
-  constexpr int kParts = Shape::group_warps / kPairsOfChoices;
+  constexpr int kParts = kMxGroupWarps / kPairsOfChoices;
   extern __shared__ uint4 mx_shared[];
   __shared__ float partial[Shape::warps][2 * kMxRowsOfTile];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
-  const int group = warp / Shape::group_warps, pair = warp % Shape::group_warps / kParts,
+  const int group = warp / kMxGroupWarps, pair = warp % kMxGroupWarps / kParts,
             part = warp % kParts;
   const int runs = mx_runs(a.inputs), own_runs = a.inputs / kMxRun, bytes = MxInputs::bytes(runs);
   const int64_t token = blockIdx.y;
@@ -316,7 +307,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   const int own = lane % kMxRowsOfTile;
   float weight[2] = {}, biases = 0.f;
   bool known[2] = {};
-  if (warp % Shape::group_warps == 0)
+  if (warp % kMxGroupWarps == 0)
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int choice = lane / kMxRowsOfTile + 4 * i;
@@ -342,7 +333,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   pipe.run([&](const uint4(&codes)[kMxStepsOfSlot][2], int step) {
 #pragma unroll
     for (int s = 0; s < kMxStepsOfSlot; ++s)
-      add_step<Shape::split>(sums, codes[s], of_rows, first, second, step + s);
+      add_step(sums, codes[s], of_rows, first, second, step + s);
   });
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -350,8 +341,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     sums[r] += __shfl_xor_sync(0xffffffffu, sums[r], 2);
     if (lane % 4 == 0) partial[warp][r * kMxRowsOfTile + g] = sums[r];
   }
-  mx_group_barrier<Shape>(group);
-  if (warp % Shape::group_warps != 0) return;
+  mx_group_barrier(group);
+  if (warp % kMxGroupWarps != 0) return;
   float sum = biases;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
