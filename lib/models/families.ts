@@ -35,6 +35,7 @@ export { GraniteMoe, type GraniteMoeConfig } from './granite-moe/granite-moe.js'
 export { Helium, type HeliumConfig } from './helium/helium.js';
 export { HunYuan, type HunYuanConfig } from './hunyuan/hunyuan.js';
 export { HunYuanMoe, type HunYuanMoeConfig } from './hunyuan-moe/hunyuan-moe.js';
+export { HyperClovaX, type HyperClovaXConfig } from './hyperclovax/hyperclovax.js';
 export { InternLm2, type InternLm2Config } from './internlm2/internlm2.js';
 export { InternLm3, type InternLm3Config } from './internlm3/internlm3.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';

@@ -961,6 +961,18 @@ FAMILIES = {
             "tie_word_embeddings": True,
         },
     ),
+    "hyperclovax": (
+        "HyperCLOVAXConfig",
+        "HyperCLOVAXForCausalLM",
+        {
+            **NARROW,
+            "embedding_multiplier": 2.0,
+            "residual_multiplier": 0.6,
+            "attention_multiplier": 0.4,
+            "logits_scaling": 0.7,
+            "rope": (10000.0, None),
+        },
+    ),
 }
 ROPES = {
     "linear": {"rope_type": "linear", "factor": 4.0},
