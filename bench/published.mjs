@@ -221,6 +221,13 @@ function decodeTable() {
   };
 }
 
+function mixtureTable() {
+  const [row] = at('decode-gpt-oss-h200', 'result', 'rows');
+  const cells = [row.tokens_per_s, row.decode_ms_per_step, 100 * row.share_of_bandwidth];
+  const head = ['gpt-oss-20B shape, experts in MXFP4', 'tokens/s', 'ms a step', '% of bandwidth'];
+  return { from: source('decode-gpt-oss-h200'), head, rows: [['batch 1', ...cells.map(fixed(2))]] };
+}
+
 const serveTable = () => ({
   from: source('serve-2048-8B-h200'),
   head: ['Llama 8B, bf16, 32 tokens in', 'clients', 'out', 'tokens/s'],
@@ -305,6 +312,7 @@ export const tables = {
   offload: offloadTable,
   scaling: scalingTable,
   decode: decodeTable,
+  mixture: mixtureTable,
   serve: serveTable,
   embed: embedTable,
   'zero-memory': memoryTable,
