@@ -17,6 +17,7 @@ import { type ChatRequest, type ChatResult, chat } from './chat.js';
 import { type Generation, type GenerationPiece, gatherPieces } from './continuation.js';
 import type { Generator, InferenceStats, Submitted } from './generator.js';
 import { Grammars } from './grammar/grammars.js';
+import { StartedPieces, separateReasoning } from './piece-queue.js';
 import { promptLogprobs } from './prompt-logprobs.js';
 import { aloneRole, type EngineRole } from './ranks/role.js';
 import {
@@ -26,8 +27,6 @@ import {
   readRequest,
 } from './request.js';
 import type { TokenLogprob } from './sampling.js';
-import { separateReasoning } from './separate-reasoning.js';
-import { StartedPieces } from './started-pieces.js';
 import type { StepRunner } from './step-runner.js';
 
 export type { InferenceStats } from './generator.js';

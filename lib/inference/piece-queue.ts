@@ -1,4 +1,8 @@
-// A queue of generated pieces: push() does not wait, next() does.
+// Streams of generated pieces: a queue (push() does not wait, next() does), a start at the first
+// read, and the reasoning apart from the answer.
+import { AnswerReader } from '../text/tool-calls/answer-reader.js';
+import type { GenerationPiece } from './continuation.js';
+import type { AnswerReading } from './held-answer.js';
 
 type Read<Piece> = IteratorResult<Piece, undefined>;
 
@@ -68,5 +72,71 @@ export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
     this.failure = null;
     if (failure) reject(failure.error);
     else resolve({ value: undefined, done: true });
+  }
+}
+
+/** The pieces with their reasoning apart; the same pieces if the request does not read answers. */
+export function separateReasoning(
+  pieces: AsyncIterableIterator<GenerationPiece>,
+  { reading }: { readonly reading: AnswerReading | null },
+): AsyncIterableIterator<GenerationPiece> {
+  return reading ? read(pieces, reading) : pieces;
+}
+
+async function* read(
+  pieces: AsyncIterable<GenerationPiece>,
+  { form, promptEnd }: AnswerReading,
+): AsyncIterableIterator<GenerationPiece> {
+  const readers = new Map<number, AnswerReader>();
+  for await (const piece of pieces) {
+    const reader = readers.get(piece.index) ?? new AnswerReader(form, promptEnd);
+    readers.set(piece.index, reader);
+    const events = reader.push(piece.text);
+    if (piece.finishReason !== null) events.push(...reader.end());
+    const of = (type: 'content' | 'reasoning'): string =>
+      events.map((event) => (event.type === type ? event.text : '')).join('');
+    const reasoning = of('reasoning');
+    yield { ...piece, text: of('content'), ...(reasoning && { reasoning }) };
+  }
+}
+
+type Pieces = AsyncIterableIterator<GenerationPiece>;
+
+/**
+ * Starts a stream at the first next(). Later calls go directly to the stream: an async generator
+ * around it would cost several microtasks a piece.
+ */
+export class StartedPieces implements AsyncIterableIterator<GenerationPiece> {
+  private starting: Promise<Pieces> | null = null;
+  private pieces: Pieces | null = null;
+  private hasLeft = false;
+
+  constructor(private readonly start: () => Promise<Pieces>) {}
+
+  next(): Promise<IteratorResult<GenerationPiece>> {
+    if (this.pieces) return this.pieces.next();
+    if (this.hasLeft) return Promise.resolve({ value: undefined, done: true });
+    this.starting ??= this.start();
+    return this.starting.then(
+      (pieces) => {
+        this.pieces = pieces;
+        return pieces.next();
+      },
+      (error) => {
+        this.hasLeft = true;
+        throw error;
+      },
+    );
+  }
+
+  async return(): Promise<IteratorResult<GenerationPiece>> {
+    this.hasLeft = true;
+    const pieces = await this.starting?.catch(() => null);
+    await pieces?.return?.();
+    return { value: undefined, done: true };
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
   }
 }

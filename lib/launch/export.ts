@@ -1,11 +1,14 @@
-// `ds export` and `ds merge`: folders of weights for other programs.
+// `ds export`, its older spelling `ds consolidate`, and `ds merge`: folders of weights for other
+// programs.
+
+import { consolidate } from '../checkpoint/index.js';
 import type { GgufType } from '../models/gguf/save.js';
 import { mergeFolder } from '../models/merge-folder.js';
 import { definedOnly } from '../runtime/options.js';
 import { refused } from '../runtime/refused.js';
 import { exportGguf, exportRun } from '../trainer/export-run.js';
 import { formatBytes } from './byte-size.js';
-import type { ExportFlags, MergeFlags } from './model-options.js';
+import type { ConsolidateFlags, ExportFlags, MergeFlags } from './model-options.js';
 
 /** Writes the folder and returns a description of it. Throws as exportRun(). */
 export async function exportCommand(dir: string, flags: ExportFlags): Promise<string> {
@@ -38,4 +41,16 @@ export async function mergeCommand(
 ): Promise<string> {
   const files = await mergeFolder({ base, adapter }, output, { maxShardBytes: maxShardSize });
   return [`${base} with ${adapter}:`, ...files.map((file) => `  ${file}`)].join('\n');
+}
+
+/** Writes the folder and returns a description of it. Throws as consolidate(). */
+export async function consolidateCommand(
+  dir: string,
+  out: string,
+  { tag, dtype, maxShardSize, format: wanted }: ConsolidateFlags,
+): Promise<string> {
+  const options = { tag, dtype, maxShardBytes: maxShardSize, format: wanted };
+  const { path, format, files, bytes } = await consolidate(dir, out, options);
+  const readers = format === 'hf' ? "Hugging Face's layout" : "this model's own names";
+  return `${path}: ${formatBytes(bytes)} of ${dtype} weights, ${readers}\n${files.map((file) => `  ${file}`).join('\n')}`;
 }

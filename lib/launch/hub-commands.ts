@@ -17,7 +17,7 @@ export function addHubCommands(program: Command, group: string, finish: Finish):
     .addHelpText('after', ENVIRONMENT)
     .action((name: string, flags: object) =>
       finish(async () => {
-        const { pullCommand } = await import('./pull.js');
+        const { pullCommand } = await import('./models.js');
         console.log(await pullCommand(name, readFlags(PULL, flags)));
         return 0;
       }),

@@ -51,7 +51,7 @@ export function addModelCommands(program: Command, group: string, finish: Finish
     .argument('<out>', 'folder to create')
     .action((dir: string, out: string, flags: object) =>
       print(async () => {
-        const { consolidateCommand } = await import('./consolidate.js');
+        const { consolidateCommand } = await import('./export.js');
         return consolidateCommand(dir, out, readFlags(CONSOLIDATE, flags));
       }),
     );

@@ -1,10 +1,9 @@
-// `ds models`: the models of the cache, with sizes, and their removal.
-
+// `ds pull` and `ds models`: downloads a model into the cache; lists and removes its models.
 import { decimalBytes } from '../hub/download-progress.js';
 import { hubSettings } from '../hub/environment.js';
-import { type CachedModelInfo, models, remove } from '../hub/index.js';
+import { type CachedModelInfo, models, pull, remove } from '../hub/index.js';
 import { required } from '../runtime/required.js';
-import type { ModelsFlags, RemoveFlags } from './model-options.js';
+import type { ModelsFlags, PullFlags, RemoveFlags } from './model-options.js';
 
 /** Returns a table of the cache, or JSON. Throws DS_IO. */
 export async function modelsCommand({ json }: ModelsFlags): Promise<string> {
@@ -43,4 +42,25 @@ export async function removeCommand(name: string, { revision }: RemoveFlags): Pr
   const freed = await remove(name, { revision });
   const what = revision === undefined ? name : `revision ${revision} of ${name}`;
   return `removed ${what}: ${decimalBytes(freed)} freed`;
+}
+
+/** Resolves with the folder. Throws as hub.pull(). */
+export async function pullCommand(name: string, flags: PullFlags): Promise<string> {
+  const { revision, include, quiet } = flags;
+  const controller = new AbortController();
+  // Connections end, and the journal of each file is written.
+  const stop = (): void => controller.abort(new Error('stopped by a signal'));
+  process.once('SIGINT', stop);
+  process.once('SIGTERM', stop);
+  try {
+    return await pull(name, {
+      revision,
+      include,
+      signal: controller.signal,
+      ...(quiet && { progress: false }),
+    });
+  } finally {
+    process.off('SIGINT', stop);
+    process.off('SIGTERM', stop);
+  }
 }

@@ -3,7 +3,7 @@ import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type inference, initInference, nn, seed, text } from '../../lib/index.js';
-import { separateReasoning } from '../../lib/inference/separate-reasoning.js';
+import { separateReasoning } from '../../lib/inference/piece-queue.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 
 const TEMPLATE = `{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
