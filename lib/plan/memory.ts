@@ -1,7 +1,7 @@
 // Predicts the device and host memory of a training step by part.
 import { dtypeSize } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
-import { chunkRowsFor, tooManyLogits } from '../tensor/ops/linear-cross-entropy.js';
+import { chunkRowsFor, isEarlyWeight, tooManyLogits } from '../tensor/ops/linear-cross-entropy.js';
 import { CODE_BYTES } from '../zero/quantized.js';
 import { UNITS_UNDER_WAY } from '../zero/state/placement/host.js';
 import type { Footprint } from './footprint.js';
@@ -83,9 +83,13 @@ function headElements(sizes: ModelSizes, setup: Setup): number {
   const rows = setup.microBatch * setup.seq;
   const isLarge = tooManyLogits([rows, columns], elementBytes(setup), trained.hasHead);
   const isChunked = setup.checkpointing || isLarge;
-  const held = isChunked ? Math.min(rows, chunkRowsFor(columns)) : rows;
-  // For a frozen head, the gradient of its input is computed per chunk in the forward.
-  const early = isChunked && !trained.hasHead ? rows * channels : 0;
+  const held = isChunked ? Math.min(rows, chunkRowsFor(columns, rows)) : rows;
+  // For a frozen head, the gradient of its input is computed per chunk in the forward; for a
+  // trained one with many rows, that of its weight too.
+  const isWeightEarly =
+    trained.hasHead && isEarlyWeight([rows, columns], setup.precision === 'fp16' ? 'f16' : 'f32');
+  const isInputEarly = isWeightEarly || !trained.hasHead;
+  const early = isChunked && isInputEarly ? (rows + (isWeightEarly ? columns : 0)) * channels : 0;
   const padded = vocabulary === columns ? 0 : 2 * columns * channels;
   return held * columns + padded + early;
 }

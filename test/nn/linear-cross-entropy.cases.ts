@@ -1,8 +1,10 @@
 // Tests the fused head and loss: every way to keep logits, divisors, counts, and memory.
 import assert from 'node:assert/strict';
 import { DsError } from '../../lib/errors.js';
+import { observeKernels } from '../../lib/runtime/call.js';
 import type { Device } from '../../lib/runtime/device.js';
 import type { DType } from '../../lib/runtime/dtype.js';
+import { opNames } from '../../lib/runtime/kernels.generated.js';
 import * as ops from '../../lib/tensor/index.js';
 import { checkpoint, scope, Tensor } from '../../lib/tensor/index.js';
 import { chunkRowsFor } from '../../lib/tensor/ops/linear-cross-entropy.js';
@@ -124,6 +126,73 @@ const values = (Object.keys(tolerances) as (keyof typeof tolerances)[]).flatMap(
       }
     }),
   ),
+);
+
+/** Rows of a head with more rows than classes. */
+const MANY = 150;
+
+/** Gradients of x and of the weight after `times` backward passes. */
+function gradientsOf(
+  device: Device,
+  dtype: DType,
+  options: Options,
+  { learnsX = true, times = 1 } = {},
+): number[][] {
+  const make = (name: string, shape: number[]): Tensor => {
+    const count = shape.reduce((product, size) => product * size, 1);
+    return Tensor.from(draw(name, count, 1), { shape, device }).to(dtype);
+  };
+  const x = make('many', [2, MANY / 2, CHANNELS]).requireGrad(learnsX);
+  const weight = make('table', [CLASSES, CHANNELS]).requireGrad();
+  const chosen = Array.from({ length: MANY }, (_, row) => (row % 9 === 4 ? -100 : row % CLASSES));
+  const target = indices(chosen, [2, MANY / 2], weight);
+  for (let i = 0; i < times; ++i) {
+    ops.linearCrossEntropy(x, weight, target, options).backward();
+  }
+  return [x, weight].map(({ grad }) => grad?.to('f32').toArray() ?? []);
+}
+
+/** How many matrix products `body` computes. */
+function matmulsOf(body: () => void): number {
+  let count = 0;
+  observeKernels((op) => () => {
+    if (opNames[op] === 'Matmul') count += 1;
+  });
+  try {
+    body();
+  } finally {
+    observeKernels(null);
+  }
+  return count;
+}
+
+const early: Case[] = (['f32', 'bf16', 'f16'] as const).map((dtype) =>
+  headCase(`${dtype}, more rows than classes: gradients are those of kept logits`, (device) => {
+    for (const chunkRows of [undefined, 40]) {
+      for (const times of [1, 2]) {
+        const again = { recompute: true, ...(chunkRows && { chunkRows }) };
+        const expected = gradientsOf(device, dtype, { recompute: false }, { times });
+        const made = gradientsOf(device, dtype, again, { times });
+        expected.forEach((list, i) => {
+          const name = `${['x', 'weight'][i]}, chunks of ${chunkRows}, ${times} passes`;
+          assertClose(made[i] as number[], list, 2 * tolerances[dtype], name);
+        });
+      }
+    }
+    // Chunks of 40 rows: the forward's product, and two for the gradients.
+    const products = matmulsOf(() =>
+      gradientsOf(device, dtype, { recompute: true, chunkRows: 40 }),
+    );
+    assert.equal(products, 4 * (dtype === 'f16' ? 4 : 3));
+    // An x without a gradient has its logits computed again, with the same bits.
+    for (const reduction of ['mean', 'sum'] as const) {
+      const options: Options = { recompute: true, chunkRows: 40, reduction };
+      const [, both] = gradientsOf(device, dtype, options);
+      const [none, alone] = gradientsOf(device, dtype, options, { learnsX: false });
+      assert.deepEqual(none, []);
+      assert.deepEqual(both, alone);
+    }
+  }),
 );
 
 const counting: Case[] = [
@@ -265,7 +334,9 @@ const memory = headCase('peak memory is that of a chunk where no logits are kept
 
 const rules: Case[] = [
   headCase('chunks hold 2^27 logits and 2048 rows at most', () => {
-    const rows = [64, 50304, 128256, 151936, 250112, 2 ** 28].map(chunkRowsFor);
+    const rows = [64, 50304, 128256, 151936, 250112, 2 ** 28].map((columns) =>
+      chunkRowsFor(columns),
+    );
     assert.deepEqual(rows, [2048, 2048, 1024, 512, 512, 1]);
   }),
   headCase('bad options are refused by name', (device) => {
@@ -300,4 +371,4 @@ const rules: Case[] = [
   }),
 ];
 
-export const cases: Case[] = [...values, ...counting, ...gradients, memory, ...rules];
+export const cases: Case[] = [...values, ...early, ...counting, ...gradients, memory, ...rules];

@@ -7,7 +7,7 @@ import type { View } from '../../runtime/view.js';
 import { Tensor } from '../tensor.js';
 import { type ClassShare, joinRows } from './class-share.js';
 import { paddedColumns } from './linear.js';
-import { allClasses, correctFor, type RowRules, sumsFor } from './loss.js';
+import { allClasses, correctFor, earlyDivisor, type RowRules, sumsFor } from './loss.js';
 import type { RowSums } from './loss-report.js';
 import { asIs, flipped, gemm, gemmRows } from './matmul.js';
 import { viewOf } from './shapes.js';
@@ -55,6 +55,11 @@ export class ChunkedHead {
     this.lse = Tensor.emptyLike(this.losses);
     this.correct = correctFor(rules, this.count, x.device);
     this.sums = sumsFor(rules, this.correct, this.lse);
+  }
+
+  /** What divides the sum of the losses, [1]. */
+  divisor(): Tensor {
+    return earlyDivisor(this.rules, this);
   }
 
   chunks(): Chunk[] {

@@ -1,12 +1,12 @@
 // The vocabulary head fused with its cross-entropy: the logits are never a tensor, and only a chunk
 // of them may exist at a time.
 
-import { dtypeSize } from '../../runtime/dtype.js';
+import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { describe, isContiguous, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { type GradSink, isGradEnabled, recomputing, record } from '../tape.js';
@@ -28,7 +28,6 @@ import {
 import { type LossReduction, reductionOf } from './pointwise-losses.js';
 import {
   expanded,
-  overwriteOrAdd,
   packed,
   requireInput,
   rowCount,
@@ -44,13 +43,15 @@ export interface LinearCrossEntropyOptions extends RowLossOptions {
   reduction?: Exclude<LossReduction, 'none'>;
   /**
    * Rows per chunk of logits. Default: all rows if all logits are kept, else the largest power of
-   * two with at most 2^27 logits (256 MiB in 16 bits), and at most 2048.
+   * two with at most 2^27 logits (256 MiB in 16 bits), and at most 2048. With at least as many rows
+   * as classes: at most 2^28 logits.
    */
   chunkRows?: number;
   /**
    * Keep no logits. With a trained weight, the backward recomputes them chunk by chunk; with a
-   * frozen one, the forward computes the gradient of x. Default: true for a vocabulary above 65,536
-   * with more than 2^30 logits in all.
+   * frozen one, the forward computes the gradient of x. With at least as many rows as classes, and
+   * not in f16, the forward computes the gradient of a trained weight too. Default: true for a
+   * vocabulary above 65,536 with more than 2^30 logits in all.
    */
   recompute?: boolean;
   /**
@@ -97,11 +98,20 @@ export function tooManyLogits(
   return columns > SMALL_VOCABULARY && rows * columns * size > kept;
 }
 
-/** @internal Rows of a chunk of `columns` logits each. */
-export function chunkRowsFor(columns: number): number {
-  const fitting = 2 ** Math.floor(Math.log2(CHUNK_LOGITS / columns));
+/** @internal Rows of a chunk of `columns` logits each, of `rows` in all. */
+export function chunkRowsFor(columns: number, rows = 0): number {
+  const most = rows >= columns ? 2 * CHUNK_LOGITS : CHUNK_LOGITS;
+  const fitting = 2 ** Math.floor(Math.log2(most / columns));
   return Math.max(1, Math.min(fitting, CHUNK_ROWS));
 }
+
+/**
+ * @internal Whether the forward of [rows, columns] logits that are not kept computes the gradient
+ * of a trained weight. That gradient is then no larger than x, and one product of four is saved.
+ * Sums over all rows may leave the range of f16.
+ */
+export const isEarlyWeight = ([rows, columns]: readonly [number, number], dtype: DType): boolean =>
+  rows >= columns && dtype !== 'f16';
 
 /** State that a call keeps of the logits for its backward. */
 interface Plan {
@@ -111,8 +121,8 @@ interface Plan {
   measured(chunk: Chunk, memory: Tensor, weight: Tensor): void;
   /** Releases memory of the forward; returns the tensors that the backward needs. */
   close(): Tensor[];
-  /** `scale` is the gradient of each row's loss, [1]. */
-  backward(scale: Tensor, sink: GradSink): void;
+  /** `grad` is the gradient of the loss, `scale` that of each row's loss, [1] each. */
+  backward(scale: Tensor, sink: GradSink, grad: Tensor): void;
 }
 
 /** Gradients of x and W from gradients of logits, chunk by chunk. */
@@ -202,26 +212,46 @@ class LogitsAgain implements Plan {
 
 /** Factor of early gradients, a power of two: small gradients do not underflow in f16. */
 const EARLY_SCALE = 256;
+/** Elements that are scaled at a time, in the statistics' dtype. */
+const SCALED_ELEMENTS = 2 ** 25;
 
 /**
- * For a frozen weight: the forward computes x's gradient from the logits of each chunk, and the
- * backward scales it. Needs as many products as kept logits, and the memory of one chunk. Source:
- * Hsu et al. 2024 (Liger Kernel).
+ * The forward computes the gradients of x, and of a trained weight, from the logits of each chunk,
+ * and the backward scales them. Needs as many products as kept logits, and the memory of one chunk.
+ * Source: Hsu et al. 2024 (Liger Kernel).
  */
-class EarlyGradient implements Plan {
+class EarlyGradients implements Plan {
   private readonly shared: Tensor;
   private readonly scale: Tensor;
-  /** EARLY_SCALE times the gradient of the sum of the losses, x's shape and dtype. */
-  private readonly early: Tensor;
+  /** EARLY_SCALE times x's gradient, of x's shape and dtype: see the constructor. */
+  private readonly ofX: Tensor;
+  /** The same of the padded weight; null for a frozen one. */
+  private readonly ofWeight: Tensor | null;
 
+  /**
+   * With a trained weight, these are gradients of the loss. Its own gradient is usually a power of
+   * two; then logits computed again would give the same bits. With a frozen weight, they are
+   * gradients of the sum of the losses, which do not underflow in f16.
+   */
   constructor(
     private readonly head: ChunkedHead,
     x: Tensor,
+    private readonly weight: Tensor,
   ) {
+    const { dtype, device } = x;
+    const [classes, channels] = leading(weight.shape, 2);
     this.shared = head.buffer();
-    this.early = Tensor.empty([rowCount(x.shape), x.size(-1)], x.dtype, x.device);
-    this.scale = Tensor.empty([1], head.losses.dtype, x.device);
+    this.ofX = Tensor.empty([rowCount(x.shape), channels], dtype, device);
+    this.ofWeight = weight.requiresGrad
+      ? Tensor.empty([paddedColumns(classes), channels], dtype, device)
+      : null;
+    this.scale = Tensor.empty([1], head.losses.dtype, device);
     kernels.fill({ out: this.scale, value: EARLY_SCALE });
+    if (!this.ofWeight) return;
+    const divisor = head.divisor();
+    const { scale } = this;
+    kernels.binary({ a: scale, b: divisor, out: scale, op: 'div', accumulate: false });
+    divisor.dispose();
   }
 
   allocate(): Tensor {
@@ -229,11 +259,11 @@ class EarlyGradient implements Plan {
   }
 
   measured(chunk: Chunk, memory: Tensor, weight: Tensor): void {
-    const { head, early, scale } = this;
+    const { head, ofX, ofWeight, scale } = this;
     head.differentiate(chunk, head.logits(chunk, memory), scale);
     head.propagate(chunk, memory, weight, {
-      dx: early,
-      dweight: null,
+      dx: ofX,
+      dweight: ofWeight,
       addX: false,
       addWeight: false,
     });
@@ -242,34 +272,47 @@ class EarlyGradient implements Plan {
   close(): Tensor[] {
     this.shared.dispose();
     this.scale.dispose();
-    return [this.early];
+    return this.ofWeight ? [this.ofX, this.ofWeight] : [this.ofX];
   }
 
-  backward(scale: Tensor, sink: GradSink): void {
+  backward(scale: Tensor, sink: GradSink, grad: Tensor): void {
+    const { ofX, ofWeight, weight } = this;
     const down = Tensor.emptyLike(scale);
-    kernels.scale({ in: scale, out: down, scale: 1 / EARLY_SCALE, shift: 0, accumulate: false });
-    sink.write(0, (dx, accumulate) =>
-      overwriteOrAdd(dx, accumulate, (out) => {
-        const rows = viewOf(out, this.early.shape);
-        for (const { start, x } of this.head.chunks()) {
-          const count = required(x.shape[0]);
-          times(rowRange(this.early, start, count), down, rowRange(rows, start, count));
-        }
-      }),
-    );
+    const factor = ofWeight ? viewOf(grad, [1]) : scale;
+    kernels.scale({ in: factor, out: down, scale: 1 / EARLY_SCALE, shift: 0, accumulate: false });
+    sink.write(0, (dx, accumulate) => writeTimes(ofX, down, viewOf(dx, ofX.shape), accumulate));
+    if (ofWeight) {
+      const values = viewOf(ofWeight, weight.shape);
+      sink.write(1, (dweight, accumulate) => writeTimes(values, down, dweight, accumulate));
+    }
     down.dispose();
   }
 }
 
-/** out = values * factor, rounded once; `factor` [1] has the statistics' dtype of the values. */
-function times(values: View, factor: Tensor, out: View): void {
+/**
+ * out (+)= values * factor, rounded once; matrices with contiguous rows. `factor` [1] has the
+ * statistics' dtype of the values.
+ */
+function writeTimes(values: View, factor: Tensor, out: View, accumulate: boolean): void {
   const { dtype, device } = factor;
-  const wide = Tensor.empty(values.shape, dtype, device);
-  kernels.copy({ in: values, out: wide });
-  const b = expanded(factor, wide.shape);
-  kernels.binary({ a: wide, b, out: wide, op: 'mul', accumulate: false });
-  kernels.copy({ in: wide, out });
-  wide.dispose();
+  const [rows, columns] = leading(values.shape, 2);
+  const step = Math.max(1, Math.floor(SCALED_ELEMENTS / columns));
+  for (let start = 0; start < rows; start += step) {
+    const count = Math.min(step, rows - start);
+    const part = rowRange(out, start, count);
+    const wide = Tensor.empty([count, columns], dtype, device);
+    kernels.copy({ in: rowRange(values, start, count), out: wide });
+    const b = expanded(factor, wide.shape);
+    kernels.binary({ a: wide, b, out: wide, op: 'mul', accumulate: false });
+    if (accumulate) {
+      const sum = Tensor.empty([count, columns], dtype, device);
+      kernels.copy({ in: part, out: sum });
+      kernels.binary({ a: sum, b: wide, out: wide, op: 'add', accumulate: false });
+      sum.dispose();
+    }
+    kernels.copy({ in: wide, out: part });
+    wide.dispose();
+  }
 }
 
 /** Selects how a call keeps the logits, and the rows per chunk. */
@@ -277,7 +320,7 @@ function planOf(
   x: Tensor,
   weight: Tensor,
   { chunkRows, recompute }: LinearCrossEntropyOptions,
-): { Kind: new (head: ChunkedHead, x: Tensor) => Plan; rows: number } {
+): Pick<HeadRules, 'Kind' | 'rows'> {
   const total = rowCount(x.shape);
   const columns = paddedColumns(required(weight.shape[0]));
   const isLarge = tooManyLogits([total, columns], dtypeSize(x.dtype), weight.requiresGrad);
@@ -285,18 +328,21 @@ function planOf(
   const learns = isGradEnabled() && (x.requiresGrad || weight.requiresGrad);
   const keeps = learns && !drops;
   const all = keeps || !(drops || isLarge);
-  const standard = all ? Math.max(1, total) : chunkRowsFor(columns);
+  const standard = all ? Math.max(1, total) : chunkRowsFor(columns, total);
   const rows = requireInteger('linear_cross_entropy chunkRows', chunkRows ?? standard, 1);
-  const isEarly = learns && drops && !weight.requiresGrad;
-  return { Kind: keeps ? KeptLogits : isEarly ? EarlyGradient : LogitsAgain, rows };
+  const isEarly =
+    !weight.requiresGrad || (x.requiresGrad && isEarlyWeight([total, columns], x.dtype));
+  const ofDropped = learns && drops && isEarly ? EarlyGradients : LogitsAgain;
+  return { Kind: keeps ? KeptLogits : ofDropped, rows };
 }
 
 /**
  * Returns crossEntropy(linear(x, weight), target) without the logits as a tensor. x [.., C], weight
  * [V, C] of x's dtype, target [..] i32 or i64. Returns a scalar, f32 (f64 for f64). Without kept
- * logits it needs chunkRows V elements in both passes, V C more if V is not a multiple of 64, and N
- * C more between the passes with a frozen weight (N rows). Throws DS_SHAPE, DS_DTYPE, DS_DEVICE,
- * DS_ARGUMENT, DS_INDEX (CPU; NaN on a GPU).
+ * logits it needs chunkRows V elements in both passes, and V C more if V is not a multiple of 64.
+ * Between the passes it needs N C more with a frozen weight (N rows), (N + V) C with early
+ * gradients of a trained one. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT, DS_INDEX (CPU; NaN
+ * on a GPU).
  */
 export function linearCrossEntropy(
   x: Tensor,
@@ -335,7 +381,7 @@ function countedRows(x: Tensor, target: Tensor, ignoreIndex: number): [Tensor, T
 }
 
 interface HeadRules {
-  Kind: new (head: ChunkedHead, x: Tensor) => Plan;
+  Kind: new (head: ChunkedHead, x: Tensor, weight: Tensor) => Plan;
   rows: number;
   rules: HeadRowRules;
 }
@@ -350,7 +396,7 @@ function headLoss(
   const flat = packed(target);
   const at = viewOf(flat, [rowCount(x.shape)]);
   const head = new ChunkedHead(source, weight, at, rows, rules);
-  const plan = new Kind(head, source);
+  const plan = new Kind(head, source, weight);
   const padded = head.paddedWeight();
   for (const chunk of head.chunks()) {
     const memory = plan.allocate();
@@ -366,7 +412,7 @@ function headLoss(
   const out = average(head.losses, divisor);
   const saved = [source, weight, flat, head.lse, divisor, ...kept];
   record('linear_cross_entropy', [x, weight], [out], saved, ([grad], sink) =>
-    plan.backward(rowScale(grad, divisor), sink),
+    plan.backward(rowScale(grad, divisor), sink, grad),
   );
   return out;
 }

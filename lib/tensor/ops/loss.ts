@@ -191,11 +191,33 @@ export function divisorOf(rules: RowRules, { target, losses, correct }: Measured
   return out;
 }
 
-/** `count` [1] with 0 replaced by 1. A 0 increments the counter of empty means. */
-export function orOne(count: Tensor): Tensor {
+/** The value of divisorOf() before the losses are known: no report, no counter of empty means. */
+export function earlyDivisor(
+  { reduction, divisor, ignoreIndex }: RowRules,
+  { target, losses }: Pick<MeasuredRows, 'target' | 'losses'>,
+): Tensor {
+  const { dtype, device } = losses;
+  let out: Tensor;
+  if (divisor === null && reduction === 'mean') out = countRows(target, ignoreIndex, dtype);
+  else {
+    out = Tensor.empty([1], dtype, device);
+    if (divisor instanceof Tensor) kernels.copy({ in: viewOf(divisor, [1]), out });
+    else kernels.fill({ out, value: divisor ?? 1 });
+  }
+  add(out, isZero(out));
+  return out;
+}
+
+function isZero(count: Tensor): Tensor {
   const isEmpty = Tensor.empty([1], 'bool', count.device);
   const zero = expanded(constant(0, count.dtype, count.device), [1]);
   kernels.compare({ a: count, b: zero, out: isEmpty, op: 'eq' });
+  return isEmpty;
+}
+
+/** `count` [1] with 0 replaced by 1. A 0 increments the counter of empty means. */
+export function orOne(count: Tensor): Tensor {
+  const isEmpty = isZero(count);
   add(count, isEmpty);
   if (emptyMeans?.device === count.device) add(emptyMeans, isEmpty);
   return count;
