@@ -32,6 +32,8 @@ export class SegmentQueue<Segment> {
 interface Away {
   /** Enqueues the copies back, if they have not been. */
   upload(): void;
+  /** Releases the device's copies, if a newer segment starts. */
+  leaveDevice(): void;
 }
 
 /**
@@ -44,7 +46,7 @@ export class TransferLane {
   readonly pool: PinnedPool;
   /** Recorded and waited for in one go; never pending for longer. */
   readonly mark: Event;
-  readonly inputs = new SegmentQueue<Away & { leaveDevice(): void }>();
+  readonly inputs = new SegmentQueue<Away>();
   readonly results = new SegmentQueue<Away>();
 
   constructor(readonly device: Device) {
