@@ -9,18 +9,15 @@ import { HostCopy, type TransferLane, uploadAll } from './transfer-lane.js';
 /**
  * Order by events only; the host never waits.
  *
- *     down stream  copies a result while the rest of its segment runs. When the next segment
- *                  starts, the last reader of the result on the device frees it, in the order of
- *                  this stream.
+ *     down stream  copies a result while the rest of its segment runs. The last reader of the
+ *                  result on the device frees it, in the order of this stream.
  *     up stream    copies a segment's results back when the backward of its successor has reached
  *                  its first attention. By then most memory of the successor's replay is free, so
  *                  the peak of a step does not grow.
- *
- * The newest segment's results stay on the device, because the backward begins with them.
  */
 export class OffloadedResults implements ResultStore {
   private references = 0;
-  private state: 'device' | 'host' | 'uploading' | 'restored' = 'device';
+  private state: 'host' | 'uploading' | 'restored' = 'host';
   /** Results in call order: a copy, or a tensor that stays on its device. */
   private readonly results: (HostCopy | Tensor)[] = [];
   private readonly uploaded: Event;
@@ -41,14 +38,7 @@ export class OffloadedResults implements ResultStore {
     this.lane.order(down, device.compute);
     const copy = copyOf(this.lane, result);
     this.results.push(copy);
-    if (this.state !== 'device') copy.leaveDevice();
-  }
-
-  /** Releases the device's copies; later results leave at once. */
-  leaveDevice(): void {
-    if (this.state !== 'device') return;
-    this.state = 'host';
-    for (const result of this.copies()) result.leaveDevice();
+    copy.leaveDevice();
   }
 
   restore(): void {
@@ -73,14 +63,12 @@ export class OffloadedResults implements ResultStore {
   upload(): void {
     if (this.state !== 'host') return;
     this.state = 'uploading';
-    uploadAll(this.lane, this.copies(), this.uploaded);
+    const copies = this.results.filter((result) => result instanceof HostCopy);
+    uploadAll(this.lane, copies, this.uploaded);
   }
 
   retain(): void {
-    if (this.references++ > 0) return;
-    const { results } = this.lane;
-    results.newest?.leaveDevice();
-    results.add(this);
+    if (this.references++ === 0) this.lane.results.add(this);
   }
 
   release(): void {
@@ -90,10 +78,6 @@ export class OffloadedResults implements ResultStore {
     this.state = 'restored';
     for (const each of this.results.splice(0)) each.release();
     this.uploaded.dispose();
-  }
-
-  private copies(): HostCopy[] {
-    return this.results.filter((result) => result instanceof HostCopy);
   }
 
   /** Work of the compute stream from here on finds the results in place. */

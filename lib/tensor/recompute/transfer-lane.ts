@@ -32,8 +32,6 @@ export class SegmentQueue<Segment> {
 interface Away {
   /** Enqueues the copies back, if they have not been. */
   upload(): void;
-  /** Releases the device's copies, if a newer segment starts. */
-  leaveDevice(): void;
 }
 
 /**
@@ -46,7 +44,7 @@ export class TransferLane {
   readonly pool: PinnedPool;
   /** Recorded and waited for in one go; never pending for longer. */
   readonly mark: Event;
-  readonly inputs = new SegmentQueue<Away>();
+  readonly inputs = new SegmentQueue<Away & { leaveDevice(): void }>();
   readonly results = new SegmentQueue<Away>();
 
   constructor(readonly device: Device) {
