@@ -218,11 +218,11 @@ describe('the mean loss of an evaluation over ranks', () => {
     };
     const ranks = { world, mesh: { place: () => place }, replicaAxes: [], lossRanks: [1, 3] };
     const self = { device: cpu(), parts: { ranks } };
-    const { shared: call } = engine as unknown as {
-      shared(losses: Tensor | null, micros: number): Promise<Tensor>;
+    const { meanLoss } = engine as unknown as {
+      meanLoss(losses: Tensor | null, micros: number): Promise<Tensor>;
     };
     const own = losses === null ? null : Tensor.from(losses as never, { dtype: 'f32' }).keep();
-    const mean = await call.call(self, own, 3);
+    const mean = await meanLoss.call(self, own, 3);
     sent.push(mean.item());
     mean.dispose();
     return sent;

