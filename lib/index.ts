@@ -43,8 +43,8 @@ export {
 export * as data from './data/index.js';
 export type { OffloadState } from './engine/calls.js';
 export type { Engine } from './engine/engine.js';
-export { scaleJointLoss } from './engine/engine.js';
 export type { EngineOptimizer } from './engine/engine-reports.js';
+export { scaleJointLoss } from './engine/joint-loss.js';
 export type {
   OffloadedBytes,
   OffloadStatesOptions,

@@ -1,11 +1,8 @@
 // The training engine: forward(), backward(), step(), and the calls that save, load and move state.
 
-import { DsError } from '../errors.js';
-import { formatValue } from '../runtime/format-value.js';
 import { requireEnded, requireNoSurplus } from '../runtime/require-type.js';
 import { TensorGrowth } from '../tensor/growth.js';
 import { Scope, sharingSamples, type Tensor } from '../tensor/index.js';
-import { requireTensor } from '../tensor/ops/shapes.js';
 import { scopeInto } from '../tensor/scope.js';
 import type { EngineParts } from './engine-parts.js';
 import { EngineReports } from './engine-reports.js';
@@ -298,23 +295,4 @@ export class Engine extends EngineReports {
   destroy(): void {
     this.calls.close(() => this.parts.owned.release());
   }
-}
-
-/**
- * Returns `loss` times the smallest loss scale of the engines, for one loss.backward(). After it,
- * call engines.map((engine) => engine.backwardEpilogue()).
- */
-export function scaleJointLoss(loss: Tensor, engines: readonly Engine[]): Tensor {
-  requireTensor('scaleJointLoss', loss);
-  if (!Array.isArray(engines) || engines.length === 0) {
-    throw new DsError({
-      code: 'DS_ARGUMENT',
-      op: 'scaleJointLoss',
-      expected: 'a list of engines',
-      got: formatValue(engines),
-    });
-  }
-  const factor = Math.min(...engines.map(({ lossScale }) => lossScale));
-  for (const engine of engines) engine.expectScaled(factor);
-  return factor === 1 ? loss : loss.mul(factor);
 }
