@@ -279,7 +279,11 @@ test('a model in several files is read by the name of the first', async () => {
   expect(await messageOf(first)).toMatch(/split\.tensors\.count: expected \d+, as many/);
   await split(path, 3);
   rmSync(second);
-  expect((await refusal(() => nn.models.fromPretrained(first))).code).toBe('DS_IO');
+  const missing = await refusal(() => nn.models.fromPretrained(first));
+  expect(missing).toMatchObject({
+    code: 'DS_IO',
+    hint: expect.stringContaining('Download all files of the model'),
+  });
   const renamed = join(folder, 'renamed.gguf');
   copyFileSync(first, renamed);
   expect(await messageOf(renamed)).toMatch(/a name that ends in -00001-of-00003\.gguf/);

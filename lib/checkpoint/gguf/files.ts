@@ -28,7 +28,9 @@ export async function openGgufFiles(path: string): Promise<GgufFiles> {
   try {
     const first = await add(path);
     const headers = [first];
-    for (const name of namesBehind(path, first)) headers.push(await add(name));
+    for (const name of namesBehind(path, first)) {
+      headers.push(await add(name).catch((error) => Promise.reject(withHint(error))));
+    }
     return { files, header: headers.length === 1 ? first : joined(path, files, headers) };
   } catch (error) {
     for (const file of files) await file.close();
@@ -92,6 +94,19 @@ function joined(
     read: (tensor) => required(headers[tensor.file ?? 0]).read(tensor),
   };
 }
+
+/** The failure of a further file, such as a missing one, with the fix. */
+const withHint = (error: unknown): unknown =>
+  error instanceof DsError && error.code === 'DS_IO'
+    ? new DsError({
+        code: error.code,
+        op: error.op,
+        expected: error.expected,
+        got: error.got,
+        hint: HINT,
+        cause: error,
+      })
+    : error;
 
 const wrong = (op: string, expected: string, got: GgufValue | null): DsError =>
   new DsError({ code: 'DS_CHECKPOINT', op, expected, got: JSON.stringify(got), hint: HINT });
