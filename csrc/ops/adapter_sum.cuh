@@ -46,7 +46,8 @@ __device__ __forceinline__ void prefetch_next(const SumArguments<T>& args) {
 
 /// Columns of a unit. A lane has 8 neighbouring columns of it, or half of them.
 constexpr int kSumUnit = 64;
-/// Rows up to which lanes divide columns: half of a product's rows would be empty.
+/// In a tile of at most this many rows, half of a product's rows would be empty. Two lanes then
+/// divide the columns of one.
 constexpr int kFewRows = 4;
 
 /// A unit of a layer in turn of a warp.

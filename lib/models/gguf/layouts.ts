@@ -167,7 +167,10 @@ export const PACKED_PAIRS: GgufLayout = {
   },
 };
 
-/** One matrix an expert, [experts, 2 width, channels]: the rows of the gate, then those of `up`. */
+/**
+ * One matrix for each expert, [experts, 2 width, channels]. The rows of the gate come before the
+ * rows of `up`.
+ */
 export const GATE_UP: GgufLayout = {
   own: ([[experts = 0, width = 0, channels = 0] = []]) => [experts, 2 * width, channels],
   stored: ([experts = 0, both = 0, channels = 0]) =>

@@ -16,7 +16,7 @@ export interface LatentSizes {
   keyRank: number;
   /** Channels of a head's queries and keys that are not rotated (qk_nope_head_dim). */
   plainDim: number;
-  /** Rotated channels (qk_rope_head_dim), even. All heads share those of the key. */
+  /** Rotated channels (qk_rope_head_dim), even. A token has one rotated key for all heads. */
   rotaryDim: number;
   /** Channels of a head's values (v_head_dim), at most the width of its keys. */
   valueDim: number;
