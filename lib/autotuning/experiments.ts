@@ -14,9 +14,9 @@ import type { ResolvedConfig } from '../../types/config.js';
 import type { Section } from '../config/schema.js';
 import { DsError } from '../errors.js';
 import type { ExperimentMetrics, ModelInfo } from '../plan/index.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { type DiskOperation, onDisk } from '../runtime/on-disk.js';
-import { refused } from '../runtime/refused.js';
 import { type ConfigArgument, type Mappings, withValues } from './program-arguments.js';
 import type { Candidate } from './search-space.js';
 import type { Row } from './tuner.js';
@@ -118,7 +118,7 @@ export class Experiments {
       failure = reason.text;
       if (info) break;
     }
-    throw refused(
+    throw argumentError(
       '--autotuning',
       'a program that trains with the given configuration',
       failure,

@@ -1,7 +1,7 @@
 // The arguments of the program: its configuration file, and arguments for configuration values.
 
 import { isSection, type Section } from '../config/schema.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 
 /** The ds_config.json in the program's arguments. */
@@ -55,7 +55,7 @@ export function configArgument(args: readonly string[]): ConfigArgument {
       return { file: position.value, replaced: (value) => put(args, position, value) };
     }
   }
-  throw refused(
+  throw argumentError(
     '--autotuning',
     "a ds_config.json among the program's arguments",
     args.length > 0 ? args.join(' ') : 'none',
@@ -70,7 +70,7 @@ export function numberOf(args: readonly string[], flag: string): number | null {
   const number = Number(position.value);
   if (number > 0) return number;
   const expected = 'a positive whole number';
-  throw refused(flag, expected, position.value);
+  throw argumentError(flag, expected, position.value);
 }
 
 /** The arguments that correspond to configuration keys. */

@@ -5,9 +5,9 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { held, Tensor } from '../tensor/index.js';
 import { convertValues } from './convert.js';
 import { bytesOf, type FreeFolder, requireFree, writeFolder } from './export-folder.js';
@@ -176,7 +176,7 @@ export async function layOut(
 
 function requireChoice(option: string, value: string | undefined, choices: object): void {
   if (value === undefined || Object.hasOwn(choices, value)) return;
-  throw refused(
+  throw argumentError(
     `consolidate ${option}`,
     Object.keys(choices).join(', '),
     JSON.stringify(value) ?? typeof value,

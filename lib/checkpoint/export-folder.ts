@@ -7,7 +7,7 @@ import type { JsonObject } from '../../types/json.js';
 import type { DsError } from '../errors.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
@@ -100,7 +100,7 @@ async function appear(from: string, path: string, files: readonly string[] | nul
 /** Divides sources in order into files of at most `limit` bytes of tensors. */
 function split(sources: readonly TensorSource[], limit: number): TensorSource[][] {
   if (!(limit > 0)) {
-    throw refused('maxShardBytes', 'a positive number of bytes', String(limit));
+    throw argumentError('maxShardBytes', 'a positive number of bytes', String(limit));
   }
   const shards: TensorSource[][] = [[]];
   for (const source of sources) {
@@ -197,7 +197,7 @@ export async function requireFree(out: string): Promise<FreeFolder> {
 }
 
 function takenError(op: string, got: string): DsError {
-  return refused(
+  return argumentError(
     op,
     'a folder that does not exist yet, or an empty one',
     got,

@@ -5,7 +5,7 @@ import { basename, join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { BoxRange } from '../runtime/box.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
@@ -348,7 +348,7 @@ function requireOneWay(asynchronous: readonly boolean[]): void {
 
 function requireKeep(keepLast: number | undefined): void {
   if (keepLast === undefined || (Number.isInteger(keepLast) && keepLast > 0)) return;
-  throw refused('saveCheckpoint keepLast', 'a whole number from 1', String(keepLast));
+  throw argumentError('saveCheckpoint keepLast', 'a whole number from 1', String(keepLast));
 }
 
 function disagreement(op: string, expected: string, got: string): DsError {

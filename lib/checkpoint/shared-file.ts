@@ -7,7 +7,7 @@ import { boxesOf, isSameBox, partsOf, positionIn, runShape, wholeBox } from '../
 import { cpu } from '../runtime/device.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath, writeFile } from '../runtime/file.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { held, noGrad, type Tensor, to } from '../tensor/index.js';
@@ -167,7 +167,7 @@ function pathTaken(op: string): DsError {
 function notAName(file: unknown): DsError {
   const op = 'save16bitModel file';
   const got = JSON.stringify(file) ?? typeof file;
-  return refused(op, 'a file name', got);
+  return argumentError(op, 'a file name', got);
 }
 
 function incomplete(op: string, expected: string, got: string): DsError {

@@ -4,6 +4,7 @@
 import { basename, dirname, sep } from 'node:path';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
+import { valueError } from '../runtime/input-errors.js';
 import {
   type Collective,
   type CollectiveKind,
@@ -14,7 +15,6 @@ import {
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { poll } from '../runtime/poll.js';
 import { answerPythonNames } from '../runtime/python-names.js';
-import { refusedValue } from '../runtime/refused.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
@@ -313,7 +313,7 @@ export class ProcessGroup {
 /** Throws DS_ARGUMENT if `tensor` is not a tensor. */
 function elementsOf(op: string, tensor: View): number {
   if (Array.isArray((tensor as Partial<View> | null)?.shape)) return numel(tensor.shape);
-  throw refusedValue(op, 'a tensor', tensor);
+  throw valueError(op, 'a tensor', tensor);
 }
 
 /** Returns the elements of one of `rows` rows of `each` on one rank. Throws DS_SHAPE. */

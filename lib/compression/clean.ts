@@ -8,7 +8,7 @@ import { Linear, LinearGelu } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { leading } from '../runtime/required.js';
 import { indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Compression, compressionOf, forgetCompression, isOn } from './compress.js';
@@ -103,4 +103,4 @@ function chooseValues(values: Tensor, dim: number, numbers: readonly number[] | 
 }
 
 const misusedError = (expected: string, got: string): DsError =>
-  refused('redundancyClean', expected, got);
+  argumentError('redundancyClean', expected, got);

@@ -5,7 +5,7 @@ import type { Embedding } from '../nn/embedding.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { replaceModules } from '../nn/replace-modules.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { CompressedEmbedding, CompressedLinear, StepClock } from './compressed-layers.js';
 import { requireRelated } from './cut-layers.js';
 import { findLayers, type LayerGroup } from './find-layers.js';
@@ -160,7 +160,7 @@ function asLinear(layer: Layer, name: string): CompressedLinear {
 /** Throws DS_ARGUMENT if the model is already compressed. */
 export function requireUncompressed(model: Module): void {
   if (!compressions.has(model)) return;
-  throw refused(
+  throw argumentError(
     'initCompression',
     'a model without compression',
     'a model with compression',

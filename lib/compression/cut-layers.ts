@@ -3,7 +3,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { required } from '../runtime/required.js';
 import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
@@ -53,7 +53,7 @@ export function requireRelated(model: Module, compressed: Compressed): void {
   for (const names of model.tiedNames()) {
     const tied = names.find((name) => cut.has(name.slice(0, name.lastIndexOf('.'))));
     if (!tied) continue;
-    throw refused(
+    throw argumentError(
       'compression_training',
       'related_modules of layers with untied weights',
       `${tied}, tied`,

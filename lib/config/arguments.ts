@@ -1,6 +1,6 @@
 // The command-line arguments of DeepSpeed's programs: --deepspeed and --deepspeed_config FILE.
 import type { DsError } from '../errors.js';
-import { refused, refusedValue } from '../runtime/refused.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import type { ConfigArguments } from './source.js';
 
 export type { ConfigArguments } from './source.js';
@@ -41,7 +41,7 @@ export interface ParsedArguments {
  */
 export function parseConfigArguments(argv: readonly string[]): ParsedArguments {
   if (!Array.isArray(argv) || argv.some((word) => typeof word !== 'string')) {
-    throw refusedValue('parseConfigArguments', 'words, as of process.argv.slice(2)', argv);
+    throw valueError('parseConfigArguments', 'words, as of process.argv.slice(2)', argv);
   }
   const args: { -readonly [Key in keyof ConfigArguments]: ConfigArguments[Key] } = {};
   const rest: string[] = [];
@@ -67,5 +67,10 @@ function split(word: string): [flag: string, value?: string] {
 }
 
 function missingFile(flag: string): DsError {
-  return refused(flag, 'the path of a ds_config.json', 'nothing', `Write ${flag} ds_config.json.`);
+  return argumentError(
+    flag,
+    'the path of a ds_config.json',
+    'nothing',
+    `Write ${flag} ds_config.json.`,
+  );
 }

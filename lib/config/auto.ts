@@ -1,6 +1,6 @@
 // "auto": filled in from the model and the training arguments, as Hugging Face's Trainer fills it.
 import type { DsConfig } from '../../types/config.js';
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 import {
   type AutoRow,
   type AutoSources,
@@ -60,7 +60,7 @@ const DROPS_AUTO = [
  */
 export function resolveAuto(config: string | DsConfig, sources: AutoSources): DsConfig {
   if (typeof sources !== 'object' || sources === null) {
-    throw refusedValue(
+    throw valueError(
       'resolveAuto',
       'what "auto" is filled from',
       sources,

@@ -2,7 +2,7 @@
 // the program.
 
 import type { DsConfig } from '../../types/config.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { readDocument } from './parse.js';
 import { layerRanksIn } from './partition-rules.js';
 import { isSection } from './schema.js';
@@ -47,7 +47,7 @@ export function configSource({ config, configParams, args }: ConfigSources): Con
   ].filter(({ value }) => value !== undefined && value !== null);
   const [only, second] = given;
   if (!only?.value || second) {
-    throw refused(
+    throw argumentError(
       'initialize',
       'one configuration: config, or args with --deepspeed_config',
       given.length === 0 ? 'none' : given.map(({ name }) => name).join(' and '),

@@ -1,7 +1,7 @@
 // Stacks a list of samples into a batch with the same structure.
 import { type Device, device as findDevice } from '../runtime/device.js';
 import type { TypedArray } from '../runtime/dtype.js';
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 import { noGrad, scope, stack, Tensor } from '../tensor/index.js';
 import { type HostArray, type HostBatch, stackColumn } from './host-array.js';
 import { assemble, type Column, columnsOf, isNumeric, requireAll } from './structure.js';
@@ -24,7 +24,7 @@ export function collate<Sample>(
   samples: readonly Sample[],
   device: Device | string = 'cpu',
 ): Batched<Sample> {
-  if (!Array.isArray(samples)) throw refusedValue('collate', 'a list of samples', samples);
+  if (!Array.isArray(samples)) throw valueError('collate', 'a list of samples', samples);
   const target = findDevice(device);
   return collateWith(samples, new DirectUpload(target), target) as Batched<Sample>;
 }

@@ -2,7 +2,7 @@
 // seed and step. Source: DeepSpeed's DeepSpeedDataSampler.
 
 import type { DsError } from '../errors.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import type { DifficultyPath } from './curriculum-schedule.js';
 import { naturalOrder, risingOrder, shuffledOrder } from './order.js';

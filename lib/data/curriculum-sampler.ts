@@ -4,9 +4,9 @@ import { createHash } from 'node:crypto';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -119,7 +119,7 @@ export class CurriculumSampler extends Sampler {
     requireRank(OP, rank, worldSize);
     if (batchSize % worldSize !== 0) {
       const expected = `a multiple of the world size ${worldSize}`;
-      throw refusedValue(
+      throw valueError(
         `${OP} batchSize`,
         expected,
         batchSize,
@@ -155,7 +155,7 @@ export class CurriculumSampler extends Sampler {
     const op = `${OP}.setSchedules`;
     for (const [name, schedule] of Object.entries(schedules)) {
       const metric = this.metrics.get(name);
-      if (!metric) throw refusedValue(op, `one of the metrics ${namesOf(this.metrics)}`, name);
+      if (!metric) throw valueError(op, `one of the metrics ${namesOf(this.metrics)}`, name);
       metric.setSchedule(requireType(`${op} ${name}`, schedule, 'function') as CurriculumSchedule);
     }
     this.forget();
@@ -272,7 +272,7 @@ function metricsOf(
 ): ReadonlyMap<string, Metric> {
   if (!isObject(given) || Object.keys(given).length === 0) {
     const expected = 'an object of one metric or more, by name';
-    throw refusedValue(`${OP} metrics`, expected, given);
+    throw valueError(`${OP} metrics`, expected, given);
   }
   const read = ([name, metric]: [string, CurriculumMetric]): [string, Metric] => {
     const op = `${OP} ${name}`;
@@ -294,7 +294,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
   const isPercentile = metric.difficultyType === 'percentile';
   if (isPercentile && maxDifficulty > samples) {
     const expected = `at most ${samples}, the samples, for percentiles`;
-    throw refusedValue(`${op} maxDifficulty`, expected, maxDifficulty);
+    throw valueError(`${op} maxDifficulty`, expected, maxDifficulty);
   }
   if (values !== undefined) {
     const numbers = requireValues(`${op} values`, values, samples);
@@ -304,7 +304,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
   for (const [key, path] of Object.entries(needed)) {
     if (typeof path === 'string') continue;
     const expected = `a path, for difficulties of type "${isPercentile ? 'percentile' : 'value'}"`;
-    throw refusedValue(`${op} ${key}`, expected, path, 'data.analyze() writes both files.');
+    throw valueError(`${op} ${key}`, expected, path, 'data.analyze() writes both files.');
   }
   const files = { indexToSamplePath: required(indexToSamplePath), indexToMetricPath };
   return isPercentile ? filePositions(files, samples) : valuesInFiles(files, samples);
@@ -312,7 +312,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
 
 function requireOneOf(op: string, value: string | undefined, known: readonly string[]): void {
   if (value === undefined || known.includes(value)) return;
-  throw refusedValue(op, known.map((text) => `"${text}"`).join(' or '), value);
+  throw valueError(op, known.map((text) => `"${text}"`).join(' or '), value);
 }
 
 const namesOf = (metrics: ReadonlyMap<string, unknown>): string =>

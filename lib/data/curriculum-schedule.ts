@@ -1,7 +1,8 @@
 // Curriculum schedules: the maximum difficulty of samples at each step of training.
 // Source of formulas and rounding: DeepSpeed's CurriculumScheduler.
+
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 
@@ -72,7 +73,7 @@ export function fixedDiscrete(
   if (difficulties.length !== maxSteps.length + 1) {
     const expected = `${maxSteps.length + 1} difficulties, one more than there are last steps`;
     const got = String(difficulties.length);
-    throw refused('fixedDiscrete', expected, got);
+    throw argumentError('fixedDiscrete', expected, got);
   }
   return (step) => {
     const index = maxSteps.findIndex((last) => step <= last);
@@ -83,7 +84,7 @@ export function fixedDiscrete(
 function requireNumbers(op: string, list: unknown): void {
   if (!Array.isArray(list)) {
     const expected = 'a list of numbers';
-    throw refusedValue(op, expected, list);
+    throw valueError(op, expected, list);
   }
   for (const [i, number] of list.entries()) requireFinite(`${op}[${i}]`, number);
 }
@@ -122,7 +123,7 @@ export class DifficultyPath {
     if (next < this.difficulty) {
       const expected = `at least ${this.difficulty}, the difficulty of the step before`;
       const hint = 'Difficulties grow.';
-      throw refused(op, expected, String(next), hint);
+      throw argumentError(op, expected, String(next), hint);
     }
     this.difficulty = next;
     this.step++;

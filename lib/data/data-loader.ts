@@ -4,8 +4,8 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import {
@@ -352,7 +352,7 @@ export function workersOf(
       thread: options.workerThread ?? {},
     };
   }
-  throw refused(
+  throw argumentError(
     'DataLoader numWorkers',
     'a dataset that a worker thread can build',
     'an object of this thread',
@@ -373,7 +373,7 @@ function requireSampler(sampler: Sampler | null): Sampler | null {
   if (SAMPLER_METHODS.every((name) => sampler === null || typeof sampler[name] === 'function')) {
     return sampler;
   }
-  throw refusedValue(
+  throw valueError(
     'DataLoader sampler',
     'a sampler',
     sampler,
@@ -383,7 +383,7 @@ function requireSampler(sampler: Sampler | null): Sampler | null {
 
 function requireTimeout(milliseconds: number): number {
   if (milliseconds > 0) return milliseconds;
-  throw refused(
+  throw argumentError(
     'DataLoader workerTimeoutMs',
     'a positive number of milliseconds',
     String(milliseconds),

@@ -2,8 +2,8 @@
 
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import type { Batched } from './collate.js';
@@ -29,7 +29,7 @@ export class Subset<Sample> implements Dataset<Sample> {
     for (let i = 0; i < indices.length; ++i) {
       const index = indices[i];
       if (requireInteger('Subset index', index, 0) < dataset.length) continue;
-      throw refused('Subset index', `one below ${dataset.length}`, String(index));
+      throw argumentError('Subset index', `one below ${dataset.length}`, String(index));
     }
     if (dataset.batch) this.batch = (chosen, device) => this.batchOf(chosen, device);
   }
@@ -75,7 +75,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
     readonly datasets: readonly Dataset<Sample>[],
   ) {
     if (!Array.isArray(datasets)) {
-      throw refused('ConcatDataset', 'a list of datasets', formatValue(datasets));
+      throw argumentError('ConcatDataset', 'a list of datasets', formatValue(datasets));
     }
     for (const dataset of datasets) requireServable(dataset);
     this.length = datasets.reduce((sum, { length }) => sum + length, 0);
@@ -96,7 +96,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
       if (left < dataset.length) return dataset.get(left);
       left -= dataset.length;
     }
-    throw refused('ConcatDataset.get', `an index below ${this.length}`, String(index));
+    throw argumentError('ConcatDataset.get', `an index below ${this.length}`, String(index));
   }
 }
 
@@ -136,14 +136,15 @@ export function randomSplit<Sample>(
 }
 
 function countsOf(length: number, sizes: readonly number[]): number[] {
-  if (!Array.isArray(sizes)) throw refused('randomSplit', 'a list of sizes', formatValue(sizes));
+  if (!Array.isArray(sizes))
+    throw argumentError('randomSplit', 'a list of sizes', formatValue(sizes));
   const total = sizes.reduce((sum, size) => sum + size, 0);
   const sound = sizes.length > 0 && sizes.every((size) => size >= 0);
   const isFractions = sound && Math.abs(total - 1) < 1e-6 && sizes.every((size) => size < 1);
   if (!isFractions && sound && total === length && sizes.every(Number.isInteger)) return [...sizes];
   if (!isFractions) {
     const expected = `sizes that add up to ${length}, or fractions that add up to 1`;
-    throw refused('randomSplit', expected, formatValue(sizes));
+    throw argumentError('randomSplit', expected, formatValue(sizes));
   }
   const counts = sizes.map((size) => Math.floor(size * length));
   const left = length - counts.reduce((sum, count) => sum + count, 0);

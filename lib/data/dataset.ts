@@ -6,8 +6,8 @@ import { types } from 'node:util';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
@@ -86,7 +86,7 @@ export function sourceOf(op: string, given: Omit<WorkerDatasetOptions, 'length'>
   if (!Array.isArray(options.args ?? [])) {
     const expected = 'a list of arguments';
     const got = formatValue(options.args);
-    throw refused(`${op} args`, expected, got);
+    throw argumentError(`${op} args`, expected, got);
   }
   return { module, export: options.export ?? 'default', args: options.args ?? [] };
 }
@@ -98,7 +98,7 @@ function moduleOf(op: string, given: unknown): string {
   if (isUrl || (typeof text === 'string' && isAbsolute(text))) {
     return isUrl ? fileURLToPath(text) : text;
   }
-  throw refusedValue(
+  throw valueError(
     `${op} module`,
     'the absolute path or file: URL of a module',
     given instanceof URL ? given.href : given,
@@ -190,7 +190,7 @@ export function requireServable(dataset: unknown, op = 'DataLoader'): void {
     typeof iterate === 'function'
       ? 'Samples that come in turn are served by data.IterableLoader.'
       : 'For an array: { length: samples.length, get: (i) => samples[i] }.';
-  throw refused(
+  throw argumentError(
     op,
     'a dataset: an object with length and get(index)',
     Array.isArray(dataset) ? `an array of ${dataset.length}` : typeof dataset,

@@ -2,7 +2,7 @@
 // Megatron's indexed dataset, as written by DeepSpeed's DataAnalyzer.
 
 import { replaceFile } from '../checkpoint/index.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { HEADER_BYTES, MAGIC, readIndex, readSequenceLengths } from './megatron-index.js';
 import { PositionalFile } from './positional-file.js';

@@ -1,5 +1,5 @@
 // Datasets that yield samples in turn, and their construction in worker threads.
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 import {
   callExport,
   type Dataset,
@@ -39,7 +39,7 @@ export function isIterableDataset<Sample = unknown>(
 /** Throws DS_ARGUMENT, also for a generator, which can be gone through but once. */
 export function requireIterableDataset(value: unknown): void {
   if (isIterableDataset(value)) return;
-  throw refusedValue(
+  throw valueError(
     'IterableLoader',
     'a dataset with iterate(epoch)',
     value,
@@ -89,7 +89,7 @@ async function* behind<Sample>(samples: Samples<Sample>, start: number): AsyncGe
 async function buildIterable(source: DatasetSource): Promise<IterableDataset<unknown>> {
   const built = await callExport(await required(source), source);
   if (isIterableDataset(built)) return built;
-  throw refusedValue(`dataset of ${source.module}`, 'a dataset with iterate(epoch)', built);
+  throw valueError(`dataset of ${source.module}`, 'a dataset with iterate(epoch)', built);
 }
 
 /** In a worker thread: the dataset of `source`, of either kind. Throws DS_ARGUMENT. */

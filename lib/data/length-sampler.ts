@@ -1,8 +1,8 @@
 // LengthGroupedSampler: a random order with samples of similar length in one batch.
 
 import type { JsonObject } from '../../types/json.js';
+import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { dealt, samplesPerRank, shuffledOrder } from './order.js';
@@ -61,7 +61,7 @@ export class LengthGroupedSampler extends Sampler {
     const { batchSize, seed = 0, rank = 0, worldSize = 1 } = options;
     if (!(Array.isArray(lengths) || ArrayBuffer.isView(lengths))) {
       const expected = 'a list of the lengths of all samples';
-      throw refusedValue(op, expected, lengths);
+      throw valueError(op, expected, lengths);
     }
     this.batchSize = requireInteger(`${op} batchSize`, batchSize, 1);
     this.seed = requireInteger(`${op} seed`, seed, 0);

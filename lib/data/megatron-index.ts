@@ -1,7 +1,7 @@
 // Reads and checks the .idx file of a Megatron indexed dataset (MMapIndexedDataset, version 1).
 // Source: megatron/core/datasets/indexed_dataset.py, and DeepSpeed's data_sampling copy of it.
 
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { PositionalFile } from './positional-file.js';
 import { type TokenDType, tokenSize } from './token-format.js';

@@ -2,7 +2,7 @@
 // of an analysis.
 
 import { formatValue } from '../runtime/format-value.js';
-import { dataError, refused } from '../runtime/refused.js';
+import { argumentError, dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { type IndexedLists, prefixOf, readIndexedLists } from './indexed-lists.js';
 import { risingOrder } from './order.js';
@@ -74,7 +74,7 @@ export function requireValues(op: string, values: unknown, length: number): Floa
   const counted = isList ? `${numbers.length} of them` : formatValue(values);
   const got = bad < 0 ? counted : `${numbers[bad]} at ${bad}`;
   const expected = `a finite number for each of the ${length} samples`;
-  throw refused(op, expected, got);
+  throw argumentError(op, expected, got);
 }
 
 /** Calls `visit` with every sample, its position among all and its list, each sample once. */

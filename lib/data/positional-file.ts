@@ -3,7 +3,7 @@
 
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { finalizers } from '../runtime/finalizers.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import { unreadable } from './token-window.js';
 
 /** Opened by the first read; closed by close(), or when the object is collected. */

@@ -1,6 +1,6 @@
 // RepeatingLoader: a loader without end, epoch after epoch, as DeepSpeed's.
 import type { DsError } from '../errors.js';
-import { dataError, refusedValue } from '../runtime/refused.js';
+import { dataError, valueError } from '../runtime/input-errors.js';
 import { turn } from './event-loop.js';
 
 function isIterable(loader: Partial<Iterable<unknown> & AsyncIterable<unknown>> | null): boolean {
@@ -22,7 +22,7 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     /** The loader that is begun again and again. */
     readonly loader: Iterable<Batch> & AsyncIterable<Batch>,
   ) {
-    if (!isIterable(loader)) throw refusedValue('RepeatingLoader', 'a loader of batches', loader);
+    if (!isIterable(loader)) throw valueError('RepeatingLoader', 'a loader of batches', loader);
   }
 
   /**

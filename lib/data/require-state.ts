@@ -1,9 +1,10 @@
 // Whether loadStateDict() of a loader or a sampler was given a state at all.
+
+import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { refusedValue } from '../runtime/refused.js';
 
 /** Throws DS_ARGUMENT if `state` is not an object, for example missing in a checkpoint. */
 export function requireState(op: string, state: unknown): void {
   if (isObject(state)) return;
-  throw refusedValue(`${op}.loadStateDict`, 'a state, as stateDict() gives it', state);
+  throw valueError(`${op}.loadStateDict`, 'a state, as stateDict() gives it', state);
 }

@@ -2,8 +2,8 @@
 
 import { types } from 'node:util';
 import { formatValue } from '../runtime/format-value.js';
+import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { onlyLater } from './dataset.js';
 import type { IterableDataset, Samples } from './iterable-dataset.js';

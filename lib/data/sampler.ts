@@ -3,8 +3,8 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import {
@@ -196,7 +196,7 @@ export class DistributedSampler extends Sampler {
 /** Throws DS_ARGUMENT unless `rank` is below `worldSize`. */
 export function requireRank(op: string, rank: number, worldSize: number): void {
   if (rank < worldSize) return;
-  throw refused(`${op} rank`, `a rank below the world size ${worldSize}`, String(rank));
+  throw argumentError(`${op} rank`, `a rank below the world size ${worldSize}`, String(rank));
 }
 
 /** Options of a WeightedRandomSampler, with this rank's index among the data ranks. */
@@ -256,7 +256,7 @@ export class WeightedRandomSampler extends Sampler {
     requireRank(op, rank, worldSize);
     const possible = this.weights.filter((weight) => weight > 0).length;
     if (replacement || samples <= possible) return;
-    throw refused(
+    throw argumentError(
       `${op} samples`,
       `at most ${possible} without replacement, as many as weights are above 0`,
       String(samples),
@@ -290,7 +290,7 @@ function requireWeights(op: string, weights: unknown): Float64Array {
   const values = Float64Array.from((list ?? []) as ArrayLike<number>);
   const bad = values.findIndex((weight) => !(weight >= 0 && weight < Number.POSITIVE_INFINITY));
   if (bad < 0 && values.some((weight) => weight > 0)) return values;
-  throw refused(
+  throw argumentError(
     `${op} weights`,
     'a list of finite numbers that are not negative, one of them above 0',
     bad < 0 ? formatValue(weights) : `${values[bad]} at ${bad}`,

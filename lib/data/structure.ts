@@ -1,7 +1,7 @@
 // The structure of samples: numbers, typed arrays and other leaves in arrays and plain objects.
 
 import type { DsError } from '../errors.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 
 /** A leaf's position in a list of leaves, or an array or plain object of structures. */
 export type Structure = number | Structure[] | { [key: string]: Structure };

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused, refusedValue } from '../runtime/refused.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
@@ -24,7 +24,7 @@ export class TensorDataset implements Dataset<Tensor[]> {
     const [first] = tensors;
     const other = tensors.find((tensor) => !(tensor instanceof Tensor));
     if (!first || other !== undefined) {
-      throw refused(
+      throw argumentError(
         'TensorDataset',
         'tensors',
         first ? formatValue(other) : 'none',
@@ -60,7 +60,7 @@ export class TensorDataset implements Dataset<Tensor[]> {
   batch(indices: Uint32Array, device: Device): Tensor[] {
     const op = 'TensorDataset.batch';
     if (!(Symbol.iterator in Object(indices)))
-      throw refusedValue(`${op} indices`, 'numbers of rows', indices);
+      throw valueError(`${op} indices`, 'numbers of rows', indices);
     for (const index of indices) requireInteger(`${op} indices`, index, 0);
     return noGrad(() =>
       this.tensors.map((tensor) =>

@@ -2,9 +2,9 @@
 
 import { writeSync } from 'node:fs';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, dataError } from '../runtime/input-errors.js';
 import { onDisk } from '../runtime/on-disk.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError, refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
@@ -159,7 +159,11 @@ function requireSize(path: string, bytes: number, expected: number): void {
 
 function requireFileDType(dtype: unknown): 'u16' | 'u32' {
   if (dtype === 'u16' || dtype === 'u32') return dtype;
-  throw refused('dtype of a token file', '"u16" or "u32"', JSON.stringify(dtype) ?? String(dtype));
+  throw argumentError(
+    'dtype of a token file',
+    '"u16" or "u32"',
+    JSON.stringify(dtype) ?? String(dtype),
+  );
 }
 
 /** Tokens that are converted and written at a time. */

@@ -1,6 +1,6 @@
 // Element types of token files, and the header that llm.c writes before the tokens.
 
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 
 /** Element types of tokens in files. */

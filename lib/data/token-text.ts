@@ -3,8 +3,8 @@
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, dataError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -65,7 +65,7 @@ export function textSource(given: TextSource): TextSource {
   const { match } = source;
   if (match === undefined || match instanceof RegExp) return source;
   const [expected, got] = ['a regular expression', formatValue(match)];
-  throw refused(`${op} match`, expected, got);
+  throw argumentError(`${op} match`, expected, got);
 }
 
 /** Returns the options of TokenDataset.fromJsonl(), checked. */

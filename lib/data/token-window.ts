@@ -1,7 +1,7 @@
 // Windows of a long sequence of tokens, for next-token prediction.
 
 import { DsError } from '../errors.js';
-import { dataError, refusedValue } from '../runtime/refused.js';
+import { dataError, valueError } from '../runtime/input-errors.js';
 import { errorMessage } from '../runtime/system-error.js';
 
 /** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
@@ -31,7 +31,7 @@ export function windowCount(tokens: number, seq: number, location: string): numb
 export function requireTokens(location: string, tokens: unknown): void {
   if (tokens instanceof Int32Array) return;
   const isList = Array.isArray(tokens) || ArrayBuffer.isView(tokens);
-  throw refusedValue(
+  throw valueError(
     location,
     'tokens as an Int32Array',
     tokens,

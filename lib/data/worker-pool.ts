@@ -8,7 +8,7 @@ import {
   Worker,
 } from 'node:worker_threads';
 import { DsError } from '../errors.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { startFailure } from '../runtime/thread.js';

@@ -1,8 +1,8 @@
 // Multiple-choice tasks: the accuracy of the likeliest choice.
 import type { CausalLM } from '../models/index.js';
 import { formatValue } from '../runtime/format-value.js';
+import { dataError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { findFiles, partsOf } from '../text/row-files.js';

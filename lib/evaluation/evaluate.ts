@@ -1,7 +1,7 @@
 // Loss, perplexity and accuracy of a language model on files of rows.
 import type { CausalLM } from '../models/index.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { LossReport } from '../tensor/index.js';
 import { collateSamples, TextDataset, type TextOptions, targetsOf } from '../text/index.js';
@@ -70,7 +70,7 @@ export async function evaluate(model: CausalLM, given: EvaluationOptions): Promi
   const { onProgress, length = Math.min(LENGTH, model.maxSeq), packing = false, ...how } = options;
   requireInteger(`${op} length`, length, 2);
   if (length > model.maxSeq) {
-    throw refused(`${op} length`, `at most ${model.maxSeq}, as the model`, String(length));
+    throw argumentError(`${op} length`, `at most ${model.maxSeq}, as the model`, String(length));
   }
   const { tokenizer, device } = parts;
   const data = await TextDataset.open({ ...how, length, packing, tokenizer });

@@ -5,7 +5,7 @@ import { localFolder } from '../hub/local-folder.js';
 import { CausalLM } from '../models/index.js';
 import { sourceFolderOf } from '../nn/source-folder.js';
 import type { Device } from '../runtime/device.js';
-import { refused, refusedValue } from '../runtime/refused.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { noGrad, scope, trainerOf } from '../tensor/index.js';
 import { hasTokenizer } from '../text/gguf-tokenizer.js';
@@ -43,17 +43,17 @@ export async function requireEvaluated(
   { tokenizer, batchSize = BATCH }: EvaluatedOptions,
 ): Promise<Evaluated> {
   if (!(model instanceof CausalLM)) {
-    throw refusedValue(`${op} model`, 'a causal language model (nn.models)', model);
+    throw valueError(`${op} model`, 'a causal language model (nn.models)', model);
   }
   const [first] = model.parameters();
   if (!first || model.parameters().some((parameter) => trainerOf(parameter) !== null)) {
     const hint = 'Trainer.evaluate() evaluates a model in training.';
-    throw refused(`${op} model`, 'a model without an engine', 'a model of an engine', hint);
+    throw argumentError(`${op} model`, 'a model without an engine', 'a model of an engine', hint);
   }
   const ranks = distributed()?.worldSize ?? 1;
   if (ranks > 1) {
     const hint = 'Trainer.evaluate() divides the rows among ranks.';
-    throw refused(op, 'a job of one process', `a job of ${ranks} ranks`, hint);
+    throw argumentError(op, 'a job of one process', `a job of ${ranks} ranks`, hint);
   }
   return {
     model,
@@ -70,14 +70,14 @@ async function tokenizerOf(
 ): Promise<Tokenizer> {
   if (given instanceof Tokenizer) return given;
   if (given !== undefined && typeof given !== 'string') {
-    throw refusedValue(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
+    throw valueError(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
   }
   const place = given ?? sourceFolderOf(model);
   const folder = place && (await localFolder(op, place, { need: 'tokenizer' }));
   if (folder && (given !== undefined || hasTokenizer(folder)))
     return Tokenizer.fromPretrained(folder);
   const got = folder ? `${folder} without ${TOKENIZER_FILE}` : 'a model without a folder';
-  throw refused(`${op} tokenizer`, 'a tokenizer', got, 'Set `tokenizer`.');
+  throw argumentError(`${op} tokenizer`, 'a tokenizer', got, 'Set `tokenizer`.');
 }
 
 /**

@@ -1,8 +1,8 @@
 // Log-likelihoods of continuations after contexts, with the token rules of lm-evaluation-harness.
 
 import type { CausalLM } from '../models/index.js';
+import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { crossEntropy, Tensor } from '../tensor/index.js';
@@ -60,7 +60,7 @@ export async function logLikelihoods(
   const parts = await requireEvaluated(op, model, given);
   requireBos(op, addBos, parts.tokenizer);
   if (!Array.isArray(pairs) || !pairs.every(isPair)) {
-    throw refusedValue(`${op} pairs`, 'a list of [context, continuation]', pairs);
+    throw valueError(`${op} pairs`, 'a list of [context, continuation]', pairs);
   }
   const requests = pairs.map(([context, continuation], i) =>
     requestOf(parts, { context, continuation, addBos, place: `${op} pair ${i}` }),
@@ -75,7 +75,7 @@ const isPair = (pair: unknown): boolean =>
 export function requireBos(op: string, addBos: unknown, { bosId }: Tokenizer): void {
   requireType(`${op} addBos`, addBos, 'boolean');
   if (!addBos || bosId !== null) return;
-  throw refused(`${op} addBos`, 'a tokenizer with a BOS token', 'one without');
+  throw argumentError(`${op} addBos`, 'a tokenizer with a BOS token', 'one without');
 }
 
 /** A context and its continuation as tokens. */

@@ -6,7 +6,7 @@ import { type AdapterFolder, adapterFolder } from '../peft/adapter-folder.js';
 import { loadAdapter } from '../peft/index.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { hasTokenizer } from '../text/gguf-tokenizer.js';
 
 /** Options of openForEvaluation(). */
@@ -51,5 +51,5 @@ export async function openForEvaluation(
 
 function twoAdapters({ path }: AdapterFolder): Error {
   const hint = 'Give the folder of the base model, and one adapter.';
-  return refused('evaluate adapter', 'the folder of a whole model with it', path, hint);
+  return argumentError('evaluate adapter', 'the folder of a whole model with it', path, hint);
 }

@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 
 /** Where models are downloaded from, and how. */
 export interface HubSettings {
@@ -77,7 +77,7 @@ function endpointOf(env: Variables): string {
     return given.replace(/\/+$/, '');
   }
   const expected = 'a URL without a user name, such as "https://huggingface.co"';
-  throw refused(
+  throw argumentError(
     'HF_ENDPOINT',
     expected,
     url?.password ? 'a URL with a password' : JSON.stringify(given),
@@ -105,7 +105,7 @@ function tokenOf(env: Variables, home: string): Pick<HubSettings, 'token' | 'tok
 /** The message never shows the token. */
 function requireToken(op: string, token: string): string {
   if (token.length <= TOKEN_LENGTH && /^[\x21-\x7e]+$/.test(token)) return token;
-  throw refused(
+  throw argumentError(
     op,
     'a token of the hub, one word of ASCII characters',
     `${token.length} characters with others among them`,
@@ -119,5 +119,5 @@ function secondsOf(env: Variables, name: string, usual: number): number {
   const seconds = Number(given);
   if (seconds > 0 && seconds <= 86_400) return seconds;
   const expected = 'seconds between 0 and 86400';
-  throw refused(name, expected, JSON.stringify(given));
+  throw argumentError(name, expected, JSON.stringify(given));
 }

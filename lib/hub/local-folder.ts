@@ -2,8 +2,8 @@
 // ORG/NAME or NAME are never looked up.
 
 import { DsError } from '../errors.js';
+import { argumentError } from '../runtime/input-errors.js';
 import type { OptionNames } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { CachedModel } from './cache.js';
 import { type FileSet, missingFiles } from './choice.js';
 import { hubSettings } from './environment.js';
@@ -65,7 +65,7 @@ function isPath(op: string, place: string, revision: string | undefined): boolea
   if (revision !== undefined) requireRevision(`${op} revision`, revision);
   if (isRemote(place)) return false;
   if (revision === undefined) return true;
-  throw refused(
+  throw argumentError(
     `${op} revision`,
     'no revision for a path, which has only one',
     `${JSON.stringify(revision)} of ${JSON.stringify(place)}`,

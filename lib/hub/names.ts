@@ -1,7 +1,7 @@
 // Names of models, revisions and files. Everything that becomes a path or a URL passes here.
 
 import { existsSync } from 'node:fs';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 
 /** A part of a name. Source: the rules of the Hugging Face hub. */
@@ -35,7 +35,7 @@ export const isCommit = (revision: string): boolean => COMMIT.test(revision);
 export function requireModelName(op: string, name: unknown): asserts name is string {
   if (typeof name === 'string' && isModelName(name)) return;
   const hint = 'An example is "Qwen/Qwen3-0.6B".';
-  throw refused(op, 'the name of a model of the hub, ORG/NAME', printable(name), hint);
+  throw argumentError(op, 'the name of a model of the hub, ORG/NAME', printable(name), hint);
 }
 
 /** Throws DS_ARGUMENT unless `revision` can be a branch, a tag or a commit. */
@@ -43,7 +43,7 @@ export function requireRevision(op: string, revision: unknown): asserts revision
   const isText = typeof revision === 'string' && revision.length <= REVISION_LENGTH;
   const hasParts = isText && revision.split('/').every((part) => /^[\w+@-][\w.+@-]*$/.test(part));
   if (hasParts && !revision.includes('..') && !revision.endsWith('.lock')) return;
-  throw refused(op, 'a branch, a tag or a commit', printable(revision));
+  throw argumentError(op, 'a branch, a tag or a commit', printable(revision));
 }
 
 /** Names of devices on Windows; a file of this name cannot exist there. */

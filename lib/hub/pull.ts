@@ -6,8 +6,8 @@ import { dirname, join, relative } from 'node:path';
 import { orDsError } from '../checkpoint/file-error.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
 import { DsError } from '../errors.js';
+import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireOneOf } from '../runtime/require-type.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { whenAborted } from '../runtime/when-aborted.js';
@@ -274,7 +274,7 @@ function patternsOf(include: PullOptions['include']): readonly string[] | null {
   ) {
     return list;
   }
-  throw refusedValue('pull include', 'patterns of file names, such as "*.json"', include);
+  throw valueError('pull include', 'patterns of file names, such as "*.json"', include);
 }
 
 function offline(model: CachedModel, revision: string, need: FileSet): DsError {

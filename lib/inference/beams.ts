@@ -6,9 +6,9 @@ import type { CausalLM } from '../models/index.js';
 import { KeyValueCache } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
+import { valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { declareOption, integer, number, type Options, readDeclared } from '../runtime/option.js';
-import { refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { logSoftmax, noGrad, scope, Tensor, topk } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
@@ -163,7 +163,7 @@ function requireNoDraw(rules: SamplingRules): void {
 
 function requireStopping(op: string, given: boolean | 'never'): boolean | 'never' {
   if (typeof given === 'boolean' || given === 'never') return given;
-  throw refusedValue(op, 'true, false or "never"', given);
+  throw valueError(op, 'true, false or "never"', given);
 }
 
 function requireLength(prompt: number, more: number, maxSeq: number): void {

@@ -1,5 +1,5 @@
 // Tokens of a conversation, as the chat template writes it.
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { callHistory } from '../text/tool-calls/history.js';
 
@@ -24,7 +24,7 @@ export function chatPrompt(
 ): Int32Array {
   if (!tokenizer) {
     const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
-    throw refused(
+    throw argumentError(
       `${op} messages`,
       'a prompt, for an engine without a tokenizer',
       'messages',
@@ -36,13 +36,17 @@ export function chatPrompt(
   const render = (chat: readonly ChatMessage[]): string => tokenizer.chatText(chat, options);
   const text = template ?? tokenizer.templateText('tool_use') ?? tokenizer.templateText('default');
   if (tools.length > 0 && text && !text.includes('tools')) {
-    throw refused(`${op} tools`, 'none, for a chat template that does not read tools', 'tools');
+    throw argumentError(
+      `${op} tools`,
+      'none, for a chat template that does not read tools',
+      'tools',
+    );
   }
   const list = Array.isArray(messages) ? messages : [];
   const history = callHistory(list, render);
   if ('lost' in history) {
     const expected = 'texts, for a chat template that does not write calls';
-    throw refused(`${op} messages[${history.lost}]`, expected, 'tool_calls');
+    throw argumentError(`${op} messages[${history.lost}]`, expected, 'tool_calls');
   }
   const ownMessages = Array.isArray(messages) ? history.messages : messages;
   return tokenizer.applyChatTemplate(ownMessages, options).ids;

@@ -1,8 +1,8 @@
 // engine.chat(): a conversation in which the model calls functions of the program.
 import { randomUUID } from 'node:crypto';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { errorMessage } from '../runtime/system-error.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
@@ -254,12 +254,12 @@ const standardOf = (schema: object | undefined): Standard | undefined =>
   (schema as { '~standard'?: Standard } | undefined)?.['~standard'];
 
 function toolsOf(tools: readonly ChatTool[]): ReadTool[] {
-  if (!Array.isArray(tools)) throw refusedValue(`${OP} tools`, 'a list of functions', tools);
+  if (!Array.isArray(tools)) throw valueError(`${OP} tools`, 'a list of functions', tools);
   return tools.map((tool: ChatTool, i) => {
     const op = `${OP} tools[${i}]`;
     if (!isObject(tool) || typeof tool.name !== 'string' || typeof tool.run !== 'function') {
       const expected = '{ name, description, parameters, run }';
-      throw refused(op, expected, formatValue(tool), '`run` is the function.');
+      throw argumentError(op, expected, formatValue(tool), '`run` is the function.');
     }
     const { name, description, parameters = { type: 'object' } } = tool;
     const schema = standardOf(parameters) ? schemaOf(op, parameters) : parameters;

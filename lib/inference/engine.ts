@@ -3,8 +3,8 @@
 import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';
-import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireNoSurplus } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -156,7 +156,7 @@ export class InferenceEngine {
     const { adapters } = this.parts;
     if (adapters) return adapters;
     const hint = 'Set maxAdapters in the options of initInference().';
-    throw refused(`InferenceEngine.${call}`, 'an engine with adapters', 'one without', hint);
+    throw argumentError(`InferenceEngine.${call}`, 'an engine with adapters', 'one without', hint);
   }
 
   /**
@@ -291,7 +291,7 @@ export class InferenceEngine {
     }
     const expected = 'profileModelTime() before it';
     const got = 'an engine that measures nothing';
-    throw refused('InferenceEngine.modelTimes', expected, got);
+    throw argumentError('InferenceEngine.modelTimes', expected, got);
   }
 
   /**
@@ -301,7 +301,7 @@ export class InferenceEngine {
   sleep(): void {
     this.requireAlive('sleep');
     if (this.generator.isBusy) {
-      throw refused('InferenceEngine.sleep', 'no request in progress', 'at least one');
+      throw argumentError('InferenceEngine.sleep', 'no request in progress', 'at least one');
     }
     this.generator.sleep();
   }
@@ -354,7 +354,7 @@ export class InferenceEngine {
     this.requireAlive('generate');
     const request = readRequest(given, this.parts.requests);
     if (!request.beams) return request;
-    throw refused(
+    throw argumentError(
       'InferenceEngine request numBeams',
       '1 in stream() and generateBatch(): beams are final only at the end of the search',
       String(given.numBeams),

@@ -14,8 +14,8 @@ import { hasParts, quantizeParts } from '../parallel/quantized-layers.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { supportsGraphs } from '../runtime/graph.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { trainerOf } from '../tensor/index.js';
 import { allOrNothing } from '../tensor/scope.js';
@@ -150,7 +150,7 @@ async function engineOf(
     return build(read.model, resolved, ranks, { tokenizer, ownsModel: true, adapters });
   }
   if (!(model instanceof CausalLM)) {
-    throw refusedValue(
+    throw valueError(
       'initInference',
       'a causal language model (nn.models) or the folder of one',
       model,
@@ -236,7 +236,7 @@ async function build(
   const staysAsItIs = isTrained || isStreamed(model);
   if (staysAsItIs && own.adapters) {
     const got = 'one that an engine of initialize() trains or streams';
-    throw refused('initInference adapters', 'a model for inference only', got);
+    throw argumentError('initInference adapters', 'a model for inference only', got);
   }
   if (staysAsItIs) requireAsItIs(model, config, own.rollouts?.isWhole ?? false);
   else await place(model, config, ranks, own);
@@ -391,7 +391,7 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig, isWhole
     groupOf(model) !== null || model.parameters().some((parameter) => parameter.missing !== null);
   const ranks = distributed()?.worldSize ?? 1;
   if (ranks === 1 || !(isSplit || (isStreamed(model) && !isWhole))) return;
-  throw refused(
+  throw argumentError(
     'initInference',
     'a single process for a model that initialize() has sharded',
     `a job of ${ranks} ranks`,

@@ -15,7 +15,7 @@ import {
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { sharedTarget } from '../peft/lora.js';
 import { formatValue } from '../runtime/format-value.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import type { Tokenizer } from '../text/index.js';
 
 /** A model, and the folders to search for its tokenizer, in order. */

@@ -3,6 +3,7 @@
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import type { NativeGrammar } from '../runtime/grammar.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import {
   boolean,
   callback,
@@ -13,7 +14,6 @@ import {
   string,
 } from '../runtime/option.js';
 import { readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
@@ -189,14 +189,14 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   const { prompt: promptOption, messages, tools, variables, ...others } = read;
   const { maxNewTokens, stop, stopTokens, ignoreEos, beginsText, ...rest } = others;
   if ((promptOption === undefined) === (messages === undefined)) {
-    throw refused(OP, 'prompt or messages', promptOption === undefined ? 'neither' : 'both');
+    throw argumentError(OP, 'prompt or messages', promptOption === undefined ? 'neither' : 'both');
   }
   const chat = messages && chatPrompt(OP, limits.tokenizer, { messages, tools, variables });
   const prompt = chat ? requireTokens(`${OP} messages`, chat, limits) : required(promptOption);
   const ends = ignoreEos ? [] : limits.endTokens;
   const beams = readBeams({ numBeams, lengthPenalty, earlyStopping }, stop, read.format !== null);
   if (beams && read.adapter !== null) {
-    throw refused(`${OP} adapter`, 'no adapter with numBeams', formatValue(read.adapter));
+    throw argumentError(`${OP} adapter`, 'no adapter with numBeams', formatValue(read.adapter));
   }
   return {
     ...rest,
@@ -222,7 +222,7 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
 function requireAdapter(op: string, name: string, limits: RequestLimits): string {
   requireType(op, name, 'string');
   if (limits.requireAdapter) limits.requireAdapter(op, name);
-  else throw refused(op, 'no adapter: the engine has none', formatValue(name), ADAPTERS_HINT);
+  else throw argumentError(op, 'no adapter: the engine has none', formatValue(name), ADAPTERS_HINT);
   return name;
 }
 
@@ -230,7 +230,7 @@ const ADAPTERS_HINT = 'Load adapters with the option adapters of initInference()
 
 function requireSignal(op: string, signal: AbortSignal): AbortSignal {
   if (signal instanceof AbortSignal) return signal;
-  throw refusedValue(op, 'an AbortSignal', signal);
+  throw valueError(op, 'an AbortSignal', signal);
 }
 
 function promptTokens(
@@ -240,13 +240,13 @@ function promptTokens(
 ): readonly number[] {
   if (typeof prompt === 'string' && !limits.tokenizer) {
     const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
-    throw refused(op, 'tokens, for an engine without a tokenizer', 'a string', hint);
+    throw argumentError(op, 'tokens, for an engine without a tokenizer', 'a string', hint);
   }
   const given = typeof prompt === 'string' ? encodeText(prompt, limits) : prompt;
   const tokens = requireTokens(op, given, limits);
   if (tokens.length > 0) return tokens;
   const hint = 'Start with the token that begins a text, usually bosId of the tokenizer.';
-  throw refused(op, 'at least one token', 'an empty prompt', hint);
+  throw argumentError(op, 'at least one token', 'an empty prompt', hint);
 }
 
 /** Encodes a prompt. Throws DS_LIMIT before encoding if the text is certainly too long. */
@@ -267,7 +267,7 @@ function requireTokens(op: string, given: unknown, { vocabSize }: RequestLimits)
   if (isList && wrong < 0) return list as number[];
   const got = isList ? `${formatValue(list[wrong])} at ${wrong}` : formatValue(given);
   const hint = isList ? "Use the tokenizer of the model's training." : '';
-  throw refused(op, `tokens from 0 to ${vocabSize - 1}`, got, hint);
+  throw argumentError(op, `tokens from 0 to ${vocabSize - 1}`, got, hint);
 }
 
 /** Stop strings need a tokenizer. TextStream checks their contents. */
@@ -277,9 +277,9 @@ function requireStops(
   tokenizer: Tokenizer | null,
 ): readonly string[] {
   const stops = typeof given === 'string' ? [given] : given;
-  if (!Array.isArray(stops)) throw refusedValue(op, 'a string or a list of strings', given);
+  if (!Array.isArray(stops)) throw valueError(op, 'a string or a list of strings', given);
   if (tokenizer || stops.length === 0) return stops;
-  throw refusedValue(op, 'stopTokens, for an engine without a tokenizer', given);
+  throw valueError(op, 'stopTokens, for an engine without a tokenizer', given);
 }
 
 /** Returns the special tokens that equal a stop string: they decode to no text. */

@@ -1,5 +1,7 @@
 // Sampling options of one sequence, each declared once: engines, HTTP bodies,
 // generation_config.json and command lines read these declarations.
+
+import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import {
   boolean,
@@ -10,7 +12,6 @@ import {
   readDeclared,
   type Settings,
 } from '../runtime/option.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Tokenizer } from '../text/index.js';
 
@@ -172,7 +173,7 @@ export function readSampling(
 function readLogprobs(op: string, value: number, vocabSize: number): number {
   const count = requireInteger(op, value, 0);
   if (count <= vocabSize) return count;
-  throw refusedValue(op, `at most the vocabulary size, ${vocabSize}`, count);
+  throw valueError(op, `at most the vocabulary size, ${vocabSize}`, count);
 }
 
 function readBias(
@@ -180,14 +181,14 @@ function readBias(
   bias: Readonly<Record<number, number>> | ReadonlyMap<number, number>,
   vocabSize: number,
 ): readonly (readonly [number, number])[] {
-  if (!isObject(bias)) throw refusedValue(op, 'numbers by token, such as { 50256: -100 }', bias);
+  if (!isObject(bias)) throw valueError(op, 'numbers by token, such as { 50256: -100 }', bias);
   const entries: [unknown, unknown][] = bias instanceof Map ? [...bias] : Object.entries(bias);
   return entries.map(([key, value]) => {
     const named = typeof key === 'string' && key.trim() !== '' ? Number(key) : key;
     const token = requireToken(op, named, vocabSize);
     if (typeof value === 'number' && value < Number.POSITIVE_INFINITY) return [token, value];
     const hint = '-Infinity bans a token; allowedTokens restricts sampling to a list.';
-    throw refusedValue(`${op} of token ${token}`, 'a number below Infinity', value, hint);
+    throw valueError(`${op} of token ${token}`, 'a number below Infinity', value, hint);
   });
 }
 
@@ -196,7 +197,7 @@ function readBadWords(
   words: unknown,
   vocabulary: Vocabulary,
 ): readonly (readonly number[])[] {
-  if (!Array.isArray(words)) throw refusedValue(op, 'a list of lists of tokens', words);
+  if (!Array.isArray(words)) throw valueError(op, 'a list of lists of tokens', words);
   return words.flatMap((word: unknown, i) => readBadWord(`${op}[${i}]`, word, vocabulary));
 }
 
@@ -207,14 +208,14 @@ function readBadWord(
 ): readonly (readonly number[])[] {
   const isText = typeof word === 'string';
   if (isText && !tokenizer) {
-    throw refusedValue(op, 'a list of tokens, without a tokenizer', word);
+    throw valueError(op, 'a list of tokens, without a tokenizer', word);
   }
   const spelled =
     isText && tokenizer ? spellings(tokenizer, word) : [isList(word) ? [...word] : []];
   for (const tokens of spelled) {
     if (tokens.length === 0 || tokens.length > MAX_IN_BAD_WORD) {
       const hint = isText ? `It is ${tokens.length} tokens.` : '';
-      throw refusedValue(op, `1 to ${MAX_IN_BAD_WORD} tokens`, word, hint);
+      throw valueError(op, `1 to ${MAX_IN_BAD_WORD} tokens`, word, hint);
     }
     for (const token of tokens) requireToken(op, token, vocabSize);
   }
@@ -234,7 +235,7 @@ function spellings(tokenizer: Tokenizer, word: string): number[][] {
 function readAllowed(op: string, tokens: unknown, vocabSize: number): readonly number[] {
   if (!isList(tokens) || tokens.length === 0) {
     const hint = 'Omit it to allow all tokens.';
-    throw refusedValue(op, 'a list of at least one token', tokens, hint);
+    throw valueError(op, 'a list of at least one token', tokens, hint);
   }
   return Array.from(tokens, (token) => requireToken(op, token, vocabSize));
 }
@@ -248,5 +249,5 @@ export function requireToken(op: string, token: unknown, vocabSize: number): num
   if (typeof token === 'number' && Number.isInteger(token) && token >= 0 && token < vocabSize) {
     return token;
   }
-  throw refusedValue(op, `tokens from 0 to ${vocabSize - 1}`, token);
+  throw valueError(op, `tokens from 0 to ${vocabSize - 1}`, token);
 }

@@ -1,7 +1,7 @@
 // Decodes the tokens of one sequence to text, up to the first stop string.
 
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import type { Tokenizer } from '../text/index.js';
 
 /**
@@ -70,7 +70,7 @@ export class StopStrings {
     if (Array.isArray(stops) && stops.every(isText)) return;
     const expected = 'a list of strings that are not empty';
     const got = formatValue(stops);
-    throw refused(op, expected, got, 'For one: ["\\n"].');
+    throw argumentError(op, expected, got, 'For one: ["\\n"].');
   }
 
   /**

@@ -4,8 +4,8 @@
 import { consolidate } from '../checkpoint/index.js';
 import type { GgufType } from '../models/gguf/save.js';
 import { mergeFolder } from '../models/merge-folder.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { definedOnly } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { exportGguf, exportRun } from '../trainer/export-run.js';
 import { formatBytes } from './byte-size.js';
 import type { ConsolidateFlags, ExportFlags, MergeFlags } from './model-options.js';
@@ -26,7 +26,7 @@ async function ggufCommand(dir: string, flags: ExportFlags, type: GgufType): Pro
   const given = Object.entries({ tag, dtype, format }).find(([, value]) => value !== undefined);
   if (given) {
     const hint = given[0] === 'tag' ? 'Name the folder of the checkpoint.' : '--gguf sets both.';
-    throw refused(`--${given[0]}`, 'no such option beside --gguf', String(given[1]), hint);
+    throw argumentError(`--${given[0]}`, 'no such option beside --gguf', String(given[1]), hint);
   }
   const { bytes, source, hasTokenizer } = await exportGguf(dir, output, type);
   const words = hasTokenizer ? '' : ', without a tokenizer';

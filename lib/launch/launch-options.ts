@@ -1,8 +1,8 @@
 // The options of `ds [options] script.js [arguments]`: DeepSpeed's names, read by commander.
 
 import { Command, Option } from 'commander';
+import { valueError } from '../runtime/input-errors.js';
 import { boolean, declareOption, integer, type Options, oneOf, string } from '../runtime/option.js';
-import { refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
@@ -217,5 +217,5 @@ export function requireConsistent(options: LaunchOptions): void {
 
 function requirePort(op: string, port: number): number {
   if (Number.isInteger(port) && port >= 1 && port <= 65_535) return port;
-  throw refusedValue(op, 'a port, 1 to 65535', port);
+  throw valueError(op, 'a port, 1 to 65535', port);
 }

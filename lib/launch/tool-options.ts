@@ -1,6 +1,7 @@
 // The options of `ds init`, `validate`, `elastic`, `env`, `io` and `watch`.
+
+import { valueError } from '../runtime/input-errors.js';
 import { boolean, declareOption, integer, integers, oneOf, string } from '../runtime/option.js';
-import { refusedValue } from '../runtime/refused.js';
 import { keysOf } from '../runtime/typed-keys.js';
 import type { Flags } from './declared-flags.js';
 import { TEMPLATES } from './templates.js';
@@ -109,5 +110,5 @@ export type WatchFlags = Flags<typeof WATCH>;
 
 function requireFreePort(op: string, port: number): number {
   if (Number.isInteger(port) && port >= 0 && port <= 65_535) return port;
-  throw refusedValue(op, 'a port from 0 to 65535', port);
+  throw valueError(op, 'a port from 0 to 65535', port);
 }

@@ -22,8 +22,8 @@ import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import {
@@ -288,8 +288,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
 
   private logsOf({ tokens, targets, places, how }: Call, isWhole: boolean): Tensor {
     const op = `${this.constructor.name} inputs.loss.${how.tokens ? 'tokens' : 'rows'}`;
-    if (!targets) throw refused(op, 'targets', 'none');
-    if (!isWhole) throw refused(op, 'whole rows', 'sequence parallelism');
+    if (!targets) throw argumentError(op, 'targets', 'none');
+    if (!isWhole) throw argumentError(op, 'whole rows', 'sequence parallelism');
     const { ignoreIndex: ignored = -100 } = this.config;
     return scopeOfTokens(how.tokens, () => {
       const x = this.hiddenOf(tokens, places);
@@ -358,7 +358,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     if (twice == null) return reported;
     const hint = 'Omit it, or disable the section of the configuration.';
     const expected = 'no value, because the configuration draws them';
-    throw refused(`${op}.${drawn}`, expected, formatValue(twice), hint);
+    throw argumentError(`${op}.${drawn}`, expected, formatValue(twice), hint);
   }
 
   /** @internal Weight of the routers' loss in the total loss. */

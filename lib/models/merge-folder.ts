@@ -5,7 +5,7 @@ import { requireFree } from '../checkpoint/index.js';
 import { localFolder } from '../hub/local-folder.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
 import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
 import type { CausalLM } from './causal-lm.js';
@@ -42,7 +42,7 @@ function requirePlain(base: string, model: CausalLM): void {
   if (!packed) return;
   const hint =
     'Rounding to 4 or 8 bits would lose most of the update. Name the folder of the original model; the adapter also works without merging.';
-  throw refused(
+  throw argumentError(
     `merge ${base}`,
     'a model without quantized layers',
     `${packed[0]}, a quantized layer`,

@@ -10,9 +10,9 @@ import type { Module } from '../nn/module.js';
 import { readQuantized } from '../peft/index.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson, requireShallow } from '../runtime/parse-json.js';
-import { refused } from '../runtime/refused.js';
 import { isGgufPath as isGguf } from '../text/gguf-tokenizer.js';
 import { chooseFamily } from './choose-family.js';
 import { openGguf } from './gguf/read.js';
@@ -187,7 +187,7 @@ function requireShallowConfig(source: JsonObject): void {
   try {
     requireShallow(source);
   } catch (cause) {
-    throw refused('fromConfig', 'a config.json', (cause as Error).message);
+    throw argumentError('fromConfig', 'a config.json', (cause as Error).message);
   }
 }
 

@@ -11,7 +11,7 @@ import {
 import { replaceModules } from '../nn/replace-modules.js';
 import { lorasOf } from '../peft/index.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { TiedHead } from './tied-head.js';
 
 /** Options of quantizeModel(). */
@@ -48,10 +48,10 @@ export function quantizeModel<Model extends Module>(
   const options = readQuantizedOptions(op, rest);
   requireFormat(op, format, options);
   if (head !== null && head !== 8 && head !== 4) {
-    throw refused(`${op} head`, '8, 4 or null', formatValue(head));
+    throw argumentError(`${op} head`, '8, 4 or null', formatValue(head));
   }
   if (lorasOf(model).size > 0) {
-    throw refused(
+    throw argumentError(
       op,
       'a model without adapters',
       'a model with adapters',
@@ -77,10 +77,11 @@ function requireFormat(
   { bits, groupSize }: Required<QuantizedOptions>,
 ): void {
   if (format === 'int') return;
-  if (format !== 'e4m3') throw refused(`${op} format`, '"int" or "e4m3"', formatValue(format));
+  if (format !== 'e4m3')
+    throw argumentError(`${op} format`, '"int" or "e4m3"', formatValue(format));
   if (bits === 8 && groupSize === null) return;
   const got = `${bits} bits, groupSize ${groupSize}`;
-  throw refused(`${op} format "e4m3"`, '8 bits without groupSize', got);
+  throw argumentError(`${op} format "e4m3"`, '8 bits without groupSize', got);
 }
 
 /** Gives heads that are tied to the embedding their own weight. Returns whether there was one. */

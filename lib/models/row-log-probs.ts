@@ -1,5 +1,5 @@
 // Log-probabilities of whole rows, for losses that compare answers.
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { concat, type LossReport, scope, type Tensor } from '../tensor/index.js';
 
 /** The loss of hidden states [1, T, channels] and targets [1, T], summed. */
@@ -40,5 +40,5 @@ export function rowsFor(
   const rows = typeof given === 'object' ? given : each;
   if (targets.size(0) === rows.length && rows.every((row) => each[row] !== undefined)) return rows;
   const expected = `targets of ${rows.length} rows, each of [0, ${each.length})`;
-  throw refused(op, expected, `${targets.size(0)}: ${rows.join(', ')}`);
+  throw argumentError(op, expected, `${targets.size(0)}: ${rows.join(', ')}`);
 }

@@ -30,8 +30,8 @@ import {
 } from '../peft/index.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 import { mxfp4Config } from './quantized/mxfp4.js';
@@ -89,7 +89,7 @@ export async function saveWithFiles(
   requireChoice('format', options.format, ['hf', 'native']);
   const description = module.describe();
   if (options.format === 'hf' && !description) {
-    throw refused('saveWeights format', '"native" for a module without describe()', '"hf"');
+    throw argumentError('saveWeights format', '"native" for a module without describe()', '"hf"');
   }
   const format = options.format ?? (description && !isFile ? 'hf' : 'native');
   if (format === 'native') requireUnmerged('saveWeights', module);
@@ -176,17 +176,22 @@ function forTransformers(
   if (apart) {
     const hint =
       'peft.merge(model) adds them to the weights; peft.saveAdapter() saves only the adapters.';
-    throw refused('saveWeights', 'merged adapters', `an unmerged adapter of ${apart[0]}`, hint);
+    throw argumentError(
+      'saveWeights',
+      'merged adapters',
+      `an unmerged adapter of ${apart[0]}`,
+      hint,
+    );
   }
   requireWholeExperts('saveWeights', module);
   if (module.modules().some((one) => one instanceof Fp8Linear)) {
     const hint = 'Save the model before quantizeModel(), which computes the same codes again.';
-    throw refused('saveWeights', 'layers in a format of these files', 'layers in FP8', hint);
+    throw argumentError('saveWeights', 'layers in a format of these files', 'layers in FP8', hint);
   }
   const [names, repacked] = [quantizedNames(module), repackedNames(module)];
   if (names.size > 0 && packedOf(module).size > 0) {
     const hint = 'No file format supports both.';
-    throw refused('saveWeights', 'layers in NF4 or in integer formats', 'both kinds', hint);
+    throw argumentError('saveWeights', 'layers in NF4 or in integer formats', 'both kinds', hint);
   }
   const adapters = new Set([...lorasOf(module).values()].flatMap(({ added }) => added));
   const parameters = new Map(module.namedParameters());
@@ -227,7 +232,7 @@ function torchDType(sources: readonly TensorSource[]): { torch_dtype?: string } 
 
 function requireChoice(option: string, value: unknown, choices: readonly string[]): void {
   if (value === undefined || choices.includes(value as string)) return;
-  throw refused(`saveWeights ${option}`, choices.join(', '), JSON.stringify(value));
+  throw argumentError(`saveWeights ${option}`, choices.join(', '), JSON.stringify(value));
 }
 
 function partial(name: string): DsError {
@@ -243,5 +248,5 @@ function partial(name: string): DsError {
 function trainedError(name: string): DsError {
   const hint = 'Use engine.save16bitModel(), or engine.saveCheckpoint() and `ds export`.';
   const got = `a module with ${name} owned by an engine`;
-  return refused('saveWeights', 'a module without an engine', got, hint);
+  return argumentError('saveWeights', 'a module without an engine', got, hint);
 }

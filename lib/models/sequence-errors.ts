@@ -1,12 +1,12 @@
 // Errors of models that sequence parallelism does not support.
 import type { DsError } from '../errors.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 
 /** A recurrence needs the state after the tokens of the ranks before. */
 export function noTokenParts(model: string): DsError {
   const expected = 'no recurrent layers, which need all tokens on each rank';
   const hint = 'Use tensor_parallel or pipeline stages for this model.';
-  return refused('sequence_parallel_size', expected, model, hint);
+  return argumentError('sequence_parallel_size', expected, model, hint);
 }
 
 /** Routing statistics of one rank's tokens cannot reach the loss of all ranks. */
@@ -14,5 +14,5 @@ export function noParts(model: string, got: number): DsError {
   const op = `${model} routerAuxLossCoef`;
   const hint =
     'Read the model with { routerAuxLossCoef: 0 }, or train without sequence_parallel_size.';
-  return refused(op, '0 with sequence parallelism', String(got), hint);
+  return argumentError(op, '0 with sequence parallelism', String(got), hint);
 }

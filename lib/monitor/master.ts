@@ -1,6 +1,7 @@
 // MonitorMaster: several monitors as one. A failure of one does not affect the others.
+
+import { valueError } from '../runtime/input-errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';
-import { refusedValue } from '../runtime/refused.js';
 import type { Monitor, MonitorEvent } from './monitor.js';
 
 /**
@@ -20,7 +21,7 @@ export class MonitorMaster implements Monitor {
   constructor(monitors: readonly Monitor[]) {
     if (!Array.isArray(monitors)) {
       const hint = 'new monitor.MonitorMaster([new monitor.CsvMonitor({ outputPath, jobName })]).';
-      throw refusedValue('MonitorMaster', 'a list of monitors', monitors, hint);
+      throw valueError('MonitorMaster', 'a list of monitors', monitors, hint);
     }
     this.monitors = monitors;
   }

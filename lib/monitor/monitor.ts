@@ -1,5 +1,5 @@
 // The interface of every monitor of a run's metrics.
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 
 /** A value of a metric. */
 export interface MonitorEvent {
@@ -32,13 +32,13 @@ export interface Monitor {
  */
 export function requireEvents(op: string, events: unknown): readonly MonitorEvent[] {
   const expected = 'a list of { name, value, step }';
-  if (!Array.isArray(events)) throw refusedValue(op, expected, events);
+  if (!Array.isArray(events)) throw valueError(op, expected, events);
   for (const [i, event] of events.entries()) {
     const { name, value, step } = (event ?? {}) as Partial<MonitorEvent>;
     const isEvent = typeof name === 'string' && typeof value === 'number';
     if (isEvent && typeof step === 'number') continue;
     const wanted = '{ name, value, step }: a string and two numbers';
-    throw refusedValue(`${op} event ${i}`, wanted, event);
+    throw valueError(`${op} event ${i}`, wanted, event);
   }
   return events;
 }

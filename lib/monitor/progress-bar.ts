@@ -1,7 +1,7 @@
 // Training progress on a console: a bar on a terminal, plain lines otherwise.
 
+import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 
 /** The values after a step. Only given values are shown. */
@@ -188,5 +188,5 @@ function positive(name: string, value: number | null | undefined): number | null
   if (value === undefined || value === null) return null;
   if (value > 0 && value < Number.POSITIVE_INFINITY) return value;
   const [op, expected] = [`ProgressBar ${name}`, 'a positive, finite number'];
-  throw refusedValue(op, expected, value);
+  throw valueError(op, expected, value);
 }

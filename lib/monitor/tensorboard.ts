@@ -2,7 +2,7 @@
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { formatValue } from '../runtime/format-value.js';
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { AppendFile, makeFolder } from './append-file.js';
 import { type LogFolder, logFolder } from './csv.js';
@@ -101,7 +101,7 @@ function versionEvent(wallTime: number): Buffer {
 function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
   if (!Number.isSafeInteger(step) || step < 0) {
     const op = `TensorBoardMonitor step of ${formatValue(name)}`;
-    throw refusedValue(
+    throw valueError(
       op,
       'an integer >= 0',
       step,

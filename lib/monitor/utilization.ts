@@ -2,8 +2,8 @@
 
 import { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { gpuNamed } from './gpus.js';
 
@@ -54,7 +54,7 @@ export function flopsPerToken(given: TransformerSize): number {
 export function peakFlops(device: Device, dtype: DType): number | null {
   if (!(device instanceof Device)) {
     const [op, expected] = ['peakFlops', 'a device, such as engine.device'];
-    throw refusedValue(op, expected, device);
+    throw valueError(op, expected, device);
   }
   return device.kind === 'cpu' ? null : peakFlopsOf(device.info.name, dtype);
 }

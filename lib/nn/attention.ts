@@ -2,8 +2,8 @@
 
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { argumentError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import {
@@ -205,7 +205,7 @@ export class CausalSelfAttention extends Module {
     requireInteger('CausalSelfAttention channels', channels, 1);
     requireInteger('CausalSelfAttention heads', heads, 1);
     if (channels % heads !== 0) {
-      throw refused(
+      throw argumentError(
         'CausalSelfAttention channels',
         `a multiple of the ${heads} heads`,
         String(channels),

@@ -2,7 +2,7 @@
 // tape.
 
 import { formatValue } from '../runtime/format-value.js';
-import { refused, refusedValue } from '../runtime/refused.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { isGradEnabled, record, type Saved, Tensor } from '../tensor/index.js';
@@ -30,7 +30,7 @@ function checkGradients(op: string, grads: Gradients, given: unknown): Gradients
   const list: readonly unknown[] | null = Array.isArray(given) ? given : null;
   if (!list || list.length !== grads.length) {
     const got = list ? `${list.length} gradients` : formatValue(given);
-    throw refused(op, `undefined, or a list of ${grads.length} gradients`, got);
+    throw argumentError(op, `undefined, or a list of ${grads.length} gradients`, got);
   }
   for (const [i, grad] of grads.entries()) {
     const next = list[i];
@@ -43,7 +43,7 @@ function checkGradients(op: string, grads: Gradients, given: unknown): Gradients
       next.shape.join() === grad.shape.join();
     if (isLike) continue;
     const expected = grad ? `a gradient like ${describe(grad)}` : 'null where there is no gradient';
-    throw refused(
+    throw argumentError(
       `${op} [${i}]`,
       expected,
       next instanceof Tensor ? describe(next) : formatValue(next),
@@ -147,7 +147,7 @@ class HookedCall<Owner extends object> implements Saved {
     if (other === undefined) return;
     const op = `${this.module.constructor.name} with backward hooks`;
     const expected = 'a forward that returns a tensor or a list of tensors';
-    throw refusedValue(op, expected, other, 'Hook a module inside it that does.');
+    throw valueError(op, expected, other, 'Hook a module inside it that does.');
   }
 }
 

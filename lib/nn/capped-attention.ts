@@ -3,7 +3,7 @@
 
 import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { leading, required } from '../runtime/required.js';
 import {
   arange,
@@ -108,5 +108,5 @@ function requireDense(
 
 function refusal(expected: string, got: string, hint: string): DsError {
   const op = 'attention with bounded scores or heads of more than 256 channels';
-  return refused(op, expected, got, hint);
+  return argumentError(op, expected, got, hint);
 }

@@ -2,9 +2,9 @@
 // torch.nn.utils.clip_grad_norm_, clip_grad_value_.
 
 import { DsError } from '../errors.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -94,17 +94,17 @@ function scaleBy(grad: Tensor, factor: Tensor): void {
 function gradientsOf(op: string, parameters: unknown): Tensor[] {
   const list = parameters instanceof Tensor ? [parameters] : parameters;
   if (typeof (list as Iterable<unknown> | null)?.[Symbol.iterator] !== 'function') {
-    throw refusedValue(op, 'a list of parameters', list, 'Pass model.parameters().');
+    throw valueError(op, 'a list of parameters', list, 'Pass model.parameters().');
   }
   const grads: Tensor[] = [];
   for (const parameter of list as Iterable<unknown>) {
     if (!(parameter instanceof Tensor)) {
       const hint = 'Pass model.parameters(), a list without names.';
-      throw refusedValue(op, 'parameters', parameter, hint);
+      throw valueError(op, 'parameters', parameter, hint);
     }
     if (trainerOf(parameter)) {
       const hint = 'Set "gradient_clipping" in the configuration: the engine clips.';
-      throw refused(op, 'parameters without an engine', describe(parameter), hint);
+      throw argumentError(op, 'parameters without an engine', describe(parameter), hint);
     }
     const { grad } = parameter;
     if (grad) grads.push(grad);

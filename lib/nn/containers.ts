@@ -1,6 +1,6 @@
 // Modules that contain others, return their input or reshape it: Sequential, ModuleDict, Identity,
 // Flatten.
-import { refused, refusedValue } from '../runtime/refused.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import type { Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 import { Module } from './module.js';
@@ -34,7 +34,7 @@ export class Flatten extends Module {
 
 function requireLayer(layer: unknown, index: number): void {
   if (layer instanceof Module) return;
-  throw refusedValue(
+  throw valueError(
     `Sequential layer ${index}`,
     'a module',
     layer,
@@ -75,11 +75,7 @@ export class Sequential extends Module {
 /** Throws DS_ARGUMENT unless `modules` is an object. */
 function named<Modules extends object>(modules: Modules): Modules {
   if (typeof modules === 'object' && modules !== null) return modules;
-  throw refusedValue(
-    'ModuleDict',
-    'modules by name, such as { proj: new nn.Linear(4, 4) }',
-    modules,
-  );
+  throw valueError('ModuleDict', 'modules by name, such as { proj: new nn.Linear(4, 4) }', modules);
 }
 
 /** Modules by name, as in PyTorch; its parameters are "name.weight". It has no forward. */
@@ -101,7 +97,7 @@ export class ModuleDict extends Module {
   get(name: string): Module {
     const found = this.modulesByName.get(name);
     if (found) return found;
-    throw refusedValue(
+    throw valueError(
       'ModuleDict.get',
       `one of ${[...this.modulesByName.keys()].join(', ') || 'no name: the ModuleDict is empty'}`,
       name,
@@ -111,7 +107,7 @@ export class ModuleDict extends Module {
   /** Adds a module or replaces one; before initialize(). Throws DS_ARGUMENT for other values. */
   set(name: string, module: Module): this {
     if (!(module instanceof Module) || name === '' || name.includes('.')) {
-      throw refusedValue(
+      throw valueError(
         `ModuleDict ${JSON.stringify(name)}`,
         'a module under a name without dots',
         module,
@@ -138,7 +134,7 @@ export class ModuleDict extends Module {
 
   /** Throws DS_ARGUMENT: call its modules instead. */
   override forward(): never {
-    throw refused(
+    throw argumentError(
       'ModuleDict.call',
       'a call of one of its modules',
       'a call of the dictionary',

@@ -2,8 +2,8 @@
 // embeddings and stems.
 
 import { DsError } from '../errors.js';
+import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -41,7 +41,7 @@ const width = (pair: Pair): number => (typeof pair === 'object' ? pair?.[1] : pa
 
 function requireOneGroup(op: string, groups: number | undefined): void {
   if (groups === undefined || groups === 1) return;
-  throw refusedValue(
+  throw valueError(
     `${op} groups`,
     '1: grouped and depthwise convolutions are not supported',
     groups,

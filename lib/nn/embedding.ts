@@ -1,7 +1,7 @@
 // Embedding: a table of rows by index, with an optional padding row.
 
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading } from '../runtime/required.js';
 import { embedding, scope, type Tensor, where } from '../tensor/index.js';
@@ -78,5 +78,5 @@ export class Embedding extends Module {
 function paddingRow(index: number, count: number): number {
   requireInteger('Embedding paddingIdx', index, -count);
   if (index < count) return index < 0 ? index + count : index;
-  throw refused('Embedding paddingIdx', `an index below ${count}`, String(index));
+  throw argumentError('Embedding paddingIdx', `an index below ${count}`, String(index));
 }

@@ -1,8 +1,8 @@
 // Mixtures of experts: a router sends each token to a few of many feed-forward blocks. Sources:
 // Shazeer et al. 2017; Fedus et al. 2022 (Switch Transformer) for the loss; no token is dropped.
 
+import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import {
@@ -46,7 +46,7 @@ import {
  */
 export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
   if (!Array.isArray(loads?.layers)) {
-    throw refusedValue('loadBalancingLoss', 'routing statistics, { layers, mask }', loads);
+    throw valueError('loadBalancingLoss', 'routing statistics, { layers, mask }', loads);
   }
   const { layers, mask } = loads;
   if (!mask) requireInteger('loadBalancingLoss tokens', tokens, 0);
@@ -105,7 +105,7 @@ export class Experts extends Module {
     const names = { weightInit: true, limit: true, activation: true } as const;
     const { weightInit, limit = null, activation = 'silu' } = readOptions('Experts', given, names);
     if (activation !== 'silu' && activation !== 'geluTanh') {
-      throw refusedValue('Experts activation', '"silu" or "geluTanh"', activation);
+      throw valueError('Experts activation', '"silu" or "geluTanh"', activation);
     }
     this.activation = activation;
     const init = (inputs: number): Initializer => weightInit ?? uniform(1 / Math.sqrt(inputs));

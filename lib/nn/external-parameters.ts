@@ -1,6 +1,6 @@
 // Parameters that a module reads in its forward but that belong to another module.
 
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { trainerOf } from '../tensor/index.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
@@ -36,7 +36,7 @@ export function externalParameters(module: Module): readonly Parameter[] {
 
 function requireUnowned(parameter: Parameter, op: string): void {
   if (!trainerOf(parameter)) return;
-  throw refused(
+  throw argumentError(
     op,
     'a call before initialize(), in the constructor of the model for example',
     'a parameter that an engine owns',

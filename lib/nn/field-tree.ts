@@ -1,8 +1,8 @@
 // The tree of fields below a module: its own and nested fields with their names.
 
 import type { DsError } from '../errors.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { isPlainObject } from '../runtime/is-object.js';
-import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
@@ -154,7 +154,7 @@ function entriesOf(value: object): Iterable<readonly [unknown, unknown]> {
 }
 
 function endless(path: string, module: object): DsError {
-  return refused(
+  return argumentError(
     path,
     'modules below a module',
     `the ${module.constructor.name} that contains it`,

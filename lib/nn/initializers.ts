@@ -2,9 +2,9 @@
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { describe, numel } from '../runtime/view.js';
@@ -39,7 +39,7 @@ export interface Initializer {
 export function writeInitial(init: Initializer, out: Tensor): void {
   const made: unknown = init(out);
   if (!(made instanceof Tensor) || made.buffer === out.buffer) return;
-  throw refused(
+  throw argumentError(
     'Parameter',
     'an initializer that writes into the tensor it is given',
     `an initializer that returns another tensor, ${describe(made)}`,
@@ -52,8 +52,7 @@ const AS_IS = 'nn.init.zeros and nn.init.ones are initializers: pass them withou
 /** @internal An initializer that can also write a part; `body` does both. */
 export function byRange(body: (out: Tensor, at: InitialPart) => void): Initializer {
   const whole: Initializer = (out) => {
-    if (!(out instanceof Tensor))
-      throw refusedValue('nn.init', 'a tensor to write into', out, AS_IS);
+    if (!(out instanceof Tensor)) throw valueError('nn.init', 'a tensor to write into', out, AS_IS);
     body(out, { whole: out.shape, ...inOrder });
   };
   whole.part = body;
@@ -175,7 +174,7 @@ export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number 
   if (Object.hasOwn(gains, nonlinearity)) return gains[nonlinearity];
   const expected = `one of ${Object.keys(gains).join(', ')}`;
   const got = formatValue(nonlinearity);
-  throw refused('init.calculateGain', expected, got);
+  throw argumentError('init.calculateGain', expected, got);
 }
 
 /** Options of kaimingUniform() and kaimingNormal(). */
@@ -199,7 +198,7 @@ function kaiming(draw: 'uniform' | 'normal', given: KaimingOptions): Initializer
   if (mode !== 'fanIn' && mode !== 'fanOut') {
     const got = formatValue(mode);
     const expected = '"fanIn" or "fanOut"';
-    throw refused('init.kaiming mode', expected, got);
+    throw argumentError('init.kaiming mode', expected, got);
   }
   return scale(draw, (shape) => gain / Math.sqrt(Math.max(1, fansOf('init.kaiming', shape)[mode])));
 }

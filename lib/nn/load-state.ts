@@ -1,9 +1,9 @@
 // Loads values by name into a module, after a check that all of them fit.
 
 import { DsError } from '../errors.js';
+import { valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -49,7 +49,7 @@ function requireTensors(state: unknown): void {
     ? (Object.entries(state).find(([, value]) => !(value instanceof Tensor)) ?? [])
     : ['', state];
   if (name === undefined) return;
-  throw refusedValue(
+  throw valueError(
     name ? `loadStateDict ${name}` : 'loadStateDict',
     name ? 'a tensor' : 'an object of tensors by name, as stateDict() returns',
     value,

@@ -1,8 +1,8 @@
 // Multi-head attention with PyTorch's parameters, masks and layouts.
 
 import { DsError } from '../errors.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -93,7 +93,7 @@ export class MultiheadAttention extends Module {
     requireInteger('MultiheadAttention heads', heads, 1);
     if (channels % heads !== 0) {
       const expected = `heads that divide ${channels} channels`;
-      throw refused('MultiheadAttention', expected, `${heads}`);
+      throw argumentError('MultiheadAttention', expected, `${heads}`);
     }
     this.dropout = requireFinite('MultiheadAttention dropout', options.dropout ?? 0, 0, 1);
     this.batchFirst = options.batchFirst ?? false;
@@ -201,7 +201,7 @@ export class MultiheadAttention extends Module {
 }
 
 function withoutWeights(): DsError {
-  return refused(
+  return argumentError(
     'MultiheadAttention',
     'sparse attention without needWeights and without a mask that requires a gradient',
     'needWeights, or a mask that requires a gradient',

@@ -1,8 +1,8 @@
 // Normalization of each row (LayerNorm, RMSNorm), and of groups of channels.
 
 import { DsError } from '../errors.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { describe, numel } from '../runtime/view.js';
 import { ones as constantOnes, layerNorm, rmsNorm, scope, type Tensor } from '../tensor/index.js';
@@ -101,7 +101,7 @@ export class GroupNorm extends Module {
     this.weight = affine ? new Parameter([channels], ones) : null;
     this.bias = affine ? new Parameter([channels], zeros) : null;
     if (channels % groups === 0) return;
-    throw refused('GroupNorm', `groups that divide ${channels} channels`, String(groups));
+    throw argumentError('GroupNorm', `groups that divide ${channels} channels`, String(groups));
   }
 
   /** Maps [B, channels, ...] to the same shape. Throws DS_SHAPE if x has other sizes. */

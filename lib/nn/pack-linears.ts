@@ -1,7 +1,7 @@
 // Replaces the linear layers of a model by layers that store their weights in fewer bits.
 
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { Linear } from './linear.js';
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
@@ -19,7 +19,7 @@ export function readSkipModules(op: string, given: unknown): readonly string[] {
   const isName = (value: unknown): boolean => typeof value === 'string' && value !== '';
   if (Array.isArray(given) && given.every(isName)) return given;
   const [expected, got] = ['a list of names', formatValue(given)];
-  throw refused(`${op} skipModules`, expected, got);
+  throw argumentError(`${op} skipModules`, expected, got);
 }
 
 /** A layer with a weight of its own. */
@@ -58,7 +58,7 @@ export function packLinears<Layer extends Weighted>(model: Module, packing: Pack
   }
   if (instead.size === 0 && !isBegun) {
     const expected = 'a model with linear layers';
-    throw refused(op, expected, 'only skipped linear layers');
+    throw argumentError(op, expected, 'only skipped linear layers');
   }
   replaceModules(model, instead);
 }

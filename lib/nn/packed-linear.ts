@@ -1,8 +1,8 @@
 // Linear layers with frozen weights in fewer bits than the compute dtype.
 
 import type { DType } from '../runtime/dtype.js';
+import { argumentError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { refused } from '../runtime/refused.js';
 import { gelu, linear, noGrad, scope, type Tensor } from '../tensor/index.js';
 import { asIs, gemm, gemmRows } from '../tensor/ops/matmul.js';
 import { asRows, sumToShape } from '../tensor/ops/shapes.js';
@@ -28,7 +28,7 @@ export class StoredParameter extends Parameter {
   /** Throws DS_ARGUMENT for true. */
   override requireGrad(on = true): this {
     if (!on) return this;
-    throw refused(
+    throw argumentError(
       'requireGrad',
       'a parameter that can change by small steps',
       'a part of a quantized weight',

@@ -13,8 +13,8 @@ import { Buffer } from '../runtime/buffer.js';
 import { besideCall } from '../runtime/call.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { contiguousStrides, numel, type View } from '../runtime/view.js';
@@ -92,7 +92,7 @@ export class Parameter extends Tensor {
   /** An engine keeps master weights: the next step would overwrite other writes. */
   override requireWritable(op: string): void {
     if (this.isOpen || !trainerOf(this)) return;
-    throw refused(
+    throw argumentError(
       op,
       'a model without an engine',
       'a model that an engine owns',
@@ -339,7 +339,7 @@ function sideBySide(whole: readonly number[], boxes: readonly Box[]): number[] {
 }
 
 function noInitializer(init: unknown): DsError {
-  return refusedValue(
+  return valueError(
     'Parameter',
     'an initializer: a function that writes the first values into a tensor',
     init,

@@ -2,9 +2,9 @@
 
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -45,11 +45,11 @@ export function readQuantizedOptions(
   given: QuantizedOptions,
 ): Required<QuantizedOptions> {
   const { bits, groupSize = bits === 4 ? 128 : null } = readOptions(op, given, NAMES);
-  if (bits !== 4 && bits !== 8) throw refusedValue(`${op} bits`, '8 or 4', bits);
+  if (bits !== 4 && bits !== 8) throw valueError(`${op} bits`, '8 or 4', bits);
   if (groupSize === null || requireInteger(`${op} groupSize`, groupSize, 8) % 8 === 0) {
     return { bits, groupSize };
   }
-  throw refused(`${op} groupSize`, 'a multiple of 8, or null', String(groupSize));
+  throw argumentError(`${op} groupSize`, 'a multiple of 8, or null', String(groupSize));
 }
 
 /**

@@ -1,11 +1,11 @@
 // Checks that a model argument of a public function is a Module, for plain JavaScript callers.
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { Module } from './module.js';
 
 /** Throws DS_ARGUMENT with `op` and the value unless it is a Module. */
 export function requireModule(op: string, value: unknown): asserts value is Module {
   if (value instanceof Module) return;
-  throw refused(
+  throw argumentError(
     op,
     'a model: an object of a class that extends nn.Module',
     described(value),

@@ -1,9 +1,9 @@
 // Routers of mixtures of experts: they choose a few experts for each token, and their weights.
 
 import type { DsError } from '../errors.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -134,7 +134,7 @@ export class TopKRouter extends Module {
 const FEW_TOKENS = 32;
 
 function tooMany(k: number, experts: number): DsError {
-  return refused(
+  return argumentError(
     'TopKRouter',
     'at most 512 experts, and at most all of them per token',
     `${k} of ${experts}`,
@@ -210,7 +210,7 @@ export class GroupRouter extends TopKRouter {
       choiceBias = scores === 'sigmoid',
     } = readOptions(op, routing, ROUTING);
     if (scores !== 'sigmoid' && scores !== 'softmax') {
-      throw refusedValue(`${op} scores`, '"sigmoid" or "softmax"', scores);
+      throw valueError(`${op} scores`, '"sigmoid" or "softmax"', scores);
     }
     requireInteger(`${op} groups`, groups, 1);
     requireInteger(`${op} keptGroups`, keptGroups, 1);
@@ -218,11 +218,11 @@ export class GroupRouter extends TopKRouter {
     const size = experts / groups;
     const min = scores === 'sigmoid' && groups > 1 ? 2 : 1;
     if (!Number.isInteger(size) || size < min) {
-      throw refusedValue(`${op} groups`, `equal groups of ${experts} experts`, groups);
+      throw valueError(`${op} groups`, `equal groups of ${experts} experts`, groups);
     }
     if (keptGroups > groups || keptGroups * size < this.k) {
       const expected = `at most ${groups}, with ${this.k} experts or more`;
-      throw refusedValue(`${op} keptGroups`, expected, keptGroups);
+      throw valueError(`${op} keptGroups`, expected, keptGroups);
     }
     this.routing = { scores, groups, keptGroups, scale };
     // ERNIE's files have a further dim of 1.
@@ -232,7 +232,7 @@ export class GroupRouter extends TopKRouter {
 
   /** As TopKRouter. Routing statistics are not supported: throws DS_ARGUMENT for `loads`. */
   override forward(x: Tensor, loads: RouterLoads | null = null): Routes {
-    if (loads) throw refused('GroupRouter', 'no load-balancing loss', 'routing statistics');
+    if (loads) throw argumentError('GroupRouter', 'no load-balancing loss', 'routing statistics');
     const { k, normalize } = this;
     const { scale } = this.routing;
     const wide = (tensor: Tensor): Tensor => (tensor.dtype === 'f64' ? tensor : tensor.to('f32'));

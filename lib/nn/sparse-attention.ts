@@ -3,8 +3,8 @@
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { describe } from '../runtime/view.js';
 import { attention, BlockLayout, type HeadShare, sharedTokens, Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
@@ -139,7 +139,7 @@ export class SparseSelfAttention extends Module {
     for (const [name, mode] of Object.entries({ keyPaddingMaskMode, attnMaskMode })) {
       if (mode === 'add' || mode === 'mul') continue;
       const op = `SparseSelfAttention ${name}`;
-      throw refusedValue(op, '"add" or "mul"', mode);
+      throw valueError(op, '"add" or "mul"', mode);
     }
     this.keyMaskMode = keyPaddingMaskMode;
     this.maskMode = attnMaskMode;
@@ -211,7 +211,7 @@ export function sparsify(model: Module, options: SparsityOptions | null): () => 
   const layers = attentionsOf(model);
   const pattern = options === null ? null : new SparsePattern(options);
   if (pattern && layers.length === 0) {
-    throw refused(
+    throw argumentError(
       'sparsify',
       'a model with attention layers that support sparsity',
       `a ${model.constructor.name} without such layers`,
@@ -228,14 +228,14 @@ export function sparsify(model: Module, options: SparsityOptions | null): () => 
 }
 
 function misusedError(expected: string, got: string): DsError {
-  return refused('sparsify', expected, got);
+  return argumentError('sparsify', expected, got);
 }
 
 /** Throws DS_ARGUMENT if `model` is sparse, for operations that need dense attention. */
 export function requireDense(op: string, model: Module): void {
   const sparse = attentionsOf(model).find(({ sparsity }) => sparsity && !sparsity.isDense);
   if (!sparse) return;
-  throw refused(
+  throw argumentError(
     op,
     'a model with dense attention',
     `the pattern "${sparse.sparsity?.options.mode}"`,

@@ -2,8 +2,8 @@
 // queries sees. Source: deepspeed.ops.sparse_attention.sparsity_config.
 
 import { DsError } from '../errors.js';
+import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -232,7 +232,7 @@ const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
 };
 
 const refusedError = (option: string, expected: string, got: unknown, hint = ''): DsError =>
-  refusedValue(`${OP} ${option}`, expected, got, hint);
+  valueError(`${OP} ${option}`, expected, got, hint);
 
 function requireIndices(option: string, value: unknown, min: number): readonly number[] {
   if (!Array.isArray(value) || (value.length === 0 && min > 0))

@@ -2,8 +2,8 @@
 // defaults.
 
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { gelu, relu, type Tensor } from '../tensor/index.js';
 import type { AttentionMasks } from './attention-masks.js';
@@ -90,7 +90,7 @@ function activationOf(op: string, given: TransformerLayerOptions['activation']):
   if (typeof given === 'function') return given;
   const expected = '"relu", "gelu" or a function of a tensor';
   const got = formatValue(given);
-  throw refused(`${op} activation`, expected, got);
+  throw argumentError(`${op} activation`, expected, got);
 }
 
 /** Base of both layers: self-attention, feed-forward, and residual additions. */
@@ -227,7 +227,7 @@ export interface TransformerStackOptions {
 function layersOf<Layer extends Module>(op: string, make: unknown, count: number): Layer[] {
   requireInteger(`${op} layers`, count, 1);
   if (typeof make === 'function') return Array.from({ length: count }, () => make() as Layer);
-  throw refusedValue(
+  throw valueError(
     op,
     'a function that returns a layer',
     make,

@@ -1,13 +1,13 @@
 // Adafactor: factored second moments, and steps relative to the size of the parameter. Sources:
 // Shazeer & Stern 2018, arXiv:1804.04235; the Adafactor of fairseq and transformers.
 
+import { argumentError } from '../runtime/input-errors.js';
 import type {
   AdafactorScalars,
   AdafactorSumsArgs,
   MatrixPart,
 } from '../runtime/kernels.generated.js';
 import type { OptionNames } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
@@ -361,7 +361,7 @@ function requireRate({
   warmupInit: boolean;
 }): void {
   const refuse = (expected: string, got: string): never => {
-    throw refused('Adafactor', expected, got);
+    throw argumentError('Adafactor', expected, got);
   };
   if (relativeStep && lr !== null) refuse('lr or relativeStep', `both, lr ${lr}`);
   if (!relativeStep && lr === null) refuse('lr, because relativeStep is false', 'no lr');

@@ -1,6 +1,6 @@
 // DeclaredState: the state tensors of a parameter that an optimizer declares.
 import type { DType } from '../runtime/dtype.js';
-import { refused, refusedValue } from '../runtime/refused.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { describe, numel, type View } from '../runtime/view.js';
 
 /** A state tensor of a parameter. */
@@ -53,7 +53,7 @@ export function requireState(location: string, value: number | boolean, state?: 
   if (state || !value) return;
   const was = typeof value === 'number' ? '0' : 'false';
   const hint = 'Create a new optimizer with it: state is created once.';
-  throw refusedValue(location, `${was}, the value when its state was created`, value, hint);
+  throw valueError(location, `${was}, the value when its state was created`, value, hint);
 }
 
 /** An object that declares state. */
@@ -83,14 +83,19 @@ export function declaredState(
   for (const [name, state] of Object.entries(declared)) {
     const location = `${optimizer.name}.declareState: ${name}`;
     if (name.includes('.') || RESERVED.includes(name)) {
-      throw refused(location, `a name without dots, other than ${RESERVED.join(', ')}`, name);
+      throw argumentError(location, `a name without dots, other than ${RESERVED.join(', ')}`, name);
     }
     const { per } = state;
     if (per === null) continue;
-    if (!Number.isInteger(Math.log2(per))) throw refused(location, 'per a power of two', `${per}`);
+    if (!Number.isInteger(Math.log2(per)))
+      throw argumentError(location, 'per a power of two', `${per}`);
     const wanted = Math.ceil(numel(shape) / per);
     if (numel(state.shape) === wanted) continue;
-    throw refused(location, `${wanted} elements, one per ${per} of the parameter`, describe(state));
+    throw argumentError(
+      location,
+      `${wanted} elements, one per ${per} of the parameter`,
+      describe(state),
+    );
   }
   return declared;
 }

@@ -2,8 +2,8 @@
 // torch.optim.lr_scheduler.LambdaLR.
 
 import type { DsError } from '../errors.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { PureSchedule, requireNoOptimizer } from './schedule.js';
 
@@ -47,5 +47,5 @@ export class LambdaLr extends PureSchedule {
 }
 
 function wrong(expected: string, got: unknown): DsError {
-  return refused('LambdaLr factor', expected, String(got));
+  return argumentError('LambdaLr factor', expected, String(got));
 }

@@ -3,8 +3,8 @@
 // here).
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 
@@ -149,7 +149,7 @@ export class DynamicLossScaler implements LossScaler {
    */
   load(state: JsonObject): void {
     if (typeof state !== 'object' || state === null || Array.isArray(state))
-      throw refusedValue('DynamicLossScaler.load', 'a result of state()', state);
+      throw valueError('DynamicLossScaler.load', 'a result of state()', state);
     if (Object.keys(state).length === 0) return;
     const scale = wanted(state, 'scale', 'a finite number above 0', (x) => x > 0 && x < Infinity);
     const iteration = wanted(state, 'iteration', 'a whole number from 0', isFrom(0));

@@ -2,7 +2,7 @@
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 import type { Optimizer } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
 import type { Metric } from './reduce-on-plateau.js';
@@ -88,5 +88,5 @@ function requireSchedule(schedule: unknown): void {
 }
 
 function misuse(expected: string, got: unknown, hint: string): DsError {
-  return refusedValue('LrScheduler', expected, got, hint);
+  return valueError('LrScheduler', expected, got, hint);
 }

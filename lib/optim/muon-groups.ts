@@ -1,6 +1,7 @@
 // Selects the parameters for Muon by name and number of dims: matrices between hidden states.
+
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import type { OptionNames } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { Tensor } from '../tensor/index.js';
 import {
   type GroupOptions,
@@ -56,7 +57,7 @@ function pairsOf(named: Iterable<readonly [string, Tensor]>): (readonly [string,
   const pairs = isList ? [...named] : [];
   const other = pairs.find((pair) => !(Array.isArray(pair) && pair[1] instanceof Tensor));
   if (isList && other === undefined) return pairs;
-  throw refusedValue(
+  throw valueError(
     'makeMuonGroups',
     'names with their parameters',
     isList ? other : named,
@@ -114,7 +115,7 @@ export function requireRule(group: MuonGroupOptions, index: number): MuonGroupOp
     const read = readMuonGroup(group, index);
     if (typeof read.useMuon === 'boolean') return read as MuonGroupOptions;
   }
-  throw refused(
+  throw argumentError(
     `Muon group ${index}`,
     'a group { params: [...], useMuon: true or false }',
     'a group without useMuon',
@@ -126,7 +127,7 @@ export function requireRule(group: MuonGroupOptions, index: number): MuonGroupOp
 export function requireMatrices(params: readonly Tensor[], index: number): void {
   const vector = params.find(({ shape }) => shape.length < 2);
   if (!vector) return;
-  throw refused(
+  throw argumentError(
     `Muon group ${index}`,
     'matrices where useMuon is true',
     `a parameter [${vector.shape.join(', ')}]`,

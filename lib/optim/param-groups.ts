@@ -1,8 +1,8 @@
 // Parameter groups: parameters with their hyperparameters, as in PyTorch.
 import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { camelCase, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { closest } from '../runtime/suggestion.js';
@@ -67,7 +67,7 @@ export function makeGroups<Group extends ParamGroup>(
     return withExtras(group as unknown as Group, extras);
   });
   if (seen.size > 0) return groups;
-  throw refused(name, 'at least one parameter', 'none', PARAMETERS);
+  throw argumentError(name, 'at least one parameter', 'none', PARAMETERS);
 }
 
 /**
@@ -130,14 +130,14 @@ export function listOf(op: string, params: unknown): unknown[] {
   const list = params as Iterable<unknown> | null | undefined;
   if (typeof list !== 'string' && typeof list?.[Symbol.iterator] === 'function') return [...list];
   const got = formatValue(params);
-  throw refused(op, 'a list of parameters', got, PARAMETERS);
+  throw argumentError(op, 'a list of parameters', got, PARAMETERS);
 }
 
 function requireParameter(op: string, value: unknown): void {
   if (value instanceof Tensor && value.gradFn === null) return;
   if (value instanceof Tensor) throw computedError(op, value);
   const hint = Array.isArray(value) ? 'Pass model.parameters(), without names.' : PARAMETERS;
-  throw refusedValue(op, 'parameters', value, hint);
+  throw valueError(op, 'parameters', value, hint);
 }
 
 /**
@@ -164,7 +164,7 @@ export function requireHyperparameter(location: string, value: unknown, like: un
 
 function requirePair(location: string, value: unknown): readonly unknown[] {
   if (Array.isArray(value) && value.length === 2) return value;
-  throw refusedValue(location, 'a list of two numbers', value);
+  throw valueError(location, 'a list of two numbers', value);
 }
 
 /**
@@ -177,7 +177,7 @@ export function requireHyperparameters(name: string, groups: readonly ParamGroup
     for (const [key, value] of Object.entries(own)) {
       const location = `${name} group ${i}`;
       const named = camelCase(key);
-      if (named !== key && named in own) throw refused(location, `"${named}"`, `"${key}"`);
+      if (named !== key && named in own) throw argumentError(location, `"${named}"`, `"${key}"`);
       requireChanged(`${location} ${key}`, key, value);
     }
   });
@@ -201,12 +201,12 @@ export function isGroup<Group extends ParamGroup>(item: unknown): item is GroupO
 }
 
 function notAGroup(op: string): DsError {
-  return refused(op, 'a group { params: [...], ... }', 'a parameter between groups');
+  return argumentError(op, 'a group { params: [...], ... }', 'a parameter between groups');
 }
 
 /** The error of a parameter that is not a leaf. Only leaves receive gradients. */
 function computedError(op: string, { shape }: Tensor): DsError {
-  return refused(
+  return argumentError(
     op,
     'leaves of the graph',
     `a tensor [${shape.join(', ')}] that was computed from others`,
@@ -215,7 +215,7 @@ function computedError(op: string, { shape }: Tensor): DsError {
 }
 
 function sharedError(op: string, { shape }: Tensor): DsError {
-  return refused(
+  return argumentError(
     op,
     'every parameter in one group',
     `a parameter [${shape.join(', ')}] that occurs twice`,

@@ -2,7 +2,7 @@
 // Source: PyTorch torch.optim.lr_scheduler.ReduceLROnPlateau.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 import { Tensor } from '../tensor/index.js';
 import { type LrSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
 
@@ -157,7 +157,7 @@ const nameNonFinite = (value: number): string | null =>
 function numberOf(metric: Metric): number {
   const value: unknown = metric instanceof Tensor ? metric.item() : metric;
   if (typeof value === 'number') return value;
-  throw refusedValue('ReduceLROnPlateau observe', 'a number, or a tensor of one element', metric);
+  throw valueError('ReduceLROnPlateau observe', 'a number, or a tensor of one element', metric);
 }
 
 const isCount = (x: number): boolean => Number.isSafeInteger(x) && x >= 0;

@@ -2,8 +2,8 @@
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import type { ParamGroup } from './param-groups.js';
 import { type Metric, ReduceLrOnPlateau } from './reduce-on-plateau.js';
@@ -54,7 +54,7 @@ export class ScheduleSet {
     this.observe('lrScheduler.step', metric);
     if (this.watching.length > 0) return;
     const hint = 'Remove the call: engine.step() advances the schedule with each update.';
-    throw refused(
+    throw argumentError(
       'lrScheduler.step',
       'a ReduceLrOnPlateau schedule',
       this.name || 'no schedule',
@@ -73,11 +73,11 @@ export class ScheduleSet {
     const { watching } = this;
     if (watching.length > 0 && metric === undefined) {
       const hint = 'Pass it to ReduceLrOnPlateau: step(loss).';
-      throw refused(op, 'the metric of ReduceLrOnPlateau', 'no metric', hint);
+      throw argumentError(op, 'the metric of ReduceLrOnPlateau', 'no metric', hint);
     }
     if (watching.length === 0 && metric !== undefined) {
       const expected = 'no metric, because no schedule uses it';
-      throw refusedValue(op, expected, metric, 'Remove the metric.');
+      throw valueError(op, expected, metric, 'Remove the metric.');
     }
   }
 

@@ -1,7 +1,7 @@
 // The interface of learning-rate schedules: a learning rate for each number of applied updates.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { isChoice, readChoices } from './choices.js';
 import type { ParamGroup } from './param-groups.js';
@@ -83,7 +83,7 @@ export function requireNoOptimizer(name: string, given: object): void {
   if (typeof given !== 'object' || given === null || !('groups' in given)) return;
   const hint =
     'Pass both to initialize({ optimizer, lrScheduler }). Without an engine, call schedule.apply(group, n) for each of optimizer.groups.';
-  throw refused(name, 'only its options', 'an optimizer', hint);
+  throw argumentError(name, 'only its options', 'an optimizer', hint);
 }
 
 export function requirePositiveInteger(location: string, value: unknown): void {

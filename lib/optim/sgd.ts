@@ -1,8 +1,8 @@
 // Stochastic gradient descent with momentum. Source: Sutskever et al. 2013 in the form of
 // torch.optim.SGD.
 
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement, requireState } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -98,7 +98,7 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
 function requireNesterovMomentum(group: SgdGroup, index: number): void {
   const { nesterov, momentum, dampening } = group;
   if (!nesterov || (momentum > 0 && dampening === 0)) return;
-  throw refused(
+  throw argumentError(
     `SGD group ${index}`,
     'a momentum above 0 and a dampening of 0 with nesterov',
     `momentum ${momentum}, dampening ${dampening}`,

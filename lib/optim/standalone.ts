@@ -1,8 +1,8 @@
 // StandaloneOptimizer: training without an engine, on parameters that no engine owns.
 
 import { DsError } from '../errors.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';
-import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
@@ -178,7 +178,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
 
   private requireFree(method: string, parameter: Tensor): void {
     if (!trainerOf(parameter)) return;
-    throw refused(
+    throw argumentError(
       `${this.name}.${method}`,
       'parameters without an engine',
       'parameters owned by an engine of initialize()',

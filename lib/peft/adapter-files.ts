@@ -11,12 +11,12 @@ import { isFactor } from '../nn/name-mismatch.js';
 import type { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { parseJson } from '../runtime/parse-json.js';
-import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { leading } from '../runtime/required.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
@@ -69,7 +69,7 @@ export async function saveAdapter(
   const config = configOf('saveAdapter', model);
   if ([...lorasOf(model).values()].some((layer) => layer instanceof LoraSum)) {
     const hint = 'Call peft.saveAdapters(), which writes a folder for each.';
-    throw refused('saveAdapter', 'one active adapter', 'several', hint);
+    throw argumentError('saveAdapter', 'one active adapter', 'several', hint);
   }
   model.stateDict(); // Waits for transfers of an engine.
   const copies: Tensor[] = [];
@@ -215,7 +215,7 @@ function requireSame(path: string, model: Module, config: LoraConfig): void {
     if (isMerged) {
       const [expected, got] = ['unmerged adapters', 'merged adapters'];
       const hint = 'Call peft.unmerge() first.';
-      throw refused('loadAdapter', expected, got, hint);
+      throw argumentError('loadAdapter', expected, got, hint);
     }
     for (const [end, sizes] of sizesByName) {
       const name = layer + end;

@@ -2,8 +2,8 @@
 
 import { join } from 'node:path';
 import type { Module } from '../nn/module.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { saveAdapter } from './adapter-files.js';
 import { activeAdapters, adapterNames, DEFAULT_NAME, setAdapter } from './adapter-sets.js';
@@ -36,10 +36,14 @@ export async function saveAdapters(
   const { selectedAdapters } = readOptions(op, given, { selectedAdapters: true });
   const all = adapterNames(model);
   const names = selectedAdapters ?? all;
-  if (!Array.isArray(names)) throw refusedValue(`${op} selectedAdapters`, 'a list of names', names);
+  if (!Array.isArray(names)) throw valueError(`${op} selectedAdapters`, 'a list of names', names);
   const unknown = names.find((name) => !all.includes(name));
   if (unknown !== undefined || names.length === 0) {
-    throw refused(op, `names of adapters (${all.join(', ') || 'none'})`, String(unknown ?? 'none'));
+    throw argumentError(
+      op,
+      `names of adapters (${all.join(', ') || 'none'})`,
+      String(unknown ?? 'none'),
+    );
   }
   const active = activeAdapters(model);
   const jobs: Promise<string[]>[] = [];

@@ -5,7 +5,7 @@ import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { requireNoSurplus } from '../runtime/require-type.js';
 import { trainerOf } from '../tensor/index.js';
 import { DoraLinear } from './dora.js';
@@ -82,7 +82,7 @@ export function addSet(op: string, model: Module, name: string, config: LoraConf
     return;
   }
   const sets = setsOf(op, model);
-  if (sets.all.has(name)) throw refused(op, 'a name that no adapter has', formatValue(name));
+  if (sets.all.has(name)) throw argumentError(op, 'a name that no adapter has', formatValue(name));
   for (const item of [config, ...Array.from(sets.all.values(), (set) => set.config)]) {
     requireBeside(op, item);
   }
@@ -100,9 +100,13 @@ export function addSet(op: string, model: Module, name: string, config: LoraConf
 
 /** Biases and whole modules are trained in place, so adapters would share them. */
 function requireBeside(op: string, { bias, modulesToSave }: LoraConfig): void {
-  if (bias !== 'none') throw refused(`${op} bias`, '"none" beside other adapters', bias);
+  if (bias !== 'none') throw argumentError(`${op} bias`, '"none" beside other adapters', bias);
   if (modulesToSave.length === 0) return;
-  throw refused(`${op} modulesToSave`, 'no modules beside other adapters', modulesToSave.join());
+  throw argumentError(
+    `${op} modulesToSave`,
+    'no modules beside other adapters',
+    modulesToSave.join(),
+  );
 }
 
 /**
@@ -121,7 +125,7 @@ export function setAdapter(
   requireNoSurplus(op, surplus);
   const sets = setsOf(op, model);
   const names = [...new Set([name].flat())];
-  if (names.length === 0) throw refused(op, 'at least one name', 'none');
+  if (names.length === 0) throw argumentError(op, 'at least one name', 'none');
   for (const name of names) setIn(op, sets, name);
   if (names.length > 1) requireSums(op, sets, names);
   requireChangeable(op, model);
@@ -134,7 +138,11 @@ function requireSums(op: string, sets: Sets, names: readonly string[]): void {
   for (const name of names) {
     for (const [path, layer] of setIn(op, sets, name).layers) {
       if (layer instanceof LoraLinear && !(layer instanceof DoraLinear)) continue;
-      throw refused(op, 'adapters of linear layers, without DoRA, as several active ones', path);
+      throw argumentError(
+        op,
+        'adapters of linear layers, without DoRA, as several active ones',
+        path,
+      );
     }
   }
 }
@@ -163,7 +171,7 @@ export function deleteAdapter(model: Module, name: string, ...surplus: readonly 
   const sets = setsOf(op, model);
   const { layers } = setIn(op, sets, name);
   if (sets.all.size === 1) {
-    throw refused(op, 'another adapter', 'the last one', 'Call peft.unload(model).');
+    throw argumentError(op, 'another adapter', 'the last one', 'Call peft.unload(model).');
   }
   requireChangeable(op, model);
   hide(model, sets);
@@ -182,13 +190,13 @@ function setIn(op: string, { all }: Sets, name: string): AdapterSet {
   const found = all.get(name);
   if (found) return found;
   const names = [...all.keys()].map((key) => JSON.stringify(key)).join(', ');
-  throw refused(op, `the name of an adapter (${names})`, formatValue(name));
+  throw argumentError(op, `the name of an adapter (${names})`, formatValue(name));
 }
 
 /** Returns the name. Throws DS_ARGUMENT for a name that state names or folders cannot have. */
 export function requireName(op: string, name: string): string {
   if (typeof name === 'string' && /^[\w-]{1,64}$/.test(name)) return name;
-  throw refused(op, 'a name of 1 to 64 letters, digits, "_" and "-"', formatValue(name));
+  throw argumentError(op, 'a name of 1 to 64 letters, digits, "_" and "-"', formatValue(name));
 }
 
 function requireChangeable(op: string, model: Module): void {
@@ -200,7 +208,7 @@ function requireChangeable(op: string, model: Module): void {
 function requireFree(op: string, model: Module): void {
   if (model.parameters().every((parameter) => trainerOf(parameter) === null)) return;
   const got = 'one that an engine of initialize() owns';
-  throw refused(op, 'a model without an engine', got, 'Call it before initialize().');
+  throw argumentError(op, 'a model without an engine', got, 'Call it before initialize().');
 }
 
 /** Takes the active adapters out of the model. */

@@ -6,7 +6,7 @@ import { Linear } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { RouterLoads, TokenRouter } from '../nn/routers.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import {
   cast,
@@ -40,7 +40,7 @@ export class ExpertFactors extends Module {
 
   /** Throws DS_ARGUMENT: LoraExperts applies the factors. */
   override forward(): never {
-    throw refused('ExpertFactors', 'a call of LoraExperts', 'a call of its factors');
+    throw argumentError('ExpertFactors', 'a call of LoraExperts', 'a call of its factors');
   }
 }
 

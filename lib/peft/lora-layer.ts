@@ -7,8 +7,8 @@ import { type Refusal, refuseLoads, refuseTogether } from '../nn/loadable.js';
 import { type Field, Module } from '../nn/module.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { Parameter } from '../nn/parameter.js';
+import { argumentError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { refused } from '../runtime/refused.js';
 import { leading } from '../runtime/required.js';
 import {
   cast,
@@ -394,5 +394,5 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
 export function adapted(name: string, base: Module, sizes: LoraSizes): LoraLayer {
   if (base instanceof Embedding) return new LoraEmbedding(base, sizes);
   if (base instanceof Linear || base instanceof PackedLinear) return new LoraLinear(base, sizes);
-  throw refused(`addLora ${name}`, 'a Linear or an Embedding', `a ${base.constructor.name}`);
+  throw argumentError(`addLora ${name}`, 'a Linear or an Embedding', `a ${base.constructor.name}`);
 }

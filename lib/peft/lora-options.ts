@@ -1,9 +1,9 @@
 // LoRA options with PEFT's names and defaults, and their checks.
 
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
@@ -145,7 +145,7 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   const layersToTransform = layersOf(`${op} layersToTransform`, options.layersToTransform);
   const layersPattern = patternsOf(`${op} layersPattern`, options.layersPattern);
   if (layersPattern.length > 0 && layersToTransform === null) {
-    throw refusedValue(
+    throw valueError(
       `${op} layersPattern`,
       'layersToTransform with layersPattern',
       options.layersPattern,
@@ -186,7 +186,12 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
 function requirePlain(op: string, { loraDropout, useDora, fanInFanOut }: LoraOptions): void {
   const hint = 'Adapters in targetParameters update the weight, not the input of a layer.';
   const refuse = (name: string, expected: string, got: unknown): never => {
-    throw refused(`${op} ${name}`, `${expected} with targetParameters`, formatValue(got), hint);
+    throw argumentError(
+      `${op} ${name}`,
+      `${expected} with targetParameters`,
+      formatValue(got),
+      hint,
+    );
   };
   if (loraDropout) refuse('loraDropout', '0', loraDropout);
   if (useDora) refuse('useDora', 'false', useDora);
@@ -200,7 +205,7 @@ function withoutMissing(op: string, given: LoraOptions): LoraOptions {
     const snake = name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
     for (const key of [name, snake]) {
       if (rest[key] === true)
-        throw refusedValue(`${op} ${key}`, `no ${what}, which is not supported`, true);
+        throw valueError(`${op} ${key}`, `no ${what}, which is not supported`, true);
       if (rest[key] === false) delete rest[key];
     }
   }
@@ -214,7 +219,7 @@ function listOf(op: string, value: unknown): readonly string[] {
   const isName = (item: unknown): boolean => typeof item === 'string' && item !== '';
   const isList = Array.isArray(value) && value.every(isName);
   if (isList) return value;
-  throw refusedValue(op, 'a list of names', value);
+  throw valueError(op, 'a list of names', value);
 }
 
 function namesOrNull(op: string, value: unknown): string | readonly string[] | null {
@@ -240,7 +245,7 @@ function patternOf(
   check: (location: string, value: unknown) => number,
 ): Readonly<Record<string, number>> {
   if (value !== undefined && (typeof value !== 'object' || Array.isArray(value))) {
-    throw refusedValue(op, 'an object of numbers by name', value);
+    throw valueError(op, 'an object of numbers by name', value);
   }
   const entries = Object.entries(value ?? {});
   return Object.fromEntries(
@@ -277,6 +282,6 @@ export function expression(op: string, text: string): Regex {
     return made;
   } catch (cause) {
     const { message } = cause as Error;
-    throw refused(op, 'a regular expression', message);
+    throw argumentError(op, 'a regular expression', message);
   }
 }

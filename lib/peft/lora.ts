@@ -7,7 +7,7 @@ import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { withMagnitude } from './dora.js';
 import { LoraExperts } from './lora-experts.js';
@@ -44,7 +44,7 @@ function requireUntiedTargets(model: Module, config: LoraConfig): void {
   for (const name of [...model.tiedNames()].flat()) {
     const owner = name.slice(0, name.lastIndexOf('.'));
     if (!targets.has(owner)) continue;
-    throw refused(
+    throw argumentError(
       'addLora ensureWeightTying',
       'adapters of layers that are not tied',
       owner,
@@ -56,7 +56,7 @@ function requireUntiedTargets(model: Module, config: LoraConfig): void {
 /** addLora() with checked options. */
 export function addAdapters(model: Module, read: LoraConfig): void {
   if (lorasOf(model).size > 0)
-    throw refused('addLora', 'a model without adapters', 'a model with adapters');
+    throw argumentError('addLora', 'a model without adapters', 'a model with adapters');
   const config = read.ensureWeightTying ? withTied(model, read) : read;
   const targets = findTargets(model, config);
   const saved = savedModules(model, config);
@@ -83,7 +83,7 @@ export const setConfig = (model: Module, config: LoraConfig): void => {
 export function configOf(op: string, model: Module): LoraConfig {
   const config = configs.get(model);
   if (config) return config;
-  throw refused(
+  throw argumentError(
     op,
     'a model with adapters',
     'a model without adapters',
@@ -126,7 +126,7 @@ function savedModules(model: Module, config: LoraConfig): Parameter[] {
   const found = new Map([...model.namedModules()].filter(([name]) => isSavedWhole(name, wholes)));
   for (const wanted of config.modulesToSave) {
     if ([...found.keys()].some((name) => isSavedWhole(name, [wanted]))) continue;
-    throw refused(
+    throw argumentError(
       'addLora modulesToSave',
       'names of modules',
       `${formatValue(wanted)}, which matches no module`,
@@ -142,7 +142,7 @@ function savedModules(model: Module, config: LoraConfig): Parameter[] {
 function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
   for (const [name, parameter] of model.namedParameters()) {
     if (!parameters.has(parameter) || !(parameter instanceof StoredParameter)) continue;
-    throw refused(
+    throw argumentError(
       'addLora modulesToSave',
       'modules without quantized weights',
       `${name}, a quantized weight`,
@@ -164,7 +164,7 @@ function requireUntied(
     const shared = first.get(name);
     if (!shared || !parameters.has(shared) || inside(tied) === inside(name)) continue;
     const [whole, other] = inside(tied) ? [tied, name] : [name, tied];
-    throw refused(
+    throw argumentError(
       `addLora modulesToSave, ${whole}`,
       'a module without tied parameters',
       `a parameter tied to ${other}`,
@@ -215,7 +215,7 @@ export function merge(model: Module, ...surplus: readonly unknown[]): void {
 function requireAlone(model: Module): void {
   const shared = sharedTarget(model);
   if (!shared) return;
-  throw refused(
+  throw argumentError(
     `merge ${shared.name}`,
     'a weight that no other module reads',
     `one that ${shared.other} also reads, without the update`,
@@ -247,7 +247,7 @@ export function requireUnmerged(op: string, model: Module): void {
   const merged = [...lorasOf(model)].find(([, { isMerged }]) => isMerged);
   if (!merged) return;
   const hint = 'Call peft.unmerge(model) first.';
-  throw refused(op, 'unmerged adapters', `an adapter merged into ${merged[0]}`, hint);
+  throw argumentError(op, 'unmerged adapters', `an adapter merged into ${merged[0]}`, hint);
 }
 
 /** @internal Names of parameters of merged adapters. The weights already contain their updates. */
@@ -273,7 +273,7 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
   const config = configOf('withoutAdapters', model);
   if (config.modulesToSave.length > 0 || config.bias !== 'none') {
     const got = 'modules or biases that were trained in place';
-    throw refused(
+    throw argumentError(
       'withoutAdapters',
       'adapters as the only trained parameters',
       got,
@@ -283,7 +283,7 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
   const layers = present('withoutAdapters', model);
   const merged = layers.find(({ isMerged }) => isMerged);
   if (merged)
-    throw refused(
+    throw argumentError(
       'withoutAdapters',
       'unmerged adapters',
       'merged adapters',
@@ -337,7 +337,7 @@ function present(op: string, model: Module): LoraLayer[] {
   requireModule(op, model);
   const layers = [...lorasOf(model).values()];
   if (layers.length > 0) return layers;
-  throw refused(
+  throw argumentError(
     op,
     'a model with adapters',
     'a model without adapters',

@@ -5,7 +5,7 @@ import { type Field, Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { RouterLoads, TokenRouter } from '../nn/routers.js';
 import type { DType } from '../runtime/dtype.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type ComputedWeight, cast, noGrad, scope, type Tensor } from '../tensor/index.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
 
@@ -55,7 +55,7 @@ export class NF4Matrices extends Module implements ComputedWeight {
 
   /** Throws DS_ARGUMENT: NF4Experts multiplies by the matrices. */
   override forward(): never {
-    throw refused('NF4Matrices', 'a call of NF4Experts', 'a call of its matrices');
+    throw argumentError('NF4Matrices', 'a call of NF4Experts', 'a call of its matrices');
   }
 }
 

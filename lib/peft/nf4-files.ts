@@ -8,8 +8,8 @@ import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { parseJson } from '../runtime/parse-json.js';
-import { refused } from '../runtime/refused.js';
 import { numel } from '../runtime/view.js';
 import { held, scope, Tensor } from '../tensor/index.js';
 import { lorasOf } from './lora.js';
@@ -167,7 +167,7 @@ export function requireWholeExperts(op: string, model: Module): void {
   for (const [path, module] of model.namedModules()) {
     if (!(module instanceof NF4Matrices)) continue;
     const hint = 'peft.saveAdapter() saves the adapters. Merge them into the unquantized model.';
-    throw refused(op, 'experts that are not quantized', `experts in NF4: ${path}`, hint);
+    throw argumentError(op, 'experts that are not quantized', `experts in NF4: ${path}`, hint);
   }
 }
 

@@ -4,9 +4,9 @@ import { type Linear, LinearGelu } from '../nn/linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { DType } from '../runtime/dtype.js';
+import { argumentError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -42,7 +42,7 @@ export function readNF4Options(op: string, given: NF4Options): Required<NF4Optio
   requireType(`${op} doubleQuant`, doubleQuant, 'boolean');
   if (requireInteger(`${op} blockSize`, blockSize, 2) % 2 === 0) return { blockSize, doubleQuant };
   const got = String(blockSize);
-  throw refused(`${op} blockSize`, 'an even number', got);
+  throw argumentError(`${op} blockSize`, 'an even number', got);
 }
 
 const setTo =

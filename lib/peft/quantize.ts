@@ -7,8 +7,8 @@ import type { Module } from '../nn/module.js';
 import { HEADS, isAmong, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import { lorasOf } from './lora.js';
 import { NF4Experts } from './nf4-experts.js';
@@ -66,7 +66,7 @@ function packExperts(
     if (module instanceof Experts && !isAmong(path, skipModules)) instead.set(module, pack(module));
   }
   if (instead.size > 0) replaceModules(model, instead);
-  else throw refused('quantize experts', 'a model with experts', 'a model without experts');
+  else throw argumentError('quantize experts', 'a model with experts', 'a model without experts');
 }
 
 /** @internal quantize() without allocating parameters, to count bytes. */
@@ -78,5 +78,5 @@ export function quantizeUnmade<Model extends Module>(model: Model): Model {
 
 function misusedError(expected: string, got: string): DsError {
   const hint = 'Quantize first, then addLora().';
-  return refused('quantize', expected, got, hint);
+  return argumentError('quantize', expected, got, hint);
 }

@@ -7,8 +7,8 @@ import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
 import { HEADS, isAmong } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { ownValue } from '../runtime/own-value.js';
-import { refused } from '../runtime/refused.js';
 import { type AnyExperts, EXPERT_MATRICES, type ExpertMatrix } from './lora-experts.js';
 import { ALL_LINEAR, expression, type LoraConfig } from './lora-options.js';
 import { NF4Experts } from './nf4-experts.js';
@@ -85,7 +85,7 @@ export function findExperts(model: Module, config: LoraConfig): Map<string, Targ
 
 function noMatrix(model: Module, name: string): DsError {
   const isThere = [...model.namedParameters()].some(([path]) => isAmong(path, [name]));
-  return refused(
+  return argumentError(
     'addLora targetParameters',
     'matrices of experts, such as "mlp.experts.gate_up_proj"',
     isThere ? `${some([name])}, another parameter` : `${some([name])}, which matches no parameter`,
@@ -124,7 +124,7 @@ function defaultsOf(model: Module): readonly string[] {
   if (typeof family === 'string' && names.has('kv_b_proj')) return LATENT;
   if (typeof family === 'string' && PROJECTIONS.every((projection) => names.has(projection)))
     return PROJECTIONS;
-  throw refused(
+  throw argumentError(
     'addLora targetModules',
     'names of modules, because the family of the model is unknown',
     'nothing',
@@ -180,7 +180,7 @@ function inLayers(name: string, { layersToTransform, layersPattern }: LoraConfig
 function requireAdaptable(name: string, module: Module): void {
   const isDirect = READ_DIRECTLY.includes(lastOf(name));
   if (!isDirect && (isProjection(module) || module instanceof Embedding)) return;
-  throw refused(
+  throw argumentError(
     `addLora targetModules, ${name}`,
     'a Linear or an Embedding that the model calls',
     isDirect
@@ -200,7 +200,7 @@ function noTargets(
   const isWhole = typeof wanted === 'string';
   const called = isWhole ? `with full names that match ${some([wanted])}` : `named ${some(wanted)}`;
   const byEnd = isWhole ? ' A list matches the ends of names: ["q_proj"].' : '';
-  return refused(
+  return argumentError(
     'addLora targetModules',
     `modules ${called}${layers}`,
     'no such module',

@@ -3,10 +3,10 @@
 import type { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { isPlainObject } from '../runtime/is-object.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireNoSurplus, requireOneOf } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -53,7 +53,7 @@ export function addWeightedAdapter<Model extends Module>(
   const { combinationType = 'linear' } = readOptions(op, given, { combinationType: true });
   requireOneOf(`${op} combinationType`, combinationType, ['linear', 'cat']);
   if (!isPlainObject(weights) || Object.keys(weights).length === 0) {
-    throw refusedValue(`${op} weights`, 'an object of numbers by the names of adapters', weights);
+    throw valueError(`${op} weights`, 'an object of numbers by the names of adapters', weights);
   }
   for (const [name, weight] of Object.entries(weights)) {
     requireFinite(`${op} weights.${name}`, weight);
@@ -95,10 +95,10 @@ function partsOf(
 ): Map<string, Part[]> {
   const parts = new Map<string, Part[]>();
   for (const [i, { layers, config }] of sets.entries()) {
-    if (config.useDora) throw refused(op, 'adapters without DoRA', 'DoRA');
+    if (config.useDora) throw argumentError(op, 'adapters without DoRA', 'DoRA');
     for (const [path, layer] of layers) {
       if (!(layer instanceof LoraLinear || layer instanceof LoraEmbedding)) {
-        throw refused(op, 'adapters of linear layers and embeddings', path);
+        throw argumentError(op, 'adapters of linear layers and embeddings', path);
       }
       parts.set(path, [...(parts.get(path) ?? []), { layer, weight: required(weights[i]) }]);
     }
@@ -117,7 +117,12 @@ function requireOneRank(
   );
   if (isOne && ranks.every((rank) => rank === ranks[0])) return;
   const got = names.map((name, i) => `${formatValue(name)} of rank ${ranks[i]}`).join(', ');
-  throw refused(op, 'adapters of one rank', got, 'combinationType "cat" takes different ranks.');
+  throw argumentError(
+    op,
+    'adapters of one rank',
+    got,
+    'combinationType "cat" takes different ranks.',
+  );
 }
 
 /** A and B of a layer in f32. */

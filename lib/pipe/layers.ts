@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 import { Tensor } from '../tensor/index.js';
 
 /** Values between layers: one tensor, or several. */
@@ -65,7 +65,7 @@ export class LayerSpec<Args extends any[] = any[]> {
     ...args: Args
   ) {
     if (typeof type !== 'function' || !(type.prototype instanceof Module)) {
-      throw refusedValue('LayerSpec', 'a class that extends nn.Module', type);
+      throw valueError('LayerSpec', 'a class that extends nn.Module', type);
     }
     this.args = args;
   }
@@ -103,7 +103,7 @@ export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
   ) {
     super(type, ...args);
     if (typeof key !== 'string' || key === '') {
-      throw refusedValue('TiedLayerSpec', 'a key: a string', key);
+      throw valueError('TiedLayerSpec', 'a key: a string', key);
     }
     this.forward = given.forward ?? null;
   }
@@ -140,7 +140,7 @@ export function buildLayers(
       return { modules: [], forward: (x) => (layer as (x: Values) => Values)(x) };
     }
     const expected = 'a module, a LayerSpec, or a function';
-    throw refusedValue(`PipelineModule layers[${index}]`, expected, layer);
+    throw valueError(`PipelineModule layers[${index}]`, expected, layer);
   });
 }
 

@@ -1,7 +1,8 @@
 // Declares options. A declaration gives the type, the reader, the default, the argument of the
 // command and its help.
+
+import { valueError } from './input-errors.js';
 import { type OtherNames, readOptions } from './options.js';
-import { refusedValue } from './refused.js';
 import { requireOneOf, requireType } from './require-type.js';
 
 /** Syntax of an option on the command line. */
@@ -183,11 +184,11 @@ export const integer: Declare<number, Range> = (help, about = {}) =>
 function readNumber(op: string, value: unknown, range: Range, noun: string): number {
   const isNumber = noun === 'an integer' ? Number.isSafeInteger : Number.isFinite;
   if (!isNumber(value) || !isWithin(value as number, range)) {
-    throw refusedValue(op, `${noun}${boundsOf(range)}`, value, range.fix);
+    throw valueError(op, `${noun}${boundsOf(range)}`, value, range.fix);
   }
   const kept = Math.fround(value as number);
   const isKept = Number.isFinite(kept) && (value === 0) === (kept === 0);
-  if (range.f32 && !isKept) throw refusedValue(op, 'a number in the range of f32', value);
+  if (range.f32 && !isKept) throw valueError(op, 'a number in the range of f32', value);
   return value as number;
 }
 
@@ -243,7 +244,7 @@ function listOf<Value>(
   values: readonly Value[],
   read: (op: string, value: Value) => Value,
 ): readonly Value[] {
-  if (!Array.isArray(values)) throw refusedValue(op, 'a list', values);
+  if (!Array.isArray(values)) throw valueError(op, 'a list', values);
   return values.map((value: Value, i) => read(`${op}[${i}]`, value));
 }
 

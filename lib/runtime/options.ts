@@ -1,7 +1,7 @@
 // Options objects of public functions: rejects other values and unknown names.
 import type { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
-import { refused } from './refused.js';
+import { argumentError } from './input-errors.js';
 import { closest } from './suggestion.js';
 
 /** Every name of an options interface; the compiler keeps the list complete. */
@@ -53,7 +53,7 @@ export function readOptions<Options extends object>(
   if (options === undefined) return {} as Options;
   if (!isRecord(options)) {
     const example = `{ ${Object.keys(known)[0]}: ... }`;
-    throw refused(op, `an object of options, such as ${example}`, formatValue(options), '');
+    throw argumentError(op, `an object of options, such as ${example}`, formatValue(options), '');
   }
   let renamed: Record<string, unknown> | null = null;
   for (const name of Object.keys(options)) {
@@ -62,7 +62,7 @@ export function readOptions<Options extends object>(
     const optionName = camelCase(name);
     if (!Object.hasOwn(known, optionName)) throw unknown(op, name, known);
     if (options[optionName] !== undefined) {
-      throw refused(
+      throw argumentError(
         op,
         `"${optionName}" once`,
         `"${optionName}" and "${name}"`,
@@ -92,7 +92,7 @@ function unknown(op: string, name: string, known: Known): DsError {
     elsewhere.get(word)?.find((text) => names.includes(text)) ??
     (closest(name, names) || names.find((name) => bare(name).startsWith(word)));
   const hint = meant ? `Did you mean "${meant}"?` : '';
-  return refused(op, `the options ${names.join(', ')}`, formatValue(name), hint);
+  return argumentError(op, `the options ${names.join(', ')}`, formatValue(name), hint);
 }
 
 /** The option that has the name `word` in another place, such as "save.keep". */

@@ -1,6 +1,6 @@
 // Defines Python's names of methods and properties. Their use throws an error with the name in this
 // library.
-import { refused } from './refused.js';
+import { argumentError } from './input-errors.js';
 
 /** A class. */
 interface Owner {
@@ -59,7 +59,7 @@ function define(owner: object, name: string, label: string, instead: string): vo
   if (name in owner || !/^[a-z]\w*$/.test(name)) return;
   const refuse = (): never => {
     const hint = 'docs/coming-from-deepspeed.md lists both names.';
-    throw refused(`${label}.${name}`, instead, 'the name in Python', hint);
+    throw argumentError(`${label}.${name}`, instead, 'the name in Python', hint);
   };
   const isCalled = instead.includes('(');
   Object.defineProperty(owner, name, {

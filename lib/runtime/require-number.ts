@@ -1,12 +1,12 @@
 // Checks numbers that come from options, arguments and saved states.
 import { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
-import { refusedValue } from './refused.js';
+import { valueError } from './input-errors.js';
 
 /** Returns `value` if it is an integer of at least `min`. Throws DS_ARGUMENT with `op`. */
 export function requireInteger(op: string, value: unknown, min: number): number {
   if (typeof value === 'number' && Number.isSafeInteger(value) && value >= min) return value;
-  throw refusedValue(op, `an integer of at least ${min}`, value);
+  throw valueError(op, `an integer of at least ${min}`, value);
 }
 
 /** Returns `value` if it is a finite number in [`min`, `below`). Throws DS_ARGUMENT with `op`. */
@@ -21,13 +21,13 @@ export function requireFinite(
   }
   const bounded = min === Number.NEGATIVE_INFINITY ? '' : ` of at least ${min}`;
   const open = below === Number.POSITIVE_INFINITY ? '' : ` and below ${below}`;
-  throw refusedValue(op, `a finite number${bounded}${open}`, value);
+  throw valueError(op, `a finite number${bounded}${open}`, value);
 }
 
 /** Returns `value` if it is a number, also infinite or NaN. Throws DS_ARGUMENT with `op`. */
 export function requireNumber(op: string, value: unknown): number {
   if (typeof value === 'number') return value;
-  throw refusedValue(op, 'a number', value);
+  throw valueError(op, 'a number', value);
 }
 
 /** Returns `shape` if it is a list of integers of 0 or more. Throws DS_SHAPE with `op`. */

@@ -3,7 +3,7 @@
 import { types } from 'node:util';
 import { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
-import { refused, refusedValue } from './refused.js';
+import { argumentError, valueError } from './input-errors.js';
 
 interface Types {
   string: string;
@@ -24,20 +24,20 @@ export function requireType<Type extends keyof Types>(
   type: Type,
 ): Types[Type] {
   if (typeof value === type) return value as Types[Type];
-  throw refusedValue(op, words[type], value);
+  throw valueError(op, words[type], value);
 }
 
 /** Returns `value` if it is in `known`. Throws DS_ARGUMENT with `op` and the known values. */
 export function requireOneOf<Known>(op: string, value: unknown, known: readonly Known[]): Known {
   if ((known as readonly unknown[]).includes(value)) return value as Known;
-  throw refusedValue(op, known.map((known) => JSON.stringify(known)).join(', '), value);
+  throw valueError(op, known.map((known) => JSON.stringify(known)).join(', '), value);
 }
 
 /** Throws DS_ARGUMENT unless every value of `surplus`, the rest arguments of `op`, is undefined. */
 export function requireNoSurplus(op: string, surplus: readonly unknown[], hint = ''): void {
   const [first] = surplus.filter((value) => value !== undefined);
   if (first === undefined) return;
-  throw refused(op, 'no further argument', formatValue(first), hint);
+  throw argumentError(op, 'no further argument', formatValue(first), hint);
 }
 
 /**

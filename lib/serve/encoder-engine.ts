@@ -10,7 +10,7 @@ import { CausalLM, fromPretrained } from '../models/index.js';
 import { taskOf } from '../models/tasks/task.js';
 import type { TaskModel } from '../models/tasks/task-model.js';
 import { device as findDevice } from '../runtime/device.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import { hasTokenizer } from '../text/gguf-tokenizer.js';
@@ -54,12 +54,12 @@ export async function openEncoder(
   const dtype = DTYPES[config.dtype as keyof typeof DTYPES];
   const named = { ...(dtype && { dtype }), ...(revision !== undefined && { revision }) };
   const model = await fromPretrained(place, { task: 'auto', ...named });
-  if (model instanceof CausalLM) throw refused('serve', 'an encoder', 'a language model');
+  if (model instanceof CausalLM) throw argumentError('serve', 'an encoder', 'a language model');
   const { task, labels } = model;
   if (task !== 'embedding' && !(task === 'sequence-classification' && labels.length === 1)) {
     const expected = 'a model that generates, embeds, or ranks by one label';
     const hint = 'nn.models.fromPretrained(folder, { task }) runs other tasks in a program.';
-    throw refused('serve', expected, `the task "${task}" with ${labels.length} labels`, hint);
+    throw argumentError('serve', expected, `the task "${task}" with ${labels.length} labels`, hint);
   }
   model.to(findDevice(config.device ?? 'auto'));
   model.eval();
@@ -69,7 +69,12 @@ export async function openEncoder(
   } as const;
   const files = await localFolder('serve', tokenizerFolder ?? place, where);
   if (hasTokenizer(files)) return new EncoderEngine(model, Tokenizer.fromPretrained(files));
-  throw refused('serve', 'an encoder with a tokenizer', 'a folder without one', 'Set --tokenizer.');
+  throw argumentError(
+    'serve',
+    'an encoder with a tokenizer',
+    'a folder without one',
+    'Set --tokenizer.',
+  );
 }
 
 /** Computes in turns of the event loop, a batch each. The engine owns the model. */

@@ -1,8 +1,8 @@
 // Limits for one client, so that the server can serve the others too.
 import { openFileLimit } from '../runtime/host-limits.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { integer, type Options, readDeclared, type Settings } from '../runtime/option.js';
 import { readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 
 /** Bounds of one request. */
 export const REQUEST_LIMITS = {
@@ -149,7 +149,7 @@ export function readLimits(op: string, given: ServeLimits = {}): ResolvedLimits 
   if (connections > max && readOptions(op, given, declared).connections !== undefined) {
     const expected = `at most ${max}, half of the files that the process may open`;
     const hint = 'Raise the limit of open files (ulimit -n).';
-    throw refused(`${op} connections`, expected, String(connections), hint);
+    throw argumentError(`${op} connections`, expected, String(connections), hint);
   }
   return { ...limits, connections: Math.min(connections, max) };
 }

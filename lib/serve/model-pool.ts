@@ -1,7 +1,7 @@
 // Several models of one server: loaded on demand, unloaded when idle or when others need the
 // memory.
 import { DsError } from '../errors.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { timerMs } from '../runtime/timer.js';
 import { ApiError, noModel, overloaded } from './api-error.js';
@@ -121,7 +121,8 @@ export class ModelPool {
   constructor(models: Readonly<Record<string, ModelSource>>, limits: PoolLimits = {}) {
     const { memory = Number.POSITIVE_INFINITY, idleSeconds } = limits;
     this.entries = Object.entries(models).map(([name, source]) => new Entry(name, source));
-    if (this.entries.length === 0) throw refused('serve models', 'at least one model', 'none');
+    if (this.entries.length === 0)
+      throw argumentError('serve models', 'at least one model', 'none');
     this.memory = memory;
     this.idleMs = idleSeconds === undefined ? Number.POSITIVE_INFINITY : idleSeconds * 1000;
     const every = timerMs(Math.min(this.idleMs / 4, CHECK_MS) / 1000);
@@ -279,7 +280,7 @@ export class ModelPool {
     if (bytes <= this.memory) return;
     const expected = `at most ${this.memory} bytes of weights and cache`;
     const hint = 'Raise --model-memory, or lower kv_cache.memory in --config.';
-    throw refused(`serve model ${name}`, expected, `${bytes}`, hint);
+    throw argumentError(`serve model ${name}`, expected, `${bytes}`, hint);
   }
 
   /** Without memory on the device, unloads all idle models and tries once more. */

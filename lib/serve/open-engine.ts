@@ -8,7 +8,7 @@ import {
   type InitInferenceOptions,
   initInference,
 } from '../inference/index.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { seed } from '../tensor/index.js';
 import { type EncoderEngine, isEncoderFolder, openEncoder } from './encoder-engine.js';
 
@@ -45,7 +45,7 @@ export async function openServed(
   if (!isEncoder) return openEngine(folder, options);
   if (options.adapters || options.maxAdapters) {
     const got = 'an encoder, or a classifier with one label';
-    throw refused('ds serve --adapter', 'a model that generates', got);
+    throw argumentError('ds serve --adapter', 'a model that generates', got);
   }
   return openEncoder(folder, options);
 }

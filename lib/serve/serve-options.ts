@@ -1,5 +1,6 @@
 // Options of a server, each declared once.
 
+import { valueError } from '../runtime/input-errors.js';
 import {
   boolean,
   callback,
@@ -10,7 +11,6 @@ import {
   type Settings,
   string,
 } from '../runtime/option.js';
-import { refusedValue } from '../runtime/refused.js';
 import { REASONING_PARSERS, TOOL_PARSERS } from '../text/tool-calls/answer-forms.js';
 import { REQUEST_LIMITS, readLimits, SERVER_LIMITS, type ServeLimits } from './limits.js';
 
@@ -98,5 +98,5 @@ const MAX_PORT = 65_535;
 
 function requirePort(op: string, port: number): number {
   if (Number.isInteger(port) && port >= 0 && port <= MAX_PORT) return port;
-  throw refusedValue(op, `a port, 0 to ${MAX_PORT}`, port);
+  throw valueError(op, `a port, 0 to ${MAX_PORT}`, port);
 }

@@ -2,8 +2,8 @@
 
 import { DsError, type DsErrorCode } from '../errors.js';
 import { promptly } from '../runtime/deferred-calls.js';
+import { valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { refusedValue } from '../runtime/refused.js';
 import { describe } from '../runtime/view.js';
 import { lateGradients, NodeSink } from './grad-sink.js';
 import { Scope, within } from './scope.js';
@@ -154,7 +154,7 @@ function requireLists(roots: unknown, seeds: unknown): void {
 }
 
 function misuse(expected: string, got: unknown, hint: string): DsError {
-  return refusedValue('backward', expected, got, hint);
+  return valueError('backward', expected, got, hint);
 }
 
 function requireSeed(root: Tensor, seed: Tensor | null): void {

@@ -1,5 +1,5 @@
 // The batch-invariant mode of the forward: the bits of a row do not depend on the other rows.
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 
 let isOn = false;
 
@@ -28,5 +28,5 @@ export const isBatchInvariant = (): boolean => isOn;
 export function refuseBatchInvariant(op: string, expected: string, got: string): void {
   if (!isOn) return;
   const hint = 'Omit batch_invariant, batchInvariant and exactRollouts for this model.';
-  throw refused(`${op} in batch-invariant mode`, expected, got, hint);
+  throw argumentError(`${op} in batch-invariant mode`, expected, got, hint);
 }

@@ -11,7 +11,7 @@ import {
   type TypedArray,
 } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused, refusedValue } from '../runtime/refused.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 
 const OP = 'Tensor.from';
@@ -88,7 +88,7 @@ function element(value: unknown, path: readonly number[]): Element {
     return value;
   }
   const isTensor = typeof value === 'object' && value !== null && 'buffer' in value;
-  throw refusedValue(
+  throw valueError(
     OP,
     `a number${at(path)}`,
     value,
@@ -168,7 +168,7 @@ export function requireHeld(op: string, value: number, dtype: DType): void {
 function unfit(op: string, value: Element, dtype: 'u8' | 'i32' | 'i64', at = ''): DsError {
   const [min, max] = integerRange(dtype);
   const isWhole = typeof value !== 'number' || Number.isInteger(value);
-  return refused(
+  return argumentError(
     op,
     `integers in [${min}, ${max}] for ${dtype}`,
     `${formatValue(value)}${at}`,

@@ -4,7 +4,7 @@ import type { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { entriesOf } from '../runtime/typed-keys.js';
 import { backward } from './backward.js';
 import { type Modules, methods } from './methods.generated.js';
@@ -61,7 +61,7 @@ const REDUCTIONS: readonly string[] = [
 /** Rejects surplus arguments, which JavaScript would drop: sum(1, true) would be sum(1). */
 function surplus(name: Name, max: number, given: readonly unknown[]): DsError {
   const takesOptions = REDUCTIONS.includes(name);
-  return refused(
+  return argumentError(
     name,
     max === 0 ? 'no arguments' : `at most ${max} argument${max > 1 ? 's' : ''}`,
     `${given.length}: ${given.map(formatValue).join(', ')}`,

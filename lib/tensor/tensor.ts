@@ -15,9 +15,9 @@ import {
 } from '../runtime/dtype.js';
 import { finalizers } from '../runtime/finalizers.js';
 import { formatValue } from '../runtime/format-value.js';
+import { valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -407,7 +407,7 @@ export function tensorsIn(value: unknown): Tensor[] {
 
 /** The constructor is for existing memory. */
 function constructorCalledError(given: unknown): DsError {
-  return refusedValue(
+  return valueError(
     'new Tensor',
     'a buffer, a dtype and a shape',
     given,

@@ -1,6 +1,6 @@
 // The owner of a trained leaf. It writes the leaf's values and reads its gradients, so writes of
 // other code would be lost.
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import type { Tensor } from './tensor.js';
 
 const trainers = new WeakMap<Tensor, object>();
@@ -10,7 +10,7 @@ export function claim(leaf: Tensor, trainer: object): void {
   const present = trainers.get(leaf) ?? trainer;
   if (present === trainer) trainers.set(leaf, trainer);
   else {
-    throw refused(
+    throw argumentError(
       'initialize',
       'parameters without an engine',
       'a parameter of another engine',

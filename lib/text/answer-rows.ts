@@ -1,5 +1,5 @@
 // Prompts and their answers in rows of TRL's keys, as tokens: texts or messages.
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { ChatMessage } from './chat-template.js';
 import { inputsIn, messagesOf, type TemplateInputs } from './conversation.js';

@@ -1,7 +1,7 @@
 // Chat templates: messages to text, with the spans of the assistant.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
-import { dataError, refused } from '../runtime/refused.js';
+import { argumentError, dataError } from '../runtime/input-errors.js';
 import { TemplateFault, TemplateLimit } from './template/fault.js';
 import type { Marks } from './template/render.js';
 import { type Rendered, Template } from './template/template.js';
@@ -135,7 +135,7 @@ function spansOf(text: string): Span[] | null {
 function requireMessages(messages: unknown, op: string): void {
   const hint = 'A conversation is a list such as [{ role: "user", content: "Hello" }].';
   const expected = 'a list of messages with a role';
-  const fail = (got: string): DsError => refused(op, expected, got, hint);
+  const fail = (got: string): DsError => argumentError(op, expected, got, hint);
   if (!Array.isArray(messages) || messages.length === 0) throw fail(formatValue(messages));
   const odd = messages.findIndex((message) => typeof message?.role !== 'string');
   if (odd >= 0) throw fail(`${formatValue(messages[odd])} as message ${odd}`);

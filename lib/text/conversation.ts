@@ -2,9 +2,9 @@
 // variables.
 
 import { formatValue } from '../runtime/format-value.js';
+import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { ownValue } from '../runtime/own-value.js';
-import { dataError } from '../runtime/refused.js';
 import type { ChatMessage } from './chat-template.js';
 import type { Row } from './row-reader.js';
 

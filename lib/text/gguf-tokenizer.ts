@@ -9,8 +9,8 @@ import {
   readGgufHeader,
   type WrittenValue,
 } from '../checkpoint/index.js';
+import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { keysOf } from '../runtime/typed-keys.js';

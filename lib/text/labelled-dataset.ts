@@ -4,8 +4,8 @@ import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, dataError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { defined, leading } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
@@ -141,7 +141,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
         return new LabelledDataset(samples, null, 'class');
       }
       default:
-        throw refused(`${op} task`, 'a task with labels', formatValue(task));
+        throw argumentError(`${op} task`, 'a task with labels', formatValue(task));
     }
   }
 
@@ -294,7 +294,7 @@ function maskedSample(row: LocatedRow, options: Opened, index: number): Labelled
   const { ids, types } = encodeRow(row, options);
   const mask = tokenizer.maskId;
   if (mask === null) {
-    throw refused('LabelledDataset.open tokenizer', 'a tokenizer with a mask token', 'none');
+    throw argumentError('LabelledDataset.open tokenizer', 'a tokenizer with a mask token', 'none');
   }
   const draw = numbersFrom(seed + 7919 * index);
   const target = new Int32Array(ids.length).fill(IGNORED);

@@ -1,7 +1,7 @@
 // Finds the texts and labels in rows, and the kind and names of the labels.
 
 import { formatValue } from '../runtime/format-value.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import { defined, required } from '../runtime/required.js';
 import type { LocatedRow, Row } from './row-reader.js';
 

@@ -1,6 +1,6 @@
 // Reads the rows of a small dataset into memory: from files, or from the caller's
 // list or stream.
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { findFiles, partsOf } from './row-files.js';
 import { type LocatedRow, type Row, rowsOf } from './row-reader.js';
 
@@ -17,7 +17,7 @@ export interface RowSource {
  */
 export async function locatedRows(op: string, { files, rows }: RowSource): Promise<LocatedRow[]> {
   if ((files === undefined) === (rows === undefined)) {
-    throw refused(op, 'either `files` or `rows`', files === undefined ? 'neither' : 'both');
+    throw argumentError(op, 'either `files` or `rows`', files === undefined ? 'neither' : 'both');
   }
   const found: LocatedRow[] = [];
   if (rows) {

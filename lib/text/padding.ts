@@ -1,7 +1,7 @@
 // Rows of different lengths as one tensor: padding on either side, with its mask and positions.
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { Tensor } from '../tensor/index.js';
 import type { Side } from './tokenizer-folder.js';
@@ -43,12 +43,12 @@ export function padRows(
 ): PaddedBatch {
   const { paddingSide: side = 'right', device = 'cpu' } = options;
   if (side !== 'left' && side !== 'right') {
-    throw refused(`${op} paddingSide`, '"left" or "right"', formatValue(side), '');
+    throw argumentError(`${op} paddingSide`, '"left" or "right"', formatValue(side), '');
   }
   const length = lengthOf(op, rows, options);
   if (pad === null && rows.some((row) => row.length < length)) {
     const hint = 'Give texts of one length, or set "pad_token" in tokenizer_config.json.';
-    throw refused(op, 'a tokenizer with a padding or end token', 'neither', hint);
+    throw argumentError(op, 'a tokenizer with a padding or end token', 'neither', hint);
   }
   const shape = [rows.length, length];
   const ids = new Int32Array(rows.length * length).fill(pad ?? 0);
@@ -77,5 +77,5 @@ function lengthOf(op: string, rows: readonly Int32Array[], options: PaddingOptio
   const length = Math.ceil(requireInteger(`${op} padTo`, padTo, 0) / multiple) * multiple;
   if (longest <= length) return length;
   const hint = 'Give maxLength as well, to cut longer texts.';
-  throw refused(`${op} padTo`, `rows of at most ${length} tokens`, `one of ${longest}`, hint);
+  throw argumentError(`${op} padTo`, `rows of at most ${length} tokens`, `one of ${longest}`, hint);
 }

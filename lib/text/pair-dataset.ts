@@ -5,8 +5,8 @@ import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, dataError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -153,7 +153,7 @@ export class PairDataset implements Dataset<PairSample> {
   withReference(numbers: readonly (readonly [chosen: number, rejected: number])[]): PairDataset {
     if (numbers.length !== this.length) {
       const expected = `numbers of ${this.length} pairs`;
-      throw refused('PairDataset.withReference', expected, String(numbers.length));
+      throw argumentError('PairDataset.withReference', expected, String(numbers.length));
     }
     const samples = this.samples.map((sample, i) => ({ ...sample, reference: numbers[i] ?? null }));
     return new PairDataset(samples, this.report);

@@ -3,7 +3,7 @@
 import type { DecodedArray, ParquetParsers, SchemaTree } from 'hyparquet/src/types.js';
 import { PositionalFile } from '../data/positional-file.js';
 import { DsError } from '../errors.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import { errorMessage } from '../runtime/system-error.js';
 import {
   type ColumnChunk,

@@ -2,8 +2,8 @@
 // columns go to reward functions.
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
+import { dataError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { ChatMessage } from './chat-template.js';
 import { inputsIn, messagesOf } from './conversation.js';

@@ -1,7 +1,7 @@
 // From a row to tokens and labels: text, conversations, prompts with completions, and tokens as
 // they are.
 import { formatValue } from '../runtime/format-value.js';
-import { dataError } from '../runtime/refused.js';
+import { dataError } from '../runtime/input-errors.js';
 import type { ChatMessage } from './chat-template.js';
 import {
   type Conversation,

@@ -11,7 +11,7 @@ import {
   statSync,
 } from 'node:fs';
 import { basename, dirname, extname, isAbsolute, join, sep } from 'node:path';
-import { dataError, refusedValue } from '../runtime/refused.js';
+import { dataError, valueError } from '../runtime/input-errors.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { required } from '../runtime/required.js';
 import {
@@ -60,7 +60,7 @@ export function findFiles(op: string, given: unknown): string[] {
   const odd = patterns.find((pattern) => typeof pattern !== 'string');
   if (odd !== undefined || patterns.length === 0) {
     const expected = 'a path, a pattern such as "data/*.jsonl", or a list of these';
-    throw refusedValue(op, expected, odd ?? given);
+    throw valueError(op, expected, odd ?? given);
   }
   const found = new Set((patterns as string[]).flatMap(filesOf));
   for (const path of found) formatOf(path);

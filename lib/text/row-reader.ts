@@ -2,8 +2,8 @@
 
 import { constants } from 'node:buffer';
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
+import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
 import { parquetRows } from './parquet-rows.js';

@@ -2,8 +2,8 @@
 
 import type { Dataset, DatasetSource } from '../data/index.js';
 import { DsError } from '../errors.js';
+import { dataError } from '../runtime/input-errors.js';
 import { readOptions } from '../runtime/options.js';
-import { dataError } from '../runtime/refused.js';
 import { required } from '../runtime/required.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';

@@ -1,8 +1,7 @@
 // Options of text datasets and streams: files, tokenizer, lengths, packing and loss.
 import { availableParallelism } from 'node:os';
-
+import { valueError } from '../runtime/input-errors.js';
 import type { OptionNames } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import type { PoolOptions } from './encode-pool.js';
@@ -79,7 +78,7 @@ export interface TextSettings {
 export function readTokenizer(op: string, given: Tokenizer | string): Tokenizer {
   if (given instanceof Tokenizer) return given;
   if (typeof given === 'string') return Tokenizer.fromPretrained(given);
-  throw refusedValue(op, 'a text.Tokenizer, or its folder', given);
+  throw valueError(op, 'a text.Tokenizer, or its folder', given);
 }
 
 /** Throws DS_ARGUMENT for wrong options, DS_DATA for missing files. */
@@ -110,5 +109,5 @@ export function textSettings(op: string, options: TextOptions): TextSettings {
 
 function requireOne(op: string, value: unknown, known: readonly string[]): void {
   if (known.includes(value as string)) return;
-  throw refusedValue(op, known.map((text) => `"${text}"`).join(', '), value);
+  throw valueError(op, known.map((text) => `"${text}"`).join(', '), value);
 }

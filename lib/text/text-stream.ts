@@ -5,8 +5,8 @@ import type { JsonObject } from '../../types/json.js';
 import { shuffledOrder } from '../data/order.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
+import { argumentError, dataError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { dataError, refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { defined, required } from '../runtime/required.js';
@@ -128,7 +128,7 @@ export class TextStream {
     };
     if (rank >= worldSize) {
       const expected = `a rank below the world size ${worldSize}`;
-      throw refused(`${op} rank`, expected, String(rank));
+      throw argumentError(`${op} rank`, expected, String(rank));
     }
     const withDigest = settings.pool.cache !== null;
     return new TextStream(settings, await partsOf(settings.files, withDigest));

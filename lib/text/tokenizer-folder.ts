@@ -5,9 +5,9 @@ import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
-import { dataError } from '../runtime/refused.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { VOCABULARY_FILE, WORD_PIECE_ROLES, wordPieces } from './word-pieces.js';
 

@@ -4,8 +4,8 @@ import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
 import { cachedFolder, REVISION, type RevisionOptions } from '../hub/local-folder.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
 import { readOptions } from '../runtime/options.js';
-import { dataError, refused, refusedValue } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -219,7 +219,7 @@ export class Tokenizer {
     const op = 'Tokenizer.encodeBatch';
     const options = readOptions(op, given, BATCH);
     if (!Array.isArray(texts) || texts.length === 0) {
-      throw refusedValue(op, 'a list of strings', texts);
+      throw valueError(op, 'a list of strings', texts);
     }
     const rows = texts.map((text) => this.encodeText(op, text, options));
     const { paddingSide = this.paddingSide } = options;
@@ -312,7 +312,7 @@ export class Tokenizer {
     const options = readOptions(op, given, CHAT);
     const { addGenerationPrompt = false, tools = null, documents = null } = options;
     if (addGenerationPrompt && options.continueFinalMessage) {
-      throw refused(op, 'one of the two', 'addGenerationPrompt and continueFinalMessage', '');
+      throw argumentError(op, 'one of the two', 'addGenerationPrompt and continueFinalMessage', '');
     }
     const variables = {
       ...this.parts.roles,
@@ -338,7 +338,7 @@ export class Tokenizer {
     if (found) return found;
     const known = this.templates.size > 0 ? this.chatTemplates.join(', ') : 'none';
     const expected = `a chat template "${template ?? usual}" in ${this.folder}`;
-    throw refused(
+    throw argumentError(
       op,
       expected,
       known,
@@ -347,7 +347,7 @@ export class Tokenizer {
   }
 
   private encodeText(op: string, text: unknown, options: EncodeOptions): Int32Array {
-    if (typeof text !== 'string') throw refusedValue(op, 'a string', text);
+    if (typeof text !== 'string') throw valueError(op, 'a string', text);
     const {
       addSpecialTokens = true,
       maxLength,
@@ -438,5 +438,5 @@ const withoutSpaces = (text: string): string =>
     .replace(/ (n't|'m|'s|'ve|'re)/g, '$1');
 
 function requireSide(op: string, side: unknown): void {
-  if (side !== 'left' && side !== 'right') throw refusedValue(op, '"left" or "right"', side);
+  if (side !== 'left' && side !== 'right') throw valueError(op, '"left" or "right"', side);
 }

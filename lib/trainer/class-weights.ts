@@ -1,6 +1,7 @@
 // The option `classWeights` of a Trainer: factors of labels in the loss.
+
+import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 
 /** Factors of labels in the loss: in the order of the labels, or by their names. */
@@ -9,7 +10,7 @@ export type ClassWeights = readonly number[] | Readonly<Record<string, number>>;
 /** Returns `given`. weightsOf() checks the labels when the model is there. Throws DS_ARGUMENT. */
 export function requireWeights(op: string, given: ClassWeights): ClassWeights {
   if (Array.isArray(given) || isObject(given)) return given;
-  throw refusedValue(op, 'a list of factors, or factors by the names of labels', given);
+  throw valueError(op, 'a list of factors, or factors by the names of labels', given);
 }
 
 /** Returns the factors in the order of the labels. Throws DS_ARGUMENT. */
@@ -22,7 +23,7 @@ export function weightsOf(given: ClassWeights, labels: readonly string[]): Float
     ? undefined
     : Object.keys(given).find((name) => !labels.includes(name));
   if (unknown !== undefined || factors.length !== labels.length) {
-    throw refusedValue(op, `a factor for each of ${labels.join(', ')}`, given);
+    throw valueError(op, `a factor for each of ${labels.join(', ')}`, given);
   }
   for (const factor of factors) requireFinite(op, factor, 0);
   return Float32Array.from(factors);

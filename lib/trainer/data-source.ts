@@ -2,7 +2,7 @@
 import type { Dataset, IterableDataset } from '../data/index.js';
 import type { Stateful } from '../engine/saving/saved-state.js';
 import type { Device } from '../runtime/device.js';
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 
 /** Micro-batches in an order of their own: a TextStream, a DataLoader, or anything like them. */
 export interface BatchSource<Batch> extends AsyncIterable<Batch>, Partial<Stateful> {
@@ -56,5 +56,5 @@ export function requireData<Data>(op: string, data: Data): Data {
   if (isServable(data)) return data;
   const isList = Array.isArray(data);
   const hint = isList ? 'For an array: { length: list.length, get: (i) => list[i] }.' : '';
-  throw refusedValue(op, SERVABLE, data, hint);
+  throw valueError(op, SERVABLE, data, hint);
 }

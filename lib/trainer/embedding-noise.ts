@@ -3,7 +3,7 @@
 
 import { CausalLM } from '../models/index.js';
 import type { Module } from '../nn/index.js';
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 import { leading, required } from '../runtime/required.js';
 import { noiseLike, sharedTokens, type Tensor } from '../tensor/index.js';
 
@@ -15,7 +15,7 @@ import { noiseLike, sharedTokens, type Tensor } from '../tensor/index.js';
 export function addEmbeddingNoise(model: Module, alpha: number): () => void {
   if (!(model instanceof CausalLM)) {
     const expected = 'a language model of nn.models';
-    throw refusedValue('Trainer neftuneNoiseAlpha', expected, model);
+    throw valueError('Trainer neftuneNoiseAlpha', expected, model);
   }
   const table = required(model.pipelineLayers()[0]?.modules[0]);
   return table.registerForwardHook((_module, _inputs, output) => {

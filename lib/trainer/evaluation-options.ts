@@ -1,4 +1,6 @@
 // The option `eval` of a Trainer: data, times and metrics of evaluations.
+
+import { argumentError } from '../runtime/input-errors.js';
 import {
   boolean,
   callback,
@@ -9,7 +11,6 @@ import {
   readDeclared,
   type Settings,
 } from '../runtime/option.js';
-import { refused } from '../runtime/refused.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Tensor } from '../tensor/index.js';
 import { isServable, requireData, type TrainerData } from './data-source.js';
@@ -100,7 +101,7 @@ export function readEval<Sample, Batch>(
 function requireSamples<Data extends object>(op: string, given: Data): Data {
   const data = requireData(op, given);
   if (typeof data === 'function' || !('length' in data) || data.length !== 0) return data;
-  throw refused(op, 'data to judge by, or no `eval`', 'no samples');
+  throw argumentError(op, 'data to judge by, or no `eval`', 'no samples');
 }
 
 function requireBatches(op: string, given: number): number {

@@ -14,7 +14,7 @@ import { type GgufType, saveGguf } from '../models/gguf/save.js';
 import { fromPretrained } from '../models/index.js';
 import { saveWithFiles } from '../models/save-weights.js';
 import { adapterFolder } from '../peft/adapter-folder.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { hasTokenizer, isGgufPath, tokenizerFilesOf } from '../text/gguf-tokenizer.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
 import { wholeCheckpoints } from './checkpoint-folder.js';
@@ -91,7 +91,7 @@ async function sourceOf(dir: string, { tag, format }: ConsolidateOptions): Promi
   }
   if (format !== 'native' && adapterFolder(dir)) {
     const hint = 'ds merge BASE ADAPTER --output DIR writes the merged model.';
-    throw refused(`export ${dir}`, 'whole weights', 'an adapter', hint);
+    throw argumentError(`export ${dir}`, 'whole weights', 'an adapter', hint);
   }
   if ((await findLatest(dir)) !== null) return { folder: dir, checkpoint: { tag: undefined } };
   if (isGgufPath(dir) || existsSync(join(dir, 'config.json')))

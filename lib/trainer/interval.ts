@@ -1,5 +1,5 @@
 // Intervals of updates and shares of a run.
-import { refusedValue } from '../runtime/refused.js';
+import { valueError } from '../runtime/input-errors.js';
 
 /** An interval: a number of updates, a share of all updates (below 1), or "epoch". */
 export type Interval = number | 'epoch';
@@ -10,12 +10,12 @@ const isSteps = (value: unknown): value is number =>
 /** Returns a number of updates, or a share of them below 1. */
 export function requireSteps(op: string, value: number): number {
   if (isSteps(value)) return value;
-  throw refusedValue(op, 'a number of updates, or a share of all below 1', value);
+  throw valueError(op, 'a number of updates, or a share of all below 1', value);
 }
 
 /** Returns an interval. `more` names further values in the message. */
 export function requireEvery(op: string, value: Interval, more = ''): Interval {
   if (value === 'epoch' || (isSteps(value) && value > 0)) return value;
   const expected = `a number of updates, a share of all below 1, or "epoch"${more}`;
-  throw refusedValue(op, expected, value);
+  throw valueError(op, expected, value);
 }

@@ -5,7 +5,7 @@ import { TaskModel } from '../models/tasks/task-model.js';
 import type { Module } from '../nn/index.js';
 import { PipelineModule } from '../pipe/pipeline-module.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { type LossReport, scope, Tensor, tensorsIn } from '../tensor/index.js';
 import { targetsOf } from '../text/index.js';
@@ -30,32 +30,32 @@ export function objectiveOf<Batch>(
 ): Objective<Batch> {
   if (model instanceof PipelineModule) {
     const hint = 'Call engine.trainBatch() in your own loop.';
-    throw refused('Trainer model', 'a model in one part', 'a PipelineModule', hint);
+    throw argumentError('Trainer model', 'a model in one part', 'a PipelineModule', hint);
   }
   if (method) {
     const given = Object.entries({ loss, count, classWeights }).find(([, value]) => value);
     if (!given && labelSmoothing === 0) return method.objectiveOf(model);
     const [name] = given ?? ['labelSmoothing'];
-    throw refused(`Trainer ${name}`, `no such option beside ${method.name}()`, 'a value');
+    throw argumentError(`Trainer ${name}`, `no such option beside ${method.name}()`, 'a value');
   }
   if (loss) {
     if (labelSmoothing === 0) return new OwnObjective(loss, count ?? countedIn);
     const got = `${labelSmoothing} with a custom \`loss\``;
-    throw refused('Trainer labelSmoothing', 'a loss that the model makes', got);
+    throw argumentError('Trainer labelSmoothing', 'a loss that the model makes', got);
   }
   if (model instanceof TaskModel) {
     return new TaskObjective(model, { count, labelSmoothing, classWeights });
   }
   if (classWeights) {
     const expected = 'a model with labels, for class weights';
-    throw refused('Trainer classWeights', expected, `a ${model.constructor.name}`);
+    throw argumentError('Trainer classWeights', expected, `a ${model.constructor.name}`);
   }
   if (model instanceof CausalLM) {
     return new CausalObjective(model.config.ignoreIndex ?? IGNORED, { count, labelSmoothing });
   }
   const hint = 'Give `loss: ({ forward, batch }) => ...`, the mean loss of a batch.';
   const got = `${model.constructor.name} without a \`loss\``;
-  throw refused('Trainer model', 'a CausalLM, or another model with a `loss`', got, hint);
+  throw argumentError('Trainer model', 'a CausalLM, or another model with a `loss`', got, hint);
 }
 
 /** Label of targets that do not count. */
@@ -146,7 +146,7 @@ class OwnObjective<Batch> implements Objective<Batch> {
   outputs(): Tensor {
     const expected = 'an output function for a model other than CausalLM';
     const hint = 'Give `output: ({ forward, batch }) => ...`, a tensor with a row for each sample.';
-    throw refused('Trainer predict output', expected, 'nothing', hint);
+    throw argumentError('Trainer predict output', expected, 'nothing', hint);
   }
 }
 
@@ -172,7 +172,7 @@ function requireTensor(batch: unknown, tensor: unknown): Tensor {
   const hint = Array.isArray(tensor)
     ? 'Give samples of Int32Array, which become tensors; arrays become one for each element.'
     : 'Pass `data.collate`, or a `loss` for these batches.';
-  throw refused('Trainer batch', expected, formatValue(batch), hint);
+  throw argumentError('Trainer batch', expected, formatValue(batch), hint);
 }
 
 /** Keys of batch tensors with one element per token. */
@@ -196,7 +196,7 @@ function shortenedFields<Batch>(batch: Batch, seqlen: number): Batch {
   if (!fields.some(isByToken)) {
     const expected = `batches with a tensor [B, T] under one of ${BY_TOKEN.join(', ')}, which curriculum_learning shortens`;
     const hint = 'Give `data.collate`, or switch the section off.';
-    throw refused('Trainer batch', expected, formatValue(batch), hint);
+    throw argumentError('Trainer batch', expected, formatValue(batch), hint);
   }
   const cut = fields.map((field) => {
     if (!isByToken(field)) return field;
@@ -233,7 +233,7 @@ function tokensIn(batch: unknown, targets: Tensor): number {
 function samplesIn(batch: unknown): number {
   const [first] = tensorsIn([batch]);
   if (first) return first.shape[0] ?? 1;
-  throw refused('Trainer batch', 'batches with a tensor in them', formatValue(batch));
+  throw argumentError('Trainer batch', 'batches with a tensor in them', formatValue(batch));
 }
 
 /** Elements other than `ignored`. */

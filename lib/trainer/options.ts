@@ -7,6 +7,7 @@ import { Module } from '../nn/index.js';
 import type { Optimizer, ParamGroup, ParamsOf } from '../optim/index.js';
 import type { LrSchedule } from '../optim/schedule.js';
 import type { Device } from '../runtime/device.js';
+import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import {
   boolean,
@@ -18,7 +19,6 @@ import {
   object,
   oneOf,
 } from '../runtime/option.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import type { Tensor } from '../tensor/index.js';
@@ -242,18 +242,18 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>>
 
 function requireModel<Model extends Module>(op: string, model: Model): Model {
   if (model instanceof Module && typeof model.forward === 'function') return model;
-  throw refusedValue(op, 'an object of a class that extends nn.Module', model);
+  throw valueError(op, 'an object of a class that extends nn.Module', model);
 }
 
 /** Returns `given`; initialize() checks the keys. */
 function requireConfig(op: string, given: string | DsConfig): string | DsConfig {
   if (typeof given === 'string' || isObject<DsConfig>(given)) return given;
-  throw refusedValue(op, 'the path of a ds_config.json, or its object', given);
+  throw valueError(op, 'the path of a ds_config.json, or its object', given);
 }
 
 function requireMethod(op: string, given: TrainingMethod): TrainingMethod {
   if (given instanceof TrainingMethod) return given;
-  throw refusedValue(op, 'a method such as dpo({ ... })', given);
+  throw valueError(op, 'a method such as dpo({ ... })', given);
 }
 
 function requireOptimizer<Given>(op: string, given: Given): Given {
@@ -264,7 +264,7 @@ function requireOptimizer<Given>(op: string, given: Given): Given {
 
 function readBetas(op: string, given: readonly [number, number]): readonly [number, number] {
   if (!Array.isArray(given) || given.length !== 2) {
-    throw refusedValue(op, 'two numbers, such as [0.9, 0.999]', given);
+    throw valueError(op, 'two numbers, such as [0.9, 0.999]', given);
   }
   const [first, second] = given;
   return [requireFinite(op, first, 0, 1), requireFinite(op, second, 0, 1)];

@@ -1,9 +1,9 @@
 // Learning-rate schedules of Hugging Face's Trainer, for configurations without a scheduler.
 import type { DsError } from '../errors.js';
 import { PureSchedule } from '../optim/schedule.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { number, type Options, oneOf, readDeclared } from '../runtime/option.js';
-import { refused, refusedValue } from '../runtime/refused.js';
 
 /** How the learning rate goes after the warm-up, by the names of transformers. */
 export type ScheduleType =
@@ -246,14 +246,14 @@ export function readSchedule(given: Schedule, op = 'Trainer schedule'): Report {
       (type as unknown) === 'reduce_lr_on_plateau'
         ? 'Give `lrScheduler` an optim.ReduceLrOnPlateau.'
         : 'Other schedules: the "scheduler" of the configuration, or `lrScheduler`.';
-    throw refusedValue(op, Object.keys(OWN).join(', '), type, hint);
+    throw valueError(op, Object.keys(OWN).join(', '), type, hint);
   }
   const read = Object.entries(readDeclared(op, own, SCHEDULE));
   const said = read.filter(([, value]) => value !== undefined);
   const [foreign] = said.filter(([name]) => !(OWN[type] as readonly string[]).includes(name));
   if (foreign) throw foreignOption(type, foreign[0], OWN[type]);
   if (own.minLr !== undefined && own.minLrRate !== undefined) {
-    throw refused(op, 'one of minLr and minLrRate', 'both');
+    throw argumentError(op, 'one of minLr and minLrRate', 'both');
   }
   return { ...NEUTRAL, ...DEFAULTS[type], ...Object.fromEntries(said), type };
 }
@@ -265,7 +265,7 @@ export function requireFall(schedule: Schedule, lr: number): void {
   const min = typeof schedule === 'string' ? undefined : schedule.minLr;
   if (min === undefined || lr === 0 || min <= lr) return;
   const expected = `at most ${lr}, the rate that falls`;
-  throw refused('Trainer schedule minLr', expected, String(min));
+  throw argumentError('Trainer schedule minLr', expected, String(min));
 }
 
 /**
@@ -305,5 +305,5 @@ export class OwnSchedule extends PureSchedule {
 function foreignOption(type: string, name: string, names: readonly string[]): DsError {
   const expected = names.length > 0 ? names.join(', ') : 'no options';
   const op = `Trainer schedule ${JSON.stringify(type)}`;
-  return refused(op, expected, `"${name}"`);
+  return argumentError(op, expected, `"${name}"`);
 }

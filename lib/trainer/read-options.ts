@@ -1,9 +1,9 @@
 // Reads the options of a Trainer, and checks their combinations.
 import type { WatchOptions } from '../engine/watch/run-watch.js';
 import { TaskModel } from '../models/tasks/task-model.js';
+import { valueError } from '../runtime/input-errors.js';
 import { readDeclared, type Settings } from '../runtime/option.js';
 import { readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import type { LOADING, TrainerDataOptions } from './data-options.js';
 import type { EVALUATION, EvalSettings } from './evaluation-options.js';
 import { MODEL, OPTIMIZATION, sampleOptions, type TrainerOptions } from './options.js';
@@ -86,11 +86,11 @@ function requireJudged<Sample, Batch>({
   if (evaluation?.accuracy && loss) {
     const expected = 'a loss that the model makes';
     const hint = 'Count the right answers in `eval.metrics`.';
-    throw refusedValue('Trainer eval.accuracy', expected, '`loss`', hint);
+    throw valueError('Trainer eval.accuracy', expected, '`loss`', hint);
   }
   const best = save?.best ?? null;
   if (best && !evaluation) {
-    throw refusedValue('Trainer save.best', '`eval` data to find the best by', best.metric);
+    throw valueError('Trainer save.best', '`eval` data to find the best by', best.metric);
   }
   const own = method?.metrics ?? (model instanceof TaskModel ? TASK_METRICS : []);
   const isOfTask = own.includes(best?.metric ?? '');
@@ -98,10 +98,10 @@ function requireJudged<Sample, Batch>({
     isOfTask || best?.metric === 'loss' || (best?.metric === 'accuracy' && evaluation?.accuracy);
   if (best && !isKnown && !evaluation?.metrics) {
     const expected = '"loss", "accuracy" by `eval.accuracy`, or a name that `eval.metrics` gives';
-    throw refusedValue('Trainer save.best', expected, best.metric);
+    throw valueError('Trainer save.best', expected, best.metric);
   }
   if (earlyStop && !best) {
-    throw refusedValue('Trainer earlyStop', '`save.best` with a metric', earlyStop);
+    throw valueError('Trainer earlyStop', '`save.best` with a metric', earlyStop);
   }
 }
 
@@ -110,18 +110,18 @@ function requireSaved({ save, report }: RunSettings): void {
   const file = report.find((report) => typeof report === 'string');
   if (file && !save) {
     const expected = 'monitors of your own where there is no save.dir for their files';
-    throw refusedValue('Trainer report', expected, file);
+    throw valueError('Trainer report', expected, file);
   }
   if (!save) return;
   const { best, weights, weightsOnly } = save;
   if (weightsOnly && !weights) {
-    throw refusedValue('Trainer save.weights', 'true where save.weightsOnly is', false);
+    throw valueError('Trainer save.weights', 'true where save.weightsOnly is', false);
   }
   if (best?.load && weightsOnly) {
     const expected = 'false with a `save.best` that is loaded at the end';
-    throw refusedValue('Trainer save.weightsOnly', expected, true, 'Or set best: { load: false }.');
+    throw valueError('Trainer save.weightsOnly', expected, true, 'Or set best: { load: false }.');
   }
   if (save.every === 'best' && !best) {
-    throw refusedValue('Trainer save.every', '`save.best` for the value "best"', 'best');
+    throw valueError('Trainer save.every', '`save.best` for the value "best"', 'best');
   }
 }

@@ -1,6 +1,7 @@
 // Options of a Trainer about logs, checkpoints and reports.
 import type { WatchOptions } from '../engine/watch/run-watch.js';
 import type { Monitor } from '../monitor/index.js';
+import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import {
   boolean,
@@ -14,7 +15,6 @@ import {
   string,
 } from '../runtime/option.js';
 import { readOptions } from '../runtime/options.js';
-import { refusedValue } from '../runtime/refused.js';
 import { requireType } from '../runtime/require-type.js';
 import {
   EVENT_TYPES,
@@ -191,7 +191,7 @@ export const REPORTING = {
 };
 
 function requireReports(op: string, given: readonly Report[]): readonly Report[] {
-  if (!Array.isArray(given)) throw refusedValue(op, 'a list, such as ["tensorboard"]', given);
+  if (!Array.isArray(given)) throw valueError(op, 'a list, such as ["tensorboard"]', given);
   for (const item of given) {
     if (item === 'tensorboard' || item === 'csv') continue;
     if (typeof (item as { write?: unknown } | null)?.write === 'function') continue;
@@ -199,7 +199,7 @@ function requireReports(op: string, given: readonly Report[]): readonly Report[]
       item === 'wandb'
         ? 'Nothing is sent to Weights & Biases: `wandb sync` takes the files of "tensorboard".'
         : '';
-    throw refusedValue(op, '"tensorboard", "csv" or a Monitor', item, hint);
+    throw valueError(op, '"tensorboard", "csv" or a Monitor', item, hint);
   }
   return given;
 }
@@ -208,7 +208,7 @@ function requireCallbacks(
   op: string,
   given: readonly TrainerCallbacks[],
 ): readonly TrainerCallbacks[] {
-  if (!Array.isArray(given)) throw refusedValue(op, 'a list, such as [{ log(event) {} }]', given);
+  if (!Array.isArray(given)) throw valueError(op, 'a list, such as [{ log(event) {} }]', given);
   for (const callbacks of given) {
     readOptions(op, callbacks, EVENT_TYPES);
     for (const [type, value] of Object.entries(callbacks)) {
@@ -221,7 +221,7 @@ function requireCallbacks(
 /** Returns `given`: engine.watch() checks its own options. */
 function requireWatch(op: string, given: boolean | WatchOptions): boolean | WatchOptions {
   if (typeof given === 'boolean' || isObject(given)) return given;
-  throw refusedValue(op, 'true, false or options of engine.watch()', given);
+  throw valueError(op, 'true, false or options of engine.watch()', given);
 }
 
 function readBest(op: string, given: string | BestOptions): Required<BestOptions> {

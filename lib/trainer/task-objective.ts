@@ -2,7 +2,7 @@
 import type { TaskLossOptions } from '../models/tasks/losses.js';
 import type { TaskInputs, TaskModel } from '../models/tasks/task-model.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { scope, Tensor } from '../tensor/index.js';
 import { type ClassWeights, weightsOf } from './class-weights.js';
@@ -36,14 +36,14 @@ export class TaskObjective<Batch> implements Objective<Batch> {
   ) {
     if (model.task === 'embedding') {
       const hint = 'Give `loss`, for example a contrastive loss of nn.models.';
-      throw refused('Trainer model', 'a model with a loss', 'one of embeddings', hint);
+      throw argumentError('Trainer model', 'a model with a loss', 'one of embeddings', hint);
     }
     this.weights = options.classWeights && weightsOf(options.classWeights, model.labels);
   }
 
   shortened(): Batch {
     const expected = 'no curriculum_learning for this model';
-    throw refused('Trainer model', expected, `a task of ${this.model.task}`);
+    throw argumentError('Trainer model', expected, `a task of ${this.model.task}`);
   }
 
   counted(batch: Batch): MicroBatch<Batch> {
@@ -143,5 +143,5 @@ export class TaskObjective<Batch> implements Objective<Batch> {
 function noLabels(batch: unknown): Error {
   const expected = 'batches { ids, mask, labels } of tensors';
   const hint = 'Use text.LabelledDataset, or pass `data.collate`.';
-  return refused('Trainer batch', expected, formatValue(batch), hint);
+  return argumentError('Trainer batch', expected, formatValue(batch), hint);
 }

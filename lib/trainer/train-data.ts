@@ -14,7 +14,7 @@ import { DsError } from '../errors.js';
 import { TaskModel } from '../models/tasks/task-model.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { requireFinite } from '../runtime/require-number.js';
 import {
   collateLabelled,
@@ -88,7 +88,7 @@ function requireDataset<Sample, Batch>(
   if (obeyed.includes(data[option])) return;
   const expected = 'a dataset with length and get(index)';
   const hint = 'Give one, or leave the option out.';
-  throw refused(`Trainer data.${option} ${formatValue(data[option])}`, expected, got, hint);
+  throw argumentError(`Trainer data.${option} ${formatValue(data[option])}`, expected, got, hint);
 }
 
 /** Returns the number of loader threads: from the options, else from the configuration. */
@@ -222,7 +222,7 @@ function requireLengths(
 ): ArrayLike<number> {
   const op = 'Trainer data.lengths';
   if (lengths.length !== length) {
-    throw refused(op, `those of all ${length} samples`, `${lengths.length}`);
+    throw argumentError(op, `those of all ${length} samples`, `${lengths.length}`);
   }
   Array.from(lengths, (length, i) => requireFinite(`${op} ${i}`, length, 0));
   return lengths;
@@ -234,7 +234,11 @@ async function lengthsOf<Sample>(dataset: Dataset<Sample>): Promise<Float64Array
   for (let i = 0; i < dataset.length; ++i) {
     const { ids, tokens = ids } = ((await dataset.get(i)) ?? {}) as Record<string, unknown>;
     if (!ArrayBuffer.isView(tokens)) {
-      throw refused('Trainer data.lengths', 'the lengths of samples that have no `ids`', 'none');
+      throw argumentError(
+        'Trainer data.lengths',
+        'the lengths of samples that have no `ids`',
+        'none',
+      );
     }
     lengths[i] = (tokens as Int32Array).length;
   }

@@ -6,8 +6,8 @@ import type { Batched } from '../data/index.js';
 import type { Engine } from '../engine/engine.js';
 import type { RunWatch } from '../engine/watch/run-watch.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
-import { refused } from '../runtime/refused.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
@@ -107,7 +107,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     const { resume = false, signal } = options;
     if (typeof resume !== 'string') requireType('Trainer train resume', resume, 'boolean');
     if (signal !== undefined && !(signal instanceof AbortSignal)) {
-      throw refused('Trainer train signal', 'an AbortSignal', formatValue(signal));
+      throw argumentError('Trainer train signal', 'an AbortSignal', formatValue(signal));
     }
     return new TrainingRun(() => this.run(options));
   }
@@ -124,7 +124,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     requireNoSurplus('Trainer evaluate', surplus);
     const { eval: own, batchSize } = this.settings;
     const judged = data ?? own?.data;
-    if (!judged) throw refused('Trainer evaluate', 'data, or the option `eval`', 'neither');
+    if (!judged) throw argumentError('Trainer evaluate', 'data, or the option `eval`', 'neither');
     const session = await this.session();
     const how = data ? { accuracy: own?.accuracy, metrics: own?.metrics } : (own ?? {});
     return judge(session, judged as never, { ...how, batchSize: own?.batchSize ?? batchSize });
@@ -198,7 +198,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   private session(): Promise<Session<Batch>> {
-    if (this.destroyed) throw refused('Trainer', 'a call before destroy()', 'one after it');
+    if (this.destroyed) throw argumentError('Trainer', 'a call before destroy()', 'one after it');
     this.opened ??= openSession(this.settings);
     return this.opened;
   }
@@ -208,7 +208,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     resume = false,
     resumeData = true,
   }: TrainOptions): AsyncGenerator<TrainerEvent, EndEvent> {
-    if (this.isTraining) throw refused('Trainer train', 'one run at a time', 'another one');
+    if (this.isTraining) throw argumentError('Trainer train', 'one run at a time', 'another one');
     this.isTraining = true;
     const session = await this.session().catch((error) => {
       this.isTraining = false;
@@ -236,7 +236,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     beginning: Beginning,
   ): AsyncGenerator<TrainerEvent, EndEvent> {
     const { book, data } = session;
-    if (!data) throw refused('Trainer train', '`train` data', 'none');
+    if (!data) throw argumentError('Trainer train', '`train` data', 'none');
     let isLeft = false;
     const events = runOf(session, data, beginning, () => isLeft);
     const next = async (): Promise<IteratorResult<TrainerEvent, EndEvent | null>> => {
@@ -262,5 +262,5 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
 
 function requireEvent(op: string, type: unknown): void {
   if (typeof type === 'string' && Object.hasOwn(EVENT_TYPES, type)) return;
-  throw refused(op, Object.keys(EVENT_TYPES).join(', '), formatValue(type));
+  throw argumentError(op, Object.keys(EVENT_TYPES).join(', '), formatValue(type));
 }

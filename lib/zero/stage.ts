@@ -1,6 +1,6 @@
 // A ZeRO stage moves the gradients of units to the partitions that ranks update, and updated
 // weights back. This file routes each unit to the flows of its group of ranks.
-import { refused } from '../runtime/refused.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import type { Event, Stream } from '../runtime/stream.js';
 import type { Buckets } from './bucket.js';
@@ -195,7 +195,7 @@ export class ZeroStages {
   private common<T>(what: string, of: (stage: ZeroStage) => T, none: T): T {
     const values = [...new Set(this.stages.map(of))];
     if (values.length <= 1) return values[0] ?? none;
-    throw refused(
+    throw argumentError(
       'ZeroStages',
       `one ${what} for all stages of a model`,
       values.join(' and '),

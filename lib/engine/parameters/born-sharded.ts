@@ -2,7 +2,7 @@
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { requireModule } from '../../nn/require-module.js';
-import { refusedValue } from '../../runtime/refused.js';
+import { valueError } from '../../runtime/input-errors.js';
 
 /**
  * Returns the model of `build` after checking that its parameters have no values yet. initialize()
@@ -13,7 +13,7 @@ import { refusedValue } from '../../runtime/refused.js';
 export function init<Model extends Module>(build: () => Model): Model {
   if (typeof build !== 'function') {
     const hint = 'Write zero.Init(() => new Model()). The configuration sets where weights are.';
-    throw refusedValue('zero.Init', 'a function that makes a model', build, hint);
+    throw valueError('zero.Init', 'a function that makes a model', build, hint);
   }
   const model = build();
   if (model instanceof Promise) throw promisedError();

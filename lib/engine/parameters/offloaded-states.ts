@@ -2,8 +2,8 @@
 // Source: DeepSpeed's offload_states. Buffers keep their identity, so no tensor changes.
 import type { Buffer } from '../../runtime/buffer.js';
 import { Buffer as Memory } from '../../runtime/buffer.js';
+import { argumentError, configError, valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { configError, refused, refusedValue } from '../../runtime/refused.js';
 import { requireOneOf, requireType } from '../../runtime/require-type.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -162,10 +162,10 @@ export function requireOnDevice(op: string, { config }: EngineCore): void {
 }
 
 function namesIn(op: string, include: unknown): OffloadState[] {
-  if (!Array.isArray(include)) throw refusedValue(`${op} include`, 'a list of states', include);
+  if (!Array.isArray(include)) throw valueError(`${op} include`, 'a list of states', include);
   for (const name of include) requireOneOf(`${op} include`, name, OFFLOAD_STATES);
   if (new Set(include).size < include.length) {
-    throw refused(`${op} include`, 'each state once', include.join(', '));
+    throw argumentError(`${op} include`, 'each state once', include.join(', '));
   }
   return include;
 }

@@ -8,8 +8,8 @@ import { DsError, type DsErrorCode } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { type Box, isPart } from '../../runtime/box.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { refused } from '../../runtime/refused.js';
 import { leading, required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import { getRandomState, type Tensor } from '../../tensor/index.js';
@@ -276,7 +276,7 @@ export function requireComplete(ranks: readonly (readonly NamedPart[])[]): void 
     const flaw = findFlaw(whole, ranges);
     if (!flaw) continue;
     const element = `[${flaw.element.join(', ')}]`;
-    throw refused(
+    throw argumentError(
       `initialize, ${name}`,
       `parts of ${ranks.length} ranks on tp that together are [${whole.join(', ')}]`,
       flaw.kind === 'twice' ? `element ${element} on two ranks` : `no part with ${element}`,

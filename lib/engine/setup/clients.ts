@@ -7,8 +7,8 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { refused } from '../../runtime/refused.js';
 import type { CommTimer } from '../../zero/bucket.js';
 
 /** Options of the caller. Each overrides the configuration. */
@@ -54,7 +54,8 @@ export interface BuildInputs {
 export function requireMonitors(monitors: unknown): void {
   if (monitors === undefined) return;
   const op = 'initialize monitors';
-  if (!Array.isArray(monitors)) throw refused(op, 'a list of monitors', formatValue(monitors));
+  if (!Array.isArray(monitors))
+    throw argumentError(op, 'a list of monitors', formatValue(monitors));
   for (const monitor of monitors)
     requireMethods(op, monitor, 'a monitor', ['write', 'flush', 'close']);
 }
@@ -70,13 +71,13 @@ export function requireMethods(
   const missing = names.filter((name) => !isObject(value) || typeof value[name] !== 'function');
   if (missing.length === 0) return;
   const expected = `${kind}, with ${names.map((name) => `${name}()`).join(', ')}`;
-  throw refused(op, expected, formatValue(value), hint);
+  throw argumentError(op, expected, formatValue(value), hint);
 }
 
 /** Calls the caller's function. Throws DS_ARGUMENT for a class, because it needs `new`. */
 export function madeBy<Given, Made>(op: string, make: (given: Given) => Made, given: Given): Made {
   if (!/^class\b/.test(Function.prototype.toString.call(make))) return make(given);
-  throw refused(
+  throw argumentError(
     op,
     'an object, or a function that returns one',
     `the class ${make.name}`,
@@ -88,5 +89,5 @@ export function madeBy<Given, Made>(op: string, make: (given: Given) => Made, gi
 export function requireJob(job: unknown): void {
   if (job === undefined || job === null) return;
   if (isObject(job) && Number.isInteger(job.rank) && Number.isInteger(job.worldSize)) return;
-  throw refused('initialize distributed', 'a job from initDistributed()', formatValue(job));
+  throw argumentError('initialize distributed', 'a job from initDistributed()', formatValue(job));
 }

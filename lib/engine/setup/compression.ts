@@ -3,7 +3,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { compressionOf, hasTechniques, isOn } from '../../compression/index.js';
 import type { DsError } from '../../errors.js';
-import { configError } from '../../runtime/refused.js';
+import { configError } from '../../runtime/input-errors.js';
 import type { Decisions } from '../engine-parts.js';
 import type { Site } from '../release-stack.js';
 import type { BuildInputs } from './clients.js';

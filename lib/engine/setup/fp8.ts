@@ -7,7 +7,7 @@ import { ColumnLinear, RowLinear } from '../../parallel/layers.js';
 import { LoraLayer } from '../../peft/lora-layer.js';
 import type { Device } from '../../runtime/device.js';
 import { capabilityOf } from '../../runtime/gpu-code.js';
-import { configError } from '../../runtime/refused.js';
+import { configError } from '../../runtime/input-errors.js';
 import { FP8_MULTIPLE, type Fp8Recipe } from '../../tensor/ops/fp8-linear.js';
 import type { Decisions } from '../engine-parts.js';
 import type { Site } from '../release-stack.js';

@@ -6,7 +6,7 @@ import { type DeclaredState, declaredState, kindOf } from '../../optim/declared-
 import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import { isPart } from '../../runtime/box.js';
-import { configError } from '../../runtime/refused.js';
+import { configError } from '../../runtime/input-errors.js';
 import { type LayoutOptions, type ParameterShape, shardOf } from '../../zero/layout.js';
 import { FROZEN, type Unit } from '../../zero/unit.js';
 import type { Progress } from '../step/step-decisions.js';

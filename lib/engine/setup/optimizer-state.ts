@@ -12,7 +12,7 @@ import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.j
 import type { StateChoice } from '../../plan/footprint.js';
 import { findGpuShare } from '../../plan/gpu-share.js';
 import { choiceOf, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
-import { configError } from '../../runtime/refused.js';
+import { configError } from '../../runtime/input-errors.js';
 import { DeferredUpdates, type OptimizerState, type Schedule } from '../../zero/optimizer-state.js';
 import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';

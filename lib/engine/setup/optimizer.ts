@@ -9,9 +9,9 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup, ParamsOf } from '../../optim/param-groups.js';
 import { StandaloneOptimizer } from '../../optim/standalone.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError, configError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import { camelCase } from '../../runtime/options.js';
-import { configError, refused } from '../../runtime/refused.js';
 import type { Tensor } from '../../tensor/index.js';
 import { type BuildInputs as Inputs, madeBy, requireMethods } from './clients.js';
 import { requireElementwise, requireExchange } from './optimizer-needs.js';
@@ -86,7 +86,7 @@ function requireBf16States(optimizer: Optimizer): void {
 /** Throws DS_ARGUMENT for an optimizer with its own state, because the engine would drop it. */
 function requireUnused(optimizer: Optimizer): Optimizer {
   if (!(optimizer instanceof StandaloneOptimizer && optimizer.hasStepped)) return optimizer;
-  throw refused(
+  throw argumentError(
     'initialize optimizer',
     'an optimizer without steps',
     `${optimizer.name} with its own state, which the engine would drop`,
@@ -99,12 +99,12 @@ function requireGroups(op: string, groups: unknown): void {
   const isGroup = (value: unknown): boolean => isObject(value) && Array.isArray(value.params);
   if (Array.isArray(groups) && groups.length > 0 && groups.every(isGroup)) return;
   const expected = 'an optimizer with groups: a list of at least one { params, .. }';
-  throw refused(op, expected, formatValue(groups));
+  throw argumentError(op, expected, formatValue(groups));
 }
 
 function untrainable(module: Module): DsError {
   const count = module.parameters().length;
-  return refused(
+  return argumentError(
     'initialize',
     'a model with a parameter that requires a gradient',
     count === 0 ? 'a model without parameters' : `a model with ${count} frozen parameters`,

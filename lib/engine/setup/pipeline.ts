@@ -22,7 +22,7 @@ import {
   type Schedule,
   ZERO_BUBBLE,
 } from '../../pipe/index.js';
-import { configError } from '../../runtime/refused.js';
+import { configError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import type { Tensor } from '../../tensor/index.js';
 import { DATA, otherMesh } from '../ranks.js';

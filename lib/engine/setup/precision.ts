@@ -5,7 +5,7 @@ import { quantizeModel } from '../../models/quantize-model.js';
 import { DynamicLossScaler, type LossScaler, StaticLossScaler } from '../../optim/loss-scale.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { DType } from '../../runtime/dtype.js';
-import { configError } from '../../runtime/refused.js';
+import { configError } from '../../runtime/input-errors.js';
 import type { BuildInputs } from './clients.js';
 import { NoOptimizer } from './optimizer.js';
 

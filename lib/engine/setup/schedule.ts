@@ -8,9 +8,9 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 import type { LrSchedule } from '../../optim/schedule.js';
 import { ScheduleSet } from '../../optim/schedule-set.js';
+import { argumentError, configError } from '../../runtime/input-errors.js';
 import { notice } from '../../runtime/notice.js';
 import { camelCase } from '../../runtime/options.js';
-import { configError, refused } from '../../runtime/refused.js';
 import { type BuildInputs, type Clients, madeBy, requireMethods } from './clients.js';
 
 /**
@@ -44,7 +44,7 @@ function schedulesOf(
   if (!isList(given)) return new ScheduleSet(groups.map(() => given));
   if (given.length === groups.length) return new ScheduleSet(given);
   const expected = `a schedule, or one for each of ${groups.length} groups`;
-  throw refused(op, expected, `${given.length} schedules`);
+  throw argumentError(op, expected, `${given.length} schedules`);
 }
 
 const INSIDE =

@@ -5,7 +5,7 @@ import { AXIS } from '../../comm/mesh-shape.js';
 import type { Module } from '../../nn/module.js';
 import { canExchange } from '../../optim/exchange.js';
 import { type SequenceParallel, SequenceRanks } from '../../parallel/index.js';
-import { configError } from '../../runtime/refused.js';
+import { configError } from '../../runtime/input-errors.js';
 import type { Decisions } from '../engine-parts.js';
 import { otherMesh, type Ranks } from '../ranks.js';
 import type { Site } from '../release-stack.js';

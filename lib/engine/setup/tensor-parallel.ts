@@ -8,7 +8,7 @@ import { Parameter } from '../../nn/parameter.js';
 import { groupOf, type LayerStyle, parallelize, type TensorPlan } from '../../parallel/index.js';
 import { type PartitionSpec, partitionSpecs } from '../../parallel/partition-specs.js';
 import { isPart } from '../../runtime/box.js';
-import { configError } from '../../runtime/refused.js';
+import { configError } from '../../runtime/input-errors.js';
 import { otherMesh } from '../ranks.js';
 import { requireSameConfig } from './agreement.js';
 import type { BuildInputs } from './clients.js';

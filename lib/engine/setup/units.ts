@@ -4,7 +4,7 @@ import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 import type { DType } from '../../runtime/dtype.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import type { Tensor } from '../../tensor/index.js';
 import {
@@ -163,7 +163,7 @@ function indexGroups(module: Module, groups: readonly ParamGroup[]): Map<Tensor,
     for (const parameter of params) {
       if (!ownTensors.has(parameter)) {
         const got = `another tensor, of shape [${parameter.shape.join(', ')}]`;
-        throw refused(`initialize, parameter group ${index}`, 'parameters of the model', got);
+        throw argumentError(`initialize, parameter group ${index}`, 'parameters of the model', got);
       }
       groupOf.set(parameter, index);
     }

@@ -5,7 +5,7 @@ import { markStreamed } from '../../nn/streamed.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { ParamGroup } from '../../optim/param-groups.js';
 import { isPart, type Region, wholeRegion } from '../../runtime/box.js';
-import { configError } from '../../runtime/refused.js';
+import { configError } from '../../runtime/input-errors.js';
 import { explainShortages } from '../../runtime/shortage.js';
 import type { Tensor } from '../../tensor/index.js';
 import { adoptModel } from '../../zero/flatten-model.js';

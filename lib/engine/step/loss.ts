@@ -1,8 +1,8 @@
 // The loss of a micro-batch: its checks and its backward.
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { valueError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { backward, held, Tensor } from '../../tensor/index.js';
 
 /** Adds the gradients of `loss` times `factor` to the leaves below it. */
@@ -43,5 +43,5 @@ export function requireLoss(op: string, loss: Tensor): void {
  */
 export function requireFactor(op: string, factor: number): void {
   if (Number.isFinite(factor) && factor > 0) return;
-  throw refusedValue(op, 'a finite number above 0', factor);
+  throw valueError(op, 'a finite number above 0', factor);
 }

@@ -4,8 +4,8 @@ import { join } from 'node:path';
 
 import type { JsonValue } from '../../../types/json.js';
 import type { Device } from '../../runtime/device.js';
+import { valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { requireOneOf, requireType } from '../../runtime/require-type.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import { version } from '../../version.js';
@@ -119,7 +119,7 @@ export class RunWatch {
   private row(track: 'own' | 'eval', values: Readonly<Record<string, number>>): void {
     for (const [name, value] of Object.entries(values)) {
       if (typeof value === 'number') continue;
-      throw refusedValue(`watch ${name}`, 'a number', value);
+      throw valueError(`watch ${name}`, 'a number', value);
     }
     this.parts?.log.write({ e: 'row', track, step: this.parts.step(), values });
   }
@@ -203,7 +203,7 @@ async function servePage(
 function requirePort(port: unknown): void {
   const isPort = typeof port === 'number' && Number.isInteger(port) && port >= 0 && port < 65_536;
   if (port === undefined || port === null || isPort) return;
-  throw refusedValue('engine.watch port', 'a port from 0 to 65535, or null', port);
+  throw valueError('engine.watch port', 'a port from 0 to 65535, or null', port);
 }
 
 /** "runs/2026-11-28_16-05-09": one folder for each run of a program. */

@@ -10,8 +10,8 @@ import { AdapterReader } from '../../peft/adapter-reader.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { refused } from '../../runtime/refused.js';
 import { leading, required } from '../../runtime/required.js';
 import { contiguousStrides } from '../../runtime/view.js';
 import { cast, linear, noGrad, scope, Tensor } from '../../tensor/index.js';
@@ -163,7 +163,7 @@ export class Adapters implements ProductAddition {
   require(op: string, name: string): void {
     if (this.loaded.has(name)) return;
     const known = this.names.map((name) => JSON.stringify(name)).join(', ') || 'none is loaded';
-    throw refused(op, `the name of a loaded adapter (${known})`, formatValue(name));
+    throw argumentError(op, `the name of a loaded adapter (${known})`, formatValue(name));
   }
 
   /** Holds an adapter for `sequences` sequences. Throws DS_ARGUMENT. */
@@ -369,7 +369,8 @@ export class Adapters implements ProductAddition {
   }
 
   private requireNew(op: string, name: string): void {
-    if (this.loaded.has(name)) throw refused(op, 'a name that no adapter has', formatValue(name));
+    if (this.loaded.has(name))
+      throw argumentError(op, 'a name that no adapter has', formatValue(name));
     if (this.free.length > 0) return;
     throw new DsError({
       code: 'DS_LIMIT',
@@ -477,7 +478,7 @@ function requireFitting(
   if (rank > max) {
     const hint =
       max < MAX_RANK ? 'Raise maxAdapterRank (--max-lora-rank).' : 'Serve this adapter merged.';
-    throw refused(op, `an adapter of rank ${max} at most`, `rank ${rank}`, hint);
+    throw argumentError(op, `an adapter of rank ${max} at most`, `rank ${rank}`, hint);
   }
   for (const [name, { inputs, outputs }] of layers) {
     const base = all.get(name);

@@ -1,8 +1,8 @@
 // Options of initInference() for adapters that stay apart from the weights.
 
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { isPlainObject } from '../../runtime/is-object.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 
 /** The largest rank of an adapter beside others. */
@@ -44,13 +44,13 @@ export interface AdapterSettings {
 export function adapterSettings(op: string, given: AdapterOptions): AdapterSettings | null {
   const { adapters = {}, maxAdapters, maxAdapterRank } = given;
   if (!isPlainObject(adapters)) {
-    throw refusedValue(`${op} adapters`, 'an object of folders by name', adapters);
+    throw valueError(`${op} adapters`, 'an object of folders by name', adapters);
   }
   const folders = new Map(Object.entries(adapters));
   for (const [name, place] of folders) {
     requireName(`${op} adapters`, name);
     if (typeof place === 'string' && place !== '') continue;
-    throw refusedValue(`${op} adapters.${name}`, 'a folder or a name on the hub', place);
+    throw valueError(`${op} adapters.${name}`, 'a folder or a name on the hub', place);
   }
   const rank = maxAdapterRank ?? 0;
   if (maxAdapterRank !== undefined) {
@@ -62,12 +62,16 @@ export function adapterSettings(op: string, given: AdapterOptions): AdapterSetti
   }
   if (count > 0) return { folders, count, rank, isOpen: count > folders.size };
   if (maxAdapterRank === undefined) return null;
-  throw refused(`${op} maxAdapterRank`, 'adapters or maxAdapters with it', String(maxAdapterRank));
+  throw argumentError(
+    `${op} maxAdapterRank`,
+    'adapters or maxAdapters with it',
+    String(maxAdapterRank),
+  );
 }
 
 function requireBetween(op: string, value: number, min: number, max: number): void {
   requireInteger(op, value, min);
-  if (value > max) throw refusedValue(op, `an integer of at most ${max}`, value);
+  if (value > max) throw valueError(op, `an integer of at most ${max}`, value);
 }
 
 const MAX_NAME = 128;
@@ -75,5 +79,5 @@ const MAX_NAME = 128;
 /** Returns the name. Throws DS_ARGUMENT for a name that requests could not use. */
 export function requireName(op: string, name: string): string {
   if (typeof name === 'string' && name.length > 0 && name.length <= MAX_NAME) return name;
-  throw refused(op, `names of 1 to ${MAX_NAME} characters`, formatValue(name));
+  throw argumentError(op, `names of 1 to ${MAX_NAME} characters`, formatValue(name));
 }

@@ -1,6 +1,6 @@
 // Checks the values of enum and const by the other keywords of their schema.
 import { Ajv2020 } from 'ajv/dist/2020.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import { inexpressible, isAnnotation, type Schema, typesOf } from './schema-merge.js';
 
@@ -34,7 +34,11 @@ export function matchesRest(
     );
     return (value) => isListed(value) && validate(value) === true;
   } catch (error) {
-    throw refused(`format schema ${path}`, 'keywords that apply to constants', errorMessage(error));
+    throw argumentError(
+      `format schema ${path}`,
+      'keywords that apply to constants',
+      errorMessage(error),
+    );
   }
 }
 

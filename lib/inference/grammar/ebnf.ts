@@ -1,5 +1,5 @@
 // Grammars in llama.cpp's notation (GBNF): rules of literals, character classes and repetitions.
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { type CodePoints, complement, type Range, union, utf8 } from './characters.js';
 import type { Description, Node } from './description.js';
@@ -45,10 +45,11 @@ class GrammarReader {
   read(): Node {
     for (this.space(true); this.at < this.source.length; this.space(true)) this.definition();
     for (const [name, { isDefined }] of this.rules) {
-      if (!isDefined) throw refused(`${OP} ${name}`, 'a definition of the rule', 'none');
+      if (!isDefined) throw argumentError(`${OP} ${name}`, 'a definition of the rule', 'none');
     }
     const root = this.rules.get('root');
-    if (!root) throw refused(OP, 'a rule "root"', [...this.rules.keys()].slice(0, 8).join(', '));
+    if (!root)
+      throw argumentError(OP, 'a rule "root"', [...this.rules.keys()].slice(0, 8).join(', '));
     this.requireProgress();
     return this.to.call(root.number);
   }
@@ -246,7 +247,7 @@ class GrammarReader {
 
   private fault(expected: string, got: string): Error {
     const line = this.source.slice(0, this.at).split('\n').length;
-    return refused(`${OP} line ${line}`, expected, got);
+    return argumentError(`${OP} line ${line}`, expected, got);
   }
 
   /** Throws for rules that may begin with themselves: no text would end the search. */
@@ -268,7 +269,7 @@ class GrammarReader {
     if (done.has(name)) return;
     if (open.has(name)) {
       const expected = 'rules that begin with some text before they repeat';
-      throw refused(
+      throw argumentError(
         `${OP} ${name}`,
         expected,
         'left recursion',
@@ -276,7 +277,7 @@ class GrammarReader {
       );
     }
     open.add(name);
-    if (open.size > 1000) throw refused(OP, 'at most 1000 nested rules', 'more');
+    if (open.size > 1000) throw argumentError(OP, 'at most 1000 nested rules', 'more');
     const first = new Set<string>();
     for (const begin of required(this.rules.get(name)).begins) this.firsts(begin, first);
     for (const next of first) this.visit(next, open, done);

@@ -1,6 +1,6 @@
 // Arguments between tags, as Qwen3-Coder and GLM write them: strings as raw text, others as JSON.
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { CallField, FieldTags } from '../../text/tool-calls/held-calls.js';
 import { EVERY, utf8 } from './characters.js';
 import type { Description, Node } from './description.js';
@@ -72,7 +72,7 @@ function rawText(
       (value) => typeof value === 'string',
     );
     if (texts.length > 0) return to.all(plain, to.texts(texts));
-    throw refused(`format schema ${path}/enum`, 'a list with a string', formatValue(values));
+    throw argumentError(`format schema ${path}/enum`, 'a list with a string', formatValue(values));
   }
   const parts: Node[] = [plain];
   if (minLength !== 0 || maxLength !== undefined) {

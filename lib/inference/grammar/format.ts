@@ -1,7 +1,7 @@
 // Reads the option `format` of a request.
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import type { HeldCalls } from '../../text/tool-calls/held-calls.js';
 import type { Schema } from './schema-merge.js';
@@ -74,10 +74,10 @@ export function readFormat(op: string, given: unknown): ReadFormat {
   try {
     key = JSON.stringify(source);
   } catch (error) {
-    throw refused(op, 'a format of plain data', errorMessage(error));
+    throw argumentError(op, 'a format of plain data', errorMessage(error));
   }
   if (key.length > MAX_TEXT) {
-    throw refused(op, `a format of at most ${MAX_TEXT} characters`, `${key.length}`);
+    throw argumentError(op, `a format of at most ${MAX_TEXT} characters`, `${key.length}`);
   }
   return { source: JSON.parse(key) as FormatSource, key };
 }
@@ -85,7 +85,7 @@ export function readFormat(op: string, given: unknown): ReadFormat {
 function sourceOf(op: string, given: unknown): FormatSource {
   if (hasStandard(given)) return { kind: 'schema', schema: jsonSchemaOf(op, given) };
   if (!isObject(given)) {
-    throw refusedValue(op, 'a JSON schema, { regex }, { choice } or { grammar }', given);
+    throw valueError(op, 'a JSON schema, { regex }, { choice } or { grammar }', given);
   }
   if (Object.hasOwn(given, ANSWER)) {
     const { format, ...others } = given[ANSWER] as AnswerFormat;
@@ -94,31 +94,31 @@ function sourceOf(op: string, given: unknown): FormatSource {
   const kind = KINDS.find((name) => Object.hasOwn(given, name));
   if (kind === undefined) return { kind: 'schema', schema: given as Schema };
   const [other] = Object.keys(given).filter((name) => name !== kind);
-  if (other !== undefined) throw refused(op, `only "${kind}"`, `"${other}" with it`);
+  if (other !== undefined) throw argumentError(op, `only "${kind}"`, `"${other}" with it`);
   const value = given[kind];
   switch (kind) {
     case 'regex': {
       if (typeof value === 'string') return { kind, regex: value };
       const isRegex = value instanceof RegExp && /^[duvy]*$/.test(value.flags);
       if (isRegex) return { kind, regex: value.source };
-      throw refusedValue(`${op} regex`, 'a pattern without flags', value);
+      throw valueError(`${op} regex`, 'a pattern without flags', value);
     }
     case 'choice': {
       const isList = Array.isArray(value) && value.length > 0;
       if (isList && value.every((item) => typeof item === 'string' && item !== '')) {
         return { kind, choice: value as string[] };
       }
-      throw refusedValue(`${op} choice`, 'a list of strings', value);
+      throw valueError(`${op} choice`, 'a list of strings', value);
     }
     case 'grammar':
       if (typeof value === 'string') return { kind, grammar: value };
-      throw refusedValue(`${op} grammar`, 'a grammar in EBNF', value);
+      throw valueError(`${op} grammar`, 'a grammar in EBNF', value);
     case 'schema':
       if (isObject(value)) return { kind, schema: value as Schema };
-      throw refusedValue(`${op} schema`, 'a JSON schema', value);
+      throw valueError(`${op} schema`, 'a JSON schema', value);
     case 'jsonObject':
       if (value === true) return { kind };
-      throw refused(`${op} jsonObject`, 'true', formatValue(value));
+      throw argumentError(`${op} jsonObject`, 'true', formatValue(value));
   }
 }
 
@@ -136,11 +136,11 @@ function jsonSchemaOf(op: string, given: StandardSchema): Schema {
   if (typeof input !== 'function') {
     const expected = 'a Standard Schema that offers its JSON schema';
     const hint = 'With zod, pass z.toJSONSchema(schema), or use zod 4.2 or later.';
-    throw refused(op, expected, `a schema of ${formatValue(vendor)} without one`, hint);
+    throw argumentError(op, expected, `a schema of ${formatValue(vendor)} without one`, hint);
   }
   try {
     return input.call(jsonSchema, { target: 'draft-2020-12' }) as Schema;
   } catch (error) {
-    throw refused(op, 'a schema that JSON Schema can express', errorMessage(error));
+    throw argumentError(op, 'a schema that JSON Schema can express', errorMessage(error));
   }
 }

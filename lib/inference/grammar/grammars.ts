@@ -1,6 +1,6 @@
 // The grammars of one engine: compiled formats over the tokens of its tokenizer.
 import { NativeGrammar, TokenTrie } from '../../runtime/grammar.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { Tokenizer } from '../../text/index.js';
 import { compileFormat } from './compile.js';
 import type { ReadFormat } from './format.js';
@@ -28,7 +28,7 @@ export class Grammars {
     const { tokenizer } = this;
     if (!tokenizer) {
       const hint = 'initInference() has the option `tokenizer`.';
-      throw refused(
+      throw argumentError(
         'InferenceEngine request format',
         'an engine with a tokenizer',
         'an engine without one',

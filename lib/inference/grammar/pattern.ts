@@ -1,6 +1,6 @@
 // Regular expressions of JavaScript as nodes of a grammar. Lookaround, backreferences and word
 // boundaries are refused.
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { type CodePoints, complement, intersection, type Range, union } from './characters.js';
 import type { Description, Node } from './description.js';
@@ -60,7 +60,7 @@ function property(op: string, name: string): CodePoints {
   try {
     runs = new RegExp(`${name}+`, 'gu');
   } catch {
-    throw refused(op, 'a property of Unicode', name);
+    throw argumentError(op, 'a property of Unicode', name);
   }
   const out: Range[] = [];
   for (let first = 0; first <= LAST; first += PLANE) {
@@ -279,7 +279,7 @@ class PatternReader {
   }
 
   private fault(expected: string, got: string): Error {
-    return refused(this.op, expected, got.slice(0, 80));
+    return argumentError(this.op, expected, got.slice(0, 80));
   }
 }
 
@@ -346,7 +346,7 @@ export function patternNode(to: Description, source: string, options: PatternOpt
         if (right) return left ? around : to.epsilon;
         break;
     }
-    throw refused(op, '^ and $ at the ends of the pattern', source.slice(0, 80));
+    throw argumentError(op, '^ and $ at the ends of the pattern', source.slice(0, 80));
   };
   return emit(tree, true, true);
 }

@@ -1,7 +1,7 @@
 // Resolves $ref, and joins the schemas of allOf into one.
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { refused } from '../../runtime/refused.js';
 
 /** A schema: an object of keywords, or true or false. */
 export type Schema = boolean | { readonly [keyword: string]: unknown };
@@ -24,7 +24,7 @@ export const isAnnotation = (keyword: string): boolean =>
 /** The error of a keyword that a grammar cannot express here. */
 export function inexpressible(path: string, keyword: string, reason: string): Error {
   const expected = `a schema without "${keyword}" here: ${reason}`;
-  return refused(`format schema ${path}`, expected, `"${keyword}"`);
+  return argumentError(`format schema ${path}`, expected, `"${keyword}"`);
 }
 
 /** Resolves references into one schema document. */
@@ -37,13 +37,13 @@ export class SchemaRoot {
   resolve(reference: unknown, path: string): Schema {
     const op = `format schema ${path}/$ref`;
     if (typeof reference !== 'string' || !/^#(\/|$)/.test(reference)) {
-      throw refused(op, 'a reference "#/..." into the schema', formatValue(reference));
+      throw argumentError(op, 'a reference "#/..." into the schema', formatValue(reference));
     }
     let found: unknown = this.root;
     for (const part of reference.split('/').slice(1)) {
       const name = decodePart(part).replaceAll('~1', '/').replaceAll('~0', '~');
       const isInside = (isObject(found) || Array.isArray(found)) && Object.hasOwn(found, name);
-      if (!isInside) throw refused(op, 'a reference to a schema in the document', reference);
+      if (!isInside) throw argumentError(op, 'a reference to a schema in the document', reference);
       found = (found as Record<string, unknown>)[name];
     }
     return requireSchema(found, path);
@@ -55,7 +55,11 @@ export class SchemaRoot {
    */
   alternatives(schema: Schema, path: string, depth = 0): Schema[] {
     if (depth > MAX_DEPTH || ++this.visited > MAX_VISITS) {
-      throw refused(`format schema ${path}`, 'references and alternatives that end', 'a circle');
+      throw argumentError(
+        `format schema ${path}`,
+        'references and alternatives that end',
+        'a circle',
+      );
     }
     if (typeof schema === 'boolean') return [schema];
     const { $ref, allOf, anyOf, oneOf, ...own } = schema;
@@ -143,13 +147,17 @@ function decodePart(part: string): string {
 
 export function requireSchema(value: unknown, path: string): Schema {
   if (typeof value === 'boolean' || isObject(value)) return value as Schema;
-  throw refused(`format schema ${path}`, 'a schema: an object, true or false', formatValue(value));
+  throw argumentError(
+    `format schema ${path}`,
+    'a schema: an object, true or false',
+    formatValue(value),
+  );
 }
 
 function listOf(given: unknown, path: string, keyword: string): unknown[] {
   if (given === undefined) return [];
   if (Array.isArray(given) && given.length > 0) return given;
-  throw refused(`format schema ${path}/${keyword}`, 'a list of schemas', formatValue(given));
+  throw argumentError(`format schema ${path}/${keyword}`, 'a list of schemas', formatValue(given));
 }
 
 /** The names of `type`; null without one. */

@@ -1,7 +1,7 @@
 // Objects of JSON schemas: properties in their order, then names by patterns and other names.
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import type { Description, Node } from './description.js';
 import type { Layout } from './schema-layout.js';
@@ -48,7 +48,7 @@ export class ObjectRules {
     const needed = properties.filter(([, { isRequired }]) => isRequired).length;
     if (needed > max) {
       const expected = `at least the ${needed} required properties`;
-      throw refused(`format schema ${path}/maxProperties`, expected, `${max}`);
+      throw argumentError(`format schema ${path}/maxProperties`, expected, `${max}`);
     }
     const list = properties.map(([, property]) => property);
     const isCounted = min > needed || max < Number.POSITIVE_INFINITY;
@@ -62,7 +62,7 @@ export class ObjectRules {
     const { patternProperties = {} } = schema;
     const op = `format schema ${path}/patternProperties`;
     if (!isObject(patternProperties)) {
-      throw refused(op, 'an object of schemas', formatValue(patternProperties));
+      throw argumentError(op, 'an object of schemas', formatValue(patternProperties));
     }
     const found = Object.entries(patternProperties);
     if (found.length > MAX_PATTERNS) {
@@ -84,10 +84,10 @@ export class ObjectRules {
     const { properties = {}, required: needed = [], additionalProperties } = schema;
     if (!isObject(properties)) {
       const op = `format schema ${path}/properties`;
-      throw refused(op, 'an object of schemas', formatValue(properties));
+      throw argumentError(op, 'an object of schemas', formatValue(properties));
     }
     if (!Array.isArray(needed) || needed.some((name) => typeof name !== 'string')) {
-      throw refused(`format schema ${path}/required`, 'a list of names', formatValue(needed));
+      throw argumentError(`format schema ${path}/required`, 'a list of names', formatValue(needed));
     }
     const isRequired = new Set<string>(needed);
     const names = new Set([...Object.keys(properties), ...isRequired]);
@@ -196,12 +196,12 @@ function matches(pattern: string, name: string, path: string): boolean {
   try {
     return new RegExp(pattern, 'u').test(name);
   } catch {
-    throw refused(`format schema ${path}/patternProperties`, 'a pattern', pattern);
+    throw argumentError(`format schema ${path}/patternProperties`, 'a pattern', pattern);
   }
 }
 
 function bound(value: unknown, path: string): number | null {
   if (value === undefined) return null;
   if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value;
-  throw refused(`format schema ${path}`, 'an integer of 0 or more', formatValue(value));
+  throw argumentError(`format schema ${path}`, 'an integer of 0 or more', formatValue(value));
 }

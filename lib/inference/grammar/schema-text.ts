@@ -1,6 +1,6 @@
 // Strings of JSON schemas: lengths, patterns and formats.
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { anyJsonCharacter, EVERY, jsonCharacter, utf8 } from './characters.js';
 import type { Description, Node } from './description.js';
 import { patternNode } from './pattern.js';
@@ -97,7 +97,7 @@ export class Texts {
   constant(text: string): Node {
     if (this.marker === null) return this.to.text(JSON.stringify(text));
     if (!text.includes(this.marker)) return this.quoted(this.to.text(text));
-    throw refused('format schema', `a string without ${this.marker}`, formatValue(text));
+    throw argumentError('format schema', `a string without ${this.marker}`, formatValue(text));
   }
 
   /** The spelling of a property's name, without quotes. Throws DS_ARGUMENT. */
@@ -108,7 +108,11 @@ export class Texts {
   private spellName(name: string): string {
     if (this.marker === null) return JSON.stringify(name).slice(1, -1);
     if (/^[\w.-]+$/.test(name)) return name;
-    throw refused('format schema', 'names of letters, digits and "_" in calls', formatValue(name));
+    throw argumentError(
+      'format schema',
+      'names of letters, digits and "_" in calls',
+      formatValue(name),
+    );
   }
 
   /** A name in its place before a value. */
@@ -120,7 +124,7 @@ export class Texts {
   otherNames(known: readonly string[], matched: readonly Node[], others: readonly Node[]): Node {
     const { to } = this;
     if (this.marker !== null && matched.length + others.length > 0) {
-      throw refused('format schema', 'no patternProperties in calls with bare names', 'one');
+      throw argumentError('format schema', 'no patternProperties in calls with bare names', 'one');
     }
     const taken = [...others, ...(known.length > 0 ? [this.names(known)] : [])];
     const letters = to.bytes([48, 57], [65, 90], [95, 95], [97, 122]);
@@ -150,7 +154,7 @@ export class Texts {
   private format(name: unknown, path: string): Node {
     const source = typeof name === 'string' ? FORMATS[name] : undefined;
     if (source === undefined || !Object.hasOwn(FORMATS, String(name))) {
-      throw refused(path, `a format of ${FORMAT_NAMES.join(', ')}`, formatValue(name));
+      throw argumentError(path, `a format of ${FORMAT_NAMES.join(', ')}`, formatValue(name));
     }
     const node = this.pattern(source, path);
     if (name !== 'hostname') return node;

@@ -1,8 +1,8 @@
 // Compiles a JSON schema to rules. A keyword that the rules cannot express is an error with its
 // path.
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { refused } from '../../runtime/refused.js';
 import { matchesRest } from './constants.js';
 import type { Description, Node } from './description.js';
 import { anyNumber, decimals, integer, isDivisor, MAX_DIVISOR } from './numbers.js';
@@ -82,7 +82,7 @@ export class SchemaCompiler {
     const rule = this.to.rule();
     this.rules.set(key, rule);
     if (++this.nesting > MAX_NESTING) {
-      throw refused(`format schema ${path}`, `at most ${MAX_NESTING} nested schemas`, 'more');
+      throw argumentError(`format schema ${path}`, `at most ${MAX_NESTING} nested schemas`, 'more');
     }
     const parts = this.root
       .alternatives(schema, path)
@@ -120,7 +120,7 @@ export class SchemaCompiler {
   private constants(schema: Keywords, path: string): Node {
     const { enum: listed, const: only } = schema;
     if (listed !== undefined && (!Array.isArray(listed) || listed.length === 0)) {
-      throw refused(`format schema ${path}/enum`, 'a list of values', formatValue(listed));
+      throw argumentError(`format schema ${path}/enum`, 'a list of values', formatValue(listed));
     }
     const values: unknown[] = only === undefined ? (listed as unknown[]) : [only];
     const matches = matchesRest(schema, this.document, path);
@@ -128,7 +128,7 @@ export class SchemaCompiler {
     if (kept.length === 0) {
       const keyword = only === undefined ? 'enum' : 'const';
       const expected = 'a value that matches the other keywords';
-      throw refused(`format schema ${path}/${keyword}`, expected, formatValue(values));
+      throw argumentError(`format schema ${path}/${keyword}`, expected, formatValue(values));
     }
     const isShared = (value: unknown): boolean =>
       this.marker === null && (typeof value !== 'object' || value === null);
@@ -162,7 +162,7 @@ export class SchemaCompiler {
   private string(schema: Keywords, path: string): Node {
     const patterns = listOf(schema.pattern).map((source) => {
       if (typeof source === 'string') return { source, path: `format schema ${path}/pattern` };
-      throw refused(`format schema ${path}/pattern`, 'a pattern', formatValue(source));
+      throw argumentError(`format schema ${path}/pattern`, 'a pattern', formatValue(source));
     });
     const formats = listOf(schema.format).map((name) => ({
       name,
@@ -180,7 +180,7 @@ export class SchemaCompiler {
     const min = count(schema[low], `${path}/${low}`) ?? 0;
     const max = count(schema[high], `${path}/${high}`) ?? Number.POSITIVE_INFINITY;
     if (min <= max) return [min, max];
-    throw refused(`format schema ${path}/${high}`, `at least ${low}, ${min}`, `${max}`);
+    throw argumentError(`format schema ${path}/${high}`, `at least ${low}, ${min}`, `${max}`);
   }
 
   private number(schema: Keywords, path: string, isInteger: boolean): Node {
@@ -215,7 +215,11 @@ export class SchemaCompiler {
     const isOld = Array.isArray(items);
     const listed = isOld ? items : (prefixItems ?? []);
     if (!Array.isArray(listed)) {
-      throw refused(`format schema ${path}/prefixItems`, 'a list of schemas', formatValue(listed));
+      throw argumentError(
+        `format schema ${path}/prefixItems`,
+        'a list of schemas',
+        formatValue(listed),
+      );
     }
     if (additionalItems !== undefined && !isOld) {
       throw inexpressible(`${path}/additionalItems`, 'additionalItems', 'items is not a list');
@@ -234,7 +238,7 @@ export class SchemaCompiler {
       ? this.to.empty
       : this.value(requireSchema(rest ?? true, `${path}/items`), `${path}/items`);
     if (min > end) {
-      throw refused(`format schema ${path}/minItems`, `at most ${end} items`, `${min}`);
+      throw argumentError(`format schema ${path}/minItems`, `at most ${end} items`, `${min}`);
     }
     return this.layout.array({ first, more, min: min, max: end });
   }
@@ -257,7 +261,7 @@ function requireTypes(
   if (types === null) return null;
   const wrong = types.find((type) => !TYPES.some((known) => known === type));
   if (wrong === undefined && types.length > 0) return types as (typeof TYPES)[number][];
-  throw refused(`format schema ${path}/type`, TYPES.join(', '), formatValue(wrong ?? types));
+  throw argumentError(`format schema ${path}/type`, TYPES.join(', '), formatValue(wrong ?? types));
 }
 
 function count(value: unknown, path: string): number | null {
@@ -265,17 +269,21 @@ function count(value: unknown, path: string): number | null {
   if (typeof value === 'number' && Number.isInteger(value) && value >= 0) {
     if (value < 2 ** 31 - 1) return value;
   }
-  throw refused(`format schema ${path}`, 'an integer from 0 to 2147483646', formatValue(value));
+  throw argumentError(
+    `format schema ${path}`,
+    'an integer from 0 to 2147483646',
+    formatValue(value),
+  );
 }
 
 function numberOf(value: unknown, path: string): number | null {
   if (value === undefined) return null;
   if (typeof value === 'number' && Number.isFinite(value)) return value;
-  throw refused(`format schema ${path}`, 'a number', formatValue(value));
+  throw argumentError(`format schema ${path}`, 'a number', formatValue(value));
 }
 
 /** Throws DS_ARGUMENT unless the value is a schema. */
 export function schemaOf(value: unknown): Schema {
   if (typeof value === 'boolean' || isObject(value)) return value as Schema;
-  throw refused('format schema #', 'a JSON schema', formatValue(value));
+  throw argumentError('format schema #', 'a JSON schema', formatValue(value));
 }

@@ -8,7 +8,7 @@ import type { Parameter } from '../../nn/parameter.js';
 import type { StoredValues } from '../../nn/stored-values.js';
 import type { Box } from '../../runtime/box.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { numel } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import { damagedError, type PartsList } from './parts-list.js';
@@ -114,7 +114,7 @@ class OwnPart implements StoredValues {
 }
 
 function begunError(name: string): DsError {
-  return refused(
+  return argumentError(
     'initInference checkpoint',
     'a model without values',
     `values of ${name}`,

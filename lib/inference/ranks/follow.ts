@@ -2,7 +2,7 @@
 // pieces.
 
 import { DsError } from '../../errors.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { GenerationPiece } from '../continuation.js';
 import type { Generator, InferenceStats, Submitted } from '../generator.js';
 import { PieceQueue } from '../piece-queue.js';
@@ -107,7 +107,7 @@ export class FollowerGenerator implements Generator, EngineRole {
 
   requireForward(): void {
     if (!this.isNeeded) return;
-    throw refused(
+    throw argumentError(
       'InferenceEngine.call',
       'a forward that all ranks begin together',
       'a call during the steps of rank 0',
@@ -174,7 +174,7 @@ export class FollowerGenerator implements Generator, EngineRole {
   private compare({ asked, mine, pieces }: Report): void {
     if (asked === null || mine === null || asked === mine) return;
     pieces.fail(
-      refused(
+      argumentError(
         'InferenceEngine request',
         'the same requests, in the same order, on all ranks that share the model',
         `a different request on rank ${this.rank} than on rank 0`,
@@ -189,7 +189,7 @@ export class FollowerGenerator implements Generator, EngineRole {
   }
 
   private asksAlone(): DsError {
-    return refused(
+    return argumentError(
       'InferenceEngine request',
       'requests on rank 0, which this rank follows',
       `a request on rank ${this.rank}`,

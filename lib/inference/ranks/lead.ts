@@ -3,7 +3,7 @@
 
 import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { Generation, GenerationPiece } from '../continuation.js';
 import type { Generator, InferenceStats, Submitted } from '../generator.js';
 import { PieceQueue } from '../piece-queue.js';
@@ -155,7 +155,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
       this.rest();
       return;
     }
-    throw refused(
+    throw argumentError(
       'InferenceEngine.call',
       'a forward that all ranks begin together',
       isBusy ? 'a call during a generation' : 'a call on a rank that others follow',
@@ -192,7 +192,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
 
 /** Throws DS_ARGUMENT for `option`, which needs computation outside the batched steps. */
 export function refuseShared(option: string): void {
-  throw refused(
+  throw argumentError(
     `InferenceEngine request ${option}`,
     '1 where ranks share the model (tensor_parallel)',
     'more',

@@ -13,7 +13,7 @@ import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
 import { jobEnvironment } from '../../runtime/addon.js';
 import { cpu, type Device } from '../../runtime/device.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { leading, required } from '../../runtime/required.js';
 import { boundedMs } from '../../runtime/timer.js';
 import { held, Tensor } from '../../tensor/index.js';
@@ -204,7 +204,7 @@ function requireAlike(host: ProcessGroup, what: string, value: unknown): void {
   const digestOf = (rank: number): Buffer => found.subarray(rank * DIGEST, (rank + 1) * DIGEST);
   const other = host.ranks.findIndex((_, rank) => !digestOf(rank).equals(digestOf(0)));
   if (other < 0) return;
-  throw refused(
+  throw argumentError(
     'initInference',
     `the same ${what} on all ranks that share the model`,
     `different ${what} on rank ${host.ranks[other]} and rank ${host.ranks[0]}`,

@@ -1,6 +1,6 @@
 // The role of an engine among the ranks that share its model.
 import type { DsError } from '../../errors.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { Generator } from '../generator.js';
 
 /** Operations that depend on this role. */
@@ -28,5 +28,5 @@ export const aloneRole: EngineRole = {
 /** The error of sleep() for ranks that share a model. */
 export function asleep(): DsError {
   const expected = 'an engine that has the whole model';
-  return refused('InferenceEngine.sleep', expected, 'one with tensor_parallel');
+  return argumentError('InferenceEngine.sleep', expected, 'one with tensor_parallel');
 }

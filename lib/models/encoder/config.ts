@@ -1,6 +1,7 @@
 // Reads and checks the sizes of an encoder.
+
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireOneOf, requireType } from '../../runtime/require-type.js';
 import {
@@ -150,15 +151,15 @@ export function readEncoderConfig(traits: EncoderTraits, given: EncoderConfig): 
   const width = channels / heads;
   if (!Number.isInteger(width) || (traits.positions === 'rotary' && width % 2 !== 0)) {
     const expected = traits.positions === 'rotary' ? 'heads of an even width' : 'a divisor';
-    throw refusedValue(`${name} heads`, `${expected} of ${channels} channels`, heads);
+    throw valueError(`${name} heads`, `${expected} of ${channels} channels`, heads);
   }
   const named = requireTask(name, task);
   if (named === 'auto' || named === 'causal-lm') {
-    throw refused(`${name} task`, 'a task of an encoder', `"${named}"`);
+    throw argumentError(`${name} task`, 'a task of an encoder', `"${named}"`);
   }
   const windows = config.windows ?? Array.from({ length: layers }, () => null);
   if (!Array.isArray(windows) || windows.length !== layers) {
-    throw refusedValue(`${name} windows`, `a window or null for each of ${layers} layers`, windows);
+    throw valueError(`${name} windows`, `a window or null for each of ${layers} layers`, windows);
   }
   for (const window of windows) if (window !== null) requireInteger(`${name} windows`, window, 0);
   const complete = {

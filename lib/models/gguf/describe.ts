@@ -2,7 +2,7 @@
 
 import { F32, type GgufMetadata, type WrittenValue } from '../../checkpoint/index.js';
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { type LatentSizes, type RotarySizes, windowsOf } from '../rotary/config.js';
 import type { DeltaSizes } from '../rotary/delta-config.js';
@@ -13,7 +13,7 @@ import type { Entries } from './entries.js';
 
 /** Returns the error for a setting that llama.cpp lacks or computes differently. */
 const lostError = (what: string, expected: string, got: unknown) =>
-  refused(`saveGguf ${what}`, expected, formatValue(got), 'llama.cpp has no key for it.');
+  argumentError(`saveGguf ${what}`, expected, formatValue(got), 'llama.cpp has no key for it.');
 
 /** Returns the metadata for a model. Throws DS_ARGUMENT for settings that llama.cpp lacks. */
 export function metadataOf(

@@ -14,8 +14,8 @@ import {
 import { DsError } from '../../errors.js';
 import { requireModule } from '../../nn/require-module.js';
 import { cpu } from '../../runtime/device.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
@@ -80,17 +80,16 @@ export async function saveGguf(
   const { type = 'Q8_0', tokenizer } = readOptions('saveGguf', given, OPTIONS);
   requireModule('saveGguf', model);
   requireType('saveGguf path', path, 'string');
-  if (!path.endsWith('.gguf'))
-    throw refusedValue('saveGguf path', 'a name that ends in .gguf', path);
+  if (!path.endsWith('.gguf')) throw valueError('saveGguf path', 'a name that ends in .gguf', path);
   if (tokenizer !== undefined) requireType('saveGguf tokenizer', tokenizer, 'string');
   const fileType = Object.hasOwn(FILE_TYPES, type) ? FILE_TYPES[type] : undefined;
   if (fileType === undefined) {
-    throw refusedValue('saveGguf type', Object.keys(FILE_TYPES).join(', '), type);
+    throw valueError('saveGguf type', Object.keys(FILE_TYPES).join(', '), type);
   }
   const [architecture, own] = architectureOf(model);
   const { vocabSize, moe } = own.config;
   if (type === 'MXFP4' && !moe) {
-    throw refusedValue('saveGguf type', 'another type for a model without experts', type);
+    throw valueError('saveGguf type', 'another type for a model without experts', type);
   }
   const metadata = new Map([
     ...metadataOf(architecture, own.config, fileType),
@@ -110,7 +109,7 @@ function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
   const found = ARCHITECTURES.find(({ modelTypes }) => modelTypes.includes(type as string));
   if (found && model instanceof RotaryLM) return [found, model];
   const known = ARCHITECTURES.flatMap(({ modelTypes }) => modelTypes).join(', ');
-  throw refusedValue('saveGguf', `a model of ${known}`, type ?? model.constructor.name);
+  throw valueError('saveGguf', `a model of ${known}`, type ?? model.constructor.name);
 }
 
 /** Returns the metadata with a number of each block. */
@@ -241,7 +240,7 @@ function requireStored(architecture: GgufArchitecture, name: string, stored: str
 }
 
 const lackingError = ({ name }: GgufArchitecture, got: string): DsError =>
-  refused('saveGguf', `tensors of ${name} in llama.cpp`, got);
+  argumentError('saveGguf', `tensors of ${name} in llama.cpp`, got);
 
 function stackName(architecture: GgufArchitecture, stem: string): string | undefined {
   const place = placeOf(architecture, stem);

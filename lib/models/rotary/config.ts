@@ -1,6 +1,7 @@
 // Sizes of models with rotary positions, and the parameters of their blocks.
+
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { keysOf } from '../../runtime/typed-keys.js';
@@ -294,22 +295,22 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   requireInteger(`${name} kvHeads`, kvHeads, 1);
   if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0) {
     const expected = 'an even width of heads: channels / heads, or headDim';
-    throw refused(`${name} headDim`, expected, String(headDim));
+    throw argumentError(`${name} headDim`, expected, String(headDim));
   }
   if (heads % kvHeads !== 0) {
-    throw refusedValue(`${name} kvHeads`, `a divisor of ${heads} heads`, kvHeads);
+    throw valueError(`${name} kvHeads`, `a divisor of ${heads} heads`, kvHeads);
   }
   if (traits.keyHeads && kvHeads !== traits.keyHeads) {
-    throw refusedValue(`${name} kvHeads`, `${traits.keyHeads}, as in all its models`, kvHeads);
+    throw valueError(`${name} kvHeads`, `${traits.keyHeads}, as in all its models`, kvHeads);
   }
   if (latent && (kvHeads !== heads || headDim !== latent.plainDim + latent.rotaryDim)) {
     const expected = `${heads} kvHeads, and a headDim of plainDim + rotaryDim`;
-    throw refused(`${name} heads`, expected, `${kvHeads} and ${headDim}`);
+    throw argumentError(`${name} heads`, expected, `${kvHeads} and ${headDim}`);
   }
   const isShared = kvHeads !== heads && !traits.perGroup;
   if (traits.perHead && (isShared || headDim !== channels / heads)) {
     const expected = `${heads} kvHeads, and a headDim of channels / heads`;
-    throw refused(`${name} heads`, expected, `${kvHeads} and ${headDim}`);
+    throw argumentError(`${name} heads`, expected, `${kvHeads} and ${headDim}`);
   }
   const { ropeScaling = null, padTokenId = null, attentionDropout = 0 } = config;
   requireRope(traits, config, latent?.rotaryDim ?? headDim);

@@ -1,8 +1,8 @@
 // Sizes of gated delta net layers: options, and keys of config.json.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { RecurrentSizes } from '../../nn/recurrent-cache.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { entriesOf } from '../../runtime/typed-keys.js';
 import type { ModelConfig } from '../model-config.js';
@@ -39,20 +39,20 @@ export function readDelta(
   layers: number,
 ): DeltaSizes {
   const op = `${model} delta`;
-  if (given === undefined) throw refused(op, 'the sizes of gated delta nets', 'undefined');
+  if (given === undefined) throw argumentError(op, 'the sizes of gated delta nets', 'undefined');
   const read = readOptions(op, given, NAMES);
   const { keyHeads, heads, taps, layers: list } = read;
   for (const name of ['keyHeads', 'heads', 'keyDim', 'valueDim', 'taps'] as const) {
     requireInteger(`${op} ${name}`, read[name], 1);
   }
   if (heads % keyHeads !== 0) {
-    throw refusedValue(`${op} heads`, `a multiple of ${keyHeads} keyHeads`, heads);
+    throw valueError(`${op} heads`, `a multiple of ${keyHeads} keyHeads`, heads);
   }
-  if (taps < 2 || taps > 8) throw refusedValue(`${op} taps`, '2 to 8', taps);
+  if (taps < 2 || taps > 8) throw valueError(`${op} taps`, '2 to 8', taps);
   const isFlag = (value: unknown): boolean => typeof value === 'boolean';
   const isList = Array.isArray(list) && list.length === layers && list.every(isFlag);
   if (!isList) {
-    throw refusedValue(`${op} layers`, `true or false for each of ${layers} layers`, list);
+    throw valueError(`${op} layers`, `true or false for each of ${layers} layers`, list);
   }
   return { ...read, layers: [...list] };
 }

@@ -1,6 +1,7 @@
 // Options of models with layers of several kinds. Source: Gemma 4.
+
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 
@@ -64,12 +65,12 @@ function readFull(
   const { headDim, kvHeads = usual, keysAsValues = false } = read;
   requireType(`${op} keysAsValues`, keysAsValues, 'boolean');
   if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0) {
-    throw refusedValue(`${op} headDim`, 'an even width of heads', headDim);
+    throw valueError(`${op} headDim`, 'an even width of heads', headDim);
   }
   requireInteger(`${op} kvHeads`, kvHeads, 1);
-  if (heads % kvHeads !== 0) throw refusedValue(`${op} kvHeads`, `a divisor of ${heads}`, kvHeads);
+  if (heads % kvHeads !== 0) throw valueError(`${op} kvHeads`, `a divisor of ${heads}`, kvHeads);
   if (!keysAsValues && kvHeads !== usual) {
-    throw refusedValue(`${op} kvHeads`, `${usual} without keysAsValues`, kvHeads);
+    throw valueError(`${op} kvHeads`, `${usual} without keysAsValues`, kvHeads);
   }
   return { headDim, kvHeads, keysAsValues };
 }
@@ -86,5 +87,5 @@ function readShared(
   const ownFull = isFull.slice(0, Math.max(0, isFull.length - layers));
   if (isFull.every((kind) => ownFull.includes(kind))) return { layers, doubled };
   const expected = 'an earlier layer of its kind for each of the last layers';
-  throw refused(`${op} layers`, expected, `${layers} of ${isFull.length} layers`);
+  throw argumentError(`${op} layers`, expected, `${layers} of ${isFull.length} layers`);
 }

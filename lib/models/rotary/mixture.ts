@@ -3,8 +3,8 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { SliceNames } from '../../checkpoint/index.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { ModelConfig } from '../model-config.js';
@@ -130,29 +130,29 @@ export function readMoe(
   { hidden: dense, layers }: { hidden: number; layers: number },
 ): MoeSizes {
   const op = `${model} moe`;
-  if (given === undefined) throw refused(op, '{ experts, perToken }', 'undefined');
+  if (given === undefined) throw argumentError(op, '{ experts, perToken }', 'undefined');
   const { sharedHidden = null, ...config } = readOptions(op, given, NAMES);
   const isNormed = traits.choosesNorm !== 'never';
   const { normalize = isNormed, denseLayers = [], hidden = dense } = config;
   const experts = requireInteger(`${op} experts`, config.experts, 1);
   const perToken = requireInteger(`${op} perToken`, config.perToken, 1);
-  if (experts > 512) throw refusedValue(`${op} experts`, 'at most 512', experts);
+  if (experts > 512) throw valueError(`${op} experts`, 'at most 512', experts);
   if (perToken > experts)
-    throw refusedValue(`${op} perToken`, `at most ${experts} experts`, perToken);
+    throw valueError(`${op} perToken`, `at most ${experts} experts`, perToken);
   requireInteger(`${op} hidden`, hidden, 1);
   if (sharedHidden !== null) requireInteger(`${op} sharedHidden`, sharedHidden, 1);
   if ((traits.shared !== false) !== (sharedHidden !== null)) {
     const expected = traits.shared
       ? 'the width of the shared expert'
       : 'null, because the family has no shared expert';
-    throw refusedValue(`${op} sharedHidden`, expected, sharedHidden);
+    throw valueError(`${op} sharedHidden`, expected, sharedHidden);
   }
   if (traits.shared === 'ungated' && Number(sharedHidden) % hidden !== 0) {
-    throw refusedValue(`${op} sharedHidden`, `a multiple of ${hidden}`, sharedHidden);
+    throw valueError(`${op} sharedHidden`, `a multiple of ${hidden}`, sharedHidden);
   }
   requireType(`${op} normalize`, normalize, 'boolean');
   if (traits.choosesNorm !== true && normalize !== isNormed) {
-    throw refusedValue(`${op} normalize`, `${isNormed}, the setting of the family`, normalize);
+    throw valueError(`${op} normalize`, `${isNormed}, the setting of the family`, normalize);
   }
   const isLayer = (value: number): boolean =>
     Number.isInteger(value) && value >= 0 && value < layers;
@@ -162,7 +162,7 @@ export function readMoe(
       : traits.choosesLayers || denseLayers.length === 0;
   if (!Array.isArray(denseLayers) || !denseLayers.every(isLayer) || !isFitting) {
     const expected = traits.choosesLayers ? `numbers of ${layers} layers` : 'none';
-    throw refusedValue(`${op} denseLayers`, expected, denseLayers);
+    throw valueError(`${op} denseLayers`, expected, denseLayers);
   }
   const routing = readGroups(op, traits, config);
   return { experts, perToken, hidden, sharedHidden, normalize, denseLayers, ...routing };
@@ -177,7 +177,7 @@ function readGroups(
   const numbers = { groups, keptGroups, scale };
   for (const [name, value] of Object.entries(numbers)) {
     if (scores || value === 1) continue;
-    throw refusedValue(`${op} ${name}`, '1, because the family has no groups of experts', value);
+    throw valueError(`${op} ${name}`, '1, because the family has no groups of experts', value);
   }
   return numbers;
 }

@@ -1,6 +1,7 @@
 // Checks of the sizes of models with rotary positions.
+
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { type RopeScaling, requireScaling } from './rope-scaling.js';
 import { COMMON_ROPE, type RotaryTraits } from './traits.js';
@@ -38,14 +39,14 @@ export function requireLatent(
   { latent }: { latent?: LatentSizes },
 ): LatentSizes {
   const op = `${name} latent`;
-  if (latent === undefined) throw refused(op, 'the widths of latent attention', 'undefined');
+  if (latent === undefined) throw argumentError(op, 'the widths of latent attention', 'undefined');
   const read = readOptions(op, latent, LATENT);
   for (const [key, value] of Object.entries(read)) {
     if (key !== 'queryRank' || value !== null) requireInteger(`${op} ${key}`, value, 1);
   }
   const { valueDim, plainDim, rotaryDim } = read;
   if (valueDim <= plainDim + rotaryDim) return read;
-  throw refusedValue(`${op} valueDim`, 'at most plainDim + rotaryDim', valueDim);
+  throw valueError(`${op} valueDim`, 'at most plainDim + rotaryDim', valueDim);
 }
 
 export function requireLayers(
@@ -56,7 +57,7 @@ export function requireLayers(
   const list = given ?? Array.from({ length: layers }, () => true);
   const isFlag = (value: unknown): boolean => typeof value === 'boolean';
   if (Array.isArray(list) && list.length === layers && list.every(isFlag)) return [...list];
-  throw refusedValue(`${name} ropeLayers`, `true or false for each of ${layers} layers`, given);
+  throw valueError(`${name} ropeLayers`, `true or false for each of ${layers} layers`, given);
 }
 
 export function requireRope(
@@ -71,7 +72,7 @@ export function requireRope(
   const rotaryDim = rotaryDimOf(headDim, factor);
   if (rotaryDim < 2 || rotaryDim > headDim || rotaryDim % 2 !== 0) {
     const expected = `a share that makes 2 or more of ${headDim} channels rotary, an even number`;
-    throw refusedValue(`${name} partialRotaryFactor`, expected, factor);
+    throw valueError(`${name} partialRotaryFactor`, expected, factor);
   }
   if (ropeScaling) requireScaling(`${name} ropeScaling`, ropeScaling, rotaryDim, rope.types);
 }
@@ -86,10 +87,10 @@ export function requireWindow(
   if (isList && (kind !== 'layers' || given.length !== layers)) {
     const expected =
       kind === 'layers' ? `a window for each of ${layers} layers` : 'one window for all layers';
-    throw refusedValue(op, expected, given);
+    throw valueError(op, expected, given);
   }
   const all = (isList ? given : [given]) as readonly Window[];
   for (const window of all) if (window !== null) requireInteger(op, window, 1);
   const widths = new Set(all.filter((window) => window !== null));
-  if (widths.size > 1) throw refusedValue(op, 'the same width for all layers with a window', given);
+  if (widths.size > 1) throw valueError(op, 'the same width for all layers with a window', given);
 }

@@ -3,8 +3,8 @@
 
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { valueError } from '../../runtime/input-errors.js';
 import { readOptions } from '../../runtime/options.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
@@ -325,7 +325,7 @@ function requireNumber(op: string, key: ScalingKey, value: unknown, rotaryDim: n
   if (key === 'truncate') requireType(op, value, 'boolean');
   else if (key === 'originalMaxSeq') requireInteger(op, value as number, 2);
   else if (key === 'shortFactor' || key === 'longFactor') requireDivisors(op, value, rotaryDim / 2);
-  else if (key === 'share' && Number(value) > 1) throw refusedValue(op, 'at most 1', value);
+  else if (key === 'share' && Number(value) > 1) throw valueError(op, 'at most 1', value);
   else requireFinite(op, value as number, key === 'factor' ? 1 : Number.MIN_VALUE);
 }
 

@@ -9,7 +9,7 @@ import type { RecurrentSizes } from '../../nn/recurrent-cache.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import type { PipelineLayer } from '../../pipe/index.js';
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { type Tensor, tanh } from '../../tensor/index.js';
 import type { BlockActivations } from '../activation-shape.js';
 import type { CacheShape } from '../caches.js';
@@ -227,7 +227,7 @@ export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig
       const { maxSeq } = options;
       if (typeof traits.positions === 'object' && maxSeq !== undefined) {
         const expected = 'no value, because the folder has a table of positions';
-        throw refused(`${name} maxSeq`, expected, formatValue(maxSeq));
+        throw argumentError(`${name} maxSeq`, expected, formatValue(maxSeq));
       }
       return build({ ...parseRotaryConfig(traits, folder), ...options } as Config);
     },

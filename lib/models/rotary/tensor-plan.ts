@@ -1,6 +1,6 @@
 // The split of a model over ranks, from the declaration of its family.
 import type { LayerStyle, StyleName, TensorPlan } from '../../parallel/plan.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { lastNorm } from './body.js';
 import type { Body } from './config.js';
 
@@ -92,7 +92,7 @@ function requireWholeGroups(
   here: { queries: number; keys: number },
 ): void {
   if (here.queries / here.keys === heads / kvHeads) return;
-  throw refused(
+  throw argumentError(
     `tensor_parallel of ${traits.name}`,
     `at most ${kvHeads} ranks, one for each key head`,
     'several ranks with the same key head',

@@ -1,5 +1,5 @@
 // Losses of embeddings with the formulas of sentence-transformers.
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { describe } from '../../runtime/view.js';
 import {
@@ -19,7 +19,7 @@ function requireAlike(op: string, first: Tensor, ...others: readonly Tensor[]): 
   for (const tensor of [first, ...others]) requireTensor(op, tensor);
   const odd = others.find(({ shape }) => shape.join() !== first.shape.join());
   if (first.ndim === 2 && !odd) return;
-  throw refused(op, 'embeddings [B, C] of one shape', describe(odd ?? first));
+  throw argumentError(op, 'embeddings [B, C] of one shape', describe(odd ?? first));
 }
 
 /**

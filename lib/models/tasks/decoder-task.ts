@@ -6,7 +6,7 @@ import { Linear } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { TensorPlan } from '../../parallel/plan.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { leading, required } from '../../runtime/required.js';
 import { noGrad, type Tensor } from '../../tensor/index.js';
 import type { CausalLM } from '../causal-lm.js';
@@ -64,7 +64,7 @@ export class DecoderTask extends TaskModel {
     super();
     const name = lm.constructor.name;
     if (task === 'masked-lm' || task === 'question-answering') {
-      throw refused(`${name} task`, 'a task of a decoder', `"${task}", which is of encoders`);
+      throw argumentError(`${name} task`, 'a task of a decoder', `"${task}", which is of encoders`);
     }
     requireUnscaled(lm);
     this.#lm = lm;
@@ -130,7 +130,8 @@ export class DecoderTask extends TaskModel {
   }
 
   protected override hiddenOf(ids: Tensor, { mask, types }: TaskInputs): Tensor {
-    if (types) throw refused(`${this.constructor.name} types`, 'none, as in all decoders', 'types');
+    if (types)
+      throw argumentError(`${this.constructor.name} types`, 'none, as in all decoders', 'types');
     const documents = mask ? noGrad(() => mask.to('i32').sub(1)) : null;
     return this.#lm.hidden(ids, { ...inRows, documents });
   }
@@ -211,7 +212,7 @@ function requireUnscaled(lm: CausalLM): void {
   const { scales } = lm.config as { scales?: { logits?: number } };
   if (scales?.logits === undefined || scales.logits === 1) return;
   const expected = 'a family whose transformers class has this head';
-  throw refused(`${lm.constructor.name} task`, expected, `a ${lm.constructor.name}`);
+  throw argumentError(`${lm.constructor.name} task`, expected, `a ${lm.constructor.name}`);
 }
 
 /** Returns the family that loads a decoder with the head of a task. */

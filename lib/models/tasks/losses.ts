@@ -2,7 +2,7 @@
 
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { leading } from '../../runtime/required.js';
 import {
   binaryCrossEntropyWithLogits,
@@ -67,7 +67,7 @@ export function taskLoss(
 ): Tensor {
   if (task === 'question-answering') return spanLoss(outputs, targets, op, how);
   const { labels } = targets;
-  if (!labels) throw refused(`${op} labels`, 'labels of the batch', formatValue(labels));
+  if (!labels) throw argumentError(`${op} labels`, 'labels of the batch', formatValue(labels));
   if (task !== 'sequence-classification') return choiceLoss(outputs, labels, how);
   const problem = problemOf(problemType, outputs.size(1), labels);
   if (problem === 'single_label_classification') return choiceLoss(outputs, labels, how);
@@ -105,7 +105,11 @@ function spanLoss(
   { divisor }: TaskLossOptions,
 ): Tensor {
   if (!starts || !ends) {
-    throw refused(`${op} starts, ends`, 'both ends of each answer', formatValue(starts ?? ends));
+    throw argumentError(
+      `${op} starts, ends`,
+      'both ends of each answer',
+      formatValue(starts ?? ends),
+    );
   }
   const ignoreIndex = outputs.size(1);
   const [a, b] = leading(

@@ -1,7 +1,7 @@
 // Pools the hidden states of tokens into one vector for each sequence.
 
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { leading, required } from '../../runtime/required.js';
 import {
   arange,
@@ -123,7 +123,7 @@ export function requireModes(op: string, modes: unknown): readonly PoolingMode[]
   const all = Array.isArray(modes) ? modes : [modes];
   const isKnown = all.length > 0 && all.every((mode) => POOLING_MODES.includes(mode));
   if (isKnown) return all as PoolingMode[];
-  throw refused(
+  throw argumentError(
     op,
     POOLING_MODES.map((mode) => JSON.stringify(mode)).join(', '),
     formatValue(modes),

@@ -5,8 +5,8 @@ import { Module } from '../../nn/module.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { sourceFolderOf } from '../../nn/source-folder.js';
 import type { TensorPlan } from '../../parallel/plan.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
@@ -154,7 +154,8 @@ export abstract class TaskModel extends Module {
     const op = `${this.constructor.name} embed`;
     const { batchSize = 32, ...options } = readOptions(op, given, EMBED);
     requireInteger(`${op} batchSize`, batchSize, 1);
-    if (this.task !== 'embedding') throw refused(op, 'a model of the task "embedding"', this.task);
+    if (this.task !== 'embedding')
+      throw argumentError(op, 'a model of the task "embedding"', this.task);
     const tokenizer = options.tokenizer ?? this.ownTokenizer(op);
     const { maxLength = this.maxLength ?? this.maxSeq, prompt = '' } = options;
     const rows = texts.map((text) => tokenizer.encode(`${prompt}${text}`, { maxLength }));
@@ -198,7 +199,7 @@ export abstract class TaskModel extends Module {
   /** The tokenizer of the folder that the model was read from. */
   private ownTokenizer(op: string): Tokenizer {
     const folder = sourceFolderOf(this);
-    if (folder === null) throw refused(op, '`tokenizer`, for a model from no folder', 'none');
+    if (folder === null) throw argumentError(op, '`tokenizer`, for a model from no folder', 'none');
     this.#tokenizer ??= Tokenizer.fromPretrained(folder);
     return this.#tokenizer;
   }

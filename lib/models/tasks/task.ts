@@ -1,7 +1,7 @@
 // Tasks of a model, their heads in transformers, and the labels of a head.
 import type { JsonObject } from '../../../types/json.js';
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import type { ModelConfig } from '../model-config.js';
 
@@ -47,7 +47,7 @@ export const hasLabels = (task: Task): boolean =>
 export function requireTask(op: string, given: unknown): Task | 'auto' {
   if (given === 'auto' || TASKS.includes(given as Task)) return given as Task | 'auto';
   const known = [...TASKS, 'auto'].map((text) => JSON.stringify(text)).join(', ');
-  throw refused(`${op} task`, known, formatValue(given));
+  throw argumentError(`${op} task`, known, formatValue(given));
 }
 
 /** Returns the task that `architectures` of a config.json names; null for other classes. */
@@ -77,13 +77,13 @@ export interface Labels {
 /** Returns the labels that the caller gives. Throws DS_ARGUMENT. */
 export function readLabels(op: string, { labels = 2, problemType = null }: LabelOptions): Labels {
   if (problemType !== null && !PROBLEMS.includes(problemType)) {
-    throw refused(`${op} problemType`, PROBLEMS.join(', '), formatValue(problemType));
+    throw argumentError(`${op} problemType`, PROBLEMS.join(', '), formatValue(problemType));
   }
   const names =
     typeof labels === 'number' ? Array.from({ length: labels }, (_, i) => `LABEL_${i}`) : labels;
   const isNames = Array.isArray(names) && names.every((name) => typeof name === 'string');
   if (isNames && names.length > 0) return { names: [...names], problemType };
-  throw refused(`${op} labels`, 'names of labels, or their number', formatValue(labels));
+  throw argumentError(`${op} labels`, 'names of labels, or their number', formatValue(labels));
 }
 
 /** Reads the labels in a config.json: id2label, else num_labels. Throws DS_CHECKPOINT. */

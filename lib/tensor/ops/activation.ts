@@ -1,9 +1,9 @@
 // Activations with a parameter: leaky ReLU, ELU and softplus, one kernel each way.
 
+import { argumentError } from '../../runtime/input-errors.js';
 import type { ActivationOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused } from '../../runtime/refused.js';
 import { requireFinite, requireNumber } from '../../runtime/require-number.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -64,7 +64,7 @@ export function softplus(x: Tensor, options: SoftplusOptions = {}): Tensor {
   requireNumber('softplus threshold', threshold);
   if (beta === 0) {
     const expected = 'a beta other than 0, because it is a divisor';
-    throw refused('softplus', expected, '0');
+    throw argumentError('softplus', expected, '0');
   }
   return activate('softplus', x, 'softplus', beta, threshold);
 }

@@ -3,8 +3,8 @@
 
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { valueError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger, requireNumber, requireSizes } from '../../runtime/require-number.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
@@ -296,7 +296,7 @@ export function pad(x: Tensor, padding: readonly number[], fill: number | PadMod
   if (mode === null) requireHeld('pad', requireNumber('pad fill', fill), x.dtype);
   if (!Array.isArray(padding) || padding.length % 2 !== 0 || padding.length > 2 * x.ndim) {
     const expected = `[before, after] for the last dims of ${describe(x)}`;
-    throw refusedValue('pad', expected, padding);
+    throw valueError('pad', expected, padding);
   }
   for (const each of padding) requirePosition('pad', each);
   const sides = x.shape.map((_, d) => {
@@ -316,7 +316,7 @@ export function pad(x: Tensor, padding: readonly number[], fill: number | PadMod
 
 function requireMode(mode: string): PadMode {
   if (Object.hasOwn(continued, mode)) return mode as PadMode;
-  throw refusedValue(
+  throw valueError(
     'pad',
     `a number, or ${Object.keys(continued)
       .map((name) => `"${name}"`)

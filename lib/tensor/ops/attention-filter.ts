@@ -3,7 +3,7 @@
 
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
-import { refusedValue } from '../../runtime/refused.js';
+import { valueError } from '../../runtime/input-errors.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { leading } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
@@ -137,7 +137,7 @@ function requireLength(op: string, length: unknown, keys: number): void {
   if (typeof length === 'number' && Number.isInteger(length) && length >= 0 && length <= keys)
     return;
   const expected = `lengths between 0 and the ${keys} keys`;
-  throw refusedValue(op, expected, length);
+  throw valueError(op, expected, length);
 }
 
 /** [B] i32 of a tensor or a list. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
@@ -148,7 +148,7 @@ function lengthsOf(given: Tensor | readonly number[], q: Tensor, keys: number): 
   if (!(given instanceof Tensor)) {
     if (!Array.isArray(given)) {
       const expected = `a tensor or list of ${B} integers`;
-      throw refusedValue(op, expected, given);
+      throw valueError(op, expected, given);
     }
     if (given.length !== B) throw shapeError(op, `${B} lengths`, `${given.length}`, hint);
     for (const length of given) requireLength(op, length, keys);
@@ -169,7 +169,7 @@ function documentsOf(what: string, given: unknown, like: Tensor, shape: number[]
   const op = `attention ${what}`;
   if (!(given instanceof Tensor)) {
     const expected = `a tensor [${shape.join(', ')}] i32`;
-    throw refusedValue(op, expected, given);
+    throw valueError(op, expected, given);
   }
   requireSameDevice(op, given, like);
   if (given.dtype !== 'i32' && given.dtype !== 'i64') {
@@ -202,7 +202,7 @@ function layoutOperand(
   const op = 'attention layout';
   if (!(layout instanceof BlockLayout)) {
     const hint = 'nn.sparseLayout() creates it from the options of a pattern.';
-    throw refusedValue(op, 'a BlockLayout', layout, hint);
+    throw valueError(op, 'a BlockLayout', layout, hint);
   }
   const whole = share?.whole ?? heads;
   const blocks = Math.ceil(T / layout.block);

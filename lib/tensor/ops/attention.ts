@@ -1,9 +1,9 @@
 // Scaled dot-product attention that never stores the score matrix.
 
 import { statisticOf } from '../../runtime/dtype.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
@@ -163,7 +163,7 @@ function exchangeFor(q: Tensor, k: Tensor): HeadExchange | null {
 /** A rank has some of the heads, but masks have all. Throws DS_ARGUMENT for masks with heads. */
 function requireHeadlessMask(mask: Tensor | null | undefined): void {
   if (!(mask instanceof Tensor) || mask.ndim < 3 || mask.shape[mask.ndim - 3] === 1) return;
-  throw refused(
+  throw argumentError(
     'attention mask with sequence parallelism',
     'one mask for all heads, [B, 1, T, T]',
     describe(mask),

@@ -3,7 +3,7 @@
 import type { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
@@ -107,7 +107,7 @@ export class BlockLayout {
 }
 
 function noBlocks(from: unknown, to: unknown): DsError {
-  return refused(
+  return argumentError(
     'BlockLayout see',
     'integers: the first block, and the block after the last one',
     `${formatValue(from)} and ${formatValue(to)}`,

@@ -3,8 +3,8 @@
 
 import type { DsError } from '../../errors.js';
 import { isFloating, statisticOf } from '../../runtime/dtype.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused } from '../../runtime/refused.js';
 import { describe } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
@@ -161,7 +161,7 @@ function weigh(logs: Tensor, weight: Tensor | null): Tensor {
 }
 
 function nothingToReport(op: string): DsError {
-  return refused(
+  return argumentError(
     `${op} report`,
     'class numbers as targets, no class weights, and a mean or a sum',
     'a loss that computes no argmax',
@@ -170,7 +170,7 @@ function nothingToReport(op: string): DsError {
 }
 
 function nothingToIgnore(op: string): DsError {
-  return refused(
+  return argumentError(
     `${op} ignoreIndex`,
     'class numbers as targets, i32 or i64',
     'probabilities, which ignore no row',

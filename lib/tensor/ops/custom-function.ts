@@ -1,5 +1,5 @@
 // User-written differentiable functions.
-import { refused, refusedValue } from '../../runtime/refused.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { requireType } from '../../runtime/require-type.js';
 import { describe } from '../../runtime/view.js';
 import { type GradSink, noGrad, record } from '../tape.js';
@@ -47,7 +47,7 @@ export function customFunction<Result extends Tensor | Tensor[]>(
   definition: CustomFunction<Result>,
 ): (...inputs: Tensor[]) => Result {
   if (Object(definition) !== definition) {
-    throw refusedValue('customFunction', 'an object with forward and backward', definition);
+    throw valueError('customFunction', 'an object with forward and backward', definition);
   }
   const { name = 'custom_function' } = definition;
   requireType(`${name} forward`, definition.forward, 'function');
@@ -77,7 +77,7 @@ function giveAll(name: string, given: unknown, inputs: number, sink: GradSink): 
   const op = `${name} backward`;
   const grads: readonly unknown[] = Array.isArray(given) ? given : [given];
   if (grads.length > inputs) {
-    throw refused(op, `a gradient, or null, for each of ${inputs} inputs`, `${grads.length}`);
+    throw argumentError(op, `a gradient, or null, for each of ${inputs} inputs`, `${grads.length}`);
   }
   for (let i = 0; i < inputs; ++i) {
     const grad = grads[i];

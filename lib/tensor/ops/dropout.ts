@@ -1,7 +1,7 @@
 // Dropout. Its mask is a function of the generator's state and is never stored.
 
+import { valueError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { refuseBatchInvariant } from '../batch-invariant.js';
 import { type DimShare, mapToWhole, nextRandom } from '../random.js';
 import { record } from '../tape.js';
@@ -50,7 +50,7 @@ function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
   requireTensor('dropout', x);
   if (p === 0) return x;
   if (!(p > 0 && p < 1)) {
-    throw refusedValue('dropout', 'p in [0, 1)', p);
+    throw valueError('dropout', 'p in [0, 1)', p);
   }
   refuseBatchInvariant('dropout', 'p = 0', `p = ${p}`);
   const [state, mapping] = [nextRandom(), mapToWhole(x, channels)];

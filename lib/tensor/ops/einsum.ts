@@ -1,7 +1,7 @@
 // Sums of products in Einstein's notation, as a chain of matrix products.
 
 import type { DsError } from '../../errors.js';
-import { refusedValue } from '../../runtime/refused.js';
+import { valueError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { describe, numel } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -116,7 +116,7 @@ function requireOutput(output: readonly string[], inputs: readonly string[][], e
 
 function malformedError(expected: string, got: unknown): DsError {
   const hint = 'For example einsum("bij,bjk->bik", a, b).';
-  return refusedValue('einsum', expected, got, hint);
+  return valueError('einsum', expected, got, hint);
 }
 
 /** x with the diagonal of dims that share a letter. */

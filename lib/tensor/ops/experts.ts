@@ -1,9 +1,9 @@
 // Parts of mixture-of-experts layers: routing, rows sorted by expert, products of ragged groups,
 // and the weighted sum of each token's expert outputs.
 
+import { valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
@@ -47,7 +47,7 @@ export interface RouteOptions {
  */
 export function routeTopK(given: Tensor, options: RouteOptions): Routes {
   requireTensor('routeTopK', given);
-  if (!isObject(options)) throw refusedValue('routeTopK', 'options { k, normalize }', options);
+  if (!isObject(options)) throw valueError('routeTopK', 'options { k, normalize }', options);
   const { k, normalize } = options;
   requireInteger('routeTopK k', k, 1);
   requireType('routeTopK normalize', normalize, 'boolean');

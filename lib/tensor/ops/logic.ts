@@ -4,10 +4,10 @@
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused } from '../../runtime/refused.js';
 import { leading } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -184,7 +184,7 @@ export function clamp(
 }
 
 function twoLimits(got: unknown): DsError {
-  return refused(
+  return argumentError(
     'clamp',
     'limits: clamp(x, min, max), or clamp(x, { min, max }) with one or both',
     got === null ? 'none' : `options and ${formatValue(got)}`,

@@ -2,8 +2,8 @@
 
 import { DsError } from '../../errors.js';
 import { cpu, type Device, device as findDevice } from '../../runtime/device.js';
+import { valueError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { Tensor } from '../tensor.js';
 import { viewOf } from './shapes.js';
 
@@ -121,7 +121,7 @@ export class TokenReport extends LossReport {
 /** Returns `report` if it is valid for a loss on `device`. Throws DS_ARGUMENT, DS_DEVICE. */
 export function requireReport(op: string, report: unknown, device: Device): LossReport {
   if (!(report instanceof LossReport)) {
-    throw refusedValue(
+    throw valueError(
       `${op} report`,
       'a LossReport',
       report,

@@ -1,8 +1,8 @@
 // Operands of ops: converts tensors of several dtypes, and numbers, to one dtype.
 
 import { type DType, isFloating } from '../../runtime/dtype.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
-import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { fits, integerRange } from '../host-values.js';
@@ -75,7 +75,7 @@ function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType
   const whole = dtype === 'bool' ? 'i64' : dtype;
   if (fits(value, whole)) return whole;
   const [min, max] = integerRange(whole);
-  throw refused(
+  throw argumentError(
     op,
     `a number in [${min}, ${max}] with ${describe({ dtype, shape })}`,
     String(value),

@@ -3,8 +3,8 @@
 
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused } from '../../runtime/refused.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
@@ -43,7 +43,7 @@ export function reductionOf<Name extends string = LossReduction>(
   if (known.includes(reduction)) return reduction as Name;
   const expected = known.map((name) => `"${name}"`).join(' or ');
   const got = formatValue(value);
-  throw refused(`${op} reduction`, expected, got);
+  throw argumentError(`${op} reduction`, expected, got);
 }
 
 /** Reduces the losses by `reduction`. */

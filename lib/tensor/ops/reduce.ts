@@ -2,10 +2,10 @@
 
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { ReduceOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused } from '../../runtime/refused.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -46,7 +46,7 @@ export function readReduction(op: string, given: Reduction): ReduceOptions {
   if (typeof given === 'number' || Array.isArray(given)) return { dims: given };
   const { dims, dim, keepDim } = readOptions<ReduceOptions>(op, given as ReduceOptions, REDUCE);
   if (dims === undefined || dim === undefined) return { dims: dims ?? dim, keepDim };
-  throw refused(op, '"dims" once', '"dims" and "dim"', 'They are one option: keep one.');
+  throw argumentError(op, '"dims" once', '"dims" and "dim"', 'They are one option: keep one.');
 }
 
 interface Reduced {

@@ -1,5 +1,5 @@
 // Checks the block size of an attention layout without importing the kernels.
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { requireInteger } from '../../runtime/require-number.js';
 
 const MIN_BLOCK = 16;
@@ -8,7 +8,7 @@ const MIN_BLOCK = 16;
 export function requireBlock(op: string, block: unknown): number {
   const tokens = requireInteger(op, block, 1);
   if (tokens >= MIN_BLOCK && Number.isInteger(Math.log2(tokens))) return tokens;
-  throw refused(
+  throw argumentError(
     op,
     `a power of two of tokens, at least ${MIN_BLOCK}`,
     String(tokens),

@@ -4,8 +4,8 @@ import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { valueError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, numel, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../tape.js';
@@ -39,7 +39,7 @@ export function notTensor(
   value: unknown,
   hint = 'Tensor.from() creates a tensor from numbers and arrays.',
 ): DsError {
-  return refusedValue(op, expected, value, hint);
+  return valueError(op, expected, value, hint);
 }
 
 /** A shape argument: one list, or sizes as separate arguments. */
@@ -57,7 +57,7 @@ export function listOf(sizes: Sizes): readonly number[] {
  */
 export function requirePosition(op: string, position: number): number {
   if (Number.isSafeInteger(position)) return position;
-  throw refusedValue(
+  throw valueError(
     op,
     'integers as positions and lengths',
     position,

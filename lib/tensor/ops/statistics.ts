@@ -2,8 +2,8 @@
 
 import { DsError } from '../../errors.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
+import { valueError } from '../../runtime/input-errors.js';
 import { readOptions } from '../../runtime/options.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe, numel } from '../../runtime/view.js';
@@ -128,7 +128,7 @@ export function norm(
   if (typeof power !== 'number' || Number.isNaN(power)) {
     const expected = 'p: a number, Infinity, -Infinity or "fro"';
     const hint = 'Options come after p: norm(x, 2, { dims: 1 }).';
-    throw refusedValue('norm', expected, p, hint);
+    throw valueError('norm', expected, p, hint);
   }
   const over = readReduction('norm', options);
   return inWide(x, (wide) => {

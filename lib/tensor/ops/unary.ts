@@ -1,9 +1,9 @@
 // Element-wise functions of one tensor: powers, exponentials and activations.
 
 import { isFloating } from '../../runtime/dtype.js';
+import { valueError } from '../../runtime/input-errors.js';
 import type { UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { copied, recordFlat, requireTensor } from './shapes.js';
@@ -103,5 +103,5 @@ export const erf = (x: Tensor): Tensor => unary('erf', x);
 export function gelu(x: Tensor, approximate: 'tanh' | 'none' = 'none'): Tensor {
   if (approximate === 'tanh') return unary('gelu_tanh', x);
   if (approximate === 'none') return unary('gelu_erf', x);
-  throw refusedValue('gelu', '"tanh" or "none"', approximate);
+  throw valueError('gelu', '"tanh" or "none"', approximate);
 }

@@ -1,8 +1,8 @@
 // Sliding windows of images as rows of a matrix (im2col): a convolution becomes a matrix product.
 
+import { valueError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
@@ -32,7 +32,7 @@ function pairOf(op: string, value: Pair, min: number): readonly [number, number]
     return [requireInteger(op, list[0], min), requireInteger(op, list[1], min)];
   }
   const expected = 'a number, or one for the height and one for the width';
-  throw refusedValue(op, expected, value);
+  throw valueError(op, expected, value);
 }
 
 /** Windows along one dim. */

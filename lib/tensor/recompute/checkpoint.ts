@@ -1,7 +1,7 @@
 // Activation checkpointing: forward keeps only the inputs, backward reruns the function.
 
 import { postponeCalls } from '../../runtime/deferred-calls.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { backward, callHook, holdingHooks } from '../backward.js';
@@ -114,7 +114,7 @@ function requirePlain(input: unknown, i: number): void {
   if (input === null || typeof input !== 'object' || input instanceof Tensor) return;
   const isPlain = Array.isArray(input) || Object.getPrototypeOf(input) === Object.prototype;
   if (!isPlain || !Object.values(input).some((item) => item instanceof Tensor)) return;
-  throw refused(
+  throw argumentError(
     'checkpoint',
     'tensors as separate inputs',
     `tensors inside input ${i}`,

@@ -1,6 +1,6 @@
 // A chain of layers in checkpointed segments of several layers each.
 
-import { refused, refusedValue } from '../../runtime/refused.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { requireTensor } from '../ops/shapes.js';
 import { scope } from '../scope.js';
 import type { Tensor } from '../tensor.js';
@@ -42,7 +42,7 @@ function chain<Given extends (Tensor | null)[]>(
 export function segmentsOf<Item>(list: readonly Item[], segments: number | null): Item[][] {
   const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
   if (!Number.isInteger(wanted) || (wanted < 1 && list.length > 0)) {
-    throw refused(
+    throw argumentError(
       'checkpointSequential',
       'a positive number of segments, or null',
       String(segments),
@@ -73,7 +73,7 @@ export function checkpointSequential<Given extends (Tensor | null)[]>(
   ...given: Given
 ): Tensor {
   if (!isList(layers)) {
-    throw refusedValue('checkpointSequential', 'a list of layers', layers);
+    throw valueError('checkpointSequential', 'a list of layers', layers);
   }
   requireTensor('checkpointSequential', input);
   let x = input;

@@ -1,7 +1,7 @@
 // Byte-pair encoding. Source: the Rust crate tokenizers.
 
 import { formatValue } from '../../runtime/format-value.js';
-import { dataError } from '../../runtime/refused.js';
+import { dataError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { type Fields, MAX_IDS } from './fields.js';
 import type { Model } from './model.js';

@@ -1,8 +1,8 @@
 // A tokenizer.json as the Rust crate tokenizers runs it: added tokens, normalizer, pre-tokenizer,
 // model, post-processor and decoder.
 import { formatValue } from '../../runtime/format-value.js';
+import { dataError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { dataError } from '../../runtime/refused.js';
 import { type AddedToken, AddedTokens } from './added-tokens.js';
 import { type Decoder, decoderOf } from './decoders.js';
 import { Fields, requireId } from './fields.js';

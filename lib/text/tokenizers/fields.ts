@@ -1,7 +1,7 @@
 // Reads the parts of a tokenizer.json. Errors name the file and the path of a key.
 import { formatValue } from '../../runtime/format-value.js';
+import { dataError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { dataError } from '../../runtime/refused.js';
 
 type Json = Record<string, unknown>;
 

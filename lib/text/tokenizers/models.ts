@@ -1,5 +1,5 @@
 // Models of a tokenizer.json: from a piece of text to ids.
-import { dataError } from '../../runtime/refused.js';
+import { dataError } from '../../runtime/input-errors.js';
 import { bpe } from './bpe.js';
 import { Fields } from './fields.js';
 import type { Model } from './model.js';

@@ -2,7 +2,7 @@
 // tokenizers.
 
 import { Buffer } from 'node:buffer';
-import { dataError } from '../../runtime/refused.js';
+import { dataError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import { lowercase, spaceEnd, spaceStart, spellBytes } from './characters.js';

@@ -1,6 +1,6 @@
 // The pattern of a Split or Replace step, which the Rust crate runs by Oniguruma.
 
-import { dataError } from '../../runtime/refused.js';
+import { dataError } from '../../runtime/input-errors.js';
 import { RegexFault } from '../../runtime/regex/fault.js';
 import { Regex } from '../../runtime/regex/regex.js';
 import { required } from '../../runtime/required.js';

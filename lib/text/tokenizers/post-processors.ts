@@ -1,6 +1,6 @@
 // Post-processors: they put special tokens around the ids of a text.
 
-import { dataError } from '../../runtime/refused.js';
+import { dataError } from '../../runtime/input-errors.js';
 import { leading } from '../../runtime/required.js';
 import { Fields, requireId } from './fields.js';
 

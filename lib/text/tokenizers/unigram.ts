@@ -1,6 +1,6 @@
 // Unigram: the tokens of a piece with the largest sum of scores. Source: the Rust crate tokenizers.
 
-import { dataError } from '../../runtime/refused.js';
+import { dataError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { type Fields, requireId } from './fields.js';
 import type { Model } from './model.js';

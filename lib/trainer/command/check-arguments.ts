@@ -3,7 +3,7 @@
 import { realpathSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
 import { adapterFolder } from '../../peft/adapter-folder.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import { keysOf } from '../../runtime/typed-keys.js';
@@ -27,13 +27,17 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   const { model_name_or_path: dir, config_name: config, train_file: files, output_dir: out } = args;
   const missing = Object.entries({ model: dir ?? config, data: files, output: out });
   for (const [name, value] of missing) {
-    if (value === undefined) throw refused(`--${name}`, 'to be given', 'nothing');
+    if (value === undefined) throw argumentError(`--${name}`, 'to be given', 'nothing');
   }
   if (dir !== undefined && config !== undefined) {
-    throw refused('--config_name', 'no --model', 'both');
+    throw argumentError('--config_name', 'no --model', 'both');
   }
   if (dir !== undefined && locationOf(dir) === locationOf(required(out))) {
-    throw refused('--output', 'another folder than that of --model, which stays as it is', dir);
+    throw argumentError(
+      '--output',
+      'another folder than that of --model, which stays as it is',
+      dir,
+    );
   }
   if (dir !== undefined) requireModel(dir);
   requireLora(args);
@@ -49,7 +53,7 @@ export function requireModel(dir: string): void {
   const hint =
     'Give its base model. --resume_from_checkpoint continues an adapter, and peft.merge() merges both.';
   const expected = 'the folder of a model, with config.json';
-  throw refused('--model', expected, `${dir}, an adapter of PEFT`, hint);
+  throw argumentError('--model', expected, `${dir}, an adapter of PEFT`, hint);
 }
 
 /** Throws if the trained model would overwrite its own input or another model. */
@@ -64,7 +68,11 @@ function requireOwnOutput(args: TrainArguments, out: string): void {
     const location = locationOf(path);
     const isWritten = dirname(location) === locationOf(out) && isSavedFile(basename(location));
     if (!isWritten && location !== locationOf(out)) continue;
-    throw refused('--output', `another folder than that of --${name}, which stays as it is`, path);
+    throw argumentError(
+      '--output',
+      `another folder than that of --${name}, which stays as it is`,
+      path,
+    );
   }
   requireModelConfig(out);
 }
@@ -81,9 +89,9 @@ function locationOf(path: string): string {
 function requireLora(args: TrainArguments): void {
   const { config_name: config, bnb_4bit_quant_type: type = 'nf4' } = args;
   const [orphan] = OF_LORA.filter((name) => args[name] !== undefined && args[name] !== false);
-  if (!args.use_peft && orphan) throw refused(`--${orphan}`, '--lora as well', 'none');
-  if (type !== 'nf4') throw refused('--bnb_4bit_quant_type', '"nf4"', JSON.stringify(type));
+  if (!args.use_peft && orphan) throw argumentError(`--${orphan}`, '--lora as well', 'none');
+  if (type !== 'nf4') throw argumentError('--bnb_4bit_quant_type', '"nf4"', JSON.stringify(type));
   if (!args.use_peft) return;
   if (config === undefined) return;
-  throw refused('--lora', 'a --model with frozen weights', '--config_name');
+  throw argumentError('--lora', 'a --model with frozen weights', '--config_name');
 }

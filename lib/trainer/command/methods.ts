@@ -1,5 +1,5 @@
 // The methods of `ds train --method`: their options, arguments and metrics.
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { requireOneOf } from '../../runtime/require-type.js';
 import { CPO } from '../methods/cpo.js';
 import { DPO } from '../methods/dpo.js';
@@ -97,13 +97,13 @@ export function methodIn(args: TrainArguments): string | null {
     if (own.includes(name) || !isGiven(given[name])) continue;
     if (name === 'loss_type' && method === 'sft' && isPlain(args)) continue;
     const users = Object.keys(METHODS).filter((key) => METHODS[key]?.takes.includes(name));
-    throw refused(`--${name}`, `--method ${users.join(' or ')}`, method);
+    throw argumentError(`--${name}`, `--method ${users.join(' or ')}`, method);
   }
   if (method === 'sft') return null;
   const odd = OF_TEXTS.find(
     (name) => isGiven(args[name]) && !(method === 'gkd' && OF_GKD.includes(name)),
   );
-  if (odd) throw refused(`--${odd}`, `no --method ${method}`, 'both');
+  if (odd) throw argumentError(`--${odd}`, `no --method ${method}`, 'both');
   return method;
 }
 
@@ -113,5 +113,5 @@ const isPlain = ({ loss_type: losses = [] }: TrainArguments): boolean =>
 /** The name of the only loss. Throws DS_ARGUMENT for several losses. */
 export function oneLoss({ method, loss_type: losses }: TrainArguments): string | undefined {
   if (losses === undefined || losses.length === 1) return losses?.[0];
-  throw refused('--loss_type', `one loss for --method ${method}`, losses.join(' '));
+  throw argumentError('--loss_type', `one loss for --method ${method}`, losses.join(' '));
 }

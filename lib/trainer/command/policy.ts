@@ -3,8 +3,8 @@ import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { fromPretrained } from '../../models/index.js';
 import { TaskModel } from '../../models/tasks/task-model.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { ownValue } from '../../runtime/own-value.js';
-import { refused } from '../../runtime/refused.js';
 import { PromptDataset, Tokenizer } from '../../text/index.js';
 import { GRPO, grpo, RLOO, type RolloutSampling, rloo } from '../methods/grpo.js';
 import type { TrainingMethod } from '../methods/method.js';
@@ -85,7 +85,12 @@ async function openReference(args: CheckedArguments) {
   const place = ref ?? args.model_name_or_path;
   if (place !== undefined) return fromPretrained(place, { revision: revisionOf(place, args) });
   const hint = '--ref_model_name_or_path names the reference.';
-  throw refused('--config_name', 'a model or --use_peft for a beta above 0', 'new weights', hint);
+  throw argumentError(
+    '--config_name',
+    'a model or --use_peft for a beta above 0',
+    'new weights',
+    hint,
+  );
 }
 
 async function rewardsOf(args: CheckedArguments, max: number): Promise<WeightedReward[]> {
@@ -96,10 +101,10 @@ async function rewardsOf(args: CheckedArguments, max: number): Promise<WeightedR
   if (judge !== undefined) found.push({ of: await rewardModel(judge, args) });
   if (found.length === 0) {
     const expected = `a name of ${Object.keys(BUILT_IN).join(', ')}, or ./file.mjs#name`;
-    throw refused('--reward_funcs', expected, 'nothing');
+    throw argumentError('--reward_funcs', expected, 'nothing');
   }
   if (weights.length > 0 && weights.length !== found.length) {
-    throw refused('--reward_weights', `${found.length} numbers`, `${weights.length}`);
+    throw argumentError('--reward_weights', `${found.length} numbers`, `${weights.length}`);
   }
   return found.map((reward, i) => ({ ...reward, weight: weights[i] ?? 1 }));
 }
@@ -111,10 +116,10 @@ async function rewardOf(name: string, max: number): Promise<WeightedReward> {
   const [file = '', exported = 'default'] = name.split('#');
   const op = `--reward_funcs ${name}`;
   if (!/[./\\]/.test(file)) {
-    throw refused(op, `${Object.keys(BUILT_IN).join(', ')}, or ./file.mjs#name`, name);
+    throw argumentError(op, `${Object.keys(BUILT_IN).join(', ')}, or ./file.mjs#name`, name);
   }
   const module = await import(pathToFileURL(resolve(file)).href).catch((error: unknown) => {
-    throw refused(op, 'a module that can be imported', String(error));
+    throw argumentError(op, 'a module that can be imported', String(error));
   });
   const of = (module as Record<string, unknown>)[exported];
   if (typeof of === 'function') {
@@ -122,7 +127,7 @@ async function rewardOf(name: string, max: number): Promise<WeightedReward> {
     return { of: of as Reward, name: own };
   }
   const got = Object.keys(module as object).join(', ') || 'no exports';
-  throw refused(op, `an exported function "${exported}"`, got);
+  throw argumentError(op, `an exported function "${exported}"`, got);
 }
 
 async function rewardModel(place: string, args: CheckedArguments): Promise<Reward> {
@@ -130,7 +135,7 @@ async function rewardModel(place: string, args: CheckedArguments): Promise<Rewar
   const task = 'sequence-classification';
   const model = await fromPretrained(place, { task, revision });
   if (!(model instanceof TaskModel)) {
-    throw refused('--reward_model_name_or_path', 'a classifier with one label', place);
+    throw argumentError('--reward_model_name_or_path', 'a classifier with one label', place);
   }
   return rewards.model({ model, tokenizer: Tokenizer.fromPretrained(place) });
 }

@@ -2,7 +2,7 @@
 import { join } from 'node:path';
 import { type CausalLM, fromPretrained, type TaskModel } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { PairDataset, type Tokenizer, UnpairedDataset } from '../../text/index.js';
 import type { EvalOptions } from '../evaluation-options.js';
 import { CPO, type CpoLossName, cpo } from '../methods/cpo.js';
@@ -76,7 +76,7 @@ export async function openPreferences(
     return { ...data, model, method: dpo({ ...options, ...(reference && { reference }) }) };
   }
   if (options.syncRefModel) {
-    throw refused('--precompute_ref_log_probs', 'no --sync_ref_model', 'both');
+    throw argumentError('--precompute_ref_log_probs', 'no --sync_ref_model', 'both');
   }
   const known = precompute(args, sets, reference ?? model, around);
   const [train, held] = known as [PairDataset, PairDataset?];
@@ -159,7 +159,7 @@ async function openBoth<Set>(
 function lengthOf({ max_length: given }: CheckedArguments, maxSeq: number): number {
   const length = given ?? Math.min(MAX_LENGTH, maxSeq);
   if (length <= maxSeq && length >= 2) return length;
-  throw refused('--max_length', `2 to ${maxSeq}, which the model takes`, String(length));
+  throw argumentError('--max_length', `2 to ${maxSeq}, which the model takes`, String(length));
 }
 
 /**
@@ -173,7 +173,7 @@ async function openReference(args: CheckedArguments, isKnown: boolean): Promise<
   if (place !== undefined) return fromPretrained(place, { revision: revisionOf(place, args) });
   const hint = '--ref_model_name_or_path names the reference.';
   const expected = `a model or --use_peft for --method ${args.method}`;
-  throw refused('--config_name', expected, 'new weights', hint);
+  throw argumentError('--config_name', expected, 'new weights', hint);
 }
 
 /** A classifier with one label, and pairs as whole texts. */
@@ -195,7 +195,7 @@ async function openDistillation(
 ): Promise<PreferenceMaterial> {
   const { teacher_model_name_or_path: place } = args;
   if (place === undefined) {
-    throw refused('--teacher_model_name_or_path', 'to be given with --method gkd', 'nothing');
+    throw argumentError('--teacher_model_name_or_path', 'to be given with --method gkd', 'nothing');
   }
   const teacher = await fromPretrained(place, { revision: revisionOf(place, args) });
   const { train, lines, ...rest } = await openRows(args, evaluation, {

@@ -1,10 +1,10 @@
 // Words of a command line, and the file that --config names, to the arguments of `ds train`.
 import { DsError } from '../../errors.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import type { Option, Syntax } from '../../runtime/option.js';
 import { ownValue } from '../../runtime/own-value.js';
 import { parseJson, shownJson } from '../../runtime/parse-json.js';
-import { refused } from '../../runtime/refused.js';
 import { closest } from '../../runtime/suggestion.js';
 import { ALIASES, ARGUMENTS, MEANT, type TrainArguments } from './arguments.js';
 import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
@@ -73,7 +73,7 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
 }
 
 const unsupportedError = (refusals: readonly string[]): DsError =>
-  refused('ds train', 'supported arguments', refusals.join('; '), 'Leave these out.');
+  argumentError('ds train', 'supported arguments', refusals.join('; '), 'Leave these out.');
 
 /** The DsError that `body` throws, or nothing. */
 function failureOf(body: () => void): DsError[] {
@@ -92,7 +92,7 @@ function withOthers(first: DsError, others: readonly DsError[]): DsError {
   const { op, expected, got } = first;
   const list = others.map((other) => `${other.op}: expected ${other.expected}, got ${other.got}`);
   const hint = `${first.hint} Also wrong: ${list.join('; ')}.`.trim();
-  return refused(op, expected, got, hint);
+  return argumentError(op, expected, got, hint);
 }
 
 interface OwnArgument {
@@ -152,12 +152,13 @@ function read(given: CommandArgument, syntax: Syntax = 'text'): unknown {
 function only({ location, values }: CommandArgument, expected: string): unknown {
   const [value] = values;
   if (values.length === 1 && !Array.isArray(value)) return value;
-  throw refused(location, expected, values.length === 0 ? 'nothing' : formatValues(values));
+  throw argumentError(location, expected, values.length === 0 ? 'nothing' : formatValues(values));
 }
 
 function readText(given: CommandArgument): string {
   const value = only(given, 'one value (quote a value with spaces)');
-  if (typeof value === 'object') throw refused(given.location, 'a string', formatValues([value]));
+  if (typeof value === 'object')
+    throw argumentError(given.location, 'a string', formatValues([value]));
   return String(value);
 }
 
@@ -171,7 +172,7 @@ function readNumber({ location }: CommandArgument, value: unknown, whole: boolea
         : Number(text);
   const isFit = whole ? Number.isSafeInteger(number) : Number.isFinite(number);
   if (isFit && typeof value !== 'boolean') return number;
-  throw refused(location, whole ? 'a whole number' : 'a number', formatValues([value]));
+  throw argumentError(location, whole ? 'a whole number' : 'a number', formatValues([value]));
 }
 
 function readSwitch(given: CommandArgument): boolean {
@@ -179,7 +180,7 @@ function readSwitch(given: CommandArgument): boolean {
   const value = switchOf(only(given, 'true or false'));
   if (value !== null) return value;
   const hint = formatArgument(given.values[0]) === 'auto' ? AUTO : '';
-  throw refused(given.location, 'true or false', formatValues(given.values), hint);
+  throw argumentError(given.location, 'true or false', formatValues(given.values), hint);
 }
 
 const AUTO = 'Leave it out: the DeepSpeed configuration decides.';
@@ -199,7 +200,7 @@ function list(given: CommandArgument): readonly unknown[] {
   const values = given.values.flat();
   const isPlain = values.every((value) => typeof value !== 'object');
   if (values.length > 0 && isPlain) return values;
-  throw refused(given.location, 'one word or several', formatValues(given.values));
+  throw argumentError(given.location, 'one word or several', formatValues(given.values));
 }
 
 /** An object, or a text that begins as one. */
@@ -216,7 +217,7 @@ function readRecord(given: CommandArgument): object {
   } catch {
     // Refused below, as what is no object.
   }
-  throw refused(given.location, 'an object as JSON', formatValues([value]));
+  throw argumentError(given.location, 'an object as JSON', formatValues([value]));
 }
 
 function formatArgument(value: unknown): string {
@@ -238,7 +239,7 @@ function unknown({ location, name }: CommandArgument, others: readonly CommandAr
   const more = others.map((other) => other.location).join(', ');
   const all = others.length > 0 ? `${got}; so are ${more}` : got;
   const hint = [...hints.filter(Boolean), ...defaultHint].join(' ');
-  return refused(location, 'an argument of ds train', all, hint);
+  return argumentError(location, 'an argument of ds train', all, hint);
 }
 
 function guess(name: string): string {

@@ -4,8 +4,8 @@ import { readFileSync } from 'node:fs';
 import type { Document, LineCounter, Pair, Scalar } from 'yaml';
 import { excerpt } from '../../config/config-error.js';
 import { DsError } from '../../errors.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { requireShallow } from '../../runtime/parse-json.js';
-import { refused } from '../../runtime/refused.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import { type CommandArgument, withUnderscores } from './split-arguments.js';
 
@@ -24,10 +24,10 @@ export async function readRunFile(file: string): Promise<CommandArgument[]> {
     return yaml.parseDocument(text, { lineCounter: lines, prettyErrors: false });
   });
   const [error] = document.errors;
-  if (error) throw refused(at(file, lines, error.pos[0]), 'YAML', error.message);
+  if (error) throw argumentError(at(file, lines, error.pos[0]), 'YAML', error.message);
   const { contents } = document;
   if (!yaml.isMap<Scalar>(contents)) {
-    throw refused(file, 'names and values, such as "learning_rate: 2e-5"', kindOf(contents));
+    throw argumentError(file, 'names and values, such as "learning_rate: 2e-5"', kindOf(contents));
   }
   const pairs = contents.items.map((pair) => readArgument(pair, { file, lines, document }));
   return pairs.filter(isGiven);
@@ -39,7 +39,7 @@ function isGiven({ location, name, values }: CommandArgument): boolean {
   if (name !== 'max_length') return false;
   const hint =
     "The model's longest, max_position_embeddings of its config.json, cuts no other row.";
-  throw refused(location, 'a number of tokens, at which rows are cut', 'null', hint);
+  throw argumentError(location, 'a number of tokens, at which rows are cut', 'null', hint);
 }
 
 /** Levels of lists and maps in the tokens of a file. */
@@ -69,7 +69,7 @@ function readArgument(
 ): CommandArgument {
   const begin = at(file, lines, key.range?.[0] ?? 0);
   if (typeof key.value === 'object' || key.value === undefined) {
-    throw refused(begin, 'the name of an argument', 'a list, a record or an alias');
+    throw argumentError(begin, 'the name of an argument', 'a list, a record or an alias');
   }
   const location = `${begin}: ${excerpt(String(key.value))}`;
   const node = value as { toJS?: (document: Document) => unknown } | null;
@@ -90,7 +90,7 @@ function parseValue<T>(location: string, body: () => T): T {
     return body();
   } catch (cause) {
     const hint = 'Write each value out, without anchors and aliases.';
-    throw refused(location, 'YAML of names and values', errorMessage(cause), hint);
+    throw argumentError(location, 'YAML of names and values', errorMessage(cause), hint);
   }
 }
 

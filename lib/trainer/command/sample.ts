@@ -1,7 +1,7 @@
 // Generates the sample that `ds train` prints after training.
 import type { CausalLM } from '../../models/index.js';
 import { formatValue } from '../../runtime/format-value.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import {
   type Conversation,
   conversationIn,
@@ -34,9 +34,9 @@ export function promptOf(tokenizer: Tokenizer, text: string, vocabSize = Infinit
   if (ids.length > 0 && beyond === undefined) return { text, ids };
   const op = '--sample';
   const hint = '--no_sample skips the sample.';
-  if (beyond === undefined) throw refusedValue(op, 'text of at least one token', text, hint);
+  if (beyond === undefined) throw valueError(op, 'text of at least one token', text, hint);
   const got = `token ${beyond} in ${formatValue(text)}`;
-  throw refused(op, `tokens of [0, ${vocabSize}), as the model has`, got, hint);
+  throw argumentError(op, `tokens of [0, ${vocabSize}), as the model has`, got, hint);
 }
 
 /**

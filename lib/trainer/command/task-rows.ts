@@ -1,7 +1,7 @@
 // Opens the rows of `ds train --task`, and the model with a head for their labels.
 import { fromConfig, type HeadTask, type ProblemType, type TaskModel } from '../../models/index.js';
 import { PROBLEMS, requireTask } from '../../models/tasks/task.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { requireOneOf } from '../../runtime/require-type.js';
 import {
   type LabelKind,
@@ -48,10 +48,10 @@ export function taskIn(args: CheckedArguments): LabelledTask | null {
   const task = requireTask('--task', given);
   if (task === 'auto' || task === 'embedding' || task === 'causal-lm') {
     const hint = 'Embeddings are trained by a program: docs/classification.md.';
-    throw refused('--task', 'a task of rows with labels', JSON.stringify(given), hint);
+    throw argumentError('--task', 'a task of rows with labels', JSON.stringify(given), hint);
   }
   const odd = OF_TEXTS.find((name) => args[name] !== undefined && args[name] !== false);
-  if (odd) throw refused(`--${odd}`, 'no --task with labels', 'both');
+  if (odd) throw argumentError(`--${odd}`, 'no --task with labels', 'both');
   return task;
 }
 
@@ -70,7 +70,7 @@ export async function openTask(
   const { max_length: maxLength = Math.min(MAX_LENGTH, shape.maxSeq) } = args;
   if (maxLength > shape.maxSeq || maxLength < 3) {
     const expected = `3 to ${shape.maxSeq}, which the model takes`;
-    throw refused('--max_length', expected, String(maxLength));
+    throw argumentError('--max_length', expected, String(maxLength));
   }
   const [first, second] = args.text_column_names ?? [];
   const textKey = second !== undefined ? ([first, second] as [string, string]) : first;

@@ -1,6 +1,6 @@
 // Arguments of `ds train` about rows, as the options of text datasets.
 
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { TextOptions } from '../../text/index.js';
 import type { TrainArguments } from './arguments.js';
 
@@ -30,13 +30,13 @@ export function textPart(
 ): TextPart {
   const { max_length: length = Math.min(MAX_LENGTH, maxSeq), packing = false } = args;
   if (length > maxSeq || length < 2) {
-    throw refused('--max_length', `2 to ${maxSeq}, which the model takes`, String(length));
+    throw argumentError('--max_length', `2 to ${maxSeq}, which the model takes`, String(length));
   }
   const { packing_strategy: strategy = 'bfd' } = args;
   if (!Object.hasOwn(OVERLONG, strategy)) {
     const hint = 'Attention stays inside a document.';
     const expected = Object.keys(OVERLONG).join(', ');
-    throw refused('--packing_strategy', expected, JSON.stringify(strategy), hint);
+    throw argumentError('--packing_strategy', expected, JSON.stringify(strategy), hint);
   }
   return {
     length,
@@ -52,7 +52,7 @@ export function textPart(
 function lossOf(args: TrainArguments): TextOptions['loss'] {
   const { completion_only_loss: completion, assistant_only_loss: assistant = false } = args;
   if (assistant && completion) {
-    throw refused('--assistant_only_loss', 'no --completion_only_loss', 'both');
+    throw argumentError('--assistant_only_loss', 'no --completion_only_loss', 'both');
   }
   if (assistant) return 'assistant';
   if (completion === undefined) return undefined;

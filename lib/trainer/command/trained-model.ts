@@ -10,8 +10,8 @@ import {
   type TaskModel,
 } from '../../models/index.js';
 import { addLora, type LoraOptions, loadAdapter, quantize } from '../../peft/index.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { camelCase } from '../../runtime/options.js';
-import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import { seed } from '../../tensor/index.js';
@@ -87,7 +87,7 @@ const isOfRouters = (error: unknown): boolean =>
 function withoutExperts(args: TrainArguments): DsError {
   const expected = 'a model with experts';
   const hint = 'Leave it out: a model without them has no routers.';
-  return refused('--router_aux_loss_coef', expected, sourceOf(args), hint);
+  return argumentError('--router_aux_loss_coef', expected, sourceOf(args), hint);
 }
 
 /** Names of PEFT in camelCase; addLora() checks the values. */

@@ -1,7 +1,7 @@
 // Arguments of `ds train` as the options of a Trainer.
 
+import { argumentError } from '../../runtime/input-errors.js';
 import { ownValue } from '../../runtime/own-value.js';
-import { refused } from '../../runtime/refused.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import { LOADING } from '../data-options.js';
 import { EVALUATION, type EvalOptions } from '../evaluation-options.js';
@@ -77,10 +77,10 @@ function precisionOf(args: TrainArguments): Precision | undefined {
   ] as const) {
     if (!evaluates || trains || deepspeed !== undefined) continue;
     const hint = 'Evaluations are in the dtype of training.';
-    throw refused(`--${name}_full_eval`, `--${name} as well`, 'none', hint);
+    throw argumentError(`--${name}_full_eval`, `--${name} as well`, 'none', hint);
   }
   const [half, brain] = [fp16 || fp16Eval, bf16 || bf16Eval];
-  if (half && brain) throw refused('--fp16', 'one of --fp16 and --bf16', 'both');
+  if (half && brain) throw argumentError('--fp16', 'one of --fp16 and --bf16', 'both');
   if (half) return 'fp16';
   if (brain) return 'bf16';
   return fp16 === false || bf16 === false ? 'fp32' : undefined;
@@ -110,14 +110,19 @@ function optimizerOf(optim: string | undefined): 'AdamW8bit' | undefined {
   if (optim === undefined || ADAMW.includes(optim)) return undefined;
   if (ADAMW_8BIT.includes(optim)) return 'AdamW8bit';
   const hint = 'Write another optimizer in the DeepSpeed configuration: "optimizer".';
-  throw refused('--optim', [...ADAMW, ...ADAMW_8BIT].join(', '), JSON.stringify(optim), hint);
+  throw argumentError('--optim', [...ADAMW, ...ADAMW_8BIT].join(', '), JSON.stringify(optim), hint);
 }
 
 /** Steps, else the share; a ratio of 1 would be one step of a Trainer's. */
 function warmupOf({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) {
   if (ratio !== undefined && !(ratio >= 0 && ratio < 1)) {
     const hint = '--warmup_steps sets it in updates.';
-    throw refused('--warmup_ratio', 'a share of all updates, from 0 to below 1', `${ratio}`, hint);
+    throw argumentError(
+      '--warmup_ratio',
+      'a share of all updates, from 0 to below 1',
+      `${ratio}`,
+      hint,
+    );
   }
   return steps || ratio;
 }
@@ -137,9 +142,10 @@ function scheduleOf(args: TrainArguments): Schedule | undefined {
   for (const [name, value] of Object.entries(own ?? {})) {
     const optionName = ownValue(SCHEDULE_NAMES, name);
     const location = `--lr_scheduler_kwargs ${name}`;
-    if (!optionName) throw refused(location, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
+    if (!optionName)
+      throw argumentError(location, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
     if (Object.hasOwn(options, optionName))
-      throw refused(location, 'one name of this number', 'two');
+      throw argumentError(location, 'one name of this number', 'two');
     options[optionName] = SCHEDULE[optionName].read(location, value);
   }
   return Object.keys(options).length === 0 ? type : { type, ...options };
@@ -153,15 +159,15 @@ function loadingOf(args: TrainArguments): TrainerOptions['data'] {
   const streams = 'no --streaming';
   if (sampling === 'group_by_length') {
     const hint = 'Rows that are read as they are needed have no known lengths.';
-    throw refused('--train_sampling_strategy group_by_length', streams, 'both', hint);
+    throw argumentError('--train_sampling_strategy group_by_length', streams, 'both', hint);
   }
   if (given.workers) {
     const hint = '--dataset_num_proc sets the threads that read and tokenize a stream.';
-    throw refused('--dataloader_num_workers', streams, `${given.workers}`, hint);
+    throw argumentError('--dataloader_num_workers', streams, `${given.workers}`, hint);
   }
   if (given.dropLast === false) {
     const hint = 'A stream drops rows that do not fill a batch on every rank.';
-    throw refused('--dataloader_drop_last', `true, or ${streams}`, 'false', hint);
+    throw argumentError('--dataloader_drop_last', `true, or ${streams}`, 'false', hint);
   }
   return { sampling: sampling === 'sequential' ? undefined : sampling };
 }
@@ -175,7 +181,7 @@ function everyOf(
   if (strategy === 'no') return null;
   if (strategy === 'epoch') return 'epoch';
   if (strategy === undefined || strategy === 'steps') return steps;
-  throw refused(`--${what}_strategy`, '"no", "steps" or "epoch"', JSON.stringify(strategy));
+  throw argumentError(`--${what}_strategy`, '"no", "steps" or "epoch"', JSON.stringify(strategy));
 }
 
 function saveOf(args: TrainArguments, dir: string): CheckpointOptions | undefined {
@@ -193,9 +199,10 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   if (argument === null) return undefined;
   const { save_strategy: saves, eval_strategy: evaluates, validation_file: files } = args;
   if (saves === 'no' && argument === METRIC) return undefined; // It would only mark a checkpoint.
-  if (files === undefined) throw refused(argument, '--eval_data FILE as well', 'none');
-  if (evaluates === 'no') throw refused(argument, 'an --eval_strategy other than "no"', '"no"');
-  if (saves === 'no') throw refused(argument, 'a --save_strategy other than "no"', '"no"');
+  if (files === undefined) throw argumentError(argument, '--eval_data FILE as well', 'none');
+  if (evaluates === 'no')
+    throw argumentError(argument, 'an --eval_strategy other than "no"', '"no"');
+  if (saves === 'no') throw argumentError(argument, 'a --save_strategy other than "no"', '"no"');
   const name = metric.replace(/^eval_/, '');
   const ofMethod = METHODS[args.method ?? 'sft']?.metrics;
   const own = ofMethod ?? (args.task === undefined ? [] : TASK_METRICS);
@@ -204,7 +211,12 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
     const hint =
       'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';
     const expected = known.map((text) => JSON.stringify(text)).join(', ');
-    throw refused(METRIC, `${expected}, with "eval_" or without`, JSON.stringify(metric), hint);
+    throw argumentError(
+      METRIC,
+      `${expected}, with "eval_" or without`,
+      JSON.stringify(metric),
+      hint,
+    );
   }
   return { ...fromArguments(BEST, args), metric, load };
 }
@@ -223,21 +235,21 @@ function earlyStopOf(args: TrainArguments): TrainerOptions['earlyStop'] {
   const { patience, threshold } = fromArguments(STOPPING, args);
   if (patience !== undefined) return { patience, threshold };
   if (threshold === undefined) return undefined;
-  throw refused('--early_stopping_threshold', '--early_stopping_patience as well', 'none');
+  throw argumentError('--early_stopping_threshold', '--early_stopping_patience as well', 'none');
 }
 
 function reportOf({ report_to: given, save_strategy: strategy }: TrainArguments) {
   const services = (given ?? []).filter((name) => name !== 'none');
   const named = services.map((name) => (name === 'all' ? 'tensorboard' : name));
   if (named.length === 0 || strategy !== 'no') return named as TrainerOptions['report'];
-  throw refused('--report_to', 'a --save_strategy other than "no"', named.join(' '));
+  throw argumentError('--report_to', 'a --save_strategy other than "no"', named.join(' '));
 }
 
 /** Every run is recorded in its output folder, so that `ds watch` can show it later. */
 function watchOf({ watch }: TrainArguments, dir: string) {
   if (watch === false) return false;
   if (typeof watch === 'number' && !(watch >= 0 && watch < 65_536)) {
-    throw refused('--watch', 'a port from 0 to 65535', `${watch}`);
+    throw argumentError('--watch', 'a port from 0 to 65535', `${watch}`);
   }
   return { dir, port: watch === undefined ? null : watch === true ? undefined : watch };
 }
@@ -251,12 +263,12 @@ function argumentForEvaluation(args: TrainArguments): string | null {
 function evaluationOf(args: TrainArguments): Evaluation | null {
   const { eval_strategy: strategy, eval_steps: steps, validation_file: files } = args;
   if (strategy === 'no' && args.eval_on_start) {
-    throw refused('--eval_on_start', 'an --eval_strategy other than "no"', '"no"');
+    throw argumentError('--eval_on_start', 'an --eval_strategy other than "no"', '"no"');
   }
   if (files === undefined) {
     const argument = strategy === undefined ? argumentForEvaluation(args) : '--eval_strategy';
     if (argument === null || strategy === 'no') return null;
-    throw refused(argument, '--eval_data FILE as well', JSON.stringify(strategy) ?? 'none');
+    throw argumentError(argument, '--eval_data FILE as well', JSON.stringify(strategy) ?? 'none');
   }
   const isBySteps = strategy === 'steps' && steps === undefined;
   const every = everyOf('eval', strategy, isBySteps ? (args.logging_steps ?? 10) : steps);

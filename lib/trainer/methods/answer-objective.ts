@@ -1,6 +1,6 @@
 // AnswerObjective, the base of methods that compare answers: losses, metrics and outputs of
 // micro-batches.
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { MetricSums } from '../evaluation-options.js';
@@ -67,7 +67,11 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
   protected abstract outputsOf(sums: Sums): Tensor;
 
   shortened(): Batch {
-    throw refused('Trainer method', `no curriculum_learning with ${this.method}()`, 'a section');
+    throw argumentError(
+      'Trainer method',
+      `no curriculum_learning with ${this.method}()`,
+      'a section',
+    );
   }
 
   counted(batch: Batch): MicroBatch<Batch> {
@@ -121,5 +125,5 @@ export function pairBatch(method: string, batch: unknown): PairBatch {
   const isPairs = [ids, targets, answered].every((item) => item instanceof Tensor);
   const isRows = ids instanceof Tensor && answered?.size(0) === ids.size(0);
   if (isPairs && isRows && !('desirable' in (batch as object))) return batch as PairBatch;
-  throw refused('Trainer train', `a text.PairDataset for ${method}()`, 'other batches');
+  throw argumentError('Trainer train', `a text.PairDataset for ${method}()`, 'other batches');
 }

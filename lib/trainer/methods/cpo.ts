@@ -1,8 +1,8 @@
 // Contrastive preference optimization, and SimPO: preferences without a reference. Sources: Xu et
 // al. 2024, Meng et al. 2024, Gupta et al. 2025 (AlphaPO), TRL's CPOTrainer.
 import type { Module } from '../../nn/index.js';
+import { valueError } from '../../runtime/input-errors.js';
 import { number, type Options, oneOf, readDeclared, type Settings } from '../../runtime/option.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { exp, softplus, type Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective } from '../micro-batch.js';
@@ -69,7 +69,7 @@ export function cpo(given: CpoOptions = {}): TrainingMethod {
   const { loss, labelSmoothing } = settings;
   const isSmoothed = loss === 'sigmoid' || loss === 'simpo';
   if (labelSmoothing !== 0 && !isSmoothed) {
-    throw refusedValue(`cpo labelSmoothing of ${loss}`, '0', labelSmoothing);
+    throw valueError(`cpo labelSmoothing of ${loss}`, '0', labelSmoothing);
   }
   return new Cpo(settings);
 }

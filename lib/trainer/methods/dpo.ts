@@ -2,6 +2,7 @@
 // reference limits how far it moves. Source: Rafailov et al. 2023, TRL's DPOTrainer.
 import type { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import {
   boolean,
   declareOption,
@@ -12,7 +13,6 @@ import {
   readDeclared,
   type Settings,
 } from '../../runtime/option.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import { concat, exp, log, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
@@ -135,21 +135,21 @@ export function dpo(given: DpoOptions = {}): TrainingMethod {
   const settings = readDeclared('dpo', given, DPO);
   const { loss, weights, labelSmoothing, useWeighting, fAlphaDivergenceCoef: alpha } = settings;
   if (settings.syncRefModel && !settings.reference) {
-    throw refusedValue('dpo syncRefModel', 'true beside `reference`', true);
+    throw valueError('dpo syncRefModel', 'true beside `reference`', true);
   }
-  if (alpha === 1) throw refusedValue('dpo fAlphaDivergenceCoef', 'another number than 1', alpha);
+  if (alpha === 1) throw valueError('dpo fAlphaDivergenceCoef', 'another number than 1', alpha);
   const sorting = loss.find((name) => name === 'aot' || name === 'aot_unpaired');
   if (useWeighting && sorting) {
-    throw refusedValue('dpo useWeighting', `false for the loss ${sorting}`, useWeighting);
+    throw valueError('dpo useWeighting', `false for the loss ${sorting}`, useWeighting);
   }
   if (weights && weights.length !== loss.length) {
-    throw refusedValue('dpo weights', `${loss.length} numbers, one for each loss`, weights);
+    throw valueError('dpo weights', `${loss.length} numbers, one for each loss`, weights);
   }
   for (const name of loss) {
     const [low, high] = SMOOTHED[name] ?? [0, 0];
     if (labelSmoothing === 0 ? low === 0 : labelSmoothing < high) continue;
     const expected = low > 0 ? 'a number above 0, such as 0.001' : '0';
-    throw refusedValue(`dpo labelSmoothing of ${name}`, expected, labelSmoothing);
+    throw valueError(`dpo labelSmoothing of ${name}`, expected, labelSmoothing);
   }
   return new Dpo(settings);
 }
@@ -161,12 +161,12 @@ function readLosses(
   const list = Array.isArray(given) ? given : [given];
   const isKnown = (name: unknown): boolean => Object.hasOwn(PAIR_LOSSES, name as string);
   if (list.length > 0 && list.every(isKnown)) return list as readonly PairLossName[];
-  throw refusedValue(op, Object.keys(PAIR_LOSSES).join(', '), given);
+  throw valueError(op, Object.keys(PAIR_LOSSES).join(', '), given);
 }
 
 function readWeights(op: string, given: readonly number[]): readonly number[] {
   if (Array.isArray(given) && given.every(Number.isFinite)) return given;
-  throw refusedValue(op, 'a list of numbers', given);
+  throw valueError(op, 'a list of numbers', given);
 }
 
 class Dpo extends TrainingMethod {
@@ -255,7 +255,11 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     this.reference.requireOne(batch.reference !== undefined);
     if (batch.reference && split) {
       const expected = 'a reference model, which gives the numbers of single tokens';
-      throw refused('dpo ldAlpha', expected, 'log-probabilities of the reference in the rows');
+      throw argumentError(
+        'dpo ldAlpha',
+        expected,
+        'log-probabilities of the reference in the rows',
+      );
     }
     const weights = useWeighting ? this.weightsOf(forward, batch) : null;
     const both = Array.from({ length: split?.size(0) ?? 0 }, (_, i) => i % ids.size(0));

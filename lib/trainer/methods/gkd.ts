@@ -2,6 +2,7 @@
 // Agarwal et al. 2024, TRL's GKDTrainer.
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import {
   boolean,
   declareOption,
@@ -11,7 +12,6 @@ import {
   readDeclared,
   type Settings,
 } from '../../runtime/option.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { exp, noGrad, softplus, Tensor } from '../../tensor/index.js';
 import { targetsOf } from '../../text/index.js';
 import type { Forward, Objective, SessionParts } from '../micro-batch.js';
@@ -85,7 +85,7 @@ export function gkd(given: GkdOptions): TrainingMethod {
 
 function readTeacher(op: string, given: CausalLM): CausalLM {
   if (given instanceof CausalLM) return given;
-  throw refusedValue(op, 'a language model of nn.models', given);
+  throw valueError(op, 'a language model of nn.models', given);
 }
 
 class Gkd extends TrainingMethod {
@@ -101,7 +101,7 @@ class Gkd extends TrainingMethod {
     const { teacher } = this.settings;
     if (teacher.vocabSize === student.vocabSize) return new GkdObjective(student, this.settings);
     const expected = `a vocabulary of ${student.vocabSize} tokens, as the student has`;
-    throw refused('gkd teacher', expected, String(teacher.vocabSize));
+    throw argumentError('gkd teacher', expected, String(teacher.vocabSize));
   }
 
   override openSource(grounds: SourceGrounds): Promise<MethodSource | null> {
@@ -167,7 +167,7 @@ class GkdObjective<Batch> extends AnswerObjective<Batch, DistilledBatch, Tensor>
   protected read(batch: unknown): DistilledBatch {
     const { ids, labels, targets = labels } = (batch ?? {}) as Record<string, unknown>;
     if (ids instanceof Tensor && targets instanceof Tensor) return batch as DistilledBatch;
-    throw refused('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
+    throw argumentError('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
   }
 
   protected override prepared(batch: DistilledBatch): DistilledBatch {

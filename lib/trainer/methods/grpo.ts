@@ -4,6 +4,7 @@ import type { GenerateRequest } from '../../inference/index.js';
 import { GENERATION_CONFIG } from '../../inference/sampling-options.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import {
   boolean,
   declareOption,
@@ -15,7 +16,6 @@ import {
   type Settings,
 } from '../../runtime/option.js';
 import { definedOnly, type OtherNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import type { Objective } from '../micro-batch.js';
@@ -357,18 +357,14 @@ function readSampling(op: string, given: RolloutSampling) {
   const { maxNewTokens = MAX_TOKENS, temperature = 1 } = read;
   requireInteger(`${op}.maxNewTokens`, maxNewTokens, 1);
   if (!(Number.isFinite(temperature) && temperature > 0)) {
-    throw refusedValue(
-      `${op}.temperature`,
-      'a number above 0: completions must differ',
-      temperature,
-    );
+    throw valueError(`${op}.temperature`, 'a number above 0: completions must differ', temperature);
   }
   return { ...definedOnly(read), maxNewTokens, temperature };
 }
 
 function readReference(op: string, given: CausalLM): CausalLM {
   if (given instanceof CausalLM) return given;
-  throw refused(op, 'a language model of nn.models', `${given}`);
+  throw argumentError(op, 'a language model of nn.models', `${given}`);
 }
 
 /** Settings of grpo(), for other files. */

@@ -4,8 +4,8 @@ import type { ProcessGroup } from '../../comm/index.js';
 import type { Engine } from '../../engine/engine.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { number, type Options, oneOf, readDeclared, type Settings } from '../../runtime/option.js';
-import { refused } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { concat, noGrad, scope, sigmoid, Tensor } from '../../tensor/index.js';
 import type { UnpairedBatch } from '../../text/index.js';
@@ -155,7 +155,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, KtoMetri
     const { ids, targets, desirable, mismatched } = (batch ?? {}) as Partial<UnpairedBatch>;
     const isKnown = [ids, targets, desirable].every((item) => item instanceof Tensor);
     if (isKnown && mismatched) return batch as UnpairedBatch;
-    throw refused('Trainer train', 'a text.UnpairedDataset for kto()', 'other batches');
+    throw argumentError('Trainer train', 'a text.UnpairedDataset for kto()', 'other batches');
   }
 
   protected count({ ids, answered }: UnpairedBatch): AnswerCounts {

@@ -6,7 +6,7 @@ import type { Distributed } from '../../comm/index.js';
 import type { Engine } from '../../engine/engine.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { Tokenizer } from '../../text/index.js';
 import type { Sampling } from '../data-options.js';
 import type { BatchSource, DataPlace, TrainerData } from '../data-source.js';
@@ -88,5 +88,5 @@ export abstract class MethodSource implements BatchSource<never> {
 /** Returns `model`. Throws DS_ARGUMENT for other models than language models. */
 export function requireCausal(method: string, model: Module): CausalLM {
   if (model instanceof CausalLM) return model;
-  throw refused('Trainer model', `a CausalLM for ${method}()`, `a ${model.constructor.name}`);
+  throw argumentError('Trainer model', `a CausalLM for ${method}()`, `a ${model.constructor.name}`);
 }

@@ -1,7 +1,7 @@
 // The objective of policies: losses of sampled completions, and their metrics.
 import { CausalLM } from '../../models/causal-lm.js';
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { noGrad, type Tensor } from '../../tensor/index.js';
 import type { Divisor, Forward, MicroBatch, Objective } from '../micro-batch.js';
 import type { RolloutBatch } from '../rollouts/rollout-batch.js';
@@ -53,12 +53,12 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
   ) {
     if (model instanceof CausalLM) return;
     const got = `a ${(model as object).constructor.name}`;
-    throw refused('Trainer model', `a CausalLM for ${settings.method}()`, got);
+    throw argumentError('Trainer model', `a CausalLM for ${settings.method}()`, got);
   }
 
   shortened(): Batch {
     const expected = `no curriculum_learning with ${this.settings.method}()`;
-    throw refused('Trainer method', expected, 'a section');
+    throw argumentError('Trainer method', expected, 'a section');
   }
 
   counted(given: Batch): MicroBatch<Batch> {
@@ -103,7 +103,7 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
 
   outputs(): Tensor {
     const hint = 'Generate with engine.module.generate().';
-    throw refused('Trainer predict', `no ${this.settings.method}()`, 'one', hint);
+    throw argumentError('Trainer predict', `no ${this.settings.method}()`, 'one', hint);
   }
 
   private metricsOf(
@@ -132,6 +132,6 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
     const { ids, advantages } = (given ?? {}) as Partial<PolicyMicroBatch>;
     if (ids && advantages) return given as PolicyMicroBatch;
     const expected = `a text.PromptDataset for ${this.settings.method}()`;
-    throw refused('Trainer train', expected, formatValue(given));
+    throw argumentError('Trainer train', expected, formatValue(given));
   }
 }

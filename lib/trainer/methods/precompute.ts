@@ -4,10 +4,10 @@ import { createHash } from 'node:crypto';
 import { readFileSync, statSync, writeSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { CausalLM } from '../../models/causal-lm.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
 import { notice } from '../../runtime/notice.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { errorMessage, systemError } from '../../runtime/system-error.js';
@@ -45,9 +45,9 @@ export function precomputeReference(
   const op = 'precomputeReference';
   const { batchSize = 8, pad = 0, cache } = readOptions(op, given, OPTIONS);
   requireInteger(`${op} batchSize`, batchSize, 1);
-  if (!(pairs instanceof PairDataset)) throw refusedValue(`${op} pairs`, 'a PairDataset', pairs);
+  if (!(pairs instanceof PairDataset)) throw valueError(`${op} pairs`, 'a PairDataset', pairs);
   if (!(reference instanceof CausalLM)) {
-    throw refusedValue(`${op} reference`, 'a language model of nn.models', reference);
+    throw valueError(`${op} reference`, 'a language model of nn.models', reference);
   }
   const samples = Array.from({ length: pairs.length }, (_, i) => pairs.get(i));
   const key = cache === undefined ? '' : keyOf(samples, reference);
@@ -130,7 +130,7 @@ function keptIn(cache: string, key: string): Numbers | null {
   const text = textOf(cache);
   if (text === null) return null;
   if (!text.startsWith(HEAD.slice(0, text.length))) {
-    throw refused('precomputeReference cache', 'a new path, or a file that it wrote', cache);
+    throw argumentError('precomputeReference cache', 'a new path, or a file that it wrote', cache);
   }
   try {
     const kept = JSON.parse(text) as { key?: string; numbers?: Numbers };
@@ -152,5 +152,5 @@ function textOf(cache: string): string | null {
   } catch (error) {
     throw systemError(error) ?? error;
   }
-  throw refused('precomputeReference cache', 'the path of a file', cache);
+  throw argumentError('precomputeReference cache', 'the path of a file', cache);
 }

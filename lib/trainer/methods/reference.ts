@@ -4,8 +4,8 @@ import type { Engine } from '../../engine/engine.js';
 import { initializeServed } from '../../initialize.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import { lorasOf, withoutAdapters } from '../../peft/index.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { declareOption } from '../../runtime/option.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import type { Forward } from '../micro-batch.js';
@@ -19,7 +19,7 @@ export const REFERENCE = declareOption(readReference, 'reference model', {
 
 function readReference(op: string, given: CausalLM): CausalLM {
   if (given instanceof CausalLM) return given;
-  throw refusedValue(op, 'a language model of nn.models', given);
+  throw valueError(op, 'a language model of nn.models', given);
 }
 
 /** How a reference follows the trained model: sync_ref_model of TRL. */
@@ -46,7 +46,7 @@ export class Reference {
   ) {
     if (reference !== model) return;
     const hint = 'Read the model a second time, or train adapters: peft.addLora(model).';
-    throw refused(`${method} ${option}`, 'another model', 'the trained one', hint);
+    throw argumentError(`${method} ${option}`, 'another model', 'the trained one', hint);
   }
 
   /**
@@ -94,15 +94,15 @@ export class Reference {
   follow({ alpha }: ReferenceSync): void {
     const { reference, model, engine } = this;
     const place = `${this.method} syncRefModel`;
-    if (!reference) throw refused(place, 'a reference model', 'none');
-    if (engine) throw refused(place, 'ZeRO stage 2 or lower', 'stage 3');
+    if (!reference) throw argumentError(place, 'a reference model', 'none');
+    if (engine) throw argumentError(place, 'ZeRO stage 2 or lower', 'stage 3');
     this.trained?.synchronize(); // The update of the weights may still run.
     const own = new Map(model.namedParameters());
     noGrad(() => {
       for (const [name, parameter] of reference.namedParameters()) {
         const trained = own.get(name);
         if (!trained || trained.dtype !== parameter.dtype) {
-          throw refused(place, 'a reference with the layers of the model', name);
+          throw argumentError(place, 'a reference with the layers of the model', name);
         }
         scope(() => parameter.copy_(parameter.mul(1 - alpha).add(trained.mul(alpha))));
       }
@@ -114,7 +114,7 @@ export class Reference {
     if (!hasNumbers || !this.reference) return;
     const expected = 'no log-probabilities of the reference in the rows if a model is given';
     const hint = 'Leave out `reference`, or ref_chosen_logps and ref_rejected_logps.';
-    throw refused(`${this.method} ${this.option}`, expected, 'both', hint);
+    throw argumentError(`${this.method} ${this.option}`, expected, 'both', hint);
   }
 
   /**
@@ -162,6 +162,6 @@ export class Reference {
       'Give `reference: await nn.models.fromPretrained(dir)`, or train adapters: peft.addLora(model).';
     const expected =
       'a reference, a model with adapters, or rows with log-probabilities of the reference';
-    throw refused(this.method, expected, `a ${model.constructor.name}`, hint);
+    throw argumentError(this.method, expected, `a ${model.constructor.name}`, hint);
   }
 }

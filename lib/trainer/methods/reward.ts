@@ -3,8 +3,8 @@
 // TRL's RewardTrainer.
 import { TaskModel } from '../../models/tasks/task-model.js';
 import type { Module } from '../../nn/index.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { number, type Options, readDeclared, type Settings } from '../../runtime/option.js';
-import { refused } from '../../runtime/refused.js';
 import { maximum, minimum, softplus, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective } from '../micro-batch.js';
@@ -58,7 +58,7 @@ class Reward extends TrainingMethod {
     const hint =
       'Read it by nn.models.fromPretrained(dir, { task: "sequence-classification", labels: ["reward"] }).';
     const expected = 'a classifier with one label for reward()';
-    throw refused('Trainer model', expected, `a ${model.constructor.name}`, hint);
+    throw argumentError('Trainer model', expected, `a ${model.constructor.name}`, hint);
   }
 }
 

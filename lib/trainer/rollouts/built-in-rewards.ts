@@ -1,9 +1,9 @@
 // Reward functions for common tasks, and reward models as functions.
 import { DecoderTask } from '../../models/tasks/decoder-task.js';
 import { TaskModel } from '../../models/tasks/task-model.js';
+import { argumentError, dataError, valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { dataError, refused, refusedValue } from '../../runtime/refused.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { ChatMessage, Tokenizer } from '../../text/index.js';
@@ -36,7 +36,7 @@ export function accuracy(given: RewardInput): Score[] {
 function read(op: string, given: RewardInput): RewardInput {
   const { completions, columns } = given ?? {};
   if (Array.isArray(completions) && isObject(columns)) return given;
-  throw refusedValue(op, 'an object with `completions` and `columns`', given);
+  throw valueError(op, 'an object with `completions` and `columns`', given);
 }
 
 /** The answer in a text, or null. */
@@ -159,9 +159,9 @@ export function model(given: RewardModelOptions): Reward {
   const names: OptionNames<RewardModelOptions> = { model: true, tokenizer: true, batchSize: true };
   const { model: classifier, tokenizer, batchSize = 8 } = readOptions(op, given, names);
   if (!(classifier instanceof TaskModel))
-    throw refusedValue(`${op} model`, 'a classifier', classifier);
+    throw valueError(`${op} model`, 'a classifier', classifier);
   if (classifier.task !== 'sequence-classification' || classifier.labels.length !== 1) {
-    throw refused(
+    throw argumentError(
       `${op} model`,
       'a classifier with one label',
       `${classifier.labels.length} labels`,

@@ -6,7 +6,7 @@ import type { GenerateRequest, InferenceEngine } from '../../inference/index.js'
 import { initInference } from '../../inference/init-inference.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import { cpu } from '../../runtime/device.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { Tensor } from '../../tensor/index.js';
 import type { BatchSource } from '../data-source.js';
@@ -47,7 +47,7 @@ export async function openDistilled(
 ): Promise<MethodSource | null> {
   if (plan.lmbda === 0 && !plan.seqKd) return null;
   if (plan.seqKd && config.zero_optimization.stage === 3) {
-    throw refused('gkd seqKd', 'ZeRO stage 2 or lower', 'stage 3');
+    throw argumentError('gkd seqKd', 'ZeRO stage 2 or lower', 'stage 3');
   }
   if (data === null) return null;
   const rows = await openTrainData(data, settings as never, place, config);
@@ -176,11 +176,11 @@ class DistilledSource extends MethodSource {
 function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
   const wanted = labels ?? targets;
   if (!(ids instanceof Tensor && wanted instanceof Tensor)) {
-    throw refused('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
+    throw argumentError('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
   }
   if (documents?.toArray().some((value) => Number(value) !== 0 && Number(value) !== PADDING)) {
     const hint = 'Open the rows with `packing: false`, or set `lmbda: 0`.';
-    throw refused(OP, 'one document in each row', 'packed rows', hint);
+    throw argumentError(OP, 'one document in each row', 'packed rows', hint);
   }
   const [rows, width] = ids.shape as [number, number];
   const [tokens, counted] = [ids, wanted].map((tensor) => tensor.toArray().map(Number)) as [
@@ -195,7 +195,7 @@ function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
     const end = first + (labels ? 0 : 1);
     if (first >= 0 && end > 0) return tokens.slice(row * width, row * width + end);
     const hint = 'Rows need a prompt with a completion, or messages; or set `lmbda: 0`.';
-    throw refused(OP, 'a prompt before the tokens that count', 'a row without one', hint);
+    throw argumentError(OP, 'a prompt before the tokens that count', 'a row without one', hint);
   });
 }
 

@@ -2,12 +2,16 @@
 import type { ResolvedConfig } from '../../config/index.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import { groupOf } from '../../parallel/index.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 
 /** Throws DS_ARGUMENT for a model whose layers are split over ranks. */
 export function requireWholeLayers(op: string, model: CausalLM): void {
   if (groupOf(model) === null) return;
-  throw refused(op, 'a model without tensor parallelism', 'one whose layers are split over ranks');
+  throw argumentError(
+    op,
+    'a model without tensor parallelism',
+    'one whose layers are split over ranks',
+  );
 }
 
 /** Throws DS_ARGUMENT for a section of the configuration that changes forwards of training. */
@@ -24,5 +28,6 @@ export function requireExact(method: string, config: ResolvedConfig): void {
     random_ltd: data_efficiency.enabled && routing.enabled && routing.random_ltd.enabled,
   };
   const odd = Object.entries(sections).find(([, acts]) => acts);
-  if (odd) throw refused(`${method} exactRollouts`, `no ${odd[0]} in the configuration`, 'one');
+  if (odd)
+    throw argumentError(`${method} exactRollouts`, `no ${odd[0]} in the configuration`, 'one');
 }

@@ -2,9 +2,9 @@
 import { setTimeout as pause } from 'node:timers/promises';
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { timerMs } from '../../runtime/timer.js';
@@ -62,11 +62,11 @@ export function readRewards(
   given: Reward | WeightedReward | readonly (Reward | WeightedReward)[],
 ): readonly RewardSettings[] {
   const list = Array.isArray(given) ? given : [given];
-  if (list.length === 0) throw refusedValue(op, 'at least one reward function', given);
+  if (list.length === 0) throw valueError(op, 'at least one reward function', given);
   const read = list.map((item: Reward | WeightedReward, i): RewardSettings => {
     const place = `${op} ${i}`;
     if (typeof item !== 'function' && !isObject(item)) {
-      throw refusedValue(place, 'a function, or { of, weight, name, timeout }', item);
+      throw valueError(place, 'a function, or { of, weight, name, timeout }', item);
     }
     const options = typeof item === 'function' ? { of: item } : readOptions(place, item, NAMES);
     const { of, weight = 1, timeout = TIMEOUT } = options;
@@ -80,7 +80,7 @@ export function readRewards(
     ({ name }, i) => read.findIndex((required) => required.name === name) !== i,
   );
   if (!twice) return read;
-  throw refusedValue(op, 'functions of different names: { of, name }', twice.name);
+  throw valueError(op, 'functions of different names: { of, name }', twice.name);
 }
 
 /** Completions to judge, with the locations of their rows. */

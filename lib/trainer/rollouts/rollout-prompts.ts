@@ -1,7 +1,7 @@
 // Divides the prompts of a generation among ranks.
 import { DataLoader, type Dataset, DistributedSampler } from '../../data/index.js';
 import { formatValue } from '../../runtime/format-value.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import type { PromptSample } from '../../text/index.js';
 import { isPromptSample } from '../../text/prompt-dataset.js';
 import type { DataPlace, TrainerData } from '../data-source.js';
@@ -51,7 +51,7 @@ export function sizesOf(
   }
   const expected = `a divisor of the ${completions} completions of a generation on a rank (batchSize x stepsPerGeneration)`;
   const hint = 'Change generations, batchSize, accumulation or stepsPerGeneration.';
-  throw refused(`${method} generations`, expected, `${generations}`, hint);
+  throw argumentError(`${method} generations`, expected, `${generations}`, hint);
 }
 
 /** Returns the prompts of `data`. Throws DS_ARGUMENT for other data. */
@@ -64,7 +64,7 @@ export async function promptsOf(
   const first = isDataset(opened) && opened.length > 0 ? await opened.get(0) : opened;
   if (!isDataset<PromptSample>(opened) || !isPromptSample(first)) {
     const expected = `a text.PromptDataset for ${method}()`;
-    throw refused('Trainer train', expected, formatValue(first));
+    throw argumentError('Trainer train', expected, formatValue(first));
   }
   return opened;
 }

@@ -4,7 +4,7 @@ import { DATA } from '../../engine/ranks.js';
 import { DsError } from '../../errors.js';
 import type { GenerateRequest, Generation } from '../../inference/index.js';
 import type { CausalLM } from '../../models/causal-lm.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import type { PromptSample, Tokenizer } from '../../text/index.js';
 import type { Score } from '../methods/advantages.js';
@@ -118,7 +118,7 @@ export class RolloutSampler {
 
   async destroy(): Promise<void> {
     const got = 'the end of the Trainer';
-    this.ending.abort(refused(`${this.plan.method} rewards`, 'time for them', got));
+    this.ending.abort(argumentError(`${this.plan.method} rewards`, 'time for them', got));
     await this.rollouts.destroy();
   }
 
@@ -162,7 +162,8 @@ export class RolloutSampler {
     const { seed: run, tokenizer } = this.grounds;
     const { world } = this.parts;
     if (plan.tool) {
-      if (!tokenizer) throw refused(`${plan.method} tool`, 'a tokenizer of the Trainer', 'none');
+      if (!tokenizer)
+        throw argumentError(`${plan.method} tool`, 'a tokenizer of the Trainer', 'none');
       const each = pieces.flatMap(({ sample, first, count }) => {
         const request = requestOf(sample, plan.sampling, { run, pass, count: 1 });
         return Array.from({ length: count }, (_, i) => {
@@ -215,10 +216,10 @@ function requireRanks({ method, tool, workStealing }: RolloutPlan, sharesModel: 
   const got = 'ranks that share a model';
   if (tool && sharesModel) {
     // Each of these ranks would call the function, and results may differ.
-    throw refused(`${method} tool`, 'no tensor parallelism', got);
+    throw argumentError(`${method} tool`, 'no tensor parallelism', got);
   }
   if (!workStealing) return;
   const op = `${method} workStealing`;
-  if (sharesModel) throw refused(op, 'no tensor parallelism', got);
-  if (tool) throw refused(op, 'no tool: ranks sample its turns together', 'one');
+  if (sharesModel) throw argumentError(op, 'no tensor parallelism', got);
+  if (tool) throw argumentError(op, 'no tool: ranks sample its turns together', 'one');
 }

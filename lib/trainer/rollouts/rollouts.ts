@@ -8,8 +8,8 @@ import type { GenerateRequest, Generation, InferenceEngine } from '../../inferen
 import { initRollouts } from '../../inference/init-inference.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import { groupOf } from '../../parallel/index.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refused, refusedValue } from '../../runtime/refused.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireNoSurplus, requireOneOf, requireType } from '../../runtime/require-type.js';
 import type { Tokenizer } from '../../text/index.js';
@@ -73,16 +73,20 @@ export function rolloutsOf(
   requireType('rolloutsOf enableCudaGraph', enableCudaGraph, 'boolean');
   if (maxSequences !== null) requireInteger('rolloutsOf maxSequences', maxSequences, 1);
   if (!(engine instanceof Engine)) {
-    throw refusedValue('rolloutsOf engine', 'an engine of initialize()', engine);
+    throw valueError('rolloutsOf engine', 'an engine of initialize()', engine);
   }
   const { module } = engine;
   if (!(module instanceof CausalLM)) {
-    throw refused('rolloutsOf', 'an engine of a CausalLM', `one of a ${module.constructor.name}`);
+    throw argumentError(
+      'rolloutsOf',
+      'an engine of a CausalLM',
+      `one of a ${module.constructor.name}`,
+    );
   }
   const max = maxTokens ?? Math.min(1024, module.sharedAnglesSeq);
   requireInteger('rolloutsOf maxTokens', max, 2);
   if (max > module.sharedAnglesSeq) {
-    throw refusedValue(
+    throw valueError(
       'rolloutsOf maxTokens',
       `at most ${module.sharedAnglesSeq}, of the model`,
       max,
@@ -109,7 +113,7 @@ function staysInPlace({ config, module }: Engine): boolean {
  */
 function requireMovable(engine: Engine, offload: readonly OffloadState[]): void {
   const op = 'rolloutsOf offload';
-  if (!Array.isArray(offload)) throw refusedValue(op, 'a list of states', offload);
+  if (!Array.isArray(offload)) throw valueError(op, 'a list of states', offload);
   const movable = OFFLOAD_STATES.filter((name) => name !== 'lp_params');
   for (const name of offload) requireOneOf(op, name, movable);
   if (offload.length > 0) requireOnDevice(op, engine);
@@ -159,8 +163,8 @@ export class Rollouts {
   ): Promise<Result> {
     const { engine, model } = this;
     if (this.isDestroyed)
-      throw refused('Rollouts.generate', 'a call before destroy()', 'one after');
-    if (this.isBusy) throw refused('Rollouts.generate', 'one call at a time', 'another one');
+      throw argumentError('Rollouts.generate', 'a call before destroy()', 'one after');
+    if (this.isBusy) throw argumentError('Rollouts.generate', 'one call at a time', 'another one');
     this.isBusy = true;
     const { training } = model;
     const { offload, releaseCache } = this.how;

@@ -4,7 +4,7 @@ import type { Engine } from '../../engine/engine.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import { lorasOf, withoutAdapters } from '../../peft/index.js';
 import { cpu } from '../../runtime/device.js';
-import { refused } from '../../runtime/refused.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import { batchOf, byRollout, type Rollout } from './rollout-batch.js';
@@ -32,7 +32,7 @@ export function referenceFor(
 ): Scoring['reference'] {
   if (given && given === model) {
     const hint = 'Read the model a second time, or train adapters: peft.addLora(model).';
-    throw refused(`${method} reference`, 'another model', 'the trained one', hint);
+    throw argumentError(`${method} reference`, 'another model', 'the trained one', hint);
   }
   if (!isNeeded) return null;
   if (given) return given;
@@ -40,7 +40,7 @@ export function referenceFor(
   const hint =
     'Give `reference: await nn.models.fromPretrained(dir)`, train adapters, or set beta: 0.';
   const expected = 'a reference, or a model with adapters, for a beta above 0';
-  throw refused(method, expected, `a ${(model as object).constructor.name}`, hint);
+  throw argumentError(method, expected, `a ${(model as object).constructor.name}`, hint);
 }
 
 /**

@@ -3,9 +3,9 @@ import { type CheckpointWorld, onAllRanks } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import type { GenerateRequest } from '../../inference/index.js';
 import { formatValue } from '../../runtime/format-value.js';
+import { valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import { refusedValue } from '../../runtime/refused.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
@@ -47,7 +47,7 @@ const TIMEOUT = 600;
 /** Returns the function with its timeout. Throws DS_ARGUMENT. */
 export function readTool(op: string, given: RolloutTool | TimedTool): Required<TimedTool> {
   if (typeof given === 'function') return { of: given, timeout: TIMEOUT };
-  if (!isObject(given)) throw refusedValue(op, 'a function, or { of, timeout }', given);
+  if (!isObject(given)) throw valueError(op, 'a function, or { of, timeout }', given);
   const { of, timeout = TIMEOUT } = readOptions(op, given as TimedTool, NAMES);
   requireType(`${op} of`, of, 'function');
   requireFinite(`${op} timeout`, timeout, 0);

@@ -1,6 +1,6 @@
 // The entry of a thread that calls a reward function of the user's module.
 import { workerData } from 'node:worker_threads';
-import { dataError, refused } from '../../runtime/refused.js';
+import { argumentError, dataError } from '../../runtime/input-errors.js';
 import { answerQuestions } from '../../runtime/thread-pool.js';
 import type { Score } from '../methods/advantages.js';
 import type { Reward } from './reward.js';
@@ -23,12 +23,12 @@ async function judge(question: WorkerQuestion): Promise<readonly Score[]> {
 async function load(): Promise<Reward> {
   const op = `rewards.worker ${url}`;
   const all = (await import(url).catch((error: unknown) => {
-    throw refused(op, 'a module that can be imported', String(error));
+    throw argumentError(op, 'a module that can be imported', String(error));
   })) as Record<string, unknown>;
   const value = all[exported];
   if (typeof value === 'function') return value as Reward;
   const got = Object.keys(all).join(', ') || 'no exports';
-  throw refused(op, `an exported function "${exported}"`, got);
+  throw argumentError(op, `an exported function "${exported}"`, got);
 }
 
 answerQuestions(

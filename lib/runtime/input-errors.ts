@@ -2,22 +2,22 @@
 import { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
 
-/** DS_ARGUMENT; `got` in words. */
-export function refused(op: string, expected: string, got: string, hint = ''): DsError {
+/** Returns a DS_ARGUMENT error of `op`; `got` describes the value in words. */
+export function argumentError(op: string, expected: string, got: string, hint = ''): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }
 
-/** Returns the same error for `value`, which the message shows as formatValue() does. */
-export function refusedValue(op: string, expected: string, value: unknown, hint = ''): DsError {
-  return refused(op, expected, formatValue(value), hint);
+/** Returns a DS_ARGUMENT error that shows `value` as formatValue() writes it. */
+export function valueError(op: string, expected: string, value: unknown, hint = ''): DsError {
+  return argumentError(op, expected, formatValue(value), hint);
 }
 
-/** DS_CONFIG; `op` is the key. */
+/** Returns a DS_CONFIG error; `op` is the key of the configuration. */
 export function configError(op: string, expected: string, got: string, hint = ''): DsError {
   return new DsError({ code: 'DS_CONFIG', op, expected, got, hint });
 }
 
-/** DS_DATA; `op` names the location in the data. */
+/** Returns a DS_DATA error; `op` names the location in the data. */
 export function dataError(op: string, expected: string, got: string, hint = ''): DsError {
   return new DsError({ code: 'DS_DATA', op, expected, got, hint });
 }
