@@ -7,6 +7,7 @@ import { readGgufHeader } from '../../lib/checkpoint/index.js';
 import { DsError } from '../../lib/errors.js';
 import { nn, text } from '../../lib/index.js';
 import type { JsonObject } from '../../types/json.js';
+import { splitGguf } from '../support/gguf-split.js';
 import { below } from '../support/random.js';
 
 const CASES = Number(process.env.DS_FUZZ_CASES ?? 400);
@@ -19,8 +20,11 @@ const path = join(folder, 'case.gguf');
 const FAMILIES = [
   ...(['llama', 'stablelm', 'phi', 'cohere2', 'glm4'] as const),
   ...(['gpt-neox', 'granite-moe', 'glm4-moe', 'gpt-oss', 'deepseek-v3'] as const),
-  ...(['gemma4', 'qwen3-5'] as const),
+  ...(['gemma4', 'qwen3-5', 'apertus', 'mixtral'] as const),
 ] as const;
+
+/** Families in several files, and the number of the files. */
+const SPLIT: Readonly<Record<string, number>> = { mixtral: 3 };
 
 /** Settings that files can have, and layers of all kinds. */
 const SETTINGS: Readonly<Record<string, JsonObject>> = {
@@ -39,8 +43,14 @@ const SETTINGS: Readonly<Record<string, JsonObject>> = {
   },
 };
 
-/** A small valid file. */
-async function validFile(family: string): Promise<Buffer> {
+/** A file of a model. */
+interface ModelFile {
+  readonly path: string;
+  readonly bytes: Buffer;
+}
+
+/** A small valid model, in one or several files. */
+async function validFiles(family: string): Promise<ModelFile[]> {
   const config = JSON.parse(
     readFileSync(join(golden, 'models', family, 'config.json'), 'utf8'),
   ) as JsonObject;
@@ -53,13 +63,20 @@ async function validFile(family: string): Promise<Buffer> {
   };
   const types: JsonObject = config.layer_types ? { layer_types: ['sliding_attention'] } : {};
   const model = nn.models.fromConfig({ ...config, ...small, ...types, ...SETTINGS[family] });
-  await nn.saveGguf(model, path, { tokenizer: join(golden, 'tokenizers', 'llama2') });
-  return readFileSync(path);
+  const tokenizer = join(golden, 'tokenizers', 'llama2');
+  const count = SPLIT[family];
+  rmSync(path, { force: true });
+  await nn.saveGguf(model, path, { tokenizer, ...(count ? { type: 'F32' } : {}) });
+  if (count === undefined) return [{ path, bytes: readFileSync(path) }];
+  const first = await splitGguf(path, count);
+  return Array.from({ length: count }, (_, i) => {
+    const file = first.replace('-00001-', `-0000${i + 1}-`);
+    return { path: file, bytes: readFileSync(file) };
+  });
 }
 
-/** The result of reading: null, or the error. */
-async function outcome(bytes: Uint8Array): Promise<unknown> {
-  writeFileSync(path, bytes);
+/** The result of reading the model of the first file: null, or the error. */
+async function outcome(path: string): Promise<unknown> {
   try {
     text.Tokenizer.fromPretrained(path).encode('The engine reads 12 files.');
     const model = await nn.models.fromPretrained(path);
@@ -76,25 +93,33 @@ const CODES = ['DS_CHECKPOINT', 'DS_DATA', 'DS_IO', 'DS_ARGUMENT'];
 const isKnown = (error: unknown): boolean =>
   error === null || (error instanceof DsError && CODES.includes(error.code));
 
+/** Up to four changes at random places, most of them in the first `header` bytes, and cuts. */
+function changed(valid: Buffer, header: number): Buffer {
+  const bytes = Buffer.from(valid);
+  const changes = 1 + below(4);
+  for (let j = 0; j < changes; ++j) {
+    const at = below(below(3) === 0 ? bytes.length : header);
+    const kind = below(4);
+    if (kind === 0) bytes[at] = below(256);
+    else if (kind === 1) bytes.fill(255, at, Math.min(at + 8, bytes.length));
+    else if (kind === 2) bytes.fill(0, at, Math.min(at + 4, bytes.length));
+    else bytes[at] = (bytes[at] as number) ^ (1 << below(8));
+  }
+  return below(5) === 0 ? bytes.subarray(0, below(bytes.length)) : bytes;
+}
+
 test.each(FAMILIES)('random changes and cuts of %s', async (family) => {
-  const valid = await validFile(family);
+  const files = await validFiles(family);
+  const [{ path: first }] = files as [ModelFile];
   const cases = CASES / FAMILIES.length;
-  expect(await outcome(valid)).toBeNull();
-  const header = valid.indexOf('token_embd.weight');
+  expect(await outcome(first)).toBeNull();
   let refused = 0;
   for (let i = 0; i < cases; ++i) {
-    let bytes = Buffer.from(valid);
-    const changes = 1 + below(4);
-    for (let j = 0; j < changes; ++j) {
-      const at = below(below(3) === 0 ? bytes.length : header + 2000);
-      const kind = below(4);
-      if (kind === 0) bytes[at] = below(256);
-      else if (kind === 1) bytes.fill(255, at, Math.min(at + 8, bytes.length));
-      else if (kind === 2) bytes.fill(0, at, Math.min(at + 4, bytes.length));
-      else bytes[at] = (bytes[at] as number) ^ (1 << below(8));
-    }
-    if (below(5) === 0) bytes = bytes.subarray(0, below(bytes.length));
-    const error = await outcome(bytes);
+    const { path: place, bytes } = files[below(files.length)] as ModelFile;
+    const header = Math.min(Math.max(bytes.indexOf('token_embd.weight'), 0) + 2000, bytes.length);
+    writeFileSync(place, changed(bytes, header));
+    const error = await outcome(first);
+    writeFileSync(place, bytes);
     if (!isKnown(error)) {
       throw new Error(`case ${i}: ${(error as Error).stack}`);
     }

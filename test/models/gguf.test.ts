@@ -4,19 +4,14 @@ import { createHash } from 'node:crypto';
 import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import {
-  F32,
-  type GgufTensor,
-  readGgufHeader,
-  type WrittenValue,
-  writeGguf,
-} from '../../lib/checkpoint/index.js';
+import { F32, readGgufHeader, type WrittenValue, writeGguf } from '../../lib/checkpoint/index.js';
 import { nn, noGrad, Tensor } from '../../lib/index.js';
 import { ARCHITECTURES } from '../../lib/models/gguf/architectures.js';
 import type { RotaryLM } from '../../lib/models/index.js';
 import { keepMxfp4 } from '../../lib/models/quantized/mxfp4.js';
 import { Mxfp4Experts } from '../../lib/nn/mxfp4-experts.js';
 import type { JsonObject } from '../../types/json.js';
+import { contentsOf, splitGguf } from '../support/gguf-split.js';
 import { refusal } from '../support/refusal.js';
 
 const golden = join('test', 'golden', 'transformers');
@@ -173,26 +168,6 @@ test('every architecture has a golden folder', async () => {
   expect(written.filter((type) => !types.has(type))).toEqual([]);
 });
 
-/** The metadata and F32 tensors of a file, to write them again. */
-function contentsOf(path: string) {
-  const bytes = readFileSync(path);
-  const read = (at: number, into: Uint8Array): void => void bytes.copy(into, 0, at);
-  const { metadata, tensors } = readGgufHeader(path, bytes.length, read);
-  const isFloat = (key: string): boolean => /epsilon|freq_base|scale$/.test(key);
-  const entries = [...metadata].map(([key, value]): [string, WrittenValue] => [
-    key,
-    isFloat(key) ? new F32(value as number) : (value as WrittenValue),
-  ]);
-  return {
-    entries,
-    tensors: tensors.map(({ name, shape }) => ({ name, shape, type: 'F32' as const })),
-    async *pieces({ name }: { name: string }) {
-      const { start, bytes: size } = tensors.find((tensor) => tensor.name === name) as GgufTensor;
-      yield bytes.subarray(start, start + size);
-    },
-  };
-}
-
 test('layers that predict later tokens are not read', async () => {
   const path = join(folder, 'predicting.gguf');
   await nn.saveGguf(await changeTensor('glm4-moe'), path, { type: 'F32' });
@@ -234,50 +209,24 @@ test('numbers of layers stand in the metadata', async () => {
   }
 });
 
-/** Splits a file of F32 tensors like llama-gguf-split; `more` changes the metadata of a file. */
-async function split(
-  path: string,
-  count: number,
-  more: (file: number) => [string, WrittenValue][] = () => [],
-): Promise<string> {
-  const { entries, tensors, pieces } = contentsOf(path);
-  const name = (file: number): string =>
-    path.replace('.gguf', `-0000${file + 1}-of-0000${count}.gguf`);
-  for (let file = 0; file < count; ++file) {
-    const plan = {
-      metadata: new Map<string, WrittenValue>([
-        ...(file === 0 ? entries : []),
-        ['split.no', file],
-        ['split.count', count],
-        ['split.tensors.count', tensors.length],
-        ...more(file),
-      ]),
-      tensors: tensors.filter((_, i) => i % count === file),
-    };
-    rmSync(name(file), { force: true });
-    await writeGguf(name(file), plan, pieces);
-  }
-  return name(0);
-}
-
 test('a model in several files is read by the name of the first', async () => {
   // Its experts are put together from tensors of all files.
   const model = await changeTensor('mixtral');
   const path = join(folder, 'whole.gguf');
   await nn.saveGguf(model, path, { type: 'F32' });
-  const first = await split(path, 3);
+  const first = await splitGguf(path, 3);
   expect(logitsOf(await readBack(first))).toEqual(logitsOf(await readBack(path)));
   const messageOf = async (file: string) =>
     (await refusal(() => nn.models.fromPretrained(file))).message;
   const second = first.replace('-00001-', '-00002-');
   expect(await messageOf(second)).toMatch(/split\.no: expected 0, the first file, got 1/);
-  await split(path, 3, (file) => (file === 2 ? [['split.no', 1]] : []));
+  await splitGguf(path, 3, (file) => (file === 2 ? [['split.no', 1]] : []));
   expect(await messageOf(first)).toMatch(/00003\.gguf: split\.no: expected 2, got 1/);
-  await split(path, 3, (file) => (file === 1 ? [['split.count', 4]] : []));
+  await splitGguf(path, 3, (file) => (file === 1 ? [['split.count', 4]] : []));
   expect(await messageOf(first)).toMatch(/00002-of-00003\.gguf: split\.count: expected 3, got 4/);
-  await split(path, 3, () => [['split.tensors.count', 7]]);
+  await splitGguf(path, 3, () => [['split.tensors.count', 7]]);
   expect(await messageOf(first)).toMatch(/split\.tensors\.count: expected \d+, as many/);
-  await split(path, 3);
+  await splitGguf(path, 3);
   rmSync(second);
   const missing = await refusal(() => nn.models.fromPretrained(first));
   expect(missing).toMatchObject({
