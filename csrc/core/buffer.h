@@ -1,4 +1,4 @@
-// A block of memory with an owner: returned to its device exactly once, in stream order.
+// A block of memory with one owner, which returns it to its device in stream order.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,12 @@
 
 namespace ds {
 
-/// Accessibility of a buffer's bytes.
+/// The kind of memory: on the device, or page-locked on the host.
 enum class Placement : int32_t { device, pinned };
 
-/// Owns its bytes. Device memory is returned on `home`, the stream it was allocated on, unless
-/// release_on names another; pinned memory is returned after the device has finished all its work.
+/// Owns a block of memory. The destructor returns device memory on `home`: the stream of the
+/// allocation, or the stream of release_on(). It returns pinned memory after the device has
+/// finished all its work.
 class Buffer {
  public:
   Buffer(Device& device, Stream& stream, size_t bytes)
@@ -38,14 +39,14 @@ class Buffer {
       try {
         device_.synchronize_all();
       } catch (const Error&) {
-        // A dead device reports itself at the next call; nothing of it touches this memory any
-        // more.
+        // The next call reports the failed device, which no longer accesses this memory.
       }
       device_.release_pinned(data_, bytes_);
     }
   }
 
-  /// The buffer keeps the stream: a collective may hold its memory longer than others use either.
+  /// Returns the memory on `stream` instead, and keeps the stream alive. A collective may hold its
+  /// memory longer than the caller holds the buffer or the stream.
   void release_on(std::shared_ptr<Stream> stream) {
     if (placement_ != Placement::device) return;
     home_ = stream.get();
@@ -60,7 +61,7 @@ class Buffer {
  private:
   Device& device_;
   Stream* home_;
-  std::shared_ptr<Stream> kept_;  // home_, where release_on has named it
+  std::shared_ptr<Stream> kept_;  // keeps `home_` alive after release_on()
   size_t bytes_;
   Placement placement_;
   void* data_;

@@ -1,4 +1,4 @@
-// A device: memory, streams, events and its table of ops. One subclass per back end.
+// The interface of a device: memory, streams, events, graphs and ops. Each back end has a subclass.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,26 @@
 
 namespace ds {
 
-/// An ordered queue of work on one device. The CPU's stream runs everything before it returns.
+/// A queue of work on one device, which runs in order. The CPU runs work before the call returns.
 class Stream {
  public:
   virtual ~Stream() = default;
 };
 
-/// A point in a stream. Recording again moves it.
+/// A point in the order of a stream. Recording it again moves it.
 class Event {
  public:
   virtual ~Event() = default;
 };
 
-/// Recorded work of a stream that one call replays. It uses the memory of the recording.
+/// Work recorded from a stream. One call replays it, in the memory that the recording allocated.
 class Graph {
  public:
   virtual ~Graph() = default;
 };
 
-/// Bytes of one device's memory. `reserved` is the pool's memory, in use or cached.
+/// Memory of one device, in bytes. `reserved` counts memory of the pool, in use or cached. `cap`
+/// limits it.
 struct MemoryStats {
   size_t in_use = 0, peak_in_use = 0, reserved = 0, peak_reserved = 0, cap = 0, total = 0;
   uint64_t allocations = 0;
@@ -41,28 +42,30 @@ struct DeviceInfo {
   size_t total_bytes = 0;
 };
 
-/// Priority of a stream's work. A GPU finishes work that it has begun. Copies of one urgency run
-/// stream by stream, so a stream that never pauses blocks all others of its urgency.
+/// Priority of a stream's work. A GPU does not interrupt work that it has begun. It runs copies of
+/// equal priority stream by stream, so a stream without pauses blocks the others.
 enum class Urgency {
-  kBulk,     // large, and no work waits for its first part: state on its way to an update and back
-  kUsual,    // compute waits for it, one part after the other
-  kAwaited,  // compute reads it next, and its copies overtake bulk copies: gathered weights
+  kBulk,     // large, and nothing waits for its first bytes: optimizer state to and from the host
+  kUsual,    // compute waits for the parts in turn
+  kAwaited,  // compute reads it next, so it overtakes bulk copies: gathered weights
   kFirst,    // small, and all other work waits for it: the tokens of a batch
 };
 constexpr int kUrgencies = 4;
 
-/// A GPU is used on one thread, JavaScript's; the CPU on any. Methods throw ds::Error.
+/// A device of a back end. Only the JavaScript thread uses a GPU; any thread may use the CPU.
+/// Methods throw ds::Error.
 class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceInfo info() const = 0;
 
-  /// Returns stream-ordered device memory, 256-byte aligned and uninitialized. `bytes` may be 0.
-  /// Throws DS_OUT_OF_MEMORY if the cap or the device is exhausted even after trimming caches.
+  /// Returns uninitialized device memory, 256-byte aligned, for work of `stream` from now on.
+  /// `bytes` may be 0. Throws DS_OUT_OF_MEMORY if the cap or the device is exhausted even without
+  /// cached memory.
   virtual void* allocate(size_t bytes, Stream& stream) = 0;
-  /// Releases memory once `stream` has passed this point.
+  /// Returns memory to the pool once `stream` has passed this point.
   virtual void release(void* data, size_t bytes, Stream& stream) = 0;
-  /// Returns page-locked host memory of exactly `bytes` (rounded up to pages), zero-filled.
+  /// Returns page-locked host memory, zero-filled, of `bytes` rounded up to pages.
   virtual void* allocate_pinned(size_t bytes) = 0;
   virtual void release_pinned(void* data, size_t bytes) = 0;
   virtual MemoryStats memory() const = 0;
@@ -94,24 +97,24 @@ class Device {
   /// Selects matrix algorithms by a fixed rule instead of by timing, so that separate processes
   /// agree bit for bit. A device with fixed algorithms ignores it.
   virtual void set_deterministic_algorithms(bool) {}
-  /// The matrix algorithms that this device selected by timing, as lines of text; empty for a
-  /// device with fixed algorithms. Another process may pass them to learn_algorithms() instead of
-  /// timing again.
+  /// Returns the matrix algorithms that this device selected by timing, as lines of text. Another
+  /// process may pass them to learn_algorithms() instead of timing again. Empty for a device with
+  /// fixed algorithms.
   virtual std::string timed_algorithms() { return {}; }
   virtual void learn_algorithms(const std::string&) {}
 
-  /// Whether work can be recorded. If not, the methods below throw DS_DEVICE.
+  /// Returns true if work can be recorded. If not, the methods below throw DS_DEVICE.
   virtual bool supports_graphs() const { return false; }
-  /// Until leave_graph_memory(), the compute stream allocates memory of graphs. When it is
-  /// released, only later recordings reuse it, as long as a graph exists. A recording must find its
-  /// memory there, so the same work runs in this mode once before.
+  /// Makes the compute stream allocate from the memory of graphs, until leave_graph_memory(). While
+  /// a graph exists, only recordings reuse memory released there. A recording cannot grow this
+  /// memory, so the same work must run once in this mode before it is recorded.
   virtual void enter_graph_memory() { refuse_graphs(); }
   virtual void leave_graph_memory() { refuse_graphs(); }
-  /// Records work that is enqueued on the compute stream until end_capture(), without running it.
-  /// No caller may wait for the stream before that.
+  /// Records work that is enqueued on the compute stream, without running it, until end_capture().
+  /// The caller must not wait for the stream before that.
   virtual void begin_capture() { refuse_graphs(); }
-  /// Returns the recorded work. If the flag is false, discards it and returns null. Throws DS_CUDA
-  /// if enqueued work cannot be recorded.
+  /// Returns the recorded work. If the flag is false, discards the work and returns null. Throws
+  /// DS_CUDA if some of the work cannot be recorded.
   virtual std::unique_ptr<Graph> end_capture(bool) { refuse_graphs(); }
   virtual void launch(Graph&, Stream&) { refuse_graphs(); }
 

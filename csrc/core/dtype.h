@@ -1,4 +1,4 @@
-// Element types, their sizes and names, and the library's one dtype switch.
+// Element types with their sizes and names, and the switch from a DType to a C++ type.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace ds {
 
-/// Order is shared with lib/runtime/dtype.ts; f64 exists on the CPU only, for gradient checks.
+/// The order must match lib/runtime/dtype.ts. Only the CPU has f64, for gradient checks.
 enum class DType : uint8_t { f32, f16, bf16, i32, i64, u8, boolean, f64 };
 constexpr int kDTypes = 8;
 
@@ -36,8 +36,8 @@ struct TypeTag {
               "Cast the tensor first, for example with .to('f32').");
 }
 
-/// The dtype switch: calls f(TypeTag<T>{}) with the type that `Types` assigns to t. `Types` is the
-/// back end's mapping (CpuTypes or CudaTypes); a type it maps to void is refused with op and name.
+/// Calls f(TypeTag<T>{}), where T is the C++ type of `t` in `Types` (CpuTypes or CudaTypes). Throws
+/// DS_DTYPE with the name `op` for dtypes that are not floating or that the back end lacks.
 template <class Types, class F>
 void dispatch_floating(const char* op, DType t, F&& f) {
   switch (t) {
@@ -51,7 +51,7 @@ void dispatch_floating(const char* op, DType t, F&& f) {
   }
 }
 
-/// The same for every dtype; bool is a separate type with the values 0 and 1.
+/// Like dispatch_floating() for every dtype. For booleans, T is bool.
 template <class Types, class F>
 void dispatch_all(const char* op, DType t, F&& f) {
   switch (t) {
@@ -63,7 +63,7 @@ void dispatch_all(const char* op, DType t, F&& f) {
   }
 }
 
-/// Index tensors: i32 or i64.
+/// Like dispatch_floating() for the dtypes of indices, i32 and i64.
 template <class F>
 void dispatch_index(const char* op, DType t, F&& f) {
   switch (t) {

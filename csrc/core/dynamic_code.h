@@ -1,24 +1,25 @@
-// The code books of 8-bit moments: 256 numbers in [-1, 1] or [0, 1], dense around zero in every
-// decade. Source: Dettmers et al. 2021, arXiv:2110.02861, dynamic tree quantization; bitsandbytes'
-// create_dynamic_map.
+// Code books of 8-bit optimizer moments: 256 numbers in [-1, 1] or [0, 1] with equal relative
+// spacing over seven decades. Source: Dettmers et al. 2021, arXiv:2110.02861 (dynamic tree
+// quantization), and create_dynamic_map of bitsandbytes.
 #pragma once
 
 #include "exact_math.h"
 
 namespace ds {
 
-/// Elements that share a scale.
+/// Number of consecutive elements that share a scale.
 constexpr int64_t kCodeBlock = 256;
 
-/// Ascending values, and the f32 midpoints between neighbours.
+/// A code book: values in ascending order, and the f32 midpoints between neighbours.
 struct DynamicCode {
   float value[256];
   float middle[255];
   int zero;  // the code of 0
 };
 
-/// For each decade 10^(i - 6), i from 0 to 6, the midpoints of equal parts of [0.1, 1] of it. The
-/// number of parts doubles with each decade: 2^i with both signs, 2^(i + 1) without. Also 0 and 1.
+/// Builds a code book. It divides [0.1, 1] of each decade 10^(i - 6), i from 0 to 6, into equal
+/// parts and takes their midpoints. Decade i has 2^i parts with both signs, or 2^(i + 1) parts
+/// without a sign. The values 0 and 1 complete the book.
 constexpr DynamicCode dynamic_code(bool has_sign) {
   DynamicCode code = {};
   code.zero = has_sign ? 127 : 0;
@@ -39,9 +40,9 @@ constexpr DynamicCode dynamic_code(bool has_sign) {
   return code;
 }
 
-/// Returns the nearest code of x, the lower one at a tie. A negative x gets a negative code, as in
-/// bitsandbytes. Without a sign, an x above 0 gets a code above 0: a second moment of 0 with a
-/// first moment above 0 would make the next step m / eps.
+/// Returns the code of the value nearest to x, the lower code at a tie. A negative x gets a
+/// negative code, as in bitsandbytes. Without a sign, a positive x never gets the code of 0: with a
+/// second moment of 0, a positive first moment would make the next step m / eps.
 DS_HOST_DEVICE int nearest_code(const float* middle, int zero, float x) {
   int code = 0;
 #pragma GCC unroll 8

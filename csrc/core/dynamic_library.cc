@@ -1,4 +1,4 @@
-// DynamicLibrary over dlopen, dlsym and dladdr. Failures are DS_LIBRARY errors.
+// Implements DynamicLibrary by dlopen, dlsym and dladdr. Failures throw DS_LIBRARY.
 #include "dynamic_library.h"
 
 #include <dlfcn.h>

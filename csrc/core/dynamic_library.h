@@ -1,4 +1,4 @@
-// A shared library opened at run time: RAII over dlopen. Errors name the files that were tried.
+// A shared library that is opened at run time and closed by its destructor.
 #pragma once
 
 #include <memory>
@@ -7,31 +7,31 @@
 
 namespace ds {
 
-/// Opens the first of `candidates` (plain names or paths) that loads.
+/// Describes a library to open: the first of `candidates` (names or paths) that loads.
 struct LibraryRequest {
   std::string noun;                     // for messages, e.g. "cuBLASLt"
   std::vector<std::string> candidates;  // in order of preference
-  std::string hint;                     // fix for the user if none of them loads
+  std::string hint;                     // the fix that an error suggests if no candidate loads
 };
 
-/// An open library, closed on destruction. Pointers from it must not be used after that. Its
-/// symbols stay private (RTLD_LOCAL).
+/// An open library, closed on destruction. Its functions must not be called after that. Its symbols
+/// stay private (RTLD_LOCAL).
 class DynamicLibrary {
  public:
-  /// Throws DS_LIBRARY with every candidate and the loader's reason.
+  /// Opens the library. Throws DS_LIBRARY with the loader's reason for each candidate.
   static DynamicLibrary open(const LibraryRequest& request);
 
-  /// Returns the folder of the shared object or program that contains `address`, without a trailing
-  /// slash. A module finds libraries in its own folder with it. Throws DS_LIBRARY.
+  /// Returns the folder, without a trailing slash, of the shared object or program that contains
+  /// `address`. A module uses it to find libraries next to itself. Throws DS_LIBRARY.
   static std::string folder_of(const void* address);
 
-  /// Returns the function `name`. Throws DS_LIBRARY if the library lacks it (too old or too new).
+  /// Returns the function `name`. Throws DS_LIBRARY if this version of the library lacks it.
   template <class Function>
   Function symbol(const char* name) const {
     return reinterpret_cast<Function>(address_of(name));
   }
 
-  /// Where the loader found the library.
+  /// Returns the file that the loader opened.
   const std::string& path() const { return path_; }
 
  private:

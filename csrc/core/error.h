@@ -1,4 +1,4 @@
-// The one exception type of the native side. Errors are data, passed unchanged to JavaScript.
+// The exception type of all native code. Its fields reach JavaScript unchanged.
 #pragma once
 
 #include <sstream>
@@ -11,11 +11,11 @@
 
 namespace ds {
 
-/// Never defined: the compiler names it if a literal is not an error code.
+/// Declared but not defined: a compiler error names it if a literal is not an error code.
 void not_a_code_of_lib_errors_ts();
 
-/// A code of lib/errors.ts, from its literal; another literal does not compile. It owns its text,
-/// so it outlives the module that created it.
+/// An error code of lib/errors.ts, made from a literal. Any other literal does not compile. It
+/// stores its text, so it outlives the module that created it.
 class __attribute__((visibility("default"))) ErrorCode {
  public:
   /// Implicit, so that "DS_SHAPE" converts to a code.
@@ -37,8 +37,8 @@ class __attribute__((visibility("default"))) ErrorCode {
   char text_[24] = {};
 };
 
-/// Thrown by all code below the addon, which converts it into a DsError with the same fields. The
-/// visibility attribute lets one module catch exceptions of another (libds_cuda.so).
+/// The exception of all code below the addon, which converts it to a DsError with the same fields.
+/// The visibility attribute lets the addon catch exceptions of libds_cuda.so.
 class __attribute__((visibility("default"))) Error : public std::runtime_error {
  public:
   Error(ErrorCode code, std::string op, std::string expected, std::string got,
@@ -57,7 +57,7 @@ class __attribute__((visibility("default"))) Error : public std::runtime_error {
   std::string hint;      // the fix; may be empty
 };
 
-/// Concatenates anything streamable: text("shape [", n, "]").
+/// Returns its arguments, each written to a stream, as one string: text("shape [", n, "]").
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream out;
@@ -65,7 +65,7 @@ std::string text(const Parts&... parts) {
   return out.str();
 }
 
-/// Checks a shape precondition of an op; `expected` and `got` are only evaluated on failure.
+/// Throws DS_SHAPE if `condition` is false. It evaluates `expected` and `got` only then.
 #define DS_CHECK_SHAPE(condition, op, expected, got)                    \
   do {                                                                  \
     if (!(condition)) throw ::ds::Error("DS_SHAPE", op, expected, got); \

@@ -1,4 +1,4 @@
-// erf without branches: loops over it vectorise on the CPU.
+// erf without branches, so that the compiler can vectorise loops over it on the CPU.
 #pragma once
 
 #include <cmath>
@@ -7,8 +7,8 @@
 
 namespace ds {
 
-/// erf within 1.1 ulp: an odd polynomial below 0.9375, else 1 - e^-(t + t q(t)) with t = |x|. Both
-/// are least-squares fits of the relative error. Every processor computes the same bits.
+/// Returns erf(x) within 1.1 ulp: an odd polynomial for |x| < 0.9375, otherwise 1 - e^-(t + t q(t))
+/// with t = |x|. Both are least-squares fits of the relative error. All CPUs compute the same bits.
 DS_HOST_DEVICE float erf_of(float x) {
 #ifdef __CUDA_ARCH__
   return erff(x);
@@ -23,7 +23,7 @@ DS_HOST_DEVICE float erf_of(float x) {
   p = fma_rn(p, z, 0x1.06eba8p-3f);
   const float near_zero = fma_rn(p, x, x);
   float t = fabsf(x);
-  t = t > 4.0f ? 4.0f : t;  // erf is 1 from there on
+  t = t > 4.0f ? 4.0f : t;  // above 4, erf rounds to 1
   float q = -0x1.bf7adep-13f;
   q = fma_rn(q, t, 0x1.a4ba92p-9f);
   q = fma_rn(q, t, -0x1.76c336p-6f);

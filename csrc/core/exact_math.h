@@ -1,4 +1,4 @@
-// Single-precision operations with one IEEE rounding each: the same bits on CPU and GPU.
+// Single-precision operations that round once, so that CPU and GPU compute the same bits.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,8 @@
 
 namespace ds {
 
-// The GPU compiler may contract a * b + c; the intrinsics forbid it. The CPU back end is compiled
-// with -ffp-contract=off, so the plain operators round once there too. All round to nearest, ties
-// to even.
+// All operations round to nearest even. On the GPU, intrinsics prevent the compiler from
+// contracting a * b + c. On the CPU, -ffp-contract=off does.
 
 DS_HOST_DEVICE float fma_rn(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
@@ -59,7 +58,7 @@ DS_HOST_DEVICE float sqrt_rn(float a) {
 #endif
 }
 
-/// The 32 bits of a float, and back.
+/// Returns the 32 bits of a float; float_of_bits() is the inverse.
 DS_HOST_DEVICE uint32_t bits_of(float x) {
 #ifdef __CUDA_ARCH__
   return __float_as_uint(x);

@@ -1,5 +1,5 @@
-// exp, sigmoid and tanh without branches: loops over them vectorise on the CPU, and the GPU shares
-// the formulas.
+// exp, sigmoid and tanh without branches, so that the compiler can vectorise loops over them on the
+// CPU. The GPU uses the same formulas.
 #pragma once
 
 #include <cmath>
@@ -8,14 +8,14 @@
 
 namespace ds {
 
-/// e^x within 1 ulp: 2^n times a degree-7 polynomial of the remainder |r| <= ln(2) / 2. Overflow
-/// gives infinity, underflow passes through the subnormals to 0, NaN stays NaN.
+/// Returns e^x within 1 ulp, as 2^n times a polynomial of degree 7 in the remainder |r| <= ln(2) /
+/// 2. Overflow gives infinity, underflow gives subnormals and 0, and NaN stays NaN.
 DS_HOST_DEVICE float exp_of(float x) {
 #ifdef __CUDA_ARCH__
   return expf(x);
 #else
   constexpr float kLog2e = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
-  constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+  constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer, in the low bits
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
   const float shifted = fma_rn(x, kLog2e, kRound);
@@ -29,7 +29,7 @@ DS_HOST_DEVICE float exp_of(float x) {
   p = fma_rn(p, r, 5.00000000e-1f);
   p = fma_rn(p, r, 1.0f);
   p = fma_rn(p, r, 1.0f);
-  // 2^n in two factors, because n reaches beyond the exponents of normal floats on both sides.
+  // Multiplies by 2^n in two factors, because n may exceed the exponent range of normal floats.
   const int32_t exponent = static_cast<int32_t>(bits_of(shifted) - bits_of(kRound));
   const int32_t half = exponent >> 1;
   const float first = float_of_bits(static_cast<uint32_t>(half + 127) << 23);
@@ -40,7 +40,7 @@ DS_HOST_DEVICE float exp_of(float x) {
 
 DS_HOST_DEVICE double exp_of(double x) { return exp(x); }
 
-/// a / b; on the GPU the 2-ulp division, which gives 0 for |b| above 2^126.
+/// Returns a / b. The GPU uses its 2-ulp division, which returns 0 for |b| > 2^126.
 DS_HOST_DEVICE float quotient(float a, float b) {
 #ifdef __CUDA_ARCH__
   return __fdividef(a, b);
@@ -51,13 +51,14 @@ DS_HOST_DEVICE float quotient(float a, float b) {
 
 DS_HOST_DEVICE double quotient(double a, double b) { return a / b; }
 
-/// 1 / (1 + e^-x).
+/// Returns 1 / (1 + e^-x).
 template <class T>
 DS_HOST_DEVICE T sigmoid_of(T x) {
   return quotient(T(1), T(1) + exp_of(-x));
 }
 
-/// tanh within 2 ulp: an odd polynomial below 0.625 (Cephes tanhf), else 1 - 2 / (e^2|x| + 1).
+/// Returns tanh(x) within 2 ulp: an odd polynomial for |x| < 0.625 (Cephes tanhf), otherwise 1 - 2
+/// / (e^2|x| + 1).
 DS_HOST_DEVICE float tanh_of(float x) {
   const float magnitude = fabsf(x), z = x * x;
   float p = -5.70498872745e-3f;
@@ -67,7 +68,7 @@ DS_HOST_DEVICE float tanh_of(float x) {
   p = fma_rn(p, z, -3.33332819422e-1f);
   const float near_zero = fma_rn(p * z, x, x);
   const float far = copysignf(1.0f - quotient(2.0f, exp_of(2.0f * magnitude) + 1.0f), x);
-  // Chosen by a mask: as a branch it would keep the loop around it from being vectorised.
+  // A mask selects the result, because a branch would keep the loop from being vectorised.
   const uint32_t mask = magnitude < 0.625f ? ~0u : 0u;
   return float_of_bits((bits_of(near_zero) & mask) | (bits_of(far) & ~mask));
 }

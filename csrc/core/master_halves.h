@@ -1,4 +1,4 @@
-// An f32 master weight as two 16-bit halves and a tie bit. The upper half is the bf16 weight.
+// Splits an f32 master weight into its bf16 weight, 16 lower bits and a tie bit, without loss.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace ds {
 
-/// Rounding to nearest even maps 65537 floats to a bf16 number with an even mantissa, so 16 more
-/// bits cannot distinguish all of them. The lower half is the difference of the bits, modulo 2^16.
-/// `tie` is set if the difference is +2^15, not -2^15: halfway to the next number, rounded down.
-/// All NaNs round to one number. The lower half of a NaN is the upper half of the float, made
-/// quiet: a NaN keeps its sign and its bf16 payload. Every other float returns bit by bit.
+/// A split master weight. `high` is the f32 weight rounded to nearest even. `low` is the f32 bits
+/// minus those of `high`, modulo 2^16. Up to 65537 floats round to one bf16 number, one more than
+/// 16 bits distinguish. `tie` marks the extra float: its difference is +2^15 (halfway, rounded
+/// down) instead of -2^15. All NaNs share one `high`. Then `low` is the upper half of the float as
+/// a quiet NaN, which keeps its sign and bf16 payload. Any other float is restored bit for bit.
 struct MasterHalves {
   uint16_t high;  // the bf16 weight
   uint16_t low;
   bool tie;
 };
 
-/// The bf16 bits of every NaN; no other float has them.
+/// The `high` bits of every NaN. No other float has them.
 constexpr uint32_t kHighNan = 0x7fffu;
 
 DS_HOST_DEVICE bool is_nan_bits(uint32_t bits) { return (bits & 0x7fffffffu) > 0x7f800000u; }
@@ -28,12 +28,12 @@ DS_HOST_DEVICE uint32_t high_of_master(uint32_t bits) {
   return is_nan_bits(bits) ? kHighNan : rounded;
 }
 
-/// Its lower 16 bits count.
+/// Returns `low` in its lower 16 bits. The upper 16 bits are undefined.
 DS_HOST_DEVICE uint32_t low_of_master(uint32_t bits) {
   return is_nan_bits(bits) ? (bits >> 16) | 0x40u : bits;
 }
 
-/// Undefined and unused for NaN.
+/// Returns `tie`. The result for a NaN is undefined, and join_master() ignores it.
 DS_HOST_DEVICE bool is_master_tie(uint32_t bits) { return (bits & 0x1ffffu) == 0x8000u; }
 
 DS_HOST_DEVICE MasterHalves split_master(uint32_t bits) {
@@ -41,7 +41,7 @@ DS_HOST_DEVICE MasterHalves split_master(uint32_t bits) {
           is_master_tie(bits)};
 }
 
-/// Returns the bits of a master weight without `tie`.
+/// Returns the f32 bits of a master weight, for `tie` = false.
 DS_HOST_DEVICE uint32_t join_master(uint16_t high, uint16_t low) {
   const uint32_t difference =
       static_cast<uint32_t>(static_cast<int32_t>(static_cast<int16_t>(low)));
@@ -49,7 +49,7 @@ DS_HOST_DEVICE uint32_t join_master(uint16_t high, uint16_t low) {
   return high == kHighNan ? uint32_t{low} << 16 : joined;
 }
 
-/// Added to the bits of a float (not NaN) with `tie`.
+/// The value that a set `tie` adds to the f32 bits (not for NaN).
 constexpr uint32_t kTieStep = 0x10000u;
 
 DS_HOST_DEVICE uint32_t join_master(const MasterHalves& x) {

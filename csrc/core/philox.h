@@ -1,4 +1,4 @@
-// Philox4x32-10, a counter-based random generator that gives the same numbers on CPU and GPU.
+// Philox4x32-10, a counter-based random number generator with the same results on CPU and GPU.
 // Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
 #pragma once
 
@@ -16,9 +16,9 @@ struct Philox4 {
   uint32_t v[4];
 };
 
-/// The four 32-bit words of block `counter` of the stream (seed, offset). Element i of a tensor
-/// uses word i % 4 of block i / 4, whatever the number of threads. `offset` advances per call, so
-/// that two calls never share a block.
+/// Returns block `counter` of the stream (seed, offset), four 32-bit words. Element i of a tensor
+/// uses word i % 4 of block i / 4, for any number of threads. Each call of an op uses a new
+/// `offset`, so that two calls never share a block.
 DS_HOST_DEVICE Philox4 philox(uint64_t seed, uint64_t offset, uint64_t counter) {
   uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32);
   uint32_t c2 = static_cast<uint32_t>(offset), c3 = static_cast<uint32_t>(offset >> 32);
@@ -35,7 +35,7 @@ DS_HOST_DEVICE Philox4 philox(uint64_t seed, uint64_t offset, uint64_t counter) 
   return {{c0, c1, c2, c3}};
 }
 
-/// A 32-bit word to a float in [0, 1) with 24 bits, exactly the same on every back end.
+/// Converts a 32-bit word to a float in [0, 1) with 24 random bits. Exact on all back ends.
 DS_HOST_DEVICE float unit_float(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 }  // namespace ds

@@ -1,5 +1,4 @@
-// Preconditions of ops' operands. Each check throws DS_SHAPE, DS_DTYPE or DS_ARGUMENT with the op's
-// name.
+// Checks of an op's operands. Each throws DS_SHAPE, DS_DTYPE or DS_ARGUMENT with the op's name.
 #pragma once
 
 #include "view.h"
@@ -19,7 +18,7 @@ inline void require_same_dtype(const char* op, const View& a, const View& b) {
   if (a.dtype != b.dtype) throw Error("DS_DTYPE", op, name_of(a.dtype), name_of(b.dtype));
 }
 
-/// `v` has the shape and dtype of `model`.
+/// Checks that `v` has the shape and dtype of `model`.
 inline void require_like(const char* op, const View& model, const View& v) {
   require_same_shape(op, model, v);
   require_same_dtype(op, model, v);
@@ -33,7 +32,7 @@ inline void require_floating(const char* op, const View& v) {
   if (!is_floating(v.dtype)) unsupported(op, v.dtype, "f32, f16, bf16 or f64");
 }
 
-/// Checks that `v` is floating and not f64: gradients, and the weights that models compute with.
+/// Checks that `v` is f32, f16 or bf16, as gradients and the weights of models must be.
 inline void require_narrow(const char* op, const View& v, const char* name) {
   if (!is_floating(v.dtype) || v.dtype == DType::f64) {
     unsupported(op, v.dtype, text("f32, f16 or bf16 as ", name).c_str());
@@ -44,16 +43,16 @@ inline void require_index(const char* op, const View& v) {
   if (v.dtype != DType::i32 && v.dtype != DType::i64) unsupported(op, v.dtype, "i32 or i64");
 }
 
-/// `v` is [n], contiguous.
+/// Checks that `v` is [n] and contiguous.
 inline void require_vector(const char* op, const View& v, int64_t n, const char* name) {
   DS_CHECK_SHAPE(v.ndim == 1 && v.shape[0] == n, op, text(name, " [", n, "]"), v.describe());
   require_contiguous(op, v, name);
 }
 
-/// Returns the dtype of statistics (means, log-sum-exps, losses, angles) of values of dtype `t`.
+/// Returns the dtype of statistics (means, log-sum-exps, losses, angles) of values with dtype `t`.
 constexpr DType statistic_of(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
-/// Checks that `v` is [n] of the statistics' dtype of `values`, contiguous.
+/// Checks that `v` is [n], contiguous, and has the statistics' dtype of `values`.
 inline void require_statistic(const char* op, const View& v, int64_t n, const View& values,
                               const char* name) {
   require_vector(op, v, n, name);

@@ -1,4 +1,4 @@
-// Conversion of Philox words to uniform and normal floats, with the same bits on CPU and GPU.
+// Converts Philox words to uniform and normal floats, with the same bits on CPU and GPU.
 #pragma once
 
 #include <algorithm>
@@ -10,20 +10,20 @@
 
 namespace ds {
 
-/// [low, high), with `most` the largest number of the range in some dtype.
+/// The range [low, high). `most` is the largest number of a dtype in it.
 struct UniformRange {
   float low, high, most;
 };
 
-/// Returns the largest number at most x with `significand` bits and exponents from `least` on.
+/// Returns the largest number at most x that has `significand` bits and an exponent >= `least`.
 inline float floor_to(float x, int significand, int least) {
   const int exponent = x == 0.0f ? least : std::max(std::ilogb(x), least);
   const float unit = std::ldexp(1.0f, exponent - (significand - 1));
   return std::floor(x / unit) * unit;
 }
 
-/// Numbers below `high` may round to it, but the range excludes it. If no number of `dtype` lies in
-/// the range, `most` is `low`.
+/// Returns the range [from, to) for `dtype`. `most` keeps values just below `high` from being
+/// rounded up to `high`. If no number of `dtype` lies in the range, `most` is `low`.
 inline UniformRange uniform_range(double from, double to, DType dtype) {
   const float low = static_cast<float>(from), high = static_cast<float>(to);
   if (!(low < high)) return {low, high, high};
@@ -33,14 +33,14 @@ inline UniformRange uniform_range(double from, double to, DType dtype) {
   return {low, high, std::max(most, low)};
 }
 
-/// low + u (high - low) with u = unit_float(word), at most the largest number of the range.
+/// Returns low + u (high - low) with u = unit_float(word), limited to range.most.
 DS_HOST_DEVICE float uniform_between(uint32_t word, const UniformRange& range) {
   const float x = fma_rn(unit_float(word), sub_rn(range.high, range.low), range.low);
   return x > range.most ? range.most : x;
 }
 
-/// Natural logarithm of a positive normal float within 2 ulp, for the arguments of Box-Muller.
-/// Source: the polynomial of Cephes logf, on a mantissa in [sqrt(1/2), sqrt(2)).
+/// Returns the natural logarithm of a positive normal float within 2 ulp. Source: the polynomial of
+/// Cephes logf, for a mantissa in [sqrt(1/2), sqrt(2)).
 DS_HOST_DEVICE float exact_log(float x) {
   constexpr uint32_t kRootHalf = 0x3f3504f3u;  // bits of sqrt(1/2)
   const uint32_t offset = bits_of(x) - kRootHalf;
@@ -56,7 +56,7 @@ DS_HOST_DEVICE float exact_log(float x) {
   p = fma_rn(p, f, 2.0000714765e-1f);
   p = fma_rn(p, f, -2.4999993993e-1f);
   p = fma_rn(p, f, 3.3333331174e-1f);
-  // ln(2) is split so that its product with the exponent is exact.
+  // ln(2) is split into two parts, so that the upper part times the exponent is exact.
   float tail = mul_rn(mul_rn(p, f), z);
   tail = fma_rn(exponent, -2.12194440e-4f, tail);
   tail = fma_rn(-0.5f, z, tail);
@@ -68,8 +68,8 @@ struct SinCos {
 };
 
 /// Returns sin(2 pi u) and cos(2 pi u) for u in [0, 1), within 2 ulp of the larger one. The
-/// reduction to [-pi/4, pi/4] is exact because u is in turns. Source: the polynomials of Cephes
-/// sinf, cosf.
+/// reduction to [-pi/4, pi/4] is exact, because u counts turns. Source: the polynomials of Cephes
+/// sinf and cosf.
 DS_HOST_DEVICE SinCos exact_sincos_turns(float u) {
   const float quarters = mul_rn(u, 4.0f);
   const int32_t quadrant = static_cast<int32_t>(add_rn(quarters, 0.5f));
@@ -91,15 +91,15 @@ struct NormalPair {
   float first, second;
 };
 
-/// Two independent N(0, 1) values from two words (Box and Muller 1958). The logarithm's argument is
-/// 1 - u in [2^-24, 1], so it is finite and the values stay within 5.77.
+/// Returns two independent N(0, 1) values from two words (Box and Muller 1958). The logarithm gets
+/// 1 - u in [2^-24, 1], so the values are finite and at most 5.77 in magnitude.
 DS_HOST_DEVICE NormalPair box_muller(uint32_t word0, uint32_t word1) {
   const float radius = sqrt_rn(mul_rn(-2.0f, exact_log(sub_rn(1.0f, unit_float(word0)))));
   const SinCos turn = exact_sincos_turns(unit_float(word1));
   return {mul_rn(radius, turn.cos), mul_rn(radius, turn.sin)};
 }
 
-/// N(mean, stddev^2) from an N(0, 1) value.
+/// Converts an N(0, 1) value to N(mean, stddev^2).
 DS_HOST_DEVICE float normal_with(float standard, float mean, float stddev) {
   return fma_rn(standard, stddev, mean);
 }

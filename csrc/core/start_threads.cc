@@ -1,4 +1,4 @@
-// Starts threads. Failures of the system (threads, memory) become DS_LIMIT.
+// Starts threads. If the system refuses one (limit, memory), the error is DS_LIMIT.
 #include "start_threads.h"
 
 #include <exception>
@@ -24,7 +24,7 @@ std::vector<std::thread> start_threads(unsigned count, const char* place, const 
   try {
     while (threads.size() < count) threads.push_back(start_thread(place, wanted, body));
   } catch (const std::exception&) {
-    // A thread that is neither joined nor returned would end the process.
+    // Returns the threads so far: destroying a running std::thread would end the process.
     if (threads.empty()) throw;
   }
   return threads;

@@ -1,4 +1,4 @@
-// Threads that the system may refuse.
+// Starts threads, with an error if the system refuses them.
 #pragma once
 
 #include <functional>
@@ -8,12 +8,11 @@
 
 namespace ds {
 
-/// Starts a thread that runs `body`. Throws DS_LIMIT with the place and the expected text `wanted`
-/// if the system refuses it.
+/// Starts a thread that runs `body`. If the system refuses it, throws DS_LIMIT with the operation
+/// `place` and the expected text `wanted`.
 std::thread start_thread(const char* place, const std::string& wanted, std::function<void()> body);
 
-/// Starts up to `count` threads, as many as the system grants. Throws DS_LIMIT if it grants no
-/// thread.
+/// Starts `count` threads, or fewer if the system refuses some. Throws DS_LIMIT if it refuses all.
 std::vector<std::thread> start_threads(unsigned count, const char* place, const std::string& wanted,
                                        const std::function<void()>& body);
 

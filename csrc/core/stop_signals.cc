@@ -1,4 +1,4 @@
-// The signal handler. It uses only lock-free data and async-signal-safe functions.
+// The signal handler. It uses lock-free data and async-signal-safe functions only.
 #include "stop_signals.h"
 
 #include <signal.h>
@@ -15,12 +15,12 @@ namespace ds {
 namespace {
 
 constexpr int kSignals = 65;
-constexpr int64_t kSamePress = 500'000'000;  // nanoseconds
+constexpr int64_t kSamePress = 500'000'000;  // in ns; arrivals within it are one request
 
 std::atomic<int> g_noted{0};
 std::atomic<int64_t> g_since{0};
 int g_watched = 0;
-/// The previous handler of each signal; changed only while this handler is not installed for it.
+/// The previous handler of each signal. It changes only while our handler is not installed.
 struct sigaction g_before[kSignals];
 bool g_is_watched[kSignals];
 
@@ -30,7 +30,7 @@ int64_t now() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-/// The default effect happens when this handler returns, because that unblocks the signal.
+/// Raises `signal` with its default action, which happens when our handler returns and unblocks it.
 void end_by(int signal) {
   struct sigaction fallback {};
   fallback.sa_handler = SIG_DFL;
@@ -65,8 +65,8 @@ void StopSignals::watch(int signal) {
   ours.sa_flags = SA_SIGINFO | SA_RESTART;
   sigfillset(&ours.sa_mask);
   const bool known = signal > 0 && signal < kSignals;
-  // Saved first: the handler may run as soon as it is installed. For a watched signal the saved
-  // handler would be this one, which would call itself.
+  // Saves the previous handler first, because ours may run at once. For a watched signal the saved
+  // handler would be ours, which would then call itself.
   if (!known || g_is_watched[signal] || sigaction(signal, nullptr, &g_before[signal]) != 0 ||
       sigaction(signal, &ours, nullptr) != 0) {
     throw Error("DS_ARGUMENT", "stop signals", "a signal that can be handled, once",

@@ -1,21 +1,20 @@
-// Stop signals (SIGINT, SIGTERM), noticed even while JavaScript does not yield.
+// Records stop signals (SIGINT, SIGTERM), even while JavaScript code runs without a pause.
 #pragma once
 
 namespace ds {
 
-/// The first arrival of a watched signal is only recorded. Another arrival more than kSamePress
-/// later has the signal's default effect at once: a user or a scheduler repeats a signal to force
-/// the end. An earlier arrival is the same request. It often arrives twice: from the terminal to
-/// the whole group, and again from npm or a launcher. The previous handler is called as before. The
-/// caller balances watch() and unwatch() from one thread.
+/// Records the first arrival of a watched signal and does nothing else. A second arrival after more
+/// than kSamePress has the signal's default action at once, because a user or scheduler repeats a
+/// signal to force the end. An earlier one is ignored: a signal often arrives twice, from the
+/// terminal to the process group and from npm or a launcher. Each arrival also calls the previous
+/// handler. The caller balances watch() and unwatch() on one thread.
 class StopSignals {
  public:
-  /// Watches `signal` from now on. Throws DS_ARGUMENT if the system does not allow a handler for
-  /// it.
+  /// Watches `signal`. Throws DS_ARGUMENT if it is already watched or cannot be handled.
   static void watch(int signal);
-  /// Restores the previous handler. Clears the record once no signal is watched.
+  /// Restores the previous handler. Clears the record when no signal is watched any more.
   static void unwatch(int signal);
-  /// The first signal noted; 0 before one.
+  /// Returns the first recorded signal, or 0.
   static int noted();
 };
 

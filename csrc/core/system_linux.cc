@@ -1,4 +1,4 @@
-// The calls of system.h on Linux.
+// Implements system.h for Linux.
 #include "system.h"
 
 #include <cerrno>
@@ -17,7 +17,7 @@
 namespace ds::system {
 namespace {
 
-constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE, which older headers lack
+constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE, which older headers do not define
 
 }  // namespace
 
@@ -71,7 +71,7 @@ std::string file_system(int descriptor) {
 
 void prepare_pinned(void* data, size_t bytes) {
   madvise(data, bytes, MADV_HUGEPAGE);
-  // Of pages that a disk's transfers have pinned a child would get copies at once.
+  // fork() would copy pages at once that a disk transfer has pinned.
   madvise(data, bytes, MADV_DONTFORK);
 }
 

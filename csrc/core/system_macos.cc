@@ -1,4 +1,4 @@
-// The calls of system.h on macOS.
+// Implements system.h for macOS.
 #include "system.h"
 
 #include <cerrno>
@@ -16,9 +16,9 @@
 namespace ds::system {
 namespace {
 
-constexpr size_t kMostEntropy = 256;  // bytes that one call of getentropy() may request
+constexpr size_t kMostEntropy = 256;  // the limit of one call of getentropy()
 
-/// Does not block, and closes in child programs. macOS sets these only after the descriptor exists.
+/// Makes a descriptor non-blocking and closes it in child programs. macOS cannot create it so.
 bool prepare_descriptor(int descriptor) {
   const int flags = ::fcntl(descriptor, F_GETFL);
   return flags >= 0 && ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) == 0 &&
@@ -95,7 +95,7 @@ int stream_socket(int family) { return prepare_socket(::socket(family, SOCK_STRE
 
 int accept_stream(int listener) { return prepare_socket(::accept(listener, nullptr, nullptr)); }
 
-int send_flags() { return 0; }  // SO_NOSIGPIPE holds for all sends
+int send_flags() { return 0; }  // SO_NOSIGPIPE is already set for the socket
 
 bool open_pipe(int (&ends)[2]) {
   if (::pipe(ends) != 0) return false;

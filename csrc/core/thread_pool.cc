@@ -1,4 +1,4 @@
-// The thread pool: persistent workers that join a call while chunks are left.
+// The thread pool. Its workers take chunks of a call until none is left.
 #include "thread_pool.h"
 
 #include <algorithm>
@@ -13,17 +13,17 @@
 namespace ds {
 namespace {
 
-constexpr int kSpins = 4000;  // some tens of microseconds, the usual gap between two ops
+constexpr int kSpins = 4000;  // tens of microseconds, the usual gap between two ops
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");  // takes about as long; "yield" takes no time on most servers
+  asm volatile("isb" ::: "memory");  // as long as a pause; "yield" takes no time on servers
 #endif
 }
 
-/// A call of parallel_for(). `next` distributes its chunks in order.
+/// One call of parallel_for(). `next` hands out its chunks in order.
 struct Job {
   Job(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body)
       : n(n), grain(grain), chunks((n - 1) / grain + 1), body(body) {}
@@ -39,8 +39,7 @@ struct Job {
     }
   }
 
-  /// Of several failures keeps the failure of the lowest chunk, so the result does not depend on
-  /// timing.
+  /// Keeps the failure of the lowest chunk, so that the error does not depend on timing.
   void keep_failure(int64_t chunk) {
     std::lock_guard lock(failure_mutex);
     if (chunk >= failed_chunk) return;
@@ -59,13 +58,13 @@ struct Job {
 }  // namespace
 
 struct ThreadPool::State {
-  std::mutex callers;  // held by the one parallel_for or resize in progress
+  std::mutex callers;  // held during a parallel_for() or resize()
   std::vector<std::thread> workers;
 
-  std::mutex mutex;  // guards the members below; spinning threads also read `generation` without it
+  std::mutex mutex;  // guards the members below; spinning threads read `generation` without it
   std::condition_variable work_changed, job_left;
   std::atomic<uint64_t> generation{0};
-  Job* job = nullptr;  // null if there is nothing to join
+  Job* job = nullptr;  // null if there is no work
   int joined = 0;      // workers inside `job`
   bool stopping = false;
 
@@ -79,7 +78,7 @@ struct ThreadPool::State {
     work_changed.notify_all();
   }
 
-  /// Closes the job, so that late workers do not enter, and waits for the workers inside.
+  /// Removes the job, so that no more workers join it, and waits for its workers.
   void retire() {
     std::unique_lock lock(mutex);
     job = nullptr;
@@ -116,7 +115,7 @@ struct ThreadPool::State {
       workers.reserve(static_cast<size_t>(threads));
       for (int i = 1; i < threads; ++i) workers.emplace_back([this, now] { work(now); });
     } catch (const std::exception&) {
-      // The system grants no more threads: the existing ones do the work.
+      // If the system refuses more threads, the existing ones do the work.
     }
   }
 
@@ -158,7 +157,7 @@ void ThreadPool::parallel_for(int64_t n, int64_t grain,
 }
 
 ThreadPool& thread_pool() {
-  // Never destroyed: at exit its threads may outlive other objects.
+  // Never destroyed: at exit, its threads may outlive static objects.
   static ThreadPool* pool =
       new ThreadPool(std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   return *pool;

@@ -1,4 +1,4 @@
-// A persistent pool that splits index ranges; chunk borders never depend on the number of threads.
+// Threads that process index ranges in chunks. The chunks do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 
 namespace ds {
 
-/// parallel_for may be called from any thread; calls are serialised. A task must not call back into
-/// the pool. The first exception of a task is rethrown to the caller after all chunks have ended.
+/// Persistent worker threads. Any thread may call parallel_for(); the pool runs one call at a time.
+/// A task must not call the pool. The caller receives a task's first exception after all chunks
+/// have ended.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);
@@ -17,12 +18,12 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const;
-  /// Waits for running work, then continues with `threads` (>= 1) threads, the caller included.
+  /// Waits for running work, then changes the number of threads (>= 1), which counts the caller.
   void resize(int threads);
 
-  /// Calls body(begin, end) for consecutive chunks of `grain` indices of [0, n). The caller takes
-  /// part. Because the borders are multiples of `grain`, a reduction that combines per-chunk
-  /// results in chunk order gives the same bits with any number of threads.
+  /// Calls body(begin, end) for chunks of `grain` consecutive indices of [0, n), also on the
+  /// calling thread. Chunks begin at multiples of `grain`. If a reduction combines the results of
+  /// chunks in order, any number of threads gives the same bits.
   void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
  private:
@@ -30,7 +31,7 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
-/// The process's pool: ops of the CPU back end and host calls of other devices run on it.
+/// Returns the process's pool. It runs ops of the CPU back end and host functions of other devices.
 ThreadPool& thread_pool();
 
 }  // namespace ds

@@ -1,4 +1,4 @@
-// A borrowed, strided view of a tensor's memory: the operand of every op.
+// A strided view of a tensor's memory, the operand of every op.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace ds {
 
 constexpr int kMaxDims = 6;
 
-/// Borrowed: the caller keeps the memory alive until the op's stream has passed it.
-/// A View with ndim -1 is absent: only an OptionalView of an op's struct may be.
+/// A view that does not own memory: the caller keeps it alive until the op's stream has passed the
+/// op. If `ndim` is -1, the view is absent, which only an OptionalView may be.
 struct View {
   void* data = nullptr;  // first element, on the op's device
   DType dtype = DType::f32;
@@ -31,7 +31,7 @@ struct View {
     return n;
   }
 
-  /// Size of dim d; negative counts from the end.
+  /// Returns the size of dim d; -1 is the last dim.
   int64_t size(int d) const { return shape[d < 0 ? ndim + d : d]; }
 
   bool contiguous() const {
@@ -50,7 +50,7 @@ struct View {
     return true;
   }
 
-  /// "[2, 3] bf16", for messages.
+  /// Returns shape and dtype for messages: "[2, 3] bf16".
   std::string describe() const {
     if (!*this) return "nothing";
     std::string out = "[";
@@ -59,7 +59,7 @@ struct View {
   }
 };
 
-/// An operand that may be absent. The boundary rejects an op if another operand is absent.
+/// An operand that may be absent. The addon rejects an op if any other operand is absent.
 struct OptionalView : View {
   OptionalView() = default;
   OptionalView(const View& view) : View(view) {}

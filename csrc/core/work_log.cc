@@ -1,4 +1,4 @@
-// One list under a lock: lines are few, a transfer or a collective each.
+// The log: one string under a mutex. Lines are rare, one for each transfer or collective.
 #include "work_log.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace {
 std::atomic<bool> g_kept{false};
 std::mutex g_mutex;
 
-/// Never destroyed: threads add to it while the process ends.
+/// Never destroyed: threads still add lines while the process ends.
 std::string& lines() {
   static auto* all = new std::string;
   return *all;
@@ -45,7 +45,7 @@ void WorkLog::add(const char* kind, Name name, uint64_t bytes, int64_t began) no
     std::lock_guard lock(g_mutex);
     if (kept()) lines() += line;
   } catch (const std::bad_alloc&) {
-    // The trace lacks a line.
+    // Without memory, the log lacks this line.
   }
 }
 

@@ -1,4 +1,4 @@
-// A log of work on threads outside of streams, with times, kept while a profiler records.
+// A log of timed work outside of streams, kept while a profiler records.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,23 @@
 
 namespace ds {
 
-/// Disk transfers and CPU collectives have their own threads, which no stream event times. While
-/// the log is kept, each of them adds a line; otherwise it costs one relaxed load. Any thread may
-/// add.
+/// Logs disk transfers and CPU collectives, which run on threads of their own without stream
+/// events. While the log is on, each of them adds a line. Otherwise it costs one relaxed load.
+/// Thread-safe.
 class WorkLog {
  public:
-  /// Nanoseconds of the clock that process.hrtime() reads.
+  /// Returns the time in nanoseconds, of the clock of process.hrtime().
   static int64_t now();
-  /// Starts or stops keeping lines. Clears the log.
+  /// Turns the log on or off, and clears it.
   static void keep(bool on);
   static bool kept();
   using Name = std::initializer_list<std::string_view>;
-  /// `kind` is one word, the parts of `name` are joined, `began` is the result of now() before the
-  /// work. The work ends with this call. Without memory the line is dropped: the work has succeeded
-  /// in any case.
+  /// Adds a line for work that ends now and began at `began`, a result of now(). `kind` is one
+  /// word; the parts of `name` are joined. Drops the line if memory is exhausted, because the work
+  /// itself has succeeded.
   static void add(const char* kind, Name name, uint64_t bytes, int64_t began) noexcept;
-  /// Returns lines of "kind began ended bytes name", in the order of their ends, and clears the
-  /// log.
+  /// Returns lines of "kind began ended bytes name" in the order in which work ended, and clears
+  /// the log.
   static std::string take();
 };
 
