@@ -7,112 +7,113 @@ import type { DeviceInfo, GpuProbe, MemoryStats, SwapFileInfo } from './addon.js
  */
 export interface Addon {
   /**
-   * Writes `head`, then the buffer ranges of `segments` (float64 triples: handle, offset, bytes),
-   * one after another from byte `offset` of the file; offset 0 creates or empties it. The buffers
-   * must be host memory and stay unchanged until the promise settles. Resolves with `crc` extended
-   * by everything written (CRC-32C). Rejects with DS_IO.
+   * Writes `head`, then buffer ranges, consecutively from byte `offset` of the file. Offset 0
+   * creates or truncates the file. `segments` has float64 triples (handle, offset, bytes) in host
+   * memory; the buffers must not change until the promise settles. Resolves with the CRC-32C `crc`,
+   * extended by all written bytes. Rejects with DS_IO.
    */
   writeFile(path: string, offset: number, head: ArrayBufferView, segments: Float64Array, crc: number): Promise<number>;
   /**
-   * Reads `bytes` at `offset` of the open file `descriptor` into host memory. The caller may close
-   * it meanwhile; errors name `path`. Rejects with DS_IO, also when the file ends before.
+   * Reads `bytes` at `offset` of an open file into host memory. The caller may close `descriptor`
+   * before the promise settles. Errors name `path`. Rejects with DS_IO, also if the file is too
+   * short.
    */
   readFile(descriptor: number, path: string, offset: number, bytes: number, buffer: number, bufferOffset: number): Promise<void>;
   /**
-   * Resolves with the CRC-32C of the whole of the open file `descriptor`, see read_file.
+   * Resolves with the CRC-32C of a whole open file. `descriptor` and `path` as in read_file.
    */
   checksumFile(descriptor: number, path: string): Promise<number>;
   /**
-   * Resolves when a file's contents, or a folder's entries, are on disk.
+   * Resolves when the contents of a file, or the entries of a folder, are on disk.
    */
   syncPath(path: string): Promise<void>;
   /**
-   * Renames unless the new name exists: resolves with false if it does. See io::rename_exclusive.
+   * Renames a file. Resolves with false if `to` exists. See io::rename_exclusive.
    */
   renameExclusive(from: string, to: string): Promise<boolean>;
   /**
-   * Resolves with whether the lock of the open file was free and is now this one's. See
-   * io::try_lock.
+   * Locks an open file. Resolves with false if another open file holds the lock. See io::try_lock.
    */
   lockFile(descriptor: number): Promise<boolean>;
   /**
-   * "io_uring" or "threads".
+   * Returns "io_uring" or "threads".
    */
   fileEngineName(): string;
   setFileEngine(name: string): void;
   /**
-   * Resolves with the handle of a vocabulary: token i has the bytes from offsets[i] to
-   * offsets[i + 1]; tokens without bytes are never allowed. Rejects with DS_ARGUMENT.
+   * Resolves with the handle of a vocabulary. Token i has the bytes from offsets[i] to offsets[i +
+   * 1]. Tokens without bytes are never allowed. Rejects with DS_ARGUMENT.
    */
   createVocabulary(bytes: ArrayBufferView, offsets: Int32Array): Promise<number>;
   releaseVocabulary(vocabulary: number): void;
   /**
-   * Resolves with the handle of a grammar from its description (csrc/grammar/program.h). Rejects
-   * with DS_ARGUMENT if no text matches, and with DS_LIMIT.
+   * Compiles a grammar from its description (csrc/grammar/program.h). Resolves with its handle.
+   * Rejects with DS_ARGUMENT if no text matches, and with DS_LIMIT.
    */
   createGrammar(vocabulary: number, words: Int32Array): Promise<number>;
   releaseGrammar(grammar: number): void;
   /**
-   * Returns the bytes of the states and masks that the grammar keeps.
+   * Returns the size in bytes of the states and masks that the grammar caches.
    */
   grammarBytes(grammar: number): number;
   /**
-   * Returns the handle of a matcher at the start of a text. `ends` are allowed after a whole text.
+   * Returns the handle of a new matcher. The tokens `ends` are allowed after a complete text.
    */
   createMatcher(grammar: number, ends: Int32Array): number;
   releaseMatcher(matcher: number): void;
   /**
-   * Returns false, without an effect, for a token that the grammar does not allow. Throws DS_LIMIT.
+   * Appends a token. Returns false, without effect, if the grammar does not allow it. Throws
+   * DS_LIMIT.
    */
   acceptToken(matcher: number, token: number): boolean;
   /**
-   * Removes the last tokens. Throws DS_ARGUMENT if there are fewer.
+   * Removes the last `count` tokens. Throws DS_ARGUMENT if there are fewer.
    */
   rollbackTokens(matcher: number, count: number): void;
   /**
-   * Returns true if the text so far is a whole text.
+   * Returns true if the grammar matches the text so far.
    */
   matcherComplete(matcher: number): boolean;
   /**
-   * Returns true if only an end token may follow.
+   * Returns true if only end tokens are allowed.
    */
   matcherDone(matcher: number): boolean;
   /**
-   * Returns the whole characters that follow in every continuation.
+   * Returns the complete characters that every continuation begins with.
    */
   forcedText(matcher: number): string;
   /**
-   * Fills the mask of a matcher on the calling thread. Throws DS_ARGUMENT for a mask of another
-   * size, and DS_LIMIT.
+   * Fills the matcher's mask on the calling thread. Throws DS_LIMIT, or DS_ARGUMENT for a mask of
+   * another size.
    */
   fillMask(matcher: number, words: ArrayBufferView): void;
   /**
-   * Fills the masks of matchers on the threads of the pool: bit t % 32 of word t / 32 is 1 if token
-   * t may follow. `places` has pairs: a matcher, and the byte offset of its mask in `target`, which
-   * is host memory. Rejects with DS_LIMIT.
+   * Fills the masks of several matchers on the thread pool. Bit t % 32 of word t / 32 is 1 if token
+   * t is allowed. `places` has pairs: a matcher, and the byte offset of its mask in the host memory
+   * `target`. Rejects with DS_LIMIT.
    */
   fillMasks(places: Float64Array, target: number): Promise<void>;
   /**
-   * Sets the block into which op arguments are written. The array must stay alive.
+   * Sets the block into which JavaScript writes the arguments of ops. Keeps the array alive.
    */
   setArguments(block: Float64Array): void;
   /**
-   * Returns the interface number. lib/runtime/interface.generated.ts has the same number if it was
-   * generated from the same headers.
+   * Returns the hash of the ops' interface. It equals the number in
+   * lib/runtime/interface.generated.ts if both were generated from the same headers.
    */
   opInterface(): number;
   /**
-   * Opens `device` (0 CPU, 1 + i GPU i) and returns its compute stream.
+   * Opens `device` (0: CPU, 1 + i: GPU i) and returns its compute stream.
    */
   open(device: number): number;
   /**
-   * Sets the files of the GPU back end, one a line, in order of preference. The first probe opens
-   * them.
+   * Sets the candidate files of the GPU back end, one per line, in order of preference. The first
+   * probe opens them.
    */
   setGpuLibraries(files: string): void;
   probe(): GpuProbe;
   /**
-   * Returns the path of a shared library from the loader; empty if the loader does not find it.
+   * Returns the path of a shared library, or "" if the loader does not find it.
    */
   libraryPath(name: string): string;
   deviceInfo(device: number): DeviceInfo;
@@ -123,7 +124,7 @@ export interface Addon {
   synchronizeDevice(device: number): void;
   setDeterministic(device: number, on: boolean): void;
   /**
-   * Matrix algorithms that the device selected by timing, as text for learn_algorithms.
+   * Returns the matrix algorithms that the device selected by timing, as text for learn_algorithms.
    */
   timedAlgorithms(device: number): string;
   learnAlgorithms(device: number, text: string): void;
@@ -131,14 +132,14 @@ export interface Addon {
   getThreads(): number;
   /**
    * Allocates device memory for the output of an op. The last two words of the block are the stream
-   * and the bytes; the handle replaces the stream. Passing numbers as arguments and result would
-   * take a third of the call's time.
+   * and the size in bytes. The handle overwrites the stream. Arguments and a result of the call
+   * itself would take a third of its time.
    */
   allocate(): void;
   allocatePinned(device: number, bytes: number): number;
   release(buffer: number): void;
   /**
-   * Offers the same memory to another thread's environment. Returns the number of an offer, which
+   * Offers the memory to the environment of another thread. Returns the number of the offer, which
    * can be taken once.
    */
   offerBuffer(buffer: number): number;
@@ -147,15 +148,15 @@ export interface Addon {
   releaseOn(buffer: number, stream: number): void;
   copy(to: number, toOffset: number, from: number, fromOffset: number, bytes: number, stream: number): void;
   /**
-   * Blocks until `target` holds the bytes.
+   * Copies a buffer's bytes to `target`. Blocks until they have arrived.
    */
   read(buffer: number, offset: number, target: ArrayBufferView, stream: number): void;
   /**
-   * Blocks until the caller may change `source` again.
+   * Copies `source` to a buffer. Blocks until the caller may change `source`.
    */
   write(buffer: number, offset: number, source: ArrayBufferView, stream: number): void;
   /**
-   * `urgency` is the number of an Urgency.
+   * Creates a stream and returns its handle. `urgency` is the number of an Urgency.
    */
   createStream(device: number, urgency: number): number;
   releaseStream(stream: number): void;
@@ -172,78 +173,79 @@ export interface Addon {
   leaveGraphMemory(device: number): void;
   beginCapture(device: number): void;
   /**
-   * Returns a graph's handle; 0 if `keep` is false.
+   * Returns the handle of the recorded graph, or discards it and returns 0 if `keep` is false.
    */
   endCapture(device: number, keep: boolean): number;
   launchGraph(graph: number, stream: number): void;
   /**
-   * Waits for the device: a running graph must not be destroyed.
+   * Destroys a graph. First waits for the device, because the graph may be running.
    */
   releaseGraph(graph: number): void;
   /**
-   * Records the first arrival of signal `number` from now on; a later one has its default effect.
+   * Records the first arrival of a signal. A later arrival has its default action.
    */
   watchSignal(number: number): void;
   unwatchSignal(number: number): void;
   /**
-   * The first signal noted; 0 before one.
+   * Returns the first recorded signal, or 0.
    */
   notedSignal(): number;
   /**
-   * Starts or stops the log of disk transfers and CPU collectives.
+   * Turns the log of disk transfers and CPU collectives on or off.
    */
   keepWork(on: boolean): void;
   /**
-   * Returns lines of "kind began ended bytes name" and clears the log; nanoseconds of hrtime.
+   * Returns lines of "kind began ended bytes name", times in ns of hrtime, and clears the log.
    */
   takeWork(): string;
   /**
-   * Returns the table below as JSON: for each entry its name, and its arguments with their kinds and
+   * Returns the table below as JSON: the names of the entries and of their arguments, with kinds and
    * bounds.
    */
   entries(): string;
   /**
-   * Runs an op with the arguments that JavaScript wrote into the block. Its last two words are the
-   * stream and the op's number: as arguments of the call they would take a tenth of its time. Every
-   * view is checked: a live buffer on the stream's device that contains all elements.
+   * Runs the op in the argument block. The block's last two words are the stream and the op's
+   * number; as arguments of the call they would take a tenth of its time. Checks each view: its
+   * buffer is live, on the stream's device, and contains all elements.
    */
   run(): void;
   /**
-   * Enqueues the op's CPU body on `stream`. It runs on host threads when the stream reaches it, over
-   * pinned (or CPU) memory. Releasing pinned memory waits for the device, so the memory stays alive
-   * until then. The next call reports a failure.
+   * Enqueues the CPU body of an op on `stream`, as a host function over pinned or CPU memory. Its
+   * memory stays alive: releasing pinned memory waits for the device. A later call reports a
+   * failure.
    */
   runOnHost(op: number, stream: number): void;
   /**
-   * Decodes once, then runs the op `count` times in a loop. Returns host microseconds per run: the
-   * cost of an op below the boundary, for `bench host`.
+   * Decodes an op once and runs it `count` times. Returns host microseconds per run: the native cost
+   * of an op, for `bench host`.
    */
   timeOp(op: number, stream: number, count: number): number;
   /**
-   * Serves a job's key-value store on exactly `host`; port 0 selects a free one. Throws DS_COMM.
+   * Starts the server of a job's key-value store at `host`. Port 0 selects a free port. Throws
+   * DS_COMM.
    */
   startStore(host: string, port: number, secret: string): number;
   storePort(store: number): number;
   stopStore(store: number): void;
   /**
-   * Resolves with a job once the store has accepted this rank. `place` is [rank, size] as int32,
-   * `timeout` in milliseconds. Rejects with DS_COMM.
+   * Resolves with a job when the store has accepted this rank. `place` is [rank, size]; `timeout` is
+   * in milliseconds. Rejects with DS_COMM.
    */
   joinJob(host: string, port: number, secret: string, place: Int32Array, timeout: number): Promise<number>;
   /**
-   * The same job in another environment, which may use its store but does not close it: offer it
-   * here, take it there. leave_job waits, within the job's timeout, until that environment has ended
-   * or the offer was withdrawn.
+   * Shares a job with another environment: offer it here, take it there. That environment may use
+   * the job's store but does not close the job. leave_job waits, within the job's timeout, until
+   * that environment has ended or the offer was withdrawn.
    */
   offerJob(job: number): number;
   takeJob(offer: number): number;
   withdrawJob(offer: number): void;
   /**
-   * Throws the job's failure, if there is one.
+   * Throws the job's failure if it has one.
    */
   checkJob(job: number): void;
   /**
-   * Blocks until this rank's collectives have ended, then resolves when every rank has called it.
+   * Blocks until this rank's collectives have ended. Resolves when all ranks have called it.
    */
   leaveJob(job: number): Promise<void>;
   /**
@@ -251,7 +253,7 @@ export interface Addon {
    */
   closeJob(job: number): void;
   /**
-   * Requests to the store, as promises. Values are text.
+   * Requests to the job's store. Values are text.
    */
   storeSet(job: number, key: string, value: string): Promise<void>;
   storeGet(job: number, key: string, timeout: number): Promise<string>;
@@ -259,50 +261,50 @@ export interface Addon {
   storeCompareSet(job: number, key: string, expected: string, desired: string): Promise<string>;
   storeDelete(job: number, key: string): Promise<boolean>;
   /**
-   * One key a line.
+   * Resolves with the keys, one per line.
    */
   storeKeys(job: number, prefix: string): Promise<string>;
   storeWaiters(job: number, key: string): Promise<number>;
   /**
-   * Resolves with a group once every member has called this. `ranks` are int32 ranks of the job;
+   * Resolves with a group when all members have called it. `ranks` are ranks of the job;
    * `ranks[rank]` is this rank. Rejects with DS_COMM or DS_LIBRARY.
    */
   openGroup(job: number, deviceStream: number, name: string, ranks: Int32Array, rank: number): Promise<number>;
   /**
-   * Starts the collective that the argument block describes: [kind, op, dtype, count, peer, input
-   * handle, input offset, output handle, output offset]; offsets are in elements, handle 0 means no
-   * memory. Ranks with different `purpose` fail as for different ops; only messages use `label`.
-   * Returns a ticket.
+   * Starts a collective and returns its ticket. The argument block is [kind, op, dtype, count, peer,
+   * input handle, input offset, output handle, output offset]. Offsets are in elements; handle 0
+   * means no memory. Ranks with different `purpose` fail, as with different ops. Only messages use
+   * `label`.
    */
   startCollective(group: number, stream: number, purpose: string, label: string): number;
   /**
-   * Issues an error record in place of the group's next collective. The other ranks receive `error`,
-   * unless they issue an error record too. Blocks until the store has the record.
+   * Sends an error record instead of the group's next collective. The other ranks receive `error`,
+   * unless they send an error record too. Blocks until the store has the record.
    */
   giveUpCollective(group: number, error: string): void;
   waitCollective(group: number, ticket: number, stream: number): void;
   synchronizeCollective(group: number, ticket: number): void;
   collectiveDone(group: number, ticket: number): boolean;
   /**
-   * Hexadecimal; exported for a test against published values.
+   * Returns hexadecimal digits. Exported for a test with published values.
    */
   hmacSha256(key: ArrayBufferView, data: ArrayBufferView): string;
   /**
-   * Creates a nameless file of `bytes` in `folder`. Errors call it `label` and name `purpose` as the
-   * use of its space. `tuning` is float64: bytes of a block, requests in flight, threads for
-   * checksums; then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
+   * Creates a nameless file of `bytes` in `folder`. Errors use `label` for the file and `purpose`
+   * for what needs the space. `tuning` is [bytes of a block, requests in flight, threads for
+   * checksums], then triples (handle, offset, bytes) of the memory that transfers use. Throws DS_IO.
    */
   openSwapFile(folder: string, label: string, purpose: string, bytes: number, tuning: Float64Array): number;
   /**
-   * Starts a transfer between the file and host memory when `stream` reaches it; the stream does not
-   * wait for it. The memory stays alive until the transfer is over. Throws DS_BOUNDS for bytes
-   * behind the end of the file. See io::SwapFile::start.
+   * Enqueues a transfer between the file and host memory on `stream`, which starts it and does not
+   * wait for it. The memory stays alive until the transfer ends. Throws DS_BOUNDS if the range
+   * exceeds the file. See io::SwapFile::start.
    */
   startSwap(file: number, writes: boolean, offset: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
   /**
-   * Later work of `stream` runs after all transfers of this memory. If streams run at once, this
-   * call throws a failure (DS_IO). Otherwise the next call that checks throws it, and all later
-   * calls fail too.
+   * Makes `stream` wait for all transfers of this memory. If streams run at once, a failed transfer
+   * (DS_IO) throws here. Otherwise a later call throws it. After a failure, all calls on the file
+   * fail.
    */
   waitSwap(file: number, buffer: number, bufferOffset: number, bytes: number, stream: number): void;
   /**

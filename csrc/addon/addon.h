@@ -1,4 +1,4 @@
-// The state of one JavaScript environment: its devices, handles and the shared argument block.
+// State of one JavaScript environment: its devices, handles and argument block.
 #pragma once
 
 #include <node_api.h>
@@ -24,7 +24,7 @@ class TaskQueue;
 struct Communication;
 struct SwapFileRef;
 
-/// A stream with the device it belongs to.
+/// A stream and its device.
 struct StreamRef {
   Device& device;
   std::unique_ptr<Stream> owned;  // null for a device's compute stream
@@ -41,7 +41,7 @@ struct GraphRef {
   std::unique_ptr<Graph> graph;
 };
 
-/// The first failure of a host call or of the job. The next call that checks reports it.
+/// The first failure of a host function or of the job. A later call reports it.
 class AsyncFailure {
  public:
   void set(const Error& error) {
@@ -49,8 +49,8 @@ class AsyncFailure {
     if (!error_) error_ = std::make_unique<Error>(error);
     raised_.store(true, std::memory_order_release);
   }
-  /// Throws a failed host call once, because later work may succeed. The job's failure stays until
-  /// the job is closed.
+  /// Throws the failure, if there is one. Clears the failure of a host function, because later work
+  /// may succeed. Keeps the failure of a job until the job is closed.
   void rethrow() {
     if (!raised_.load(std::memory_order_acquire)) return;
     std::lock_guard lock(mutex_);
@@ -59,13 +59,13 @@ class AsyncFailure {
     if (error.code != "DS_COMM") clear();
     throw error;
   }
-  /// Returns the error to report for `error`: a device error after a failure is the consequence of
-  /// that failure.
+  /// Returns the error to report in place of `error`. After a failure, a device error is its
+  /// consequence, so the failure is reported.
   Error cause_of(const Error& error) {
     std::lock_guard lock(mutex_);
     return error_ && error.code == "DS_CUDA" ? *error_ : error;
   }
-  /// Clears a failure of this kind, because the failed object is closed.
+  /// Clears a failure with this code. Called when the failed object is closed.
   void forget(ErrorCode code) {
     std::lock_guard lock(mutex_);
     if (error_ && error_->code == code) clear();
@@ -82,7 +82,7 @@ class AsyncFailure {
   std::atomic<bool> raised_{false};
 };
 
-/// Owned by the environment (instance data). Only its thread uses it, except AsyncFailure.
+/// The addon's data of one environment, which owns it. Only its thread uses it, except `failure`.
 struct Addon {
   napi_env env = nullptr;
   HandleTable<Buffer> buffers{
@@ -96,12 +96,12 @@ struct Addon {
                                                       "Do not use it after dispose()."};
   HandleTable<grammar::Grammar> grammars{"grammar", "Do not use it after dispose()."};
   HandleTable<grammar::Matcher> matchers{"matcher", "Do not use it after dispose()."};
-  std::vector<double> compute_streams;  // handle by device number: 0 is the CPU, 1 + i GPU i
+  std::vector<double> compute_streams;  // handles by device number: 0 is the CPU, 1 + i is GPU i
   std::shared_ptr<AsyncFailure> failure = std::make_shared<AsyncFailure>();
   std::shared_ptr<TaskQueue> tasks;              // null until the first asynchronous call
-  std::shared_ptr<Communication> communication;  // null until a store or job is made
-  double* arguments = nullptr;  // the block into which JavaScript writes an op's arguments
-  napi_ref block = nullptr;     // keeps that block
+  std::shared_ptr<Communication> communication;  // null until the first store or job
+  double* arguments = nullptr;  // the block into which JavaScript writes the arguments of ops
+  napi_ref block = nullptr;     // keeps the block alive
   size_t argument_count = 0;
 };
 

@@ -1,4 +1,4 @@
-// The checks of arguments that are not inlined, and their errors.
+// Argument checks that are too large to be inlined, and their errors.
 #include "arguments.h"
 
 #include <charconv>

@@ -1,5 +1,5 @@
-// The kinds of arguments that entries take, and the one check of each. A function's C++ signature
-// declares its arguments; Entry (entry.h) reads them, left to right, before the function runs.
+// The kinds of arguments, each with its check. The signature of an entry declares its arguments.
+// Entry (entry.h) reads them from left to right before the function runs.
 #pragma once
 
 #include <node_api.h>
@@ -13,28 +13,28 @@
 
 namespace ds::addon {
 
-/// The entry and the argument that a check is about, as JavaScript names them.
+/// The JavaScript names of an entry and its argument, for errors.
 struct Place {
   const char* entry;
   const char* argument;
 };
 
-/// The digits that identify `x`; a power of two above 2^52 in the form 2^53.
+/// Returns the shortest digits that identify `x`. Powers of two above 2^52 become "2^53" etc.
 std::string number_text(double x);
 
 DS_COLD void refuse(ErrorCode code, Place place, const std::string& expected,
                     const std::string& got, const std::string& hint = "");
-/// Throws DS_ARGUMENT. `got` is a number, or another type by its name.
+/// Throws DS_ARGUMENT. It names `got` by its value if it is a number, otherwise by its type.
 DS_COLD void refuse_value(Addon& addon, Place place, const std::string& expected, napi_value got);
-/// Throws DS_RELEASED. Any whole number may have been a handle; 0 is the handle of none.
+/// Throws DS_RELEASED. Any whole number may have been a handle, except 0, which means no object.
 DS_COLD void refuse_handle(Place place, const char* noun, double got, const char* hint);
 DS_COLD void refuse_whole(Place place, int64_t min, int64_t max, int64_t step, double got);
 
 // --- numbers ----------------------------------------------------------------------------------
 
-inline constexpr int64_t kExact = int64_t{1} << 53;  // doubles are exact up to here
+inline constexpr int64_t kExact = int64_t{1} << 53;  // doubles hold all integers up to here
 
-/// A whole number from kMin to kMax, a multiple of kStep. `T` holds all of them.
+/// A whole number from kMin to kMax that is a multiple of kStep.
 template <class T, int64_t kMin, int64_t kMax, int64_t kStep = 1>
 struct Whole {
   static_assert(-kExact <= kMin && kMin <= kMax && kMax <= kExact && kStep > 0);
@@ -42,10 +42,10 @@ struct Whole {
 
   operator T() const { return value; }
 
-  /// Throws DS_ARGUMENT for NaN, fractions, and values out of bounds.
+  /// Throws DS_ARGUMENT for NaN, fractions and values out of bounds.
   static Whole of(double x, Place place) {
     if (x >= static_cast<double>(kMin) && x <= static_cast<double>(kMax)) {
-      const auto whole = static_cast<int64_t>(x);  // Not by trunc(), which is a call.
+      const auto whole = static_cast<int64_t>(x);  // a cast, because trunc() is a function call
       if (static_cast<double>(whole) == x && whole % kStep == 0) return {static_cast<T>(whole)};
     }
     refuse_whole(place, kMin, kMax, kStep, x);
@@ -53,7 +53,7 @@ struct Whole {
 };
 
 using ByteCount = Whole<size_t, 0, kExact>;
-/// Bytes of a swap file's transfer, or their offset.
+/// Size or offset in bytes of a swap file's transfer.
 using SwapBytes = Whole<size_t, 0, kExact, io::kDirectAlignment>;
 using Checksum = Whole<uint32_t, 0, UINT32_MAX>;
 using Descriptor = Whole<int, 0, INT32_MAX>;
@@ -71,14 +71,14 @@ using TokenCount = Whole<size_t, 0, INT32_MAX>;
 using TokenNumber = Whole<int32_t, 0, INT32_MAX>;
 using UrgencyNumber = Whole<int, 0, kUrgencies - 1>;
 
-/// A time in milliseconds, 0 or more; Infinity waits as long as it takes.
+/// A time of at least 0 milliseconds. Infinity means no limit.
 struct Timeout {
   double milliseconds;
 };
 
 // --- handles ----------------------------------------------------------------------------------
 
-/// The table of an environment's handles of T.
+/// Returns the environment's table of handles of T.
 template <class T>
 HandleTable<T>& table_of(Addon& addon);
 template <>
@@ -114,11 +114,11 @@ inline HandleTable<grammar::Matcher>& table_of(Addon& addon) {
   return addon.matchers;
 }
 
-/// The handle of a live object.
+/// A handle of a live object.
 template <class T>
 class Handle {
  public:
-  /// Throws DS_RELEASED for a number that is no live handle.
+  /// Throws DS_RELEASED if no live object has the handle `number`.
   static Handle of(HandleTable<T>& table, double number, Place place) {
     if (T* object = table.find(number)) return Handle(table, number, *object);
     refuse_handle(place, table.noun(), number, table.hint());
@@ -126,9 +126,9 @@ class Handle {
 
   T& operator*() const { return *object_; }
   T* operator->() const { return object_; }
-  /// A reference that outlives the handle.
+  /// Returns an owning reference, which outlives the handle.
   std::shared_ptr<T> share() const { return table_->get(number_); }
-  /// Releases the handle.
+  /// Releases the handle and returns its owning reference.
   std::shared_ptr<T> take() const { return table_->take(number_); }
 
  private:
@@ -151,13 +151,13 @@ struct OpenDevice {
 
 // --- arrays -----------------------------------------------------------------------------------
 
-/// The bytes of a typed array; valid during the call.
+/// The bytes of a typed array, valid during the call.
 struct Bytes {
   void* data;
   size_t size;
 };
 
-/// The elements of a Float64Array or Int32Array; valid during the call.
+/// The elements of a Float64Array or Int32Array, valid during the call.
 template <class T>
 struct Elements {
   const T* data;
@@ -167,7 +167,7 @@ struct Elements {
 using Doubles = Elements<double>;
 using Integers = Elements<int32_t>;
 
-/// The block of arguments, which the environment keeps: see set_arguments.
+/// A Float64Array that the environment keeps as its argument block: see set_arguments.
 struct DoublesObject {
   napi_value value;
   double* data;
@@ -176,7 +176,7 @@ struct DoublesObject {
 
 // --- the check of each kind -------------------------------------------------------------------
 
-/// Reads arguments of one kind: `read` throws DS_ARGUMENT, DS_RELEASED or DS_DEVICE; `describe`
+/// Reads arguments of type T. `read` throws DS_ARGUMENT, DS_RELEASED or DS_DEVICE. `describe`
 /// returns the kind and its bounds as members of a JSON object.
 template <class T>
 struct Kind;
@@ -262,12 +262,12 @@ struct Kind<DoublesObject> {
 
 // --- relations between arguments --------------------------------------------------------------
 
-/// Returns the address of a range of a buffer. Throws DS_BOUNDS for bytes behind its end.
+/// Returns the address of a range of a buffer. Throws DS_BOUNDS if the range exceeds the buffer.
 char* range_of(const Buffer& buffer, size_t offset, size_t bytes, Place place);
 
 DS_COLD void refuse_device(const Device& device, const StreamRef& stream, Place place);
-/// Throws DS_DEVICE unless both are of the same device: a back end casts events, streams and graphs
-/// to its own classes.
+/// Throws DS_DEVICE unless both belong to the same device. A back end casts events, streams and
+/// graphs to its own classes without a check.
 inline void require_same_device(const Device& device, const StreamRef& stream, Place place) {
   if (&device != &stream.device) refuse_device(device, stream, place);
 }

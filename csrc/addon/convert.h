@@ -1,4 +1,4 @@
-// Conversion of results and errors to JavaScript values.
+// Converts results and errors to JavaScript values.
 #pragma once
 
 #include <node_api.h>
@@ -9,20 +9,20 @@
 
 namespace ds::addon {
 
-/// The return type of functions that resolve later with a T: see start_task.
+/// The return type of an asynchronous entry that resolves with a T: see start_task.
 template <class T>
 struct Promise {
   napi_value value;
 };
 
-/// An object with the fields of T in types/addon.d.ts.
+/// A JavaScript object with the fields of T in types/addon.d.ts.
 template <class T>
 struct Object {
   napi_value value;
 };
 
-// An environment that is ending (a terminated worker) rejects these calls, and their result is no
-// longer needed. Nothing throws here: an exception would leave a C callback.
+// If the environment is ending (a terminated worker), these calls fail and return null, because no
+// JavaScript code can use the result. They do not throw: C code calls them.
 
 inline napi_value to_js(napi_env env, double x) {
   napi_value out = nullptr;
@@ -49,15 +49,15 @@ napi_value to_js(napi_env, const Object<T>& x) {
   return x.value;
 }
 
-/// Sets a property; without effect if the environment rejects the call.
+/// Sets a property. Does nothing if the environment is ending.
 template <class T>
 void set(napi_env env, napi_value object, const char* name, const T& value) {
   const napi_value converted = to_js(env, value);
   if (object && converted) napi_set_named_property(env, object, name, converted);
 }
 
-/// Creates a JavaScript Error with code, op, expected, got and hint; needs an open handle scope.
-/// Returns null if the environment rejects the call.
+/// Returns a JavaScript Error with code, op, expected, got and hint, or null if the environment is
+/// ending. Needs an open handle scope.
 inline napi_value error_value(napi_env env, const Error& error) noexcept {
   napi_value value = nullptr;
   const napi_value message = to_js(env, std::string(error.what()));
@@ -70,7 +70,7 @@ inline napi_value error_value(napi_env env, const Error& error) noexcept {
   return value;
 }
 
-/// Converts an exception of `op` that is not an Error: out of host memory, or a defect.
+/// Converts an exception other than Error: host memory was exhausted, or the code has a defect.
 inline Error unforeseen(const char* op, const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error)) {
     return Error("DS_OUT_OF_MEMORY", op, "enough host memory", "a failed allocation",

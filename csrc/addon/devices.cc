@@ -1,5 +1,4 @@
-// Finds and opens devices. The CPU is built in; GPUs come from a libds_cuda.so, which is found by
-// trying files.
+// Finds and opens devices. The CPU is built in. GPUs need libds_cuda.so.
 #include "devices.h"
 
 #include <map>
@@ -15,7 +14,7 @@
 namespace ds::addon {
 namespace {
 
-/// The GPU back end's library and its entry points. Never closed, because its devices stay open.
+/// The GPU back end's library and its functions. Never closed, because its devices stay open.
 struct GpuLibrary {
   DynamicLibrary library;
   decltype(&ds_cuda_open) open;
@@ -25,7 +24,8 @@ struct GpuLibrary {
 
 std::mutex candidates_mutex;
 
-/// Files of the GPU back end in order of preference; empty: the one in the addon's folder.
+/// Returns the candidate files of the GPU back end, in order of preference. If empty, the file in
+/// the addon's folder is used.
 std::vector<std::string>& candidates() {
   static auto* files = new std::vector<std::string>();
   return *files;
@@ -38,7 +38,7 @@ std::vector<std::string> files_to_try() {
           "/libds_cuda.so"};
 }
 
-/// Opens one file. Throws DS_LIBRARY if it does not load or is of another build.
+/// Opens one file. Throws DS_LIBRARY if it does not load or belongs to another build.
 GpuLibrary open_library(const std::string& file) {
   DynamicLibrary library =
       DynamicLibrary::open({"the GPU back end",
@@ -60,8 +60,8 @@ GpuLibrary open_library(const std::string& file) {
   return {std::move(library), open, open_nccl, found};
 }
 
-/// Returns the first library that can use the GPUs, else the first one that opens. So a package of
-/// an older CUDA serves a driver that is too old for the preferred one.
+/// Returns the first library that can use the GPUs, otherwise the first that opens. If the driver
+/// is too old for the preferred CUDA, a package of an older CUDA may work.
 GpuLibrary open_best() {
   std::optional<GpuLibrary> best;
   std::optional<Error> first;
@@ -83,7 +83,7 @@ GpuLibrary open_best() {
   throw Error(first->code, first->op, first->expected, first->got + others, first->hint);
 }
 
-/// Throws DS_LIBRARY, on every call, if no library is usable.
+/// Returns the opened library. Throws DS_LIBRARY on each call if no library can be opened.
 GpuLibrary& gpu_library() {
   static GpuLibrary* opened = new GpuLibrary(open_best());
   return *opened;

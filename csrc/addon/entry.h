@@ -1,4 +1,4 @@
-// An entry: a C++ function that JavaScript calls. Its signature declares its arguments.
+// Entries: C++ functions that JavaScript calls. A signature declares the arguments.
 #pragma once
 
 #include <node_api.h>
@@ -11,7 +11,7 @@
 #include "arguments.h"
 #include "convert.h"
 
-/// Marks the declaration of an entry. scripts/gen-addon.mjs makes entries.generated.h and the
+/// Marks the declaration of an entry. scripts/gen-addon.mjs generates entries.generated.h and the
 /// TypeScript types from the marked signatures.
 #define DS_ENTRY
 
@@ -20,9 +20,9 @@ namespace ds::addon {
 template <auto F, const char* const* kNames>
 struct Entry;
 
-/// Entries have the form `R f(Addon&, Args...)`. kNames holds the names of the entry and its
-/// arguments. All arguments are checked, from left to right, before the function runs. Exceptions
-/// do not pass call().
+/// Adapts `R f(Addon&, Args...)` to a Node-API callback. kNames holds the names of the entry and of
+/// its arguments. It checks all arguments, from left to right, before it calls f. call() converts
+/// C++ exceptions to JavaScript exceptions.
 template <class R, class... Args, R (*F)(Addon&, Args...), const char* const* kNames>
 struct Entry<F, kNames> {
   static napi_value call(napi_env env, napi_callback_info info) {
@@ -41,7 +41,7 @@ struct Entry<F, kNames> {
     return nullptr;
   }
 
-  /// Returns the declaration as JSON.
+  /// Returns the entry's name and arguments as JSON.
   static std::string describe(Addon& addon) {
     std::string out = text(R"({"name":")", kNames[0], R"(","arguments":[)");
     [[maybe_unused]] size_t i = 0;
@@ -57,7 +57,7 @@ struct Entry<F, kNames> {
   template <size_t... I>
   static napi_value invoke(Addon& addon, [[maybe_unused]] napi_value* values,
                            std::index_sequence<I...>) {
-    // Braces evaluate in order.
+    // Braces guarantee evaluation from left to right.
     std::tuple<Args...> read{Kind<Args>::read(addon, values[I], {kNames[0], kNames[I + 1]})...};
     const auto run = [&](Args&... args) -> R { return F(addon, std::move(args)...); };
     if constexpr (std::is_void_v<R>) {

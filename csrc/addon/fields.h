@@ -1,4 +1,4 @@
-// Compile-time reflection of plain structs: visits an op's fields in order of declaration.
+// Compile-time reflection: visits the fields of an op's struct in order of declaration.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ constexpr bool braces_take(std::index_sequence<I...>) {
   return requires { T{(static_cast<void>(I), AnyField{})...}; };
 }
 
-/// The number of fields of an aggregate without base classes or array members.
+/// Returns the number of fields of an aggregate without base classes and array members.
 template <class T, size_t N = 22>
 constexpr size_t field_count() {
   if constexpr (braces_take<T>(std::make_index_sequence<N>{})) return N;

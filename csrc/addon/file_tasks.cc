@@ -1,4 +1,4 @@
-// Bodies of the file calls: resolve handles on the JavaScript thread, move bytes on a native one.
+// File calls: resolve handles on the JavaScript thread and move bytes on a task thread.
 #include "file_tasks.h"
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace ds::addon {
 namespace {
 
-constexpr size_t kWindowBytes = size_t{32} << 20;  // read ahead while a checksum is computed
+constexpr size_t kWindowBytes = size_t{32} << 20;  // read while the window before it is summed
 
-/// Computes the checksum while the engine writes.
+/// Writes the ranges and computes their checksum while the engine writes.
 double write_ranges(const std::string& path, int64_t offset, std::string& head,
                     const std::vector<HostRange>& ranges, uint32_t crc) {
   io::File file = io::File::open_for_writing(path, offset == 0);
@@ -31,7 +31,7 @@ double write_ranges(const std::string& path, int64_t offset, std::string& head,
   return crc;
 }
 
-/// Two windows: one is read while the other is summed up.
+/// Returns a file's checksum. It reads one window while it sums the other.
 double checksum_of(const io::File& file) {
   const int64_t size = file.size();
   const size_t window_bytes = std::min<size_t>(kWindowBytes, static_cast<size_t>(size));

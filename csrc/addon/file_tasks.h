@@ -1,4 +1,4 @@
-// File I/O for JavaScript: promises over the file engine.
+// Asynchronous file I/O for JavaScript, through the file engine.
 #pragma once
 
 #include <string>
@@ -7,17 +7,17 @@
 
 namespace ds::addon {
 
-/// A range of a live buffer that the CPU can reach.
+/// A range of a live buffer in host memory.
 struct HostRange {
   std::shared_ptr<Buffer> owner;
   char* data;
   size_t bytes;
 };
 
-/// Throws DS_BOUNDS, and DS_DEVICE for memory of a GPU.
+/// Returns the range. Throws DS_BOUNDS, or DS_DEVICE for GPU memory.
 HostRange host_range(const Handle<Buffer>& buffer, size_t offset, size_t bytes, Place place);
-/// The same for the three words (handle, offset, bytes) at `at` of an array. `Count` is the kind of
-/// offset and bytes. Throws DS_RELEASED and DS_ARGUMENT too.
+/// Reads a range from three elements of `words` at index `at`: handle, offset, bytes. `Count` is
+/// the kind of offset and bytes. Also throws DS_RELEASED and DS_ARGUMENT.
 template <class Count>
 HostRange host_range(Addon& addon, const Doubles& words, size_t at, Place place) {
   const Handle<Buffer> buffer = Handle<Buffer>::of(addon.buffers, words[at], place);
@@ -25,33 +25,33 @@ HostRange host_range(Addon& addon, const Doubles& words, size_t at, Place place)
                     place);
 }
 
-/// Writes `head`, then the buffer ranges of `segments` (float64 triples: handle, offset, bytes),
-/// one after another from byte `offset` of the file; offset 0 creates or empties it. The buffers
-/// must be host memory and stay unchanged until the promise settles. Resolves with `crc` extended
-/// by everything written (CRC-32C). Rejects with DS_IO.
+/// Writes `head`, then buffer ranges, consecutively from byte `offset` of the file. Offset 0
+/// creates or truncates the file. `segments` has float64 triples (handle, offset, bytes) in host
+/// memory; the buffers must not change until the promise settles. Resolves with the CRC-32C `crc`,
+/// extended by all written bytes. Rejects with DS_IO.
 DS_ENTRY Promise<double> write_file(Addon& addon, std::string path, ByteCount offset, Bytes head,
                                     Doubles segments, Checksum crc);
 
-/// Reads `bytes` at `offset` of the open file `descriptor` into host memory. The caller may close
-/// it meanwhile; errors name `path`. Rejects with DS_IO, also when the file ends before.
+/// Reads `bytes` at `offset` of an open file into host memory. The caller may close `descriptor`
+/// before the promise settles. Errors name `path`. Rejects with DS_IO, also if the file is too
+/// short.
 DS_ENTRY Promise<void> read_file(Addon& addon, Descriptor descriptor, std::string path,
                                  ByteCount offset, ByteCount bytes, Handle<Buffer> buffer,
                                  ByteCount buffer_offset);
 
-/// Resolves with the CRC-32C of the whole of the open file `descriptor`, see read_file.
+/// Resolves with the CRC-32C of a whole open file. `descriptor` and `path` as in read_file.
 DS_ENTRY Promise<double> checksum_file(Addon& addon, Descriptor descriptor, std::string path);
 
-/// Resolves when a file's contents, or a folder's entries, are on disk.
+/// Resolves when the contents of a file, or the entries of a folder, are on disk.
 DS_ENTRY Promise<void> sync_path(Addon& addon, std::string path);
 
-/// Renames unless the new name exists: resolves with false if it does. See io::rename_exclusive.
+/// Renames a file. Resolves with false if `to` exists. See io::rename_exclusive.
 DS_ENTRY Promise<bool> rename_exclusive(Addon& addon, std::string from, std::string to);
 
-/// Resolves with whether the lock of the open file was free and is now this one's. See
-/// io::try_lock.
+/// Locks an open file. Resolves with false if another open file holds the lock. See io::try_lock.
 DS_ENTRY Promise<bool> lock_file(Addon& addon, Descriptor descriptor);
 
-/// "io_uring" or "threads".
+/// Returns "io_uring" or "threads".
 DS_ENTRY std::string file_engine_name(Addon& addon);
 DS_ENTRY void set_file_engine(Addon& addon, std::string name);
 

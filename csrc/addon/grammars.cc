@@ -1,4 +1,4 @@
-// Bodies of the calls on grammars: copies arguments, then builds and fills on native threads.
+// Grammar calls: copy arguments, then build grammars and fill masks on task threads.
 #include "grammars.h"
 
 #include <utility>
@@ -9,7 +9,7 @@
 namespace ds::addon {
 namespace {
 
-/// An object made on a native thread. Its handle is made on the JavaScript thread.
+/// An object made on a task thread. to_js() adds its handle on the JavaScript thread.
 template <class T>
 struct Made {
   Addon* addon;
@@ -21,7 +21,7 @@ napi_value to_js(napi_env env, const Made<T>& made) {
   return ds::addon::to_js(env, table_of<T>(*made.addon).add(made.object));
 }
 
-/// Returns the text without an incomplete character at its end.
+/// Returns the UTF-8 text without an incomplete character at its end.
 std::string whole_characters(std::string text) {
   size_t end = text.size();
   for (size_t back = 1; back <= 4 && back <= text.size(); ++back) {

@@ -1,5 +1,5 @@
-// Handles: small integers with a generation, so that a stale handle is an error and never another
-// object.
+// Handles: numbers with a generation, so that a released handle causes an error instead of naming a
+// newer object.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 #include "../core/error.h"
 
-/// For the error paths of every op. They are separate functions, so that the checks are small
-/// enough to be inlined.
+/// Marks functions that throw errors. They stay out of line, so that the checks are small enough to
+/// be inlined.
 #define DS_COLD [[noreturn, gnu::cold, gnu::noinline]]
 
 namespace ds::addon {
 
-/// A handle is generation * 2^24 + slot, exact in a JavaScript number. Slot 0 is never used, so 0
-/// means "no object". Owned by one environment and used on its thread only.
+/// Objects by handle. A handle is generation * 2^24 + slot, which a double holds exactly. Slot 0 is
+/// unused, so that 0 means no object. One environment owns the table and uses it on its thread.
 template <class T>
 class HandleTable {
  public:
@@ -43,24 +43,23 @@ class HandleTable {
     return slot->object;
   }
 
-  /// Returns null for a number that is no live handle. Reads only the whole part of the number.
+  /// Returns null if no live object has this handle. Ignores a fraction.
   T* find(double handle) const {
     const Slot* slot = slot_of(handle);
     return slot ? slot->object.get() : nullptr;
   }
 
-  /// The object's name in errors, and the fix for a use of a handle after its release.
+  /// The object's name in errors, and the hint of an error about a released handle.
   const char* noun() const { return noun_; }
   const char* hint() const { return hint_; }
 
-  /// The handle must be live.
+  /// Releases a live handle and returns its object.
   std::shared_ptr<T> take(double handle) {
     const auto index = static_cast<uint32_t>(static_cast<uint64_t>(handle) % kSlots);
     Slot& slot = slots_[index];
     slot.generation = (slot.generation + 1) & kGenerationMask;
     free_.push_back(index);
-    return std::move(
-        slot.object);  // Moved, not copied: a copy would count references with locked instructions.
+    return std::move(slot.object);  // moved: a copy would count references with locked instructions
   }
 
   size_t live() const { return slots_.size() - 1 - free_.size(); }
@@ -75,7 +74,7 @@ class HandleTable {
 
   const Slot* slot_of(double handle) const {
     if (!(handle >= 1 && handle < 0x1p52)) return nullptr;
-    // Through int64, because a conversion to uint64 takes a branch.
+    // A conversion to int64 has no branch, one to uint64 has.
     const auto whole = static_cast<uint64_t>(static_cast<int64_t>(handle));
     const uint64_t index = whole % kSlots;
     if (index >= slots_.size()) return nullptr;

@@ -1,4 +1,4 @@
-// The native module: its table of entries, and the entries of devices, memory, streams and graphs.
+// The native module: the table of entries, and entries for devices, memory, streams and graphs.
 #include <node_api.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace {
 
 // --- the argument block and ops ---------------------------------------------------------------
 
-/// Sets the block into which op arguments are written. The array must stay alive.
+/// Sets the block into which JavaScript writes the arguments of ops. Keeps the array alive.
 DS_ENTRY void set_arguments(Addon& addon, DoublesObject block) {
   napi_ref kept = nullptr;
   if (napi_create_reference(addon.env, block.value, 1, &kept) != napi_ok) {
@@ -38,13 +38,13 @@ DS_ENTRY void set_arguments(Addon& addon, DoublesObject block) {
   addon.argument_count = block.count;
 }
 
-/// Returns the interface number. lib/runtime/interface.generated.ts has the same number if it was
-/// generated from the same headers.
+/// Returns the hash of the ops' interface. It equals the number in
+/// lib/runtime/interface.generated.ts if both were generated from the same headers.
 DS_ENTRY double op_interface(Addon&) { return DS_INTERFACE_HASH; }
 
 // --- devices and memory -----------------------------------------------------------------------
 
-/// Opens `device` (0 CPU, 1 + i GPU i) and returns its compute stream.
+/// Opens `device` (0: CPU, 1 + i: GPU i) and returns its compute stream.
 DS_ENTRY double open(Addon& addon, DeviceNumber device) {
   Device& opened = open_device(device);
   std::vector<double>& streams = addon.compute_streams;
@@ -62,8 +62,8 @@ napi_value new_object(Addon& addon) {
   return out;
 }
 
-/// Sets the files of the GPU back end, one a line, in order of preference. The first probe opens
-/// them.
+/// Sets the candidate files of the GPU back end, one per line, in order of preference. The first
+/// probe opens them.
 DS_ENTRY void set_gpu_libraries(Addon&, std::string files) {
   std::vector<std::string> lines;
   for (size_t begin = 0; begin < files.size();) {
@@ -85,7 +85,7 @@ DS_ENTRY Object<GpuProbe> probe(Addon& addon) {
   return {out};
 }
 
-/// Returns the path of a shared library from the loader; empty if the loader does not find it.
+/// Returns the path of a shared library, or "" if the loader does not find it.
 DS_ENTRY std::string library_path(Addon&, std::string name) {
   try {
     return DynamicLibrary::open({name, {name}, ""}).path();
@@ -128,7 +128,7 @@ DS_ENTRY void set_deterministic(Addon&, OpenDevice device, bool on) {
   device->set_deterministic_algorithms(on);
 }
 
-/// Matrix algorithms that the device selected by timing, as text for learn_algorithms.
+/// Returns the matrix algorithms that the device selected by timing, as text for learn_algorithms.
 DS_ENTRY std::string timed_algorithms(Addon&, OpenDevice device) {
   return device->timed_algorithms();
 }
@@ -140,8 +140,8 @@ DS_ENTRY void set_threads(Addon&, ThreadCount count) { thread_pool().resize(coun
 DS_ENTRY double get_threads(Addon&) { return thread_pool().threads(); }
 
 /// Allocates device memory for the output of an op. The last two words of the block are the stream
-/// and the bytes; the handle replaces the stream. Passing numbers as arguments and result would
-/// take a third of the call's time.
+/// and the size in bytes. The handle overwrites the stream. Arguments and a result of the call
+/// itself would take a third of its time.
 DS_ENTRY void allocate(Addon& addon) {
   if (addon.argument_count < 2) throw Error("DS_INTERNAL", "allocate", "an argument block", "none");
   double* const words = addon.arguments + addon.argument_count - 2;
@@ -154,7 +154,7 @@ DS_ENTRY double allocate_pinned(Addon& addon, OpenDevice device, ByteCount bytes
   return addon.buffers.add(std::make_shared<Buffer>(*device.device, bytes));
 }
 DS_ENTRY void release(Addon&, Handle<Buffer> buffer) { buffer.take(); }
-/// Offers the same memory to another thread's environment. Returns the number of an offer, which
+/// Offers the memory to the environment of another thread. Returns the number of the offer, which
 /// can be taken once.
 DS_ENTRY double offer_buffer(Addon&, Handle<Buffer> buffer) {
   return offers<Buffer>().add(buffer.share());
@@ -173,7 +173,7 @@ DS_ENTRY void release_on(Addon&, Handle<Buffer> buffer, Handle<StreamRef> stream
 
 // --- copies -----------------------------------------------------------------------------------
 
-/// Throws DS_DEVICE where the CPU would copy memory of a GPU.
+/// Throws DS_DEVICE if the stream belongs to the CPU and the memory to a GPU.
 void require_reachable(const Buffer& buffer, const StreamRef& stream, Place place) {
   const Device& cpu = cpu::cpu_device();
   const bool on_host = buffer.placement() == Placement::pinned || &buffer.device() == &cpu;
@@ -189,7 +189,7 @@ DS_ENTRY void copy(Addon&, Handle<Buffer> to, ByteCount to_offset, Handle<Buffer
   if (bytes) stream->device.copy(target, source, bytes, stream->stream);
 }
 
-/// Blocks until `target` holds the bytes.
+/// Copies a buffer's bytes to `target`. Blocks until they have arrived.
 DS_ENTRY void read(Addon& addon, Handle<Buffer> buffer, ByteCount offset, Bytes target,
                    Handle<StreamRef> stream) {
   addon.failure->rethrow();
@@ -200,7 +200,7 @@ DS_ENTRY void read(Addon& addon, Handle<Buffer> buffer, ByteCount offset, Bytes 
   addon.failure->rethrow();
 }
 
-/// Blocks until the caller may change `source` again.
+/// Copies `source` to a buffer. Blocks until the caller may change `source`.
 DS_ENTRY void write(Addon&, Handle<Buffer> buffer, ByteCount offset, Bytes source,
                     Handle<StreamRef> stream) {
   require_reachable(*buffer, *stream, {"write", "buffer"});
@@ -211,7 +211,7 @@ DS_ENTRY void write(Addon&, Handle<Buffer> buffer, ByteCount offset, Bytes sourc
 
 // --- streams and events -----------------------------------------------------------------------
 
-/// `urgency` is the number of an Urgency.
+/// Creates a stream and returns its handle. `urgency` is the number of an Urgency.
 DS_ENTRY double create_stream(Addon& addon, OpenDevice device, UrgencyNumber urgency) {
   std::unique_ptr<Stream> stream =
       device->create_stream(static_cast<Urgency>(static_cast<int>(urgency)));
@@ -261,7 +261,7 @@ DS_ENTRY bool supports_graphs(Addon&, OpenDevice device) { return device->suppor
 DS_ENTRY void enter_graph_memory(Addon&, OpenDevice device) { device->enter_graph_memory(); }
 DS_ENTRY void leave_graph_memory(Addon&, OpenDevice device) { device->leave_graph_memory(); }
 DS_ENTRY void begin_capture(Addon&, OpenDevice device) { device->begin_capture(); }
-/// Returns a graph's handle; 0 if `keep` is false.
+/// Returns the handle of the recorded graph, or discards it and returns 0 if `keep` is false.
 DS_ENTRY double end_capture(Addon& addon, OpenDevice device, bool keep) {
   std::unique_ptr<Graph> graph = device->end_capture(keep);
   if (!graph) return 0;
@@ -272,7 +272,7 @@ DS_ENTRY void launch_graph(Addon&, Handle<GraphRef> graph, Handle<StreamRef> str
   require_same_device(graph->device, *stream, {"launchGraph", "graph"});
   graph->device.launch(*graph->graph, stream->stream);
 }
-/// Waits for the device: a running graph must not be destroyed.
+/// Destroys a graph. First waits for the device, because the graph may be running.
 DS_ENTRY void release_graph(Addon&, Handle<GraphRef> graph) {
   const std::shared_ptr<GraphRef> taken = graph.take();
   taken->device.synchronize_all();
@@ -280,22 +280,22 @@ DS_ENTRY void release_graph(Addon&, Handle<GraphRef> graph) {
 
 // --- signals ----------------------------------------------------------------------------------
 
-/// Records the first arrival of signal `number` from now on; a later one has its default effect.
+/// Records the first arrival of a signal. A later arrival has its default action.
 DS_ENTRY void watch_signal(Addon&, SignalNumber number) { StopSignals::watch(number); }
 DS_ENTRY void unwatch_signal(Addon&, SignalNumber number) { StopSignals::unwatch(number); }
-/// The first signal noted; 0 before one.
+/// Returns the first recorded signal, or 0.
 DS_ENTRY double noted_signal(Addon&) { return StopSignals::noted(); }
 
 // --- times of work outside streams ---------------------------------------------------------------
 
-/// Starts or stops the log of disk transfers and CPU collectives.
+/// Turns the log of disk transfers and CPU collectives on or off.
 DS_ENTRY void keep_work(Addon&, bool on) { WorkLog::keep(on); }
-/// Returns lines of "kind began ended bytes name" and clears the log; nanoseconds of hrtime.
+/// Returns lines of "kind began ended bytes name", times in ns of hrtime, and clears the log.
 DS_ENTRY std::string take_work(Addon&) { return WorkLog::take(); }
 
 // --- the table --------------------------------------------------------------------------------
 
-/// Returns the table below as JSON: for each entry its name, and its arguments with their kinds and
+/// Returns the table below as JSON: the names of the entries and of their arguments, with kinds and
 /// bounds.
 DS_ENTRY std::string entries(Addon& addon);
 
@@ -321,14 +321,14 @@ std::string entries(Addon& addon) {
   return out + "]";
 }
 
-/// Host calls may still run when the environment ends: waits for them before their memory is freed.
+/// Waits for host functions that still run, before their memory is freed.
 void close(Addon* addon) {
   for (double stream : addon->compute_streams) {
     if (stream == 0) continue;
     try {
       addon->streams.get(stream)->device.synchronize_all();
     } catch (const Error&) {
-      // The environment is ending, so the error cannot be reported.
+      // The environment is ending, so there is no caller to report the error to.
     }
   }
 }

@@ -1,4 +1,4 @@
-// Passes an object from one JavaScript environment to another: offered by a number, taken once.
+// Passes objects between JavaScript environments: one offers an object, another takes it once.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace ds::addon {
 
-/// Handles belong to one environment. A worker thread takes an object of its parent by the number
-/// of an offer. Both environments then own the object; it lives until both have released it. Any
-/// thread.
+/// Open offers of one process, by number. Handles belong to one environment, so a worker thread
+/// takes an object of its parent by the number of an offer. Then both environments own the object.
+/// Thread-safe.
 template <class T>
 class Offers {
  public:
@@ -22,7 +22,7 @@ class Offers {
     return static_cast<double>(last_);
   }
 
-  /// Throws DS_RELEASED if the offer was taken before.
+  /// Returns the object. Throws DS_RELEASED if the offer was taken or withdrawn.
   std::shared_ptr<T> take(uint64_t offer) {
     std::lock_guard lock(mutex_);
     const auto found = open_.find(offer);
@@ -34,7 +34,7 @@ class Offers {
     return object;
   }
 
-  /// Removes an offer that was not taken.
+  /// Removes an offer. Does nothing if it was taken.
   void withdraw(uint64_t offer) {
     std::lock_guard lock(mutex_);
     open_.erase(offer);
@@ -46,7 +46,7 @@ class Offers {
   uint64_t last_ = 0;
 };
 
-/// One per process, never destroyed: threads may end after main().
+/// Returns the process's offers of T. Never destroyed, because threads may end after main().
 template <class T>
 Offers<T>& offers() {
   static auto* all = new Offers<T>();

@@ -1,4 +1,4 @@
-// Decodes an op's arguments from the shared block and runs it, without touching JavaScript objects.
+// Decodes an op's arguments from the argument block and runs it, without JavaScript objects.
 #include "op_call.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr const char* kNames[] = {
 #undef DS_ROW
 };
 
-/// The names of an op's operands, in the order of its fields.
+/// Names of an op's operands in the order of its fields.
 template <class Op>
 constexpr const char* const* kOperands = nullptr;
 #define DS_NAMES(name, ...)                                  \
@@ -32,18 +32,19 @@ DS_COLD void refuse_fraction(const char* op, double word) {
   throw Error("DS_ARGUMENT", op, "a whole number", number_text(word));
 }
 
-/// Returns a word of the block as an integer. Throws DS_ARGUMENT for a fraction, NaN, and values
+/// Returns a word of the block as an integer. Throws DS_ARGUMENT for NaN, fractions and values
 /// outside int64.
 int64_t integer_of(const char* op, double word) {
   if (word > -0x1p63 && word < 0x1p63) {
-    const auto whole = static_cast<int64_t>(word);  // Not by trunc(), which is a call.
+    const auto whole = static_cast<int64_t>(word);  // a cast, because trunc() is a function call
     if (static_cast<double>(whole) == word) return whole;
   }
   refuse_fraction(op, word);
 }
 
-/// Reads the block. A view is [handle, dtype, ndim, offset, shape..., strides...], an absent view
-/// is [0]. Numbers, booleans and enums are one word, and a struct is its fields.
+/// Reads arguments from the block. A view is [handle, dtype, ndim, offset, shape..., strides...];
+/// an absent view is [0]. Numbers, booleans and enums take one word. A struct is the sequence of
+/// its fields.
 class Reader {
  public:
   Reader(Addon& addon, const char* op, const char* const* operands, Device& device, bool on_host)
@@ -102,7 +103,7 @@ class Reader {
     view.data = static_cast<char*>(buffer.data()) + first;
   }
 
-  /// The next `count` words of the block.
+  /// Returns the next `count` words of the block.
   const double* take(int64_t count) {
     if (end_ - at_ < count) refuse_block();
     return std::exchange(at_, at_ + count);
@@ -119,8 +120,9 @@ class Reader {
     return buffer.placement() == Placement::pinned || &buffer.device() == &cpu::cpu_device();
   }
 
-  /// Returns the first byte of the view, or -1 if the view is not inside the buffer or its size in
-  /// bytes exceeds 64 bits (also for broadcast dims). An empty view is valid at any offset.
+  /// Returns the byte offset of the view's first element. Returns -1 if the view exceeds the
+  /// buffer, or if its size in bytes exceeds int64 (with broadcast dims expanded). An empty view
+  /// may have any offset.
   static int64_t first_byte(const View& view, int64_t offset, size_t bytes) {
     const auto element = static_cast<int64_t>(size_of(view.dtype));
     int64_t end = 0, size = element, step = 0;
@@ -171,13 +173,14 @@ class Reader {
 
   Addon& addon_;
   const char* op_;
-  const char* const* operands_;  // the name of the next one
+  const char* const* operands_;  // the name of the next operand
   Device& device_;
   bool on_host_;
   const double *at_, *end_;  // the next word, and the end of the block
 };
 
-/// Checks that a view repeats no element: Fill of a few bytes could otherwise take 2^60 writes.
+/// Checks that no two elements of a view share memory. Otherwise Fill of a few bytes could take
+/// 2^60 writes.
 void require_distinct(const char* op, const View& out) {
   int64_t extent = 1;
   for (int d = 0; d < out.ndim; ++d) {
@@ -188,7 +191,7 @@ void require_distinct(const char* op, const View& out) {
   throw Error("DS_BOUNDS", op, "a view without repeated elements", out.describe());
 }
 
-/// Reads the op in the block and checks its preconditions.
+/// Reads the arguments of the op in the block and checks its preconditions.
 template <class Op>
 Op read_op(Addon& addon, Device& device, bool on_host) {
   Op args{};
@@ -258,7 +261,7 @@ void run(Addon& addon) {
 void run_on_host(Addon& addon, OpNumber op, Handle<StreamRef> stream) {
   addon.failure->rethrow();
   kLater[op](addon, *stream);
-  addon.failure->rethrow();  // if streams run at once, this call's own failure
+  addon.failure->rethrow();  // reports a failure of this call if streams run at once
 }
 
 double time_op(Addon& addon, OpNumber op, Handle<StreamRef> stream, RunCount count) {

@@ -1,4 +1,4 @@
-// Handles of stores, jobs and groups. Blocking calls run as tasks, collectives start on the
+// Handles of stores, jobs and process groups. Blocking calls run as tasks. Collectives start on the
 // JavaScript thread.
 #include "process_group.h"
 
@@ -18,7 +18,7 @@
 
 namespace ds::addon {
 
-/// A pointer that threads set and read. The libc++ of macOS has no std::atomic of shared_ptr.
+/// A shared_ptr that threads set and read. libc++ of macOS lacks std::atomic<std::shared_ptr>.
 template <class T>
 class SharedPointer {
  public:
@@ -28,7 +28,7 @@ class SharedPointer {
   }
   void store(std::shared_ptr<T> pointer) {
     std::lock_guard lock(mutex_);
-    pointer_.swap(pointer);  // the old object goes after the lock
+    pointer_.swap(pointer);  // the old object is destroyed after the unlock
   }
 
  private:
@@ -36,21 +36,21 @@ class SharedPointer {
   std::shared_ptr<T> pointer_;
 };
 
-/// `job` is set by the task that joins, before its promise resolves.
+/// A job. The task that joins it sets `job` before its promise resolves.
 struct JobRef {
   std::shared_ptr<comm::Cancellation> cancellation = std::make_shared<comm::Cancellation>();
   SharedPointer<comm::Job> job;
-  /// Number of other environments that have an offer of the job and have not released it.
+  /// Number of other environments that were offered the job and have not released it.
   std::shared_ptr<std::atomic<int>> guests = std::make_shared<std::atomic<int>>(0);
 };
 
-/// `group` is set by the task that opens it, before its promise resolves.
+/// A group. The task that opens it sets `group` before its promise resolves.
 struct GroupRef {
   std::shared_ptr<JobRef> job;
   SharedPointer<comm::ProcessGroup> group;
 };
 
-/// Open objects of one environment. Destroyed in this order: groups, jobs, stores.
+/// Open objects of one environment. The destructor closes groups, then jobs, then stores.
 struct Communication {
   HandleTable<comm::StoreServer> stores{"store", "Do not use it after it was stopped."};
   HandleTable<JobRef> jobs{"job", "Do not use process groups after destroy()."};
@@ -81,7 +81,7 @@ void close(Communication* open) {
 
 Communication& communication(Addon& addon) {
   if (!addon.communication) {
-    task_queue(addon);  // its hook must be registered before this one, which then runs first
+    task_queue(addon);  // registers its hook first, because hooks run in reverse order
     addon.communication = std::make_shared<Communication>();
     napi_add_env_cleanup_hook(
         addon.env, [](void* open) { close(static_cast<Communication*>(open)); },
@@ -97,24 +97,24 @@ std::shared_ptr<comm::Job> job_of(const Handle<JobRef>& handle) {
 
 comm::ProcessGroup& group_of(const Handle<GroupRef>& handle) {
   const std::shared_ptr<comm::ProcessGroup> group = handle->group.load();
-  if (group) return *group;  // its handle keeps it
+  if (group) return *group;  // its handle keeps it alive
   throw Error("DS_COMM", "process group", "an open process group",
               "a process group that was not opened");
 }
 
-/// Limits the time to a century.
+/// Converts to whole milliseconds, at most a century.
 comm::Milliseconds milliseconds_of(Timeout timeout) {
   return comm::Milliseconds(static_cast<int64_t>(std::min(timeout.milliseconds, 3.2e12)));
 }
 
-/// Runs a request to the store on a task thread. The job lives until the answer.
+/// Runs a request to the store as a task. The task keeps the job alive.
 template <class Body>
 auto ask(Addon& addon, const Handle<JobRef>& job, Body body) {
   return start_task(addon,
                     [job = job_of(job), body = std::move(body)] { return body(job->store()); });
 }
 
-/// Interval at which leave_job checks whether other environments have released the job.
+/// How often leave_job checks whether other environments have released the job.
 constexpr comm::Milliseconds kGuestLook{5};
 
 // --- the argument block -----------------------------------------------------------------------
@@ -155,7 +155,7 @@ Operand operand(Addon& addon, comm::ProcessGroup& group, const double* words, si
 }
 
 struct Sizes {
-  int64_t input, output;  // in counts
+  int64_t input, output;  // in elements per rank
 };
 
 Sizes sizes_of(comm::Kind kind, int64_t n) {
@@ -172,8 +172,8 @@ Sizes sizes_of(comm::Kind kind, int64_t n) {
   }
 }
 
-/// Returns the elements per rank and row: whole, and small enough that the bytes of all ranks are
-/// an exact double.
+/// Returns the elements per rank and row as an integer. Throws if it is not whole, or if a double
+/// cannot hold the bytes of all ranks.
 int64_t count_of(const comm::Collective& call, double count, int ranks) {
   const double all =
       count * ranks * static_cast<double>(call.rows) * static_cast<double>(size_of(call.dtype));
@@ -182,8 +182,7 @@ int64_t count_of(const comm::Collective& call, double count, int ranks) {
          number_text(count));
 }
 
-/// Checks that input and output do not overlap, or that one is its slot in the other (see
-/// comm/engine.h).
+/// Checks that input and output do not overlap, except for the in-place layouts of comm/engine.h.
 void require_legal_overlap(const comm::ProcessGroup& group, const comm::Collective& call,
                            const Operand& input, const Operand& output) {
   const comm::Kind kind = call.kind;
@@ -303,7 +302,7 @@ double offer_job(Addon&, Handle<JobRef> job) {
   }));
 }
 
-/// Not in open_jobs: the end of this environment must not cancel the job of another one.
+/// The job does not enter open_jobs, because the end of this environment must not cancel it.
 double take_job(Addon& addon, OfferNumber offer) {
   return communication(addon).jobs.add(offers<JobRef>().take(offer));
 }
@@ -334,8 +333,8 @@ void close_job(Addon& addon, Handle<JobRef> job) {
   const std::shared_ptr<JobRef> ref = job.take();
   open.close_groups(ref.get());
   std::erase_if(open.open_jobs, [&](const auto& entry) { return entry.second == ref; });
-  // Ends its threads here, or with the pending requests, which are cancelled now. Reports of ranks
-  // that leave later must not reach the closed job.
+  // Cancels pending requests. The job's threads end here, or with these requests. Ranks that leave
+  // later must not report to the closed job.
   ref->cancellation->cancel();
   ref->job.store(nullptr);
   addon.failure->forget("DS_COMM");

@@ -1,4 +1,4 @@
-// Bodies of the calls on swap files: host functions of a stream, which keep file and memory alive.
+// Swap file calls: host functions of a stream, which keep the file and its memory alive.
 #include "swap_files.h"
 
 #include <utility>
@@ -11,11 +11,11 @@ namespace {
 
 constexpr size_t kTuningWords = 3;
 
-/// Blocks of a transfer, and requests or threads.
+/// Bytes of a transfer's block, and numbers of requests or threads.
 using BlockBytes = Whole<size_t, io::kDirectAlignment, int64_t{1} << 40, io::kDirectAlignment>;
 using Workers = Whole<unsigned, 1, 1 << 16>;
 
-/// A file and the buffers that its engine has registered.
+/// A file, and the buffers that its engine has registered.
 struct OpenSwapFile {
   std::vector<std::shared_ptr<Buffer>> memory;
   io::SwapFile file;

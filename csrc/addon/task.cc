@@ -1,4 +1,4 @@
-// The task queue: two threads per environment, results delivered through one thread-safe function.
+// The task queue: two threads per environment. One thread-safe function delivers results.
 #include "task.h"
 
 #include "../core/start_threads.h"
@@ -6,7 +6,7 @@
 namespace ds::addon {
 namespace {
 
-constexpr unsigned kThreads = 2;  // tasks mostly wait for a device or a disk
+constexpr unsigned kThreads = 2;  // enough: most tasks wait for a device or a disk
 
 void require_ok(napi_status status) {
   if (status != napi_ok)
@@ -68,13 +68,13 @@ void TaskQueue::work() {
       waiting_.pop_front();
     }
     task->run();
-    // The delivery queue is unlimited, so this does not block. After a rejection the function must
-    // not be used again: the environment is ending.
+    // The delivery queue is unlimited, so this does not block. If it fails, the environment is
+    // ending, and the function must not be used again.
     if (napi_call_threadsafe_function(delivery_, task, napi_tsfn_blocking) != napi_ok) return;
   }
 }
 
-/// JavaScript thread; `env` is null for undelivered tasks when the environment ends.
+/// Runs on the JavaScript thread. `env` is null if the environment ended before the delivery.
 void TaskQueue::deliver(napi_env env, napi_value, void* context, void* data) {
   if (env) static_cast<TaskQueue*>(context)->settle(static_cast<AnyTask*>(data));
 }
@@ -106,7 +106,7 @@ void TaskQueue::settle(AnyTask* finished) {
 TaskQueue& task_queue(Addon& addon) {
   if (!addon.tasks) {
     addon.tasks = std::make_shared<TaskQueue>(addon.env);
-    // Hooks run newest first, so this one runs before the thread-safe function's own.
+    // Hooks run in reverse order, so this hook runs before the hook of the thread-safe function.
     const auto close = [](void* queue) { static_cast<TaskQueue*>(queue)->close(); };
     napi_add_env_cleanup_hook(addon.env, close, addon.tasks.get());
   }

@@ -1,4 +1,4 @@
-// Work on a native thread with a promise as its result.
+// Runs work on a native thread and resolves a promise with its result.
 #pragma once
 
 #include <node_api.h>
@@ -17,20 +17,20 @@
 
 namespace ds::addon {
 
-/// One asynchronous call. The JavaScript thread creates, resolves and destroys it; run() runs on
-/// another thread.
+/// An asynchronous call. The JavaScript thread creates, resolves and destroys it. A task thread
+/// calls run().
 class AnyTask {
  public:
   virtual ~AnyTask() = default;
   virtual void run() noexcept = 0;
-  /// Returns the value of the promise, or throws the failure of run().
+  /// Returns the value that resolves the promise, or throws the failure of run().
   virtual napi_value result(napi_env env) = 0;
 
   napi_deferred deferred = nullptr;
 };
 
-/// Runs `body`, which must not touch JavaScript, once. Captured objects (buffers, for example) live
-/// until the promise is resolved or rejected.
+/// A task that runs `body` once; `body` must not use JavaScript. Objects captured by `body`, such
+/// as buffers, live until the promise is settled.
 template <class T>
 class Task final : public AnyTask {
  public:
@@ -68,12 +68,11 @@ class Task final : public AnyTask {
   std::exception_ptr failure_;
 };
 
-/// The tasks of one environment and the threads that run them. A pending task keeps the event loop
-/// alive.
+/// The tasks of one environment, and their threads. A pending task keeps the event loop alive.
 ///
 /// The environment may end at any time (process exit, a terminated worker). Its cleanup hook then
 /// calls close(), which joins the threads before the thread-safe function is destroyed. So a native
-/// thread never calls into an ended environment. Promises that are still pending stay pending.
+/// thread never calls into an ended environment. Pending promises stay pending.
 class TaskQueue {
  public:
   explicit TaskQueue(napi_env env);
@@ -81,9 +80,9 @@ class TaskQueue {
   TaskQueue(const TaskQueue&) = delete;
   TaskQueue& operator=(const TaskQueue&) = delete;
 
-  /// Starts `task` as soon as a thread is free and returns its promise.
+  /// Returns the task's promise. A free thread runs the task.
   napi_value start(std::unique_ptr<AnyTask> task);
-  /// Drops waiting tasks and waits for running ones. Idempotent; JavaScript thread only.
+  /// Drops waiting tasks and waits for running ones. May be called twice. JavaScript thread only.
   void close();
 
  private:
@@ -102,10 +101,10 @@ class TaskQueue {
   std::vector<std::thread> threads_;
 };
 
-/// The environment's queue, made on first use.
+/// Returns the environment's queue, and creates it on the first call.
 TaskQueue& task_queue(Addon& addon);
 
-/// Starts `body` on a native thread: `T body()`, with T void or a type that to_js converts.
+/// Runs `T body()` on a native thread. T is void or a type that to_js converts.
 template <class Body>
 auto start_task(Addon& addon, Body body) {
   using T = decltype(body());
