@@ -20,8 +20,8 @@ function namesIn(page: string): string[] {
     const names = importedIn(code);
     return [...names, ...membersIn(code).filter((name) => isOf(names, name))];
   });
-  // Two pages list names of other libraries in the first column of their tables.
-  const isGuide = /(coming-from-deepspeed|pytorch)\.md$/.test(page);
+  // Three pages list names of other libraries in the first column of their tables.
+  const isGuide = /(coming-from-deepspeed|deepspeed-features|pytorch)\.md$/.test(page);
   const ours = isGuide ? text.replace(/^\|[^|]*/gm, '') : text;
   const inline = Array.from(ours.matchAll(/(?<!`)`([^`\n]+)`(?!`)/g), ([, code = '']) => code);
   return [...imported, ...inline.flatMap(membersIn)].filter((name) => !name.endsWith('.ts'));
