@@ -1,4 +1,4 @@
-// The thread of the CPU engine and its algorithms.
+// The CPU engine's thread and algorithms.
 #include "cpu_engine.h"
 
 #include <algorithm>
@@ -15,19 +15,19 @@
 namespace ds::comm {
 namespace {
 
-/// Bytes that a rank folds between two exchanges: bounds the scratch memory.
+/// Bytes that a rank folds between two exchanges. It limits the scratch memory.
 constexpr size_t kSegment = size_t{1} << 20;
 
-/// Up to this many bytes of all inputs together a reduction is one exchange instead of two: each
-/// rank that stores the result folds all of it.
+/// Inputs of at most this size, in bytes over all ranks, are reduced in one exchange instead of
+/// two: each rank that needs the result folds all elements.
 constexpr size_t kWhole = size_t{64} << 10;
 
-/// Short enough for a string without an allocation.
+/// Short enough for a std::string that does not allocate.
 constexpr const char* kNoMemory = "out of memory";
 
 }  // namespace
 
-/// State of one collective.
+/// One collective and its state.
 class CpuEngine::Pending final : public Completion {
  public:
   Pending(const Collective& call, uint64_t tag) : call(call), tag(tag) {}
@@ -50,7 +50,7 @@ class CpuEngine::Pending final : public Completion {
 
   void finish() { move_to(State::done, ""); }
   void break_down(const std::string& reason) { move_to(State::broken, reason); }
-  /// The engine was aborted: releases all waiting threads.
+  /// Ends a collective that the abort prevents, which wakes its waiting threads.
   void end() {
     if (!done()) move_to(State::ended, "aborted");
   }
@@ -99,14 +99,15 @@ void CpuEngine::interrupt() noexcept {
   std::lock_guard lock(mutex_);
   aborted_ = true;
   if (transport_) transport_->interrupt();
-  // The running collective ends on the thread: until then it uses its memory.
+  // The running collective still uses its memory. The engine's thread ends it.
   for (const auto& pending : queue_) {
     if (pending != running_) pending->end();
   }
   changed_.notify_all();
 }
 
-/// A failed collective stays at the head: later ones cannot run, and interrupt() follows.
+/// Runs the queue. After a failure it stops and keeps the failed collective at the head, because
+/// later collectives cannot run. An interrupt() follows.
 void CpuEngine::work() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -139,10 +140,10 @@ void CpuEngine::work() {
   }
   for (const auto& waiting : queue_) waiting->end();
   queue_.clear();
-  transport_.reset();  // closes the connections, so the peers notice at once
+  transport_.reset();  // closes the connections, so that the peers notice at once
 }
 
-/// The log's bytes are the bytes of `count` elements of each row, as in Collective.
+/// Adds a line to the work log. Its bytes are those of `count` elements of each row.
 void CpuEngine::log(const Collective& call, int64_t began) {
   const uint64_t bytes = static_cast<uint64_t>(call.count * call.rows) * size_of(call.dtype);
   const char* of = call.purpose.empty() ? "" : " of ";
@@ -170,8 +171,8 @@ void CpuEngine::run(const Collective& call, uint64_t tag) {
   }
 }
 
-/// Receives every other rank's elements of this rank's part and folds them into `folded`. `parts`
-/// are the ranges of input elements that each rank folds in this step.
+/// Receives the other ranks' elements of this rank's part and folds them into `folded`. parts[r] is
+/// the range of input elements that rank r folds in this step.
 void CpuEngine::scatter_and_fold(const Collective& call, uint64_t tag,
                                  const std::vector<Range>& parts, void* folded) {
   const size_t width = size_of(call.dtype);
@@ -198,7 +199,7 @@ void CpuEngine::scatter_and_fold(const Collective& call, uint64_t tag,
   fold(call.op, call.dtype, inputs, folded, mine.end - mine.begin);
 }
 
-/// Sends this rank's folded part to the ranks that store it (all, or the root) and receives their
+/// Sends this rank's folded part to the ranks that store it (all, or the root), and receives their
 /// parts.
 void CpuEngine::hand_on(const Collective& call, uint64_t tag, const std::vector<Range>& parts,
                         void* folded) {
@@ -221,8 +222,8 @@ void CpuEngine::hand_on(const Collective& call, uint64_t tag, const std::vector<
   transport_->exchange(transfers);
 }
 
-/// Also runs reduce, where only the root stores the result. The input is sent before the output
-/// overwrites it.
+/// Runs all_reduce and reduce, which stores the result on the root only. It sends the input before
+/// the output overwrites it.
 void CpuEngine::all_reduce(const Collective& call, uint64_t tag) {
   const auto width = static_cast<int64_t>(size_of(call.dtype));
   if (call.count * width * size_ <= static_cast<int64_t>(kWhole)) return reduce_whole(call, tag);

@@ -1,4 +1,4 @@
-// Collectives between CPU memories: direct exchange over a transport, folded in rank order.
+// Collectives over CPU memory: ranks exchange data directly and fold it in rank order.
 #pragma once
 
 #include <condition_variable>
@@ -12,15 +12,14 @@
 
 namespace ds::comm {
 
-/// Collectives run one after another on a thread of the engine, so the caller continues. Memory
-/// belongs to a collective from start() until it is done. CPU streams run at once, so order()
-/// blocks.
+/// Runs collectives in order on a thread of its own, so start() returns at once. A collective owns
+/// its memory from start() until it is done. CPU streams run at once, so order() blocks.
 ///
-/// Every rank folds its chunk of the elements from the inputs of all ranks and sends the result.
-/// Each rank sends and receives 2 (n - 1) / n of an all-reduce's bytes, in two steps for any n. For
-/// small inputs every rank folds all elements, in one step. An element's bits depend on the n
-/// inputs only (see fold.h). So reduce_scatter, all_reduce and reduce agree in every bit, for any
-/// split of the data into calls.
+/// In a reduction, each rank folds its part of the elements over the inputs of all ranks and sends
+/// the result to the others. An all-reduce takes two steps for any n and moves 2 (n - 1) / n of its
+/// bytes to and from each rank. For small inputs each rank folds all elements, in one step. The
+/// bits of an element depend only on its n inputs (see fold.h). So reduce_scatter, all_reduce and
+/// reduce return equal bits, for any split of the data into calls.
 class CpuEngine final : public Engine {
  public:
   CpuEngine(int rank, int size, std::unique_ptr<Transport> transport);
@@ -49,13 +48,13 @@ class CpuEngine final : public Engine {
   void hand_on(const Collective& call, uint64_t tag, const std::vector<Range>& parts, void* folded);
 
   const int rank_, size_;
-  std::vector<char> scratch_;  // the thread's own
+  std::vector<char> scratch_;  // of the thread
 
-  std::mutex mutex_;                      // guards the members below; exchanges run without it
-  std::unique_ptr<Transport> transport_;  // gone once the thread has ended
+  std::mutex mutex_;                      // guards the members below, except during an exchange
+  std::unique_ptr<Transport> transport_;  // null after the thread has ended
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Pending>> queue_;
-  std::shared_ptr<Pending> running_;  // the queue's head while the thread runs it
+  std::shared_ptr<Pending> running_;  // the head of the queue while the thread runs it
   bool aborted_ = false;
   std::thread thread_;
 };

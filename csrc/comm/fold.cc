@@ -1,4 +1,4 @@
-// fold(): tiles of a wide accumulator, one pass over the inputs per tile.
+// fold(): one pass over the inputs per tile, with a wide accumulator.
 #include "fold.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kTile = 1024;
 
-/// The type that a fold computes in: integers wrap around, so they are carried as unsigned.
+/// The type that a fold computes in. Integers are unsigned there, so that they wrap around.
 template <class T>
 struct Carrier {
   using type = float;
@@ -54,7 +54,7 @@ void fold_tiles(const std::vector<const void*>& inputs, void* output, int64_t co
   }
 }
 
-/// Signed comparison of integers that are carried as unsigned; NaN wins, whichever side it is on.
+/// Returns the smaller or larger value, or NaN if either is NaN. Compares integers as signed.
 template <class T, bool kLess>
 Wide<T> chosen(Wide<T> a, Wide<T> b) {
   if constexpr (std::is_integral_v<T>) {

@@ -1,4 +1,4 @@
-// Opens libds_gloo.so from the addon's folder and passes it a group's connections.
+// Opens libds_gloo.so in the addon's folder and passes it a group's connections.
 #include "../core/dynamic_library.h"
 #include "../core/error.h"
 #include "gloo/entry.h"

@@ -1,10 +1,10 @@
-// Joins a job, opens groups in it, leaves it.
+// Joins a job, opens groups, and leaves the job.
 #include "job.h"
 
 namespace ds::comm {
 namespace {
 
-/// Time for which the last meeting waits for slower ranks before it checks for a failure again.
+/// How long meet_at_the_end() waits for slower ranks between two checks for a failure.
 constexpr Milliseconds kPatience{200};
 
 }  // namespace
@@ -37,7 +37,7 @@ std::shared_ptr<ProcessGroup> Job::open_group(ProcessGroup::Members members, Dev
                   "the end of the job");
     }
   };
-  // In short waits, so that another rank's death ends this wait.
+  // Waits in short intervals, so that the death of another rank ends the wait.
   rendezvous.get = [&](const std::string& key) {
     while (true) {
       rendezvous.check();
@@ -54,7 +54,7 @@ std::shared_ptr<ProcessGroup> Job::open_group(ProcessGroup::Members members, Dev
 }
 
 void Job::meet_at_the_end() noexcept {
-  if (failure_->raised()) return;  // not even the store may answer any more
+  if (failure_->raised()) return;  // after a failure, the store may not answer either
   watchdog_->finish();
   try {
     const Clock::time_point deadline = Clock::now() + member_.timeout;
@@ -65,7 +65,7 @@ void Job::meet_at_the_end() noexcept {
       all = client_.add(kAtTheEnd, 0) >= member_.size;  // the last ranks may have ended together
     }
   } catch (const Error&) {
-    // The store is gone: there are no ranks to wait for.
+    // The store is gone, so there are no ranks to wait for.
   }
 }
 

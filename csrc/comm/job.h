@@ -1,4 +1,5 @@
-// One rank's membership in a job: its connections to the store, its watchdog, its first failure.
+// One rank's membership in a job: its connections to the store, its watchdog, and its first
+// failure.
 #pragma once
 
 #include <functional>
@@ -16,22 +17,22 @@ class Job {
   struct Member {
     StoreAddress store;
     int rank, size;
-    Milliseconds timeout;  // of joining and of each collective
+    Milliseconds timeout;  // for joining, and for each collective
   };
   using OpenEngine = std::function<std::shared_ptr<Engine>(const Rendezvous&)>;
 
-  /// Connects to the store; blocks until the store is reachable. Throws DS_COMM.
+  /// Connects to the store and blocks until it is reachable. Throws DS_COMM.
   Job(Member member, Failure::Listener listener, std::shared_ptr<Cancellation> cancellation);
 
-  /// Opens a new group of two or more ranks. Every rank of it must call this. Blocks. Throws
+  /// Opens a new group of at least two ranks. Blocks until all its ranks have called it. Throws
   /// DS_COMM.
   std::shared_ptr<ProcessGroup> open_group(ProcessGroup::Members members, Device& device,
                                            const OpenEngine& open);
 
-  /// Call after this rank's last collective. Blocks until every rank has called it or has left
-  /// without an error, the job has failed, or the timeout is over. Then connections may close
-  /// without loss. A rank that waits for another collective of this rank fails at once, and the job
-  /// with it. Never throws.
+  /// Waits until all ranks have called it or have left without an error, so that connections may
+  /// close without loss of data. Call it after this rank's last collective. Also returns if the job
+  /// fails or the timeout passes. If another rank waits for a further collective of this rank, that
+  /// rank and the job fail at once. Never throws.
   void meet_at_the_end() noexcept;
 
   StoreClient& store() { return client_; }

@@ -1,4 +1,4 @@
-// Connects every pair of ranks: each rank connects to lower ranks and accepts higher ones.
+// Connects all pairs of ranks: each rank connects to lower ranks and accepts higher ones.
 #include "mesh.h"
 
 #include <poll.h>
@@ -14,14 +14,14 @@ namespace ds::comm {
 namespace {
 
 constexpr size_t kTokenBytes = 32;
-constexpr size_t kStrangers = 64;  // connections that have not sent the token yet
+constexpr size_t kStrangers = 64;  // limit of connections that have not sent the token yet
 
 [[noreturn]] void fail(const std::string& got) {
   throw Error("DS_COMM", "connections of the group", "every rank of the group to connect", got,
               "Check the network between the ranks, and the output of the other ranks.");
 }
 
-/// The first bytes of a connecting rank.
+/// Returns the first bytes that a connecting rank sends.
 std::string greeting(const std::string& token, int32_t rank) {
   return token + std::string(reinterpret_cast<const char*>(&rank), sizeof(rank));
 }
@@ -43,8 +43,8 @@ void call_lower(const Rendezvous& rendezvous, std::vector<Socket>& peers,
   }
 }
 
-/// Connections without the token are rejected and do not delay the members: all are read as their
-/// bytes arrive.
+/// Accepts the connections of higher ranks. It reads all connections as their bytes arrive, so that
+/// connections without the token do not delay ranks.
 void admit_higher(const Rendezvous& rendezvous, std::vector<Socket>& peers, const Socket& listener,
                   const std::string& token, Clock::time_point deadline) {
   struct Guest {

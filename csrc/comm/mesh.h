@@ -1,4 +1,4 @@
-// Connections between all ranks of a group, each authenticated by a token.
+// Connects all ranks of a group, with a token that authenticates each connection.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace ds::comm {
 
-/// Returns one connected socket per rank of the group, and an invalid one for the caller. A rank
-/// listens on `local_host` until it has all of them. It closes connections without the token that
-/// it put into the job's store; they do not delay the others. Blocks. Throws DS_COMM.
+/// Returns one connected socket per rank of the group; the caller's own is invalid. Each rank puts
+/// a token into the job's store, listens on `local_host` until the mesh is complete, and closes
+/// connections without the token. Those do not delay the ranks. Blocks. Throws DS_COMM.
 std::vector<Socket> connect_mesh(const Rendezvous& rendezvous);
 
 }  // namespace ds::comm

@@ -1,4 +1,4 @@
-// Checks, numbers and retires collectives.
+// Checks, numbers and releases collectives.
 #include "process_group.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool point_to_point(Kind kind) { return kind == Kind::send || kind == Kind::rece
 bool in_rows(Kind kind) { return kind == Kind::reduce_scatter || kind == Kind::all_gather; }
 bool rooted(Kind kind) { return kind == Kind::broadcast || kind == Kind::reduce; }
 
-/// Returns the text that every rank must agree on.
+/// Returns the description of a collective that must be equal on all ranks.
 std::string signature_of(const Collective& call) {
   if (call.kind == Kind::barrier) return "barrier";
   std::string out = point_to_point(call.kind) ? "send/recv" : name_of(call.kind);
@@ -29,8 +29,8 @@ std::string signature_of(const Collective& call) {
   return out;
 }
 
-/// FNV-1a with a final mix: different collectives get different tags, except with probability
-/// 2^-64.
+/// Hashes its arguments by FNV-1a with a final mix. Two different collectives get the same tag with
+/// a probability of 2^-64.
 uint64_t tag_of(const std::string& channel, uint64_t sequence, const std::string& signature) {
   uint64_t hash = 0xcbf29ce484222325u;
   const auto add = [&](std::string_view bytes) {
@@ -44,7 +44,7 @@ uint64_t tag_of(const std::string& channel, uint64_t sequence, const std::string
   return hash ^ (hash >> 31);
 }
 
-/// The completion of an error record that replaces a collective.
+/// The completion of an error record, which is sent instead of a collective.
 class NothingToDo : public Completion {
  public:
   bool done() override { return true; }
@@ -98,7 +98,7 @@ ProcessGroup::Sequence& ProcessGroup::sequence_of(const Collective& call) {
                                  : sequence_between(call.peer, rank());
 }
 
-/// The two directions between two ranks are separate channels, created at their first use.
+/// Each direction between two ranks is a separate channel, created at its first use.
 ProcessGroup::Sequence& ProcessGroup::sequence_between(int from, int to) {
   const int sender = members_.ranks[static_cast<size_t>(from)];
   const int receiver = members_.ranks[static_cast<size_t>(to)];
@@ -132,7 +132,7 @@ uint64_t ProcessGroup::start(const Collective& call, Stream& stream, const std::
   const uint64_t number = sequence.next++;
   const uint64_t tag = tag_of(sequence.name, number, signature);
   const std::string described = signature + " | " + label;
-  // The entry exists before the start: afterwards its memory must not be freed.
+  // Adds the entry before the start, because from then on the memory must not be freed.
   flights_.push_back({++tickets_, nullptr, std::move(memory)});
   Flight& flight = flights_.back();
   try {
@@ -147,7 +147,7 @@ uint64_t ProcessGroup::start(const Collective& call, Stream& stream, const std::
   return tickets_;
 }
 
-/// Releases finished collectives, oldest first.
+/// Releases the memory of finished collectives, oldest first.
 void ProcessGroup::land() {
   while (!flights_.empty() && flights_.front().completion->done()) flights_.pop_front();
 }
@@ -185,7 +185,7 @@ void ProcessGroup::drain() noexcept {
   try {
     for (const Flight& flight : flights_) flight.completion->synchronize();
   } catch (const Error&) {
-    // The device has failed, so a wait is impossible.
+    // The device has failed and cannot be waited for.
   }
   flights_.clear();
 }

@@ -1,4 +1,4 @@
-// A group of ranks: checks collectives, numbers them, starts them on its engine, and keeps their
+// A group of ranks. It checks collectives, numbers them, starts them on the engine, and keeps their
 // memory alive.
 #pragma once
 
@@ -12,42 +12,42 @@
 
 namespace ds::comm {
 
-/// "allReduce", "reduceScatter", ...
+/// Returns the JavaScript name: "allReduce", "reduceScatter", ...
 const char* name_of(Kind kind);
 
-/// References that keep the memory of a collective alive until it is done. Released on the caller's
+/// References that keep a collective's memory alive until it is done. Released on the caller's
 /// thread.
 using Memory = std::vector<std::shared_ptr<void>>;
 
-/// One rank's side of a group; used on one thread.
+/// A rank's part of a group. Used on one thread.
 class ProcessGroup {
  public:
   struct Members {
-    std::string name;        // unique in the job, the same on every rank
-    std::vector<int> ranks;  // ranks of the job, in the order of the group
-    int rank;                // this rank's place in it
+    std::string name;        // unique in the job, equal on all ranks
+    std::vector<int> ranks;  // ranks of the job, in the group's order
+    int rank;                // index of this rank in `ranks`
   };
 
   ProcessGroup(Members members, Device& device, std::shared_ptr<Engine> engine,
                std::shared_ptr<Watchdog> watchdog, std::shared_ptr<Failure> failure);
   ~ProcessGroup();
 
-  /// Starts `call` after everything enqueued on `stream` so far and returns its ticket. The
-  /// collective owns the memory until it is done. `label` names the place in the program. Throws
-  /// the job's failure if there is one; DS_ARGUMENT or DS_DTYPE for invalid calls.
+  /// Starts `call` after all work enqueued on `stream` so far, and returns its ticket. The group
+  /// keeps `memory` until the collective is done. `label` describes the call in errors. Throws the
+  /// job's failure if it has one, and DS_ARGUMENT or DS_DTYPE for an invalid call.
   uint64_t start(const Collective& call, Stream& stream, const std::string& label, Memory memory);
-  /// Issues an error record in place of the group's next collective, and of the next message to and
-  /// from each rank of it. Ranks that issue a collective there fail with `error`, unless they issue
-  /// an error record too. Returns once the job's store has the record.
+  /// Sends an error record instead of the group's next collective, and of the next message to and
+  /// from each of its ranks. A rank that issues a collective there fails with `error`, unless it
+  /// sends an error record too. Blocks until the job's store has the record.
   void give_up(const std::string& error);
-  /// Orders later work of `stream` after the ticket's collective. From here on only that order
-  /// protects its memory. Throws the job's failure.
+  /// Makes later work of `stream` wait for the ticket's collective. After this call, only that
+  /// order protects the collective's memory. Throws the job's failure.
   void wait(uint64_t ticket, Stream& stream);
-  /// Blocks until it is done. Throws the job's failure.
+  /// Blocks until the collective is done. Throws the job's failure.
   void synchronize(uint64_t ticket);
-  /// Throws the job's failure.
+  /// Returns true if the collective is done. Throws the job's failure.
   bool done(uint64_t ticket);
-  /// Blocks until all started collectives are done or have failed; never throws.
+  /// Blocks until all started collectives have ended. Never throws.
   void drain() noexcept;
 
   int rank() const { return members_.rank; }
@@ -61,14 +61,14 @@ class ProcessGroup {
     Memory memory;
   };
   struct Sequence {
-    uint32_t channel;  // the watchdog's number
+    uint32_t channel;  // the watchdog's number of the channel
     std::string name;
     uint64_t next = 0;
   };
 
   void check(const Collective& call) const;
   Sequence& sequence_of(const Collective& call);
-  /// Sequence of messages between two ranks of the group, by their group ranks.
+  /// Returns the sequence of messages from one rank of the group to another.
   Sequence& sequence_between(int from, int to);
   void land();
   Flight* find(uint64_t ticket);
@@ -79,7 +79,7 @@ class ProcessGroup {
   const std::shared_ptr<Watchdog> watchdog_;
   const std::shared_ptr<Failure> failure_;
   std::unordered_map<std::string, Sequence> sequences_;  // by channel name
-  Sequence* own_ = nullptr;                              // sequence of the group's collectives
+  Sequence* own_ = nullptr;                              // the sequence of collectives
   std::deque<Flight> flights_;
   uint64_t tickets_ = 0;
 };

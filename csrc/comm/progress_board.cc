@@ -1,5 +1,5 @@
-// The rules of the board: one sequence number has one signature, and no rank waits for a rank that
-// left.
+// The rules of the board: a sequence number has one signature, and no rank waits for a rank that
+// has left.
 #include "progress_board.h"
 
 #include <string_view>
@@ -25,7 +25,7 @@ constexpr std::string_view kError = "error | ";
 
 std::string signature_of(const std::string& text) { return text.substr(0, text.find(" | ")); }
 
-/// Formats "allReduce sum f32 x 100 | gradients of h.3" as a phrase.
+/// Formats "allReduce sum f32 x 100 | gradients of h.3" for a message.
 std::string described(const std::string& text) {
   const size_t bar = text.find(" | ");
   if (bar == std::string::npos || bar + 3 == text.size()) return text.substr(0, bar);
@@ -33,7 +33,7 @@ std::string described(const std::string& text) {
 }
 
 bool is_error(const std::string& text) { return text.starts_with(kError); }
-/// The error that `text` stands for.
+/// Returns the error of an error record.
 std::string error_in(const std::string& text) { return text.substr(kError.size()); }
 
 }  // namespace
@@ -158,8 +158,8 @@ void ProgressBoard::left(int rank, bool clean, const std::string& reason) {
 
 void ProgressBoard::check_departed(const std::string& name, const State& state) {
   for (const auto& [sequence, entry] : state.open) {
-    if (is_error(entry.text)) continue;  // a rank with an error record waits for no other rank
-    const Departure* missing = nullptr;  // an unexpected departure, if there is one
+    if (is_error(entry.text)) continue;  // a rank with an error record waits for no rank
+    const Departure* missing = nullptr;  // prefers an unexpected departure
     for (int rank : state.ranks) {
       const auto issued = state.issued.find(rank);
       const auto gone = departed_.find(rank);

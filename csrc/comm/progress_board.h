@@ -1,5 +1,5 @@
-// Records the collectives that every rank has issued, and derives the one failure if ranks
-// disagree, stall or die.
+// Records which collectives each rank has issued. If ranks disagree, stall or die, it decides on
+// the one failure of the job.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace ds::comm {
 
-/// The failure that ends a job: the fields of one DS_COMM error, the same on every rank.
+/// The failure that ends a job, equal on all ranks: the fields of a DS_COMM error.
 struct Verdict {
   std::string op, expected, got, hint;
 };
 
-/// A sequence of collectives that its ranks must issue in the same order: a group, or one direction
-/// between two of its ranks.
+/// A sequence of collectives that all its ranks must issue in the same order. It belongs to a
+/// group, or to one direction between two ranks.
 struct Channel {
   std::string name;
   std::vector<int> ranks;
@@ -28,26 +28,26 @@ struct Channel {
 /// `text` is `signature | label`.
 std::string place_of(const std::string& channel, uint64_t sequence, const std::string& text);
 
-/// Returns the error record that replaces a collective of a rank with `error`. Ranks with the same
-/// record agree; all other ranks receive the error.
+/// Returns the error record that a rank sends instead of a collective. If all ranks send the same
+/// record, they agree. Ranks that issue a collective receive the error.
 std::string text_of_error(const std::string& error);
 
-/// Pure bookkeeping without sockets or clocks. A collective is described by `signature | label`.
-/// The signatures of one sequence number must agree; labels only appear in messages.
+/// The board, without sockets and clocks. The text of a collective is `signature | label`. For one
+/// sequence number all signatures must be equal. Labels appear in messages only.
 class ProgressBoard {
  public:
   void define(const Channel& channel);
-  /// Reports that `rank` has issued number `sequence` of the channel.
+  /// Reports that `rank` has issued collective `sequence` of the channel.
   void started(int rank, const std::string& channel, uint64_t sequence, const std::string& text);
-  /// Reports that `rank` has waited for it for `seconds`, its limit.
+  /// Reports that `rank` has waited for the collective for `seconds`, its time limit.
   void stalled(int rank, const std::string& channel, uint64_t sequence, double seconds);
-  /// `rank` could not carry it out.
+  /// Reports that `rank` could not run the collective.
   void failed(int rank, const std::string& channel, uint64_t sequence, const std::string& reason);
-  /// Reports that `rank` issues no more collectives but still runs. Fails only ranks that wait for
-  /// a collective of it.
+  /// Reports that `rank` issues no more collectives but still runs. Only ranks that wait for one
+  /// fail.
   void finished(int rank);
-  /// Reports that `rank` has ended; `clean` if it announced the end. A clean end fails only ranks
-  /// that still wait for it.
+  /// Reports that `rank` has ended. If it announced its end (`clean`), only ranks that wait for it
+  /// fail.
   void left(int rank, bool clean, const std::string& reason);
 
   const std::optional<Verdict>& verdict() const { return verdict_; }
@@ -60,30 +60,30 @@ class ProgressBoard {
   };
   struct State {
     std::vector<int> ranks;
-    std::unordered_map<int, uint64_t> issued;   // by rank: how many
-    std::unordered_map<int, std::string> last;  // by rank: its newest
-    std::map<uint64_t, Entry> open;             // not issued by all yet
+    std::unordered_map<int, uint64_t> issued;   // by rank: number of issued collectives
+    std::unordered_map<int, std::string> last;  // by rank: the newest collective
+    std::map<uint64_t, Entry> open;             // those not yet issued by all ranks
   };
 
   struct Departure {
     std::string how;
-    bool finished;  // it announced finished() before
+    bool finished;  // reported by finished() before
   };
 
   State* state_of(const std::string& channel);
-  /// Returns the failure for a `rank` that issued a different collective than the first rank.
+  /// Returns the failure if `rank` issued another collective than the first rank.
   Verdict disagreement(const std::string& place, const Entry& entry, int rank,
                        const std::string& text) const;
   void check_departed(const std::string& name, const State& state);
   void depart(int rank, Departure departure);
-  /// Returns the ranks that have not issued the number: all of them, or only departed ones, because
-  /// others may be late.
+  /// Lists the ranks that have not issued collective `sequence`, or only departed ranks among them,
+  /// because the others may be late.
   std::string missing_of(const State& state, uint64_t sequence, bool departed_only) const;
   void decide(Verdict verdict);
 
   std::map<std::string, State> channels_;
   std::map<int, Departure> departed_;  // by rank
-  std::map<int, std::string> errors_;  // by rank: the newest, until it goes on
+  std::map<int, std::string> errors_;  // by rank: its newest error, until its next collective
   std::optional<Verdict> verdict_;
 };
 

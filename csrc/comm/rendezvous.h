@@ -1,4 +1,4 @@
-// Lets the ranks of a new group find each other.
+// What the ranks of a new group need to find each other.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace ds::comm {
 
-/// The group and its part of the job's store. Its functions may be called only during the call that
-/// received it.
+/// A rank of the new group, and access to the group's keys in the job's store. The functions are
+/// valid only during the call that receives them.
 struct Rendezvous {
-  int rank, size;          // of the group
-  std::string local_host;  // the address of this machine that the other ranks can reach
-  int64_t timeout_ms;      // of connecting
+  int rank, size;          // in the group
+  std::string local_host;  // an address of this machine that the other ranks can reach
+  int64_t timeout_ms;      // for all connections
   std::function<void(const std::string& key, const std::string& value)> set;
-  std::function<std::string(const std::string& key)> get;  // waits; throws DS_COMM
-  /// Throws DS_COMM once the job has failed or was closed. Waiting code calls it repeatedly.
+  std::function<std::string(const std::string& key)> get;  // waits for the key; throws DS_COMM
+  /// Throws DS_COMM if the job has failed or was closed. Call it repeatedly while waiting.
   std::function<void()> check;
 };
 

@@ -1,4 +1,4 @@
-// SHA-256 over 64-byte blocks, and HMAC over it.
+// SHA-256 of 64-byte blocks, and HMAC-SHA256.
 #include "sha256.h"
 
 #include <bit>
@@ -53,7 +53,7 @@ Digest sha256(std::string_view data) {
   size_t at = 0;
   for (; data.size() - at >= kBlock; at += kBlock) compress(state, bytes + at);
 
-  // The rest, a 1 bit, zeros, and the length in bits.
+  // Pads the rest with a 1 bit, zeros, and the length in bits.
   uint8_t tail[2 * kBlock] = {};
   const size_t rest = data.size() - at;
   if (rest) std::memcpy(tail, bytes + at, rest);

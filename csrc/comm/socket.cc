@@ -1,4 +1,4 @@
-// Sockets over the POSIX calls: every wait is a poll with a deadline.
+// Sockets by POSIX calls. Each wait is a poll with a deadline.
 #include "socket.h"
 
 #include <arpa/inet.h>
@@ -29,7 +29,7 @@ int milliseconds_until(Clock::time_point deadline) {
   return static_cast<int>(std::min<int64_t>(std::max<int64_t>(left, 0), 1 << 30));
 }
 
-/// False when the deadline passes first.
+/// Waits for `events`. Returns false if the deadline passes first.
 bool wait_for(const Socket& socket, short events, Clock::time_point deadline) {
   while (true) {
     pollfd entry{socket.get(), events, 0};

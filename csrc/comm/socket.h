@@ -1,4 +1,4 @@
-// Owning TCP sockets with deadlines. Failures are DS_COMM errors that name the address.
+// TCP sockets with owners and deadlines. Failures are DS_COMM errors with the address.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,7 +13,7 @@ namespace ds::comm {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-/// A non-blocking descriptor, closed on destruction.
+/// Owns a non-blocking descriptor and closes it.
 class Socket {
  public:
   explicit Socket(int fd = -1) : fd_(fd) {}
@@ -23,7 +23,7 @@ class Socket {
   int get() const { return fd_; }
   bool open() const { return fd_ >= 0; }
 
-  /// Shuts down both directions, so that a waiting thread wakes; the descriptor stays open.
+  /// Shuts down both directions, which wakes waiting threads. The descriptor stays open.
   void shut() const;
 
  private:
@@ -38,23 +38,23 @@ struct Address {
   std::string name;  // "host:port", for messages
 };
 
-/// Throws DS_COMM if `host` does not resolve.
+/// Resolves a host name. Throws DS_COMM if it is unknown.
 Address resolve(const std::string& host, uint16_t port);
 
-/// Listens on exactly `address`. Throws DS_COMM if it is in use or not an address of this machine.
+/// Listens on `address` only. Throws DS_COMM if it is in use or not of this machine.
 Socket listen_on(const Address& address);
 uint16_t port_of(const Socket& socket);
-/// Returns the numeric address of this end of a connection: the interface that reaches the other
-/// end.
+/// Returns the numeric address of this end: the interface that reaches the other end.
 std::string local_host_of(const Socket& socket);
 
-/// Returns the next waiting connection, or an invalid Socket with the reason in errno.
+/// Accepts a waiting connection. If there is none, returns an invalid Socket with the reason in
+/// errno.
 Socket accept_one(const Socket& listener);
 
-/// Returns an invalid Socket if no process listens; throws DS_COMM on other failures.
+/// Connects. Returns an invalid Socket if no process listens. Throws DS_COMM for other failures.
 Socket try_connect(const Address& address, Clock::time_point deadline);
 
-/// Both throw DS_COMM if the connection ends or the deadline passes.
+/// Sends or receives all bytes. Throws DS_COMM if the connection ends or the deadline passes.
 void send_all(const Socket& socket, std::string_view data, Clock::time_point deadline);
 void receive_all(const Socket& socket, char* data, size_t size, Clock::time_point deadline);
 

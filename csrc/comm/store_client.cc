@@ -1,4 +1,4 @@
-// The client side of the handshake and of each request.
+// The client's side of the handshake and of requests.
 #include "store_client.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace ds::comm {
 namespace {
 
 constexpr Milliseconds kRetry{50};
-constexpr Milliseconds kConnectTime{3000};  // of one attempt: a machine that is off does not reply
-/// A store that is silent for this long is gone, regardless of the job's timeout.
+constexpr Milliseconds kConnectTime{3000};  // for one attempt: a machine that is off never replies
+/// If the store is silent for this long, it is gone, whatever the job's timeout.
 constexpr Milliseconds kAnswerTime{30000};
 constexpr int kProofAttempts = 5;  // a flooded store may drop an honest client
 
@@ -138,7 +138,7 @@ std::string StoreClient::get(const std::string& key, Milliseconds patience) {
 }
 
 std::optional<std::string> StoreClient::find(const std::string& key, Milliseconds patience) {
-  // A limit beyond 32 bits ends after 49 days.
+  // The wire format limits the wait to 32 bits of milliseconds, 49 days.
   constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
   const auto limit = static_cast<uint32_t>(std::min<int64_t>(patience.count(), kMost));
   return ask(Writer().put(Request::get).put(key).put(limit), patience);

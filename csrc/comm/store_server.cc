@@ -1,4 +1,4 @@
-// The server's poll loop: connections, authentication, requests, waiting gets and progress reports.
+// The server's poll loop: connections, authentication, requests, waiting gets, progress reports.
 #include "store_server.h"
 
 #include <poll.h>
@@ -60,7 +60,8 @@ void StoreServer::serve() {
   try {
     serve_all();
   } catch (const std::exception&) {
-    // Usually out of memory. Clients notice that the store is gone, and the process continues.
+    // Usually memory is exhausted. Clients notice that the store is gone, and the process
+    // continues.
     clients_.clear();
     listener_ = Socket();
   }
@@ -118,7 +119,8 @@ void StoreServer::accept_all() {
   while (true) {
     Socket socket = accept_one(listener_);
     if (!socket.open()) {
-      // Out of descriptors: the oldest unauthenticated client makes room for the next round.
+      // Descriptors are exhausted. Dropping the oldest unauthenticated client frees one for the
+      // next round.
       if (errno == EMFILE || errno == ENFILE) drop_oldest_unauthenticated();
       return;
     }
@@ -137,7 +139,7 @@ void StoreServer::accept_all() {
 void StoreServer::drop_oldest_unauthenticated() {
   for (auto at = clients_.begin(); at != clients_.end(); ++at) {
     if (at->authenticated || at->broken) continue;
-    // Closed at once: a burst must not hold descriptors until the end of the round.
+    // Closes it now, so that a burst of connections does not hold descriptors until the round ends.
     at->socket = Socket();
     at->broken = true;
     return;
@@ -152,7 +154,7 @@ void StoreServer::receive(Client& client) {
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (got <= 0) {
       client.write_closed = true;
-      answer_all(client);  // a rank that leaves reports it, then closes
+      answer_all(client);  // a rank reports that it leaves and then closes
       client.broken = true;
       return;
     }
@@ -217,7 +219,7 @@ void StoreServer::send(Client& client, const std::string& bytes) {
     } else if (errno != EINTR) {
       client.write_closed = true;
       client.out.clear();
-      client.socket.shut();  // data that it has sent is still read, then its end
+      client.socket.shut();  // reads the data that it has sent, then sees its end
     }
   }
 }
@@ -312,7 +314,7 @@ void StoreServer::answer_report(Client& client, Reader& request) {
     }
     if (note == Note::leaving) {
       board_.left(client.rank, true, "it has left the job");
-      if (!client.finished) add(kAtTheEnd, 1);  // no rank that ends waits for this one
+      if (!client.finished) add(kAtTheEnd, 1);  // ranks that end must not wait for this rank
       client.rank = -1;
       break;
     }

@@ -1,4 +1,4 @@
-// Bytes between the ranks of one group: the network interface of the CPU engine.
+// Sends bytes between the ranks of a group: the network interface of the CPU engine.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 
 namespace ds::comm {
 
-/// One message. It matches the peer's transfer of the same tag and size in the other direction.
+/// One message. It matches a transfer of the peer with equal tag and size in the other direction.
 struct Transfer {
   int peer;
   uint64_t tag;
-  void* data;  // of a sending transfer: only read
+  void* data;  // not changed by a sending transfer
   size_t bytes;
   bool sending;
 };
@@ -22,15 +22,15 @@ struct Transfer {
 class Transport {
  public:
   virtual ~Transport() = default;
-  /// Runs all transfers, in any order, and returns when each is complete. Throws DS_COMM if a peer
+  /// Runs all transfers, in any order, and returns when they are complete. Throws DS_COMM if a peer
   /// is gone, or after interrupt().
   virtual void exchange(const std::vector<Transfer>& transfers) = 0;
-  /// Ends a running exchange and rejects later ones. Any thread; idempotent.
+  /// Ends a running exchange and rejects later ones. Thread-safe; may be called again.
   virtual void interrupt() noexcept = 0;
 };
 
-/// Connects the ranks of a group over Gloo, from libds_gloo.so in the addon's folder. Blocks.
-/// Throws DS_COMM, or DS_LIBRARY if that library or libgloo is missing.
+/// Connects the ranks of a group by Gloo, with libds_gloo.so of the addon's folder. Blocks. Throws
+/// DS_COMM, or DS_LIBRARY if that library or libgloo is missing.
 std::unique_ptr<Transport> open_gloo(const Rendezvous& request);
 
 }  // namespace ds::comm

@@ -1,4 +1,4 @@
-// Wakeup over a pipe, which Linux and macOS both have.
+// Implements Wakeup by a pipe, which Linux and macOS have.
 #include "wakeup.h"
 
 #include <cerrno>
@@ -21,7 +21,7 @@ Wakeup::Wakeup() {
 }
 
 void Wakeup::ring() const {
-  // A full pipe is readable already.
+  // If the pipe is full, it is already readable.
   static_cast<void>(!::write(in_.get(), "", 1));
 }
 

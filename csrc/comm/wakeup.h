@@ -1,4 +1,4 @@
-// A pipe that wakes a thread out of poll().
+// A pipe that wakes a thread in poll().
 #pragma once
 
 #include "socket.h"
@@ -9,9 +9,9 @@ class Wakeup {
  public:
   /// Throws DS_COMM if the process has no more descriptors.
   Wakeup();
-  /// The descriptor to poll for POLLIN.
+  /// Returns the descriptor to poll for POLLIN.
   int get() const { return out_.get(); }
-  /// Makes the descriptor readable. Any thread may call it.
+  /// Makes the descriptor readable. Thread-safe.
   void ring() const;
   /// Makes it unreadable until the next ring().
   void clear() const;

@@ -17,14 +17,14 @@
 namespace ds::comm {
 namespace {
 
-constexpr Milliseconds kTick{20};        // while collectives are pending
-constexpr Milliseconds kHeartbeat{500};  // at least one report in this time
+constexpr Milliseconds kTick{20};        // interval while collectives are pending
+constexpr Milliseconds kHeartbeat{500};  // longest interval between reports
 constexpr Milliseconds kStoreAnswerTime{3000};
-/// A broken connection is often the consequence of a death that the store detects without a report.
+/// Delay of reporting a fault: the store may detect the death of a rank that caused it.
 constexpr Milliseconds kFaultDelay{300};
 constexpr Milliseconds kStoreClosedTime{5000};
 constexpr size_t kMaxTexts = 4096;
-/// For acknowledge(): the store receives no more calls.
+/// Argument of acknowledge(): the store receives no more reports.
 constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
@@ -127,8 +127,8 @@ void Watchdog::run() {
   }
 }
 
-/// The other ranks notice the end of the connection. This rank raises the failure once memory is
-/// available for the message.
+/// Ends the watchdog after an exception. The other ranks notice the closed connection. This rank
+/// raises the failure when memory for the message is available.
 void Watchdog::stop_after(const std::exception& error) {
   socket_ = Socket();
   while (true) {
@@ -164,7 +164,7 @@ void Watchdog::loop() {
         send_all(socket_, report_.frame(), now + kStoreAnswerTime);
         sent_reports_.push_back(reported_count_);
       } catch (const Error&) {
-        // Data that remains in the connection, perhaps a failure, is read below.
+        // The code below reads the data left in the connection, which may contain a failure.
       }
       report_ = Writer();
       report_.put(Request::report).put(static_cast<int32_t>(rank_));
@@ -175,9 +175,9 @@ void Watchdog::loop() {
   }
 }
 
-/// Adds new notes to the report. Each text or channel is sent in full once. Returns whether this is
-/// the last report. The last report contains all collectives that were started before; otherwise
-/// the board would miss them.
+/// Adds new notes to the report. Sends each text and channel in full once. Returns true if this is
+/// the last report, which contains all collectives started before it, so that the board misses
+/// none.
 bool Watchdog::write_report() {
   bool finished, ending;
   std::vector<Watched> fresh;
@@ -291,8 +291,7 @@ void Watchdog::receive(Milliseconds timeout) {
   if (garbled) received_.clear();
   const bool silent = Clock::now() - last_answer_ > StoreServer::kSilence;
   if (store_closed_ || !(lost || garbled || silent)) return;
-  store_closed_ =
-      true;  // Also after a failure: otherwise the closed connection would always be readable.
+  store_closed_ = true;  // also after a failure: a closed connection would always be readable
   if (failure_->raised()) return;
   const std::string op = pending_.empty() ? "process group" : name_of(pending_.front());
   fail(Error("DS_COMM", op, "every rank to stay until the end",

@@ -1,4 +1,4 @@
-// The thread that watches a rank's collectives. It reports them to the store, detects timeouts, and
+// The thread that watches a rank's collectives: it reports them to the store, detects timeouts, and
 // receives the job's failure.
 #pragma once
 
@@ -19,14 +19,14 @@
 
 namespace ds::comm {
 
-/// The job's first failure, the same for every group of the process.
+/// The job's first failure. All groups of the process share it.
 class Failure {
  public:
   using Listener = std::function<void(const Error&)>;
   /// `listener` is called once, on the thread that detects the failure.
   explicit Failure(Listener listener) : listener_(std::move(listener)) {}
   void set(const Error& error);
-  /// Throws the failure, if there is one.
+  /// Throws the failure if there is one.
   void check() const;
   bool raised() const { return raised_.load(std::memory_order_acquire); }
 
@@ -37,25 +37,26 @@ class Failure {
   Listener listener_;
 };
 
-/// Has its own connection and thread: it works while JavaScript blocks in a wait. The thread never
-/// calls into a device: a driver may block every call after a collective that cannot end.
+/// Watches collectives on a thread and connection of its own, so that it works while JavaScript
+/// waits. The thread never calls into a device: if a collective cannot end, a driver may block
+/// every call.
 class Watchdog {
  public:
-  /// `timeout` is the time a collective may take.
+  /// `timeout` limits the time of a collective.
   Watchdog(const StoreAddress& store, int rank, Milliseconds timeout,
            std::shared_ptr<Failure> failure, const Cancellation& cancellation);
   /// Reports to the store that this rank leaves.
   ~Watchdog();
 
-  /// Returns the channel's number for watch().
+  /// Registers a channel and returns its number for watch().
   uint32_t define(Channel channel);
   void watch(uint32_t channel, uint64_t sequence, std::string text,
              std::shared_ptr<Completion> completion);
-  /// Returns once the store has all reports of watch(), or the time is over.
+  /// Returns when the store has all reports of watch(), or the time limit passes.
   void flush();
-  /// This rank starts no more collectives: ranks that wait for a collective of it fail at once.
+  /// Reports that this rank starts no more collectives. Ranks that wait for one fail at once.
   void finish();
-  /// Aborts the engine when the job fails.
+  /// Registers an engine to be aborted if the job fails.
   void guard(std::weak_ptr<Engine> engine);
 
  private:
@@ -65,7 +66,7 @@ class Watchdog {
     std::string text;
     std::shared_ptr<Completion> completion;
     Clock::time_point since{};   // when the thread received it
-    Clock::time_point faulty{};  // when a fault was first seen
+    Clock::time_point faulty{};  // when its fault was first seen
     bool reported = false;
   };
 
@@ -76,12 +77,12 @@ class Watchdog {
   void check_pending();
   void report_failure(Watched& work, Note note, Clock::time_point now);
   void receive(Milliseconds timeout);
-  /// Adds the delay of this thread (for example after a stop of the whole job) to the time limits.
+  /// Extends the time limits by `late`, a delay of this thread (if the whole job was stopped).
   void extend_deadlines(Clock::duration late);
   void handle_answer(Reader answer);
   void fail(const Error& error);
   void wake();
-  /// Records that the store has the first `count` calls of watch(). kAll: it receives no more.
+  /// Records that the store has the reports of the first `count` calls of watch(), or kAll.
   void acknowledge(uint64_t count);
   std::string name_of(const Watched& work);
 
@@ -96,7 +97,7 @@ class Watchdog {
   std::vector<Watched> new_work_;
   std::vector<std::weak_ptr<Engine>> engines_;
   bool idle_ = false, finished_ = false, ending_ = false;
-  uint64_t watched_ = 0, acknowledged_ = 0;  // calls of watch(), and those in the store
+  uint64_t watched_ = 0, acknowledged_ = 0;  // calls of watch(), and how many of them the store has
   std::condition_variable acknowledged_changed_;
 
   // Used only by the thread.
@@ -105,13 +106,13 @@ class Watchdog {
   std::unordered_map<std::string, uint32_t> text_ids_;
   Writer report_;
   uint64_t reported_count_ = 0;        // watched_ at the last report
-  std::deque<uint64_t> sent_reports_;  // reported_count_ of each report without an answer
+  std::deque<uint64_t> sent_reports_;  // reported_count_ of each unanswered report
   bool has_notes_ = false;             // the report is not empty
   bool store_closed_ = false;
   std::string received_;
   Clock::time_point reported_{}, last_answer_{};
-  std::optional<Clock::time_point> failure_sent_;  // time of the failure report to the store
-  std::optional<Error> local_failure_;             // thrown if the store does not answer it
+  std::optional<Clock::time_point> failure_sent_;  // when the failure was reported to the store
+  std::optional<Error> local_failure_;             // thrown if the store does not answer
   std::thread thread_;
 };
 

@@ -1,5 +1,5 @@
-// Messages of the job's store: length-prefixed frames of integers and strings, read with bounds
-// checks.
+// Messages of the job's store: frames with a length, made of integers and strings. Reads check
+// bounds.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,30 @@
 
 namespace ds::comm {
 
-/// The longest message that either side accepts.
+/// The largest payload that both sides accept, in bytes.
 constexpr uint32_t kMaxFrame = 4u << 20;
 
 /// The store's counter of ranks that have reached the end of the job.
 constexpr const char* kAtTheEnd = "job/leaving";
 
-/// Requests of a client to the store; the first byte of a frame.
+/// A client's request, the first byte of its frame.
 enum class Request : uint8_t { set = 1, get, add, compare_set, remove, keys, waiters, report };
-/// The first byte of the answer.
+/// The first byte of an answer.
 enum class Answer : uint8_t { ok = 0, timeout = 1, refused = 2, verdict = 3, closing = 4 };
 
-/// The notes of a progress report, which begins with the reporter's rank. Texts and channels are
-/// defined once, then referenced by number.
+/// Notes of a progress report, which begins with the rank. A text or channel is sent once with an
+/// id, which later notes use.
 enum class Note : uint8_t {
   text = 1,  // id, text
   channel,   // id, name, ranks
   started,   // channel id, sequence, text id
   stalled,   // channel id, sequence, limit in milliseconds
   failed,    // channel id, sequence, reason
-  finished,  // no payload; no collective of the rank follows
-  leaving    // nothing; the last note
+  finished,  // no payload; the rank issues no more collectives
+  leaving    // no payload; the last note
 };
 
-/// Builds one frame. Integers are little-endian, as on all supported machines.
+/// Builds a frame. Integers are little-endian, as on all supported machines.
 class Writer {
  public:
   Writer() : bytes_(sizeof(uint32_t), '\0') {}
@@ -49,7 +49,7 @@ class Writer {
     bytes_.append(text);
     return *this;
   }
-  /// The frame with its length in front.
+  /// Returns the frame, which begins with the payload's length.
   const std::string& frame() {
     const auto length = static_cast<uint32_t>(bytes_.size() - sizeof(uint32_t));
     std::memcpy(bytes_.data(), &length, sizeof(length));
@@ -60,7 +60,7 @@ class Writer {
   std::string bytes_;
 };
 
-/// Reads the payload of one frame. Throws DS_COMM if it is shorter than its lengths require.
+/// Reads a frame's payload. Throws DS_COMM if it ends too early.
 class Reader {
  public:
   explicit Reader(std::string_view payload) : rest_(payload) {}

@@ -1,11 +1,11 @@
-// The C API of libds_gloo.so. The core uses it to pass a group's connections to Gloo.
+// The C interface of libds_gloo.so, which passes a group's connections to Gloo.
 #pragma once
 
 #include "../transport.h"
 
 namespace ds::comm {
 
-/// Changes with Transport or the functions below, so that a stale library is rejected.
+/// Increase it if Transport or the functions below change, so that an older library is rejected.
 constexpr int kGlooInterface = 2;
 
 }  // namespace ds::comm
@@ -13,6 +13,7 @@ constexpr int kGlooInterface = 2;
 #define DS_GLOO_EXPORT extern "C" __attribute__((visibility("default")))
 
 DS_GLOO_EXPORT int ds_gloo_interface();
-/// `connections` holds a connected socket per rank of the group; Gloo copies them. The entry of
-/// `rank`, the caller, is not read. The caller owns the transport. Throws DS_COMM, DS_LIMIT.
+/// Opens a transport that the caller owns. `connections` has a connected socket per rank of the
+/// group, which Gloo duplicates. The socket of `rank`, the caller, is not used. Throws DS_COMM and
+/// DS_LIMIT.
 DS_GLOO_EXPORT ds::comm::Transport* ds_gloo_open(int rank, const std::vector<int>& connections);

@@ -1,4 +1,4 @@
-// Transport over Gloo's TCP pairs: one unbound buffer per message.
+// A transport over Gloo's TCP pairs, with one unbound buffer per message.
 #include <gloo/transport/unbound_buffer.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace {
 
 namespace tcp = ::gloo::transport::tcp;
 
-/// Gloo's waits must not time out: the watchdog decides, and interrupts.
+/// The timeout of Gloo's waits, long enough never to pass: the watchdog ends waits by interrupt().
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
 [[noreturn]] void fail(const std::string& got) {
@@ -30,21 +30,20 @@ std::string reason_in(const std::exception& error) {
   return place == std::string::npos ? what : what.substr(place + 2);
 }
 
-/// One device, which is one loop thread, serves all groups of the process.
+/// Returns the process's Gloo device. Its one loop thread serves all groups.
 std::shared_ptr<tcp::Device> shared_device() {
   static std::mutex mutex;
-  // Never destroyed: a group may open on another thread while the process ends.
+  // Never destroyed: a thread may open a group while the process ends.
   static auto& known = *new std::weak_ptr<tcp::Device>;
   std::lock_guard lock(mutex);
   std::shared_ptr<tcp::Device> device = known.lock();
   if (!device) {
     tcp::attr where;
-    where.hostname =
-        "127.0.0.1";  // address of the listening sockets that exist before the connections
+    where.hostname = "127.0.0.1";  // of the sockets that listen before the connections exist
     try {
       device = std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(where));
     } catch (const std::system_error& error) {
-      // Gloo throws no system_error of its own: the system refused the thread.
+      // Gloo itself throws no system_error, so the system has refused the thread.
       throw Error("DS_LIMIT", "newGroup", "a thread that moves data between ranks",
                   text("none: ", error.what()),
                   "Raise the limit on processes and threads (ulimit -u), or the memory limit.");
@@ -77,7 +76,7 @@ class Context final : public tcp::Context {
   }
 
  private:
-  std::vector<PatientPair*> patient_;  // the same, which the base class owns
+  std::vector<PatientPair*> patient_;  // the pairs, which the base class owns
 };
 
 class GlooTransport final : public Transport {
@@ -91,10 +90,10 @@ class GlooTransport final : public Transport {
       std::lock_guard lock(mutex_);
       buffers_.clear();
     }
-    // An aborted transfer may leave the loop thread inside the caller's memory.
+    // After an aborted transfer, the loop thread may still access the caller's memory.
     if (interrupted_.load() || !failure.empty()) context_->await_loop();
     if (interrupted_.load()) {
-      context_->close();  // otherwise Gloo's loop waits for messages that no thread receives
+      context_->close();  // otherwise Gloo's loop would wait for messages without a receiver
       fail("an interrupted collective");
     }
     if (!failure.empty()) fail(failure);
@@ -110,8 +109,8 @@ class GlooTransport final : public Transport {
   }
 
  private:
-  /// Returns the reason of a failure, or an empty text if it succeeded or was interrupted. Receives
-  /// are posted first, so arriving data has a destination.
+  /// Runs the transfers. Returns the reason of a failure, or "" after success or an interrupt. It
+  /// posts receives first, so that arriving data has a destination.
   std::string try_exchange(const std::vector<Transfer>& transfers) {
     size_t at = 0;
     try {
@@ -146,7 +145,7 @@ class GlooTransport final : public Transport {
   }
 
   const std::shared_ptr<Context> context_;
-  std::mutex mutex_;  // guards buffers_, which interrupt() uses from another thread
+  std::mutex mutex_;  // guards buffers_, which interrupt() uses on another thread
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> buffers_;
   std::atomic<bool> interrupted_{false};
 };

@@ -1,4 +1,4 @@
-// PatientPair takes over an open connection, and handles its events on the loop thread.
+// PatientPair: takes over a connection and handles its events on Gloo's loop thread.
 #include "patient_pair.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@ namespace {
 
 namespace tcp = ::gloo::transport::tcp;
 
-/// How long the loop thread leaves a pair to the thread that has its lock.
+/// How long the loop thread sleeps if another thread holds the pair's lock.
 constexpr std::chrono::microseconds kPause{20};
 constexpr int kYields = 4;
 
@@ -22,7 +22,7 @@ constexpr int kYields = 4;
 PatientPair::PatientPair(tcp::Context* context, tcp::Device* device, int peer, int connection)
     : Pair(context, device, peer, ::gloo::kNoTimeout) {
   std::lock_guard lock(m_);
-  // Closes the listening socket, which leaves the loop's poll set with it.
+  // Replaces the listening socket, which closes it and removes it from the loop's poll set.
   if (dup3(connection, fd_, O_CLOEXEC) < 0) {
     signalAndThrowException(GLOO_ERROR_MSG("dup3: ", std::strerror(errno)));
   }
@@ -30,7 +30,7 @@ PatientPair::PatientPair(tcp::Context* context, tcp::Device* device, int peer, i
   connected_.store(true);
 }
 
-/// Closes in this class: the loop may call its handleEvents() until the poll set loses the socket.
+/// Closes the pair in this class: until then, the loop may call this class's handleEvents().
 PatientPair::~PatientPair() {
   std::lock_guard lock(m_);
   if (state_ != CLOSED) changeState(CLOSED);

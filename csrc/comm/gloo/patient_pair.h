@@ -1,5 +1,4 @@
-// Gloo's TCP pair over a connection of the core. Its event handler waits for the pair's lock
-// instead of spinning.
+// A Gloo TCP pair over an existing connection. Its event handler sleeps while the pair is locked.
 #pragma once
 
 #include <gloo/transport/tcp/context.h>
@@ -10,25 +9,25 @@
 
 namespace ds::comm {
 
-/// Gloo makes a pair listen for its peer and accepts the first connection. This pair listens on
-/// loopback only during its constructor. Then an authenticated connection replaces the listening
-/// socket.
+/// A Gloo pair listens for its peer and accepts the first connection. This pair listens only on the
+/// loopback and only during its constructor. Then an authenticated connection replaces the
+/// listening socket.
 ///
-/// Gloo's loop thread polls level-triggered events and skips a pair with a taken lock. So it
-/// spins while another thread sends; with few cores it keeps that thread from running. This pair
-/// sleeps instead. An exception of Gloo on its loop thread has no handler and would end the
-/// process; here it breaks the pair.
+/// Gloo's loop thread polls level-triggered events and skips a pair that is locked. While another
+/// thread sends, the loop therefore spins, and with few cores it delays that thread. This pair
+/// sleeps instead. Gloo has no handler for exceptions on its loop thread, so they would end the
+/// process. This pair catches them and closes.
 class PatientPair final : public ::gloo::transport::tcp::Pair {
  public:
-  /// Copies `connection`, a connected socket.
+  /// Duplicates `connection`, a connected socket.
   PatientPair(::gloo::transport::tcp::Context* context, ::gloo::transport::tcp::Device* device,
               int peer, int connection);
   ~PatientPair() override;
 
   void handleEvents(int events) override;
 
-  /// Returns when the loop thread is outside this pair: it has finished all reads and writes of
-  /// released buffers.
+  /// Blocks until the loop thread has left this pair, after which it no longer accesses released
+  /// buffers.
   void await_loop();
 
  private:
