@@ -31,13 +31,13 @@ enum class ReduceOp : int32_t { sum, average, minimum, maximum, product };
 constexpr int kReduceOps = 5;
 
 /// One collective on one rank. Memory is contiguous, `count` is in elements, n is the group's size:
-/// all_reduce               input count, output count; may be the same memory
-/// reduce_scatter           input n x count, output count; output may be slot `rank` of the input
-/// all_gather               input count, output n x count; input may be slot `rank` of the output
-/// broadcast                input count (read on root), output count; may be the same memory
-/// reduce                   input count, output count (written on root); may be the same memory
-/// all_to_all               input n x count, output n x count; distinct memory
-/// send, receive            input or output count, with `peer`
+///   all_reduce               input count, output count; may be the same memory
+///   reduce_scatter           input n x count, output count; output may be slot `rank` of the input
+///   all_gather               input count, output n x count; input may be slot `rank` of the output
+///   broadcast                input count (read on root), output count; may be the same memory
+///   reduce                   input count, output count (written on root); may be the same memory
+///   all_to_all               input n x count, output n x count; distinct memory
+///   send, receive            input or output count, with `peer`
 /// reduce_scatter and all_gather may have several contiguous `rows` in input and output, to shard
 /// an inner dim of a tensor. Each row is exchanged like a collective of its own. With several rows,
 /// input and output must not share memory. `peer` is the root or the other side, as a rank of the

@@ -11,7 +11,7 @@ namespace ds {
 // 1. The segment is cut into chunks of kSegmentChunk elements, from its start.
 // 2. Element e of a chunk is added to accumulator e % (kSegmentLanes * kSegmentWidth), in order.
 // 3. The kSegmentWidth accumulators of a lane are added as (a0 + a1) + (a2 + a3). The lanes of each
-// 32 are added by halving, then these sums in order.
+//    32 are added by halving, then these sums in order.
 // 4. The sum of a chunk goes to lane `chunk % kSegmentLanes`, in order. Lanes are added as in 3.
 //
 // All sums are f64. The square of an f32 is exact in f64, so a fused multiply-add changes no bit.

@@ -1,5 +1,4 @@
-// The only calls into OpenBLAS, or on macOS Accelerate: a row-major matrix product on the calling
-// thread.
+// The calls of OpenBLAS (Accelerate on macOS): row-major matrix products on the calling thread.
 #pragma once
 
 #ifdef __APPLE__
@@ -14,7 +13,8 @@
 
 namespace ds::cpu {
 
-/// A row-major matrix in memory, `ld` elements from row to row; `transposed` reads its transpose.
+/// A row-major matrix. `ld` is the number of elements between rows. `transposed` selects its
+/// transpose.
 template <class C>
 struct Matrix {
   const C* data;
@@ -22,10 +22,10 @@ struct Matrix {
   bool transposed = false;
 };
 
-/// c [m, n] = alpha * a [m, k] b [k, n] + beta * c. With beta 0 the old c is not read. Sizes and
-/// leading dimensions must fit 32 bits, and each ld must be at least the row length. A single row
-/// uses the matrix-vector product, which reads b only once. OpenBLAS stays on the caller's thread:
-/// the thread pool splits the work at borders that do not depend on the number of threads.
+/// Computes c [m, n] = alpha a [m, k] b [k, n] + beta c. With beta = 0 it does not read c. Sizes
+/// and leading dimensions must fit 32 bits; each ld is at least the length of a row. A single row
+/// uses the matrix-vector product, which reads b once. OpenBLAS uses one thread, because the thread
+/// pool splits the work at borders that do not depend on the number of threads.
 template <class C>
 void gemm(int64_t m, int64_t n, int64_t k, C alpha, const Matrix<C>& a, const Matrix<C>& b, C beta,
           C* c, int64_t ldc) {

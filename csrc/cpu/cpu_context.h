@@ -1,4 +1,4 @@
-// The context of a CPU op body, and the CPU's element types.
+// What the CPU body of an op receives, and the CPU's element types.
 #pragma once
 
 #include "../core/thread_pool.h"
@@ -7,14 +7,14 @@
 
 namespace ds::cpu {
 
-/// The CPU's column of the dtype switch (core/dtype.h).
+/// The CPU's types for the dtype switch of core/dtype.h.
 struct CpuTypes {
   using f16 = ds::cpu::f16;
   using bf16 = ds::cpu::bf16;
   static constexpr bool has_f64 = true;
 };
 
-/// Accumulator and compute type of an element type: f64 for f64, i64 for integers, else f32.
+/// The type in which an element type is accumulated: f64 for f64, i64 for integers, otherwise f32.
 template <class T>
 struct Compute {
   using type = float;

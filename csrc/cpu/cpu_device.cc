@@ -1,4 +1,4 @@
-// CpuDevice: size-class caching over aligned host memory, immediate streams, the CPU op table.
+// CpuDevice: aligned host memory cached by size class, streams that run work at once, the op table.
 #include "cpu_device.h"
 
 #include <sys/mman.h>
@@ -20,7 +20,7 @@ DS_OP_LIST(DS_ROW)
 
 namespace {
 
-constexpr size_t kCacheFloor = size_t{256} << 20;  // always allowed to stay cached
+constexpr size_t kCacheFloor = size_t{256} << 20;  // bytes that may always stay cached
 
 class ImmediateStream final : public Stream {};
 
@@ -58,7 +58,7 @@ DeviceInfo CpuDevice::info() const {
   return {"CPU", text(thread_pool().threads(), " threads"), stats_.total};
 }
 
-/// Classes are 1/8 of a power of two apart, so at most 12.5 % is lost and sizes are reused.
+/// Rounds up to a size class. Classes are 1/8 of a power of two apart, so at most 12.5 % is wasted.
 size_t CpuDevice::size_class(size_t bytes) {
   if (bytes <= kAlignment) return kAlignment;
   size_t step = kAlignment;
@@ -66,7 +66,8 @@ size_t CpuDevice::size_class(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-/// The free blocks of a size class. Every op of few elements comes here: no hashing for small ones.
+/// Returns the free blocks of a size class. Small classes, which most small ops use, need no
+/// hashing.
 std::vector<void*>& CpuDevice::cached(size_t size) {
   return size <= kSmall ? small_[size / kAlignment] : large_[size];
 }
@@ -198,7 +199,7 @@ void CpuDevice::launch_host(Stream&, std::function<void()> task) { task(); }
 void CpuDevice::run(OpId op, const void* args, Stream&) { run_op(op, args); }
 
 CpuDevice& cpu_device() {
-  // Never destroyed: buffers of other static objects may outlive any order of destruction.
+  // Never destroyed, because buffers in static objects may be destroyed later.
   static CpuDevice* device = new CpuDevice();
   return *device;
 }

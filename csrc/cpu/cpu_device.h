@@ -1,4 +1,4 @@
-// The CPU as a device: a caching allocator, streams that run everything at once, and the op table.
+// The CPU as a device: a caching allocator, streams that run work at once, and the table of ops.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace ds::cpu {
 
-/// Thread-safe, because worker threads of the host program may share it.
+/// The CPU device. Thread-safe, because worker threads of the program may share it.
 class CpuDevice final : public Device {
  public:
   CpuDevice();
@@ -54,10 +54,10 @@ class CpuDevice final : public Device {
   std::unique_ptr<Stream> compute_;
 };
 
-/// The process's CPU device.
+/// Returns the process's CPU device.
 CpuDevice& cpu_device();
 
-/// Runs one op on the calling thread and the thread pool; `args` as in Device::run.
+/// Runs an op on the calling thread and the thread pool. `args` as in Device::run.
 void run_op(OpId op, const void* args);
 
 }  // namespace ds::cpu

@@ -1,5 +1,5 @@
-// Products of a few rows with the rows of a large matrix. Weights become f32 in registers and are
-// read once for all rows.
+// Multiplies a few rows by a large matrix. It converts weights to f32 in registers and reads them
+// once for all rows.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 namespace ds::cpu {
 
-/// Up to this number of rows, reading the weights is most of the work.
+/// Up to this number of rows, the time is that of reading the weights.
 constexpr int64_t kFewRows = 8;
-/// Outputs of a task.
+/// Number of outputs of a task.
 constexpr int64_t kFewRowsOutputs = 32;
 
-/// Eight numbers that are computed with at once.
+/// A SIMD vector of eight numbers.
 using Floats = float __attribute__((vector_size(32)));
 using Words = uint32_t __attribute__((vector_size(32)));
 constexpr int64_t kFloats = 8;
@@ -34,7 +34,7 @@ inline Floats load_floats(const bf16* p) {
   return (Floats)(__builtin_convertvector(load_vector<Halves>(p), Words) << 16);
 }
 
-/// Eight bytes as words; for AVX2, the compiler would load them one by one.
+/// Loads eight bytes as words. For AVX2, the compiler would load the bytes one by one.
 inline Words load_bytes(const uint8_t* p) {
 #if defined(__AVX2__)
   return (Words)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
@@ -50,7 +50,7 @@ inline Floats load_floats(const f16* p) {
   return load_floats(wide);
 }
 
-/// a * b + sum, rounded once if the processor supports it.
+/// Returns a * b + sum, rounded once if the processor has FMA.
 inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #if defined(__FMA__)
   return _mm256_fmadd_ps(a, b, sum);
@@ -62,9 +62,9 @@ inline Floats multiply_add(Floats a, Floats b, Floats sum) {
 #endif
 }
 
-/// A matrix [outputs, inputs] of T, for FewRows. A type of weights has a Row, valid for `run`
-/// inputs from `from` on. `at` returns eight weights from input k on. `tail` returns the remaining
-/// ones, followed by any finite numbers.
+/// Weights [outputs, inputs] of type T for FewRows. row() returns a Row, valid for the inputs from
+/// `from` to the next multiple of `run`. Row::at(k) returns the eight weights from input k on.
+/// Row::tail(k, count) returns `count` weights, followed by any finite numbers.
 template <class T>
 struct DenseRows {
   const T* data;
@@ -85,8 +85,8 @@ struct DenseRows {
   Row row(int64_t output, int64_t /*from*/) const { return {data + output * ld}; }
 };
 
-/// x [rows, inputs] times the transpose of a matrix, for 1 to kFewRows rows. The order of every sum
-/// depends on `inputs` only: the bits of a row do not depend on other rows.
+/// Multiplies x [rows, inputs] by the transpose of weights, for 1 to kFewRows rows. The order of a
+/// sum depends only on `inputs`, so the bits of a row do not depend on the other rows.
 class FewRows {
  public:
   template <class T>
@@ -98,8 +98,8 @@ class FewRows {
         widen(x + m * ld + k, x_.data() + k * kept_ + m * kFloats, std::min(kFloats, inputs - k));
   }
 
-  /// Writes sums [rows, columns], rows kFewRowsOutputs apart: outputs `first` to `first + columns`,
-  /// with columns at most kFewRowsOutputs.
+  /// Writes sums [rows, columns] of the outputs `first` to `first + columns`. Rows of `sums` are
+  /// kFewRowsOutputs apart; `columns` is at most kFewRowsOutputs.
   template <class Weights>
   void multiply(const Weights& weights, int64_t first, int64_t columns, float* sums) const {
     switch (kept_) {
@@ -112,10 +112,10 @@ class FewRows {
 
  private:
   int64_t rows_, inputs_;
-  int64_t kept_ = 1;      // rows plus padding with zeros: a power of two
+  int64_t kept_ = 1;      // rows, padded with zeros to a power of two
   std::vector<float> x_;  // [ceil(inputs / kFloats), kept, kFloats]
 
-  /// Works in blocks of inputs: the block of x stays in the L2 cache while rows of weights stream.
+  /// Processes inputs in blocks, so that a block of x stays in the L2 cache while weights stream.
   template <int kRows, class Weights>
   void columns_of(const Weights& weights, int64_t first, int64_t columns, float* sums) const {
     constexpr int64_t kOutputs = kFewRows / kRows, kDepth = 16384 / kRows;
@@ -128,8 +128,8 @@ class FewRows {
       for (int64_t m = 0; m < rows_; ++m) sums[m * kFewRowsOutputs + n] = sum_of_lanes(lanes[n][m]);
   }
 
-  /// Processes as many outputs at once as give eight sums with the rows, which fit the registers.
-  /// Past `count` it repeats the last output.
+  /// Adds the products of inputs [from, end). It keeps eight sums, outputs times rows, in
+  /// registers. Beyond `count`, it repeats the last output.
   template <int kRows, class Weights>
   void add_products(const Weights& weights, int64_t first, int64_t count, int64_t from, int64_t end,
                     Floats (*sums)[kRows]) const {

@@ -1,4 +1,4 @@
-// IEEE half and bfloat16 as storage types of the CPU back end: arithmetic happens in float.
+// IEEE half and bfloat16 as storage types. The CPU back end computes in float.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace ds::cpu {
 
-/// bfloat16: the upper half of a float. Conversion rounds to nearest, ties to even; NaN stays NaN.
+/// bfloat16, the upper half of a float. Rounds to nearest even; a NaN stays NaN.
 struct bf16 {
   uint16_t bits;
   bf16() = default;
@@ -25,7 +25,7 @@ struct bf16 {
   operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 };
 
-/// IEEE binary16. Conversion rounds to nearest, ties to even; overflow gives infinity.
+/// IEEE binary16. Rounds to nearest even; overflow gives infinity.
 struct f16 {
   uint16_t bits;
   f16() = default;
@@ -43,7 +43,7 @@ struct f16 {
     const uint32_t u = std::bit_cast<uint32_t>(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
     if (a >= 0x47800000u) return static_cast<uint16_t>(sign | 0x7c00u);
-    if (a < 0x38800000u) {  // subnormal half: let a float addition do the rounding
+    if (a < 0x38800000u) {  // subnormal half: a float addition rounds it
       const float magic = 0.5f;
       const float sum = std::bit_cast<float>(a) + magic;
       return static_cast<uint16_t>(sign |

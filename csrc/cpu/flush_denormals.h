@@ -1,4 +1,4 @@
-// FlushDenormals: denormal floats as zero for a scope, as the GPU's ftz mode has them.
+// Treats denormal floats as zero within a scope, like the ftz mode of a GPU.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ds::cpu {
 
-/// Flushes denormals of this thread to zero for its lifetime, in operands and results.
+/// While it exists, operands and results of this thread that are denormal become zero.
 class FlushDenormals {
  public:
   FlushDenormals() : saved_(get()) { set(saved_ | kFlush); }

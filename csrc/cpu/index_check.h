@@ -1,4 +1,4 @@
-// The check of an index operand's values, which only the CPU can make before it reads.
+// Checks the values of an index operand. Only the CPU can check them before it reads.
 #pragma once
 
 #include <cstdint>

@@ -5,14 +5,14 @@
 
 namespace ds::cpu {
 
-/// Returns v with dim `dim` of size 1. Its elements number the lines along `dim`.
+/// Returns `v` with size 1 in dim `dim`. Each of its elements stands for a line along `dim`.
 inline View without_dim(View v, int64_t dim) {
   v.shape[dim] = 1;
   return v;
 }
 
-/// Calls line(offsets) on the pool for every line along `dim`. The other sizes of the operands must
-/// agree. offsets[o] is the first element of operand o's line.
+/// Calls line(offsets) on the thread pool for each line along `dim`. offsets[o] is the first
+/// element of the line in operand o. The operands have equal sizes in the other dims.
 template <int kOperands, class F>
 void for_each_line(CpuContext& ctx, const View (&operands)[kOperands], int64_t dim, F&& line) {
   View first[kOperands];

@@ -1,5 +1,5 @@
-// Element-wise functions over strided views. Blocks are widened, computed in one plain loop that
-// the compiler vectorizes, and rounded once.
+// Element-wise functions over strided views. A block is converted to the compute type, processed in
+// one loop that the compiler vectorizes, and rounded once.
 #pragma once
 
 #include <cstring>
@@ -12,9 +12,9 @@
 
 namespace ds::cpu {
 
-constexpr int64_t kBlock = 1024;  // elements; the buffers of a few operands stay in the L1 cache
+constexpr int64_t kBlock = 1024;  // elements; the buffers of a few operands fit the L1 cache
 
-/// Truncates towards zero, saturating; NaN gives 0.
+/// Truncates towards zero with saturation. NaN gives 0.
 template <class C>
 int64_t truncated(C x) {
   constexpr C kLimit = static_cast<C>(0x1p63);
@@ -23,7 +23,8 @@ int64_t truncated(C x) {
   return x == x ? static_cast<int64_t>(x) : 0;
 }
 
-/// A compute value as an element: round to nearest even, float to integer truncates, bool is != 0.
+/// Converts a compute value to an element type. Floats round to nearest even; float to integer
+/// truncates; bool is x != 0.
 template <class Out, class C>
 Out convert(C x) {
   if constexpr (std::is_same_v<Out, bool>) return x != C(0);
@@ -33,7 +34,8 @@ Out convert(C x) {
   else return Out(static_cast<float>(x));
 }
 
-/// Returns n elements in the compute type: `p` if possible, else `buffer`.
+/// Returns n elements in the compute type, without a copy if the type and stride allow it, else in
+/// `buffer`.
 template <class T>
 const compute_t<T>* load_block(const T* p, int64_t stride, int64_t n, compute_t<T>* buffer) {
   using C = compute_t<T>;
@@ -48,7 +50,7 @@ const compute_t<T>* load_block(const T* p, int64_t stride, int64_t n, compute_t<
   return buffer;
 }
 
-/// n values to elements; values may be `out` itself.
+/// Stores n compute values as elements. `values` may be `out`.
 template <class T, class C>
 void store_block(const C* values, T* out, int64_t stride, int64_t n) {
   if (stride != 1) {
@@ -62,14 +64,14 @@ void store_block(const C* values, T* out, int64_t stride, int64_t n) {
   }
 }
 
-/// One block of map: element i of every source goes through f.
+/// Computes results[i] = f(sources[i]...) for n elements.
 template <class R, class F, class... C>
 void apply_block(R* results, int64_t n, F f, const C*... sources) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) results[i] = f(sources[i]...);
 }
 
-/// Integers wrap around, as on the GPU.
+/// Adds. Integers wrap around, as on the GPU.
 template <class C>
 C wrapping_add(C a, C b) {
   if constexpr (std::is_integral_v<C>)
@@ -84,7 +86,7 @@ C wrapping_multiply(C a, C b) {
   else return a * b;
 }
 
-/// One block of map: results = f(sources), or `old` plus that. `f` points to the function.
+/// A function that processes one block: results = f(sources), plus `old` unless null.
 template <class R, class C>
 using Block = void (*)(const void* f, const R* old, const C* const* sources, R* results, int64_t n);
 
@@ -100,7 +102,7 @@ void run_block(const void* function, const R* old, const C* const* sources, R* r
   apply_block(results, n, f, sources[kInput]...);
 }
 
-/// The part of map that does not depend on its function: compiled once for each pair of dtypes.
+/// The part of map() that does not depend on f. It is compiled once for each pair of dtypes.
 template <class Out, class In, int kInputs>
 void map_blocks(CpuContext& ctx, bool accumulate, Block<compute_t<Out>, compute_t<In>> run,
                 const void* f, const View* const (&views)[kInputs + 1]) {
@@ -130,10 +132,10 @@ void map_blocks(CpuContext& ctx, bool accumulate, Block<compute_t<Out>, compute_
   });
 }
 
-/// out = f(in...), or out + f(in...) with `accumulate`. f takes and returns compute values. All
-/// inputs have element type In and out's shape, and out may be one of the inputs. Where
-/// `accumulate` is std::false_type, the sum is not compiled. Dtypes with one compute type share
-/// the loop of a function that has one type for all of them.
+/// Computes out = f(in...), plus out with `accumulate`. f takes and returns compute values. All
+/// inputs have element type In and the shape of `out`; `out` may be one of the inputs. If
+/// `accumulate` is std::false_type, the sum is not compiled. Dtypes with the same compute type
+/// share the loop if f has the same type for them.
 template <class Out, class In, class Accumulate, class F, class... Inputs>
 void map(CpuContext& ctx, Accumulate accumulate, F f, const View& out, const Inputs&... inputs) {
   const View* const views[sizeof...(Inputs) + 1] = {&out, &inputs...};

@@ -1,5 +1,5 @@
-// Joins rows of master weights from their halves, and splits them. Loops have no branches; ties
-// (one of 2^17 floats) are handled separately.
+// Joins and splits rows of master weights (core/master_halves.h). The loops have no branches. Ties,
+// one in 2^17 floats, are handled separately.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace ds::cpu {
 
-/// Two loops over one row, for two instruction sets; they only move bits. `split` returns 0 if a
-/// row has no ties; the caller handles ties.
+/// Join and split loops for two instruction sets. They only move bits. `split` returns 0 if the row
+/// has no ties. The caller handles the ties.
 struct HalvesLoops {
   void (*join)(const uint16_t* high, const uint16_t* low, float* out, int64_t n);
   uint32_t (*split)(const float* in, uint16_t* high, uint16_t* low, int64_t n);
@@ -43,7 +43,7 @@ struct HalvesLoops {
 #undef DS_HALVES_LOOPS
 #undef DS_SPLIT_LOOPS
 
-      /// The widest that this processor runs.
+      /// Returns the loops of the widest instruction set that this processor has.
       static HalvesLoops choose() {
 #if defined(__x86_64__)
     if (runs_avx512()) return {join_avx512, split_avx512};
@@ -57,7 +57,7 @@ struct HalvesLoops {
   }
 };
 
-/// Joins n floats; the tie bit of the first one is the lowest bit of ties[0].
+/// Joins n floats. The tie bit of float i is bit i % 8 of ties[i / 8].
 inline void join_masters(const uint16_t* high, const uint16_t* low, const uint8_t* ties, float* out,
                          int64_t n) {
   HalvesLoops::chosen().join(high, low, out, n);
@@ -78,7 +78,7 @@ inline void join_masters(const uint16_t* high, const uint16_t* low, const uint8_
   for (; i < n; i += 8) correct(ties[i / 8], i);
 }
 
-/// Floats that are tested together: one of 512 such rows has a tie.
+/// Number of floats tested for ties at once. One in 512 such rows has a tie.
 constexpr int64_t kTieRow = 256;
 
 inline bool has_ties(const uint8_t* ties, int64_t n) {
@@ -86,7 +86,7 @@ inline bool has_ties(const uint8_t* ties, int64_t n) {
   return std::any_of(ties, end, [](uint8_t byte) { return byte != 0; });
 }
 
-/// Writes the ties of n floats. Bits beyond n, in the byte of the last float, become 0.
+/// Writes the tie bits of n floats. Bits beyond n in the last byte become 0.
 inline void mark_ties(const float* in, uint8_t* ties, int64_t n) {
   std::fill_n(ties, (n + 7) / 8, uint8_t{0});
   for (int64_t i = 0; i < n; ++i)
@@ -94,7 +94,7 @@ inline void mark_ties(const float* in, uint8_t* ties, int64_t n) {
       ties[i / 8] = static_cast<uint8_t>(ties[i / 8] | 1u << i % 8);
 }
 
-/// The inverse of join_masters().
+/// Splits n floats. The inverse of join_masters().
 inline void split_masters(const float* in, uint16_t* high, uint16_t* low, uint8_t* ties,
                           int64_t n) {
   for (int64_t i = 0; i < n; i += kTieRow) {

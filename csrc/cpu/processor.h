@@ -1,9 +1,9 @@
-// Features of the processor.
+// Features of the CPU.
 #pragma once
 
 namespace ds::cpu {
 
-/// Returns whether code for target("arch=x86-64-v4"), that is AVX-512, runs here.
+/// Returns true if code for target("arch=x86-64-v4"), which is AVX-512, runs here.
 inline bool runs_avx512() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

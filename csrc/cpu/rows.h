@@ -1,4 +1,4 @@
-// Inner loops over one row: conversion to and from the compute type, and ordered reductions.
+// Loops over one row: conversion to and from the compute type, and reductions in a fixed order.
 #pragma once
 
 #include <limits>
@@ -8,7 +8,8 @@
 
 namespace ds::cpu {
 
-/// out = in in the compute type, n elements. f16 goes eight at a time, as the compiler cannot.
+/// Converts n elements to the compute type. f16 is converted by eight, which the compiler cannot
+/// do.
 template <class T>
 inline void widen(const T* in, compute_t<T>* out, int64_t n) {
   int64_t i = 0;
@@ -31,7 +32,7 @@ inline void widen(const T* in, compute_t<T>* out, int64_t n) {
   for (; i < n; ++i) out[i] = static_cast<compute_t<T>>(in[i]);
 }
 
-/// out = in rounded once to the storage type, n elements; out may be in if the types are equal.
+/// Rounds n compute values to the storage type. `out` may be `in` if the types are equal.
 template <class T>
 inline void narrow(const compute_t<T>* in, T* out, int64_t n) {
   int64_t i = 0;
@@ -56,8 +57,8 @@ inline void narrow(const compute_t<T>* in, T* out, int64_t n) {
 
 constexpr int kLanes = 32;
 
-/// Returns the sum of term(0) .. term(n - 1) in kLanes independent partial sums, which are then
-/// added pairwise. The order depends on n only.
+/// Returns the sum of term(0) to term(n - 1). It adds them in kLanes partial sums, then halves the
+/// number of sums until one is left. The order depends on n only.
 template <class C, class F>
 inline C sum_of(int64_t n, F term) {
   C lanes[kLanes] = {};
@@ -70,8 +71,8 @@ inline C sum_of(int64_t n, F term) {
   return lanes[0];
 }
 
-/// Returns the largest of x[0] .. x[n - 1], or -infinity if n is 0. NaN is skipped; it propagates
-/// in the computation that uses the maximum.
+/// Returns the largest of x[0] to x[n - 1], or -infinity if n is 0. Ignores NaN, because the
+/// computation that uses the maximum propagates it.
 template <class C>
 inline C max_of(const C* x, int64_t n) {
   C lanes[kLanes];

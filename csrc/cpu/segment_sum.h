@@ -6,10 +6,10 @@
 
 namespace ds::cpu {
 
-/// Elements that are added to different accumulators: a body passes over a chunk in such blocks.
+/// Elements of a block: each belongs to a different accumulator.
 constexpr int64_t kSegmentBlock = kSegmentLanes * kSegmentWidth;
 
-/// Destroys its argument.
+/// Adds the lanes in the order of core/segments.h. Overwrites its argument.
 inline double lane_sum(double (&lane)[kSegmentLanes]) {
   double total = 0;
   for (int warp = 0; warp < kSegmentLanes; warp += kSegmentWarp) {
@@ -20,7 +20,7 @@ inline double lane_sum(double (&lane)[kSegmentLanes]) {
   return total;
 }
 
-/// The sum of one chunk's accumulators.
+/// Returns the sum of a chunk's accumulators.
 inline double chunk_sum(const double (&a)[kSegmentBlock]) {
   static_assert(kSegmentWidth == 4);
   double lane[kSegmentLanes];
@@ -29,7 +29,7 @@ inline double chunk_sum(const double (&a)[kSegmentBlock]) {
   return lane_sum(lane);
 }
 
-/// The sum of a segment's chunks; partials[slot * stride] is that of a slot's chunk.
+/// Returns the sum of a segment. partials[slot * stride] is the sum of the chunk in `slot`.
 inline double segment_sum(const double* partials, int stride, const int64_t* starts,
                           int64_t segment) {
   double lane[kSegmentLanes] = {};
@@ -39,7 +39,7 @@ inline double segment_sum(const double* partials, int stride, const int64_t* sta
   return lane_sum(lane);
 }
 
-/// Throws DS_ARGUMENT unless `starts` ([segments + 1] i64) climbs from 0 to n.
+/// Throws DS_ARGUMENT unless `starts` (i64, [segments + 1]) ascends from 0 to n.
 inline void check_climbs(const char* op, const View& starts, int64_t n) {
   const int64_t* const at = starts.as<int64_t>();
   const int64_t segments = starts.numel() - 1;

@@ -1,5 +1,5 @@
-// Iterates over operands of one shape and any strides. Dims are merged, and each inner run is one
-// call.
+// Iterates over operands of equal shape and any strides. It merges dims and calls a function for
+// each inner run.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace ds::cpu {
 
-/// The merged dims of kOperands views, innermost first; strides in elements. Operand 0 leads: its
-/// strides decide the order of the dims.
+/// The merged dims of kOperands views, innermost first, with strides in elements. The strides of
+/// operand 0, the leader, determine the order of the dims.
 template <int kOperands>
 struct Walk {
   int ndim = 1;
@@ -19,8 +19,9 @@ struct Walk {
   int64_t strides[kOperands][kMaxDims] = {};
 };
 
-/// Drops dims of size 1, orders the rest by the leader's stride (smallest innermost) and joins
-/// neighbours that every operand steps through evenly. All views have the leader's shape.
+/// Plans a walk: drops dims of size 1, orders the others by the leader's stride (smallest
+/// innermost), and merges neighbours that are evenly spaced in all operands. All views must have
+/// the leader's shape.
 template <int kOperands>
 Walk<kOperands> plan_walk(const View* const (&views)[kOperands]) {
   const View& lead = *views[0];
@@ -49,8 +50,8 @@ Walk<kOperands> plan_walk(const View* const (&views)[kOperands]) {
   return walk;
 }
 
-/// Calls run(offsets, n) for runs of the innermost dim that cover the elements [begin, end).
-/// offsets[o] is the first element of operand o, strides[o][0] its stride inside the run.
+/// Calls run(offsets, n) for each run of the innermost dim within the elements [begin, end).
+/// offsets[o] is the first element of operand o; strides[o][0] is its stride within the run.
 template <int kOperands, class F>
 void walk_range(const Walk<kOperands>& walk, int64_t begin, int64_t end, F&& run) {
   if (begin >= end) return;
@@ -76,10 +77,9 @@ void walk_range(const Walk<kOperands>& walk, int64_t begin, int64_t end, F&& run
   }
 }
 
-constexpr int64_t kElementGrain = 1 << 15;  // elements of one parallel chunk of element-wise work
+constexpr int64_t kElementGrain = 1 << 15;  // elements of a parallel chunk
 
-/// Walks all elements on the pool, one call of run per part of an inner run, in no particular
-/// order.
+/// Visits all elements on the thread pool. Calls `run` for each part of an inner run, in any order.
 template <int kOperands, class F>
 void for_each_run(CpuContext& ctx, const Walk<kOperands>& walk, F&& run) {
   ctx.pool.parallel_for(walk.numel, kElementGrain,

@@ -1,4 +1,4 @@
-// Derivatives of expressions, and the search for languages without a text.
+// Derivatives of expressions, and the search for expressions that match no text.
 #include <algorithm>
 #include <deque>
 
@@ -7,7 +7,7 @@
 namespace ds::grammar {
 namespace {
 
-/// Counts nested calls, so that a deep expression cannot exhaust the thread's stack.
+/// Counts nested calls and throws DS_LIMIT before a deep expression exhausts the thread's stack.
 class Nesting {
  public:
   explicit Nesting(size_t& depth) : depth_(depth) {
@@ -27,10 +27,10 @@ int32_t less(int32_t count) { return count > 0 ? count - 1 : count; }
 
 }  // namespace
 
-/// Adds the alternatives of a derivative to `into`.
+/// Appends the alternatives of a derivative to `into`.
 void Expressions::begin(ExprId id, int byte_class, std::vector<ExprId>& into) {
   const Nesting nesting(depth_);
-  // Copied: interning moves the list of expressions.
+  // A copy, because interning may move `exprs_`.
   const Expr expr = exprs_[static_cast<size_t>(id)];
   switch (expr.kind) {
     case Kind::empty:
@@ -105,7 +105,7 @@ bool Expressions::is_possible(ExprId expr) {
       }
     }
   }
-  // Without a match, no visited expression has one. With a match, its origins have it too.
+  // Without a match, no visited expression matches a text. With a match, its origins match one too.
   if (found == kEmpty) {
     for (const auto& [id, _] : origin) possible_.emplace(id, false);
     return false;
@@ -114,7 +114,7 @@ bool Expressions::is_possible(ExprId expr) {
   return true;
 }
 
-/// Returns the expression without alternatives that no text matches.
+/// Returns the expression without alternatives that match no text.
 ExprId Expressions::pruned(ExprId id) {
   const Nesting nesting(depth_);
   const Expr expr = exprs_[static_cast<size_t>(id)];
@@ -167,8 +167,8 @@ void Expressions::collect_calls(ExprId id, std::vector<Call>& into) {
   }
 }
 
-/// Returns how many plain characters may follow before anything but a quote: -1 for any number, 0
-/// if the expression has another form.
+/// Returns how many plain characters may follow before any other byte except a quote: -1 for any
+/// number, 0 if the expression has another form.
 int32_t Expressions::plain_room(ExprId id) const {
   const Expr& expr = exprs_[static_cast<size_t>(id)];
   if (expr.kind != Kind::seq) return 0;

@@ -1,4 +1,4 @@
-// Construction of expressions: each function returns the simplest form that it finds.
+// Constructors of expressions. Each returns the simplest form that it recognizes.
 #include "expression.h"
 
 #include <algorithm>
@@ -103,7 +103,7 @@ ExprId Expressions::any(std::vector<ExprId> operands) {
   sort_unique(flat);
   if (flat.empty()) return kEmpty;
   if (flat.size() == 1) return flat[0];
-  // A nullable alternative already matches the empty text.
+  // The empty text is redundant if another alternative matches it.
   const auto matches_empty = [&](ExprId id) { return id != kEpsilon && nullable(id); };
   if (flat[0] == kEpsilon && std::any_of(flat.begin(), flat.end(), matches_empty)) {
     flat.erase(flat.begin());

@@ -1,5 +1,5 @@
-// Regular expressions over bytes with calls of rules. Equal expressions have equal ids, so a
-// derivative is a state of a lazily built DFA. Source: Owens, Reppy and Turon 2009 (derivatives).
+// Regular expressions over bytes that may call rules. Equal expressions have equal ids, so that
+// derivatives are the states of a lazily built DFA. Source: Owens, Reppy and Turon 2009.
 #pragma once
 
 #include <atomic>
@@ -15,22 +15,22 @@
 namespace ds::grammar {
 
 using ExprId = int32_t;
-using ByteSet = std::bitset<256>;  // of byte classes inside a store
+using ByteSet = std::bitset<256>;  // byte classes, inside a store
 
-constexpr ExprId kEmpty = 0;    // no text
-constexpr ExprId kEpsilon = 1;  // the empty text
+constexpr ExprId kEmpty = 0;    // matches no text
+constexpr ExprId kEpsilon = 1;  // matches the empty text
 constexpr int32_t kUnbounded = -1;
 
 enum class Kind : uint8_t {
   empty,
   epsilon,
-  bytes,    // a: set
-  seq,      // a, then b; a is no seq
+  bytes,    // one byte of the set a
+  seq,      // a, then b; a itself is not a seq
   any,      // one of the operands
-  all,      // the intersection of the operands
-  without,  // texts that a does not match
+  all,      // all operands (intersection)
+  without,  // all texts that a does not match
   repeat,   // a, from b to c times; c may be kUnbounded
-  call,     // rule a on a new frame of the stack
+  call,     // rule a in a new frame of the stack
   ref,      // rule a in the same frame
 };
 
@@ -43,26 +43,26 @@ struct Expr {
   std::vector<ExprId> operands;
 };
 
-/// A rule that may begin here, and the expression after it.
+/// A rule that may be called here, and the expression after the call.
 struct Call {
   int32_t rule;
   ExprId after;
 };
 
-/// An expression as the state of an automaton.
+/// An expression as a state of the automaton.
 struct State {
-  std::unique_ptr<std::atomic<ExprId>[]> next;  // by byte class; kUnknown before its first use
+  std::unique_ptr<std::atomic<ExprId>[]> next;  // by byte class; kUnknown until first used
   std::vector<Call> calls;
   int32_t plain_room = 0;  // see Expressions::plain_room
   bool nullable = false, has_bytes = false;
   std::atomic<bool> ready{false};
 
-  /// True if the state has no calls and no return.
+  /// True if the state neither calls a rule nor may return.
   bool is_plain() const { return !nullable && calls.empty(); }
 };
 
-/// Expressions of one grammar. Threads may call next() and at() at the same time; other functions
-/// run before the grammar is shared.
+/// The expressions of a grammar. next() and at() are thread-safe. All other functions must have
+/// returned before threads share the grammar.
 class Expressions {
  public:
   Expressions(int classes, size_t rules);
@@ -76,33 +76,33 @@ class Expressions {
   ExprId call(int32_t rule);
   ExprId ref(int32_t rule, bool nullable);
 
-  /// Sets the body of a rule. All bodies are set before the first derivative.
+  /// Sets the body of a rule. All bodies must be set before the first derivative.
   void define(int32_t rule, ExprId body) { bodies_[static_cast<size_t>(rule)] = body; }
   ExprId body(int32_t rule) const { return bodies_[static_cast<size_t>(rule)]; }
-  /// Marks an expression that matches each character of a string except quote, backslash and
-  /// control characters.
+  /// Marks an expression that matches one character of a JSON string, except quotes, backslashes
+  /// and control characters.
   void mark_character(ExprId expr) { characters_.push_back(expr); }
-  /// Sets the class that holds only the quote.
+  /// Sets the byte class that contains only the quote.
   void set_quote(int byte_class) { quote_.set(static_cast<size_t>(byte_class)); }
 
-  /// Returns whether some text matches. `expr` has no calls. Throws DS_LIMIT.
+  /// Returns true if the expression matches any text. It must not call rules. Throws DS_LIMIT.
   bool is_possible(ExprId expr);
   bool nullable(ExprId expr) const { return exprs_[static_cast<size_t>(expr)].nullable; }
 
-  /// The state of an expression.
+  /// Returns the state of an expression.
   const State& at(ExprId id) {
     State& state = slot(id);
     if (!state.ready.load(std::memory_order_acquire)) prepare(id, state);
     return state;
   }
-  /// The derivative by a byte class: kEmpty if no text continues so.
+  /// Returns the derivative by a byte class, or kEmpty if no text continues with such a byte.
   ExprId next(const State& state, ExprId id, int byte_class) {
     const std::atomic<ExprId>& stored = state.next[static_cast<size_t>(byte_class)];
     const ExprId known = stored.load(std::memory_order_acquire);
     return known >= 0 ? known : find_next(state, id, byte_class);
   }
   int classes() const { return classes_; }
-  /// Bytes of memory, roughly.
+  /// Returns the approximate memory in bytes.
   size_t memory();
 
  private:

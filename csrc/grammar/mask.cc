@@ -1,4 +1,4 @@
-// The walk: a depth-first pass over the trie that keeps the parses at each depth.
+// Fills masks by a depth-first walk over the trie, with the parses at each depth.
 #include "mask.h"
 
 #include <algorithm>
@@ -6,15 +6,15 @@
 namespace ds::grammar {
 namespace {
 
-constexpr size_t kWorthKeeping = 200;  // visited nodes; cheaper masks are not cached
-constexpr int kCachedCallers = 4;      // of a cached mask
+constexpr size_t kWorthKeeping = 200;  // a mask that visits fewer nodes is not cached
+constexpr int kCachedCallers = 4;      // largest number of callers of a cached mask
 
 size_t bytes_of(const FrameMask& mask) {
   return (mask.words.size() + mask.exits.size()) * sizeof(uint32_t) + 128;
 }
 
-/// Walks over subtrees. A level holds the parses after the bytes up to its depth. The fast path is
-/// one frame in a state without calls and returns: the walk then is a walk of a DFA.
+/// Walks over subtrees of a trie. A level holds the parses of the bytes up to its depth. With a
+/// single frame and a state without calls and returns, the walk only follows a DFA.
 class Walk {
  public:
   Walk(Grammar& grammar, Arena& arena, const Trie& trie, uint32_t* words,
@@ -23,7 +23,8 @@ class Walk {
 
   size_t visited() const { return visited_; }
 
-  /// Marks the tokens below nodes [begin, end), the children of one node, from `start`.
+  /// Walks from the parses `start` and marks the tokens of nodes [begin, end), siblings, and below
+  /// them.
   void run(uint32_t begin, uint32_t end, const Frames& start) {
     if (begin >= end || start.list.empty()) return;
     const uint32_t base = trie_.depth[begin] - 1u;
@@ -75,14 +76,14 @@ class Walk {
 
  private:
   struct Level {
-    uint32_t begin, end;  // frames in the pool
-    const State* only;    // of the only frame; null if there are several
+    uint32_t begin, end;  // range of the level's frames in the pool
+    const State* only;    // state of the only frame; null if there are several frames
   };
 
   Level level(uint32_t begin) {
     const auto end = static_cast<uint32_t>(pool_.size());
     if (end - begin != 1) return {begin, end, nullptr};
-    // Callees and callers are frames of their own.
+    // With calls or returns, a callee or caller would be another frame.
     return {begin, end, &grammar_.expressions().at(pool_[begin].expr)};
   }
 
@@ -113,7 +114,7 @@ Grammar::SharedMask Grammar::find(const MaskKey& key) {
 }
 
 Grammar::SharedMask Grammar::kept(const MaskKey& key, SharedMask mask, size_t visited) {
-  // Longer chains refer to a mask with exits by its id.
+  // A mask with exits is always cached, because masks of longer chains refer to its id.
   if (visited < kWorthKeeping && mask->exits.empty()) return mask;
   const size_t each = bytes_of(*mask);
   std::lock_guard lock(mutex_);
@@ -152,7 +153,7 @@ Grammar::SharedMask Grammar::extended(const SharedMask& mask, ExprId caller) {
   Arena arena;
   Frames start;
   enter(expressions(), arena, {caller, kOutside}, start);
-  // A caller may return at once: then the next one continues at the same nodes.
+  // If the caller may return at once, its own caller continues at the same nodes.
   if (start.exited) made->exits = mask->exits;
   const Trie& trie = trie_of(*made);
   Walk walk(*this, arena, trie, made->words.data(), &made->exits);

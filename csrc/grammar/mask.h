@@ -1,4 +1,4 @@
-// Masks of allowed tokens: walks over the trie of the vocabulary.
+// Masks of allowed tokens, computed on the trie of a vocabulary.
 #pragma once
 
 #include <atomic>
@@ -12,16 +12,16 @@
 
 namespace ds::grammar {
 
-/// The tokens that a frame and some of its callers allow, whatever the next caller is.
+/// The tokens that a frame and some of its callers allow, for any further callers.
 struct FrameMask {
   std::vector<uint32_t> words;
-  /// Trie nodes where the last of the frames may return; their children depend on the next caller.
+  /// Trie nodes at which the outermost frame may return. Its caller decides on their children.
   std::vector<uint32_t> exits;
   bool is_other = false;  // the exits are nodes of Vocabulary::other
-  uint64_t id = 0;        // in the caches of a grammar
+  uint64_t id = 0;        // key in the grammar's cache
 };
 
-/// A grammar over a vocabulary. Threads share it.
+/// A grammar for a vocabulary. Thread-safe.
 class Grammar {
  public:
   Grammar(std::shared_ptr<const Vocabulary> vocabulary, Rules rules)
@@ -40,7 +40,7 @@ class Grammar {
  private:
   using SharedMask = std::shared_ptr<const FrameMask>;
   struct MaskKey {
-    uint64_t before;  // the mask that the expression extends; 0 for the mask of one frame
+    uint64_t before;  // id of the mask that `expr` extends; 0 for one frame
     ExprId expr;
     bool operator==(const MaskKey&) const = default;
   };
@@ -51,10 +51,11 @@ class Grammar {
   };
 
   SharedMask mask_of(ExprId expr);
-  /// The mask with one more caller, which continues with `caller`.
+  /// Returns `mask` extended by one more caller, which continues with `caller`.
   SharedMask extended(const SharedMask& mask, ExprId caller);
   SharedMask find(const MaskKey& key);
-  /// Returns the mask of the cache, which another thread may have made.
+  /// Adds the mask to the cache and returns the cached one, which another thread may have added
+  /// first.
   SharedMask kept(const MaskKey& key, SharedMask mask, size_t visited);
   const Trie& trie_of(const FrameMask& mask) const {
     return mask.is_other ? vocabulary_->other() : vocabulary_->trie();

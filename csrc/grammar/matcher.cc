@@ -1,4 +1,4 @@
-// The history of a matcher is a list of heads into its arena, so a rollback drops heads.
+// Keeps a head per token, with frames in the arena. A rollback removes heads.
 #include "matcher.h"
 
 #include <algorithm>

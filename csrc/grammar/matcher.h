@@ -1,4 +1,4 @@
-// Follows one text through a grammar, token by token.
+// Follows the text of one sequence through a grammar, token by token.
 #pragma once
 
 #include <memory>
@@ -10,25 +10,26 @@
 
 namespace ds::grammar {
 
-/// The state of one sequence. Calls from several threads are serialized.
+/// The state of one sequence. Thread-safe: calls run one at a time.
 class Matcher {
  public:
-  /// `ends` are end tokens: allowed at a complete text only.
+  /// `ends` are the end tokens, which are allowed only if the text is complete.
   Matcher(std::shared_ptr<Grammar> grammar, std::vector<int32_t> ends);
 
-  /// Writes the mask of the next token, `Vocabulary::words` words. All 0 after an end token.
+  /// Writes the mask of the next token, `Vocabulary::words` words. After an end token, all bits are
+  /// 0.
   void fill(uint32_t* words);
-  /// Appends a token. Returns false, without an effect, for a token that the grammar does not
-  /// allow.
+  /// Appends a token. Returns false, without effect, if the grammar does not allow it. Throws
+  /// DS_LIMIT.
   bool accept(int32_t token);
   /// Removes the last `count` tokens. Throws DS_ARGUMENT if there are fewer.
   void rollback(size_t count);
 
-  /// True if the text so far is a whole text.
+  /// Returns true if the grammar matches the text so far.
   bool is_complete();
-  /// True if nothing but an end token may follow.
+  /// Returns true if only end tokens are allowed.
   bool is_done();
-  /// The bytes that follow in every continuation, up to a limit.
+  /// Returns the bytes that every continuation begins with, up to kMaxForced bytes.
   std::string forced();
 
   const Grammar& grammar() const { return *grammar_; }
@@ -45,10 +46,10 @@ class Matcher {
   std::shared_ptr<Grammar> grammar_;
   std::vector<int32_t> ends_;
   Arena arena_;
-  std::vector<Head> heads_;  // after each token; the first is the start
+  std::vector<Head> heads_;  // one after each token; the first is the start
 };
 
-/// Runs fill() of several matchers on the threads of the process. Mask i goes to words[i].
+/// Calls fill() of all matchers on the thread pool. Mask i is written to words[i].
 void fill_all(const std::vector<std::shared_ptr<Matcher>>& matchers,
               const std::vector<uint32_t*>& words);
 

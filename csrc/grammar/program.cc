@@ -1,4 +1,4 @@
-// Rules from a description: checks every word, then drops alternatives that no text matches.
+// Reads the rules of a description: checks each word, then removes alternatives that match no text.
 #include "program.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ constexpr size_t kSetWords = 8;
   throw Error("DS_ARGUMENT", "format", expected, got);
 }
 
-/// A node of the description; arguments of operations on nodes are indices of earlier nodes.
+/// A node of the description. Arguments that are nodes are indices of earlier nodes.
 struct Node {
   Kind kind;
   std::vector<int32_t> arguments;
@@ -37,7 +37,7 @@ class Description {
     if (at_ != end_) refuse("a description of its own length", "more words");
   }
 
-  std::vector<ByteSet> sets;  // of bytes
+  std::vector<ByteSet> sets;  // sets of bytes
   std::vector<Node> nodes;
   std::vector<int32_t> bodies, characters;
   int32_t start;
@@ -100,7 +100,8 @@ class Description {
   size_t at_ = 0, end_;
 };
 
-/// Numbers the classes of bytes that are in the same sets.
+/// Assigns a class to each byte. Bytes in exactly the same sets share a class. Returns the number
+/// of classes.
 int classify(const std::vector<ByteSet>& sets, std::array<uint8_t, 256>& class_of) {
   int count = 1;
   class_of.fill(0);
@@ -121,7 +122,7 @@ int classify(const std::vector<ByteSet>& sets, std::array<uint8_t, 256>& class_o
   return count;
 }
 
-/// Properties of nodes by a fixed point over the rules: a property starts as false.
+/// A boolean for each node, computed as a fixed point over the rules. It starts as false.
 using Property = std::vector<char>;
 
 template <class Rule>

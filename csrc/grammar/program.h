@@ -1,4 +1,4 @@
-// Reads the description of a grammar, as lib/inference/grammar writes it.
+// Reads a grammar's description, an array of int32 words written by lib/inference/grammar.
 //
 //   words   version, rules, sets, nodes, start rule, characters
 //           sets: 8 words each, bit b of word b / 32 for byte b
@@ -23,7 +23,7 @@ struct Rules {
   ExprId start = kEmpty;
 };
 
-/// Throws DS_ARGUMENT for a damaged description and for a grammar that matches no text; DS_LIMIT.
+/// Reads a description. Throws DS_ARGUMENT if it is damaged or matches no text, and DS_LIMIT.
 Rules read_rules(const int32_t* words, size_t count);
 
 }  // namespace ds::grammar

@@ -1,4 +1,4 @@
-// Moves the parses of a text by one byte.
+// Advances the parses of a text by one byte.
 #include "stack.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ bool advance(Expressions& expressions, Arena& arena, const Frame* frames, size_t
     const ExprId next = expressions.next(state, frames[i].expr, byte_class);
     enter(expressions, arena, {next, frames[i].parent}, into);
   }
-  // Frames that only call or return do not move by bytes.
+  // Frames that only call or return consume no byte.
   std::erase_if(into.list, [&](const Frame& one) { return !expressions.at(one.expr).has_bytes; });
   return !into.list.empty() || into.complete || into.exited;
 }

@@ -1,5 +1,5 @@
-// The parses of a text: frames on persistent stacks. Nodes never change, so an older set of frames
-// stays valid after later bytes.
+// The parses of a text, as frames on persistent stacks. Nodes never change, so that earlier frames
+// stay valid.
 #pragma once
 
 #include <unordered_map>
@@ -10,24 +10,24 @@
 namespace ds::grammar {
 
 using NodeId = int32_t;
-constexpr NodeId kBottom = 0;   // the end of the text
-constexpr NodeId kOutside = 1;  // an unknown caller, in masks that hold for every caller
+constexpr NodeId kBottom = 0;   // below the first frame: the end of the text
+constexpr NodeId kOutside = 1;  // an unknown caller, for masks that hold for all callers
 
-/// The rest of a rule; `parent` continues after it.
+/// The rest of a rule. After it, `parent` continues.
 struct Frame {
   ExprId expr;
   NodeId parent;
   bool operator==(const Frame&) const = default;
 };
 
-/// All parses of one text.
+/// All parses of a text.
 struct Frames {
   std::vector<Frame> list;
   bool complete = false;  // the text may end here
-  bool exited = false;    // the parse may return to an unknown caller here
+  bool exited = false;    // a parse may return to an unknown caller here
 };
 
-/// Nodes of the stacks; equal nodes have equal ids.
+/// The nodes of all stacks. Equal nodes have equal ids.
 class Arena {
  public:
   Arena() : nodes_{{kEpsilon, kBottom}, {kEpsilon, kOutside}} {}
@@ -35,7 +35,7 @@ class Arena {
   const Frame& node(NodeId id) const { return nodes_[static_cast<size_t>(id)]; }
   NodeId push(Frame frame);
   size_t size() const { return nodes_.size(); }
-  /// Drops the nodes from `size` on.
+  /// Removes the nodes from `size` on.
   void truncate(size_t size);
 
  private:
@@ -47,10 +47,10 @@ class Arena {
   std::unordered_map<uint64_t, NodeId> ids_;
 };
 
-/// Adds a frame, the rules that it may call, and its callers if it may return.
+/// Adds a frame, the rules that it may call, and its callers if it may return at once.
 void enter(Expressions& expressions, Arena& arena, Frame frame, Frames& into);
 
-/// Replaces `into` by the parses after one more byte. Returns false without a parse.
+/// Replaces `into` by the parses after one more byte. Returns false if there are none.
 bool advance(Expressions& expressions, Arena& arena, const Frame* frames, size_t count,
              int byte_class, Frames& into);
 

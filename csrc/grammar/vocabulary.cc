@@ -1,4 +1,4 @@
-// Sorts the tokens by bytes and lays their trie out in preorder.
+// Sorts tokens by their bytes and stores their trie in preorder.
 #include "vocabulary.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The tokens of a tokenizer as a trie of bytes. Threads share it; it does not change.
+// The tokens of a tokenizer as a trie of bytes. Immutable, so threads share it.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace ds::grammar {
 
-/// A trie in preorder. The tokens of a node, and of a subtree, are consecutive in `tokens`.
+/// A trie in preorder. The tokens of a node or a subtree are consecutive in `tokens`.
 struct Trie {
   std::vector<uint8_t> byte;
-  std::vector<uint16_t> depth;   // 1 for a first byte
-  std::vector<uint32_t> after;   // the node behind the subtree
-  std::vector<uint32_t> first;   // [nodes + 1]: the node's first token in `tokens`
+  std::vector<uint16_t> depth;   // 1 for the first byte of a token
+  std::vector<uint32_t> after;   // the first node after the subtree
+  std::vector<uint32_t> first;   // [nodes + 1]: index of the node's first token in `tokens`
   std::vector<uint32_t> tokens;  // ids
 
   uint32_t size() const { return static_cast<uint32_t>(byte.size()); }
@@ -22,12 +22,12 @@ struct Trie {
 
 class Vocabulary {
  public:
-  /// Token i has the bytes from offsets[i] to offsets[i + 1]; without bytes it is never allowed.
-  /// Throws DS_ARGUMENT for offsets that do not ascend inside `bytes`.
+  /// Token i has the bytes from offsets[i] to offsets[i + 1]. A token without bytes is never
+  /// allowed. Throws DS_ARGUMENT if the offsets do not ascend or exceed `bytes`.
   Vocabulary(const char* bytes, size_t byte_count, const int32_t* offsets, size_t offset_count);
 
   int32_t size() const { return static_cast<int32_t>(offsets_.size()) - 1; }
-  /// Words of a mask.
+  /// Returns the number of 32-bit words of a mask.
   size_t words() const { return (static_cast<size_t>(size()) + 31) / 32; }
   std::string_view bytes_of(int32_t token) const {
     const auto at = static_cast<size_t>(token);
@@ -36,10 +36,10 @@ class Vocabulary {
   }
 
   const Trie& trie() const { return whole_; }
-  /// The tokens that are in no plain mask.
+  /// Returns the trie of tokens that are in no plain mask.
   const Trie& other() const { return other_; }
-  /// Mask of tokens that are at most `characters` characters of a string: valid UTF-8 without
-  /// quote, backslash and control characters. -1 for any number.
+  /// Returns the mask of tokens with at most `characters` characters of a JSON string: valid UTF-8
+  /// without quotes, backslashes and control characters. -1 means any number.
   const std::vector<uint32_t>& plain(int32_t characters) const {
     const bool is_whole = characters < 0 || characters > kMostCharacters;
     return plain_[static_cast<size_t>(is_whole ? kMostCharacters : characters)];

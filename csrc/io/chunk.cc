@@ -1,4 +1,4 @@
-// Cutting batches, continuing partial transfers and collecting errors.
+// Cuts batches into chunks, continues partial transfers and collects errors.
 #include "chunk.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// Parts that both back ends share: batches cut into chunks, and the interpretation of system call
-// results.
+// Shared by both engines: cuts batches into chunks and interprets the results of system calls.
 #pragma once
 
 #include <deque>
@@ -11,11 +10,11 @@
 
 namespace ds::io {
 
-/// Counts the chunks of one submit() and keeps its first error.
+/// Counts the finished chunks of one submit() and keeps the first error.
 class Batch {
  public:
   Batch(size_t chunks, Completion done) : left_(chunks), done_(std::move(done)) {}
-  /// Calls the completion after the last chunk.
+  /// Counts a finished chunk. Calls the completion after the last one.
   void finish_one(std::optional<Error> error);
 
  private:
@@ -25,23 +24,23 @@ class Batch {
   Completion done_;
 };
 
-/// The unfinished rest of one part of a transfer.
+/// The unfinished part of a transfer.
 struct Chunk {
   std::shared_ptr<Batch> batch;
   Transfer rest;
 
-  /// Processes the result of one read or write of `rest` (bytes moved, or -errno). Returns false if
-  /// the chunk must be issued again, true if it is complete and counted in the batch.
+  /// Handles the result of one read or write of `rest`: bytes moved, or -errno. Returns true if the
+  /// chunk is complete and counted in the batch, false if `rest` must be issued again.
   bool advance(int64_t result);
 };
 
-/// Cuts `batch` into chunks of at most `size` bytes. A batch without bytes completes at once and
-/// returns an empty list.
+/// Cuts `batch` into chunks of at most `size` bytes. If it has no bytes, calls `done` and returns
+/// an empty list.
 std::deque<Chunk> cut(const std::vector<Transfer>& batch, size_t size, Completion done);
 
-/// Names the calling thread (visible in /proc/PID/task/*/comm) and blocks signals on it, so that
-/// the program's own threads receive them. A file size limit then gives an errno, not a fatal
-/// signal.
+/// Names the calling thread (see /proc/PID/task/*/comm) and blocks signals on it, so that the
+/// program's own threads receive them. Because SIGXFSZ is blocked too, exceeding a file size limit
+/// gives an errno instead of ending the process.
 void begin_thread(const char* name);
 
 }  // namespace ds::io

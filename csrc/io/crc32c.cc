@@ -1,5 +1,5 @@
-// CRC-32C by an instruction (SSE4.2, Arm's CRC), eight bytes at a time, or by a table of 256
-// entries.
+// CRC-32C of eight bytes at a time by an instruction (SSE4.2, Arm CRC), or of one byte by a table
+// of 256 entries.
 #include "crc32c.h"
 
 #include <array>
@@ -29,7 +29,7 @@ constexpr std::array<uint32_t, 256> make_table() {
 constexpr std::array<uint32_t, 256> kTable = make_table();
 
 #if defined(__x86_64__)
-#if defined(__clang__)  // It counts the instruction apart from SSE4.2.
+#if defined(__clang__)  // clang requires crc32 in addition to SSE4.2
 #define DS_CRC_TARGET __attribute__((target("sse4.2,crc32")))
 #else
 #define DS_CRC_TARGET __attribute__((target("sse4.2")))

@@ -6,11 +6,12 @@
 
 namespace ds::io {
 
-/// Extends `crc` (0 to start) by `bytes` of data: crc32c(crc32c(0, a), b) is the checksum of a and
-/// then b. Uses the processor's instruction if available. Source: RFC 3720, appendix B.4.
+/// Extends `crc` (initially 0) by `bytes` of data and returns it. crc32c(crc32c(0, a), b) is the
+/// checksum of a followed by b. Uses the CPU's instruction if there is one. Source: RFC 3720,
+/// appendix B.4.
 uint32_t crc32c(uint32_t crc, const void* data, size_t bytes);
 
-/// The same by table, on every machine: the instruction's oracle.
+/// Like crc32c(), by a table on all machines. Tests compare the instruction with it.
 uint32_t crc32c_by_table(uint32_t crc, const void* data, size_t bytes);
 
 }  // namespace ds::io

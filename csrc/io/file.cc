@@ -1,4 +1,4 @@
-// Opens, syncs and closes files. Errors name path, operation and the system's reason.
+// Opens, syncs and closes files. Errors have the path, the operation and the system's reason.
 #include "file.h"
 
 #include <cerrno>
@@ -31,9 +31,9 @@ const char* cure_for(int code) {
   }
 }
 
-/// Rename for file systems that cannot forbid to replace (NFS, some of FUSE). A file gets its new
-/// name by a link, which never replaces. A folder uses rename(2), which replaces only an empty
-/// folder. Returns 0 or an errno.
+/// Renames on file systems that always replace (NFS, some FUSE). A file gets its new name by
+/// link(2), which never replaces. A folder uses rename(2), which replaces an empty folder only.
+/// Returns 0 or an errno.
 int rename_without_flag(const char* from, const char* to) {
   struct stat status;
   if (::lstat(to, &status) == 0) return EEXIST;
@@ -43,7 +43,7 @@ int rename_without_flag(const char* from, const char* to) {
   return ::unlink(from) == 0 ? 0 : errno;
 }
 
-/// Creates files with mode 0666 minus the umask.
+/// Opens a file. A new file has mode 0666 minus the umask.
 int open_file(const std::string& path, int flags, const char* purpose) {
   int descriptor;
   do {
@@ -90,8 +90,8 @@ File File::open_for_reading(const std::string& path) {
 File File::duplicate_of(int descriptor, const std::string& path) {
   File file(path, ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (file.descriptor_ < 0) throw io_error("open", path, "an open file", errno);
-  // O_NONBLOCK serves open() only, because a pipe in the file's place would block it. The engine
-  // must wait for bytes and not receive EAGAIN.
+  // open() needs O_NONBLOCK, because it would block if the path is a pipe. Reads must block,
+  // because the engine does not handle EAGAIN.
   const int flags = ::fcntl(file.descriptor_, F_GETFL);
   const bool waits = flags >= 0 && ::fcntl(file.descriptor_, F_SETFL, flags & ~O_NONBLOCK) == 0;
   if (!waits) throw io_error("open", path, "a file with blocking reads", errno);
@@ -125,7 +125,7 @@ void File::sync() {
 }
 
 void File::close() {
-  // Linux frees the descriptor even if close() is interrupted. A second close() could close another
+  // On Linux, an interrupted close() has freed the descriptor. A second close() could close another
   // file.
   const int result = ::close(std::exchange(descriptor_, -1));
   if (result < 0 && errno != EINTR) throw io_error("close", path_, "a clean close", errno);

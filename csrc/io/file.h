@@ -1,4 +1,4 @@
-// An open file with its path, and the errors of file operations.
+// An open file and its path, and the errors of file operations.
 #pragma once
 
 #include <cstdint>
@@ -8,37 +8,38 @@
 
 namespace ds::io {
 
-/// Returns DS_IO for `operation` on `path`: the expected state, the system's text for `code` (an
-/// errno), and a fix for common cases (disk full, no permission, no such folder, file too large).
+/// Returns a DS_IO error for `operation` on `path`, with the expected state and the system's text
+/// for `code` (an errno). Common causes get a hint: disk full, no permission, no such folder, file
+/// too large.
 Error io_error(const char* operation, const std::string& path, std::string expected, int code);
 
-/// Renames `from` unless `to` exists, atomically; returns false if it exists. A file system without
-/// this operation (NFS) may replace an empty folder that appears at the same moment. Throws DS_IO.
+/// Renames `from` atomically, or returns false if `to` exists. On a file system without this
+/// operation (NFS), it may replace an empty folder that appears at the same moment. Throws DS_IO.
 bool rename_exclusive(const std::string& from, const std::string& to);
 
-/// Takes the exclusive lock (flock) of an open file without waiting; returns false if another open
-/// file has it. The kernel releases it when the last copy of the descriptor is closed, however the
-/// process ends. Throws DS_IO if the file system has no locks.
+/// Locks an open file exclusively (flock) without waiting. Returns false if another open file holds
+/// the lock. The kernel releases the lock when the last copy of the descriptor is closed, also if
+/// the process is killed. Throws DS_IO if the file system has no locks.
 bool try_lock(int descriptor);
 
-/// Alignment that satisfies direct transfers on every file system.
+/// Alignment of O_DIRECT transfers that all file systems accept.
 constexpr size_t kDirectAlignment = 4096;
 
 /// Owns a file descriptor.
 class File {
  public:
-  /// Throws DS_IO. Folders can be opened too, for sync().
+  /// Opens a file, or a folder for sync(). Throws DS_IO.
   static File open_for_reading(const std::string& path);
-  /// Returns another descriptor of an open file, which the owner may close. Reads of both wait for
-  /// their bytes from now on. Throws DS_IO.
+  /// Duplicates the descriptor of an open file, so that its owner may close it. Reads through both
+  /// descriptors become blocking. Throws DS_IO.
   static File duplicate_of(int descriptor, const std::string& path);
-  /// Creates the file if it is missing; `truncate` empties an existing one.
+  /// Opens or creates a file. `truncate` empties an existing file. Throws DS_IO.
   static File open_for_writing(const std::string& path, bool truncate);
 
-  /// Opens a file for reading and writing in `folder` without a name: no other process opens it,
-  /// and its space is free when the process ends, however it ends. Errors call it `label`. `direct`
-  /// requests O_DIRECT transfers and returns whether the file system supports them. With O_DIRECT,
-  /// offsets, sizes and addresses are multiples of kDirectAlignment. Throws DS_IO.
+  /// Creates a file without a name in `folder`, for reading and writing. Other processes cannot
+  /// open it, and its space is freed when the process ends in any way. Errors call it `label`.
+  /// `direct` requests O_DIRECT and returns whether the file system supports it. If so, offsets,
+  /// sizes and addresses must be multiples of kDirectAlignment. Throws DS_IO.
   static File nameless_in(const std::string& folder, const std::string& label, bool& direct);
 
   File(File&& other) noexcept;
@@ -48,14 +49,15 @@ class File {
   int descriptor() const { return descriptor_; }
   const std::string& path() const { return path_; }
   int64_t size() const;
-  /// Allocates `bytes` of disk for the file now. Throws DS_IO with `purpose` and the free space.
+  /// Allocates `bytes` of disk space. Throws DS_IO with `purpose` and the free space.
   void preallocate(int64_t bytes, const std::string& purpose);
-  /// Returns "ext4", "tmpfs", ..., or a number for other file systems.
+  /// Returns the name of the file system ("ext4", "tmpfs"), or its number.
   std::string file_system() const;
 
-  /// Returns when the contents (of a folder: its entries) are on disk.
+  /// Blocks until the contents of a file, or the entries of a folder, are on disk. Throws DS_IO.
   void sync();
-  /// Reports errors of deferred writes, which the destructor cannot.
+  /// Closes the file and throws DS_IO for a deferred write that failed. The destructor cannot
+  /// report it.
   void close();
 
  private:

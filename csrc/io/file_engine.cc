@@ -1,4 +1,4 @@
-// Choosing the process's engine, and waiting for a batch.
+// Chooses the process's engine, and waits for batches.
 #include "file_engine.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace {
 
 EngineOptions four_threads() { return {.depth = 4}; }
 
-/// Engines live as long as the process: a batch may be in flight in any of them.
+/// Returns io_uring, or else threads. Never destroyed, because a batch may be in flight at exit.
 FileEngine& uring_or_threads() {
   static FileEngine* engine = [] {
     std::unique_ptr<FileEngine> made = make_uring_engine();
@@ -61,7 +61,7 @@ struct Pending::State {
 Pending::Pending(FileEngine& engine, const std::vector<Transfer>& batch)
     : state_(std::make_unique<State>()) {
   engine.submit(batch, [state = state_.get()](const Error* error) {
-    // Notified under the lock: the waiter destroys the state as soon as it sees `done`.
+    // Notifies under the lock, because the waiter destroys the state once it sees `done`.
     std::lock_guard lock(state->mutex);
     if (error) state->error = *error;
     state->done = true;

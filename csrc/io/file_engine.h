@@ -1,4 +1,4 @@
-// Asynchronous file I/O: batches of reads and writes that run concurrently with the submitter.
+// Asynchronous file I/O: batches of reads and writes that run while the caller continues.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace ds::io {
 
 enum class Direction { read, write };
 
-/// One contiguous range of a file and of memory. Both are borrowed until the batch has completed.
+/// A contiguous range of a file and of memory. The caller keeps both until the batch has completed.
 struct Transfer {
   const File* file;
   int64_t offset;
@@ -22,62 +22,63 @@ struct Transfer {
   Direction direction;
 };
 
-/// Called once per batch on an engine thread, after its last transfer. `error` is the first failure
-/// (DS_IO), null if all succeeded. It must not throw and should be short.
+/// Called on an engine thread after the last transfer of a batch. `error` is the first failure
+/// (DS_IO), or null. It must not throw and should be short.
 using Completion = std::function<void(const Error* error)>;
 
-/// submit() may be called from any thread. Transfers of a batch run in any order and concurrently.
-/// The engine continues partial transfers and repeats interrupted ones. A read beyond the end is an
-/// error. The destructor waits for everything submitted.
+/// Runs batches of transfers. submit() is thread-safe. Transfers of a batch run concurrently, in
+/// any order. The engine continues partial transfers and repeats interrupted ones. Reading beyond
+/// the end of a file is an error. The destructor waits for all submitted batches.
 class FileEngine {
  public:
   virtual ~FileEngine() = default;
-  /// "io_uring" or "threads".
+  /// Returns "io_uring" or "threads".
   virtual const char* name() const = 0;
   virtual void submit(const std::vector<Transfer>& batch, Completion done) = 0;
 };
 
-/// A range of memory.
+/// A range of host memory.
 struct Memory {
   char* data;
   size_t bytes;
 };
 
-/// Sizes of the requests and their number in flight.
+/// Size, number and memory of the engine's requests.
 struct EngineOptions {
-  /// Bytes of one request: large enough to stream at full speed, small enough for several per file.
+  /// Bytes of a request: large enough for full speed, small enough for several requests per file.
   size_t request_bytes = size_t{4} << 20;
-  /// Requests in flight: the depth of a ring, or the number of threads.
+  /// Requests in flight: the depth of the ring, or the number of threads.
   unsigned depth = 32;
-  /// Memory and a file (or -1) of most transfers. A ring registers them, so the kernel does not
-  /// look them up and pin pages for every request. They must outlive the engine.
+  /// Memory and file (or -1) of most transfers. The ring registers them, so that the kernel does
+  /// not look them up and pin pages for each request. They must outlive the engine.
   std::vector<Memory> memory = {};
   int file = -1;
 };
 
-/// Uses the kernel's io_uring; returns null if it is missing or forbidden (common in containers).
+/// Creates an engine over io_uring. Returns null if the kernel lacks or forbids it, as in many
+/// containers.
 std::unique_ptr<FileEngine> make_uring_engine(const EngineOptions& options = {});
-/// Uses pread and pwrite on options.depth threads.
+/// Creates an engine over pread and pwrite on options.depth threads. Throws DS_LIMIT.
 std::unique_ptr<FileEngine> make_thread_engine(const EngineOptions& options);
 
-/// Returns the process's engine: io_uring if it works here, else threads. Never destroyed.
+/// Returns the process's engine: io_uring if it is available, otherwise threads. Never destroyed.
 FileEngine& file_engine();
 
-/// Creates a separate engine of the kind that choose_file_engine() has selected.
+/// Creates another engine of the kind that choose_file_engine() selected.
 std::unique_ptr<FileEngine> make_file_engine(const EngineOptions& options);
 
-/// Selects `name` ("io_uring" or "threads") as the engine of later calls. Throws DS_PLATFORM if the
-/// kernel has no io_uring, DS_ARGUMENT for another name.
+/// Selects the engine of later calls, "io_uring" or "threads". Throws DS_PLATFORM if the kernel has
+/// no io_uring, and DS_ARGUMENT for another name.
 void choose_file_engine(const std::string& name);
 
-/// A batch in flight. The destructor waits, so that borrowed memory outlives the transfers.
+/// A submitted batch. The destructor waits for it, so that its memory outlives the transfers.
 class Pending {
  public:
   Pending(FileEngine& engine, const std::vector<Transfer>& batch);
   ~Pending();
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
-  /// Blocks until the batch has completed; throws its error.
+  /// Blocks until the batch has completed. Throws its error.
   void wait();
 
  private:

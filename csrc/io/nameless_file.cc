@@ -1,5 +1,4 @@
-// Files without a name, for data that a process keeps on disk while it runs: opening, space, and
-// file system type.
+// Files without a name, for data that a process keeps on disk while it runs.
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -27,8 +26,8 @@ int open_again(const std::string& path, int flags, bool direct) {
   return descriptor;
 }
 
-/// For systems without files that never had a name: creates a new name and removes it at once.
-/// Returns -1 with errno.
+/// Creates a file and removes its name at once, for systems without O_TMPFILE. Returns -1 with
+/// errno on failure.
 int open_and_unlink(const std::string& folder, bool direct) {
   std::string path = folder + "/.ds-XXXXXX";
   const int named = ::mkostemp(path.data(), O_CLOEXEC);
@@ -49,7 +48,7 @@ int open_nameless(const std::string& folder, bool direct) {
   return descriptor < 0 && unknown ? open_and_unlink(folder, direct) : descriptor;
 }
 
-/// Some file systems open a file for direct transfers and reject every transfer.
+/// Returns false if the file system accepts O_DIRECT at open() but rejects each transfer.
 bool transfers_directly(int descriptor) {
   const std::unique_ptr<void, void (*)(void*)> block(
       std::aligned_alloc(kDirectAlignment, kDirectAlignment), std::free);
@@ -59,7 +58,7 @@ bool transfers_directly(int descriptor) {
   do {
     moved = ::pwrite(descriptor, block.get(), kDirectAlignment, 0);
   } while (moved < 0 && errno == EINTR);
-  // Later code that needs the space reports other failures (a full disk).
+  // Other failures (a full disk) are reported when the space is needed.
   return moved >= 0 || errno != EINVAL;
 }
 
@@ -95,12 +94,12 @@ void File::preallocate(int64_t bytes, const std::string& purpose) {
   const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   if (limited && static_cast<rlim_t>(bytes) > limit.rlim_cur) {
     const auto most = static_cast<double>(limit.rlim_cur);
-    throw refuse(EFBIG, text("files of at most ", gigabytes(most)));  // Not by a signal that kills.
+    throw refuse(EFBIG, text("files of at most ", gigabytes(most)));  // a write would raise SIGXFSZ
   }
   const double free = system::free_bytes(descriptor_);
   const std::string there = text(gigabytes(free), " free on ", file_system());
-  // Checks instead of trying: before it fails, an allocation takes all free space, which other
-  // writers need.
+  // Checks the free space first, because a failing allocation takes all free space for a moment,
+  // and other programs may need it.
   if (free < static_cast<double>(bytes)) throw refuse(ENOSPC, there);
   int code;
   do {

@@ -1,4 +1,4 @@
-// The engine of systems without io_uring: none, so threads transfer.
+// For systems without io_uring: returns no engine, so the thread engine is used.
 #include "file_engine.h"
 
 namespace ds::io {

@@ -1,4 +1,4 @@
-// Orders transfers by the ranges that they touch, and checks the checksums of blocks.
+// Orders transfers by their ranges and verifies the checksums of blocks.
 #include "swap_file.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience{120};  // without a single block
+constexpr std::chrono::seconds kPatience{120};  // time without any finished block
 
 bool overlap(int64_t a, size_t a_bytes, int64_t b, size_t b_bytes) {
   return a < b + static_cast<int64_t>(b_bytes) && b < a + static_cast<int64_t>(a_bytes);
@@ -45,7 +45,7 @@ SwapFile::SwapFile(const SwapOptions& options)
 }
 
 SwapFile::~SwapFile() {
-  std::list<std::shared_ptr<Move>> dropped;  // freed without the lock: owners may take others
+  std::list<std::shared_ptr<Move>> dropped;  // destroyed after the unlock: owners may lock
   {
     std::unique_lock lock(mutex_);
     drop_waiting(dropped);
@@ -181,7 +181,7 @@ void SwapFile::drop_waiting(std::list<std::shared_ptr<Move>>& dropped) {
 }
 
 void SwapFile::finish(Move& move, const Error* error) {
-  std::list<std::shared_ptr<Move>> dropped;  // freed without the lock: owners may take others
+  std::list<std::shared_ptr<Move>> dropped;  // destroyed after the unlock: owners may lock
   std::lock_guard lock(mutex_);
   ++progress_;
   if (error && !error_) error_ = *error;

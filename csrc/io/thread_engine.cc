@@ -1,4 +1,4 @@
-// The portable back end: pread and pwrite on a few threads.
+// The portable engine: pread and pwrite on threads.
 #include <cerrno>
 #include <condition_variable>
 #include <thread>
@@ -12,7 +12,8 @@ namespace {
 
 class ThreadEngine final : public FileEngine {
  public:
-  /// Uses as many threads as the system grants. Throws DS_LIMIT if it grants no thread.
+  /// Starts up to options.depth threads, as many as the system allows. Throws DS_LIMIT if it allows
+  /// none.
   explicit ThreadEngine(const EngineOptions& options)
       : request_bytes_(options.request_bytes),
         workers_(start_threads(options.depth, "file engine", "a thread that reads and writes files",
@@ -67,7 +68,7 @@ class ThreadEngine final : public FileEngine {
   std::condition_variable available_;
   std::deque<Chunk> pending_;
   bool closing_ = false;
-  std::vector<std::thread> workers_;  // last: they use all of the above
+  std::vector<std::thread> workers_;  // last, because they use the other members
 };
 
 }  // namespace

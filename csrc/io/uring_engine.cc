@@ -1,4 +1,4 @@
-// The Linux back end: one thread feeds an io_uring and handles its completions.
+// The Linux engine: one thread feeds an io_uring and handles its completions.
 #include <algorithm>
 #include <cerrno>
 #include <liburing.h>
@@ -13,14 +13,15 @@
 namespace ds::io {
 namespace {
 
-constexpr size_t kLargestRegistered = size_t{1} << 30;  // of one registered range
+constexpr size_t kLargestRegistered = size_t{1} << 30;  // the kernel's limit of one range
 constexpr int kNotRegistered = -1;
 
-/// Ranges of memory that the kernel has pinned, and a file that it holds, for the life of a ring.
+/// Memory and a file that are registered with a ring, so that the kernel keeps them pinned and
+/// open.
 class Registered {
  public:
-  /// Registers as much as the kernel accepts: older kernels count it as locked memory (`ulimit
-  /// -l`).
+  /// Registers as much memory as the kernel accepts. Older kernels count it as locked memory
+  /// (`ulimit -l`).
   Registered(io_uring& ring, const EngineOptions& options) {
     std::vector<iovec> ranges;
     for (const Memory& memory : options.memory) {
@@ -36,7 +37,7 @@ class Registered {
     if (file >= 0 && io_uring_register_files(&ring, &file, 1) == 0) file_ = file;
   }
 
-  /// Returns the number of the range that contains the whole transfer.
+  /// Returns the index of the registered range that contains the transfer, or -1.
   int range_of(const Transfer& transfer) const {
     for (size_t i = 0; i < ranges_.size(); ++i) {
       const char* begin = static_cast<const char*>(ranges_[i].iov_base);
@@ -55,12 +56,12 @@ class Registered {
   int file_ = kNotRegistered;
 };
 
-/// The ring belongs to its thread. Submitters queue chunks and signal an eventfd (the bell), which
-/// the ring reads.
+/// Only the engine's thread uses the ring. Submitters queue chunks and signal an eventfd, the bell.
+/// The ring always has a read of the bell in flight.
 class UringEngine final : public FileEngine {
  public:
-  /// Takes ownership of an initialised ring and of the bell, unless it throws DS_LIMIT because the
-  /// system refuses a thread.
+  /// Takes ownership of an initialised ring and the bell. If it throws DS_LIMIT because the system
+  /// refuses a thread, the caller still owns them.
   UringEngine(const io_uring& ring, int bell, const EngineOptions& options)
       : ring_(ring),
         bell_(bell),
@@ -105,21 +106,21 @@ class UringEngine final : public FileEngine {
     while (true) {
       const bool closing = take_pending();
       if (closing && under_way_ == 0) return;
-      // On failure (interrupted, or short of kernel memory) the entries stay queued for the next
+      // If it fails (interrupted, or out of kernel memory), the entries stay queued for the next
       // round.
       io_uring_submit_and_wait(&ring_, 1);
       handle_completions();
     }
   }
 
-  /// Queues a read of the bell; its completion has no chunk.
+  /// Queues a read of the bell. Its completion has no chunk.
   void listen() {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     io_uring_prep_read(entry, bell_, &bell_count_, sizeof bell_count_, 0);
     io_uring_sqe_set_data(entry, nullptr);
   }
 
-  /// Fills the ring up to its depth. Returns whether the engine is closing and no chunk is left.
+  /// Fills the ring up to its depth. Returns true if the engine is closing and no chunk is left.
   bool take_pending() {
     std::lock_guard lock(mutex_);
     while (under_way_ < depth_ && !pending_.empty()) {
@@ -180,10 +181,10 @@ class UringEngine final : public FileEngine {
   std::mutex mutex_;
   std::deque<Chunk> pending_;
   bool closing_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, because it uses the other members
 };
 
-/// Kernels before 5.6 have io_uring but not these two operations.
+/// Returns false for kernels before 5.6, which have io_uring without these two operations.
 bool can_read_and_write(io_uring& ring) {
   io_uring_probe* probe = io_uring_get_probe_ring(&ring);
   if (!probe) return false;
@@ -197,7 +198,7 @@ bool can_read_and_write(io_uring& ring) {
 
 std::unique_ptr<FileEngine> make_uring_engine(const EngineOptions& options) {
   io_uring ring;
-  // Twice the depth: one entry is the bell's, and a queue must never be full.
+  // Twice the depth: the bell takes one entry, and a queue must never be full.
   if (io_uring_queue_init(2 * options.depth, &ring, 0) < 0) return nullptr;
   const int bell = can_read_and_write(ring) ? ::eventfd(0, EFD_CLOEXEC) : -1;
   if (bell < 0) {
