@@ -18,7 +18,7 @@ import { answerPythonNames } from '../runtime/python-names.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
-import { noteChanged } from '../tensor/tape.js';
+import { markChanged } from '../tensor/tape.js';
 import { CommsLogger } from './comms-logger.js';
 
 export type { ReduceOp } from '../runtime/job.js';
@@ -283,7 +283,7 @@ export class ProcessGroup {
     const begin = performance.now();
     this.issued++;
     const ticket = this.tickets.start(whole, stream, label);
-    if (output instanceof Tensor) noteChanged(output);
+    if (output instanceof Tensor) markChanged(output);
     const work = new Work(this.tickets, ticket, this.device.compute);
     if (this.logger) {
       work.synchronize();

@@ -133,7 +133,7 @@ export class Engine extends EngineReports {
     });
     gradients.restart();
     stepDecisions.noteStep();
-    this.growth.stepped();
+    this.growth.endStep();
     this.stepped = true;
     this.updated = true;
   }

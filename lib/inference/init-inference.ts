@@ -388,7 +388,8 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig, isWhole
     });
   }
   const isSplit =
-    groupOf(model) !== null || model.parameters().some((parameter) => parameter.missing !== null);
+    groupOf(model) !== null ||
+    model.parameters().some((parameter) => parameter.missingReason !== null);
   const ranks = distributed()?.worldSize ?? 1;
   if (ranks === 1 || !(isSplit || (isStreamed(model) && !isWhole))) return;
   throw argumentError(

@@ -5,7 +5,7 @@ import type { CausalLM, Places } from '../models/index.js';
 import { Buffer } from '../runtime/buffer.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
-import { batchInvariant, held, indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
+import { held, indexSelect, noGrad, runBatchInvariant, scope, Tensor } from '../tensor/index.js';
 import type { Adapters } from './adapters/adapters.js';
 import { maxTiles } from './adapters/rows.js';
 import { HostBlocks } from './host-blocks.js';
@@ -234,7 +234,7 @@ export class StepRunner {
         this.model.logitsAfter(row(fed), ownPlaces, lists.ends);
       const { beside } = this.room;
       const model = (): Tensor => beside?.around(lists.slots, places, at) ?? at(places);
-      const logits = (): Tensor => batchInvariant(model, this.sizes.isInvariant ?? false);
+      const logits = (): Tensor => runBatchInvariant(model, this.sizes.isInvariant ?? false);
       const { adapters } = this.room;
       const adapted = adapters && batch.tiles > 0 ? () => adapters.run(lists, logits) : logits;
       return this.cache.run(lists, adapted);

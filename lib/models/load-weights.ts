@@ -26,7 +26,7 @@ import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor, trainerOf } from '../tensor/index.js';
-import { noteChanged } from '../tensor/tape.js';
+import { markChanged } from '../tensor/tape.js';
 import { OpenWeights, SlicedWeights, StoredWeights } from './stored-weights.js';
 
 /** Strictness of loadWeights(), and the layout of the files. */
@@ -365,7 +365,7 @@ async function fill(destination: Destination, files: WeightFiles): Promise<void>
     requireFree([[nameOf(destination), target]]); // A concurrent initialize() may have run since.
     if (isNew(target)) target.place(values);
     else noGrad(() => scope(() => kernels.copy({ in: values.to(target.device), out: target })));
-    noteChanged(target);
+    markChanged(target);
   } finally {
     values.release();
   }

@@ -1,10 +1,10 @@
 // Log-probabilities of single tokens, for losses of policies.
 import {
-  batchInvariant,
   checkpointParts,
   concat,
   embedding,
   noGrad,
+  runBatchInvariant,
   scope,
   Tensor,
   zeros,
@@ -27,7 +27,7 @@ export interface TokenLogProbOptions {
 export const scopeOfTokens = (
   options: TokenLogProbOptions | undefined,
   body: () => Tensor,
-): Tensor => batchInvariant(() => scope(body), options?.batchInvariant ?? false);
+): Tensor => runBatchInvariant(() => scope(body), options?.batchInvariant ?? false);
 
 /** Maps hidden states [1, N, channels] to logits [1, N, V]. */
 type LogitsOf = (x: Tensor) => Tensor;

@@ -165,7 +165,7 @@ export class KeyValueCache implements SequenceCache {
     if (!sparsity) return attention(q, keys, values, options);
     if (T < S)
       return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });
-    const layout = sparsity.layout(headShare?.whole ?? q.size(1), T);
+    const layout = sparsity.layout(headShare?.total ?? q.size(1), T);
     return attention(q, keys, values, { ...options, layout });
   }
 

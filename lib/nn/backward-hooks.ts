@@ -65,7 +65,7 @@ function passedThrough(
   const outputs = tensors.map((x) => x.alias(x.shape, x.strides));
   record(name, tensors, outputs, saved, (grads, sink) => {
     change(grads).forEach((grad, i) => {
-      if (grad) sink.give(i, grad);
+      if (grad) sink.addGrad(i, grad);
     });
   });
   return new Map(tensors.map((x, i) => [x, required(outputs[i])]));

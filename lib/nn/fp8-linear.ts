@@ -6,7 +6,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { cast, noGrad, scope, Tensor } from '../tensor/index.js';
-import { FP8_MULTIPLE, productOfRows, quantizedRows } from '../tensor/ops/fp8-linear.js';
+import { FP8_MULTIPLE, multiplyRows, quantizeRows } from '../tensor/ops/fp8-linear.js';
 import { byRows, type JoinableLinear, type JointProduct } from './joined-linears.js';
 import { type Linear, LinearGelu } from './linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
@@ -82,7 +82,7 @@ export class Fp8Linear extends PackedLinear implements JoinableLinear {
 
   protected override store(values: Tensor): void {
     const rows = values.dtype === 'f64' ? cast(values, 'f32') : values;
-    quantizedRows(rows, { codes: this.weight_codes, scale: this.weight_scale });
+    quantizeRows(rows, { codes: this.weight_codes, scale: this.weight_scale });
   }
 
   protected override multiplied(x: Tensor, bias: Tensor | null): Tensor {
@@ -114,7 +114,7 @@ function productWith(x: Tensor, [codes, scale, bias]: readonly Tensor[]): Tensor
   const weight = { codes: required(codes), scale: required(scale) };
   return scope(() =>
     byRows(x, weight.codes.size(0), (rows, out) =>
-      productOfRows(quantizedRows(rows), weight, out, bias ?? null),
+      multiplyRows(quantizeRows(rows), weight, out, bias ?? null),
     ),
   );
 }

@@ -3,7 +3,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { gelu, linear, linearGelu, swiglu, type Tensor } from '../tensor/index.js';
-import { type Fp8Recipe, fp8Linear, sharingCasts } from '../tensor/ops/fp8-linear.js';
+import { type Fp8Recipe, fp8Linear, shareCasts } from '../tensor/ops/fp8-linear.js';
 import { type Initializer, uniform } from './initializers.js';
 import {
   type Joinable,
@@ -121,7 +121,7 @@ export class SwiGLU extends Module implements Joinable {
     const { gate_proj, up_proj } = this;
     const joined = this.isJoined ? joinedGate(x, [gate_proj, up_proj]) : null;
     if (joined) return this.down_proj.call(joined);
-    const [gate, up] = sharingCasts(x, () => [gate_proj.call(x), up_proj.call(x)] as const);
+    const [gate, up] = shareCasts(x, () => [gate_proj.call(x), up_proj.call(x)] as const);
     return this.down_proj.call(swiglu(gate, up));
   }
 

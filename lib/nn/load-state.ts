@@ -8,7 +8,7 @@ import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
-import { noteChanged } from '../tensor/tape.js';
+import { markChanged } from '../tensor/tape.js';
 import { requireLoadable } from './loadable.js';
 import { hintForNames, OTHER_MODEL } from './name-mismatch.js';
 
@@ -69,7 +69,7 @@ function requireSameNames(own: Record<string, Tensor>, given: ReadonlyMap<string
 function assign(target: Tensor, source: Tensor): void {
   target.requireWritable('loadStateDict');
   noGrad(() => scope(() => kernels.copy({ in: source.to(target.device), out: target })));
-  noteChanged(target);
+  markChanged(target);
 }
 
 function list(names: readonly string[]): string {

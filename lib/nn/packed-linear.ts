@@ -4,9 +4,9 @@ import type { DType } from '../runtime/dtype.js';
 import { argumentError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { gelu, linear, noGrad, scope, type Tensor } from '../tensor/index.js';
-import { asIs, gemm, gemmRows } from '../tensor/ops/matmul.js';
+import { gemm, gemmRows, plainOperand } from '../tensor/ops/matmul.js';
 import { asRows, sumToShape } from '../tensor/ops/shapes.js';
-import { noteChanged, record } from '../tensor/tape.js';
+import { markChanged, record } from '../tensor/tape.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
@@ -83,7 +83,7 @@ export abstract class PackedLinear extends Module {
   setValues(values: Tensor): void {
     this.stored.requireWritable(`${this.constructor.name}.setValues`);
     noGrad(() => scope(() => this.store(values.contiguous())));
-    noteChanged(this.stored);
+    markChanged(this.stored);
   }
 
   /** x W^T + b, without gradients. Default: dequantizes the whole weight temporarily. */
@@ -103,7 +103,9 @@ export abstract class PackedLinear extends Module {
     record('packed_linear', inputs, [out], [this.stored], ([grad], sink) => {
       const rows = gemmRows(grad);
       sink.write(0, (dx, accumulate) =>
-        scope(() => gemm(asIs(rows), asIs(this.values(grad.dtype)), asRows(dx), accumulate)),
+        scope(() =>
+          gemm(plainOperand(rows), plainOperand(this.values(grad.dtype)), asRows(dx), accumulate),
+        ),
       );
       if (bias) sink.write(1, (db, accumulate) => sumToShape(rows, db, accumulate));
     });

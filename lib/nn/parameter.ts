@@ -19,7 +19,7 @@ import { requireSizes } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { contiguousStrides, numel, type View } from '../runtime/view.js';
 import { cast, held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
-import { noteChanged } from '../tensor/tape.js';
+import { markChanged } from '../tensor/tape.js';
 import { CutStoredValues, copyCut, writeCut } from './cut-values.js';
 import { type Initializer, writeInitial } from './initializers.js';
 import type { StoredValues } from './stored-values.js';
@@ -85,8 +85,10 @@ export class Parameter extends Tensor {
     return this.vacant ? this.vacant.device : super.device;
   }
 
-  override get missing(): string | null {
-    return this.vacant ? `its values are in the shards of ${this.vacant.home}` : super.missing;
+  override get missingReason(): string | null {
+    return this.vacant
+      ? `its values are in the shards of ${this.vacant.home}`
+      : super.missingReason;
   }
 
   /** An engine keeps master weights: the next step would overwrite other writes. */
@@ -224,7 +226,7 @@ export class Parameter extends Tensor {
    * values there. Frees the old memory.
    */
   place({ buffer, dtype, offset }: Place): void {
-    this.rehome(buffer.retain());
+    this.replaceBuffer(buffer.retain());
     this.vacant = null;
     this.forgetStored();
     const mutable = this as { dtype: DType; offset: number };
@@ -253,14 +255,14 @@ export class Parameter extends Tensor {
         kernels.copy({ in: values, out: this });
       }),
     );
-    noteChanged(this);
+    markChanged(this);
     return this;
   }
 
   /** Frees the memory: the values are elsewhere until place(); `home` names their owner. */
   vacate(home: string): void {
     const { device } = this;
-    this.rehome(Buffer.released);
+    this.replaceBuffer(Buffer.released);
     this.vacant = { home, device };
   }
 
@@ -299,7 +301,7 @@ export class Parameter extends Tensor {
     const values = held(() => new Tensor(memory, dtype, this.shape));
     try {
       this.writeFirst(values);
-      this.rehome(memory.retain());
+      this.replaceBuffer(memory.retain());
     } finally {
       values.release();
     }

@@ -74,7 +74,7 @@ export class SparsePattern {
    */
   mask(queries: Tensor, keys: number, share: HeadShare | null): Tensor | null {
     const [heads, T] = [queries.size(1), queries.size(2)];
-    const layout = this.layout(share?.whole ?? heads, keys);
+    const layout = this.layout(share?.total ?? heads, keys);
     const mask = layout?.mask(T, keys, queries.device) ?? null;
     return mask && mask.size(1) > heads ? mask.narrow(1, share?.first ?? 0, heads) : mask;
   }

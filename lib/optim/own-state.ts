@@ -6,7 +6,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { numel as sizeOf } from '../runtime/view.js';
 import { cast, compare, Tensor, where, within } from '../tensor/index.js';
-import { packed } from '../tensor/ops/shapes.js';
+import { toRowMajor } from '../tensor/ops/shapes.js';
 import { type DeclaredState, declaredState, savedState } from './declared-state.js';
 import type { Optimizer, ParameterPlace, UpdateTensors } from './optimizer.js';
 
@@ -70,7 +70,7 @@ export class OwnState {
     return {
       group,
       master: master ?? ownTensor,
-      grad: packed(grad).alias(flat),
+      grad: toRowMajor(grad).alias(flat),
       weight: master && ownTensor,
       ...kept,
       places: [place],

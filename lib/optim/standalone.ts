@@ -6,7 +6,7 @@ import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
-import { noteChanged } from '../tensor/tape.js';
+import { markChanged } from '../tensor/tape.js';
 import type { DeclaredState } from './declared-state.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import { OwnState } from './own-state.js';
@@ -142,7 +142,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
       const tensors = state.tensorsOf(parameter, group);
       this.update(tensors, { step: ++state.step, groups: this.groups }, this.kernels);
     });
-    noteChanged(parameter);
+    markChanged(parameter);
   }
 
   private stateFor(parameter: Tensor, group: number, index: number): OwnState {

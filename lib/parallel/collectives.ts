@@ -43,7 +43,7 @@ function recordEarly(
     scope(() => {
       const { work, result } = running ?? begin(grad, ahead);
       work.wait();
-      sink.give(0, result());
+      sink.addGrad(0, result());
       running?.target.dispose();
     });
   });
@@ -129,7 +129,7 @@ export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
     group.allReduce(x.contiguous(), { output: sum, purpose: 'sumOverGroup' }).wait();
     return sum;
   });
-  record('sum_over_group', [x], [out], [], ([grad], sink) => sink.give(0, grad));
+  record('sum_over_group', [x], [out], [], ([grad], sink) => sink.addGrad(0, grad));
   return out;
 }
 
@@ -160,7 +160,7 @@ function exchange(name: string, forward: Along, backward: Along) {
     if (shared.group.size === 1) return x;
     const out = noGrad(() => scope(() => forward(name, x, shared)));
     record(name, [x], [out], [], ([grad], sink) => {
-      sink.give(
+      sink.addGrad(
         0,
         scope(() => backward(`${name} backward`, grad, shared)),
       );
@@ -268,7 +268,7 @@ export function copyWithReplicas(x: Tensor, { group, index, count }: Copies): Te
       const ownTensor = all.narrow(0, index, 1).squeeze(0);
       ownTensor.copy_(grad);
       group.allReduce(all, { purpose: 'copyWithReplicas' }).wait();
-      sink.give(0, ownTensor);
+      sink.addGrad(0, ownTensor);
     });
   });
   return out;

@@ -313,7 +313,7 @@ function headShareAt(module: Module, context: LayerContext): HeadShare {
   if (!('headShare' in module))
     throw misplacedError(context, 'an attention with a headShare', module);
   if (!heads) throw refusedError('a plan with heads', 'the style "attention" without heads');
-  return { first: required(heads.queries[group.rank]).first, whole: heads.counts.queries };
+  return { first: required(heads.queries[group.rank]).first, total: heads.counts.queries };
 }
 
 /** A module with its own reference to a split parameter would compute with a part of it. */

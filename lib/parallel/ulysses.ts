@@ -143,9 +143,9 @@ const byHead = (x: Tensor): Tensor =>
 export class Ulysses implements HeadExchange {
   constructor(private readonly group: ProcessGroup) {}
 
-  apart(
+  exchangeHeads(
     [q, k, v]: readonly [q: Tensor, k: Tensor, v: Tensor],
-    attend: Parameters<HeadExchange['apart']>[1],
+    attend: Parameters<HeadExchange['exchangeHeads']>[1],
   ): Tensor {
     const { group } = this;
     const counts = { queries: q.size(1), keys: k.size(1) };
@@ -170,18 +170,18 @@ export class Ulysses implements HeadExchange {
         const into = inputs.map((x) => emptyHeads(some, tokens, required(x.shape[1])));
         toTokens('gradients of queries, keys and values', parts, into, route);
         into.forEach((grad, i) => {
-          sink.give(i, byHead(grad));
+          sink.addGrad(i, byHead(grad));
         });
       });
     });
     const [queries, keys, values] = leading(outs, 3);
     const { first } = required(shared.queries[group.rank]);
-    const mixed = attend(queries, keys, values, { first, whole: counts.queries });
+    const mixed = attend(queries, keys, values, { first, total: counts.queries });
     const ownTensor = this.ofTokens(mixed.transpose(1, 2), shared.queries, counts.queries);
     return ownTensor.transpose(1, 2);
   }
 
-  packed(
+  exchangePacked(
     qkv: Tensor,
     heads: number,
     attend: (qkv: Tensor, heads: number, share: HeadShare) => Tensor,
@@ -209,10 +209,10 @@ export class Ulysses implements HeadExchange {
         const into = Tensor.empty([B, t, width], all.dtype, all.device);
         const parts = thirds(all, count);
         toTokens('gradients of queries, keys and values', parts, thirds(into, heads), route);
-        sink.give(0, into);
+        sink.addGrad(0, into);
       });
     });
-    const mixed = attend(out, count, { first, whole: heads });
+    const mixed = attend(out, count, { first, total: heads });
     const T = mixed.size(1);
     const back = this.ofTokens(mixed.reshape([B, T, count, D]), ownRanges, heads);
     return back.reshape([B, t, heads * D]);
@@ -233,7 +233,7 @@ export class Ulysses implements HeadExchange {
     record('heads_to_tokens', [x], [out], [], ([grad], sink) => {
       scope(() => {
         const all = toHeads('gradients of heads', [grad], route);
-        sink.give(0, required(viewsOf(all, route)[0]));
+        sink.addGrad(0, required(viewsOf(all, route)[0]));
       });
     });
     return out;

@@ -22,7 +22,7 @@ import { leading } from '../runtime/required.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
 import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
-import { noteChanged } from '../tensor/tape.js';
+import { markChanged } from '../tensor/tape.js';
 import { adapterConfigOf, baseNameOf, parseAdapterConfig } from './adapter-config.js';
 import { activeAdapters, addSet, deleteAdapter, requireName, setAdapter } from './adapter-sets.js';
 import { addAdapters, configOf, lorasOf, sizesOf, unload } from './lora.js';
@@ -404,7 +404,7 @@ async function fill(files: WeightFiles, name: string, saved: Saved): Promise<voi
   try {
     parameter.requireWritable('loadAdapter');
     noGrad(() => scope(() => kernels.copy({ in: values.to(parameter.device), out: parameter })));
-    noteChanged(parameter);
+    markChanged(parameter);
   } finally {
     values.release();
   }

@@ -23,9 +23,9 @@ import {
   type Tensor,
   where,
 } from '../tensor/index.js';
-import { linearOnto } from '../tensor/ops/linear.js';
-import { isWide, wideLinear, wideLinearOnto } from '../tensor/ops/wide-linear.js';
-import { noteChanged } from '../tensor/tape.js';
+import { addLinearInto } from '../tensor/ops/linear.js';
+import { addWideLinearInto, isWide, wideLinear } from '../tensor/ops/wide-linear.js';
+import { markChanged } from '../tensor/tape.js';
 
 /** Settings of one adapter. */
 export interface LoraSizes {
@@ -211,7 +211,7 @@ function changeWeight(base: Module, body: (before: Tensor) => Tensor): void {
 export function changeValues(weight: Parameter, body: (before: Tensor) => Tensor): void {
   weight.requireWritable('peft.merge');
   kernels.copy({ in: body(cast(weight, 'f32')), out: weight });
-  noteChanged(weight);
+  markChanged(weight);
 }
 
 /** Casts `x` to `dtype`. Autograd saves x and recomputes the copy. */
@@ -283,7 +283,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     const isExact = isBatchInvariant();
     if (isPlain && isPlainLinear(lora_A) && !isExact && isWide(x, lora_A.weight, lora_B.weight)) {
       const inner = wideLinear(given, lora_A.weight).mul(sizes.scaling);
-      return wideLinearOnto(project(base, x), inner, lora_B.weight);
+      return addWideLinearInto(project(base, x), inner, lora_B.weight);
     }
     // A replay runs ops in order up to the last one that backward reads: A's product. So it is
     // first.
@@ -292,7 +292,7 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
       return project(base, x).add(update);
     }
     const inner = lora_A.call(given).mul(sizes.scaling);
-    return linearOnto(project(base, x), inner, lora_B.weight);
+    return addLinearInto(project(base, x), inner, lora_B.weight);
   }
 
   /** @internal The adapter's output for x, without the base. */

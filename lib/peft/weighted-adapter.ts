@@ -11,7 +11,7 @@ import { requireFinite } from '../runtime/require-number.js';
 import { requireNoSurplus, requireOneOf } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { cast, concat, noGrad, scope, type Tensor, zerosLike } from '../tensor/index.js';
-import { noteChanged } from '../tensor/tape.js';
+import { markChanged } from '../tensor/tape.js';
 import { type AdapterSet, adapterSet, addSet, requireName } from './adapter-sets.js';
 import { LoraEmbedding, type LoraLayer, LoraLinear } from './lora-layer.js';
 
@@ -170,6 +170,6 @@ function fill({ factors }: LoraLayer, [a, b]: Factors): void {
     void parameter.buffer;
     kernels.copy({ in: zerosLike(parameter), out: parameter });
     kernels.copy({ in: values, out: parameter.narrow(i, 0, count) });
-    noteChanged(parameter);
+    markChanged(parameter);
   }
 }

@@ -1,6 +1,6 @@
 // Converts a ds_config.json to a Setup of the plan.
 import type { ResolvedConfig } from '../../types/config.js';
-import { keysOfQuery } from '../tensor/ops/attention-filter.js';
+import { keysPerQuery } from '../tensor/ops/attention-filter.js';
 import { fewestKeptKeys } from '../tensor/recompute/index.js';
 import { tileSize } from '../zero/state/tiles.js';
 import type { OptimizerFacts } from './optimizer-facts.js';
@@ -91,7 +91,7 @@ export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
 /** Whether checkpoints keep causal attention over `seq` tokens; windows are not counted. */
 function keepsAttention({ activation_checkpointing: section }: ResolvedConfig, seq: number) {
   const { keep_attention: keepAttention, cpu_checkpointing: cpuCheckpointing } = section;
-  const keys = keysOfQuery({ T: seq, S: seq }, { window: 0, causal: true });
+  const keys = keysPerQuery({ T: seq, S: seq }, { window: 0, causal: true });
   return keys >= fewestKeptKeys({ keepAttention, cpuCheckpointing });
 }
 

@@ -1,7 +1,11 @@
 // Predicts the device and host memory of a training step by part.
 import { dtypeSize } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
-import { chunkRowsFor, isEarlyWeight, tooManyLogits } from '../tensor/ops/linear-cross-entropy.js';
+import {
+  chunkRowsFor,
+  exceedsKeptLogits,
+  isEarlyWeight,
+} from '../tensor/ops/linear-cross-entropy.js';
 import { CODE_BYTES } from '../zero/quantized.js';
 import { UNITS_UNDER_WAY } from '../zero/state/placement/host.js';
 import type { Footprint } from './footprint.js';
@@ -81,7 +85,7 @@ export function fractionWhere(
 function headElements(sizes: ModelSizes, setup: Setup): number {
   const { paddedVocabulary: columns, vocabulary, channels, trained } = sizes;
   const rows = setup.microBatch * setup.seq;
-  const isLarge = tooManyLogits([rows, columns], elementBytes(setup), trained.hasHead);
+  const isLarge = exceedsKeptLogits([rows, columns], elementBytes(setup), trained.hasHead);
   const isChunked = setup.checkpointing || isLarge;
   const held = isChunked ? Math.min(rows, chunkRowsFor(columns, rows)) : rows;
   // For a frozen head, the gradient of its input is computed per chunk in the forward; for a

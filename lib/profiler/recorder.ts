@@ -5,8 +5,8 @@ import { observeKernels } from '../runtime/call.js';
 import type { Device } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
 import { Event } from '../runtime/stream.js';
-import { runningNode } from '../tensor/backward.js';
-import { isRecomputing, newestNode } from '../tensor/tape.js';
+import { runningSequenceNumber } from '../tensor/backward.js';
+import { isRecomputing, latestSequence } from '../tensor/tape.js';
 import { workOf } from './flop-counts.js';
 import { addWork, type ModuleNode, ModuleTree, type Pass } from './module-tree.js';
 
@@ -81,10 +81,10 @@ export class Recorder {
   }
 
   private enter(node: ModuleNode): void {
-    const pass = runningNode() === 0 ? 'forward' : 'recompute';
+    const pass = runningSequenceNumber() === 0 ? 'forward' : 'recompute';
     const caller = this.open.at(-1)?.node ?? null;
     this.open.push({ node, caller, pass, start: this.mark(), end: null });
-    this.marks.push({ after: newestNode(), node });
+    this.marks.push({ after: latestSequence(), node });
   }
 
   private leave(node: ModuleNode): void {
@@ -104,7 +104,7 @@ export class Recorder {
     const call = this.open.at(-1);
     if (call?.node !== node) return null;
     this.open.pop();
-    this.marks.push({ after: newestNode(), node: call.caller ?? this.tree.root });
+    this.marks.push({ after: latestSequence(), node: call.caller ?? this.tree.root });
     return call;
   }
 
@@ -112,7 +112,7 @@ export class Recorder {
   private count(op: number, args: object): (() => void) | null {
     const work = workOf(op, args);
     if (work.flops === 0) return null;
-    const node = runningNode();
+    const node = runningSequenceNumber();
     const caller = this.open.at(-1)?.node;
     const pass: Pass = node === 0 ? 'forward' : isRecomputing() ? 'recompute' : 'backward';
     const { own } = caller ?? this.recorderOf(node);

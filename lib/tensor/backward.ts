@@ -5,23 +5,23 @@ import { promptly } from '../runtime/deferred-calls.js';
 import { valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { describe } from '../runtime/view.js';
-import { lateGradients, NodeSink } from './grad-sink.js';
+import { activeCollector, NodeSink } from './grad-sink.js';
 import { Scope, within } from './scope.js';
 import { type Edge, GradFn, noGrad } from './tape.js';
 import { Tensor } from './tensor.js';
 
-let running = 0;
+let runningSequence = 0;
 
-/** The uses of leaves that are left, of each running backward, outermost first. */
-const usesOfRunning: Map<Tensor, number>[] = [];
+/** For each running backward, outermost first: the number of open uses of each leaf. */
+const openUseCounts: Map<Tensor, number>[] = [];
 
-/** The number of the node that runs its backward, or 0. */
-export function runningNode(): number {
-  return running;
+/** Returns the sequence number of the node that runs its backward; 0 if none does. */
+export function runningSequenceNumber(): number {
+  return runningSequence;
 }
 
-/** `head` and the nodes below it, newest first, and the number of uses of each leaf. */
-function collect(head: GradFn): { nodes: GradFn[]; uses: Map<Tensor, number> } {
+/** Returns `head` and the nodes below it, newest first, and the number of uses of each leaf. */
+function collectNodes(head: GradFn): { nodes: GradFn[]; uses: Map<Tensor, number> } {
   const nodes = new Set<GradFn>();
   const uses = new Map<Tensor, number>();
   const stack: GradFn[] = [];
@@ -50,25 +50,25 @@ export function backward(
   roots: Tensor | readonly Tensor[],
   seeds: Tensor | readonly (Tensor | null)[] = [],
 ): void {
-  const head = headOf(
+  const head = createHead(
     roots instanceof Tensor ? [roots] : roots,
     seeds instanceof Tensor ? [seeds] : seeds,
   );
-  promptly(() => noGrad(() => propagate(head)));
+  promptly(() => noGrad(() => runGraph(head)));
 }
 
-/** Runs `head` and the nodes below it. */
-function propagate(head: GradFn): void {
-  const { nodes, uses } = collect(head);
+/** Runs the backward of `head` and of all nodes below it, newest first. */
+function runGraph(head: GradFn): void {
+  const { nodes, uses } = collectNodes(head);
   const sink = new NodeSink();
   const temporaries = new Scope();
-  const outer = running;
-  usesOfRunning.push(uses);
+  const outer = runningSequence;
+  openUseCounts.push(uses);
   try {
     for (const node of nodes) {
       const { edges } = node;
       sink.node = node;
-      running = node.sequence;
+      runningSequence = node.sequence;
       const reached = node === head || node.grads.some((g) => g !== null);
       if (reached) within(temporaries, () => node.run(sink));
       else node.release();
@@ -76,60 +76,65 @@ function propagate(head: GradFn): void {
       countUses(edges, uses, sink.awaited);
     }
   } finally {
-    running = outer;
-    usesOfRunning.pop();
+    runningSequence = outer;
+    openUseCounts.pop();
     temporaries.release();
   }
 }
 
-/** Skips awaited leaves: their late gradients count later. */
+/**
+ * Counts the uses of the leaves of a finished node. A deferred gradient of an awaited leaf counts
+ * when it is computed.
+ */
 function countUses(edges: readonly Edge[], uses: Map<Tensor, number>, awaited: Set<Tensor>): void {
   for (const { leaf } of edges) {
     if (!leaf) continue;
-    if (awaited.has(leaf)) lateGradients()?.add(() => countUse(leaf, uses), [leaf]);
+    if (awaited.has(leaf)) activeCollector()?.add(() => countUse(leaf, uses), [leaf]);
     else countUse(leaf, uses);
   }
   awaited.clear();
 }
 
-/** Calls the leaf's hook, or holds it, when the leaf's last use has been passed. */
+/** Counts one use of `leaf`. After the last one, calls its hook, or holds it: see holdHooks(). */
 function countUse(leaf: Tensor, uses: Map<Tensor, number>): void {
   const left = (uses.get(leaf) ?? 0) - 1;
   uses.set(leaf, left);
   if (left > 0) return;
-  if (waiting) waiting.add(leaf);
+  if (heldHooks) heldHooks.add(leaf);
   else callHook(leaf);
 }
 
-/** Calls the leaf's hook, unless a running backward has a use of the leaf left, and calls it. */
+/**
+ * Calls the leaf's hook unless a running backward still has a use of the leaf: it calls it then.
+ */
 export function callHook(leaf: Tensor): void {
-  const isUsed = usesOfRunning.some((uses) => (uses.get(leaf) ?? 0) > 0);
+  const isUsed = openUseCounts.some((uses) => (uses.get(leaf) ?? 0) > 0);
   if (!isUsed) leaf.onGradReady?.(leaf);
 }
 
-/** Leaves whose hooks wait for further backwards; null: hooks are called at once. */
-let waiting: Set<Tensor> | null = null;
+/** Complete leaves with hooks that wait; null: backward calls hooks at once. */
+let heldHooks: Set<Tensor> | null = null;
 
 /** Runs `body`, whose backwards add complete leaves to `into` and call no hooks. */
-export function holdingHooks(into: Set<Tensor>, body: () => void): void {
-  const outer = waiting;
-  waiting = into;
+export function holdHooks(into: Set<Tensor>, body: () => void): void {
+  const outer = heldHooks;
+  heldHooks = into;
   try {
     body();
   } finally {
-    waiting = outer;
+    heldHooks = outer;
   }
 }
 
-/** A node above the roots that gives each root its seed. */
-function headOf(roots: readonly Tensor[], seeds: readonly (Tensor | null)[]): GradFn {
+/** Creates a node above the roots. Its backward passes each root its seed. */
+function createHead(roots: readonly Tensor[], seeds: readonly (Tensor | null)[]): GradFn {
   requireRoots(roots, seeds);
   return new GradFn('backward', roots, 0, [], (_, sink) => {
-    for (const [i, root] of roots.entries()) sink.give(i, seeds[i] ?? ones(root));
+    for (const [i, root] of roots.entries()) sink.addGrad(i, seeds[i] ?? onesLike(root));
   });
 }
 
-function ones(like: Tensor): Tensor {
+function onesLike(like: Tensor): Tensor {
   const out = Tensor.emptyLike(like);
   kernels.fill({ out, value: 1 });
   return out;
@@ -145,15 +150,15 @@ function requireLists(roots: unknown, seeds: unknown): void {
   const isRoot = (item: unknown): boolean => item instanceof Tensor;
   const isSeed = (item: unknown): boolean => item == null || item instanceof Tensor;
   const isList = Array.isArray(roots) && roots.length > 0 && roots.every(isRoot);
-  if (!isList) throw misuse('a tensor, or a list of tensors', roots, 'Call loss.backward().');
+  if (!isList) throw misuseError('a tensor, or a list of tensors', roots, 'Call loss.backward().');
   if (Array.isArray(seeds) && seeds.every(isSeed)) {
     if (seeds.length <= roots.length) return;
-    throw misuse(`at most ${roots.length} seeds`, seeds, 'A seed belongs to a root.');
+    throw misuseError(`at most ${roots.length} seeds`, seeds, 'A seed belongs to a root.');
   }
-  throw misuse('a tensor like the root as its seed', seeds, 'For a factor, scale the loss.');
+  throw misuseError('a tensor like the root as its seed', seeds, 'For a factor, scale the loss.');
 }
 
-function misuse(expected: string, got: unknown, hint: string): DsError {
+function misuseError(expected: string, got: unknown, hint: string): DsError {
   return valueError('backward', expected, got, hint);
 }
 

@@ -8,7 +8,7 @@ let isOn = false;
  * is true. So a token has the same bits in a prompt, in a decode step and in a training batch.
  * Operations without such kernels throw DS_ARGUMENT. Backwards use the usual kernels.
  */
-export function batchInvariant<T>(body: () => T, on = true): T {
+export function runBatchInvariant<T>(body: () => T, on = true): T {
   const outer = isOn;
   isOn = on;
   try {
@@ -18,7 +18,7 @@ export function batchInvariant<T>(body: () => T, on = true): T {
   }
 }
 
-/** @internal Whether batchInvariant() is running. */
+/** @internal Returns whether the body of a runBatchInvariant() is running. */
 export const isBatchInvariant = (): boolean => isOn;
 
 /**

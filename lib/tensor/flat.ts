@@ -20,20 +20,28 @@ export function sliceFlat(
   return held(() => flat.alias(shape, undefined, flat.offset + offset));
 }
 
-/** Enqueues zeros on the compute stream. */
+/** Writes zeros to `range` of a flat tensor, on the compute stream. */
 export function zeroRange(flat: Tensor, range: Range): void {
   const view = sliceFlat(flat, range);
   kernels.fill({ out: view, value: 0 });
   view.release();
 }
 
-/** Enqueues a copy between contiguous tensors of one dtype, by element ranges. */
-export function copyFlat(to: Tensor, at: Range, from: Tensor, range: Range, stream: Stream): void {
+/**
+ * Copies `range` of `from` to the start of `target` in `to`, on `stream`; contiguous, one dtype.
+ */
+export function copyFlat(
+  to: Tensor,
+  target: Range,
+  from: Tensor,
+  range: Range,
+  stream: Stream,
+): void {
   const size = dtypeSize(to.dtype);
   to.buffer.copyFrom(
     from.buffer,
     {
-      to: (to.offset + at.offset) * size,
+      to: (to.offset + target.offset) * size,
       from: (from.offset + range.offset) * size,
       bytes: range.numel * size,
     },
@@ -41,7 +49,7 @@ export function copyFlat(to: Tensor, at: Range, from: Tensor, range: Range, stre
   );
 }
 
-/** Enqueues a copy of all of `from`, by copyFlat(). */
+/** Copies all elements of `from` to `to`: see copyFlat(). */
 export function copyAll(to: Tensor, from: Tensor, stream: Stream): void {
   const all = { offset: 0, numel: to.numel };
   copyFlat(to, all, from, all, stream);

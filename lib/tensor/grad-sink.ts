@@ -1,5 +1,5 @@
-// The sink of a running backward: writes gradients in place, adds to existing ones, defers some of
-// leaves.
+// The sink of a running backward: writes gradients in place, adds to existing ones, and defers
+// gradients of leaves on request.
 
 import { promptly } from '../runtime/deferred-calls.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -8,14 +8,14 @@ import { held, Scope, within } from './scope.js';
 import { type Edge, type GradFn, type GradSink, noGrad, type Saved } from './tape.js';
 import { Tensor } from './tensor.js';
 
-/** One sink for all nodes of a backward; `node` is the running one. */
+/** The destination of gradients in one backward; it serves all nodes, one after the other. */
 export class NodeSink implements GradSink {
   /** The running node. */
   node!: GradFn;
-  /** Leaves with a gradient from this node that is computed later. */
+  /** Leaves with a deferred gradient from the running node. */
   readonly awaited = new Set<Tensor>();
   /** Gradients that are being written, outermost first. */
-  private readonly open: { edge: Edge; out: Tensor }[] = [];
+  private readonly openWrites: { edge: Edge; out: Tensor }[] = [];
 
   needs(i: number): boolean {
     return required(this.node.edges[i]).requiresGrad;
@@ -28,59 +28,59 @@ export class NodeSink implements GradSink {
   write(i: number, body: (out: Tensor, accumulate: boolean) => void): void {
     const edge = required(this.node.edges[i]);
     if (!edge.requiresGrad) return;
-    const twin = this.open.find((other) => isSameInput(other.edge, edge));
+    const twin = this.openWrites.find((other) => isSameInput(other.edge, edge));
     if (twin) {
       // The same tensor is input twice, and both gradients are written at once: this one is added
       // afterwards.
-      const apart = Tensor.empty(edge.shape, edge.dtype, edge.device);
-      body(apart, false);
-      kernels.binary({ a: twin.out, b: apart, out: twin.out, op: 'add', accumulate: false });
+      const second = Tensor.empty(edge.shape, edge.dtype, edge.device);
+      body(second, false);
+      kernels.binary({ a: twin.out, b: second, out: twin.out, op: 'add', accumulate: false });
       return;
     }
-    const present = gradOf(edge);
-    if (present && (edge.leaf || (present.exclusive && present.isContiguous))) {
-      this.writeOpen(edge, present, () => body(present, true));
+    const existing = gradOf(edge);
+    if (existing && (edge.leaf || (existing.isExclusive && existing.isContiguous))) {
+      this.writeOpen(edge, existing, () => body(existing, true));
       return;
     }
-    const fresh = freshGrad(edge);
-    if (present) kernels.copy({ in: present, out: fresh });
-    this.writeOpen(edge, fresh, () => body(fresh, present !== null));
-    setGrad(edge, fresh);
+    const created = createGrad(edge);
+    if (existing) kernels.copy({ in: existing, out: created });
+    this.writeOpen(edge, created, () => body(created, existing !== null));
+    setGrad(edge, created);
   }
 
-  later(
+  writeDeferred(
     i: number,
     reads: readonly Saved[],
     body: (out: Tensor, accumulate: boolean) => void,
   ): void {
     const { node } = this;
     const { leaf } = required(node.edges[i]);
-    const collector = lateGradients();
+    const collector = activeCollector();
     if (!collector || !leaf) {
       this.write(i, body);
       return;
     }
     this.awaited.add(leaf);
-    const then = new NodeSink();
-    then.node = node;
-    collector.add(() => noGrad(() => then.write(i, body)), [...reads, leaf]);
+    const sink = new NodeSink();
+    sink.node = node;
+    collector.add(() => noGrad(() => sink.write(i, body)), [...reads, leaf]);
   }
 
   private writeOpen(edge: Edge, out: Tensor, body: () => void): void {
-    this.open.push({ edge, out });
+    this.openWrites.push({ edge, out });
     try {
       body();
     } finally {
-      this.open.pop();
+      this.openWrites.pop();
     }
   }
 
-  passed(i: number): void {
+  markComplete(i: number): void {
     const { fn } = required(this.node.edges[i]);
     if (fn && --fn.readers === 0) fn.whenComplete?.();
   }
 
-  give(i: number, grad: Tensor): void {
+  addGrad(i: number, grad: Tensor): void {
     const edge = required(this.node.edges[i]);
     if (!edge.requiresGrad) return;
     if (edge.fn && !gradOf(edge)) {
@@ -97,18 +97,21 @@ export class NodeSink implements GradSink {
 /** Functions that prepare the memory of a leaf's first gradient. The engine sets them. */
 const targets = new WeakMap<Tensor, () => Tensor>();
 
-/** `allocate` returns a contiguous tensor like the leaf, which the leaf holds from then on. */
+/**
+ * Sets where backward writes the first gradient of `leaf`. `allocate` returns a contiguous tensor
+ * of the leaf's shape and dtype, which the leaf then holds; null restores new memory.
+ */
 export function setGradTarget(leaf: Tensor, allocate: (() => Tensor) | null): void {
   if (allocate) targets.set(leaf, allocate);
   else targets.delete(leaf);
 }
 
-/** A leaf's gradient has the leaf's owner. A gradient in flight belongs to its node. */
-function freshGrad({ leaf, shape, dtype, device }: Edge): Tensor {
+/** Allocates a gradient. The leaf's owner owns a leaf's; the node owns a gradient between ops. */
+function createGrad({ leaf, shape, dtype, device }: Edge): Tensor {
   const allocate = leaf && targets.get(leaf);
   if (allocate) return held(allocate);
-  const make = (): Tensor => Tensor.empty(shape, dtype, device);
-  return leaf ? within(leaf.owner, make) : held(make);
+  const allocateGrad = (): Tensor => Tensor.empty(shape, dtype, device);
+  return leaf ? within(leaf.owner, allocateGrad) : held(allocateGrad);
 }
 
 /** Returns whether two inputs are one tensor. */
@@ -127,32 +130,32 @@ function setGrad(edge: Edge, grad: Tensor): void {
 }
 
 /** A tensor, or an object that holds tensors. */
-interface Held {
-  /** Holds it once more. */
+interface Retained {
+  /** Adds a reference. */
   retain(): unknown;
-  /** Gives up one hold. */
+  /** Removes a reference. */
   release(): void;
 }
 
 /**
- * The deferred gradients of one backward, for ops that declare their reads (GradSink.later). Calls
- * leaves' hooks as the backward would have.
+ * The deferred gradients of one backward (GradSink.writeDeferred). run() computes them, and calls
+ * the leaves' hooks in the order of the backward.
  */
 export class LateGradients {
-  private readonly left: { body: () => void; reads: readonly Held[] }[] = [];
+  private readonly pending: { body: () => void; reads: readonly Retained[] }[] = [];
 
   /** @internal */
-  add(body: () => void, reads: readonly Held[]): void {
+  add(body: () => void, reads: readonly Retained[]): void {
     for (const each of reads) each.retain();
-    this.left.push({ body, reads });
+    this.pending.push({ body, reads });
   }
 
-  /** Computes the gradients in the order of the backward; releases the rest on failure. */
+  /** Computes the gradients in the order of the backward. On failure, releases all others. */
   run(): void {
     const temporaries = new Scope();
     try {
       promptly(() => {
-        for (const { body } of this.left) {
+        for (const { body } of this.pending) {
           within(temporaries, body);
           temporaries.release();
         }
@@ -163,9 +166,9 @@ export class LateGradients {
     }
   }
 
-  /** Gives them up. */
+  /** Releases the tensors of all pending gradients without computing them. */
   drop(): void {
-    for (const { reads } of this.left.splice(0)) {
+    for (const { reads } of this.pending.splice(0)) {
       for (const each of reads) each.release();
     }
   }
@@ -173,8 +176,8 @@ export class LateGradients {
 
 let collector: LateGradients | null = null;
 
-/** Runs `body` with a backward that defers no gradient, so its reads are released when it ends. */
-export function leavingNothing(body: () => void): void {
+/** Runs `body`. Its backward defers no gradient, and so releases its saved tensors at its end. */
+export function withoutDeferral(body: () => void): void {
   const outer = collector;
   collector = null;
   try {
@@ -184,10 +187,10 @@ export function leavingNothing(body: () => void): void {
   }
 }
 
-/** @internal The collector of the running backward; null if it computes gradients at once. */
-export const lateGradients = (): LateGradients | null => collector;
+/** @internal Returns the collector of deferred gradients; null if backward defers none. */
+export const activeCollector = (): LateGradients | null => collector;
 
-/** Runs `body` with a backward that defers gradients of leaves to `into` where ops allow it. */
+/** Runs `body`. Its backward defers gradients of leaves to `into` if the op permits it. */
 export function leavingLate<T>(into: LateGradients, body: () => T): T {
   const outer = collector;
   collector = into;

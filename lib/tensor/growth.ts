@@ -3,52 +3,53 @@
 import { basename, dirname, sep } from 'node:path';
 import { liveTensors, observeCreation, type Tensor } from './tensor.js';
 
-/** Steps of growth until creations are sampled, and until the warning. */
-const SUSPECT = 100;
-const CERTAIN = 200;
+/** Steps of growth before creations are sampled, and before the warning. */
+const SUSPECT_STEPS = 100;
+const WARNING_STEPS = 200;
 /** Smallest growth that counts, in tensors per step. */
-const RATE = 0.5;
-/** Stacks taken in a step, about. */
-const SAMPLES = 16;
-const FRAMES = 40;
-const LINES = 3;
+const MIN_GROWTH = 0.5;
+/** Approximate number of stacks that a step samples. */
+const STACKS_PER_STEP = 16;
+const STACK_FRAMES = 40;
+const REPORTED_SITES = 3;
 
-const library = dirname(__dirname) + sep;
+const libraryFolder = dirname(__dirname) + sep;
 let reported = false;
 
 interface Sample {
-  made: WeakRef<Tensor>;
+  tensor: WeakRef<Tensor>;
   stack: { stack?: string };
 }
 
 /**
- * Counts at the end of every step. It does nothing else until growth has lasted for SUSPECT steps.
+ * Counts live tensors at the end of every step. After SUSPECT_STEPS steps of growth it samples the
+ * stacks of creations, and after WARNING_STEPS it warns.
  */
 export class TensorGrowth {
   private steps = 0;
-  private first = 0;
-  private last = Number.POSITIVE_INFINITY;
+  private firstLive = 0;
+  private lastLive = Number.POSITIVE_INFINITY;
   private samples: Sample[] = [];
-  /** Tensors made in this step and the last one. */
-  private made = 0;
-  private madeBefore = SAMPLES;
+  /** Tensors created in this step, and in the one before. */
+  private created = 0;
+  private createdBefore = STACKS_PER_STEP;
 
-  /** A step has ended. */
-  stepped(live: number = liveTensors()): void {
+  /** Counts the end of a step with `live` tensors. */
+  endStep(live: number = liveTensors()): void {
     if (reported) return;
-    if (live < this.last) this.restart(live);
+    if (live < this.lastLive) this.restart(live);
     else this.steps++;
-    this.last = live;
-    const growth = live - this.first;
-    if (this.steps < SUSPECT) return;
-    if (growth < RATE * this.steps) {
+    this.lastLive = live;
+    const growth = live - this.firstLive;
+    if (this.steps < SUSPECT_STEPS) return;
+    if (growth < MIN_GROWTH * this.steps) {
       this.restart(live);
       return;
     }
-    this.samples = this.samples.filter(({ made }) => made.deref()?.isDisposed === false);
-    this.madeBefore = Math.max(1, this.made);
-    this.made = 0;
-    if (this.steps < CERTAIN) observeCreation((tensor) => this.sample(tensor));
+    this.samples = this.samples.filter(({ tensor }) => tensor.deref()?.isDisposed === false);
+    this.createdBefore = Math.max(1, this.created);
+    this.created = 0;
+    if (this.steps < WARNING_STEPS) observeCreation((tensor) => this.sample(tensor));
     else this.report(growth, live);
   }
 
@@ -58,22 +59,22 @@ export class TensorGrowth {
   }
 
   private restart(live: number): void {
-    if (this.steps >= SUSPECT) observeCreation(null);
+    if (this.steps >= SUSPECT_STEPS) observeCreation(null);
     this.samples = [];
     this.steps = 0;
-    this.first = live;
-    this.last = live;
+    this.firstLive = live;
+    this.lastLive = live;
   }
 
   private sample(tensor: Tensor): void {
-    this.made++;
-    if (Math.random() * this.madeBefore > SAMPLES) return;
+    this.created++;
+    if (Math.random() * this.createdBefore > STACKS_PER_STEP) return;
     const stack: Sample['stack'] = {};
     const { stackTraceLimit } = Error;
-    Error.stackTraceLimit = FRAMES;
+    Error.stackTraceLimit = STACK_FRAMES;
     Error.captureStackTrace(stack);
     Error.stackTraceLimit = stackTraceLimit;
-    this.samples.push({ made: new WeakRef(tensor), stack });
+    this.samples.push({ tensor: new WeakRef(tensor), stack });
   }
 
   private report(growth: number, live: number): void {
@@ -83,12 +84,13 @@ export class TensorGrowth {
       const site = siteOf(stack.stack ?? '');
       counts.set(site, (counts.get(site) ?? 0) + 1);
     }
-    const sites = [...counts].sort(([, a], [, b]) => b - a).slice(0, LINES);
-    const share = (count: number): string => `${Math.round((100 * count) / this.samples.length)} %`;
-    const where = sites.map(([site, count]) => `${site} (${share(count)})`).join(', ');
-    const made = where ? ` Sampled creation sites: ${where}.` : '';
+    const sites = [...counts].sort(([, a], [, b]) => b - a).slice(0, REPORTED_SITES);
+    const percentage = (count: number): string =>
+      `${Math.round((100 * count) / this.samples.length)} %`;
+    const where = sites.map(([site, count]) => `${site} (${percentage(count)})`).join(', ');
+    const siteSentence = where ? ` Sampled creation sites: ${where}.` : '';
     process.emitWarning(
-      `The number of live tensors has grown for ${this.steps} steps, by ${growth} to ${live}.${made} ` +
+      `The number of live tensors has grown for ${this.steps} steps, by ${growth} to ${live}.${siteSentence} ` +
         'Run each step inside scope(() => ...), which frees its tensors. Collect numbers (loss.item()), ' +
         'not tensors. Call dispose() on kept tensors. This warning appears once.',
       { type: 'DsWarning', code: 'DS_TENSORS' },
@@ -97,11 +99,11 @@ export class TensorGrowth {
   }
 }
 
-/** "train.js:12": the nearest frame outside the library. */
+/** Returns the nearest frame outside the library, as in "train.js:12". */
 function siteOf(stack: string): string {
   for (const frame of stack.split('\n').slice(1)) {
     const [, file, line] = /\(?((?:file:\/\/)?\/[^():]*):(\d+):\d+\)?$/.exec(frame) ?? [];
-    if (file && !file.includes(library)) return `${basename(file)}:${line}`;
+    if (file && !file.includes(libraryFolder)) return `${basename(file)}:${line}`;
   }
   return 'inside the library';
 }

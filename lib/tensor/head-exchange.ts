@@ -1,12 +1,12 @@
-// The interface that attention uses to get all tokens in sequence parallelism.
+// The interface by which attention receives all tokens in sequence parallelism.
 import type { Tensor } from './tensor.js';
 
 /** Some of the heads of an attention. */
 export interface HeadShare {
-  /** Number of the first one among all. */
+  /** Index of the first head among all heads. */
   first: number;
-  /** How many there are. */
-  whole: number;
+  /** Number of heads on all ranks. */
+  total: number;
 }
 
 /**
@@ -18,15 +18,15 @@ export interface HeadExchange {
    * q [B, H, T / n, D], k and v [B, Hk, T / n, D] hold this rank's tokens. `attend` receives all
    * tokens of the heads of `share` and returns [B, h, T, D]. Returns [B, H, T / n, D].
    */
-  apart(
+  exchangeHeads(
     parts: readonly [q: Tensor, k: Tensor, v: Tensor],
     attend: (q: Tensor, k: Tensor, v: Tensor, share: HeadShare) => Tensor,
   ): Tensor;
   /**
-   * Returns apart() for a packed qkv [B, T / n, 3C]. `attend` receives [B, T, 3c] for the heads of
-   * `share` and returns [B, T, c]. Returns [B, T / n, C].
+   * Returns exchangeHeads() for a packed qkv [B, T / n, 3C]. `attend` receives [B, T, 3c] for the
+   * heads of `share` and returns [B, T, c]. Returns [B, T / n, C].
    */
-  packed(
+  exchangePacked(
     qkv: Tensor,
     heads: number,
     attend: (qkv: Tensor, heads: number, share: HeadShare) => Tensor,

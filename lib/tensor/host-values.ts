@@ -30,7 +30,7 @@ interface HostValues {
   readonly natural: DType;
 }
 
-const naturals: readonly [abstract new (...args: never) => TypedArray, DType][] = [
+const dtypesOfArrays: readonly [abstract new (...args: never) => TypedArray, DType][] = [
   [Float64Array, 'f64'],
   [Int32Array, 'i32'],
   [BigInt64Array, 'i64'],
@@ -39,7 +39,7 @@ const naturals: readonly [abstract new (...args: never) => TypedArray, DType][] 
 ];
 
 function naturalDType(data: TypedArray): DType {
-  return naturals.find(([type]) => data instanceof type)?.[1] ?? 'f32';
+  return dtypesOfArrays.find(([type]) => data instanceof type)?.[1] ?? 'f32';
 }
 
 /**
@@ -50,19 +50,19 @@ export function hostValues(data: unknown): HostValues {
   if (isTypedArray(data))
     return { values: data, shape: [data.length], natural: naturalDType(data) };
   if (!Array.isArray(data))
-    return { values: [element(data, [])], shape: [], natural: kindOf([data]) };
+    return { values: [readElement(data, [])], shape: [], natural: kindOf([data]) };
   const shape: number[] = [];
   let level: unknown = data;
   for (; Array.isArray(level); level = level[0]) shape.push(level.length);
   if (isTypedArray(level)) shape.push(level.length);
   const values: Element[] = [];
-  gather(data, shape, [], values);
+  appendElements(data, shape, [], values);
   const natural = isTypedArray(level) ? naturalDType(level) : kindOf(values);
   return { values, shape, natural };
 }
 
 /** Appends the elements of `level`, which lies at `path`. */
-function gather(
+function appendElements(
   level: ArrayLike<unknown>,
   shape: readonly number[],
   path: readonly number[],
@@ -76,21 +76,21 @@ function gather(
     const item = level[i];
     const isList = Array.isArray(item) || isTypedArray(item);
     if (isLast !== isList) {
-      if (isList) gather(item as ArrayLike<unknown>, shape, [...path, i], out);
-      else out.push(element(item, [...path, i]));
+      if (isList) appendElements(item as ArrayLike<unknown>, shape, [...path, i], out);
+      else out.push(readElement(item, [...path, i]));
     } else if (isLast) throw raggedError([...path, i], 'a number', formatValue(item));
     else throw raggedError([...path, i], 'an array', formatValue(item));
   }
 }
 
-function element(value: unknown, path: readonly number[]): Element {
+function readElement(value: unknown, path: readonly number[]): Element {
   if (typeof value === 'number' || typeof value === 'boolean' || typeof value === 'bigint') {
     return value;
   }
   const isTensor = typeof value === 'object' && value !== null && 'buffer' in value;
   throw valueError(
     OP,
-    `a number${at(path)}`,
+    `a number${formatPath(path)}`,
     value,
     isTensor
       ? 'The value is already a tensor; stack() joins several tensors.'
@@ -102,13 +102,13 @@ function raggedError(path: readonly number[], expected: string, got: unknown): D
   return new DsError({
     code: 'DS_SHAPE',
     op: OP,
-    expected: `${expected}${at(path)}, as in the first list of that level`,
+    expected: `${expected}${formatPath(path)}, as in the first list of that level`,
     got: String(got),
     hint: 'Nested lists of a level must have equal lengths; pad the short ones.',
   });
 }
 
-const at = (path: readonly number[]): string =>
+const formatPath = (path: readonly number[]): string =>
   path.length === 0 ? '' : ` at [${path.join('][')}]`;
 
 function kindOf(values: readonly unknown[]): DType {
@@ -149,10 +149,11 @@ export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArra
     }
     return out;
   }
-  const whole = dtype;
+  const integerDtype = dtype;
   for (let i = 0; i < values.length; ++i) {
     const value = required(values[i]);
-    if (!fits(value, whole)) throw unfit(OP, value, whole, ` as value ${i}`);
+    if (!fits(value, integerDtype))
+      throw unrepresentableError(OP, value, integerDtype, ` as value ${i}`);
     if (out instanceof BigInt64Array) out[i] = BigInt(value);
     else (out as Int32Array)[i] = Number(value);
   }
@@ -160,12 +161,17 @@ export function rawValues(values: ArrayLike<Element>, dtype: DType): NumericArra
 }
 
 /** Throws DS_ARGUMENT if `dtype` is an integer dtype that cannot hold `value`. */
-export function requireHeld(op: string, value: number, dtype: DType): void {
+export function requireRepresentable(op: string, value: number, dtype: DType): void {
   if (isFloating(dtype) || dtype === 'bool' || fits(value, dtype)) return;
-  throw unfit(op, value, dtype);
+  throw unrepresentableError(op, value, dtype);
 }
 
-function unfit(op: string, value: Element, dtype: 'u8' | 'i32' | 'i64', at = ''): DsError {
+function unrepresentableError(
+  op: string,
+  value: Element,
+  dtype: 'u8' | 'i32' | 'i64',
+  at = '',
+): DsError {
   const [min, max] = integerRange(dtype);
   const isWhole = typeof value !== 'number' || Number.isInteger(value);
   return argumentError(

@@ -1,14 +1,18 @@
 // The API of the tensor room: tensors, their operations, scopes, the tape and random state.
 import './methods.js';
-import './printed.js';
+import './format-tensor.js';
 
 export type { CompareOp, UnaryOp } from '../runtime/kernels.generated.js';
 export { backward } from './backward.js';
-export { batchInvariant, isBatchInvariant, refuseBatchInvariant } from './batch-invariant.js';
+export {
+  isBatchInvariant,
+  refuseBatchInvariant,
+  runBatchInvariant,
+} from './batch-invariant.js';
+export type { NestedNumbers } from './format-tensor.js';
 export { LateGradients, leavingLate, setGradTarget } from './grad-sink.js';
 export type { HeadExchange } from './head-exchange.js';
 export * from './ops/index.js';
-export type { NestedNumbers } from './printed.js';
 export {
   type DimShare,
   type ElementPart,

@@ -1,5 +1,5 @@
-// Results that a checkpointed segment keeps in addition to its inputs, because recomputing them
-// costs more than the memory.
+// Results of attention that a checkpointed segment keeps in addition to its inputs: their
+// recomputation would cost more than their memory.
 import { DsError } from '../errors.js';
 import { describe } from '../runtime/view.js';
 import { beforeBackward, type Saved } from './tape.js';
@@ -9,15 +9,18 @@ import type { Tensor } from './tensor.js';
 export interface ResultStore extends Saved {
   /** Stores a result while the forward runs. */
   add(result: Tensor): void;
-  /** Called once, before the replay. */
+  /** Moves the results to their device. The segment calls it once, before the replay. */
   restore(): void;
   /** Returns result `i` in the current scope. Called at most once, in the replay. */
   take(i: number): Tensor;
-  /** The backward has reached the first attention: the rest of it needs less memory. */
-  nearEnd(): void;
+  /**
+   * Starts to restore the segment before this one. The backward calls it at the segment's first
+   * attention, because it needs less memory from there on.
+   */
+  prefetchPredecessor(): void;
 }
 
-/** The results stay on the device. */
+/** Keeps the results on the device. */
 export class ResidentResults implements ResultStore {
   private readonly results: Tensor[] = [];
   private references = 0;
@@ -32,7 +35,7 @@ export class ResidentResults implements ResultStore {
     return (this.results[i] as Tensor).detach();
   }
 
-  nearEnd(): void {}
+  prefetchPredecessor(): void {}
 
   retain(): void {
     this.references++;
@@ -47,88 +50,88 @@ export class ResidentResults implements ResultStore {
 /** The results of one segment, in call order. */
 export interface KeptResults extends Saved {
   /** Runs the segment's forward and keeps results. */
-  gather<T>(body: () => T): T;
-  /** Brings the results back to the device, before the replay. */
+  recordForward<T>(body: () => T): T;
+  /** Moves the results to their device, before the replay. */
   restore(): void;
-  /** Runs the replay of the segment, which gets the kept results again. */
-  handOut<T>(body: () => T): T;
+  /** Runs the replay of the segment, with the kept results. */
+  replay<T>(body: () => T): T;
 }
 
-/** Nothing is kept. */
+/** Keeps no results. */
 export const noKeptResults: KeptResults = {
-  gather: (body) => between({ ...ends, to: null }, body),
+  recordForward: (body) => runWithin({ ...active, keeping: null }, body),
   restore() {},
-  handOut: (body) => between({ to: null, from: null }, body),
+  replay: (body) => runWithin({ keeping: null, replaying: null }, body),
   retain() {},
   release() {},
 };
 
 /** The innermost segment that keeps results, and the innermost that replays them. */
-interface Ends {
-  to: GatheredResults | null;
-  from: GatheredResults | null;
+interface ActiveSegments {
+  keeping: AttentionResults | null;
+  replaying: AttentionResults | null;
 }
 
-let ends: Ends = { to: null, from: null };
+let active: ActiveSegments = { keeping: null, replaying: null };
 
-function between<T>(these: Ends, body: () => T): T {
-  const outer = ends;
-  ends = these;
+function runWithin<T>(segments: ActiveSegments, body: () => T): T {
+  const outer = active;
+  active = segments;
   try {
     return body();
   } finally {
-    ends = outer;
+    active = outer;
   }
 }
 
-/** A call of an op: a text of it, and the number of its results. */
+/** A call of attention: its description for errors, and the number of its results. */
 interface Call {
-  readonly text: string;
+  readonly description: string;
   readonly results: number;
 }
 
-/** Keeps the results that ops pass to lasting(). */
-export class GatheredResults implements KeptResults {
+/** Keeps the results of computeAttention(). */
+export class AttentionResults implements KeptResults {
   private readonly calls: Call[] = [];
-  /** Calls, and results of them, that the replay has got. */
-  private handed = { calls: 0, results: 0 };
+  /** Numbers of calls and results that the replay has received. */
+  private replayed = { calls: 0, results: 0 };
   private isWatched = false;
 
-  /** `fewest`: keys that a query must see for its attention to be kept. */
+  /** Keeps an attention if its queries see at least `minKeys` keys. */
   constructor(
     private readonly store: ResultStore,
-    private readonly fewest: number,
+    private readonly minKeys: number,
   ) {}
 
   /** Inside a replay, results come from the outer segment and are also kept here. */
-  gather<T>(body: () => T): T {
-    return between({ ...ends, to: this }, body);
+  recordForward<T>(body: () => T): T {
+    return runWithin({ ...active, keeping: this }, body);
   }
 
   restore(): void {
     this.store.restore();
   }
 
-  handOut<T>(body: () => T): T {
-    return between({ to: null, from: this }, body);
+  replay<T>(body: () => T): T {
+    return runWithin({ keeping: null, replaying: this }, body);
   }
 
-  keeps(keys: number): boolean {
-    return keys >= this.fewest;
+  isKept(keys: number): boolean {
+    return keys >= this.minKeys;
   }
 
-  add(text: string, results: readonly Tensor[]): void {
-    this.calls.push({ text, results: results.length });
+  add(description: string, results: readonly Tensor[]): void {
+    this.calls.push({ description, results: results.length });
     for (const each of results) this.store.add(each);
   }
 
-  /** The results of the next call. Throws DS_AUTOGRAD unless it is the call `text`. */
-  next(text: string): Tensor[] {
-    const { handed } = this;
-    const call = this.calls[handed.calls++];
-    if (call?.text !== text) throw otherCall(text, call);
-    const first = handed.results;
-    handed.results += call.results;
+  /** Returns the results of the next call. Throws DS_AUTOGRAD unless its description is equal. */
+  next(description: string): Tensor[] {
+    const { replayed } = this;
+    const call = this.calls[replayed.calls++];
+    if (call?.description !== description) throw replayMismatchError(description, call);
+    const first = replayed.results;
+    replayed.results += call.results;
     return Array.from({ length: call.results }, (_, i) => this.store.take(first + i));
   }
 
@@ -136,7 +139,7 @@ export class GatheredResults implements KeptResults {
   watch(result: Tensor): void {
     if (this.isWatched || !result.gradFn) return;
     this.isWatched = true;
-    beforeBackward(result, () => this.store.nearEnd());
+    beforeBackward(result, () => this.store.prefetchPredecessor());
   }
 
   retain(): void {
@@ -148,7 +151,7 @@ export class GatheredResults implements KeptResults {
   }
 }
 
-/** An attention in words of its cost. */
+/** The properties of an attention that determine its cost. */
 export interface AttentionCall {
   /** The queries, or the packed projection. */
   readonly like: Tensor;
@@ -157,30 +160,30 @@ export interface AttentionCall {
 }
 
 /**
- * Returns the results of `make`, an attention. The surrounding checkpointed segment keeps them, if
- * it keeps results of this cost, and its replay returns the kept ones. Throws DS_AUTOGRAD if the
- * replay calls different ops than the forward.
+ * Returns the results of `compute`, an attention. A surrounding checkpointed segment keeps them if
+ * the cost suffices, and its replay returns them without calling `compute`. Throws DS_AUTOGRAD if
+ * the replay calls different ops than the forward.
  */
-export function lasting({ like, keys }: AttentionCall, make: () => Tensor[]): Tensor[] {
-  const to = ends.to?.keeps(keys) ? ends.to : null;
-  const from = ends.from?.keeps(keys) ? ends.from : null;
-  if (!to && !from) return make();
-  const text = `attention of ${describe(like)}`;
-  const results = from ? from.next(text) : make();
-  to?.add(text, results);
+export function computeAttention({ like, keys }: AttentionCall, compute: () => Tensor[]): Tensor[] {
+  const keeping = active.keeping?.isKept(keys) ? active.keeping : null;
+  const replaying = active.replaying?.isKept(keys) ? active.replaying : null;
+  if (!keeping && !replaying) return compute();
+  const description = `attention of ${describe(like)}`;
+  const results = replaying ? replaying.next(description) : compute();
+  keeping?.add(description, results);
   return results;
 }
 
-/** Call this after `out`, a result of lasting(), has been recorded. */
-export function lastingRecorded(out: Tensor): void {
-  ends.from?.watch(out);
+/** Observes the backward of `out`, a result of computeAttention(). Call it after record(). */
+export function watchRecorded(out: Tensor): void {
+  active.replaying?.watch(out);
 }
 
-function otherCall(got: string, kept: Call | undefined): DsError {
+function replayMismatchError(got: string, kept: Call | undefined): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op: 'checkpoint',
-    expected: kept ? `${kept.text}, as in the forward` : 'no more ops than in the forward',
+    expected: kept ? `${kept.description}, as in the forward` : 'no more ops than in the forward',
     got,
     hint: 'The rerun of a checkpointed function must call the same ops: use only its inputs and parameters.',
   });

@@ -11,22 +11,24 @@ import { type Modules, methods } from './methods.generated.js';
 import * as ops from './ops/index.js';
 import { Tensor } from './tensor.js';
 
-/** Functions that are also methods. Types and docs are those of the functions. */
+/** Names of the functions that are also methods; the methods have the functions' types and docs. */
 type Name = keyof typeof methods;
 
 /** All parameters but the first. */
-type Rest<Parameters> = Parameters extends readonly [unknown, ...infer Others] ? Others : never;
+type OtherParameters<Parameters> = Parameters extends readonly [unknown, ...infer Others]
+  ? Others
+  : never;
 
-/** All of `Parts` in one. */
-type Joined<Parts> = Parts extends readonly [infer First, ...infer Others]
-  ? First & Joined<Others>
+/** The intersection of all types in `Parts`. */
+type Intersection<Parts> = Parts extends readonly [infer First, ...infer Others]
+  ? First & Intersection<Others>
   : unknown;
 
 // Not `typeof ops`: its members are aliases without docs.
-type Functions = Pick<Joined<Modules>, Name>;
+type Functions = Pick<Intersection<Modules>, Name>;
 type Methods = {
   [Name in keyof Functions]: (
-    ...rest: Rest<Parameters<Functions[Name]>>
+    ...rest: OtherParameters<Parameters<Functions[Name]>>
   ) => ReturnType<Functions[Name]>;
 };
 
@@ -58,13 +60,13 @@ const REDUCTIONS: readonly string[] = [
   'std',
 ];
 
-/** Rejects surplus arguments, which JavaScript would drop: sum(1, true) would be sum(1). */
-function surplus(name: Name, max: number, given: readonly unknown[]): DsError {
+/** The error for surplus arguments. JavaScript would drop them: sum(1, true) would be sum(1). */
+function surplusError(name: Name, max: number, args: readonly unknown[]): DsError {
   const takesOptions = REDUCTIONS.includes(name);
   return argumentError(
     name,
     max === 0 ? 'no arguments' : `at most ${max} argument${max > 1 ? 's' : ''}`,
-    `${given.length}: ${given.map(formatValue).join(', ')}`,
+    `${args.length}: ${args.map(formatValue).join(', ')}`,
     takesOptions ? `Pass options by name: ${name}({ dims: 1, keepDim: true }).` : '',
   );
 }
@@ -76,7 +78,7 @@ for (const [name, max] of entriesOf<Name, number>(methods)) {
     writable: true,
     value(this: Tensor, ...given: unknown[]) {
       if (given.length > max && given.slice(max).some((value) => value !== undefined)) {
-        throw surplus(name, max, given);
+        throw surplusError(name, max, given);
       }
       return op(this, ...given);
     },

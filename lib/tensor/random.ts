@@ -24,26 +24,26 @@ export interface SampleShare {
   ranks: number;
 }
 
-/** Maps the elements of a part to a whole tensor, in the kernels' format. */
+/** Maps the elements of a part to those of the complete tensor, in the kernels' format. */
 export interface ElementPart {
-  /** The first one's number in the whole. */
+  /** Index of the part's first element in the complete tensor. */
   first: number;
   /** Contiguous elements before the next row; 0: all are contiguous. */
   row: number;
-  /** Distance between starts of rows, in the whole. */
+  /** Distance between the starts of rows in the complete tensor. */
   stride: number;
 }
 
-/** The part that is a whole tensor, in order. */
+/** The part that is the complete tensor, in order. */
 export const inOrder: ElementPart = { first: 0, row: 0, stride: 0 };
 
 /** This rank's part of a dim (tokens or channels) that several ranks share. */
 export interface DimShare {
-  /** The first one's number among all. */
+  /** Index of this rank's first token or channel among all. */
   first: number;
-  /** How many are here. */
+  /** Number of tokens or channels on this rank. */
   count: number;
-  /** How many there are. */
+  /** Number of tokens or channels on all ranks. */
   whole: number;
 }
 
@@ -53,7 +53,7 @@ export interface TokenShare extends DimShare {
   readonly heads?: HeadExchange;
 }
 
-/** All that random ops depend on. */
+/** The complete state that random ops depend on. */
 export interface RandomPoint {
   /** State at which the next random op starts. */
   state: RandomState;
@@ -99,7 +99,7 @@ export function nextRandom(): RandomState {
   return { seed: state.seed, offset: state.offset++ };
 }
 
-/** Returns the present position of random ops. */
+/** Returns the present state of random ops, for replayRandom(). */
 export function randomPoint(): RandomPoint {
   return { state: { ...state }, share, tokens };
 }
@@ -168,9 +168,9 @@ export function mapToWhole(
   channels: DimShare | null = null,
 ): WholeMapping {
   const part = channels
-    ? partAlong(shape, shape.length - 1, channels)
+    ? mapDimShare(shape, shape.length - 1, channels)
     : tokens && shape.length >= 3 && shape[1] === tokens.count
-      ? partAlong(shape, 1, tokens)
+      ? mapDimShare(shape, 1, tokens)
       : inOrder;
   const { first, row, stride } = part;
   const all = row === 0 ? numel : (numel / row) * stride;
@@ -182,8 +182,8 @@ export function mapToWhole(
   return { sample: all / samples, rank, ranks, first, row, stride };
 }
 
-/** The part of a contiguous tensor that has `share` of a dim, itself of `shape`. */
-function partAlong(shape: readonly number[], dim: number, share: DimShare): ElementPart {
+/** Maps a contiguous tensor of `shape`, which has `share` of `dim`, to the complete tensor. */
+function mapDimShare(shape: readonly number[], dim: number, share: DimShare): ElementPart {
   const inner = shape.slice(dim + 1).reduce((product, size) => product * size, 1);
   if (share.count === share.whole || inner === 0) return inOrder;
   return { first: share.first * inner, row: share.count * inner, stride: share.whole * inner };

@@ -1,6 +1,6 @@
-// Selective recomputation: cheap values are not saved; an op saves how to recompute them.
+// Selective recomputation: an op saves how to recompute a cheap value instead of the value.
 import { required } from '../runtime/required.js';
-import { isGradEnabled, noGrad, recomputing, type Saved } from './tape.js';
+import { isGradEnabled, noGrad, runRecomputation, type Saved } from './tape.js';
 import type { Tensor } from './tensor.js';
 
 /** An op that always gives the same bits for the same inputs. */
@@ -48,12 +48,12 @@ export function recomputed(op: RecomputableOp, ...inputs: Tensor[]): Tensor {
 }
 
 // Separate functions, so that a recipe's closure does not hold the tensor that it replaces.
-const itself = (tensor: Tensor) => (): Tensor => tensor;
-const again = (op: RecomputableOp, inputs: readonly SavedTensor[]) => (): Tensor =>
-  recomputing(() => op(...inputs.map((input) => input.value())));
-const started = (op: RecomputableOp, inputs: readonly SavedTensor[]) =>
+const keepTensor = (tensor: Tensor) => (): Tensor => tensor;
+const recomputeFrom = (op: RecomputableOp, inputs: readonly SavedTensor[]) => (): Tensor =>
+  runRecomputation(() => op(...inputs.map((input) => input.value())));
+const startFrom = (op: RecomputableOp, inputs: readonly SavedTensor[]) =>
   op.begin
-    ? () => recomputing(() => required(op.begin?.(...inputs.map((input) => input.value()))))
+    ? () => runRecomputation(() => required(op.begin?.(...inputs.map((input) => input.value()))))
     : null;
 
 /** A tensor saved for a backward: the tensor, or its recipe if the recipe's inputs are alive. */
@@ -64,20 +64,20 @@ export class SavedTensor implements Saved {
   private readonly read: () => Tensor;
   /** Starts the recomputation concurrently with compute, if possible. */
   private readonly start: (() => () => Tensor) | null;
-  private begun: (() => Tensor) | null = null;
+  private finishStarted: (() => Tensor) | null = null;
 
   constructor(tensor: Tensor) {
     const recipe = recipeOf(tensor);
     if (!recipe) {
       this.sources = [tensor];
-      this.read = itself(tensor);
+      this.read = keepTensor(tensor);
       this.start = null;
       return;
     }
     const inputs = recipe.inputs.map((input) => new SavedTensor(input));
     this.sources = inputs;
-    this.read = again(recipe.op, inputs);
-    this.start = started(recipe.op, inputs);
+    this.read = recomputeFrom(recipe.op, inputs);
+    this.start = startFrom(recipe.op, inputs);
   }
 
   get changedAt(): number {
@@ -98,13 +98,13 @@ export class SavedTensor implements Saved {
    * value() must follow in the same scope.
    */
   begin(): void {
-    if (this.start) this.begun = noGrad(this.start);
+    if (this.start) this.finishStarted = noGrad(this.start);
   }
 
   /** Returns the values. A recomputed tensor belongs to the current scope. */
   value(): Tensor {
-    const { begun } = this;
-    this.begun = null;
-    return noGrad(begun ?? this.read);
+    const { finishStarted } = this;
+    this.finishStarted = null;
+    return noGrad(finishStarted ?? this.read);
   }
 }

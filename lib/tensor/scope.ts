@@ -100,28 +100,27 @@ export function within<T>(scope: Scope | null, body: () => T): T {
   }
 }
 
-/** Whether the value is a tensor: only tensors have both fields. */
+/** Returns whether the value is a tensor: only tensors have both fields. */
 const isScoped = (value: object): value is Scoped => 'owner' in value && 'buffer' in value;
 
 /**
- * The tensors in a returned value: a tensor; an array, Map, Set or plain object of them, at any
- * depth.
+ * Calls `each` for the tensors in a value: in arrays, Maps, Sets and plain objects at any depth.
  */
-function visit(value: unknown, each: (tensor: Scoped) => void): void {
+function forEachTensor(value: unknown, each: (tensor: Scoped) => void): void {
   if (value === null || typeof value !== 'object') return;
   if (isScoped(value)) each(value);
   else if (Array.isArray(value) || value instanceof Set)
-    for (const item of value) visit(item, each);
-  else if (value instanceof Map) for (const item of value.values()) visit(item, each);
+    for (const item of value) forEachTensor(item, each);
+  else if (value instanceof Map) for (const item of value.values()) forEachTensor(item, each);
   else if (Object.getPrototypeOf(value) === Object.prototype) {
-    for (const item of Object.values(value)) visit(item, each);
+    for (const item of Object.values(value)) forEachTensor(item, each);
   }
 }
 
-/** The tensors that leave a scope when `value` is returned from it. See tensorsIn(). */
+/** Returns the tensors that leave a scope when `value` is returned from it. See tensorsIn(). */
 export function scopedIn(value: unknown): Scoped[] {
   const found: Scoped[] = [];
-  visit(value, (tensor) => found.push(tensor));
+  forEachTensor(value, (tensor) => found.push(tensor));
   return found;
 }
 
@@ -131,7 +130,7 @@ export function scopedIn(value: unknown): Scoped[] {
  */
 export function passResult(from: Scope, to: Scope | null, result: unknown): void {
   let inGraph = false;
-  visit(result, (tensor) => {
+  forEachTensor(result, (tensor) => {
     from.surrender(tensor, to);
     inGraph ||= tensor.gradFn !== null;
   });
@@ -139,12 +138,12 @@ export function passResult(from: Scope, to: Scope | null, result: unknown): void
 }
 
 /** The held tensors created so far in allOrNothing(); null outside. */
-let unfinished: Scoped[] | null = null;
+let createdHeld: Scoped[] | null = null;
 
-/** Adopts nothing: its tensors belong to the code that calls release() on it. */
+/** A scope that owns no tensors: their creator releases them. */
 class Unowned extends Scope {
   override adopt(tensor: Scoped): void {
-    unfinished?.push(tensor);
+    createdHeld?.push(tensor);
   }
   override adoptNode(): void {}
 }
@@ -163,18 +162,18 @@ export function held<T>(body: () => T): T {
  * object.
  */
 export function allOrNothing<T>(body: () => T): T {
-  const outer = unfinished;
-  const made: Scoped[] = [];
-  unfinished = made;
+  const outer = createdHeld;
+  const created: Scoped[] = [];
+  createdHeld = created;
   try {
     const result = body();
-    if (outer) outer.push(...made);
+    if (outer) outer.push(...created);
     return result;
   } catch (error) {
-    for (const tensor of made) while (!tensor.isDisposed) tensor.release();
+    for (const tensor of created) while (!tensor.isDisposed) tensor.release();
     throw error;
   } finally {
-    unfinished = outer;
+    createdHeld = outer;
   }
 }
 
@@ -190,7 +189,7 @@ export function scope<T>(body: () => T): T {
   });
 }
 
-/** scope() whose returned value passes to `to` instead of the enclosing scope. */
+/** Runs `body` as scope() does, and passes the returned value to `to`. */
 export function scopeInto<T>(to: Scope | null, body: () => T): T {
   const inner = new Scope();
   try {

@@ -31,28 +31,34 @@ export interface GradSink {
    */
   write(i: number, body: (out: Tensor, accumulate: boolean) => void): void;
   /**
-   * write() that may run later: if a collector of late gradients is active (leavingLate) and input
-   * `i` is a leaf. `reads` lists the tensors that `body` reads, in addition to the node's own leaf
-   * inputs.
+   * Writes the gradient of input `i` as write() does. If input `i` is a leaf, and leavingLate() has
+   * set a collector, the collector runs `body` later. `reads` lists all tensors that `body` reads
+   * except the node's own leaf inputs.
    */
-  later(i: number, reads: readonly Saved[], body: (out: Tensor, accumulate: boolean) => void): void;
+  writeDeferred(
+    i: number,
+    reads: readonly Saved[],
+    body: (out: Tensor, accumulate: boolean) => void,
+  ): void;
   /**
    * Reports that the gradient of input `i` is complete while the node has more work. Work that
    * waits only for this gradient may continue.
    */
-  passed(i: number): void;
+  markComplete(i: number): void;
   /**
-   * Passes a finished gradient without a copy if possible; `grad` is borrowed and may be shared.
+   * Adds `grad` to the gradient of input `i`; copies it only if needed. `grad` stays the caller's,
+   * and several inputs may share it.
    */
-  give(i: number, grad: Tensor): void;
+  addGrad(i: number, grad: Tensor): void;
 }
 
 let sequence = 0;
-let again = false;
+/** Whether values of the forward are being recomputed for a backward. */
+let isInRecomputation = false;
 let enabled = true;
 
-/** The number of the node recorded last, or of a change since; numbers grow. */
-export function newestNode(): number {
+/** Returns the sequence number of the last recorded node or in-place change; numbers increase. */
+export function latestSequence(): number {
   return sequence;
 }
 
@@ -60,23 +66,24 @@ export function newestNode(): number {
  * Records a change of the values of `tensor`: a backward that has saved them throws. Each change
  * has a unique number.
  */
-export function noteChanged(tensor: Tensor): void {
+export function markChanged(tensor: Tensor): void {
   tensor.changedAt = ++sequence;
 }
 
 /** Runs `body`, which recomputes values of the forward for a backward. */
-export function recomputing<T>(body: () => T): T {
-  const outer = again;
-  again = true;
+export function runRecomputation<T>(body: () => T): T {
+  const outer = isInRecomputation;
+  isInRecomputation = true;
   try {
     return body();
   } finally {
-    again = outer;
+    isInRecomputation = outer;
   }
 }
 
+/** Returns whether the body of a runRecomputation() is running. */
 export function isRecomputing(): boolean {
-  return again;
+  return isInRecomputation;
 }
 
 /** Returns whether ops are recorded for backward; false inside noGrad(). */
@@ -107,11 +114,11 @@ export function withGrad<T>(on: boolean, body: () => T): T {
 
 /** An object that a node holds until its backward has run: a tensor, or a holder of tensors. */
 export interface Saved {
-  /** As in Tensor; absent if the values cannot change. */
+  /** Sequence number of the last in-place change; absent if the values cannot change. */
   readonly changedAt?: number;
-  /** Holds it for one node more. */
+  /** Adds a reference for a node. */
   retain(): unknown;
-  /** Gives up one hold. */
+  /** Removes the reference of a node. */
   release(): void;
 }
 
@@ -144,11 +151,11 @@ function edgesTo(inputs: readonly Tensor[]): Edge[] {
   return edges;
 }
 
-function noGrads(outputs: number): null[] {
+function emptyGrads(outputs: number): null[] {
   return outputs === 1 ? [null] : new Array<null>(outputs).fill(null);
 }
 
-function wantsGrad(inputs: readonly Tensor[]): boolean {
+function needsGrad(inputs: readonly Tensor[]): boolean {
   for (let i = 0; i < inputs.length; ++i) if (required(inputs[i]).requiresGrad) return true;
   return false;
 }
@@ -165,9 +172,9 @@ export class GradFn {
   isReleased = false;
   /** Runs just before the backward of this node. */
   before: (() => void) | null = null;
-  /** Recorded ops that read an output of it and have not called passed() yet. */
+  /** Number of recorded ops that read an output and have not called markComplete() yet. */
   readers = 0;
-  /** Runs as soon as all of them have called passed(), possibly before the rest of their work. */
+  /** Runs when all readers have called markComplete(), perhaps before they have ended. */
   whenComplete: (() => void) | null = null;
 
   /** Retains `saved` until the backward has run. `body` computes gradients of the inputs. */
@@ -179,7 +186,7 @@ export class GradFn {
     private readonly saved: readonly Saved[],
     private readonly body: Backward,
   ) {
-    this.grads = noGrads(outputs);
+    this.grads = emptyGrads(outputs);
     this.edges = edgesTo(inputs);
     for (let i = 0; i < saved.length; ++i) required(saved[i]).retain();
   }
@@ -259,10 +266,10 @@ export function record(
   saved: readonly Saved[],
   backward: Backward | SingleBackward,
 ): void {
-  if (!enabled || !wantsGrad(inputs)) return;
+  if (!enabled || !needsGrad(inputs)) return;
   const node = new GradFn(name, inputs, outputs.length, saved, backward as Backward);
   currentScope()?.adoptNode(node);
-  enter(outputs, node);
+  attachOutputs(outputs, node);
 }
 
 /**
@@ -275,10 +282,10 @@ export function beginGraph(
 ): void {
   const node = new GradFn('begin', [], tensors.length, [], arrive);
   currentScope()?.adoptNode(node);
-  enter(tensors, node);
+  attachOutputs(tensors, node);
 }
 
-function enter(outputs: readonly Tensor[], node: GradFn): void {
+function attachOutputs(outputs: readonly Tensor[], node: GradFn): void {
   for (let i = 0; i < outputs.length; ++i) {
     const output = required(outputs[i]);
     output.requiresGrad = true;

@@ -56,14 +56,14 @@ interface GraphNode {
   readonly name: string;
 }
 
-let live = 0;
+let liveCount = 0;
 
 /**
  * The safety net for tensors without a scope: their memory is freed when they are
  * garbage-collected.
  */
-const collected = finalizers<Buffer>((buffer) => {
-  live--;
+const collectedBuffers = finalizers<Buffer>((buffer) => {
+  liveCount--;
   buffer.release();
 });
 
@@ -77,7 +77,7 @@ export function observeCreation(next: ((made: Tensor) => void) | null): void {
 
 /** Returns the number of tensors that hold memory. */
 export function liveTensors(): number {
-  return live;
+  return liveCount;
 }
 
 /**
@@ -91,7 +91,7 @@ export class Tensor implements View {
   readonly strides: readonly number[];
   /** Whether backward computes a gradient for this tensor. */
   requiresGrad = false;
-  /** The graph node that produced it, and its index among the node's outputs. */
+  /** The graph node that produced the tensor; null for leaves. */
   gradFn: GraphNode | null = null;
   /** Index of this tensor among the outputs of `gradFn`. */
   gradIndex = 0;
@@ -105,7 +105,7 @@ export class Tensor implements View {
   /** The scope that will free it; null if the caller does. */
   owner: Scope | null;
   private references = 1;
-  private owned = true;
+  private isOwned = true;
 
   /** @internal Use Tensor.from(), Tensor.empty() or the functions that make tensors. */
   constructor(
@@ -121,9 +121,9 @@ export class Tensor implements View {
     if (shape === undefined) throw constructorCalledError(buffer);
     this.strides = strides ?? contiguousStrides(shape);
     this.owner = currentScope();
-    live++;
+    liveCount++;
     if (this.owner) this.owner.adopt(this);
-    else collected.register(this, buffer, this);
+    else collectedBuffers.register(this, buffer, this);
     observer?.(this);
   }
 
@@ -257,7 +257,7 @@ export class Tensor implements View {
   passTo(owner: Scope | null): void {
     this.owner = owner;
     if (owner) owner.adopt(this);
-    else collected.register(this, this.memory, this);
+    else collectedBuffers.register(this, this.memory, this);
   }
 
   /**
@@ -265,8 +265,8 @@ export class Tensor implements View {
    * Idempotent.
    */
   dispose(): void {
-    if (!this.owned) return;
-    this.owned = false;
+    if (!this.isOwned) return;
+    this.isOwned = false;
     this.release();
   }
 
@@ -274,7 +274,7 @@ export class Tensor implements View {
     this.dispose();
   }
 
-  /** Whether its memory has been given up. */
+  /** Whether the tensor has released its memory. */
   get isDisposed(): boolean {
     return this.references === 0;
   }
@@ -289,9 +289,9 @@ export class Tensor implements View {
   /** @internal The counterpart of retain(). */
   release(): void {
     if (--this.references > 0) return;
-    live--;
-    this.owned = false;
-    if (!this.owner) collected.unregister(this);
+    liveCount--;
+    this.isOwned = false;
+    if (!this.owner) collectedBuffers.unregister(this);
     this.gradFn = null;
     if (this.grad?.owner === this.owner) this.grad?.dispose();
     this.grad = null;
@@ -317,7 +317,7 @@ export class Tensor implements View {
   requireWritable(_op: string): void {}
 
   /** @internal Whether this is the only reference to the tensor and its memory. */
-  get exclusive(): boolean {
+  get isExclusive(): boolean {
     return this.references === 1 && this.gradFn === null && !this.memory.isShared;
   }
 
@@ -368,18 +368,18 @@ export class Tensor implements View {
     return out;
   }
 
-  /** The reason why there are no values to show, or null. */
-  get missing(): string | null {
+  /** The reason why the tensor has no values to show; null if it has. */
+  get missingReason(): string | null {
     return this.isDisposed || this.memory.isAbandoned ? 'released' : null;
   }
 
   /** @internal Moves to `buffer`, takes over its reference, and releases the old memory. */
-  protected rehome(buffer: Buffer): void {
+  protected replaceBuffer(buffer: Buffer): void {
     this.memory.release();
     this.memory = buffer;
     if (this.owner) return;
-    collected.unregister(this);
-    collected.register(this, buffer, this);
+    collectedBuffers.unregister(this);
+    collectedBuffers.register(this, buffer, this);
   }
 
   private contiguousCopy(): Tensor {
@@ -405,7 +405,7 @@ export function tensorsIn(value: unknown): Tensor[] {
   return scopedIn(value).filter((each) => each instanceof Tensor);
 }
 
-/** The constructor is for existing memory. */
+/** The error for a constructor call with values instead of memory. */
 function constructorCalledError(given: unknown): DsError {
   return valueError(
     'new Tensor',

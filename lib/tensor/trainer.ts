@@ -1,5 +1,5 @@
-// The owner of a trained leaf. It writes the leaf's values and reads its gradients, so writes of
-// other code would be lost.
+// Records which engine or optimizer trains a leaf: it overwrites the leaf, so writes of other code
+// would be lost.
 import { argumentError } from '../runtime/input-errors.js';
 import type { Tensor } from './tensor.js';
 

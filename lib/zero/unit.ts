@@ -10,7 +10,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { sliceFlat, zeroRange } from '../tensor/flat.js';
 import { cast, claim, disclaim, held, setGradTarget, Tensor } from '../tensor/index.js';
-import { noteChanged } from '../tensor/tape.js';
+import { markChanged } from '../tensor/tape.js';
 import { type LayoutEntry, type LayoutOptions, layoutUnit, type UnitLayout } from './layout.js';
 
 export interface UnitParameter {
@@ -100,7 +100,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
 
   /** Marks its weights as changed, in any memory: a backward that saved the old values throws. */
   noteChanged(): void {
-    for (const { parameter } of this.parameters) noteChanged(parameter);
+    for (const { parameter } of this.parameters) markChanged(parameter);
   }
 
   parameterOf(entry: LayoutEntry): Parameter {

@@ -6,7 +6,7 @@ import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
 import { viewOf } from '../tensor/ops/shapes.js';
-import { noteChanged } from '../tensor/tape.js';
+import { markChanged } from '../tensor/tape.js';
 
 export interface Work {
   /** Later work of `stream` sees the result. Blocks on the CPU. Throws DS_COMM. */
@@ -41,7 +41,7 @@ export function takeOver(group: Collectives, values: Tensor, root = 0): void {
   const { compute } = values.device;
   const memory = viewOf(values, values.shape, values.strides);
   group.broadcast(memory, root, { stream: compute, purpose: 'values of one rank' }).wait(compute);
-  noteChanged(values);
+  markChanged(values);
 }
 
 /** Sums flat gradients over the ranks. A wire may change the input until the work is done. */

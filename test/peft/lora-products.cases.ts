@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { nn, peft, seed, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { cast, checkpoint, linear, noGrad, randn, scope } from '../../lib/tensor/index.js';
-import { wideLinear, wideLinearOnto } from '../../lib/tensor/ops/wide-linear.js';
+import { addWideLinearInto, wideLinear } from '../../lib/tensor/ops/wide-linear.js';
 import type { Case } from '../support/case.js';
 import { countOps } from '../support/op-counts.js';
 import { largest, on, stir } from './models.js';
@@ -74,7 +74,7 @@ function wide(device: Device, isReplayed: boolean): void {
     const leaves = [x, down.requireGrad(), up.requireGrad()];
     const base = randn([2, 37, 48], { device }).to('bf16');
     const run = (given: Tensor): Tensor =>
-      wideLinearOnto(base.clone(), wideLinear(given, down).mul(2), up);
+      addWideLinearInto(base.clone(), wideLinear(given, down).mul(2), up);
     const y = isReplayed ? checkpoint(run, x) : run(x);
     y.backward(dz);
     const got = [y, ...leaves.map(({ grad }) => grad as Tensor)];

@@ -7,7 +7,7 @@ import {
   FP8_RECIPES,
   type Fp8Recipe,
   fp8Linear,
-  sharingCasts,
+  shareCasts,
 } from '../../lib/tensor/ops/fp8-linear.js';
 import { recomputed } from '../../lib/tensor/recompute.js';
 import type { Case } from '../support/case.js';
@@ -120,7 +120,7 @@ function bitsOfThree(recipe: Fp8Recipe, device: Device, isShared: boolean): unkn
       linear(x, b, null),
       fp8Linear(x, c, null, recipe),
     ];
-    const outs = isShared ? sharingCasts(x, layers) : layers();
+    const outs = isShared ? shareCasts(x, layers) : layers();
     const during = device.memory.inUse;
     outs
       .map((out) => out.mul(out).sum())
@@ -153,7 +153,7 @@ function castOnce(device: Device): void {
     };
     const before = device.memory.liveBuffers;
     assert.deepEqual(
-      sharingCasts(x, () => [layer(), layer()]),
+      shareCasts(x, () => [layer(), layer()]),
       [3, 1],
     );
     assert.equal(device.memory.liveBuffers - before, 2);
@@ -194,10 +194,10 @@ function changedInput(device: Device): void {
     const weight = randn([OUTPUTS, INPUTS], { dtype: 'bf16', device });
     const of = (input: Tensor): unknown => fp8Linear(input, weight, null, 'rowwise').toArray();
     const [first, apart, doubled] = [of(x), of(other), of(x.mul(2))];
-    sharingCasts(x, () => {
+    shareCasts(x, () => {
       assert.deepEqual(of(x), first);
       assert.deepEqual(
-        sharingCasts(other, () => of(other)),
+        shareCasts(other, () => of(other)),
         apart,
       );
       assert.deepEqual(of(x), first);

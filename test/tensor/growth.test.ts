@@ -25,7 +25,7 @@ test('lasting growth gives one warning, with the line that makes the tensors', (
   for (let step = 0; step < 450; ++step) {
     scope(() => void Tensor.from([1, 2]).add(1).mul(2));
     leak();
-    growth.stepped();
+    growth.endStep();
   }
   expect(warnings()).toEqual([
     expect.stringMatching(/has grown for 200 steps, by \d+ to \d+\. .*scope\(\(\) => /),
@@ -35,14 +35,14 @@ test('lasting growth gives one warning, with the line that makes the tensors', (
 
 test('a start, a pause, slow growth and a release are no growth', () => {
   const growth = new TensorGrowth();
-  for (let step = 0; step < 199; ++step) growth.stepped(step);
-  growth.stepped(100);
-  for (let step = 0; step < 199; ++step) growth.stepped(100 + step);
+  for (let step = 0; step < 199; ++step) growth.endStep(step);
+  growth.endStep(100);
+  for (let step = 0; step < 199; ++step) growth.endStep(100 + step);
   growth.dispose();
   const slow = new TensorGrowth();
-  for (let step = 0; step < 900; ++step) slow.stepped(Math.floor(step / 3));
+  for (let step = 0; step < 900; ++step) slow.endStep(Math.floor(step / 3));
   const flat = new TensorGrowth();
-  for (let step = 0; step < 900; ++step) flat.stepped(Math.min(step, 60));
+  for (let step = 0; step < 900; ++step) flat.endStep(Math.min(step, 60));
   expect(warnings()).toEqual([]);
 });
 

@@ -12,7 +12,7 @@ import { type Region, wholeRegion } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
-import { noteChanged } from '../../tensor/tape.js';
+import { markChanged } from '../../tensor/tape.js';
 import type { LentState } from '../../zero/state/lent-state.js';
 import { allocatePinned } from '../../zero/state/pinned.js';
 import type { EngineCore } from '../engine-parts.js';
@@ -243,13 +243,13 @@ async function readWhole(engine: EngineCore, checkpoint: Checkpoint): Promise<vo
     if (inUnits.has(name) || !isPresent(checkpoint, name)) continue;
     const from = frozenSource(checkpoint, name, parameter.dtype);
     await readParts(checkpoint, from, boxedParts(parameter.region, 0, parameter.retain()));
-    noteChanged(parameter);
+    markChanged(parameter);
   }
   for (const [name, buffer] of engine.module.namedBuffers()) {
     if (!isPresent(checkpoint, name)) continue;
     const parts = boxedParts(wholeRegion(buffer.shape), 0, buffer.retain());
     await readParts(checkpoint, ['model', name], parts);
-    noteChanged(buffer);
+    markChanged(buffer);
   }
 }
 

@@ -16,7 +16,7 @@ import {
   type Tensor,
   tanh,
 } from '../../tensor/index.js';
-import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
+import { shareCasts } from '../../tensor/ops/fp8-linear.js';
 import { type Norm, normalized, PlainLayerNorm } from '../rotary/norms.js';
 import type { Angles } from '../rotary/rotary-table.js';
 import type { Body } from './config.js';
@@ -117,7 +117,7 @@ export class EncoderAttention extends Module implements Joinable {
     }
     const joined = this.isJoined ? joinedLinear(x, projections, width) : null;
     if (joined) return leading(joined, 3);
-    const apart = sharingCasts(x, () =>
+    const apart = shareCasts(x, () =>
       projections.map((projection) => projection.call(x).reshape([B, T, -1, width])),
     );
     return leading(apart, 3);

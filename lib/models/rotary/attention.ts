@@ -21,7 +21,7 @@ import {
   sigmoid,
   type Tensor,
 } from '../../tensor/index.js';
-import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
+import { shareCasts } from '../../tensor/ops/fp8-linear.js';
 import type { Body, Window } from './config.js';
 import { setNamed } from './named-module.js';
 import { type Norm, normOf, OffsetRMSNorm } from './norms.js';
@@ -305,7 +305,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
       const [q, k, v] = leading(joined, 3);
       return { q, k, v };
     }
-    return sharingCasts(x, () => {
+    return shareCasts(x, () => {
       const k = this.headsOf(k_proj.call(x));
       const v = this.headsOf(v_proj.call(x));
       return { q: this.headsOf(q_proj.call(x)), k, v };
@@ -341,7 +341,7 @@ export class GatedAttention extends RotaryAttentionBase {
   protected override projected(x: Tensor): Heads {
     const [B, T] = leading(x.shape, 2);
     const { headDim } = this.body;
-    return sharingCasts(x, () => {
+    return shareCasts(x, () => {
       const both = this.q_proj.call(x).reshape([B, T, -1, 2 * headDim]);
       const [q, gate] = leading(both.split(headDim, 3), 2);
       const k = this.headsOf(this.k_proj.call(x));

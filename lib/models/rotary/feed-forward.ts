@@ -7,7 +7,7 @@ import { Linear, SwiGLU } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { leading } from '../../runtime/required.js';
 import { gelu, relu, silu, type Tensor } from '../../tensor/index.js';
-import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
+import { shareCasts } from '../../tensor/ops/fp8-linear.js';
 import type { Body } from './config.js';
 import { PackedSwiGLU } from './packed-swiglu.js';
 import type { Activation, PlainNames } from './traits.js';
@@ -58,7 +58,7 @@ export class GatedMlp extends Module implements Joinable {
     const { gate_proj, up_proj } = this;
     const joined = this.isJoined ? joinedLinear(x, [gate_proj, up_proj]) : null;
     const [gate, up] = leading(
-      joined ?? sharingCasts(x, () => [gate_proj.call(x), up_proj.call(x)]),
+      joined ?? shareCasts(x, () => [gate_proj.call(x), up_proj.call(x)]),
       2,
     );
     return this.down_proj.call(ACTIVATIONS[this.activation](gate).mul(up));

@@ -4,7 +4,7 @@ import type { LayerCache } from '../../nn/attention.js';
 import { Linear } from '../../nn/linear.js';
 import { required } from '../../runtime/required.js';
 import { ones, rmsNorm, type Tensor } from '../../tensor/index.js';
-import { sharingCasts } from '../../tensor/ops/fp8-linear.js';
+import { shareCasts } from '../../tensor/ops/fp8-linear.js';
 import {
   type AttentionContext,
   type Heads,
@@ -73,7 +73,7 @@ export class LayeredAttention extends RotaryAttentionBase {
 
   /** @internal Values are the projected keys before their norm, or a projection of their own. */
   protected override projected(x: Tensor): Heads {
-    return sharingCasts(x, () => {
+    return shareCasts(x, () => {
       const k = this.headsOf(required(this.k_proj).call(x));
       const v = this.v_proj ? this.headsOf(this.v_proj.call(x)) : k;
       const unit = ones([this.body.headDim], { dtype: v.dtype, device: v.device });

@@ -9,8 +9,14 @@ import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { requireTensor } from './shapes.js';
 
-/** op(x) for every element; floating dtypes, any strides. The backward reads x. */
-function activate(name: string, x: Tensor, op: ActivationOp, alpha: number, threshold = 0): Tensor {
+/** Returns op(x) for every element; floating dtypes, any strides. The backward reads x. */
+function applyActivation(
+  name: string,
+  x: Tensor,
+  op: ActivationOp,
+  alpha: number,
+  threshold = 0,
+): Tensor {
   requireTensor(name, x);
   const out = Tensor.emptyLike(x);
   const curve = { op, alpha, threshold };
@@ -25,7 +31,7 @@ function activate(name: string, x: Tensor, op: ActivationOp, alpha: number, thre
 
 /** Options of softplus(). */
 export interface SoftplusOptions {
-  /** How steep the bend is. Default 1. */
+  /** Steepness of the bend. Default 1. */
   beta?: number;
   /** If beta x is above this, the result is x. Default 20. */
   threshold?: number;
@@ -41,7 +47,7 @@ const SOFTPLUS: OptionNames<SoftplusOptions> = { beta: true, threshold: true };
  * Source: Maas et al. 2013.
  */
 export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
-  return activate('leakyRelu', x, 'leaky_relu', requireFinite('leakyRelu slope', slope));
+  return applyActivation('leakyRelu', x, 'leaky_relu', requireFinite('leakyRelu slope', slope));
 }
 
 /**
@@ -50,7 +56,7 @@ export function leakyRelu(x: Tensor, slope = 0.01): Tensor {
  * Clevert et al. 2016.
  */
 export function elu(x: Tensor, alpha = 1): Tensor {
-  return activate('elu', x, 'elu', requireFinite('elu alpha', alpha));
+  return applyActivation('elu', x, 'elu', requireFinite('elu alpha', alpha));
 }
 
 /**
@@ -66,5 +72,5 @@ export function softplus(x: Tensor, options: SoftplusOptions = {}): Tensor {
     const expected = 'a beta other than 0, because it is a divisor';
     throw argumentError('softplus', expected, '0');
   }
-  return activate('softplus', x, 'softplus', beta, threshold);
+  return applyActivation('softplus', x, 'softplus', beta, threshold);
 }

@@ -8,14 +8,14 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { requireInteger, requireNumber, requireSizes } from '../../runtime/require-number.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
-import { requireHeld } from '../host-values.js';
+import { requireRepresentable } from '../host-values.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange } from './creation.js';
 import { embedding, requireIndex } from './indexing.js';
 import {
   addInto,
-  copied,
+  copyRowMajor,
   listOf,
   normalizeDim,
   normalizeDims,
@@ -42,8 +42,8 @@ import {
 /** Returns a row-major copy. Differentiable. */
 export function clone(x: Tensor): Tensor {
   requireTensor('clone', x);
-  const out = copied(x);
-  record('clone', [x], [out], [], ([grad], sink) => sink.give(0, grad));
+  const out = copyRowMajor(x);
+  record('clone', [x], [out], [], ([grad], sink) => sink.addGrad(0, grad));
   return out;
 }
 
@@ -60,7 +60,7 @@ export function repeat(x: Tensor, ...repeats: Sizes): Tensor {
   }
   let out = reshape(x, [...new Array<number>(lead).fill(1), ...x.shape]);
   for (const [d, count] of times.entries()) {
-    if (count !== 1) out = repeatTensor(out, d, d, count);
+    if (count !== 1) out = repeatAlong(out, d, d, count);
   }
   return out === x ? clone(x) : out;
 }
@@ -74,18 +74,18 @@ export function repeatInterleave(x: Tensor, count: number, dim?: number): Tensor
   requireInteger('repeatInterleave count', count, 0);
   const source = dim === undefined ? reshape(x, [x.numel]) : x;
   const at = normalizeDim('repeatInterleave', dim ?? 0, source.ndim);
-  return repeatTensor(source, at, at + 1, count);
+  return repeatAlong(source, at, at + 1, count);
 }
 
-/** x with a new dim of `count` at `inserted` (`dim` or `dim` + 1), merged into `dim`. */
-function repeatTensor(x: Tensor, dim: number, inserted: number, count: number): Tensor {
-  const wide = unsqueeze(x, inserted);
+/** Repeats x along a new dim of `count` at `inserted` (`dim` or `dim` + 1), merged into `dim`. */
+function repeatAlong(x: Tensor, dim: number, inserted: number, count: number): Tensor {
+  const expandedDim = unsqueeze(x, inserted);
   const shape = x.shape.with(dim, required(x.shape[dim]) * count);
-  return reshape(expand(wide, wide.shape.with(inserted, count)), shape);
+  return reshape(expand(expandedDim, expandedDim.shape.with(inserted, count)), shape);
 }
 
-/** `x` with dim `dim` read at `index` [n], which all lines share; unrecorded. */
-function pickTensor(x: Tensor, dim: number, index: View): Tensor {
+/** Returns the slices of `dim` at `index` [n]. Not recorded. */
+function takeAlong(x: Tensor, dim: number, index: View): Tensor {
   const shape = x.shape.with(dim, required(index.shape[0]));
   const out = Tensor.empty(shape, x.dtype, x.device);
   const strides = new Array<number>(x.ndim).fill(0).with(dim, required(index.strides[0]));
@@ -98,21 +98,21 @@ function reverse(x: Tensor, dims: readonly number[]): Tensor {
   for (const dim of dims) {
     const size = required(x.shape[dim]);
     const start = Math.max(0, size - 1);
-    const back = arange(size, { start, step: -1, dtype: 'i64', device: x.device });
-    const next = pickTensor(out, dim, back);
-    back.dispose();
+    const descending = arange(size, { start, step: -1, dtype: 'i64', device: x.device });
+    const next = takeAlong(out, dim, descending);
+    descending.dispose();
     if (out !== x) out.dispose();
     out = next;
   }
-  return out === x ? copied(x) : out;
+  return out === x ? copyRowMajor(x) : out;
 }
 
 /** Reverses the order of `dims`. Default: all dims. */
 export function flip(x: Tensor, dims?: number | readonly number[]): Tensor {
   requireTensor('flip', x);
-  const over = normalizeDims('flip', dims, x.ndim);
-  const out = reverse(x, over);
-  record('flip', [x], [out], [], ([grad], sink) => sink.give(0, reverse(grad, over)));
+  const flipped = normalizeDims('flip', dims, x.ndim);
+  const out = reverse(x, flipped);
+  record('flip', [x], [out], [], ([grad], sink) => sink.addGrad(0, reverse(grad, flipped)));
   return out;
 }
 
@@ -126,17 +126,21 @@ export function roll(
   dims?: number | readonly number[],
 ): Tensor {
   requireTensor('roll', x);
-  const by = [shifts].flat();
-  for (const shift of by) requireInteger('roll shift', shift, Number.NEGATIVE_INFINITY);
+  const shiftList = [shifts].flat();
+  for (const shift of shiftList) requireInteger('roll shift', shift, Number.NEGATIVE_INFINITY);
   if (dims === undefined) {
-    if (by.length === 1) return reshape(roll(reshape(x, [x.numel]), by, 0), x.shape);
-    throw shapeError('roll', 'one shift without dims', `[${by.join(', ')}]`);
+    if (shiftList.length === 1) return reshape(roll(reshape(x, [x.numel]), shiftList, 0), x.shape);
+    throw shapeError('roll', 'one shift without dims', `[${shiftList.join(', ')}]`);
   }
-  const over = [dims].flat();
-  if (over.length !== by.length) {
-    throw shapeError('roll', `${by.length} dims, one for each shift`, `[${over.join(', ')}]`);
+  const dimList = [dims].flat();
+  if (dimList.length !== shiftList.length) {
+    throw shapeError(
+      'roll',
+      `${shiftList.length} dims, one for each shift`,
+      `[${dimList.join(', ')}]`,
+    );
   }
-  return over.reduce((out, dim, i) => rollTensor(out, required(by[i]), dim), x);
+  return dimList.reduce((out, dim, i) => rollTensor(out, required(shiftList[i]), dim), x);
 }
 
 function rollTensor(x: Tensor, shift: number, dim: number): Tensor {
@@ -184,11 +188,11 @@ export function movedim(
   if (!isPaired || new Set(from).size !== from.length) {
     throw shapeError('movedim', 'as many distinct places as dims', `[${from}] to [${to}]`);
   }
-  const rest = x.shape.map((_, d) => d).filter((d) => !from.includes(d));
+  const unmoved = x.shape.map((_, d) => d).filter((d) => !from.includes(d));
   const order = x.shape.map((_, d) => (to.includes(d) ? required(from[to.indexOf(d)]) : -1));
   return permute(
     x,
-    order.map((d) => (d < 0 ? required(rest.shift()) : d)),
+    order.map((d) => (d < 0 ? required(unmoved.shift()) : d)),
   );
 }
 
@@ -203,9 +207,9 @@ export function unflatten(x: Tensor, dim: number, sizes: readonly number[]): Ten
     throw shapeError('unflatten', 'sizes, a list of integers', formatValue(sizes), hint);
   }
   const known = sizes.filter((each) => each !== -1);
-  const rest = size / Math.max(1, numel(known));
-  const parts = sizes.map((each) => (each === -1 ? rest : each));
-  if (numel(parts) !== size || sizes.length - known.length > 1 || !Number.isInteger(rest)) {
+  const inferred = size / Math.max(1, numel(known));
+  const parts = sizes.map((each) => (each === -1 ? inferred : each));
+  if (numel(parts) !== size || sizes.length - known.length > 1 || !Number.isInteger(inferred)) {
     throw shapeError('unflatten', `sizes with the product ${size}`, `[${sizes.join(', ')}]`);
   }
   return reshape(x, [...x.shape.slice(0, at), ...parts, ...x.shape.slice(at + 1)]);
@@ -226,18 +230,18 @@ export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
   const [down, right] = [Math.max(0, -offset), Math.max(0, offset)];
   const lengths = [required(x.shape[a]) - down, required(x.shape[b]) - right];
   const count = Math.max(0, Math.min(...lengths));
-  const line = (of: View): View => {
+  const diagonalOf = (of: View): View => {
     const [p, q] = [required(of.strides[a]), required(of.strides[b])];
     const keep = (list: readonly number[]) => list.filter((_, d) => d !== a && d !== b);
     const start = of.offset + (count > 0 ? down * p + right * q : 0);
     return viewOf(of, [...keep(of.shape), count], [...keep(of.strides), p + q], start);
   };
-  const { shape, strides, offset: at } = line(x);
+  const { shape, strides, offset: at } = diagonalOf(x);
   const out = x.alias(shape, strides, at);
   record('diagonal', [x], [out], [], ([grad], sink) => {
     sink.write(0, (dx, accumulate) => {
       if (!accumulate) kernels.fill({ out: dx, value: 0 });
-      addInto(line(dx), grad, accumulate);
+      addInto(diagonalOf(dx), grad, accumulate);
     });
   });
   return out;
@@ -250,31 +254,31 @@ export function diagonal(x: Tensor, offset = 0, first = 0, second = 1): Tensor {
 export type PadMode = 'reflect' | 'replicate' | 'circular';
 
 /** Returns the index of the element for position i of the padded line of `size`. */
-const continued: Record<PadMode, (i: number, size: number) => number> = {
+const sourceIndex: Record<PadMode, (i: number, size: number) => number> = {
   reflect: (i, size) => (i < 0 ? -i : i < size ? i : 2 * (size - 1) - i),
   replicate: (i, size) => Math.min(Math.max(i, 0), size - 1),
   circular: (i, size) => (i + size) % size,
 };
 
 /** Largest padding of a mode for a line of `size`. */
-const reach: Record<PadMode, (size: number) => number> = {
+const maxPadding: Record<PadMode, (size: number) => number> = {
   reflect: (size) => Math.max(0, size - 1),
   replicate: (size) => (size > 0 ? Number.POSITIVE_INFINITY : 0),
   circular: (size) => size,
 };
 
-function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tensor {
+function padByMode(x: Tensor, sides: readonly Side[], mode: PadMode): Tensor {
   let out = x;
   for (const [d, [before, after]] of sides.entries()) {
     if (before === 0 && after === 0) continue;
     const size = required(x.shape[d]);
-    const max = reach[mode](size);
+    const max = maxPadding[mode](size);
     if (Math.max(before, after) > max) {
       const expected = `padding of at most ${max} on dim ${d} of ${describe(x)} with "${mode}"`;
       throw shapeError('pad', expected, `[${before}, ${after}]`);
     }
     const length = before + size + after;
-    const sources = Array.from({ length }, (_, i) => continued[mode](i - before, size));
+    const sources = Array.from({ length }, (_, i) => sourceIndex[mode](i - before, size));
     const index = Tensor.from(sources, { shape: [length], dtype: 'i64', device: x.device });
     out = indexSelect(out, d, index);
     index.dispose();
@@ -293,7 +297,7 @@ function continuedAround(x: Tensor, sides: readonly Side[], mode: PadMode): Tens
 export function pad(x: Tensor, padding: readonly number[], fill: number | PadMode = 0): Tensor {
   requireTensor('pad', x);
   const mode = typeof fill === 'string' ? requireMode(fill) : null;
-  if (mode === null) requireHeld('pad', requireNumber('pad fill', fill), x.dtype);
+  if (mode === null) requireRepresentable('pad', requireNumber('pad fill', fill), x.dtype);
   if (!Array.isArray(padding) || padding.length % 2 !== 0 || padding.length > 2 * x.ndim) {
     const expected = `[before, after] for the last dims of ${describe(x)}`;
     throw valueError('pad', expected, padding);
@@ -305,20 +309,20 @@ export function pad(x: Tensor, padding: readonly number[], fill: number | PadMod
   });
   const shape = x.shape.map((size, d) => size + required(sides[d])[0] + required(sides[d])[1]);
   requireSizes('pad', shape);
-  if (mode !== null) return continuedAround(x, sides, mode);
+  if (mode !== null) return padByMode(x, sides, mode);
   let inner = x;
   for (const [d, [before, after]] of sides.entries()) {
     const size = required(x.shape[d]) + Math.min(0, before) + Math.min(0, after);
     if (size !== x.shape[d]) inner = narrow(inner, d, Math.max(0, -before), Math.max(0, size));
   }
-  return surround(inner, shape, sides, fill as number);
+  return padWithValue(inner, shape, sides, fill as number);
 }
 
 function requireMode(mode: string): PadMode {
-  if (Object.hasOwn(continued, mode)) return mode as PadMode;
+  if (Object.hasOwn(sourceIndex, mode)) return mode as PadMode;
   throw valueError(
     'pad',
-    `a number, or ${Object.keys(continued)
+    `a number, or ${Object.keys(sourceIndex)
       .map((name) => `"${name}"`)
       .join(', ')}`,
     mode,
@@ -328,20 +332,20 @@ function requireMode(mode: string): PadMode {
 
 type Side = readonly [before: number, after: number];
 
-function surround(x: Tensor, shape: number[], sides: readonly Side[], value: number): Tensor {
+function padWithValue(x: Tensor, shape: number[], sides: readonly Side[], value: number): Tensor {
   const out = Tensor.empty(shape, x.dtype, x.device);
   kernels.fill({ out, value });
-  const inside = (of: View): View => {
+  const interiorOf = (of: View): View => {
     const skip = sides.reduce(
       (sum, [before], d) => sum + Math.max(0, before) * required(of.strides[d]),
       0,
     );
     return viewOf(of, x.shape, of.strides, x.numel > 0 ? of.offset + skip : of.offset);
   };
-  kernels.copy({ in: x, out: inside(out) });
+  kernels.copy({ in: x, out: interiorOf(out) });
   record('pad', [x], [out], [], ([grad], sink) => {
-    const { shape: from, strides, offset } = inside(grad);
-    sink.give(0, grad.alias(from, strides, offset));
+    const { shape: from, strides, offset } = interiorOf(grad);
+    sink.addGrad(0, grad.alias(from, strides, offset));
   });
   return out;
 }
@@ -356,7 +360,7 @@ export function indexSelect(x: Tensor, dim: number, index: Tensor): Tensor {
   requireIndex('indexSelect', x, index);
   const at = normalizeDim('indexSelect', dim, x.ndim);
   if (index.ndim !== 1) throw shapeError('indexSelect', 'an index [n]', describe(index));
-  if (!isFloating(x.dtype)) return pickTensor(x, at, index);
+  if (!isFloating(x.dtype)) return takeAlong(x, at, index);
   const front = movedim(x, at, 0);
   const rest = front.shape.slice(1);
   const rows = embedding(reshape(front, [required(x.shape[at]), numel(rest)]), index);

@@ -12,7 +12,7 @@ import { isGradEnabled } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { BlockLayout } from './block-layout.js';
 import { cast } from './creation.js';
-import { expandedStrides, packed, requireSameDevice, shapeError, viewOf } from './shapes.js';
+import { expandedStrides, requireSameDevice, shapeError, toRowMajor, viewOf } from './shapes.js';
 
 /** Documents of tokens if there are more keys than queries. */
 export interface DocumentPair {
@@ -43,7 +43,7 @@ export interface AttentionReach {
   layout?: BlockLayout | null;
 }
 
-/** Sizes of a call: B rows, T queries of `heads` heads, S keys. */
+/** Sizes of an attention: B rows, T queries of `heads` heads, S keys. */
 interface AttentionExtent {
   B: number;
   T: number;
@@ -89,7 +89,7 @@ export interface FilterOperands {
   saved: Tensor[];
 }
 
-const unfiltered: FilterOperands['views'] = {
+const noFilter: FilterOperands['views'] = {
   mask: null,
   keyMask: null,
   keyLengths: null,
@@ -140,51 +140,54 @@ function requireLength(op: string, length: unknown, keys: number): void {
   throw valueError(op, expected, length);
 }
 
-/** [B] i32 of a tensor or a list. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
-function lengthsOf(given: Tensor | readonly number[], q: Tensor, keys: number): Tensor {
+/**
+ * Returns key lengths, a tensor or a list, as [B] i32 on the device of q. Throws DS_SHAPE,
+ * DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ */
+function lengthsOf(lengths: Tensor | readonly number[], q: Tensor, keys: number): Tensor {
   const op = 'attention keyLengths';
   const [B] = leading(q.shape, 1);
   const hint = 'One length for each row of the batch.';
-  if (!(given instanceof Tensor)) {
-    if (!Array.isArray(given)) {
+  if (!(lengths instanceof Tensor)) {
+    if (!Array.isArray(lengths)) {
       const expected = `a tensor or list of ${B} integers`;
-      throw valueError(op, expected, given);
+      throw valueError(op, expected, lengths);
     }
-    if (given.length !== B) throw shapeError(op, `${B} lengths`, `${given.length}`, hint);
-    for (const length of given) requireLength(op, length, keys);
-    return Tensor.from(given as number[], { shape: [B], dtype: 'i32', device: q.device });
+    if (lengths.length !== B) throw shapeError(op, `${B} lengths`, `${lengths.length}`, hint);
+    for (const length of lengths) requireLength(op, length, keys);
+    return Tensor.from(lengths as number[], { shape: [B], dtype: 'i32', device: q.device });
   }
-  requireSameDevice(op, given, q);
-  if (given.dtype !== 'i32' && given.dtype !== 'i64') {
+  requireSameDevice(op, lengths, q);
+  if (lengths.dtype !== 'i32' && lengths.dtype !== 'i64') {
     const expected = 'lengths of dtype i32 or i64';
-    throw new DsError({ code: 'DS_DTYPE', op, expected, got: describe(given) });
+    throw new DsError({ code: 'DS_DTYPE', op, expected, got: describe(lengths) });
   }
-  if (given.ndim !== 1 || given.size(0) !== B)
-    throw shapeError(op, `[${B}]`, describe(given), hint);
-  return packed(cast(given, 'i32'));
+  if (lengths.ndim !== 1 || lengths.size(0) !== B)
+    throw shapeError(op, `[${B}]`, describe(lengths), hint);
+  return toRowMajor(cast(lengths, 'i32'));
 }
 
-/** [B, tokens] i32 of documents. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
-function documentsOf(what: string, given: unknown, like: Tensor, shape: number[]): Tensor {
+/** Returns documents as [B, tokens] i32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
+function documentsOf(what: string, documents: unknown, like: Tensor, shape: number[]): Tensor {
   const op = `attention ${what}`;
-  if (!(given instanceof Tensor)) {
+  if (!(documents instanceof Tensor)) {
     const expected = `a tensor [${shape.join(', ')}] i32`;
-    throw valueError(op, expected, given);
+    throw valueError(op, expected, documents);
   }
-  requireSameDevice(op, given, like);
-  if (given.dtype !== 'i32' && given.dtype !== 'i64') {
+  requireSameDevice(op, documents, like);
+  if (documents.dtype !== 'i32' && documents.dtype !== 'i64') {
     const expected = 'numbers of documents of dtype i32 or i64';
     throw new DsError({
       code: 'DS_DTYPE',
       op,
       expected,
-      got: describe(given),
+      got: describe(documents),
       hint: DOCUMENT_HINT,
     });
   }
-  if (given.ndim === 2 && given.size(0) === shape[0] && given.size(1) === shape[1])
-    return cast(given, 'i32');
-  throw shapeError(op, `[${shape.join(', ')}]`, describe(given), DOCUMENT_HINT);
+  if (documents.ndim === 2 && documents.size(0) === shape[0] && documents.size(1) === shape[1])
+    return cast(documents, 'i32');
+  throw shapeError(op, `[${shape.join(', ')}]`, describe(documents), DOCUMENT_HINT);
 }
 
 const DOCUMENT_HINT =
@@ -204,7 +207,7 @@ function layoutOperand(
     const hint = 'nn.sparseLayout() creates it from the options of a pattern.';
     throw valueError(op, 'a BlockLayout', layout, hint);
   }
-  const whole = share?.whole ?? heads;
+  const totalHeads = share?.total ?? heads;
   const blocks = Math.ceil(T / layout.block);
   if (T !== S) {
     const hint = 'A layout needs queries and keys of one text: use a mask for cross-attention.';
@@ -215,26 +218,27 @@ function layoutOperand(
     throw shapeError(op, `${blocks} blocks for ${T} tokens`, got);
   }
   if (layout.heads === 1) return layout.on(like.device);
-  if (layout.heads !== whole) throw shapeError(op, `1 or ${whole} heads`, `${layout.heads}`);
+  if (layout.heads !== totalHeads)
+    throw shapeError(op, `1 or ${totalHeads} heads`, `${layout.heads}`);
   const all = layout.on(like.device);
-  return heads === whole ? all : all.narrow(0, share?.first ?? 0, heads);
+  return heads === totalHeads ? all : all.narrow(0, share?.first ?? 0, heads);
 }
 
-/** Returns the kernel arguments of `given`, on the device of `like`. Throws as filterOperands(). */
+/** Returns the kernel arguments of a reach, on the device of `like`. Throws as filterOperands(). */
 export function reachOperands(
   like: Tensor,
   extent: AttentionExtent,
   { documents, window, layout }: AttentionReach,
 ): FilterOperands {
   const { B, T, S } = extent;
-  const views = { ...unfiltered };
+  const views = { ...noFilter };
   const saved: Tensor[] = [];
   if (window !== undefined && window !== null)
     views.window = requireInteger('attention window', window, 1);
   if (layout !== undefined && layout !== null) {
-    const words = layoutOperand(layout, like, extent);
-    saved.push(words);
-    views.layout = words;
+    const layoutBits = layoutOperand(layout, like, extent);
+    saved.push(layoutBits);
+    views.layout = layoutBits;
     views.block = layout.block;
   }
   if (documents === undefined || documents === null) return { views, saved };
@@ -262,38 +266,38 @@ export function reachOperands(
 export function filterOperands(
   q: Tensor,
   k: Tensor,
-  given: KeyFilter,
+  filter: KeyFilter,
   share: HeadShare | null,
 ): FilterOperands {
   const [B, H, T] = leading(q.shape, 3);
   const S = k.size(2);
-  const { views, saved } = reachOperands(q, { B, T, S, heads: H, share }, given);
-  if (given.mask) {
-    const mask = readableMask('attention mask', given.mask, q);
+  const { views, saved } = reachOperands(q, { B, T, S, heads: H, share }, filter);
+  if (filter.mask) {
+    const mask = readableMask('attention mask', filter.mask, q);
     const hint = 'Pass a mask of keys [B, S] as keyMask.';
     views.mask = broadcastMask('attention mask', mask, [B, H, T, S], hint);
     saved.push(mask);
   }
-  if (given.keyMask) {
-    const mask = readableMask('attention keyMask', given.keyMask, q);
+  if (filter.keyMask) {
+    const mask = readableMask('attention keyMask', filter.keyMask, q);
     const hint = 'Pass a mask by head or query as mask.';
     views.keyMask = broadcastMask('attention keyMask', mask, [B, S], hint);
     saved.push(mask);
   }
-  if (given.keyLengths) {
-    const lengths = lengthsOf(given.keyLengths, q, S);
+  if (filter.keyLengths) {
+    const lengths = lengthsOf(filter.keyLengths, q, S);
     views.keyLengths = lengths;
     saved.push(lengths);
   }
   return { views, saved };
 }
 
-/** Returns the keys that a query sees on average, without regard to masks and documents. */
-export function keysOfQuery(
+/** Returns the average number of keys that a query sees; masks and documents do not count. */
+export function keysPerQuery(
   { T, S }: { T: number; S: number },
   { window, causal }: { window: number; causal: boolean },
 ): number {
-  const all = causal ? Math.max(0, S - (T - 1) / 2) : S;
-  const near = causal ? window : 2 * window - 1;
-  return window > 0 ? Math.min(all, near) : all;
+  const withoutWindow = causal ? Math.max(0, S - (T - 1) / 2) : S;
+  const withinWindow = causal ? window : 2 * window - 1;
+  return window > 0 ? Math.min(withoutWindow, withinWindow) : withoutWindow;
 }

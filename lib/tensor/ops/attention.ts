@@ -9,7 +9,7 @@ import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
 import { isBatchInvariant, refuseBatchInvariant } from '../batch-invariant.js';
 import type { HeadExchange, HeadShare } from '../head-exchange.js';
-import { lasting, lastingRecorded } from '../kept-results.js';
+import { computeAttention, watchRecorded } from '../kept-results.js';
 import { mapToWhole, nextRandom, sharedTokens, sharingTokens } from '../random.js';
 import { scope } from '../scope.js';
 import { noGrad, record } from '../tape.js';
@@ -19,19 +19,19 @@ import {
   type FilterOperands,
   filterOperands,
   type KeyFilter,
-  keysOfQuery,
+  keysPerQuery,
   reachOperands,
 } from './attention-filter.js';
 import { arange } from './creation.js';
 import { where } from './elementwise.js';
 import { attendInvariantly } from './invariant-attention.js';
 import {
-  lastPacked,
   overwriteOrAdd,
-  packed,
-  requireAlike,
+  requireSameType,
   requireTensor,
   shapeError,
+  toPackedRows,
+  toRowMajor,
   viewOf,
   writeTogether,
 } from './shapes.js';
@@ -80,7 +80,7 @@ const ATTENTION: OptionNames<AttentionOptions> = {
 
 type Drop = kernels.AttentionDropout;
 
-const keepAll: Drop = {
+const noDropout: Drop = {
   p: 0,
   seed: 0,
   offset: 0,
@@ -97,15 +97,15 @@ const keepAll: Drop = {
  */
 function drawDropout(p: number, batch: number, share: HeadShare | null): Drop {
   requireFinite('attention dropout', p, 0, 1);
-  if (p === 0) return keepAll;
+  if (p === 0) return noDropout;
   const { sample, rank, ranks } = mapToWhole({ shape: [batch], numel: batch });
-  const { first: head = 0, whole: heads = 0 } = share ?? {};
+  const { first: head = 0, total: heads = 0 } = share ?? {};
   return { p, ...nextRandom(), sample, rank, ranks, head, heads };
 }
 
 function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
-  requireAlike('attention', q, k);
-  requireAlike('attention', q, v);
+  requireSameType('attention', q, k);
+  requireSameType('attention', q, v);
   const [B, H = 0, , D] = q.shape;
   const [kB, Hk = 0, , kD] = k.shape;
   const match = k.shape.every((n, d) => n === v.shape[d]) && kB === B && kD === D;
@@ -131,17 +131,17 @@ function checkAttention(q: Tensor, k: Tensor, v: Tensor): void {
  */
 export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions = {}): Tensor {
   const exchange = exchangeFor(q, k);
-  if (!exchange) return attentionHere(q, k, v, options);
+  if (!exchange) return attendLocally(q, k, v, options);
   checkAttention(q, k, v);
   requireHeadlessMask(options.mask);
-  const { first = 0, whole } = options.headShare ?? {};
-  return exchange.apart([q, k, v], (queries, keys, values, ownShare) => {
-    const headShare = { first: first + ownShare.first, whole: whole ?? ownShare.whole };
-    const ofHeads = (all: Tensor | null | undefined): Tensor | null =>
+  const { first = 0, total } = options.headShare ?? {};
+  return exchange.exchangeHeads([q, k, v], (queries, keys, values, ownShare) => {
+    const headShare = { first: first + ownShare.first, total: total ?? ownShare.total };
+    const sliceHeads = (all: Tensor | null | undefined): Tensor | null =>
       all?.narrow(0, ownShare.first, queries.size(1)) ?? null;
-    const [sinks, alibiSlopes] = [ofHeads(options.sinks), ofHeads(options.alibiSlopes)];
+    const [sinks, alibiSlopes] = [sliceHeads(options.sinks), sliceHeads(options.alibiSlopes)];
     return sharingTokens(null, () =>
-      attentionHere(queries, keys, values, { ...options, headShare, sinks, alibiSlopes }),
+      attendLocally(queries, keys, values, { ...options, headShare, sinks, alibiSlopes }),
     );
   });
 }
@@ -160,7 +160,7 @@ function exchangeFor(q: Tensor, k: Tensor): HeadExchange | null {
   );
 }
 
-/** A rank has some of the heads, but masks have all. Throws DS_ARGUMENT for masks with heads. */
+/** Throws DS_ARGUMENT for a mask with heads: a rank has some of the heads, but the mask has all. */
 function requireHeadlessMask(mask: Tensor | null | undefined): void {
   if (!(mask instanceof Tensor) || mask.ndim < 3 || mask.shape[mask.ndim - 3] === 1) return;
   throw argumentError(
@@ -171,7 +171,7 @@ function requireHeadlessMask(mask: Tensor | null | undefined): void {
 }
 
 /** Filter and dropout of a call. */
-interface Manner {
+interface AttentionSettings {
   filter: FilterOperands['views'];
   dropout: Drop;
   scale: number;
@@ -187,10 +187,10 @@ interface Heads {
 
 // The arguments are written out, without spreads: see gemm() in matmul.ts.
 
-function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void {
-  const { filter, dropout, scale, causal } = manner;
+function attend({ q, k, v }: Heads, out: View, lse: View, settings: AttentionSettings): void {
+  const { filter, dropout, scale, causal } = settings;
   if (isBatchInvariant()) {
-    requirePlain(q, k, manner);
+    requireInvariantKernel(q, k, settings);
     attendInvariantly({ q, k, v, out, lse, scale, window: filter.window });
     return;
   }
@@ -215,7 +215,11 @@ function attend({ q, k, v }: Heads, out: View, lse: View, manner: Manner): void 
 }
 
 /** Throws DS_ARGUMENT for an attention that has no batch-invariant kernel. */
-function requirePlain(q: View, k: View, { filter, dropout, causal }: Manner): void {
+function requireInvariantKernel(
+  q: View,
+  k: View,
+  { filter, dropout, causal }: AttentionSettings,
+): void {
   const { window: _window, block: _block, ...masks } = filter;
   const isPlain = causal && dropout.p === 0 && Object.values(masks).every((mask) => mask === null);
   if (isPlain && q.shape[2] === k.shape[2]) return;
@@ -235,8 +239,12 @@ interface AttentionGradients {
   dv: View;
 }
 
-function attendBackward({ q, k, v }: Heads, of: AttentionGradients, manner: Manner): void {
-  const { filter, dropout, scale, causal } = manner;
+function attendBackward(
+  { q, k, v }: Heads,
+  of: AttentionGradients,
+  settings: AttentionSettings,
+): void {
+  const { filter, dropout, scale, causal } = settings;
   kernels.attentionBackward({
     q,
     k,
@@ -261,28 +269,33 @@ function attendBackward({ q, k, v }: Heads, of: AttentionGradients, manner: Mann
   });
 }
 
-/** attention() of all tokens. */
-function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
+/** Computes attention() on a rank that has all tokens. */
+function attendLocally(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
   const read = readOptions('attention', options, ATTENTION);
-  const { causal = false, scale: given, dropout = 0, headShare = null, sinks = null } = read;
+  const { causal = false, scale: givenScale, dropout = 0, headShare = null, sinks = null } = read;
   checkAttention(q, k, v);
   if (sinks) requireSinks(q, sinks);
   const { alibiSlopes = null } = read;
   const mask = alibiSlopes ? alibiMask(alibiSlopes, q, k, read.mask ?? null) : read.mask;
   const filter = filterOperands(q, k, { ...read, mask: mask ?? null }, headShare);
   const [B, H, T, D] = leading(q.shape, 4);
-  const scale = requireFinite('attention scale', given ?? 1 / Math.sqrt(D));
-  const views = { q: lastPacked(q), k: lastPacked(k), v: lastPacked(v) };
-  const drawn = drawDropout(dropout, B, headShare);
-  const how: Manner = { filter: filter.views, dropout: drawn, scale, causal };
-  const keys = keysOfQuery({ T, S: k.size(2) }, { window: filter.views.window, causal });
+  const scale = requireFinite('attention scale', givenScale ?? 1 / Math.sqrt(D));
+  const views = { q: toPackedRows(q), k: toPackedRows(k), v: toPackedRows(v) };
+  const dropoutState = drawDropout(dropout, B, headShare);
+  const settings: AttentionSettings = {
+    filter: filter.views,
+    dropout: dropoutState,
+    scale,
+    causal,
+  };
+  const keys = keysPerQuery({ T, S: k.size(2) }, { window: filter.views.window, causal });
   const [out, lse] = leading(
-    lasting({ like: q, keys }, () => {
+    computeAttention({ like: q, keys }, () => {
       const memory = Tensor.empty([B, T, H, D], q.dtype, q.device);
       const fresh = memory.alias([B, H, T, D], [T * H * D, D, H * D, 1]);
       memory.dispose();
       const statistics = Tensor.empty([B, H, T], statisticOf(q.dtype), q.device);
-      attend(views, fresh, statistics, how);
+      attend(views, fresh, statistics, settings);
       if (sinks) addSinks(sinks, fresh, statistics);
       return [fresh, statistics];
     }),
@@ -291,10 +304,10 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
   const saved = [views.q, views.k, views.v, out, lse, ...filter.saved];
   const inputs = sinks ? [q, k, v, sinks] : [q, k, v];
   record('attention', inputs, [out], sinks ? [...saved, sinks] : saved, ([grad], sink) => {
-    const dout = lastPacked(grad);
+    const dout = toPackedRows(grad);
     if (sinks) {
       const dsinks = sinkGradient(sinks, { out, dout, lse });
-      sink.give(3, dsinks);
+      sink.addGrad(3, dsinks);
       dsinks.dispose();
     }
     writeTogether(sink, [0, 1, 2], (outs, adding) => {
@@ -303,7 +316,7 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
         return into && !adding[i] ? into : Tensor.emptyLike(like);
       };
       const [dq, dk, dv] = [target(0, q), target(1, k), target(2, v)];
-      attendBackward(views, { out, dout, lse, dq, dk, dv }, how);
+      attendBackward(views, { out, dout, lse, dq, dk, dv }, settings);
       [dq, dk, dv].forEach((fresh, i) => {
         const into = outs[i];
         if (!into || into === fresh) return;
@@ -311,7 +324,7 @@ function attentionHere(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
       });
     });
   });
-  lastingRecorded(out);
+  watchRecorded(out);
   return out;
 }
 
@@ -340,7 +353,7 @@ function alibiMask(slopes: Tensor, q: Tensor, k: Tensor, mask: Tensor | null): T
 
 function requireSinks(q: Tensor, sinks: Tensor): void {
   requireTensor('attention sinks', sinks);
-  requireAlike('attention sinks', q, sinks);
+  requireSameType('attention sinks', q, sinks);
   const heads = required(q.shape[1]);
   if (sinks.ndim === 1 && sinks.shape[0] === heads) return;
   throw shapeError('attention', `sinks [${heads}], a logit of each head`, describe(sinks));
@@ -355,15 +368,15 @@ function addSinks(sinks: Tensor, out: Tensor, lse: Tensor): void {
     scope(() => {
       const z = sinks.detach().to(lse.dtype).reshape([1, -1, 1]);
       const max = lse.maximum(z);
-      const whole = max.add(lse.sub(max).exp().add(z.sub(max).exp()).log());
-      const part = lse.sub(whole).exp().unsqueeze(3).to(out.dtype);
-      kernels.copy({ in: out.mul(part), out });
-      kernels.copy({ in: whole, out: lse });
+      const lseWithSinks = max.add(lse.sub(max).exp().add(z.sub(max).exp()).log());
+      const fraction = lse.sub(lseWithSinks).exp().unsqueeze(3).to(out.dtype);
+      kernels.copy({ in: out.mul(fraction), out });
+      kernels.copy({ in: lseWithSinks, out: lse });
     }),
   );
 }
 
-/** -sum of exp(sink - lse) (dout . out) over batch and queries, [H]. */
+/** Returns the gradient of the sinks, [H]: -sum of exp(sink - lse) (dout . out) over B and T. */
 function sinkGradient(
   sinks: Tensor,
   { out, dout, lse }: { out: Tensor; dout: Tensor; lse: Tensor },
@@ -382,7 +395,7 @@ function sinkGradient(
   );
 }
 
-/** Part `index` (q, k, v) of a packed projection [B, T, 3C] as [B, H, T, D]. */
+/** Returns part `index` (0: q, 1: k, 2: v) of a packed projection [B, T, 3C] as [B, H, T, D]. */
 function headsOf(packedQkv: View, index: number, heads: number): View {
   const [B, T, width] = leading(packedQkv.shape, 3);
   const [batchStride, rowStride] = leading(packedQkv.strides, 2);
@@ -392,7 +405,7 @@ function headsOf(packedQkv: View, index: number, heads: number): View {
   return viewOf(packedQkv, [B, heads, T, D], strides, packedQkv.offset + index * C);
 }
 
-/** [B, T, C] seen as [B, H, T, D]. */
+/** Returns [B, T, C] as a view [B, H, T, D]. */
 function splitHeads(x: View, heads: number): View {
   const [B, T, C] = leading(x.shape, 3);
   const D = C / heads;
@@ -431,47 +444,52 @@ export function causalSelfAttentionPacked(
     throw shapeError('attention', `qkv [B, T, 3C], C a multiple of ${heads} heads`, describe(qkv));
   }
   const exchange = exchangeFor(qkv, qkv);
-  if (!exchange) return packedAttentionHere(qkv, heads, reach);
-  const { first = 0, whole = heads } = reach.headShare ?? {};
-  return exchange.packed(qkv, heads, (all, own, share) => {
-    const headShare = { first: first + share.first, whole };
-    return sharingTokens(null, () => packedAttentionHere(all, own, { ...reach, headShare }));
+  if (!exchange) return attendPackedLocally(qkv, heads, reach);
+  const { first = 0, total = heads } = reach.headShare ?? {};
+  return exchange.exchangePacked(qkv, heads, (all, own, share) => {
+    const headShare = { first: first + share.first, total };
+    return sharingTokens(null, () => attendPackedLocally(all, own, { ...reach, headShare }));
   });
 }
 
-/** causalSelfAttentionPacked() on a rank with all tokens. */
-function packedAttentionHere(qkv: Tensor, heads: number, given: PackedReach): Tensor {
+/** Computes causalSelfAttentionPacked() on a rank that has all tokens. */
+function attendPackedLocally(qkv: Tensor, heads: number, options: PackedReach): Tensor {
   const [B, T, width] = leading(qkv.shape, 3);
-  const source = lastPacked(qkv);
+  const source = toPackedRows(qkv);
   const C = width / 3;
-  const { headShare: share = null, ...reach } = readOptions('attention', given, REACH);
-  const within = reachOperands(qkv, { B, T, S: T, heads, share }, reach);
+  const { headShare: share = null, ...reach } = readOptions('attention', options, REACH);
+  const filter = reachOperands(qkv, { B, T, S: T, heads, share }, reach);
   const scale = 1 / Math.sqrt(C / heads);
-  const how: Manner = { filter: within.views, dropout: keepAll, scale, causal: true };
+  const settings: AttentionSettings = {
+    filter: filter.views,
+    dropout: noDropout,
+    scale,
+    causal: true,
+  };
   const views = {
     q: headsOf(source, 0, heads),
     k: headsOf(source, 1, heads),
     v: headsOf(source, 2, heads),
   };
-  const keys = keysOfQuery({ T, S: T }, { window: within.views.window, causal: true });
+  const keys = keysPerQuery({ T, S: T }, { window: filter.views.window, causal: true });
   const [out, lse] = leading(
-    lasting({ like: qkv, keys }, () => {
+    computeAttention({ like: qkv, keys }, () => {
       const fresh = Tensor.empty([B, T, C], qkv.dtype, qkv.device);
       const statistics = Tensor.empty([B, heads, T], statisticOf(qkv.dtype), qkv.device);
-      attend(views, splitHeads(fresh, heads), statistics, how);
+      attend(views, splitHeads(fresh, heads), statistics, settings);
       return [fresh, statistics];
     }),
     2,
   );
-  record('attention', [qkv], [out], [source, out, lse, ...within.saved], ([grad], sink) => {
-    const dout = splitHeads(packed(grad), heads);
+  record('attention', [qkv], [out], [source, out, lse, ...filter.saved], ([grad], sink) => {
+    const dout = splitHeads(toRowMajor(grad), heads);
     sink.write(0, (into, accumulate) => {
       overwriteOrAdd(into, accumulate, (d) => {
         const [dq, dk, dv] = [headsOf(d, 0, heads), headsOf(d, 1, heads), headsOf(d, 2, heads)];
-        attendBackward(views, { out: splitHeads(out, heads), dout, lse, dq, dk, dv }, how);
+        attendBackward(views, { out: splitHeads(out, heads), dout, lse, dq, dk, dv }, settings);
       });
     });
   });
-  lastingRecorded(out);
+  watchRecorded(out);
   return out;
 }

@@ -66,32 +66,33 @@ export class BlockLayout {
     return ((word >>> (key % BITS)) & 1) === 1;
   }
 
-  /** Pairs of blocks that are seen, over all different layouts. */
+  /** Number of visible pairs of blocks, over all different layouts. */
   get count(): number {
     let bits = 0;
-    for (const word of this.words) for (let rest = word; rest !== 0; rest &= rest - 1) ++bits;
+    for (const word of this.words)
+      for (let bitsLeft = word; bitsLeft !== 0; bitsLeft &= bitsLeft - 1) ++bits;
     return bits;
   }
 
   /** Returns [heads, blocks, words per row] i32 on `device`; cached as long as the layout lives. */
   on(device: Device): Tensor {
-    const found = this.copies.get(device.name);
-    if (found) return found;
+    const cached = this.copies.get(device.name);
+    if (cached) return cached;
     const shape = [this.heads, this.blocks, this.rowWords];
-    const made = within(null, () => Tensor.from(this.words, { shape, dtype: 'i32', device }));
-    this.copies.set(device.name, made);
-    return made;
+    const created = within(null, () => Tensor.from(this.words, { shape, dtype: 'i32', device }));
+    this.copies.set(device.name, created);
+    return created;
   }
 
   /** Returns the mask [1, heads, queries, keys] of the last `queries` of `keys` tokens. */
   mask(queries: number, keys: number, device: Device): Tensor {
     const { heads, block } = this;
-    const seen = new Uint8Array(heads * queries * keys);
+    const visible = new Uint8Array(heads * queries * keys);
     for (let head = 0, at = 0; head < heads; ++head)
       for (let t = keys - queries; t < keys; ++t)
         for (let s = 0; s < keys; ++s, ++at)
-          seen[at] = Number(this.sees(head, Math.floor(t / block), Math.floor(s / block)));
-    return Tensor.from(seen, { shape: [1, heads, queries, keys], dtype: 'bool', device });
+          visible[at] = Number(this.sees(head, Math.floor(t / block), Math.floor(s / block)));
+    return Tensor.from(visible, { shape: [1, heads, queries, keys], dtype: 'bool', device });
   }
 
   private firstWord(head: number, query: number): number {
@@ -99,14 +100,14 @@ export class BlockLayout {
   }
 
   private see(head: number, query: number, from: number, to: number): void {
-    if (!Number.isInteger(from) || !Number.isInteger(to)) throw noBlocks(from, to);
+    if (!Number.isInteger(from) || !Number.isInteger(to)) throw notBlocksError(from, to);
     const first = this.firstWord(head, query);
     for (let key = Math.max(0, from); key < Math.min(to, this.blocks); ++key)
       this.words[first + Math.floor(key / BITS)]! |= 1 << (key % BITS);
   }
 }
 
-function noBlocks(from: unknown, to: unknown): DsError {
+function notBlocksError(from: unknown, to: unknown): DsError {
   return argumentError(
     'BlockLayout see',
     'integers: the first block, and the block after the last one',

@@ -5,11 +5,11 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { leading, required } from '../../runtime/required.js';
 import type { View } from '../../runtime/view.js';
 import { Tensor } from '../tensor.js';
-import { type ClassShare, joinRows } from './class-share.js';
+import { type ClassShare, reduceRows } from './class-share.js';
 import { paddedColumns } from './linear.js';
-import { allClasses, correctFor, earlyDivisor, type RowRules, sumsFor } from './loss.js';
+import { allClasses, allocateCorrect, allocateSums, earlyDivisor, type RowRules } from './loss.js';
 import type { RowSums } from './loss-report.js';
-import { asIs, flipped, gemm, gemmRows } from './matmul.js';
+import { gemm, gemmRows, plainOperand, transposeOperand } from './matmul.js';
 import { viewOf } from './shapes.js';
 
 /** Rows [start, start + count) of the head: views that its kernels share. */
@@ -53,11 +53,11 @@ export class ChunkedHead {
     this.count = required(this.rows.shape[0]);
     this.losses = Tensor.empty([this.count], statisticOf(x.dtype), x.device);
     this.lse = Tensor.emptyLike(this.losses);
-    this.correct = correctFor(rules, this.count, x.device);
-    this.sums = sumsFor(rules, this.correct, this.lse);
+    this.correct = allocateCorrect(rules, this.count, x.device);
+    this.sums = allocateSums(rules, this.correct, this.lse);
   }
 
-  /** What divides the sum of the losses, [1]. */
+  /** Returns the divisor of the sum of the losses, [1]. */
   divisor(): Tensor {
     return earlyDivisor(this.rules, this);
   }
@@ -91,15 +91,15 @@ export class ChunkedHead {
     return Tensor.empty([rows, step], this.weight.dtype, this.weight.device);
   }
 
-  /** The vocabulary's columns of `memory`. */
+  /** Returns the columns of `memory` that belong to classes, without the padding. */
   logits(chunk: Chunk, memory: Tensor): View {
     const shape = [required(chunk.x.shape[0]), required(this.weight.shape[0])];
     return viewOf(memory, shape, memory.strides);
   }
 
   /**
-   * W with zero rows up to the padded width. A GEMM with 50257 columns runs six times slower than
-   * with 50304. The logits of the zero rows are 0, and only these GEMMs read or write them.
+   * Returns W with zero rows up to the padded width. A GEMM of 50257 columns runs six times slower
+   * than with 50304. The logits of the zero rows are 0, and only these GEMMs read or write them.
    */
   paddedWeight(): Tensor {
     const { weight } = this;
@@ -108,19 +108,19 @@ export class ChunkedHead {
     if (padded === rows) return weight.alias(weight.shape, weight.strides);
     const out = Tensor.empty([padded, columns], weight.dtype, weight.device);
     kernels.copy({ in: weight, out: viewOf(out, [rows, columns]) });
-    const rest = viewOf(out, [padded - rows, columns], undefined, rows * columns);
-    kernels.fill({ out: rest, value: 0 });
+    const padding = viewOf(out, [padded - rows, columns], undefined, rows * columns);
+    kernels.fill({ out: padding, value: 0 });
     return out;
   }
 
-  /** logits = x W^T, padding columns included. */
+  /** Writes logits = x W^T to `memory`, including the padding columns. */
   project(chunk: Chunk, memory: Tensor, padded: Tensor): void {
     kernels.matmul({
       a: chunk.x,
       b: padded,
       bias: null,
       aux: null,
-      out: this.wide(chunk, memory),
+      out: this.paddedLogits(chunk, memory),
       transA: false,
       transB: true,
       epilogue: 'none',
@@ -128,12 +128,12 @@ export class ChunkedHead {
     });
   }
 
-  measure({ target, losses, lse, correct, sums }: Chunk, logits: View): void {
+  computeLosses({ target, losses, lse, correct, sums }: Chunk, logits: View): void {
     const { smoothing, ignoreIndex, share } = this.rules;
     const { first, classes } = share ?? allClasses;
-    const how = { smoothing, ignoreIndex, first, classes };
-    kernels.crossEntropy({ logits, target, losses, lse, correct, ...how });
-    if (share) joinRows({ logits, target, losses, lse, correct }, share, ignoreIndex);
+    const settings = { smoothing, ignoreIndex, first, classes };
+    kernels.crossEntropy({ logits, target, losses, lse, correct, ...settings });
+    if (share) reduceRows({ logits, target, losses, lse, correct }, share, ignoreIndex);
     if (!sums) return;
     kernels.logitSums({ logits, target, lse, ...sums, ignoreIndex });
     for (const view of share ? [sums.expected, sums.total] : []) share?.combine(view, 'sum');
@@ -147,16 +147,21 @@ export class ChunkedHead {
     kernels.crossEntropyBackward({ ...rows, smoothing, ignoreIndex, first, classes });
   }
 
-  /** dx[rows] (+)= dlogits W and dW (+)= dlogits^T x, from the gradient in `memory`. */
+  /** Computes dx[rows] (+)= dlogits W and dW (+)= dlogits^T x from the gradient in `memory`. */
   propagate(chunk: Chunk, memory: Tensor, padded: Tensor, into: HeadGradients): void {
     const { dx, dweight, addX, addWeight } = into;
     if (dx) {
       const out = rowRange(dx, chunk.start, required(chunk.x.shape[0]));
-      gemm(asIs(this.wide(chunk, memory)), asIs(padded), out, addX);
+      gemm(plainOperand(this.paddedLogits(chunk, memory)), plainOperand(padded), out, addX);
     }
     if (dweight) {
       const accumulate = addWeight || chunk.start > 0;
-      gemm(flipped(asIs(this.wide(chunk, memory))), asIs(chunk.x), dweight, accumulate);
+      gemm(
+        transposeOperand(plainOperand(this.paddedLogits(chunk, memory))),
+        plainOperand(chunk.x),
+        dweight,
+        accumulate,
+      );
     }
   }
 
@@ -176,15 +181,15 @@ export class ChunkedHead {
       body(dweight);
       return;
     }
-    const fresh = Tensor.empty([padded, columns], this.weight.dtype, this.weight.device);
-    const slice = viewOf(fresh, [rows, columns]);
+    const temporary = Tensor.empty([padded, columns], this.weight.dtype, this.weight.device);
+    const slice = viewOf(temporary, [rows, columns]);
     if (accumulate) kernels.copy({ in: dweight, out: slice });
-    body(fresh);
+    body(temporary);
     kernels.copy({ in: slice, out: dweight });
-    fresh.dispose();
+    temporary.dispose();
   }
 
-  private wide(chunk: Chunk, memory: Tensor): View {
+  private paddedLogits(chunk: Chunk, memory: Tensor): View {
     return viewOf(memory, [required(chunk.x.shape[0]), memory.size(1)], memory.strides);
   }
 }
@@ -198,7 +203,7 @@ interface HeadGradients {
   addWeight: boolean;
 }
 
-/** Rows of a matrix as a view. */
+/** Returns `count` rows of a matrix from `start` on, as a view. */
 export function rowRange(matrix: View, start: number, count: number): View {
   const [, columns] = leading(matrix.shape, 2);
   const step = required(matrix.strides[0]);

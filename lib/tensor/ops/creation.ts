@@ -10,13 +10,13 @@ import {
   requireNumber,
   requireSizes,
 } from '../../runtime/require-number.js';
-import { requireHeld } from '../host-values.js';
+import { requireRepresentable } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
 import { record } from '../tape.js';
 import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
-import { packed, requireTensor } from './shapes.js';
+import { requireTensor, toRowMajor } from './shapes.js';
 
-/** An uninitialised tensor; default f32 on the CPU. */
+/** Returns an uninitialized tensor; default f32 on the CPU. */
 function create(op: string, shape: readonly number[], options: TensorOptions): Tensor {
   requireSizes(op, shape);
   const dtype = parseDType(options.dtype ?? 'f32', op);
@@ -42,7 +42,7 @@ function fillTensor(
  */
 export function full(shape: readonly number[], value: number, options: TensorOptions = {}): Tensor {
   requireNumber('full value', value);
-  requireHeld('full', value, parseDType(options?.dtype ?? 'f32', 'full'));
+  requireRepresentable('full', value, parseDType(options?.dtype ?? 'f32', 'full'));
   return fillTensor('full', shape, value, options);
 }
 
@@ -157,13 +157,13 @@ export function cast(x: Tensor, dtype: DType): Tensor {
   const out = convertTensor(x, dtype);
   const from = x.dtype;
   record('cast', [x], [out], [], ([grad], sink) => {
-    sink.give(0, convertTensor(grad, from));
+    sink.addGrad(0, convertTensor(grad, from));
   });
   return out;
 }
 
 function moveTensor(x: Tensor, device: Device): Tensor {
-  const source = packed(x);
+  const source = toRowMajor(x);
   const out = Tensor.empty(x.shape, x.dtype, device);
   const size = dtypeSize(x.dtype);
   const from = source.offset * size;
@@ -199,6 +199,6 @@ function toDevice(x: Tensor, device: Device): Tensor {
     });
   }
   const out = moveTensor(x, device);
-  record('to', [x], [out], [], ([grad], sink) => sink.give(0, moveTensor(grad, home)));
+  record('to', [x], [out], [], ([grad], sink) => sink.addGrad(0, moveTensor(grad, home)));
   return out;
 }

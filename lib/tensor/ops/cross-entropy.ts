@@ -16,11 +16,11 @@ import { gather } from './indexing.js';
 import {
   checkTarget,
   classCrossEntropy,
-  orOne,
   ROW_LOSS,
   type RowLossOptions,
   type RowOptions,
   type RowRules,
+  replaceZero,
   rowRulesOf,
 } from './loss.js';
 import type { LossReduction } from './pointwise-losses.js';
@@ -46,7 +46,7 @@ export interface CrossEntropyOptions extends RowLossOptions, Pick<NllLossOptions
 const NLL: OptionNames<NllLossOptions> = { ignoreIndex: true, weight: true, reduction: true };
 const CROSS: OptionNames<CrossEntropyOptions> = { ...ROW_LOSS, weight: true };
 
-/** How the rows of one call count. */
+/** The options of one call, complete. */
 interface Rules extends RowRules {
   op: string;
   weight: Tensor | null;
@@ -82,14 +82,14 @@ export function crossEntropy(
   const rules = rulesOf(op, logits, options);
   const isSoft = target instanceof Tensor && isFloating(target.dtype);
   if (isSoft && sameShape(logits.shape, target.shape)) {
-    if (options.ignoreIndex !== undefined) throw nothingToIgnore(op);
-    if (rules.report) throw nothingToReport(op);
-    return scope(() => ofProbabilities(logSoftmaxOf(logits), target, rules));
+    if (options.ignoreIndex !== undefined) throw noIgnoredRowsError(op);
+    if (rules.report) throw noReportError(op);
+    return scope(() => lossOfProbabilities(logSoftmaxOf(logits), target, rules));
   }
   checkTarget(op, logits, logits.shape.slice(0, -1), target);
   if (!rules.weight && rules.reduction !== 'none') return classCrossEntropy(logits, target, rules);
-  if (rules.report) throw nothingToReport(op);
-  return scope(() => ofClasses(logSoftmaxOf(logits), target, rules));
+  if (rules.report) throw noReportError(op);
+  return scope(() => lossOfClasses(logSoftmaxOf(logits), target, rules));
 }
 
 /**
@@ -105,62 +105,62 @@ export function nllLoss(
   const rules = rulesOf('nll_loss', logProbabilities, readOptions('nll_loss', given, NLL));
   checkTarget('nll_loss', logProbabilities, logProbabilities.shape.slice(0, -1), target);
   const wide = statisticOf(logProbabilities.dtype);
-  return scope(() => ofClasses(cast(logProbabilities, wide), target, rules));
+  return scope(() => lossOfClasses(cast(logProbabilities, wide), target, rules));
 }
 
 function logSoftmaxOf(logits: Tensor): Tensor {
   return logSoftmax(cast(logits, statisticOf(logits.dtype)), -1);
 }
 
-function ofClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
+function lossOfClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   const { weight, smoothing, ignoreIndex, reduction, divisor } = rules;
   const classes = logs.shape.at(-1) ?? 0;
   const lead = logs.shape.slice(0, -1);
-  const wanted = reshape(target, lead);
-  const counts = ne(wanted, ignoreIndex);
-  const at = unsqueeze(where(counts, wanted, 0), -1);
+  const targets = reshape(target, lead);
+  const counts = ne(targets, ignoreIndex);
+  const at = unsqueeze(where(counts, targets, 0), -1);
   const factors = noGrad(() => {
     const scale = cast(weight ?? Tensor.from([1]), logs.dtype).to(logs.device);
-    const each = weight ? gather(expand(scale, logs.shape), -1, at) : expand(scale, at.shape);
-    return where(counts, squeeze(each, -1), 0);
+    const rowFactors = weight ? gather(expand(scale, logs.shape), -1, at) : expand(scale, at.shape);
+    return where(counts, squeeze(rowFactors, -1), 0);
   });
   // If no row counts, infinite losses do not count either: avoids 0 times infinity.
   const picked = where(counts, squeeze(gather(logs, -1, at), -1), 0);
   let losses = neg(mul(picked, factors));
   if (smoothing > 0) {
-    const even = where(counts, neg(sum(weigh(logs, weight), -1)), 0);
-    losses = add(mul(losses, 1 - smoothing), mul(even, smoothing / classes));
+    const uniformLosses = where(counts, neg(sum(weigh(logs, weight), -1)), 0);
+    losses = add(mul(losses, 1 - smoothing), mul(uniformLosses, smoothing / classes));
   }
   if (reduction === 'none') return losses;
   if (reduction === 'sum') return sum(losses);
-  if (divisor !== null) return div(sum(losses), squeeze(given(divisor, losses), 0));
-  const count = noGrad(() => orOne(reshape(sum(factors), [1])));
+  if (divisor !== null) return div(sum(losses), squeeze(divisorTensor(divisor, losses), 0));
+  const count = noGrad(() => replaceZero(reshape(sum(factors), [1])));
   return div(sum(losses), squeeze(count, 0));
 }
 
-function ofProbabilities(logs: Tensor, target: Tensor, rules: Rules): Tensor {
+function lossOfProbabilities(logs: Tensor, target: Tensor, rules: Rules): Tensor {
   const { weight, smoothing, reduction, divisor } = rules;
   const classes = logs.shape.at(-1) ?? 0;
   requireSameDevice(rules.op, logs, target);
   const exact = cast(target, logs.dtype);
-  const wanted = smoothing > 0 ? add(mul(exact, 1 - smoothing), smoothing / classes) : exact;
-  const losses = neg(sum(mul(weigh(logs, weight), wanted), -1));
+  const smoothed = smoothing > 0 ? add(mul(exact, 1 - smoothing), smoothing / classes) : exact;
+  const losses = neg(sum(mul(weigh(logs, weight), smoothed), -1));
   if (reduction === 'none') return losses;
-  if (divisor !== null) return div(sum(losses), squeeze(given(divisor, losses), 0));
+  if (divisor !== null) return div(sum(losses), squeeze(divisorTensor(divisor, losses), 0));
   return reduction === 'sum' ? sum(losses) : div(sum(losses), Math.max(1, losses.numel));
 }
 
-/** `divisor` as a tensor [1] like the losses; a tensor's 0 becomes 1. */
-function given(divisor: number | Tensor, losses: Tensor): Tensor {
+/** Returns `divisor` as a tensor [1] in the losses' dtype; 0 in a tensor becomes 1. */
+function divisorTensor(divisor: number | Tensor, losses: Tensor): Tensor {
   if (typeof divisor === 'number') return full([1], divisor, losses);
-  return noGrad(() => orOne(reshape(clone(cast(divisor, losses.dtype)), [1])));
+  return noGrad(() => replaceZero(reshape(clone(cast(divisor, losses.dtype)), [1])));
 }
 
 function weigh(logs: Tensor, weight: Tensor | null): Tensor {
   return weight ? mul(logs, cast(weight, logs.dtype)) : logs;
 }
 
-function nothingToReport(op: string): DsError {
+function noReportError(op: string): DsError {
   return argumentError(
     `${op} report`,
     'class numbers as targets, no class weights, and a mean or a sum',
@@ -169,7 +169,7 @@ function nothingToReport(op: string): DsError {
   );
 }
 
-function nothingToIgnore(op: string): DsError {
+function noIgnoredRowsError(op: string): DsError {
   return argumentError(
     `${op} ignoreIndex`,
     'class numbers as targets, i32 or i64',

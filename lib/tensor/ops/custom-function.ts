@@ -4,7 +4,7 @@ import { requireType } from '../../runtime/require-type.js';
 import { describe } from '../../runtime/view.js';
 import { type GradSink, noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import { notTensor, requireTensor, sameShape, shapeError } from './shapes.js';
+import { notTensorError, requireTensor, sameShape, shapeError } from './shapes.js';
 
 /** State that forward keeps for backward. */
 export class FunctionContext {
@@ -56,26 +56,26 @@ export function customFunction<Result extends Tensor | Tensor[]>(
     const context = new FunctionContext();
     const result = noGrad(() => definition.forward(context, ...inputs));
     const list: readonly unknown[] = Array.isArray(result) ? result : [result];
-    const outputs = list.map((out) => ownOutput(name, out, inputs));
+    const outputs = list.map((out) => createOutput(name, out, inputs));
     const { length } = inputs;
     record(name, inputs, outputs, context.saved, (grads, sink) => {
-      giveAll(name, definition.backward(context, ...grads), length, sink);
+      addGrads(name, definition.backward(context, ...grads), length, sink);
     });
     return (Array.isArray(result) ? outputs : outputs[0]) as Result;
   };
 }
 
-/** `out` as a new tensor of the tape; an existing tensor keeps its own node. */
-function ownOutput(name: string, out: unknown, inputs: readonly Tensor[]): Tensor {
+/** Returns `out`, or an alias if it is an input or has a node already. */
+function createOutput(name: string, out: unknown, inputs: readonly Tensor[]): Tensor {
   requireTensor(`${name} forward`, out);
   return out.requiresGrad || inputs.includes(out) ? out.detach() : out;
 }
 
-/** Passes the gradients `given` by a backward for all inputs to `sink`. */
-function giveAll(name: string, given: unknown, inputs: number, sink: GradSink): void {
-  if (given === null) return;
+/** Passes the gradients that a user's backward has returned, one for each input, to `sink`. */
+function addGrads(name: string, returned: unknown, inputs: number, sink: GradSink): void {
+  if (returned === null) return;
   const op = `${name} backward`;
-  const grads: readonly unknown[] = Array.isArray(given) ? given : [given];
+  const grads: readonly unknown[] = Array.isArray(returned) ? returned : [returned];
   if (grads.length > inputs) {
     throw argumentError(op, `a gradient, or null, for each of ${inputs} inputs`, `${grads.length}`);
   }
@@ -84,13 +84,13 @@ function giveAll(name: string, given: unknown, inputs: number, sink: GradSink): 
     if (grad === null || !sink.needs(i)) continue;
     if (!(grad instanceof Tensor)) {
       const hint = 'Return one gradient per input, in order; null for an input without a gradient.';
-      throw notTensor(op, `the gradient of input ${i}, or null`, grad, hint);
+      throw notTensorError(op, `the gradient of input ${i}, or null`, grad, hint);
     }
     const shape = sink.shapeOf(i);
     if (!sameShape(grad.shape, shape)) {
       const expected = `the gradient of input ${i}, of shape [${shape.join(', ')}]`;
       throw shapeError(op, expected, describe(grad), 'A gradient has the shape of its input.');
     }
-    sink.give(i, grad);
+    sink.addGrad(i, grad);
   }
 }

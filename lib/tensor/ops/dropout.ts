@@ -6,7 +6,7 @@ import { refuseBatchInvariant } from '../batch-invariant.js';
 import { type DimShare, mapToWhole, nextRandom } from '../random.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import { packed, requireTensor } from './shapes.js';
+import { requireTensor, toRowMajor } from './shapes.js';
 import { contiguous } from './views.js';
 
 // Operations: random.
@@ -18,7 +18,7 @@ import { contiguous } from './views.js';
  * Throws DS_ARGUMENT unless `p` is at least 0 and below 1. Source: Srivastava et al. 2014.
  */
 export function dropout(x: Tensor, p: number): Tensor {
-  return dropoutOf(x, p, null);
+  return recordDropout(x, p, null);
 }
 
 // Operations: none.
@@ -43,10 +43,10 @@ export function noiseLike(x: Tensor, bound: number): Tensor {
  * elements that it would drop on one rank.
  */
 export function dropoutOfChannels(x: Tensor, p: number, channels: DimShare): Tensor {
-  return dropoutOf(x, p, channels);
+  return recordDropout(x, p, channels);
 }
 
-function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
+function recordDropout(x: Tensor, p: number, channels: DimShare | null): Tensor {
   requireTensor('dropout', x);
   if (p === 0) return x;
   if (!(p > 0 && p < 1)) {
@@ -76,7 +76,7 @@ function dropoutOf(x: Tensor, p: number, channels: DimShare | null): Tensor {
   const out = Tensor.emptyLike(source);
   drop(source, out, false);
   record('dropout', [source], [out], [], ([grad], sink) => {
-    const dout = packed(grad);
+    const dout = toRowMajor(grad);
     sink.write(0, (dx, accumulate) => drop(dout, dx, accumulate));
   });
   return out;

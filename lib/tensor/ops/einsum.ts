@@ -10,7 +10,7 @@ import { clone, diagonal } from './arrange.js';
 import { mul } from './elementwise.js';
 import { matmul } from './matmul.js';
 import { sum } from './reduce.js';
-import { requireAlike, requireTensor, shapeError } from './shapes.js';
+import { requireSameType, requireTensor, shapeError } from './shapes.js';
 import { expand, permute, reshape } from './views.js';
 
 /** A tensor with a unique name per dim. */
@@ -34,12 +34,12 @@ export function einsum(equation: string, ...operands: Tensor[] | [readonly Tenso
   const list = (Array.isArray(operands[0]) ? operands[0] : operands) as readonly Tensor[];
   const { inputs, output } = parse(equation, list);
   return scope(() => {
-    const terms = list.map((x, i) => diagonals(x, required(inputs[i]), equation));
+    const terms = list.map((x, i) => takeDiagonals(x, required(inputs[i]), equation));
     broadcast(terms, equation);
     let [left, ...rest] = terms as [Term, ...Term[]];
     for (let right = rest.shift(); right; right = rest.shift()) {
-      const wanted = new Set([...output, ...rest.flatMap(({ labels }) => labels)]);
-      left = contract(left, right, wanted);
+      const keptLabels = new Set([...output, ...rest.flatMap(({ labels }) => labels)]);
+      left = contract(left, right, keptLabels);
     }
     const { x, labels } = sumTerm(left, new Set(output));
     const out = permute(
@@ -58,19 +58,19 @@ interface Parsed {
 function parse(equation: unknown, operands: readonly Tensor[]): Parsed {
   if (typeof equation !== 'string')
     throw malformedError('an equation such as "ij,jk->ik"', equation);
-  const [left = '', right, more] = equation.replaceAll(' ', '').split('->');
+  const [left = '', right, surplus] = equation.replaceAll(' ', '').split('->');
   const names = left.split(',');
-  if (more !== undefined) throw malformedError('at most one "->"', equation);
+  if (surplus !== undefined) throw malformedError('at most one "->"', equation);
   if (names.length !== operands.length) {
     throw malformedError(`as many operands as it names, ${names.length}`, `${operands.length}`);
   }
   for (const x of operands) requireTensor('einsum', x);
-  for (const x of operands) requireAlike('einsum', required(operands[0]), x);
+  for (const x of operands) requireSameType('einsum', required(operands[0]), x);
   const dots = names.map((name, i) => {
     const letters = lettersOf(name, equation);
     const { ndim } = required(operands[i]);
-    const spare = ndim - letters.length;
-    if (spare === 0 || (spare > 0 && name.includes('...'))) return spare;
+    const ellipsisDims = ndim - letters.length;
+    if (ellipsisDims === 0 || (ellipsisDims > 0 && name.includes('...'))) return ellipsisDims;
     const what = describe(required(operands[i]));
     throw shapeError(
       'einsum',
@@ -90,7 +90,7 @@ function parse(equation: unknown, operands: readonly Tensor[]): Parsed {
   const inputs = names.map((name, i) => expandedName(name, required(dots[i])));
   const output =
     right === undefined
-      ? [...leading(max), ...implicit(inputs.flat())]
+      ? [...leading(max), ...implicitOutput(inputs.flat())]
       : expandedName(right, right.includes('...') ? max : 0);
   requireOutput(output, inputs, equation);
   return { inputs, output };
@@ -101,7 +101,7 @@ function lettersOf(name: string, equation: string): string[] {
   throw malformedError(`letters and at most one "..." in "${name}"`, equation);
 }
 
-function implicit(labels: readonly string[]): string[] {
+function implicitOutput(labels: readonly string[]): string[] {
   const letters = labels.filter((label) => /[a-zA-Z]/.test(label));
   return letters
     .filter((label, i) => letters.indexOf(label) === i && letters.lastIndexOf(label) === i)
@@ -119,19 +119,19 @@ function malformedError(expected: string, got: unknown): DsError {
   return valueError('einsum', expected, got, hint);
 }
 
-/** x with the diagonal of dims that share a letter. */
-function diagonals(x: Tensor, labels: readonly string[], equation: string): Term {
-  const again = labels.findIndex((label, d) => labels.indexOf(label) !== d);
-  if (again < 0) return { x, labels };
-  const label = required(labels[again]);
+/** Replaces dims of x that share a letter by their diagonal. */
+function takeDiagonals(x: Tensor, labels: readonly string[], equation: string): Term {
+  const repeated = labels.findIndex((label, d) => labels.indexOf(label) !== d);
+  if (repeated < 0) return { x, labels };
+  const label = required(labels[repeated]);
   const first = labels.indexOf(label);
-  if (x.shape[first] !== x.shape[again])
-    throw unequal(label, x.shape[first], x.shape[again], equation);
-  const kept = labels.filter((_, d) => d !== first && d !== again);
-  return diagonals(diagonal(x, 0, first, again), [...kept, label], equation);
+  if (x.shape[first] !== x.shape[repeated])
+    throw sizeMismatchError(label, x.shape[first], x.shape[repeated], equation);
+  const kept = labels.filter((_, d) => d !== first && d !== repeated);
+  return takeDiagonals(diagonal(x, 0, first, repeated), [...kept, label], equation);
 }
 
-function unequal(label: string, a: unknown, b: unknown, equation: string): DsError {
+function sizeMismatchError(label: string, a: unknown, b: unknown, equation: string): DsError {
   const name = /\d/.test(label) ? '"..."' : `"${label}"`;
   return shapeError('einsum', `one size for ${name} of "${equation}"`, `${a} and ${b}`);
 }
@@ -142,7 +142,8 @@ function broadcast(terms: Term[], equation: string): void {
   for (const { x, labels } of terms) {
     for (const [d, label] of labels.entries()) {
       const [known, size] = [sizes.get(label) ?? 1, required(x.shape[d])];
-      if (known !== 1 && size !== 1 && known !== size) throw unequal(label, known, size, equation);
+      if (known !== 1 && size !== 1 && known !== size)
+        throw sizeMismatchError(label, known, size, equation);
       sizes.set(label, known === 1 ? size : known);
     }
   }
@@ -155,22 +156,22 @@ function broadcast(terms: Term[], equation: string): void {
 }
 
 /** Sums over the dims that no later product or output uses. */
-function sumTerm({ x, labels }: Term, wanted: ReadonlySet<string>): Term {
-  const dims = labels.flatMap((label, d) => (wanted.has(label) ? [] : [d]));
+function sumTerm({ x, labels }: Term, keptLabels: ReadonlySet<string>): Term {
+  const dims = labels.flatMap((label, d) => (keptLabels.has(label) ? [] : [d]));
   if (dims.length === 0) return { x, labels };
-  return { x: sum(x, dims), labels: labels.filter((label) => wanted.has(label)) };
+  return { x: sum(x, dims), labels: labels.filter((label) => keptLabels.has(label)) };
 }
 
 /**
- * The product of two terms, summed over shared dims that no later term uses: one batched matrix
- * product.
+ * Returns the product of two terms, summed over shared dims that no later term uses: one batched
+ * matrix product.
  */
-function contract(left: Term, right: Term, wanted: ReadonlySet<string>): Term {
-  const a = sumTerm(left, new Set([...wanted, ...right.labels]));
-  const b = sumTerm(right, new Set([...wanted, ...left.labels]));
+function contract(left: Term, right: Term, keptLabels: ReadonlySet<string>): Term {
+  const a = sumTerm(left, new Set([...keptLabels, ...right.labels]));
+  const b = sumTerm(right, new Set([...keptLabels, ...left.labels]));
   const shared = a.labels.filter((label) => b.labels.includes(label));
-  const batch = shared.filter((label) => wanted.has(label));
-  const inner = shared.filter((label) => !wanted.has(label));
+  const batch = shared.filter((label) => keptLabels.has(label));
+  const inner = shared.filter((label) => !keptLabels.has(label));
   const rows = a.labels.filter((label) => !shared.includes(label));
   const columns = b.labels.filter((label) => !shared.includes(label));
   const labels = [...batch, ...rows, ...columns];

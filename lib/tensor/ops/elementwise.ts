@@ -11,22 +11,22 @@ import { scope } from '../scope.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { cast, full } from './creation.js';
-import { amongIntegers, type Operand, withOperands } from './operands.js';
+import { type Operand, toIntegerComparison, withOperands } from './operands.js';
 import {
+  addBroadcastGrad,
   broadcastShape,
   constant,
-  expanded,
-  giveBroadcast,
+  expandView,
   requireSameDevice,
   requireTensor,
   sameShape,
   writeBroadcast,
 } from './shapes.js';
 
-/** The backward of a sum reads no operand. */
-const NOTHING: readonly Tensor[] = [];
+/** Saved operands of a sum: its backward reads none. */
+const NO_OPERANDS: readonly Tensor[] = [];
 
-/** out = a op b over the broadcast shape, unrecorded. */
+/** Returns a op b over the broadcast shape. Not recorded. */
 function combine(op: BinaryOp, a: Tensor, b: Tensor): Tensor {
   if (sameShape(a.shape, b.shape)) {
     const out = Tensor.emptyLike(a);
@@ -35,11 +35,11 @@ function combine(op: BinaryOp, a: Tensor, b: Tensor): Tensor {
   }
   const shape = broadcastShape(op, a.shape, b.shape);
   const out = Tensor.empty(shape, a.dtype, a.device);
-  kernels.binary({ a: expanded(a, shape), b: expanded(b, shape), out, op, accumulate: false });
+  kernels.binary({ a: expandView(a, shape), b: expandView(b, shape), out, op, accumulate: false });
   return out;
 }
 
-/** The operands that an op's backward reads: each serves the gradient of the other one. */
+/** Returns the operands that a product's backward reads: each for the gradient of the other. */
 function operandsFor(a: Tensor, b: Tensor): Tensor[] {
   if (a.requiresGrad && b.requiresGrad) return [a, b];
   return a.requiresGrad ? [b] : b.requiresGrad ? [a] : [];
@@ -76,45 +76,45 @@ export function scale(x: Tensor, factor: number, shift = 0): Tensor {
 export function add(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1, b);
   if (typeof a === 'number' && isFloat(b)) return scale(b, 1, a);
-  return withOperands('add', a, b, sum);
+  return withOperands('add', a, b, addTensors);
 }
 
-function sum(a: Tensor, b: Tensor): Tensor {
+function addTensors(a: Tensor, b: Tensor): Tensor {
   const out = combine('add', a, b);
-  record('add', [a, b], [out], NOTHING, sumBackward);
+  record('add', [a, b], [out], NO_OPERANDS, addBackward);
   return out;
 }
 
-function sumBackward([grad]: readonly (Tensor | null)[], sink: GradSink): void {
-  giveBroadcast(sink, 0, required(grad));
-  giveBroadcast(sink, 1, required(grad));
+function addBackward([grad]: readonly (Tensor | null)[], sink: GradSink): void {
+  addBroadcastGrad(sink, 0, required(grad));
+  addBroadcastGrad(sink, 1, required(grad));
 }
 
 /** Returns a - b, broadcast; see add. */
 export function sub(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1, -b);
   if (typeof a === 'number' && isFloat(b)) return scale(b, -1, a);
-  return withOperands('sub', a, b, difference);
+  return withOperands('sub', a, b, subtractTensors);
 }
 
-function difference(a: Tensor, b: Tensor): Tensor {
+function subtractTensors(a: Tensor, b: Tensor): Tensor {
   const out = combine('sub', a, b);
-  record('sub', [a, b], [out], NOTHING, differenceBackward);
+  record('sub', [a, b], [out], NO_OPERANDS, subtractBackward);
   return out;
 }
 
-function differenceBackward([grad]: readonly (Tensor | null)[], sink: GradSink): void {
+function subtractBackward([grad]: readonly (Tensor | null)[], sink: GradSink): void {
   const g = required(grad);
-  giveBroadcast(sink, 0, g);
+  addBroadcastGrad(sink, 0, g);
   writeBroadcast(sink, 1, g, (db, accumulate) =>
     kernels.scale({ in: g, out: db, scale: -1, shift: 0, accumulate }),
   );
 }
 
 /** Writes grad * other into the gradient of input `i`. */
-function giveProduct(sink: GradSink, i: number, grad: Tensor, other: View): void {
+function addProductGrad(sink: GradSink, i: number, grad: Tensor, other: View): void {
   writeBroadcast(sink, i, grad, (out, accumulate) =>
-    kernels.binary({ a: grad, b: expanded(other, grad.shape), out, op: 'mul', accumulate }),
+    kernels.binary({ a: grad, b: expandView(other, grad.shape), out, op: 'mul', accumulate }),
   );
 }
 
@@ -125,8 +125,8 @@ export function mul(a: Operand, b: Operand): Tensor {
   return withOperands('mul', a, b, (left, right) => {
     const out = combine('mul', left, right);
     record('mul', [left, right], [out], operandsFor(left, right), ([grad], sink) => {
-      giveProduct(sink, 0, grad, right);
-      giveProduct(sink, 1, grad, left);
+      addProductGrad(sink, 0, grad, right);
+      addProductGrad(sink, 1, grad, left);
     });
     return out;
   });
@@ -136,21 +136,21 @@ export function mul(a: Operand, b: Operand): Tensor {
 export function div(a: Operand, b: Operand): Tensor {
   if (typeof b === 'number' && isFloat(a)) return scale(a, 1 / b);
   return withOperands('div', a, b, (left, right) => {
-    if (isFloating(left.dtype)) return quotient(left, right);
+    if (isFloating(left.dtype)) return divideTensors(left, right);
     const [x, y] = [cast(left, 'f32'), cast(right, 'f32')];
-    const out = quotient(x, y);
+    const out = divideTensors(x, y);
     x.dispose();
     y.dispose();
     return out;
   });
 }
 
-function quotient(a: Tensor, b: Tensor): Tensor {
+function divideTensors(a: Tensor, b: Tensor): Tensor {
   const out = combine('div', a, b);
   const saved = b.requiresGrad ? [b, out] : [b];
   record('div', [a, b], [out], saved, ([grad], sink) => {
     const g = grad;
-    const divisor = expanded(b, g.shape);
+    const divisor = expandView(b, g.shape);
     writeBroadcast(sink, 0, g, (da, accumulate) =>
       kernels.binary({ a: g, b: divisor, out: da, op: 'div', accumulate }),
     );
@@ -158,24 +158,29 @@ function quotient(a: Tensor, b: Tensor): Tensor {
     const slope = Tensor.emptyLike(g);
     kernels.binary({ a: out, b: divisor, out: slope, op: 'div', accumulate: false });
     kernels.scale({ in: slope, out: slope, scale: -1, shift: 0, accumulate: false });
-    giveProduct(sink, 1, g, slope);
+    addProductGrad(sink, 1, g, slope);
   });
   return out;
 }
 
-/** grad where `left op right`, 0 elsewhere. */
+/** Returns grad where `left op right` is true, 0 elsewhere. */
 function maskGrad(grad: Tensor, left: View, right: View, op: CompareOp): Tensor {
   const mask = Tensor.empty(grad.shape, 'bool', grad.device);
-  kernels.compare({ a: expanded(left, grad.shape), b: expanded(right, grad.shape), out: mask, op });
+  kernels.compare({
+    a: expandView(left, grad.shape),
+    b: expandView(right, grad.shape),
+    out: mask,
+    op,
+  });
   const out = Tensor.emptyLike(grad);
-  const nothing = expanded(constant(0, grad.dtype, grad.device), grad.shape);
+  const nothing = expandView(constant(0, grad.dtype, grad.device), grad.shape);
   kernels.where({ condition: mask, a: grad, b: nothing, out });
   return out;
 }
 
 type Extremum = 'maximum' | 'minimum';
 
-/** The comparison of the operand that loses with the other one. */
+/** The comparison that is true where the first operand does not become the result. */
 const BEATEN: Record<Extremum, CompareOp> = { maximum: 'lt', minimum: 'gt' };
 
 function extremum(op: Extremum, a: Operand, b: Operand): Tensor {
@@ -183,23 +188,23 @@ function extremum(op: Extremum, a: Operand, b: Operand): Tensor {
     const out = combine(op, left, right);
     record(op, [left, right], [out], [left, right], ([grad], sink) => {
       const g = grad;
-      const [x, y] = [expanded(left, g.shape), expanded(right, g.shape)];
-      if (sink.needs(0)) giveBroadcast(sink, 0, shareOf(g, x, y, BEATEN[op]));
-      if (sink.needs(1)) giveBroadcast(sink, 1, shareOf(g, y, x, BEATEN[op]));
+      const [x, y] = [expandView(left, g.shape), expandView(right, g.shape)];
+      if (sink.needs(0)) addBroadcastGrad(sink, 0, extremumGrad(g, x, y, BEATEN[op]));
+      if (sink.needs(1)) addBroadcastGrad(sink, 1, extremumGrad(g, y, x, BEATEN[op]));
     });
     return out;
   });
 }
 
-/** 0 where `ownView beaten other`, half of grad at equal elements, else grad. */
-function shareOf(grad: Tensor, ownView: View, other: View, beaten: CompareOp): Tensor {
+/** Returns 0 where `ownView beaten other`, half of grad at equal elements, else grad. */
+function extremumGrad(grad: Tensor, ownView: View, other: View, beaten: CompareOp): Tensor {
   const { shape, dtype, device } = grad;
   const [mask, out] = [Tensor.empty(shape, 'bool', device), Tensor.emptyLike(grad)];
   kernels.scale({ in: grad, out, scale: 0.5, shift: 0, accumulate: false });
   kernels.compare({ a: ownView, b: other, out: mask, op: 'eq' });
   kernels.where({ condition: mask, a: out, b: grad, out });
   kernels.compare({ a: ownView, b: other, out: mask, op: beaten });
-  kernels.where({ condition: mask, a: expanded(constant(0, dtype, device), shape), b: out, out });
+  kernels.where({ condition: mask, a: expandView(constant(0, dtype, device), shape), b: out, out });
   return out;
 }
 
@@ -213,12 +218,12 @@ export function minimum(a: Operand, b: Operand): Tensor {
   return extremum('minimum', a, b);
 }
 
-/** `values` where `left op 0`, 0 elsewhere. */
+/** Returns `values` where `left op 0` is true, 0 elsewhere. */
 function whereSign(values: Tensor, left: View, op: CompareOp): Tensor {
   return maskGrad(values, left, constant(0, left.dtype, values.device), op);
 }
 
-/** b a^(b - 1); 0 if b is 0, for any a. */
+/** Returns b a^(b - 1), the slope of a^b in a; 0 if b is 0. */
 function slopeOfBase(base: View, exponent: View, out: Tensor): Tensor {
   kernels.scale({ in: exponent, out, scale: 1, shift: -1, accumulate: false });
   kernels.binary({ a: base, b: out, out, op: 'pow', accumulate: false });
@@ -226,13 +231,13 @@ function slopeOfBase(base: View, exponent: View, out: Tensor): Tensor {
   return whereSign(out, exponent, 'ne');
 }
 
-/** a^b log a; 0 if a is 0 and b is not negative. */
+/** Returns a^b log a, the slope of a^b in b; 0 if a is 0 and b is not negative. */
 function slopeOfExponent(base: View, exponent: View, power: Tensor): Tensor {
   const log = Tensor.emptyLike(power);
   kernels.unary({ in: base, out: log, op: 'log' });
   const atZero = whereSign(log, exponent, 'lt');
   const isZero = Tensor.empty(power.shape, 'bool', power.device);
-  const zero = expanded(constant(0, power.dtype, power.device), power.shape);
+  const zero = expandView(constant(0, power.dtype, power.device), power.shape);
   kernels.compare({ a: base, b: zero, out: isZero, op: 'eq' });
   kernels.where({ condition: isZero, a: atZero, b: log, out: log });
   kernels.binary({ a: log, b: power, out: log, op: 'mul', accumulate: false });
@@ -248,12 +253,12 @@ export function pow(a: Operand, b: Operand): Tensor {
     const out = combine('pow', left, right);
     record('pow', [left, right], [out], [left, right, out], ([grad], sink) => {
       const g = grad;
-      const [base, exponent] = [expanded(left, g.shape), expanded(right, g.shape)];
+      const [base, exponent] = [expandView(left, g.shape), expandView(right, g.shape)];
       if (sink.needs(0)) {
-        giveProduct(sink, 0, g, slopeOfBase(base, exponent, Tensor.emptyLike(g)));
+        addProductGrad(sink, 0, g, slopeOfBase(base, exponent, Tensor.emptyLike(g)));
       }
       if (sink.needs(1)) {
-        giveProduct(sink, 1, g, slopeOfExponent(base, exponent, out));
+        addProductGrad(sink, 1, g, slopeOfExponent(base, exponent, out));
       }
     });
     return out;
@@ -261,20 +266,20 @@ export function pow(a: Operand, b: Operand): Tensor {
 }
 
 /**
- * left / (left left + right right), optionally negated, in g's dtype; 0 if both are 0. f32 inside,
- * because squares overflow f16.
+ * Returns left / (left left + right right), optionally negated, in g's dtype; 0 if both are 0. f32
+ * inside, because squares overflow f16.
  */
 function slopeOfAngle(left: View, right: View, sign: 1 | -1, g: Tensor): Tensor {
   const dtype = g.dtype === 'f64' ? 'f64' : 'f32';
-  const wide = (): Tensor => Tensor.empty(g.shape, dtype, g.device);
-  const [a, b, squares] = [wide(), wide(), wide()];
+  const allocateWide = (): Tensor => Tensor.empty(g.shape, dtype, g.device);
+  const [a, b, squares] = [allocateWide(), allocateWide(), allocateWide()];
   kernels.copy({ in: left, out: a });
   kernels.copy({ in: right, out: b });
   kernels.binary({ a, b: a, out: squares, op: 'mul', accumulate: false });
   kernels.binary({ a: b, b, out: squares, op: 'mul', accumulate: true });
   const slope = Tensor.emptyLike(g);
   const isZero = Tensor.empty(g.shape, 'bool', g.device);
-  const zero = expanded(constant(0, dtype, g.device), g.shape);
+  const zero = expandView(constant(0, dtype, g.device), g.shape);
   kernels.compare({ a: squares, b: zero, out: isZero, op: 'eq' });
   kernels.binary({ a, b: squares, out: a, op: 'div', accumulate: false });
   kernels.where({ condition: isZero, a: zero, b: a, out: a });
@@ -296,9 +301,9 @@ export function atan2(y: Operand, x: Operand): Tensor {
     const out = combine('atan2', up, right);
     record('atan2', [up, right], [out], [up, right], ([grad], sink) => {
       const g = grad;
-      const [a, b] = [expanded(up, g.shape), expanded(right, g.shape)];
-      if (sink.needs(0)) giveProduct(sink, 0, g, slopeOfAngle(b, a, 1, g));
-      if (sink.needs(1)) giveProduct(sink, 1, g, slopeOfAngle(a, b, -1, g));
+      const [a, b] = [expandView(up, g.shape), expandView(right, g.shape)];
+      if (sink.needs(0)) addProductGrad(sink, 0, g, slopeOfAngle(b, a, 1, g));
+      if (sink.needs(1)) addProductGrad(sink, 1, g, slopeOfAngle(a, b, -1, g));
     });
     return out;
   });
@@ -308,15 +313,15 @@ const mirrored = { eq: 'eq', ne: 'ne', lt: 'gt', le: 'ge', gt: 'lt', ge: 'le' } 
 
 // Operations: none.
 
-/** maximum() or minimum() where only x has a gradient at the limit. */
-export function limited(op: Extremum, x: Operand, limit: Operand): Tensor {
+/** Returns maximum() or minimum() of x and `limit`. At equal elements only x has a gradient. */
+export function limitBy(op: Extremum, x: Operand, limit: Operand): Tensor {
   return withOperands(op, x, limit, (left, right) => {
     const out = combine(op, left, right);
     record(op, [left, right], [out], [left, right], ([grad], sink) => {
       const g = grad;
       const inside = op === 'maximum' ? 'ge' : 'le';
-      if (sink.needs(0)) giveBroadcast(sink, 0, maskGrad(g, left, right, inside));
-      if (sink.needs(1)) giveBroadcast(sink, 1, maskGrad(g, left, right, BEATEN[op]));
+      if (sink.needs(0)) addBroadcastGrad(sink, 0, maskGrad(g, left, right, inside));
+      if (sink.needs(1)) addBroadcastGrad(sink, 1, maskGrad(g, left, right, BEATEN[op]));
     });
     return out;
   });
@@ -329,15 +334,15 @@ export function limited(op: Extremum, x: Operand, limit: Operand): Tensor {
 export function compare(op: CompareOp, a: Operand, b: Operand): Tensor {
   if (typeof a === 'number' && b instanceof Tensor) return compare(mirrored[op], b, a);
   if (a instanceof Tensor && typeof b === 'number' && !isFloating(a.dtype)) {
-    const same = amongIntegers(op, a.dtype, b);
-    if (typeof same === 'boolean')
-      return full(a.shape, Number(same), { dtype: 'bool', device: a.device });
-    if (same) return compare(same.op, a, same.number);
+    const onIntegers = toIntegerComparison(op, a.dtype, b);
+    if (typeof onIntegers === 'boolean')
+      return full(a.shape, Number(onIntegers), { dtype: 'bool', device: a.device });
+    if (onIntegers) return compare(onIntegers.op, a, onIntegers.number);
   }
   return withOperands(op, a, b, (left, right) => {
     const shape = broadcastShape(op, left.shape, right.shape);
     const out = Tensor.empty(shape, 'bool', left.device);
-    kernels.compare({ a: expanded(left, shape), b: expanded(right, shape), out, op });
+    kernels.compare({ a: expandView(left, shape), b: expandView(right, shape), out, op });
     return out;
   });
 }
@@ -371,7 +376,7 @@ export function where(condition: Tensor, a: Operand, b: Operand): Tensor {
     left.dispose();
     return out;
   }
-  return withOperands('where', a, b, (left, right) => choose(condition, left, right));
+  return withOperands('where', a, b, (left, right) => selectTensors(condition, left, right));
 }
 
 function requireCondition(condition: unknown): asserts condition is Tensor {
@@ -386,24 +391,24 @@ function requireCondition(condition: unknown): asserts condition is Tensor {
   });
 }
 
-function choose(condition: Tensor, a: Tensor, b: Tensor): Tensor {
+function selectTensors(condition: Tensor, a: Tensor, b: Tensor): Tensor {
   requireSameDevice('where', a, condition);
   const values = broadcastShape('where', a.shape, b.shape);
   const shape = broadcastShape('where', condition.shape, values);
   const out = Tensor.empty(shape, a.dtype, a.device);
-  const [x, y] = [expanded(a, shape), expanded(b, shape)];
-  kernels.where({ condition: expanded(condition, shape), a: x, b: y, out });
+  const [x, y] = [expandView(a, shape), expandView(b, shape)];
+  kernels.where({ condition: expandView(condition, shape), a: x, b: y, out });
   record('where', [a, b], [out], [condition], ([grad], sink) => {
     const g = grad;
-    const mask = expanded(condition, g.shape);
-    const nothing = expanded(constant(0, g.dtype, g.device), g.shape);
-    const part = (first: View, second: View): Tensor => {
+    const mask = expandView(condition, g.shape);
+    const nothing = expandView(constant(0, g.dtype, g.device), g.shape);
+    const maskedGrad = (first: View, second: View): Tensor => {
       const d = Tensor.emptyLike(g);
       kernels.where({ condition: mask, a: first, b: second, out: d });
       return d;
     };
-    if (sink.needs(0)) giveBroadcast(sink, 0, part(g, nothing));
-    if (sink.needs(1)) giveBroadcast(sink, 1, part(nothing, g));
+    if (sink.needs(0)) addBroadcastGrad(sink, 0, maskedGrad(g, nothing));
+    if (sink.needs(1)) addBroadcastGrad(sink, 1, maskedGrad(nothing, g));
   });
   return out;
 }

@@ -14,11 +14,11 @@ import { Tensor } from '../tensor.js';
 import { arange } from './creation.js';
 import {
   overwriteOrAdd,
-  packed,
   requireInput,
   requireSameDevice,
   requireTensor,
   shapeError,
+  toRowMajor,
 } from './shapes.js';
 
 /** The experts of each token, and their weights. */
@@ -45,20 +45,20 @@ export interface RouteOptions {
  * f32 inside (f64 for f64). Throws DS_SHAPE or DS_DTYPE if the tensors do not fit together,
  * DS_ARGUMENT for invalid options. Sources: Shazeer et al. 2017; transformers' MixtralTopKRouter.
  */
-export function routeTopK(given: Tensor, options: RouteOptions): Routes {
-  requireTensor('routeTopK', given);
+export function routeTopK(unpacked: Tensor, options: RouteOptions): Routes {
+  requireTensor('routeTopK', unpacked);
   if (!isObject(options)) throw valueError('routeTopK', 'options { k, normalize }', options);
   const { k, normalize } = options;
   requireInteger('routeTopK k', k, 1);
   requireType('routeTopK normalize', normalize, 'boolean');
-  const logits = packed(given);
+  const logits = toRowMajor(unpacked);
   const { device, dtype } = logits;
   const shape = [...logits.shape.slice(0, 1), k];
   const ids = Tensor.empty(shape, 'i32', device);
   const weights = Tensor.empty(shape, dtype === 'f64' ? 'f64' : 'f32', device);
   kernels.routeTopK({ logits, x: null, weight: null, bias: null, ids, weights, normalize });
-  record('route_top_k', [given], [weights], [logits, ids], ([grad], sink) => {
-    const dweights = packed(grad);
+  record('route_top_k', [unpacked], [weights], [logits, ids], ([grad], sink) => {
+    const dweights = toRowMajor(grad);
     sink.write(0, (dlogits, accumulate) =>
       kernels.routeTopKBackward({ logits, ids, dweights, dlogits, normalize, accumulate }),
     );
@@ -91,7 +91,7 @@ export function groupRows(ids: Tensor, count: number, first: number | null = nul
   const offsets = Tensor.empty([count + 1], 'i32', device);
   const rows = Tensor.empty([ids.numel], 'i32', device);
   const places = Tensor.empty(ids.shape, 'i32', device);
-  kernels.groupRows({ ids: packed(ids), offsets, rows, places, first: first ?? 0 });
+  kernels.groupRows({ ids: toRowMajor(ids), offsets, rows, places, first: first ?? 0 });
   return { offsets, rows, places, isWhole: first === null };
 }
 
@@ -103,21 +103,21 @@ export function groupRows(ids: Tensor, count: number, first: number | null = nul
  * 2022 (MegaBlocks).
  */
 export function groupedLinear(
-  given: Tensor,
+  input: Tensor,
   weight: Tensor,
   groups: RowGroups,
   gather = false,
 ): Tensor {
-  requireInput('groupedLinear', given, weight);
-  requireSameDevice('groupedLinear', given, groups.offsets);
-  if (weight.ndim !== 3 || given.ndim !== 2 || given.shape[1] !== weight.shape[2]) {
+  requireInput('groupedLinear', input, weight);
+  requireSameDevice('groupedLinear', input, groups.offsets);
+  if (weight.ndim !== 3 || input.ndim !== 2 || input.shape[1] !== weight.shape[2]) {
     throw shapeError(
       'groupedLinear',
       'rows [R, in] and a weight [groups, out, in]',
-      `${describe(given)} and ${describe(weight)}`,
+      `${describe(input)} and ${describe(weight)}`,
     );
   }
-  const [x, w] = [packed(given), packed(weight)];
+  const [x, w] = [toRowMajor(input), toRowMajor(weight)];
   const { offsets, places } = groups;
   const rows = gather ? groups.rows : null;
   const count = groups.rows.numel;
@@ -129,11 +129,11 @@ export function groupedLinear(
   const read = weight.requiresGrad ? [x, w] : [w];
   record(
     'grouped_linear',
-    [given, weight],
+    [input, weight],
     [out],
     [...read, offsets, groups.rows, places],
     ([grad], sink) => {
-      const dout = packed(grad);
+      const dout = toRowMajor(grad);
       const product = (to: Tensor): void =>
         kernels.groupedMatmul({ x: dout, rows: null, weight: w, offsets, out: to, plain: true });
       sink.write(0, (dx, accumulate) => {
@@ -143,8 +143,8 @@ export function groupedLinear(
         kernels.combineRows({ y: sorted, places, weights: null, out: dx, accumulate });
         sorted.dispose();
       });
-      sink.passed(0);
-      sink.later(1, [dout, x, offsets, groups.rows], (dweight, accumulate) =>
+      sink.markComplete(0);
+      sink.writeDeferred(1, [dout, x, offsets, groups.rows], (dweight, accumulate) =>
         kernels.groupedWeightGradient({ dout, x, rows, offsets, dweight, accumulate }),
       );
     },
@@ -157,23 +157,23 @@ export function groupedLinear(
  * y[places[t, j]], f32 inside (f64 for f64), rounded once. y [R, C], weights [T, k] f32; returns
  * [T, C]. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit together.
  */
-export function combineRows(given: Tensor, weights: Tensor, groups: RowGroups): Tensor {
+export function combineRows(input: Tensor, weights: Tensor, groups: RowGroups): Tensor {
   const { places, isWhole } = groups;
-  requireSameDevice('combineRows', given, weights);
-  if (given.ndim !== 2) throw shapeError('combineRows', 'rows [R, C]', describe(given));
-  const [y, factors] = [packed(given), packed(weights)];
+  requireSameDevice('combineRows', input, weights);
+  if (input.ndim !== 2) throw shapeError('combineRows', 'rows [R, C]', describe(input));
+  const [y, factors] = [toRowMajor(input), toRowMajor(weights)];
   const shape = [required(places.shape[0]), required(y.shape[1])];
   const out = Tensor.empty(shape, y.dtype, y.device);
   kernels.combineRows({ y, places, weights: factors, out, accumulate: false });
-  record('combine_rows', [given, weights], [out], [y, factors, places], ([grad], sink) => {
-    const dout = packed(grad);
+  record('combine_rows', [input, weights], [out], [y, factors, places], ([grad], sink) => {
+    const dout = toRowMajor(grad);
     // One pass writes both gradients to new memory. It does not write rows after the last group.
     const dy = Tensor.emptyLike(y);
     if (!isWhole) kernels.fill({ out: dy, value: 0 });
     const dweights = Tensor.emptyLike(factors);
     kernels.combineRowsBackward({ y, places, weights: factors, dout, dy, dweights });
-    sink.give(0, dy);
-    sink.give(1, dweights);
+    sink.addGrad(0, dy);
+    sink.addGrad(1, dweights);
     dy.dispose();
     dweights.dispose();
   });
@@ -195,25 +195,25 @@ export function choicesOf(ids: Tensor, experts: number): Tensor {
  * @internal groupedLinear() of matrices [in, out]: out[r] = x[r] w[g] for a row r of group g. x [R,
  * K], weight [groups, K, N]; returns [R, N]. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
  */
-export function groupedProduct(given: Tensor, weight: Tensor, groups: RowGroups): Tensor {
-  requireInput('groupedProduct', given, weight);
-  requireSameDevice('groupedProduct', given, groups.offsets);
-  const [x, w] = [packed(given), packed(weight)];
+export function groupedProduct(input: Tensor, weight: Tensor, groups: RowGroups): Tensor {
+  requireInput('groupedProduct', input, weight);
+  requireSameDevice('groupedProduct', input, groups.offsets);
+  const [x, w] = [toRowMajor(input), toRowMajor(weight)];
   const { offsets, rows } = groups;
   const out = Tensor.empty([rows.numel, required(weight.shape[2])], x.dtype, x.device);
   refuseBatchInvariant('experts', 'dense layers', 'a mixture of experts');
   kernels.groupedMatmul({ x, rows: null, weight: w, offsets, out, plain: true });
   const read = weight.requiresGrad ? [x, w] : [w];
-  record('grouped_product', [given, weight], [out], [...read, offsets], ([grad], sink) => {
-    const dout = packed(grad);
+  record('grouped_product', [input, weight], [out], [...read, offsets], ([grad], sink) => {
+    const dout = toRowMajor(grad);
     sink.write(0, (dx, accumulate) =>
       overwriteOrAdd(dx, accumulate, (to) =>
         kernels.groupedMatmul({ x: dout, rows: null, weight: w, offsets, out: to, plain: false }),
       ),
     );
-    sink.passed(0);
-    // The gradient of a transposed matrix: both factors change their places.
-    sink.later(1, [dout, x, offsets], (dweight, accumulate) =>
+    sink.markComplete(0);
+    // The weight is transposed, so the factors of its gradient are exchanged.
+    sink.writeDeferred(1, [dout, x, offsets], (dweight, accumulate) =>
       kernels.groupedWeightGradient({ dout: x, x: dout, rows: null, offsets, dweight, accumulate }),
     );
   });
@@ -224,7 +224,7 @@ export function groupedProduct(given: Tensor, weight: Tensor, groups: RowGroups)
 export interface ComputedWeight {
   /** Shape of the layer [groups, .., ..]. */
   readonly shape: readonly number[];
-  /** The tensor that holds most of it. */
+  /** The tensor with most of its values. */
   readonly stored: Tensor;
   /** Returns the weight, contiguous. */
   values(dtype: Tensor['dtype']): Tensor;
@@ -235,12 +235,12 @@ export interface ComputedWeight {
  * backward each compute it, and neither keeps it.
  */
 export function groupedFrozen(
-  given: Tensor,
+  input: Tensor,
   weight: ComputedWeight,
   groups: RowGroups,
   { isGathered, isPlain }: { isGathered: boolean; isPlain: boolean },
 ): Tensor {
-  const x = packed(given);
+  const x = toRowMajor(input);
   const { offsets, places } = groups;
   const rows = isGathered ? groups.rows : null;
   const count = groups.rows.numel;
@@ -254,8 +254,8 @@ export function groupedFrozen(
   const out = Tensor.empty([count, outputs], x.dtype, x.device);
   multiply(x, rows, out, isPlain);
   const read = [weight.stored, offsets, groups.rows, places];
-  record('grouped_linear', [given], [out], read, ([grad], sink) => {
-    const dout = packed(grad);
+  record('grouped_linear', [input], [out], read, ([grad], sink) => {
+    const dout = toRowMajor(grad);
     sink.write(0, (dx, accumulate) => {
       const product = (to: Tensor): void => multiply(dout, null, to, !isPlain);
       if (!rows) return overwriteOrAdd(dx, accumulate, product);
@@ -268,12 +268,12 @@ export function groupedFrozen(
   return out;
 }
 
-/** @internal The group of each row, [T k] i32; of rows after the last group any. */
+/** @internal Returns the group of each row, [T k] i32; undefined for rows after the last group. */
 export function groupOfRows({ offsets, rows }: RowGroups): Tensor {
   const count = offsets.numel - 1;
   const places = arange(rows.numel, { dtype: 'i32', device: rows.device }).unsqueeze(1);
-  const ended = offsets.narrow(0, 1, count).unsqueeze(0).le(places);
-  return ended
+  const endsBefore = offsets.narrow(0, 1, count).unsqueeze(0).le(places);
+  return endsBefore
     .to('f32')
     .sum(1)
     .clamp({ max: count - 1 })

@@ -7,7 +7,7 @@ import { keysOf } from '../../runtime/typed-keys.js';
 import type { View } from '../../runtime/view.js';
 import { isContiguous } from '../../runtime/view.js';
 import { refuseBatchInvariant } from '../batch-invariant.js';
-import { lateGradients } from '../grad-sink.js';
+import { activeCollector } from '../grad-sink.js';
 import { isRecomputable, SavedTensor } from '../recompute.js';
 import { held, scope } from '../scope.js';
 import { type GradSink, isGradEnabled, record, type Saved } from '../tape.js';
@@ -59,25 +59,25 @@ function scaleShape(scaling: Scaling, rows: number, columns: number): number[] {
   return [groupsOf(rows), pad(groupsOf(columns), 4)];
 }
 
-function emptyCodes(
+function allocateCodes(
   [rows, columns]: readonly [number, number],
   { format, scaling }: Pick<Codes, 'format' | 'scaling'>,
   device: Device,
-  given?: Tensor,
+  sharedScale?: Tensor,
 ): Codes {
   const codes = Tensor.empty([rows, pad(columns, FP8_MULTIPLE)], 'u8', device);
-  const scale = given ?? Tensor.empty(scaleShape(scaling, rows, columns), 'f32', device);
+  const scale = sharedScale ?? Tensor.empty(scaleShape(scaling, rows, columns), 'f32', device);
   return { codes, scale, format, scaling };
 }
 
-/** The rows of a matrix, the rows of its transpose, or both, in one pass. */
+/** Quantizes the rows of a matrix, the rows of its transpose, or both, in one pass. */
 function quantize(
   matrix: View,
   device: Device,
   {
     format,
     scaling,
-    ...wanted
+    ...outputs
   }: Pick<Codes, 'format' | 'scaling'> & {
     rows?: boolean;
     columns?: boolean;
@@ -85,10 +85,10 @@ function quantize(
 ): { rows: Codes | null; columns: Codes | null } {
   const [height, width] = leading(matrix.shape, 2);
   const kind = { format, scaling };
-  const rows = wanted.rows ? emptyCodes([height, width], kind, device) : null;
+  const rows = outputs.rows ? allocateCodes([height, width], kind, device) : null;
   const isOne = scaling === 'tensor';
   const shared = isOne ? rows?.scale : undefined;
-  const columns = wanted.columns ? emptyCodes([width, height], kind, device, shared) : null;
+  const columns = outputs.columns ? allocateCodes([width, height], kind, device, shared) : null;
   kernels.fp8Quantize({
     in: matrix,
     out: rows?.codes ?? null,
@@ -106,8 +106,8 @@ const rowsOf = (matrix: View, device: Device, format: Format, scaling: Scaling):
 const columnsOf = (matrix: View, device: Device, format: Format, scaling: Scaling): Codes =>
   required(quantize(matrix, device, { format, scaling, columns: true }).columns);
 
-/** out (+)= a b^T (+ bias). */
-function product(
+/** Computes out (+)= a b^T (+ bias). */
+function multiplyCodes(
   a: Codes,
   b: Codes,
   out: View,
@@ -148,9 +148,9 @@ export interface RowCodes {
 
 const BY_ROW = { format: 'e4m3', scaling: 'row' } as const;
 
-/** Quantizes the rows of a contiguous matrix, into `given` or new tensors. */
-export function quantizedRows(matrix: Tensor, given?: RowCodes): RowCodes {
-  const out = given ?? emptyCodes([matrix.size(0), matrix.size(1)], BY_ROW, matrix.device);
+/** Quantizes the rows of a contiguous matrix, into `memory` or new tensors. */
+export function quantizeRows(matrix: Tensor, memory?: RowCodes): RowCodes {
+  const out = memory ?? allocateCodes([matrix.size(0), matrix.size(1)], BY_ROW, matrix.device);
   kernels.fp8Quantize({
     in: matrix,
     out: out.codes,
@@ -162,30 +162,31 @@ export function quantizedRows(matrix: Tensor, given?: RowCodes): RowCodes {
   return out;
 }
 
-/** out = a b^T (+ bias). */
-export function productOfRows(a: RowCodes, b: RowCodes, out: View, bias: Tensor | null): void {
-  product({ ...a, ...BY_ROW }, { ...b, ...BY_ROW }, out, { bias, fast: true });
+/** Computes out = a b^T (+ bias). */
+export function multiplyRows(a: RowCodes, b: RowCodes, out: View, bias: Tensor | null): void {
+  multiplyCodes({ ...a, ...BY_ROW }, { ...b, ...BY_ROW }, out, { bias, fast: true });
 }
 
 /**
  * The codes of a layer's input. The backward reads the codes of its transpose, which nodes hold as
- * a saved tensor. Layers of one input share them (sharingCasts).
+ * a saved tensor. Layers of one input share them (shareCasts).
  */
 class InputCodes implements Saved {
-  private holds = 0;
+  private references = 0;
   private rows: Codes | null = null;
   private transposed: Codes | null = null;
 
-  /** Codes of the rows; casts what is missing, with `backward` the transpose too. */
+  /** Returns the codes of the rows. Quantizes missing ones; for `backward` also the transpose. */
   cast(matrix: View, device: Device, scaling: Scaling, backward: boolean): Codes {
     const kind = { format: 'e4m3', scaling } as const;
     const missing = { rows: !this.rows, columns: backward && !this.transposed };
     if (missing.rows || missing.columns) {
-      const made = held(() => quantize(matrix, device, { ...kind, ...missing }));
-      this.rows ??= made.rows;
-      this.transposed ??= made.columns;
+      const quantized = held(() => quantize(matrix, device, { ...kind, ...missing }));
+      this.rows ??= quantized.rows;
+      this.transposed ??= quantized.columns;
       // One scale of both has one hold of each.
-      if (made.rows && made.columns?.scale === made.rows.scale) made.rows.scale.retain();
+      if (quantized.rows && quantized.columns?.scale === quantized.rows.scale)
+        quantized.rows.scale.retain();
     }
     return required(this.rows);
   }
@@ -197,59 +198,59 @@ class InputCodes implements Saved {
 
   /** Frees the codes that only the forward reads. */
   endForward(): void {
-    free(this.rows);
+    freeCodes(this.rows);
     this.rows = null;
   }
 
   retain(): this {
-    this.holds++;
+    this.references++;
     // The node will read these codes, so the rerun of a checkpointed function computes them.
     this.transposed?.codes.retain().release();
     return this;
   }
 
   release(): void {
-    if (--this.holds > 0) return;
+    if (--this.references > 0) return;
     this.endForward();
-    free(this.transposed);
+    freeCodes(this.transposed);
     this.transposed = null;
   }
 }
 
-function free(codes: Codes | null): void {
+function freeCodes(codes: Codes | null): void {
   codes?.codes.release();
   codes?.scale.release();
 }
 
-/** The innermost sharingCasts(): its input, and the recipe of its first layer. */
+/** The innermost shareCasts(): its input, and the recipe of its first layer. */
 interface Sharing {
   readonly x: Tensor;
   readonly changedAt: number;
   readonly codes: InputCodes;
   recipe: Fp8Recipe | null;
 }
-let sharing: Sharing | null = null;
+let activeSharing: Sharing | null = null;
 
 /**
  * Runs `body`, which calls linear layers with the input `x`: FP8 layers among them share its casts.
  */
-export function sharingCasts<T>(x: Tensor, body: () => T): T {
-  const outer = sharing;
+export function shareCasts<T>(x: Tensor, body: () => T): T {
+  const outer = activeSharing;
   const codes = new InputCodes().retain();
-  sharing = { x, changedAt: x.changedAt, codes, recipe: null };
+  activeSharing = { x, changedAt: x.changedAt, codes, recipe: null };
   try {
     return body();
   } finally {
-    sharing = outer;
+    activeSharing = outer;
     codes.endForward();
     codes.release();
   }
 }
 
 function sharedCodes(x: Tensor, recipe: Fp8Recipe): InputCodes | null {
-  if (sharing?.x !== x || sharing.changedAt !== x.changedAt) return null;
-  sharing.recipe ??= recipe;
-  return sharing.recipe === recipe ? sharing.codes : null;
+  if (activeSharing?.x !== x || activeSharing.changedAt !== x.changedAt) return null;
+  activeSharing.recipe ??= recipe;
+  return activeSharing.recipe === recipe ? activeSharing.codes : null;
 }
 
 /**
@@ -280,7 +281,7 @@ export function fp8Linear(
     scope(() => {
       const a = codes.cast(gemmRows(x), device, parts.rows, backward && !kept);
       const b = rowsOf(weight, device, 'e4m3', parts.weight);
-      product(a, b, asRows(out), { bias: addsBias ? bias : null, fast: true });
+      multiplyCodes(a, b, asRows(out), { bias: addsBias ? bias : null, fast: true });
     });
     const inputs = bias ? [x, weight, bias] : [x, weight];
     const operand = kept ?? codes;
@@ -305,25 +306,25 @@ function productsBackward(
 ): void {
   const { device } = dz;
   const matrix = gemmRows(dz);
-  const isPrompt = sink.needs(1) && !lateGradients();
+  const isPrompt = sink.needs(1) && !activeCollector();
   if (isPrompt && x instanceof SavedTensor) x.begin();
   const kind = { format, scaling, rows: sink.needs(0), columns: isPrompt };
   const codes = kind.rows || kind.columns ? quantize(matrix, device, kind) : null;
   sink.write(0, (dx, accumulate) =>
     scope(() => {
       const b = columnsOf(weight, device, 'e4m3', ofWeight);
-      product(required(codes?.rows), b, asRows(dx), { accumulate });
+      multiplyCodes(required(codes?.rows), b, asRows(dx), { accumulate });
     }),
   );
-  sink.passed(0);
-  sink.later(1, [dz, x], (dw, accumulate) =>
+  sink.markComplete(0);
+  sink.writeDeferred(1, [dz, x], (dw, accumulate) =>
     scope(() => {
       const a = codes?.columns ?? columnsOf(gemmRows(dz), device, format, scaling);
       const b =
         x instanceof SavedTensor
           ? columnsOf(gemmRows(x.value()), device, 'e4m3', scaling)
           : x.columns;
-      product(a, b, dw, { accumulate });
+      multiplyCodes(a, b, dw, { accumulate });
     }),
   );
 }

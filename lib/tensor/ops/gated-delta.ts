@@ -11,12 +11,12 @@ import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import {
-  lastPacked,
-  packed,
-  requireAlike,
   requireSameDevice,
+  requireSameType,
   requireTensor,
   shapeError,
+  toPackedRows,
+  toRowMajor,
 } from './shapes.js';
 
 /** Inputs of gatedDelta(). */
@@ -35,30 +35,30 @@ export interface DeltaInputs {
   readonly documents?: Tensor | null;
 }
 
-/** documents [B, T] as kernels read them. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
-function documentsOf(op: string, given: Tensor | null, x: Tensor): Tensor | null {
-  if (!given) return null;
-  requireSameDevice(`${op} documents`, given, x);
-  if (given.dtype !== 'i32' && given.dtype !== 'i64') {
+/** Returns documents as contiguous [B, T] i32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+function documentsOf(op: string, documents: Tensor | null, x: Tensor): Tensor | null {
+  if (!documents) return null;
+  requireSameDevice(`${op} documents`, documents, x);
+  if (documents.dtype !== 'i32' && documents.dtype !== 'i64') {
     const expected = 'numbers of documents of dtype i32 or i64';
     throw new DsError({
       code: 'DS_DTYPE',
       op: `${op} documents`,
       expected,
-      got: describe(given),
+      got: describe(documents),
     });
   }
   const [B, T] = x.shape;
-  if (given.ndim === 2 && given.size(0) === B && given.size(1) === T) {
-    return packed(cast(given, 'i32'));
+  if (documents.ndim === 2 && documents.size(0) === B && documents.size(1) === T) {
+    return toRowMajor(cast(documents, 'i32'));
   }
-  throw shapeError(`${op} documents`, `[${B}, ${T}]`, describe(given));
+  throw shapeError(`${op} documents`, `[${B}, ${T}]`, describe(documents));
 }
 
 const DELTA = 'gatedDelta';
 
 /** Inputs in the layouts of the kernels. */
-type Read = Readonly<Record<'q' | 'k' | 'v' | 'decay' | 'beta', Tensor>> & {
+type KernelInputs = Readonly<Record<'q' | 'k' | 'v' | 'decay' | 'beta', Tensor>> & {
   readonly documents: Tensor | null;
 };
 
@@ -71,11 +71,11 @@ const INPUTS: OptionNames<DeltaInputs> = {
   documents: true,
 };
 
-function readDelta(inputs: DeltaInputs): Read {
+function readDelta(inputs: DeltaInputs): KernelInputs {
   const { q, k, v, decay, beta, documents = null } = readOptions(DELTA, inputs, INPUTS);
   for (const tensor of [q, k, v, decay, beta]) requireTensor(DELTA, tensor);
-  requireAlike(DELTA, q, k);
-  requireAlike(DELTA, q, v);
+  requireSameType(DELTA, q, k);
+  requireSameType(DELTA, q, v);
   const [B, T, Hk = 0] = q.shape;
   const [vB, vT, H = 0] = v.shape;
   const isSame = q.shape.length === 4 && q.shape.every((n, d) => n === k.shape[d]);
@@ -95,23 +95,24 @@ function readDelta(inputs: DeltaInputs): Read {
     throw new DsError({ code: 'DS_DTYPE', op: DELTA, expected, got: describe(tensor) });
   }
   return {
-    q: lastPacked(q),
-    k: lastPacked(k),
-    v: lastPacked(v),
-    decay: packed(decay),
-    beta: packed(beta),
+    q: toPackedRows(q),
+    k: toPackedRows(k),
+    v: toPackedRows(v),
+    decay: toRowMajor(decay),
+    beta: toRowMajor(beta),
     documents: documentsOf(DELTA, documents, q),
   };
 }
 
-function giveDelta(read: Read, grad: Tensor, sink: GradSink): void {
-  const fresh = ({ shape, dtype, device }: Tensor): Tensor => Tensor.empty(shape, dtype, device);
+function addDeltaGrads(read: KernelInputs, grad: Tensor, sink: GradSink): void {
+  const allocateLike = ({ shape, dtype, device }: Tensor): Tensor =>
+    Tensor.empty(shape, dtype, device);
   const { q, k, v, decay, beta } = read;
-  const grads = [q, k, v, decay, beta].map(fresh);
+  const grads = [q, k, v, decay, beta].map(allocateLike);
   const [dq, dk, dv, ddecay, dbeta] = leading(grads, 5);
-  kernels.gatedDeltaBackward({ ...read, dout: lastPacked(grad), dq, dk, dv, ddecay, dbeta });
+  kernels.gatedDeltaBackward({ ...read, dout: toPackedRows(grad), dq, dk, dv, ddecay, dbeta });
   grads.forEach((grad, i) => {
-    if (sink.needs(i)) sink.give(i, grad);
+    if (sink.needs(i)) sink.addGrad(i, grad);
     grad.dispose();
   });
 }
@@ -133,9 +134,9 @@ export function gatedDelta(inputs: DeltaInputs): Tensor {
   refuseBatchInvariant('a sequence', 'attention', 'a recurrent layer');
   kernels.gatedDelta({ ...read, out });
   const saved = [q, k, v, decay, beta];
-  const given = [inputs.q, inputs.k, inputs.v, inputs.decay, inputs.beta];
-  record(DELTA, given, [out], documents ? [...saved, documents] : saved, ([grad], sink) => {
-    giveDelta(read, grad, sink);
+  const inputTensors = [inputs.q, inputs.k, inputs.v, inputs.decay, inputs.beta];
+  record(DELTA, inputTensors, [out], documents ? [...saved, documents] : saved, ([grad], sink) => {
+    addDeltaGrads(read, grad, sink);
   });
   return out;
 }
@@ -149,15 +150,15 @@ const CONV = 'shortConv';
  * DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit together.
  */
 export function shortConv(x: Tensor, weight: Tensor, documents: Tensor | null = null): Tensor {
-  requireAlike(CONV, x, weight);
+  requireSameType(CONV, x, weight);
   const [C, K = 0] = weight.shape;
   if (x.ndim !== 3 || weight.ndim !== 2 || x.size(2) !== C || K < 1 || K > 8) {
     const expected = 'x [B, T, C] and weights [C, K] with K from 1 to 8';
     throw shapeError(CONV, expected, `${describe(x)} and ${describe(weight)}`);
   }
   const read = {
-    x: lastPacked(x),
-    weight: packed(weight),
+    x: toPackedRows(x),
+    weight: toRowMajor(weight),
     documents: documentsOf(CONV, documents, x),
   };
   const out = Tensor.empty(x.shape, x.dtype, x.device);
@@ -166,9 +167,9 @@ export function shortConv(x: Tensor, weight: Tensor, documents: Tensor | null = 
   record(CONV, [x, weight], [out], saved, ([grad], sink) => {
     const dx = Tensor.empty(x.shape, x.dtype, x.device);
     const dweight = Tensor.empty(weight.shape, statisticOf(x.dtype), x.device);
-    kernels.shortConvBackward({ ...read, dout: lastPacked(grad), dx, dweight });
-    if (sink.needs(0)) sink.give(0, dx);
-    if (sink.needs(1)) sink.give(1, cast(dweight, weight.dtype));
+    kernels.shortConvBackward({ ...read, dout: toPackedRows(grad), dx, dweight });
+    if (sink.needs(0)) sink.addGrad(0, dx);
+    if (sink.needs(1)) sink.addGrad(1, cast(dweight, weight.dtype));
     for (const tensor of [dx, dweight]) tensor.dispose();
   });
   return out;

@@ -6,22 +6,22 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { requireFinite, requireNumber } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
-import { requireHeld } from '../host-values.js';
+import { requireRepresentable } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
 import { scope } from '../scope.js';
-import { isGradEnabled, noteChanged } from '../tape.js';
+import { isGradEnabled, markChanged } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import { type ClampOptions, clamp } from './logic.js';
 import { type Operand, withOperands } from './operands.js';
 import {
-  copied,
-  expanded,
-  packed,
+  copyRowMajor,
+  expandView,
   requireSameDevice,
   requireTensor,
   sameShape,
   shapeError,
+  toRowMajor,
 } from './shapes.js';
 
 /**
@@ -29,7 +29,12 @@ import {
  * recorded, DS_SHAPE if elements of x share memory, DS_ARGUMENT for parameters of an engine. A
  * backward that has saved x's memory throws when it runs.
  */
-function changing(op: string, x: Tensor, others: readonly unknown[], write: () => void): Tensor {
+function overwriteChecked(
+  op: string,
+  x: Tensor,
+  others: readonly unknown[],
+  write: () => void,
+): Tensor {
   requireTensor(op, x);
   const inGraph = [x, ...others].some((each) => each instanceof Tensor && each.requiresGrad);
   if (inGraph && isGradEnabled()) {
@@ -47,12 +52,12 @@ function changing(op: string, x: Tensor, others: readonly unknown[], write: () =
   }
   x.requireWritable(op);
   write();
-  noteChanged(x);
+  markChanged(x);
   return x;
 }
 
 /**
- * `other` as an operand of an op that overwrites x: expanded to its shape, and copied if it
+ * Returns `other` as an operand of an op that overwrites x: expanded to x's shape, and copied if it
  * partially overlaps x.
  */
 function operandFor(op: string, x: Tensor, other: Tensor): View {
@@ -60,10 +65,10 @@ function operandFor(op: string, x: Tensor, other: Tensor): View {
   if (!fits) throw shapeError(op, `an operand that broadcasts to ${describe(x)}`, describe(other));
   const isSame = sameShape(other.shape, x.shape) && sameShape(other.strides, x.strides);
   const overlaps = other.buffer === x.buffer && !(isSame && other.offset === x.offset);
-  return expanded(overlaps ? copied(other) : other, x.shape);
+  return expandView(overlaps ? copyRowMajor(other) : other, x.shape);
 }
 
-/** x's shape with the sizes of `other` that are not 1. */
+/** Returns x's shape with the sizes of `other` that are not 1. */
 function expandedShape(x: Tensor, other: Tensor): number[] {
   const lead = x.ndim - other.ndim;
   return x.shape.map((size, d) => {
@@ -74,7 +79,7 @@ function expandedShape(x: Tensor, other: Tensor): number[] {
 
 function combine(name: BinaryOp, x: Tensor, other: Operand): Tensor {
   const op = `${name}_`;
-  return changing(op, x, [other], () =>
+  return overwriteChecked(op, x, [other], () =>
     scope(() =>
       withOperands(op, x, other, (left, right) => {
         requireDType(op, x, left);
@@ -99,7 +104,7 @@ function requireDType(op: string, x: Tensor, result: Tensor): void {
 // Operations: in place; methods too.
 
 /**
- * Computes x += other, broadcast to x; a number or a tensor. Throws as changing() does, and
+ * Computes x += other, broadcast to x; a number or a tensor. Throws as overwriteChecked() does, and
  * DS_DTYPE if the sum does not have x's dtype.
  */
 export const add_ = (x: Tensor, other: Operand): Tensor => combine('add', x, other);
@@ -118,7 +123,7 @@ export function div_(x: Tensor, other: Operand): Tensor {
 }
 
 const overwrite = (op: UnaryOp, x: Tensor): Tensor =>
-  changing(`${op}_`, x, [], () => kernels.unary({ in: x, out: x, op }));
+  overwriteChecked(`${op}_`, x, [], () => kernels.unary({ in: x, out: x, op }));
 
 /** Computes x = -x; floating dtypes. */
 export const neg_ = (x: Tensor): Tensor => overwrite('neg', x);
@@ -131,8 +136,8 @@ export const relu_ = (x: Tensor): Tensor => overwrite('relu', x);
 
 function fillTensor(op: string, x: Tensor, value: number): Tensor {
   requireNumber(`${op} value`, value);
-  return changing(op, x, [], () => {
-    requireHeld(op, value, x.dtype);
+  return overwriteChecked(op, x, [], () => {
+    requireRepresentable(op, value, x.dtype);
     kernels.fill({ out: x, value });
   });
 }
@@ -148,10 +153,10 @@ export const zero_ = (x: Tensor): Tensor => fillTensor('zero_', x, 0);
  */
 export function copy_(x: Tensor, source: Tensor): Tensor {
   requireTensor('copy_', source);
-  return changing('copy_', x, [source], () =>
+  return overwriteChecked('copy_', x, [source], () =>
     scope(() => {
-      const near = source.to(x.device);
-      kernels.copy({ in: operandFor('copy_', x, near), out: x });
+      const onDevice = source.to(x.device);
+      kernels.copy({ in: operandFor('copy_', x, onDevice), out: x });
     }),
   );
 }
@@ -162,7 +167,7 @@ export function clamp_(
   min: Operand | null | ClampOptions = null,
   max: Operand | null = null,
 ): Tensor {
-  return changing('clamp_', x, [min, max], () =>
+  return overwriteChecked('clamp_', x, [min, max], () =>
     scope(() => {
       const result = clamp(x.detach(), min, max);
       requireDType('clamp_', x, result);
@@ -178,25 +183,25 @@ export function clamp_(
 export function maskedFill_(x: Tensor, mask: Tensor, value: number): Tensor {
   requireTensor('maskedFill_', mask);
   requireNumber('maskedFill_ value', value);
-  return changing('maskedFill_', x, [], () =>
+  return overwriteChecked('maskedFill_', x, [], () =>
     scope(() => {
       requireSameDevice('maskedFill_', x, mask);
       const fixed = Tensor.empty([], x.dtype, x.device);
-      requireHeld('maskedFill_', value, x.dtype);
+      requireRepresentable('maskedFill_', value, x.dtype);
       kernels.fill({ out: fixed, value });
       const condition = operandFor('maskedFill_', x, cast(mask, 'bool'));
-      kernels.where({ condition, a: expanded(fixed, x.shape), b: x, out: x });
+      kernels.where({ condition, a: expandView(fixed, x.shape), b: x, out: x });
     }),
   );
 }
 
-/** Draws into x for any strides. */
-function draw(x: Tensor, fill: (out: Tensor) => void): void {
+/** Fills x by `fill`, which writes contiguous memory; x may have any strides. */
+function drawInto(x: Tensor, fill: (out: Tensor) => void): void {
   scope(() => {
     if (x.isContiguous) return fill(x);
     const out = Tensor.emptyLike(x);
     fill(out);
-    kernels.copy({ in: packed(out), out: x });
+    kernels.copy({ in: toRowMajor(out), out: x });
   });
 }
 
@@ -207,8 +212,8 @@ function draw(x: Tensor, fill: (out: Tensor) => void): void {
 export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
   requireFinite('normal_ mean', mean);
   requireFinite('normal_ stddev', stddev, 0);
-  return changing('normal_', x, [], () =>
-    draw(x, (out) => kernels.randomNormal({ out, mean, stddev, ...nextRandom(), ...inOrder })),
+  return overwriteChecked('normal_', x, [], () =>
+    drawInto(x, (out) => kernels.randomNormal({ out, mean, stddev, ...nextRandom(), ...inOrder })),
   );
 }
 
@@ -219,7 +224,7 @@ export function normal_(x: Tensor, mean = 0, stddev = 1): Tensor {
 export function uniform_(x: Tensor, low = 0, high = 1): Tensor {
   requireFinite('uniform_ low', low);
   requireFinite('uniform_ high', high, low);
-  return changing('uniform_', x, [], () =>
-    draw(x, (out) => kernels.randomUniform({ out, low, high, ...nextRandom(), ...inOrder })),
+  return overwriteChecked('uniform_', x, [], () =>
+    drawInto(x, (out) => kernels.randomUniform({ out, low, high, ...nextRandom(), ...inOrder })),
   );
 }

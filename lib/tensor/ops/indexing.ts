@@ -8,12 +8,12 @@ import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
   normalizeDim,
-  notTensor,
-  packed,
+  notTensorError,
   requireSameDevice,
   requireTensor,
   sameShape,
   shapeError,
+  toRowMajor,
   viewOf,
 } from './shapes.js';
 import { contiguous } from './views.js';
@@ -28,7 +28,7 @@ const INDEX_HINT =
 export function requireIndex(op: string, values: Tensor, index: Tensor): void {
   requireTensor(op, values);
   if (!(index instanceof Tensor))
-    throw notTensor(op, 'an index tensor of i32 or i64', index, INDEX_HINT);
+    throw notTensorError(op, 'an index tensor of i32 or i64', index, INDEX_HINT);
   if (index.dtype !== 'i32' && index.dtype !== 'i64') {
     throw new DsError({
       code: 'DS_DTYPE',
@@ -53,12 +53,12 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
   if (!isContiguous(weight)) return embedding(contiguous(weight), index);
   const rows = numel(index.shape);
   const columns = required(weight.shape[1]);
-  const flat = packed(index);
+  const flat = toRowMajor(index);
   const at = viewOf(flat, [rows]);
   const out = Tensor.empty([...index.shape, columns], weight.dtype, weight.device);
   kernels.embedding({ weight, index: at, out: viewOf(out, [rows, columns]) });
   record('embedding', [weight], [out], [flat], ([grad], sink) => {
-    const dout = viewOf(packed(grad), [rows, columns]);
+    const dout = viewOf(toRowMajor(grad), [rows, columns]);
     sink.write(0, (dweight, accumulate) =>
       kernels.embeddingBackward({ dout, index: at, dweight, accumulate }),
     );
@@ -69,8 +69,8 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
 // Operations: none.
 
 /**
- * The part of `whole` that `index` addresses: as large as the index except along `dim`. Throws
- * DS_SHAPE.
+ * Returns the part of `whole` that `index` addresses: of the index's sizes except along `dim`.
+ * Throws DS_SHAPE.
  */
 export function sliceFor(op: string, whole: View, dim: number, index: View): View {
   const fits = (n: number, d: number) => d === dim || n <= required(whole.shape[d]);
@@ -81,8 +81,8 @@ export function sliceFor(op: string, whole: View, dim: number, index: View): Vie
   return viewOf(whole, index.shape.with(dim, required(whole.shape[dim])), whole.strides);
 }
 
-/** dx (+)= the sum of `grad` at the indices of the forward. */
-function addAtIndex(dx: View, dim: number, index: View, grad: View, accumulate: boolean): void {
+/** Sets dx (+)= the sum of `grad` at the indices of the forward. */
+function scatterGrad(dx: View, dim: number, index: View, grad: View, accumulate: boolean): void {
   const slice = sliceFor('gather', dx, dim, index);
   const isWhole = sameShape(slice.shape, dx.shape);
   if (!isWhole && !accumulate) kernels.fill({ out: dx, value: 0 });
@@ -104,7 +104,7 @@ export function gather(x: Tensor, dim: number, index: Tensor): Tensor {
   const out = Tensor.empty(index.shape, x.dtype, x.device);
   kernels.gather({ in: slice, index, out, dim: at });
   record('gather', [x], [out], [index], ([grad], sink) => {
-    sink.write(0, (dx, accumulate) => addAtIndex(dx, at, index, grad, accumulate));
+    sink.write(0, (dx, accumulate) => scatterGrad(dx, at, index, grad, accumulate));
   });
   return out;
 }

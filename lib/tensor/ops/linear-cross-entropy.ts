@@ -9,7 +9,7 @@ import { requireType } from '../../runtime/require-type.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, isContiguous, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
-import { type GradSink, isGradEnabled, recomputing, record } from '../tape.js';
+import { type GradSink, isGradEnabled, record, runRecomputation } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { type Chunk, ChunkedHead, type HeadRowRules, rowRange } from './chunked-head.js';
 import type { ClassShare } from './class-share.js';
@@ -27,11 +27,11 @@ import {
 } from './loss.js';
 import { type LossReduction, reductionOf } from './pointwise-losses.js';
 import {
-  expanded,
-  packed,
+  expandView,
   requireInput,
   rowCount,
   shapeError,
+  toRowMajor,
   viewOf,
   writeTogether,
 } from './shapes.js';
@@ -87,45 +87,46 @@ const KEPT_BYTES = { trained: 2 ** 32, frozen: 2 ** 31 };
 const SMALL_VOCABULARY = 2 ** 16;
 
 /**
- * @internal Whether a loss keeps too many logits, of `size` bytes each, to keep them by default.
+ * @internal Returns whether logits of `size` bytes each are too many for a loss to keep them by
+ * default.
  */
-export function tooManyLogits(
+export function exceedsKeptLogits(
   [rows, columns]: readonly [number, number],
   size: number,
   isTrained: boolean,
 ): boolean {
-  const kept = KEPT_BYTES[isTrained ? 'trained' : 'frozen'];
-  return columns > SMALL_VOCABULARY && rows * columns * size > kept;
+  const maxBytes = KEPT_BYTES[isTrained ? 'trained' : 'frozen'];
+  return columns > SMALL_VOCABULARY && rows * columns * size > maxBytes;
 }
 
-/** @internal Rows of a chunk of `columns` logits each, of `rows` in all. */
+/** @internal Returns the rows per chunk for `rows` rows of `columns` logits each. */
 export function chunkRowsFor(columns: number, rows = 0): number {
-  const most = rows >= columns ? 2 * CHUNK_LOGITS : CHUNK_LOGITS;
-  const fitting = 2 ** Math.floor(Math.log2(most / columns));
+  const maxLogits = rows >= columns ? 2 * CHUNK_LOGITS : CHUNK_LOGITS;
+  const fitting = 2 ** Math.floor(Math.log2(maxLogits / columns));
   return Math.max(1, Math.min(fitting, CHUNK_ROWS));
 }
 
 /**
- * @internal Whether the forward of [rows, columns] logits that are not kept computes the gradient
- * of a trained weight. That gradient is then no larger than x, and one product of four is saved.
- * Sums over all rows may leave the range of f16.
+ * @internal Returns whether the forward of [rows, columns] logits that are not kept computes the
+ * gradient of a trained weight. That gradient is then no larger than x, and one product of four is
+ * saved. Sums over all rows may leave the range of f16.
  */
 export const isEarlyWeight = ([rows, columns]: readonly [number, number], dtype: DType): boolean =>
   rows >= columns && dtype !== 'f16';
 
-/** State that a call keeps of the logits for its backward. */
-interface Plan {
+/** How a call keeps its logits for the backward. */
+interface LogitsPlan {
   /** Returns memory for the logits of the next chunk. */
   allocate(): Tensor;
-  /** Called when the logits in `memory` are measured; `weight` is padded. */
-  measured(chunk: Chunk, memory: Tensor, weight: Tensor): void;
+  /** Receives the logits in `memory` after their losses are computed; `weight` is padded. */
+  onLosses(chunk: Chunk, memory: Tensor, weight: Tensor): void;
   /** Releases memory of the forward; returns the tensors that the backward needs. */
   close(): Tensor[];
   /** `grad` is the gradient of the loss, `scale` that of each row's loss, [1] each. */
   backward(scale: Tensor, sink: GradSink, grad: Tensor): void;
 }
 
-/** Gradients of x and W from gradients of logits, chunk by chunk. */
+/** Computes the gradients of x and W from the gradients of the logits, chunk by chunk. */
 function propagateAll(
   head: ChunkedHead,
   x: Tensor,
@@ -147,7 +148,7 @@ function propagateAll(
 }
 
 /** Keeps all logits; the backward turns them into their gradient in place. */
-class KeptLogits implements Plan {
+class KeptLogits implements LogitsPlan {
   private readonly kept: Tensor[] = [];
 
   constructor(
@@ -161,7 +162,7 @@ class KeptLogits implements Plan {
     return memory;
   }
 
-  measured(): void {}
+  onLosses(): void {}
 
   close(): Tensor[] {
     return this.kept;
@@ -177,8 +178,8 @@ class KeptLogits implements Plan {
   }
 }
 
-/** Keeps nothing; the backward recomputes the logits of each chunk. */
-class LogitsAgain implements Plan {
+/** Keeps no logits: the backward recomputes those of each chunk. */
+class RecomputedLogits implements LogitsPlan {
   private readonly shared: Tensor;
 
   constructor(
@@ -192,7 +193,7 @@ class LogitsAgain implements Plan {
     return this.shared;
   }
 
-  measured(): void {}
+  onLosses(): void {}
 
   close(): Tensor[] {
     this.shared.dispose();
@@ -203,7 +204,7 @@ class LogitsAgain implements Plan {
     const { head } = this;
     const memory = head.buffer();
     propagateAll(head, this.x, sink, (chunk, _, weight) => {
-      recomputing(() => head.project(chunk, memory, weight));
+      runRecomputation(() => head.project(chunk, memory, weight));
       head.differentiate(chunk, head.logits(chunk, memory), scale);
       return memory;
     });
@@ -220,13 +221,13 @@ const SCALED_ELEMENTS = 2 ** 25;
  * and the backward scales them. Needs as many products as kept logits, and the memory of one chunk.
  * Source: Hsu et al. 2024 (Liger Kernel).
  */
-class EarlyGradients implements Plan {
+class EarlyGradients implements LogitsPlan {
   private readonly shared: Tensor;
   private readonly scale: Tensor;
   /** EARLY_SCALE times x's gradient, of x's shape and dtype: see the constructor. */
-  private readonly ofX: Tensor;
+  private readonly xGrad: Tensor;
   /** The same of the padded weight; null for a frozen one. */
-  private readonly ofWeight: Tensor | null;
+  private readonly weightGrad: Tensor | null;
 
   /**
    * With a trained weight, these are gradients of the loss. Its own gradient is usually a power of
@@ -241,13 +242,13 @@ class EarlyGradients implements Plan {
     const { dtype, device } = x;
     const [classes, channels] = leading(weight.shape, 2);
     this.shared = head.buffer();
-    this.ofX = Tensor.empty([rowCount(x.shape), channels], dtype, device);
-    this.ofWeight = weight.requiresGrad
+    this.xGrad = Tensor.empty([rowCount(x.shape), channels], dtype, device);
+    this.weightGrad = weight.requiresGrad
       ? Tensor.empty([paddedColumns(classes), channels], dtype, device)
       : null;
     this.scale = Tensor.empty([1], head.losses.dtype, device);
     kernels.fill({ out: this.scale, value: EARLY_SCALE });
-    if (!this.ofWeight) return;
+    if (!this.weightGrad) return;
     const divisor = head.divisor();
     const { scale } = this;
     kernels.binary({ a: scale, b: divisor, out: scale, op: 'div', accumulate: false });
@@ -258,12 +259,12 @@ class EarlyGradients implements Plan {
     return this.shared;
   }
 
-  measured(chunk: Chunk, memory: Tensor, weight: Tensor): void {
-    const { head, ofX, ofWeight, scale } = this;
+  onLosses(chunk: Chunk, memory: Tensor, weight: Tensor): void {
+    const { head, xGrad, weightGrad, scale } = this;
     head.differentiate(chunk, head.logits(chunk, memory), scale);
     head.propagate(chunk, memory, weight, {
-      dx: ofX,
-      dweight: ofWeight,
+      dx: xGrad,
+      dweight: weightGrad,
       addX: false,
       addWeight: false,
     });
@@ -272,18 +273,20 @@ class EarlyGradients implements Plan {
   close(): Tensor[] {
     this.shared.dispose();
     this.scale.dispose();
-    return this.ofWeight ? [this.ofX, this.ofWeight] : [this.ofX];
+    return this.weightGrad ? [this.xGrad, this.weightGrad] : [this.xGrad];
   }
 
   backward(scale: Tensor, sink: GradSink, grad: Tensor): void {
-    const { ofX, ofWeight, weight } = this;
+    const { xGrad, weightGrad, weight } = this;
     const down = Tensor.emptyLike(scale);
-    const factor = ofWeight ? viewOf(grad, [1]) : scale;
+    const factor = weightGrad ? viewOf(grad, [1]) : scale;
     kernels.scale({ in: factor, out: down, scale: 1 / EARLY_SCALE, shift: 0, accumulate: false });
-    sink.write(0, (dx, accumulate) => writeTimes(ofX, down, viewOf(dx, ofX.shape), accumulate));
-    if (ofWeight) {
-      const values = viewOf(ofWeight, weight.shape);
-      sink.write(1, (dweight, accumulate) => writeTimes(values, down, dweight, accumulate));
+    sink.write(0, (dx, accumulate) =>
+      writeScaled(xGrad, down, viewOf(dx, xGrad.shape), accumulate),
+    );
+    if (weightGrad) {
+      const values = viewOf(weightGrad, weight.shape);
+      sink.write(1, (dweight, accumulate) => writeScaled(values, down, dweight, accumulate));
     }
     down.dispose();
   }
@@ -293,7 +296,7 @@ class EarlyGradients implements Plan {
  * out (+)= values * factor, rounded once; matrices with contiguous rows. `factor` [1] has the
  * statistics' dtype of the values.
  */
-function writeTimes(values: View, factor: Tensor, out: View, accumulate: boolean): void {
+function writeScaled(values: View, factor: Tensor, out: View, accumulate: boolean): void {
   const { dtype, device } = factor;
   const [rows, columns] = leading(values.shape, 2);
   const step = Math.max(1, Math.floor(SCALED_ELEMENTS / columns));
@@ -302,7 +305,7 @@ function writeTimes(values: View, factor: Tensor, out: View, accumulate: boolean
     const part = rowRange(out, start, count);
     const wide = Tensor.empty([count, columns], dtype, device);
     kernels.copy({ in: rowRange(values, start, count), out: wide });
-    const b = expanded(factor, wide.shape);
+    const b = expandView(factor, wide.shape);
     kernels.binary({ a: wide, b, out: wide, op: 'mul', accumulate: false });
     if (accumulate) {
       const sum = Tensor.empty([count, columns], dtype, device);
@@ -316,14 +319,14 @@ function writeTimes(values: View, factor: Tensor, out: View, accumulate: boolean
 }
 
 /** Selects how a call keeps the logits, and the rows per chunk. */
-function planOf(
+function choosePlan(
   x: Tensor,
   weight: Tensor,
   { chunkRows, recompute }: LinearCrossEntropyOptions,
 ): Pick<HeadRules, 'Kind' | 'rows'> {
   const total = rowCount(x.shape);
   const columns = paddedColumns(required(weight.shape[0]));
-  const isLarge = tooManyLogits([total, columns], dtypeSize(x.dtype), weight.requiresGrad);
+  const isLarge = exceedsKeptLogits([total, columns], dtypeSize(x.dtype), weight.requiresGrad);
   const drops = recompute ?? isLarge;
   const learns = isGradEnabled() && (x.requiresGrad || weight.requiresGrad);
   const keeps = learns && !drops;
@@ -332,7 +335,7 @@ function planOf(
   const rows = requireInteger('linear_cross_entropy chunkRows', chunkRows ?? standard, 1);
   const isEarly =
     !weight.requiresGrad || (x.requiresGrad && isEarlyWeight([total, columns], x.dtype));
-  const ofDropped = learns && drops && isEarly ? EarlyGradients : LogitsAgain;
+  const ofDropped = learns && drops && isEarly ? EarlyGradients : RecomputedLogits;
   return { Kind: keeps ? KeptLogits : ofDropped, rows };
 }
 
@@ -360,28 +363,35 @@ export function linearCrossEntropy(
   }
   reductionOf(op, read.reduction, ['mean', 'sum']);
   const rules = { ...rowRulesOf(op, read, x.device), share: classShare };
-  const whole = isContiguous(weight) ? weight : contiguous(weight);
-  if (!skipIgnored) return headLoss(x, whole, target, { ...planOf(x, whole, read), rules });
+  const contiguousWeight = isContiguous(weight) ? weight : contiguous(weight);
+  if (!skipIgnored)
+    return headLoss(x, contiguousWeight, target, {
+      ...choosePlan(x, contiguousWeight, read),
+      rules,
+    });
   return scope(() => {
-    const [kept, wanted] = countedRows(x, target, rules.ignoreIndex);
-    return headLoss(kept, whole, wanted, { ...planOf(kept, whole, read), rules });
+    const [countedX, countedTarget] = selectCountedRows(x, target, rules.ignoreIndex);
+    return headLoss(countedX, contiguousWeight, countedTarget, {
+      ...choosePlan(countedX, contiguousWeight, read),
+      rules,
+    });
   });
 }
 
-/** The rows that count, and their targets; waits for the targets. */
-function countedRows(x: Tensor, target: Tensor, ignoreIndex: number): [Tensor, Tensor] {
+/** Returns the rows of x that count, and their targets. The host waits for the targets. */
+function selectCountedRows(x: Tensor, target: Tensor, ignoreIndex: number): [Tensor, Tensor] {
   const targets = target.toArray();
   const at = targets.flatMap((value, row) => (value === ignoreIndex ? [] : [row]));
   if (at.length === targets.length) return [x, target];
   const { device } = x;
   const index = Tensor.from(Int32Array.from(at), { device });
-  const wanted = at.map((row) => required(targets[row]));
-  const kept = embedding(reshape(x, [targets.length, x.size(-1)]), index);
-  return [kept, Tensor.from(wanted, { dtype: target.dtype, device })];
+  const countedTargets = at.map((row) => required(targets[row]));
+  const rows = embedding(reshape(x, [targets.length, x.size(-1)]), index);
+  return [rows, Tensor.from(countedTargets, { dtype: target.dtype, device })];
 }
 
 interface HeadRules {
-  Kind: new (head: ChunkedHead, x: Tensor, weight: Tensor) => Plan;
+  Kind: new (head: ChunkedHead, x: Tensor, weight: Tensor) => LogitsPlan;
   rows: number;
   rules: HeadRowRules;
 }
@@ -392,8 +402,8 @@ function headLoss(
   target: Tensor,
   { Kind, rows, rules }: HeadRules,
 ): Tensor {
-  const source = packed(x);
-  const flat = packed(target);
+  const source = toRowMajor(x);
+  const flat = toRowMajor(target);
   const at = viewOf(flat, [rowCount(x.shape)]);
   const head = new ChunkedHead(source, weight, at, rows, rules);
   const plan = new Kind(head, source, weight);
@@ -401,16 +411,16 @@ function headLoss(
   for (const chunk of head.chunks()) {
     const memory = plan.allocate();
     head.project(chunk, memory, padded);
-    head.measure(chunk, head.logits(chunk, memory));
-    plan.measured(chunk, memory, padded);
+    head.computeLosses(chunk, head.logits(chunk, memory));
+    plan.onLosses(chunk, memory, padded);
   }
   padded.dispose();
-  const kept = plan.close();
+  const savedLogits = plan.close();
   const classes = rules.share?.classes ?? required(weight.shape[0]);
   reportSums(rules, { ...head, classes });
   const divisor = divisorOf(rules, head);
   const out = average(head.losses, divisor);
-  const saved = [source, weight, flat, head.lse, divisor, ...kept];
+  const saved = [source, weight, flat, head.lse, divisor, ...savedLogits];
   record('linear_cross_entropy', [x, weight], [out], saved, ([grad], sink) =>
     plan.backward(rowScale(grad, divisor), sink, grad),
   );

@@ -6,27 +6,27 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
 import { isBatchInvariant } from '../batch-invariant.js';
-import { lateGradients } from '../grad-sink.js';
+import { activeCollector } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
-import { type GradSink, noteChanged, record } from '../tape.js';
+import { type GradSink, markChanged, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import { asIs, flipped, gemm, gemmRows } from './matmul.js';
+import { gemm, gemmRows, plainOperand, transposeOperand } from './matmul.js';
 import {
   asRows,
   overwriteOrAdd,
-  packed,
-  requireAlike,
   requireInput,
+  requireSameType,
   rowCount,
   shapeError,
   sumToShape,
+  toRowMajor,
   viewOf,
 } from './shapes.js';
 import { contiguous } from './views.js';
 
 export function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
   requireInput(op, x, weight);
-  if (bias) requireAlike(op, weight, bias);
+  if (bias) requireSameType(op, weight, bias);
   const [outputs, inputs] = weight.shape;
   if (weight.ndim !== 2 || x.ndim < 1 || x.shape[x.ndim - 1] !== inputs) {
     throw shapeError(
@@ -43,23 +43,30 @@ export function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor 
 /**
  * Returns whether a GEMM cannot read the operands in place: a transposed weight, a bias with gaps.
  */
-function scattered(weight: Tensor, bias: Tensor | null): boolean {
+function needsCopy(weight: Tensor, bias: Tensor | null): boolean {
   const rows = isContiguous(weight) || weight.strides[1] === 1;
   return !rows || (bias !== null && !isContiguous(bias));
 }
 
-/** From dz [.., out]: dx = dz W and dW = dz^T x, for inputs 0 and 1 of the node. */
+/** Computes dx = dz W and dW = dz^T x from dz [.., out], for inputs 0 and 1 of the node. */
 function linearBackward(dz: Tensor, x: SavedTensor, weight: Tensor, sink: GradSink): void {
-  if (sink.needs(1) && !lateGradients()) x.begin();
+  if (sink.needs(1) && !activeCollector()) x.begin();
   const a = gemmRows(dz);
-  sink.write(0, (dx, accumulate) => gemm(asIs(a), asIs(weight), asRows(dx), accumulate));
-  sink.passed(0);
+  sink.write(0, (dx, accumulate) =>
+    gemm(plainOperand(a), plainOperand(weight), asRows(dx), accumulate),
+  );
+  sink.markComplete(0);
   weightBackward(dz, x, sink);
 }
 
 function weightBackward(dz: Tensor, x: SavedTensor, sink: GradSink): void {
-  sink.later(1, [dz, x], (dw, accumulate) =>
-    gemm(flipped(asIs(gemmRows(dz))), asIs(gemmRows(x.value())), dw, accumulate),
+  sink.writeDeferred(1, [dz, x], (dw, accumulate) =>
+    gemm(
+      transposeOperand(plainOperand(gemmRows(dz))),
+      plainOperand(gemmRows(x.value())),
+      dw,
+      accumulate,
+    ),
   );
 }
 
@@ -124,7 +131,7 @@ export function linear(x: Tensor, weight: Tensor, bias: Tensor | null = null): T
  */
 export function linearPadded(x: Tensor, weight: Tensor): Tensor {
   checkLinear('linear', x, weight, null);
-  if (scattered(weight, null)) return linearPadded(x, contiguous(weight));
+  if (needsCopy(weight, null)) return linearPadded(x, contiguous(weight));
   const shape = outputShape(x, weight);
   const columns = required(weight.shape[0]);
   const step = paddedColumns(columns);
@@ -138,32 +145,37 @@ export function linearPadded(x: Tensor, weight: Tensor): Tensor {
 }
 
 /**
- * sum + x W^T, written into the memory of `sum`. `sum` must be contiguous, and no other op may
+ * Returns sum + x W^T in the memory of `sum`. `sum` must be contiguous, and no other op may
  * read or save it. The product is added in f32 and rounded once.
  */
-export function linearOnto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
+export function addLinearInto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
   checkLinear('linear', x, weight, null);
   const a = gemmRows(x);
   const into = asRows(sum);
-  noteChanged(sum);
+  markChanged(sum);
   const out = sum.alias(sum.shape, sum.strides);
   amends(sum.buffer);
-  gemm(asIs(a), flipped(asIs(weight)), into, true);
+  gemm(plainOperand(a), transposeOperand(plainOperand(weight)), into, true);
   const kept = new SavedTensor(x);
   const read = weight.requiresGrad ? [kept, weight] : [weight];
   record('linear_onto', [sum, x, weight], [out], read, ([dz], sink) => {
-    sink.give(0, dz);
+    sink.addGrad(0, dz);
     sink.write(1, (dx, accumulate) =>
-      gemm(asIs(gemmRows(dz)), asIs(weight), asRows(dx), accumulate),
+      gemm(plainOperand(gemmRows(dz)), plainOperand(weight), asRows(dx), accumulate),
     );
-    sink.later(2, [dz, kept], (dw, accumulate) =>
-      gemm(flipped(asIs(gemmRows(dz))), asIs(gemmRows(kept.value())), dw, accumulate),
+    sink.writeDeferred(2, [dz, kept], (dw, accumulate) =>
+      gemm(
+        transposeOperand(plainOperand(gemmRows(dz))),
+        plainOperand(gemmRows(kept.value())),
+        dw,
+        accumulate,
+      ),
     );
   });
   return out;
 }
 
-/** The row stride that keeps rows of `columns` elements aligned. */
+/** Returns the row stride, a multiple of 64, for rows of `columns` elements. */
 export function paddedColumns(columns: number): number {
   return Math.ceil(columns / 64) * 64;
 }
@@ -179,7 +191,7 @@ export function linearOfRank(
   addsBias: boolean,
 ): Tensor {
   checkLinear('linear', x, weight, bias);
-  if (scattered(weight, bias)) {
+  if (needsCopy(weight, bias)) {
     return linearOfRank(x, contiguous(weight), bias && contiguous(bias), addsBias);
   }
   const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
@@ -227,11 +239,11 @@ function recordLinear(x: Tensor, weight: Tensor, bias: Tensor | null, out: Tenso
  * The gradient of z from the gradient of gelu_tanh(z) and from the direct gradient of z; at least
  * one is not null.
  */
-function geluBackward(z: Tensor, grad: Tensor | null, given: Tensor | null): Tensor {
-  if (!grad) return packed(required(given));
+function geluBackward(z: Tensor, grad: Tensor | null, directGrad: Tensor | null): Tensor {
+  if (!grad) return toRowMajor(required(directGrad));
   const out = Tensor.emptyLike(z);
-  if (given) kernels.copy({ in: given, out });
-  const accumulate = given !== null;
+  if (directGrad) kernels.copy({ in: directGrad, out });
+  const accumulate = directGrad !== null;
   kernels.unaryBackward({ in: z, dout: grad, dx: out, op: 'gelu_tanh', accumulate });
   return out;
 }
@@ -242,7 +254,7 @@ function geluBackward(z: Tensor, grad: Tensor | null, given: Tensor | null): Ten
  */
 export function linearGelu(x: Tensor, weight: Tensor, bias: Tensor | null = null): Tensor {
   checkLinear('linear_gelu', x, weight, bias);
-  if (scattered(weight, bias)) return linearGelu(x, contiguous(weight), bias && contiguous(bias));
+  if (needsCopy(weight, bias)) return linearGelu(x, contiguous(weight), bias && contiguous(bias));
   const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
   const before = Tensor.emptyLike(out);
   if (isBatchInvariant()) {

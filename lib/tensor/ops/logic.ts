@@ -14,14 +14,14 @@ import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange, cast, to } from './creation.js';
-import { compare, eq, limited, ne, sub, where } from './elementwise.js';
+import { compare, eq, limitBy, ne, sub, where } from './elementwise.js';
 import type { Operand } from './operands.js';
 import { type Reduction, reductionOf } from './reduce.js';
 import {
   broadcastShape,
   constant,
-  expanded,
-  recordFlat,
+  expandView,
+  recordConstant,
   requireSameDevice,
   requireTensor,
   shapeError,
@@ -31,17 +31,17 @@ import { unary } from './unary.js';
 import { unsqueeze } from './views.js';
 
 /** Runs body() without recording, and frees its temporaries. */
-const plain = (body: () => Tensor): Tensor => noGrad(() => scope(body));
+const computeUnrecorded = (body: () => Tensor): Tensor => noGrad(() => scope(body));
 
-/** a ? b : other, of bools. */
-function chooseTensor(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Tensor {
+/** Returns a and b, or a or b, as bool over the broadcast shape. */
+function combineTruth(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Tensor {
   requireSameDevice(op, a, b);
-  return plain(() => {
+  return computeUnrecorded(() => {
     const [x, y] = [cast(a, 'bool'), cast(b, 'bool')];
     const shape = broadcastShape(op, x.shape, y.shape);
     const out = Tensor.empty(shape, 'bool', x.device);
-    const fixed = expanded(constant(when === 'or' ? 1 : 0, 'bool', x.device), shape);
-    const [condition, other] = [expanded(x, shape), expanded(y, shape)];
+    const fixed = expandView(constant(when === 'or' ? 1 : 0, 'bool', x.device), shape);
+    const [condition, other] = [expandView(x, shape), expandView(y, shape)];
     if (when === 'or') kernels.where({ condition, a: fixed, b: other, out });
     else kernels.where({ condition, a: other, b: fixed, out });
     return out;
@@ -54,27 +54,27 @@ function chooseTensor(op: string, a: Tensor, b: Tensor, when: 'and' | 'or'): Ten
  * Returns whether both are nonzero, broadcast; any dtypes. Throws DS_SHAPE or DS_DEVICE if the
  * tensors do not fit together.
  */
-export const logicalAnd = (a: Tensor, b: Tensor): Tensor => chooseTensor('logicalAnd', a, b, 'and');
+export const logicalAnd = (a: Tensor, b: Tensor): Tensor => combineTruth('logicalAnd', a, b, 'and');
 /** Returns whether at least one is nonzero, broadcast; any dtypes. */
-export const logicalOr = (a: Tensor, b: Tensor): Tensor => chooseTensor('logicalOr', a, b, 'or');
+export const logicalOr = (a: Tensor, b: Tensor): Tensor => combineTruth('logicalOr', a, b, 'or');
 
 /** Returns whether exactly one is nonzero, broadcast; any dtypes. */
 export function logicalXor(a: Tensor, b: Tensor): Tensor {
   requireSameDevice('logicalXor', a, b);
-  return plain(() => ne(cast(a, 'bool'), cast(b, 'bool')));
+  return computeUnrecorded(() => ne(cast(a, 'bool'), cast(b, 'bool')));
 }
 
 /** Returns whether elements are 0. */
 export function logicalNot(x: Tensor): Tensor {
   requireTensor('logicalNot', x);
-  return plain(() => eq(x, 0));
+  return computeUnrecorded(() => eq(x, 0));
 }
 
 /** Reduces truth values, as bytes, over dims; `empty` is the result without elements. */
-function overall(op: 'any' | 'all', x: Tensor, options: Reduction): Tensor {
+function reduceTruth(op: 'any' | 'all', x: Tensor, options: Reduction): Tensor {
   requireTensor(op, x);
   const { kept, shape } = reductionOf(op, x, options);
-  return plain(() => {
+  return computeUnrecorded(() => {
     const out = Tensor.empty(shape, 'bool', x.device);
     if (x.numel === 0) kernels.fill({ out, value: op === 'all' ? 1 : 0 });
     else {
@@ -91,12 +91,12 @@ function overall(op: 'any' | 'all', x: Tensor, options: Reduction): Tensor {
 
 /** Returns whether any element over `dims` is nonzero; false without elements. */
 export function any(x: Tensor, options: Reduction = {}): Tensor {
-  return overall('any', x, options);
+  return reduceTruth('any', x, options);
 }
 
 /** Returns whether all elements over `dims` are nonzero; true without elements. */
 export function all(x: Tensor, options: Reduction = {}): Tensor {
-  return overall('all', x, options);
+  return reduceTruth('all', x, options);
 }
 
 /** Returns whether elements are NaN. */
@@ -108,15 +108,15 @@ export function isnan(x: Tensor): Tensor {
 /** Returns whether elements are an infinity of either sign. */
 export function isinf(x: Tensor): Tensor {
   requireTensor('isinf', x);
-  if (!isFloating(x.dtype)) return plain(() => ne(x, x));
-  return plain(() => eq(unary('abs', x), Number.POSITIVE_INFINITY));
+  if (!isFloating(x.dtype)) return computeUnrecorded(() => ne(x, x));
+  return computeUnrecorded(() => eq(unary('abs', x), Number.POSITIVE_INFINITY));
 }
 
 /** Returns whether elements are neither infinite nor NaN. */
 export function isfinite(x: Tensor): Tensor {
   requireTensor('isfinite', x);
-  if (!isFloating(x.dtype)) return plain(() => eq(x, x));
-  return plain(() => eq(sub(x, x), 0));
+  if (!isFloating(x.dtype)) return computeUnrecorded(() => eq(x, x));
+  return computeUnrecorded(() => eq(sub(x, x), 0));
 }
 
 // Operations: arithmetic; methods too.
@@ -124,11 +124,11 @@ export function isfinite(x: Tensor): Tensor {
 /** Returns -1, 0 or 1, in x's dtype; 0 for NaN. Its gradient is 0. */
 export function sign(x: Tensor): Tensor {
   requireTensor('sign', x);
-  const out = plain(() => {
+  const out = computeUnrecorded(() => {
     const side = (op: CompareOp): Tensor => cast(compare(op, x, 0), x.dtype);
     return x.dtype === 'bool' ? compare('ne', x, 0) : sub(side('gt'), side('lt'));
   });
-  recordFlat('sign', x, out);
+  recordConstant('sign', x, out);
   return out;
 }
 
@@ -176,14 +176,14 @@ export function clamp(
   requireTensor('clamp', x);
   const isOptions = typeof min === 'object' && min !== null && !(min instanceof Tensor);
   const limits = isOptions ? readOptions<ClampOptions>('clamp', min, CLAMP) : { min, max };
-  if (isOptions && max !== null) throw twoLimits(max);
+  if (isOptions && max !== null) throw twoLimitsError(max);
   const [low, high] = [limits.min ?? null, limits.max ?? null] as [Operand | null, Operand | null];
-  if (low === null && high === null) throw twoLimits(null);
-  const above = low === null ? x : limited('maximum', x, low);
-  return high === null ? above : limited('minimum', above, high);
+  if (low === null && high === null) throw twoLimitsError(null);
+  const clampedBelow = low === null ? x : limitBy('maximum', x, low);
+  return high === null ? clampedBelow : limitBy('minimum', clampedBelow, high);
 }
 
-function twoLimits(got: unknown): DsError {
+function twoLimitsError(got: unknown): DsError {
   return argumentError(
     'clamp',
     'limits: clamp(x, min, max), or clamp(x, { min, max }) with one or both',
@@ -211,7 +211,7 @@ function triangle(op: 'tril' | 'triu', x: Tensor, diagonal: number): Tensor {
     throw shapeError(op, 'an integer diagonal', formatValue(diagonal));
   const [rows, columns] = leading(x.shape.slice(-2), 2);
   const { device } = x;
-  const mask = plain(() => {
+  const mask = computeUnrecorded(() => {
     const row = unsqueeze(arange(rows, { dtype: 'i64', device }), 1);
     const column = arange(columns, { dtype: 'i64', device, start: -diagonal });
     return compare(op === 'tril' ? 'ge' : 'le', row, column);
@@ -233,7 +233,7 @@ export function oneHot(index: Tensor, classes: number): Tensor {
     const expected = 'an index of integers';
     throw new DsError({ code: 'DS_DTYPE', op: 'oneHot', expected, got: describe(index) });
   }
-  return plain(() => {
+  return computeUnrecorded(() => {
     const every = arange(classes, { dtype: 'i64', device: index.device });
     return to(eq(unsqueeze(cast(index, 'i64'), -1), every), 'i64');
   });
@@ -245,7 +245,7 @@ export function oneHot(index: Tensor, classes: number): Tensor {
 export function countNonzero(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('countNonzero', x);
   const { kept, shape } = reductionOf('countNonzero', x, options);
-  return plain(() => {
+  return computeUnrecorded(() => {
     const out = Tensor.empty(shape, 'i64', x.device);
     const whole = cast(cast(x, 'bool'), 'i64');
     if (numel(kept) > 0) {

@@ -17,11 +17,11 @@ import { type LossReport, type RowSums, requireReport, TokenReport } from './los
 import { type LossReduction, reductionOf } from './pointwise-losses.js';
 import {
   constant,
-  expanded,
+  expandView,
   overwriteOrAdd,
-  packed,
   rowCount,
   shapeError,
+  toRowMajor,
   viewOf,
 } from './shapes.js';
 
@@ -78,7 +78,7 @@ export interface RowRules {
   readonly report: LossReport | null;
 }
 
-/** Throws DS_ARGUMENT, DS_SHAPE, DS_DEVICE. */
+/** Returns the options with their defaults. Throws DS_ARGUMENT, DS_SHAPE, DS_DEVICE. */
 export function rowRulesOf(op: string, options: RowLossOptions, device: Device): RowRules {
   const given = options.labelSmoothing ?? 0;
   const smoothing = given === 1 ? 1 : requireFinite(`${op} labelSmoothing`, given, 0, 1);
@@ -90,27 +90,27 @@ export function rowRulesOf(op: string, options: RowLossOptions, device: Device):
 }
 
 function requireDivisor(op: string, divisor: unknown, reduction: string, device: Device): void {
-  const refusedError = (expected: string, got: string, hint?: string): DsError =>
+  const divisorError = (expected: string, got: string, hint?: string): DsError =>
     new DsError({ code: 'DS_ARGUMENT', op: `${op} divisor`, expected, got, ...(hint && { hint }) });
   if (reduction !== 'mean') {
-    throw refusedError(
+    throw divisorError(
       'a divisor or a reduction',
       `both, "${reduction}" and ${formatValue(divisor)}`,
     );
   }
   if (typeof divisor === 'number') {
     if (divisor > 0 && Number.isFinite(divisor)) return;
-    throw refusedError(
+    throw divisorError(
       'a finite number above 0',
       formatValue(divisor),
       'Count the targets of the update.',
     );
   }
   if (!(divisor instanceof Tensor))
-    throw refusedError('a number or a tensor', formatValue(divisor));
+    throw divisorError('a number or a tensor', formatValue(divisor));
   if (divisor.numel !== 1) throw shapeError(`${op} divisor`, 'one element', describe(divisor));
   if (divisor.requiresGrad)
-    throw refusedError('a tensor that requires no gradient', describe(divisor));
+    throw divisorError('a tensor that requires no gradient', describe(divisor));
   if (divisor.device !== device) {
     throw new DsError({
       code: 'DS_DEVICE',
@@ -122,7 +122,7 @@ function requireDivisor(op: string, divisor: unknown, reduction: string, device:
   }
 }
 
-/** Throws DS_ARGUMENT. */
+/** Returns the ignored target. Throws DS_ARGUMENT unless it is an integer. */
 function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: RowOptions): number {
   return requireInteger(`${op} ignoreIndex`, ignoreIndex, Number.MIN_SAFE_INTEGER);
 }
@@ -152,13 +152,17 @@ interface MeasuredRows {
   readonly correct: Tensor | null;
 }
 
-/** Memory for the correct flags, if there is a report and this is not a recomputation. */
-export function correctFor(rules: RowRules, rows: number, device: Device): Tensor | null {
+/** Allocates the correct flags, [rows] i64; null without a report and in a recomputation. */
+export function allocateCorrect(rules: RowRules, rows: number, device: Device): Tensor | null {
   return rules.report && !isRecomputing() ? Tensor.empty([rows], 'i64', device) : null;
 }
 
-/** Memory for the sums of a TokenReport of rows that are counted; null for other reports. */
-export function sumsFor({ report }: RowRules, correct: Tensor | null, lse: Tensor): RowSums | null {
+/** Allocates the sums of a TokenReport for counted rows; null for other reports. */
+export function allocateSums(
+  { report }: RowRules,
+  correct: Tensor | null,
+  lse: Tensor,
+): RowSums | null {
   if (!(report instanceof TokenReport && correct)) return null;
   return { expected: Tensor.emptyLike(lse), total: Tensor.emptyLike(lse) };
 }
@@ -181,11 +185,11 @@ export function divisorOf(rules: RowRules, { target, losses, correct }: Measured
   const isMean = divisor === null && reduction === 'mean';
   const count = isMean || correct ? countRows(target, ignoreIndex, dtype) : null;
   if (report && count && correct) report.add(count, correct);
-  if (count && isMean) return orOne(count);
+  if (count && isMean) return replaceZero(count);
   const out = Tensor.empty([1], dtype, device);
   if (divisor instanceof Tensor) {
     kernels.copy({ in: viewOf(divisor, [1]), out });
-    return orOne(out);
+    return replaceZero(out);
   }
   kernels.fill({ out, value: divisor ?? 1 });
   return out;
@@ -204,37 +208,37 @@ export function earlyDivisor(
     if (divisor instanceof Tensor) kernels.copy({ in: viewOf(divisor, [1]), out });
     else kernels.fill({ out, value: divisor ?? 1 });
   }
-  add(out, isZero(out));
+  incrementIf(out, isZero(out));
   return out;
 }
 
 function isZero(count: Tensor): Tensor {
   const isEmpty = Tensor.empty([1], 'bool', count.device);
-  const zero = expanded(constant(0, count.dtype, count.device), [1]);
+  const zero = expandView(constant(0, count.dtype, count.device), [1]);
   kernels.compare({ a: count, b: zero, out: isEmpty, op: 'eq' });
   return isEmpty;
 }
 
 /** `count` [1] with 0 replaced by 1. A 0 increments the counter of empty means. */
-export function orOne(count: Tensor): Tensor {
+export function replaceZero(count: Tensor): Tensor {
   const isEmpty = isZero(count);
-  add(count, isEmpty);
-  if (emptyMeans?.device === count.device) add(emptyMeans, isEmpty);
+  incrementIf(count, isEmpty);
+  if (emptyMeans?.device === count.device) incrementIf(emptyMeans, isEmpty);
   return count;
 }
 
-/** sum += 1 where `flag` is set. */
-function add(sum: Tensor, flag: Tensor): void {
+/** Adds 1 to `sum` [1] if `flag` [1] is set. */
+function incrementIf(sum: Tensor, flag: Tensor): void {
   const tensor = Tensor.empty([1], sum.dtype, sum.device);
   kernels.copy({ in: flag, out: tensor });
   kernels.binary({ a: sum, b: tensor, out: sum, op: 'add', accumulate: false });
 }
 
-/** The number of rows that count, [1], on the target's device: the host does not wait for it. */
+/** Returns the number of rows that count, [1], on the target's device; the host does not wait. */
 function countRows(target: View, ignoreIndex: number, dtype: DType): Tensor {
   const { device } = target.buffer;
   const counts = Tensor.empty(target.shape, 'bool', device);
-  const ignored = expanded(constant(ignoreIndex, target.dtype, device), target.shape);
+  const ignored = expandView(constant(ignoreIndex, target.dtype, device), target.shape);
   kernels.compare({ a: target, b: ignored, out: counts, op: 'ne' });
   const ones = Tensor.empty(target.shape, dtype, device);
   kernels.copy({ in: counts, out: ones });
@@ -243,7 +247,7 @@ function countRows(target: View, ignoreIndex: number, dtype: DType): Tensor {
   return count;
 }
 
-/** sum(losses) / count as a scalar. */
+/** Returns sum(losses) / count as a scalar. */
 export function average(losses: Tensor, count: Tensor): Tensor {
   const out = Tensor.empty([], losses.dtype, losses.device);
   const result = viewOf(out, [1]);
@@ -252,7 +256,7 @@ export function average(losses: Tensor, count: Tensor): Tensor {
   return out;
 }
 
-/** The gradient of each row's loss, [1]. */
+/** Returns the gradient of each row's loss, [1]. */
 export function rowScale(grad: Tensor, count: Tensor): Tensor {
   const out = Tensor.emptyLike(count);
   kernels.binary({ a: viewOf(grad, [1]), b: count, out, op: 'div', accumulate: false });
@@ -271,35 +275,35 @@ export function checkTarget(
   }
 }
 
-/** The logits as [N, V] rows with any row stride; copies only when no such view exists. */
+/** Returns the logits as rows [N, V] of any row stride; copies if no such view exists. */
 function logitRows(logits: Tensor): View {
   const { shape, strides } = logits;
   const n = shape.length;
-  let even = strides[n - 1] === 1;
-  for (let d = 0; even && d < n - 2; ++d) {
-    even = shape[d] === 1 || strides[d] === required(strides[d + 1]) * required(shape[d + 1]);
+  let areRowsUniform = strides[n - 1] === 1;
+  for (let d = 0; areRowsUniform && d < n - 2; ++d) {
+    areRowsUniform =
+      shape[d] === 1 || strides[d] === required(strides[d + 1]) * required(shape[d + 1]);
   }
   const rows = rowCount(shape);
   const columns = shape[n - 1] ?? 0; // The op refuses logits without a dim.
-  if (n >= 2 && even) return viewOf(logits, [rows, columns], [required(strides[n - 2]), 1]);
-  return viewOf(packed(logits), [rows, columns]);
+  if (n >= 2 && areRowsUniform)
+    return viewOf(logits, [rows, columns], [required(strides[n - 2]), 1]);
+  return viewOf(toRowMajor(logits), [rows, columns]);
 }
 
-/**
- * crossEntropy() of class numbers without class weights, as one number: one pass over the logits.
- */
+/** Computes crossEntropy() of class numbers without class weights, in one pass over the logits. */
 export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRules): Tensor {
   const rows = logitRows(logits);
   const count = required(rows.shape[0]);
-  const flat = packed(target);
+  const flat = toRowMajor(target);
   const at = viewOf(flat, [count]);
   const losses = Tensor.empty([count], statisticOf(logits.dtype), logits.device);
   const lse = Tensor.emptyLike(losses);
-  const correct = correctFor(rules, count, logits.device);
+  const correct = allocateCorrect(rules, count, logits.device);
   const { smoothing, ignoreIndex } = rules;
-  const how = { smoothing, ignoreIndex, ...allClasses };
-  kernels.crossEntropy({ logits: rows, target: at, losses, lse, correct, ...how });
-  const sums = sumsFor(rules, correct, lse);
+  const settings = { smoothing, ignoreIndex, ...allClasses };
+  kernels.crossEntropy({ logits: rows, target: at, losses, lse, correct, ...settings });
+  const sums = allocateSums(rules, correct, lse);
   if (sums) kernels.logitSums({ logits: rows, target: at, lse, ...sums, ignoreIndex });
   reportSums(rules, { lse, sums, classes: required(rows.shape[1]) });
   const divisor = divisorOf(rules, { target: at, losses, correct });
@@ -316,7 +320,7 @@ export function classCrossEntropy(logits: Tensor, target: Tensor, rules: RowRule
           lse,
           scale,
           dlogits,
-          ...how,
+          ...settings,
         });
       }),
     );

@@ -8,7 +8,7 @@ import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { nextRandom } from '../random.js';
 import { Tensor } from '../tensor.js';
-import { packed, requireTensor, shapeError, viewOf } from './shapes.js';
+import { requireTensor, shapeError, toRowMajor, viewOf } from './shapes.js';
 
 /** Options of multinomial(). */
 export interface MultinomialOptions {
@@ -37,7 +37,7 @@ export function multinomial(x: Tensor, draws: number, options: MultinomialOption
   }
   const rows = x.ndim === 1 ? 1 : required(x.shape[0]);
   const out = Tensor.empty([...x.shape.slice(0, -1), draws], 'i64', x.device);
-  const source = packed(x);
+  const source = toRowMajor(x);
   kernels.multinomial({
     in: viewOf(source, [rows, required(x.shape.at(-1))]),
     index: viewOf(out, [rows, draws]),

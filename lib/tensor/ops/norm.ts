@@ -8,19 +8,19 @@ import { Tensor } from '../tensor.js';
 import {
   asRows,
   overwriteOrAdd,
-  packed,
-  requireAlike,
   requireInput,
+  requireSameType,
   rowCount,
   sameShape,
   shapeError,
+  toRowMajor,
   writeTogether,
 } from './shapes.js';
 import { contiguous } from './views.js';
 
 function checkNorm(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
   requireInput(op, x, weight);
-  if (bias) requireAlike(op, weight, bias);
+  if (bias) requireSameType(op, weight, bias);
   const size = x.shape[x.ndim - 1];
   if (weight.ndim !== 1 || weight.shape[0] !== size || (bias && bias.shape[0] !== size)) {
     throw shapeError(op, `a weight [${size}] for ${describe(x)}`, describe(weight));
@@ -28,28 +28,28 @@ function checkNorm(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): 
 }
 
 function checkResidual(op: string, x: Tensor, residual: Tensor): void {
-  requireAlike(op, x, residual);
+  requireSameType(op, x, residual);
   if (!sameShape(x.shape, residual.shape)) {
     throw shapeError(op, `a residual like ${describe(x)}`, describe(residual));
   }
 }
 
 /** State of the normalization of rows `s` for its backward. `mean` is null for RMSNorm. */
-interface Saved {
+interface NormState {
   s: Tensor;
   weight: Tensor;
   mean: Tensor | null;
   rstd: Tensor;
 }
 
-interface Targets {
+interface NormGrads {
   dx: View | null;
   dweight: View | null;
   dbias: View | null;
   accumulate: boolean;
 }
 
-function normBackward(saved: Saved, dout: View, dsum: View | null, to: Targets): void {
+function normBackward(saved: NormState, dout: View, dsum: View | null, to: NormGrads): void {
   const { s, weight, mean, rstd } = saved;
   const { dx, dweight, dbias, accumulate } = to;
   const rows = asRows(s);
@@ -74,16 +74,16 @@ function normBackward(saved: Saved, dout: View, dsum: View | null, to: Targets):
 /**
  * The parameter gradients, inputs `first` and `first + 1`, and dx through `write` in the same pass.
  */
-function withParameters(
+function writeParameterGrads(
   sink: GradSink,
   first: number,
   hasBias: boolean,
   write: (dweight: View | null, dbias: View | null, accumulate: boolean) => void,
 ): void {
-  const wanted = hasBias ? [first, first + 1] : [first];
+  const inputs = hasBias ? [first, first + 1] : [first];
   writeTogether(
     sink,
-    wanted,
+    inputs,
     ([dweight = null, dbias = null], [addWeight = false, addBias = false]) => {
       if (!dweight || !dbias || addWeight === addBias) {
         write(dweight, dbias, dweight ? addWeight : addBias);
@@ -96,19 +96,19 @@ function withParameters(
   );
 }
 
-/** dx goes to input 0; see withParameters for the rest. */
+/** Records a norm. dx is the gradient of input 0; writeParameterGrads() writes the others. */
 function recordNorm(
   op: string,
   inputs: Tensor[],
   out: Tensor,
-  saved: Saved,
+  saved: NormState,
   hasBias: boolean,
 ): void {
   const { s, weight, mean, rstd } = saved;
   const keep = mean ? [s, weight, mean, rstd] : [s, weight, rstd];
   record(op, inputs, [out], keep, ([grad], sink) => {
-    const dout = asRows(packed(grad));
-    withParameters(sink, 1, hasBias, (dweight, dbias, accumulate) => {
+    const dout = asRows(toRowMajor(grad));
+    writeParameterGrads(sink, 1, hasBias, (dweight, dbias, accumulate) => {
       if (!sink.needs(0)) {
         normBackward(saved, dout, null, { dx: null, dweight, dbias, accumulate });
       }
@@ -121,14 +121,14 @@ function recordNorm(
 }
 
 /**
- * The one dx is the gradient of both x and residual (inputs 0 and 1). It is written over dsum if
- * possible.
+ * Records a norm of a sum. dx is the gradient of both x and residual (inputs 0 and 1), and is
+ * written over dsum if possible.
  */
 function recordAddNorm(
   op: string,
   inputs: Tensor[],
   outs: [Tensor, Tensor],
-  saved: Saved,
+  saved: NormState,
   hasBias: boolean,
 ): void {
   const { s, weight, mean, rstd } = saved;
@@ -136,16 +136,16 @@ function recordAddNorm(
   record(op, inputs, outs, keep, ([dsum = null, grad = null], sink) => {
     let dx = dsum;
     if (grad) {
-      const dout = asRows(packed(grad));
-      const given = dsum && packed(dsum);
+      const dout = asRows(toRowMajor(grad));
+      const contiguousDsum = dsum && toRowMajor(dsum);
       const wantsInput = sink.needs(0) || sink.needs(1);
       dx = wantsInput
-        ? given && (given !== dsum || given.exclusive)
-          ? given
+        ? contiguousDsum && (contiguousDsum !== dsum || contiguousDsum.isExclusive)
+          ? contiguousDsum
           : Tensor.emptyLike(s)
         : null;
-      withParameters(sink, 2, hasBias, (dweight, dbias, accumulate) =>
-        normBackward(saved, dout, given && asRows(given), {
+      writeParameterGrads(sink, 2, hasBias, (dweight, dbias, accumulate) =>
+        normBackward(saved, dout, contiguousDsum && asRows(contiguousDsum), {
           dx: dx && asRows(dx),
           dweight,
           dbias,
@@ -154,12 +154,12 @@ function recordAddNorm(
       );
     }
     if (!dx) return;
-    sink.give(0, dx);
-    sink.give(1, dx);
+    sink.addGrad(0, dx);
+    sink.addGrad(1, dx);
   });
 }
 
-function scattered(weight: Tensor, bias: Tensor | null): boolean {
+function needsCopy(weight: Tensor, bias: Tensor | null): boolean {
   return !isContiguous(weight) || (bias !== null && !isContiguous(bias));
 }
 
@@ -175,7 +175,7 @@ export function layerNorm(
   eps = 1e-5,
 ): Tensor {
   checkNorm('layer_norm', x, weight, bias);
-  if (scattered(weight, bias))
+  if (needsCopy(weight, bias))
     return layerNorm(x, contiguous(weight), bias && contiguous(bias), eps);
   const source = contiguous(x);
   const out = Tensor.emptyLike(source);
@@ -207,7 +207,7 @@ export function addLayerNorm(
   eps = 1e-5,
 ): [Tensor, Tensor] {
   checkNorm('add_layer_norm', x, weight, bias);
-  if (scattered(weight, bias))
+  if (needsCopy(weight, bias))
     return addLayerNorm(x, residual, contiguous(weight), bias && contiguous(bias), eps);
   checkResidual('add_layer_norm', x, residual);
   const [left, right] = [contiguous(x), contiguous(residual)];

@@ -8,7 +8,7 @@ import { describe } from '../../runtime/view.js';
 import { fits, integerRange } from '../host-values.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
-import { constant, notTensor, requireAlike, requireSameDevice } from './shapes.js';
+import { constant, notTensorError, requireSameDevice, requireSameType } from './shapes.js';
 
 /** A tensor, or a number that stands for one of shape []. */
 export type Operand = Tensor | number;
@@ -41,9 +41,9 @@ function withConverted<Result>(
 ): Result {
   const home = (a instanceof Tensor ? a : (b as Tensor)).device;
   if (a instanceof Tensor && b instanceof Tensor) requireSameDevice(op, a, b);
-  const as = (value: Operand): Tensor =>
+  const convert = (value: Operand): Tensor =>
     value instanceof Tensor ? cast(value, dtype) : constant(value, dtype, home);
-  const [x, y] = [as(a), as(b)];
+  const [x, y] = [convert(a), convert(b)];
   try {
     return body(x, y);
   } finally {
@@ -54,27 +54,27 @@ function withConverted<Result>(
 
 function commonDType(op: string, a: Operand, b: Operand): DType {
   if (a instanceof Tensor && b instanceof Tensor) return dtypeOfBoth(op, a, b);
-  if (a instanceof Tensor && typeof b === 'number') return dtypeBeside(op, a, b);
-  if (b instanceof Tensor && typeof a === 'number') return dtypeBeside(op, b, a);
+  if (a instanceof Tensor && typeof b === 'number') return dtypeWithNumber(op, a, b);
+  if (b instanceof Tensor && typeof a === 'number') return dtypeWithNumber(op, b, a);
   const other = a instanceof Tensor || typeof a === 'number' ? b : a;
-  throw notTensor(op, 'tensors, or a tensor and a number', other);
+  throw notTensorError(op, 'tensors, or a tensor and a number', other);
 }
 
 function dtypeOfBoth(op: string, a: Tensor, b: Tensor): DType {
   if (a.dtype === b.dtype) return a.dtype;
   const [i, j] = [INTEGERS.indexOf(a.dtype), INTEGERS.indexOf(b.dtype)];
-  if (i < 0 && j < 0) requireAlike(op, a, b);
+  if (i < 0 && j < 0) requireSameType(op, a, b);
   if (i < 0) return a.dtype;
   return j < 0 ? b.dtype : required(INTEGERS[Math.max(i, j)]);
 }
 
-/** The common dtype of `tensor` and `value`. */
-function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType {
+/** Returns the common dtype of a tensor and a number. */
+function dtypeWithNumber(op: string, { dtype, shape }: Tensor, value: number): DType {
   if (isFloating(dtype)) return dtype;
   if (!Number.isInteger(value)) return 'f32';
-  const whole = dtype === 'bool' ? 'i64' : dtype;
-  if (fits(value, whole)) return whole;
-  const [min, max] = integerRange(whole);
+  const integerDtype = dtype === 'bool' ? 'i64' : dtype;
+  if (fits(value, integerDtype)) return integerDtype;
+  const [min, max] = integerRange(integerDtype);
   throw argumentError(
     op,
     `a number in [${min}, ${max}] with ${describe({ dtype, shape })}`,
@@ -88,16 +88,16 @@ function dtypeBeside(op: string, { dtype, shape }: Tensor, value: number): DType
  * integer: x < 1.5 is x <= 1. Returns true or false if it holds for all of them or for none; null
  * if `number` is such an integer.
  */
-export function amongIntegers(
+export function toIntegerComparison(
   op: CompareOp,
   dtype: DType,
   number: number,
 ): { op: CompareOp; number: number } | boolean | null {
-  const whole = dtype === 'bool' ? 'i64' : (dtype as 'u8' | 'i32' | 'i64');
-  if (fits(number, whole)) return null;
+  const integerDtype = dtype === 'bool' ? 'i64' : (dtype as 'u8' | 'i32' | 'i64');
+  if (fits(number, integerDtype)) return null;
   if (op === 'eq' || op === 'ne' || Number.isNaN(number)) return op === 'ne';
   const isBelow = op === 'lt' || op === 'le';
   const nearest = isBelow ? Math.floor(number) : Math.ceil(number);
-  if (fits(nearest, whole)) return { op: isBelow ? 'le' : 'ge', number: nearest };
+  if (fits(nearest, integerDtype)) return { op: isBelow ? 'le' : 'ge', number: nearest };
   return isBelow === number > 0;
 }

@@ -76,16 +76,16 @@ function promote(x: Tensor, target: Operand, body: (x: Tensor, target: Operand) 
   return body(cast(x, wide), cast(target, wide));
 }
 
-/** A loss of the differences x - target. */
-function ofDifferences(
+/** Returns the reduced loss `rule` of the differences x - target. */
+function differenceLoss(
   op: string,
   x: Tensor,
   target: Operand,
-  given: LossReduction | undefined,
+  givenReduction: LossReduction | undefined,
   rule: (difference: Tensor) => Tensor,
 ): Tensor {
   requireTarget(op, x, target);
-  const reduction = reductionOf(op, given);
+  const reduction = reductionOf(op, givenReduction);
   const losses = (a: Tensor, b: Operand): Tensor => reduce(rule(sub(a, b)), reduction);
   return scope(() => promote(x, target, losses));
 }
@@ -97,17 +97,17 @@ function ofDifferences(
  */
 export function mse(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
   const { reduction } = readOptions('mse', given, LOSS);
-  return ofDifferences('mse', x, target, reduction, square);
+  return differenceLoss('mse', x, target, reduction, square);
 }
 
 /** Returns |x - target|, averaged; else as mse(). The gradient is 0 where they are equal. */
 export function l1Loss(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
   const { reduction } = readOptions('l1_loss', given, LOSS);
-  return ofDifferences('l1_loss', x, target, reduction, abs);
+  return differenceLoss('l1_loss', x, target, reduction, abs);
 }
 
 /**
- * d^2 / 2 for d = |x| below `bound`, bound (d - bound / 2) from there on; the slope has no step.
+ * Returns d^2 / 2 for d = |x| below `bound`, bound (d - bound / 2) from there on.
  */
 function huberOf(x: Tensor, bound: number): Tensor {
   const distance = abs(x);
@@ -129,7 +129,7 @@ export function huberLoss(x: Tensor, target: Operand, given: HuberLossOptions = 
   const options = readOptions('huber_loss', given, { ...LOSS, delta: true });
   const delta = requireFinite('huber_loss delta', options.delta ?? 1, Number.MIN_VALUE);
   const rule = (difference: Tensor): Tensor => huberOf(difference, delta);
-  return ofDifferences('huber_loss', x, target, options.reduction, rule);
+  return differenceLoss('huber_loss', x, target, options.reduction, rule);
 }
 
 /** Options of smoothL1Loss(). */
@@ -144,12 +144,12 @@ export function smoothL1Loss(x: Tensor, target: Operand, given: SmoothL1LossOpti
   const beta = requireFinite('smooth_l1_loss beta', options.beta ?? 1, 0);
   const rule = (difference: Tensor): Tensor =>
     beta === 0 ? abs(difference) : mul(huberOf(difference, beta), 1 / beta);
-  return ofDifferences('smooth_l1_loss', x, target, options.reduction, rule);
+  return differenceLoss('smooth_l1_loss', x, target, options.reduction, rule);
 }
 
 /**
- * log(1 + x) for x >= 0, with full relative precision even if 1 + x rounds to 1. Source: Kahan's
- * correction (Goldberg 1991).
+ * Returns log(1 + x) for x >= 0 with full relative precision, even if 1 + x rounds to 1. Source:
+ * Kahan's correction (Goldberg 1991).
  */
 function log1pOf(x: Tensor): Tensor {
   const rounded = add(x, 1);
@@ -200,11 +200,11 @@ export function binaryCrossEntropyWithLogits(
     throw shapeError(op, `a target like ${describe(x)}`, describe(target));
   }
   const losses = (x: Tensor, other: Operand): Tensor => {
-    const wanted = cast(other as Tensor, x.dtype);
-    const negative = mul(sub(1, wanted), x);
+    const targets = cast(other as Tensor, x.dtype);
+    const negative = mul(sub(1, targets), x);
     const tail = softplusOf(neg(x));
     // (1 - t) x + (1 - t + posWeight t) log(1 + exp(-x)).
-    const factor = posWeight && add(mul(wanted, sub(posWeight.to(x.dtype), 1)), 1);
+    const factor = posWeight && add(mul(targets, sub(posWeight.to(x.dtype), 1)), 1);
     const losses = add(negative, factor ? mul(factor, tail) : tail);
     requireBroadcast(op, x, losses);
     const weighted = weight ? mul(losses, weight.to(x.dtype)) : losses;
@@ -254,8 +254,8 @@ export function klDiv(x: Tensor, target: Tensor, given: KlDivOptions = {}): Tens
   return scope(() => promote(x, target, lossOf));
 }
 
-/** t log t, and 0 where t is 0. */
+/** Returns t log t; 0 where t is 0. */
 function entropyTerm(target: Tensor): Tensor {
-  const isThere = ne(target, 0);
-  return where(isThere, mul(target, log(where(isThere, target, 1))), 0);
+  const isPositive = ne(target, 0);
+  return where(isPositive, mul(target, log(where(isPositive, target, 1))), 0);
 }

@@ -16,7 +16,7 @@ import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
 import { arange, cast, full, to, uniform, zeros } from './creation.js';
 import { add, mul, scale } from './elementwise.js';
 import { matmul } from './matmul.js';
-import { requireAlike, requireTensor, shapeError, viewOf } from './shapes.js';
+import { requireSameType, requireTensor, shapeError, viewOf } from './shapes.js';
 import { unsqueeze } from './views.js';
 
 // Operations: creation.
@@ -119,7 +119,7 @@ export function randperm(count: number, given: TensorOptions = {}): Tensor {
 }
 
 function requireVectors(op: string, a: Tensor, b: Tensor): void {
-  requireAlike(op, a, b);
+  requireSameType(op, a, b);
   if (a.ndim === 1 && b.ndim === 1) return;
   throw shapeError(op, 'two vectors, [M] and [N]', `${describe(a)} and ${describe(b)}`);
 }
@@ -149,7 +149,7 @@ export function dot(a: Tensor, b: Tensor): Tensor {
  * DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit together.
  */
 export function bmm(a: Tensor, b: Tensor): Tensor {
-  requireAlike('bmm', a, b);
+  requireSameType('bmm', a, b);
   if (a.ndim === 3 && b.ndim === 3 && a.shape[0] === b.shape[0]) return matmul(a, b);
   throw shapeError('bmm', '[B, M, K] and [B, K, N]', `${describe(a)} and ${describe(b)}`);
 }

@@ -14,12 +14,12 @@ import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import {
   addInto,
-  expanded,
   expandedStrides,
+  expandView,
   normalizeDim,
   normalizeDims,
-  packed,
   requireTensor,
+  toRowMajor,
   viewOf,
 } from './shapes.js';
 import { contiguous, narrow, transpose } from './views.js';
@@ -58,7 +58,7 @@ interface Reduced {
   count: number;
 }
 
-/** The dims that a reduction of `x` covers, and the shape of its result. */
+/** Returns the dims that a reduction of `x` covers, and the shape of its result. */
 export function reductionOf(op: string, x: Tensor, options: Reduction) {
   const { dims, keepDim = false } = readReduction(op, options);
   const over = normalizeDims(op, dims, x.ndim);
@@ -74,9 +74,9 @@ function reduce(op: ReduceOp, x: Tensor, options: Reduction): Reduced {
   return { out, kept, count: numel(x.shape) / Math.max(1, numel(kept)) };
 }
 
-/** `grad` of a reduction, repeated over the reduced dims without a copy. */
-function repeat(grad: Tensor, kept: readonly number[], shape: readonly number[]): Tensor {
-  const source = packed(grad);
+/** Expands the gradient of a reduction over the reduced dims, without a copy. */
+function expandGrad(grad: Tensor, kept: readonly number[], shape: readonly number[]): Tensor {
+  const source = toRowMajor(grad);
   return source.alias(shape, expandedStrides(viewOf(source, kept), shape));
 }
 
@@ -88,26 +88,26 @@ function repeat(grad: Tensor, kept: readonly number[], shape: readonly number[])
  */
 export function sum(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('sum', x);
-  if (!isFloating(x.dtype)) return wholeSum(x, options);
+  if (!isFloating(x.dtype)) return sumIntegers(x, options);
   const { out, kept } = reduce('sum', x, options);
   const { shape } = x;
   record('sum', [x], [out], [], ([grad], sink) => {
-    sink.give(0, repeat(grad, kept, shape));
+    sink.addGrad(0, expandGrad(grad, kept, shape));
   });
   return out;
 }
 
 /** Elements that are widened to i64 at a time: 16 MiB. */
-const WIDENED = 2 ** 21;
+const WIDENED_ELEMENTS = 2 ** 21;
 
-/** A sum of integers, i64: parts of a large tensor are widened one after the other. */
-function wholeSum(x: Tensor, options: Reduction): Tensor {
-  if (x.dtype === 'i64' || x.numel <= WIDENED) return wholeNumber('sum', x, options);
+/** Returns a sum of integers in i64. Widens parts of a large tensor one after the other. */
+function sumIntegers(x: Tensor, options: Reduction): Tensor {
+  if (x.dtype === 'i64' || x.numel <= WIDENED_ELEMENTS) return reduceIntegers('sum', x, options);
   const { over, kept, shape } = reductionOf('sum', x, options);
   const out = Tensor.empty(shape, 'i64', x.device);
-  const dim = outermost(x, Math.ceil(x.numel / WIDENED));
+  const dim = outermost(x, Math.ceil(x.numel / WIDENED_ELEMENTS));
   const size = x.size(dim);
-  const step = Math.max(1, Math.floor((WIDENED * size) / x.numel));
+  const step = Math.max(1, Math.floor((WIDENED_ELEMENTS * size) / x.numel));
   const isReduced = over.includes(dim);
   for (let start = 0; start < size; start += step) {
     const count = Math.min(step, size - start);
@@ -122,8 +122,8 @@ function wholeSum(x: Tensor, options: Reduction): Tensor {
 }
 
 /**
- * The dim of the largest stride that can be cut into this number of parts, because its parts are
- * the most contiguous; else the longest.
+ * Returns the dim of the largest stride among dims of at least `parts` elements, because its parts
+ * are the most contiguous; else the longest dim.
  */
 function outermost(x: Tensor, parts: number): number {
   const dims = x.shape.map((_, d) => d);
@@ -132,8 +132,8 @@ function outermost(x: Tensor, parts: number): number {
   return first ?? x.shape.indexOf(Math.max(...x.shape));
 }
 
-/** A sum or product of integers, i64. */
-function wholeNumber(op: 'sum' | 'prod', x: Tensor, options: Reduction): Tensor {
+/** Returns a sum or product of integers in i64. */
+function reduceIntegers(op: 'sum' | 'prod', x: Tensor, options: Reduction): Tensor {
   const wide = cast(x, 'i64');
   const { out } = reduce(op, wide, options);
   if (wide !== x) wide.dispose();
@@ -166,7 +166,7 @@ export function mean(x: Tensor, options: Reduction = {}): Tensor {
       shift: 0,
       accumulate: false,
     });
-    sink.give(0, repeat(share, kept, shape));
+    sink.addGrad(0, expandGrad(share, kept, shape));
   });
   return out;
 }
@@ -177,7 +177,7 @@ export function mean(x: Tensor, options: Reduction = {}): Tensor {
  */
 export function prod(x: Tensor, options: Reduction = {}): Tensor {
   requireTensor('prod', x);
-  if (!isFloating(x.dtype)) return wholeNumber('prod', x, options);
+  if (!isFloating(x.dtype)) return reduceIntegers('prod', x, options);
   const { out, kept } = reduce('prod', x, options);
   const over = x.shape.map((_, d) => d).filter((d) => kept[d] !== x.shape[d]);
   record('prod', [x], [out], [x], ([grad], sink) => {
@@ -186,8 +186,8 @@ export function prod(x: Tensor, options: Reduction = {}): Tensor {
   return out;
 }
 
-/** `of` with the dims `over` moved to the end. */
-function withLast(of: View, over: readonly number[]): View {
+/** Returns `of` with the dims `over` moved to the end. */
+function moveDimsLast(of: View, over: readonly number[]): View {
   const order = of.shape
     .map((_, d) => d)
     .sort((a, b) => +over.includes(a) - +over.includes(b) || a - b);
@@ -195,7 +195,7 @@ function withLast(of: View, over: readonly number[]): View {
   return viewOf(of, pick(of.shape), pick(of.strides));
 }
 
-/** A product is the last running product: its gradient has no division. */
+/** Adds the gradient of prod() to dx, by running products: it needs no division by elements. */
 function addProductSlope(
   x: Tensor,
   grad: Tensor,
@@ -210,13 +210,13 @@ function addProductSlope(
     [0, 1, 2].map(() => Tensor.empty([rows, columns], x.dtype, x.device)),
     3,
   );
-  const turned = withLast(x, over);
-  kernels.copy({ in: turned, out: viewOf(values, turned.shape) });
+  const reducedLast = moveDimsLast(x, over);
+  kernels.copy({ in: reducedLast, out: viewOf(values, reducedLast.shape) });
   kernels.fill({ out: last, value: 0 });
   const column = viewOf(last, [rows], [columns], last.offset + columns - 1);
-  kernels.copy({ in: viewOf(packed(grad), [rows]), out: column });
+  kernels.copy({ in: viewOf(toRowMajor(grad), [rows]), out: column });
   kernels.cumprodBackward({ in: values, dout: last, dx: slopes, dim: 1, accumulate: false });
-  addInto(withLast(dx, over), viewOf(slopes, turned.shape), accumulate);
+  addInto(moveDimsLast(dx, over), viewOf(slopes, reducedLast.shape), accumulate);
 }
 
 /** The gradient is shared equally among elements that attain the extremum, as in torch.amax. */
@@ -225,15 +225,15 @@ function extremum(op: 'max' | 'min', x: Tensor, options: Reduction): Tensor {
   const { out, kept } = reduce(op, x, options);
   record(op, [x], [out], [x, out], ([grad], sink) => {
     const mask = Tensor.empty(x.shape, 'bool', x.device);
-    kernels.compare({ a: x, b: expanded(viewOf(out, kept), x.shape), out: mask, op: 'eq' });
+    kernels.compare({ a: x, b: expandView(viewOf(out, kept), x.shape), out: mask, op: 'eq' });
     const share = Tensor.emptyLike(x);
     kernels.copy({ in: mask, out: share });
     const ties = Tensor.empty(kept, x.dtype, x.device);
     kernels.reduce({ in: share, out: ties, op: 'sum', accumulate: false });
-    const each = viewOf(packed(grad), kept);
+    const each = viewOf(toRowMajor(grad), kept);
     kernels.binary({ a: each, b: ties, out: ties, op: 'div', accumulate: false });
     sink.write(0, (dx, accumulate) =>
-      kernels.binary({ a: share, b: expanded(ties, x.shape), out: dx, op: 'mul', accumulate }),
+      kernels.binary({ a: share, b: expandView(ties, x.shape), out: dx, op: 'mul', accumulate }),
     );
   });
   return out;
@@ -262,7 +262,7 @@ export function argmax(x: Tensor, dim = -1): Tensor {
     order.map((d) => required(x.shape[d])),
     order.map((d) => required(x.strides[d])),
   );
-  const source = packed(rows);
+  const source = toRowMajor(rows);
   const out = Tensor.empty(rows.shape.slice(0, -1), 'i64', x.device);
   kernels.argMax({ in: source, out });
   if (source !== rows) source.dispose();
@@ -275,7 +275,7 @@ function softmaxLast(x: Tensor, log: boolean): Tensor {
   const out = Tensor.emptyLike(source);
   kernels.softmax({ in: source, out, log });
   record(log ? 'log_softmax' : 'softmax', [source], [out], [out], ([grad], sink) => {
-    const dout = packed(grad);
+    const dout = toRowMajor(grad);
     sink.write(0, (dx, accumulate) => kernels.softmaxBackward({ out, dout, dx, log, accumulate }));
   });
   return out;

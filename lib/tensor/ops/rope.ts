@@ -13,40 +13,40 @@ import { gather } from './indexing.js';
 import { cumsum } from './scan.js';
 import { scatterAdd } from './scatter.js';
 import {
-  lastPacked,
   overwriteOrAdd,
-  packed,
   requireSameDevice,
   requireTensor,
   shapeError,
+  toPackedRows,
+  toRowMajor,
   viewOf,
 } from './shapes.js';
 import { concat } from './views.js';
 
-/** positions [B, T] as the kernel reads them. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
-function ropePositions(given: Tensor, x: Tensor): Tensor {
+/** Returns positions as contiguous [B, T] i32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+function ropePositions(positions: Tensor, x: Tensor): Tensor {
   const op = 'rope positions';
-  requireSameDevice(op, given, x);
-  if (given.dtype !== 'i32' && given.dtype !== 'i64') {
+  requireSameDevice(op, positions, x);
+  if (positions.dtype !== 'i32' && positions.dtype !== 'i64') {
     const expected = 'rows of the table of dtype i32 or i64';
-    throw new DsError({ code: 'DS_DTYPE', op, expected, got: describe(given) });
+    throw new DsError({ code: 'DS_DTYPE', op, expected, got: describe(positions) });
   }
   const [B, T] = x.shape;
-  if (given.ndim !== 2 || given.size(0) !== B || given.size(1) !== T)
-    throw shapeError(op, `[${B}, ${T}]`, describe(given));
-  return packed(cast(given, 'i32'));
+  if (positions.ndim !== 2 || positions.size(0) !== B || positions.size(1) !== T)
+    throw shapeError(op, `[${B}, ${T}]`, describe(positions));
+  return toRowMajor(cast(positions, 'i32'));
 }
 
 /** Angles and positions of a rotation. */
-interface Turn {
+interface Rotation {
   cos: Tensor;
   sin: Tensor;
   positions: Tensor | null;
-  /** Whether back. */
+  /** Whether to rotate backwards. */
   inverse: boolean;
 }
 
-/** `count` channels of each head from `start` on, as a view. */
+/** Returns `count` channels of each head from `start` on, as a view. */
 function channelsOf(x: View, start: number, count: number): View {
   const shape = x.shape.slice();
   shape[shape.length - 1] = count;
@@ -57,17 +57,20 @@ function channelsOf(x: View, start: number, count: number): View {
  * Rotates the first channels of heads [B, T, H, D] into `out`, and copies the channels without an
  * angle.
  */
-function turn(heads: View, out: View, by: Turn): void {
-  const { cos, sin, positions, inverse } = by;
-  const [width, turned] = [heads.shape.at(-1) ?? 0, 2 * (cos.shape.at(-1) ?? 0)];
-  if (turned === 0 || turned >= width) {
+function rotateHeads(heads: View, out: View, rotation: Rotation): void {
+  const { cos, sin, positions, inverse } = rotation;
+  const [width, rotated] = [heads.shape.at(-1) ?? 0, 2 * (cos.shape.at(-1) ?? 0)];
+  if (rotated === 0 || rotated >= width) {
     kernels.rope({ in: heads, cos, sin, out, positions, inverse });
     return;
   }
-  const [from, to] = [channelsOf(heads, 0, turned), channelsOf(out, 0, turned)];
+  const [from, to] = [channelsOf(heads, 0, rotated), channelsOf(out, 0, rotated)];
   kernels.rope({ in: from, cos, sin, out: to, positions, inverse });
-  const rest = width - turned;
-  kernels.copy({ in: channelsOf(heads, turned, rest), out: channelsOf(out, turned, rest) });
+  const unrotated = width - rotated;
+  kernels.copy({
+    in: channelsOf(heads, rotated, unrotated),
+    out: channelsOf(out, rotated, unrotated),
+  });
 }
 
 /**
@@ -82,15 +85,15 @@ export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | nu
   requireSameDevice('rope', x, cos);
   requireSameDevice('rope', x, sin);
   const rows = positions && ropePositions(positions, x);
-  const source = lastPacked(x);
+  const source = toPackedRows(x);
   const out = Tensor.emptyLike(x);
-  turn(source, out, { cos, sin, positions: rows, inverse: false });
+  rotateHeads(source, out, { cos, sin, positions: rows, inverse: false });
   const saved = rows ? [cos, sin, rows] : [cos, sin];
   record('rope', [x], [out], saved, ([grad], sink) => {
-    const dout = lastPacked(grad);
+    const dout = toPackedRows(grad);
     sink.write(0, (dx, accumulate) =>
       overwriteOrAdd(dx, accumulate, (to) =>
-        turn(dout, to, { cos, sin, positions: rows, inverse: true }),
+        rotateHeads(dout, to, { cos, sin, positions: rows, inverse: true }),
       ),
     );
   });
@@ -115,12 +118,12 @@ export function documentPositions(documents: Tensor): Tensor {
     const { device } = documents;
     const positions = arange(T, { dtype: 'i32', device }).reshape([1, T]);
     if (T < 2) return positions.expand([B, T]).clone();
-    const others = ne(documents.narrow(1, 1, T - 1), documents.narrow(1, 0, T - 1));
-    const begins = concat([full([B, 1], 0, { dtype: 'bool', device }), others], 1);
+    const differs = ne(documents.narrow(1, 1, T - 1), documents.narrow(1, 0, T - 1));
+    const begins = concat([full([B, 1], 0, { dtype: 'bool', device }), differs], 1);
     // Documents are counted along the row. Only the first token of each contributes its position.
     const counted = cumsum(begins, 1);
     const starts = where(begins, positions, 0).to('i64');
-    const begun = scatterAdd(zeros([B, T], { dtype: 'i64', device }), 1, counted, starts);
-    return sub(positions, gather(begun, 1, counted).to('i32'));
+    const startOfDocument = scatterAdd(zeros([B, T], { dtype: 'i64', device }), 1, counted, starts);
+    return sub(positions, gather(startOfDocument, 1, counted).to('i32'));
   });
 }

@@ -7,8 +7,8 @@ import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import { normalizeDim, requireTensor } from './shapes.js';
 
-/** Along `dim`, unrecorded; integers and bool as i64. */
-function running(x: Tensor, dim: number, op: ScanOp): Tensor {
+/** Returns running sums or products along `dim`; integers and bool as i64. Not recorded. */
+function scanAlong(x: Tensor, dim: number, op: ScanOp): Tensor {
   const from = isFloating(x.dtype) ? x : cast(x, 'i64');
   const out = Tensor.emptyLike(from);
   kernels.scan({ in: from, out, dim, op, reverse: false, accumulate: false });
@@ -25,7 +25,7 @@ function running(x: Tensor, dim: number, op: ScanOp): Tensor {
 export function cumsum(x: Tensor, dim: number): Tensor {
   requireTensor('cumsum', x);
   const at = normalizeDim('cumsum', dim, x.ndim);
-  const out = running(x, at, 'sum');
+  const out = scanAlong(x, at, 'sum');
   record('cumsum', [x], [out], [], ([grad], sink) => {
     sink.write(0, (dx, accumulate) =>
       kernels.scan({ in: grad, out: dx, dim: at, op: 'sum', reverse: true, accumulate }),
@@ -41,7 +41,7 @@ export function cumsum(x: Tensor, dim: number): Tensor {
 export function cumprod(x: Tensor, dim: number): Tensor {
   requireTensor('cumprod', x);
   const at = normalizeDim('cumprod', dim, x.ndim);
-  const out = running(x, at, 'prod');
+  const out = scanAlong(x, at, 'prod');
   record('cumprod', [x], [out], [x], ([grad], sink) => {
     sink.write(0, (dx, accumulate) =>
       kernels.cumprodBackward({ in: x, dout: grad, dx, dim: at, accumulate }),

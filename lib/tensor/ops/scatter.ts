@@ -4,7 +4,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { requireNumber } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
-import { requireHeld } from '../host-values.js';
+import { requireRepresentable } from '../host-values.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { arange } from './creation.js';
@@ -12,19 +12,16 @@ import { requireIndex, sliceFor } from './indexing.js';
 import {
   addInto,
   constant,
-  copied,
-  expanded,
+  copyRowMajor,
+  expandView,
   normalizeDim,
-  requireAlike,
+  requireSameType,
   sameShape,
   shapeError,
   viewOf,
 } from './shapes.js';
 
-/**
- * The elements of `src` that `index` uses: its first ones, as many as the index has. Throws
- * DS_SHAPE.
- */
+/** Returns the elements of `src` that `index` uses: the first ones of each dim. Throws DS_SHAPE. */
 function chooseSource(op: string, src: View, index: View): View {
   const fits = (n: number, d: number) => n <= required(src.shape[d]);
   if (index.shape.length !== src.shape.length || !index.shape.every(fits)) {
@@ -34,12 +31,10 @@ function chooseSource(op: string, src: View, index: View): View {
   return viewOf(src, index.shape, src.strides);
 }
 
-/**
- * Gives input 1, of shape `shape`, the gradient `part` for its used elements, and 0 for the others.
- */
-function giveSlice(sink: GradSink, shape: readonly number[], slice: Tensor): void {
+/** Adds the gradient of input 1, of shape `shape`: `slice` for its used elements, 0 elsewhere. */
+function addSliceGrad(sink: GradSink, shape: readonly number[], slice: Tensor): void {
   if (sameShape(shape, slice.shape)) {
-    sink.give(1, slice);
+    sink.addGrad(1, slice);
     return;
   }
   sink.write(1, (out, accumulate) => {
@@ -48,18 +43,18 @@ function giveSlice(sink: GradSink, shape: readonly number[], slice: Tensor): voi
   });
 }
 
-/** The elements of `whole` at `index`, unrecorded. */
-function pickTensor(whole: Tensor, dim: number, index: Tensor): Tensor {
+/** Returns the elements of `whole` at `index`. Not recorded. */
+function gatherUnrecorded(whole: Tensor, dim: number, index: Tensor): Tensor {
   const out = Tensor.empty(index.shape, whole.dtype, whole.device);
   kernels.gather({ in: sliceFor('gather', whole, dim, index), index, out, dim });
   return out;
 }
 
-/** `grad` for elements that were written last at their index, 0 for overwritten ones. */
-function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
+/** Returns the gradient of src: `grad` at elements that won their index, 0 at overwritten ones. */
+function gradOfWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
   const { device, shape } = index;
   const numbers = arange(required(shape[dim]), { dtype: 'i64', device });
-  const number = expanded(
+  const number = expandView(
     viewOf(
       numbers,
       shape.map((n, d) => (d === dim ? n : 1)),
@@ -68,11 +63,11 @@ function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
   );
   const owners = Tensor.empty(grad.shape, 'i64', device);
   kernels.scatter({ src: number, index, out: sliceFor('scatter', owners, dim, index), dim });
-  const owner = pickTensor(owners, dim, index);
+  const owner = gatherUnrecorded(owners, dim, index);
   const won = Tensor.empty(shape, 'bool', device);
   kernels.compare({ a: owner, b: number, out: won, op: 'eq' });
-  const out = pickTensor(grad, dim, index);
-  const nothing = expanded(constant(0, grad.dtype, device), shape);
+  const out = gatherUnrecorded(grad, dim, index);
+  const nothing = expandView(constant(0, grad.dtype, device), shape);
   kernels.where({ condition: won, a: out, b: nothing, out });
   return out;
 }
@@ -88,29 +83,29 @@ function pickedByWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
  */
 export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | number): Tensor {
   requireIndex('scatter', x, index);
-  if (src instanceof Tensor) requireAlike('scatter', x, src);
-  else requireHeld('scatter', requireNumber('scatter src', src), x.dtype);
+  if (src instanceof Tensor) requireSameType('scatter', x, src);
+  else requireRepresentable('scatter', requireNumber('scatter src', src), x.dtype);
   const at = normalizeDim('scatter', dim, x.ndim);
   const write = (into: Tensor, values: Tensor | number): void => {
     const isTensor = values instanceof Tensor;
     const from = isTensor
       ? values
-      : expanded(constant(values, into.dtype, into.device), index.shape);
+      : expandView(constant(values, into.dtype, into.device), index.shape);
     const out = sliceFor('scatter', into, at, index);
     kernels.scatter({ src: chooseSource('scatter', from, index), index, out, dim: at });
   };
-  const out = copied(x);
+  const out = copyRowMajor(x);
   write(out, src);
   const inputs = src instanceof Tensor ? [x, src] : [x];
   record('scatter', inputs, [out], [index], ([grad], sink) => {
     const g = grad;
     if (sink.needs(0)) {
-      const rest = copied(g);
+      const rest = copyRowMajor(g);
       write(rest, 0);
-      sink.give(0, rest);
+      sink.addGrad(0, rest);
     }
     if (src instanceof Tensor && sink.needs(1)) {
-      giveSlice(sink, src.shape, pickedByWinners(g, at, index));
+      addSliceGrad(sink, src.shape, gradOfWinners(g, at, index));
     }
   });
   return out;
@@ -124,15 +119,15 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
  */
 export function scatterAdd(x: Tensor, dim: number, index: Tensor, src: Tensor): Tensor {
   requireIndex('scatterAdd', x, index);
-  requireAlike('scatterAdd', x, src);
+  requireSameType('scatterAdd', x, src);
   const at = normalizeDim('scatterAdd', dim, x.ndim);
-  const out = copied(x);
+  const out = copyRowMajor(x);
   const target = sliceFor('scatterAdd', out, at, index);
   const from = chooseSource('scatterAdd', src, index);
   kernels.scatterAdd({ src: from, index, out: target, dim: at, accumulate: true });
   record('scatterAdd', [x, src], [out], [index], ([grad], sink) => {
-    sink.give(0, grad);
-    if (sink.needs(1)) giveSlice(sink, src.shape, pickTensor(grad, at, index));
+    sink.addGrad(0, grad);
+    if (sink.needs(1)) addSliceGrad(sink, src.shape, gatherUnrecorded(grad, at, index));
   });
   return out;
 }

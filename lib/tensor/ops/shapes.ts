@@ -1,4 +1,4 @@
-// Shape arithmetic and argument checks that the ops share: dims, broadcasting, plain views.
+// Shape arithmetic and argument checks that the ops share: dims, broadcasting, views.
 
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
@@ -22,18 +22,18 @@ export function shapeError(
 
 /** Throws DS_ARGUMENT unless `value` is a tensor. */
 export function requireTensor(op: string, value: unknown): asserts value is Tensor {
-  if (!(value instanceof Tensor)) throw notTensor(op, 'a tensor', value);
+  if (!(value instanceof Tensor)) throw notTensorError(op, 'a tensor', value);
 }
 
 /** Throws DS_ARGUMENT unless `values` is a list of tensors. */
 export function requireTensors(op: string, values: unknown): asserts values is readonly Tensor[] {
   if (!Array.isArray(values)) {
-    throw notTensor(op, 'a list of tensors', values, `Pass an array: ${op}([a, b]).`);
+    throw notTensorError(op, 'a list of tensors', values, `Pass an array: ${op}([a, b]).`);
   }
   for (const value of values) requireTensor(op, value);
 }
 
-export function notTensor(
+export function notTensorError(
   op: string,
   expected: string,
   value: unknown,
@@ -45,7 +45,7 @@ export function notTensor(
 /** A shape argument: one list, or sizes as separate arguments. */
 export type Sizes = readonly [readonly number[]] | readonly number[];
 
-/** The list that `sizes` stand for. */
+/** Returns `sizes` as one list. */
 export function listOf(sizes: Sizes): readonly number[] {
   const [first] = sizes;
   return sizes.length === 1 && Array.isArray(first) ? first : (sizes as readonly number[]);
@@ -65,7 +65,7 @@ export function requirePosition(op: string, position: number): number {
   );
 }
 
-/** `dim` counted from the front. Throws DS_SHAPE. */
+/** Returns `dim` counted from the front. Throws DS_SHAPE if the tensor has no such dim. */
 export function normalizeDim(op: string, dim: number, ndim: number): number {
   const found = typeof dim === 'number' && dim < 0 ? dim + ndim : dim;
   if (Number.isInteger(found) && found >= 0 && found < ndim) return found;
@@ -74,7 +74,7 @@ export function normalizeDim(op: string, dim: number, ndim: number): number {
   throw shapeError(op, `a dim in [${-ndim}, ${ndim})`, formatValue(dim), hint);
 }
 
-/** Sorted distinct dims counted from the front; all of them when `dims` is undefined. */
+/** Returns distinct dims in ascending order, counted from the front. Default: all dims. */
 export function normalizeDims(
   op: string,
   dims: number | readonly number[] | undefined,
@@ -93,14 +93,14 @@ export function sameShape(a: readonly number[], b: readonly number[]): boolean {
 }
 
 /** Throws DS_DTYPE or DS_DEVICE unless both have one dtype and one device. */
-export function requireAlike(op: string, a: Tensor, b: Tensor): void {
+export function requireSameType(op: string, a: Tensor, b: Tensor): void {
   requireTensor(op, a);
   requireTensor(op, b);
-  if (a.dtype !== b.dtype) throw dtypeMix(op, a, b);
-  if (a.device !== b.device) throw deviceMix(op, a, b);
+  if (a.dtype !== b.dtype) throw dtypeMixError(op, a, b);
+  if (a.device !== b.device) throw deviceMixError(op, a, b);
 }
 
-/** requireAlike for the input of a layer, which must match the layer's weight. */
+/** Throws as requireSameType() does, for the input of a layer and the layer's weight. */
 export function requireInput(op: string, x: Tensor, weight: Tensor): void {
   requireTensor(op, x);
   requireTensor(op, weight);
@@ -113,10 +113,10 @@ export function requireInput(op: string, x: Tensor, weight: Tensor): void {
       hint: `Cast the input: .to('${weight.dtype}'). The weights have the dtype in which the engine trains.`,
     });
   }
-  if (x.device !== weight.device) throw deviceMix(op, weight, x);
+  if (x.device !== weight.device) throw deviceMixError(op, weight, x);
 }
 
-function dtypeMix(op: string, a: Tensor, b: Tensor): DsError {
+function dtypeMixError(op: string, a: Tensor, b: Tensor): DsError {
   return new DsError({
     code: 'DS_DTYPE',
     op,
@@ -126,7 +126,7 @@ function dtypeMix(op: string, a: Tensor, b: Tensor): DsError {
   });
 }
 
-function deviceMix(op: string, a: Tensor, b: Tensor): DsError {
+function deviceMixError(op: string, a: Tensor, b: Tensor): DsError {
   return new DsError({
     code: 'DS_DEVICE',
     op,
@@ -140,7 +140,7 @@ function deviceMix(op: string, a: Tensor, b: Tensor): DsError {
 export function requireSameDevice(op: string, a: Tensor, b: Tensor): void {
   requireTensor(op, a);
   requireTensor(op, b);
-  if (a.device !== b.device) throw deviceMix(op, a, b);
+  if (a.device !== b.device) throw deviceMixError(op, a, b);
 }
 
 /** Returns the shape of NumPy broadcasting. Throws DS_SHAPE. */
@@ -158,7 +158,7 @@ export function broadcastShape(op: string, a: readonly number[], b: readonly num
   return out;
 }
 
-/** A plain view for kernels: it holds no reference, so `of` must outlive the call. */
+/** Returns a view for kernels. It holds no reference: `of` must outlive the call. */
 export function viewOf(
   of: View,
   shape: readonly number[],
@@ -168,7 +168,7 @@ export function viewOf(
   return { buffer: of.buffer, dtype: of.dtype, offset, shape, strides };
 }
 
-/** Strides that make `of` look like `shape`, 0 where it repeats; the shapes must broadcast. */
+/** Returns the strides of `of` broadcast to `shape`: 0 where elements repeat. */
 export function expandedStrides(of: View, shape: readonly number[]): number[] {
   const lead = shape.length - of.shape.length;
   const strides = new Array<number>(shape.length).fill(0);
@@ -179,29 +179,29 @@ export function expandedStrides(of: View, shape: readonly number[]): number[] {
   return strides;
 }
 
-/** `of` expanded to `shape`; itself if it has that shape. */
-export function expanded(of: View, shape: readonly number[]): View {
+/** Returns `of` broadcast to `shape`; `of` itself if it has that shape. */
+export function expandView(of: View, shape: readonly number[]): View {
   return sameShape(of.shape, shape) ? of : viewOf(of, shape, expandedStrides(of, shape));
 }
 
-/** A copy with row-major strides that the current scope owns. Not recorded. */
-export function copied(x: Tensor): Tensor {
+/** Returns a row-major copy, which the current scope owns. Not recorded. */
+export function copyRowMajor(x: Tensor): Tensor {
   const out = Tensor.emptyLike(x);
   kernels.copy({ in: x, out });
   return out;
 }
 
-/** The tensor itself if its strides are row-major, else a copy. Not recorded. */
-export function packed(x: Tensor): Tensor {
-  return isContiguous(x) ? x : copied(x);
+/** Returns the tensor itself if its strides are row-major, else a row-major copy. Not recorded. */
+export function toRowMajor(x: Tensor): Tensor {
+  return isContiguous(x) ? x : copyRowMajor(x);
 }
 
-/** The tensor itself if its last stride is 1, else a row-major copy. Not recorded. */
-export function lastPacked(x: Tensor): Tensor {
-  return x.strides[x.ndim - 1] === 1 ? x : packed(x);
+/** Returns the tensor itself if its last stride is 1, else a row-major copy. Not recorded. */
+export function toPackedRows(x: Tensor): Tensor {
+  return x.strides[x.ndim - 1] === 1 ? x : toRowMajor(x);
 }
 
-/** A contiguous tensor as a matrix of its last dim: [..., C] to [N, C]. */
+/** Returns a contiguous tensor [..., C] as a matrix [N, C]. */
 export function asRows(x: View): View {
   const { shape } = x;
   if (shape.length === 2) return x;
@@ -211,7 +211,7 @@ export function asRows(x: View): View {
   return viewOf(x, [rows, columns], [columns, 1]);
 }
 
-/** The number of rows of asRows. */
+/** Returns the number of rows of asRows(). */
 export function rowCount(shape: readonly number[]): number {
   return numel(shape.slice(0, -1));
 }
@@ -229,15 +229,15 @@ export function sumToShape(grad: View, out: View, accumulate: boolean): void {
   kernels.reduce({ in: grad, out: viewOf(out, shape, strides), op: 'sum', accumulate });
 }
 
-/** target (+)= grad. */
+/** Computes target (+)= grad. */
 export function addInto(target: View, grad: View, accumulate: boolean): void {
   if (accumulate) kernels.binary({ a: target, b: grad, out: target, op: 'add', accumulate: false });
   else kernels.copy({ in: grad, out: target });
 }
 
-/** Gives input `i` the gradient `grad` of its broadcast form. */
-export function giveBroadcast(sink: GradSink, i: number, grad: Tensor): void {
-  if (sameShape(sink.shapeOf(i), grad.shape)) sink.give(i, grad);
+/** Adds `grad`, the gradient of input `i` in its broadcast form, summed to the input's shape. */
+export function addBroadcastGrad(sink: GradSink, i: number, grad: Tensor): void {
+  if (sameShape(sink.shapeOf(i), grad.shape)) sink.addGrad(i, grad);
   else sink.write(i, (out, accumulate) => sumToShape(grad, out, accumulate));
 }
 
@@ -287,7 +287,7 @@ export function writeTogether(
 }
 
 /** Records that `out` is a function of x with gradient 0. */
-export function recordFlat(op: string, x: Tensor, out: Tensor): void {
+export function recordConstant(op: string, x: Tensor, out: Tensor): void {
   record(op, [x], [out], [], (_, sink) => {
     sink.write(0, (dx, accumulate) => {
       if (!accumulate) kernels.fill({ out: dx, value: 0 });
@@ -310,7 +310,7 @@ export function overwriteOrAdd(
   kernels.binary({ a: out, b: fresh, out, op: 'add', accumulate: false });
 }
 
-/** A one-element tensor shaped [] for use as a broadcast operand. */
+/** Returns a tensor of shape [] for use as a broadcast operand. */
 export function constant(value: number, dtype: DType, device: Device): Tensor {
   const out = Tensor.empty([], dtype, device);
   kernels.fill({ out, value });

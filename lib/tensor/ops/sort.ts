@@ -42,8 +42,8 @@ export interface Sorted {
 const SORT: OptionNames<SortOptions> = { dim: true, descending: true, stable: true };
 const TOPK: OptionNames<TopkOptions> = { dim: true, largest: true, sorted: true };
 
-/** The first `count` elements of the last dim in order; differentiable. */
-function firstOfLast(x: Tensor, count: number, descending: boolean): Sorted {
+/** Returns the first `count` elements of the last dim in sorted order; differentiable. */
+function selectFirst(x: Tensor, count: number, descending: boolean): Sorted {
   const shape = x.shape.with(-1, count);
   const values = Tensor.empty(shape, x.dtype, x.device);
   const indices = Tensor.empty(shape, 'i64', x.device);
@@ -58,9 +58,9 @@ function firstOfLast(x: Tensor, count: number, descending: boolean): Sorted {
   return { values, indices };
 }
 
-function first(x: Tensor, at: number, count: number, descending: boolean): Sorted {
-  if (at === x.ndim - 1) return firstOfLast(x, count, descending);
-  const { values, indices } = firstOfLast(transpose(x, at, -1), count, descending);
+function selectFirstAlong(x: Tensor, at: number, count: number, descending: boolean): Sorted {
+  if (at === x.ndim - 1) return selectFirst(x, count, descending);
+  const { values, indices } = selectFirst(transpose(x, at, -1), count, descending);
   return { values: transpose(values, at, -1), indices: transpose(indices, at, -1) };
 }
 
@@ -77,7 +77,7 @@ export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
   const given = typeof options === 'number' ? { dim: options } : options;
   const { dim = -1, descending = false } = readOptions<SortOptions>('sort', given, SORT);
   const at = normalizeDim('sort', dim, x.ndim);
-  return first(x, at, required(x.shape[at]), descending);
+  return selectFirstAlong(x, at, required(x.shape[at]), descending);
 }
 
 /** Returns the indices that sort the elements of `dim`, i64; see sort(). */
@@ -107,5 +107,5 @@ export function topk(x: Tensor, k: number, options: TopkOptions | number = {}): 
   if (k > required(x.shape[at])) {
     throw shapeError('topk', `k of at most the size of dim ${at} of ${describe(x)}`, String(k));
   }
-  return first(x, at, k, largest);
+  return selectFirstAlong(x, at, k, largest);
 }

@@ -54,8 +54,8 @@ function requireFloat(op: string, x: Tensor): void {
   });
 }
 
-/** body(x) in f32 for narrower dtypes, with one rounding at the end. */
-function inWide(x: Tensor, body: (x: Tensor) => Tensor): Tensor {
+/** Returns body(x), computed in f32 for narrower dtypes and rounded once at the end. */
+function computeWide(x: Tensor, body: (x: Tensor) => Tensor): Tensor {
   const dtype: DType = x.dtype === 'f64' ? 'f64' : 'f32';
   return scope(() => cast(body(cast(x, dtype)), x.dtype));
 }
@@ -88,24 +88,22 @@ function spread(op: 'var' | 'std', x: Tensor, given: Spread): Tensor {
   const { dims, keepDim } = readReduction(op, reduction);
   const over = normalizeDims(op, dims, x.ndim);
   const count = numel(over.map((d) => required(x.shape[d])));
-  return inWide(x, (wide) => {
-    const away = sub(wide, mean(wide, { dims: over, keepDim: true }));
-    const total = sum(square(away), { dims: over, keepDim });
+  return computeWide(x, (wide) => {
+    const deviations = sub(wide, mean(wide, { dims: over, keepDim: true }));
+    const total = sum(square(deviations), { dims: over, keepDim });
     const result = scale(total, 1 / Math.max(0, count - correction));
     return op === 'std' ? root(result) : result;
   });
 }
 
-/** sqrt, or another power, of nonnegative values; its gradient at 0 is 0 instead of infinite. */
+/** Returns nonnegative values to a power; the gradient at 0 is 0 instead of infinite. */
 function root(x: Tensor, power = 0.5): Tensor {
   const isZero = eq(x, 0);
   const safe = where(isZero, 1, x);
   return where(isZero, 0, power === 0.5 ? sqrt(safe) : pow(safe, power));
 }
 
-/**
- * |x|^p of nonnegative values, without a gradient at 0, where it would be infinite for p below 1.
- */
+/** Returns `sizes` to the power p. The gradient at 0, infinite for p below 1, is 0. */
 function powerOf(sizes: Tensor, p: number): Tensor {
   if (p >= 1) return pow(sizes, p);
   const isZero = eq(sizes, 0);
@@ -131,7 +129,7 @@ export function norm(
     throw valueError('norm', expected, p, hint);
   }
   const over = readReduction('norm', options);
-  return inWide(x, (wide) => {
+  return computeWide(x, (wide) => {
     if (power === 2) return root(sum(square(wide), over));
     if (power === 0) return sum(cast(ne(wide, 0), wide.dtype), over);
     const sizes = abs(wide);
@@ -149,7 +147,7 @@ export function logsumexp(
 ): Tensor {
   requireFloat('logsumexp', x);
   const { over, shape } = reductionOf('logsumexp', x, options);
-  return inWide(x, (wide) => {
+  return computeWide(x, (wide) => {
     const top = noGrad(() => {
       const maximum = max(wide, { dims: over, keepDim: true });
       return where(eq(abs(maximum), Number.POSITIVE_INFINITY), 0, maximum);

@@ -7,7 +7,7 @@ import { describe, type View } from '../../runtime/view.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
-  requireAlike,
+  requireSameType,
   requireTensor,
   sameShape,
   shapeError,
@@ -25,11 +25,11 @@ import {
  * DS_DEVICE if the tensors do not fit together. Source: Shazeer 2020.
  */
 export function swiglu(gate: Tensor, up: Tensor | null = null): Tensor {
-  return up ? ofTwo(gate, up) : ofHalves(gate);
+  return up ? gateTwo(gate, up) : gateHalves(gate);
 }
 
-function ofTwo(gate: Tensor, up: Tensor): Tensor {
-  requireAlike('swiglu', gate, up);
+function gateTwo(gate: Tensor, up: Tensor): Tensor {
+  requireSameType('swiglu', gate, up);
   if (!sameShape(gate.shape, up.shape)) {
     throw shapeError('swiglu', `up like the gate, ${describe(gate)}`, describe(up));
   }
@@ -37,29 +37,29 @@ function ofTwo(gate: Tensor, up: Tensor): Tensor {
   kernels.swiglu({ gate, up, out });
   record('swiglu', [gate, up], [out], [gate, up], ([grad], sink) => {
     const dout = grad;
-    writeBoth(sink, gate, up, dout);
+    writeGateGrads(sink, gate, up, dout);
   });
   return out;
 }
 
 /** One kernel writes both gradients; an unneeded one goes to temporary memory. */
-function writeBoth(sink: GradSink, gate: Tensor, up: Tensor, dout: Tensor): void {
+function writeGateGrads(sink: GradSink, gate: Tensor, up: Tensor, dout: Tensor): void {
   writeTogether(sink, [0, 1], ([dgate, dup], [accumulateGate = false, accumulateUp = false]) => {
-    const spare = dgate && dup ? null : Tensor.empty(gate.shape, gate.dtype, gate.device);
+    const temporary = dgate && dup ? null : Tensor.empty(gate.shape, gate.dtype, gate.device);
     kernels.swigluBackward({
       gate,
       up,
       dout,
-      dgate: required(dgate ?? spare),
-      dup: required(dup ?? spare),
+      dgate: required(dgate ?? temporary),
+      dup: required(dup ?? temporary),
       accumulateGate,
       accumulateUp,
     });
-    spare?.dispose();
+    temporary?.dispose();
   });
 }
 
-/** The two halves of the last dim. */
+/** Returns the two halves of the last dim as views. */
 function halvesOf(x: View): [View, View] {
   const shape = [...x.shape];
   const half = required(shape.pop()) / 2;
@@ -68,7 +68,7 @@ function halvesOf(x: View): [View, View] {
   return [viewOf(x, shape, x.strides, x.offset), viewOf(x, shape, x.strides, x.offset + step)];
 }
 
-function ofHalves(x: Tensor): Tensor {
+function gateHalves(x: Tensor): Tensor {
   requireTensor('swiglu', x);
   const width = x.shape[x.ndim - 1];
   if (width === undefined || width % 2 !== 0) {

@@ -8,7 +8,7 @@ import { Tensor } from '../tensor.js';
 import { arange, to } from './creation.js';
 import { add } from './elementwise.js';
 import { sliceFor } from './indexing.js';
-import { constant, copied, expanded, viewOf } from './shapes.js';
+import { constant, copyRowMajor, expandView, viewOf } from './shapes.js';
 import { sort, topk } from './sort.js';
 import { narrow, reshape, transpose } from './views.js';
 
@@ -16,11 +16,11 @@ import { narrow, reshape, transpose } from './views.js';
 
 /** Rows, tokens to choose per row, and number of draws. */
 interface TokenDraw {
-  /** Samples here. */
+  /** Samples of this rank. */
   rows: number;
-  /** Tokens of each. */
+  /** Tokens of each sample. */
   tokens: number;
-  /** Draws, each of its own tokens. */
+  /** Number of independent draws. */
   draws: number;
   /** Tokens of each draw: 1 to `tokens`. */
   chosen: number;
@@ -60,16 +60,16 @@ export function indicesOfTokens(chosen: Tensor, tokens: number): Tensor {
   );
 }
 
-/** `indices` [n] for each of `width` columns. */
-const acrossColumns = (indices: Tensor, width: number): View =>
-  expanded(viewOf(indices, [indices.numel, 1]), [indices.numel, width]);
+/** Expands `indices` [n] to [n, width], equal in all columns. */
+const repeatOverColumns = (indices: Tensor, width: number): View =>
+  expandView(viewOf(indices, [indices.numel, 1]), [indices.numel, width]);
 
 /** @internal Rows of x [N, C] at `indices` [n], all different: [n, C]. */
 export function takeRows(x: Tensor, indices: Tensor): Tensor {
-  const out = pickedRows(x, indices);
+  const out = gatherRows(x, indices);
   record('takeRows', [x], [out], [indices], ([grad], sink) => {
     sink.write(0, (dx, accumulate) => {
-      const index = acrossColumns(indices, x.size(1));
+      const index = repeatOverColumns(indices, x.size(1));
       kernels.scatterAdd({ src: grad, index, out: dx, dim: 0, accumulate });
     });
   });
@@ -78,25 +78,25 @@ export function takeRows(x: Tensor, indices: Tensor): Tensor {
 
 /** @internal x [N, C] with `rows` [n, C] at `indices` [n], all different. */
 export function replaceRows(x: Tensor, indices: Tensor, rows: Tensor): Tensor {
-  const index = acrossColumns(indices, x.size(1));
-  const put = (into: Tensor, src: View): void =>
+  const index = repeatOverColumns(indices, x.size(1));
+  const store = (into: Tensor, src: View): void =>
     kernels.scatter({ src, index, out: sliceFor('replaceRows', into, 0, index), dim: 0 });
-  const out = copied(x);
-  put(out, rows);
+  const out = copyRowMajor(x);
+  store(out, rows);
   record('replaceRows', [x, rows], [out], [indices], ([grad], sink) => {
     const g = grad;
     if (sink.needs(0)) {
-      const rest = copied(g);
-      put(rest, expanded(constant(0, g.dtype, g.device), rows.shape));
-      sink.give(0, rest);
+      const rest = copyRowMajor(g);
+      store(rest, expandView(constant(0, g.dtype, g.device), rows.shape));
+      sink.addGrad(0, rest);
     }
-    if (sink.needs(1)) sink.give(1, pickedRows(g, indices));
+    if (sink.needs(1)) sink.addGrad(1, gatherRows(g, indices));
   });
   return out;
 }
 
-function pickedRows(x: Tensor, indices: Tensor): Tensor {
-  const index = acrossColumns(indices, x.size(1));
+function gatherRows(x: Tensor, indices: Tensor): Tensor {
+  const index = repeatOverColumns(indices, x.size(1));
   const out = Tensor.empty(index.shape, x.dtype, x.device);
   kernels.gather({ in: sliceFor('takeRows', x, 0, index), index, out, dim: 0 });
   return out;

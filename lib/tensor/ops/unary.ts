@@ -6,7 +6,7 @@ import type { UnaryOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import { copied, recordFlat, requireTensor } from './shapes.js';
+import { copyRowMajor, recordConstant, requireTensor } from './shapes.js';
 
 /** Returns op(x) for every element; floating dtypes, any strides. The backward reads x. */
 export function unary(op: UnaryOp, x: Tensor): Tensor {
@@ -21,13 +21,13 @@ export function unary(op: UnaryOp, x: Tensor): Tensor {
   return out;
 }
 
-/** A function with integer values; integers are unchanged. */
+/** Returns op(x) of a function with integer values, such as floor; integers are unchanged. */
 function staircase(op: UnaryOp, x: Tensor): Tensor {
   requireTensor(op, x);
-  if (!isFloating(x.dtype)) return copied(x);
+  if (!isFloating(x.dtype)) return copyRowMajor(x);
   const out = Tensor.emptyLike(x);
   kernels.unary({ in: x, out, op });
-  recordFlat(op, x, out);
+  recordConstant(op, x, out);
   return out;
 }
 

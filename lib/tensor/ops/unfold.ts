@@ -13,7 +13,7 @@ import { requireTensor, shapeError, viewOf } from './shapes.js';
 /** One number for both dims, or height and width. */
 export type Pair = number | readonly [number, number];
 
-/** How windows lie on an image. */
+/** Placement of windows on an image. */
 export interface WindowOptions {
   /** Distance between neighbouring windows. Default: 1. */
   stride?: Pair;
@@ -25,7 +25,7 @@ export interface WindowOptions {
 
 const WINDOW: OptionNames<WindowOptions> = { stride: true, padding: true, dilation: true };
 
-/** Height and width of `value`. Throws DS_ARGUMENT. */
+/** Returns `value` as [height, width]. Throws DS_ARGUMENT. */
 function pairOf(op: string, value: Pair, min: number): readonly [number, number] {
   const list: readonly unknown[] = Array.isArray(value) ? value : [value, value];
   if (list.length === 2) {
@@ -97,7 +97,7 @@ export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): 
   return out;
 }
 
-/** x with zero padding, row-major; x itself without padding. */
+/** Returns x with zero padding, row-major; x itself if there is no padding. */
 function paddedImage(x: Tensor, rows: Axis, columns: Axis): Tensor {
   if (rows.padding === 0 && columns.padding === 0) return x;
   const [N, C, H, W] = leading(x.shape, 4);
@@ -108,7 +108,7 @@ function paddedImage(x: Tensor, rows: Axis, columns: Axis): Tensor {
   return out;
 }
 
-/** The image inside its padding. */
+/** Returns the image inside its padding, as a view. */
 function interior(padded: Tensor, rows: Axis, columns: Axis): View {
   const [N, C] = leading(padded.shape, 2);
   const [, , down = 0, right = 0] = padded.strides;
@@ -116,7 +116,7 @@ function interior(padded: Tensor, rows: Axis, columns: Axis): View {
   return viewOf(padded, [N, C, rows.size, columns.size], padded.strides, offset);
 }
 
-/** Every window of a padded image: [N, rows, columns, C, kh, kw]. */
+/** Returns all windows of a padded image as a view [N, rows, columns, C, kh, kw]. */
 function windowsOf(padded: View, rows: Axis, columns: Axis): View {
   const [N, C] = leading(padded.shape, 2);
   const [image = 0, channel = 0, down = 0, right = 0] = padded.strides;

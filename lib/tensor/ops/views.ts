@@ -11,15 +11,15 @@ import {
   expandedStrides,
   listOf,
   normalizeDim,
-  packed,
-  requireAlike,
   requirePosition,
+  requireSameType,
   requireTensor,
   requireTensors,
   type Sizes,
   sameShape,
   shapeError,
   sumToShape,
+  toRowMajor,
   viewOf,
 } from './shapes.js';
 
@@ -29,12 +29,12 @@ import {
 export function contiguous(x: Tensor): Tensor {
   requireTensor('contiguous', x);
   if (isContiguous(x)) return x;
-  const out = packed(x);
-  record('contiguous', [x], [out], [], ([grad], sink) => sink.give(0, grad));
+  const out = toRowMajor(x);
+  record('contiguous', [x], [out], [], ([grad], sink) => sink.addGrad(0, grad));
   return out;
 }
 
-/** `shape` with its -1 resolved. Throws DS_SHAPE. */
+/** Returns `shape` with its -1 replaced by the remaining size. Throws DS_SHAPE. */
 function resolveShape(x: Tensor, shape: readonly number[]): readonly number[] {
   const unknown = shape.indexOf(-1);
   const known = unknown < 0 ? shape : shape.toSpliced(unknown, 1);
@@ -61,7 +61,7 @@ export function reshape(x: Tensor, ...shape: Sizes): Tensor {
   const out = source.alias(target);
   const from = x.shape;
   record('reshape', [source], [out], [], ([grad], sink) => {
-    sink.give(0, packed(grad).alias(from));
+    sink.addGrad(0, toRowMajor(grad).alias(from));
   });
   return out;
 }
@@ -104,7 +104,7 @@ export function permute(x: Tensor, ...axes: Sizes): Tensor {
   const out = permuteTensor(x, dims);
   record('permute', [x], [out], [], ([grad], sink) => {
     const inverse = dims.map((_, d) => dims.indexOf(d));
-    sink.give(0, permuteTensor(grad, inverse));
+    sink.addGrad(0, permuteTensor(grad, inverse));
   });
   return out;
 }
@@ -170,20 +170,20 @@ function relabel(op: string, x: Tensor, shape: number[], strides: number[]): Ten
   const from = x.shape;
   record(op, [x], [out], [], ([grad], sink) => {
     const g = grad;
-    if (isContiguous(g)) sink.give(0, g.alias(from));
+    if (isContiguous(g)) sink.addGrad(0, g.alias(from));
     else sink.write(0, (dx, accumulate) => addInto(viewOf(dx, shape), g, accumulate));
   });
   return out;
 }
 
-interface Cut {
+interface Slice {
   shape: readonly number[];
   strides: readonly number[];
   offset: number;
 }
 
-/** Rows start, start + step, ... of `dim`, `count` of them, as a plain view. */
-function cutOf(x: View, dim: number, start: number, count: number, step = 1): Cut {
+/** Returns the layout of `count` elements of `dim`: start, start + step, ... */
+function sliceOf(x: View, dim: number, start: number, count: number, step = 1): Slice {
   const shape = [...x.shape];
   const strides = [...x.strides];
   shape[dim] = count;
@@ -207,12 +207,12 @@ export function slice(x: Tensor, dim: number, start = 0, end?: number, step = 1)
   const clamp = (i: number): number => Math.min(Math.max(i < 0 ? i + size : i, 0), size);
   const from = clamp(start);
   const count = Math.max(0, Math.ceil((clamp(end ?? size) - from) / step));
-  const cut = cutOf(x, at, from, count, step);
+  const cut = sliceOf(x, at, from, count, step);
   const out = x.alias(cut.shape, cut.strides, cut.offset);
   record('slice', [x], [out], [], ([grad], sink) => {
     sink.write(0, (dx, accumulate) => {
       if (!accumulate) kernels.fill({ out: dx, value: 0 });
-      const ofGrad = cutOf(dx, at, from, count, step);
+      const ofGrad = sliceOf(dx, at, from, count, step);
       addInto(viewOf(dx, ofGrad.shape, ofGrad.strides, ofGrad.offset), grad, accumulate);
     });
   });
@@ -246,7 +246,7 @@ export function select(x: Tensor, dim: number, index: number): Tensor {
   return squeeze(slice(x, dim, at, at + 1), dim);
 }
 
-/** The sizes of the parts that `sizes` cut `size` into. Throws DS_SHAPE, DS_ARGUMENT. */
+/** Returns the size of each part of a dim of `size`. Throws DS_SHAPE, DS_ARGUMENT. */
 function splitSizes(size: number, sizes: number | readonly number[]): readonly number[] {
   if (typeof sizes === 'number') {
     const each = requireInteger('split size', sizes, 1);
@@ -271,7 +271,7 @@ export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Te
   const list = splitSizes(required(x.shape[at]), sizes);
   let start = 0;
   const outs = list.map((count) => {
-    const cut = cutOf(x, at, start, count);
+    const cut = sliceOf(x, at, start, count);
     start += count;
     return x.alias(cut.shape, cut.strides, cut.offset);
   });
@@ -279,7 +279,7 @@ export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Te
     sink.write(0, (dx, accumulate) => {
       let from = 0;
       grads.forEach((grad, i) => {
-        const ofGrad = cutOf(dx, at, from, required(list[i]));
+        const ofGrad = sliceOf(dx, at, from, required(list[i]));
         const target = viewOf(dx, ofGrad.shape, ofGrad.strides, ofGrad.offset);
         from += required(list[i]);
         if (grad) addInto(target, grad, accumulate);
@@ -300,7 +300,7 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
   const at = normalizeDim('concat', dim, first.ndim);
   let total = 0;
   for (const t of tensors) {
-    requireAlike('concat', first, t);
+    requireSameType('concat', first, t);
     if (t.ndim !== first.ndim || t.shape.some((n, d) => d !== at && n !== first.shape[d])) {
       throw shapeError('concat', `${describe(first)} except for dim ${at}`, describe(t));
     }
@@ -311,7 +311,7 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
   const starts: number[] = [];
   let start = 0;
   for (const t of tensors) {
-    const cut = cutOf(out, at, start, required(t.shape[at]));
+    const cut = sliceOf(out, at, start, required(t.shape[at]));
     kernels.copy({ in: t, out: viewOf(out, cut.shape, cut.strides, cut.offset) });
     starts.push(start);
     start += required(t.shape[at]);
@@ -320,8 +320,8 @@ export function concat(tensors: readonly Tensor[], dim = 0): Tensor {
   record('concat', tensors, [out], [], ([grad], sink) => {
     const g = grad;
     starts.forEach((from, i) => {
-      const cut = cutOf(g, at, from, required(sizes[i]));
-      sink.give(i, g.alias(cut.shape, cut.strides, cut.offset));
+      const cut = sliceOf(g, at, from, required(sizes[i]));
+      sink.addGrad(i, g.alias(cut.shape, cut.strides, cut.offset));
     });
   });
   return out;

@@ -6,21 +6,21 @@ import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, isContiguous, type View } from '../../runtime/view.js';
-import { lateGradients } from '../grad-sink.js';
+import { activeCollector } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
 import { scope } from '../scope.js';
-import { noteChanged, record } from '../tape.js';
+import { markChanged, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import { asIs, flipped, gemm, gemmRows } from './matmul.js';
+import { gemm, gemmRows, plainOperand, transposeOperand } from './matmul.js';
 import { asRows, shapeError, viewOf } from './shapes.js';
 
-/** Of a factor's rank: then each part of a row starts at a multiple of 16 bytes. */
+/** Ranks must be multiples of this: then each part of a row starts at a multiple of 16 bytes. */
 const RANK_MULTIPLE = 8;
 
 /** Returns whether factors of this rank can be split. */
 export const splitsRank = (rank: number): boolean => rank % RANK_MULTIPLE === 0;
 
-/** Returns whether wideLinear() and wideLinearOnto() compute this pair of factors for x. */
+/** Returns whether wideLinear() and addWideLinearInto() compute this pair of factors for x. */
 export function isWide(x: Tensor, down: Tensor, up: Tensor): boolean {
   const areWide = down.dtype === 'f32' && up.dtype === 'f32';
   const areWhole = isContiguous(down) && isContiguous(up);
@@ -37,10 +37,10 @@ const rowsOf = (matrix: View, first: number, count: number): View => {
 };
 
 /**
- * The parts of an f32 matrix [n, m] beside each other, [n, 3 m] in bf16: `low` says whether the low
- * part is the second or the third; the two others are the high part.
+ * Splits an f32 matrix [n, m] into bf16 parts side by side, [n, 3 m]. Part `low` (1 or 2, from 0)
+ * is the low part; the other two are the high part.
  */
-function partsBeside(matrix: View, device: Device, low: 1 | 2): Tensor {
+function splitIntoColumns(matrix: View, device: Device, low: 1 | 2): Tensor {
   const [n, m] = leading(matrix.shape, 2);
   const out = Tensor.empty([n, 3 * m], 'bf16', device);
   kernels.splitBf16({
@@ -52,8 +52,8 @@ function partsBeside(matrix: View, device: Device, low: 1 | 2): Tensor {
   return out;
 }
 
-/** The parts below each other, [3 n, m]: twice the high part, and the low part. */
-function partsBelow(matrix: View, device: Device): Tensor {
+/** Splits an f32 matrix [n, m] into bf16 rows [3 n, m]: twice the high part, then the low part. */
+function splitIntoRows(matrix: View, device: Device): Tensor {
   const [n, m] = leading(matrix.shape, 2);
   const out = Tensor.empty([3 * n, m], 'bf16', device);
   kernels.splitBf16({
@@ -65,26 +65,26 @@ function partsBelow(matrix: View, device: Device): Tensor {
   return out;
 }
 
-/** out (+)= a + b. */
+/** Computes out (+)= a + b. */
 const addParts = (a: View, b: View, out: View, accumulate: boolean): void =>
   kernels.binary({ a, b, out, op: 'add', accumulate });
 
-/** out [n, r] (+)= the sum of the two halves of rows [n, 2 r] that `product` writes. */
-function sumOfColumns(
+/** Sets out [n, r] (+)= the sum of the two halves of rows [n, 2 r] that `product` writes. */
+function addColumnHalves(
   out: View,
   accumulate: boolean,
   device: Device,
   product: (into: Tensor) => void,
 ): void {
   const [n, r] = leading(out.shape, 2);
-  const both = Tensor.empty([n, 2 * r], 'f32', device);
-  product(both);
-  addParts(columnsOf(both, 0, r), columnsOf(both, r, r), out, accumulate);
+  const halves = Tensor.empty([n, 2 * r], 'f32', device);
+  product(halves);
+  addParts(columnsOf(halves, 0, r), columnsOf(halves, r, r), out, accumulate);
 }
 
 /**
- * x W^T in f32, for x [.., in] in bf16 and a contiguous weight [out, in] in f32. The weight counts
- * with 16 bits of mantissa, and sums are f32. Throws DS_SHAPE.
+ * Returns x W^T in f32, for x [.., in] in bf16 and a contiguous weight [out, in] in f32. The weight
+ * counts with 16 bits of mantissa, and sums are f32. Throws DS_SHAPE.
  */
 export function wideLinear(x: Tensor, weight: Tensor): Tensor {
   const [outputs, inputs] = leading(weight.shape, 2);
@@ -92,25 +92,37 @@ export function wideLinear(x: Tensor, weight: Tensor): Tensor {
   const { device } = x;
   const out = Tensor.empty([...x.shape.slice(0, -1), outputs], 'f32', device);
   scope(() => {
-    const parts = rowsOf(partsBelow(weight, device), outputs, 2 * outputs);
-    sumOfColumns(asRows(out), false, device, (both) =>
-      gemm(asIs(gemmRows(x)), flipped(asIs(parts)), both, false),
+    const parts = rowsOf(splitIntoRows(weight, device), outputs, 2 * outputs);
+    addColumnHalves(asRows(out), false, device, (both) =>
+      gemm(plainOperand(gemmRows(x)), transposeOperand(plainOperand(parts)), both, false),
     );
   });
   const kept = new SavedTensor(x);
   const saved = weight.requiresGrad ? [kept, weight] : [weight];
   record('wide_linear', [x, weight], [out], saved, ([grad], sink) => {
-    if (sink.needs(1) && !lateGradients()) kept.begin();
-    const parts = (): Tensor => partsBeside(gemmRows(grad), device, 1);
+    if (sink.needs(1) && !activeCollector()) kept.begin();
+    const parts = (): Tensor => splitIntoColumns(gemmRows(grad), device, 1);
     sink.write(0, (dx, accumulate) =>
-      scope(() => gemm(asIs(parts()), asIs(partsBelow(weight, device)), asRows(dx), accumulate)),
+      scope(() =>
+        gemm(
+          plainOperand(parts()),
+          plainOperand(splitIntoRows(weight, device)),
+          asRows(dx),
+          accumulate,
+        ),
+      ),
     );
-    sink.passed(0);
-    sink.later(1, [grad, kept], (dw, accumulate) =>
+    sink.markComplete(0);
+    sink.writeDeferred(1, [grad, kept], (dw, accumulate) =>
       scope(() => {
         const both = Tensor.empty([2 * outputs, inputs], 'f32', device);
         const left = columnsOf(parts(), 0, 2 * outputs);
-        gemm(flipped(asIs(left)), asIs(gemmRows(kept.value())), both, false);
+        gemm(
+          transposeOperand(plainOperand(left)),
+          plainOperand(gemmRows(kept.value())),
+          both,
+          false,
+        );
         addParts(rowsOf(both, 0, outputs), rowsOf(both, outputs, outputs), dw, accumulate);
       }),
     );
@@ -119,11 +131,11 @@ export function wideLinear(x: Tensor, weight: Tensor): Tensor {
 }
 
 /**
- * sum + x W^T, written into the memory of `sum` in bf16, for x [.., in] and a contiguous weight
+ * Returns sum + x W^T in the memory of `sum`, in bf16, for x [.., in] and a contiguous weight
  * [out, in] in f32. Factors count with 16 bits of mantissa. The sum is rounded once on a CPU; a GPU
- * may round the product first. `sum` as in linearOnto(). Throws DS_SHAPE.
+ * may round the product first. `sum` as in addLinearInto(). Throws DS_SHAPE.
  */
-export function wideLinearOnto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
+export function addWideLinearInto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
   const [outputs, inputs] = leading(weight.shape, 2);
   if (x.size(-1) !== inputs || sum.size(-1) !== outputs) {
     const expected = `[.., ${outputs}] and [.., ${inputs}]`;
@@ -131,29 +143,36 @@ export function wideLinearOnto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
   }
   const { device } = sum;
   const into = asRows(sum);
-  noteChanged(sum);
+  markChanged(sum);
   const out = sum.alias(sum.shape, sum.strides);
   amends(sum.buffer);
-  const ofInput = (value: Tensor): Tensor => partsBeside(gemmRows(value), device, 1);
-  const ofWeight = (): Tensor => partsBeside(weight, device, 2);
-  scope(() => gemm(asIs(ofInput(x)), flipped(asIs(ofWeight())), into, true));
+  const ofInput = (value: Tensor): Tensor => splitIntoColumns(gemmRows(value), device, 1);
+  const ofWeight = (): Tensor => splitIntoColumns(weight, device, 2);
+  scope(() =>
+    gemm(plainOperand(ofInput(x)), transposeOperand(plainOperand(ofWeight())), into, true),
+  );
   const kept = new SavedTensor(x);
   const saved = weight.requiresGrad ? [kept, weight] : [weight];
   record('wide_linear_onto', [sum, x, weight], [out], saved, ([dz], sink) => {
-    sink.give(0, dz);
+    sink.addGrad(0, dz);
     const rows = gemmRows(dz);
     sink.write(1, (dx, accumulate) =>
       scope(() =>
-        sumOfColumns(asRows(dx), accumulate, device, (both) =>
-          gemm(asIs(rows), asIs(columnsOf(ofWeight(), inputs, 2 * inputs)), both, false),
+        addColumnHalves(asRows(dx), accumulate, device, (both) =>
+          gemm(
+            plainOperand(rows),
+            plainOperand(columnsOf(ofWeight(), inputs, 2 * inputs)),
+            both,
+            false,
+          ),
         ),
       ),
     );
-    sink.later(2, [dz, kept], (dw, accumulate) =>
+    sink.writeDeferred(2, [dz, kept], (dw, accumulate) =>
       scope(() =>
-        sumOfColumns(dw, accumulate, device, (both) => {
+        addColumnHalves(dw, accumulate, device, (both) => {
           const right = columnsOf(ofInput(kept.value()), 0, 2 * inputs);
-          gemm(flipped(asIs(gemmRows(dz))), asIs(right), both, false);
+          gemm(transposeOperand(plainOperand(gemmRows(dz))), plainOperand(right), both, false);
         }),
       ),
     );

@@ -4,9 +4,9 @@ import { postponeCalls } from '../../runtime/deferred-calls.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
-import { backward, callHook, holdingHooks } from '../backward.js';
-import { batchInvariant, isBatchInvariant } from '../batch-invariant.js';
-import { leavingNothing } from '../grad-sink.js';
+import { backward, callHook, holdHooks } from '../backward.js';
+import { isBatchInvariant, runBatchInvariant } from '../batch-invariant.js';
+import { withoutDeferral } from '../grad-sink.js';
 import type { KeptResults } from '../kept-results.js';
 import { type RandomPoint, randomPoint, replayRandom } from '../random.js';
 import { scope } from '../scope.js';
@@ -15,8 +15,8 @@ import {
   type GradSink,
   isGradEnabled,
   noGrad,
-  recomputing,
   record,
+  runRecomputation,
   withGrad,
 } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -26,7 +26,7 @@ import { unwatchedSegment, type WatchedSegment } from './watch.js';
 
 const listOf = (result: Tensor | Tensor[]): Tensor[] => (Array.isArray(result) ? result : [result]);
 
-const wantsGrad = (input: unknown): boolean => input instanceof Tensor && input.requiresGrad;
+const needsGrad = (input: unknown): boolean => input instanceof Tensor && input.requiresGrad;
 
 /**
  * Calls fn(...inputs) without keeping the tensors of its backward. The backward recomputes them
@@ -42,7 +42,7 @@ export function checkpoint<Inputs extends readonly unknown[], Result extends Ten
   ...inputs: Inputs
 ): Result {
   requireType('checkpoint', fn, 'function');
-  return recording(fn, inputs, null);
+  return recordSegment(fn, inputs, null);
 }
 
 /**
@@ -54,7 +54,7 @@ export function checkpointParts<Inputs extends readonly unknown[]>(
   parts: readonly Inputs[],
 ): Tensor[] {
   const shared: SharedLeaves = { left: parts.length, complete: new Set() };
-  return parts.map((inputs) => recording(fn, inputs, shared));
+  return parts.map((inputs) => recordSegment(fn, inputs, shared));
 }
 
 /** Parameters that several segments of one forward use. */
@@ -65,7 +65,7 @@ interface SharedLeaves {
   readonly complete: Set<Tensor>;
 }
 
-function recording<Inputs extends readonly unknown[], Result extends Tensor | Tensor[]>(
+function recordSegment<Inputs extends readonly unknown[], Result extends Tensor | Tensor[]>(
   fn: (...inputs: Inputs) => Result,
   inputs: Inputs,
   shared: SharedLeaves | null,
@@ -73,43 +73,43 @@ function recording<Inputs extends readonly unknown[], Result extends Tensor | Te
   if (!isGradEnabled()) return scope(() => fn(...inputs));
   inputs.forEach(requirePlain);
   const tensors = inputs.filter((input) => input instanceof Tensor);
-  const { store, watch, keepsakes: open } = currentPolicy();
+  const { store, watch, openKeptResults } = currentPolicy();
   const isInvariant = isBatchInvariant();
   const kept = store.keep(inputs);
-  const keepsakes = open(tensors[0]?.device ?? null);
+  const keptResults = openKeptResults(tensors[0]?.device ?? null);
   const segment = tensors[0] ? watch.open(tensors[0].device) : unwatchedSegment;
-  const recorded: Recorded = {
-    run: (given) => batchInvariant(() => fn(...(given as Inputs)), isInvariant),
+  const recorded: RecordedSegment = {
+    run: (replayInputs) => runBatchInvariant(() => fn(...(replayInputs as Inputs)), isInvariant),
     kept,
-    keepsakes,
+    keptResults,
     segment,
-    wanting: inputs.flatMap((input, i) => (wantsGrad(input) ? [i] : [])),
+    wanting: inputs.flatMap((input, i) => (needsGrad(input) ? [i] : [])),
     at: randomPoint(),
     shared,
   };
   try {
     segment.retain();
     kept.retain();
-    keepsakes.retain();
+    keptResults.retain();
     const forward = (): Result => scope(() => noGrad(() => fn(...inputs)));
-    const result = segment.forward(() => keepsakes.gather(forward));
+    const result = segment.forward(() => keptResults.recordForward(forward));
     const outputs = listOf(result).map((out) =>
       inputs.includes(out) || out.requiresGrad ? out.detach() : out,
     );
-    const wanting = tensors.filter(wantsGrad);
-    const tracked = wanting.length > 0 ? wanting : [anchor(outputs)];
-    record('checkpoint', tracked, outputs, [kept, keepsakes, segment], (grads, sink) =>
+    const wanting = tensors.filter(needsGrad);
+    const tracked = wanting.length > 0 ? wanting : [createAnchor(outputs)];
+    record('checkpoint', tracked, outputs, [kept, keptResults, segment], (grads, sink) =>
       replay(recorded, grads, sink),
     );
     return (Array.isArray(result) ? outputs : outputs[0]) as Result;
   } finally {
     kept.release();
-    keepsakes.release();
+    keptResults.release();
     segment.release();
   }
 }
 
-/** A tensor inside a collection would be neither kept nor differentiated. */
+/** Throws DS_ARGUMENT for a tensor inside a collection: checkpoint() would not keep it. */
 function requirePlain(input: unknown, i: number): void {
   if (input === null || typeof input !== 'object' || input instanceof Tensor) return;
   const isPlain = Array.isArray(input) || Object.getPrototypeOf(input) === Object.prototype;
@@ -122,16 +122,16 @@ function requirePlain(input: unknown, i: number): void {
   );
 }
 
-/** An empty leaf that puts the segment into the graph if only its parameters require gradients. */
-function anchor(outputs: readonly Tensor[]): Tensor {
+/** Creates an empty leaf that puts the segment into the graph if only parameters need gradients. */
+function createAnchor(outputs: readonly Tensor[]): Tensor {
   const { dtype, device } = required(outputs[0]);
   return Tensor.empty([0], dtype, device).requireGrad();
 }
 
-interface Recorded {
+interface RecordedSegment {
   run: (inputs: readonly unknown[]) => Tensor | Tensor[];
   kept: KeptInputs;
-  keepsakes: KeptResults;
+  keptResults: KeptResults;
   segment: WatchedSegment;
   /** Positions of the inputs that require gradients; input i of the node is wanting[i]. */
   wanting: readonly number[];
@@ -145,17 +145,17 @@ interface Recorded {
  * it.
  */
 function replay(
-  { run, kept, keepsakes, segment, wanting, at, shared }: Recorded,
+  { run, kept, keptResults, segment, wanting, at, shared }: RecordedSegment,
   grads: readonly (Tensor | null)[],
   sink: GradSink,
 ): void {
   scope(() => {
     const inputs = [...kept.restore()];
-    keepsakes.restore();
+    keptResults.restore();
     const standIns = wanting.map((i) => (inputs[i] as Tensor).detach());
     beginGraph(standIns, (arrived) =>
       arrived.forEach((grad, i) => {
-        if (grad) sink.give(i, grad);
+        if (grad) sink.addGrad(i, grad);
       }),
     );
     standIns.forEach((standIn, i) => {
@@ -163,12 +163,12 @@ function replay(
     });
     const forward = (): Tensor | Tensor[] =>
       replayRandom(at, () => withGrad(true, () => scope(() => run(inputs))));
-    const again = segment.recompute(() =>
-      recomputing(() => postponeCalls(() => keepsakes.handOut(forward))),
+    const recomputedOutputs = segment.recompute(() =>
+      runRecomputation(() => postponeCalls(() => keptResults.replay(forward))),
     );
     const roots: Tensor[] = [];
     const seeds: Tensor[] = [];
-    listOf(again).forEach((out, i) => {
+    listOf(recomputedOutputs).forEach((out, i) => {
       const grad = grads[i];
       if (!grad || !out.gradFn) return;
       roots.push(out);
@@ -176,18 +176,18 @@ function replay(
     });
     // Recomputed tensors are freed at once: the gradients that read them are not deferred.
     if (roots.length > 0) {
-      leavingNothing(() => withShared(shared, () => backward(roots, seeds)));
+      withoutDeferral(() => withShared(shared, () => backward(roots, seeds)));
     }
   });
 }
 
-/** Runs the backward `body` of one segment; that of the last one calls the hooks of all. */
+/** Runs the backward `body` of one segment. The last segment's calls the hooks of all. */
 function withShared(shared: SharedLeaves | null, body: () => void): void {
   if (!shared) {
     body();
     return;
   }
-  holdingHooks(shared.complete, body);
+  holdHooks(shared.complete, body);
   if (--shared.left > 0) return;
   for (const leaf of shared.complete) callHook(leaf);
 }

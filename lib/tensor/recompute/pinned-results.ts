@@ -35,8 +35,8 @@ export class OffloadedResults implements ResultStore {
       this.results.push(result);
       return;
     }
-    this.lane.order(down, device.compute);
-    const copy = copyOf(this.lane, result);
+    this.lane.orderBehind(down, device.compute);
+    const copy = startCopy(this.lane, result);
     this.results.push(copy);
     copy.leaveDevice();
   }
@@ -55,7 +55,7 @@ export class OffloadedResults implements ResultStore {
     return tensor;
   }
 
-  nearEnd(): void {
+  prefetchPredecessor(): void {
     this.predecessor?.upload();
     this.predecessor = null;
   }
@@ -80,7 +80,7 @@ export class OffloadedResults implements ResultStore {
     this.uploaded.dispose();
   }
 
-  /** Work of the compute stream from here on finds the results in place. */
+  /** Makes later work of the compute stream wait for the uploaded results. */
   private awaitUpload(): void {
     if (this.state !== 'uploading') return;
     this.state = 'restored';
@@ -88,8 +88,8 @@ export class OffloadedResults implements ResultStore {
   }
 }
 
-/** Gives up the reference to `result` if there is no memory for the copy. */
-function copyOf(lane: TransferLane, result: Tensor): HostCopy {
+/** Starts the copy of `result` to the host. Releases `result` if there is no memory for it. */
+function startCopy(lane: TransferLane, result: Tensor): HostCopy {
   try {
     return new HostCopy(lane, result);
   } catch (error) {

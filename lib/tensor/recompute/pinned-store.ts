@@ -10,13 +10,13 @@ import {
   drainLanes,
   HostCopy,
   laneOf,
-  span,
+  spanOf,
   type TransferLane,
   uploadAll,
 } from './transfer-lane.js';
 
-/** An input that the host has a copy of. */
-interface Moved {
+/** An input with a copy in host memory. */
+interface MovedInput {
   readonly index: number;
   readonly copy: HostCopy;
 }
@@ -34,30 +34,30 @@ interface Moved {
 class OffloadedInputs implements KeptInputs {
   private references = 0;
   private state: 'device' | 'host' | 'uploading' | 'restored' = 'device';
-  private readonly moved: Moved[] = [];
+  private readonly moved: MovedInput[] = [];
   /** The inputs, with null for the moved ones. */
-  private readonly rest: unknown[];
+  private readonly residents: unknown[];
   private readonly uploaded: Event;
 
   constructor(
     private readonly lane: TransferLane,
     inputs: readonly unknown[],
   ) {
-    this.rest = [...inputs];
+    this.residents = [...inputs];
     this.uploaded = new Event(lane.device);
   }
 
   retain(): this {
     if (this.references++ > 0) return this;
-    for (const input of this.rest) if (input instanceof Tensor) input.retain();
+    for (const input of this.residents) if (input instanceof Tensor) input.retain();
     const { device, down, inputs } = this.lane;
     inputs.newest?.leaveDevice();
     inputs.add(this);
-    this.lane.order(down, device.compute);
-    this.rest.forEach((input, index) => {
+    this.lane.orderBehind(down, device.compute);
+    this.residents.forEach((input, index) => {
       if (!(input instanceof Tensor) || !isMovable(input, device)) return;
       this.moved.push({ index, copy: new HostCopy(this.lane, input) });
-      this.rest[index] = null;
+      this.residents[index] = null;
     });
     return this;
   }
@@ -67,7 +67,7 @@ class OffloadedInputs implements KeptInputs {
     this.lane.inputs.remove(this);
     this.awaitUpload();
     for (const { copy } of this.moved) copy.release();
-    for (const input of this.rest) if (input instanceof Tensor) input.release();
+    for (const input of this.residents) if (input instanceof Tensor) input.release();
     this.uploaded.dispose();
   }
 
@@ -76,7 +76,7 @@ class OffloadedInputs implements KeptInputs {
     this.upload();
     this.awaitUpload();
     predecessor?.upload();
-    const inputs = [...this.rest];
+    const inputs = [...this.residents];
     for (const { index, copy } of this.moved) inputs[index] = copy.tensor;
     return inputs;
   }
@@ -87,7 +87,7 @@ class OffloadedInputs implements KeptInputs {
     this.state = 'host';
     for (const { copy } of this.moved) copy.leaveDevice();
     const { device, down } = this.lane;
-    this.lane.order(device.compute, down);
+    this.lane.orderBehind(device.compute, down);
   }
 
   upload(): void {
@@ -97,7 +97,7 @@ class OffloadedInputs implements KeptInputs {
     uploadAll(this.lane, copies, this.uploaded);
   }
 
-  /** Work of the compute stream from here on finds the inputs in place. */
+  /** Makes later work of the compute stream wait for the uploaded inputs. */
   private awaitUpload(): void {
     if (this.state !== 'uploading') return;
     this.state = 'restored';
@@ -112,12 +112,12 @@ class OffloadedInputs implements KeptInputs {
 function isMovable(input: Tensor, device: Device): boolean {
   const isLeaf = input.requiresGrad && !input.gradFn;
   if (isLeaf || input.numel === 0 || !isFloating(input.dtype)) return false;
-  return input.device === device && span(input) <= input.numel;
+  return input.device === device && spanOf(input) <= input.numel;
 }
 
 /**
- * The copies use the bus while the device computes. On the CPU device they are plain copies: same
- * bits, no memory saved.
+ * Stores inputs of segments in pinned host memory. Copies overlap compute. On the CPU they save no
+ * memory, and give the same bits.
  */
 export class PinnedStore implements ActivationStore {
   keep(inputs: readonly unknown[]): KeptInputs {

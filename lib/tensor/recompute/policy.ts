@@ -4,7 +4,7 @@ import type { Device } from '../../runtime/device.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
-import { GatheredResults, type KeptResults, noKeptResults } from '../kept-results.js';
+import { AttentionResults, type KeptResults, noKeptResults } from '../kept-results.js';
 import { PinnedStore } from './pinned-store.js';
 import { type ActivationStore, onDevice } from './store.js';
 import {
@@ -52,19 +52,19 @@ interface CheckpointPolicy {
   readonly store: ActivationStore;
   readonly watch: SegmentWatch;
   /** Creates the store of kept results for a new segment. */
-  readonly keepsakes: (device: Device | null) => KeptResults;
+  readonly openKeptResults: (device: Device | null) => KeptResults;
   readonly numberCheckpoints: number | null;
 }
 
-const keepNothing = (): KeptResults => noKeptResults;
+const openNothing = (): KeptResults => noKeptResults;
 
-const standard: CheckpointPolicy = {
+const defaultPolicy: CheckpointPolicy = {
   store: onDevice,
   watch: unwatched,
-  keepsakes: keepNothing,
+  openKeptResults: openNothing,
   numberCheckpoints: null,
 };
-let policy = standard;
+let policy = defaultPolicy;
 
 /**
  * By default, host memory keeps attention with at least so many keys a query. A copy over PCIe
@@ -93,27 +93,27 @@ export function currentPolicy(): CheckpointPolicy {
  */
 export function configure(given: CheckpointingOptions = {}): void {
   const options = readOptions(OP, given, OPTIONS);
-  check(options);
+  checkOptions(options);
   const { numberCheckpoints = null, cpuCheckpointing, synchronize, profile } = options;
   const watch = profile
     ? new ProfilingWatch(typeof profile === 'function' ? profile : null)
     : unwatched;
   reset();
   const store = cpuCheckpointing ? new PinnedStore() : onDevice;
-  const fewest = fewestKeptKeys(options);
+  const minKeys = fewestKeptKeys(options);
   policy = {
     store,
     watch: synchronize ? new SynchronizedWatch(watch) : watch,
-    keepsakes: Number.isFinite(fewest)
-      ? (device) => new GatheredResults(store.results(device), fewest)
-      : keepNothing,
+    openKeptResults: Number.isFinite(minKeys)
+      ? (device) => new AttentionResults(store.results(device), minKeys)
+      : openNothing,
     numberCheckpoints,
   };
 }
 
 /** Returns whether configure() has been called since the start or the last reset(). */
 export function isConfigured(): boolean {
-  return policy !== standard;
+  return policy !== defaultPolicy;
 }
 
 /**
@@ -122,7 +122,7 @@ export function isConfigured(): boolean {
  */
 export function reset(): void {
   const { store, watch } = policy;
-  policy = standard;
+  policy = defaultPolicy;
   store.dispose();
   watch.dispose();
 }
@@ -137,7 +137,11 @@ export function times(): SegmentTimes[] {
 
 const OP = 'checkpointing.configure';
 
-function check({ numberCheckpoints: count = null, profile, ...options }: CheckpointingOptions) {
+function checkOptions({
+  numberCheckpoints: count = null,
+  profile,
+  ...options
+}: CheckpointingOptions) {
   if (count !== null) requireInteger(`${OP} numberCheckpoints`, count, 1);
   for (const [name, value] of Object.entries(options)) {
     if (value != null) requireType(`${OP} ${name}`, value, 'boolean');

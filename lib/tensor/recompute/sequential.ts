@@ -40,15 +40,15 @@ function chain<Given extends (Tensor | null)[]>(
  * `segments` is an integer from 1.
  */
 export function segmentsOf<Item>(list: readonly Item[], segments: number | null): Item[][] {
-  const wanted = segments ?? currentPolicy().numberCheckpoints ?? list.length;
-  if (!Number.isInteger(wanted) || (wanted < 1 && list.length > 0)) {
+  const segmentCount = segments ?? currentPolicy().numberCheckpoints ?? list.length;
+  if (!Number.isInteger(segmentCount) || (segmentCount < 1 && list.length > 0)) {
     throw argumentError(
       'checkpointSequential',
       'a positive number of segments, or null',
       String(segments),
     );
   }
-  const count = Math.min(wanted, list.length);
+  const count = Math.min(segmentCount, list.length);
   const border = (i: number): number => Math.floor((i * list.length) / count);
   return Array.from({ length: count }, (_, i) => list.slice(border(i), border(i + 1)));
 }

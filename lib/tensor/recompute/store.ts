@@ -1,5 +1,5 @@
-// Storage of a segment's inputs and kept results between its forward and its replay. This file: on
-// the device.
+// The interface that stores a segment's inputs and results until its replay, and the store that
+// leaves them on the device.
 import type { Device } from '../../runtime/device.js';
 import { ResidentResults, type ResultStore } from '../kept-results.js';
 import type { Saved } from '../tape.js';
@@ -11,7 +11,7 @@ export interface KeptInputs extends Saved {
   restore(): readonly unknown[];
 }
 
-/** Chosen once by configure(). */
+/** Stores the inputs and kept results of segments. configure() chooses one. */
 export interface ActivationStore {
   /** Called before the segment runs. Values that are not tensors return unchanged. */
   keep(inputs: readonly unknown[]): KeptInputs;
@@ -21,7 +21,7 @@ export interface ActivationStore {
   dispose(): void;
 }
 
-/** The inputs stay on the device: one reference each. */
+/** Keeps the inputs on the device by one reference each. */
 class ResidentInputs implements KeptInputs {
   constructor(private readonly inputs: readonly unknown[]) {}
 

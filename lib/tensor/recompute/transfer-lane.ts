@@ -28,9 +28,9 @@ export class SegmentQueue<Segment> {
   }
 }
 
-/** What a segment has in host memory. */
-interface Away {
-  /** Enqueues the copies back, if they have not been. */
+/** A segment with tensors in host memory. */
+interface OffloadedSegment {
+  /** Enqueues the copies back to the device, unless it has done so before. */
   upload(): void;
 }
 
@@ -44,8 +44,8 @@ export class TransferLane {
   readonly pool: PinnedPool;
   /** Recorded and waited for in one go; never pending for longer. */
   readonly mark: Event;
-  readonly inputs = new SegmentQueue<Away & { leaveDevice(): void }>();
-  readonly results = new SegmentQueue<Away>();
+  readonly inputs = new SegmentQueue<OffloadedSegment & { leaveDevice(): void }>();
+  readonly results = new SegmentQueue<OffloadedSegment>();
 
   constructor(readonly device: Device) {
     this.down = Stream.create(device, 'activations to the host');
@@ -54,8 +54,8 @@ export class TransferLane {
     this.mark = new Event(device);
   }
 
-  /** Later work of `stream` starts after the work enqueued on `behind` so far. */
-  order(stream: Stream, behind: Stream): void {
+  /** Makes later work of `stream` wait for the work that `behind` has so far. */
+  orderBehind(stream: Stream, behind: Stream): void {
     stream.wait(this.mark.record(behind));
   }
 }
@@ -76,8 +76,8 @@ export function drainLanes(): void {
   for (const { pool } of lanes.values()) pool.drain();
 }
 
-/** The elements from a tensor's first to its last in memory. */
-export function span({ shape, strides }: Tensor): number {
+/** Returns the number of elements between a tensor's first and last element in memory. */
+export function spanOf({ shape, strides }: Tensor): number {
   return shape.reduce((total, size, d) => total + (size - 1) * required(strides[d]), 1);
 }
 
@@ -86,7 +86,7 @@ export function span({ shape, strides }: Tensor): number {
  * `down` behind compute. uploadAll() orders `up`.
  */
 export class HostCopy {
-  /** Its layout. The spanned memory is copied unchanged, so the strides stay the same. */
+  /** Layout of the tensor. The copy includes gaps, so the strides stay the same. */
   private readonly like: Pick<Tensor, 'dtype' | 'shape' | 'strides'>;
   private readonly bytes: number;
   /** The held tensor on the device; null while only the host has it. */
@@ -103,7 +103,7 @@ export class HostCopy {
     const { dtype, shape, strides, offset } = tensor;
     const size = dtypeSize(dtype);
     this.like = { dtype, shape, strides };
-    this.bytes = span(tensor) * size;
+    this.bytes = spanOf(tensor) * size;
     this.onDevice = tensor;
     this.slot = pool.take(this.bytes);
     down.wait(this.slot.read);
@@ -138,12 +138,12 @@ export class HostCopy {
     this.slot = null;
     required(this.onDevice).buffer.copyFrom(slot.buffer, { bytes: this.bytes }, up);
     slot.read.record(up);
-    pool.give(slot);
+    pool.giveBack(slot);
   }
 
   release(): void {
     this.leaveDevice();
-    if (this.slot) this.lane.pool.give(this.slot);
+    if (this.slot) this.lane.pool.giveBack(this.slot);
     this.slot = null;
   }
 }
@@ -154,13 +154,11 @@ export class HostCopy {
  */
 export function uploadAll(lane: TransferLane, copies: readonly HostCopy[], done: Event): void {
   for (const copy of copies) copy.allocate();
-  lane.order(lane.up, lane.down);
-  lane.order(lane.up, lane.device.compute);
+  lane.orderBehind(lane.up, lane.down);
+  lane.orderBehind(lane.up, lane.device.compute);
   for (const copy of copies) copy.upload();
   done.record(lane.up);
 }
-
-// A pool of pinned host buffers: a segment's tensors take them, the next step reuses them.
 
 /** A pinned buffer on loan. */
 interface PinnedSlot {
@@ -169,7 +167,10 @@ interface PinnedSlot {
   readonly read: Event;
 }
 
-/** Not thread-safe; slots return when their last read has been enqueued. */
+/**
+ * A pool of pinned host buffers for tensors of segments. A slot returns when its last read has been
+ * enqueued.
+ */
 class PinnedPool {
   private idle: PinnedSlot[] = [];
   private recycles = true;
@@ -194,21 +195,21 @@ class PinnedPool {
     return { buffer: Buffer.allocatePinned(this.device, bytes), read: new Event(this.device) };
   }
 
-  give(slot: PinnedSlot): void {
+  giveBack(slot: PinnedSlot): void {
     if (this.recycles) this.idle.push(slot);
-    else free(slot);
+    else freeSlot(slot);
   }
 
   /** Frees idle slots, and slots that return before the next take(). */
   drain(): void {
     this.recycles = false;
-    for (const slot of this.idle) free(slot);
+    for (const slot of this.idle) freeSlot(slot);
     this.idle = [];
   }
 }
 
-/** Waits for the device to be done with it. */
-function free({ buffer, read }: PinnedSlot): void {
+/** Frees a slot after the device has finished its last read. */
+function freeSlot({ buffer, read }: PinnedSlot): void {
   buffer.release();
   read.dispose();
 }

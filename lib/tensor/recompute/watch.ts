@@ -4,13 +4,13 @@ import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
 import type { Saved } from '../tape.js';
 
-/** One run of a segment: its two halves, and the end of its life as release(). */
+/** Observes one run of a segment: its forward, its recomputation, and its end by release(). */
 export interface WatchedSegment extends Saved {
   forward<T>(body: () => T): T;
   recompute<T>(body: () => T): T;
 }
 
-/** Chosen once by configure(). */
+/** Observes the runs of segments. configure() chooses one. */
 export interface SegmentWatch {
   open(device: Device): WatchedSegment;
   /** See SegmentTimes; only runs that the device has finished. */
@@ -22,7 +22,7 @@ export interface SegmentWatch {
 export interface SegmentTimes {
   /** Index in forward order, from 0. */
   segment: number;
-  /** Runs that the means are of. */
+  /** Number of runs in the means. */
   runs: number;
   /** Time of the first forward. */
   forwardMs: number;
@@ -54,15 +54,15 @@ export class SynchronizedWatch implements SegmentWatch {
 
   open(device: Device): WatchedSegment {
     const inner = this.inner.open(device);
-    const bound = <T>(run: () => T): T => {
+    const runSynchronized = <T>(run: () => T): T => {
       device.synchronize();
       const result = run();
       device.synchronize();
       return result;
     };
     return {
-      forward: (body) => bound(() => inner.forward(body)),
-      recompute: (body) => bound(() => inner.recompute(body)),
+      forward: (body) => runSynchronized(() => inner.forward(body)),
+      recompute: (body) => runSynchronized(() => inner.recompute(body)),
       retain: () => inner.retain(),
       release: () => inner.release(),
     };
@@ -82,7 +82,7 @@ interface Span {
   end: Event;
 }
 
-/** Events around both halves; they are read after the device has passed them, with no wait. */
+/** Times both halves of a run by events, which are read after the device has passed them. */
 class TimedSegment implements WatchedSegment {
   private references = 0;
   readonly spans: Partial<Record<'forward' | 'recompute', Span>> = {};
@@ -90,7 +90,7 @@ class TimedSegment implements WatchedSegment {
   constructor(
     private readonly device: Device,
     readonly number: number,
-    private readonly ended: (segment: TimedSegment) => void,
+    private readonly onEnd: (segment: TimedSegment) => void,
   ) {}
 
   forward<T>(body: () => T): T {
@@ -106,10 +106,10 @@ class TimedSegment implements WatchedSegment {
   }
 
   release(): void {
-    if (--this.references === 0) this.ended(this);
+    if (--this.references === 0) this.onEnd(this);
   }
 
-  get passed(): boolean {
+  get isFinished(): boolean {
     return Object.values(this.spans).every(({ end }) => end.done);
   }
 
@@ -172,7 +172,7 @@ export class ProfilingWatch implements SegmentWatch {
       }));
   }
 
-  /** Reports the runs that the device has finished and drops the rest. */
+  /** Reports the runs that the device has finished, and drops all others. */
   dispose(): void {
     this.report();
     this.disposed = true;
@@ -180,9 +180,12 @@ export class ProfilingWatch implements SegmentWatch {
   }
 
   private report(): void {
-    const waits = this.ended.findIndex((segment) => !segment.passed);
-    const passed = this.ended.splice(0, waits < 0 ? this.ended.length : waits);
-    for (const segment of passed) {
+    const firstUnfinished = this.ended.findIndex((segment) => !segment.isFinished);
+    const finished = this.ended.splice(
+      0,
+      firstUnfinished < 0 ? this.ended.length : firstUnfinished,
+    );
+    for (const segment of finished) {
       const run: SegmentRun = {
         segment: segment.number,
         forwardMs: segment.milliseconds('forward'),

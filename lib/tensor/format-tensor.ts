@@ -1,4 +1,4 @@
-// A tensor as text: dtype, shape and device, and values abbreviated as in NumPy.
+// Formats a tensor as text: dtype, shape, device, and values abbreviated as in NumPy.
 
 import { dtypeSize, isFloating, type NumericArray, rawArray } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -21,18 +21,18 @@ export type NestedNumbers = number | NestedNumbers[];
  * "..." for the middle of more than 1000 elements. Reads the device. A tensor without values gives
  * the reason instead. Source: NumPy's and PyTorch's printing.
  */
-function print(x: Tensor): string {
-  const head = headOf(x);
-  if (x.missing !== null) return head;
-  const { cells, shape } = corners(x);
-  const text = block(align(cells), shape, x.shape);
-  const apart = text.includes('\n') || head.length + text.length >= WIDTH;
-  return `${head}${apart ? '\n' : ' '}${text}`;
+function formatTensor(x: Tensor): string {
+  const head = formatHead(x);
+  if (x.missingReason !== null) return head;
+  const { cells, shape } = readCorners(x);
+  const text = formatBlock(alignCells(cells), shape, x.shape);
+  const isOnOwnLines = text.includes('\n') || head.length + text.length >= WIDTH;
+  return `${head}${isOnOwnLines ? '\n' : ' '}${text}`;
 }
 
-function headOf(x: Tensor): string {
-  const { missing } = x;
-  if (missing !== null) return `Tensor(${describe(x)}, ${missing})`;
+function formatHead(x: Tensor): string {
+  const { missingReason } = x;
+  if (missingReason !== null) return `Tensor(${describe(x)}, ${missingReason})`;
   const graph = x.gradFn ? `, from ${x.gradFn.name}` : x.requiresGrad ? ', requiresGrad' : '';
   return `Tensor(${describe(x)}, ${x.device.name}${graph})`;
 }
@@ -43,22 +43,23 @@ interface Cells {
   shape: readonly number[];
 }
 
-/** The values to show; only these are copied from the device. */
-function corners(x: Tensor): Cells {
+/** Returns the values to show, and copies only these from the device. */
+function readCorners(x: Tensor): Cells {
   const isCut = x.numel > SUMMARISED;
   const shape = x.shape.map((size) => (isCut ? Math.min(size, 2 * EDGE) : size));
   const narrow = x.dtype === 'f16' || x.dtype === 'bf16';
-  const shown = held(() => Tensor.empty(shape, narrow ? 'f32' : x.dtype, x.device));
+  const cornerValues = held(() => Tensor.empty(shape, narrow ? 'f32' : x.dtype, x.device));
   try {
-    if (shown.numel > 0) copyCorners(x, shown);
-    const raw: NumericArray = rawArray(shown.dtype, shown.numel);
-    if (shown.numel > 0) shown.buffer.read(shown.offset * dtypeSize(shown.dtype), raw);
+    if (cornerValues.numel > 0) copyCorners(x, cornerValues);
+    const raw: NumericArray = rawArray(cornerValues.dtype, cornerValues.numel);
+    if (cornerValues.numel > 0)
+      cornerValues.buffer.read(cornerValues.offset * dtypeSize(cornerValues.dtype), raw);
     if (x.dtype === 'bool') return { cells: Array.from(raw, Boolean), shape };
     // Integers become bigints for any integer dtype: all digits are shown.
     const cells = isFloating(x.dtype) ? Array.from(raw, Number) : Array.from(raw, BigInt);
     return { cells, shape };
   } finally {
-    shown.release();
+    cornerValues.release();
   }
 }
 
@@ -78,32 +79,32 @@ function copyCorners(from: View, to: View, dim = 0): void {
   }
 }
 
-/** EDGE elements of `dim` from `start`. */
+/** Returns EDGE elements of `dim` from `start` on, as a view. */
 function edgeOf({ buffer, dtype, offset, shape, strides }: View, dim: number, start: number): View {
   const at = offset + start * required(strides[dim]);
   return { buffer, dtype, offset: at, shape: shape.with(dim, EDGE), strides };
 }
 
-/** One width for all, digits chosen by the finite values that are not 0. */
-function align(cells: Cells['cells']): string[] {
-  const texts = cells.map(styleOf(cells));
+/** Formats all cells with one width; the finite values other than 0 determine the digits. */
+function alignCells(cells: Cells['cells']): string[] {
+  const texts = cells.map(chooseStyle(cells));
   const width = texts.reduce((max, { length }) => Math.max(max, length), 0);
   return texts.map((text) => text.padStart(width));
 }
 
-function styleOf(cells: Cells['cells']): (cell: Cells['cells'][number]) => string {
+function chooseStyle(cells: Cells['cells']): (cell: Cells['cells'][number]) => string {
   const sizes: number[] = [];
-  let whole = true;
+  let areIntegers = true;
   for (const cell of cells) {
     if (typeof cell !== 'number') return String;
     if (!Number.isFinite(cell) || cell === 0) continue;
     sizes.push(Math.abs(cell));
-    whole &&= Number.isInteger(cell);
+    areIntegers &&= Number.isInteger(cell);
   }
   const [min, max] = [Math.min(...sizes), Math.max(...sizes)];
   const finite = (style: (value: number) => string) => (cell: Cells['cells'][number]) =>
     Number.isFinite(cell) ? style(cell as number) : infinite(cell as number);
-  if (whole && (sizes.length === 0 || max < 1e8)) return finite(String);
+  if (areIntegers && (sizes.length === 0 || max < 1e8)) return finite(String);
   const isWide = max / min > 1000 || max >= 1e8 || min < 1e-4;
   return finite((value) => (isWide ? value.toExponential(DIGITS) : value.toFixed(DIGITS)));
 }
@@ -111,28 +112,28 @@ function styleOf(cells: Cells['cells']): (cell: Cells['cells'][number]) => strin
 const infinite = (value: number): string =>
   Number.isNaN(value) ? 'nan' : value > 0 ? 'inf' : '-inf';
 
-/** Texts of `shape` in brackets; "..." stands where `whole` has more. */
-function block(
+/** Nests `texts` in brackets by `shape`; "..." stands where `fullShape` is larger. */
+function formatBlock(
   texts: readonly string[],
   shape: readonly number[],
-  whole: readonly number[],
+  fullShape: readonly number[],
 ): string {
   const strides = contiguousStrides(shape);
-  const level = (dim: number, at: number): string => {
+  const formatLevel = (dim: number, at: number): string => {
     if (dim === shape.length) return required(texts[at]);
     const parts = Array.from({ length: required(shape[dim]) }, (_, i) =>
-      level(dim + 1, at + i * required(strides[dim])),
+      formatLevel(dim + 1, at + i * required(strides[dim])),
     );
-    if (shape[dim] !== whole[dim]) parts.splice(EDGE, 0, '...');
+    if (shape[dim] !== fullShape[dim]) parts.splice(EDGE, 0, '...');
     const indent = ' '.repeat(dim + 1);
-    if (dim === shape.length - 1) return `[${lines(parts, indent)}]`;
+    if (dim === shape.length - 1) return `[${joinParts(parts, indent)}]`;
     return `[${parts.join(`,${'\n'.repeat(shape.length - 1 - dim)}${indent}`)}]`;
   };
-  return level(0, 0);
+  return formatLevel(0, 0);
 }
 
-/** Parts on as many lines as they need. */
-function lines(parts: readonly string[], indent: string): string {
+/** Joins parts into lines of at most WIDTH characters. */
+function joinParts(parts: readonly string[], indent: string): string {
   const [first = ''] = parts;
   const each = Math.max(1, Math.floor((WIDTH - indent.length) / (first.length + 2)));
   const rows: string[] = [];
@@ -140,23 +141,23 @@ function lines(parts: readonly string[], indent: string): string {
   return rows.join(`,\n${indent}`);
 }
 
-/** `values`, in row-major order, as lists nested by `shape`. */
+/** Returns row-major `values` as lists nested by `shape`. */
 function nest(values: readonly number[], shape: readonly number[]): NestedNumbers {
   const strides = contiguousStrides(shape);
-  const level = (dim: number, at: number): NestedNumbers =>
+  const nestLevel = (dim: number, at: number): NestedNumbers =>
     dim === shape.length
       ? required(values[at])
       : Array.from({ length: required(shape[dim]) }, (_, i) =>
-          level(dim + 1, at + i * required(strides[dim])),
+          nestLevel(dim + 1, at + i * required(strides[dim])),
         );
-  return level(0, 0);
+  return nestLevel(0, 0);
 }
 
 declare module './tensor.js' {
   interface Tensor {
     /**
-     * Returns the values as lists, nested as the shape is; a number for shape []. Blocks until they
-     * are there.
+     * Returns the values as lists, nested as the shape is; a number for shape []. Waits for the
+     * device.
      */
     toList(): NestedNumbers;
     /**
@@ -174,7 +175,7 @@ Tensor.prototype.toList = function (this: Tensor): NestedNumbers {
 Tensor.prototype.toJSON = Tensor.prototype.toList;
 
 Tensor.prototype.toString = function (this: Tensor): string {
-  return print(this);
+  return formatTensor(this);
 };
 
 Object.defineProperties(Tensor.prototype, {
@@ -183,7 +184,7 @@ Object.defineProperties(Tensor.prototype, {
     configurable: true,
     writable: true,
     value(this: Tensor, depth: number): string {
-      return depth < 0 ? headOf(this) : print(this);
+      return depth < 0 ? formatHead(this) : formatTensor(this);
     },
   },
   /** `${loss}` is its text; Number(loss), loss * 2 and loss < 1 read the value of one element. */
