@@ -1,4 +1,4 @@
-// What the CPU body of an op receives, and the CPU's element types.
+// The context that the CPU body of an op receives, and the CPU's element types.
 #pragma once
 
 #include "../core/thread_pool.h"

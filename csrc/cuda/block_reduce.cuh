@@ -1,4 +1,4 @@
-// Sums and maxima over a warp or a block in a fixed order; every thread receives the result.
+// Sums and maxima over a warp or a block, in a fixed order. All threads receive the result.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,14 +14,14 @@ struct Add {
   }
 };
 
-/// NaN wins, so that it stays visible.
+/// Returns the larger value, or NaN if either is NaN.
 struct Max {
   template <class T>
   __device__ __forceinline__ T operator()(T a, T b) const {
     return a > b || a != a ? a : b;
   }
 };
-/// The same by one instruction, with 0 above -0.
+/// Like Max, by one instruction that treats 0 as larger than -0.
 __device__ __forceinline__ float larger_or_nan(float a, float b) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
@@ -35,8 +35,8 @@ struct Min {
   }
 };
 
-/// All lanes of the warp must take part. The butterfly gives every lane the same bits, since IEEE
-/// addition commutes.
+/// Reduces x over a warp. All lanes must call it. All receive the same bits, because IEEE addition
+/// commutes and the exchange is a butterfly.
 template <class T, class Combine>
 __device__ __forceinline__ T warp_reduce(T x, Combine combine) {
 #pragma unroll
@@ -50,8 +50,9 @@ __device__ __forceinline__ T warp_sum(T x) {
   return warp_reduce(x, Add{});
 }
 
-/// All threads of a one-dimensional block of whole warps (at most 1024 threads) must take part. May
-/// be called again at once: the scratch is protected on both sides.
+/// Reduces x over a block. All threads of a one-dimensional block of whole warps (at most 1024
+/// threads) must call it. It may be called again at once, because barriers before and after protect
+/// the scratch memory.
 template <class T, class Combine>
 __device__ __forceinline__ T block_reduce(T x, Combine combine) {
   __shared__ T partial[kWarp];

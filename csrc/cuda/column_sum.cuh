@@ -1,5 +1,5 @@
-// Column sums in a fixed order, in two kernels. Blocks of the first write one partial row each. The
-// second begins while they run, and adds the partial rows.
+// Column sums in a fixed order, by two kernels. Each block of the first writes a partial row. The
+// second kernel, which is launched while the first runs, adds the partial rows.
 #pragma once
 
 #include <algorithm>
@@ -10,24 +10,23 @@
 
 namespace ds::cuda {
 
-/// Destination of the totals of partial rows: column k of part p goes to out[p][k]; null drops a
-/// part.
+/// Where the totals go: column k of part p to out[p][k]. A null pointer drops its part.
 template <class T>
 struct ColumnTotals {
   T* out[2];
-  int64_t columns;  // of one part
-  int64_t stride;   // columns of all parts: the length of a partial row
+  int64_t columns;  // of each part
+  int64_t stride;   // length of a partial row: columns of all parts
   bool accumulate;
 };
 
 constexpr int kJoinLanes = 32, kJoinRows = 16;
 
-/// out (+)= the sum of `rows` partial rows. Thread row y adds rows y, y + 16, ...; then the 16 sums
-/// are added in order.
+/// Writes or adds the sum of `rows` partial rows to `out`. Thread row y adds rows y, y + 16, ...
+/// Then the 16 sums are added in order.
 template <class T>
 __global__ void __launch_bounds__(kJoinLanes* kJoinRows)
     column_join_kernel(ColumnTotals<T> totals, const float* partials, int64_t rows) {
-  constexpr int kUnroll = 9;  // A partial row of each SM: all loads are in flight at once.
+  constexpr int kUnroll = 9;  // a partial row per SM: all loads are in flight at once
   __shared__ float sums[kJoinRows][kJoinLanes];
   let_next_begin();
   const int64_t column = int64_t{blockIdx.x} * kJoinLanes + threadIdx.x;
@@ -57,7 +56,7 @@ __global__ void __launch_bounds__(kJoinLanes* kJoinRows)
   at = from_float<T>(totals.accumulate ? to_float(at) + total : total);
 }
 
-/// Adds `rows` partial rows that the previous kernel writes.
+/// Adds the `rows` partial rows that the previous kernel of the stream writes.
 template <class T>
 void join_columns(const char* op, const CudaContext& ctx, const ColumnTotals<T>& totals,
                   const float* partials, int64_t rows) {
@@ -67,21 +66,21 @@ void join_columns(const char* op, const CudaContext& ctx, const ColumnTotals<T>&
 }
 
 // -------------------------------------------------------------------------------------------------
-// The sums of a dense matrix of 16-bit elements
+// Column sums of a dense matrix of 16-bit elements
 
-/// A matrix with dense rows, each aligned to packets and a whole number of packets long.
+/// A matrix with contiguous rows. Each row is 16-byte aligned and a multiple of 16 bytes long.
 template <class T>
 struct DenseRows {
   const T* data;
   int64_t rows, columns;
-  int64_t apart;  // elements from row to row
+  int64_t apart;  // elements between rows
 };
 
 constexpr int kColumnThreads = 256, kColumnLanes = 32, kColumnRows = kColumnThreads / kColumnLanes;
 constexpr int kColumnLoads = 8, kColumnBlocksPerSm = 4;
 
 /// Block (x, y) sums rows [y part, (y + 1) part) of 32 packets of columns. Its threads form 8 rows,
-/// with 8 loads in flight each.
+/// each with 8 loads in flight.
 template <class T>
 __global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerSm)
     column_parts_kernel(DenseRows<T> in, float* partials, int64_t part) {
@@ -117,8 +116,8 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerSm)
   }
 }
 
-/// out [columns] (+)= the sums of the columns. Needs at least one column and one row. The number of
-/// blocks is the number that an H100 runs at once, so no block starts late.
+/// Writes or adds the sums of the columns to out [columns]. Needs at least one row and one column.
+/// It launches as many blocks as an H100 runs at once, so that no block starts late.
 template <class T>
 void sum_columns(const char* op, CudaContext& ctx, const DenseRows<T>& in, T* out,
                  bool accumulate) {

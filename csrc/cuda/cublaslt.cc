@@ -1,4 +1,4 @@
-// Opening libcublasLt and finding its functions.
+// Opens libcublasLt and finds its functions.
 #include "cublaslt.h"
 
 #include "../core/error.h"

@@ -1,4 +1,4 @@
-// The part of cuBLASLt that this back end uses, declared here so that the build does not need its
+// The part of cuBLASLt that this back end uses. Declared here, so that the build does not need its
 // headers.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace ds::cuda {
 
-// Names, values and layouts are those of cublasLt.h of CUDA 12 and 13. cublaslt_check.cc compares
-// them with the real header if it is installed.
+// Names, values and layouts are those of cublasLt.h in CUDA 12 and 13. If that header is installed,
+// cublaslt_check.cc compares them with it.
 namespace lt {
 
 enum class Status : int32_t {
@@ -35,7 +35,7 @@ enum class DescAttribute : int32_t {
   a_scale_pointer = 17,
   b_scale_pointer = 18,
   fast_accumulation = 25,
-  a_scale_mode = 31,  // from cuBLAS 12.9
+  a_scale_mode = 31,  // since cuBLAS 12.9
   b_scale_mode = 32
 };
 enum class LayoutAttribute : int32_t { batch_count = 5, batch_stride = 6 };
@@ -56,9 +56,9 @@ enum class Epilogue : int32_t {
   gelu_aux_bias = 164,
   gelu_grad = 192
 };
-/// The elements of an FP8 operand that share a scale.
+/// Which elements of an FP8 operand share a scale.
 enum class ScaleMode : int32_t { scalar = 0, outer_vector = 3, vector_128 = 4, block_128x128 = 5 };
-/// How the parts of a split inner dimension are summed; a bit set.
+/// How the parts of a split inner dimension are added. A bit set.
 enum class Reduction : uint32_t { none = 0, in_place = 1, compute_type = 2, output_type = 4 };
 
 using Handle = struct HandleStruct*;
@@ -101,9 +101,9 @@ using MatmulFn = Status(Handle, Desc, const void* alpha, const void* a, Layout, 
 
 }  // namespace lt
 
-/// The functions of an open libcublasLt; the destructor closes it.
+/// The functions of libcublasLt. The destructor closes the library.
 struct CublasLt {
-  /// Throws DS_LIBRARY with the names of the files that it tried.
+  /// Opens the library. Throws DS_LIBRARY with the names of the files that it tried.
   CublasLt();
 
   DynamicLibrary library;
@@ -124,7 +124,7 @@ struct CublasLt {
   lt::AlgorithmCheckFn* algorithm_check;
   lt::MatmulFn* matmul;
 
-  /// Throws DS_CUBLAS with the library's text, or DS_OUT_OF_MEMORY.
+  /// Throws DS_CUBLAS with the library's text, or DS_OUT_OF_MEMORY, unless `status` is success.
   void check(lt::Status status, const char* what) const;
 };
 

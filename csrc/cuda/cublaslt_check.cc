@@ -1,4 +1,4 @@
-// Compile-time proof that cublaslt.h agrees with the installed cublasLt.h, if there is one.
+// Checks at compile time that cublaslt.h agrees with cublasLt.h, if that is installed.
 #if __has_include(<cublasLt.h>)
 
 #include <cublasLt.h>
@@ -12,7 +12,7 @@ namespace ds::cuda {
 
 namespace {
 
-/// Two functions may stand for each other when their parameters agree in number, size and kind.
+/// True if parameters A and B have the same size and kind, so that functions are compatible.
 template <class A, class B>
 constexpr bool same_kind = sizeof(A) == sizeof(B) && alignof(A) == alignof(B) &&
                            std::is_pointer_v<A> == std::is_pointer_v<B> &&

@@ -1,4 +1,4 @@
-// CudaContext: an op body's view of its device, and scratch memory that ends with the op.
+// CudaContext: scratch memory that is released at the end of an op, and counters.
 #include "cuda_context.h"
 
 #include <iterator>
@@ -29,8 +29,8 @@ void* CudaContext::scratch(size_t bytes) {
   return data;
 }
 
-/// A recorded launch gets its own counter: a replay may overlap with launches of the recording
-/// stream.
+/// In a recording, each launch gets its own counter, because a replay may overlap with launches of
+/// the recording stream.
 unsigned* CudaContext::counter() {
   if (!device.captures())
     if (unsigned* counter = device.counters().of(stream)) return counter;

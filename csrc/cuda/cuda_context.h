@@ -1,4 +1,4 @@
-// The context of a CUDA op body, launch checks, and the GPU's element types.
+// The context that the CUDA body of an op receives, launch checks, and the GPU's element types.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,7 +13,7 @@ namespace ds::cuda {
 
 class CudaDevice;
 
-/// The GPU's column of the dtype switch (core/dtype.h); f64 exists on the CPU only.
+/// The GPU's types for the dtype switch of core/dtype.h. Only the CPU has f64.
 struct CudaTypes {
   using f16 = __half;
   using bf16 = __nv_bfloat16;
@@ -29,20 +29,21 @@ void for_all(const char* op, DType t, F&& f) {
   dispatch_all<CudaTypes>(op, t, f);
 }
 
-/// One op's view of its device. Kernels launch on `stream` only.
+/// The device as an op's body uses it. Kernels must be launched on `stream`.
 struct CudaContext {
   CudaDevice& device;
   cudaStream_t stream;
   int sm_count;
-  RunningCode code;  // that the GPU runs of this library
+  RunningCode code;  // the architecture of this library's code that the GPU runs
 
-  /// Returns 256-byte aligned scratch. It is released, in stream order, when the op's run() ends.
+  /// Returns scratch memory, 256-byte aligned, released in stream order when the op's run()
+  /// returns.
   void* scratch(size_t bytes);
   template <class T>
   T* scratch_of(size_t count) {
     return static_cast<T*>(scratch(count * sizeof(T)));
   }
-  /// Returns a counter that is 0. The kernel that uses it must leave 0.
+  /// Returns a counter with the value 0. The kernel must reset it to 0.
   unsigned* counter();
 
   CudaContext(CudaDevice& device, cudaStream_t stream);

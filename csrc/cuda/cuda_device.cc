@@ -1,4 +1,4 @@
-// CudaDevice over the CUDA runtime. Each call is checked, and errors name the method.
+// CudaDevice over the CUDA runtime. Checks all calls; errors name the method.
 #include "cuda_device.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 constexpr int kOldestCapability = 80;
 constexpr const char* kGraph = "graph";
 
-/// Orders streams. For waits of host threads see SleepingWaits.
+/// An event that orders streams. Host threads wait by SleepingWaits instead.
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(bool timed) {
@@ -35,10 +35,10 @@ class CudaEvent final : public Event {
 
 cudaEvent_t event_of(Event& event) { return static_cast<CudaEvent&>(event).get(); }
 
-/// Memory as a GPU sees it.
+/// A pointer as a GPU sees it.
 struct Place {
-  cudaMemoryType kind;  // cudaMemoryTypeUnregistered: only the driver reaches it, by copies
-  void* address;        // the GPU's
+  cudaMemoryType kind;  // if cudaMemoryTypeUnregistered, only the driver's copies reach it
+  void* address;        // for the GPU
 };
 
 Place place_of(const void* p) {
@@ -98,7 +98,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
 CudaDevice::~CudaDevice() {
   if (cudaDeviceSynchronize() != cudaSuccess) static_cast<void>(cudaGetLastError());
   collect_host_calls();
-  gemm_.reset();  // its workspaces are memory of the pool, and its streams still exist
+  gemm_.reset();  // its workspaces belong to the pool, and its streams still exist
   pool_.reset();
   compute_.reset();
 }
@@ -150,10 +150,9 @@ void CudaDevice::trim() {
   pool_->trim();
 }
 
-/// Kernels outside compute are short, and other streams wait for them: an update of a tile, a
-/// collective. So compute has the lowest priority, as have bulk copies, which run no kernels.
-/// Copies of streams with neighbouring priorities never overtake each other; copies with a larger
-/// distance sometimes do.
+/// Compute has the lowest priority, because kernels of other streams are short and others wait for
+/// them (the update of a tile, a collective). Bulk copies have it too, as they run no kernels.
+/// Priorities also order copies, but only if they are far apart, and then not always.
 std::unique_ptr<Stream> CudaDevice::create_stream(Urgency urgency) {
   constexpr int kPriorities[kUrgencies] = {0, 3, 3, 5};
   return std::make_unique<CudaStream>(*this, kPriorities[static_cast<int>(urgency)], urgency);
@@ -219,7 +218,8 @@ double CudaDevice::elapsed_ms(Event& start, Event& end) {
   return milliseconds;
 }
 
-/// While bulk streams keep the copy engines busy, awaited copies use a kernel instead.
+/// Returns true if a kernel should copy: the copy is awaited, and bulk streams keep the copy
+/// engines busy.
 bool CudaDevice::passes_engines(cudaMemoryType to, const Stream& stream) const {
   return bulk_streams_ > 0 && to == cudaMemoryTypeDevice &&
          static_cast<const CudaStream&>(stream).urgency() == Urgency::kAwaited;
@@ -265,7 +265,7 @@ void CudaDevice::launch_host(Stream& stream, std::function<void()> task) {
   auto call = std::make_unique<HostCall>(HostCall{*this, std::move(task)});
   HostQueue& queue = static_cast<CudaStream&>(stream).host_queue();
   queue.push([call = call.get()] { run_host_call(call); });
-  call.release();  // collect_host_calls deletes it
+  call.release();  // collect_host_calls() deletes it
 }
 
 void CudaDevice::run(OpId op, const void* args, Stream& stream) {
@@ -275,7 +275,7 @@ void CudaDevice::run(OpId op, const void* args, Stream& stream) {
 
 namespace {
 
-/// A graph that can be launched. The memory of its recording stays allocated while it lives.
+/// A graph that can be launched. While it exists, the memory of its recording stays allocated.
 class CudaGraph final : public Graph {
  public:
   CudaGraph(MemoryPool& pool, cudaGraph_t recorded) : pool_(pool) {
@@ -298,7 +298,7 @@ class CudaGraph final : public Graph {
 
 void CudaDevice::begin_capture() {
   make_current();
-  // Relaxed: work of other threads and streams during the capture is not part of the graph.
+  // Relaxed: work of other threads and streams during the recording is not part of the graph.
   DS_CUDA(cudaStreamBeginCapture(compute_->get(), cudaStreamCaptureModeRelaxed), kGraph);
   captures_ = true;
   pool_->record(true);

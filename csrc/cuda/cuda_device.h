@@ -1,4 +1,4 @@
-// A GPU as a device: streams, events, copies, host calls, memory, and the CUDA op table.
+// A GPU as a device: streams, events, copies, host functions, memory and the table of CUDA ops.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,16 +20,16 @@ namespace ds::cuda {
 class CudaDevice;
 class Gemm;
 
-/// Owns a non-blocking CUDA stream: it never orders itself with the legacy default stream.
+/// Owns a non-blocking CUDA stream, which does not synchronize with the legacy default stream.
 class CudaStream final : public Stream {
  public:
-  /// Blocks and copies of streams with a higher priority start before waiting ones of other
-  /// streams. 0 is the lowest priority.
+  /// `priority` 0 is the lowest. Waiting thread blocks and copies of streams with higher priority
+  /// start first.
   CudaStream(CudaDevice& device, int priority, Urgency urgency = Urgency::kUsual);
   ~CudaStream() override;
   cudaStream_t get() const { return stream_; }
   Urgency urgency() const { return urgency_; }
-  /// Opened by the first call.
+  /// Returns the stream's host queue, and creates it on the first call.
   HostQueue& host_queue();
 
  private:
@@ -41,11 +41,11 @@ class CudaStream final : public Stream {
 
 inline cudaStream_t stream_of(Stream& stream) { return static_cast<CudaStream&>(stream).get(); }
 
-/// Methods make this GPU the current device of the calling thread. Matrix products need cuBLASLt,
-/// which the first product opens.
+/// A GPU. Methods make it the current device of the calling thread. The first matrix product opens
+/// cuBLASLt.
 class CudaDevice final : public Device {
  public:
-  /// Throws DS_DEVICE if GPU `index` is older than compute capability 8.0, and DS_CUDA if the
+  /// Opens GPU `index`. Throws DS_DEVICE if its compute capability is below 8.0, and DS_CUDA if the
   /// library has no code for it.
   explicit CudaDevice(int index);
   ~CudaDevice() override;
@@ -85,7 +85,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Graph> end_capture(bool keep) override;
   void launch(Graph& graph, Stream& stream) override;
 
-  // For op bodies and for the rest of the CUDA back end.
+  // For op bodies and other files of the CUDA back end.
   int index() const { return index_; }
   int sm_count() const { return properties_.multiProcessorCount; }
   int compute_capability() const { return properties_.major * 10 + properties_.minor; }
@@ -93,15 +93,16 @@ class CudaDevice final : public Device {
   bool deterministic_algorithms() const { return deterministic_; }
   MemoryPool& pool() { return *pool_; }
   StreamCounters& counters() { return counters_; }
-  /// Whether the compute stream records: no caller may wait for it.
+  /// Returns true while the compute stream records. Then no thread may wait for it.
   bool captures() const { return captures_; }
-  /// Opens cuBLASLt on first use. Throws DS_LIBRARY if it is not installed.
+  /// Returns the matrix products, and opens cuBLASLt on the first call. Throws DS_LIBRARY if it is
+  /// missing.
   Gemm& gemm();
   void make_current() const;
-  /// Marks the device's work as never ending: waits throw DS_CUDA from now on.
+  /// Declares that the device's work cannot end: from now on, waits throw DS_CUDA.
   void give_up() { given_up_.store(true); }
   bool has_given_up() const { return given_up_.load(); }
-  /// So many streams more are bulk.
+  /// Adds `more` to the number of bulk streams.
   void count_bulk_streams(int more) { bulk_streams_ += more; }
   /// Frees the workspaces of a stream that is about to be destroyed.
   void forget(cudaStream_t stream);
@@ -109,8 +110,8 @@ class CudaDevice final : public Device {
  private:
   struct HostCall;
   static void run_host_call(HostCall* call);
-  /// Destroys the tasks of finished host calls. They are destroyed here because their captures
-  /// belong to the thread that uses the device.
+  /// Destroys the tasks of finished host functions on the calling thread, because what they capture
+  /// belongs to the thread that uses the device.
   void collect_host_calls();
   /// Throws DS_CUDA after give_up().
   void require_hope() const;
@@ -127,11 +128,11 @@ class CudaDevice final : public Device {
   std::unique_ptr<CudaStream> compute_;
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Gemm> gemm_;
-  std::string learned_;  // algorithms for gemm_, until it exists
+  std::string learned_;  // algorithms for `gemm_` before it is created
   StreamCounters counters_;
 };
 
-/// Runs one op's body (op_table.cu); `args` as in Device::run.
+/// Runs the CUDA body of an op (op_table.cu). `args` as in Device::run.
 void run_op(OpId op, const void* args, CudaDevice& device, cudaStream_t stream);
 
 }  // namespace ds::cuda

@@ -1,4 +1,4 @@
-// fail(): one sentence for every failure of the CUDA runtime.
+// fail(): converts failures of the CUDA runtime to ds::Error.
 #include "cuda_error.h"
 
 #include "../core/error.h"

@@ -1,4 +1,4 @@
-// copy_directly(): words of 16 bytes where both addresses allow it, else bytes.
+// copy_directly(): copies words of 16 bytes if both addresses allow it, otherwise bytes.
 #include <algorithm>
 #include <cstdint>
 
@@ -10,9 +10,9 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-/// Words of a thread in flight.
+/// Words that each thread has in flight.
 constexpr int kEach = 4;
-/// 128 KiB in flight hide PCIe's latency; the other processors stay with compute.
+/// 128 KiB in flight hide the latency of PCIe. Compute keeps the other SMs.
 constexpr size_t kMostBlocks = 2;
 
 template <class Word>
@@ -38,7 +38,7 @@ void launch(void* dst, const void* src, size_t bytes, cudaStream_t stream) {
       static_cast<Word*>(dst), static_cast<const Word*>(src), count);
 }
 
-/// As divisible by powers of 2 as both addresses and the size are.
+/// Returns a number with as many factors of 2 as both addresses and the size have in common.
 uintptr_t places_of(const void* dst, const void* src, size_t bytes) {
   return reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src) | bytes;
 }

@@ -1,4 +1,4 @@
-// The library's C API: probes the driver and opens a GPU.
+// The C interface of the library: probes the driver and opens GPUs.
 #include "entry.h"
 
 #include "../core/error.h"

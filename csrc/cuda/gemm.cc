@@ -1,4 +1,4 @@
-// Gemm: builds plans, requests algorithms, times them, and runs the selected one.
+// Gemm: builds plans, gets candidate algorithms, times them and runs the fastest.
 #include "gemm.h"
 
 #include <algorithm>
@@ -18,11 +18,11 @@ namespace {
 constexpr const char* kOp = "matmul";
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kCandidates = 64;
-constexpr float kClearlyFaster = 0.99f;  // of the first proposal's time
+constexpr float kClearlyFaster = 0.99f;  // relative to the time of the first proposal
 constexpr double kTimedFlops =
     1e9;  // below this, a launch costs as much as a better algorithm saves
 constexpr size_t kTimingScratch = size_t{256} << 20;
-constexpr int kTimedProblems = 512;  // limits timing on a host that never repeats a shape
+constexpr int kTimedProblems = 512;  // limits the time spent on programs that never repeat a shape
 
 static_assert(std::has_unique_object_representations_v<GemmProblem>);
 
@@ -48,7 +48,7 @@ double flops(const GemmProblem& p) {
          static_cast<double>(p.inner) * static_cast<double>(p.batch);
 }
 
-/// Returns the bytes from out's first element to the end of its last.
+/// Returns the bytes from the first to the end of the last element of `out`.
 size_t out_extent(const GemmProblem& p) {
   const int64_t elements =
       (p.batch - 1) * p.out_batch_stride + (p.rows - 1) * p.out_row_stride + p.columns;
@@ -84,8 +84,9 @@ size_t Gemm::Hash::operator()(const GemmProblem& problem) const {
   return hash ^ (hash >> 32);
 }
 
-/// cuBLASLt is column-major, so a row-major matrix is its own transpose there. The plan computes
-/// out^T = op(b)^T op(a)^T, with b as cuBLASLt's first operand and a as its second.
+/// Descriptors of a problem. cuBLASLt is column-major, where a row-major matrix appears as its
+/// transpose. So the plan computes out^T = op(b)^T op(a)^T: b is cuBLASLt's first operand, a its
+/// second.
 struct Gemm::Plan {
   Plan(const CublasLt& library, const GemmProblem& problem) : library(library), problem(problem) {}
   ~Plan() {
@@ -96,8 +97,8 @@ struct Gemm::Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  /// Creates the descriptor and the layouts. Not part of the constructor, so the destructor frees
-  /// them if a later step throws.
+  /// Creates the descriptor and the layouts. It is separate from the constructor, so that the
+  /// destructor frees them if a later step throws.
   void describe() {
     const GemmProblem& p = problem;
     library.check(library.desc_create(&desc, lt::ComputeType::f32, CUDA_R_32F),
@@ -124,7 +125,7 @@ struct Gemm::Plan {
                   "cublasLtMatmulDescSetAttribute");
   }
 
-  /// The pointers of the epilogue, which cuBLASLt keeps in the descriptor.
+  /// Sets the epilogue's pointers, which cuBLASLt keeps in the descriptor.
   void bind(const GemmOperands& operands) const {
     if (uses_bias(problem.epilogue)) set(lt::DescAttribute::bias_pointer, operands.bias);
     if (uses_aux(problem.epilogue)) set(lt::DescAttribute::aux_pointer, operands.aux);
@@ -141,7 +142,8 @@ struct Gemm::Plan {
   lt::Algorithm algorithm{};
 
  private:
-  /// Older libraries know one scale of an operand only, and no attribute for it.
+  /// Sets FP8 scale modes. Older libraries support only one scale per operand, without an
+  /// attribute.
   void describe_scales() const {
     const GemmProblem& p = problem;
     set(lt::DescAttribute::fast_accumulation, static_cast<int8_t>(p.fast_accumulation));
@@ -233,7 +235,7 @@ lt::Status Gemm::enqueue(const Plan& plan, const lt::Algorithm& algorithm,
                          kWorkspaceBytes, stream);
 }
 
-/// Whether the library can run a choice of another process.
+/// Returns true if the library can run an algorithm that another process selected.
 bool Gemm::serves(const Plan& plan, const lt::Algorithm& algorithm) const {
   lt::Heuristic result{};
   return library_.algorithm_check(handle_, plan.desc, plan.b, plan.a, plan.out, plan.out,
@@ -241,14 +243,14 @@ bool Gemm::serves(const Plan& plan, const lt::Algorithm& algorithm) const {
          result.workspace_bytes <= kWorkspaceBytes;
 }
 
-/// Returns the index of the algorithm to keep. Writes to `operands.out` only if the real call
-/// overwrites it and does not read it or an alias of it. Otherwise writes to scratch; without
-/// memory for scratch it times nothing.
+/// Returns the index of the algorithm to keep. Timing writes to `operands.out` only if the real
+/// call overwrites it without reading it or an alias of it. Otherwise it writes to scratch memory,
+/// or times nothing if there is none.
 size_t Gemm::fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorithms,
                      const GemmOperands& operands, cudaStream_t stream) {
   const GemmProblem& problem = plan.problem;
   if (algorithms.size() < 2 || timed_problems_ >= kTimedProblems) return 0;
-  if (device_.captures()) return 0;  // a host cannot wait for a stream that records
+  if (device_.captures()) return 0;  // the host cannot wait for a stream that records
   const bool preserve = problem.accumulate || problem.epilogue == lt::Epilogue::gelu_grad;
   const size_t extent = preserve ? out_extent(problem) : 0;
   void* scratch = nullptr;

@@ -1,4 +1,4 @@
-// Row-major matrix products by cuBLASLt, with one cached descriptor and algorithm per problem.
+// Row-major matrix products by cuBLASLt. Descriptors and algorithms are cached per problem.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,12 +16,12 @@ namespace ds::cuda {
 class CudaDevice;
 class GemmChoices;
 
-/// The codes of an operand: its element type, or one of FP8 (csrc/ops/fp8.h).
+/// How an operand is encoded: in its dtype, or as FP8 (csrc/ops/fp8.h).
 enum class GemmCodes : uint8_t { none, e4m3, e5m2 };
 
-/// The key of a plan: out[batch, rows, columns] (+)= op(a) op(b), with the inner size between them.
-/// Strides are in elements; a row stride is at least the row's length. Alignments are in bytes (16
-/// at most). Compared byte by byte, so the struct has no padding.
+/// A problem, the key of a plan: out[batch, rows, columns] (+)= op(a) op(b) with inner size
+/// `inner`. Strides are in elements; a row stride is at least the length of a row. Alignments are
+/// in bytes, at most 16. Compared byte by byte, so the struct must not have padding.
 struct GemmProblem {
   int64_t rows, columns, inner, batch;
   int64_t a_row_stride, b_row_stride, out_row_stride;
@@ -32,18 +32,18 @@ struct GemmProblem {
   bool deterministic;  // set by Gemm from the device
   uint8_t a_alignment, b_alignment, out_alignment, bias_alignment, aux_alignment;
   uint8_t reserved = 0;
-  lt::Epilogue epilogue;               // aux is laid out as out
-  lt::ScaleMode a_scaling, b_scaling;  // of FP8 operands
+  lt::Epilogue epilogue;               // aux has the layout of out
+  lt::ScaleMode a_scaling, b_scaling;  // for FP8 operands
   GemmCodes a_codes, b_codes;
-  bool fast_accumulation;  // of FP8 operands
+  bool fast_accumulation;  // for FP8 operands
   uint8_t also_reserved[5] = {};
 
   bool operator==(const GemmProblem& other) const;
 };
 
-/// The memory of one call; bias and aux are null if the epilogue does not use them. Initialize it
-/// by names: the first member lets the compiler refuse positions, which mistake one pointer for
-/// another.
+/// The memory of a call. `bias` and `aux` are null unless the epilogue uses them. Initialize it by
+/// member names: the first member makes positional initialization, which could swap pointers, an
+/// error.
 struct GemmOperands {
   struct ByName {
   } by_name = {};
@@ -52,29 +52,29 @@ struct GemmOperands {
   const void* bias = nullptr;
   void* aux = nullptr;
   void* out = nullptr;
-  const void* a_scale = nullptr;  // of FP8 operands
+  const void* a_scale = nullptr;  // for FP8 operands
   const void* b_scale = nullptr;
 };
 
-/// Returns the largest power of two, at most 16, that divides the address. Algorithms may depend on
-/// alignment. With this limit, a standalone tensor gives the same bits as a 16-byte aligned part of
-/// a flat buffer.
+/// Returns the largest power of two, at most 16, that divides the address. The choice of algorithm
+/// may depend on alignment. Because of the limit, a tensor of its own and a 16-byte aligned part of
+/// a flat buffer give the same bits.
 uint8_t alignment_of(const void* p);
 
-/// One per device, used by one thread.
+/// The matrix products of a device, used by one thread.
 ///
-/// Choice of algorithm:
-/// 1. cuBLASLt proposes up to 64 algorithms for a problem, best guess first. The request admits
-///    only algorithms that sum the parts of a split inner dimension in a fixed order and in f32. So
-///    each of them always gives the same bits.
-/// 2. The first call times them on its operands, back to back (gemm_timing.h). The fastest stays
-///    for the life of the process, and a later process may read it (gemm_choices.h). The first
-///    proposal stays unless another is 1 % faster. Small problems take the first proposal without
-///    timing.
-/// 3. Timing may differ between processes, and another algorithm rounds differently. With
-///    CudaDevice::set_deterministic_algorithms every problem takes the first proposal. It is a
-///    function of the problem, the GPU model and the version of the library. With a workspace of
-///    fixed size and the alignment rule above, separate processes then give the same bits.
+/// Choice of the algorithm:
+/// 1. cuBLASLt proposes up to 64 algorithms for a problem, best guess first. The request excludes
+///    algorithms that add the parts of a split inner dimension in varying order or below f32. So
+///    each proposal always gives the same bits.
+/// 2. The first call times the proposals on its operands (gemm_timing.h) and keeps the fastest for
+///    the life of the process. It prefers the first proposal unless another is 1 % faster. Later
+///    processes may read the choice (gemm_choices.h). Small problems take the first proposal.
+/// 3. Timing may select different algorithms, which round differently, in different processes.
+/// After
+///    CudaDevice::set_deterministic_algorithms, all problems take the first proposal, which depends
+///    only on the problem, the GPU model and the library's version. The workspace has a fixed size
+///    and alignments are limited as above, so separate processes give the same bits.
 class Gemm {
  public:
   explicit Gemm(CudaDevice& device);
@@ -82,12 +82,12 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  /// Enqueues the product on `stream`; all sizes must be positive. Returns false without any work
+  /// Enqueues the product on `stream`. All sizes must be positive. Returns false, without any work,
   /// if no algorithm supports the problem. The first call for a problem may wait for the stream
   /// (see above).
   bool run(const GemmProblem& problem, const GemmOperands& operands, cudaStream_t stream);
 
-  /// Frees the workspace kept for `stream`.
+  /// Frees the workspace of `stream`.
   void forget(cudaStream_t stream);
 
   struct Hash {

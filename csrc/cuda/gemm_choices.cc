@@ -1,4 +1,4 @@
-// Writing and reading choices of algorithms.
+// Writes and reads the choices of algorithms.
 #include "gemm_choices.h"
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace ds::cuda {
 
 namespace {
 
-/// Changes with the layout of GemmProblem, or with the meaning of a line.
+/// Increase it if the layout of GemmProblem or the meaning of a line changes.
 constexpr int kFormat = 1;
 
 template <class T>
@@ -31,7 +31,8 @@ int digit_of(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/// Returns whether `hex` is a value of T.
+/// Reads a value of T from hexadecimal digits. Returns false if `hex` has another length or other
+/// characters.
 template <class T>
 bool read_hex(const std::string& hex, T& value) {
   if (hex.size() != 2 * sizeof(T)) return false;

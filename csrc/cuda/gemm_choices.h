@@ -1,4 +1,4 @@
-// The algorithms that timing selected, as text that a later process can read.
+// The algorithms that timing selected, as text for later processes.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace ds::cuda {
 
-/// One timed problem.
+/// The result of timing a problem.
 struct GemmChoice {
   lt::Algorithm algorithm;
-  float milliseconds;  // of the algorithm
-  float first;         // of the library's first proposal
+  float milliseconds;  // time of the selected algorithm
+  float first;         // time of the library's first proposal
 };
 
-/// The choices of one GPU model and one version of cuBLASLt. The library documents that an
-/// algorithm may be stored as its 64 bytes and used by the same version of the library.
+/// The choices for one GPU model and one version of cuBLASLt. The library's documentation allows
+/// storing an algorithm as its 64 bytes for use with the same version.
 class GemmChoices {
  public:
   explicit GemmChoices(size_t library_version);
@@ -27,15 +27,15 @@ class GemmChoices {
   void add(const GemmProblem& problem, const GemmChoice& choice);
   void drop(const GemmProblem& problem) { known_.erase(problem); }
 
-  /// Adds the choices of lines that text() wrote. Skips lines of other versions, and all other
+  /// Adds the choices in a text that text() returned. Ignores lines of other versions and other
   /// text.
   void read(const std::string& text);
-  /// Returns the choices that this process timed, one a line: tag, problem, algorithm, milliseconds
-  /// and milliseconds of the first proposal.
+  /// Returns the choices that this process timed, one per line: tag, problem, algorithm, its
+  /// milliseconds, and those of the first proposal.
   std::string text() const { return timed_; }
 
  private:
-  std::string tag_;  // of the format and of the library
+  std::string tag_;  // identifies the format and the library's version
   std::unordered_map<GemmProblem, GemmChoice, Gemm::Hash> known_;
   std::string timed_;
 };

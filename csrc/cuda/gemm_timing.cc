@@ -1,4 +1,4 @@
-// Timing of algorithms in batches between events.
+// Times algorithms in batches between events.
 #include "gemm_timing.h"
 
 #include <algorithm>
@@ -14,10 +14,10 @@ constexpr const char* kOp = "matmul";
 constexpr int kFirstRuns = 2, kRounds = 3;
 constexpr float kBatchMilliseconds = 2;
 constexpr int kMostRuns = 64;
-constexpr float kContender = 1.15f;  // of the fastest time of the first runs
+constexpr float kContender = 1.15f;  // relative to the fastest first run
 constexpr size_t kContenders = 8;
 
-/// Timed events that mark the ends of consecutive batches.
+/// Timed events that separate consecutive batches.
 class Marks {
  public:
   explicit Marks(size_t count) : events_(count) {
@@ -51,10 +51,10 @@ std::vector<float> time_algorithms(cudaStream_t stream, size_t count,
   std::vector<float> times(count, kNeverRuns);
   std::vector<size_t> order;
   for (size_t i = 0; i < count; ++i)
-    if (run(i)) order.push_back(i);  // the first run loads the algorithm's code
+    if (run(i)) order.push_back(i);  // the first run also loads the algorithm's code
   if (order.empty()) return times;
   const Marks marks(order.size() + 1);
-  /// Times one batch of runs(i) calls of each algorithm of `order`; the shortest mean stays.
+  /// Times runs(i) calls of each algorithm in `order` as a batch. Keeps its shortest mean.
   const auto measure = [&](const auto& runs) {
     marks.record(0, stream);
     for (size_t k = 0; k < order.size(); ++k) {
@@ -77,7 +77,7 @@ std::vector<float> time_algorithms(cudaStream_t stream, size_t count,
   const bool has_first = std::find(order.begin(), order.begin() + kept, 0) != order.begin() + kept;
   for (size_t k = kept; k < order.size(); ++k) times[order[k]] = std::max(first[order[k]], limit);
   order.resize(kept);
-  if (!has_first && first[0] < kNeverRuns) order.push_back(0);  // the others are compared with it
+  if (!has_first && first[0] < kNeverRuns) order.push_back(0);  // the reference
   for (const size_t i : order) times[i] = kNeverRuns;
   const auto runs = [&](size_t i) {
     return std::clamp(static_cast<int>(kBatchMilliseconds / std::max(first[i], 1e-3f)), 2,

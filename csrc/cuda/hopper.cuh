@@ -1,7 +1,7 @@
-// Hopper's instructions (sm_90a): wgmma, TMA, mbarriers and register reallocation.
+// Instructions of Hopper (sm_90a): wgmma, TMA, mbarriers and register reallocation.
 //
-// Kernels that use them guard their body with DS_HOPPER_BODY. Compiled for any other target the
-// body is empty, and the host must not launch it: see hopper_serves() in tensor_map.h.
+// Kernels that use them guard their body with DS_HOPPER_BODY. For other targets the body is empty,
+// and the host must not launch them: see hopper_serves() in tensor_map.h.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace ds::cuda {
 
-constexpr int kWarpgroup = 128;  // threads that issue one wgmma together
+constexpr int kWarpgroup = 128;  // threads that issue a wgmma together
 
 // ---- barriers in shared memory ------------------------------------------------------------------
 
-/// An mbarrier: a phase ends after `arrivals` arrivals and all expected bytes.
+/// An mbarrier in shared memory. A phase ends after `arrivals` arrivals and all expected bytes.
 struct SharedBarrier {
   uint64_t word;
 
@@ -34,18 +34,19 @@ struct SharedBarrier {
   __device__ __forceinline__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
   }
-  /// Arrives and adds `bytes` of copies to the phase.
+  /// Arrives, and makes the phase wait for `bytes` of copies.
   __device__ __forceinline__ void arrive_expecting(uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
                  "r"(bytes)
                  : "memory");
   }
-  /// Arrives when all earlier cp.async copies of this thread have ended; `arrivals` counts it.
+  /// Arrives when this thread's earlier cp.async copies have ended. It counts as one of `arrivals`.
   __device__ __forceinline__ void arrive_after_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address())
                  : "memory");
   }
-  /// Waits for the end of the phase of this parity. Parity 1 of a new barrier has already ended.
+  /// Waits for the end of the phase with this parity. For a new barrier, parity 1 has already
+  /// ended.
   __device__ __forceinline__ void wait(uint32_t parity) {
     asm volatile(
         "{\n"
@@ -61,12 +62,12 @@ struct SharedBarrier {
   }
 };
 
-/// Makes barrier initialisations visible to the copy engine.
+/// Makes initialized barriers visible to the copy engine.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// A hardware barrier of `threads` threads; id 0 is __syncthreads.
+/// Waits at a hardware barrier for `threads` threads. Barrier 0 is that of __syncthreads().
 __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -74,7 +75,7 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// The stage of a ring of kStages buffers, and the parity of its barrier in this turn.
+/// A position in a ring of kStages buffers: the stage, and the parity of its barrier.
 template <int kStages>
 struct RingPlace {
   int stage = 0;
@@ -90,9 +91,9 @@ struct RingPlace {
 
 // ---- persistent kernels ------------------------------------------------------------------------
 
-constexpr size_t kHopperAlignment = 1024;  // of the 128-byte swizzle
+constexpr size_t kHopperAlignment = 1024;  // required by the 128-byte swizzle
 
-/// The kernel's memory, aligned for the swizzle.
+/// Returns the kernel's shared memory, aligned for the swizzle.
 template <class Memory>
 __device__ __forceinline__ Memory& hopper_memory(unsigned char* shared) {
   const uint32_t past = shared_address(shared) % kHopperAlignment;
@@ -100,15 +101,16 @@ __device__ __forceinline__ Memory& hopper_memory(unsigned char* shared) {
                                     (past ? static_cast<uint32_t>(kHopperAlignment) - past : 0));
 }
 
-/// Takes the next unit of work. A producer calls it before the last copy of a unit: earlier calls
-/// would give the long units to whichever block asks first, not to the block that is done first.
+/// Returns the next unit of work. Producers call it just before the last copy of a unit, so that
+/// the block that finishes first gets the next unit. Earlier calls would give long units to busy
+/// blocks.
 __device__ __forceinline__ unsigned hopper_next_unit(unsigned* counter, unsigned total) {
   const unsigned taken = atomicAdd(counter, 1);
-  if (taken == total - 1) atomicExch(counter, 0);  // the launch takes `total` numbers
+  if (taken == total - 1) atomicExch(counter, 0);  // a launch takes `total` numbers
   return gridDim.x + taken;
 }
 
-/// Tells the producer that this warp is done with a stage. All threads of the warp call.
+/// Signals that this warp no longer reads a stage. All threads of the warp call it.
 __device__ __forceinline__ void release_stage(SharedBarrier& empty) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) empty.arrive();
@@ -122,7 +124,7 @@ __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-/// Copies one box to shared memory; elements outside the tensor become 0. One thread calls.
+/// Copies a box to shared memory, with zeros outside of the tensor. One thread calls it.
 __device__ __forceinline__ void load_box(void* to, const TensorMap& map, SharedBarrier& bar,
                                          uint64_t hint, int column, int row, int head, int batch) {
   asm volatile(
@@ -132,7 +134,7 @@ __device__ __forceinline__ void load_box(void* to, const TensorMap& map, SharedB
       : "memory");
 }
 
-/// Copies one box from shared memory; elements outside the tensor are not written.
+/// Copies a box from shared memory, without elements outside of the tensor.
 __device__ __forceinline__ void store_box(const void* from, const TensorMap& map, int column,
                                           int row, int head, int batch) {
   asm volatile(
@@ -144,16 +146,16 @@ __device__ __forceinline__ void store_box(const void* from, const TensorMap& map
 __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/// Waits until the stores of this thread have read shared memory.
+/// Waits until this thread's stores have read shared memory, which may then be overwritten.
 __device__ __forceinline__ void await_store_reads() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-/// Orders this thread's plain writes of shared memory before later reads by TMA or wgmma.
+/// Makes this thread's writes to shared memory visible to later reads by TMA or wgmma.
 __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// Stores four 8x8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
+/// Stores four 8x8 matrices. Lane i provides the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void stmatrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c,
                                             uint32_t d) {
   asm volatile(
@@ -179,12 +181,13 @@ __device__ __forceinline__ void take_registers() {
 
 // ---- wgmma --------------------------------------------------------------------------------------
 //
-// Accumulators of 64 x N are float[N / 8][4] a thread. In lane l of warp w of the warpgroup,
+// The accumulators of 64 x N are float[N / 8][4] per thread. In lane l of warp w of the warpgroup,
 // element [n][2 h + e] is row 16 w + 8 h + l / 4 and column 8 n + 2 (l % 4) + e. So each warp has
 // the layout of mma.sync's accumulators for its 16 rows.
 
-/// The descriptor of a tile [rows][64] of 16-bit elements in the 128-byte swizzle, 1024-byte
-/// aligned. `leading` is the distance in bytes to the next 64 columns where N runs along columns.
+/// Returns the descriptor of a tile [rows][64] of 16-bit elements in the 128-byte swizzle,
+/// 1024-byte aligned. If N runs along columns, `leading` is the distance in bytes to the next 64
+/// columns.
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leading = 16) {
   return static_cast<uint64_t>((shared_address(tile) & 0x3FFFF) >> 4) |
          static_cast<uint64_t>(leading >> 4) << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
@@ -196,12 +199,12 @@ __device__ __forceinline__ void wgmma_fence() {
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Waits until at most kPending of this warpgroup's groups are in flight.
+/// Waits until at most kPending wgmma groups of this warpgroup are in flight.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-/// Keeps the compiler from moving accesses of registers across this point.
+/// Prevents the compiler from moving accesses of these registers across this point.
 template <int kCount>
 __device__ __forceinline__ void hold(float (&r)[kCount][4]) {
 #pragma unroll
@@ -237,9 +240,9 @@ __device__ __forceinline__ void hold(float (&r)[kCount][4]) {
 #define DS_ACCUMULATORS_96 DS_ACCUMULATORS_64, DS_SIXTEEN(16), DS_SIXTEEN(20)
 #define DS_ACCUMULATORS_128 DS_ACCUMULATORS_96, DS_SIXTEEN(24), DS_SIXTEEN(28)
 
-/// d[64, N] (+)= a b of depth 16: a from shared memory or registers, b from shared memory.
-/// kColumns: N (of a: M) runs along the columns of the tile, else along its rows. Without `add` d
-/// is overwritten.
+/// Computes d[64, N] (+)= a b with depth 16. a is in shared memory or registers, b in shared
+/// memory. kColumns: N (for a: M) runs along the columns of the tile instead of its rows. Without
+/// `add`, d is overwritten.
 template <class T, int kN>
 struct Wgmma;
 

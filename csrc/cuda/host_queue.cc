@@ -1,4 +1,4 @@
-// The shared words of a host queue, and its thread.
+// The host queue's shared words and its thread.
 #include "host_queue.h"
 
 #include <cuda.h>
@@ -17,11 +17,11 @@ namespace {
 
 constexpr const char* kOp = "launch_host";
 
-/// Time for which the thread polls the stream without pauses, and the length of later pauses. A
-/// stream takes some 10 us from one task to the next, a gradient takes milliseconds.
+/// The thread polls without a pause for kEager, then every kPause. From one task to the next a
+/// stream takes about 10 us, but a gradient takes milliseconds.
 constexpr auto kEager = std::chrono::microseconds(100), kPause = std::chrono::microseconds(20);
 
-/// Functions of the driver API; the runtime API has no equivalent.
+/// Functions of the driver API without an equivalent in the runtime API.
 struct StreamMemory {
   decltype(&cuStreamWriteValue32) write;
   decltype(&cuStreamWaitValue32) wait;
@@ -56,16 +56,17 @@ CUdeviceptr address_of(const std::atomic<uint32_t>& word) {
   return reinterpret_cast<CUdeviceptr>(&word);
 }
 
-/// Turns are counted modulo 2^32.
+/// Returns true if `count` has reached `turn`. Both are modulo 2^32.
 bool has_come(uint32_t count, uint32_t turn) { return static_cast<int32_t>(count - turn) >= 0; }
 
 }  // namespace
 
-/// Each word has its own cache line: one side writes the word that the other side polls.
+/// Words of page-locked memory. Each has a cache line of its own, because one side writes it while
+/// the other polls it.
 struct HostQueue::Words {
-  /// The last task that the stream has reached.
+  /// Number of the last task that the stream has reached.
   alignas(64) std::atomic<uint32_t> reached;
-  /// The last one that has run.
+  /// Number of the last task that has run.
   alignas(64) std::atomic<uint32_t> run;
 };
 
@@ -85,7 +86,7 @@ HostQueue::~HostQueue() {
   const bool passed = await_end();
   drop();
   thread_.join();
-  // A stream that has not passed its last wait may still read the words.
+  // Otherwise the stream may still read the words.
   if (passed) release_pinned_pages(words_, sizeof(Words));
 }
 
@@ -132,7 +133,7 @@ void HostQueue::run() {
     if (await_stream(task.turn)) task.body();
     words_->run.store(task.turn, std::memory_order_release);
   }
-  // Releases every wait of the stream.
+  // Ends all waits of the stream.
   words_->run.store(turns_, std::memory_order_release);
 }
 

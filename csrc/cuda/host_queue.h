@@ -1,4 +1,4 @@
-// Host work in the order of a stream, on a dedicated thread.
+// Runs host functions in stream order on a thread of their own.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,43 +13,44 @@
 
 namespace ds::cuda {
 
-/// The stream and the thread signal their progress through two words of page-locked memory.
+/// Stream and thread exchange their progress through two words of page-locked memory.
 ///
 ///     stream   write reached = n ─► wait until run >= n ─► next GPU work
 ///                      │                    ▲
 ///     thread           └─► runs task n ─────┘ write run = n
 ///
 /// cudaLaunchHostFunc has the same order. But a host that enqueues updates of milliseconds through
-/// it blocks until nearly all of them have run (314 ms of a step's 520 in a trace of GPT-2 1558M).
-/// The driver's queue holds about 500 tasks of a stream; push() blocks when it is full.
+/// it blocks until nearly all have run: in a trace of GPT-2 1558M, 314 of a step's 520 ms. Here
+/// push() blocks only if the driver's queue is full, at about 500 tasks per stream.
 class HostQueue {
  public:
   /// `stream` must outlive the queue. Throws DS_CUDA if the driver has no stream memory operations,
-  /// DS_LIMIT if the system refuses a thread.
+  /// and DS_LIMIT if the system refuses a thread.
   explicit HostQueue(cudaStream_t stream);
-  /// Waits for the tasks that the stream still reaches; drops tasks after failed work.
+  /// Waits for all tasks that the stream can still reach. Drops tasks behind work that failed.
   ~HostQueue();
   HostQueue(const HostQueue&) = delete;
   HostQueue& operator=(const HostQueue&) = delete;
 
-  /// Runs `task` once the stream reaches it; the stream waits for it. It must not throw.
+  /// Enqueues `task`, which must not throw. It runs when the stream reaches it, and the stream
+  /// waits for its end.
   void push(std::function<void()> task);
-  /// Drops tasks that have not begun. Their captures are not freed.
+  /// Drops tasks that have not begun, without freeing what they capture.
   void drop();
 
  private:
   struct Words;
-  /// `turn` is the task's number in the queue, from 1, modulo 2^32.
+  /// A task. `turn` is its number in the queue from 1, modulo 2^32.
   struct Task {
     uint32_t turn = 0;
     std::function<void()> body;
   };
-  /// One after the other, until drop().
+  /// Runs tasks in order, until drop().
   void run();
-  /// Waits until the stream has reached the task; returns false if the queue was dropped first.
+  /// Waits until the stream has reached the task. Returns false if the queue was dropped before.
   bool await_stream(uint32_t turn) const;
-  /// Waits until the stream has no work left; returns false if it failed or the queue was dropped
-  /// first.
+  /// Waits until the stream has no more work. Returns false if the stream failed or the queue was
+  /// dropped before.
   bool await_end() const;
 
   const cudaStream_t stream_;

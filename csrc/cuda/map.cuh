@@ -1,4 +1,4 @@
-// The one element-wise kernel: out = f(in...), over contiguous, strided or broadcast operands.
+// The element-wise kernel: out = f(in...) over contiguous, strided or broadcast operands.
 #pragma once
 
 #include <cuda/std/tuple>
@@ -10,8 +10,9 @@ namespace ds::cuda {
 
 constexpr int kMapThreads = 256, kMapItems = 2;
 
-/// f(out, in...) receives Vectors of kWidth elements and overwrites `out`, which holds the old
-/// contents where f.accumulate is true. A thread loads all its items before it stores one.
+/// Calls f(out, in...) with Vectors of kWidth elements. f overwrites its argument `out`, which
+/// contains the old elements if f.accumulate is true. A thread loads all its items before it stores
+/// any.
 template <int kWidth, class F, class Out, class... In>
 __global__ void __launch_bounds__(kMapThreads)
     map_kernel(Steps<1 + sizeof...(In)> steps, F f, Out* out, const In*... in) {
@@ -51,7 +52,7 @@ void launch_map(const char* op, cudaStream_t stream, const F& f,
   DS_CUDA_LAUNCHED(op);
 }
 
-/// Launches f over operands of out's shape (strides may be 0 in the inputs). Out and In are the
+/// Launches f over operands with the shape of `out`. Strides of inputs may be 0. Out and In are the
 /// element types of the views.
 template <int kWidth, class Out, class... In, class F, class... Views>
 void map(const char* op, cudaStream_t stream, const F& f, const View& out, const Views&... in) {

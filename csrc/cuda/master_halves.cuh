@@ -1,4 +1,4 @@
-// Eight neighbouring master weights in halves, and a byte of ties, as one thread has them.
+// Loads and stores eight consecutive master weights, split as in core/master_halves.h, per thread.
 #pragma once
 
 #include "../core/master_halves.h"
@@ -8,7 +8,7 @@ namespace ds::cuda {
 
 constexpr int kEight = 8;
 
-/// Where master weights lie in halves.
+/// Pointers to split master weights: bf16 weights, lower bits, and one tie bit per weight.
 struct Halves {
   uint16_t* high;
   uint16_t* low;
@@ -21,7 +21,8 @@ struct Halves {
   }
 };
 
-/// The `valid` ones of eight from p on, and zeros; `whole`: all eight, in wide loads.
+/// Loads eight values from `p`. Lanes from `valid` on are 0. If `whole`, all eight are valid, and
+/// wide loads are used.
 template <class T>
 __device__ __forceinline__ Vector<T, kEight> load_eight(const T* p, bool whole, int64_t valid) {
   if (whole) return load_streaming<kEight>(p);
@@ -32,6 +33,7 @@ __device__ __forceinline__ Vector<T, kEight> load_eight(const T* p, bool whole, 
   return out;
 }
 
+/// Stores the first `valid` of eight values at `p`. If `whole`, all eight, by one wide store.
 template <class T>
 __device__ __forceinline__ void store_eight(T* p, const Vector<T, kEight>& x, bool whole,
                                             int64_t valid) {
@@ -41,7 +43,7 @@ __device__ __forceinline__ void store_eight(T* p, const Vector<T, kEight>& x, bo
     if (i < valid) p[i] = x.v[i];
 }
 
-/// `at` is a multiple of 8.
+/// Returns the f32 master weights `at` to `at` + 8, as load_eight does. `at` is a multiple of 8.
 __device__ __forceinline__ Vector<float, kEight> join_eight(const Halves& h, int64_t at, bool whole,
                                                             int64_t valid) {
   const auto high = load_eight(h.high + at, whole, valid);
@@ -54,6 +56,7 @@ __device__ __forceinline__ Vector<float, kEight> join_eight(const Halves& h, int
   return out;
 }
 
+/// Splits x and stores the first `valid` master weights from `at` on. `at` is a multiple of 8.
 __device__ __forceinline__ void split_eight(const Halves& h, const Vector<float, kEight>& x,
                                             int64_t at, bool whole, int64_t valid) {
   Vector<uint16_t, kEight> high, low;

@@ -1,4 +1,4 @@
-// MemoryPool over cudaMallocFromPoolAsync: free list, cap, recovery from exhaustion, counters.
+// MemoryPool over cudaMallocFromPoolAsync: free list, cap, recovery from exhaustion, statistics.
 #include "memory_pool.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ void set_attribute(cudaMemPool_t pool, cudaMemPoolAttr which, uint64_t value) {
   DS_CUDA(cudaMemPoolSetAttribute(pool, which, &value), kOp);
 }
 
-/// Sets whether an allocation may make its stream wait for another stream's release.
+/// Sets whether the driver may make an allocation's stream wait for a release on another stream.
 void allow_stream_waits(cudaMemPool_t pool, bool allow) {
   int value = allow;
   DS_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolReuseAllowInternalDependencies, &value), kOp);
@@ -37,7 +37,7 @@ cudaMemPool_t create_pool(int device, size_t cap) {
   cudaMemPool_t pool = nullptr;
   DS_CUDA(cudaMemPoolCreate(&pool, &properties), kOp);
   set_attribute(pool, cudaMemPoolAttrReleaseThreshold, UINT64_MAX);
-  // Copies and computation overlap; an allocation must not add a hidden order between them.
+  // Copies overlap with computation. An allocation must not make one wait for the other.
   allow_stream_waits(pool, false);
   return pool;
 }
@@ -128,7 +128,7 @@ void* MemoryPool::try_cached(size_t bytes, cudaStream_t stream) {
   return data;
 }
 
-/// Blocks have the exact requested size, so a replay of the same work finds all of its blocks.
+/// Blocks have exactly the requested size, so that the same work finds all its blocks again.
 void* MemoryPool::from_graph_memory(size_t size) {
   std::vector<void*>& free = free_of_graphs_[size];
   if (!free.empty()) {

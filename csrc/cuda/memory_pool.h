@@ -1,4 +1,4 @@
-// The memory of one GPU: the driver's stream-ordered pool behind a free list of small blocks.
+// The memory of a GPU: the driver's stream-ordered pool, and a free list of small blocks before it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,10 +13,10 @@
 
 namespace ds::cuda {
 
-/// Sizes are rounded up to 512 bytes. A block of up to 1 MiB that is released on the compute stream
-/// goes to a list per size. The compute stream reuses it in stream order without a call to the
-/// driver (which costs 1.4 us for an allocation and its release). Other blocks go to the driver's
-/// pool on the given stream. Thread-safe. The device must be current for allocations and trims.
+/// Allocates GPU memory. Sizes are rounded up to 512 bytes. A block of at most 1 MiB that is
+/// released on the compute stream enters a free list of its size. The compute stream reuses it in
+/// stream order without the driver, which would take 1.4 us per allocation and release. All other
+/// blocks use the driver's pool. Thread-safe. The device must be current for allocations and trims.
 class MemoryPool {
  public:
   MemoryPool(int device, cudaStream_t compute);
@@ -24,44 +24,44 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// Returns uninitialized memory, usable by `stream` from here on; never null. If the pool is
-  /// exhausted, it returns cached blocks to the driver, waits for the device and trims. Throws
-  /// DS_OUT_OF_MEMORY if that does not help.
+  /// Returns uninitialized memory for work of `stream` from now on, never null. If the pool is
+  /// exhausted, frees cached blocks, waits for the device and trims. Throws DS_OUT_OF_MEMORY if
+  /// that does not suffice.
   void* allocate(size_t bytes, cudaStream_t stream);
-  /// Returns null if the memory is not available at once.
+  /// Like allocate(), but returns null if the memory is not available at once.
   void* try_allocate(size_t bytes, cudaStream_t stream);
-  /// Returns a block of the free list, or null. It makes no call to the driver, so any device may
+  /// Returns a block of the free list, or null. It does not call the driver, so the device need not
   /// be current.
   void* try_cached(size_t bytes, cudaStream_t stream);
-  /// `bytes` as at allocation. Never throws: the next call of the driver reports a failure again.
+  /// Releases a block of `bytes`, as allocated. Never throws: the driver reports a failure again at
+  /// the next call.
   void release(void* data, size_t bytes, cudaStream_t stream) noexcept;
 
   MemoryStats stats() const;
   void reset_peaks();
   /// Limits reserved bytes; 0 removes the limit. If nothing is allocated, the driver's pool
-  /// receives the limit and never exceeds it. Otherwise the pool checks its reserved bytes after
-  /// each allocation. It returns an allocation that exceeds the limit, so the peak may include it.
+  /// enforces the limit. Otherwise the pool checks its reserved bytes after each allocation and
+  /// frees an allocation that exceeds the limit. Then the peak may include it.
   void set_cap(size_t bytes);
   /// Waits for the device and returns all unused memory to the driver.
   void trim();
 
-  /// While `on`, the compute stream allocates memory of graphs: see Device.
+  /// While `on`, the compute stream allocates memory of graphs: see Device::enter_graph_memory.
   void serve_graphs(bool on);
-  /// While `on`, the compute stream records, and its allocations do not call the driver. They use
-  /// free memory of graphs, or throw DS_CUDA. Blocks that belong to no graph are released
-  /// afterwards.
+  /// While `on`, the compute stream records, and its allocations do not call the driver: they use
+  /// free memory of graphs, or throw DS_CUDA. Other blocks are released after the recording.
   void record(bool on);
-  /// Returns whether `data` lies in memory that the current or the last recording has allocated.
+  /// Returns true if the current or last recording allocated the memory at `data`.
   bool has_recorded(const void* data) const;
-  /// A block, of a size in bytes.
+  /// A block of memory and its size in bytes.
   struct Block {
     void* data;
     size_t size;
   };
-  /// Returns the memory of the last recorded graph, each block once, and keeps it.
+  /// Returns the blocks of the last recorded graph, each once, and keeps them allocated.
   std::vector<Block> keep_recorded();
-  /// Releases a graph's memory. Blocks of no other graph are freed; with the last graph, all free
-  /// blocks are freed.
+  /// Releases the blocks of a graph. Frees blocks that no other graph uses. With the last graph,
+  /// frees all unused blocks of graphs.
   void let_go(const std::vector<Block>& recorded);
 
  private:
@@ -74,7 +74,7 @@ class MemoryPool {
   void trim_locked();
   void count_allocation(size_t size);
   void* from_graph_memory(size_t size);
-  /// Frees the unused memory of graphs when no graph is left.
+  /// Frees the unused memory of graphs if no graph is left.
   void free_graph_memory();
   void give_back(void* data, size_t size, cudaStream_t stream) noexcept;
 
@@ -82,16 +82,16 @@ class MemoryPool {
   const cudaStream_t compute_;
   cudaMemPool_t pool_ = nullptr;
   mutable std::mutex mutex_;
-  MemoryStats stats_;  // reserved and its peak live in the driver's pool
+  MemoryStats stats_;  // the driver's pool counts reserved bytes and their peak
   std::array<std::vector<void*>, kSmall / kClass + 1> free_;  // by size / kClass
 
   bool serves_graphs_ = false, records_ = false;
   int graphs_ = 0;
-  // Memory of graphs, in use or not, and how many were recorded in each block.
+  // Memory of graphs, used or not, with the number of graphs that use each block.
   std::unordered_map<void*, int> graph_blocks_;
   std::unordered_map<size_t, std::vector<void*>> free_of_graphs_;  // by size
-  std::unordered_map<void*, size_t> recorded_;                     // by the last recording
-  std::vector<Block> postponed_;                                   // released while recording
+  std::unordered_map<void*, size_t> recorded_;                     // blocks of the last recording
+  std::vector<Block> postponed_;                                   // released during the recording
 };
 
 }  // namespace ds::cuda

@@ -1,4 +1,4 @@
-// Warp-level parts of tensor-core kernels: mma.sync, ldmatrix, cp.async and swizzled tiles.
+// Warp-level instructions of tensor-core kernels: mma.sync, ldmatrix, cp.async and swizzled tiles.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// Loads four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i /
-/// 8.
+/// Loads four 8x8 matrices of 16-bit elements. Lane i provides the address of row i % 8 of matrix i
+/// / 8.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -20,7 +20,7 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
                : "memory");
 }
 
-/// ldmatrix_x4 that transposes each matrix.
+/// Like ldmatrix_x4, but transposes each matrix.
 __device__ __forceinline__ void ldmatrix_x4_transposed(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -28,7 +28,7 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(uint32_t (&r)[4], const v
                : "memory");
 }
 
-/// c[16, 8] += a[16, 16] b[16, 8], f32 accumulators; T is __nv_bfloat16 or __half.
+/// Computes c[16, 8] += a[16, 16] b[16, 8] in f32. T is __nv_bfloat16 or __half.
 template <class T>
 __device__ __forceinline__ void mma_16x8x16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                             uint32_t b1);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void mma_16x8x16<__half>(float (&c)[4], const uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// c[16, 8] += a[16, 32] b[32, 8] of signed bytes; a register holds four.
+/// Computes c[16, 8] += a[16, 32] b[32, 8] of signed bytes. A register holds four bytes.
 __device__ __forceinline__ void mma_16x8x32(int (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                             uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
@@ -58,7 +58,7 @@ __device__ __forceinline__ void mma_16x8x32(int (&c)[4], const uint32_t (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Asynchronous copy of 16 bytes from global to shared memory; writes zeros when not `valid`.
+/// Copies 16 bytes from global to shared memory asynchronously. If not `valid`, writes zeros.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
@@ -68,20 +68,20 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bo
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/// Waits until at most kPending of this thread's copy groups are in flight.
+/// Waits until at most kPending copy groups of this thread are in flight.
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// 2^x in one instruction; 2^-inf is 0, relative error 2^-22.
+/// Returns 2^x by one instruction, with a relative error of 2^-22. 2^-inf is 0.
 __device__ __forceinline__ float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-/// Two elements rounded into one register, `low` first in memory.
+/// Rounds two floats to T and packs them into a register, with `low` at the lower address.
 template <class T>
 __device__ __forceinline__ uint32_t pack_pair(float low, float high);
 template <>
@@ -95,9 +95,10 @@ __device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-/// Element offset of the 8-element chunk `chunk` of `row` in a shared tile of kD elements a row.
-/// Chunks are permuted within a row so that eight rows' equal chunks lie in different banks.
-/// The pattern repeats every 8 rows: a tile may be entered at any multiple of 8 rows.
+/// Returns the element offset of chunk `chunk` (8 elements) of `row` in a shared tile with kD
+/// elements per row. Chunks are permuted within a row, so that equal chunks of eight rows are in
+/// different banks. The pattern repeats every 8 rows, so a tile may begin at any multiple of 8
+/// rows.
 template <int kD>
 __device__ __forceinline__ int swizzled(int row, int chunk) {
   static_assert(kD % 32 == 0, "a row is a whole number of 64-byte halves of the bank line");
@@ -105,14 +106,14 @@ __device__ __forceinline__ int swizzled(int row, int chunk) {
   return row * kD + ((chunk ^ ((row >> 1) & 3)) * 8);
 }
 
-/// The 16 kTiles rows that start at `row` of a tile, as left operands of mma over kD: kept in
-/// registers when kInRegisters, else read from shared memory at each use.
+/// The 16 kTiles rows from `row` of a tile on, as left operands of mma over kD. With kInRegisters,
+/// they stay in registers. Otherwise each use reads shared memory.
 template <class T, int kTiles, int kD, bool kInRegisters>
 struct RowFragments {
   const T* rows;
   uint32_t kept[kInRegisters ? kTiles : 1][kInRegisters ? kD / 16 : 1][4];
 
-  /// Call once the tile is in shared memory, by the whole warp.
+  /// Attaches to a tile in shared memory. All threads of the warp call it.
   __device__ __forceinline__ void attach(const T* tile, int row) {
     rows = tile + row * kD;
     if constexpr (kInRegisters) {
@@ -136,7 +137,7 @@ struct RowFragments {
   }
 };
 
-/// acc[16 kTiles, 8 kColumns] += a b^T, where b is 8 kColumns rows of kD in shared memory.
+/// Computes acc[16 kTiles, 8 kColumns] += a b^T. b has 8 kColumns rows of kD in shared memory.
 template <class T, int kD, int kTiles, int kColumns, bool kInRegisters>
 __device__ __forceinline__ void multiply_by_rows(float (&acc)[kTiles][kColumns][4],
                                                  const RowFragments<T, kTiles, kD, kInRegisters>& a,
@@ -162,7 +163,8 @@ __device__ __forceinline__ void multiply_by_rows(float (&acc)[kTiles][kColumns][
   }
 }
 
-/// acc[16 kTiles, kD] += a[16 kTiles, 16 kSteps] b; b is 16 kSteps rows of kD in shared memory.
+/// Computes acc[16 kTiles, kD] += a[16 kTiles, 16 kSteps] b. b has 16 kSteps rows of kD in shared
+/// memory.
 template <class T, int kD, int kTiles, int kSteps>
 __device__ __forceinline__ void multiply_by_columns(float (&acc)[kTiles][kD / 8][4],
                                                     const uint32_t (&a)[kTiles][kSteps][4],
@@ -182,7 +184,8 @@ __device__ __forceinline__ void multiply_by_columns(float (&acc)[kTiles][kD / 8]
     }
 }
 
-/// Accumulators of one product, rounded to T, as the left operand of the next: no data moves.
+/// Rounds the accumulators of a product to T, as the left operand of the next. No data moves
+/// between threads.
 template <class T, int kTiles, int kColumns>
 __device__ __forceinline__ void to_left_operand(uint32_t (&a)[kTiles][kColumns / 2][4],
                                                 const float (&acc)[kTiles][kColumns][4]) {

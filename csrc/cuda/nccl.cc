@@ -1,4 +1,4 @@
-// Opening libnccl and finding its functions.
+// Opens libnccl and finds its functions.
 #include "nccl.h"
 
 #include "../core/error.h"

@@ -1,4 +1,4 @@
-// The part of NCCL that this back end uses, declared here so that the build does not need its
+// The part of NCCL that this back end uses. Declared here, so that the build does not need its
 // header.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace ds::cuda {
 
-// Names, values and layouts are those of nccl.h from 2.18 on. nccl_check.cc compares them with the
-// real header if it is installed.
+// Names, values and layouts are those of nccl.h since 2.18. If that header is installed,
+// nccl_check.cc compares them with it.
 namespace nccl {
 
 enum class Result : int32_t { success = 0, remote_error = 6, in_progress = 7 };
@@ -28,7 +28,7 @@ struct UniqueId {
 
 constexpr int kUndefined = INT_MIN;
 
-/// The first fields of ncclConfig_t; `size` gives NCCL their length.
+/// The first fields of ncclConfig_t. `size` tells NCCL how many there are.
 struct Options {
   size_t size = sizeof(Options);
   unsigned int magic = 0xcafebeef;
@@ -39,7 +39,7 @@ struct Options {
   int max_ctas = kUndefined;
   const char* net_name = nullptr;
   int split_share = kUndefined;
-  int traffic_class = kUndefined;  // 2.26; earlier versions have padding here
+  int traffic_class = kUndefined;  // since 2.26; padding in earlier versions
 };
 
 using VersionFn = Result(int*);
@@ -61,10 +61,10 @@ using GroupFn = Result();
 
 }  // namespace nccl
 
-/// The functions of an open libnccl; kept for the life of the process.
+/// The functions of libnccl, which stays open until the process ends.
 struct Nccl {
-  /// Opens it at the first call. Throws DS_LIBRARY with the names of the files that it tried, or
-  /// with the version if it is older than 2.18.
+  /// Opens the library on the first call. Throws DS_LIBRARY with the names of the files that it
+  /// tried, or with the version if it is older than 2.18.
   static const Nccl& get();
 
   DynamicLibrary library;

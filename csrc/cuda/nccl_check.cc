@@ -1,4 +1,4 @@
-// Compile-time proof that nccl.h here agrees with the installed nccl.h, if there is one.
+// Checks at compile time that our nccl.h agrees with NCCL's nccl.h, if that is installed.
 #if __has_include(<nccl.h>)
 
 #include <nccl.h>

@@ -1,5 +1,5 @@
-// Watches collectives, aborts them from a thread that CUDA cannot block, and handles the end of the
-// process.
+// Watches collectives, aborts them on a thread that CUDA cannot block, and ends communicators at
+// exit.
 #include "nccl_communicator.h"
 
 #include <pthread.h>
@@ -23,14 +23,15 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr size_t kAhead = 128;
-/// An abort takes a second with kAhead queued kernels. An abort that exceeds this time never ends.
+/// An abort with kAhead queued kernels takes a second. If it takes longer than this, it will not
+/// end.
 constexpr seconds kAbortTime{20};
 constexpr milliseconds kLook{5};
 
-/// The name shows in /proc/PID/task/*/comm and identifies the threads of a hanging process.
+/// Names the calling thread in /proc/PID/task/*/comm, to identify it in a hanging process.
 void name_thread(const char* name) { pthread_setname_np(pthread_self(), name); }
 
-/// Communicators of this process. At exit the open ones are aborted first: their kernels may wait
+/// The communicators of this process. At exit, open ones are aborted first: their kernels may wait
 /// for a missing rank, and the driver's shutdown waits for the kernels. The exit handler joins
 /// their threads, because they use objects that the shutdown destroys.
 class Communicators {
@@ -47,13 +48,13 @@ class Communicators {
   }
 
  private:
-  /// Never destroyed. Call after NCCL was opened: exit handlers that NCCL registers run later.
+  /// Never destroyed. Call it after NCCL was opened, so that our exit handler runs before NCCL's.
   static Communicators* make() {
     on_exit(
         [](int status, void*) {
           if (get().interrupt_all()) return;
-          // A thread is still inside of NCCL or CUDA, on a slow machine for example. The next
-          // handlers would destroy what it uses.
+          // A thread is still inside NCCL or CUDA, for example on a slow machine. Further exit
+          // handlers would destroy objects that it uses.
           std::fflush(nullptr);
           std::_Exit(status);
         },
@@ -61,7 +62,7 @@ class Communicators {
     return new Communicators();
   }
 
-  /// Returns false if a communicator did not end in time.
+  /// Aborts all communicators. Returns false if one did not end in time.
   bool interrupt_all() noexcept {
     const std::lock_guard lock(mutex_);
     for (const auto& one : all_) {
@@ -114,7 +115,7 @@ nccl::Result NcclCommunicator::open(const nccl::UniqueId& id, int ranks, int ran
   if (state != nccl::Result::success) return state;
   nccl::Options of_child;
   of_child.blocking = 1;
-  // A non-blocking split has only begun and returns success. The parent's state shows the result.
+  // A non-blocking split returns before it has finished. The parent's state then has the result.
   state = nccl.split(parent_, 0, rank, &child_, &of_child);
   const bool begun = state == nccl::Result::success || state == nccl::Result::in_progress;
   if (begun) state = settle(nccl::Result::in_progress);
@@ -187,7 +188,7 @@ void NcclCommunicator::abort_on_order() {
     if (comm) nccl.comm_abort(comm);
   }
   name_thread("ds-abort end");
-  std::deque<std::shared_ptr<CollectiveEnd>> left;  // each keeps this communicator alive
+  std::deque<std::shared_ptr<CollectiveEnd>> left;  // each of them keeps this communicator alive
   const std::lock_guard lock(state_mutex_);
   left.swap(under_way_);
 }
@@ -206,7 +207,7 @@ void NcclCommunicator::look_out() {
   }
 }
 
-/// Returns how many are under way.
+/// Releases collectives that have ended. Returns how many are in flight.
 size_t NcclCommunicator::forget_ended() {
   while (true) {
     std::shared_ptr<CollectiveEnd> oldest;
@@ -256,8 +257,8 @@ void NcclCommunicator::mark(const std::shared_ptr<CollectiveEnd>& end, cudaStrea
   under_way_.push_back(end);
 }
 
-/// May run on any thread, including the watchdog's. Events are reused for other collectives, not
-/// destroyed.
+/// Reuses the collective's event for another one. May run on any thread, also on the watchdog's, so
+/// it does not destroy events.
 void NcclCommunicator::give_back(CollectiveEnd* end) noexcept {
   {
     const std::lock_guard lock(state_mutex_);

@@ -1,4 +1,4 @@
-// Opens a communicator and starts collectives on a stream.
+// Opens a communicator and starts collectives on streams.
 #include "nccl_engine.h"
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace {
 
 using comm::Kind;
 
-/// Number of polls without a pause before a wait sleeps between polls.
+/// A wait polls this often without a pause, then sleeps between polls.
 constexpr int kQuickLooks = 200;
 constexpr std::chrono::microseconds kSleep{50};
 
@@ -51,18 +51,17 @@ nccl::Op op_of(comm::ReduceOp op) {
 }  // namespace
 
 /// A collective that is being enqueued, is enqueued, or was rejected by NCCL. A rejected one never
-/// ends: its fault becomes the job's failure on every rank, and callers that need its result wait
-/// for that failure.
+/// ends. Its fault becomes the job's failure on all ranks, which ends the callers' waits for it.
 class NcclEngine::Pending final : public comm::Completion {
  public:
   explicit Pending(std::shared_ptr<NcclCommunicator> communicator)
       : communicator_(std::move(communicator)), end_(communicator_->make_end()) {}
-  /// The collective is enqueued.
+  /// Records that the collective is enqueued.
   void mark(cudaStream_t stream) {
     communicator_->mark(end_, stream);
     state_.store(State::enqueued, std::memory_order_release);
   }
-  /// Marks a collective that NCCL rejected: it will never be enqueued.
+  /// Records that NCCL rejected the collective.
   void refuse(std::string reason) {
     reason_ = std::move(reason);
     state_.store(State::refused, std::memory_order_release);
@@ -75,7 +74,7 @@ class NcclEngine::Pending final : public comm::Completion {
     DS_CUDA(cudaStreamWaitEvent(stream_of(stream), end_->event(), cudaEventWaitDefault),
             "collective");
   }
-  /// Polls, because a wait inside CUDA would not notice an abort that fails.
+  /// Polls, because a wait inside CUDA would not notice that an abort failed.
   void synchronize() override {
     for (int looks = 0; !free_again(); ++looks) {
       if (looks < kQuickLooks) std::this_thread::yield();
@@ -98,12 +97,12 @@ class NcclEngine::Pending final : public comm::Completion {
   const std::shared_ptr<NcclCommunicator> communicator_;
   const std::shared_ptr<CollectiveEnd> end_;
   std::atomic<State> state_{State::begun};
-  std::string reason_;  // written before state_ becomes refused
+  std::string reason_;  // written before `state_` becomes refused
 };
 
 namespace {
 
-/// Rank 0 creates the id of a new communicator; the other ranks read it from the store.
+/// Returns the id of a new communicator. Rank 0 creates it; other ranks read it from the store.
 nccl::UniqueId agree_on_id(const Nccl& nccl, const comm::Rendezvous& rendezvous) {
   nccl::UniqueId id;
   if (rendezvous.rank == 0) {
@@ -166,8 +165,8 @@ void NcclEngine::close() noexcept {
 
 void NcclEngine::interrupt() noexcept { communicator_->interrupt(); }
 
-/// The first collective of a communicator connects its ranks, so NCCL returns only when all ranks
-/// have arrived. The watchdog already watches the collective and can interrupt this wait.
+/// The first collective of a communicator connects its ranks, so NCCL returns only when all have
+/// arrived. The watchdog already watches the collective and can interrupt this wait.
 void NcclEngine::start(const comm::Collective& call, Stream& stream, uint64_t,
                        const comm::Begun& begun) {
   device_.make_current();
@@ -220,8 +219,8 @@ nccl::Result NcclEngine::enqueue(const comm::Collective& call, cudaStream_t stre
   return nccl::Result::success;
 }
 
-/// One NCCL call per row, all in one group call, which NCCL runs as one kernel. `input` and
-/// `output` are the counts of a row.
+/// Calls `each` per row, in one NCCL group, which NCCL runs as one kernel. `input` and `output` are
+/// the elements of a row.
 template <class Call>
 nccl::Result NcclEngine::in_rows(const comm::Collective& call, size_t input, size_t output,
                                  Call each) {

@@ -1,4 +1,4 @@
-// Collectives between GPUs over NCCL: one communicator per group, kernels on the caller's stream.
+// Collectives between GPUs by NCCL: a communicator per group, kernels on the caller's stream.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@ namespace ds::cuda {
 
 class CudaDevice;
 
-/// A collective is enqueued on the given stream and ordered there like a kernel. The host waits in
-/// two cases: it is more than a hundred collectives ahead, or ranks connect for the first
-/// collective of a kind. interrupt() ends that wait. Every rank must use communicators of
-/// overlapping groups in the same order.
+/// Enqueues collectives on the caller's stream, where they are ordered like kernels. The host waits
+/// if it is more than a hundred collectives ahead, or while ranks connect for the first collective
+/// of a kind. interrupt() ends that wait. If groups overlap, all ranks must use their communicators
+/// in the same order.
 class NcclEngine final : public comm::Engine {
  public:
-  /// Blocks until every rank of the group has joined. Throws DS_LIBRARY, DS_COMM.
+  /// Blocks until all ranks of the group have joined. Throws DS_LIBRARY and DS_COMM.
   NcclEngine(const comm::Rendezvous& rendezvous, CudaDevice& device);
   ~NcclEngine() override;
   void start(const comm::Collective& call, Stream& stream, uint64_t tag,
@@ -38,7 +38,7 @@ class NcclEngine final : public comm::Engine {
   CudaDevice& device_;
   const int size_;
   const std::shared_ptr<NcclCommunicator> communicator_;
-  void* token_ = nullptr;  // a byte on the device, for barriers
+  void* token_ = nullptr;  // a byte of device memory, for barriers
 };
 
 }  // namespace ds::cuda

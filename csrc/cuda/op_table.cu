@@ -1,4 +1,4 @@
-// The CUDA op table: from an op's id to its body.
+// The table of CUDA ops: calls the body of an op by its id.
 #include "../ops/all_ops.generated.h"
 #include "cuda_context.h"
 #include "cuda_device.h"

@@ -1,5 +1,5 @@
-// Pinned memory: map, request huge pages, exclude from forks, touch in parallel, register; undone
-// in reverse.
+// Allocates pinned memory: maps it, requests huge pages, excludes it from forks, touches it on
+// several threads, and registers it. Frees it in reverse.
 #include "pinned_memory.h"
 
 #include <cuda_runtime_api.h>
@@ -30,7 +30,7 @@ size_t page_rounded(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + page - 1) / page * page;
 }
 
-/// Maps `size` bytes, from 2 MiB on aligned to a huge page; null if the system refuses.
+/// Maps `size` bytes, aligned to a huge page if at least 2 MiB. Returns null if the system refuses.
 char* map_pages(size_t size) {
   const size_t slack = size >= kHugePage ? kHugePage : 0;
   void* mapped =
@@ -41,7 +41,7 @@ char* map_pages(size_t size) {
   const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
   if (head > 0) munmap(begin, head);
   if (head < slack) munmap(begin + head + size, slack - head);
-  madvise(begin + head, size, MADV_HUGEPAGE);  // advice: 4 KiB pages work too
+  madvise(begin + head, size, MADV_HUGEPAGE);  // only advice: 4 KiB pages work too
   return begin + head;
 }
 
@@ -49,7 +49,7 @@ void touch_range(char* begin, char* end, size_t page) {
   for (char* p = begin; p < end; p += page) *static_cast<volatile char*>(p) = 0;
 }
 
-/// Lets several threads fault the pages in, which is most of the cost of registering fresh memory.
+/// Faults the pages in on several threads, because that takes most of the time of registering them.
 void touch_pages(char* data, size_t size) {
   constexpr size_t kPerThread = size_t{32} << 20;
   const size_t wanted =
@@ -65,7 +65,7 @@ void touch_pages(char* data, size_t size) {
       threads.emplace_back(touch_range, begin, begin + share, page);
     }
   } catch (const std::exception&) {
-    // The system refused more threads: the caller touches the rest.
+    // If the system refuses more threads, the caller touches the rest.
   }
   touch_range(begin, end, page);
   for (std::thread& thread : threads) thread.join();
@@ -80,8 +80,8 @@ void* allocate_pinned_pages(size_t bytes) {
     throw Error("DS_OUT_OF_MEMORY", kOp, text(size, " bytes of host memory"), std::strerror(errno),
                 "Free host memory, or offload less.");
   }
-  // A forked child shares pages until a write, but pinned pages are copied at once. Each start of a
-  // process would copy all optimizer state.
+  // A forked child shares pages until a write, except pinned pages, which are copied at once.
+  // Without this advice, starting a process would copy all optimizer state.
   madvise(data, size, MADV_DONTFORK);
   touch_pages(data, size);
   const cudaError_t status = cudaHostRegister(data, size, cudaHostRegisterPortable);

@@ -1,4 +1,4 @@
-// Asks the driver and the runtime for their versions and GPUs.
+// Gets the versions and GPUs from the driver and the runtime.
 #include "probe.h"
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,8 @@ namespace ds::cuda {
 
 namespace {
 
-/// The oldest driver branch that runs programs of a CUDA release (NVIDIA's compatibility table).
+/// Returns the oldest driver branch that runs programs of a CUDA release (NVIDIA's compatibility
+/// table).
 const char* driver_for(int runtime_version) {
   return runtime_version >= 13000 ? "580" : runtime_version >= 12000 ? "525" : "450";
 }
@@ -41,9 +42,9 @@ std::string problem_of(const CudaProbe& probe, cudaError_t status) {
               runtime, "): ", cudaGetErrorString(status), ".");
 }
 
-/// Sets the number of hardware queues. Streams share the driver's queues (default: 8), so a waiting
-/// stream would block other streams of its queue. The driver reads the variable when it starts. A
-/// value of the user stays.
+/// Sets the number of hardware queues. Streams share queues (by default 8), and a waiting stream
+/// blocks the others of its queue. The driver reads the variable when it starts. Keeps a value that
+/// the user has set.
 void ask_for_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 }  // namespace

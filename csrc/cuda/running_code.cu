@@ -1,4 +1,4 @@
-// Asks a kernel which architecture it was compiled for.
+// Determines the architecture of the running code by a kernel.
 #include "running_code.h"
 
 #include "cuda_error.h"
@@ -6,8 +6,9 @@
 namespace ds::cuda {
 namespace {
 
-/// The GPU's capability is no answer. Code of PTX 8.0 on a GPU of 9.0 cannot wait for the previous
-/// kernel, and code of PTX 9.0 has no wgmma.
+/// Reports the architecture that this kernel was compiled for. The GPU's compute capability does
+/// not suffice: on a GPU of 9.0, code from PTX 8.0 cannot wait for the previous kernel, and code
+/// from PTX 9.0 has no wgmma.
 __global__ void report(RunningCode* code) {
 #if defined(__CUDA_ARCH__)
   code->architecture = __CUDA_ARCH__ / 10;

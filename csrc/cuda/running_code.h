@@ -1,15 +1,15 @@
-// The code of this library that a GPU runs: the driver selects one of the embedded architectures.
+// Which of the library's embedded architectures a GPU runs. The driver selects it.
 #pragma once
 
 namespace ds::cuda {
 
-/// Every source file is compiled for the same architectures, so one kernel answers for all.
+/// The running code. All source files have the same architectures, so this holds for all kernels.
 struct RunningCode {
-  int architecture;  // that the kernels were compiled for: 80, 90, 100 or 120
-  bool hopper;       // with the instructions of target 90a: wgmma and setmaxnreg
+  int architecture;  // of the kernels' code: 80, 90, 100 or 120
+  bool hopper;       // code for 90a, with wgmma and setmaxnreg
 };
 
-/// Runs a kernel on the current device. It waits for the result. Throws DS_CUDA.
+/// Runs a kernel on the current device and waits for its result. Throws DS_CUDA.
 RunningCode running_code();
 
 }  // namespace ds::cuda

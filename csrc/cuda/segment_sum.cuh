@@ -14,13 +14,13 @@ static_assert(kSegmentWidth == 4 && kSegmentWarp == kWarp);
 template <class T>
 using SegmentPacket = Vector<T, kSegmentWidth>;
 
-/// Whether packets from p on may be loaded and stored whole.
+/// Returns true if packets at `p` are aligned, so that wide loads and stores are allowed.
 template <class T>
 __device__ __forceinline__ bool packets_at(const T* p) {
   return reinterpret_cast<uintptr_t>(p) % alignof(SegmentPacket<T>) == 0;
 }
 
-/// `valid` elements (at most 4) from p, zeros after them.
+/// Loads up to 4 elements from `p`. Elements from `valid` on are 0. `whole` allows wide loads.
 template <class T>
 __device__ __forceinline__ SegmentPacket<T> load_segment(const T* p, int64_t valid, bool whole) {
   if (whole && valid >= kSegmentWidth) return load_vector<kSegmentWidth>(p);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void store_segment(T* p, const SegmentPacket<T>& x, i
     if (i < valid) p[i] = x.v[i];
 }
 
-/// Calls body(at, valid) for this thread's packets of a chunk, in order.
+/// Calls body(at, valid) for each of this thread's packets of a chunk, in order.
 template <class Body>
 __device__ __forceinline__ void for_packets(const SegmentChunk& chunk, Body body) {
 #pragma unroll 1
@@ -54,7 +54,7 @@ __device__ __forceinline__ void for_packets(const SegmentChunk& chunk, Body body
   }
 }
 
-/// This thread's squares, one accumulator per element of a packet.
+/// This thread's sum of squares, with one accumulator per element of a packet.
 struct SquareSum {
   double a[kSegmentWidth] = {};
 
@@ -62,13 +62,13 @@ struct SquareSum {
     a[i] += static_cast<double>(x) * static_cast<double>(x);
   }
 
-  /// Sum over the block; every thread takes part and receives it.
+  /// Returns the sum over the block. All threads must call it.
   __device__ __forceinline__ double of_block() const {
     return block_sum((a[0] + a[1]) + (a[2] + a[3]));
   }
 };
 
-/// The sum of a segment's chunks, by one block; see cpu::segment_sum.
+/// Returns the sum of a segment, by one block. See cpu::segment_sum.
 __device__ __forceinline__ double segment_sum(const double* partials, int stride,
                                               const int64_t* starts, int64_t segment) {
   const double* const first = partials + first_slot(starts, segment) * stride;

@@ -1,14 +1,13 @@
-// Products of up to 32 rows with a matrix of coded weights on tensor cores. Each lane copies 16
-// bytes of codes through shared memory to the registers in which mma reads the weights.
+// Multiplies up to 32 rows by a matrix of coded weights on tensor cores. Each lane copies 16 bytes
+// of codes through shared memory into the registers from which mma reads weights.
 //
-// mma sums over inputs in any order if both operands use the same one. So lane t of the four lanes
-// that share an output reads a run of neighbouring inputs instead of every fourth pair. No lane
-// needs data that another lane copied. Weights are the left operand, 16 outputs by 16 inputs. Rows
-// of x are the columns of the right operand, at least 8.
+// mma may sum over inputs in any order, if it is the same for both operands. So each of the four
+// lanes that share an output reads a run of consecutive inputs instead of every fourth pair. Then
+// no lane needs data of another lane. The left operand has 16 outputs by 16 inputs of the weights.
+// The columns of the right operand, at least 8, are the rows of x.
 //
-// Copies run several steps ahead of the sums and keep memory busy. They continue from one tile of
-// outputs to the next, and start while the previous kernel still runs: weights that a recorded step
-// only reads do not depend on it.
+// Copies run several steps ahead of the sums, also across tiles of outputs, to keep memory busy.
+// They start while the previous kernel still runs, if the weights do not depend on it.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +19,15 @@
 
 namespace ds::cuda {
 
-/// Row tiles of 16 outputs per block, warps that split their inputs, and tiles of 8 rows of x.
+/// Shape of a block: tiles of 16 outputs, warps that split the inputs, and tiles of 8 rows of x.
 template <int kTiles, int kParts, int kColumns>
 struct SkinnyShape {
   static constexpr int tiles = kTiles, parts = kParts, columns = kColumns;
   static constexpr int threads = 32 * kParts, outputs = 16 * kTiles, rows = 8 * kColumns;
-  static constexpr int stages = kTiles == 1 ? 6 : 3;  // steps of a warp on their way
-  static constexpr int ahead = kColumns > 1 ? 1 : 4;  // steps of prefetched scales
+  static constexpr int stages = kTiles == 1 ? 6 : 3;  // steps in flight per warp
+  static constexpr int ahead = kColumns > 1 ? 1 : 4;  // steps ahead of which scales are loaded
   static constexpr int blocks_per_sm = 2;
-  static constexpr int buffers = kColumns == 1 ? 2 : 1;       // of the sums of a tile
+  static constexpr int buffers = kColumns == 1 ? 2 : 1;       // for the sums of a tile
   static constexpr int ring = 2 * kTiles * stages * threads;  // packets
   static constexpr size_t shared_bytes =
       size_t{16} * ring + sizeof(float) * buffers * kParts * rows * (outputs + 1);
@@ -36,10 +35,10 @@ struct SkinnyShape {
   static_assert(shared_bytes <= kSharedMemoryOfAll);
 };
 
-/// `finish(m, n, sum)` writes element n of row m. Weights has these members:
+/// Arguments of the kernel. finish(m, n, sum) writes element n of row m. Weights has these members:
 ///
 ///     run              inputs of a packet
-///     scales_steps     whether a packet's Step has a factor for its sums
+///     scales_steps     true if a packet's Step has a factor for its sums
 ///     packet(), step_of(), factor_of(), scale_of_row()
 ///     left(), right()  the pairs of a packet and of x, in the same order
 template <class T, class Weights, class Finish>
@@ -53,7 +52,7 @@ struct SkinnyArguments {
   bool settled;  // weights may be read before the previous kernel has ended
 };
 
-/// Adds the products of one step's packets to `sums`; they begin at input k of this lane.
+/// Adds the products of one step to `sums`. This lane's packets begin at input k.
 template <class Shape, class T, class Weights, class Finish>
 __device__ __forceinline__ void multiply_step(
     const SkinnyArguments<T, Weights, Finish>& a, int k, const uint4 (&packets)[Shape::tiles][2],
@@ -71,7 +70,7 @@ __device__ __forceinline__ void multiply_step(
         Weights::left(left[r][half], packets[r][half], i, steps[r][half]);
 #pragma unroll
     for (int c = 0; c < Shape::columns; ++c) {
-      // Rows past the last one repeat it; their sums are not stored.
+      // Rows beyond the last repeat it. Their sums are not stored.
       const int m = min(c * 8 + lane / 4, a.rows - 1);
       uint4 x{0, 0, 0, 0};
       if (inside) x = *reinterpret_cast<const uint4*>(a.x + m * a.x_stride + k + i * 8);
@@ -89,7 +88,7 @@ __device__ __forceinline__ void multiply_step(
   }
 }
 
-/// The same with a factor per output for this step's inputs.
+/// Like multiply_step(), with a factor per output for this step's inputs.
 template <class Shape, class T, class Weights, class Finish>
 __device__ __forceinline__ void multiply_scaled_step(
     const SkinnyArguments<T, Weights, Finish>& a, int k, const uint4 (&packets)[Shape::tiles][2],
@@ -110,8 +109,8 @@ __device__ __forceinline__ void multiply_scaled_step(
   }
 }
 
-/// The weights of a warp: the steps of its part, tile after tile of its block. Each lane copies its
-/// own data to shared memory, some steps ahead, so no barrier is needed.
+/// Iterates over the weights of a warp: the steps of its part, for each tile of its block. A lane
+/// copies only data that it uses, so no barrier is needed.
 template <class Shape, class T, class Weights, class Finish>
 class SkinnyWarp {
  public:
@@ -124,17 +123,17 @@ class SkinnyWarp {
         each_((steps_of(a) + Shape::parts - 1) / Shape::parts),
         next_tile_(blockIdx.x) {}
 
-  /// Steps of a warp in a tile. The last step may lie past the inputs, where it adds nothing.
+  /// Steps of a warp per tile. The last may be beyond the inputs, where it adds nothing.
   __device__ int each() const { return each_; }
   __device__ int input(int step) const {
     return ((step * Shape::parts + static_cast<int>(threadIdx.x) / 32) * 4 + threadIdx.x % 4) *
            Weights::run;
   }
-  /// Returns whether any lane has inputs in a step.
+  /// Returns true if any lane has inputs in this step.
   __device__ bool exists(int step) const {
     return input(step) - static_cast<int>(threadIdx.x % 4) * Weights::run < a_.inputs;
   }
-  /// Starts copying the next step, if there is one.
+  /// Starts the copy of the next step if there is one.
   __device__ __forceinline__ void copy_next() {
     const int k = input(next_step_);
     const bool inside = k < a_.inputs && next_tile_ * Shape::outputs < a_.outputs;
@@ -148,7 +147,7 @@ class SkinnyWarp {
     next_step_ = 0;
     next_tile_ += gridDim.x;
   }
-  /// Returns the oldest step in flight and starts another copy in its place.
+  /// Returns the packets of the oldest step in flight and starts the copy of another one.
   __device__ __forceinline__ void take(uint4 (&packets)[Shape::tiles][2]) {
     cp_async_wait<Shape::stages - 1>();
 #pragma unroll
@@ -166,7 +165,7 @@ class SkinnyWarp {
   static __device__ int steps_of(const Arguments& a) {
     return (a.inputs + 4 * Weights::run - 1) / (4 * Weights::run);
   }
-  /// Outputs past the last one repeat it; their sums are not stored.
+  /// Outputs beyond the last repeat it. Their sums are not stored.
   __device__ __forceinline__ int64_t output(int64_t tile, int i) const {
     const int64_t n = tile * Shape::outputs + i * 8 + threadIdx.x % 32 / 4;
     return n < a_.outputs ? n : a_.outputs - 1;
@@ -182,7 +181,7 @@ class SkinnyWarp {
   int next_step_ = 0, next_slot_ = 0;
 };
 
-/// Adds the sums of the warps of a tile, in order, and calls finish.
+/// Adds the sums of a tile's warps in order and calls finish().
 template <class Shape, class T, class Weights, class Finish>
 __device__ __forceinline__ void finish_sums(
     const SkinnyArguments<T, Weights, Finish>& a, int64_t tile, float scale,
@@ -208,9 +207,9 @@ __device__ __forceinline__ void finish_sums(
   }
 }
 
-/// Blocks loop over the tiles, as many blocks as run at once. The next kernel does not begin early:
-/// its blocks would occupy resources of attention's clusters (a layer of Llama 8B with 32 rows of
-/// 4-bit codes takes 243 us, with an early start 279 us).
+/// Launches as many blocks as run at once, which loop over tiles. The next kernel must not start
+/// early, because its blocks would take resources of attention's clusters. (A layer of Llama 8B
+/// with 32 rows of 4-bit codes would take 279 us instead of 243.)
 template <class Shape, class T, class Weights, class Finish>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     skinny_kernel(const __grid_constant__ SkinnyArguments<T, Weights, Finish> a) {
@@ -269,11 +268,11 @@ void launch_skinny_shape(const char* op, const SkinnyArguments<T, Weights, Finis
                 kernel, a);
 }
 
-/// Rows of x that skinny_kernel takes.
+/// The largest number of rows for skinny_kernel.
 constexpr int kSkinnyRows = 32;
 
-/// 1 to kSkinnyRows rows, at least one output and one input. Packets of weights and 8 elements of x
-/// are aligned to 16 bytes.
+/// Launches the product of 1 to kSkinnyRows rows, with at least one output and one input. Packets
+/// of weights and of 8 elements of x must be 16-byte aligned.
 template <class T, class Weights, class Finish>
 void launch_skinny(const char* op, const SkinnyArguments<T, Weights, Finish>& a, CudaContext& ctx) {
   if (a.rows <= 8) return launch_skinny_shape<SkinnyShape<1, 8, 1>>(op, a, ctx);

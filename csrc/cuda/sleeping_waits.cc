@@ -1,4 +1,4 @@
-// The streams and events that waiting threads use.
+// Streams and events for waiting threads.
 #include "sleeping_waits.h"
 
 #include "cuda_error.h"
@@ -20,7 +20,7 @@ SleepingWaits::~SleepingWaits() {
 
 void SleepingWaits::await(cudaEvent_t event) {
   const Place place = take();
-  // A place is not reused after a failed wait: the device is lost.
+  // After a failed wait the device is lost, so the place is not reused.
   DS_CUDA(cudaStreamWaitEvent(place.stream, event, cudaEventWaitDefault), kOp);
   DS_CUDA(cudaEventRecord(place.end, place.stream), kOp);
   DS_CUDA(cudaEventSynchronize(place.end), kOp);

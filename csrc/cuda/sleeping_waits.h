@@ -1,4 +1,4 @@
-// Waits of host threads for events that sleep instead of spinning.
+// Makes host threads sleep while they wait for an event.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,21 +8,21 @@
 
 namespace ds::cuda {
 
-/// A spinning thread takes a core from the host work that it waits for, so each wait sleeps on its
-/// own event with cudaEventBlockingSync. Events that only order streams do not have this flag. If
-/// about a hundred of such events are recorded ahead of the GPU, the driver makes the next launch
-/// wait for one of them (measured: 28 tiles of state with four events each).
+/// A spinning thread takes a core from the host work that it waits for. So a wait sleeps on an
+/// event of its own with cudaEventBlockingSync. Events that only order streams must not have this
+/// flag: with about a hundred of them recorded ahead of the GPU, the driver makes the next launch
+/// wait (measured with 28 tiles of state, four events each).
 class SleepingWaits {
  public:
   SleepingWaits() = default;
   SleepingWaits(const SleepingWaits&) = delete;
   SleepingWaits& operator=(const SleepingWaits&) = delete;
   ~SleepingWaits();
-  /// The GPU must be the current device of the calling thread.
+  /// Blocks until `event` has happened. The GPU must be the current device of the calling thread.
   void await(cudaEvent_t event);
 
  private:
-  /// A stream that waits for the given event, and the event that the thread sleeps on.
+  /// A stream that waits for the event, and the event on which the thread sleeps.
   struct Place {
     cudaStream_t stream = nullptr;
     cudaEvent_t end = nullptr;
@@ -30,7 +30,7 @@ class SleepingWaits {
   Place take();
 
   std::mutex mutex_;
-  std::vector<Place> idle_;  // as many as threads have waited at once
+  std::vector<Place> idle_;  // as many as there were threads waiting at once
 };
 
 }  // namespace ds::cuda

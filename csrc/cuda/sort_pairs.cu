@@ -1,4 +1,4 @@
-// A stable sort of 32-bit keys with their positions, by CUB's radix sort.
+// A stable sort of 32-bit keys and their positions, by CUB's radix sort.
 #include "sort_pairs.h"
 
 #include <cub/device/device_radix_sort.cuh>

@@ -1,4 +1,4 @@
-// StreamCounters: the memory is allocated by the first use.
+// StreamCounters: the first use allocates the memory.
 #include "stream_counters.h"
 
 #include "cuda_error.h"

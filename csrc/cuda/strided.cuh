@@ -1,5 +1,5 @@
-// Iteration of kernels over strided operands. The host merges dims, splits walks that exceed 32-bit
-// indices and selects vector loads. The device turns an item's number into element offsets.
+// Iterates over strided operands in kernels. The host merges dims, splits walks that exceed 32-bit
+// indices, and selects vector loads. The device converts an item's index to element offsets.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace ds::cuda {
 
-/// Division by a runtime constant; exact for dividends and divisors below 2^31.
-/// Source: Granlund & Montgomery 1994.
+/// Divides by a number known at run time. Exact for dividends and divisors below 2^31. Source:
+/// Granlund & Montgomery 1994.
 struct FastDivisor {
   uint32_t divisor = 1, magic = 1, shift = 0;
   FastDivisor() = default;
@@ -24,11 +24,11 @@ struct FastDivisor {
   }
 };
 
-/// The device's form of a walk: dims innermost first, strides in elements, all within 32 bits.
+/// A walk for the device: dims innermost first, strides in elements, all in 32 bits.
 template <int kOperands>
 struct Steps {
-  uint32_t count;    // items, each of `width` neighbouring elements
-  uint32_t uniform;  // bit o: all elements of an item of operand o are the same element
+  uint32_t count;    // items, each of `width` consecutive elements
+  uint32_t uniform;  // bit o: an item of operand o is one element, repeated
   int32_t ndim;
   FastDivisor shape[kMaxDims];
   int32_t strides[kOperands][kMaxDims];
@@ -49,14 +49,14 @@ struct Steps {
   }
 };
 
-/// The host's form: dims innermost first, of any size. Operand 0 leads: the walk follows its shape.
+/// A walk for the host: dims innermost first, of any size. Operand 0 leads and has the shape.
 template <int kOperands>
 struct Walk {
   int ndim = 0;
   int64_t shape[kMaxDims] = {};
   int64_t strides[kOperands][kMaxDims] = {};
   char* data[kOperands] = {};
-  int element[kOperands] = {};  // bytes of one element
+  int element[kOperands] = {};  // bytes of an element
 
   int64_t numel() const {
     int64_t n = 1;
@@ -78,7 +78,7 @@ void copy_dim(Walk<kOperands>& w, int to, int from) {
   for (int o = 0; o < kOperands; ++o) w.strides[o][to] = w.strides[o][from];
 }
 
-/// Joins neighbouring dims that every operand steps through evenly.
+/// Merges neighbouring dims that are evenly spaced in all operands.
 template <int kOperands>
 void merge_dims(Walk<kOperands>& w) {
   int kept = 0;
@@ -89,7 +89,7 @@ void merge_dims(Walk<kOperands>& w) {
   w.ndim = w.ndim == 0 ? 0 : kept + 1;
 }
 
-/// Appends a dim on the outside; sizes of 1 are dropped.
+/// Appends an outer dim, unless its size is 1.
 template <int kOperands>
 void add_dim(Walk<kOperands>& w, int64_t size, const int64_t (&strides)[kOperands]) {
   if (size == 1) return;
@@ -98,8 +98,8 @@ void add_dim(Walk<kOperands>& w, int64_t size, const int64_t (&strides)[kOperand
   ++w.ndim;
 }
 
-/// Orders dims by the leader's stride (the smallest innermost), then merges. Legal for element-wise
-/// work only, where the order of visits does not matter.
+/// Orders dims by the leader's stride (smallest innermost), then merges them. Use it only if the
+/// order of visits does not matter, as in element-wise work.
 template <int kOperands>
 Walk<kOperands> plan_walk(const View* const (&views)[kOperands]) {
   Walk<kOperands> w;
@@ -122,7 +122,7 @@ Walk<kOperands> plan_walk(const View* const (&views)[kOperands]) {
   return w;
 }
 
-/// Returns whether every index and offset stays below 2^31.
+/// Returns true if all indices and offsets are below 2^31.
 template <int kOperands>
 bool fits_32_bits(const Walk<kOperands>& w) {
   constexpr int64_t limit = (int64_t{1} << 31) - 1;
@@ -135,7 +135,8 @@ bool fits_32_bits(const Walk<kOperands>& w) {
   return true;
 }
 
-/// Calls f(part) for parts of the walk that fit 32-bit indices, halving the widest dim as needed.
+/// Calls f(part) for parts of the walk that fit 32-bit indices. It splits the largest dim in
+/// halves.
 template <int kOperands, class F>
 void for_each_part(const Walk<kOperands>& w, F&& f) {
   if (fits_32_bits(w)) return f(w);
@@ -157,7 +158,7 @@ void for_each_part(const Walk<kOperands>& w, F&& f) {
   for_each_part(high, f);
 }
 
-/// The device's form of a walk that fits 32 bits, with items of `width` elements of the innermost
+/// Returns a walk for the device. It must fit 32 bits. Items have `width` elements of the innermost
 /// dim.
 template <int kOperands>
 Steps<kOperands> steps_of(const Walk<kOperands>& w, int width) {
@@ -175,8 +176,8 @@ Steps<kOperands> steps_of(const Walk<kOperands>& w, int width) {
   return s;
 }
 
-/// Returns whether items of `width` elements can be loaded as vectors. Needs innermost stride 1 (or
-/// 0 for a broadcast operand), other strides in multiples of the width, and aligned data.
+/// Returns true if items of `width` elements can be loaded as vectors: innermost stride 1 (or 0 in
+/// a broadcast operand), other strides multiples of `width`, and aligned data.
 template <int kOperands>
 bool vectorizable(const Walk<kOperands>& w, int width) {
   if (w.ndim == 0) return false;
@@ -192,8 +193,9 @@ bool vectorizable(const Walk<kOperands>& w, int width) {
   return true;
 }
 
-/// Calls launch(std::integral_constant<int, width>, steps, data) for every part of the walk: with
-/// kWidth where vectors fit, with 1 elsewhere and for the tail of an odd contiguous range.
+/// Calls launch(std::integral_constant<int, width>, steps, data) for each part of the walk. The
+/// width is kWidth where vectors are possible, otherwise 1, also for the tail of a contiguous
+/// range.
 template <int kWidth, int kOperands, class Launch>
 void walk_vectors(const Walk<kOperands>& walk, Launch&& launch) {
   using One = std::integral_constant<int, 1>;
@@ -214,7 +216,7 @@ void walk_vectors(const Walk<kOperands>& walk, Launch&& launch) {
   });
 }
 
-/// One item of an operand: N elements, or one element N times.
+/// Loads an item of an operand: N elements, or N copies of one element.
 template <int N, class T>
 __device__ __forceinline__ Vector<T, N> load_item(const T* p, bool uniform) {
   if (N == 1 || !uniform) return load_vector<N>(p);

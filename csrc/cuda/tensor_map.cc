@@ -1,4 +1,4 @@
-// Encodes tensor maps through the driver's entry point, without linking libcuda.
+// Encodes tensor maps by the driver's function, without linking libcuda.
 #include "tensor_map.h"
 
 #include <cuda_runtime_api.h>
@@ -28,7 +28,7 @@ TensorMap encode_tensor_map(const char* op, const HeadsLayout& x, int box_rows, 
   const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(x.columns), static_cast<cuuint64_t>(x.rows),
                                static_cast<cuuint64_t>(x.heads),
                                static_cast<cuuint64_t>(x.batches)};
-  // Dimensions of size 1 may have any stride, but the driver requires multiples of 16 bytes.
+  // A dim of size 1 may have any stride, but the driver requires a multiple of 16 bytes.
   const auto bytes = [](int64_t size, int64_t stride) {
     return size > 1 ? static_cast<cuuint64_t>(stride) * 2 : cuuint64_t{16};
   };

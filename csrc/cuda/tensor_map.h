@@ -1,4 +1,4 @@
-// Tensor maps: descriptions of global tensors that Hopper's copy engine (TMA) reads.
+// Tensor maps: descriptions of tensors for Hopper's copy engine (TMA).
 #pragma once
 
 #include <cuda.h>
@@ -9,7 +9,7 @@ namespace ds::cuda {
 
 using TensorMap = CUtensorMap;
 
-/// A [B, H, rows, D] operand of 16-bit elements with last stride 1; strides in elements.
+/// An operand [B, H, rows, D] of 16-bit elements with last stride 1. Strides are in elements.
 struct HeadsLayout {
   const void* data;  // 16-byte aligned
   bool bf16;
@@ -17,8 +17,8 @@ struct HeadsLayout {
   int64_t batch_stride, head_stride, row_stride;  // multiples of 8
 };
 
-/// Encodes boxes of `box_heads` x `box_rows` x 64 elements in the 128-byte swizzle. Elements
-/// outside the tensor read as 0. Throws DS_CUDA if the driver refuses.
+/// Returns a map of boxes of `box_heads` x `box_rows` x 64 elements in the 128-byte swizzle.
+/// Elements outside of the tensor read as 0. Throws DS_CUDA if the driver refuses.
 TensorMap encode_tensor_map(const char* op, const HeadsLayout& layout, int box_rows,
                             int box_heads = 1);
 

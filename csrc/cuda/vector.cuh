@@ -1,4 +1,4 @@
-// N neighbouring elements as one value: wide loads and stores, and element conversions.
+// N consecutive elements as one value: wide loads and stores, and conversions.
 #pragma once
 
 #include <type_traits>
@@ -12,7 +12,7 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
   T v[N];
 };
 
-/// Elements in the widest load, of 16 bytes.
+/// Number of elements in the widest load, 16 bytes.
 template <class T>
 constexpr int kPacket = 16 / sizeof(T);
 
@@ -41,7 +41,7 @@ struct Word<16> {
 template <class T, int N>
 using word_of = typename Word<(N * sizeof(T) < 16 ? N * sizeof(T) : 16)>::type;
 
-/// p must be aligned to 16 bytes, or to N elements where these are fewer bytes.
+/// Loads N elements. `p` must be aligned to their size, at most to 16 bytes.
 template <int N, class T>
 __device__ __forceinline__ Vector<T, N> load_vector(const T* p) {
   using W = word_of<T, N>;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& x) {
     reinterpret_cast<W*>(p)[i] = reinterpret_cast<const W*>(&x)[i];
 }
 
-/// The same with a hint that the line is not read again soon (evict first).
+/// Like load_vector(), with a hint that the line will not be read again soon (evict first).
 template <int N, class T>
 __device__ __forceinline__ Vector<T, N> load_streaming(const T* p) {
   using W = word_of<T, N>;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void store_streaming(T* p, const Vector<T, N>& x) {
     __stcs(reinterpret_cast<W*>(p) + i, reinterpret_cast<const W*>(&x)[i]);
 }
 
-/// Returns whether vectors of N elements may be loaded at p + k N for every k.
+/// Returns true if vectors of N elements may be loaded at p + k N for all k.
 template <int N, class T>
 bool aligned_for(const T* p) {
   return reinterpret_cast<uintptr_t>(p) % (N * sizeof(T) < 16 ? N * sizeof(T) : 16) == 0;
@@ -88,7 +88,7 @@ bool aligned_for(const T* p) {
 template <class T>
 constexpr bool is_integer = std::is_integral_v<T>;
 
-/// Accumulator and compute type of an element type: i64 for integers, else f32.
+/// The type in which an element type is accumulated: i64 for integers, otherwise f32.
 template <class T>
 using compute_t = std::conditional_t<is_integer<T>, int64_t, float>;
 
@@ -98,8 +98,8 @@ __device__ __forceinline__ compute_t<T> widen(T x) {
   else return to_float(x);
 }
 
-/// Converts a compute value to an element: round to nearest even; bool is != 0. Float to integer
-/// truncates; NaN gives 0 and values beyond 64 bits saturate.
+/// Converts a compute value to an element: floats round to nearest even, bool is x != 0. Float to
+/// integer truncates with saturation to 64 bits; NaN gives 0.
 template <class T, class From>
 __device__ __forceinline__ T narrow(From x) {
   if constexpr (std::is_same_v<T, bool>) return x != From(0);
