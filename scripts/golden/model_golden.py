@@ -11,7 +11,8 @@ import shutil
 import greedy_golden
 import torch
 import transformers
-from model_families import FAMILIES, ROPES, SMALL
+from families.sizes import SMALL
+from model_families import FAMILIES, ROPES
 from renamed_families import PATCHES, RENAMED, rename
 from safetensors.torch import save_file
 
@@ -141,8 +142,8 @@ def record_training(model, generator, description, shape):
 
 def record(out, family):
     folder = os.path.join(out, family)
-    seed = 1000 + list(FAMILIES).index(family)
-    model = build(*FAMILIES[family], seed, family)
+    seed, *kinds = FAMILIES[family]
+    model = build(*kinds, seed, family)
     model.save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed)
     shape = LONG_SHAPE if family == "phi3-longrope" else SHAPE

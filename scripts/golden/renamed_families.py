@@ -5,7 +5,7 @@ import os
 
 import torch
 import transformers
-from model_families import SIZES
+from families.sizes import SIZES
 from safetensors.torch import load_file, save_file
 
 
