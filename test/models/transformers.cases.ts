@@ -164,7 +164,9 @@ async function agrees(name: string, device: Device): Promise<void> {
   const isTable = typeof traitsOf(model).positions === 'object';
   for (const [parameter, { grad, requiresGrad }] of model.namedParameters()) {
     if (!requiresGrad) continue;
-    const wanted = await read(`gradient.${inMemory(inFiles(model, parameter), name)}`);
+    const names = [inMemory(inFiles(model, parameter), name), parameter];
+    const recorded = names.map((one) => `gradient.${one}`).find((one) => files.tensors.has(one));
+    const wanted = await read(recorded ?? `gradient.${parameter}`);
     const own = grad as Tensor;
     const laidOut = transposed.has(parameter) ? own.transpose(0, 1).contiguous() : own;
     if (isTable && parameter.endsWith('k_proj.bias')) {

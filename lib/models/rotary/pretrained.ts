@@ -261,8 +261,12 @@ const SWITCH_KEY = 'use_sliding_window';
 const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
 
 /** Whether config.json may disable its window. */
-const isSwitched = ({ window, defaults, windowEvery, attentionTypes }: RotaryTraits): boolean =>
-  (window === 'layers' && !windowEvery && !attentionTypes) || SWITCH_KEY in defaults;
+const isSwitched = (traits: RotaryTraits): boolean =>
+  (traits.window === 'layers' &&
+    !traits.windowEvery &&
+    !traits.attentionTypes &&
+    !traits.unswitched) ||
+  SWITCH_KEY in traits.defaults;
 
 function parseWindow(
   traits: RotaryTraits,

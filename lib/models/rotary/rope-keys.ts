@@ -54,7 +54,9 @@ const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
  */
 export function parseRope(traits: RotaryTraits, config: ModelConfig, declared: number): Rope {
   const { rope = COMMON_ROPE } = traits;
-  const [given, older] = [config.section('rope_parameters'), config.section('rope_scaling')];
+  const [stored, older] = [config.section('rope_parameters'), config.section('rope_scaling')];
+  const isSet = [stored, older].some((section) => section.keys().length > 0);
+  const given = rope.unset && !isSet ? stored.completed(rope.unset) : stored;
   const isByType = rope.ofWindows !== undefined && [FULL, SLIDING].some((text) => given.has(text));
   const newer = isByType ? given.section(FULL) : given;
   if (!rope.ofWindows) return parseOne(rope, { config, newer, older }, declared);

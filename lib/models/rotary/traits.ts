@@ -166,6 +166,8 @@ export interface RopeTraits {
    * 4 for it, and its default; null: rope_theta.
    */
   readonly ofWindows?: { readonly key: string | null; readonly fallback: number };
+  /** transformers' rope_parameters of files without a scaling. Default: none. */
+  readonly unset?: JsonObject;
   /** Whether config.json has rope_parameters only, without the keys of transformers 4. */
   readonly sectionsOnly?: boolean;
 }
@@ -328,6 +330,8 @@ export interface RotaryTraits {
    * max_window_layers. Default: layers from `first` on.
    */
   readonly slidesAt?: (layer: number, first: number) => boolean;
+  /** Whether sliding_window alone enables windows by layer. Default: use_sliding_window has to. */
+  readonly unswitched?: boolean;
   /**
    * Without a list of layers, layer i has a window unless this number divides i + 1; it is the
    * value of the key, or the default. Replaces slidesAt, and the switch use_sliding_window.
