@@ -41,6 +41,7 @@ export { InternLm3, type InternLm3Config } from './internlm3/internlm3.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
 export { MiniCpm, type MiniCpmConfig } from './minicpm/minicpm.js';
 export { MiniMaxM2, type MiniMaxM2Config } from './minimax-m2/minimax-m2.js';
+export { Ministral, type MinistralConfig } from './ministral/ministral.js';
 export { Ministral3, type Ministral3Config } from './ministral3/ministral3.js';
 export { Mistral, type MistralConfig } from './mistral/mistral.js';
 export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';

@@ -307,4 +307,10 @@ FAMILIES = {
             "rope": (10000.0, {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0}),
         },
     ),
+    "ministral": (
+        1080,
+        "MinistralConfig",
+        "MinistralForCausalLM",
+        {**NARROW, "layer_types": SLIDING, "sliding_window": 7, "rope": (10000.0, None)},
+    ),
 }

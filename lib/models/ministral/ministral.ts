@@ -1,0 +1,41 @@
+// Ministral 8B: Mistral with a window by layer.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of Ministral, and the mode of its activations. */
+export type MinistralConfig = FamilyConfig<'window'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Ministral',
+  modelType: 'ministral',
+  architecture: 'MinistralForCausalLM',
+  biases: { qkv: false, out: false, mlp: false },
+  window: 'layers',
+  slidesAt: () => true,
+  unswitched: true,
+  defaults: { max_position_embeddings: 131_072, num_key_value_heads: 8, sliding_window: 4096 },
+};
+
+/**
+ * Language models published as Ministral 8B. Source: Mistral AI 2024; transformers'
+ * MinistralForCausalLM.
+ */
+export class Ministral extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: MinistralConfig) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: MinistralConfig) => new Ministral(config));
+
+  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<Ministral> {
+    return readPretrained(dir, [Ministral.family], options);
+  }
+}
