@@ -6,6 +6,7 @@ export { BioGpt, type BioGptConfig } from './biogpt/biogpt.js';
 export { Bloom, type BloomConfig } from './bloom/bloom.js';
 export { Cohere, type CohereConfig } from './cohere/cohere.js';
 export { Cohere2, type Cohere2Config } from './cohere2/cohere2.js';
+export { Cwm, type CwmConfig } from './cwm/cwm.js';
 export { DeepseekV2, type DeepseekV2Config } from './deepseek-v2/deepseek-v2.js';
 export { DeepseekV3, type DeepseekV3Config } from './deepseek-v3/deepseek-v3.js';
 export { Dots1, type Dots1Config } from './dots1/dots1.js';

@@ -313,4 +313,15 @@ FAMILIES = {
         "MinistralForCausalLM",
         {**NARROW, "layer_types": SLIDING, "sliding_window": 7, "rope": (10000.0, None)},
     ),
+    "cwm": (
+        1081,
+        "CwmConfig",
+        "CwmForCausalLM",
+        {
+            **NARROW,
+            "layer_types": SLIDING[::-1],
+            "sliding_window": 7,
+            "rope": (10000.0, LLAMA3_ROPE),
+        },
+    ),
 }
