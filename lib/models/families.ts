@@ -39,6 +39,7 @@ export { HunYuanMoe, type HunYuanMoeConfig } from './hunyuan-moe/hunyuan-moe.js'
 export { HyperClovaX, type HyperClovaXConfig } from './hyperclovax/hyperclovax.js';
 export { InternLm2, type InternLm2Config } from './internlm2/internlm2.js';
 export { InternLm3, type InternLm3Config } from './internlm3/internlm3.js';
+export { Jais2, type Jais2Config } from './jais2/jais2.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
 export { MiniCpm, type MiniCpmConfig } from './minicpm/minicpm.js';
 export { MiniMaxM2, type MiniMaxM2Config } from './minimax-m2/minimax-m2.js';

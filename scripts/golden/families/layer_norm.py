@@ -241,4 +241,10 @@ FAMILIES = {
         "NemotronForCausalLM",
         {**NARROW, "rope": (10000.0, {"partial_rotary_factor": 0.5})},
     ),
+    "jais2": (
+        1082,
+        "Jais2Config",
+        "Jais2ForCausalLM",
+        {**NARROW, "rope": (10000.0, None)},
+    ),
 }

@@ -1,0 +1,44 @@
+// Jais 2: layer norms, biases, and squared ReLU without a gate.
+import { type FolderOptions, readPretrained } from '../model-folder.js';
+import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
+import type { RotaryTraits } from '../rotary/traits.js';
+
+/** Sizes of Jais2, and the mode of its activations. */
+export type Jais2Config = FamilyConfig<'attentionBias' | 'mlpBias'>;
+
+const TRAITS: RotaryTraits = {
+  name: 'Jais2',
+  modelType: 'jais2',
+  architecture: 'Jais2ForCausalLM',
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: 'mlpBias' },
+  norm: { kind: 'layer', eps: ['layer_norm_eps', 1e-5] },
+  activation: { kind: 'relu2', names: ['relu2'] },
+  feed: { first: 'up_proj', second: 'down_proj' },
+  window: 'none',
+  defaults: {
+    max_position_embeddings: 8192,
+    intermediate_size: 26_624,
+    attention_bias: true,
+    mlp_bias: true,
+  },
+};
+
+/**
+ * Language models published as Jais 2 8B, 70B. Source: Inception 2025; transformers'
+ * Jais2ForCausalLM.
+ */
+export class Jais2 extends RotaryLM {
+  /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
+  constructor(given: Jais2Config) {
+    super(TRAITS, given);
+  }
+
+  /** @internal The family of Hugging Face folders. */
+  static readonly family = rotaryFamily(TRAITS, (config: Jais2Config) => new Jais2(config));
+
+  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Jais2> {
+    return readPretrained(dir, [Jais2.family], options);
+  }
+}
