@@ -234,4 +234,17 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "flex-olmo": (
+        1083,
+        "FlexOlmoConfig",
+        "FlexOlmoForCausalLM",
+        {
+            **NARROW,
+            "head_dim": 6,
+            "intermediate_size": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope": (10000.0, None),
+        },
+    ),
 }
