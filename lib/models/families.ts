@@ -42,6 +42,7 @@ export { InternLm2, type InternLm2Config } from './internlm2/internlm2.js';
 export { InternLm3, type InternLm3Config } from './internlm3/internlm3.js';
 export { Jais2, type Jais2Config } from './jais2/jais2.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
+export { Mellum, type MellumConfig } from './mellum/mellum.js';
 export { MiniCpm, type MiniCpmConfig } from './minicpm/minicpm.js';
 export { MiniMaxM2, type MiniMaxM2Config } from './minimax-m2/minimax-m2.js';
 export { Ministral, type MinistralConfig } from './ministral/ministral.js';

@@ -247,4 +247,28 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "mellum": (
+        1084,
+        "MellumConfig",
+        "MellumForCausalLM",
+        {
+            **NARROW,
+            "head_dim": 8,
+            "layer_types": SLIDING,
+            "sliding_window": 7,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "mlp_layer_types": ["dense", "sparse"],
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                    "rope_theta": 500000.0,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+        },
+    ),
 }
