@@ -37,6 +37,7 @@ export { GraniteMoe, type GraniteMoeConfig } from './granite-moe/granite-moe.js'
 export { Helium, type HeliumConfig } from './helium/helium.js';
 export { HunYuan, type HunYuanConfig } from './hunyuan/hunyuan.js';
 export { HunYuanMoe, type HunYuanMoeConfig } from './hunyuan-moe/hunyuan-moe.js';
+export { HyV3, type HyV3Config } from './hy-v3/hy-v3.js';
 export { HyperClovaX, type HyperClovaXConfig } from './hyperclovax/hyperclovax.js';
 export { InternLm2, type InternLm2Config } from './internlm2/internlm2.js';
 export { InternLm3, type InternLm3Config } from './internlm3/internlm3.js';

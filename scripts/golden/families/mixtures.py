@@ -271,4 +271,19 @@ FAMILIES = {
             },
         },
     ),
+    "hy-v3": (
+        1078,
+        "HYV3Config",
+        "HYV3ForCausalLM",
+        {
+            **NARROW,
+            "head_dim": 6,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "num_shared_experts": 2,
+            "moe_intermediate_size": 8,
+            "router_scaling_factor": 1.5,
+            "rope": (10000.0, None),
+        },
+    ),
 }
