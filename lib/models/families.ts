@@ -45,6 +45,7 @@ export { Jais2, type Jais2Config } from './jais2/jais2.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
 export { Mellum, type MellumConfig } from './mellum/mellum.js';
 export { MiniCpm, type MiniCpmConfig } from './minicpm/minicpm.js';
+export { MiniCpm3, type MiniCpm3Config } from './minicpm3/minicpm3.js';
 export { MiniMaxM2, type MiniMaxM2Config } from './minimax-m2/minimax-m2.js';
 export { Ministral, type MinistralConfig } from './ministral/ministral.js';
 export { Ministral3, type Ministral3Config } from './ministral3/ministral3.js';

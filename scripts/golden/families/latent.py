@@ -85,4 +85,22 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "minicpm3": (
+        1079,
+        "MiniCPM3Config",
+        "MiniCPM3ForCausalLM",
+        {
+            **{key: MLA[key] for key in MLA if key.endswith("rank") or key in TINY},
+            "qk_nope_head_dim": 6,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "q_lora_rank": 8,
+            "scale_emb": 3.0,
+            "scale_depth": 1.4,
+            "dim_model_base": 8,
+            "pad_token_id": None,
+            "tie_word_embeddings": True,
+            "rope": (10000.0, None),
+        },
+    ),
 }
