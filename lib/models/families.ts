@@ -21,6 +21,7 @@ export { Gemma, type GemmaConfig } from './gemma/gemma.js';
 export { Gemma2, type Gemma2Config } from './gemma2/gemma2.js';
 export { Gemma3, type Gemma3Config } from './gemma3/gemma3.js';
 export { Gemma4, type Gemma4Config } from './gemma4/gemma4.js';
+export { Gemma4Unified, type Gemma4UnifiedConfig } from './gemma4-unified/gemma4-unified.js';
 export { Glm, type GlmConfig } from './glm/glm.js';
 export { Glm4, type Glm4Config } from './glm4/glm4.js';
 export { Glm4Moe, type Glm4MoeConfig } from './glm4-moe/glm4-moe.js';

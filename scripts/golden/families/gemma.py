@@ -115,4 +115,15 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "gemma4-unified": (
+        1077,
+        "Gemma4UnifiedTextConfig",
+        "Gemma4UnifiedForCausalLM",
+        {
+            **{key: GEMMA4[key] for key in GEMMA4 if key != "hidden_size_per_layer_input"},
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "final_logit_softcapping": 2.5,
+        },
+    ),
 }
