@@ -42,7 +42,7 @@ A key works as described if it has no status. Otherwise:
 
 Off means \`false\`, \`null\`, \`"enabled": false\` or \`"device": "none"\`.
 
-**\`"auto"\`.** A [Trainer](trainer.md#the-command) fills \`"auto"\` by the rules of Hugging Face's Trainer. In
+**\`"auto"\`.** A [Trainer](train-command.md) fills \`"auto"\` by the rules of Hugging Face's Trainer. In
 \`zero_optimization\`, \`stage\`, \`offload_optimizer\` (\`device\`, \`ratio\`) and \`offload_param\` (\`device\`) take the
 fastest choice that fits ([planning](planning.md#let-the-plan-choose)).
 `;

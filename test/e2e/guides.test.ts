@@ -187,7 +187,8 @@ test('a folder continues texts', async () => {
   await writeFolder(join(folder, 'gpt2'));
   const tokenizer = join(root, 'test/golden/transformers/tokenizers/gpt2');
   cpSync(tokenizer, join(folder, 'gpt2'), { recursive: true });
-  const programs = snippetsOf('docs/inference.md', readPage('docs/inference.md'), ['js']);
+  const pages = ['docs/inference.md', 'docs/large-inference.md'];
+  const programs = pages.flatMap((page) => snippetsOf(page, readPage(page), ['js']));
   const [alone, together, streamed] = programs.map(({ code }) => code) as [string, string, string];
   expect(programs).toHaveLength(3);
   expect(runProgram(alone, [])).toMatch(/finishReason: '(length|stop)'/);

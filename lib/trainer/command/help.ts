@@ -55,7 +55,7 @@ export function helpCommand(): Command {
     'after',
     '\nExamples:\n  ds train --model llama --data chats.jsonl --output tuned --lora --bf16' +
       '\n  ds --num_gpus 4 train --config run.yaml' +
-      '\n  ds train --num_procs 2 --config run.yaml\n\ndocs/trainer.md explains the arguments.',
+      '\n  ds train --num_procs 2 --config run.yaml\n\ndocs/train-command.md explains the arguments.',
   );
   return command;
 }
