@@ -148,7 +148,7 @@ export async function serveHere(folder: string | null, flags: ServeFlags): Promi
       timer = await endFailed(server, cause, stopped);
     } else {
       console.log(
-        `${cause}: ${server.admission.inside} requests are under way; another ends at once`,
+        `${cause}: ${server.admission.running} requests are under way; another ends at once`,
       );
     }
   } finally {

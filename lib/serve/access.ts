@@ -1,4 +1,4 @@
-// Access to the server: API keys, compared in constant time.
+// Checks API keys in constant time.
 
 import { createHash, timingSafeEqual } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
@@ -7,7 +7,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { required } from '../runtime/required.js';
 import { ApiError } from './api-error.js';
 
-/** Compares keys by their digests; the keys themselves are not kept. */
+/** Accepts the requests of clients with a key. It keeps digests of the keys, not the keys. */
 export class Access {
   private readonly digests: readonly Buffer[];
 
@@ -66,15 +66,16 @@ export function requireKey(location: string, key: unknown): void {
     code: 'DS_ARGUMENT',
     op: location,
     expected: 'a key of visible ASCII characters, which "Authorization: Bearer KEY" can show',
-    got: typeof key === 'string' ? oddIn(key) : formatValue(key),
+    got: typeof key === 'string' ? describeInvalidKey(key) : formatValue(key),
   });
 }
 
-function oddIn(key: string): string {
-  const at = key.search(/[^\x21-\x7e]/u);
-  if (at < 0) return 'an empty one';
-  const code = required(key.codePointAt(at)).toString(16).toUpperCase().padStart(4, '0');
-  return `U+${code} at character ${at + 1}`;
+/** Describes the first character that a header cannot carry. */
+function describeInvalidKey(key: string): string {
+  const position = key.search(/[^\x21-\x7e]/u);
+  if (position < 0) return 'an empty one';
+  const code = required(key.codePointAt(position)).toString(16).toUpperCase().padStart(4, '0');
+  return `U+${code} at character ${position + 1}`;
 }
 
 /** Returns the SHA-256 of a key: all digests have the same length. */

@@ -1,22 +1,22 @@
-// Counts running requests, and reports the end of the last one.
-import { ApiError, overloaded } from './api-error.js';
+// Limits the number of running requests, in all and for each client.
+import { ApiError, overloadedError } from './api-error.js';
 
-/** Lets requests in, to a bound, until it is closed. */
+/** Admits requests up to a limit, until it is closed. */
 export class Admission {
   private count = 0;
   private isClosed = false;
   private readonly waiting: (() => void)[] = [];
-  /** Requests under way, by client. */
+  /** Number of running requests by client. */
   private readonly counts = new Map<string, number>();
 
-  /** `max` requests of all clients, and `maxEach` of one client. */
+  /** `max` limits the requests of all clients, `maxEach` those of one client. */
   constructor(
     private readonly max: number,
     private readonly maxEach = max,
   ) {}
 
-  /** Requests under way. */
-  get inside(): number {
+  /** Number of running requests. */
+  get running(): number {
     return this.count;
   }
 
@@ -25,12 +25,12 @@ export class Admission {
    * requests run.
    */
   enter(client = ''): () => void {
-    if (this.isClosed) throw overloaded('The server is stopping.', { code: 'stopping' });
-    const ownCount = this.counts.get(client) ?? 0;
-    if (this.count >= this.max) throw full(this.count, 'this server takes');
-    if (ownCount >= this.maxEach) throw full(ownCount, 'this server takes of one key');
+    if (this.isClosed) throw overloadedError('The server is stopping.', { code: 'stopping' });
+    const clientCount = this.counts.get(client) ?? 0;
+    if (this.count >= this.max) throw fullError(this.count, 'this server takes');
+    if (clientCount >= this.maxEach) throw fullError(clientCount, 'this server takes of one key');
     this.count++;
-    this.counts.set(client, ownCount + 1);
+    this.counts.set(client, clientCount + 1);
     let isInside = true;
     return () => {
       if (isInside) this.leave(client);
@@ -39,8 +39,8 @@ export class Admission {
   }
 
   private leave(client: string): void {
-    const ownCount = (this.counts.get(client) ?? 0) - 1;
-    if (ownCount > 0) this.counts.set(client, ownCount);
+    const clientCount = (this.counts.get(client) ?? 0) - 1;
+    if (clientCount > 0) this.counts.set(client, clientCount);
     else this.counts.delete(client);
     if (--this.count === 0) for (const wake of this.waiting.splice(0)) wake();
   }
@@ -52,7 +52,7 @@ export class Admission {
   }
 }
 
-function full(count: number, bound: string): ApiError {
+function fullError(count: number, bound: string): ApiError {
   const message = `${count} requests run or wait, the most that ${bound}.`;
   const headers = { 'retry-after': '1' };
   return new ApiError(429, message, { code: 'queue_full', headers });

@@ -1,22 +1,22 @@
-// The two shapes of an answer: OpenAI's text completion and its chat completion.
+// The JSON of OpenAI's two answer formats: text completions and chat completions.
 import { isUtf8 } from 'node:buffer';
 
 import type { Tokenizer } from '../text/index.js';
 import type { ServedLogprob } from './served-engine.js';
 
-/** A call of a function, or a piece of its arguments. */
+/** The start of a function call, or a piece of its arguments. */
 export interface CallPart {
   index: number;
-  /** Only in the first part of a call. */
+  /** Set in the first part of a call only. */
   id?: string;
   name?: string;
   arguments: string;
 }
 
-/** How likely a token was; the first token of an echoed prompt has no logprob. */
+/** Logprob of a token. The first token of an echoed prompt has none. */
 export type PartLogprob = Omit<ServedLogprob, 'logprob'> & { logprob: number | null };
 
-/** A part of one choice, or all of it. */
+/** New text of one choice, or the whole choice. */
 export interface AnswerPart {
   text: string;
   reasoning?: string;
@@ -26,25 +26,25 @@ export interface AnswerPart {
   /** Null unless the request set `logprobs`. */
   logprobs: readonly PartLogprob[] | null;
   finishReason: string | null;
-  /** Offset of its first token in the text of all earlier tokens, held-back text included. */
+  /** Characters of all earlier tokens of the choice, including text that is held back. */
   offset: number;
 }
 
-/** How parts become the objects of a format. */
+/** Converts parts of an answer to the objects of one API format. */
 export interface AnswerFormat {
   readonly idPrefix: string;
-  /** The value of "object" in a whole answer, and in an event. */
+  /** Value of "object" in a complete answer. */
   readonly whole: string;
   readonly chunk: string;
-  /** The first event of a choice, before any text; null for no such event. */
+  /** Returns the first event of a choice, before any text; null if the format has no such event. */
   opening(index: number): object | null;
-  /** A choice of a stream's event. */
+  /** Returns the entry of `choices` in one event of a stream. */
   part(index: number, part: AnswerPart): object;
-  /** A choice of a whole answer. */
+  /** Returns the entry of `choices` in a complete answer. */
   choice(index: number, all: AnswerPart): object;
 }
 
-/** Answers of /v1/completions. `tokenizer` spells tokens of logprobs. */
+/** Answers of /v1/completions. `tokenizer` gives the text of tokens in logprobs. */
 export class TextFormat implements AnswerFormat {
   readonly idPrefix = 'cmpl-';
   readonly whole = 'text_completion';
@@ -58,7 +58,7 @@ export class TextFormat implements AnswerFormat {
 
   part(index: number, part: AnswerPart): object {
     const { text, finishReason: finish_reason } = part;
-    return { index, text, logprobs: this.logprobs(part), finish_reason, ...tokensOf(part) };
+    return { index, text, logprobs: this.logprobs(part), finish_reason, ...tokenFields(part) };
   }
 
   choice(index: number, all: AnswerPart): object {
@@ -67,33 +67,37 @@ export class TextFormat implements AnswerFormat {
 
   private logprobs({ logprobs, offset }: AnswerPart): object | null {
     if (!logprobs) return null;
-    let at = offset;
+    let nextOffset = offset;
     const rows = logprobs.map((item) => {
       const { token, logprob } = item;
-      const text = spell(this.tokenizer, token);
+      const text = formatToken(this.tokenizer, token);
       const top = logprob === null ? null : this.topOf({ ...item, logprob });
-      const row = { text, logprob, top, offset: at };
-      at += lengthOf(this.tokenizer, token);
+      const row = { text, logprob, top, offset: nextOffset };
+      nextOffset += textLength(this.tokenizer, token);
       return row;
     });
     return {
       tokens: rows.map(({ text }) => text),
-      token_logprobs: rows.map(({ logprob }) => (logprob === null ? null : finite(logprob))),
+      token_logprobs: rows.map(({ logprob }) => (logprob === null ? null : clampLogprob(logprob))),
       top_logprobs: rows.map(({ top }) => top),
       text_offset: rows.map((row) => row.offset),
     };
   }
 
   /**
-   * The alternatives and the sampled token, by text. If two have one text, the likelier one counts.
+   * Returns the logprobs of the alternatives and of the sampled token, by text. If two tokens have
+   * the same text, the larger logprob wins.
    */
   private topOf({ top, ...sampled }: ServedLogprob): object {
-    const named = new Map<string, number>();
+    const logprobByText = new Map<string, number>();
     for (const { token, logprob } of [...top, sampled]) {
-      const text = spell(this.tokenizer, token);
-      named.set(text, Math.max(named.get(text) ?? MIN_LOGPROB, finite(logprob)));
+      const text = formatToken(this.tokenizer, token);
+      logprobByText.set(
+        text,
+        Math.max(logprobByText.get(text) ?? MIN_LOGPROB, clampLogprob(logprob)),
+      );
     }
-    return Object.fromEntries(named);
+    return Object.fromEntries(logprobByText);
   }
 }
 
@@ -117,7 +121,7 @@ export class ChatFormat implements AnswerFormat {
       ...(text !== '' && { content: text }),
       ...(calls?.length && { tool_calls: calls.map(callDelta) }),
     };
-    return { index, delta, logprobs: this.logprobs(part), finish_reason, ...tokensOf(part) };
+    return { index, delta, logprobs: this.logprobs(part), finish_reason, ...tokenFields(part) };
   }
 
   choice(index: number, all: AnswerPart): object {
@@ -133,7 +137,7 @@ export class ChatFormat implements AnswerFormat {
       ...reasoningFields(reasoning),
       ...(tool_calls.length > 0 && { tool_calls }),
     };
-    return { index, message, logprobs: this.logprobs(all), finish_reason, ...tokensOf(all) };
+    return { index, message, logprobs: this.logprobs(all), finish_reason, ...tokenFields(all) };
   }
 
   private logprobs({ logprobs }: AnswerPart): object | null {
@@ -147,31 +151,31 @@ export class ChatFormat implements AnswerFormat {
 
   private entry(token: number, logprob: number): object {
     const { tokenizer } = this;
-    const spelled = tokenizer?.hasToken(token) ? Array.from(tokenizer.tokenBytes(token)) : [];
-    const bytes = tokenizer ? spelled : null;
-    return { token: spell(tokenizer, token), logprob: finite(logprob), bytes };
+    const tokenBytes = tokenizer?.hasToken(token) ? Array.from(tokenizer.tokenBytes(token)) : [];
+    const bytes = tokenizer ? tokenBytes : null;
+    return { token: formatToken(tokenizer, token), logprob: clampLogprob(logprob), bytes };
   }
 }
 
-/** Clients read one name or the other. */
+/** Sets both names of the field: some clients read `reasoning`, others `reasoning_content`. */
 const reasoningFields = (reasoning: string | undefined): object =>
   reasoning ? { reasoning_content: reasoning, reasoning } : {};
 
-/** Clients compare the identity of each call: later deltas must not repeat its keys. */
+/** Omits absent keys: clients take a repeated `id` for a new call. */
 function callDelta({ index, id, name, arguments: args }: CallPart): object {
   if (id === undefined) return { index, function: { arguments: args } };
   return { index, id, type: 'function', function: { name, arguments: args } };
 }
 
-/** JSON has no infinities. Source: vLLM. */
+/** Replaces infinite logprobs, which JSON cannot hold. Source: vLLM. */
 const MIN_LOGPROB = -9999;
-const finite = (logprob: number): number => Math.max(logprob, MIN_LOGPROB);
+const clampLogprob = (logprob: number): number => Math.max(logprob, MIN_LOGPROB);
 
 /**
- * The text of a token. Bytes of an incomplete character are spelled as OpenAI does. A token outside
- * the vocabulary is spelled by its number.
+ * Returns the text of a token. Bytes of an incomplete character become \xNN, as in OpenAI's API. A
+ * token outside the vocabulary becomes its number.
  */
-function spell(tokenizer: Tokenizer | null, token: number): string {
+function formatToken(tokenizer: Tokenizer | null, token: number): string {
   if (!tokenizer?.hasToken(token)) return `token_id:${token}`;
   const bytes = tokenizer.tokenBytes(token);
   if (isUtf8(bytes)) return Buffer.from(bytes).toString();
@@ -180,23 +184,27 @@ function spell(tokenizer: Tokenizer | null, token: number): string {
 }
 
 /**
- * Characters that a token adds to the text; without a tokenizer, the length of its spelled number.
+ * Returns the UTF-16 units that a token adds to the text. Without a tokenizer, it returns the
+ * number of its decimal digits.
  */
-function lengthOf(tokenizer: Tokenizer | null, token: number): number {
-  if (!tokenizer) return spell(tokenizer, token).length;
+function textLength(tokenizer: Tokenizer | null, token: number): number {
+  if (!tokenizer) return formatToken(tokenizer, token).length;
   if (!tokenizer.hasToken(token) || tokenizer.specialIds.has(token)) return 0;
-  return tokenizer.tokenBytes(token).reduce((sum, byte) => sum + begun(byte), 0);
+  return tokenizer.tokenBytes(token).reduce((sum, byte) => sum + unitsOfByte(byte), 0);
 }
 
-/** UTF-16 units of the character that a byte of UTF-8 begins. */
-const begun = (byte: number): number => ((byte & 0xc0) === 0x80 ? 0 : byte < 0xf0 ? 1 : 2);
+/**
+ * Returns the UTF-16 units of the character that starts with this UTF-8 byte; 0 for a continuation
+ * byte.
+ */
+const unitsOfByte = (byte: number): number => ((byte & 0xc0) === 0x80 ? 0 : byte < 0xf0 ? 1 : 2);
 
-/** Sum of the tokens' lengths. */
+/** Returns the UTF-16 units of the text of `tokens`. */
 export function spelledLength(
   { tokenizer }: { tokenizer: Tokenizer | null },
   tokens: readonly number[],
 ): number {
-  return tokens.reduce((sum, token) => sum + lengthOf(tokenizer, token), 0);
+  return tokens.reduce((sum, token) => sum + textLength(tokenizer, token), 0);
 }
 
-const tokensOf = ({ tokens }: AnswerPart): object => (tokens ? { token_ids: tokens } : {});
+const tokenFields = ({ tokens }: AnswerPart): object => (tokens ? { token_ids: tokens } : {});

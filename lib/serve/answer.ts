@@ -1,4 +1,4 @@
-// An answer on its way to the client: in one piece when it is complete, or in events as it comes.
+// Sends an answer to the client: as one JSON object or as a stream of events.
 import { randomUUID } from 'node:crypto';
 import type { ServerResponse } from 'node:http';
 
@@ -26,51 +26,51 @@ export interface Delivery {
   tokenIds: boolean;
 }
 
-/** Gets the parts of all choices as they come. */
+/** Receives the parts of all choices. */
 export interface Answer {
   part(index: number, part: AnswerPart): void;
   end(usage: Usage): void;
-  /** Nothing else comes. */
+  /** Ends the answer with an error. */
   fail(error: ApiError): void;
 }
 
-/** Fields of all objects of an answer. */
-interface Heading {
+/** Fields that every object of an answer repeats. */
+interface AnswerHeading {
   id: string;
   created: number;
   model: string;
 }
 
-/** Parameters of an answer apart from its parts. */
+/** Settings of an answer. */
 export interface AnswerSetup {
   response: ServerResponse;
   delivery: Delivery;
-  /** Choices that there will be. */
+  /** Number of choices. */
   choices: number;
   model: string;
-  /** Bytes that may wait for the client, and what happens beyond. */
+  /** Bytes that may wait for the client. Beyond them, `overflow` is called. */
   maxUnread: number;
   overflow: () => void;
 }
 
-/** Opens a whole answer or a stream in `format`, by `delivery`. */
-export const answersIn =
+/** Returns a function that opens an answer in `format`: a stream or one object, by `delivery`. */
+export const answerOpener =
   (format: AnswerFormat) =>
   (setup: AnswerSetup): Answer => {
-    const own = { ...setup, format };
-    return setup.delivery.stream ? new StreamedAnswer(own) : new WholeAnswer(own);
+    const formatted = { ...setup, format };
+    return setup.delivery.stream ? new StreamedAnswer(formatted) : new WholeAnswer(formatted);
   };
 
 interface FormattedSetup extends AnswerSetup {
   format: AnswerFormat;
 }
 
-function headingOf({ format, model }: FormattedSetup): Heading {
+function createHeading({ format, model }: FormattedSetup): AnswerHeading {
   const id = `${format.idPrefix}${randomUUID().replaceAll('-', '')}`;
   return { id, created: Math.floor(Date.now() / 1000), model };
 }
 
-function usageOf(usage: Usage): object {
+function usageFields(usage: Usage): object {
   const { promptTokens, completionTokens, cachedTokens, reasoningTokens: reasoning_tokens } = usage;
   return {
     prompt_tokens: promptTokens,
@@ -82,10 +82,10 @@ function usageOf(usage: Usage): object {
 }
 
 class WholeAnswer implements Answer {
-  private readonly choices: Gathered[];
+  private readonly choices: ChoiceParts[];
 
   constructor(private readonly setup: FormattedSetup) {
-    this.choices = Array.from({ length: setup.choices }, () => new Gathered());
+    this.choices = Array.from({ length: setup.choices }, () => new ChoiceParts());
   }
 
   part(index: number, part: AnswerPart): void {
@@ -94,9 +94,9 @@ class WholeAnswer implements Answer {
 
   end(usage: Usage): void {
     const { format, response } = this.setup;
-    const { id, created, model } = headingOf(this.setup);
-    const choices = this.choices.map((choice, index) => format.choice(index, choice.whole));
-    const body = { id, object: format.whole, created, model, choices, usage: usageOf(usage) };
+    const { id, created, model } = createHeading(this.setup);
+    const choices = this.choices.map((choice, index) => format.choice(index, choice.merged));
+    const body = { id, object: format.whole, created, model, choices, usage: usageFields(usage) };
     sendJson(response, 200, body);
   }
 
@@ -105,8 +105,8 @@ class WholeAnswer implements Answer {
   }
 }
 
-/** The parts of one choice. */
-export class Gathered {
+/** Merges the parts of one choice. */
+export class ChoiceParts {
   private readonly texts: string[] = [];
   private readonly thoughts: string[] = [];
   private readonly calls: CallPart[] = [];
@@ -123,7 +123,7 @@ export class Gathered {
     this.last = part;
   }
 
-  get whole(): AnswerPart {
+  get merged(): AnswerPart {
     const { last } = this;
     return {
       text: this.texts.join(''),
@@ -143,34 +143,36 @@ export class Gathered {
   }
 }
 
-/** Proxies close connections after 60 s without a byte, some after 30 s. */
+/**
+ * Milliseconds between keep-alive comments. Some proxies close a connection after 30 idle seconds.
+ */
 export const IDLE_MS = 15_000;
 
 /**
- * The status is sent with the first part, or the first comment while nothing is generated: until
- * then an error is one of HTTP.
+ * Sends the status with the first part, or with the first keep-alive comment. An error before that
+ * still sets the HTTP status.
  */
 class StreamedAnswer implements Answer {
-  private readonly heading: Heading;
+  private readonly heading: AnswerHeading;
   private events: EventStream | null = null;
-  private readonly begun = new Set<number>();
+  private readonly opened = new Set<number>();
   private readonly idle: NodeJS.Timeout;
 
   constructor(private readonly setup: FormattedSetup) {
-    this.heading = headingOf(setup);
+    this.heading = createHeading(setup);
     this.idle = setInterval(() => this.open().wait(), IDLE_MS).unref();
   }
 
   part(index: number, part: AnswerPart): void {
     const { format } = this.setup;
-    const opening = this.begun.has(index) ? null : format.opening(index);
-    this.begun.add(index);
+    const opening = this.opened.has(index) ? null : format.opening(index);
+    this.opened.add(index);
     if (opening) this.send([opening], null);
     if (hasContent(part)) this.send([format.part(index, part)], null);
   }
 
   end(usage: Usage): void {
-    if (this.setup.delivery.includeUsage) this.send([], usageOf(usage));
+    if (this.setup.delivery.includeUsage) this.send([], usageFields(usage));
     clearInterval(this.idle); // After send(), because send() restarts the timer.
     this.open().end();
   }
@@ -185,8 +187,8 @@ class StreamedAnswer implements Answer {
     this.idle.refresh();
     const { id, created, model } = this.heading;
     const { delivery, format } = this.setup;
-    const counted = delivery.includeUsage ? { usage } : {};
-    this.open().send({ id, object: format.chunk, created, model, choices, ...counted });
+    const usageField = delivery.includeUsage ? { usage } : {};
+    this.open().send({ id, object: format.chunk, created, model, choices, ...usageField });
   }
 
   private open(): EventStream {

@@ -1,4 +1,4 @@
-// Errors of requests: OpenAI's error object, and its HTTP status.
+// Errors of requests, in OpenAI's format and with an HTTP status.
 import { DsError } from '../errors.js';
 
 /** The object under "error". */
@@ -23,13 +23,13 @@ const TYPES: Readonly<Record<number, string>> = {
 interface ErrorDetails {
   /** The parameter that is wrong, such as "messages[0].content". */
   param?: string;
-  /** A stable word for programs. */
+  /** An error code for programs. */
   code?: string;
   /** Header fields of the answer. */
   headers?: Readonly<Record<string, string>>;
 }
 
-/** Thrown wherever a request turns out to be one that gets no answer. */
+/** An error that the client receives. Thrown anywhere while a request is handled. */
 export class ApiError extends Error {
   readonly param: string | null;
   readonly code: string | null;
@@ -56,15 +56,16 @@ export class ApiError extends Error {
   }
 
   /**
-   * The answer to a client for any error. Errors of the request and shortages keep their message.
-   * Other errors go to `report`, and the client gets a general message.
+   * Converts any thrown value to the error that the client gets. Errors of the request and
+   * shortages keep their message. For any other error, calls `report` and returns a general
+   * message.
    */
   static from(thrown: unknown, report: (thrown: unknown) => void): ApiError {
     if (thrown instanceof ApiError) return thrown;
     if (thrown instanceof DsError) {
       const { code, message } = thrown;
       if (CAUSED_BY_REQUEST.has(code)) return new ApiError(400, message, { code });
-      if (SHORTAGES.has(code)) return overloaded(message, { code });
+      if (SHORTAGES.has(code)) return overloadedError(message, { code });
     }
     report(thrown);
     return new ApiError(
@@ -74,7 +75,7 @@ export class ApiError extends Error {
   }
 }
 
-/** DS_LIMIT is a request that no empty cache has room for. */
+/** Error codes that become 400. DS_LIMIT: the request does not fit even an empty cache. */
 const CAUSED_BY_REQUEST: ReadonlySet<string> = new Set([
   'DS_ARGUMENT',
   'DS_DATA',
@@ -84,27 +85,27 @@ const CAUSED_BY_REQUEST: ReadonlySet<string> = new Set([
 const SHORTAGES: ReadonlySet<string> = new Set(['DS_OUT_OF_MEMORY']);
 
 /** 400: `param` is not `expected`. */
-export function invalid(param: string, expected: string, got: string): ApiError {
+export function invalidError(param: string, expected: string, got: string): ApiError {
   return new ApiError(400, `${param}: expected ${expected}, got ${got}.`, { param });
 }
 
-/** OpenAI's code for it. */
+/** OpenAI's code of a prompt that is too long. */
 export const TOO_LONG = 'context_length_exceeded';
 
 /** 400: the prompt in the field `param` has more than `max` tokens. */
-export function tooLong(param: string, tokens: string, max: number): ApiError {
+export function tooLongError(param: string, tokens: string, max: number): ApiError {
   const message = `${param}: expected at most ${max} tokens, got ${tokens}. Shorten the prompt.`;
   return new ApiError(400, message, { param, code: TOO_LONG });
 }
 
 /** 400: the text in the field `param` has more than `max` characters (UTF-16 units). */
-export function tooManyCharacters(param: string, characters: number, max: number): ApiError {
+export function tooManyCharactersError(param: string, characters: number, max: number): ApiError {
   const message = `${param}: expected at most ${max} characters, got ${characters}. Raise --max-prompt-chars, or send less.`;
   return new ApiError(400, message, { param, code: TOO_LONG });
 }
 
-/** 400: something that OpenAI's interface has and this server has not. */
-export function unsupported(param: string, reason: string): ApiError {
+/** 400: the server does not support a feature of OpenAI's API. */
+export function unsupportedError(param: string, reason: string): ApiError {
   return new ApiError(400, `${param} is not supported: ${reason}.`, {
     param,
     code: 'unsupported_parameter',
@@ -112,30 +113,30 @@ export function unsupported(param: string, reason: string): ApiError {
 }
 
 /** 503: the same request may succeed later. */
-export function overloaded(message: string, { code }: ErrorDetails = {}): ApiError {
+export function overloadedError(message: string, { code }: ErrorDetails = {}): ApiError {
   return new ApiError(503, message, { code, headers: { 'retry-after': '1' } });
 }
 
-/** 503: the engine has failed for good. The server answers no request until a restart. */
-export function engineFailed({ message }: Error): ApiError {
-  return overloaded(`The engine has failed and computes nothing more: ${message}`, {
+/** 503: the engine has failed and cannot recover without a restart. */
+export function engineFailedError({ message }: Error): ApiError {
+  return overloadedError(`The engine has failed and computes nothing more: ${message}`, {
     code: 'engine_failed',
   });
 }
 
-/** Names in a message. */
-const SHOWN_NAMES = 8;
+/** Maximum number of names in a message. */
+const MAX_NAMES = 8;
 
-/** 404: the server has no model, or no adapter, of this name. */
-export function noModel(
+/** 404: the server has no model or adapter of this name. */
+export function noModelError(
   wanted: string,
   names: string | readonly string[],
   param = 'model',
 ): ApiError {
   const all = [names].flat();
-  const shown = all.slice(0, SHOWN_NAMES).map((name) => JSON.stringify(name));
-  const more = all.length > SHOWN_NAMES ? ' or another one of /v1/models' : '';
-  const expected = shown.join(', ') || 'a loaded adapter, of which there is none';
+  const listed = all.slice(0, MAX_NAMES).map((name) => JSON.stringify(name));
+  const more = all.length > MAX_NAMES ? ' or another one of /v1/models' : '';
+  const expected = listed.join(', ') || 'a loaded adapter, of which there is none';
   const message = `${param}: expected ${expected}${more}, got ${JSON.stringify(wanted.slice(0, 60))}.`;
   return new ApiError(404, message, { param, code: 'model_not_found' });
 }

@@ -1,33 +1,33 @@
-// The bytes of all request bodies that a server holds.
-import { overloaded } from './api-error.js';
+// Limits the memory of request bodies.
+import { overloadedError } from './api-error.js';
 
-/** Bytes of a body that the server always accepts. The limit of connections bounds their sum. */
+/** Bytes of a body that are always accepted. The connection limit bounds their sum. */
 const FREE_BYTES = 64 * 1024;
 
-/** Counts bytes of bodies until their requests have ended. */
+/** Counts the bytes of bodies until their requests have ended. */
 export class BodyBudget {
-  private held = 0;
+  private used = 0;
 
-  /** `max`: bytes of all bodies together. */
+  /** `max`: bytes of all bodies in memory. */
   constructor(private readonly max: number) {}
 
-  /** Bytes that requests hold now. */
+  /** Bytes of the bodies in memory. */
   get bytes(): number {
-    return this.held;
+    return this.used;
   }
 
-  /** An empty reservation for one request. */
+  /** Opens an empty reservation for one request. */
   open(): BodyReservation {
     return new BodyReservation(
       (bytes) => {
-        this.held += bytes;
+        this.used += bytes;
       },
-      (size) => size > FREE_BYTES && this.held > this.max,
+      (size) => size > FREE_BYTES && this.used > this.max,
     );
   }
 }
 
-/** The bytes of one request's body. */
+/** Bytes of one request's body. */
 export class BodyReservation {
   private size = 0;
 
@@ -36,20 +36,17 @@ export class BodyReservation {
     private readonly isTooMuch: (size: number) => boolean,
   ) {}
 
-  /**
-   * Holds more bytes. Throws 503 if all bodies together are too large; the reservation is then
-   * empty.
-   */
+  /** Reserves more bytes. If the budget is exceeded, frees the reservation and throws 503. */
   add(bytes: number): void {
     this.size += bytes;
     this.count(bytes);
     if (!this.isTooMuch(this.size)) return;
     this.close();
     const message = 'The bodies of all requests under way have more bytes than this server holds.';
-    throw overloaded(message, { code: 'bodies_full' });
+    throw overloadedError(message, { code: 'bodies_full' });
   }
 
-  /** The request has ended. */
+  /** Frees the bytes when the request has ended. */
   close(): void {
     this.count(-this.size);
     this.size = 0;

@@ -1,17 +1,17 @@
-// The messages of a chat request, as the chat template reads them.
+// Parses the messages of a chat request for the chat template.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import type { ChatMessage } from '../text/index.js';
-import { invalid, unsupported } from './api-error.js';
-import { isWithin, LEVELS } from './request-fields.js';
+import { invalidError, unsupportedError } from './api-error.js';
+import { isWithin, MAX_LEVELS } from './request-fields.js';
 import { MAX_TOOLS } from './tools.js';
 
 const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
-/** Messages of one conversation. */
+/** Maximum number of messages in a conversation. */
 const MAX_MESSAGES = 4096;
 
-/** Fields of answers that clients send back, and that no template reads. */
+/** Fields of earlier answers that clients send back. No template reads them. */
 const IGNORED: ReadonlySet<string> = new Set([
   'refusal',
   'annotations',
@@ -20,83 +20,86 @@ const IGNORED: ReadonlySet<string> = new Set([
   'provider_specific_fields',
 ]);
 
-/** Throws 400 with the name of the wrong field. */
-export function messagesOf(given: JsonValue | undefined): ChatMessage[] {
-  const isList = Array.isArray(given) && given.length > 0;
-  if (!isList) throw invalid('messages', 'a list of messages', formatValue(given));
-  if (given.length > MAX_MESSAGES) {
-    throw invalid('messages', `at most ${MAX_MESSAGES}`, `${given.length}`);
+/** Parses `messages`. Throws 400 with the name of the wrong field. */
+export function parseMessages(messages: JsonValue | undefined): ChatMessage[] {
+  const isList = Array.isArray(messages) && messages.length > 0;
+  if (!isList) throw invalidError('messages', 'a list of messages', formatValue(messages));
+  if (messages.length > MAX_MESSAGES) {
+    throw invalidError('messages', `at most ${MAX_MESSAGES}`, `${messages.length}`);
   }
-  return given.map((message, i) => messageOf(message, `messages[${i}]`));
+  return messages.map((message, i) => parseMessage(message, `messages[${i}]`));
 }
 
-function messageOf(given: JsonValue, location: string): ChatMessage {
-  if (!isObject<JsonObject>(given))
-    throw invalid(location, 'an object with role and content', formatValue(given));
-  const { role, content, name, tool_call_id: call, tool_calls: calls, ...rest } = given;
+function parseMessage(message: JsonValue, location: string): ChatMessage {
+  if (!isObject<JsonObject>(message))
+    throw invalidError(location, 'an object with role and content', formatValue(message));
+  const { role, content, name, tool_call_id: call, tool_calls: calls, ...rest } = message;
   const { reasoning_content: thought, reasoning = thought, ...others } = rest;
   if (typeof role !== 'string' || !ROLES.includes(role)) {
-    throw invalid(`${location}.role`, ROLES.join(', '), formatValue(role));
+    throw invalidError(`${location}.role`, ROLES.join(', '), formatValue(role));
   }
   // Clients send answers of this server back, with null and empty fields.
   const [other] = Object.entries(others).filter(
-    ([key, value]) => !isNothing(value) && !IGNORED.has(key),
+    ([key, value]) => !isAbsent(value) && !IGNORED.has(key),
   );
-  if (other) throw unsupported(`${location}.${other[0].slice(0, 60)}`, 'messages are text');
+  if (other) throw unsupportedError(`${location}.${other[0].slice(0, 60)}`, 'messages are text');
   const texts = { name, tool_call_id: call, reasoning_content: thought ?? reasoning };
-  const named = Object.entries(texts).filter(([, value]) => !isNothing(value));
-  const odd = named.find(([, item]) => typeof item !== 'string');
-  if (odd) throw invalid(`${location}.${odd[0]}`, 'a string', formatValue(odd[1]));
-  const made = isNothing(calls) ? null : callsOf(role, calls, `${location}.tool_calls`);
-  const isSilent = role === 'assistant' && (made || thought || reasoning) && isNothing(content);
-  const text = isSilent ? '' : textOf(content, `${location}.content`);
+  const textFields = Object.entries(texts).filter(([, value]) => !isAbsent(value));
+  const wrongField = textFields.find(([, item]) => typeof item !== 'string');
+  if (wrongField)
+    throw invalidError(`${location}.${wrongField[0]}`, 'a string', formatValue(wrongField[1]));
+  const parsedCalls = isAbsent(calls) ? null : parseCalls(role, calls, `${location}.tool_calls`);
+  const isSilent =
+    role === 'assistant' && (parsedCalls || thought || reasoning) && isAbsent(content);
+  const text = isSilent ? '' : readText(content, `${location}.content`);
   return {
     role,
     content: text,
-    ...Object.fromEntries(named),
-    ...(made && { tool_calls: made }),
+    ...Object.fromEntries(textFields),
+    ...(parsedCalls && { tool_calls: parsedCalls }),
   };
 }
 
-const isNothing = (value: JsonValue | undefined): boolean =>
+const isAbsent = (value: JsonValue | undefined): boolean =>
   value === null || value === undefined || (Array.isArray(value) && value.length === 0);
 
-/** The calls of an assistant's message with their arguments parsed. */
-function callsOf(role: string, given: JsonValue | undefined, location: string): object[] {
-  if (role !== 'assistant') throw invalid(location, 'calls of the role "assistant"', `"${role}"`);
-  if (!Array.isArray(given) || given.length > MAX_TOOLS) {
-    throw invalid(location, `a list of at most ${MAX_TOOLS} calls`, formatValue(given));
+/** Parses the calls of an assistant message. */
+function parseCalls(role: string, calls: JsonValue | undefined, location: string): object[] {
+  if (role !== 'assistant')
+    throw invalidError(location, 'calls of the role "assistant"', `"${role}"`);
+  if (!Array.isArray(calls) || calls.length > MAX_TOOLS) {
+    throw invalidError(location, `a list of at most ${MAX_TOOLS} calls`, formatValue(calls));
   }
-  return given.map((item, i) => callOf(item, `${location}[${i}]`));
+  return calls.map((item, i) => parseCall(item, `${location}[${i}]`));
 }
 
-function callOf(given: JsonValue, location: string): object {
-  const { id, type = 'function', function: own } = isObject<JsonObject>(given) ? given : {};
-  if (type !== 'function' || !isObject<JsonObject>(own)) {
-    throw invalid(location, '{ "type": "function", "function": { .. } }', formatValue(given));
+function parseCall(call: JsonValue, location: string): object {
+  const { id, type = 'function', function: fn } = isObject<JsonObject>(call) ? call : {};
+  if (type !== 'function' || !isObject<JsonObject>(fn)) {
+    throw invalidError(location, '{ "type": "function", "function": { .. } }', formatValue(call));
   }
-  const { name, arguments: rawArguments = '' } = own;
+  const { name, arguments: rawArguments = '' } = fn;
   if (typeof name !== 'string' || name === '') {
-    throw invalid(`${location}.function.name`, 'a name', formatValue(name));
+    throw invalidError(`${location}.function.name`, 'a name', formatValue(name));
   }
-  if (!isNothing(id) && typeof id !== 'string') {
-    throw invalid(`${location}.id`, 'a string', formatValue(id));
+  if (!isAbsent(id) && typeof id !== 'string') {
+    throw invalidError(`${location}.id`, 'a string', formatValue(id));
   }
-  const known = parsedArguments(rawArguments, `${location}.function.arguments`);
-  return { ...(id && { id }), type: 'function', function: { name, arguments: known } };
+  const parsed = parseArguments(rawArguments, `${location}.function.arguments`);
+  return { ...(id && { id }), type: 'function', function: { name, arguments: parsed } };
 }
 
-/** The object that `arguments` holds as JSON text; templates read an object. */
-function parsedArguments(rawArguments: JsonValue, location: string): JsonObject {
-  const value = typeof rawArguments === 'string' ? parseText(rawArguments) : rawArguments;
+/** Parses `arguments` to an object, which templates expect. Throws 400 for anything else. */
+function parseArguments(rawArguments: JsonValue, location: string): JsonObject {
+  const value = typeof rawArguments === 'string' ? parseJson(rawArguments) : rawArguments;
   if (!isObject<JsonObject>(value)) {
-    throw invalid(location, 'a JSON object as text', formatValue(rawArguments));
+    throw invalidError(location, 'a JSON object as text', formatValue(rawArguments));
   }
-  if (isWithin(value, LEVELS)) return value;
-  throw invalid(location, `at most ${LEVELS} levels of nesting`, 'more');
+  if (isWithin(value, MAX_LEVELS)) return value;
+  throw invalidError(location, `at most ${MAX_LEVELS} levels of nesting`, 'more');
 }
 
-function parseText(text: string): unknown {
+function parseJson(text: string): unknown {
   if (text.trim() === '') return {};
   try {
     return JSON.parse(text);
@@ -105,23 +108,23 @@ function parseText(text: string): unknown {
   }
 }
 
-/** A text, or a list of parts that are texts. */
-function textOf(content: JsonValue | undefined, location: string): string {
+/** Returns the text of a content: a string, or text parts joined by line breaks. */
+function readText(content: JsonValue | undefined, location: string): string {
   if (typeof content === 'string') return content;
   if (!Array.isArray(content)) {
-    throw invalid(location, 'a string, or a list of text parts', formatValue(content));
+    throw invalidError(location, 'a string, or a list of text parts', formatValue(content));
   }
   const texts = content.map((part, i) => {
     const { type, text } = isObject<JsonObject>(part) ? part : {};
     if (type === 'text' && typeof text === 'string') return text;
     if (typeof type === 'string' && type !== 'text') {
       const got = type.slice(0, 60);
-      throw unsupported(
+      throw unsupportedError(
         `${location}[${i}].type`,
         `"${got}" is not text, and the model reads only text`,
       );
     }
-    throw invalid(`${location}[${i}]`, '{ "type": "text", "text": "..." }', formatValue(part));
+    throw invalidError(`${location}[${i}]`, '{ "type": "text", "text": "..." }', formatValue(part));
   });
   return texts.join('\n');
 }

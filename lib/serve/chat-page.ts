@@ -1,10 +1,10 @@
-// The page of `ds serve --ui`: fixed files for every client, without a key. A form of the page
-// asks for the key.
+// Serves the fixed files of the chat page (`ds serve --ui`). The page needs no key; a form asks for
+// the key of the API.
 import type { ServerResponse } from 'node:http';
 import { PAGE_HEADERS, pageFolder, readPageFile } from '../runtime/page-files.js';
 import { send } from './send.js';
 
-/** Files of lib/serve/page, by their routes. */
+/** Files of lib/serve/page by route. */
 const FILES: Readonly<Record<string, string>> = {
   '/': 'index.html',
   '/ui/style.css': 'style.css',
@@ -13,10 +13,10 @@ const FILES: Readonly<Record<string, string>> = {
   '/ui/talks.js': 'talks.js',
 };
 
-/** The browser refuses every assignment of markup from a text. */
+/** Trusted Types: the browser refuses to parse strings as markup. */
 const POLICY = `${PAGE_HEADERS['content-security-policy']}; require-trusted-types-for 'script'; trusted-types 'none'`;
 
-/** The page in memory. Throws as node:fs does if the package is incomplete. */
+/** Holds the files in memory. Throws an error of node:fs if the package is incomplete. */
 export class ChatPage {
   private readonly files = new Map(
     Object.entries(FILES).map(([path, name]) => [path, readPageFile(pageFolder('serve'), name)]),

@@ -1,4 +1,4 @@
-// A conversation in the terminal: lines go to the engine, and answers stream back.
+// A chat in the terminal: reads lines, streams answers.
 import { once } from 'node:events';
 import type { Interface } from 'node:readline';
 import type { Writable } from 'node:stream';
@@ -24,7 +24,7 @@ export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promi
   const isTerminal = (input as NodeJS.ReadStream).isTTY === true;
   const { createInterface } = await import('node:readline');
   const lines = createInterface({ input, output, terminal: isTerminal, prompt: '> ' });
-  const talk = new Talk(engine, tokenizer, { ...options, output });
+  const talk = new Conversation(engine, tokenizer, { ...options, output });
   const show = (): void => {
     if (isTerminal) lines.prompt();
   };
@@ -37,17 +37,17 @@ export async function chat(engine: ServedEngine, given: ChatOptions = {}): Promi
   });
   output.write(`${talk.introduction} ${HELP}.\n`);
   show();
-  for await (const line of linesOf(lines)) {
+  for await (const line of readLines(lines)) {
     if (line === '/quit') break;
     if (line === '/reset') talk.reset();
-    else if (line !== '') await talk.say(line);
+    else if (line !== '') await talk.answerLine(line);
     show();
   }
   lines.close();
 }
 
 /** Queues lines that arrive during an answer; `for await` over the interface would drop them. */
-async function* linesOf(lines: Interface): AsyncGenerator<string> {
+async function* readLines(lines: Interface): AsyncGenerator<string> {
   const waiting: string[] = [];
   let isOver = false;
   let wake = (): void => {};
@@ -82,8 +82,8 @@ function requireTokenizer(engine: ServedEngine): Tokenizer {
   });
 }
 
-/** A conversation in the terminal. */
-class Talk {
+/** State of one conversation: its messages, and the running answer. */
+class Conversation {
   private messages: ChatMessage[] = [];
   private answering: AbortController | null = null;
   private isOver = false;
@@ -125,8 +125,8 @@ class Talk {
     return this.answering !== null;
   }
 
-  /** Answers a line. An error is printed, and the conversation continues. */
-  async say(line: string): Promise<void> {
+  /** Answers a line. Prints an error and continues. */
+  async answerLine(line: string): Promise<void> {
     const { output } = this.options;
     const before = this.messages;
     this.answering = new AbortController();
@@ -145,7 +145,7 @@ class Talk {
     }
   }
 
-  /** The conversation as tokens. If it is too long, its oldest exchanges are dropped. */
+  /** Returns the tokens of the conversation. If it is too long, drops the oldest exchanges. */
   private promptWithin(): number[] {
     const { chatTemplate: template, output } = this.options;
     const first = this.options.system === undefined ? 0 : 1;

@@ -1,20 +1,20 @@
-// The open connections of a server, and which of them have a request under way.
+// Tracks open connections and their requests.
 import type { Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-/** Milliseconds for a refused client to read its answer. */
+/** Milliseconds that a refused client has to read its answer. */
 const LINGER_MS = 1000;
 
-/** Node's own list treats a connection without any request as busy. */
+/** Tracks connections itself: Node counts a connection without any request as busy. */
 export class Connections {
-  /** Responses under way, by connection. */
+  /** Running responses by connection. */
   private readonly open = new Map<Socket, Set<ServerResponse>>();
-  /** Connections with a request that had a valid key and host. */
+  /** Connections that have sent a valid key and host. */
   private readonly trusted = new WeakSet<Socket>();
   private readonly closing = new WeakSet<Socket>();
   private isEnding = false;
 
-  /** `max`: connections at a time. */
+  /** `max`: maximum number of connections. */
   constructor(server: Server, max: number) {
     server.on('connection', (socket: Socket) => {
       if (this.open.size >= max && !this.makeRoom()) {
@@ -27,13 +27,13 @@ export class Connections {
     });
   }
 
-  /** How many there are. */
+  /** Number of open connections. */
   get count(): number {
     return this.open.size;
   }
 
   /** Registers a request and its response. */
-  began(response: ServerResponse): void {
+  add(response: ServerResponse): void {
     const { socket } = response.req;
     const under = this.open.get(socket);
     if (!under) return;
@@ -44,26 +44,26 @@ export class Connections {
     });
   }
 
-  /** Marks a connection: its request had a valid key and host. */
+  /** Marks a connection that has sent a valid key and host. */
   trust(socket: Socket): void {
     this.trusted.add(socket);
   }
 
   /**
-   * Closes the connection that has been open longest without a request under way, first one that is
-   * not trusted. Returns false if all have a request.
+   * Closes the oldest connection without a running request, untrusted ones first. Returns false if
+   * all have a request.
    */
   makeRoom(): boolean {
     const idle = Array.from(this.open).filter(([, { size }]) => size === 0);
-    const found = idle.find(([socket]) => !this.trusted.has(socket)) ?? idle[0];
-    if (!found) return false;
-    const [socket] = found;
+    const victim = idle.find(([socket]) => !this.trusted.has(socket)) ?? idle[0];
+    if (!victim) return false;
+    const [socket] = victim;
     this.open.delete(socket);
     socket.destroy();
     return true;
   }
 
-  /** Ends the connection of a response after it. Its answer must not have begun. */
+  /** Closes the connection after this response. The response must not have started. */
   closeAfter(response: ServerResponse): void {
     const { socket } = response.req;
     if (response.headersSent) return;
@@ -76,7 +76,7 @@ export class Connections {
     return this.closing.has(socket);
   }
 
-  /** Returns whether the client would read written bytes as an answer, or as a part of one. */
+  /** Returns whether the client would read written bytes as part of an answer. */
   isAnswering(socket: Socket): boolean {
     const under = [...(this.open.get(socket) ?? [])];
     return under.some(({ headersSent, req }) => headersSent || req.complete);
@@ -109,7 +109,7 @@ export class Connections {
     for (const [socket, { size }] of this.open) if (size === 0) socket.destroySoon();
   }
 
-  /** Closes all at once. */
+  /** Closes all connections at once. */
   destroy(): void {
     for (const socket of this.open.keys()) socket.destroy();
   }

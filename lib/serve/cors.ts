@@ -1,10 +1,10 @@
-// Cross-origin requests: origins of web pages that may send requests and read answers.
+// Cross-origin requests (CORS): permits web pages of other origins to use the API.
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 
 /** Seconds that a browser caches a preflight answer. */
-const REMEMBERED = '86400';
+const PREFLIGHT_SECONDS = '86400';
 
 /** Permits one origin, all origins, or no origin. */
 export class Cors {
@@ -34,9 +34,9 @@ export class Cors {
     if (method !== 'OPTIONS' || !asksFirst) return false;
     response.writeHead(204, {
       'access-control-allow-methods': 'GET, POST, DELETE',
-      // Clients send the key in a header, and headers of their own. Those grant nothing.
+      // Clients send the key and custom headers. Permitting these headers grants no access.
       'access-control-allow-headers': headers['access-control-request-headers'] ?? '',
-      'access-control-max-age': REMEMBERED,
+      'access-control-max-age': PREFLIGHT_SECONDS,
     });
     response.end();
     return true;

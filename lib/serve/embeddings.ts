@@ -1,19 +1,24 @@
-// POST /v1/embeddings and /v1/rerank.
+// Handles POST /v1/embeddings and /v1/rerank.
 import { randomUUID } from 'node:crypto';
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
-import { invalid, noModel, tooManyCharacters, unsupported } from './api-error.js';
+import {
+  invalidError,
+  noModelError,
+  tooManyCharactersError,
+  unsupportedError,
+} from './api-error.js';
 import type { QueueClient } from './fair-queue.js';
 import { isInteger, RequestFields } from './request-fields.js';
 import type { ServedEncoder } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
 
-/** Inputs of one request, as in OpenAI's API, and documents. */
+/** Maximum number of inputs or documents in a request, as in OpenAI's API. */
 const MAX_INPUTS = 2048;
 
-/** Embeddings of `input`: a text, texts, tokens or lists of tokens. Throws 400, 404. */
+/** Returns the embeddings of `input`: a text, tokens, or a list of either. Throws 400, 404. */
 export async function embeddings(
   body: JsonObject,
   served: ServedModel,
@@ -21,22 +26,22 @@ export async function embeddings(
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
   const encoder = requireEncoder(fields, served, 'embedding');
-  const inputs = inputsOf(fields.any('input'), served);
+  const inputs = readInputs(fields.any('input'), served);
   const format = fields.text('encoding_format') ?? 'float';
   if (format !== 'float' && format !== 'base64') {
-    throw invalid('encoding_format', '"float" or "base64"', formatValue(format));
+    throw invalidError('encoding_format', '"float" or "base64"', formatValue(format));
   }
   const width = fields.integer('dimensions', 1, encoder.width);
   fields.any('user');
   fields.requireKnown();
-  const rows = await Promise.all(inputs.map((input) => tokensOf(input, served, asker)));
+  const rows = await Promise.all(inputs.map((input) => tokenizeInputs(input, served, asker)));
   const vectors = await encoder.embed(rows);
   const tokens = rows.reduce((sum, row) => sum + row.length, 0);
   return {
     object: 'list',
     data: vectors.map((vector, index) => {
-      const ownVector = width === undefined ? vector : unit(vector.slice(0, width));
-      const embedding = format === 'float' ? Array.from(ownVector) : base64(ownVector);
+      const result = width === undefined ? vector : normalize(vector.slice(0, width));
+      const embedding = format === 'float' ? Array.from(result) : toBase64(result);
       return { object: 'embedding', index, embedding };
     }),
     model: served.name,
@@ -44,20 +49,20 @@ export async function embeddings(
   };
 }
 
-/** Scores of documents for a query, best first. Throws 400, 404. */
+/** Returns the scores of documents for a query, best first. Throws 400, 404. */
 export async function rerank(body: JsonObject, served: ServedModel): Promise<JsonObject> {
   const fields = new RequestFields(body);
   const encoder = requireEncoder(fields, served, 'ranking');
   const query = fields.text('query');
-  if (!query) throw invalid('query', 'a string', formatValue(query));
-  const documents = documentsOf(fields.any('documents'));
+  if (!query) throw invalidError('query', 'a string', formatValue(query));
+  const documents = readDocuments(fields.any('documents'));
   const top = fields.integer('top_n', 0) ?? 0;
   const withTexts = fields.flag('return_documents') ?? true;
   fields.any('user');
   fields.requireKnown();
   const max = served.limits.promptCharacters ?? 16 * served.maxTokens + 65_536;
   const longest = Math.max(...documents.map((text) => text.length)) + query.length;
-  if (longest > max) throw tooManyCharacters('documents', longest, max);
+  if (longest > max) throw tooManyCharactersError('documents', longest, max);
   const { scores, tokens } = await encoder.rank(query, documents);
   const results = scores
     .map((relevance_score, index) => ({
@@ -79,20 +84,23 @@ function requireEncoder(
   { name, engine: { encoder } }: ServedModel,
   task: ServedEncoder['task'],
 ): ServedEncoder {
-  const wanted = fields.text('model');
-  if (wanted !== undefined && wanted !== name) throw noModel(wanted, name);
+  const model = fields.text('model');
+  if (model !== undefined && model !== name) throw noModelError(model, name);
   if (encoder?.task === task) return encoder;
-  const needed = task === 'embedding' ? 'an embedding model' : 'a ranking model with one label';
-  throw unsupported('model', `this route needs ${needed}; serve one, such as an encoder's folder`);
+  const expected = task === 'embedding' ? 'an embedding model' : 'a ranking model with one label';
+  throw unsupportedError(
+    'model',
+    `this route needs ${expected}; serve one, such as an encoder's folder`,
+  );
 }
 
 type Input = string | readonly number[];
 
-function inputsOf(given: JsonValue | undefined, { vocabSize, reader }: ServedModel): Input[] {
-  const isList = Array.isArray(given) && typeof given[0] !== 'number';
-  const inputs = isList ? given : [given];
+function readInputs(value: JsonValue | undefined, { vocabSize, reader }: ServedModel): Input[] {
+  const isList = Array.isArray(value) && typeof value[0] !== 'number';
+  const inputs = isList ? value : [value];
   if (inputs.length === 0 || inputs.length > MAX_INPUTS) {
-    throw invalid('input', `1 to ${MAX_INPUTS} strings`, `${inputs.length}`);
+    throw invalidError('input', `1 to ${MAX_INPUTS} strings`, `${inputs.length}`);
   }
   return inputs.map((input, i) => {
     const location = isList ? `input[${i}]` : 'input';
@@ -100,40 +108,40 @@ function inputsOf(given: JsonValue | undefined, { vocabSize, reader }: ServedMod
     const isTokens = Array.isArray(input) && input.length > 0;
     if (isTokens && input.every((id) => isInteger(id, 0, vocabSize - 1))) return input;
     const tokens = `a list of tokens below ${vocabSize}`;
-    throw invalid(location, reader ? `a string, or ${tokens}` : tokens, formatValue(input));
+    throw invalidError(location, reader ? `a string, or ${tokens}` : tokens, formatValue(input));
   });
 }
 
-async function tokensOf(
+async function tokenizeInputs(
   input: Input,
   { reader, maxPromptTokens }: ServedModel,
   asker: QueueClient,
 ): Promise<readonly number[]> {
-  if (typeof input === 'string') return required(reader).text(input, asker, 'input');
+  if (typeof input === 'string') return required(reader).encode(input, asker, 'input');
   if (input.length <= maxPromptTokens) return input;
-  throw invalid('input', `at most ${maxPromptTokens} tokens`, `${input.length}`);
+  throw invalidError('input', `at most ${maxPromptTokens} tokens`, `${input.length}`);
 }
 
-function documentsOf(given: JsonValue | undefined): string[] {
-  if (!Array.isArray(given) || given.length === 0 || given.length > MAX_INPUTS) {
-    const got = Array.isArray(given) ? `${given.length}` : formatValue(given);
-    throw invalid('documents', `a list of 1 to ${MAX_INPUTS} strings`, got);
+function readDocuments(documents: JsonValue | undefined): string[] {
+  if (!Array.isArray(documents) || documents.length === 0 || documents.length > MAX_INPUTS) {
+    const got = Array.isArray(documents) ? `${documents.length}` : formatValue(documents);
+    throw invalidError('documents', `a list of 1 to ${MAX_INPUTS} strings`, got);
   }
-  return given.map((item, i) => {
+  return documents.map((item, i) => {
     const text = isObject<JsonObject>(item) ? item.text : item;
     if (typeof text === 'string') return text;
-    throw invalid(`documents[${i}]`, 'a string, or { "text": ".." }', formatValue(item));
+    throw invalidError(`documents[${i}]`, 'a string, or { "text": ".." }', formatValue(item));
   });
 }
 
-/** Scales a vector to length 1, as models of several dimensions are trained. */
-function unit(vector: Float32Array): Float32Array {
+/** Scales a shortened vector to length 1: Matryoshka models expect it. */
+function normalize(vector: Float32Array): Float32Array {
   const length = Math.hypot(...vector) || 1;
   return vector.map((value) => value / length);
 }
 
-/** The numbers as f32, little-endian. */
-function base64(vector: Float32Array): string {
+/** Encodes the vector as little-endian f32 in base64. */
+function toBase64(vector: Float32Array): string {
   const bytes = Buffer.alloc(4 * vector.length);
   for (const [i, value] of vector.entries()) bytes.writeFloatLE(value, 4 * i);
   return bytes.toString('base64');

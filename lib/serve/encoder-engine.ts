@@ -1,4 +1,4 @@
-// An engine that embeds or ranks texts: an encoder, or a decoder with pooling or one label.
+// An engine for embedding and ranking models: encoders, and decoders with pooling or one label.
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
@@ -18,13 +18,13 @@ import { Tokenizer } from '../text/index.js';
 import { padRows } from '../text/padding.js';
 import type { EngineStats, ServedEncoder, ServedEngine, ServedPiece } from './served-engine.js';
 
-/** Texts of one forward. */
+/** Rows of one forward. */
 const BATCH = 32;
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 /**
- * Returns whether the folder's class has the head of another task than next-token prediction.
- * Rejects as localFolder().
+ * Returns whether the model in the folder has a head for another task than next-token prediction.
+ * Rejects as localFolder() does.
  */
 export async function isEncoderFolder(place: string, revision?: string): Promise<boolean> {
   const folder = await localFolder('serve', place, { need: 'config', revision });
@@ -52,8 +52,8 @@ export async function openEncoder(
   { config = {}, tokenizer: tokenizerFolder, revision }: EncoderOptions = {},
 ): Promise<EncoderEngine> {
   const dtype = DTYPES[config.dtype as keyof typeof DTYPES];
-  const named = { ...(dtype && { dtype }), ...(revision !== undefined && { revision }) };
-  const model = await fromPretrained(place, { task: 'auto', ...named });
+  const loadOptions = { ...(dtype && { dtype }), ...(revision !== undefined && { revision }) };
+  const model = await fromPretrained(place, { task: 'auto', ...loadOptions });
   if (model instanceof CausalLM) throw argumentError('serve', 'an encoder', 'a language model');
   const { task, labels } = model;
   if (task !== 'embedding' && !(task === 'sequence-classification' && labels.length === 1)) {
@@ -77,7 +77,7 @@ export async function openEncoder(
   );
 }
 
-/** Computes in turns of the event loop, a batch each. The engine owns the model. */
+/** Computes one batch in each turn of the event loop. The engine owns the model. */
 export class EncoderEngine implements ServedEngine {
   readonly maxTokens: number;
   readonly module: ServedEngine['module'];
@@ -98,7 +98,7 @@ export class EncoderEngine implements ServedEngine {
     };
   }
 
-  /** Throws DS_ARGUMENT: the model generates nothing. */
+  /** Throws DS_ARGUMENT: the model generates no text. */
   // biome-ignore lint/correctness/useYield: it only throws.
   async *stream(): AsyncGenerator<ServedPiece> {
     throw new DsError({
@@ -116,7 +116,7 @@ export class EncoderEngine implements ServedEngine {
     return { ...none, ...counts, ...verified, promptTokens: this.tokens };
   }
 
-  /** Ranks do not share an encoder. */
+  /** Returns at once: an encoder runs on one rank. */
   async follow(): Promise<void> {}
 
   /** Frees the model. */
@@ -126,32 +126,32 @@ export class EncoderEngine implements ServedEngine {
 
   private async embed(rows: readonly (readonly number[])[]): Promise<Float32Array[]> {
     const all = rows.map((row) => ({ ids: Int32Array.from(row) }));
-    return this.outputs(all);
+    return this.computeOutputs(all);
   }
 
   private async rank(query: string, documents: readonly string[]) {
     const pairs = documents.map((document) =>
       this.tokenizer.encodePair(query, document, { maxLength: this.maxTokens }),
     );
-    const logits = await this.outputs(pairs);
+    const logits = await this.computeOutputs(pairs);
     const scores = logits.map((logit) => 1 / (1 + Math.exp(-required(logit[0]))));
     return { scores, tokens: pairs.reduce((sum, { ids }) => sum + ids.length, 0) };
   }
 
-  /** The outputs of each row. Rows of similar length share a batch. */
-  private async outputs(rows: readonly { ids: Int32Array; types?: Int32Array }[]) {
+  /** Returns the outputs by row. Rows of similar length share a batch. */
+  private async computeOutputs(rows: readonly { ids: Int32Array; types?: Int32Array }[]) {
     const order = rows
       .map((row, i) => ({ row, i }))
       .sort((a, b) => b.row.ids.length - a.row.ids.length);
-    const found: Float32Array[] = [];
+    const outputsByRow: Float32Array[] = [];
     for (let at = 0; at < order.length; at += BATCH) {
       const some = order.slice(at, at + BATCH);
       for (const [b, values] of this.forward(some.map(({ row }) => row)).entries()) {
-        found[required(some[b]).i] = values;
+        outputsByRow[required(some[b]).i] = values;
       }
       await turn();
     }
-    return found;
+    return outputsByRow;
   }
 
   private forward(rows: readonly { ids: Int32Array; types?: Int32Array }[]): Float32Array[] {
@@ -171,8 +171,8 @@ export class EncoderEngine implements ServedEngine {
         const types = new Int32Array(rows.length * length);
         for (const [b, row] of rows.entries()) types.set(row.types ?? [], b * length);
         const shape = [rows.length, length];
-        const own = model.hasTypes ? { types: Tensor.from(types, { shape, device }) } : {};
-        const out = model.call(ids, { mask, ...own }).to('f32');
+        const typeInput = model.hasTypes ? { types: Tensor.from(types, { shape, device }) } : {};
+        const out = model.call(ids, { mask, ...typeInput }).to('f32');
         const values = out.toRaw() as Float32Array;
         const width = out.size(1);
         return rows.map((_, b) => values.slice(b * width, (b + 1) * width));

@@ -1,10 +1,10 @@
-// Finds the permanent failure of an engine, even while no request runs.
+// Detects the permanent failure of an engine, even if no request runs.
 import type { ServedEngine } from './served-engine.js';
 
 /** Milliseconds between two checks. */
 const INTERVAL_MS = 250;
 
-/** The failure of one engine: found once, by the first check after it. */
+/** Polls one engine until it fails. */
 export class EngineFailure {
   /** Resolves with the failure; never rejects. */
   readonly found: Promise<Error>;
@@ -33,12 +33,12 @@ export class EngineFailure {
     return this.known;
   }
 
-  /** Checks from now on until close(). */
+  /** Starts polling until close(). */
   watch(): void {
     this.timer ??= setInterval(() => this.check(), INTERVAL_MS).unref();
   }
 
-  /** Ends the checks of watch(). */
+  /** Stops polling. */
   close(): void {
     if (this.timer) clearInterval(this.timer);
     this.timer = null;

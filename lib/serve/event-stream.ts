@@ -1,4 +1,4 @@
-// Server-sent events. The server never waits for a slow client.
+// Writes server-sent events without waiting for slow clients.
 import type { ServerResponse } from 'node:http';
 
 import type { ApiError } from './api-error.js';
@@ -10,9 +10,9 @@ const HEAD = {
   'x-accel-buffering': 'no',
 };
 
-/** Events that wait in memory for their reader, to a bound. */
+/** Buffers events for the client up to a limit. */
 export class EventStream {
-  /** `overflow` is called in place of sending when more than `maxUnread` bytes wait. */
+  /** If more than `maxUnread` bytes wait, calls `overflow` and sends nothing. */
   constructor(
     private readonly response: ServerResponse,
     private readonly maxUnread: number,
@@ -26,17 +26,17 @@ export class EventStream {
     this.write(JSON.stringify(event));
   }
 
-  /** Sends an object as the event of its type. */
+  /** Sends an object with its `type` as the name of the event. */
   sendTyped(event: { type: string }): void {
     this.write(JSON.stringify(event), `event: ${event.type}\n`);
   }
 
-  /** Ends the stream of typed events, which has no closing event of its own. */
+  /** Ends a stream of typed events, which needs no closing event. */
   close(): void {
     this.response.end();
   }
 
-  /** Sends a comment, which clients skip, if no event is in transfer. */
+  /** Sends a comment, which clients skip. Does nothing while an event is in transfer. */
   wait(): void {
     const { response } = this;
     const isOpen = !response.destroyed && !response.writableEnded;
@@ -49,7 +49,7 @@ export class EventStream {
     this.response.end();
   }
 
-  /** Nothing follows. */
+  /** Sends the closing event and ends the stream. */
   end(): void {
     this.write('[DONE]');
     this.response.end();

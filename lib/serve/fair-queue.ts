@@ -1,7 +1,7 @@
-// Turns of prompts at the threads that tokenize them: round robin over clients, then over the
-// connections of a client.
+// Schedules prompts on the tokenizer threads: round robin over clients, then over the connections
+// of a client.
 
-/** The source of a prompt. */
+/** Identifies the client that sent a prompt. */
 export interface QueueClient {
   /** Identifies the client: equal for all its connections. */
   readonly client: string;
@@ -15,12 +15,12 @@ interface Waiter {
   start(): void;
 }
 
-/** Waiters by connection; a client's next turn is that of its first connection. */
+/** Waiting prompts by connection. The first connection has the client's next turn. */
 type Connections = Map<object, Waiter[]>;
 
 /**
- * Admits at most `slots` prompts at a time. Long ones leave one slot to short ones, unless there is
- * only one slot.
+ * Runs at most `slots` prompts at a time. If there are several slots, long prompts leave one to
+ * short prompts.
  */
 export class FairQueue {
   private readonly clients = new Map<string, Connections>();
@@ -33,8 +33,8 @@ export class FairQueue {
   }
 
   /**
-   * Resolves with the function that ends the turn, once the turn has come. Rejects with the reason
-   * of the asker's signal.
+   * Waits for a slot. Resolves with the function that frees it. Rejects with the reason of the
+   * client's signal.
    */
   enter({ client, connection, signal }: QueueClient, isLong: boolean): Promise<() => void> {
     signal.throwIfAborted();
@@ -47,7 +47,7 @@ export class FairQueue {
         isLong,
         start: () => {
           signal.removeEventListener('abort', leave);
-          resolve(this.begin(isLong));
+          resolve(this.start(isLong));
         },
       };
       signal.addEventListener('abort', leave, { once: true });
@@ -60,7 +60,7 @@ export class FairQueue {
     });
   }
 
-  private begin(isLong: boolean): () => void {
+  private start(isLong: boolean): () => void {
     this.running++;
     if (isLong) this.long++;
     let isOver = false;
@@ -75,14 +75,17 @@ export class FairQueue {
 
   private startNext(): void {
     while (this.running < this.slots) {
-      const next = this.next();
+      const next = this.takeNext();
       if (!next) return;
       next.start();
     }
   }
 
-  /** Takes the next waiter out; its connection and its client go to the end of the round. */
-  private next(): Waiter | null {
+  /**
+   * Removes and returns the next waiter. Moves its connection and its client to the end of the
+   * round.
+   */
+  private takeNext(): Waiter | null {
     for (const [client, connections] of this.clients) {
       for (const [connection, waiters] of connections) {
         const waiter = waiters.find(({ isLong }) => !isLong || this.long < this.maxLong);

@@ -1,8 +1,8 @@
-// The work of a rank that shares a model with the rank of the HTTP server.
+// Runs the ranks that share a model with the rank of the HTTP server.
 import { distributed } from '../comm/index.js';
 import { type EngineOptions, openEngine } from './open-engine.js';
 
-/** Computes the steps of rank 0 until the engine of rank 0 ends. Rejects as initInference(). */
+/** Follows the steps of rank 0 until its engine ends. Rejects as initInference() does. */
 export async function followEngine(folder: string, options: EngineOptions): Promise<void> {
   const engine = await openEngine(folder, options);
   await engine.follow();
@@ -10,7 +10,7 @@ export async function followEngine(folder: string, options: EngineOptions): Prom
   await leaveRanks();
 }
 
-/** Leaves the job of ranks that share a model. In a single process it does nothing. */
+/** Leaves the process group of the ranks. Does nothing in a single process. */
 export async function leaveRanks(): Promise<void> {
   await distributed()?.destroy();
 }

@@ -1,18 +1,18 @@
-// Prometheus's histograms and its text format.
+// Histograms and metrics in Prometheus' text format.
 import { required } from '../runtime/required.js';
 
-/** Counts of observations up to each bound, and their sum. */
+/** Counts observations by upper bound, and sums them. */
 export class Histogram {
   private readonly counts: number[];
   private total = 0;
   private sum = 0;
 
-  /** `bounds` ascend. */
+  /** `bounds` must ascend. */
   constructor(private readonly bounds: readonly number[]) {
     this.counts = bounds.map(() => 0);
   }
 
-  /** `value` was seen `times` times. */
+  /** Adds `times` observations of `value`. */
   observe(value: number, times = 1): void {
     const slot = this.bounds.findIndex((bound) => value <= bound);
     if (slot >= 0) this.counts[slot] = required(this.counts[slot]) + times;
@@ -27,13 +27,13 @@ export class Histogram {
       below += required(this.counts[i]);
       return `${name}_bucket{le="${bound}"} ${below}`;
     });
-    const whole = `${name}_bucket{le="+Inf"} ${this.total}`;
-    return [...buckets, whole, `${name}_sum ${this.sum}`, `${name}_count ${this.total}`];
+    const totalLine = `${name}_bucket{le="+Inf"} ${this.total}`;
+    return [...buckets, totalLine, `${name}_sum ${this.sum}`, `${name}_count ${this.total}`];
   }
 }
 
-/** One metric in Prometheus format, with HELP and TYPE lines. */
-export function metric(
+/** Returns the lines of one metric, with HELP and TYPE. */
+export function formatMetric(
   name: string,
   type: 'gauge' | 'counter' | 'histogram',
   help: string,

@@ -1,4 +1,4 @@
-// The serving room's door: an inference engine behind HTTP and in the terminal.
+// Public API of lib/serve: an inference engine behind HTTP and in the terminal.
 export { requireKey } from './access.js';
 export { chat } from './chat.js';
 export type { ChatOptions } from './chat-options.js';

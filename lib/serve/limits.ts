@@ -1,10 +1,10 @@
-// Limits for one client, so that the server can serve the others too.
+// Limits of requests and connections, so that no client starves the others.
 import { openFileLimit } from '../runtime/host-limits.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { integer, type Options, readDeclared, type Settings } from '../runtime/option.js';
 import { readOptions } from '../runtime/options.js';
 
-/** Bounds of one request. */
+/** Limits of one request. */
 export const REQUEST_LIMITS = {
   /** Tokens of a prompt. Default: one less than the context. */
   promptTokens: integer('maximum number of tokens of a prompt; more gets HTTP 400', {
@@ -77,7 +77,7 @@ export const REQUEST_LIMITS = {
   }),
 };
 
-/** Bounds of all requests together. */
+/** Limits of all requests together. */
 export const SERVER_LIMITS = {
   /** Requests that run or wait; one more gets HTTP 429. Default: 1024. */
   requests: integer('requests that run or wait; more gets HTTP 429 with `Retry-After`', {
@@ -127,19 +127,19 @@ export const SERVER_LIMITS = {
   }),
 };
 
-/** Bounds of requests; each has a default. */
+/** Limits of requests; each has a default. */
 export interface ServeLimits
   extends Options<typeof REQUEST_LIMITS>,
     Options<typeof SERVER_LIMITS> {}
 
-/** All limits. Without `promptCharacters`, the context of the model decides. */
+/** All limits with values. Without `promptCharacters`, it follows from the context of the model. */
 export interface ResolvedLimits
   extends Settings<typeof REQUEST_LIMITS>,
     Settings<typeof SERVER_LIMITS> {}
 
 /**
- * The limits, with defaults. Throws DS_ARGUMENT for unknown names and for other values than
- * positive integers.
+ * Fills in the defaults. Throws DS_ARGUMENT for unknown names and for values that are not positive
+ * integers.
  */
 export function readLimits(op: string, given: ServeLimits = {}): ResolvedLimits {
   const declared = { ...REQUEST_LIMITS, ...SERVER_LIMITS };

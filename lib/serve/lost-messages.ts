@@ -1,40 +1,40 @@
-// Finds messages that a chat template drops, as a rule because it does not know their role.
+// Detects messages that a chat template drops, mostly because of an unknown role.
 import type { ChatMessage } from '../text/index.js';
 
-/** Renders messages by the template; throws if the template refuses them. */
+/** Renders messages with the template. Throws if the template refuses them. */
 type Render = (messages: readonly ChatMessage[]) => string;
 
-/** Templates write messages of these roles. */
-const USUAL: ReadonlySet<unknown> = new Set(['system', 'user', 'assistant']);
+/** Roles that every template renders. */
+const KNOWN_ROLES: ReadonlySet<unknown> = new Set(['system', 'user', 'assistant']);
 
-/** Private-use characters; messages do not contain them. */
-const markOf = (index: number): string => `\uF8F2${index}\uF8F3`;
+/** Returns a marker of private-use characters, which messages do not contain. */
+const markFor = (index: number): string => `\uF8F2${index}\uF8F3`;
 
 /**
  * Returns the index of the first non-empty message that `text` lacks; -1 if it lacks no message.
  * `render` wrote `text` from the messages. Templates trim and shorten contents, so the function
  * renders again with marks as contents. A message is lost if the template drops its mark as well.
  */
-export function lostMessage(
+export function findLostMessage(
   messages: readonly ChatMessage[],
   text: string,
   render: Render,
 ): number {
   const doubtful = messages.flatMap(({ role, content }, i) => {
     const contentText = String(content ?? '').trim();
-    return contentText === '' || (USUAL.has(role) && text.includes(contentText)) ? [] : [i];
+    return contentText === '' || (KNOWN_ROLES.has(role) && text.includes(contentText)) ? [] : [i];
   });
   if (doubtful.length === 0) return -1;
   const markChosen = (chosen: (index: number) => boolean): string | null => {
     try {
       return render(
-        messages.map((message, i) => (chosen(i) ? { ...message, content: markOf(i) } : message)),
+        messages.map((message, i) => (chosen(i) ? { ...message, content: markFor(i) } : message)),
       );
     } catch {
       return null; // The template checks contents.
     }
   };
   const all = markChosen(() => true);
-  const unseen = doubtful.filter((i) => !all?.includes(markOf(i)));
+  const unseen = doubtful.filter((i) => !all?.includes(markFor(i)));
   return unseen.find((i) => markChosen((value) => value === i) === text) ?? -1;
 }

@@ -1,5 +1,5 @@
-// The counters of a server, in the text format of GET /metrics.
-import { Histogram, metric } from './histogram.js';
+// Server metrics in the text format of GET /metrics.
+import { formatMetric, Histogram } from './histogram.js';
 import type { EngineStats, ServedPiece } from './served-engine.js';
 
 const SHORT_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5];
@@ -7,7 +7,7 @@ const LONG_SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 
 
 const now = (): number => performance.now() / 1000;
 
-/** Metrics of a server. */
+/** Counts requests and responses, and measures latencies. */
 export class Metrics {
   private readonly firstToken = new Histogram(LONG_SECONDS);
   private readonly betweenTokens = new Histogram(SHORT_SECONDS);
@@ -16,23 +16,23 @@ export class Metrics {
   private readonly finished = new Map<string, number>();
   private readonly responses = new Map<string, number>();
 
-  /** A response of this status was sent. */
-  responded(status: number): void {
-    add(this.responses, String(status));
+  /** Counts a response by its HTTP status. */
+  countResponse(status: number): void {
+    increment(this.responses, String(status));
   }
 
-  /** Follows one request from now on. */
+  /** Starts to measure one request. */
   watch(): RequestWatch {
     return new RequestWatch({
       firstToken: this.firstToken,
       betweenTokens: this.betweenTokens,
       wholeRequest: this.wholeRequest,
       queue: this.queue,
-      finish: (reason) => add(this.finished, reason),
+      finish: (reason) => increment(this.finished, reason),
     });
   }
 
-  /** The text of GET /metrics; `engines` are the lines of the loaded models. */
+  /** Returns the text of GET /metrics. `engines` are the lines of the loaded models. */
   text(engines: readonly string[]): string {
     const labelCounts = (
       name: string,
@@ -49,15 +49,17 @@ export class Metrics {
     ];
     return [
       ...engines,
-      metric(
+      formatMetric(
         ...([finished, 'counter', 'Answers that ended, by the reason.'] as const),
         labelCounts(finished, 'reason', this.finished),
       ),
-      metric(
+      formatMetric(
         ...([responses, 'counter', 'Responses, by their status.'] as const),
         labelCounts(responses, 'status', this.responses),
       ),
-      ...times.map(([name, help, times]) => metric(name, 'histogram', help, times.lines(name))),
+      ...times.map(([name, help, times]) =>
+        formatMetric(name, 'histogram', help, times.lines(name)),
+      ),
     ].join('');
   }
 }
@@ -78,7 +80,9 @@ const ENGINE_ROWS: readonly EngineRow[] = [
   ['ds_accepted_tokens_total', 'counter', 'Proposed tokens accepted.', (s) => s.acceptedTokens],
 ];
 
-/** The counters of engines, by the model; the single engine of a server has the name null. */
+/**
+ * Returns the counters of engines, by model name. The only engine of a server has the name null.
+ */
 export function engineMetrics(engines: ReadonlyMap<string | null, EngineStats>): string[] {
   if (engines.size === 0) return [];
   return ENGINE_ROWS.map(([name, type, help, value]) => {
@@ -86,15 +90,15 @@ export function engineMetrics(engines: ReadonlyMap<string | null, EngineStats>):
       const label = model === null ? '' : `{model=${JSON.stringify(model)}}`;
       return `${name}${label} ${value(stats)}`;
     });
-    return metric(name, type, help, lines);
+    return formatMetric(name, type, help, lines);
   });
 }
 
-function add(counts: Map<string, number>, name: string): void {
+function increment(counts: Map<string, number>, name: string): void {
   counts.set(name, (counts.get(name) ?? 0) + 1);
 }
 
-interface Clocks {
+interface RequestHistograms {
   firstToken: Histogram;
   betweenTokens: Histogram;
   wholeRequest: Histogram;
@@ -102,23 +106,23 @@ interface Clocks {
   finish: (reason: string) => void;
 }
 
-/** The times of one request. */
+/** Measures one request. */
 export class RequestWatch {
   private readonly arrived = now();
   private isStarted = false;
   /** When each choice got its last token. */
   private readonly last = new Map<number, number>();
 
-  constructor(private readonly clocks: Clocks) {}
+  constructor(private readonly clocks: RequestHistograms) {}
 
-  /** The engine has begun to work on it. */
-  started(): void {
+  /** Records that the engine has started to work on the request. */
+  recordStart(): void {
     if (!this.isStarted) this.clocks.queue.observe(now() - this.arrived);
     this.isStarted = true;
   }
 
-  /** A piece of a choice has come. */
-  piece(choice: number, { tokens, finishReason }: ServedPiece): void {
+  /** Records a piece of a choice. */
+  recordPiece(choice: number, { tokens, finishReason }: ServedPiece): void {
     const time = now();
     if (tokens.length > 0) {
       const before = this.last.get(choice);
@@ -130,8 +134,8 @@ export class RequestWatch {
     if (finishReason !== null) this.clocks.finish(finishReason);
   }
 
-  /** All choices are complete. */
-  ended(): void {
+  /** Records that all choices are complete. */
+  recordEnd(): void {
     this.clocks.wholeRequest.observe(now() - this.arrived);
   }
 }

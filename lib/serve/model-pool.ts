@@ -1,10 +1,9 @@
-// Several models of one server: loaded on demand, unloaded when idle or when others need the
-// memory.
+// Several models of one server, loaded on demand and unloaded when idle or when memory is short.
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { timerMs } from '../runtime/timer.js';
-import { ApiError, noModel, overloaded } from './api-error.js';
+import { ApiError, noModelError, overloadedError } from './api-error.js';
 import type { EngineStats, ServedEngine } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
 
@@ -19,7 +18,7 @@ export interface OpenedModel {
 
 /** A model that a pool may load. */
 export interface ModelSource {
-  /** Estimate of the bytes; the pool replaces it after the first load. */
+  /** Estimated bytes. After the first load, the pool uses the measured bytes. */
   readonly bytes: number;
   open(): Promise<OpenedModel>;
 }
@@ -35,19 +34,19 @@ export interface PoolLimits {
 /** State of a model in /v1/models and /health. */
 export type ModelState = 'unloaded' | 'loading' | 'loaded' | 'unloading' | 'failed';
 
-/** A model in use by one request. */
+/** Keeps a model loaded while a request uses it. */
 export interface Lease {
   readonly served: ServedModel;
   release(): void;
 }
 
-/** Facts of one model, for answers and metrics. */
+/** State of one model, for answers and metrics. */
 export interface PooledModel {
   readonly name: string;
   readonly state: ModelState;
-  /** Why the last load failed; null otherwise. */
+  /** Error of the last load; null if it succeeded. */
   readonly reason: string | null;
-  /** Null unless it is loaded. */
+  /** Null unless the model is loaded. */
   readonly served: ServedModel | null;
   readonly bytes: number;
   readonly loads: number;
@@ -60,12 +59,12 @@ interface Waiter {
   refuse(error: unknown): void;
 }
 
-/** Milliseconds after a failed load in which requests get the same error without another load. */
+/** Milliseconds after a failed load in which requests get the same error without a retry. */
 const RETRY_MS = 10_000;
-/** Milliseconds between two checks for idle models, at most. */
+/** Maximum milliseconds between two checks for idle models. */
 const CHECK_MS = 5000;
 
-class Entry implements PooledModel {
+class PoolEntry implements PooledModel {
   state: ModelState = 'unloaded';
   reason: string | null = null;
   served: ServedModel | null = null;
@@ -78,9 +77,9 @@ class Entry implements PooledModel {
   users = 0;
   /** Time of the last use by a request. */
   usedAt = 0;
-  /** Whether it takes no more requests, because another model needs its memory. */
+  /** The model takes no more requests, because another model needs its memory. */
   isLeaving = false;
-  /** A turn to load it is queued or runs. */
+  /** A load is queued or running. */
   isQueued = false;
   readonly waiters = new Set<Waiter>();
 
@@ -96,8 +95,8 @@ class Entry implements PooledModel {
   }
 }
 
-/** Thrown inside the pool if no request waits for a load any more. */
-class Deserted extends Error {}
+/** Thrown if all requests that waited for a load have left. */
+class NoWaiterError extends Error {}
 
 /**
  * Models by name. One load runs at a time, in the order of the first requests. A load without room
@@ -105,7 +104,7 @@ class Deserted extends Error {}
  * the least recently used one and waits until its running requests end. The pool owns its models.
  */
 export class ModelPool {
-  private readonly entries: readonly Entry[];
+  private readonly entries: readonly PoolEntry[];
   private readonly memory: number;
   private readonly idleMs: number;
   private turns: Promise<void> = Promise.resolve();
@@ -120,7 +119,7 @@ export class ModelPool {
   /** Throws DS_ARGUMENT without a model. */
   constructor(models: Readonly<Record<string, ModelSource>>, limits: PoolLimits = {}) {
     const { memory = Number.POSITIVE_INFINITY, idleSeconds } = limits;
-    this.entries = Object.entries(models).map(([name, source]) => new Entry(name, source));
+    this.entries = Object.entries(models).map(([name, source]) => new PoolEntry(name, source));
     if (this.entries.length === 0)
       throw argumentError('serve models', 'at least one model', 'none');
     this.memory = memory;
@@ -130,7 +129,10 @@ export class ModelPool {
     this.timer = isTimed ? setInterval(() => this.unloadIdle(), every).unref() : null;
   }
 
-  /** @internal Sets how engines become served models, and the receiver of unexpected errors. */
+  /**
+   * @internal Sets the function that wraps an engine as a served model, and the receiver of
+   * unexpected errors.
+   */
   bind(
     serve: (engine: ServedEngine, name: string) => ServedModel,
     report: (thrown: unknown) => void,
@@ -149,18 +151,21 @@ export class ModelPool {
     return this.entries.reduce((sum, { opened, bytes }) => sum + (opened ? bytes : 0), 0);
   }
 
-  /** The first loaded engine that computes nothing more. */
+  /** The first loaded engine that has failed permanently. */
   get failed(): ServedEngine | undefined {
     return this.entries.find(({ opened }) => opened?.engine.failure)?.opened?.engine;
   }
 
-  /** Counters of the loaded models. */
+  /** Returns the counters of the loaded models. */
   stats(): ReadonlyMap<string, EngineStats> {
     const loaded = this.entries.filter(({ opened }) => opened !== null);
     return new Map(loaded.map(({ name, opened }) => [name, required(opened).engine.stats()]));
   }
 
-  /** The loaded model of this name, or of the first name; null if a request would have to wait. */
+  /**
+   * Returns a lease of the named model, or of the first model without a name. Returns null if the
+   * model is not loaded.
+   */
   now(name: string | undefined): Lease | null {
     const entry = this.find(name);
     return entry.served && !entry.isLeaving ? this.lease(entry) : null;
@@ -172,24 +177,24 @@ export class ModelPool {
    */
   acquire(name: string | undefined, signal: AbortSignal): Promise<Lease> {
     const entry = this.find(name);
-    if (this.isClosed) throw overloaded('The server is stopping.', { code: 'stopping' });
+    if (this.isClosed) throw overloadedError('The server is stopping.', { code: 'stopping' });
     if (entry.state === 'failed' && performance.now() - entry.failedAt < RETRY_MS) {
       throw loadFailedError(entry);
     }
     return new Promise((resolve, reject) => {
       const leave = (): void => {
         entry.waiters.delete(waiter);
-        this.changed();
+        this.notifyChange();
         reject(signal.reason);
       };
-      const over = (): void => signal.removeEventListener('abort', leave);
+      const removeListener = (): void => signal.removeEventListener('abort', leave);
       const waiter: Waiter = {
         grant: (lease) => {
-          over();
+          removeListener();
           resolve(lease);
         },
         refuse: (error) => {
-          over();
+          removeListener();
           reject(error);
         },
       };
@@ -203,23 +208,24 @@ export class ModelPool {
   async close(): Promise<void> {
     this.isClosed = true;
     if (this.timer) clearInterval(this.timer);
-    for (const entry of this.entries) this.refuseAll(entry, overloaded('The server is stopping.'));
-    this.changed();
+    for (const entry of this.entries)
+      this.refuseAll(entry, overloadedError('The server is stopping.'));
+    this.notifyChange();
     await this.turns;
     for (const entry of this.entries) if (entry.opened) await this.unload(entry);
   }
 
-  private find(name: string | undefined): Entry {
+  private find(name: string | undefined): PoolEntry {
     const entry =
       name === undefined ? this.entries[0] : this.entries.find((entry) => entry.name === name);
     if (entry) return entry;
-    throw noModel(
+    throw noModelError(
       name ?? '',
       this.entries.map((entry) => entry.name),
     );
   }
 
-  private lease(entry: Entry): Lease {
+  private lease(entry: PoolEntry): Lease {
     entry.users++;
     let isOver = false;
     return {
@@ -229,34 +235,34 @@ export class ModelPool {
         isOver = true;
         entry.users--;
         entry.usedAt = performance.now();
-        this.changed();
+        this.notifyChange();
         if (this.used > this.memory) this.turns = this.turns.then(() => this.trim(null));
       },
     };
   }
 
-  private enqueue(entry: Entry): void {
+  private enqueue(entry: PoolEntry): void {
     if (entry.isQueued) return;
     entry.isQueued = true;
-    this.turns = this.turns.then(() => this.turn(entry));
+    this.turns = this.turns.then(() => this.runLoad(entry));
   }
 
-  /** Loads a model and grants it to all requests that wait for it. Never rejects. */
-  private async turn(entry: Entry): Promise<void> {
+  /** Loads a model and grants it to all waiting requests. Never rejects. */
+  private async runLoad(entry: PoolEntry): Promise<void> {
     try {
       if (entry.waiters.size > 0 && !entry.opened) await this.load(entry);
       for (const waiter of entry.waiters) waiter.grant(this.lease(entry));
       entry.waiters.clear();
     } catch (error) {
-      if (!(error instanceof Deserted)) this.fail(entry, error);
+      if (!(error instanceof NoWaiterError)) this.fail(entry, error);
     } finally {
       entry.isQueued = false;
     }
-    // Requests may have come to a model that left while its turn was queued.
+    // Requests may have arrived while the load of a model that left was queued.
     if (entry.waiters.size > 0 && !this.isClosed) this.enqueue(entry);
   }
 
-  private async load(entry: Entry): Promise<void> {
+  private async load(entry: PoolEntry): Promise<void> {
     await this.makeRoom(entry);
     entry.state = 'loading';
     const opened = await this.open(entry);
@@ -276,15 +282,17 @@ export class ModelPool {
     await this.trim(entry);
   }
 
-  private requireFit({ name, bytes }: Entry): void {
+  private requireFit({ name, bytes }: PoolEntry): void {
     if (bytes <= this.memory) return;
     const expected = `at most ${this.memory} bytes of weights and cache`;
     const hint = 'Raise --model-memory, or lower kv_cache.memory in --config.';
     throw argumentError(`serve model ${name}`, expected, `${bytes}`, hint);
   }
 
-  /** Without memory on the device, unloads all idle models and tries once more. */
-  private async open(entry: Entry): Promise<OpenedModel> {
+  /**
+   * Opens the model. If the device has no memory left, unloads all idle models and tries once more.
+   */
+  private async open(entry: PoolEntry): Promise<OpenedModel> {
     try {
       return await entry.source.open();
     } catch (error) {
@@ -296,16 +304,16 @@ export class ModelPool {
     }
   }
 
-  /** Unloads others until the estimate of `entry` fits, or no other is loaded. */
-  private async makeRoom(entry: Entry): Promise<void> {
+  /** Unloads other models until the estimate of `entry` fits, or none is left. */
+  private async makeRoom(entry: PoolEntry): Promise<void> {
     while (this.used + entry.bytes > this.memory) {
-      const victim = this.oldest();
+      const victim = this.findVictim();
       if (!victim) return;
       victim.isLeaving = true;
       victim.state = 'unloading';
       try {
         while (victim.users > 0) {
-          if (entry.waiters.size === 0) throw new Deserted();
+          if (entry.waiters.size === 0) throw new NoWaiterError();
           await new Promise<void>((resolve) => this.changes.push(resolve));
         }
         await this.unload(victim);
@@ -316,8 +324,11 @@ export class ModelPool {
     }
   }
 
-  /** The loaded model to unload first: the least recently used idle one, else one in use. */
-  private oldest(): Entry | undefined {
+  /**
+   * Returns the model to unload first: the least recently used idle one, else the least recently
+   * used one.
+   */
+  private findVictim(): PoolEntry | undefined {
     const loaded = this.entries.filter(({ opened }) => opened !== null);
     return loaded.sort(
       (a, b) => Number(a.users > 0) - Number(b.users > 0) || a.usedAt - b.usedAt,
@@ -325,7 +336,7 @@ export class ModelPool {
   }
 
   /** Estimates may be too low: unloads idle models, apart from `kept`, until the bound holds. */
-  private async trim(kept: Entry | null): Promise<void> {
+  private async trim(kept: PoolEntry | null): Promise<void> {
     while (this.used > this.memory) {
       const idle = this.entries.filter(
         (entry) => entry.opened && entry.users === 0 && entry !== kept,
@@ -338,7 +349,7 @@ export class ModelPool {
 
   private unloadIdle(): void {
     const now = performance.now();
-    const isIdle = ({ opened, users, waiters, usedAt }: Entry): boolean =>
+    const isIdle = ({ opened, users, waiters, usedAt }: PoolEntry): boolean =>
       opened !== null && users === 0 && waiters.size === 0 && now - usedAt >= this.idleMs;
     if (!this.entries.some(isIdle)) return;
     this.turns = this.turns.then(async () => {
@@ -346,8 +357,8 @@ export class ModelPool {
     });
   }
 
-  /** Errors while memory is freed are reported: the model counts as unloaded. */
-  private async unload(entry: Entry): Promise<void> {
+  /** Unloads a model. Reports an error of freeing its memory; the model counts as unloaded. */
+  private async unload(entry: PoolEntry): Promise<void> {
     const { served, opened } = entry;
     entry.served = null;
     entry.opened = null;
@@ -360,7 +371,7 @@ export class ModelPool {
     }
   }
 
-  private fail(entry: Entry, error: unknown): void {
+  private fail(entry: PoolEntry, error: unknown): void {
     entry.failures++;
     entry.failedAt = performance.now();
     entry.state = 'failed';
@@ -370,18 +381,18 @@ export class ModelPool {
     this.refuseAll(entry, loadFailedError(entry));
   }
 
-  private refuseAll(entry: Entry, error: ApiError): void {
+  private refuseAll(entry: PoolEntry, error: ApiError): void {
     for (const waiter of entry.waiters) waiter.refuse(error);
     entry.waiters.clear();
   }
 
-  private changed(): void {
+  private notifyChange(): void {
     for (const wake of this.changes.splice(0)) wake();
   }
 }
 
-/** Clients must not retry at once. */
-function loadFailedError({ name, reason }: Entry): ApiError {
+/** 503: the last load failed. The header asks clients not to retry at once. */
+function loadFailedError({ name, reason }: PoolEntry): ApiError {
   const headers = { 'retry-after': String(RETRY_MS / 1000), 'x-should-retry': 'false' };
   const message = `The model ${name} did not load: ${reason}`;
   return new ApiError(503, message, { code: 'model_load_failed', param: 'model', headers });

@@ -1,5 +1,4 @@
-// Opens an engine for a command: of a model's folder, of training checkpoints, or of a name of the
-// hub.
+// Opens an engine from a model folder, training checkpoints or a name on the hub.
 import { randomInt } from 'node:crypto';
 
 import {
@@ -12,11 +11,11 @@ import { argumentError } from '../runtime/input-errors.js';
 import { seed } from '../tensor/index.js';
 import { type EncoderEngine, isEncoderFolder, openEncoder } from './encoder-engine.js';
 
-/** Options of an engine apart from its folder. */
+/** Options of an engine, without its folder. */
 export interface EngineOptions
   extends Pick<InitInferenceOptions, 'adapters' | 'maxAdapters' | 'maxAdapterRank'> {
   config?: InferenceConfig;
-  /** The folder or name of a tokenizer in place of the model's own. */
+  /** Folder or name of a tokenizer that replaces the model's own. */
   tokenizer?: string;
   /** Branch, tag or commit of a model of the hub. Default: "main". */
   revision?: string;
@@ -24,10 +23,10 @@ export interface EngineOptions
   seed?: number;
 }
 
-/** Bound of randomInt(). */
+/** Upper bound for randomInt(). */
 const SEEDS = 2 ** 48 - 1;
 
-/** Rejects as initInference() does. */
+/** Opens a generating engine. Rejects as initInference() does. */
 export function openEngine(
   folder: string,
   { config = {}, seed: own = randomInt(SEEDS), ...others }: EngineOptions = {},
@@ -36,7 +35,7 @@ export function openEngine(
   return initInference(folder, config, others);
 }
 
-/** An engine that generates, or one that embeds or ranks, by the class of the folder's model. */
+/** Opens an engine that generates, embeds or ranks, by the class of the model. */
 export async function openServed(
   folder: string,
   options: EngineOptions = {},

@@ -1,4 +1,4 @@
-// Opens the models of a pool from folders: sizes before the load, and the memory after it.
+// Creates a model pool from folders: estimates sizes, and measures memory after a load.
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { totalmem } from 'node:os';
 import { join } from 'node:path';
@@ -6,15 +6,15 @@ import { device as findDevice } from '../runtime/device.js';
 import { ModelPool, type ModelSource, type PoolLimits } from './model-pool.js';
 import { type EngineOptions, openServed } from './open-engine.js';
 
-/** Shares of memory without a bound: of the GPU, and of the host. */
+/** Default share of the GPU's memory, and of the host's. */
 const [GPU_SHARE, HOST_SHARE] = [0.9, 0.5];
-/** Share of the pool's memory for the keys and values of one model on a GPU. */
+/** Share of the pool's memory for the KV cache of one model on a GPU. */
 const CACHE_SHARE = 0.1;
 const WEIGHTS = /\.(safetensors|gguf)$/;
 
 /**
- * A pool of the models of `folders`, or names on the hub. Each model gets a cache of a tenth of the
- * memory on a GPU unless `options` sets one, since the default takes all that is free.
+ * Creates a pool of models from folders or names on the hub. On a GPU, each model gets a cache of a
+ * tenth of the memory, unless `options` sets one: the default would take all free memory.
  */
 export function openPool(
   folders: Readonly<Record<string, string>>,
@@ -27,12 +27,12 @@ export function openPool(
   const { memory = Math.floor(max) } = limits;
   const cache = options.config?.kv_cache ?? {};
   const isBounded = isCpu || cache.memory !== undefined || cache.blocks !== undefined;
-  const ownConfig = isBounded ? cache : { ...cache, memory: Math.floor(CACHE_SHARE * memory) };
-  const engine = { ...options, config: { ...options.config, kv_cache: ownConfig } };
+  const cacheConfig = isBounded ? cache : { ...cache, memory: Math.floor(CACHE_SHARE * memory) };
+  const engine = { ...options, config: { ...options.config, kv_cache: cacheConfig } };
   const sources = Object.entries(folders).map(([name, folder]): [string, ModelSource] => [
     name,
     {
-      bytes: weightBytes(folder) + (ownConfig.memory ?? 0),
+      bytes: weightBytes(folder) + (cacheConfig.memory ?? 0),
       async open() {
         const before = device.memory.inUse;
         const opened = await openServed(folder, engine);
@@ -47,7 +47,7 @@ export function openPool(
   return new ModelPool(Object.fromEntries(sources), { ...limits, memory });
 }
 
-/** Bytes of the weight files of a folder or file; 0 for a name that is not downloaded. */
+/** Returns the bytes of the weight files; 0 for a name that is not downloaded. */
 function weightBytes(place: string): number {
   if (!existsSync(place)) return 0;
   if (!statSync(place).isDirectory()) return statSync(place).size;

@@ -1,4 +1,4 @@
-// A checked request: the fields that completions and chats share.
+// A checked request, and the fields that completions and chats share.
 import type { JsonValue } from '../../types/json.js';
 import { SAMPLING } from '../inference/sampling-options.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -6,7 +6,7 @@ import { isObject } from '../runtime/is-object.js';
 import { declareOption, integer, number } from '../runtime/option.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Answer, AnswerSetup, Delivery } from './answer.js';
-import { ApiError, invalid, TOO_LONG, tooLong } from './api-error.js';
+import { ApiError, invalidError, TOO_LONG, tooLongError } from './api-error.js';
 import type { QueueClient } from './fair-queue.js';
 import type { FormatField } from './format-fields.js';
 import { isInteger, type RequestFields } from './request-fields.js';
@@ -14,44 +14,44 @@ import type { ContinuationOptions } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
 import type { CallPlan } from './tools.js';
 
-/** The sampling of a request. */
+/** Sampling options of a request. */
 export type Options = ContinuationOptions & { n: number };
 
 /** A checked request. */
 export interface ParsedRequest {
-  /** The requested model; null: the model of the server. */
+  /** The requested model; null for the model of the server. */
   model: string | null;
-  /** `maxNewTokens`: the server's default, if it has one. */
+  /** `readMaxTokens`: the server's default, if it has one. */
   options: Options;
-  /** The requested number of tokens, if the request has one. */
-  asked: number | undefined;
-  /** The field of `asked`, for messages about it. */
-  askedField: string;
+  /** The requested number of tokens; absent if the request sets none. */
+  requestedTokens: number | undefined;
+  /** The name of the field with that number, for messages. */
+  requestedField: string;
   delivery: Delivery;
-  /** Opens the answer, in the format of its route. */
+  /** Opens the answer in the format of its route. */
   open: (setup: AnswerSetup) => Answer;
-  /** How the text of an answer is read; null if all of it is content. */
+  /** How to split the answer into content, reasoning and calls; null if all of it is content. */
   plan: CallPlan | null;
-  /** The field that gives `options.format`; null, or absent, for any text. */
+  /** The field that sets `options.format`; null or absent without a format. */
   formatField?: FormatField | null;
   /** The field with the prompt, for messages about its length. */
   promptField: string;
-  /** Text before each choice of a prompt (`echo`); null without echo. */
+  /** Returns the text to send before each choice of a prompt (`echo`); null without echo. */
   echo: ((prompt: number) => string) | null;
-  /** Tokens of each prompt. Rejects with the reason of the asker's signal when it is aborted. */
+  /** Resolves with the tokens of each prompt. Rejects with the reason of the client's signal. */
   prompts(asker: QueueClient): Promise<readonly (readonly number[])[]>;
 }
 
-/** Texts of `stop`: OpenAI takes 4. */
-const STOPS = 16;
-/** Tokens that logit_bias may name. */
-const BIASED = 1024;
+/** Maximum number of `stop` texts; OpenAI permits 4. */
+const MAX_STOPS = 16;
+/** Maximum number of tokens in `logit_bias`. */
+const MAX_BIASED = 1024;
 /** Maximum number of alternatives of a token. */
 export const TOP_LOGPROBS = 20;
 const { doSample: _, ...OPTIONS } = SAMPLING;
 
-/** The engine's options with the limits of OpenAI and vLLM. */
-const SAMPLED = {
+/** The engine's options within the limits of OpenAI and vLLM. */
+const SAMPLING_FIELDS = {
   ...OPTIONS,
   temperature: number('', { min: 0, max: 2 }),
   /** 0 would leave no token to sample. */
@@ -61,41 +61,42 @@ const SAMPLED = {
   presencePenalty: number('', { min: -2, max: 2 }),
   frequencyPenalty: number('', { min: -2, max: 2 }),
   priority: integer(''),
-  /** The seeds of the engine are not negative. */
+  /** Maps negative seeds to positive ones, which the engine needs. */
   seed: declareOption((op, seed: number) => {
     const given = requireInteger(op, seed, Number.MIN_SAFE_INTEGER);
     return given < 0 ? Number(BigInt.asUintN(53, BigInt(given))) : given;
   }, ''),
 };
 
-/** Sampling options of the request over the defaults, and its number of tokens. */
+/** Reads the sampling options over the defaults, and the number of tokens. */
 export function readOptions(
   fields: RequestFields,
   { vocabSize, limits, defaults, tokenizer }: ServedModel,
   minTokens = 1,
-): Pick<ParsedRequest, 'options' | 'asked' | 'askedField'> {
-  const given: ContinuationOptions = {
-    ...fields.declared(SAMPLED),
-    logitBias: logitBias(fields.any('logit_bias'), vocabSize),
-    stop: fields.texts('stop', STOPS),
+): Pick<ParsedRequest, 'options' | 'requestedTokens' | 'requestedField'> {
+  const requested: ContinuationOptions = {
+    ...fields.declared(SAMPLING_FIELDS),
+    logitBias: readLogitBias(fields.any('logit_bias'), vocabSize),
+    stop: fields.texts('stop', MAX_STOPS),
     stopTokens: fields.tokens('stop_token_ids', vocabSize),
     ignoreEos: fields.flag('ignore_eos'),
     cacheSalt: fields.text('cache_salt'),
   };
-  if (given.stop && !tokenizer) {
-    throw invalid('stop', 'stop_token_ids of a model without a tokenizer', 'strings');
+  if (requested.stop && !tokenizer) {
+    throw invalidError('stop', 'stop_token_ids of a model without a tokenizer', 'strings');
   }
-  const givenEntries = Object.entries(given).filter(([, value]) => value !== undefined);
+  const entries = Object.entries(requested).filter(([, value]) => value !== undefined);
   const n = fields.integer('n', 1, limits.answers) ?? 1;
-  const options = { ...defaults, ...Object.fromEntries(givenEntries), n };
-  return { options, ...maxNewTokens(fields, minTokens) };
+  const options = { ...defaults, ...Object.fromEntries(entries), n };
+  return { options, ...readMaxTokens(fields, minTokens) };
 }
 
-/** How the answer of a request is sent. */
+/** Reads how the answer is sent. */
 export function readDelivery(fields: RequestFields, { tokenizer }: ServedModel): Delivery {
   const stream = fields.flag('stream') ?? false;
   const options = fields.inside('stream_options');
-  if (options && !stream) throw invalid('stream_options', '"stream": true with it', 'no stream');
+  if (options && !stream)
+    throw invalidError('stream_options', '"stream": true with it', 'no stream');
   const includeUsage = options?.flag('include_usage') ?? false;
   options?.flag('include_obfuscation'); // Pads events, and leaves the answer as it is.
   options?.requireKnown();
@@ -105,65 +106,66 @@ export function readDelivery(fields: RequestFields, { tokenizer }: ServedModel):
 }
 
 /**
- * The requested number of tokens, and the field of the request that has it, for messages. A request
- * may set both names to one value.
+ * Returns the requested number of tokens, and the name of its field for messages. Both names may be
+ * set to the same value.
  */
-function maxNewTokens(
+function readMaxTokens(
   fields: RequestFields,
   min: number,
-): Pick<ParsedRequest, 'asked' | 'askedField'> {
+): Pick<ParsedRequest, 'requestedTokens' | 'requestedField'> {
   const old = fields.integer('max_tokens', min);
   const max = fields.integer('max_completion_tokens', min);
   if (old !== undefined && max !== undefined && old !== max) {
-    throw invalid('max_tokens', `max_completion_tokens, ${max}, or nothing`, `${old}`);
+    throw invalidError('max_tokens', `max_completion_tokens, ${max}, or nothing`, `${old}`);
   }
   return max === undefined
-    ? { asked: old, askedField: 'max_tokens' }
-    : { asked: max, askedField: 'max_completion_tokens' };
+    ? { requestedTokens: old, requestedField: 'max_tokens' }
+    : { requestedTokens: max, requestedField: 'max_completion_tokens' };
 }
 
-function logitBias(
-  given: JsonValue | undefined,
+function readLogitBias(
+  value: JsonValue | undefined,
   vocabSize: number,
 ): Record<number, number> | undefined {
-  if (given === undefined) return undefined;
-  if (!isObject(given)) throw invalid('logit_bias', 'an object of numbers', formatValue(given));
-  const entries = Object.entries(given);
-  if (entries.length > BIASED) {
-    throw invalid('logit_bias', `at most ${BIASED} tokens`, `${entries.length}`);
+  if (value === undefined) return undefined;
+  if (!isObject(value))
+    throw invalidError('logit_bias', 'an object of numbers', formatValue(value));
+  const entries = Object.entries(value);
+  if (entries.length > MAX_BIASED) {
+    throw invalidError('logit_bias', `at most ${MAX_BIASED} tokens`, `${entries.length}`);
   }
   for (const [token, bias] of entries) {
     const location = `logit_bias[${token.slice(0, 20)}]`;
     if (!/^\d+$/.test(token) || !isInteger(Number(token), 0, vocabSize - 1)) {
-      throw invalid(location, `tokens below ${vocabSize} as keys`, formatValue(token));
+      throw invalidError(location, `tokens below ${vocabSize} as keys`, formatValue(token));
     }
     if (typeof bias !== 'number' || bias < -100 || bias > 100) {
-      throw invalid(location, 'a number from -100 to 100', formatValue(bias));
+      throw invalidError(location, 'a number from -100 to 100', formatValue(bias));
     }
   }
-  return given as Record<number, number>;
+  return value as Record<number, number>;
 }
 
 /**
- * The options with `maxNewTokens` for a prompt of `length` tokens. Throws 400 if the prompt or
- * the requested number does not fit, or if `min_tokens` is larger.
+ * Sets `maxNewTokens` for a prompt of `length` tokens. Throws 400 if the prompt or the requested
+ * number does not fit, or if `min_tokens` is larger.
  */
-export function withinContext(
-  { options, asked, promptField, askedField }: ParsedRequest,
+export function limitToContext(
+  { options, requestedTokens, promptField, requestedField }: ParsedRequest,
   length: number,
   { maxTokens, maxPromptTokens }: ServedModel,
 ): Options {
   const room = maxTokens - length;
-  if (length > maxPromptTokens) throw tooLong(promptField, `${length}`, maxPromptTokens);
-  if (asked !== undefined && asked > room) {
-    const message = `${askedField}: expected at most ${maxTokens} tokens of prompt and answer, got ${length} and ${asked}. Lower ${askedField}, or shorten the prompt.`;
-    throw new ApiError(400, message, { param: askedField, code: TOO_LONG });
+  if (length > maxPromptTokens) throw tooLongError(promptField, `${length}`, maxPromptTokens);
+  if (requestedTokens !== undefined && requestedTokens > room) {
+    const message = `${requestedField}: expected at most ${maxTokens} tokens of prompt and answer, got ${length} and ${requestedTokens}. Lower ${requestedField}, or shorten the prompt.`;
+    throw new ApiError(400, message, { param: requestedField, code: TOO_LONG });
   }
-  const maxNewTokens = asked ?? Math.min(options.maxNewTokens ?? room, room);
+  const maxNewTokens = requestedTokens ?? Math.min(options.maxNewTokens ?? room, room);
   const { minTokens = 0 } = options;
   if (minTokens > maxNewTokens) {
     const expected = `at most the ${maxNewTokens} new tokens of the answer`;
-    throw invalid('min_tokens', expected, `${minTokens}`);
+    throw invalidError('min_tokens', expected, `${minTokens}`);
   }
   return { ...options, maxNewTokens };
 }

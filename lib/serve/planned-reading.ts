@@ -1,17 +1,17 @@
-// Reads the pieces of one choice by a plan: parts with content, reasoning and calls.
+// Splits the text of one choice into content, reasoning and calls.
 import type { AnswerEvent } from '../text/tool-calls/answer-events.js';
 import { AnswerReader } from '../text/tool-calls/answer-reader.js';
 import type { AnswerPart } from './answer-format.js';
 import type { ServedPiece } from './served-engine.js';
 import type { CallPlan } from './tools.js';
 
-/** The words of a part. */
+/** The text of a part. */
 export type PartText = Pick<AnswerPart, 'text' | 'reasoning' | 'calls'>;
 
-/** Reads the text of one choice. */
-export class PlannedReading {
+/** Reads the pieces of one choice by a plan. */
+export class ChoiceReader {
   private readonly reader: AnswerReader;
-  /** The last event was reasoning. */
+  /** Whether the last event was reasoning. */
   isThinking = false;
 
   constructor(
@@ -22,24 +22,27 @@ export class PlannedReading {
     this.isThinking = this.reader.startsThinking;
   }
 
-  /** The calls that the request permits are complete. */
+  /** Whether all calls that the request permits are complete. */
   get isDone(): boolean {
     return this.reader.isDone;
   }
 
-  /** The parts of a piece. Each call and each piece of arguments is a part of its own. */
-  parts({ text, finishReason }: Pick<ServedPiece, 'text' | 'finishReason'>): PartText[] {
+  /** Returns the parts of a piece. Each call and each piece of arguments is a separate part. */
+  read({ text, finishReason }: Pick<ServedPiece, 'text' | 'finishReason'>): PartText[] {
     const events = this.reader.push(text);
     if (finishReason !== null) events.push(...this.reader.end());
-    return events.map((event) => this.said(event));
+    return events.map((event) => this.partOf(event));
   }
 
-  /** The finish reason of an answer with calls. A truncated answer keeps its reason. */
-  reason(reason: string | null): string | null {
+  /**
+   * Returns the finish reason of the answer. With calls, "stop" becomes the plan's reason;
+   * truncated answers keep theirs.
+   */
+  finishReason(reason: string | null): string | null {
     return reason === 'stop' && this.reader.calls > 0 ? this.plan.callReason : reason;
   }
 
-  private said(event: AnswerEvent): PartText {
+  private partOf(event: AnswerEvent): PartText {
     this.isThinking = event.type === 'reasoning';
     switch (event.type) {
       case 'content':

@@ -1,9 +1,9 @@
-// The states of several served models in /v1/models, /health and /metrics.
+// Describes the models of a pool for /v1/models, /health and /metrics.
 import type { JsonObject } from '../../types/json.js';
-import { metric } from './histogram.js';
+import { formatMetric } from './histogram.js';
 import type { ModelPool, PooledModel } from './model-pool.js';
 
-/** An entry of /v1/models. `status` is as in llama.cpp's server. */
+/** Returns an entry of /v1/models. `status` is as in llama.cpp's server. */
 export function describePooled(
   { name: id, state, reason, served }: PooledModel,
   created: number,
@@ -14,13 +14,13 @@ export function describePooled(
   return { ...common, max_model_len, status };
 }
 
-/** The states for /health. */
+/** Returns the state of each model for /health. */
 export const statesOf = ({ models }: ModelPool): Record<string, string> =>
   Object.fromEntries(models.map(({ name, state }) => [name, state]));
 
-/** Metrics of the models apart from their engines. */
+/** Returns the metrics of the models; those of their engines are separate. */
 export function poolMetrics({ models }: ModelPool): string[] {
-  const rows: [string, 'gauge' | 'counter', string, (one: PooledModel) => number][] = [
+  const rows: [string, 'gauge' | 'counter', string, (model: PooledModel) => number][] = [
     ['ds_model_loaded', 'gauge', '1 while it is loaded.', ({ served }) => (served ? 1 : 0)],
     ['ds_model_bytes', 'gauge', 'Bytes, estimated before its first load.', ({ bytes }) => bytes],
     ['ds_model_requests_waiting', 'gauge', 'Requests during a load.', ({ waiting }) => waiting],
@@ -31,6 +31,6 @@ export function poolMetrics({ models }: ModelPool): string[] {
     const lines = models.map(
       (model) => `${name}{model=${JSON.stringify(model.name)}} ${value(model)}`,
     );
-    return metric(name, type, help, lines);
+    return formatMetric(name, type, help, lines);
   });
 }

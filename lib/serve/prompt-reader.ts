@@ -1,31 +1,36 @@
-// Prompts to tokens in worker threads, away from the event loop that feeds the engine.
+// Tokenizes prompts in worker threads, so that the event loop stays free for the engine.
 
 import { DsError } from '../errors.js';
 import { type LostAnswerError, ThreadPool } from '../runtime/thread-pool.js';
 import { timerMs } from '../runtime/timer.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
-import { invalid, tooLong, tooManyCharacters, unsupported } from './api-error.js';
+import {
+  invalidError,
+  tooLongError,
+  tooManyCharactersError,
+  unsupportedError,
+} from './api-error.js';
 import { FairQueue, type QueueClient } from './fair-queue.js';
 
 /**
- * UTF-16 units of a text that the event loop encodes, because a thread would take as long. Regular
- * expressions of a tokenizer have no bound, so they always run in a thread.
+ * Maximum UTF-16 units of a text that the event loop encodes itself: a thread would take as long.
+ * Tokenizers with regular expressions always use a thread, because their time has no bound.
  */
-const SHORT = 1024;
-/** UTF-16 units beyond which a prompt is long: long prompts leave one thread to the others. */
-const LONG = 32 * 1024;
-/** MiB of a thread's heap. The largest known tokenizers need about 400. */
+const INLINE_LENGTH = 1024;
+/** UTF-16 units from which a prompt is long. Long prompts leave one thread to the others. */
+const LONG_LENGTH = 32 * 1024;
+/** Heap of a thread in MiB. The largest known tokenizers need about 400. */
 const HEAP_MIB = 2048;
 
 /** The `workerData` of a thread. */
 export interface PromptSetup {
-  /** The tokenizer's. */
+  /** Folder of the tokenizer. */
   folder: string;
-  /** A Jinja text in place of the tokenizer's own chat template. */
+  /** Jinja text that replaces the tokenizer's chat template. */
   chatTemplate: string | undefined;
-  /** Tokens of a prompt, at most. */
+  /** Maximum number of tokens. */
   max: number;
-  /** UTF-16 units of a prompt, at most. */
+  /** Maximum UTF-16 units. */
   characters: number;
 }
 
@@ -33,19 +38,19 @@ export interface PromptSetup {
 interface PromptReaderOptions {
   threads: number;
   chatTemplate?: string;
-  /** Tokens of a prompt, at most. */
+  /** Maximum number of tokens. */
   max: number;
-  /** UTF-16 units of a prompt, at most. */
+  /** Maximum UTF-16 units. */
   characters: number;
-  /** Seconds that one prompt may take. */
+  /** Maximum seconds for one prompt. */
   seconds: number;
 }
 
-/** How a conversation becomes a prompt. */
+/** Options of the chat template. */
 export interface ChatPromptOptions {
   addGenerationPrompt: boolean;
   continueFinalMessage: boolean;
-  /** Functions that the model may call, in the form for the template. */
+  /** Functions that the model may call, as the template expects them. */
   tools?: readonly object[];
   variables: Record<string, unknown>;
 }
@@ -57,26 +62,26 @@ export type PromptQuestion =
   | { messages: readonly ChatMessage[]; options: ChatPromptOptions };
 
 /**
- * A thread's answer: tokens, or the text of tokens. `fewest` is a lower bound of the tokens, and
- * `characters` the length of a rendered chat, if these are too many. `lost` is the message that the
- * chat template leaves out, `lostCalls` the message with calls that it leaves out.
+ * A thread's answer. `tokens` and `text` are results; the others are failures. `minTokens` is a
+ * lower bound of too many tokens, and `characters` the length of a chat that is too long. `lost`
+ * and `lostCalls` are the index of a message that the chat template drops, or of its calls.
  */
 export type PromptAnswer =
   | { tokens: Int32Array }
   | { text: string }
-  | { fewest: number }
+  | { minTokens: number }
   | { characters: number }
   | { lost: number }
   | { lostCalls: number };
 
-/** Tokens of prompts; threads start when the first one is needed. */
+/** Tokenizes prompts. The threads start with the first prompt. */
 export class PromptReader {
   private readonly pool: ThreadPool<PromptQuestion, PromptAnswer>;
   private readonly queue: FairQueue;
   private readonly hasPatterns: boolean;
   private readonly knowsDevelopers: boolean;
   private readonly readsThinking: boolean;
-  /** Whether the chat template writes functions that the model may call. */
+  /** Whether the chat template renders tools. */
   readonly knowsTools: boolean;
 
   constructor(
@@ -102,29 +107,33 @@ export class PromptReader {
   }
 
   /**
-   * Tokens of a text, special tokens included. Rejects with DS_DATA, DS_LIMIT if it takes too much
-   * time or memory, and the reason of the asker's signal. Rejects with 400 if it is too long.
+   * Encodes a text with special tokens. Rejects with DS_DATA, with DS_LIMIT if it takes too much
+   * time or memory, with 400 if it is too long, and with the reason of the client's signal.
    */
-  async text(text: string, asker: QueueClient, field = 'prompt'): Promise<number[]> {
+  async encode(text: string, asker: QueueClient, field = 'prompt'): Promise<number[]> {
     this.requireLength(field, text.length);
     const { max } = this.options;
     const fewest = this.tokenizer.fewestTokens(text);
-    if (fewest > max) throw tooLong(field, `at least ${fewest}`, max);
-    const isShort = text.length <= SHORT && !this.hasPatterns;
+    if (fewest > max) throw tooLongError(field, `at least ${fewest}`, max);
+    const isShort = text.length <= INLINE_LENGTH && !this.hasPatterns;
     const tokens = isShort
       ? Array.from(this.tokenizer.encode(text))
-      : this.tokensOf(field, await this.ask({ text }, text.length, asker));
-    if (tokens.length > max && field !== 'prompt') throw tooLong(field, `${tokens.length}`, max);
+      : this.requireTokens(field, await this.ask({ text }, text.length, asker));
+    if (tokens.length > max && field !== 'prompt')
+      throw tooLongError(field, `${tokens.length}`, max);
     return tokens;
   }
 
-  /** A text of any number of tokens, with special tokens or without. Rejects as text() does. */
-  async count(text: string, addSpecialTokens: boolean, asker: QueueClient): Promise<number[]> {
+  /** Encodes a text without a limit of tokens. Rejects as encode() does. */
+  async encodeAny(text: string, addSpecialTokens: boolean, asker: QueueClient): Promise<number[]> {
     this.requireLength('prompt', text.length);
-    return this.tokensOf('prompt', await this.ask({ text, addSpecialTokens }, text.length, asker));
+    return this.requireTokens(
+      'prompt',
+      await this.ask({ text, addSpecialTokens }, text.length, asker),
+    );
   }
 
-  /** The text of tokens. Rejects as text() does. */
+  /** Decodes tokens to text. Rejects as encode() does. */
   async decode(tokens: readonly number[], asker: QueueClient): Promise<string> {
     this.requireLength('tokens', tokens.length);
     const answer = await this.ask({ decode: tokens }, tokens.length, asker);
@@ -132,39 +141,41 @@ export class PromptReader {
   }
 
   /**
-   * A conversation as the chat template writes it. Rejects as text(), with DS_ARGUMENT, and with
-   * 400 for a message that the template leaves out.
+   * Renders a conversation with the chat template and encodes it. Rejects as encode() does, with
+   * DS_ARGUMENT, and with 400 for a message that the template drops.
    */
-  async chat(
+  async encodeChat(
     messages: readonly ChatMessage[],
     options: ChatPromptOptions,
     asker: QueueClient,
   ): Promise<number[]> {
-    const length = messages.reduce((sum, message) => sum + lengthOf(message), 0);
+    const length = messages.reduce((sum, message) => sum + messageLength(message), 0);
     this.requireLength('messages', length);
-    const question = { messages: this.known(messages), options };
+    const question = { messages: this.adaptMessages(messages), options };
     const answer = await this.ask(question, length, asker);
     if ('lostCalls' in answer) {
       const reason = "this model's chat template does not write calls; send them as texts";
-      throw unsupported(`messages[${answer.lostCalls}].tool_calls`, reason);
+      throw unsupportedError(`messages[${answer.lostCalls}].tool_calls`, reason);
     }
-    if (!('lost' in answer)) return this.tokensOf('messages', answer);
+    if (!('lost' in answer)) return this.requireTokens('messages', answer);
     const role = `"${messages[answer.lost]?.role}"`;
     const expected = 'a message that the chat template writes into the prompt';
     const got = `${role} with content that it leaves out`;
-    throw invalid(`messages[${answer.lost}].role`, expected, `${got}`);
+    throw invalidError(`messages[${answer.lost}].role`, expected, `${got}`);
   }
 
   /**
-   * A template drops messages with unknown roles. "developer" is the newer name of "system".
+   * Adapts messages to the template. Templates drop messages with unknown roles, and "developer" is
+   * the newer name of "system".
    */
-  private known(messages: readonly ChatMessage[]): readonly ChatMessage[] {
+  private adaptMessages(messages: readonly ChatMessage[]): readonly ChatMessage[] {
     return messages.map((message) => {
       const { role, reasoning_content: thought } = message;
       const isDeveloper = role === 'developer' && !this.knowsDevelopers;
-      // The template of gpt-oss reads this name.
-      const own = this.readsThinking && thought !== undefined ? { thinking: thought } : {};
-      return { ...message, ...(isDeveloper && { role: 'system' }), ...own };
+      // gpt-oss's template reads this name.
+      const thinkingField =
+        this.readsThinking && thought !== undefined ? { thinking: thought } : {};
+      return { ...message, ...(isDeveloper && { role: 'system' }), ...thinkingField };
     });
   }
 
@@ -173,16 +184,16 @@ export class PromptReader {
     return this.pool.close();
   }
 
-  private tokensOf(field: string, answer: PromptAnswer): number[] {
+  private requireTokens(field: string, answer: PromptAnswer): number[] {
     if ('tokens' in answer) return Array.from(answer.tokens);
     if ('characters' in answer) this.requireLength(field, answer.characters);
     const { max } = this.options;
-    throw tooLong(field, `at least ${'fewest' in answer ? answer.fewest : max}`, max);
+    throw tooLongError(field, `at least ${'minTokens' in answer ? answer.minTokens : max}`, max);
   }
 
   private requireLength(field: string, length: number): void {
     const { characters } = this.options;
-    if (length > characters) throw tooManyCharacters(field, length, characters);
+    if (length > characters) throw tooManyCharactersError(field, length, characters);
   }
 
   private async ask(
@@ -190,18 +201,19 @@ export class PromptReader {
     length: number,
     asker: QueueClient,
   ): Promise<PromptAnswer> {
-    const leave = await this.queue.enter(asker, length > LONG);
+    const leave = await this.queue.enter(asker, length > LONG_LENGTH);
     try {
       return await this.pool.ask(question, this.failure, asker.signal);
     } catch (error) {
-      throw error instanceof DsError ? withoutFolder(error, this.tokenizer.folder) : error;
+      throw error instanceof DsError ? hideFolder(error, this.tokenizer.folder) : error;
     } finally {
       leave();
     }
   }
 
   /**
-   * The error of a prompt after its thread has ended. The pool starts another thread for the next.
+   * Returns the error of a prompt that ended its thread. The pool starts another thread for the
+   * next prompt.
    */
   private readonly failure: LostAnswerError = (got, isLimit) => {
     const op = 'tokenizing a prompt';
@@ -213,8 +225,8 @@ export class PromptReader {
   };
 }
 
-/** Errors go to clients, and the server's paths must not. */
-function withoutFolder({ code, op, expected, got, hint }: DsError, folder: string): DsError {
+/** Removes the server's path from an error, because clients receive it. */
+function hideFolder({ code, op, expected, got, hint }: DsError, folder: string): DsError {
   const clean = (text: string): string =>
     text.replaceAll(`${folder}, `, '').replaceAll(folder, 'the tokenizer');
   const fields = {
@@ -226,8 +238,12 @@ function withoutFolder({ code, op, expected, got, hint }: DsError, folder: strin
   return new DsError({ code, ...fields });
 }
 
-/** Characters of a message that the template may write. */
-function lengthOf({ content, reasoning_content: thought, tool_calls: calls }: ChatMessage): number {
+/** Returns the characters of a message that the template may render. */
+function messageLength({
+  content,
+  reasoning_content: thought,
+  tool_calls: calls,
+}: ChatMessage): number {
   const written = calls === undefined ? '' : JSON.stringify(calls);
   return String(content ?? '').length + String(thought ?? '').length + written.length;
 }

@@ -1,10 +1,10 @@
-// The entry of a thread that turns prompts into tokens.
+// Entry of a worker thread that tokenizes prompts.
 import { workerData } from 'node:worker_threads';
 
 import { answerQuestions } from '../runtime/thread-pool.js';
 import { type ChatMessage, Tokenizer } from '../text/index.js';
 import { callHistory } from '../text/tool-calls/history.js';
-import { lostMessage } from './lost-messages.js';
+import { findLostMessage } from './lost-messages.js';
 import type { PromptAnswer, PromptQuestion, PromptSetup } from './prompt-reader.js';
 
 const { folder, chatTemplate: template, max, characters } = workerData as PromptSetup;
@@ -12,7 +12,7 @@ let tokenizer: Tokenizer | null = null;
 try {
   tokenizer = Tokenizer.fromPretrained(folder);
 } catch {
-  // The first question throws the error again.
+  // The first question reports the error.
 }
 
 function encode(question: PromptQuestion): PromptAnswer {
@@ -23,19 +23,18 @@ function encode(question: PromptQuestion): PromptAnswer {
   }
   if ('decode' in question) return { text: tokenizer.decode(question.decode) };
   const { options } = question;
-  const ownTokenizer = tokenizer;
-  const render = (chat: readonly ChatMessage[]) =>
-    ownTokenizer.chatText(chat, { ...options, template });
+  const loaded = tokenizer;
+  const render = (chat: readonly ChatMessage[]) => loaded.chatText(chat, { ...options, template });
   const history = callHistory(question.messages, render);
   if ('lost' in history) return { lostCalls: history.lost };
   const { messages } = history;
   const text = render(messages);
   if (text.length > characters) return { characters: text.length };
-  const lost = lostMessage(messages, text, render);
+  const lost = findLostMessage(messages, text, render);
   if (lost >= 0) return { lost };
-  const fewest = tokenizer.fewestTokens(text);
-  return fewest > max
-    ? { fewest }
+  const minTokens = tokenizer.fewestTokens(text);
+  return minTokens > max
+    ? { minTokens }
     : { tokens: tokenizer.encode(text, { addSpecialTokens: false }) };
 }
 

@@ -1,4 +1,4 @@
-// A request's body: bytes within a bound, UTF-8, JSON, an object.
+// Reads the JSON body of a request within a limit of bytes.
 
 import type { IncomingMessage } from 'node:http';
 import { TextDecoder } from 'node:util';
@@ -10,9 +10,9 @@ import { ApiError } from './api-error.js';
 import type { BodyReservation } from './body-budget.js';
 
 /**
- * The object in the body; `reservation` counts its bytes. Throws 415 for another type than JSON,
- * 413 beyond `max` bytes, 503 if all bodies together are too large. Throws 400 unless the body is
- * an object in JSON and UTF-8.
+ * Returns the object in the body; `reservation` counts its bytes. Throws 415 for another type than
+ * JSON, 413 beyond `max` bytes, and 503 if all bodies together are too large. Throws 400 unless the
+ * body is a JSON object in UTF-8.
  */
 export async function readJson(
   request: IncomingMessage,
@@ -39,7 +39,10 @@ export async function readJson(
   throw new ApiError(400, `The body: expected a JSON object, got ${formatValue(value)}.`);
 }
 
-/** Also keeps forms of web pages out, which browsers send anywhere without asking. */
+/**
+ * Throws 415 unless the body is JSON. This also refuses forms, which browsers send to any origin
+ * without a preflight.
+ */
 function requireJson({ headers }: IncomingMessage): void {
   const type = headers['content-type'] ?? '';
   const coding = headers['content-encoding'] ?? 'identity';
@@ -54,15 +57,15 @@ function requireJson({ headers }: IncomingMessage): void {
 
 /** Throws 413 if Content-Length is larger than `max` bytes. */
 export function requireSize({ headers }: IncomingMessage, max: number): void {
-  if (Number(headers['content-length'] ?? 0) > max) throw tooLarge(max);
+  if (Number(headers['content-length'] ?? 0) > max) throw tooLargeError(max);
 }
 
-function tooLarge(max: number): ApiError {
+function tooLargeError(max: number): ApiError {
   const message = `The body: expected at most ${max} bytes, got more. Send less, or raise --max-body.`;
   return new ApiError(413, message, { code: 'body_too_large' });
 }
 
-/** Rejects as soon as the body is too large; the rest of it is read and dropped. */
+/** Collects the body. Rejects as soon as it is too large, and drops the remaining bytes. */
 function readBytes(
   request: IncomingMessage,
   max: number,
@@ -81,7 +84,7 @@ function readBytes(
       size += chunk.length;
       chunks.push(chunk);
       try {
-        if (size > max) throw tooLarge(max);
+        if (size > max) throw tooLargeError(max);
         reservation.add(chunk.length);
       } catch (error) {
         fail(error);

@@ -1,4 +1,4 @@
-// The life of a request: it ends with its answer, when its client disconnects, or by a timeout.
+// Ends a request with its answer, when the client disconnects, or by a timeout.
 import { setMaxListeners } from 'node:events';
 import type { ServerResponse } from 'node:http';
 
@@ -6,15 +6,15 @@ import { timerMs } from '../runtime/timer.js';
 import { ApiError } from './api-error.js';
 import type { QueueClient } from './fair-queue.js';
 
-/** The connection of a request's client, and a clock. */
+/** Tracks the connection and the time limit of one request. */
 export class RequestLife implements QueueClient {
-  /** The client: its address and key. */
+  /** Identifies the client by its address and key. */
   readonly client: string;
   readonly connection: object;
   private readonly controller = new AbortController();
   private readonly timer: NodeJS.Timeout;
 
-  /** `seconds` until the request is ended. */
+  /** `seconds`: time limit of the request. */
   constructor(
     private readonly response: ServerResponse,
     seconds: number,
@@ -22,38 +22,38 @@ export class RequestLife implements QueueClient {
     const { socket, headers } = response.req;
     this.client = `${socket.remoteAddress} ${headers.authorization ?? ''}`;
     this.connection = socket;
-    // A response behind others on its connection has no socket yet, and gets no event of its end.
+    // A response that is queued on its connection has no socket yet, and gets no event of its end.
     response.req.socket.once('close', this.onClose);
-    setMaxListeners(0, this.signal); // One for each prompt and choice of the request.
-    // A retry of the client would take as long again.
+    setMaxListeners(0, this.signal); // Each prompt and choice adds a listener.
+    // A retry would take as long again.
     const details = { code: 'request_timeout', headers: { 'x-should-retry': 'false' } };
     const message = `The request took more than ${seconds} s, the most that this server gives one.`;
     this.timer = setTimeout(() => this.end(new ApiError(503, message, details)), timerMs(seconds));
     if (response.req.socket.destroyed) this.onClose();
   }
 
-  /** Aborted when the request ends early; the reason is the error. */
+  /** Aborted if the request ends early; the reason is the error. */
   get signal(): AbortSignal {
     return this.controller.signal;
   }
 
-  /** Ends the work for the request with `error`; later calls do nothing. */
+  /** Ends the request with `error`. Later calls have no effect. */
   end(error: unknown): void {
     this.controller.abort(error);
   }
 
-  /** The client takes too little of its answer. */
+  /** Ends the request because the client reads too slowly. */
   readonly overflow = (): void => {
     this.end(new ApiError(503, 'The client reads too slowly.', { code: 'slow_reader' }));
     this.response.destroy();
   };
 
-  /** Throws why it has ended, if it has. */
+  /** Throws the error that ended the request, if any. */
   requireAlive(): void {
     this.signal.throwIfAborted();
   }
 
-  /** Ends the life of an answered request. */
+  /** Stops tracking after the answer. */
   close(): void {
     clearTimeout(this.timer);
     this.response.req.socket.off('close', this.onClose);
@@ -64,7 +64,7 @@ export class RequestLife implements QueueClient {
   };
 }
 
-/** Runs `act` for a request. The request is in `lives` meanwhile. */
+/** Runs `act` for a request, which is in `lives` until `act` ends. */
 export async function whileAlive(
   lives: Set<RequestLife>,
   life: RequestLife,

@@ -1,4 +1,4 @@
-// The paths of the server and their handlers.
+// Routes of the server and their handlers.
 
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { JsonObject } from '../../types/json.js';
@@ -6,8 +6,14 @@ import { required } from '../runtime/required.js';
 import type { Access } from './access.js';
 import { describeModels, loadAdapter, unloadAdapter } from './adapters.js';
 import type { Admission } from './admission.js';
-import { answerParsed, type Counter } from './answer-request.js';
-import { ApiError, engineFailed, noModel, overloaded, unsupported } from './api-error.js';
+import { generateAnswer, type RequestContext } from './answer-request.js';
+import {
+  ApiError,
+  engineFailedError,
+  noModelError,
+  overloadedError,
+  unsupportedError,
+} from './api-error.js';
 import type { BodyBudget } from './body-budget.js';
 import type { ChatPage } from './chat-page.js';
 import { readChat } from './chat-request.js';
@@ -29,8 +35,8 @@ import { send, sendJson } from './send.js';
 import type { ServedModel } from './served-model.js';
 import { describeTokenizer, detokenize, tokenize } from './tokenize.js';
 
-/** The parts of a server that its routes use. */
-interface ServerContext extends Counter {
+/** The parts of a server that routes use. */
+interface ServerContext extends RequestContext {
   readonly access: Access;
   /** Null if the server accepts any Host header. */
   readonly hosts: Hosts | null;
@@ -48,9 +54,9 @@ interface ServerContext extends Counter {
   /** Several models; null for one. */
   readonly pool: ModelPool | null;
   readonly isStopping: boolean;
-  /** The connection of a request that may be answered is one of the last that are closed. */
+  /** Marks the connection of an accepted request: it is one of the last to be closed. */
   trust(request: IncomingMessage): void;
-  /** The error after which the engine computes nothing more; null while it works. */
+  /** The permanent failure of the engine; null while it works. */
   readonly failure: Error | null;
 }
 
@@ -65,22 +71,22 @@ const PROMETHEUS = { 'content-type': 'text/plain; version=0.0.4; charset=utf-8' 
 const MODELS = '/v1/models/';
 const RESPONSES = '/v1/responses/';
 
-/** The handlers, by path and method. */
+/** Handlers by path and method. */
 const ROUTES: Readonly<Record<string, Route>> = {
-  '/health': { GET: health },
-  '/metrics': { GET: metrics },
-  '/v1/models': { GET: models },
-  '/v1/completions': { POST: parsedBy(readCompletion) },
-  '/v1/chat/completions': { POST: parsedBy(readChat) },
-  '/v1/responses': { POST: parsedBy(readOwnResponse) },
-  '/v1/load_lora_adapter': { POST: changedBy(loadAdapter) },
-  '/v1/unload_lora_adapter': { POST: changedBy(unloadAdapter) },
-  '/v1/embeddings': { POST: answeredBy(embeddings) },
-  '/v1/rerank': { POST: answeredBy(rerank) },
-  '/rerank': { POST: answeredBy(rerank) },
-  '/tokenizer_info': { GET: tokenizerInfo },
-  '/tokenize': { POST: answeredBy(tokenize) },
-  '/detokenize': { POST: answeredBy(detokenize) },
+  '/health': { GET: answerHealth },
+  '/metrics': { GET: answerMetrics },
+  '/v1/models': { GET: answerModels },
+  '/v1/completions': { POST: handleGeneration(readCompletion) },
+  '/v1/chat/completions': { POST: handleGeneration(readChat) },
+  '/v1/responses': { POST: handleGeneration(readStoredRequest) },
+  '/v1/load_lora_adapter': { POST: handleAdapters(loadAdapter) },
+  '/v1/unload_lora_adapter': { POST: handleAdapters(unloadAdapter) },
+  '/v1/embeddings': { POST: handleObject(embeddings) },
+  '/v1/rerank': { POST: handleObject(rerank) },
+  '/rerank': { POST: handleObject(rerank) },
+  '/tokenizer_info': { GET: answerTokenizerInfo },
+  '/tokenize': { POST: handleObject(tokenize) },
+  '/detokenize': { POST: handleObject(detokenize) },
 };
 
 /** Serves a file of the chat page. */
@@ -88,7 +94,7 @@ const PAGE: Route = {
   GET: ({ page }, request, response) => page?.answer(pathOf(request), response),
 };
 
-/** Of a target that may be a whole URL, as proxies send it. Source: RFC 9112, 3.2.2. */
+/** Returns the path of a request. Proxies may send a complete URL. Source: RFC 9112, 3.2.2. */
 const pathOf = ({ url = '/' }: IncomingMessage): string =>
   required(url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0]);
 
@@ -109,7 +115,7 @@ export async function answerRequest(
   if (context.cors.answer(request, response)) return;
   if (isGuarded(path)) context.access.require(request);
   context.trust(request);
-  const route = context.page?.has(path) ? PAGE : routeOf(path);
+  const route = context.page?.has(path) ? PAGE : findRoute(path);
   const method = request.method === 'HEAD' ? 'GET' : request.method;
   const handler = Object.hasOwn(route, method ?? '') ? route[method as 'GET'] : undefined;
   if (!handler) {
@@ -121,15 +127,15 @@ export async function answerRequest(
   await handler(context, request, response);
 }
 
-function routeOf(path: string): Route {
-  if (path.startsWith(MODELS)) return { GET: model };
-  if (path.startsWith(RESPONSES)) return { GET: storedResponse, DELETE: deleteResponse };
+function findRoute(path: string): Route {
+  if (path.startsWith(MODELS)) return { GET: answerModel };
+  if (path.startsWith(RESPONSES)) return { GET: sendStoredResponse, DELETE: deleteResponse };
   if (Object.hasOwn(ROUTES, path)) return required(ROUTES[path]);
-  const known = Object.keys(ROUTES).join(', ');
-  throw new ApiError(404, `path: expected ${known}, got ${path.slice(0, 60)}.`);
+  const paths = Object.keys(ROUTES).join(', ');
+  throw new ApiError(404, `path: expected ${paths}, got ${path.slice(0, 60)}.`);
 }
 
-function health(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
+function answerHealth(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
   const { served, pool, isStopping, failure } = context;
   if (failure) {
     sendJson(response, 503, { status: 'failed', reason: failure.message });
@@ -140,19 +146,19 @@ function health(context: ServerContext, _: IncomingMessage, response: ServerResp
   sendJson(response, status === 'ok' ? 200 : 503, { status, ...models });
 }
 
-function metrics(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
+function answerMetrics(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
   const { served, pool } = context;
-  const one = served ? engineMetrics(new Map([[null, served.engine.stats()]])) : [];
-  const lines = pool ? [...engineMetrics(pool.stats()), ...poolMetrics(pool)] : one;
+  const engineLines = served ? engineMetrics(new Map([[null, served.engine.stats()]])) : [];
+  const lines = pool ? [...engineMetrics(pool.stats()), ...poolMetrics(pool)] : engineLines;
   send(response, 200, context.metrics.text(lines), PROMETHEUS);
 }
 
-function models(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
+function answerModels(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
   sendJson(response, 200, { object: 'list', data: describeContext(context) });
 }
 
-/** With several models, the query names one: `?model=NAME`. */
-async function tokenizerInfo(
+/** Answers /tokenizer_info. With several models, the query selects one: `?model=NAME`. */
+async function answerTokenizerInfo(
   context: ServerContext,
   request: IncomingMessage,
   response: ServerResponse,
@@ -166,20 +172,24 @@ async function tokenizerInfo(
   }
 }
 
-function model(context: ServerContext, request: IncomingMessage, response: ServerResponse): void {
-  const wanted = decodeText(pathOf(request).slice(MODELS.length));
+function answerModel(
+  context: ServerContext,
+  request: IncomingMessage,
+  response: ServerResponse,
+): void {
+  const requestedId = decodeText(pathOf(request).slice(MODELS.length));
   const all = describeContext(context);
-  const found = all.find(({ id }) => id === wanted);
+  const found = all.find(({ id }) => id === requestedId);
   if (!found) {
-    throw noModel(
-      wanted,
+    throw noModelError(
+      requestedId,
       all.map(({ id }) => id),
     );
   }
   sendJson(response, 200, found);
 }
 
-/** The entries of /v1/models. */
+/** Returns the entries of /v1/models. */
 function describeContext(context: ServerContext): ({ id: string } & JsonObject)[] {
   requireRunning(context);
   const { pool, started } = context;
@@ -195,10 +205,10 @@ function decodeText(text: string): string {
   }
 }
 
-/** A client's responses are found with its key only. */
+/** Returns the owner of a client's responses: its key. */
 const ownerOf = ({ headers }: IncomingMessage): string => headers.authorization ?? '';
 
-function readOwnResponse(
+function readStoredRequest(
   body: JsonObject,
   served: ServedModel,
   request: IncomingMessage,
@@ -207,7 +217,7 @@ function readOwnResponse(
   return readResponse(body, served, { store, owner: ownerOf(request) });
 }
 
-function storedResponse(
+function sendStoredResponse(
   context: ServerContext,
   request: IncomingMessage,
   response: ServerResponse,
@@ -226,7 +236,7 @@ function deleteResponse(
   sendJson(response, 200, { id, object: 'response', deleted: true });
 }
 
-/** Checks a body; some also use the request and the server. */
+/** Parses a body. Some parsers also use the request and the server. */
 type ReadBody = (
   body: JsonObject,
   served: ServedModel,
@@ -234,15 +244,15 @@ type ReadBody = (
   context: ServerContext,
 ) => ParsedRequest;
 
-/** A handler of requests that `read` understands. */
-function parsedBy(read: ReadBody): Handler {
+/** Returns a handler that generates an answer to the request that `read` parses. */
+function handleGeneration(read: ReadBody): Handler {
   return async (context, request, response) => {
     await withBody(context, response, async (body, served) => {
       requireGenerator(served);
       const parsed = read(body, served, request, context);
       const client = context.access.require(request);
       if (client) parsed.options.client = client;
-      await admit(context, request, () => answerParsed(served, parsed, response, context));
+      await admit(context, request, () => generateAnswer(served, parsed, response, context));
     });
   };
 }
@@ -250,11 +260,11 @@ function parsedBy(read: ReadBody): Handler {
 function requireGenerator({ engine: { encoder } }: ServedModel): void {
   if (!encoder) return;
   const route = encoder.task === 'embedding' ? '/v1/embeddings' : '/v1/rerank';
-  throw unsupported('model', `it generates no text; this model answers ${route}`);
+  throw unsupportedError('model', `it generates no text; this model answers ${route}`);
 }
 
-/** A handler of requests that `answer` answers with an object. */
-function answeredBy(
+/** Returns a handler that sends the object which `answer` returns. */
+function handleObject(
   answer: (body: JsonObject, served: ServedModel, asker: QueueClient) => Promise<JsonObject>,
 ): Handler {
   return async (context, _, response) => {
@@ -269,8 +279,8 @@ function answeredBy(
   };
 }
 
-/** A handler of requests that change the adapters. */
-function changedBy(change: typeof loadAdapter): Handler {
+/** Returns a handler that loads or unloads an adapter. */
+function handleAdapters(change: typeof loadAdapter): Handler {
   return (context, _, response) =>
     withBody(context, response, (body, served) =>
       change({ access: context.access, served, body, response }),
@@ -278,8 +288,8 @@ function changedBy(change: typeof loadAdapter): Handler {
 }
 
 /**
- * Calls `act` with the body of a request and its model. The bytes of the body count, and the model
- * stays loaded, until `act` has ended.
+ * Calls `act` with the body of a request and its model. Until `act` ends, the bytes of the body
+ * count and the model stays loaded.
  */
 async function withBody(
   context: ServerContext,
@@ -291,7 +301,7 @@ async function withBody(
   let lease: Lease | null = null;
   try {
     const body = await readJson(response.req, context.limits.bodyBytes, reservation);
-    lease = await acquire(context, nameIn(body), response);
+    lease = await acquire(context, modelNameIn(body), response);
     await act(body, lease.served);
   } finally {
     lease?.release();
@@ -299,15 +309,15 @@ async function withBody(
   }
 }
 
-/** The model that a body names. The reader of the body refuses other values than texts. */
-function nameIn(body: JsonObject): string | undefined {
+/** Returns the model that a body names. Parsers refuse values that are not texts. */
+function modelNameIn(body: JsonObject): string | undefined {
   const { model } = body;
   return typeof model === 'string' ? model : undefined;
 }
 
 /**
- * The model of a request. If a pool has to load it first, the request counts as one under way. Its
- * client may leave, and its time may end meanwhile.
+ * Leases the model of a request. If a pool must load it, the request counts as running; its client
+ * may disconnect meanwhile.
  */
 async function acquire(
   context: ServerContext,
@@ -319,14 +329,14 @@ async function acquire(
   requireRunning(context);
   const now = pool.now(name);
   if (now) return now;
-  let found: Lease | null = null;
+  let lease: Lease | null = null;
   await admit(context, response.req, () => {
     const ownLife = new RequestLife(response, context.limits.requestSeconds);
     return whileAlive(context.lives, ownLife, async (life) => {
-      found = await pool.acquire(name, life.signal);
+      lease = await pool.acquire(name, life.signal);
     });
   });
-  return required<Lease>(found);
+  return required<Lease>(lease);
 }
 
 async function admit(
@@ -343,16 +353,16 @@ async function admit(
 }
 
 function requireRunning({ isStopping, failure }: ServerContext): void {
-  if (failure) throw engineFailed(failure);
-  if (isStopping) throw overloaded('The server is stopping.', { code: 'stopping' });
+  if (failure) throw engineFailedError(failure);
+  if (isStopping) throw overloadedError('The server is stopping.', { code: 'stopping' });
 }
 
 function requireLoaded(context: ServerContext): ServedModel {
   requireRunning(context);
   if (context.served) return context.served;
-  throw overloaded('The model is loading.', { code: 'loading' });
+  throw overloadedError('The model is loading.', { code: 'loading' });
 }
 
-/** Before the body of a request is read: the server may take it. */
+/** Throws unless the server can take a request. Called before the body is read. */
 const requireReady = (context: ServerContext): unknown =>
   context.pool ? requireRunning(context) : requireLoaded(context);

@@ -1,10 +1,10 @@
-// Sampling defaults of a model, from its generation_config.json.
+// Reads the sampling defaults of a model from its generation_config.json.
 import type { JsonObject } from '../../types/json.js';
 import { SAMPLING } from '../inference/sampling-options.js';
 import { integer, number, type Option } from '../runtime/option.js';
 import type { ContinuationOptions } from './served-engine.js';
 
-/** Options of the file by their names there. */
+/** Sampling options by their names in the file. */
 const DECLARED = {
   ...SAMPLING,
   topP: number('', { above: 0, max: 1, elsewhere: '`top_p`' }),
@@ -12,8 +12,8 @@ const DECLARED = {
 };
 
 /**
- * The sampling options of generation_config.json, without invalid values. "do_sample": false means
- * greedy sampling. Source: vLLM's --generation-config.
+ * Returns the valid sampling options of generation_config.json. "do_sample": false means greedy
+ * sampling. Source: vLLM's --generation-config.
  */
 export function samplingDefaults(description: object | null): ContinuationOptions {
   const { generation } = (description ?? {}) as { generation?: JsonObject | null };
@@ -21,13 +21,13 @@ export function samplingDefaults(description: object | null): ContinuationOption
   for (const [name, option] of Object.entries(DECLARED)) {
     if (option.elsewhere === undefined) continue;
     const value = generation?.[option.elsewhere.replaceAll('`', '')];
-    if (typeof value === 'number' && isGood(option, value)) defaults[name] = value;
+    if (typeof value === 'number' && isValid(option, value)) defaults[name] = value;
   }
   if (generation?.do_sample === false) defaults.temperature = 0;
   return defaults;
 }
 
-function isGood(option: Option<unknown, unknown>, value: number): boolean {
+function isValid(option: Option<unknown, unknown>, value: number): boolean {
   try {
     option.read('', value);
     return true;

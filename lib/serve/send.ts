@@ -1,9 +1,9 @@
-// Whole answers: a status, a JSON object or a text.
+// Sends complete responses: JSON objects, errors and texts.
 import type { ServerResponse } from 'node:http';
 
 import type { ApiError } from './api-error.js';
 
-/** Ends `response` with an object. */
+/** Sends an object and ends the response. */
 export function sendJson(
   response: ServerResponse,
   status: number,
@@ -16,12 +16,12 @@ export function sendJson(
   });
 }
 
-/** Ends `response` with an error. */
+/** Sends an error and ends the response. */
 export function sendError(response: ServerResponse, error: ApiError): void {
   sendJson(response, error.status, error.body, error.headers);
 }
 
-/** Ends `response` with a text, or with bytes of one. */
+/** Sends a text, or the bytes of one, and ends the response. */
 export function send(
   response: ServerResponse,
   status: number,

@@ -1,4 +1,4 @@
-// Options of a server, each declared once.
+// Declares the options of a server.
 
 import { valueError } from '../runtime/input-errors.js';
 import {
@@ -14,7 +14,7 @@ import {
 import { REASONING_PARSERS, TOOL_PARSERS } from '../text/tool-calls/answer-forms.js';
 import { REQUEST_LIMITS, readLimits, SERVER_LIMITS, type ServeLimits } from './limits.js';
 
-/** The declared options of a server. */
+/** Declarations of the options. */
 export const SERVE = {
   /** Address to listen on. Default: "127.0.0.1", for this machine only. */
   host: string('address to listen on', {

@@ -1,8 +1,8 @@
-// The part of an inference engine that the server uses. Tests implement it without a model.
+// The interface of an engine that the server uses. Tests implement it without a model.
 import type { GenerateRequest, GenerationPiece, InferenceStats } from '../inference/index.js';
 import type { Tokenizer } from '../text/index.js';
 
-/** How one prompt is continued. */
+/** Sampling options of one prompt. */
 export type ContinuationOptions = Omit<
   GenerateRequest,
   'prompt' | 'messages' | 'tools' | 'variables' | 'signal' | 'onStart'
@@ -14,7 +14,7 @@ export type ContinuationRequest = GenerateRequest & { prompt: readonly number[] 
 /** New text and tokens of one continuation. */
 export type ServedPiece = GenerationPiece;
 
-/** How likely a token was. */
+/** Logprob of a token, and its alternatives. */
 export type ServedLogprob = NonNullable<GenerationPiece['logprobs']>[number];
 
 /** Counters of an engine. */
@@ -25,23 +25,23 @@ export type EngineStats = Pick<
 > &
   Partial<Pick<InferenceStats, 'hostHits'>>;
 
-/** Embeds texts, or ranks them for a query. */
+/** Embeds texts, or scores documents for a query. */
 export interface ServedEncoder {
-  /** Kind of result. */
+  /** What the model computes. */
   readonly task: 'embedding' | 'ranking';
-  /** Numbers of an embedding. */
+  /** Length of an embedding. */
   readonly width: number;
   /** Returns an embedding for each list of tokens. */
   embed(rows: readonly (readonly number[])[]): Promise<Float32Array[]>;
-  /** Returns a score in (0, 1) for each document, and the tokens of all pairs. */
+  /** Returns a score in (0, 1) for each document, and the number of tokens of all pairs. */
   rank(query: string, documents: readonly string[]): Promise<{ scores: number[]; tokens: number }>;
 }
 
-/** An InferenceEngine, or anything that continues prompts as it does. */
+/** An InferenceEngine, or another engine that continues prompts. */
 export interface ServedEngine {
-  /** Null where prompts and answers are tokens. */
+  /** Null if prompts and answers are token ids. */
   readonly tokenizer: Tokenizer | null;
-  /** Tokens of a prompt and its continuation together. */
+  /** Maximum number of tokens of a prompt and its continuation. */
   readonly maxTokens: number;
   /** The model. */
   readonly module: {
@@ -49,18 +49,19 @@ export interface ServedEngine {
     /** Its `generation` is the folder's generation_config.json. */
     describe(): object | null;
   };
-  /** The error after which it computes nothing more; null, or absent, while it works. */
+  /** The error after which the engine cannot compute; null or absent while it works. */
   readonly failure?: Error | null;
-  /** Set if the model embeds or ranks in place of generating. */
+  /** Set if the model embeds or ranks instead of generating. */
   readonly encoder?: ServedEncoder;
-  /** Names of loaded adapters, which requests may use. */
+  /** Names of loaded adapters. */
   readonly adapters?: readonly string[];
   /** Loads an adapter from a folder or a name on the hub. Absent: the engine has no adapters. */
   loadAdapter?(name: string, place: string): Promise<void>;
-  /** Unloads an adapter; requests in progress keep it. */
+  /** Unloads an adapter. Running requests keep it. */
   unloadAdapter?(name: string): void;
   /**
-   * Returns logprobs of a prompt's tokens; null for the first. Absent: the engine computes none.
+   * Returns the logprobs of a prompt's tokens; null for the first. Absent if the engine cannot
+   * compute them.
    */
   promptLogprobs?(
     prompt: readonly number[],

@@ -1,4 +1,4 @@
-// The model of a server: its engine, tokenizer and bounds.
+// A loaded model with its tokenizer, answer forms and limits.
 import type { Tokenizer } from '../text/index.js';
 import { AnswerForms, type ParserNames } from '../text/tool-calls/answer-forms.js';
 import type { ResolvedLimits } from './limits.js';
@@ -16,31 +16,34 @@ export interface ServedModel {
   readonly reader: PromptReader | null;
   /** Whether the model has a chat template. */
   readonly canChat: boolean;
-  /** How answers to chats are read. */
+  /** How to parse answers to chats. */
   readonly forms: AnswerForms;
   readonly vocabSize: number;
-  /** Tokens of a prompt and its continuation together. */
+  /** Maximum number of tokens of a prompt and its continuation. */
   readonly maxTokens: number;
-  /** Tokens of a prompt. */
+  /** Maximum number of tokens of a prompt. */
   readonly maxPromptTokens: number;
   readonly defaults: ContinuationOptions;
   readonly limits: ResolvedLimits;
 }
 
-/** How its prompts are read. */
+/** Settings that decide how prompts are read. */
 interface ReadingOptions extends ParserNames {
   threads: number;
   chatTemplate?: string;
 }
 
-/** UTF-16 units of a prompt, for models with a short context and for each token of the context. */
+/**
+ * Default limit of a prompt in UTF-16 units: a minimum for short contexts, and units for each token
+ * of the context.
+ */
 const [MIN_CHARACTERS, CHARACTERS] = [65_536, 16];
 
-const charactersOf = (maxTokens: number): number =>
+const maxCharacters = (maxTokens: number): number =>
   Math.max(MIN_CHARACTERS, CHARACTERS * maxTokens);
 
-/** The caller closes its reader. */
-export function servedModel(
+/** Creates the model of a server. The caller closes its reader. */
+export function createServedModel(
   engine: ServedEngine,
   name: string,
   limits: ResolvedLimits,
@@ -49,9 +52,10 @@ export function servedModel(
   const { tokenizer, maxTokens, module } = engine;
   const hasTemplate =
     reading.chatTemplate !== undefined || tokenizer?.chatTemplates.includes('default');
-  // A generator needs room for one new token.
+  // A generator needs space for one new token.
   const max = Math.min(limits.promptTokens, engine.encoder ? maxTokens : maxTokens - 1);
-  const { promptCharacters: characters = charactersOf(maxTokens), promptSeconds: seconds } = limits;
+  const { promptCharacters: characters = maxCharacters(maxTokens), promptSeconds: seconds } =
+    limits;
   return {
     maxPromptTokens: max,
     name,
@@ -60,13 +64,13 @@ export function servedModel(
     maxTokens,
     limits,
     reader: tokenizer && new PromptReader(tokenizer, { ...reading, max: max, characters, seconds }),
-    forms: new AnswerForms(tokenizer, templateOf(tokenizer, reading.chatTemplate), reading),
+    forms: new AnswerForms(tokenizer, toolTemplate(tokenizer, reading.chatTemplate), reading),
     canChat: tokenizer !== null && hasTemplate === true,
     vocabSize: module.vocabSize,
     defaults: samplingDefaults(module.describe()),
   };
 }
 
-/** The template that chats with tools use. */
-const templateOf = (tokenizer: Tokenizer | null, own: string | undefined): string =>
-  own ?? tokenizer?.templateText('tool_use') ?? tokenizer?.templateText('default') ?? '';
+/** Returns the chat template for requests with tools. */
+const toolTemplate = (tokenizer: Tokenizer | null, override: string | undefined): string =>
+  override ?? tokenizer?.templateText('tool_use') ?? tokenizer?.templateText('default') ?? '';

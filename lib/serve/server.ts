@@ -1,4 +1,4 @@
-// An inference engine behind HTTP: OpenAI's interface, health and metrics.
+// The HTTP server: OpenAI-compatible routes, health and metrics.
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 
@@ -9,7 +9,7 @@ import { readDeclared } from '../runtime/option.js';
 import { timerMs } from '../runtime/timer.js';
 import { Access } from './access.js';
 import { Admission } from './admission.js';
-import { ApiError, engineFailed, overloaded } from './api-error.js';
+import { ApiError, engineFailedError, overloadedError } from './api-error.js';
 import { BodyBudget } from './body-budget.js';
 import { ChatPage } from './chat-page.js';
 import { Connections } from './connections.js';
@@ -26,12 +26,12 @@ import { answerRequest } from './routes.js';
 import { sendError } from './send.js';
 import { SERVE, type ServeOptions, type ServeSettings } from './serve-options.js';
 import type { ServedEngine } from './served-engine.js';
-import { type ServedModel, servedModel } from './served-model.js';
+import { createServedModel, type ServedModel } from './served-model.js';
 
 /**
- * Starts a server for `engine`: an engine, a promise of one, or a function that serve() calls once
- * the server listens. Until the engine is ready, the server answers 503 `loading`. The caller owns
- * the engine. Rejects with DS_ARGUMENT for invalid options, DS_IO if the address is not free.
+ * Starts a server for `engine`: an engine, a promise of one, or a function that serve() calls when
+ * the server listens. Until the engine is ready, requests get 503 `loading`. The caller owns the
+ * engine. Rejects with DS_ARGUMENT for invalid options, and with DS_IO if the address is in use.
  */
 export async function serve(
   engine:
@@ -42,11 +42,13 @@ export async function serve(
   const server = new InferenceServer(readDeclared('serve', given, SERVE));
   await server.listen();
   server.ready = server.open(typeof engine === 'function' ? engine : () => engine);
-  server.ready.catch(() => {}); // A caller that waits for `ready` gets the error; a caller need not wait.
+  server.ready.catch(() => {}); // Callers that wait for `ready` get the error; others need not.
   return server;
 }
 
-/** serve() for several models, which the pool loads on demand. The server closes the pool. */
+/**
+ * Starts a server for several models, which the pool loads on demand. The server closes the pool.
+ */
 export async function servePool(
   pool: ModelPool,
   given: ServeOptions = {},
@@ -63,7 +65,7 @@ export class InferenceServer {
   private readonly endAll = (error: ApiError): void => {
     for (const life of this.lives) life.end(error);
   };
-  /** When it was started, in seconds since 1970. */
+  /** Start time in seconds since 1970. */
   readonly started = Math.floor(Date.now() / 1000);
   /** @internal */
   readonly metrics = new Metrics();
@@ -85,13 +87,13 @@ export class InferenceServer {
   readonly page: ChatPage | null;
   /** The limits, with defaults. */
   readonly limits: ResolvedLimits;
-  /** Resolves when the model is loaded; rejects with the error of the engine's start. */
+  /** Resolves when the model is loaded. Rejects if the engine does not start. */
   ready: Promise<void> = Promise.resolve();
   /** @internal Null while it is loading. */
   served: ServedModel | null = null;
   /** @internal Several models; null for one. */
   pool: ModelPool | null = null;
-  /** stop() or kill() was called. */
+  /** Whether stop() or kill() was called. */
   isStopping = false;
   private readonly http: Server;
   private readonly connections: Connections;
@@ -103,14 +105,14 @@ export class InferenceServer {
   constructor(private readonly options: ServeSettings) {
     this.engineFailure = new EngineFailure(
       () => this.served?.engine ?? this.pool?.failed,
-      (error) => this.endAll(engineFailed(error)),
+      (error) => this.endAll(engineFailedError(error)),
     );
     this.limits = options.limits ?? readLimits('serve limits');
     this.access = new Access(options.apiKeys);
     this.hosts = new Hosts(options.allowedHosts);
     this.cors = new Cors(options.cors);
     const { requests, keyRequests } = this.limits;
-    // By default, one key leaves room for the others.
+    // By default, one of several keys leaves half of the capacity to the others.
     const usual = this.access.size > 1 ? Math.ceil(requests / 2) : requests;
     this.admission = new Admission(requests, keyRequests ?? usual);
     this.bodies = new BodyBudget(this.limits.bodiesBytes);
@@ -140,8 +142,8 @@ export class InferenceServer {
   }
 
   /**
-   * The error after which the engine computes nothing more; null while it works. Once there is one,
-   * the server ends all requests with it, and /health answers 503.
+   * The permanent failure of the engine; null while it works. After a failure, the server ends all
+   * requests with it, and /health answers 503.
    */
   get failure(): Error | null {
     return this.engineFailure.check();
@@ -158,7 +160,7 @@ export class InferenceServer {
     return `http://${family === 'IPv6' ? `[${address}]` : address}:${port}`;
   }
 
-  /** Open connections, idle ones included. */
+  /** Number of open connections, idle ones included. */
   get openConnections(): number {
     return this.connections.count;
   }
@@ -174,8 +176,8 @@ export class InferenceServer {
         reject(new DsError({ code: 'DS_IO', op, expected, got: cause.message, hint, cause }));
       };
       this.http.once('error', onError);
-      // The kernel drops bytes of clients beyond the backlog. They come again seconds later, when
-      // the time of the headers may be over.
+      // The kernel drops connections beyond the backlog. Clients retry seconds later, when the time
+      // limit of the headers may have passed.
       this.http.listen({ host, port, backlog: this.limits.connections }, () => {
         this.http.off('error', onError).on('error', this.onAcceptError);
         const { address } = this.http.address() as AddressInfo;
@@ -188,7 +190,7 @@ export class InferenceServer {
   /** @internal */
   async open(engine: () => ServedEngine | PromiseLike<ServedEngine>): Promise<void> {
     const { model: name, tokenizerThreads: threads, ...reading } = this.options;
-    this.served = servedModel(await engine(), name, this.limits, { ...reading, threads });
+    this.served = createServedModel(await engine(), name, this.limits, { ...reading, threads });
     if (!this.isStopping) this.engineFailure.watch();
   }
 
@@ -196,7 +198,7 @@ export class InferenceServer {
   openPool(pool: ModelPool): void {
     const { model: _, tokenizerThreads: threads, ...reading } = this.options;
     pool.bind(
-      (engine, name) => servedModel(engine, name, this.limits, { ...reading, threads }),
+      (engine, name) => createServedModel(engine, name, this.limits, { ...reading, threads }),
       this.options.report ?? console.error,
     );
     this.pool = pool;
@@ -204,7 +206,7 @@ export class InferenceServer {
   }
 
   /**
-   * Accepts no more requests, waits `limits.drainSeconds` at most for running ones, and closes all
+   * Accepts no more requests, waits at most `limits.drainSeconds` for running ones, and closes all
    * connections. Resolves when all are closed.
    */
   stop(): Promise<void> {
@@ -214,14 +216,14 @@ export class InferenceServer {
 
   /** Ends running requests at once, then closes all connections. */
   async kill(): Promise<void> {
-    this.endAll(overloaded('The server is stopping.', { code: 'stopping' }));
+    this.endAll(overloadedError('The server is stopping.', { code: 'stopping' }));
     await this.stop();
   }
 
-  /** @internal The answer to a client for any error. */
+  /** @internal Converts any thrown value to the error that the client gets. */
   readonly apiError = (thrown: unknown): ApiError => {
     const { failure } = this;
-    if (failure && !(thrown instanceof ApiError)) return engineFailed(failure);
+    if (failure && !(thrown instanceof ApiError)) return engineFailedError(failure);
     return ApiError.from(thrown, this.options.report ?? console.error);
   };
 
@@ -230,12 +232,12 @@ export class InferenceServer {
     const closed = new Promise<void>((resolve) => this.http.close(() => resolve()));
     this.connections.close();
     const timer = setTimeout(
-      () => this.endAll(overloaded('The server is stopping.', { code: 'stopping' })),
+      () => this.endAll(overloadedError('The server is stopping.', { code: 'stopping' })),
       timerMs(this.limits.drainSeconds),
     );
     await this.admission.close();
     clearTimeout(timer);
-    // The last answers are in the sockets' buffers. Clients that do not read them are cut off.
+    // The last answers are in socket buffers. Clients that do not read them are disconnected.
     const last = setTimeout(() => this.connections.destroy(), FAREWELL_MS);
     await closed;
     clearTimeout(last);
@@ -257,7 +259,7 @@ export class InferenceServer {
       request.resume();
       return;
     }
-    this.connections.began(response);
+    this.connections.add(response);
     request.on('error', () => {}); // The reader of the body gets the error.
     response.on('error', () => {});
     try {
@@ -265,13 +267,13 @@ export class InferenceServer {
     } catch (thrown) {
       this.refuse(response, this.apiError(thrown));
     }
-    this.metrics.responded(response.headersSent ? response.statusCode : CLIENT_GONE);
+    this.metrics.countResponse(response.headersSent ? response.statusCode : CLIENT_GONE);
     this.limitFinalWrite(response);
   };
 
   /**
-   * Closes the connection if even an error answer fails. Without a free file, the first use of a
-   * module fails (EMFILE).
+   * Runs `act`. If even an error answer fails, closes the connection: without a free file
+   * descriptor, the first use of a module fails (EMFILE).
    */
   private async guard(socket: Socket, act: () => unknown): Promise<void> {
     try {
@@ -282,13 +284,13 @@ export class InferenceServer {
     }
   }
 
-  /** No file is left for a new connection: closes a connection without a request. */
+  /** Frees a file descriptor for a new connection: closes a connection without a request. */
   private readonly onAcceptError = (error: Error): void => {
     this.connections.makeRoom();
     this.reportShortage(error);
   };
 
-  /** Reports once a minute at most. */
+  /** Reports a shortage of file descriptors, at most once a minute. */
   private reportShortage(error: unknown): void {
     const now = performance.now();
     if (now - this.reportedAt < REPORT_MS) return;
@@ -296,12 +298,12 @@ export class InferenceServer {
     (this.options.report ?? console.error)(error);
   }
 
-  /** A client that sends "Expect: 100-continue" gets its refusal before it sends the body. */
+  /** Refuses a request with "Expect: 100-continue" before the client sends the body. */
   private readonly onExpected = (request: IncomingMessage, response: ServerResponse): unknown => {
     try {
       requireSize(request, this.limits.bodyBytes);
     } catch (thrown) {
-      this.connections.began(response);
+      this.connections.add(response);
       this.refuse(response, this.apiError(thrown));
       return;
     }
@@ -314,13 +316,13 @@ export class InferenceServer {
     response: ServerResponse,
   ): void => {
     const got = formatValue(request.headers.expect);
-    this.connections.began(response);
+    this.connections.add(response);
     this.refuse(response, new ApiError(417, `Expect: expected "100-continue", got ${got}.`));
   };
 
   /**
-   * Answers a request that is not HTTP or came too slowly. If the connection has answers under way,
-   * it is closed instead, and these stay incomplete.
+   * Answers a request that is not HTTP or came too slowly. If the connection has running answers,
+   * closes it instead: the answers stay incomplete.
    */
   private readonly onClientError = (error: NodeJS.ErrnoException, socket: Socket): void => {
     if (this.connections.isClosing(socket)) return;
@@ -330,7 +332,7 @@ export class InferenceServer {
       else socket.destroy();
       return;
     }
-    const [status, words, message] = clientErrors.get(error.code) ?? noRequest;
+    const [status, words, message] = CLIENT_ERRORS.get(error.code) ?? UNREADABLE;
     const body = JSON.stringify(new ApiError(status, message).body);
     const head = `HTTP/1.1 ${status} ${words}\r\nConnection: close\r\nContent-Type: application/json`;
     socket.write(`${head}\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`);
@@ -338,8 +340,8 @@ export class InferenceServer {
   };
 
   /**
-   * Answers with an error. Clients without a key keep no connection. Neither does an incomplete
-   * request: Node would read the rest of it for as long as its client sends.
+   * Sends an error. Closes the connection of a client without a key. Also closes it after an
+   * incomplete request: Node would read the rest for as long as the client sends.
    */
   private refuse(response: ServerResponse, error: ApiError): void {
     const isForeign = error.status === 401 || error.status === 403;
@@ -347,7 +349,7 @@ export class InferenceServer {
     sendError(response, error);
   }
 
-  /** Closes the connection if the client does not read the rest of its answer in time. */
+  /** Closes the connection if the client does not read the rest of the answer in time. */
   private limitFinalWrite(response: ServerResponse): void {
     if (response.destroyed || response.writableFinished) return;
     const { unreadSeconds } = this.limits;
@@ -359,15 +361,15 @@ export class InferenceServer {
 
 /** Milliseconds between two reports of connections that could not be accepted. */
 const REPORT_MS = 60_000;
-/** The status that nginx counts if the client has gone. */
+/** nginx's status for a client that has disconnected. */
 const CLIENT_GONE = 499;
-/** Milliseconds that connections have for their last bytes when a server stops. */
+/** Milliseconds that connections have for their last bytes when the server stops. */
 const FAREWELL_MS = 2000;
 
 /** Status, reason phrase and message of an unreadable request. */
 type Unreadable = readonly [status: number, words: string, message: string];
-const noRequest: Unreadable = [400, 'Bad Request', 'This is no HTTP/1.1 request.'];
-const clientErrors: ReadonlyMap<string | undefined, Unreadable> = new Map([
+const UNREADABLE: Unreadable = [400, 'Bad Request', 'This is no HTTP/1.1 request.'];
+const CLIENT_ERRORS: ReadonlyMap<string | undefined, Unreadable> = new Map([
   ['ERR_HTTP_REQUEST_TIMEOUT', [408, 'Request Timeout', 'The request came too slowly.']],
   [
     'HPE_HEADER_OVERFLOW',

@@ -1,21 +1,21 @@
-// POST /tokenize and /detokenize, with the fields of vLLM.
+// Handles POST /tokenize and /detokenize, with the fields of vLLM.
 import type { JsonObject } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import type { Tokenizer } from '../text/index.js';
-import { adapterOf } from './adapters.js';
-import { ApiError, invalid } from './api-error.js';
+import { findAdapter } from './adapters.js';
+import { ApiError, invalidError } from './api-error.js';
 import { readPrompt } from './chat-request.js';
 import type { QueueClient } from './fair-queue.js';
 import type { PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
 
-interface Reading {
+interface ModelReading {
   tokenizer: Tokenizer;
   reader: PromptReader;
 }
 
-/** Tokens of `prompt`, or of `messages` as the chat template writes them. Throws 400, 404. */
+/** Returns the tokens of `prompt`, or of `messages` in the chat template. Throws 400, 404. */
 export async function tokenize(
   body: JsonObject,
   served: ServedModel,
@@ -24,7 +24,7 @@ export async function tokenize(
   const fields = new RequestFields(body);
   const { tokenizer, reader } = requireReading(fields, served);
   const spells = fields.flag('return_token_strs') ?? false;
-  const read = promptOf(fields, served, reader);
+  const read = readTokenizeInput(fields, served, reader);
   fields.requireKnown();
   const tokens = await read(asker);
   return {
@@ -35,22 +35,22 @@ export async function tokenize(
   };
 }
 
-function promptOf(
+function readTokenizeInput(
   fields: RequestFields,
   served: ServedModel,
   reader: PromptReader,
 ): (asker: QueueClient) => Promise<number[]> {
   const prompt = fields.any('prompt');
   if (fields.any('messages') === undefined) {
-    if (typeof prompt !== 'string') throw invalid('prompt', 'a string', formatValue(prompt));
+    if (typeof prompt !== 'string') throw invalidError('prompt', 'a string', formatValue(prompt));
     const addSpecialTokens = fields.flag('add_special_tokens') ?? true;
-    return (asker) => reader.count(prompt, addSpecialTokens, asker);
+    return (asker) => reader.encodeAny(prompt, addSpecialTokens, asker);
   }
-  if (prompt !== undefined) throw invalid('prompt', 'either prompt or messages', 'both');
+  if (prompt !== undefined) throw invalidError('prompt', 'either prompt or messages', 'both');
   return readPrompt(fields, served).prompt;
 }
 
-/** The text of `tokens`. Throws 400, 404. */
+/** Returns the text of `tokens`. Throws 400, 404. */
 export async function detokenize(
   body: JsonObject,
   served: ServedModel,
@@ -59,7 +59,7 @@ export async function detokenize(
   const fields = new RequestFields(body);
   const { tokenizer, reader } = requireReading(fields, served);
   const tokens = fields.tokens('tokens', served.vocabSize);
-  if (!tokens) throw invalid('tokens', 'a list of tokens', 'nothing');
+  if (!tokens) throw invalidError('tokens', 'a list of tokens', 'nothing');
   fields.requireKnown();
   return {
     prompt: await reader.decode(
@@ -69,9 +69,9 @@ export async function detokenize(
   };
 }
 
-/** The special tokens and the chat template, for clients that use the server's tokenizer. */
+/** Returns the special tokens and the chat template, for clients that tokenize themselves. */
 export function describeTokenizer({ tokenizer }: ServedModel): JsonObject {
-  if (!tokenizer) throw noTokenizer();
+  if (!tokenizer) throw noTokenizerError();
   const nameOf = (id: number | null): string | null =>
     id === null ? null : tokenizer.idToToken(id);
   const { bosId, eosId, padId, unkId, modelMaxLength } = tokenizer;
@@ -86,14 +86,14 @@ export function describeTokenizer({ tokenizer }: ServedModel): JsonObject {
   };
 }
 
-function noTokenizer(): ApiError {
+function noTokenizerError(): ApiError {
   const message = 'This model has no tokenizer: its prompts and answers are tokens.';
   return new ApiError(400, message, { code: 'no_tokenizer' });
 }
 
-function requireReading(fields: RequestFields, served: ServedModel): Reading {
+function requireReading(fields: RequestFields, served: ServedModel): ModelReading {
   const { tokenizer, reader } = served;
-  adapterOf(served, fields.text('model'));
+  findAdapter(served, fields.text('model'));
   if (tokenizer && reader) return { tokenizer, reader };
-  throw noTokenizer();
+  throw noTokenizerError();
 }

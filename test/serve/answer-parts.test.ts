@@ -1,14 +1,20 @@
 // Tests the shapes of an answer's tokens and errors without a server.
 
 import { DsError } from '../../lib/errors.js';
-import { Gathered } from '../../lib/serve/answer.js';
+import { ChoiceParts } from '../../lib/serve/answer.js';
 import {
   type AnswerPart,
   ChatFormat,
   spelledLength,
   TextFormat,
 } from '../../lib/serve/answer-format.js';
-import { ApiError, engineFailed, noModel, overloaded, tooLong } from '../../lib/serve/api-error.js';
+import {
+  ApiError,
+  engineFailedError,
+  noModelError,
+  overloadedError,
+  tooLongError,
+} from '../../lib/serve/api-error.js';
 
 describe('tokens of an answer', () => {
   /** "a", the two halves of an e with an accent, a face of four bytes, and a special token. */
@@ -90,15 +96,15 @@ describe('tokens of an answer', () => {
         { index: 0, function: { arguments: '}' } },
       ],
     });
-    const all = new Gathered();
-    expect(all.whole).toMatchObject({ text: '', tokens: null, finishReason: null });
+    const all = new ChoiceParts();
+    expect(all.merged).toMatchObject({ text: '', tokens: null, finishReason: null });
     all.add(part({ text: 'a', reasoning: 'r', calls: [begun], tokens: [1] }));
     all.add(
       part({ text: 'b', reasoning: 's', calls: [{ index: 0, arguments: '}' }], tokens: [2] }),
     );
     const other = { index: 1, id: 'j', name: 'g', arguments: '' };
     all.add(part({ calls: [other], tokens: [3], logprobs: [], finishReason: 'stop' }));
-    expect(all.whole).toEqual({
+    expect(all.merged).toEqual({
       text: 'ab',
       reasoning: 'rs',
       tokens: [1, 2, 3],
@@ -107,7 +113,7 @@ describe('tokens of an answer', () => {
       calls: [{ ...begun, arguments: '{}' }, other],
       offset: 0,
     });
-    expect(format.choice(1, all.whole)).toMatchObject({
+    expect(format.choice(1, all.merged)).toMatchObject({
       index: 1,
       finish_reason: 'stop',
       token_ids: [1, 2, 3],
@@ -172,22 +178,22 @@ describe('errors', () => {
   });
 
   test('name models, a few of them, and the wanted one in short', () => {
-    expect(noModel('x', 'a')).toMatchObject({
+    expect(noModelError('x', 'a')).toMatchObject({
       status: 404,
       param: 'model',
       code: 'model_not_found',
       message: 'model: expected "a", got "x".',
     });
     const names = (count: number) => Array.from({ length: count }, (_, i) => `${i}`);
-    expect(noModel('x', names(8)).message).not.toContain('/v1/models');
-    const many = noModel('y'.repeat(70), names(9), 'adapter');
+    expect(noModelError('x', names(8)).message).not.toContain('/v1/models');
+    const many = noModelError('y'.repeat(70), names(9), 'adapter');
     expect(many.param).toBe('adapter');
     expect(many.message).toContain('"7" or another one of /v1/models');
     expect(many.message).toContain(`"${'y'.repeat(60)}"`);
-    expect(noModel('x', []).message).toContain('a loaded adapter, of which there is none');
-    expect(tooLong('prompt', '5', 4)).toMatchObject({ param: 'prompt', status: 400 });
-    expect(overloaded('m')).toMatchObject({ status: 503, code: null });
-    expect(engineFailed(new Error('gone'))).toMatchObject({
+    expect(noModelError('x', []).message).toContain('a loaded adapter, of which there is none');
+    expect(tooLongError('prompt', '5', 4)).toMatchObject({ param: 'prompt', status: 400 });
+    expect(overloadedError('m')).toMatchObject({ status: 503, code: null });
+    expect(engineFailedError(new Error('gone'))).toMatchObject({
       status: 503,
       code: 'engine_failed',
       message: expect.stringContaining('gone'),

@@ -31,7 +31,7 @@ function connectSockets(count: number, limit: number) {
   /** Begins a request; returns its response. */
   const begin = (socket: FakeSocket): EventEmitter => {
     const response = Object.assign(new EventEmitter(), { req: { socket } });
-    connections.began(response as unknown as ServerResponse);
+    connections.add(response as unknown as ServerResponse);
     return response;
   };
   const sockets = Array.from({ length: count }, connect) as [FakeSocket, FakeSocket];
@@ -144,7 +144,7 @@ test('an answer that is cut off closes its connection, a complete one does not',
     headersSent: false,
     writableEnded: false,
   });
-  connections.began(response as never);
+  connections.add(response as never);
   expect(state()).toEqual([false, false]);
   req.complete = true;
   expect(state()).toEqual([true, false]);
@@ -153,6 +153,6 @@ test('an answer that is cut off closes its connection, a complete one does not',
   expect(state()).toEqual([true, true]);
   // A connection that is not in the list has no answers.
   const foreign = new FakeSocket() as never;
-  connections.began(Object.assign(new EventEmitter(), { req: { socket: foreign } }) as never);
+  connections.add(Object.assign(new EventEmitter(), { req: { socket: foreign } }) as never);
   expect([connections.isAnswering(foreign), connections.hasEnded(foreign)]).toEqual([false, true]);
 });

@@ -50,7 +50,7 @@ async function expectCrowdServed(engine: ServedEngine, expected: readonly string
   expect(outcomes.filter(({ kind }) => kind === 'good')).toHaveLength(CLIENTS * 0.7);
   await until(() => engine.stats().running + engine.stats().waiting === 0);
   expect(engine.stats().blocksUsed).toBe(0);
-  expect(server.admission.inside).toBe(0);
+  expect(server.admission.running).toBe(0);
   expect(server.lives.size).toBe(0);
   expect((await ask(`${server.url}/health`)).status).toBe(200);
   await server.stop();

@@ -5,9 +5,9 @@ import type { Socket } from 'node:net';
 import { PassThrough } from 'node:stream';
 import { cpu } from '../../lib/runtime/device.js';
 import { openFileLimit } from '../../lib/runtime/host-limits.js';
-import { answersIn } from '../../lib/serve/answer.js';
+import { answerOpener } from '../../lib/serve/answer.js';
 import { TextFormat } from '../../lib/serve/answer-format.js';
-import { ApiError, noModel } from '../../lib/serve/api-error.js';
+import { ApiError, noModelError } from '../../lib/serve/api-error.js';
 import { BodyBudget } from '../../lib/serve/body-budget.js';
 import { readPrompt } from '../../lib/serve/chat-request.js';
 import { embeddings } from '../../lib/serve/embeddings.js';
@@ -19,7 +19,7 @@ import { readJson } from '../../lib/serve/request-body.js';
 import { isWithin, RequestFields } from '../../lib/serve/request-fields.js';
 import { RequestLife } from '../../lib/serve/request-life.js';
 import { send } from '../../lib/serve/send.js';
-import { servedModel } from '../../lib/serve/served-model.js';
+import { createServedModel } from '../../lib/serve/served-model.js';
 import { InferenceServer, serve } from '../../lib/serve/server.js';
 import { readTools } from '../../lib/serve/tools.js';
 import { Tensor } from '../../lib/tensor/index.js';
@@ -216,8 +216,8 @@ test('values of one level have no levels inside', () => {
 test('a model without a tokenizer cannot chat, even with a template', () => {
   const reading = { threads: 1, chatTemplate: '{{ messages }}' } as never;
   const limits = readLimits('x');
-  expect(servedModel(new FakeEngine(null), 'm', limits, reading).canChat).toBe(false);
-  expect(servedModel(new FakeEngine(tokenizer), 'm', limits, reading).canChat).toBe(true);
+  expect(createServedModel(new FakeEngine(null), 'm', limits, reading).canChat).toBe(false);
+  expect(createServedModel(new FakeEngine(tokenizer), 'm', limits, reading).canChat).toBe(true);
 });
 
 test('an embedding model without a tokenizer embeds tokens only', async () => {
@@ -363,10 +363,10 @@ test('a request may name 128 functions', () => {
 });
 
 test('the error of a long model name shows its start', () => {
-  expect(noModel('x'.repeat(60), 'm').message).toBe(
+  expect(noModelError('x'.repeat(60), 'm').message).toBe(
     `model: expected "m", got "${'x'.repeat(60)}".`,
   );
-  expect(noModel('x'.repeat(61), 'm').message).toBe(
+  expect(noModelError('x'.repeat(61), 'm').message).toBe(
     `model: expected "m", got "${'x'.repeat(60)}".`,
   );
 });
@@ -381,7 +381,7 @@ test('the last event of a stream has the finish reason, even without text', () =
     destroyed: false,
     headersSent: false,
   };
-  const answer = answersIn(new TextFormat(tokenizer))({
+  const answer = answerOpener(new TextFormat(tokenizer))({
     response: response as unknown as ServerResponse,
     delivery: { stream: true, includeUsage: false, tokenIds: false },
     choices: 1,

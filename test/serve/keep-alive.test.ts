@@ -1,6 +1,6 @@
 // Streams without a token for long: comments keep proxies from closing them.
 import type { ServerResponse } from 'node:http';
-import { type Answer, answersIn } from '../../lib/serve/answer.js';
+import { type Answer, answerOpener } from '../../lib/serve/answer.js';
 import { TextFormat } from '../../lib/serve/answer-format.js';
 import { ApiError } from '../../lib/serve/api-error.js';
 import { tokenizer } from './fake-engine.js';
@@ -30,7 +30,7 @@ class Kept {
 }
 
 function answerTo(kept: Kept, stream = true): Answer {
-  return answersIn(new TextFormat(tokenizer))({
+  return answerOpener(new TextFormat(tokenizer))({
     response: kept as unknown as ServerResponse,
     delivery: { stream, includeUsage: true, tokenIds: false },
     choices: 1,

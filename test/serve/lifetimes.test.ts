@@ -155,7 +155,7 @@ test('a disconnect frees the thread that tokenizes the prompt', () =>
       for (const one of gone) one.destroy();
       const body = { messages: [{ role: 'user', content: 'Hello' }], max_tokens: 2 };
       expect((await ask(`${url}/v1/chat/completions`, { body })).status).toBe(200);
-      await until(() => server.lives.size + server.admission.inside === 0);
+      await until(() => server.lives.size + server.admission.running === 0);
     },
     { tokenizerThreads: 1, limits: { promptCharacters } },
   ));

@@ -37,7 +37,7 @@ test(`${CLIENTS} clients get whole answers to ${REQUESTS} requests and leave not
     });
     expect(faults).toEqual([]);
     for (const count of Object.values(requests)) expect(count).toBeGreaterThan(0);
-    await until(() => server.lives.size + server.admission.inside + server.bodies.bytes === 0);
+    await until(() => server.lives.size + server.admission.running + server.bodies.bytes === 0);
     await until(() => engine.stats().running + engine.stats().waiting === 0);
     expect(engine.stats().blocksUsed).toBe(0);
     await server.stop();

@@ -1,5 +1,5 @@
 // Which message a chat template drops, and how often the template runs to find it.
-import { lostMessage } from '../../lib/serve/lost-messages.js';
+import { findLostMessage } from '../../lib/serve/lost-messages.js';
 import { ResponseStore } from '../../lib/serve/responses/response-store.js';
 import type { ChatMessage } from '../../lib/text/index.js';
 
@@ -17,7 +17,7 @@ function template(roles: readonly string[], written = (text: string): string => 
   const countLost = (messages: ChatMessage[]): { lost: number; renders: number } => {
     const text = render(messages);
     calls.count = 0;
-    return { lost: lostMessage(messages, text, render), renders: calls.count };
+    return { lost: findLostMessage(messages, text, render), renders: calls.count };
   };
   return countLost;
 }

@@ -24,34 +24,34 @@ test('the times of a request with two choices', () => {
   time = 100;
   const watch = metrics.watch();
   time = 100.5;
-  watch.started();
+  watch.recordStart();
   time = 101;
-  watch.started();
+  watch.recordStart();
   expect(valuesOf(metrics, 'queue')).toEqual([0.5, 1]);
   // Text without tokens is no token.
-  watch.piece(0, piece(0));
+  watch.recordPiece(0, piece(0));
   expect(valuesOf(metrics, 'time_to_first_token')).toEqual([0, 0]);
   time = 102;
-  watch.piece(0, piece(1));
+  watch.recordPiece(0, piece(1));
   time = 103;
-  watch.piece(1, piece(1));
+  watch.recordPiece(1, piece(1));
   expect(valuesOf(metrics, 'time_to_first_token')).toEqual([2, 1]);
   expect(valuesOf(metrics, 'inter_token')).toEqual([0, 0]);
   time = 104;
-  watch.piece(0, piece(4, 'stop'));
+  watch.recordPiece(0, piece(4, 'stop'));
   time = 106;
-  watch.piece(1, piece(1, 'length'));
+  watch.recordPiece(1, piece(1, 'length'));
   // Four tokens within 2 s, and one after 3 s.
   expect(valuesOf(metrics, 'inter_token')).toEqual([5, 5]);
   time = 107;
-  watch.ended();
+  watch.recordEnd();
   expect(valuesOf(metrics, 'request')).toEqual([7, 1]);
 });
 
 test('answers are counted by reason and responses by status, over all requests', () => {
   const metrics = new Metrics();
-  for (const reason of ['stop', 'length', 'stop']) metrics.watch().piece(0, piece(1, reason));
-  for (const status of [200, 404, 200]) metrics.responded(status);
+  for (const reason of ['stop', 'length', 'stop']) metrics.watch().recordPiece(0, piece(1, reason));
+  for (const status of [200, 404, 200]) metrics.countResponse(status);
   const lines = metrics.text([]).split('\n');
   expect(lines.filter((line) => /_total\{/.test(line))).toEqual([
     'ds_requests_finished_total{reason="stop"} 2',

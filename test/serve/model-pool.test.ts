@@ -3,7 +3,7 @@ import { getEventListeners, setMaxListeners } from 'node:events';
 import { DsError } from '../../lib/errors.js';
 import { readLimits } from '../../lib/serve/limits.js';
 import { ModelPool, type ModelSource, type PoolLimits } from '../../lib/serve/model-pool.js';
-import { servedModel } from '../../lib/serve/served-model.js';
+import { createServedModel } from '../../lib/serve/served-model.js';
 import { until } from './client.js';
 import { FakeEngine } from './fake-engine.js';
 
@@ -42,7 +42,7 @@ function poolOf(sources: Record<string, ModelSource>, limits: PoolLimits = {}): 
   pool = new ModelPool(sources, limits);
   const reading = { threads: 1 } as never;
   pool.bind(
-    (engine, name) => servedModel(engine, name, readLimits('test'), reading),
+    (engine, name) => createServedModel(engine, name, readLimits('test'), reading),
     (error) => reports.push(error),
   );
   return pool;

@@ -25,8 +25,8 @@ function reader(max: number, fewest = 1): PromptReader {
 
 test('a short text is read without a thread, up to the last token that fits', async () => {
   const prompts = reader(3);
-  expect(await prompts.text('abc', asker as never)).toEqual([97, 98, 99]);
-  await expect(prompts.text('abcd', asker as never)).rejects.toMatchObject({
+  expect(await prompts.encode('abc', asker as never)).toEqual([97, 98, 99]);
+  await expect(prompts.encode('abcd', asker as never)).rejects.toMatchObject({
     status: 400,
     message: expect.stringMatching(/at least 4/),
   });
@@ -35,12 +35,12 @@ test('a short text is read without a thread, up to the last token that fits', as
 
 test('a text of an input has its limit of tokens here, a prompt together with its answer', async () => {
   const prompts = reader(3, 0.5);
-  expect(await prompts.text('abc', asker as never, 'input')).toHaveLength(3);
-  await expect(prompts.text('abcd', asker as never, 'input')).rejects.toMatchObject({
+  expect(await prompts.encode('abc', asker as never, 'input')).toHaveLength(3);
+  await expect(prompts.encode('abcd', asker as never, 'input')).rejects.toMatchObject({
     param: 'input',
     message: expect.stringMatching(/at most 3 tokens, got 4/),
   });
-  expect(await prompts.text('abcd', asker as never)).toHaveLength(4);
+  expect(await prompts.encode('abcd', asker as never)).toHaveLength(4);
   await prompts.close();
 });
 
@@ -75,21 +75,21 @@ describe('prompts for a thread', () => {
 
   test('are those of more than 1,024 characters, and of tokenizers with patterns', async () => {
     const { prompts, questions, encoded } = readerAnswering(two);
-    expect(await prompts.text('a'.repeat(1024), asker as never)).toEqual([1]);
+    expect(await prompts.encode('a'.repeat(1024), asker as never)).toEqual([1]);
     expect([encoded.length, questions.length]).toEqual([1, 0]);
-    expect(await prompts.text('a'.repeat(1025), asker as never)).toEqual([4, 5]);
+    expect(await prompts.encode('a'.repeat(1025), asker as never)).toEqual([4, 5]);
     expect([encoded.length, questions.length]).toEqual([1, 1]);
     const patterns = readerAnswering(two, { hasPatterns: true });
-    expect(await patterns.prompts.text('a', asker as never)).toEqual([4, 5]);
+    expect(await patterns.prompts.encode('a', asker as never)).toEqual([4, 5]);
     expect([patterns.encoded, patterns.questions]).toEqual([[], [{ text: 'a' }]]);
   });
 
   test('are counted, decoded and written by the template', async () => {
     const { prompts, questions } = readerAnswering(two);
-    expect(await prompts.count('a', false, asker as never)).toEqual([4, 5]);
+    expect(await prompts.encodeAny('a', false, asker as never)).toEqual([4, 5]);
     expect(await prompts.decode([7, 8], asker as never)).toBe('');
     const messages = untyped([{ role: 'developer', content: 'a', reasoning_content: 'b' }]);
-    expect(await prompts.chat(messages, options, asker as never)).toEqual([4, 5]);
+    expect(await prompts.encodeChat(messages, options, asker as never)).toEqual([4, 5]);
     expect(questions).toEqual([
       { text: 'a', addSpecialTokens: false },
       { decode: [7, 8] },
@@ -106,7 +106,11 @@ describe('prompts for a thread', () => {
   ])('with the template %s, a message is %j', async (template, read) => {
     const { prompts, questions } = readerAnswering(two, { templateText: () => template });
     const given = { role: 'developer', content: 'a', reasoning_content: 'b' };
-    await prompts.chat(untyped([given, { role: 'user', content: 'c' }]), options, asker as never);
+    await prompts.encodeChat(
+      untyped([given, { role: 'user', content: 'c' }]),
+      options,
+      asker as never,
+    );
     expect(questions).toEqual([
       {
         messages: [
@@ -138,7 +142,7 @@ describe('prompts for a thread', () => {
   });
 
   test.each<[answer: PromptAnswer, param: string, words: RegExp]>([
-    [{ fewest: 9 }, 'messages', /at most 3 tokens, got at least 9/],
+    [{ minTokens: 9 }, 'messages', /at most 3 tokens, got at least 9/],
     [{ characters: 2001 }, 'messages', /at most 2000 characters, got 2001/],
     [{ characters: 2000 }, 'messages', /at most 3 tokens, got at least 3/],
     [{ lost: 1 }, 'messages[1].role', /got "critic" with content that it leaves out/],
@@ -149,7 +153,7 @@ describe('prompts for a thread', () => {
       { role: 'user', content: 'a' },
       { role: 'critic', content: 'b' },
     ]);
-    await expect(prompts.chat(messages, options, asker as never)).rejects.toMatchObject({
+    await expect(prompts.encodeChat(messages, options, asker as never)).rejects.toMatchObject({
       status: 400,
       param,
       message: expect.stringMatching(words),
@@ -166,14 +170,14 @@ describe('prompts for a thread', () => {
       tool_calls: calls,
     });
     const chat = (one: object) =>
-      readerAnswering(two).prompts.chat(untyped([one]), options, asker as never);
+      readerAnswering(two).prompts.encodeChat(untyped([one]), options, asker as never);
     await chat(message('a'.repeat(10), 1990 - length));
     await chat(message(null, 2000 - length));
     for (const one of [message('a'.repeat(10), 1991 - length), { content: 'a'.repeat(2001) }]) {
       await expect(chat(one)).rejects.toMatchObject({ param: 'messages' });
     }
     const { prompts } = readerAnswering(two);
-    await expect(prompts.count('a'.repeat(2001), true, asker as never)).rejects.toMatchObject({
+    await expect(prompts.encodeAny('a'.repeat(2001), true, asker as never)).rejects.toMatchObject({
       param: 'prompt',
       code: 'context_length_exceeded',
     });
@@ -186,7 +190,7 @@ describe('prompts for a thread', () => {
     const given = { op: '/models/one, tokens', expected: 'a /models/one', got: '/models/one' };
     const error = new DsError({ code: 'DS_DATA', ...given, hint: 'See /models/one.' });
     const { prompts } = readerAnswering(error, { hasPatterns: true });
-    await expect(prompts.text('a', asker as never)).rejects.toMatchObject({
+    await expect(prompts.encode('a', asker as never)).rejects.toMatchObject({
       code: 'DS_DATA',
       op: 'tokens',
       expected: 'a the tokenizer',
@@ -195,7 +199,7 @@ describe('prompts for a thread', () => {
     });
     const other = new TypeError('/models/one');
     const plain = readerAnswering(other, { hasPatterns: true }).prompts;
-    await expect(plain.text('a', asker as never)).rejects.toBe(other);
+    await expect(plain.encode('a', asker as never)).rejects.toBe(other);
   });
 
   test('that ends its thread is the request, or a failure inside', () => {

@@ -1,9 +1,9 @@
 // Tests the parts of a request without a server: messages, tools, options and formats.
 
 import { ApiError } from '../../lib/serve/api-error.js';
-import { messagesOf } from '../../lib/serve/chat-messages.js';
-import { formatOf, requireCompiled } from '../../lib/serve/format-fields.js';
-import { readDelivery, readOptions, withinContext } from '../../lib/serve/parsed-request.js';
+import { parseMessages } from '../../lib/serve/chat-messages.js';
+import { readFormatField, requireCompiled } from '../../lib/serve/format-fields.js';
+import { limitToContext, readDelivery, readOptions } from '../../lib/serve/parsed-request.js';
 import { isWithin, RequestFields } from '../../lib/serve/request-fields.js';
 import { callPlan, readTools } from '../../lib/serve/tools.js';
 import type { JsonObject } from '../../types/json.js';
@@ -26,7 +26,7 @@ function refusalOf(body: () => unknown): {
 const fieldsOf = (values: object) => new RequestFields(values as JsonObject);
 
 describe('messages', () => {
-  const one = (message: unknown) => messagesOf([message as never])[0];
+  const one = (message: unknown) => parseMessages([message as never])[0];
   const call = { id: 'a', type: 'function', function: { name: 'f', arguments: '{"x":1}' } };
 
   test.each<[message: object, read: object]>([
@@ -127,9 +127,9 @@ describe('messages', () => {
 
   test('are 1 to 4,096', () => {
     const message = { role: 'user', content: 'a' };
-    expect(messagesOf(Array(4096).fill(message) as never)).toHaveLength(4096);
+    expect(parseMessages(Array(4096).fill(message) as never)).toHaveLength(4096);
     for (const bad of [undefined, [], 'x', Array(4097).fill(message)]) {
-      expect(refusalOf(() => messagesOf(bad as never)).param).toBe('messages');
+      expect(refusalOf(() => parseMessages(bad as never)).param).toBe('messages');
     }
   });
 
@@ -237,21 +237,21 @@ describe('options', () => {
     // Absent options have no keys, which would hide defaults of the engine.
     expect(read({})).toStrictEqual({
       options: { topK: 7, n: 1 },
-      asked: undefined,
-      askedField: 'max_tokens',
+      requestedTokens: undefined,
+      requestedField: 'max_tokens',
     });
     expect(read({ top_k: 3, n: 4, max_tokens: 5 })).toEqual({
       options: { topK: 3, n: 4 },
-      asked: 5,
-      askedField: 'max_tokens',
+      requestedTokens: 5,
+      requestedField: 'max_tokens',
     });
     expect(read({ top_k: -1 }).options.topK).toBe(0);
     expect(read({ max_completion_tokens: 6 })).toMatchObject({
-      asked: 6,
-      askedField: 'max_completion_tokens',
+      requestedTokens: 6,
+      requestedField: 'max_completion_tokens',
     });
-    expect(read({ max_completion_tokens: 6, max_tokens: 6 }).asked).toBe(6);
-    expect(read({ max_tokens: 0 }, 0).asked).toBe(0);
+    expect(read({ max_completion_tokens: 6, max_tokens: 6 }).requestedTokens).toBe(6);
+    expect(read({ max_tokens: 0 }, 0).requestedTokens).toBe(0);
     expect(read({ seed: -1 }).options.seed).toBe(2 ** 53 - 1);
     expect(read({ seed: 5, stop: 'a', stop_token_ids: [9] }).options).toMatchObject({
       seed: 5,
@@ -293,7 +293,7 @@ describe('options', () => {
     expect(readDelivery(fieldsOf({}), plain).tokenIds).toBe(true);
     expect(readDelivery(fieldsOf({ return_token_ids: false }), plain).tokenIds).toBe(false);
     const format = { response_format: { type: 'json_object' } };
-    expect(refusalOf(() => formatOf(fieldsOf(format), plain)).param).toBe('response_format');
+    expect(refusalOf(() => readFormatField(fieldsOf(format), plain)).param).toBe('response_format');
   });
 
   test('of a delivery', () => {
@@ -313,8 +313,13 @@ describe('options', () => {
 
   test('fit into the context with the prompt', () => {
     const roomFor = (length: number, asked?: number, options: object = {}) =>
-      withinContext(
-        { options, asked, askedField: 'max_tokens', promptField: 'prompt' } as never,
+      limitToContext(
+        {
+          options,
+          requestedTokens: asked,
+          requestedField: 'max_tokens',
+          promptField: 'prompt',
+        } as never,
         length,
         engineWith(),
       );
@@ -332,7 +337,7 @@ describe('options', () => {
 });
 
 describe('formats', () => {
-  const of = (values: object) => formatOf(fieldsOf(values), { tokenizer: {} } as never);
+  const of = (values: object) => readFormatField(fieldsOf(values), { tokenizer: {} } as never);
   const schema = { type: 'object' };
 
   test.each<[values: object, found: object | null]>([

@@ -1,6 +1,6 @@
 // Tests the items and stored responses of /v1/responses without a server.
 import { ApiError } from '../../lib/serve/api-error.js';
-import { itemsOf, messagesOf } from '../../lib/serve/responses/response-items.js';
+import { itemsToMessages, readItems } from '../../lib/serve/responses/response-items.js';
 import { ResponseStore } from '../../lib/serve/responses/response-store.js';
 import type { JsonObject } from '../../types/json.js';
 
@@ -17,7 +17,7 @@ function refusal(body: () => unknown): { status: number; param: string | null; m
 
 describe('items', () => {
   const none = () => null;
-  const read = (items: object[], offset = 0) => messagesOf(items as JsonObject[], offset);
+  const read = (items: object[], offset = 0) => itemsToMessages(items as JsonObject[], offset);
   const call = (id: string, more: object = {}) => ({
     type: 'function_call',
     call_id: id,
@@ -32,25 +32,25 @@ describe('items', () => {
   });
 
   test('are a text, a list, or nothing', () => {
-    expect(itemsOf(undefined, none)).toEqual([]);
-    expect(itemsOf('a', none)).toEqual([{ type: 'message', role: 'user', content: 'a' }]);
-    expect(itemsOf([{ role: 'user' }], none)).toEqual([{ role: 'user' }]);
-    expect(itemsOf(Array(8192).fill({}), none)).toHaveLength(8192);
-    expect(refusal(() => itemsOf(Array(8193).fill({}), none))).toMatchObject({
+    expect(readItems(undefined, none)).toEqual([]);
+    expect(readItems('a', none)).toEqual([{ type: 'message', role: 'user', content: 'a' }]);
+    expect(readItems([{ role: 'user' }], none)).toEqual([{ role: 'user' }]);
+    expect(readItems(Array(8192).fill({}), none)).toHaveLength(8192);
+    expect(refusal(() => readItems(Array(8193).fill({}), none))).toMatchObject({
       param: 'input',
       message: expect.stringContaining('at most 8192, got 8193'),
     });
-    expect(refusal(() => itemsOf({}, none)).param).toBe('input');
-    expect(refusal(() => itemsOf([{}, 3], none)).param).toBe('input[1]');
+    expect(refusal(() => readItems({}, none)).param).toBe('input');
+    expect(refusal(() => readItems([{}, 3], none)).param).toBe('input[1]');
   });
 
   test('that are references are looked up by their id', () => {
     const found = { id: 'msg_1', role: 'assistant' };
     const refer = (id: string) => (id === 'msg_1' ? found : null);
     const items = [{ type: 'item_reference', id: 'msg_1' }];
-    expect(itemsOf(items, refer)[0]).toBe(found);
+    expect(readItems(items, refer)[0]).toBe(found);
     for (const id of ['msg_2', 3]) {
-      const error = refusal(() => itemsOf([{ type: 'item_reference', id }], refer));
+      const error = refusal(() => readItems([{ type: 'item_reference', id }], refer));
       expect(error).toMatchObject({ status: 404, param: 'input[0].id', code: 'item_not_found' });
     }
   });

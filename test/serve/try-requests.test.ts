@@ -28,7 +28,7 @@ test(`${REQUESTS} random requests get documented answers`, async () => {
   expect({ faults, reported }).toEqual({ faults: [], reported: [] });
   expect(answers).toBeGreaterThan(REQUESTS / 2);
   expect(goodAnswers).toBeGreaterThan(0);
-  await until(() => server.lives.size + server.admission.inside + server.bodies.bytes === 0);
+  await until(() => server.lives.size + server.admission.running + server.bodies.bytes === 0);
   expect(engine.active).toBe(0);
   await server.stop();
 });

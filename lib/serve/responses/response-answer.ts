@@ -1,4 +1,4 @@
-// The answer of /v1/responses: items of reasoning, text and calls, whole or in events.
+// Sends the answer of /v1/responses: items of reasoning, text and calls, as one object or events.
 import { randomUUID } from 'node:crypto';
 import type { JsonObject } from '../../../types/json.js';
 import { required } from '../../runtime/required.js';
@@ -8,17 +8,17 @@ import type { ApiError } from '../api-error.js';
 import { EventStream } from '../event-stream.js';
 import { sendError, sendJson } from '../send.js';
 
-/** Fields that are known before the answer. */
+/** Fields of a response that do not depend on the answer. */
 export interface ResponseHead {
   id: string;
   /** Seconds since 1970. */
   created_at: number;
-  /** Fields of the request. */
+  /** Fields copied from the request. */
   echo: JsonObject;
 }
 
 type ItemKind = 'reasoning' | 'message' | 'function_call';
-/** An item under way. */
+/** An item that is not complete yet. */
 interface OpenItem {
   kind: ItemKind;
   /** Index of the item in the output. */
@@ -37,10 +37,13 @@ const PREFIXES: Readonly<Record<ItemKind, string>> = {
 
 const newId = (kind: ItemKind): string => `${PREFIXES[kind]}_${randomUUID().replaceAll('-', '')}`;
 
-/** Keeps a response for later requests. */
+/** Stores a response for later requests. */
 type Keep = (response: JsonObject, output: readonly JsonObject[]) => void;
 
-/** One item is open at a time: a part of another kind closes it. */
+/**
+ * Builds items from the parts of an answer. One item is open at a time; a part of another kind
+ * closes it.
+ */
 export class ResponseAnswer implements Answer {
   private readonly output: JsonObject[] = [];
   private item: OpenItem | null = null;
@@ -60,18 +63,18 @@ export class ResponseAnswer implements Answer {
 
   part(choice: number, { text, reasoning, calls = [], finishReason }: AnswerPart): void {
     if (choice > 0) return;
-    if (reasoning) this.say('reasoning', reasoning);
-    if (text !== '') this.say('message', text);
-    for (const call of calls) this.call(call);
+    if (reasoning) this.addText('reasoning', reasoning);
+    if (text !== '') this.addText('message', text);
+    for (const call of calls) this.addCall(call);
     if (finishReason !== null) this.reason = finishReason;
   }
 
   end(usage: Usage): void {
-    // An answer without words is an empty message.
+    // An empty answer still has one message.
     if (this.output.length === 0 && !this.item) this.openItem('message', null);
     this.closeItem();
     const isWhole = this.reason !== 'length';
-    const response = this.response(isWhole ? 'completed' : 'incomplete', usage);
+    const response = this.createResponse(isWhole ? 'completed' : 'incomplete', usage);
     this.keep(response, this.output);
     if (!this.setup.delivery.stream) {
       sendJson(this.setup.response, 200, response);
@@ -88,10 +91,10 @@ export class ResponseAnswer implements Answer {
       return;
     }
     const { code, message } = error;
-    const own = { code: code ?? 'server_error', message };
+    const errorFields = { code: code ?? 'server_error', message };
     this.send({
       type: 'response.failed',
-      response: { ...this.response('failed', null), error: own },
+      response: { ...this.createResponse('failed', null), error: errorFields },
     });
     this.finish();
   }
@@ -101,7 +104,7 @@ export class ResponseAnswer implements Answer {
     this.stream().close();
   }
 
-  private response(status: string, usage: Usage | null): JsonObject {
+  private createResponse(status: string, usage: Usage | null): JsonObject {
     const { id, created_at, echo } = this.head;
     const isCut = status === 'incomplete';
     return {
@@ -115,11 +118,11 @@ export class ResponseAnswer implements Answer {
       ...echo,
       model: this.setup.model,
       output: [...this.output],
-      usage: usage && usageOf(usage),
+      usage: usage && usageFields(usage),
     };
   }
 
-  private say(kind: 'reasoning' | 'message', text: string): void {
+  private addText(kind: 'reasoning' | 'message', text: string): void {
     if (this.item?.kind !== kind) {
       this.closeItem();
       this.openItem(kind, null);
@@ -140,7 +143,7 @@ export class ResponseAnswer implements Answer {
     }
   }
 
-  private call({ id, name = '', arguments: text }: CallPart): void {
+  private addCall({ id, name = '', arguments: text }: CallPart): void {
     if (id !== undefined) {
       this.closeItem();
       this.openItem('function_call', { call_id: id, name });
@@ -183,9 +186,9 @@ export class ResponseAnswer implements Answer {
       this.send({ type: 'response.function_call_arguments.done', ...place, ...more });
     }
     const isCut = this.reason === 'length';
-    const whole = serializeItem(item, isCut ? 'incomplete' : 'completed');
-    this.output.push(whole);
-    this.send({ type: 'response.output_item.done', output_index: item.index, item: whole });
+    const serialized = serializeItem(item, isCut ? 'incomplete' : 'completed');
+    this.output.push(serialized);
+    this.send({ type: 'response.output_item.done', output_index: item.index, item: serialized });
   }
 
   private sendPart(item: OpenItem, stage: 'added' | 'done'): void {
@@ -196,7 +199,7 @@ export class ResponseAnswer implements Answer {
       item_id: item.id,
       output_index: item.index,
       ...(isText ? { content_index: 0 } : { summary_index: 0 }),
-      part: partOf(item),
+      part: contentPart(item),
     });
   }
 
@@ -212,33 +215,33 @@ export class ResponseAnswer implements Answer {
     if (this.events) return this.events;
     const { response, maxUnread, overflow } = this.setup;
     this.events = new EventStream(response, maxUnread, overflow);
-    const initial = this.response('in_progress', null);
+    const initial = this.createResponse('in_progress', null);
     this.send({ type: 'response.created', response: initial });
     this.send({ type: 'response.in_progress', response: initial });
     return this.events;
   }
 }
 
-function partOf({ kind, texts }: OpenItem): JsonObject {
+function contentPart({ kind, texts }: OpenItem): JsonObject {
   const text = texts.join('');
   if (kind === 'reasoning') return { type: 'summary_text', text };
   return { type: 'output_text', text, annotations: [], logprobs: [] };
 }
 
-/** An item as it is sent. */
+/** Returns the JSON of an item. */
 function serializeItem(item: OpenItem, status: string): JsonObject {
   const { kind, id, call, texts } = item;
   switch (kind) {
     case 'reasoning':
-      return { id, type: kind, status, summary: [partOf(item)] };
+      return { id, type: kind, status, summary: [contentPart(item)] };
     case 'message':
-      return { id, type: kind, status, role: 'assistant', content: [partOf(item)] };
+      return { id, type: kind, status, role: 'assistant', content: [contentPart(item)] };
     case 'function_call':
       return { id, type: kind, status, ...call, arguments: texts.join('') };
   }
 }
 
-function usageOf({ promptTokens, completionTokens, cachedTokens, reasoningTokens }: Usage) {
+function usageFields({ promptTokens, completionTokens, cachedTokens, reasoningTokens }: Usage) {
   return {
     input_tokens: promptTokens,
     input_tokens_details: { cached_tokens: cachedTokens },

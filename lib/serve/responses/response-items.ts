@@ -1,44 +1,48 @@
-// Items of /v1/responses to messages of a chat.
+// Converts items of /v1/responses to chat messages.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
-import { ApiError, invalid, unsupported } from '../api-error.js';
+import { ApiError, invalidError, unsupportedError } from '../api-error.js';
 
-/** Items of one conversation. */
+/** Maximum number of items in a conversation. */
 const MAX_ITEMS = 8192;
 
-/** A message in the form of a chat request. */
+/** A message as a chat request has it. */
 interface Message {
   [key: string]: JsonValue;
   role: string;
 }
 
-/** The items of `input`: a text, or a list. Throws 400. */
-export function itemsOf(
-  given: JsonValue | undefined,
+/** Reads `input`: a text, or a list of items. Resolves item references with `refer`. Throws 400. */
+export function readItems(
+  input: JsonValue | undefined,
   refer: (id: string) => JsonObject | null,
 ): JsonObject[] {
-  if (given === undefined) return [];
-  if (typeof given === 'string') return [{ type: 'message', role: 'user', content: given }];
-  if (!Array.isArray(given))
-    throw invalid('input', 'a string, or a list of items', formatValue(given));
-  if (given.length > MAX_ITEMS) throw invalid('input', `at most ${MAX_ITEMS}`, `${given.length}`);
-  return given.map((item, i) => {
+  if (input === undefined) return [];
+  if (typeof input === 'string') return [{ type: 'message', role: 'user', content: input }];
+  if (!Array.isArray(input))
+    throw invalidError('input', 'a string, or a list of items', formatValue(input));
+  if (input.length > MAX_ITEMS)
+    throw invalidError('input', `at most ${MAX_ITEMS}`, `${input.length}`);
+  return input.map((item, i) => {
     const location = `input[${i}]`;
-    if (!isObject<JsonObject>(item)) throw invalid(location, 'an item', formatValue(item));
+    if (!isObject<JsonObject>(item)) throw invalidError(location, 'an item', formatValue(item));
     if (item.type !== 'item_reference') return item;
-    const found = typeof item.id === 'string' ? refer(item.id) : null;
-    if (found) return found;
+    const stored = typeof item.id === 'string' ? refer(item.id) : null;
+    if (stored) return stored;
     const message = `${location}.id: expected the id of an item in memory, got ${formatValue(item.id)}. Send the item itself, or set "store": false.`;
     throw new ApiError(404, message, { param: `${location}.id`, code: 'item_not_found' });
   });
 }
 
-/** The messages of a conversation. `offset`: items of earlier turns. Throws 400. */
-export function messagesOf(items: readonly JsonObject[], offset: number): Message[] {
+/**
+ * Converts items to messages. `offset`: number of items of earlier turns, for error locations.
+ * Throws 400.
+ */
+export function itemsToMessages(items: readonly JsonObject[], offset: number): Message[] {
   const messages: Message[] = [];
   let assistant: Message | null = null;
-  const open = (isNext: (current: Message) => boolean): Message => {
+  const openAssistant = (isNext: (current: Message) => boolean): Message => {
     if (assistant === null || !isNext(assistant)) {
       assistant = { role: 'assistant', content: null };
       messages.push(assistant);
@@ -49,37 +53,42 @@ export function messagesOf(items: readonly JsonObject[], offset: number): Messag
     const location = `input[${i - offset}]`;
     const { type = 'message' } = item;
     if (type === 'reasoning') {
-      const said = open((message) => message.content === null && !message.tool_calls);
-      said.reasoning_content = `${said.reasoning_content ?? ''}${reasoningText(item)}`;
+      const target = openAssistant((message) => message.content === null && !message.tool_calls);
+      target.reasoning_content = `${target.reasoning_content ?? ''}${reasoningText(item)}`;
     } else if (type === 'function_call') {
-      const { call_id: id = '', name = '', arguments: own = '' } = item;
-      const message = open(() => true);
+      const { call_id: id = '', name = '', arguments: args = '' } = item;
+      const message = openAssistant(() => true);
       const calls = Array.isArray(message.tool_calls) ? message.tool_calls : [];
-      message.tool_calls = [...calls, { id, type: 'function', function: { name, arguments: own } }];
+      message.tool_calls = [
+        ...calls,
+        { id, type: 'function', function: { name, arguments: args } },
+      ];
     } else if (type === 'function_call_output') {
       assistant = null;
       const { call_id: id, output } = item;
-      if (typeof id !== 'string') throw invalid(`${location}.call_id`, 'a string', formatValue(id));
-      const content = textOf(output, `${location}.output`);
+      if (typeof id !== 'string')
+        throw invalidError(`${location}.call_id`, 'a string', formatValue(id));
+      const content = readText(output, `${location}.output`);
       messages.push({ role: 'tool', tool_call_id: id, content });
     } else if (type === 'message') {
       const { role = null } = item;
-      const content = textOf(item.content, `${location}.content`);
+      const content = readText(item.content, `${location}.content`);
       if (role === 'assistant') {
-        open((message) => message.content === null && !message.tool_calls).content = content;
+        openAssistant((message) => message.content === null && !message.tool_calls).content =
+          content;
       } else {
         assistant = null;
         messages.push({ role: role as string, content });
       }
     } else {
       const got = typeof type === 'string' ? `"${type.slice(0, 60)}"` : formatValue(type);
-      throw unsupported(`${location}.type`, `the server has no items of the type ${got}`);
+      throw unsupportedError(`${location}.type`, `the server has no items of the type ${got}`);
     }
   }
   return messages;
 }
 
-/** Parts with texts. */
+/** Types of content parts with text. */
 const TEXTS: ReadonlySet<unknown> = new Set([
   'input_text',
   'output_text',
@@ -88,27 +97,31 @@ const TEXTS: ReadonlySet<unknown> = new Set([
   'reasoning_text',
 ]);
 
-function textOf(given: JsonValue | undefined, location: string): string {
-  if (typeof given === 'string') return given;
-  if (!Array.isArray(given))
-    throw invalid(location, 'a string, or a list of parts', formatValue(given));
-  const texts = given.map((part, i) => {
+function readText(content: JsonValue | undefined, location: string): string {
+  if (typeof content === 'string') return content;
+  if (!Array.isArray(content))
+    throw invalidError(location, 'a string, or a list of parts', formatValue(content));
+  const texts = content.map((part, i) => {
     const { type, text, refusal } = isObject<JsonObject>(part) ? part : {};
     if (TEXTS.has(type) && typeof text === 'string') return text;
     if (type === 'refusal' && typeof refusal === 'string') return refusal;
     if (typeof type === 'string' && !TEXTS.has(type)) {
       const got = type.slice(0, 60);
-      throw unsupported(
+      throw unsupportedError(
         `${location}[${i}].type`,
         `"${got}" is not text, and the model reads only text`,
       );
     }
-    throw invalid(`${location}[${i}]`, '{ "type": "input_text", "text": ".." }', formatValue(part));
+    throw invalidError(
+      `${location}[${i}]`,
+      '{ "type": "input_text", "text": ".." }',
+      formatValue(part),
+    );
   });
   return texts.join('\n');
 }
 
-/** Clients send back what they got: a summary, or the reasoning itself. */
+/** Returns the text of a reasoning item: clients send back the summary, or the reasoning itself. */
 function reasoningText({ summary, content }: JsonObject): string {
   const parts = [content, summary].find((item) => Array.isArray(item) && item.length > 0);
   const texts = Array.isArray(parts) ? parts : [];

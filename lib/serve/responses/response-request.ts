@@ -1,25 +1,25 @@
-// POST /v1/responses: a conversation of items, read as a chat.
+// Parses POST /v1/responses as a chat request.
 import { randomUUID } from 'node:crypto';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
-import { ApiError, invalid, unsupported } from '../api-error.js';
+import { ApiError, invalidError, unsupportedError } from '../api-error.js';
 import { readChat } from '../chat-request.js';
 import type { ParsedRequest } from '../parsed-request.js';
 import { RequestFields } from '../request-fields.js';
 import type { ServedModel } from '../served-model.js';
 import { ResponseAnswer, type ResponseHead } from './response-answer.js';
-import { itemsOf, messagesOf } from './response-items.js';
+import { itemsToMessages, readItems } from './response-items.js';
 import type { ResponseStore } from './response-store.js';
 
-/** Fields of a response that are not of a chat. */
-const OWN: ReadonlySet<string> = new Set([
+/** Fields of a response request that chats do not have. */
+const RESPONSE_FIELDS: ReadonlySet<string> = new Set([
   ...['input', 'instructions', 'tools', 'tool_choice', 'text', 'max_output_tokens', 'include'],
   ...['previous_response_id', 'reasoning', 'truncation', 'background', 'stream_options'],
   ...['conversation', 'prompt', 'max_tool_calls', 'top_logprobs', 'store'],
 ]);
 
-/** Names of chat fields in errors, and of this route. */
+/** Renames chat fields in error messages to the fields of this route. */
 const NAMES: readonly (readonly [chat: RegExp, own: string])[] = [
   [/^messages\b/, 'input'],
   [/^max_(completion_)?tokens$/, 'max_output_tokens'],
@@ -28,38 +28,38 @@ const NAMES: readonly (readonly [chat: RegExp, own: string])[] = [
   [/^(tools\[\d+\])\.function\b/, '$1'],
 ];
 
-/** Throws 400, naming the field that is wrong, and 404 for what the store lacks. */
+/** Parses the request. Throws 400, naming the wrong field, and 404 for unknown ids. */
 export function readResponse(
   body: JsonObject,
   served: ServedModel,
   { store, owner }: { store: ResponseStore; owner: string },
 ): ParsedRequest {
   const fields = new RequestFields(body);
-  refuseOthers(fields);
+  refuseUnsupported(fields);
   const previous = fields.text('previous_response_id') ?? null;
   const before = previous === null ? [] : store.conversation(previous, owner);
-  const items = itemsOf(fields.any('input'), (id) => store.item(id, owner));
+  const items = readItems(fields.any('input'), (id) => store.item(id, owner));
   const instructions = fields.text('instructions') ?? null;
   const isStored = fields.flag('store') ?? true;
-  const messages = messagesOf([...before, ...items], before.length);
+  const messages = itemsToMessages([...before, ...items], before.length);
   const system = instructions === null ? [] : [{ role: 'system', content: instructions }];
-  const rest = Object.entries(body).filter(([name]) => !OWN.has(name));
+  const chatFields = Object.entries(body).filter(([name]) => !RESPONSE_FIELDS.has(name));
   const chat: JsonObject = {
-    ...Object.fromEntries(rest),
+    ...Object.fromEntries(chatFields),
     messages: [...system, ...messages],
-    ...toolsOf(fields),
-    ...formatOf(fields),
-    ...given('max_completion_tokens', fields.integer('max_output_tokens', 1)),
-    ...given('reasoning_effort', fields.inside('reasoning')?.text('effort')),
+    ...chatToolFields(fields),
+    ...responseFormatField(fields),
+    ...fieldUnlessAbsent('max_completion_tokens', fields.integer('max_output_tokens', 1)),
+    ...fieldUnlessAbsent('reasoning_effort', fields.inside('reasoning')?.text('effort')),
   };
   if (chat.messages && (chat.messages as JsonValue[]).length === 0) {
-    throw invalid('input', 'a string, or a list of items', formatValue(body.input));
+    throw invalidError('input', 'a string, or a list of items', formatValue(body.input));
   }
-  const parsed = rename(() => readChat(chat, served));
+  const parsed = renameErrors(() => readChat(chat, served));
   const head: ResponseHead = {
     id: `resp_${randomUUID().replaceAll('-', '')}`,
     created_at: Math.floor(Date.now() / 1000),
-    echo: echoOf(body, isStored),
+    echo: echoedFields(body, isStored),
   };
   const keep = (response: JsonObject, output: readonly JsonObject[]): void => {
     if (!isStored) return;
@@ -69,64 +69,67 @@ export function readResponse(
   return {
     ...parsed,
     promptField: 'input',
-    askedField: 'max_output_tokens',
+    requestedField: 'max_output_tokens',
     open: (setup) => new ResponseAnswer(setup, head, keep),
   };
 }
 
-function refuseOthers(fields: RequestFields): void {
+function refuseUnsupported(fields: RequestFields): void {
   const absent: readonly [string, string][] = [
     ['conversation', 'send previous_response_id'],
     ['prompt', 'the server has no templates of prompts; send input'],
   ];
   for (const [name, reason] of absent) {
-    if (fields.any(name) !== undefined) throw unsupported(name, reason);
+    if (fields.any(name) !== undefined) throw unsupportedError(name, reason);
   }
-  if (fields.flag('background')) throw unsupported('background', 'the client waits for the answer');
+  if (fields.flag('background'))
+    throw unsupportedError('background', 'the client waits for the answer');
   const truncation = fields.any('truncation') ?? 'disabled';
-  if (truncation !== 'disabled') throw unsupported('truncation', 'the server drops no items');
+  if (truncation !== 'disabled') throw unsupportedError('truncation', 'the server drops no items');
   if (fields.integer('top_logprobs', 0, 20)) {
-    throw unsupported('top_logprobs', '/v1/chat/completions has logprobs');
+    throw unsupportedError('top_logprobs', '/v1/chat/completions has logprobs');
   }
 }
 
-const given = (name: string, value: JsonValue | undefined): JsonObject =>
+const fieldUnlessAbsent = (name: string, value: JsonValue | undefined): JsonObject =>
   value === undefined ? {} : { [name]: value };
 
-/** Flat tools and choices to those of a chat. */
-function toolsOf(fields: RequestFields): JsonObject {
+/** Converts flat tools and a flat tool choice to the form of a chat request. */
+function chatToolFields(fields: RequestFields): JsonObject {
   const tools = fields.any('tools');
   const choice = fields.any('tool_choice');
-  const named = isObject<JsonObject>(choice) && choice.type === 'function';
-  const ownChoice = named ? { type: 'function', function: { name: choice.name ?? null } } : choice;
-  if (tools === undefined) return given('tool_choice', ownChoice);
-  if (!Array.isArray(tools)) throw invalid('tools', 'a list of functions', formatValue(tools));
+  const isNamed = isObject<JsonObject>(choice) && choice.type === 'function';
+  const chatChoice = isNamed
+    ? { type: 'function', function: { name: choice.name ?? null } }
+    : choice;
+  if (tools === undefined) return fieldUnlessAbsent('tool_choice', chatChoice);
+  if (!Array.isArray(tools)) throw invalidError('tools', 'a list of functions', formatValue(tools));
   const nested = tools.map((tool, i) => {
-    if (!isObject<JsonObject>(tool)) throw invalid(`tools[${i}]`, 'a tool', formatValue(tool));
+    if (!isObject<JsonObject>(tool)) throw invalidError(`tools[${i}]`, 'a tool', formatValue(tool));
     const { type, ...described } = tool;
     if (type === 'function') return { type, function: described };
     const got = formatValue(type);
-    throw unsupported(
+    throw unsupportedError(
       `tools[${i}].type`,
       `the server runs no tools; expected "function", got ${got}`,
     );
   });
-  return { tools: nested, ...given('tool_choice', ownChoice) };
+  return { tools: nested, ...fieldUnlessAbsent('tool_choice', chatChoice) };
 }
 
-/** `text.format` to `response_format`. */
-function formatOf(fields: RequestFields): JsonObject {
+/** Converts `text.format` to `response_format`. */
+function responseFormatField(fields: RequestFields): JsonObject {
   const text = fields.inside('text');
-  const verbosity = given('verbosity', text?.any('verbosity'));
+  const verbosity = fieldUnlessAbsent('verbosity', text?.any('verbosity'));
   const format = text?.object('format');
   if (!format) return verbosity;
   const { type, ...schema } = format;
-  const ownObject = type === 'json_schema' ? { type, json_schema: schema } : format;
-  return { ...verbosity, response_format: ownObject };
+  const chatFormat = type === 'json_schema' ? { type, json_schema: schema } : format;
+  return { ...verbosity, response_format: chatFormat };
 }
 
-/** Calls `read`; errors name the fields of this route. */
-function rename(read: () => ParsedRequest): ParsedRequest {
+/** Calls `read`, and renames the fields in its errors. */
+function renameErrors(read: () => ParsedRequest): ParsedRequest {
   try {
     return read();
   } catch (error) {
@@ -139,8 +142,8 @@ function rename(read: () => ParsedRequest): ParsedRequest {
   }
 }
 
-/** Fields of the request that the response repeats. */
-function echoOf(body: JsonObject, isStored: boolean): JsonObject {
+/** Returns the fields of the request that the response repeats. */
+function echoedFields(body: JsonObject, isStored: boolean): JsonObject {
   const { text, reasoning } = body;
   return {
     instructions: body.instructions ?? null,

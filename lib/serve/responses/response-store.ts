@@ -1,24 +1,24 @@
-// Keeps responses and their items for later requests of the same client, within bounds.
+// Stores responses and their items for later requests of the same client, within limits.
 import type { JsonObject } from '../../../types/json.js';
 import { ApiError } from '../api-error.js';
 
 /** A response with the items of its turn. */
 export interface StoredResponse {
   id: string;
-  /** The client: other clients do not find it. */
+  /** The client. Other clients cannot read the response. */
   owner: string;
-  /** The response before it in the conversation. */
+  /** Id of the previous response in the conversation. */
   previous: string | null;
   /** Items of the request, then items of the answer. */
   items: readonly JsonObject[];
-  /** The response as it was sent. */
+  /** The response as sent to the client. */
   response: JsonObject;
 }
 
-/** Responses in memory, and bytes of all of them. */
+/** Maximum number of stored responses, and of their bytes. */
 const [MAX_RESPONSES, MAX_BYTES] = [4096, 64 * 2 ** 20];
 
-/** The least recently used responses are dropped first. */
+/** Stores responses by id. Drops the least recently used first. */
 export class ResponseStore {
   private readonly responses = new Map<string, StoredResponse & { bytes: number }>();
   private readonly items = new Map<string, { response: string; item: JsonObject }>();
@@ -44,22 +44,25 @@ export class ResponseStore {
     }
   }
 
-  /** Throws 404 for an unknown response, and for one of another client. */
+  /** Returns a response. Throws 404 for an unknown id, and for a response of another client. */
   find(id: string, owner: string): StoredResponse {
-    const found = this.responses.get(id);
-    if (!found || found.owner !== owner) throw notFound(id);
+    const stored = this.responses.get(id);
+    if (!stored || stored.owner !== owner) throw notFoundError(id);
     this.responses.delete(id);
-    this.responses.set(id, found);
-    return found;
+    this.responses.set(id, stored);
+    return stored;
   }
 
-  /** Throws as find() does. */
+  /** Deletes a response. Throws as find() does. */
   delete(id: string, owner: string): void {
     this.find(id, owner);
     this.drop(id);
   }
 
-  /** All items of a conversation up to the response `id`, oldest first. Throws as find() does. */
+  /**
+   * Returns all items of a conversation up to the response `id`, oldest first. Throws as find()
+   * does.
+   */
   conversation(id: string, owner: string): JsonObject[] {
     const turns: (readonly JsonObject[])[] = [];
     for (let next: string | null = id; next !== null; ) {
@@ -70,26 +73,26 @@ export class ResponseStore {
     return turns.reverse().flat();
   }
 
-  /** The item of an `item_reference`; null if it is not in memory. */
+  /** Returns the item of an `item_reference`; null if it is not stored. */
   item(id: string, owner: string): JsonObject | null {
-    const found = this.items.get(id);
-    const isOwn = found && this.responses.get(found.response)?.owner === owner;
-    return isOwn ? found.item : null;
+    const entry = this.items.get(id);
+    const isOwn = entry && this.responses.get(entry.response)?.owner === owner;
+    return isOwn ? entry.item : null;
   }
 
   private drop(id: string): void {
-    const found = this.responses.get(id);
-    if (!found) return;
+    const stored = this.responses.get(id);
+    if (!stored) return;
     this.responses.delete(id);
-    this.bytes -= found.bytes;
-    for (const { id: item } of found.items) {
+    this.bytes -= stored.bytes;
+    for (const { id: item } of stored.items) {
       if (typeof item === 'string' && this.items.get(item)?.response === id)
         this.items.delete(item);
     }
   }
 }
 
-function notFound(id: string): ApiError {
+function notFoundError(id: string): ApiError {
   const message = `response: expected the id of a response in memory, got ${JSON.stringify(id.slice(0, 60))}. Send the whole conversation as input.`;
   return new ApiError(404, message, { code: 'response_not_found' });
 }
