@@ -53,7 +53,7 @@ function impose(steps: Steps, prompt: number): void {
     const count = Math.min(proposed, most);
     return Array.from({ length: count }, (_, i) => (i < accepted ? TOKEN : WRONG));
   };
-  DraftLength.prototype.at = (tokens) => stepAt(tokens)[0];
+  DraftLength.prototype.lengthFor = (tokens) => stepAt(tokens)[0];
   PromptLookup.prototype.propose = function (most) {
     const { tokens } = this as unknown as { tokens: readonly number[] };
     return proposalsAt(tokens.length, most);

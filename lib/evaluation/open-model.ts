@@ -1,6 +1,6 @@
 // Opens the model of a folder for an evaluation, with an adapter if there is one.
 import { localFolder } from '../hub/local-folder.js';
-import { baseOf } from '../inference/model-folder.js';
+import { findBaseFolder } from '../inference/model-folder.js';
 import { type CausalLM, fromPretrained } from '../models/index.js';
 import { type AdapterFolder, adapterFolder } from '../peft/adapter-folder.js';
 import { loadAdapter } from '../peft/index.js';
@@ -38,7 +38,7 @@ export async function openForEvaluation(
   const dir = await localFolder('eval', place, { need: 'model' });
   const ownFolder = adapterFolder(dir);
   if (ownFolder && adapter !== undefined) throw twoAdapters(ownFolder);
-  const base = ownFolder ? await baseOf(ownFolder) : dir;
+  const base = ownFolder ? await findBaseFolder(ownFolder) : dir;
   const named = adapter && (await localFolder('eval', adapter, { need: 'adapter' }));
   const over = ownFolder ? dir : named;
   const model = await fromPretrained(base, dtype === undefined ? {} : { dtype });

@@ -3,7 +3,7 @@ import { Buffer } from '../runtime/buffer.js';
 import type { View } from '../runtime/view.js';
 import type { Uploads } from './uploads.js';
 
-/** The `until` of a ban without an end: the largest i32. */
+/** Value of `until` for a ban without an end: the largest i32. */
 export const FOREVER = 2 ** 31 - 1;
 
 /** A banned sequence: its last token may not follow the others. */
@@ -14,7 +14,7 @@ export interface Ban {
 }
 
 /** Each row starts with slot, until and length; the tokens follow (csrc/ops/sample.h). */
-const HEAD = 3;
+const HEADER_WORDS = 3;
 
 /** Holds the bans of each slot and uploads the list again if one changes. */
 export class BanList {
@@ -49,7 +49,7 @@ export class BanList {
       this.uploaded = null;
       return;
     }
-    const width = HEAD + all.reduce((max, { tokens }) => Math.max(max, tokens.length), 0);
+    const width = HEADER_WORDS + all.reduce((max, { tokens }) => Math.max(max, tokens.length), 0);
     const values = new Int32Array(all.length * width);
     all.forEach(({ slot, until, tokens }, i) => {
       values.set([slot, until, tokens.length, ...tokens], i * width);

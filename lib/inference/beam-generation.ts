@@ -17,7 +17,7 @@ export async function searchBeams(
   request.onStart?.();
   const signals = request.signal ? [signal, request.signal] : [signal];
   const common = { promptTokens: prompt.length, cachedTokens: 0 };
-  const found = await beamSearch(model, prompt, {
+  const results = await beamSearch(model, prompt, {
     numBeams: 1,
     ...beams,
     ...sampling,
@@ -27,7 +27,7 @@ export async function searchBeams(
     stopTokens: [...stopTokens],
     signal: AbortSignal.any(signals),
   });
-  return found.map((beam) => ({ ...common, ...serializeBeam(beam, request, tokenizer) }));
+  return results.map((beam) => ({ ...common, ...serializeBeam(beam, request, tokenizer) }));
 }
 
 function serializeBeam({ tokens }: Beam, request: ReadRequest, tokenizer: Tokenizer | null) {

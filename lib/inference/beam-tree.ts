@@ -1,5 +1,4 @@
-// Bookkeeping of a beam search, without the model: running and finished sequences, and the stop
-// rule.
+// State of a beam search, without the model: running and finished sequences, and the stop rule.
 
 /** Rules of a beam search. */
 export interface BeamRules {
@@ -35,7 +34,8 @@ export interface Candidate {
 const NEVER = -1e9;
 const { fround } = Math;
 
-interface Finished extends Beam {
+/** A candidate for the result. Unfinished ones only fill up the list. */
+interface FinishedBeam extends Beam {
   readonly isFinished: boolean;
 }
 
@@ -45,7 +45,7 @@ interface Finished extends Beam {
 export class BeamTree {
   /** The running sequences with the sums of their logprobs. */
   running: readonly { readonly tokens: readonly number[]; readonly total: number }[];
-  private finished: Finished[] = [];
+  private finished: FinishedBeam[] = [];
   private canImprove = true;
   private length = 0;
 
@@ -83,7 +83,7 @@ export class BeamTree {
       hasEnded: isLast || ends.has(token),
     }));
     this.finish(sequences);
-    const onwards = best(
+    const onwards = selectBest(
       sequences.map((sequence) => ({
         ...sequence,
         total: fround(sequence.total + (sequence.hasEnded ? NEVER : 0)),
@@ -119,7 +119,7 @@ export class BeamTree {
       const score = fround(this.scoreOf(total, this.length) + isClosed + (isFinished ? 0 : NEVER));
       return { tokens, score, isFinished };
     });
-    this.finished = best([...this.finished, ...added], ({ score }) => score, numBeams);
+    this.finished = selectBest([...this.finished, ...added], ({ score }) => score, numBeams);
   }
 
   private scoreOf(total: number, length: number): number {
@@ -130,13 +130,13 @@ export class BeamTree {
   private mayImprove(): boolean {
     const { earlyStopping, lengthPenalty, maxNewTokens } = this.rules;
     const length = earlyStopping === 'never' && lengthPenalty > 0 ? maxNewTokens : this.length;
-    const hoped = this.scoreOf(this.running[0]?.total ?? NEVER, length);
+    const bestPossible = this.scoreOf(this.running[0]?.total ?? NEVER, length);
     const worst = Math.min(...this.finished.map(({ score }) => score));
-    return this.finished.some(({ isFinished }) => hoped > (isFinished ? worst : NEVER));
+    return this.finished.some(({ isFinished }) => bestPossible > (isFinished ? worst : NEVER));
   }
 }
 
 /** Returns the `count` items with the largest values in descending order. The sort is stable. */
-function best<T>(items: readonly T[], ranked: (item: T) => number, count: number): T[] {
-  return items.toSorted((a, b) => ranked(b) - ranked(a)).slice(0, count);
+function selectBest<T>(items: readonly T[], score: (item: T) => number, count: number): T[] {
+  return items.toSorted((a, b) => score(b) - score(a)).slice(0, count);
 }

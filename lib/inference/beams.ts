@@ -13,8 +13,8 @@ import { required } from '../runtime/required.js';
 import { logSoftmax, noGrad, scope, Tensor, topk } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import { type Beam, type BeamRules, BeamTree, type Candidate } from './beam-tree.js';
-import { penalizedScore, stepBans } from './host-rules.js';
-import { biasOf, needsBias } from './sampler-rows.js';
+import { bannedTokens, penalizedScore } from './host-rules.js';
+import { biasValues, needsBias } from './sampler-rows.js';
 import {
   requireToken,
   SAMPLING,
@@ -77,7 +77,7 @@ export interface BeamOptions extends SamplingOptions, Options<typeof SEARCH> {}
 const OP = 'beamSearch';
 
 /** The checked options. */
-interface Search {
+interface CheckedSearch {
   rules: BeamRules;
   scoring: SamplingRules;
   n: number;
@@ -115,13 +115,17 @@ export async function beamSearch(
   }
 }
 
-function readSearch(model: CausalLM, prompt: readonly number[], options: BeamOptions): Search {
+function readSearch(
+  model: CausalLM,
+  prompt: readonly number[],
+  options: BeamOptions,
+): CheckedSearch {
   const vocabulary = { vocabSize: model.vocabSize, tokenizer: options.tokenizer };
   const declared = { ...SAMPLING, ...tokenOptions(vocabulary), ...SEARCH };
   const { doSample: _, ...read } = readDeclared(OP, options, declared);
   const { numBeams, maxNewTokens, n, stopTokens, signal } = read;
   if (n > numBeams) throw refusedError('n', `at most numBeams, ${numBeams}`, n);
-  requireNoDraw(read);
+  requireNoSampling(read);
   for (const token of [...prompt, ...stopTokens]) {
     requireToken(`${OP} tokens`, token, model.vocabSize);
   }
@@ -146,7 +150,7 @@ const SCORING: readonly string[] = [
 ];
 
 /** Throws DS_ARGUMENT for options that only sampling uses. */
-function requireNoDraw(rules: SamplingRules): void {
+function requireNoSampling(rules: SamplingRules): void {
   const values: Readonly<Record<string, unknown>> = {
     ...rules,
     temperature: rules.temperature || SAMPLING.temperature.default,
@@ -186,11 +190,11 @@ class BeamRun {
   constructor(
     private readonly model: CausalLM,
     private readonly prompt: readonly number[],
-    private readonly search: Search,
+    private readonly search: CheckedSearch,
   ) {
     this.tree = new BeamTree(search.rules);
     const { scoring } = search;
-    const bias = needsBias(scoring) ? biasOf(scoring, model.vocabSize) : null;
+    const bias = needsBias(scoring) ? biasValues(scoring, model.vocabSize) : null;
     this.bias = bias && Tensor.from(bias, { device: this.device }).keep();
   }
 
@@ -198,8 +202,8 @@ class BeamRun {
   step(): boolean {
     const parents = noGrad(() =>
       scope(() => {
-        const logprobs = this.scoreTokens(this.isFirst ? this.begin() : this.read());
-        return this.tree.advance(this.likeliest(logprobs));
+        const logprobs = this.scoreTokens(this.isFirst ? this.computePrompt() : this.readScores());
+        return this.tree.advance(this.topCandidates(logprobs));
       }),
     );
     this.isFirst = false;
@@ -221,32 +225,32 @@ class BeamRun {
   }
 
   /** Computes the prompt once and copies its keys and values to all beams. */
-  private begin(): Tensor {
+  private computePrompt(): Tensor {
     const { model, prompt } = this;
     const { numBeams, maxNewTokens } = this.search.rules;
-    const read = this.cachesOf(1, prompt.length);
-    const logits = model.next(rows([prompt], this.device), read);
-    this.caches = this.cachesOf(numBeams, prompt.length + maxNewTokens);
+    const read = this.createCaches(1, prompt.length);
+    const logits = model.next(tokenTensor([prompt], this.device), read);
+    this.caches = this.createCaches(numBeams, prompt.length + maxNewTokens);
     this.caches.forEach((cache, layer) => {
-      const ownCache = required(read[layer]);
+      const layerCache = required(read[layer]);
       for (const name of ['keys', 'values'] as const) {
-        const shared = ownCache[name].expand([numBeams, ...ownCache[name].shape.slice(1)]);
-        kernels.copy({ in: shared, out: cache[name].narrow(2, 0, ownCache.length) });
+        const shared = layerCache[name].expand([numBeams, ...layerCache[name].shape.slice(1)]);
+        kernels.copy({ in: shared, out: cache[name].narrow(2, 0, layerCache.length) });
         cache[name].keep();
       }
-      cache.length = ownCache.length;
+      cache.length = layerCache.length;
     });
     return logits.expand([numBeams, 1, logits.size(2)]);
   }
 
-  private cachesOf(batch: number, capacity: number): KeyValueCache[] {
+  private createCaches(batch: number, capacity: number): KeyValueCache[] {
     const isPlain = (value: unknown): value is KeyValueCache => value instanceof KeyValueCache;
     return this.model.caches(batch, capacity).filter(isPlain);
   }
 
-  private read(): Tensor {
+  private readScores(): Tensor {
     const last = this.tree.running.map(({ tokens }) => [required(tokens.at(-1))]);
-    return this.model.next(rows(last, this.device), this.caches);
+    return this.model.next(tokenTensor(last, this.device), this.caches);
   }
 
   /** Returns logprob sums [1, numBeams * V]: each running sequence followed by each token. */
@@ -266,7 +270,7 @@ class BeamRun {
   private adjustLogprobs(logprobs: Tensor): Tensor {
     const { scoring, rules } = this.search;
     const edits = this.tree.running.map(({ tokens }) => {
-      const bans = stepBans(scoring, { prompt: this.prompt, tokens, ends: rules.ends });
+      const bans = bannedTokens(scoring, { prompt: this.prompt, tokens, ends: rules.ends });
       const penalized = penalizedScore(scoring, this.prompt, tokens);
       return { bans, penalized, tokens: [...new Set([...penalized.tokens, ...bans])] };
     });
@@ -276,7 +280,7 @@ class BeamRun {
     const padded = edits.map(({ tokens }) =>
       Array.from({ length: max }, (_, i) => tokens[i] ?? tokens[0] ?? 0),
     );
-    const index = rows(padded, this.device);
+    const index = tokenTensor(padded, this.device);
     const old = logprobs.gather(1, index).toArray();
     const edited = edits.flatMap(({ bans, penalized }, beam) =>
       required(padded[beam]).map((token, i) =>
@@ -290,12 +294,12 @@ class BeamRun {
     return logprobs.scatter(1, index, src);
   }
 
-  private likeliest(totals: Tensor): Candidate[] {
+  private topCandidates(totals: Tensor): Candidate[] {
     const vocabulary = this.model.vocabSize;
     const { values, indices } = topk(totals, Math.min(this.tree.breadth, totals.size(1)));
     const order = indices.toArray();
     return values.toArray().map((total, i) => {
-      if (Number.isNaN(total)) throw notFinite();
+      if (Number.isNaN(total)) throw notFiniteError();
       const index = required(order[i]);
       return { beam: Math.floor(index / vocabulary), token: index % vocabulary, total };
     });
@@ -306,22 +310,22 @@ class BeamRun {
     const moves = parents.flatMap((from, to) => (from === to ? [] : [{ from, to }]));
     for (const cache of this.caches) {
       for (const all of [cache.keys, cache.values]) {
-        const known = all.narrow(2, 0, cache.length);
-        const copies = moves.map(({ from }) => known.narrow(0, from, 1).clone());
+        const filled = all.narrow(2, 0, cache.length);
+        const copies = moves.map(({ from }) => filled.narrow(0, from, 1).clone());
         moves.forEach(({ to }, i) => {
-          kernels.copy({ in: required(copies[i]), out: known.narrow(0, to, 1) });
+          kernels.copy({ in: required(copies[i]), out: filled.narrow(0, to, 1) });
         });
       }
     }
   }
 }
 
-function rows(tokens: readonly (readonly number[])[], device: Device): Tensor {
+function tokenTensor(tokens: readonly (readonly number[])[], device: Device): Tensor {
   const shape = [tokens.length, tokens[0]?.length ?? 0];
   return Tensor.from(Int32Array.from(tokens.flat()), { shape, device });
 }
 
-function notFinite(): DsError {
+function notFiniteError(): DsError {
   const [expected, got] = ['finite scores of the next token', 'NaN'];
   return new DsError({ code: 'DS_NONFINITE', op: OP, expected, got });
 }

@@ -27,7 +27,7 @@ export class BlockPool {
   private readonly users: Int32Array;
   /** The key of each block's contents; null if find() must not return the block. */
   private readonly keys: (string | null)[];
-  private readonly found = new Map<string, number>();
+  private readonly blockByKey = new Map<string, number>();
   /** The free list: a doubly linked ring, oldest first. Its sentinel has index `blocks`. */
   private readonly next: Int32Array;
   private readonly previous: Int32Array;
@@ -57,7 +57,7 @@ export class BlockPool {
 
   /** Returns the block with this key, in use or free, or null. */
   find(key: string): number | null {
-    return this.found.get(key) ?? null;
+    return this.blockByKey.get(key) ?? null;
   }
 
   /** Takes the block that was freed longest ago and drops its key. */
@@ -80,10 +80,10 @@ export class BlockPool {
 
   /** Makes the complete contents of `block` findable by `key`, unless another block has the key. */
   seal(block: number, key: string): void {
-    if (this.found.has(key)) return;
+    if (this.blockByKey.has(key)) return;
     this.forget(block);
     this.keys[block] = key;
-    this.found.set(key, block);
+    this.blockByKey.set(key, block);
   }
 
   /**
@@ -101,7 +101,7 @@ export class BlockPool {
 
   private forget(block: number): void {
     const key = this.keys[block];
-    if (key != null) this.found.delete(key);
+    if (key != null) this.blockByKey.delete(key);
     this.keys[block] = null;
   }
 

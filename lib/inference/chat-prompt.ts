@@ -1,4 +1,4 @@
-// Tokens of a conversation, as the chat template writes it.
+// Encodes a conversation with the chat template.
 import { argumentError } from '../runtime/input-errors.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { callHistory } from '../text/tool-calls/history.js';
@@ -8,16 +8,16 @@ export interface Conversation {
   messages: readonly ChatMessage[];
   tools?: readonly object[];
   variables?: Record<string, unknown>;
-  /** A Jinja text in place of the tokenizer's template. */
+  /** Jinja text that replaces the tokenizer's template. */
   template?: string;
 }
 
 /**
- * Returns the tokens of a prompt that an answer continues. Throws DS_ARGUMENT without a tokenizer
- * or a template, and if the template does not write tools or calls. Throws DS_DATA if it refuses
- * the messages.
+ * Returns the tokens of a prompt that ends where the answer starts. Throws DS_ARGUMENT without a
+ * tokenizer or a template, and if the template does not render tools or calls. Throws DS_DATA if
+ * the template refuses the messages.
  */
-export function chatPrompt(
+export function encodeConversation(
   op: string,
   tokenizer: Tokenizer | null,
   { messages, tools = [], variables = {}, template }: Conversation,
@@ -31,8 +31,13 @@ export function chatPrompt(
       hint,
     );
   }
-  const named = tools.length > 0 ? { tools } : {};
-  const options = { addGenerationPrompt: true, variables, ...named, ...(template && { template }) };
+  const toolOptions = tools.length > 0 ? { tools } : {};
+  const options = {
+    addGenerationPrompt: true,
+    variables,
+    ...toolOptions,
+    ...(template && { template }),
+  };
   const render = (chat: readonly ChatMessage[]): string => tokenizer.chatText(chat, options);
   const text = template ?? tokenizer.templateText('tool_use') ?? tokenizer.templateText('default');
   if (tools.length > 0 && text && !text.includes('tools')) {
@@ -48,6 +53,6 @@ export function chatPrompt(
     const expected = 'texts, for a chat template that does not write calls';
     throw argumentError(`${op} messages[${history.lost}]`, expected, 'tool_calls');
   }
-  const ownMessages = Array.isArray(messages) ? history.messages : messages;
-  return tokenizer.applyChatTemplate(ownMessages, options).ids;
+  const rendered = Array.isArray(messages) ? history.messages : messages;
+  return tokenizer.applyChatTemplate(rendered, options).ids;
 }

@@ -1,4 +1,4 @@
-// engine.chat(): a conversation in which the model calls functions of the program.
+// engine.chat(): answers a conversation and runs the functions that the model calls.
 import { randomUUID } from 'node:crypto';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
@@ -8,7 +8,7 @@ import { errorMessage } from '../runtime/system-error.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { AnswerForms, type ParserNames } from '../text/tool-calls/answer-forms.js';
 import { AnswerReader, type FunctionTool } from '../text/tool-calls/answer-reader.js';
-import { chatPrompt } from './chat-prompt.js';
+import { encodeConversation } from './chat-prompt.js';
 import type { FinishReason, GenerationPiece } from './continuation.js';
 import { type Format, readFormat, type StandardSchema } from './grammar/format.js';
 import type { GenerateRequest } from './request.js';
@@ -53,13 +53,13 @@ export interface ChatRequest extends Sampling, Partial<ParserNames> {
   onEvent?: (event: ChatEvent) => void;
 }
 
-/** The end of a conversation. */
+/** Result of engine.chat(). */
 export interface ChatResult {
   /** The text of the last answer. */
   content: string;
   /** The reasoning of the last answer. */
   reasoning: string;
-  /** All messages: the given ones, answers with calls, and results. */
+  /** All messages: the messages of the request, answers with calls, and results. */
   messages: ChatMessage[];
   /**
    * Why the last answer ended. "rounds": `maxRounds` was reached while the model called functions.
@@ -100,39 +100,40 @@ interface Answer {
 }
 
 /**
- * Answers the conversation, and runs the calls of each answer side by side until an answer has
- * none. Rejects with DS_ARGUMENT for invalid options, the errors of generate(), and the reason of
- * an aborted signal. Errors of functions go to the model.
+ * Answers the conversation. Runs the calls of each answer concurrently, until an answer has no
+ * calls. Rejects with DS_ARGUMENT for invalid options, with the errors of generate(), and with the
+ * reason of an aborted signal. The model gets the errors of functions.
  */
 export async function chat(engine: ChatEngine, request: ChatRequest): Promise<ChatResult> {
   const { messages, tools = [], maxRounds = ROUNDS, chatTemplate, onEvent, ...rest } = request;
   const { toolParser = 'auto', reasoningParser = 'auto', variables, ...sampling } = rest;
   requireInteger(`${OP} maxRounds`, maxRounds, 1);
   const { tokenizer } = engine;
-  const known = toolsOf(tools);
+  const checkedTools = readTools(tools);
   const template = chatTemplate ?? tokenizer?.templateText('default') ?? '';
   const forms = new AnswerForms(tokenizer, template, { toolParser, reasoningParser });
-  const said: ChatMessage[] = Array.isArray(messages) ? [...messages] : [];
+  const history: ChatMessage[] = Array.isArray(messages) ? [...messages] : [];
   const counts = { promptTokens: 0, generatedTokens: 0 };
   const report = (event: ChatEvent): void => onEvent?.(event);
   for (let rounds = 1; ; ++rounds) {
-    const described = known.map((tool) => tool.described);
-    const conversation = { messages: said, tools: described, ...(variables && { variables }) };
-    const ownConversation =
-      chatTemplate === undefined ? conversation : { ...conversation, template };
-    const prompt = Array.from(chatPrompt(OP, tokenizer, ownConversation));
+    const described = checkedTools.map((tool) => tool.described);
+    const conversation = { messages: history, tools: described, ...(variables && { variables }) };
+    const current = chatTemplate === undefined ? conversation : { ...conversation, template };
+    const prompt = Array.from(encodeConversation(OP, tokenizer, current));
     counts.promptTokens += prompt.length;
     const turn = { prompt, forms, tools: described, sampling };
-    const answer = await answerOf(engine, turn, counts, report);
-    said.push(messageOf(answer));
+    const answer = await generateAnswer(engine, turn, counts, report);
+    history.push(answerToMessage(answer));
     const { content, reasoning, calls, finishReason } = answer;
     const isOver = calls.length === 0 || finishReason !== 'stop';
     if (isOver || rounds === maxRounds) {
       const reason = isOver ? (finishReason as 'stop' | 'length') : 'rounds';
-      return { content, reasoning, messages: said, finishReason: reason, rounds, ...counts };
+      return { content, reasoning, messages: history, finishReason: reason, rounds, ...counts };
     }
     const { signal = null } = sampling;
-    said.push(...(await Promise.all(calls.map((call) => resultOf(call, known, signal, report)))));
+    history.push(
+      ...(await Promise.all(calls.map((call) => runCall(call, checkedTools, signal, report)))),
+    );
     signal?.throwIfAborted();
   }
 }
@@ -144,7 +145,7 @@ interface Turn {
   sampling: { format?: Format };
 }
 
-async function answerOf(
+async function generateAnswer(
   engine: ChatEngine,
   { prompt, forms, tools, sampling }: Turn,
   counts: { generatedTokens: number },
@@ -153,14 +154,16 @@ async function answerOf(
   const family = tools.length > 0 || forms.family?.isWhole ? forms.family : null;
   const form = { family, reasoning: forms.reasoning, tools };
   const visibleTokens = forms.visibleTokens(form);
-  const { format: given = null } = sampling;
-  const isFormatted = family?.isWhole && given !== null;
-  const format = isFormatted ? given : forms.answerFormat(prompt, { format: given, tools });
-  const held = { ...form, isTrimmed: given !== null };
-  const reader = new AnswerReader(held, forms.promptEnd(prompt, visibleTokens));
+  const { format: requestedFormat = null } = sampling;
+  const isFormatted = family?.isWhole && requestedFormat !== null;
+  const format = isFormatted
+    ? requestedFormat
+    : forms.answerFormat(prompt, { format: requestedFormat, tools });
+  const answerForm = { ...form, isTrimmed: requestedFormat !== null };
+  const reader = new AnswerReader(answerForm, forms.promptEnd(prompt, visibleTokens));
   const answer: Answer = { content: '', reasoning: '', calls: [], finishReason: 'stop' };
-  const own = format ? { format } : {};
-  const request = { ...sampling, ...own, prompt, beginsText: true, visibleTokens };
+  const formatOption = format ? { format } : {};
+  const request = { ...sampling, ...formatOption, prompt, beginsText: true, visibleTokens };
   for await (const { text, tokens, finishReason } of engine.stream(request)) {
     counts.generatedTokens += tokens.length;
     const events = reader.push(text);
@@ -185,10 +188,10 @@ async function answerOf(
   return answer;
 }
 
-function messageOf({ content, reasoning, calls }: Answer): ChatMessage {
+function answerToMessage({ content, reasoning, calls }: Answer): ChatMessage {
   const tool_calls = calls.map(({ id, name, arguments: text }) => {
-    const own = parseText(text);
-    return { id, type: 'function', function: { name, arguments: isObject(own) ? own : {} } };
+    const args = parseJson(text);
+    return { id, type: 'function', function: { name, arguments: isObject(args) ? args : {} } };
   });
   return {
     role: 'assistant',
@@ -198,7 +201,7 @@ function messageOf({ content, reasoning, calls }: Answer): ChatMessage {
   };
 }
 
-async function resultOf(
+async function runCall(
   { id, name, arguments: text }: Call,
   tools: readonly ReadTool[],
   signal: AbortSignal | null,
@@ -212,7 +215,7 @@ async function resultOf(
       const names = tools.map((tool) => tool.name).join(', ');
       throw new Error(`there is no function "${name}"; the functions are ${names}`);
     }
-    const value = await tool.run((await inputOf(tool, text)) as never, { id, signal });
+    const value = await tool.run((await parseInput(tool, text)) as never, { id, signal });
     content = typeof value === 'string' ? value : (JSON.stringify(value) ?? 'null');
   } catch (error) {
     isError = true;
@@ -222,38 +225,38 @@ async function resultOf(
   return { role: 'tool', tool_call_id: id, name, content };
 }
 
-/** The arguments of a call. A Standard Schema checks and converts them. */
-async function inputOf({ parameters }: ReadTool, text: string): Promise<unknown> {
-  const input = parseText(text);
+/** Parses the arguments of a call. A Standard Schema validates and converts them. */
+async function parseInput({ parameters }: ReadTool, text: string): Promise<unknown> {
+  const input = parseJson(text);
   if (!isObject(input)) throw new Error(`the arguments are no JSON object: ${text.slice(0, 200)}`);
-  const standard = standardOf(parameters);
+  const standard = standardProps(parameters);
   if (!standard?.validate) return input;
   const { value, issues } = await standard.validate(input);
   if (!issues) return value;
   throw new Error(issues.map(({ message }) => message).join('; '));
 }
 
-function parseText(text: string): unknown {
+function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    return null; // The caller treats it as no object.
+    return null; // The caller treats null as no object.
   }
 }
 
 /** Source: https://standardschema.dev. */
-interface Standard {
-  validate?: (value: unknown) => Validated | Promise<Validated>;
+interface StandardProps {
+  validate?: (value: unknown) => ValidationResult | Promise<ValidationResult>;
 }
-interface Validated {
+interface ValidationResult {
   value?: unknown;
   issues?: readonly { message: string }[];
 }
 
-const standardOf = (schema: object | undefined): Standard | undefined =>
-  (schema as { '~standard'?: Standard } | undefined)?.['~standard'];
+const standardProps = (schema: object | undefined): StandardProps | undefined =>
+  (schema as { '~standard'?: StandardProps } | undefined)?.['~standard'];
 
-function toolsOf(tools: readonly ChatTool[]): ReadTool[] {
+function readTools(tools: readonly ChatTool[]): ReadTool[] {
   if (!Array.isArray(tools)) throw valueError(`${OP} tools`, 'a list of functions', tools);
   return tools.map((tool: ChatTool, i) => {
     const op = `${OP} tools[${i}]`;
@@ -262,13 +265,13 @@ function toolsOf(tools: readonly ChatTool[]): ReadTool[] {
       throw argumentError(op, expected, formatValue(tool), '`run` is the function.');
     }
     const { name, description, parameters = { type: 'object' } } = tool;
-    const schema = standardOf(parameters) ? schemaOf(op, parameters) : parameters;
+    const schema = standardProps(parameters) ? toJsonSchema(op, parameters) : parameters;
     const described = { name, ...(description && { description }), parameters: schema };
     return { ...tool, described: { type: 'function', function: described } };
   });
 }
 
-function schemaOf(op: string, parameters: object): object {
+function toJsonSchema(op: string, parameters: object): object {
   const { source } = readFormat(`${op} parameters`, parameters as StandardSchema);
   return source.kind === 'schema' ? (source.schema as object) : {};
 }

@@ -100,8 +100,8 @@ export class Continuation {
     return !needsCounts(this.sampling.rules);
   }
 
-  /** Tokens of the text that the format forces next; empty where the model has a choice. */
-  forced(): ArrayLike<number> {
+  /** Returns the tokens that the format forces next; empty if the model has a choice. */
+  forcedTokens(): ArrayLike<number> {
     const text = this.matcher?.forced() ?? '';
     if (text === '' || !this.tokenizer) return [];
     return this.tokenizer.encode(text, { addSpecialTokens: false });
@@ -119,7 +119,7 @@ export class Continuation {
     const pushed = hasText ? this.stream?.push(token, this.mayStop) : null;
     if (isEnd || pushed?.stop || this.isComplete) this.reason = 'stop';
     else if (sequence.tokens.length >= sequence.limit) this.reason = 'length';
-    const piece = this.piece((pushed?.text ?? '') + this.rest(), [token]);
+    const piece = this.createPiece((pushed?.text ?? '') + this.takeHeldText(), [token]);
     return logprob ? { ...piece, logprobs: [logprob] } : piece;
   }
 
@@ -141,7 +141,7 @@ export class Continuation {
   /** Ends the sequence with "abort" and returns the last piece. */
   abort(): GenerationPiece {
     this.reason = 'abort';
-    return this.piece(this.rest(), []);
+    return this.createPiece(this.takeHeldText(), []);
   }
 
   /** Stop strings apply after `minTokens` sampled tokens. Source: vLLM. */
@@ -151,14 +151,14 @@ export class Continuation {
   }
 
   /** Returns the held-back text at the end of the sequence. It may contain a stop string. */
-  private rest(): string {
+  private takeHeldText(): string {
     if (!this.isDone) return '';
     const { text = '', stop = null } = this.stream?.end(this.mayStop) ?? {};
     if (stop) this.reason = 'stop';
     return text;
   }
 
-  private piece(text: string, tokens: readonly number[]): GenerationPiece {
+  private createPiece(text: string, tokens: readonly number[]): GenerationPiece {
     const cachedTokens = this.sequence.cached ?? 0;
     return { index: this.index, text, tokens, finishReason: this.reason, cachedTokens };
   }
@@ -172,7 +172,7 @@ export async function gatherPieces(
   pieces: AsyncIterable<GenerationPiece>,
   { n, prompt, signal }: ReadRequest,
 ): Promise<Generation[]> {
-  const found = Array.from({ length: n }, () => ({
+  const results = Array.from({ length: n }, () => ({
     text: '',
     tokens: [] as number[],
     cachedTokens: 0,
@@ -180,10 +180,10 @@ export async function gatherPieces(
     promptTokens: prompt.length,
     logprobs: undefined as TokenLogprob[] | undefined,
   }));
-  const thoughts = found.map(() => '');
+  const thoughts = results.map(() => '');
   for await (const piece of pieces) {
     const { index, text, tokens, logprobs, finishReason, cachedTokens } = piece;
-    const item = required(found[index]);
+    const item = required(results[index]);
     thoughts[index] += piece.reasoning ?? '';
     item.text += text;
     item.tokens.push(...tokens);
@@ -191,6 +191,6 @@ export async function gatherPieces(
     item.cachedTokens = cachedTokens;
     if (finishReason) item.finishReason = finishReason;
   }
-  if (found.some(({ finishReason }) => finishReason === 'abort')) signal?.throwIfAborted();
-  return found.map((item, i) => (thoughts[i] ? { ...item, reasoning: thoughts[i] } : item));
+  if (results.some(({ finishReason }) => finishReason === 'abort')) signal?.throwIfAborted();
+  return results.map((item, i) => (thoughts[i] ? { ...item, reasoning: thoughts[i] } : item));
 }

@@ -116,8 +116,8 @@ export class InferenceEngine {
   ): (TokenLogprob | null)[] {
     this.requireAlive('promptLogprobs');
     this.role.requireAlone('promptLogprobs');
-    const given = { prompt, maxNewTokens: 1, ...(adapter && { adapter }) };
-    const { prompt: tokens } = readRequest(given, this.parts.requests);
+    const request = { prompt, maxNewTokens: 1, ...(adapter && { adapter }) };
+    const { prompt: tokens } = readRequest(request, this.parts.requests);
     const max = requireInteger('promptLogprobs top', top, 0);
     const score = () => promptLogprobs(this.module, tokens, max);
     const { adapters } = this.parts;
@@ -180,9 +180,9 @@ export class InferenceEngine {
   private async search(request: ReadRequest): Promise<Generation[]> {
     this.role.requireAlone('numBeams');
     const { tokenizer, module, ending } = this;
-    const found = await searchBeams(module, request, { tokenizer, signal: ending.signal });
-    this.generator.count(request.prompt.length, found);
-    return found;
+    const results = await searchBeams(module, request, { tokenizer, signal: ending.signal });
+    this.generator.count(request.prompt.length, results);
+    return results;
   }
 
   /**
@@ -197,9 +197,9 @@ export class InferenceEngine {
         if (request.format) read[i] = await this.withGrammar(request);
       }
       for (const request of read) jobs.push(this.submit(request));
-      const whole = ({ pieces }: Submitted, request: ReadRequest): Promise<Generation[]> =>
+      const gather = ({ pieces }: Submitted, request: ReadRequest): Promise<Generation[]> =>
         gatherPieces(separateReasoning(pieces, request), request);
-      return await Promise.all(jobs.map((job, i) => whole(job, required(read[i]))));
+      return await Promise.all(jobs.map((job, i) => gather(job, required(read[i]))));
     } catch (error) {
       for (const job of jobs) job.abort();
       throw error;
@@ -245,7 +245,7 @@ export class InferenceEngine {
   /** Adds the grammar of the request's format. Only rank 0 samples. */
   private async withGrammar(request: ReadRequest): Promise<ReadRequest> {
     if (!request.format || this.rank > 0) return request;
-    const grammar = await this.grammars.of(request.format, request.visibleTokens);
+    const grammar = await this.grammars.compile(request.format, request.visibleTokens);
     this.requireAlive('generate');
     return { ...request, grammar };
   }

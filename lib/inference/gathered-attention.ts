@@ -1,6 +1,6 @@
-// Paged attention with bounded or biased scores or wide heads, by operations that gather the
-// blocks of each sequence. No paged kernel has them, so it needs memory for all keys and values of
-// a step.
+// Paged attention for what the paged kernel does not support: bounded or biased scores, and wide
+// heads. It gathers the blocks of each sequence, so it needs memory for all keys and values of a
+// step.
 
 import type { LatentHeads, TurningReach } from '../nn/attention.js';
 import { cappedAttention, WIDEST_HEAD } from '../nn/capped-attention.js';
@@ -25,10 +25,10 @@ import type { ListName, StepBatch } from './step-batch.js';
 /** A batch, and its lists on the device. */
 type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
-/** How scores are bounded or biased, and the sinks of heads. */
-interface Gathering extends TurningReach {
+/** Bounds or biases of scores, and the sinks of heads. */
+interface GatherOptions extends TurningReach {
   readonly scale: number;
-  /** Bound of the scores; null: none. */
+  /** Bound of the scores; null: no bound. */
   readonly cap: number | null;
   /** Logits [H]; see attention(). */
   readonly sinks: Tensor | null;
@@ -40,44 +40,57 @@ interface Gathering extends TurningReach {
  * Returns the attention [N, H, D] of queries [N, H, D] to the tokens of their sequences. `pool`
  * [blocks, 2, Hk, block, D] already has the keys and values of these tokens.
  */
-export function gatheredPaged(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Tensor {
+export function attendGathered(
+  pool: Tensor,
+  on: DeviceBatch,
+  q: Tensor,
+  how: GatherOptions,
+): Tensor {
   const { singles, sequences } = on.batch;
   return scope(() => {
     const parts: Tensor[] = [];
-    if (singles > 0) parts.push(ofSingles(pool, on, q.narrow(0, 0, singles), how));
+    if (singles > 0) parts.push(attendSingles(pool, on, q.narrow(0, 0, singles), how));
     const { starts, lengths } = hostLists(on);
     for (let s = singles; s < sequences; ++s) {
       const [from, to] = [required(starts[s]), required(starts[s + 1])];
-      const [keys, values] = gather(pool, on.tables.narrow(0, s, 1), q.dtype);
+      const [keys, values] = gatherBlocks(pool, on.tables.narrow(0, s, 1), q.dtype);
       const count = required(lengths[s]);
-      const ownTensor = q
+      const queries = q
         .narrow(0, from, to - from)
         .transpose(0, 1)
         .unsqueeze(0);
-      const out = ofSequence(ownTensor, keys.narrow(2, 0, count), values.narrow(2, 0, count), how);
+      const out = attendSequence(
+        queries,
+        keys.narrow(2, 0, count),
+        values.narrow(2, 0, count),
+        how,
+      );
       parts.push(out.squeeze(0).transpose(0, 1));
     }
     return parts.length === 1 ? required(parts[0]).contiguous() : concat(parts, 0);
   });
 }
 
-/** [1, H, T, D] of the last T tokens of a sequence. */
-function ofSequence(q: Tensor, k: Tensor, v: Tensor, how: Gathering): Tensor {
+/** Returns the attention [1, H, T, D] of the last T tokens of a sequence. */
+function attendSequence(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Tensor {
   const { cap, sinks, scale, slopes: alibiSlopes, window = null } = how;
   if (cap !== null || q.size(3) > WIDEST_HEAD)
     return cappedAttention(q, k, v, { scale, window, cap });
   return attention(q, k, v, { causal: true, scale, window, sinks, alibiSlopes });
 }
 
-/** Sequences with one token each; the device alone has their lengths, so steps can be recorded. */
-function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Tensor {
+/**
+ * Attends with one token of each sequence. Their lengths are on the device only, so steps can be
+ * recorded.
+ */
+function attendSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: GatherOptions): Tensor {
   const { scale, cap, window, sinks, slopes } = how;
   const [S, H, D] = leading(q.shape, 3);
-  const [keys, values] = gather(pool, on.tables.narrow(0, 0, S), q.dtype);
+  const [keys, values] = gatherBlocks(pool, on.tables.narrow(0, 0, S), q.dtype);
   const [Hk, L] = [keys.size(1), keys.size(2)];
   const products = q.reshape([S, Hk, H / Hk, D]).matmul(keys.transpose(2, 3));
   const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, 1, L]);
-  // A row of padding has length 0. It sees one key, because a softmax of nothing is NaN.
+  // A padding row has length 0. It attends to one key, because the softmax of an empty row is NaN.
   const ends = maximum(on.lengths.narrow(0, 0, S), 1).reshape([S, 1, 1, 1]);
   const earlier = places.lt(ends);
   const plain = cap === null ? products.mul(scale) : tanh(products.mul(scale / cap)).mul(cap);
@@ -92,17 +105,18 @@ function ofSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: Gathering): Te
     : plain;
   const seen = window === null ? earlier : logicalAnd(earlier, places.ge(ends.sub(window)));
   const logits = where(seen, scores, Number.NEGATIVE_INFINITY);
-  const weights = sinks ? besideSinks(logits, sinks) : softmax(logits, -1);
-  // Memory of a block that no token has filled may hold NaN, which a weight of 0 does not remove.
+  const weights = sinks ? softmaxWithSinks(logits, sinks) : softmax(logits, -1);
+  // Unwritten memory of a block may hold NaN, and NaN times a weight of 0 is NaN.
   const filled = where(earlier.reshape([S, 1, L, 1]), values, 0);
   return weights.matmul(filled).reshape([S, H, D]);
 }
 
 /**
- * Returns the attention [N, H, D] of the queries `of.q`; `pool` has the latents of all tokens.
- * Sequences with one new token use the latents as keys and values of all heads; others expand them.
+ * Returns the attention [N, H, D] of the queries `of.q` to the latents in `pool`. Sequences with
+ * one new token use the latents as keys and values of all heads. Other sequences expand the
+ * latents.
  */
-export function gatheredLatents(
+export function attendGatheredLatents(
   pool: Tensor,
   on: DeviceBatch,
   of: LatentHeads,
@@ -110,13 +124,13 @@ export function gatheredLatents(
 ): Tensor {
   const { singles, sequences } = on.batch;
   const latentsOf = (from: number, count: number): Tensor =>
-    concat(gather(pool, on.tables.narrow(0, from, count), of.q.dtype), 3);
+    concat(gatherBlocks(pool, on.tables.narrow(0, from, count), of.q.dtype), 3);
   return scope(() => {
     const parts: Tensor[] = [];
     const q = of.q.squeeze(0).transpose(0, 1);
     if (singles > 0) {
       const latents = latentsOf(0, singles);
-      const sums = latentSums(of.absorbed(q.narrow(0, 0, singles)), latents, on, scale);
+      const sums = weighLatents(of.absorbed(q.narrow(0, 0, singles)), latents, on, scale);
       parts.push(of.released(sums));
     }
     const { starts, lengths } = hostLists(on);
@@ -130,8 +144,8 @@ export function gatheredLatents(
   });
 }
 
-/** Weighted sums [S, H, W] of latents [S, 1, L, W], for queries [S, H, W]. */
-function latentSums(q: Tensor, latents: Tensor, on: DeviceBatch, scale: number): Tensor {
+/** Returns the weighted sums [S, H, W] of latents [S, 1, L, W] for queries [S, H, W]. */
+function weighLatents(q: Tensor, latents: Tensor, on: DeviceBatch, scale: number): Tensor {
   const [S, , L] = leading(latents.shape, 3);
   const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, L]);
   const ends = maximum(on.lengths.narrow(0, 0, S), 1).reshape([S, 1, 1]);
@@ -142,21 +156,26 @@ function latentSums(q: Tensor, latents: Tensor, on: DeviceBatch, scale: number):
   return weights.matmul(where(seen.reshape([S, L, 1]), all, 0));
 }
 
-/** The softmax of logits [S, Hk, H / Hk, L] and one sink [H] for each head, without the sinks. */
-function besideSinks(logits: Tensor, sinks: Tensor): Tensor {
+/**
+ * Returns the softmax over logits [S, Hk, H / Hk, L] and one sink [H] per head, without the sinks'
+ * columns.
+ */
+function softmaxWithSinks(logits: Tensor, sinks: Tensor): Tensor {
   const [S, Hk, G, L] = leading(logits.shape, 4);
   const extra = sinks.to(logits.dtype).reshape([1, Hk, G, 1]).expand([S, Hk, G, 1]);
   return softmax(concat([logits, extra], -1), -1).narrow(3, 0, L);
 }
 
-/** Keys and values [S, Hk, width * block, D] of sequences by their tables [S, width]. */
-function gather(pool: Tensor, tables: Tensor, dtype: DType): [Tensor, Tensor] {
+/**
+ * Returns keys and values [S, Hk, width * block, D] of sequences, by their block tables [S, width].
+ */
+function gatherBlocks(pool: Tensor, tables: Tensor, dtype: DType): [Tensor, Tensor] {
   const [S, width] = leading(tables.shape, 2);
   const [blocks, , Hk, block, D] = leading(pool.shape, 5);
-  // Unused entries of a table have any value.
+  // Unused entries of a table hold arbitrary values.
   const ids = clamp(tables.reshape([-1]), { min: 0, max: blocks - 1 });
   const rows = indexSelect(pool, 0, ids);
-  const values = pool.dtype === 'u8' ? ofCodes(rows, dtype) : rows;
+  const values = pool.dtype === 'u8' ? decodeFp8(rows, dtype) : rows;
   const all = values.reshape([S, width, 2, Hk, block, D]);
   return leading(
     [0, 1].map((part) =>
@@ -170,14 +189,14 @@ function gather(pool: Tensor, tables: Tensor, dtype: DType): [Tensor, Tensor] {
   );
 }
 
-/** The values of codes of FP8 (e4m3). */
-function ofCodes(codes: Tensor, dtype: DType): Tensor {
+/** Decodes FP8 codes (e4m3). */
+function decodeFp8(codes: Tensor, dtype: DType): Tensor {
   const table = Tensor.from(Float32Array.from(E4M3), { dtype, device: codes.device });
   const flat = indexSelect(table, 0, codes.reshape([-1]).to('i64'));
   return flat.reshape(codes.shape);
 }
 
-/** The value of each code: sign, 4 bits of exponent with bias 7, 3 bits of mantissa. */
+/** The value of each e4m3 code: 1 sign bit, 4 exponent bits with bias 7, 3 mantissa bits. */
 const E4M3 = Array.from({ length: 256 }, (_, code) => {
   const [exponent, mantissa] = [(code >> 3) & 15, code & 7];
   const size =
@@ -189,7 +208,7 @@ const E4M3 = Array.from({ length: 256 }, (_, code) => {
   return code < 128 ? size : -size;
 });
 
-/** The host's copies of two lists of the batch. */
+/** Returns the host's copies of two lists of the batch. */
 function hostLists({ batch }: DeviceBatch): Record<'starts' | 'lengths', Int32Array> {
   const { numbers, tokens, ends, sequences } = batch;
   const at = 3 * tokens + ends;

@@ -1,4 +1,4 @@
-// The interface of an engine's generator: requests in, pieces and counters out.
+// Interface of an engine's generator, which turns requests into pieces of text.
 import type { DsError } from '../errors.js';
 import type { FinishReason, Generation, GenerationPiece } from './continuation.js';
 import type { PieceQueue } from './piece-queue.js';
@@ -37,7 +37,7 @@ export interface Generator {
   submit(request: ReadRequest): Submitted;
   stats(): InferenceStats;
   /** Adds sequences that were generated outside the steps to the counters. */
-  count(promptTokens: number, made: readonly Generation[]): void;
+  count(promptTokens: number, results: readonly Generation[]): void;
   /** See InferenceEngine.sleep(). No request may be in progress. */
   sleep(): void;
   /** See InferenceEngine.wake(). */

@@ -1,30 +1,32 @@
-// The format of a chat's answer: it holds after the reasoning.
+// Builds the format of a chat answer, which applies only after the reasoning.
 
 import type { Tokenizer } from '../text/index.js';
 import { AnswerForms } from '../text/tool-calls/answer-forms.js';
 import type { AnswerForm } from '../text/tool-calls/answer-reader.js';
 import { type Format, type ReadFormat, readFormat } from './grammar/format.js';
 
-/** How the answers of a request are read. */
+/** How to parse the answers of a request. */
 export interface AnswerReading {
   readonly form: AnswerForm;
   readonly promptEnd: string;
 }
 
-/** What a request with `messages` and `format` gets in place of its format. */
-export interface HeldAnswer {
+/** Replaces the format of a request with `messages`. */
+export interface ConstrainedAnswer {
   format: ReadFormat;
   visibleTokens: readonly number[];
-  /** Null: the template has no reasoning. */
+  /** Null if the template has no reasoning. */
   reading: AnswerReading | null;
 }
 
-/** Reasoning stays free, and the format holds for the text after it. Throws DS_ARGUMENT. */
-export function heldAnswer(
+/**
+ * Builds a format that allows free reasoning and constrains the text after it. Throws DS_ARGUMENT.
+ */
+export function constrainAnswer(
   op: string,
   prompt: readonly number[],
   { tokenizer, format }: { tokenizer: Tokenizer; format: Format },
-): HeldAnswer {
+): ConstrainedAnswer {
   const template = tokenizer.templateText('default') ?? '';
   const parsers = { toolParser: 'none', reasoningParser: 'auto' } as const;
   const forms = new AnswerForms(tokenizer, template, parsers);
@@ -35,8 +37,8 @@ export function heldAnswer(
     isTrimmed: true,
   };
   const visibleTokens = forms.visibleTokens(form);
-  const whole = forms.answerFormat(prompt, { format, tools: [] });
+  const answerFormat = forms.answerFormat(prompt, { format, tools: [] });
   const promptEnd = forms.promptEnd(prompt, visibleTokens);
   const reading = forms.reasoning && { form, promptEnd };
-  return { format: readFormat(op, whole), visibleTokens, reading };
+  return { format: readFormat(op, answerFormat), visibleTokens, reading };
 }

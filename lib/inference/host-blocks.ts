@@ -1,4 +1,5 @@
-// Evicted blocks of the prefix cache in host memory: cold prefixes come back without recomputation.
+// Keeps evicted blocks of the prefix cache in host memory, so that cold prefixes need no
+// recomputation.
 import { required } from '../runtime/required.js';
 
 /** Copies blocks between the device and the slots of host memory, in stream order. */
@@ -9,9 +10,12 @@ export interface BlockCopies {
   load(slot: number, block: number): void;
 }
 
-/** Slots of host memory by the keys of their contents. A full pool drops the oldest contents. */
+/**
+ * Assigns slots of host memory to evicted blocks by key. A full pool drops the least recently used
+ * block.
+ */
 export class HostBlocks {
-  /** The slots in use, the least recently used one first. */
+  /** Slots by key, the least recently used first. */
   private readonly slots = new Map<string, number>();
   private readonly free: number[];
 
@@ -22,9 +26,7 @@ export class HostBlocks {
     this.free = Array.from({ length: count }, (_, i) => count - 1 - i);
   }
 
-  /**
-   * Returns whether the contents with this key are here. They become the most recently used ones.
-   */
+  /** Returns whether the block is in host memory, and marks it as recently used. */
   find(key: string): boolean {
     const slot = this.slots.get(key);
     if (slot === undefined) return false;
@@ -33,7 +35,7 @@ export class HostBlocks {
     return true;
   }
 
-  /** Keeps the contents of a block that the device evicts. */
+  /** Copies a block that the device evicts to host memory. */
   save(key: string, block: number): void {
     if (this.find(key)) return;
     const slot = this.free.pop() ?? this.dropOldest();
@@ -41,14 +43,14 @@ export class HostBlocks {
     this.slots.set(key, slot);
   }
 
-  /** Copies the contents to a block of the device. Returns false if they are not here any more. */
+  /** Copies a block back to the device. Returns false if host memory no longer has it. */
   load(key: string, block: number): boolean {
     if (!this.find(key)) return false;
     this.copies.load(required(this.slots.get(key)), block);
     return true;
   }
 
-  /** Drops all contents. */
+  /** Drops all blocks. */
   clear(): void {
     this.free.push(...this.slots.values());
     this.slots.clear();

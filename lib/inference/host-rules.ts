@@ -1,46 +1,46 @@
-// Penalties and bans of one sequence on the host, for beam search.
+// Computes penalties and bans of one sequence on the host, for beam search.
 import { required } from '../runtime/required.js';
 import type { SamplingRules } from './sampling-options.js';
 
 const { fround } = Math;
 
 /** Penalized scores of tokens. */
-interface Penalized {
+interface PenalizedTokens {
   /** Tokens with a changed score. */
   readonly tokens: readonly number[];
   /** Returns the penalized value of `score`. The operations match csrc/ops/sample.h. */
   of(token: number, score: number): number;
 }
 
-/** Applies the penalties of `rules` after `prompt` and `tokens`. */
+/** Returns the penalties of `rules` after `prompt` and `tokens`. */
 export function penalizedScore(
   rules: SamplingRules,
   prompt: readonly number[],
   tokens: readonly number[],
-): Penalized {
+): PenalizedTokens {
   const { repetitionPenalty, presencePenalty, frequencyPenalty } = rules;
   const sampled = new Map<number, number>();
   for (const token of tokens) sampled.set(token, (sampled.get(token) ?? 0) + 1);
   const seen = new Set(repetitionPenalty === 1 ? [] : [...prompt, ...tokens]);
-  const counted = presencePenalty === 0 && frequencyPenalty === 0 ? [] : sampled.keys();
+  const countedTokens = presencePenalty === 0 && frequencyPenalty === 0 ? [] : sampled.keys();
   return {
-    tokens: [...new Set([...seen, ...counted])],
+    tokens: [...new Set([...seen, ...countedTokens])],
     of(token, score) {
       const penalty = fround(repetitionPenalty);
       const repeated = fround(score < 0 ? score * penalty : score / penalty);
-      const kept = seen.has(token) ? repeated : score;
+      const unpenalized = seen.has(token) ? repeated : score;
       const count = sampled.get(token) ?? 0;
-      if (count === 0) return kept;
-      const often = fround(kept - fround(fround(frequencyPenalty) * count));
+      if (count === 0) return unpenalized;
+      const often = fround(unpenalized - fround(fround(frequencyPenalty) * count));
       return fround(often - fround(presencePenalty));
     },
   };
 }
 
 /**
- * Returns the tokens that may not come next: ends of bad words, and end tokens before minTokens.
+ * Returns the tokens that must not come next: ends of bad words, and end tokens before minTokens.
  */
-export function stepBans(
+export function bannedTokens(
   { badWords, minTokens }: SamplingRules,
   text: {
     prompt: readonly number[];

@@ -22,28 +22,32 @@ import { allOrNothing } from '../tensor/scope.js';
 import { hasTokenizer } from '../text/gguf-tokenizer.js';
 import { Tokenizer } from '../text/index.js';
 import { Adapters } from './adapters/adapters.js';
-import { type AdapterOptions, type AdapterSettings, adapterSettings } from './adapters/settings.js';
+import {
+  type AdapterOptions,
+  type AdapterSettings,
+  readAdapterSettings,
+} from './adapters/settings.js';
 import {
   type InferenceConfig,
   type ResolvedInferenceConfig,
+  readSharing,
   resolveInferenceConfig,
-  sharingOf,
 } from './config/index.js';
 import { InferenceEngine } from './engine.js';
-import { endTokensOf, type OpenedModel, openModelFolder } from './model-folder.js';
+import { type OpenedModel, openModelFolder, readEndTokens } from './model-folder.js';
 import type { CacheSizes } from './paged-cache.js';
 import { loadParts } from './parts/load-parts.js';
 import { readPartsList } from './parts/parts-list.js';
 import { saveParts } from './parts/save-parts.js';
-import { quantizationOf } from './quantized-weights.js';
+import { readQuantization } from './quantized-weights.js';
 import { FollowerGenerator } from './ranks/follow.js';
 import { LeaderGenerator } from './ranks/lead.js';
 import { agree, type ModelRanks, openRanks, refuseRanks } from './ranks/open-ranks.js';
 import { StepLine } from './ranks/step-line.js';
 import { Sequence } from './sequence.js';
-import { limitsOf, maxTokensOf, speculationOf } from './settings.js';
+import { deriveLimits, readMaxTokens, readSpeculation } from './settings.js';
 import { openDraft } from './speculation/open-draft.js';
-import type { Draft } from './speculation/opened-draft.js';
+import type { OpenDraft } from './speculation/opened-draft.js';
 import { StepLoop } from './step-loop.js';
 import type { StepLoopParts } from './step-loop-parts.js';
 import { StepRunner } from './step-runner.js';
@@ -52,7 +56,7 @@ import { StepRunner } from './step-runner.js';
 export interface InitInferenceOptions extends AdapterOptions {
   /**
    * A tokenizer, its folder, or a name on the hub. Default: the tokenizer of the model folder. A
-   * model object has no default tokenizer; its prompts are tokens.
+   * model object has no default tokenizer: its prompts must be tokens.
    */
   tokenizer?: Tokenizer | string;
   /** Branch, tag or commit of a model of the hub. Default: "main". */
@@ -93,29 +97,29 @@ export async function initInference(
   ...surplus: readonly unknown[]
 ): Promise<InferenceEngine> {
   requireNoSurplus('initInference', surplus);
-  const { own, resolved } = await readTogether(config, given);
+  const { options, resolved } = await readTogether(config, given);
   const ranks = await openRanks(resolved);
   const groups = ranks ? [ranks.layers, ranks.host] : [];
-  return jointlyAsync({ always: groups }, () => engineOf(model, resolved, ranks, own));
+  return jointlyAsync({ always: groups }, () => createEngine(model, resolved, ranks, options));
 }
 
 /**
- * Reads the arguments. If this rank refuses them, it reports that to the others, so they do not
- * wait.
+ * Reads the arguments. If this rank refuses them, it reports the error to the other ranks, so that
+ * they do not wait.
  */
 async function readTogether(
   config: InferenceConfig | string | null,
   given: InitInferenceOptions,
-): Promise<{ own: InitInferenceOptions; resolved: ResolvedInferenceConfig }> {
+): Promise<{ options: InitInferenceOptions; resolved: ResolvedInferenceConfig }> {
   try {
-    const ownOptions = readOptions('initInference', given, OPTIONS);
+    const readValues = readOptions('initInference', given, OPTIONS);
     const resolved = resolveInferenceConfig(config);
     for (const notice of resolved.notices) {
       process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
     }
-    return { own: ownOptions, resolved };
+    return { options: readValues, resolved };
   } catch (error) {
-    await refuseRanks(sharingOf(config), error);
+    await refuseRanks(readSharing(config), error);
     throw error;
   }
 }
@@ -137,16 +141,16 @@ export function initRollouts(
 }
 
 /** Builds the engine of this rank. */
-async function engineOf(
+async function createEngine(
   model: CausalLM | string,
   resolved: ResolvedInferenceConfig,
   ranks: ModelRanks | null,
-  ownOptions: InitInferenceOptions,
+  options: InitInferenceOptions,
 ): Promise<InferenceEngine> {
-  const adapters = adapterSettings('initInference', ownOptions);
+  const adapters = readAdapterSettings('initInference', options);
   if (typeof model === 'string') {
-    const read = await readModel(model, resolved, ranks, ownOptions);
-    const tokenizer = await tokenizerOf(ownOptions, read.folders);
+    const read = await readModel(model, resolved, ranks, options);
+    const tokenizer = await openTokenizer(options, read.folders);
     return build(read.model, resolved, ranks, { tokenizer, ownsModel: true, adapters });
   }
   if (!(model instanceof CausalLM)) {
@@ -156,11 +160,11 @@ async function engineOf(
       model,
     );
   }
-  const tokenizer = await tokenizerOf(ownOptions, []);
+  const tokenizer = await openTokenizer(options, []);
   return build(model, resolved, ranks, { tokenizer, ownsModel: false, adapters });
 }
 
-/** Reads the model of a folder or a name; with "checkpoint", only its configuration. */
+/** Loads the model of a folder or a name. With "checkpoint", reads only its configuration. */
 async function readModel(
   place: string,
   resolved: ResolvedInferenceConfig,
@@ -171,14 +175,14 @@ async function readModel(
     const folder = await localFolder('initInference', place, { need: 'config', revision });
     return { model: fromConfig(folder), folders: [folder] };
   }
-  const options = { ...Object.fromEntries(dtypeOf(resolved)), revision };
+  const options = { ...Object.fromEntries(dtypeOption(resolved)), revision };
   return openModelFolder(place, options, (read) => {
     if (ranks) shard(read, ranks);
   });
 }
 
-/** Returns the given tokenizer, or the one of the first folder that has one. */
-async function tokenizerOf(
+/** Returns the tokenizer of the options, or else of the first folder that has one. */
+async function openTokenizer(
   { tokenizer }: InitInferenceOptions,
   folders: readonly string[],
 ): Promise<Tokenizer | null> {
@@ -188,15 +192,15 @@ async function tokenizerOf(
     const need = 'tokenizer';
     return Tokenizer.fromPretrained(await localFolder('initInference', tokenizer, { need }));
   }
-  const own = folders.find(hasTokenizer);
-  return own === undefined ? null : Tokenizer.fromPretrained(own);
+  const folder = folders.find(hasTokenizer);
+  return folder === undefined ? null : Tokenizer.fromPretrained(folder);
 }
 
 /**
- * Throws DS_CONFIG for an engine that cannot be batch-invariant. The order of an all-reduce depends
- * on the batch, and adapters beside each other have a kernel of their own.
+ * Throws DS_CONFIG for an engine that cannot be batch-invariant: the order of an all-reduce depends
+ * on the batch, and unmerged adapters use other kernels.
  */
-function requireInvariant(ranks: ModelRanks | null, { adapters }: Own): void {
+function requireInvariant(ranks: ModelRanks | null, { adapters }: EngineSettings): void {
   if (!ranks && !adapters) return;
   throw new DsError({
     code: 'DS_CONFIG',
@@ -207,17 +211,17 @@ function requireInvariant(ranks: ModelRanks | null, { adapters }: Own): void {
   });
 }
 
-/** Where weights in training are while requests are in progress. */
+/** Where a training engine's weights are while requests are in progress. */
 interface RolloutWeights {
   isWhole: boolean;
   keepsAddresses: boolean;
 }
 
-/** Parts of an engine besides its model. */
-interface Own {
+/** Settings of an engine besides its model. */
+interface EngineSettings {
   tokenizer: Tokenizer | null;
   ownsModel: boolean;
-  /** Null, or absent: no adapters beside the weights. */
+  /** Null or absent: no unmerged adapters. */
   adapters?: AdapterSettings | null;
   /** Set for rollouts; see initRollouts(). */
   rollouts?: RolloutWeights;
@@ -227,29 +231,30 @@ async function build(
   model: CausalLM,
   config: ResolvedInferenceConfig,
   ranks: ModelRanks | null,
-  own: Own,
+  settings: EngineSettings,
 ): Promise<InferenceEngine> {
   requireDense('initInference', model);
-  const maxTokens = maxTokensOf(config, model);
-  const endTokens = endTokensOf(model, own.tokenizer);
+  const maxTokens = readMaxTokens(config, model);
+  const endTokens = readEndTokens(model, settings.tokenizer);
   const isTrained = model.parameters().some((parameter) => trainerOf(parameter) !== null);
-  const staysAsItIs = isTrained || isStreamed(model);
-  if (staysAsItIs && own.adapters) {
+  const isUnchanged = isTrained || isStreamed(model);
+  if (isUnchanged && settings.adapters) {
     const got = 'one that an engine of initialize() trains or streams';
     throw argumentError('initInference adapters', 'a model for inference only', got);
   }
-  if (staysAsItIs) requireAsItIs(model, config, own.rollouts?.isWhole ?? false);
-  else await place(model, config, ranks, own);
+  if (isUnchanged) requireUnchanged(model, config, settings.rollouts?.isWhole ?? false);
+  else await placeWeights(model, config, ranks, settings);
   if (!isTrained) model.eval();
   const { save_mp_checkpoint_path: saved } = config;
   if (saved !== null) await saveParts(model, saved, ranks);
-  if (config.batch_invariant) requireInvariant(ranks, own);
-  else if (!staysAsItIs && !own.adapters) joinAll(model);
-  const adapters = own.adapters
-    ? await Adapters.install('initInference', model, own.adapters)
+  if (config.batch_invariant) requireInvariant(ranks, settings);
+  else if (!isUnchanged && !settings.adapters) joinAll(model);
+  const adapters = settings.adapters
+    ? await Adapters.install('initInference', model, settings.adapters)
     : null;
   try {
-    return await finish({ model, config, ranks, own, adapters, staysAsItIs, maxTokens, endTokens });
+    const built = { model, config, ranks, settings, adapters, isUnchanged, maxTokens, endTokens };
+    return await finish(built);
   } catch (error) {
     adapters?.dispose();
     throw error;
@@ -257,21 +262,21 @@ async function build(
 }
 
 /** The result of build(). */
-interface Built {
+interface BuiltModel {
   model: CausalLM;
   config: ResolvedInferenceConfig;
   ranks: ModelRanks | null;
-  own: Own;
+  settings: EngineSettings;
   adapters: Adapters | null;
-  staysAsItIs: boolean;
+  isUnchanged: boolean;
   maxTokens: number;
   endTokens: readonly number[];
 }
 
-/** Opens the draft model, if any, and makes the engine. */
-async function finish(built: Built): Promise<InferenceEngine> {
-  const { model, config, own } = built;
-  const draft = await openDraft(config, model, own.tokenizer);
+/** Opens the draft model, if any, and creates the engine. */
+async function finish(built: BuiltModel): Promise<InferenceEngine> {
+  const { model, config, settings } = built;
+  const draft = await openDraft(config, model, settings.tokenizer);
   try {
     return assemble(built, draft);
   } catch (error) {
@@ -281,10 +286,10 @@ async function finish(built: Built): Promise<InferenceEngine> {
 }
 
 /**
- * Returns the dtype of keys and values; nothing for the model's. Throws DS_CONFIG for FP8 with
- * `batch_invariant`, because FP8 changes bits.
+ * Returns the dtype option of keys and values; empty for the model's dtype. Throws DS_CONFIG for
+ * FP8 with `batch_invariant`, because FP8 changes bits.
  */
-function keyDtypeOf({ kv_cache, batch_invariant }: ResolvedInferenceConfig): {
+function keyDtypeOption({ kv_cache, batch_invariant }: ResolvedInferenceConfig): {
   keyDtype?: 'u8';
 } {
   if (kv_cache.dtype === 'auto') return {};
@@ -298,86 +303,92 @@ function keyDtypeOf({ kv_cache, batch_invariant }: ResolvedInferenceConfig): {
   });
 }
 
-/** Allocates the cache of a prepared model and makes its engine. */
-function assemble(built: Built, draft: Draft | null): InferenceEngine {
-  const { model, config, ranks, own, adapters, staysAsItIs, maxTokens, endTokens } = built;
+/** Allocates the cache of a prepared model and creates its engine. */
+function assemble(built: BuiltModel, draft: OpenDraft | null): InferenceEngine {
+  const { model, config, ranks, settings, adapters, isUnchanged, maxTokens, endTokens } = built;
   const { batch_invariant: isInvariant } = config;
   const blockSize = config.kv_cache.block_size;
-  const keyDtype = keyDtypeOf(config);
+  const keyDtype = keyDtypeOption(config);
   const isPlain = isInvariant || keyDtype.keyDtype !== undefined;
   const shape = isPlain ? model.cacheShape() : model.pagedShape();
   const sizes: CacheSizes = { ...shape, blockSize, isInvariant, ...keyDtype };
   tryForward(model, sizes, maxTokens);
-  const found = limitsOf(config, sizes, maxTokens, draft?.sizes ?? null);
-  const limits = ranks ? { ...found, blocks: agree(ranks, model, config, found.blocks) } : found;
+  const derived = deriveLimits(config, sizes, maxTokens, draft?.sizes ?? null);
+  const limits = ranks
+    ? { ...derived, blocks: agree(ranks, model, config, derived.blocks) }
+    : derived;
   const reach = Math.min(maxTokens, limits.blocks * limits.blockSize);
   const requests = {
-    tokenizer: own.tokenizer,
+    tokenizer: settings.tokenizer,
     vocabSize: model.vocabSize,
     maxTokens: reach,
     minNewTokens: config.min_out_tokens,
     endTokens,
     requireAdapter: adapters && ((op: string, name: string) => adapters.require(op, name)),
   };
-  const fetches = staysAsItIs && !own.rollouts?.keepsAddresses;
+  const fetches = isUnchanged && !settings.rollouts?.keepsAddresses;
   const records = recordsSteps(config, sizes.device, ranks !== null || fetches);
-  const speculation = speculationOf(config, sizes, draft?.costFor(model) ?? null);
+  const speculation = readSpeculation(config, sizes, draft?.costFor(model) ?? null);
   const beside = draft?.besideFor(limits.blocks) ?? null;
   const room = { ...limits, reach, records, adapters, beside, proposals: speculation?.max ?? 0 };
   const runner = allOrNothing(() => new StepRunner(model, sizes, room));
   const drafting = draft && allOrNothing(() => draft.modelFor(room, model.vocabSize));
-  // Followers receive a step's tokens from rank 0, which must therefore have them on the host.
+  // Followers receive a step's tokens from rank 0, so rank 0 must wait for them on the host.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
-  const logprobs = { isScaled: own.rollouts !== undefined, isInvariant };
+  const logprobs = { isScaled: settings.rollouts !== undefined, isInvariant };
   const others = { speculation, adapters, logprobs, draft: drafting };
   const parts = { model, runner, limits, requests, runsAhead, ...others };
   const shared = ranks ? sharedGenerator(parts, ranks) : { generator: new StepLoop(parts) };
-  return new InferenceEngine({ ...parts, ...own, adapters, ...shared });
+  return new InferenceEngine({ ...parts, ...settings, adapters, ...shared });
 }
 
 /** Shards, loads, quantizes and moves the weights. */
-async function place(
+async function placeWeights(
   model: CausalLM,
   config: ResolvedInferenceConfig,
   ranks: ModelRanks | null,
-  { ownsModel }: Own,
+  { ownsModel }: EngineSettings,
 ): Promise<void> {
   for (const parameter of model.parameters()) parameter.requireWritable('initInference');
-  const quantization = quantizationOf(config);
+  const quantization = readQuantization(config);
   if (ranks && groupOf(model) !== ranks.layers) shard(model, ranks);
   if (config.checkpoint) {
     const list = await readPartsList(config.checkpoint, config.base_dir);
     const { rank = 0, size = 1 } = ranks?.host ?? {};
-    const [dtype = null] = dtypeOf(config).map(([, item]) => item);
+    const [dtype = null] = dtypeOption(config).map(([, item]) => item);
     await loadParts(model, list, { rank, ranks: size, dtype });
   }
   if (!ranks) keepMxfp4(model);
   if (quantization && hasParts(model)) quantizeParts(model, quantization);
   else if (quantization) quantizeModel(model, quantization);
   const home = config.device ?? (ownsModel ? 'auto' : model.cacheShape().device);
-  const dtypes = dtypeOf(config).map(([, dtype]) => dtype);
+  const dtypes = dtypeOption(config).map(([, dtype]) => dtype);
   model.to(ranks?.device ?? findDevice(home), ...dtypes);
 }
 
 /**
- * Checks that the configuration leaves the weights of an initialize() model unchanged. Throws
- * DS_CONFIG otherwise. Throws DS_ARGUMENT if ranks hold parts of the weights: they would have to
- * run all steps together.
+ * Throws DS_CONFIG if the configuration would change the weights of an initialize() model. Throws
+ * DS_ARGUMENT if ranks hold parts of the weights, because they would have to run all steps
+ * together.
  */
-function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig, isWhole: boolean): void {
+function requireUnchanged(
+  model: CausalLM,
+  config: ResolvedInferenceConfig,
+  isWhole: boolean,
+): void {
   const { quant, checkpoint, save_mp_checkpoint_path, moe, tensor_parallel: tp } = config;
   const { dtype, device } = model.cacheShape();
-  const wanted = config.device === null ? device : findDevice(config.device);
-  const said = {
-    dtype: dtypeOf(config)[0]?.[1] === dtype ? null : config.dtype,
-    device: wanted.name === device.name ? null : config.device,
+  const requestedDevice = config.device === null ? device : findDevice(config.device);
+  const unsupported = {
+    dtype: dtypeOption(config)[0]?.[1] === dtype ? null : config.dtype,
+    device: requestedDevice.name === device.name ? null : config.device,
     quant,
     checkpoint,
     save_mp_checkpoint_path,
     tensor_parallel: tp.tp_size > 1 ? tp : null,
     moe: moe.ep_size > 1 ? moe : null,
   };
-  const odd = Object.entries(said).find(([, value]) => value !== null);
+  const odd = Object.entries(unsupported).find(([, value]) => value !== null);
   if (odd) {
     throw new DsError({
       code: 'DS_CONFIG',
@@ -402,11 +413,11 @@ function requireAsItIs(model: CausalLM, config: ResolvedInferenceConfig, isWhole
 
 /** Shards the layers, or only the experts, for this rank. */
 function shard(model: CausalLM, { layers, expertsOnly }: ModelRanks): void {
-  parallelizeForInference(model, layers, expertsOnly ? expertsOf(model) : null);
+  parallelizeForInference(model, layers, expertsOnly ? expertPlan(model) : null);
 }
 
 /** Returns the plan that distributes experts. Throws DS_CONFIG for a model without experts. */
-function expertsOf(model: CausalLM): TensorPlan {
+function expertPlan(model: CausalLM): TensorPlan {
   const plan = model.expertPlan();
   if (plan) return plan;
   throw new DsError({
@@ -436,7 +447,10 @@ function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: Model
   return { generator: lead, role: lead };
 }
 
-/** Returns true if steps are recorded as graphs. Warns if `true` was set without support for it. */
+/**
+ * Returns whether steps are recorded as graphs. Warns if the configuration asks for it without
+ * support.
+ */
 function recordsSteps(
   { enable_cuda_graph }: ResolvedInferenceConfig,
   device: Device,
@@ -457,7 +471,7 @@ function recordsSteps(
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 /** The dtype option of the weights; empty if they keep their own dtype. */
-function dtypeOf({ dtype }: ResolvedInferenceConfig): ['dtype', DType][] {
+function dtypeOption({ dtype }: ResolvedInferenceConfig): ['dtype', DType][] {
   return dtype && dtype !== 'int8' ? [['dtype', DTYPES[dtype]]] : [];
 }
 
@@ -475,7 +489,7 @@ function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void
       tokens,
       logprobs: null,
       top: null,
-      asked: [null],
+      requestedTop: [null],
     }));
     sizes.device.synchronize();
   } finally {

@@ -1,30 +1,30 @@
-// Replaces the log-probabilities of the sampling kernel by others.
+// Computes logprobs that differ from those of the sampling kernel.
 import { concat, logsumexp, Tensor } from '../tensor/index.js';
 
-/** How a sampler computes log-probabilities of its tokens. */
+/** How a sampler computes the logprobs of its tokens. */
 export interface LogprobsRule {
-  /** Divides scores by the temperature first, as rollouts need. Alternatives stay raw. */
+  /** Divides scores by the temperature, as rollouts need. Alternatives use raw scores. */
   readonly isScaled?: boolean;
-  /** Computes the bits of tokenLogProbs() of a model. */
+  /** Computes the same bits as a model's tokenLogProbs(). */
   readonly isInvariant?: boolean;
 }
 
 /**
- * Returns log-probabilities of `tokens` [S] by scores [S, V], [S, 2] with the log-sum-exp of each
- * row. Returns null if those of the kernel, by raw scores, serve.
+ * Returns the logprobs of `tokens` [S] and the log-sum-exp of each row as [S, 2], from scores [S,
+ * V]. Returns null if the kernel's own logprobs, of raw scores, are right.
  */
-export function logprobsBy(
+export function computeLogprobs(
   { isScaled = false, isInvariant = false }: LogprobsRule,
   scores: Tensor,
   tokens: Tensor,
   temperatures: readonly number[],
 ): Tensor | null {
-  const given = temperatures.map((temperature) => (isScaled ? temperature || 1 : 1));
-  if (!isInvariant && given.every((value) => value === 1)) return null;
+  const divisors = temperatures.map((temperature) => (isScaled ? temperature || 1 : 1));
+  if (!isInvariant && divisors.every((value) => value === 1)) return null;
   const { device } = scores;
-  const shape = [given.length, 1];
+  const shape = [divisors.length, 1];
   const column = (of: (one: number) => number): Tensor =>
-    Tensor.from(Float32Array.from(given, of), { shape, device });
+    Tensor.from(Float32Array.from(divisors, of), { shape, device });
   const wide = scores.to('f32');
   // tokenLogProbs() multiplies by the inverse temperature.
   const y = isInvariant
@@ -32,6 +32,6 @@ export function logprobsBy(
     : wide.div(column((value) => value));
   const sum = logsumexp(y, -1).reshape(shape);
   const at = tokens.clamp(0).to('i64').reshape(shape);
-  const ownTensor = isInvariant ? y.logSoftmax(-1).gather(-1, at) : y.gather(-1, at).sub(sum);
-  return concat([ownTensor, sum], 1).contiguous();
+  const tokenLogprobs = isInvariant ? y.logSoftmax(-1).gather(-1, at) : y.gather(-1, at).sub(sum);
+  return concat([tokenLogprobs, sum], 1).contiguous();
 }

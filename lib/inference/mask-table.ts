@@ -1,4 +1,4 @@
-// Masks of allowed tokens on the device, a row for each lane of a sequence with a format.
+// Device table of masks of allowed tokens, with one row per lane of a sequence with a format.
 import { Buffer } from '../runtime/buffer.js';
 import type { Device } from '../runtime/device.js';
 import { fillMasks, type MaskRow } from '../runtime/grammar.js';
@@ -9,7 +9,7 @@ import type { View } from '../runtime/view.js';
 /** Rows [rows, ceil(vocabSize / 32)] of i32 words. The first take() allocates memory. */
 export class MaskTable {
   private buffer: Buffer | null = null;
-  /** Pinned memory that the threads fill; null on the CPU, where they fill `buffer`. */
+  /** Pinned memory that threads fill; null on the CPU, where they fill `buffer`. */
   private staging: Buffer | null = null;
   /** Uploads masks while the compute stream runs a forward; null on the CPU. */
   private side: { readonly stream: Stream; readonly event: Event } | null = null;
@@ -40,21 +40,21 @@ export class MaskTable {
     this.staging = Buffer.allocatePinned(device, bytes);
     const event = new Event(device);
     const stream = Stream.create(device, 'masks', 'awaited');
-    // The memory exists from here on in the order of the compute stream.
+    // Later operations of the compute stream may use the memory.
     stream.wait(event.record(device.compute));
     this.side = { stream, event };
   }
 
-  /** Gives a row back; ignores -1. */
-  give(row: number): void {
+  /** Frees a row; ignores -1. */
+  release(row: number): void {
     if (row < 0) return;
     this.free.push(row);
     this.free.sort((a, b) => b - a);
   }
 
   /**
-   * Fills rows on native threads; upload() follows. The last upload must be complete: the host has
-   * the tokens that were sampled after it. Rejects with DS_LIMIT.
+   * Fills rows on native threads; upload() must follow. The last upload must be complete: the host
+   * has the tokens that were sampled after it. Rejects with DS_LIMIT.
    */
   async fill(rows: readonly MaskRow[]): Promise<void> {
     const target = this.staging ?? this.buffer;
@@ -62,8 +62,8 @@ export class MaskTable {
   }
 
   /**
-   * Enqueues one copy of the first `count` rows to the device, beside the compute stream, which
-   * waits for it. The host has the tokens of the last sampling, so no kernel reads the rows.
+   * Enqueues one copy of the first `count` rows to the device on a side stream; the compute stream
+   * waits for it. No kernel reads the rows, because the host has the tokens of the last sampling.
    */
   upload(count: number): void {
     const { buffer, staging, side } = this;
@@ -72,7 +72,7 @@ export class MaskTable {
     this.device.compute.wait(side.event.record(side.stream));
   }
 
-  /** A view of all rows; null before the first take(). */
+  /** View of all rows; null before the first take(). */
   get view(): View | null {
     const { buffer, rows, words } = this;
     return buffer && { buffer, dtype: 'i32', shape: [rows, words], offset: 0, strides: [words, 1] };

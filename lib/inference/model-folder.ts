@@ -1,5 +1,5 @@
-// Opens the folder of initInference(): a model, or an adapter with its base model. Also reads its
-// end tokens.
+// Opens the folder of initInference(), a model or an adapter with its base model, and reads its end
+// tokens.
 import type { JsonObject } from '../../types/json.js';
 import { localFolder } from '../hub/local-folder.js';
 import { isRemote } from '../hub/names.js';
@@ -18,7 +18,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/input-errors.js';
 import type { Tokenizer } from '../text/index.js';
 
-/** A model, and the folders to search for its tokenizer, in order. */
+/** A model, and the folders that may have its tokenizer, in order. */
 export interface OpenedModel {
   model: CausalLM;
   folders: readonly string[];
@@ -39,7 +39,7 @@ export async function openModelFolder(
   const dir = await localFolder('initInference', place, { need: 'model', revision });
   const adapter = adapterFolder(dir);
   if (!adapter) return { model: await fromPretrainedCut(dir, options, cut), folders: [dir] };
-  const base = await baseOf(adapter);
+  const base = await findBaseFolder(adapter);
   const model = await fromPretrainedCut(base, options, () => {});
   await loadAdapter(model, dir);
   const isPacked = model.modules().some((module) => module instanceof PackedLinear);
@@ -51,8 +51,11 @@ export async function openModelFolder(
   return { model, folders: [dir, base] };
 }
 
-/** @internal The folder of an adapter's base. A local folder wins over a name on the hub. */
-export async function baseOf(adapter: AdapterFolder): Promise<string> {
+/**
+ * @internal Returns the folder of an adapter's base model. A local folder takes precedence over a
+ * name on the hub.
+ */
+export async function findBaseFolder(adapter: AdapterFolder): Promise<string> {
   const { base } = adapter;
   if (base === null || findBase(adapter) !== null || !isRemote(base)) return requireBase(adapter);
   return localFolder(adapter.path, base, { need: 'model' });
@@ -60,18 +63,19 @@ export async function baseOf(adapter: AdapterFolder): Promise<string> {
 
 /**
  * Returns the end tokens of generation_config.json (or else config.json) and of the tokenizer. Both
- * files of a chat model may still name the end token of its base model, so the tokenizer's counts
- * too. Ids outside the vocabulary, and -1, are ignored. Source: vLLM. Throws DS_DATA.
+ * files of a chat model may still name the end token of its base model, so the tokenizer's end
+ * token is added. Ignores -1 and ids outside the vocabulary. Source: vLLM. Throws DS_DATA.
  */
-export function endTokensOf(model: CausalLM, tokenizer: Tokenizer | null): number[] {
+export function readEndTokens(model: CausalLM, tokenizer: Tokenizer | null): number[] {
   const { config, generation } = model.describe() ?? {};
-  const own = (generation as JsonObject | undefined)?.eos_token_id;
-  const eosIds = own ?? config?.eos_token_id ?? [];
-  const named = Array.isArray(eosIds) ? eosIds : [eosIds];
-  if (!named.every(Number.isInteger)) {
-    const file = own === undefined || own === null ? 'config.json' : 'generation_config.json';
+  const configIds = (generation as JsonObject | undefined)?.eos_token_id;
+  const eosIds = configIds ?? config?.eos_token_id ?? [];
+  const idList = Array.isArray(eosIds) ? eosIds : [eosIds];
+  if (!idList.every(Number.isInteger)) {
+    const file =
+      configIds === undefined || configIds === null ? 'config.json' : 'generation_config.json';
     throw dataError(`${file} eos_token_id`, 'a token id, or a list of ids', formatValue(eosIds));
   }
-  const list = [...(named as number[]), tokenizer?.eosId ?? -1];
+  const list = [...(idList as number[]), tokenizer?.eosId ?? -1];
   return [...new Set(list.filter((id) => id >= 0 && id < model.vocabSize))];
 }

@@ -21,8 +21,8 @@ import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { held, isBatchInvariant, refuseBatchInvariant, scope, Tensor } from '../tensor/index.js';
-import { gatheredLatents, gatheredPaged } from './gathered-attention.js';
-import { type ListName, listsOf, type StepBatch } from './step-batch.js';
+import { attendGathered, attendGatheredLatents } from './gathered-attention.js';
+import { type ListName, listLengths, type StepBatch } from './step-batch.js';
 
 /** Dimensions of a cache. */
 export interface CacheSizes extends Omit<CacheShape, 'recurrent'> {
@@ -34,19 +34,21 @@ export interface CacheSizes extends Omit<CacheShape, 'recurrent'> {
   isInvariant?: boolean;
   /** Layers with a recurrent state instead of keys and values. Default: none. */
   recurrent?: RecurrentSizes | null;
-  /** Bytes a token outside of the cache, such as the features of a head. Default: 0. */
+  /** Bytes per token of data outside the cache, such as the features of a head. Default: 0. */
   besideBytes?: number;
 }
 
-/** Bytes of one block: keys and values of all layers (at least one), and besideBytes. */
+/**
+ * Returns the bytes of one block: keys and values of all layers (at least one), and besideBytes.
+ */
 export function blockBytes(sizes: CacheSizes): number {
-  const own = layerShapes(sizes).map((_, layer) => layerBytes(sizes, layer));
-  const total = own.reduce((sum, bytes) => sum + bytes, 0);
+  const bytesByLayer = layerShapes(sizes).map((_, layer) => layerBytes(sizes, layer));
+  const total = bytesByLayer.reduce((sum, bytes) => sum + bytes, 0);
   const extraBytes = sizes.blockSize * (sizes.besideBytes ?? 0);
   return extraBytes + (total > 0 ? total : layerBytes({ ...sizes, recurrent: null }, 0));
 }
 
-/** Of one layer: 2 (keys, values) x heads x block x head x element. */
+/** Bytes of one layer: 2 (keys, values) x heads x block x head dim x element. */
 function layerBytes(sizes: CacheSizes, layer: number): number {
   const { kvHeads, headDim, from } = required(layerShapes(sizes)[layer]);
   if (from !== null || sizes.recurrent?.layers[layer]) return 0;
@@ -55,23 +57,23 @@ function layerBytes(sizes: CacheSizes, layer: number): number {
 
 const keyDtypeOf = ({ keyDtype, dtype }: CacheSizes): DType => keyDtype ?? dtype;
 
-/** The lists of a batch on the device; tables are [sequences, width], tiles [tiles, 3]. */
+/** Lists of a batch on the device; tables are [sequences, width], tiles [tiles, 3]. */
 type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
 /**
  * Splits `all` (i32 on the device), which starts with the numbers of `batch`, into lists. The scope
  * owns the views.
  */
-export function onDevice(batch: StepBatch, all: Tensor): DeviceBatch {
+export function splitLists(batch: StepBatch, all: Tensor): DeviceBatch {
   let at = 0;
-  const lists = Object.entries(listsOf(batch)).map(([name, size]) => {
+  const lists = Object.entries(listLengths(batch)).map(([name, size]) => {
     const list = all.narrow(0, at, size);
     at += size;
     return [name, list] as const;
   });
-  const found = Object.fromEntries(lists) as Record<ListName, Tensor>;
-  const tables = found.tables.reshape([batch.sequences, batch.width]);
-  return { ...found, tables, tiles: found.tiles.reshape([batch.tiles, 3]), batch };
+  const views = Object.fromEntries(lists) as Record<ListName, Tensor>;
+  const tables = views.tables.reshape([batch.sequences, batch.width]);
+  return { ...views, tables, tiles: views.tiles.reshape([batch.tiles, 3]), batch };
 }
 
 /**
@@ -84,7 +86,7 @@ export class PagedCache {
   readonly layers: readonly LayerCache[];
   /** One pool per layer; none while the cache sleeps. */
   private pools: (Tensor | null)[] = [];
-  /** The states of each layer with a recurrence. */
+  /** States of recurrent layers. */
   private states: (StatePools | null)[] = [];
   private running: DeviceBatch | null = null;
 
@@ -98,7 +100,7 @@ export class PagedCache {
     this.layers = layerShapes(sizes).map(({ from }, i): LayerCache => {
       const running = (): DeviceBatch => required(this.running);
       if (this.isRecurrent(i)) {
-        const state = pooledState(() => required(this.states[i]), this.listsNow);
+        const state = pooledState(() => required(this.states[i]), this.runningLists);
         return { attend: noAttention, state };
       }
       const plain: LayerCache = {
@@ -113,7 +115,7 @@ export class PagedCache {
       if (sizes.isInvariant) return plain;
       return {
         ...plain,
-        attendTurning: (heads, reach) => attendTurning(pool(i), running(), heads, reach),
+        attendTurning: (heads, reach) => attendRotary(pool(i), running(), heads, reach),
       };
     });
     this.wake();
@@ -123,7 +125,7 @@ export class PagedCache {
     return this.sizes.recurrent?.layers[layer] ?? false;
   }
 
-  private readonly listsNow = () => {
+  private readonly runningLists = () => {
     const { starts, lengths, states } = required(this.running);
     return { starts, lengths, slots: states };
   };
@@ -208,7 +210,7 @@ function attendStored(pool: Tensor, on: DeviceBatch, q: Tensor, reach: CacheReac
     const got = 'bounded or biased scores, sinks, or heads of more than 256 channels';
     refuseBatchInvariant('attention', 'plain scores', got);
     if (scoreCap !== null || slopes || isWide) {
-      const out = gatheredPaged(pool, on, q, { window, scale, cap: scoreCap, sinks, slopes });
+      const out = attendGathered(pool, on, q, { window, scale, cap: scoreCap, sinks, slopes });
       return out.transpose(0, 1).unsqueeze(0);
     }
   }
@@ -220,10 +222,10 @@ function attendLatents(pool: Tensor, on: DeviceBatch, of: LatentHeads, scale: nu
   const half = (part: number): Tensor =>
     toRagged(of.latent.narrow(3, part * width, width).contiguous());
   kernels.pagedStore({ k: half(0), v: half(1), slots: on.slots, pool });
-  return gatheredLatents(pool, on, of, scale).transpose(0, 1).unsqueeze(0);
+  return attendGatheredLatents(pool, on, of, scale).transpose(0, 1).unsqueeze(0);
 }
 
-function attendTurning(
+function attendRotary(
   pool: Tensor,
   on: DeviceBatch,
   heads: UnturnedHeads,

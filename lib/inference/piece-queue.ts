@@ -1,5 +1,5 @@
-// Streams of generated pieces: a queue (push() does not wait, next() does), a start at the first
-// read, and the reasoning apart from the answer.
+// Streams of generated pieces: a queue between steps and readers, a lazy start, and the separation
+// of reasoning.
 import { AnswerReader } from '../text/tool-calls/answer-reader.js';
 import type { GenerationPiece } from './continuation.js';
 import type { AnswerReading } from './held-answer.js';
@@ -75,7 +75,10 @@ export class PieceQueue<Piece> implements AsyncIterableIterator<Piece> {
   }
 }
 
-/** The pieces with their reasoning apart; the same pieces if the request does not read answers. */
+/**
+ * Moves reasoning out of the text of pieces. Returns the same pieces if the request does not parse
+ * answers.
+ */
 export function separateReasoning(
   pieces: AsyncIterableIterator<GenerationPiece>,
   { reading }: { readonly reading: AnswerReading | null },
@@ -103,8 +106,8 @@ async function* read(
 type Pieces = AsyncIterableIterator<GenerationPiece>;
 
 /**
- * Starts a stream at the first next(). Later calls go directly to the stream: an async generator
- * around it would cost several microtasks a piece.
+ * Starts a stream at the first next(). Later calls go directly to the stream, because an async
+ * generator would cost several microtasks per piece.
  */
 export class StartedPieces implements AsyncIterableIterator<GenerationPiece> {
   private starting: Promise<Pieces> | null = null;

@@ -1,25 +1,25 @@
-// Logprobs of the tokens of a prompt, for evaluations by likelihood.
+// Computes logprobs of a prompt's tokens, for evaluation by likelihood.
 import type { CausalLM } from '../models/index.js';
 import { inRows } from '../models/places.js';
 import { required } from '../runtime/required.js';
 import { indexSelect, logsumexp, noGrad, scope, Tensor, topk } from '../tensor/index.js';
 import type { TokenLogprob } from './sampling.js';
 
-/** Rows of logits at a time: all rows of a long prompt would need gigabytes. */
+/** Rows of logits per computation: all rows of a long prompt would need gigabytes. */
 const ROWS = 256;
 
 /**
- * Returns the logprob of each token after the tokens before it, with the `top` likeliest
- * alternatives; null for the first token. A token and the alternatives have one computation, so
- * that equal tokens have equal values. Waits for the device.
+ * Returns the logprob of each token given the tokens before it, with the `top` likeliest
+ * alternatives; null for the first token. A token and its alternatives use the same computation, so
+ * equal tokens get equal values. Waits for the device.
  */
 export function promptLogprobs(
   model: CausalLM,
   prompt: readonly number[],
   top: number,
 ): (TokenLogprob | null)[] {
-  const found: (TokenLogprob | null)[] = [null];
-  if (prompt.length < 2) return found.slice(0, prompt.length);
+  const logprobs: (TokenLogprob | null)[] = [null];
+  if (prompt.length < 2) return logprobs.slice(0, prompt.length);
   const { device } = model.computesIn;
   noGrad(() =>
     scope(() => {
@@ -33,14 +33,14 @@ export function promptLogprobs(
           .reshape([count, x.size(2)])
           .contiguous();
         const targets = prompt.slice(at + 1, at + 1 + count);
-        found.push(...scope(() => rowsOf(model.logitsOf(rows).to('f32'), targets, top)));
+        logprobs.push(...scope(() => scoreRows(model.logitsOf(rows).to('f32'), targets, top)));
       }
     }),
   );
-  return found;
+  return logprobs;
 }
 
-function rowsOf(logits: Tensor, targets: readonly number[], top: number): TokenLogprob[] {
+function scoreRows(logits: Tensor, targets: readonly number[], top: number): TokenLogprob[] {
   const [count = 0, width = 0] = logits.shape;
   const { device } = logits;
   const places = targets.map((token, row) => row * width + token);

@@ -1,4 +1,4 @@
-// Reads the weight quantization from the configuration of an engine.
+// Reads the weight quantization from an engine's configuration.
 import type { QuantizeModelOptions } from '../models/quantize-model.js';
 import type { ResolvedInferenceConfig } from './config/index.js';
 
@@ -9,15 +9,15 @@ type Weight = NonNullable<ResolvedInferenceConfig['quant']>['weight'];
  * "int8", which is 8 bits with one scale per row. Source: DeepSpeed's int8 of init_inference, and
  * its quantized_initialization.
  */
-export function quantizationOf({
+export function readQuantization({
   dtype,
   quant,
 }: Pick<ResolvedInferenceConfig, 'dtype' | 'quant'>): QuantizeModelOptions | null {
-  if (quant?.enabled && quant.weight.enabled) return optionsOf(quant.weight);
+  if (quant?.enabled && quant.weight.enabled) return readWeightOptions(quant.weight);
   return dtype === 'int8' ? { bits: 8 } : null;
 }
 
-function optionsOf({
+function readWeightOptions({
   num_bits,
   quantized_initialization: initialization,
 }: Weight): QuantizeModelOptions {

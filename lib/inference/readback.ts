@@ -1,5 +1,4 @@
-// Copies tensors to the host. A reader waits only for the kernels before its copy, not for later
-// ones.
+// Copies tensors to the host. A reader waits for the kernels before its copy only.
 
 import { turn } from '../data/event-loop.js';
 import { Buffer } from '../runtime/buffer.js';
@@ -9,7 +8,7 @@ import { required } from '../runtime/required.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';
 
-/** Copies in flight at a time. */
+/** Maximum number of copies in flight. */
 const SLOTS = 2;
 const ALIGNMENT = 16;
 
@@ -18,15 +17,13 @@ interface Slot {
   readonly copied: Event;
 }
 
-/** Values in transfer to the host. */
-interface Arrival {
-  /** True once the copy is done. Throws a pending error of the device. */
-  readonly isThere: boolean;
+/** Values that are being copied to the host. */
+interface PendingValues {
+  /** Whether the copy is done. Throws a pending error of the device. */
+  readonly isDone: boolean;
   /** Resolves when the copy is done. Waits in turns of the event loop. */
-  reached(): Promise<void>;
-  /**
-   * Returns the values of each tensor. Call it after reached() and before the second next begin().
-   */
+  done(): Promise<void>;
+  /** Returns the values of each tensor. Valid after done() and before the second next begin(). */
   values(): number[][];
 }
 
@@ -38,15 +35,15 @@ export class Readback {
   constructor(private readonly device: Device) {}
 
   /** Enqueues copies of contiguous tensors (i32, i64 or f32) on the compute stream. */
-  begin(tensors: readonly Tensor[]): Arrival {
-    if (this.device.kind === 'cpu') return arrived(tensors.map((tensor) => tensor.toArray()));
+  begin(tensors: readonly Tensor[]): PendingValues {
+    if (this.device.kind === 'cpu') return createArrived(tensors.map((tensor) => tensor.toArray()));
     const starts: number[] = [];
     let bytes = 0;
     for (const { numel, dtype } of tensors) {
       starts.push(bytes);
       bytes += Math.ceil((numel * dtypeSize(dtype)) / ALIGNMENT) * ALIGNMENT;
     }
-    const { host, copied } = this.slot(bytes);
+    const { host, copied } = this.takeSlot(bytes);
     const { compute } = this.device;
     const lists = tensors.map((tensor, i) => {
       const { numel, dtype, buffer, offset } = tensor;
@@ -57,10 +54,10 @@ export class Readback {
     });
     copied.record(compute);
     return {
-      get isThere() {
+      get isDone() {
         return copied.done;
       },
-      async reached() {
+      async done() {
         while (!copied.done) await turn();
       },
       values: () =>
@@ -83,22 +80,22 @@ export class Readback {
     this.slots.fill(null);
   }
 
-  private slot(bytes: number): Slot {
+  private takeSlot(bytes: number): Slot {
     const at = this.turns++ % SLOTS;
-    const found = this.slots[at] ?? {
+    const slot = this.slots[at] ?? {
       host: Buffer.allocatePinned(this.device, 4096),
       copied: new Event(this.device),
     };
-    this.slots[at] = found;
-    if (found.host.bytes < bytes) {
-      found.copied.synchronize();
-      found.host.release();
-      found.host = Buffer.allocatePinned(this.device, 2 * bytes);
+    this.slots[at] = slot;
+    if (slot.host.bytes < bytes) {
+      slot.copied.synchronize();
+      slot.host.release();
+      slot.host = Buffer.allocatePinned(this.device, 2 * bytes);
     }
-    return found;
+    return slot;
   }
 }
 
-function arrived(lists: number[][]): Arrival {
-  return { isThere: true, reached: async () => {}, values: () => lists };
+function createArrived(lists: number[][]): PendingValues {
+  return { isDone: true, done: async () => {}, values: () => lists };
 }

@@ -19,9 +19,9 @@ import { required } from '../runtime/required.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { type BeamRequest, readBeams } from './beam-request.js';
 import { BEAMS } from './beams.js';
-import { chatPrompt } from './chat-prompt.js';
+import { encodeConversation } from './chat-prompt.js';
 import { type Format, type ReadFormat, readFormat } from './grammar/format.js';
-import { type AnswerReading, heldAnswer } from './held-answer.js';
+import { type AnswerReading, constrainAnswer } from './held-answer.js';
 import { SAMPLING, type SamplingOptions, tokenOptions } from './sampling-options.js';
 
 /** Limits and vocabulary for the check of requests. */
@@ -34,18 +34,18 @@ export interface RequestLimits {
   minNewTokens: number;
   /** End tokens of the model. */
   endTokens: readonly number[];
-  /** Throws DS_ARGUMENT unless an adapter has the name. Absent: no adapter is loaded. */
+  /** Throws DS_ARGUMENT unless an adapter has this name. Absent: no adapter is loaded. */
   requireAdapter?: ((op: string, name: string) => void) | null;
 }
 
-/** Options of a request apart from sampling, for the limits of an engine. */
+/** Declares the options of a request besides sampling, for the limits of an engine. */
 export const requestOptions = (limits: RequestLimits) => ({
   /**
    * Text or tokens. The engine's tokenizer encodes text and adds special tokens. A request has
    * either a prompt or messages.
    */
   prompt: declareOption(
-    (op, prompt: string | ArrayLike<number>) => promptTokens(op, prompt, limits),
+    (op, prompt: string | ArrayLike<number>) => readPrompt(op, prompt, limits),
     'text or tokens',
   ),
   /**
@@ -169,7 +169,7 @@ export interface ReadRequest {
   format: ReadFormat | null;
   /** The compiled format; null for any text. */
   grammar: NativeGrammar | null;
-  /** How reasoning is taken out of the text; null: it stays. */
+  /** How to separate reasoning from the text; null: it stays in the text. */
   reading: AnswerReading | null;
   sampling: SamplingOptions;
   /** Null without beam search. */
@@ -184,14 +184,18 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   const names = { ...declared, ...SAMPLING, ...tokenOptions(limits) };
   const all = Object.entries(readOptions(OP, given, names));
   const isSampling = ([name]: [string, unknown]): boolean => !Object.hasOwn(declared, name);
-  const own = Object.fromEntries(all.filter((entry) => !isSampling(entry)));
-  const { numBeams, lengthPenalty, earlyStopping, ...read } = readDeclared(OP, own, declared);
+  const declaredValues = Object.fromEntries(all.filter((entry) => !isSampling(entry)));
+  const { numBeams, lengthPenalty, earlyStopping, ...read } = readDeclared(
+    OP,
+    declaredValues,
+    declared,
+  );
   const { prompt: promptOption, messages, tools, variables, ...others } = read;
-  const { maxNewTokens, stop, stopTokens, ignoreEos, beginsText, ...rest } = others;
+  const { maxNewTokens, stop, stopTokens, ignoreEos, beginsText, ...remaining } = others;
   if ((promptOption === undefined) === (messages === undefined)) {
     throw argumentError(OP, 'prompt or messages', promptOption === undefined ? 'neither' : 'both');
   }
-  const chat = messages && chatPrompt(OP, limits.tokenizer, { messages, tools, variables });
+  const chat = messages && encodeConversation(OP, limits.tokenizer, { messages, tools, variables });
   const prompt = chat ? requireTokens(`${OP} messages`, chat, limits) : required(promptOption);
   const ends = ignoreEos ? [] : limits.endTokens;
   const beams = readBeams({ numBeams, lengthPenalty, earlyStopping }, stop, read.format !== null);
@@ -199,19 +203,19 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
     throw argumentError(`${OP} adapter`, 'no adapter with numBeams', formatValue(read.adapter));
   }
   return {
-    ...rest,
+    ...remaining,
     prompt,
-    maxNewTokens: newTokens(prompt.length, maxNewTokens, limits),
+    maxNewTokens: limitNewTokens(prompt.length, maxNewTokens, limits),
     textBefore: beginsText || messages ? [] : prompt,
     stop,
-    stopTokens: new Set([...ends, ...stopTokens, ...specialAmong(stop, limits)]),
+    stopTokens: new Set([...ends, ...stopTokens, ...findSpecialStops(stop, limits)]),
     onStart: read.onStart ?? null,
     grammar: null,
     reading: null,
-    ...(chat && limits.tokenizer && own.format
-      ? heldAnswer(`${OP} format`, prompt, {
+    ...(chat && limits.tokenizer && declaredValues.format
+      ? constrainAnswer(`${OP} format`, prompt, {
           tokenizer: limits.tokenizer,
-          format: own.format as Format,
+          format: declaredValues.format as Format,
         })
       : {}),
     sampling: Object.fromEntries(all.filter(isSampling)),
@@ -233,7 +237,7 @@ function requireSignal(op: string, signal: AbortSignal): AbortSignal {
   throw valueError(op, 'an AbortSignal', signal);
 }
 
-function promptTokens(
+function readPrompt(
   op: string,
   prompt: string | ArrayLike<number>,
   limits: RequestLimits,
@@ -242,8 +246,8 @@ function promptTokens(
     const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
     throw argumentError(op, 'tokens, for an engine without a tokenizer', 'a string', hint);
   }
-  const given = typeof prompt === 'string' ? encodeText(prompt, limits) : prompt;
-  const tokens = requireTokens(op, given, limits);
+  const encoded = typeof prompt === 'string' ? encodeText(prompt, limits) : prompt;
+  const tokens = requireTokens(op, encoded, limits);
   if (tokens.length > 0) return tokens;
   const hint = 'Start with the token that begins a text, usually bosId of the tokenizer.';
   throw argumentError(op, 'at least one token', 'an empty prompt', hint);
@@ -251,10 +255,10 @@ function promptTokens(
 
 /** Encodes a prompt. Throws DS_LIMIT before encoding if the text is certainly too long. */
 function encodeText(text: string, { tokenizer, maxTokens }: RequestLimits): Int32Array {
-  const ownTokenizer = required(tokenizer);
-  const fewest = ownTokenizer.fewestTokens(text);
-  if (fewest >= maxTokens) throw tooLong(`a prompt of at least ${fewest}`, maxTokens);
-  return ownTokenizer.encode(text);
+  const encoder = required(tokenizer);
+  const fewest = encoder.fewestTokens(text);
+  if (fewest >= maxTokens) throw tooLongError(`a prompt of at least ${fewest}`, maxTokens);
+  return encoder.encode(text);
 }
 
 /** Throws DS_ARGUMENT unless `given` is a list of token ids. */
@@ -270,7 +274,7 @@ function requireTokens(op: string, given: unknown, { vocabSize }: RequestLimits)
   throw argumentError(op, `tokens from 0 to ${vocabSize - 1}`, got, hint);
 }
 
-/** Stop strings need a tokenizer. TextStream checks their contents. */
+/** Checks that stop strings have a tokenizer. TextStream checks their contents. */
 function requireStops(
   op: string,
   given: string | readonly string[],
@@ -282,8 +286,11 @@ function requireStops(
   throw valueError(op, 'stopTokens, for an engine without a tokenizer', given);
 }
 
-/** Returns the special tokens that equal a stop string: they decode to no text. */
-function specialAmong(
+/**
+ * Returns the special tokens that equal a stop string. They decode to no text, so TextStream cannot
+ * find them.
+ */
+function findSpecialStops(
   stops: readonly unknown[],
   { tokenizer, vocabSize }: RequestLimits,
 ): number[] {
@@ -291,16 +298,22 @@ function specialAmong(
   return special.filter((id) => stops.includes(tokenizer?.idToToken(id)));
 }
 
-/** Returns the number of new tokens. Throws DS_LIMIT if the prompt and new tokens are too many. */
-function newTokens(prompt: number, given: number | undefined, limits: RequestLimits): number {
+/**
+ * Returns the number of new tokens. Throws DS_LIMIT if the prompt and the new tokens do not fit.
+ */
+function limitNewTokens(
+  prompt: number,
+  requested: number | undefined,
+  limits: RequestLimits,
+): number {
   const { maxTokens, minNewTokens } = limits;
   const room = maxTokens - prompt;
-  const added = Math.max(minNewTokens, given ?? 1);
-  if (room >= added) return given ?? room;
-  throw tooLong(`a prompt of ${prompt} and ${added} new ones`, maxTokens);
+  const added = Math.max(minNewTokens, requested ?? 1);
+  if (room >= added) return requested ?? room;
+  throw tooLongError(`a prompt of ${prompt} and ${added} new ones`, maxTokens);
 }
 
-function tooLong(got: string, maxTokens: number): DsError {
+function tooLongError(got: string, maxTokens: number): DsError {
   return new DsError({
     code: 'DS_LIMIT',
     op: `${OP} prompt`,

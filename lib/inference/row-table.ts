@@ -29,12 +29,12 @@ export class RowTable {
     return row;
   }
 
-  /** Gives a row back; ignores -1. */
-  give(row: number): void {
+  /** Frees a row; ignores -1. */
+  release(row: number): void {
     if (row >= 0) this.free.push(row);
   }
 
-  /** A view of all rows; null before the first take(). */
+  /** View of all rows; null before the first take(). */
   get view(): View | null {
     const { buffer, dtype, rows, width } = this;
     return buffer && { buffer, dtype, shape: [rows, width], offset: 0, strides: [width, 1] };

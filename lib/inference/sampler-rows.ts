@@ -1,9 +1,9 @@
-// The rows of a sampler's device tables, by the rules and tokens of a sequence (csrc/ops/sample.h).
+// Computes the rows of a sampler's device tables (csrc/ops/sample.h) from rules and tokens.
 import { required } from '../runtime/required.js';
 import { type Ban, FOREVER } from './ban-list.js';
 import type { SamplingRules } from './sampling-options.js';
 
-/** Recent tokens of a slot. */
+/** Number of recent tokens per slot. */
 export const RECENT = 64;
 
 /** Returns true if the rules use logitBias or allowedTokens. */
@@ -14,8 +14,8 @@ export const needsBias = ({ logitBias, allowedTokens }: SamplingRules): boolean 
 export const needsCounts = (rules: SamplingRules): boolean =>
   rules.repetitionPenalty !== 1 || rules.presencePenalty !== 0 || rules.frequencyPenalty !== 0;
 
-/** Returns a row of `settings`. */
-export function settingsOf(rules: SamplingRules): Float32Array {
+/** Returns the row of the table `settings`. */
+export function settingsValues(rules: SamplingRules): Float32Array {
   const { temperature, topP, minP, repetitionPenalty, presencePenalty, frequencyPenalty } = rules;
   return Float32Array.of(
     temperature,
@@ -27,8 +27,8 @@ export function settingsOf(rules: SamplingRules): Float32Array {
   );
 }
 
-/** Returns the value to add to the score of each token, [V]. */
-export function biasOf(
+/** Returns the value to add to each token's score, [V]. */
+export function biasValues(
   { logitBias, allowedTokens }: SamplingRules,
   vocabSize: number,
 ): Float32Array {
@@ -41,8 +41,8 @@ export function biasOf(
   return bias;
 }
 
-/** Returns twice the count of each sampled token, plus 1 if the prompt contains the token. */
-export function countsOf(
+/** Returns twice the count of each sampled token, plus 1 for tokens of the prompt. */
+export function countValues(
   prompt: readonly number[],
   generated: readonly number[],
   vocabSize: number,
@@ -53,8 +53,8 @@ export function countsOf(
   return counts;
 }
 
-/** Returns the last tokens as a ring buffer: a token's index is its position modulo RECENT. */
-export function recentOf(prompt: readonly number[], generated: readonly number[]): Int32Array {
+/** Returns the last tokens as a ring buffer, indexed by position modulo RECENT. */
+export function recentValues(prompt: readonly number[], generated: readonly number[]): Int32Array {
   const recent = new Int32Array(RECENT).fill(-1);
   const length = prompt.length + generated.length;
   for (let position = Math.max(0, length - RECENT); position < length; ++position) {
@@ -65,7 +65,7 @@ export function recentOf(prompt: readonly number[], generated: readonly number[]
 }
 
 /** Returns the bans of a slot: bad words, and end tokens before minTokens. */
-export function bansOf({ badWords, minTokens }: SamplingRules, ends: readonly number[]): Ban[] {
+export function listBans({ badWords, minTokens }: SamplingRules, ends: readonly number[]): Ban[] {
   const words = badWords.map((tokens) => ({ tokens, until: FOREVER }));
   const until = Math.min(minTokens, FOREVER);
   const early = until > 0 ? ends.map((end) => ({ tokens: [end], until })) : [];

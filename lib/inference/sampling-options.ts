@@ -1,5 +1,5 @@
-// Sampling options of one sequence, each declared once: engines, HTTP bodies,
-// generation_config.json and command lines read these declarations.
+// Declarations of the sampling options, which engines, HTTP bodies, generation_config.json and
+// command lines read.
 
 import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
@@ -16,7 +16,7 @@ import { requireInteger } from '../runtime/require-number.js';
 import type { Tokenizer } from '../text/index.js';
 
 /**
- * Options that a generation_config.json sets; `elsewhere` has the name there, and `flag` the
+ * Options that a generation_config.json may set. `elsewhere` is the name in that file, `flag` the
  * argument of `ds train`.
  */
 export const GENERATION_CONFIG = {
@@ -184,8 +184,8 @@ function readBias(
   if (!isObject(bias)) throw valueError(op, 'numbers by token, such as { 50256: -100 }', bias);
   const entries: [unknown, unknown][] = bias instanceof Map ? [...bias] : Object.entries(bias);
   return entries.map(([key, value]) => {
-    const named = typeof key === 'string' && key.trim() !== '' ? Number(key) : key;
-    const token = requireToken(op, named, vocabSize);
+    const numericKey = typeof key === 'string' && key.trim() !== '' ? Number(key) : key;
+    const token = requireToken(op, numericKey, vocabSize);
     if (typeof value === 'number' && value < Number.POSITIVE_INFINITY) return [token, value];
     const hint = '-Infinity bans a token; allowedTokens restricts sampling to a list.';
     throw valueError(`${op} of token ${token}`, 'a number below Infinity', value, hint);
@@ -210,23 +210,23 @@ function readBadWord(
   if (isText && !tokenizer) {
     throw valueError(op, 'a list of tokens, without a tokenizer', word);
   }
-  const spelled =
-    isText && tokenizer ? spellings(tokenizer, word) : [isList(word) ? [...word] : []];
-  for (const tokens of spelled) {
+  const sequences =
+    isText && tokenizer ? tokenizeWord(tokenizer, word) : [isList(word) ? [...word] : []];
+  for (const tokens of sequences) {
     if (tokens.length === 0 || tokens.length > MAX_IN_BAD_WORD) {
       const hint = isText ? `It is ${tokens.length} tokens.` : '';
       throw valueError(op, `1 to ${MAX_IN_BAD_WORD} tokens`, word, hint);
     }
     for (const token of tokens) requireToken(op, token, vocabSize);
   }
-  return spelled;
+  return sequences;
 }
 
 /**
  * Tokenizes a word at the start of a text and after a space; returns one list if both are equal.
  * Source: bad_words of vLLM.
  */
-function spellings(tokenizer: Tokenizer, word: string): number[][] {
+function tokenizeWord(tokenizer: Tokenizer, word: string): number[][] {
   const encode = (text: string) => [...tokenizer.encode(text, { addSpecialTokens: false })];
   const [bare, spaced] = [encode(word.trimStart()), encode(` ${word.trimStart()}`)];
   return bare.join() === spaced.join() ? [bare] : [bare, spaced];

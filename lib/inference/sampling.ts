@@ -11,18 +11,18 @@ import { leading, required } from '../runtime/required.js';
 import { describe, type View } from '../runtime/view.js';
 import { noGrad, Tensor, topk } from '../tensor/index.js';
 import { type Ban, BanList } from './ban-list.js';
-import { type LogprobsRule, logprobsBy } from './logprobs-rule.js';
+import { computeLogprobs, type LogprobsRule } from './logprobs-rule.js';
 import { MaskTable } from './mask-table.js';
 import { RowTable } from './row-table.js';
 import {
-  bansOf,
-  biasOf,
-  countsOf,
+  biasValues,
+  countValues,
+  listBans,
   needsBias,
   needsCounts,
   RECENT,
-  recentOf,
-  settingsOf,
+  recentValues,
+  settingsValues,
 } from './sampler-rows.js';
 import { requireToken, type SamplingOptions, type SamplingRules } from './sampling-options.js';
 import { SequenceSampling } from './sequence-sampling.js';
@@ -36,7 +36,7 @@ export {
 export { SequenceSampling } from './sequence-sampling.js';
 
 /** Results of a sampling call. The tensors belong to the caller or its scope. */
-export interface Sampled {
+export interface SamplingResult {
   /** [S] i32: a token, -1 for a score that is not finite, -2 if no candidate is left. */
   readonly tokens: Tensor;
   /**
@@ -47,13 +47,13 @@ export interface Sampled {
    * The likeliest tokens, the likeliest first; as many as the largest request. Null without
    * requests.
    */
-  readonly top: SampledTop | null;
+  readonly top: TopScores | null;
   /** Number of likeliest tokens for each row; null for a row without logprobs. */
-  readonly asked: readonly (number | null)[];
+  readonly requestedTop: readonly (number | null)[];
 }
 
 /** [S, N] each. */
-interface SampledTop {
+interface TopScores {
   /** i64. */
   readonly tokens: Tensor;
   /** Raw scores. */
@@ -125,7 +125,7 @@ export class Sampler {
   private readonly biases: RowTable;
   private readonly bans: BanList;
   private readonly masks: MaskTable;
-  private readonly taken: (Slot | null)[];
+  private readonly slotStates: (Slot | null)[];
   /** The slot indices in the device buffer `rows`. */
   private uploaded: readonly number[] = [];
 
@@ -150,7 +150,7 @@ export class Sampler {
     this.biases = new RowTable(this.uploads, 'f32', vocabSize);
     this.bans = new BanList(this.uploads);
     this.masks = new MaskTable(device, slots * lanes, vocabSize);
-    this.taken = new Array<Slot | null>(slots).fill(null);
+    this.slotStates = new Array<Slot | null>(slots).fill(null);
   }
 
   /**
@@ -175,29 +175,29 @@ export class Sampler {
         ? options
         : new SequenceSampling('Sampler.enter', options, this);
     const { rules } = sampling;
-    const biasRow = needsBias(rules) ? this.biases.take(biasOf(rules, this.vocabSize)) : NO_ROW;
+    const biasRow = needsBias(rules) ? this.biases.take(biasValues(rules, this.vocabSize)) : NO_ROW;
     const countsRow = needsCounts(rules)
-      ? this.counts.take(countsOf(prompt, generated, this.vocabSize))
+      ? this.counts.take(countValues(prompt, generated, this.vocabSize))
       : NO_ROW;
     const maskRows = Array.from({ length: isMasked ? this.lanes : 0 }, () => this.masks.take());
     const position = prompt.length + generated.length;
-    const bans = bansOf(rules, ends);
+    const bans = listBans(rules, ends);
     const { seed } = sampling;
     const entered: Slot = { rules, seed, bans, position, countsRow, biasRow, maskRows };
-    this.taken[slot] = entered;
+    this.slotStates[slot] = entered;
     const { lanes } = this;
-    const numbers = this.numbersOf(entered, [position, generated.length], 0);
+    const numbers = this.numbersRow(entered, [position, generated.length], 0);
     this.uploads.write(this.numbers, slot * lanes * NUMBERS * 4, Int32Array.from(numbers));
-    const settings = settingsOf(rules);
+    const settings = settingsValues(rules);
     const all = Float32Array.from({ length: lanes * SETTINGS }, (_, i) =>
       required(settings[i % SETTINGS]),
     );
     this.uploads.write(this.settings, slot * lanes * SETTINGS * 4, all);
-    this.uploads.write(this.recent, slot * lanes * RECENT * 4, recentOf(prompt, generated));
+    this.uploads.write(this.recent, slot * lanes * RECENT * 4, recentValues(prompt, generated));
     for (let lane = 0; lane < lanes; ++lane) this.bans.set(slot * lanes + lane, bans);
   }
 
-  /** Returns the index of the token that the slot samples next, in its whole sequence. */
+  /** Returns the position, in its whole sequence, of the token that the slot samples next. */
   positionOf(slot: number): number {
     return this.requireTaken(slot).position;
   }
@@ -212,29 +212,29 @@ export class Sampler {
     promptLength: number,
     proposals: readonly number[],
   ): void {
-    const found = this.requireTaken(slot);
+    const state = this.requireTaken(slot);
     const count = 1 + proposals.length;
-    if (count > this.lanes || found.countsRow !== NO_ROW) {
+    if (count > this.lanes || state.countsRow !== NO_ROW) {
       const expected = `at most ${this.lanes - 1} proposals, and rules without penalties`;
       throw refusedError(`slot ${slot}`, expected, `${proposals.length} proposals`);
     }
     const first = slot * this.lanes;
     const numbers = Array.from({ length: count }, (_, ahead) => {
       const position = tokens.length + ahead;
-      return this.numbersOf(found, [position, position - promptLength], ahead);
+      return this.numbersRow(state, [position, position - promptLength], ahead);
     });
     this.uploads.write(this.numbers, first * NUMBERS * 4, Int32Array.from(numbers.flat()));
-    found.position = tokens.length;
-    if (found.bans.length === 0) return;
+    state.position = tokens.length;
+    if (state.bans.length === 0) return;
     const recent = new Int32Array(count * RECENT);
     for (let ahead = 0; ahead < count; ++ahead) {
-      recent.set(recentOf(tokens, proposals.slice(0, ahead)), ahead * RECENT);
+      recent.set(recentValues(tokens, proposals.slice(0, ahead)), ahead * RECENT);
     }
     this.uploads.write(this.recent, first * RECENT * 4, recent);
   }
 
   /** Returns a row of the table `numbers`. */
-  private numbersOf(
+  private numbersRow(
     { rules, seed, countsRow, biasRow, maskRows }: Slot,
     [position, generated]: readonly [number, number],
     lane: number,
@@ -247,11 +247,11 @@ export class Sampler {
   /** Frees the slot of a sequence. Throws DS_ARGUMENT for a free slot. */
   leave(slot: number): void {
     const { countsRow, biasRow, maskRows } = this.requireTaken(slot);
-    this.counts.give(countsRow);
-    this.biases.give(biasRow);
-    for (const row of maskRows) this.masks.give(row);
+    this.counts.release(countsRow);
+    this.biases.release(biasRow);
+    for (const row of maskRows) this.masks.release(row);
     for (let lane = 0; lane < this.lanes; ++lane) this.bans.set(slot * this.lanes + lane, []);
-    this.taken[slot] = null;
+    this.slotStates[slot] = null;
   }
 
   /**
@@ -260,9 +260,9 @@ export class Sampler {
    * it before each sample() of these slots. The matchers must not change before the promise
    * settles. Rejects with DS_LIMIT.
    */
-  async fillMasks(given: readonly MaskedSlot[]): Promise<void> {
+  async fillMasks(slots: readonly MaskedSlot[]): Promise<void> {
     const followed = new Map<Matcher, number>();
-    let open = given.map((slot) => ({ ...slot, rows: this.requireTaken(slot.slot).maskRows }));
+    let open = slots.map((slot) => ({ ...slot, rows: this.requireTaken(slot.slot).maskRows }));
     let count = 0;
     try {
       for (let lane = 0; open.length > 0; ++lane) {
@@ -294,24 +294,25 @@ export class Sampler {
     slots: readonly number[],
     into: Tensor | null = null,
     ahead: readonly number[] = [],
-  ): Sampled {
+  ): SamplingResult {
     const lanes = slots.map((slot, i) => slot * this.lanes + (ahead[i] ?? 0));
-    const rows = this.rowsOf(scores, lanes);
+    const rows = this.uploadRows(scores, lanes);
     const requested = slots.map((slot) => this.requireTaken(slot).rules.logprobs);
     return noGrad(() => {
       const count = slots.length;
       const tokens = into ?? Tensor.empty([count], 'i32', this.device);
       let max = -1;
-      for (const wanted of requested) if (wanted !== null && wanted > max) max = wanted;
+      for (const requestedCount of requested)
+        if (requestedCount !== null && requestedCount > max) max = requestedCount;
       const logprobs = max >= 0 ? Tensor.empty([count, 2], 'f32', this.device) : null;
       kernels.sampleTokens({
         scores,
         slots: rows,
         tokens,
         logprobs,
-        settings: this.table(this.settings, 'f32', SETTINGS),
-        numbers: this.table(this.numbers, 'i32', NUMBERS),
-        recent: this.table(this.recent, 'i32', RECENT),
+        settings: this.tableView(this.settings, 'f32', SETTINGS),
+        numbers: this.tableView(this.numbers, 'i32', NUMBERS),
+        recent: this.tableView(this.recent, 'i32', RECENT),
         counts: this.counts.view,
         bias: this.biases.view,
         masks: this.masks.view,
@@ -321,19 +322,19 @@ export class Sampler {
         if ((ahead[i] ?? 0) === 0) this.requireTaken(slot).position++;
       }
       const temperatures = slots.map((slot) => this.requireTaken(slot).rules.temperature);
-      const ownTensor =
-        (logprobs && logprobsBy(this.logprobs, scores, tokens, temperatures)) ?? logprobs;
+      const logprobTensor =
+        (logprobs && computeLogprobs(this.logprobs, scores, tokens, temperatures)) ?? logprobs;
       return {
         tokens,
-        logprobs: ownTensor,
-        top: max > 0 ? likeliest(scores, max) : null,
-        asked: requested,
+        logprobs: logprobTensor,
+        top: max > 0 ? topScores(scores, max) : null,
+        requestedTop: requested,
       };
     });
   }
 
   /** Reads the results on the host and waits for the device. See sampledTokens(). */
-  read(sampled: Sampled): SampledToken[] {
+  read(sampled: SamplingResult): SampledToken[] {
     return sampledTokens(
       sampled,
       sampledTensors(sampled).map((tensor) => tensor.toArray()),
@@ -345,22 +346,22 @@ export class Sampler {
     for (const buffer of [this.settings, this.numbers, this.recent, this.rows]) buffer.release();
     for (const table of [this.counts, this.biases, this.bans, this.masks]) table.dispose();
     this.uploads.dispose();
-    this.taken.fill(null);
+    this.slotStates.fill(null);
   }
 
   private slot(slot: number): Slot | null {
-    const found = this.taken[slot];
-    if (found !== undefined) return found;
+    const state = this.slotStates[slot];
+    if (state !== undefined) return state;
     throw refusedError('slot', `a slot from 0 to ${this.slots - 1}`, formatValue(slot));
   }
 
   private requireTaken(slot: number): Slot {
-    const found = this.slot(slot);
-    if (found) return found;
+    const state = this.slot(slot);
+    if (state) return state;
     throw refusedError(`slot ${slot}`, 'a slot in use', 'a free slot; call enter() first');
   }
 
-  private rowsOf(scores: Tensor, slots: readonly number[]): View {
+  private uploadRows(scores: Tensor, slots: readonly number[]): View {
     if (scores.ndim !== 2 || scores.size(0) !== slots.length || scores.size(1) !== this.vocabSize) {
       throw new DsError({
         code: 'DS_SHAPE',
@@ -382,14 +383,14 @@ export class Sampler {
     return { buffer: this.rows, dtype: 'i32', shape: [slots.length], offset: 0, strides: [1] };
   }
 
-  private table(buffer: Buffer, dtype: 'f32' | 'i32', width: number): View {
+  private tableView(buffer: Buffer, dtype: 'f32' | 'i32', width: number): View {
     const shape = [this.slots * this.lanes, width];
     return { buffer, dtype, shape, offset: 0, strides: [width, 1] };
   }
 }
 
 /** Returns the tensors that sampledTokens() reads, in its order. */
-export function sampledTensors({ tokens, logprobs, top }: Sampled): Tensor[] {
+export function sampledTensors({ tokens, logprobs, top }: SamplingResult): Tensor[] {
   const likeliest = top ? [top.tokens.contiguous(), top.scores.contiguous()] : [];
   return [tokens, ...(logprobs ? [logprobs] : []), ...likeliest];
 }
@@ -399,7 +400,7 @@ export function sampledTensors({ tokens, logprobs, top }: Sampled): Tensor[] {
  * sequence did not request it. A negative token is an error code of samplingError().
  */
 export function sampledTokens(
-  { logprobs, top, asked }: Pick<Sampled, 'logprobs' | 'top' | 'asked'>,
+  { logprobs, top, requestedTop }: Pick<SamplingResult, 'logprobs' | 'top' | 'requestedTop'>,
   lists: readonly (readonly number[])[],
 ): SampledToken[] {
   const [tokens = [], own] = lists;
@@ -407,7 +408,7 @@ export function sampledTokens(
   const [ids = [], scores = []] = lists.slice(2);
   const width = top ? top.tokens.size(1) : 0;
   return tokens.map((token, row) => {
-    const count = asked[row] ?? null;
+    const count = requestedTop[row] ?? null;
     if (count === null || token < 0) return { token, logprob: null };
     const [logprob, sum] = leading(own.slice(2 * row, 2 * row + 2), 2);
     const likely = Array.from({ length: count }, (_, k) => {
@@ -441,7 +442,7 @@ export function samplingError(op: string, token: number): DsError | null {
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }
 
-function likeliest(scores: Tensor, count: number): SampledTop {
+function topScores(scores: Tensor, count: number): TopScores {
   const { values, indices } = topk(scores, count);
   return { tokens: indices, scores: values };
 }

@@ -14,10 +14,10 @@ export interface PolicySettings {
   readonly maxWait: number;
 }
 
-/** The default: clients take turns. */
-export const USUAL_POLICY: PolicySettings = { policy: 'fair', maxWait: 1000 };
+/** Default: clients take turns. */
+export const DEFAULT_POLICY: PolicySettings = { policy: 'fair', maxWait: 1000 };
 
-/** Fewest tokens that a client must be ahead of another before its sequence makes room. */
+/** Minimum lead in tokens of a client before its sequence is preempted for another client. */
 const QUANTUM = 64;
 
 /**
@@ -35,14 +35,14 @@ export class SchedulePolicy {
   private steps = 0;
   private seen = 0;
 
-  constructor(private readonly settings: PolicySettings = USUAL_POLICY) {}
+  constructor(private readonly settings: PolicySettings = DEFAULT_POLICY) {}
 
   /** Counts a step, the unit of waiting. */
-  begin(): void {
+  countStep(): void {
     this.steps++;
   }
 
-  /** A sequence enters the queue for the first time. */
+  /** Registers a sequence that enters the queue for the first time. */
   enter(sequence: Sequence): void {
     const { policy } = this.settings;
     const client = this.clientOf(policy === 'fair' ? sequence.client : '');
@@ -57,24 +57,24 @@ export class SchedulePolicy {
     };
   }
 
-  /** A waiting sequence starts to run. */
+  /** Registers that a waiting sequence starts to run. */
   start(sequence: Sequence): void {
-    const queuePosition = this.of(sequence);
+    const queuePosition = this.positionOf(sequence);
     queuePosition.isRunning = true;
     queuePosition.client.waiting--;
     queuePosition.client.running++;
   }
 
-  /** A running sequence goes back to the queue. */
+  /** Registers that a running sequence returns to the queue. */
   stop(sequence: Sequence): void {
-    const queuePosition = this.of(sequence);
+    const queuePosition = this.positionOf(sequence);
     queuePosition.isRunning = false;
     queuePosition.since = this.steps;
     queuePosition.client.running--;
     queuePosition.client.waiting++;
   }
 
-  /** A sequence ends. Unknown sequences are ignored. */
+  /** Removes a sequence. Ignores unknown sequences. */
   leave(sequence: Sequence): void {
     const { queuePosition } = sequence;
     if (!queuePosition) return;
@@ -82,17 +82,17 @@ export class SchedulePolicy {
     const { client, isRunning } = queuePosition;
     if (isRunning) client.running--;
     else client.waiting--;
-    if (client.running + client.waiting === 0) this.forget();
+    if (client.running + client.waiting === 0) this.dropAbsent();
   }
 
-  /** True if running sequences may have to make room for those of other clients. */
+  /** Whether running sequences may be preempted for other clients. */
   get isShared(): boolean {
     return this.clients.size > 1;
   }
 
-  /** A step computes the tokens from `first` to before `end` of a sequence. */
+  /** Charges the client for a step that computes the tokens `first` to `end` - 1 of a sequence. */
   charge(sequence: Sequence, first: number, end: number): void {
-    const queuePosition = this.of(sequence);
+    const queuePosition = this.positionOf(sequence);
     const from = Math.max(first, queuePosition.charged);
     if (end <= from) return;
     queuePosition.client.time += end - from;
@@ -118,58 +118,58 @@ export class SchedulePolicy {
    */
   victim(running: readonly Sequence[]): Sequence {
     const max = Math.max(...Array.from(this.clients.values(), (client) => client.running));
-    const open = running.filter((sequence) => this.of(sequence).client.running === max);
+    const open = running.filter((sequence) => this.positionOf(sequence).client.running === max);
     return open.reduce((a, b) => (this.isAfter(a, b) ? a : b));
   }
 
   /**
-   * Returns the running sequence that makes room for a waiting one; null if the waiting one has no
-   * right to it.
+   * Returns the running sequence to preempt for a waiting one; null if the waiting one has no
+   * claim.
    */
   victimFor(waiting: Sequence, running: readonly Sequence[]): Sequence | null {
-    const ownClient = this.of(waiting).client;
-    let max = ownClient;
+    const waitingClient = this.positionOf(waiting).client;
+    let max = waitingClient;
     for (const client of this.clients.values()) {
       const more = client.running - max.running;
       if (more > 0 || (more === 0 && client.time > max.time)) max = client;
     }
-    if (max.running <= ownClient.running) return null;
-    const clientSequences = running.filter((sequence) => this.of(sequence).client === max);
+    if (max.running <= waitingClient.running) return null;
+    const clientSequences = running.filter((sequence) => this.positionOf(sequence).client === max);
     const last = clientSequences.reduce((a, b) => (this.isAfter(a, b) ? a : b));
-    return max.time - ownClient.time > Math.max(QUANTUM, last.computed) ? last : null;
+    return max.time - waitingClient.time > Math.max(QUANTUM, last.computed) ? last : null;
   }
 
   /** Negative if `a` goes before `b`: by the client's time, then by urgency, then by arrival. */
   private compare(a: Sequence, b: Sequence): number {
-    const [one, two] = [this.of(a).client, this.of(b).client];
-    if (one !== two) return one.time - two.time || one.id - two.id;
-    const [mine, yours] = [this.urgencyOf(a), this.urgencyOf(b)];
-    return mine === yours ? a.order - b.order : mine < yours ? -1 : 1;
+    const [clientA, clientB] = [this.positionOf(a).client, this.positionOf(b).client];
+    if (clientA !== clientB) return clientA.time - clientB.time || clientA.id - clientB.id;
+    const [urgencyA, urgencyB] = [this.urgencyOf(a), this.urgencyOf(b)];
+    return urgencyA === urgencyB ? a.order - b.order : urgencyA < urgencyB ? -1 : 1;
   }
 
   /** True if `a` is preempted before `b`: it is less urgent, or equally urgent and newer. */
   private isAfter(a: Sequence, b: Sequence): boolean {
-    const [mine, yours] = [this.urgencyOf(a), this.urgencyOf(b)];
-    return mine === yours ? a.order > b.order : mine > yours;
+    const [urgencyA, urgencyB] = [this.urgencyOf(a), this.urgencyOf(b)];
+    return urgencyA === urgencyB ? a.order > b.order : urgencyA > urgencyB;
   }
 
   private urgencyOf(sequence: Sequence): number {
-    const queuePosition = this.of(sequence);
+    const queuePosition = this.positionOf(sequence);
     const { isRunning, since } = queuePosition;
     if (!isRunning && this.steps - since >= this.settings.maxWait) queuePosition.isOverdue = true;
     return queuePosition.isOverdue ? Number.NEGATIVE_INFINITY : queuePosition.urgency;
   }
 
-  private of({ queuePosition }: Sequence): QueuePosition {
+  private positionOf({ queuePosition }: Sequence): QueuePosition {
     return required(queuePosition);
   }
 
   /** Returns a client. If it was absent, it starts no earlier than the present ones. */
   private clientOf(name: string): ScheduledClient {
-    const known = this.clients.get(name) ?? { id: this.seen++, time: 0, running: 0, waiting: 0 };
-    if (known.running + known.waiting === 0) known.time = Math.max(known.time, this.earliest());
-    this.clients.set(name, known);
-    return known;
+    const client = this.clients.get(name) ?? { id: this.seen++, time: 0, running: 0, waiting: 0 };
+    if (client.running + client.waiting === 0) client.time = Math.max(client.time, this.earliest());
+    this.clients.set(name, client);
+    return client;
   }
 
   /** The lowest time of the present clients; 0 without one. */
@@ -186,7 +186,7 @@ export class SchedulePolicy {
    * Drops all absent clients if no client is present. Otherwise drops absent clients up to the time
    * of the earliest present one.
    */
-  private forget(): void {
+  private dropAbsent(): void {
     const isIdle = this.present().length === 0;
     const earliest = this.earliest();
     for (const [name, { running, waiting, time }] of this.clients) {

@@ -49,7 +49,7 @@ export interface ScheduleCounts {
   prefixQueries: number;
   /** Tokens found in the prefix cache. */
   prefixHits: number;
-  /** Those of the found tokens that came back from host memory. */
+  /** Found tokens that were loaded from host memory. */
   hostHits: number;
   /** Preempted sequences. They lose their blocks and are recomputed later. */
   preemptions: number;
@@ -71,7 +71,7 @@ export class Scheduler {
   private running: Sequence[] = [];
   private waiting: Sequence[] = [];
   private slices: Slice[] = [];
-  /** Slots of recurrent states; a running sequence has one. */
+  /** Free slots of recurrent states; each running sequence uses one. */
   private readonly states: number[];
   private readonly policy: SchedulePolicy;
   private budget = 0;
@@ -109,13 +109,13 @@ export class Scheduler {
   /** Queues a sequence. Throws DS_LIMIT if it would not fit into an empty cache. */
   submit(sequence: Sequence): void {
     const { blocks, blockSize } = this.limits;
-    const needed = this.blocksFor(sequence.limit);
-    if (needed > blocks) {
+    const neededBlocks = this.blocksFor(sequence.limit);
+    if (neededBlocks > blocks) {
       throw new DsError({
         code: 'DS_LIMIT',
         op: 'InferenceEngine',
         expected: `a request that fits the cache of ${blocks} blocks of ${blockSize} tokens (${blocks * blockSize} tokens)`,
-        got: `${sequence.promptLength} tokens of the prompt and ${sequence.limit - sequence.promptLength} new ones: ${needed} blocks`,
+        got: `${sequence.promptLength} tokens of the prompt and ${sequence.limit - sequence.promptLength} new ones: ${neededBlocks} blocks`,
         hint: 'Shorten the prompt, lower maxNewTokens, or give the cache more blocks (kv_cache.blocks).',
       });
     }
@@ -134,7 +134,7 @@ export class Scheduler {
     this.running = this.running.filter(isOther);
     this.waiting = this.waiting.filter(isOther);
     this.policy.leave(sequence);
-    this.giveBack(sequence);
+    this.freeBlocks(sequence);
   }
 
   /**
@@ -144,7 +144,7 @@ export class Scheduler {
   plan(): readonly Slice[] {
     this.slices = [];
     this.budget = this.limits.tokens;
-    this.policy.begin();
+    this.policy.countStep();
     const before = this.preemptions;
     const { decoding } = this;
     const isShort = decoding.length > this.budget;
@@ -184,8 +184,8 @@ export class Scheduler {
   private seal(sequence: Sequence): void {
     const { blockSize, sharesPrefixes } = this.limits;
     if (!sharesPrefixes) return;
-    const known = Math.min(sequence.computed, sequence.tokens.length);
-    for (; (sequence.sealed + 1) * blockSize <= known; ++sequence.sealed) {
+    const knownTokens = Math.min(sequence.computed, sequence.tokens.length);
+    for (; (sequence.sealed + 1) * blockSize <= knownTokens; ++sequence.sealed) {
       const block = required(sequence.blocks[sequence.sealed]);
       this.pool.seal(block, sequence.keyOf(sequence.sealed, blockSize));
     }
@@ -219,13 +219,13 @@ export class Scheduler {
   private take(sequence: Sequence): void {
     let count = Math.min(sequence.pending, this.budget);
     if (count === 0 || sequence.blocks.length === 0 || sequence.isFull) return;
-    const needed = this.blocksFor(sequence.computed + count) - sequence.blocks.length;
-    while (this.pool.free < needed) {
+    const neededBlocks = this.blocksFor(sequence.computed + count) - sequence.blocks.length;
+    while (this.pool.free < neededBlocks) {
       const victim = this.policy.victim(this.running);
       this.preempt(victim);
       if (victim === sequence) return;
     }
-    for (let i = 0; i < needed; ++i) sequence.blocks.push(this.pool.take());
+    for (let i = 0; i < neededBlocks; ++i) sequence.blocks.push(this.pool.take());
     count += this.addProposals(sequence, count);
     this.slices.push({ sequence, first: sequence.computed, count });
     this.policy.charge(sequence, sequence.computed, sequence.computed + count);
@@ -246,8 +246,8 @@ export class Scheduler {
     const isPending = count === sequence.pending;
     sequence.proposals = isPending ? sequence.proposals.slice(0, max) : [];
     const added = sequence.proposals.length;
-    const needed = this.blocksFor(computed + count + added) - blocks.length;
-    for (let i = 0; i < needed; ++i) blocks.push(this.pool.take());
+    const neededBlocks = this.blocksFor(computed + count + added) - blocks.length;
+    for (let i = 0; i < neededBlocks; ++i) blocks.push(this.pool.take());
     return added;
   }
 
@@ -259,11 +259,11 @@ export class Scheduler {
     this.running = this.running.filter((other) => other !== sequence);
     this.waiting.unshift(sequence);
     this.policy.stop(sequence);
-    this.giveBack(sequence);
+    this.freeBlocks(sequence);
     this.preemptions++;
   }
 
-  private giveBack(sequence: Sequence): void {
+  private freeBlocks(sequence: Sequence): void {
     this.pool.release(sequence.blocks);
     sequence.blocks = [];
     if (sequence.state >= 0) this.states.push(sequence.state);
@@ -281,7 +281,7 @@ export class Scheduler {
     // A preempted sequence with a token in flight is admitted once the host has the token.
     if (sequence.isAhead) return false;
     for (;;) {
-      const shared = this.sharedBlocks(sequence);
+      const shared = this.findSharedBlocks(sequence);
       if (this.hasRoom(sequence, shared)) {
         this.allocate(sequence, shared);
         return true;
@@ -312,7 +312,10 @@ export class Scheduler {
     this.start(sequence, (shared.length + restored) * this.limits.blockSize);
   }
 
-  /** Makes the contents that restore() needs the last ones that evicted blocks replace. */
+  /**
+   * Marks the host blocks that restore() needs as recently used, so that evicted blocks do not
+   * replace them.
+   */
   private touchHost(sequence: Sequence, shared: number): void {
     const { host, limits } = this;
     if (!host || !limits.sharesPrefixes) return;
@@ -356,7 +359,7 @@ export class Scheduler {
   }
 
   /** Returns the cached full blocks of its prefix, without the block of its last token. */
-  private sharedBlocks(sequence: Sequence): number[] {
+  private findSharedBlocks(sequence: Sequence): number[] {
     const shared: number[] = [];
     if (!this.limits.sharesPrefixes) return shared;
     const max = Math.floor((sequence.tokens.length - 1) / this.limits.blockSize);

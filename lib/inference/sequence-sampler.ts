@@ -1,14 +1,13 @@
-// Samples for the sequences of a loop: assigns sampler slots, and keeps them in step with
-// proposals.
+// Samples the tokens of running sequences: assigns sampler slots, and handles proposals.
 import type { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import type { Continuation } from './continuation.js';
-import type { Sampled, Sampler } from './sampling.js';
+import type { Sampler, SamplingResult } from './sampling.js';
 import type { Sequence } from './sequence.js';
 import type { ScoreRow } from './step-runner.js';
 
-/** Owns the sampler. */
+/** Assigns the sampler's slots to sequences. Owns the sampler. */
 export class SequenceSampler {
   private readonly freeSlots: number[];
   /** The sequences with a slot. */
@@ -23,7 +22,7 @@ export class SequenceSampler {
   }
 
   /** Samples the tokens of rows of a step. Each sequence has a row, and a row per proposal. */
-  sample(scores: Tensor, rows: readonly ScoreRow[], into: Tensor): Sampled {
+  sample(scores: Tensor, rows: readonly ScoreRow[], into: Tensor): SamplingResult {
     const { sampler } = this;
     const slots = this.slotsOf(rows.map(({ sequence }) => sequence));
     for (const [i, { sequence, ahead }] of rows.entries()) {
@@ -41,7 +40,7 @@ export class SequenceSampler {
    * Samples the token after `drafted` tokens of each sequence, from the scores of another model. It
    * uses the noise of this position, as the verification does, so equal scores give equal tokens.
    */
-  draft(scores: Tensor, rows: readonly Drafted[], into: Tensor): Sampled {
+  draft(scores: Tensor, rows: readonly Drafted[], into: Tensor): SamplingResult {
     const slots = this.slotsOf(rows.map(({ sequence }) => sequence));
     for (const [i, { sequence, drafted }] of rows.entries()) {
       const { tokens, promptLength } = sequence;

@@ -39,8 +39,8 @@ export class SequenceSampling {
  */
 function seedWords(seed: number | null, index: number): SeedWords {
   if (seed === null) {
-    const { seed: own, offset } = nextRandom();
-    return [(own ^ Math.floor(own / WORD)) | 0, offset | 0x8000_0000 | 0];
+    const { seed: randomSeed, offset } = nextRandom();
+    return [(randomSeed ^ Math.floor(randomSeed / WORD)) | 0, offset | 0x8000_0000 | 0];
   }
   const high = Math.floor(seed / WORD) + (index % SAMPLES) * SAMPLE_UNIT;
   return [seed | 0, high | 0];

@@ -10,22 +10,22 @@ import type { DraftCost, SpeculationSettings } from './speculation/speculator.js
 const OP = 'initInference';
 
 /**
- * Returns the most tokens of a sequence. The default stops where longer sequences would change the
- * rotary angles. Throws DS_CONFIG.
+ * Returns the maximum number of tokens of a sequence. The default ends where longer sequences would
+ * change the rotary angles. Throws DS_CONFIG.
  */
-export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): number {
+export function readMaxTokens(config: ResolvedInferenceConfig, model: CausalLM): number {
   const { maxSeq, placedSeq, sharedAnglesSeq } = model;
-  const wanted = config.max_out_tokens ?? Math.min(1024, placedSeq);
-  if (wanted <= sharedAnglesSeq) return wanted;
+  const maxTokens = config.max_out_tokens ?? Math.min(1024, placedSeq);
+  if (maxTokens <= sharedAnglesSeq) return maxTokens;
   const [max, why] =
-    wanted <= maxSeq
+    maxTokens <= maxSeq
       ? [sharedAnglesSeq, 'the longest sequence with unchanged rotary angles']
       : [maxSeq, "the model's longest sequence"];
   throw new DsError({
     code: 'DS_CONFIG',
     op: `${OP} max_out_tokens`,
     expected: `at most ${max}, ${why}`,
-    got: String(wanted),
+    got: String(maxTokens),
   });
 }
 
@@ -33,7 +33,7 @@ export function maxTokensOf(config: ResolvedInferenceConfig, model: CausalLM): n
  * Returns the settings of speculation; null without the section. `draft` is set for a draft model.
  * Throws DS_CONFIG for a model with recurrent layers.
  */
-export function speculationOf(
+export function readSpeculation(
   { speculative }: ResolvedInferenceConfig,
   { device, recurrent }: CacheSizes,
   draft: DraftCost | null,
@@ -58,15 +58,15 @@ export function speculationOf(
 }
 
 /**
- * Tokens of a step whose computation takes as long as reading the weights. H200, Llama 8B shape in
- * bf16: 4.1 ms for one token, 7.0 ms for 128. CPU: estimated from memory bandwidth and FLOP/s.
+ * Number of tokens at which a step takes twice as long as reading the weights. H200, Llama 8B shape
+ * in bf16: 4.1 ms for one token, 7.0 ms for 128. CPU: estimated from memory bandwidth and FLOP/s.
  */
 const GPU_DOUBLING = 256;
 const CPU_DOUBLING = 24;
 
 /** Largest fraction of free GPU memory for the cache. Activations need the rest. */
-const MEMORY_FRACTION = 0.9;
-/** Cache size relative to a full step of longest sequences. The surplus keeps cached prefixes. */
+const CACHE_FRACTION = 0.9;
+/** Cache size relative to a full step of longest sequences. The surplus holds cached prefixes. */
 const REUSE = 4;
 const CPU_SEQUENCES = 8;
 const CPU_BYTES = 2 ** 30;
@@ -74,7 +74,7 @@ const CPU_BYTES = 2 ** 30;
 /**
  * Returns the limits of steps and cache. `draft` are the sizes of a draft model's cache, which has
  * as many blocks. Throws DS_LIMIT if the cache cannot hold one sequence. */
-export function limitsOf(
+export function deriveLimits(
   config: ResolvedInferenceConfig,
   sizes: CacheSizes,
   maxTokens: number,
@@ -83,14 +83,15 @@ export function limitsOf(
   const { kv_cache: cache, max_ragged_batch_size, max_ragged_sequence_count } = config;
   const { blockSize } = sizes;
   const isCpu = sizes.device.kind === 'cpu';
-  const needed = Math.ceil(maxTokens / blockSize);
+  const blocksPerSequence = Math.ceil(maxTokens / blockSize);
   const sequences = max_ragged_sequence_count ?? (isCpu ? 32 : 128);
-  const blocks = cache.blocks ?? blocksIn(cache.memory, { sizes, draft }, needed, sequences);
-  if (blocks < needed && cache.blocks === null) {
+  const blocks =
+    cache.blocks ?? countBlocks(cache.memory, { sizes, draft }, blocksPerSequence, sequences);
+  if (blocks < blocksPerSequence && cache.blocks === null) {
     throw new DsError({
       code: 'DS_LIMIT',
       op: `${OP} kv_cache`,
-      expected: `memory for a sequence of ${maxTokens} tokens: ${needed} blocks of ${blockBytes(sizes)} bytes`,
+      expected: `memory for a sequence of ${maxTokens} tokens: ${blocksPerSequence} blocks of ${blockBytes(sizes)} bytes`,
       got: `room for ${blocks}`,
       hint: 'Lower max_out_tokens, take a narrower dtype, or give kv_cache.memory more.',
     });
@@ -104,16 +105,16 @@ export function limitsOf(
     blockSize,
     // Cached blocks have no recurrent states, without which a sequence cannot continue.
     sharesPrefixes: cache.prefix_caching && !sizes.recurrent,
-    hostBlocks: hostBlocksIn(config, sizes, draft),
+    hostBlocks: countHostBlocks(config, sizes, draft),
     policy: { policy: config.scheduling.policy, maxWait: config.scheduling.max_wait_steps },
   };
 }
 
 /**
- * Returns the blocks of `host_memory`. Throws DS_CONFIG if no prefix would come back from it. Warns
- * if `prefix_caching` has no effect.
+ * Returns the number of blocks in `host_memory`. Throws DS_CONFIG if they could not hold any
+ * prefix. Warns if `prefix_caching` has no effect.
  */
-function hostBlocksIn(
+function countHostBlocks(
   { kv_cache: cache, tensor_parallel: tp, moe }: ResolvedInferenceConfig,
   sizes: CacheSizes,
   draft: CacheSizes | null,
@@ -138,10 +139,10 @@ function hostBlocksIn(
   throw new DsError({ code: 'DS_CONFIG', op, expected, got });
 }
 
-function blocksIn(
+function countBlocks(
   memory: number | null,
   { sizes, draft }: { sizes: CacheSizes; draft: CacheSizes | null },
-  needed: number,
+  minBlocks: number,
   sequences: number,
 ): number {
   const { device } = sizes;
@@ -149,11 +150,11 @@ function blocksIn(
   if (memory !== null) return Math.floor(memory / each);
   if (device.kind === 'cpu') {
     const max = Math.floor(CPU_BYTES / each);
-    return Math.max(needed, Math.min(CPU_SEQUENCES * needed, max));
+    return Math.max(minBlocks, Math.min(CPU_SEQUENCES * minBlocks, max));
   }
   const { reserved, cap } = device.memory;
   const total = cap > 0 ? cap : device.info.totalBytes;
   const states = sizes.recurrent ? sequences * stateBytes(sizes.recurrent, sizes.dtype) : 0;
-  const room = Math.max(0, Math.floor((MEMORY_FRACTION * (total - reserved) - states) / each));
-  return Math.min(room, REUSE * sequences * needed);
+  const room = Math.max(0, Math.floor((CACHE_FRACTION * (total - reserved) - states) / each));
+  return Math.min(room, REUSE * sequences * minBlocks);
 }

@@ -1,7 +1,7 @@
-// The inputs of one step for the model and the cache: packed tokens, positions and block tables.
+// Builds the inputs of one step: packed tokens, positions and block tables.
 import { required } from '../runtime/required.js';
 import { keysOf } from '../runtime/typed-keys.js';
-import { listOf } from './adapters/rows.js';
+import { buildLists } from './adapters/rows.js';
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 
@@ -21,9 +21,9 @@ interface StepSizes {
 export interface StepBatch extends StepSizes {
   /** All lists, concatenated. */
   readonly numbers: Int32Array;
-  /** Number of sequences with one token; they come first. */
+  /** Number of sequences with one token, which come first. */
   readonly singles: number;
-  /** The most tokens of a sequence. */
+  /** Maximum number of tokens of a sequence. */
   readonly longest: number;
 }
 
@@ -38,7 +38,7 @@ interface PlannedBatch {
 }
 
 /** Returns the length of each list of a batch, in order. */
-export function listsOf(sizes: StepSizes): Record<ListName, number> {
+export function listLengths(sizes: StepSizes): Record<ListName, number> {
   const { tokens, sequences, ends, width, tiles } = sizes;
   return {
     tokens,
@@ -55,14 +55,14 @@ export function listsOf(sizes: StepSizes): Record<ListName, number> {
 }
 
 /** Returns the total length of all lists. */
-export function wordsOf(sizes: StepSizes): number {
-  return Object.values(listsOf(sizes)).reduce((sum, size) => sum + size, 0);
+export function countWords(sizes: StepSizes): number {
+  return Object.values(listLengths(sizes)).reduce((sum, size) => sum + size, 0);
 }
 
 /**
- * tokens (input of the op FeedTokens), positions and slots have one entry per token. `ends` are the
- * indices of last tokens and of proposals. starts, lengths and tables are inputs of the op
- * PagedAttention. entries and tiles are inputs of the op AdapterShrink. states are the slots of
+ * `tokens` (input of the op FeedTokens), `positions` and `slots` have one entry per token. `ends`
+ * are the indices of last tokens and of proposals. `starts`, `lengths` and `tables` are inputs of
+ * the op PagedAttention, `entries` and `tiles` of the op AdapterShrink. `states` are the slots of
  * recurrent states.
  */
 export type ListName =
@@ -78,9 +78,9 @@ export interface Padding {
   /** Tokens. */
   readonly rows: number;
   readonly width: number;
-  /** Room for tiles of adapters; 0: no row has an adapter. */
+  /** Tile capacity for adapters; 0 if no row has an adapter. */
   readonly tiles: number;
-  /** Set for a step of one sequence: its sampled tokens. */
+  /** Number of sampled tokens of a step with one sequence. */
   readonly ends?: number;
 }
 
@@ -94,14 +94,14 @@ interface BatchForm {
   readonly into?: Int32Array | null;
 }
 
-/** Builds the batch of `given`. Each sequence has blocks for its slice. */
-export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatch {
+/** Builds the batch of `planned`. Each sequence must have blocks for its slice. */
+export function buildBatch(planned: readonly Slice[], form: BatchForm): PlannedBatch {
   const { blockSize, padding = null, into = null } = form;
-  const singles = given.filter(({ count }) => count === 1);
+  const singles = planned.filter(({ count }) => count === 1);
   const slices =
-    singles.length === given.length
-      ? given
-      : [...singles, ...given.filter(({ count }) => count !== 1)];
+    singles.length === planned.length
+      ? planned
+      : [...singles, ...planned.filter(({ count }) => count !== 1)];
   let [tokens, width, longest, ends] = [0, 1, 1, 0];
   const ended: Sequence[] = [];
   for (const { sequence, first, count } of slices) {
@@ -117,12 +117,12 @@ export function stepBatch(given: readonly Slice[], form: BatchForm): PlannedBatc
   const sizes = padding
     ? paddedSizes(padding)
     : { tokens, sequences: slices.length, ends, width, tiles };
-  const lengths = listsOf(sizes);
-  const words = wordsOf(sizes);
+  const lengths = listLengths(sizes);
+  const words = countWords(sizes);
   const numbers = into ? into.subarray(0, words) : new Int32Array(words);
-  const lists = cut(numbers, lengths);
-  const filled = fill(lists, slices, { blockSize, width: sizes.width });
-  if (padding) pad(lists, filled, sizes.sequences);
+  const lists = splitNumbers(numbers, lengths);
+  const filled = fillLists(lists, slices, { blockSize, width: sizes.width });
+  if (padding) fillPadding(lists, filled, sizes.sequences);
   if (sizes.tiles > 0) {
     lists.entries.fill(0).set(rows?.entries ?? []);
     lists.tiles.fill(0).set(rows?.tiles ?? []);
@@ -140,16 +140,22 @@ const paddedSizes = ({ rows, width, tiles, ends }: Padding): StepSizes => ({
   tiles,
 });
 
-/** Sorts the rows of slices, and padding up to `count`, by adapter; null if none has an adapter. */
-function adapterRows(slices: readonly Slice[], count?: number): ReturnType<typeof listOf> | null {
+/**
+ * Sorts the rows of slices, and padding up to `count`, by adapter. Returns null if no row has an
+ * adapter.
+ */
+function adapterRows(
+  slices: readonly Slice[],
+  count?: number,
+): ReturnType<typeof buildLists> | null {
   if (slices.every(({ sequence }) => sequence.adapter < 0)) return null;
   const slots = slices.flatMap(({ sequence, count }) => Array(count).fill(sequence.adapter));
-  return listOf(slots, count);
+  return buildLists(slots, count);
 }
 
 type Lists = Record<ListName, Int32Array>;
 
-function cut(numbers: Int32Array, lengths: Record<ListName, number>): Lists {
+function splitNumbers(numbers: Int32Array, lengths: Record<ListName, number>): Lists {
   let at = 0;
   const lists = {} as Lists;
   for (const name of keysOf(lengths)) {
@@ -160,7 +166,7 @@ function cut(numbers: Int32Array, lengths: Record<ListName, number>): Lists {
 }
 
 /** Fills the lists and returns the number of sequences. */
-function fill(
+function fillLists(
   lists: Lists,
   slices: readonly Slice[],
   { blockSize, width }: { blockSize: number; width: number },
@@ -188,7 +194,7 @@ function fill(
 }
 
 /** Fills the padding rows `from` to `to`. */
-function pad(lists: Lists, from: number, to: number): void {
+function fillPadding(lists: Lists, from: number, to: number): void {
   const { tokens, positions, slots, ends, starts, lengths, states } = lists;
   for (let row = from; row < to; ++row) {
     tokens[row] = 0;

@@ -1,4 +1,4 @@
-// Graphs of decode steps: a step is padded to a recorded size and launched as one graph.
+// Records decode steps as graphs: pads a step to a recorded size and launches it as one graph.
 
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
@@ -7,7 +7,7 @@ import { Graph } from '../runtime/graph.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { required } from '../runtime/required.js';
 import { held, scope, Tensor } from '../tensor/index.js';
-import { maxTiles, roomForTiles } from './adapters/rows.js';
+import { maxTiles, tileCapacity } from './adapters/rows.js';
 import type { Slice } from './scheduler.js';
 import type { Padding } from './step-batch.js';
 
@@ -23,10 +23,10 @@ const MIN_WIDTH = 8;
 const MAX_GRAPHS = 52;
 
 /** A recorded step. */
-type Recording = Pick<Graph, 'launch' | 'dispose'>;
+type StepRecording = Pick<Graph, 'launch' | 'dispose'>;
 
 /** Records a step; see Graph.record(). */
-export type Recorder = (device: Device, body: () => void, onRun: () => void) => Recording;
+export type Recorder = (device: Device, body: () => void, onRun: () => void) => StepRecording;
 
 /**
  * The steps to record. All include the next token of one sequence.
@@ -60,15 +60,16 @@ export function maxPadding({
   width,
   adapters = 0,
 }: Pick<GraphSizes, 'sequences' | 'width' | 'adapters'>): Padding {
-  const rows = rowsFor(sequences) ?? required(ROWS.at(-1));
-  return { rows, width: widthFor(width), tiles: maxTiles(rows, adapters) };
+  const rows = paddedRows(sequences) ?? required(ROWS.at(-1));
+  return { rows, width: paddedWidth(width), tiles: maxTiles(rows, adapters) };
 }
 
-/** The most tokens of a recorded step of one sequence. */
-const MOST_ALONE = 32;
+/** Maximum number of tokens of a recorded step with one sequence. */
+const MAX_ALONE = 32;
 
-const rowsFor = (count: number): number | null => ROWS.find((rows) => rows >= count) ?? null;
-const widthFor = (blocks: number): number => Math.max(MIN_WIDTH, 2 ** Math.ceil(Math.log2(blocks)));
+const paddedRows = (count: number): number | null => ROWS.find((rows) => rows >= count) ?? null;
+const paddedWidth = (blocks: number): number =>
+  Math.max(MIN_WIDTH, 2 ** Math.ceil(Math.log2(blocks)));
 
 /**
  * Caches graphs by row count, table width and tiles of adapters. The first step of a size records
@@ -77,7 +78,7 @@ const widthFor = (blocks: number): number => Math.max(MIN_WIDTH, 2 ** Math.ceil(
  */
 export class StepGraphs {
   /** In order of use: the least recently used graph comes first. */
-  private readonly graphs = new Map<string, Recording>();
+  private readonly graphs = new Map<string, StepRecording>();
   /** [rows, vocabSize]. */
   private readonly scores: Tensor;
   /** Maximum number of cached graphs from now on; 0 disables recording. */
@@ -113,21 +114,23 @@ export class StepGraphs {
       if (count !== 1 || first + 1 !== sequence.length) return null;
       longest = Math.max(longest, first + 1);
     }
-    const rows = rowsFor(slices.length);
+    const rows = paddedRows(slices.length);
     if (rows === null) return null;
-    const width = widthFor(Math.ceil(longest / blockSize));
+    const width = paddedWidth(Math.ceil(longest / blockSize));
     const slots = slices.map(({ sequence }) => sequence.adapter);
-    return { rows, width, tiles: roomForTiles(slots, rows, this.adapters) };
+    return { rows, width, tiles: tileCapacity(slots, rows, this.adapters) };
   }
 
-  /** The size of a step of one sequence: its next token, or its proposals too. */
+  /**
+   * Returns the padded size of a step with one sequence: its next token, optionally with proposals.
+   */
   private paddingAlone({ sequence, first, count }: Slice, blockSize: number): Padding | null {
     const ends = 1 + sequence.proposals.length;
     const isRecorded = this.recorded !== 'decoding' || count === ends;
-    if (!isRecorded || count > MOST_ALONE || first + count !== sequence.extent) return null;
+    if (!isRecorded || count > MAX_ALONE || first + count !== sequence.extent) return null;
     const slots = Array<number>(count).fill(sequence.adapter);
-    const tiles = roomForTiles(slots, count, this.adapters);
-    const width = widthFor(Math.ceil((first + count) / blockSize));
+    const tiles = tileCapacity(slots, count, this.adapters);
+    const width = paddedWidth(Math.ceil((first + count) / blockSize));
     return { rows: count, width, tiles, ...(count > 1 && { ends }) };
   }
 
@@ -141,16 +144,16 @@ export class StepGraphs {
     const scores = (): Tensor => this.scores.narrow(0, 0, ends ?? rows);
     const key = `${rows}x${width}x${tiles}x${ends ?? ''}`;
     const compute = () => scope(() => kernels.copy({ in: forward(), out: scores() }));
-    const found = this.graphs.get(key) ?? null;
-    if (found) {
+    const recording = this.graphs.get(key) ?? null;
+    if (recording) {
       this.graphs.delete(key);
-      this.graphs.set(key, found);
-      found.launch();
-    } else this.add(key, compute);
+      this.graphs.set(key, recording);
+      recording.launch();
+    } else this.addGraph(key, compute);
     return scores();
   }
 
-  private add(key: string, compute: () => void): void {
+  private addGraph(key: string, compute: () => void): void {
     let hasRun = false;
     const onRun = (): void => {
       hasRun = true;
@@ -159,7 +162,7 @@ export class StepGraphs {
     try {
       this.graphs.set(key, this.record(this.device, compute, onRun));
     } catch (error) {
-      if (isShort(error)) this.shrink();
+      if (isOutOfMemory(error)) this.shrink();
       else if (!hasRun) throw error;
       else this.max = 0;
       this.warn(error);
@@ -205,5 +208,5 @@ export class StepGraphs {
   }
 }
 
-const isShort = (error: unknown): boolean =>
+const isOutOfMemory = (error: unknown): boolean =>
   error instanceof DsError && error.code === 'DS_OUT_OF_MEMORY';

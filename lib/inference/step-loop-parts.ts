@@ -1,4 +1,4 @@
-// Parts of a generation loop, and the receiver of its events.
+// The parts of a generation loop, and the interface that receives its events.
 import type { CausalLM } from '../models/index.js';
 import type { Adapters } from './adapters/adapters.js';
 import type { GenerationPiece } from './continuation.js';
@@ -18,7 +18,7 @@ export interface StepListener {
   rest(): void;
 }
 
-/** The default: only the reader gets pieces. */
+/** Default listener: only the reader gets pieces. */
 export const noListener: StepListener = {
   queueOf: (_request, onLeave) => new PieceQueue(onLeave),
   rest: () => {},

@@ -20,13 +20,13 @@ import { noListener, type StepListener, type StepLoopParts } from './step-loop-p
 import type { ForwardedStep, NextTokens, StepInFlight, StepRunner } from './step-runner.js';
 
 /** A sequence of a request in progress. */
-interface Entry {
-  readonly job: Job;
+interface RunningSequence {
+  readonly job: RunningRequest;
   readonly continuation: Continuation;
 }
 
 /** A request in progress. */
-interface Job {
+interface RunningRequest {
   readonly request: ReadRequest;
   readonly pieces: PieceQueue<GenerationPiece>;
   readonly continuations: Continuation[];
@@ -47,7 +47,7 @@ export class StepLoop implements Generator {
   private readonly sampler: SequenceSampler;
   private readonly speculator: Speculator | null;
   private readonly listener: StepListener;
-  private readonly sequences = new Map<Sequence, Entry>();
+  private readonly sequences = new Map<Sequence, RunningSequence>();
   private readonly finished = { stop: 0, length: 0, abort: 0 };
   private promptTokens = 0;
   private generatedTokens = 0;
@@ -112,7 +112,7 @@ export class StepLoop implements Generator {
   }
 
   async close(): Promise<void> {
-    for (const job of jobsOf(this.sequences.values())) this.abort(job);
+    for (const job of distinctJobs(this.sequences.values())) this.abort(job);
     await this.loop;
     this.sampler.dispose();
     this.runner.dispose();
@@ -120,34 +120,38 @@ export class StepLoop implements Generator {
   }
 
   submit(request: ReadRequest): Submitted {
-    const job = this.jobOf(request);
+    const job = this.startRequest(request);
     return { pieces: job.pieces, abort: () => this.abort(job) };
   }
 
-  private jobOf(request: ReadRequest): Job {
-    if (!this.isBusy) this.weights = stateOf(this.parts.model);
+  private startRequest(request: ReadRequest): RunningRequest {
+    if (!this.isBusy) this.weights = weightsVersion(this.parts.model);
     // Changed weights invalidate the prefix cache: their version is part of the salt.
     const { n, cacheSalt, adapter: name } = request;
     const op = 'InferenceEngine request adapter';
     const adapter = name === null ? null : required(this.parts.adapters).use(op, name, n);
-    // An adapter has its own keys and values, after each load.
+    // Each load of an adapter has its own keys and values.
     const salt = `${this.weights} ${adapter?.version ?? 0} ${cacheSalt}`;
-    const own = { ...request, cacheSalt: salt };
+    const salted = { ...request, cacheSalt: salt };
     try {
-      return this.beginJob(request, own, adapter);
+      return this.beginJob(request, salted, adapter);
     } catch (error) {
       for (let i = 0; i < n; ++i) adapter?.release();
       throw error;
     }
   }
 
-  /** Starts a request; `ownRequest` has the salt of its weights and adapter. */
-  private beginJob(request: ReadRequest, ownRequest: ReadRequest, adapter: AdapterUse | null): Job {
+  /** Starts a request. `salted` is the request with the salt of its weights and adapter. */
+  private beginJob(
+    request: ReadRequest,
+    salted: ReadRequest,
+    adapter: AdapterUse | null,
+  ): RunningRequest {
     const continuations = Array.from(
       { length: request.n },
-      (_, index) => new Continuation(ownRequest, index, this.parts.requests, adapter?.slot),
+      (_, index) => new Continuation(salted, index, this.parts.requests, adapter?.slot),
     );
-    const job: Job = {
+    const job: RunningRequest = {
       request,
       continuations,
       adapter,
@@ -163,13 +167,13 @@ export class StepLoop implements Generator {
     return job;
   }
 
-  private start(job: Job, continuation: Continuation): void {
+  private start(job: RunningRequest, continuation: Continuation): void {
     const { sequence } = continuation;
     this.scheduler.submit(sequence);
     this.sequences.set(sequence, { job, continuation });
   }
 
-  private watch(job: Job): void {
+  private watch(job: RunningRequest): void {
     const { signal } = job.request;
     if (!signal) return;
     if (signal.aborted) this.abort(job);
@@ -339,7 +343,7 @@ export class StepLoop implements Generator {
       filled = this.fillMasks(masked);
     }
     try {
-      this.timeHost(() => this.handle(next));
+      this.timeHost(() => this.handleTokens(next));
     } catch (error) {
       this.failFlight(flight, error);
     }
@@ -364,14 +368,14 @@ export class StepLoop implements Generator {
     );
   }
 
-  private handle(next: readonly NextTokens[]): void {
+  private handleTokens(next: readonly NextTokens[]): void {
     for (const { sequence, sampled, proposed } of next) {
       for (const token of sampled) this.accept(sequence, token);
       this.speculator?.learn(sequence, proposed, sampled.length - 1);
     }
   }
 
-  /** Moves matchers by tokens that accept() gets next. The step has no proposals. */
+  /** Moves matchers past tokens that accept() gets next. The step has no proposals. */
   private follow(next: readonly NextTokens[]): void {
     for (const { sequence, sampled } of next) {
       const entry = this.sequences.get(sequence);
@@ -385,12 +389,15 @@ export class StepLoop implements Generator {
     }
   }
 
-  private failAll(entries: Iterable<Entry | undefined>, error: unknown): void {
+  private failAll(entries: Iterable<RunningSequence | undefined>, error: unknown): void {
     if (error instanceof DsError && error.code === 'DS_CUDA') this.checkDevice();
-    for (const job of jobsOf(entries)) this.fail(job, error);
+    for (const job of distinctJobs(entries)) this.fail(job, error);
   }
 
-  /** After an illegal access, every later call into a GPU fails; keep that error. Ignore others. */
+  /**
+   * Keeps a fatal error of the GPU, such as an illegal access, after which every call fails.
+   * Ignores other errors.
+   */
   private checkDevice(): void {
     try {
       this.parts.model.cacheShape().device.synchronize();
@@ -446,7 +453,7 @@ export class StepLoop implements Generator {
   }
 
   /** Frees the blocks and the slot of a continuation, and ends its use of an adapter. */
-  private leave(job: Job, continuation: Continuation): void {
+  private leave(job: RunningRequest, continuation: Continuation): void {
     job.adapter?.release();
     const { sequence, finishReason } = continuation;
     this.scheduler.remove(sequence);
@@ -456,7 +463,7 @@ export class StepLoop implements Generator {
     if (finishReason) this.finished[finishReason]++;
   }
 
-  private abort(job: Job): void {
+  private abort(job: RunningRequest): void {
     for (const continuation of job.continuations) {
       if (continuation.isDone) continue;
       const piece = continuation.abort();
@@ -466,26 +473,26 @@ export class StepLoop implements Generator {
     this.end(job);
   }
 
-  private fail(job: Job, error: unknown): void {
+  private fail(job: RunningRequest, error: unknown): void {
     job.pieces.fail(error);
     this.abort(job);
   }
 
-  private end(job: Job): void {
+  private end(job: RunningRequest): void {
     job.unwatch();
     job.pieces.end();
   }
 }
 
 /** Returns a version of the weights. It changes with every update of a parameter. */
-function stateOf(model: CausalLM): string {
+function weightsVersion(model: CausalLM): string {
   const parameters = model.parameters();
   const latest = parameters.reduce((max, { changedAt }) => Math.max(max, changedAt), 0);
   return `${parameters.length}:${latest}`;
 }
 
-function jobsOf(entries: Iterable<Entry | undefined>): Set<Job> {
-  const jobs = new Set<Job>();
+function distinctJobs(entries: Iterable<RunningSequence | undefined>): Set<RunningRequest> {
+  const jobs = new Set<RunningRequest>();
   for (const entry of entries) if (entry) jobs.add(entry.job);
   return jobs;
 }

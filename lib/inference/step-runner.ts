@@ -9,13 +9,18 @@ import { held, indexSelect, noGrad, runBatchInvariant, scope, Tensor } from '../
 import type { Adapters } from './adapters/adapters.js';
 import { maxTiles } from './adapters/rows.js';
 import { HostBlocks } from './host-blocks.js';
-import { blockBytes, type CacheSizes, onDevice, PagedCache } from './paged-cache.js';
+import { blockBytes, type CacheSizes, PagedCache, splitLists } from './paged-cache.js';
 import { Readback } from './readback.js';
-import { type Sampled, type SampledToken, sampledTensors, sampledTokens } from './sampling.js';
+import {
+  type SampledToken,
+  type SamplingResult,
+  sampledTensors,
+  sampledTokens,
+} from './sampling.js';
 import type { Slice } from './scheduler.js';
 import type { Sequence } from './sequence.js';
 import type { RunnerHooks } from './speculation/features.js';
-import { type StepBatch, stepBatch, wordsOf } from './step-batch.js';
+import { buildBatch, countWords, type StepBatch } from './step-batch.js';
 import { maxPadding, type RecordedSteps, StepGraphs } from './step-graphs.js';
 import { Uploads } from './uploads.js';
 
@@ -27,7 +32,7 @@ export interface ScoreRow {
 }
 
 /** Samples the tokens of rows from scores [R, V] and writes them to `into` [R]. */
-type Choose = (scores: Tensor, rows: readonly ScoreRow[], into: Tensor) => Sampled;
+type SampleRows = (scores: Tensor, rows: readonly ScoreRow[], into: Tensor) => SamplingResult;
 
 /** The next tokens of a sequence. */
 export interface NextTokens {
@@ -54,7 +59,7 @@ export interface StepInFlight {
   next(): NextTokens[];
   /** Sequences that get sampled tokens from the step. */
   readonly sequences: readonly Sequence[];
-  /** True if the step verifies proposals. Only the host can then tell which tokens are next. */
+  /** Whether the step verifies proposals. If so, only the host can tell which tokens are next. */
   readonly isSpeculative: boolean;
 }
 
@@ -125,7 +130,7 @@ export class StepRunner {
     const largest = Math.max(tokens, rows);
     const tiles = maxTiles(largest, adapters);
     this.words = new Int32Array(
-      wordsOf({ tokens: largest, sequences: rows, ends, width: max.width, tiles }),
+      countWords({ tokens: largest, sequences: rows, ends, width: max.width, tiles }),
     );
     this.cache = new PagedCache(sizes, blocks, sequences);
     this.numbers = held(() => Tensor.empty([this.words.length], 'i32', device));
@@ -143,7 +148,7 @@ export class StepRunner {
    * Enqueues a step without waiting. `choose` samples its tokens. Sequences may include one token
    * of the last step that the host does not have. At most two steps are in flight.
    */
-  launch(slices: readonly Slice[], choose: Choose): StepInFlight {
+  launch(slices: readonly Slice[], choose: SampleRows): StepInFlight {
     return this.sample(this.begin(slices), choose);
   }
 
@@ -151,7 +156,7 @@ export class StepRunner {
   begin(slices: readonly Slice[]): ForwardedStep {
     const { blockSize } = this.sizes;
     const padding = this.graphs?.paddingFor(slices, blockSize) ?? null;
-    const { batch, ended } = stepBatch(slices, { blockSize, padding, into: this.words });
+    const { batch, ended } = buildBatch(slices, { blockSize, padding, into: this.words });
     this.announce?.(batch);
     const scores = scope(() =>
       noGrad(() => {
@@ -162,7 +167,7 @@ export class StepRunner {
             padding && this.graphs ? this.graphs.run(padding, forward) : forward(),
           );
         });
-        return scores.narrow(0, 0, rowCount(ended));
+        return scores.narrow(0, 0, countRows(ended));
       }),
     );
     return { scores, sequences: ended };
@@ -171,19 +176,19 @@ export class StepRunner {
   /** Enqueues the sampling of a step, without sequences that have ended since begin(). */
   sample(
     { scores, sequences: ended }: ForwardedStep,
-    choose: Choose,
+    choose: SampleRows,
     isLive: (sequence: Sequence) => boolean = () => true,
   ): StepInFlight {
     try {
       return noGrad(() =>
         scope(() => {
-          const all = rowsOf(ended);
-          const kept = all.flatMap(({ sequence }, row) => (isLive(sequence) ? [row] : []));
-          const rows = kept.map((row) => required(all[row]));
+          const all = listRows(ended);
+          const liveRows = all.flatMap(({ sequence }, row) => (isLive(sequence) ? [row] : []));
+          const rows = liveRows.map((row) => required(all[row]));
           const count = rows.length;
           const into = this.sampled.narrow(0, 0, count);
-          const ownTensor = count === all.length ? scores : selectScores(scores, kept);
-          const sampled = count > 0 ? choose(ownTensor, rows, into) : null;
+          const rowScores = count === all.length ? scores : selectScores(scores, liveRows);
+          const sampled = count > 0 ? choose(rowScores, rows, into) : null;
           const arrival = this.readback.begin(sampled ? sampledTensors(sampled) : []);
           const sequences = ended.filter(isLive);
           const isSpeculative = count > sequences.length;
@@ -192,9 +197,9 @@ export class StepRunner {
           return {
             sequences,
             isSpeculative,
-            landed: () => arrival.reached(),
+            landed: () => arrival.done(),
             next: () =>
-              sampled ? verify(sequences, sampledTokens(sampled, arrival.values())) : [],
+              sampled ? verifyProposals(sequences, sampledTokens(sampled, arrival.values())) : [],
           };
         }),
       );
@@ -217,7 +222,7 @@ export class StepRunner {
   private forward(batch: StepBatch): Tensor {
     const { reach } = this.room;
     return scope(() => {
-      const lists = onDevice(batch, this.numbers);
+      const lists = splitLists(batch, this.numbers);
       const row = (list: Tensor): Tensor => list.reshape([1, batch.tokens]);
       const places = {
         documents: null,
@@ -230,10 +235,11 @@ export class StepRunner {
       const { tokens } = lists;
       const fed = Tensor.emptyLike(tokens);
       kernels.feedTokens({ tokens, previous: this.sampled, out: fed });
-      const at = (ownPlaces: Places): Tensor =>
-        this.model.logitsAfter(row(fed), ownPlaces, lists.ends);
+      const forwardAt = (positions: Places): Tensor =>
+        this.model.logitsAfter(row(fed), positions, lists.ends);
       const { beside } = this.room;
-      const model = (): Tensor => beside?.around(lists.slots, places, at) ?? at(places);
+      const model = (): Tensor =>
+        beside?.around(lists.slots, places, forwardAt) ?? forwardAt(places);
       const logits = (): Tensor => runBatchInvariant(model, this.sizes.isInvariant ?? false);
       const { adapters } = this.room;
       const adapted = adapters && batch.tiles > 0 ? () => adapters.run(lists, logits) : logits;
@@ -241,7 +247,7 @@ export class StepRunner {
     });
   }
 
-  /** Runs a forward in evaluation mode; measures it after profileModelTime(). */
+  /** Runs a forward in evaluation mode. Measures it after profileModelTime(). */
   timeForward<T>(forward: () => T): T {
     const { times } = this;
     if (!times) return this.runInEval(forward);
@@ -304,16 +310,16 @@ export class StepRunner {
   }
 }
 
-/** Rows of scores, [rows, V]. */
+/** Returns the selected rows of scores, [rows, V]. */
 function selectScores(scores: Tensor, rows: readonly number[]): Tensor {
   const index = Tensor.from([...rows], { dtype: 'i64', device: scores.device });
   return indexSelect(scores, 0, index);
 }
 
-const rowCount = (sequences: readonly Sequence[]): number =>
+const countRows = (sequences: readonly Sequence[]): number =>
   sequences.reduce((sum, { proposals }) => sum + 1 + proposals.length, 0);
 
-function rowsOf(sequences: readonly Sequence[]): ScoreRow[] {
+function listRows(sequences: readonly Sequence[]): ScoreRow[] {
   return sequences.flatMap((sequence) =>
     Array.from({ length: 1 + sequence.proposals.length }, (_, ahead) => ({ sequence, ahead })),
   );
@@ -323,7 +329,10 @@ function rowsOf(sequences: readonly Sequence[]): ScoreRow[] {
  * Compares the sampled tokens of each sequence with its proposals. A token counts if all proposals
  * before it equal the tokens that were sampled in their place.
  */
-function verify(sequences: readonly Sequence[], tokens: readonly SampledToken[]): NextTokens[] {
+function verifyProposals(
+  sequences: readonly Sequence[],
+  tokens: readonly SampledToken[],
+): NextTokens[] {
   let row = 0;
   return sequences.map((sequence) => {
     const { proposals } = sequence;

@@ -81,12 +81,12 @@ export class StopStrings {
     if (this.stopped) return { text: '', stop: null };
     const seen = this.held.length;
     this.held += piece;
-    const found = mayStop ? this.firstComplete(seen) : null;
-    if (found) {
+    const match = mayStop ? this.firstComplete(seen) : null;
+    if (match) {
       this.stopped = true;
-      const text = this.held.slice(0, found.at);
+      const text = this.held.slice(0, match.at);
       this.held = '';
-      return { text, stop: found.stop };
+      return { text, stop: match.stop };
     }
     const certain = this.held.length - this.longestBeginning();
     const text = this.held.slice(0, certain);
@@ -96,10 +96,10 @@ export class StopStrings {
 
   /** Returns the held-back text at the end of the input. */
   end(): string {
-    const rest = this.held;
+    const text = this.held;
     this.held = '';
     this.stopped = true;
-    return rest;
+    return text;
   }
 
   /**
@@ -112,9 +112,9 @@ export class StopStrings {
     for (const stop of this.stops) {
       const at = this.held.indexOf(stop, Math.max(0, seen - stop.length + 1));
       if (at < 0) continue;
-      const found = { stop, at };
-      const sooner = first === null || endOf(found) < endOf(first);
-      if (sooner || (first && endOf(found) === endOf(first) && at < first.at)) first = found;
+      const match = { stop, at };
+      const sooner = first === null || endOf(match) < endOf(first);
+      if (sooner || (first && endOf(match) === endOf(first) && at < first.at)) first = match;
     }
     return first;
   }

@@ -6,10 +6,10 @@ import { Event } from '../runtime/stream.js';
 const ARENA = 2 ** 20;
 const ARENAS = 4;
 
-/** Pinned memory, filled from its start. */
+/** Pinned memory that is filled from its start. */
 interface Arena {
   readonly host: Buffer;
-  /** Recorded when the arena is full: all its copies are done. */
+  /** Recorded when the arena is full. Its copies are done when the event has completed. */
   readonly copied: Event;
   isInFlight: boolean;
 }

@@ -3,7 +3,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type inference, initInference, nn } from '../../lib/index.js';
-import type { Sampled } from '../../lib/inference/sampling.js';
+import type { SamplingResult } from '../../lib/inference/sampling.js';
 import { Sequence } from '../../lib/inference/sequence.js';
 import type { DraftModel } from '../../lib/inference/speculation/draft-model.js';
 import { openEagle } from '../../lib/inference/speculation/eagle-head.js';
@@ -75,11 +75,11 @@ async function withHead(
   }
 }
 
-const unsampledDraft = (into: Tensor): Sampled => ({
+const unsampledDraft = (into: Tensor): SamplingResult => ({
   tokens: into,
   logprobs: null,
   top: null,
-  asked: [null],
+  requestedTop: [null],
 });
 
 /** Computes `count` more tokens of a sequence with the model. */

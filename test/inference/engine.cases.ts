@@ -6,9 +6,9 @@ import {
   type InferenceEngine,
   initInference,
 } from '../../lib/inference/index.js';
-import { onDevice, PagedCache } from '../../lib/inference/paged-cache.js';
+import { PagedCache, splitLists } from '../../lib/inference/paged-cache.js';
 import { Sequence } from '../../lib/inference/sequence.js';
-import { stepBatch } from '../../lib/inference/step-batch.js';
+import { buildBatch } from '../../lib/inference/step-batch.js';
 import { fromPretrained } from '../../lib/models/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
@@ -207,10 +207,10 @@ async function equalsForward(family: string, device: Device): Promise<void> {
     const shown = new Sequence(tokens.slice(0, first + count), tokens.length);
     shown.blocks = sequence.blocks;
     shown.state = 0;
-    const { batch } = stepBatch([{ sequence: shown, first, count }], { blockSize: 16 });
+    const { batch } = buildBatch([{ sequence: shown, first, count }], { blockSize: 16 });
     const scores = noGrad(() =>
       scope(() => {
-        const lists = onDevice(batch, Tensor.from(batch.numbers, { device }));
+        const lists = splitLists(batch, Tensor.from(batch.numbers, { device }));
         const row = (list: Tensor): Tensor => list.reshape([1, count]);
         const positions = row(lists.positions);
         const places = { documents: null, positions, start: 0, reach: 128, caches: cache.layers };

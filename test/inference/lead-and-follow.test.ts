@@ -2,7 +2,7 @@
 import type { GenerationPiece } from '../../lib/inference/continuation.js';
 import type { Submitted } from '../../lib/inference/generator.js';
 import { FollowerGenerator } from '../../lib/inference/ranks/follow.js';
-import { digestOf, LeaderGenerator } from '../../lib/inference/ranks/lead.js';
+import { LeaderGenerator, requestDigest } from '../../lib/inference/ranks/lead.js';
 import type { Message, RequestEvent, StepLine } from '../../lib/inference/ranks/step-line.js';
 import {
   type GenerateRequest,
@@ -88,7 +88,7 @@ describe('a request of a rank that follows', () => {
   const requestOf = (prompt: number[]) => readRequest({ prompt }, limits);
   const piece = { index: 0, text: 'a', tokens: [4] } as unknown as GenerationPiece;
   const events = (number: number, request: ReadRequest): RequestEvent[] => [
-    { kind: 'asked', number, digest: digestOf(request) },
+    { kind: 'asked', number, digest: requestDigest(request) },
     { kind: 'piece', number, piece },
     { kind: 'ended', number },
   ];
@@ -151,7 +151,7 @@ describe('a request of a rank that follows', () => {
 
 test('every option that can change a text distinguishes requests', () => {
   const requestText = (more: Partial<GenerateRequest>): string =>
-    digestOf(readRequest({ prompt: [1, 3], logitBias: new Map([[5, 1]]), ...more }, limits));
+    requestDigest(readRequest({ prompt: [1, 3], logitBias: new Map([[5, 1]]), ...more }, limits));
   const others: Partial<GenerateRequest>[] = [
     { stopTokens: [7] },
     { ignoreEos: true },

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { resolveInferenceConfig } from '../../lib/inference/config/index.js';
 import type { CacheSizes } from '../../lib/inference/paged-cache.js';
-import { limitsOf } from '../../lib/inference/settings.js';
+import { deriveLimits } from '../../lib/inference/settings.js';
 
 /** A GPU of 100 GiB, with nothing in it. */
 const gpu = { kind: 'cuda', memory: { reserved: 0, cap: 0 }, info: { totalBytes: 100 * 2 ** 30 } };
@@ -13,7 +13,7 @@ function limitsFor(kvHeads: number, layers: number, maxTokens: number, batchToke
     max_ragged_sequence_count: 16,
     max_ragged_batch_size: batchTokens,
   });
-  return limitsOf(config, sizes as unknown as CacheSizes, maxTokens);
+  return deriveLimits(config, sizes as unknown as CacheSizes, maxTokens);
 }
 
 const blocksFor = (...sizes: [kvHeads: number, layers: number, maxTokens: number]): number =>
@@ -43,7 +43,7 @@ describe('host memory for evicted prefixes', () => {
     draft: CacheSizes | null = null,
   ) => {
     const own = { ...sizes, ...given } as unknown as CacheSizes;
-    return limitsOf(resolveInferenceConfig(config), own, 64, draft).hostBlocks;
+    return deriveLimits(resolveInferenceConfig(config), own, 64, draft).hostBlocks;
   };
 
   it('holds as many blocks as fit', () => {

@@ -64,17 +64,17 @@ test('the length follows the acceptance and the cost of a proposal', () => {
   const lengths = (accepted: number, cost: number): number => {
     const length = new DraftLength(8);
     for (let i = 0; i < 20; ++i) length.learn(0, 8, accepted);
-    return length.at(0, cost);
+    return length.lengthFor(0, cost);
   };
   expect([1, 2, 4, 7, 8].map((accepted) => lengths(accepted, 0.02))).toEqual([4, 7, 8, 8, 8]);
   expect([1, 2, 4, 7, 8].map((accepted) => lengths(accepted, 0.2))).toEqual([2, 2, 4, 6, 8]);
   expect(lengths(1, 0.6)).toBe(0);
-  expect(new DraftLength(8).at(0, 0.004)).toBe(8);
+  expect(new DraftLength(8).lengthFor(0, 0.004)).toBe(8);
 });
 
 test('rejected proposals pause a sequence, each time for longer, until one is accepted', () => {
   const length = new DraftLength(4);
-  const isOn = (tokens: number): boolean => length.at(tokens, 0) > 0;
+  const isOn = (tokens: number): boolean => length.lengthFor(tokens, 0) > 0;
   const miss = (tokens: number): void => {
     for (let i = 0; i < 4; ++i) length.learn(tokens, 1, 0);
   };

@@ -128,7 +128,7 @@ function sameBits(device: Device, dtype: 'f32' | 'bf16', rows: number): void {
     const scores: number[][] = [];
     const keep = (found: Tensor, _: unknown, tokens: Tensor) => {
       scores.push(found.toArray());
-      return { tokens, logprobs: null, top: null, asked: [] };
+      return { tokens, logprobs: null, top: null, requestedTop: [] };
     };
     const ones = (first: number) => sequences.map((sequence) => ({ sequence, first, count: 1 }));
     const known = sequences.map(({ tokens }) => tokens.length);

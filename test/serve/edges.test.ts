@@ -32,7 +32,7 @@ const asker = { client: 'a', connection: {}, signal: new AbortController().signa
 test('a request without tools gives the template none', async () => {
   const given: object[] = [];
   const chat = (_: unknown, options: object) => void given.push(options);
-  const served = { canChat: true, reader: { knowsTools: true, chat } } as never;
+  const served = { canChat: true, reader: { knowsTools: true, encodeChat: chat } } as never;
   const tools = [{ type: 'function', function: { name: 'f' } }];
   const messages = [{ role: 'user', content: 'a' }];
   const bodies: JsonObject[] = [{}, { tools: [] }, { tools, tool_choice: 'none' }, { tools }];

@@ -237,7 +237,7 @@ describe('encoders', () => {
         };
       },
     };
-    const reader = { text: async (text: string) => [text.length] };
+    const reader = { encode: async (text: string) => [text.length] };
     const common = {
       name: 'm',
       engine: { encoder },

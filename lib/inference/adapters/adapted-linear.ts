@@ -1,4 +1,4 @@
-// A linear layer with the updates of several adapters: each row of a step uses its own, or none.
+// A linear layer with the updates of several adapters. Each row of a step uses one adapter or none.
 
 import type {
   JoinableLinear,
@@ -21,7 +21,7 @@ import { concat, gelu, held, linear, scope, Tensor } from '../../tensor/index.js
 /** Layers that may have adapters. */
 export type AdaptableLinear = Linear | PackedLinear | ColumnLinear | RowLinear;
 
-/** Whether adapters of `module` may lie beside others. */
+/** Returns whether adapters of `module` can be applied at run time, next to other adapters. */
 export const isAdaptable = (module: Module): module is AdaptableLinear =>
   module instanceof Linear ||
   module instanceof PackedLinear ||
@@ -31,27 +31,27 @@ export const isAdaptable = (module: Module): module is AdaptableLinear =>
 /** The adapters of one layer on the device, by slot. */
 export interface LayerSlots {
   /**
-   * A of each adapter: [slots, most ranks, inputs here]; null until the weights have their places.
-   * It may lie behind the weight.
+   * A of each adapter: [slots, largest rank, inputs here]; null until the memory of the weights is
+   * placed. A may follow the weight in memory.
    */
   a: Tensor | null;
-  /** The shape of A if one product may compute it and the weight. */
+  /** Shape of A if one product can compute the weight and A. */
   readonly behind: readonly number[] | null;
-  /** Zeros behind the bias, if A lies behind the weight. */
+  /** Zeros after the bias, if A follows the weight in memory. */
   noBias: Tensor | null;
 
-  /** scaling * B: [slots, outputs here, most ranks]. */
+  /** scaling * B: [slots, outputs here, largest rank]. */
   readonly b: Tensor;
-  /** [slots] i32; 0: the adapter leaves the layer as it is. */
+  /** [slots] i32; 0 if the adapter does not change the layer. */
   readonly ranks: Tensor;
 }
 
 /**
- * A linear layer in place of `base`, with its parameter names. While a step has rows with adapters,
- * their updates are added to the product; other rows keep its bits.
+ * Replaces `base` under the same parameter names. If rows of a step have adapters, their updates
+ * are added to the product; other rows keep the same bits.
  */
 export class AdaptedLinear extends Module implements JoinableLinear {
-  /** Not a child, since that would change parameter names. */
+  /** A private field, not a child module: a child would change parameter names. */
   readonly #base: AdaptableLinear;
   readonly #running: () => ProductAddition | null;
   readonly #slots: LayerSlots;
@@ -74,7 +74,7 @@ export class AdaptedLinear extends Module implements JoinableLinear {
     return this.#slots;
   }
 
-  /** The base's weight. Some models read it directly. */
+  /** The base's weight, which some models read directly. */
   get weight(): Parameter {
     const base = this.#base;
     return base instanceof PackedLinear ? base.stored : base.weight;
@@ -100,7 +100,7 @@ export class AdaptedLinear extends Module implements JoinableLinear {
   get behind(): RowsBehind | null {
     const slots = this.#slots;
     const shape = slots.behind;
-    if (!shape || slots.a || !isPlain(this.#base, slots.b)) return null;
+    if (!shape || slots.a || !isPlainLinear(this.#base, slots.b)) return null;
     const place = (rows: Tensor | null, bias: Tensor | null): void => {
       slots.a = rows ?? zeros(shape, slots.b);
       slots.noBias = bias;
@@ -120,40 +120,51 @@ export class AdaptedLinear extends Module implements JoinableLinear {
     if (!beside) return base.call(x);
     return scope(() => {
       if (base instanceof RowLinear) {
-        return base.shard.around(x, (ownTensor) => this.sumOf(ownTensor, beside, null), base.bias);
+        return base.shard.around(
+          x,
+          (ownTensor) => this.addUpdates(ownTensor, beside, null),
+          base.bias,
+        );
       }
-      if (!(base instanceof ColumnLinear)) return this.finished(this.sumOf(x, beside));
-      return base.shard.around(x, (ownTensor) => this.finished(this.sumOf(ownTensor, beside)));
+      if (!(base instanceof ColumnLinear)) return this.activate(this.addUpdates(x, beside));
+      return base.shard.around(x, (ownTensor) => this.activate(this.addUpdates(ownTensor, beside)));
     });
   }
 
-  /** Returns the product and the updates, before the activation. */
-  private sumOf(x: Tensor, beside: ProductAddition, bias: Tensor | null = this.#base.bias): Tensor {
+  /** Returns the product plus the updates, before the activation. */
+  private addUpdates(
+    x: Tensor,
+    beside: ProductAddition,
+    bias: Tensor | null = this.#base.bias,
+  ): Tensor {
     const base = this.#base;
-    const whole = bias === base.bias ? beside.product(x, [this], false) : null;
-    if (whole) return whole;
+    const fused = bias === base.bias ? beside.product(x, [this], false) : null;
+    if (fused) return fused;
     const sum = base instanceof PackedLinear ? base.project(x, bias) : linear(x, base.weight, bias);
     const out = sum.contiguous();
     beside.add(x, [this], [out.reshape([-1, out.size(-1)])]);
     return out;
   }
 
-  private finished(sum: Tensor): Tensor {
+  private activate(sum: Tensor): Tensor {
     const base = this.#base;
     const hasGelu = base instanceof LinearGelu || ('hasGelu' in base && base.hasGelu);
     return hasGelu ? gelu(sum, 'tanh') : sum;
   }
 }
 
-/** Whether the layer is x W^T + b, of the adapters' dtype and device. */
-const isPlain = (base: AdaptableLinear, { dtype, device }: Tensor): base is Linear =>
+/** Returns whether the layer is x W^T + b, in the adapters' dtype and on their device. */
+const isPlainLinear = (base: AdaptableLinear, { dtype, device }: Tensor): base is Linear =>
   base.constructor === Linear &&
   base.fp8 === null &&
   [base.weight, base.bias ?? base.weight].every(
     (part) => part.dtype === dtype && part.device === device,
   );
 
-/** Zeros of the dtype and device of `like`, which no scope owns. Throws DS_OUT_OF_MEMORY. */
+/**
+ * Returns zeros in the dtype and on the device of `like`; no scope owns them. Throws
+ * DS_OUT_OF_MEMORY.
+ */
 export const zeros = (
   shape: readonly number[],
   { dtype, device }: { dtype: DType; device: Device },
@@ -164,7 +175,7 @@ export const zeros = (
     return out;
   });
 
-/** The sizes of a layer: on this rank, and of the whole layer that adapters belong to. */
+/** Sizes of a layer: on this rank, and of the whole layer, which the files of adapters have. */
 interface LayerShape {
   readonly inputs: number;
   readonly outputs: number;
@@ -172,7 +183,7 @@ interface LayerShape {
 }
 
 /** Returns the sizes of a layer. */
-export function shapeOf(base: AdaptableLinear): LayerShape {
+export function layerShape(base: AdaptableLinear): LayerShape {
   const [outputs, inputs] = leading(
     base instanceof PackedLinear ? base.shape : base.weight.shape,
     2,
@@ -182,8 +193,8 @@ export function shapeOf(base: AdaptableLinear): LayerShape {
   return { inputs, outputs, whole };
 }
 
-/** Returns this rank's part of A [rank, inputs] and B [outputs, rank] of the whole layer. */
-export function partOf(base: AdaptableLinear, a: Tensor, b: Tensor): [Tensor, Tensor] {
+/** Returns this rank's part of A [rank, inputs] and B [outputs, rank]. */
+export function sliceFactors(base: AdaptableLinear, a: Tensor, b: Tensor): [Tensor, Tensor] {
   const takeTensor = (
     whole: Tensor,
     dim: number,

@@ -1,4 +1,4 @@
-// The adapters of an inference engine: slots on the device, their names, and the rows of a step.
+// The adapters of an inference engine: names, slots on the device, and the rows of a step.
 
 import { DsError } from '../../errors.js';
 import type { CausalLM } from '../../models/index.js';
@@ -20,15 +20,15 @@ import {
   AdaptedLinear,
   isAdaptable,
   type LayerSlots,
-  partOf,
-  shapeOf,
+  layerShape,
+  sliceFactors,
   zeros,
 } from './adapted-linear.js';
-import { listOf, WIDE_ROWS } from './rows.js';
+import { buildLists, WIDE_ROWS } from './rows.js';
 import { type AdapterSettings, MAX_RANK } from './settings.js';
 
-/** The lists of a step on the device: see the ops AdapterShrink and AdapterExpand. */
-interface Lists {
+/** Lists of a step on the device, inputs of the ops AdapterShrink and AdapterExpand. */
+interface AdapterLists {
   /** Rows sorted by adapter, [entries] i32. */
   readonly entries: Tensor;
   /** [tiles, 3] i32. */
@@ -36,42 +36,42 @@ interface Lists {
 }
 
 /** A loaded adapter. */
-interface Loaded {
+interface LoadedAdapter {
   readonly slot: number;
-  /** Part of the salt of the prefix cache: another number after each load. */
+  /** Part of the prefix cache's salt; each load gets a new number. */
   readonly version: number;
-  /** Sequences in progress. */
+  /** Number of sequences in progress. */
   users: number;
-  /** unload() was called: the slot is free after the last user. */
+  /** unload() was called; the last user frees the slot. */
   isLeaving: boolean;
 }
 
-/** A request's hold on an adapter. */
+/** Keeps an adapter loaded while a request uses it. */
 export interface AdapterUse {
   readonly slot: number;
   readonly version: number;
-  /** Ends the use of one sequence. */
+  /** Ends the use by one sequence. */
   release(): void;
 }
 
-/** Rounds ranks up to the steps of tensor cores. */
+/** Ranks are rounded up to the tile size of tensor cores. */
 const RANK_STEP = 16;
-/** Layers of one launch. */
-const TOGETHER = 3;
-/** The most rows of A of all adapters of a layer that a product computes for every input. */
+/** Maximum number of layers in one launch. */
+const LAYERS_PER_LAUNCH = 3;
+/** Maximum rows of A, of all adapters of a layer, that a product computes for each input. */
 const MAX_BEHIND = 1024;
 
-/** The adapters of a model, with one set of memory for each layer. */
+/** Owns the adapters of a model: for each layer, one allocation that holds all slots. */
 export class Adapters implements ProductAddition {
-  private readonly loaded = new Map<string, Loaded>();
+  private readonly loaded = new Map<string, LoadedAdapter>();
   private readonly free: number[];
   private readonly layers = new Map<string, AdaptedLinear>();
   private readonly max: number;
   private versions = 0;
-  private lists: Lists | null = null;
-  /** The first layer of the last joint product of the running forward. */
+  private lists: AdapterLists | null = null;
+  /** First layer of the last joint product in the running forward. */
   private last: AdaptedLinear | null = null;
-  /** The layers of the product that followed each one in an earlier forward. */
+  /** The layers whose product followed each layer in an earlier forward. */
   private readonly following = new Map<AdaptedLinear, readonly AdaptedLinear[]>();
 
   private constructor(
@@ -88,7 +88,7 @@ export class Adapters implements ProductAddition {
     try {
       for (const path of paths) {
         const base = required(modules.get(path)) as AdaptableLinear;
-        const layer = new AdaptedLinear(base, this.slotsOf(base, { device, dtype }), running);
+        const layer = new AdaptedLinear(base, this.allocateSlots(base, { device, dtype }), running);
         this.layers.set(path, layer);
         instead.set(base, layer);
       }
@@ -112,49 +112,50 @@ export class Adapters implements ProductAddition {
       if (layer.behind) joinMemory([layer]);
       const { slots } = layer;
       const [count, , most] = leading(slots.b.shape, 3);
-      slots.a ??= zeros([count, most, shapeOf(layer.base).inputs], slots.b);
+      slots.a ??= zeros([count, most, layerShape(layer.base).inputs], slots.b);
     }
   }
 
   /**
-   * Prepares a model, and loads the adapters of the settings. All ranks that share a model make the
-   * same call. Rejects with DS_ARGUMENT for a rank above the limit, DS_CHECKPOINT for an adapter of
+   * Prepares a model and loads the adapters of the settings. All ranks that share a model must call
+   * it. Rejects with DS_ARGUMENT for a rank above the limit, DS_CHECKPOINT for an adapter of
    * another model, DS_OUT_OF_MEMORY, and with the errors of AdapterReader.open().
    */
-  static async install(op: string, model: CausalLM, given: AdapterSettings): Promise<Adapters> {
+  static async install(op: string, model: CausalLM, requested: AdapterSettings): Promise<Adapters> {
     const readers = new Map<string, AdapterReader>();
     try {
-      for (const [name, place] of given.folders) {
+      for (const [name, place] of requested.folders) {
         readers.set(name, await AdapterReader.open(`${op} adapters.${name}`, place));
       }
       const largest = Math.max(0, ...Array.from(readers.values(), ({ rank }) => rank));
-      const rank = given.rank > 0 ? given.rank : Math.max(largest, given.isOpen ? RANK_STEP : 1);
-      const settings = { ...given, rank: Math.min(rank, MAX_RANK) };
-      const all = adaptableOf(model);
+      const minRank = Math.max(largest, requested.isOpen ? RANK_STEP : 1);
+      const rank = requested.rank > 0 ? requested.rank : minRank;
+      const settings = { ...requested, rank: Math.min(rank, MAX_RANK) };
+      const all = findAdaptable(model);
       for (const [name, reader] of readers) {
         requireFitting(`${op} adapters.${name}`, reader, all, settings.rank);
       }
-      const named = new Set([...readers.values()].flatMap(({ layers }) => [...layers.keys()]));
-      const paths = [...all.keys()].filter((path) => named.has(path) || given.isOpen);
-      const made = new Adapters(model, settings, paths);
+      const layerNames = new Set([...readers.values()].flatMap(({ layers }) => [...layers.keys()]));
+      const paths = [...all.keys()].filter((path) => layerNames.has(path) || requested.isOpen);
+      const adapters = new Adapters(model, settings, paths);
       try {
-        for (const [name, reader] of readers) await made.fill(name, reader);
+        for (const [name, reader] of readers) await adapters.fill(name, reader);
       } catch (error) {
-        made.dispose();
+        adapters.dispose();
         throw error;
       }
-      return made;
+      return adapters;
     } finally {
       for (const reader of readers.values()) await reader.close();
     }
   }
 
-  /** Names in the order of loading. */
+  /** Names of the loaded adapters, in the order of loading. */
   get names(): readonly string[] {
     return [...this.loaded.keys()];
   }
 
-  /** Slots, loaded or not. */
+  /** Number of slots, used and free. */
   get count(): number {
     return this.settings.count;
   }
@@ -162,11 +163,11 @@ export class Adapters implements ProductAddition {
   /** Throws DS_ARGUMENT unless an adapter has this name. */
   require(op: string, name: string): void {
     if (this.loaded.has(name)) return;
-    const known = this.names.map((name) => JSON.stringify(name)).join(', ') || 'none is loaded';
-    throw argumentError(op, `the name of a loaded adapter (${known})`, formatValue(name));
+    const list = this.names.map((name) => JSON.stringify(name)).join(', ') || 'none is loaded';
+    throw argumentError(op, `the name of a loaded adapter (${list})`, formatValue(name));
   }
 
-  /** Holds an adapter for `sequences` sequences. Throws DS_ARGUMENT. */
+  /** Keeps an adapter loaded for `sequences` sequences. Throws DS_ARGUMENT for an unknown name. */
   use(op: string, name: string, sequences: number): AdapterUse {
     this.require(op, name);
     const loaded = required(this.loaded.get(name));
@@ -179,8 +180,8 @@ export class Adapters implements ProductAddition {
   }
 
   /**
-   * Loads an adapter beside the others. Rejects with DS_ARGUMENT if the name is taken or the rank
-   * is too large, DS_LIMIT if no slot is free, and as install() does.
+   * Loads an adapter into a free slot. Rejects with DS_ARGUMENT if the name is in use or the rank
+   * too large, with DS_LIMIT if no slot is free, and as install() does.
    */
   async load(op: string, name: string, place: string): Promise<void> {
     this.requireNew(op, name);
@@ -195,8 +196,8 @@ export class Adapters implements ProductAddition {
   }
 
   /**
-   * Unloads an adapter. Requests in progress keep it; new requests do not find it. Throws
-   * DS_ARGUMENT for an unknown name.
+   * Unloads an adapter. Running requests keep it, new requests cannot use it. Throws DS_ARGUMENT
+   * for an unknown name.
    */
   unload(op: string, name: string): void {
     this.require(op, name);
@@ -206,8 +207,8 @@ export class Adapters implements ProductAddition {
     if (loaded.users === 0) this.free.push(loaded.slot);
   }
 
-  /** Runs a forward whose rows have adapters. */
-  run<T>(lists: Lists | null, body: () => T): T {
+  /** Calls `body`, a forward with these rows of adapters; null for a forward without adapters. */
+  run<T>(lists: AdapterLists | null, body: () => T): T {
     this.lists = lists;
     this.last = null;
     try {
@@ -217,11 +218,11 @@ export class Adapters implements ProductAddition {
     }
   }
 
-  /** Runs a forward of `rows` rows, all with one adapter. Throws DS_ARGUMENT for another name. */
+  /** Calls `body`, a forward of `rows` rows with one adapter. Throws DS_ARGUMENT. */
   with<T>(name: string, rows: number, body: () => T): T {
     this.require('InferenceEngine adapter', name);
     const { slot } = required(this.loaded.get(name));
-    const numbers = listOf(Array.from({ length: rows }, () => slot));
+    const numbers = buildLists(Array.from({ length: rows }, () => slot));
     const { device } = this.model.cacheShape();
     return scope(() => {
       const entries = Tensor.from(Int32Array.from(numbers.entries), { device });
@@ -239,10 +240,10 @@ export class Adapters implements ProductAddition {
     );
     scope(() => {
       const rows = x.reshape([-1, x.size(-1)]).contiguous();
-      for (let at = 0; at < pairs.length; at += TOGETHER) {
-        const [one, two = null, three = null] = pairs.slice(at, at + TOGETHER);
-        const first = required(one);
-        const count = Math.min(TOGETHER, pairs.length - at);
+      for (let at = 0; at < pairs.length; at += LAYERS_PER_LAUNCH) {
+        const [leading, second = null, third = null] = pairs.slice(at, at + LAYERS_PER_LAUNCH);
+        const first = required(leading);
+        const count = Math.min(LAYERS_PER_LAUNCH, pairs.length - at);
         const h = Tensor.empty([count, entries.size(0), this.max], x.dtype, x.device);
         kernels.adapterShrink({
           x: rows,
@@ -250,10 +251,10 @@ export class Adapters implements ProductAddition {
           tiles,
           a: required(first.a),
           ranks: first.ranks,
-          a2: two?.a ?? null,
-          ranks2: two?.ranks ?? null,
-          a3: three?.a ?? null,
-          ranks3: three?.ranks ?? null,
+          a2: second?.a ?? null,
+          ranks2: second?.ranks ?? null,
+          a3: third?.a ?? null,
+          ranks3: third?.ranks ?? null,
           h,
         });
         kernels.adapterExpand({
@@ -263,12 +264,12 @@ export class Adapters implements ProductAddition {
           b: first.b,
           ranks: first.ranks,
           out: first.out,
-          b2: two?.b ?? null,
-          ranks2: two?.ranks ?? null,
-          out2: two?.out ?? null,
-          b3: three?.b ?? null,
-          ranks3: three?.ranks ?? null,
-          out3: three?.out ?? null,
+          b2: second?.b ?? null,
+          ranks2: second?.ranks ?? null,
+          out2: second?.out ?? null,
+          b3: third?.b ?? null,
+          ranks3: third?.ranks ?? null,
+          out3: third?.out ?? null,
         });
       }
     });
@@ -279,25 +280,25 @@ export class Adapters implements ProductAddition {
     const { entries, tiles } = required(this.lists);
     const inputs = x.size(-1);
     const rows = x.numel / inputs;
-    // Up to WIDE_ROWS rows, the lists contain every row of the step.
+    // Up to WIDE_ROWS rows, the lists include rows without an adapter.
     if (
       rows > WIDE_ROWS ||
       rows !== entries.size(0) ||
-      layers.length > TOGETHER ||
+      layers.length > LAYERS_PER_LAUNCH ||
       (isGated && layers.length !== 2)
     )
       return null;
-    // The product reads A of unused adapters too: with few in use, two more kernels cost less.
+    // The product also reads A of unused slots: with few in use, two more kernels cost less.
     if (tiles.size(0) < this.count / 2) return null;
     const adapted = layers.filter((layer) => layer instanceof AdaptedLinear);
-    const whole = adapted.length === layers.length ? withFactors(adapted) : null;
-    if (!whole) return null;
-    const [one, two = null, three = null] = adapted.map(({ slots }) => slots);
-    const first = required(one);
+    const factors = adapted.length === layers.length ? viewWithFactors(adapted) : null;
+    if (!factors) return null;
+    const [leading, second = null, third = null] = adapted.map(({ slots }) => slots);
+    const first = required(leading);
     const outputs = adapted.reduce((sum, { slots }) => sum + slots.b.size(1), 0);
     const outer = x.shape.slice(0, -1);
     return scope(() => {
-      const wide = linear(x.reshape([rows, inputs]), ...whole);
+      const wide = linear(x.reshape([rows, inputs]), ...factors);
       const isInPlace = adapted.length > 1 && !isGated;
       const width = isGated ? outputs / 2 : outputs;
       const next = this.nextWeight(adapted);
@@ -310,11 +311,11 @@ export class Adapters implements ProductAddition {
         tiles,
         b: first.b,
         ranks: first.ranks,
-        b2: two?.b ?? null,
-        ranks2: two?.ranks ?? null,
-        b3: three?.b ?? null,
-        ranks3: three?.ranks ?? null,
-        // After several layers comes attention, which fills the cache.
+        b2: second?.b ?? null,
+        ranks2: second?.ranks ?? null,
+        b3: third?.b ?? null,
+        ranks3: third?.ranks ?? null,
+        // Several layers (q, k, v) precede attention, whose cache writes need the L2 cache.
         next: isInPlace ? null : next,
         out,
         gated: isGated,
@@ -324,13 +325,13 @@ export class Adapters implements ProductAddition {
     });
   }
 
-  /** The weight of the product that follows one of `layers`; null in the first forward. */
+  /** Returns the weight of the product that follows `layers`; null in the first forward. */
   private nextWeight(layers: readonly AdaptedLinear[]): Tensor | null {
     const first = required(layers[0]);
     if (this.last) this.following.set(this.last, layers);
     this.last = first;
     const next = this.following.get(first);
-    return (next && withFactors(next)?.[0]) ?? null;
+    return (next && viewWithFactors(next)?.[0]) ?? null;
   }
 
   /** Restores the layers of the model and frees all adapters. */
@@ -350,12 +351,12 @@ export class Adapters implements ProductAddition {
     this.layers.clear();
   }
 
-  /** Allocates B of a layer, and says where A may be. Throws DS_OUT_OF_MEMORY. */
-  private slotsOf(
+  /** Allocates B of a layer, and decides where A can be placed. Throws DS_OUT_OF_MEMORY. */
+  private allocateSlots(
     base: AdaptableLinear,
     { device, dtype }: { device: Device; dtype: DType },
   ): LayerSlots {
-    const { inputs, outputs } = shapeOf(base);
+    const { inputs, outputs } = layerShape(base);
     const { max } = this;
     const { count } = this.settings;
     const behind = count * max <= MAX_BEHIND ? [count, max, inputs] : null;
@@ -409,16 +410,16 @@ export class Adapters implements ProductAddition {
       noGrad(() =>
         scope(() => {
           const row = (list: Tensor): Tensor => list.narrow(0, slot, 1).squeeze(0);
-          const held = { a: required(slots.a), b: slots.b };
-          // A product with all factors computes rows beyond the rank too.
-          for (const list of [held.a, held.b]) kernels.fill({ out: row(list), value: 0 });
+          const targets = { a: required(slots.a), b: slots.b };
+          // A product with all factors also computes the rows above the adapter's rank.
+          for (const list of [targets.a, targets.b]) kernels.fill({ out: row(list), value: 0 });
           const [a, b] = values;
           if (a && b) {
-            const [first, second] = partOf(base, a, b);
+            const [first, second] = sliceFactors(base, a, b);
             const onDevice = first.to(slots.b.device);
             kernels.copy({
               in: cast(onDevice, slots.b.dtype),
-              out: row(held.a).narrow(0, 0, rank),
+              out: row(targets.a).narrow(0, 0, rank),
             });
             const wide = cast(second.to(slots.b.device), 'f32').mul(factors?.scaling ?? 1);
             kernels.copy({ in: cast(wide, slots.b.dtype), out: row(slots.b).narrow(1, 0, rank) });
@@ -433,21 +434,21 @@ export class Adapters implements ProductAddition {
 }
 
 /**
- * The weights of layers and then A of each one, as one weight, with its bias; null if other memory
- * is between them.
+ * Returns a view of the layers' weights followed by A of each layer, and its bias. Returns null if
+ * they are not adjacent in memory.
  */
-function withFactors(layers: readonly AdaptedLinear[]): [Tensor, Tensor | null] | null {
+function viewWithFactors(layers: readonly AdaptedLinear[]): [Tensor, Tensor | null] | null {
   const factors = layers.map(({ slots }) => required(slots.a));
-  const weight = asOne([...layers.map(({ weight }) => weight), ...factors]);
+  const weight = viewAsOne([...layers.map(({ weight }) => weight), ...factors]);
   if (!layers.some(({ bias }) => bias)) return weight && [weight, null];
   const parts = [...layers.map(({ bias }) => bias), ...layers.map(({ slots }) => slots.noBias)];
   const biases = parts.flatMap((part) => (part ? [part] : []));
-  const bias = biases.length === parts.length ? asOne(biases) : null;
+  const bias = biases.length === parts.length ? viewAsOne(biases) : null;
   return weight && bias && [weight, bias];
 }
 
-/** Tensors in turn in memory as one, with the last dim of a weight; null if others are between. */
-function asOne(parts: readonly Tensor[]): Tensor | null {
+/** Returns a view of tensors that are adjacent in memory; null if they are not adjacent. */
+function viewAsOne(parts: readonly Tensor[]): Tensor | null {
   const [first] = leading(parts, 1);
   let end = first.offset;
   for (const { buffer, offset, numel } of parts) {
@@ -458,17 +459,17 @@ function asOne(parts: readonly Tensor[]): Tensor | null {
   return first.alias([count / (inner[0] ?? 1), ...inner]);
 }
 
-/** The layers of a model that may have adapters, by path: all linear layers except the head. */
-function adaptableOf(model: CausalLM): Map<string, AdaptableLinear> {
-  const found = new Map<string, AdaptableLinear>();
+/** Returns the layers that may have adapters, by path: all linear layers except the head. */
+function findAdaptable(model: CausalLM): Map<string, AdaptableLinear> {
+  const layers = new Map<string, AdaptableLinear>();
   for (const [path, module] of model.namedModules()) {
     const last = path.slice(path.lastIndexOf('.') + 1);
-    if (isAdaptable(module) && !HEADS.includes(last)) found.set(path, module);
+    if (isAdaptable(module) && !HEADS.includes(last)) layers.set(path, module);
   }
-  return found;
+  return layers;
 }
 
-/** Throws DS_ARGUMENT for a rank above `max`, DS_CHECKPOINT for layers that `all` lacks. */
+/** Throws DS_ARGUMENT for a rank above `max`, and DS_CHECKPOINT for layers that the model lacks. */
 function requireFitting(
   op: string,
   { path, layers, rank }: AdapterReader,
@@ -482,7 +483,7 @@ function requireFitting(
   }
   for (const [name, { inputs, outputs }] of layers) {
     const base = all.get(name);
-    const whole = base && shapeOf(base).whole;
+    const whole = base && layerShape(base).whole;
     if (whole?.inputs === inputs && whole.outputs === outputs) continue;
     throw new DsError({
       code: 'DS_CHECKPOINT',

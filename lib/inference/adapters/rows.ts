@@ -1,34 +1,38 @@
-// The rows of a step sorted by adapter, in tiles: inputs of the op AdapterShrink.
+// Sorts the rows of a step by adapter into tiles, the inputs of the op AdapterShrink.
 
-/** Entries of a tile: see csrc/ops/adapter_rows.h. */
+/** Rows of a tile (csrc/ops/adapter_rows.h). */
 const TILE = 16;
 
-/** Steps with at most this many rows are limited by memory: products include all factors A. */
+/**
+ * Maximum rows of a step that is limited by memory bandwidth. Its products include all factors A.
+ */
 export const WIDE_ROWS = 256;
 
-/** Tiles of rows without an adapter: the op AdapterSum computes them too. */
-const tilesOfNone = (rows: number): number => Math.ceil(rows / TILE);
+/** Returns the tiles of rows without an adapter, which the op AdapterSum computes too. */
+const tilesWithoutAdapter = (rows: number): number => Math.ceil(rows / TILE);
 
 /** Returns the largest number of tiles for `rows` rows with up to `adapters` adapters. */
 export const maxTiles = (rows: number, adapters: number): number =>
   adapters === 0
     ? 0
-    : Math.floor(rows / TILE) + Math.min(rows, adapters) + tilesOfNone(Math.min(rows, WIDE_ROWS));
+    : Math.floor(rows / TILE) +
+      Math.min(rows, adapters) +
+      tilesWithoutAdapter(Math.min(rows, WIDE_ROWS));
 
 /**
- * Returns the room for tiles of a recorded step of `rows` rows: a power of two for rows with
- * adapters, and room for the others. Empty tiles take time.
+ * Returns the tile capacity of a recorded step with `rows` rows: for rows with adapters, a power of
+ * two; plus the tiles of the others. Empty tiles cost time.
  */
-export function roomForTiles(slots: readonly number[], rows: number, adapters: number): number {
-  const own = tilesOf(slots);
-  if (own === 0) return 0;
+export function tileCapacity(slots: readonly number[], rows: number, adapters: number): number {
+  const adapterTiles = countTiles(slots);
+  if (adapterTiles === 0) return 0;
   const isWhole = slots.length === rows && slots.every((slot) => slot >= 0);
-  const others = isWhole || rows > WIDE_ROWS ? 0 : tilesOfNone(rows);
-  return Math.min(2 ** Math.ceil(Math.log2(own)) + others, maxTiles(rows, adapters));
+  const others = isWhole || rows > WIDE_ROWS ? 0 : tilesWithoutAdapter(rows);
+  return Math.min(2 ** Math.ceil(Math.log2(adapterTiles)) + others, maxTiles(rows, adapters));
 }
 
-/** Returns the number of tiles of rows with these slots; -1 is none. */
-export function tilesOf(slots: Iterable<number>): number {
+/** Returns the number of tiles of rows with these slots; -1: no adapter. */
+export function countTiles(slots: Iterable<number>): number {
   const rows = new Map<number, number>();
   let tiles = 0;
   for (const slot of slots) {
@@ -41,10 +45,10 @@ export function tilesOf(slots: Iterable<number>): number {
 }
 
 /**
- * Sorts rows by their adapter's slot; -1 is none. Rows without an adapter are in the lists up to
- * WIDE_ROWS rows, and rows from slots.length to `count` are without one.
+ * Sorts rows by slot; -1: no adapter. Up to WIDE_ROWS rows, the lists include rows without an
+ * adapter. Rows from slots.length to `count` have none.
  */
-export function listOf(
+export function buildLists(
   slots: ArrayLike<number>,
   count = slots.length,
 ): { entries: number[]; tiles: number[] } {

@@ -1,13 +1,13 @@
-// Options of initInference() for adapters that stay apart from the weights.
+// Options of initInference() for adapters that are not merged into the weights.
 
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { isPlainObject } from '../../runtime/is-object.js';
 import { requireInteger } from '../../runtime/require-number.js';
 
-/** The largest rank of an adapter beside others. */
+/** Maximum rank of an adapter. */
 export const MAX_RANK = 256;
-/** Adapters that may be loaded at a time. */
+/** Maximum number of loaded adapters. */
 const MAX_ADAPTERS = 1024;
 
 /** Adapters of an engine. */
@@ -32,17 +32,17 @@ export interface AdapterOptions {
 /** Checked AdapterOptions. */
 export interface AdapterSettings {
   readonly folders: ReadonlyMap<string, string>;
-  /** Slots. */
+  /** Number of slots. */
   readonly count: number;
-  /** 0: chosen by the adapters. */
+  /** Maximum rank; 0: the largest rank of the adapters. */
   readonly rank: number;
-  /** Other adapters may be loaded later. */
+  /** Whether other adapters may be loaded later. */
   readonly isOpen: boolean;
 }
 
 /** Checks the options. Returns null without adapters. Throws DS_ARGUMENT. */
-export function adapterSettings(op: string, given: AdapterOptions): AdapterSettings | null {
-  const { adapters = {}, maxAdapters, maxAdapterRank } = given;
+export function readAdapterSettings(op: string, options: AdapterOptions): AdapterSettings | null {
+  const { adapters = {}, maxAdapters, maxAdapterRank } = options;
   if (!isPlainObject(adapters)) {
     throw valueError(`${op} adapters`, 'an object of folders by name', adapters);
   }
@@ -76,7 +76,7 @@ function requireBetween(op: string, value: number, min: number, max: number): vo
 
 const MAX_NAME = 128;
 
-/** Returns the name. Throws DS_ARGUMENT for a name that requests could not use. */
+/** Returns the name. Throws DS_ARGUMENT for a name that requests cannot use. */
 export function requireName(op: string, name: string): string {
   if (typeof name === 'string' && name.length > 0 && name.length <= MAX_NAME) return name;
   throw argumentError(op, `names of 1 to ${MAX_NAME} characters`, formatValue(name));

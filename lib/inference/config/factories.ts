@@ -1,4 +1,4 @@
-// DeepSpeed's inference configuration classes as functions. Each checks its argument and returns
+// DeepSpeed's inference configuration classes, as functions that check their argument and return
 // it.
 import type {
   InferenceCheckpointConfig as CheckpointSection,
@@ -23,7 +23,7 @@ export type InferenceCheckpointConfig = CheckpointSection;
 type Key = 'tensor_parallel' | 'moe' | 'quant' | 'checkpoint_config';
 
 /** Checks one section and returns it. */
-const sectionOf = <Section extends object>(key: Key, given: Section): Section =>
+const checkSection = <Section extends object>(key: Key, given: Section): Section =>
   (readTypedInference({ [key]: given }) as Record<Key, Section>)[key];
 
 /**
@@ -38,7 +38,7 @@ export function DeepSpeedInferenceConfig(
 
 /** Checks the section `tensor_parallel`. Throws DS_CONFIG for unknown keys or invalid values. */
 export function DeepSpeedTPConfig(given: DeepSpeedTPConfig = {}): DeepSpeedTPConfig {
-  return sectionOf('tensor_parallel', given);
+  return checkSection('tensor_parallel', given);
 }
 
 /**
@@ -46,17 +46,17 @@ export function DeepSpeedTPConfig(given: DeepSpeedTPConfig = {}): DeepSpeedTPCon
  * values.
  */
 export function DeepSpeedMoEConfig(given: DeepSpeedMoEConfig = {}): DeepSpeedMoEConfig {
-  return sectionOf('moe', given);
+  return checkSection('moe', given);
 }
 
 /** Checks the section `quant`. Throws DS_CONFIG, also for quantized activations. */
 export function QuantizationConfig(given: QuantizationConfig = {}): QuantizationConfig {
-  return sectionOf('quant', given);
+  return checkSection('quant', given);
 }
 
 /** Checks the section `checkpoint_config`. Throws DS_CONFIG for unknown keys or invalid values. */
 export function InferenceCheckpointConfig(
   given: InferenceCheckpointConfig = {},
 ): InferenceCheckpointConfig {
-  return sectionOf('checkpoint_config', given);
+  return checkSection('checkpoint_config', given);
 }

@@ -42,12 +42,12 @@ export function resolveInferenceConfig(
   options: InferenceConfig = {},
 ): ResolvedInferenceConfig {
   const draft = checkDraft(readDraft(config ?? {}));
-  const given = checkDraft(readDraft(options));
-  merge(draft, given.value);
+  const overrides = checkDraft(readDraft(options));
+  merge(draft, overrides.value);
   const { $schema: _editor, ...resolved } = withDefaults(draft.value, inferenceSchema);
   refuseContradictions(draft, resolved as unknown as ResolvedInferenceValues);
   throwFirst(draft.errors);
-  const notices = [...draft.notices.toSorted(byLocation), ...given.notices].map(noticeLine);
+  const notices = [...draft.notices.toSorted(byLocation), ...overrides.notices].map(noticeLine);
   const values: Section = { ...resolved, notices };
   return deepFreeze(values) as unknown as ResolvedInferenceConfig;
 }
@@ -56,7 +56,7 @@ export function resolveInferenceConfig(
  * Returns the sharing and device settings of a configuration that was refused for other keys.
  * Returns null if these settings are invalid too.
  */
-export function sharingOf(
+export function readSharing(
   config: InferenceConfig | string | null,
 ): Pick<ResolvedInferenceConfig, 'tensor_parallel' | 'moe' | 'device'> | null {
   try {
@@ -64,8 +64,8 @@ export function sharingOf(
     dropAuto(draft);
     coerceValues(draft);
     const { tensor_parallel, moe, device } = draft.value;
-    const own = Object.entries({ tensor_parallel, moe, device });
-    const givenEntries = own.filter(([, value]) => value !== undefined);
+    const sections = Object.entries({ tensor_parallel, moe, device });
+    const givenEntries = sections.filter(([, value]) => value !== undefined);
     return resolveInferenceConfig(Object.fromEntries(givenEntries));
   } catch {
     return null;
@@ -88,7 +88,7 @@ export function readTypedInference(given: InferenceConfig): InferenceConfig {
 
 /** Reads a source and renames deprecated keys. */
 function readDraft(source: InferenceConfig | string): Draft {
-  const draft = new Draft(documentOf(source), inferenceSchema);
+  const draft = new Draft(toDocument(source), inferenceSchema);
   renameKeys(draft);
   return draft;
 }
@@ -97,7 +97,7 @@ function readDraft(source: InferenceConfig | string): Draft {
  * Replaces class instances in a configuration object: a Device by its name, others by a
  * description.
  */
-function documentOf(source: unknown): ConfigDocument {
+function toDocument(source: unknown): ConfigDocument {
   if (typeof source !== 'object' || source === null) return readDocument(source, FILE);
   if (Object.getPrototypeOf(source) !== Object.prototype) return readDocument(source, FILE);
   const entries = Object.entries(source).map(([key, value]) => [key, nameDevices(value)]);
@@ -129,7 +129,7 @@ function throwFirst(errors: readonly ConfigError[]): void {
   throw firstOf(sorted, `${names.join(', ')}.`);
 }
 
-/** Removes "auto", so that the default applies, from keys without an own meaning of "auto". */
+/** Removes "auto", so that the default applies, from keys to which "auto" means nothing else. */
 function dropAuto(draft: Draft): void {
   draft.visit(({ section, key, path, schema }) => {
     const isOwn = lists(schema, 'auto') || schema.default === 'auto' || key === 'device';
@@ -142,12 +142,12 @@ function dropAuto(draft: Draft): void {
 /** Adds the options of the call. Refuses keys with different values in both sources. */
 function merge(draft: Draft, options: Section): void {
   for (const [key, value] of Object.entries(options)) {
-    const own = draft.value[key];
+    const present = draft.value[key];
     if (!Object.hasOwn(draft.value, key)) draft.value[key] = value;
-    else if (!isDeepStrictEqual(own, value)) {
+    else if (!isDeepStrictEqual(present, value)) {
       draft.refuse([key], {
         expected: 'the same in the configuration and in the options of the call',
-        got: `${JSON.stringify(own)} and ${JSON.stringify(value)}`,
+        got: `${JSON.stringify(present)} and ${JSON.stringify(value)}`,
         hint: 'Keep one of them.',
       });
     }

@@ -1,4 +1,4 @@
-// The entry of a thread that compiles formats.
+// Entry of a worker thread that compiles formats.
 import { answerQuestions } from '../../runtime/thread-pool.js';
 import type { FormatSource } from './format.js';
 import { compileRules } from './rules.js';

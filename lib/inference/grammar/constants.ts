@@ -1,13 +1,16 @@
-// Checks the values of enum and const by the other keywords of their schema.
+// Tests values of `enum` and `const` against the other keywords of their schema.
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { errorMessage } from '../../runtime/system-error.js';
-import { inexpressible, isAnnotation, type Schema, typesOf } from './schema-merge.js';
+import { inexpressibleError, isAnnotation, type Schema, typesOf } from './schema-merge.js';
 
 type Keywords = { readonly [keyword: string]: unknown };
 
-/** Returns a test for values of `enum` or `const` by the other keywords of the schema. */
-export function matchesRest(
+/**
+ * Returns a function that tests a value of `enum` or `const` against the other keywords of the
+ * schema.
+ */
+export function restMatcher(
   schema: Keywords,
   document: Schema,
   path: string,
@@ -22,7 +25,7 @@ export function matchesRest(
     return (value) => isListed(value) && types.some((type) => isOfType(value, type));
   }
   if (JSON.stringify(rest).includes('"format"')) {
-    throw inexpressible(`${path}/format`, 'format', 'enum and const list the values');
+    throw inexpressibleError(`${path}/format`, 'format', 'enum and const list the values');
   }
   const { pattern, ...others } = rest;
   const patterns = [pattern ?? []].flat().map((item) => ({ pattern: item }));

@@ -1,4 +1,4 @@
-// Writes the description of a grammar for csrc/grammar/program.h. Equal nodes share one number.
+// Builds the serialized grammar that csrc/grammar/program.h reads. Equal nodes share one number.
 import { DsError } from '../../errors.js';
 import { required } from '../../runtime/required.js';
 
@@ -22,11 +22,11 @@ type Op =
 const VERSION = 1;
 const SET_WORDS = 8;
 const UNBOUNDED = -1;
-/** Maximum number of words of a description, as in csrc/grammar/limits.h. */
+/** Maximum number of words, as in csrc/grammar/limits.h. */
 const MAX_WORDS = 2 ** 22;
 
-/** The nodes, byte sets and rules of one grammar. */
-export class Description {
+/** Collects the nodes, byte sets and rules of one grammar. */
+export class GrammarBuilder {
   private readonly nodes: number[][] = [];
   private readonly numbers = new Map<string, Node>();
   private readonly sets: Uint32Array[] = [];
@@ -58,44 +58,44 @@ export class Description {
     return this.node('bytes', [number]);
   }
 
-  /** The UTF-8 bytes of a text. */
+  /** Returns a node that matches the UTF-8 bytes of `text`. */
   text(text: string): Node {
-    return this.seq(...Array.from(Buffer.from(text), (byte) => this.byte(byte)));
+    return this.seq(...Array.from(Buffer.from(text), (byte) => this.byteNode(byte)));
   }
 
-  private byte(byte: number): Node {
-    const known = this.literals.get(byte);
-    if (known !== undefined) return known;
-    const made = this.bytes([byte, byte]);
-    this.literals.set(byte, made);
-    return made;
+  private byteNode(byte: number): Node {
+    const existing = this.literals.get(byte);
+    if (existing !== undefined) return existing;
+    const created = this.bytes([byte, byte]);
+    this.literals.set(byte, created);
+    return created;
   }
 
   seq(...parts: readonly Node[]): Node {
     if (parts.includes(this.empty)) return this.empty;
-    const kept = parts.filter((part) => part !== this.epsilon);
-    if (kept.length === 0) return this.epsilon;
-    return kept.length === 1 ? required(kept[0]) : this.node('seq', kept);
+    const nonEmpty = parts.filter((part) => part !== this.epsilon);
+    if (nonEmpty.length === 0) return this.epsilon;
+    return nonEmpty.length === 1 ? required(nonEmpty[0]) : this.node('seq', nonEmpty);
   }
 
   any(...parts: readonly Node[]): Node {
-    const kept = [...new Set(parts)].filter((part) => part !== this.empty);
-    if (kept.length === 0) return this.empty;
-    return kept.length === 1 ? required(kept[0]) : this.node('any', kept);
+    const distinct = [...new Set(parts)].filter((part) => part !== this.empty);
+    if (distinct.length === 0) return this.empty;
+    return distinct.length === 1 ? required(distinct[0]) : this.node('any', distinct);
   }
 
-  /** Texts that all parts match. The parts call no rules. */
+  /** Returns a node that matches texts that every part matches. The parts must not call rules. */
   all(...parts: readonly Node[]): Node {
-    const kept = [...new Set(parts)];
-    return kept.length === 1 ? required(kept[0]) : this.node('all', kept);
+    const distinct = [...new Set(parts)];
+    return distinct.length === 1 ? required(distinct[0]) : this.node('all', distinct);
   }
 
-  /** Texts that `part` does not match. It calls no rules. */
+  /** Returns a node that matches texts that `part` does not match. `part` must not call rules. */
   without(part: Node): Node {
     return this.node('without', [part]);
   }
 
-  /** `max` is Infinity for no limit. */
+  /** Returns a node that repeats `part`. `max` is Infinity for no limit. */
   repeat(part: Node, min: number, max: number): Node {
     if (min > max) return this.empty;
     if (max === 0) return this.epsilon;
@@ -106,7 +106,7 @@ export class Description {
   star = (part: Node): Node => this.repeat(part, 0, Number.POSITIVE_INFINITY);
   optional = (part: Node): Node => this.any(this.epsilon, part);
 
-  /** Returns a node that matches one of several texts; they share their common beginnings. */
+  /** Returns a node that matches one of `texts`. Texts with a common prefix share its nodes. */
   texts(texts: readonly string[]): Node {
     return this.branch(
       texts.map((text) => Buffer.from(text)),
@@ -117,13 +117,13 @@ export class Description {
   private branch(texts: readonly Uint8Array[], at: number): Node {
     const [only] = texts;
     if (only && texts.length === 1) {
-      return this.seq(...Array.from(only.subarray(at), (byte) => this.byte(byte)));
+      return this.seq(...Array.from(only.subarray(at), (byte) => this.byteNode(byte)));
     }
     let common = at;
     while (only && common < only.length && texts.every((text) => text[common] === only[common])) {
       common++;
     }
-    const head = only ? [...only.subarray(at, common)].map((byte) => this.byte(byte)) : [];
+    const head = only ? [...only.subarray(at, common)].map((byte) => this.byteNode(byte)) : [];
     const groups = new Map<number, Uint8Array[]>();
     const parts: Node[] = [];
     for (const text of texts) {
@@ -135,7 +135,7 @@ export class Description {
     return this.seq(...head, this.any(...parts));
   }
 
-  /** Returns the number of a new rule; define() gives it a body. */
+  /** Reserves a rule and returns its number. define() sets its body. */
   rule(): number {
     return this.bodies.push(null) - 1;
   }
@@ -144,30 +144,36 @@ export class Description {
     this.bodies[rule] = body;
   }
 
-  /** A rule on a new frame of the stack: rules may call themselves after some bytes. */
+  /**
+   * Returns a node that calls a rule on a new stack frame. A rule may call itself after at least
+   * one byte.
+   */
   call(rule: number): Node {
     return this.node('call', [rule]);
   }
 
-  /** A rule in the same frame, for automata: a rule may refer to itself at its end. */
+  /**
+   * Returns a node that continues with a rule in the same stack frame, as automata need. A rule may
+   * refer to itself at its end.
+   */
   ref(rule: number): Node {
     return this.node('ref', [rule]);
   }
 
-  /** Returns a call of a new rule with this body. */
+  /** Defines a new rule with this body, and returns a node that calls it. */
   callNewRule(body: Node): Node {
     const rule = this.rule();
     this.define(rule, body);
     return this.call(rule);
   }
 
-  /** Marks a character of strings: see csrc/grammar/program.h. */
+  /** Marks a node as one character of a string (csrc/grammar/program.h). */
   markCharacter(node: Node): Node {
     this.characters.add(node);
     return node;
   }
 
-  /** Returns the words of the grammar that starts with `start`. */
+  /** Returns the serialized grammar, which starts with the node `start`. */
   finish(start: Node): Int32Array<ArrayBuffer> {
     const first = this.rule();
     this.define(first, start);
@@ -188,18 +194,18 @@ export class Description {
 
   private node(op: Op, values: readonly number[]): Node {
     const key = `${op} ${values.join(' ')}`;
-    const known = this.numbers.get(key);
-    if (known !== undefined) return known;
+    const existing = this.numbers.get(key);
+    if (existing !== undefined) return existing;
     this.words += values.length + 2;
-    if (this.words > MAX_WORDS) throw tooLarge(`${MAX_WORDS} words`);
+    if (this.words > MAX_WORDS) throw tooLargeError(`${MAX_WORDS} words`);
     const number = this.nodes.push([OPS.indexOf(op), values.length, ...values]) - 1;
     this.numbers.set(key, number);
     return number;
   }
 }
 
-/** The error of a format beyond a bound. */
-export function tooLarge(bound: string): DsError {
+/** The format exceeds a limit. */
+export function tooLargeError(bound: string): DsError {
   const hint = 'Use fewer alternatives, or smaller repetition counts.';
   const expected = `a format of at most ${bound}`;
   return new DsError({ code: 'DS_LIMIT', op: 'format', expected, got: 'a larger one', hint });

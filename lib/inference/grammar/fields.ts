@@ -1,28 +1,32 @@
-// Arguments between tags, as Qwen3-Coder and GLM write them: strings as raw text, others as JSON.
+// Builds nodes for arguments between tags, as Qwen3-Coder and GLM write them: strings as raw text,
+// other values as JSON.
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import type { CallField, FieldTags } from '../../text/tool-calls/held-calls.js';
-import { EVERY, utf8 } from './characters.js';
-import type { Description, Node } from './description.js';
+import { ALL_CHARACTERS, utf8Node } from './characters.js';
+import type { GrammarBuilder, Node } from './description.js';
 import { patternNode } from './pattern.js';
 import { SchemaCompiler } from './schema.js';
-import { inexpressible, isAnnotation, type Schema } from './schema-merge.js';
+import { inexpressibleError, isAnnotation, type Schema } from './schema-merge.js';
 
-/** Keywords of a raw text. */
+/** Supported keywords of a string in raw text. */
 const KNOWN = ['type', 'enum', 'const', 'minLength', 'maxLength', 'pattern'];
-/** Maximum number of characters of a name that no schema has. */
+/** Maximum number of characters of a property name that is not in the schema. */
 const MAX_NAME = 64;
 
-/** The fields of a call in their order; null: any fields. Throws DS_ARGUMENT with a path. */
+/**
+ * Returns a node that matches the fields of a call, in the order of the schema; null: any fields.
+ * Throws DS_ARGUMENT with a path.
+ */
 export function fieldsNode(
-  to: Description,
+  to: GrammarBuilder,
   fields: readonly CallField[] | null,
   { key, value }: FieldTags,
   spaces: Node,
 ): Node {
-  // A value that begins with a line has its end tag in a line, too.
+  // A value that starts on its own line has its end tag on its own line too.
   const gap = value[0].startsWith('<') ? spaces : to.epsilon;
-  // Readers end a value also at a tag within a line.
+  // Parsers also end a value at a tag within a line.
   const end = value[1].trim();
   const field = (name: Node, content: Node): Node =>
     to.seq(
@@ -54,15 +58,15 @@ export function fieldsNode(
 
 type Keywords = { readonly [keyword: string]: unknown };
 
-/** The texts of a string. Readers drop a line end at both ends. */
+/** Returns a node that matches a string in raw text. Parsers drop one line break at each end. */
 function rawText(
-  to: Description,
+  to: GrammarBuilder,
   { $defs: _, definitions: __, ...schema }: Keywords,
   { end, path }: { end: string; path: string },
 ): Node {
   for (const keyword of Object.keys(schema)) {
     if (KNOWN.includes(keyword) || isAnnotation(keyword)) continue;
-    throw inexpressible(`${path}/${keyword}`, keyword, 'the value is a raw text');
+    throw inexpressibleError(`${path}/${keyword}`, keyword, 'the value is a raw text');
   }
   const plain = textWithout(to, end);
   const { enum: listed, const: only, minLength = 0, maxLength, pattern } = schema;
@@ -77,10 +81,10 @@ function rawText(
   const parts: Node[] = [plain];
   if (minLength !== 0 || maxLength !== undefined) {
     const max = typeof maxLength === 'number' ? maxLength : Number.POSITIVE_INFINITY;
-    parts.push(to.repeat(utf8(to, EVERY), Number(minLength), max));
+    parts.push(to.repeat(utf8Node(to, ALL_CHARACTERS), Number(minLength), max));
   }
   if (pattern !== undefined) {
-    const character = (points: Parameters<typeof utf8>[1]): Node => utf8(to, points);
+    const character = (points: Parameters<typeof utf8Node>[1]): Node => utf8Node(to, points);
     const options = { op: `format schema ${path}/pattern`, character, isSearch: true };
     parts.push(patternNode(to, String(pattern), options));
   }
@@ -89,7 +93,7 @@ function rawText(
   return to.all(...parts, to.without(to.any(to.seq(line, all), to.seq(all, line))));
 }
 
-function textWithout(to: Description, tag: string): Node {
+function textWithout(to: GrammarBuilder, tag: string): Node {
   const all = to.star(to.bytes([0, 255]));
   return to.without(to.seq(all, to.text(tag), all));
 }

@@ -1,4 +1,4 @@
-// Reads the option `format` of a request.
+// Reads and checks the option `format` of a request.
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
@@ -13,7 +13,7 @@ export interface StandardSchema {
 }
 
 /**
- * The texts that a request allows: a JSON schema, a Standard Schema that offers one, a regular
+ * The texts that the model may write: a JSON schema, a Standard Schema that offers one, a regular
  * expression, a list of texts, a grammar, or any JSON object.
  */
 export type Format =
@@ -25,7 +25,7 @@ export type Format =
   | { readonly schema: object }
   | { readonly [keyword: string]: unknown };
 
-/** A format as plain data. */
+/** A format in a form that can be sent to a thread. */
 export type FormatSource =
   | { readonly kind: 'schema'; readonly schema: Schema }
   | { readonly kind: 'regex'; readonly regex: string }
@@ -34,28 +34,31 @@ export type FormatSource =
   | { readonly kind: 'jsonObject' }
   | { readonly kind: 'answer'; readonly answer: ReadAnswer };
 
-/** Calls of functions within an answer; see the forms of calls in the room text. */
+/** Calls of functions within an answer (see lib/text/answers). */
 export interface AnswerCalls extends HeldCalls {
   /** At most one call. */
   readonly isSingle: boolean;
 }
 
 /**
- * The parts of a whole answer: reasoning, then calls or a text. The tags are texts that the model
+ * Format of a whole answer: reasoning, then calls or text. The tags are texts that the model
  * writes.
  */
 export interface AnswerFormat {
-  /** `begin` is null if the prompt has opened the reasoning. Null: no reasoning. */
+  /**
+   * `begin` is null if the prompt has opened the reasoning already. Null: the answer has no
+   * reasoning.
+   */
   readonly reasoning: { readonly begin: string | null; readonly end: string } | null;
-  /** Null: no calls. */
+  /** Null: the answer has no calls. */
   readonly calls: AnswerCalls | null;
-  /** The format of the text after the reasoning; null for any text. */
+  /** Format of the text after the reasoning; null for any text. */
   readonly format: Format | null;
 }
 
 type ReadAnswer = Omit<AnswerFormat, 'format'> & { readonly format: FormatSource | null };
 
-/** A format as plain data, and its text as the key of caches. */
+/** A checked format, and its JSON as the key of caches. */
 export interface ReadFormat {
   readonly source: FormatSource;
   readonly key: string;
@@ -64,12 +67,12 @@ export interface ReadFormat {
 /** Maximum number of characters of a format as JSON. */
 const MAX_TEXT = 2 ** 20;
 const KINDS = ['regex', 'choice', 'grammar', 'jsonObject', 'schema'] as const;
-/** The key of an AnswerFormat. No schema has it. */
+/** The property that marks an AnswerFormat. No schema has this name. */
 const ANSWER = '~answer';
 
 /** Reads a format without compiling it. Throws DS_ARGUMENT, with `op`. */
 export function readFormat(op: string, given: unknown): ReadFormat {
-  const source = sourceOf(op, given);
+  const source = toSource(op, given);
   let key: string;
   try {
     key = JSON.stringify(source);
@@ -82,14 +85,14 @@ export function readFormat(op: string, given: unknown): ReadFormat {
   return { source: JSON.parse(key) as FormatSource, key };
 }
 
-function sourceOf(op: string, given: unknown): FormatSource {
-  if (hasStandard(given)) return { kind: 'schema', schema: jsonSchemaOf(op, given) };
+function toSource(op: string, given: unknown): FormatSource {
+  if (hasStandard(given)) return { kind: 'schema', schema: requestJsonSchema(op, given) };
   if (!isObject(given)) {
     throw valueError(op, 'a JSON schema, { regex }, { choice } or { grammar }', given);
   }
   if (Object.hasOwn(given, ANSWER)) {
     const { format, ...others } = given[ANSWER] as AnswerFormat;
-    return { kind: 'answer', answer: { ...others, format: format && sourceOf(op, format) } };
+    return { kind: 'answer', answer: { ...others, format: format && toSource(op, format) } };
   }
   const kind = KINDS.find((name) => Object.hasOwn(given, name));
   if (kind === undefined) return { kind: 'schema', schema: given as Schema };
@@ -122,14 +125,14 @@ function sourceOf(op: string, given: unknown): FormatSource {
   }
 }
 
-/** Standard Schemas may be functions. */
+/** Returns whether `given` implements Standard Schema; such schemas may be functions. */
 function hasStandard(given: unknown): given is StandardSchema {
   const isHolder = isObject(given) || typeof given === 'function';
   return isHolder && '~standard' in (given as object);
 }
 
-/** Source: the Standard JSON Schema specification; its methods take a target. */
-function jsonSchemaOf(op: string, given: StandardSchema): Schema {
+/** Returns the JSON schema of a Standard Schema. Source: the Standard JSON Schema specification. */
+function requestJsonSchema(op: string, given: StandardSchema): Schema {
   const standard = given['~standard'] as { vendor?: unknown; jsonSchema?: unknown };
   const { jsonSchema, vendor } = standard;
   const input = isObject(jsonSchema) ? jsonSchema.input : undefined;

@@ -1,22 +1,27 @@
-// Regular expressions of JavaScript as nodes of a grammar. Lookaround, backreferences and word
+// Compiles JavaScript's regular expressions to grammar nodes. Lookaround, backreferences and word
 // boundaries are refused.
 import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { type CodePoints, complement, intersection, type Range, union } from './characters.js';
-import type { Description, Node } from './description.js';
+import type { GrammarBuilder, Node } from './description.js';
 
 /** A parsed pattern. */
-type Tree =
+type PatternTree =
   | { readonly kind: 'set'; readonly points: CodePoints }
-  | { readonly kind: 'seq' | 'any'; readonly parts: readonly Tree[] }
-  | { readonly kind: 'repeat'; readonly part: Tree; readonly min: number; readonly max: number }
+  | { readonly kind: 'seq' | 'any'; readonly parts: readonly PatternTree[] }
+  | {
+      readonly kind: 'repeat';
+      readonly part: PatternTree;
+      readonly min: number;
+      readonly max: number;
+    }
   | { readonly kind: 'start' }
   | { readonly kind: 'end' };
 
 /** Largest repetition count. */
 const MAX_REPEATS = 100_000;
 const MAX_NESTING = 200;
-const LAST = 0x10ffff;
+const MAX_CODE_POINT = 0x10ffff;
 
 const DIGITS: CodePoints = [[0x30, 0x39]];
 const WORD = union(DIGITS, [
@@ -52,10 +57,13 @@ const SPACES: CodePoints = [
 const properties = new Map<string, CodePoints>();
 const PLANE = 0x10000;
 
-/** The characters of a property escape such as \p{L}: RegExp finds their runs in each plane. */
-function property(op: string, name: string): CodePoints {
-  const known = properties.get(name);
-  if (known) return known;
+/**
+ * Returns the characters of a property escape such as \p{L}. It runs the RegExp on all characters
+ * of each plane.
+ */
+function findProperty(op: string, name: string): CodePoints {
+  const cached = properties.get(name);
+  if (cached) return cached;
   let runs: RegExp;
   try {
     runs = new RegExp(`${name}+`, 'gu');
@@ -63,24 +71,24 @@ function property(op: string, name: string): CodePoints {
     throw argumentError(op, 'a property of Unicode', name);
   }
   const out: Range[] = [];
-  for (let first = 0; first <= LAST; first += PLANE) {
+  for (let first = 0; first <= MAX_CODE_POINT; first += PLANE) {
     const codes = Array.from({ length: PLANE }, (_, i) => first + i);
-    const kept = codes.filter((code) => code < 0xd800 || code > 0xdfff);
-    const plane = kept.map((code) => String.fromCodePoint(code)).join('');
+    const withoutSurrogates = codes.filter((code) => code < 0xd800 || code > 0xdfff);
+    const plane = withoutSurrogates.map((code) => String.fromCodePoint(code)).join('');
     for (const [run] of plane.matchAll(runs)) {
       const letters = [...run];
       const ends = [letters[0], letters.at(-1)].map((item) => required(item?.codePointAt(0)));
       out.push([required(ends[0]), required(ends[1])]);
     }
   }
-  const found = union(out);
-  properties.set(name, found);
-  return found;
+  const points = union(out);
+  properties.set(name, points);
+  return points;
 }
 
 class PatternReader {
   private readonly letters: readonly string[];
-  private at = 0;
+  private position = 0;
   private nesting = 0;
 
   constructor(
@@ -90,98 +98,100 @@ class PatternReader {
     this.letters = [...source];
   }
 
-  read(): Tree {
-    const tree = this.alternatives();
-    if (this.at < this.letters.length) throw this.fault('a pattern with balanced parentheses', ')');
+  read(): PatternTree {
+    const tree = this.readAlternatives();
+    if (this.position < this.letters.length)
+      throw this.syntaxError('a pattern with balanced parentheses', ')');
     return tree;
   }
 
-  private alternatives(): Tree {
-    if (++this.nesting > MAX_NESTING) throw this.fault(`at most ${MAX_NESTING} groups`, 'more');
-    const parts = [this.sequence()];
-    while (this.takes('|')) parts.push(this.sequence());
+  private readAlternatives(): PatternTree {
+    if (++this.nesting > MAX_NESTING)
+      throw this.syntaxError(`at most ${MAX_NESTING} groups`, 'more');
+    const parts = [this.readSequence()];
+    while (this.take('|')) parts.push(this.readSequence());
     this.nesting--;
     return parts.length === 1 ? required(parts[0]) : { kind: 'any', parts };
   }
 
-  private sequence(): Tree {
-    const parts: Tree[] = [];
+  private readSequence(): PatternTree {
+    const parts: PatternTree[] = [];
     for (let next = this.peek(); next !== undefined && next !== '|' && next !== ')'; ) {
-      parts.push(this.readRepeat(this.atom()));
+      parts.push(this.readRepeat(this.readAtom()));
       next = this.peek();
     }
     return { kind: 'seq', parts };
   }
 
-  private readRepeat(part: Tree): Tree {
-    const counts = this.counts();
+  private readRepeat(part: PatternTree): PatternTree {
+    const counts = this.readCounts();
     if (!counts) return part;
-    this.takes('?');
-    if (hasEdge(part)) throw this.fault('^ and $ without a repetition', this.source);
+    this.take('?');
+    if (hasEdge(part)) throw this.syntaxError('^ and $ without a repetition', this.source);
     const [min, max] = counts;
     if (max < min || min > MAX_REPEATS || (max > MAX_REPEATS && max !== Infinity)) {
-      throw this.fault(`ascending counts up to ${MAX_REPEATS}`, `{${min},${max}}`);
+      throw this.syntaxError(`ascending counts up to ${MAX_REPEATS}`, `{${min},${max}}`);
     }
-    if (this.counts()) throw this.fault('one repetition of a part', this.source);
+    if (this.readCounts()) throw this.syntaxError('one repetition of a part', this.source);
     return { kind: 'repeat', part, min: min, max: max };
   }
 
-  private counts(): [number, number] | null {
-    if (this.takes('*')) return [0, Number.POSITIVE_INFINITY];
-    if (this.takes('+')) return [1, Number.POSITIVE_INFINITY];
-    if (this.takes('?')) return [0, 1];
+  private readCounts(): [number, number] | null {
+    if (this.take('*')) return [0, Number.POSITIVE_INFINITY];
+    if (this.take('+')) return [1, Number.POSITIVE_INFINITY];
+    if (this.take('?')) return [0, 1];
     if (this.peek() !== '{') return null;
-    const rest = this.letters.slice(this.at, this.at + 30).join('');
-    const [whole, min, comma, max] = /^\{(\d+)(,?)(\d*)\}/.exec(rest) ?? [];
-    if (whole === undefined) return null;
-    this.at += whole.length;
+    const following = this.letters.slice(this.position, this.position + 30).join('');
+    const [match, min, comma, max] = /^\{(\d+)(,?)(\d*)\}/.exec(following) ?? [];
+    if (match === undefined) return null;
+    this.position += match.length;
     const end = max ? Number(max) : comma ? Number.POSITIVE_INFINITY : Number(min);
     return [Number(min), end];
   }
 
-  private atom(): Tree {
+  private readAtom(): PatternTree {
     const letter = this.next();
-    if (letter === '(') return this.group();
-    if (letter === '[') return { kind: 'set', points: this.charClass() };
+    if (letter === '(') return this.readGroup();
+    if (letter === '[') return { kind: 'set', points: this.readClass() };
     if (letter === '.') return { kind: 'set', points: complement(LINE_ENDS) };
     if (letter === '^') return { kind: 'start' };
     if (letter === '$') return { kind: 'end' };
-    if (letter === '\\') return { kind: 'set', points: this.escape(false) };
-    if ('*+?'.includes(letter)) throw this.fault('a part before a repetition', letter);
+    if (letter === '\\') return { kind: 'set', points: this.readEscape(false) };
+    if ('*+?'.includes(letter)) throw this.syntaxError('a part before a repetition', letter);
     return { kind: 'set', points: single(letter) };
   }
 
-  private group(): Tree {
-    if (this.takes('?')) {
+  private readGroup(): PatternTree {
+    if (this.take('?')) {
       const kind = this.next();
       const isNamed = kind === '<' && this.peek() !== '=' && this.peek() !== '!';
       if (isNamed) while (this.next() !== '>');
       else if (kind !== ':') {
-        throw this.fault('groups without lookaround and flags', `(?${kind}`);
+        throw this.syntaxError('groups without lookaround and flags', `(?${kind}`);
       }
     }
-    const tree = this.alternatives();
-    if (!this.takes(')')) throw this.fault('a pattern with balanced parentheses', this.source);
+    const tree = this.readAlternatives();
+    if (!this.take(')')) throw this.syntaxError('a pattern with balanced parentheses', this.source);
     return tree;
   }
 
-  private charClass(): CodePoints {
-    const isNegative = this.takes('^');
+  private readClass(): CodePoints {
+    const isNegative = this.take('^');
     const parts: CodePoints[] = [];
-    while (!this.takes(']')) {
-      const first = this.member();
+    while (!this.take(']')) {
+      const first = this.readMember();
       const isRange = this.peek() === '-' && this.peek(1) !== ']' && this.peek(1) !== undefined;
       if (!isRange) {
         parts.push(first);
         continue;
       }
       this.next();
-      const last = this.member();
-      const [from, to] = [oneOf(first), oneOf(last)];
+      const last = this.readMember();
+      const [from, to] = [singleCodePoint(first), singleCodePoint(last)];
       if (from === null || to === null) {
         parts.push(first, single('-'), last);
       } else {
-        if (from > to) throw this.fault('ascending ranges', this.source);
+        if (from > to) throw this.syntaxError('ascending ranges', this.source);
         parts.push([[from, to]]);
       }
     }
@@ -189,12 +199,12 @@ class PatternReader {
     return isNegative ? complement(points) : points;
   }
 
-  private member(): CodePoints {
+  private readMember(): CodePoints {
     const letter = this.next();
-    return letter === '\\' ? this.escape(true) : single(letter);
+    return letter === '\\' ? this.readEscape(true) : single(letter);
   }
 
-  private escape(isInClass: boolean): CodePoints {
+  private readEscape(isInClass: boolean): CodePoints {
     const letter = this.next();
     const control = CONTROLS[letter];
     if (control !== undefined && !(letter === '0' && /\d/.test(this.peek() ?? ''))) {
@@ -215,70 +225,70 @@ class PatternReader {
         return complement(SPACES);
       case 'p':
       case 'P':
-        return this.property(letter);
+        return this.readProperty(letter);
       case 'x':
-        return code(this.hex(2));
+        return code(this.readHex(2));
       case 'u':
-        return code(this.unicode());
+        return code(this.readUnicode());
       case 'c':
         return code(required(this.next().codePointAt(0)) % 32);
       case 'b':
         if (isInClass) return code(8);
     }
     if (/[a-zA-Z0-9]/.test(letter)) {
-      throw this.fault('escapes without backreferences and boundaries', `\\${letter}`);
+      throw this.syntaxError('escapes without backreferences and boundaries', `\\${letter}`);
     }
     return single(letter);
   }
 
-  private property(letter: string): CodePoints {
-    if (!this.takes('{')) throw this.fault(`\\${letter}{NAME}`, `\\${letter}`);
+  private readProperty(letter: string): CodePoints {
+    if (!this.take('{')) throw this.syntaxError(`\\${letter}{NAME}`, `\\${letter}`);
     let name = '';
     for (let next = this.next(); next !== '}'; next = this.next()) name += next;
-    return property(this.op, `\\${letter}{${name}}`);
+    return findProperty(this.op, `\\${letter}{${name}}`);
   }
 
-  private unicode(): number {
-    if (!this.takes('{')) {
-      const high = this.hex(4);
+  private readUnicode(): number {
+    if (!this.take('{')) {
+      const high = this.readHex(4);
       const isPair = high >= 0xd800 && high <= 0xdbff && this.peek() === '\\';
       if (!isPair || this.peek(1) !== 'u') return high;
-      this.at += 2;
-      return String.fromCharCode(high, this.hex(4)).codePointAt(0) ?? high;
+      this.position += 2;
+      return String.fromCharCode(high, this.readHex(4)).codePointAt(0) ?? high;
     }
     let digits = '';
     for (let next = this.next(); next !== '}'; next = this.next()) digits += next;
-    const found = Number.parseInt(digits, 16);
-    if (/^[\da-f]+$/i.test(digits) && found <= LAST) return found;
-    throw this.fault('a code point', `\\u{${digits}}`);
+    const code = Number.parseInt(digits, 16);
+    if (/^[\da-f]+$/i.test(digits) && code <= MAX_CODE_POINT) return code;
+    throw this.syntaxError('a code point', `\\u{${digits}}`);
   }
 
-  private hex(count: number): number {
-    const digits = this.letters.slice(this.at, this.at + count).join('');
+  private readHex(count: number): number {
+    const digits = this.letters.slice(this.position, this.position + count).join('');
     if (digits.length !== count || !/^[\da-f]+$/i.test(digits)) {
-      throw this.fault(`${count} hexadecimal digits`, digits);
+      throw this.syntaxError(`${count} hexadecimal digits`, digits);
     }
-    this.at += count;
+    this.position += count;
     return Number.parseInt(digits, 16);
   }
 
   private peek(ahead = 0): string | undefined {
-    return this.letters[this.at + ahead];
+    return this.letters[this.position + ahead];
   }
 
   private next(): string {
-    const letter = this.letters[this.at++];
+    const letter = this.letters[this.position++];
     if (letter !== undefined) return letter;
-    throw this.fault('a whole pattern', `${this.source}, which ends too early`);
+    throw this.syntaxError('a whole pattern', `${this.source}, which ends too early`);
   }
 
-  private takes(letter: string): boolean {
+  private take(letter: string): boolean {
     if (this.peek() !== letter) return false;
-    this.at++;
+    this.position++;
     return true;
   }
 
-  private fault(expected: string, got: string): Error {
+  private syntaxError(expected: string, got: string): Error {
     return argumentError(this.op, expected, got.slice(0, 80));
   }
 }
@@ -286,43 +296,46 @@ class PatternReader {
 const code = (point: number): CodePoints => [[point, point]];
 const single = (letter: string): CodePoints => code(required(letter.codePointAt(0)));
 
-function oneOf(points: CodePoints): number | null {
+function singleCodePoint(points: CodePoints): number | null {
   const [range] = points;
   return points.length === 1 && range && range[0] === range[1] ? range[0] : null;
 }
 
-function hasEdge(tree: Tree): boolean {
+function hasEdge(tree: PatternTree): boolean {
   if (tree.kind === 'repeat') return hasEdge(tree.part);
   if (tree.kind === 'seq' || tree.kind === 'any') return tree.parts.some(hasEdge);
   return tree.kind !== 'set';
 }
 
-/** How a pattern becomes a node. */
+/** How to convert a pattern to a node. */
 export interface PatternOptions {
-  /** The place in errors. */
+  /** Location for errors. */
   op: string;
-  /** One character of a set, as the text spells it. */
+  /** Returns a node that matches one character of a set, in the spelling of the text. */
   character: (points: CodePoints) => Node;
-  /** True if a match may begin and end inside the text, as in schemas. */
+  /** Whether a match may start and end inside the text, as in schemas. */
   isSearch: boolean;
 }
 
-/** Texts that a pattern matches. Throws DS_ARGUMENT with the construct that is not supported. */
-export function patternNode(to: Description, source: string, options: PatternOptions): Node {
+/**
+ * Returns a node that matches the texts of a pattern. Throws DS_ARGUMENT with the unsupported
+ * construct.
+ */
+export function patternNode(to: GrammarBuilder, source: string, options: PatternOptions): Node {
   const { op, character, isSearch } = options;
   const tree = new PatternReader(op, source).read();
-  const around = isSearch ? to.star(character([[0, LAST]])) : to.epsilon;
-  const made = new Map<string, Node>();
+  const around = isSearch ? to.star(character([[0, MAX_CODE_POINT]])) : to.epsilon;
+  const setNodes = new Map<string, Node>();
   const set = (points: readonly Range[]): Node => {
     const key = points.join(' ');
-    const known = made.get(key);
-    if (known !== undefined) return known;
-    const node = character(intersection(points, [[0, LAST]]));
-    made.set(key, node);
+    const existing = setNodes.get(key);
+    if (existing !== undefined) return existing;
+    const node = character(intersection(points, [[0, MAX_CODE_POINT]]));
+    setNodes.set(key, node);
     return node;
   };
-  /** `left` and `right`: the part is the first or last one of the pattern. */
-  const emit = (part: Tree, left: boolean, right: boolean): Node => {
+  /** `left` and `right` tell whether the part is at the start or the end of the pattern. */
+  const emit = (part: PatternTree, left: boolean, right: boolean): Node => {
     const frame = (node: Node): Node =>
       to.seq(left ? around : to.epsilon, node, right ? around : to.epsilon);
     switch (part.kind) {

@@ -1,6 +1,6 @@
-// Compiles a format to the description of its grammar. Runs in a worker.
-import { utf8 } from './characters.js';
-import { Description, type Node } from './description.js';
+// Compiles a format to a serialized grammar. Runs in a worker thread.
+import { utf8Node } from './characters.js';
+import { GrammarBuilder, type Node } from './description.js';
 import { ebnfNode } from './ebnf.js';
 import { fieldsNode } from './fields.js';
 import type { AnswerCalls, FormatSource } from './format.js';
@@ -8,13 +8,13 @@ import { patternNode } from './pattern.js';
 import { SchemaCompiler } from './schema.js';
 import type { Schema } from './schema-merge.js';
 
-/** Returns the words for NativeGrammar.build(). Throws DS_ARGUMENT, DS_LIMIT. */
+/** Returns the serialized grammar for NativeGrammar.build(). Throws DS_ARGUMENT, DS_LIMIT. */
 export function compileRules(source: FormatSource): Int32Array<ArrayBuffer> {
-  const to = new Description();
-  return to.finish(nodeOf(to, source));
+  const to = new GrammarBuilder();
+  return to.finish(formatNode(to, source));
 }
 
-function nodeOf(to: Description, source: FormatSource): Node {
+function formatNode(to: GrammarBuilder, source: FormatSource): Node {
   switch (source.kind) {
     case 'schema':
       return new SchemaCompiler(to, source.schema).compile();
@@ -29,7 +29,7 @@ function nodeOf(to: Description, source: FormatSource): Node {
     case 'regex': {
       const options = {
         op: 'format regex',
-        character: (points: Parameters<typeof utf8>[1]) => utf8(to, points),
+        character: (points: Parameters<typeof utf8Node>[1]) => utf8Node(to, points),
         isSearch: false,
       };
       return patternNode(to, source.regex, options);
@@ -37,49 +37,58 @@ function nodeOf(to: Description, source: FormatSource): Node {
   }
 }
 
-/** Maximum number of spaces and line ends beside a tag. */
+/** Maximum number of spaces and line breaks next to a tag. */
 const MAX_SPACES = 8;
 
-/** Reasoning up to its end tag, then calls or the text of a format. */
-function answerNode(to: Description, source: FormatSource & { kind: 'answer' }): Node {
+/** Returns a node that matches reasoning up to its end tag, then calls or text in a format. */
+function answerNode(to: GrammarBuilder, source: FormatSource & { kind: 'answer' }): Node {
   const { reasoning, calls, format } = source.answer;
   const spaces = to.repeat(to.bytes([9, 10], [13, 13], [32, 32]), 0, MAX_SPACES);
-  const text = format && nodeOf(to, format);
-  const rest = calls ? callsNode(to, calls, { text, spaces }) : (text ?? textWithout(to, null));
-  if (!reasoning) return rest;
+  const text = format && formatNode(to, format);
+  const afterReasoning = calls
+    ? callsNode(to, calls, { text, spaces })
+    : (text ?? textWithoutNode(to, null));
+  if (!reasoning) return afterReasoning;
   const { begin, end } = reasoning;
-  const thought = to.seq(textWithout(to, end), to.text(end), spaces);
-  if (begin === null) return to.seq(thought, rest);
-  return to.seq(to.optional(to.seq(spaces, to.text(begin), thought)), rest);
+  const thought = to.seq(textWithoutNode(to, end), to.text(end), spaces);
+  if (begin === null) return to.seq(thought, afterReasoning);
+  return to.seq(to.optional(to.seq(spaces, to.text(begin), thought)), afterReasoning);
 }
 
-/** Calls within any text; with a format, calls in place of its text. */
+/**
+ * Returns a node that matches calls within any text; with a format, calls or text in this format.
+ */
 function callsNode(
-  to: Description,
+  to: GrammarBuilder,
   calls: AnswerCalls,
   { text, spaces }: { text: Node | null; spaces: Node },
 ): Node {
   const { begin, bare, isSingle } = calls;
-  const call = oneOf(to, calls, spaces);
-  const marked = markedCalls(to, calls, { call, spaces });
-  const whole = bare ? joinCalls(to, { call, spaces, isSingle }) : null;
+  const call = callNode(to, calls, spaces);
+  const marked = markedCallsNode(to, calls, { call, spaces });
+  const onlyCalls = bare ? joinedCallsNode(to, { call, spaces, isSingle }) : null;
   const max = isSingle ? 1 : Number.POSITIVE_INFINITY;
   if (text !== null) {
     const several = to.repeat(to.seq(spaces, marked), 1, max);
-    return to.any(text, several, ...(whole === null ? [] : [to.seq(spaces, whole)]));
+    return to.any(text, several, ...(onlyCalls === null ? [] : [to.seq(spaces, onlyCalls)]));
   }
-  const plain = textWithout(to, begin, ...(calls.others ?? []));
-  if (calls.closers) return closedCalls(to, calls.closers, { plain, marked, spaces, isSingle });
+  const plain = textWithoutNode(to, begin, ...(calls.others ?? []));
+  if (calls.closers) return closedCallsNode(to, calls.closers, { plain, marked, spaces, isSingle });
   const between = to.seq(to.repeat(to.seq(plain, marked), 0, max), plain);
-  if (whole === null || !bare) return between;
-  const first = to.all(plain, to.without(bareStart(to, bare)));
-  // Readers take an object after a call for the next one, so no text follows.
-  return to.any(to.seq(spaces, whole, spaces), to.seq(first, to.optional(to.seq(marked, spaces))));
+  if (onlyCalls === null || !bare) return between;
+  const first = to.all(plain, to.without(bareStartNode(to, bare)));
+  // Parsers take an object after a call for the next call, so no text follows it.
+  return to.any(
+    to.seq(spaces, onlyCalls, spaces),
+    to.seq(first, to.optional(to.seq(marked, spaces))),
+  );
 }
 
-/** Text and calls that end with a closer, or with the answer. */
-function closedCalls(
-  to: Description,
+/**
+ * Returns a node that matches text and calls; each call ends with a closing tag or with the answer.
+ */
+function closedCallsNode(
+  to: GrammarBuilder,
   closers: readonly string[],
   {
     plain,
@@ -97,29 +106,29 @@ function closedCalls(
 }
 
 /** Returns a node that matches one call without its marker. */
-function oneOf(to: Description, { forms, tags, marker }: AnswerCalls, spaces: Node): Node {
+function callNode(to: GrammarBuilder, { forms, tags, marker }: AnswerCalls, spaces: Node): Node {
   return to.any(
     ...forms.map(({ before, schema, fields, after }) => {
-      const rest =
+      const afterName =
         fields === undefined || !tags
           ? new SchemaCompiler(to, schema as Schema, marker).compile()
           : to.seq(fieldsNode(to, fields, tags, spaces), spaces);
       const head = typeof before === 'string' ? to.text(before) : to.texts(before);
-      return to.seq(head, rest, to.text(after));
+      return to.seq(head, afterName, to.text(after));
     }),
   );
 }
 
-/** A marker and its calls. */
-function markedCalls(
-  to: Description,
+/** Returns a node that matches a marker and its calls. */
+function markedCallsNode(
+  to: GrammarBuilder,
   { begin, end, list, bare, isSingle }: AnswerCalls,
   { call, spaces }: { call: Node; spaces: Node },
 ): Node {
-  if (bare) return to.seq(to.text(begin), spaces, joinCalls(to, { call, spaces, isSingle }));
+  if (bare) return to.seq(to.text(begin), spaces, joinedCallsNode(to, { call, spaces, isSingle }));
   if (list) {
-    const rest = to.seq(spaces, to.text(','), spaces, call);
-    const all = isSingle ? call : to.seq(call, to.star(rest));
+    const nextCall = to.seq(spaces, to.text(','), spaces, call);
+    const all = isSingle ? call : to.seq(call, to.star(nextCall));
     const gap = list.open === '' ? [] : [spaces, to.text(list.open)];
     return to.seq(to.text(begin), ...gap, spaces, all, spaces, to.text(list.close));
   }
@@ -127,26 +136,32 @@ function markedCalls(
   return to.seq(to.text(begin), spaces, call, spaces, to.text(end));
 }
 
-/** Calls with ";" between them. */
-function joinCalls(
-  to: Description,
+/** Returns a node that matches calls separated by ";". */
+function joinedCallsNode(
+  to: GrammarBuilder,
   { call, spaces, isSingle }: { call: Node; spaces: Node; isSingle: boolean },
 ): Node {
   if (isSingle) return call;
   return to.seq(call, to.star(to.seq(spaces, to.text(';'), spaces, call)));
 }
 
-/** Texts that begin as an object with the name of a function: readers take them for a call. */
-function bareStart(to: Description, names: readonly string[]): Node {
+/**
+ * Returns a node that matches texts that start like an object with the name of a function; parsers
+ * take them for calls.
+ */
+function bareStartNode(to: GrammarBuilder, names: readonly string[]): Node {
   const space = to.star(to.bytes([9, 10], [13, 13], [32, 32]));
   const all = to.star(to.bytes([0, 255]));
   const key = to.seq(to.text('"name"'), space, to.text(':'), space);
-  const named = to.texts(names.map((name) => JSON.stringify(name)));
-  return to.seq(space, to.text('{'), all, key, named, all);
+  const quotedName = to.texts(names.map((name) => JSON.stringify(name)));
+  return to.seq(space, to.text('{'), all, key, quotedName, all);
 }
 
-/** Bytes without the tags. No tag begins with an end of its own, so a tag after them ends them. */
-function textWithout(to: Description, ...tags: readonly (string | null)[]): Node {
+/**
+ * Returns a node that matches text up to a tag, without the tag. No tag starts with an end of its
+ * own, so the next tag ends the text.
+ */
+function textWithoutNode(to: GrammarBuilder, ...tags: readonly (string | null)[]): Node {
   const all = to.star(to.bytes([0, 255]));
   const tagNames = tags.filter((tag) => tag !== null);
   if (tagNames.length === 0) return all;

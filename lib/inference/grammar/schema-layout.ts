@@ -1,31 +1,29 @@
-// Arrays, objects and constants with their commas and whitespace.
-import type { Description, Node } from './description.js';
-import type { Texts } from './schema-text.js';
+// Builds nodes for JSON arrays, objects and constants, with commas and whitespace.
+import type { GrammarBuilder, Node } from './description.js';
+import type { StringNodes } from './schema-text.js';
 
-/**
- * Maximum number of whitespace characters between two parts: some models would write nothing else.
- */
+/** Maximum whitespace between two parts. Without a limit, some models write only whitespace. */
 const MAX_SPACE = 8;
 
-/** Items of an array. */
+/** Rules of an array. */
 export interface ArrayRules {
-  /** Items with a place. */
+  /** Nodes of the first items, by position. */
   readonly first: readonly Node[];
-  /** Each later item. */
+  /** Node of each later item. */
   readonly more: Node;
   readonly min: number;
   readonly max: number;
 }
 
-export class Layout {
+export class JsonLayout {
   /** Whitespace after brackets, commas and colons, and before closing brackets. */
   readonly space: Node;
   readonly comma: Node;
   readonly colon: Node;
 
   constructor(
-    private readonly to: Description,
-    private readonly texts: Texts,
+    private readonly to: GrammarBuilder,
+    private readonly texts: StringNodes,
   ) {
     const white = to.bytes([0x20, 0x20], [0x09, 0x0a], [0x0d, 0x0d]);
     this.space = to.repeat(white, 0, MAX_SPACE);
@@ -36,7 +34,7 @@ export class Layout {
   array({ first, more, min, max }: ArrayRules): Node {
     const { to } = this;
     const count = Math.min(first.length, max);
-    const rest = (from: number): Node => {
+    const laterItems = (from: number): Node => {
       const low = Math.max(0, min - from);
       const high = max - from;
       if (from > 0) return to.repeat(to.seq(this.comma, more), low, high);
@@ -44,21 +42,21 @@ export class Layout {
       const some = high > 0 ? to.seq(more, tail) : to.empty;
       return low === 0 ? to.optional(some) : some;
     };
-    let tail = rest(count);
+    let tail = laterItems(count);
     for (let i = count - 1; i >= 0; --i) {
       const item = first[i] ?? to.empty;
-      const ownNode = to.seq(i > 0 ? this.comma : to.epsilon, item, tail);
-      tail = min <= i ? to.optional(ownNode) : ownNode;
+      const itemNode = to.seq(i > 0 ? this.comma : to.epsilon, item, tail);
+      tail = min <= i ? to.optional(itemNode) : itemNode;
     }
-    return this.around('[', tail, ']');
+    return this.enclose('[', tail, ']');
   }
 
-  /** Members of an object between braces. */
+  /** Returns a node that matches an object with these members. */
   object(members: Node): Node {
-    return this.around('{', members, '}');
+    return this.enclose('{', members, '}');
   }
 
-  private around(open: string, inner: Node, close: string): Node {
+  private enclose(open: string, inner: Node, close: string): Node {
     const { to } = this;
     return to.seq(to.text(open), this.space, inner, this.space, to.text(close));
   }
@@ -75,6 +73,6 @@ export class Layout {
           to.seq(this.texts.key(this.texts.name(name)), this.colon, this.constant(item)),
         );
     const joined = parts.flatMap((part, i) => (i > 0 ? [this.comma, part] : [part]));
-    return this.around(isList ? '[' : '{', to.seq(...joined), isList ? ']' : '}');
+    return this.enclose(isList ? '[' : '{', to.seq(...joined), isList ? ']' : '}');
   }
 }

@@ -1,13 +1,13 @@
-// Resolves $ref, and joins the schemas of allOf into one.
+// Resolves $ref and merges the schemas of allOf.
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 
-/** A schema: an object of keywords, or true or false. */
+/** A JSON schema: an object of keywords, true or false. */
 export type Schema = boolean | { readonly [keyword: string]: unknown };
 type Keywords = { [keyword: string]: unknown };
 
-/** Keywords that describe, and restrict nothing. */
+/** Keywords without effect on validation. */
 const ANNOTATIONS = new Set([
   ...['title', 'description', 'default', 'examples', 'example', '$comment', '$schema', '$id', 'id'],
   ...['$defs', 'definitions', 'deprecated', 'readOnly', 'writeOnly', '$anchor', 'nullable'],
@@ -21,15 +21,15 @@ export const isAnnotation = (keyword: string): boolean =>
   (ANNOTATIONS.has(keyword) && keyword !== 'nullable' && keyword !== 'discriminator') ||
   keyword.startsWith('x-');
 
-/** The error of a keyword that a grammar cannot express here. */
-export function inexpressible(path: string, keyword: string, reason: string): Error {
+/** A grammar cannot express the keyword here. */
+export function inexpressibleError(path: string, keyword: string, reason: string): Error {
   const expected = `a schema without "${keyword}" here: ${reason}`;
   return argumentError(`format schema ${path}`, expected, `"${keyword}"`);
 }
 
 /** Resolves references into one schema document. */
 export class SchemaRoot {
-  private visited = 0;
+  private visits = 0;
 
   constructor(private readonly root: Schema) {}
 
@@ -39,22 +39,22 @@ export class SchemaRoot {
     if (typeof reference !== 'string' || !/^#(\/|$)/.test(reference)) {
       throw argumentError(op, 'a reference "#/..." into the schema', formatValue(reference));
     }
-    let found: unknown = this.root;
+    let target: unknown = this.root;
     for (const part of reference.split('/').slice(1)) {
       const name = decodePart(part).replaceAll('~1', '/').replaceAll('~0', '~');
-      const isInside = (isObject(found) || Array.isArray(found)) && Object.hasOwn(found, name);
+      const isInside = (isObject(target) || Array.isArray(target)) && Object.hasOwn(target, name);
       if (!isInside) throw argumentError(op, 'a reference to a schema in the document', reference);
-      found = (found as Record<string, unknown>)[name];
+      target = (target as Record<string, unknown>)[name];
     }
-    return requireSchema(found, path);
+    return requireSchema(target, path);
   }
 
   /**
-   * Returns the alternatives of a schema. Each has no $ref, allOf, anyOf and oneOf, and its own
-   * keyword `patterns`, a list. Throws DS_ARGUMENT.
+   * Returns the alternatives of a schema. They contain no $ref, allOf, anyOf or oneOf. The
+   * additional keyword `patterns` is a list. Throws DS_ARGUMENT.
    */
   alternatives(schema: Schema, path: string, depth = 0): Schema[] {
-    if (depth > MAX_DEPTH || ++this.visited > MAX_VISITS) {
+    if (depth > MAX_DEPTH || ++this.visits > MAX_VISITS) {
       throw argumentError(
         `format schema ${path}`,
         'references and alternatives that end',
@@ -62,25 +62,26 @@ export class SchemaRoot {
       );
     }
     if (typeof schema === 'boolean') return [schema];
-    const { $ref, allOf, anyOf, oneOf, ...own } = schema;
-    const lists: Schema[][] = [[own]];
+    const { $ref, allOf, anyOf, oneOf, ...keywords } = schema;
+    const lists: Schema[][] = [[keywords]];
     const inner = (value: unknown, at: string): Schema[] =>
       this.alternatives(requireSchema(value, at), at, depth + 1);
     if ($ref !== undefined) lists.push(inner(this.resolve($ref, path), path));
-    for (const [i, value] of listOf(allOf, path, 'allOf').entries()) {
+    for (const [i, value] of requireList(allOf, path, 'allOf').entries()) {
       lists.push(inner(value, `${path}/allOf/${i}`));
     }
     for (const [keyword, given] of Object.entries({ anyOf, oneOf })) {
       if (given === undefined) continue;
-      const branches = listOf(given, path, keyword);
-      const found = branches.map((branch, i) => inner(branch, `${path}/${keyword}/${i}`));
-      if (keyword === 'oneOf') this.requireDisjoint(found, path);
-      lists.push(found.flat());
+      const branches = requireList(given, path, keyword);
+      const resolved = branches.map((branch, i) => inner(branch, `${path}/${keyword}/${i}`));
+      if (keyword === 'oneOf') this.requireDisjoint(resolved, path);
+      lists.push(resolved.flat());
     }
     let out: Schema[] = [{}];
     for (const list of lists) {
       out = out.flatMap((schema) => list.map((other) => mergeSchema(schema, other, path)));
-      if (out.length > MAX_BRANCHES * 16) throw inexpressible(path, 'anyOf', 'too many branches');
+      if (out.length > MAX_BRANCHES * 16)
+        throw inexpressibleError(path, 'anyOf', 'too many branches');
     }
     const possible = out.filter((schema) => schema !== false);
     return possible.length > 0 ? possible : [false];
@@ -90,27 +91,27 @@ export class SchemaRoot {
     for (const [i, a] of branches.entries()) {
       for (const b of branches.slice(i + 1)) {
         if (a.every((x) => b.every((y) => this.areDisjoint(x, y, path)))) continue;
-        throw inexpressible(path, 'oneOf', 'its branches may overlap; use anyOf');
+        throw inexpressibleError(path, 'oneOf', 'its branches may overlap; use anyOf');
       }
     }
   }
 
-  /** True if no value matches both, as far as types and constants show. */
+  /** Returns true if types and constants show that no value matches both. */
   private areDisjoint(a: Schema, b: Schema, path: string, depth = 0): boolean {
     if (a === false || b === false) return true;
     if (a === true || b === true || depth > 3) return false;
     const [types, others] = [typesOf(a), typesOf(b)];
-    if (types && others && !types.some((type) => others.some((two) => overlap(type, two)))) {
+    if (types && others && !types.some((type) => others.some((two) => typesOverlap(type, two)))) {
       return true;
     }
-    const [values, rest] = [constantsOf(a), constantsOf(b)];
-    if (values && rest) {
-      const known = new Set(rest.map(keyOf));
-      return !values.some((value) => known.has(keyOf(value)));
+    const [values, otherValues] = [constantsOf(a), constantsOf(b)];
+    if (values && otherValues) {
+      const otherKeys = new Set(otherValues.map(keyOf));
+      return !values.some((value) => otherKeys.has(keyOf(value)));
     }
     if (!isOnly(types, 'object') || !isOnly(others, 'object')) return false;
-    return namesOf(a).some((name) => {
-      if (!namesOf(b).includes(name)) return false;
+    return requiredNames(a).some((name) => {
+      if (!requiredNames(b).includes(name)) return false;
       const [x, y] = [propertyOf(a, name), propertyOf(b, name)];
       const lefts = this.alternatives(x, path, 1);
       const rights = this.alternatives(y, path, 1);
@@ -123,13 +124,14 @@ const keyOf = (value: unknown): string =>
   typeof value === 'number' ? `${value}` : JSON.stringify(value);
 const isOnly = (types: readonly string[] | null, type: string): boolean =>
   types?.length === 1 && types[0] === type;
-const overlap = (a: string, b: string): boolean =>
+const typesOverlap = (a: string, b: string): boolean =>
   a === b || [a, b].sort().join() === 'integer,number';
-const namesOf = ({ required }: Keywords): unknown[] => (Array.isArray(required) ? required : []);
+const requiredNames = ({ required }: Keywords): unknown[] =>
+  Array.isArray(required) ? required : [];
 
 function propertyOf({ properties }: Keywords, name: unknown): Schema {
-  const found = isObject(properties) && typeof name === 'string' ? properties[name] : undefined;
-  return found === undefined ? true : (found as Schema);
+  const property = isObject(properties) && typeof name === 'string' ? properties[name] : undefined;
+  return property === undefined ? true : (property as Schema);
 }
 
 function constantsOf(schema: Keywords): unknown[] | null {
@@ -154,19 +156,19 @@ export function requireSchema(value: unknown, path: string): Schema {
   );
 }
 
-function listOf(given: unknown, path: string, keyword: string): unknown[] {
-  if (given === undefined) return [];
-  if (Array.isArray(given) && given.length > 0) return given;
-  throw argumentError(`format schema ${path}/${keyword}`, 'a list of schemas', formatValue(given));
+function requireList(value: unknown, path: string, keyword: string): unknown[] {
+  if (value === undefined) return [];
+  if (Array.isArray(value) && value.length > 0) return value;
+  throw argumentError(`format schema ${path}/${keyword}`, 'a list of schemas', formatValue(value));
 }
 
-/** The names of `type`; null without one. */
+/** Returns the names in `type`; null without this keyword. */
 export function typesOf({ type }: Keywords): string[] | null {
   if (type === undefined) return null;
   return Array.isArray(type) ? type.map(String) : [String(type)];
 }
 
-/** Returns a schema of values that match both. */
+/** Returns a schema that matches the values that match both. */
 function mergeSchema(a: Schema, b: Schema, path: string): Schema {
   if (a === false || b === false) return false;
   if (a === true) return b;
@@ -178,7 +180,7 @@ function mergeSchema(a: Schema, b: Schema, path: string): Schema {
     if (ours === undefined || JSON.stringify(ours) === JSON.stringify(theirs)) {
       out[keyword] = theirs;
     } else {
-      const joined = joinedKeyword(keyword, ours, theirs, path);
+      const joined = mergeKeyword(keyword, ours, theirs, path);
       if (joined === false) return false;
       out[keyword] = joined;
     }
@@ -191,11 +193,11 @@ function mergeSchema(a: Schema, b: Schema, path: string): Schema {
 
 const LARGER = ['minimum', 'exclusiveMinimum', 'minLength', 'minItems', 'minProperties'];
 const SMALLER = ['maximum', 'exclusiveMaximum', 'maxLength', 'maxItems', 'maxProperties'];
-/** Joined by mergeObjects() and mergeArrays(). */
+/** Merged by mergeObjects() and mergeArrays(). */
 const STRUCTURE = ['properties', 'additionalProperties', 'items', 'prefixItems'];
 
-/** Returns the keyword of both, or false if no value matches both. */
-function joinedKeyword(keyword: string, a: unknown, b: unknown, path: string): unknown {
+/** Returns the merged value of a keyword, or false if no value matches both. */
+function mergeKeyword(keyword: string, a: unknown, b: unknown, path: string): unknown {
   if (STRUCTURE.includes(keyword)) return a;
   if (LARGER.includes(keyword)) return Math.max(Number(a), Number(b));
   if (SMALLER.includes(keyword)) return Math.min(Number(a), Number(b));
@@ -204,8 +206,8 @@ function joinedKeyword(keyword: string, a: unknown, b: unknown, path: string): u
       const both = [a, b].map((value) =>
         Array.isArray(value) ? value.map(String) : [String(value)],
       );
-      const [ours = [], theirs = []] = both;
-      const kept = ours.flatMap((text) => theirs.flatMap((two) => commonType(text, two)));
+      const [aTypes = [], bTypes = []] = both;
+      const kept = aTypes.flatMap((text) => bTypes.flatMap((two) => commonType(text, two)));
       return kept.length > 0 ? [...new Set(kept)] : false;
     }
     case 'enum': {
@@ -222,46 +224,51 @@ function joinedKeyword(keyword: string, a: unknown, b: unknown, path: string): u
     case 'format':
       return [a, b].flat();
     case 'multipleOf':
-      return leastCommon(Number(a), Number(b), path);
+      return leastCommonMultiple(Number(a), Number(b), path);
     case 'uniqueItems':
       return a === true || b === true;
     case 'patternProperties': {
       const [ours, theirs] = [a as Keywords, b as Keywords];
       const names = new Set([...Object.keys(ours), ...Object.keys(theirs)]);
-      return Object.fromEntries([...names].map((name) => [name, both(ours[name], theirs[name])]));
+      return Object.fromEntries(
+        [...names].map((name) => [name, allOfBoth(ours[name], theirs[name])]),
+      );
     }
     default:
-      throw inexpressible(path, keyword, 'two schemas of allOf have it');
+      throw inexpressibleError(path, keyword, 'two schemas of allOf have it');
   }
 }
 
 function commonType(a: string, b: string): string[] {
   if (a === b) return [a];
-  return overlap(a, b) ? ['integer'] : [];
+  return typesOverlap(a, b) ? ['integer'] : [];
 }
 
-function both(a: unknown, b: unknown): unknown {
+function allOfBoth(a: unknown, b: unknown): unknown {
   if (a === undefined) return b;
   return b === undefined ? a : { allOf: [a, b] };
 }
 
-function leastCommon(a: number, b: number, path: string): number {
+function leastCommonMultiple(a: number, b: number, path: string): number {
   if (!Number.isSafeInteger(a) || !Number.isSafeInteger(b) || a <= 0 || b <= 0) {
-    throw inexpressible(path, 'multipleOf', 'only integers are expressible');
+    throw inexpressibleError(path, 'multipleOf', 'only integers are expressible');
   }
   let [x, y] = [a, b];
   while (y > 0) [x, y] = [y, x % y];
   return (a / x) * b;
 }
 
-/** Names of one side's patterns would escape the other side's additionalProperties. */
+/**
+ * Throws if merging would be wrong: names that match a pattern of one side would bypass
+ * additionalProperties of the other.
+ */
 function requireMergeable(a: Keywords, b: Keywords, path: string): void {
   const isOpen = (item: Keywords): boolean =>
     item.additionalProperties === undefined || item.additionalProperties === true;
   const escapes = (one: Keywords, other: Keywords): boolean =>
     one.patternProperties !== undefined && !isOpen(other);
   if (!escapes(a, b) && !escapes(b, a)) return;
-  throw inexpressible(path, 'patternProperties', 'another schema of allOf closes the object');
+  throw inexpressibleError(path, 'patternProperties', 'another schema of allOf closes the object');
 }
 
 function mergeObjects(a: Keywords, b: Keywords, out: Keywords): void {
@@ -280,10 +287,10 @@ function mergeObjects(a: Keywords, b: Keywords, out: Keywords): void {
   };
   if (names.size > 0) {
     out.properties = Object.fromEntries(
-      [...names].map((name) => [name, both(partOf(a, name), partOf(b, name)) ?? true]),
+      [...names].map((name) => [name, allOfBoth(partOf(a, name), partOf(b, name)) ?? true]),
     );
   }
-  const others = both(a.additionalProperties, b.additionalProperties);
+  const others = allOfBoth(a.additionalProperties, b.additionalProperties);
   if (others !== undefined) out.additionalProperties = others;
 }
 
@@ -297,9 +304,9 @@ function mergeArrays(a: Keywords, b: Keywords, out: Keywords): void {
   if (length > 0) {
     out.prefixItems = Array.from(
       { length },
-      (_, i) => both(ours[i] ?? a.items, theirs[i] ?? b.items) ?? true,
+      (_, i) => allOfBoth(ours[i] ?? a.items, theirs[i] ?? b.items) ?? true,
     );
   }
-  const items = both(a.items, b.items);
+  const items = allOfBoth(a.items, b.items);
   if (items !== undefined) out.items = items;
 }

@@ -1,85 +1,89 @@
-// Objects of JSON schemas: properties in their order, then names by patterns and other names.
+// Builds nodes for objects of JSON schemas: properties in order, then names by pattern, then other
+// names.
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import { required } from '../../runtime/required.js';
-import type { Description, Node } from './description.js';
-import type { Layout } from './schema-layout.js';
-import { inexpressible, requireSchema, type Schema } from './schema-merge.js';
-import type { Texts } from './schema-text.js';
+import type { GrammarBuilder, Node } from './description.js';
+import type { JsonLayout } from './schema-layout.js';
+import { inexpressibleError, requireSchema, type Schema } from './schema-merge.js';
+import type { StringNodes } from './schema-text.js';
 
 type Keywords = { readonly [keyword: string]: unknown };
 
-interface Parts {
-  readonly to: Description;
-  readonly texts: Texts;
-  readonly layout: Layout;
-  /** The values of a schema. */
+interface ObjectParts {
+  readonly to: GrammarBuilder;
+  readonly texts: StringNodes;
+  readonly layout: JsonLayout;
+  /** Returns a node that matches the values of a schema. */
   readonly value: (schema: Schema, path: string) => Node;
 }
 
-interface Property {
+interface PropertyNode {
   readonly pair: Node;
   readonly isRequired: boolean;
 }
 
 const MAX_PATTERNS = 4;
-/** Maximum number of states of an object with counted properties. */
+/** Maximum number of states of an object with minProperties or maxProperties. */
 const MAX_STATES = 20_000;
 
 export class ObjectRules {
-  constructor(private readonly parts: Parts) {}
+  constructor(private readonly parts: ObjectParts) {}
 
-  /** Objects of a schema with braces. Throws DS_ARGUMENT with a keyword and its path. */
+  /**
+   * Returns a node that matches the objects of a schema, with braces. Throws DS_ARGUMENT with a
+   * keyword and its path.
+   */
   object(schema: Keywords, path: string): Node {
-    const patterns = this.patterns(schema, path);
-    const properties = this.properties(schema, path, patterns);
+    const patterns = this.readPatterns(schema, path);
+    const properties = this.readProperties(schema, path, patterns);
     const names = properties.map(([name]) => name);
-    const others = this.others(schema, path, { names, patterns });
+    const others = this.otherPairs(schema, path, { names, patterns });
     const [min, max] = [
-      bound(schema.minProperties, `${path}/minProperties`) ?? 0,
-      bound(schema.maxProperties, `${path}/maxProperties`) ?? Number.POSITIVE_INFINITY,
+      requireBound(schema.minProperties, `${path}/minProperties`) ?? 0,
+      requireBound(schema.maxProperties, `${path}/maxProperties`) ?? Number.POSITIVE_INFINITY,
     ];
     const isOpen = others !== this.parts.to.empty;
     if (min > properties.length + (isOpen ? 1 : 0)) {
       const reason = 'other names may repeat, so they count as one property';
-      throw inexpressible(`${path}/minProperties`, 'minProperties', reason);
+      throw inexpressibleError(`${path}/minProperties`, 'minProperties', reason);
     }
-    const needed = properties.filter(([, { isRequired }]) => isRequired).length;
-    if (needed > max) {
-      const expected = `at least the ${needed} required properties`;
+    const requiredCount = properties.filter(([, { isRequired }]) => isRequired).length;
+    if (requiredCount > max) {
+      const expected = `at least the ${requiredCount} required properties`;
       throw argumentError(`format schema ${path}/maxProperties`, expected, `${max}`);
     }
     const list = properties.map(([, property]) => property);
-    const isCounted = min > needed || max < Number.POSITIVE_INFINITY;
+    const isCounted = min > requiredCount || max < Number.POSITIVE_INFINITY;
     const members = isCounted
       ? this.boundedMembers(list, others, { min: min, max: max, path })
-      : this.chain(list, others);
+      : this.orderedMembers(list, others);
     return this.parts.layout.object(members);
   }
 
-  private patterns(schema: Keywords, path: string): [pattern: string, schema: Schema][] {
+  private readPatterns(schema: Keywords, path: string): [pattern: string, schema: Schema][] {
     const { patternProperties = {} } = schema;
     const op = `format schema ${path}/patternProperties`;
     if (!isObject(patternProperties)) {
       throw argumentError(op, 'an object of schemas', formatValue(patternProperties));
     }
-    const found = Object.entries(patternProperties);
-    if (found.length > MAX_PATTERNS) {
+    const entries = Object.entries(patternProperties);
+    if (entries.length > MAX_PATTERNS) {
       const reason = `at most ${MAX_PATTERNS} patterns are expressible`;
-      throw inexpressible(`${path}/patternProperties`, 'patternProperties', reason);
+      throw inexpressibleError(`${path}/patternProperties`, 'patternProperties', reason);
     }
-    return found.map(([pattern, value]) => [
+    return entries.map(([pattern, value]) => [
       pattern,
       requireSchema(value, `${path}/patternProperties/${pattern}`),
     ]);
   }
 
-  private properties(
+  private readProperties(
     schema: Keywords,
     path: string,
     patterns: readonly (readonly [string, Schema])[],
-  ): [name: string, property: Property][] {
+  ): [name: string, property: PropertyNode][] {
     const { to, texts, layout, value } = this.parts;
     const { properties = {}, required: needed = [], additionalProperties } = schema;
     if (!isObject(properties)) {
@@ -94,9 +98,9 @@ export class ObjectRules {
     return [...names].map((name) => {
       const at = `${path}/properties/${name}`;
       const isDeclared = Object.hasOwn(properties, name);
-      const ownSchemas = isDeclared ? [requireSchema(properties[name], at)] : [];
+      const declared = isDeclared ? [requireSchema(properties[name], at)] : [];
       const matched = patterns.filter(([pattern]) => matches(pattern, name, path));
-      const schemas = [...ownSchemas, ...matched.map(([, schema]) => schema)];
+      const schemas = [...declared, ...matched.map(([, schema]) => schema)];
       const usual = requireSchema(additionalProperties ?? true, `${path}/additionalProperties`);
       const [only = usual] = schemas;
       const joined: Schema = schemas.length > 1 ? { allOf: schemas } : only;
@@ -105,8 +109,8 @@ export class ObjectRules {
     });
   }
 
-  /** One pair with a name that is not listed. */
-  private others(
+  /** Returns a node that matches one pair with an unlisted name. */
+  private otherPairs(
     schema: Keywords,
     path: string,
     { names, patterns }: { names: readonly string[]; patterns: readonly [string, Schema][] },
@@ -118,7 +122,7 @@ export class ObjectRules {
       texts.pattern(pattern, `format schema ${path}/patternProperties`),
     );
     const pairs: Node[] = [];
-    // Each subset of the patterns is a case: names that match these patterns and no others.
+    // Each subset of the patterns is a case: names that match exactly these patterns.
     for (let subset = 0; subset < 1 << patterns.length; ++subset) {
       const isIn = (i: number): boolean => ((subset >> i) & 1) === 1;
       const schemas = patterns.filter((_, i) => isIn(i)).map(([, schema]) => schema);
@@ -134,32 +138,38 @@ export class ObjectRules {
     return to.any(...pairs);
   }
 
-  /** Members in order. Two rules for each place: with and without a member before it. */
-  private chain(list: readonly Property[], others: Node): Node {
+  /**
+   * Returns a node that matches members in order. Each position has two rules: with and without an
+   * earlier member.
+   */
+  private orderedMembers(list: readonly PropertyNode[], others: Node): Node {
     const { to, layout } = this.parts;
     const more = to.star(to.seq(layout.comma, others));
     let [after, first] = [more, to.optional(to.seq(others, more))];
     for (const { pair, isRequired } of [...list].reverse()) {
       const [next, start] = [this.shareAsRule(after), this.shareAsRule(first)];
-      const ownNode = to.seq(pair, next);
+      const pairThenNext = to.seq(pair, next);
       after = isRequired
-        ? to.seq(layout.comma, ownNode)
-        : to.any(to.seq(layout.comma, ownNode), next);
-      first = isRequired ? ownNode : to.any(ownNode, start);
+        ? to.seq(layout.comma, pairThenNext)
+        : to.any(to.seq(layout.comma, pairThenNext), next);
+      first = isRequired ? pairThenNext : to.any(pairThenNext, start);
     }
     return first;
   }
 
-  /** Members with bounds of their number: a rule for each place and number before it. */
+  /**
+   * Returns a node that matches members with bounds of their number: a rule per position and number
+   * of earlier members.
+   */
   private boundedMembers(
-    list: readonly Property[],
+    list: readonly PropertyNode[],
     others: Node,
     { min, max, path }: { min: number; max: number; path: string },
   ): Node {
     const { to, layout } = this.parts;
     const top = Math.min(list.length, max);
     if (list.length * (top + 1) > MAX_STATES) {
-      throw inexpressible(`${path}/maxProperties`, 'maxProperties', 'too many properties');
+      throw inexpressibleError(`${path}/maxProperties`, 'maxProperties', 'too many properties');
     }
     const end = (count: number): Node => {
       const missing = Math.max(0, min - count);
@@ -174,15 +184,15 @@ export class ObjectRules {
       const next = row.map((node) => this.shareAsRule(node));
       row = Array.from({ length: Math.min(i, top) + 1 }, (_, count) => {
         const comma = count > 0 ? layout.comma : to.epsilon;
-        const rest = next[count + 1] ?? to.empty;
-        const ownNode = count < max ? to.seq(comma, pair, rest) : to.empty;
-        return isRequired ? ownNode : to.any(ownNode, required(next[count]));
+        const afterPair = next[count + 1] ?? to.empty;
+        const pairThenNext = count < max ? to.seq(comma, pair, afterPair) : to.empty;
+        return isRequired ? pairThenNext : to.any(pairThenNext, required(next[count]));
       });
     }
     return required(row[0]);
   }
 
-  /** A rule in the same frame, so that long lists of alternatives stay small. */
+  /** Moves a node to a rule in the same frame, so that long lists of alternatives stay small. */
   private shareAsRule(node: Node): Node {
     const { to } = this.parts;
     if (node === to.empty || node === to.epsilon) return node;
@@ -200,7 +210,7 @@ function matches(pattern: string, name: string, path: string): boolean {
   }
 }
 
-function bound(value: unknown, path: string): number | null {
+function requireBound(value: unknown, path: string): number | null {
   if (value === undefined) return null;
   if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value;
   throw argumentError(`format schema ${path}`, 'an integer of 0 or more', formatValue(value));

@@ -1,18 +1,18 @@
-// Strings of JSON schemas: lengths, patterns and formats.
+// Builds nodes for strings of JSON schemas: lengths, patterns and formats.
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
-import { anyJsonCharacter, EVERY, jsonCharacter, utf8 } from './characters.js';
-import type { Description, Node } from './description.js';
+import { ALL_CHARACTERS, anyJsonCharacterNode, jsonCharacterNode, utf8Node } from './characters.js';
+import type { GrammarBuilder, Node } from './description.js';
 import { patternNode } from './pattern.js';
 
 const OCTET = '(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)';
 const LABEL = '[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?';
 const NAME = `${LABEL}(\\.${LABEL})*`;
-/** URLs read a last label of digits as a part of an IPv4 address. */
+/** The last label must not be all digits: URL parsers would read an IPv4 address. */
 const HOST = `(${LABEL}\\.)*[a-zA-Z]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?`;
 const TIME = '([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?';
 const ZONE = '(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)';
-/** Days that their month has; 29 February in leap years only. */
+/** Valid days of each month; 29 February in leap years only. */
 const DATE = [
   '\\d{4}-(0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])',
   '\\d{4}-(0[469]|11)-(0[1-9]|[12]\\d|30)',
@@ -22,7 +22,7 @@ const DATE = [
 const HEX = '[0-9a-fA-F]';
 const ATOM = "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+";
 
-/** A pattern of each format. */
+/** Regular expression of each format. */
 const FORMATS: Readonly<Record<string, string>> = {
   date: `^(${DATE})$`,
   time: `^${TIME}${ZONE}$`,
@@ -34,12 +34,12 @@ const FORMATS: Readonly<Record<string, string>> = {
   uri: `^https?://${HOST}(:[1-9]\\d{0,3})?(/([a-zA-Z0-9._~!$&'()*+,;=:@-]|%${HEX}{2})*)*(\\?([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|%${HEX}{2})*)?(#([a-zA-Z0-9._~!$&'()*+,;=:@/?-]|%${HEX}{2})*)?$`,
 };
 
-/** Lengths that formats imply for their labels. */
+/** Maximum length of a host name. */
 const MAX_HOSTNAME = 253;
 
 export const FORMAT_NAMES = Object.keys(FORMATS);
 
-/** The keywords of a string. */
+/** Keywords of a string. */
 export interface TextRules {
   readonly min: number;
   readonly max: number;
@@ -47,28 +47,30 @@ export interface TextRules {
   readonly formats: readonly { readonly name: unknown; readonly path: string }[];
 }
 
-/** Maximum number of characters of a bare name that no schema has. */
+/** Maximum number of characters of an unquoted name that is not in the schema. */
 const MAX_NAME = 64;
 
-/** The strings of one grammar. */
-export class Texts {
+/** Builds the string nodes of one grammar. */
+export class StringNodes {
   private readonly any: Node;
   private readonly character: Node;
   private readonly quote: Node;
-  /** The contents of strings: what no quote ends. Null in JSON, which escapes quotes. */
+  /** Characters of a string that ends only at its marker; null in JSON, which escapes quotes. */
   private readonly plain: Node | null;
-  /** A string without conditions. */
+  /** Matches any string. */
   readonly free: Node;
 
-  /** With `marker`, strings are raw texts between two of it, and names are bare. Null: JSON. */
+  /**
+   * With `marker`, strings are raw text between two markers, and names are unquoted. Null: JSON.
+   */
   constructor(
-    private readonly to: Description,
+    private readonly to: GrammarBuilder,
     private readonly marker: string | null = null,
   ) {
     const all = to.star(to.bytes([0, 255]));
     const isJson = marker === null;
-    this.any = isJson ? to.markCharacter(anyJsonCharacter(to)) : utf8(to, EVERY);
-    this.character = isJson ? jsonCharacter(to, EVERY) : this.any;
+    this.any = isJson ? to.markCharacter(anyJsonCharacterNode(to)) : utf8Node(to, ALL_CHARACTERS);
+    this.character = isJson ? jsonCharacterNode(to, ALL_CHARACTERS) : this.any;
     this.quote = to.text(marker ?? '"');
     this.plain = isJson ? null : to.without(to.seq(all, this.quote, all));
     this.free = to.callNewRule(this.quoted(this.inside(to.star(this.any))));
@@ -78,7 +80,10 @@ export class Texts {
     return this.to.all(...parts, ...(this.plain === null ? [] : [this.plain]));
   }
 
-  /** A string with conditions, quotes included. Throws DS_ARGUMENT with the path. */
+  /**
+   * Returns a node that matches a string with these rules, quotes included. Throws DS_ARGUMENT with
+   * the path.
+   */
   string({ min, max, patterns, formats }: TextRules): Node {
     const { to } = this;
     const isFree = patterns.length + formats.length === 0;
@@ -93,14 +98,16 @@ export class Texts {
     return to.callNewRule(this.quoted(this.inside(...parts)));
   }
 
-  /** One string. Throws DS_ARGUMENT for a raw text with the marker. */
+  /**
+   * Returns a node that matches one string. Throws DS_ARGUMENT if a raw text contains the marker.
+   */
   constant(text: string): Node {
     if (this.marker === null) return this.to.text(JSON.stringify(text));
     if (!text.includes(this.marker)) return this.quoted(this.to.text(text));
     throw argumentError('format schema', `a string without ${this.marker}`, formatValue(text));
   }
 
-  /** The spelling of a property's name, without quotes. Throws DS_ARGUMENT. */
+  /** Returns a node that matches a property name without quotes. Throws DS_ARGUMENT. */
   name(name: string): Node {
     return this.to.text(this.spellName(name));
   }
@@ -115,23 +122,26 @@ export class Texts {
     );
   }
 
-  /** A name in its place before a value. */
+  /** Returns a node that matches a name as the key of a value. */
   key(name: Node): Node {
     return this.marker === null ? this.quoted(name) : name;
   }
 
-  /** Names except `known` that match each of `matched`, and do not match `others`. */
+  /**
+   * Returns a node that matches names that are not in `known`, match all of `matched` and none of
+   * `others`.
+   */
   otherNames(known: readonly string[], matched: readonly Node[], others: readonly Node[]): Node {
     const { to } = this;
     if (this.marker !== null && matched.length + others.length > 0) {
       throw argumentError('format schema', 'no patternProperties in calls with bare names', 'one');
     }
-    const taken = [...others, ...(known.length > 0 ? [this.names(known)] : [])];
+    const excluded = [...others, ...(known.length > 0 ? [this.names(known)] : [])];
     const letters = to.bytes([48, 57], [65, 90], [95, 95], [97, 122]);
     const isJson = this.marker === null;
     const all = isJson ? to.star(this.character) : to.repeat(letters, 1, MAX_NAME);
     const parts = [...(matched.length > 0 ? matched : [all])];
-    if (taken.length > 0) parts.push(to.without(to.any(...taken)));
+    if (excluded.length > 0) parts.push(to.without(to.any(...excluded)));
     return to.all(...parts);
   }
 
@@ -139,11 +149,11 @@ export class Texts {
     return this.to.texts(names.map((name) => this.spellName(name)));
   }
 
-  /** The characters of a string that a pattern matches somewhere. */
+  /** Returns a node that matches the contents of strings in which the pattern matches somewhere. */
   pattern(source: string, path: string): Node {
     const { to } = this;
-    const spell = this.marker === null ? jsonCharacter : utf8;
-    const character = (points: Parameters<typeof jsonCharacter>[1]): Node => spell(to, points);
+    const spell = this.marker === null ? jsonCharacterNode : utf8Node;
+    const character = (points: Parameters<typeof jsonCharacterNode>[1]): Node => spell(to, points);
     return patternNode(to, source, { op: path, character, isSearch: true });
   }
 

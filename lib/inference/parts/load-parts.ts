@@ -23,11 +23,10 @@ interface PartsReader {
 }
 
 /**
- * Gives all parameters of `model` their values from the files. The model must be sharded and
- * without values. Each rank reads its slice of whole tensors, and its own file of parts. Values are
- * read from the files on first use. Rejects with DS_CHECKPOINT if a tensor is missing or has
- * another shape, or if the number of ranks differs. Rejects with DS_ARGUMENT for a model with
- * values, and DS_IO.
+ * Attaches the values in the files to the parameters of `model`, which must be sharded and without
+ * values. Each rank reads its slice of whole tensors, and its own file of parts. Values are read on
+ * first use. Rejects with DS_CHECKPOINT if a tensor is missing or has another shape, or if the
+ * number of ranks differs. Rejects with DS_ARGUMENT for a model with values, and with DS_IO.
  */
 export async function loadParts(
   model: CausalLM,
@@ -36,7 +35,7 @@ export async function loadParts(
 ): Promise<void> {
   const { location, whole, parts } = list;
   const used = [...model.namedParameters()].find(([, parameter]) => parameter.isMaterialized);
-  if (used) throw begunError(used[0]);
+  if (used) throw alreadyMaterializedError(used[0]);
   if (parts && Math.max(1, parts.length) !== ranks) {
     const hint = `Start with tensor_parallel.tp_size ${Math.max(1, parts.length)}, or list whole tensors.`;
     throw damagedError(
@@ -47,16 +46,16 @@ export async function loadParts(
     );
   }
   const left = new Map(model.namedParameters());
-  const named = parts ? null : layoutOf(model);
-  const begin = async (path: string, isPart: boolean): Promise<void> => {
+  const layout = parts ? null : layoutOf(model);
+  const attachFile = async (path: string, isPart: boolean): Promise<void> => {
     const files = await WeightFiles.open(path);
     const open = new OpenWeights(files).retain();
     try {
       for (const [name, entry] of files.tensors) {
-        const partName = named ? named.nameOf(name) : name;
+        const partName = layout ? layout.nameOf(name) : name;
         const parameter = partName === null ? undefined : left.get(partName);
         if (partName === null || !parameter) continue;
-        const transposed = named?.transposed.has(partName) === true;
+        const transposed = layout?.transposed.has(partName) === true;
         const expected = isPart ? parameter.shape : parameter.region.whole;
         const shape = transposed ? [...expected].reverse() : expected;
         if (entry.shape.join() !== shape.join()) {
@@ -66,18 +65,18 @@ export async function loadParts(
             `[${entry.shape.join(', ')}]`,
           );
         }
-        const wanted = isFloating(entry.dtype) ? (dtype ?? entry.dtype) : entry.dtype;
-        const stored = new StoredWeights(open, { name, dtype: wanted, transposed });
-        parameter.startFrom(isPart && parameter.isCut ? new OwnPart(stored, parameter) : stored);
+        const targetDtype = isFloating(entry.dtype) ? (dtype ?? entry.dtype) : entry.dtype;
+        const stored = new StoredWeights(open, { name, dtype: targetDtype, transposed });
+        parameter.startFrom(isPart && parameter.isCut ? new RankPart(stored, parameter) : stored);
         left.delete(partName);
       }
     } finally {
       open.release();
     }
   };
-  for (const path of whole) await begin(path, false);
-  const own = parts?.[rank];
-  if (own) await begin(own, true);
+  for (const path of whole) await attachFile(path, false);
+  const ownFile = parts?.[rank];
+  if (ownFile) await attachFile(ownFile, true);
   const [missing] = left.keys();
   if (missing === undefined) return;
   throw damagedError(
@@ -87,8 +86,8 @@ export async function loadParts(
   );
 }
 
-/** Stored values of the part of a parameter that this rank holds. */
-class OwnPart implements StoredValues {
+/** Stored values of this rank's part of a parameter. */
+class RankPart implements StoredValues {
   readonly dtype: DType;
   readonly origin: string;
 
@@ -100,7 +99,7 @@ class OwnPart implements StoredValues {
     this.origin = stored.origin;
   }
 
-  /** The file stores the boxes of the part one after another. */
+  /** Reads the boxes of the part, which the file stores one after another. */
   read(out: Tensor, from: number, box?: Box): void {
     const { boxes } = this.parameter.region;
     const at = box ? boxes.findIndex((item) => item.offset.join() === box.offset.join()) : 0;
@@ -113,7 +112,7 @@ class OwnPart implements StoredValues {
   }
 }
 
-function begunError(name: string): DsError {
+function alreadyMaterializedError(name: string): DsError {
   return argumentError(
     'initInference checkpoint',
     'a model without values',

@@ -66,7 +66,7 @@ export async function readPartsList(source: string | object, base: string): Prom
   const filesIn = (key: string, given: unknown): string[] => {
     if (!Array.isArray(given) || given.length === 0)
       throw damagedError(`${location}: ${key}`, 'files', formatValue(given));
-    return given.map((name) => fileOf(`${location}: ${key}`, home, name));
+    return given.map((name) => resolveFile(`${location}: ${key}`, home, name));
   };
   if (Array.isArray(checkpoints)) {
     return { location, whole: filesIn('checkpoints', checkpoints), parts: null };
@@ -86,7 +86,7 @@ export async function readPartsList(source: string | object, base: string): Prom
   };
 }
 
-function fileOf(location: string, home: string, name: unknown): string {
+function resolveFile(location: string, home: string, name: unknown): string {
   if (typeof name === 'string' && name.endsWith('.safetensors')) return resolve(home, name);
   const hint = 'PyTorch pickle files can run code: convert them to safetensors.';
   throw damagedError(location, 'safetensors files', formatValue(name), hint);

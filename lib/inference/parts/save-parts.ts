@@ -14,7 +14,7 @@ import type { ModelRanks } from '../ranks/open-ranks.js';
 import { PARTS_LIST } from './parts-list.js';
 
 const WHOLE = 'non_tp.safetensors';
-const partOf = (rank: number): string => `tp_${String(rank).padStart(2, '0')}.safetensors`;
+const partFile = (rank: number): string => `tp_${String(rank).padStart(2, '0')}.safetensors`;
 
 /**
  * Saves `model` into a new or empty folder. initInference(folder, { checkpoint }) loads it on the
@@ -30,31 +30,32 @@ export async function saveParts(
   const { rank = 0, size = 1 } = ranks?.host ?? {};
   const isFirst = rank === 0;
   if (hasPackedParts(model)) throw packedError();
-  const named = [...model.namedParameters()];
+  const parameters = [...model.namedParameters()];
   const isCut = ([, parameter]: [string, Parameter]): boolean => parameter.isCut;
-  await together(ranks, async () => {
+  await runOnAll(ranks, async () => {
     if (!isFirst) return;
     await requireFree(folder);
-    const wanted = {
+    const target = {
       op: `save_mp_checkpoint_path ${folder}`,
       expected: 'a folder that can be made',
     };
-    onDisk(wanted, () => makeFolderNow(folder));
+    onDisk(target, () => makeFolderNow(folder));
   });
-  await together(ranks, async () => {
-    if (size > 1) await writeAlone(join(folder, partOf(rank)), sourcesOf(named.filter(isCut)));
+  await runOnAll(ranks, async () => {
+    if (size > 1)
+      await writeAlone(join(folder, partFile(rank)), toSources(parameters.filter(isCut)));
     if (!isFirst) return;
-    const whole = named.filter((item) => !isCut(item));
-    await writeAlone(join(folder, WHOLE), sourcesOf(whole));
+    const common = parameters.filter((item) => !isCut(item));
+    await writeAlone(join(folder, WHOLE), toSources(common));
   });
-  await together(ranks, async () => {
+  await runOnAll(ranks, async () => {
     if (!isFirst) return;
     const { config, generation } = model.describe();
     const write = (name: string, value: unknown): Promise<void> =>
       replaceFile(join(folder, name), `${JSON.stringify(value, null, 2)}\n`);
     await write('config.json', config);
     if (generation) await write('generation_config.json', generation);
-    const tp = size > 1 ? Array.from({ length: size }, (_, other) => partOf(other)) : [];
+    const tp = size > 1 ? Array.from({ length: size }, (_, other) => partFile(other)) : [];
     await write(PARTS_LIST, {
       type: 'ds_model',
       version: 1,
@@ -65,8 +66,8 @@ export async function saveParts(
   });
 }
 
-function sourcesOf(named: readonly [string, Parameter][]): TensorSource[] {
-  return named.map(([name, parameter]) => ({
+function toSources(parameters: readonly [string, Parameter][]): TensorSource[] {
+  return parameters.map(([name, parameter]) => ({
     name,
     dtype: parameter.dtype,
     shape: parameter.shape,
@@ -75,21 +76,21 @@ function sourcesOf(named: readonly [string, Parameter][]): TensorSource[] {
 }
 
 /** Runs `act` and waits for all ranks. If one rank fails, all throw. */
-async function together(ranks: ModelRanks | null, act: () => Promise<void>): Promise<void> {
-  let own: { error: unknown } | null = null;
+async function runOnAll(ranks: ModelRanks | null, act: () => Promise<void>): Promise<void> {
+  let failure: { error: unknown } | null = null;
   try {
     await act();
   } catch (error) {
-    own = { error };
+    failure = { error };
   }
   if (ranks) {
-    const failed = held(() => Tensor.from(Int32Array.of(own ? 1 : 0)));
+    const failed = held(() => Tensor.from(Int32Array.of(failure ? 1 : 0)));
     await ranks.host.allReduce(failed, { op: 'max', purpose: 'save_mp_checkpoint_path' }).promise;
     const [any] = failed.toArray();
     failed.release();
-    if (any && !own) throw elsewhere();
+    if (any && !failure) throw otherRankError();
   }
-  if (own) throw own.error;
+  if (failure) throw failure.error;
 }
 
 /** The parameters of packed parts do not record the region of the whole tensor. */
@@ -103,7 +104,7 @@ function packedError(): DsError {
   });
 }
 
-function elsewhere(): DsError {
+function otherRankError(): DsError {
   return new DsError({
     code: 'DS_IO',
     op: 'initInference save_mp_checkpoint_path',

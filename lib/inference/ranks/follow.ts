@@ -1,4 +1,4 @@
-// The generator of ranks above 0 that share a model: computes the steps of rank 0 and returns its
+// Generator of ranks above 0 that share a model: computes the steps of rank 0 and returns its
 // pieces.
 
 import { DsError } from '../../errors.js';
@@ -8,21 +8,21 @@ import type { Generator, InferenceStats, Submitted } from '../generator.js';
 import { PieceQueue } from '../piece-queue.js';
 import type { ReadRequest } from '../request.js';
 import type { StepRunner } from '../step-runner.js';
-import { digestOf, refuseShared } from './lead.js';
-import { asleep, type EngineRole } from './role.js';
+import { refuseShared, requestDigest } from './lead.js';
+import { asleepError, type EngineRole } from './role.js';
 import type { Message, RequestEvent, StepLine } from './step-line.js';
 
-/** A request on this rank, on rank 0, or on both. */
-interface Report {
+/** A request that this rank, rank 0 or both have submitted. */
+interface FollowedRequest {
   readonly pieces: PieceQueue<GenerationPiece>;
   /** Digest of the request on rank 0; null until rank 0 announces it. */
-  asked: string | null;
+  leaderDigest: string | null;
   /** Digest of the request on this rank; null before it is submitted. */
-  mine: string | null;
+  localDigest: string | null;
   isOver: boolean;
 }
 
-const NOTHING: InferenceStats = {
+const EMPTY_STATS: InferenceStats = {
   running: 0,
   waiting: 0,
   blocksUsed: 0,
@@ -42,10 +42,10 @@ const NOTHING: InferenceStats = {
 
 /** Receives messages while it has requests or follows rank 0. Owns the runner. */
 export class FollowerGenerator implements Generator, EngineRole {
-  private readonly reported = new Map<number, Report>();
+  private readonly reported = new Map<number, FollowedRequest>();
   private submitted = 0;
   private listening: Promise<void> | null = null;
-  /** Rank 0 will send another step. */
+  /** Whether rank 0 will send another step. */
   private isStepping = false;
   private isFollowing = false;
   private isClosing = false;
@@ -66,11 +66,11 @@ export class FollowerGenerator implements Generator, EngineRole {
   }
 
   submit(request: ReadRequest): Submitted {
-    if (this.isFollowing) throw this.asksAlone();
+    if (this.isFollowing) throw this.unmatchedRequestError();
     const number = this.submitted++;
-    const report = this.of(number);
-    report.mine = digestOf(request);
-    this.compare(report);
+    const report = this.getRequest(number);
+    report.localDigest = requestDigest(request);
+    this.compareDigests(report);
     if (report.isOver) this.reported.delete(number);
     this.listen().catch((error: unknown) => this.failAll(error));
     return { pieces: report.pieces, abort: () => report.pieces.end() };
@@ -82,13 +82,13 @@ export class FollowerGenerator implements Generator, EngineRole {
   }
 
   sleep(): void {
-    throw asleep();
+    throw asleepError();
   }
 
   wake(): void {}
 
   stats(): InferenceStats {
-    return { ...NOTHING, finished: { ...NOTHING.finished } };
+    return { ...EMPTY_STATS, finished: { ...EMPTY_STATS.finished } };
   }
 
   count(): void {}
@@ -127,52 +127,60 @@ export class FollowerGenerator implements Generator, EngineRole {
   private get isNeeded(): boolean {
     if (this.isOver) return false;
     if (this.isStepping || this.isFollowing || this.isClosing) return true;
-    return [...this.reported.values()].some(({ mine, isOver }) => mine !== null && !isOver);
+    return [...this.reported.values()].some(
+      ({ localDigest, isOver }) => localDigest !== null && !isOver,
+    );
   }
 
   private async run(): Promise<void> {
     try {
-      while (this.isNeeded) this.hear(await this.line.next(this.isStepping));
+      while (this.isNeeded) this.handleMessage(await this.line.next(this.isStepping));
     } catch (error) {
       if (this.isFollowing) this.line.giveUp(error);
       throw error;
     }
   }
 
-  private hear(message: Message): void {
+  private handleMessage(message: Message): void {
     const { kind } = message;
     if (kind === 'pulse') return;
     this.isStepping = kind === 'step';
     this.isOver = kind === 'end';
-    for (const event of message.events) this.learn(event);
+    for (const event of message.events) this.handleEvent(event);
     if (kind === 'step') this.runner.compute(message.batch);
   }
 
-  private learn(event: RequestEvent): void {
-    const report = this.of(event.number);
-    if (event.kind === 'asked') report.asked = event.digest;
+  private handleEvent(event: RequestEvent): void {
+    const report = this.getRequest(event.number);
+    if (event.kind === 'asked') report.leaderDigest = event.digest;
     if (event.kind === 'piece') report.pieces.push(event.piece);
     if (event.kind === 'failed') report.pieces.fail(new DsError(event.error));
     if (event.kind === 'ended') report.pieces.end();
     report.isOver ||= event.kind === 'failed' || event.kind === 'ended';
-    this.compare(report);
-    if (report.isOver && report.mine !== null) this.reported.delete(event.number);
+    this.compareDigests(report);
+    if (report.isOver && report.localDigest !== null) this.reported.delete(event.number);
   }
 
-  private of(number: number): Report {
-    const known = this.reported.get(number);
-    if (known) return known;
+  private getRequest(number: number): FollowedRequest {
+    const existing = this.reported.get(number);
+    if (existing) return existing;
     const pieces = new PieceQueue<GenerationPiece>(() => {});
-    const made: Report = { pieces, asked: null, mine: null, isOver: false };
-    this.reported.set(number, made);
-    return made;
+    const request: FollowedRequest = {
+      pieces,
+      leaderDigest: null,
+      localDigest: null,
+      isOver: false,
+    };
+    this.reported.set(number, request);
+    return request;
   }
 
   /**
-   * Fails a request that differs from the one of rank 0; its pieces would belong to another prompt.
+   * Fails a request that differs from rank 0's request, because its pieces belong to another
+   * prompt.
    */
-  private compare({ asked, mine, pieces }: Report): void {
-    if (asked === null || mine === null || asked === mine) return;
+  private compareDigests({ leaderDigest, localDigest, pieces }: FollowedRequest): void {
+    if (leaderDigest === null || localDigest === null || leaderDigest === localDigest) return;
     pieces.fail(
       argumentError(
         'InferenceEngine request',
@@ -188,7 +196,7 @@ export class FollowerGenerator implements Generator, EngineRole {
     this.reported.clear();
   }
 
-  private asksAlone(): DsError {
+  private unmatchedRequestError(): DsError {
     return argumentError(
       'InferenceEngine request',
       'requests on rank 0, which this rank follows',

@@ -1,5 +1,5 @@
-// The generator of rank 0 if ranks share a model: schedules and samples, and sends each step to the
-// others.
+// Generator of rank 0 if ranks share a model: schedules and samples, and sends each step to the
+// other ranks.
 
 import { createHash } from 'node:crypto';
 import { DsError } from '../../errors.js';
@@ -11,8 +11,8 @@ import type { ReadRequest } from '../request.js';
 import type { StepBatch } from '../step-batch.js';
 import type { StepLoop } from '../step-loop.js';
 import type { StepListener } from '../step-loop-parts.js';
-import { asleep, type EngineRole } from './role.js';
-import { fieldsOf, type RequestEvent, type StepLine } from './step-line.js';
+import { asleepError, type EngineRole } from './role.js';
+import { errorFields, type RequestEvent, type StepLine } from './step-line.js';
 
 /** A message about a request, without the request's number. */
 type EventBody = RequestEvent extends infer One
@@ -22,10 +22,10 @@ type EventBody = RequestEvent extends infer One
   : never;
 
 /**
- * Digest of a request, to compare requests between ranks. It omits the seed: the seed of rank 0
- * counts.
+ * Returns a digest to compare requests between ranks. It omits the seed, because only rank 0
+ * samples.
  */
-export function digestOf(request: ReadRequest): string {
+export function requestDigest(request: ReadRequest): string {
   const { prompt, maxNewTokens, textBefore, n, stop, stopTokens, cacheSalt, sampling } = request;
   const { seed: _, ...rules } = sampling;
   const limits = [maxNewTokens, n, stop, stopTokens, request.format?.key];
@@ -53,7 +53,7 @@ class ReportQueue extends PieceQueue<GenerationPiece> {
   }
 
   override fail(error: unknown): void {
-    if (!this.isOver) this.report({ kind: 'failed', error: fieldsOf(error) });
+    if (!this.isOver) this.report({ kind: 'failed', error: errorFields(error) });
     super.fail(error);
   }
 
@@ -73,7 +73,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   /** Heartbeat for ranks in follow(); null if all ranks submit the same requests. */
   private pulse: NodeJS.Timeout | null = null;
   private wasSilent = true;
-  /** The other ranks wait for another step. */
+  /** Whether the other ranks wait for another step. */
   private isStepping = false;
 
   /** `patience`: milliseconds without a message after which the other ranks fail. */
@@ -103,21 +103,21 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece> {
     const number = this.submitted++;
     const report = (body: EventBody): void => this.report({ number, ...body } as RequestEvent);
-    report({ kind: 'asked', digest: digestOf(request) });
+    report({ kind: 'asked', digest: requestDigest(request) });
     return new ReportQueue(onLeave, report);
   }
 
   rest(): void {
     if (!this.isStepping && this.events.length === 0) return;
     this.isStepping = false;
-    this.attempt(() => this.line.report({ kind: 'rest', events: this.takeEvents() }));
+    this.tryReport(() => this.line.report({ kind: 'rest', events: this.takeEvents() }));
   }
 
   submit(request: ReadRequest): Submitted {
     try {
       return this.loop.submit(request);
     } catch (error) {
-      this.report({ number: this.submitted - 1, kind: 'failed', error: fieldsOf(error) });
+      this.report({ number: this.submitted - 1, kind: 'failed', error: errorFields(error) });
       if (!this.isBusy) this.rest();
       throw error;
     }
@@ -126,11 +126,11 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   async follow(): Promise<void> {
     if (this.pulse) return;
     this.events = [];
-    this.pulse = setInterval(() => this.beat(), this.patience / 4).unref();
+    this.pulse = setInterval(() => this.sendPulse(), this.patience / 4).unref();
   }
 
   sleep(): void {
-    throw asleep();
+    throw asleepError();
   }
 
   wake(): void {}
@@ -146,7 +146,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   async close(): Promise<void> {
     await this.loop.close();
     if (this.pulse) clearInterval(this.pulse);
-    this.attempt(() => this.line.report({ kind: 'end', events: this.takeEvents() }));
+    this.tryReport(() => this.line.report({ kind: 'end', events: this.takeEvents() }));
     this.line.close();
   }
 
@@ -175,13 +175,13 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
     return events;
   }
 
-  private beat(): void {
-    if (this.wasSilent && !this.isBusy) this.attempt(() => this.line.report({ kind: 'pulse' }));
+  private sendPulse(): void {
+    if (this.wasSilent && !this.isBusy) this.tryReport(() => this.line.report({ kind: 'pulse' }));
     this.wasSilent = true;
   }
 
   /** Ignores DS_COMM. The next step reports the lost rank; no data is lost before. */
-  private attempt(report: () => void): void {
+  private tryReport(report: () => void): void {
     try {
       report();
     } catch (error) {

@@ -34,34 +34,34 @@ export interface ModelRanks {
 
 const DIGEST = 32;
 /**
- * The default timeout of a job in minutes, and the delay of the first warning per minute of
+ * Default timeout of a job in minutes, and milliseconds before the first warning per minute of
  * timeout.
  */
-const [USUAL_MINUTES, SOON_MS] = [10, 1000];
+const [DEFAULT_MINUTES, SOON_MS] = [10, 1000];
 /** Minutes to wait for ranks that may never join, such as ranks with separate models. */
-const MINUTES = 0.25;
+const UNREAD_MINUTES = 0.25;
 
 /** Configuration keys for sharing and device. */
-type Sharing = Pick<ResolvedInferenceConfig, 'tensor_parallel' | 'moe' | 'device'>;
+type SharingConfig = Pick<ResolvedInferenceConfig, 'tensor_parallel' | 'moe' | 'device'>;
 
 /**
  * Joins the job and returns the ranks that share the layers; null without sharing. Rejects with
  * DS_CONFIG if the axis tp of the mesh has another size than `tp_size` or `ep_size`. The ranks of
  * the axis then fail too. Rejects with DS_COMM.
  */
-export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
-  const wanted = shardingOf(sharing);
-  if (!wanted) return null;
-  const { key, size, expertsOnly } = wanted;
+export async function openRanks(sharing: SharingConfig): Promise<ModelRanks | null> {
+  const sharding = readSharding(sharing);
+  if (!sharding) return null;
+  const { key, size, expertsOnly } = sharding;
   const kind = sharing.device?.split(':')[0] === 'cpu' ? 'cpu' : 'auto';
-  const { job, ranks } = await awaitRanks(wanted, async () => {
+  const { job, ranks } = await awaitRanks(sharding, async () => {
     const job = await joinLaunched({ device: kind, mesh: { tp: size } }).catch((error) => {
-      throw otherSizes(key, error);
+      throw toMeshSizeError(key, error);
     });
-    return { job, ranks: await ranksOf(job, expertsOnly) };
+    return { job, ranks: await openGroups(job, expertsOnly) };
   });
   if (job.mesh.size(AXIS.tensor) === size) return ranks;
-  const error = otherRanks(key, size, job);
+  const error = rankCountError(key, size, job);
   report(ranks, error);
   throw error;
 }
@@ -72,7 +72,7 @@ export async function openRanks(sharing: Sharing): Promise<ModelRanks | null> {
  * this rank has not joined the job. Ranks with another configuration then fail as well. Never
  * rejects.
  */
-export async function refuseRanks(sharing: Sharing | null, error: unknown): Promise<void> {
+export async function refuseRanks(sharing: SharingConfig | null, error: unknown): Promise<void> {
   try {
     if (sharing) {
       const ranks = await openRanks(sharing);
@@ -80,12 +80,12 @@ export async function refuseRanks(sharing: Sharing | null, error: unknown): Prom
       return;
     }
     const joined = distributed();
-    const job = joined ?? (await joinUnread());
+    const job = joined ?? (await joinWithUnknownSharing());
     if (!job) return;
     try {
-      if (job.mesh.size(AXIS.tensor) > 1) report(await ranksOf(job, false), error);
+      if (job.mesh.size(AXIS.tensor) > 1) report(await openGroups(job, false), error);
     } finally {
-      // This mesh is a guess, so a later initInference() must not find it.
+      // This mesh is a guess; a later initInference() must not find it.
       if (!joined) job.abandon();
     }
   } catch {
@@ -97,16 +97,16 @@ export async function refuseRanks(sharing: Sharing | null, error: unknown): Prom
  * Joins the job with unknown sharing. Returns null for a single process, or if other ranks do not
  * join in time.
  */
-async function joinUnread(): Promise<Distributed | null> {
+async function joinWithUnknownSharing(): Promise<Distributed | null> {
   const size = Number(jobEnvironment().worldSize ?? 1);
-  return size > 1 ? joinLaunched({ mesh: { tp: size }, timeout: MINUTES }) : null;
+  return size > 1 ? joinLaunched({ mesh: { tp: size }, timeout: UNREAD_MINUTES }) : null;
 }
 
 const report = ({ layers, host }: ModelRanks, error: unknown): void =>
   new JointCall({ always: [layers, host] }).giveUp(error);
 
 /** Returns the number of ranks, its configuration key, and whether only experts are sharded. */
-function shardingOf({ tensor_parallel: tp, moe }: Sharing) {
+function readSharding({ tensor_parallel: tp, moe }: SharingConfig) {
   if (tp.enabled && tp.tp_size > 1) {
     return { key: 'tensor_parallel.tp_size', size: tp.tp_size, expertsOnly: false };
   }
@@ -114,7 +114,7 @@ function shardingOf({ tensor_parallel: tp, moe }: Sharing) {
   return { key: 'moe.ep_size', size: moe.ep_size, expertsOnly: true };
 }
 
-async function ranksOf(job: Distributed, expertsOnly: boolean): Promise<ModelRanks> {
+async function openGroups(job: Distributed, expertsOnly: boolean): Promise<ModelRanks> {
   const layers = await job.mesh.axis(AXIS.tensor);
   const host = required(await job.newHostGroup(layers.ranks));
   return { layers, host, device: job.world.device, patience: job.timeout, expertsOnly };
@@ -129,7 +129,7 @@ async function awaitRanks<Opened>(
   open: () => Promise<Opened>,
 ): Promise<Opened> {
   const why = `every rank must set ${key} to ${size}; a rank without it has its own engine and never joins`;
-  const minutes = Number(jobEnvironment().timeout ?? USUAL_MINUTES);
+  const minutes = Number(jobEnvironment().timeout ?? DEFAULT_MINUTES);
   const timer = setTimeout(
     () => {
       const notice = `initInference waits for the other ranks: ${why}`;
@@ -154,14 +154,14 @@ async function awaitRanks<Opened>(
 /**
  * Converts mesh errors of joining to DS_CONFIG for the key `op`; returns other errors unchanged.
  */
-function otherSizes(op: string, error: unknown): unknown {
+function toMeshSizeError(op: string, error: unknown): unknown {
   if (!(error instanceof DsError && error.op === 'initDistributed mesh')) return error;
   const { expected, got } = error;
   const hint = `Give every rank the same ${op}.`;
   return new DsError({ code: 'DS_CONFIG', op, expected, got, hint, cause: error });
 }
 
-function otherRanks(op: string, size: number, { mesh, worldSize }: Distributed): DsError {
+function rankCountError(op: string, size: number, { mesh, worldSize }: Distributed): DsError {
   const hint =
     worldSize === 1
       ? `Start ${size} ranks: ds --num_procs ${size} SCRIPT, or --num_gpus.`
@@ -185,8 +185,8 @@ export function agree(
   { notices: _, device: __, ...config }: ResolvedInferenceConfig,
   blocks: number,
 ): number {
-  requireAlike(host, 'configurations', config);
-  requireAlike(host, 'models', [model.constructor.name, model.config]);
+  requireEqualOnRanks(host, 'configurations', config);
+  requireEqualOnRanks(host, 'models', [model.constructor.name, model.config]);
   const min = held(() => Tensor.from(Int32Array.of(blocks), { device: cpu() }));
   host.allReduce(min, { op: 'min', purpose: 'blocks of an inference engine' }).wait();
   const [agreed] = leading(min.toArray(), 1);
@@ -194,14 +194,14 @@ export function agree(
   return agreed;
 }
 
-function requireAlike(host: ProcessGroup, what: string, value: unknown): void {
+function requireEqualOnRanks(host: ProcessGroup, what: string, value: unknown): void {
   const ownDigest = createHash('sha256').update(JSON.stringify(value)).digest();
-  const ownTensor = held(() => Tensor.from(Uint8Array.from(ownDigest)));
+  const digestTensor = held(() => Tensor.from(Uint8Array.from(ownDigest)));
   const all = held(() => Tensor.empty([host.size * DIGEST], 'u8', cpu()));
-  host.allGather(all, ownTensor, { purpose: `${what} of inference engines` }).wait();
-  const found = Buffer.from(all.toRaw() as Uint8Array);
-  for (const tensor of [ownTensor, all]) tensor.release();
-  const digestOf = (rank: number): Buffer => found.subarray(rank * DIGEST, (rank + 1) * DIGEST);
+  host.allGather(all, digestTensor, { purpose: `${what} of inference engines` }).wait();
+  const digests = Buffer.from(all.toRaw() as Uint8Array);
+  for (const tensor of [digestTensor, all]) tensor.release();
+  const digestOf = (rank: number): Buffer => digests.subarray(rank * DIGEST, (rank + 1) * DIGEST);
   const other = host.ranks.findIndex((_, rank) => !digestOf(rank).equals(digestOf(0)));
   if (other < 0) return;
   throw argumentError(

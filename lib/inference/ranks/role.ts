@@ -25,8 +25,8 @@ export const aloneRole: EngineRole = {
   requireAlone: () => {},
 };
 
-/** The error of sleep() for ranks that share a model. */
-export function asleep(): DsError {
+/** Ranks that share a model cannot sleep(). */
+export function asleepError(): DsError {
   const expected = 'an engine that has the whole model';
   return argumentError('InferenceEngine.sleep', expected, 'one with tensor_parallel');
 }

@@ -29,26 +29,31 @@ export type Message =
 /**
  * Bytes of the first broadcast. Most messages fit into it. A message starts with its length (u32).
  */
-const FIRST = 16 * 1024;
-const HEAD = 4;
+const FIRST_BYTES = 16 * 1024;
+const LENGTH_BYTES = 4;
 
 /** One endpoint of the message channel, over a group with host tensors. */
 export class StepLine {
-  private readonly first = held(() => Tensor.empty([FIRST], 'u8', cpu()));
+  private readonly first = held(() => Tensor.empty([FIRST_BYTES], 'u8', cpu()));
 
   constructor(readonly group: ProcessGroup) {}
 
   /** Sends a message and waits until it has left this rank. Throws DS_COMM. */
   report(message: Message): void {
     const bytes = serialize(message);
-    const head = Buffer.alloc(HEAD);
+    const head = Buffer.alloc(LENGTH_BYTES);
     head.writeUInt32LE(bytes.length);
-    this.first.buffer.write(0, Buffer.concat([head, bytes.subarray(0, FIRST - HEAD)]));
+    this.first.buffer.write(
+      0,
+      Buffer.concat([head, bytes.subarray(0, FIRST_BYTES - LENGTH_BYTES)]),
+    );
     this.send(this.first).wait();
-    if (bytes.length <= FIRST - HEAD) return;
-    const rest = held(() => Tensor.from(Uint8Array.from(bytes.subarray(FIRST - HEAD))));
-    this.send(rest).wait();
-    rest.release();
+    if (bytes.length <= FIRST_BYTES - LENGTH_BYTES) return;
+    const remainder = held(() =>
+      Tensor.from(Uint8Array.from(bytes.subarray(FIRST_BYTES - LENGTH_BYTES))),
+    );
+    this.send(remainder).wait();
+    remainder.release();
   }
 
   /**
@@ -62,13 +67,13 @@ export class StepLine {
     else await coming.promise;
     const bytes = bytesOf(this.first);
     const length = bytes.readUInt32LE(0);
-    const start = bytes.subarray(HEAD, HEAD + length);
+    const start = bytes.subarray(LENGTH_BYTES, LENGTH_BYTES + length);
     if (start.length === length) return deserialize(start);
-    const rest = held(() => Tensor.empty([length - start.length], 'u8', cpu()));
-    this.send(rest).wait();
-    const whole = Buffer.concat([start, bytesOf(rest)]);
-    rest.release();
-    return deserialize(whole);
+    const remainder = held(() => Tensor.empty([length - start.length], 'u8', cpu()));
+    this.send(remainder).wait();
+    const received = Buffer.concat([start, bytesOf(remainder)]);
+    remainder.release();
+    return deserialize(received);
   }
 
   /**
@@ -104,7 +109,7 @@ function bytesOf(tensor: Tensor): Buffer {
 }
 
 /** Converts an error to serializable fields. */
-export function fieldsOf(thrown: unknown): DsErrorFields {
+export function errorFields(thrown: unknown): DsErrorFields {
   if (thrown instanceof DsError) {
     const { code, op, expected, got, hint } = thrown;
     return { code, op, expected, got, hint };

@@ -30,7 +30,7 @@ export class DraftLength {
    * Returns the number of tokens to propose for a sequence of `tokens` tokens; 0 during a pause.
    * `cost` is the time of a proposal relative to a step without proposals.
    */
-  at(tokens: number, cost: number): number {
+  lengthFor(tokens: number, cost: number): number {
     if (tokens < this.resumes) return 0;
     const acceptance = this.accepted / (this.accepted + this.rejected);
     let [expected, chance, best] = [1, 1, 1];

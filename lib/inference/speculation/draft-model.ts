@@ -1,14 +1,14 @@
-// Proposes tokens by a smaller model.
+// Proposes tokens with a smaller model.
 import { required } from '../../runtime/required.js';
 import { concat, Tensor } from '../../tensor/index.js';
-import type { Sampled } from '../sampling.js';
+import type { SamplingResult } from '../sampling.js';
 import type { Slice } from '../scheduler.js';
 import { Sequence } from '../sequence.js';
 import type { Drafted } from '../sequence-sampler.js';
 import type { ScoreRow, StepRunner } from '../step-runner.js';
 
 /** Samples the tokens after drafted tokens from scores [R, V] and writes them to `into` [R]. */
-type Draw = (scores: Tensor, rows: readonly Drafted[], into: Tensor) => Sampled;
+type SampleDrafted = (scores: Tensor, rows: readonly Drafted[], into: Tensor) => SamplingResult;
 
 /** A draft model that reads hidden states of the model: an EAGLE-3 head. */
 export interface DraftHead {
@@ -27,10 +27,13 @@ export interface DraftSizes {
   readonly vocabSize: number;
 }
 
-/** A sequence as a draft model sees it. */
+/** The draft model's copy of a sequence. */
 interface Twin {
   readonly sequence: Sequence;
-  /** Leading tokens that it computed with hidden states of the model, not with its own. */
+  /**
+   * Number of leading tokens that were computed with the model's hidden states, not with the head's
+   * own.
+   */
   sure: number;
 }
 
@@ -54,7 +57,7 @@ export class DraftModel {
     private readonly head: DraftHead | null = null,
   ) {}
 
-  /** Leading tokens that it does not compute. */
+  /** Number of leading tokens that the draft model does not compute. */
   private get skipped(): number {
     return this.head ? 1 : 0;
   }
@@ -63,23 +66,28 @@ export class DraftModel {
    * Replaces the proposals of each sequence by as many drafted tokens. The sequences have blocks
    * for them. One step of the draft model per token, and one wait of the host.
    */
-  async fill(sequences: readonly Sequence[], draw: Draw): Promise<void> {
-    const wanted = new Map(sequences.map((sequence) => [this.twinOf(sequence), sequence]));
+  async fill(sequences: readonly Sequence[], draw: SampleDrafted): Promise<void> {
+    const sequenceByTwin = new Map(
+      sequences.map((sequence) => [this.updateTwin(sequence), sequence]),
+    );
     for (let count = 0; ; ++count) {
-      const open = [...wanted].filter(([twin, { tokens, proposals }]) => {
+      const open = [...sequenceByTwin].filter(([twin, { tokens, proposals }]) => {
         const drafted = twin.tokens.length + this.skipped - tokens.length;
         return twin.tokens.length > 0 && drafted === count && count < proposals.length;
       });
       if (open.length === 0) break;
       await this.step(new Map(open), draw);
     }
-    for (const [twin, sequence] of wanted) {
+    for (const [twin, sequence] of sequenceByTwin) {
       sequence.proposals = twin.tokens.slice(sequence.tokens.length - this.skipped);
     }
   }
 
   /** Samples one token of each twin. Long prompts take several steps. */
-  private async step(sequences: ReadonlyMap<Sequence, Sequence>, draw: Draw): Promise<void> {
+  private async step(
+    sequences: ReadonlyMap<Sequence, Sequence>,
+    draw: SampleDrafted,
+  ): Promise<void> {
     let open = [...sequences.keys()];
     while (open.length > 0) {
       let budget = this.sizes.tokens;
@@ -96,8 +104,8 @@ export class DraftModel {
       open = open.filter((twin) => twin.pending > 0);
       const rowOf = ({ sequence: twin }: ScoreRow): Drafted => {
         const sequence = required(sequences.get(twin));
-        const known = sequence.tokens.length - this.skipped;
-        return { sequence, drafted: twin.tokens.slice(known) };
+        const knownTokens = sequence.tokens.length - this.skipped;
+        return { sequence, drafted: twin.tokens.slice(knownTokens) };
       };
       const flight = this.runner.sample(forwarded, (scores, rows, into) =>
         draw(fitVocabulary(scores, this.sizes.vocabSize), rows.map(rowOf), into),
@@ -113,20 +121,20 @@ export class DraftModel {
   }
 
   /** Returns the twin of a sequence, with its tokens and blocks. */
-  private twinOf(sequence: Sequence): Sequence {
+  private updateTwin(sequence: Sequence): Sequence {
     const { limit, blocks } = sequence;
     const tokens = sequence.tokens.slice(this.skipped);
-    const known = this.twins.get(sequence) ?? { sequence: new Sequence([], limit), sure: 0 };
-    this.twins.set(sequence, known);
-    const { sequence: twin } = known;
+    const state = this.twins.get(sequence) ?? { sequence: new Sequence([], limit), sure: 0 };
+    this.twins.set(sequence, state);
+    const { sequence: twin } = state;
     // A preempted sequence has new blocks.
     if (twin.blocks !== blocks) twin.computed = 0;
     twin.blocks = blocks;
     let same = 0;
     while (same < twin.tokens.length && twin.tokens[same] === tokens[same]) same++;
-    const max = this.head ? Math.min(same, known.sure) : same;
+    const max = this.head ? Math.min(same, state.sure) : same;
     twin.computed = Math.min(twin.computed, max);
-    known.sure = tokens.length;
+    state.sure = tokens.length;
     twin.tokens.splice(same, twin.tokens.length, ...tokens.slice(same));
     return twin;
   }
@@ -147,11 +155,14 @@ export class DraftModel {
   }
 }
 
-/** Heads of one tokenizer may be padded to different sizes. No token is in the padding. */
+/**
+ * Pads or cuts scores to `vocabSize` columns. Heads of one tokenizer may be padded differently;
+ * padding has no tokens.
+ */
 function fitVocabulary(scores: Tensor, vocabSize: number): Tensor {
   const [rows, columns] = [scores.size(0), scores.size(1)];
   if (columns >= vocabSize) return scores.narrow(1, 0, vocabSize);
   const { dtype, device } = scores;
-  const rest = Tensor.empty([rows, vocabSize - columns], dtype, device);
-  return concat([scores, rest.fill_(Number.NEGATIVE_INFINITY)], 1);
+  const padding = Tensor.empty([rows, vocabSize - columns], dtype, device);
+  return concat([scores, padding.fill_(Number.NEGATIVE_INFINITY)], 1);
 }

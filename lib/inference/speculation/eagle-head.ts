@@ -1,5 +1,4 @@
-// EAGLE-3 heads: a layer that predicts the token after the next one from hidden states of the
-// model.
+// EAGLE-3 heads: one layer that predicts the token after the next from hidden states of the model.
 import type { JsonObject } from '../../../types/json.js';
 import { WeightFiles } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
@@ -37,7 +36,7 @@ const TRAITS: RotaryTraits = {
   defaults: { max_position_embeddings: 2048 },
 };
 
-/** Attention over an embedding beside a hidden state. */
+/** Attention over the concatenation of an embedding and a hidden state. */
 class EagleAttention extends RotaryAttention {
   constructor(body: Body) {
     super(body, { window: null, layer: 0 });
@@ -92,7 +91,7 @@ interface HeadShape {
   readonly body: Body;
   /** Width of the model's hidden states. */
   readonly modelWidth: number;
-  /** Tokens that it may predict. */
+  /** Number of tokens that it can predict. */
   readonly tokens: number;
   readonly normBeforeResidual: boolean;
   /** Layers of the model whose inputs it reads, ascending. */
@@ -111,20 +110,23 @@ export class EagleHead extends Module implements RunnerHooks {
   readonly fc: Linear;
   readonly midlayer: EagleLayer;
   readonly norm: RMSNorm;
-  /** Absent: the head uses the one of the model. */
+  /** Absent if the head uses the model's output layer. */
   declare readonly lm_head?: Linear;
-  /** Absent: the head uses the one of the model. */
+  /** Absent if the head uses the model's embedding. */
   declare readonly embed_tokens?: Embedding;
   readonly #model: RotaryLM;
   readonly #shape: HeadShape;
   readonly #rotary: RotaryTable;
-  /** For each token of the model, its index among the predicted ones; null: the same. */
+  /** Index of each token of the model among the predicted tokens; null if they are the same. */
   #indices: Tensor | null = null;
   /** Reads the features of slots. */
   #features: ((slots: Tensor) => Tensor) | null = null;
   /** Features of the tokens of the running forward, [N, channels]. */
   #inputs: Tensor | null = null;
-  /** Hidden states at the ends of the last forward, which may be a recorded one: its first rows. */
+  /**
+   * Hidden states at the ends of the last forward, in the first rows. The forward may be a recorded
+   * one.
+   */
   #outputs: Tensor | null = null;
 
   constructor(model: RotaryLM, shape: HeadShape) {
@@ -143,12 +145,12 @@ export class EagleHead extends Module implements RunnerHooks {
     this.#rotary = new RotaryTable(body, ropeScaling, maxSeq);
   }
 
-  /** Tokens of the scores. */
+  /** Number of scores. */
   get vocabSize(): number {
     return this.#model.vocabSize;
   }
 
-  /** Numbers of a feature. */
+  /** Length of a feature. */
   get width(): number {
     return this.#shape.body.channels;
   }
@@ -169,7 +171,7 @@ export class EagleHead extends Module implements RunnerHooks {
     return { layers: 1, kvHeads, headDim, dtype, device, recurrent: null };
   }
 
-  /** Sets the source of features, and the tokens of its outputs; null: all tokens, in order. */
+  /** Sets the source of features, and the tokens of the outputs; null: all tokens, in order. */
   connect(features: (slots: Tensor) => Tensor): void {
     this.#features = features;
   }
@@ -190,7 +192,7 @@ export class EagleHead extends Module implements RunnerHooks {
     const last = indexSelect(hidden.reshape([-1, this.width]), 0, ends);
     const count = last.size(0);
     if (count > 0) kernels.copy({ in: last, out: this.outputsOf(count) });
-    return this.scored(last);
+    return this.computeScores(last);
   }
 
   /** Allocates the hidden states of the ends of `sequences` sequences. Throws DS_OUT_OF_MEMORY. */
@@ -214,8 +216,11 @@ export class EagleHead extends Module implements RunnerHooks {
     return this.midlayer.call(embedding, features, context, caches?.[0] ?? null);
   }
 
-  /** Scores of the model's whole vocabulary. Tokens that the head cannot predict have -Infinity. */
-  private scored(hidden: Tensor): Tensor {
+  /**
+   * Returns scores for the model's whole vocabulary; -Infinity for tokens that the head cannot
+   * predict.
+   */
+  private computeScores(hidden: Tensor): Tensor {
     const normed = this.norm.call(hidden);
     const scores = this.lm_head?.call(normed) ?? this.#model.logitsOf(normed);
     if (!this.#indices) return scores;
@@ -236,7 +241,7 @@ export class EagleHead extends Module implements RunnerHooks {
         indices[token] = i;
         continue;
       }
-      throw wrong('d2t', `tokens below ${this.vocabSize}`, `token ${token} at ${i}`);
+      throw headError('d2t', `tokens below ${this.vocabSize}`, `token ${token} at ${i}`);
     }
     const { device } = this.fc.weight;
     this.#indices = held(() => Tensor.from(indices, { dtype: 'i64', device }));
@@ -252,11 +257,11 @@ export class EagleHead extends Module implements RunnerHooks {
   }
 }
 
-/** Tensors of a head besides its parameters: the tokens that it predicts. */
+/** Tensors in the files that are not parameters: the tokens that the head predicts. */
 const TABLES: readonly string[] = ['d2t', 't2d'];
 
-/** The name of a parameter for a name in the files; null for the tables of tokens. */
-function nameOf(name: string): string | null {
+/** Returns the parameter for a name in the files; null for the tables of tokens. */
+function parameterName(name: string): string | null {
   if (TABLES.includes(name)) return null;
   return name.replace(/^model\./, '').replace(/^layers\.0\./, 'midlayer.');
 }
@@ -275,12 +280,12 @@ export async function openEagle(place: string, model: CausalLM): Promise<EagleHe
   const files = await WeightFiles.open(dir);
   let head: EagleHead | null = null;
   try {
-    const names = new Set(Array.from(files.tensors.keys(), nameOf));
-    const shape = shapeOf(dir, files, names, model);
+    const names = new Set(Array.from(files.tensors.keys(), parameterName));
+    const shape = readHeadShape(dir, files, names, model);
     head = new EagleHead(model, shape);
     const { device, dtype } = model.computesIn;
-    const layout = { transposed: new Set<string>(), nameOf };
-    const offsets = files.tensors.has('d2t') ? await numbersOf(files, 'd2t') : null;
+    const layout = { transposed: new Set<string>(), nameOf: parameterName };
+    const offsets = files.tensors.has('d2t') ? await readNumbers(files, 'd2t') : null;
     await startWhole(head, files, { op: OP, layout, dtype });
     head.to(device, dtype).eval();
     joinAll(head);
@@ -293,7 +298,7 @@ export async function openEagle(place: string, model: CausalLM): Promise<EagleHe
   }
 }
 
-async function numbersOf(files: WeightFiles, name: string): Promise<number[]> {
+async function readNumbers(files: WeightFiles, name: string): Promise<number[]> {
   const values = await files.read(name);
   try {
     return values.toArray();
@@ -303,21 +308,21 @@ async function numbersOf(files: WeightFiles, name: string): Promise<number[]> {
 }
 
 /**
- * Reads the config.json of a head. Throws DS_CHECKPOINT for other heads, DS_CONFIG for others'
- * models.
+ * Reads the config.json of a head. Throws DS_CHECKPOINT for another kind of head, DS_CONFIG for a
+ * head of another model.
  */
-function shapeOf(
+function readHeadShape(
   dir: string,
   files: WeightFiles,
   names: ReadonlySet<string | null>,
   model: RotaryLM,
 ): HeadShape {
-  if (!files.config) throw wrong('config.json', 'the file', 'none');
+  if (!files.config) throw headError('config.json', 'the file', 'none');
   const config = new ModelConfig(`${dir}/config.json`, files.config as JsonObject, TRAITS.name);
-  const ownConfig = config.section('eagle_config');
-  if (!names.has('fc.weight')) throw wrong('weights', 'an EAGLE-3 head: fc.weight', 'none');
+  const eagleConfig = config.section('eagle_config');
+  if (!names.has('fc.weight')) throw headError('weights', 'an EAGLE-3 head: fc.weight', 'none');
   config.requireOneOf('num_hidden_layers', [1]);
-  ownConfig.requireOneOf('use_aux_hidden_state', [true]);
+  eagleConfig.requireOneOf('use_aux_hidden_state', [true]);
   const folder = { config, tensors: { has: () => true } };
   const body = bodyOf(TRAITS, readRotaryConfig(TRAITS, parseRotaryConfig(TRAITS, folder)));
   const { channels: width, layers } = model.config;
@@ -327,9 +332,9 @@ function shapeOf(
   const hasEmbedding = names.has('embed_tokens.weight');
   const hasOutput = names.has('lm_head.weight');
   if (!(hasEmbedding && hasOutput)) requireEqual('hidden size', body.channels, width);
-  if (body.channels % 2 !== 0) throw wrong('hidden_size', 'an even number', `${body.channels}`);
+  if (body.channels % 2 !== 0) throw headError('hidden_size', 'an even number', `${body.channels}`);
   const listed =
-    ownConfig.get('eagle_aux_hidden_state_layer_ids') ??
+    eagleConfig.get('eagle_aux_hidden_state_layer_ids') ??
     config.get('eagle_aux_hidden_state_layer_ids');
   return {
     body,
@@ -347,7 +352,7 @@ function requireLayers(given: unknown, layers: number): number[] {
   const isGood = list.every((value) => Number.isInteger(value) && value >= 0 && value < layers);
   if (isGood && new Set(list).size === 3) return list;
   const expected = `three different layers below ${layers} (eagle_aux_hidden_state_layer_ids)`;
-  throw wrong('config.json', expected, formatValue(given));
+  throw headError('config.json', expected, formatValue(given));
 }
 
 function requireEqual(what: string, got: number, expected: number): void {
@@ -357,6 +362,6 @@ function requireEqual(what: string, got: number, expected: number): void {
   throw new DsError({ code: 'DS_CONFIG', op: OP, ...fields });
 }
 
-function wrong(what: string, expected: string, got: string): DsError {
+function headError(what: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op: `${OP} ${what}`, expected, got });
 }

@@ -1,4 +1,4 @@
-// Hidden states of a model that an EAGLE-3 head reads, kept per slot of the paged cache.
+// Stores the hidden states that an EAGLE-3 head reads, by slot of the paged cache.
 import type { Places } from '../../models/index.js';
 import type { Linear } from '../../nn/linear.js';
 import type { Device } from '../../runtime/device.js';
@@ -7,7 +7,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import { concat, held, indexSelect, Tensor } from '../../tensor/index.js';
 
-/** Work that a runner does before and after the model's forward. */
+/** Hooks around the model's forward in a runner. */
 export interface RunnerHooks {
   /** Runs a forward at `places`. `slots` are those of its tokens in the cache, [N] i32. */
   around(slots: Tensor, places: Places, forward: (places: Places) => Tensor): Tensor;
@@ -15,17 +15,17 @@ export interface RunnerHooks {
 
 /** Sizes of a pool. */
 interface PoolSizes {
-  /** Slots of the cache: blocks times tokens of a block. */
+  /** Number of slots: blocks times tokens per block. */
   readonly slots: number;
-  /** Numbers of a feature, even. */
+  /** Length of a feature; even. */
   readonly width: number;
   readonly dtype: DType;
   readonly device: Device;
 }
 
 /**
- * Features by cache slot: row i, [width], belongs to the token with its keys and values in slot i.
- * Sequences that share blocks of the prefix cache share features, too.
+ * Features by cache slot: row i [width] belongs to the token in slot i. Sequences that share blocks
+ * of the prefix cache share features too.
  */
 export class FeaturePool {
   private rows: Tensor | null = null;
@@ -44,7 +44,7 @@ export class FeaturePool {
   /** Stores features [N, width] at `slots` [N] i32; negative slots are skipped. */
   write(features: Tensor, slots: Tensor): void {
     const half = this.sizes.width / 2;
-    // The op stores a key and a value: the halves of a feature.
+    // The op stores a key and a value; here these are the halves of a feature.
     const part = (i: number): Tensor => features.narrow(1, i * half, half).unsqueeze(1);
     kernels.pagedStore({ k: part(0), v: part(1), slots, pool: required(this.rows) });
   }
@@ -61,12 +61,12 @@ export class FeaturePool {
   }
 }
 
-/** Stores the features of each forward: hidden states of three layers, through `fc`. */
+/** Stores the features of each forward: hidden states of three layers, projected by `fc`. */
 export class FeatureWriter implements RunnerHooks {
   constructor(
     private readonly pool: FeaturePool,
     private readonly fc: Linear,
-    /** The layers whose inputs count, ascending. */
+    /** The layers to read, ascending. */
     private readonly layers: readonly number[],
   ) {}
 

@@ -11,13 +11,13 @@ import { StepRunner } from '../step-runner.js';
 import { DraftModel } from './draft-model.js';
 import { openEagle } from './eagle-head.js';
 import { OpenedEagle } from './open-eagle.js';
-import { costOf, type Draft, type DraftRoom } from './opened-draft.js';
+import { type DraftRoom, draftCost, type OpenDraft } from './opened-draft.js';
 import type { DraftCost } from './speculator.js';
 
 const OP = 'initInference speculative.model';
 
 /** A loaded draft model. It owns the weights. */
-class OpenedModel implements Draft {
+class OpenedDraft implements OpenDraft {
   readonly sizes: CacheSizes;
 
   constructor(
@@ -32,13 +32,13 @@ class OpenedModel implements Draft {
   }
 
   costFor(model: CausalLM): DraftCost {
-    return { step: costOf(this.draft, model), reach: this.draft.sharedAnglesSeq };
+    return { step: draftCost(this.draft, model), reach: this.draft.sharedAnglesSeq };
   }
 
   modelFor({ reach, ...room }: DraftRoom, vocabSize: number): DraftModel {
     const { draft, sizes } = this;
-    const own = { ...pick(room), reach: Math.min(reach, draft.sharedAnglesSeq) };
-    const runner = new StepRunner(draft, sizes, { ...own, recorded: 'drafting' });
+    const runnerSizes = { ...pickSizes(room), reach: Math.min(reach, draft.sharedAnglesSeq) };
+    const runner = new StepRunner(draft, sizes, { ...runnerSizes, recorded: 'drafting' });
     return new DraftModel(runner, { tokens: room.tokens, vocabSize }, () => this.dispose());
   }
 
@@ -48,7 +48,7 @@ class OpenedModel implements Draft {
   }
 }
 
-const pick = ({ blocks, tokens, sequences, records }: Omit<DraftRoom, 'reach'>) => ({
+const pickSizes = ({ blocks, tokens, sequences, records }: Omit<DraftRoom, 'reach'>) => ({
   blocks,
   tokens,
   sequences,
@@ -64,7 +64,7 @@ export async function openDraft(
   { speculative, kv_cache }: ResolvedInferenceConfig,
   model: CausalLM,
   tokenizer: Tokenizer | null,
-): Promise<Draft | null> {
+): Promise<OpenDraft | null> {
   const place = speculative?.model ?? null;
   if (place === null) return null;
   if (speculative?.method === 'eagle3') {
@@ -72,46 +72,47 @@ export async function openDraft(
   }
   const { device, dtype } = model.computesIn;
   const { model: draft, folders } = await openModelFolder(place, { dtype }, () => {});
-  const opened = new OpenedModel(draft, kv_cache.block_size);
+  const opened = new OpenedDraft(draft, kv_cache.block_size);
   try {
     const folder = folders.find(hasTokenizer);
-    const ownTokenizer = folder === undefined ? null : await Tokenizer.fromPretrained(folder);
-    if (draft.recurrentSizes) throw recurrent(draft);
-    requireSame(ownTokenizer, tokenizer, [draft.vocabSize, model.vocabSize]);
+    const draftTokenizer = folder === undefined ? null : await Tokenizer.fromPretrained(folder);
+    if (draft.recurrentSizes) throw recurrentError(draft);
+    requireSameVocabulary(draftTokenizer, tokenizer, [draft.vocabSize, model.vocabSize]);
     if (opened.sizes.recurrent) {
       const expected = 'a model without recurrent layers: a state cannot drop a token';
       throw new DsError({ code: 'DS_CONFIG', op: OP, expected, got: draft.constructor.name });
     }
     draft.to(device, dtype).eval();
     joinAll(draft);
-    return new OpenedModel(draft, kv_cache.block_size);
+    return new OpenedDraft(draft, kv_cache.block_size);
   } catch (error) {
     opened.dispose();
     throw error;
   }
 }
 
-/** Compares all tokens; without tokenizers, the sizes of the vocabularies. */
-function requireSame(
-  ownTokenizer: Tokenizer | null,
+/** Compares all tokens; without tokenizers, the vocabulary sizes. */
+function requireSameVocabulary(
+  draftTokenizer: Tokenizer | null,
   tokenizer: Tokenizer | null,
   [drafts, wanted]: readonly [number, number],
 ): void {
-  if (!ownTokenizer || !tokenizer) {
+  if (!draftTokenizer || !tokenizer) {
     if (drafts === wanted) return;
-    throw differs(`a vocabulary of ${wanted} tokens`, String(drafts));
+    throw differentTokenizerError(`a vocabulary of ${wanted} tokens`, String(drafts));
   }
-  const count = Math.max(ownTokenizer.vocabSize, tokenizer.vocabSize);
+  const count = Math.max(draftTokenizer.vocabSize, tokenizer.vocabSize);
   for (let id = 0; id < count; ++id) {
-    const [a, b] = [ownTokenizer, tokenizer].map((tokenizer) =>
+    const [a, b] = [draftTokenizer, tokenizer].map((tokenizer) =>
       tokenizer.hasToken(id) ? tokenizer.idToToken(id) : null,
     );
-    if (a !== b) throw differs(`${JSON.stringify(b)} as token ${id}`, JSON.stringify(a));
+    if (a !== b)
+      throw differentTokenizerError(`${JSON.stringify(b)} as token ${id}`, JSON.stringify(a));
   }
 }
 
-/** A state cannot drop the tokens that the model refuses. */
-function recurrent(draft: CausalLM): DsError {
+/** A recurrent state cannot drop refused tokens. */
+function recurrentError(draft: CausalLM): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: OP,
@@ -120,7 +121,7 @@ function recurrent(draft: CausalLM): DsError {
   });
 }
 
-function differs(expected: string, got: string): DsError {
+function differentTokenizerError(expected: string, got: string): DsError {
   const hint = 'Choose a smaller model of the same family, or the method "ngram".';
   return new DsError({
     code: 'DS_CONFIG',

@@ -1,4 +1,4 @@
-// The EAGLE-3 head of an engine: its features, its cache, and its place as a draft model.
+// Opens an EAGLE-3 head: its features, its cache, and its use as a draft model.
 import type { CausalLM } from '../../models/index.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
@@ -9,11 +9,11 @@ import { StepRunner } from '../step-runner.js';
 import { type DraftHead, DraftModel } from './draft-model.js';
 import type { EagleHead } from './eagle-head.js';
 import { FeaturePool, FeatureWriter, type RunnerHooks } from './features.js';
-import { costOf, type Draft, type DraftRoom } from './opened-draft.js';
+import { type DraftRoom, draftCost, type OpenDraft } from './opened-draft.js';
 import type { DraftCost } from './speculator.js';
 
-/** A loaded head. It owns the weights and the features. */
-export class OpenedEagle implements Draft, DraftHead {
+/** A loaded head. Owns the weights and the features. */
+export class OpenedEagle implements OpenDraft, DraftHead {
   readonly sizes: CacheSizes;
   private pool: FeaturePool | null = null;
 
@@ -34,7 +34,7 @@ export class OpenedEagle implements Draft, DraftHead {
   }
 
   costFor(model: CausalLM): DraftCost {
-    return { step: costOf(this.head, model), reach: this.head.reach };
+    return { step: draftCost(this.head, model), reach: this.head.reach };
   }
 
   modelFor({ reach, ...room }: DraftRoom, vocabSize: number): DraftModel {
@@ -42,11 +42,11 @@ export class OpenedEagle implements Draft, DraftHead {
     const pool = required(this.pool);
     head.connect((slots) => pool.read(slots));
     const { blocks, tokens, sequences, records } = room;
-    const own = { blocks, tokens, sequences, records, reach: Math.min(reach, head.reach) };
+    const runnerSizes = { blocks, tokens, sequences, records, reach: Math.min(reach, head.reach) };
     head.reserve(sequences);
-    // Recorded steps of several sequences have padding rows, which have no features.
+    // Padding rows of recorded steps of several sequences have no features.
     const recorded = 'alone' as const;
-    const runner = new StepRunner(head, sizes, { ...own, recorded, beside: head });
+    const runner = new StepRunner(head, sizes, { ...runnerSizes, recorded, beside: head });
     return new DraftModel(runner, { tokens, vocabSize }, () => this.dispose(), this);
   }
 
@@ -60,7 +60,7 @@ export class OpenedEagle implements Draft, DraftHead {
     });
   }
 
-  /** The slot of a token in the cache; -1 beyond the blocks of its sequence. */
+  /** Returns the cache slot of a token; -1 beyond the blocks of its sequence. */
   private slotOf({ blocks }: Sequence, index: number): number {
     const { blockSize } = this.sizes;
     const block = blocks[Math.floor(index / blockSize)];

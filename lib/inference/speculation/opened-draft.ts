@@ -1,4 +1,4 @@
-// What an engine needs of a loaded draft model or head.
+// Interface of a loaded draft model or head.
 import type { CausalLM } from '../../models/index.js';
 import type { Module } from '../../nn/module.js';
 import type { CacheSizes } from '../paged-cache.js';
@@ -7,16 +7,16 @@ import type { DraftModel } from './draft-model.js';
 import type { RunnerHooks } from './features.js';
 import type { DraftCost } from './speculator.js';
 
-/** The largest sizes of the model's runner. */
+/** Maximum sizes of the model's runner. */
 export type DraftRoom = Pick<RunnerSizes, 'blocks' | 'tokens' | 'sequences' | 'reach' | 'records'>;
 
-/** A loaded draft. It owns the weights. */
-export interface Draft {
+/** A loaded draft. Owns the weights. */
+export interface OpenDraft {
   /** Sizes of the draft model's cache. */
   readonly sizes: CacheSizes;
   /**
-   * Returns what the model's runner does around its forwards, for a cache of `blocks` blocks; null:
-   * nothing. Throws DS_OUT_OF_MEMORY.
+   * Returns hooks around the model's forwards, for a cache of `blocks` blocks; null if there are
+   * none. Throws DS_OUT_OF_MEMORY.
    */
   besideFor(blocks: number): RunnerHooks | null;
   costFor(model: CausalLM): DraftCost;
@@ -28,8 +28,9 @@ export interface Draft {
   dispose(): void;
 }
 
-/** Estimates the time of a token by the numbers of parameters. */
-export const costOf = (draft: Module, model: Module): number => sizeOf(draft) / sizeOf(model);
+/** Estimates the relative time of a token from the numbers of parameters. */
+export const draftCost = (draft: Module, model: Module): number =>
+  countParameters(draft) / countParameters(model);
 
-const sizeOf = (model: Module): number =>
+const countParameters = (model: Module): number =>
   model.parameters().reduce((sum, { numel }) => sum + numel, 0);

@@ -1,11 +1,10 @@
-// Proposes tokens by prompt lookup: the text that followed the last tokens when they occurred
-// before.
+// Prompt lookup: proposes the text that followed an earlier occurrence of the last tokens.
 import { required } from '../../runtime/required.js';
 
-/** Candidates that a lookup compares. It bounds the time for texts that repeat one n-gram. */
+/** Maximum number of candidates that a lookup compares; bounds the time for repetitive texts. */
 const MAX_CANDIDATES = 64;
 
-/** Sizes of the n-grams that a lookup matches. */
+/** Minimum and maximum n of the matched n-grams. */
 export interface LookupSizes {
   readonly min: number;
   readonly max: number;
@@ -39,9 +38,9 @@ export class PromptLookup {
    */
   propose(max: number): number[] {
     const { tokens } = this;
-    const found = max > 0 ? this.match() : 0;
-    if (found > 0) this.last = { end: found, length: tokens.length };
-    const from = max > 0 ? found || this.resumed() : 0;
+    const end = max > 0 ? this.findMatch() : 0;
+    if (end > 0) this.last = { end: end, length: tokens.length };
+    const from = max > 0 ? end || this.resumedEnd() : 0;
     if (from === 0) return [];
     const proposals: number[] = [];
     for (let i = from; proposals.length < max; ++i) {
@@ -55,7 +54,7 @@ export class PromptLookup {
    * match must have predicted a token, and only `min` tokens may follow the last predicted one.
    * Returns 0 otherwise.
    */
-  private resumed(): number {
+  private resumedEnd(): number {
     const { tokens, last } = this;
     const since = tokens.length - last.length;
     let right = 0;
@@ -65,11 +64,11 @@ export class PromptLookup {
   }
 
   /** Returns the end of the best match before the end of the text; 0 without one. */
-  private match(): number {
+  private findMatch(): number {
     const { tokens } = this;
     const { min, max } = this.sizes;
     if (tokens.length <= min) return 0;
-    this.index();
+    this.addNgrams();
     let [best, longest] = [0, min - 1];
     let end = this.latest.get(this.hashAt(tokens.length)) ?? 0;
     for (let i = 0; end > 0 && i < MAX_CANDIDATES; ++i, end = required(this.earlier[end])) {
@@ -81,7 +80,7 @@ export class PromptLookup {
   }
 
   /** Adds all n-grams before the last token. */
-  private index(): void {
+  private addNgrams(): void {
     while (this.indexed < this.tokens.length - 1) {
       const end = ++this.indexed;
       const hash = this.hashAt(end);

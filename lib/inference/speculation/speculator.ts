@@ -34,7 +34,7 @@ export interface SpeculationCounts {
 }
 
 /** State of a sequence. */
-interface Draft {
+interface DraftState {
   readonly lookup: PromptLookup;
   readonly length: DraftLength;
 }
@@ -48,7 +48,7 @@ interface Draft {
  * this is rejection sampling. Source: Leviathan et al. 2023.
  */
 export class Speculator {
-  private readonly drafts = new WeakMap<Sequence, Draft>();
+  private readonly drafts = new WeakMap<Sequence, DraftState>();
   private proposed = 0;
   private accepted = 0;
 
@@ -85,18 +85,18 @@ export class Speculator {
   }
 
   private proposalsFor(sequence: Sequence, room: number, cost: number): number[] {
-    const { lookup, length } = this.draftOf(sequence);
+    const { lookup, length } = this.getState(sequence);
     const { draft } = this.settings;
-    const known = sequence.tokens.length;
+    const knownTokens = sequence.tokens.length;
     const continuation = this.continuationOf(sequence);
     if (!continuation?.maySpeculate) return [];
-    const max = Math.min(room, length.at(known, cost));
+    const max = Math.min(room, length.lengthFor(knownTokens, cost));
     // Where a format leaves one way, the step jumps forward.
-    const forced = max > 0 ? Array.from(continuation.forced()).slice(0, max) : [];
+    const forced = max > 0 ? Array.from(continuation.forcedTokens()).slice(0, max) : [];
     if (forced.length > 0) return forced;
     if (!draft || continuation.matcher) return lookup.propose(max);
     // The draft model fills them in later.
-    return new Array(Math.max(0, Math.min(max, draft.reach - known))).fill(0);
+    return new Array(Math.max(0, Math.min(max, draft.reach - knownTokens))).fill(0);
   }
 
   /**
@@ -112,16 +112,16 @@ export class Speculator {
     if (proposed === 0) return;
     this.proposed += proposed;
     this.accepted += accepted;
-    this.draftOf(sequence).length.learn(sequence.tokens.length, proposed, accepted);
+    this.getState(sequence).length.learn(sequence.tokens.length, proposed, accepted);
   }
 
-  private draftOf(sequence: Sequence): Draft {
+  private getState(sequence: Sequence): DraftState {
     const { max, lookup } = this.settings;
-    const found = this.drafts.get(sequence) ?? {
+    const state = this.drafts.get(sequence) ?? {
       lookup: new PromptLookup(sequence.tokens, lookup),
       length: new DraftLength(max),
     };
-    this.drafts.set(sequence, found);
-    return found;
+    this.drafts.set(sequence, state);
+    return state;
   }
 }

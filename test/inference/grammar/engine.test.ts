@@ -133,7 +133,7 @@ test('greedy tokens are the most likely ones that the format allows', async () =
   await own.destroy();
   const words = new Int32Array(Math.ceil(sizes.vocabSize / 32));
   for (const [one, format] of formats.entries()) {
-    const matcher = new Matcher(await grammars.of(readFormat('test', format)), []);
+    const matcher = new Matcher(await grammars.compile(readFormat('test', format)), []);
     const tokens = [one, 7];
     for (const token of required(made[one]?.[0]).tokens) {
       matcher.fill(words);
