@@ -278,5 +278,5 @@ function write(file: string, content: string): void {
 const diskOperation = (path: string): DiskOperation => ({
   op: `autotuning ${path}`,
   expected: 'a writable path',
-  hint: 'autotuning.results_dir and exps_dir name the folders.',
+  hint: 'Set autotuning.results_dir and autotuning.exps_dir to writable folders.',
 });

@@ -97,7 +97,7 @@ function stagesOf({ zero_optimization: zero }: Section, ranks: number): readonly
   const stage = isSection(zero) ? zero.stage : undefined;
   if (Array.isArray(stage)) {
     if (stage.length > 0) return [...new Set(stage)];
-    const [op, expected] = ['zero_optimization.stage', 'a stage or more'];
+    const [op, expected] = ['zero_optimization.stage', 'at least one stage'];
     throw new DsError({ code: 'DS_CONFIG', op, expected, got: '[]' });
   }
   if (stage !== undefined && stage !== null && stage !== 'auto' && stage !== 'all') return [stage];

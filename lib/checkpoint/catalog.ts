@@ -79,6 +79,6 @@ function disagreement(
     op: `save: ${name}`,
     expected: `${formatInfo(info)}, as on rank ${rank}`,
     got: `${formatInfo(its)} on rank ${other}`,
-    hint: 'Ranks that have a tensor of this name must have parts of the same one.',
+    hint: 'Give different tensors different names, or divide one tensor between the ranks.',
   });
 }

@@ -137,8 +137,8 @@ async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: final,
-    expected: 'to be the last to save this tag',
-    got: `${TURNS} other saves of it`,
+    expected: 'one program that saves this tag',
+    got: `${TURNS} saves of this tag by other programs`,
     hint: 'Let each program save to its own folder, or under its own tags.',
   });
 }

@@ -237,7 +237,7 @@ function describedLayout(path: string, description: JsonObject | null): Layout {
     code: 'DS_CHECKPOINT',
     op: path,
     expected: 'a model with a description for transformers',
-    got: description ? 'a damaged description' : 'a model without one',
+    got: description ? 'a damaged description' : 'a model without a description',
     hint: 'Implement describe() in your Module before saving, or export the native format.',
   });
 }

@@ -95,7 +95,7 @@ export async function requireLatestReplaceable(dir: string): Promise<void> {
     code: 'DS_CHECKPOINT',
     op: path,
     expected: 'nothing of this name, or a file that names a tag',
-    got: status.isFile() ? 'a file with something else in it' : kindOf(status),
+    got: status.isFile() ? 'a file with other contents' : kindOf(status),
     hint: 'Nothing was changed: move it away, or save with { saveLatest: false }.',
   });
 }

@@ -80,7 +80,7 @@ export async function writeFolder(
 async function appear(from: string, path: string, files: readonly string[] | null): Promise<void> {
   if (!files) {
     if (!(await renameExclusive(from, path)))
-      throw takenError(path, 'something that has just appeared');
+      throw takenError(path, 'a file or folder that another process has just created');
     return syncPath(dirname(path));
   }
   const made: string[] = [];
@@ -189,10 +189,11 @@ export async function requireFree(out: string): Promise<FreeFolder> {
     }),
   );
   if (!status) return { path, isThere: false };
-  if (!status.isDirectory()) throw takenError(path, status.isFile() ? 'a file' : 'something else');
+  if (!status.isDirectory())
+    throw takenError(path, status.isFile() ? 'a file' : 'a link or a device');
   await orDsError(path, () => clearFolder(path));
   const [found] = await orDsError(path, () => readdir(path));
-  if (found !== undefined) throw takenError(path, `one with ${found} in it`);
+  if (found !== undefined) throw takenError(path, `a folder that contains ${found}`);
   return { path, isThere: true };
 }
 

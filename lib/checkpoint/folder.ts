@@ -53,10 +53,10 @@ export async function openInside(
         throw error.expected === 'a regular file' ? refusedError(path, 'a file', error.got) : error;
       case 'ENOENT':
       case 'ENOTDIR':
-        throw refusedError(path, 'this file', 'no such file');
+        throw refusedError(path, 'an existing file', 'no such file');
       case 'ELOOP': {
         if (followOwn && (await staysInside(folder, path))) return InputFile.open(path);
-        const hint = 'Links could lead out of the folder: copy it with `cp -rL`.';
+        const hint = 'Copy the folder with `cp -rL`: links could lead out of it.';
         throw refusedError(path, 'a regular file', 'a symbolic link', hint);
       }
       default:
@@ -76,6 +76,6 @@ async function staysInside(folder: string, path: string): Promise<boolean> {
 }
 
 function refusedError(op: string, expected: string, got: string, hint = ''): DsError {
-  const advice = hint || 'The folder is damaged or incomplete.';
+  const advice = hint || 'The folder is damaged or incomplete: copy or download it again.';
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint: advice });
 }

@@ -135,7 +135,7 @@ function parseJson(json: Uint8Array, file: string): Record<string, unknown> {
 
 function checkMetadata(value: unknown, file: string): void {
   if (isObject(value) && Object.values(value).every((item) => typeof item === 'string')) return;
-  throw damagedError(`${file}: ${METADATA}`, 'strings by name', 'something else');
+  throw damagedError(`${file}: ${METADATA}`, 'an object of strings', formatField(value));
 }
 
 function parseEntry(
@@ -145,7 +145,11 @@ function parseEntry(
 ): TensorEntry {
   const location = `${file}: ${name}`;
   if (!isObject(value) || Object.keys(value).length !== 3) {
-    throw damagedError(location, 'dtype, shape and data_offsets', 'something else');
+    throw damagedError(
+      location,
+      'an object with dtype, shape and data_offsets',
+      formatField(value),
+    );
   }
   const code = hasCodes && CODES.includes(value.dtype) ? (value.dtype as CodeDType) : null;
   const dtype = code ? 'u8' : DTYPES.get(String(value.dtype));

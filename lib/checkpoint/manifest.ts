@@ -289,7 +289,7 @@ function damagedOrOld(text: string, location: string): DsError {
   } catch {
     // The error below reports the damage.
   }
-  return damagedError(location, 'its own digest', 'another digest');
+  return damagedError(location, 'contents that match the digest in the file', 'changed contents');
 }
 
 function otherFormat(op: string, { format, library }: JsonObject): DsError {

@@ -289,7 +289,8 @@ function requireEntry(
   const name = entryName(tensor, shape, part);
   const entry = file.entries.get(name);
   const location = `${file.path}: ${name}`;
-  if (!entry) throw damagedError(location, 'this tensor of the manifest', 'no such tensor');
+  if (!entry)
+    throw damagedError(location, 'the tensor that the manifest lists', 'no tensor of this name');
   const wanted = entryShape(part);
   if (entry.dtype === dtype && entry.shape.join() === wanted.join()) return entry;
   const got = `${entry.dtype} [${entry.shape.join(', ')}]`;

@@ -55,7 +55,7 @@ async function requireFileOrNothing(path: string): Promise<void> {
     code: 'DS_CHECKPOINT',
     op: path,
     expected: 'nothing of this name, or a file to replace',
-    got: status.isSymbolicLink() ? 'a symbolic link' : 'something else',
+    got: status.isSymbolicLink() ? 'a symbolic link' : 'a folder or a device',
     hint: 'No file was changed. Choose another folder, or move it away.',
   });
 }

@@ -343,6 +343,7 @@ function requireOneWay(asynchronous: readonly boolean[]): void {
     op: 'saveCheckpoint asynchronous',
     expected: 'the same on every rank',
     got: `${ranksWith(true)}, ${ranksWith(false)}`,
+    hint: 'Pass the same value of asynchronous on every rank.',
   });
 }
 

@@ -159,7 +159,7 @@ function pathTaken(op: string): DsError {
     code: 'DS_CHECKPOINT',
     op,
     expected: 'nothing of this name, or a safetensors file to replace',
-    got: 'something else',
+    got: 'another file or a folder',
     hint: 'No file was changed. Choose another name, or move it away.',
   });
 }

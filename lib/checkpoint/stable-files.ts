@@ -101,8 +101,8 @@ function replacedError(op: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,
-    expected: 'files that stay while they are opened',
-    got: `replaced files, ${ATTEMPTS} times`,
+    expected: 'files that do not change while they are opened',
+    got: `files that changed ${ATTEMPTS} times`,
     hint: 'Another process replaces them repeatedly. Load another tag, or load after it has ended.',
   });
 }
@@ -111,8 +111,8 @@ function different(op: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,
-    expected: 'the checkpoint of rank 0',
-    got: 'another checkpoint of this name',
-    hint: 'All ranks must see the same folder.',
+    expected: 'the same checkpoint as on rank 0',
+    got: 'a different checkpoint under the same name',
+    hint: 'Use a folder that all ranks share.',
   });
 }

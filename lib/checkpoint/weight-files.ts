@@ -250,7 +250,11 @@ function parseObject(text: string, path: string): JsonObject {
 function filesOf(path: string, { weight_map: map }: JsonObject): string[] {
   const location = `${path}/${INDEX_FILE}`;
   if (!isObject(map)) {
-    throw damagedError(location, 'a "weight_map" of file names', 'something else');
+    throw damagedError(
+      location,
+      'a "weight_map" of file names',
+      JSON.stringify(map)?.slice(0, 200) ?? 'nothing',
+    );
   }
   for (const [name, file] of Object.entries(map)) {
     const good = typeof file === 'string' && isPlainName(file) && file.endsWith('.safetensors');
@@ -264,7 +268,7 @@ function filesOf(path: string, { weight_map: map }: JsonObject): string[] {
   }
   const names = [...new Set(Object.values(map) as string[])];
   if (names.length === 0)
-    throw damagedError(location, 'a "weight_map" with tensors', 'an empty one');
+    throw damagedError(location, 'a "weight_map" with tensors', 'an empty "weight_map"');
   return names;
 }
 
@@ -296,7 +300,11 @@ function locationsOf(
   for (const [name, file] of Object.entries(map as JsonObject)) {
     const home = found.get(file as string)?.get(name);
     if (!home)
-      throw damagedError(`${path}/${file}: ${name}`, 'this tensor of the index', 'no such tensor');
+      throw damagedError(
+        `${path}/${file}: ${name}`,
+        'the tensor that the index lists',
+        'no tensor of this name',
+      );
     homes.set(name, home);
   }
   return homes;
@@ -339,6 +347,6 @@ function noWeights(op: string, files: readonly string[]): DsError {
 }
 
 function damagedError(op: string, expected: string, got: string): DsError {
-  const hint = 'The folder is damaged or incomplete.';
+  const hint = 'The folder is damaged or incomplete: copy or download it again.';
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

@@ -151,9 +151,9 @@ function asLinear(layer: Layer, name: string): CompressedLinear {
   throw new DsError({
     code: 'DS_CONFIG',
     op: `compression_training, ${name}`,
-    expected: 'a linear layer, because only the weights of embeddings are quantized',
+    expected: 'a linear layer, because embeddings support only weight quantization',
     got: `a ${layer.base.constructor.name}`,
-    hint: 'Write expressions that exclude it.',
+    hint: 'Change the expressions in modules so that they exclude this layer.',
   });
 }
 
@@ -164,6 +164,6 @@ export function requireUncompressed(model: Module): void {
     'initCompression',
     'a model without compression',
     'a model with compression',
-    'redundancyClean() ends it.',
+    'Call redundancyClean() first, or pass an uncompressed model.',
   );
 }

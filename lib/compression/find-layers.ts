@@ -121,7 +121,7 @@ function unreachedError(path: string, got: string): DsError {
     op: `${path}.modules`,
     expected: 'layers that the model calls, with the forward of nn',
     got,
-    hint: 'Write expressions that exclude it.',
+    hint: 'Change the expressions so that they exclude this layer.',
   });
 }
 

@@ -62,9 +62,9 @@ export function resolveAuto(config: string | DsConfig, sources: AutoSources): Ds
   if (typeof sources !== 'object' || sources === null) {
     throw valueError(
       'resolveAuto',
-      'what "auto" is filled from',
+      'an object with the values that fill "auto"',
       sources,
-      'Such as { model: { hiddenSize }, training: { lr: 1e-5 } }.',
+      'Pass for example { model: { hiddenSize }, training: { lr: 1e-5 } }.',
     );
   }
   const draft = new Draft(readDocument(config));

@@ -10,14 +10,15 @@ const endsAfterItsStart: Rule = ({ autotuning }) => {
     path: ['autotuning', 'end_profile_step'],
     expected: `at least start_profile_step, which is ${start}`,
     got: String(end),
-    hint: 'The steps between are timed.',
+    hint: 'Raise end_profile_step: autotuning times the steps between the two.',
   };
 };
 
 const namesItsFolders: Rule = ({ autotuning }) => {
   const key = (['results_dir', 'exps_dir'] as const).find((item) => autotuning[item] === '');
   if (!autotuning.enabled || !key) return null;
-  const hint = `"${key === 'results_dir' ? 'autotuning_results' : 'autotuning_exps'}" is the default.`;
+  const usual = key === 'results_dir' ? 'autotuning_results' : 'autotuning_exps';
+  const hint = `Set it to a folder, or remove it for the default, "${usual}".`;
   return { path: ['autotuning', key], expected: 'a folder', got: '""', hint };
 };
 

@@ -46,7 +46,7 @@ const hasGroups: Rule = ({ compression_training: section }) =>
   firstOf(TECHNIQUES, (name) => {
     const { shared_parameters: shared, different_groups: groups } = section[name];
     if (!shared.enabled || Object.keys(groups).length > 0) return null;
-    const hint = 'A group is { "NAME": { "params": { .. }, "modules": [ .. ] } }.';
+    const hint = 'Add a group: { "NAME": { "params": { .. }, "modules": [ .. ] } }.';
     const path = [SECTION, name, 'different_groups'];
     return { path, expected: 'at least one group, because the technique is on', got: 'none', hint };
   });
@@ -57,7 +57,7 @@ const patternsAreExpressions: Rule = ({ compression_training: section }) =>
     const patterns = [[modules].flat(), ...(related ?? [])].flat();
     const wrong = patterns.find((pattern) => pattern !== '*' && !isExpression(pattern));
     if (wrong === undefined) return null;
-    const hint = 'Quote literal characters with a backslash.';
+    const hint = 'Write a backslash before special characters that are meant literally.';
     return { path, expected: 'regular expressions', got: formatConfigValue(wrong), hint };
   });
 
@@ -75,7 +75,7 @@ const relatedModulesPairUp: Rule = ({ compression_training: section }) =>
     const count = [modules].flat().length;
     if (!related || related.length === count) return null;
     const expected = `${count} lists, one for each entry of modules`;
-    const hint = 'Each list names the layers behind the one in its place.';
+    const hint = 'Write one list of related layers for each entry of modules.';
     return { path: [...path, 'related_modules'], expected, got: String(related.length), hint };
   });
 
@@ -88,13 +88,14 @@ const bitsCanBeReached: Rule = ({ compression_training: { weight_quantization: s
     const { start_bits: start, target_bits: target } = params;
     if (start < target) {
       const expected = `at least target_bits, ${target}`;
-      const hint = 'Bits become fewer.';
+      const hint = 'Raise start_bits or lower target_bits.';
       return { path: [...path, 'start_bits'], expected, got: String(start), hint };
     }
     if (target > 2) return null;
     const isNearest = shared.quantize_weight_in_forward || shared.rounding === 'nearest';
     if (shared.quantization_type === 'symmetric' && isNearest) return null;
-    const hint = 'Two and three values are symmetric, and rounded to nearest.';
+    const hint =
+      'For 1 and 2 bits, set quantization_type to "symmetric" and rounding to "nearest".';
     return { path: [...path, 'target_bits'], expected: 'at least 3', got: String(target), hint };
   });
 };
@@ -104,7 +105,7 @@ const headsAreCounted: Rule = ({ compression_training: { head_pruning: section }
   const { enabled, num_heads: heads } = section.shared_parameters;
   if (!enabled || heads !== null) return null;
   const path = [SECTION, 'head_pruning', 'shared_parameters', 'num_heads'];
-  return { path, expected: 'the heads of a layer', got: 'none', hint: 'Give the number.' };
+  return { path, expected: 'the number of heads of a layer', got: 'none', hint: 'Set num_heads.' };
 };
 
 /** Source: DeepSpeed, which reads all three, and does not compare keep_number_layer. */
@@ -113,12 +114,12 @@ const layersAreNamed: Rule = ({ compression_training: { layer_reduction: section
   const { module_name_prefix: prefix, teacher_layer: layers, keep_number_layer: count } = section;
   const path = [SECTION, 'layer_reduction'];
   if (layers.length > 0 && prefix === null) {
-    const hint = 'As "transformer.h".';
+    const hint = 'Set it to the path of the layers, such as "transformer.h".';
     return { path: [...path, 'module_name_prefix'], expected: 'a path', got: 'none', hint };
   }
   if (count === null || count === layers.length) return null;
   const expected = `${count} layers, which is keep_number_layer`;
-  const hint = 'Each layer of the model starts as one of the teacher.';
+  const hint = 'List one teacher layer for each of the keep_number_layer layers.';
   return { path: [...path, 'teacher_layer'], expected, got: formatConfigValue(layers), hint };
 };
 

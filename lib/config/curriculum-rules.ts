@@ -57,9 +57,9 @@ const sharesEvenly: Rule = (config) => {
   if (!uneven) return null;
   return {
     path: [SECTION, ...uneven[0]],
-    expected: `a multiple of ${ranks}, the ranks that share out each sample's tokens`,
+    expected: `a multiple of ${ranks}, the ranks that share each sample's tokens (sequence_parallel_size)`,
     got: String(uneven[1]),
-    hint: 'sequence_parallel_size is their number.',
+    hint: 'Set it to a multiple of sequence_parallel_size.',
   };
 };
 

@@ -67,7 +67,7 @@ export function elasticBatch(section: Elasticity): ElasticBatch | Violation {
   if (found.ranks.length === 0) {
     return {
       path: ['elasticity', 'min_gpus'],
-      expected: 'a range of GPUs that can share a batch out',
+      expected: 'a range with a number of GPUs that divides a batch',
       got: `${section.min_gpus} to ${section.max_gpus}`,
       hint: `Raise max_gpus, lower min_gpus, or allow more than ${largestBatch(section)} samples.`,
     };
@@ -85,8 +85,8 @@ export function elasticTriad(section: Elasticity, ranks: number): Triad | Violat
     return {
       path: ['elasticity'],
       expected: isStrict
-        ? `one of the numbers of data ranks that share ${shared.batch} samples out: ${formatCounts(shared.ranks)}`
-        : `at most ${Math.floor(largestBatch(section) / smallest(section))} data ranks, each with a micro-batch`,
+        ? `a number of data ranks that divides ${shared.batch} samples: ${formatCounts(shared.ranks)}`
+        : `at most ${Math.floor(largestBatch(section) / smallest(section))} data ranks, with at least one micro-batch each`,
       got: String(ranks),
       hint: isStrict
         ? 'Start that many ranks, or change micro_batch_sizes or max_train_batch_size.'
@@ -198,9 +198,10 @@ const lacksSizes: Flaw = ({ max_train_batch_size: max, micro_batch_sizes: sizes 
   if (max !== null && sizes !== null && sizes.length > 0) return null;
   return {
     path: ['elasticity', key],
-    expected: key === 'micro_batch_sizes' ? 'micro-batches to choose from' : 'the largest batch',
+    expected:
+      key === 'micro_batch_sizes' ? 'a list of micro-batch sizes' : 'the largest batch size',
     got: 'none',
-    hint: 'Such as "max_train_batch_size": 2000, "micro_batch_sizes": [2, 4, 6].',
+    hint: 'Add for example "max_train_batch_size": 2000, "micro_batch_sizes": [2, 4, 6].',
   };
 };
 
@@ -211,7 +212,7 @@ const hasNoRange: Flaw = ({ min_gpus: min, max_gpus: max }) =>
         path: ['elasticity', 'min_gpus'],
         expected: `at most max_gpus, which is ${max}`,
         got: String(min),
-        hint: 'Swap them.',
+        hint: 'Lower min_gpus or raise max_gpus.',
       };
 
 const sharesModelsWithoutNodes: Flaw = ({ version, model_parallel_size: ranks }) =>
@@ -231,7 +232,7 @@ const cutsModelsByNodes: Flaw = (section) =>
         path: ['elasticity', 'model_parallel_size'],
         expected: `a divisor of num_gpus_per_node, which is ${section.num_gpus_per_node}`,
         got: String(section.model_parallel_size),
-        hint: 'A model lies within one node.',
+        hint: 'Set it to a divisor: the ranks of one model must be on one node.',
       };
 
 const hasNoNode: Flaw = (section) =>
@@ -241,7 +242,7 @@ const hasNoNode: Flaw = (section) =>
         path: ['elasticity', 'max_gpus'],
         expected: `at least num_gpus_per_node, which is ${nodeOf(section)}`,
         got: String(section.max_gpus),
-        hint: 'Nodes come and go as a whole.',
+        hint: 'Raise max_gpus: elasticity adds and removes whole nodes.',
       };
 
 const overfills: Flaw = (section) => {
@@ -252,7 +253,7 @@ const overfills: Flaw = (section) => {
     path: ['elasticity', 'micro_batch_sizes'],
     expected: `at most ${max}, because the largest batch is ${largestBatch(section)}${dataRanksOfNode(section) > 1 ? ` for ${dataRanksOfNode(section)} data ranks of a node` : ''}`,
     got: String(size),
-    hint: 'Leave that micro-batch out, or raise max_train_batch_size.',
+    hint: 'Remove this micro-batch size, or raise max_train_batch_size.',
   };
 };
 

@@ -82,7 +82,7 @@ function readText(file: string, name: string): string {
   } catch (cause) {
     if (cause instanceof UnfitFile) {
       const { expected, got } = cause;
-      throw problem(file, { expected, got, hint: `Name the ${name} itself.` });
+      throw problem(file, { expected, got, hint: `Pass the path of the ${name} file.` });
     }
     throw problem(null, {
       expected: `the path of a readable ${name}`,
@@ -257,7 +257,11 @@ class Copier {
    */
   copy(value: unknown, path: Path): unknown {
     if (path.length > MAX_DEPTH) {
-      throw tooMuch(path, `at most ${MAX_DEPTH} levels of nesting`, 'more: a cycle?');
+      throw tooMuch(
+        path,
+        `at most ${MAX_DEPTH} levels of nesting`,
+        'more levels (an object may contain itself)',
+      );
     }
     if (Array.isArray(value)) {
       this.take(value.length, path);
@@ -271,7 +275,7 @@ class Copier {
 
   private take(values: number, path: Path): void {
     this.count += values;
-    if (this.count > MAX_VALUES) throw tooMuch(path, `at most ${MAX_VALUES} values`, 'more');
+    if (this.count > MAX_VALUES) throw tooMuch(path, `at most ${MAX_VALUES} values`, 'more values');
   }
 }
 

@@ -15,7 +15,7 @@ const missing = (...path: string[]): Violation => ({
   path: [...PATH, ...path],
   expected: 'a value, because random_ltd is on',
   got: 'none',
-  hint: 'Give it, or switch the section off.',
+  hint: 'Set it, or set random_ltd.enabled to false.',
 });
 
 const hasRequiredKeys: Rule = (config) => {
@@ -43,13 +43,13 @@ const namesLayers: Rule = (config) => {
   if (!ids?.length) return null;
   const path = [...PATH, 'random_ltd_layer_id'];
   const got = formatConfigValue(ids);
-  const hint = 'Layers are numbered from 0.';
+  const hint = 'List each layer once; the first layer has the number 0.';
   if (new Set(ids).size !== ids.length) return { path, expected: 'each layer once', got, hint };
   if (count != null && count !== ids.length) {
     return { path, expected: `${count} layers, as in random_ltd_layer_num`, got, hint };
   }
   if (total == null || ids.every((id) => id < total)) return null;
-  return { path, expected: `layers below ${total}, total_layer_num`, got, hint };
+  return { path, expected: `numbers below ${total}, the total_layer_num`, got, hint };
 };
 
 const growsFromTokens: Rule = (config) => {
@@ -60,7 +60,12 @@ const growsFromTokens: Rule = (config) => {
   const path = [...PATH, 'random_ltd_schedule'];
   if (max < min) {
     const expected = `at least min_value, ${min}`;
-    return { path: [...path, 'max_value'], expected, got: String(max), hint: 'Lengths grow.' };
+    return {
+      path: [...path, 'max_value'],
+      expected,
+      got: String(max),
+      hint: 'Raise max_value or lower min_value.',
+    };
   }
   if (min >= step) return null;
   return {
@@ -74,7 +79,7 @@ const growsFromTokens: Rule = (config) => {
 /** random_ltd excludes sparse attention and sequence parallelism: dropped tokens fit neither. */
 const seesRows: Rule = (config) => {
   if (!sectionOf(config)) return null;
-  const hint = 'Switch one of them off.';
+  const hint = 'Remove one of the two features.';
   const expected = 'none with random_ltd, because its layers see a random part of each row';
   const { sequence_parallel_size: ranks, sparse_attention: sparse } = config;
   if (ranks > 1) return { path: ['sequence_parallel_size'], expected, got: String(ranks), hint };

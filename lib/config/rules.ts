@@ -33,7 +33,7 @@ const partitionIsKnown: Rule = ({ pipeline: { partition } }) => {
         path: ['pipeline', 'partition'],
         expected: `"best", or ${expected}`,
         got: formatValue(partition),
-        hint: 'Leave it out for the best that is known of the model.',
+        hint: 'Remove the key: the default chooses the best method for the model.',
       }
     : null;
 };
@@ -47,7 +47,7 @@ const generatesOnTrainingRanks: Rule = ({ hybrid_engine: hybrid, tensor_parallel
         path: ['hybrid_engine', 'inference_tp_size'],
         expected: ranks === 1 ? '1' : `1, or ${ranks} as tensor_parallel.autotp_size`,
         got: formatValue(size),
-        hint: 'Generation uses the ranks that share each layer in training: set tensor_parallel.autotp_size.',
+        hint: 'Set tensor_parallel.autotp_size: generation uses the ranks that share each layer in training.',
       }
     : null;
 };

@@ -38,7 +38,7 @@ function metricsIn(config: ResolvedValues): MetricSite[] {
 /** Source: DeepSpeed, which asserts it. */
 const hasMetrics: Rule = (config) => {
   if (!curriculumIn(config) || metricsIn(config).length > 0) return null;
-  const hint = 'A metric is { "NAME": { "index_to_sample_path": .., "min_difficulty": .. } }.';
+  const hint = 'Add a metric: { "NAME": { "index_to_sample_path": .., "min_difficulty": .. } }.';
   return {
     path: METRICS,
     expected: 'at least one metric, because the curriculum is on',
@@ -54,7 +54,7 @@ function lacksAnIndex({ path, section }: MetricSite): Violation | null {
   const isValue = section.difficulty_type === 'value';
   const absent = (isValue ? needed : needed.slice(0, 1)).find((key) => section[key] === null);
   if (!absent) return null;
-  const hint = `data.analyze() writes it; "${section.difficulty_type}" reads it.`;
+  const hint = `Set it to the file that data.analyze() wrote; "${section.difficulty_type}" reads it.`;
   return missingKey([...path, absent], hint);
 }
 
@@ -62,7 +62,7 @@ function lacksAnIndex({ path, section }: MetricSite): Violation | null {
 function falls({ path, section }: MetricSite): Violation | null {
   const { difficulty } = section.schedule_config ?? {};
   if (section.schedule_type !== 'fixed_discrete' || !difficulty || rises(difficulty)) return null;
-  const hint = 'Samples that came within reach are not left out again.';
+  const hint = 'Sort the difficulties: samples that were once included stay included.';
   const where = [...path, 'schedule_config', 'difficulty'];
   return {
     path: where,

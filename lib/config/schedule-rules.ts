@@ -56,13 +56,13 @@ export const missingKey = (path: readonly string[], hint: string): Violation => 
 function lacksSomething({ path, section }: Scheduled): Violation | null {
   for (const key of ['min_difficulty', 'max_difficulty', 'schedule_type'] as const) {
     if (section[key] === null) {
-      return missingKey([...path, key], 'Give it, or switch the section off.');
+      return missingKey([...path, key], 'Set it, or disable the section.');
     }
   }
   const type = required(section.schedule_type);
   const absent = READ[type].find((key) => section.schedule_config?.[key] == null);
   if (!absent) return null;
-  const hint = `"${type}" reads ${READ[type].join(', ')}.`;
+  const hint = `Set it: "${type}" reads ${READ[type].join(', ')}.`;
   return missingKey([...path, 'schedule_config', absent], hint);
 }
 
@@ -74,7 +74,7 @@ function endsEasier(scheduled: Scheduled): Violation | null {
     path: [...scheduled.path, 'max_difficulty'],
     expected: `at least min_difficulty, ${found.min}`,
     got: String(found.max),
-    hint: 'Difficulties grow.',
+    hint: 'Raise max_difficulty or lower min_difficulty.',
   };
 }
 
@@ -89,11 +89,11 @@ function listsMisfit(scheduled: Scheduled): Violation | null {
       path,
       expected,
       got: formatConfigValue(steps),
-      hint: 'The last difficulty has no last step.',
+      hint: 'Remove or add steps: the last difficulty lasts until the end.',
     };
   }
   if (rises(steps)) return null;
-  const hint = 'A difficulty is never reached if its last step is not after the previous one.';
+  const hint = 'Sort the steps: each difficulty must end after the previous one.';
   return { path, expected: 'steps in rising order', got: formatConfigValue(steps), hint };
 }
 

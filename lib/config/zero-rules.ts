@@ -219,7 +219,7 @@ const copiesHaveRanks: Rule = ({ zero_optimization: { mics_shard_size: size } })
         path: ['zero_optimization', 'mics_shard_size'],
         expected: 'at least 1, or -1 for all ranks',
         got: '0',
-        hint: 'Set it to the ranks of a machine.',
+        hint: 'Set it to the number of ranks of one node.',
       }
     : null;
 

@@ -136,9 +136,9 @@ function requireUnused(folder: string, name: string): void {
   throw new DsError({
     code: 'DS_IO',
     op: `${OP} ${found}`,
-    expected: 'an unused name',
-    got: 'a file',
-    hint: 'Read it by its path, name another folder, or pass { overwrite: true }.',
+    expected: 'no file of this name',
+    got: 'an existing file',
+    hint: 'Use the existing index, choose another folder, or pass { overwrite: true }.',
   });
 }
 
@@ -203,7 +203,7 @@ function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
   const metrics = Object.entries(isObject(given) ? given : {});
   if (metrics.length === 0) {
     const expected = 'an object of one metric or more, by name';
-    throw refusedError('metrics', expected, given, '{ seqlen: "seqlen" } is one.');
+    throw refusedError('metrics', expected, given, 'Pass for example { seqlen: "seqlen" }.');
   }
   return metrics.map(([name, metric]) => {
     if (!/^[\w-]+$/.test(name)) {
@@ -211,7 +211,7 @@ function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
         'metrics',
         'names of letters, digits, _ and -',
         name,
-        'Files are named so.',
+        'Rename the metric: its name becomes a file name.',
       );
     }
     if (metric === 'seqlen') return [name, seqlen];

@@ -153,8 +153,8 @@ export class CurriculumDraws {
     return dataError(
       `CurriculumSampler, step ${this.current}`,
       `samples within the difficulties ${gateTexts.join(', ')}`,
-      `none of ${length}; each metric begins at ${begins.join(', ')}`,
-      'Begin with larger difficulties.',
+      `none of ${length}; the easiest samples have ${begins.join(', ')}`,
+      'Raise the min_difficulty of these metrics.',
     );
   }
 }

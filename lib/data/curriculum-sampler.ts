@@ -180,7 +180,10 @@ export class CurriculumSampler extends Sampler {
         code: 'DS_CHECKPOINT',
         op: `${OP}.loadStateDict`,
         expected: `a position in steps of ${this.batchSize} samples`,
-        got: `one in ${state.batchSize === undefined ? 'another kind of order' : `steps of ${formatValue(state.batchSize)}`}`,
+        got:
+          state.batchSize === undefined
+            ? 'the position of another kind of sampler'
+            : `a position in steps of ${formatValue(state.batchSize)}`,
         hint: 'Resume with the same train_batch_size, or without the loader state.',
       });
     }

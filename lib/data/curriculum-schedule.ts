@@ -122,7 +122,7 @@ export class DifficultyPath {
     const next = requireFinite(op, this.schedule(this.step + 1));
     if (next < this.difficulty) {
       const expected = `at least ${this.difficulty}, the difficulty of the step before`;
-      const hint = 'Difficulties grow.';
+      const hint = 'Return difficulties that do not fall from step to step.';
       throw argumentError(op, expected, String(next), hint);
     }
     this.difficulty = next;

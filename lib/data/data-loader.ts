@@ -189,7 +189,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
         code: 'DS_CHECKPOINT',
         op: 'DataLoader.loadStateDict',
         expected: `the position in a dataset of ${this.dataset.length} samples`,
-        got: `one of ${JSON.stringify(samples)}`,
+        got: `one in a dataset of ${JSON.stringify(samples)} samples`,
         hint: 'Resume with the same data and sequence length, or without the loader state.',
       });
     }
@@ -269,9 +269,9 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   private atItsEnd(): DsError {
     return dataError(
       `DataLoader, epoch ${this.epoch}`,
-      'an epoch that has samples',
+      'an epoch with samples',
       `the end of the ${this.sampler.constructor.name}`,
-      'It draws for no more epochs than it was given.',
+      'Give the sampler more epochs, or train for fewer.',
     );
   }
 

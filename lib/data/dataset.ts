@@ -188,8 +188,8 @@ export function requireServable(dataset: unknown, op = 'DataLoader'): void {
   if (Number.isSafeInteger(length) && typeof get === 'function') return;
   const hint =
     typeof iterate === 'function'
-      ? 'Samples that come in turn are served by data.IterableLoader.'
-      : 'For an array: { length: samples.length, get: (i) => samples[i] }.';
+      ? 'Use data.IterableLoader for datasets with iterate().'
+      : 'For an array, pass { length: samples.length, get: (i) => samples[i] }.';
   throw argumentError(
     op,
     'a dataset: an object with length and get(index)',
@@ -200,7 +200,12 @@ export function requireServable(dataset: unknown, op = 'DataLoader'): void {
 
 /** The error of a plain `for` over samples that take time. */
 export function onlyLater(got: string): DsError {
-  return dataError('DataLoader', 'samples at once', got, 'Iterate with `for await`.');
+  return dataError(
+    'DataLoader',
+    'a dataset with synchronous get()',
+    got,
+    'Iterate with `for await`.',
+  );
 }
 
 /** Checks the result of the export. Throws DS_ARGUMENT. */
@@ -217,7 +222,7 @@ function badSource(source: DatasetSource, expected: string, got: unknown): DsErr
     op: `dataset of ${source.module}`,
     expected,
     got: failed ? errorMessage(got) : String(got),
-    hint: 'An ES module, or one that builds its dataset asynchronously, needs `length` as well.',
+    hint: 'Pass `length` as well if the module is an ES module or builds its dataset asynchronously.',
     cause: failed ? got : undefined,
   });
 }

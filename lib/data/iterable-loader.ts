@@ -177,8 +177,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
       throw new DsError({
         code: 'DS_CHECKPOINT',
         op: 'IterableLoader.loadStateDict',
-        expected: 'a position among samples without number',
-        got: `one of ${JSON.stringify(samples)} samples`,
+        expected: 'a position in data without a length',
+        got: `one in a dataset of ${JSON.stringify(samples)} samples`,
         hint: 'Resume with the same data, or without the loader state.',
       });
     }
@@ -236,7 +236,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
       throw dataError(
         `IterableLoader, epoch ${epoch}`,
         this.roundOptions.dropLast ? `${this.round} samples: a batch for each rank` : 'samples',
-        this.roundOptions.dropLast ? 'fewer' : 'none',
+        this.roundOptions.dropLast ? 'fewer samples' : 'no samples',
         this.roundOptions.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
       );
     }

@@ -24,7 +24,7 @@ export function valuesInFiles(files: MetricFiles, length: number): Float64Array 
   const lists = samples.lengths.length;
   if (metrics.lengths.length !== lists) {
     const expected = `${lists} values, one for each list of ${files.indexToSamplePath}`;
-    const hint = 'A merged index supports only percentiles.';
+    const hint = 'Set difficulty_type to "percentile" for a merged index.';
     throw dataError(location, expected, `${metrics.lengths.length}`, hint);
   }
   const several = metrics.lengths.findIndex((count) => count !== 1);
@@ -85,7 +85,7 @@ function eachSample(
   visit: (sample: number, position: number, list: number) => void,
 ): void {
   const op = `${prefixOf(path)}.bin`;
-  const hint = 'Is it the index of another dataset? Analyze this one.';
+  const hint = 'Run data.analyze() on this dataset: the index belongs to another one.';
   if (numbers.length !== length) {
     throw dataError(
       op,

@@ -20,7 +20,7 @@ export class PositionalFile {
     } catch (cause) {
       throw unreadable(this.path, cause);
     }
-    throw dataError(this.path, 'a file', 'something else', 'Check the path.');
+    throw dataError(this.path, 'a file', 'a folder or a device', 'Check the path.');
   }
 
   /** `bytes` bytes from `position`. Throws DS_DATA if the file ends before. */

@@ -203,8 +203,8 @@ function unsupervisedError(cause: Error): DsError {
   return new DsError({
     code: 'DS_DATA',
     op: 'DataLoader',
-    expected: 'a thread that watches over its workers',
-    got: `one that ended: ${cause.message}`,
+    expected: 'a running thread that supervises the workers',
+    got: `a thread that ended: ${cause.message}`,
     cause,
   });
 }

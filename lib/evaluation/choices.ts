@@ -146,7 +146,7 @@ async function readQuestions(op: string, files: unknown): Promise<Question[]> {
     for await (const row of rowsOf(part)) questions.push(questionOf(row));
   }
   if (questions.length > 0) return questions;
-  throw dataError(found.slice(0, 3).join(', '), 'a row with a question', 'none');
+  throw dataError(found.slice(0, 3).join(', '), 'at least one row with a question', 'none');
 }
 
 function questionOf({ row, location: placeOf }: LocatedRow): Question {

@@ -75,7 +75,11 @@ const isPair = (pair: unknown): boolean =>
 export function requireBos(op: string, addBos: unknown, { bosId }: Tokenizer): void {
   requireType(`${op} addBos`, addBos, 'boolean');
   if (!addBos || bosId !== null) return;
-  throw argumentError(`${op} addBos`, 'a tokenizer with a BOS token', 'one without');
+  throw argumentError(
+    `${op} addBos`,
+    'a tokenizer with a BOS token',
+    'a tokenizer without a BOS token',
+  );
 }
 
 /** A context and its continuation as tokens. */
@@ -100,7 +104,8 @@ export function requestOf({ model, tokenizer }: Evaluated, pair: Pair): Likeliho
   const { place } = pair;
   const { before, targets } = encodePair(tokenizer, pair);
   const { length } = targets;
-  if (length === 0) throw dataError(place, 'a continuation with a token', 'one without');
+  if (length === 0)
+    throw dataError(place, 'a continuation of at least one token', 'an empty continuation');
   if (length > model.maxSeq) {
     const expected = `a continuation of at most ${model.maxSeq} tokens, as the model takes`;
     throw dataError(place, expected, `${length} tokens`);
@@ -125,7 +130,7 @@ function encodePair(
   if (context === '') {
     const start = tokenizer.bosId ?? tokenizer.eosId;
     if (start === null) {
-      const got = 'none, and a tokenizer without BOS and EOS';
+      const got = 'no context, and a tokenizer without BOS and EOS tokens';
       throw dataError(place, 'a context', got);
     }
     return { before: [start], targets: encode(continuation) };

@@ -50,6 +50,6 @@ export async function openForEvaluation(
 }
 
 function twoAdapters({ path }: AdapterFolder): Error {
-  const hint = 'Give the folder of the base model, and one adapter.';
-  return argumentError('evaluate adapter', 'the folder of a whole model with it', path, hint);
+  const hint = 'Pass the folder of the base model, and one adapter.';
+  return argumentError('evaluate adapter', 'the folder of the base model as the model', path, hint);
 }

@@ -107,8 +107,8 @@ function requireToken(op: string, token: string): string {
   if (token.length <= TOKEN_LENGTH && /^[\x21-\x7e]+$/.test(token)) return token;
   throw argumentError(
     op,
-    'a token of the hub, one word of ASCII characters',
-    `${token.length} characters with others among them`,
+    'an access token of the hub, without blanks and non-ASCII characters',
+    `${token.length} characters with a blank or a non-ASCII character`,
     'Create a token at https://huggingface.co/settings/tokens.',
   );
 }

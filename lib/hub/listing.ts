@@ -68,7 +68,7 @@ export async function filesOf(
   });
   for await (const entry of list) {
     if (++entries > MAX_ENTRIES) {
-      throw badAnswer(name, `at most ${MAX_ENTRIES} files`, 'more of them');
+      throw badAnswer(name, `at most ${MAX_ENTRIES} files`, 'more files');
     }
     if (!isObject(entry)) throw badAnswer(name, 'a list of files', printable(entry));
     const path = pathOf(name, entry);

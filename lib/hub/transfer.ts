@@ -145,7 +145,8 @@ async function fetchAll(
     if (failure === null) return;
     call.signal.throwIfAborted();
     if (!(failure instanceof Restart)) throw failure;
-    if (failure.whole && !isRanged) throw badAnswer(file.path, 'the file', 'an answer without it');
+    if (failure.whole && !isRanged)
+      throw badAnswer(file.path, 'the file', 'an answer without the file');
     isRanged &&= !failure.whole;
     transfers.arrived(-partial.done);
     await partial.restart(file.bytes, failure);
@@ -240,7 +241,7 @@ class Ranges {
       const room = segment.to - segment.from - segment.done;
       if (chunk.length > room) {
         const expected = `${this.file.bytes} bytes of ${this.file.path}`;
-        throw badAnswer(call.asked.name, expected, 'more of them');
+        throw badAnswer(call.asked.name, expected, 'more bytes');
       }
       await this.partial.append(segment, chunk);
       arrived(chunk.length);

@@ -35,13 +35,13 @@ export async function autotuneCommand(
 ): Promise<number> {
   const { autotuning: mode, save_pid, ...own } = options;
   if (own.node_rank !== undefined) {
-    const hint = 'Start it once, with --hostfile.';
+    const hint = 'Start ds once, with --hostfile.';
     refuse('--autotuning', 'one launcher, which starts all ranks', '--node_rank', hint);
   }
   const job = await plannedJob(own, program, noticeOf(own));
   if (!job.here.includes(0)) {
-    const hint = 'The first rank writes its measurements to a file that ds reads there.';
-    refuse('--autotuning', 'to be started on the first host of the hostfile', 'another one', hint);
+    const hint = 'Start ds on that host: rank 0 writes its measurements to a file there.';
+    refuse('--autotuning', 'a start on the first host of the hostfile', 'another host', hint);
   }
   outliveReaders();
   return withPidFile({ ...own, save_pid }, async () => {

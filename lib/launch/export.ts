@@ -26,7 +26,7 @@ async function ggufCommand(dir: string, flags: ExportFlags, type: GgufType): Pro
   const given = Object.entries({ tag, dtype, format }).find(([, value]) => value !== undefined);
   if (given) {
     const hint = given[0] === 'tag' ? 'Name the folder of the checkpoint.' : '--gguf sets both.';
-    throw argumentError(`--${given[0]}`, 'no such option beside --gguf', String(given[1]), hint);
+    throw argumentError(`--${given[0]}`, 'no such option with --gguf', String(given[1]), hint);
   }
   const { bytes, source, hasTokenizer } = await exportGguf(dir, output, type);
   const words = hasTokenizer ? '' : ', without a tokenizer';

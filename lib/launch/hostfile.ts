@@ -61,7 +61,7 @@ export function parseHostfile(text: string, file: string): Node[] {
         place,
         'every host once',
         `${host} again (first in line ${first})`,
-        'Add its slots up.',
+        'Write one line for the host, with all its slots.',
       );
     }
     seen.set(host, index + 1);

@@ -66,7 +66,7 @@ function requireBlocks(block: number, size: number): void {
     op: 'ds io --block_size',
     expected: `at most ${max} bytes, because the file has ${size} and ${MIN_BLOCKS} blocks at least`,
     got: `${block}`,
-    hint: 'Give smaller blocks, or a larger --size.',
+    hint: 'Lower --block_size, or raise --size.',
   });
 }
 

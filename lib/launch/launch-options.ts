@@ -158,7 +158,7 @@ export function takeLaunchOptions(
       { from: 'user' },
     );
   } catch (error) {
-    return refuse('ds train', 'options of the launcher as they are', errorMessage(error));
+    return refuse('ds train', 'options of the launcher', errorMessage(error));
   }
   const isGiven = (name: string) => command.getOptionValueSource(name) === 'cli';
   const options = Object.entries(command.opts()).filter(([name]) => !before || isGiven(name));
@@ -200,7 +200,7 @@ export function requireConsistent(options: LaunchOptions): void {
   const exclusive = (names: readonly (keyof LaunchOptions)[], others: typeof names) => {
     const [item] = given(names);
     const [other] = given(others.filter((name) => name !== item));
-    if (item && other) refuse(`--${item}`, `no --${other} with it`, 'both');
+    if (item && other) refuse(`--${item}`, `either --${item} or --${other}`, 'both');
   };
   exclusive(['include', 'exclude'], ['include', 'exclude', 'num_nodes', 'num_gpus', 'num_procs']);
   exclusive(['num_gpus'], ['num_procs']);

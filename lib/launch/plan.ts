@@ -46,7 +46,8 @@ export async function planCommand(flags: PlanFlags): Promise<{ fits: boolean; ou
 export function plan(flags: PlanFlags): { fits: boolean; output: string } {
   if (flags.config !== undefined) return predict(flags, flags.config);
   if (flags.checkpointing) {
-    const expected = '--config with it; a plan without it compares both settings';
+    const expected =
+      '--config with --checkpointing; without --config, a plan compares both settings';
     throw new DsError({ code: 'DS_ARGUMENT', op: 'plan --checkpointing', expected, got: 'none' });
   }
   const request = requestOf(flags, plannedModel(flags.model, adaptersOf(flags)));
@@ -124,7 +125,7 @@ function requireStages(zero: number, stages: number, layers: number): void {
   const refusedError = (op: string, expected: string, got: number): DsError =>
     new DsError({ code: 'DS_CONFIG', op: `plan --config, ${op}`, expected, got: String(got) });
   if (stages > layers)
-    throw refusedError('pipeline.stages', `${layers} at most, as layers`, stages);
+    throw refusedError('pipeline.stages', `at most ${layers}, the number of layers`, stages);
   if (stages === 1 || zero < 2) return;
   throw refusedError('zero_optimization.stage', '0 or 1 with pipeline.stages', zero);
 }

@@ -62,7 +62,12 @@ export function requireNoCommand(name: string, commands: readonly string[]): voi
 function scriptPath(name: string): string {
   const found = fileOf(name);
   if (found === undefined) {
-    return refuse('script', 'a file that exists', name, '(ds --help lists the commands.)');
+    return refuse(
+      'script',
+      'a file that exists',
+      name,
+      'Check the path; `ds --help` lists the commands.',
+    );
   }
   if (statSync(found).isDirectory()) refuse('script', 'a file', `the folder ${name}`);
   return found;
@@ -92,7 +97,7 @@ function typescriptArguments(file: string): string[] {
   }
   return refuse(
     file,
-    'something that understands TypeScript',
+    'a Node version or a loader that runs TypeScript',
     `Node ${process.versions.node} alone`,
     'Use Node 22.18 or newer, or install tsx (npm install -D tsx), or install @swc-node/register.',
   );

@@ -54,11 +54,15 @@ function requireModels(folder: string | undefined, flags: ServeFlags): void {
     if (folder === undefined) refuse('serve', `a model, ${several} or --models-dir`, 'none');
     const given = modelMemory === undefined ? modelIdle : modelMemory;
     if (given === undefined) return;
-    refuse('--model-memory, --model-idle', `${several} or --models-dir with it`, 'one model');
+    refuse(
+      '--model-memory, --model-idle',
+      `${several} or --models-dir together with it`,
+      'one model',
+    );
   }
   const option = model === undefined ? '--models-dir' : '--model';
   if (folder !== undefined) {
-    refuse(option, 'no other model as the argument', formatValue(folder));
+    refuse(option, 'no model folder as the argument', formatValue(folder));
   }
   const { modelName } = fromFlags({ modelName: SERVE.model }, flags);
   const single = {
@@ -69,7 +73,13 @@ function requireModels(folder: string | undefined, flags: ServeFlags): void {
     '--model-name': modelName,
   };
   const odd = Object.entries(single).find(([, value]) => value !== undefined);
-  if (odd) refuse(odd[0], `no such option with ${option}`, 'one', 'Serve that model alone.');
+  if (odd)
+    refuse(
+      odd[0],
+      `no such option with ${option}`,
+      'both',
+      'Serve this model alone: ds serve FOLDER.',
+    );
 }
 
 /** Starts the ranks. Rank 0 serves. */
@@ -78,8 +88,8 @@ async function serveOverRanks(folder: string, flags: ServeFlags): Promise<number
   const { drainSeconds } = readLimits('serve limits', fromFlags(SERVER_LIMITS, flags));
   keysOf(flags.apiKeyFile); // A rank would read the model before it refuses a key.
   if (device?.includes(':')) {
-    const hint = 'GPUs are chosen by CUDA_VISIBLE_DEVICES.';
-    refuse('--device', 'a kind of device with --tp, not a single device', `"${device}"`, hint);
+    const hint = 'Set CUDA_VISIBLE_DEVICES to choose GPUs.';
+    refuse('--device', '"cuda" or "cpu" without a number, with --tp', `"${device}"`, hint);
   }
   const [{ launch }, { takeLaunchOptions }] = await Promise.all([
     import('./launch.js'),
@@ -226,7 +236,7 @@ function introduction({ served, pool, url }: InferenceServer): string {
  */
 function keysOf(file: string | undefined): string[] {
   const given = process.env[KEY]?.trim();
-  if (given === '') refuse(KEY, 'a key, or no such variable', 'an empty one');
+  if (given === '') refuse(KEY, 'a key, or an unset variable', 'an empty string');
   if (given !== undefined) requireKey(KEY, given);
   const keys = given === undefined ? [] : [given];
   if (file === undefined) return keys;
@@ -243,6 +253,6 @@ function keysOf(file: string | undefined): string[] {
     keys.push(key);
   }
   const isEmpty = text.trim() === '';
-  if (isEmpty) refuse('--api-key-file', 'a file with a key in a line', 'an empty one');
+  if (isEmpty) refuse('--api-key-file', 'a file with one key on each line', 'an empty file');
   return keys;
 }

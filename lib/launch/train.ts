@@ -34,8 +34,8 @@ export async function trainCommand(
   checkArguments(args);
   if (!options.quiet) for (const notice of notices) console.error(`ds: ${notice}`);
   if (args.device?.includes(':')) {
-    const hint = 'GPUs are chosen by --include localhost:0,1 or CUDA_VISIBLE_DEVICES.';
-    refuse('--device', 'a kind of device, not one of them', `"${args.device}"`, hint);
+    const hint = 'Use --include localhost:0,1 or CUDA_VISIBLE_DEVICES to choose GPUs.';
+    refuse('--device', '"cuda" or "cpu" without a number', `"${args.device}"`, hint);
   }
   const onCpu = args.use_cpu === true || args.device === 'cpu';
   if (onCpu && options.num_gpus) refuse('--device', 'no "cpu" with --num_gpus', '"cpu"');

@@ -201,7 +201,7 @@ export function isGroup<Group extends ParamGroup>(item: unknown): item is GroupO
 }
 
 function notAGroup(op: string): DsError {
-  return argumentError(op, 'a group { params: [...], ... }', 'a parameter between groups');
+  return argumentError(op, 'a group { params: [...], ... }', 'a parameter in a list of groups');
 }
 
 /** The error of a parameter that is not a leaf. Only leaves receive gradients. */

@@ -425,7 +425,7 @@ export async function readJson(path: string): Promise<JsonObject> {
     // Reported below.
   }
   const expected = 'a JSON object';
-  throw new DsError({ code: 'DS_CHECKPOINT', op: path, expected, got: 'something else' });
+  throw new DsError({ code: 'DS_CHECKPOINT', op: path, expected, got: 'other contents' });
 }
 
 function unread(path: string, cause: unknown): Error {

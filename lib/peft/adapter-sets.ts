@@ -100,11 +100,12 @@ export function addSet(op: string, model: Module, name: string, config: LoraConf
 
 /** Biases and whole modules are trained in place, so adapters would share them. */
 function requireBeside(op: string, { bias, modulesToSave }: LoraConfig): void {
-  if (bias !== 'none') throw argumentError(`${op} bias`, '"none" beside other adapters', bias);
+  if (bias !== 'none')
+    throw argumentError(`${op} bias`, '"none" if the model has other adapters', bias);
   if (modulesToSave.length === 0) return;
   throw argumentError(
     `${op} modulesToSave`,
-    'no modules beside other adapters',
+    'no modules if the model has other adapters',
     modulesToSave.join(),
   );
 }
@@ -171,7 +172,12 @@ export function deleteAdapter(model: Module, name: string, ...surplus: readonly 
   const sets = setsOf(op, model);
   const { layers } = setIn(op, sets, name);
   if (sets.all.size === 1) {
-    throw argumentError(op, 'another adapter', 'the last one', 'Call peft.unload(model).');
+    throw argumentError(
+      op,
+      'a model with another adapter',
+      'the only adapter',
+      'Call peft.unload(model) instead.',
+    );
   }
   requireChangeable(op, model);
   hide(model, sets);

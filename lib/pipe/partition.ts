@@ -16,7 +16,7 @@ export function balance(weights: readonly number[], stages: number): number[] {
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'pipeline',
-      expected: `at most ${n} stages: every one has a layer`,
+      expected: `at most ${n} stages, with at least one layer each`,
       got: String(stages),
       hint: 'Use fewer ranks on the pipeline axis, or cut the model into more layers.',
     });

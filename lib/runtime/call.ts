@@ -111,7 +111,7 @@ export function observeKernels(next: KernelObserver | null): void {
       code: 'DS_ARGUMENT',
       op: 'observeKernels',
       expected: 'one observer at a time',
-      got: 'a second one',
+      got: 'a second observer',
       hint: 'End the first profile, then start this one.',
     });
   }

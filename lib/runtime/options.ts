@@ -66,7 +66,7 @@ export function readOptions<Options extends object>(
         op,
         `"${optionName}" once`,
         `"${optionName}" and "${name}"`,
-        'They are one option: keep one.',
+        'Both names mean the same option: remove one.',
       );
     }
     renamed ??= { ...options };

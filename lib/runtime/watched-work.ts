@@ -81,7 +81,7 @@ export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
       code: 'DS_ARGUMENT',
       op: 'trace',
       expected: 'one trace at a time',
-      got: 'a second one',
+      got: 'a second trace',
       hint: 'Wait until the first trace has ended.',
     });
   }

@@ -42,7 +42,8 @@ export class BodyReservation {
     this.count(bytes);
     if (!this.isTooMuch(this.size)) return;
     this.close();
-    const message = 'The bodies of all requests under way have more bytes than this server holds.';
+    const message =
+      'All request bodies together exceed the memory that this server allows. Send the request again later.';
     throw overloadedError(message, { code: 'bodies_full' });
   }
 

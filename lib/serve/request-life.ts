@@ -60,7 +60,7 @@ export class RequestLife implements QueueClient {
   }
 
   private readonly onClose = (): void => {
-    this.end(new ApiError(503, 'The client has gone.', { code: 'disconnected' }));
+    this.end(new ApiError(503, 'The client disconnected.', { code: 'disconnected' }));
   };
 }
 

@@ -12,7 +12,7 @@ interface UnsupportedField {
   ignored: readonly JsonValue[];
 }
 
-const FUNCTIONS = 'it is the old name of tools; send tools in a chat';
+const FUNCTIONS = 'it was replaced by tools; send tools in a chat';
 const AUDIO = 'answers are text';
 
 /** Parameters that would change the answer. */
@@ -21,9 +21,9 @@ const UNSUPPORTED: Readonly<Record<string, UnsupportedField>> = {
   function_call: { reason: FUNCTIONS, ignored: ['none', 'auto'] },
   modalities: { reason: AUDIO, ignored: [['text']] },
   audio: { reason: AUDIO, ignored: [] },
-  web_search_options: { reason: 'the server does not search', ignored: [] },
-  suffix: { reason: 'the model continues texts at their end', ignored: [''] },
-  best_of: { reason: 'the server compares no answers; send n', ignored: [1] },
+  web_search_options: { reason: 'the server does not search the web', ignored: [] },
+  suffix: { reason: 'the model only continues a text at its end', ignored: [''] },
+  best_of: { reason: 'the server does not rank answers; send n', ignored: [1] },
   verbosity: { reason: 'request it in a message', ignored: ['medium'] },
 };
 

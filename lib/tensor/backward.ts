@@ -169,7 +169,7 @@ function requireSeed(root: Tensor, seed: Tensor | null): void {
   const { device } = root;
   if (!root.requiresGrad) {
     const hint =
-      'Was it computed under noGrad(), or detached? Call requireGrad() on the trained tensors.';
+      'Call requireGrad() on the trained tensors, and compute the loss without noGrad() and detach().';
     fail(
       'DS_AUTOGRAD',
       'a tensor computed from one that requires a gradient',

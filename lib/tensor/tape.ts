@@ -199,7 +199,7 @@ export class GradFn {
         code: 'DS_AUTOGRAD',
         op: this.name,
         expected: 'one backward through each graph',
-        got: 'a second one',
+        got: 'a second backward',
         hint: 'Run the forward again; saved tensors are freed as backward passes them.',
       });
     }

@@ -56,8 +56,8 @@ export class ChatTemplate {
     const { text, spans } = this.run(all);
     if (!this.text.match(/\{%[-+]?\s*generation\s*[-+]?%\}/)) {
       const expected = 'a chat template that marks the text of the assistant with {% generation %}';
-      const hint = 'Mark it in chat_template.jinja; transformers reads the marks as well.';
-      throw dataError(this.location, expected, 'one that does not', hint);
+      const hint = 'Add {% generation %} and {% endgeneration %} to chat_template.jinja.';
+      throw dataError(this.location, expected, 'a template without these marks', hint);
     }
     if (spans !== null) return { text, spans };
     // A macro or a filter captured the text. Marks in it show its final place.
@@ -65,9 +65,10 @@ export class ChatTemplate {
     const marked = spansOf(withMarks);
     const isSame = withMarks.replace(/[\uF8F0\uF8F1]/g, '') === text;
     if (marked !== null && isSame) return { text, spans: marked };
-    const expected = 'marks of {% generation %} that leave the text as it is';
-    const hint = 'The template trims or tests its own output, or messages hold U+F8F0 or U+F8F1.';
-    throw dataError(this.location, expected, 'another text', hint);
+    const expected = 'marks of {% generation %} that do not change the text';
+    const hint =
+      'Remove filters and tests on the marked text, and U+F8F0 and U+F8F1 from messages.';
+    throw dataError(this.location, expected, 'a text that changes with the marks', hint);
   }
 
   private run(variables: Record<string, unknown>, marks: Marks | null = null): Rendered {
@@ -91,15 +92,14 @@ export class ChatTemplate {
   private failure(cause: unknown): unknown {
     if (cause instanceof TemplateLimit) {
       const expected = `a template that stays within ${cause.bound}`;
-      const hint = 'A loop, a macro or a product in it grows too large.';
+      const hint = 'Shorten the loops, macros and products in the template.';
       return dataError(this.location, expected, withLine(cause.got, cause.line), hint);
     }
     if (!(cause instanceof TemplateFault)) return cause;
     const { kind, message, line } = cause;
     // The message of raise_exception() comes from the template.
     const words = kind === 'TemplateError' ? message : `${kind}: ${message}`;
-    const hint =
-      'Templates require certain roles in a certain order, and the variables that they name.';
+    const hint = 'Check the order of roles, and pass all variables that the template reads.';
     return new DsError({
       code: 'DS_DATA',
       op: this.location,
@@ -133,7 +133,7 @@ function spansOf(text: string): Span[] | null {
 }
 
 function requireMessages(messages: unknown, op: string): void {
-  const hint = 'A conversation is a list such as [{ role: "user", content: "Hello" }].';
+  const hint = 'Pass a list such as [{ role: "user", content: "Hello" }].';
   const expected = 'a list of messages with a role';
   const fail = (got: string): DsError => argumentError(op, expected, got, hint);
   if (!Array.isArray(messages) || messages.length === 0) throw fail(formatValue(messages));

@@ -86,8 +86,8 @@ export class EncodePool {
 
 function lostError({ path, start }: FilePart, got: string): DsError {
   const op = `encoding of ${path} from ${start}`;
-  const hint = 'Give fewer threads where memory is short, or threads: 0 to see what happens.';
-  return dataError(op, 'the tokens from its thread', got, hint);
+  const hint = 'Set fewer threads if memory is short, or threads: 0 to see the error of this part.';
+  return dataError(op, 'tokens from the thread of this part', got, hint);
 }
 
 // The token cache stores an encoded part in a file. The name is a hash of its inputs.
@@ -181,7 +181,7 @@ function writeCached(folder: string, name: string, part: EncodedPart): void {
     const write = (file: number): void => writeFileSync(file, Buffer.concat([digest, content]));
     writeOwn(join(folder, name), write, (other) => NAME.test(other));
   } catch (cause) {
-    const hint = 'Give `cache` a folder that can be written, or leave it out.';
-    throw dataError(folder, 'a token cache that can be written', errorMessage(cause), hint);
+    const hint = 'Set `cache` to a writable folder, or remove the option.';
+    throw dataError(folder, 'a writable folder for the token cache', errorMessage(cause), hint);
   }
 }

@@ -366,7 +366,7 @@ function vocabularyOf(
   location: string,
 ): (string | undefined)[] {
   if (type !== 'BPE' || !isObject<Record<string, number>>(vocab)) {
-    const hint = 'llama.cpp reads others only by rules of their own.';
+    const hint = 'Keep the safetensors folder: only BPE tokenizers can be written to GGUF.';
     throw dataError(location, 'a BPE tokenizer', JSON.stringify(type), hint);
   }
   const tokens: (string | undefined)[] = [];

@@ -252,7 +252,7 @@ function readJson(path: string): Json {
       path,
       'JSON',
       errorMessage(cause),
-      'It may be cut off, or a pointer of git-lfs.',
+      'Download it again: it may be truncated, or a pointer of git-lfs.',
     );
   }
   if (isObject<Json>(value)) return value;

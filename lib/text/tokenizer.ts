@@ -298,8 +298,8 @@ export class Tokenizer {
     const normal = pieces.map((piece) => this.spans.normalize(piece));
     const starts = this.spans.find(ids, normal.join(''));
     if (starts !== null) return touchingOdd(starts, normal);
-    const expected = 'tokens that spell the text, for a mask of the assistant';
-    const hint = 'The tokenizer changes text in a way that hides where tokens lie.';
+    const expected = 'tokens that decode to the text, to find the tokens of the assistant';
+    const hint = 'Train on whole conversations: this tokenizer changes the text.';
     throw dataError(this.folder, expected, 'other text', hint);
   }
 
@@ -312,7 +312,7 @@ export class Tokenizer {
     const options = readOptions(op, given, CHAT);
     const { addGenerationPrompt = false, tools = null, documents = null } = options;
     if (addGenerationPrompt && options.continueFinalMessage) {
-      throw argumentError(op, 'one of the two', 'addGenerationPrompt and continueFinalMessage', '');
+      throw argumentError(op, 'either addGenerationPrompt or continueFinalMessage', 'both', '');
     }
     const variables = {
       ...this.parts.roles,

@@ -97,7 +97,7 @@ async function requireOurs(dir: string): Promise<void> {
     code: 'DS_CHECKPOINT',
     op: dir,
     expected: 'nothing of this name, or a checkpoint of a Trainer to replace',
-    got: found ? `a folder with ${found.slice(0, 3).join(', ')}` : 'something else',
+    got: found ? `a folder with ${found.slice(0, 3).join(', ')}` : 'a file or an empty folder',
     hint: 'Nothing was changed: choose another save.dir, or move this folder away.',
   });
 }

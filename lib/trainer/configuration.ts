@@ -28,9 +28,9 @@ export function requireOneStage(deepspeed: Settings['deepspeed']): void {
   throw new DsError({
     code: 'DS_CONFIG',
     op: 'Trainer deepspeed, pipeline.stages',
-    expected: '1: a Trainer trains models in one part',
+    expected: '1, because a Trainer does not support pipeline stages',
     got: String(stages),
-    hint: 'Share its layers out by tensor_parallel, or call initialize() and engine.trainBatch() in a loop of your own.',
+    hint: 'Use tensor_parallel, or call initialize() and engine.trainBatch() in a loop of your own.',
   });
 }
 
@@ -54,7 +54,7 @@ function requireSameOptimizer({ optimizer: name }: Settings, { optimizer }: Reso
     op: 'Trainer optimizer',
     expected: `"${optimizer.type}", the optimizer.type of the configuration`,
     got: `"${name}"`,
-    hint: 'Leave one of them out.',
+    hint: 'Remove one of the two.',
   });
 }
 

@@ -101,7 +101,7 @@ export function readEval<Sample, Batch>(
 function requireSamples<Data extends object>(op: string, given: Data): Data {
   const data = requireData(op, given);
   if (typeof data === 'function' || !('length' in data) || data.length !== 0) return data;
-  throw argumentError(op, 'data to judge by, or no `eval`', 'no samples');
+  throw argumentError(op, 'evaluation data with samples, or no `eval`', 'no samples');
 }
 
 function requireBatches(op: string, given: number): number {

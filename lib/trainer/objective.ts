@@ -30,18 +30,23 @@ export function objectiveOf<Batch>(
 ): Objective<Batch> {
   if (model instanceof PipelineModule) {
     const hint = 'Call engine.trainBatch() in your own loop.';
-    throw argumentError('Trainer model', 'a model in one part', 'a PipelineModule', hint);
+    throw argumentError(
+      'Trainer model',
+      'a model without pipeline stages',
+      'a PipelineModule',
+      hint,
+    );
   }
   if (method) {
     const given = Object.entries({ loss, count, classWeights }).find(([, value]) => value);
     if (!given && labelSmoothing === 0) return method.objectiveOf(model);
     const [name] = given ?? ['labelSmoothing'];
-    throw argumentError(`Trainer ${name}`, `no such option beside ${method.name}()`, 'a value');
+    throw argumentError(`Trainer ${name}`, `no such option with ${method.name}()`, 'a value');
   }
   if (loss) {
     if (labelSmoothing === 0) return new OwnObjective(loss, count ?? countedIn);
     const got = `${labelSmoothing} with a custom \`loss\``;
-    throw argumentError('Trainer labelSmoothing', 'a loss that the model makes', got);
+    throw argumentError('Trainer labelSmoothing', 'the loss of the model itself', got);
   }
   if (model instanceof TaskModel) {
     return new TaskObjective(model, { count, labelSmoothing, classWeights });
@@ -53,7 +58,7 @@ export function objectiveOf<Batch>(
   if (model instanceof CausalLM) {
     return new CausalObjective(model.config.ignoreIndex ?? IGNORED, { count, labelSmoothing });
   }
-  const hint = 'Give `loss: ({ forward, batch }) => ...`, the mean loss of a batch.';
+  const hint = 'Pass `loss: ({ forward, batch }) => ...`, the mean loss of a batch.';
   const got = `${model.constructor.name} without a \`loss\``;
   throw argumentError('Trainer model', 'a CausalLM, or another model with a `loss`', got, hint);
 }
@@ -145,7 +150,7 @@ class OwnObjective<Batch> implements Objective<Batch> {
 
   outputs(): Tensor {
     const expected = 'an output function for a model other than CausalLM';
-    const hint = 'Give `output: ({ forward, batch }) => ...`, a tensor with a row for each sample.';
+    const hint = 'Pass `output: ({ forward, batch }) => ...`, a tensor with a row for each sample.';
     throw argumentError('Trainer predict output', expected, 'nothing', hint);
   }
 }

@@ -84,13 +84,17 @@ function requireJudged<Sample, Batch>({
   model,
 }: TrainerSettings<Sample, Batch>): void {
   if (evaluation?.accuracy && loss) {
-    const expected = 'a loss that the model makes';
+    const expected = 'the loss of the model itself';
     const hint = 'Count the right answers in `eval.metrics`.';
     throw valueError('Trainer eval.accuracy', expected, '`loss`', hint);
   }
   const best = save?.best ?? null;
   if (best && !evaluation) {
-    throw valueError('Trainer save.best', '`eval` data to find the best by', best.metric);
+    throw valueError(
+      'Trainer save.best',
+      'the option `eval`, with data that decides the best checkpoint',
+      best.metric,
+    );
   }
   const own = method?.metrics ?? (model instanceof TaskModel ? TASK_METRICS : []);
   const isOfTask = own.includes(best?.metric ?? '');
@@ -109,19 +113,24 @@ function requireJudged<Sample, Batch>({
 function requireSaved({ save, report }: RunSettings): void {
   const file = report.find((report) => typeof report === 'string');
   if (file && !save) {
-    const expected = 'monitors of your own where there is no save.dir for their files';
+    const expected = 'the option save.dir for the files of the monitor, or your own monitors';
     throw valueError('Trainer report', expected, file);
   }
   if (!save) return;
   const { best, weights, weightsOnly } = save;
   if (weightsOnly && !weights) {
-    throw valueError('Trainer save.weights', 'true where save.weightsOnly is', false);
+    throw valueError('Trainer save.weights', 'true if save.weightsOnly is true', false);
   }
   if (best?.load && weightsOnly) {
-    const expected = 'false with a `save.best` that is loaded at the end';
-    throw valueError('Trainer save.weightsOnly', expected, true, 'Or set best: { load: false }.');
+    const expected = 'false if `save.best` is loaded at the end';
+    throw valueError(
+      'Trainer save.weightsOnly',
+      expected,
+      true,
+      'Set save.weightsOnly to false, or best: { load: false }.',
+    );
   }
   if (save.every === 'best' && !best) {
-    throw valueError('Trainer save.every', '`save.best` for the value "best"', 'best');
+    throw valueError('Trainer save.every', 'a `save.best` option for the value "best"', 'best');
   }
 }

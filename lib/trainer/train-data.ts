@@ -87,7 +87,7 @@ function requireDataset<Sample, Batch>(
 ): void {
   if (obeyed.includes(data[option])) return;
   const expected = 'a dataset with length and get(index)';
-  const hint = 'Give one, or leave the option out.';
+  const hint = 'Pass such a dataset, or remove the option.';
   throw argumentError(`Trainer data.${option} ${formatValue(data[option])}`, expected, got, hint);
 }
 
@@ -222,7 +222,7 @@ function requireLengths(
 ): ArrayLike<number> {
   const op = 'Trainer data.lengths';
   if (lengths.length !== length) {
-    throw argumentError(op, `those of all ${length} samples`, `${lengths.length}`);
+    throw argumentError(op, `${length} lengths, one for each sample`, `${lengths.length}`);
   }
   Array.from(lengths, (length, i) => requireFinite(`${op} ${i}`, length, 0));
   return lengths;

@@ -198,7 +198,8 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   private session(): Promise<Session<Batch>> {
-    if (this.destroyed) throw argumentError('Trainer', 'a call before destroy()', 'one after it');
+    if (this.destroyed)
+      throw argumentError('Trainer', 'a call before destroy()', 'a call after destroy()');
     this.opened ??= openSession(this.settings);
     return this.opened;
   }
@@ -208,7 +209,12 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     resume = false,
     resumeData = true,
   }: TrainOptions): AsyncGenerator<TrainerEvent, EndEvent> {
-    if (this.isTraining) throw argumentError('Trainer train', 'one run at a time', 'another one');
+    if (this.isTraining)
+      throw argumentError(
+        'Trainer train',
+        'one run at a time',
+        'a second run before the first one has ended',
+      );
     this.isTraining = true;
     const session = await this.session().catch((error) => {
       this.isTraining = false;

@@ -150,7 +150,7 @@ export function requireModelConfig(dir: string): void {
     code: 'DS_CHECKPOINT',
     op: path,
     expected: 'nothing of this name, or the configuration of a model (model_type) to replace',
-    got: keys.length > 0 ? `one with ${keys.slice(0, 3).join(', ')}` : 'something else',
+    got: keys.length > 0 ? `a file with the keys ${keys.slice(0, 3).join(', ')}` : 'other contents',
     hint: 'Nothing was changed: choose another folder, or move this one away.',
   });
 }

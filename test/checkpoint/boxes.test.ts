@@ -300,7 +300,7 @@ describe('a layer that is', () => {
   });
 });
 
-test('rows of which a part is wanted pass through 32 MiB, in reads as long as that', async () => {
+test('partial rows are read in pieces of 32 MiB', async () => {
   const shape = [2100, 4096];
   const numbers = new Float32Array(numel(shape));
   for (let i = 0; i < numbers.length; ++i) numbers[i] = i;
@@ -386,7 +386,7 @@ describe('a forged manifest', () => {
     [
       'a box of another file',
       [[3, 0, 12, [0, 0], [4, 3]], right],
-      /w\[0:4,0:3\].*got no such tensor/,
+      /w\[0:4,0:3\].*got no tensor of this name/,
     ],
     [
       'another cut than the files',
@@ -394,7 +394,7 @@ describe('a forged manifest', () => {
         [1, 0, 8, [0, 0], [4, 2]],
         [3, 0, 16, [0, 2], [4, 4]],
       ],
-      /w\[0:4,0:2\]: expected this tensor of the manifest, got no such tensor/,
+      /w\[0:4,0:2\]: expected the tensor that the manifest lists, got no tensor of this name/,
     ],
   ])('with %s is refused, and the tensor is named', async (_name, parts, message) => {
     await saveHalves();

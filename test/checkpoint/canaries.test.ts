@@ -73,7 +73,7 @@ function command(cwd: string, ...words: string[]) {
   return spawnSync(process.execPath, args, { cwd, env, encoding: 'utf8' });
 }
 
-describe('a tag of the name of something else', () => {
+describe('a tag with the name of other files', () => {
   test.each<[string, (path: string) => void, RegExp]>([
     ['a file', (path) => writeFileSync(path, 'mine'), /src: expected .*got a file\./],
     ['an empty folder', (path) => mkdirSync(path), /got an empty folder/],
@@ -183,13 +183,13 @@ describe('ds consolidate', () => {
 
   test.each<[string, string, RegExp]>([
     ['the empty path', '', /expected the path of a folder, got "".*Check that the variable/],
-    ['a missing folder and up again', 'missing/..', /got one with \S+ in it/],
-    ['the folder itself', '.', /got one with/],
-    ['the folder above', '..', /got one with/],
+    ['a missing folder and up again', 'missing/..', /got a folder that contains \S+\./],
+    ['the folder itself', '.', /got a folder that contains/],
+    ['the folder above', '..', /got a folder that contains/],
     ['a file', 'canary.txt', /got a file/],
-    ['a link', 'link', /got something else/],
-    ['the checkpoints', 'checkpoints', /got one with/],
-    ['a checkpoint', 'checkpoints/t', /got one with/],
+    ['a link', 'link', /got a link or a device/],
+    ['the checkpoints', 'checkpoints', /got a folder that contains/],
+    ['a checkpoint', 'checkpoints/t', /got a folder that contains/],
   ])('%s as the folder to make is refused', async (_name, out, message) => {
     await expectUnharmed(() => {
       const { status, stderr } = command(dirname(dir), 'checkpoints', out);
@@ -198,7 +198,9 @@ describe('ds consolidate', () => {
   });
 
   test('the root of the file system, as a function', async () => {
-    await expect(consolidate(dir, '/')).rejects.toEqual(refusal(/^\/: .*got one/, 'DS_ARGUMENT'));
+    await expect(consolidate(dir, '/')).rejects.toEqual(
+      refusal(/^\/: .*got a folder that contains/, 'DS_ARGUMENT'),
+    );
   });
 
   test('an empty folder is filled, not replaced; a second time it is refused', async () => {

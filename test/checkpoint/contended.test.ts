@@ -24,7 +24,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true }));
 
-test('a save that other saves of its tag keep overtaking ends with an error, without leftovers', async () => {
+test('a save that is overtaken 100 times by saves of the same tag fails without leftovers', async () => {
   const draft = await begin(dir, 't');
   let turns = 0;
   jest.mocked(files.renameExclusive).mockImplementation(async () => {
@@ -35,7 +35,7 @@ test('a save that other saves of its tag keep overtaking ends with an error, wit
   await expect(publish(draft, true)).rejects.toMatchObject({
     code: 'DS_CHECKPOINT',
     op: join(dir, 't'),
-    got: '100 other saves of it',
+    got: '100 saves of this tag by other programs',
   });
   jest.mocked(files.renameExclusive).mockRestore();
   await finish(draft);

@@ -65,7 +65,7 @@ test('a moved file replaces a file, and nothing else', async () => {
   mkdirSync(join(dir, 'folder'));
   symlinkSync(to, join(dir, 'link'));
   for (const [name, got] of [
-    ['folder', 'something else'],
+    ['folder', 'a folder or a device'],
     ['link', 'a symbolic link'],
   ] as const) {
     const refused = { code: 'DS_CHECKPOINT', got };

@@ -30,7 +30,7 @@ test.each([
   ['model-00001-of-00002.safetensors~', false],
   ['model-0000x-of-00002.safetensors', false],
   ['mine.json', false],
-])('%s: an export may have made it: %p', (name, isOurs) => {
+])('the file name %s may come from an export: %p', (name, isOurs) => {
   expect(isExportFile(name)).toBe(isOurs);
 });
 
@@ -42,7 +42,7 @@ test.each([
   ['.01234567-89ab-cdef-0123-456789abcdef', false],
   ['.a.01234567-89ab-cdef-0123-456789abcdef0', false],
   ['.a.json.01234567-89ab-cdef-0123-456789abcdeX', false],
-])('%s: a file that was not finished: %p', (name, isDraft) => {
+])('the file name %s belongs to an unfinished file: %p', (name, isDraft) => {
   expect(isUnfinishedFile(name)).toBe(isDraft);
 });
 
@@ -55,7 +55,7 @@ test('only a regular file of the folder itself is opened', async () => {
   await opened.close();
   const refusals: [string, string, RegExp][] = [
     ['folder', 'a file', /folder/],
-    ['absent', 'this file', /no such file/],
+    ['absent', 'an existing file', /no such file/],
     ['link', 'a regular file', /a symbolic link/],
     ['../file', 'names of files directly in this folder', /"\.\.\/file"/],
     ['', 'names of files directly in this folder', /""/],
@@ -67,7 +67,9 @@ test('only a regular file of the folder itself is opened', async () => {
       got: expect.stringMatching(got),
     });
   }
-  await expect(openInside(join(dir, 'file'), 'x')).rejects.toMatchObject({ expected: 'this file' });
+  await expect(openInside(join(dir, 'file'), 'x')).rejects.toMatchObject({
+    expected: 'an existing file',
+  });
 });
 
 test('pieces of a tensor: all, none, or experts with their halves in separate files', () => {
@@ -103,20 +105,20 @@ describe('files that are replaced while they are opened', () => {
     return { call, left: () => open, calls: () => calls };
   }
 
-  test('the first that stays is taken', async () => {
+  test('the first stable set of files is opened', async () => {
     let turn = 0;
     const { call, left, calls } = openStates(['a', 'b', 'c'], (id) => (++turn < 3 ? 'other' : id));
     expect((await openSteadily(soloWorld, 'here', call)).id).toBe('c');
     expect([left(), calls()]).toEqual([1, 3]);
   });
 
-  test('after fifty attempts it is said, and nothing stays open', async () => {
+  test('after fifty attempts an error is thrown, and no file stays open', async () => {
     const { call, left, calls } = openStates(['a'], () => 'other');
     await expect(openSteadily(soloWorld, 'here', call)).rejects.toMatchObject({
       code: 'DS_CHECKPOINT',
       op: 'here',
-      got: 'replaced files, 50 times',
-      expected: 'files that stay while they are opened',
+      got: 'files that changed 50 times',
+      expected: 'files that do not change while they are opened',
     });
     expect([left(), calls()]).toEqual([0, 50]);
   });
@@ -140,7 +142,7 @@ describe('files that are replaced while they are opened', () => {
     for (const result of results) {
       expect(result).toMatchObject({
         status: 'rejected',
-        reason: { expected: 'the checkpoint of rank 0' },
+        reason: { expected: 'the same checkpoint as on rank 0' },
       });
     }
     expect(opens.map(({ left }) => left())).toEqual([0, 0]);

@@ -119,7 +119,7 @@ test.each<[Section, string, string]>([
   [
     one('weight_quantization', { quantization_type: 'asymmetric' }, bits(8, 2)),
     'target_bits',
-    'are symmetric',
+    'quantization_type to "symmetric"',
   ],
   [one('sparse_pruning', { method: 'snip_momentum' }, ratio), 'method', 'neural_compressor'],
   [one('channel_pruning', {}, ratio), 'enabled', 'expected false, got true'],
@@ -133,7 +133,7 @@ test.each([
   ['activation_quantization', { range_calibration: 'static' }],
   ['sparse_pruning', { method: 'snip_momentum' }],
   ['head_pruning', { method: 'l1' }],
-])('what %s does not compute may stand where it is switched off', (technique, shared) => {
+])('unsupported settings of %s are accepted if the technique is off', (technique, shared) => {
   const section = { [technique]: { shared_parameters: { enabled: false, ...shared } } };
   expect(checkConfig(configOf(section), { worldSize: 1 }).errors).toEqual([]);
 });
@@ -228,7 +228,7 @@ test('layers that ranks share and stages of a pipeline are refused', async () =>
   expect(error.hint).toBe('Stages of a pipeline are not compressed yet.');
 });
 
-test('initialize() wants what initCompression() was given', async () => {
+test('initialize() requires the section that initCompression() received', async () => {
   const model = small();
   const start = (section: Section | undefined) =>
     initialize({ model, config: configOf(section), device: 'cpu' });

@@ -30,8 +30,8 @@ const errorsOf = (config: DsConfig, worldSize = 64) =>
 test('the example of DeepSpeed: 9792 samples for 23 numbers of ranks', () => {
   expect(sizes(elastic({}), 64)).toEqual([9792, 17, 9]);
   const [message] = errorsOf(elastic({}), 128);
-  expect(message).toMatch(/elasticity: expected one of the numbers of data ranks that share 9792/);
-  const counts = message?.match(/share 9792 samples out: ([\d, ]+), got 128/)?.[1]?.split(', ');
+  expect(message).toMatch(/elasticity: expected a number of data ranks that divides 9792/);
+  const counts = message?.match(/divides 9792 samples: ([\d, ]+), got 128/)?.[1]?.split(', ');
   expect(counts).toHaveLength(23);
   for (const count of counts ?? []) {
     const [total, micro, steps] = sizes(elastic({}), Number(count)) as [number, number, number];
@@ -136,14 +136,14 @@ describe('version 0.2', () => {
     expect(sizes(nodes({ prefer_larger_batch: false }), 7)).toEqual([9968, 16, 89]);
   });
 
-  test('ranks that share a model are one', () => {
+  test('the ranks of one model count as one data rank', () => {
     expect(sizes(nodes({ model_parallel_size: 4 }), 4)).toEqual(sizes(elastic({ min_gpus: 1 }), 4));
   });
 
   test('more ranks than samples are refused, with the limit', () => {
     const few = nodes({ max_train_batch_size: 80, micro_batch_sizes: [8, 16] });
     expect(errorsOf(few, 11)).toEqual([
-      'elasticity: expected at most 10 data ranks, each with a micro-batch, got 11. Start fewer ranks, raise max_train_batch_size, or allow a smaller micro-batch.',
+      'elasticity: expected at most 10 data ranks, with at least one micro-batch each, got 11. Start fewer ranks, raise max_train_batch_size, or allow a smaller micro-batch.',
     ]);
   });
 });
@@ -153,16 +153,16 @@ test('micro-batches with a too large common multiple are refused', () => {
   expect(sizes(elastic(primes), 1)[0]).toBeLessThanOrEqual(100);
 });
 
-describe('batch sizes beside it', () => {
+describe('batch sizes next to an elasticity section', () => {
   const beside = { train_batch_size: 32, gradient_accumulation_steps: 'auto' };
 
-  test('are refused, each', () => {
+  test('are each refused', () => {
     const errors = checkConfig(elastic({}, beside), { worldSize: 64 }).errors;
     expect(errors.map(({ path }) => path)).toEqual(Object.keys(beside));
     expect(errors[0]?.message).toMatch(/ignore_non_elastic_batch_info to true/);
   });
 
-  test('or overridden, and said', () => {
+  test('are overridden with a notice on request', () => {
     const config = elastic({ ignore_non_elastic_batch_info: 'true' }, beside);
     const { notices } = checkConfig(config, { worldSize: 64 });
     expect(sizes(config, 64)).toEqual([9792, 17, 9]);
@@ -170,7 +170,7 @@ describe('batch sizes beside it', () => {
     expect(noticePaths).toEqual(Object.keys(beside));
   });
 
-  test('of a training must be the same', () => {
+  test('of a Trainer must be equal', () => {
     const training = { perDeviceBatchSize: 17, accumulationSteps: 9 };
     const auto = { training, mustMatch: true };
     expect(resolveConfig(elastic({}), { worldSize: 64, auto })).toMatchObject({

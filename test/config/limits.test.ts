@@ -44,7 +44,10 @@ test.each<[object, RegExp]>([
     /different_groups\.a\.params\.target_bits: expected at least 3, got 2/,
   ],
   [weights({}, { start_bits: 3, target_bits: 4 }), /a\.params\.start_bits: expected at least/],
-  [heads({}), /head_pruning\.shared_parameters\.num_heads: expected the heads of a layer/],
+  [
+    heads({}),
+    /head_pruning\.shared_parameters\.num_heads: expected the number of heads of a layer/,
+  ],
   [
     layers({ module_name_prefix: 'h', teacher_layer: [1, 3], keep_number_layer: 3 }),
     /layer_reduction\.teacher_layer: expected 3 layers/,
@@ -60,7 +63,7 @@ test.each<[object]>([
   [weights({}, { start_bits: 4, target_bits: 4 })],
   [heads({ num_heads: 4 })],
   [layers({ module_name_prefix: 'h', teacher_layer: [1, 3], keep_number_layer: 2 })],
-])('%j is taken', (config) => {
+])('%j is accepted', (config) => {
   expect(errorsOf(config)).not.toMatch(/target_bits|start_bits|num_heads|teacher_layer/);
 });
 
@@ -75,16 +78,16 @@ describe('elasticity', () => {
 
   test('the error names missing keys', () => {
     expect(elastic({ max_train_batch_size: null }).join()).toMatch(
-      /elasticity\.max_train_batch_size: expected the largest batch/,
+      /elasticity\.max_train_batch_size: expected the largest batch size/,
     );
     expect(elastic({ micro_batch_sizes: [] }).join()).toMatch(
-      /elasticity\.micro_batch_sizes: expected micro-batches/,
+      /elasticity\.micro_batch_sizes: expected a list of micro-batch sizes/,
     );
   });
 
-  test('no number of GPUs in the range shares a batch out', () => {
+  test('a range without a number of GPUs that divides a batch is refused', () => {
     expect(elastic({ min_gpus: 5, max_gpus: 5, max_train_batch_size: 8 }).join()).toMatch(
-      /elasticity\.min_gpus: expected a range of GPUs .*, got 5 to 5/,
+      /elasticity\.min_gpus: expected a range with a number of GPUs .*, got 5 to 5/,
     );
   });
 
@@ -97,7 +100,7 @@ describe('elasticity', () => {
 
   test('numbers of ranks are listed in order', () => {
     const [message = ''] = elastic({}, 5);
-    const numbers = /out: ([\d, ]+), got 5/.exec(message)?.[1]?.split(', ').map(Number) ?? [];
+    const numbers = /samples: ([\d, ]+), got 5/.exec(message)?.[1]?.split(', ').map(Number) ?? [];
     expect(numbers.length).toBeGreaterThan(2);
     expect(numbers).toEqual([...numbers].sort((a, b) => a - b));
   });
@@ -114,9 +117,11 @@ describe('layers that drop tokens', () => {
     errorsOf(droppingConfig({ random_ltd_layer_id, total_layer_num, random_ltd_layer_num: 2 }));
 
   test('are below the number of layers, which may be left out', () => {
-    expect(ids([0, 3], 4)).not.toMatch(/layers below/);
-    expect(ids([0, 4], 4)).toMatch(/random_ltd_layer_id: expected layers below 4, total_layer_num/);
-    expect(ids([0, 4])).not.toMatch(/layers below/);
+    expect(ids([0, 3], 4)).not.toMatch(/numbers below/);
+    expect(ids([0, 4], 4)).toMatch(
+      /random_ltd_layer_id: expected numbers below 4, the total_layer_num/,
+    );
+    expect(ids([0, 4])).not.toMatch(/numbers below/);
     expect(ids([1, 1], 4)).toMatch(/each layer once/);
     expect(ids([0, 1, 2], 4)).toMatch(/expected 2 layers/);
   });
@@ -144,7 +149,7 @@ describe('layers that drop tokens', () => {
   });
 });
 
-test('copies within few ranks need no second copies', () => {
+test('mics_shard_size and zero_hpz_partition_size exclude each other', () => {
   const zero = (section: object) =>
     errorsOf({ zero_optimization: { stage: 3, ...section } }, 4).match(
       /zero_hpz_partition_size.*/,
@@ -154,7 +159,7 @@ test('copies within few ranks need no second copies', () => {
   expect(zero({ zero_hpz_partition_size: 2 })).toBeUndefined();
 });
 
-test('"auto" is a value that others fill, and no violation of a type', () => {
+test('"auto" is accepted for keys of any type', () => {
   const { errors } = checkConfig(
     { train_batch_size: 'auto', gradient_clipping: 'auto', bf16: { enabled: 'auto' } } as DsConfig,
     { worldSize: 1, autoLater: true },
@@ -203,7 +208,7 @@ test('the values of an inline configuration have a limit, 100,000', () => {
 test.each<[object, RegExp]>([
   [{ pipeline: { stages: 0 } }, /pipeline\.stages: expected "auto" or an integer >= 1, got 0/],
   [{ pipeline: { stages: false } }, /pipeline\.stages: expected "auto" or an integer >= 1, got 0/],
-])('%j: the error lists all that the key takes', (config, message) => {
+])('%j: the error lists all valid values of the key', (config, message) => {
   expect(errorsOf(config)).toMatch(message);
 });
 

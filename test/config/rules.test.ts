@@ -19,7 +19,7 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     'an experiment is timed for a step at least',
     { autotuning: { enabled: true, start_profile_step: 4, end_profile_step: 3 } },
     'autotuning.end_profile_step',
-    /steps between are timed/,
+    /Raise end_profile_step/,
     { autotuning: { enabled: true, start_profile_step: 3, end_profile_step: 3 } },
   ],
   [
@@ -234,21 +234,21 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     'a curriculum has a beginning',
     curriculum({ min_difficulty: null }),
     'curriculum_learning.min_difficulty',
-    /switch the section off/,
+    /disable the section/,
     { curriculum_learning: { min_difficulty: null } },
   ],
   [
     'a curriculum has an end',
     curriculum({ max_difficulty: null }),
     'curriculum_learning.max_difficulty',
-    /switch the section off/,
+    /disable the section/,
     curriculum({}),
   ],
   [
     'a curriculum has a schedule',
     curriculum({ schedule_type: null }),
     'curriculum_learning.schedule_type',
-    /switch the section off/,
+    /disable the section/,
     curriculum({}),
   ],
   [
@@ -293,21 +293,21 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
     'the last difficulty has no end',
     curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16], max_step: [5, 9] }),
     'curriculum_learning.schedule_config.max_step',
-    /no last step/,
+    /lasts until the end/,
     curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16, 9], max_step: [5, 9] }),
   ],
   [
     'every difficulty comes',
     curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16, 9], max_step: [5, 5] }),
     'curriculum_learning.schedule_config.max_step',
-    /never reached/,
+    /Sort the steps/,
     curriculum({ schedule_type: 'fixed_discrete' }, { difficulty: [8, 16, 9], max_step: [5, 6] }),
   ],
   [
     'difficulties grow',
     curriculum({ max_difficulty: 7 }),
     'curriculum_learning.max_difficulty',
-    /grow/,
+    /Raise max_difficulty/,
     curriculum({ max_difficulty: 8 }),
   ],
   [
@@ -358,7 +358,7 @@ test.each<[rule: string, wrong: Section, path: string, hint: RegExp, right: Sect
   expect(violations(values(right))).toEqual([]);
 });
 
-test('a rule speaks of the place in the file', () => {
+test('the error of a rule has the position in the file', () => {
   const config = { ...BASE, prescale_gradients: true, zero_optimization: { stage: 2 } } as DsConfig;
   const text = Buffer.from(JSON.stringify(config, null, 2)).toString('base64');
   expect(() => resolveConfig(text, { worldSize: 1 })).toThrow(

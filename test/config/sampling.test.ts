@@ -30,7 +30,7 @@ const discrete = (difficulty: number[], max_step: number[]): Section => ({
   schedule_config: { difficulty, max_step },
 });
 
-test('is taken as DeepSpeed writes it, with its defaults', () => {
+test('data_sampling of DeepSpeed is accepted, with its defaults', () => {
   const section = {
     num_epochs: 1,
     num_workers: 0,
@@ -74,9 +74,9 @@ test.each<[what: string, config: DsConfig, path: string, message: RegExp]>([
     'curriculum_metrics',
     /at least one metric, because the curriculum is on/,
   ],
-  ['no beginning', metric({ min_difficulty: null }), `${M}.min_difficulty`, /Give it/],
-  ['no end', metric({ max_difficulty: null }), `${M}.max_difficulty`, /Give it/],
-  ['no schedule', metric({ schedule_type: null }), `${M}.schedule_type`, /Give it/],
+  ['no beginning', metric({ min_difficulty: null }), `${M}.min_difficulty`, /Set it/],
+  ['no end', metric({ max_difficulty: null }), `${M}.max_difficulty`, /Set it/],
+  ['no schedule', metric({ schedule_type: null }), `${M}.schedule_type`, /Set it/],
   [
     'no degree',
     metric({ schedule_config: { total_curriculum_step: 1, difficulty_step: 1 } }),
@@ -99,13 +99,13 @@ test.each<[what: string, config: DsConfig, path: string, message: RegExp]>([
     'difficulties that fall',
     metric(discrete([9, 5, 100], [3, 4])),
     `${M}.schedule_config.difficulty`,
-    /rising order, got \[9, 5, 100\]. Samples that came within reach/,
+    /rising order, got \[9, 5, 100\]. Sort the difficulties/,
   ],
   [
     'no index',
     metric({ index_to_sample_path: null }),
     `${M}.index_to_sample_path`,
-    /data.analyze\(\) writes it; "percentile" reads it/,
+    /data.analyze\(\) wrote; "percentile" reads it/,
   ],
   [
     'no values',

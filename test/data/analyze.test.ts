@@ -163,7 +163,7 @@ test('existing files of a metric are replaced only on request', async () => {
   const refused = await analyze();
   expect(refused?.error).toMatchObject({ code: 'DS_IO' });
   expect(refused?.error.message).toMatch(
-    /size_index_to_sample.bin: expected an unused name, got a/,
+    /size_index_to_sample.bin: expected no file of this name, got an existing file/,
   );
   expect(refused?.reads).toBe(0);
   expect(readFileSync(file, 'utf8')).toBe('of somebody else');

@@ -70,7 +70,7 @@ test('samples that become available together are all drawn before one repeats', 
   expect(orders.size).toBeGreaterThan(4);
 });
 
-test('each batch has of a cluster its share by size, rounded up or down', () => {
+test('each batch has samples of a cluster in proportion to its size, rounded up or down', () => {
   const ease = fixedDiscrete([2, 10], [3]);
   const sampler = makeSampler({
     metrics: { ease: { values: VALUES, maxDifficulty: 10, schedule: ease } },
@@ -82,7 +82,7 @@ test('each batch has of a cluster its share by size, rounded up or down', () => 
   expect(easy.reduce((a, b) => a + b) / easy.length).toBeCloseTo(1.6, 1);
 });
 
-test('percentiles are shares of all samples, the easiest first, and of equal ones the first', () => {
+test('percentiles count the easiest samples first, and equal samples in their order', () => {
   // 45 samples: each of 10 percentiles has 4, rounded down, and the last one has the rest.
   const values = Float64Array.from({ length: 45 }, (_, i) => 100 - Math.floor(i / 3));
   const schedule = fixedDiscrete([1, 3, 10], [2, 4]);
@@ -121,7 +121,7 @@ test('a sample must be within the difficulty of every metric, each with its own 
 });
 
 test.each([1, 2, 3])(
-  'what is within reach of %i metrics is all that is drawn, and all of it is',
+  'exactly the samples within the difficulties of %i metrics are drawn',
   (count) => {
     const samples = 200;
     // Integers, fractions and negative values are sorted in different ways.
@@ -160,24 +160,27 @@ test.each([
   { batchSize: 7, rise: 1, seed: 3, digest: 'bb6b8d5b3c160bd9' },
   { batchSize: 64, rise: 10, seed: 2 ** 40 + 5, digest: 'c57e05776f4f2c8e' },
   { batchSize: 300, rise: 1, seed: 0, digest: '260c66fb584402c2' },
-])('draws are those of the first release: batches of $batchSize', ({ digest, rise, ...more }) => {
-  const metricOf = (factor: number, schedule: (step: number) => number) => ({
-    values: Float64Array.from({ length: 1000 }, (_, i) => (i * factor) % 50),
-    schedule,
-    maxDifficulty: 49,
-  });
-  const metrics = {
-    a: metricOf(7919, (step) => 4 + rise * step),
-    b: metricOf(31, (step) => 30 + step),
-  };
-  const sampler = makeSampler({ ...more, metrics }, 1000);
-  const hash = createHash('sha256');
-  for (const epoch of [0, 1, 5]) {
-    sampler.setEpoch(epoch);
-    hash.update(sampler.order(0));
-  }
-  expect(hash.digest('hex').slice(0, 16)).toBe(digest);
-});
+])(
+  'the draws of batches of $batchSize equal the recorded draws of the first release',
+  ({ digest, rise, ...more }) => {
+    const metricOf = (factor: number, schedule: (step: number) => number) => ({
+      values: Float64Array.from({ length: 1000 }, (_, i) => (i * factor) % 50),
+      schedule,
+      maxDifficulty: 49,
+    });
+    const metrics = {
+      a: metricOf(7919, (step) => 4 + rise * step),
+      b: metricOf(31, (step) => 30 + step),
+    };
+    const sampler = makeSampler({ ...more, metrics }, 1000);
+    const hash = createHash('sha256');
+    for (const epoch of [0, 1, 5]) {
+      sampler.setEpoch(epoch);
+      hash.update(sampler.order(0));
+    }
+    expect(hash.digest('hex').slice(0, 16)).toBe(digest);
+  },
+);
 
 test('two ranks draw as one, positions can be restored, and the seed changes the order', () => {
   const one = makeSampler({ seed: 5 });
@@ -270,7 +273,7 @@ test('a step without available samples reports the minimum of each metric', () =
     },
   });
   expect(() => [...makeSampler(at(() => 9))]).toThrow(
-    'step 1: expected samples within the difficulties "growing" 2, "hard" 9, got none of 40; each metric begins at "growing" 1, "hard" 21. Begin with larger difficulties.',
+    'step 1: expected samples within the difficulties "growing" 2, "hard" 9, got none of 40; the easiest samples have "growing" 1, "hard" 21. Raise the min_difficulty of these metrics.',
   );
   expect(() => [...makeSampler(at(() => 0, { difficultyType: 'percentile' }))]).toThrow('"hard" 1');
 });
@@ -318,10 +321,10 @@ test.each<[string, Partial<Options> | object, RegExp]>([
 test('states of other orders and steps are refused', () => {
   const state = makeSampler().stateDict();
   expect(() => makeSampler({ batchSize: 4 }).loadStateDict(state)).toThrow(
-    'a position in steps of 4 samples, got one in steps of 8. Resume with the same train_batch_size',
+    'a position in steps of 4 samples, got a position in steps of 8. Resume with the same train_batch_size',
   );
   const other = new data.RandomSampler(40).stateDict();
-  expect(() => makeSampler().loadStateDict(other)).toThrow('got one in another kind of order');
+  expect(() => makeSampler().loadStateDict(other)).toThrow('got the position of another kind of sampler');
   expect(() => fixedRoot({ min: 1, max: 2 } as never)).toThrow('totalSteps');
   expect(() => fixedRoot({ min: 2, max: 1, totalSteps: 1 })).toThrow('max');
   expect(() => fixedDiscrete([1, 2], [1, 2])).toThrow('3 difficulties, one more than');

@@ -101,7 +101,7 @@ test('percentiles read one file, also one merged by DeepSpeed', () => {
   expect(pool(metric, 3)).toEqual([0, 1, 2, 3, 4, 5, 6]);
 });
 
-test('lists are written as they are read, narrow and wide', async () => {
+test('written lists are read back, with 32-bit and 64-bit numbers', async () => {
   for (const wide of [7, 2 ** 40]) {
     const lists = { lengths: Int32Array.of(2, 0, 1), numbers: Float64Array.of(3, 0, wide) };
     await writeIndexedLists(at('lists'), lists);
@@ -124,7 +124,7 @@ describe('an index is refused', () => {
       'of another dataset',
       [[0, 1], [2], [3]],
       METRICS,
-      /s\.bin: expected an index of the 7 samples of the dataset, got 4\. Is it the index of another/,
+      /s\.bin: expected an index of the 7 samples of the dataset, got 4\. Run data\.analyze\(\) on this dataset/,
     ],
     [
       'with a sample twice',
@@ -142,7 +142,7 @@ describe('an index is refused', () => {
       'with fewer values than lists',
       SAMPLES,
       [[5], [17]],
-      /v\.idx: expected 3 values, one for each list of .*s, got 2\. A merged index/,
+      /v\.idx: expected 3 values, one for each list of .*s, got 2\. Set difficulty_type to "percentile"/,
     ],
     [
       'with values that are lists',
@@ -157,7 +157,7 @@ describe('an index is refused', () => {
     expect(error.message).toMatch(message);
   });
 
-  test('that is missing, cut off, or of numbers that are too large', async () => {
+  test('if it is missing, truncated, or has too large numbers', async () => {
     const given = files(SAMPLES);
     const missing = { ...given, indexToMetricPath: at('none') };
     expect((await refusal(() => pool(missing, 5))).message).toMatch(/none\.bin.*ENOENT/);

@@ -35,7 +35,7 @@ test.each([
   ['below it', () => [-1], 'from 0 to 3, got -1 at 0'],
   ['no number', () => [0, 1, 'a'], 'from 0 to 3, got "a" at 2'],
   ['no list', () => undefined, 'a list or an iterable of sample numbers, got undefined'],
-])('an order with what is %s is refused', (_, order, message) => {
+])('an order with a value that is %s is refused', (_, order, message) => {
   expect(() => serveParts(order)).toThrow(
     expect.objectContaining({ code: 'DS_DATA', message: expect.stringContaining(message) }),
   );
@@ -45,7 +45,7 @@ test('a plain for over batches that are promises is refused', async () => {
   const collate = async (samples: number[]) => samples;
   const loader = new DataLoader(numbers, { batchSize: 4, shuffle: false, collate });
   expect(() => [...loader]).toThrow(
-    'expected samples at once, got a collate function that takes time. Iterate with `for await`.',
+    'expected a dataset with synchronous get(), got a collate function that takes time. Iterate with `for await`.',
   );
   for await (const batch of loader) expect(batch).toEqual([0, 1, 2, 3]);
 });

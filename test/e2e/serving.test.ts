@@ -40,7 +40,7 @@ async function endServer({ child, finished }: Run, signal: NodeJS.Signals) {
   return finished;
 }
 
-test('the page: a server, curl, a program with the package of OpenAI, SIGTERM', async () => {
+test('the commands of the page work: a server, curl, a program with the OpenAI package, SIGTERM', async () => {
   const { run, url } = await startServer();
   const curl = blocksOf('sh').find((block) => block.startsWith('curl')) ?? '';
   const [, body = ''] = /-d '(.*)'/.exec(curl) ?? [];
@@ -64,7 +64,7 @@ test('the page: a server, curl, a program with the package of OpenAI, SIGTERM', 
   expect(await endServer(run, 'SIGTERM')).toMatchObject({ code: 0, stderr: '' });
 });
 
-test('a signal lets an answer end', async () => {
+test('after a signal, the server completes the current answer', async () => {
   const { run, url } = await startServer('--drain-timeout', '60');
   const open = () =>
     fetch(`${url}/v1/completions`, {
@@ -112,7 +112,7 @@ test('keys of the environment and of a file protect /v1', async () => {
 });
 
 test.each([
-  ['', /DS_API_KEY: expected a key, or no such variable, got an empty one/],
+  ['', /DS_API_KEY: expected a key, or an unset variable, got an empty string/],
   ['one two', /DS_API_KEY: expected a key of visible ASCII .*, got U\+0020 at character 4/],
 ])('the key "%s" of the environment is refused before the model is read', (key, message) => {
   const words = ['serve', join(folder, 'absent'), '--device', 'cpu', '--tp', '2'];

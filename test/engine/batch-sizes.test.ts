@@ -154,7 +154,7 @@ describe('the micro-batches of a step', () => {
       return refusal(() => micros.noSync(() => 1));
     });
     expect([inside, micros.isLocal, micros.count, micros.samples]).toEqual([
-      'a nested one',
+      'a nested noSync()',
       false,
       0,
       8,

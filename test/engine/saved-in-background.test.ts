@@ -39,7 +39,7 @@ test('a thread that dies without an answer fails the save', async () => {
   const save = savedBy(thread, 'one');
   const ended = Promise.allSettled([save.whenBegun(), save.whenWritten()]);
   thread.emit('exit', 7);
-  const got = { status: 'rejected', reason: { got: 'exit code 7 of the thread' } };
+  const got = { status: 'rejected', reason: { got: 'a save thread that ended with exit code 7' } };
   expect(await ended).toMatchObject([got, got]);
   expect(process.listeners('exit').filter(({ name }) => name === 'awaitAll')).toEqual([]);
 });
@@ -180,7 +180,7 @@ test('the copy of the state is freed by the end of the engine, or of the save af
   freed.mockRestore();
 });
 
-test('the answers of a thread are warnings, the beginning, and the end or a failure', async () => {
+test('a thread reports warnings, its start, and its end or failure', async () => {
   const thread = new EventEmitter();
   const save = savedBy(thread, 'one');
   const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
@@ -200,7 +200,7 @@ test('the answers of a thread are warnings, the beginning, and the end or a fail
   await expect(save.whenWritten()).rejects.toMatchObject({ ...failure, name: 'DsError' });
 });
 
-test.each([1, 256])('a part of state with %i elements a value waits for its disk', (per) => {
+test.each([1, 256])('a part of state with %i elements per value waits for its disk', (per) => {
   const wait = jest.fn();
   const tensor = Tensor.from([1, 2, 3, 4]);
   const lent = { tensor: tensor.retain(), wait, arrived: async () => {} } as unknown as LentState;
@@ -251,7 +251,7 @@ function store(): TextStore {
   };
 }
 
-test('a rank that stands in names exactly the missing ranks', async () => {
+test('a substitute for a rank names exactly the missing ranks', async () => {
   const shared = store();
   const seat = (rank: number, check = () => {}): StoreWorld =>
     new StoreWorld(shared, { rank, size: 3, name: 'test', timeout: 3_600_000, check });

@@ -81,7 +81,9 @@ test('an empty context becomes EOS, or BOS; addBos puts BOS before every context
   const { message } = await refusal(() =>
     evaluation.logLikelihoods(model, [['A', ' rank']], { addBos: true }),
   );
-  expect(message).toMatch(/addBos: expected a tokenizer with a BOS token, got one without/);
+  expect(message).toMatch(
+    /addBos: expected a tokenizer with a BOS token, got a tokenizer without a BOS token/,
+  );
 
   const other = join(dir, 'with-bos');
   cpSync(TOKENIZER, other, { recursive: true });

@@ -225,7 +225,7 @@ async function checkSaved({ home }: RanksJob, shared: inference.InferenceConfig)
   await expectRefusal(
     'a folder with files',
     () => initInference(build(make), again),
-    /DS_ARGUMENT.*one with|DS_IO.*another rank/,
+    /DS_ARGUMENT.*a folder that contains|DS_IO.*another rank/,
   );
 }
 

@@ -19,14 +19,14 @@ function file(section: object, more: object = {}): string {
 
 const SECTION = { max_train_batch_size: 24, micro_batch_sizes: [2, 3], max_gpus: 6, version: 0.1 };
 
-test('the batch and its world sizes, for any other content of the file', () => {
+test('ds elastic prints the batch and its world sizes, whatever else the file contains', () => {
   const path = file(SECTION, { train_batch_size: 5, optimizer: { type: 'none of ours' } });
   expect(elastic(path, {})).toBe(
     'train_batch_size 24\nshared out by 1, 2, 3, 4, 6 data ranks (5 numbers)',
   );
 });
 
-test('and the sizes for a number of ranks', () => {
+test('ds elastic prints the batch sizes of a number of ranks', () => {
   const lines = elastic(file({ ...SECTION, version: 0.2 }), { worldSize: 5 }).split('\n');
   expect(lines.slice(2)).toEqual([
     'other numbers get a batch of their own',
@@ -34,7 +34,7 @@ test('and the sizes for a number of ranks', () => {
   ]);
 });
 
-test('as JSON', () => {
+test('ds elastic --json prints JSON', () => {
   expect(JSON.parse(elastic(file(SECTION), { worldSize: 4, json: true }))).toEqual({
     train_batch_size: 24,
     data_ranks: [1, 2, 3, 4, 6],
@@ -51,7 +51,7 @@ test.each<[object | null, object, RegExp]>([
   [null, {}, /ds_config.json: elasticity: expected a section .*got none/],
   [{ micro_batch_sizes: [2] }, {}, /ds_config.json: elasticity.max_train_batch_size: .*got none/],
   [{ ...SECTION, min_gpus: 'few' }, {}, /elasticity.min_gpus: .*"few"/],
-  [SECTION, { worldSize: 5 }, /elasticity: expected one of .*1, 2, 3, 4, 6, got 5/],
+  [SECTION, { worldSize: 5 }, /elasticity: expected a number of data ranks .*1, 2, 3, 4, 6, got 5/],
 ])('%j with %j is refused', (section, flags, message) => {
   expect(() => elastic(file(section as object), flags)).toThrow(message);
 });

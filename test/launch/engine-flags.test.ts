@@ -132,6 +132,8 @@ describe('ds train', () => {
     await expect(startEngine('--device', 'cpu', '--num_gpus', '1')).rejects.toThrow(
       /--device: expected no "cpu" with --num_gpus/,
     );
-    await expect(startEngine('--device', 'cuda:1')).rejects.toThrow(/--device: expected a kind/);
+    await expect(startEngine('--device', 'cuda:1')).rejects.toThrow(
+      /--device: expected "cuda" or "cpu" without a number/,
+    );
   });
 });

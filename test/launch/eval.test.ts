@@ -74,7 +74,7 @@ test('JSON has the results of the functions', async () => {
   });
 });
 
-test('an adapter and a quantized folder', async () => {
+test('ds eval reads an adapter and a quantized folder', async () => {
   const adapted = peft.addLora(await nn.models.fromPretrained(model), {
     r: 2,
     loraAlpha: 100,
@@ -90,7 +90,7 @@ test('an adapter and a quantized folder', async () => {
   const twice = ds(adapter, '--adapter', adapter, '--data', data);
   expect([twice.status, twice.stderr]).toEqual([
     2,
-    expect.stringMatching(/folder of a whole model/),
+    expect.stringMatching(/folder of the base model/),
   ]);
 
   const packed = peft.quantize(await nn.models.fromPretrained(model));
@@ -117,7 +117,7 @@ test.each<[words: string[], message: RegExp]>([
   expect(stderr).toMatch(message);
 });
 
-test('the launcher starts no ranks for it', () => {
+test('ds eval starts no ranks', () => {
   const args = [...DS, '--num_procs', '2', 'eval', model, '--data', data];
   const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
   expect([status, stderr]).toEqual([2, expect.stringContaining('Did you mean "ds eval"?')]);

@@ -375,13 +375,19 @@ describe('refusals', () => {
     [['validat', 'x'], 'got validat. Did you mean "ds validate"?'],
     [['consolidat', 'a', 'b'], 'got consolidat. Did you mean "ds consolidate"?'],
     [['--num_procs', '0', 'x.js'], 'Expected an integer of at least 1.'],
-    [['--num_procs', '2', '--num_gpus', '1', 'x.js'], '--num_gpus: expected no --num_procs'],
+    [
+      ['--num_procs', '2', '--num_gpus', '1', 'x.js'],
+      '--num_gpus: expected either --num_gpus or --num_procs',
+    ],
     [
       ['--num_procs', '2', '--num_accelerators', '1', 'x.js'],
-      '--num_gpus: expected no --num_procs',
+      '--num_gpus: expected either --num_gpus or --num_procs',
     ],
-    [['-i', 'a', '-e', 'b', 'x.js'], '--include: expected no --exclude'],
-    [['-i', 'a', '--num_nodes', '1', 'x.js'], '--include: expected no --num_nodes'],
+    [['-i', 'a', '-e', 'b', 'x.js'], '--include: expected either --include or --exclude'],
+    [
+      ['-i', 'a', '--num_nodes', '1', 'x.js'],
+      '--include: expected either --include or --num_nodes',
+    ],
     [['--hostfile', 'absent', 'x.js'], '--hostfile: expected a file that can be read, got absent'],
     [['--num_nodes', '2', 'x.js'], '--num_nodes: expected a --hostfile, or a --node_rank'],
     [['--launcher', 'slurm', 'x.js'], '--launcher: expected ssh'],

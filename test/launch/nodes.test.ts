@@ -45,7 +45,7 @@ test.each<[Partial<LaunchOptions>, string]>([
   [{ num_nodes: 2, num_gpus: 2 }, 'a:0,1 b:0,1'],
   [{ include: 'b@a:1,3' }, 'a:1,3 b:0,1,2'],
   [{ exclude: 'b@a:1,3' }, 'a:0,2 c:0,1,2'],
-])('%j takes %s', async (given, expected) => {
+])('%j uses %s', async (given, expected) => {
   expect(await formatOptions(given)).toBe(expected);
 });
 
@@ -147,7 +147,7 @@ test('lines of a stream; the last one may lack its line end', async () => {
 });
 
 describe('options that exclude each other', () => {
-  test.each(['ssh', 'pdsh'])('--launcher %s is taken', (launcher) => {
+  test.each(['ssh', 'pdsh'])('--launcher %s is accepted', (launcher) => {
     expect(() => requireConsistent(options({ launcher }))).not.toThrow();
   });
 
@@ -158,13 +158,16 @@ describe('options that exclude each other', () => {
   });
 
   test.each<[Partial<LaunchOptions>, string]>([
-    [{ include: 'a', exclude: 'b' }, '--include: expected no --exclude'],
-    [{ include: 'a', num_nodes: 1 }, '--include: expected no --num_nodes'],
-    [{ exclude: 'a', num_gpus: 1 }, '--exclude: expected no --num_gpus'],
-    [{ exclude: 'a', num_procs: 1 }, '--exclude: expected no --num_procs'],
-    [{ num_gpus: 1, num_procs: 1 }, '--num_gpus: expected no --num_procs'],
-    [{ node_rank: 0, ssh_port: 22 }, '--node_rank: expected no --ssh_port'],
-    [{ node_rank: 0, launcher_args: '-v' }, '--node_rank: expected no --launcher_args'],
+    [{ include: 'a', exclude: 'b' }, '--include: expected either --include or --exclude'],
+    [{ include: 'a', num_nodes: 1 }, '--include: expected either --include or --num_nodes'],
+    [{ exclude: 'a', num_gpus: 1 }, '--exclude: expected either --exclude or --num_gpus'],
+    [{ exclude: 'a', num_procs: 1 }, '--exclude: expected either --exclude or --num_procs'],
+    [{ num_gpus: 1, num_procs: 1 }, '--num_gpus: expected either --num_gpus or --num_procs'],
+    [{ node_rank: 0, ssh_port: 22 }, '--node_rank: expected either --node_rank or --ssh_port'],
+    [
+      { node_rank: 0, launcher_args: '-v' },
+      '--node_rank: expected either --node_rank or --launcher_args',
+    ],
   ])('%j', (given, message) => {
     expect(() => requireConsistent(options(given))).toThrow(message);
   });

@@ -33,7 +33,7 @@ function nodeWith(support: 'strip' | 'flag' | 'none'): void {
   Object.defineProperty(process, 'allowedNodeEnvironmentFlags', { value: flags });
 }
 
-test.each(['main.ts', 'main.mts', 'main.cts'])('%s starts as Node understands it', (name) => {
+test.each(['main.ts', 'main.mts', 'main.cts'])('%s gets the arguments that Node needs', (name) => {
   const file = write(name);
   nodeWith('strip');
   expect(argumentsOf(file)).toEqual([file]);
@@ -47,11 +47,11 @@ test('JavaScript needs no argument', () => {
   expect(argumentsOf(file)).toEqual([file]);
 });
 
-test('without support the loader of the project is taken, or an error names the ways', () => {
+test('without TypeScript support the loader of the project is used, or an error lists the options', () => {
   nodeWith('none');
   const alone = write('alone/main.ts');
   expect(() => argumentsOf(alone)).toThrow(
-    /main\.ts: expected something that understands TypeScript, got Node .* alone.*install tsx/,
+    /main\.ts: expected a Node version or a loader that runs TypeScript, got Node .* alone.*install tsx/,
   );
   const loader = write('own/node_modules/tsx/index.js');
   const file = write('own/main.ts');

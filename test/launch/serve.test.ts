@@ -65,7 +65,7 @@ async function serveWith(given: Partial<ServeFlags> & Record<string, unknown>) {
 }
 
 test.each(['0.0.0.0', '192.168.0.7', 'example.org', '::', '128.0.0.1'])(
-  'a server on %s without a key says that everybody may ask',
+  'a server on %s without a key warns that any client may send requests',
   async (host) => {
     const { code, errors } = await serveWith({ host });
     expect(code).toBe(0);
@@ -75,7 +75,7 @@ test.each(['0.0.0.0', '192.168.0.7', 'example.org', '::', '128.0.0.1'])(
 );
 
 test.each(['127.0.0.1', '127.8.8.8', 'localhost', '::1'])(
-  'a server on %s, which this machine alone reaches, says nothing of keys',
+  'a server on %s, which only this machine reaches, prints no warning about keys',
   async (host) => {
     expect((await serveWith({ host })).errors).toBe('');
   },
@@ -124,7 +124,7 @@ test('each limit option sets a limit of the server', async () => {
 test('several ranks cannot share one device', async () => {
   const flags = { tp: 2, device: 'cuda:0', tokenizerThreads: 1, graphs: true };
   await expect(serveCommand(join(dir, 'tiny'), flags as ServeFlags)).rejects.toThrow(
-    /--device: expected a kind of device with --tp, not a single device, got "cuda:0"/,
+    /--device: expected "cuda" or "cpu" without a number, with --tp, got "cuda:0"/,
   );
 });
 
@@ -199,16 +199,20 @@ test('a model that does not load ends the command with its error', async () => {
 
 test.each([
   [undefined, {}, /^serve: expected a model, --model NAME=FOLDER or --models-dir, got none/],
-  ['tiny', { modelsDir: '.' }, /--models-dir: expected no other model as the argument, got "tiny"/],
+  [
+    'tiny',
+    { modelsDir: '.' },
+    /--models-dir: expected no model folder as the argument, got "tiny"/,
+  ],
   [undefined, { modelsDir: '.', tp: 2 }, /--tp: expected no such option with --models-dir/],
   [undefined, { modelsDir: 'nowhere' }, /--models-dir: expected a readable folder, got ENOENT/],
-  ['tiny', { model: { a: 'b' } }, /--model: expected no other model as the argument, got "tiny"/],
+  ['tiny', { model: { a: 'b' } }, /--model: expected no model folder as the argument, got "tiny"/],
   [
     'tiny',
     { modelMemory: 5 },
     /--model-memory, --model-idle: expected --model NAME=FOLDER or --models-dir/,
   ],
-  [undefined, { model: { a: 'b' }, tp: 2 }, /--tp: expected no such option with --model, got one/],
+  [undefined, { model: { a: 'b' }, tp: 2 }, /--tp: expected no such option with --model, got both/],
   [undefined, { model: { a: 'b' }, adapter: { c: 'd' } }, /--adapter: expected no such option/],
   [undefined, { model: { a: 'b' }, revision: 'x' }, /--revision: expected no such option/],
   [undefined, { model: { a: 'b' }, modelName: 'x' }, /--model-name: expected no such option/],

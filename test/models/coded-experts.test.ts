@@ -99,5 +99,7 @@ test('the error of partly coded experts names them', async () => {
   );
   const { code, message } = await refusal(() => nn.models.fromPretrained(dir));
   expect(code).toBe('DS_CHECKPOINT');
-  expect(message).toMatch(/experts\.2\.gate_proj\.weight: expected codes, as of the other slices/);
+  expect(message).toMatch(
+    /experts\.2\.gate_proj\.weight: expected codes, as in the other parts of this tensor/,
+  );
 });

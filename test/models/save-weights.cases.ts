@@ -112,7 +112,7 @@ const refusals = inFolder(async (folder, device) => {
   const save = (path: string, options?: object) =>
     nn.saveWeights(model, join(folder, path), options);
   writeFileSync(join(folder, 'notes.safetensors'), 'no weights');
-  await refuses(save('notes.safetensors'), 'DS_CHECKPOINT', /something else/);
+  await refuses(save('notes.safetensors'), 'DS_CHECKPOINT', /another file or a folder/);
   await refuses(save(''), 'DS_ARGUMENT', /empty/);
   await refuses(save('a', { format: 'hf' }), 'DS_ARGUMENT', /describe/);
   await refuses(save('a', { dtype: 'f32' }), 'DS_ARGUMENT', /fp32, fp16, bf16/);

@@ -155,7 +155,7 @@ test('after an adapter is deleted, another one becomes active', () => {
   expect([peft.adapterNames(model), peft.activeAdapters(model)]).toEqual([['two'], ['two']]);
   near(outputs(model), mergeSets({ two: 1 }));
   const error = thrownBy(() => peft.deleteAdapter(model, 'two'));
-  expect(error.message).toMatch(/another adapter, got the last one.*peft\.unload/);
+  expect(error.message).toMatch(/another adapter, got the only adapter.*peft\.unload/);
   expect(outputs(peft.unload(model))).toEqual(outputs(tinyLlama()));
   expect(peft.adapterNames(model)).toEqual([]);
 });

@@ -119,7 +119,7 @@ test('refuses unsupported values', () => {
     /zero_optimization.stage: expected 0 or 1 with pipeline.stages, got 2/,
   );
   expect(() => predict({ ...staged, pipeline: { stages: 16 } }, { gpus: 16 })).toThrow(
-    /pipeline.stages: expected 12 at most, as layers, got 16/,
+    /pipeline.stages: expected at most 12, the number of layers, got 16/,
   );
   expect(() => plan({ ...flags, checkpointing: true })).toThrow(
     /--checkpointing: expected --config/,

@@ -143,7 +143,7 @@ test('bodies may reach the bound, and a body of 64 KiB always fits', () => {
   one.add(100_000);
   two.add(65_536);
   expect(budget.bytes).toBe(165_536);
-  expect(() => two.add(1)).toThrow(/more bytes than this server holds/);
+  expect(() => two.add(1)).toThrow(/exceed the memory that this server allows/);
   expect(budget.bytes).toBe(100_000);
   three.add(1);
   one.close();
@@ -215,7 +215,7 @@ test('more connections than half of the open files are refused', async () => {
 });
 
 test.each([undefined, 3000])(
-  'as many clients may wait for accept() as be open: %j',
+  'the listen backlog equals the connection limit: %j',
   async (limit) => {
     const listen = jest.spyOn(Server.prototype, 'listen');
     const limits = limit === undefined ? {} : { connections: limit };

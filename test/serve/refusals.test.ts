@@ -122,7 +122,7 @@ test('a prompt leaves room for one token of the answer, for any limit', async ()
 const texts: readonly Wrong[] = [
   ...sampling,
   [{ tools: [{}] }, 'tools', /only (chats|the template of a chat)/],
-  [{ suffix: 'x' }, 'suffix', /not supported: the model continues texts at their end/],
+  [{ suffix: 'x' }, 'suffix', /not supported: the model only continues a text at its end/],
   [{ prompt: undefined }, 'prompt', /a string or tokens, got nothing/],
   [{ prompt: '' }, 'prompt', /at least one token/],
   [{ prompt: [] }, 'prompt', /1 to 2 prompts, got 0/],

@@ -135,7 +135,7 @@ test.each<[string, object, RegExp]>([
   [
     'a template without the text',
     { post_processor: { type: 'TemplateProcessing', single: [], special_tokens: {} } },
-    /puts tokens around a text/,
+    /adds tokens before and after a text/,
   ],
   [
     'a damaged table',

@@ -467,7 +467,7 @@ describe('errors name the row', () => {
       'a thread that takes too long',
       () => open(row('{"text":"b"}'), { threads: 1, timeoutMs: 1 }),
       'DS_DATA',
-      /bad\.jsonl from 0: expected the tokens from its thread, got no answer for 1 ms/,
+      /bad\.jsonl from 0: expected tokens from the thread of this part, got no answer for 1 ms/,
     ],
     [
       'no Parquet',

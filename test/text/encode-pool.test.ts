@@ -26,10 +26,10 @@ test('an unreadable cache is ignored; an unwritable one gives an error and leave
   const [name] = readdirSync(cache) as [string];
   rmSync(join(cache, name));
   mkdirSync(join(cache, name));
-  await expectRejection(() => open({ cache }), 'DS_DATA', /odd-cache: .* can be written/);
+  await expectRejection(() => open({ cache }), 'DS_DATA', /odd-cache: .* a writable folder/);
   expect(readdirSync(cache)).toEqual([name]);
   // A file where the folder would be.
-  await expectRejection(() => open({ cache: path }), 'DS_DATA', /can be written/);
+  await expectRejection(() => open({ cache: path }), 'DS_DATA', /a writable folder/);
 });
 
 test('a closed pool starts no thread, and rejects waiting callers', async () => {
@@ -38,7 +38,11 @@ test('a closed pool starts no thread, and rejects waiting callers', async () => 
   const options = { tokenizer, settings, threads: 1, cache: null, timeoutMs: 60_000 };
   const pool = new EncodePool(options);
   const reader = pool.encode([part, part, part]);
-  const first = expectRejection(() => reader.next(), 'DS_DATA', /the tokens from its thread/);
+  const first = expectRejection(
+    () => reader.next(),
+    'DS_DATA',
+    /tokens from the thread of this part/,
+  );
   await turn(); // The second part waits for the only thread.
   const start = jest.spyOn(threads, 'Worker');
   await pool.close();

@@ -182,12 +182,12 @@ describe('refused', () => {
   test('unsupported arguments of transformers: all in one error, with the reasons', async () => {
     const line = '--push_to_hub --auto_find_batch_size true --fsdp full_shard --learning_rate 1';
     await expect(read(line)).rejects.toThrow(
-      /--push_to_hub \(nothing is sent.*\); --auto_find_batch_size \(.*\); --fsdp \(ZeRO stage 3.*\)/,
+      /--push_to_hub \(uploads are not supported.*\); --auto_find_batch_size \(.*\); --fsdp \(set ZeRO stage 3.*\)/,
     );
   });
 
   test.each(['--push_to_hub false', '--fsdp=', '--average_tokens_across_devices'])(
-    '%s asks for nothing',
+    'the default value of %s is accepted',
     async (line) => {
       const { args } = await read(
         line === '--average_tokens_across_devices' ? `${line} true` : line,
@@ -196,7 +196,7 @@ describe('refused', () => {
     },
   );
 
-  test('names of transformers 5.18 without effect here are accepted', async () => {
+  test('names of transformers 5.18 without effect are accepted', async () => {
     const ofTrackio = '--trackio_bucket_id a --trackio_static_space_id b';
     const ofLoaders = '--dataloader_multiprocessing_context fork --dataloader_in_order false';
     const { notices } = await read(`${ofTrackio} ${ofLoaders} --ddp_static_graph`);
@@ -337,16 +337,16 @@ describe('as options of a Trainer', () => {
   });
 
   test.each([
-    ['--bf16_full_eval', /--bf16_full_eval: expected --bf16 as well, got none/],
-    ['--fp16_full_eval --fp16 false', /--fp16_full_eval: expected --fp16 as well/],
-    ['--fp16 --bf16', /one of --fp16 and --bf16, got both/],
-    ['--warmup_ratio 1', /--warmup_ratio: expected a share .*, got 1\. --warmup_steps sets/],
+    ['--bf16_full_eval', /--bf16_full_eval: expected --bf16 together with it, got no --bf16/],
+    ['--fp16_full_eval --fp16 false', /--fp16_full_eval: expected --fp16 together with it/],
+    ['--fp16 --bf16', /either --fp16 or --bf16, got both/],
+    ['--warmup_ratio 1', /--warmup_ratio: expected a fraction .*, got 1\. Use --warmup_steps/],
     ['--warmup_ratio 30', /--warmup_ratio: .*, got 30/],
     ['--warmup_ratio -0.1 --warmup_steps 5', /--warmup_ratio: .*, got -0\.1/],
     ['--optim adamw_4bit', /paged_adamw_8bit, got "adamw_4bit"/],
-    ['--optim adafactor', /Write another optimizer in the DeepSpeed configuration/],
+    ['--optim adafactor', /Set other optimizers as "optimizer" in the DeepSpeed configuration/],
     ['--streaming --group_by_length', /group_by_length: expected no --streaming/],
-    ['--streaming --dataloader_num_workers 2', /got 2\. --dataset_num_proc sets the threads/],
+    ['--streaming --dataloader_num_workers 2', /got 2\. Use --dataset_num_proc for the threads/],
     ['--streaming --dataloader_drop_last false', /expected true, or no --streaming/],
     ['--eval_steps 2', /--eval_steps: expected --eval_data FILE as well, got none/],
     [
@@ -365,7 +365,7 @@ describe('as options of a Trainer', () => {
       '--lr_scheduler_kwargs {"decay_type":3}',
       /--lr_scheduler_kwargs decay_type: expected "linear", "cosine", "1-sqrt"/,
     ],
-    ['--lr_scheduler_kwargs {"lr_end":0,"min_lr":1}', /kwargs min_lr: expected one name/],
+    ['--lr_scheduler_kwargs {"lr_end":0,"min_lr":1}', /kwargs min_lr: expected one value/],
     ['--early_stopping_threshold 1', /--early_stopping_patience as well/],
     ['--load_best_model_at_end', /--load_best_model_at_end: expected --eval_data FILE as well/],
     [

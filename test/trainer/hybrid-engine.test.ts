@@ -82,7 +82,7 @@ test('each key has an effect, or the engine refuses it', async () => {
   const resolve = (hybrid: object, more: object = {}) =>
     resolveConfig(config(hybrid, more) as never, { worldSize: 2 });
   expect(await errorOf(() => resolve({ inference_tp_size: 2 }))).toMatch(
-    /^DS_CONFIG .*hybrid_engine.inference_tp_size: expected 1, got 2\. Generation uses the ranks/,
+    /^DS_CONFIG .*hybrid_engine.inference_tp_size: expected 1, got 2\. Set tensor_parallel.autotp_size/,
   );
   const cut = { tensor_parallel: { autotp_size: 2 } };
   expect(resolve({ inference_tp_size: 2 }, cut).hybrid_engine.inference_tp_size).toBe(2);

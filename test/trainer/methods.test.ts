@@ -83,7 +83,7 @@ test('gkd: the divergence from a teacher shrinks', async () => {
   const same = await refusal(() =>
     trainAnswers({ model: own, train, method: gkd({ teacher: own, lmbda: 0 }) }),
   );
-  expect(same.message).toMatch(/gkd teacher: expected another model/);
+  expect(same.message).toMatch(/gkd teacher: expected a model other than the trained model/);
 });
 
 /** A row of a TextDataset. */

@@ -20,7 +20,10 @@ const wrong: readonly Bad[] = [
   [{ batchSize: 0 }, 'Trainer batchSize'],
   [{ accumulation: '2' }, 'Trainer accumulation'],
   [{ lr: -1 }, 'Trainer lr'],
-  [{ warmup: 1.5 }, 'Trainer warmup: expected a number of updates, or a share of all below 1'],
+  [
+    { warmup: 1.5 },
+    'Trainer warmup: expected a number of updates, or a fraction of all updates below 1',
+  ],
   [{ betas: [0.9, 1] }, 'Trainer betas: expected a finite number of at least 0 and below 1'],
   [{ betas: 0.9 }, 'Trainer betas: expected two numbers'],
   [{ labelSmoothing: 1 }, 'Trainer labelSmoothing'],
@@ -50,9 +53,15 @@ const wrong: readonly Bad[] = [
   [{ loss: 1 }, 'Trainer loss: expected a function'],
   [{ data: { sampling: 'grouped' } }, 'Trainer data.sampling: expected "random", "sequential"'],
   [{ data: { shuffle: true } }, '"shuffle"'],
-  [{ log: { every: 0 } }, 'Trainer log.every: expected a number of updates, a share of all'],
+  [
+    { log: { every: 0 } },
+    'Trainer log.every: expected a number of updates, a fraction of all updates',
+  ],
   [{ eval: {} }, 'Trainer eval.data'],
-  [{ eval: { ...train, length: 0 } }, 'Trainer eval.data: expected data to judge by, or no `eval`'],
+  [
+    { eval: { ...train, length: 0 } },
+    'Trainer eval.data: expected evaluation data with samples, or no `eval`',
+  ],
   [{ eval: { data: { ...train, length: 0 } } }, 'got no samples'],
   [{ eval: { data: train, every: 'best' } }, 'Trainer eval.every'],
   [{ eval: { data: train, maxBatches: 0 } }, 'Trainer eval.maxBatches'],
@@ -62,20 +71,20 @@ const wrong: readonly Bad[] = [
   [{ perDeviceEvalBatchSize: 1 }, 'Did you mean "eval.batchSize"?'],
   [{ save: { save_total_limit: 1 } }, 'Did you mean "keep"?'],
   [{ save: { dir: 'd', every: 'never' } }, 'or "best", got "never"'],
-  [{ save: { dir: 'd', best: 'loss' } }, 'Trainer save.best: expected `eval` data'],
-  [{ save: { dir: 'd', every: 'best' } }, 'Trainer save.every: expected `save.best`'],
+  [{ save: { dir: 'd', best: 'loss' } }, 'Trainer save.best: expected the option `eval`'],
+  [{ save: { dir: 'd', every: 'best' } }, 'Trainer save.every: expected a `save.best`'],
   [{ eval: train, save: { dir: 'd', best: 'f1' } }, 'or a name that `eval.metrics` gives'],
   [{ eval: { data: train, accuracy: 1 } }, 'Trainer eval.accuracy: expected true or false'],
   [
     { eval: { data: train, accuracy: true }, loss: () => model },
-    'Trainer eval.accuracy: expected a loss that the model makes',
+    'Trainer eval.accuracy: expected the loss of the model itself',
   ],
   [{ eval: train, save: { dir: 'd', best: 'accuracy' } }, '"accuracy" by `eval.accuracy`'],
   [{ save: { dir: 'd', weights: false, weightsOnly: true } }, 'Trainer save.weights'],
   [{ earlyStop: { patience: 1 } }, 'Trainer earlyStop: expected `save.best`'],
   [{ earlyStop: { patience: 0 } }, 'Trainer earlyStop.patience'],
   [{ report: 'tensorboard' }, 'Trainer report: expected a list'],
-  [{ report: ['tensorboard'] }, 'where there is no save.dir'],
+  [{ report: ['tensorboard'] }, 'the option save.dir'],
   [{ report: ['wandb'] }, '`wandb sync` takes the files of "tensorboard".'],
   [{ callbacks: [{ onLog: () => {} }] }, '"onLog"'],
   [{ callbacks: [{ log: 1 }] }, 'Trainer callbacks log: expected a function'],
@@ -121,7 +130,7 @@ test('`eval: data` evaluates after each epoch, `save: folder` saves checkpoints'
   expect(settings.save).toMatchObject({ dir: 'out', every: 500, keep: null, best: null });
 });
 
-test('the best is the least loss and the greatest of anything else', () => {
+test('the best checkpoint has the lowest loss or the highest other metric', () => {
   const metrics = () => ({});
   const of = (best: string) =>
     readTrainerOptions({ model, eval: { data: train, metrics }, save: { dir: 'd', best } }).save;
@@ -145,7 +154,7 @@ test('every type of event reaches a listener', () => {
   expect(Object.keys(EVENT_TYPES)).toEqual(types);
 });
 
-test('steps are a number, or a share of all', () => {
+test('steps are a number, or a fraction of all updates', () => {
   expect([stepsOf(0.03, 100), stepsOf(0.031, 100), stepsOf(7, 100), stepsOf(0, 100)]).toEqual([
     3, 4, 7, 0,
   ]);

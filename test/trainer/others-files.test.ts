@@ -129,13 +129,13 @@ test('save() leaves no temporary files, and keeps other files', async () => {
   ]);
 });
 
-test("save() is not made over a config.json that is no model's", async () => {
+test('save() does not replace a config.json of another program', async () => {
   const out = join(dir, 'out');
   mkdirSync(out);
   writeFileSync(join(out, 'config.json'), '{ "train_batch_size": 4 }');
   const before = contentOf(out);
   const message =
-    /out\/config\.json: expected nothing of this name, .*got one with train_batch_size/;
+    /out\/config\.json: expected nothing of this name, .*got a file with the keys train_batch_size/;
   await expect(trainer({}).save(out)).rejects.toThrow(message);
   expect(contentOf(out)).toEqual(before);
 });

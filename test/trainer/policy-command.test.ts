@@ -72,7 +72,7 @@ test('adapters learn by RLOO', async () => {
 const args = { train_file: ['a'], output_dir: 'b', model_name_or_path: 'c' };
 
 test.each([
-  [{ method: 'grpo', packing: true }, /--packing: expected no --method grpo/],
+  [{ method: 'grpo', packing: true }, /--packing: expected another method than --method grpo/],
   [{ num_generations: 4 }, /--num_generations: expected --method grpo or rloo, got sft/],
   [{ method: 'dpo', reward_funcs: ['a'] }, /--reward_funcs: expected --method grpo or rloo/],
   [{ method: 'rloo', loss_type: ['grpo'] }, /--loss_type: expected --method dpo or .* grpo/],

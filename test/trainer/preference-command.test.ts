@@ -76,8 +76,8 @@ const args = { train_file: ['a'], output_dir: 'b', model_name_or_path: 'c' } as 
 
 test.each([
   [{ method: 'ppo' }, /--method: expected .*sft.*dpo/],
-  [{ method: 'dpo', packing: true }, /--packing: expected no --method dpo/],
-  [{ method: 'gkd', packing: true }, /--packing: expected no --method gkd/],
+  [{ method: 'dpo', packing: true }, /--packing: expected another method than --method dpo/],
+  [{ method: 'gkd', packing: true }, /--packing: expected another method than --method gkd/],
   [{ beta: 0.2 }, /--beta: expected --method dpo or kto or orpo or cpo.* or gkd, got sft/],
   [{ loss_type: ['hinge'] }, /--loss_type: expected --method dpo or kto or cpo.*, got sft/],
   [{ ref_model_name_or_path: 'd' }, /--ref_model_name_or_path: expected --method dpo or kto/],

@@ -193,7 +193,7 @@ test.each([
   ['tensor_parallel', { tensor_parallel: { autotp_size: 2 } }],
   ['sequence_parallel_size', { sequence_parallel_size: 2 }],
 ])(
-  'two ranks that share the model by %s learn what one does, "auto" beside it',
+  'two ranks that divide the model by %s learn the same as one rank, with "auto" keys',
   async (name, cut) => {
     // Rows with an odd number of tokens, which two ranks cannot split evenly.
     const rows = ['one', 'one two', 'one two three'].map((text) => JSON.stringify({ text }));
@@ -233,12 +233,15 @@ test.each([
 test.each([
   ['--eval_data rows.jsonl --eval_steps 0', /Trainer eval\.every: .*got 0/],
   ['--deepspeed {"train_batch_size":7}', /train_batch_size: .*got 7/],
-])('what a Trainer refuses is known before rows are read: %s', async (words, message) => {
-  const line = `train ${COMMON} --output refused --device cpu --max_steps 1 ${words}`;
-  const { code, stdout, stderr } = await ds(line);
-  expect([code, stdout]).toEqual([1, expect.not.stringContaining('learns from')]);
-  expect(stderr).toMatch(message);
-});
+])(
+  'options that a Trainer refuses are refused before rows are read: %s',
+  async (words, message) => {
+    const line = `train ${COMMON} --output refused --device cpu --max_steps 1 ${words}`;
+    const { code, stdout, stderr } = await ds(line);
+    expect([code, stdout]).toEqual([1, expect.not.stringContaining('learns from')]);
+    expect(stderr).toMatch(message);
+  },
+);
 
 test('--lora trains only adapters, on two ranks, and writes the files of PEFT', async () => {
   const stage3 = file('stage3.json', '{ "zero_optimization": { "stage": 3 } }');
@@ -280,22 +283,22 @@ test('a configuration without weights makes a new model', async () => {
 
 describe('is refused by the launcher, once, before a rank runs', () => {
   test.each([
-    ['train', /^ds: --model: expected to be given, got nothing\.$/m],
-    ['train --model m --data d', /^ds: --output: expected to be given/m],
-    [`train ${COMMON} --output model`, /--output: expected another folder than that of --model/],
+    ['train', /^ds: --model: expected a value, got none\. Add --model to the command\.$/m],
+    ['train --model m --data d', /^ds: --output: expected a value/m],
+    [`train ${COMMON} --output model`, /--output: expected a folder other than that of --model/],
     [`train ${COMMON} --output o --learning_rate -1`, /--learning_rate: .*of at least 0, got -1/],
     [`train ${COMMON} --output o --learning_rte 1`, /Did you mean --learning_rate\?/],
-    [`train ${COMMON} --output o --push_to_hub`, /--push_to_hub \(nothing is sent anywhere/],
+    [`train ${COMMON} --output o --push_to_hub`, /--push_to_hub \(uploads are not supported/],
     [`train ${COMMON} --output o --num_gpus 1 --device cpu`, /no "cpu" with --num_gpus/],
-    [`train ${COMMON} --output o --r 4`, /--r: expected --lora as well/],
+    [`train ${COMMON} --output o --r 4`, /--r: expected --lora together with it/],
     [`train ${COMMON} --output o --lora --bnb_4bit_quant_type fp4`, /expected "nf4"/],
-    [`train ${COMMON} --output o --config_name model`, /expected no --model/],
-    [`train ${COMMON} --output o --fp16 --bf16`, /--fp16: expected one of --fp16 and --bf16/],
+    [`train ${COMMON} --output o --config_name model`, /expected either --config_name or --model/],
+    [`train ${COMMON} --output o --fp16 --bf16`, /--fp16: expected either --fp16 or --bf16/],
     [`train ${COMMON} --output o --device cuda:1`, /--device: .*--include localhost:0,1/],
     [`train ${COMMON} --output o --num_procs many`, /Expected an integer of at least 1/],
     [
       `--num_procs 2 train ${COMMON} --output o --deepspeed {"pipeline":{"stages":2}}`,
-      /pipeline\.stages: expected 1: a Trainer trains models in one part, got 2\. .*tensor_parallel/,
+      /pipeline\.stages: expected 1, because a Trainer does not support pipeline stages, got 2\. .*tensor_parallel/,
     ],
     [`--num_procs 2 train ${COMMON} --output o --seed x`, /--seed: expected a whole number/],
   ])('%s', async (line, message) => {
@@ -308,15 +311,15 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     [
       '--deepspeed config.json',
       '{ "train_batch_size": 4 }',
-      /another folder than that of --deepspeed/,
+      /a folder other than that of --deepspeed/,
     ],
     [
       '--config config.json',
       '{ "seed": 3 }',
-      /config\.json: expected nothing .*, got one with seed\./,
+      /config\.json: expected nothing .*, got a file with the keys seed\./,
     ],
-    ['--max_steps 1', '# of a run\nseed: 3\n', /config\.json: expected .*, got something else\./],
-  ])('an output that would be written over what is no model: %s', async (words, text, message) => {
+    ['--max_steps 1', '# of a run\nseed: 3\n', /config\.json: expected .*, got other contents\./],
+  ])('an output that would replace files other than a model: %s', async (words, text, message) => {
     const folder = join(dir, 'mine');
     mkdirSync(folder, { recursive: true });
     writeFileSync(join(folder, 'config.json'), text);
@@ -340,7 +343,7 @@ describe('is refused by the launcher, once, before a rank runs', () => {
     const { code, stderr } = await ds(line);
     expect(code).toBe(2);
     expect(stderr).toMatch(
-      /^ds: --model: expected .*tuned-adapter, an adapter of PEFT\. Give its/m,
+      /^ds: --model: expected .*tuned-adapter, an adapter of PEFT\. Pass the/m,
     );
   });
 });

@@ -159,7 +159,7 @@ test('logs are means over their updates, with tokens, epochs and the rate', asyn
   expect(pairs[0]).toMatchObject({ mfu: null, skipped: 0 });
 });
 
-test('parts of epochs, numbers of updates and streams', async () => {
+test('a run may last a part of an epoch, a number of updates, or a stream', async () => {
   const half = await once({ train: samples(12), epochs: 1.5 }).train();
   expect(half).toMatchObject({ step: 9, reason: 'done' });
   expect(half.epoch).toBeCloseTo(1.5, 12);
@@ -377,7 +377,7 @@ const misuses: readonly [
       `batches beside ${JSON.stringify(own)}`,
       { train: async () => (async function* () {})(), maxSteps: 1, data: own },
       (one) => one.train(),
-      'expected a dataset with length and get(index), got batches. Give one, or leave the option out',
+      'expected a dataset with length and get(index), got batches. Pass such a dataset, or remove the option',
     ],
   ),
   ...['labels', 'targets'].map((name): (typeof misuses)[number] => [
@@ -395,7 +395,7 @@ const misuses: readonly [
     'got an object { tokens, targets }. Give samples of Int32Array',
   ],
   ...[
-    [[5, 6, 7], 'Trainer data.lengths: expected those of all 10 samples, got 3'],
+    [[5, 6, 7], 'Trainer data.lengths: expected 10 lengths, one for each sample, got 3'],
     [[...Array(9).fill(5), Number.NaN], 'Trainer data.lengths 9: expected'],
   ].map(([lengths, message]): (typeof misuses)[number] => [
     `lengths ${lengths}`,
@@ -423,7 +423,7 @@ const misuses: readonly [
   ],
 ];
 
-test.each(misuses)('%s: said in one line', async (_, options, use, message) => {
+test.each(misuses)('%s is refused with one line', async (_, options, use, message) => {
   const one = once(options);
   await expect((async () => use(one))()).rejects.toThrow(message);
 });

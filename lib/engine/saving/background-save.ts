@@ -117,8 +117,8 @@ function diedError({ dir, tag }: SaveTarget, code: number): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op: `saving ${tag} in ${dir}`,
-    expected: 'the thread of the save to finish it',
-    got: `exit code ${code} of the thread`,
+    expected: 'a completed save',
+    got: `a save thread that ended with exit code ${code}`,
     hint: 'Earlier checkpoints are complete. Check the memory limit of the process.',
   });
 }

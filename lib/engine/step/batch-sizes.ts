@@ -206,7 +206,7 @@ export class MicroBatches {
 
   /** Runs `body`; its backwards do not count. */
   noSync<Result>(body: () => Result): Result {
-    if (this.inNoSync) throw misuse('engine.noSync', 'one noSync() at a time', 'a nested one');
+    if (this.inNoSync) throw misuse('engine.noSync', 'one noSync() at a time', 'a nested noSync()');
     requireType('engine.noSync', body, 'function');
     this.inNoSync = true;
     try {

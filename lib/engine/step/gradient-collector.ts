@@ -199,7 +199,7 @@ export class GradientCollector implements UnitListener {
 
   private requireUnreduced(op: string): void {
     if (!this.decided && this.concluded.size === 0) return;
-    throw misuse(op, 'step() first', 'gradients handed over to it');
+    throw misuse(op, 'step() first', 'gradients that wait for step()');
   }
 
   private warnOfZero(micros: number): void {

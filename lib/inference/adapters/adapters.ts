@@ -377,8 +377,8 @@ export class Adapters implements ProductAddition {
       code: 'DS_LIMIT',
       op,
       expected: `at most ${this.settings.count} adapters`,
-      got: 'one more',
-      hint: 'Unload one, or raise maxAdapters (--max-loras).',
+      got: 'one more adapter',
+      hint: 'Unload an adapter, or raise maxAdapters (--max-loras).',
     });
   }
 

@@ -97,7 +97,7 @@ function toSource(op: string, given: unknown): FormatSource {
   const kind = KINDS.find((name) => Object.hasOwn(given, name));
   if (kind === undefined) return { kind: 'schema', schema: given as Schema };
   const [other] = Object.keys(given).filter((name) => name !== kind);
-  if (other !== undefined) throw argumentError(op, `only "${kind}"`, `"${other}" with it`);
+  if (other !== undefined) throw argumentError(op, `only "${kind}"`, `"${kind}" and "${other}"`);
   const value = given[kind];
   switch (kind) {
     case 'regex': {

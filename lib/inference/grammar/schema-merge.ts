@@ -57,8 +57,8 @@ export class SchemaRoot {
     if (depth > MAX_DEPTH || ++this.visits > MAX_VISITS) {
       throw argumentError(
         `format schema ${path}`,
-        'references and alternatives that end',
-        'a circle',
+        'references and alternatives without a cycle',
+        'a cycle',
       );
     }
     if (typeof schema === 'boolean') return [schema];

@@ -47,7 +47,7 @@ export async function readPartsList(source: string | object, base: string): Prom
   const list = isPath ? await readJson(source) : (source as JsonObject);
   const other = Object.keys(list).find((key) => !KEYS.includes(key));
   if (other !== undefined)
-    throw damagedError(`${location}: ${other}`, KEYS.join(', '), 'another key');
+    throw damagedError(`${location}: ${other}`, KEYS.join(', '), 'an unknown key');
   const { type, checkpoints, version, parallelization = 'tp', base_dir = '' } = list;
   if (version === undefined || version === null) throw damagedError(location, 'a version', 'none');
   if (!TYPES.includes(typeof type === 'string' ? type.toLowerCase() : type)) {
@@ -104,7 +104,7 @@ async function readJson(path: string): Promise<JsonObject> {
     const value: unknown = parseJson(text);
     if (isObject<JsonObject>(value)) return value;
   } catch {} // Reported below.
-  throw damagedError(path, 'a JSON object', 'something else');
+  throw damagedError(path, 'a JSON object', 'other contents');
 }
 
 /** An error of a damaged checkpoint. */

@@ -195,7 +195,7 @@ export function refuseShared(option: string): void {
   throw argumentError(
     `InferenceEngine request ${option}`,
     '1 where ranks share the model (tensor_parallel)',
-    'more',
-    'Search for beams with tp_size 1.',
+    'a larger number',
+    'Set tensor_parallel.tp_size to 1 for beam search.',
   );
 }

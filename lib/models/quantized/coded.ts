@@ -103,7 +103,12 @@ export async function besideCoded(
     if (coded.every((item) => item === undefined)) continue;
     const plain = slices.find((_, i) => coded[i] === undefined);
     if (plain)
-      throw damagedError(files, plain.name, 'codes, as of the other slices', 'other values');
+      throw damagedError(
+        files,
+        plain.name,
+        'codes, as in the other parts of this tensor',
+        'other values',
+      );
     const valuesOf = (open: OpenWeights) => (name: string) =>
       new CodedValues(open, required(found.get(name)), dtype);
     decoded.set(parameter, (open) => new SlicedWeights(open, shape, slices, dtype, valuesOf(open)));

@@ -46,7 +46,12 @@ export function readReduction(op: string, given: Reduction): ReduceOptions {
   if (typeof given === 'number' || Array.isArray(given)) return { dims: given };
   const { dims, dim, keepDim } = readOptions<ReduceOptions>(op, given as ReduceOptions, REDUCE);
   if (dims === undefined || dim === undefined) return { dims: dims ?? dim, keepDim };
-  throw argumentError(op, '"dims" once', '"dims" and "dim"', 'They are one option: keep one.');
+  throw argumentError(
+    op,
+    '"dims" once',
+    '"dims" and "dim"',
+    'Both names mean the same option: remove one.',
+  );
 }
 
 interface Reduced {

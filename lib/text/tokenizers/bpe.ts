@@ -57,7 +57,12 @@ function firstSymbols(
     const id = ids.get(required(token));
     if (id !== undefined) return id;
     const expected = `the unknown token ${JSON.stringify(token)} in the vocabulary`;
-    throw dataError(fields.location, expected, 'none', 'A text has characters outside of it.');
+    throw dataError(
+      fields.location,
+      expected,
+      'none',
+      'Add the token: a text has characters that the vocabulary lacks.',
+    );
   };
   return (piece) => {
     const symbols: number[] = [];

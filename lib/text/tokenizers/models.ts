@@ -25,7 +25,12 @@ function unknownOf(fields: Fields, ids: ReadonlyMap<string, number>): () => numb
     const id = ids.get(token);
     if (id !== undefined) return id;
     const expected = `the unknown token ${JSON.stringify(token)} in the vocabulary`;
-    throw dataError(fields.location, expected, 'none', 'A text has parts outside the vocabulary.');
+    throw dataError(
+      fields.location,
+      expected,
+      'none',
+      'Add the token: a text has parts that the vocabulary lacks.',
+    );
   };
 }
 

@@ -75,7 +75,12 @@ export function readReplacement(fields: Fields): Replacement {
     if (bounds.length === 0) return text;
     if (text.length + (bounds.length / 2) * content.length > MAX_REPLACED) {
       const expected = `texts of at most ${MAX_REPLACED} characters`;
-      throw dataError(fields.location, expected, 'a longer one', 'The step lengthens texts.');
+      throw dataError(
+        fields.location,
+        expected,
+        'a longer text',
+        'Shorten the text: this step of the tokenizer lengthens it.',
+      );
     }
     let replaced = '';
     let at = 0;

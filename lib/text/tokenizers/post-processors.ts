@@ -22,8 +22,13 @@ export function boundsOf(location: string, content: unknown, idOf: IdOf): Bounds
   const ids = new Fields(location, content).build(buildersFor(idOf))([TEXT]);
   const at = ids.indexOf(TEXT);
   if (at < 0 || ids.includes(TEXT, at + 1)) {
-    const expected = 'a post-processor that puts tokens around a text';
-    throw dataError(location, expected, 'one that changes it', 'It is not supported.');
+    const expected = 'a post-processor that only adds tokens before and after a text';
+    throw dataError(
+      location,
+      expected,
+      'another kind of post-processor',
+      'Use a tokenizer without it: this kind is not supported.',
+    );
   }
   return { prefix: ids.slice(0, at), suffix: ids.slice(at + 1) };
 }

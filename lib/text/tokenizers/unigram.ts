@@ -28,7 +28,7 @@ export function unigram(fields: Fields): Model {
       fields.location,
       'an "unk_id"',
       'none',
-      'A text has characters without a token.',
+      'Add "unk_id": a text has characters that the vocabulary lacks.',
     );
   };
 

@@ -27,15 +27,16 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   const { model_name_or_path: dir, config_name: config, train_file: files, output_dir: out } = args;
   const missing = Object.entries({ model: dir ?? config, data: files, output: out });
   for (const [name, value] of missing) {
-    if (value === undefined) throw argumentError(`--${name}`, 'to be given', 'nothing');
+    if (value === undefined)
+      throw argumentError(`--${name}`, 'a value', 'none', `Add --${name} to the command.`);
   }
   if (dir !== undefined && config !== undefined) {
-    throw argumentError('--config_name', 'no --model', 'both');
+    throw argumentError('--config_name', 'either --config_name or --model', 'both');
   }
   if (dir !== undefined && locationOf(dir) === locationOf(required(out))) {
     throw argumentError(
       '--output',
-      'another folder than that of --model, which stays as it is',
+      'a folder other than that of --model, which is not changed',
       dir,
     );
   }
@@ -51,7 +52,7 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
 export function requireModel(dir: string): void {
   if (!adapterFolder(dir)) return;
   const hint =
-    'Give its base model. --resume_from_checkpoint continues an adapter, and peft.merge() merges both.';
+    'Pass the base model. --resume_from_checkpoint continues an adapter; `ds merge` merges both.';
   const expected = 'the folder of a model, with config.json';
   throw argumentError('--model', expected, `${dir}, an adapter of PEFT`, hint);
 }
@@ -70,7 +71,7 @@ function requireOwnOutput(args: TrainArguments, out: string): void {
     if (!isWritten && location !== locationOf(out)) continue;
     throw argumentError(
       '--output',
-      `another folder than that of --${name}, which stays as it is`,
+      `a folder other than that of --${name}, which is not changed`,
       path,
     );
   }
@@ -89,7 +90,8 @@ function locationOf(path: string): string {
 function requireLora(args: TrainArguments): void {
   const { config_name: config, bnb_4bit_quant_type: type = 'nf4' } = args;
   const [orphan] = OF_LORA.filter((name) => args[name] !== undefined && args[name] !== false);
-  if (!args.use_peft && orphan) throw argumentError(`--${orphan}`, '--lora as well', 'none');
+  if (!args.use_peft && orphan)
+    throw argumentError(`--${orphan}`, '--lora together with it', 'no --lora');
   if (type !== 'nf4') throw argumentError('--bnb_4bit_quant_type', '"nf4"', JSON.stringify(type));
   if (!args.use_peft) return;
   if (config === undefined) return;

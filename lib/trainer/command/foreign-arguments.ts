@@ -111,7 +111,7 @@ const OFF = ['false', 'no', 'off', '0', 'none', 'null', ''];
 
 /** Unsupported arguments that would change the training, by name. */
 export const REFUSED: Readonly<Record<string, Refusal>> = {
-  ...refusals('read a file of that data set: --data FILE.jsonl', [
+  ...refusals('save the data set to a file and pass --data FILE.jsonl', [
     'dataset_name',
     'dataset_config',
     'dataset_config_name',
@@ -125,8 +125,8 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
     'dataset_mixer',
     'dataset_splits',
   ]),
-  ...refusals('give a shorter file', ['max_train_samples', 'max_eval_samples']),
-  ...refusals('nothing is sent anywhere: push the folder with `hf upload`', [
+  ...refusals('pass a file with fewer rows', ['max_train_samples', 'max_eval_samples']),
+  ...refusals('uploads are not supported: run `hf upload` on the output folder', [
     'push_to_hub',
     'push_to_hub_revision',
   ]),
@@ -136,14 +136,14 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
     'ref_model_init_kwargs',
     'teacher_model_init_kwargs',
   ]),
-  ...refusals('ZeRO stage 3 of the DeepSpeed configuration does it', [
+  ...refusals('set ZeRO stage 3 in the DeepSpeed configuration', [
     'fsdp',
     'fsdp_config',
     'fsdp_min_num_params',
     'fsdp_transformer_layer_cls_to_wrap',
   ]),
-  ...refusals('give a config.json: --config_name', ['config_overrides', 'model_type']),
-  ...refusals('give the DeepSpeed configuration and `ds --num_gpus` instead', [
+  ...refusals('pass a config.json with --config_name', ['config_overrides', 'model_type']),
+  ...refusals('set it in the DeepSpeed configuration, and the ranks by `ds --num_gpus`', [
     'accelerator_config',
     'parallelism_config',
     'tp_size',
@@ -151,32 +151,39 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
     'dispatch_batches',
     'sharded_ddp',
   ]),
-  ...refusals('give a smaller --per_device_train_batch_size', ['auto_find_batch_size']),
+  ...refusals('pass a smaller --per_device_train_batch_size', ['auto_find_batch_size']),
   ...refusals('write "optimizer" in the DeepSpeed configuration', [
     'adafactor',
     'optim_args',
     'optim_target_modules',
   ]),
   ...refusals('no Python of a model is run', ['trust_remote_code', 'model_init_kwargs']),
-  ...refusals('predict with the saved folder', ['do_predict', 'predict_with_generate']),
+  ...refusals('load the saved folder in a program to predict', [
+    'do_predict',
+    'predict_with_generate',
+  ]),
   ...refusals('set "offload_param" or --gradient_checkpointing', ['activation_offloading']),
-  ...refusals('8-bit weights are not there: --load_in_4bit', ['load_in_8bit']),
+  ...refusals('8-bit weights are not supported: use --load_in_4bit', ['load_in_8bit']),
   ...refusals("write the template into the tokenizer's chat_template.jinja", [
     'chat_template_path',
     'chat_template',
   ]),
   ...refusals("write it into the tokenizer's tokenizer_config.json", ['eos_token', 'pad_token']),
-  ...refusals('hidden states of earlier batches are not kept', ['past_index']),
-  ...refusals('gradients that are not finite are found always', ['debug']),
-  ...refusals('XLA is not there', ['tpu_num_cores', 'tpu_metrics_debug', 'use_mps_device']),
-  ...refusals('IPEX and TorchScript are not there', ['use_ipex', 'jit_mode_eval', 'torchdynamo']),
-  ...refusals('apex is not there: --bf16 or --fp16', ['fp16_opt_level'], ['o1']),
+  ...refusals('hidden states of earlier batches are not supported', ['past_index']),
+  ...refusals('gradients are always checked for infinity and NaN', ['debug']),
+  ...refusals('XLA is not supported', ['tpu_num_cores', 'tpu_metrics_debug', 'use_mps_device']),
+  ...refusals('IPEX and TorchScript are not supported', [
+    'use_ipex',
+    'jit_mode_eval',
+    'torchdynamo',
+  ]),
+  ...refusals('apex is not supported: use --bf16 or --fp16', ['fp16_opt_level'], ['o1']),
   average_tokens_across_devices: {
     reason: "losses are averaged over all ranks' tokens",
     off: ['true', 'yes', '1'],
   },
-  ...refusals('the start of a long row is kept', ['truncation_mode'], ['keep_start']),
-  ...refusals('set variables in the shell', ['env']),
+  ...refusals('long rows always keep their start', ['truncation_mode'], ['keep_start']),
+  ...refusals('set environment variables in the shell', ['env']),
 };
 
 function all(reason: string, names: readonly string[]): Record<string, string> {

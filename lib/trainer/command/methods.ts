@@ -103,7 +103,7 @@ export function methodIn(args: TrainArguments): string | null {
   const odd = OF_TEXTS.find(
     (name) => isGiven(args[name]) && !(method === 'gkd' && OF_GKD.includes(name)),
   );
-  if (odd) throw argumentError(`--${odd}`, `no --method ${method}`, 'both');
+  if (odd) throw argumentError(`--${odd}`, `another method than --method ${method}`, 'both');
   return method;
 }
 

@@ -76,7 +76,11 @@ export async function openPreferences(
     return { ...data, model, method: dpo({ ...options, ...(reference && { reference }) }) };
   }
   if (options.syncRefModel) {
-    throw argumentError('--precompute_ref_log_probs', 'no --sync_ref_model', 'both');
+    throw argumentError(
+      '--precompute_ref_log_probs',
+      'either --precompute_ref_log_probs or --sync_ref_model',
+      'both',
+    );
   }
   const known = precompute(args, sets, reference ?? model, around);
   const [train, held] = known as [PairDataset, PairDataset?];
@@ -195,7 +199,7 @@ async function openDistillation(
 ): Promise<PreferenceMaterial> {
   const { teacher_model_name_or_path: place } = args;
   if (place === undefined) {
-    throw argumentError('--teacher_model_name_or_path', 'to be given with --method gkd', 'nothing');
+    throw argumentError('--teacher_model_name_or_path', 'a value with --method gkd', 'none');
   }
   const teacher = await fromPretrained(place, { revision: revisionOf(place, args) });
   const { train, lines, ...rest } = await openRows(args, evaluation, {

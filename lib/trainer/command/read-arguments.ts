@@ -73,7 +73,7 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
 }
 
 const unsupportedError = (refusals: readonly string[]): DsError =>
-  argumentError('ds train', 'supported arguments', refusals.join('; '), 'Leave these out.');
+  argumentError('ds train', 'supported arguments', refusals.join('; '), 'Remove these arguments.');
 
 /** The DsError that `body` throws, or nothing. */
 function failureOf(body: () => void): DsError[] {

@@ -76,11 +76,11 @@ function precisionOf(args: TrainArguments): Precision | undefined {
     ['bf16', bf16Eval, bf16],
   ] as const) {
     if (!evaluates || trains || deepspeed !== undefined) continue;
-    const hint = 'Evaluations are in the dtype of training.';
-    throw argumentError(`--${name}_full_eval`, `--${name} as well`, 'none', hint);
+    const hint = 'Set both: evaluations use the dtype of training.';
+    throw argumentError(`--${name}_full_eval`, `--${name} together with it`, `no --${name}`, hint);
   }
   const [half, brain] = [fp16 || fp16Eval, bf16 || bf16Eval];
-  if (half && brain) throw argumentError('--fp16', 'one of --fp16 and --bf16', 'both');
+  if (half && brain) throw argumentError('--fp16', 'either --fp16 or --bf16', 'both');
   if (half) return 'fp16';
   if (brain) return 'bf16';
   return fp16 === false || bf16 === false ? 'fp32' : undefined;
@@ -109,20 +109,15 @@ const ADAMW_8BIT = ['adamw_8bit', 'adamw_bnb_8bit', 'paged_adamw_8bit'];
 function optimizerOf(optim: string | undefined): 'AdamW8bit' | undefined {
   if (optim === undefined || ADAMW.includes(optim)) return undefined;
   if (ADAMW_8BIT.includes(optim)) return 'AdamW8bit';
-  const hint = 'Write another optimizer in the DeepSpeed configuration: "optimizer".';
+  const hint = 'Set other optimizers as "optimizer" in the DeepSpeed configuration.';
   throw argumentError('--optim', [...ADAMW, ...ADAMW_8BIT].join(', '), JSON.stringify(optim), hint);
 }
 
 /** Steps, else the share; a ratio of 1 would be one step of a Trainer's. */
 function warmupOf({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) {
   if (ratio !== undefined && !(ratio >= 0 && ratio < 1)) {
-    const hint = '--warmup_steps sets it in updates.';
-    throw argumentError(
-      '--warmup_ratio',
-      'a share of all updates, from 0 to below 1',
-      `${ratio}`,
-      hint,
-    );
+    const hint = 'Use --warmup_steps for a number of updates.';
+    throw argumentError('--warmup_ratio', 'a fraction of all updates in [0, 1)', `${ratio}`, hint);
   }
   return steps || ratio;
 }
@@ -145,7 +140,7 @@ function scheduleOf(args: TrainArguments): Schedule | undefined {
     if (!optionName)
       throw argumentError(location, Object.keys(SCHEDULE_NAMES).join(', '), `"${name}"`);
     if (Object.hasOwn(options, optionName))
-      throw argumentError(location, 'one name of this number', 'two');
+      throw argumentError(location, 'one value for this option', 'two names of the same option');
     options[optionName] = SCHEDULE[optionName].read(location, value);
   }
   return Object.keys(options).length === 0 ? type : { type, ...options };
@@ -158,15 +153,15 @@ function loadingOf(args: TrainArguments): TrainerOptions['data'] {
   if (!args.streaming) return { ...given, sampling };
   const streams = 'no --streaming';
   if (sampling === 'group_by_length') {
-    const hint = 'Rows that are read as they are needed have no known lengths.';
+    const hint = 'Remove one of them: the lengths of streamed rows are unknown.';
     throw argumentError('--train_sampling_strategy group_by_length', streams, 'both', hint);
   }
   if (given.workers) {
-    const hint = '--dataset_num_proc sets the threads that read and tokenize a stream.';
+    const hint = 'Use --dataset_num_proc for the threads that read and tokenize a stream.';
     throw argumentError('--dataloader_num_workers', streams, `${given.workers}`, hint);
   }
   if (given.dropLast === false) {
-    const hint = 'A stream drops rows that do not fill a batch on every rank.';
+    const hint = 'Remove the argument: a stream drops rows that do not fill a batch on every rank.';
     throw argumentError('--dataloader_drop_last', `true, or ${streams}`, 'false', hint);
   }
   return { sampling: sampling === 'sequential' ? undefined : sampling };

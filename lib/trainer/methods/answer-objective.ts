@@ -70,7 +70,7 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
     throw argumentError(
       'Trainer method',
       `no curriculum_learning with ${this.method}()`,
-      'a section',
+      'a curriculum_learning section',
     );
   }
 
@@ -125,5 +125,5 @@ export function pairBatch(method: string, batch: unknown): PairBatch {
   const isPairs = [ids, targets, answered].every((item) => item instanceof Tensor);
   const isRows = ids instanceof Tensor && answered?.size(0) === ids.size(0);
   if (isPairs && isRows && !('desirable' in (batch as object))) return batch as PairBatch;
-  throw argumentError('Trainer train', `a text.PairDataset for ${method}()`, 'other batches');
+  throw argumentError('Trainer train', `a text.PairDataset for ${method}()`, 'other data');
 }

@@ -137,7 +137,7 @@ export function dpo(given: DpoOptions = {}): TrainingMethod {
   if (settings.syncRefModel && !settings.reference) {
     throw valueError('dpo syncRefModel', 'true beside `reference`', true);
   }
-  if (alpha === 1) throw valueError('dpo fAlphaDivergenceCoef', 'another number than 1', alpha);
+  if (alpha === 1) throw valueError('dpo fAlphaDivergenceCoef', 'a number other than 1', alpha);
   const sorting = loss.find((name) => name === 'aot' || name === 'aot_unpaired');
   if (useWeighting && sorting) {
     throw valueError('dpo useWeighting', `false for the loss ${sorting}`, useWeighting);

@@ -167,7 +167,7 @@ class GkdObjective<Batch> extends AnswerObjective<Batch, DistilledBatch, Tensor>
   protected read(batch: unknown): DistilledBatch {
     const { ids, labels, targets = labels } = (batch ?? {}) as Record<string, unknown>;
     if (ids instanceof Tensor && targets instanceof Tensor) return batch as DistilledBatch;
-    throw argumentError('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
+    throw argumentError('Trainer train', 'a text.TextDataset for gkd()', 'other data');
   }
 
   protected override prepared(batch: DistilledBatch): DistilledBatch {

@@ -155,7 +155,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, KtoMetri
     const { ids, targets, desirable, mismatched } = (batch ?? {}) as Partial<UnpairedBatch>;
     const isKnown = [ids, targets, desirable].every((item) => item instanceof Tensor);
     if (isKnown && mismatched) return batch as UnpairedBatch;
-    throw argumentError('Trainer train', 'a text.UnpairedDataset for kto()', 'other batches');
+    throw argumentError('Trainer train', 'a text.UnpairedDataset for kto()', 'other data');
   }
 
   protected count({ ids, answered }: UnpairedBatch): AnswerCounts {

@@ -46,7 +46,12 @@ export class Reference {
   ) {
     if (reference !== model) return;
     const hint = 'Read the model a second time, or train adapters: peft.addLora(model).';
-    throw argumentError(`${method} ${option}`, 'another model', 'the trained one', hint);
+    throw argumentError(
+      `${method} ${option}`,
+      'a model other than the trained model',
+      'the trained model',
+      hint,
+    );
   }
 
   /**

@@ -176,7 +176,7 @@ class DistilledSource extends MethodSource {
 function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
   const wanted = labels ?? targets;
   if (!(ids instanceof Tensor && wanted instanceof Tensor)) {
-    throw argumentError('Trainer train', 'a text.TextDataset for gkd()', 'other batches');
+    throw argumentError('Trainer train', 'a text.TextDataset for gkd()', 'other data');
   }
   if (documents?.toArray().some((value) => Number(value) !== 0 && Number(value) !== PADDING)) {
     const hint = 'Open the rows with `packing: false`, or set `lmbda: 0`.';

@@ -10,7 +10,7 @@ export function requireWholeLayers(op: string, model: CausalLM): void {
   throw argumentError(
     op,
     'a model without tensor parallelism',
-    'one whose layers are split over ranks',
+    'a model with layers divided over ranks',
   );
 }
 

@@ -118,7 +118,9 @@ export class RolloutSampler {
 
   async destroy(): Promise<void> {
     const got = 'the end of the Trainer';
-    this.ending.abort(argumentError(`${this.plan.method} rewards`, 'time for them', got));
+    this.ending.abort(
+      argumentError(`${this.plan.method} rewards`, 'rewards before the Trainer ends', got),
+    );
     await this.rollouts.destroy();
   }
 
@@ -163,7 +165,7 @@ export class RolloutSampler {
     const { world } = this.parts;
     if (plan.tool) {
       if (!tokenizer)
-        throw argumentError(`${plan.method} tool`, 'a tokenizer of the Trainer', 'none');
+        throw argumentError(`${plan.method} tool`, 'a Trainer with the option tokenizer', 'none');
       const each = pieces.flatMap(({ sample, first, count }) => {
         const request = requestOf(sample, plan.sampling, { run, pass, count: 1 });
         return Array.from({ length: count }, (_, i) => {
@@ -221,5 +223,6 @@ function requireRanks({ method, tool, workStealing }: RolloutPlan, sharesModel: 
   if (!workStealing) return;
   const op = `${method} workStealing`;
   if (sharesModel) throw argumentError(op, 'no tensor parallelism', got);
-  if (tool) throw argumentError(op, 'no tool: ranks sample its turns together', 'one');
+  if (tool)
+    throw argumentError(op, 'no tool, because all ranks sample its turns together', 'a tool');
 }

@@ -163,8 +163,13 @@ export class Rollouts {
   ): Promise<Result> {
     const { engine, model } = this;
     if (this.isDestroyed)
-      throw argumentError('Rollouts.generate', 'a call before destroy()', 'one after');
-    if (this.isBusy) throw argumentError('Rollouts.generate', 'one call at a time', 'another one');
+      throw argumentError('Rollouts.generate', 'a call before destroy()', 'a call after destroy()');
+    if (this.isBusy)
+      throw argumentError(
+        'Rollouts.generate',
+        'one call at a time',
+        'a second call before the first one has ended',
+      );
     this.isBusy = true;
     const { training } = model;
     const { offload, releaseCache } = this.how;

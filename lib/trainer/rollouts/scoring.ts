@@ -32,7 +32,12 @@ export function referenceFor(
 ): Scoring['reference'] {
   if (given && given === model) {
     const hint = 'Read the model a second time, or train adapters: peft.addLora(model).';
-    throw argumentError(`${method} reference`, 'another model', 'the trained one', hint);
+    throw argumentError(
+      `${method} reference`,
+      'a model other than the trained model',
+      'the trained model',
+      hint,
+    );
   }
   if (!isNeeded) return null;
   if (given) return given;
