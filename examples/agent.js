@@ -1,5 +1,5 @@
-// Answers a question about the files of a folder: the model calls two functions of this program.
-// node examples/agent.js MODEL QUESTION --help
+// Answers a question about the files of a folder with a chat model, which may call two functions.
+// Run: node examples/agent.js MODEL 'What is in README.md?'    (--help lists the options)
 'use strict';
 const { readdirSync, readFileSync, realpathSync } = require('node:fs');
 const { resolve, sep } = require('node:path');
@@ -28,8 +28,8 @@ const { values: options, positionals } = parseArgs({
   },
 });
 
-/** The path of a file in the folder. Throws for a path outside of it, also through a link. */
-function inside(path) {
+/** Returns the real path of a file in the folder. Throws for paths that lead out of the folder. */
+function pathInFolder(path) {
   const root = realpathSync(options.files);
   const full = realpathSync(resolve(root, String(path)));
   if (full === root || full.startsWith(root + sep)) return full;
@@ -44,24 +44,24 @@ const parameters = {
   additionalProperties: false,
 };
 
-/** The functions that the model may call. A thrown error is its result. */
+/** The functions that the model may call. The model receives the message of a thrown error. */
 const tools = [
   {
     name: 'list_files',
     description: 'Lists the names of a folder.',
     parameters,
-    run: (input) => readdirSync(inside(input.path)),
+    run: (input) => readdirSync(pathInFolder(input.path)),
   },
   {
     name: 'read_file',
     description: 'Returns the first 4,000 characters of a text file.',
     parameters,
-    run: (input) => readFileSync(inside(input.path), 'utf8').slice(0, 4000),
+    run: (input) => readFileSync(pathInFolder(input.path), 'utf8').slice(0, 4000),
   },
 ];
 
-/** Prints texts as they come, and each call. */
-function print(event) {
+/** Prints pieces of the answer as they arrive, and each call. */
+function printEvent(event) {
   if (event.type === 'content') process.stdout.write(event.text);
   if (event.type === 'call') console.log(`\n[${event.name} ${event.arguments}]`);
   if (event.type === 'result' && event.isError) console.log(`[${event.content}]`);
@@ -75,19 +75,22 @@ async function main() {
     return;
   }
   const { dtype, device, context } = options;
-  const room = context && { max_out_tokens: Number(context) };
-  const config = { device, ...room, ...(dtype && { dtype }) };
+  const config = {
+    device,
+    ...(context && { max_out_tokens: Number(context) }),
+    ...(dtype && { dtype }),
+  };
   const engine = await initInference(model, config);
-  const stopped = new AbortController();
-  process.once('SIGINT', () => stopped.abort());
+  const interrupt = new AbortController();
+  process.once('SIGINT', () => interrupt.abort());
   try {
     const { rounds, finishReason } = await engine.chat({
       messages: [{ role: 'user', content: question }],
       tools,
       maxRounds: Number(options.rounds),
       maxNewTokens: Number(options.max_new_tokens),
-      signal: stopped.signal,
-      onEvent: print,
+      signal: interrupt.signal,
+      onEvent: printEvent,
     });
     console.log(`\n[${rounds} answers, ${finishReason}]`);
   } finally {

@@ -1,5 +1,5 @@
-// Continues prompts with a model from a folder of Hugging Face's, several at a time, as their text
-// comes: node examples/generate.js FOLDER PROMPT... --help
+// Continues one or more prompts with a language model from a Hugging Face folder.
+// Run: node examples/generate.js FOLDER 'Once upon a time'    (--help lists the options)
 'use strict';
 const { parseArgs } = require('node:util');
 const { DsError, initInference } = require('@ds/native');
@@ -30,8 +30,8 @@ const { values: options, positionals } = parseArgs({
   },
 });
 
-/** One text is written as it comes; of several, each when it has ended. */
-async function write(engine, requests) {
+/** Streams a single continuation; prints several continuations when all are complete. */
+async function printContinuations(engine, requests) {
   if (requests.length > 1 || requests[0].n > 1) {
     const all = await engine.generateBatch(requests);
     for (const [i, texts] of all.entries()) {
@@ -56,8 +56,8 @@ async function main() {
   }
   const { dtype, device } = options;
   const engine = await initInference(folder, { device, ...(dtype && { dtype }) });
-  const stopped = new AbortController();
-  process.once('SIGINT', () => stopped.abort());
+  const interrupt = new AbortController();
+  process.once('SIGINT', () => interrupt.abort());
   const request = {
     maxNewTokens: Number(options.max_new_tokens),
     temperature: Number(options.temperature),
@@ -65,10 +65,10 @@ async function main() {
     seed: Number(options.seed),
     n: Number(options.n),
     stop: options.stop,
-    signal: stopped.signal,
+    signal: interrupt.signal,
   };
   try {
-    await write(
+    await printContinuations(
       engine,
       prompts.map((prompt) => ({ prompt, ...request })),
     );

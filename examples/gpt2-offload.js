@@ -1,5 +1,6 @@
-// Trains a GPT-2 on text with ZeRO-Offload, saves it, and samples from it. Ctrl-C stops it, and
-// --resume continues, on one rank or on several.
+// Trains a GPT-2 on text with ZeRO-Offload, saves it, and generates a sample.
+// Run: node examples/gpt2-offload.js --steps 50    (--help lists the options)
+// Ctrl-C stops the training; --resume continues it, on the same or another number of ranks.
 'use strict';
 const { writeFileSync } = require('node:fs');
 const {
@@ -39,7 +40,7 @@ class History {
   close() {}
 }
 
-/** FLOPs of a token and of the devices; no peak where that of the device is unknown. */
+/** Returns FLOPs per token, and the peak rate of all devices (null if it is unknown). */
 function utilization({ module, device, worldSize }, { seq }) {
   const { layers, channels } = module.config;
   const positions = module.transformer.wpe.weight;
@@ -58,7 +59,7 @@ async function train(engine, loader, { losses }, options) {
       ? new monitor.ProgressBar({ total, ...utilization(engine, options) })
       : null;
   const saveEvery = options.save ? options.save_every : 0;
-  const show = () =>
+  const updateBar = () =>
     bar?.update({
       step: engine.globalSteps,
       loss: losses.at(-1),
@@ -75,20 +76,20 @@ async function train(engine, loader, { losses }, options) {
     engine.step();
     tokens.dispose();
     targets.dispose();
-    // Gradients of more micro-batches belong to this step.
+    // The step needs gradients of further micro-batches.
     if (engine.globalSteps === before) continue;
     run.milliseconds.push(performance.now() - start);
     start = performance.now();
-    show();
+    updateBar();
     if (saveEvery > 0 && engine.globalSteps % saveEvery === 0) {
       await engine.saveCheckpoint(options.save, { asynchronous: true });
     }
-    // The same on every rank. A second Ctrl-C ends the process at once.
+    // Equal on every rank. A second Ctrl-C ends the process at once.
     run.stopped = engine.stopRequested;
     if (run.stopped) break;
   }
   engine.synchronize(); // The monitor then has the last loss.
-  if (run.milliseconds.length > 0) show();
+  if (run.milliseconds.length > 0) updateBar();
   bar?.finish();
   return run;
 }
@@ -144,8 +145,8 @@ function report(engine, config, history, run) {
   );
 }
 
-/** A GPT-2 of the named sizes. Flags and the tokenizer's vocabulary replace some of them. */
-function build({ model, sizes, seq, checkpoint }, { vocabSize }) {
+/** Returns a GPT-2 of the named size; flags and the tokenizer's vocabulary replace some values. */
+function makeModel({ model, sizes, seq, checkpoint }, { vocabSize }) {
   const published = nn.models.GPT2.config(model);
   const shape = { ...published, ...(vocabSize && { vocabSize }), ...sizes };
   const maxSeq = Math.max(shape.maxSeq, seq);
@@ -158,26 +159,26 @@ function nameOf({ model, sizes }, { config }) {
   return `of ${config.layers} layers of ${config.channels}`;
 }
 
-async function resume(engine, { load, loadOptimizerStates }, say) {
+async function resume(engine, { load, loadOptimizerStates }, printOnRank0) {
   if (!load || !(await findLatest(load))) return;
   const { path } = await engine.loadCheckpoint(load, { loadOptimizerStates });
-  say(`resumed from ${path} at step ${engine.globalSteps}`);
+  printOnRank0(`resumed from ${path} at step ${engine.globalSteps}`);
 }
 
-/** Saves and samples after training. */
-async function conclude(engine, options, { run, tokenizer, prompt, say }) {
+/** Saves a checkpoint and generates a sample after training. */
+async function saveAndSample(engine, options, { run, tokenizer, prompt, printOnRank0 }) {
   const { module: model } = engine;
-  if (run.stopped) say(`stopped after step ${engine.globalSteps}`);
+  if (run.stopped) printOnRank0(`stopped after step ${engine.globalSteps}`);
   if (options.save) {
-    say(`saved ${await engine.saveCheckpoint(options.save)}`);
+    printOnRank0(`saved ${await engine.saveCheckpoint(options.save)}`);
     if (engine.globalRank === 0) tokenizer.write(options.save, { maxLength: model.maxSeq });
   } else if (run.stopped) {
-    say('nothing was saved: --save DIR does, and --resume goes on from there');
+    printOnRank0('nothing was saved: use --save DIR to save, and --resume to continue');
   }
   if (options.sample > 0 && !run.stopped) {
     // Ranks that share the layers, or the parameters, compute it together.
     const text = engine.withFullWeights(() => sample(model, tokenizer, prompt, options));
-    say(`\nsample: ${text}\n`);
+    printOnRank0(`\nsample: ${text}\n`);
   }
 }
 
@@ -186,16 +187,16 @@ async function main() {
   if (options.help) return console.log(usage);
   const { device, seq, tensorParallel: tp } = options;
   const job = await initDistributed({ device, ...(tp > 1 && { mesh: { tp } }) });
-  const say = (text) => job.rank === 0 && console.log(text);
-  if (options.ignored.length > 0) say(`without effect: ${options.ignored.join(', ')}`);
+  const printOnRank0 = (text) => job.rank === 0 && console.log(text);
+  if (options.ignored.length > 0) printOnRank0(`without effect: ${options.ignored.join(', ')}`);
   seed(options.seed);
   const config = configuration(options);
   const tokenizer = openTokenizer(options.tokenizer);
   const { prompt, ...source } = openText(options.data);
-  say(`text: ${source.path}, ${tokenizer.title}`);
+  printOnRank0(`text: ${source.path}, ${tokenizer.title}`);
   const history = new History();
   const { engine, trainLoader } = await initialize({
-    model: build(options, tokenizer),
+    model: makeModel(options, tokenizer),
     config,
     trainingData: data.TokenDataset.fromText({ ...source, encode: tokenizer.encode, seq }),
     numWorkers: options.workers,
@@ -203,15 +204,15 @@ async function main() {
     monitors: [history],
   });
   const { module: model } = engine;
-  say(
+  printOnRank0(
     `GPT-2 ${nameOf(options, model)}: ${model.numParameters().toLocaleString('en')} parameters on ${engine.device.info.name}`,
   );
   engine.recordPhases();
-  await resume(engine, options, say);
-  // The first steps pay for memory and for choosing matrix algorithms.
+  await resume(engine, options, printOnRank0);
+  // The first steps are slower: they allocate memory and choose matrix algorithms.
   if (options.trace) engine.trace(options.trace, { steps: 2, after: 2 });
   const run = await train(engine, trainLoader, history, options);
-  await conclude(engine, options, { run, tokenizer, prompt, say });
+  await saveAndSample(engine, options, { run, tokenizer, prompt, printOnRank0 });
   if (engine.globalRank === 0 && run.milliseconds.length > 0) {
     report(engine, config, history, run);
   }
@@ -221,8 +222,8 @@ async function main() {
 
 main().catch((error) => {
   const { code = '' } = error;
-  const isUnderstood = error instanceof DsError || code.startsWith('ERR_PARSE_ARGS');
-  console.error(isUnderstood ? `${code}: ${error.message}` : error);
+  const isUserError = error instanceof DsError || code.startsWith('ERR_PARSE_ARGS');
+  console.error(isUserError ? `${code}: ${error.message}` : error);
   if (code.startsWith('ERR_PARSE_ARGS')) console.error('--help lists the options.');
   process.exitCode = 1;
 });

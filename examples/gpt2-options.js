@@ -5,8 +5,8 @@ const { parseArgs } = require('node:util');
 const { readConfig } = require('@ds/native');
 const megatron = require('./megatron-flags.js');
 
-/** Names with commas, so many on a line. */
-function lines(names, count) {
+/** Joins names with commas, `count` on a line. */
+function joinNames(names, count) {
   const rows = [];
   for (let i = 0; i < names.length; i += count) rows.push(names.slice(i, i + count).join(', '));
   return rows.join(',\n    ');
@@ -35,9 +35,9 @@ const usage = `node examples/gpt2-offload.js [options]
   --summary FILE           write the measurements as JSON
   --sample N               tokens to sample at the end (default 48)
 
-Flags of Megatron-LM, as DeepSpeed's tutorials print them. A flag wins over the configuration.
+Flags of Megatron-LM, as DeepSpeed's tutorials print them. A flag overrides the configuration.
 ${megatron.usage}
-  Without effect: ${lines(megatron.WITHOUT_EFFECT, 4)}`;
+  Accepted without effect: ${joinNames(megatron.WITHOUT_EFFECT, 4)}`;
 
 const string = { type: 'string' };
 const boolean = { type: 'boolean' };
@@ -69,8 +69,8 @@ const OPTIONS = {
   ...megatron.options,
 };
 
-/** Options and flags with dashes or underscores, as both are found in scripts. */
-function words(argv) {
+/** Replaces dashes in names of options by underscores, because scripts use both. */
+function normalizeNames(argv) {
   return argv.map((word) => {
     const [, name = '', rest = ''] = /^--([\w-]+)(=.*)?$/s.exec(word) ?? [];
     const key = name.replaceAll('-', '_');
@@ -78,9 +78,9 @@ function words(argv) {
   });
 }
 
-/** Options of the program; flags with the same meaning are converted. */
+/** Returns the options of the program, including Megatron-LM flags with the same meaning. */
 function readOptions(argv) {
-  const { values } = parseArgs({ args: words(argv), options: OPTIONS });
+  const { values } = parseArgs({ args: normalizeNames(argv), options: OPTIONS });
   if (values.help) return { help: true };
   megatron.requireSupported(values);
   const count = (flag, text, min = 1) => megatron.numberOf(flag, text, { min, integer: true });
@@ -117,19 +117,19 @@ function readOptions(argv) {
   };
 }
 
-/** The configuration with optimizer state on a disk, when the command line names one. */
-function onDisk(config, { nvme }) {
+/** Returns the configuration with optimizer state on a disk if --nvme is set. */
+function withNvme(config, { nvme }) {
   if (!nvme) return config;
   const offload_optimizer = { device: 'nvme', nvme_path: nvme };
-  const { zero_optimization: given } = config;
-  const zero = typeof given === 'object' ? given : { stage: given ? 1 : 0 };
+  const { zero_optimization: section } = config;
+  const zero = typeof section === 'object' ? section : { stage: section ? 1 : 0 };
   return { ...config, zero_optimization: { ...zero, offload_optimizer } };
 }
 
-/** The configuration file with the values of the command line. */
+/** Returns the configuration file with the values of the command line. */
 function configuration(options) {
   const file = readConfig(options.deepspeed_config);
-  const config = onDisk(megatron.configure(file, options.flags, options), options);
+  const config = withNvme(megatron.configure(file, options.flags, options), options);
   if (options.batch === undefined) return config;
   const { train_batch_size: _, ...rest } = config;
   return { ...rest, train_micro_batch_size_per_gpu: options.batch };

@@ -1,13 +1,13 @@
-// Text to train on, and its tokenizer: GPT-2's if the package gpt-tokenizer is installed, else a
-// folder with a tokenizer.json.
+// Chooses the training text and the tokenizer of gpt2-offload.js. The tokenizer is GPT-2's if the
+// package gpt-tokenizer is installed, otherwise a folder with a tokenizer.json.
 'use strict';
 const { copyFileSync, existsSync, mkdirSync } = require('node:fs');
 const { dirname, join } = require('node:path');
 const { text } = require('@ds/native');
 const { writeGpt2Tokenizer } = require('./gpt2-tokenizer.js');
 
-/** A package that is installed, or null. */
-function installed(name) {
+/** Returns an installed package, or null. */
+function requireOptional(name) {
   try {
     return require(name);
   } catch (error) {
@@ -16,8 +16,8 @@ function installed(name) {
   }
 }
 
-/** A folder's tokenizer; vocabSize is that of the model which reads its tokens. */
-function tokenizerOf(folder) {
+/** Returns the tokenizer of a folder. */
+function openFolder(folder) {
   const tokenizer = text.Tokenizer.fromPretrained(folder);
   const { vocabSize } = tokenizer;
   return {
@@ -37,22 +37,22 @@ function tokenizerOf(folder) {
   };
 }
 
-/** GPT-2's own tokens; null without the package that holds them. */
+/** Returns GPT-2's tokenizer; null if the package gpt-tokenizer is not installed. */
 function gpt2Tokenizer() {
-  const found = installed('gpt-tokenizer/encoding/r50k_base');
+  const found = requireOptional('gpt-tokenizer/encoding/r50k_base');
   if (!found) return null;
   const { encode, decode } = found;
   return { title: "GPT-2's tokens", vocabSize: null, encode, decode, write: writeGpt2Tokenizer };
 }
 
-/** The tokenizer of `--tokenizer DIR`, or the best that is installed. */
+/** Returns the tokenizer of --tokenizer DIR, else GPT-2's, else that of the examples. */
 function openTokenizer(folder) {
-  if (folder) return tokenizerOf(folder);
-  return gpt2Tokenizer() ?? tokenizerOf(join(__dirname, 'tokenizer'));
+  if (folder) return openFolder(folder);
+  return gpt2Tokenizer() ?? openFolder(join(__dirname, 'tokenizer'));
 }
 
-/** The folder of the TypeScript library's declarations; null without that package. */
-function declarations() {
+/** Returns the folder of TypeScript's declarations; null if the package is not installed. */
+function declarationFolder() {
   try {
     return dirname(require.resolve('typescript'));
   } catch (error) {
@@ -61,10 +61,10 @@ function declarations() {
   }
 }
 
-/** Files to read, and the prompt of a sample. */
+/** Returns the files to train on, and the prompt of a sample. */
 function openText(path) {
   if (path) return { path, prompt: 'The ' };
-  const folder = declarations();
+  const folder = declarationFolder();
   if (folder) return { path: folder, match: /^lib\..*\.d\.ts$/, prompt: 'interface ' };
   return { path: join(__dirname, '..', 'docs'), match: /\.md$/, prompt: 'The ' };
 }

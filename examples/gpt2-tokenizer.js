@@ -1,5 +1,5 @@
-// Writes GPT-2's tokenizer as tokenizer.json into a model's folder, for `ds serve`, `ds chat` and
-// transformers.
+// Writes GPT-2's tokenizer as tokenizer.json into a model folder, so that `ds serve`, `ds chat` and
+// transformers can read it.
 'use strict';
 const {
   existsSync,
@@ -13,7 +13,7 @@ const { join } = require('node:path');
 
 const END = '<|endoftext|>';
 
-/** GPT-2's alphabet: printable bytes are themselves, the others follow from U+0100 on. */
+/** Returns GPT-2's letter of each byte: printable bytes themselves, others from U+0100 on. */
 function byteLetters() {
   const isPrintable = (byte) => (byte >= 33 && byte <= 126) || (byte >= 161 && byte !== 173);
   let others = 0;
@@ -22,9 +22,7 @@ function byteLetters() {
   );
 }
 
-/**
- * The two tokens that merge into a token: the result of all earlier merges.
- */
+/** Returns the two tokens that merge into `token`, found by applying all earlier merges. */
 function mergeOf(token, rankOf) {
   const rank = rankOf.get(token);
   const parts = Array.from(token);
@@ -38,7 +36,7 @@ function mergeOf(token, rankOf) {
   return parts.join(' ');
 }
 
-/** Writes a file whole or not at all, and leaves one that is there; whether it now is as `text`. */
+/** Writes a new file atomically. Returns whether the file contains `text`, also if it existed. */
 function writeNew(path, text) {
   if (existsSync(path)) return readFileSync(path, 'utf8') === text;
   const draft = `${path}.${process.pid}.part`;
@@ -51,10 +49,7 @@ function writeNew(path, text) {
   return true;
 }
 
-/**
- * Writes tokenizer_config.json and tokenizer.json into `folder`. One that has a tokenizer of its
- * own keeps it.
- */
+/** Writes tokenizer_config.json and tokenizer.json into a folder without tokenizer.json. */
 function writeGpt2Tokenizer(folder, { maxLength }) {
   const path = join(folder, 'tokenizer.json');
   if (existsSync(path)) return;
@@ -97,8 +92,8 @@ function writeGpt2Tokenizer(folder, { maxLength }) {
     tokenizer_class: 'GPT2Tokenizer',
   };
   mkdirSync(folder, { recursive: true });
-  const said = `${JSON.stringify(config, null, 2)}\n`;
-  const isOurs = writeNew(join(folder, 'tokenizer_config.json'), said);
+  const configText = `${JSON.stringify(config, null, 2)}\n`;
+  const isOurs = writeNew(join(folder, 'tokenizer_config.json'), configText);
   if (isOurs) writeNew(path, JSON.stringify(tokenizer));
 }
 

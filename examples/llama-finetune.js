@@ -1,4 +1,5 @@
-// Fine-tunes a Llama on conversations, packed into samples, by a Trainer.
+// Fine-tunes a Llama on conversations with a Trainer.
+// Run: node examples/llama-finetune.js    (--help lists the options)
 'use strict';
 const { mkdirSync, mkdtempSync, rmSync, writeFileSync } = require('node:fs');
 const { tmpdir } = require('node:os');
@@ -15,7 +16,7 @@ const usage = `node examples/llama-finetune.js [options]
   --device NAME      cpu, cuda, cuda:N or auto (default: a GPU if present)`;
 
 const string = { type: 'string' };
-const { values: given } = parseArgs({
+const { values: options } = parseArgs({
   options: {
     model: string,
     data: string,
@@ -38,13 +39,13 @@ const FACTS = [
   ['What is a unit?', 'The parameters of a block in one flat buffer.'],
 ];
 
-/** Rows { messages }: each question asked in several ways. */
+/** Writes rows { messages } with each question in two phrasings. Returns the path. */
 function makeData() {
-  const ways = [(question) => question, (question) => `Please say: ${question}`];
-  const rows = ways.flatMap((ask) =>
+  const phrasings = [(question) => question, (question) => `Please say: ${question}`];
+  const rows = phrasings.flatMap((phrase) =>
     FACTS.map(([question, answer]) => ({
       messages: [
-        { role: 'user', content: ask(question) },
+        { role: 'user', content: phrase(question) },
         { role: 'assistant', content: answer },
       ],
     })),
@@ -56,7 +57,7 @@ function makeData() {
   return path;
 }
 
-/** A Llama so small that it learns by heart. */
+/** Returns a Llama that is small enough to memorize the answers. */
 function makeModel(tokenizer) {
   const { vocabSize } = tokenizer;
   const sizes = { layers: 2, heads: 4, kvHeads: 2, channels: 64, hidden: 128, maxSeq: 256 };
@@ -64,23 +65,27 @@ function makeModel(tokenizer) {
   return new nn.models.Llama({ vocabSize, ...sizes, tied: true, initializerRange: 0.1 });
 }
 
-/** The model's answer, by greedy decoding. */
+/** Returns the model's answer by greedy decoding. */
 function answer(model, tokenizer, question) {
-  const asked = [{ role: 'user', content: question }];
-  const { ids } = tokenizer.applyChatTemplate(asked, { addGenerationPrompt: true });
-  const all = model.generate([...ids], { maxNewTokens: 24, temperature: 0 });
-  const said = all.slice(ids.length);
-  const end = said.indexOf(tokenizer.eosId);
-  return tokenizer.decode(end < 0 ? said : said.slice(0, end), { skipSpecialTokens: true });
+  const chat = [{ role: 'user', content: question }];
+  const { ids } = tokenizer.applyChatTemplate(chat, { addGenerationPrompt: true });
+  const output = model.generate([...ids], { maxNewTokens: 24, temperature: 0 });
+  const answerIds = output.slice(ids.length);
+  const end = answerIds.indexOf(tokenizer.eosId);
+  return tokenizer.decode(end < 0 ? answerIds : answerIds.slice(0, end), {
+    skipSpecialTokens: true,
+  });
 }
 
 async function main() {
-  if (given.help) return console.log(usage);
+  if (options.help) return console.log(usage);
   seed(1);
-  const tokenizer = text.Tokenizer.fromPretrained(given.model ?? join(__dirname, 'tokenizer'));
-  const model = given.model ? await nn.models.fromPretrained(given.model) : makeModel(tokenizer);
-  if (given.lora) peft.addLora(model, { r: 16, loraAlpha: 32, targetModules: 'all-linear' });
-  const files = given.data ?? makeData();
+  const tokenizer = text.Tokenizer.fromPretrained(options.model ?? join(__dirname, 'tokenizer'));
+  const model = options.model
+    ? await nn.models.fromPretrained(options.model)
+    : makeModel(tokenizer);
+  if (options.lora) peft.addLora(model, { r: 16, loraAlpha: 32, targetModules: 'all-linear' });
+  const files = options.data ?? makeData();
   const length = Math.min(model.maxSeq, 1024);
   const train = await text.TextDataset.open({ files, tokenizer, length, loss: 'assistant' });
   const [question] = FACTS[1];
@@ -90,10 +95,10 @@ async function main() {
     model,
     tokenizer,
     train,
-    device: given.device,
-    maxSteps: Number(given.steps),
+    device: options.device,
+    maxSteps: Number(options.steps),
     batchSize: 2,
-    lr: given.lora ? 1e-2 : 3e-3,
+    lr: options.lora ? 1e-2 : 3e-3,
     schedule: 'cosine',
     warmup: 0.05,
     weightDecay: 0.01,
@@ -103,11 +108,11 @@ async function main() {
   const losses = [];
   trainer.on('log', ({ loss }) => losses.push(loss));
   await trainer.train();
-  if (given.output) {
-    mkdirSync(given.output, { recursive: true });
-    if (given.lora) await peft.saveAdapter(model, given.output);
-    else await trainer.save(given.output);
-    console.log(`saved ${given.output}`);
+  if (options.output) {
+    mkdirSync(options.output, { recursive: true });
+    if (options.lora) await peft.saveAdapter(model, options.output);
+    else await trainer.save(options.output);
+    console.log(`saved ${options.output}`);
   }
   await trainer.destroy();
 

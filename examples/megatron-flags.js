@@ -1,9 +1,9 @@
-// The flags of Megatron-LM's scripts that DeepSpeed's tutorials print, as sizes of a GPT-2 and as
-// keys of a ds_config.json.
+// Converts flags of Megatron-LM's scripts, as in DeepSpeed's tutorials, to sizes of a GPT-2 and keys
+// of a ds_config.json.
 'use strict';
 const { DsError } = require('@ds/native');
 
-/** Name, placeholder of its value (null: a switch), meaning. */
+/** Name, placeholder of the value (null for a switch), meaning. */
 const FLAGS = [
   ['num-layers', 'N', 'blocks'],
   ['hidden-size', 'N', 'width of the residual stream'],
@@ -36,7 +36,7 @@ const FLAGS = [
   ['tokenizer-type', 'NAME', 'GPT2BPETokenizer; --tokenizer DIR names any other'],
 ];
 
-/** Name, and whether it has a value. The comment gives the reason. */
+/** Flags without effect: name, and whether it has a value. Each comment gives the reason. */
 const IGNORED = [
   ['resume-dataloader', false], // A checkpoint always keeps the position in the data.
   ['lazy-loader', false], // Text is read once, to tokens in memory.
@@ -53,7 +53,7 @@ const IGNORED = [
 const key = (name) => name.replaceAll('-', '_');
 const flag = (name) => `--${name.replaceAll('_', '-')}`;
 
-/** For parseArgs. */
+/** The flags in the form of parseArgs(). */
 const options = Object.fromEntries(
   [...FLAGS, ...IGNORED].map(([name, value]) => [
     key(name),
@@ -67,24 +67,28 @@ const usage = FLAGS.map(([name, value, meaning]) => {
   return `  ${[flag(name), value].filter(Boolean).join(' ').padEnd(36)} ${meaning}`;
 }).join('\n');
 
-const refusal = (op, expected, got, hint = '') =>
+const argumentError = (op, expected, got, hint = '') =>
   new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 
-/** A number of the command line. Throws DS_ARGUMENT for any other text. */
+/** Returns a number of the command line. Throws DS_ARGUMENT for other text. */
 function numberOf(name, text, { min = 0, integer = false } = {}) {
   const value = text.trim() === '' ? Number.NaN : Number(text);
   if (Number.isFinite(value) && value >= min && (!integer || Number.isSafeInteger(value))) {
     return value;
   }
-  throw refusal(name, `${integer ? 'an integer' : 'a number'} of at least ${min}`, `"${text}"`);
+  throw argumentError(
+    name,
+    `${integer ? 'an integer' : 'a number'} of at least ${min}`,
+    `"${text}"`,
+  );
 }
 
-const counted = (values, name) =>
+const countIn = (values, name) =>
   values[name] === undefined
     ? undefined
     : numberOf(flag(name), values[name], { min: 1, integer: true });
 
-/** The flags in `values` that are taken and change nothing. */
+/** Returns the flags in `values` without effect. */
 const ignoredOf = (values) =>
   IGNORED.map(([name]) => name)
     .filter((name) => values[key(name)] !== undefined)
@@ -92,38 +96,43 @@ const ignoredOf = (values) =>
 
 /** Throws DS_ARGUMENT for flags of Megatron-LM that this program does not support. */
 function requireSupported(values) {
-  const stages = counted(values, 'pipeline_model_parallel_size') ?? 1;
+  const stages = countIn(values, 'pipeline_model_parallel_size') ?? 1;
   if (stages !== 1) {
-    const hint = 'examples/pipeline.js trains in stages.';
-    throw refusal('--pipeline-model-parallel-size', '1', `${stages}`, hint);
+    const hint = 'Use examples/pipeline.js to train in stages.';
+    throw argumentError('--pipeline-model-parallel-size', '1', `${stages}`, hint);
   }
   const tokenizer = values.tokenizer_type ?? 'GPT2BPETokenizer';
   if (tokenizer !== 'GPT2BPETokenizer') {
-    const hint = '--tokenizer DIR names a folder with a tokenizer.json.';
-    throw refusal('--tokenizer-type', 'GPT2BPETokenizer', `"${tokenizer}"`, hint);
+    const hint = 'Use --tokenizer DIR for a folder with a tokenizer.json.';
+    throw argumentError('--tokenizer-type', 'GPT2BPETokenizer', `"${tokenizer}"`, hint);
   }
-  if (values.fp16 && values.bf16) throw refusal('--fp16', 'one precision', '--bf16 as well');
+  if (values.fp16 && values.bf16)
+    throw argumentError('--fp16', 'one precision', '--fp16 and --bf16');
 }
 
-/** Sizes of the model that flags give, for sequences of `seq` tokens. */
+/** Returns the model sizes that the flags set, for sequences of `seq` tokens. */
 function sizesOf(values, seq) {
   const sizes = {
-    layers: counted(values, 'num_layers'),
-    channels: counted(values, 'hidden_size'),
-    heads: counted(values, 'num_attention_heads'),
-    maxSeq: counted(values, 'max_position_embeddings'),
+    layers: countIn(values, 'num_layers'),
+    channels: countIn(values, 'hidden_size'),
+    heads: countIn(values, 'num_attention_heads'),
+    maxSeq: countIn(values, 'max_position_embeddings'),
   };
   if (sizes.maxSeq < seq) {
-    throw refusal('--max-position-embeddings', `at least --seq-length, ${seq}`, `${sizes.maxSeq}`);
+    throw argumentError(
+      '--max-position-embeddings',
+      `at least --seq-length, ${seq}`,
+      `${sizes.maxSeq}`,
+    );
   }
   return Object.fromEntries(Object.entries(sizes).filter(([, value]) => value !== undefined));
 }
 
-/** Ranks that share each layer. */
+/** Returns the number of ranks that share each layer. */
 const tensorParallel = (values) =>
-  counted(values, 'tensor_model_parallel_size') ?? counted(values, 'model_parallel_size') ?? 1;
+  countIn(values, 'tensor_model_parallel_size') ?? countIn(values, 'model_parallel_size') ?? 1;
 
-/** The rate of the flags, or of the configuration. */
+/** Returns the learning rate of an optimizer section. */
 const rateOf = ({ params = {} }) => (typeof params.lr === 'number' ? params.lr : undefined);
 
 function optimizerOf(config, values) {
@@ -142,7 +151,7 @@ function optimizerOf(config, values) {
 
 const STYLES = ['constant', 'linear', 'cosine'];
 
-/** The schedule of --lr-decay-style and --warmup, else that of the configuration. */
+/** Returns the schedule of --lr-decay-style and --warmup, else that of the configuration. */
 function schedulerOf(config, values, { optimizer, steps }) {
   const { lr_decay_style: style = 'linear', warmup, scheduler = config.scheduler } = values;
   if (values.lr_decay_style === undefined && warmup === undefined) {
@@ -151,11 +160,11 @@ function schedulerOf(config, values, { optimizer, steps }) {
     return { ...scheduler, params: { ...scheduler.params, warmup_max_lr: rateOf(optimizer) } };
   }
   if (!STYLES.includes(style)) {
-    throw refusal('--lr-decay-style', STYLES.join(', '), `"${style}"`);
+    throw argumentError('--lr-decay-style', STYLES.join(', '), `"${style}"`);
   }
-  const total = counted(values, 'lr_decay_iters') ?? steps;
+  const total = countIn(values, 'lr_decay_iters') ?? steps;
   const share = warmup === undefined ? 0 : numberOf('--warmup', warmup);
-  if (share > 1) throw refusal('--warmup', 'a share from 0 to 1', `${share}`);
+  if (share > 1) throw argumentError('--warmup', 'a fraction from 0 to 1', `${share}`);
   const rate = rateOf(optimizer);
   const end = values.min_lr === undefined ? 0 : numberOf('--min-lr', values.min_lr);
   const warm = { warmup_num_steps: Math.round(share * total), warmup_type: 'linear' };
@@ -169,11 +178,11 @@ function schedulerOf(config, values, { optimizer, steps }) {
   return { type: 'WarmupCosineLR', params };
 }
 
-/** ZeRO's section with --zero-stage and --cpu-optimizer. */
+/** Returns the ZeRO section with --zero-stage and --cpu-optimizer. */
 function zeroOf(config, values) {
-  const { zero_optimization: given = {} } = config;
-  if (values.zero_stage === undefined && !values.cpu_optimizer) return given;
-  const zero = typeof given === 'object' ? given : { stage: given ? 1 : 0 };
+  const { zero_optimization: section = {} } = config;
+  if (values.zero_stage === undefined && !values.cpu_optimizer) return section;
+  const zero = typeof section === 'object' ? section : { stage: section ? 1 : 0 };
   const stage =
     values.zero_stage === undefined
       ? zero.stage
@@ -190,7 +199,7 @@ function precisionOf({ fp16, bf16 }, values) {
   return { ...(fp16 && { fp16 }), ...(bf16 && { bf16 }) };
 }
 
-/** `config` with the values of the flags. `steps`: steps of the whole run. */
+/** Returns `config` with the values of the flags. `steps` is the length of the whole run. */
 function configure(config, values, { steps }) {
   const { fp16: _, bf16: __, scheduler: ___, ...rest } = config;
   const optimizer = optimizerOf(config, values);

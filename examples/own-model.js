@@ -1,5 +1,6 @@
-// A custom model in plain JavaScript: an MLP predicts the ring of a point, one of three. The
-// program has a validation set, parameter groups, the best model and resume.
+// Trains a custom model in plain JavaScript: a classifier that finds the ring of a point.
+// Run: node examples/own-model.js
+// Shows a validation set, parameter groups, saving the best model, and resuming.
 'use strict';
 const { join } = require('node:path');
 const ds = require('@ds/native');
@@ -17,23 +18,23 @@ class Classifier extends nn.Module {
   head = new nn.Linear(32, 3);
   loss = new nn.CrossEntropyLoss();
 
-  /** x [B, 2]: logits [B, 3]. */
+  /** Returns logits [B, 3] of points x [B, 2]. */
   logits(x) {
     let out = x;
     for (const layer of this.layers) out = layer.call(out).tanh();
     return this.head.call(out);
   }
 
-  /** The loss of a batch; in evaluation also the number of correct labels [B]. */
+  /** Returns the loss of labels [B]; in evaluation mode also the number of correct labels. */
   forward(x, labels) {
     const logits = this.logits(x);
     const loss = this.loss.call(logits, labels);
-    return this.training ? loss : { loss, hits: logits.argmax().eq(labels).sum() };
+    return this.training ? loss : { loss, correct: logits.argmax().eq(labels).sum() };
   }
 }
 
-/** Points on rings of radius 1, 2 and 3, made on the spot. */
-const rings = (length, first) => ({
+/** Returns a dataset of computed points on three rings of radius 1, 2 and 3. */
+const ringDataset = (length, first) => ({
   length,
   get(index) {
     const angle = (first + index) * 2.39996;
@@ -44,19 +45,19 @@ const rings = (length, first) => ({
   },
 });
 
-/** Samples of one label each come as [B, 1]. */
-const flat = (labels) => labels.reshape([labels.numel]);
+/** Converts labels [B, 1] to [B]. */
+const flattenLabels = (labels) => labels.reshape([labels.numel]);
 
-/** The mean loss, and the share of hits, over the batches of all ranks. */
+/** Returns the mean loss and the accuracy over the batches of all ranks. */
 async function validate(engine, loader) {
   const sums = [0, 0];
   engine.eval();
   for await (const { x, labels } of loader) {
     noGrad(() =>
       scope(() => {
-        const { loss, hits } = engine.forward(x, flat(labels));
+        const { loss, correct } = engine.forward(x, flattenLabels(labels));
         sums[0] += loss.item() / loader.length;
-        sums[1] += Number(hits.item()) / labels.numel / loader.length;
+        sums[1] += Number(correct.item()) / labels.numel / loader.length;
       }),
     );
     for (const tensor of [x, labels]) tensor.dispose();
@@ -72,17 +73,17 @@ async function validate(engine, loader) {
 async function main() {
   if (process.argv.some((word) => word === '--help' || word === '-h')) return console.log(usage);
   const { rank, worldSize } = await ds.initDistributed({ device: 'auto' });
-  const say = (text) => rank === 0 && console.log(text);
+  const printOnRank0 = (text) => rank === 0 && console.log(text);
   ds.seed(1); // The same initial values in every run; ranks start with rank 0's.
   const model = new Classifier();
-  const all = model.parameters();
+  const parameters = model.parameters();
   const { engine, trainLoader } = await ds.initialize({
     model,
     modelParameters: [
-      { params: all.filter(({ ndim }) => ndim > 1) },
-      { params: all.filter(({ ndim }) => ndim <= 1), weightDecay: 0, lr: 2e-2 },
+      { params: parameters.filter(({ ndim }) => ndim > 1) },
+      { params: parameters.filter(({ ndim }) => ndim <= 1), weightDecay: 0, lr: 2e-2 },
     ],
-    trainingData: rings(960, 0),
+    trainingData: ringDataset(960, 0),
     config: {
       train_batch_size: 32,
       optimizer: { type: 'AdamW', params: { lr: 1e-2, weight_decay: 0.01 } },
@@ -91,32 +92,33 @@ async function main() {
   });
   const sampler = new data.DistributedSampler(128, { rank, worldSize, shuffle: false });
   const options = { batchSize: 32, sampler, device: engine.device };
-  const validation = new data.DataLoader(rings(128, 5000), options);
+  const validation = new data.DataLoader(ringDataset(128, 5000), options);
   const folder = process.argv.slice(2).find((word) => !word.startsWith('--')) ?? 'own-classifier';
-  const [last, best] = [join(folder, 'last'), join(folder, 'best')];
-  let lowest = Infinity;
-  if (await ds.findLatest(last)) {
-    ({ lowest } = (await engine.loadCheckpoint(last)).clientState);
-    say(`resumed after step ${engine.globalSteps}`);
+  const lastFolder = join(folder, 'last');
+  const bestFolder = join(folder, 'best');
+  let lowestLoss = Infinity;
+  if (await ds.findLatest(lastFolder)) {
+    ({ lowestLoss } = (await engine.loadCheckpoint(lastFolder)).clientState);
+    printOnRank0(`resumed after step ${engine.globalSteps}`);
   }
   while (trainLoader.epoch < EPOCHS && !engine.stopRequested) {
     for await (const { x, labels } of trainLoader) {
-      engine.backward(engine.forward(x, flat(labels)));
+      engine.backward(engine.forward(x, flattenLabels(labels)));
       engine.step();
       for (const tensor of [x, labels]) tensor.dispose();
       if (engine.stopRequested) break; // Ctrl-C or SIGTERM.
     }
-    const [loss, hits] = await validate(engine, validation);
-    say(
-      `epoch ${trainLoader.epoch}  validation loss ${loss.toFixed(4)}, ${(100 * hits).toFixed(1)} % right`,
+    const [loss, accuracy] = await validate(engine, validation);
+    printOnRank0(
+      `epoch ${trainLoader.epoch}  validation loss ${loss.toFixed(4)}, ${(100 * accuracy).toFixed(1)} % correct`,
     );
-    if (loss < lowest) await engine.saveCheckpoint(best, { tag: 'best' });
-    lowest = Math.min(lowest, loss);
-    await engine.saveCheckpoint(last, { clientState: { lowest }, keepLast: 2 });
+    if (loss < lowestLoss) await engine.saveCheckpoint(bestFolder, { tag: 'best' });
+    lowestLoss = Math.min(lowestLoss, loss);
+    await engine.saveCheckpoint(lastFolder, { clientState: { lowestLoss }, keepLast: 2 });
   }
-  await engine.loadCheckpoint(best, { loadModuleOnly: true });
-  const [loss, hits] = await validate(engine, validation);
-  say(`best validation loss ${loss.toFixed(4)}, ${(100 * hits).toFixed(1)} % right`);
+  await engine.loadCheckpoint(bestFolder, { loadModuleOnly: true });
+  const [loss, accuracy] = await validate(engine, validation);
+  printOnRank0(`best validation loss ${loss.toFixed(4)}, ${(100 * accuracy).toFixed(1)} % correct`);
   engine.destroy();
   await ds.comm.distributed()?.destroy();
 }

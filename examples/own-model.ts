@@ -1,5 +1,7 @@
-// A model of your own: an encoder with padding mask and tied embeddings learns to fetch each
-// sequence's first token. It has parameter groups, validation, the best model and resume.
+// Trains a custom model in TypeScript: an encoder with a padding mask and tied embeddings, which
+// learns to repeat the first token of each sequence.
+// Run: node examples/own-model.ts
+// Shows parameter groups, validation, saving the best model, and resuming.
 import { join } from 'node:path';
 import * as ds from '@ds/native';
 
@@ -10,20 +12,22 @@ const usage = `node examples/own-model.ts [folder]    (Node 22.18 or newer; else
 ds --num_procs 2 own-model.js [folder]
   folder  checkpoints are written there, and training resumes from it (default own-encoder)`;
 
-/** Sees every token of its own sequence, and no padding. */
+/** Attention to every token of the same sequence, without padding. */
 class Attention extends nn.Module {
   readonly qkv = new nn.Linear(CHANNELS, 3 * CHANNELS);
   readonly out = new nn.Linear(CHANNELS, CHANNELS);
 
-  /** x [B, T, C]; seen [B, 1, 1, T], true where there is a token. */
-  override forward(x: ds.Tensor, seen: ds.Tensor): ds.Tensor {
+  /** x [B, T, C]; isToken [B, 1, 1, T] is false for padding. */
+  override forward(x: ds.Tensor, isToken: ds.Tensor): ds.Tensor {
     const heads = this.qkv.call(x).reshape([-1, LENGTH, 3, HEADS, CHANNELS / HEADS]);
-    const part = (i: number): ds.Tensor => heads.select(2, i).transpose(1, 2); // [B, H, T, D]
-    const scores = part(0)
-      .matmul(part(1).transpose(2, 3))
+    const projection = (i: number): ds.Tensor => heads.select(2, i).transpose(1, 2); // [B, H, T, D]
+    const scores = projection(0)
+      .matmul(projection(1).transpose(2, 3))
       .mul(1 / Math.sqrt(CHANNELS / HEADS));
-    const weights = ds.where(seen, scores, -1e9).softmax(); // [B, H, T, T]
-    return this.out.call(weights.matmul(part(2)).transpose(1, 2).reshape([-1, LENGTH, CHANNELS]));
+    const weights = ds.where(isToken, scores, -1e9).softmax(); // [B, H, T, T]
+    return this.out.call(
+      weights.matmul(projection(2)).transpose(1, 2).reshape([-1, LENGTH, CHANNELS]),
+    );
   }
 }
 
@@ -33,8 +37,8 @@ class Block extends nn.Module {
   readonly norm2 = new nn.LayerNorm(CHANNELS);
   readonly mlp = new nn.Sequential(new nn.LinearGelu(CHANNELS, 128), new nn.Linear(128, CHANNELS));
 
-  override forward(x: ds.Tensor, seen: ds.Tensor): ds.Tensor {
-    const attended = x.add(this.attention.call(this.norm1.call(x), seen));
+  override forward(x: ds.Tensor, isToken: ds.Tensor): ds.Tensor {
+    const attended = x.add(this.attention.call(this.norm1.call(x), isToken));
     return attended.add(this.mlp.call(this.norm2.call(attended)));
   }
 }
@@ -47,19 +51,17 @@ class Encoder extends nn.Module {
 
   /** tokens and targets [B, T] i32; targets of tokens without a loss are -100. */
   override forward(tokens: ds.Tensor, targets: ds.Tensor): ds.Tensor {
-    const seen = tokens.ne(PAD).reshape([-1, 1, 1, LENGTH]);
+    const isToken = tokens.ne(PAD).reshape([-1, 1, 1, LENGTH]);
     let x = this.tokens.call(tokens).add(this.positions);
-    for (const block of this.blocks) x = block.call(x, seen);
-    // The head is tied: the table read the other way.
+    for (const block of this.blocks) x = block.call(x, isToken);
+    // The head is tied: it uses the weight of the embedding.
     const logits = ds.linear(this.norm.call(x), this.tokens.weight, null);
     return ds.crossEntropy(logits, targets);
   }
 }
 
-/**
- * Generated sequences of different lengths; the masked token repeats the first one.
- */
-const sequences = (length: number, first: number) => ({
+/** Returns a dataset of computed sequences; the masked token repeats the first token. */
+const sequenceDataset = (length: number, first: number) => ({
   length,
   get(index: number): { tokens: Int32Array; targets: Int32Array } {
     const noise = (i: number): number => Math.sin((first + index) * 12.9898 + i * 78.233) * 43758.5;
@@ -78,7 +80,7 @@ const sequences = (length: number, first: number) => ({
 async function main(): Promise<void> {
   if (process.argv.some((word) => word === '--help' || word === '-h')) return console.log(usage);
   const { rank, worldSize } = await ds.initDistributed({ device: 'auto' });
-  const say = (text: string): void => void (rank === 0 && console.log(text));
+  const printOnRank0 = (text: string): void => void (rank === 0 && console.log(text));
   ds.seed(1); // The same initial values in every run; ranks start with rank 0's.
   const model = new Encoder();
   const matrices = model.parameters().filter(({ ndim }) => ndim > 1);
@@ -86,20 +88,18 @@ async function main(): Promise<void> {
   const { engine, trainLoader } = await ds.initialize({
     model,
     modelParameters: [{ params: matrices }, { params: vectors, weightDecay: 0 }],
-    trainingData: sequences(1024, 0),
+    trainingData: sequenceDataset(1024, 0),
     config: {
       train_batch_size: 32,
       optimizer: { type: 'AdamW', params: { lr: 5e-3, weight_decay: 0.01 } },
       zero_optimization: { stage: worldSize > 1 ? 3 : 0 },
     },
   });
-  const loader = new ds.data.DataLoader(sequences(128, 5000), {
+  const loader = new ds.data.DataLoader(sequenceDataset(128, 5000), {
     batchSize: 32,
     device: engine.device,
   });
-  /**
-   * The mean loss of the validation data, equal on every rank, without a graph for backward.
-   */
+  /** Returns the mean loss of the validation data, without gradients; equal on every rank. */
   const validate = async (): Promise<number> => {
     let sum = 0;
     engine.eval();
@@ -111,11 +111,12 @@ async function main(): Promise<void> {
     return sum / loader.length;
   };
   const folder = process.argv.slice(2).find((word) => !word.startsWith('--')) ?? 'own-encoder';
-  const [last, best] = [join(folder, 'last'), join(folder, 'best')];
-  let lowest = Number.POSITIVE_INFINITY;
-  if (await ds.findLatest(last)) {
-    lowest = Number((await engine.loadCheckpoint(last)).clientState.lowest);
-    say(`resumed after step ${engine.globalSteps}`);
+  const lastFolder = join(folder, 'last');
+  const bestFolder = join(folder, 'best');
+  let lowestLoss = Number.POSITIVE_INFINITY;
+  if (await ds.findLatest(lastFolder)) {
+    lowestLoss = Number((await engine.loadCheckpoint(lastFolder)).clientState.lowest);
+    printOnRank0(`resumed after step ${engine.globalSteps}`);
   }
   while (trainLoader.epoch < EPOCHS && !engine.stopRequested) {
     for await (const { tokens, targets } of trainLoader) {
@@ -125,13 +126,13 @@ async function main(): Promise<void> {
       if (engine.stopRequested) break; // Ctrl-C or SIGTERM.
     }
     const loss = await validate();
-    say(`epoch ${trainLoader.epoch}  validation loss ${loss.toFixed(4)}`);
-    if (loss < lowest) await engine.saveCheckpoint(best, { tag: 'best' });
-    lowest = Math.min(lowest, loss);
-    await engine.saveCheckpoint(last, { clientState: { lowest }, keepLast: 2 });
+    printOnRank0(`epoch ${trainLoader.epoch}  validation loss ${loss.toFixed(4)}`);
+    if (loss < lowestLoss) await engine.saveCheckpoint(bestFolder, { tag: 'best' });
+    lowestLoss = Math.min(lowestLoss, loss);
+    await engine.saveCheckpoint(lastFolder, { clientState: { lowestLoss }, keepLast: 2 });
   }
-  await engine.loadCheckpoint(best, { loadModuleOnly: true });
-  say(`best validation loss ${(await validate()).toFixed(4)}`);
+  await engine.loadCheckpoint(bestFolder, { loadModuleOnly: true });
+  printOnRank0(`best validation loss ${(await validate()).toFixed(4)}`);
   engine.destroy();
   await ds.comm.distributed()?.destroy();
 }

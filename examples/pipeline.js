@@ -1,4 +1,5 @@
-// GPT-2 in two stages on two ranks: each has half of the blocks.
+// Trains GPT-2 in two pipeline stages on two ranks; each stage has half of the blocks.
+// Run: ds --num_procs 2 examples/pipeline.js    (--help lists the options)
 const { parseArgs } = require('node:util');
 const { comm, initDistributed, initialize, nn, Tensor } = require('@ds/native');
 
@@ -14,7 +15,7 @@ const options = {
   steps: { type: 'string', default: '20' },
   schedule: { type: 'string', default: '1f1b' },
   help: { type: 'boolean', short: 'h', default: false },
-  local_rank: { type: 'string' }, // the launcher's
+  local_rank: { type: 'string' }, // The launcher adds this option.
 };
 const { values } = parseArgs({ options, allowPositionals: true });
 
@@ -28,7 +29,7 @@ async function main() {
     model: new nn.models.GPT2(sizes),
     config: {
       train_micro_batch_size_per_gpu: 2,
-      gradient_accumulation_steps: 8, // micro-batches under way in one update
+      gradient_accumulation_steps: 8, // micro-batches of one update
       gradient_clipping: 1,
       optimizer: { type: 'AdamW', params: { lr: 3e-3 } },
       bf16: { enabled: true },
@@ -37,8 +38,7 @@ async function main() {
     },
   });
 
-  // Counting up to 97, from another start in each sequence: the first and the last stage make the
-  // same.
+  // Sequences that count up to 97. The first and the last stage create equal batches.
   const length = Math.min(64, sizes.maxSeq);
   function* batches() {
     for (let first = engine.dpRank * 17; ; first += engine.dpWorldSize * 17) {
@@ -54,8 +54,8 @@ async function main() {
     const loss = await engine.trainBatch(data);
     if (engine.globalRank === 0) console.log(`step ${step}: loss ${loss.item().toFixed(3)}`);
   }
-  const own = engine.module.numParameters();
-  console.log(`stage ${engine.stageId} of ${engine.numStages}: ${own} parameters`);
+  const parameters = engine.module.numParameters();
+  console.log(`stage ${engine.stageId} of ${engine.numStages}: ${parameters} parameters`);
   engine.destroy();
   await comm.distributed()?.destroy();
 }

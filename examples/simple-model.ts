@@ -1,5 +1,6 @@
-// The classic two-layer MLP with MSE: a DataLoader, ten epochs and a checkpoint; Ctrl-C saves and
-// ends, the same folder goes on from there.
+// Trains a two-layer MLP on the sine function for ten epochs, with optimizer offload.
+// Run: node simple-model.js    (compiled from examples/simple-model.ts)
+// Ctrl-C saves a checkpoint; a run with the same folder continues from it.
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -20,7 +21,7 @@ class SimpleModel extends nn.Module {
   }
 }
 
-/** y = the sine of the sum of x. */
+/** Samples x of 8 numbers, and y, the sine of their sum. */
 const samples: data.Dataset<{ x: Float32Array; y: Float32Array }> = {
   length: 512,
   get(index) {
@@ -41,11 +42,11 @@ async function main(): Promise<void> {
       zero_optimization: { stage: 1, offload_optimizer: { device: 'cpu' } },
     },
   });
-  // `ds` puts --local_rank=N before the script's own words.
-  const given = process.argv.slice(2).find((word) => !word.startsWith('--'));
-  const folder = given ?? mkdtempSync(join(tmpdir(), 'simple-model-'));
+  // `ds` adds --local_rank=N before the arguments of the program.
+  const argument = process.argv.slice(2).find((word) => !word.startsWith('--'));
+  const folder = argument ?? mkdtempSync(join(tmpdir(), 'simple-model-'));
   if (await findLatest(folder)) await engine.loadCheckpoint(folder);
-  const say = (text: string): void => void (engine.globalRank === 0 && console.log(text));
+  const printOnRank0 = (text: string): void => void (engine.globalRank === 0 && console.log(text));
   while (trainLoader.epoch < EPOCHS && !engine.stopRequested) {
     const epoch = trainLoader.epoch + 1;
     let sum = 0;
@@ -60,10 +61,10 @@ async function main(): Promise<void> {
       y.dispose();
       if (engine.stopRequested) break;
     }
-    say(`epoch ${epoch}  loss ${(sum / batches).toFixed(4)}`);
+    printOnRank0(`epoch ${epoch}  loss ${(sum / batches).toFixed(4)}`);
   }
   const path = await engine.saveCheckpoint(folder);
-  say(`saved ${path}`);
+  printOnRank0(`saved ${path}`);
   engine.destroy();
 }
 

@@ -1,4 +1,5 @@
-// GPT-2 on two ranks: each rank has half of every layer, or half of every sample.
+// Trains GPT-2 on two ranks; each rank has half of every layer, or half of every sample.
+// Run: ds --num_procs 2 examples/tensor-parallel.js    (--help lists the options)
 const { parseArgs } = require('node:util');
 const {
   comm,
@@ -25,7 +26,7 @@ const options = {
   sequence: { type: 'boolean', default: false },
   ulysses: { type: 'boolean', default: false },
   help: { type: 'boolean', short: 'h', default: false },
-  local_rank: { type: 'string' }, // the launcher's
+  local_rank: { type: 'string' }, // The launcher adds this option.
 };
 const { values } = parseArgs({ options, allowPositionals: true });
 
@@ -35,14 +36,15 @@ async function main() {
     device: values.device,
     mesh: values.ulysses ? { sp: 2 } : { tp: 2 },
   });
-  if (worldSize % 2 !== 0) throw new Error(`halves need an even number of ranks, not ${worldSize}`);
+  if (worldSize % 2 !== 0)
+    throw new Error(`this program needs an even number of ranks, not ${worldSize}`);
   const sizes = nn.models.GPT2.config(values.size);
-  seed(7); // all ranks make the same model, and keep their part of it
+  seed(7); // All ranks create the same model, then keep a part of it.
   const model = new nn.models.GPT2(sizes);
-  const whole = model.numParameters();
+  const totalParameters = model.numParameters();
   if (!values.ulysses) {
-    const cut = { sequenceParallel: values.sequence };
-    parallel.parallelize(model, await mesh.axis('tp'), null, cut);
+    const splitting = { sequenceParallel: values.sequence };
+    parallel.parallelize(model, await mesh.axis('tp'), null, splitting);
   }
   const { engine } = await initialize({
     model,
@@ -57,8 +59,7 @@ async function main() {
     },
   });
 
-  // Counting up to 97, from another start in each sequence; ranks that share layers or tokens see
-  // the same.
+  // Sequences that count up to 97. Ranks that share layers or tokens have equal batches.
   const length = Math.min(64, sizes.maxSeq);
   const batch = (step) => {
     const first = (step * engine.dpWorldSize + engine.dpRank) * 17;
@@ -76,7 +77,7 @@ async function main() {
       if (rank === 0) console.log(`step ${step}: loss ${loss.item().toFixed(3)}`);
     });
   }
-  console.log(`rank ${rank}: ${model.numParameters()} of ${whole} parameters`);
+  console.log(`rank ${rank}: ${model.numParameters()} of ${totalParameters} parameters`);
   engine.destroy();
   await comm.distributed()?.destroy();
 }

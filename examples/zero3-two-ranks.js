@@ -1,5 +1,5 @@
-// Trains a small GPT-2 with weights, gradients and optimizer state sharded over ranks, saves it,
-// and resumes at stage 1.
+// Trains a small GPT-2 with ZeRO stage 3 on two ranks, saves it, and resumes at stage 1.
+// Run: ds --num_procs 2 examples/zero3-two-ranks.js
 'use strict';
 const { initDistributed, initialize, nn, scope, seed, Tensor, zero } = require('@ds/native');
 
@@ -8,7 +8,7 @@ const usage = `ds --num_procs 2 examples/zero3-two-ranks.js [folder]    (or --nu
 
 const STEPS = 20;
 const SHAPE = [4, 32];
-// `ds` puts --local_rank=N before the script's own words.
+// `ds` adds --local_rank=N before the arguments of the program.
 const folder = process.argv.slice(2).find((word) => !word.startsWith('--')) ?? 'checkpoints';
 
 const config = (stage) => ({
@@ -19,7 +19,7 @@ const config = (stage) => ({
   zero_optimization: { stage },
 });
 
-/** A rank's own part of the data: sequences that count up from a random token. */
+/** Returns a batch of this rank: sequences that count up. */
 function batch(step, { globalRank: rank, device }) {
   const rows = Int32Array.from({ length: SHAPE[0] * SHAPE[1] }, (_, i) => {
     const row = Math.floor(i / SHAPE[1]);
@@ -49,24 +49,26 @@ const mebibytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 async function main() {
   if (process.argv.some((word) => word === '--help' || word === '-h')) return console.log(usage);
   const job = await initDistributed();
-  const say = (text) => console.log(`rank ${job.rank}: ${text}`);
+  const printWithRank = (text) => console.log(`rank ${job.rank}: ${text}`);
   seed(1);
-  const build = () => zero.Init(() => new nn.models.GPT2(nn.models.GPT2.config('tiny')));
+  const makeModel = () => zero.Init(() => new nn.models.GPT2(nn.models.GPT2.config('tiny')));
 
-  const sharded = (await initialize({ model: build(), config: config(3) })).engine;
-  const whole = mebibytes(sharded.module.numParameters() * 16);
-  say(`stage 3 holds ${mebibytes(sharded.device.memory.inUse)} of ${whole} of model states`);
+  const sharded = (await initialize({ model: makeModel(), config: config(3) })).engine;
+  const totalSize = mebibytes(sharded.module.numParameters() * 16);
+  printWithRank(
+    `stage 3 holds ${mebibytes(sharded.device.memory.inUse)} of ${totalSize} of model states`,
+  );
   const first = train(sharded, 1);
   const loss = train(sharded, STEPS - 1);
-  say(`loss ${first.toFixed(3)} -> ${loss.toFixed(3)} in ${sharded.globalSteps} steps`);
-  say(`peak ${mebibytes(sharded.device.memory.peakInUse)}`);
+  printWithRank(`loss ${first.toFixed(3)} -> ${loss.toFixed(3)} in ${sharded.globalSteps} steps`);
+  printWithRank(`peak ${mebibytes(sharded.device.memory.peakInUse)}`);
   const path = await sharded.saveCheckpoint(folder, { tag: 'example' });
   sharded.destroy();
 
-  const resumed = (await initialize({ model: build(), config: config(1) })).engine;
+  const resumed = (await initialize({ model: makeModel(), config: config(1) })).engine;
   await resumed.loadCheckpoint(folder, { tag: 'example' });
-  say(`resumed ${path} at stage 1 after step ${resumed.globalSteps}`);
-  say(`loss ${train(resumed, 5).toFixed(3)} after 5 more steps`);
+  printWithRank(`resumed ${path} at stage 1 after step ${resumed.globalSteps}`);
+  printWithRank(`loss ${train(resumed, 5).toFixed(3)} after 5 more steps`);
   resumed.destroy();
   await job.destroy();
 }

@@ -108,7 +108,7 @@ function lossesOf({ status, stdout, stderr }: ReturnType<typeof node>): [number,
   return [Number(first), Number(last)];
 }
 
-test('the same flags train 2 layers of 64', () => {
+test('the same flags train 2 layers with 64 channels', () => {
   const result = run(TEN_BILLION, OF_THE_SCRIPT, SMALL);
   const [first, last] = lossesOf(result);
   expect(first).toBeGreaterThan(5);
@@ -119,7 +119,7 @@ test('the same flags train 2 layers of 64', () => {
   expect(result.stdout).toMatch(/^GPT-2 of 2 layers of 64: /m);
 });
 
-test('they train on two ranks, which share the data or each layer', () => {
+test('the flags train on two ranks that divide the data or each layer', () => {
   for (const size of ['1', '2']) {
     const share = `--model-parallel-size ${size}`;
     const result = together(TEN_BILLION, OF_THE_SCRIPT, SMALL, share, '--sample 0');
@@ -206,11 +206,11 @@ test.each([
   ['--num-layers two', '--num-layers: expected an integer of at least 1, got "two".'],
   ['--hidden-size 65', 'heads'],
   ['--seq-length 64', '--max-position-embeddings: expected at least --seq-length, 64, got 32.'],
-  ['--pipeline-model-parallel-size 2', 'examples/pipeline.js trains in stages.'],
-  ['--tokenizer-type BertWordPieceCase', '--tokenizer DIR names a folder with a tokenizer.json.'],
+  ['--pipeline-model-parallel-size 2', 'Use examples/pipeline.js to train in stages.'],
+  ['--tokenizer-type BertWordPieceCase', 'Use --tokenizer DIR for a folder with a tokenizer.json.'],
   ['--lr-decay-style exponential', '--lr-decay-style: expected constant, linear, cosine'],
-  ['--warmup 100', '--warmup: expected a share from 0 to 1, got 100.'],
-  ['--fp16 --bf16', '--fp16: expected one precision, got --bf16 as well.'],
+  ['--warmup 100', '--warmup: expected a fraction from 0 to 1, got 100.'],
+  ['--fp16 --bf16', '--fp16: expected one precision, got --fp16 and --bf16.'],
   ['--num-layer 2', "Unknown option '--num-layer'"],
 ])('%s is refused', (line, message) => {
   const { status, stderr } = run(SMALL, line);
