@@ -97,7 +97,7 @@ function beginBackward(
 
 export const cases: Case[] = [
   {
-    name: 'an input that is made again starts before the gradient of the input, and is awaited after it',
+    name: 'recomputation of an input starts before the gradient of the input, which then waits for it',
     run(device) {
       const before = liveTensors();
       const now = beginBackward(device, null);
@@ -140,7 +140,7 @@ export const cases: Case[] = [
     },
   },
   {
-    name: 'what checkpointing computes again does not wait for weights: their gradients come at once',
+    name: 'recomputed layers compute weight gradients at once',
     run(device) {
       const before = liveTensors();
       const [at, late] = [weightsOn(device), weightsOn(device)];
@@ -160,7 +160,7 @@ export const cases: Case[] = [
     },
   },
   {
-    name: 'what is given up frees what it held and writes nothing',
+    name: 'a discarded late gradient frees its operands and writes nothing',
     run(device) {
       const before = liveTensors();
       const weights = weightsOn(device);

@@ -29,7 +29,7 @@ describe('lists of sections', () => {
     expect(best?.zero_optimization.offload_optimizer).toEqual({ device: 'cpu' });
   });
 
-  test('count with their first where the search is fast', async () => {
+  test('keep only the first value in a fast search', async () => {
     const { tried } = await search(file, { speed });
     for (const { config } of tried) {
       expect(config.zero_optimization.offload_optimizer).toEqual({ device: 'none' });
@@ -81,7 +81,7 @@ describe('the program', () => {
     expect(found.args[1]).not.toContain('/');
   });
 
-  test('must take a ds_config.json', async () => {
+  test('must have an argument for ds_config.json', async () => {
     const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
     const given = { args: ['--deepspeed', '--out', 'x'], known: {}, jobs, say: () => {} };
     await expect(autotune(given)).rejects.toMatchObject({ op: '--autotuning' });

@@ -15,7 +15,7 @@ afterEach(() => rmSync(dir, { recursive: true, force: true }));
 const search = (...given: [file: object, options?: Searched]) => searchIn(dir, ...given);
 
 describe('candidates', () => {
-  test('is what fits by the plan, of each stage the largest micro-batches', async () => {
+  test('are the largest micro-batches of each stage that fit by the plan', async () => {
     const autotuning = { tuner_early_stopping: 0, num_tuning_micro_batch_sizes: 2 };
     const { names } = await search({ ...BF16, autotuning });
     expect(names).toEqual([
@@ -30,7 +30,7 @@ describe('candidates', () => {
     ]);
   });
 
-  test('offloads only if nothing fits without, and lists the omitted candidates', async () => {
+  test('use offload only if nothing else fits, and omitted candidates are listed', async () => {
     const autotuning = { num_tuning_micro_batch_sizes: 1 };
     const { names, lines, tried } = await search(
       { ...BF16, zero_optimization: { cpu_offload: false }, autotuning },
@@ -50,26 +50,26 @@ describe('candidates', () => {
     ['a number', 2, ['z2_gas1_tmbspg1']],
     ['a list', [3, 1], ['z3_gas1_tmbspg1', 'z1_gas1_tmbspg1']],
     ['a list that names one twice', [2, 2], ['z2_gas1_tmbspg1']],
-  ])('keeps to the stages of the file: %s', async (_, stage, names) => {
+  ])('use only the stages of the file: %s', async (_, stage, names) => {
     const autotuning = { max_train_micro_batch_size_per_gpu: 1 };
     expect((await search({ ...BF16, zero_optimization: { stage }, autotuning })).names).toEqual(
       names,
     );
   });
 
-  test('keeps to the stage of a section that is a boolean', async () => {
+  test('use the stage of a boolean zero_optimization', async () => {
     const autotuning = { max_train_micro_batch_size_per_gpu: 1 };
     const file = { ...BF16, autotuning, zero_optimization: true };
     expect((await search(file)).names).toEqual(['z1_gas1_tmbspg1']);
   });
 
-  test('refuses a list of no stages', async () => {
+  test('an empty list of stages is refused', async () => {
     const refusal = { code: 'DS_CONFIG', op: 'zero_optimization.stage' };
     const file = { ...BF16, zero_optimization: { stage: [] } };
     await expect(search(file)).rejects.toMatchObject(refusal);
   });
 
-  test('keeps to the micro-batches of the file', async () => {
+  test('use only the micro-batches of the file', async () => {
     const file = { ...BF16, zero_optimization: { stage: 1 } };
     const only = await search({ ...file, train_micro_batch_size_per_gpu: [1, 3] });
     expect(only.names).toEqual(['z1_gas1_tmbspg3', 'z1_gas1_tmbspg1']);
@@ -80,7 +80,7 @@ describe('candidates', () => {
   test.each([
     [{ max_train_micro_batch_size_per_gpu: 2 }, 'max_train_micro_batch_size_per_gpu 2'],
     [{ max_train_batch_size: 7 }, 'max_train_batch_size 7'],
-  ])('says which bound leaves no micro-batch: %j', async (autotuning, bound) => {
+  ])('the error names the bound that excludes every micro-batch: %j', async (autotuning, bound) => {
     const file = { ...BF16, train_micro_batch_size_per_gpu: 4, zero_optimization: { stage: 1 } };
     const { names, lines } = await search({ ...file, autotuning });
     expect(names).toEqual([]);
@@ -98,14 +98,14 @@ describe('candidates', () => {
       [],
     ],
     [{ min_train_batch_size: 8, max_train_batch_size: 4 }, 'max_train_batch_size 4', []],
-  ])('keeps a batch within its bounds: %j', async (bounds, reason, names) => {
+  ])('have batches within the bounds: %j', async (bounds, reason, names) => {
     const file = { ...BF16, zero_optimization: { stage: 1 }, train_micro_batch_size_per_gpu: 2 };
     const found = await search({ ...file, autotuning: bounds });
     expect(found.names).toEqual(names.map((name) => `z1_gas${name}`));
     expect(found.lines.join('\n')).toContain(reason);
   });
 
-  test('reports a batch of the file above its limit', async () => {
+  test('a batch of the file above its limit is reported', async () => {
     const file = { ...BF16, zero_optimization: { stage: 1 }, train_batch_size: 32 };
     const { lines } = await search({ ...file, autotuning: { max_train_batch_size: 16 } });
     expect(lines).toContain(
@@ -113,7 +113,7 @@ describe('candidates', () => {
     );
   });
 
-  test('is what makes up the batch of the file, or the largest one that it allows', async () => {
+  test('divide the batch of the file, or the largest batch that it allows', async () => {
     const file = { ...BF16, zero_optimization: { stage: 1 } };
     const total = await search({ ...file, train_batch_size: 24 });
     expect(total.names).toEqual(['z1_gas3_tmbspg4', 'z1_gas6_tmbspg2', 'z1_gas12_tmbspg1']);
@@ -128,7 +128,7 @@ describe('candidates', () => {
     ]);
   });
 
-  test('assumes the activations of the profiled forward for an unknown model', async () => {
+  test('use the activations of the profiled forward for an unknown model', async () => {
     const info = { ...infoOf(2, 44 * GIB), knowsActivations: false };
     const own = { ...info, sizes: { ...GPT2, activations: { ...GPT2.activations, kept: 0 } } };
     const file = { ...BF16, zero_optimization: { stage: 3 } };
@@ -147,18 +147,18 @@ describe('candidates', () => {
     ['train_batch_size', [16, 32]],
     ['train_batch_size', -8],
     ['gradient_accumulation_steps', 0],
-  ])('refuses %s %j, as runs do, in place of searching without it', async (key, value) => {
+  ])('%s %j is refused, as in a run', async (key, value) => {
     const refusal = { code: 'DS_CONFIG', op: key, got: JSON.stringify(value) };
     await expect(search({ ...BF16, [key]: value })).rejects.toMatchObject(refusal);
   });
 
-  test('reads numbers in quotes, as runs do', async () => {
+  test('numbers in quotes are read, as in a run', async () => {
     const file = { ...BF16, zero_optimization: { stage: 1 }, train_batch_size: '12' };
     const { names } = await search({ ...file, train_micro_batch_size_per_gpu: '2' });
     expect(names).toEqual(['z1_gas3_tmbspg2']);
   });
 
-  test('refuses an argument of no samples, from which there is no way up', async () => {
+  test('a batch size argument of 0 is refused', async () => {
     const known = { train_micro_batch_size_per_gpu: '--batch' };
     await expect(search(BF16, { known, args: ['--batch', '0'] })).rejects.toMatchObject({
       code: 'DS_ARGUMENT',
@@ -167,7 +167,7 @@ describe('candidates', () => {
     });
   });
 
-  test.each([true, [], 'tune'])('refuses the section %j', async (autotuning) => {
+  test.each([true, [], 'tune'])('the section %j is refused', async (autotuning) => {
     const path = join(dir, 'ds_config.json');
     writeFileSync(path, JSON.stringify({ ...BF16, autotuning }));
     const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
@@ -175,7 +175,7 @@ describe('candidates', () => {
     await expect(autotune(given)).rejects.toMatchObject({ code: 'DS_CONFIG', path: 'autotuning' });
   });
 
-  test('refuses a file that nothing can train, by its key', async () => {
+  test('the error names the key of a file that cannot train', async () => {
     const wrong = { ...BF16, optimizer: { type: 'AdamW', params: { lr: -1 } } };
     await expect(search(wrong)).rejects.toMatchObject({ op: 'optimizer.params.lr' });
     const lists = { ...BF16, gradient_accumulation_steps: [1, 2] };
@@ -198,7 +198,7 @@ describe('the search', () => {
   const STAGE1 = { ...BF16, zero_optimization: { stage: 1 } };
   const micro = (config: Config) => config.train_micro_batch_size_per_gpu;
 
-  test('takes the best by its metric, without the section', async () => {
+  test('selects the best experiment by the metric, and omits the autotuning section', async () => {
     const speed = (config: Config) => 10 - micro(config);
     const { best } = await search(STAGE1, { speed });
     expect(best).toMatchObject({ train_micro_batch_size_per_gpu: 2 });
@@ -217,7 +217,7 @@ describe('the search', () => {
     [0.25, '0.25'],
     [4.5e13, '4.5e+13'],
     [1e10, '1e+10'],
-  ])('prints what was measured, %d', async (measured, text) => {
+  ])('prints the measured values, %d', async (measured, text) => {
     const autotuning = { num_tuning_micro_batch_sizes: 1 };
     const { lines } = await search({ ...STAGE1, autotuning }, { speed: () => measured });
     expect(lines[0]).toBe(`autotuning: z1_gas1_tmbspg8: ${text} samples/s`);
@@ -300,7 +300,7 @@ describe('the search', () => {
   test.each([
     ['ranks', { slots: 1 }],
     ['arguments of the program', { args: ['--model', 'large'] }],
-  ])('tries again with other %s, whose results are not these', async (_, other) => {
+  ])('repeats experiments for another %s', async (_, other) => {
     const file = { ...STAGE1, autotuning: { overwrite: false } };
     const first = await search(file);
     const { names, lines } = await search(file, { ...other, speed: () => 7 });
@@ -314,7 +314,7 @@ describe('the search', () => {
     expect(lines.join('\n')).toContain('there is no best configuration');
   });
 
-  test('gives the reason of `ds train`, which has no name of an error', async () => {
+  test('reports the reason of a failed `ds train`', async () => {
     const stderr = 'DS_NOTICE: a\nds train: Trainer save.dir out: expected b, got c\n  at d';
     const { lines } = await search(STAGE1, { speed: () => 'none', stderr });
     expect(lines[0]).toContain(

@@ -51,7 +51,7 @@ test('refuses a tag in place of options, and misspelled option names', async () 
   expect(readdirSync(dir)).toEqual([]);
 });
 
-test('options that are true or false take nothing else', async () => {
+test('options that are true or false refuse other values', async () => {
   await expect(engine.saveCheckpoint(dir, { saveLatest: 'no' } as object)).rejects.toEqual(
     refusal(/saveCheckpoint saveLatest: expected true or false, got "no"/),
   );
@@ -142,7 +142,7 @@ test('a folder that cannot be created is an error, without endless retries', asy
   }
 });
 
-test('folders that many make at the same time are no error', async () => {
+test('many processes may create the same folder at the same time', async () => {
   for (let round = 0; round < 50; ++round) {
     const paths = Array.from({ length: 8 }, (_, i) => join(dir, `${round}`, 'a', 'b', `${i % 2}`));
     await Promise.all(paths.map((path) => makeFolder(path)));

@@ -67,7 +67,7 @@ test.each<[string, TinyOptions]>([
   ['offload', { precision: 'bf16', offload: true }],
   ['speculative offload, fp16', { precision: 'fp16', offload: true, speculative: true }],
 ])(
-  '%s: the bytes are those of a synchronous save, while training goes on',
+  '%s: an asynchronous save has the bytes of a synchronous save while training continues',
   async (_name, options) => {
     const engine = await start({ ...options, dropout: 0.1 });
     trainTiny(engine, 0, 3);
@@ -87,7 +87,7 @@ test.each<[string, TinyOptions]>([
   },
 );
 
-test('the next save waits for the last one; its memory is reused and freed at the end', async () => {
+test('a save waits for the previous save, reuses its memory, and frees it at the end', async () => {
   const engine = await start(resident);
   await quiet();
   const before = { buffers: cpu().memory.liveBuffers, tensors: liveTensors() };
@@ -227,7 +227,7 @@ describe('the end of the process', () => {
     ['exits', 3, /^$/],
     ['throws', 1, /Error: of the program/],
     ['destroys', 0, /^$/],
-  ])('a program that %s first: the save is completed', async (end, code, errors) => {
+  ])('if a program %s first, the save is completed', async (end, code, errors) => {
     expect(await after(end)).toEqual([code, expect.stringMatching(errors)]);
     expect(readdirSync(dir).sort()).toEqual(['latest', 't']);
     const engine = await start(resident);
@@ -265,7 +265,7 @@ describe('a call without await before destroy()', () => {
     ],
   ];
 
-  test.each(homes)('throws, and saves nothing: state %s', async (_, options) => {
+  test.each(homes)('makes destroy() throw, and saves nothing: state %s', async (_, options) => {
     for (const [op, call] of calls) {
       const engine = await start(options);
       engines.pop();

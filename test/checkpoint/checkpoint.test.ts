@@ -130,7 +130,7 @@ describe('retention', () => {
     expect((await valuesOf(dir)).w?.[0]).toBe(1);
   });
 
-  test('of checkpoints with the same time the last by name stay', async () => {
+  test('of checkpoints with the same time, keepLast keeps the last by name', async () => {
     const clock = jest.spyOn(Date, 'now').mockReturnValue(Date.now());
     for (const n of [1, 2, 3, 4]) await save(dir, `step${n}`, content(n));
     await save(dir, 'step5', content(5), { keepLast: 2 });

@@ -17,7 +17,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-test('concurrent saves do not take each other for dead, and leave no files', async () => {
+test('concurrent saves do not treat each other as dead, and leave no files', async () => {
   const saves = Array.from({ length: 8 }, async () => {
     for (let k = 0; k < 10; ++k) await finish(await begin(dir, 'export'));
   });
@@ -43,7 +43,7 @@ test('a claim deleted by another save before its lock is created again', async (
   expect(readdirSync(dir)).toEqual([]);
 });
 
-test('leftovers of a killed save go with its draft, and no foreign file does', async () => {
+test('leftovers of a killed save are deleted, and no foreign file is', async () => {
   const outer = await begin(dir, 'weights');
   for (const tag of ['first', 'second']) {
     const inner = await begin(outer.folder, tag);

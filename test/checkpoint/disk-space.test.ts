@@ -61,7 +61,7 @@ async function nothingIsWritten(saving: Promise<unknown>, error: unknown): Promi
   expect(files.writeFile).not.toHaveBeenCalled();
 }
 
-test('a checkpoint: the one before stays, and one that fits is written', async () => {
+test('a checkpoint that does not fit is refused and the previous one stays; a smaller one is written', async () => {
   await save(dir, 't', content(1));
   jest.mocked(files.writeFile).mockClear();
   hasFree(4 * MIB);
@@ -72,7 +72,7 @@ test('a checkpoint: the one before stays, and one that fits is written', async (
   await save(dir, 't', large);
 });
 
-test('a file system without sizes refuses nothing', async () => {
+test('a file system that reports no sizes refuses no save', async () => {
   hasFree(0, 0);
   await save(dir, 't', content(1));
 });
@@ -103,7 +103,7 @@ test('the bytes of all ranks of a machine are added', async () => {
   expect(first).toMatchObject({ status: 'fulfilled' });
 });
 
-test('whole weights: a folder, and a file that ranks write together', async () => {
+test('exports of whole weights check the free space, to a folder and to a shared file', async () => {
   await save(dir, 't', contentOf([shard(3 * MIB)], []));
   jest.mocked(files.writeFile).mockClear();
   hasFree(2 * MIB);

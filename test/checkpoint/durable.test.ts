@@ -76,7 +76,7 @@ function requireSynced(steps: readonly string[], folder: string, rename: string)
   expect([`sync ${folder}`, lastWrite < whole]).toEqual([`sync ${folder}`, true]);
 }
 
-test('a checkpoint: its files, its folder, its name, and only then latest', async () => {
+test('a checkpoint is synced in order: files, folder, name, and then latest', async () => {
   await save(dir, 't', content(1));
   const steps = order();
   const rename = 'rename .tmp-t t';
@@ -93,7 +93,7 @@ test('a checkpoint: its files, its folder, its name, and only then latest', asyn
   at('sync ', pointed);
 });
 
-test('a checkpoint that replaces an existing one', async () => {
+test('a checkpoint that replaces another one is synced before the old one is deleted', async () => {
   await save(dir, 't', content(1));
   const before = order().length;
   await save(dir, 't', content(2));
@@ -101,7 +101,7 @@ test('a checkpoint that replaces an existing one', async () => {
   expect(readdirSync(dir).sort()).toEqual(['latest', 't']);
 });
 
-test('a file that is replaced', async () => {
+test('a replaced file is synced before and after its rename', async () => {
   const path = join(dir, 'a.json');
   writeFileSync(path, 'old');
   await replaceFile(path, 'new');

@@ -106,7 +106,7 @@ test.each<[entry: string, count: number, isThere: boolean]>([
   expect(entryRange(entry, [4, 6], count) !== null).toBe(isThere);
 });
 
-test('a number lies in the range of f32, and above its bound', () => {
+test('saved numbers must be in the range of f32 and above their bound', () => {
   const fields = new Fields('file.json');
   const largest = 3.4028234663852886e38;
   for (const value of [-largest, 0, largest]) expect(fields.number(value, 'x')).toBe(value);

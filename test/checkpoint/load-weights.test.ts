@@ -112,7 +112,7 @@ test.each([1, 2])(
   },
 );
 
-test('an engine trains on from them as from the values themselves', async () => {
+test('an engine trains from loaded weights as from the original values', async () => {
   const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'AdamW' } } as const;
   const [loaded, given] = [new Sorter(), new Sorter()];
   await nn.loadWeights(loaded, file);
@@ -204,7 +204,7 @@ describe('what does not fit', () => {
     await refuses(/files with other shapes or types: /, { strict: false });
   });
 
-  test('without strict the rest is loaded, and named', async () => {
+  test('without strict the other tensors are loaded, and the missing ones are named', async () => {
     saved.delete('norm.bias');
     saved.set('extra', Tensor.from([1]));
     await refuses(/without norm\.bias; with unexpected extra/);
@@ -224,7 +224,7 @@ describe('what does not fit', () => {
     await expect(loading).rejects.toEqual(refusal(/norm\.bias: .*finite/, 'DS_NONFINITE'));
   });
 
-  test('an option of another name, an unknown format, a layout that the module has not said', async () => {
+  test('an unknown option, an unknown format and an undescribed layout are refused', async () => {
     for (const options of [{ strictly: true }, { format: 'pt' }, { format: 'hf' }]) {
       await expect(nn.loadWeights(new Sorter(), file, options as object)).rejects.toEqual(
         refusal(/loadWeights.*(strict|format)/, 'DS_ARGUMENT'),
@@ -232,7 +232,7 @@ describe('what does not fit', () => {
     }
   });
 
-  test('an initialize() that did not wait', async () => {
+  test('loadWeights() after initialize() is refused', async () => {
     const model = new Sorter();
     const loading = nn.loadWeights(model, file);
     const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'AdamW' } } as const;

@@ -49,7 +49,7 @@ describe.each([0, 1, 3])('saved at stage %d', (stage) => {
 });
 
 test.each([0, 1, 3])(
-  'stage %d: files are those of DeepSpeed, and no byte of state is there twice',
+  'stage %d: files have the names of DeepSpeed, and each byte of state is saved once',
   async (stage) => {
     const bytes = async (size: number) => {
       const tag = `of${size}`;
@@ -237,7 +237,7 @@ describe('disagreement', () => {
     ['load', {}, 'loading a checkpoint on rank 1: loadCheckpoint'],
     ['exportWeights', {}, 'comparing tensors on rank 1: save16bitModel'],
   ] as const)(
-    'what one rank alone says wrong in %s %j is told to all',
+    'an invalid argument of %s on one rank, %j, is an error on all ranks',
     async (method, options, at) => {
       const command = { what: 'call', method, dir, tag: 't' } as const;
       const messageFor = async (odd: object) => {

@@ -115,7 +115,7 @@ async function saveEngine(options: Options = {}): Promise<Engine> {
   return engine;
 }
 
-test('everything, by default', async () => {
+test('loadCheckpoint() restores everything by default', async () => {
   const first = await saveEngine();
   const { engine, model } = await start(2);
   train(engine, 7);
@@ -176,7 +176,7 @@ test.each([0, 3] as const)('state of a parameter tied across units, stage %d', a
   expect([after(), after(), after()]).toEqual([step(), step(), step()]);
 });
 
-test('a parameter that is thawed has no state in the checkpoint, and what to do is said', async () => {
+test('the error of a thawed parameter without saved state names the fix', async () => {
   const makeEngine = async (frozen: boolean): Promise<Engine> => {
     const model = new nn.Linear(3, 3);
     (model.bias as nn.Parameter).requireGrad(!frozen);
@@ -332,7 +332,7 @@ test('loadModuleStrict: false loads the common tensors, in both directions', asy
   expect(weights(shallow)).toEqual(weights(first));
 });
 
-describe('gradients since the last step are of another run', () => {
+describe('gradients since the last step belong to the run before the load', () => {
   type Pending = [string, (engine: Engine, x: Tensor) => void];
 
   test.each<Pending>([
@@ -364,7 +364,7 @@ describe('gradients since the last step are of another run', () => {
     expect(engine.progress).toEqual(first.progress);
   });
 
-  test('stay where the load is refused', async () => {
+  test('stay if the load is refused', async () => {
     await saveEngine();
     const { engine } = await start(2);
     const x = Tensor.from([[1, 2, 3]]);

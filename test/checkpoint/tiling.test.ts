@@ -41,7 +41,7 @@ test('the parts of any split are complete, in any order', () => {
   }
 });
 
-test('missing, extra, moved and larger parts: one flaw, with its place', () => {
+test('a missing, extra, moved or enlarged part is reported with its position', () => {
   const random = randomly(12);
   let flawed = 0;
   for (let round = 0; round < 4000; ++round) {
@@ -57,7 +57,7 @@ test('missing, extra, moved and larger parts: one flaw, with its place', () => {
   expect(flawed).toBeGreaterThan(3000);
 });
 
-test('tiles that no straight cut divides', () => {
+test('tiles that no straight cut divides are accepted', () => {
   const windmill: Box[] = [
     { offset: [0, 0], shape: [1, 2] },
     { offset: [0, 2], shape: [2, 1] },
@@ -86,7 +86,7 @@ test('a part in addition to the whole tensor is a duplicate', () => {
   }
 });
 
-test('scalars and empty tensors', () => {
+test('scalars and empty tensors are complete with one part', () => {
   const scalar = all(wholeBox([]));
   expect(findFlaw([], [scalar])).toBeNull();
   expect(findFlaw([], [])).toEqual({ kind: 'missing', element: [] });
@@ -95,7 +95,7 @@ test('scalars and empty tensors', () => {
   expect(findFlaw([3, 0], [all(wholeBox([3, 0]))])).toBeNull();
 });
 
-test('a hundred thousand parts of a grid, of ranges and of columns in a moment', () => {
+test('a hundred thousand parts of a grid, of ranges and of columns are checked', () => {
   const [rows, columns] = [400, 250];
   const grid = Array.from({ length: rows * columns }, (_, i) =>
     all({ offset: [3 * Math.floor(i / columns), 2 * (i % columns)], shape: [3, 2] }),
@@ -108,7 +108,7 @@ test('a hundred thousand parts of a grid, of ranges and of columns in a moment',
   expect(boxesOf(strips[5] as BoxRange)).toHaveLength(1);
 });
 
-test('more parts than a call has arguments', () => {
+test('more parts than a function call can have arguments are checked', () => {
   const count = 300_000;
   const columns = Array.from({ length: count }, (_, i) => all({ offset: [0, i], shape: [2, 1] }));
   expect(findFlaw([2, count], columns)).toBeNull();

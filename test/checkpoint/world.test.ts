@@ -19,7 +19,7 @@ test('every rank gets the results of all, by rank', async () => {
   expect(reports).toEqual([0, 1, 2].map(() => ({ status: 'fulfilled', value: all })));
 });
 
-test('a rank that fails keeps its error, and the others get its words', async () => {
+test('a failed rank keeps its own error, and the other ranks get the message', async () => {
   const own = new DsError({
     code: 'DS_IO',
     op: 'disk',
@@ -55,7 +55,7 @@ test('the error names the first of several failed ranks', async () => {
 });
 
 /** In each marked line the compiler must find a mistake; scripts/check fails otherwise. */
-test('what JSON would lose does not compile', async () => {
+test('values that JSON cannot represent do not compile', async () => {
   // @ts-expect-error a function
   await onAllRanks(soloWorld, '', async () => ({ count: 1, body: () => 1 }));
   // @ts-expect-error an object with methods

@@ -34,7 +34,7 @@ test('the parallel stream waits for compute; compute waits only on request', () 
   beside.dispose();
 });
 
-test('a job ends even if its device hangs, and another job can follow', async () => {
+test('a job ends even if its device hangs, and a new job can start', async () => {
   const job = await initDistributed({ device: 'cpu' });
   for (let i = 0; i < 2; ++i) ((await job.newGroup([0])) as ProcessGroup).beside.follow();
   const { dispose } = Stream.prototype;

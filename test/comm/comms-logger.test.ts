@@ -14,7 +14,7 @@ test('bandwidths of 1 MB in 1 ms on 4 ranks, in Gbit/s', () => {
   }
 });
 
-test('totals are by kind and size', () => {
+test('totals are listed by operation and message size', () => {
   const logger = new CommsLogger({ profAll: false, ops: ['allReduce', 'broadcast'] });
   const record = { ranks: 4, label: 'x', milliseconds: 1 };
   logger.add({ ...record, kind: 'broadcast', bytes: 8 });

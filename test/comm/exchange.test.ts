@@ -19,13 +19,13 @@ test('a layout cuts segments at owners, and counts bytes', () => {
   expect(layout.bytesSent).toBe(2 * layout.messageBytes);
 });
 
-test('a part without a segment has an empty one', () => {
+test('a part without a segment gets an empty segment', () => {
   const { chunks: parts } = new CompressedLayout(192, 3, [{ start: 70, numel: 1 }]);
   expect(parts[0]).toEqual({ starts: [0, 64], counts: [0] });
   expect(parts[1]).toEqual({ starts: [0, 6, 64], counts: [0, 1] });
 });
 
-test('parts are whole bytes', () => {
+test('parts begin and end at whole bytes', () => {
   expect(() => new CompressedLayout(100, 2, [])).toThrow(/multiple of 128 elements/);
 });
 
@@ -33,7 +33,7 @@ test('parts are whole bytes', () => {
  * GPT-2 1558M as one vector: 2 * (W - 1) * (n / (8 W) + 8 segments of a part) bytes, an eighth of n
  * for W = 2.
  */
-test('195 MB a rank for 1558M parameters on 2 ranks', () => {
+test('the exchange of 1558M parameters on 2 ranks takes 195 MB a rank', () => {
   const numel = Math.ceil(1_557_611_200 / 128) * 128;
   const layers = Array.from({ length: 580 }, (_, i) => ({
     start: Math.floor((i / 580) * (numel / 64)) * 64,

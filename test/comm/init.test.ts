@@ -68,13 +68,13 @@ test('the error of a used master port names the port', async () => {
   expect(report?.message).toMatch(/Address already in use.*MASTER_PORT/);
 });
 
-test('calling it twice gives the same job', async () => {
+test('a second initDistributed() returns the same job', async () => {
   const reports = reportsOf(await runRanks('init-process', 2, { job: [] }));
   const report = { size: 2, same: true, mesh: 'dp 2' };
   expect(reports).toEqual([0, 1].map((rank) => ({ rank, ...report })));
 });
 
-test('a mesh is that of the first call, on every rank', async () => {
+test('every rank has the mesh of the first initDistributed()', async () => {
   const tp2 = { mesh: { tp: 2 } };
   const reports = reportsOf(await runRanks('init-process', 2, { job: [tp2, tp2] }));
   const reported = expect.stringMatching(
@@ -85,7 +85,7 @@ test('a mesh is that of the first call, on every rank', async () => {
 });
 
 test.each([0, 1])(
-  'a mesh that the ranks do not fill, on rank %i alone, is told to the other at once',
+  'an invalid mesh on rank %i is an error on the other rank at once',
   async (odd) => {
     const meshes = [2, 2].map((tp, rank) => ({ mesh: { tp: rank === odd ? 3 : tp } }));
     const reports = reportsOf<{ message: string }>(

@@ -141,7 +141,7 @@ test('stochastic rounding is right in the mean, and the same for the same step',
   expect(at('a', 7)).not.toEqual(at('b', 7));
 });
 
-test('the largest stay, of equal ones the first', () => {
+test('pruning keeps the largest weights, and the first of equal ones', () => {
   const values = Tensor.from([3, 1, 3, 2, 3, 0, -1], { shape: [7, 1] });
   expect(topMask(values, 0.25).toArray()).toEqual([1, 0, 1, 0, 0, 0, 0]);
   expect(topMask(values, 0.5).toArray()).toEqual([1, 0, 1, 1, 1, 0, 0].map((x) => x));
@@ -218,7 +218,7 @@ function check(
   return { dW };
 }
 
-test('a rounded weight computes, and the gradient passes as it is', () => {
+test('the forward uses the rounded weight, and the gradient passes unchanged', () => {
   const { module, own } = layer(
     weights(
       { start_bits: 4, target_bits: 4 },
@@ -248,7 +248,7 @@ const prune = (technique: string, shared: object, ratio = 0.4): Section => ({
   },
 });
 
-test('the smallest weights go', () => {
+test('sparse pruning removes the smallest weights', () => {
   const { module, own } = layer(prune('sparse_pruning', { method: 'l1' }));
   const all = own.weight.toArray();
   const mask = largest(sizes(all), 10);
@@ -260,7 +260,7 @@ test('the smallest weights go', () => {
   });
 });
 
-test('rows go with their biases', () => {
+test('row pruning removes rows and their biases', () => {
   const { module, own } = layer(prune('row_pruning', { method: 'l1' }));
   const all = own.weight.toArray();
   const mask = largest(
@@ -277,7 +277,7 @@ test('rows go with their biases', () => {
   });
 });
 
-test('scores choose, and get the gradient of the mask', () => {
+test('learned scores select the mask and receive its gradient', () => {
   const { module, own } = layer(prune('sparse_pruning', { method: 'topk' }));
   const [compressed] = module.children() as [nn.Module & { sparse_mask_scores: nn.Parameter }];
   const { sparse_mask_scores: scores } = compressed;
@@ -294,7 +294,7 @@ test('scores choose, and get the gradient of the mask', () => {
   );
 });
 
-test('heads are blocks of inputs', () => {
+test('head pruning masks blocks of inputs', () => {
   const { module, own } = layer(prune('head_pruning', { num_heads: 3 }, 0.5));
   const [compressed] = module.children() as [nn.Module & { head_pruning_scores: nn.Parameter }];
   const { head_pruning_scores: scores } = compressed;

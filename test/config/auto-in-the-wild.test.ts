@@ -124,7 +124,7 @@ function check(keys: Keys, training: Training, worldSize: number) {
 const isMismatch = ({ expected }: { expected: string }) =>
   expected === 'the values of the training';
 
-test('the files are many, and hold "auto"', () => {
+test('the collection has many files with "auto"', () => {
   const auto = files.filter(({ keys }) => Object.values(keys).includes('auto'));
   expect(auto.length).toBeGreaterThanOrEqual(30);
 });

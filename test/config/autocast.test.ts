@@ -43,7 +43,7 @@ test.each([
   expect(check(config).errors.map((error) => error.path)).toEqual([path]);
 });
 
-test('switched off it changes nothing', () => {
+test('a disabled torch_autocast changes nothing', () => {
   const config = { ...BASE, torch_autocast: { enabled: false, dtype: 'bfloat16' } };
   const { bf16, notices } = resolveConfig(config as DsConfig, { worldSize: 1 });
   expect({ on: bf16.enabled, notices }).toEqual({ on: false, notices: [] });

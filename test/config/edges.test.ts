@@ -44,7 +44,7 @@ test('the error of an unknown key names its section', () => {
   ]);
 });
 
-test('the hundred-and-first mistake gets no guess any more', () => {
+test('suggestions are made for the first hundred mistakes only', () => {
   const keys = Array.from({ length: 101 }, (_, i) => [`zero_optimizatio${i}`, {}]);
   const { notices } = check(Object.fromEntries(keys));
   const guessed = notices.filter(({ text }) => text.includes('Did you mean'));
@@ -68,7 +68,7 @@ test('the dtype of weights agrees with the precision that is on', () => {
   expect(refusal({ fp16: on, data_types: { param_dtype: 'fp32' } })).toEqual([[path, expected]]);
 });
 
-test('the patterns of techniques that are off are not looked at', () => {
+test('patterns of disabled techniques are not checked', () => {
   const rows = (enabled: boolean) => ({
     shared_parameters: { enabled },
     different_groups: { one: { params: { dense_ratio: 0.5 }, modules: ['('] } },

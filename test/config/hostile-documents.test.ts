@@ -301,7 +301,7 @@ test.each([
   ['flow', `a: ${nest('[', ']')}`],
   ['lists', `a:\n  ${'- '.repeat(DEEP)}x`],
   ['keys', '? '.repeat(DEEP)],
-])('nested %s of YAML are refused before the composer recurses', async (_name, text) => {
+])('deeply nested YAML %s are refused before they are composed', async (_name, text) => {
   const path = file('deep.yaml', text);
   await expect(readArguments(['--config', path])).rejects.toMatchObject({
     code: 'DS_ARGUMENT',

@@ -82,7 +82,7 @@ test('the plan may turn off open settings of offloaded state, but keeps given on
   expect(switches({ super_offload: false })).toEqual(['false null', 'false 0']);
 });
 
-test('other keys rule ways out', () => {
+test('other keys exclude choices of the plan', () => {
   const summed: DsConfig = { gradient_allreduce_op: 'sum' };
   expect(states({ stage: 'auto' }, summed).map((one) => one[0])).toEqual(['0', '1', '2']);
   const oneBit: DsConfig = { optimizer: { type: 'OneBitAdam', params: { lr: 1e-3 } } };
@@ -143,7 +143,7 @@ test('without a model there is no plan: the defaults apply, as in DeepSpeed', ()
   ]);
 });
 
-test('left to it, keys are listed, and the rest is judged as any choice has it', () => {
+test('keys that the plan fills are listed, and the other keys are checked', () => {
   const zero: Zero = {
     stage: 'auto',
     offload_optimizer: 'auto',

@@ -69,7 +69,7 @@ test('every default is valid', () => {
   expect(wrong).toEqual([]);
 });
 
-test('every deprecated key names a key that took its place, and that is not deprecated', () => {
+test('every deprecated key names a current key as its replacement', () => {
   const known = new Map(keys);
   const old = keys.filter(([, { deprecated, dsReplacedBy }]) => deprecated || dsReplacedBy);
   expect(old.length).toBeGreaterThan(0);
@@ -142,7 +142,7 @@ describe('the schema for editors', () => {
     [{ communication_data_type: 'fp8' }],
     [{ data_types: { grad_accum_dtype: 'torch-float32' } }],
     [{ zero_optimization: { prefetch_bucket_size: -1 } }],
-  ])('complains of %j', (config) => {
+  ])('reports %j', (config) => {
     expect(check(config)).toBe(false);
   });
 

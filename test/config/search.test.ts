@@ -4,7 +4,7 @@ import { checkSearch, type DsConfig } from '../../lib/config/index.js';
 const search = (config: object) =>
   checkSearch({ autotuning: { enabled: true }, ...config } as DsConfig, { worldSize: 1 });
 
-test('each list is a choice, and the report is that of the first values', () => {
+test('each list is a choice, and the report uses the first values', () => {
   const { config, choices } = search({
     train_micro_batch_size_per_gpu: [2, 4],
     zero_optimization: { stage: [1, 2], reduce_bucket_size: 500 },

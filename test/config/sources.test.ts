@@ -111,7 +111,7 @@ test.each([
 });
 
 test.each([10n, () => 1, Symbol('x'), new Map(), new Date(), [10n], Number.NaN])(
-  'no value of an inline object ends in anything but a DS_CONFIG error: %p',
+  'every invalid inline object throws DS_CONFIG: %p',
   (value) => {
     const inline = { train_batch_size: 4, seed: value, wandb: value, fp16: { enabled: value } };
     const { errors } = checkConfig(inline as unknown as DsConfig, ONE);
@@ -268,7 +268,7 @@ describe('arguments', () => {
   });
 });
 
-describe('"auto" left to a Trainer', () => {
+describe('"auto" that a Trainer fills', () => {
   const LATER = { worldSize: 2, autoLater: true };
   const AUTO = {
     train_batch_size: 'auto',
@@ -278,7 +278,7 @@ describe('"auto" left to a Trainer', () => {
     zero_optimization: { stage: 3, stage3_prefetch_bucket_size: 'auto' },
   } as unknown as DsConfig;
 
-  test('is listed, the rest is judged', () => {
+  test('is listed, and the other keys are checked', () => {
     const { config, left, notices } = checkConfig(AUTO, LATER);
     expect(config?.zero_optimization.stage).toBe(3);
     const open = [
@@ -332,7 +332,7 @@ describe('"auto" left to a Trainer', () => {
   });
 });
 
-describe("accelerate's configuration is refused, with DeepSpeed's words for it", () => {
+describe('a configuration of accelerate is refused, and the error names the keys of DeepSpeed', () => {
   const plugin = {
     gradient_accumulation_steps: 4,
     gradient_clipping: 0.5,

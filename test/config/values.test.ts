@@ -262,7 +262,7 @@ describe('auto', () => {
     [{ seed: 'auto' }, 'seed'],
     [{ aio: { block_size: 'auto' } }, 'aio.block_size'],
     [adam({ bias_correction: 'auto' }), 'optimizer.params.bias_correction'],
-  ])('nothing fills it: %j', (extra, path) => {
+  ])('a configuration whose "auto" nothing fills is refused: %j', (extra, path) => {
     const { errors } = check(extra, SOURCES);
     expect(errors).toEqual([expect.objectContaining({ path })]);
     expect(errors[0]?.got).toContain('nothing fills it');
@@ -390,7 +390,7 @@ describe('support', () => {
       'activation_checkpointing.partition_activations',
     ],
     [{ checkpoint: { use_node_local_storage: true } }, 'checkpoint.use_node_local_storage'],
-  ])('%j is taken with a notice', (extra, path) => {
+  ])('%j is accepted with a notice', (extra, path) => {
     const { errors, notices } = check(extra);
     expect(errors).toEqual([]);
     expect(notices).toEqual([expect.objectContaining({ kind: 'no-effect', path })]);
@@ -405,7 +405,7 @@ describe('support', () => {
     [zero({ offload_param: { device: 'none', buffer_count: 9 } })],
     [zero({ stage3_max_live_parameters: 1e9, overlap_comm: false, sub_group_size: 1e9 })],
     [{ comms_logger: { enabled: false }, compile: { deepcompile: false } }],
-  ])('%j is off, or what holds anyway: silence', (extra) => {
+  ])('%j is off or the default, so there is no notice', (extra) => {
     const { errors, notices } = check(extra);
     expect(errors).toEqual([]);
     expect(notices).toEqual([]);

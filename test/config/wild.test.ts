@@ -61,7 +61,7 @@ function configuration(path: string, value: unknown): DsConfig {
   return config as DsConfig;
 }
 
-test('the table is of many files', () => {
+test('the table has many files', () => {
   expect(rows.length).toBeGreaterThan(350);
   expect(wild.repositories.length).toBeGreaterThan(50);
 });

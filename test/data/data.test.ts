@@ -260,7 +260,7 @@ test('tensors are stacked', () => {
   expect(liveTensors()).toBe(before + 1);
 });
 
-describe('for await gives the event loop a turn between two batches', () => {
+describe('for await runs the event loop between two batches', () => {
   const options = { batchSize: 1, collate: asList };
   const own = {
     *[Symbol.iterator](): Generator<number> {},

@@ -17,7 +17,7 @@ const numbers = (length: number, start = 0) => ({ length, get: (i: number) => st
 const all = (set: { length: number; get(i: number): unknown }): unknown[] =>
   Array.from({ length: set.length }, (_, i) => set.get(i));
 
-test('parts and rows of datasets', () => {
+test('Subset, ConcatDataset and randomSplit select the expected samples', () => {
   const both = new ConcatDataset([numbers(3), numbers(0), numbers(2, 10)]);
   expect(all(both)).toEqual([0, 1, 2, 10, 11]);
   const some = new Subset(both, [4, 0, 4]);

@@ -80,7 +80,7 @@ test('round g has samples [g B N, (g + 1) B N); rank r takes those with index r 
 });
 
 test.each([1, 2, 3, 4, 5, 7, 8, 11])(
-  'a last round of %d of 12 samples is kept by all ranks, or by none',
+  'all ranks keep or all ranks drop a last round of %d of 12 samples',
   (left) => {
     const batches = (dropLast: boolean) =>
       ranksOf(12 + left, 4, { batchSize: 3, dropLast }).map((loader) => [...loader]);
@@ -95,7 +95,7 @@ test.each([1, 2, 3, 4, 5, 7, 8, 11])(
 );
 
 test.each([1, 2, 5])(
-  '%d workers serve what none does, for ranks and epochs',
+  '%d workers serve the same samples as no workers, for all ranks and epochs',
   async (numWorkers) => {
     for (const dropLast of [false, true]) {
       const shape = { batchSize: 2, rank: 1, worldSize: 3, dropLast };
@@ -108,12 +108,12 @@ test.each([1, 2, 5])(
   },
 );
 
-test('without workers the calling thread builds what threads would', async () => {
+test('without workers the calling thread builds the dataset', async () => {
   expect(await collect(loaderOf(countInThread(3)))).toEqual([[0], [1], [2]]);
 });
 
 test.each([0, 2])(
-  'a position goes on with the next sample, on any ranks, %d workers',
+  'a saved position continues with the next sample on any number of ranks, %d workers',
   async (n) => {
     const options = { batchSize: 2, numWorkers: n };
     const two = [0, 1].map((rank) =>

@@ -68,17 +68,20 @@ function train(engine: Engine, loader: Iterable<Tensor>, steps = Number.POSITIVE
   return seen;
 }
 
-test.each([0, 3])('a run that is resumed in mid-epoch sees the same, %d workers', async (n) => {
-  const whole = await start(20, n);
-  const expected = [train(whole.engine, whole.loader), train(whole.engine, whole.loader)];
-  const first = await start(20, n);
-  const before = train(first.engine, first.loader, 4);
-  await first.engine.saveCheckpoint(dir);
-  const second = await start(20, n);
-  await second.engine.loadCheckpoint(dir);
-  expect([...before, ...train(second.engine, second.loader)]).toEqual(expected[0]);
-  expect(train(second.engine, second.loader)).toEqual(expected[1]);
-});
+test.each([0, 3])(
+  'a run that resumes in the middle of an epoch sees the same samples, %d workers',
+  async (n) => {
+    const whole = await start(20, n);
+    const expected = [train(whole.engine, whole.loader), train(whole.engine, whole.loader)];
+    const first = await start(20, n);
+    const before = train(first.engine, first.loader, 4);
+    await first.engine.saveCheckpoint(dir);
+    const second = await start(20, n);
+    await second.engine.loadCheckpoint(dir);
+    expect([...before, ...train(second.engine, second.loader)]).toEqual(expected[0]);
+    expect(train(second.engine, second.loader)).toEqual(expected[1]);
+  },
+);
 
 test('an older checkpoint, or loadCompanions: false, keeps the position of the loader', async () => {
   const first = await start(20, 0);

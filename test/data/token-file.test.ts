@@ -51,7 +51,7 @@ describe('raw files', () => {
   test.each([
     ['u16', 65536],
     ['u32', 2 ** 31],
-  ] as const)('%s tokens are read where they lie', (dtype, limit) => {
+  ] as const)('%s tokens are read from the file on each access', (dtype, limit) => {
     for (const count of [6, 7, 50, 1001]) {
       const tokens = [0, limit - 1, ...randomTokens(count - 2, limit)];
       writeTokenFile(at('t.bin'), tokens, dtype);
@@ -234,7 +234,7 @@ describe("Megatron's indexed datasets", () => {
     [6, 'u16', 65536],
     [7, 'u32', 2 ** 31],
     [8, 'u64', 2 ** 31],
-  ] as const)('dtype code %d as %s', (code, dtype, limit) => {
+  ] as const)('the dtype code %d is read as %s', (code, dtype, limit) => {
     const tokens = [limit - 1, ...randomTokens(count - 1, limit)];
     write({ code, lengths, modes: code === 4 }, dtype, tokens);
     expectWindows(open(), tokens, 4);
@@ -288,7 +288,7 @@ describe("Megatron's indexed datasets", () => {
     expect(() => open(4).get(0)).toThrow(bad(/token 2: .*got -7/));
   });
 
-  test('no damage of an index gives anything but tokens or a DsError', () => {
+  test('a damaged index gives tokens or a DsError', () => {
     const tokens = randomTokens(count, 1000);
     write({ code: 8, lengths }, 'u16', tokens);
     const whole = indexBytes({ code: 8, lengths }, 2);
@@ -313,7 +313,7 @@ describe("Megatron's indexed datasets", () => {
     expect(refused).toBeGreaterThan(2000);
   });
 
-  test("nor does any damage of llm.c's header, or a file of noise", () => {
+  test('a damaged header of llm.c and a file of noise give tokens or a DsError', () => {
     for (let round = 0; round < 1000; ++round) {
       const bytes = Buffer.from(randomTokens(Math.floor(random() * 3000), 256));
       if (round % 2 && bytes.length >= 12) {

@@ -81,6 +81,6 @@ async function serves(device: Device): Promise<void> {
 }
 
 export const cases: Case[] = [
-  { name: 'staged uploads arrive whole while the device is behind', run: uploads },
+  { name: 'staged uploads arrive complete while the device is busy', run: uploads },
   { name: 'a DataLoader fills batches on the device', run: serves },
 ];

@@ -100,7 +100,7 @@ describe('the same batches as without workers', () => {
     }
   });
 
-  test('of samples as they are, for a collate function', () => {
+  test('of uncollated samples, for a collate function', () => {
     // A Buffer crosses as the Uint8Array that it is.
     const collate = (samples: object[]) =>
       samples.map((x) => ({ ...x, bytes: [...(x as { bytes: Buffer }).bytes] }));
@@ -273,7 +273,7 @@ describe('failures', () => {
     expect(() => workerDataset({ module: MODULE, export: name }).length).toThrow();
   });
 
-  test('a module that is not there', () => {
+  test('a missing module', () => {
     const data = workerDataset({ module: '/nowhere/at-all.js', length: 4 });
     expect(() => [...loaderOf(data, {})]).toThrow(/Cannot find module '\/nowhere/);
     expect(() => data.get(0)).toThrow(expect.objectContaining({ code: 'DS_ARGUMENT' }));
@@ -312,7 +312,7 @@ describe('failures', () => {
 });
 
 describe('threads', () => {
-  test('end with the iteration, with break, with an error and with close()', async () => {
+  test('end after the iteration, break, an error and close()', async () => {
     const before = await threadsAfterWarmUp();
     const loader = loaderOf(dataset('numbers', 40), { collate: asList });
     expect([...loader]).toHaveLength(40);
@@ -344,7 +344,7 @@ describe('threads', () => {
     expect(await threadsComingTo(before)).toBe(before);
   });
 
-  test.each(['for', 'for await'])('do not keep a process alive, left in `%s`', (loop) => {
+  test.each(['for', 'for await'])('do not keep a process alive that ends in `%s`', (loop) => {
     const script = join(__dirname, 'unfinished-process.ts');
     const { status, stdout, stderr } = spawnSync(process.execPath, ['-r', HOOK, script, loop], {
       encoding: 'utf8',

@@ -37,7 +37,7 @@ test('the image installs npm packages as scripts/setup does, and builds for ever
   );
 });
 
-test('the image has a Node.js that the package takes', () => {
+test('the image has a Node.js version that the package supports', () => {
   const { engines } = JSON.parse(read('package.json'));
   const least = Number(found(engines.node, /^>=(\d+)$/));
   expect(Number(found(dockerfile, /^ARG NODE=(\d+)$/m))).toBeGreaterThanOrEqual(least);
@@ -71,7 +71,7 @@ describe('the workflow', () => {
     expect(commands.join('\n')).toContain('bundle/run build/js/test/gpu.js');
   });
 
-  test.each(commands)('%s names what there is', (command) => {
+  test.each(commands)('%s names existing scripts and files', (command) => {
     const { scripts } = JSON.parse(read('package.json'));
     for (const [, script = ''] of command.matchAll(/npm run (?:--silent )?([\w:]+)/g)) {
       expect(scripts).toHaveProperty([script]);

@@ -19,7 +19,7 @@ test('the table has rows', () => {
   expect(names.length).toBeGreaterThan(140);
 });
 
-test.each(names.filter((name) => name !== 'Tensor.from'))('%s is there', (name) => {
+test.each(names.filter((name) => name !== 'Tensor.from'))('%s is exported', (name) => {
   expect(isThere(name)).toBe(true);
 });
 

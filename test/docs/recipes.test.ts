@@ -91,8 +91,8 @@ const isEncoder = (model: string): boolean =>
 const decoders = models.filter((model) => !isEncoder(model)).map((model) => ({ model }));
 const encoders = models.filter(isEncoder).map((encoder) => ({ encoder }));
 
-describe('what there is was made by the recipes', () => {
-  test('they are read', () => {
+describe('existing features have the files of their recipe', () => {
+  test('the page has recipes', () => {
     expect(ops.length).toBeGreaterThan(40);
     expect(optimizers.map(({ Type }) => Type)).toEqual(expect.arrayContaining(['AdamW', 'SGD']));
     const names = ['gemma3', 'gpt2', 'llama', 'mixtral', 'olmo2', 'phi3', 'qwen3-moe', 'smollm3'];
@@ -134,7 +134,7 @@ describe('what there is was made by the recipes', () => {
   });
 });
 
-describe('followed in a copy of the tree', () => {
+describe('the recipes work in a copy of the sources', () => {
   let copy: string;
   beforeEach(() => {
     copy = mkdtempSync(join(tmpdir(), 'ds-recipe-'));

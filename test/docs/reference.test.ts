@@ -46,7 +46,7 @@ function membersIn(code: string): string[] {
   );
 }
 
-test('every exported name has a text', () => {
+test('every exported name has a description', () => {
   const exported = surface.filter(({ isMember }) => !isMember);
   expect(exported.length).toBeGreaterThan(400);
   for (const namespace of namespaces.split('|')) expect(reference.has(namespace)).toBe(true);
@@ -56,7 +56,7 @@ test('every exported name has a text', () => {
 /** Generated from C++; operands and scalars of kernels have their texts in the op. */
 const isGenerated = ({ place }: Entry): boolean => /\.generated\.ts:|addon\.d\.ts:/.test(place);
 
-test('every member of an exported class or interface has a text', () => {
+test('every member of an exported class or interface has a description', () => {
   const members = surface.filter((entry) => entry.isMember && !isGenerated(entry));
   expect(members.length).toBeGreaterThan(1000);
   expect(silent(members)).toEqual([]);
@@ -72,7 +72,7 @@ test('methods of tensors have the comments of their functions', () => {
   }
 });
 
-test.each(pages())('what %s names is in the reference, with a text', (page) => {
+test.each(pages())('the names on %s are in the reference with a description', (page) => {
   // A PipelineEngine and an InferenceEngine are engines too.
   const engines = ['Engine.', 'PipelineEngine.', 'InferenceEngine.'];
   const isKnown = (name: string): boolean =>

@@ -151,7 +151,10 @@ async function outOfMemory(device: Device): Promise<void> {
 }
 
 export const cases: Case[] = [
-  { name: 'labels that are all ignored: loss and gradient 0, said once', run: ignoredLabels },
+  {
+    name: 'a batch with only ignored labels has loss and gradient 0, and one notice',
+    run: ignoredLabels,
+  },
   { name: 'a mean over no label is 0, and so are its gradients', run: emptyMeans },
   {
     name: 'wrong shapes are a typed error',
@@ -182,7 +185,7 @@ export const cases: Case[] = [
       });
     },
   },
-  { name: 'a NaN loss is a typed error and leaves the weights alone', run: poisonedLoss },
+  { name: 'a NaN loss is a typed error and does not change the weights', run: poisonedLoss },
   { name: 'memory beyond the cap is a typed error and leaks nothing', run: outOfMemory },
   {
     name: 'an unreadable or too short data file is a typed error',
@@ -208,7 +211,7 @@ export const cases: Case[] = [
     },
   },
   {
-    name: 'what is no model, or one that an engine trains already, is a typed error',
+    name: 'a value that is no model, and a model of another engine, are typed errors',
     async run(device) {
       const config = tinyConfig({ precision: 'fp32', offload: false });
       const start = (model: unknown) => initialize({ model: model as nn.Module, config, device });
@@ -262,7 +265,7 @@ export const cases: Case[] = [
     },
   },
   {
-    name: 'writing weights past the engine that owns them is a typed error',
+    name: 'changing weights that an engine owns is a typed error',
     async run(device) {
       const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);
       const state = engine.module.stateDict();
@@ -272,7 +275,7 @@ export const cases: Case[] = [
     },
   },
   {
-    name: 'backward on what is not a loss, and step without backward, are typed errors',
+    name: 'backward() of another value than a loss, and step() without backward(), are typed errors',
     async run(device) {
       const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);
       const { tokens } = tinyBatch(0, device);

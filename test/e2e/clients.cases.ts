@@ -233,10 +233,16 @@ export const cases: Case[] = [
   { name: 'equal groups equal one group, offload', run: equalGroupsEqualOne('cpu', false) },
   { name: 'equal groups equal one group, speculative', run: equalGroupsEqualOne('cpu', true) },
   { name: 'parameters in no group are frozen', run: parametersOutsideAreFrozen },
-  { name: "client optimizers equal the file's", run: clientOptimizersEqualTheFiles },
-  { name: 'client schedules: one for all, one per group', run: clientSchedules },
+  {
+    name: 'optimizers of the caller equal those of the configuration',
+    run: clientOptimizersEqualTheFiles,
+  },
+  { name: 'schedules of the caller: one for all groups, one per group', run: clientSchedules },
   { name: 'without a schedule rates are the caller’s', run: ratesAreTheCallers },
   { name: 'wrong groups are refused', run: wrongGroups },
-  { name: 'what is no schedule is refused, with what is one', run: wrongSchedules },
-  { name: 'the engine says what it is', run: saysWhatItIs },
+  {
+    name: 'a value that is no schedule is refused, and the error describes a schedule',
+    run: wrongSchedules,
+  },
+  { name: 'the engine reports its settings', run: saysWhatItIs },
 ];

@@ -44,6 +44,6 @@ test.each(programs)('%s --help prints its usage', (program) => {
   }
 });
 
-test('there are examples', () => {
+test('the folder has examples', () => {
   expect(programs.length).toBeGreaterThanOrEqual(10);
 });

@@ -66,7 +66,7 @@ test('gpt2-offload trains, samples, saves, resumes and writes its summary', () =
   expect(readdirSync(nvme)).toEqual([]);
 });
 
-test('gpt2-offload on two ranks: rank 0 prints, and the loss is that of both', () => {
+test('gpt2-offload on two ranks prints the loss of both on rank 0', () => {
   const script = join(root, 'examples/gpt2-offload.js');
   const out = run('dist/launch/cli.js', '--num_procs', '2', script, ...small, '--steps', '3');
   const bars = out.split('\n').filter((line) => line.includes('tokens/s  '));
@@ -129,7 +129,7 @@ test('zero3-two-ranks trains on two ranks, saves, and resumes at another stage',
 });
 
 test.each(['examples/own-model.js', 'build/js/examples/own-model.js'])(
-  '%s learns, keeps its best, resumes, and does on two ranks at stage 3 what it does alone',
+  '%s learns, keeps its best checkpoint, resumes, and gives equal results on two ranks at stage 3',
   (script) => {
     const ranks = join(folder, `ranks-${script.length}`);
     const losses = (out: string): string[] =>
@@ -232,7 +232,7 @@ test('tensor-parallel trains GPT-2 on two ranks, each with about half of every l
   expect(run2('--sequence')).toHaveLength(6);
 });
 
-test('pipeline trains GPT-2 in two stages, which have all of its parameters between them', () => {
+test('pipeline trains GPT-2 in two stages that together have all parameters', () => {
   const script = join(root, 'examples/pipeline.js');
   const out = run(
     'dist/launch/cli.js',

@@ -63,7 +63,7 @@ const anyway = [
 ];
 
 const places: Case = {
-  name: 'updates by both processors: each has its share of what is not resident, spread over the forward',
+  name: 'updates by both processors: each has its share of the offloaded state, in units of the whole forward',
   async run(device) {
     const options = { precision: 'bf16', offload: true, gpuShare: 0.5 } as const;
     for (const speculative of [false, true]) {
@@ -96,7 +96,7 @@ const places: Case = {
 };
 
 const staying: Case = {
-  name: 'updates by both processors: offloaded weights of what the device tries out stay there',
+  name: 'updates by both processors: offloaded weights of speculative updates stay on the device',
   async run(device) {
     const zero = { stage: 3, offload_param: { device: 'cpu' } } as const;
     const options = { precision: 'bf16', offload: true, zero } as const;
@@ -183,7 +183,7 @@ const once: Case = {
 };
 
 const advised: Case = {
-  name: 'updates by both processors: what the device has of them is said when its memory runs out',
+  name: 'updates by both processors: an out-of-memory error lists the state on the device',
   async run(device) {
     const options = { precision: 'bf16', offload: true, speculative: true } as const;
     for (const gpuShare of [0, 1]) {
@@ -210,7 +210,7 @@ const advised: Case = {
 };
 
 const resumed: Case = {
-  name: 'updates by both processors: checkpoints are those of one, and load with another share',
+  name: 'updates by both processors: checkpoints equal those of one processor, and load with another share',
   async run(device) {
     device.setDeterministic(true);
     const dir = mkdtempSync(join(tmpdir(), 'ds-gpu-share-'));

@@ -183,7 +183,7 @@ test('adapters are trained over 4-bit weights, and saved for PEFT', async () => 
   expect(trained.flat().some((x) => x !== 0)).toBe(true);
 });
 
-test('a folder continues texts', async () => {
+test('the program of the page generates text from a folder', async () => {
   await writeFolder(join(folder, 'gpt2'));
   const tokenizer = join(root, 'test/golden/transformers/tokenizers/gpt2');
   cpSync(tokenizer, join(folder, 'gpt2'), { recursive: true });
@@ -266,7 +266,7 @@ const mistakes: Mistake[] = [
   ],
 ];
 
-test.each(mistakes)('the page of troubleshooting has the words of: %s', async (words, make) => {
+test.each(mistakes)('the troubleshooting page quotes the message of: %s', async (words, make) => {
   await expect(make()).rejects.toThrow(words);
   expect(readPage('docs/troubleshooting.md')).toContain(words);
 });

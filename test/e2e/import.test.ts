@@ -51,16 +51,16 @@ const packagesOf = ({ files }: Loaded): string[] => [
 
 const loaded = loadedBy("require('./lib/index.ts')");
 
-test('it loads no package', () => {
+test('importing the package loads no other package', () => {
   expect(packagesOf(loaded)).toEqual([]);
 });
 
-test('it loads no command, and no entry of a thread', () => {
+test('importing the package loads no command and no thread entry', () => {
   const early = loaded.files.filter((file) => LATER.some((later) => later.test(file)));
   expect(early).toEqual([]);
 });
 
-test('it loads no built-in module that takes long', () => {
+test('importing the package loads no slow built-in module', () => {
   expect(loaded.builtIn.filter((name) => HEAVY.test(name))).toEqual([]);
 });
 
@@ -74,7 +74,7 @@ test('importing the package loads only the used files', () => {
   expect(used.builtIn).toContain('child_process');
 });
 
-test('import gives what require gives, the same objects under the same names', () => {
+test('import and require give the same objects under the same names', () => {
   const program = `
     import { createRequire } from 'node:module';
     const { default: _, ...door } = await import('./dist/index.mjs');

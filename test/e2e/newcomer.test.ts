@@ -330,7 +330,7 @@ describe.each([
   );
 });
 
-test('what newcomers type rightly works without a type', async () => {
+test('correct calls of newcomers work without type annotations', async () => {
   const group = { params: makeModel().parameters(), weight_decay: 0.1 };
   assert.equal(new optim.AdamW([group], { learning_rate: undefined }).groups[0].weightDecay, 0.1);
   assert.deepEqual(x().reshape(4).shape, [4]);

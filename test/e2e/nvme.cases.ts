@@ -192,7 +192,7 @@ const checkpoints: Case = {
 
 /** A ratio of 0, which leaves no state on disk. */
 const nothing: Case = {
-  name: 'state on disk: none with a ratio of 0',
+  name: 'a ratio of 0 puts no state on disk',
   run: (device) =>
     withFolder(async (nvme) => {
       device.setDeterministic(true);
@@ -207,7 +207,7 @@ const nothing: Case = {
 
 /** Reads and writes of state by users go to the disk. */
 const setFromOutside: Case = {
-  name: 'state on disk: what users set counts as it does in memory',
+  name: 'state on disk: values that users set act as in memory',
   run: (device) =>
     withFolder(async (nvme) => {
       device.setDeterministic(true);

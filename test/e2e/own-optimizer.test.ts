@@ -56,7 +56,7 @@ for (const [name, zero_optimization] of Object.entries(zeros)) {
 console.log(JSON.stringify(losses));
 `;
 
-test('it trains at every stage as without an engine, and changes its rule', () => {
+test('a custom optimizer trains at every stage as without an engine', () => {
   const page = 'docs/training-loop.md';
   const found = snippetsOf(page, readPage(page), ['ts']);
   const [snippet] = found.filter(({ code }) => code.includes('class AdamThenSgd'));

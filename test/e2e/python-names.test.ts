@@ -112,7 +112,7 @@ test.each([
   ['job.new_group', () => job.new_group([0]), 'newGroup()'],
   ['job.world_size', () => job.world_size, 'worldSize'],
   ['inference.generate_batch', () => inference.generate_batch([]), 'generateBatch()'],
-])('%s names its name here', async (name, call, instead) => {
+])('the error of %s gives the name in this library', async (name, call, instead) => {
   const { message: text } = await refusal(call);
   expect(text).toContain(`${name}: expected ${instead}, got the name in Python.`);
 });

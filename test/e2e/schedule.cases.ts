@@ -257,7 +257,7 @@ async function metricsAreRefused(device: Device): Promise<void> {
 }
 
 export const cases: Case[] = [
-  { name: 'ReduceLROnPlateau observes what step() is given', run: plateauObserves },
+  { name: 'ReduceLROnPlateau uses the metric passed to step()', run: plateauObserves },
   { name: 'a metric that no schedule observes', run: metricsAreRefused },
   { name: 'lists of rates: one for each parameter group', run: listsPerGroup },
   { name: 'a list of another length is refused at initialize', run: listOfAnotherLength },

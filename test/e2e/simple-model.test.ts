@@ -38,7 +38,7 @@ test('fp16 outputs and f32 targets train with MSELoss', async () => {
   engine.destroy();
 });
 
-test('f32 inputs of an fp16 layer are refused with the way out', async () => {
+test('f32 inputs of an fp16 layer are refused with the fix', async () => {
   const { engine } = await initialize({ model: new SimpleModel(), config, device: 'cpu' });
   expect(() => engine.forward(data(0), data(1))).toThrow(
     expect.objectContaining({

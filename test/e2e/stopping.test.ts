@@ -43,7 +43,7 @@ const stopReports = (run: Run): Stopped[] =>
     .map((line) => JSON.parse(line) as Stopped)
     .sort((a, b) => a.rank - b.rank);
 
-test('a loop without await stops at the first signal; a second one ends it at once', async () => {
+test('a loop without await stops after the first signal; a second signal ends it at once', async () => {
   const run = start({ steps: ENDLESS, busy: 60 });
   await run.whenPrinted('training');
   run.child.kill('SIGINT');

@@ -64,7 +64,7 @@ const refusals: Case[] = wrong.map(([name, config, message]) => ({
 }));
 
 const afterwards: Case = {
-  name: 'initInference goes on with the weights of a training engine that is destroyed',
+  name: 'initInference continues with the weights of a destroyed training engine',
   async run(device) {
     seed(7);
     const options: Trained = { precision: 'fp32', offload: false, zero: { stage: 2 } };

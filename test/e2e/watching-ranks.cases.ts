@@ -155,6 +155,6 @@ export const cases: Case[] = [
   { name: 'comms_logger: enabled: false is off', run: switchedOff },
   { name: 'wall_clock_breakdown: the reduction is a part of backward', run: reductionIsTimed },
   { name: 'two ranks watch, rank 0 prints', run: firstRankPrints },
-  { name: 'a trace of each rank, with what goes between them', run: traces },
+  { name: 'a trace of each rank includes the transfers between ranks', run: traces },
   { name: 'steps_per_print: the loss is that of all ranks', run: lossOfAllRanks },
 ].map((test) => ({ ...test, gpus: 2 }));

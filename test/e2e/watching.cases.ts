@@ -146,9 +146,9 @@ async function together(device: Device): Promise<void> {
 export const cases: Case[] = [
   { name: 'memory_breakdown: bytes by owner', run: (device) => memory(device, false) },
   { name: 'memory_breakdown: bytes by owner, offloaded', run: (device) => memory(device, true) },
-  { name: 'memory_breakdown: activations are the rest', run: activations },
-  { name: 'dump_state: once, everything, as it was resolved', run: state },
-  { name: 'dump_state: no secrets', run: secrets },
+  { name: 'memory_breakdown: the remaining bytes are activations', run: activations },
+  { name: 'dump_state prints the whole resolved configuration once', run: state },
+  { name: 'dump_state prints no secrets', run: secrets },
   { name: 'nothing is printed when nothing is asked for', run: neither },
   { name: 'memory_breakdown and flops_profiler together', run: together },
 ];

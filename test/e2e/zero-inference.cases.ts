@@ -199,7 +199,7 @@ const fromDisk: Case = {
 };
 
 const refusals: Case = {
-  name: 'ZeRO-Inference: what trains is refused',
+  name: 'ZeRO-Inference refuses training',
   async run(device) {
     const engine = await streamingEngine(device);
     const isRefused = {

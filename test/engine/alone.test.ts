@@ -40,7 +40,7 @@ test.each([
 test.each([
   [{}, 3],
   [{ pp: 2 }, 0],
-] as const)('a rank that comes late to a save is waited for: %j, stage %i', async (mesh, stage) => {
+] as const)('a save waits for a late rank: %j, stage %i', async (mesh, stage) => {
   const late: AloneJob = { mesh, stage, call: 'saveCheckpoint', ranks: [0], lateMs: 5000 };
   const found = await run(late, 2);
   const prompt = await run({ ...late, lateMs: 0 }, 2);

@@ -8,7 +8,7 @@ import { needsText } from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';
 
-test('columns of stages: neighbours of one stage are one run', () => {
+test('columns of stages: adjacent columns of one stage are merged', () => {
   const ranks = [[0], [1, 3], [2]];
   expect(columnsOfStages([0, 0, 1, 2, 2, 0], ranks, 2)).toEqual({
     count: 6,
@@ -98,13 +98,13 @@ describe('ranges that a rank counts in the norm', () => {
     expect(ranges([3, 4], [])).toEqual([]);
   });
 
-  test('only what lies in the counted part', () => {
+  test('counts only elements in the counted part', () => {
     expect(ranges([3, 4, 5], [0, 1], { offset: 2, numel: 3 })).toEqual([{ offset: 2, numel: 3 }]);
     expect(ranges([3, 4, 5], [0, 2], { offset: 3, numel: 5 })).toEqual([{ offset: 7, numel: 1 }]);
   });
 });
 
-describe('the memory of the rank with the least', () => {
+describe('the memory of the rank with the least memory', () => {
   const memoryOf = (machine: string, more: Partial<RankMemory> = {}): RankMemory =>
     ({
       machine,

@@ -47,7 +47,7 @@ describe('objects of the caller', () => {
     expect(hint).toBe('Do it.');
   });
 
-  test('a function makes them, a class does not', () => {
+  test('may be created by a function, not by a class', () => {
     class Own {}
     expect(madeBy('op', (given: number) => given + 1, 2)).toBe(3);
     const classy = (given: number) => ({ class: given }).class;
@@ -73,7 +73,7 @@ describe('objects of the caller', () => {
   };
   const adamw = { optimizer: { type: 'AdamW', params: { lr: 0.3 } } } as DsConfig;
 
-  test('an optimizer is theirs, then that of the configuration, else none at stage 3', () => {
+  test('an optimizer of the caller precedes that of the configuration; stage 3 may have none', () => {
     const own = adam();
     expect(clientsOf({ optimizer: own }, adamw)).toBe(own);
     expect(clientsOf({ optimizer: () => own }, adamw)).toBe(own);

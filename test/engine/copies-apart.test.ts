@@ -31,7 +31,7 @@ test.each<[numbers: number[], apart: [number, number] | null]>([
   expect(found).toEqual(apart);
 });
 
-test('ranks with other data are no copies', () => {
+test('ranks with different data are not compared', () => {
   const data = { ...mesh, shape: MeshShape.over(4) };
   expect(copiesApart(data, (rank) => Float32Array.of(rank), 1e-3)).toBeNull();
 });

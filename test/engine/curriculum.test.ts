@@ -126,7 +126,7 @@ test('steps train on the first tokens of each sample, with targets, documents an
   expect(weightsOf(engine.module)).toEqual(weightsOf(byHand.module));
 });
 
-test('a length is that of the global step, for all of its micro-batches', async () => {
+test('all micro-batches of a global step have the same length', async () => {
   const engine = await engineOf(section, { more: { gradient_accumulation_steps: 2 } });
   const lengths: number[] = [];
   for (let micro = 0; micro < 8; ++micro) {
@@ -267,7 +267,7 @@ describe('a schedule of the caller', () => {
     expect(lengths).toEqual([2, 4, 6]);
   });
 
-  test('is missed, and must give whole numbers', async () => {
+  test('is required, and must return whole numbers', async () => {
     const engine = await engineOf(custom);
     const tokens = batch(0).tokens;
     const missed = await refusal(() => engine.forward(tokens));
@@ -305,7 +305,7 @@ describe('a checkpoint', () => {
     ['a line', section, 8],
     ['a list', discrete([4, 8, 12], [2, 4]), 8],
     ['a list that falls back', discrete([12, 4, 6], [2, 4]), 12],
-  ])('goes on in the middle: %s', async (_, curriculum, third) => {
+  ])('continues in the middle: %s', async (_, curriculum, third) => {
     const one = await engineOf(curriculum);
     seed(1);
     const losses = train(one, 3, whole);

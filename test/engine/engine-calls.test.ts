@@ -55,7 +55,7 @@ test('ranks that share layers, and ranks of started collectives, receive a failu
   expect(gathering.heardOf(gatheringPass)).toEqual(['shard', 'tensor', 'own']);
 });
 
-test('a failed step reaches the ranks that it has met', () => {
+test('the error of a failed step reaches the ranks that took part in it', () => {
   const { calls, heardOf } = callsOf();
   const step = (body: () => never) => calls.step(body);
   expect(heardOf(step)).toEqual([]);
@@ -173,7 +173,7 @@ describe('asynchronous calls', () => {
     }
   }
 
-  test('that read go together; nothing changes meanwhile', async () => {
+  test('that only read may overlap, and block changes', async () => {
     await whileIn('whileReading', async (use) => {
       use.requireLoaded('engine.forward');
       expect(await use.whileReading('save16bitModel', async () => 3)).toBe(3);
@@ -202,7 +202,7 @@ describe('asynchronous calls', () => {
     });
   });
 
-  test('need all states on the device, and end if they throw', async () => {
+  test('need all states on the device, and count as ended if they throw', async () => {
     const use = new StateUse();
     await expect(use.whileReading('a', fail(lost) as never)).rejects.toBe(lost);
     use.requireIdle('later');
@@ -229,7 +229,7 @@ describe('a stack of releases', () => {
     expect(calls).toEqual(['c', 'a']);
   });
 
-  test('of a build that fails is released, with a warning if that fails too', () => {
+  test('of a failed build is run, with a warning if it fails too', () => {
     const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
     const calls: string[] = [];
     const cause = new Error('the cause');

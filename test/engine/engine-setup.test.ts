@@ -163,7 +163,7 @@ describe('sequence_parallel_size', () => {
     expect(thrownBy(call)).toMatchObject({ code: 'DS_CONFIG', op, got });
   });
 
-  test('acts until the engine is destroyed', () => {
+  test('stays in effect until the engine is destroyed', () => {
     const shared: unknown[] = [];
     const module = { shareSequence: (ranks: unknown) => void shared.push(ranks) };
     const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
@@ -296,7 +296,7 @@ describe('fp8', () => {
     forward(): void {}
   }
 
-  test('sets the layers that fit, without heads, until the engine is destroyed', () => {
+  test('sets suitable layers, but not heads, until the engine is destroyed', () => {
     const net = new Net();
     const { owned } = recipeOf(net, { recipe: 'rowwise', exclude: ['last'] });
     const of = (wide: string | null) => [
@@ -448,7 +448,7 @@ describe('the needs of an optimizer', () => {
   });
 });
 
-test('a parameter with its own record is in that record, a unit in the record of its first', () => {
+test('a parameter has its own rank group, and a unit the rank group of its first parameter', () => {
   const [a, b] = linear().parameters() as [nn.Parameter, nn.Parameter];
   const model = { name: '', group: 'all' } as never;
   const tie = { name: 'tie', group: 'some' } as never;

@@ -203,7 +203,7 @@ test('after the engine, the model has whole weights and no hooks, and loses offl
   expect(error.expected).toBe('its values on this rank');
 });
 
-test('bodies within each other hold what each of them needs, until its end', async () => {
+test('nested bodies keep their own units until each body ends', async () => {
   const net = new Net();
   const engine = await engineOf(net);
   const [one, two] = net.blocks.map(({ fc }) => fc.weight) as [Parameter, Parameter];
@@ -235,7 +235,7 @@ const values = (engine: Engine, parameter: Parameter): number[] =>
 
 const repeatValue = (value: number): number[] => new Array<number>(16).fill(value);
 
-test('writes reach the weights with a rank that modifies alone', async () => {
+test('only values of the modifier rank reach the weights', async () => {
   const net = new Net();
   net.blocks[0]?.requiresGrad_(false);
   const engine = await engineOf(net);
@@ -375,7 +375,7 @@ test('ranks with other models keep their whole frozen parameters', async () => {
   exchanges.mockRestore();
 });
 
-test('what is not of one engine, no rank, or not ended is refused', async () => {
+test('parameters of several engines, an invalid rank and an unfinished body are refused', async () => {
   const [a, b] = [new Net(), new Net()];
   await engineOf(a);
   await engineOf(b);

@@ -68,7 +68,7 @@ test('an empty copy allocates nothing, and can be disposed twice', () => {
 /** More than one part of a remote tensor. */
 const COUNT = 2 ** 22 + 2 ** 16;
 
-test('state from elsewhere is copied part by part, in flat order', () => {
+test('state outside host memory is copied part by part, in flat order', () => {
   const values = new Float32Array(COUNT).map((_, i) => i);
   const whole = held(() => Tensor.from(values));
   const borrowed: number[][] = [];

@@ -78,7 +78,7 @@ test('from step 0 on, the first forward starts the measurement', () => {
   expect(result).toMatchObject({ latency: (20 + 60) / 2, throughput: 150, steps: 2 });
 });
 
-test('FLOPs are those of one more step, for the time of the others', () => {
+test('FLOPs are counted in an additional step, time in the other steps', () => {
   let clock = 1000;
   const exits: number[] = [];
   jest.spyOn(performance, 'now').mockImplementation(() => clock);
@@ -288,7 +288,7 @@ describe('the description of a model for autotuning', () => {
     expect(await describeRun({ profile: false })).toBeNull();
   });
 
-  test('counts nothing as trained without an optimizer', async () => {
+  test('has no trained parameters without an optimizer', async () => {
     expect(await describeRun({}, linear(), new NoOptimizer())).toMatchObject({
       num_params: 544,
       trainable_num_params: 0,
@@ -296,7 +296,7 @@ describe('the description of a model for autotuning', () => {
     });
   });
 
-  test('knows the activations of a language model, and whether it recomputes them', async () => {
+  test('has the activations of a language model, and whether it recomputes them', async () => {
     const of = (checkpointing: boolean) => describeRun({}, tinyModel({ checkpointing }));
     expect(await of(false)).toMatchObject({ knowsActivations: true, checkpointing: false });
     expect(await of(true)).toMatchObject({ knowsActivations: true, checkpointing: true });

@@ -39,14 +39,14 @@ function advice({ zero = {}, cap = 0, kind = 'cuda', ranks = 1, micro = 4, ...gi
   return memoryAdvice({ config, device, ...rest } as never);
 }
 
-test('the owners of memory, under the total or under a cap', () => {
+test('the error lists the owners of memory and the total or the cap', () => {
   const { held } = advice({});
   expect(held).toMatch(/^weights 2\.0 GiB, gradients 2\.0 GiB, .* 12\.0 GiB, .* 6\.0 GiB, under /);
   expect(held).toMatch(/under the 80\.0 GiB of the GPU$/);
   expect(advice({ cap: 30 }).held).toMatch(/under the cap 30\.0 GiB$/);
 });
 
-test('three settings, the one that frees most first', () => {
+test('three settings are suggested, the one that frees most first', () => {
   const { hint } = advice({});
   expect(hint).toMatch(/^Most effective settings: \(1\) .*"offload_optimizer".* moves 12\.0 GiB/);
   expect(hint).toMatch(
@@ -126,7 +126,7 @@ test('a share of updates on the GPU has its state, waiting gradients and offload
   expect(freedBytes([both], 'cpu')).toBe('19.0');
 });
 
-test('nothing to free, nothing to advise', () => {
+test('there is no advice if nothing can be freed', () => {
   const use = { weights: 0, gradients: 0, optimizer: 0, other: 0 };
   expect(advice({ use }).hint).toBe('');
 });

@@ -127,7 +127,7 @@ describe('bytes that a run needs for certain', () => {
     expect(bytes.host[STATE]).toBe(0);
   });
 
-  test('on a disk, but for what stays in memory', () => {
+  test('on a disk, except elements that stay in memory', () => {
     const zero = {
       stage: 3,
       offload_optimizer: { device: 'nvme', nvme_path: '/fast' },
@@ -138,7 +138,7 @@ describe('bytes that a run needs for certain', () => {
     expect(bytes.host).toEqual({ weights: 0, [PARKED]: 2 * n, [STATE]: 0 });
   });
 
-  test('of weights on a disk, what stays in memory: whole units', () => {
+  test('weights on a disk keep whole units in memory', () => {
     const keptBytes = (max_in_cpu: number, shards = 1) => {
       const offload_param = { device: 'nvme', nvme_path: '/fast', max_in_cpu };
       const zero_optimization = { stage: 3, offload_param };
@@ -166,7 +166,7 @@ test('wider weights keep more bytes in memory', () => {
   expect(bytes.disk).toEqual({ '/fast': 4 * n - 4000 });
 });
 
-test('nothing of a model without elements', () => {
+test('a model without elements needs no memory', () => {
   const zero = { stage: 1, offload_optimizer: { device: 'cpu', ratio: 0.5 } };
   const config = resolveConfig({ train_batch_size: 1, zero_optimization: zero } as DsConfig, {
     worldSize: 1,
@@ -194,7 +194,7 @@ test('memory that the allocator of the CPU keeps is free for the next engine', (
 test.each([
   [0, 90],
   [1000, 80],
-])('what user %i can fill of a disk of which some is reserved', (user, blocks) => {
+])('reserved space of a disk does not count for user %i', (user, blocks) => {
   const zero = { stage: 1, offload_optimizer: { device: 'nvme', nvme_path: '/fast' } };
   const config = resolveConfig(
     { ...tinyConfig({ precision: 'bf16', offload: false }), zero_optimization: zero } as DsConfig,
@@ -288,7 +288,7 @@ function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
 const shortagesOf = (claims: readonly Claim[]): string[] =>
   shortages(claims).map(({ tier: place, there, isCertain }) => `${place}: ${there}, ${isCertain}`);
 
-describe('too little', () => {
+describe('too little memory', () => {
   test('an exact fit is not refused', () => {
     const group = { group: '/g', limit: 20 * MIB, free: 20 * MIB };
     const rank = claim(
@@ -477,9 +477,12 @@ test.each([
   [{ device: 'cpu', super_offload: true }, /"super_offload": false.*"nvme"/s],
   [{ device: 'cpu' }, /^"offload_optimizer": \{ "device": "nvme"/],
   [{ device: 'none' }, /^More ranks/],
-] as const)('host memory of %j: what would need less', (state, words) => {
-  const zero_optimization = { stage: 2, offload_optimizer: state } as const;
-  const given = { train_batch_size: 1, optimizer: { type: 'AdamW' }, zero_optimization } as const;
-  const config = resolveConfig(given, { worldSize: 1 });
-  expect(settings('host', config).join('\n')).toMatch(words);
-});
+] as const)(
+  'the error of too little host memory with %j suggests settings that need less',
+  (state, words) => {
+    const zero_optimization = { stage: 2, offload_optimizer: state } as const;
+    const given = { train_batch_size: 1, optimizer: { type: 'AdamW' }, zero_optimization } as const;
+    const config = resolveConfig(given, { worldSize: 1 });
+    expect(settings('host', config).join('\n')).toMatch(words);
+  },
+);

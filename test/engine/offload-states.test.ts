@@ -38,7 +38,7 @@ describe.each(states)('%s', (_, settings) => {
     ...more,
   });
 
-  test('bits are equal, and the counters of the device fall', async () => {
+  test('keeps all bits, and frees device memory', async () => {
     const { bits } = await trainOffloaded(run(null));
     const all = await trainOffloaded(run('between'));
     expect(all.bits).toBe(bits);
@@ -103,7 +103,7 @@ test('errors of calls name the offloaded states that they need', async () => {
   model.forward(ids as Tensor, null).dispose();
 });
 
-test('options are read, and states elsewhere are refused', async () => {
+test('options are checked, and states outside the device are refused', async () => {
   const model = new nn.Linear(4, 4);
   const { engine } = await initialize({ model, device: 'cpu', config: config(0) as never });
   expect(engine.offloadStates({ device: 'none' })).toEqual({});

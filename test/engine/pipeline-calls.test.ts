@@ -103,7 +103,7 @@ test.each<[what: string, given: unknown, error: object]>([
   expect(found).toMatchObject({ op: 'engine.evalBatch', ...error });
 });
 
-test('too few micro-batches are counted', async () => {
+test('the error of too few micro-batches has their number', async () => {
   const error = await refusal(() => evaluateItems([[inputs(), labels(1)]]));
   expect(error).toMatchObject({
     code: 'DS_DATA',
@@ -123,7 +123,7 @@ test('parts of a step are refused', () => {
   }
 });
 
-test('one stage is the first and the last of one', () => {
+test('a single stage is the first and the last stage', () => {
   expect([engine.numStages, engine.stageId, engine.isFirstStage, engine.isLastStage]).toEqual([
     1,
     0,

@@ -23,7 +23,7 @@ const attempts: PlannedJob['attempts'] = [
   [rank(64), rank(64, { stage: 0 })],
 ];
 
-test('the least memory counts, on every rank', async () => {
+test('every rank plans with the least memory of all ranks', async () => {
   const job: PlannedJob = { attempts };
   const reports = reportsOf<PlannedReport>(
     await runRanks('../engine/planned-ranks-process', 2, { job }),

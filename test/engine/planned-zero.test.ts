@@ -213,12 +213,12 @@ describe('for a GPU', () => {
     await expect(stageOf(14, AUTO, { plan })).rejects.toThrow(/with stage 1, offload_optimizer/);
   });
 
-  test('the same is chosen every time', async () => {
+  test('the choice is deterministic', async () => {
     const [first, second] = [await onGpu(30, 60), await onGpu(30, 60)];
     expect(second).toEqual(first);
   });
 
-  test('nothing fits: the arithmetic of the way that needs least, and what would help', async () => {
+  test('if nothing fits, the error has the smallest memory need and suggestions', async () => {
     await expect(onGpu(4, 128)).rejects.toMatchObject({
       code: 'DS_OUT_OF_MEMORY',
       op: 'initialize',
@@ -246,7 +246,7 @@ describe('for a GPU', () => {
     expect(line).toMatch(/of 2\.0 GiB of host memory \(a virtual machine may receive more\)/);
   });
 
-  test('samples that are said to be longer take more', async () => {
+  test('longer declared samples need more memory', async () => {
     const long = { train_micro_batch_size_per_gpu: 16 };
     const [few, many] = [await onGpu(60, 128), await onGpu(60, 128, long)];
     expect(few.zero).toMatchObject({ offload_optimizer: { device: 'none' } });
@@ -326,7 +326,7 @@ describe('on the CPU', () => {
     expect(asked.run).toEqual(written.run);
   });
 
-  test('keys beside "auto" are obeyed: stage 0 has nothing to offload', async () => {
+  test('explicit keys are kept: stage 0 has no offload', async () => {
     const offload_optimizer = { device: 'cpu', super_offload: false, gpu_share: 0 } as const;
     const asked = await trainPlanned({ stage: 'auto', offload_optimizer });
     expect(asked.chosen.stage).toBe(1);
@@ -407,7 +407,7 @@ describe('on the CPU', () => {
     }
   });
 
-  test('a Trainer asks as initialize() does', async () => {
+  test('a Trainer uses the same plan as initialize()', async () => {
     const run = async (zero_optimization: DsConfig['zero_optimization']) => {
       const trainer = new Trainer<Window>({
         model: tinier(),

@@ -222,7 +222,7 @@ test.each([
   });
 });
 
-test('the sizes count at stage 3 only, and one rank is no second copy', () => {
+test('hpZ and MiCS sizes act at stage 3 only, and one rank has no second copy', () => {
   const sizes = (stage: number, copy: number, secondary: number) =>
     shardSizes({
       zero_optimization: { stage, mics_shard_size: copy, zero_hpz_partition_size: secondary },
@@ -246,7 +246,7 @@ describe('parameter groups with ranks of their own', () => {
     return engine;
   }
 
-  test('have a record and units of their own', async () => {
+  test('have their own rank group and units', async () => {
     const first = linear();
     const { parts } = await engineOf(first, adam(first.parameters()));
     const { world: zeroGroup } = parts.ranks;

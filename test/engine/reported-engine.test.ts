@@ -94,7 +94,7 @@ test('its counters follow the steps, and its last norm and loss are those of the
   expect(engine.wasStepApplied()).toBe(false);
 });
 
-test('a step with a gradient beyond all numbers is skipped and counted', async () => {
+test('a step with a non-finite gradient is skipped and counted', async () => {
   const engine = await engineOf({
     gradient_accumulation_steps: 1,
     fp16: { enabled: true, initial_scale_power: 4, hysteresis: 1 },
@@ -106,7 +106,7 @@ test('a step with a gradient beyond all numbers is skipped and counted', async (
   expect([engine.skippedSteps, engine.wasStepApplied(), engine.globalSteps]).toEqual([1, true, 2]);
 });
 
-test('times of phases are there once they are recorded', async () => {
+test('times of phases are available after they are recorded', async () => {
   const engine = await engineOf({ gradient_accumulation_steps: 1 });
   micro(engine);
   expect(engine.phaseTimes()).toBeNull();
@@ -373,7 +373,7 @@ test('a metric of step() reaches the schedule after an update, and no other sche
   expect(rates).toEqual([0.05, 0.05, 0.05, 0.025, 0.025]);
 });
 
-test('between a whole backward and its step no gradient can be dropped', async () => {
+test('zeroGrad() between the last backward and step() is refused', async () => {
   const engine = await engineOf();
   const half = (): void => scope(() => engine.backward(engine.forward<Tensor>(input())));
   half();

@@ -63,7 +63,7 @@ test('the loss scale is recorded only with loss scaling', () => {
   expect(of('train')[0]?.values).toMatchObject({ loss_scale: 8, skipped: 0 });
 });
 
-test('memory has a row a second', () => {
+test('memory is recorded once a second', () => {
   const { at, of } = recordRun();
   for (const time of [0, 999, 1000, 1500, 2500]) at(time).stepFinished(step({ step: time }));
   expect(of('memory').map((row) => row.step)).toEqual([0, 1000, 2500]);
@@ -79,7 +79,7 @@ test('memory has a row a second', () => {
   });
 });
 
-test('times of ranks have a row a second, if there are several', () => {
+test('times of several ranks are recorded once a second', () => {
   const { at, of } = recordRun();
   const busy = [[1, 2], [1, 3], null, [5], [0, 0], [4, 0]];
   const times = [0, 500, 1000, 1200, 1300, 1400];

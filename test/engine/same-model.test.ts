@@ -144,7 +144,7 @@ test.each<[key: string, outline: Outline, frozen: string[]]>([
   expect([error.code, error.op]).toEqual(['DS_CHECKPOINT', `/saved/one: ${key}`]);
 });
 
-test('the groups are equally many', () => {
+test('a checkpoint with another number of parameter groups is refused', () => {
   const savedGroups = (count: number) => {
     const groups = Array.from({ length: count }, () => ({}));
     return { location: '/saved/one/state.json', shared: { groups } } as never;

@@ -283,7 +283,7 @@ describe('the state of an engine without tensors', () => {
   const all = { optimizer: true, schedules: true, companions: true, counters: true };
   const nothing = { optimizer: false, schedules: false, companions: false, counters: false };
 
-  test('follows a save as far as it is wanted, and goes back', () => {
+  test('is restored as far as requested, and can be reset', () => {
     seed(42);
     const { engine, kept, optimizer, host } = hostOf();
     const before = getRandomState();

@@ -164,7 +164,7 @@ describe('the stages of a pipeline', () => {
   };
   const staged = { pipeline: { stages: 2 } } as DsConfig;
 
-  test('are wanted by the model or the configuration', () => {
+  test('come from the model or the configuration', () => {
     expect(planOf(linear())).toBeNull();
     expect(planOf(modelOf())).toMatchObject({ dynamicShape: false, schedule: { name: '1f1b' } });
     expect(planOf(modelOf({ dynamicShape: true }), staged)?.dynamicShape).toBe(true);
@@ -442,7 +442,7 @@ describe('the units of a model', () => {
     ]);
   });
 
-  test('have frozen ones if weights are sharded; else these move, and get no gradient', () => {
+  test('include frozen parameters if weights are sharded; otherwise these get no gradient', () => {
     const net = new Net();
     net.h[0]?.requiresGrad_(false);
     const sharded = unitsOf(net, { shardsWeights: true });
@@ -454,7 +454,7 @@ describe('the units of a model', () => {
     expect(other.h[0]?.fc.weight.dtype).toBe('bf16');
   });
 
-  test('freeze what is in no group, until the build is undone', () => {
+  test('freeze parameters without a group until the build is undone', () => {
     const net = new Net();
     const { trained, undo } = unitsOf(net, { groups: [{ params: [net.head.weight] }] });
     expect(trained).toEqual([['root', 'head.weight', 'bf16', 'f32']]);
@@ -471,7 +471,7 @@ describe('the units of a model', () => {
     });
   });
 
-  test('of ties of stages come first, those of own ranks have their name', () => {
+  test('of tied stages come first; units with their own ranks have their own name', () => {
     const net = new Net();
     const tie = { name: 'tied by stages 0, 1', group: { size: 1 }, spansStages: true };
     const expert = { name: 'group 1', group: { size: 1 }, spansStages: false };

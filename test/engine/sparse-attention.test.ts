@@ -38,7 +38,7 @@ test('all attention of a model takes the pattern, for the longest text, and trai
   engine.destroy();
 });
 
-test('a model without attention is refused, one that fails later stays as it was', async () => {
+test('a model without attention is refused, and a failed setup leaves the model unchanged', async () => {
   const linear = new nn.Linear(4, 4);
   const error = await refusal(() => initialize({ model: linear, config: config(section) }));
   expect(error).toMatchObject({ code: 'DS_CONFIG', op: 'sparse_attention' });

@@ -385,7 +385,7 @@ describe('the decision of a step', () => {
 
   const APART = { ranks: [0, 1], axes: ['tp'], what: 'inputs' };
 
-  test('of another loss than a number is refused, unless the scale follows it', () => {
+  test('with a non-finite loss is an error, unless loss scaling handles it', () => {
     const takeDecision = (loss: number | null, dynamic: boolean) => {
       const { decisions } = decisionsOf([{ loss }], dynamic);
       decisions.noteStep();
@@ -405,7 +405,7 @@ describe('the decision of a step', () => {
     expect(takeDecision(Number.POSITIVE_INFINITY, false)).toBe('DS_NONFINITE');
   });
 
-  test('of the last step may have another loss, but no other batch', () => {
+  test('of the last step may have a different loss on copies, but no different batch', () => {
     const last = (more: object) => {
       const { decisions } = decisionsOf([more]);
       decisions.noteStep();

@@ -71,7 +71,7 @@ test('an error of the store is replaced by the later failure of the job', async 
   ).rejects.toBe(died);
 });
 
-test('a store that breaks down in a job without a failure speaks for itself', async () => {
+test('the error of a broken store is thrown if the job has no failure', async () => {
   const lonely = world(
     store(() => true),
     () => {},
@@ -229,7 +229,7 @@ test('a rank that ends its engine tells the others, after its last call', async 
   expect(announced).toHaveLength(2);
 });
 
-test('a thread takes the seat of its rank, with the check of the offered job', async () => {
+test('a thread can replace its rank after a check of the job', async () => {
   const { worlds } = pair();
   expect(worlds[0].seat()).toBeNull();
   const shared = Object.assign(
@@ -280,7 +280,7 @@ test('an announcement is the message of an exchange', async () => {
   expect(await first.exchange('saving', 1)).toEqual([1, { error: 'gone' }]);
 });
 
-test('ranks that arrive in time are not stood in for', async () => {
+test('ranks that arrive in time are not replaced', async () => {
   const { worlds } = pair();
   const messages: string[] = [];
   for (const one of worlds) one.standBy((text) => messages.push(text));

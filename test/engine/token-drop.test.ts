@@ -289,7 +289,7 @@ test('a checkpoint continues with the same tokens', async () => {
   }
 });
 
-test('a model that cannot, and one in stages, are refused', async () => {
+test('a model without dropTokens() and a pipeline are refused', async () => {
   class Own extends nn.Module {
     readonly table = new nn.Embedding(VOCABULARY, 8);
     override forward(tokens: Tensor): Tensor {
@@ -324,7 +324,7 @@ describe('the section', () => {
     [8, 1],
     [4, 0],
     [null, 0],
-  ])('for a model of %j layers is told to one of four: %i notices', async (total, notices) => {
+  ])('for a model of %j layers prints %i notices on one of four ranks', async (total, notices) => {
     const spy = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
     await engineOf(config(ltd({ total_layer_num: total })));
     const reported = spy.mock.calls.map(([text]) => String(text));
@@ -357,7 +357,7 @@ describe('the section', () => {
     expect(errors.map(({ path }) => path.split('.').at(-1))).toContain(key);
   });
 
-  test('is taken as DeepSpeed writes it', () => {
+  test('is accepted in the form of DeepSpeed', () => {
     const more = {
       model_mask_name: 'attention_mask',
       model_type: 'decoder',

@@ -162,7 +162,7 @@ describe('the step that the profiler counts', () => {
     expect([calls, printed]).toEqual([['start', 'stop', 'end'], []]);
   });
 
-  test('is dropped if the engine ends inside', () => {
+  test('is dropped if the engine ends during the step', () => {
     const { timer, inner, calls, printed } = profileTimer(1);
     timer.time('forward', () => {});
     timer.dispose();
@@ -216,7 +216,7 @@ describe('the file of a trace', () => {
     expect(error.op).toMatch(/^engine\.trace/);
   });
 
-  test('has steps after the others, once, and a table of roles by its name', () => {
+  test('has its steps after those of earlier traces, and a table of roles next to it', () => {
     const path = join(dir, 'roles.txt');
     const ended: PhaseTimer[] = [];
     const options = { path, steps: 2, after: 1, trace: new Trace(cpu(), { rank: 0 }) };

@@ -142,7 +142,7 @@ describe('weights on a disk', () => {
 });
 
 test.each(['optimizer state', 'weights'] as const)(
-  'a disk without room for %s is said before training',
+  'a disk without room for %s is an error before training',
   async (what) => {
     const { losses, error } = outcomeOf(await run(`full-${what}`, { what }, 'allocate-full'));
     expect(losses).toEqual([]);

@@ -10,7 +10,7 @@ import { startFailure } from '../../lib/runtime/thread.js';
 const HOOK = join(__dirname, '..', 'support', 'run-typescript.cjs');
 const SCRIPT = join(__dirname, 'refused-thread-process.ts');
 
-test('of a loader and of an asynchronous save', () => {
+test('a refused thread is an error of the loader or of the asynchronous save', () => {
   const dir = mkdtempSync(join(tmpdir(), 'ds-refused-'));
   const node = [process.execPath, '-r', HOOK, SCRIPT, dir];
   const { status, stdout } = spawnSync('sh', ['-c', 'ulimit -n 200 && exec "$@"', 'sh', ...node], {
@@ -27,7 +27,7 @@ test('of a loader and of an asynchronous save', () => {
   expect(saving).toMatch(words);
 });
 
-test('where the working directory is gone, or the failure is of another kind', () => {
+test('a deleted working directory and other failures keep their own errors', () => {
   const gone = new Error('ENOENT: no such file or directory, uv_cwd');
   expect(startFailure('saveCheckpoint', gone)).toMatchObject({
     code: 'DS_IO',

@@ -37,7 +37,7 @@ async function occupyPort(): Promise<{ server: Server; port: string; sockets: So
   return { server, port: String((server.address() as { port: number }).port), sockets };
 }
 
-test('a master port that another program has', async () => {
+test('a master port that another program uses is an error', async () => {
   const { server, port, sockets } = await occupyPort();
   try {
     const args = ['--master_port', port, '--grace_period', '1', '--num_procs', '3'];

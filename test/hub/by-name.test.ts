@@ -61,7 +61,7 @@ const ids = async (model: nn.models.CausalLM): Promise<readonly number[] | undef
   return one?.tokens;
 };
 
-test('fromPretrained(), the tokenizer after it, and the engine', async () => {
+test('fromPretrained() downloads a model; the tokenizer and the engine then use the cache', async () => {
   const model = await nn.models.fromPretrained(MODEL);
   const own = await nn.models.fromPretrained(join(dir, 'model'));
   expect(await ids(model)).toEqual(await ids(own));
@@ -75,7 +75,7 @@ test('fromPretrained(), the tokenizer after it, and the engine', async () => {
   await engine.destroy();
 });
 
-test('one class by name, and a revision', async () => {
+test('a model class loads a model by name and revision', async () => {
   const { commit } = test_.server.repositories.get(MODEL) as { commit: string };
   const model = await nn.models.Llama.fromPretrained(MODEL, { revision: commit, dtype: 'bf16' });
   expect(model.parameters()[0]?.dtype).toBe('bf16');
@@ -83,7 +83,7 @@ test('one class by name, and a revision', async () => {
   expect(gone).toMatchObject({ code: 'DS_HUB', op: MODEL });
 });
 
-test('an adapter by name, with its base by name', async () => {
+test('an adapter loads by name, with its base model by name', async () => {
   const base = await nn.models.fromPretrained(MODEL);
   await peft.loadAdapter(base, ADAPTER);
   const engine = await initInference(ADAPTER, { device: 'cpu', max_out_tokens: 16 });
@@ -180,7 +180,7 @@ test('ds pull, models and remove', async () => {
   expect([wrong.code, wrong.stderr]).toEqual([2, expect.stringMatching(/the name of a model/)]);
 });
 
-test('ds chat and ds plan by name; the plan fetches only the configuration', async () => {
+test('ds chat and ds plan accept names; the plan downloads only the configuration', async () => {
   const planned = await ds('plan', '--model', MODEL, '--seq', '32');
   expect([planned.code, planned.stderr]).toEqual([0, '']);
   expect(test_.server.fileRequests().map(({ path }) => path.split('/').at(-1))).toEqual([

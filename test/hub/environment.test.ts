@@ -42,7 +42,7 @@ test('reads the token from HF_TOKEN, or from its file', () => {
   }
 });
 
-test('endpoint, switches and seconds', () => {
+test('the endpoint, switches and timeouts of the environment are read', () => {
   expect(hubSettings({ HF_ENDPOINT: 'https://mirror/hf/' }).endpoint).toBe('https://mirror/hf');
   const secret = thrownBy(() => hubSettings({ HF_ENDPOINT: 'https://me:pass@mirror' }));
   expect(secret.message).not.toContain('pass@');
@@ -58,7 +58,7 @@ test('endpoint, switches and seconds', () => {
   expect(seconds.op).toBe('HF_HUB_DOWNLOAD_TIMEOUT');
 });
 
-test('names on the hub', () => {
+test('valid names of the hub are accepted, others refused', () => {
   for (const name of ['gpt2', 'Qwen/Qwen3-0.6B', 'a_b/c.d', '01-ai/Yi-6B']) {
     expect(isModelName(name)).toBe(true);
   }
@@ -68,14 +68,14 @@ test('names on the hub', () => {
     expect([name, isModelName(name)]).toEqual([name, false]);
 });
 
-test('Retry-After in seconds and as a date', () => {
+test('Retry-After is read in seconds and as a date', () => {
   expect(retryAfterMs('2')).toBe(2000);
   expect(retryAfterMs('Wed, 21 Oct 2026 07:28:00 GMT', Date.UTC(2026, 9, 21, 7, 27))).toBe(60_000);
   expect(retryAfterMs('Wed, 21 Oct 2020 07:28:00 GMT')).toBe(0);
   for (const header of [null, 'soon', '-1x', '']) expect(retryAfterMs(header)).toBeNull();
 });
 
-test('progress: a bar on a terminal, lines elsewhere, nothing without a download', () => {
+test('progress is a bar on a terminal, lines elsewhere, and absent without a download', () => {
   const written: string[] = [];
   let now = 0;
   const bar = (isTTY: boolean) =>

@@ -151,7 +151,7 @@ test('a server that sends other bytes than it listed', async () => {
   expect(readdirSync(blobs()).filter((name) => name.startsWith('000'))).toEqual([]);
 });
 
-test('416 starts over', async () => {
+test('status 416 restarts the download', async () => {
   hub.server.add(NAME, tiny(WEIGHTS));
   hub.server.fault = ({ host, count }, response) => {
     if (host !== 'cdn' || count > 1) return false;
@@ -169,7 +169,7 @@ test('a damaged blob is fetched again', async () => {
   expect(isWhole(folder)).toBe(true);
 });
 
-test('a server that is silent: the wait ends', async () => {
+test('a silent server ends the download with an error', async () => {
   hub.server.fault = () => true;
   const error = await refusal(() => pullWith(hub.settings({ stallMs: 50 }), NAME, {}));
   expect(error.message).toMatch(/an answer of http.*got no byte for 0\.05 s/);

@@ -42,7 +42,7 @@ function start(): Child {
 
 const blobs = (): string => join(hub.cache, 'models--org--tiny', 'blobs');
 
-test('8 processes at once: one download', async () => {
+test('8 concurrent processes make one download', async () => {
   hub.server.add(NAME, tiny(WEIGHTS));
   hub.server.chunk = 20_000;
   const children = Array.from({ length: 8 }, start);
@@ -59,7 +59,7 @@ test('8 processes at once: one download', async () => {
   expect(hub.server.fileRequests('/config.json')).toHaveLength(1);
 });
 
-test('killed at 20 random points, the next call resumes without partial files', async () => {
+test('after a kill at 20 random points, the next call resumes and leaves no partial files', async () => {
   hub.server.add(NAME, tiny(WEIGHTS));
   hub.server.chunk = 1500;
   let seed = 11;

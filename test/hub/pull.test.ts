@@ -69,7 +69,7 @@ test('a new commit fetches only changed files', async () => {
   expect(readFileSync(join(folder, 'model.safetensors')).equals(weights)).toBe(true);
 });
 
-test('branches, tags and commits; refs of their own', async () => {
+test('branches, tags and commits have their own refs', async () => {
   const old = hub.server.add(NAME, tiny(), { revisions: ['v1', 'feature/x'] });
   const model = join(hub.cache, 'models--org--tiny');
   for (const revision of ['v1', 'feature/x']) {
@@ -120,7 +120,7 @@ test('fetches one set of weights: the shards of the index, or the single file', 
   expect(whole).toBeDefined();
 });
 
-test('other needs take their files only', async () => {
+test('the option files selects only the files of its purpose', async () => {
   hub.server.add(NAME, tiny());
   const config = await pullWith(hub.settings(), NAME, { files: 'config' });
   expect(filesOf(config)).toEqual(['config.json']);
@@ -165,7 +165,7 @@ test('include adds other files, but never a pickle', async () => {
   expect(none.message).toMatch(/files that match \*\.txt, got 8 other files/);
 });
 
-test('a listing of several pages', async () => {
+test('a listing of several pages is read completely', async () => {
   hub.server.add(NAME, tiny());
   hub.server.page = 2;
   const folder = await pullWith(hub.settings(), NAME, {});
@@ -173,7 +173,7 @@ test('a listing of several pages', async () => {
   expect(hub.server.received.filter(({ path }) => path.includes('/tree/'))).toHaveLength(3);
 });
 
-test('reads a cache of Python without copying, and offline without a request', async () => {
+test('a cache written by Python is read without copies, and offline without requests', async () => {
   const files = tiny();
   const commit = 'ab'.repeat(20);
   const model = join(hub.cache, 'models--org--tiny');
@@ -201,7 +201,7 @@ test('reads a cache of Python without copying, and offline without a request', a
   expect(filesOf(snapshot)).toContain('tokenizer_config.json'); // Its blob was there.
 });
 
-test('offline: the error names the missing files', async () => {
+test('the offline error names the missing files', async () => {
   const off = hub.settings({ offline: true });
   const none = await refusal(() => pullWith(off, NAME, {}));
   expect(none.message).toMatch(/in the cache .*, got no revision "main"\. HF_HUB_OFFLINE is set/);

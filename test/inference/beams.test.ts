@@ -20,7 +20,7 @@ afterAll(async () => {
   for (const parameter of (await tiny()).parameters()) parameter.dispose();
 });
 
-test('one beam is the likeliest token each time', async () => {
+test('a search with one beam selects the likeliest token in each step', async () => {
   const model = await tiny();
   const [beam] = await beamSearch(model, [3, 5], { numBeams: 1, maxNewTokens: 9 });
   const greedy = model.generate([3, 5], { maxNewTokens: 9, temperature: 0 });

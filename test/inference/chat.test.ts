@@ -31,7 +31,7 @@ async function talk(answers: readonly string[], fields: Partial<ChatRequest> = {
   return { engine, events, result };
 }
 
-test('a loop: a call, its result, an answer; a schema of zod fills defaults', async () => {
+test('chat() runs a call, returns its result and gets an answer; a zod schema fills defaults', async () => {
   const { engine, events, result } = await talk([
     `<think>I add.</think>Let me see.${call('add', { a: 1 })}`,
     'It is 3.',
@@ -114,7 +114,7 @@ test('a signal ends the loop while a function runs', async () => {
   await expect(talk([call('stop', {}), 'Never.'], fields)).rejects.toThrow('enough');
 });
 
-test('invalid requests', async () => {
+test('invalid requests are refused', async () => {
   await expect(talk([], { tools: [{ name: 'f' } as never] })).rejects.toThrow(/tools\[0\].*run/);
   await expect(talk([], { messages: [] })).rejects.toThrow(/a list of messages/);
   await expect(talk([], { maxRounds: 0 })).rejects.toThrow(/maxRounds/);
@@ -122,7 +122,7 @@ test('invalid requests', async () => {
   await expect(talk([], { chatTemplate })).rejects.toThrow(/does not read tools/);
 });
 
-test('messages as the prompt of generate() and stream(), and chat() of an engine', async () => {
+test('generate(), stream() and chat() of an engine accept messages', async () => {
   const config = {
     model_type: 'llama',
     vocab_size: 1007,

@@ -225,7 +225,7 @@ describe('the schema for editors', () => {
     expect([check(config), check.errors]).toEqual([true, null]);
   });
   test.each([[{ dtype: 'fp8' }], [{ max_out_token: 1 }], [{ tp: { tp_size: 0 } }], [{ moe: 1 }]])(
-    'complains of %j',
+    'reports %j',
     (config) => {
       expect(check(config)).toBe(false);
     },

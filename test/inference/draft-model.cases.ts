@@ -82,7 +82,7 @@ export const cases: Case[] = [
       same(device, llama(4, { layers: 1 }), {}, (rate) => assert.ok(rate < 0.8, String(rate))),
   },
   {
-    name: 'draft model: of shorter sequences',
+    name: 'draft model: with a shorter maximum length',
     run: (device) =>
       same(device, llama(4, { layers: 1, maxSeq: 60 }), {}, (rate) => assert.ok(rate > 0)),
   },
@@ -94,7 +94,7 @@ export const cases: Case[] = [
       }),
   },
   {
-    name: 'draft model: ahead of the host',
+    name: 'draft model: with asynchronous scheduling',
     run: (device) =>
       same(device, perfect(), { async_scheduling: true }, (rate) => assert.ok(rate > 0.97)),
   },

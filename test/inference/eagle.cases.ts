@@ -103,7 +103,7 @@ export const cases: Case[] = [
       ),
   },
   {
-    name: 'eagle: off under load, and on again after it',
+    name: 'eagle: speculation stops under load and starts again after it',
     run: (device) =>
       same(
         device,
@@ -129,7 +129,7 @@ export const cases: Case[] = [
     skip: (device) => (supportsGraphs(device) ? null : 'it records no work'),
   },
   {
-    name: 'eagle: ahead of the host',
+    name: 'eagle: with asynchronous scheduling',
     run: (device) =>
       same(device, perfect, { async_scheduling: true }, (rate) => assert.ok(rate > 0.97)),
   },

@@ -115,7 +115,7 @@ test('with too little host memory, only blocks that are there are restored', () 
   expect([0, 4]).toContain(run(text));
 });
 
-test('forget() drops the host too', () => {
+test('forget() also drops blocks in host memory', () => {
   const { run, scheduler } = schedulerOf(32);
   run(range(0, 21));
   run(range(500, 28));

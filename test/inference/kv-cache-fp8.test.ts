@@ -5,7 +5,7 @@ import { cases } from './kv-cache-fp8.cases.js';
 
 testOnCpu('fp8 keys and values', cases);
 
-test('batch-invariant forwards refuse them', async () => {
+test('batch-invariant forwards refuse FP8 keys and values', async () => {
   const sizes = { vocabSize: 17, maxSeq: 16, layers: 1, channels: 8, heads: 2, hidden: 8 };
   const config = { device: 'cpu', batch_invariant: true, kv_cache: { dtype: 'fp8_e4m3' } } as const;
   await expect(initInference(new nn.models.Llama(sizes), config)).rejects.toThrow(

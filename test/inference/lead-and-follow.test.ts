@@ -84,7 +84,7 @@ function follower() {
   return { follow, say, isListening: () => waiting.length > 0 };
 }
 
-describe('a request of a rank that follows', () => {
+describe('a request of a following rank', () => {
   const requestOf = (prompt: number[]) => readRequest({ prompt }, limits);
   const piece = { index: 0, text: 'a', tokens: [4] } as unknown as GenerationPiece;
   const events = (number: number, request: ReadRequest): RequestEvent[] => [
@@ -104,7 +104,7 @@ describe('a request of a rank that follows', () => {
     return Promise.race([all.catch((error: unknown) => error), never]);
   }
 
-  test('the same as that of the first rank gets its text, and then waits for nothing', async () => {
+  test('that equals the request of the first rank gets its text without further waits', async () => {
     const { follow, say, isListening } = follower();
     const handle = follow.submit(requestOf([1, 3]));
     await say({ kind: 'rest', events: events(0, requestOf([1, 3])) });
@@ -112,7 +112,7 @@ describe('a request of a rank that follows', () => {
     expect([isListening(), follow.isBusy]).toEqual([false, false]);
   });
 
-  test('a request that the leader has finished before this rank submits it', async () => {
+  test('may be submitted after the leader has finished it', async () => {
     const { follow, say, isListening } = follower();
     const [first, second, third] = [requestOf([1, 3]), requestOf([1, 5]), requestOf([1, 7])];
     follow.submit(first);
@@ -124,7 +124,7 @@ describe('a request of a rank that follows', () => {
     expect([isListening(), follow.isBusy]).toEqual([false, false]);
   });
 
-  test("a request that differs from the leader's fails at its first event", async () => {
+  test('that differs from the request of the leader fails at its first event', async () => {
     const { follow, say } = follower();
     const other = follow.submit(requestOf([1, 4]));
     const [first, ...rest] = events(0, requestOf([1, 3]));
@@ -138,7 +138,7 @@ describe('a request of a rank that follows', () => {
     expect(follow.isBusy).toBe(false);
   });
 
-  test('a failure of the leader fails this rank', async () => {
+  test('fails if the leader fails', async () => {
     const { follow, say } = follower();
     const handle = follow.submit(requestOf([1, 3]));
     const error = { code: 'DS_LIMIT', op: 'x', expected: 'a', got: 'b' } as const;

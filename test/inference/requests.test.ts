@@ -329,7 +329,7 @@ test('a request that fails before its first step does not affect waiting ones', 
   await one.destroy();
 });
 
-test('a forward, and the times of forwards', async () => {
+test('an engine call computes logits, and modelTimes() returns their times', async () => {
   expect(() => engine.modelTimes()).toThrow(expect.objectContaining({ code: 'DS_ARGUMENT' }));
   engine.profileModelTime();
   const tokens = Tensor.from([[3, 1, 4]], { dtype: 'i32' });

@@ -113,7 +113,7 @@ describe('turns of clients', () => {
     },
   );
 
-  test('an idle client saves no turns', () => {
+  test('an idle client does not accumulate turns', () => {
     const scheduler = new Scheduler({ ...room, sequences: 1 });
     const [early] = submitAll(scheduler, [sequenceOf(4, 4, { client: 'rare' })]);
     stepsUntilDone(scheduler, early as Sequence);

@@ -19,16 +19,16 @@ function limitsFor(kvHeads: number, layers: number, maxTokens: number, batchToke
 const blocksFor = (...sizes: [kvHeads: number, layers: number, maxTokens: number]): number =>
   limitsFor(...sizes).blocks;
 
-it('takes nine tenths of what a GPU has free', () => {
+it('the cache takes nine tenths of the free memory of a GPU', () => {
   const blockBytes = 32 * 2 * 8 * 64 * 128 * 2;
   assert.equal(blocksFor(8, 32, 131_072), Math.floor((0.9 * 100 * 2 ** 30) / blockBytes));
 });
 
-it('takes no more than four times what all sequences of a step hold at their longest', () => {
+it('the cache takes at most four times the memory of all sequences of a step at full length', () => {
   assert.equal(blocksFor(2, 2, 1024), 4 * 16 * 16);
 });
 
-it('takes no more tokens in a step than all its sequences have', () => {
+it('a step has at most as many tokens as its sequences', () => {
   assert.equal(limitsFor(2, 2, 1024).tokens, 2048);
   assert.equal(limitsFor(2, 2, 1024, 4096).tokens, 4096);
   assert.equal(limitsFor(2, 2, 1024, 2 ** 31).tokens, 16 * 1024);
@@ -51,7 +51,7 @@ describe('host memory for evicted prefixes', () => {
     assert.equal(hostBlocks({ kv_cache: { host_memory: 3 * blockOf + 5 } }), 3);
   });
 
-  it('is refused where no prefix would come back', () => {
+  it('is refused if prefixes are not cached', () => {
     const cache = { host_memory: 3 * blockOf };
     const draft = sizes as unknown as CacheSizes;
     const cases: [() => unknown, RegExp][] = [

@@ -182,7 +182,7 @@ function distributions(device: Device): void {
 export const cases: Case[] = [
   { name: 'speculation: tokens and logprobs are the same, in fewer steps', run: equalTexts },
   { name: 'speculation: with preemptions and a small budget', run: checkPreempted },
-  { name: 'speculation: off above disable_by_batch_size', run: underLoad },
+  { name: 'speculation stops above disable_by_batch_size', run: underLoad },
   {
     name: 'speculation: recorded steps of one sequence',
     run: recorded,

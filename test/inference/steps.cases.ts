@@ -235,10 +235,10 @@ const needsGraphs = (device: Device): string | null =>
 
 export const cases: Case[] = [
   {
-    name: 'steps: ahead of the host, texts are the same',
+    name: 'steps: asynchronous scheduling gives the same texts',
     run: (device) => sameTexts(device, { async_scheduling: true }),
   },
-  { name: 'steps: ahead of the host, each step has all sequences', run: fullSteps },
+  { name: 'steps: with asynchronous scheduling, each step has all sequences', run: fullSteps },
   ...[true, false].map((ahead) => ({
     name: `steps: recorded${ahead ? ' and ahead of the host' : ''}, texts are the same`,
     run: (device: Device) =>
@@ -256,7 +256,7 @@ export const cases: Case[] = [
     })),
   ),
   {
-    name: 'steps: a record that goes gives back what no other one runs in',
+    name: 'steps: a dropped graph frees memory that no other graph uses',
     run: givesMemoryBack,
     skip: needsGraphs,
   },

@@ -209,7 +209,7 @@ describe.each(engines)('over %s', (engine) => {
     expect(() => file.wait(slot(1), compute)).toThrow(/end of the file|checksum/);
   });
 
-  test('one that is released with transfers under way waits for them', () => {
+  test('releasing a file waits for its transfers', () => {
     for (let round = 0; round < 5; ++round) {
       const file = open();
       for (const index of [0, 1, 2]) file.write(index * SLOT, slot(index), compute);

@@ -1,7 +1,7 @@
 // Tests the values of `--auto`, which fill "auto" in a configuration.
 import { parseAuto } from '../../lib/launch/auto-option.js';
 
-test('numbers and switches, by the names of this library and of a Trainer', () => {
+test('--auto accepts numbers and switches by the names of this library and of a Trainer', () => {
   expect(parseAuto('learning_rate=1e-5, fp16=true, bf16=false, hidden-size=64')).toEqual({
     model: { hiddenSize: 64 },
     training: { lr: 1e-5, fp16: true, bf16: false },

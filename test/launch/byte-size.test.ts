@@ -22,6 +22,6 @@ test.each<[string, number | null]>([
   expect(parseBytes(text)).toBe(bytes);
 });
 
-test('and back, rounded', () => {
+test('bytes are formatted with a unit, rounded', () => {
   expect([12, 1500, 2.25e9].map(formatBytes)).toEqual(['12 B', '1.5 KB', '2.3 GB']);
 });

@@ -42,7 +42,7 @@ test.each([
   ['env more'],
   ['init new --template ../chat'],
   ['init new more'],
-])('a command line that is wrong ends with 2, and says why: ds %s', (words) => {
+])('an invalid command line exits with 2 and the reason: ds %s', (words) => {
   const { status, stdout, stderr } = ds(words.split(' '));
   expect([status, stdout]).toEqual([2, '']);
   expect(stderr).toMatch(/^error: /);
@@ -56,7 +56,7 @@ test('ds serve without a model exits with 2 and the reason', () => {
   );
 });
 
-test.each(['plan --help', 'env --help', '--version'])('help ends with 0: ds %s', (words) => {
+test.each(['plan --help', 'env --help', '--version'])('help exits with 0: ds %s', (words) => {
   const { status, stdout } = ds(words.split(' '));
   expect([status, stdout]).toEqual([0, expect.stringMatching(/^(Usage: ds |\d)/)]);
 });
@@ -70,7 +70,7 @@ test.each([
   ['help', '--help'],
   ['help plan', 'plan --help'],
   ['help train', 'train --help'],
-])('ds %s is ds %s', (words, same) => {
+])('ds %s is the same as ds %s', (words, same) => {
   const { status, stdout } = ds(words.split(' '));
   expect([status, stdout]).toEqual([0, ds(same.split(' ')).stdout]);
 });

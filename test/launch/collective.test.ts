@@ -44,12 +44,12 @@ const start = (args: string[], env: Record<string, string> = {}) =>
 const startNode = (args: string[], env: Record<string, string>) =>
   noteRun(new Run(args, dir, { CUDA_VISIBLE_DEVICES: '', ...env }));
 
-test('two processes on the CPU', async () => {
+test('ds starts two processes on the CPU, which exchange data', async () => {
   const outcome = await start(['-q', '--num_procs', '2', 'sum.js']).finished;
   expect(outcome).toMatchObject({ code: 0, stdout: 'sum 3 of 2\n', stderr: '' });
 });
 
-test('a rank that throws ends the other, which waits for it, with its exit code', async () => {
+test('a rank that throws ends the rank that waits for it, and the job has its exit code', async () => {
   const { code, stderr } = await start(['--num_procs', '2', 'sum.js', '--fail=1']).finished;
   expect(code).toBe(1);
   expect(stderr).toContain('ds: rank 1 failed first: exit code 1.');

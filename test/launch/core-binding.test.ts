@@ -37,7 +37,7 @@ test('without a tool ranks stay unbound, with one notice', () => {
 test.each([
   [['taskset', 'numactl'], 'taskset', '-c'],
   [['numactl'], 'numactl', '-C'],
-])('of %j the launcher takes %s', (tools, tool, option) => {
+])('of the tools %j the launcher uses %s', (tools, tool, option) => {
   const { bindings, notices, path } = bind({ coreList: first }, 1, tools);
   expect(notices).toEqual([]);
   const prefix = isPart ? [join(path, tool), option, first] : [];
@@ -50,7 +50,7 @@ test('more ranks than cores stay unbound with one thread each, and a notice', ()
   expect(notices).toEqual(['2 ranks on 1 cores: ranks are not bound to cores.']);
 });
 
-test('binding that is off is silent', () => {
+test('without core binding there is no notice', () => {
   expect(bind({ bind: false, coreList: first }, 2, [])).toMatchObject({
     bindings: null,
     notices: [],

@@ -69,7 +69,7 @@ test.each([
   ],
   ...['CUDA_VISIBLE_DEVICES=0,1', 'CUDA_VISIBLE_DEVICES=', 'CUDA_DEVICE_ORDER=PCI_BUS_ID'],
   ...['CUDA_LAUNCH_BLOCKING=1', 'OMP_NUM_THREADS=8', 'MKL_NUM_THREADS=8', 'NCCL_BUFFSIZE=4M'],
-])('%s is taken', (line) => {
+])('%s is accepted', (line) => {
   const [name, ...value] = line.split('=');
   expect(readVariables(line)).toEqual({ [name as string]: value.join('=') });
 });
@@ -107,7 +107,7 @@ const PARTS = [
 const VALUES = ['1', 'x', './x.so', '/tmp/x.so', 'x.so', '--require ./x.js', '$(id)', '`id`', '..'];
 const SWITCH = /^(NCCL|TORCH_NCCL|UCX|GLOO|MV2|FI|DS|DEEPSPEED)_|^(MASTER|CUDA|OMP|TP|TOKENIZERS)_/;
 
-test('a random variable is taken if its prefix is listed and its value is no path', () => {
+test('a random variable is accepted if its prefix is listed and its value is no path', () => {
   let count = 0;
   let tried = 0;
   const seconds = Number(process.env.DS_FUZZ_SECONDS ?? 0);

@@ -42,7 +42,7 @@ test.each<[words: string, message: RegExp]>([
   ['merge base base --output other', /^ds: .*adapter_config\.json/],
   ['export adapter --output other', /^ds: export adapter: expected whole weights, got an adapter/],
   ['export none --output other', /^ds: /],
-])('refuses in one line: ds %s', (words, message) => {
+])('the error of an invalid command has one line: ds %s', (words, message) => {
   const { status, stdout, stderr } = ds(...words.split(' '));
   expect([status, stdout, stderr.trim().split('\n').length]).toEqual([2, '', 1]);
   expect(stderr).toMatch(message);

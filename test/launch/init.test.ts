@@ -43,10 +43,13 @@ test('every folder of templates/ belongs to a template, and every template has o
   );
 });
 
-test.each(['docs/first-ten-minutes.md', 'test/tarball/projects.sh'])('%s names all', (file) => {
-  const text = read(packageRoot(), file);
-  for (const name of templates) expect(text).toMatch(new RegExp(`(\\| \`|[ ;])${name}\\b`));
-});
+test.each(['docs/first-ten-minutes.md', 'test/tarball/projects.sh'])(
+  '%s names all templates',
+  (file) => {
+    const text = read(packageRoot(), file);
+    for (const name of templates) expect(text).toMatch(new RegExp(`(\\| \`|[ ;])${name}\\b`));
+  },
+);
 
 describe.each(templates)('the template %s', (template) => {
   let folder: string;

@@ -46,7 +46,7 @@ test('measures each size of requests with each depth, then threads, and prints t
   expect(readdirSync(disk)).toEqual([]);
 });
 
-test('a pass at once moves half of the bytes each way', () => {
+test('a mixed pass reads and writes half of the bytes each', () => {
   const rates = bytesPerSecond(1000, { read: 2, write: 4, mixed: 5 });
   expect(rates).toEqual({ read: 500, write: 250, mixed: 100 });
 });
@@ -74,7 +74,7 @@ test.each([
   expect(sizes).toEqual(blocks);
 });
 
-test('blocks of which the file has too few are refused before anything is made', () => {
+test('a block size with too few blocks is refused before a file is created', () => {
   const path = join(folder, 'unmade');
   const call = () => ioCommand(path, { ...flags, block_size: [5000, 5e9] }, () => {});
   expect(call).toThrow(

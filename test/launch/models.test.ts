@@ -30,7 +30,7 @@ test('an empty cache prints one line', async () => {
   expect(await modelsCommand({})).toBe(`no models in ${cache}`);
 });
 
-test('a model has its size, its date, and a row for each revision', async () => {
+test('each model has its size, date and revisions', async () => {
   write(`models--org--tiny/snapshots/${OLD}/config.json`, 'x'.repeat(1500));
   write(`models--org--tiny/snapshots/${NEW}/config.json`, 'x'.repeat(400));
   write(`models--org--tiny/snapshots/${NEW}/tokenizer.json`, 'x'.repeat(100));

@@ -56,7 +56,7 @@ describe('hostfiles', () => {
     expect(() => parseHostfile(text, 'h')).toThrow(message);
   });
 
-  test('a named one must exist', () => {
+  test('a named hostfile must exist', () => {
     const missing = join(dir, 'absent');
     expect(() => readHostfile(missing)).toThrow(`--hostfile: expected a file`);
     expect(() => readHostfile(dir)).toThrow('EISDIR');
@@ -101,7 +101,7 @@ describe('filters', () => {
     expect(() => excludeSlots(nodes, text)).toThrow(`--exclude: ${message}`);
   });
 
-  test('something must be left', () => {
+  test('filters must leave at least one slot', () => {
     expect(() => excludeSlots(nodes, 'a.b.c@w2@[fe80::1]')).toThrow('at least one slot');
   });
 });
@@ -111,18 +111,18 @@ test('without /proc every CPU of the machine may be used', () => {
   expect(allowedCpus(join(dir, 'empty'))).toEqual(Array.from({ length: count }, (_, cpu) => cpu));
 });
 
-describe('words and variables', () => {
+describe('shell words and environment variables', () => {
   test('quoted words are split into themselves', () => {
     const words = ['', 'a b', "it's", '"$(id)"', 'a\nb', '\\', '`x`', '--a=b', '*', '~', 'ü'];
     expect(splitWords('x', words.map(quote).join(' '))).toEqual(words);
   });
 
-  test('a line of words', () => {
+  test('words are joined to a line that a shell splits again', () => {
     expect(splitWords('x', ` -o "A b\\"c" -i 'k y'\\ z `)).toEqual(['-o', 'A b"c', '-i', 'k y z']);
     expect(() => splitWords('--launcher_args', `"open`)).toThrow('--launcher_args: expected words');
   });
 
-  test('KEY=VALUE lines', () => {
+  test('KEY=VALUE lines are read', () => {
     const text = `# c\nA=1\n\nB="q" $(x)\nC=\r\nD=a=b\n`;
     expect(parseVariables(text, 'f')).toEqual({ A: '1', B: '"q" $(x)', C: '', D: 'a=b' });
     expect(() => parseVariables('A=1\nnonsense', 'f')).toThrow('f:2: expected KEY=VALUE');
@@ -152,7 +152,7 @@ describe('words and variables', () => {
   });
 });
 
-describe('the place of a rank', () => {
+describe('the variables of a rank', () => {
   const slurm = {
     SLURM_STEP_ID: '0',
     SLURM_PROCID: '5',
@@ -167,7 +167,7 @@ describe('the place of a rank', () => {
     OMPI_COMM_WORLD_LOCAL_SIZE: '4',
   };
 
-  test('a launcher, Open MPI, Slurm, in this order', () => {
+  test('come from a launcher, Open MPI or Slurm, in this order', () => {
     const launcher = { RANK: '1', WORLD_SIZE: '2', LOCAL_RANK: '0', MASTER_ADDR: 'h' };
     expect(rankFromEnvironment({ ...slurm, ...mpi, ...launcher })).toMatchObject({
       rank: '1',
@@ -193,7 +193,7 @@ describe('the place of a rank', () => {
     expect(rankFromEnvironment({}).worldSize).toBeUndefined();
   });
 
-  test('a batch script of Slurm is no step', () => {
+  test('a batch script of Slurm does not set the rank', () => {
     expect(rankFromEnvironment({ ...slurm, SLURM_STEP_ID: undefined }).rank).toBeUndefined();
   });
 

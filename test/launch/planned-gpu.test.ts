@@ -56,7 +56,7 @@ test.each<[name: string, message: RegExp]>([
   expect([code, text]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);
 });
 
-test('a plan for an unmeasured GPU says "estimated"', () => {
+test('a plan for an unmeasured GPU is marked "estimated"', () => {
   const { output } = plan({ ...flags, gpu: 'a100-40g' });
   expect(output).toMatch(/^ +GPU +host +step \(estimated\) +tokens\/s +way$/m);
   expect(output).toMatch(/^Rates of A100-40G, estimated: 203 TFLOP\/s .* 1\.38 TB\/s/m);

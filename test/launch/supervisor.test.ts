@@ -42,7 +42,7 @@ async function failureOf(
   return (await outcome).failure;
 }
 
-test('the failure of a rank asks the others to end', async () => {
+test('the failure of a rank ends the other ranks', async () => {
   const [first, second] = [member('rank 0', true), member('rank 1', true)];
   const stop = jest.spyOn(second.made, 'stop');
   const outcome = new Supervisor([first.made, second.made], 30, () => {}).run();
@@ -53,7 +53,7 @@ test('the failure of a rank asks the others to end', async () => {
   await outcome;
 });
 
-test('a rank killed from outside is blamed, even if its exit arrives after others', async () => {
+test('a rank killed from outside is reported as the cause, even if its exit arrives after others', async () => {
   const failure = await failureOf(([first, second]) => {
     first?.end({ code: 1, lastLines: ECHO(1) });
     second?.end({ signal: 'SIGKILL' });
@@ -61,12 +61,12 @@ test('a rank killed from outside is blamed, even if its exit arrives after other
   expect(failure).toMatchObject({ who: 'rank 1', signal: 'SIGKILL' });
 });
 
-test('a rank that was told to stop is not blamed', async () => {
+test('a rank that received a stop signal is not reported as the cause', async () => {
   const failure = await failureOf(([first]) => first?.end({ code: 1, lastLines: ECHO(1) }));
   expect(failure).toMatchObject({ who: 'rank 0', code: 1 });
 });
 
-test('nor is one that ignored the signal and was killed', async () => {
+test('a rank that ignored the signal and was killed is not reported as the cause', async () => {
   const failure = await failureOf(([first]) => first?.end({ code: 1, lastLines: ECHO(1) }), {
     stays: true,
     grace: 0.05,
@@ -85,7 +85,7 @@ test('a grace period beyond the timer limit kills no process', async () => {
   expect((await outcome).failure).toMatchObject({ who: 'rank 0', code: 1 });
 });
 
-test('a rank that failed by itself is blamed, even if it ends later', async () => {
+test('a rank that failed by itself is reported as the cause, even if it ends later', async () => {
   const failure = await failureOf(([first, second]) => {
     first?.end({ code: 1, lastLines: ECHO(1) });
     second?.end({ code: 3, lastLines: ['out of memory'] });
@@ -93,7 +93,7 @@ test('a rank that failed by itself is blamed, even if it ends later', async () =
   expect(failure).toMatchObject({ who: 'rank 1', code: 3 });
 });
 
-test('an exit during a busy event loop is seen before a rank is blamed', async () => {
+test('an exit during a busy event loop is seen before the cause is reported', async () => {
   const child = spawn('sleep', ['1']);
   const failure = await failureOf(
     ([first, second, third]) => {

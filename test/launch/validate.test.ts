@@ -47,7 +47,7 @@ test.each([
   '"sequence_parallel_size": 2',
   '"tensor_parallel": { "autotp_size": 2 }',
   '"pipeline": { "stages": 2 }',
-])('of 4 ranks 2 share batches out where the others share the model: %s', (cut) => {
+])('with 4 ranks and 2 ranks per model, 2 data ranks divide the batches: %s', (cut) => {
   const batch = '"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2';
   const path = file(`{ ${batch}, "gradient_accumulation_steps": 2, ${cut} }`);
   expect(validate(path, { worldSize: 4 })).toMatchObject({ valid: true, messages: [] });
@@ -111,7 +111,7 @@ test('--explain gives every value with its origin', () => {
   expect(lines).toContain('gradient_clipping = 1  (default)');
 });
 
-test('what asks the plan stays "auto", and the rest is judged', () => {
+test('keys that the plan fills stay "auto", and the other keys are checked', () => {
   const path = file(
     '{ "train_batch_size": 4,\n "zero_optimization": {\n  "stage": "auto",\n  "offload_optimizer": "auto" } }',
   );
@@ -142,7 +142,7 @@ test('a summary counts the findings', () => {
   expect(summaryOf()).toBe(`${path}: valid`);
 });
 
-describe('lists beside "autotuning"', () => {
+describe('lists next to an "autotuning" section', () => {
   const validateZero = (zero: string, more = '"autotuning": { "enabled": true }') =>
     validate(file(`{ "train_micro_batch_size_per_gpu": [1, 2],\n ${zero}, ${more} }`), {
       worldSize: 2,

@@ -38,7 +38,7 @@ const keysOf = (family: string): JsonObject =>
 const valuesOf = (model: nn.models.CausalLM): unknown[] =>
   [...model.namedParameters()].map(([name, one]) => [name, one.toRaw()]);
 
-test('files of BLOOM may lack "transformer."', async () => {
+test('names in files of BLOOM may omit "transformer."', async () => {
   const bare = await renameWeights('bloom', (name) => name.replace(/^transformer\./, ''));
   const model = await nn.models.fromPretrained(bare);
   expect(valuesOf(model)).toEqual(valuesOf(await nn.models.fromPretrained(folderOf('bloom'))));

@@ -126,7 +126,7 @@ test.each<
   expect(values).toEqual(wanted);
 });
 
-test('8 bits of bitsandbytes', async () => {
+test('8-bit weights of bitsandbytes are read', async () => {
   const config = { quant_method: 'bitsandbytes', load_in_8bit: true };
   const more = { SCB: floats(scales, [ROWS]), weight_format: floats([0], []) };
   const values = await valuesOf(await folderWith('int8', config, more, 'I8'));

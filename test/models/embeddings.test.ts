@@ -62,7 +62,7 @@ test('a saved folder has the format of sentence-transformers', async () => {
   expect(long).toEqual(short);
 });
 
-test('a model below the folder, and a module without a class', async () => {
+test('a model in a subfolder is read, and an unknown module is refused', async () => {
   const home = join(dir, 'below');
   await modelOf().save(join(home, '0_Transformer'));
   mkdirSync(join(home, '1_Pooling'));

@@ -162,7 +162,7 @@ describe("the meaning of a family's keys", () => {
     expect(await windowsOf(model, { ...behind, layer_types: listed })).toEqual([4, null, 4]);
   });
 
-  test('a yarn that stretches beyond max_position_embeddings reads as much', async () => {
+  test('yarn scaling extends the length beyond max_position_embeddings', async () => {
     const rope_scaling = { type: 'yarn', factor: 4, original_max_position_embeddings: 16 };
     const home = await write(new Qwen2(sizes), { rope_scaling });
     expect((await fromPretrained(home)).maxSeq).toBe(64);

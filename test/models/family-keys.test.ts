@@ -133,7 +133,7 @@ describe('defaults of absent keys', () => {
     expect(named('model.layers.9.mlp.up_proj.weight')).toBe('model.layers.9.mlp.up_proj.weight');
   });
 
-  test('base frequencies', () => {
+  test('base frequencies have the defaults of each family', () => {
     const none = { rope_parameters: undefined };
     const bases = ['smollm3', 'olmo3', 'gemma3', 'cohere', 'ernie', 'glm4'].map((family) => {
       const { ropeTheta, windowRopeTheta } = withKeys(family, none).config;
@@ -219,7 +219,7 @@ describe('refused by name', () => {
     );
   });
 
-  test('options of other families', () => {
+  test('options of other families are refused', () => {
     const sizes = { vocabSize: 9, maxSeq: 8, layers: 2, heads: 2, channels: 8, hidden: 8 };
     const { Llama, SmolLM3, Granite, Gemma3 } = nn.models;
     expect(() => new Llama({ ...sizes, scales: { embed: 2 } } as never)).toThrow(

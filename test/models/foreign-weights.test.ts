@@ -63,17 +63,17 @@ describe.each(Object.keys(LOADS))('%s', (way) => {
     return error.hint;
   };
 
-  test('values that the model lacks stay as they are without strict', async () => {
+  test('the hint for missing values names the option strict', async () => {
     expect(await hintFor(small(), large())).toMatch(WITHOUT_STRICT);
   });
 
-  test('values that the model would lose ask for its module', async () => {
+  test('the hint for unread values mentions another model', async () => {
     const hint = await hintFor(large(), small());
     expect(hint).not.toMatch(WITHOUT_STRICT);
     expect(hint).toMatch(/saved from another model/i);
   });
 
-  test('adapters ask for adapters', async () => {
+  test('the hint for adapter values names peft.addLora()', async () => {
     const hint = await hintFor(withLora(small()), small());
     expect(hint).not.toMatch(WITHOUT_STRICT);
     expect(hint).toMatch(/peft\.addLora\(\)/);

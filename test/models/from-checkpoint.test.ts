@@ -70,7 +70,7 @@ test('weights of 16-bit training are the 16-bit weights', async () => {
   expect(again.parameters().every(({ dtype }) => dtype === 'bf16')).toBe(true);
 });
 
-test('other folders are refused', async () => {
+test('folders without a checkpoint of a described model are refused', async () => {
   const dir = join(folder, 'linear');
   await save(dir, new Linear(2, 2));
   await expect(nn.models.fromPretrained(dir)).rejects.toThrow(

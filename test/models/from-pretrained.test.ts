@@ -79,7 +79,7 @@ test.each<[string, unknown, RegExp]>([
   ['an unknown type', 'berta', /model_type: expected .*, got "berta"\. nn\.models\.fromPretrained/],
   ['no type', null, /model_type: expected .*"gpt2", .*"llama", .*, got nothing/],
   ['no text', 7, /model_type: .*got 7/],
-])('%s is answered with the types that there are', async (_name, type, message) => {
+])('the error of the type %s lists the supported types', async (_name, type, message) => {
   await write(tiny(), { model_type: type });
   await expect(fromPretrained(dir)).rejects.toEqual(refusal(message));
   await expect(fromPretrained(dir)).rejects.toEqual(refusal(/nn\.loadWeights\(\)/));
@@ -88,7 +88,7 @@ test.each<[string, unknown, RegExp]>([
   );
 });
 
-test('a folder without config.json, a file and nothing at all', async () => {
+test('a folder without config.json, a file and a missing path are refused', async () => {
   await write(tiny());
   rmSync(join(dir, 'config.json'));
   await expect(fromPretrained(dir)).rejects.toEqual(refusal(/no file config\.json/));

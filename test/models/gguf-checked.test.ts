@@ -19,7 +19,7 @@ const folder = mkdtempSync(join(tmpdir(), 'ds-gguf-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 const tokenizer = join('test', 'golden', 'transformers', 'tokenizers', 'llama3');
 
-test('all families and types were compared', () => {
+test('all families and types were compared with llama.cpp', () => {
   const names = Object.keys(FAMILIES).flatMap((name) =>
     typesOf(name).map((type) => `${name} ${type}`),
   );

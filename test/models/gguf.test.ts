@@ -180,7 +180,7 @@ test('layers that predict later tokens are not read', async () => {
   expect((await readBack(changedPath)).config.layers).toBe(blocks - 1);
 });
 
-test('numbers of layers stand in the metadata', async () => {
+test('the metadata has the numbers of layers', async () => {
   const path = join(folder, 'numbers.gguf');
   await nn.saveGguf(await changeTensor('apertus'), path, { type: 'F32' });
   const { entries, tensors, pieces } = contentsOf(path);
@@ -335,7 +335,7 @@ test.each([
   expect([error.code, error.message]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);
 });
 
-test('the name of a missing file is no name on the hub', async () => {
+test('a missing .gguf file is not looked up on the hub', async () => {
   const error = await refusal(() => nn.models.fromPretrained('missing.gguf'));
   expect([error.code, error.got]).toEqual(['DS_CHECKPOINT', 'nothing of this name']);
 });

@@ -78,7 +78,7 @@ test('the dtype of the base stays; the sum is rounded once', async () => {
   expect([state.length > 0, torch_dtype]).toEqual([true, 'bfloat16']);
 });
 
-test("the adapter's own tokenizer is taken", async () => {
+test('the tokenizer of the adapter is used', async () => {
   const { base, adapter, out } = await folders('own', tinyLlama, {});
   cpSync(TOKENIZER, adapter, { recursive: true });
   await mergeFolder({ base, adapter }, out);

@@ -45,7 +45,7 @@ async function contents(path: string): Promise<Contents> {
 describe.each(['mixtral', 'qwen2-moe'])('%s', (family) => {
   const from = join(folder, family);
 
-  test('is saved as transformers has it, and consolidated so', async () => {
+  test('is saved and consolidated in the layout of transformers', async () => {
     const before = await contents(from);
     const model = await fromPretrained(from);
     await model.save(join(dir, 'saved'), { maxShardBytes: 40_000 });

@@ -28,7 +28,7 @@ test('the first line of all has nothing to measure a rate from', () => {
   expect(out).toEqual(['step=41, skipped=1, lr=[0.001], mom=[[0.9, 0.95]]\n']);
 });
 
-test('phase times', () => {
+test('phase times are printed', () => {
   const { out, monitor } = lines(2, { time: 0 });
   for (const step of [1, 2]) monitor.times(step, { forward: 1.234, backward: 20, step: 0 });
   expect(out).toEqual(['step=2, time (ms) | forward: 1.23 | backward: 20.00 | step: 0.00\n']);

@@ -47,7 +47,7 @@ test.each([
     ],
     /event 1: .*, got an object \{ name, step \}/,
   ],
-])('what is no list of events is refused: %j', (events, message) => {
+])('a value that is no list of events is refused: %j', (events, message) => {
   const monitor = new CsvMonitor({ outputPath, jobName: 'job' });
   expect(() => monitor.write(events as never)).toThrow(message);
   monitor.close();

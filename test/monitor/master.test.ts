@@ -47,7 +47,7 @@ class PlainFlush extends Recorder {
 
 const events = [{ name: 'x', value: 1, step: 1 }];
 
-test('writes, flushes and closes each', async () => {
+test('MonitorMaster writes to, flushes and closes each monitor', async () => {
   const monitors = [new Recorder(), new Recorder()];
   const master = new MonitorMaster(monitors);
   expect(master.enabled).toBe(true);
@@ -63,23 +63,26 @@ test.each([
   ['flush', new LateFullDisk(), ['write x', 'close']],
   ['a promise of write', new LostService(), ['write ', 'flush', 'close']],
   ['flush, without a promise', new PlainFlush(), ['write x', 'close']],
-] as const)('one that fails in %s is dropped with a warning', async (_where, broken, calls) => {
-  const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
-  const healthy = new Recorder();
-  const master = new MonitorMaster([broken, healthy]);
-  master.write(events);
-  await master.flush();
-  master.write(events);
-  expect(broken.calls).toEqual(calls);
-  expect(healthy.calls).toEqual(['write x', 'flush', 'write x']);
-  expect(warn.mock.calls).toEqual([
-    [
-      `${broken.constructor.name} failed and is switched off: no space left`,
-      { type: 'DsWarning', code: 'DS_MONITOR' },
-    ],
-  ]);
-  warn.mockRestore();
-});
+] as const)(
+  'a monitor that fails in %s is dropped with a warning',
+  async (_where, broken, calls) => {
+    const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+    const healthy = new Recorder();
+    const master = new MonitorMaster([broken, healthy]);
+    master.write(events);
+    await master.flush();
+    master.write(events);
+    expect(broken.calls).toEqual(calls);
+    expect(healthy.calls).toEqual(['write x', 'flush', 'write x']);
+    expect(warn.mock.calls).toEqual([
+      [
+        `${broken.constructor.name} failed and is switched off: no space left`,
+        { type: 'DsWarning', code: 'DS_MONITOR' },
+      ],
+    ]);
+    warn.mockRestore();
+  },
+);
 
 test('rejected promises give one warning, and flush() may return none', async () => {
   const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});

@@ -19,11 +19,11 @@ function compileCode(code: string): { status: number | null; stderr: string } {
   return spawnSync('g++', words, { input, encoding: 'utf8' });
 }
 
-test('a code that is declared compiles', () => {
+test('a declared error code compiles', () => {
   expect(compileCode('DS_CHECKPOINT')).toMatchObject({ status: 0, stderr: '' });
 });
 
-test.each(['DS_SHAPES', 'DS_SHAP', ''])('%p does not', (code) => {
+test.each(['DS_SHAPES', 'DS_SHAP', ''])('the error code %p does not compile', (code) => {
   const { status, stderr } = compileCode(code);
   expect(status).not.toBe(0);
   expect(stderr).toContain('not_a_code_of_lib_errors_ts');

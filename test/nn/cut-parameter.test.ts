@@ -80,7 +80,7 @@ test('a cut along one dim has its shape there; several boxes lie side by side', 
   expect([whole.isCut, whole.cutTo([box([0, 0], [12, 7])]).isCut]).toEqual([false, false]);
 });
 
-test('values that are there are kept', () => {
+test('existing values are kept', () => {
   seed(5);
   const parameter = new nn.Parameter([12, 7], nn.init.normal(1));
   const boxes = cuts[2]?.[1] as Box[];
@@ -88,7 +88,7 @@ test('values that are there are kept', () => {
   expect(parameter.cutTo(boxes).toArray()).toEqual(expected);
 });
 
-test('initialize() of a cut parameter means the whole tensor', () => {
+test('an initializer of a cut parameter uses the shape of the whole tensor', () => {
   const boxes = cuts[1]?.[1] as Box[];
   seed(8);
   const whole = new nn.Parameter([12, 7], nn.init.normal(1));

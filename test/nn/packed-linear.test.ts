@@ -29,7 +29,7 @@ describe.each(packings)('%s', (_, second) => {
   const storedParameters = (model: Model) =>
     [...model.second.namedParameters()].filter(([, one]) => one instanceof StoredParameter);
 
-  test('no part is trainable', () => {
+  test('has no trainable part', () => {
     seed(1);
     const parts = storedParameters(new Model(second));
     expect(parts.map(([, { dtype }]) => dtype)).toContain('f32');

@@ -268,7 +268,7 @@ async function checkCalls(device: Device): Promise<void> {
 
 export const cases: Case[] = [
   {
-    name: 'joined layers with hooks are called, and inputs of another width refused',
+    name: 'joined layers with hooks are called, and inputs of another width are refused',
     run: checkCalls,
   },
   { name: 'weights are within half a step of what they were', run: rounds },
@@ -276,5 +276,5 @@ export const cases: Case[] = [
   { name: 'gradients of inputs and biases, and none of the weight', run: flows },
   { name: 'layers with one input in one matmul have the bits of separate ones', run: joins },
   { name: 'layers of different kinds are not joined', run: staysApart },
-  { name: 'what cannot be is refused', run: refuses },
+  { name: 'unsupported layers and options are refused', run: refuses },
 ];

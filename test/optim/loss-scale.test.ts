@@ -1,7 +1,7 @@
 // The loss scaler against DeepSpeed's vectors and an independently written model.
 import { DynamicLossScaler, StaticLossScaler } from '../../lib/optim/loss-scale.js';
 
-test('doubles after window + 1 good steps, then every window', () => {
+test('the scale doubles after window + 1 good steps, then after every window', () => {
   const scaler = new DynamicLossScaler({ initialScalePower: 8, window: 2 });
   const seen = [0, 1, 2, 3, 4, 5].map(() => {
     scaler.update(false);
@@ -22,7 +22,7 @@ test('reaching the minimum is allowed, overflowing there is an error', () => {
   );
 });
 
-test('with hysteresis 2 the first overflow shrinks nothing and later ones each halve', () => {
+test('with hysteresis 2 the first overflow keeps the scale and each later one halves it', () => {
   const scaler = new DynamicLossScaler({ initialScalePower: 4, hysteresis: 2, window: 100 });
   const seen = [true, true, false, true, true].map((overflow) => {
     scaler.update(overflow);
@@ -31,7 +31,7 @@ test('with hysteresis 2 the first overflow shrinks nothing and later ones each h
   expect(seen).toEqual([16, 8, 8, 4, 2]);
 });
 
-test.each([0, -1])('hysteresis %p never shrinks', (hysteresis) => {
+test.each([0, -1])('hysteresis %p never lowers the scale', (hysteresis) => {
   const scaler = new DynamicLossScaler({ initialScalePower: 4, hysteresis });
   for (let i = 0; i < 20; ++i) scaler.update(true);
   expect(scaler.scale).toBe(16);

@@ -82,7 +82,7 @@ test.each<[make: (params: Tensor[], options: object) => unknown, options: object
     ],
     [(p, o) => muon(p, o), { nesterov: 'false' }, 'Muon nesterov: expected true or false'],
   ],
-)('a switch or word that there is not: %# %j', (make, options, message) => {
+)('an unknown option value is refused: %# %j', (make, options, message) => {
   expect(() => make([parameter()], options)).toThrow(message);
 });
 

@@ -87,7 +87,7 @@ test('values that are not finite are refused', () => {
   expect(() => new WarmupLr({ maxLr: 1, warmupSteps })).toThrow(/warmupSteps.*finite.*got NaN/);
 });
 
-test('a run that ends during the warm-up climbs as far as it gets, and stays at the end after it', () => {
+test('a run that ends during the warm-up reaches a part of the rate, which then stays', () => {
   const steps = { totalSteps: 20, warmupSteps: 50, warmupType: 'linear' } as const;
   const decay = new WarmupDecayLr({ maxLr: 1, ...steps });
   const cosine = new WarmupCosineLr({ baseLr: 1, ...steps });
@@ -106,7 +106,7 @@ describe('OneCycle', () => {
     expect(schedule.momentum(40)).toBe(0.9);
   });
 
-  test('-1 stairs are a straight line', () => {
+  test('a stair count of -1 gives a straight line', () => {
     const line = new OneCycle(ends);
     const same = new OneCycle({ ...ends, firstStairCount: -1, secondStairCount: -1 });
     for (const n of [3, 7, 22, 39]) expect(same.lr(n)).toBe(line.lr(n));
@@ -239,7 +239,7 @@ test.each<[make: (options: never) => unknown, options: object, message: string]>
     { baseLr: 1, thresholdMode: 'relative' },
     'ReduceLROnPlateau thresholdMode: expected "rel", "abs"',
   ],
-])('a switch or word that there is not: %# %j', (make, options, message) => {
+])('an unknown option value is refused: %# %j', (make, options, message) => {
   expect(() => make(options as never)).toThrow(message);
 });
 

@@ -142,7 +142,7 @@ export const cases: Case[] = [
     gpus: 2,
   },
   { name: 'other batches in stages of a pipeline', run: otherStages, gpus: 2 },
-  { name: 'parts that make up no whole', run: incomplete, gpus: 2 },
+  { name: 'parameters with incomplete parts', run: incomplete, gpus: 2 },
   {
     name: 'a batch of another shape',
     run: (device) =>

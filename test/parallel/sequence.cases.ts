@@ -94,7 +94,7 @@ const engines: Case[] = [
       }),
     gpus: 4,
   },
-  { name: 'what cannot be is named on both ranks', run: checkRefusals, gpus: 2 },
+  { name: 'unsupported uses are errors on both ranks', run: checkRefusals, gpus: 2 },
 ];
 
 const checkpoints: Case[] = [

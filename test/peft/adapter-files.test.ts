@@ -40,7 +40,7 @@ test.each<[peft.LoraOptions, object]>([
     { layersToTransform: 1 },
     { target_modules: ['q_proj', 'v_proj'], layers_to_transform: [1], layers_pattern: null },
   ],
-])('PEFT takes what is written of %j', async (options, wanted) => {
+])('PEFT can read the saved adapter of %j', async (options, wanted) => {
   const model = tinyLlama();
   expect(await writeAdapter(model, options)).toEqual(wanted);
   const other = await peft.loadAdapter(tinyLlama(), dir);
@@ -88,7 +88,7 @@ async function rewrite(change: (tensors: Map<string, Tensor>) => void): Promise<
   writeFileSync(path, Buffer.concat([length, text, ...parts]));
 }
 
-test('biases that PEFT has put aside are left there', async () => {
+test('biases that PEFT has put aside are ignored', async () => {
   const model = peft.addLora(tinyGpt2(), { bias: 'all', modulesToSave: ['mlp'] });
   stir(model);
   await peft.saveAdapter(model, dir);

@@ -250,7 +250,7 @@ async function underEngines(device: Device): Promise<void> {
 
 export const cases: Case[] = [
   { name: 'y, dx, dA, dB, dm and db are those in f64', run: asInF64 },
-  { name: 'dropout leaves what the base gets whole', run: dropsAsLora },
+  { name: 'dropout does not change the input of the base layer', run: dropsAsLora },
   { name: 'Llama with magnitudes, merged, unmerged, unloaded, over 4 bits', run: stagesOfALife },
   { name: "PEFT's files", run: files },
   { name: 'engines train it, on the device and from the host', run: underEngines },

@@ -263,6 +263,6 @@ export const cases: Case[] = [
   { name: 'scales in 8 bits', run: nests },
   { name: 'a layer over them, and its gradient', run: computes },
   { name: 'models with adapters over them', run: models },
-  { name: 'what cannot be', run: refuses },
-  { name: 'no weight that is not finite', run: refusesNonFinite },
+  { name: 'unsupported layers and options are refused', run: refuses },
+  { name: 'weights that are not finite are refused', run: refusesNonFinite },
 ];

@@ -106,7 +106,7 @@ test('ranks and factors by pattern', () => {
   });
 });
 
-test('how A and B start', () => {
+test('A and B have the initial values of the option', () => {
   const norm = (parameter: nn.Parameter): number => Math.hypot(...parameter.toArray());
   const starts = ([true, 'gaussian', false] as const).map((initLoraWeights) => {
     const model = peft.addLora(tinyLlama(), { initLoraWeights, targetModules: ['q_proj'] });
@@ -122,7 +122,7 @@ test.each<peft.LoraOptions>([
   { initLoraWeights: 'gaussian' },
   { initLoraWeights: false },
   { useDora: true },
-])('no two matrices start alike, and the seed says how: %j', (options) => {
+])('matrices have different initial values that follow the seed: %j', (options) => {
   const starts = (from: number): string[] => {
     const model = tinyLlama();
     seed(from);
@@ -213,7 +213,7 @@ test.each(['lm_head', 'wte'])('ensureWeightTying trains the twin of %s', (name) 
   expect(peft.lorasOf(other).size).toBe(0);
 });
 
-test('the update of a table stays beside it where a tied head reads it', () => {
+test('the update of an embedding is not merged if a tied head reads its weight', () => {
   const model = peft.addLora(tinyGpt2(), { targetModules: ['wte', 'c_attn'] });
   const layers = [...peft.lorasOf(model).values()];
   expect(() => peft.merge(model)).toThrow(

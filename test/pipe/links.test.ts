@@ -64,7 +64,7 @@ beforeEach(() => {
 });
 afterEach(() => jest.restoreAllMocks());
 
-test('a send and a receive have a stream each, behind compute, which waits for neither', async () => {
+test('a send and a receive have their own streams, which wait for compute but do not delay it', async () => {
   const links = await firstStage();
   const output = Tensor.empty([2, 3], 'f32', cpu());
   await links.sendValues({ kind: 'sendF', stage: 0, micro: 0, peer: 1 }, output, 'train');

@@ -8,7 +8,7 @@ async function messagesOf(fault: Fault, ranks = 2): Promise<string[]> {
   return reportsOf<string>(results);
 }
 
-test('a stage that dies in its forward or its backward is missed by the other', async () => {
+test('the other stage reports a stage that dies in forward or backward', async () => {
   for (const [kind, rank] of [
     ['dies in forward', 1],
     ['dies in forward', 0],

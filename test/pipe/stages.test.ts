@@ -29,7 +29,7 @@ async function startsOf(
   return starts;
 }
 
-test('the head of a language model counts for what its product takes', async () => {
+test('the head of a language model has a cost in proportion to its product', async () => {
   // A block multiplies with 12 x 16 x 16 elements, the head with 512 x 16, which is 2.7 blocks.
   const gpt2 = (): nn.Module => new nn.models.GPT2(SIZES);
   expect(await startsOf(gpt2())).toEqual([0, 6, 11]);
@@ -75,7 +75,7 @@ test('layers that the configuration seeds are not left unseeded by the module', 
   );
 });
 
-test('methods are taken in any case, and words that name none are refused', async () => {
+test('names of partition methods ignore case, and unknown names are refused', async () => {
   expect(await startsOf(layersFor({ partitionMethod: 'Uniform' as 'uniform' }))).toEqual([0, 2, 3]);
   expect(await startsOf(layersFor({}), 'UNIFORM')).toEqual([0, 2, 3]);
   await expect(startsOf(layersFor({}), 'flopz')).rejects.toThrow(

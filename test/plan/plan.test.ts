@@ -202,7 +202,7 @@ describe('ranks that share a model', () => {
     });
   });
 
-  test('two to a layer: half of weights, gradients, state and logits', () => {
+  test('two ranks per layer hold half of weights, gradients, state and logits', () => {
     const [whole, half] = [of(1, 1), of(2, 1)].map((one) => one.memory.device) as [
       (typeof candidates)[0]['memory']['device'],
       (typeof candidates)[0]['memory']['device'],

@@ -56,7 +56,7 @@ describe('on one device', () => {
     expect(chooseConfig(1, {})).toEqual({ stage: 0 });
   });
 
-  test('the less memory, the more of the state is on the host, and at last weights', () => {
+  test('with less memory, more state and finally weights move to the host', () => {
     const ratios = [24, 20, 16, 12].map(
       (gib) => chooseConfig(1, { device: gib * GIB })?.ratio ?? 0,
     );
@@ -79,7 +79,7 @@ describe('on one device', () => {
     expect(leanest.device).toBeGreaterThan(2 * GIB);
   });
 
-  test('updates wait where the host has too little to try them out', () => {
+  test('updates wait for the step decision if the host has too little memory for speculation', () => {
     const device = 10 * GIB;
     expect(chooseConfig(1, { device, host: 64 * GIB })).toMatchObject({
       ratio: 1,
@@ -101,7 +101,7 @@ describe('on one device', () => {
 });
 
 describe('on several ranks', () => {
-  test('they share state out before it is moved to the host', () => {
+  test('ZeRO shards state before it is moved to the host', () => {
     expect(chooseConfig(4, {})).toEqual({ stage: 1 });
     expect(chooseConfig(4, { device: 16 * GIB })).not.toHaveProperty('optimizer');
     expect(chooseConfig(4, { device: 6 * GIB })).toMatchObject({ optimizer: 'cpu' });

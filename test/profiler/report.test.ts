@@ -39,7 +39,7 @@ function example(engine: profiler.StepFacts | null): profiler.ModelProfile {
   return { device: 'cpu', parameters: 20, work: model.work, engine, model };
 }
 
-test('counts and durations', () => {
+test('counts and durations are formatted with units', () => {
   expect([0, 7, 999, 999.999, 1234, 999_999, 1.5e6, 2e12, 3e21].map((n) => formatCount(n))).toEqual(
     ['0', '7', '999', '1 K', '1.23 K', '1 M', '1.5 M', '2 T', '3000 E'],
   );

@@ -208,7 +208,7 @@ export const cases: Case[] = [
   { name: 'trace: steps, and in them forward, backward and step', run: phases },
   { name: 'trace: updates on the host, and copies to and from it', run: hostUpdates },
   {
-    name: 'trace: the bits of a run that is not traced, and no call wrapped after it',
+    name: 'trace: results are equal to an untraced run, and no call stays wrapped',
     run: sameBits,
   },
   { name: 'trace: transfers with a disk', run: disk },

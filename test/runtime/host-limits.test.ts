@@ -90,7 +90,7 @@ test('without values from the system there is no limit', () => {
   expect(groups).toEqual([]);
 });
 
-test('of this machine', () => {
+test('the limits of this machine are read', () => {
   const { total, free, machine } = hostLimits();
   expect(free).toBeGreaterThan(2 ** 20);
   expect(total).toBeGreaterThan(2 ** 20);

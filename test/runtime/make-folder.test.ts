@@ -35,11 +35,14 @@ test('several processes create folders below the same folder at once', () => {
   expect(readdirSync(join(dir, 'a'))).toEqual(['b']);
 });
 
-test.each(['taken', join('taken', 'below'), ''])('what cannot be made is an error: %j', (path) => {
-  writeFileSync(join(dir, 'taken'), '');
-  const error = /^(EEXIST|ENOTDIR|ENOENT): .*mkdir/;
-  expect(() => makeFolderNow(path && join(dir, path))).toThrow(error);
-});
+test.each(['taken', join('taken', 'below'), ''])(
+  'a folder that cannot be created is an error: %j',
+  (path) => {
+    writeFileSync(join(dir, 'taken'), '');
+    const error = /^(EEXIST|ENOTDIR|ENOENT): .*mkdir/;
+    expect(() => makeFolderNow(path && join(dir, path))).toThrow(error);
+  },
+);
 
 // In a child process, because an endless loop would block this one.
 test('a folder that refuses new folders with ENOENT is an error as well', () => {
@@ -57,7 +60,7 @@ test('a folder that refuses new folders with ENOENT is an error as well', () => 
   }
 });
 
-test('no source makes folders with the loop of Node', () => {
+test('no source calls the recursive mkdir of Node', () => {
   const root = join(packageRoot(), 'lib');
   const sources = readdirSync(root, { recursive: true, encoding: 'utf8' });
   const found = sources.filter((name) => {

@@ -47,7 +47,7 @@ function pieces(text: string, bounds: readonly number[]): string[] {
   return cuts.slice(1).map((end, i) => text.slice(cuts[i], end));
 }
 
-test.each(RECORDED)('%s in %j cuts as Oniguruma does', (pattern, text, expected) => {
+test.each(RECORDED)('%s in %j matches as in Oniguruma', (pattern, text, expected) => {
   const found = new Regex(pattern, { dialect: 'oniguruma' }).bounds(text);
   expect(pieces(text, found)).toEqual(expected);
 });

@@ -20,7 +20,7 @@ function withoutFolder(): void {
   });
 }
 
-test('too many open files', () => {
+test('too many open files are DS_LIMIT with a hint', () => {
   const fields = { code: 'EMFILE', syscall: 'open', path: '/a', errno: -24 };
   const error = Object.assign(new Error("EMFILE: too many open files, open '/a'"), fields);
   expect(systemError(error)).toMatchObject({
@@ -33,7 +33,7 @@ test('too many open files', () => {
   expect(systemError(new Error('another'))).toBeNull();
 });
 
-test('relative paths in a deleted working directory', async () => {
+test('relative paths in a deleted working directory are DS_IO', async () => {
   const config = { train_batch_size: 1, optimizer: { type: 'AdamW' } } as const;
   const { engine } = await initialize({ model: new nn.Linear(2, 2), config, device: 'cpu' });
   withoutFolder();

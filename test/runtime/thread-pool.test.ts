@@ -25,7 +25,7 @@ const node: NodeJS.Process = runInThisContext('process');
 /** Pending timers of this process. */
 const timers = () => node.getActiveResourcesInfo().filter((name) => name === 'Timeout').length;
 
-test('more requests than threads, and errors of a thread', async () => {
+test('a pool runs more requests than threads, and returns errors of threads', async () => {
   const pool = poolOf(2);
   const numbers = [1, 2, 3, 4, 5];
   const answers = await Promise.all(numbers.map((number) => pool.ask(number, lostError)));

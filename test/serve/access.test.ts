@@ -43,7 +43,7 @@ test('keys that are not a list are refused', () =>
     serve(new FakeEngine(tokenizer), { port: 0, apiKeys: 'one' as unknown as string[] }),
   ).rejects.toMatchObject({ code: 'DS_ARGUMENT', op: 'serve apiKeys' }));
 
-test('every key of visible ASCII characters opens', async () => {
+test('every key of visible ASCII characters is accepted', async () => {
   const visible = Array.from({ length: 0x7e - 0x20 }, (_, i) => String.fromCharCode(0x21 + i));
   await withServer(
     async (url) => {

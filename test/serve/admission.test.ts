@@ -29,7 +29,7 @@ test('each client has its own limit', () => {
   );
 });
 
-test('the end waits for the last request, and admits none', async () => {
+test('close() waits for the last request, and admits no more', async () => {
   const admission = new Admission(2);
   const [first, second] = [admission.enter(), admission.enter()];
   const log: string[] = [];

@@ -14,7 +14,7 @@ const CHAT = Array.from(
   tokenizer.applyChatTemplate(MESSAGES, { addGenerationPrompt: true }).ids,
 ) as number[];
 
-test('a text completion', () =>
+test('a text completion has the fields of OpenAI', () =>
   withServer(async (url, engine) => {
     const body = { model: 'default', prompt: 'Hello', max_tokens: 5, n: 2 };
     const { status, json } = await ask(`${url}/v1/completions`, { body });
@@ -388,7 +388,7 @@ test('every parameter reaches the engine', () =>
     });
   }));
 
-test('models, health and metrics', () =>
+test('/v1/models, /health and /metrics answer', () =>
   withServer(
     async (url) => {
       const { json } = await ask(`${url}/v1/models`);

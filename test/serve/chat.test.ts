@@ -19,7 +19,7 @@ const promptOf = (...turns: string[]) => {
   return Array.from(tokenizer.applyChatTemplate(messages, { addGenerationPrompt: true }).ids);
 };
 
-test('a conversation with its history, until /reset and /quit', async () => {
+test('a conversation keeps its history until /reset, and ends with /quit', async () => {
   const engine = new FakeEngine(tokenizer);
   const printed = await talk(engine, 'Hello\n\nMore\n/reset\nAgain\n/quit\nNothing\n');
   const first = textOf(promptOf('Hello'), 0, 8);
@@ -170,7 +170,7 @@ test('many lines, typed one after the other, give no warning', async () => {
   expect(warnings).toEqual([]);
 });
 
-test('a model without a tokenizer cannot talk', async () => {
+test('a model without a tokenizer is refused', async () => {
   await expect(talk(new FakeEngine(null), '')).rejects.toThrow(
     /by --tokenizer, or put tokenizer\.json/,
   );

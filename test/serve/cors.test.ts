@@ -47,7 +47,7 @@ test('a page of the origin may send a key, and receives error details', () =>
     { cors: ORIGIN, apiKeys: ['one'] },
   ));
 
-test('a page of another origin gets no leave', () =>
+test('a page of another origin is not allowed', () =>
   withServer(
     async (url) => {
       const headers = { ...preflight.headers, origin: 'https://b.example' };

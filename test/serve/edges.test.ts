@@ -79,11 +79,11 @@ test('connections may be half of the files that the process may open', () => {
   expect(readLimits('x').connections).toBe(Math.min(1024, half));
 });
 
-test('a process without ranks has none to leave', async () => {
+test('leaving ranks has no effect in a process without ranks', async () => {
   await expect(leaveRanks()).resolves.toBeUndefined();
 });
 
-describe('what is no request', () => {
+describe('an invalid request', () => {
   /** Calls the server's handler; returns the end of the connection. */
   async function endSocket(
     { code = 'HPE_INVALID_METHOD', writable = true }: { code?: string; writable?: boolean },
@@ -206,7 +206,7 @@ test('an answer is sent once, and not to a client that has gone', () => {
   expect(calls).toEqual([[201, { x: 'y', 'content-length': 2 }], 'ä']);
 });
 
-test('values of one level have no levels inside', () => {
+test('the nesting of plain values is 0', () => {
   expect([null, 1, 'a', true, undefined].map((value) => isWithin(value, 0))).toEqual(
     Array(5).fill(true),
   );

@@ -70,7 +70,7 @@ test('a failure is detected without requests', () =>
     expect(await failed).toBe(lost);
   }));
 
-test('one request that fails leaves the server as it was', () => {
+test('a failed request does not affect the server', () => {
   const engine = new FailingEngine(tokenizer);
   return withServer(
     async (url, _, server) => {

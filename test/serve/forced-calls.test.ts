@@ -98,7 +98,7 @@ test('a named function, whole and streamed: the reason is stop', async () => {
   expect(events.at(-1).choices[0].finish_reason).toBe('stop');
 });
 
-test('by /v1/responses', async () => {
+test('/v1/responses forces calls too', async () => {
   const [{ function: own }] = tools;
   const body = {
     input: 'Do it.',

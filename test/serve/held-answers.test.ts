@@ -74,7 +74,7 @@ test('reasoning that the model may begin is optional', async () => {
   expect(second.json.choices[0].message.content).toBe(FORMATTED);
 });
 
-test('/v1/responses too', async () => {
+test('/v1/responses gives the same parts', async () => {
   await start(OPENS);
   engine.answers.push(THOUGHT);
   const format = { type: 'json_schema', name: 'city', schema };

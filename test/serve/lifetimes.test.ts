@@ -160,7 +160,7 @@ test('a disconnect frees the thread that tokenizes the prompt', () =>
     { tokenizerThreads: 1, limits: { promptCharacters } },
   ));
 
-test('time that is over ends the reading of a prompt', () =>
+test('the time limit of a request ends the reading of its prompt', () =>
   withServer(
     async (url) => {
       const { status, json } = await ask(`${url}/tokenize`, { body: endless });
@@ -169,7 +169,7 @@ test('time that is over ends the reading of a prompt', () =>
     { limits: { requestSeconds: 1, promptCharacters } },
   ));
 
-test('a server that stops ends at its bound the reading of a prompt', () =>
+test('a stopping server ends the reading of a prompt at its time limit', () =>
   withServer(
     async (url, _, server) => {
       const asked = ask(`${url}/tokenize`, { body: endless });
@@ -229,7 +229,7 @@ test('a client that never reads is disconnected', () =>
     { limits: { unreadSeconds: 1 } },
   ));
 
-test.each([false, true])('time that is over ends a request (stream: %s)', (stream) =>
+test.each([false, true])('the time limit ends a request (stream: %s)', (stream) =>
   withServer(
     async (url, engine) => {
       gate(engine);

@@ -10,7 +10,7 @@ import type { JsonObject } from '../../types/json.js';
 import { ask, withServer } from './client.js';
 import { FakeEngine, tokenizer } from './fake-engine.js';
 
-test('a histogram counts up to each bound, which belongs to its bucket', () => {
+test('a histogram bucket includes its upper bound', () => {
   const histogram = new Histogram([1, 2, 5]);
   expect(histogram.lines('x')).toEqual([
     'x_bucket{le="1"} 0',
@@ -381,7 +381,7 @@ describe('routes', () => {
       server.isStopping = false;
     }));
 
-  test('need at least one thread for prompts', () =>
+  test('need at least one thread that reads prompts', () =>
     expect(serve(new FakeEngine(tokenizer), { port: 0, tokenizerThreads: 0 })).rejects.toThrow(
       /serve tokenizerThreads: expected .*1/,
     ));

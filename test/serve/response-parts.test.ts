@@ -185,7 +185,7 @@ describe('stored responses', () => {
     expect(refusal(() => store.conversation('c', 'me')).status).toBe(404);
   });
 
-  test('leave in the order of their last use, with their items', () => {
+  test('are deleted in the order of their last use, with their items', () => {
     const store = new ResponseStore(2);
     store.add(storedResponse('a'));
     store.add(storedResponse('b'));
@@ -199,7 +199,7 @@ describe('stored responses', () => {
     expect([has(store, 'c'), items.size]).toEqual([false, 1]);
   });
 
-  test('leave an item that a later response has too', () => {
+  test('are deleted without items that a later response shares', () => {
     const store = new ResponseStore();
     store.add(storedResponse('a', null, [item('same', 'old'), item(3), item('own')]));
     store.add(storedResponse('b', null, [item('same', 'new')]));
@@ -210,7 +210,7 @@ describe('stored responses', () => {
     expect(store.item('same', 'me')).toBeNull();
   });
 
-  test('have a bound of bytes together', () => {
+  test('have a limit of total bytes', () => {
     const size = (id: string) => {
       const { items, response } = storedResponse(id);
       return Buffer.byteLength(JSON.stringify([items, response]));

@@ -396,7 +396,7 @@ describe('over HTTP', () => {
     { truncation: null },
     { top_logprobs: 0 },
     { include: ['a'], store: null },
-  ])('%j is taken', async (fields) => {
+  ])('%j is accepted', async (fields) => {
     engine.answers.push('x');
     expect((await send({ input: 'x', ...fields })).status).toBe(200);
   });

@@ -5,7 +5,7 @@ import { FakeEngine, tokenizer } from './fake-engine.js';
 const MESSAGES = [{ role: 'user', content: 'Hello' }];
 const HELLO = [...tokenizer.encode('Hello')];
 
-test('a text, with the spelling of its tokens on request', () =>
+test('/tokenize returns the tokens of a text, and their spelling on request', () =>
   withServer(async (url, engine) => {
     const whole = { count: HELLO.length, max_model_len: 4096, tokens: HELLO };
     const { json } = await ask(`${url}/tokenize`, { body: { prompt: 'Hello', model: 'default' } });
@@ -34,7 +34,7 @@ test('counts the tokens of a text longer than any prompt', () =>
     new FakeEngine(tokenizer, 64),
   ));
 
-test('a conversation, as the prompt of its answer', () =>
+test('/tokenize returns the prompt of a conversation', () =>
   withServer(async (url, engine) => {
     const tools = [{ type: 'function', function: { name: 'weather' } }];
     await ask(`${url}/v1/chat/completions`, { body: { messages: MESSAGES, tools, max_tokens: 1 } });
@@ -64,7 +64,7 @@ test('the reasoning of a message reaches the chat template', () => {
   );
 });
 
-test('tokens become their text', () =>
+test('/detokenize returns the text of tokens', () =>
   withServer(async (url) => {
     const { json } = await ask(`${url}/detokenize`, { body: { tokens: HELLO, model: 'default' } });
     expect(json).toEqual({ prompt: 'Hello' });
@@ -89,7 +89,7 @@ test.each<[string, object, number, string | null]>([
   }),
 );
 
-test('both want the key, and a tokenizer', async () => {
+test('both routes require the key and a tokenizer', async () => {
   const bodies = [
     ['/tokenize', { prompt: 'a' }],
     ['/detokenize', { tokens: [1] }],

@@ -8,7 +8,7 @@ test.each([
   ['/v1/completions', body],
   ['/v1/chat/completions', { messages: [{ role: 'user', content: 'a' }], max_tokens: 2 }],
   ['/v1/responses', { input: 'a', max_output_tokens: 2 }],
-])('%s passes the priority on', (path, given) =>
+])('%s passes the priority to the engine', (path, given) =>
   withServer(
     async (url, engine) => {
       const { status } = await ask(url + path, { body: { ...given, priority: -7 } });
@@ -45,7 +45,7 @@ test('each key is a client, in any spelling of the header; no key reaches the en
 test.each([
   [{ requests: 4 }, 2],
   [{ requests: 4, keyRequests: 3 }, 3],
-])('one key leaves places to the others: %j', (limits, limit) =>
+])('one key cannot use all places: %j', (limits, limit) =>
   withServer(
     async (url, engine) => {
       let open = (): void => {};

@@ -132,7 +132,7 @@ test.each([
   ['two ranks', 2, 'resume on 2 ranks equals never having stopped: bf16, offload|whole copies'],
   ['two ranks with resident optimizers', 2, 'on 2 ranks equals never having stopped: moments in'],
 ])(
-  'nothing of %s races',
+  '%s has no race',
   (_, ranks, only) => {
     const words = ['--device', 'cpu', '--gpus', String(ranks), '--only', only];
     const { status, output } = runWatched('../gpu', ...words);

@@ -79,7 +79,7 @@ test.each(all.map((file) => [file.path.slice(folder.length + 1), file] as const)
 );
 
 /** Frames of zstd 1.5 at several levels, and their text. */
-test('Zstandard frames of the reference compressor', () => {
+test('Zstandard frames of the reference compressor are read', () => {
   const { text, frames } = JSON.parse(
     readFileSync(join(__dirname, '..', 'golden', 'zstd.json'), 'utf8'),
   ) as { text: { words: string[]; count: number }; frames: Record<string, string> };

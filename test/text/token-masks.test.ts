@@ -25,7 +25,7 @@ test.each([
   [undefined, [null, null, 7, 8], [null, null, null, 8], [null, null, 7, null]],
   ['completion', [null, null, 7, 8], [null, null, null, 8], [null, null, 7, null]],
   ['all', [null, 6, 7, 8], [null, null, null, 8], [null, null, 7, 8]],
-] as const)('masks say what is learned, with the loss %s', async (loss, ...wanted) => {
+] as const)('masks select the learned tokens, with the loss %s', async (loss, ...wanted) => {
   const ids = { input_ids: [5, 6, 7, 8] };
   const rows = [
     { ...ids, completion_mask: [0, 0, 1, 1] },

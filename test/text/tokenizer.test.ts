@@ -223,7 +223,7 @@ test.each([
   ["{% macro f(v) %}{{ v.lstrip('-') }}{% endmacro %}{{ f(x) }}|", '--a', 'a|'],
   ["{{ (x.strip('-') if true else '') ~ x|trim }}|", '-a-', 'a-a-|'],
   ["{{ x.strip('[]^-\\\\') }}|", '[^a-]\\', 'a|'],
-])('a template takes away what it says, as Python does: %j', (template, x, expected) => {
+])('a template strips the named characters, as in Python: %j', (template, x, expected) => {
   const messages = [{ role: 'user', content: '' }];
   expect(tokenizer('gpt2').chatText(messages, { template, variables: { x } })).toBe(expected);
 });

@@ -38,7 +38,7 @@ test('rows and files without a token are passed over', async () => {
   expect(await firstPrompt(tokenizer, [blank])).toBeNull();
 });
 
-test('the first row that has something decides, and one of tokens shows nothing', async () => {
+test('the sample uses the first row with text, and no row of tokens', async () => {
   const tokens = file('tokens.jsonl', '{"text":""}\n{"input_ids":[1,2]}\n{"text":"later"}');
   expect(await firstPrompt(tokenizer, [tokens])).toBeNull();
 });

@@ -99,28 +99,25 @@ const EVALUATED: readonly [string, number, Options['eval']][] = [
   ['of the last update', 10, { data: judged, every: 1000, accuracy: true }],
 ];
 
-test.each(EVALUATED)(
-  'the evaluation %s is made by the run that goes on from there',
-  async (_, at, evaluation) => {
-    const options: Options = { eval: evaluation };
-    const whole = trainer({ ...options, save: { dir: join(dir, 'whole'), best: 'loss' } });
-    const unbroken = await whole.train();
-    const abort = new AbortController();
-    const save = { dir, every: 1000, best: 'loss' };
-    const first = trainer({ ...options, save });
-    first.on('step', ({ step }) => {
-      if (step === at) abort.abort();
-    });
-    expect(await first.train({ signal: abort.signal })).toMatchObject({ step: at });
-    const second = trainer({ ...options, save });
-    const end = await second.train({ resume: true });
-    expect((await second.state()).history).toEqual((await whole.state()).history);
-    const [resumedEngine, expectedEngine] = [await second.engine(), await whole.engine()];
-    expect(weightsOf(resumedEngine.module)).toEqual(weightsOf(expectedEngine.module));
-    const { step, metric } = unbroken.best as { step: number; metric: number };
-    expect(end.best).toEqual({ step, metric, checkpoint: join(dir, `checkpoint-${step}`) });
-  },
-);
+test.each(EVALUATED)('the evaluation %s is made by the resumed run', async (_, at, evaluation) => {
+  const options: Options = { eval: evaluation };
+  const whole = trainer({ ...options, save: { dir: join(dir, 'whole'), best: 'loss' } });
+  const unbroken = await whole.train();
+  const abort = new AbortController();
+  const save = { dir, every: 1000, best: 'loss' };
+  const first = trainer({ ...options, save });
+  first.on('step', ({ step }) => {
+    if (step === at) abort.abort();
+  });
+  expect(await first.train({ signal: abort.signal })).toMatchObject({ step: at });
+  const second = trainer({ ...options, save });
+  const end = await second.train({ resume: true });
+  expect((await second.state()).history).toEqual((await whole.state()).history);
+  const [resumedEngine, expectedEngine] = [await second.engine(), await whole.engine()];
+  expect(weightsOf(resumedEngine.module)).toEqual(weightsOf(expectedEngine.module));
+  const { step, metric } = unbroken.best as { step: number; metric: number };
+  expect(end.best).toEqual({ step, metric, checkpoint: join(dir, `checkpoint-${step}`) });
+});
 
 test('an evaluation after the checkpoint of its step is repeated after a crash', async () => {
   const options: Options = { eval: { data: judged }, save: { dir, every: 5 } };
@@ -234,7 +231,7 @@ test('keeps the newest checkpoints and the best; never deletes other files', asy
   expect(weightsOf((await one.engine()).module)).toEqual(weightsOf(best));
 });
 
-test('of one checkpoint to keep none stays beside the best, where that is the newest', async () => {
+test('with one checkpoint to keep, only the best stays if it is the newest', async () => {
   const metrics = scriptScores([1, 2, 0, 3]);
   const one = trainer({
     eval: { data: judged, every: 2, metrics },
@@ -361,20 +358,17 @@ test.each<[string, Options]>([
     'both, the evaluation first',
     { eval: { data: judged, every: 2 }, save: { dir: 'here', every: 2 } },
   ],
-])(
-  'a log in the step of %s says the tokens and the speed of that step, too',
-  async (_, options) => {
-    const save = options.save && { dir, every: 2 };
-    const one = trainer({ ...options, save, log: { every: 2 }, epochs: 1 });
-    const reported: [number, number][] = [];
-    one.on('log', ({ step, tokens, tokensPerSecond }) => {
-      reported.push([step, tokens]);
-      expect(tokensPerSecond).toBeGreaterThan(0);
-    });
-    await one.train();
-    expect(reported).toEqual([2, 4, 5].map((step) => [step, step * 2 * SEQ]));
-  },
-);
+])('a log in the step of %s includes the tokens and the speed of that step', async (_, options) => {
+  const save = options.save && { dir, every: 2 };
+  const one = trainer({ ...options, save, log: { every: 2 }, epochs: 1 });
+  const reported: [number, number][] = [];
+  one.on('log', ({ step, tokens, tokensPerSecond }) => {
+    reported.push([step, tokens]);
+    expect(tokensPerSecond).toBeGreaterThan(0);
+  });
+  await one.train();
+  expect(reported).toEqual([2, 4, 5].map((step) => [step, step * 2 * SEQ]));
+});
 
 test('weights only: a folder that loads, but no resume', async () => {
   const one = trainer({ maxSteps: 1, save: { dir, weightsOnly: true } });

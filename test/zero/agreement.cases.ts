@@ -112,7 +112,7 @@ const models: Attempt[] = [
 const agreeing: Attempt[] = [
   { name: 'nothing', gifts: [{}, {}], error: null },
   {
-    name: 'what a rank prints, and the order of keys',
+    name: 'printed keys and the order of keys may differ',
     gifts: [
       { config: { steps_per_print: 7, gradient_clipping: 1, seed: 3 } },
       { config: { seed: 3, gradient_clipping: 1, wall_clock_breakdown: true } },

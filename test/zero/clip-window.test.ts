@@ -46,7 +46,7 @@ test('a run that always clips stays without speculation', () => {
   expect(window.speculate).toBe(false);
 });
 
-test('occasional misses never pause it', () => {
+test('occasional misses never pause speculation', () => {
   const window = new ClipWindow();
   record(window, false, 3);
   for (let i = 0; i < 200; ++i) {

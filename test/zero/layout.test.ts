@@ -17,7 +17,7 @@ const layout = layoutUnit(
   { shards: 4 },
 );
 
-test('groups lie together, and shards are aligned', () => {
+test('parameters of a group are adjacent, and shards are aligned', () => {
   expect(layout.entries.map(({ name, offset, numel }) => [name, offset, numel])).toEqual([
     ['a', 0, 10],
     ['c', 64, 192],

@@ -8,7 +8,7 @@ import { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import type { Partition } from '../../lib/zero/shard.js';
 import type { ShardState } from '../../lib/zero/state/shard-state.js';
 
-test('every share enqueues what needs no step decision before one waits for it, and all in forward order', () => {
+test('every share enqueues work without the step decision first, and all work in forward order', () => {
   const done: string[] = [];
   const state = new OptimizerState();
   const units = ['h0', 'h1', 'h2', 'h3'];

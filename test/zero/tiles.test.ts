@@ -79,7 +79,7 @@ test('an update is elementwise if every group is', () => {
   expect([isSo(0), isSo(2), isSo(1, 0), isSo(0, 1), isSo(1, 2)]).toEqual(Array(5).fill(false));
 });
 
-test('blocks are cut with their elements, and not within', () => {
+test('tiles end at block borders', () => {
   const device = cpu();
   const before = liveTensors();
   const blocked = {

@@ -30,7 +30,7 @@ test('the first step has no prediction', () => {
   expect(trace.reuseDistance(A)).toBe(Number.POSITIVE_INFINITY);
 });
 
-test('a step is expected to repeat the last, in which uses in a row count once', () => {
+test('the prediction is the order of the last step, with consecutive uses counted once', () => {
   const trace = after(new UnitTrace(), [A, B, B, C, B, A]);
   expect(names(trace.firstUnits())).toBe('abcba');
   expect(foreseen(trace, [A, A, B, C])).toEqual(['bcba', 'bcba', 'cba', 'ba']);

@@ -45,7 +45,7 @@ test.each([
   [{ disabled: '1\n', status: 'CapEff:\t000001ffffffffff\n' }, /built without it/],
   [{ disabled: null, status: 'Seccomp:\t2\n' }, /seccomp filter forbids it/],
   [{}, /built without it, or the limit of locked memory/],
-])('io_uring is refused: %j', (facts, reason) => {
+])('the report says that io_uring is refused: %j', (facts, reason) => {
   expect(uringRefusal({ ...kernel, ...facts })).toEqual(
     typeof reason === 'string' ? reason : expect.stringMatching(reason),
   );
@@ -72,7 +72,7 @@ test("a library's major version is in its name or in the name behind a link", ()
   expect(libraryMajor('/usr/lib/libnccl.so')).toBeNull();
 });
 
-test('variables move the caches', () => {
+test('environment variables move the caches', () => {
   const env = { CUDA_CACHE_PATH: folder, HF_HUB_CACHE: join(folder, 'models') };
   expect(cacheFolders(env)).toEqual([
     { holds: expect.stringContaining('driver'), path: folder, exists: true },
@@ -81,6 +81,6 @@ test('variables move the caches', () => {
   ]);
 });
 
-test('the C library has a name', () => {
+test('the C library is named', () => {
   expect(libcVersion()).toMatch(/^(glibc \d+\.\d+|musl|unknown)$/);
 });
