@@ -1,5 +1,5 @@
-// Converts flags of Megatron-LM's scripts, as in DeepSpeed's tutorials, to sizes of a GPT-2 and keys
-// of a ds_config.json.
+// Converts flags of Megatron-LM's scripts, as in DeepSpeed's tutorials, to sizes of a GPT-2 and to
+// keys of a ds_config.json.
 'use strict';
 const { DsError } = require('@ds/native');
 

@@ -324,7 +324,9 @@ test('states of other orders and steps are refused', () => {
     'a position in steps of 4 samples, got a position in steps of 8. Resume with the same train_batch_size',
   );
   const other = new data.RandomSampler(40).stateDict();
-  expect(() => makeSampler().loadStateDict(other)).toThrow('got the position of another kind of sampler');
+  expect(() => makeSampler().loadStateDict(other)).toThrow(
+    'got the position of another kind of sampler',
+  );
   expect(() => fixedRoot({ min: 1, max: 2 } as never)).toThrow('totalSteps');
   expect(() => fixedRoot({ min: 2, max: 1, totalSteps: 1 })).toThrow('max');
   expect(() => fixedDiscrete([1, 2], [1, 2])).toThrow('3 difficulties, one more than');
