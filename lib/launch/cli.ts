@@ -87,7 +87,7 @@ addServeCommands(program, INFERENCE, finish);
 
 addGroups(program.command('validate'), VALIDATE)
   .helpGroup(CONFIGURATION)
-  .description('check a ds_config.json and print the resolved configuration')
+  .description('check a ds_config.json, print all values and their sources')
   .argument('<file>', 'path of the ds_config.json')
   .action((file: string, flags: object) =>
     finish(async () => {
@@ -107,7 +107,17 @@ addGroups(program.command('validate'), VALIDATE)
 
 addGroups(program.command('plan'), PLAN)
   .helpGroup(CONFIGURATION)
-  .description('predict memory and step time by ZeRO stage and offload')
+  .description('predict memory and step time, and write a ds_config.json')
+  .addHelpText(
+    'after',
+    `
+Examples:
+  ds plan --model Qwen/Qwen3-0.6B
+  ds plan --model 1558M --gpu rtx4090 --batch 8
+  ds plan --model llama --gpus 4 --config ds_config.json
+
+docs/planning.md explains the output.`,
+  )
   .action((flags: object) =>
     finish(async () => {
       const { fits, output } = await (await import('./plan.js')).planCommand(
@@ -137,7 +147,7 @@ addGroups(program.command('elastic'), ELASTIC)
 
 addGroups(program.command('env'), ENV)
   .helpGroup(MACHINE)
-  .description('print devices, libraries and missing parts of this machine')
+  .description('print the devices and libraries of this machine, and missing ones')
   .action(async (flags: object) => {
     const { json, forgetProducts } = readFlags(ENV, flags);
     const { forgetProducts: forget, formatSystem, inspectSystem } = await import('./env.js');
@@ -152,7 +162,7 @@ addGroups(program.command('env'), ENV)
 
 addGroups(program.command('io'), IO)
   .helpGroup(MACHINE)
-  .description('measure a disk for optimizer state, print the fastest "aio" section')
+  .description('measure a disk for offload and print the fastest "aio" section')
   .argument('<path>', 'folder on the disk')
   .action((path: string, flags: object) =>
     finish(async () => {
@@ -198,7 +208,15 @@ const launcher = launchCommand((options, script, args) =>
   .usage('COMMAND [options]\n       ds [options] <script> [arguments]')
   .version(version)
   .exitOverride(exitProcess);
-launcher.description(`${launcher.description()}\n${commandsHelp()}`);
+launcher.description(`${launcher.description()}\n${commandsHelp()}`).addHelpText(
+  'after',
+  `
+Examples:
+  ds train --model Qwen/Qwen3-0.6B --data chats.jsonl --output tuned --lora
+  ds serve tuned
+  ds --num_gpus 2 train.mjs
+  ds --hostfile hosts train.mjs --epochs 3`,
+);
 
 /** The commands by group, each with `ds` before its name. */
 function commandsHelp(): string {

@@ -76,17 +76,14 @@ export const SERVER = {
   }),
   models: declareOption(
     (_, models: Readonly<Record<string, string>>) => models,
-    'one of [several models](several-models.md#several-models), in place of the argument; repeatable',
+    'one of [several models](several-models.md#several-models), instead of the argument; repeatable',
     { shown: 'none', flag: '--model <name=folder>', syntax: 'pairs' },
   ),
-  modelsDir: string(
-    'folder: each model in it is one of [several models](several-models.md#several-models)',
-    {
-      shown: 'none',
-      flag: '--models-dir <folder>',
-    },
-  ),
-  modelMemory: integer('bytes of all loaded [models](several-models.md#several-models) together', {
+  modelsDir: string('folder of [several models](several-models.md#several-models)', {
+    shown: 'none',
+    flag: '--models-dir <folder>',
+  }),
+  modelMemory: integer('memory for all loaded [models](several-models.md#several-models)', {
     min: 1,
     shown: '90 % of the GPU, or half of the host memory',
     flag: '--model-memory <size>',
@@ -102,7 +99,7 @@ export const SERVER = {
   ),
   adapters: declareOption(
     (_, adapters: Readonly<Record<string, string>>) => adapters,
-    '[adapter](several-models.md#several-adapters) of requests with this model name; repeatable',
+    '[adapter](several-models.md#several-adapters) for requests with this model name; repeatable',
     { shown: 'none', flag: '--adapter <name=folder>', syntax: 'pairs' },
   ),
   maxAdapters: integer(
@@ -119,7 +116,11 @@ export const SERVER = {
     shown: 'the largest of `--adapter`',
     flag: '--max-lora-rank <n>',
   }),
-  seed: integer('seed of requests without one', { min: 0, shown: 'random', flag: '--seed <n>' }),
+  seed: integer('seed for requests that have none', {
+    min: 0,
+    shown: 'random',
+    flag: '--seed <n>',
+  }),
 };
 
 /** Options of both commands as they are read. */

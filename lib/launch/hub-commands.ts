@@ -12,7 +12,7 @@ type Finish = (run: () => Promise<number>) => Promise<void>;
  */
 export function addHubCommands(program: Command, group: string, finish: Finish): void {
   addGroups(program.command('pull').helpGroup(group), PULL)
-    .description('download a model of the Hugging Face hub into the cache')
+    .description('download a model from the Hugging Face hub into the cache')
     .argument('<name>', 'name of the model, such as Qwen/Qwen3-0.6B')
     .addHelpText('after', ENVIRONMENT)
     .action((name: string, flags: object) =>

@@ -10,20 +10,20 @@ import { addDeclared } from './declared-flags.js';
 
 /** Ranks and devices. */
 const PLACE = {
-  num_gpus: integer('the first N GPUs of each node', {
+  num_gpus: integer('use the first N GPUs of each node', {
     min: 1,
     shown: 'all',
     flag: '--num_accelerators, --num_gpus <n>',
   }),
-  num_procs: integer('N processes on the CPU of each node; they see no GPU', {
+  num_procs: integer('start N processes on the CPU of each node, without a GPU', {
     min: 1,
     flag: '--num_procs <n>',
   }),
-  include: string('use only these: `host:0,1@host2`, slots in this order; `localhost:2,3` here', {
+  include: string('use only these GPUs, in this order: `host:0,1@host2`, or `localhost:2,3`', {
     flag: '-i, --include <filter>',
   }),
-  exclude: string('use all nodes and GPUs but these', { flag: '-e, --exclude <filter>' }),
-  bind_core_list: string('use only these CPUs: `0-15,32-47`', {
+  exclude: string('use all nodes and GPUs except these', { flag: '-e, --exclude <filter>' }),
+  bind_core_list: string('use only these CPUs, such as `0-15,32-47`', {
     shown: 'all that `ds` may use',
     flag: '--bind_core_list <cpus>',
   }),
@@ -31,11 +31,11 @@ const PLACE = {
 
 /** Several nodes. */
 const NODES = {
-  hostfile: string('lines `host slots=N`; `#` starts a comment', {
+  hostfile: string('file with a line `host slots=N` for each node', {
     shown: '`/job/hostfile`, else this machine',
     flag: '-H, --hostfile <file>',
   }),
-  num_nodes: integer('the first N hosts; with `--node_rank`, the number of nodes', {
+  num_nodes: integer('use the first N hosts; with `--node_rank`, the number of nodes', {
     min: 1,
     shown: 'all',
     flag: '--num_nodes <n>',
@@ -53,12 +53,12 @@ const NODES = {
     flag: '--master_port <port>',
     syntax: 'integer',
   }),
-  no_ssh: boolean('with a hostfile: start only node `--node_rank`, here', { flag: '--no_ssh' }),
+  no_ssh: boolean('with a hostfile: start only the processes of this node', { flag: '--no_ssh' }),
   ssh_port: declareOption(requirePort, 'port of ssh', {
     flag: '--ssh_port <port>',
     syntax: 'integer',
   }),
-  launcher: string('way to reach other nodes; `pdsh` means the same, others are refused', {
+  launcher: string('how to reach other nodes: only ssh is supported', {
     default: 'ssh',
     shown: '`ssh`',
     flag: '--launcher <name>',
@@ -70,7 +70,7 @@ const NODES = {
 
 /** Script and processes. */
 const RUN = {
-  module: boolean("the script is a module's name, found from the current folder", {
+  module: boolean('the script is the name of a module, found from the current folder', {
     flag: '--module',
   }),
   no_local_rank: boolean('do not pass `--local_rank=N`', { flag: '--no_local_rank' }),
@@ -88,7 +88,7 @@ const RUN = {
 const OUTPUT = {
   /** Search the fastest configuration, and with "run" train with it. */
   autotuning: oneOf(['tune', 'run'])(
-    'search the fastest `ds_config.json`: [Autotuning](autotuning.md); `run` also trains',
+    '[search](autotuning.md) for the fastest `ds_config.json`; `run` then trains with it',
     { flag: '--autotuning <mode>' },
   ),
   enable_each_rank_log: string('also write `<folder>/<UTC time>_rank<N>.log`', {
@@ -126,7 +126,8 @@ export function launchCommand(
 ): Command {
   const command = new Command('ds')
     .description(
-      'Runs a command below, or a script as one process per GPU, here or on the nodes of a hostfile.',
+      'Runs one of these commands, or a script as one process per GPU, on this machine or on the ' +
+        'nodes of a hostfile.',
     )
     .argument('<script>', 'JavaScript or TypeScript file')
     .argument('[arguments...]', 'arguments of the script')

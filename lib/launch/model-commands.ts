@@ -17,7 +17,7 @@ export function addModelCommands(program: Command, group: string, finish: Finish
       return 0;
     });
   addGroups(program.command('eval').helpGroup(group), EVAL)
-    .description('loss, perplexity and multiple-choice accuracy of a model')
+    .description('compute loss, perplexity and multiple-choice accuracy of a model')
     .argument('<model>', 'folder of a model, checkpoints or an adapter; name on the hub')
     .action((folder: string, flags: object) =>
       print(async () => {
@@ -36,7 +36,7 @@ export function addModelCommands(program: Command, group: string, finish: Finish
       }),
     );
   addGroups(program.command('export').helpGroup(group), EXPORT)
-    .description('export a run or a checkpoint as a folder of Hugging Face')
+    .description('export a run or a checkpoint as a Hugging Face model folder')
     .argument('<folder>', 'run of ds train, folder of checkpoints, or model')
     .action((folder: string, flags: object) =>
       print(async () => {

@@ -16,7 +16,7 @@ const MODEL = {
     shown: '`main`',
     flag: '--revision <name>',
   }),
-  batch: integer('samples of a step on each GPU; micro-batches of N, N / 2, ... are tried', {
+  batch: integer('samples of a step on each GPU; `ds plan` tries micro-batches of N, N / 2, ...', {
     min: 1,
     default: 1,
     flag: '--batch <n>',
@@ -37,7 +37,7 @@ const MODEL = {
 };
 
 const MACHINES = {
-  gpu: string('name of the [table](#gpus), such as h100, a100-80g; a wrong name lists all', {
+  gpu: string('name from the [table](#gpus), such as h100 or a100-80g; a wrong name prints all', {
     shown: 'the GPU of this machine, else an H200',
     flag: '--gpu <name>',
   }),
@@ -68,7 +68,7 @@ const MACHINES = {
     syntax: 'bytes',
   }),
   /** GB/s. */
-  nvmeRate: number('rate of reads and writes at once; `ds io` measures it', {
+  nvmeRate: number('rate of the disk, reading and writing at once; `ds io` measures it', {
     above: 0,
     default: 2,
     flag: '--nvme-rate <GB/s>',
@@ -90,7 +90,7 @@ const PARALLELISM = {
     flag: '--lora [r]',
     syntax: 'integer or switch',
   }),
-  qlora: declareOption(rank, 'the same on linear layers in 4 bits', {
+  qlora: declareOption(rank, 'the same, over linear layers in 4 bits', {
     flag: '--qlora [r]',
     syntax: 'integer or switch',
   }),
@@ -101,7 +101,7 @@ const PARALLELISM = {
 };
 
 const CONFIGURATION = {
-  config: string('predict [this ds_config.json](#your-own-configuration), choose nothing', {
+  config: string('predict [this ds_config.json](#your-own-configuration) instead of choosing one', {
     flag: '--config <file>',
     conflicts: ['batch', 'precision', 'bf16OptimizerStates', 'tp', 'pp'],
   }),

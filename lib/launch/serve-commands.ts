@@ -18,6 +18,16 @@ const MODEL = 'folder of a model or of checkpoints, or a name such as Qwen/Qwen3
 export function addServeCommands(program: Command, group: string, finish: Finish): void {
   const serve = withModelOptions(program.command('serve').helpGroup(group), '[model]')
     .description("serve models over HTTP, for OpenAI's clients")
+    .addHelpText(
+      'after',
+      `
+Examples:
+  ds serve Qwen/Qwen3-0.6B
+  ds serve tuned --context 8192 --port 9000
+  DS_API_KEY=secret ds serve tuned --host 0.0.0.0
+
+docs/serving.md explains the options.`,
+    )
     .action((folder: string | undefined, flags: ServeFlags) =>
       finish(async () => (await import('./serve.js')).serveCommand(folder, flags)),
     );

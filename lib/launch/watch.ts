@@ -15,7 +15,7 @@ const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const;
 /** Adds the command under the heading `group`; `finish` ends the process with its code. */
 export function addWatchCommand(program: Command, group: string, finish: Finish): void {
   addGroups(program.command('watch').helpGroup(group), WATCH)
-    .description('show runs in a local web page: losses, speed, memory, samples')
+    .description('show runs on a local web page: losses, speed, memory, samples')
     .argument('<dir...>', 'folders of runs, such as the --output of ds train')
     .action((dirs: string[], flags: object) =>
       finish(() => watchCommand(dirs, readFlags(WATCH, flags))),

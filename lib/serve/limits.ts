@@ -17,13 +17,13 @@ export const REQUEST_LIMITS = {
    * UTF-16 units of a text that is tokenized, or tokens that /detokenize takes. Default: 16 for
    * each token of the context, and at least 65,536.
    */
-  promptCharacters: integer('characters of a text to tokenize; more gets HTTP 400', {
+  promptCharacters: integer('maximum number of characters of a prompt; more gets HTTP 400', {
     min: 1,
     shown: '16 a token of the context, at least 65,536',
     flag: '--max-prompt-chars <n>',
   }),
   /** Answers to one prompt (`n`). Default: 16. */
-  answers: integer('`n` of a request; more gets HTTP 400', {
+  answers: integer('answers of a request (`n`); more gets HTTP 400', {
     min: 1,
     default: 16,
     flag: '--max-answers <n>',
@@ -31,7 +31,7 @@ export const REQUEST_LIMITS = {
   /** Prompts in one request. Default: 64. */
   prompts: integer('prompts in one request', { min: 1, default: 64 }),
   /** Bytes of a request's body; more gets HTTP 413. Default: 4 MiB. */
-  bodyBytes: integer('bytes of a request; more gets HTTP 413', {
+  bodyBytes: integer('maximum size of a request; more gets HTTP 413', {
     min: 1,
     default: 4 * 2 ** 20,
     shown: '4 MiB',
@@ -57,7 +57,7 @@ export const REQUEST_LIMITS = {
     flag: '--body-timeout <seconds>',
   }),
   /** Seconds until a request that has not ended is ended. Default: 600. */
-  requestSeconds: integer('seconds of a request; then HTTP 503', {
+  requestSeconds: integer('maximum time of a request; then HTTP 503', {
     min: 1,
     default: 600,
     flag: '--request-timeout <seconds>',
@@ -101,7 +101,7 @@ export const SERVER_LIMITS = {
    * Bytes of the bodies of all requests under way; beyond them, a body of more than 64 KiB is 503.
    * Default: 128 MiB.
    */
-  bodiesBytes: integer('bytes of the bodies of all requests under way; more gets HTTP 503', {
+  bodiesBytes: integer('bytes of all request bodies together; more gets HTTP 503', {
     min: 1,
     default: 128 * 2 ** 20,
     shown: '128 MiB',

@@ -104,9 +104,9 @@ export const SAVING = {
    * Writes whole weights and the tokenizer into each checkpoint, for transformers; for a model with
    * adapters only the adapters, for PEFT. Default: true.
    */
-  weights: boolean('also write weights that transformers reads', { default: true }),
+  weights: boolean('also write the weights, as transformers reads them', { default: true }),
   /** Writes only weights or adapters; such checkpoints cannot be resumed. Default: false. */
-  weightsOnly: boolean('write only these; such checkpoints cannot resume', {
+  weightsOnly: boolean('write only the weights; such checkpoints cannot resume', {
     default: false,
     flag: 'save_only_model',
   }),

@@ -80,17 +80,19 @@ const RUN = {
   sample: textOrSwitch('prompt to continue after training; --no_sample turns it off', {
     shown: 'the first row with one',
   }),
-  sample_tokens: integer('tokens of that continuation', { min: 1, shown: '48' }),
+  sample_tokens: integer('tokens to generate after this prompt', { min: 1, shown: '48' }),
 };
 
 /** How rows become samples. */
 const ROWS = {
-  max_length: integer('tokens of a sample at most', {
+  max_length: integer('maximum number of tokens of a sample', {
     shown: "1024, or the model's maximum",
     also: ['max_seq_length', 'block_size', 'cutoff_len', 'model_max_length'],
   }),
   packing: boolean('fill each sample with several rows', { shown: 'false' }),
-  eval_packing: boolean('the same for evaluation', { shown: '--packing' }),
+  eval_packing: boolean('fill the samples of evaluations with several rows', {
+    shown: '--packing',
+  }),
   packing_strategy: string('"bfd" cuts long rows, "bfd_split" keeps their parts', {
     shown: '"bfd"',
   }),
@@ -122,7 +124,7 @@ const LEARNING = {
   /** -1 stands for no number, as in transformers. */
   max_steps: integer('number of updates, in place of epochs'),
   lr_scheduler_type: string('schedule of the learning rate', { shown: '"linear"' }),
-  lr_scheduler_kwargs: record('numbers of the schedule, such as {"min_lr": 1e-6}'),
+  lr_scheduler_kwargs: record('parameters of the schedule, such as {"min_lr": 1e-6}'),
   warmup_steps: number('updates of warm-up; below 1, a share of all', { shown: '0' }),
   warmup_ratio: number('share of all updates for warm-up', { shown: '0' }),
   adam_beta1: number('beta1 of AdamW', { min: 0, below: 1, shown: '0.9' }),

@@ -62,7 +62,7 @@ export const DPO = {
   }),
   /** The f-divergence between model and reference. Default: "reverse_kl". */
   divergence: oneOf<Divergence>(keysOf(DIVERGENCES))(
-    'or `"forward_kl"`, `"js_divergence"`, `"alpha_divergence"`',
+    '`"reverse_kl"`, `"forward_kl"`, `"js_divergence"` or `"alpha_divergence"`',
     {
       default: 'reverse_kl',
       flag: 'f_divergence_type',
@@ -98,7 +98,7 @@ export const DPO = {
     flag: 'use_weighting',
   }),
   /** Moves the reference towards the model now and then (TR-DPO). Default: false. */
-  syncRefModel: boolean('move the reference towards the model now and then (TR-DPO)', {
+  syncRefModel: boolean('move the reference towards the model at intervals (TR-DPO)', {
     default: false,
     flag: 'sync_ref_model',
   }),
