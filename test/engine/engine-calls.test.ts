@@ -3,6 +3,8 @@
 import { EngineCalls, StateUse } from '../../lib/engine/calls.js';
 import { completely, ReleaseStack } from '../../lib/engine/release-stack.js';
 import { DsError } from '../../lib/errors.js';
+import { cpu } from '../../lib/runtime/device.js';
+import { tinyEngine } from '../e2e/tiny-training.js';
 import { refusal, thrownBy } from '../support/refusal.js';
 
 /** A group of several ranks; records the errors that its ranks receive. */
@@ -54,6 +56,20 @@ test('ranks that share layers, and ranks of started collectives, receive a failu
   const gatheringPass = (body: () => never) => gathering.calls.pass(body);
   expect(gathering.heardOf(gatheringPass)).toEqual(['shard', 'tensor', 'own']);
 });
+
+test.each([2, 3] as const)(
+  'only ranks that gather weights wait in a forward: stage %i',
+  async (stage) => {
+    const zero = { stage };
+    const engine = await tinyEngine({ precision: 'fp32', offload: false, zero }, cpu());
+    const { calls, parts } = engine as unknown as {
+      calls: { passing: { always: readonly unknown[] } };
+      parts: { ranks: { shardGroup: unknown } };
+    };
+    expect(calls.passing.always.includes(parts.ranks.shardGroup)).toBe(stage === 3);
+    engine.destroy();
+  },
+);
 
 test('the error of a failed step reaches the ranks that took part in it', () => {
   const { calls, heardOf } = callsOf();

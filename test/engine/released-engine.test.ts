@@ -1,10 +1,17 @@
 // A destroyed engine leaves memory, although the caller keeps the model and trains it again.
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
-import { type Engine, initialize } from '../../lib/index.js';
+import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
 import type { CausalLM } from '../../lib/models/index.js';
+import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
 import { collectGarbage } from '../support/quiet.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'ds-released-engine-'));
+afterAll(() => rmSync(folder, { recursive: true }));
 
 /** Whether the engine is collected within so many turns of the event loop. */
 async function isCollected(engine: WeakRef<object>, turns = 200): Promise<boolean> {
@@ -59,4 +66,53 @@ test('an engine that is not destroyed lives as long as its model', async () => {
   expect(await isCollected(held, 10)).toBe(false);
   held.deref()?.destroy();
   expect(model.vocabSize).toBe(131);
+});
+
+type Counted = 'createStream' | 'releaseStream' | 'createEvent' | 'releaseEvent';
+
+/** What a process holds besides memory. */
+const heldNow = () => ({
+  files: readdirSync('/proc/self/fd').length,
+  listeners: process.eventNames().map((name) => `${String(name)} ${process.listenerCount(name)}`),
+  resources: process
+    .getActiveResourcesInfo()
+    .filter((name) => name !== 'Immediate')
+    .sort(),
+});
+
+/** Sections of features that own streams, events, files, timers or listeners. */
+const features: [string, DsConfig][] = [
+  ['phase times', { wall_clock_breakdown: true }],
+  [
+    'a profile',
+    { flops_profiler: { enabled: true, profile_step: 1, output_file: join(folder, 'profile') } },
+  ],
+  ['memory by owner', { memory_breakdown: true }],
+  ['CSV files', { csv_monitor: { enabled: true, output_path: folder, job_name: 'run' } }],
+  ['TensorBoard', { tensorboard: { enabled: true, output_path: folder, job_name: 'board' } }],
+  ['a dynamic loss scale', { bf16: { enabled: false }, fp16: { enabled: true } }],
+  ['progressive layer drop', { progressive_layer_drop: { enabled: true, theta: 0.5, gamma: 0.1 } }],
+  ['FP8', { fp8: { enabled: true } }],
+];
+
+describe('destroy() leaves no stream, event, file, timer or listener', () => {
+  test.each(features)('of %s', async (_, section) => {
+    const print = jest.spyOn(process.stdout, 'write').mockReturnValue(true);
+    const names: Counted[] = ['createStream', 'releaseStream', 'createEvent', 'releaseEvent'];
+    const calls = names.map((name) => jest.spyOn(addon, name));
+    const before = heldNow();
+    const base = tinyConfig({ precision: 'bf16', offload: false });
+    const model = tinyModel({ checkpointing: true, model: { channels: 32 } });
+    const config = { ...base, ...section } as DsConfig;
+    const { engine } = await initialize({ model, config, device: cpu() });
+    trainTiny(engine, 0, 3);
+    expect(engine.stopRequested).toBe(false);
+    engine.offloadStates();
+    engine.reloadStates();
+    engine.destroy();
+    const [streams, freedStreams, events, freedEvents] = calls.map(({ mock }) => mock.calls.length);
+    for (const call of [print, ...calls]) call.mockRestore();
+    expect([freedStreams, freedEvents]).toEqual([streams, events]);
+    expect(heldNow()).toEqual(before);
+  });
 });
