@@ -1,12 +1,11 @@
 // Tests the flows of gradients and weights without processes: whole units, partial sums, secondary
-// copies, and the calls of each share of optimizer state.
+// copies, and lent state.
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { untimedComm } from '../../lib/zero/bucket.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
-import { OptimizerState, type Schedule } from '../../lib/zero/optimizer-state.js';
 import { MemoryStore, type Partition, type WeightShard } from '../../lib/zero/shard.js';
 import type { GradientFlow } from '../../lib/zero/stage.js';
 import {
@@ -25,7 +24,6 @@ import {
 } from '../../lib/zero/stage3.js';
 import { bytesOf, LentState, totalBytes } from '../../lib/zero/state/lent-state.js';
 import { allocatePinned } from '../../lib/zero/state/pinned.js';
-import type { ShardState } from '../../lib/zero/state/shard-state.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();
@@ -271,6 +269,28 @@ describe('weights that are gathered', () => {
     expect(callsOf(() => flow.dispose())).toEqual([]);
   });
 
+  // Units of 8 elements, in the order a, b, c. A unit that stays is not freed after its use.
+  test.each([
+    [8, 16, ['c']],
+    [7, 100, ['a', 'b', 'c']],
+    [8, 24, []],
+    [8, 15, ['b', 'c']],
+    [8, 7, ['a', 'b', 'c']],
+  ])('stay if they have at most %i elements, and %i together', (each, together, freed) => {
+    const { flow, shards, callsOf } = flowOf({
+      persistenceThreshold: each,
+      modelPersistenceThreshold: together,
+    });
+    const calls = callsOf(() => {
+      for (const { unit } of shards) flow.acquire(unit);
+      for (const { unit } of shards) flow.release(unit);
+    });
+    expect(calls.filter((one) => one.startsWith('free'))).toEqual(
+      freed.map((name) => `free ${name}`),
+    );
+    flow.dispose();
+  });
+
   test('are gathered ahead, and waited for at the end of backward', () => {
     const { flow, shards, callsOf } = flowOf({ prefetch: 1, maxLive: 1e9 });
     const [a, b] = shards.map(({ unit }) => unit) as never[];
@@ -340,121 +360,6 @@ describe('weights that are gathered', () => {
     expect(secondary.gather(unit, flat, at)).toBeNull();
     for (const one of [flat, other]) one.release();
     expect(liveTensors()).toBe(before);
-  });
-});
-
-describe('shares of optimizer state', () => {
-  const partitionOf = (name: string) => ({ name }) as unknown as Partition;
-
-  /** Two shares with a partition each; the second has no optional method. */
-  function share() {
-    const log: unknown[] = [];
-    const say =
-      (what: string, result?: unknown) =>
-      (...given: unknown[]) => {
-        log.push([what, ...given]);
-        return result;
-      };
-    const [a, b] = [partitionOf('a'), partitionOf('b')];
-    const stateOf = (name: string) => ({
-      adopt: say(`${name} adopt`),
-      receive: say(`${name} receive`),
-      lendsCopies: name === 'one',
-      writeMaster: say(`${name} write`),
-      refresh: say(`${name} refresh`),
-      awaitWeights: say(`${name} awaitWeights`),
-      gradOf: say(`${name} gradOf`, name),
-      lend: say(`${name} lend`, name),
-      synchronize: say(`${name} synchronize`),
-      bytes: { device: 1, host: 2, disk: 3 },
-      deviceMemory: { masters: [`${name} master`], states: [`${name} state`] },
-    });
-    const full = {
-      adopt: say('adopt'),
-      prepare: say('prepare'),
-      gradReady: say('gradReady'),
-      awaitWeights: say('awaitWeights'),
-      gradOf: say('gradOf', 'own'),
-      commit: say('commit'),
-      changed: say('changed'),
-      resync: say('resync'),
-      isAdrift: true,
-      rankErrors: () => ['error'],
-      bytes: { device: 10, host: 20 },
-    };
-    const state = new OptimizerState();
-    const add = (partition: Partition, name: string, schedule: object): void =>
-      state.add({
-        partitions: [partition],
-        state: stateOf(name) as unknown as ShardState,
-        schedule: schedule as Schedule,
-      });
-    add(a, 'one', full);
-    add(b, 'two', {});
-    const callsOf = (act: () => unknown): unknown[] => {
-      act();
-      return log.splice(0);
-    };
-    return { state, a, b, callsOf };
-  }
-
-  test('get the calls of their partitions', () => {
-    const { state, a, b, callsOf } = share();
-    for (const [partition, name] of [
-      [a, 'one'],
-      [b, 'two'],
-    ] as const) {
-      const own = (...calls: unknown[][]): unknown[][] => (name === 'one' ? calls : []);
-      expect(callsOf(() => state.adopt(partition))).toEqual([
-        [`${name} adopt`, partition],
-        ...own(['adopt', partition]),
-      ]);
-      expect(callsOf(() => state.gradReady(partition))).toEqual([
-        [`${name} receive`, partition],
-        ...own(['gradReady', partition]),
-      ]);
-      expect(callsOf(() => state.awaitWeights(partition))).toEqual([
-        ...own(['awaitWeights', partition]),
-        [`${name} awaitWeights`, partition],
-      ]);
-      expect(callsOf(() => state.writeMaster(partition, 1 as never, 2 as never))).toEqual([
-        [`${name} write`, partition, 1, 2],
-      ]);
-      expect(callsOf(() => state.lend(partition, 1 as never, 'm'))).toEqual([
-        ...own(['commit']),
-        [`${name} lend`, partition, 1, 'm'],
-      ]);
-      expect(callsOf(() => state.refresh(partition))).toEqual([
-        ...own(['changed']),
-        [`${name} refresh`, partition],
-      ]);
-      expect(callsOf(() => state.noteChanged(partition))).toEqual(own(['changed']));
-      expect(state.lendsCopies(partition)).toBe(name === 'one');
-      expect(state.gradOf(partition)).toBe(name === 'one' ? 'own' : 'two');
-      callsOf(() => {});
-    }
-    // Frozen shards have no share.
-    expect(callsOf(() => state.awaitWeights(partitionOf('frozen')))).toEqual([]);
-    expect(() => state.lend(partitionOf('frozen'), 1 as never, 'm')).toThrow();
-  });
-
-  test('add up', () => {
-    const { state, callsOf } = share();
-    expect(callsOf(() => state.prepare('plan' as never))).toEqual([['prepare', 'plan']]);
-    expect(callsOf(() => state.resync(3, 'to' as never))).toEqual([['resync', 3, 'to']]);
-    expect(callsOf(() => state.synchronize())).toEqual([
-      ['commit'],
-      ['one synchronize'],
-      ['two synchronize'],
-    ]);
-    expect(state.isAdrift).toBe(true);
-    expect(new OptimizerState().isAdrift).toBe(false);
-    expect(state.rankErrors()).toEqual(['error']);
-    expect(state.bytes).toEqual({ device: 12, host: 24, disk: 6 });
-    expect(state.deviceMemory).toEqual({
-      masters: ['one master', 'two master'],
-      states: ['one state', 'two state'],
-    });
   });
 });
 

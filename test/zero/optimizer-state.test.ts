@@ -82,3 +82,118 @@ test.each<[sizes: readonly number[], share: number, chosen: number[]]>([
     expect([...chosen].map((one) => all.indexOf(one))).toEqual(units);
   },
 );
+
+describe('shares of optimizer state', () => {
+  const partitionOf = (name: string) => ({ name }) as unknown as Partition;
+
+  /** Two shares with a partition each; the second has no optional method. */
+  function share() {
+    const log: unknown[] = [];
+    const say =
+      (what: string, result?: unknown) =>
+      (...given: unknown[]) => {
+        log.push([what, ...given]);
+        return result;
+      };
+    const [a, b] = [partitionOf('a'), partitionOf('b')];
+    const stateOf = (name: string) => ({
+      adopt: say(`${name} adopt`),
+      receive: say(`${name} receive`),
+      lendsCopies: name === 'one',
+      writeMaster: say(`${name} write`),
+      refresh: say(`${name} refresh`),
+      awaitWeights: say(`${name} awaitWeights`),
+      gradOf: say(`${name} gradOf`, name),
+      lend: say(`${name} lend`, name),
+      synchronize: say(`${name} synchronize`),
+      bytes: { device: 1, host: 2, disk: 3 },
+      deviceMemory: { masters: [`${name} master`], states: [`${name} state`] },
+    });
+    const full = {
+      adopt: say('adopt'),
+      prepare: say('prepare'),
+      gradReady: say('gradReady'),
+      awaitWeights: say('awaitWeights'),
+      gradOf: say('gradOf', 'own'),
+      commit: say('commit'),
+      changed: say('changed'),
+      resync: say('resync'),
+      isAdrift: true,
+      rankErrors: () => ['error'],
+      bytes: { device: 10, host: 20 },
+    };
+    const state = new OptimizerState();
+    const add = (partition: Partition, name: string, schedule: object): void =>
+      state.add({
+        partitions: [partition],
+        state: stateOf(name) as unknown as ShardState,
+        schedule: schedule as Schedule,
+      });
+    add(a, 'one', full);
+    add(b, 'two', {});
+    const callsOf = (act: () => unknown): unknown[] => {
+      act();
+      return log.splice(0);
+    };
+    return { state, a, b, callsOf };
+  }
+
+  test('get the calls of their partitions', () => {
+    const { state, a, b, callsOf } = share();
+    for (const [partition, name] of [
+      [a, 'one'],
+      [b, 'two'],
+    ] as const) {
+      const own = (...calls: unknown[][]): unknown[][] => (name === 'one' ? calls : []);
+      expect(callsOf(() => state.adopt(partition))).toEqual([
+        [`${name} adopt`, partition],
+        ...own(['adopt', partition]),
+      ]);
+      expect(callsOf(() => state.gradReady(partition))).toEqual([
+        [`${name} receive`, partition],
+        ...own(['gradReady', partition]),
+      ]);
+      expect(callsOf(() => state.awaitWeights(partition))).toEqual([
+        ...own(['awaitWeights', partition]),
+        [`${name} awaitWeights`, partition],
+      ]);
+      expect(callsOf(() => state.writeMaster(partition, 1 as never, 2 as never))).toEqual([
+        [`${name} write`, partition, 1, 2],
+      ]);
+      expect(callsOf(() => state.lend(partition, 1 as never, 'm'))).toEqual([
+        ...own(['commit']),
+        [`${name} lend`, partition, 1, 'm'],
+      ]);
+      expect(callsOf(() => state.refresh(partition))).toEqual([
+        ...own(['changed']),
+        [`${name} refresh`, partition],
+      ]);
+      expect(callsOf(() => state.noteChanged(partition))).toEqual(own(['changed']));
+      expect(state.lendsCopies(partition)).toBe(name === 'one');
+      expect(state.gradOf(partition)).toBe(name === 'one' ? 'own' : 'two');
+      callsOf(() => {});
+    }
+    // Frozen shards have no share.
+    expect(callsOf(() => state.awaitWeights(partitionOf('frozen')))).toEqual([]);
+    expect(() => state.lend(partitionOf('frozen'), 1 as never, 'm')).toThrow();
+  });
+
+  test('add up', () => {
+    const { state, callsOf } = share();
+    expect(callsOf(() => state.prepare('plan' as never))).toEqual([['prepare', 'plan']]);
+    expect(callsOf(() => state.resync(3, 'to' as never))).toEqual([['resync', 3, 'to']]);
+    expect(callsOf(() => state.synchronize())).toEqual([
+      ['commit'],
+      ['one synchronize'],
+      ['two synchronize'],
+    ]);
+    expect(state.isAdrift).toBe(true);
+    expect(new OptimizerState().isAdrift).toBe(false);
+    expect(state.rankErrors()).toEqual(['error']);
+    expect(state.bytes).toEqual({ device: 12, host: 24, disk: 6 });
+    expect(state.deviceMemory).toEqual({
+      masters: ['one master', 'two master'],
+      states: ['one state', 'two state'],
+    });
+  });
+});

@@ -61,3 +61,13 @@ test('without updates, a repeated unit starts the next forward', () => {
   expect(foreseen(trace, [A, B, B, C])).toEqual(['', '', '', '']);
   expect(foreseen(trace, [A, B, C, A])).toEqual(['bca', 'cab', 'abc', 'bca']);
 });
+
+test('without a step, the trace starts again after 10,000 uses', () => {
+  const trace = new UnitTrace();
+  for (let use = 0; use < 5_000; ++use) for (const one of [A, B]) trace.visit(one);
+  expect([...trace.nextUnits()]).toEqual([]);
+  trace.visit(A);
+  expect([...trace.nextUnits()].slice(0, 3)).toEqual([B, A, B]);
+  trace.restart();
+  expect([...trace.firstUnits()]).toEqual([A]);
+});
