@@ -3,10 +3,22 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
-import { type DsConfig, type Engine, initialize } from '../../lib/index.js';
+import { compressionOf } from '../../lib/compression/compress.js';
+import {
+  type DsConfig,
+  DsError,
+  type Engine,
+  initCompression,
+  initialize,
+  liveTensors,
+} from '../../lib/index.js';
 import type { CausalLM } from '../../lib/models/index.js';
+import { isStreamed } from '../../lib/nn/streamed.js';
 import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
+import { withOwners } from '../../lib/runtime/shortage.js';
+import { TensorGrowth } from '../../lib/tensor/growth.js';
+import type { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
 import { collectGarbage } from '../support/quiet.js';
 
@@ -104,6 +116,8 @@ describe('destroy() leaves no stream, event, file, timer or listener', () => {
     const base = tinyConfig({ precision: 'bf16', offload: false });
     const model = tinyModel({ checkpointing: true, model: { channels: 32 } });
     const config = { ...base, ...section } as DsConfig;
+    for (const parameter of model.parameters()) parameter.moveTo(cpu(), 'f32');
+    const live = liveTensors();
     const { engine } = await initialize({ model, config, device: cpu() });
     trainTiny(engine, 0, 3);
     expect(engine.stopRequested).toBe(false);
@@ -114,5 +128,76 @@ describe('destroy() leaves no stream, event, file, timer or listener', () => {
     for (const call of [print, ...calls]) call.mockRestore();
     expect([freedStreams, freedEvents]).toEqual([streams, events]);
     expect(heldNow()).toEqual(before);
+    expect(liveTensors()).toBe(live);
   });
+});
+
+describe('after destroy()', () => {
+  test('a shortage of memory is not explained by the engine', async () => {
+    const fields = { op: 'a tensor', expected: '9 bytes of host memory', got: '1' };
+    const shortage = new DsError({ code: 'DS_OUT_OF_MEMORY', ...fields });
+    const engine = await train(tinyModel(), 1);
+    expect(withOwners(shortage)).not.toBe(shortage);
+    engine.destroy();
+    expect(withOwners(shortage)).toBe(shortage);
+  });
+
+  test('compressed layers keep the step of the end', async () => {
+    const section = {
+      weight_quantization: {
+        shared_parameters: { enabled: true },
+        different_groups: { all: { params: { start_bits: 8, target_bits: 8 }, modules: ['*'] } },
+      },
+    };
+    const config = {
+      ...tinyConfig({ precision: 'bf16', offload: false }),
+      compression_training: section,
+    };
+    const model = initCompression(tinyModel(), config);
+    const { engine } = await initialize({ model, config, device: cpu() });
+    trainTiny(engine, 0, 2);
+    const { progress } = engine as unknown as { progress: { globalSteps: number } };
+    const clock = compressionOf(model)?.clock;
+    engine.destroy();
+    progress.globalSteps = 9;
+    expect(clock?.step).toBe(2);
+  });
+
+  test('updates have ended, and no search for leaks samples tensors', async () => {
+    const engine = await train(tinyModel(), 1);
+    const { state } = (engine as unknown as { parts: { state: OptimizerState } }).parts;
+    const synchronize = jest.spyOn(state, 'synchronize');
+    const endSearch = jest.spyOn(TensorGrowth.prototype, 'dispose');
+    engine.destroy();
+    expect([synchronize, endSearch].map(({ mock }) => mock.calls.length)).toEqual([1, 1]);
+    endSearch.mockRestore();
+  });
+
+  test('the weights of an engine without an optimizer may change again', async () => {
+    const {
+      optimizer: _,
+      scheduler: __,
+      ...config
+    } = tinyConfig({
+      precision: 'bf16',
+      offload: false,
+      zero: { stage: 3 },
+    });
+    const model = tinyModel();
+    const { engine } = await initialize({ model, config, device: cpu() });
+    expect(isStreamed(model)).toBe(true);
+    engine.destroy();
+    expect(isStreamed(model)).toBe(false);
+  });
+});
+
+test('an engine that cannot be built leaves parameters outside of its groups trainable', async () => {
+  const model = tinyModel();
+  const [first, ...others] = model.parameters();
+  const config = tinyConfig({ precision: 'bf16', offload: false });
+  const modelParameters = [{ params: others }];
+  const stopSignals = ['none of them'] as never;
+  const built = initialize({ model, modelParameters, config, stopSignals, device: cpu() });
+  await expect(built).rejects.toMatchObject({ code: 'DS_ARGUMENT' });
+  expect(first?.requiresGrad).toBe(true);
 });
