@@ -5,7 +5,8 @@
 
 namespace ds {
 
-/// out += in: one f32 addition and rounding per element, the same bits on every back end.
+/// Adds `in` to `out`: one f32 addition and rounding per element, with the same bits on all back
+/// ends.
 struct Accumulate {
   View in;   // same shape as out, f32, f16 or bf16; any strides
   View out;  // f32, updated; any strides without overlap

@@ -10,7 +10,7 @@ namespace ds {
 
 enum class ActivationOp : int32_t { leaky_relu, elu, softplus };
 
-/// out = op(in), computed in f32 (f64 for f64) and rounded once.
+/// Computes out = op(in) in f32 (f64 for f64), rounded once.
 ///
 ///     leaky_relu   in > 0: in                     else: alpha in
 ///     elu          in > 0: in                     else: alpha (e^in - 1)
@@ -30,7 +30,8 @@ inline void check(const Activation& op) {
   require_floating("activation", op.out);
 }
 
-/// dx (+)= dout * op'(in); at 0 the slopes are alpha, alpha and 1/2. FLOPs: 2 per element of dx.
+/// Computes dx (+)= dout * op'(in). At 0 the slopes are alpha, alpha and 1/2. FLOPs: 2 per element
+/// of dx.
 struct ActivationBackward {
   View in;    // the forward's
   View dout;  // same shape and dtype
@@ -46,7 +47,7 @@ inline void check(const ActivationBackward& op) {
   require_floating("activation_backward", op.dx);
 }
 
-/// The curve of `op`, for both back ends. T is float or double.
+/// The curve of `op`, shared by the back ends. T is float or double.
 template <class T>
 struct ActivationCurve {
   ActivationOp op;

@@ -1,14 +1,14 @@
-// Adafactor over a parameter or a part of it. The second moment of a matrix is factored into rows
-// and columns. Sources: Shazeer & Stern 2018, arXiv:1804.04235, algorithms 4 to 6; the Adafactor of
-// fairseq and transformers.
+// Adafactor over a parameter or a part of it. For matrices, it keeps means of the second moment
+// over rows and columns only. Sources: Shazeer & Stern 2018, arXiv:1804.04235, algorithms 4 to 6;
+// the Adafactor of fairseq and transformers.
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// Elements of a parameter that a flat range holds: from element `from` on. The parameter is
-/// `matrices` contiguous matrices of rows / matrices by columns elements.
+/// The part of a parameter in a flat range: the elements from `from` on. The parameter has
+/// `matrices` contiguous matrices, each of rows / matrices by columns elements.
 struct MatrixPart {
   int64_t from;
   int64_t matrices;
@@ -16,7 +16,8 @@ struct MatrixPart {
   int64_t columns;  // below 2^31
 };
 
-/// `rows` has one value per row of the matrices, `columns` one value per column of each matrix.
+/// Checks that `rows` has a value per row of all matrices, and `columns` a value per column of each
+/// matrix.
 inline void check_factors(const char* op, const MatrixPart& part, const View& rows, DType dtype,
                           const View& columns, int64_t n) {
   const bool even = part.matrices > 0 && part.rows >= 0 && part.rows % part.matrices == 0;
@@ -34,10 +35,10 @@ inline void check_factors(const char* op, const MatrixPart& part, const View& ro
   require_list(op, columns, part.matrices * part.columns, dtype, "columns");
 }
 
-/// First pass over matrices. With g = grad * control[0] (f32): squares = sum of p^2, rows and
-/// columns = sums of g^2 along both, over the elements of this range. Sums are f64 in one fixed
-/// order, so all back ends give the same bits. All are 0 when control[1] is 0. The sums of a
-/// parameter's ranges add up to the sums of the whole parameter.
+/// First pass over matrices. With g = grad * control[0] in f32, computes over the elements of this
+/// range: squares = sum of p^2; rows and columns = sums of g^2 along rows and columns. Sums are f64
+/// in a fixed order, so all back ends give the same bits. If control[1] is 0, all sums are 0. The
+/// sums of a parameter's ranges add up to those of the whole parameter.
 struct AdafactorSums {
   View master;   // [n] f32, read
   View grad;     // [n] f32, f16 or bf16
@@ -57,12 +58,12 @@ inline void check(const AdafactorSums& op) {
   check_control(kOp, op.control);
 }
 
-/// Between the passes: the moments of rows and columns follow the means of g^2 + eps,
+/// Updates the factored moments between the passes. They follow the means of g^2 + eps:
 ///     row = decay row + (1 - decay) (row_sums / columns + eps),
 ///   the same for column, over the rows of its matrix,
 ///     row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor = 1 / sqrt(column).
-/// Computed in f64, rounded to f32. A factor is 0 if its moment is 0. When control[1] is 0 nothing
-/// changes.
+/// Computed in f64 and rounded to f32. If a moment is 0, its factor is 0. If control[1] is 0,
+/// nothing changes.
 struct AdafactorFactors {
   View row_sums;       // [rows] f64, over whole parameters
   View column_sums;    // [matrices * columns] f64
@@ -71,7 +72,7 @@ struct AdafactorFactors {
   View row_factor;     // [rows] f32, overwritten
   View column_factor;  // [matrices * columns] f32, overwritten
   View control;        // [4] f32
-  MatrixPart part;     // from is 0
+  MatrixPart part;     // `from` must be 0
   double decay;        // of the second moment at this step
   double eps;
 };
@@ -84,8 +85,8 @@ inline void check(const AdafactorFactors& op) {
   check_control(kOp, op.control);
 }
 
-/// Second pass over matrices: the sum of u^2 over the elements of this range, with u = row_factor
-/// column_factor g. The order is that of core/segments.h. The sum is 0 when control[1] is 0.
+/// Second pass over matrices: computes the sum of u^2 over the elements of this range, with u =
+/// row_factor column_factor g, in the order of core/segments.h. If control[1] is 0, the sum is 0.
 struct AdafactorDirection {
   View grad;           // [n] f32, f16 or bf16
   View row_factor;     // [rows] f32
@@ -104,9 +105,9 @@ inline void check(const AdafactorDirection& op) {
   check_control(kOp, op.control);
 }
 
-/// The only pass over vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of
-/// u^2) with u = g / sqrt(v), or 0 if v is 0. When control[1] is 0 the moment is unchanged and the
-/// sums are 0.
+/// First pass over vectors: v = decay v + (1 - decay) (g^2 + eps), and squares = (sum of p^2, sum
+/// of u^2) with u = g / sqrt(v), or 0 if v is 0. If control[1] is 0, the moment is unchanged and
+/// the sums are 0.
 struct AdafactorMoment {
   View master;   // [n] f32, read
   View v;        // [n] f32, updated
@@ -125,24 +126,24 @@ inline void check(const AdafactorMoment& op) {
   check_control(kOp, op.control);
 }
 
-/// One group's hyperparameters at one step.
+/// Hyperparameters of a group at one step.
 struct AdafactorScalars {
   double lr;
   double least_scale;  // lower bound of rms(p) in the rate, if scale_parameter is set
   double clip_threshold;
   double weight_decay;
-  double beta1;  // of the first moment, where there is one
+  double beta1;  // of the first moment, if there is one
   bool scale_parameter;
 };
 
-/// Last pass. The parameter has `whole` elements, this range has n. With rms(x) = sqrt(sum of x^2 /
-/// whole):
+/// Last pass: updates the weights. The parameter has `whole` elements, this range has n. With
+/// rms(x) = sqrt(sum of x^2 / whole):
 ///     rate = lr max(least_scale, rms(p)), or lr if scale_parameter is false;
 ///     u = rate / max(1, rms(u) / clip_threshold) * (row_factor column_factor g, or g / sqrt(v));
 ///     with a first moment m = beta1 m + (1 - beta1) u, and then u = m;
 ///     p -= rate weight_decay p, then p -= u. weight = p rounded to its dtype.
-/// `weight` may be `grad`: a thread reads the gradient before it writes the weight. When control[1]
-/// is 0 only `weight` is written, from the unchanged master.
+/// `weight` may be `grad`: a thread reads the gradient before it writes the weight. If control[1]
+/// is 0, only `weight` is written, from the unchanged master.
 struct AdafactorApply {
   View master;                 // [n] f32, updated
   View grad;                   // [n] f32, f16 or bf16

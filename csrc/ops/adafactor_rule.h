@@ -1,5 +1,5 @@
-// One Adafactor update of one element, and the scalars of its whole parameter: the sequence of IEEE
-// operations that every back end runs.
+// Adafactor's update of an element, and the scalars of its parameter: the sequence of IEEE
+// operations that all back ends run.
 #pragma once
 
 #include <cmath>
@@ -11,24 +11,23 @@ namespace ds {
 
 // No back end contracts f64 operations into fma unless the code calls fma.
 
-/// Rows of one matrix that a partial column sum adds in order.
+/// Number of rows of a matrix that a partial column sum adds in order.
 constexpr int64_t kAdafactorRows = 64;
 
-/// decay * moment + (1 - decay) * (sum / count + eps), rounded once.
+/// Returns decay * moment + (1 - decay) * (sum / count + eps), rounded once.
 DS_HOST_DEVICE float adafactor_mean(double decay, float moment, double sum, int64_t count,
                                     double eps) {
   const double mean = sum / static_cast<double>(count) + eps;
   return static_cast<float>(fma(decay, static_cast<double>(moment), (1.0 - decay) * mean));
 }
 
-/// 1 / sqrt(moment / mean), or 0.
+/// Returns 1 / sqrt(moment / mean), or 0 if `moment` is 0.
 DS_HOST_DEVICE float adafactor_factor(float moment, double mean) {
   if (!(moment != 0.0f)) return 0.0f;
   return static_cast<float>(1.0 / sqrt(static_cast<double>(moment) / mean));
 }
 
-/// The scalars of an element's moment, each computed in double and rounded to float once, on the
-/// host.
+/// Scalars of an element's moment, computed in double on the host and rounded once to float.
 struct AdafactorDecay {
   float decay, one_minus_decay, eps;
 };
@@ -37,30 +36,30 @@ inline AdafactorDecay adafactor_decay(double decay, double eps) {
   return {static_cast<float>(decay), static_cast<float>(1.0 - decay), static_cast<float>(eps)};
 }
 
-/// v = fma(decay, v, one_minus_decay * fma(g, g, eps)), denormals flushed to zero.
+/// Returns fma(decay, v, one_minus_decay * fma(g, g, eps)) with denormals flushed to zero.
 DS_HOST_DEVICE float adafactor_moment(const AdafactorDecay& c, float g, float v) {
   return fma_rn(c.decay, v, mul_rn(c.one_minus_decay, fma_rn(g, g, c.eps)));
 }
 
-/// g / sqrt(v), or 0.
+/// Returns g / sqrt(v), or 0 if v is 0.
 DS_HOST_DEVICE float adafactor_direction(float g, float v) {
   const float quotient = div_rn(g, sqrt_rn(v));
   return v == 0.0f ? 0.0f : quotient;
 }
 
-/// (row_factor * column_factor) * g
+/// Returns (row_factor * column_factor) * g.
 DS_HOST_DEVICE float adafactor_direction(float g, float row_factor, float column_factor) {
   return mul_rn(mul_rn(row_factor, column_factor), g);
 }
 
-/// Scalars that both sums determine for every element of a parameter.
+/// Scalars of an update that depend on both sums, equal for all elements of a parameter.
 struct AdafactorStep {
   float step;            // rate / max(1, rms(u) / clip_threshold)
   float negative_decay;  // -rate * weight_decay
   float beta1, one_minus_beta1;
 };
 
-/// `parameter_squares` and `direction_squares` are sums over the `whole` elements of a parameter.
+/// Returns the scalars. The squares are sums over all `whole` elements of the parameter.
 DS_HOST_DEVICE AdafactorStep adafactor_step(const AdafactorScalars& rule, double parameter_squares,
                                             double direction_squares, int64_t whole) {
   const double count = static_cast<double>(whole);
@@ -73,9 +72,10 @@ DS_HOST_DEVICE AdafactorStep adafactor_step(const AdafactorScalars& rule, double
           static_cast<float>(1.0 - rule.beta1)};
 }
 
-/// u = step * direction
-/// with a moment: m = fma(beta1, m, one_minus_beta1 * u), u = m
-/// p = fma(negative_decay, p, p);  p = p - u
+/// Returns the updated p, and updates the moment unless `m` is null:
+///     u = step * direction
+///     with a moment: m = fma(beta1, m, one_minus_beta1 * u), u = m
+///     p = fma(negative_decay, p, p);  p = p - u
 DS_HOST_DEVICE float adafactor_applied(const AdafactorStep& s, float p, float direction, float* m) {
   float u = mul_rn(s.step, direction);
   if (m) {
@@ -85,9 +85,9 @@ DS_HOST_DEVICE float adafactor_applied(const AdafactorStep& s, float p, float di
   return sub_rn(fma_rn(s.negative_decay, p, p), u);
 }
 
-/// Counts rows and columns along the elements of a part, from element `at` on.
+/// Tracks row and column while a thread moves along the elements of a part, from element `at` on.
 struct MatrixPlace {
-  int64_t row, column;  // of all matrices; of the row
+  int64_t row, column;  // row of all matrices, and column in the row
 
   DS_HOST_DEVICE static MatrixPlace at(const MatrixPart& part, int64_t at) {
     const int64_t place = part.from + at;
@@ -95,10 +95,10 @@ struct MatrixPlace {
   }
 };
 
-/// Which groups of kAdafactorRows rows a part of n elements touches; each lies in one matrix.
+/// The groups of kAdafactorRows rows in a part of n elements. A group belongs to one matrix.
 struct RowGroups {
-  int64_t each;   // per matrix
-  int64_t first;  // of all matrices' groups
+  int64_t each;   // groups of a matrix
+  int64_t first;  // index among the groups of all matrices
   int64_t count;
 
   DS_HOST_DEVICE static int64_t of(int64_t row, int64_t rows, int64_t each) {
@@ -114,10 +114,10 @@ struct RowGroups {
   }
 };
 
-/// Elements [begin, end) of a range that lie in row `row`.
+/// Elements [begin, end) of a range, which belong to row `row`.
 struct RowPart {
   int64_t begin, end;
-  int64_t column;  // of `begin`
+  int64_t column;  // column of `begin`
 
   DS_HOST_DEVICE static RowPart of(const MatrixPart& part, int64_t n, int64_t row) {
     int64_t begin = row * part.columns - part.from, end = begin + part.columns;

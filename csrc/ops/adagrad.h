@@ -7,7 +7,7 @@
 
 namespace ds {
 
-/// An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+/// Updates each element, see UpdateRule. With g = grad * control[0] + weight_decay * p in f32:
 ///   sum += g^2;  p -= lr * g / (sqrt(sum) + eps);  weight = p rounded to its dtype.
 /// Denormals are flushed to zero on every back end.
 struct Adagrad {
@@ -16,14 +16,14 @@ struct Adagrad {
   View grad;            // [n] f32, f16 or bf16
   OptionalView weight;  // [n] f32, f16 or bf16: the copy that the model computes with
   View control;         // [4] f32, see GradientControl
-  double lr;            // lr of this update: lr / (1 + (t - 1) lr_decay)
+  double lr;            // already decayed: lr / (1 + (t - 1) lr_decay)
   double eps;
   double weight_decay;
 };
 
 inline void check(const Adagrad& op) { check_update("adagrad", op, {&op.sum}); }
 
-/// See UpdateRule; the state is the sum of squares.
+/// See UpdateRule. The state is the sum of squares.
 struct AdagradRule {
   static constexpr const char* kName = "adagrad";
   static constexpr int kStates = 1;

@@ -1,6 +1,6 @@
-// AdamW with 8-bit moments over a flat range of parameters. The moments are approximate and take a
-// quarter of the memory or less. Source: Dettmers et al. 2021, arXiv:2110.02861; bitsandbytes'
-// AdamW8bit (blockwise).
+// AdamW with 8-bit moments over a flat range of parameters. The moments are approximate, in a
+// quarter of the memory. Source: Dettmers et al. 2021, arXiv:2110.02861; AdamW8bit (blockwise) of
+// bitsandbytes.
 #pragma once
 
 #include "../core/dynamic_code.h"
@@ -8,13 +8,14 @@
 
 namespace ds {
 
-/// AdamW with moments in codes (core/dynamic_code.h; m is signed, v is not) times the scale of a
-/// block of 256 elements. Blocks count from the range's start; the last block may be shorter.
-/// 1. The moments are widened and updated in f32. The weights use these values.
-/// 2. The new scale of a block is its largest magnitude; a block of zeros has the scale 0.
-/// 3. Each value is rounded to the nearest code. A v above 0 is never rounded to 0.
+/// Updates each element. A moment is the value of its code (core/dynamic_code.h; signed for m,
+/// unsigned for v) times the scale of its block of 256 elements. Blocks count from the start of the
+/// range; the last may be shorter.
+/// 1. The moments are converted to f32 and updated. The weights use these values.
+/// 2. The new scale of a block is its largest magnitude, or 0 if all values are 0.
+/// 3. Each value is rounded to the nearest code. A positive v is never rounded to 0.
 ///
-/// All back ends give the same bits and flush denormals to zero. When control[1] is 0 only `weight`
+/// All back ends give the same bits and flush denormals to zero. If control[1] is 0, only `weight`
 /// is written, from the unchanged master.
 struct AdamW8bit {
   View master;          // [n] f32, updated

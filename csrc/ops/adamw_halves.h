@@ -1,5 +1,5 @@
-// Adam and AdamW over split masters: the upper half of a master is the bf16 weight. No copy of the
-// weight is written.
+// Adam and AdamW over split master weights (core/master_halves.h). The upper half of a master is
+// the bf16 weight, so no copy of the weight is written.
 #pragma once
 
 #include "flat_update.h"
@@ -7,9 +7,9 @@
 
 namespace ds {
 
-/// The update of AdamW on the masters that JoinMaster builds from high, low and ties. SplitMaster
-/// splits the result. `high` equals the weight that AdamW rounds the same master to, bit by bit.
-/// When control[1] is 0 nothing is written.
+/// Joins high, low and ties to f32 masters (JoinMaster), updates them as AdamW does, and splits the
+/// result (SplitMaster). `high` is bit for bit the weight that AdamW would round the master to. If
+/// control[1] is 0, nothing is written.
 struct AdamWHalves {
   View high;     // [n] bf16, updated: the weights that the model computes with
   View low;      // [n] bf16 as storage, updated: the lower 16 bits of each master

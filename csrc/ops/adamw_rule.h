@@ -1,5 +1,5 @@
-// One Adam(W) update of one parameter: the sequence of IEEE operations that every back end runs.
-// Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
+// The update of one parameter by Adam or AdamW: the sequence of IEEE operations that all back ends
+// run. Sources: Kingma & Ba 2015; Loshchilov & Hutter 2019.
 #pragma once
 
 #include <cmath>
@@ -9,20 +9,20 @@
 
 namespace ds {
 
-/// See UpdateRule; the states are m and v.
+/// See UpdateRule. The states are m and v.
 struct AdamWRule {
   static constexpr const char* kName = "adamw";
   static constexpr int kStates = 2;
 
   float beta1, one_minus_beta1;
   float beta2, one_minus_beta2;
-  float parameter_decay;  // -lr * weight_decay when decoupled, else 0
-  float gradient_decay;   // weight_decay when not decoupled, else 0
+  float parameter_decay;  // -lr * weight_decay if decoupled, else 0
+  float gradient_decay;   // weight_decay if not decoupled, else 0
   float inverse_root_correction2;
   float eps;
   float negative_step;  // -lr / correction1
 
-  /// `Op` is an op or a struct with the fields lr, beta1 ... decoupled of AdamW.
+  /// `Op` is a struct with AdamW's fields from lr to decoupled.
   template <class Op>
   static AdamWRule of(const Op& op) {
     return {.beta1 = static_cast<float>(op.beta1),
@@ -36,8 +36,7 @@ struct AdamWRule {
             .negative_step = static_cast<float>(-op.lr / op.correction1)};
   }
 
-  /// The exact order. Each line is one operation per fma / mul / sqrt / div, rounded to nearest
-  /// even:
+  /// Updates in this order. Each fma, mul, sqrt and div is one operation, rounded to nearest even:
   ///     g = grad * factor
   ///     g = fma(gradient_decay, p, g)
   ///     p = fma(parameter_decay, p, p)
@@ -45,7 +44,7 @@ struct AdamWRule {
   ///     v = fma(beta2, v, (one_minus_beta2 * g) * g)
   ///     d = fma(sqrt(v), inverse_root_correction2, eps)
   ///     p = fma(negative_step, m / d, p)
-  /// One of the two decays is 0. Both are always executed, so the two forms share one sequence.
+  /// One of the decays is 0. Both lines always run, so that both forms share one sequence.
   DS_HOST_DEVICE void update(float factor, float grad, float& p, float& m, float& v) const {
     float g = mul_rn(grad, factor);
     g = fma_rn(gradient_decay, p, g);

@@ -1,12 +1,12 @@
 // Two Adam steps in one pass: commits the previous step and computes speculative weights of the
-// next one.
+// next.
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// One group's hyperparameters at one step, as in AdamW.
+/// Hyperparameters of a group at one step, as in AdamW.
 struct AdamWScalars {
   double lr;
   double beta1;
@@ -18,12 +18,12 @@ struct AdamWScalars {
   bool decoupled;
 };
 
-/// Commit: if `previous` is present, AdamW with previous_control and previous_rule updates master,
-/// m and v. Speculation: if `next` is present, AdamW with next_control and next_rule runs on the
-/// committed values. It stores only `weight`, rounded to its dtype. Without `next`, weight is the
-/// committed master, rounded. The bits equal two calls of AdamW, denormals flushed. A control with
-/// apply = 0 skips its step, as in AdamW. `weight` may be `previous`: a thread reads the gradient
-/// before it writes the weight.
+/// If `previous` is present, commits its step: AdamW with previous_control and previous_rule
+/// updates master, m and v. If `next` is present, AdamW with next_control and next_rule then runs
+/// on the committed values and stores only `weight`. Without `next`, weight is the committed
+/// master. `weight` is rounded to its dtype and may be `previous`: a thread reads the gradient
+/// before it writes the weight. The bits equal those of two AdamW calls, with denormals flushed. If
+/// control[1] of a step is 0, the step is skipped as in AdamW.
 struct AdamWSpeculate {
   View master;                    // [n] f32, updated by the commit
   View m;                         // [n] f32 or bf16, updated by the commit

@@ -1,37 +1,37 @@
-// Low-rank updates of several adapters in one batch: each row of a linear layer has its own A and
-// B. Sources: Hu et al. 2021 (LoRA); Chen et al. 2023 (Punica).
+// Low-rank updates by several adapters in one batch: each row of a linear layer has factors A and B
+// of its own adapter. Sources: Hu et al. 2021 (LoRA); Chen et al. 2023 (Punica).
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// Entries of a tile.
+/// Largest number of entries of a tile.
 constexpr int64_t kAdapterTile = 16;
 
-/// h[p, e, j] = the sum over k of x[rows[e], k] a_p[s, j, k] for j < ranks_p[s], and 0 for other j.
-/// s is the adapter of the tile that has entry e; `p` counts the present layers, which share x. A
-/// tile is an adapter, the first of its entries, and their number; adapter -1 is none. Entries of
-/// other tiles, and outside all tiles, stay unchanged. f32 accumulation (f64 for f64), one
-/// rounding. Results of an entry do not depend on others. The CPU throws DS_INDEX for bad tiles,
-/// rows and ranks; the GPU skips them.
+/// Computes h[p, e, j] = sum over k of x[rows[e], k] a_p[s, j, k] for j < ranks_p[s], and 0 for
+/// other j. Entry e belongs to a tile, and s is the adapter of the tile. p counts the present
+/// layers, which share x. A row of `tiles` is [adapter, first entry, number of entries]; adapter -1
+/// means none. Entries outside of tiles with an adapter are unchanged. Sums in f32 (f64 for f64),
+/// rounded once. The result of an entry does not depend on other entries. Invalid tiles, rows and
+/// ranks throw DS_INDEX on the CPU; the GPU skips them.
 struct AdapterShrink {
   View x;           // [N, K], floating, contiguous
   View rows;        // [E] i32, contiguous
   View tiles;       // [T, 3] i32, contiguous
   View a;           // [S, R, K], x's dtype, contiguous
   View ranks;       // [S] i32, contiguous
-  OptionalView a2;  // of a second layer, like a
+  OptionalView a2;  // second layer, like a
   OptionalView ranks2;
-  OptionalView a3;  // of a third layer
+  OptionalView a3;  // third layer
   OptionalView ranks3;
   View h;  // [layers, E, R], x's dtype, contiguous
 };
 
-/// out_p[rows[e], m] += the sum over j < ranks_p[s] of h[p, e, j] b_p[s, m, j], for entries of
-/// tiles as in AdapterShrink. A row is in one tile at most. Rows outside all tiles keep their bits.
-/// f32 accumulation (f64 for f64), one rounding. Beyond the rank, elements of h must be 0, as
-/// AdapterShrink writes them, and elements of b finite. Bad indices as in AdapterShrink.
+/// Adds to out_p[rows[e], m] the sum over j < ranks_p[s] of h[p, e, j] b_p[s, m, j], for the
+/// entries of tiles as in AdapterShrink. A row may be in one tile only. Rows outside of tiles keep
+/// their bits. Sums in f32 (f64 for f64), rounded once. Beyond the rank, h must be 0, as
+/// AdapterShrink writes it, and b finite. Invalid indices as in AdapterShrink.
 struct AdapterExpand {
   View h;           // [layers, E, R], floating, contiguous
   View rows;        // [E] i32, contiguous
@@ -39,29 +39,30 @@ struct AdapterExpand {
   View b;           // [S, M, R], h's dtype, contiguous
   View ranks;       // [S] i32, contiguous
   View out;         // [N, M], h's dtype, last stride 1
-  OptionalView b2;  // of a second layer; its M may differ
+  OptionalView b2;  // second layer; its M may differ
   OptionalView ranks2;
   OptionalView out2;
-  OptionalView b3;  // of a third layer
+  OptionalView b3;  // third layer
   OptionalView ranks3;
   OptionalView out3;
 };
 
-/// Outputs of layers with one product, which also has h of every adapter. A row of `wide` has the
-/// outputs of all layers, then h: [layers, S, R]. out[rows[e]] = outputs + h_p[s] b_p[s]^T, for
-/// entries of tiles as in AdapterShrink. `gated`: silu of the first layer's outputs times the
-/// second layer's. Bits as by AdapterExpand, then Swiglu. A row is in one tile at most; rows
-/// outside all tiles stay unchanged. h and b beyond the rank as in AdapterExpand. `next`: the
-/// weight of the product that follows. A GPU fetches the beginnings of its rows to its cache.
+/// Adds low-rank updates to the outputs of layers whose product also computed h of all adapters. A
+/// row of `wide` has the outputs of all layers, then h as [layers, S, R]. Writes out[rows[e]] =
+/// outputs + h_p[s] b_p[s]^T for the entries of tiles as in AdapterShrink. If `gated`, writes silu
+/// of the first layer's outputs times the second layer's. The bits equal AdapterExpand followed by
+/// Swiglu. A row may be in one tile only; rows outside of tiles are unchanged. h and b beyond the
+/// rank as in AdapterExpand. `next` is the weight of the following product: a GPU prefetches the
+/// beginnings of its rows.
 struct AdapterSum {
   View wide;        // [N, outputs + layers * S * R], floating, contiguous
   View rows;        // [E] i32, contiguous
   View tiles;       // [T, 3] i32, contiguous
   View b;           // [S, M, R], wide's dtype, contiguous
   View ranks;       // [S] i32, contiguous
-  OptionalView b2;  // of a second layer; its M may differ if not gated
+  OptionalView b2;  // second layer; its M may differ if not gated
   OptionalView ranks2;
-  OptionalView b3;  // of a third layer
+  OptionalView b3;  // third layer
   OptionalView ranks3;
   OptionalView next;  // [any, any], contiguous
   View out;  // [N, outputs], gated [N, M]; last stride 1. Not gated, it may be columns of wide
@@ -76,7 +77,7 @@ inline void check_adapter_lists(const char* op, const View& rows, const View& ti
   require_list(op, tiles, tiles.shape[0] * 3, DType::i32, "tiles");
 }
 
-/// Checks the factor [S, R, K] or [S, M, R] and the ranks of a layer.
+/// Checks a layer's ranks and its factor [S, R, K] or [S, M, R].
 inline void check_adapter_layer(const char* op, const View& like, const View& factor,
                                 const View& ranks, int64_t slots) {
   DS_CHECK_SHAPE(factor.ndim == 3 && factor.shape[0] == slots, op,

@@ -1,5 +1,5 @@
-// Fused scaled-dot-product attention that never stores the T x S score matrix. Source: Dao et al.
-// 2022, 2023 (FlashAttention 1 and 2).
+// Fused scaled-dot-product attention, which never stores the T x S scores. Source: Dao et al. 2022,
+// 2023 (FlashAttention 1 and 2).
 #pragma once
 
 #include <algorithm>
@@ -10,26 +10,26 @@
 
 namespace ds {
 
-/// A mask value below this hides its key, as minus infinity does.
+/// A mask value below this number hides its key, like minus infinity.
 constexpr double kHidingNumber = -1e30;
 
-/// Dropout of attention weights, a function of (seed, offset) and of the weight's index in [B,
-/// heads, T, S]. `ranks` ranks split the samples round-robin, as in Dropout: this rank has each
-/// `ranks`-th sample. It has the heads from `head` on.
+/// Dropout of attention weights. Whether a weight is kept depends on (seed, offset) and its index
+/// in [B, heads, T, S]. As in Dropout, samples are split over `ranks` ranks round-robin: this rank
+/// has every `ranks`-th sample, and the heads from `head` on.
 struct AttentionDropout {
   double p;  // [0, 1); 0 drops nothing
   int64_t seed;
   int64_t offset;
-  int64_t sample;  // rows of the batch that are a sample, at least 1
+  int64_t sample;  // rows of the batch that form a sample, at least 1
   int64_t rank;    // [0, ranks)
   int64_t ranks;
-  int64_t head;   // of all heads, the first one here
-  int64_t heads;  // all heads that share the stream; 0: the heads of this call
+  int64_t head;   // index of the first head here, among all heads
+  int64_t heads;  // all heads of the random stream; 0: the heads of this call
 };
 
-/// Decides which weights of one head are kept. A Philox block covers two queries by two keys. Word
-/// (query % 2) * 2 + key % 2 belongs to a weight. So one thread uses two weights of a block, both
-/// in kernels that iterate over queries and in kernels that iterate over keys.
+/// Decides which weights of a head are kept. A Philox block serves two queries by two keys; the
+/// weight of a query and key uses word (query % 2) * 2 + key % 2. So a thread uses two words of a
+/// block, whether the kernel iterates over queries or keys.
 struct WeightDraw {
   float p;
   uint64_t seed, offset, first, row;  // first: the head's first block; row: blocks of two queries
@@ -41,7 +41,7 @@ struct WeightDraw {
   DS_HOST_DEVICE bool keeps(uint32_t word) const { return unit_float(word) >= p; }
 };
 
-/// The draw of head h of row b of a batch of attentions of `queries` to `keys`.
+/// Returns the draw of head h in row b of a batch of attentions of `queries` to `keys`.
 DS_HOST_DEVICE WeightDraw weight_draw(const AttentionDropout& dropout, int64_t b, int64_t h,
                                       int64_t heads, int64_t queries, int64_t keys) {
   const int64_t row = (keys + 1) / 2;
@@ -52,16 +52,16 @@ DS_HOST_DEVICE WeightDraw weight_draw(const AttentionDropout& dropout, int64_t b
           static_cast<uint64_t>(head * ((queries + 1) / 2) * row), static_cast<uint64_t>(row)};
 }
 
-constexpr int64_t kLeastBlock = 16;  // rows and columns of a fragment that is hidden as a whole
+constexpr int64_t kLeastBlock = 16;  // rows and columns of a fragment, which is hidden as a whole
 
-/// The blocks of keys that each block of queries of a head sees, as bits. A block is a power of two
-/// of tokens, at least kLeastBlock, so a fragment of scores lies in one block.
+/// For each block of queries of a head, one bit per block of keys: 1 if it is seen. A block has a
+/// power of two of tokens, at least kLeastBlock, so that a fragment of scores is in one block.
 struct BlockLayout {
-  const uint32_t* words;  // null: every block is seen
-  int64_t head_stride;    // words; 0 where all heads share one layout
+  const uint32_t* words;  // null if all blocks are seen
+  int64_t head_stride;    // words; 0 if all heads share a layout
   int64_t rows;           // blocks of queries
   int64_t row_words;
-  int shift;  // log2 of a block's tokens
+  int shift;  // log2 of the tokens of a block
 
   DS_HOST_DEVICE uint32_t word(int64_t head, int64_t query, int64_t key) const {
     const int64_t row = query >> shift, last = rows - 1;
@@ -69,8 +69,8 @@ struct BlockLayout {
   }
   DS_HOST_DEVICE int bit(int64_t key) const { return static_cast<int>((key >> shift) % 32); }
 
-  /// Returns whether any of `queries` queries from `query` on may see any of `keys` keys from `key`
-  /// on. Each count is a power of two of at most 128, and the first index is a multiple of it.
+  /// Returns true if any of `queries` queries from `query` on may see any of `keys` keys from `key`
+  /// on. Each count is a power of two up to 128, and its first index is a multiple of it.
   DS_HOST_DEVICE bool meet(int64_t head, int64_t query, int64_t queries, int64_t key,
                            int64_t keys) const {
     if (words == nullptr) return true;
@@ -82,8 +82,8 @@ struct BlockLayout {
   }
 };
 
-/// out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk, and query
-/// head h reads key head h / (H / Hk). A query sees a key if every given condition allows it:
+/// Computes out = dropout(softmax(scale q k^T + masks)) v. Query head h uses key head h / (H / Hk),
+/// where H is a multiple of Hk. A query sees a key if each given condition allows it:
 ///
 ///     causal      key s <= t + (S - T) for query t; S > T is a key cache
 ///     masks       bool: true means seen; numbers are added to the scaled scores, and a number
@@ -93,7 +93,7 @@ struct BlockLayout {
 ///     window w    s > t + (S - T) - w and, unless causal, s < t + (S - T) + w
 ///     layout      the bit of the key's block is set in the row of the query's block
 ///
-/// A query that sees no key gives 0. Scores and sums are f32 (f64 for f64).
+/// If a query sees no key, its output is 0. Scores and sums are f32 (f64 for f64).
 struct Attention {
   View q;    // [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy)
   View k;    // [B, Hk, S, D]
@@ -116,7 +116,7 @@ struct Attention {
   bool causal;
 };
 
-/// Query t sees the existing keys from t + (S - T) - before to t + (S - T) + after.
+/// Query t sees the keys from t + (S - T) - before to t + (S - T) + after, as far as they exist.
 struct AttentionBand {
   int64_t before, after;
 };
@@ -139,14 +139,14 @@ BlockLayout layout_of(const Op& op) {
   return {layout.template as<uint32_t>(), head_stride, rows, row_words, shift};
 }
 
-/// `v` is [B, H, rows, D] with last stride 1, of the dtype of `like`.
+/// Checks that `v` is [B, H, rows, D] with last stride 1 and the dtype of `like`.
 inline void check_heads(const char* name, const View& v, const char* what, const View& like) {
   DS_CHECK_SHAPE(v.ndim == 4 && (v.shape[3] <= 1 || v.strides[3] == 1), name,
                  text(what, " [B, H, rows, D] with last stride 1"), v.describe());
   require_same_dtype(name, like, v);
 }
 
-/// As check_heads, and of the shape of `like`.
+/// Like check_heads(), and checks that the shape is that of `like`.
 inline void check_heads_like(const char* name, const View& v, const char* what, const View& like) {
   check_heads(name, v, what, like);
   require_same_shape(name, like, v);
@@ -165,7 +165,7 @@ inline void check_mask(const char* name, const View& mask, const char* what,
     unsupported(name, mask.dtype, text("bool, f32 or ", name_of(q.dtype), " as ", what).c_str());
 }
 
-/// Checks that `documents` is absent, or [rows of the batch, tokens] i32.
+/// Checks that `documents` is absent, or [rows, tokens] i32.
 inline void check_documents(const char* name, const View& documents, const char* what, int64_t rows,
                             int64_t tokens) {
   if (!documents) return;
@@ -175,7 +175,7 @@ inline void check_documents(const char* name, const View& documents, const char*
                  text("[", rows, ", ", tokens, "] as ", what), documents.describe());
 }
 
-/// Checks that `layout` is absent, or has H heads or one shared head over T queries and as many
+/// Checks that `layout` is absent, or valid for H heads or one shared head, with T queries and T
 /// keys.
 template <class Op>
 void check_layout(const char* name, const Op& op) {
@@ -199,7 +199,7 @@ void check_layout(const char* name, const Op& op) {
                  layout.describe());
 }
 
-/// Checks that the `count` heads of this call lie within all heads.
+/// Checks that the `count` heads of this call are within all heads of the dropout.
 inline void check_drawn_heads(const char* name, const AttentionDropout& dropout, int64_t count) {
   const int64_t heads = dropout.heads ? dropout.heads : count;
   if (dropout.head >= 0 && dropout.head + count <= heads) return;
@@ -208,7 +208,7 @@ inline void check_drawn_heads(const char* name, const AttentionDropout& dropout,
               text(dropout.head));
 }
 
-/// Preconditions that forward and backward share.
+/// Preconditions of the forward and the backward.
 template <class Op>
 void check_attention(const char* name, const Op& op) {
   require_floating(name, op.q);
@@ -244,8 +244,8 @@ void check_attention(const char* name, const Op& op) {
 
 inline void check(const Attention& op) { check_attention("attention", op); }
 
-/// Overwrites dq, dk and dv, which may be slices of one packed buffer. Row statistic D is sum(out *
-/// dout).
+/// Computes the gradients dq, dk and dv, which may be slices of a packed buffer. Masks get no
+/// gradient. (The statistic of a row that kernels call delta is sum(out * dout).)
 struct AttentionBackward {
   View q;  // as in the forward
   View k;

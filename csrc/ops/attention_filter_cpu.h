@@ -1,5 +1,5 @@
-// Filters between queries and keys of one head on the CPU: bands, documents, layouts, lengths,
-// masks and dropout.
+// Which keys the queries of a head see on the CPU: bands, documents, layouts, lengths, masks,
+// dropout.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace ds::cpu {
 
-/// The documents of one row of a batch. If absent, all tokens belong to one document.
+/// The documents of a row of the batch. If absent, all tokens belong to one document.
 class DocumentRow {
  public:
   DocumentRow(const View& documents, int64_t b) {
@@ -23,7 +23,7 @@ class DocumentRow {
   bool given() const { return first != nullptr; }
   int32_t operator[](int64_t i) const { return first[i * stride]; }
 
-  /// Returns the least and the greatest document of n tokens from `begin` on; padding is ignored.
+  /// Returns the smallest and largest document of n tokens from `begin` on, without padding.
   std::pair<int32_t, int32_t> span(int64_t begin, int64_t n) const {
     std::pair<int32_t, int32_t> span{std::numeric_limits<int32_t>::max(), -1};
     for (int64_t i = begin; i < begin + n; ++i) {
@@ -39,7 +39,7 @@ class DocumentRow {
   int64_t stride = 0;
 };
 
-/// Decides which keys the queries of head `h` in row `b` of the batch see; C is the type of scores.
+/// Decides which keys the queries of head `h` in row `b` of the batch see. C is the type of scores.
 template <class C, class Op>
 class HeadFilter {
  public:
@@ -58,16 +58,16 @@ class HeadFilter {
       length = std::clamp<int64_t>(op.key_lengths.template as<int32_t>()[b], 0, length);
   }
 
-  /// Returns how many keys a query of this row of the batch may see.
+  /// Returns the number of keys in this row of the batch.
   int64_t keys() const { return length; }
 
-  /// Returns how many of `keys` keys from `key` on lie before the end of the query's band.
+  /// Returns how many of the `keys` keys from `key` on precede the end of the query's band.
   int64_t seen(int64_t query, int64_t key, int64_t keys) const {
     return std::clamp<int64_t>(query + offset + band.after + 1 - key, 0, keys);
   }
 
-  /// Returns whether any of `rows` queries may see any of `keys` keys. Considers bands, layouts and
-  /// documents only.
+  /// Returns true if any of `rows` queries may see any of `keys` keys by bands, layouts and
+  /// documents.
   bool meet(int64_t query, int64_t rows, int64_t key, int64_t keys) const {
     if (seen(query + rows - 1, key, keys) == 0) return false;
     if (query + offset - band.before >= key + keys) return false;
@@ -77,7 +77,7 @@ class HeadFilter {
     return mine.first <= theirs.second && theirs.first <= mine.second;
   }
 
-  /// Adds the masks to the scores of n keys from `key` on; -infinity where a key is hidden.
+  /// Adds masks to the scores of n keys from `key` on. Scores of hidden keys become -infinity.
   void mask(C* scores, int64_t query, int64_t key, int64_t n) const {
     constexpr C kHidden = -std::numeric_limits<C>::infinity();
     std::fill_n(scores, std::clamp<int64_t>(query + offset - band.before - key, 0, n), kHidden);
@@ -103,7 +103,7 @@ class HeadFilter {
 
   bool drops() const { return draw.p > 0; }
 
-  /// 0 or 1 / (1 - p) for the weights of n keys from `key` on, which is even.
+  /// Writes the dropout factors, 0 or 1 / (1 - p), of n keys from `key` on. `key` is even.
   void factors(C* out, int64_t query, int64_t key, int64_t n) const {
     const C kept = C(1) / (C(1) - static_cast<C>(op.dropout.p));
     for (int64_t i = 0; i < n; i += 2) {

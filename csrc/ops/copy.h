@@ -1,12 +1,12 @@
-// Strided copy with cast: the op of contiguous, cast, transpose, expand, slice and concat.
+// Strided copy with a cast, which implements contiguous, cast, transpose, expand, slice and concat.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// out = in, element by element, converted from in's dtype to out's (round to nearest even; float
-/// to integer truncates; anything to bool is != 0).
+/// Copies element by element and converts to out's dtype: floats round to nearest even, float to
+/// integer truncates, and bool is x != 0.
 struct Copy {
   View in;   // same shape as out; strides may be 0 (broadcast)
   View out;  // any strides without overlap

@@ -5,15 +5,15 @@
 
 namespace ds {
 
-/// losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]). lse is log sum exp of the
-/// row. s is the smoothing: all classes get an equal share of it (Szegedy et al. 2016). Loss and
-/// lse are 0 where target[n] == ignore_index. f32 inside (f64 for f64). A target that is neither a
-/// class nor ignore_index throws DS_INDEX on the CPU and gives NaN on the GPU.
+/// Computes losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), where lse[n] is
+/// the log-sum-exp of row n, and the smoothing s is spread over all classes (Szegedy et al. 2016).
+/// If target[n] is ignore_index, loss and lse are 0. Computed in f32 (f64 for f64). A target that
+/// is neither a class nor ignore_index throws DS_INDEX on the CPU and gives NaN on the GPU.
 ///
-/// Vocabulary parallel: the V columns may be the classes from `first` on of `classes`. Then lse
-/// covers these columns only. losses[n] is lse[n] without this rank's share of (1 - s) logits[n,
-/// target[n]] + s sum(logits[n]) / classes. The first term is 0 if another rank has the target.
-/// correct[n] is 0. FLOPs: 1 per element of logits.
+/// Vocabulary parallel: the V columns may be classes `first` to `first` + V of `classes`. Then
+/// lse[n] covers these columns only, losses[n] is lse[n] minus this rank's part of (1 - s)
+/// logits[n, target[n]] + s sum(logits[n]) / classes, and correct[n] is 0. If another rank has the
+/// target, its term is 0 here. FLOPs: 1 per element of logits.
 struct CrossEntropy {
   View logits;  // [N, V], last stride 1, any row stride; floating
   View target;  // [N] i32 or i64, contiguous
@@ -27,7 +27,7 @@ struct CrossEntropy {
   int64_t classes;  // number of all classes; 0: the number of columns
 };
 
-/// `logits` is [N, V] and `target` [N].
+/// Checks that `logits` is [N, V] and `target` is [N].
 inline void check_logits(const char* name, const View& logits, const View& target) {
   DS_CHECK_SHAPE(logits.ndim == 2 && (logits.shape[1] <= 1 || logits.strides[1] == 1), name,
                  "[N, V] with last stride 1", logits.describe());
@@ -36,7 +36,7 @@ inline void check_logits(const char* name, const View& logits, const View& targe
   require_index(name, target);
 }
 
-/// `smoothing` is a share of the target.
+/// Checks that `smoothing` is in [0, 1].
 inline void require_share(const char* name, double smoothing) {
   if (smoothing >= 0 && smoothing <= 1) return;
   throw Error("DS_ARGUMENT", name, "smoothing in [0, 1]", text(smoothing));
@@ -48,7 +48,7 @@ int64_t all_classes(const Op& op) {
   return op.classes ? op.classes : op.logits.shape[1];
 }
 
-/// The columns are some of the classes.
+/// Checks that the columns are some of the classes.
 template <class Op>
 void check_classes(const char* name, const Op& op) {
   const int64_t all = all_classes(op), columns = op.logits.shape[1];
@@ -71,9 +71,9 @@ inline void check(const CrossEntropy& op) {
   check_classes(kOp, op);
 }
 
-/// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], where s is the
-/// smoothing. Rows with ignore_index become 0. If the columns are a part of the classes, lse must
-/// cover all classes. FLOPs: 2 per element of dlogits.
+/// Computes dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0] with
+/// the smoothing s. Rows with ignore_index become 0. If the columns are a part of the classes, lse
+/// must cover all classes. FLOPs: 2 per element of dlogits.
 struct CrossEntropyBackward {
   View logits;   // [N, V]
   View target;   // [N]

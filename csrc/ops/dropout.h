@@ -1,15 +1,16 @@
-// Dropout with a mask that is a function of (seed, offset, index of an element), so a replay drops
-// the same elements.
+// Dropout with a mask that depends only on (seed, offset, index of the element), so that a repeated
+// forward drops the same elements.
 #pragma once
 
 #include "part.h"
 
 namespace ds {
 
-/// out = unit_float(word of an element's index) >= p ? in / (1 - p) : 0. The backward is the same
-/// op on the gradient. The elements are a Part of a tensor: all of it, or the channels or tokens of
-/// one rank. `ranks` ranks split the samples of the tensor round-robin: the s-th sample of this
-/// rank has the number s * ranks + rank. Its mask equals the mask of that sample on a single rank.
+/// Computes out = in / (1 - p) where the element's random number (unit_float of its Philox word) is
+/// at least p, else 0. The backward is the same op on the gradient. The elements are a Part of a
+/// tensor: all of it, or the channels or tokens of one rank. If the samples of the tensor are split
+/// over `ranks` ranks round-robin, the s-th sample here has the number s * ranks + rank, and its
+/// mask is that of this sample on a single rank.
 struct Dropout {
   View in;   // contiguous, floating
   View out;  // same shape and dtype; may be in itself
@@ -25,7 +26,7 @@ struct Dropout {
   bool accumulate;
 };
 
-/// The numbers of a dropout: p, sample, rank and ranks.
+/// Checks p, sample, rank and ranks.
 template <class Draw>
 void check_dropout(const char* name, const Draw& draw) {
   if (!(draw.p >= 0 && draw.p < 1)) throw Error("DS_ARGUMENT", name, "p in [0, 1)", text(draw.p));
@@ -45,7 +46,7 @@ inline void check(const Dropout& op) {
   check_part(kOp, part_of(op));
 }
 
-/// Returns the index among the samples of all ranks of element i of this rank's samples.
+/// Returns the index, among the samples of all ranks, of element i of this rank's samples.
 DS_HOST_DEVICE int64_t dropout_place(int64_t i, int64_t sample, int64_t rank, int64_t ranks) {
   return ranks == 1 ? i : i + (i / sample * (ranks - 1) + rank) * sample;
 }

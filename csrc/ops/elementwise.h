@@ -32,9 +32,8 @@ enum class UnaryOp : int32_t {
   tan
 };
 
-/// out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715
-/// x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the
-/// even one.
+/// Computes out = op(in) in f32 (f64 for f64). gelu_tanh is 0.5 x (1 + tanh(sqrt(2/pi) (x +
+/// 0.044715 x^3))), gelu_erf is 0.5 x (1 + erf(x / sqrt(2))), and round rounds halves to even.
 /// FLOPs: 1 per element of out.
 struct Unary {
   View in;   // floating, any strides
@@ -47,7 +46,7 @@ inline void check(const Unary& op) {
   require_floating("unary", op.in);
 }
 
-/// dx = dout * op'(in), from the forward's input.
+/// Computes dx = dout * op'(in) from the input of the forward.
 /// FLOPs: 2 per element of dx.
 struct UnaryBackward {
   View in;    // the forward's input
@@ -65,8 +64,8 @@ inline void check(const UnaryBackward& op) {
 
 enum class BinaryOp : int32_t { add, sub, mul, div, maximum, minimum, pow, atan2 };
 
-/// out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2
-/// are floating only.
+/// Computes out = a op b. The caller broadcasts by strides of 0. Integer div truncates; pow and
+/// atan2 are for floating dtypes only.
 /// FLOPs: 1 per element of out.
 struct Binary {
   View a;    // same shape as out
@@ -85,7 +84,7 @@ inline void check(const Binary& op) {
 
 enum class CompareOp : int32_t { eq, ne, lt, le, gt, ge };
 
-/// out = a op b as bool; a comparison with NaN is false, except ne.
+/// Computes out = a op b as bool. A comparison with NaN is false, except ne.
 /// FLOPs: 1 per element of out.
 struct Compare {
   View a;    // same shape as out, any dtype
@@ -100,7 +99,7 @@ inline void check(const Compare& op) {
   require_dtype("compare", op.out, DType::boolean, "out");
 }
 
-/// out = in * scale + shift (f32 inside; f64 for f64).
+/// Computes out = in * scale + shift in f32 (f64 for f64).
 /// FLOPs: 1 per element of out.
 struct Scale {
   View in;   // floating
@@ -115,7 +114,7 @@ inline void check(const Scale& op) {
   require_floating("scale", op.in);
 }
 
-/// out = condition ? a : b.
+/// Computes out = condition ? a : b.
 struct Where {
   View condition;  // bool, same shape as out
   View a;          // same shape and dtype as out

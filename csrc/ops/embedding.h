@@ -1,19 +1,19 @@
-// Row lookup in a table, and its gradient, summed per row in order of appearance.
+// Looks up rows of a table. The gradient is summed per row, in order of appearance.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// out[n] = weight[index[n]]. An index outside [0, V) throws DS_INDEX on the CPU. The GPU reads row
-/// 0 and gives NaN (floating), so that the mistake shows.
+/// Copies rows: out[n] = weight[index[n]]. An index outside [0, V) throws DS_INDEX on the CPU. On
+/// the GPU it gives NaN (0 for integers), so that the mistake is visible.
 struct Embedding {
   View weight;  // [V, C], last stride 1
   View index;   // [N] i32 or i64, contiguous
   View out;     // [N, C] contiguous, weight's dtype
 };
 
-/// `table` is [V, C], `index` [N] and `rows` [N, C].
+/// Checks that `table` is [V, C], `index` [N] and `rows` [N, C].
 inline void check_lookup(const char* name, const View& table, const View& index, const View& rows) {
   require_same_dtype(name, table, rows);
   DS_CHECK_SHAPE(table.ndim == 2 && index.ndim == 1 && rows.ndim == 2, name,
@@ -32,9 +32,9 @@ inline void check(const Embedding& op) {
                  "a table with last stride 1", text(op.weight.describe(), " with strides"));
 }
 
-/// dweight[v] (+)= sum of dout[n] over n with index[n] == v, in ascending n, f32 accumulation, one
-/// rounding at the end. Rows without an index become 0 unless accumulate is true (then they are
-/// untouched). Deterministic: no atomics.
+/// Computes dweight[v] (+)= sum of dout[n] over all n with index[n] == v, in ascending n, in f32
+/// with one rounding. Rows without an index become 0, or are unchanged if `accumulate`.
+/// Deterministic, without atomics.
 /// FLOPs: 1 per element of dout.
 struct EmbeddingBackward {
   View dout;     // [N, C] contiguous

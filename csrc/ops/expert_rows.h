@@ -1,4 +1,4 @@
-// Rows sorted by expert: scatters each token's choices to experts and combines their results.
+// Rows sorted by expert: assigns tokens to experts and combines the experts' results.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -6,9 +6,9 @@
 
 namespace ds {
 
-/// Sorts the choices of T tokens by expert; the choices of one expert keep the order of the tokens.
-/// Group g is expert first + g with the rows from offsets[g] to offsets[g + 1]. Choices of experts
-/// on other ranks belong to no group. The host does not wait.
+/// Sorts the choices of T tokens by expert, stably. Group g is expert first + g and has the rows
+/// from offsets[g] to offsets[g + 1]. Choices of experts on other ranks are in no group. The host
+/// does not wait.
 struct GroupRows {
   View ids;      // [T, k] i32, contiguous
   View offsets;  // [groups + 1] i32, contiguous; at most 512 groups
@@ -42,9 +42,9 @@ inline void check(const GroupRows& op) {
   if (op.first < 0) throw Error("DS_ARGUMENT", kOp, "a first expert of 0 or more", text(op.first));
 }
 
-/// out[t] (+)= the sum over a token's choices j of weights[t, j] y[places[t, j]], in order of j;
-/// f32 inside (f64 for f64), rounded once. A place of -1 adds nothing. A place at or after the last
-/// row throws DS_INDEX on the CPU; the GPU skips it.
+/// Computes out[t] (+)= sum over j of weights[t, j] y[places[t, j]], in order of j, in f32 (f64 for
+/// f64), rounded once. A place of -1 adds nothing. A place beyond the last row throws DS_INDEX on
+/// the CPU; the GPU skips it.
 struct CombineRows {
   View y;                // [rows, C], floating, contiguous
   View places;           // [T, k] i32, contiguous
@@ -73,8 +73,8 @@ inline void check(const CombineRows& op) {
   check_combined("combine_rows", op.y, op.places, op.weights, op.out);
 }
 
-/// dy[places[t, j]] = weights[t, j] dout[t], and dweights[t, j] = dout[t] . y[places[t, j]], which
-/// is 0 for a place of -1. Rows of dy without a place are unchanged.
+/// Computes dy[places[t, j]] = weights[t, j] dout[t], and dweights[t, j] = dout[t] . y[places[t,
+/// j]], or 0 for a place of -1. Rows of dy without a place are unchanged.
 struct CombineRowsBackward {
   View y;         // the forward's
   View places;    // the forward's, without duplicates

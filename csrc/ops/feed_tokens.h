@@ -1,13 +1,13 @@
-// Reads the tokens of a step from the result of the previous step on the device, without the host.
+// Gets the tokens of a step from the previous step's result on the device, without the host.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// out[n] = tokens[n] if it is not negative, else previous[-1 - tokens[n]]. If that is negative
-/// too, out[n] = 0: SampleTokens writes a negative token for an error, which the host reads. An
-/// index outside `previous` throws DS_INDEX on the CPU; the GPU does not read there and gives 0.
+/// Computes out[n] = tokens[n] if it is not negative, else previous[-1 - tokens[n]]. If that is
+/// negative too (SampleTokens writes negative tokens for errors, which the host reads), out[n] = 0.
+/// An index outside `previous` throws DS_INDEX on the CPU and gives 0 on the GPU.
 struct FeedTokens {
   View tokens;    // [N] i32
   View previous;  // [P] i32

@@ -1,17 +1,17 @@
-// Creation ops: constants and ranges.
+// Creates tensors: constants and ranges.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// out = value, converted to out's dtype.
+/// Writes `value`, converted to out's dtype.
 struct Fill {
   View out;  // any shape and strides, any dtype
   double value;
 };
 
-/// out[i] = start + i * step, computed in f64 and converted once.
+/// Computes out[i] = start + i * step in f64, converted once.
 struct Arange {
   View out;  // [n] contiguous, any dtype but bool
   double start;

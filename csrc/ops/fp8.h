@@ -12,19 +12,19 @@ namespace ds {
 
 enum class Fp8Format : int32_t { e4m3, e5m2 };
 
-/// The elements of a matrix that share a scale.
+/// Which elements of a matrix share a scale.
 enum class Fp8Scaling : int32_t {
-  tensor,  // all: scale [1]
+  tensor,  // all elements: scale [1]
   row,     // a row; scales are powers of two: scale [rows]
-  group,   // 128 neighbours of a row: scale [ceil(columns / 128), rows padded to 4]
+  group,   // 128 elements of a row: scale [ceil(columns / 128), rows padded to 4]
   square,  // 128 x 128: scale [ceil(rows / 128), ceil(columns / 128) padded to 4]
 };
 
-/// Elements of a group, and rows and columns of a square.
+/// Elements of a group, and side of a square.
 constexpr int64_t kFp8Group = 128;
 
 inline int64_t fp8_groups(int64_t n) { return (n + kFp8Group - 1) / kFp8Group; }
-/// The length of a row of codes. Tensor cores read 16 bytes at a time.
+/// Returns the padded length of a row of codes, because tensor cores read 16 bytes at a time.
 inline int64_t fp8_padded(int64_t n) { return (n + 15) / 16 * 16; }
 inline int64_t fp8_scale_row(int64_t n) { return (n + 3) / 4 * 4; }
 
@@ -52,11 +52,11 @@ inline void check_fp8_codes(const char* op, const View& v, int64_t rows, int64_t
   }
 }
 
-/// Codes of `in`, of its transpose, or of both. A group's multiplier is the largest value of
-/// `format` over the group's largest magnitude (at least 1e-12), computed in f64 and rounded to
-/// f32. A code is in * multiplier, rounded to nearest even. The scale is 1 / multiplier. If a
-/// magnitude is not finite, all codes and the scale of its group are NaN. Groups of the transpose
-/// are groups of its own rows. Source: torchao's float8 training.
+/// Writes the codes of `in`, of its transpose, or of both. The multiplier of a group is the largest
+/// value of `format` over the group's largest magnitude (at least 1e-12), computed in f64 and
+/// rounded to f32. A code is in * multiplier, rounded to nearest even, and the scale is 1 /
+/// multiplier. If a magnitude is not finite, all codes and the scale of its group are NaN. The
+/// transpose has groups of its own rows. Source: float8 training of torchao.
 struct Fp8Quantize {
   View in;                  // [rows, columns] f32, f16 or bf16; last stride 1, any row stride
   OptionalView out;         // [rows, columns padded to 16] u8, contiguous; pads are codes of 0
@@ -92,22 +92,22 @@ inline void check(const Fp8Quantize& op) {
   }
 }
 
-/// out (+)= a b^T (+ bias) of values, f32 sums, one rounding. The CPU multiplies each code by its
-/// scale before the sum. The GPU sums codes on its tensor cores, with at least 14 bits of a sum
-/// (cuBLASLt, compute capability 8.9; rows, groups and squares 9.0). Without an algorithm of the
-/// library, a plain kernel computes the product.
+/// Computes out (+)= a b^T (+ bias) in f32, rounded once. The CPU multiplies each code by its scale
+/// before the sum. The GPU sums codes on tensor cores, with at least 14 bits of a sum (cuBLASLt,
+/// from compute capability 8.9; rows, groups and squares from 9.0). If the library has no
+/// algorithm, a plain kernel computes the product.
 struct Fp8Matmul {
   View a;             // [M, K] u8 codes, contiguous; K a multiple of 16
   View b;             // [N, K] u8 codes, contiguous
   View a_scale;       // as a's scaling requires; f32, contiguous
-  View b_scale;       // likewise
+  View b_scale;       // like a_scale
   OptionalView bias;  // [N], out's dtype
   View out;           // [M, N] f32, f16 or bf16; last stride 1, any row stride
   Fp8Format a_format;
   Fp8Format b_format;
   Fp8Scaling a_scaling;
   Fp8Scaling b_scaling;
-  bool fast;  // lets the GPU's tensor cores keep sums in fewer bits
+  bool fast;  // allows the GPU's tensor cores to keep sums in fewer bits
   bool accumulate;
 };
 
@@ -139,16 +139,16 @@ inline void check(const Fp8Matmul& op) {
   if (op.accumulate) throw Error("DS_ARGUMENT", kOp, "no bias together with accumulate", "both");
 }
 
-/// The bits of a magnitude, in the order of magnitudes; NaN is above infinity.
+/// Returns bits that are ordered like magnitudes, with NaN above infinity.
 DS_HOST_DEVICE uint32_t fp8_magnitude(float x) { return bits_of(x) & 0x7fffffffu; }
 
-/// The multiplier of a group with the largest magnitude `bits`.
+/// Returns the multiplier of a group with the largest magnitude `bits`.
 DS_HOST_DEVICE float fp8_multiplier(uint32_t bits, Fp8Format format, Fp8Scaling scaling) {
   if (bits >= 0x7f800000u) return float_of_bits(0x7fc00000u);
   const float amax = float_of_bits(bits);
   constexpr double least = 1e-12;  // gradients of a mean loss are about 1e-7
   const float largest = format == Fp8Format::e4m3 ? 448.0f : 57344.0f;
-  // The quotient of two floats in f32 is the one in f64, rounded.
+  // The f64 quotient of two floats, rounded to f32, equals their f32 quotient.
   const bool small = static_cast<double>(amax) <= least;
   const float exact =
       small ? static_cast<float>(static_cast<double>(largest) / least) : div_rn(largest, amax);
@@ -157,7 +157,7 @@ DS_HOST_DEVICE float fp8_multiplier(uint32_t bits, Fp8Format format, Fp8Scaling 
 
 DS_HOST_DEVICE float fp8_scale_of(float multiplier) { return div_rn(1.0f, multiplier); }
 
-/// The code nearest to x, ties to even; beyond the largest value that value; 0x7f of NaN.
+/// Returns the code nearest to x, ties to even. Larger values saturate; NaN gives 0x7f.
 template <Fp8Format kFormat>
 DS_HOST_DEVICE uint8_t fp8_code(float x) {
   constexpr bool e4m3 = kFormat == Fp8Format::e4m3;
@@ -168,7 +168,7 @@ DS_HOST_DEVICE uint8_t fp8_code(float x) {
   if (bits > 0x7f800000u) return 0x7f;
   if (bits >= kLargest) return static_cast<uint8_t>(sign | kLargestCode);
   if (bits < kNormal) {
-    // The sum with a power of two rounds to multiples of the smallest code.
+    // Adding a power of two rounds to a multiple of the smallest code.
     const float step = float_of_bits(static_cast<uint32_t>(128 - kBias - kMantissa + 23) << 23);
     return static_cast<uint8_t>(sign |
                                 (bits_of(add_rn(float_of_bits(bits), step)) - bits_of(step)));
@@ -178,7 +178,7 @@ DS_HOST_DEVICE uint8_t fp8_code(float x) {
       sign | ((rounded >> kShift) - (static_cast<uint32_t>(127 - kBias) << kMantissa)));
 }
 
-/// The value of a code, without its scale.
+/// Returns the value of a code without its scale.
 DS_HOST_DEVICE float fp8_value(uint8_t code, Fp8Format format) {
   const bool e4m3 = format == Fp8Format::e4m3;
   const int mantissa_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15;

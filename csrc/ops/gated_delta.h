@@ -6,16 +6,16 @@
 
 namespace ds {
 
-/// The state S [D, E] of each value head starts as zeros. For each token, with the key head of
-/// value head h being h / (H / Hk):
+/// Each value head has a state S [D, E], initially 0, and uses the key head h / (H / Hk). For each
+/// token:
 ///
 ///   S = e^decay S;  u = beta (v - S'k);  S = S + k u';  out = S'q
 ///
-/// Without documents, each row of the batch is one. A state starts again at the first token of a
-/// document. f32 inside (f64 for f64). The GPU supports D and E up to 256.
+/// The state is reset at the first token of a document. Without documents, each row of the batch is
+/// one document. Computed in f32 (f64 for f64). The GPU supports D and E up to 256.
 struct GatedDelta {
   View q;                  // [B, T, Hk, D], last stride 1
-  View k;                  // like q, with strides of its own
+  View k;                  // like q, with its own strides
   View v;                  // [B, T, H, E], last stride 1, H a multiple of Hk
   View decay;              // [B, T, H] f32 (f64 for f64), contiguous; at most 0
   View beta;               // like decay
@@ -23,8 +23,8 @@ struct GatedDelta {
   OptionalView documents;  // [B, T] i32, contiguous
 };
 
-/// Gradients of GatedDelta. The GPU needs temporary memory of four f32 tensors like q for each
-/// value head. The gradient of a decay is a sum over later tokens of its document.
+/// Computes the gradients of GatedDelta. The gradient of a decay is a sum over later tokens of its
+/// document. The GPU needs scratch memory for four f32 tensors like q per value head.
 struct GatedDeltaBackward {
   View q;                  // the forward's
   View k;                  // the forward's
@@ -40,14 +40,14 @@ struct GatedDeltaBackward {
   OptionalView documents;  // the forward's
 };
 
-/// GatedDelta of the newest tokens of S sequences, packed in [N] as in PagedAttention. The state of
-/// sequence s is row slots[s] of the pool. It is read, unless the tokens are all lengths[s] tokens
-/// of the sequence, and written. With a negative slot, the state starts as zeros and is not kept.
-/// No two sequences may share a slot. Wrong starts and slots throw DS_INDEX on the CPU; the GPU
-/// reads and writes no memory outside its operands.
+/// GatedDelta of the newest tokens of S sequences, packed in [N] as in PagedAttention. Row slots[s]
+/// of the pool is the state of sequence s. The op reads it, unless the tokens are all lengths[s]
+/// tokens of the sequence, and writes it. With a negative slot, the state starts at 0 and is not
+/// kept. Sequences must not share a slot. Invalid starts and slots throw DS_INDEX on the CPU; the
+/// GPU accesses no memory outside of its operands.
 struct GatedDeltaStep {
   View q;        // [N, Hk, D], last stride 1
-  View k;        // like q, with strides of its own
+  View k;        // like q, with its own strides
   View v;        // [N, H, E], last stride 1
   View decay;    // [N, H] f32 (f64 for f64), contiguous
   View beta;     // like decay
@@ -58,7 +58,8 @@ struct GatedDeltaStep {
   View pool;     // [slots, H, D, E] f32 (f64 for f64), contiguous
 };
 
-/// Checks heads q and k [.., Hk, D], v [.., H, E], and decay and beta [.., H], of `dims` dims.
+/// Checks heads q and k [.., Hk, D] and v [.., H, E], and decay and beta [.., H], all with `dims`
+/// dims.
 inline void check_delta(const char* op, const View& q, const View& k, const View& v,
                         const View& decay, const View& beta, int dims) {
   require_floating(op, q);
@@ -84,7 +85,7 @@ inline void check_delta(const char* op, const View& q, const View& k, const View
   }
 }
 
-/// Checks documents [B, T] i32 if present.
+/// Checks that documents are absent or [B, T] i32.
 inline void check_documents(const char* op, const View& documents, const View& x) {
   if (!documents) return;
   require_dtype(op, documents, DType::i32, "documents");

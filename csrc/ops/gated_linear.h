@@ -1,4 +1,4 @@
-// First half of Llama's feed-forward block as one op: gate and up projections and SwiGLU. Source:
+// The first half of Llama's feed-forward block: gate and up projections with SwiGLU. Source:
 // Shazeer 2020.
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace ds {
 
-/// out = silu(gate) * up. gate is the first half of the columns of x W^T (+ bias), up the second
-/// half. The bits equal Matmul followed by Swiglu: both halves are rounded to out's dtype. On the
-/// GPU one kernel computes one row of a 16-bit dtype.
+/// Computes out = silu(gate) * up, where gate is the first half of the columns of x W^T (+ bias)
+/// and up the second. The bits equal Matmul followed by Swiglu: both halves are rounded to out's
+/// dtype. On the GPU, a single row of a 16-bit dtype takes one kernel.
 struct GatedLinear {
   View x;             // [rows, inputs] floating, contiguous
   View weight;        // [2 hidden, inputs], x's dtype, contiguous
@@ -41,9 +41,9 @@ inline void check(const GatedLinear& op) {
   require_contiguous(kOp, op.weight, "weight");
 }
 
-/// As GatedLinear, with the weights of QuantizedLinear. On the GPU one kernel computes one row of a
-/// 16-bit dtype if the codes are symmetric and scales have x's dtype. A scale covers a row or 2^n
-/// inputs, at least 32 (64 with 8 bits).
+/// Like GatedLinear, with the weights of QuantizedLinear. On the GPU, a single row of a 16-bit
+/// dtype takes one kernel if the codes are symmetric and the scales have x's dtype. A scale covers
+/// a row or 2^n inputs, at least 32 (64 with 8 bits).
 struct QuantizedGatedLinear {
   View x;             // [rows, inputs] f32, f16 or bf16, contiguous
   View packed;        // [2 hidden, ceil(inputs / (32 / bits))] i32, contiguous
@@ -63,7 +63,7 @@ inline void check(const QuantizedGatedLinear& op) {
                 op.x.shape[1]);
 }
 
-/// The [rows, 2 hidden] columns of `out` at `data`, and the two halves that Swiglu reads.
+/// The columns [rows, 2 hidden] of `out` at `data`, and their halves, which Swiglu reads.
 struct GatedColumns {
   View both, gate, up;
 

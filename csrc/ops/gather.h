@@ -5,8 +5,8 @@
 
 namespace ds {
 
-/// out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Bad indices as in
-/// Embedding.
+/// Computes out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Invalid
+/// indices as in Embedding.
 struct Gather {
   View in;     // any dtype, any strides
   View index;  // out's shape, i32 or i64; every dim but `dim` equals in's
@@ -14,7 +14,7 @@ struct Gather {
   int64_t dim;
 };
 
-/// For each element of `part`, `index` selects the position along `dim` of `whole`.
+/// Checks an `index` that gives, for each element of `part`, a position along `dim` of `whole`.
 inline void check_places(const char* name, const View& whole, const View& index, const View& part,
                          int64_t dim) {
   require_same_shape(name, part, index);

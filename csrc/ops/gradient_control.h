@@ -1,12 +1,11 @@
-// Gradient norm, clipping and the overflow check. All stay on the device, so the host does not
-// wait.
+// Gradient norm, clipping and overflow check on the device, so that the host does not wait.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// out[0] = sum of squares of x, f64 accumulators in a fixed order, rounded to f32. Inf and NaN
+/// Computes out[0] = sum of squares of x, in f64 in a fixed order, rounded to f32. Inf and NaN
 /// propagate.
 struct SumOfSquares {
   View x;    // [n] contiguous, floating
@@ -19,12 +18,13 @@ inline void check(const SumOfSquares& op) {
   require_list("sum_of_squares", op.out, 1, DType::f32, "out");
 }
 
-/// From the units' sums of squares of gradients, which carry the factor loss_scale:
+/// Computes the factors of an update from sums of squares of gradients, which are scaled by
+/// loss_scale:
 ///     norm = sqrt(sum(partials)) / loss_scale;
 ///     clip = max_norm > 0 ? max(1, (norm + 1e-6) / max_norm) : 1;
 ///     control = { 1 / (loss_scale * clip), apply, norm, finite }.
-/// finite is 1 if the sum is finite. apply is 0 if `skip_nonfinite` is set and finite is 0, else 1.
-/// Source: DeepSpeed's clipping formula.
+/// finite is 1 if the sum is finite, else 0. apply is 0 if `skip_nonfinite` is set and finite is 0,
+/// else 1. Source: DeepSpeed's clipping formula.
 struct GradientControl {
   View partials;  // [k] f32, or [r, k] with any row stride: summed row by row
   View control;   // [4] f32
@@ -33,7 +33,7 @@ struct GradientControl {
   bool skip_nonfinite;
 };
 
-/// Memory layout of the partial sums of a GradientControl.
+/// Memory layout of the partial sums.
 struct PartialRows {
   int64_t count, width, apart;
 };

@@ -1,4 +1,5 @@
-// Products of ragged groups of rows. Each group has its own matrix: the linear layers of experts.
+// Products of groups of rows of different sizes, each with its own matrix: the linear layers of
+// experts.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -6,15 +7,15 @@
 
 namespace ds {
 
-/// Row r of out belongs to group g where offsets[g] <= r < offsets[g + 1]. It is x[rows[r]] w[g]^T,
-/// or x[rows[r]] w[g] if `plain` is set; f32 accumulation (f64 for f64), one rounding. A row index
-/// of -1 stands for a row of zeros. Rows of out after the last group are zeros. The sizes of groups
-/// stay on the device. The CPU throws DS_INDEX if offsets do not ascend from 0 to at most R, or if
-/// a row is outside x; the GPU never reads out of bounds. Source: Gale et al. 2022 (MegaBlocks).
+/// Row r of out belongs to the group g with offsets[g] <= r < offsets[g + 1] and becomes x[rows[r]]
+/// w[g]^T, or x[rows[r]] w[g] if `plain`. Sums in f32 (f64 for f64), rounded once. A row index of
+/// -1 means a row of zeros. Rows after the last group are 0. The sizes of groups stay on the
+/// device. The CPU throws DS_INDEX if offsets do not ascend from 0 to at most R, or if a row is
+/// outside of x. The GPU never reads out of bounds. Source: Gale et al. 2022 (MegaBlocks).
 struct GroupedMatmul {
   View x;             // [X, K], floating, contiguous; X = R without rows
   OptionalView rows;  // [R] i32, contiguous; absent: row r of x
-  View weight;        // [groups, N, K], or [groups, K, N] where `plain`; x's dtype, contiguous
+  View weight;        // [groups, N, K], or [groups, K, N] if `plain`; x's dtype, contiguous
   View offsets;       // [groups + 1] i32, contiguous
   View out;           // [R, N], x's dtype, contiguous
   bool plain;
@@ -51,8 +52,8 @@ inline void check(const GroupedMatmul& op) {
   check_group_weight(kOp, op.x, op.weight, op.offsets, op.plain ? k : n, op.plain ? n : k);
 }
 
-/// dweight[g] (+)= the sum over the group's rows r of dout[r]^T x[rows[r]]. A group without rows
-/// has the gradient 0. Bad indices as in GroupedMatmul.
+/// Computes dweight[g] (+)= the sum over the group's rows r of dout[r]^T x[rows[r]]. The gradient
+/// of an empty group is 0. Invalid indices as in GroupedMatmul.
 struct GroupedWeightGradient {
   View dout;          // [R, N], floating, contiguous
   View x;             // [X, K], dout's dtype, contiguous

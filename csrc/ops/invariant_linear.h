@@ -1,13 +1,13 @@
-// The batch-invariant linear layer: the bits of a row do not depend on the other rows.
+// The batch-invariant linear layer: the bits of a row do not depend on other rows.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// out = x weight^T + bias with f32 accumulation (f64 for f64) and one rounding. The order of each
-/// sum depends on K only. So a row gives the same bits in any batch, which Matmul does not promise.
-/// On the GPU, 16-bit types run on tensor cores, f32 on plain cores, without split sums.
+/// Computes out = x weight^T + bias in f32 (f64 for f64), rounded once. The order of a sum depends
+/// only on K, so a row gives the same bits in every batch, unlike with Matmul. The GPU uses tensor
+/// cores for 16-bit dtypes and plain arithmetic for f32, and never splits a sum.
 struct InvariantLinear {
   View x;             // [M, K]; last stride 1, any row stride
   View weight;        // [N, K]; last stride 1, any row stride

@@ -1,13 +1,13 @@
-// LAMB over a flat range of parameters: Adam's direction, scaled for each parameter by a trust
-// ratio. Sources: You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2;
-// DeepSpeed's FusedLamb.
+// LAMB over a flat range of parameters: Adam's direction, scaled by a trust ratio per parameter.
+// Sources: You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2; FusedLamb of
+// DeepSpeed.
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// One group's hyperparameters at one step.
+/// Hyperparameters of a group at one step.
 struct LambScalars {
   double lr;
   double beta1;
@@ -19,16 +19,16 @@ struct LambScalars {
   bool eps_inside_sqrt;
 };
 
-/// First half of an update. With g = grad * control[0] (f32), per element:
+/// First half of an update. For each element, with g = grad * control[0] in f32:
 ///     m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
 ///     u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p.
-/// If eps_inside_sqrt is set, eps is added before the square root. 0 / 0 counts as 0. Per
+/// If eps_inside_sqrt is set, eps is added before the square root. 0 / 0 counts as 0. For each
 /// parameter, sums = (sum of p^2, sum of u^2) in f64. All back ends use the order of
-/// core/segments.h and flush denormals to zero, so they give the same bits. Master is unchanged.
-/// When control[1] is 0 the moments are unchanged and the sums are 0. Parameter i lies at
-/// [starts[i], starts[i + 1]), including the gap after it, where master, gradient and moments must
-/// be zero. starts[0] is 0 and starts[parameters] is n; other values are undefined on the GPU. A
-/// parameter may be a part of one: the sums of its parts add up to the sums of the whole.
+/// core/segments.h and flush denormals to zero, so they give the same bits. The master is
+/// unchanged. If control[1] is 0, the moments are unchanged and the sums are 0. Parameter i is
+/// [starts[i], starts[i + 1]), with the gap after it, where master, gradient and moments must be 0.
+/// starts[0] is 0 and starts[parameters] is n; the GPU does not check it. A parameter may be a part
+/// of one: the sums of its parts add up to those of the whole.
 struct LambMoments {
   View master;   // [n] f32, read
   View m;        // [n] f32, updated
@@ -49,9 +49,12 @@ inline void check(const LambMoments& op) {
   check_control(kOp, op.control);
 }
 
-/// Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each
-/// parameter, from the sums over the whole parameter; 1 if either norm is 0. When control[1] is 0
-/// nothing changes.
+/// Computes, between the halves, coefficient = clamp(
+/// p
+/// /
+/// u
+/// , min_coefficient, max_coefficient) of each parameter from the sums over the whole parameter. It
+/// is 1 if either norm is 0. If control[1] is 0, nothing changes.
 struct LambCoefficients {
   View sums;          // [parameters, 2] f64
   View coefficients;  // [parameters] f32
@@ -68,9 +71,9 @@ inline void check(const LambCoefficients& op) {
   check_control(kOp, op.control);
 }
 
-/// Second half: p -= lr * coefficient * u. u is that of LambMoments, recomputed from m, v and p.
-/// weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the
-/// unchanged master.
+/// Second half of an update: p -= lr * coefficient * u, with the u of LambMoments recomputed from
+/// m, v and p. weight = p rounded to its dtype. If control[1] is 0, only `weight` is written, from
+/// the unchanged master.
 struct LambApply {
   View master;          // [n] f32, updated
   View m;               // [n] f32, read

@@ -1,5 +1,4 @@
-// One LAMB update of one parameter's element: the sequence of IEEE operations that every back end
-// runs.
+// LAMB's update of an element: the sequence of IEEE operations that all back ends run.
 #pragma once
 
 #include <cmath>
@@ -9,7 +8,7 @@
 
 namespace ds {
 
-/// The scalars of LAMB, each computed in double and rounded to float once, on the host.
+/// The scalars of LAMB, computed in double on the host and rounded once to float.
 struct LambConstants {
   float beta1, one_minus_beta1;
   float beta2, one_minus_beta2;
@@ -34,8 +33,8 @@ inline LambConstants lamb_constants(const LambScalars& rule) {
   return c;
 }
 
-/// Updates m and v from the gradient and the factor control[0]. Each line is one operation per fma
-/// / mul, rounded to nearest even, denormals flushed to zero:
+/// Updates m and v from the gradient and the factor control[0]. Each fma and mul is one operation,
+/// rounded to nearest even, with denormals flushed to zero:
 ///     g = grad * factor
 ///     m = fma(beta1, m, one_minus_beta1 * g)
 ///     v = fma(beta2, v, (one_minus_beta2 * g) * g)
@@ -46,7 +45,7 @@ DS_HOST_DEVICE void lamb_moments(const LambConstants& c, float factor, float gra
   v = fma_rn(c.beta2, v, mul_rn(mul_rn(c.one_minus_beta2, g), g));
 }
 
-/// The direction u:
+/// Returns the direction u:
 ///     d = sqrt(fma(v, inverse_correction2, eps_inside)) + eps_outside
 ///     u = fma(decay, p, m == 0 ? 0 : (m * inverse_correction1) / d)
 DS_HOST_DEVICE float lamb_direction(const LambConstants& c, float p, float m, float v) {
@@ -55,7 +54,7 @@ DS_HOST_DEVICE float lamb_direction(const LambConstants& c, float p, float m, fl
   return fma_rn(c.decay, p, m == 0.0f ? 0.0f : quotient);
 }
 
-/// The trust ratio from the sums of squares of a parameter and of its direction.
+/// Returns the trust ratio from the sums of squares of a parameter and its direction.
 DS_HOST_DEVICE float lamb_coefficient(double parameter_squares, double direction_squares,
                                       double least, double most) {
   const double parameter = sqrt(parameter_squares), direction = sqrt(direction_squares);
@@ -66,7 +65,7 @@ DS_HOST_DEVICE float lamb_coefficient(double parameter_squares, double direction
   return static_cast<float>(ratio);
 }
 
-/// p = fma(negative_lr * coefficient, u, p)
+/// Returns p = fma(negative_lr * coefficient, u, p).
 DS_HOST_DEVICE float lamb_applied(const LambConstants& c, float coefficient, float p, float m,
                                   float v) {
   return fma_rn(mul_rn(c.negative_lr, coefficient), lamb_direction(c, p, m, v), p);

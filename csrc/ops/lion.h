@@ -7,7 +7,7 @@
 
 namespace ds {
 
-/// An element-wise update, see UpdateRule. With g = grad * control[0] (f32):
+/// Updates each element, see UpdateRule. With g = grad * control[0] in f32:
 ///     p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);
 ///     m = beta2 m + (1 - beta2) g;  weight = p rounded to its dtype.
 /// sign(0) is 0, as in the paper (DeepSpeed's kernels move such a parameter by lr). NaN stays NaN.
@@ -26,7 +26,7 @@ struct Lion {
 
 inline void check(const Lion& op) { check_update("lion", op, {&op.m}); }
 
-/// See UpdateRule; the state is m.
+/// See UpdateRule. The state is m.
 struct LionRule {
   static constexpr const char* kName = "lion";
   static constexpr int kStates = 1;

@@ -1,14 +1,14 @@
-// Sums over rows of logits for metrics of language models: their entropy and their mean.
+// Sums over rows of logits, for the entropy and mean in metrics of language models.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// expected[n] = sum of p x and total[n] = sum of x, where x are the columns of row n and p is
-/// exp(x - lse[n]). A column with p = 0 adds nothing to `expected`. Both are 0 where target[n] ==
-/// ignore_index. The entropy of a row is lse[n] - expected[n]. f32 inside (f64 for f64). FLOPs: 2
-/// per element of logits.
+/// Computes expected[n] = sum of p x and total[n] = sum of x, over the columns x of row n, with p =
+/// exp(x - lse[n]). A column with p = 0 adds nothing to `expected`. If target[n] is ignore_index,
+/// both are 0. The entropy of a row is lse[n] - expected[n]. Computed in f32 (f64 for f64). FLOPs:
+/// 2 per element of logits.
 struct LogitSums {
   View logits;    // [N, V], last stride 1, any row stride; floating
   View target;    // [N] i32 or i64, contiguous

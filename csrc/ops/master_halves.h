@@ -1,12 +1,12 @@
-// Converts master weights to and from two 16-bit halves. The upper half is the bf16 weight: see
-// core/master_halves.h.
+// Splits f32 master weights into two 16-bit halves and joins them. The upper half is the bf16
+// weight: see core/master_halves.h.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// Joins halves to f32. Every float except NaN returns bit by bit.
+/// Joins halves to f32 masters. Every float except NaN is restored bit for bit.
 struct JoinMaster {
   View high;  // [n] bf16: the weights
   View low;   // [n] bf16 as storage: the lower 16 bits of each master
@@ -14,7 +14,7 @@ struct JoinMaster {
   View out;   // [n] f32
 };
 
-/// Splits f32 into halves; `high` is rounded to nearest, ties to even.
+/// Splits f32 masters. `high` is rounded to nearest even.
 struct SplitMaster {
   View in;    // [n] f32
   View high;  // [n] bf16
@@ -22,7 +22,7 @@ struct SplitMaster {
   View ties;  // [ceil(n / 8)] u8; bits beyond n become 0
 };
 
-/// An op with the fields high, low and ties, of n elements.
+/// Checks an op with the fields high, low and ties, for n elements.
 template <class Op>
 void check_halves(const char* name, const Op& op, int64_t n) {
   require_list(name, op.high, n, DType::bf16, "high");

@@ -1,4 +1,4 @@
-// Matrix product with optional bias, GELU epilogue and accumulation: every GEMM of the library.
+// Matrix product with optional bias, GELU epilogue and accumulation.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -11,11 +11,11 @@ enum class MatmulEpilogue : int32_t {
   gelu_grad,  // out = (a b) * gelu_tanh'(aux)
 };
 
-/// out = op(a) op(b) (+ bias), f32 accumulation (f64 for f64), one rounding. op transposes the last
-/// two dims if trans_a / trans_b is set. With `accumulate`, out += (epilogue must be none). M, N, K
-/// and the batch may be 0. On the GPU cuBLASLt runs with an algorithm that was timed once per
-/// shape; one 16-bit row by b^T has its own kernel. On the CPU OpenBLAS runs, with f16 and bf16
-/// widened to f32.
+/// Computes out = op(a) op(b) (+ bias) in f32 (f64 for f64), rounded once. op transposes the last
+/// two dims if trans_a or trans_b is set. With `accumulate`, adds to out (epilogue must be none).
+/// M, N, K and the batch may be 0. On the GPU, cuBLASLt runs with an algorithm that is timed once
+/// per shape; a single 16-bit row times b^T has a kernel of its own. On the CPU, OpenBLAS runs,
+/// with f16 and bf16 converted to f32.
 struct Matmul {
   View a;  // [M, K] or [batch, M, K] (before transposition [K, M]); last stride 1, any row stride
   View b;  // [K, N] or [batch, K, N] (before transposition [N, K]); batch stride may be 0

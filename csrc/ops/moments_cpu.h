@@ -1,4 +1,4 @@
-// AdamW's moments of one block of parameters in f32, for any storage dtype.
+// AdamW's moments of a block of parameters as f32, for both storage dtypes.
 #pragma once
 
 #include "../core/bf16_moments.h"
@@ -7,8 +7,8 @@
 
 namespace ds::cpu {
 
-/// m and v of up to kUpdateBlock parameters in f32: the state in place, or copies of a bf16 state.
-/// The conversion is not inlined: it is the same for every dtype of gradients and weights.
+/// m and v of up to kUpdateBlock parameters as f32: the state itself, or copies of a bf16 state.
+/// The conversion is not inlined, because it is the same for all dtypes of gradients and weights.
 class MomentBlock {
  public:
   MomentBlock(const View& m, const View& v, int64_t at, int64_t n) : n_(n) {
@@ -26,7 +26,7 @@ class MomentBlock {
   float* m() { return m_; }
   float* v() { return v_; }
 
-  /// Runs after an update of the masters `p`: stores the moments, then reads them back as rounded.
+  /// Stores the moments after an update of the masters `p`, then reads them back as rounded.
   void store(const float* p) {
     if (kept_m_) round_kept(p, m_copy_, v_copy_, kept_m_, kept_v_, n_);
   }

@@ -1,21 +1,21 @@
-// Draws of categories by their probabilities, with the same results on every device.
+// Draws categories by their probabilities, with the same results on all devices.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// Draws K categories of each row of `in`, with probabilities in proportion to the row's values in
-/// f32. A row is invalid if a value is negative, infinite or NaN, if no value is above 0, or
-/// (without replacement) if fewer than K values are above 0. An invalid row throws DS_ARGUMENT on
-/// the CPU; on the GPU the draws that fail are -1.
+/// Draws K categories of each row of `in`, with probabilities proportional to the row's values in
+/// f32. A row is invalid if a value is negative, infinite or NaN, if no value is positive, or
+/// (without replacement) if fewer than K values are positive. An invalid row throws DS_ARGUMENT on
+/// the CPU; on the GPU its failed draws are -1.
 ///
-/// With replacement: values become integers in proportion to them, 2^38 for the largest and at
-/// least 1 for any value above 0. Draw k of row r scales words 0 and 1 of block r K + k to the sum
-/// of these integers. It takes the category at that position of the running sum. Without
-/// replacement: the categories with the largest value / e, where e is exponential from word i % 4
-/// of block i / 4 for element i. Source: Efraimidis and Spirakis 2006, "Weighted random sampling
-/// with a reservoir".
+/// With replacement, values become proportional integers: 2^38 for the largest, at least 1 for any
+/// positive value. Draw k of row r scales words 0 and 1 of block r K + k to the sum of these
+/// integers, and takes the category at that position of the running sum. Without replacement, the
+/// categories with the largest value / e win, where e is exponential, from word i % 4 of block i /
+/// 4 for element i. Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a
+/// reservoir".
 struct Multinomial {
   View in;     // [N, C] contiguous, floating; C < 2^24
   View index;  // [N, K] i64, contiguous; K <= C without replacement

@@ -1,21 +1,22 @@
-// From values to weights and keys of a draw, with the same bits on CPU and GPU.
+// Weights and keys of random draws, with the same bits on CPU and GPU.
 #pragma once
 
 #include "../core/random_math.h"
 
 namespace ds {
 
-/// Returns whether a value can be the probability of a category, up to a factor.
+/// Returns true if p is finite and not negative, and may be the probability of a category up to a
+/// factor.
 DS_HOST_DEVICE bool is_probability(float p) { return p >= 0.0f && p < __builtin_inff(); }
 
-/// An integer in proportion to p: 2^38 for p = max, 0 for 0, else at least 1.
+/// Returns an integer proportional to p: 2^38 for p = max, 0 for p = 0, otherwise at least 1.
 DS_HOST_DEVICE int64_t weight_of(float p, float max) {
   if (p <= 0.0f) return 0;
   const int64_t weight = static_cast<int64_t>(mul_rn(div_rn(p, max), 0x1p38f));
   return weight < 1 ? 1 : weight;
 }
 
-/// An integer in [0, total) from two words; total is below 2^63.
+/// Returns an integer in [0, total) from two words. `total` is below 2^63.
 DS_HOST_DEVICE int64_t below(int64_t total, uint32_t high, uint32_t low) {
   const uint64_t word = uint64_t{high} << 32 | low;
 #ifdef __CUDA_ARCH__
@@ -26,8 +27,8 @@ DS_HOST_DEVICE int64_t below(int64_t total, uint32_t high, uint32_t low) {
 #endif
 }
 
-/// An exponential number from a word: -log(1 - u) for u in (0, 1), by its series where u is small,
-/// so that small results have all their digits.
+/// Returns an exponential number from a word: -log(1 - u) for u in (0, 1). For small u it uses the
+/// series, so that small results have full precision.
 DS_HOST_DEVICE float exponential_of(uint32_t word) {
   const float wide = fma_rn(static_cast<float>(word), 0x1p-32f, 0x1p-33f);
   const float u = wide < 0x1.fffffep-1f ? wide : 0x1.fffffep-1f;
@@ -38,8 +39,8 @@ DS_HOST_DEVICE float exponential_of(uint32_t word) {
   return mul_rn(series, u);
 }
 
-/// Returns the key of element i of the tensor in its row's race, at most the largest finite float.
-/// 0 if p is 0 or below the smallest normal float.
+/// Returns the key of element i in the race of its row, at most the largest finite float. Returns 0
+/// if p is 0 or below the smallest normal float.
 DS_HOST_DEVICE float race_key(float p, uint32_t word) {
   constexpr float kLeast = 0x1p-126f, kMost = 0x1.fffffep127f;
   if (p < kLeast) return 0.0f;

@@ -1,16 +1,16 @@
-// Muon's element-wise passes before and after the orthogonalization of a matrix's momentum.
-// Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's runtime/zero/muon.
+// Muon's element-wise passes before and after it orthogonalizes a matrix's momentum. Sources:
+// Jordan et al. 2024, kellerjordan.github.io/posts/muon; runtime/zero/muon of DeepSpeed.
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g. Per parameter, the
-/// sum of u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64. All back ends
-/// use the order of core/segments.h and flush denormals, so they give the same bits. When
-/// control[1] is 0 momentum is unchanged and the sums are 0. Starts as in LambMoments; the sums of
-/// a parameter's parts add up.
+/// Updates momentum = beta momentum + (1 - beta) g with g = grad * control[0] in f32. For each
+/// parameter, sums = sum of u^2 in f64 with u = nesterov ? beta momentum + (1 - beta) g : momentum.
+/// All back ends use the order of core/segments.h and flush denormals to zero, so they give the
+/// same bits. If control[1] is 0, momentum is unchanged and the sums are 0. Starts as in
+/// LambMoments; the sums of a parameter's parts add up.
 struct MuonMomentum {
   View momentum;  // [n] f32, updated
   View grad;      // [n] f32, f16 or bf16
@@ -30,8 +30,8 @@ inline void check(const MuonMomentum& op) {
   check_control(kOp, op.control);
 }
 
-/// direction = u / (sqrt(squares) + 1e-7) of one parameter or a part of one, from the updated
-/// momentum and the same gradient. The root is rounded to f32. Zeros when control[1] is 0.
+/// Computes direction = u / (sqrt(squares) + 1e-7) of a parameter or a part of it, from the updated
+/// momentum and the same gradient. The root is rounded to f32. If control[1] is 0, writes zeros.
 struct MuonDirection {
   View momentum;   // [n] f32, read
   View grad;       // [n] f32, f16 or bf16
@@ -51,8 +51,8 @@ inline void check(const MuonDirection& op) {
   check_control(kOp, op.control);
 }
 
-/// p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its dtype.
-/// When control[1] is 0 only `weight` is written, from the unchanged master.
+/// Updates p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its
+/// dtype. If control[1] is 0, only `weight` is written, from the unchanged master.
 struct MuonApply {
   View master;          // [n] f32, updated
   View direction;       // [n] f32, f16 or bf16

@@ -1,9 +1,9 @@
-// Experts with 4-bit weights in MXFP4: codes of e2m1 with a power of two for each 32 inputs.
-// Source: OCP Microscaling Formats (MX) 1.0.
+// Experts with MXFP4 weights: 4-bit codes (e2m1), with a power of two for each 32 inputs. Source:
+// OCP Microscaling Formats (MX) 1.0.
 //
-// A byte has two neighbouring inputs, the first in its low half. The values of the codes 0 to 7 are
-// 0, 0.5, 1, 1.5, 2, 3, 4 and 6; bit 3 is the sign. A weight is the value of its code times
-// 2^(scale - 127). A scale of 255, which MX reserves for NaN, counts as 2^128.
+// A byte has the codes of two consecutive inputs, the first in its low half. Codes 0 to 7 have the
+// values 0, 0.5, 1, 1.5, 2, 3, 4 and 6; bit 3 is the sign. A weight is the value of its code times
+// 2^(scale - 127). A scale of 255, which MX reserves for NaN, means 2^128.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -14,7 +14,7 @@ namespace ds {
 /// Inputs that share a scale, and the bytes of their codes.
 constexpr int64_t kMxfp4Block = 32, kMxfp4Bytes = 16;
 
-/// out[i] = the weight, rounded once to out's dtype. Exact in f32 and bf16, if it is finite.
+/// Writes the weights, rounded once to out's dtype. Finite weights are exact in f32 and bf16.
 struct Mxfp4Dequantize {
   View codes;   // n / 2 u8, contiguous
   View scales;  // n / 32 u8, contiguous
@@ -31,17 +31,17 @@ inline void check(const Mxfp4Dequantize& op) {
   require_list(kOp, op.scales, n / kMxfp4Block, DType::u8, "scales");
 }
 
-/// Feed-forward blocks of the chosen experts, for a few tokens:
+/// Computes the feed-forward blocks of the chosen experts, for a few tokens:
 ///
 ///     hidden[t, j] = gate(x[t] up[ids[t, j]]^T + up_bias), rounded to x's dtype
 ///     out[t]       = sum over j of weights[t, j] (hidden[t, j] down[ids[t, j]]^T + down_bias)
 ///
-/// Products and sums in f32, one rounding each. In bf16, a GPU may round x and hidden to 2^-14 of
-/// the largest of the 32 inputs of a scale, and count scales below 2 as 0. The gate is silu(g) u
-/// or, with a limit above 0, (u + 1) g sigmoid(1.702 g) of g at most the limit and u within it on
-/// both sides. g and u are the rows 2 i and 2 i + 1 of `up` if they alternate, else the rows i and
-/// hidden + i. The CPU throws DS_INDEX for an id that is not an expert; on the GPU such an expert
-/// adds nothing. Source: OpenAI's gpt-oss.
+/// Products and sums are f32, with one rounding each. In bf16, a GPU may round x and hidden to
+/// 2^-14 of the largest of the 32 inputs that share a scale, and treat scales below 2 as 0. The
+/// gate is silu(g) u. With a limit above 0, it is (u + 1) g sigmoid(1.702 g), with g limited from
+/// above and u on both sides. If g and u alternate, they are the rows 2 i and 2 i + 1 of `up`, else
+/// the rows i and hidden + i. An id that is not an expert throws DS_INDEX on the CPU and adds
+/// nothing on the GPU. Source: OpenAI's gpt-oss.
 struct Mxfp4Experts {
   View x;                  // [T, C] f32, f16 or bf16, contiguous
   View ids;                // [T, k] i32, contiguous

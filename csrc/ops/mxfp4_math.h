@@ -1,12 +1,13 @@
-// Values of MXFP4 weights and the gates of their experts, with the same formulas on CPU and GPU.
+// Values of MXFP4 weights and the gates of their experts, by the same formulas on CPU and GPU.
 #pragma once
 
 #include "unary_math.h"
 
 namespace ds {
 
-/// A weight in f32. The exponent and the mantissa of a code in the lowest bits of an exponent and
-/// the highest bit of a mantissa are its value times 2^-126, also if it is subnormal.
+/// Returns a weight in f32. If the exponent of a code becomes the lowest bits of a float's
+/// exponent, and its mantissa the highest bit of the mantissa, the float is the code's value times
+/// 2^-126, also for subnormal codes.
 DS_HOST_DEVICE float mxfp4_weight(uint32_t code, uint32_t scale) {
   const float small = float_of_bits((code & 7u) << 22 | (code & 8u) << 28);
   // 2^(scale - 128), which is finite for every scale.
@@ -14,7 +15,7 @@ DS_HOST_DEVICE float mxfp4_weight(uint32_t code, uint32_t scale) {
   return mul_rn(mul_rn(small, 0x1p127f), half);
 }
 
-/// See Mxfp4Experts.
+/// Returns the gate of Mxfp4Experts.
 DS_HOST_DEVICE float expert_gate(float gate, float up, float limit) {
   if (limit == 0.0f) return unary_value<UnaryOp::silu>(gate) * up;
   const float g = gate > limit ? limit : gate;

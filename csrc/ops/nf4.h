@@ -1,4 +1,4 @@
-// Weights as 4-bit codes of a codebook and a scale per block (NF4). Scales may be quantized to 8
+// NF4 weights: 4-bit codes of a code book, with a scale per block. Scales may be quantized to 8
 // bits. Source: Dettmers et al. 2023, "QLoRA"; layout and rounding are those of bitsandbytes.
 #pragma once
 
@@ -6,14 +6,14 @@
 
 namespace ds {
 
-/// Entries of the codebooks.
+/// Entries of the code books.
 constexpr int64_t kNf4Codes = 16, kByteCodes = 256;
 
 inline int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
 
-/// absmax[b] is the largest magnitude of block b of `in`. Element i becomes the index of the code
-/// nearest to in[i] * (1 / absmax), the lower one at a tie. A byte holds two codes, the first in
-/// its high half. If the count is odd, the last half byte is the code of 0. f32 arithmetic.
+/// absmax[b] is the largest magnitude of block b. Element i becomes the index of the code nearest
+/// to in[i] * (1 / absmax), the lower one at a tie. A byte holds two codes, the first in its high
+/// half. If the count is odd, the last half byte is the code of 0. Computed in f32.
 struct Nf4Quantize {
   View in;      // n floating, contiguous
   View code;    // [16] f32, ascending, contiguous
@@ -33,8 +33,8 @@ inline void check(const Nf4Quantize& op) {
   require_list(kOp, op.absmax, blocks_of(n, op.block), DType::f32, "absmax");
 }
 
-/// Nf4Quantize with 256 codes, one byte per element. Takes the nearer of two codes; at a tie, the
-/// last code that the bisection of `code` compared.
+/// Like Nf4Quantize with 256 codes, one byte per element. At a tie it takes the code that the
+/// bisection of `code` compared last.
 struct BytesQuantize {
   View in;      // n f32, contiguous
   View code;    // [256] f32, ascending, contiguous
@@ -53,16 +53,16 @@ inline void check(const BytesQuantize& op) {
   require_list(kOp, op.absmax, blocks_of(n, op.block), DType::f32, "absmax");
 }
 
-/// out[i] = code[half of a byte] * scale of its block, rounded once from f32. The scale is
-/// absmax[b] if absmax is f32. If absmax is u8, it is nested_code[absmax[b]] * nested_absmax[b /
-/// nested_block] + offset, rounded after the product and after the sum.
+/// Computes out[i] = code[half of a byte] * scale of its block, rounded once from f32. If absmax is
+/// f32, the scale is absmax[b]. If it is u8, the scale is nested_code[absmax[b]] * nested_absmax[b
+/// / nested_block] + offset, rounded after the product and after the sum.
 struct Nf4Dequantize {
   View packed;                 // ceil(n / 2) u8, contiguous
   View code;                   // [16] f32, contiguous
   View absmax;                 // ceil(n / block) f32 or u8, contiguous
   OptionalView nested_code;    // [256] f32, contiguous; with absmax in u8
   OptionalView nested_absmax;  // ceil(blocks / nested_block) f32, contiguous; with absmax in u8
-  OptionalView offset;         // 1 f32; likewise
+  OptionalView offset;         // 1 f32; with absmax in u8
   View out;                    // n floating, contiguous
   int64_t block;
   int64_t nested_block;

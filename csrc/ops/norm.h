@@ -1,5 +1,5 @@
-// LayerNorm and RMSNorm fused with the preceding residual addition, and their gradients. Sources:
-// Ba et al. 2016 (LayerNorm), Zhang & Sennrich 2019 (RMSNorm); fusion as in llm.c.
+// LayerNorm and RMSNorm, fused with the residual addition before them, and their gradients.
+// Sources: Ba et al. 2016 (LayerNorm), Zhang & Sennrich 2019 (RMSNorm); fusion as in llm.c.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -14,18 +14,18 @@ inline void check_rows(const char* op, const View& model, const View& v, const c
   require_contiguous(op, v, name);
 }
 
-/// Checks that `v` is absent, or [C] of the dtype of `rows` [N, C].
+/// Checks that `v` is absent, or [C] with the dtype of `rows` [N, C].
 inline void check_columns(const char* op, const View& rows, const View& v, const char* name) {
   if (!v) return;
   require_vector(op, v, rows.shape[1], name);
   require_dtype(op, v, rows.dtype, name);
 }
 
-/// s = x + residual, rounded to x's dtype; s = x if residual is absent. out = (s - mean) * rstd *
-/// weight + bias. Statistics are of the rounded s, in f32 (f64 for f64), by the corrected two-pass
-/// formula (Chan, Golub & LeVeque 1983). The sum of the deviations from the mean is the rounding
-/// error of the mean. Without the correction, a row of equal values would consist of this error.
-/// FLOPs: 5 per element of out, 1 of residual.
+/// Computes s = x + residual, rounded to x's dtype (s = x if residual is absent), and out = (s -
+/// mean) * rstd * weight + bias. Mean and rstd are those of the rounded s, in f32 (f64 for f64), by
+/// the corrected two-pass formula (Chan, Golub & LeVeque 1983). Its correction subtracts the
+/// rounding error of the mean, of which a row of equal values would otherwise consist. FLOPs: 5 per
+/// element of out, 1 of residual.
 struct LayerNorm {
   View x;                 // [N, C] contiguous, floating
   OptionalView residual;  // like x
@@ -38,7 +38,7 @@ struct LayerNorm {
   double eps;
 };
 
-/// Preconditions of both forwards; `bias` and `mean` are absent for RMSNorm.
+/// Preconditions of both forwards. `bias` and `mean` are absent for RMSNorm.
 template <class Op>
 void check_forward(const char* name, const Op& op, const View& bias, const View& mean) {
   require_floating(name, op.x);
@@ -55,23 +55,23 @@ void check_forward(const char* name, const Op& op, const View& bias, const View&
 
 inline void check(const LayerNorm& op) { check_forward("layer_norm", op, op.bias, op.mean); }
 
-/// dx = dsum + the gradient through the normalization, in one pass. dx is the gradient of s, and so
-/// of x and of residual. dweight and dbias are column sums in a fixed order. FLOPs: 10 per element
-/// of dout, 1 of dsum.
+/// Computes dx = dsum + the gradient through the normalization, in one pass. dx is the gradient of
+/// s, and so of x and of residual. dweight and dbias are column sums in a fixed order. FLOPs: 10
+/// per element of dout, 1 of dsum.
 struct LayerNormBackward {
   View s;                // [N, C] the forward's sum (or x when there was no residual)
   View weight;           // [C]
   View mean;             // [N]
   View rstd;             // [N]
   View dout;             // [N, C]
-  OptionalView dsum;     // [N, C]: gradient of s from other consumers
+  OptionalView dsum;     // [N, C]: gradient of s from its other uses
   OptionalView dx;       // [N, C], overwritten; may be dsum itself
   OptionalView dweight;  // [C]
   OptionalView dbias;    // [C]
-  bool accumulate;       // concerns dweight and dbias only
+  bool accumulate;       // for dweight and dbias only
 };
 
-/// Preconditions of both backwards; `dbias` and `mean` are absent for RMSNorm.
+/// Preconditions of both backwards. `dbias` and `mean` are absent for RMSNorm.
 template <class Op>
 void check_backward(const char* name, const Op& op, const View& dbias, const View& mean) {
   require_floating(name, op.s);
@@ -90,7 +90,7 @@ inline void check(const LayerNormBackward& op) {
   check_backward("layer_norm_backward", op, op.dbias, op.mean);
 }
 
-/// As LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
+/// Like LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
 /// FLOPs: 4 per element of out, 1 of residual.
 struct RmsNorm {
   View x;                 // [N, C] contiguous, floating
@@ -104,7 +104,7 @@ struct RmsNorm {
 
 inline void check(const RmsNorm& op) { check_forward("rms_norm", op, View{}, View{}); }
 
-/// As LayerNormBackward.
+/// Like LayerNormBackward, for RmsNorm.
 /// FLOPs: 8 per element of dout, 1 of dsum.
 struct RmsNormBackward {
   View s;                // [N, C]
@@ -114,7 +114,7 @@ struct RmsNormBackward {
   OptionalView dsum;     // [N, C]
   OptionalView dx;       // [N, C], overwritten; may be dsum itself
   OptionalView dweight;  // [C]
-  bool accumulate;       // concerns dweight only
+  bool accumulate;       // for dweight only
 };
 
 inline void check(const RmsNormBackward& op) {

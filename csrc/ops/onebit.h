@@ -1,6 +1,6 @@
-// Adam with one exchanged bit per element: the payloads of the exchange, and the updates from its
-// result. Sources: Tang et al. 2021, arXiv:2102.02888 (1-bit Adam); Lu et al. 2022,
-// arXiv:2202.06009 (0/1 Adam); DeepSpeed's OneBitAdam and ZeroOneAdam.
+// Adam for ranks that exchange one bit per element: the payloads of the exchange, and the updates
+// from its result. Sources: Tang et al. 2021, arXiv:2102.02888 (1-bit Adam); Lu et al. 2022,
+// arXiv:2202.06009 (0/1 Adam); OneBitAdam and ZeroOneAdam of DeepSpeed.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace ds {
 
-/// payload = beta1 * m + (1 - beta1) * g with g = grad * control[0] (f32); without m it is g. Zeros
-/// when control[1] is 0. Denormals are flushed to zero.
+/// Computes payload = beta1 * m + (1 - beta1) * g with g = grad * control[0] in f32, or g without
+/// m. If control[1] is 0, writes zeros. Denormals are flushed to zero.
 struct MomentPayload {
   OptionalView m;  // [n] f32, read
   View grad;       // [n] f32, f16 or bf16
@@ -28,8 +28,9 @@ inline void check(const MomentPayload& op) {
   check_control(kOp, op.control);
 }
 
-/// payload = (p - anchor) * (sqrt(v) + eps): the local drift since all ranks had the weights
-/// `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to zero.
+/// Computes payload = (p - anchor) * (sqrt(v) + eps): the local drift from `anchor`, the weights
+/// that all ranks had last, in units of the moment. If control[1] is 0, writes zeros. Denormals are
+/// flushed to zero.
 struct DriftPayload {
   View master;   // [n] f32, read
   View anchor;   // [n] f32, read
@@ -45,11 +46,11 @@ inline void check(const DriftPayload& op) {
   check_control(kOp, op.control);
 }
 
-/// An element-wise update with a frozen second moment, see UpdateRule. With g = grad * control[0]
-/// (f32), or 0 if v is 0:
+/// Updates each element with a frozen second moment, see UpdateRule. With g = grad * control[0] in
+/// f32, or 0 if v is 0:
 ///     m = beta1 m + (1 - beta1) g;  p -= lr * weight_decay * p;  p -= lr * m / (sqrt(v) + eps).
-/// v is 0 if the element never had a gradient. Its compressed value is noise then, which a division
-/// by eps would amplify. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
+/// v is 0 if the element never had a gradient. Then its compressed value is noise, which a division
+/// by eps would amplify. (DeepSpeed leaves this to the caller, by exp_avg_mask.)
 struct FrozenAdam {
   View master;          // [n] f32, updated
   View m;               // [n] f32, updated
@@ -65,11 +66,11 @@ struct FrozenAdam {
 
 inline void check(const FrozenAdam& op) { check_update("frozen_adam", op, {&op.m, &op.v}); }
 
-/// An element-wise update that synchronizes ranks after local updates, see UpdateRule. `grad` is
-/// the average of the ranks' DriftPayloads, u = grad * control[0]:
+/// Synchronizes ranks after local updates, see UpdateRule. `grad` is the average of the ranks'
+/// DriftPayloads, u = grad * control[0]:
 ///     m = -u / rate;  p = anchor + u / (sqrt(v) + eps).
-/// `rate` is the sum of the learning rates since all ranks had the weights `anchor`. Where v is 0
-/// all ranks have the same p, which is unchanged, and m is 0.
+/// `rate` is the sum of the learning rates since all ranks had the weights `anchor`. If v is 0, all
+/// ranks have the same p, which is unchanged, and m becomes 0.
 struct AnchorAdam {
   View master;          // [n] f32, updated
   View m;               // [n] f32, updated
@@ -86,7 +87,7 @@ inline void check(const AnchorAdam& op) {
   check_update("anchor_adam", op, {&op.m, &op.v, &op.anchor});
 }
 
-/// See UpdateRule; the states are m and v.
+/// See UpdateRule. The states are m and v.
 struct FrozenAdamRule {
   static constexpr const char* kName = "frozen_adam";
   static constexpr int kStates = 2;
@@ -116,7 +117,7 @@ struct FrozenAdamRule {
   }
 };
 
-/// See UpdateRule; the states are m, v and the anchor.
+/// See UpdateRule. The states are m, v and the anchor.
 struct AnchorAdamRule {
   static constexpr const char* kName = "anchor_adam";
   static constexpr int kStates = 3;
@@ -140,7 +141,7 @@ struct AnchorAdamRule {
   }
 };
 
-/// One element of MomentPayload, and of DriftPayload.
+/// Returns an element of MomentPayload; drift_payload() returns one of DriftPayload.
 DS_HOST_DEVICE float moment_payload(float beta1, float one_minus_beta1, float factor, float grad,
                                     float m) {
   return fma_rn(beta1, m, mul_rn(one_minus_beta1, mul_rn(grad, factor)));

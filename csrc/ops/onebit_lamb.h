@@ -1,13 +1,13 @@
 // 1-bit LAMB: trust ratios for ranks that exchange one bit per element of the moment. Sources: Li
-// et al. 2021, arXiv:2104.06069 (1-bit LAMB); DeepSpeed's OneBitLamb.
+// et al. 2021, arXiv:2104.06069 (1-bit LAMB); OneBitLamb of DeepSpeed.
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// During warm-up, for each parameter: frozen = coefficient == 1 ? frozen : beta * frozen + (1 -
-/// beta) * coefficient. When control[1] is 0 nothing changes.
+/// Averages the coefficients during warm-up: frozen = coefficient == 1 ? frozen : beta * frozen +
+/// (1 - beta) * coefficient, for each parameter. If control[1] is 0, nothing changes.
 struct OneBitLambAverage {
   View coefficients;  // [parameters] f32
   View frozen;        // [parameters] f32, updated
@@ -23,15 +23,15 @@ inline void check(const OneBitLambAverage& op) {
   check_control(kOp, op.control);
 }
 
-/// After warm-up, per element. v is frozen and `payload` is the averaged moment of all ranks:
+/// Updates each element after warm-up. v is frozen, and `payload` is the averaged moment of all
+/// ranks:
 ///     g = (payload - beta1 m) / (1 - beta1);  m = payload;  fresh = beta2 fresh + (1 - beta2) g^2;
 ///     u = m / (sqrt(v) + eps).
-/// Per parameter, in f64 and in one order on every back end:
-///     sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh)
-///     +
-///   eps)).
-/// Elements with v = 0 have no moment and add only weight_decay * p. Starts as in LambMoments. When
-/// control[1] is 0 the states are unchanged and the sums are 0. Denormals are flushed to zero.
+/// For each parameter, in f64 and in the same order on all back ends:
+///     sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest ratio),
+///     ratio = (sqrt(v) + eps) / (sqrt(fresh) + eps).
+/// Elements with v = 0 have no moment and add only weight_decay * p. Starts as in LambMoments. If
+/// control[1] is 0, the states are unchanged and the sums are 0. Denormals are flushed to zero.
 struct OneBitLambMoments {
   View master;   // [n] f32, read
   View m;        // [n] f32, updated
@@ -55,13 +55,13 @@ inline void check(const OneBitLambMoments& op) {
   check_control(kOp, op.control);
 }
 
-/// Between the halves, for each parameter:
+/// Computes, between the halves, for each parameter:
 /// 1. f = the largest ratio, or 1 without a ratio.
 /// 2. With weight decay f = f q + 1 - q, with q = min(1, ||u|| / ||u + weight_decay * p||).
 /// 3. f is clamped to [least, most] and then to factor * (1 -+ threshold).
 /// 4. factor = f, and coefficient = frozen * f.
 ///
-/// When control[1] is 0 nothing changes.
+/// If control[1] is 0, nothing changes.
 struct OneBitLambCoefficients {
   View sums;          // [parameters, 3] f64
   View frozen;        // [parameters] f32, read

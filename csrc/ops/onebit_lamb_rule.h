@@ -1,4 +1,4 @@
-// 1-bit LAMB by element and by parameter: the sequence of IEEE operations that every back end runs.
+// 1-bit LAMB per element and per parameter: the sequence of IEEE operations that all back ends run.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace ds {
 
-/// The scalars, each computed in double and rounded to float once, on the host.
+/// The scalars, computed in double on the host and rounded once to float.
 struct OneBitLambConstants {
   float negative_beta1, inverse_one_minus_beta1;
   float beta2, one_minus_beta2;
@@ -21,12 +21,12 @@ inline OneBitLambConstants one_bit_lamb_constants(const OneBitLambMoments& op) {
           static_cast<float>(op.eps),    static_cast<float>(op.weight_decay)};
 }
 
-/// Contributions of an element to the sums of its parameter.
+/// What an element adds to the sums of its parameter.
 struct OneBitLambTerms {
   double direction, update, ratio;
 };
 
-/// The moment and its contributions:
+/// Updates the moment and returns what the element adds:
 ///     g = fma(negative_beta1, m, payload) * inverse_one_minus_beta1;  m = payload
 ///     fresh = fma(beta2, fresh, (one_minus_beta2 * g) * g)
 ///     d = sqrt(v) + eps;  u = m / d;  update = fma(decay, p, u);  ratio = d / (sqrt(fresh) + eps)
@@ -46,7 +46,7 @@ DS_HOST_DEVICE OneBitLambTerms one_bit_lamb_element(const OneBitLambConstants& c
   return {wide * wide, update * update, static_cast<double>(ratio)};
 }
 
-/// The new factor of a parameter.
+/// Returns the new factor of a parameter.
 DS_HOST_DEVICE float one_bit_lamb_factor(const double* sums, float last, bool decays, double least,
                                          double most, double threshold) {
   double factor = sums[2] > 0 ? sums[2] : 1;

@@ -1,5 +1,6 @@
-// Defines ops. Every struct with a View in a header of this folder is an op. From these headers
-// scripts/gen-ops.mjs generates the table of ops, the TypeScript functions and their types.
+// Defines the ops. Every struct with a View in a header of this folder is an op.
+// scripts/gen-ops.mjs generates the table of ops, the TypeScript functions and their types from
+// these headers.
 //
 // The contract of an op <Name>:
 //  * its header declares `struct Name`, whose fields are View, OptionalView, double, int64_t,

@@ -6,41 +6,46 @@
 
 namespace ds {
 
-/// Writes the key and value of each token to its slot: row slot % block of block slot / block.
-/// Nothing is written for a negative slot. No two tokens may share a slot. A slot outside the pool
-/// throws DS_INDEX on the CPU before anything is written; the GPU skips the token. A pool of u8
-/// stores codes of FP8 (e4m3, scale 1): the code nearest to a value, at most 448.
+/// Writes the key and value of each token to its slot: row slot % block of block slot / block. A
+/// token with a negative slot is not written. Tokens must not share a slot. A slot outside of the
+/// pool throws DS_INDEX on the CPU before anything is written; the GPU skips the token. A u8 pool
+/// stores FP8 codes (e4m3, scale 1): the code nearest to the value, at most 448.
 struct PagedStore {
   View k;      // [N, Hk, D], last stride 1
-  View v;      // like k, with strides of its own
+  View v;      // like k, with its own strides
   View slots;  // [N] i32, contiguous
   View pool;   // [blocks, 2, Hk, block, D] of k's dtype or u8, contiguous: keys before values
 };
 
 /// Attention of the newest tokens of S sequences, packed in [N], to all tokens of their sequence.
-/// The queries of sequence s are the rows from starts[s] to starts[s + 1], minus starts[0]. They
-/// are the last of its lengths[s] tokens. The blocks tables[s, 0], tables[s, 1], ... hold the keys
-/// and values of all its tokens. A query sees its own and earlier tokens; with `window` w only the
-/// w nearest, including its own. Grouped heads as in Attention. A sequence of length 0 gives 0.
-/// Scores and sums in f32 (f64 for f64). With `invariant` the order of a query's sums depends on
-/// its position only, so its bits do not depend on blocks and other queries. The CPU always sums
-/// so. The GPU then uses one tile size and does not split keys. The CPU throws DS_INDEX if starts
-/// do not ascend from row 0 to row N, if a sequence has more than `longest` queries or fewer tokens
-/// than queries, or if a block is outside table or pool. The GPU never reads out of bounds, and
-/// gives NaN for a missing block. With `sinks`, the softmax of a head also has the logit of its
-/// sink, which has no value; lse leaves it out. Source: OpenAI's gpt-oss.
+/// The queries of sequence s are rows starts[s] - starts[0] to starts[s + 1] - starts[0], the last
+/// of its lengths[s] tokens. Its blocks tables[s, 0], tables[s, 1], ... hold the keys and values of
+/// all its tokens. A query sees its own and earlier tokens; with a `window`, only the nearest
+/// `window` tokens, including its own. Grouped heads as in Attention. A sequence of length 0 gives
+/// 0. Scores and sums are f32 (f64 for f64).
+///
+/// If `invariant`, the order of a query's sums depends only on its position, so that its bits do
+/// not depend on blocks and other queries. The GPU then uses one tile size and does not split keys.
+/// The CPU always sums in this order.
+///
+/// The CPU throws DS_INDEX if starts do not ascend over all N rows, or if a sequence has more than
+/// `longest` queries or fewer tokens than queries. It also throws DS_INDEX if a block is outside of
+/// the table or the pool. The GPU never reads out of bounds, and gives NaN for a missing block.
+///
+/// With `sinks`, the softmax of a head also has the logit of its sink, which has no value. lse
+/// excludes it. Source: OpenAI's gpt-oss.
 struct PagedAttention {
   View q;              // [N, H, D], last stride 1
   View pool;           // [blocks, 2, Hk, block, D] of q's dtype or u8 (codes), contiguous
   View tables;         // [S, most] i32, last stride 1: block numbers; only the used ones are read
   View starts;         // [S + 1] i32, contiguous
   View lengths;        // [S] i32, contiguous
-  View out;            // like q, with strides of its own
+  View out;            // like q, with its own strides
   OptionalView lse;    // [N, H] f32 (f64 for f64), contiguous: log-sum-exp of a query's scores
   OptionalView sinks;  // [H], q's dtype, contiguous
   double scale;
   int64_t window;   // 0: none
-  int64_t longest;  // at least the largest number of queries of a sequence, as known to the host
+  int64_t longest;  // upper bound of the queries of a sequence, known to the host
   bool invariant;   // required for lse
 };
 
@@ -50,8 +55,8 @@ inline void check_ragged(const char* name, const View& v, const char* what) {
                  text(what, " [tokens, heads, D] with last stride 1"), v.describe());
 }
 
-/// Checks that `pool` is [blocks, 2, heads, block, D] with the D of `v`, and that its heads divide
-/// the heads of `v`.
+/// Checks that `pool` is [blocks, 2, heads, block, D] with the D of `v`, and that the heads of `v`
+/// are a multiple of its heads.
 inline void check_pool(const char* name, const View& pool, const View& v) {
   require_floating(name, v);
   if (pool.dtype == DType::u8) require_narrow(name, v, "values of a pool of codes");

@@ -1,5 +1,5 @@
-// Maps the elements of a part to their indices in the whole tensor, for random numbers that depend
-// on the index.
+// Maps the elements of a part to their indices in the whole tensor, because random numbers depend
+// on that index.
 #pragma once
 
 #include "../core/philox.h"
@@ -7,8 +7,8 @@
 
 namespace ds {
 
-/// Element i of the part has index first + i / row * stride + i % row in the whole; with a row of
-/// 0, first + i. A slice along one dim of a contiguous tensor is a Part: `row` elements of each
+/// Element i of the part has index first + i / row * stride + i % row in the whole, or first + i if
+/// `row` is 0. A slice along one dim of a contiguous tensor is a Part: `row` elements of each
 /// `stride`.
 struct Part {
   int64_t first, row, stride;
@@ -22,8 +22,7 @@ struct Part {
     const int64_t left = row - i % row;
     return left < count ? left : count;
   }
-  /// Returns whether four elements from a multiple of four on are also contiguous and aligned in
-  /// the whole.
+  /// Returns true if four aligned elements of the part are contiguous and aligned in the whole.
   bool keeps_fours() const { return first % 4 == 0 && row % 4 == 0 && stride % 4 == 0; }
 };
 

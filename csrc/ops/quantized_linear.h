@@ -1,16 +1,17 @@
 // Linear layers with weights in 8- or 4-bit codes and a scale per row or per group of inputs.
 //
-// A word of `packed` has the codes of 32 / bits neighbouring inputs, the first in its lowest bits.
-// Bits past the last input of a row are ignored. A weight is (code - zero) * scale, where `zero` is
-// the zero point of the group or, if absent, 2^(bits - 1). This is the layout of
-// compressed-tensors. repack_codes and a transposition convert files of GPTQ and AWQ to it.
+// A word of `packed` has the codes of 32 / bits consecutive inputs, the first in its lowest bits.
+// Bits beyond the last input of a row are ignored. A weight is (code - zero) * scale, where `zero`
+// is the zero point of the group or, if absent, 2^(bits - 1). This is the layout of
+// compressed-tensors. RepackCodes and a transposition convert files of GPTQ and AWQ to it.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// The last group of a row may be smaller. A group larger than a row means one scale per row.
+/// Returns the groups of a row. The last may be smaller. If a group is larger than a row, a row has
+/// one scale.
 inline int64_t groups_of(int64_t inputs, int64_t group) { return (inputs + group - 1) / group; }
 
 inline int64_t words_of(int64_t inputs, int64_t bits) {
@@ -43,9 +44,9 @@ inline void check_weights(const char* op, const View& packed, const View& scale,
   require_dtype(op, zero, DType::u8, "zero");
 }
 
-/// Symmetric codes of `in`. A group's scale is its largest magnitude over (2^bits - 1) / 2. A
-/// 16-bit scale is rounded up, so that no weight is further from its code than half a step. Source:
-/// compressed-tensors' symmetric scheme.
+/// Writes symmetric codes of `in`. The scale of a group is its largest magnitude over (2^bits - 1)
+/// / 2. A 16-bit scale is rounded up, so that codes differ from weights by at most half a step.
+/// Source: the symmetric scheme of compressed-tensors.
 struct QuantizeWeights {
   View in;      // [outputs, inputs] f32, f16 or bf16, contiguous
   View packed;  // [outputs, ceil(inputs / (32 / bits))] i32, contiguous
@@ -62,8 +63,8 @@ inline void check(const QuantizeWeights& op) {
   check_weights(kOp, op.packed, op.scale, {}, op.bits, op.group, op.in.shape[0], op.in.shape[1]);
 }
 
-/// out = (code - zero) * scale, the product rounded to f32 and then to out's dtype. With 16-bit
-/// scales it is rounded once.
+/// Computes out = (code - zero) * scale, rounded to f32 and then to out's dtype. With 16-bit scales
+/// it is rounded once.
 struct DequantizeWeights {
   View packed;        // [outputs, ceil(inputs / (32 / bits))] i32, contiguous
   View scale;         // [outputs, ceil(inputs / group)] f32, f16 or bf16, contiguous
@@ -82,11 +83,11 @@ inline void check(const DequantizeWeights& op) {
                 op.out.shape[1]);
 }
 
-/// out = x W^T (+ bias): products and sums in f32, one rounding. The GPU rounds weights to x's
-/// dtype first, with two exceptions:
+/// Computes out = x W^T (+ bias): products and sums in f32, rounded once. The GPU first rounds
+/// weights to x's dtype, with two exceptions:
 /// - up to 32 rows of x and one scale per row;
-/// - one row of x, symmetric codes, and scales of x's dtype for 2^n inputs from 128 on (64 with 8
-///   bits). There a row of x that is not finite gives NaN.
+/// - one row of x, symmetric codes, and scales of x's dtype for 2^n inputs, at least 128 (64 with 8
+///   bits). Then a row of x that is not finite gives NaN.
 struct QuantizedLinear {
   View x;             // [rows, inputs] f32, f16 or bf16, contiguous
   View packed;        // [outputs, ceil(inputs / (32 / bits))] i32, contiguous
@@ -115,12 +116,12 @@ inline void check(const QuantizedLinear& op) {
 }
 
 enum class CodeLayout : int32_t {
-  rows,  // as everywhere here
+  rows,  // as in the other ops
   awq,   // [inputs, outputs / 8]: a word has the codes of 8 outputs, in the order 0 2 4 6 1 3 5 7
 };
 
-/// The code of input k of a row of out is that of input order[k] of in; of k without an order.
-/// Codes past the last one of a row are 0.
+/// Input k of a row of out gets the code of input order[k] of in, or of input k without an order.
+/// Codes beyond the last input are 0.
 struct RepackCodes {
   View in;  // [outputs, ceil(inputs / (32 / bits))], or the shape of `layout`; i32, contiguous
   OptionalView order;  // [inputs] i32, each in [0, inputs), contiguous

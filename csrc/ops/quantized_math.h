@@ -1,24 +1,24 @@
-// Conversion between values and 8- or 4-bit codes, with the same bits on CPU and GPU.
+// Converts between values and 8- or 4-bit codes, with the same bits on CPU and GPU.
 #pragma once
 
 #include "../core/exact_math.h"
 
 namespace ds {
 
-/// The code of 0 if a row has no zero points.
+/// Returns the code of 0 for rows without zero points.
 DS_HOST_DEVICE float middle_code(int64_t bits) { return static_cast<float>(1 << (bits - 1)); }
 
-/// Half of the code range, in steps: the code of the largest magnitude.
+/// Returns half of the code range in steps, which is the code of the largest magnitude.
 DS_HOST_DEVICE float half_range(int64_t bits) { return 0.5f * static_cast<float>((1 << bits) - 1); }
 
-/// The larger magnitude; NaN wins.
+/// Returns the larger magnitude, or NaN if either is NaN.
 DS_HOST_DEVICE float larger_magnitude(float most, float x) {
   const float magnitude = x < 0.0f ? -x : x;
   return magnitude > most || magnitude != magnitude ? magnitude : most;
 }
 
-/// Returns `rounded`, a 16- or 32-bit scale of value `value` that is not negative, or the next
-/// larger number if it is below `wanted`. An f32 scale is unchanged: its error is one rounding.
+/// Returns `rounded`, the 16- or 32-bit scale for `value` (not negative), or the next larger number
+/// if it is below `wanted`. An f32 scale is returned unchanged: its error is one rounding.
 template <class S>
 DS_HOST_DEVICE S step_at_least(S rounded, float value, float wanted) {
   if constexpr (sizeof(S) == 2) {
@@ -32,8 +32,8 @@ DS_HOST_DEVICE S step_at_least(S rounded, float value, float wanted) {
   return rounded;
 }
 
-/// Returns the nearest code of x, ties to even, for steps of size `step` around the middle code.
-/// The middle code if `step` is 0, the lowest one for NaN.
+/// Returns the code nearest to x, ties to even, with steps of `step` around the middle code.
+/// Returns the middle code if `step` is 0, and the lowest code for NaN.
 DS_HOST_DEVICE uint32_t code_of_value(float x, float step, int64_t bits) {
   const float middle = middle_code(bits), last = 2.0f * middle - 1.0f;
   if (step == 0.0f) return static_cast<uint32_t>(middle);
@@ -42,13 +42,13 @@ DS_HOST_DEVICE uint32_t code_of_value(float x, float step, int64_t bits) {
   return static_cast<uint32_t>(code > last ? last : code);
 }
 
-/// Returns the value of a code: the difference is exact, the product is rounded once.
+/// Returns the value of a code. The difference is exact; the product is rounded once.
 DS_HOST_DEVICE float value_of_code(uint32_t code, float zero, float step) {
   return mul_rn(static_cast<float>(code) - zero, step);
 }
 
-/// The lowest bit of output `row` in its word of an AWQ file: nibble 0 1 2 3 4 5 6 7 of a word is
-/// output 0 2 4 6 1 3 5 7 of eight.
+/// Returns the lowest bit of output `row` in its word of an AWQ file: nibbles 0 to 7 of a word hold
+/// the outputs 0 2 4 6 1 3 5 7 of eight.
 DS_HOST_DEVICE int awq_shift(int64_t row) {
   const int place = static_cast<int>(row % 8);
   return 4 * (place % 2 * 4 + place / 2);

@@ -1,5 +1,5 @@
-// Random tensors from Philox counters. Element i depends only on (seed, offset, its index), so a
-// part of a tensor can be drawn without the rest.
+// Random tensors by Philox. Element i depends only on (seed, offset, i), so that a part of a tensor
+// can be drawn without the rest.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -7,9 +7,9 @@
 
 namespace ds {
 
-/// out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. A result that
-/// rounds to high becomes the largest number below high. The element with index i (see Part) uses
-/// word i % 4 of block i / 4.
+/// Draws out ~ U[low, high) as low + u * (high - low) in f32, rounded once to out's dtype. A result
+/// that would round to high becomes the largest number below it. The element with index i (see
+/// Part) uses word i % 4 of block i / 4.
 struct RandomUniform {
   View out;  // contiguous, floating
   double low;
@@ -21,9 +21,9 @@ struct RandomUniform {
   int64_t stride;
 };
 
-/// out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block. Logarithm,
-/// sine and cosine are fixed fma polynomials (core/random_math.h), so all back ends give the same
-/// bits.
+/// Draws out ~ N(mean, stddev^2) by Box-Muller from the word pairs (0, 1) and (2, 3) of each block.
+/// Logarithm, sine and cosine are fixed fma polynomials (core/random_math.h), so all back ends give
+/// the same bits.
 struct RandomNormal {
   View out;  // contiguous, floating
   double mean;

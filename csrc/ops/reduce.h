@@ -7,10 +7,10 @@ namespace ds {
 
 enum class ReduceOp : int32_t { sum, mean, max, min, prod };
 
-/// out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
-/// f32 (f64 for f64; i64 for integers, which have no mean). An empty sum is 0, an empty product 1,
-/// an empty mean NaN. An empty max or min is an error. The column sum of a [N, C] matrix (a bias
-/// gradient) is the hot case on the GPU. FLOPs: 1 per element of in.
+/// Reduces over the dims in which out has size 1 and in does not. Accumulates f16, bf16 and f32 in
+/// f32, f64 in f64, and integers, which have no mean, in i64. An empty sum is 0, an empty product
+/// 1, an empty mean NaN; an empty max or min throws. On the GPU, the column sum of [N, C] (a bias
+/// gradient) is the most frequent case. FLOPs: 1 per element of in.
 struct Reduce {
   View in;   // any strides; not bool
   View out;  // same ndim as in, same dtype
@@ -35,7 +35,7 @@ inline void check(const Reduce& op) {
                  op.in.describe());
 }
 
-/// Index of the first maximum of the last dim; NaN counts as the maximum.
+/// Returns the index of the first maximum of the last dim. NaN counts as the maximum.
 /// FLOPs: 1 per element of in.
 struct ArgMax {
   View in;   // [..., C], C > 0, not bool

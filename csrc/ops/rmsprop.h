@@ -1,6 +1,6 @@
-// RMSprop over a flat range of parameters, centered or not, with momentum or without it, with L2
-// weight decay. Sources: Tieleman & Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the
-// form of torch.optim.RMSprop.
+// RMSprop over a flat range of parameters, optionally centered and with momentum, with L2 weight
+// decay. Sources: Tieleman & Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of
+// torch.optim.RMSprop.
 #pragma once
 
 #include "flat_update.h"
@@ -8,7 +8,7 @@
 
 namespace ds {
 
-/// An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+/// Updates each element, see UpdateRule. With g = grad * control[0] + weight_decay * p in f32:
 ///     square_avg = alpha * square_avg + (1 - alpha) g^2;
 ///     centered: grad_avg += (1 - alpha) (g - grad_avg), v = max(0, square_avg - grad_avg^2);
 ///     else v = square_avg;
@@ -37,8 +37,8 @@ inline void check(const Rmsprop& op) {
   if (op.momentum_buffer) check_states("rmsprop", op.master, {&op.momentum_buffer});
 }
 
-/// One update of one parameter; see UpdateRule. The states are the mean of squares, the mean of
-/// gradients if kCentered, and the momentum buffer if kMomentum.
+/// The update of one parameter, see UpdateRule. The states are the mean of squares, with kCentered
+/// the mean of gradients, and with kMomentum the momentum buffer.
 template <bool kCentered, bool kMomentum>
 struct RmspropRule {
   static constexpr const char* kName = "rmsprop";
@@ -59,7 +59,7 @@ struct RmspropRule {
             .negative_lr = static_cast<float>(-op.lr)};
   }
 
-  /// The exact order:
+  /// Updates in this order:
   ///     g = grad * factor;  g = fma(weight_decay, p, g)
   ///     square = fma(alpha, square, one_minus_alpha * g * g)
   ///     mean = fma(one_minus_alpha, g - mean, mean)

@@ -5,10 +5,10 @@
 
 namespace ds {
 
-/// With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin). `inverse`
-/// negates sin, which is the gradient. Token t uses row t of the table, or row positions[b, t]. A
-/// row outside the table throws DS_INDEX on the CPU. The GPU does not read it and gives NaN, so
-/// that the mistake shows. FLOPs: 3 per element of out.
+/// With the halves x1 and x2 of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin). `inverse`
+/// negates sin, which gives the gradient. Token t uses row t of the table, or row positions[b, t].
+/// A row outside of the table throws DS_INDEX on the CPU and gives NaN on the GPU, so that the
+/// mistake is visible. FLOPs: 3 per element of out.
 struct Rope {
   View in;                 // [B, T, H, D], D even, last stride 1
   View cos;                // [R, D / 2] f32 (f64 for f64), contiguous; R is T without positions

@@ -1,20 +1,21 @@
 // Normalizes and rotates queries and keys, and stores keys and values in a pool, in one pass.
-// Sources: those of Rope, RmsNorm and PagedStore.
+// Sources: see Rope, RmsNorm and PagedStore.
 #pragma once
 
 #include "paged_attention.h"
 
 namespace ds {
 
-/// out = the queries, normalized over each head if `q_norm` is present (RmsNorm with `eps`), then
-/// rotated by row positions[n] of the table (Rope). The keys are processed the same way with
-/// `k_norm`. Keys and unchanged values go to the slot of their token (PagedStore). Every step
-/// rounds to q's dtype, as those ops do. A position outside the table and a slot outside the pool
-/// throw DS_INDEX on the CPU before anything is written. The GPU gives NaN, and skips the token.
+/// Writes the queries to `out`: normalized over each head if `q_norm` is present (RmsNorm with
+/// `eps`), then rotated by row positions[n] of the table (Rope). The keys are processed in the same
+/// way with `k_norm`. Keys and unchanged values go to the slot of their token (PagedStore). Each
+/// step rounds to q's dtype, as those ops do. On the CPU, a position outside of the table or a slot
+/// outside of the pool throws DS_INDEX before anything is written. On the GPU, it gives NaN or
+/// skips the token.
 struct RotaryStore {
   View q;               // [N, H, D], D even, last stride 1
   View k;               // [N, Hk, D], D even, last stride 1
-  View v;               // like k, with strides of its own
+  View v;               // like k, with its own strides
   View out;             // like q, any strides; may be q itself
   View cos;             // [R, D / 2] f32 (f64 for f64), contiguous
   View sin;             // like cos

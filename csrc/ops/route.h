@@ -1,18 +1,19 @@
-// Top-k routing of tokens to experts: a softmax over all experts, of which the largest k count.
+// Top-k routing of tokens to experts: a softmax over all experts, and the k largest probabilities.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// Largest number of experts: a warp keeps their logits in registers.
+/// The largest number of experts, because a warp keeps their logits in registers.
 constexpr int64_t kMostExperts = 512;
 
-/// Per token, the k experts with the largest logits, largest first. Of equal logits the lower
-/// expert is first, and NaN counts as the largest. Their weights are their probabilities among all
-/// experts or, with `normalize`, among these k; f32 inside (f64 for f64). With x, the op first
-/// writes logits = x weight^T + bias: one kernel on the GPU, for a few tokens. Sources: Shazeer et
-/// al. 2017; transformers' MixtralTopKRouter and Qwen2MoeTopKRouter.
+/// Writes, for each token, the k experts with the largest logits, largest first. Of equal logits
+/// the lower expert comes first; NaN counts as the largest. The weights are their probabilities
+/// among all experts or, if `normalize`, among these k, computed in f32 (f64 for f64). If x is
+/// present, the op first writes logits = x weight^T + bias. With a few tokens, a GPU needs one
+/// kernel for both. Sources: Shazeer et al. 2017; MixtralTopKRouter and Qwen2MoeTopKRouter of
+/// transformers.
 struct RouteTopK {
   View logits;          // [T, E], floating, contiguous; E <= 512
   OptionalView x;       // [T, C], logits' dtype, not f64, contiguous
@@ -60,8 +61,8 @@ inline void check(const RouteTopK& op) {
   if (op.bias) require_list(kOp, op.bias, experts, op.x.dtype, "bias");
 }
 
-/// dlogits (+)= the gradient of the weights. An id that is not an expert throws DS_INDEX on the
-/// CPU; the GPU skips it. FLOPs: 2 per element of dlogits.
+/// Computes dlogits (+)= the gradient of the weights. An id that is not an expert throws DS_INDEX
+/// on the CPU; the GPU skips it. FLOPs: 2 per element of dlogits.
 struct RouteTopKBackward {
   View logits;    // the forward's
   View ids;       // the forward's

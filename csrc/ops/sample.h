@@ -1,5 +1,4 @@
-// Samples the next token of each sequence from its scores, by the sampling parameters of the
-// sequence.
+// Samples the next token of each sequence from its scores, with the sequence's sampling parameters.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -18,25 +17,25 @@ enum SampleSetting {
 };
 /// Columns of SampleTokens::numbers.
 enum SampleNumber {
-  kPosition,   // tokens of the sequence so far: the index of the next one
-  kGenerated,  // sampled tokens among them
-  kTopK,       // 0 for all
+  kPosition,   // index of the next token: tokens of the sequence so far
+  kGenerated,  // how many of them were sampled
+  kTopK,       // 0 means all
   kSeedLow,
   kSeedHigh,
-  kCountsRow,  // -1 for none
-  kBiasRow,    // -1 for none
-  kMaskRow,    // -1 for none
+  kCountsRow,  // -1 means none
+  kBiasRow,    // -1 means none
+  kMaskRow,    // -1 means none
   kSampleNumbers
 };
 /// Columns of SampleTokens::bans before the tokens.
 enum SampleBan { kBanSlot, kBanUntil, kBanLength, kBanTokens };
 
-/// Recent tokens of a sequence that a banned sequence can match.
+/// Number of recent tokens that a banned sequence is compared with.
 constexpr int64_t kSampleRecent = 64;
 
-/// For each row, the next token of the sequence in its slot. The result is -1 if a score is NaN or
-/// +infinity, and -2 if no token is allowed. In both cases the slot is unchanged and its logprobs
-/// are NaN. Scores are converted to f32 and processed in this order:
+/// Samples the next token for each row, a sequence with the parameters in its slot. The token is -1
+/// if a score is NaN or +infinity, and -2 if no token is allowed. In both cases the slot is
+/// unchanged and the logprobs are NaN. Scores are converted to f32 and processed in this order:
 ///
 /// 1. Add bias.
 /// 2. Divide scores of tokens that occur in the sequence by `repetition`; multiply negative ones
@@ -51,12 +50,13 @@ constexpr int64_t kSampleRecent = 64;
 ///    at most (1 - top_p) of the whole. The last one always stays.
 /// 9. Exclude tokens with e^y < min_p.
 ///
-/// The largest y - log(E) wins. E of token c is exponential, from word c % 4 of block c / 4 of the
-/// stream (seed, position). This is a draw from softmax(y) (Gumbel-max) that depends on neither row
-/// nor slot. Sources: transformers' logits processors; presence and frequency as in OpenAI's API.
+/// The token with the largest y - log(E) wins, where E of token c is exponential, from word c % 4
+/// of block c / 4 of the stream (seed, position). This draws from softmax(y) (Gumbel-max) and
+/// depends on neither row nor slot. Sources: the logits processors of transformers; presence and
+/// frequency penalties of OpenAI's API.
 ///
-/// e^y counts as an integer, 2^38 for the largest. So sums have no order, and all back ends give
-/// the same tokens.
+/// e^y is an integer, 2^38 for the largest. So the order of sums does not matter, and all back ends
+/// give the same tokens.
 struct SampleTokens {
   View scores;  // [S, V] f32, f16 or bf16; rows contiguous
   View slots;   // [S] i32, no two equal

@@ -1,4 +1,4 @@
-// Arithmetic from a score to a draw, with the same bits on CPU and GPU.
+// Arithmetic from scores to a draw, with the same bits on CPU and GPU.
 #pragma once
 
 #include "../core/random_math.h"
@@ -25,7 +25,7 @@ struct SampleRules {
   }
 };
 
-/// Returns a score after its penalties; `count` as in SampleTokens::counts.
+/// Returns a score after its penalties. `count` as in SampleTokens::counts.
 DS_HOST_DEVICE float penalized(float x, int32_t count, const SampleRules& rules) {
   if (count == 0) return x;
   x = x < 0.0f ? mul_rn(x, rules.repetition) : div_rn(x, rules.repetition);
@@ -35,7 +35,7 @@ DS_HOST_DEVICE float penalized(float x, int32_t count, const SampleRules& rules)
   return sub_rn(x, rules.presence);
 }
 
-/// Returns whether the tokens before `position` match the ban up to its last token.
+/// Returns true if the tokens before `position` match the banned sequence up to its last token.
 DS_HOST_DEVICE bool ban_applies(const int32_t* ban, const int32_t* recent,
                                 const SampleRules& rules) {
   const int32_t before = ban[kBanLength] - 1;
@@ -45,16 +45,17 @@ DS_HOST_DEVICE bool ban_applies(const int32_t* ban, const int32_t* recent,
   return true;
 }
 
-/// Returns a score after a mask. NaN and +infinity stay, so that the row is rejected.
+/// Returns a score after its mask. NaN and +infinity are returned unchanged, so that the row is
+/// rejected.
 DS_HOST_DEVICE float masked(float x, const int32_t* mask, uint32_t column) {
   const bool allowed = static_cast<uint32_t>(mask[column / 32]) >> column % 32 & 1;
   return allowed || !(x < float_of_bits(0x7f800000u)) ? x : float_of_bits(0xff800000u);
 }
 
-/// e^y for y <= 0 within 2 ulp: 2^n times a polynomial of the remainder; 0 below -87.
+/// Returns e^y for y <= 0 within 2 ulp: 2^n times a polynomial of the remainder. Below -87 it is 0.
 DS_HOST_DEVICE float exact_exp(float y) {
   if (!(y > -87.0f)) return 0.0f;
-  constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+  constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer, in the low bits
   const float shifted = fma_rn(y, 1.44269504f, kRound);
   const float n = sub_rn(shifted, kRound);
   const float r = fma_rn(-n, -2.12194440e-4f, fma_rn(-n, 0.693359375f, y));
@@ -70,20 +71,20 @@ DS_HOST_DEVICE float exact_exp(float y) {
   return mul_rn(p, float_of_bits(static_cast<uint32_t>(exponent + 127) << 23));
 }
 
-/// e^y as an integer: 2^38 for y = 0.
+/// Returns e^y as an integer: 2^38 for y = 0.
 DS_HOST_DEVICE uint64_t sample_weight(float y) {
   return static_cast<uint64_t>(mul_rn(exact_exp(y), 0x1p38f));
 }
 
-/// Returns the sum, counted from the largest, within which a token must begin to stay. At least 1,
-/// so one token always stays.
+/// Returns the weight, summed from the largest token down, within which a token must begin to be
+/// kept. At least 1, so that one token is always kept.
 DS_HOST_DEVICE uint64_t kept_weight(uint64_t total, float top_p) {
   const double out = (1.0 - static_cast<double>(top_p)) * static_cast<double>(total);
   const uint64_t dropped = out < 0.0 ? 0 : static_cast<uint64_t>(out);
   return dropped < total ? total - dropped : 1;
 }
 
-/// Returns the token's key in the race; the largest key wins.
+/// Returns the token's key in the race. The largest key wins.
 DS_HOST_DEVICE float draw_key(float y, uint32_t word) {
   return sub_rn(y, exact_log(exponential_of(word)));
 }

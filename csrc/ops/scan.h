@@ -1,4 +1,4 @@
-// Running sums and products along one dim, and the gradient of a running product.
+// Running sums and products along a dim, and the gradient of a running product.
 #pragma once
 
 #include "../core/preconditions.h"
@@ -16,8 +16,9 @@ inline void check_scan(const char* name, const View& in, const View& out, int64_
   }
 }
 
-/// out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`.
-/// f32 inside for f32, f16 and bf16 (f64 for f64), one rounding; i64 wraps around.
+/// Computes out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, or of in[.., i .. n - 1, ..]
+/// with `reverse`. f32, f16 and bf16 are computed in f32 (f64 in f64), rounded once; i64 wraps
+/// around.
 /// FLOPs: 1 per element of out.
 struct Scan {
   View in;   // f32, f16, bf16, f64 or i64; any strides
@@ -30,9 +31,10 @@ struct Scan {
 
 inline void check(const Scan& op) { check_scan("scan", op.in, op.out, op.dim); }
 
-/// dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`.
-/// It never divides, so it is exact if elements are 0. It is P[i] S[i] with P[i] the product of
-/// in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1]. FLOPs: 3 per element of dx.
+/// Computes dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along
+/// `dim`. It does not divide, so it is exact if elements are 0: dx[i] = P[i] S[i], where P[i] is
+/// the product of in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1]. FLOPs: 3 per element of
+/// dx.
 struct CumprodBackward {
   View in;    // floating, any strides
   View dout;  // same shape and dtype

@@ -1,13 +1,13 @@
-// Stores or adds elements at the indices of an index tensor along one dim.
+// Stores or adds elements at the positions of an index tensor along a dim.
 #pragma once
 
 #include "gather.h"
 
 namespace ds {
 
-/// out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim` (torch.scatter). Elements without an
-/// index are unchanged. If several j have one index, the last j wins. A bad index throws DS_INDEX
-/// on the CPU; the GPU skips it.
+/// Writes out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim` (torch.scatter). Elements
+/// without an index are unchanged. If several j have the same index, the last j wins. An invalid
+/// index throws DS_INDEX on the CPU; the GPU skips it.
 struct Scatter {
   View src;    // any dtype, any strides
   View index;  // src's shape, i32 or i64; every dim but `dim` equals out's
@@ -17,9 +17,9 @@ struct Scatter {
 
 inline void check(const Scatter& op) { check_places("scatter", op.out, op.index, op.src, op.dim); }
 
-/// out[.., index[.., j, ..], ..] += src[.., j, ..]: torch.scatter_add, and the gradient of Gather.
-/// The order of the sum depends on the shapes only; f32 inside, one rounding. Without `accumulate`
-/// out starts from 0. Bad indices as in Scatter. FLOPs: 1 per element of src.
+/// Computes out[.., index[.., j, ..], ..] += src[.., j, ..] (torch.scatter_add, and the gradient of
+/// Gather). The order of a sum depends only on the shapes; sums in f32, rounded once. Without
+/// `accumulate`, out starts at 0. Invalid indices as in Scatter. FLOPs: 1 per element of src.
 struct ScatterAdd {
   View src;    // any dtype but bool
   View index;  // src's shape, i32 or i64; every dim but `dim` equals out's

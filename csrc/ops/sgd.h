@@ -7,11 +7,11 @@
 
 namespace ds {
 
-/// An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+/// Updates each element, see UpdateRule. With g = grad * control[0] + weight_decay * p in f32:
 ///   without momentum: d = g; otherwise
 ///   buffer = g at the first update, then momentum * buffer + (1 - dampening) * g;
 ///   d = nesterov ? g + momentum * buffer : buffer;
-/// p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
+/// p -= lr * d; weight = p rounded to its dtype. All back ends flush denormals to zero.
 struct Sgd {
   View master;                   // [n] f32, updated
   OptionalView momentum_buffer;  // [n] f32, updated; absent: no momentum
@@ -23,7 +23,7 @@ struct Sgd {
   double momentum;   // read with momentum_buffer
   double dampening;  // read with momentum_buffer
   bool nesterov;     // read with momentum_buffer
-  bool first;        // the buffer is written and not read
+  bool first;        // writes the buffer without reading it
 };
 
 inline void check(const Sgd& op) {
@@ -31,7 +31,7 @@ inline void check(const Sgd& op) {
   if (op.momentum_buffer) check_states("sgd", op.master, {&op.momentum_buffer});
 }
 
-/// Without momentum; see UpdateRule.
+/// Without momentum. See UpdateRule.
 struct SgdRule {
   static constexpr const char* kName = "sgd";
   static constexpr int kStates = 0;
@@ -52,7 +52,7 @@ struct SgdRule {
   }
 };
 
-/// With momentum; the state is the buffer.
+/// With momentum. The state is the buffer.
 struct SgdMomentumRule {
   static constexpr const char* kName = "sgd";
   static constexpr int kStates = 1;

@@ -1,14 +1,14 @@
-// A short causal convolution of each channel, with SiLU, and its gradients. Source: Dao and Gu 2024
-// (Mamba-2), whose layers have it before their recurrence.
+// A short causal convolution per channel, with SiLU, and its gradients. Source: Dao and Gu 2024
+// (Mamba-2), which applies it before the recurrence of a layer.
 #pragma once
 
 #include "gated_delta.h"
 
 namespace ds {
 
-/// out[t, c] = silu(sum over j of weight[c, j] x[t - K + 1 + j, c]), K at most 8. Tokens before the
-/// first of a document, or of the row, count as zeros. f32 inside (f64 for f64), rounded once.
-/// FLOPs: 8 per element of out.
+/// Computes out[t, c] = silu(sum over j of weight[c, j] x[t - K + 1 + j, c]) with K at most 8.
+/// Tokens before the start of the row or of the document count as 0. Computed in f32 (f64 for f64),
+/// rounded once. FLOPs: 8 per element of out.
 struct ShortConv {
   View x;                  // [B, T, C], last stride 1
   View weight;             // [C, K] of x's dtype, contiguous
@@ -16,7 +16,7 @@ struct ShortConv {
   OptionalView documents;  // [B, T] i32, contiguous
 };
 
-/// Gradients of ShortConv.
+/// Computes the gradients of ShortConv.
 /// FLOPs: 24 per element of dout.
 struct ShortConvBackward {
   View x;                  // the forward's
@@ -28,7 +28,7 @@ struct ShortConvBackward {
 };
 
 /// ShortConv of the newest tokens of S sequences, packed in [N]. Row slots[s] of the pool holds the
-/// last K - 1 inputs of sequence s, oldest first; see GatedDeltaStep.
+/// last K - 1 inputs of sequence s, oldest first. See GatedDeltaStep.
 /// FLOPs: 8 per element of out.
 struct ShortConvStep {
   View x;        // [N, C], last stride 1
@@ -40,10 +40,10 @@ struct ShortConvStep {
   View pool;     // [slots, K - 1, C] of x's dtype, contiguous
 };
 
-/// The most taps of a channel.
+/// The largest K.
 constexpr int64_t kMostTaps = 8;
 
-/// Checks x [.., C] of `dims` dims, and weights [C, K].
+/// Checks x [.., C] with `dims` dims, and weights [C, K].
 inline void check_short_conv(const char* op, const View& x, const View& weight, int dims) {
   require_floating(op, x);
   const bool is_packed = x.ndim == dims && (x.size(-1) <= 1 || x.strides[dims - 1] == 1);

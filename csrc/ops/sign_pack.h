@@ -1,31 +1,31 @@
-// Sign compression: one bit for each element of a vector and two levels for each segment. Ranks
-// exchange these instead of the vector and average them. Sources: Seide et al. 2014, "1-Bit
-// Stochastic Gradient Descent"; Tang et al. 2021, arXiv:2102.02888 (1-bit Adam).
+// Sign compression: one bit per element of a vector and two levels per segment, which ranks
+// exchange and average instead of the vector. Sources: Seide et al. 2014, "1-Bit Stochastic
+// Gradient Descent"; Tang et al. 2021, arXiv:2102.02888 (1-bit Adam).
 #pragma once
 
 #include "flat_update.h"
 
 namespace ds {
 
-/// Definition of the two levels of a segment.
+/// How the two levels of a segment are computed.
 enum class SignLevels : int32_t {
-  /// -s and s with s = |x|_2 / sqrt(elements): keeps the norm.
+  /// -s and s with s = |x|_2 / sqrt(elements), which keeps the norm.
   rms,
-  /// The mean of the negative elements and the mean of the others; 0 for an empty set.
+  /// The mean of the negative elements and the mean of the others. The mean of no elements is 0.
   means,
 };
 
-/// Rounds x = value + error to the levels of its segment, and keeps the rounding error. With q = x
-/// < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element i is
+/// Rounds x = value + error to the levels of its segment and keeps the rounding error. With q = x <
+/// 0 ? levels[0] : levels[1], the new error is x - q (-0 and NaN are not negative). Element i is
 /// bit 7 - i % 8 of bits[i / 8], 1 if x is not negative. Segment k is [starts[k], starts[k] +
-/// counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Elements between segments and after
-/// the last one have bits 0 and unchanged errors, and do not count in a level. Sums are f64 in the
-/// order of core/segments.h. A level is rounded to f32 once, and denormals are flushed, so all back
-/// ends give the same bits. When control[1] is 0 the error is unchanged, and bits and levels are 0.
+/// counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Elements outside of segments have
+/// bits 0 and unchanged errors, and affect no level. Sums are f64 in the order of core/segments.h.
+/// Levels are rounded once to f32, and denormals are flushed to zero, so all back ends give the
+/// same bits. If control[1] is 0, the error is unchanged, and bits and levels are 0.
 struct SignCompress {
   View value;    // [n] f32, read
   View error;    // [n] f32, updated
-  View starts;   // [segments + 1] i64, ascends from 0 to n; otherwise undefined on the GPU
+  View starts;   // [segments + 1] i64, ascends from 0 to n; the GPU does not check it
   View counts;   // [segments] i64
   View bits;     // [ceil(n / 8)] u8, overwritten
   View levels;   // [segments, 2] f32, overwritten
@@ -48,8 +48,8 @@ inline void check(const SignCompress& op) {
   check_control(kOp, op.control);
 }
 
-/// out = the mean of the ranks' vectors: their sum in rank order, times 1 / ranks rounded to f32. A
-/// single rank gets its levels unchanged. Zeros between and after segments. Layout as in
+/// Computes the mean of the ranks' vectors: their sum in rank order, times 1 / ranks rounded to
+/// f32. The result of a single rank is its levels. Elements outside of segments are 0. Layout as in
 /// SignCompress.
 struct SignAverage {
   View bits;    // [ranks, ceil(n / 8)] u8, any row stride

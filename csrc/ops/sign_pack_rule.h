@@ -1,4 +1,4 @@
-// Levels and elements of sign packing: the sequence of IEEE operations that every back end runs.
+// Levels and elements of sign compression: the sequence of IEEE operations that all back ends run.
 #pragma once
 
 #include <cmath>
@@ -8,12 +8,12 @@
 
 namespace ds {
 
-/// Number of sums over a segment that determine its levels.
+/// Number of sums over a segment from which its levels are computed.
 template <SignLevels kKind>
 constexpr int kSignSums = kKind == SignLevels::rms ? 1 : 3;
 
-/// Returns the terms of element x. rms: its square. means: x if it is not negative, x if it is, and
-/// a count of the not negative.
+/// Returns the terms of element x. With rms: its square. With means: x if it is not negative, x if
+/// it is negative, and 1 if it is not negative, otherwise zeros.
 template <SignLevels kKind>
 DS_HOST_DEVICE void sign_terms(float x, double (&term)[kSignSums<kKind>]) {
   const double wide = x;
@@ -27,7 +27,7 @@ DS_HOST_DEVICE void sign_terms(float x, double (&term)[kSignSums<kKind>]) {
   }
 }
 
-/// The two levels of a segment of `count` elements.
+/// Computes the two levels of a segment of `count` elements.
 template <SignLevels kKind>
 DS_HOST_DEVICE void sign_levels(const double (&sum)[kSignSums<kKind>], int64_t count,
                                 float* levels) {
@@ -43,7 +43,7 @@ DS_HOST_DEVICE void sign_levels(const double (&sum)[kSignSums<kKind>], int64_t c
   }
 }
 
-/// Returns the last of segments [low, high) that begins at or before element `at`.
+/// Returns the last of the segments [low, high) that begins at or before element `at`.
 DS_HOST_DEVICE int64_t segment_at(const int64_t* starts, int64_t low, int64_t high, int64_t at) {
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
@@ -53,7 +53,7 @@ DS_HOST_DEVICE int64_t segment_at(const int64_t* starts, int64_t low, int64_t hi
   return low;
 }
 
-/// Returns a chunk limited to the elements of its segment.
+/// Returns the chunk of a slot, limited to the elements of its segment.
 DS_HOST_DEVICE SegmentChunk counted_chunk(const int64_t* starts, const int64_t* counts,
                                           int64_t segments, int64_t slot) {
   SegmentChunk chunk = chunk_of(starts, segments, slot);

@@ -5,7 +5,7 @@
 
 namespace ds {
 
-/// out = exp(in - max) / sum, or in - max - log(sum) when `log` is true.
+/// Computes out = exp(in - max) / sum, or in - max - log(sum) if `log`.
 /// FLOPs: 1 per element of out.
 struct Softmax {
   View in;   // [..., C] contiguous, floating
@@ -13,7 +13,7 @@ struct Softmax {
   bool log;
 };
 
-/// `v` is one of the rows' operands, of the shape and dtype of `model`.
+/// Checks that `v`, an operand with rows, has the shape and dtype of `model`.
 inline void check_rows(const char* name, const View& model, const View& v) {
   require_like(name, model, v);
   require_floating(name, v);
@@ -25,8 +25,8 @@ inline void check(const Softmax& op) {
   for (const View* v : {&op.in, &op.out}) check_rows("softmax", op.in, *v);
 }
 
-/// From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y)
-/// sum(dout).
+/// Computes dx = y (dout - sum(dout y)) from the forward's output y, or dx = dout - exp(y)
+/// sum(dout) if `log`.
 /// FLOPs: 2 per element of dx.
 struct SoftmaxBackward {
   View out;   // y

@@ -1,12 +1,12 @@
-// The first elements of each row in sorted order, and their positions: sort, argsort and topk.
+// The first elements of each row in sorted order, with their positions: sort, argsort and topk.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// Row by row, the first K elements of the row in ascending (or descending) order and their
-/// positions. Equal elements stay in their order; NaN counts as the greatest and -0 as 0.
+/// Writes the first K elements of each row in ascending or descending order, and their positions.
+/// Equal elements keep their order. NaN counts as the largest and -0 as 0.
 struct Sort {
   View in;              // [.., C], any dtype, any strides
   OptionalView values;  // [.., K] contiguous with K <= C, in's dtype

@@ -1,16 +1,17 @@
-// An f32 matrix as a sum of two bf16 matrices, so that tensor cores multiply it.
+// Splits an f32 matrix into a sum of two bf16 matrices, so that tensor cores can multiply it.
 #pragma once
 
 #include "../core/preconditions.h"
 
 namespace ds {
 
-/// high = in rounded to bf16, low = in - high rounded to bf16. high + low differs from `in` by at
-/// most 2^-17 of it. Where high is not finite, low is 0. The outputs may be parts of one matrix.
+/// Computes high = in rounded to bf16, and low = in - high rounded to bf16. high + low differs from
+/// `in` by at most 2^-17 of it. If high is not finite, low is 0. The outputs may be parts of one
+/// matrix.
 struct SplitBf16 {
   View in;             // [rows, columns] f32, last stride 1, any row stride
   View high;           // [rows, columns] bf16, last stride 1, any row stride
-  OptionalView again;  // a copy of high, laid out likewise
+  OptionalView again;  // a copy of high, with the same layout
   View low;            // [rows, columns] bf16, last stride 1, any row stride
 };
 

@@ -5,7 +5,8 @@
 
 namespace ds {
 
-/// out = silu(gate) * up, where silu(x) = x / (1 + e^-x); f32 inside (f64 for f64), rounded once.
+/// Computes out = silu(gate) * up with silu(x) = x / (1 + e^-x), in f32 (f64 for f64), rounded
+/// once.
 /// FLOPs: 2 per element of out.
 struct Swiglu {
   View gate;  // floating, any strides
@@ -19,7 +20,7 @@ inline void check(const Swiglu& op) {
   require_floating("swiglu", op.out);
 }
 
-/// dgate (+)= dout * up * silu'(gate), dup (+)= dout * silu(gate).
+/// Computes dgate (+)= dout * up * silu'(gate) and dup (+)= dout * silu(gate).
 /// FLOPs: 4 per element of dout.
 struct SwigluBackward {
   View gate;   // the forward's

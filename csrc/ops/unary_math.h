@@ -1,4 +1,4 @@
-// Value and derivative of every unary op, shared by the CPU and the GPU back end.
+// Value and derivative of each unary op, shared by the back ends.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace ds {
 
-/// Returns 2 u of gelu_tanh, where u = sqrt(2/pi) (x + 0.044715 x^3). 0.5 (1 + tanh(u)) is
+/// Returns 2 u with u = sqrt(2/pi) (x + 0.044715 x^3). gelu_tanh uses 0.5 (1 + tanh(u)) =
 /// sigmoid(2u), which needs one exponential and has no cancellation.
 template <class T>
 DS_HOST_DEVICE T gelu_twice_inner(T x) {
@@ -18,7 +18,7 @@ DS_HOST_DEVICE T gelu_twice_inner(T x) {
   return kTwiceRoot * x * (T(1) + T(0.044715) * x * x);
 }
 
-/// op(x). T is float or double.
+/// Returns op(x). T is float or double.
 template <UnaryOp op, class T>
 DS_HOST_DEVICE T unary_value(T x) {
   if constexpr (op == UnaryOp::neg) return -x;
@@ -52,13 +52,13 @@ DS_HOST_DEVICE T unary_value(T x) {
   }
 }
 
-/// Returns whether op is a step function, which has derivative 0.
+/// Returns true if op is a step function, with derivative 0.
 constexpr bool is_staircase(UnaryOp op) {
   return op == UnaryOp::floor || op == UnaryOp::ceil || op == UnaryOp::round ||
          op == UnaryOp::trunc;
 }
 
-/// d op(x) / dx. abs and relu have derivative 0 at 0.
+/// Returns d op(x) / dx. The derivative of abs and relu at 0 is 0.
 template <UnaryOp op, class T>
 DS_HOST_DEVICE T unary_derivative(T x) {
   if constexpr (op == UnaryOp::neg) return T(-1);
@@ -102,7 +102,7 @@ DS_HOST_DEVICE T unary_derivative(T x) {
   }
 }
 
-/// The switch over UnaryOp: calls f with std::integral_constant<UnaryOp, op>.
+/// Calls f with `op` as a std::integral_constant<UnaryOp, op>.
 template <class F>
 void dispatch_unary(const char* name, UnaryOp op, F&& f) {
 #define DS_CASE(value) \

@@ -1,5 +1,5 @@
-// One update of an element-wise optimizer rule on the CPU: blocks that stay in cache, denormals
-// flushed.
+// Runs an element-wise optimizer rule on the CPU, in blocks that stay in cache, with denormals
+// flushed to zero.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace ds::cpu {
 constexpr int64_t kUpdateBlock = 1024;     // parameters per pass over the cached gradient
 constexpr int64_t kUpdateGrain = 1 << 15;  // parameters per task, a multiple of kUpdateBlock
 
-/// The loop over one block of 1 + Rule::kStates arrays, for two instruction sets: wider vectors
-/// change the speed, not the bits. It must not be inlined: the arithmetic must stay inside the
+/// The loop over a block of 1 + Rule::kStates arrays, for two instruction sets. Wider vectors
+/// change the speed, not the bits. It must not be inlined, so that the arithmetic stays inside the
 /// scope of FlushDenormals.
 template <UpdateRule Rule, class... Floats>
 struct UpdateLoop {
@@ -34,7 +34,7 @@ struct UpdateLoop {
 #endif
 #undef DS_UPDATE_LOOP
 
-      /// The widest that this processor runs.
+      /// Returns the loop of the widest instruction set that this processor has.
       static Function* choose() {
 #if defined(__x86_64__)
     if (runs_avx512()) return avx512;
@@ -43,8 +43,8 @@ struct UpdateLoop {
   }
 };
 
-/// rule.update over n parameters: `grad` is their gradient, `values` are the master weights and the
-/// rule's states. Call it in the scope of a FlushDenormals.
+/// Calls rule.update for n parameters. `grad` is their gradient; `values` are the master weights
+/// and the rule's states. Call it in the scope of a FlushDenormals.
 template <UpdateRule Rule, class... Floats>
 inline void update_values(const Rule& rule, float factor, const float* grad, int64_t n,
                           Floats*... values) {
@@ -53,7 +53,7 @@ inline void update_values(const Rule& rule, float factor, const float* grad, int
   loop(rule, factor, grad, n, values...);
 }
 
-/// Parameters [begin, end): gradient widened and weight rounded while the block is cached.
+/// Updates parameters [begin, end). Converts gradients and rounds weights while a block is cached.
 template <class G, class W, class Rule, class Op, size_t... I>
 void update_part(const Rule& rule, const Op& op, const UpdateStates<Rule>& states,
                  std::pair<int64_t, int64_t> part, std::index_sequence<I...>) {
@@ -72,8 +72,8 @@ void update_part(const Rule& rule, const Op& op, const UpdateStates<Rule>& state
   }
 }
 
-/// Runs `rule` over the range of `op`, see UpdateRule. Chunk borders do not depend on the number of
-/// threads.
+/// Runs `rule` over the range of `op`, see UpdateRule. The borders of chunks do not depend on the
+/// number of threads.
 template <UpdateRule Rule, class Op>
 void update_range(const Rule& rule, const Op& op, const UpdateStates<Rule>& states,
                   CpuContext& ctx) {

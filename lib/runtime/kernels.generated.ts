@@ -197,8 +197,8 @@ const signLevelsCodes: Record<SignLevels, number> = {
 };
 
 /**
- * Elements of a parameter that a flat range holds: from element `from` on. The parameter is
- * `matrices` contiguous matrices of rows / matrices by columns elements.
+ * The part of a parameter in a flat range: the elements from `from` on. The parameter has
+ * `matrices` contiguous matrices, each of rows / matrices by columns elements.
  */
 export interface MatrixPart {
   from: number;
@@ -210,7 +210,7 @@ export interface MatrixPart {
 }
 
 /**
- * One group's hyperparameters at one step.
+ * Hyperparameters of a group at one step.
  */
 export interface AdafactorScalars {
   lr: number;
@@ -218,13 +218,13 @@ export interface AdafactorScalars {
   leastScale: number;
   clipThreshold: number;
   weightDecay: number;
-  /** of the first moment, where there is one */
+  /** of the first moment, if there is one */
   beta1: number;
   scaleParameter: boolean;
 }
 
 /**
- * One group's hyperparameters at one step, as in AdamW.
+ * Hyperparameters of a group at one step, as in AdamW.
  */
 export interface AdamWScalars {
   lr: number;
@@ -240,28 +240,28 @@ export interface AdamWScalars {
 }
 
 /**
- * Dropout of attention weights, a function of (seed, offset) and of the weight's index in [B,
- * heads, T, S]. `ranks` ranks split the samples round-robin, as in Dropout: this rank has each
- * `ranks`-th sample. It has the heads from `head` on.
+ * Dropout of attention weights. Whether a weight is kept depends on (seed, offset) and its index
+ * in [B, heads, T, S]. As in Dropout, samples are split over `ranks` ranks round-robin: this rank
+ * has every `ranks`-th sample, and the heads from `head` on.
  */
 export interface AttentionDropout {
   /** [0, 1); 0 drops nothing */
   p: number;
   seed: number;
   offset: number;
-  /** rows of the batch that are a sample, at least 1 */
+  /** rows of the batch that form a sample, at least 1 */
   sample: number;
   /** [0, ranks) */
   rank: number;
   ranks: number;
-  /** of all heads, the first one here */
+  /** index of the first head here, among all heads */
   head: number;
-  /** all heads that share the stream; 0: the heads of this call */
+  /** all heads of the random stream; 0: the heads of this call */
   heads: number;
 }
 
 /**
- * One group's hyperparameters at one step.
+ * Hyperparameters of a group at one step.
  */
 export interface LambScalars {
   lr: number;
@@ -277,7 +277,8 @@ export interface LambScalars {
 }
 
 /**
- * out += in: one f32 addition and rounding per element, the same bits on every back end.
+ * Adds `in` to `out`: one f32 addition and rounding per element, with the same bits on all back
+ * ends.
  */
 export interface AccumulateArgs {
   /** same shape as out, f32, f16 or bf16; any strides */
@@ -306,7 +307,7 @@ export function accumulateOnHost(args: AccumulateArgs, stream: Stream): void {
 }
 
 /**
- * out = op(in), computed in f32 (f64 for f64) and rounded once.
+ * Computes out = op(in) in f32 (f64 for f64), rounded once.
  *     leaky_relu   in > 0: in                     else: alpha in
  *     elu          in > 0: in                     else: alpha (e^in - 1)
  *     softplus     alpha in > threshold: in       else: log(1 + e^(alpha in)) / alpha
@@ -345,7 +346,8 @@ export function activationOnHost(args: ActivationArgs, stream: Stream): void {
 }
 
 /**
- * dx (+)= dout * op'(in); at 0 the slopes are alpha, alpha and 1/2. FLOPs: 2 per element of dx.
+ * Computes dx (+)= dout * op'(in). At 0 the slopes are alpha, alpha and 1/2. FLOPs: 2 per element
+ * of dx.
  */
 export interface ActivationBackwardArgs {
   /** the forward's */
@@ -385,10 +387,10 @@ export function activationBackwardOnHost(args: ActivationBackwardArgs, stream: S
 }
 
 /**
- * First pass over matrices. With g = grad * control[0] (f32): squares = sum of p^2, rows and
- * columns = sums of g^2 along both, over the elements of this range. Sums are f64 in one fixed
- * order, so all back ends give the same bits. All are 0 when control[1] is 0. The sums of a
- * parameter's ranges add up to the sums of the whole parameter.
+ * First pass over matrices. With g = grad * control[0] in f32, computes over the elements of this
+ * range: squares = sum of p^2; rows and columns = sums of g^2 along rows and columns. Sums are f64
+ * in a fixed order, so all back ends give the same bits. If control[1] is 0, all sums are 0. The
+ * sums of a parameter's ranges add up to those of the whole parameter.
  */
 export interface AdafactorSumsArgs {
   /** [n] f32, read */
@@ -434,12 +436,12 @@ export function adafactorSumsOnHost(args: AdafactorSumsArgs, stream: Stream): vo
 }
 
 /**
- * Between the passes: the moments of rows and columns follow the means of g^2 + eps,
+ * Updates the factored moments between the passes. They follow the means of g^2 + eps:
  *     row = decay row + (1 - decay) (row_sums / columns + eps),
  *   the same for column, over the rows of its matrix,
  *     row_factor = 1 / sqrt(row / (mean of the matrix's rows)), column_factor = 1 / sqrt(column).
- * Computed in f64, rounded to f32. A factor is 0 if its moment is 0. When control[1] is 0 nothing
- * changes.
+ * Computed in f64 and rounded to f32. If a moment is 0, its factor is 0. If control[1] is 0,
+ * nothing changes.
  */
 export interface AdafactorFactorsArgs {
   /** [rows] f64, over whole parameters */
@@ -456,7 +458,7 @@ export interface AdafactorFactorsArgs {
   columnFactor: View;
   /** [4] f32 */
   control: View;
-  /** from is 0 */
+  /** `from` must be 0 */
   part: MatrixPart;
   /** of the second moment at this step */
   decay: number;
@@ -494,8 +496,8 @@ export function adafactorFactorsOnHost(args: AdafactorFactorsArgs, stream: Strea
 }
 
 /**
- * Second pass over matrices: the sum of u^2 over the elements of this range, with u = row_factor
- * column_factor g. The order is that of core/segments.h. The sum is 0 when control[1] is 0.
+ * Second pass over matrices: computes the sum of u^2 over the elements of this range, with u =
+ * row_factor column_factor g, in the order of core/segments.h. If control[1] is 0, the sum is 0.
  */
 export interface AdafactorDirectionArgs {
   /** [n] f32, f16 or bf16 */
@@ -538,9 +540,9 @@ export function adafactorDirectionOnHost(args: AdafactorDirectionArgs, stream: S
 }
 
 /**
- * The only pass over vectors: v = decay v + (1 - decay) (g^2 + eps), squares = (sum of p^2, sum of
- * u^2) with u = g / sqrt(v), or 0 if v is 0. When control[1] is 0 the moment is unchanged and the
- * sums are 0.
+ * First pass over vectors: v = decay v + (1 - decay) (g^2 + eps), and squares = (sum of p^2, sum
+ * of u^2) with u = g / sqrt(v), or 0 if v is 0. If control[1] is 0, the moment is unchanged and
+ * the sums are 0.
  */
 export interface AdafactorMomentArgs {
   /** [n] f32, read */
@@ -582,14 +584,14 @@ export function adafactorMomentOnHost(args: AdafactorMomentArgs, stream: Stream)
 }
 
 /**
- * Last pass. The parameter has `whole` elements, this range has n. With rms(x) = sqrt(sum of x^2 /
- * whole):
+ * Last pass: updates the weights. The parameter has `whole` elements, this range has n. With
+ * rms(x) = sqrt(sum of x^2 / whole):
  *     rate = lr max(least_scale, rms(p)), or lr if scale_parameter is false;
  *     u = rate / max(1, rms(u) / clip_threshold) * (row_factor column_factor g, or g / sqrt(v));
  *     with a first moment m = beta1 m + (1 - beta1) u, and then u = m;
  *     p -= rate weight_decay p, then p -= u. weight = p rounded to its dtype.
- * `weight` may be `grad`: a thread reads the gradient before it writes the weight. When control[1]
- * is 0 only `weight` is written, from the unchanged master.
+ * `weight` may be `grad`: a thread reads the gradient before it writes the weight. If control[1]
+ * is 0, only `weight` is written, from the unchanged master.
  */
 export interface AdafactorApplyArgs {
   /** [n] f32, updated */
@@ -654,7 +656,7 @@ export function adafactorApplyOnHost(args: AdafactorApplyArgs, stream: Stream): 
 }
 
 /**
- * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+ * Updates each element, see UpdateRule. With g = grad * control[0] + weight_decay * p in f32:
  *   sum += g^2;  p -= lr * g / (sqrt(sum) + eps);  weight = p rounded to its dtype.
  * Denormals are flushed to zero on every back end.
  */
@@ -669,7 +671,7 @@ export interface AdagradArgs {
   weight: View | null;
   /** [4] f32, see GradientControl */
   control: View;
-  /** lr of this update: lr / (1 + (t - 1) lr_decay) */
+  /** already decayed: lr / (1 + (t - 1) lr_decay) */
   lr: number;
   eps: number;
   weightDecay: number;
@@ -701,14 +703,15 @@ export function adagradOnHost(args: AdagradArgs, stream: Stream): void {
 }
 
 /**
- * When control[1] is 0 the state is unchanged and only `weight` is written, from the unchanged
- * master. Otherwise, with g = grad * control[0] (f32):
+ * Updates each element. If control[1] is 0, the state is unchanged and only `weight` is written,
+ * from the unchanged master. Otherwise, with g = grad * control[0] in f32:
  *     m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
  *     decoupled: p -= lr * weight_decay * p first; else g += weight_decay * p first;
  *     p -= (lr / correction1) * m / (sqrt(v) / sqrt(correction2) + eps);
  * weight = p rounded to its dtype. `weight` may be `grad`: a thread reads the gradient before it
- * writes the weight. All back ends flush denormals to zero. bf16 moments are widened, updated in
- * f32 and used for p. Then m is rounded to nearest even, v stochastically (core/bf16_moments.h).
+ * writes the weight. All back ends flush denormals to zero. Moments in bf16 are converted to f32,
+ * updated, used for p, and then rounded: m to nearest even, v stochastically
+ * (core/bf16_moments.h).
  */
 export interface AdamWArgs {
   /** [n] f32, updated */
@@ -767,12 +770,13 @@ export function adamWOnHost(args: AdamWArgs, stream: Stream): void {
 }
 
 /**
- * AdamW with moments in codes (core/dynamic_code.h; m is signed, v is not) times the scale of a
- * block of 256 elements. Blocks count from the range's start; the last block may be shorter.
- * 1. The moments are widened and updated in f32. The weights use these values.
- * 2. The new scale of a block is its largest magnitude; a block of zeros has the scale 0.
- * 3. Each value is rounded to the nearest code. A v above 0 is never rounded to 0.
- * All back ends give the same bits and flush denormals to zero. When control[1] is 0 only `weight`
+ * Updates each element. A moment is the value of its code (core/dynamic_code.h; signed for m,
+ * unsigned for v) times the scale of its block of 256 elements. Blocks count from the start of the
+ * range; the last may be shorter.
+ * 1. The moments are converted to f32 and updated. The weights use these values.
+ * 2. The new scale of a block is its largest magnitude, or 0 if all values are 0.
+ * 3. Each value is rounded to the nearest code. A positive v is never rounded to 0.
+ * All back ends give the same bits and flush denormals to zero. If control[1] is 0, only `weight`
  * is written, from the unchanged master.
  */
 export interface AdamW8bitArgs {
@@ -838,9 +842,9 @@ export function adamW8bitOnHost(args: AdamW8bitArgs, stream: Stream): void {
 }
 
 /**
- * The update of AdamW on the masters that JoinMaster builds from high, low and ties. SplitMaster
- * splits the result. `high` equals the weight that AdamW rounds the same master to, bit by bit.
- * When control[1] is 0 nothing is written.
+ * Joins high, low and ties to f32 masters (JoinMaster), updates them as AdamW does, and splits the
+ * result (SplitMaster). `high` is bit for bit the weight that AdamW would round the master to. If
+ * control[1] is 0, nothing is written.
  */
 export interface AdamWHalvesArgs {
   /** [n] bf16, updated: the weights that the model computes with */
@@ -902,12 +906,12 @@ export function adamWHalvesOnHost(args: AdamWHalvesArgs, stream: Stream): void {
 }
 
 /**
- * Commit: if `previous` is present, AdamW with previous_control and previous_rule updates master,
- * m and v. Speculation: if `next` is present, AdamW with next_control and next_rule runs on the
- * committed values. It stores only `weight`, rounded to its dtype. Without `next`, weight is the
- * committed master, rounded. The bits equal two calls of AdamW, denormals flushed. A control with
- * apply = 0 skips its step, as in AdamW. `weight` may be `previous`: a thread reads the gradient
- * before it writes the weight.
+ * If `previous` is present, commits its step: AdamW with previous_control and previous_rule
+ * updates master, m and v. If `next` is present, AdamW with next_control and next_rule then runs
+ * on the committed values and stores only `weight`. Without `next`, weight is the committed
+ * master. `weight` is rounded to its dtype and may be `previous`: a thread reads the gradient
+ * before it writes the weight. The bits equal those of two AdamW calls, with denormals flushed. If
+ * control[1] of a step is 0, the step is skipped as in AdamW.
  */
 export interface AdamWSpeculateArgs {
   /** [n] f32, updated by the commit */
@@ -974,12 +978,12 @@ export function adamWSpeculateOnHost(args: AdamWSpeculateArgs, stream: Stream): 
 }
 
 /**
- * h[p, e, j] = the sum over k of x[rows[e], k] a_p[s, j, k] for j < ranks_p[s], and 0 for other j.
- * s is the adapter of the tile that has entry e; `p` counts the present layers, which share x. A
- * tile is an adapter, the first of its entries, and their number; adapter -1 is none. Entries of
- * other tiles, and outside all tiles, stay unchanged. f32 accumulation (f64 for f64), one
- * rounding. Results of an entry do not depend on others. The CPU throws DS_INDEX for bad tiles,
- * rows and ranks; the GPU skips them.
+ * Computes h[p, e, j] = sum over k of x[rows[e], k] a_p[s, j, k] for j < ranks_p[s], and 0 for
+ * other j. Entry e belongs to a tile, and s is the adapter of the tile. p counts the present
+ * layers, which share x. A row of `tiles` is [adapter, first entry, number of entries]; adapter -1
+ * means none. Entries outside of tiles with an adapter are unchanged. Sums in f32 (f64 for f64),
+ * rounded once. The result of an entry does not depend on other entries. Invalid tiles, rows and
+ * ranks throw DS_INDEX on the CPU; the GPU skips them.
  */
 export interface AdapterShrinkArgs {
   /** [N, K], floating, contiguous */
@@ -992,10 +996,10 @@ export interface AdapterShrinkArgs {
   a: View;
   /** [S] i32, contiguous */
   ranks: View;
-  /** of a second layer, like a */
+  /** second layer, like a */
   a2: View | null;
   ranks2: View | null;
-  /** of a third layer */
+  /** third layer */
   a3: View | null;
   ranks3: View | null;
   /** [layers, E, R], x's dtype, contiguous */
@@ -1030,10 +1034,10 @@ export function adapterShrinkOnHost(args: AdapterShrinkArgs, stream: Stream): vo
 }
 
 /**
- * out_p[rows[e], m] += the sum over j < ranks_p[s] of h[p, e, j] b_p[s, m, j], for entries of
- * tiles as in AdapterShrink. A row is in one tile at most. Rows outside all tiles keep their bits.
- * f32 accumulation (f64 for f64), one rounding. Beyond the rank, elements of h must be 0, as
- * AdapterShrink writes them, and elements of b finite. Bad indices as in AdapterShrink.
+ * Adds to out_p[rows[e], m] the sum over j < ranks_p[s] of h[p, e, j] b_p[s, m, j], for the
+ * entries of tiles as in AdapterShrink. A row may be in one tile only. Rows outside of tiles keep
+ * their bits. Sums in f32 (f64 for f64), rounded once. Beyond the rank, h must be 0, as
+ * AdapterShrink writes it, and b finite. Invalid indices as in AdapterShrink.
  */
 export interface AdapterExpandArgs {
   /** [layers, E, R], floating, contiguous */
@@ -1048,11 +1052,11 @@ export interface AdapterExpandArgs {
   ranks: View;
   /** [N, M], h's dtype, last stride 1 */
   out: View;
-  /** of a second layer; its M may differ */
+  /** second layer; its M may differ */
   b2: View | null;
   ranks2: View | null;
   out2: View | null;
-  /** of a third layer */
+  /** third layer */
   b3: View | null;
   ranks3: View | null;
   out3: View | null;
@@ -1088,12 +1092,13 @@ export function adapterExpandOnHost(args: AdapterExpandArgs, stream: Stream): vo
 }
 
 /**
- * Outputs of layers with one product, which also has h of every adapter. A row of `wide` has the
- * outputs of all layers, then h: [layers, S, R]. out[rows[e]] = outputs + h_p[s] b_p[s]^T, for
- * entries of tiles as in AdapterShrink. `gated`: silu of the first layer's outputs times the
- * second layer's. Bits as by AdapterExpand, then Swiglu. A row is in one tile at most; rows
- * outside all tiles stay unchanged. h and b beyond the rank as in AdapterExpand. `next`: the
- * weight of the product that follows. A GPU fetches the beginnings of its rows to its cache.
+ * Adds low-rank updates to the outputs of layers whose product also computed h of all adapters. A
+ * row of `wide` has the outputs of all layers, then h as [layers, S, R]. Writes out[rows[e]] =
+ * outputs + h_p[s] b_p[s]^T for the entries of tiles as in AdapterShrink. If `gated`, writes silu
+ * of the first layer's outputs times the second layer's. The bits equal AdapterExpand followed by
+ * Swiglu. A row may be in one tile only; rows outside of tiles are unchanged. h and b beyond the
+ * rank as in AdapterExpand. `next` is the weight of the following product: a GPU prefetches the
+ * beginnings of its rows.
  */
 export interface AdapterSumArgs {
   /** [N, outputs + layers * S * R], floating, contiguous */
@@ -1106,10 +1111,10 @@ export interface AdapterSumArgs {
   b: View;
   /** [S] i32, contiguous */
   ranks: View;
-  /** of a second layer; its M may differ if not gated */
+  /** second layer; its M may differ if not gated */
   b2: View | null;
   ranks2: View | null;
-  /** of a third layer */
+  /** third layer */
   b3: View | null;
   ranks3: View | null;
   /** [any, any], contiguous */
@@ -1149,8 +1154,8 @@ export function adapterSumOnHost(args: AdapterSumArgs, stream: Stream): void {
 }
 
 /**
- * out = dropout(softmax(scale q k^T + masks)) v. Grouped heads: H is a multiple of Hk, and query
- * head h reads key head h / (H / Hk). A query sees a key if every given condition allows it:
+ * Computes out = dropout(softmax(scale q k^T + masks)) v. Query head h uses key head h / (H / Hk),
+ * where H is a multiple of Hk. A query sees a key if each given condition allows it:
  *     causal      key s <= t + (S - T) for query t; S > T is a key cache
  *     masks       bool: true means seen; numbers are added to the scaled scores, and a number
  *                 below kHidingNumber hides
@@ -1158,7 +1163,7 @@ export function adapterSumOnHost(args: AdapterSumArgs, stream: Stream): void {
  *                 nothing and is seen by nothing
  *     window w    s > t + (S - T) - w and, unless causal, s < t + (S - T) + w
  *     layout      the bit of the key's block is set in the row of the query's block
- * A query that sees no key gives 0. Scores and sums are f32 (f64 for f64).
+ * If a query sees no key, its output is 0. Scores and sums are f32 (f64 for f64).
  */
 export interface AttentionArgs {
   /** [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy) */
@@ -1234,8 +1239,8 @@ export function attentionOnHost(args: AttentionArgs, stream: Stream): void {
 }
 
 /**
- * Overwrites dq, dk and dv, which may be slices of one packed buffer. Row statistic D is sum(out *
- * dout).
+ * Computes the gradients dq, dk and dv, which may be slices of a packed buffer. Masks get no
+ * gradient. (The statistic of a row that kernels call delta is sum(out * dout).)
  */
 export interface AttentionBackwardArgs {
   /** as in the forward */
@@ -1313,8 +1318,8 @@ export function attentionBackwardOnHost(args: AttentionBackwardArgs, stream: Str
 }
 
 /**
- * out = in, element by element, converted from in's dtype to out's (round to nearest even; float
- * to integer truncates; anything to bool is != 0).
+ * Copies element by element and converts to out's dtype: floats round to nearest even, float to
+ * integer truncates, and bool is x != 0.
  */
 export interface CopyArgs {
   /** same shape as out; strides may be 0 (broadcast) */
@@ -1343,14 +1348,14 @@ export function copyOnHost(args: CopyArgs, stream: Stream): void {
 }
 
 /**
- * losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]). lse is log sum exp of the
- * row. s is the smoothing: all classes get an equal share of it (Szegedy et al. 2016). Loss and
- * lse are 0 where target[n] == ignore_index. f32 inside (f64 for f64). A target that is neither a
- * class nor ignore_index throws DS_INDEX on the CPU and gives NaN on the GPU.
- * Vocabulary parallel: the V columns may be the classes from `first` on of `classes`. Then lse
- * covers these columns only. losses[n] is lse[n] without this rank's share of (1 - s) logits[n,
- * target[n]] + s sum(logits[n]) / classes. The first term is 0 if another rank has the target.
- * correct[n] is 0. FLOPs: 1 per element of logits.
+ * Computes losses[n] = lse[n] - (1 - s) logits[n, target[n]] - s mean(logits[n]), where lse[n] is
+ * the log-sum-exp of row n, and the smoothing s is spread over all classes (Szegedy et al. 2016).
+ * If target[n] is ignore_index, loss and lse are 0. Computed in f32 (f64 for f64). A target that
+ * is neither a class nor ignore_index throws DS_INDEX on the CPU and gives NaN on the GPU.
+ * Vocabulary parallel: the V columns may be classes `first` to `first` + V of `classes`. Then
+ * lse[n] covers these columns only, losses[n] is lse[n] minus this rank's part of (1 - s)
+ * logits[n, target[n]] + s sum(logits[n]) / classes, and correct[n] is 0. If another rank has the
+ * target, its term is 0 here. FLOPs: 1 per element of logits.
  */
 export interface CrossEntropyArgs {
   /** [N, V], last stride 1, any row stride; floating */
@@ -1398,9 +1403,9 @@ export function crossEntropyOnHost(args: CrossEntropyArgs, stream: Stream): void
 }
 
 /**
- * dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0], where s is the
- * smoothing. Rows with ignore_index become 0. If the columns are a part of the classes, lse must
- * cover all classes. FLOPs: 2 per element of dlogits.
+ * Computes dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / classes) * scale[0] with
+ * the smoothing s. Rows with ignore_index become 0. If the columns are a part of the classes, lse
+ * must cover all classes. FLOPs: 2 per element of dlogits.
  */
 export interface CrossEntropyBackwardArgs {
   /** [N, V] */
@@ -1448,10 +1453,11 @@ export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, strea
 }
 
 /**
- * out = unit_float(word of an element's index) >= p ? in / (1 - p) : 0. The backward is the same
- * op on the gradient. The elements are a Part of a tensor: all of it, or the channels or tokens of
- * one rank. `ranks` ranks split the samples of the tensor round-robin: the s-th sample of this
- * rank has the number s * ranks + rank. Its mask equals the mask of that sample on a single rank.
+ * Computes out = in / (1 - p) where the element's random number (unit_float of its Philox word) is
+ * at least p, else 0. The backward is the same op on the gradient. The elements are a Part of a
+ * tensor: all of it, or the channels or tokens of one rank. If the samples of the tensor are split
+ * over `ranks` ranks round-robin, the s-th sample here has the number s * ranks + rank, and its
+ * mask is that of this sample on a single rank.
  */
 export interface DropoutArgs {
   /** contiguous, floating */
@@ -1504,9 +1510,8 @@ export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
 }
 
 /**
- * out = op(in), computed in f32 (f64 for f64). gelu_tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715
- * x^3))); gelu_erf: 0.5 x (1 + erf(x / sqrt(2))); round: to the nearest integer, halves to the
- * even one.
+ * Computes out = op(in) in f32 (f64 for f64). gelu_tanh is 0.5 x (1 + tanh(sqrt(2/pi) (x +
+ * 0.044715 x^3))), gelu_erf is 0.5 x (1 + erf(x / sqrt(2))), and round rounds halves to even.
  * FLOPs: 1 per element of out.
  */
 export interface UnaryArgs {
@@ -1538,7 +1543,7 @@ export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
 }
 
 /**
- * dx = dout * op'(in), from the forward's input.
+ * Computes dx = dout * op'(in) from the input of the forward.
  * FLOPs: 2 per element of dx.
  */
 export interface UnaryBackwardArgs {
@@ -1575,8 +1580,8 @@ export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): vo
 }
 
 /**
- * out = a op b. The caller broadcasts by giving stride 0. Integers: div truncates; pow and atan2
- * are floating only.
+ * Computes out = a op b. The caller broadcasts by strides of 0. Integer div truncates; pow and
+ * atan2 are for floating dtypes only.
  * FLOPs: 1 per element of out.
  */
 export interface BinaryArgs {
@@ -1613,7 +1618,7 @@ export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
 }
 
 /**
- * out = a op b as bool; a comparison with NaN is false, except ne.
+ * Computes out = a op b as bool. A comparison with NaN is false, except ne.
  * FLOPs: 1 per element of out.
  */
 export interface CompareArgs {
@@ -1648,7 +1653,7 @@ export function compareOnHost(args: CompareArgs, stream: Stream): void {
 }
 
 /**
- * out = in * scale + shift (f32 inside; f64 for f64).
+ * Computes out = in * scale + shift in f32 (f64 for f64).
  * FLOPs: 1 per element of out.
  */
 export interface ScaleArgs {
@@ -1684,7 +1689,7 @@ export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
 }
 
 /**
- * out = condition ? a : b.
+ * Computes out = condition ? a : b.
  */
 export interface WhereArgs {
   /** bool, same shape as out */
@@ -1719,8 +1724,8 @@ export function whereOnHost(args: WhereArgs, stream: Stream): void {
 }
 
 /**
- * out[n] = weight[index[n]]. An index outside [0, V) throws DS_INDEX on the CPU. The GPU reads row
- * 0 and gives NaN (floating), so that the mistake shows.
+ * Copies rows: out[n] = weight[index[n]]. An index outside [0, V) throws DS_INDEX on the CPU. On
+ * the GPU it gives NaN (0 for integers), so that the mistake is visible.
  */
 export interface EmbeddingArgs {
   /** [V, C], last stride 1 */
@@ -1752,9 +1757,9 @@ export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
 }
 
 /**
- * dweight[v] (+)= sum of dout[n] over n with index[n] == v, in ascending n, f32 accumulation, one
- * rounding at the end. Rows without an index become 0 unless accumulate is true (then they are
- * untouched). Deterministic: no atomics.
+ * Computes dweight[v] (+)= sum of dout[n] over all n with index[n] == v, in ascending n, in f32
+ * with one rounding. Rows without an index become 0, or are unchanged if `accumulate`.
+ * Deterministic, without atomics.
  * FLOPs: 1 per element of dout.
  */
 export interface EmbeddingBackwardArgs {
@@ -1789,9 +1794,9 @@ export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Str
 }
 
 /**
- * Sorts the choices of T tokens by expert; the choices of one expert keep the order of the tokens.
- * Group g is expert first + g with the rows from offsets[g] to offsets[g + 1]. Choices of experts
- * on other ranks belong to no group. The host does not wait.
+ * Sorts the choices of T tokens by expert, stably. Group g is expert first + g and has the rows
+ * from offsets[g] to offsets[g + 1]. Choices of experts on other ranks are in no group. The host
+ * does not wait.
  */
 export interface GroupRowsArgs {
   /** [T, k] i32, contiguous */
@@ -1828,9 +1833,9 @@ export function groupRowsOnHost(args: GroupRowsArgs, stream: Stream): void {
 }
 
 /**
- * out[t] (+)= the sum over a token's choices j of weights[t, j] y[places[t, j]], in order of j;
- * f32 inside (f64 for f64), rounded once. A place of -1 adds nothing. A place at or after the last
- * row throws DS_INDEX on the CPU; the GPU skips it.
+ * Computes out[t] (+)= sum over j of weights[t, j] y[places[t, j]], in order of j, in f32 (f64 for
+ * f64), rounded once. A place of -1 adds nothing. A place beyond the last row throws DS_INDEX on
+ * the CPU; the GPU skips it.
  */
 export interface CombineRowsArgs {
   /** [rows, C], floating, contiguous */
@@ -1867,8 +1872,8 @@ export function combineRowsOnHost(args: CombineRowsArgs, stream: Stream): void {
 }
 
 /**
- * dy[places[t, j]] = weights[t, j] dout[t], and dweights[t, j] = dout[t] . y[places[t, j]], which
- * is 0 for a place of -1. Rows of dy without a place are unchanged.
+ * Computes dy[places[t, j]] = weights[t, j] dout[t], and dweights[t, j] = dout[t] . y[places[t,
+ * j]], or 0 for a place of -1. Rows of dy without a place are unchanged.
  */
 export interface CombineRowsBackwardArgs {
   /** the forward's */
@@ -1909,9 +1914,9 @@ export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream:
 }
 
 /**
- * out[n] = tokens[n] if it is not negative, else previous[-1 - tokens[n]]. If that is negative
- * too, out[n] = 0: SampleTokens writes a negative token for an error, which the host reads. An
- * index outside `previous` throws DS_INDEX on the CPU; the GPU does not read there and gives 0.
+ * Computes out[n] = tokens[n] if it is not negative, else previous[-1 - tokens[n]]. If that is
+ * negative too (SampleTokens writes negative tokens for errors, which the host reads), out[n] = 0.
+ * An index outside `previous` throws DS_INDEX on the CPU and gives 0 on the GPU.
  */
 export interface FeedTokensArgs {
   /** [N] i32 */
@@ -1943,7 +1948,7 @@ export function feedTokensOnHost(args: FeedTokensArgs, stream: Stream): void {
 }
 
 /**
- * out = value, converted to out's dtype.
+ * Writes `value`, converted to out's dtype.
  */
 export interface FillArgs {
   /** any shape and strides, any dtype */
@@ -1971,7 +1976,7 @@ export function fillOnHost(args: FillArgs, stream: Stream): void {
 }
 
 /**
- * out[i] = start + i * step, computed in f64 and converted once.
+ * Computes out[i] = start + i * step in f64, converted once.
  */
 export interface ArangeArgs {
   /** [n] contiguous, any dtype but bool */
@@ -2001,11 +2006,11 @@ export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
 }
 
 /**
- * Codes of `in`, of its transpose, or of both. A group's multiplier is the largest value of
- * `format` over the group's largest magnitude (at least 1e-12), computed in f64 and rounded to
- * f32. A code is in * multiplier, rounded to nearest even. The scale is 1 / multiplier. If a
- * magnitude is not finite, all codes and the scale of its group are NaN. Groups of the transpose
- * are groups of its own rows. Source: torchao's float8 training.
+ * Writes the codes of `in`, of its transpose, or of both. The multiplier of a group is the largest
+ * value of `format` over the group's largest magnitude (at least 1e-12), computed in f64 and
+ * rounded to f32. A code is in * multiplier, rounded to nearest even, and the scale is 1 /
+ * multiplier. If a magnitude is not finite, all codes and the scale of its group are NaN. The
+ * transpose has groups of its own rows. Source: float8 training of torchao.
  */
 export interface Fp8QuantizeArgs {
   /** [rows, columns] f32, f16 or bf16; last stride 1, any row stride */
@@ -2047,10 +2052,10 @@ export function fp8QuantizeOnHost(args: Fp8QuantizeArgs, stream: Stream): void {
 }
 
 /**
- * out (+)= a b^T (+ bias) of values, f32 sums, one rounding. The CPU multiplies each code by its
- * scale before the sum. The GPU sums codes on its tensor cores, with at least 14 bits of a sum
- * (cuBLASLt, compute capability 8.9; rows, groups and squares 9.0). Without an algorithm of the
- * library, a plain kernel computes the product.
+ * Computes out (+)= a b^T (+ bias) in f32, rounded once. The CPU multiplies each code by its scale
+ * before the sum. The GPU sums codes on tensor cores, with at least 14 bits of a sum (cuBLASLt,
+ * from compute capability 8.9; rows, groups and squares from 9.0). If the library has no
+ * algorithm, a plain kernel computes the product.
  */
 export interface Fp8MatmulArgs {
   /** [M, K] u8 codes, contiguous; K a multiple of 16 */
@@ -2059,7 +2064,7 @@ export interface Fp8MatmulArgs {
   b: View;
   /** as a's scaling requires; f32, contiguous */
   aScale: View;
-  /** likewise */
+  /** like a_scale */
   bScale: View;
   /** [N], out's dtype */
   bias: View | null;
@@ -2069,7 +2074,7 @@ export interface Fp8MatmulArgs {
   bFormat: Fp8Format;
   aScaling: Fp8Scaling;
   bScaling: Fp8Scaling;
-  /** lets the GPU's tensor cores keep sums in fewer bits */
+  /** allows the GPU's tensor cores to keep sums in fewer bits */
   fast: boolean;
   accumulate: boolean;
 }
@@ -2104,16 +2109,16 @@ export function fp8MatmulOnHost(args: Fp8MatmulArgs, stream: Stream): void {
 }
 
 /**
- * The state S [D, E] of each value head starts as zeros. For each token, with the key head of
- * value head h being h / (H / Hk):
+ * Each value head has a state S [D, E], initially 0, and uses the key head h / (H / Hk). For each
+ * token:
  *   S = e^decay S;  u = beta (v - S'k);  S = S + k u';  out = S'q
- * Without documents, each row of the batch is one. A state starts again at the first token of a
- * document. f32 inside (f64 for f64). The GPU supports D and E up to 256.
+ * The state is reset at the first token of a document. Without documents, each row of the batch is
+ * one document. Computed in f32 (f64 for f64). The GPU supports D and E up to 256.
  */
 export interface GatedDeltaArgs {
   /** [B, T, Hk, D], last stride 1 */
   q: View;
-  /** like q, with strides of its own */
+  /** like q, with its own strides */
   k: View;
   /** [B, T, H, E], last stride 1, H a multiple of Hk */
   v: View;
@@ -2152,8 +2157,8 @@ export function gatedDeltaOnHost(args: GatedDeltaArgs, stream: Stream): void {
 }
 
 /**
- * Gradients of GatedDelta. The GPU needs temporary memory of four f32 tensors like q for each
- * value head. The gradient of a decay is a sum over later tokens of its document.
+ * Computes the gradients of GatedDelta. The gradient of a decay is a sum over later tokens of its
+ * document. The GPU needs scratch memory for four f32 tensors like q per value head.
  */
 export interface GatedDeltaBackwardArgs {
   /** the forward's */
@@ -2212,16 +2217,16 @@ export function gatedDeltaBackwardOnHost(args: GatedDeltaBackwardArgs, stream: S
 }
 
 /**
- * GatedDelta of the newest tokens of S sequences, packed in [N] as in PagedAttention. The state of
- * sequence s is row slots[s] of the pool. It is read, unless the tokens are all lengths[s] tokens
- * of the sequence, and written. With a negative slot, the state starts as zeros and is not kept.
- * No two sequences may share a slot. Wrong starts and slots throw DS_INDEX on the CPU; the GPU
- * reads and writes no memory outside its operands.
+ * GatedDelta of the newest tokens of S sequences, packed in [N] as in PagedAttention. Row slots[s]
+ * of the pool is the state of sequence s. The op reads it, unless the tokens are all lengths[s]
+ * tokens of the sequence, and writes it. With a negative slot, the state starts at 0 and is not
+ * kept. Sequences must not share a slot. Invalid starts and slots throw DS_INDEX on the CPU; the
+ * GPU accesses no memory outside of its operands.
  */
 export interface GatedDeltaStepArgs {
   /** [N, Hk, D], last stride 1 */
   q: View;
-  /** like q, with strides of its own */
+  /** like q, with its own strides */
   k: View;
   /** [N, H, E], last stride 1 */
   v: View;
@@ -2269,9 +2274,9 @@ export function gatedDeltaStepOnHost(args: GatedDeltaStepArgs, stream: Stream): 
 }
 
 /**
- * out = silu(gate) * up. gate is the first half of the columns of x W^T (+ bias), up the second
- * half. The bits equal Matmul followed by Swiglu: both halves are rounded to out's dtype. On the
- * GPU one kernel computes one row of a 16-bit dtype.
+ * Computes out = silu(gate) * up, where gate is the first half of the columns of x W^T (+ bias)
+ * and up the second. The bits equal Matmul followed by Swiglu: both halves are rounded to out's
+ * dtype. On the GPU, a single row of a 16-bit dtype takes one kernel.
  */
 export interface GatedLinearArgs {
   /** [rows, inputs] floating, contiguous */
@@ -2306,9 +2311,9 @@ export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
 }
 
 /**
- * As GatedLinear, with the weights of QuantizedLinear. On the GPU one kernel computes one row of a
- * 16-bit dtype if the codes are symmetric and scales have x's dtype. A scale covers a row or 2^n
- * inputs, at least 32 (64 with 8 bits).
+ * Like GatedLinear, with the weights of QuantizedLinear. On the GPU, a single row of a 16-bit
+ * dtype takes one kernel if the codes are symmetric and the scales have x's dtype. A scale covers
+ * a row or 2^n inputs, at least 32 (64 with 8 bits).
  */
 export interface QuantizedGatedLinearArgs {
   /** [rows, inputs] f32, f16 or bf16, contiguous */
@@ -2353,8 +2358,8 @@ export function quantizedGatedLinearOnHost(args: QuantizedGatedLinearArgs, strea
 }
 
 /**
- * out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Bad indices as in
- * Embedding.
+ * Computes out[.., j, ..] = in[.., index[.., j, ..], ..] along `dim` (torch.gather). Invalid
+ * indices as in Embedding.
  */
 export interface GatherArgs {
   /** any dtype, any strides */
@@ -2388,7 +2393,7 @@ export function gatherOnHost(args: GatherArgs, stream: Stream): void {
 }
 
 /**
- * out[0] = sum of squares of x, f64 accumulators in a fixed order, rounded to f32. Inf and NaN
+ * Computes out[0] = sum of squares of x, in f64 in a fixed order, rounded to f32. Inf and NaN
  * propagate.
  */
 export interface SumOfSquaresArgs {
@@ -2418,12 +2423,13 @@ export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void
 }
 
 /**
- * From the units' sums of squares of gradients, which carry the factor loss_scale:
+ * Computes the factors of an update from sums of squares of gradients, which are scaled by
+ * loss_scale:
  *     norm = sqrt(sum(partials)) / loss_scale;
  *     clip = max_norm > 0 ? max(1, (norm + 1e-6) / max_norm) : 1;
  *     control = { 1 / (loss_scale * clip), apply, norm, finite }.
- * finite is 1 if the sum is finite. apply is 0 if `skip_nonfinite` is set and finite is 0, else 1.
- * Source: DeepSpeed's clipping formula.
+ * finite is 1 if the sum is finite, else 0. apply is 0 if `skip_nonfinite` is set and finite is 0,
+ * else 1. Source: DeepSpeed's clipping formula.
  */
 export interface GradientControlArgs {
   /** [k] f32, or [r, k] with any row stride: summed row by row */
@@ -2458,18 +2464,18 @@ export function gradientControlOnHost(args: GradientControlArgs, stream: Stream)
 }
 
 /**
- * Row r of out belongs to group g where offsets[g] <= r < offsets[g + 1]. It is x[rows[r]] w[g]^T,
- * or x[rows[r]] w[g] if `plain` is set; f32 accumulation (f64 for f64), one rounding. A row index
- * of -1 stands for a row of zeros. Rows of out after the last group are zeros. The sizes of groups
- * stay on the device. The CPU throws DS_INDEX if offsets do not ascend from 0 to at most R, or if
- * a row is outside x; the GPU never reads out of bounds. Source: Gale et al. 2022 (MegaBlocks).
+ * Row r of out belongs to the group g with offsets[g] <= r < offsets[g + 1] and becomes x[rows[r]]
+ * w[g]^T, or x[rows[r]] w[g] if `plain`. Sums in f32 (f64 for f64), rounded once. A row index of
+ * -1 means a row of zeros. Rows after the last group are 0. The sizes of groups stay on the
+ * device. The CPU throws DS_INDEX if offsets do not ascend from 0 to at most R, or if a row is
+ * outside of x. The GPU never reads out of bounds. Source: Gale et al. 2022 (MegaBlocks).
  */
 export interface GroupedMatmulArgs {
   /** [X, K], floating, contiguous; X = R without rows */
   x: View;
   /** [R] i32, contiguous; absent: row r of x */
   rows: View | null;
-  /** [groups, N, K], or [groups, K, N] where `plain`; x's dtype, contiguous */
+  /** [groups, N, K], or [groups, K, N] if `plain`; x's dtype, contiguous */
   weight: View;
   /** [groups + 1] i32, contiguous */
   offsets: View;
@@ -2502,8 +2508,8 @@ export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): vo
 }
 
 /**
- * dweight[g] (+)= the sum over the group's rows r of dout[r]^T x[rows[r]]. A group without rows
- * has the gradient 0. Bad indices as in GroupedMatmul.
+ * Computes dweight[g] (+)= the sum over the group's rows r of dout[r]^T x[rows[r]]. The gradient
+ * of an empty group is 0. Invalid indices as in GroupedMatmul.
  */
 export interface GroupedWeightGradientArgs {
   /** [R, N], floating, contiguous */
@@ -2543,9 +2549,9 @@ export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, str
 }
 
 /**
- * out = x weight^T + bias with f32 accumulation (f64 for f64) and one rounding. The order of each
- * sum depends on K only. So a row gives the same bits in any batch, which Matmul does not promise.
- * On the GPU, 16-bit types run on tensor cores, f32 on plain cores, without split sums.
+ * Computes out = x weight^T + bias in f32 (f64 for f64), rounded once. The order of a sum depends
+ * only on K, so a row gives the same bits in every batch, unlike with Matmul. The GPU uses tensor
+ * cores for 16-bit dtypes and plain arithmetic for f32, and never splits a sum.
  */
 export interface InvariantLinearArgs {
   /** [M, K]; last stride 1, any row stride */
@@ -2580,16 +2586,16 @@ export function invariantLinearOnHost(args: InvariantLinearArgs, stream: Stream)
 }
 
 /**
- * First half of an update. With g = grad * control[0] (f32), per element:
+ * First half of an update. For each element, with g = grad * control[0] in f32:
  *     m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
  *     u = (m / correction1) / (sqrt(v / correction2) + eps) + weight_decay * p.
- * If eps_inside_sqrt is set, eps is added before the square root. 0 / 0 counts as 0. Per
+ * If eps_inside_sqrt is set, eps is added before the square root. 0 / 0 counts as 0. For each
  * parameter, sums = (sum of p^2, sum of u^2) in f64. All back ends use the order of
- * core/segments.h and flush denormals to zero, so they give the same bits. Master is unchanged.
- * When control[1] is 0 the moments are unchanged and the sums are 0. Parameter i lies at
- * [starts[i], starts[i + 1]), including the gap after it, where master, gradient and moments must
- * be zero. starts[0] is 0 and starts[parameters] is n; other values are undefined on the GPU. A
- * parameter may be a part of one: the sums of its parts add up to the sums of the whole.
+ * core/segments.h and flush denormals to zero, so they give the same bits. The master is
+ * unchanged. If control[1] is 0, the moments are unchanged and the sums are 0. Parameter i is
+ * [starts[i], starts[i + 1]), with the gap after it, where master, gradient and moments must be 0.
+ * starts[0] is 0 and starts[parameters] is n; the GPU does not check it. A parameter may be a part
+ * of one: the sums of its parts add up to those of the whole.
  */
 export interface LambMomentsArgs {
   /** [n] f32, read */
@@ -2642,9 +2648,12 @@ export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
 }
 
 /**
- * Between the halves: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient) of each
- * parameter, from the sums over the whole parameter; 1 if either norm is 0. When control[1] is 0
- * nothing changes.
+ * Computes, between the halves, coefficient = clamp(
+ * p
+ * /
+ * u
+ * , min_coefficient, max_coefficient) of each parameter from the sums over the whole parameter. It
+ * is 1 if either norm is 0. If control[1] is 0, nothing changes.
  */
 export interface LambCoefficientsArgs {
   /** [parameters, 2] f64 */
@@ -2680,9 +2689,9 @@ export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Strea
 }
 
 /**
- * Second half: p -= lr * coefficient * u. u is that of LambMoments, recomputed from m, v and p.
- * weight = p rounded to its dtype. When control[1] is 0 only `weight` is written, from the
- * unchanged master.
+ * Second half of an update: p -= lr * coefficient * u, with the u of LambMoments recomputed from
+ * m, v and p. weight = p rounded to its dtype. If control[1] is 0, only `weight` is written, from
+ * the unchanged master.
  */
 export interface LambApplyArgs {
   /** [n] f32, updated */
@@ -2735,7 +2744,7 @@ export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
 }
 
 /**
- * An element-wise update, see UpdateRule. With g = grad * control[0] (f32):
+ * Updates each element, see UpdateRule. With g = grad * control[0] in f32:
  *     p -= lr * weight_decay * p;  p -= lr * sign(beta1 m + (1 - beta1) g);
  *     m = beta2 m + (1 - beta2) g;  weight = p rounded to its dtype.
  * sign(0) is 0, as in the paper (DeepSpeed's kernels move such a parameter by lr). NaN stays NaN.
@@ -2785,10 +2794,10 @@ export function lionOnHost(args: LionArgs, stream: Stream): void {
 }
 
 /**
- * expected[n] = sum of p x and total[n] = sum of x, where x are the columns of row n and p is
- * exp(x - lse[n]). A column with p = 0 adds nothing to `expected`. Both are 0 where target[n] ==
- * ignore_index. The entropy of a row is lse[n] - expected[n]. f32 inside (f64 for f64). FLOPs: 2
- * per element of logits.
+ * Computes expected[n] = sum of p x and total[n] = sum of x, over the columns x of row n, with p =
+ * exp(x - lse[n]). A column with p = 0 adds nothing to `expected`. If target[n] is ignore_index,
+ * both are 0. The entropy of a row is lse[n] - expected[n]. Computed in f32 (f64 for f64). FLOPs:
+ * 2 per element of logits.
  */
 export interface LogitSumsArgs {
   /** [N, V], last stride 1, any row stride; floating */
@@ -2828,7 +2837,7 @@ export function logitSumsOnHost(args: LogitSumsArgs, stream: Stream): void {
 }
 
 /**
- * Joins halves to f32. Every float except NaN returns bit by bit.
+ * Joins halves to f32 masters. Every float except NaN is restored bit for bit.
  */
 export interface JoinMasterArgs {
   /** [n] bf16: the weights */
@@ -2863,7 +2872,7 @@ export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
 }
 
 /**
- * Splits f32 into halves; `high` is rounded to nearest, ties to even.
+ * Splits f32 masters. `high` is rounded to nearest even.
  */
 export interface SplitMasterArgs {
   /** [n] f32 */
@@ -2898,11 +2907,11 @@ export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
 }
 
 /**
- * out = op(a) op(b) (+ bias), f32 accumulation (f64 for f64), one rounding. op transposes the last
- * two dims if trans_a / trans_b is set. With `accumulate`, out += (epilogue must be none). M, N, K
- * and the batch may be 0. On the GPU cuBLASLt runs with an algorithm that was timed once per
- * shape; one 16-bit row by b^T has its own kernel. On the CPU OpenBLAS runs, with f16 and bf16
- * widened to f32.
+ * Computes out = op(a) op(b) (+ bias) in f32 (f64 for f64), rounded once. op transposes the last
+ * two dims if trans_a or trans_b is set. With `accumulate`, adds to out (epilogue must be none).
+ * M, N, K and the batch may be 0. On the GPU, cuBLASLt runs with an algorithm that is timed once
+ * per shape; a single 16-bit row times b^T has a kernel of its own. On the CPU, OpenBLAS runs,
+ * with f16 and bf16 converted to f32.
  */
 export interface MatmulArgs {
   /** [M, K] or [batch, M, K] (before transposition [K, M]); last stride 1, any row stride */
@@ -2948,16 +2957,16 @@ export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
 }
 
 /**
- * Draws K categories of each row of `in`, with probabilities in proportion to the row's values in
- * f32. A row is invalid if a value is negative, infinite or NaN, if no value is above 0, or
- * (without replacement) if fewer than K values are above 0. An invalid row throws DS_ARGUMENT on
- * the CPU; on the GPU the draws that fail are -1.
- * With replacement: values become integers in proportion to them, 2^38 for the largest and at
- * least 1 for any value above 0. Draw k of row r scales words 0 and 1 of block r K + k to the sum
- * of these integers. It takes the category at that position of the running sum. Without
- * replacement: the categories with the largest value / e, where e is exponential from word i % 4
- * of block i / 4 for element i. Source: Efraimidis and Spirakis 2006, "Weighted random sampling
- * with a reservoir".
+ * Draws K categories of each row of `in`, with probabilities proportional to the row's values in
+ * f32. A row is invalid if a value is negative, infinite or NaN, if no value is positive, or
+ * (without replacement) if fewer than K values are positive. An invalid row throws DS_ARGUMENT on
+ * the CPU; on the GPU its failed draws are -1.
+ * With replacement, values become proportional integers: 2^38 for the largest, at least 1 for any
+ * positive value. Draw k of row r scales words 0 and 1 of block r K + k to the sum of these
+ * integers, and takes the category at that position of the running sum. Without replacement, the
+ * categories with the largest value / e win, where e is exponential, from word i % 4 of block i /
+ * 4 for element i. Source: Efraimidis and Spirakis 2006, "Weighted random sampling with a
+ * reservoir".
  */
 export interface MultinomialArgs {
   /** [N, C] contiguous, floating; C < 2^24 */
@@ -2992,11 +3001,11 @@ export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
 }
 
 /**
- * With g = grad * control[0] (f32): momentum = beta momentum + (1 - beta) g. Per parameter, the
- * sum of u^2 with u = nesterov ? beta momentum + (1 - beta) g : momentum, in f64. All back ends
- * use the order of core/segments.h and flush denormals, so they give the same bits. When
- * control[1] is 0 momentum is unchanged and the sums are 0. Starts as in LambMoments; the sums of
- * a parameter's parts add up.
+ * Updates momentum = beta momentum + (1 - beta) g with g = grad * control[0] in f32. For each
+ * parameter, sums = sum of u^2 in f64 with u = nesterov ? beta momentum + (1 - beta) g : momentum.
+ * All back ends use the order of core/segments.h and flush denormals to zero, so they give the
+ * same bits. If control[1] is 0, momentum is unchanged and the sums are 0. Starts as in
+ * LambMoments; the sums of a parameter's parts add up.
  */
 export interface MuonMomentumArgs {
   /** [n] f32, updated */
@@ -3038,8 +3047,8 @@ export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void
 }
 
 /**
- * direction = u / (sqrt(squares) + 1e-7) of one parameter or a part of one, from the updated
- * momentum and the same gradient. The root is rounded to f32. Zeros when control[1] is 0.
+ * Computes direction = u / (sqrt(squares) + 1e-7) of a parameter or a part of it, from the updated
+ * momentum and the same gradient. The root is rounded to f32. If control[1] is 0, writes zeros.
  */
 export interface MuonDirectionArgs {
   /** [n] f32, read */
@@ -3081,8 +3090,8 @@ export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): vo
 }
 
 /**
- * p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its dtype.
- * When control[1] is 0 only `weight` is written, from the unchanged master.
+ * Updates p -= lr * weight_decay * p, then p -= lr * scale * direction; weight = p rounded to its
+ * dtype. If control[1] is 0, only `weight` is written, from the unchanged master.
  */
 export interface MuonApplyArgs {
   /** [n] f32, updated */
@@ -3123,7 +3132,7 @@ export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
 }
 
 /**
- * out[i] = the weight, rounded once to out's dtype. Exact in f32 and bf16, if it is finite.
+ * Writes the weights, rounded once to out's dtype. Finite weights are exact in f32 and bf16.
  */
 export interface Mxfp4DequantizeArgs {
   /** n / 2 u8, contiguous */
@@ -3155,15 +3164,15 @@ export function mxfp4DequantizeOnHost(args: Mxfp4DequantizeArgs, stream: Stream)
 }
 
 /**
- * Feed-forward blocks of the chosen experts, for a few tokens:
+ * Computes the feed-forward blocks of the chosen experts, for a few tokens:
  *     hidden[t, j] = gate(x[t] up[ids[t, j]]^T + up_bias), rounded to x's dtype
  *     out[t]       = sum over j of weights[t, j] (hidden[t, j] down[ids[t, j]]^T + down_bias)
- * Products and sums in f32, one rounding each. In bf16, a GPU may round x and hidden to 2^-14 of
- * the largest of the 32 inputs of a scale, and count scales below 2 as 0. The gate is silu(g) u
- * or, with a limit above 0, (u + 1) g sigmoid(1.702 g) of g at most the limit and u within it on
- * both sides. g and u are the rows 2 i and 2 i + 1 of `up` if they alternate, else the rows i and
- * hidden + i. The CPU throws DS_INDEX for an id that is not an expert; on the GPU such an expert
- * adds nothing. Source: OpenAI's gpt-oss.
+ * Products and sums are f32, with one rounding each. In bf16, a GPU may round x and hidden to
+ * 2^-14 of the largest of the 32 inputs that share a scale, and treat scales below 2 as 0. The
+ * gate is silu(g) u. With a limit above 0, it is (u + 1) g sigmoid(1.702 g), with g limited from
+ * above and u on both sides. If g and u alternate, they are the rows 2 i and 2 i + 1 of `up`, else
+ * the rows i and hidden + i. An id that is not an expert throws DS_INDEX on the CPU and adds
+ * nothing on the GPU. Source: OpenAI's gpt-oss.
  */
 export interface Mxfp4ExpertsArgs {
   /** [T, C] f32, f16 or bf16, contiguous */
@@ -3221,9 +3230,9 @@ export function mxfp4ExpertsOnHost(args: Mxfp4ExpertsArgs, stream: Stream): void
 }
 
 /**
- * absmax[b] is the largest magnitude of block b of `in`. Element i becomes the index of the code
- * nearest to in[i] * (1 / absmax), the lower one at a tie. A byte holds two codes, the first in
- * its high half. If the count is odd, the last half byte is the code of 0. f32 arithmetic.
+ * absmax[b] is the largest magnitude of block b. Element i becomes the index of the code nearest
+ * to in[i] * (1 / absmax), the lower one at a tie. A byte holds two codes, the first in its high
+ * half. If the count is odd, the last half byte is the code of 0. Computed in f32.
  */
 export interface Nf4QuantizeArgs {
   /** n floating, contiguous */
@@ -3260,8 +3269,8 @@ export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
 }
 
 /**
- * Nf4Quantize with 256 codes, one byte per element. Takes the nearer of two codes; at a tie, the
- * last code that the bisection of `code` compared.
+ * Like Nf4Quantize with 256 codes, one byte per element. At a tie it takes the code that the
+ * bisection of `code` compared last.
  */
 export interface BytesQuantizeArgs {
   /** n f32, contiguous */
@@ -3298,9 +3307,9 @@ export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): vo
 }
 
 /**
- * out[i] = code[half of a byte] * scale of its block, rounded once from f32. The scale is
- * absmax[b] if absmax is f32. If absmax is u8, it is nested_code[absmax[b]] * nested_absmax[b /
- * nested_block] + offset, rounded after the product and after the sum.
+ * Computes out[i] = code[half of a byte] * scale of its block, rounded once from f32. If absmax is
+ * f32, the scale is absmax[b]. If it is u8, the scale is nested_code[absmax[b]] * nested_absmax[b
+ * / nested_block] + offset, rounded after the product and after the sum.
  */
 export interface Nf4DequantizeArgs {
   /** ceil(n / 2) u8, contiguous */
@@ -3313,7 +3322,7 @@ export interface Nf4DequantizeArgs {
   nestedCode: View | null;
   /** ceil(blocks / nested_block) f32, contiguous; with absmax in u8 */
   nestedAbsmax: View | null;
-  /** 1 f32; likewise */
+  /** 1 f32; with absmax in u8 */
   offset: View | null;
   /** n floating, contiguous */
   out: View;
@@ -3348,11 +3357,11 @@ export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): vo
 }
 
 /**
- * s = x + residual, rounded to x's dtype; s = x if residual is absent. out = (s - mean) * rstd *
- * weight + bias. Statistics are of the rounded s, in f32 (f64 for f64), by the corrected two-pass
- * formula (Chan, Golub & LeVeque 1983). The sum of the deviations from the mean is the rounding
- * error of the mean. Without the correction, a row of equal values would consist of this error.
- * FLOPs: 5 per element of out, 1 of residual.
+ * Computes s = x + residual, rounded to x's dtype (s = x if residual is absent), and out = (s -
+ * mean) * rstd * weight + bias. Mean and rstd are those of the rounded s, in f32 (f64 for f64), by
+ * the corrected two-pass formula (Chan, Golub & LeVeque 1983). Its correction subtracts the
+ * rounding error of the mean, of which a row of equal values would otherwise consist. FLOPs: 5 per
+ * element of out, 1 of residual.
  */
 export interface LayerNormArgs {
   /** [N, C] contiguous, floating */
@@ -3401,9 +3410,9 @@ export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
 }
 
 /**
- * dx = dsum + the gradient through the normalization, in one pass. dx is the gradient of s, and so
- * of x and of residual. dweight and dbias are column sums in a fixed order. FLOPs: 10 per element
- * of dout, 1 of dsum.
+ * Computes dx = dsum + the gradient through the normalization, in one pass. dx is the gradient of
+ * s, and so of x and of residual. dweight and dbias are column sums in a fixed order. FLOPs: 10
+ * per element of dout, 1 of dsum.
  */
 export interface LayerNormBackwardArgs {
   /** [N, C] the forward's sum (or x when there was no residual) */
@@ -3416,7 +3425,7 @@ export interface LayerNormBackwardArgs {
   rstd: View;
   /** [N, C] */
   dout: View;
-  /** [N, C]: gradient of s from other consumers */
+  /** [N, C]: gradient of s from its other uses */
   dsum: View | null;
   /** [N, C], overwritten; may be dsum itself */
   dx: View | null;
@@ -3424,7 +3433,7 @@ export interface LayerNormBackwardArgs {
   dweight: View | null;
   /** [C] */
   dbias: View | null;
-  /** concerns dweight and dbias only */
+  /** for dweight and dbias only */
   accumulate: boolean;
 }
 
@@ -3456,7 +3465,7 @@ export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Str
 }
 
 /**
- * As LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
+ * Like LayerNorm without mean and bias: out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps).
  * FLOPs: 4 per element of out, 1 of residual.
  */
 export interface RmsNormArgs {
@@ -3500,7 +3509,7 @@ export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
 }
 
 /**
- * As LayerNormBackward.
+ * Like LayerNormBackward, for RmsNorm.
  * FLOPs: 8 per element of dout, 1 of dsum.
  */
 export interface RmsNormBackwardArgs {
@@ -3518,7 +3527,7 @@ export interface RmsNormBackwardArgs {
   dx: View | null;
   /** [C] */
   dweight: View | null;
-  /** concerns dweight only */
+  /** for dweight only */
   accumulate: boolean;
 }
 
@@ -3548,8 +3557,8 @@ export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream)
 }
 
 /**
- * payload = beta1 * m + (1 - beta1) * g with g = grad * control[0] (f32); without m it is g. Zeros
- * when control[1] is 0. Denormals are flushed to zero.
+ * Computes payload = beta1 * m + (1 - beta1) * g with g = grad * control[0] in f32, or g without
+ * m. If control[1] is 0, writes zeros. Denormals are flushed to zero.
  */
 export interface MomentPayloadArgs {
   /** [n] f32, read */
@@ -3587,8 +3596,9 @@ export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): vo
 }
 
 /**
- * payload = (p - anchor) * (sqrt(v) + eps): the local drift since all ranks had the weights
- * `anchor`, in units of the moment. Zeros when control[1] is 0. Denormals are flushed to zero.
+ * Computes payload = (p - anchor) * (sqrt(v) + eps): the local drift from `anchor`, the weights
+ * that all ranks had last, in units of the moment. If control[1] is 0, writes zeros. Denormals are
+ * flushed to zero.
  */
 export interface DriftPayloadArgs {
   /** [n] f32, read */
@@ -3628,11 +3638,11 @@ export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void
 }
 
 /**
- * An element-wise update with a frozen second moment, see UpdateRule. With g = grad * control[0]
- * (f32), or 0 if v is 0:
+ * Updates each element with a frozen second moment, see UpdateRule. With g = grad * control[0] in
+ * f32, or 0 if v is 0:
  *     m = beta1 m + (1 - beta1) g;  p -= lr * weight_decay * p;  p -= lr * m / (sqrt(v) + eps).
- * v is 0 if the element never had a gradient. Its compressed value is noise then, which a division
- * by eps would amplify. (DeepSpeed leaves that to the caller, by exp_avg_mask.)
+ * v is 0 if the element never had a gradient. Then its compressed value is noise, which a division
+ * by eps would amplify. (DeepSpeed leaves this to the caller, by exp_avg_mask.)
  */
 export interface FrozenAdamArgs {
   /** [n] f32, updated */
@@ -3681,11 +3691,11 @@ export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
 }
 
 /**
- * An element-wise update that synchronizes ranks after local updates, see UpdateRule. `grad` is
- * the average of the ranks' DriftPayloads, u = grad * control[0]:
+ * Synchronizes ranks after local updates, see UpdateRule. `grad` is the average of the ranks'
+ * DriftPayloads, u = grad * control[0]:
  *     m = -u / rate;  p = anchor + u / (sqrt(v) + eps).
- * `rate` is the sum of the learning rates since all ranks had the weights `anchor`. Where v is 0
- * all ranks have the same p, which is unchanged, and m is 0.
+ * `rate` is the sum of the learning rates since all ranks had the weights `anchor`. If v is 0, all
+ * ranks have the same p, which is unchanged, and m becomes 0.
  */
 export interface AnchorAdamArgs {
   /** [n] f32, updated */
@@ -3733,8 +3743,8 @@ export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
 }
 
 /**
- * During warm-up, for each parameter: frozen = coefficient == 1 ? frozen : beta * frozen + (1 -
- * beta) * coefficient. When control[1] is 0 nothing changes.
+ * Averages the coefficients during warm-up: frozen = coefficient == 1 ? frozen : beta * frozen +
+ * (1 - beta) * coefficient, for each parameter. If control[1] is 0, nothing changes.
  */
 export interface OneBitLambAverageArgs {
   /** [parameters] f32 */
@@ -3768,15 +3778,15 @@ export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Str
 }
 
 /**
- * After warm-up, per element. v is frozen and `payload` is the averaged moment of all ranks:
+ * Updates each element after warm-up. v is frozen, and `payload` is the averaged moment of all
+ * ranks:
  *     g = (payload - beta1 m) / (1 - beta1);  m = payload;  fresh = beta2 fresh + (1 - beta2) g^2;
  *     u = m / (sqrt(v) + eps).
- * Per parameter, in f64 and in one order on every back end:
- *     sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest (sqrt(v) + eps) / (sqrt(fresh)
- *     +
- *   eps)).
- * Elements with v = 0 have no moment and add only weight_decay * p. Starts as in LambMoments. When
- * control[1] is 0 the states are unchanged and the sums are 0. Denormals are flushed to zero.
+ * For each parameter, in f64 and in the same order on all back ends:
+ *     sums = (sum of u^2, sum of (u + weight_decay * p)^2, largest ratio),
+ *     ratio = (sqrt(v) + eps) / (sqrt(fresh) + eps).
+ * Elements with v = 0 have no moment and add only weight_decay * p. Starts as in LambMoments. If
+ * control[1] is 0, the states are unchanged and the sums are 0. Denormals are flushed to zero.
  */
 export interface OneBitLambMomentsArgs {
   /** [n] f32, read */
@@ -3831,12 +3841,12 @@ export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Str
 }
 
 /**
- * Between the halves, for each parameter:
+ * Computes, between the halves, for each parameter:
  * 1. f = the largest ratio, or 1 without a ratio.
  * 2. With weight decay f = f q + 1 - q, with q = min(1, ||u|| / ||u + weight_decay * p||).
  * 3. f is clamped to [least, most] and then to factor * (1 -+ threshold).
  * 4. factor = f, and coefficient = frozen * f.
- * When control[1] is 0 nothing changes.
+ * If control[1] is 0, nothing changes.
  */
 export interface OneBitLambCoefficientsArgs {
   /** [parameters, 3] f64 */
@@ -3882,15 +3892,15 @@ export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, s
 }
 
 /**
- * Writes the key and value of each token to its slot: row slot % block of block slot / block.
- * Nothing is written for a negative slot. No two tokens may share a slot. A slot outside the pool
- * throws DS_INDEX on the CPU before anything is written; the GPU skips the token. A pool of u8
- * stores codes of FP8 (e4m3, scale 1): the code nearest to a value, at most 448.
+ * Writes the key and value of each token to its slot: row slot % block of block slot / block. A
+ * token with a negative slot is not written. Tokens must not share a slot. A slot outside of the
+ * pool throws DS_INDEX on the CPU before anything is written; the GPU skips the token. A u8 pool
+ * stores FP8 codes (e4m3, scale 1): the code nearest to the value, at most 448.
  */
 export interface PagedStoreArgs {
   /** [N, Hk, D], last stride 1 */
   k: View;
-  /** like k, with strides of its own */
+  /** like k, with its own strides */
   v: View;
   /** [N] i32, contiguous */
   slots: View;
@@ -3921,17 +3931,19 @@ export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
 
 /**
  * Attention of the newest tokens of S sequences, packed in [N], to all tokens of their sequence.
- * The queries of sequence s are the rows from starts[s] to starts[s + 1], minus starts[0]. They
- * are the last of its lengths[s] tokens. The blocks tables[s, 0], tables[s, 1], ... hold the keys
- * and values of all its tokens. A query sees its own and earlier tokens; with `window` w only the
- * w nearest, including its own. Grouped heads as in Attention. A sequence of length 0 gives 0.
- * Scores and sums in f32 (f64 for f64). With `invariant` the order of a query's sums depends on
- * its position only, so its bits do not depend on blocks and other queries. The CPU always sums
- * so. The GPU then uses one tile size and does not split keys. The CPU throws DS_INDEX if starts
- * do not ascend from row 0 to row N, if a sequence has more than `longest` queries or fewer tokens
- * than queries, or if a block is outside table or pool. The GPU never reads out of bounds, and
- * gives NaN for a missing block. With `sinks`, the softmax of a head also has the logit of its
- * sink, which has no value; lse leaves it out. Source: OpenAI's gpt-oss.
+ * The queries of sequence s are rows starts[s] - starts[0] to starts[s + 1] - starts[0], the last
+ * of its lengths[s] tokens. Its blocks tables[s, 0], tables[s, 1], ... hold the keys and values of
+ * all its tokens. A query sees its own and earlier tokens; with a `window`, only the nearest
+ * `window` tokens, including its own. Grouped heads as in Attention. A sequence of length 0 gives
+ * 0. Scores and sums are f32 (f64 for f64).
+ * If `invariant`, the order of a query's sums depends only on its position, so that its bits do
+ * not depend on blocks and other queries. The GPU then uses one tile size and does not split keys.
+ * The CPU always sums in this order.
+ * The CPU throws DS_INDEX if starts do not ascend over all N rows, or if a sequence has more than
+ * `longest` queries or fewer tokens than queries. It also throws DS_INDEX if a block is outside of
+ * the table or the pool. The GPU never reads out of bounds, and gives NaN for a missing block.
+ * With `sinks`, the softmax of a head also has the logit of its sink, which has no value. lse
+ * excludes it. Source: OpenAI's gpt-oss.
  */
 export interface PagedAttentionArgs {
   /** [N, H, D], last stride 1 */
@@ -3944,7 +3956,7 @@ export interface PagedAttentionArgs {
   starts: View;
   /** [S] i32, contiguous */
   lengths: View;
-  /** like q, with strides of its own */
+  /** like q, with its own strides */
   out: View;
   /** [N, H] f32 (f64 for f64), contiguous: log-sum-exp of a query's scores */
   lse: View | null;
@@ -3953,7 +3965,7 @@ export interface PagedAttentionArgs {
   scale: number;
   /** 0: none */
   window: number;
-  /** at least the largest number of queries of a sequence, as known to the host */
+  /** upper bound of the queries of a sequence, known to the host */
   longest: number;
   /** required for lse */
   invariant: boolean;
@@ -3989,9 +4001,9 @@ export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): 
 }
 
 /**
- * Symmetric codes of `in`. A group's scale is its largest magnitude over (2^bits - 1) / 2. A
- * 16-bit scale is rounded up, so that no weight is further from its code than half a step. Source:
- * compressed-tensors' symmetric scheme.
+ * Writes symmetric codes of `in`. The scale of a group is its largest magnitude over (2^bits - 1)
+ * / 2. A 16-bit scale is rounded up, so that codes differ from weights by at most half a step.
+ * Source: the symmetric scheme of compressed-tensors.
  */
 export interface QuantizeWeightsArgs {
   /** [outputs, inputs] f32, f16 or bf16, contiguous */
@@ -4027,8 +4039,8 @@ export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream)
 }
 
 /**
- * out = (code - zero) * scale, the product rounded to f32 and then to out's dtype. With 16-bit
- * scales it is rounded once.
+ * Computes out = (code - zero) * scale, rounded to f32 and then to out's dtype. With 16-bit scales
+ * it is rounded once.
  */
 export interface DequantizeWeightsArgs {
   /** [outputs, ceil(inputs / (32 / bits))] i32, contiguous */
@@ -4067,11 +4079,11 @@ export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Str
 }
 
 /**
- * out = x W^T (+ bias): products and sums in f32, one rounding. The GPU rounds weights to x's
- * dtype first, with two exceptions:
+ * Computes out = x W^T (+ bias): products and sums in f32, rounded once. The GPU first rounds
+ * weights to x's dtype, with two exceptions:
  * - up to 32 rows of x and one scale per row;
- * - one row of x, symmetric codes, and scales of x's dtype for 2^n inputs from 128 on (64 with 8
- *   bits). There a row of x that is not finite gives NaN.
+ * - one row of x, symmetric codes, and scales of x's dtype for 2^n inputs, at least 128 (64 with 8
+ *   bits). Then a row of x that is not finite gives NaN.
  */
 export interface QuantizedLinearArgs {
   /** [rows, inputs] f32, f16 or bf16, contiguous */
@@ -4116,8 +4128,8 @@ export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream)
 }
 
 /**
- * The code of input k of a row of out is that of input order[k] of in; of k without an order.
- * Codes past the last one of a row are 0.
+ * Input k of a row of out gets the code of input order[k] of in, or of input k without an order.
+ * Codes beyond the last input are 0.
  */
 export interface RepackCodesArgs {
   /** [outputs, ceil(inputs / (32 / bits))], or the shape of `layout`; i32, contiguous */
@@ -4155,9 +4167,9 @@ export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
 }
 
 /**
- * out ~ U[low, high): low + u * (high - low) in f32, one rounding to out's dtype. A result that
- * rounds to high becomes the largest number below high. The element with index i (see Part) uses
- * word i % 4 of block i / 4.
+ * Draws out ~ U[low, high) as low + u * (high - low) in f32, rounded once to out's dtype. A result
+ * that would round to high becomes the largest number below it. The element with index i (see
+ * Part) uses word i % 4 of block i / 4.
  */
 export interface RandomUniformArgs {
   /** contiguous, floating */
@@ -4198,9 +4210,9 @@ export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): vo
 }
 
 /**
- * out ~ N(mean, stddev^2) by Box-Muller on word pairs (0,1) and (2,3) of each block. Logarithm,
- * sine and cosine are fixed fma polynomials (core/random_math.h), so all back ends give the same
- * bits.
+ * Draws out ~ N(mean, stddev^2) by Box-Muller from the word pairs (0, 1) and (2, 3) of each block.
+ * Logarithm, sine and cosine are fixed fma polynomials (core/random_math.h), so all back ends give
+ * the same bits.
  */
 export interface RandomNormalArgs {
   /** contiguous, floating */
@@ -4241,10 +4253,10 @@ export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void
 }
 
 /**
- * out = op over the dims where out has size 1 and in does not. f32 accumulators for f16, bf16 and
- * f32 (f64 for f64; i64 for integers, which have no mean). An empty sum is 0, an empty product 1,
- * an empty mean NaN. An empty max or min is an error. The column sum of a [N, C] matrix (a bias
- * gradient) is the hot case on the GPU. FLOPs: 1 per element of in.
+ * Reduces over the dims in which out has size 1 and in does not. Accumulates f16, bf16 and f32 in
+ * f32, f64 in f64, and integers, which have no mean, in i64. An empty sum is 0, an empty product
+ * 1, an empty mean NaN; an empty max or min throws. On the GPU, the column sum of [N, C] (a bias
+ * gradient) is the most frequent case. FLOPs: 1 per element of in.
  */
 export interface ReduceArgs {
   /** any strides; not bool */
@@ -4277,7 +4289,7 @@ export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
 }
 
 /**
- * Index of the first maximum of the last dim; NaN counts as the maximum.
+ * Returns the index of the first maximum of the last dim. NaN counts as the maximum.
  * FLOPs: 1 per element of in.
  */
 export interface ArgMaxArgs {
@@ -4307,7 +4319,7 @@ export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
 }
 
 /**
- * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+ * Updates each element, see UpdateRule. With g = grad * control[0] + weight_decay * p in f32:
  *     square_avg = alpha * square_avg + (1 - alpha) g^2;
  *     centered: grad_avg += (1 - alpha) (g - grad_avg), v = max(0, square_avg - grad_avg^2);
  *     else v = square_avg;
@@ -4369,10 +4381,10 @@ export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
 }
 
 /**
- * With x1, x2 the halves of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin). `inverse`
- * negates sin, which is the gradient. Token t uses row t of the table, or row positions[b, t]. A
- * row outside the table throws DS_INDEX on the CPU. The GPU does not read it and gives NaN, so
- * that the mistake shows. FLOPs: 3 per element of out.
+ * With the halves x1 and x2 of the last dim: out = (x1 cos - x2 sin, x2 cos + x1 sin). `inverse`
+ * negates sin, which gives the gradient. Token t uses row t of the table, or row positions[b, t].
+ * A row outside of the table throws DS_INDEX on the CPU and gives NaN on the GPU, so that the
+ * mistake is visible. FLOPs: 3 per element of out.
  */
 export interface RopeArgs {
   /** [B, T, H, D], D even, last stride 1 */
@@ -4412,18 +4424,19 @@ export function ropeOnHost(args: RopeArgs, stream: Stream): void {
 }
 
 /**
- * out = the queries, normalized over each head if `q_norm` is present (RmsNorm with `eps`), then
- * rotated by row positions[n] of the table (Rope). The keys are processed the same way with
- * `k_norm`. Keys and unchanged values go to the slot of their token (PagedStore). Every step
- * rounds to q's dtype, as those ops do. A position outside the table and a slot outside the pool
- * throw DS_INDEX on the CPU before anything is written. The GPU gives NaN, and skips the token.
+ * Writes the queries to `out`: normalized over each head if `q_norm` is present (RmsNorm with
+ * `eps`), then rotated by row positions[n] of the table (Rope). The keys are processed in the same
+ * way with `k_norm`. Keys and unchanged values go to the slot of their token (PagedStore). Each
+ * step rounds to q's dtype, as those ops do. On the CPU, a position outside of the table or a slot
+ * outside of the pool throws DS_INDEX before anything is written. On the GPU, it gives NaN or
+ * skips the token.
  */
 export interface RotaryStoreArgs {
   /** [N, H, D], D even, last stride 1 */
   q: View;
   /** [N, Hk, D], D even, last stride 1 */
   k: View;
-  /** like k, with strides of its own */
+  /** like k, with its own strides */
   v: View;
   /** like q, any strides; may be q itself */
   out: View;
@@ -4474,11 +4487,12 @@ export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
 }
 
 /**
- * Per token, the k experts with the largest logits, largest first. Of equal logits the lower
- * expert is first, and NaN counts as the largest. Their weights are their probabilities among all
- * experts or, with `normalize`, among these k; f32 inside (f64 for f64). With x, the op first
- * writes logits = x weight^T + bias: one kernel on the GPU, for a few tokens. Sources: Shazeer et
- * al. 2017; transformers' MixtralTopKRouter and Qwen2MoeTopKRouter.
+ * Writes, for each token, the k experts with the largest logits, largest first. Of equal logits
+ * the lower expert comes first; NaN counts as the largest. The weights are their probabilities
+ * among all experts or, if `normalize`, among these k, computed in f32 (f64 for f64). If x is
+ * present, the op first writes logits = x weight^T + bias. With a few tokens, a GPU needs one
+ * kernel for both. Sources: Shazeer et al. 2017; MixtralTopKRouter and Qwen2MoeTopKRouter of
+ * transformers.
  */
 export interface RouteTopKArgs {
   /** [T, E], floating, contiguous; E <= 512 */
@@ -4521,8 +4535,8 @@ export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
 }
 
 /**
- * dlogits (+)= the gradient of the weights. An id that is not an expert throws DS_INDEX on the
- * CPU; the GPU skips it. FLOPs: 2 per element of dlogits.
+ * Computes dlogits (+)= the gradient of the weights. An id that is not an expert throws DS_INDEX
+ * on the CPU; the GPU skips it. FLOPs: 2 per element of dlogits.
  */
 export interface RouteTopKBackwardArgs {
   /** the forward's */
@@ -4561,9 +4575,9 @@ export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Str
 }
 
 /**
- * For each row, the next token of the sequence in its slot. The result is -1 if a score is NaN or
- * +infinity, and -2 if no token is allowed. In both cases the slot is unchanged and its logprobs
- * are NaN. Scores are converted to f32 and processed in this order:
+ * Samples the next token for each row, a sequence with the parameters in its slot. The token is -1
+ * if a score is NaN or +infinity, and -2 if no token is allowed. In both cases the slot is
+ * unchanged and the logprobs are NaN. Scores are converted to f32 and processed in this order:
  * 1. Add bias.
  * 2. Divide scores of tokens that occur in the sequence by `repetition`; multiply negative ones
  *    instead.
@@ -4576,11 +4590,12 @@ export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Str
  * 8. In ascending order (equal scores by column), exclude tokens while the running sum of e^y is
  *    at most (1 - top_p) of the whole. The last one always stays.
  * 9. Exclude tokens with e^y < min_p.
- * The largest y - log(E) wins. E of token c is exponential, from word c % 4 of block c / 4 of the
- * stream (seed, position). This is a draw from softmax(y) (Gumbel-max) that depends on neither row
- * nor slot. Sources: transformers' logits processors; presence and frequency as in OpenAI's API.
- * e^y counts as an integer, 2^38 for the largest. So sums have no order, and all back ends give
- * the same tokens.
+ * The token with the largest y - log(E) wins, where E of token c is exponential, from word c % 4
+ * of block c / 4 of the stream (seed, position). This draws from softmax(y) (Gumbel-max) and
+ * depends on neither row nor slot. Sources: the logits processors of transformers; presence and
+ * frequency penalties of OpenAI's API.
+ * e^y is an integer, 2^38 for the largest. So the order of sums does not matter, and all back ends
+ * give the same tokens.
  */
 export interface SampleTokensArgs {
   /** [S, V] f32, f16 or bf16; rows contiguous */
@@ -4636,8 +4651,9 @@ export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void
 }
 
 /**
- * out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, of in[.., i .. n - 1, ..] with `reverse`.
- * f32 inside for f32, f16 and bf16 (f64 for f64), one rounding; i64 wraps around.
+ * Computes out[.., i, ..] = op of in[.., 0 .. i, ..] along `dim`, or of in[.., i .. n - 1, ..]
+ * with `reverse`. f32, f16 and bf16 are computed in f32 (f64 in f64), rounded once; i64 wraps
+ * around.
  * FLOPs: 1 per element of out.
  */
 export interface ScanArgs {
@@ -4675,9 +4691,10 @@ export function scanOnHost(args: ScanArgs, stream: Stream): void {
 }
 
 /**
- * dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along `dim`.
- * It never divides, so it is exact if elements are 0. It is P[i] S[i] with P[i] the product of
- * in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1]. FLOPs: 3 per element of dx.
+ * Computes dx[i] = sum over j >= i of dout[j] times the product of in[0 .. j] without in[i], along
+ * `dim`. It does not divide, so it is exact if elements are 0: dx[i] = P[i] S[i], where P[i] is
+ * the product of in[0 .. i - 1] and S[i] = dout[i] + in[i + 1] S[i + 1]. FLOPs: 3 per element of
+ * dx.
  */
 export interface CumprodBackwardArgs {
   /** floating, any strides */
@@ -4713,9 +4730,9 @@ export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream)
 }
 
 /**
- * out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim` (torch.scatter). Elements without an
- * index are unchanged. If several j have one index, the last j wins. A bad index throws DS_INDEX
- * on the CPU; the GPU skips it.
+ * Writes out[.., index[.., j, ..], ..] = src[.., j, ..] along `dim` (torch.scatter). Elements
+ * without an index are unchanged. If several j have the same index, the last j wins. An invalid
+ * index throws DS_INDEX on the CPU; the GPU skips it.
  */
 export interface ScatterArgs {
   /** any dtype, any strides */
@@ -4749,9 +4766,9 @@ export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
 }
 
 /**
- * out[.., index[.., j, ..], ..] += src[.., j, ..]: torch.scatter_add, and the gradient of Gather.
- * The order of the sum depends on the shapes only; f32 inside, one rounding. Without `accumulate`
- * out starts from 0. Bad indices as in Scatter. FLOPs: 1 per element of src.
+ * Computes out[.., index[.., j, ..], ..] += src[.., j, ..] (torch.scatter_add, and the gradient of
+ * Gather). The order of a sum depends only on the shapes; sums in f32, rounded once. Without
+ * `accumulate`, out starts at 0. Invalid indices as in Scatter. FLOPs: 1 per element of src.
  */
 export interface ScatterAddArgs {
   /** any dtype but bool */
@@ -4787,11 +4804,11 @@ export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
 }
 
 /**
- * An element-wise update, see UpdateRule. With g = grad * control[0] + weight_decay * p (f32):
+ * Updates each element, see UpdateRule. With g = grad * control[0] + weight_decay * p in f32:
  *   without momentum: d = g; otherwise
  *   buffer = g at the first update, then momentum * buffer + (1 - dampening) * g;
  *   d = nesterov ? g + momentum * buffer : buffer;
- * p -= lr * d; weight = p rounded to its dtype. Denormals are flushed to zero on every back end.
+ * p -= lr * d; weight = p rounded to its dtype. All back ends flush denormals to zero.
  */
 export interface SgdArgs {
   /** [n] f32, updated */
@@ -4812,7 +4829,7 @@ export interface SgdArgs {
   dampening: number;
   /** read with momentum_buffer */
   nesterov: boolean;
-  /** the buffer is written and not read */
+  /** writes the buffer without reading it */
   first: boolean;
 }
 
@@ -4845,9 +4862,9 @@ export function sgdOnHost(args: SgdArgs, stream: Stream): void {
 }
 
 /**
- * out[t, c] = silu(sum over j of weight[c, j] x[t - K + 1 + j, c]), K at most 8. Tokens before the
- * first of a document, or of the row, count as zeros. f32 inside (f64 for f64), rounded once.
- * FLOPs: 8 per element of out.
+ * Computes out[t, c] = silu(sum over j of weight[c, j] x[t - K + 1 + j, c]) with K at most 8.
+ * Tokens before the start of the row or of the document count as 0. Computed in f32 (f64 for f64),
+ * rounded once. FLOPs: 8 per element of out.
  */
 export interface ShortConvArgs {
   /** [B, T, C], last stride 1 */
@@ -4882,7 +4899,7 @@ export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
 }
 
 /**
- * Gradients of ShortConv.
+ * Computes the gradients of ShortConv.
  * FLOPs: 24 per element of dout.
  */
 export interface ShortConvBackwardArgs {
@@ -4925,7 +4942,7 @@ export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Str
 
 /**
  * ShortConv of the newest tokens of S sequences, packed in [N]. Row slots[s] of the pool holds the
- * last K - 1 inputs of sequence s, oldest first; see GatedDeltaStep.
+ * last K - 1 inputs of sequence s, oldest first. See GatedDeltaStep.
  * FLOPs: 8 per element of out.
  */
 export interface ShortConvStepArgs {
@@ -4970,20 +4987,20 @@ export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): vo
 }
 
 /**
- * Rounds x = value + error to the levels of its segment, and keeps the rounding error. With q = x
- * < 0 ? levels[0] : levels[1] the new error is x - q (-0 and NaN are not negative). Element i is
+ * Rounds x = value + error to the levels of its segment and keeps the rounding error. With q = x <
+ * 0 ? levels[0] : levels[1], the new error is x - q (-0 and NaN are not negative). Element i is
  * bit 7 - i % 8 of bits[i / 8], 1 if x is not negative. Segment k is [starts[k], starts[k] +
- * counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Elements between segments and after
- * the last one have bits 0 and unchanged errors, and do not count in a level. Sums are f64 in the
- * order of core/segments.h. A level is rounded to f32 once, and denormals are flushed, so all back
- * ends give the same bits. When control[1] is 0 the error is unchanged, and bits and levels are 0.
+ * counts[k]); counts[k] is at most starts[k + 1] - starts[k]. Elements outside of segments have
+ * bits 0 and unchanged errors, and affect no level. Sums are f64 in the order of core/segments.h.
+ * Levels are rounded once to f32, and denormals are flushed to zero, so all back ends give the
+ * same bits. If control[1] is 0, the error is unchanged, and bits and levels are 0.
  */
 export interface SignCompressArgs {
   /** [n] f32, read */
   value: View;
   /** [n] f32, updated */
   error: View;
-  /** [segments + 1] i64, ascends from 0 to n; otherwise undefined on the GPU */
+  /** [segments + 1] i64, ascends from 0 to n; the GPU does not check it */
   starts: View;
   /** [segments] i64 */
   counts: View;
@@ -5022,8 +5039,8 @@ export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void
 }
 
 /**
- * out = the mean of the ranks' vectors: their sum in rank order, times 1 / ranks rounded to f32. A
- * single rank gets its levels unchanged. Zeros between and after segments. Layout as in
+ * Computes the mean of the ranks' vectors: their sum in rank order, times 1 / ranks rounded to
+ * f32. The result of a single rank is its levels. Elements outside of segments are 0. Layout as in
  * SignCompress.
  */
 export interface SignAverageArgs {
@@ -5062,7 +5079,7 @@ export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
 }
 
 /**
- * out = exp(in - max) / sum, or in - max - log(sum) when `log` is true.
+ * Computes out = exp(in - max) / sum, or in - max - log(sum) if `log`.
  * FLOPs: 1 per element of out.
  */
 export interface SoftmaxArgs {
@@ -5094,8 +5111,8 @@ export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
 }
 
 /**
- * From the forward's output y: dx = y (dout - sum(dout y)); log form: dx = dout - exp(y)
- * sum(dout).
+ * Computes dx = y (dout - sum(dout y)) from the forward's output y, or dx = dout - exp(y)
+ * sum(dout) if `log`.
  * FLOPs: 2 per element of dx.
  */
 export interface SoftmaxBackwardArgs {
@@ -5132,8 +5149,8 @@ export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream)
 }
 
 /**
- * Row by row, the first K elements of the row in ascending (or descending) order and their
- * positions. Equal elements stay in their order; NaN counts as the greatest and -0 as 0.
+ * Writes the first K elements of each row in ascending or descending order, and their positions.
+ * Equal elements keep their order. NaN counts as the largest and -0 as 0.
  */
 export interface SortArgs {
   /** [.., C], any dtype, any strides */
@@ -5167,15 +5184,16 @@ export function sortOnHost(args: SortArgs, stream: Stream): void {
 }
 
 /**
- * high = in rounded to bf16, low = in - high rounded to bf16. high + low differs from `in` by at
- * most 2^-17 of it. Where high is not finite, low is 0. The outputs may be parts of one matrix.
+ * Computes high = in rounded to bf16, and low = in - high rounded to bf16. high + low differs from
+ * `in` by at most 2^-17 of it. If high is not finite, low is 0. The outputs may be parts of one
+ * matrix.
  */
 export interface SplitBf16Args {
   /** [rows, columns] f32, last stride 1, any row stride */
   in: View;
   /** [rows, columns] bf16, last stride 1, any row stride */
   high: View;
-  /** a copy of high, laid out likewise */
+  /** a copy of high, with the same layout */
   again: View | null;
   /** [rows, columns] bf16, last stride 1, any row stride */
   low: View;
@@ -5203,7 +5221,8 @@ export function splitBf16OnHost(args: SplitBf16Args, stream: Stream): void {
 }
 
 /**
- * out = silu(gate) * up, where silu(x) = x / (1 + e^-x); f32 inside (f64 for f64), rounded once.
+ * Computes out = silu(gate) * up with silu(x) = x / (1 + e^-x), in f32 (f64 for f64), rounded
+ * once.
  * FLOPs: 2 per element of out.
  */
 export interface SwigluArgs {
@@ -5236,7 +5255,7 @@ export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
 }
 
 /**
- * dgate (+)= dout * up * silu'(gate), dup (+)= dout * silu(gate).
+ * Computes dgate (+)= dout * up * silu'(gate) and dup (+)= dout * silu(gate).
  * FLOPs: 4 per element of dout.
  */
 export interface SwigluBackwardArgs {
