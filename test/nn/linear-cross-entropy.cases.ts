@@ -89,6 +89,7 @@ const ways: Options[] = [
   { recompute: true },
   { recompute: true, chunkRows: 5 },
   { recompute: true, chunkRows: 5, skipIgnored: true },
+  { recompute: true, chunkRows: 5, earlyWeight: true },
   { skipIgnored: true },
 ];
 
@@ -152,6 +153,13 @@ function gradientsOf(
   return [x, weight].map(({ grad }) => grad?.to('f32').toArray() ?? []);
 }
 
+/** The number of matrix products with a weight of more classes than rows, in chunks of 8 rows. */
+function productsOf(device: Device, dtype: DType, earlyWeight: boolean): number {
+  const own = leaves(device, dtype, true);
+  const options: Options = { recompute: true, chunkRows: 8, earlyWeight };
+  return matmulsOf(() => ops.linearCrossEntropy(own.x, own.weight, own.target, options).backward());
+}
+
 /** How many matrix products `body` computes. */
 function matmulsOf(body: () => void): number {
   let count = 0;
@@ -184,6 +192,8 @@ const early: Case[] = (['f32', 'bf16', 'f16'] as const).map((dtype) =>
       gradientsOf(device, dtype, { recompute: true, chunkRows: 40 }),
     );
     assert.equal(products, 4 * (dtype === 'f16' ? 4 : 3));
+    assert.equal(productsOf(device, dtype, true), 3 * (dtype === 'f16' ? 4 : 3));
+    assert.equal(productsOf(device, dtype, false), 3 * 4);
     // An x without a gradient has its logits computed again, with the same bits.
     for (const reduction of ['mean', 'sum'] as const) {
       const options: Options = { recompute: true, chunkRows: 40, reduction };

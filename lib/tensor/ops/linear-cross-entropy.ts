@@ -55,6 +55,11 @@ export interface LinearCrossEntropyOptions extends RowLossOptions {
    */
   recompute?: boolean;
   /**
+   * Whether the forward computes the gradient of a trained weight if it keeps no logits; never in
+   * f16. Default: with at least as many rows as classes.
+   */
+  earlyWeight?: boolean;
+  /**
    * Skip ignored rows in the products. Worthwhile if many rows are ignored, as in training on
    * answers only. The host waits for the targets. Default false.
    */
@@ -70,6 +75,7 @@ const HEAD: OptionNames<LinearCrossEntropyOptions> = {
   ...ROW_LOSS,
   chunkRows: true,
   recompute: true,
+  earlyWeight: true,
   skipIgnored: true,
   classShare: true,
 };
@@ -322,7 +328,7 @@ function writeScaled(values: View, factor: Tensor, out: View, accumulate: boolea
 function choosePlan(
   x: Tensor,
   weight: Tensor,
-  { chunkRows, recompute }: LinearCrossEntropyOptions,
+  { chunkRows, recompute, earlyWeight }: LinearCrossEntropyOptions,
 ): Pick<HeadRules, 'Kind' | 'rows'> {
   const total = rowCount(x.shape);
   const columns = paddedColumns(required(weight.shape[0]));
@@ -333,8 +339,9 @@ function choosePlan(
   const all = keeps || !(drops || isLarge);
   const standard = all ? Math.max(1, total) : chunkRowsFor(columns, total);
   const rows = requireInteger('linear_cross_entropy chunkRows', chunkRows ?? standard, 1);
-  const isEarly =
-    !weight.requiresGrad || (x.requiresGrad && isEarlyWeight([total, columns], x.dtype));
+  const isSmall = isEarlyWeight([total, columns], x.dtype);
+  const learnsEarly = earlyWeight ?? isSmall;
+  const isEarly = !weight.requiresGrad || (x.requiresGrad && learnsEarly && x.dtype !== 'f16');
   const ofDropped = learns && drops && isEarly ? EarlyGradients : RecomputedLogits;
   return { Kind: keeps ? KeptLogits : ofDropped, rows };
 }
