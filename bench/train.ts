@@ -154,6 +154,8 @@ async function modelOf(options: Options, seq: number, job: Distributed): Promise
     numberCheckpoints: options.segments ? Number(options.segments) : null,
     cpuCheckpointing: options['cpu-checkpointing'] === 'true',
     keepAttention: KEPT.get(options.checkpoint) ?? null,
+    keepLast: options['keep-last'] === 'true',
+    earlyHead: options['early-head'] === 'true',
   });
   const model = benchModel(options, seq);
   if (!options.tp) return model;
@@ -353,6 +355,8 @@ export async function trainBench(options: Options): Promise<object | null> {
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,
     cpu_checkpointing: options['cpu-checkpointing'] === 'true',
+    keep_last: options['keep-last'] === 'true',
+    early_head: options['early-head'] === 'true',
     tokens_per_second: perSecond,
     ...utilization(model, { seq, perGpu: perSecond / engine.worldSize }),
     roles,

@@ -36,6 +36,7 @@ import {
   where,
 } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
+import { isHeadEarly } from '../tensor/recompute/index.js';
 import type { BlockActivations } from './activation-shape.js';
 import { type CacheShape, newCaches } from './caches.js';
 import type { CausalLossOptions } from './causal-loss-options.js';
@@ -418,7 +419,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       return scope(() => crossEntropy(this.logitsOf(x), targets, options));
     }
     const recompute = activationCheckpointing === true || undefined;
-    return headLoss(this.lm_head, x, targets, { ...loss, ignoreIndex, recompute });
+    const earlyWeight = (recompute && isHeadEarly()) || undefined;
+    return headLoss(this.lm_head, x, targets, { ...loss, ignoreIndex, recompute, earlyWeight });
   }
 
   /** Returns logits [B, 1, V] of the token after `tokens`; the caches hold the earlier tokens. */

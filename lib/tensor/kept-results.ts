@@ -61,18 +61,19 @@ export interface KeptResults extends Saved {
 export const noKeptResults: KeptResults = {
   recordForward: (body) => runWithin({ ...active, keeping: null }, body),
   restore() {},
-  replay: (body) => runWithin({ keeping: null, replaying: null }, body),
+  replay: (body) => runWithin({ keeping: null, replaying: null, watch: null }, body),
   retain() {},
   release() {},
 };
 
-/** The innermost segment that keeps results, and the innermost that replays them. */
+/** The innermost segment that keeps results, the innermost that replays them, and an observer. */
 interface ActiveSegments {
   keeping: AttentionResults | null;
   replaying: AttentionResults | null;
+  watch: FirstAttentionWatch | null;
 }
 
-let active: ActiveSegments = { keeping: null, replaying: null };
+let active: ActiveSegments = { keeping: null, replaying: null, watch: null };
 
 function runWithin<T>(segments: ActiveSegments, body: () => T): T {
   const outer = active;
@@ -83,6 +84,23 @@ function runWithin<T>(segments: ActiveSegments, body: () => T): T {
     active = outer;
   }
 }
+
+/** Observes the backward of the first attention that is recorded. */
+class FirstAttentionWatch {
+  private isWatched = false;
+
+  constructor(private readonly onReached: () => void) {}
+
+  observe(result: Tensor): void {
+    if (this.isWatched || !result.gradFn) return;
+    this.isWatched = true;
+    beforeBackward(result, this.onReached);
+  }
+}
+
+/** Runs `body`. Calls `onReached` when a backward reaches the first attention in it. */
+export const watchFirstAttention = <T>(onReached: () => void, body: () => T): T =>
+  runWithin({ ...active, watch: new FirstAttentionWatch(onReached) }, body);
 
 /** A call of attention: its description for errors, and the number of its results. */
 interface Call {
@@ -95,7 +113,7 @@ export class AttentionResults implements KeptResults {
   private readonly calls: Call[] = [];
   /** Numbers of calls and results that the replay has received. */
   private replayed = { calls: 0, results: 0 };
-  private isWatched = false;
+  private readonly watch = new FirstAttentionWatch(() => this.store.prefetchPredecessor());
 
   /** Keeps an attention if its queries see at least `minKeys` keys. */
   constructor(
@@ -113,7 +131,7 @@ export class AttentionResults implements KeptResults {
   }
 
   replay<T>(body: () => T): T {
-    return runWithin({ keeping: null, replaying: this }, body);
+    return runWithin({ keeping: null, replaying: this, watch: this.watch }, body);
   }
 
   isKept(keys: number): boolean {
@@ -133,13 +151,6 @@ export class AttentionResults implements KeptResults {
     const first = replayed.results;
     replayed.results += call.results;
     return Array.from({ length: call.results }, (_, i) => this.store.take(first + i));
-  }
-
-  /** Observes the backward of `result`, if it is the first attention that the replay records. */
-  watch(result: Tensor): void {
-    if (this.isWatched || !result.gradFn) return;
-    this.isWatched = true;
-    beforeBackward(result, () => this.store.prefetchPredecessor());
   }
 
   retain(): void {
@@ -176,7 +187,7 @@ export function computeAttention({ like, keys }: AttentionCall, compute: () => T
 
 /** Observes the backward of `out`, a result of computeAttention(). Call it after record(). */
 export function watchRecorded(out: Tensor): void {
-  active.replaying?.watch(out);
+  active.watch?.observe(out);
 }
 
 function replayMismatchError(got: string, kept: Call | undefined): DsError {

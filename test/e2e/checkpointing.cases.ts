@@ -21,6 +21,8 @@ interface Mode {
   model: TinyOptions['model'];
   /** The model that it must equal. Default: nothing checkpointed. */
   plain?: TinyOptions['model'];
+  /** 16-bit gradients of several micro-batches differ in the last bit. */
+  rounds?: boolean;
 }
 
 /** An odd number of blocks, so that segments differ in length. */
@@ -54,12 +56,30 @@ const modes: Mode[] = [
     model: { activationCheckpointing: true, numberCheckpoints: 3 },
   },
   {
+    name: 'last segment kept',
+    configure: { keepLast: true, numberCheckpoints: 3 },
+    model: { activationCheckpointing: true },
+  },
+  {
+    name: 'cpu_checkpointing, attention and last segment kept',
+    configure: { cpuCheckpointing: true, keepAttention: true, keepLast: true },
+    model: { activationCheckpointing: true },
+  },
+  {
+    name: 'last segment kept, early head',
+    configure: { keepAttention: true, keepLast: true, earlyHead: true },
+    model: { activationCheckpointing: true },
+    rounds: true,
+  },
+  {
     name: 'selective',
     configure: {},
     model: { activationCheckpointing: 'selective' },
     plain: { fusedGelu: false },
   },
 ];
+
+const exact = modes.filter(({ rounds }) => !rounds);
 
 /** Runs `body` with checkpointing configured for `mode`, and restores the defaults. */
 async function withMode<T>(mode: Mode, body: () => T | Promise<T>): Promise<T> {
@@ -141,8 +161,9 @@ function trainingCase(mode: Mode, precision: Precision, place: Place): Case {
 }
 
 export const cases: Case[] = [
-  ...modes.flatMap((mode) => [gradientCase(mode, 'f32'), gradientCase(mode, 'bf16')]),
-  ...modes.map((mode) => trainingCase(mode, 'bf16', 'offloaded')),
+  ...modes.map((mode) => gradientCase(mode, 'f32')),
+  ...exact.map((mode) => gradientCase(mode, 'bf16')),
+  ...exact.map((mode) => trainingCase(mode, 'bf16', 'offloaded')),
   ...modes.slice(0, 3).map((mode) => trainingCase(mode, 'fp32', 'speculative')),
   trainingCase(modes[0] as Mode, 'bf16', 'resident'),
 ];

@@ -123,7 +123,7 @@ test.each([
   [
     'homes, and attention in host memory',
     1,
-    'attention is kept|both processors: (checkpoints|each|offloaded)|masters in halves, weights in host',
+    'attention is kept|keepLast|both processors: (checkpoints|each|offloaded)|masters in halves, weights in host',
   ],
   ['weights that are gathered', 1, 'resident: (optimizer and weights|weights), none kept, bf16'],
   ['a disk', 1, 'weights on disk: max_in_cpu'],

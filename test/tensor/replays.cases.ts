@@ -240,6 +240,43 @@ export const cases: Case[] = [
       x.dispose();
     },
   },
+  ...[false, true].map(
+    (cpuCheckpointing): Case => ({
+      name: `keepLast runs the last segment once${cpuCheckpointing ? ', inputs in host memory' : ''}`,
+      run(device) {
+        const [x, w] = [leaf([1, 6, 24], device), leaf([24, 8], device)];
+        const layer = (y: Tensor): Tensor => linear(causalSelfAttentionPacked(y.tanh(), 2), w);
+        /** Ops of the backward through three layers; the gradients of x and w. */
+        const through = (options: Options): [Record<string, number>, number[][]] =>
+          under({ cpuCheckpointing, ...options }, () => {
+            const layers = [layer, layer, layer];
+            const out = scope(() => checkpointSequential(layers, null, x.sin()).square().sum());
+            const counts = countOps(() => scope(() => out.backward()));
+            out.dispose();
+            const values = [x, w].map((each) => {
+              const grad = each.grad as Tensor;
+              each.grad = null;
+              const numbers = grad.toArray();
+              grad.dispose();
+              return numbers;
+            });
+            return [counts, values];
+          });
+        const [tensors, memory] = [liveTensors(), device.memory.inUse];
+        const [all, expected] = through({});
+        assert.deepEqual([all.Unary, all.Attention], [3, 3]);
+        for (const keepAttention of [false, true]) {
+          const [counts, values] = through({ keepAttention, keepLast: true });
+          assert.equal(counts.Unary, 2);
+          assert.equal(counts.Attention ?? 0, keepAttention ? 0 : 2);
+          assert.deepEqual(values, expected);
+        }
+        assert.equal(liveTensors(), tensors);
+        assert.equal(device.memory.inUse, memory);
+        for (const each of [x, w]) each.dispose();
+      },
+    }),
+  ),
   {
     name: 'a function that calls other attentions when it runs again is refused',
     run(device) {

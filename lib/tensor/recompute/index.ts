@@ -5,6 +5,7 @@ export {
   configure,
   fewestKeptKeys,
   isConfigured,
+  isHeadEarly,
   reset,
   times,
 } from './policy.js';

@@ -129,6 +129,10 @@ export class PinnedStore implements ActivationStore {
     return device ? new OffloadedResults(laneOf(device)) : new ResidentResults();
   }
 
+  prefetchNewest(device: Device): void {
+    laneOf(device).results.newest?.upload();
+  }
+
   dispose(): void {
     drainLanes();
   }

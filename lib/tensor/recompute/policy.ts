@@ -32,6 +32,17 @@ export interface CheckpointingOptions {
    * least 4,096 keys on average, as in causal attention over 8,192 tokens.
    */
   keepAttention?: boolean | null;
+  /**
+   * Keep all tensors of the last segment of checkpointSequential(), because the backward begins
+   * with it. Default false, as in DeepSpeed; PyTorch's checkpoint_sequential keeps them.
+   */
+  keepLast?: boolean;
+  /**
+   * Compute the gradient of a model's head in the forward, instead of its logits again in the
+   * backward. Takes V C elements between the two. Gradients that are accumulated in 16 bits may
+   * differ in the last bit. Default false.
+   */
+  earlyHead?: boolean;
   /** Wait for the device before and after every segment. Default false. */
   synchronize?: boolean;
   /** Time every segment for times(), and report every run to an observer. Default false. */
@@ -44,6 +55,8 @@ const OPTIONS: OptionNames<CheckpointingOptions> = {
   numberCheckpoints: true,
   cpuCheckpointing: true,
   keepAttention: true,
+  keepLast: true,
+  earlyHead: true,
   synchronize: true,
   profile: true,
 };
@@ -54,6 +67,8 @@ interface CheckpointPolicy {
   /** Creates the store of kept results for a new segment. */
   readonly openKeptResults: (device: Device | null) => KeptResults;
   readonly numberCheckpoints: number | null;
+  readonly keepsLast: boolean;
+  readonly isHeadEarly: boolean;
 }
 
 const openNothing = (): KeptResults => noKeptResults;
@@ -63,6 +78,8 @@ const defaultPolicy: CheckpointPolicy = {
   watch: unwatched,
   openKeptResults: openNothing,
   numberCheckpoints: null,
+  keepsLast: false,
+  isHeadEarly: false,
 };
 let policy = defaultPolicy;
 
@@ -108,8 +125,13 @@ export function configure(given: CheckpointingOptions = {}): void {
       ? (device) => new AttentionResults(store.results(device), minKeys)
       : openNothing,
     numberCheckpoints,
+    keepsLast: options.keepLast ?? false,
+    isHeadEarly: options.earlyHead ?? false,
   };
 }
+
+/** Returns whether the gradient of a model's head is computed in the forward. */
+export const isHeadEarly = (): boolean => policy.isHeadEarly;
 
 /** Returns whether configure() has been called since the start or the last reset(). */
 export function isConfigured(): boolean {

@@ -1,8 +1,10 @@
 // A chain of layers in checkpointed segments of several layers each.
 
 import { argumentError, valueError } from '../../runtime/input-errors.js';
+import { watchFirstAttention } from '../kept-results.js';
 import { requireTensor } from '../ops/shapes.js';
 import { scope } from '../scope.js';
+import { isGradEnabled } from '../tape.js';
 import type { Tensor } from '../tensor.js';
 import { checkpoint } from './checkpoint.js';
 import { currentPolicy } from './policy.js';
@@ -62,9 +64,9 @@ const isList = (value: unknown): boolean =>
  * one segment per layer. With L layers of S bytes each and k layers per segment, the forward keeps
  * L / k inputs and the backward rebuilds k * S. If an input is as large as S, k = sqrt(L) needs the
  * least memory. Between segments only the kept inputs live. Unlike PyTorch's checkpoint_sequential
- * the last segment is checkpointed too. Every layer receives `given`, which lives until the last
- * replay. Throws DS_ARGUMENT if `layers` is no list, or `input` is no tensor. Source: Chen et al.
- * 2016.
+ * the last segment is checkpointed too, unless configure() set keepLast. Every layer receives
+ * `given`, which lives until the last replay. Throws DS_ARGUMENT if `layers` is no list, or `input`
+ * is no tensor. Source: Chen et al. 2016.
  */
 export function checkpointSequential<Given extends (Tensor | null)[]>(
   layers: Iterable<Layer<Given>>,
@@ -76,9 +78,19 @@ export function checkpointSequential<Given extends (Tensor | null)[]>(
     throw valueError('checkpointSequential', 'a list of layers', layers);
   }
   requireTensor('checkpointSequential', input);
+  const { keepsLast, store } = currentPolicy();
   let x = input;
-  for (const part of segmentsOf([...layers], segments)) {
-    const next = checkpoint((first, ...also: Given) => chain(part, first, also), x, ...given);
+  const parts = segmentsOf([...layers], segments);
+  for (const [i, part] of parts.entries()) {
+    const run = (first: Tensor, ...also: Given): Tensor => chain(part, first, also);
+    const isKept = keepsLast && i === parts.length - 1 && isGradEnabled();
+    const at = x;
+    const next = isKept
+      ? watchFirstAttention(
+          () => store.prefetchNewest(at.device),
+          () => run(at, ...given),
+        )
+      : checkpoint(run, at, ...given);
     if (x !== input) x.dispose();
     x = next;
   }

@@ -17,6 +17,11 @@ export interface ActivationStore {
   keep(inputs: readonly unknown[]): KeptInputs;
   /** Returns the store of a segment's results on `device`; null: its inputs have no tensor. */
   results(device: Device | null): ResultStore;
+  /**
+   * The backward after the newest segment has reached its first attention: the rest of it needs
+   * less memory.
+   */
+  prefetchNewest(device: Device): void;
   /** Frees memory that no segment uses; kept segments are restored as usual. */
   dispose(): void;
 }
@@ -47,5 +52,6 @@ class ResidentInputs implements KeptInputs {
 export const onDevice: ActivationStore = {
   keep: (inputs) => new ResidentInputs(inputs),
   results: () => new ResidentResults(),
+  prefetchNewest() {},
   dispose() {},
 };
