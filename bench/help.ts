@@ -12,7 +12,8 @@ const model = (standard: string): OptionTexts => ({
   model: `name of a model (${standard})`,
   layers: 'as many layers as these',
   vocab: 'tokens of the vocabulary (that of the model)',
-  checkpoint: 'blocks are computed again in the backward; "selective", "attention": parts of them',
+  checkpoint:
+    'blocks are computed again in the backward; "selective", "attention", "projections": parts of them',
   lora: 'rank of adapters (16) on all linear layers but the head',
   qlora: 'the same over weights in NF4',
   adapters: 'bf16: adapters are left to the engine; else they are f32',

@@ -145,6 +145,7 @@ function updateOf(engine: Engine, tokens: Tensor, targets: Tensor): () => Promis
 /** keepAttention by the value of --checkpoint; others leave the choice to the engine. */
 const KEPT = new Map<string | undefined, boolean>([
   ['attention', true],
+  ['projections', true],
   ['again', false],
 ]);
 
@@ -154,6 +155,7 @@ async function modelOf(options: Options, seq: number, job: Distributed): Promise
     numberCheckpoints: options.segments ? Number(options.segments) : null,
     cpuCheckpointing: options['cpu-checkpointing'] === 'true',
     keepAttention: KEPT.get(options.checkpoint) ?? null,
+    keepProjections: options.checkpoint === 'projections',
     keepLast: options['keep-last'] === 'true',
     earlyHead: options['early-head'] === 'true',
   });

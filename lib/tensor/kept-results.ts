@@ -115,10 +115,14 @@ export class AttentionResults implements KeptResults {
   private replayed = { calls: 0, results: 0 };
   private readonly watch = new FirstAttentionWatch(() => this.store.prefetchPredecessor());
 
-  /** Keeps an attention if its queries see at least `minKeys` keys. */
+  /**
+   * Keeps an attention if its queries see at least `minKeys` keys. `keepsProjections`: the
+   * projections beside it too.
+   */
   constructor(
     private readonly store: ResultStore,
     private readonly minKeys: number,
+    private readonly keepsProjections = false,
   ) {}
 
   /** Inside a replay, results come from the outer segment and are also kept here. */
@@ -136,6 +140,10 @@ export class AttentionResults implements KeptResults {
 
   isKept(keys: number): boolean {
     return keys >= this.minKeys;
+  }
+
+  areProjectionsKept(keys: number): boolean {
+    return this.keepsProjections && this.isKept(keys);
   }
 
   add(description: string, results: readonly Tensor[]): void {
@@ -183,6 +191,68 @@ export function computeAttention({ like, keys }: AttentionCall, compute: () => T
   const results = replaying ? replaying.next(description) : compute();
   keeping?.add(description, results);
   return results;
+}
+
+/** The attention beside which projections run. */
+interface Beside {
+  /** Keys that a query sees, on average. */
+  readonly keys: number;
+  /** Whether a backward reads the results; otherwise only kept results are computed from them. */
+  readonly isRead: boolean;
+}
+
+let beside: Beside | null = null;
+
+/**
+ * Runs `body`: rotations and linear layers whose results an attention reads, or that read its
+ * result. No op may change their results in place.
+ */
+export function computeBesideAttention<T>(attention: Beside, body: () => T): T {
+  const outer = beside;
+  beside = attention;
+  try {
+    return body();
+  } finally {
+    beside = outer;
+  }
+}
+
+/** The two parts of an op with one output. */
+interface Projection {
+  allocate(): Tensor;
+  compute(out: Tensor): void;
+}
+
+/**
+ * Returns the result of the op `op` of `like`. Inside computeBesideAttention(), a surrounding
+ * segment keeps it if it keeps projections: see computeAttention(). Its replay does not compute a
+ * result that is not read; reading it throws DS_RELEASED.
+ */
+export function computeProjection(
+  op: string,
+  like: Tensor,
+  { allocate, compute }: Projection,
+): Tensor {
+  const make = (): Tensor => {
+    const out = allocate();
+    compute(out);
+    return out;
+  };
+  if (beside === null) return make();
+  const { keys, isRead } = beside;
+  const keeping = active.keeping?.areProjectionsKept(keys) ? active.keeping : null;
+  const replaying = active.replaying?.areProjectionsKept(keys) ? active.replaying : null;
+  if (!keeping && !replaying) return make();
+  const description = `${op} of ${describe(like)}`;
+  const result = replaying ? (replaying.next(description)[0] ?? allocateUnread(allocate)) : make();
+  keeping?.add(description, isRead ? [result] : []);
+  return result;
+}
+
+function allocateUnread(allocate: () => Tensor): Tensor {
+  const out = allocate();
+  out.buffer.abandon();
+  return out;
 }
 
 /** Observes the backward of `out`, a result of computeAttention(). Call it after record(). */

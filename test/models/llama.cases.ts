@@ -5,6 +5,8 @@ import { nn } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { liveTensors, noGrad, scope, seed, Tensor } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { countOps } from '../support/op-counts.js';
+import { under } from '../tensor/segments.js';
 import { logitsOf, lossOf, type Sizes, type Weights } from './llama-formulas.js';
 
 const { Llama, generate } = nn.models;
@@ -174,6 +176,31 @@ export const cases: Case[] = [
     const plain = gradients({});
     assert.deepEqual(gradients({ activationCheckpointing: true }), plain);
     assert.deepEqual(gradients({ activationCheckpointing: true, numberCheckpoints: 1 }), plain);
+  }),
+  ...[false, true].flatMap((cpuCheckpointing) => {
+    const where = cpuCheckpointing ? 'in host memory' : 'on the device';
+    return [false, true].map((keepLast) =>
+      llamaCase(`projections kept ${where}${keepLast ? ', last segment kept' : ''}`, (device) => {
+        const options = { cpuCheckpointing, keepAttention: true, keepLast };
+        /** Gradients, and the ops of the backward. */
+        const run = (keepProjections: boolean): [number[][], Record<string, number>] =>
+          under({ ...options, keepProjections }, () => {
+            const config = { kvHeads: 2, layers: 3, activationCheckpointing: true };
+            const { model } = build({ name: '', config }, device);
+            const loss = model.call(rowOf(tokens, device), rowOf(targets, device));
+            const counts = countOps(() => loss.backward());
+            return [model.parameters().map(({ grad }) => (grad as Tensor).toArray()), counts];
+          });
+        const [again, all] = run(false);
+        const [kept, fewer] = run(true);
+        assert.deepEqual(kept, again);
+        const segments = keepLast ? 2 : 3;
+        const saved = (op: string): number => (all[op] ?? 0) - (fewer[op] ?? 0);
+        // Of queries, keys, values and outputs; of queries and keys.
+        assert.equal(saved('Matmul'), 4 * segments);
+        assert.equal(saved('Rope'), 2 * segments);
+      }),
+    );
   }),
   llamaCase('sizes that cannot be are named', (device) => {
     const expectRefusal = (more: object, message: RegExp) =>

@@ -21,6 +21,8 @@ import {
   sigmoid,
   type Tensor,
 } from '../../tensor/index.js';
+import { computeBesideAttention } from '../../tensor/kept-results.js';
+import { keysPerQuery } from '../../tensor/ops/attention-filter.js';
 import { shareCasts } from '../../tensor/ops/fp8-linear.js';
 import type { Body, Window } from './config.js';
 import { setNamed } from './named-module.js';
@@ -133,7 +135,28 @@ export abstract class RotaryAttentionBase extends Module {
   protected finished(mixed: Tensor, heads: Partial<Pick<Heads, 'gate'>>): Tensor {
     const byToken = this.valuesOf(mixed.transpose(1, 2));
     const joined = byToken.reshape([byToken.size(0), byToken.size(1), -1]);
-    return this.outProjection.call(heads.gate ? joined.mul(sigmoid(heads.gate)) : joined);
+    const gated = heads.gate ? joined.mul(sigmoid(heads.gate)) : joined;
+    return this.projection(this.outProjection, gated);
+  }
+
+  /** @internal `layer` of x; a checkpoint may keep its result. Adapters change theirs in place. */
+  protected projection(layer: Linear, x: Tensor, isRead = true): Tensor {
+    const isPlain = layer.constructor === Linear && !layer.isHooked;
+    return isPlain ? this.beside(x.size(1), isRead, () => layer.call(x)) : layer.call(x);
+  }
+
+  /** @internal Queries or keys before `norm` and rotation, which the backward reads for a norm. */
+  protected turning(layer: Linear, x: Tensor, norm: Norm | null): Tensor {
+    const { rotates, traits } = this.body;
+    if (norm || traits.rope?.interleaved) return layer.call(x);
+    return this.projection(layer, x, !rotates[this.place.layer]);
+  }
+
+  /** Runs `body` beside this attention of `tokens` tokens. */
+  private beside<T>(tokens: number, isRead: boolean, body: () => T): T {
+    const window = this.place.window ?? 0;
+    const keys = keysPerQuery({ T: tokens, S: tokens }, { window, causal: true });
+    return computeBesideAttention({ keys, isRead }, body);
   }
 
   /** Norms, rotation, storage and attention by a cache with a fused op; null for other caches. */
@@ -245,7 +268,9 @@ export abstract class RotaryAttentionBase extends Module {
     if (!rotates[this.place.layer]) return normed.transpose(1, 2);
     const { cos, sin } = this.anglesOf(context);
     const paired = interleaved ? halvesOfPairs(normed, rotaryDim) : normed;
-    return rope(paired, cos, sin, context.positions).transpose(1, 2);
+    const by = (): Tensor => rope(paired, cos, sin, context.positions);
+    const turned = this.beside(paired.size(1), true, by);
+    return turned.transpose(1, 2);
   }
 }
 
@@ -306,9 +331,9 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
       return { q, k, v };
     }
     return shareCasts(x, () => {
-      const k = this.headsOf(k_proj.call(x));
-      const v = this.headsOf(v_proj.call(x));
-      return { q: this.headsOf(q_proj.call(x)), k, v };
+      const k = this.headsOf(this.turning(k_proj, x, this.k_norm));
+      const v = this.headsOf(this.projection(v_proj, x));
+      return { q: this.headsOf(this.turning(q_proj, x, this.q_norm)), k, v };
     });
   }
 }

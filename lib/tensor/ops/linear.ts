@@ -7,6 +7,7 @@ import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
 import { isBatchInvariant } from '../batch-invariant.js';
 import { activeCollector } from '../grad-sink.js';
+import { computeProjection } from '../kept-results.js';
 import { SavedTensor } from '../recompute.js';
 import { type GradSink, markChanged, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -194,8 +195,10 @@ export function linearOfRank(
   if (needsCopy(weight, bias)) {
     return linearOfRank(x, contiguous(weight), bias && contiguous(bias), addsBias);
   }
-  const out = Tensor.empty(outputShape(x, weight), x.dtype, x.device);
-  forwardProduct(gemmRows(x), weight, addsBias ? bias : null, asRows(out));
+  const out = computeProjection('linear', x, {
+    allocate: () => Tensor.empty(outputShape(x, weight), x.dtype, x.device),
+    compute: (to) => forwardProduct(gemmRows(x), weight, addsBias ? bias : null, asRows(to)),
+  });
   return recordLinear(x, weight, bias, out);
 }
 

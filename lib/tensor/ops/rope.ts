@@ -4,6 +4,7 @@ import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { leading } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
+import { computeProjection } from '../kept-results.js';
 import { scope } from '../scope.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -86,8 +87,10 @@ export function rope(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | nu
   requireSameDevice('rope', x, sin);
   const rows = positions && ropePositions(positions, x);
   const source = toPackedRows(x);
-  const out = Tensor.emptyLike(x);
-  rotateHeads(source, out, { cos, sin, positions: rows, inverse: false });
+  const out = computeProjection('rope', x, {
+    allocate: () => Tensor.emptyLike(x),
+    compute: (to) => rotateHeads(source, to, { cos, sin, positions: rows, inverse: false }),
+  });
   const saved = rows ? [cos, sin, rows] : [cos, sin];
   record('rope', [x], [out], saved, ([grad], sink) => {
     const dout = toPackedRows(grad);

@@ -33,6 +33,11 @@ export interface CheckpointingOptions {
    */
   keepAttention?: boolean | null;
   /**
+   * Where attention is kept, keep the rotated queries and keys, the values, and the output
+   * projection too, in blocks with rotary positions. Default false.
+   */
+  keepProjections?: boolean;
+  /**
    * Keep all tensors of the last segment of checkpointSequential(), because the backward begins
    * with it. Default false, as in DeepSpeed; PyTorch's checkpoint_sequential keeps them.
    */
@@ -55,6 +60,7 @@ const OPTIONS: OptionNames<CheckpointingOptions> = {
   numberCheckpoints: true,
   cpuCheckpointing: true,
   keepAttention: true,
+  keepProjections: true,
   keepLast: true,
   earlyHead: true,
   synchronize: true,
@@ -122,7 +128,7 @@ export function configure(given: CheckpointingOptions = {}): void {
     store,
     watch: synchronize ? new SynchronizedWatch(watch) : watch,
     openKeptResults: Number.isFinite(minKeys)
-      ? (device) => new AttentionResults(store.results(device), minKeys)
+      ? (device) => new AttentionResults(store.results(device), minKeys, options.keepProjections)
       : openNothing,
     numberCheckpoints,
     keepsLast: options.keepLast ?? false,
