@@ -23,11 +23,11 @@ export class EventCommTimer implements CommTimer {
 
   constructor(private readonly device: Device) {}
 
-  collective(stream: Stream): () => void {
+  beginCollective(stream: Stream): () => void {
     return this.open(this.collectives, stream);
   }
 
-  stall(compute: Stream): () => void {
+  beginStall(compute: Stream): () => void {
     return this.open(this.stalls, compute);
   }
 

@@ -2,7 +2,7 @@
 // formula.
 
 import { joinLaunched } from '../lib/comm/index.js';
-import { memoryUse } from '../lib/engine/watch/memory-breakdown.js';
+import { measureMemory } from '../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import * as models from '../lib/models/index.js';
 import type { Device } from '../lib/runtime/device.js';
@@ -78,7 +78,7 @@ export async function measureStage(
   const weights = bytesBehind([...wholes, ...parts.partitions.map((part) => part.weights)]);
   const tokens = scope(() => Tensor.from(Int32Array.of(1, 2, 3, 4), { shape: [1, 4], device }));
   engine.backward(engine.forward<Tensor>(tokens, tokens));
-  const { gradients } = memoryUse(engine.parts).device;
+  const { gradients } = measureMemory(engine.parts).device;
   const optimizer = state.bytes.device;
   engine.step();
   tokens.dispose();

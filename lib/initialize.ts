@@ -25,11 +25,11 @@ import {
 } from './data/index.js';
 import { isIterableDataset } from './data/iterable-dataset.js';
 import {
+  createSampler,
   isSampled,
-  noteUnserved,
+  noRandomAccessError,
   requireSameDraws,
-  samplerOf,
-  unchosen,
+  warnUnserved,
 } from './engine/data-sampling.js';
 import type { Engine } from './engine/engine.js';
 import { requireUnowned } from './engine/parameters/owned-parameters.js';
@@ -37,7 +37,7 @@ import { PipelineEngine } from './engine/pipeline-engine.js';
 import { DATA } from './engine/ranks.js';
 import { buildEngine } from './engine/setup/build-engine.js';
 import { type Clients, type Planned, requireJob, requireMonitors } from './engine/setup/clients.js';
-import { orReport } from './engine/setup/setup-world.js';
+import { runOrReport } from './engine/setup/setup-world.js';
 import { DsError } from './errors.js';
 import { CausalLM } from './models/causal-lm.js';
 import { Module } from './nn/index.js';
@@ -220,7 +220,7 @@ async function initializeEngine<Sample, Batch>(
   requireMonitors(monitors);
   requireJob(options.distributed);
   const job = await jobOf(options);
-  return orReport(job, () => initializedOn(job, options, isServing));
+  return runOrReport(job, () => initializedOn(job, options, isServing));
 }
 
 async function initializedOn<Sample, Batch>(
@@ -232,7 +232,7 @@ async function initializedOn<Sample, Batch>(
   const { config, planned } = readConfiguration(options, model.hiddenSize, job);
   if (config.seed !== null) seed(config.seed);
   const trainLoader = buildLoader(options, config, job);
-  if (isServing && !trainLoader) noteUnserved(config, job.rank);
+  if (isServing && !trainLoader) warnUnserved(config, job.rank);
   const given = { module: model, config, clients: options, job, planned };
   const engine = await buildEngine(given, kindOf(model, config));
   await requireSameDraws(job, engine, trainLoader);
@@ -332,13 +332,13 @@ function buildLoader<Sample, Batch>(
     numWorkers,
   };
   if (isIterableDataset(trainingData)) {
-    if (isSampled(config)) throw unchosen('trainingData', 'an iterable dataset');
+    if (isSampled(config)) throw noRandomAccessError('trainingData', 'an iterable dataset');
     return new IterableLoader<Sample, Batch>(trainingData, { ...options, ...place });
   }
   requireServable(trainingData, 'initialize trainingData');
   const { length } = trainingData;
   const sampler =
-    samplerOf(config, length, place) ??
+    createSampler(config, length, place) ??
     new DistributedSampler(length, { ...place, seed: config.seed ?? 0 });
   return new DataLoader<Sample, Batch>(trainingData, { ...options, sampler });
 }

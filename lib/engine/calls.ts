@@ -7,11 +7,11 @@ import type { Ranks } from './ranks.js';
 
 interface CallOptions {
   /** Whether forward and backward gather weights from the shard group. */
-  gathers: boolean;
+  gathersWeights: boolean;
   /** Whether the engine has an optimizer. */
-  trains: boolean;
-  /** Shard groups of single parameters, in addition to the group of the model. */
-  own: readonly ProcessGroup[];
+  hasOptimizer: boolean;
+  /** Shard groups of parameters that have a group of their own, besides the model's. */
+  parameterGroups: readonly ProcessGroup[];
 }
 
 /**
@@ -21,27 +21,29 @@ interface CallOptions {
 export class EngineCalls {
   /** Asynchronous calls that read or replace the state. */
   readonly use = new StateUse();
-  private readonly passing: JointGroups;
-  private readonly stepping: JointGroups;
-  private readonly more: (ProcessGroup | null)[] = [];
-  private readonly trains: boolean;
+  private readonly passGroups: JointGroups;
+  private readonly stepGroups: JointGroups;
+  private readonly joinedGroups: (ProcessGroup | null)[] = [];
+  private readonly hasOptimizer: boolean;
   /** Whether the last call threw. */
   private hasFailed = false;
   private isClosed = false;
 
   constructor(
     { world, shardGroup, replicaGroup, secondaryGroup, tensorGroup, sequenceGroup }: Ranks,
-    { gathers, trains, own }: CallOptions,
+    { gathersWeights, hasOptimizer, parameterGroups }: CallOptions,
   ) {
-    const parted = [tensorGroup, sequenceGroup];
-    const sharding = [shardGroup, ...own];
-    const gathering = gathers ? sharding : [];
-    this.passing = {
-      always: [...parted, ...gathering],
-      perhaps: [...sharding, replicaGroup, secondaryGroup],
+    const splitGroups = [tensorGroup, sequenceGroup];
+    const shardGroups = [shardGroup, ...parameterGroups];
+    const gatherGroups = gathersWeights ? shardGroups : [];
+    this.passGroups = {
+      always: [...splitGroups, ...gatherGroups],
+      perhaps: [...shardGroups, replicaGroup, secondaryGroup],
     };
-    this.stepping = { perhaps: [world, ...sharding, replicaGroup, secondaryGroup, ...parted] };
-    this.trains = trains;
+    this.stepGroups = {
+      perhaps: [world, ...shardGroups, replicaGroup, secondaryGroup, ...splitGroups],
+    };
+    this.hasOptimizer = hasOptimizer;
   }
 
   /** Throws DS_AUTOGRAD after close(). */
@@ -62,7 +64,7 @@ export class EngineCalls {
    */
   requireChangeable(op: string, needed: readonly OffloadState[] = OFFLOAD_STATES): void {
     this.requireOpen(op);
-    if (!this.trains) throw forwardsOnly(op);
+    if (!this.hasOptimizer) throw forwardsOnlyError(op);
     this.use.requireIdle(op);
     this.use.requirePresent(op, needed);
   }
@@ -72,28 +74,32 @@ export class EngineCalls {
     this.requireChangeable(op, BACKWARD_STATES);
   }
 
-  /** Adds groups that wait for this rank. */
-  join(more: JointGroups): void {
-    this.more.push(...(more.always ?? []));
+  /** Adds groups of ranks that wait for this rank. */
+  join(groups: JointGroups): void {
+    this.joinedGroups.push(...(groups.always ?? []));
   }
 
   /** Returns the groups in which other ranks may wait for this rank. */
   get groups(): ProcessGroup[] {
-    const all = [...(this.passing.always ?? []), ...(this.stepping.perhaps ?? []), ...this.more];
+    const all = [
+      ...(this.passGroups.always ?? []),
+      ...(this.stepGroups.perhaps ?? []),
+      ...this.joinedGroups,
+    ];
     return ofSeveral([...new Set(all)]);
   }
 
   pass<Result>(body: () => Result): Result {
-    return this.run(this.passing, body);
+    return this.run(this.passGroups, body);
   }
 
   /** Runs the end of a micro-batch or of a step. */
   step<Result>(body: () => Result): Result {
-    return this.run(this.stepping, body);
+    return this.run(this.stepGroups, body);
   }
 
   /** Runs an asynchronous call. */
-  async inTurns<Result>(groups: JointGroups, body: () => Promise<Result>): Promise<Result> {
+  async runAsync<Result>(groups: JointGroups, body: () => Promise<Result>): Promise<Result> {
     this.hasFailed = true;
     const result = await jointlyAsync(groups, body);
     this.hasFailed = false;
@@ -129,26 +135,26 @@ interface Use {
 export class StateUse {
   private readonly uses = new Set<Use>();
   /** States in host memory: see offloadStates(). */
-  readonly away = new Set<OffloadState>();
+  readonly offloaded = new Set<OffloadState>();
 
   /** Throws DS_RELEASED if one of `needed`, by default any state, is in host memory. */
   requirePresent(op: string, needed: readonly OffloadState[] = OFFLOAD_STATES): void {
-    const away = needed.filter((name) => this.away.has(name));
-    if (away.length > 0) throw offloadedError(op, away);
+    const missing = needed.filter((name) => this.offloaded.has(name));
+    if (missing.length > 0) throw offloadedError(op, missing);
   }
 
   /** Runs `body`, which reads the state. Throws DS_AUTOGRAD during a load. */
-  async whileReading<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+  async runReading<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     this.requireLoaded(op);
     this.requirePresent(op);
-    return this.whileUsing({ op, changes: false }, body);
+    return this.runUsing({ op, changes: false }, body);
   }
 
   /** Runs `body`, which replaces the state. Throws DS_AUTOGRAD during a save or load. */
-  async whileChanging<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+  async runChanging<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     this.requireIdle(op);
     this.requirePresent(op);
-    return this.whileUsing({ op, changes: true }, body);
+    return this.runUsing({ op, changes: true }, body);
   }
 
   /** Throws DS_AUTOGRAD during a save or load, because `op` would change the state. */
@@ -161,7 +167,7 @@ export class StateUse {
     for (const use of this.uses) if (use.changes) throw notAwaitedError(op, use);
   }
 
-  private async whileUsing<Result>(use: Use, body: () => Promise<Result>): Promise<Result> {
+  private async runUsing<Result>(use: Use, body: () => Promise<Result>): Promise<Result> {
     this.uses.add(use);
     try {
       return await body();
@@ -184,7 +190,7 @@ function notAwaitedError(op: string, { op: under, changes }: Use): DsError {
   });
 }
 
-function forwardsOnly(op: string): DsError {
+function forwardsOnlyError(op: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op,

@@ -12,7 +12,7 @@ import { DsError } from '../errors.js';
 import { notice } from '../runtime/notice.js';
 import { required } from '../runtime/required.js';
 import type { Engine } from './engine.js';
-import { exchanged } from './setup/setup-world.js';
+import { exchangeValues } from './setup/setup-world.js';
 import { scheduleOf } from './step/curriculum.js';
 
 const SECTION = 'data_efficiency.data_sampling';
@@ -33,7 +33,7 @@ export function isSampled({ data_efficiency: section }: ResolvedConfig): boolean
  * Returns the sampler of a dataset of `samples` samples, or null if the section is off. Throws
  * DS_DATA if an index is unreadable, damaged, or of another dataset.
  */
-export function samplerOf(
+export function createSampler(
   config: ResolvedConfig,
   samples: number,
   dataRank: SamplingRank,
@@ -46,16 +46,18 @@ export function samplerOf(
     seed,
     epochs: sampling.num_epochs,
     batchSize: config.train_batch_size,
-    metrics: Object.fromEntries(metrics.map(([name, section]) => [name, metricOf(name, section)])),
+    metrics: Object.fromEntries(
+      metrics.map(([name, section]) => [name, createMetric(name, section)]),
+    ),
   });
 }
 
 type Section =
   ResolvedConfig['data_efficiency']['data_sampling']['curriculum_learning']['curriculum_metrics'][string];
 
-function metricOf(name: string, section: Section): CurriculumMetric {
+function createMetric(name: string, section: Section): CurriculumMetric {
   return {
-    schedule: scheduleOf(section, () => unset(name)),
+    schedule: scheduleOf(section, () => missingValues(name)),
     maxDifficulty: required(section.max_difficulty),
     difficultyType: section.difficulty_type,
     clusteringType: section.clustering_type,
@@ -64,7 +66,7 @@ function metricOf(name: string, section: Section): CurriculumMetric {
   };
 }
 
-function unset(name: string): never {
+function missingValues(name: string): never {
   throw new DsError({
     code: 'DS_CONFIG',
     op: `${SECTION}.curriculum_learning.curriculum_metrics.${name}.schedule_type`,
@@ -83,7 +85,7 @@ export async function requireSameDraws(
   if (job.worldSize === 1 || !isSampled(engine.config)) return;
   if (!(source instanceof DataLoader)) return;
   try {
-    await requireSameMetrics(source.sampler, (own) => exchanged(job, own));
+    await requireSameMetrics(source.sampler, (ownDigests) => exchangeValues(job, ownDigests));
   } catch (error) {
     engine.destroy();
     throw error;
@@ -113,8 +115,8 @@ export async function requireSameMetrics(
   }
 }
 
-/** The error of a dataset without random access. */
-export function unchosen(op: string, got: string): DsError {
+/** Returns the error of a dataset without random access. */
+export function noRandomAccessError(op: string, got: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `${op}, ${SECTION}`,
@@ -125,7 +127,7 @@ export function unchosen(op: string, got: string): DsError {
 }
 
 /** Warns on rank 0 that the section has no effect. */
-export function noteUnserved(config: ResolvedConfig, rank: number): void {
+export function warnUnserved(config: ResolvedConfig, rank: number): void {
   if (rank !== 0 || !isSampled(config)) return;
   const text = `${SECTION} has no effect without trainingData. Pass the dataset to initialize(), or use data.CurriculumSampler in your own loader.`;
   notice(text);

@@ -2,25 +2,25 @@
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 
-/** A call in the wrong order or with a wrong argument. */
-export function misuse(op: string, expected: string, got: string): DsError {
+/** Returns the error of a call in the wrong order or with a wrong argument. */
+export function misuseError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_AUTOGRAD', op, expected, got });
 }
 
 export const destroyedError = (op: string): DsError =>
-  misuse(op, 'a call before engine.destroy()', 'a call after it');
+  misuseError(op, 'a call before engine.destroy()', 'a call after it');
 
-/** A call that needs states which offloadStates() has moved away. */
-export const offloadedError = (op: string, away: readonly string[]): DsError =>
+/** Returns the error of a call that needs `states`, which offloadStates() has moved to the host. */
+export const offloadedError = (op: string, states: readonly string[]): DsError =>
   new DsError({
     code: 'DS_RELEASED',
     op,
-    expected: `${away.join(', ')} on the device`,
+    expected: `${states.join(', ')} on the device`,
     got: 'offloaded states',
     hint: 'Call engine.reloadStates() first.',
   });
 
-/** destroy() during the asynchronous call `op`, which failed with `cause`. */
+/** Returns the error of the asynchronous call `op`, which destroy() ended with `cause`. */
 export const interruptedError = (op: string, cause?: unknown): DsError =>
   new DsError({
     code: 'DS_AUTOGRAD',
@@ -31,7 +31,7 @@ export const interruptedError = (op: string, cause?: unknown): DsError =>
     cause,
   });
 
-/** A backward beyond the `accumulationSteps` of a step. */
+/** Returns the error of a backward beyond the `accumulationSteps` of a step. */
 export function missingStepError(accumulationSteps: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
@@ -43,8 +43,8 @@ export function missingStepError(accumulationSteps: number): DsError {
 }
 
 /**
- * zeroGrad() between the micro-batches of a step. A loop that calls it there never completes a
- * step.
+ * Returns the error of zeroGrad() between the micro-batches of a step. A loop that calls it there
+ * never completes a step.
  */
 export function lateZeroGradError(): DsError {
   return new DsError({
@@ -56,7 +56,7 @@ export function lateZeroGradError(): DsError {
   });
 }
 
-/** A loss without gradients for this engine, but with gradients for the models `others`. */
+/** Returns the error of a loss with gradients for the models `others` only. */
 export function foreignLossError(others: readonly Module[]): DsError {
   const names = others.map((other) => `a ${other.constructor.name}`).join(', ');
   return new DsError({
@@ -68,7 +68,7 @@ export function foreignLossError(others: readonly Module[]): DsError {
   });
 }
 
-/** A backward during another backward. */
+/** Returns the error of a backward during another one; `direct`: the other is loss.backward(). */
 export function unfinishedError(direct: boolean): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
@@ -81,7 +81,7 @@ export function unfinishedError(direct: boolean): DsError {
   });
 }
 
-/** loss.backward() without the loss scale. */
+/** Returns the error of loss.backward() without the loss scale. */
 export function unscaledError(lossScale: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
@@ -92,7 +92,7 @@ export function unscaledError(lossScale: number): DsError {
   });
 }
 
-/** Gradients of one step with different loss scales. */
+/** Returns the error of one step with the loss scales `first` and `second`. */
 export function mixedScalesError(first: number, second: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',

@@ -1,4 +1,4 @@
-// What an engine reports: its ranks, sizes, the last step, the progress, and phase times.
+// The readings of an engine: its ranks, sizes, the last step, the progress, and phase times.
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
@@ -11,7 +11,7 @@ import type { Stateful } from './saving/saved-state.js';
 import { NoOptimizer } from './setup/optimizer.js';
 import type { Progress } from './step/step-decisions.js';
 import type { PhaseTimes } from './watch/phase-timer.js';
-import { type TraceStepsOptions, tracedSteps } from './watch/traced-steps.js';
+import { readTraceOptions, type TraceStepsOptions } from './watch/traced-steps.js';
 
 /** The readings of an engine. The class Engine adds the calls that change it. */
 export class EngineReports {
@@ -52,7 +52,7 @@ export class EngineReports {
     this.device = parts.device;
     this.config = parts.config;
     this.progress = parts.progress;
-    this.optimizer = zeroedBy(parts, () => parts.gradients.zero());
+    this.optimizer = addZeroGrad(parts, () => parts.gradients.zero());
     this.lrScheduler = parts.schedules;
     const { world, dataGroup } = parts.ranks;
     this.globalRank = world.rank;
@@ -62,9 +62,9 @@ export class EngineReports {
     this.dpRank = dataGroup.rank;
     this.mesh = parts.ranks.mesh;
     this.calls = new EngineCalls(parts.ranks, {
-      gathers: this.zeroOptimizationStage() === 3,
-      own: parts.zeroGroups.groups,
-      trains: !(parts.optimizer instanceof NoOptimizer),
+      gathersWeights: this.zeroOptimizationStage() === 3,
+      parameterGroups: parts.zeroGroups.ownShardGroups,
+      hasOptimizer: !(parts.optimizer instanceof NoOptimizer),
     });
   }
 
@@ -203,7 +203,7 @@ export class EngineReports {
   trace(path: string, options: TraceStepsOptions = {}): string {
     this.calls.requireOpen('engine.trace');
     const { globalRank: rank, device } = this;
-    return this.parts.watch.trace(() => tracedSteps(path, options, { device, rank }));
+    return this.parts.watch.trace(() => readTraceOptions(path, options, { device, rank }));
   }
 
   /** Resolves when the records that monitors have received are on disk. */
@@ -231,7 +231,10 @@ export interface EngineOptimizer extends Optimizer {
 }
 
 /** Adds the engine's zeroGrad() to the optimizer until the engine is destroyed. */
-export function zeroedBy({ optimizer, owned }: EngineParts, zeroGrad: () => void): EngineOptimizer {
+export function addZeroGrad(
+  { optimizer, owned }: EngineParts,
+  zeroGrad: () => void,
+): EngineOptimizer {
   const property = { value: zeroGrad, configurable: true, writable: true };
   Object.defineProperty(optimizer, 'zeroGrad', property);
   owned.defer(() => delete (optimizer as Partial<EngineOptimizer>).zeroGrad);

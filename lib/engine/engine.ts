@@ -21,7 +21,7 @@ import {
 } from './saving/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
 import { sampleShareOf } from './step/inputs.js';
-import { backwardOf, requireFactor, requireLoss } from './step/loss.js';
+import { requireFactor, requireLoss, runBackward } from './step/loss.js';
 import { resync } from './step/resync.js';
 import type { EngineStepOptions } from './step/step-decisions.js';
 import { type RunWatch, type WatchOptions, watchRun } from './watch/run-watch.js';
@@ -39,9 +39,9 @@ export class Engine extends EngineReports {
   /** Owns the results of forward() in this step. */
   private readonly results = new Scope();
   private readonly growth = new TensorGrowth();
-  private stepped = false;
-  /** The last step() was at the accumulation boundary. */
-  private updated = false;
+  private hasStepped = false;
+  /** Whether the last step() was at the accumulation boundary. */
+  private hasUpdated = false;
 
   /** @internal Takes ownership of the parts. Users call initialize(). */
   constructor(parts: EngineParts) {
@@ -71,8 +71,8 @@ export class Engine extends EngineReports {
     const { module, results } = this;
     const { hooks, inputs: cast, watch, control } = this.parts;
     if (!module.training) resync(this.parts);
-    if (this.stepped || !module.training) results.release();
-    this.stepped = false;
+    if (this.hasStepped || !module.training) results.release();
+    this.hasStepped = false;
     hooks.reset();
     control.addInputs(module.training ? 'inputs' : 'evaluated inputs', inputs);
     const share = sampleShareOf(inputs, this.parts.ranks.dataGroup);
@@ -100,7 +100,7 @@ export class Engine extends EngineReports {
       const { lossScale } = this.parts.stepDecisions;
       watch.time('backward', () =>
         gradients.run(lossScale, () => {
-          backwardOf(loss, lossScale / batch.accumulation.divisor);
+          runBackward(loss, lossScale / batch.accumulation.divisor);
           control.addLoss(loss);
         }),
       );
@@ -116,15 +116,15 @@ export class Engine extends EngineReports {
   step(given: EngineStepOptions = {}, ...surplus: readonly unknown[]): void {
     requireNoSurplus('engine.step', surplus);
     this.calls.requireChangeable('engine.step');
-    const metrics = this.parts.planner.metricIn(given);
+    const metrics = this.parts.planner.readMetric(given);
     this.calls.step(() => this.update());
-    if (metrics !== undefined && this.updated) this.lrScheduler.observe('engine.step', metrics);
+    if (metrics !== undefined && this.hasUpdated) this.lrScheduler.observe('engine.step', metrics);
   }
 
-  /** @internal The body of step(). */
+  /** @internal Applies the update of a step whose gradients are complete. */
   protected update(): void {
     const { gradients, planner, state, control, stage, stepDecisions, watch } = this.parts;
-    this.updated = false;
+    this.hasUpdated = false;
     if (!gradients.complete()) return;
     const plan = planner.plan(gradients.gradientScale);
     watch.time('step', () => {
@@ -132,10 +132,10 @@ export class Engine extends EngineReports {
       stage.dispatch();
     });
     gradients.restart();
-    stepDecisions.noteStep();
+    stepDecisions.markStep();
     this.growth.endStep();
-    this.stepped = true;
-    this.updated = true;
+    this.hasStepped = true;
+    this.hasUpdated = true;
   }
 
   /**
@@ -200,7 +200,7 @@ export class Engine extends EngineReports {
 
   /** Returns whether the last step() changed the weights. Waits for its backward. */
   wasStepApplied(): boolean {
-    return this.updated && (this.parts.stepDecisions.last?.applied ?? false);
+    return this.hasUpdated && (this.parts.stepDecisions.last?.isApplied ?? false);
   }
 
   /**

@@ -1,5 +1,5 @@
-// Scales one loss that combines the outputs of several engines. A file of its own: an import of the
-// package must not load the engine.
+// Scales one loss that combines the outputs of several engines. It is a separate file, so that an
+// import of the package does not load the engine.
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';

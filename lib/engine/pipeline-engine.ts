@@ -21,7 +21,7 @@ import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
 import { noGrad, Scope, type Tensor, within, zeros } from '../tensor/index.js';
 import { Engine } from './engine.js';
-import { misuse } from './engine-errors.js';
+import { misuseError } from './engine-errors.js';
 import type { EngineParts } from './engine-parts.js';
 import type { BatchShapes } from './step/batch-shapes.js';
 import { EvaluatingWorker, TrainingWorker } from './step/stage-worker.js';
@@ -46,12 +46,12 @@ export type MicroBatches = Iterator<unknown> | AsyncIterator<unknown>;
  */
 export class PipelineEngine extends Engine {
   private isRunning = false;
-  private served: MicroBatches | null = null;
+  private defaultBatches: MicroBatches | null = null;
   /**
    * The groups that wait for this rank in a batch. A batch is a whole step, so this is all groups.
    */
-  private readonly together: JointGroups;
-  private readonly lists = new Map<string, readonly Action[]>();
+  private readonly allGroups: JointGroups;
+  private readonly actionLists = new Map<string, readonly Action[]>();
 
   /** @internal Use initialize(). */
   constructor(
@@ -70,8 +70,8 @@ export class PipelineEngine extends Engine {
       ...parts.zeroGroups.own.map(({ group }) => group.group),
       ...pipe.links.channels,
     ];
-    this.together = { always: [...new Set(joint)] };
-    this.calls.join(this.together);
+    this.allGroups = { always: [...new Set(joint)] };
+    this.calls.join(this.allGroups);
   }
 
   /** Number of pipeline stages. */
@@ -96,29 +96,29 @@ export class PipelineEngine extends Engine {
 
   /** @internal Makes `loader`, repeated, the default source of trainBatch(). */
   serveFrom(loader: Iterable<unknown> & AsyncIterable<unknown>): void {
-    this.served = new RepeatingLoader(loader)[Symbol.asyncIterator]();
+    this.defaultBatches = new RepeatingLoader(loader)[Symbol.asyncIterator]();
   }
 
   /**
-   * Runs one update. `batches` yields gradientAccumulationSteps() micro-batches [inputs, labels].
-   * Default: the loader of initialize()'s trainingData, repeated. Resolves on every rank with the
-   * mean loss over the micro-batches and data ranks, a scalar f32 on the device. Rejects with
-   * DS_DATA if there are too few micro-batches, with the errors of the model, and with DS_COMM if
-   * another rank failed.
+   * Runs one update. `cutBatches` yields gradientAccumulationSteps() micro-batches [inputs,
+   * labels]. Default: the loader of initialize()'s trainingData, repeated. Resolves on every rank
+   * with the mean loss over the micro-batches and data ranks, a scalar f32 on the device. Rejects
+   * with DS_DATA if there are too few micro-batches, with the errors of the model, and with DS_COMM
+   * if another rank failed.
    */
-  async trainBatch(batches: MicroBatches | null = this.served): Promise<Tensor> {
+  async trainBatch(batches: MicroBatches | null = this.defaultBatches): Promise<Tensor> {
     const { module, parts } = this;
     this.calls.requireChangeable('engine.trainBatch');
     const micros = this.gradientAccumulationSteps();
-    return this.alone('engine.trainBatch', async () => {
+    return this.runExclusive('engine.trainBatch', async () => {
       if (!module.training)
-        throw misuse('engine.trainBatch', 'engine.train() before it', 'engine.eval()');
-      const given = await this.fetch('engine.trainBatch', batches, micros);
-      await this.noteBatch(given, 'inputs', 'labels');
+        throw misuseError('engine.trainBatch', 'engine.train() before it', 'engine.eval()');
+      const items = await this.fetch('engine.trainBatch', batches, micros);
+      await this.digestBatch(items, 'inputs', 'labels');
       const cuts = new Scope();
       let worker: TrainingWorker | null = null;
       try {
-        const batch = within(cuts, () => parts.curriculum.batches(given));
+        const batch = within(cuts, () => parts.curriculum.cutBatches(items));
         worker = new TrainingWorker(parts, this.pipe.pipeline, batch);
         await this.run(this.pipe.schedule, micros, worker);
         this.update();
@@ -140,10 +140,10 @@ export class PipelineEngine extends Engine {
   ): Promise<Tensor> {
     const { module, parts } = this;
     this.calls.requireReadable('engine.evalBatch');
-    return this.alone('engine.evalBatch', async () => {
-      const given = await this.fetch('engine.evalBatch', batches, micros);
-      await this.noteBatch(given, 'evaluated inputs', 'evaluated labels');
-      const worker = new EvaluatingWorker(parts, this.pipe.pipeline, given);
+    return this.runExclusive('engine.evalBatch', async () => {
+      const items = await this.fetch('engine.evalBatch', batches, micros);
+      await this.digestBatch(items, 'evaluated inputs', 'evaluated labels');
+      const worker = new EvaluatingWorker(parts, this.pipe.pipeline, items);
       const { training } = module;
       module.eval();
       try {
@@ -158,17 +158,17 @@ export class PipelineEngine extends Engine {
 
   /** Throws DS_AUTOGRAD: use trainBatch(). */
   override forward<Result = Tensor>(): Result {
-    throw inBatches('engine.forward');
+    throw inBatchesError('engine.forward');
   }
 
   /** Throws DS_AUTOGRAD: use trainBatch(). */
   override backward(): void {
-    throw inBatches('engine.backward');
+    throw inBatchesError('engine.backward');
   }
 
   /** Throws DS_AUTOGRAD: use trainBatch(). */
   override step(): void {
-    throw inBatches('engine.step');
+    throw inBatchesError('engine.step');
   }
 
   /** Runs a batch. If it fails because another rank has different shapes, the error states them. */
@@ -181,20 +181,20 @@ export class PipelineEngine extends Engine {
   }
 
   /** Records the batch for the input digest: inputs on the first stage, labels on the last. */
-  private async noteBatch(
-    given: readonly PipelineBatch[],
+  private async digestBatch(
+    batches: readonly PipelineBatch[],
     inputs: BatchUse,
     labels: BatchUse,
   ): Promise<void> {
     const { control } = this.parts;
-    await this.pipe.shapes.report(given);
+    await this.pipe.shapes.report(batches);
     control.addInputs(
       inputs,
-      given.map(([each]) => each),
+      batches.map(([each]) => each),
     );
     control.addInputs(
       labels,
-      given.map(([, each]) => each),
+      batches.map(([, each]) => each),
     );
   }
 
@@ -209,12 +209,12 @@ export class PipelineEngine extends Engine {
   }
 
   /** Runs a batch. If it fails here, the other ranks receive the error at once. */
-  private async alone<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
-    if (this.isRunning) throw misuse(op, 'one batch at a time', 'a call inside another');
+  private async runExclusive<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+    if (this.isRunning) throw misuseError(op, 'one batch at a time', 'a call inside another');
     this.isRunning = true;
     const { links } = this.pipe;
     try {
-      return await this.calls.inTurns(this.together, () =>
+      return await this.calls.runAsync(this.allGroups, () =>
         links.withCause(() => this.withShapes(body)),
       );
     } catch (error) {
@@ -240,8 +240,8 @@ export class PipelineEngine extends Engine {
   private actionsOf(schedule: Schedule, micros: number): readonly Action[] {
     const { rank, ranks } = this.pipe.pipeline.place;
     const name = `${schedule.name} ${micros}`;
-    const known = this.lists.get(name) ?? required(lower(schedule, ranks, micros)[rank]);
-    this.lists.set(name, known);
+    const known = this.actionLists.get(name) ?? required(lower(schedule, ranks, micros)[rank]);
+    this.actionLists.set(name, known);
     return known;
   }
 
@@ -255,21 +255,21 @@ export class PipelineEngine extends Engine {
     micros: number,
   ): Promise<readonly PipelineBatch[]> {
     if (!this.isFirstStage && !this.isLastStage) return [];
-    if (typeof batches?.next !== 'function') throw noIterator(op, batches);
-    const found: PipelineBatch[] = [];
-    while (found.length < micros) {
-      const given: unknown = await batches.next();
-      if (typeof given !== 'object' || given === null) throw noResult(op, given);
-      const { value, done } = given as IteratorResult<unknown>;
-      if (done) throw tooFew(op, found.length, micros);
-      found.push(this.batchOf(op, value));
+    if (typeof batches?.next !== 'function') throw noIteratorError(op, batches);
+    const items: PipelineBatch[] = [];
+    while (items.length < micros) {
+      const result: unknown = await batches.next();
+      if (typeof result !== 'object' || result === null) throw noResultError(op, result);
+      const { value, done } = result as IteratorResult<unknown>;
+      if (done) throw tooFewError(op, items.length, micros);
+      items.push(this.readMicroBatch(op, value));
     }
-    return found;
+    return items;
   }
 
   /** Checks a micro-batch. Only the first stage needs valid inputs. Throws DS_DATA, DS_ARGUMENT. */
-  private batchOf(op: string, item: unknown): PipelineBatch {
-    const [inputs, labels] = batchOf(op, item);
+  private readMicroBatch(op: string, item: unknown): PipelineBatch {
+    const [inputs, labels] = readBatch(op, item);
     if (!this.isFirstStage) return [inputs, labels];
     const hint = 'A micro-batch is [inputs, labels], made by the collate function of the loader.';
     return [requireValues(`${op}, inputs`, inputs, hint), labels];
@@ -296,13 +296,13 @@ type Named = Record<string, unknown>;
  * Accepts [inputs, labels], { tokens, targets } or { inputs, labels }. Throws DS_DATA for other
  * items.
  */
-function batchOf(op: string, item: unknown): PipelineBatch {
+function readBatch(op: string, item: unknown): PipelineBatch {
   if (Array.isArray(item) && item.length === 2) return [item[0], item[1]];
   if (isObject(item)) {
     const { tokens, targets, inputs = tokens, labels = targets, ...more } = item as Named;
     const [other] = Object.entries(more).filter(([, value]) => value != null);
     if (inputs !== undefined && !other) return [inputs as Values, labels];
-    if (other) throw beside(op, other[0]);
+    if (other) throw extraKeyError(op, other[0]);
   }
   throw new DsError({
     code: 'DS_DATA',
@@ -313,7 +313,7 @@ function batchOf(op: string, item: unknown): PipelineBatch {
   });
 }
 
-function beside(op: string, name: string): DsError {
+function extraKeyError(op: string, name: string): DsError {
   return new DsError({
     code: 'DS_DATA',
     op,
@@ -323,7 +323,7 @@ function beside(op: string, name: string): DsError {
   });
 }
 
-function noIterator(op: string, got: unknown): DsError {
+function noIteratorError(op: string, got: unknown): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op,
@@ -333,7 +333,7 @@ function noIterator(op: string, got: unknown): DsError {
   });
 }
 
-function noResult(op: string, got: unknown): DsError {
+function noResultError(op: string, got: unknown): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op,
@@ -343,7 +343,7 @@ function noResult(op: string, got: unknown): DsError {
   });
 }
 
-function tooFew(op: string, got: number, micros: number): DsError {
+function tooFewError(op: string, got: number, micros: number): DsError {
   return new DsError({
     code: 'DS_DATA',
     op,
@@ -353,7 +353,7 @@ function tooFew(op: string, got: number, micros: number): DsError {
   });
 }
 
-function inBatches(op: string): DsError {
+function inBatchesError(op: string): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
     op,

@@ -46,7 +46,7 @@ export interface Ranks {
   readonly sequenceGroup: ProcessGroup | null;
   /** Ranks with the same parameters. All start with the values of the first one. */
   readonly broadcastGroup: ProcessGroup;
-  /** Ranks that hold the parts of each layer; null without tensor parallelism. */
+  /** Ranks that have the parts of each layer; null without tensor parallelism. */
   readonly tensorGroup: ProcessGroup | null;
   readonly mesh: Mesh;
   /** The axes along which ranks are identical. */
@@ -86,13 +86,13 @@ export function groupsOf(ranks: Ranks): Set<ProcessGroup> {
 /**
  * Returns the groups of this rank, and opens missing ones. All ranks of the job call it together.
  */
-export async function ranksOf(
+export async function openRanks(
   job: Distributed,
-  cuts: ModelAxes = {},
+  modelAxes: ModelAxes = {},
   sizes: ShardSizes = {},
 ): Promise<Ranks> {
   const { world, mesh, localRank } = job;
-  const { stages = false, layers: isCut = false, tokens: isShared = false } = cuts;
+  const { stages = false, layers: isCut = false, tokens: isShared = false } = modelAxes;
   const isCutOn: Partial<Record<Axis, boolean>> = {
     [AXIS.pipeline]: stages,
     [AXIS.sequence]: isShared,
@@ -100,8 +100,8 @@ export async function ranksOf(
   };
   const replicaAxes = MODEL.filter((axis) => !isCutOn[axis]);
   const dataGroup = await mesh.group(DATA);
-  const all = await mesh.group(shardAxes(isShared));
-  const groups = await replicasOf(job, all, sizes);
+  const shardRanks = await mesh.group(shardAxes(isShared));
+  const groups = await openReplicas(job, shardRanks, sizes);
   const { shardGroup, replicaGroup } = groups;
   const broadcastGroup = await mesh.group([...shardAxes(isShared), ...replicaAxes]);
   const tensorGroup = isCut ? await mesh.axis(AXIS.tensor) : null;
@@ -118,12 +118,12 @@ export async function ranksOf(
     replicaAxes,
     localRank,
     isReplica: mesh.place(...replicaAxes) > 0 || (replicaGroup?.rank ?? 0) > 0,
-    lossRanks: lossRanksOf(mesh, cuts),
+    lossRanks: lossRanksOf(mesh, modelAxes),
     normRanks: replicaGroup
       ? shardGroup.ranks.flatMap((rank) =>
           mesh.shape.ranksAlong(rank, ...(isCut ? [AXIS.tensor] : [])),
         )
-      : normRanksAt(mesh, world.rank, cuts),
+      : normRanksAt(mesh, world.rank, modelAxes),
     isPrimary: ({ region, isReplica }) => !isReplica && (isFirst || isPart(region)),
   };
 }
@@ -134,48 +134,49 @@ export interface ShardSizes {
    * Ranks in each replica of weights, gradients and state (mics_shard_size). Default: null, one
    * replica.
    */
-  copy?: number | null;
+  replica?: number | null;
   /** Ranks in each secondary weight copy (zero_hpz_partition_size). Default: null, no copy. */
-  near?: number | null;
+  secondary?: number | null;
 }
 
 /** Returns the sizes of replicas (MiCS) and of secondary weight copies (hpZ). */
 export function shardSizes({ zero_optimization: zero }: ResolvedConfig): ShardSizes {
   const { stage, mics_shard_size: copy, zero_hpz_partition_size: hpzSize } = zero;
   if (stage !== 3) return {};
-  return { copy: copy > 0 ? copy : null, near: hpzSize > 1 ? hpzSize : null };
+  return { replica: copy > 0 ? copy : null, secondary: hpzSize > 1 ? hpzSize : null };
 }
 
 /** Consecutive ranks form a replica. Throws DS_CONFIG if the replicas are not equal in size. */
-async function replicasOf(
+async function openReplicas(
   job: Distributed,
   all: ProcessGroup,
-  { copy = null, near = null }: ShardSizes,
+  { replica = null, secondary = null }: ShardSizes,
 ): Promise<Pick<Ranks, 'shardGroup' | 'replicaGroup' | 'secondaryGroup'>> {
-  const open = async (ranks: readonly number[]): Promise<ProcessGroup> =>
+  const openGroup = async (ranks: readonly number[]): Promise<ProcessGroup> =>
     ranks.length === all.size ? all : openOnce(job, ranks);
-  const neighbours = (size: number, key: string): Promise<ProcessGroup> => {
-    if (all.size % size !== 0) throw uneven(key, size, all);
+  const openNeighbours = (size: number, key: string): Promise<ProcessGroup> => {
+    if (all.size % size !== 0) throw unevenError(key, size, all);
     const first = all.rank - (all.rank % size);
-    return open(all.ranks.slice(first, first + size));
+    return openGroup(all.ranks.slice(first, first + size));
   };
-  const second = near === null ? null : await neighbours(near, 'zero_hpz_partition_size');
-  if (copy === null) return { shardGroup: all, replicaGroup: null, secondaryGroup: second };
-  const shards = await neighbours(copy, 'mics_shard_size');
-  const same = all.ranks.filter((_, place) => place % copy === all.rank % copy);
+  const second =
+    secondary === null ? null : await openNeighbours(secondary, 'zero_hpz_partition_size');
+  if (replica === null) return { shardGroup: all, replicaGroup: null, secondaryGroup: second };
+  const shards = await openNeighbours(replica, 'mics_shard_size');
+  const sameShard = all.ranks.filter((_, place) => place % replica === all.rank % replica);
   return {
     shardGroup: shards,
-    replicaGroup: copy < all.size ? await open(same) : null,
+    replicaGroup: replica < all.size ? await openGroup(sameShard) : null,
     secondaryGroup: second,
   };
 }
 
-const opened = new WeakMap<Distributed, Map<string, Promise<ProcessGroup>>>();
+const openGroups = new WeakMap<Distributed, Map<string, Promise<ProcessGroup>>>();
 
 /** Returns the group of `ranks`. Engines of one job share their groups. */
 function openOnce(job: Distributed, ranks: readonly number[]): Promise<ProcessGroup> {
-  const known = opened.get(job) ?? new Map<string, Promise<ProcessGroup>>();
-  opened.set(job, known);
+  const known = openGroups.get(job) ?? new Map<string, Promise<ProcessGroup>>();
+  openGroups.set(job, known);
   const key = ranks.join();
   const opening = known.get(key) ?? (job.newGroup(ranks) as Promise<ProcessGroup>);
   known.set(key, opening);
@@ -183,7 +184,7 @@ function openOnce(job: Distributed, ranks: readonly number[]): Promise<ProcessGr
   return opening;
 }
 
-function uneven(key: string, size: number, { ranks }: ProcessGroup): DsError {
+function unevenError(key: string, size: number, { ranks }: ProcessGroup): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `zero_optimization.${key}`,
@@ -197,11 +198,11 @@ function uneven(key: string, size: number, { ranks }: ProcessGroup): DsError {
 export const shardCount = (
   mesh: Mesh,
   { tokens = false }: ModelAxes,
-  { copy }: ShardSizes,
-): number => copy ?? mesh.size(...shardAxes(tokens));
+  { replica }: ShardSizes,
+): number => replica ?? mesh.size(...shardAxes(tokens));
 
 /** Returns the error of key `op`, which asks for `size` ranks along `axis`. */
-export function otherMesh(
+export function otherMeshError(
   op: string,
   axis: Axis,
   size: number,

@@ -33,15 +33,15 @@ export class ReleaseStack {
 }
 
 /** Resources created so far. The engine keeps `owned`; `undo` runs only if the build fails. */
-export interface Site {
+export interface BuildResources {
   owned: ReleaseStack;
   undo: ReleaseStack;
 }
 
 /** Runs `build`. If it throws, releases its resources, both in the stacks and outside of them. */
-export function completely<Result>(build: (site: Site) => Result): Result {
+export function buildOrRelease<Result>(build: (site: BuildResources) => Result): Result {
   return allOrNothing(() => {
-    const site: Site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
+    const site: BuildResources = { owned: new ReleaseStack(), undo: new ReleaseStack() };
     try {
       return build(site);
     } catch (error) {
@@ -51,7 +51,7 @@ export function completely<Result>(build: (site: Site) => Result): Result {
   });
 }
 
-/** The caller receives the first error, so a failed release only warns. */
+/** Releases `stack` after a failure. A failed release only warns: the first error matters. */
 function releaseAfter(stack: ReleaseStack): void {
   try {
     stack.release();

@@ -13,11 +13,11 @@ export interface ZeroGroup {
    * Number of ranks with different samples. Gradients are means over these, and sums over other
    * ranks.
    */
-  readonly samples: number;
+  readonly dataRanks: number;
   /** Ranks with the same shard in other replicas (MiCS). */
   readonly replicas: ProcessGroup | null;
   /** Nearby ranks that divide a secondary copy of gathered weights (hpZ). */
-  readonly near: ProcessGroup | null;
+  readonly secondary: ProcessGroup | null;
   /** The first values of its parameters come from the first of these ranks. */
   readonly source: ProcessGroup;
   /**
@@ -35,7 +35,7 @@ export interface OwnGroup {
 
 /** Finds the record of a parameter. */
 export class ZeroGroups {
-  /** The record of the model, then the others. */
+  /** The group of the model, followed by the other groups. */
   readonly all: readonly ZeroGroup[];
   private readonly groupOf = new Map<Tensor, ZeroGroup>();
 
@@ -51,7 +51,7 @@ export class ZeroGroups {
   }
 
   /** The shard groups of the other records. */
-  get groups(): ProcessGroup[] {
+  get ownShardGroups(): ProcessGroup[] {
     return this.own.map(({ group }) => group.group);
   }
 
@@ -59,7 +59,7 @@ export class ZeroGroups {
     return this.groupOf.get(parameter) ?? this.model;
   }
 
-  /** All parameters of a unit have one record. */
+  /** Returns the group of a unit: all its parameters have the same one. */
   ofUnit({ parameters: [first] }: Pick<WeightUnit, 'parameters'>): ZeroGroup {
     return first ? this.of(first.parameter) : this.model;
   }

@@ -19,7 +19,7 @@ export interface StageWorker {
   /** Returns the model's inputs for micro-batch `micro`; called on the rank of the first stage. */
   inputs(micro: number): Values;
   /**
-   * Runs the forward of `stage`; the last stage includes the loss. The result lives until done().
+   * Runs the forward of `stage`; the last stage includes the loss. The result lives until finish().
    */
   forward(stage: number, micro: number, values: Values): Values;
   /**
@@ -41,7 +41,7 @@ export interface StageWorker {
   /** Called when no backward of `stage` follows in this batch: its gradients are complete. */
   reduce(stage: number): void;
   /** Releases the results of forward(). */
-  done(stage: number, micro: number): void;
+  finish(stage: number, micro: number): void;
 }
 
 /** State of a micro-batch in a stage. */
@@ -190,7 +190,7 @@ export class PipelineRun {
   private end(at: PipelinePosition): void {
     const { inputs } = this.visitAt(at);
     this.visits.delete(nameOf(at));
-    this.worker.done(at.stage, at.micro);
+    this.worker.finish(at.stage, at.micro);
     release(inputs ?? []);
   }
 

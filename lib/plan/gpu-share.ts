@@ -9,7 +9,7 @@ import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
 import type { Partition } from '../zero/shard.js';
 import { stateSizes } from '../zero/state/range-state.js';
-import { type Collectives, takeOver } from '../zero/wire.js';
+import { broadcastValues, type Collectives } from '../zero/wire.js';
 import type { Footprint } from './footprint.js';
 import { ratesOf } from './known-rates.js';
 import {
@@ -119,7 +119,7 @@ function spareBytes(device: Device, partitions: readonly Partition[]): number {
 function agreedOn(group: Collectives, device: Device, value: number): number {
   if (group.size === 1) return value;
   const values = held(() => Tensor.from(Float32Array.of(value), { device }));
-  takeOver(group, values);
+  broadcastValues(group, values);
   const agreed = values.item();
   values.release();
   return agreed;

@@ -7,7 +7,7 @@ import {
   isEarlyWeight,
 } from '../tensor/ops/linear-cross-entropy.js';
 import { CODE_BYTES } from '../zero/quantized.js';
-import { UNITS_UNDER_WAY } from '../zero/state/placement/host.js';
+import { RUNNING_COPIES } from '../zero/state/placement/host.js';
 import type { Footprint } from './footprint.js';
 import { gathersOf } from './gathered-weights.js';
 import { castPerToken, type Elements, type ModelSizes } from './model-sizes.js';
@@ -126,7 +126,7 @@ function bucketsOf(block: number, { optimizer, reduceBucket, overlap }: Setup): 
 function gradientsAt(
   sizes: ModelSizes,
   setup: Setup,
-  { away, done, units = UNITS_UNDER_WAY }: { away: number; done: number; units?: number },
+  { away, done, units = RUNNING_COPIES }: { away: number; done: number; units?: number },
 ): number {
   const { count: parameters, root, block } = sizes.trained;
   const made = root + done * block;
@@ -259,7 +259,7 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
   /** The gradient of the block is complete, and its activations are gone. */
   const momentAtEnd = (done: number): Moment => {
     const { activations, ...rest } = momentDuring(done);
-    const gradients = gradientsAt(sizes, setup, { away, done, units: UNITS_UNDER_WAY + 1 });
+    const gradients = gradientsAt(sizes, setup, { away, done, units: RUNNING_COPIES + 1 });
     return { ...rest, gradients, activations: activations - inBackward - block };
   };
   const blocks = Array.from({ length: layers }, (_, done) => done + 1);

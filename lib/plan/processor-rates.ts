@@ -8,7 +8,7 @@ import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { copyAll } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
-import { allocatePinned, pinnedFilled } from '../zero/state/pinned.js';
+import { allocateFilled, allocatePinned } from '../zero/state/pinned.js';
 
 /** Rates of a rank's two processors, while both work and other ranks of the host measure too. */
 export interface ProcessorRates {
@@ -94,7 +94,7 @@ export function measureRates(
   };
   const places = Array.from({ length: PLACES }, place);
   const at = (turn: number): Place => required(places[turn % PLACES]);
-  const control = pinnedFilled(device, [4], 'f32', 1);
+  const control = allocateFilled(device, [4], 'f32', 1);
   const window = at(0).passing.map(() => held(() => Tensor.empty([elements], 'f32', device)));
   device.compute.synchronize();
   const [host, ...ways] = timesOf(device, passes, [

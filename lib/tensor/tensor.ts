@@ -308,7 +308,7 @@ export class Tensor implements View {
     return this.memory.changedAt;
   }
 
-  /** @internal See noteChanged() (tape.ts). */
+  /** @internal See markChanged() (tape.ts). */
   set changedAt(node: number) {
     this.buffer.changedAt = node;
   }

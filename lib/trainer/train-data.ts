@@ -9,7 +9,7 @@ import {
 } from '../data/index.js';
 import { isIterableDataset } from '../data/iterable-dataset.js';
 import { LengthGroupedSampler } from '../data/length-sampler.js';
-import { isSampled, samplerOf, unchosen } from '../engine/data-sampling.js';
+import { createSampler, isSampled, noRandomAccessError } from '../engine/data-sampling.js';
 import { DsError } from '../errors.js';
 import { TaskModel } from '../models/tasks/task-model.js';
 import type { Device } from '../runtime/device.js';
@@ -47,21 +47,21 @@ export async function openTrainData<Sample, Batch>(
   const sampled = isSampled(config);
   const workers = workersOf(settings, config);
   if (isIterableDataset<Sample>(opened)) {
-    if (sampled) throw unchosen('Trainer data', 'samples that come in turn');
+    if (sampled) throw noRandomAccessError('Trainer data', 'samples that come in turn');
     requireDataset('sampling', settings, ['random', 'sequential'], 'samples that come in turn');
     const { batchSize, device } = place;
     const shared = { rank, worldSize, batchSize, device, dropLast, collate: own };
     return new IterableLoader(opened, { ...shared, numWorkers: workers });
   }
   if (!isDataset<Sample>(opened)) {
-    if (sampled) throw unchosen('Trainer data', 'batches');
+    if (sampled) throw noRandomAccessError('Trainer data', 'batches');
     requireDataset('sampling', settings, ['random'], 'batches');
     requireDataset('workers', settings, [0], 'batches');
     return requireSource(opened);
   }
   if (sampled) requireNoOrder(settings);
   const sampler =
-    samplerOf(config, opened.length, { rank, worldSize }) ??
+    createSampler(config, opened.length, { rank, worldSize }) ??
     (await ownSampler(opened, settings, place, config));
   const first: unknown = settings.data.collate || opened.length === 0 ? null : await opened.get(0);
   const collate = collateOf(first, settings, place);

@@ -17,20 +17,21 @@ interface Transfer {
   /** Enqueues the collective on `stream`, where its operands are complete. */
   start(stream: Stream): Work;
   /** Called when the result is complete in the order of `stream`. */
-  done(stream: Stream): void;
+  complete(stream: Stream): void;
   /** If set, compute waits for the bucket, then this frees the operands. This bounds memory. */
   free?(): void;
 }
 
 /**
- * A bucket is finished when the next one is sent, or by flush(). By then it has overlapped with the
- * compute of one unit, also on the CPU, where waiting blocks.
+ * Collects collectives in buckets and sends each full bucket at once. A bucket is finished when the
+ * next one is sent, or by flush(). So it overlaps the compute of one unit, also on the CPU, where
+ * waiting blocks.
  */
 export class Buckets {
   readonly stream: Stream;
   private readonly bucket: Transfer[] = [];
-  private filled = 0;
-  private underWay: { work: Work; transfer: Transfer }[] = [];
+  private filledElements = 0;
+  private running: { work: Work; transfer: Transfer }[] = [];
   private readonly computed: Event;
   private readonly finished: Event;
 
@@ -45,11 +46,11 @@ export class Buckets {
     this.finished = new Event(device);
   }
 
-  /** Adds a unit. Its operands are complete in the order of the compute stream. */
+  /** Adds the collective of a unit, with operands complete in the order of the compute stream. */
   add(transfer: Transfer): void {
     this.bucket.push(transfer);
-    this.filled += transfer.numel;
-    if (this.filled >= this.options.bucketElements) this.send();
+    this.filledElements += transfer.numel;
+    if (this.filledElements >= this.options.bucketElements) this.send();
   }
 
   /** Sends the partial bucket, so no collective waits for a later call. */
@@ -60,7 +61,7 @@ export class Buckets {
   /** Sends the partial bucket and finishes all buckets. Later compute work sees the results. */
   flush(): void {
     this.dispatch();
-    if (this.underWay.length === 0) return;
+    if (this.running.length === 0) return;
     this.finish();
     this.awaitResults();
   }
@@ -68,27 +69,27 @@ export class Buckets {
   private send(): void {
     if (this.options.overlap) this.stream.wait(this.computed.record(this.device.compute));
     const { timer } = this.options;
-    const sent = this.bucket.map((transfer) => {
-      const end = timer.collective(this.stream);
+    const started = this.bucket.map((transfer) => {
+      const end = timer.beginCollective(this.stream);
       const work = transfer.start(this.stream);
       end();
       return { transfer, work };
     });
     this.bucket.length = 0;
-    this.filled = 0;
+    this.filledElements = 0;
     this.finish();
-    this.underWay = sent;
+    this.running = started;
     if (!this.options.overlap) this.finish();
   }
 
   private finish(): void {
-    const { underWay } = this;
-    this.underWay = [];
-    for (const { work, transfer } of underWay) {
+    const { running } = this;
+    this.running = [];
+    for (const { work, transfer } of running) {
       work.wait(this.stream);
-      transfer.done(this.stream);
+      transfer.complete(this.stream);
     }
-    const freeing = underWay.filter(({ transfer }) => transfer.free);
+    const freeing = running.filter(({ transfer }) => transfer.free);
     if (freeing.length === 0) return;
     this.awaitResults();
     for (const { transfer } of freeing) transfer.free?.();
@@ -97,7 +98,7 @@ export class Buckets {
   /** Makes later compute work see the results so far. */
   private awaitResults(): void {
     const { compute } = this.device;
-    const end = this.options.timer.stall(compute);
+    const end = this.options.timer.beginStall(compute);
     compute.wait(this.finished.record(this.stream));
     end();
   }
@@ -113,12 +114,15 @@ export class Buckets {
 
 /** Measures collectives on the device, and the time that compute waits for them. */
 export interface CommTimer {
-  /** Called before a collective is enqueued on `stream`; the result is called after it. */
-  collective(stream: Stream): () => void;
-  /** Called before `compute` waits for collectives; the result is called after it. */
-  stall(compute: Stream): () => void;
+  /** Starts the measurement of a collective on `stream`. Returns a function that ends it. */
+  beginCollective(stream: Stream): () => void;
+  /** Starts the measurement of a wait of `compute`. Returns a function that ends it. */
+  beginStall(compute: Stream): () => void;
 }
 
-const nothing = (): void => {};
+const doNothing = (): void => {};
 
-export const untimedComm: CommTimer = { collective: () => nothing, stall: () => nothing };
+export const untimedComm: CommTimer = {
+  beginCollective: () => doNothing,
+  beginStall: () => doNothing,
+};

@@ -9,42 +9,42 @@ import type { OptimizerState } from './optimizer-state.js';
 import type { Partition, WeightShard } from './shard.js';
 import type { ZeroStages } from './stage.js';
 import type { WeightUnit } from './unit.js';
-import { type Collectives, takeOver } from './wire.js';
+import { broadcastValues, type Collectives } from './wire.js';
 
 /** The initial values of a parameter, as far as this rank needs them. */
 interface InitialValues {
   entry: LayoutEntry;
   /** On the device; f32 if floating. For stored values: the part of this rank, flat. */
   values: Tensor;
-  /** First of these elements, from the parameter's start. */
-  from: number;
-  /** Whether they come from a file, which every rank reads itself; else they come from one rank. */
+  /** Index of the first element in `values`, from the parameter's start. */
+  firstElement: number;
+  /** Whether every rank reads them from a file; else one rank sends them. */
   isStored: boolean;
 }
 
 /**
- * Every rank starts with the values of the first rank in each group of `alikeOf`. Values from files
- * are read by each rank itself; with shards, only its own part. Blocks until all values are in
- * place. Temporary device memory: one unit, and one parameter in f32.
+ * Every rank starts with the values of the first rank in each group of `sourceGroupsOf`. Values
+ * from files are read by each rank itself; with shards, only its own part. Blocks until all values
+ * are in place. Temporary device memory: one unit, and one parameter in f32.
  */
 export function adoptModel(
   stage: ZeroStages,
   state: OptimizerState,
-  alikeOf: (unit: WeightUnit, entry: LayoutEntry) => readonly Collectives[],
+  sourceGroupsOf: (unit: WeightUnit, entry: LayoutEntry) => readonly Collectives[],
 ): void {
   const adopt = (shard: WeightShard, onInitial: (initial: InitialValues) => void): void => {
     const { unit, range } = shard;
-    const kept = stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
-    stage.adopting(unit);
+    const needed = stage.shardsWeights ? range : { offset: 0, numel: unit.layout.numel };
+    stage.prepareUnit(unit);
     for (const entry of unit.layout.entries) {
-      writeInitial(unit, entry, kept, (initial) => {
-        const groups = initial.isStored ? [] : alikeOf(unit, entry);
-        for (const group of groups) takeOver(group, initial.values);
+      writeInitial(unit, entry, needed, (initial) => {
+        const groups = initial.isStored ? [] : sourceGroupsOf(unit, entry);
+        for (const group of groups) broadcastValues(group, initial.values);
         onInitial(initial);
       });
-      unit.own(entry);
+      unit.adoptParameter(entry);
     }
-    stage.adopted(shard);
+    stage.adoptShard(shard);
   };
   for (const partition of stage.partitions) {
     state.adopt(partition);
@@ -56,24 +56,24 @@ export function adoptModel(
 
 /**
  * Writes the values of a parameter into the flat weights, rounded from f32 if floating, after
- * `onInitial`. From files, only the values in `kept` are read; the rest is undefined.
+ * `onInitial`. From files, only the values in `needed` are read; the rest is undefined.
  */
 function writeInitial(
   unit: WeightUnit,
   entry: LayoutEntry,
-  kept: Range,
+  needed: Range,
   onInitial: (initial: InitialValues) => void,
 ): void {
   const parameter = unit.parameterOf(entry);
   const isStored = parameter.stored !== null;
-  const { offset, numel } = isStored ? overlap(entry, kept) : entry;
+  const { offset, numel } = isStored ? overlap(entry, needed) : entry;
   if (numel === 0) return;
   const shape = numel === entry.numel ? entry.shape : [numel];
   const dtype = isFloating(unit.dtype) ? 'f32' : unit.dtype;
   const values = held(() => Tensor.empty(shape, dtype, unit.device));
-  const from = offset - entry.offset;
-  parameter.writeInitial(values, from);
-  onInitial({ entry, values, from, isStored });
+  const firstElement = offset - entry.offset;
+  parameter.writeInitial(values, firstElement);
+  onInitial({ entry, values, firstElement, isStored });
   const slice = sliceFlat(unit.weights, { offset, numel }, shape);
   kernels.copy({ in: values, out: slice });
   values.release();

@@ -15,50 +15,50 @@ import type { WeightUnit } from './unit.js';
 import type { CollectivePlace, Collectives } from './wire.js';
 import { releaseOn } from './wire.js';
 
-/** Elements of a shard that travel together. Ranges are multiples of parameterAlignment. */
-interface Piece extends Range {
-  /** The index of the coded weight; null: the values themselves travel. */
+/** Elements of a shard that are one part of a message, a multiple of parameterAlignment. */
+interface MessagePiece extends Range {
+  /** The index of the coded weight; null: the message has the values. */
   readonly weight: number | null;
-  /** Where its bytes begin in the message of its rank. */
+  /** Offset of its bytes in the message of its rank. */
   readonly at: number;
 }
 
-/** The messages of a unit. */
-interface Messages {
-  /** Coded weights of the unit. */
+/** The layout of the messages of a unit. */
+interface MessageLayout {
+  /** Number of coded weights in the unit. */
   readonly weights: number;
   /** By rank: pieces with offsets from the beginning of the shard. */
-  readonly pieces: readonly (readonly Piece[])[];
+  readonly pieces: readonly (readonly MessagePiece[])[];
   /** Bytes of the largest message, which all have. */
   readonly bytes: number;
 }
 
 /** The dtype of the weights of FP8 layers. */
-const DTYPE = 'bf16';
+const WEIGHT_DTYPE = 'bf16';
 /** Bytes of the scale behind codes, so that the next piece is aligned. */
 const SCALE_BYTES = 16;
 /** Elements of a row of the matrix of weights that is quantized, and of the decoding product. */
-const ROW = parameterAlignment;
+const ROW_ELEMENTS = parameterAlignment;
 /** The code of 1 in e4m3. */
-const ONE = 0x38;
+const CODE_OF_ONE = 0x38;
 
 /** Bytes of `numel` codes, of the row with the largest magnitude, and of the scale. */
-const codedBytes = (numel: number): number => numel + ROW + SCALE_BYTES;
+const codedBytes = (numel: number): number => numel + ROW_ELEMENTS + SCALE_BYTES;
 
-function messagesOf(
+function layoutMessages(
   { layout, ...unit }: Pick<WeightUnit, 'layout'> & { isCoded(name: string): boolean },
   ranks: number,
-): Messages {
+): MessageLayout {
   const names = layout.entries.map(({ name }) => name).filter((name) => unit.isCoded(name));
   const pieces = Array.from({ length: ranks }, (_, rank) => {
     const shard = shardOf(layout.numel, rank, ranks);
     const coded = fragmentsOf(layout, shard).filter(({ entry }) => unit.isCoded(entry.name));
-    const list: Piece[] = [];
+    const list: MessagePiece[] = [];
     let [from, at] = [0, 0];
     const add = (range: Range, weight: number | null): void => {
       if (range.numel === 0) return;
       list.push({ ...range, weight, at });
-      at += weight === null ? range.numel * dtypeSize(DTYPE) : codedBytes(range.numel);
+      at += weight === null ? range.numel * dtypeSize(WEIGHT_DTYPE) : codedBytes(range.numel);
       from = range.offset + range.numel;
     };
     for (const { entry, offset, numel } of coded) {
@@ -72,36 +72,36 @@ function messagesOf(
   return { weights: names.length, pieces, bytes };
 }
 
-function endOf(list: readonly Piece[]): number {
+function endOf(list: readonly MessagePiece[]): number {
   const last = list.at(-1);
   if (!last) return 0;
   const { at, numel, weight } = last;
-  return at + (weight === null ? numel * dtypeSize(DTYPE) : codedBytes(numel));
+  return at + (weight === null ? numel * dtypeSize(WEIGHT_DTYPE) : codedBytes(numel));
 }
 
-/** A contiguous view of memory; `at` is its first byte. */
+/** Returns a contiguous view of memory; `at` is its first byte. */
 function viewAt(buffer: Buffer, dtype: DType, at: number, shape: readonly number[]): View {
   const strides = shape.map((_, d) => shape.slice(d + 1).reduce((all, n) => all * n, 1));
   return { buffer, dtype, offset: at / dtypeSize(dtype), shape, strides };
 }
 
-/** The codes and the scale of a piece that begins at byte `at`; `rows` of ROW codes. */
+/** Returns the codes of a piece that begins at byte `at`, as rows of ROW_ELEMENTS codes. */
 const codesAt = (buffer: Buffer, at: number, rows: number): View =>
-  viewAt(buffer, 'u8', at, [rows, ROW]);
+  viewAt(buffer, 'u8', at, [rows, ROW_ELEMENTS]);
 const scaleAt = (buffer: Buffer, at: number, numel: number): View =>
-  viewAt(buffer, 'f32', at + numel + ROW, [1]);
+  viewAt(buffer, 'f32', at + numel + ROW_ELEMENTS, [1]);
 
-/** A flat view of elements of a tensor. */
-const elements = ({ buffer, dtype, offset }: Tensor, { offset: first, numel }: Range): View =>
+/** Returns a flat view of elements of a tensor. */
+const elementsOf = ({ buffer, dtype, offset }: Tensor, { offset: first, numel }: Range): View =>
   viewAt(buffer, dtype, (offset + first) * dtypeSize(dtype), [1, numel]);
 
 /**
  * Returns the largest magnitude of each coded weight over all ranks, [weights], on `at.stream`. NaN
  * stays NaN. The caller releases it.
  */
-function largestOf(
+function findLargest(
   shard: Tensor,
-  { weights, pieces }: Messages,
+  { weights, pieces }: MessageLayout,
   group: Collectives,
   at: CollectivePlace,
 ): Tensor {
@@ -109,21 +109,23 @@ function largestOf(
   const { device, dtype } = shard;
   const empty = (shape: readonly number[]): Tensor =>
     held(() => Tensor.empty(shape, dtype, device));
-  const own = empty([weights]);
-  kernels.fill({ out: own, value: 0 }, stream);
+  const ownLargest = empty([weights]);
+  kernels.fill({ out: ownLargest, value: 0 }, stream);
   for (const { weight, ...range } of required(pieces[group.rank])) {
     if (weight === null) continue;
     const magnitudes = empty([1, range.numel]);
-    kernels.unary({ in: elements(shard, range), out: magnitudes, op: 'abs' }, stream);
-    const out = viewAt(own.buffer, dtype, weight * dtypeSize(dtype), [1, 1]);
+    kernels.unary({ in: elementsOf(shard, range), out: magnitudes, op: 'abs' }, stream);
+    const out = viewAt(ownLargest.buffer, dtype, weight * dtypeSize(dtype), [1, 1]);
     kernels.reduce({ in: magnitudes, out, op: 'max', accumulate: false }, stream);
     releaseOn(stream, magnitudes);
   }
-  const all = empty([group.size, weights]);
+  const allLargest = empty([group.size, weights]);
   const largest = empty([1, weights]);
-  group.allGather(all, own, { stream, purpose: `${purpose}: magnitudes` }).wait(stream);
-  kernels.reduce({ in: all, out: largest, op: 'max', accumulate: false }, stream);
-  for (const one of [own, all]) releaseOn(stream, one);
+  group
+    .allGather(allLargest, ownLargest, { stream, purpose: `${purpose}: magnitudes` })
+    .wait(stream);
+  kernels.reduce({ in: allLargest, out: largest, op: 'max', accumulate: false }, stream);
+  for (const temporary of [ownLargest, allLargest]) releaseOn(stream, temporary);
   return largest;
 }
 
@@ -133,18 +135,18 @@ function largestOf(
  */
 function encode(
   shard: Tensor,
-  { numel, offset, weight, at }: Piece,
+  { numel, offset, weight, at }: MessagePiece,
   { largest, message, stream }: { largest: Tensor; message: Tensor; stream: Stream },
 ): void {
   const { device, dtype } = shard;
-  const rows = numel / ROW + 1;
-  const values = held(() => Tensor.empty([rows, ROW], dtype, device));
+  const rows = numel / ROW_ELEMENTS + 1;
+  const values = held(() => Tensor.empty([rows, ROW_ELEMENTS], dtype, device));
   copyFlat(values, { offset: 0, numel }, shard, { offset, numel }, stream);
-  const one = (largest.offset + required(weight)) * dtypeSize(dtype);
+  const largestByte = (largest.offset + required(weight)) * dtypeSize(dtype);
   kernels.copy(
     {
-      in: { ...viewAt(largest.buffer, dtype, one, [ROW]), strides: [0] },
-      out: viewAt(values.buffer, dtype, numel * dtypeSize(dtype), [ROW]),
+      in: { ...viewAt(largest.buffer, dtype, largestByte, [ROW_ELEMENTS]), strides: [0] },
+      out: viewAt(values.buffer, dtype, numel * dtypeSize(dtype), [ROW_ELEMENTS]),
     },
     stream,
   );
@@ -164,20 +166,28 @@ function encode(
   releaseOn(stream, values);
 }
 
-/** The operand of the decoding product: ones of e4m3 on the diagonal, and their scale. */
-function identity(like: Tensor, stream: Stream): { codes: Tensor; scale: Tensor } {
-  const codes = held(() => Tensor.empty([ROW, ROW], 'u8', like.device));
+/** Creates the operand of the decoding product: ones of e4m3 on the diagonal, and their scale. */
+function createIdentity(like: Tensor, stream: Stream): { codes: Tensor; scale: Tensor } {
+  const codes = held(() => Tensor.empty([ROW_ELEMENTS, ROW_ELEMENTS], 'u8', like.device));
   const scale = held(() => Tensor.empty([1], 'f32', like.device));
   kernels.fill({ out: codes, value: 0 }, stream);
-  const diagonal = { ...viewAt(codes.buffer, 'u8', 0, [ROW]), strides: [ROW + 1] };
-  kernels.fill({ out: diagonal, value: ONE }, stream);
+  const diagonal = {
+    ...viewAt(codes.buffer, 'u8', 0, [ROW_ELEMENTS]),
+    strides: [ROW_ELEMENTS + 1],
+  };
+  kernels.fill({ out: diagonal, value: CODE_OF_ONE }, stream);
   kernels.fill({ out: scale, value: 1 }, stream);
   return { codes, scale };
 }
 
 /** Fills `flat` from all messages: codes times their scale, rounded to bf16, and other values. */
-function decode(messages: Tensor, { pieces, bytes }: Messages, flat: Tensor, stream: Stream): void {
-  const { codes, scale } = identity(flat, stream);
+function decode(
+  messages: Tensor,
+  { pieces, bytes }: MessageLayout,
+  flat: Tensor,
+  stream: Stream,
+): void {
+  const { codes, scale } = createIdentity(flat, stream);
   const size = dtypeSize(flat.dtype);
   pieces.forEach((list, rank) => {
     const shard = shardOf(flat.numel, rank, pieces.length);
@@ -188,7 +198,7 @@ function decode(messages: Tensor, { pieces, bytes }: Messages, flat: Tensor, str
         flat.buffer.copyFrom(messages.buffer, { to, from, bytes: numel * size }, stream);
         continue;
       }
-      const rows = numel / ROW;
+      const rows = numel / ROW_ELEMENTS;
       kernels.fp8Matmul(
         {
           a: codesAt(messages.buffer, from, rows),
@@ -196,7 +206,7 @@ function decode(messages: Tensor, { pieces, bytes }: Messages, flat: Tensor, str
           aScale: scaleAt(messages.buffer, from, numel),
           bScale: scale,
           bias: null,
-          out: viewAt(flat.buffer, flat.dtype, to, [rows, ROW]),
+          out: viewAt(flat.buffer, flat.dtype, to, [rows, ROW_ELEMENTS]),
           aFormat: 'e4m3',
           bFormat: 'e4m3',
           aScaling: 'tensor',
@@ -208,28 +218,33 @@ function decode(messages: Tensor, { pieces, bytes }: Messages, flat: Tensor, str
       );
     }
   });
-  for (const one of [codes, scale]) releaseOn(stream, one);
+  for (const temporary of [codes, scale]) releaseOn(stream, temporary);
 }
 
 /**
- * Like gatherPlain(), with codes of the weights for which `isCoded` holds, by the scale of the
- * whole weight. Shards keep full precision. Source: torchao's float8 all-gather.
+ * Returns a gather like gatherPlain() that sends the weights selected by `isCoded` as codes, with
+ * one scale for each whole weight. Shards keep full precision. Source: torchao's float8 all-gather.
  */
 export function gatherFp8(isCoded: (parameter: Parameter) => boolean): GatherUnit {
-  const known = new WeakMap<WeightUnit, Messages>();
-  const ofUnit = (unit: WeightUnit, ranks: number): Messages => {
-    const found = known.get(unit);
-    if (found) return found;
+  const layouts = new WeakMap<WeightUnit, MessageLayout>();
+  const layoutOf = (unit: WeightUnit, ranks: number): MessageLayout => {
+    const cached = layouts.get(unit);
+    if (cached) return cached;
     const coded = new Set(
-      unit.layout.entries.filter((one) => isCoded(unit.parameterOf(one))).map(({ name }) => name),
+      unit.layout.entries
+        .filter((entry) => isCoded(unit.parameterOf(entry)))
+        .map(({ name }) => name),
     );
-    const made = messagesOf({ layout: unit.layout, isCoded: (name) => coded.has(name) }, ranks);
-    known.set(unit, made);
-    return made;
+    const created = layoutMessages(
+      { layout: unit.layout, isCoded: (name) => coded.has(name) },
+      ranks,
+    );
+    layouts.set(unit, created);
+    return created;
   };
   return (store, flat, group, at, unit) => {
-    const messages = ofUnit(unit, group.size);
-    if (group.size === 1 || flat.dtype !== DTYPE || messages.weights === 0) {
+    const messages = layoutOf(unit, group.size);
+    if (group.size === 1 || flat.dtype !== WEIGHT_DTYPE || messages.weights === 0) {
       return gatherPlain(store, flat, group, at);
     }
     const { stream } = at;
@@ -239,30 +254,36 @@ export function gatherFp8(isCoded: (parameter: Parameter) => boolean): GatherUni
       ? memory
       : held(() => Tensor.empty([flat.numel / group.size], flat.dtype, flat.device));
     if (!isHere) store.load(shard, stream);
-    const largest = largestOf(shard, messages, group, at);
-    const all = held(() => Tensor.empty([group.size * messages.bytes], 'u8', flat.device));
-    const own = held(() => all.alias([messages.bytes], undefined, group.rank * messages.bytes));
+    const largest = findLargest(shard, messages, group, at);
+    const allMessages = held(() => Tensor.empty([group.size * messages.bytes], 'u8', flat.device));
+    const ownMessage = held(() =>
+      allMessages.alias([messages.bytes], undefined, group.rank * messages.bytes),
+    );
     for (const piece of required(messages.pieces[group.rank])) {
-      if (piece.weight !== null) encode(shard, piece, { largest, message: own, stream });
+      if (piece.weight !== null) encode(shard, piece, { largest, message: ownMessage, stream });
       else {
         const { offset, numel } = piece;
         const size = dtypeSize(flat.dtype);
-        own.buffer.copyFrom(
+        ownMessage.buffer.copyFrom(
           shard.buffer,
-          { to: own.offset + piece.at, from: (shard.offset + offset) * size, bytes: numel * size },
+          {
+            to: ownMessage.offset + piece.at,
+            from: (shard.offset + offset) * size,
+            bytes: numel * size,
+          },
           stream,
         );
       }
     }
     releaseOn(stream, largest);
     if (!isHere) releaseOn(stream, shard);
-    const work = group.allGather(all, own, at);
+    const work = group.allGather(allMessages, ownMessage, at);
     return {
       wait: (reader) => {
         work.wait(reader);
-        decode(all, messages, flat, reader);
-        own.release();
-        releaseOn(reader, all);
+        decode(allMessages, messages, flat, reader);
+        ownMessage.release();
+        releaseOn(reader, allMessages);
       },
     };
   };

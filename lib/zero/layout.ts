@@ -41,9 +41,9 @@ export interface LayoutEntry extends ParameterShape {
 /** Parameters of one optimizer group with the same kind of state, including padding. */
 export interface GroupRange extends Range {
   group: number;
-  /** The shape of one of them, for the state of padding. */
+  /** The shape of one of the parameters; it determines the state of the padding. */
   like: readonly number[];
-  /** Its parameters, whole or in part, by offset from the range's start. */
+  /** The parameters of the range, whole or in part, by offset from the range's start. */
   places: readonly ParameterPlace[];
 }
 
@@ -73,7 +73,7 @@ export function layoutUnit(
   const groups: (GroupRange & { places: ParameterPlace[] })[] = [];
   const gaps: Range[] = [];
   let end = 0;
-  for (const alike of gather(parameters, kindOf)) {
+  for (const alike of groupParameters(parameters, kindOf)) {
     const { group, shape: like } = required(alike[0]);
     const range = { group, like, offset: end, numel: 0, places: [] as ParameterPlace[] };
     groups.push(range);
@@ -99,18 +99,18 @@ export function layoutUnit(
 }
 
 /** Groups parameters by group and kind: groups in order, kinds by first occurrence. */
-function gather(
+function groupParameters(
   parameters: readonly ParameterShape[],
   kindOf: (parameter: ParameterShape) => string,
 ): Iterable<ParameterShape[]> {
-  const alike = new Map<string, ParameterShape[]>();
+  const byKind = new Map<string, ParameterShape[]>();
   for (const parameter of [...parameters].sort((a, b) => a.group - b.group)) {
     const key = `${parameter.group} ${kindOf(parameter)}`;
-    const list = alike.get(key) ?? [];
-    alike.set(key, list);
+    const list = byKind.get(key) ?? [];
+    byKind.set(key, list);
     list.push(parameter);
   }
-  return alike.values();
+  return byKind.values();
 }
 
 /** Returns the range of `rank` in `numel` elements, a multiple of `shards`. */
@@ -145,8 +145,10 @@ export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] 
       ...place,
       offset: range.offset + place.offset - offset,
     }));
-    const here = shifted.filter((place) => place.offset + place.numel > 0 && place.offset < numel);
-    const clipped = here.map((place) => {
+    const inWindow = shifted.filter(
+      (place) => place.offset + place.numel > 0 && place.offset < numel,
+    );
+    const clipped = inWindow.map((place) => {
       const part = overlap(place, { offset: 0, numel });
       return { ...place, ...part, from: part.offset - place.offset };
     });

@@ -1,5 +1,5 @@
-// OptimizerState: shares of the partitions on this rank, each with a ShardState and a schedule, and
-// the schedule that waits for the step decision.
+// OptimizerState: divides the partitions of a rank into shares, each with a ShardState and a
+// schedule; and the schedule that updates after the step decision.
 
 import type { Optimizer, UpdateSettings, UpdateTensors } from '../optim/optimizer.js';
 import { required } from '../runtime/required.js';
@@ -10,7 +10,7 @@ import type { Partition, WeightShard } from './shard.js';
 import { type Bytes, type LentState, totalBytes } from './state/lent-state.js';
 import type { ShardState } from './state/shard-state.js';
 
-/** Facts on the next update that are known before its gradients. */
+/** The properties of the next update that are known before its gradients. */
 export interface UpdatePlan {
   readonly settings: UpdateSettings;
   /** The factor of the gradients: loss scale, and accumulation steps if not divided out. */
@@ -18,14 +18,14 @@ export interface UpdatePlan {
 }
 
 /**
- * A partition, and the stream that orders the change of its weights. With `noteChanged`, the change
+ * A partition, and the stream that orders the change of its weights. With `markChanged`, the change
  * precedes this event, because the stream also changes other partitions.
  */
 export type UpdatedPartition = readonly [partition: Partition, stream: Stream, changed?: Event];
 
 /** Sends updated weights to the other ranks. */
 export interface Publisher {
-  /** The weights change in the order of `stream`, before `noteChanged`. Once per update. */
+  /** The weights change in the order of `stream`, before `markChanged`. Once per update. */
   publish(partition: Partition, stream: Stream, changed?: Event): void;
 }
 
@@ -53,9 +53,9 @@ export interface Schedule {
    * each one after its new weights are enqueued.
    */
   update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void>;
-  /** Called before dispose() of the ShardState. */
+  /** Releases the schedule, before dispose() of the ShardState. */
   dispose(): void;
-  /** The ShardState has added a partition. Called in forward order. */
+  /** Adds a partition that the ShardState has adopted. Called in forward order. */
   adopt?(partition: Partition): void;
   /** Called before the backward that completes the gradients of `plan`. */
   prepare?(plan: UpdatePlan): void;
@@ -69,8 +69,8 @@ export interface Schedule {
   awaitWeights?(partition: Partition): void;
   /** Replaces ShardState.gradOf. */
   gradOf?(partition: Partition): Tensor | null;
-  /** Called after an external change of a partition's gradient or state. */
-  changed?(): void;
+  /** Marks a partition's gradient or state as changed by other code. */
+  markChanged?(): void;
   /** Enqueues postponed commits, so that the state is that of the last update. */
   commit?(): void;
   /** Whether weights of ranks may differ by local updates. Equal on every rank. */
@@ -141,8 +141,8 @@ export class OptimizerState {
       const next = updates.get(this.of(partition).state)?.next();
       if (next && !next.done) publisher.publish(...next.value);
     }
-    for (const rest of updates.values())
-      for (const partition of rest) publisher.publish(...partition);
+    for (const remaining of updates.values())
+      for (const partition of remaining) publisher.publish(...partition);
   }
 
   /** Called before weights are read. Later compute work sees the updated weights. */
@@ -155,7 +155,7 @@ export class OptimizerState {
 
   /**
    * Lends the masters (name "master") or the state `name` of a fragment. To write: change the
-   * tensor, call keep() on it, then noteChanged().
+   * tensor, call keep() on it, then markChanged().
    */
   lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const { state, schedule } = this.of(partition);
@@ -177,15 +177,15 @@ export class OptimizerState {
     return schedule.gradOf ? schedule.gradOf(partition) : state.gradOf(partition);
   }
 
-  /** Called after an external change of the partition's gradient or state. */
-  noteChanged(partition: Partition): void {
-    this.of(partition).schedule.changed?.();
+  /** Marks the partition's gradient or state as changed by other code. */
+  markChanged(partition: Partition): void {
+    this.of(partition).schedule.markChanged?.();
   }
 
   /** Refreshes the weights after an external change of masters, such as a load. */
   refresh(partition: Partition): void {
     const { state, schedule } = this.of(partition);
-    schedule.changed?.();
+    schedule.markChanged?.();
     state.refresh(partition);
   }
 
@@ -232,8 +232,9 @@ export class OptimizerState {
 }
 
 /**
- * Updates every range separately. On the device this is one pass in the order of compute. On the
- * host, a tile is updated while the next gradient arrives and the last weights leave.
+ * Updates every range separately after the step decision. On the device this is one pass in the
+ * order of compute. On the host, the update of a tile overlaps the copies of the next gradient and
+ * of the last weights.
  */
 export class DeferredUpdates implements Schedule {
   constructor(
@@ -242,10 +243,10 @@ export class DeferredUpdates implements Schedule {
     private readonly partitions: readonly Partition[],
   ) {}
 
-  *update(given: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
+  *update(deviceControl: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { state, optimizer } = this;
     const { kernels, traffic } = state.placement;
-    const control = traffic.takeControl(given);
+    const control = traffic.takeControl(deviceControl);
     for (const partition of this.partitions) {
       const update = (tensors: UpdateTensors): void => optimizer.update(tensors, settings, kernels);
       state.update(partition, control, update, (tile) => state.deliver(partition, tile));

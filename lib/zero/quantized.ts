@@ -15,7 +15,7 @@ const GATHER_BITS = 8;
 /** Bits of a reduced gradient (zero_quantized_gradients). Source: ZeRO++'s qgZ. */
 const REDUCE_BITS = 4;
 
-/** Like gatherPlain(), with codes. Shards keep full precision. */
+/** Gathers like gatherPlain(), as codes. Shards keep full precision. */
 export const gatherCodes: GatherFlat = (place, flat, group, at) => {
   if (!hasCodes(flat.dtype)) return gatherPlain(place, flat, group, at);
   const numel = flat.numel / group.size;
@@ -54,7 +54,7 @@ const codeBytes = (bits: number): number => bits / 8 + dtypeSize('f32') / BLOCK;
 /** Bytes per element of messages. */
 export const CODE_BYTES = { weights: codeBytes(GATHER_BITS), gradients: codeBytes(REDUCE_BITS) };
 
-/** Whether values of `dtype` can be quantized. Other values are sent unchanged. */
+/** Returns whether values of `dtype` can be quantized. Other values are sent unchanged. */
 const hasCodes = (dtype: DType): boolean => isFloating(dtype) && dtype !== 'f64';
 
 /**
@@ -97,7 +97,7 @@ export class BlockCodes {
     kernels.dequantizeWeights({ ...shaped, zero: null, bits, group: BLOCK }, stream);
   }
 
-  /** The codes and scales of a message; both have four bytes per element. */
+  /** Returns the codes and scales of a message; both have four bytes per element. */
   private viewsOf(messages: Tensor, index: number): { packed: View; scale: View } {
     const { codeWords, numel, words } = this;
     const packed = matrix(messages, codeWords, index * words);
@@ -111,7 +111,7 @@ function matrix({ buffer, dtype, offset }: View, count: number, first = 0): View
   return { buffer, dtype, offset: offset + first, shape: [1, count], strides: [count, 1] };
 }
 
-/** An all-to-all of codes, summed in f32 by the owner of each shard. */
+/** Reduces by an all-to-all of codes; the owner of each shard sums them in f32. */
 export class QuantizedWire implements Wire {
   constructor(
     private readonly inner: Wire,
@@ -127,25 +127,25 @@ export class QuantizedWire implements Wire {
     if (!hasCodes(full.dtype)) return this.inner.reduceScatter(output, full, at);
     const { numel } = output;
     const codes = new BlockCodes(REDUCE_BITS, numel);
-    const sent = codes.allocate(group.size, full);
+    const sentCodes = codes.allocate(group.size, full);
     for (let rank = 0; rank < group.size; ++rank) {
-      codes.write(matrix(full, numel, rank * numel), sent, rank, at.stream);
+      codes.write(matrix(full, numel, rank * numel), sentCodes, rank, at.stream);
     }
-    const got = codes.allocate(group.size, full);
-    const work = group.allToAll(got, sent, at);
+    const receivedCodes = codes.allocate(group.size, full);
+    const work = group.allToAll(receivedCodes, sentCodes, at);
     return {
       wait: (stream) => {
         work.wait(stream);
-        releaseOn(stream, sent);
+        releaseOn(stream, sentCodes);
         const sum = held(() => Tensor.empty([numel], 'f32', output.device));
         const decoded = held(() => Tensor.emptyLike(sum));
-        codes.read(got, 0, sum, stream);
+        codes.read(receivedCodes, 0, sum, stream);
         for (let rank = 1; rank < group.size; ++rank) {
-          codes.read(got, rank, decoded, stream);
+          codes.read(receivedCodes, rank, decoded, stream);
           kernels.binary({ a: sum, b: decoded, out: sum, op: 'add', accumulate: false }, stream);
         }
         kernels.copy({ in: sum, out: output }, stream);
-        for (const tensor of [got, sum, decoded]) releaseOn(stream, tensor);
+        for (const tensor of [receivedCodes, sum, decoded]) releaseOn(stream, tensor);
       },
     };
   }

@@ -10,7 +10,7 @@ import { clipGroups, type Fragment, fragmentsOf, type GroupRange, type Range } f
 import { type Bytes, bytesOf, LentState } from './state/lent-state.js';
 import type { Unit, WeightUnit } from './unit.js';
 
-/** The shard of a unit with or without a gradient. */
+/** The shard of a unit; without a gradient if the unit is frozen. */
 export type WeightShard = Partition<WeightUnit>;
 
 /**
@@ -19,7 +19,7 @@ export type WeightShard = Partition<WeightUnit>;
  */
 export class Partition<Of extends WeightUnit = Unit> {
   readonly device: Device;
-  /** The parameters in it, whole or in part. */
+  /** The parameters in the partition, whole or in part. */
   readonly fragments: readonly Fragment[];
   /** The optimizer groups, with offsets from the partition's start. */
   readonly groups: readonly GroupRange[];
@@ -27,7 +27,7 @@ export class Partition<Of extends WeightUnit = Unit> {
   grad: Tensor | null = null;
   /** Whether `grad` contains only this rank's samples, because ranks do not sum gradients. */
   isOwnGrad = false;
-  /** `grad` is complete, and only its ShardState reads it from now on. */
+  /** Recorded when `grad` is complete; from then on only its ShardState reads it. */
   readonly ready: Event;
 
   constructor(
@@ -88,7 +88,7 @@ export class Partition<Of extends WeightUnit = Unit> {
   }
 }
 
-/** Methods do not block the host; streams order the work. */
+/** Stores the weights of a shard. Methods do not block the host; streams order the work. */
 export interface WeightStore {
   /** [numel] in the weights' dtype, on the device or pinned; null on a disk. */
   readonly memory: Tensor | null;
@@ -109,20 +109,20 @@ export interface WeightStore {
 
 /** Storage in memory, which it owns. */
 export class MemoryStore implements WeightStore {
-  constructor(private own: Tensor) {}
+  constructor(private tensor: Tensor) {}
 
   get memory(): Tensor {
-    return this.own;
+    return this.tensor;
   }
 
   exchange(memory: Tensor): Tensor {
-    const { own } = this;
-    this.own = memory;
+    const { tensor: own } = this;
+    this.tensor = memory;
     return own;
   }
 
   get bytes(): Bytes {
-    return bytesOf([this.own]);
+    return bytesOf([this.tensor]);
   }
 
   load(to: Tensor, stream: Stream): void {
@@ -130,7 +130,7 @@ export class MemoryStore implements WeightStore {
   }
 
   store(from: Tensor, stream: Stream): Stream {
-    if (from.buffer !== this.memory.buffer) write(this.memory, from, stream);
+    if (from.buffer !== this.memory.buffer) writeTensor(this.memory, from, stream);
     return stream;
   }
 
@@ -143,8 +143,8 @@ export class MemoryStore implements WeightStore {
   }
 }
 
-/** Enqueues a copy of `from` to `to`, rounded if both are in host memory. */
-export function write(to: Tensor, from: Tensor, stream: Stream): void {
+/** Copies `from` to `to` on `stream`, and rounds if both are in host memory. */
+export function writeTensor(to: Tensor, from: Tensor, stream: Stream): void {
   if (from.buffer.pinned && to.buffer.pinned) kernels.copyOnHost({ in: from, out: to }, stream);
   else copyAll(to, from, stream);
 }

@@ -11,11 +11,11 @@ import type { Wire } from './wire.js';
 
 /** Receives the gradients of a step, one partition at a time. */
 export interface GradientReceiver {
-  /** Called when partition.grad is complete in the order of `stream`. Records ready there. */
-  reduced(partition: Partition, stream: Stream): void;
+  /** Receives partition.grad, complete in the order of `stream`. Records partition.ready there. */
+  receiveReduced(partition: Partition, stream: Stream): void;
 }
 
-/** The way of gradients to other ranks. */
+/** How gradients reach other ranks. */
 export interface GradientRoute {
   /** Sums gradients over the ranks. */
   wire: Wire;
@@ -47,8 +47,8 @@ export interface WeightFlow {
   readonly slotBytes?: number;
   /** Returns the shard of a unit on this rank. The caller owns the storage. */
   keep(unit: WeightUnit): OwnedShard;
-  adopting?(unit: WeightUnit): void;
-  adopted?(shard: WeightShard): void;
+  prepareUnit?(unit: WeightUnit): void;
+  adoptShard?(shard: WeightShard): void;
   acquire?(unit: WeightUnit): void;
   release?(unit: WeightUnit): void;
   /** Called after every unit's gradient of this backward is sent. */
@@ -77,7 +77,7 @@ export class ZeroStages {
   readonly shardsWeights: boolean;
   /** A partition of each unit, in forward order. */
   readonly partitions: readonly Partition[];
-  /** Of the frozen units. Their weights are gathered and freed, and never change. */
+  /** The shards of frozen units: their weights are gathered and freed, and never change. */
   readonly frozen: readonly WeightShard[];
   private readonly partitionOf = new Map<WeightUnit, Partition>();
   private readonly stageOf = new Map<WeightUnit, ZeroStage>();
@@ -110,14 +110,14 @@ export class ZeroStages {
     return this.stages.reduce((sum, { weights }) => sum + (weights.slotBytes ?? 0), 0);
   }
 
-  /** Called before the unit's initial weights are written. */
-  adopting(unit: WeightUnit): void {
-    this.of(unit).weights.adopting?.(unit);
+  /** Prepares the unit's memory, before its initial weights are written. */
+  prepareUnit(unit: WeightUnit): void {
+    this.of(unit).weights.prepareUnit?.(unit);
   }
 
-  /** Called after they are written, on the compute stream. */
-  adopted(shard: WeightShard): void {
-    this.of(shard.unit).weights.adopted?.(shard);
+  /** Stores this rank's shard of the initial weights, after they are written on compute. */
+  adoptShard(shard: WeightShard): void {
+    this.of(shard.unit).weights.adoptShard?.(shard);
   }
 
   /** Lets later compute work read the unit's weights. */
@@ -145,7 +145,7 @@ export class ZeroStages {
     const { gradients } = this.of(unit);
     const partition = required(this.partitionOf.get(unit));
     // After a flush(), every shard has arrived.
-    if (gradients.takesEach) receiver.reduced(partition, partition.device.compute);
+    if (gradients.takesEach) receiver.receiveReduced(partition, partition.device.compute);
     else gradients.reduce(partition, receiver);
   }
 
@@ -163,7 +163,7 @@ export class ZeroStages {
    */
   publish(shard: WeightShard, stream: Stream, changed?: Event): void {
     this.of(shard.unit).weights.publish?.(shard, stream, changed);
-    shard.unit.noteChanged();
+    shard.unit.markChanged();
   }
 
   /**
@@ -191,10 +191,10 @@ export class ZeroStages {
     return required(this.stageOf.get(unit));
   }
 
-  /** Returns the common value of `of` over the stages; `none` without stages. */
-  private common<T>(what: string, of: (stage: ZeroStage) => T, none: T): T {
+  /** Returns the common value of `of` over the stages; `fallback` without stages. */
+  private common<T>(what: string, of: (stage: ZeroStage) => T, fallback: T): T {
     const values = [...new Set(this.stages.map(of))];
-    if (values.length <= 1) return values[0] ?? none;
+    if (values.length <= 1) return values[0] ?? fallback;
     throw argumentError(
       'ZeroStages',
       `one ${what} for all stages of a model`,

@@ -13,7 +13,7 @@ export const localGradients: GradientFlow = {
   takesEach: false,
   reduce(partition, receiver) {
     partition.grad = partition.unit.gradient.take();
-    receiver?.reduced(partition, partition.device.compute);
+    receiver?.receiveReduced(partition, partition.device.compute);
   },
 };
 
@@ -29,9 +29,9 @@ export const summedGradients = (route: GradientRoute): GradientFlow => ({
     route.buckets.add({
       numel: grad.numel,
       start: (stream) => route.wire.allReduce(grad, { stream, purpose }),
-      done: (stream) => {
+      complete: (stream) => {
         partition.grad = grad;
-        receiver?.reduced(partition, stream);
+        receiver?.receiveReduced(partition, stream);
       },
     });
   },

@@ -26,10 +26,10 @@ export const ownedGradients = (route: GradientRoute): GradientFlow => ({
     route.buckets.add({
       numel: full.numel,
       start: (stream) => route.wire.reduceScatter(shard, full, { stream, purpose }),
-      done: (stream) => {
+      complete: (stream) => {
         full.release();
         partition.grad = shard;
-        receiver?.reduced(partition, stream);
+        receiver?.receiveReduced(partition, stream);
       },
     });
   },
@@ -50,11 +50,11 @@ export const shardedGradients = (route: GradientRoute): GradientFlow => ({
     route.buckets.add({
       numel: full.numel,
       start: (stream) => route.wire.reduceScatter(shard, full, { stream, purpose }),
-      done: (stream) => {
+      complete: (stream) => {
         isSummed = partition.grad !== null;
-        if (partition.grad) add(partition.grad, shard, stream);
+        if (partition.grad) addTo(partition.grad, shard, stream);
         else partition.grad = shard;
-        receiver?.reduced(partition, stream);
+        receiver?.receiveReduced(partition, stream);
       },
       free: () => {
         full.release();
@@ -64,8 +64,8 @@ export const shardedGradients = (route: GradientRoute): GradientFlow => ({
   },
 });
 
-/** Adds `addend` to `sum` in the order of `stream`. */
-function add(sum: Tensor, addend: Tensor, stream: Stream): void {
+/** Adds `addend` to `sumEntries` in the order of `stream`. */
+function addTo(sum: Tensor, addend: Tensor, stream: Stream): void {
   kernels.binary({ a: sum, b: addend, out: sum, op: 'add', accumulate: false }, stream);
 }
 
@@ -81,7 +81,7 @@ export class PublishedWeights implements WeightFlow {
   private readonly awaited = new Map<WeightUnit, Event | null>();
   private readonly events: Event[] = [];
   /** The stream for units that the host has updated. */
-  private readonly beside: Stream;
+  private readonly separateStream: Stream;
 
   constructor(
     private readonly device: Device,
@@ -89,7 +89,7 @@ export class PublishedWeights implements WeightFlow {
     private readonly options: BucketOptions,
   ) {
     this.buckets = new Buckets(device, options);
-    this.beside = Stream.create(device, 'weights between ranks');
+    this.separateStream = Stream.create(device, 'weights between ranks');
   }
 
   keep(unit: WeightUnit): OwnedShard {
@@ -99,13 +99,13 @@ export class PublishedWeights implements WeightFlow {
 
   publish(shard: WeightShard, stream: Stream, changed?: Event): void {
     if (stream === this.device.compute) this.publishInBuckets(shard, stream);
-    else this.publishBeside(shard, stream, changed);
+    else this.publishSeparately(shard, stream, changed);
   }
 
   private publishInBuckets(shard: WeightShard, stream: Stream): void {
     const { unit } = shard;
-    const computed = this.event().record(stream);
-    this.await(unit, null);
+    const computed = this.takeEvent().record(stream);
+    this.setAwaited(unit, null);
     this.buckets.add({
       numel: unit.layout.numel,
       start: (on) => {
@@ -113,25 +113,25 @@ export class PublishedWeights implements WeightFlow {
         this.events.push(computed);
         return this.gather(shard, on);
       },
-      done: (on) => this.await(unit, this.event().record(on)),
+      complete: (on) => this.setAwaited(unit, this.takeEvent().record(on)),
     });
   }
 
-  private publishBeside(shard: WeightShard, stream: Stream, changed?: Event): void {
-    const { beside, device } = this;
-    const order = this.event();
-    beside.wait(changed ?? order.record(stream));
+  private publishSeparately(shard: WeightShard, stream: Stream, changed?: Event): void {
+    const { separateStream, device } = this;
+    const order = this.takeEvent();
+    separateStream.wait(changed ?? order.record(stream));
     // All reads of the old weights have finished.
-    beside.wait(order.record(device.compute));
-    const end = this.options.timer.collective(beside);
-    const work = this.gather(shard, beside);
+    separateStream.wait(order.record(device.compute));
+    const end = this.options.timer.beginCollective(separateStream);
+    const work = this.gather(shard, separateStream);
     end();
-    work.wait(beside);
-    this.await(shard.unit, order.record(beside));
+    work.wait(separateStream);
+    this.setAwaited(shard.unit, order.record(separateStream));
   }
 
   /** Sets the event that readers of the unit wait for, and recycles the last one. */
-  private await(unit: WeightUnit, gathered: Event | null): void {
+  private setAwaited(unit: WeightUnit, gathered: Event | null): void {
     const last = this.awaited.get(unit);
     if (last) this.events.push(last);
     this.awaited.set(unit, gathered);
@@ -151,7 +151,7 @@ export class PublishedWeights implements WeightFlow {
     if (this.awaited.get(unit) === null) this.buckets.flush();
     const gathered = required(this.awaited.get(unit));
     const { compute } = this.device;
-    const end = this.options.timer.stall(compute);
+    const end = this.options.timer.beginStall(compute);
     compute.wait(gathered);
     end();
     this.awaited.delete(unit);
@@ -160,18 +160,18 @@ export class PublishedWeights implements WeightFlow {
 
   dispose(): void {
     this.buckets.dispose();
-    this.beside.synchronize();
-    this.beside.dispose();
+    this.separateStream.synchronize();
+    this.separateStream.dispose();
     for (const event of [...this.events, ...this.awaited.values()]) event?.dispose();
   }
 
-  private event(): Event {
+  private takeEvent(): Event {
     return this.events.pop() ?? new Event(this.device);
   }
 }
 
 /** Wraps the flow `inner`. `group`: the tensor-parallel ranks. */
-export function partialSums(inner: GradientFlow, group: Collectives): GradientFlow {
+export function sumPartialGradients(inner: GradientFlow, group: Collectives): GradientFlow {
   const partialOf = new Map<Unit, readonly LayoutEntry[]>();
   return {
     route: inner.route,
@@ -184,14 +184,14 @@ export function partialSums(inner: GradientFlow, group: Collectives): GradientFl
       const isPartial = (entry: LayoutEntry): boolean => unit.parameterOf(entry).hasPartialGradient;
       const entries = partialOf.get(unit) ?? unit.layout.entries.filter(isPartial);
       partialOf.set(unit, entries);
-      if (entries.length > 0) sum(unit, entries, group);
+      if (entries.length > 0) sumEntries(unit, entries, group);
       inner.reduce(partition, receiver);
     },
   };
 }
 
 /** Runs one all-reduce for all `entries` of the unit, in the order of the compute stream. */
-function sum(unit: Unit, entries: readonly LayoutEntry[], group: Collectives): void {
+function sumEntries(unit: Unit, entries: readonly LayoutEntry[], group: Collectives): void {
   const { compute } = unit.device;
   const grad = unit.gradient.take();
   const count = entries.reduce((total, { numel }) => total + numel, 0);

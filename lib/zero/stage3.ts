@@ -16,7 +16,7 @@ import type { CollectivePlace, Collectives, Work } from './wire.js';
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */
 interface GatherOptions {
   /** Minimum number of prefetched elements, in whole units (stage3_prefetch_bucket_size). */
-  prefetch: number;
+  prefetchElements: number;
   /** Maximum number of gathered elements, without units in use (stage3_max_live_parameters). */
   maxLive: number;
   /** A unit that is reused within this many elements stays gathered (stage3_max_reuse_distance). */
@@ -29,7 +29,7 @@ interface GatherOptions {
   storage: ShardStorage;
   gather: GatherUnit;
   /** Secondary copies for repeated gathers before the next update (hpZ); null without them. */
-  near: SecondaryShards | null;
+  secondaryShards: SecondaryShards | null;
   /** Run gathers on a separate stream. */
   overlap: boolean;
   timer: CommTimer;
@@ -52,13 +52,13 @@ export class GatheredWeights implements WeightFlow {
   private readonly gathered = new Map<WeightUnit, Gathered>();
   private readonly shards = new Map<WeightUnit, WeightShard>();
   private readonly persistent = new Set<WeightUnit>();
-  /** Events of complete shard updates: those of publish(), or events in `own`. */
+  /** Events of complete shard updates: those of publish(), or events in `ownEvents`. */
   private readonly updated = new Map<WeightUnit, Event>();
-  private readonly own = new Map<WeightUnit, Event>();
+  private readonly ownEvents = new Map<WeightUnit, Event>();
   private readonly trace: UnitTrace;
   private readonly stream: Stream;
   private readonly computed: Event;
-  private live = 0;
+  private liveElements = 0;
 
   constructor(
     private readonly device: Device,
@@ -81,12 +81,12 @@ export class GatheredWeights implements WeightFlow {
     return [range, this.options.storage.create(unit, range.numel)];
   }
 
-  adopting(unit: WeightUnit): void {
+  prepareUnit(unit: WeightUnit): void {
     unit.allocate();
   }
 
   /** Stores this rank's shard of a unit with full weights, and frees the rest. */
-  adopted(shard: WeightShard): void {
+  adoptShard(shard: WeightShard): void {
     const { unit, range, storage } = shard;
     this.shards.set(unit, shard);
     const { compute } = this.device;
@@ -94,7 +94,7 @@ export class GatheredWeights implements WeightFlow {
     compute.wait(this.computed.record(storage.store(ownTensor, compute)));
     ownTensor.release();
     unit.vacate();
-    if (this.persists(unit)) this.persistent.add(unit);
+    if (this.isPersistent(unit)) this.persistent.add(unit);
   }
 
   /** Makes later compute work see the unit's weights, and prefetches the next units. */
@@ -104,23 +104,23 @@ export class GatheredWeights implements WeightFlow {
     const { work } = weights;
     const { compute } = this.device;
     if (work) {
-      const end = this.options.timer.stall(compute);
+      const end = this.options.timer.beginStall(compute);
       work.wait(compute);
       end();
-      this.options.near?.keep(unit, weights.flat);
+      this.options.secondaryShards?.keep(unit, weights.flat);
     }
     weights.work = null;
     if (!weights.hasViews) unit.materialize(weights.flat);
     weights.hasViews = true;
-    this.fetchAhead();
-    this.options.storage.expect(this.notGathered());
+    this.prefetch();
+    this.options.storage.expect(this.missingUnits());
   }
 
   /** Allows freeing the unit's weights; they are not read until the next acquire(). */
   release(unit: WeightUnit): void {
     if (!this.gathered.has(unit) || this.persistent.has(unit)) return;
     const { maxReuseDistance, maxLive } = this.options;
-    if (this.live <= maxLive && this.trace.reuseDistance(unit) <= maxReuseDistance) return;
+    if (this.liveElements <= maxLive && this.trace.reuseDistance(unit) <= maxReuseDistance) return;
     this.drop(unit);
   }
 
@@ -137,10 +137,10 @@ export class GatheredWeights implements WeightFlow {
     this.trace.restart();
     this.updated.set(unit, changed ?? this.eventOf(unit).record(stream));
     this.drop(unit);
-    this.options.near?.forget(unit);
+    this.options.secondaryShards?.forget(unit);
   }
 
-  /** Nothing to send: the next use gathers again. */
+  /** Does nothing: the next use gathers again. */
   dispatch(): void {
     this.options.storage.expect(this.trace.firstUnits());
   }
@@ -148,28 +148,28 @@ export class GatheredWeights implements WeightFlow {
   vacate(): void {
     for (const unit of [...this.gathered.keys()]) this.drop(unit);
     this.stream.synchronize();
-    this.options.near?.dispose();
+    this.options.secondaryShards?.dispose();
   }
 
   dispose(): void {
     this.vacate();
     if (this.options.overlap) this.stream.dispose();
-    for (const event of [this.computed, ...this.own.values()]) event.dispose();
+    for (const event of [this.computed, ...this.ownEvents.values()]) event.dispose();
     this.options.storage.dispose();
   }
 
-  /** The next units that are not gathered. */
-  private *notGathered(): Generator<WeightUnit> {
+  /** Yields the next units that are not gathered, in the order of use. */
+  private *missingUnits(): Generator<WeightUnit> {
     for (const unit of this.trace.nextUnits()) if (!this.gathered.has(unit)) yield unit;
   }
 
   private eventOf(unit: WeightUnit): Event {
-    const event = this.own.get(unit) ?? new Event(this.device);
-    this.own.set(unit, event);
+    const event = this.ownEvents.get(unit) ?? new Event(this.device);
+    this.ownEvents.set(unit, event);
     return event;
   }
 
-  private persists(unit: WeightUnit): boolean {
+  private isPersistent(unit: WeightUnit): boolean {
     const { persistenceThreshold, modelPersistenceThreshold } = this.options;
     const { numel } = unit.layout;
     let total = numel;
@@ -186,28 +186,29 @@ export class GatheredWeights implements WeightFlow {
     const updated = this.updated.get(unit);
     if (updated) this.stream.wait(updated);
     const at = { stream: this.stream, purpose: `weights of ${unit.name}` };
-    const end = this.options.timer.collective(this.stream);
-    const { near, gather } = this.options;
-    const work = near?.gather(unit, flat, at) ?? gather(storage, flat, this.group, at, unit);
+    const end = this.options.timer.beginCollective(this.stream);
+    const { secondaryShards, gather } = this.options;
+    const work =
+      secondaryShards?.gather(unit, flat, at) ?? gather(storage, flat, this.group, at, unit);
     end();
     // Same values in other memory. publish() marks real changes.
     flat.changedAt = 0;
     const gathered = { flat, work, hasViews: false };
     this.gathered.set(unit, gathered);
-    this.live += numel;
+    this.liveElements += numel;
     return gathered;
   }
 
   /** Prefetches whole units up to the limit, as DeepSpeed does; the last one may exceed it. */
-  private fetchAhead(): void {
-    const { prefetch, maxLive } = this.options;
+  private prefetch(): void {
+    const { prefetchElements, maxLive } = this.options;
     let ahead = 0;
     for (const unit of this.trace.nextUnits()) {
       const { numel } = unit.layout;
-      if (ahead >= prefetch) return;
+      if (ahead >= prefetchElements) return;
       ahead += numel;
       if (this.gathered.has(unit)) continue;
-      if (this.live + numel > maxLive) return;
+      if (this.liveElements + numel > maxLive) return;
       this.gather(unit);
     }
   }
@@ -217,7 +218,7 @@ export class GatheredWeights implements WeightFlow {
     if (!weights) return;
     weights.work?.wait(this.device.compute);
     this.gathered.delete(unit);
-    this.live -= unit.layout.numel;
+    this.liveElements -= unit.layout.numel;
     if (weights.hasViews) unit.vacate();
     else weights.flat.release();
   }
@@ -243,18 +244,18 @@ export interface ShardStorage {
   dispose(): void;
 }
 
-const alwaysThere = { slotBytes: 0, expect() {}, dispose() {} };
+const inMemory = { slotBytes: 0, expect() {}, dispose() {} };
 
 /** Storage of shards in device memory. */
 export const onDevice: ShardStorage = {
-  ...alwaysThere,
+  ...inMemory,
   create: ({ dtype, device }, numel) =>
     new MemoryStore(held(() => Tensor.empty([numel], dtype, device))),
 };
 
 /** Storage of shards in pinned host memory (offload_param). Source: ZeRO-Infinity. */
 export const onHost: ShardStorage = {
-  ...alwaysThere,
+  ...inMemory,
   create: ({ dtype, device }, numel) => new MemoryStore(allocatePinned(device, [numel], dtype)),
 };
 
@@ -316,7 +317,7 @@ export class UnitTrace {
   /** Index in `last` of the present unit; null if the order is unknown. */
   private position: number | null = null;
   /** The last known index in this step; -1 before any. */
-  private known = -1;
+  private lastKnown = -1;
 
   /**
    * `onlyForwards`: without updates, forwards follow each other. A repeated unit begins the next
@@ -330,9 +331,9 @@ export class UnitTrace {
     const isNext = this.onlyForwards && this.current.includes(unit);
     if (isNext || this.current.length === MAX_USES) this.restart();
     this.current.push(unit);
-    const found = this.last.indexOf(unit, this.known + 1);
-    this.position = found < 0 ? null : found;
-    this.known = this.position ?? this.known;
+    const index = this.last.indexOf(unit, this.lastKnown + 1);
+    this.position = index < 0 ? null : index;
+    this.lastKnown = this.position ?? this.lastKnown;
   }
 
   /** Ends a step. The next step is expected to repeat it. */
@@ -341,15 +342,15 @@ export class UnitTrace {
     this.last = this.current;
     this.current = [];
     this.position = null;
-    this.known = -1;
+    this.lastKnown = -1;
   }
 
   /** Returns the known next units, in order: of this step, or also of the next forward. */
   nextUnits(): readonly WeightUnit[] {
     if (this.position === null) return [];
     const next = this.position + 1;
-    const rest = this.last.slice(next);
-    return this.onlyForwards ? [...rest, ...this.last.slice(0, next)] : rest;
+    const remaining = this.last.slice(next);
+    return this.onlyForwards ? [...remaining, ...this.last.slice(0, next)] : remaining;
   }
 
   /** Between steps: returns the units that the next step is expected to use, in order. */

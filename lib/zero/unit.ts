@@ -31,7 +31,7 @@ export interface UnitOptions {
   layout?: LayoutOptions;
 }
 
-/** A unit with or without a gradient. */
+/** A unit; its gradient is null if it is frozen. */
 export type WeightUnit = Unit<UnitGradient | null>;
 
 /** Owns the flat weights (on the device) while they are gathered, and the gradient if trained. */
@@ -79,7 +79,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
 
   /** Allocates the flat weights, uninitialized except for zeros between parameters. */
   allocate(): Tensor {
-    this.flat = emptyFlat(this);
+    this.flat = allocateFlat(this);
     return this.flat;
   }
 
@@ -99,7 +99,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
   }
 
   /** Marks its weights as changed, in any memory: a backward that saved the old values throws. */
-  noteChanged(): void {
+  markChanged(): void {
     for (const { parameter } of this.parameters) markChanged(parameter);
   }
 
@@ -111,13 +111,13 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
    * Makes the parameter of `entry` a view of the flat weights, and of the flat gradient. Later
    * writes to it by other code would be lost, so they throw.
    */
-  own(entry: LayoutEntry): void {
+  adoptParameter(entry: LayoutEntry): void {
     const parameter = this.parameterOf(entry);
     const slice = sliceFlat(this.weights, entry, entry.shape);
     parameter.place(slice);
     slice.release();
     claim(parameter, this);
-    this.gradient?.own(parameter, entry);
+    this.gradient?.adoptParameter(parameter, entry);
   }
 
   dispose(): void {
@@ -149,7 +149,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
 }
 
 /** Returns uninitialized memory [numel] for all parameters of a unit, with zeros between them. */
-function emptyFlat({ layout, dtype, device }: WeightUnit): Tensor {
+function allocateFlat({ layout, dtype, device }: WeightUnit): Tensor {
   const flat = held(() => Tensor.empty([layout.numel], dtype, device));
   for (const gap of layout.gaps) zeroRange(flat, gap);
   return flat;
@@ -157,12 +157,14 @@ function emptyFlat({ layout, dtype, device }: WeightUnit): Tensor {
 
 /** Receives events of a unit's gradients. */
 export interface UnitListener {
-  /** A parameter's gradient of this backward is complete. */
-  reached(): void;
-  /** Once per backward: every parameter's gradient is complete. */
-  completed(unit: WeightUnit): void;
-  /** A gradient arrived after finish(). If a backward starts now, the listener calls expect(). */
-  unexpected(): void;
+  /** Called when a parameter's gradient of this backward is complete. */
+  onGradient(): void;
+  /** Called once per backward, when every parameter's gradient is complete. */
+  onComplete(unit: WeightUnit): void;
+  /**
+   * Called for a gradient after finish(). If a backward starts now, the listener calls expect().
+   */
+  onUnexpected(): void;
 }
 
 /**
@@ -173,14 +175,14 @@ export interface UnitListener {
  */
 export class UnitGradient {
   /** [numel] in the parameters' dtype. */
-  private written: Tensor | null = null;
+  private backwardGrad: Tensor | null = null;
   /** [numel] in `dtype`, if that is not the parameters'. */
   private sum: Tensor | null = null;
   private listener: UnitListener | null = null;
-  private readonly waiting = new Set<Parameter>();
-  /** Every gradient of the last backward is complete. */
-  private ready = true;
-  private streaming = true;
+  private readonly awaited = new Set<Parameter>();
+  /** Whether every gradient of the last backward is complete. */
+  private isComplete = true;
+  private isStreaming = true;
 
   constructor(
     private readonly unit: WeightUnit,
@@ -190,24 +192,24 @@ export class UnitGradient {
 
   /** Allocated bytes. */
   get bytes(): number {
-    return (this.written?.bytes ?? 0) + (this.sum?.bytes ?? 0);
+    return (this.backwardGrad?.bytes ?? 0) + (this.sum?.bytes ?? 0);
   }
 
-  /** What backward writes, and the sum of several backwards if it is separate. */
-  get memory(): { written: Tensor | null; sum: Tensor | null } {
-    const { written, sum } = this;
-    return { written, sum };
+  /** The gradient that backward writes, and the sum of several backwards if it is separate. */
+  get memory(): { backwardGrad: Tensor | null; sum: Tensor | null } {
+    const { backwardGrad, sum } = this;
+    return { backwardGrad, sum };
   }
 
-  /** Returns whether `buffer` is part of it. */
+  /** Returns whether `buffer` belongs to the gradient. */
   holds(buffer: Buffer): boolean {
-    return this.written?.buffer === buffer || this.sum?.buffer === buffer;
+    return this.backwardGrad?.buffer === buffer || this.sum?.buffer === buffer;
   }
 
   /** Makes the flat gradient the memory of the parameter's gradients. */
-  own(parameter: Parameter, entry: LayoutEntry): void {
+  adoptParameter(parameter: Parameter, entry: LayoutEntry): void {
     setGradTarget(parameter, () => this.memoryFor(entry));
-    parameter.onGradReady = () => this.noteGradient(parameter);
+    parameter.onGradReady = () => this.countGradient(parameter);
   }
 
   /** Sends events of later backwards to `listener`. */
@@ -216,38 +218,38 @@ export class UnitGradient {
   }
 
   /**
-   * Starts a backward: every gradient is expected again. Without `streaming`, the unit is complete
-   * only at finish(), so several backwards may follow each other.
+   * Starts a backward: every gradient is expected again. Without `isStreaming`, the unit is
+   * complete only at finish(), so several backwards may follow each other.
    */
   expect({ streaming }: { streaming: boolean }): void {
-    this.ready = false;
-    this.streaming = streaming;
+    this.isComplete = false;
+    this.isStreaming = streaming;
     for (const { parameter } of this.unit.parameters) {
-      if (parameter.requiresGrad) this.waiting.add(parameter);
+      if (parameter.requiresGrad) this.awaited.add(parameter);
     }
   }
 
   /** Ends a backward: parameters without a gradient get zeros, and the unit is complete. */
   finish(): void {
-    if (this.ready) return;
-    this.waiting.clear();
+    if (this.isComplete) return;
+    this.awaited.clear();
     this.complete();
   }
 
   /** Abandons a failed backward and its gradients. */
   forget(): void {
-    this.waiting.clear();
-    this.ready = true;
+    this.awaited.clear();
+    this.isComplete = true;
     this.drop();
   }
 
   /** Returns the sum of all backwards since drop(), with a new reference; zeros without any. */
   take(): Tensor {
-    if (!(this.isWide ? this.sum : this.written)) this.close();
-    return (this.sum ?? this.ownMemory()).retain();
+    if (!(this.isWide ? this.sum : this.backwardGrad)) this.close();
+    return (this.sum ?? this.allocateOnce()).retain();
   }
 
-  /** Frees it. `parameter.grad` is null (zero) afterwards. */
+  /** Frees the gradient. `parameter.grad` is null (zero) afterwards. */
   drop(): void {
     this.dropWritten();
     this.sum?.release();
@@ -263,8 +265,8 @@ export class UnitGradient {
   }
 
   private memoryFor(entry: LayoutEntry): Tensor {
-    if (this.ready) this.listener?.unexpected();
-    if (this.ready) {
+    if (this.isComplete) this.listener?.onUnexpected();
+    if (this.isComplete) {
       throw new DsError({
         code: 'DS_AUTOGRAD',
         op: `unit ${this.unit.name}`,
@@ -273,30 +275,30 @@ export class UnitGradient {
         hint: 'A module used inside two checkpoint() calls of one forward is not supported.',
       });
     }
-    return sliceFlat(this.ownMemory(), entry, entry.shape);
+    return sliceFlat(this.allocateOnce(), entry, entry.shape);
   }
 
-  private noteGradient(parameter: Parameter): void {
-    if (this.ready) this.listener?.unexpected();
-    this.listener?.reached();
-    this.waiting.delete(parameter);
-    if (this.streaming && this.waiting.size === 0 && !this.ready) this.complete();
+  private countGradient(parameter: Parameter): void {
+    if (this.isComplete) this.listener?.onUnexpected();
+    this.listener?.onGradient();
+    this.awaited.delete(parameter);
+    if (this.isStreaming && this.awaited.size === 0 && !this.isComplete) this.complete();
   }
 
   private complete(): void {
     this.close();
-    this.ready = true;
-    this.listener?.completed(this.unit);
+    this.isComplete = true;
+    this.listener?.onComplete(this.unit);
   }
 
   /** Ends the sum of a backward: parameters without a gradient count as zero. */
   private close(): void {
     const { unit } = this;
     for (const entry of unit.layout.entries) {
-      if (unit.parameterOf(entry).grad === null) zeroRange(this.ownMemory(), entry);
+      if (unit.parameterOf(entry).grad === null) zeroRange(this.allocateOnce(), entry);
     }
     if (!this.isWide) return;
-    const written = this.ownMemory().retain();
+    const written = this.allocateOnce().retain();
     this.dropWritten();
     if (this.sum) kernels.accumulate({ in: written, out: this.sum });
     else this.sum = held(() => cast(written, this.dtype));
@@ -312,12 +314,12 @@ export class UnitGradient {
       parameter.grad?.release();
       parameter.grad = null;
     }
-    this.written?.release();
-    this.written = null;
+    this.backwardGrad?.release();
+    this.backwardGrad = null;
   }
 
-  private ownMemory(): Tensor {
-    this.written ??= emptyFlat(this.unit);
-    return this.written;
+  private allocateOnce(): Tensor {
+    this.backwardGrad ??= allocateFlat(this.unit);
+    return this.backwardGrad;
   }
 }

@@ -9,7 +9,7 @@ import { viewOf } from '../tensor/ops/shapes.js';
 import { markChanged } from '../tensor/tape.js';
 
 export interface Work {
-  /** Later work of `stream` sees the result. Blocks on the CPU. Throws DS_COMM. */
+  /** Makes later work of `stream` wait for the result. Blocks on the CPU. Throws DS_COMM. */
   wait(stream: Stream): void;
 }
 
@@ -36,7 +36,7 @@ export interface Collectives {
 }
 
 /** Copies the values of rank `root` to every rank, in the order of the compute stream. */
-export function takeOver(group: Collectives, values: Tensor, root = 0): void {
+export function broadcastValues(group: Collectives, values: Tensor, root = 0): void {
   if (group.size === 1) return;
   const { compute } = values.device;
   const memory = viewOf(values, values.shape, values.strides);

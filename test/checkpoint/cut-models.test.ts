@@ -13,14 +13,14 @@ import {
 } from '../../lib/checkpoint/index.js';
 import { describeJob, takeContent } from '../../lib/engine/saving/background-job.js';
 import {
-  boxedParts,
-  catalogOf,
+  buildCatalog,
+  divideByBox,
   releaseShards,
   weightShards,
 } from '../../lib/engine/saving/engine-shards.js';
 import { HostCopy } from '../../lib/engine/saving/host-copy.js';
 import { restoreEngine } from '../../lib/engine/saving/restore.js';
-import { contentOf } from '../../lib/engine/saving/snapshot.js';
+import { createContent } from '../../lib/engine/saving/snapshot.js';
 import { type DsConfig, type Engine, initialize, nn, seed, Tensor } from '../../lib/index.js';
 import { type Box, isPart, type Region } from '../../lib/runtime/box.js';
 import { numel } from '../../lib/runtime/view.js';
@@ -163,7 +163,7 @@ const asShare = (engine: Engine, share: Share): Engine =>
 
 async function save(engines: readonly Engine[], tag: string): Promise<void> {
   await onEach(engines, async (engine, world) => {
-    const content = contentOf(engine, { clientState: { note: tag } });
+    const content = createContent(engine, { clientState: { note: tag } });
     try {
       await saveCheckpoint({ dir, tag, saveLatest: true }, content, world);
     } finally {
@@ -195,7 +195,7 @@ async function onEach(
 function requireValues(engine: Engine, values: Record<string, number[]>): void {
   for (const [name, parameter] of engine.module.namedParameters()) {
     const { whole } = parameter.region;
-    for (const { box, tensor } of boxedParts(parameter.region, 0, parameter.detach().retain())) {
+    for (const { box, tensor } of divideByBox(parameter.region, 0, parameter.detach().retain())) {
       const expected: number[] = [];
       const inner = numel(whole.slice(1));
       for (let i = 0; i < numel(box.shape); ++i) {
@@ -268,7 +268,7 @@ test('two ranks write one file of weights together', async () => {
     engines.push(asShare(await engineOf(share, 5 + rank), share));
   }
   await load(engines, 'whole');
-  const all = engines.flatMap((engine) => [...catalogOf(engine, () => true).model]);
+  const all = engines.flatMap((engine) => [...buildCatalog(engine, () => true).model]);
   const catalog = new Map(all.filter(([name]) => /qkv|out|common/.test(name)));
   await onEach(engines, async (engine, world) => {
     const shards = weightShards(engine, () => true);
@@ -290,7 +290,7 @@ test('two ranks write one file of weights together', async () => {
 test('the thread of an asynchronous save receives boxes', async () => {
   const share = { rank: 1, ranks: 2 };
   const engine = await engineOf(share, 3, 1);
-  const content = contentOf(asShare(engine, share), { clientState: {} });
+  const content = createContent(asShare(engine, share), { clientState: {} });
   const copy = new HostCopy(engine.device);
   const [model, optimizer] = [copy.take(content.model), []];
   copy.wait();

@@ -15,7 +15,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { contentOf } from '../../lib/engine/saving/snapshot.js';
+import { createContent } from '../../lib/engine/saving/snapshot.js';
 import { DsError } from '../../lib/errors.js';
 import { type Engine, initialize, nn, peft, seed, Tensor } from '../../lib/index.js';
 import { crc32c } from '../../lib/monitor/tensorboard.js';
@@ -173,7 +173,7 @@ async function sorterEngine(from: number, steps: number, more: object): Promise<
 
 /** The content of a checkpoint of the engine. */
 function stateOfEngine(engine: Engine): unknown {
-  const { model, optimizer, state, rankState } = contentOf(engine, { clientState: {} });
+  const { model, optimizer, state, rankState } = createContent(engine, { clientState: {} });
   const values = [...model, ...optimizer].map(({ name, tensor }) => {
     const all = Buffer.from((tensor as Tensor).toRaw().slice().buffer).toString('base64');
     (tensor as Tensor).release();

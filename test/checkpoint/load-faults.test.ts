@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { consolidate } from '../../lib/checkpoint/index.js';
-import { contentOf } from '../../lib/engine/saving/snapshot.js';
+import { createContent } from '../../lib/engine/saving/snapshot.js';
 import { type Engine, initialize, nn, seed, Tensor } from '../../lib/index.js';
 import {
   callbackCalls,
@@ -58,7 +58,7 @@ async function sorterEngine(from: number, steps: number): Promise<Engine> {
 
 /** The whole content of a checkpoint of the engine. */
 function stateOf(engine: Engine): unknown {
-  const { model, optimizer, state, rankState } = contentOf(engine, { clientState: {} });
+  const { model, optimizer, state, rankState } = createContent(engine, { clientState: {} });
   const values = [...model, ...optimizer].map(({ name, tensor }) => {
     const all = (tensor as Tensor).toArray();
     (tensor as Tensor).release();

@@ -5,7 +5,7 @@ import { existsSync } from 'node:fs';
 import { saveCheckpoint } from '../../lib/checkpoint/index.js';
 import { Checkpointer } from '../../lib/engine/saving/checkpointer.js';
 import { restoreEngine } from '../../lib/engine/saving/restore.js';
-import { contentOf } from '../../lib/engine/saving/snapshot.js';
+import { createContent } from '../../lib/engine/saving/snapshot.js';
 import { StoreWorld } from '../../lib/engine/saving/store-world.js';
 import type { Engine } from '../../lib/index.js';
 import { Job, type StoreAddress } from '../../lib/runtime/job.js';
@@ -51,7 +51,7 @@ async function save(command: Command): Promise<void> {
   const { place, dir, tag, tagValidation, keepLast } = command;
   const engine = partitionEngine(reference, place);
   setRandomState({ seed: 100 + place.rank, offset: 7 });
-  const content = contentOf(engine, { clientState: { note: 'client' } });
+  const content = createContent(engine, { clientState: { note: 'client' } });
   const target = { dir, tag, saveLatest: true, tagValidation, keepLast };
   await saveCheckpoint(target, content, worldOf(command));
 }

@@ -27,9 +27,9 @@ describe('over two ranks', () => {
     name: '',
     group,
     source: group,
-    samples: 2,
+    dataRanks: 2,
     replicas: null,
-    near: null,
+    secondary: null,
     spansStages: false,
   });
   test.each<[config: DsConfig, path: string, value: unknown]>([
@@ -55,7 +55,7 @@ describe('over two ranks', () => {
     ],
     [zero({ stage: 1 }), 'gradients.route.wire', group],
     [zero({ stage: 3, overlap_comm: false }), 'weights.options.overlap', false],
-    [zero({ stage: 3, prefetch_bucket_size: 7 }), 'weights.options.prefetch', 7],
+    [zero({ stage: 3, prefetch_bucket_size: 7 }), 'weights.options.prefetchElements', 7],
     [zero({ stage: 3, max_live_parameters: 7 }), 'weights.options.maxLive', 7],
     [zero({ stage: 3, max_reuse_distance: 7 }), 'weights.options.maxReuseDistance', 7],
     [zero({ stage: 3, param_persistence_threshold: 7 }), 'weights.options.persistenceThreshold', 7],

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { memoryAdvice } from '../../lib/engine/watch/memory-advice.js';
+import { adviseOnMemory } from '../../lib/engine/watch/memory-advice.js';
 import type { Engine } from '../../lib/index.js';
 import { byteText } from '../../lib/runtime/byte-text.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -124,7 +124,7 @@ const staying: Case = {
           assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside ${elements} elements`);
         }
         const weights = stage.partitions.filter(stays).reduce((sum, one) => sum + one.numel, 0);
-        const { hint } = memoryAdvice(engine.parts);
+        const { hint } = adviseOnMemory(engine.parts);
         const frees = state.shares
           .filter((one) => one.state.placement instanceof StreamedState)
           .reduce(
@@ -188,7 +188,7 @@ const advised: Case = {
     const options = { precision: 'bf16', offload: true, speculative: true } as const;
     for (const gpuShare of [0, 1]) {
       const engine = await tinyEngine({ ...options, gpuShare }, device);
-      const { hint } = memoryAdvice(engine.parts);
+      const { hint } = adviseOnMemory(engine.parts);
       assert.equal(/gpu_share": 0 frees \d/.test(hint), gpuShare > 0, hint);
       engine.destroy();
     }
@@ -200,7 +200,7 @@ const advised: Case = {
     engine.step = () => {
       const kept = stage.partitions.reduce((sum, { numel }) => sum + 2 * numel, 0);
       const { bytes } = (state.shares[0] as Share).state;
-      const { hint } = memoryAdvice(engine.parts);
+      const { hint } = adviseOnMemory(engine.parts);
       assert.ok(hint.includes(`gpu_share": 0 frees ${byteText(bytes.device + kept)}`), hint);
       step.call(engine);
     };

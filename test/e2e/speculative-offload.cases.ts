@@ -148,7 +148,8 @@ function orderCase(early: number, weights: Weights): Case {
 }
 
 /**
- * Every step is clipped, and `later` units get their weights before the commit: zero, one, or all.
+ * Every step is clipped, and `lateCommits` units get their weights before the commit: zero, one, or
+ * all.
  */
 function laterCase(later: number, weights: Weights): Case {
   return {
@@ -159,7 +160,7 @@ function laterCase(later: number, weights: Weights): Case {
       const plain = await resident(options, device);
       const expected = trainTiny(plain, 0, steps);
       const engine = await speculative(options, device);
-      speculationOf(engine).later.fix(later);
+      speculationOf(engine).lateCommits.fix(later);
       assert.deepEqual(trainTiny(engine, 0, steps), expected);
       assertSame(engine, plain);
       plain.destroy();

@@ -1,7 +1,7 @@
 // Tests that memory_breakdown and dump_state print the state of the engine.
 import assert from 'node:assert/strict';
 import { describeState } from '../../lib/engine/watch/dump-state.js';
-import { type MemoryUse, memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
+import { type MemoryUse, measureMemory } from '../../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, type Engine, initialize, type Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
@@ -70,7 +70,7 @@ async function memory(device: Device, offload: boolean): Promise<void> {
 async function activations(device: Device): Promise<void> {
   const engine = await engineOf(device, { precision: 'fp32', offload: false }, {});
   const { tokens, targets } = tinyBatch(0, device);
-  const use = (): MemoryUse['device'] => memoryUse(engine.parts).device;
+  const use = (): MemoryUse['device'] => measureMemory(engine.parts).device;
   const loss = engine.forward<Tensor>(tokens, targets);
   const after = use();
   engine.backward(loss);

@@ -1,7 +1,7 @@
 // Tests which ranks count which elements, and the memory that ranks share.
 
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
-import { columnsOf, columnsOfStages } from '../../lib/engine/step/step-columns.js';
+import { assignColumns, assignStageColumns } from '../../lib/engine/step/step-columns.js';
 import { countedRanges } from '../../lib/engine/step/step-control.js';
 import { memoryOfRank, type RankMemory, roomOf } from '../../lib/plan/room.js';
 import { needsText } from '../../lib/plan/shortages.js';
@@ -10,9 +10,9 @@ import { noGrad, Tensor } from '../../lib/tensor/index.js';
 
 test('columns of stages: adjacent columns of one stage are merged', () => {
   const ranks = [[0], [1, 3], [2]];
-  expect(columnsOfStages([0, 0, 1, 2, 2, 0], ranks, 2)).toEqual({
+  expect(assignStageColumns([0, 0, 1, 2, 2, 0], ranks, 2)).toEqual({
     count: 6,
-    own: [3, 4],
+    ownColumns: [3, 4],
     runs: [
       { offset: 0, numel: 2, ranks: [0] },
       { offset: 2, numel: 1, ranks: [1, 3] },
@@ -20,10 +20,10 @@ test('columns of stages: adjacent columns of one stage are merged', () => {
       { offset: 5, numel: 1, ranks: [0] },
     ],
   });
-  expect(columnsOfStages([], ranks, 0)).toEqual({ count: 0, own: [], runs: [] });
-  expect(columnsOfStages([7], ranks, 7)).toEqual({
+  expect(assignStageColumns([], ranks, 0)).toEqual({ count: 0, ownColumns: [], runs: [] });
+  expect(assignStageColumns([7], ranks, 7)).toEqual({
     count: 1,
-    own: [0],
+    ownColumns: [0],
     runs: [{ offset: 0, numel: 1, ranks: [] }],
   });
 });
@@ -47,7 +47,7 @@ test.each([0, 1])('columns of interleaved stages are in the order of layers: ran
       return { wait() {} };
     },
   };
-  const found = columnsOf(
+  const found = assignColumns(
     { layers, starts: [0, 1, 2, 3, 4], ownStages, place: { ranks: 2, rank } } as never,
     units.map((unit) => ({ unit })) as never,
     {
@@ -59,7 +59,7 @@ test.each([0, 1])('columns of interleaved stages are in the order of layers: ran
   );
   expect(found).toEqual({
     count: 4,
-    own: [rank, rank + 2],
+    ownColumns: [rank, rank + 2],
     runs: [0, 1, 0, 1].map((owner, offset) => ({ offset, numel: 1, ranks: [owner] })),
   });
 });
@@ -138,7 +138,7 @@ describe('the memory of the rank with the least memory', () => {
 describe('the free memory of a rank', () => {
   const parameter = (kind: string, bytes: number, more: object = {}) => ({
     isMaterialized: true,
-    missing: null,
+    missingReason: null,
     device: { kind },
     bytes,
     ...more,
@@ -147,7 +147,7 @@ describe('the free memory of a rank', () => {
     parameter('cuda', 100),
     parameter('cuda', 20),
     parameter('cpu', 7),
-    parameter('cuda', 1000, { missing: {} }),
+    parameter('cuda', 1000, { missingReason: {} }),
     parameter('cuda', 1000, { isMaterialized: false }),
   ];
   const adviceFor = (memory: object, kind = 'cuda') =>

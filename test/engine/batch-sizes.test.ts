@@ -1,9 +1,9 @@
 // Tests that batch sizes change only between steps, and which backward completes one.
 import {
   BatchSizes,
-  inStages,
   MicroBatches,
   managedAccumulation,
+  stagedAccumulation,
   unmanagedAccumulation,
 } from '../../lib/engine/step/batch-sizes.js';
 import type { DsError } from '../../lib/errors.js';
@@ -122,7 +122,7 @@ describe('the micro-batches of a step', () => {
   });
 
   test('have one backward for each stage of a rank, the last of which counts samples', () => {
-    const sizes = sizesOf(inStages(2), 2);
+    const sizes = sizesOf(stagedAccumulation(2), 2);
     expect(sizes.accumulation.divisor).toBe(3);
     const { seen, error } = followSteps(sizes);
     expect(seen).toEqual(

@@ -3,7 +3,7 @@ import { Mesh } from '../../lib/comm/mesh.js';
 import { type MeshOptions, MeshShape } from '../../lib/comm/mesh-shape.js';
 import { resolveConfig } from '../../lib/config/index.js';
 import {
-  madeBy,
+  callFactory,
   requireJob,
   requireMethods,
   requireMonitors,
@@ -49,10 +49,10 @@ describe('objects of the caller', () => {
 
   test('may be created by a function, not by a class', () => {
     class Own {}
-    expect(madeBy('op', (given: number) => given + 1, 2)).toBe(3);
+    expect(callFactory('op', (given: number) => given + 1, 2)).toBe(3);
     const classy = (given: number) => ({ class: given }).class;
-    expect(madeBy('op', classy, 4)).toBe(4);
-    expect(thrownBy(() => madeBy('op', Own as never, 2))).toMatchObject({
+    expect(callFactory('op', classy, 4)).toBe(4);
+    expect(thrownBy(() => callFactory('op', Own as never, 2))).toMatchObject({
       code: 'DS_ARGUMENT',
       op: 'op',
       got: 'the class Own',

@@ -1,8 +1,12 @@
 // Tests the check for diverged replicas: different values count, different rounding does not, and
 // the error names the values.
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
-import { copiesApart, findCopiesApart, findOtherBatch } from '../../lib/engine/step/copy-check.js';
-import { GIVEN } from '../../lib/engine/step/step-rows.js';
+import {
+  findDifferentCopies,
+  findDifferentResults,
+  findOtherBatch,
+} from '../../lib/engine/step/copy-check.js';
+import { BATCHES } from '../../lib/engine/step/step-rows.js';
 
 /** Ranks 0 and 1 are replicas, and 2 and 3. */
 const shape = MeshShape.over(4, { tp: 2 });
@@ -27,13 +31,17 @@ test.each<[numbers: number[], apart: [number, number] | null]>([
   [[Number.NaN, Number.NaN, 3, 3], null],
   [[Number.POSITIVE_INFINITY, 1, 3, 3], null],
 ])('%j: %j', (numbers, apart) => {
-  const found = copiesApart(mesh, (rank) => Float32Array.of(5, numbers[rank] as number), 1e-3);
+  const found = findDifferentCopies(
+    mesh,
+    (rank) => Float32Array.of(5, numbers[rank] as number),
+    1e-3,
+  );
   expect(found).toEqual(apart);
 });
 
 test('ranks with different data are not compared', () => {
   const data = { ...mesh, shape: MeshShape.over(4) };
-  expect(copiesApart(data, (rank) => Float32Array.of(rank), 1e-3)).toBeNull();
+  expect(findDifferentCopies(data, (rank) => Float32Array.of(rank), 1e-3)).toBeNull();
 });
 
 /** The numbers of each rank. */
@@ -42,11 +50,11 @@ const rowsOf = (losses: readonly number[], squares: readonly number[]) => ({
   squaresOf: (rank: number) => Float32Array.of(squares[rank] as number),
 });
 
-const among = { ...mesh, compared: GIVEN };
+const among = { ...mesh, compared: BATCHES };
 
 test('reports different losses before different gradient norms', () => {
   const mismatchOf = (losses: number[], squares: number[]) =>
-    findCopiesApart(rowsOf(losses, squares), among);
+    findDifferentResults(rowsOf(losses, squares), among);
   const what = 'losses or gradients';
   expect(mismatchOf([1, 1, 3, 4], [4, 9, 4, 4])).toEqual({ ranks: [2, 3], axes: ['tp'], what });
   expect(mismatchOf([1, 1, 3, 3], [4, 9, 4, 4])).toEqual({ ranks: [0, 1], axes: ['tp'], what });

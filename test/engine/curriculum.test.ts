@@ -249,7 +249,7 @@ test('a stage that reads only labels may receive any inputs', async () => {
   const { parts } = await engineOf(section);
   const { targets } = batch(0);
   for (const inputs of [undefined, null, 7, [1, 2]]) {
-    const [[same, labels] = []] = parts.curriculum.batches([[inputs as never, targets]]);
+    const [[same, labels] = []] = parts.curriculum.cutBatches([[inputs as never, targets]]);
     expect([same, (labels as Tensor).shape]).toEqual([inputs, [ROWS, LENGTHS[0]]]);
   }
 });
@@ -374,6 +374,6 @@ test('a stage that reads no batch keeps the maximum of the other stages', () => 
   const curriculum = curriculumOf(settings, { module, progress } as never);
   // From its maximum on, a curriculum stays there, whatever the schedule says.
   curriculum.setSchedule((step) => (step === 2 ? 12 : 4 + step));
-  for (; progress.globalSteps < 3; ++progress.globalSteps) curriculum.batches([]);
+  for (; progress.globalSteps < 3; ++progress.globalSteps) curriculum.cutBatches([]);
   expect(curriculum.seqlen).toBe(12);
 });

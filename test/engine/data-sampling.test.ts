@@ -4,9 +4,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { resolveConfig } from '../../lib/config/index.js';
 import {
-  noteUnserved,
   requireSameDraws,
   requireSameMetrics,
+  warnUnserved,
 } from '../../lib/engine/data-sampling.js';
 import { type DsConfig, data, type Engine, initialize, nn, type Tensor } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
@@ -224,8 +224,8 @@ test('settings without effect are refused or reported', async () => {
   const warnings = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
   const { engine } = await initialize(more);
   open.push(engine);
-  noteUnserved(engine.config, 1); // Other ranks do not log.
-  noteUnserved(resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }), 0);
+  warnUnserved(engine.config, 1); // Other ranks do not log.
+  warnUnserved(resolveConfig({ train_batch_size: 1 }, { worldSize: 1 }), 0);
   const notices = warnings.mock.calls.map(([text]) => text);
   warnings.mockRestore();
   expect(notices).toEqual([expect.stringMatching(/data_sampling has no effect without trainingD/)]);

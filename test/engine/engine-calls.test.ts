@@ -1,7 +1,7 @@
 // Tests the order of calls, the ranks that receive the error of a failed call, and the order in
 // which an engine releases its parts.
 import { EngineCalls, StateUse } from '../../lib/engine/calls.js';
-import { completely, ReleaseStack } from '../../lib/engine/release-stack.js';
+import { buildOrRelease, ReleaseStack } from '../../lib/engine/release-stack.js';
 import { DsError } from '../../lib/errors.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { tinyEngine } from '../e2e/tiny-training.js';
@@ -24,7 +24,11 @@ function callsOf({ gathers = false, trains = true } = {}) {
     sequenceGroup: null,
   };
   const own = group('own');
-  const calls = new EngineCalls(groups as never, { gathers, trains, own: [own as never] });
+  const calls = new EngineCalls(groups as never, {
+    gathersWeights: gathers,
+    hasOptimizer: trains,
+    parameterGroups: [own as never],
+  });
   const all: Group[] = [...Object.values(groups).flatMap((one) => one ?? []), own];
   /** The groups that receive a failure, if the groups `issuing` had collectives in the call. */
   const heardOf = (run: (body: () => never) => unknown, issuing: readonly string[] = []) => {
@@ -63,10 +67,10 @@ test.each([2, 3] as const)(
     const zero = { stage };
     const engine = await tinyEngine({ precision: 'fp32', offload: false, zero }, cpu());
     const { calls, parts } = engine as unknown as {
-      calls: { passing: { always: readonly unknown[] } };
+      calls: { passGroups: { always: readonly unknown[] } };
       parts: { ranks: { shardGroup: unknown } };
     };
-    expect(calls.passing.always.includes(parts.ranks.shardGroup)).toBe(stage === 3);
+    expect(calls.passGroups.always.includes(parts.ranks.shardGroup)).toBe(stage === 3);
     engine.destroy();
   },
 );
@@ -122,11 +126,11 @@ test('a call that needs states on the device is refused while they are offloaded
       return (error as DsError).expected;
     }
   };
-  calls.use.away.add('optim_states');
+  calls.use.offloaded.add('optim_states');
   expect(missing('requireReadable')).toBeNull();
   expect(missing('requireBackward')).toBeNull();
   expect(missing('requireChangeable')).toBe('optim_states on the device');
-  calls.use.away.add('lp_params');
+  calls.use.offloaded.add('lp_params');
   expect(missing('requireReadable')).toBe('lp_params on the device');
   expect(missing('requireBackward')).toBe('lp_params on the device');
   expect(missing('requireChangeable')).toMatch(/optim_states/);
@@ -149,7 +153,7 @@ test('close() hides the end of the job only after a call that failed last', asyn
     }
   };
   const failPass = (calls: EngineCalls) => expect(() => calls.pass(fail(lost))).toThrow(lost);
-  const turn = (calls: EngineCalls, body: () => Promise<unknown>) => calls.inTurns({}, body);
+  const turn = (calls: EngineCalls, body: () => Promise<unknown>) => calls.runAsync({}, body);
   expect(await expectEnd(() => {}, lost)).toBe(lost);
   expect(await expectEnd(failPass, lost)).toBeNull();
   expect(
@@ -171,10 +175,10 @@ test('close() hides the end of the job only after a call that failed last', asyn
 
 describe('asynchronous calls', () => {
   /** Runs `body` during a call that reads or replaces the state. */
-  async function whileIn(kind: 'whileReading' | 'whileChanging', body: (use: StateUse) => unknown) {
+  async function whileIn(kind: 'runReading' | 'runChanging', body: (use: StateUse) => unknown) {
     const use = new StateUse();
     let end = () => {};
-    const call = kind === 'whileReading' ? 'saveCheckpoint' : 'loadCheckpoint';
+    const call = kind === 'runReading' ? 'saveCheckpoint' : 'loadCheckpoint';
     const ended = new Promise<void>((resolve) => {
       end = resolve;
     });
@@ -190,9 +194,9 @@ describe('asynchronous calls', () => {
   }
 
   test('that only read may overlap, and block changes', async () => {
-    await whileIn('whileReading', async (use) => {
+    await whileIn('runReading', async (use) => {
       use.requireLoaded('engine.forward');
-      expect(await use.whileReading('save16bitModel', async () => 3)).toBe(3);
+      expect(await use.runReading('save16bitModel', async () => 3)).toBe(3);
       const error = thrownBy(() => use.requireIdle('engine.step'));
       expect(error).toMatchObject({
         code: 'DS_AUTOGRAD',
@@ -201,18 +205,18 @@ describe('asynchronous calls', () => {
         got: 'a call while saveCheckpoint() writes the engine state',
         hint: expect.stringContaining('{ asynchronous: true }'),
       });
-      expect((await refusal(() => use.whileChanging('load', async () => 3))).op).toBe('load');
+      expect((await refusal(() => use.runChanging('load', async () => 3))).op).toBe('load');
     });
   });
 
   test('calls that replace the state run alone', async () => {
-    await whileIn('whileChanging', async (use) => {
+    await whileIn('runChanging', async (use) => {
       const error = thrownBy(() => use.requireLoaded('engine.forward'));
       expect(error).toMatchObject({
         got: 'a call while loadCheckpoint() replaces the engine state',
         hint: 'Await loadCheckpoint().',
       });
-      for (const kind of ['whileReading', 'whileChanging'] as const) {
+      for (const kind of ['runReading', 'runChanging'] as const) {
         expect((await refusal(() => use[kind]('next', async () => 3))).op).toBe('next');
       }
     });
@@ -220,10 +224,10 @@ describe('asynchronous calls', () => {
 
   test('need all states on the device, and count as ended if they throw', async () => {
     const use = new StateUse();
-    await expect(use.whileReading('a', fail(lost) as never)).rejects.toBe(lost);
+    await expect(use.runReading('a', fail(lost) as never)).rejects.toBe(lost);
     use.requireIdle('later');
-    use.away.add('hp_params');
-    for (const kind of ['whileReading', 'whileChanging'] as const) {
+    use.offloaded.add('hp_params');
+    for (const kind of ['runReading', 'runChanging'] as const) {
       expect(await refusal(() => use[kind]('a', async () => 3))).toMatchObject(OFFLOADED);
     }
     use.requirePresent('a', ['lp_params']);
@@ -250,7 +254,7 @@ describe('a stack of releases', () => {
     const calls: string[] = [];
     const cause = new Error('the cause');
     const build = () =>
-      completely(({ owned, undo }) => {
+      buildOrRelease(({ owned, undo }) => {
         owned.defer(() => void calls.push('owned'));
         undo.defer(() => void calls.push('undo'));
         undo.defer(fail(new Error('a release')));
@@ -269,7 +273,7 @@ describe('a stack of releases', () => {
 
   test('of a build that succeeds is kept', () => {
     const calls: string[] = [];
-    const kept = completely((site) => {
+    const kept = buildOrRelease((site) => {
       site.owned.defer(() => void calls.push('owned'));
       site.undo.defer(() => void calls.push('undo'));
       return site;

@@ -8,7 +8,7 @@ import { ReleaseStack } from '../../lib/engine/release-stack.js';
 import { requireFp8Gpu, useFp8 } from '../../lib/engine/setup/fp8.js';
 import { NoOptimizer } from '../../lib/engine/setup/optimizer.js';
 import {
-  cutParameter,
+  findCutParameter,
   layoutFor,
   requireElementwise,
   requireExchange,
@@ -414,7 +414,7 @@ describe('the needs of an optimizer', () => {
   test('a parameter across a border of shards is cut', () => {
     const whole = { name: 'Own', groups: [{}], needsWholeParameters: () => true } as never;
     const cut = (entries: object[], stage = 1, shards = 2) =>
-      cutParameter(whole, unitOf(16, ...entries), { stage, shards });
+      findCutParameter(whole, unitOf(16, ...entries), { stage, shards });
     expect(cut([entry('a', 0, 8), entry('b', 8, 8)])).toBeNull();
     expect(cut([entry('a', 0, 9), entry('b', 9, 7)])).toBe('a');
     expect(cut([entry('a', 0, 4), entry('b', 4, 5)])).toBe('b');
@@ -424,7 +424,7 @@ describe('the needs of an optimizer', () => {
     expect(cut([entry('a', 8, 0), entry('b', 0, 8)])).toBeNull();
     const none = { name: 'Own', groups: [{}] } as never;
     const sharding = { stage: 1, shards: 2 };
-    expect(cutParameter(none, unitOf(16, entry('a', 0, 16)), sharding)).toBeNull();
+    expect(findCutParameter(none, unitOf(16, entry('a', 0, 16)), sharding)).toBeNull();
     expect(
       thrownBy(() => requireWholeParameters(whole, unitOf(16, entry('a', 0, 16)), sharding)),
     ).toMatchObject({
@@ -453,7 +453,7 @@ test('a parameter has its own rank group, and a unit the rank group of its first
   const model = { name: '', group: 'all' } as never;
   const tie = { name: 'tie', group: 'some' } as never;
   const groups = new ZeroGroups(model, [{ group: tie, parameters: [a] }]);
-  expect([groups.all, groups.groups]).toEqual([[model, tie], ['some']]);
+  expect([groups.all, groups.ownShardGroups]).toEqual([[model, tie], ['some']]);
   expect([groups.of(a), groups.of(b)]).toEqual([tie, model]);
   const unit = (...parameters: nn.Parameter[]) =>
     ({ parameters: parameters.map((parameter) => ({ parameter })) }) as never;

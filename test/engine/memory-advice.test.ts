@@ -1,11 +1,11 @@
 // Tests the out-of-memory advice of an engine: the limit, the owners of memory, and the best fix.
 import { resolveConfig } from '../../lib/config/index.js';
-import { memoryAdvice } from '../../lib/engine/watch/memory-advice.js';
+import { adviseOnMemory } from '../../lib/engine/watch/memory-advice.js';
 import * as breakdown from '../../lib/engine/watch/memory-breakdown.js';
 import type { DsConfig } from '../../lib/index.js';
 import { StreamedState } from '../../lib/zero/state/placement/streamed.js';
 
-jest.mock('../../lib/engine/watch/memory-breakdown.js', () => ({ memoryUse: jest.fn() }));
+jest.mock('../../lib/engine/watch/memory-breakdown.js', () => ({ measureMemory: jest.fn() }));
 
 const GIB = 2 ** 30;
 
@@ -24,7 +24,7 @@ interface Given {
 function advice({ zero = {}, cap = 0, kind = 'cuda', ranks = 1, micro = 4, ...given }: Given) {
   const use = { weights: 2, gradients: 2, optimizer: 12, other: 6, ...given.use };
   const bytes = Object.fromEntries(Object.entries(use).map(([name, n]) => [name, n * GIB]));
-  jest.mocked(breakdown.memoryUse).mockReturnValue({ device: bytes } as never);
+  jest.mocked(breakdown.measureMemory).mockReturnValue({ device: bytes } as never);
   const config = resolveConfig(
     {
       train_micro_batch_size_per_gpu: micro,
@@ -36,7 +36,7 @@ function advice({ zero = {}, cap = 0, kind = 'cuda', ranks = 1, micro = 4, ...gi
   );
   const device = { kind, name: 'the GPU', memory: { cap: cap * GIB, total: 80 * GIB } };
   const rest = { state: { shares: given.shares ?? [] }, ranks: { dataGroup: { size: ranks } } };
-  return memoryAdvice({ config, device, ...rest } as never);
+  return adviseOnMemory({ config, device, ...rest } as never);
 }
 
 test('the error lists the owners of memory and the total or the cap', () => {

@@ -1,5 +1,5 @@
 // Tests the memory breakdown: bytes by owner, and the lines before and after each phase.
-import { MemoryBreakdown, memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
+import { MemoryBreakdown, measureMemory } from '../../lib/engine/watch/memory-breakdown.js';
 import { untimed } from '../../lib/engine/watch/step-watch.js';
 
 afterEach(() => jest.restoreAllMocks());
@@ -22,7 +22,7 @@ describe('memory by owner', () => {
   };
 
   test('adds up: what no part holds is other, and pinned memory of a CPU is its own', () => {
-    const use = (kind: 'cpu' | 'cuda') => memoryUse(owners(kind) as never);
+    const use = (kind: 'cpu' | 'cuda') => measureMemory(owners(kind) as never);
     const pinned = 2000 + 3 + 5 + 7;
     const known = 55 + 22 + 1000;
     expect(use('cuda')).toMatchObject({

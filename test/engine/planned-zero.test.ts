@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { plannedConfigs, resolveConfig } from '../../lib/config/index.js';
-import { choosePlanned, chooseUpdates, measureModel } from '../../lib/engine/setup/memory.js';
+import { chooseConfig, chooseUpdates, measureModel } from '../../lib/engine/setup/memory.js';
 import { type DsConfig, initialize, nn, optim, seed, Trainer } from '../../lib/index.js';
 import { type RankMemory, roomOf } from '../../lib/plan/room.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -63,7 +63,7 @@ async function onGpu(
   const before = cpu().memory.allocations;
   let zero: unknown;
   const line = await captureOutput(async () => {
-    const config = await choosePlanned(job, asked, planned, measureModel(module, job));
+    const config = await chooseConfig(job, asked, planned, measureModel(module, job));
     zero = config.zero_optimization;
   });
   expect(cpu().memory.allocations).toBe(before);

@@ -6,12 +6,12 @@ import { resolveConfig } from '../../lib/config/index.js';
 import {
   groupsOf,
   type ModelAxes,
+  openRanks,
   type Ranks,
-  ranksOf,
   shardSizes,
 } from '../../lib/engine/ranks.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
-import { holdModel } from '../../lib/engine/setup/zero.js';
+import { adoptIntoUnits } from '../../lib/engine/setup/zero.js';
 import { type Engine, initialize, nn, optim, zeros } from '../../lib/index.js';
 import { refusal } from '../support/refusal.js';
 
@@ -61,7 +61,9 @@ const listsOf = (ranks: Ranks) => ({
 const none = { replica: null, second: null, tensor: null, sequence: null };
 
 test('without cuts, ranks of the other axes are replicas', async () => {
-  const all = await Promise.all([0, 1, 2, 3].map((rank) => ranksOf(jobOf(rank, 4, { tp: 2 }).job)));
+  const all = await Promise.all(
+    [0, 1, 2, 3].map((rank) => openRanks(jobOf(rank, 4, { tp: 2 }).job)),
+  );
   expect(all.map(listsOf)).toEqual(
     [0, 1, 2, 3].map((rank) => {
       const data = rank % 2 === 0 ? [0, 2] : [1, 3];
@@ -131,7 +133,7 @@ test.each<[cuts: ModelAxes, mesh: MeshOptions, rank: number, found: object]>([
     },
   ],
 ])('cuts %j of %j, rank %i', async (cuts, mesh, rank, found) => {
-  const ranks = await ranksOf(jobOf(rank, 4, mesh).job, cuts);
+  const ranks = await openRanks(jobOf(rank, 4, mesh).job, cuts);
   const { isReplica, lossRanks, normRanks } = ranks;
   expect({ ...listsOf(ranks), isReplica, lossRanks, normRanks }).toMatchObject(found);
 });
@@ -140,7 +142,7 @@ test('of a parameter that several tensor ranks hold, the first one counts it', a
   const part = { whole: [4], boxes: [{ offset: [2], shape: [2] }] };
   const whole = { whole: [4], boxes: [{ offset: [0], shape: [4] }] };
   const primary = async (rank: number) => {
-    const { isPrimary } = await ranksOf(jobOf(rank, 2, { tp: 2 }).job, { layers: true });
+    const { isPrimary } = await openRanks(jobOf(rank, 2, { tp: 2 }).job, { layers: true });
     return [part, whole].flatMap((region) =>
       [false, true].map((isReplica) => isPrimary({ region, isReplica } as never)),
     );
@@ -151,7 +153,9 @@ test('of a parameter that several tensor ranks hold, the first one counts it', a
 
 test('MiCS: consecutive ranks are a replica, and ranks with one shard form a group', async () => {
   const all = await Promise.all(
-    [0, 1, 2, 3, 4, 5].map((rank) => ranksOf(jobOf(rank, 6).job, {}, { copy: 2, near: null })),
+    [0, 1, 2, 3, 4, 5].map((rank) =>
+      openRanks(jobOf(rank, 6).job, {}, { replica: 2, secondary: null }),
+    ),
   );
   expect(all.map(({ shardGroup }) => ranksIn(shardGroup))).toEqual(
     [0, 0, 2, 2, 4, 4].map((first) => [first, first + 1]),
@@ -167,7 +171,11 @@ test('MiCS: consecutive ranks are a replica, and ranks with one shard form a gro
 
 test('MiCS with parts of layers: the norm of a replica has its tensor ranks', async () => {
   const { job } = jobOf(4, 8, { tp: 2 });
-  const { shardGroup, replicaGroup, normRanks } = await ranksOf(job, { layers: true }, { copy: 2 });
+  const { shardGroup, replicaGroup, normRanks } = await openRanks(
+    job,
+    { layers: true },
+    { replica: 2 },
+  );
   expect([ranksIn(shardGroup), ranksIn(replicaGroup)]).toEqual([
     [4, 6],
     [0, 4],
@@ -177,7 +185,11 @@ test('MiCS with parts of layers: the norm of a replica has its tensor ranks', as
 
 test('a replica of all ranks, or a copy of all ranks, opens no group', async () => {
   const { job, made } = jobOf(1, 4);
-  const { shardGroup, replicaGroup, secondaryGroup } = await ranksOf(job, {}, { copy: 4, near: 4 });
+  const { shardGroup, replicaGroup, secondaryGroup } = await openRanks(
+    job,
+    {},
+    { replica: 4, secondary: 4 },
+  );
   expect([ranksIn(shardGroup), replicaGroup]).toEqual([[0, 1, 2, 3], null]);
   expect(secondaryGroup).toBe(shardGroup);
   expect(made).toEqual([]);
@@ -185,9 +197,9 @@ test('a replica of all ranks, or a copy of all ranks, opens no group', async () 
 
 test('hpZ: neighbours divide the second copy; engines of a job share the group', async () => {
   const { job, made } = jobOf(3, 4);
-  const ranks = await ranksOf(job, {}, { near: 2 });
+  const ranks = await openRanks(job, {}, { secondary: 2 });
   expect(listsOf(ranks)).toMatchObject({ shard: [0, 1, 2, 3], replica: null, second: [2, 3] });
-  const again = await ranksOf(job, {}, { near: 2 });
+  const again = await openRanks(job, {}, { secondary: 2 });
   expect(again.secondaryGroup).toBe(ranks.secondaryGroup);
   expect(made).toEqual([[2, 3]]);
   expect([...groupsOf(ranks)].map(ranksIn)).toEqual([
@@ -203,16 +215,16 @@ test('a group that failed to open can be opened again', async () => {
   broken.newGroup = async () => {
     throw new Error('no connection');
   };
-  await expect(ranksOf(job, {}, { near: 2 })).rejects.toThrow('no connection');
+  await expect(openRanks(job, {}, { secondary: 2 })).rejects.toThrow('no connection');
   broken.newGroup = newGroup;
-  expect(ranksIn((await ranksOf(job, {}, { near: 2 })).secondaryGroup)).toEqual([0, 1]);
+  expect(ranksIn((await openRanks(job, {}, { secondary: 2 })).secondaryGroup)).toEqual([0, 1]);
 });
 
 test.each([
-  ['mics_shard_size', { copy: 3 }],
-  ['zero_hpz_partition_size', { near: 3 }],
+  ['mics_shard_size', { replica: 3 }],
+  ['zero_hpz_partition_size', { secondary: 3 }],
 ])('%s must divide the ranks', async (key, sizes) => {
-  const error = await refusal(() => ranksOf(jobOf(0, 4).job, {}, sizes));
+  const error = await refusal(() => openRanks(jobOf(0, 4).job, {}, sizes));
   expect(error).toMatchObject({
     code: 'DS_CONFIG',
     op: `zero_optimization.${key}`,
@@ -321,7 +333,7 @@ describe('parameter groups with ranks of their own', () => {
       const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
       const ranks = { ...parts.ranks, broadcastGroup: source };
       const decisions = { module, config, device, optimizer, progress: parts.progress };
-      holdModel(decisions as never, {}, { ranks, ties: [] } as never, site);
+      adoptIntoUnits(decisions as never, {}, { ranks, ties: [] } as never, site);
       site.owned.release();
       return sent;
     };
@@ -352,7 +364,7 @@ describe('parameter groups with ranks of their own', () => {
       };
       const site = { owned: new ReleaseStack(), undo: new ReleaseStack() };
       try {
-        return holdModel(given as never, {}, { ranks, ties: [] } as never, site);
+        return adoptIntoUnits(given as never, {}, { ranks, ties: [] } as never, site);
       } catch (error) {
         return error === stopped ? null : error;
       }

@@ -5,14 +5,14 @@ import { RunRecorder } from '../../lib/engine/watch/run-recorder.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event } from '../../lib/runtime/stream.js';
 
-jest.mock('../../lib/engine/watch/memory-breakdown.js', () => ({ memoryUse: jest.fn() }));
+jest.mock('../../lib/engine/watch/memory-breakdown.js', () => ({ measureMemory: jest.fn() }));
 afterEach(() => jest.restoreAllMocks());
 
 /** A recorder at a clock that the test sets, and its rows by track. */
 function recordRun(hasScale = false) {
   let now = 0;
   jest.spyOn(performance, 'now').mockImplementation(() => now);
-  jest.mocked(breakdown.memoryUse).mockReturnValue({
+  jest.mocked(breakdown.measureMemory).mockReturnValue({
     device: { inUse: 9, peak: 8, weights: 1, gradients: 2, optimizer: 3, other: -4 },
     host: { pinned: 5, resident: 6 },
   });

@@ -287,7 +287,7 @@ describe('the state of an engine without tensors', () => {
     seed(42);
     const { engine, kept, optimizer, host } = hostOf();
     const before = getRandomState();
-    host.follow(savedOf({ lr: 0.5, unknown: 1 }), all);
+    host.load(savedOf({ lr: 0.5, unknown: 1 }), all);
     expect(kept).toEqual({
       scaler: 'scale',
       schedules: 'rates',
@@ -297,7 +297,7 @@ describe('the state of an engine without tensors', () => {
     expect([engine.progress, optimizer.groups[0]?.lr]).toEqual([progress, 0.5]);
     expect(optimizer.groups[0]).not.toHaveProperty('unknown');
     expect(getRandomState()).toEqual({ seed: 7, offset: 3 });
-    host.back();
+    host.restore();
     expect(kept).toEqual({
       scaler: 'own scale',
       schedules: { of: 'schedules' },
@@ -308,7 +308,7 @@ describe('the state of an engine without tensors', () => {
     expect(getRandomState()).toEqual(before);
     const other = hostOf();
     const then = getRandomState();
-    other.host.follow(savedOf({ lr: 0.5 }), nothing);
+    other.host.load(savedOf({ lr: 0.5 }), nothing);
     expect([other.kept, other.engine.progress.globalSteps]).toEqual([{}, 9]);
     expect(getRandomState()).toEqual(then);
   });
@@ -316,7 +316,7 @@ describe('the state of an engine without tensors', () => {
   test('counts updates from 0 without moments, and schedules from their own start', () => {
     const loadCounters = (wanted: object) => {
       const { engine, host } = hostOf();
-      host.follow(savedOf({}), { ...nothing, counters: true, ...wanted });
+      host.load(savedOf({}), { ...nothing, counters: true, ...wanted });
       return [engine.progress.appliedSteps, engine.progress.scheduleStart];
     };
     expect(loadCounters({ optimizer: true, schedules: true })).toEqual([4, 1]);
@@ -327,7 +327,7 @@ describe('the state of an engine without tensors', () => {
 
   test('gives further ranks seeds of their own, unless all ranks had one', () => {
     const randomOf = (rank: number, size: number, seeds: number[]) => {
-      hostOf(rank, size).host.follow(savedOf({}, seeds), { ...nothing, counters: true });
+      hostOf(rank, size).host.load(savedOf({}, seeds), { ...nothing, counters: true });
       return getRandomState();
     };
     expect(randomOf(1, 2, [7, 8])).toEqual({ seed: 8, offset: 4 });
@@ -341,7 +341,7 @@ describe('the state of an engine without tensors', () => {
   test('takes the companions of its rank, of the first one among other ranks', () => {
     const companionsOf = (rank: number, size: number, states: object[]) => {
       const { kept, host } = hostOf(rank, size);
-      host.follow(savedOf({}, [1, 2], states), { ...nothing, companions: true });
+      host.load(savedOf({}, [1, 2], states), { ...nothing, companions: true });
       return kept;
     };
     const states = [{ loader: { at: 0 } }, { loader: { at: 1 } }];
@@ -369,14 +369,14 @@ describe('the state of an engine without tensors', () => {
     [{ flag: 1 }, 'flag', 'true or false'],
     [{ kind: 3 }, 'kind', 'text'],
   ])('refuses %j', (group, field, expected) => {
-    const error = thrownBy(() => hostOf().host.follow(savedOf(group), all));
+    const error = thrownBy(() => hostOf().host.load(savedOf(group), all));
     expect(error).toMatchObject({ code: 'DS_CHECKPOINT', expected });
     expect(error.message).toContain(`state.groups[0].${field}`);
   });
 
   test('takes hyperparameters at their limits', () => {
     const { optimizer, host } = hostOf();
-    host.follow(savedOf({ lr: 0, eps: 0, weightDecay: 0, betas: [0, 1] }), all);
+    host.load(savedOf({ lr: 0, eps: 0, weightDecay: 0, betas: [0, 1] }), all);
     expect(optimizer.groups[0]).toMatchObject({ lr: 0, eps: 0, weightDecay: 0, betas: [0, 1] });
   });
 });

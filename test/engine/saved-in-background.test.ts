@@ -5,7 +5,7 @@ import { BEGIN_SAVE, type CheckpointContent, type LocalShard } from '../../lib/c
 import { describeJob, errorOf, failureOf } from '../../lib/engine/saving/background-job.js';
 import { BackgroundSave } from '../../lib/engine/saving/background-save.js';
 import { HostCopy } from '../../lib/engine/saving/host-copy.js';
-import { inFragments, remoteState } from '../../lib/engine/saving/remote-state.js';
+import { divideFragment, remoteState } from '../../lib/engine/saving/remote-state.js';
 import { StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
 import { DsError, initialize, nn, scope, Tensor } from '../../lib/index.js';
 import { perElement } from '../../lib/optim/declared-state.js';
@@ -218,7 +218,7 @@ test('only state per element is divided into fragments', () => {
   const numel = 2 ** 22 + 5;
   const fragment = { entry: {} as never, from: 3, offset: 100, numel };
   const state = (per: number | null) => ({ ...perElement([numel]), per });
-  const parts = [...inFragments(fragment, state(1))];
+  const parts = [...divideFragment(fragment, state(1))];
   expect(parts.length).toBeGreaterThan(1);
   let at = 0;
   for (const part of parts) {
@@ -226,9 +226,10 @@ test('only state per element is divided into fragments', () => {
     at += part.numel;
   }
   expect(at).toBe(numel);
-  for (const per of [256, null]) expect([...inFragments(fragment, state(per))]).toEqual([fragment]);
+  for (const per of [256, null])
+    expect([...divideFragment(fragment, state(per))]).toEqual([fragment]);
   const none = { ...fragment, numel: 0 };
-  expect([...inFragments(none, state(1))]).toEqual([none]);
+  expect([...divideFragment(none, state(1))]).toEqual([none]);
 });
 
 /** A store in memory. */

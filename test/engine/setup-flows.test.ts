@@ -36,9 +36,9 @@ describe('the flows of gradients and weights', () => {
     const record = {
       name: '',
       group: several,
-      samples: 2,
+      dataRanks: 2,
       replicas: null,
-      near: null,
+      secondary: null,
       source: several,
       spansStages: false,
       ...given.record,
@@ -87,13 +87,13 @@ describe('the flows of gradients and weights', () => {
   });
 
   test('a single rank sends nothing, unless it has replicas or shares samples', () => {
-    const single = { group: alone, samples: 1 };
+    const single = { group: alone, dataRanks: 1 };
     const of = (record: object, more = {}) => flowsOf({ ...bf16, ...more }, { record });
     expect(of(single)).toMatchObject({ isAlone: true, factor: 1, wires: [] });
     expect(of(single, { fp16: { enabled: true }, bf16: {} }).wires).toEqual([]);
     expect(of({ ...single, replicas: several }).isAlone).toBe(false);
     expect(of({ ...single, replicas: several }).wires).toEqual(['ReplicatedWire']);
-    expect(of({ group: alone, samples: 2 }).isAlone).toBe(false);
+    expect(of({ group: alone, dataRanks: 2 }).isAlone).toBe(false);
   });
 
   test('stages 2 and 3 reduce every micro-batch; weights are whole, published or gathered', () => {
@@ -108,7 +108,7 @@ describe('the flows of gradients and weights', () => {
       'PublishedWeights',
       'GatheredWeights',
     ]);
-    const single = { group: alone, samples: 1 };
+    const single = { group: alone, dataRanks: 1 };
     expect([1, 3].map((stage) => weights(stage, single))).toEqual(['WholeWeights', 'WholeWeights']);
     const host = { offload_param: { device: 'cpu' } };
     expect(weights(3, single, host)).toBe('GatheredWeights');
@@ -315,9 +315,9 @@ describe('the stages of a pipeline', () => {
       expect(ties).toEqual([
         {
           name: 'tied by stages 0, 1',
-          samples: 1,
+          dataRanks: 1,
           replicas: null,
-          near: null,
+          secondary: null,
           spansStages: true,
           parameters: 1,
         },

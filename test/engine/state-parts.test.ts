@@ -2,7 +2,7 @@
 import { resolveConfig } from '../../lib/config/index.js';
 import { ReleaseStack } from '../../lib/engine/release-stack.js';
 import {
-  catalogOf,
+  buildCatalog,
   releaseShards,
   statePart,
   weightShards,
@@ -283,7 +283,7 @@ test.each([0, 3])(
     };
     const { engine } = await initialize({ model, optimizer, config, device: 'cpu' });
     const namesOf = (wanted: (name: string) => boolean) => {
-      const { model: weights, optimizer: state } = catalogOf(engine, wanted);
+      const { model: weights, optimizer: state } = buildCatalog(engine, wanted);
       return [Object.fromEntries(weights), Object.fromEntries(state)];
     };
     const of = (shape: number[], dtype: string) => ({ shape, dtype });
@@ -319,12 +319,12 @@ describe('the decision of a step', () => {
   function decisionsOf(list: readonly object[], dynamic = false) {
     const calls: unknown[] = [];
     const progress = { globalSteps: 0, globalSamples: 0, skippedSteps: 0, appliedSteps: 0 };
-    const whole = { applied: true, finite: true, loss: 1, norm: 2, busy: null, stop: false };
+    const whole = { isApplied: true, isFinite: true, loss: 1, norm: 2, busy: null, stop: false };
     const given = list.map((one) => ({
       ...whole,
       emptyBatches: 0,
       uneven: null,
-      apart: null,
+      mismatch: null,
       ...one,
     }));
     const rest = given.values();
@@ -343,8 +343,8 @@ describe('the decision of a step', () => {
           void calls.push(['report', step, applied]),
       },
       stop: {
-        noteStep: () => void calls.push('stepped'),
-        noteAgreement: () => void calls.push('agreed'),
+        markStep: () => void calls.push('stepped'),
+        markAgreement: () => void calls.push('agreed'),
       },
       emptyBatches: { report: (count: number) => void calls.push(['empty', count]) },
     } as never);
@@ -353,11 +353,11 @@ describe('the decision of a step', () => {
 
   test('is read once, in the next call', () => {
     const { decisions, calls, progress } = decisionsOf(
-      [{}, { applied: false, finite: false }],
+      [{}, { isApplied: false, isFinite: false }],
       true,
     );
     expect(decisions.last).toBeNull();
-    decisions.noteStep();
+    decisions.markStep();
     expect(calls).toEqual([['finish', 1], 'stepped']);
     decisions.take();
     decisions.take();
@@ -365,20 +365,20 @@ describe('the decision of a step', () => {
       ['scale', false],
       ['report', 1, true],
     ]);
-    decisions.noteStep();
-    expect(decisions.last).toMatchObject({ applied: false });
+    decisions.markStep();
+    expect(decisions.last).toMatchObject({ isApplied: false });
     expect(progress).toMatchObject({ globalSteps: 2, appliedSteps: 1, skippedSteps: 1 });
     expect(decisions.lossScale).toBe(4);
   });
 
   test('carries a stop and empty micro-batches', () => {
     const { decisions, calls } = decisionsOf([{ stop: true, emptyBatches: 3 }, {}]);
-    decisions.noteStep();
+    decisions.markStep();
     decisions.take();
     expect(calls).toContain('agreed');
     expect(calls).toContainEqual(['empty', 3]);
     calls.length = 0;
-    decisions.noteStep();
+    decisions.markStep();
     decisions.take();
     expect(calls.some((one) => one === 'agreed' || (one as string[])[0] === 'empty')).toBe(false);
   });
@@ -388,7 +388,7 @@ describe('the decision of a step', () => {
   test('with a non-finite loss is an error, unless loss scaling handles it', () => {
     const takeDecision = (loss: number | null, dynamic: boolean) => {
       const { decisions } = decisionsOf([{ loss }], dynamic);
-      decisions.noteStep();
+      decisions.markStep();
       try {
         decisions.take();
         return null;
@@ -408,12 +408,14 @@ describe('the decision of a step', () => {
   test('of the last step may have a different loss on copies, but no different batch', () => {
     const last = (more: object) => {
       const { decisions } = decisionsOf([more]);
-      decisions.noteStep();
+      decisions.markStep();
       decisions.takeLast();
     };
     last({ loss: Number.NaN });
-    expect(() => last({ apart: APART })).toThrow(DsError);
-    expect(() => last({ apart: APART })).toThrow(/other inputs on rank 1 than on rank 0 in step 1/);
+    expect(() => last({ mismatch: APART })).toThrow(DsError);
+    expect(() => last({ mismatch: APART })).toThrow(
+      /other inputs on rank 1 than on rank 0 in step 1/,
+    );
   });
 });
 

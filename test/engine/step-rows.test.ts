@@ -2,8 +2,8 @@
 // sums and losses count.
 import { Mesh } from '../../lib/comm/mesh.js';
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
-import { columnsOf, columnsOfStages } from '../../lib/engine/step/step-columns.js';
-import { GIVEN, StepRows } from '../../lib/engine/step/step-rows.js';
+import { assignColumns, assignStageColumns } from '../../lib/engine/step/step-columns.js';
+import { BATCHES, StepRows } from '../../lib/engine/step/step-rows.js';
 import { liveTensors } from '../../lib/index.js';
 import { Linear } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -18,7 +18,7 @@ interface Given {
 
 const own = (count: number, ranks: number[]) => ({
   count,
-  own: Array.from({ length: count }, (_, i) => i),
+  ownColumns: Array.from({ length: count }, (_, i) => i),
   runs: [{ offset: 0, numel: count, ranks }],
 });
 
@@ -65,7 +65,7 @@ const four = { size: 4, lossRanks: [1, 3], normRanks: [0, 1, 2, 3] };
 test('every number of a rank has its own column in the row of the rank', () => {
   const columns = own(2, four.normRanks) as never;
   const rows = rowsOf({ ...four, rank: 2 }, columns);
-  const digests = GIVEN.flatMap((what) => {
+  const digests = BATCHES.flatMap((what) => {
     const { bits, outline } = rows.digests[what];
     return [bits, outline];
   });
@@ -92,7 +92,7 @@ test('every number of a rank has its own column in the row of the rank', () => {
     0,
     0,
   ]);
-  GIVEN.forEach((what, i) => {
+  BATCHES.forEach((what, i) => {
     const bits = new Int32Array(Float32Array.of(7 + 2 * i).buffer)[0];
     expect(read.digestOf(2, what)).toEqual({ bits, outline: 8 + 2 * i });
     expect(read.digestOf(3, what)).toEqual({ bits: 0, outline: 0 });
@@ -121,9 +121,9 @@ test('the mean loss has the ranks that share the loss, and their micro-batches',
 });
 
 /** The sums of squares that the norm counts, if rank r sends 10 r + column in each own column. */
-function partials(given: Given, columnsAt: (rank: number) => { own: readonly number[] }) {
+function partials(given: Given, columnsAt: (rank: number) => { ownColumns: readonly number[] }) {
   const fill = (rank: number) => (rows: StepRows) => {
-    const { own: columns } = columnsAt(rank);
+    const { ownColumns: columns } = columnsAt(rank);
     for (const [i, one] of rows.squares.entries()) set(one, 10 * rank + (columns[i] as number));
   };
   const others = Array.from({ length: given.size }, (_, rank) =>
@@ -152,7 +152,7 @@ test('the stages of a pipeline count their own columns, in the order of layers',
     [0, 1],
     [2, 3],
   ];
-  const at = (rank: number) => columnsOfStages([0, 1, 1, 0], stages, rank < 2 ? 0 : 1);
+  const at = (rank: number) => assignStageColumns([0, 1, 1, 0], stages, rank < 2 ? 0 : 1);
   const expected = [0, 21, 22, 3, 10, 31, 32, 13];
   for (const rank of [0, 3]) {
     const normRanks = rank < 2 ? [0, 1] : [2, 3];
@@ -185,22 +185,22 @@ test('a pipeline rank counts each unit in the first of its layers that reads it'
     const place = { rank, ranks: 2 };
     const pipeline = { layers, starts: [0, 1, 2, 3, 4], place, ownStages: [rank, rank + 2] };
     const ranks = { world, mesh, normRanks: [rank], tensorGroup: null };
-    return { sent, columns: columnsOf(pipeline as never, partitions as never, ranks as never) };
+    return { sent, columns: assignColumns(pipeline as never, partitions as never, ranks as never) };
   };
   const runs = [0, 1, 0, 1].map((rank, offset) => ({ offset, numel: 1, ranks: [rank] }));
   const first = columnsAt(0, [unitOf(0, 0), unitOf(2, 1)], [0, 1, 0, 1]);
   expect(first.sent).toEqual([[1, 0, 1, 0], { purpose: 'units of stages' }]);
-  expect(first.columns).toEqual({ count: 4, own: [0, 2], runs });
+  expect(first.columns).toEqual({ count: 4, ownColumns: [0, 2], runs });
   const second = columnsAt(1, [unitOf(1, 1), unitOf(3, 0)], [1, 0, 1, 0]);
-  expect(second.columns).toEqual({ count: 4, own: [1, 3], runs });
+  expect(second.columns).toEqual({ count: 4, ownColumns: [1, 3], runs });
   // A unit that no layer of the rank reads is counted in its first layer.
   expect(columnsAt(1, [unitOf(0, 0), unitOf(3, 0)], [1, 0, 1, 0]).sent[0]).toEqual([0, 1, 0, 1]);
   const whole = { place: { ranks: 1 } };
   for (const pipeline of [null, whole]) {
     const ranks = { normRanks: [0, 3] };
-    expect(columnsOf(pipeline as never, [unitOf(0, 0)] as never, ranks as never)).toEqual({
+    expect(assignColumns(pipeline as never, [unitOf(0, 0)] as never, ranks as never)).toEqual({
       count: 1,
-      own: [0],
+      ownColumns: [0],
       runs: [{ offset: 0, numel: 1, ranks: [0, 3] }],
     });
   }

@@ -16,14 +16,14 @@ test('one rank stops at once, with the reason of its first request', () => {
 test('a rank of several stops after the step that follows the agreement', () => {
   const stop = new StopRequest({ worldSize: 2, signals: [] });
   const { signal } = stop;
-  stop.noteStep();
-  stop.noteAgreement();
+  stop.markStep();
+  stop.markAgreement();
   expect([stop.isDue, signal.aborted]).toEqual([false, false]);
-  stop.noteStep();
+  stop.markStep();
   // The end of a step aborts the signal; nothing else reads isDue.
   expect(signal.aborted).toBe(true);
   expect(signal.reason).toEqual(new Error('Stop requested by another rank.'));
-  stop.noteAgreement();
+  stop.markAgreement();
   expect(stop.isDue).toBe(true);
   stop.dispose();
 });
@@ -37,13 +37,13 @@ test('a request that has ended listens to no signal again', () => {
   const signal = 'SIGUSR2';
   const before = process.listenerCount(signal);
   const stop = new StopRequest({ worldSize: 1, signals: [signal] });
-  stop.noteStep();
+  stop.markStep();
   expect(process.listenerCount(signal)).toBe(before);
   expect(stop.isDue).toBe(false);
   expect(process.listenerCount(signal)).toBe(before + 1);
   stop.dispose();
   expect([stop.isDue, stop.signal.aborted]).toEqual([false, false]);
-  stop.noteStep();
+  stop.markStep();
   expect(process.listenerCount(signal)).toBe(before);
   stop.dispose();
 });

@@ -9,7 +9,7 @@ import type {
   TimedStep,
 } from '../../lib/engine/watch/phase-timer.js';
 import { ProfiledStep } from '../../lib/engine/watch/profiled-step.js';
-import { TracedSteps, tracedSteps } from '../../lib/engine/watch/traced-steps.js';
+import { readTraceOptions, TracedSteps } from '../../lib/engine/watch/traced-steps.js';
 import { WrappedTimer } from '../../lib/engine/watch/wrapped-timer.js';
 import { Trace } from '../../lib/profiler/index.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -184,7 +184,7 @@ describe('the step that the profiler counts', () => {
 
 describe('the file of a trace', () => {
   const optionsOf = (path: unknown, given: object = {}, rank = 0) =>
-    tracedSteps(path as string, given as never, { device: cpu(), rank });
+    readTraceOptions(path as string, given as never, { device: cpu(), rank });
 
   test('exists before its steps; ranks have files of their own', () => {
     const inside = join(dir, 'new', 'trace.json');

@@ -2,7 +2,7 @@
 // takes change together.
 import assert from 'node:assert/strict';
 import { tmpdir } from 'node:os';
-import { memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
+import { measureMemory } from '../../lib/engine/watch/memory-breakdown.js';
 import { checkpointing, type DsConfig, initialize, nn, seed, Tensor } from '../../lib/index.js';
 import { factsOf, memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
 import type { Device } from '../../lib/runtime/device.js';
@@ -87,7 +87,7 @@ async function measureRun(run: Run, device: Device): Promise<{ got: Bytes; predi
       engine.step();
     }
   }
-  const { pinned: host } = memoryUse(parts).host;
+  const { pinned: host } = measureMemory(parts).host;
   const peak = device.memory.peakInUse - before;
   const stored = parts.stage.partitions.reduce((sum, { storage }) => sum + storage.bytes.disk, 0);
   const disk = parts.state.bytes.disk + stored;

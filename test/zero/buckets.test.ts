@@ -9,8 +9,8 @@ import { Unit, UnitGradient } from '../../lib/zero/unit.js';
 function bucketsOf(overlap: boolean) {
   const log: string[] = [];
   const timer: CommTimer = {
-    collective: () => () => void log.push('timed'),
-    stall: () => () => void log.push('stalled'),
+    beginCollective: () => () => void log.push('timed'),
+    beginStall: () => () => void log.push('stalled'),
   };
   const buckets = new Buckets(cpu(), { bucketElements: 10, overlap, timer });
   const streams = new Set<Stream>();
@@ -22,7 +22,7 @@ function bucketsOf(overlap: boolean) {
         log.push(`start ${name}`);
         return { wait: () => void log.push(`wait ${name}`) };
       },
-      done: () => void log.push(`done ${name}`),
+      complete: () => void log.push(`done ${name}`),
       ...(frees ? { free: () => void log.push(`free ${name}`) } : {}),
     });
     return log.splice(0);
@@ -128,7 +128,7 @@ describe('a unit', () => {
     ] as const) {
       const { unit } = unitOf(dtype, sum);
       const { gradient } = unit;
-      expect([gradient.bytes, gradient.memory]).toEqual([0, { written: null, sum: null }]);
+      expect([gradient.bytes, gradient.memory]).toEqual([0, { backwardGrad: null, sum: null }]);
       const taken = gradient.take();
       expect(taken.dtype).toBe(sum);
       expect(new Set(taken.to('f32').toArray() as number[])).toEqual(new Set([0]));
@@ -160,9 +160,9 @@ describe('a unit', () => {
     own.memoryFor(entry).release();
     gradient.forget();
     gradient.reportTo({
-      reached() {},
-      completed() {},
-      unexpected: () => gradient.expect({ streaming: false }),
+      onGradient() {},
+      onComplete() {},
+      onUnexpected: () => gradient.expect({ streaming: false }),
     });
     own.memoryFor(entry).release();
     expect(gradient.bytes).toBeGreaterThan(0);
@@ -175,11 +175,11 @@ describe('a unit', () => {
     const log: string[] = [];
     const { gradient } = unit;
     unit.allocate();
-    for (const entry of unit.layout.entries) unit.own(entry);
+    for (const entry of unit.layout.entries) unit.adoptParameter(entry);
     gradient.reportTo({
-      reached: () => void log.push('reached'),
-      completed: () => void log.push('completed'),
-      unexpected: () => {
+      onGradient: () => void log.push('reached'),
+      onComplete: () => void log.push('completed'),
+      onUnexpected: () => {
         log.push('unexpected');
         gradient.expect({ streaming: true });
       },

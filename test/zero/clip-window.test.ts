@@ -7,18 +7,18 @@ function record(window: ClipWindow, missed: boolean, times: number): void {
 
 test('speculates at the start, and stops if the first step missed', () => {
   const window = new ClipWindow();
-  expect(window.speculate).toBe(true);
+  expect(window.isSpeculative).toBe(true);
   window.record(true);
-  expect(window.speculate).toBe(false);
+  expect(window.isSpeculative).toBe(false);
 });
 
 test('a run that missed only its first step continues after four good steps', () => {
   const window = new ClipWindow();
   window.record(true);
   record(window, false, 3);
-  expect(window.speculate).toBe(false);
+  expect(window.isSpeculative).toBe(false);
   window.record(false);
-  expect(window.speculate).toBe(true);
+  expect(window.isSpeculative).toBe(true);
 });
 
 test.each([
@@ -28,22 +28,22 @@ test.each([
   const window = new ClipWindow();
   record(window, false, windowLength);
   record(window, true, missed);
-  expect(window.speculate).toBe(speculate);
+  expect(window.isSpeculative).toBe(speculate);
 });
 
 test('resumes when nearly all of the last steps would have held', () => {
   const window = new ClipWindow();
   record(window, true, windowLength);
   record(window, false, 7);
-  expect(window.speculate).toBe(false);
+  expect(window.isSpeculative).toBe(false);
   window.record(false);
-  expect(window.speculate).toBe(true);
+  expect(window.isSpeculative).toBe(true);
 });
 
 test('a run that always clips stays without speculation', () => {
   const window = new ClipWindow();
   record(window, true, 5 * windowLength);
-  expect(window.speculate).toBe(false);
+  expect(window.isSpeculative).toBe(false);
 });
 
 test('occasional misses never pause speculation', () => {
@@ -51,6 +51,6 @@ test('occasional misses never pause speculation', () => {
   record(window, false, 3);
   for (let i = 0; i < 200; ++i) {
     window.record(i % 4 === 3);
-    expect(window.speculate).toBe(true);
+    expect(window.isSpeculative).toBe(true);
   }
 });

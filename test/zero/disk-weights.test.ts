@@ -7,13 +7,13 @@ import { SwapFile } from '../../lib/runtime/swap-file.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import type { Fragment } from '../../lib/zero/layout.js';
-import { DiskWeights, stayInMemory } from '../../lib/zero/state/disk-weights.js';
+import { chooseResidents, DiskWeights } from '../../lib/zero/state/disk-weights.js';
 import type { WeightUnit } from '../../lib/zero/unit.js';
 
 /** The units that stay, by their place in the order of use. */
 function places(sizes: readonly number[], limit: number): number[] {
   const kept = sizes.map((numel) => ({ unit: {} as WeightUnit, numel }));
-  const stays = stayInMemory(kept, limit);
+  const stays = chooseResidents(kept, limit);
   return kept.flatMap(({ unit }, i) => (stays.has(unit) ? [i] : []));
 }
 
@@ -38,11 +38,15 @@ describe('a file of weights', () => {
   const unitOf = (name: string) => ({ name, dtype: 'f32', device }) as unknown as WeightUnit;
   /** Units of 256 elements, with tiles of 128. */
   function openWeights(names: readonly string[], more: object = {}) {
-    const kept = names.map((name) => ({ unit: unitOf(name), numel: 256 }));
+    const units = names.map((name) => ({ unit: unitOf(name), numel: 256 }));
     const access = { folder, label: 'weights', blockBytes: 4096, depth: 4, checkers: 1 };
     const sizes = { maxInMemory: 0, slots: 3, slotNumel: 128 };
-    const weights = new DiskWeights(device, { kept, ...access, ...sizes, ...more });
-    return { weights, kept, stores: kept.map(({ unit, numel }) => weights.create(unit, numel)) };
+    const weights = new DiskWeights(device, { weights: units, ...access, ...sizes, ...more });
+    return {
+      weights,
+      kept: units,
+      stores: units.map(({ unit, numel }) => weights.create(unit, numel)),
+    };
   }
   const values = (first: number): Tensor =>
     held(() =>

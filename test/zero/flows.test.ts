@@ -14,7 +14,7 @@ import {
   summedGradients,
   WholeWeights,
 } from '../../lib/zero/stage0.js';
-import { partialSums } from '../../lib/zero/stage2.js';
+import { sumPartialGradients } from '../../lib/zero/stage2.js';
 import {
   GatheredWeights,
   gatherPlain,
@@ -38,7 +38,7 @@ function gradientOf(data: readonly number[]) {
   const unit = { name: 'u', device, gradient: { take: () => full.retain() } };
   const partition = { unit, device, grad: null as Tensor | null, isOwnGrad: false };
   const receiver = {
-    reduced: (one: unknown, stream: Stream) =>
+    receiveReduced: (one: unknown, stream: Stream) =>
       void log.push(one === partition, stream === device.compute),
   };
   const end = (): void => {
@@ -61,10 +61,14 @@ describe('gradients of whole units', () => {
         },
       },
       buckets: {
-        add(transfer: { numel: number; start(on: Stream): typeof done; done(on: Stream): void }) {
+        add(transfer: {
+          numel: number;
+          start(on: Stream): typeof done;
+          complete(on: Stream): void;
+        }) {
           calls.push(transfer.numel);
           transfer.start(device.compute).wait();
-          transfer.done(device.compute);
+          transfer.complete(device.compute);
         },
       },
     };
@@ -154,7 +158,7 @@ test('only partial gradients are summed over the tensor-parallel ranks, in one c
       return factor;
     },
   };
-  const flow = partialSums(inner as never, group);
+  const flow = sumPartialGradients(inner as never, group);
   const full = values(Array.from({ length: layout.numel }, (_, i) => i));
   const unitOf = (partial: readonly string[]) => ({
     name: 'u',
@@ -191,10 +195,10 @@ describe('weights that are gathered', () => {
       },
     } as unknown as Collectives;
     const flow = new GatheredWeights(device, group, {
-      prefetch: 0,
+      prefetchElements: 0,
       maxLive: 0,
       maxReuseDistance: 0,
-      near: null,
+      secondaryShards: null,
       overlap: false,
       persistenceThreshold: 0,
       modelPersistenceThreshold: 0,
@@ -225,7 +229,7 @@ describe('weights that are gathered', () => {
       const storage = onDevice.create(unit as never, 8);
       return { unit, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
     });
-    for (const shard of shards) flow.adopted(shard);
+    for (const shard of shards) flow.adoptShard(shard);
     log.length = 0;
     const callsOf = (act: () => void): string[] => {
       act();
@@ -292,7 +296,7 @@ describe('weights that are gathered', () => {
   });
 
   test('are gathered ahead, and waited for at the end of backward', () => {
-    const { flow, shards, callsOf } = flowOf({ prefetch: 1, maxLive: 1e9 });
+    const { flow, shards, callsOf } = flowOf({ prefetchElements: 1, maxLive: 1e9 });
     const [a, b] = shards.map(({ unit }) => unit) as never[];
     for (const unit of [a!, b!]) flow.acquire(unit);
     for (const shard of shards) flow.publish(shard, device.compute);

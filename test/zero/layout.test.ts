@@ -5,7 +5,7 @@ import { cpu } from '../../lib/runtime/device.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { adoptModel } from '../../lib/zero/flatten-model.js';
 import { clipGroups, fragmentsOf, layoutUnit, shardOf } from '../../lib/zero/layout.js';
-import { takeOver } from '../../lib/zero/wire.js';
+import { broadcastValues } from '../../lib/zero/wire.js';
 
 /** a and c in group 0, b in group 1: a at 0, c at 64, b at 256, gaps behind each, 512 in all. */
 const layout = layoutUnit(
@@ -115,15 +115,15 @@ describe('initial values', () => {
       dtype: 'f32',
       device,
       parameterOf: () => parameter,
-      own: (entry: { name: string }) => log.push(`own ${entry.name}`),
+      adoptParameter: (entry: { name: string }) => log.push(`own ${entry.name}`),
     };
     const shard = { unit, range: { offset: 64 * rank, numel: 64 } };
     const stage = {
       shardsWeights,
       partitions: [],
       frozen: [shard],
-      adopting: (one: unknown) => log.push(one === unit ? 'adopting' : 'other'),
-      adopted: (one: unknown) => log.push(one === shard ? 'adopted' : 'other'),
+      prepareUnit: (one: unknown) => log.push(one === unit ? 'adopting' : 'other'),
+      adoptShard: (one: unknown) => log.push(one === shard ? 'adopted' : 'other'),
     };
     const state = { synchronize: () => log.push('synchronize') };
     const group = {
@@ -172,9 +172,9 @@ describe('initial values', () => {
     const values = held(() => Tensor.empty([4], 'f32', device));
     const broadcast = jest.fn(() => ({ wait() {} }));
     const group = (size: number) => ({ rank: 0, size, broadcast }) as never;
-    takeOver(group(1), values);
+    broadcastValues(group(1), values);
     expect(broadcast).not.toHaveBeenCalled();
-    takeOver(group(2), values, 1);
+    broadcastValues(group(2), values, 1);
     expect(broadcast).toHaveBeenCalledWith(expect.objectContaining({ shape: [4] }), 1, {
       stream: device.compute,
       purpose: 'values of one rank',

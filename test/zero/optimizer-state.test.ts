@@ -1,7 +1,7 @@
 // Tests how partitions are divided into shares, and that shares update without waiting for each
 // other.
 
-import { evenlySpread, firstInForward } from '../../lib/engine/setup/optimizer-state.js';
+import { selectEvenly, selectFirst } from '../../lib/engine/setup/optimizer-state.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import type { Schedule } from '../../lib/zero/optimizer-state.js';
 import { OptimizerState } from '../../lib/zero/optimizer-state.js';
@@ -61,7 +61,7 @@ test.each<[sizes: readonly number[], share: number, chosen: number[]]>([
   'of units of %j elements, the device updates %d of the state: units %j',
   (sizes, share, units) => {
     const all = partitionsOf(sizes);
-    const chosen = evenlySpread(all, share);
+    const chosen = selectEvenly(all, share);
     expect([...chosen].map((one) => all.indexOf(one))).toEqual(units);
   },
 );
@@ -78,7 +78,7 @@ test.each<[sizes: readonly number[], share: number, chosen: number[]]>([
   'of units of %j elements, %d of the state stays on the device: units %j',
   (sizes, share, units) => {
     const all = partitionsOf(sizes);
-    const chosen = firstInForward(all, share);
+    const chosen = selectFirst(all, share);
     expect([...chosen].map((one) => all.indexOf(one))).toEqual(units);
   },
 );
@@ -116,7 +116,7 @@ describe('shares of optimizer state', () => {
       awaitWeights: say('awaitWeights'),
       gradOf: say('gradOf', 'own'),
       commit: say('commit'),
-      changed: say('changed'),
+      markChanged: say('changed'),
       resync: say('resync'),
       isAdrift: true,
       rankErrors: () => ['error'],
@@ -168,7 +168,7 @@ describe('shares of optimizer state', () => {
         ...own(['changed']),
         [`${name} refresh`, partition],
       ]);
-      expect(callsOf(() => state.noteChanged(partition))).toEqual(own(['changed']));
+      expect(callsOf(() => state.markChanged(partition))).toEqual(own(['changed']));
       expect(state.lendsCopies(partition)).toBe(name === 'one');
       expect(state.gradOf(partition)).toBe(name === 'one' ? 'own' : 'two');
       callsOf(() => {});

@@ -98,10 +98,10 @@ test.each([
   };
   const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
   const flow = new GatheredWeights(device, group, {
-    prefetch,
+    prefetchElements: prefetch,
     maxLive: 1e9,
     maxReuseDistance: 0,
-    near: null,
+    secondaryShards: null,
     overlap: false,
     persistenceThreshold: 0,
     modelPersistenceThreshold: 0,
@@ -121,7 +121,7 @@ test.each([
     const storage = onDevice.create(own as never, 8);
     return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
   });
-  for (const shard of shards) flow.adopted(shard);
+  for (const shard of shards) flow.adoptShard(shard);
   // One step, which records the order of units, and the start of the next step.
   for (const { unit } of shards) flow.acquire(unit);
   for (const shard of shards) flow.publish(shard, device.compute);
@@ -148,10 +148,10 @@ test.each([
     };
     const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
     const flow = new GatheredWeights(device, group, {
-      prefetch: 0,
+      prefetchElements: 0,
       maxLive: 0,
       maxReuseDistance: 0,
-      near: null,
+      secondaryShards: null,
       overlap: false,
       persistenceThreshold: unitThreshold,
       modelPersistenceThreshold: modelThreshold,
@@ -179,7 +179,7 @@ test.each([
       const storage = onDevice.create(own as never, 8);
       return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
     });
-    for (const shard of shards) flow.adopted(shard);
+    for (const shard of shards) flow.adoptShard(shard);
     const use = (): void => {
       gathered.length = 0;
       for (const { unit } of shards) {
@@ -199,10 +199,10 @@ test('the gather of a shard waits for its own update only', () => {
   const device = cpu();
   const group = { rank: 0, size: 1, allGather: () => ({ wait: () => {} }) };
   const flow = new GatheredWeights(device, group as unknown as Collectives, {
-    prefetch: 0,
+    prefetchElements: 0,
     maxLive: 0,
     maxReuseDistance: 0,
-    near: null,
+    secondaryShards: null,
     overlap: true,
     persistenceThreshold: 0,
     modelPersistenceThreshold: 0,
@@ -226,7 +226,7 @@ test('the gather of a shard waits for its own update only', () => {
   };
   const storage = onDevice.create(unit as never, 8);
   const shard = { unit, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
-  flow.adopted(shard);
+  flow.adoptShard(shard);
   const host = Stream.create(device);
   const changed = new Event(device).record(host);
   const waitsOf = (publish: () => void): unknown[] => {
@@ -267,10 +267,10 @@ test('a unit in use has its views made once, and gathers beyond the limit do not
   };
   const group = { rank: 0, size: 1, allGather } as unknown as Collectives;
   const flow = new GatheredWeights(device, group, {
-    prefetch: 1e9,
+    prefetchElements: 1e9,
     maxLive: 16,
     maxReuseDistance: 0,
-    near: null,
+    secondaryShards: null,
     overlap: false,
     persistenceThreshold: 0,
     modelPersistenceThreshold: 0,
@@ -292,7 +292,7 @@ test('a unit in use has its views made once, and gathers beyond the limit do not
     const storage = onDevice.create(own as never, 8);
     return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
   });
-  for (const shard of shards) flow.adopted(shard);
+  for (const shard of shards) flow.adoptShard(shard);
   const [a] = shards as [WeightShard];
   for (const { unit } of shards) flow.acquire(unit);
   for (const shard of shards) flow.publish(shard, device.compute);

@@ -338,7 +338,7 @@ describe('speculative updates', () => {
       lent.tensor.buffer.write(4 * lent.tensor.offset, new Float32Array(120).fill(1));
       lent.keep();
       lent.tensor.release();
-      state.noteChanged(partition);
+      state.markChanged(partition);
     };
     const run = (of: Partial<Run>) =>
       train({ optimizerOf, scheduleOf, placementOf, between, ...of });

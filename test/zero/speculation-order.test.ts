@@ -49,14 +49,14 @@ test('a unit that arrives late is not taken early', () => {
 test('the share moves by one, between none and all', () => {
   const order = new SpeculationOrder<string>();
   order.start(forward);
-  expect(order.early).toBe(3);
+  expect(order.earlyCount).toBe(3);
   for (const expected of [4, 5, 5]) {
     order.adapt(true);
-    expect(order.early).toBe(expected);
+    expect(order.earlyCount).toBe(expected);
   }
   for (const expected of [4, 3, 2, 1, 0, 0]) {
     order.adapt(false);
-    expect(order.early).toBe(expected);
+    expect(order.earlyCount).toBe(expected);
   }
 });
 
@@ -65,7 +65,7 @@ test('a fixed share does not move', () => {
   order.fix(2);
   order.start(forward);
   order.adapt(true);
-  expect(order.early).toBe(2);
+  expect(order.earlyCount).toBe(2);
 });
 
 test('with many units, a few early arrivals are taken last, and each once', () => {

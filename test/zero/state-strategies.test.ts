@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Engine } from '../../lib/engine/engine.js';
-import { memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
+import { measureMemory } from '../../lib/engine/watch/memory-breakdown.js';
 import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { SwapFile } from '../../lib/runtime/swap-file.js';
@@ -153,7 +153,7 @@ test.each([...onDevice, ...states])('%s: every byte of memory has an owner', asy
   const engine = await tinyEngine({ zero: tiles, ...options }, device);
   trainTiny(engine, 0, 2);
   engine.synchronize();
-  const { other } = memoryUse(engine.parts).device;
+  const { other } = measureMemory(engine.parts).device;
   engine.destroy();
   // Counters, control values and the rounding of blocks.
   expect(other - before).toBeGreaterThan(0);
@@ -163,7 +163,7 @@ test.each([...onDevice, ...states])('%s: every byte of memory has an owner', asy
 test('f32 weights on the device are their own masters', async () => {
   const engine = await tinyEngine({ precision: 'fp32', offload: false }, device);
   trainTiny(engine, 0, 1);
-  const { weights, optimizer } = memoryUse(engine.parts).device;
+  const { weights, optimizer } = measureMemory(engine.parts).device;
   engine.destroy();
   // Two moments and a few counters.
   expect(weights).toBe(2 * WEIGHTS);

@@ -5,13 +5,13 @@ import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { clipGroups, layoutUnit } from '../../lib/zero/layout.js';
 import type { Partition } from '../../lib/zero/shard.js';
-import { pinnedFilled } from '../../lib/zero/state/pinned.js';
+import { allocateFilled } from '../../lib/zero/state/pinned.js';
 import { allocateState, type RangeState, stateTensors } from '../../lib/zero/state/range-state.js';
 import {
+  createTiles,
   cutEvenly,
   disposeTile,
   isByElement,
-  makeTiles,
   tileSize,
 } from '../../lib/zero/state/tiles.js';
 
@@ -100,10 +100,10 @@ test('tiles end at block borders', () => {
     [1068, 212],
     [1280, 256],
   ]);
-  const allocate = pinnedFilled.bind(null, device);
+  const allocate = allocateFilled.bind(null, device);
   const ranges = allocateState({ groups } as unknown as Partition, blocked, allocate);
   expect(ranges[0]?.state.scale?.shape).toEqual([6]);
-  const tiles = makeTiles(ranges, blocked, { device, size: 640, allocate });
+  const tiles = createTiles(ranges, blocked, { device, size: 640, allocate });
   const sizes = tiles.map(({ range, state }) => [
     range.offset,
     range.numel,
@@ -141,10 +141,10 @@ test('a range with per-parameter updates is one tile; other ranges have views of
   const before = liveTensors();
   const parameters = [0, 0, 1, 1, 2].map((group, i) => ({ name: `p${i}`, shape: [100], group }));
   const { groups } = layoutUnit(parameters);
-  const allocate = pinnedFilled.bind(null, device);
+  const allocate = allocateFilled.bind(null, device);
   const ranges = allocateState({ groups } as unknown as Partition, optimizer, allocate);
   ranges[1]?.state.momentum?.buffer.write(192 * 4, new Float32Array(64).fill(7));
-  const tiles = makeTiles(ranges, optimizer, { device, size: 192, allocate });
+  const tiles = createTiles(ranges, optimizer, { device, size: 192, allocate });
   const half = (size: number): Float32Array => new Float32Array(size).fill(0.5);
   const cut = { group: 1, numel: 128, places: 0, starts: [128] };
   expect(tiles.map(numbers)).toEqual([
@@ -161,10 +161,10 @@ test('a range with per-parameter updates is one tile; other ranges have views of
 test('a range that fits into one tile shares its memory with the tile', () => {
   const device = cpu();
   const { groups } = layoutUnit([{ name: 'p', shape: [100], group: 1 }]);
-  const allocate = jest.fn(pinnedFilled.bind(null, device));
+  const allocate = jest.fn(allocateFilled.bind(null, device));
   const ranges = allocateState({ groups } as unknown as Partition, optimizer, allocate);
   allocate.mockClear();
-  const tiles = makeTiles(ranges, optimizer, { device, size: 128, allocate });
+  const tiles = createTiles(ranges, optimizer, { device, size: 128, allocate });
   expect(tiles.map(({ range }) => range)).toEqual(ranges.map(({ range }) => range));
   expect(allocate).not.toHaveBeenCalled();
   for (const tile of tiles) disposeTile(tile);

@@ -2,7 +2,7 @@
 // of each.
 import { createHash } from 'node:crypto';
 import { CommsLogger, initDistributed } from '../../lib/comm/index.js';
-import { memoryUse } from '../../lib/engine/watch/memory-breakdown.js';
+import { measureMemory } from '../../lib/engine/watch/memory-breakdown.js';
 import { type DsConfig, type Engine, initialize, type Tensor } from '../../lib/index.js';
 import { seed } from '../../lib/tensor/index.js';
 import {
@@ -65,7 +65,7 @@ function train(
     const loss = engine.forward<Tensor>(tokens, targets);
     engine.backward(loss);
     if (micro === 0) {
-      const { weights, gradients } = memoryUse(engine.parts).device;
+      const { weights, gradients } = measureMemory(engine.parts).device;
       firstMicroBatch = { weights, gradients };
     }
     engine.step();

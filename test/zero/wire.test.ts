@@ -102,11 +102,11 @@ describe('a flow of gradients', () => {
     const add = (transfer: Parameters<import('../../lib/zero/bucket.js').Buckets['add']>[0]) => {
       log.push(transfer.numel);
       transfer.start(device.compute).wait(device.compute);
-      transfer.done(device.compute);
+      transfer.complete(device.compute);
       transfer.free?.();
     };
     const flow = flowOf({ wire, factor: 0.5, buckets: { add } } as never);
-    const receiver = { reduced: (one: unknown) => void log.push(one === partition) };
+    const receiver = { receiveReduced: (one: unknown) => void log.push(one === partition) };
     const reduce = (isLast: boolean): void =>
       flow.reduce(partition as unknown as Partition, isLast ? receiver : null);
     return { flow, partition, reduce, log };

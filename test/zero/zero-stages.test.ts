@@ -22,7 +22,7 @@ function stageOf(
   const weights = {
     isSharded,
     keep: () => [{ offset: 0, numel: 0 }, null],
-    ...verbs(['adopting', 'adopted', 'acquire', 'release', 'endBackward'], say),
+    ...verbs(['prepareUnit', 'adoptShard', 'acquire', 'release', 'endBackward'], say),
     ...verbs(['publish', 'dispatch', 'dispose'], say),
   };
   const route = { buckets: verbs(['flush', 'dispose'], say) };
@@ -34,7 +34,7 @@ const verbs = <T>(names: readonly string[], of: (name: string) => T): Record<str
   Object.fromEntries(names.map((name) => [name, of(name)]));
 
 const unit = (name: string): Unit =>
-  ({ name, device: cpu(), layout: layoutUnit([]), noteChanged() {} }) as unknown as Unit;
+  ({ name, device: cpu(), layout: layoutUnit([]), markChanged() {} }) as unknown as Unit;
 
 const [attention, expert, head] = ['attention', 'expert', 'head'].map(unit) as [Unit, Unit, Unit];
 
@@ -57,23 +57,23 @@ test('calls about a unit reach only the flows of its stage', () => {
   const log: string[] = [];
   const stages = buildStages(log);
   for (const one of [expert, head]) {
-    stages.adopting(one);
-    stages.adopted(stages.partitions.find(({ unit: own }) => own === one) as Partition);
+    stages.prepareUnit(one);
+    stages.adoptShard(stages.partitions.find(({ unit: own }) => own === one) as Partition);
     stages.acquire(one);
     stages.release(one);
     stages.reduce(one, null);
-    stages.conclude(one, { reduced: () => void log.push(`received ${one.name}`) });
+    stages.conclude(one, { receiveReduced: () => void log.push(`received ${one.name}`) });
   }
   stages.publish(stages.partitions[1] as Partition, null as never);
   expect(log).toEqual([
-    'few adopting expert',
-    'few adopted part of expert',
+    'few prepareUnit expert',
+    'few adoptShard part of expert',
     'few acquire expert',
     'few release expert',
     'few reduce part of expert',
     'received expert',
-    'all adopting head',
-    'all adopted part of head',
+    'all prepareUnit head',
+    'all adoptShard part of head',
     'all acquire head',
     'all release head',
     'all reduce part of head',
@@ -129,7 +129,7 @@ test('gradients of a micro-batch stay in a unit that is reduced once a step', ()
   const stages = buildStages(log);
   stages.reduce(head, null);
   stages.reduce(expert, null);
-  const receiver = { reduced: () => {} };
+  const receiver = { receiveReduced: () => {} };
   stages.reduce(head, receiver);
   expect(log).toEqual(['few reduce part of expert', 'all reduce part of head']);
 });

@@ -16,11 +16,11 @@ import { type Fragment, overlap, shardOf } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/shard.js';
 import { sliceFragment } from '../../zero/shard.js';
 import type { LentState } from '../../zero/state/lent-state.js';
-import { takeOver } from '../../zero/wire.js';
+import { broadcastValues } from '../../zero/wire.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
-import { keepingWrites } from './open-writes.js';
-import { type HeldParameter, type OwnedParameter, ownerOf } from './owned-parameters.js';
+import { keepWrites } from './open-writes.js';
+import { findOwned, type HeldParameter, type OwnedParameter } from './owned-parameters.js';
 
 /**
  * Returns the master weights of a parameter: f32, in its shape, on the engine's device. The caller
@@ -38,15 +38,15 @@ export function safeGetFullFp32Param(parameter: Parameter): Tensor | null {
  * false. All ranks call it. Source: deepspeed.utils.safe_get_full_grad.
  */
 export function safeGetFullGrad(parameter: Parameter): Tensor | null {
-  const owned = ownerOf(parameter);
+  const owned = findOwned(parameter);
   if (!owned?.engine.parts.gradients.isDecided) return null;
   const { partition, engine } = owned;
   const grad = engine.parts.state.gradOf(partition);
   if (!grad) return null;
   return noGrad(() =>
     scope(() => {
-      const whole = { ...stateOf(owned, 'master'), dtype: grad.dtype };
-      const scaled = assemble(owned, whole, (fragment) => sliceFragment(grad, fragment));
+      const state = { ...stateOf(owned, 'master'), dtype: grad.dtype };
+      const scaled = assemble(owned, state, (fragment) => sliceFragment(grad, fragment));
       grad.release();
       return scaled.to('f32').mul(1 / engine.parts.gradients.gradientScale);
     }),
@@ -93,11 +93,11 @@ export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
   }
   noGrad(() =>
     scope(() => {
-      const scaled = wide(value, engine.device).mul(gradients.gradientScale).to(grad.dtype);
-      const whole = stateOf(owned, 'master');
-      writeOwned(owned, { ...whole, values: scaled }, inMemory(grad));
-      state.noteChanged(partition);
-      countAgain(owned, grad);
+      const scaled = toWide(value, engine.device).mul(gradients.gradientScale).to(grad.dtype);
+      const masterState = stateOf(owned, 'master');
+      writeOwned(owned, { ...masterState, values: scaled }, targetIn(grad));
+      state.markChanged(partition);
+      recountNorm(owned, grad);
     }),
   );
   grad.release();
@@ -109,39 +109,39 @@ export function safeSetFullOptimizerState(parameter: Parameter, value: Tensor, k
 }
 
 function getState(parameter: Parameter, name: string): Tensor | null {
-  const owned = ownerOf(parameter);
+  const owned = findOwned(parameter);
   if (!owned) return null;
-  const kept = stateOf(owned, name);
+  const state = stateOf(owned, name);
   const { partition, engine } = owned;
   resync(engine.parts);
   engine.parts.state.synchronize();
   return scope(() =>
-    assemble(owned, kept, (fragment) => borrow(engine, partition, fragment, name).tensor),
+    assemble(owned, state, (fragment) => borrow(engine, partition, fragment, name).tensor),
   );
 }
 
 function setState(parameter: Parameter, value: Tensor, name: string): void {
   const op = name === 'master' ? 'safeSetFullFp32Param' : 'safeSetFullOptimizerState';
   const owned = requireOwned(op, parameter);
-  const kept = stateOf(owned, name);
-  requireShape(op, kept.shape, value);
+  const declared = stateOf(owned, name);
+  requireShape(op, declared.shape, value);
   const { partition, engine } = owned;
   const { state } = engine.parts;
   resync(engine.parts);
   state.synchronize();
   noGrad(() =>
     scope(() => {
-      const values = value.to(engine.device).to(kept.dtype).contiguous();
-      writeOwned(owned, { ...kept, values }, (fragment) =>
+      const values = value.to(engine.device).to(declared.dtype).contiguous();
+      writeOwned(owned, { ...declared, values }, (fragment) =>
         borrow(engine, partition, fragment, name),
       );
     }),
   );
-  state.noteChanged(partition);
+  state.markChanged(partition);
   if (name !== 'master') return;
   const { unit } = partition;
   const parameters = unit.layout.entries.map((entry) => unit.parameterOf(entry));
-  keepingWrites(parameter, parameters, () => publishMasters(engine, [partition]));
+  keepWrites(parameter, parameters, () => publishMasters(engine, [partition]));
 }
 
 /**
@@ -187,7 +187,7 @@ export function publishFrozen(engine: EngineCore, shards: Iterable<WeightShard>)
 function publish({ parts, device }: EngineCore, shard: WeightShard): void {
   const { stage, hooks } = parts;
   stage.publish(shard, device.compute);
-  if (!stage.shardsWeights || hooks.holds(shard.unit)) stage.acquire(shard.unit);
+  if (!stage.shardsWeights || hooks.isHeld(shard.unit)) stage.acquire(shard.unit);
 }
 
 /** Returns a fragment of master weights or state on the device; the caller releases its tensor. */
@@ -202,11 +202,11 @@ function borrow(
   return lent;
 }
 
-/** The target of a write: `tensor`, and keep(), which stores it. */
+/** The target of a write: the caller fills `tensor`, then keep() stores it. */
 type Target = Pick<LentState, 'tensor' | 'keep'>;
 
-/** Targets in a flat tensor that starts at the offset of the part. */
-const inMemory =
+/** Returns a function from fragments to targets in `flat`, which starts at the part's offset. */
+const targetIn =
   (flat: Tensor) =>
   (fragment: Fragment): Target => ({ tensor: sliceFragment(flat, fragment), keep() {} });
 
@@ -237,7 +237,7 @@ function assemble(
     if (numel === 0 || (state.per === null && first > 0)) continue;
     const portion = portionOf(state, { from: first, numel });
     const slice = sliceFlat(full, { offset: portion.from, numel: portion.numel });
-    takeOver(shardGroup, slice, shard);
+    broadcastValues(shardGroup, slice, shard);
     slice.release();
   }
   return full;
@@ -264,27 +264,27 @@ function writeOwned(
 }
 
 /** Recomputes the norm and the step decision with the present gradient of `partition`. */
-function countAgain({ engine, partition }: OwnedParameter, grad: Tensor): void {
+function recountNorm({ engine, partition }: OwnedParameter, grad: Tensor): void {
   const { control } = engine.parts;
   const { compute } = engine.device;
-  const kept = partition.grad;
-  const all = { offset: 0, numel: partition.numel };
-  if (!kept) {
+  const previous = partition.grad;
+  const range = { offset: 0, numel: partition.numel };
+  if (!previous) {
     partition.grad = Tensor.empty([partition.numel], grad.dtype, engine.device);
-    copyFlat(partition.grad, all, grad, all, compute);
+    copyFlat(partition.grad, range, grad, range, compute);
   }
   control.add(partition, compute);
-  partition.grad = kept;
+  partition.grad = previous;
   control.decide(engine.parts.gradients.gradientScale);
 }
 
 /** Returns `value` as f32, contiguous, on `device`. */
-function wide(value: Tensor, device: Tensor['device']): Tensor {
+function toWide(value: Tensor, device: Tensor['device']): Tensor {
   return value.to(device).to('f32').contiguous();
 }
 
 function requireOwned(op: string, parameter: Parameter): OwnedParameter {
-  const owned = ownerOf(parameter);
+  const owned = findOwned(parameter);
   if (owned) return owned;
   const got = 'a parameter that is frozen, in no group, or not passed to initialize()';
   throw new DsError({

@@ -8,19 +8,19 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireEnded, requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { scope, Tensor } from '../../tensor/index.js';
-import { takeOver } from '../../zero/wire.js';
+import { broadcastValues } from '../../zero/wire.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
 import { publishFrozen, publishMasters, writeFrozen, writeMaster } from './full-state.js';
 import { openForWrites, takeWritten } from './open-writes.js';
 import {
+  findHeld,
+  findWhole,
   type HeldParameter,
-  heldBy,
-  holderOf,
   isOwned,
+  unitParameters,
   type WholeParameter,
-  wholeIn,
-  wholeOf,
+  wholeParameters,
 } from './owned-parameters.js';
 
 /** Options of GatheredParameters. */
@@ -59,22 +59,22 @@ export function gatheredParameters<Result>(
 ): Result {
   const { modifierRank = null } = readOptions('GatheredParameters', options, GATHER_OPTIONS);
   requireType('GatheredParameters', body, 'function');
-  const held = heldAmong(what);
-  const all = modifierRank === null ? held : [...held, ...wholeAmong(what)];
-  const [first] = all;
+  const parameters = shardedIn(what);
+  const shared = modifierRank === null ? parameters : [...parameters, ...wholeParametersIn(what)];
+  const [first] = shared;
   if (!first) return body();
-  requireOneEngine(all);
+  requireOneEngine(shared);
   const { engine } = first;
   if (modifierRank !== null) {
     requireRank(modifierRank, engine.worldSize);
-    requireWhole(held);
+    requireWhole(parameters);
   }
   resync(engine.parts);
-  const releaseHold = engine.parts.hooks.hold([...new Set(held.map(({ shard }) => shard))]);
+  const releaseHold = engine.parts.hooks.hold([...new Set(parameters.map(({ shard }) => shard))]);
   try {
     // A body without writes may return a promise: it reads at once and writes files later.
     if (modifierRank === null) return body();
-    return requireEnded('GatheredParameters', modify(all, modifierRank, body), {
+    return requireEnded('GatheredParameters', modify(shared, modifierRank, body), {
       consequence: 'later writes would stay on one rank',
       hint: 'Await outside of the body, and change parameters only inside it.',
     });
@@ -84,14 +84,19 @@ export function gatheredParameters<Result>(
 }
 
 /** A parameter that the ranks share during the body. */
-type Shared = HeldParameter | WholeParameter;
+type SharedParameter = HeldParameter | WholeParameter;
 
-const isFrozenShard = (item: Shared): item is HeldParameter => 'shard' in item && !isOwned(item);
+const isFrozenShard = (item: SharedParameter): item is HeldParameter =>
+  'shard' in item && !isOwned(item);
 
-function modify<Result>(held: readonly Shared[], root: number, body: () => Result): Result {
-  const outcome = outcomeOf(held, body);
+function modify<Result>(
+  shared: readonly SharedParameter[],
+  root: number,
+  body: () => Result,
+): Result {
+  const outcome = runWritable(shared, body);
   try {
-    adoptChanges(held, root);
+    adoptChanges(shared, root);
   } catch (error) {
     // The error of the body explains the failure better than the failed exchange.
     if (!('error' in outcome)) throw error;
@@ -101,11 +106,11 @@ function modify<Result>(held: readonly Shared[], root: number, body: () => Resul
 }
 
 /** Returns the result of `body` or its error. The parameters are writable during the call. */
-function outcomeOf<Result>(
-  held: readonly Shared[],
+function runWritable<Result>(
+  shared: readonly SharedParameter[],
   body: () => Result,
 ): { result: Result } | { error: unknown } {
-  const close = openForWrites(held.map(({ parameter }) => parameter));
+  const close = openForWrites(shared.map(({ parameter }) => parameter));
   try {
     return { result: body() };
   } catch (error) {
@@ -116,18 +121,18 @@ function outcomeOf<Result>(
 }
 
 /** Copies the writes of rank `root` to all ranks. All ranks make the same calls. */
-function adoptChanges(held: readonly Shared[], root: number): void {
-  const { engine } = required(held[0]);
-  const written = held.map(({ parameter }) => takeWritten(parameter));
-  const [changed, lost] = writtenBy(root, held, written);
+function adoptChanges(shared: readonly SharedParameter[], root: number): void {
+  const { engine } = required(shared[0]);
+  const written = shared.map(({ parameter }) => takeWritten(parameter));
+  const [changed, unchanged] = findWritten(root, shared, written);
   const { ranks, state } = engine.parts;
   state.synchronize();
   for (const item of changed) {
-    takeOver(ranks.world, item.parameter, root);
+    broadcastValues(ranks.world, item.parameter, root);
     if (isOwned(item)) scope(() => writeMaster(item, item.parameter.detach().to('f32')));
     else if (isFrozenShard(item)) writeFrozen(item);
   }
-  for (const { parameter } of lost) takeOver(ranks.world, parameter, root);
+  for (const { parameter } of unchanged) broadcastValues(ranks.world, parameter, root);
   publishMasters(engine, new Set(changed.filter(isOwned).map(({ partition }) => partition)));
   publishFrozen(engine, new Set(changed.filter(isFrozenShard).map(({ shard }) => shard)));
 }
@@ -136,39 +141,42 @@ function adoptChanges(held: readonly Shared[], root: number): void {
  * Returns the parameters that rank `root` wrote, and those that only other ranks wrote. The result
  * is equal on every rank.
  */
-function writtenBy(
+function findWritten(
   root: number,
-  held: readonly Shared[],
+  held: readonly SharedParameter[],
   written: readonly boolean[],
-): [root: Shared[], others: Shared[]] {
+): [root: SharedParameter[], others: SharedParameter[]] {
   const { device, parts } = required(held[0]).engine;
   const { world } = parts.ranks;
   // Larger than the sum of all other ranks.
   const weight = world.rank === root ? world.size : 1;
   const sums = scope(() => {
-    const shared = Tensor.from(
+    const flags = Tensor.from(
       Float32Array.from(written, (item) => (item ? weight : 0)),
       { device },
     );
-    world.allReduce(shared, { purpose: 'which parameters were written' }).wait();
-    return shared.toArray();
+    world.allReduce(flags, { purpose: 'which parameters were written' }).wait();
+    return flags.toArray();
   });
-  const among = (min: number, end: number): Shared[] =>
+  const among = (min: number, end: number): SharedParameter[] =>
     held.filter((_, i) => required(sums[i]) >= min && required(sums[i]) < end);
   return [among(world.size, Number.POSITIVE_INFINITY), among(1, world.size)];
 }
 
-function heldAmong(what: Gatherable): HeldParameter[] {
-  if ('parts' in what) return [...heldBy(what)];
-  return listOf(what).flatMap((parameter) => holderOf(parameter) ?? []);
+function shardedIn(what: Gatherable): HeldParameter[] {
+  if ('parts' in what) return [...unitParameters(what)];
+  return listOf(what).flatMap((parameter) => findHeld(parameter) ?? []);
 }
 
-/** Only for ranks with equal parameters: parts of layers and stages look like whole parameters. */
-function wholeAmong(what: Gatherable): WholeParameter[] {
+/**
+ * Returns the frozen parameters in no unit among `what`. Empty if layers or stages are divided,
+ * because their parts look like whole parameters.
+ */
+function wholeParametersIn(what: Gatherable): WholeParameter[] {
   const among =
     'parts' in what
-      ? [...wholeOf(what)]
-      : listOf(what).flatMap((parameter) => wholeIn(parameter) ?? []);
+      ? [...wholeParameters(what)]
+      : listOf(what).flatMap((parameter) => findWhole(parameter) ?? []);
   return among.filter(({ engine }) => {
     const { broadcastGroup, world } = engine.parts.ranks;
     return broadcastGroup.size === world.size;
@@ -181,8 +189,8 @@ function listOf(what: Exclude<Gatherable, EngineCore>): Parameter[] {
 }
 
 /** Throws for a part of a layer: a write to it does not define the other parts. */
-function requireWhole(held: readonly HeldParameter[]): void {
-  const part = held.find(
+function requireWhole(parameters: readonly HeldParameter[]): void {
+  const part = parameters.find(
     ({ engine, entry }) => engine.parts.ranks.tensorGroup && isPart(entry.region),
   );
   if (!part) return;
@@ -195,8 +203,8 @@ function requireWhole(held: readonly HeldParameter[]): void {
   });
 }
 
-function requireOneEngine(held: readonly Shared[]): void {
-  if (new Set(held.map(({ engine }) => engine)).size === 1) return;
+function requireOneEngine(shared: readonly SharedParameter[]): void {
+  if (new Set(shared.map(({ engine }) => engine)).size === 1) return;
   throw misusedError('parameters of one engine', 'parameters of several engines');
 }
 
@@ -214,7 +222,7 @@ function misusedError(expected: string, got: string): DsError {
  * All ranks call both. Meanwhile forwards need no other rank, and no step may run.
  */
 export function holdWeights(engine: EngineCore): () => void {
-  const shards = new Set([...heldBy(engine)].map(({ shard }) => shard));
+  const shards = new Set([...unitParameters(engine)].map(({ shard }) => shard));
   if (shards.size === 0) return () => {};
   resync(engine.parts);
   return engine.parts.hooks.hold([...shards]);

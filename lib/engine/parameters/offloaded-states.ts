@@ -10,7 +10,7 @@ import type { Tensor } from '../../tensor/index.js';
 import type { EngineCalls } from '../calls.js';
 import { OFFLOAD_STATES, type OffloadState } from '../calls.js';
 import type { EngineCore } from '../engine-parts.js';
-import { wholeOf } from './owned-parameters.js';
+import { wholeParameters } from './owned-parameters.js';
 
 /** Options of offloadStates(). */
 export interface OffloadStatesOptions {
@@ -48,7 +48,7 @@ export class OffloadedStates {
   /** Copies of buffers that are away. */
   private readonly copies = new Map<Buffer, Buffer | Uint8Array>();
   /** Page-locked memory of earlier copies: it takes long to allocate. */
-  private readonly spare: Buffer[] = [];
+  private readonly spareBuffers: Buffer[] = [];
 
   constructor(
     private readonly engine: EngineCore,
@@ -61,7 +61,7 @@ export class OffloadedStates {
     this.calls.requireChangeable(op, []);
     const options = readOptions(op, given, OFFLOAD);
     const { include, device = 'cpu', pinMemory = true, nonBlocking = false } = options;
-    const names = namesIn(op, include ?? OFFLOAD_STATES);
+    const names = readNames(op, include ?? OFFLOAD_STATES);
     requireOneOf(`${op} device`, device, ['cpu', 'none']);
     requireType(`${op} pinMemory`, pinMemory, 'boolean');
     requireType(`${op} nonBlocking`, nonBlocking, 'boolean');
@@ -74,10 +74,10 @@ export class OffloadedStates {
     const bytes: OffloadedBytes = {};
     for (const name of names) {
       bytes[name] = 0;
-      if (this.calls.use.away.has(name)) continue;
+      if (this.calls.use.offloaded.has(name)) continue;
       if (name === 'lp_params') this.engine.parts.stage.vacate();
       const tensors = memoryOf(this.engine, name);
-      this.calls.use.away.add(name);
+      this.calls.use.offloaded.add(name);
       for (const buffer of new Set(tensors.map((tensor) => tensor.buffer))) {
         if (!buffer.isPresent || buffer.bytes === 0) continue;
         const host = pinMemory ? this.copyToPinned(buffer) : new Uint8Array(buffer.bytes);
@@ -97,22 +97,22 @@ export class OffloadedStates {
     const { nonBlocking = false } = readOptions(op, given, RELOAD);
     requireType(`${op} nonBlocking`, nonBlocking, 'boolean');
     this.restore(() => true);
-    this.calls.use.away.clear();
+    this.calls.use.offloaded.clear();
     if (!nonBlocking) this.stream?.synchronize();
   }
 
   /** Reloads the weights, which the model keeps, and frees the other copies. */
   dispose(): void {
     const { calls, engine, stream } = this;
-    if (calls.use.away.has('lp_params')) {
+    if (calls.use.offloaded.has('lp_params')) {
       const weights = new Set(memoryOf(engine, 'lp_params').map(({ buffer }) => buffer));
       this.restore((buffer) => weights.has(buffer));
     }
     stream?.synchronize();
     for (const copy of this.copies.values()) if (copy instanceof Memory) copy.release();
-    for (const copy of this.spare.splice(0)) copy.release();
+    for (const copy of this.spareBuffers.splice(0)) copy.release();
     this.copies.clear();
-    calls.use.away.clear();
+    calls.use.offloaded.clear();
     stream?.dispose();
     this.event?.dispose();
     this.stream = null;
@@ -126,7 +126,7 @@ export class OffloadedStates {
       // Tensors may have been released meanwhile. If memory is short, a second call continues.
       if (!buffer.isReleased) buffer.restore(copy, stream, event);
       this.copies.delete(buffer);
-      if (copy instanceof Memory) this.spare.push(copy);
+      if (copy instanceof Memory) this.spareBuffers.push(copy);
     }
     this.engine.device.compute.wait(event.record(stream));
   }
@@ -139,9 +139,9 @@ export class OffloadedStates {
   }
 
   private copyToPinned({ bytes, device }: Buffer): Buffer {
-    const found = this.spare.findIndex((buffer) => buffer.bytes === bytes);
-    const [kept] = found < 0 ? [] : this.spare.splice(found, 1);
-    return kept ?? Memory.allocatePinned(device, bytes);
+    const index = this.spareBuffers.findIndex((buffer) => buffer.bytes === bytes);
+    const [spare] = index < 0 ? [] : this.spareBuffers.splice(index, 1);
+    return spare ?? Memory.allocatePinned(device, bytes);
   }
 }
 
@@ -161,7 +161,7 @@ export function requireOnDevice(op: string, { config }: EngineCore): void {
   }
 }
 
-function namesIn(op: string, include: unknown): OffloadState[] {
+function readNames(op: string, include: unknown): OffloadState[] {
   if (!Array.isArray(include)) throw valueError(`${op} include`, 'a list of states', include);
   for (const name of include) requireOneOf(`${op} include`, name, OFFLOAD_STATES);
   if (new Set(include).size < include.length) {
@@ -174,20 +174,20 @@ function namesIn(op: string, include: unknown): OffloadState[] {
 function memoryOf(engine: EngineCore, name: OffloadState): Tensor[] {
   const { state, stage, units } = engine.parts;
   const gradients = units.map(({ gradient }) => gradient.memory);
-  const known: Record<OffloadState, () => (Tensor | null)[]> = {
+  const tensorsOf: Record<OffloadState, () => (Tensor | null)[]> = {
     optim_states: () => state.deviceMemory.states,
     hp_params: () => state.deviceMemory.masters,
     lp_params: () => {
       const shards = [...stage.partitions, ...stage.frozen];
-      const whole = [...wholeOf(engine)].map(({ parameter }) => parameter);
+      const whole = [...wholeParameters(engine)].map(({ parameter }) => parameter);
       return [...shards.flatMap(({ storage, unit }) => [storage.memory, unit.memory]), ...whole];
     },
     lp_grads: () => [
       ...stage.partitions.map(({ grad }) => grad),
       ...gradients.map(({ sum }) => sum),
     ],
-    contiguous_grad_buffer: () => gradients.map(({ written }) => written),
+    contiguous_grad_buffer: () => gradients.map(({ backwardGrad }) => backwardGrad),
   };
-  const tensors = known[name]().filter((tensor) => tensor !== null);
+  const tensors = tensorsOf[name]().filter((tensor) => tensor !== null);
   return tensors.filter(({ buffer }) => !buffer.pinned);
 }

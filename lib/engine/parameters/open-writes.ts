@@ -7,9 +7,9 @@ import { required } from '../../runtime/required.js';
 import { noGrad, type Tensor, within } from '../../tensor/index.js';
 
 /** Fingerprints of writable parameters, taken before the body runs. */
-const before = new Map<Tensor, string>();
+const fingerprints = new Map<Tensor, string>();
 
-/** Hash of the bits. */
+/** Returns a hash of the parameter's bits. */
 function fingerprint(parameter: Tensor): string {
   return createHash('sha1').update(parameter.toRaw()).digest('base64');
 }
@@ -17,7 +17,7 @@ function fingerprint(parameter: Tensor): string {
 /** Makes `parameters` writable. Returns a function that ends this. */
 export function openForWrites(parameters: readonly Tensor[]): () => void {
   for (const parameter of parameters) {
-    before.set(parameter, fingerprint(parameter));
+    fingerprints.set(parameter, fingerprint(parameter));
     (parameter as Parameter).isOpen = true;
   }
   return () => {
@@ -27,8 +27,8 @@ export function openForWrites(parameters: readonly Tensor[]): () => void {
 
 /** Returns whether the body wrote `parameter`. Call it once, at the end of the body. */
 export function takeWritten(parameter: Tensor): boolean {
-  const isWritten = fingerprint(parameter) !== before.get(parameter);
-  before.delete(parameter);
+  const isWritten = fingerprint(parameter) !== fingerprints.get(parameter);
+  fingerprints.delete(parameter);
   return isWritten;
 }
 
@@ -36,22 +36,24 @@ export function takeWritten(parameter: Tensor): boolean {
  * Runs `body`, which sets `parameter` on all ranks and gathers all `parameters` of its unit again.
  * Earlier writes of an open body to the other parameters stay. `parameter` counts as not written.
  */
-export function keepingWrites(
+export function keepWrites(
   parameter: Tensor,
   parameters: Iterable<Tensor>,
   body: () => void,
 ): void {
   const written = [...parameters].filter(
     (tensor) =>
-      tensor !== parameter && before.has(tensor) && fingerprint(tensor) !== before.get(tensor),
+      tensor !== parameter &&
+      fingerprints.has(tensor) &&
+      fingerprint(tensor) !== fingerprints.get(tensor),
   );
-  const kept = written.map((tensor) => noGrad(() => within(null, () => tensor.clone())));
+  const copies = written.map((tensor) => noGrad(() => within(null, () => tensor.clone())));
   try {
     body();
     for (const [i, tensor] of written.entries())
-      kernels.copy({ in: required(kept[i]), out: tensor });
+      kernels.copy({ in: required(copies[i]), out: tensor });
   } finally {
-    for (const tensor of kept) tensor.dispose();
+    for (const tensor of copies) tensor.dispose();
   }
-  if (before.has(parameter)) before.set(parameter, fingerprint(parameter));
+  if (fingerprints.has(parameter)) fingerprints.set(parameter, fingerprint(parameter));
 }

@@ -6,7 +6,7 @@ import type { LayoutEntry } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/shard.js';
 import type { EngineCore } from '../engine-parts.js';
 
-/** A parameter in a unit of an engine: a trained one, or a sharded frozen one. */
+/** A parameter in a unit of an engine: trained, or frozen and sharded. */
 export interface HeldParameter {
   engine: EngineCore;
   shard: WeightShard;
@@ -24,60 +24,60 @@ export interface WholeParameter {
   parameter: Tensor;
 }
 
-const holders = new WeakMap<Tensor, HeldParameter | OwnedParameter>();
-const wholes = new WeakMap<Tensor, WholeParameter>();
+const heldByTensor = new WeakMap<Tensor, HeldParameter | OwnedParameter>();
+const wholeByTensor = new WeakMap<Tensor, WholeParameter>();
 
-export function* heldBy(engine: EngineCore): Generator<HeldParameter | OwnedParameter> {
+export function* unitParameters(engine: EngineCore): Generator<HeldParameter | OwnedParameter> {
   const { partitions, frozen } = engine.parts.stage;
   for (const partition of partitions) {
-    for (const held of inShard(engine, partition)) yield { ...held, partition };
+    for (const held of parametersOf(engine, partition)) yield { ...held, partition };
   }
-  for (const shard of frozen) yield* inShard(engine, shard);
+  for (const shard of frozen) yield* parametersOf(engine, shard);
 }
 
-function* inShard(engine: EngineCore, shard: WeightShard): Generator<HeldParameter> {
+function* parametersOf(engine: EngineCore, shard: WeightShard): Generator<HeldParameter> {
   const { unit } = shard;
   for (const entry of unit.layout.entries) {
     yield { engine, shard, entry, parameter: unit.parameterOf(entry) };
   }
 }
 
-/** Parameters of the engine's module that are in no unit. */
-export function* wholeOf(engine: EngineCore): Generator<WholeParameter> {
+/** Yields the parameters of the engine's module that are in no unit. */
+export function* wholeParameters(engine: EngineCore): Generator<WholeParameter> {
   for (const parameter of engine.module.parameters()) {
-    if (holders.get(parameter)?.engine !== engine) yield { engine, parameter };
+    if (heldByTensor.get(parameter)?.engine !== engine) yield { engine, parameter };
   }
 }
 
 export function claimParameters(engine: EngineCore): void {
-  for (const held of heldBy(engine)) holders.set(held.parameter, held);
-  for (const whole of wholeOf(engine)) wholes.set(whole.parameter, whole);
+  for (const held of unitParameters(engine)) heldByTensor.set(held.parameter, held);
+  for (const whole of wholeParameters(engine)) wholeByTensor.set(whole.parameter, whole);
 }
 
 export function disownParameters(engine: EngineCore): void {
-  for (const { parameter } of wholeOf(engine)) wholes.delete(parameter);
-  for (const { parameter } of heldBy(engine)) holders.delete(parameter);
+  for (const { parameter } of wholeParameters(engine)) wholeByTensor.delete(parameter);
+  for (const { parameter } of unitParameters(engine)) heldByTensor.delete(parameter);
 }
 
 /**
- * Returns null for a parameter in no unit: it is frozen and whole, or not yet passed to
- * initialize().
+ * Returns the unit and engine of a parameter; null if it is in no unit: frozen and whole, or not
+ * yet passed to initialize().
  */
-export function holderOf(parameter: Tensor): HeldParameter | OwnedParameter | null {
-  return holders.get(parameter) ?? null;
+export function findHeld(parameter: Tensor): HeldParameter | OwnedParameter | null {
+  return heldByTensor.get(parameter) ?? null;
 }
 
-/** Returns null for a parameter in a unit, and for one outside of every engine's module. */
-export function wholeIn(parameter: Tensor): WholeParameter | null {
-  return holders.has(parameter) ? null : (wholes.get(parameter) ?? null);
+/** Returns the engine of a parameter in no unit; null for other parameters. */
+export function findWhole(parameter: Tensor): WholeParameter | null {
+  return heldByTensor.has(parameter) ? null : (wholeByTensor.get(parameter) ?? null);
 }
 
 /**
- * Returns null for a parameter that no engine trains: it is frozen, in no group, or not yet passed
- * to initialize().
+ * Returns the partition and engine of a trained parameter; null if it is frozen, in no group, or
+ * not yet passed to initialize().
  */
-export function ownerOf(parameter: Tensor): OwnedParameter | null {
-  const held = holderOf(parameter);
+export function findOwned(parameter: Tensor): OwnedParameter | null {
+  const held = findHeld(parameter);
   return held && isOwned(held) ? held : null;
 }
 
@@ -90,7 +90,7 @@ export const isOwned = (item: HeldParameter | WholeParameter): item is OwnedPara
  */
 export function requireUnowned(model: Module): void {
   for (const [name, parameter] of model.namedParameters()) {
-    if (!holders.has(parameter)) continue;
+    if (!heldByTensor.has(parameter)) continue;
     throw new DsError({
       code: 'DS_ARGUMENT',
       op: 'initialize',

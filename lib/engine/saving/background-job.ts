@@ -24,7 +24,7 @@ interface OfferedShard {
   offset: number;
 }
 
-/** Plain data, except the offers. The thread takes each offer once. */
+/** An asynchronous save as plain data, except the offers. The thread takes each offer once. */
 export interface BackgroundJob {
   target: SaveTarget;
   /** Null on a single rank. */
@@ -68,14 +68,15 @@ export function describeJob(
     if (!buffers.includes(buffer)) buffers.push(buffer);
     return { ...rest, memory: buffers.indexOf(buffer), dtype, size, offset };
   };
-  const json = <T extends JsonObject | null>(value: T): T => JSON.parse(JSON.stringify(value)) as T;
+  const copyJson = <T extends JsonObject | null>(value: T): T =>
+    JSON.parse(JSON.stringify(value)) as T;
   const described = {
     ...content,
     model: content.model.map(offerShard),
     optimizer: content.optimizer.map(offerShard),
-    state: json(content.state),
-    rankState: json(content.rankState),
-    description: json(content.description),
+    state: copyJson(content.state),
+    rankState: copyJson(content.rankState),
+    description: copyJson(content.description),
   };
   const memory = buffers.map((buffer) => ({ offer: buffer.offer(), bytes: buffer.bytes }));
   const ended = new Int32Array(new SharedArrayBuffer(4));

@@ -39,7 +39,7 @@ function awaitAll(): void {
  */
 export class BackgroundSave {
   private readonly job: BackgroundJob;
-  private readonly begins: Promise<string>;
+  private readonly whenBegunPromise: Promise<string>;
   private readonly ends: Promise<string>;
 
   constructor(
@@ -49,8 +49,8 @@ export class BackgroundSave {
   ) {
     this.job = describeJob(target, content, world?.seat() ?? null);
     const answers = new EventEmitter();
-    this.begins = answerOf(answers, 'begun');
-    this.ends = answerOf(answers, 'written');
+    this.whenBegunPromise = awaitAnswer(answers, 'begun');
+    this.ends = awaitAnswer(answers, 'written');
     this.start(answers);
   }
 
@@ -59,7 +59,7 @@ export class BackgroundSave {
    * Save.begin does.
    */
   whenBegun(): Promise<string> {
-    return this.begins;
+    return this.whenBegunPromise;
   }
 
   /** Resolves with the path after the checkpoint is complete. Rejects as Save.write does. */
@@ -72,7 +72,7 @@ export class BackgroundSave {
     const end = (name: string, value: unknown): void => {
       running.delete(job);
       if (running.size === 0) process.removeListener('exit', awaitAll);
-      withdraw(job);
+      freeOffers(job);
       answers.emit(name, value);
     };
     const fail = (error: unknown): void => end('failure', errorOf(failureOf(error)));
@@ -95,7 +95,7 @@ export class BackgroundSave {
 }
 
 /** Resolves with the answer called `name`; rejects if a failure comes first. */
-function answerOf(answers: EventEmitter, name: string): Promise<string> {
+function awaitAnswer(answers: EventEmitter, name: string): Promise<string> {
   const answer = new Promise<string>((resolve, reject) => {
     answers.once(name, resolve).once('failure', reject);
   });
@@ -104,7 +104,7 @@ function answerOf(answers: EventEmitter, name: string): Promise<string> {
 }
 
 /** Frees the offers that the thread did not take. */
-function withdraw({ memory, seat }: BackgroundJob): void {
+function freeOffers({ memory, seat }: BackgroundJob): void {
   for (const { offer } of memory) Buffer.withdraw(offer);
   if (seat) Job.withdraw(seat.offer);
 }

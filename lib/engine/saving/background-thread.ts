@@ -18,7 +18,7 @@ function say(answer: BackgroundAnswer): void {
   parentPort?.postMessage(answer);
 }
 
-/** Wakes process exit, which blocks without an event loop, for every kind of end of this thread. */
+/** Wakes the process exit, which waits without an event loop, at any end of this thread. */
 process.on('exit', () => {
   Atomics.store(job.ended, 0, 1);
   Atomics.notify(job.ended, 0);

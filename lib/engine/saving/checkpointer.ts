@@ -23,10 +23,16 @@ import { destroyedError, interruptedError } from '../engine-errors.js';
 import type { EngineCore } from '../engine-parts.js';
 import { resync } from '../step/resync.js';
 import { BackgroundSave } from './background-save.js';
-import { catalogOf, releaseShards, wantedOf, weightShards, wholeTensors } from './engine-shards.js';
+import {
+  buildCatalog,
+  createNameFilter,
+  releaseShards,
+  weightShards,
+  wholeTensors,
+} from './engine-shards.js';
 import { HostCopy } from './host-copy.js';
 import { type LoadedCheckpoint, type LoadOptions, restoreEngine } from './restore.js';
-import { type ContentOptions, contentOf } from './snapshot.js';
+import { type ContentOptions, createContent } from './snapshot.js';
 import { StoreWorld } from './store-world.js';
 
 /** Options of engine.saveCheckpoint(). Must be equal on every rank. */
@@ -78,22 +84,22 @@ const LOAD_OPTIONS: OptionNames<LoadOptions> = {
   loadCompanions: true,
 };
 
-/** Announced to other ranks in place of this rank's next call. */
-const LEFT = 'engine.destroy()';
+/** The label of the exchange in which a rank announces that it makes no further call. */
+const LEAVE_LABEL = 'engine.destroy()';
 
 /** Codes of errors about tensors and state that engine.destroy() has released. */
-const LOST: readonly DsErrorCode[] = ['DS_RELEASED', 'DS_INTERNAL'];
+const RELEASED_CODES: readonly DsErrorCode[] = ['DS_RELEASED', 'DS_INTERNAL'];
 
 /** Saves and loads checkpoints. Every rank makes the same calls in the same order. */
 export class Checkpointer {
   /** The running asynchronous save, or the last one until its result is read. */
   private pending: Promise<string> | null = null;
-  private writing = false;
+  private isWriting = false;
   private copy: HostCopy | null = null;
-  private closed = false;
+  private isClosed = false;
   private readonly use: StateUse;
   /** Number of running calls; they wait for other ranks. */
-  private running = 0;
+  private runningCalls = 0;
 
   constructor(
     private readonly engine: EngineCore,
@@ -120,7 +126,7 @@ export class Checkpointer {
    * - DS_AUTOGRAD: destroy() or a load during the save.
    */
   save(dir: string, given: SaveOptions): Promise<string> {
-    return this.whileOpen('saveCheckpoint', () => this.beginSave(dir, given));
+    return this.runWhileOpen('saveCheckpoint', () => this.beginSave(dir, given));
   }
 
   private async beginSave(dir: string, given: SaveOptions): Promise<string> {
@@ -131,7 +137,7 @@ export class Checkpointer {
       return readSave(given, engine);
     });
     // An asynchronous save copies the state within the call, so a valid call awaits nothing here.
-    const { options, wanted } = 'then' in read ? await read : read;
+    const { options, contentSettings } = 'then' in read ? await read : read;
     const target = targetOf(engine, dir, options);
     if (this.pending) {
       const { globalSteps } = engine;
@@ -142,17 +148,17 @@ export class Checkpointer {
     this.requireNotInterrupted('saveCheckpoint');
     resync(engine.parts);
     engine.synchronize();
-    if (options.asynchronous) return this.saveBeside(target, wanted);
-    return this.use.whileReading('saveCheckpoint', () => this.saveNow(target, wanted));
+    if (options.asynchronous) return this.saveInBackground(target, contentSettings);
+    return this.use.runReading('saveCheckpoint', () => this.saveNow(target, contentSettings));
   }
 
   /** Writes the state. Calls that change it meanwhile throw. */
-  private async saveNow(target: SaveTarget, wanted: ContentOptions): Promise<string> {
+  private async saveNow(target: SaveTarget, settings: ContentOptions): Promise<string> {
     await this.engine.flushMonitors();
     const save = await Save.begin(this.world, target);
     let content: CheckpointContent;
     try {
-      content = this.takeContent(wanted);
+      content = this.takeContent(settings);
     } catch (error) {
       await save.cancel(error);
       throw error;
@@ -169,8 +175,8 @@ export class Checkpointer {
    * ended, forward(), backward() and step() throw.
    */
   load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
-    return this.whileOpen('loadCheckpoint', () =>
-      this.use.whileChanging('loadCheckpoint', () => this.loadNow(dir, given)),
+    return this.runWhileOpen('loadCheckpoint', () =>
+      this.use.runChanging('loadCheckpoint', () => this.loadNow(dir, given)),
     );
   }
 
@@ -192,8 +198,8 @@ export class Checkpointer {
    * `ds export` writes other formats.
    */
   exportWeights(dir: string, file: string, given: ExportWeightsOptions = {}): Promise<string> {
-    return this.whileOpen('save16bitModel', () =>
-      this.use.whileReading('save16bitModel', () => this.exportNow({ dir, file }, given)),
+    return this.runWhileOpen('save16bitModel', () =>
+      this.use.runReading('save16bitModel', () => this.exportNow({ dir, file }, given)),
     );
   }
 
@@ -207,12 +213,13 @@ export class Checkpointer {
     resync(engine.parts);
     engine.synchronize();
     engine.parts.hooks.awaitWeights();
-    const [own, merged] = [wantedOf(engine, !without), mergedNames(engine.module)];
-    const isWanted = (name: string): boolean => own(name) && !merged.has(name);
-    const whole = engine.parts.ranks.shardGroup.rank === 0 ? wholeTensors(engine, isWanted) : [];
-    const shards = [...weightShards(engine, isWanted), ...whole];
+    const [isSaved, merged] = [createNameFilter(engine, !without), mergedNames(engine.module)];
+    const isWanted = (name: string): boolean => isSaved(name) && !merged.has(name);
+    const wholeShards =
+      engine.parts.ranks.shardGroup.rank === 0 ? wholeTensors(engine, isWanted) : [];
+    const shards = [...weightShards(engine, isWanted), ...wholeShards];
     try {
-      return await writeTogether(target, catalogOf(engine, isWanted).model, shards, world);
+      return await writeTogether(target, buildCatalog(engine, isWanted).model, shards, world);
     } finally {
       releaseShards(shards);
     }
@@ -231,50 +238,50 @@ export class Checkpointer {
     }
   }
 
-  /** A running save still finishes. */
+  /** Ends all further calls. A running background save still finishes. */
   close(): void {
-    this.closed = true;
-    if (!this.writing) this.freeCopy();
-    if (this.running === 0) this.leave();
+    this.isClosed = true;
+    if (!this.isWriting) this.freeCopy();
+    if (this.runningCalls === 0) this.leave();
   }
 
   private requireNotInterrupted(op: string): void {
-    if (this.closed) throw interruptedError(op);
+    if (this.isClosed) throw interruptedError(op);
   }
 
   /**
    * Runs a call, which begins at once and waits for other ranks. If close() comes during the call,
    * errors of released tensors and of absent state become DS_AUTOGRAD.
    */
-  private async whileOpen<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
-    if (this.closed) throw destroyedError(op);
-    this.running++;
+  private async runWhileOpen<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
+    if (this.isClosed) throw destroyedError(op);
+    this.runningCalls++;
     try {
       return await body();
     } catch (error) {
-      const isOwnError = error instanceof DsError && !LOST.includes(error.code);
-      throw this.closed && !isOwnError ? interruptedError(op, error) : error;
+      const isOwnError = error instanceof DsError && !RELEASED_CODES.includes(error.code);
+      throw this.isClosed && !isOwnError ? interruptedError(op, error) : error;
     } finally {
-      this.running--;
-      if (this.closed && this.running === 0) this.leave();
+      this.runningCalls--;
+      if (this.isClosed && this.runningCalls === 0) this.leave();
     }
   }
 
-  /** Announces to ranks in a further call that this rank will not make it. */
+  /** Reports to the other ranks that this rank makes no further call. */
   private leave(): void {
     const { world } = this;
     // This fails if the job has ended. Then no rank waits.
-    if (world instanceof StoreWorld) world.announce(LEFT, null).catch(() => {});
+    if (world instanceof StoreWorld) world.announce(LEAVE_LABEL, null).catch(() => {});
   }
 
   private takeContent(options: ContentOptions): CheckpointContent {
     this.requireNotInterrupted('saveCheckpoint');
     this.engine.parts.hooks.awaitWeights();
-    return contentOf(this.engine, options);
+    return createContent(this.engine, options);
   }
 
   /** Copies the state before it returns, so training may continue without await. */
-  private async saveBeside(target: SaveTarget, options: ContentOptions): Promise<string> {
+  private async saveInBackground(target: SaveTarget, options: ContentOptions): Promise<string> {
     const world = this.world instanceof StoreWorld ? this.world.beside() : null;
     let copies: CheckpointContent<LocalShard>;
     try {
@@ -286,10 +293,10 @@ export class Checkpointer {
     }
     const save = new BackgroundSave(target, copies, world);
     release(copies); // The thread shares their memory.
-    this.writing = true;
+    this.isWriting = true;
     const written = save.whenWritten().finally(() => {
-      this.writing = false;
-      if (this.closed) this.freeCopy();
+      this.isWriting = false;
+      if (this.isClosed) this.freeCopy();
     });
     written.catch(() => {}); // The next caller receives the rejection.
     this.pending = written;
@@ -360,13 +367,13 @@ function targetOf(engine: EngineCore, dir: string, options: SaveOptions): SaveTa
 function readSave(
   given: SaveOptions,
   { module }: EngineCore,
-): { options: SaveOptions; wanted: ContentOptions } {
+): { options: SaveOptions; contentSettings: ContentOptions } {
   const options = readOptions('saveCheckpoint', given, SAVE_OPTIONS);
   const { asynchronous = false, saveLatest = true } = options;
   requireType('saveCheckpoint asynchronous', asynchronous, 'boolean');
   requireType('saveCheckpoint saveLatest', saveLatest, 'boolean');
   requireUnmerged('saveCheckpoint', module);
-  return { options, wanted: contentOptions(options) };
+  return { options, contentSettings: contentOptions(options) };
 }
 
 function readLoad(dir: string, given: LoadOptions): LoadOptions {

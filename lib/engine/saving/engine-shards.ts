@@ -17,7 +17,7 @@ import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, LayoutEntry, Range } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/shard.js';
 import type { EngineCore } from '../engine-parts.js';
-import { remoteState, remoteWeights, sliceOfRemote } from './remote-state.js';
+import { remoteState, remoteWeights, sliceRemote } from './remote-state.js';
 
 /** Returns "<name>.fp32" for master weights, "<name>.<state>" otherwise. */
 export const stateKey = (name: string, state: string): string =>
@@ -35,8 +35,8 @@ export function keptState({ parts }: EngineCore, { group, shape }: LayoutEntry):
 }
 
 /**
- * The part of a state that belongs to a fragment of its parameter: elements of a tensor in the
- * shape of `region`.
+ * Returns the part of a state that belongs to a fragment of its parameter: `numel` elements from
+ * element `from` on of a tensor in the shape of `region`.
  */
 export function statePart(
   state: StateTensor,
@@ -47,7 +47,7 @@ export function statePart(
   return { region: wholeRegion(state.shape), ...part };
 }
 
-/** The fragments of this rank's optimizer state. */
+/** Yields the fragments of this rank's optimizer state. */
 export function* heldFragments(
   engine: EngineCore,
 ): Generator<{ partition: Partition; fragment: Fragment }> {
@@ -57,8 +57,8 @@ export function* heldFragments(
 }
 
 /**
- * The fragments that this rank saves. At stage 0 every rank holds all state, and each data rank
- * saves its share.
+ * Yields the fragments that this rank saves. At stage 0 every rank has all state, and each data
+ * rank saves its share.
  */
 function* savedOf<Held extends WeightShard>(
   engine: EngineCore,
@@ -66,7 +66,7 @@ function* savedOf<Held extends WeightShard>(
 ): Generator<{ shard: Held; fragment: Fragment }> {
   for (const shard of shards) {
     for (const fragment of shard.fragments) {
-      if (!saves(engine, shard.unit.parameterOf(fragment.entry))) continue;
+      if (!isSavedHere(engine, shard.unit.parameterOf(fragment.entry))) continue;
       const saved = clipFragment(fragment, shard.counted);
       if (saved) yield { shard, fragment: saved };
     }
@@ -85,10 +85,10 @@ function clipFragment(fragment: Fragment, window: Range): Fragment | null {
   };
 }
 
-const saves = ({ parts: { ranks } }: EngineCore, parameter: Parameter): boolean =>
+const isSavedHere = ({ parts: { ranks } }: EngineCore, parameter: Parameter): boolean =>
   !ranks.isReplica && ranks.isPrimary(parameter);
 
-/** Elements of a tensor's box from element `from` on. The caller releases the tensor. */
+/** Elements of one box of a tensor, from element `from` of the box on. */
 export interface BoxedPart {
   box: Box;
   from: number;
@@ -99,8 +99,8 @@ export interface BoxedPart {
  * Divides `tensor`, elements of this rank's part from element `from` on, by box. Takes ownership of
  * it.
  */
-export function boxedParts(region: Region, from: number, tensor: Tensor): BoxedPart[] {
-  const parts = boxedRanges(region, from, tensor.numel).map(({ range, ...position }) => {
+export function divideByBox(region: Region, from: number, tensor: Tensor): BoxedPart[] {
+  const parts = divideRange(region, from, tensor.numel).map(({ range, ...position }) => {
     const isAll = range.numel === tensor.numel;
     return { ...position, tensor: isAll ? tensor.retain() : sliceFlat(tensor, range) };
   });
@@ -112,7 +112,7 @@ export function boxedParts(region: Region, from: number, tensor: Tensor): BoxedP
  * Divides `count` elements of this rank's part from element `from` on, by box. `range` is the
  * range of a part within them.
  */
-function boxedRanges({ whole, boxes }: Region, from: number, count: number) {
+function divideRange({ whole, boxes }: Region, from: number, count: number) {
   if (numel(whole) === 0) {
     return [{ box: wholeBox(whole), from: 0, range: { offset: 0, numel: count } }];
   }
@@ -124,10 +124,10 @@ function boxedRanges({ whole, boxes }: Region, from: number, count: number) {
 function shardsOf(name: string, region: Region, from: number, values: Tensor | Remote): Shard[] {
   const { whole: shape } = region;
   if (!isRemote(values)) {
-    return boxedParts(region, from, values).map((part) => ({ name, shape, ...part }));
+    return divideByBox(region, from, values).map((part) => ({ name, shape, ...part }));
   }
-  return boxedRanges(region, from, values.numel).map(({ box, from: first, range }) => {
-    return { name, shape, box, from: first, tensor: sliceOfRemote(values, range) };
+  return divideRange(region, from, values.numel).map(({ box, from: first, range }) => {
+    return { name, shape, box, from: first, tensor: sliceRemote(values, range) };
   });
 }
 
@@ -150,13 +150,14 @@ export function optimizerShards(engine: EngineCore): Shard[] {
 
 /** Returns `numel` elements of the state `name` of a fragment, in memory or remote. */
 function stateValues(
-  { parts: { state: kept } }: EngineCore,
+  { parts: { state: optimizerState } }: EngineCore,
   partition: Partition,
   fragment: Fragment,
   { name, state, numel: count }: { name: string; state: StateTensor; numel: number },
 ): Tensor | Remote {
-  const lend = (fragment: Fragment) => kept.lend(partition, fragment, name);
-  if (kept.lendsCopies(partition)) return remoteState(lend, fragment, { ...state, numel: count });
+  const lend = (fragment: Fragment) => optimizerState.lend(partition, fragment, name);
+  if (optimizerState.lendsCopies(partition))
+    return remoteState(lend, fragment, { ...state, numel: count });
   const lent = lend(fragment);
   lent.wait();
   return lent.tensor;
@@ -166,7 +167,7 @@ function stateValues(
 type NameFilter = (name: string) => boolean;
 
 /** Selects all tensors, or all except frozen parameters. */
-export function wantedOf({ module, parts }: EngineCore, withFrozen: boolean): NameFilter {
+export function createNameFilter({ module, parts }: EngineCore, withFrozen: boolean): NameFilter {
   if (withFrozen) return () => true;
   const { partitions } = parts.stage;
   const trained = new Set(partitions.flatMap(({ unit }) => unit.layout.entries.map(nameOf)));
@@ -178,11 +179,11 @@ const nameOf = ({ name }: LayoutEntry): string => name;
 const nameOfEntry = ([name]: readonly [string, unknown]): string => name;
 
 /** Returns this rank's parts of the weights in units. The caller releases the tensors. */
-export function weightShards(engine: EngineCore, wanted: NameFilter): Shard[] {
+export function weightShards(engine: EngineCore, isSelected: NameFilter): Shard[] {
   const { partitions, frozen } = engine.parts.stage;
   return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ shard, fragment }) => {
     const { entry, from } = fragment;
-    if (!wanted(entry.name)) return [];
+    if (!isSelected(entry.name)) return [];
     const values = remoteWeights(shard, fragment) ?? shard.storage.lend(fragment).tensor;
     return shardsOf(entry.name, entry.region, from, values);
   });
@@ -192,22 +193,23 @@ export function weightShards(engine: EngineCore, wanted: NameFilter): Shard[] {
  * Returns buffers and frozen parameters in no unit, which every rank holds. Their reference counts
  * are incremented.
  */
-export function wholeTensors(engine: EngineCore, wanted: NameFilter): Shard[] {
+export function wholeTensors(engine: EngineCore, isSelected: NameFilter): Shard[] {
   const inUnits = new Set(unitEntriesOf(engine).map(nameOf));
-  return wholeShards(engine, (name) => wanted(name) && !inUnits.has(name));
+  return wholeShards(engine, (name) => isSelected(name) && !inUnits.has(name));
 }
 
 /** Returns every weight and buffer as a whole tensor. */
-export function wholeModel(engine: EngineCore, wanted: NameFilter): Shard[] {
-  return wholeShards(engine, wanted);
+export function wholeModel(engine: EngineCore, isSelected: NameFilter): Shard[] {
+  return wholeShards(engine, isSelected);
 }
 
-/** Returns the `wanted` parameters and buffers that this rank saves. */
-function wholeShards(engine: EngineCore, wanted: NameFilter): Shard[] {
+/** Returns the `isSelected` parameters and buffers that this rank saves. */
+function wholeShards(engine: EngineCore, isSelected: NameFilter): Shard[] {
   const { module, parts } = engine;
   const isElsewhere = (tensor: Tensor): boolean => parts.plan?.pipeline.isCopy(tensor) ?? false;
   const parameters = [...module.namedParameters()].filter(
-    ([name, parameter]) => wanted(name) && saves(engine, parameter) && !isElsewhere(parameter),
+    ([name, parameter]) =>
+      isSelected(name) && isSavedHere(engine, parameter) && !isElsewhere(parameter),
   );
   const { isReplica, tensorGroup } = parts.ranks;
   const buffers =
@@ -219,7 +221,7 @@ function wholeShards(engine: EngineCore, wanted: NameFilter): Shard[] {
       shardsOf(name, parameter.region, 0, parameter.retain()),
     ),
     ...buffers
-      .filter(([name]) => wanted(name))
+      .filter(([name]) => isSelected(name))
       .map(([name, tensor]) => ({ name, shape: tensor.shape, tensor: tensor.retain() })),
   ];
 }
@@ -236,12 +238,12 @@ export function unitEntriesOf({ parts }: EngineCore): LayoutEntry[] {
 }
 
 /**
- * Returns the whole shape and dtype of every `wanted` tensor of which this rank holds a part, by
- * name.
+ * Returns the whole shape and dtype of every `isSelected` tensor of which this rank holds a part,
+ * by name.
  */
-export function catalogOf(
+export function buildCatalog(
   engine: EngineCore,
-  wanted: NameFilter,
+  isSelected: NameFilter,
 ): {
   model: Map<string, TensorInfo>;
   optimizer: Map<string, TensorInfo>;
@@ -258,7 +260,7 @@ export function catalogOf(
   }
   const model = new Map<string, TensorInfo>();
   for (const [name, { dtype, region }] of engine.module.namedParameters()) {
-    if (wanted(name)) model.set(name, { dtype, shape: region.whole });
+    if (isSelected(name)) model.set(name, { dtype, shape: region.whole });
   }
   for (const [name, { dtype, shape }] of engine.module.namedBuffers()) {
     model.set(name, { dtype, shape, buffer: true });
@@ -271,11 +273,11 @@ export function releaseShards(shards: readonly Shard[]): void {
 }
 
 /**
- * Bytes of the tensors of one checkpoint on all ranks that have a part of the same model, without
+ * Returns the bytes of one checkpoint's tensors over all ranks with a part of the model, without
  * headers. Reads shapes only.
  */
 export function checkpointBytes(engine: EngineCore, weightsOnly: boolean): number {
-  const { model, optimizer } = catalogOf(engine, () => true);
+  const { model, optimizer } = buildCatalog(engine, () => true);
   const saved = weightsOnly ? [...model.values()] : [...model.values(), ...optimizer.values()];
   return saved.reduce((sum, info) => sum + bytesOf(info), 0);
 }

@@ -29,9 +29,9 @@ const SEED_STRIDE = 1_000_003;
 const NOT_NEGATIVE: readonly string[] = ['lr', 'weightDecay', 'eps', 'momentum', 'lrDecay'];
 
 export class HostState {
-  private readonly before: () => void;
+  private readonly restorePrevious: () => void;
 
-  /** Stores the present state for back(). */
+  /** Stores the present state for restore(). */
   constructor(private readonly engine: EngineCore) {
     const { parts, progress, companions } = engine;
     const groups = parts.optimizer.groups.map((group) => ({ ...hyperparameters(group) }));
@@ -39,7 +39,7 @@ export class HostState {
     const curriculum = parts.curriculum.state();
     const [counters, random] = [{ ...progress }, getRandomState()];
     const states = Array.from(companions.values(), (part) => [part, part.stateDict()] as const);
-    this.before = () => {
+    this.restorePrevious = () => {
       parts.optimizer.groups.forEach((group, i) => {
         Object.assign(group, groups[i]);
       });
@@ -54,46 +54,46 @@ export class HostState {
 
   /**
    * Loads the wanted state. Throws DS_CHECKPOINT with the manifest's field if a value has another
-   * type than the engine's, or is out of range. The caller then calls back().
+   * type than the engine's, or is out of range. The caller then calls restore().
    */
-  follow(saved: SavedState, wanted: LoadSelection): void {
+  load(saved: SavedState, selection: LoadSelection): void {
     const { parts } = this.engine;
     const { groups, scaler, schedule } = saved.shared;
-    if (wanted.optimizer) {
+    if (selection.optimizer) {
       parts.optimizer.groups.forEach((_, i) => {
-        this.followGroup(i, required(groups[i]), saved.location);
+        this.loadGroup(i, required(groups[i]), saved.location);
       });
       withLocation(saved, 'state.scaler', () => parts.scaler.load(scaler));
     }
-    if (wanted.schedules) {
+    if (selection.schedules) {
       withLocation(saved, 'state.schedule', () => parts.schedules.loadStateDict(schedule));
     }
-    if (wanted.counters) {
-      this.followProgress(saved, wanted);
+    if (selection.counters) {
+      this.loadProgress(saved, selection);
       parts.curriculum.load(saved.shared.curriculum, saved.location);
     }
-    this.followRank(saved, wanted);
+    this.loadRank(saved, selection);
   }
 
-  back(): void {
-    this.before();
+  restore(): void {
+    this.restorePrevious();
   }
 
   /** Loads the hyperparameters of one group. Hyperparameters that the checkpoint lacks stay. */
-  private followGroup(index: number, saved: JsonObject, location: string): void {
+  private loadGroup(index: number, saved: JsonObject, location: string): void {
     const { optimizer } = this.engine.parts;
     const group = required(optimizer.groups[index]);
     const reader = new Fields(location);
     const entries = entriesOf(this.engine).filter((entry) => entry.group === index);
     const states = () => {
-      const kept = entries.map(({ shape }) => declaredState(optimizer, index, shape));
-      return [...new Set(kept.flatMap(Object.keys))].join();
+      const declared = entries.map(({ shape }) => declaredState(optimizer, index, shape));
+      return [...new Set(declared.flatMap(Object.keys))].join();
     };
     const before = states();
     for (const [name, own] of Object.entries(hyperparameters(group))) {
       const value = saved[name];
       if (value === undefined) continue;
-      requireAlike(reader, `state.groups[${index}].${name}`, { name, own, value });
+      requireSameType(reader, `state.groups[${index}].${name}`, { name, own, value });
       Object.assign(group, { [name]: value });
     }
     if (states() === before) return;
@@ -105,7 +105,7 @@ export class HostState {
    * Adam's step counts the moments; a schedule has its own start. Either can restart without the
    * other.
    */
-  private followProgress({ shared }: SavedState, { optimizer, schedules }: LoadSelection): void {
+  private loadProgress({ shared }: SavedState, { optimizer, schedules }: LoadSelection): void {
     const { progress } = this.engine;
     const { appliedSteps, scheduleStart } = shared.progress;
     Object.assign(progress, shared.progress);
@@ -118,7 +118,7 @@ export class HostState {
    * the new ranks get their own seeds if the saved ranks had different seeds. Companions have the
    * same position on every rank.
    */
-  private followRank(saved: SavedState, { counters, companions }: LoadSelection): void {
+  private loadRank(saved: SavedState, { counters, companions }: LoadSelection): void {
     const { rank, size } = this.engine.parts.ranks.dataGroup;
     const { ranks } = saved;
     const from = rank % ranks.length;
@@ -143,7 +143,7 @@ export class HostState {
  * Throws DS_CHECKPOINT unless `value` has the type of `own`, and is in the range of every
  * optimizer.
  */
-function requireAlike(
+function requireSameType(
   reader: Fields,
   field: string,
   { name, own, value }: { name: string; own: unknown; value: unknown },
@@ -158,7 +158,7 @@ function requireAlike(
     const items = reader.list(value, field);
     if (items.length !== own.length) throw reader.bad(field, `a list of ${own.length}`, items);
     items.forEach((item, i) => {
-      requireAlike(reader, `${field}[${i}]`, { name, own: own[i], value: item });
+      requireSameType(reader, `${field}[${i}]`, { name, own: own[i], value: item });
       const isFraction = name !== 'betas' || ((item as number) >= 0 && (item as number) <= 1);
       if (!isFraction) throw reader.bad(`${field}[${i}]`, 'a number from 0 to 1', item);
     });

@@ -9,11 +9,11 @@ import { held, Tensor } from '../../tensor/index.js';
 import type { LayoutEntry } from '../../zero/layout.js';
 import type { RankError } from '../../zero/optimizer-state.js';
 import type { EngineCore } from '../engine-parts.js';
-import { boxedParts, entriesOf, stateKey } from './engine-shards.js';
+import { divideByBox, entriesOf, stateKey } from './engine-shards.js';
 
 const NAMES: readonly string[] = ['worker_error', 'server_error'];
 
-/** Whether a state of this name belongs to a rank, not to the optimizer of a parameter. */
+/** Returns whether a state of this name belongs to a rank, not to a parameter's optimizer. */
 export const isRankError = (name: string): boolean => NAMES.includes(name);
 
 const rowOf = (rank: number, { numel }: LayoutEntry): Box => ({
@@ -22,20 +22,20 @@ const rowOf = (rank: number, { numel }: LayoutEntry): Box => ({
 });
 
 /**
- * Errors of all ranks by name: "worker_error" [ranks, elements], "server_error" in the parameter's
- * shape.
+ * Returns shape and dtype of all ranks' errors by name: "worker_error" [ranks, elements],
+ * "server_error" in the parameter's shape.
  */
 export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
   const { optimizer, ranks } = engine.parts;
   const { size } = ranks.dataGroup;
-  const found = new Map<string, TensorInfo>();
-  if (!canExchange(optimizer) || size === 1) return found;
+  const catalog = new Map<string, TensorInfo>();
+  if (!canExchange(optimizer) || size === 1) return catalog;
   for (const { name, numel, region } of entriesOf(engine)) {
     if (numel === 0) continue;
-    found.set(stateKey(name, 'worker_error'), { dtype: 'f32', shape: [size, numel] });
-    found.set(stateKey(name, 'server_error'), { dtype: 'f32', shape: region.whole });
+    catalog.set(stateKey(name, 'worker_error'), { dtype: 'f32', shape: [size, numel] });
+    catalog.set(stateKey(name, 'server_error'), { dtype: 'f32', shape: region.whole });
   }
-  return found;
+  return catalog;
 }
 
 /** Returns this rank's errors. The caller releases the tensors. */
@@ -53,48 +53,54 @@ export function errorShards({ parts }: EngineCore): Shard[] {
       return [{ name: key, shape, box: rowOf(dataGroup.rank, entry), from, tensor }];
     }
     const { whole } = entry.region;
-    return boxedParts(entry.region, from, tensor).map((part) => {
+    return divideByBox(entry.region, from, tensor).map((part) => {
       return { name: key, shape: whole, ...part };
     });
   });
 }
 
 /**
- * Reads this rank's errors. Errors that are missing or not `wanted` become zero. If the number of
+ * Reads this rank's errors. Errors that are missing or not `isLoaded` become zero. If the number of
  * ranks changed, each rank gets the mean of the saved errors, so their sum in the next average
  * stays the same.
  */
 export async function readErrors(
   engine: EngineCore,
   checkpoint: Checkpoint,
-  wanted: boolean,
+  isLoaded: boolean,
 ): Promise<void> {
   for (const error of engine.parts.state.rankErrors()) {
     try {
       kernels.fill({ out: error.tensor, value: 0 });
       const info = checkpoint.tensors('optimizer').get(stateKey(error.entry.name, error.name));
       engine.device.compute.synchronize();
-      if (!wanted || !info || error.entry.numel === 0) continue;
-      if (error.name === 'server_error') await readOwned(checkpoint, error);
-      else await readOwn(checkpoint, error, required(info.shape[0]), engine.parts.ranks.dataGroup);
+      if (!isLoaded || !info || error.entry.numel === 0) continue;
+      if (error.name === 'server_error') await readServerError(checkpoint, error);
+      else
+        await readWorkerError(
+          checkpoint,
+          error,
+          required(info.shape[0]),
+          engine.parts.ranks.dataGroup,
+        );
     } finally {
       error.tensor.release();
     }
   }
 }
 
-async function readOwned(
+async function readServerError(
   checkpoint: Checkpoint,
   { entry, from, tensor }: RankError,
 ): Promise<void> {
   const key = stateKey(entry.name, 'server_error');
-  for (const part of boxedParts(entry.region, from, tensor.retain())) {
+  for (const part of divideByBox(entry.region, from, tensor.retain())) {
     await checkpoint.read('optimizer', key, part, part.tensor);
     part.tensor.release();
   }
 }
 
-async function readOwn(
+async function readWorkerError(
   checkpoint: Checkpoint,
   { entry, tensor }: RankError,
   saved: number,

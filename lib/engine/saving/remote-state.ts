@@ -8,7 +8,7 @@ import type { WeightShard } from '../../zero/shard.js';
 import type { LentState } from '../../zero/state/lent-state.js';
 
 /** Returns the part of a fragment that starts at its element `offset`. */
-const within = ({ entry, from, offset }: Fragment, range: Range): Fragment => ({
+const fragmentIn = ({ entry, from, offset }: Fragment, range: Range): Fragment => ({
   entry,
   from: from + range.offset,
   offset: offset + range.offset,
@@ -26,7 +26,7 @@ export function remoteState(
 ): Remote {
   const borrow = (offset: number, count: number): PendingTensor => {
     const range = { offset, numel: count };
-    return per === 1 ? lend(within(fragment, range)) : slice(lend(fragment), range);
+    return per === 1 ? lend(fragmentIn(fragment, range)) : slice(lend(fragment), range);
   };
   const bytes = numel * dtypeSize(dtype);
   return { dtype, numel, bytes, grain: per === 1 ? 1 : Math.max(1, numel), borrow };
@@ -44,23 +44,26 @@ export function remoteWeights({ storage, unit }: WeightShard, fragment: Fragment
 }
 
 /** Returns a range of a remote shard. */
-export function sliceOfRemote(whole: Remote, { offset, numel }: Range): Remote {
-  const { dtype, grain } = whole;
+export function sliceRemote(remote: Remote, { offset, numel }: Range): Remote {
+  const { dtype, grain } = remote;
   return {
     dtype,
     numel,
     bytes: numel * dtypeSize(dtype),
     grain: Math.min(grain, Math.max(1, numel)),
-    borrow: (first, count) => whole.borrow(offset + first, count),
+    borrow: (first, count) => remote.borrow(offset + first, count),
   };
 }
 
 /** Divides a fragment of state on a disk, so that each read needs little memory. */
-export function* inFragments(fragment: Fragment, { per, dtype }: StateTensor): Generator<Fragment> {
+export function* divideFragment(
+  fragment: Fragment,
+  { per, dtype }: StateTensor,
+): Generator<Fragment> {
   if (per !== 1 || fragment.numel === 0) return yield fragment;
   const { numel } = fragment;
   const size = { dtype, numel, bytes: numel * dtypeSize(dtype), grain: 1 };
-  for (const [offset, count] of partsOf(size)) yield within(fragment, { offset, numel: count });
+  for (const [offset, count] of partsOf(size)) yield fragmentIn(fragment, { offset, numel: count });
 }
 
 function slice(lent: LentState, range: Range): PendingTensor {

@@ -18,7 +18,7 @@ import { allocatePinned } from '../../zero/state/pinned.js';
 import type { EngineCore } from '../engine-parts.js';
 import {
   type BoxedPart,
-  boxedParts,
+  divideByBox,
   heldFragments,
   keptState,
   stateKey,
@@ -27,7 +27,7 @@ import {
 } from './engine-shards.js';
 import { HostState, type LoadSelection } from './host-state.js';
 import { readErrors } from './rank-errors.js';
-import { inFragments } from './remote-state.js';
+import { divideFragment } from './remote-state.js';
 import {
   isPresent,
   requireKnown,
@@ -85,7 +85,7 @@ export async function restoreEngine(
 ): Promise<LoadedCheckpoint> {
   const { loadModuleOnly = false, loadModuleStrict = true } = options;
   const optimizer = !loadModuleOnly && (options.loadOptimizerStates ?? true);
-  const wanted: LoadSelection = {
+  const selection: LoadSelection = {
     optimizer,
     schedules: !loadModuleOnly && (options.loadLrSchedulerStates ?? true),
     companions: !loadModuleOnly && (options.loadCompanions ?? optimizer),
@@ -93,14 +93,14 @@ export async function restoreEngine(
   };
   const checkpoint = await Checkpoint.open(dir, options.tag, world);
   try {
-    const clientState = await follow(engine, checkpoint, world, {
-      wanted,
+    const clientState = await loadHostState(engine, checkpoint, world, {
+      wanted: selection,
       strict: loadModuleStrict,
     });
     await onAllRanks(world, 'reading tensors', async () => {
       engine.parts.gradients.discard();
-      await readFragments(engine, checkpoint, wanted.optimizer);
-      await readErrors(engine, checkpoint, wanted.optimizer);
+      await readFragments(engine, checkpoint, selection.optimizer);
+      await readErrors(engine, checkpoint, selection.optimizer);
       await readFrozenFragments(engine, checkpoint);
       await readWhole(engine, checkpoint);
       await checkpoint.requireUnchanged();
@@ -125,7 +125,7 @@ export async function restoreEngine(
  * Compares the checkpoint with the engine and loads the state without tensors, on every rank or on
  * none. Returns the client state.
  */
-async function follow(
+async function loadHostState(
   engine: EngineCore,
   checkpoint: Checkpoint,
   world: CheckpointWorld,
@@ -134,12 +134,12 @@ async function follow(
   const host = new HostState(engine);
   let clientState: JsonObject = {};
   try {
-    const unknown = await onAllRanks(world, 'comparing with the model', async () => {
+    const unknownTensors = await onAllRanks(world, 'comparing with the model', async () => {
       requireLoadable('loadCheckpoint', engine.module.namedParameters());
       requireSameModel(engine, checkpoint, strict);
       return strict ? unknownNames(engine, checkpoint) : [];
     });
-    requireKnown(checkpoint, unknown);
+    requireKnown(checkpoint, unknownTensors);
     await onAllRanks(world, 'comparing with the optimizer', async () => {
       const saved = readSavedState(checkpoint);
       requireSameShapes(engine, checkpoint);
@@ -147,13 +147,13 @@ async function follow(
         requireSameOptimizer(engine, checkpoint, strict);
         requireSameGroups(engine, saved);
       }
-      host.follow(saved, wanted);
+      host.load(saved, wanted);
       clientState = saved.shared.clientState;
       return null;
     });
     return clientState;
   } catch (error) {
-    host.back();
+    host.restore();
     throw error;
   }
 }
@@ -171,11 +171,16 @@ async function readFragments(
       const key = stateKey(name, state);
       const isSaved = checkpoint.tensors('optimizer').has(key);
       const from: [Section, string] = isSaved ? ['optimizer', key] : ['model', name];
-      const { state: kept } = engine.parts;
-      const fragments = kept.lendsCopies(partition) ? inFragments(fragment, declared) : [fragment];
+      const { state: optimizerState } = engine.parts;
+      const fragments = optimizerState.lendsCopies(partition)
+        ? divideFragment(fragment, declared)
+        : [fragment];
       for (const fragment of fragments) {
         const { region, from: first } = statePart(declared, fragment);
-        await readLent(checkpoint, from, kept.lend(partition, fragment, state), { region, first });
+        await readLent(checkpoint, from, optimizerState.lend(partition, fragment, state), {
+          region,
+          first,
+        });
       }
     }
   }
@@ -188,7 +193,7 @@ async function readLent(
   lent: LentState,
   { region, first }: { region: Region; first: number },
 ): Promise<void> {
-  const into = boxedParts(region, first, lent.tensor.retain());
+  const into = divideByBox(region, first, lent.tensor.retain());
   try {
     await readParts(checkpoint, from, into, lent.arrived());
     lent.keep();
@@ -219,7 +224,7 @@ async function readFrozenFragments(engine: EngineCore, checkpoint: Checkpoint): 
       if (!isPresent(checkpoint, name)) continue;
       const from = frozenSource(checkpoint, name, unit.dtype);
       const stored = { ...perElement(fragment.entry.shape), dtype: unit.dtype };
-      for (const item of storage.memory ? [fragment] : inFragments(fragment, stored)) {
+      for (const item of storage.memory ? [fragment] : divideFragment(fragment, stored)) {
         await readLent(checkpoint, from, storage.lend(item), { region, first: item.from });
       }
     }
@@ -242,12 +247,12 @@ async function readWhole(engine: EngineCore, checkpoint: Checkpoint): Promise<vo
   for (const [name, parameter] of engine.module.namedParameters()) {
     if (inUnits.has(name) || !isPresent(checkpoint, name)) continue;
     const from = frozenSource(checkpoint, name, parameter.dtype);
-    await readParts(checkpoint, from, boxedParts(parameter.region, 0, parameter.retain()));
+    await readParts(checkpoint, from, divideByBox(parameter.region, 0, parameter.retain()));
     markChanged(parameter);
   }
   for (const [name, buffer] of engine.module.namedBuffers()) {
     if (!isPresent(checkpoint, name)) continue;
-    const parts = boxedParts(wholeRegion(buffer.shape), 0, buffer.retain());
+    const parts = divideByBox(wholeRegion(buffer.shape), 0, buffer.retain());
     await readParts(checkpoint, ['model', name], parts);
     markChanged(buffer);
   }

@@ -15,11 +15,11 @@ const LENIENT = '{ loadModuleStrict: false }';
 
 type Outline = Pick<Tensor, 'dtype' | 'shape'>;
 
-/** Whether the checkpoint has a weight or buffer of this name. */
+/** Returns whether the checkpoint has a weight or buffer of this name. */
 export const isPresent = (checkpoint: Checkpoint, name: string): boolean =>
   checkpoint.tensors('model').has(name);
 
-/** Outlines of this rank's tensors, with whole shapes. */
+/** Yields dtype and whole shape of this rank's tensors, by name. */
 function* wholeTensors({ module }: EngineCore): Generator<[name: string, Outline]> {
   for (const [name, parameter] of module.namedParameters()) {
     yield [name, { dtype: parameter.dtype, shape: parameter.region.whole }];
@@ -39,18 +39,18 @@ export function unknownNames(engine: EngineCore, checkpoint: Checkpoint): string
  */
 export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][]): void {
   const [first = [], ...others] = unknown;
-  const left = others.reduce((names, other) => {
-    const also = new Set(other);
-    return names.filter((name) => also.has(name));
+  const unmatched = others.reduce((names, other) => {
+    const otherNames = new Set(other);
+    return names.filter((name) => otherNames.has(name));
   }, first);
-  if (left.length === 0) return;
-  const got = `${left.length} more, "${left[0]}" among them`;
-  const hint = hintForNames({ missing: [], unexpected: left }, LENIENT);
-  throw otherModel(checkpoint.path, 'only tensors of this model', got, hint);
+  if (unmatched.length === 0) return;
+  const got = `${unmatched.length} more, "${unmatched[0]}" among them`;
+  const hint = hintForNames({ missing: [], unexpected: unmatched }, LENIENT);
+  throw otherModelError(checkpoint.path, 'only tensors of this model', got, hint);
 }
 
-/** Names of frozen parameters that a checkpoint without frozen parameters may lack. */
-function leftOut(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string> {
+/** Returns the frozen parameters' names if the checkpoint was saved without them, else none. */
+function frozenNames(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string> {
   if (state.excludesFrozen !== true) return new Set();
   const trained = new Set(entriesOf(engine).map(({ name }) => name));
   const names = Array.from(engine.module.namedParameters(), ([name]) => name);
@@ -67,49 +67,49 @@ export function requireSameModel(
   strict: boolean,
 ): void {
   const saved = checkpoint.tensors('model');
-  const own = [...wholeTensors(engine)];
-  const mayLack = leftOut(engine, checkpoint);
-  const missing = own.filter(([name]) => !saved.has(name) && !mayLack.has(name));
+  const ownTensors = [...wholeTensors(engine)];
+  const mayLack = frozenNames(engine, checkpoint);
+  const missing = ownTensors.filter(([name]) => !saved.has(name) && !mayLack.has(name));
   const [absent] = missing;
   if (strict && absent) {
     const got = `a checkpoint without ${missing.length} of this model's tensors`;
     const names = missing.map(([name]) => name);
     const unexpected = unknownNames(engine, checkpoint);
     const hint = hintForNames({ missing: names, unexpected }, LENIENT);
-    throw otherModel(`${checkpoint.path}: ${absent[0]}`, describe(absent[1]), got, hint);
+    throw otherModelError(`${checkpoint.path}: ${absent[0]}`, describe(absent[1]), got, hint);
   }
-  for (const [name, tensor] of own) {
+  for (const [name, tensor] of ownTensors) {
     const info = saved.get(name);
     if (!info) continue;
-    if (isAlike(info, tensor)) continue;
-    throw otherModel(`${checkpoint.path}: ${name}`, describe(tensor), describe(info));
+    if (isCompatible(info, tensor)) continue;
+    throw otherModelError(`${checkpoint.path}: ${name}`, describe(tensor), describe(info));
   }
 }
 
 /** Requires the shapes that the optimizer declares. Dtypes may differ if both are floating. */
 export function requireSameShapes(engine: EngineCore, checkpoint: Checkpoint): void {
-  const kept = new Map<string, Record<string, Outline>>();
+  const expected = new Map<string, Record<string, Outline>>();
   for (const entry of entriesOf(engine)) {
     const { whole } = entry.region;
     const named = Object.entries(keptState(engine, entry)).map(([name, { dtype, shape, per }]) => [
       name,
       { dtype, shape: per === 1 ? whole : shape },
     ]);
-    kept.set(entry.name, Object.fromEntries(named));
+    expected.set(entry.name, Object.fromEntries(named));
   }
   for (const [name, { region }] of engine.module.namedParameters()) {
     const masterOnly = { master: { dtype: 'f32', shape: region.whole } } as const;
-    for (const [state, wanted] of Object.entries(kept.get(name) ?? masterOnly)) {
+    for (const [state, wanted] of Object.entries(expected.get(name) ?? masterOnly)) {
       const key = stateKey(name, state);
       const info = checkpoint.tensors('optimizer').get(key);
-      if (!info || isAlike(info, wanted)) continue;
-      throw otherModel(`${checkpoint.path}: ${key}`, describe(wanted), describe(info));
+      if (!info || isCompatible(info, wanted)) continue;
+      throw otherModelError(`${checkpoint.path}: ${key}`, describe(wanted), describe(info));
     }
   }
 }
 
 /** Returns whether the shapes are equal, and the dtypes equal or both floating. */
-function isAlike(info: Outline, { dtype, shape }: Outline): boolean {
+function isCompatible(info: Outline, { dtype, shape }: Outline): boolean {
   const isSameKind = isFloating(dtype) ? isFloating(info.dtype) : info.dtype === dtype;
   return isSameKind && info.shape.join() === shape.join();
 }
@@ -141,21 +141,21 @@ export function requireSameOptimizer(
   for (const entry of entriesOf(engine)) {
     if (!strict && !isPresent(checkpoint, entry.name)) continue;
     const names = Object.keys(keptState(engine, entry));
-    const own = names.map((name) => (name === 'master' ? 'fp32' : name));
-    const found = (saved.get(entry.name) ?? []).filter((name) => !isRankError(name));
-    if ([...own].sort().join() === [...found].sort().join()) continue;
+    const ownStates = names.map((name) => (name === 'master' ? 'fp32' : name));
+    const savedStates = (saved.get(entry.name) ?? []).filter((name) => !isRankError(name));
+    if ([...ownStates].sort().join() === [...savedStates].sort().join()) continue;
     const from =
-      found.length > 0 ? 'It was saved with another optimizer' : 'It was not trained then';
+      savedStates.length > 0 ? 'It was saved with another optimizer' : 'It was not trained then';
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `${checkpoint.path}: ${entry.name}`,
-      expected: `${own.join(', ')} (the state of ${engine.optimizer.name})`,
-      got: found.length > 0 ? found.join(', ') : 'no optimizer state',
+      expected: `${ownStates.join(', ')} (the state of ${engine.optimizer.name})`,
+      got: savedStates.length > 0 ? savedStates.join(', ') : 'no optimizer state',
       hint: `${from}, or had another name. { loadOptimizerStates: false } restarts the optimizer.`,
     });
   }
 }
 
-function otherModel(op: string, expected: string, got: string, hint = OTHER_MODEL): DsError {
+function otherModelError(op: string, expected: string, got: string, hint = OTHER_MODEL): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

@@ -11,16 +11,16 @@ import { getRandomState } from '../../tensor/index.js';
 import type { EngineCore } from '../engine-parts.js';
 import { MODEL } from '../ranks.js';
 import {
-  catalogOf,
+  buildCatalog,
+  createNameFilter,
   optimizerShards,
-  wantedOf,
   weightShards,
   wholeModel,
   wholeTensors,
 } from './engine-shards.js';
 import { errorCatalog, errorShards } from './rank-errors.js';
 
-type Catalog = ReturnType<typeof catalogOf>;
+type Catalog = ReturnType<typeof buildCatalog>;
 
 /** Settings of the saved content of an engine. */
 export interface ContentOptions {
@@ -33,21 +33,21 @@ export interface ContentOptions {
  * Returns this rank's part of the engine's present state. The engine owns the tensors; the caller
  * releases its references.
  */
-export function contentOf(engine: EngineCore, options: ContentOptions): CheckpointContent {
+export function createContent(engine: EngineCore, options: ContentOptions): CheckpointContent {
   const { stage, ranks } = engine.parts;
   const { shardsWeights: sharded } = stage;
   const { shardGroup, sequenceGroup, mesh } = ranks;
   const isFirst = shardGroup.rank === 0;
   const model = MODEL.filter((axis) => !(sequenceGroup && axis === AXIS.sequence));
-  const wanted = wantedOf(engine, !options.excludeFrozenParameters);
-  const parts = sharded ? weightShards(engine, wanted) : [];
-  const whole = sharded ? wholeTensors : wholeModel;
+  const isSelected = createNameFilter(engine, !options.excludeFrozenParameters);
+  const parts = sharded ? weightShards(engine, isSelected) : [];
+  const wholeShards = sharded ? wholeTensors : wholeModel;
   return {
     part: ranks.isReplica ? null : { data: shardGroup.rank, model: mesh.place(...model) },
-    model: isFirst ? [...parts, ...whole(engine, wanted)] : parts,
+    model: isFirst ? [...parts, ...wholeShards(engine, isSelected)] : parts,
     modelIsSharded: sharded,
     optimizer: [...optimizerShards(engine), ...errorShards(engine)],
-    catalog: withErrors(engine, catalogOf(engine, wanted)),
+    catalog: withErrors(engine, buildCatalog(engine, isSelected)),
     state: sharedState(engine, options),
     // Ranks with tokens of the same samples share one random generator.
     rankState: (sequenceGroup?.rank ?? 0) === 0 ? rankState(engine) : null,
@@ -87,7 +87,7 @@ function rankState(engine: EngineCore): JsonObject {
 /** Maximum nesting of objects. JSON.stringify() and JSON.parse() recurse for each level. */
 const MAX_LEVELS = 1000;
 /** Maximum characters of a path in an error. */
-const SHOWN = 120;
+const SHOWN_CHARACTERS = 120;
 
 /**
  * Returns a copy of `value` as JSON stores it, after toJSON() and without undefined properties.
@@ -96,18 +96,18 @@ const SHOWN = 120;
  * changes. Examples: NaN, a function, a bigint, a Map, a typed array.
  */
 export function jsonObject(location: string, value: unknown, example: string): JsonObject {
-  const kept = keptOf(location, '', value, []);
-  if (isObject(kept)) return kept;
+  const copy = copyValue(location, '', value, []);
+  if (isObject(copy)) return copy;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: location,
     expected: `an object, such as ${example}`,
-    got: Array.isArray(kept) ? 'an array' : String(JSON.stringify(kept)),
+    got: Array.isArray(copy) ? 'an array' : String(JSON.stringify(copy)),
   });
 }
 
-/** `outer`: the objects that contain `value`, the property `name` of the last one. */
-function keptOf(
+/** Copies `value`, the property `name` of the last object in `outer`, as JSON stores it. */
+function copyValue(
   location: string,
   name: string,
   value: unknown,
@@ -124,12 +124,12 @@ function keptOf(
     const expected = `at most ${MAX_LEVELS} levels of nested objects`;
     throw refusedError(location, 'a deeper object', '', expected);
   }
-  const within = [...outer, value];
-  const { toJSON } = value as Partial<Speaker>;
-  if (typeof toJSON === 'function') return saidBy(location, name, { value, toJSON, within });
+  const ancestors = [...outer, value];
+  const { toJSON } = value as Partial<JsonSource>;
+  if (typeof toJSON === 'function') return callToJson(location, name, { value, toJSON, ancestors });
   if (Array.isArray(value)) {
     return Array.from(value, (item, i) => {
-      const kept = keptOf(`${location}[${i}]`, `${i}`, item, within);
+      const kept = copyValue(`${location}[${i}]`, `${i}`, item, ancestors);
       if (kept === undefined)
         throw refusedError(`${location}[${i}]`, 'a toJSON() that returns undefined');
       return kept;
@@ -140,23 +140,24 @@ function keptOf(
     throw refusedError(location, `a ${name}`, 'Save plain objects.');
   }
   const kept = Object.entries(value).map(([key, item]) => {
-    const of = item === undefined ? undefined : keptOf(`${location}.${key}`, key, item, within);
+    const of =
+      item === undefined ? undefined : copyValue(`${location}.${key}`, key, item, ancestors);
     return [key, of] as const;
   });
   return Object.fromEntries(kept.filter(([, of]) => of !== undefined)) as JsonObject;
 }
 
-interface Speaker {
+interface JsonSource {
   value: object;
   toJSON: (name: string) => unknown;
-  within: readonly object[];
+  ancestors: readonly object[];
 }
 
 /** Returns the checked result of toJSON(), or undefined. */
-function saidBy(
+function callToJson(
   location: string,
   name: string,
-  { value, toJSON, within }: Speaker,
+  { value, toJSON, ancestors }: JsonSource,
 ): JsonValue | undefined {
   if (value instanceof Date && Number.isNaN(value.getTime())) {
     throw refusedError(location, 'an invalid Date', 'Leave it out, or save null.');
@@ -164,11 +165,11 @@ function saidBy(
   const jsonValue: unknown = toJSON.call(value, name);
   if (jsonValue === undefined) return undefined;
   // toJSON() returned its own object: check the properties.
-  return keptOf(
+  return copyValue(
     location,
     name,
     jsonValue === value ? { ...value, toJSON: undefined } : jsonValue,
-    within,
+    ancestors,
   );
 }
 
@@ -178,6 +179,7 @@ function refusedError(
   hint = '',
   expected = 'a value that JSON can store',
 ): DsError {
-  const op = location.length > SHOWN ? `${location.slice(0, SHOWN)}...` : location;
+  const op =
+    location.length > SHOWN_CHARACTERS ? `${location.slice(0, SHOWN_CHARACTERS)}...` : location;
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got, hint });
 }

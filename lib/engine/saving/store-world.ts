@@ -37,7 +37,7 @@ export interface TextStore {
   offer?(): number;
 }
 
-/** Plain data with which another thread joins the world. */
+/** The plain data by which another thread joins the world. */
 export interface Seat extends Omit<StoreWorldOptions, 'check'> {
   /** The offer of the job's store. */
   offer: number;
@@ -69,8 +69,8 @@ interface Round {
 
 /** The store's limit for one value is 4 MiB. */
 const CHUNK = 2 ** 20;
-/** Requests of one process run one after another, so each must be short. */
-const PATIENCE_MS = 50;
+/** Longest wait of one request: requests of a process run one after another. */
+const REQUEST_MS = 50;
 /** The death of a rank often breaks the store first. The job reports the death within this time. */
 const REASON_MS = 1000;
 
@@ -105,7 +105,7 @@ export class StoreWorld implements CheckpointWorld {
   readonly size: number;
   private round = 0;
   /** Keys of this rank that other ranks may still read, by round. */
-  private readonly kept = new Map<number, string[]>();
+  private readonly ownKeys = new Map<number, string[]>();
   private standIn: ((text: string) => void) | null = null;
 
   constructor(
@@ -158,12 +158,14 @@ export class StoreWorld implements CheckpointWorld {
 
   async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {
     const round = this.round++;
-    const messages = await this.meet(round, label, value).catch((error) => this.explain(error));
+    const messages = await this.exchangeMessages(round, label, value).catch((error) =>
+      this.explain(error),
+    );
     const missing = messages.flatMap((item, rank) => (item === null ? [rank] : []));
-    if (missing.length > 0) throw absent(label, missing, this.options);
+    if (missing.length > 0) throw absentError(label, missing, this.options);
     const other = messages.findIndex((item) => item?.label !== label);
     if (other >= 0)
-      throw elsewhere(label, other, String(messages[other]?.label), this.options.hint);
+      throw otherCallError(label, other, String(messages[other]?.label), this.options.hint);
     await this.forgetBefore(round).catch((error) => this.explain(error));
     return messages.map((item) => item?.value as JsonValue);
   }
@@ -172,20 +174,24 @@ export class StoreWorld implements CheckpointWorld {
    * Returns the message of every rank in this round, or null for a rank that did not arrive in
    * time.
    */
-  private async meet(round: number, label: string, value: JsonValue): Promise<(Message | null)[]> {
+  private async exchangeMessages(
+    round: number,
+    label: string,
+    value: JsonValue,
+  ): Promise<(Message | null)[]> {
     const isCall = CALLS.has(label);
     const ownMessage: Message = { label, value, stood: isCall ? await this.arrive(round) : null };
     await this.report(round, ownMessage);
     const waiting = new RoundTimer(
       this.options.timeout,
-      isCall ? () => this.stand(round, label) : null,
+      isCall ? () => this.reportAbsence(round, label) : null,
     );
     const messages: (Message | null)[] = [];
     for (let rank = 0; rank < this.size; ++rank) {
-      messages.push(rank === this.rank ? ownMessage : await this.ask(round, rank, waiting));
+      messages.push(rank === this.rank ? ownMessage : await this.readMessage(round, rank, waiting));
     }
     const hasStandIn = messages.some((item) => (item?.stood ?? 0) > 0);
-    if (hasStandIn && !waiting.hasStood) this.standIn?.(textOf(label, this.rank, []));
+    if (hasStandIn && !waiting.hasStood) this.standIn?.(formatAbsence(label, this.rank, []));
     return messages;
   }
 
@@ -193,12 +199,12 @@ export class StoreWorld implements CheckpointWorld {
   private async arrive(round: number): Promise<number | null> {
     const count = await this.store.add?.(this.arrivalKey(round), 1);
     if (count === undefined || count % STANDING !== this.size) return null;
-    this.kept.set(round, [this.arrivalKey(round)]);
+    this.ownKeys.set(round, [this.arrivalKey(round)]);
     return Math.floor(count / STANDING);
   }
 
   /** Stands in for this rank unless all ranks have arrived. Resolves with whether it did. */
-  private async stand(round: number, label: string): Promise<boolean> {
+  private async reportAbsence(round: number, label: string): Promise<boolean> {
     const { standIn } = this;
     if (!standIn || !this.store.add) return false;
     const count = await this.store.add(this.arrivalKey(round), STANDING);
@@ -208,15 +214,15 @@ export class StoreWorld implements CheckpointWorld {
       const isThere = await this.store.get(this.key(round, rank), 0).catch(() => null);
       if (isThere === null) missing.push(rank);
     }
-    standIn(textOf(label, this.rank, missing));
+    standIn(formatAbsence(label, this.rank, missing));
     return true;
   }
 
   /** Throws the failure of the job if it explains the error of the store, else `error`. */
   private async explain(error: unknown): Promise<never> {
-    for (let waited = 0; waited < REASON_MS; waited += PATIENCE_MS) {
+    for (let waited = 0; waited < REASON_MS; waited += REQUEST_MS) {
       this.options.check();
-      await pause(PATIENCE_MS);
+      await pause(REQUEST_MS);
     }
     throw error;
   }
@@ -230,17 +236,21 @@ export class StoreWorld implements CheckpointWorld {
       await this.store.set(`${key}/${i}`, text.slice(i * CHUNK, (i + 1) * CHUNK));
     }
     await this.store.set(key, `${keys.length}:${text.slice(0, CHUNK)}`);
-    this.kept.set(round, [...(this.kept.get(round) ?? []), ...keys]);
+    this.ownKeys.set(round, [...(this.ownKeys.get(round) ?? []), ...keys]);
   }
 
-  private async ask(round: number, rank: number, waiting: RoundTimer): Promise<Message | null> {
+  private async readMessage(
+    round: number,
+    rank: number,
+    waiting: RoundTimer,
+  ): Promise<Message | null> {
     const key = this.key(round, rank);
     const first = await this.awaitKey(key, waiting);
     if (first === null) return null;
     const colon = first.indexOf(':');
     const texts = [first.slice(colon + 1)];
     for (let i = 1; i < Number(first.slice(0, colon)); ++i) {
-      texts.push(await this.store.get(`${key}/${i}`, PATIENCE_MS));
+      texts.push(await this.store.get(`${key}/${i}`, REQUEST_MS));
     }
     return JSON.parse(texts.join('')) as Message;
   }
@@ -248,7 +258,7 @@ export class StoreWorld implements CheckpointWorld {
   private async awaitKey(key: string, waiting: RoundTimer): Promise<string | null> {
     for (let wait = 0; ; wait = Math.min(wait + 1, 20)) {
       try {
-        return await this.store.get(key, Math.min(wait, PATIENCE_MS));
+        return await this.store.get(key, Math.min(wait, REQUEST_MS));
       } catch (error) {
         if (!(error instanceof DsError && error.got === 'no such key')) throw error;
       }
@@ -264,10 +274,10 @@ export class StoreWorld implements CheckpointWorld {
    * round.
    */
   private async forgetBefore(round: number): Promise<void> {
-    for (const [number, keys] of this.kept) {
+    for (const [number, keys] of this.ownKeys) {
       if (number >= round) continue;
       for (const key of keys) await this.store.delete(key);
-      this.kept.delete(number);
+      this.ownKeys.delete(number);
     }
   }
 
@@ -308,8 +318,8 @@ class RoundTimer {
   }
 }
 
-/** The error for ranks in a collective while this rank waits for them in a call. */
-function textOf(label: string, rank: number, missing: readonly number[]): string {
+/** Returns the error text for ranks in a collective while this rank waits for them in a call. */
+function formatAbsence(label: string, rank: number, missing: readonly number[]): string {
   const call = CALLS.get(label) ?? label;
   const others = missing.length === 1 ? `rank ${missing[0]}` : `ranks ${missing.join(', ')}`;
   return `rank ${rank} waits in ${call} for ${others}: ${call} must be called on all ranks`;
@@ -320,7 +330,7 @@ function escapeUnit(unit: string): string {
   return `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
 }
 
-function absent(
+function absentError(
   label: string,
   ranks: readonly number[],
   { timeout, hint }: StoreWorldOptions,
@@ -337,7 +347,7 @@ function absent(
   });
 }
 
-function elsewhere(label: string, rank: number, other: string, hint?: string): DsError {
+function otherCallError(label: string, rank: number, other: string, hint?: string): DsError {
   return new DsError({
     code: 'DS_COMM',
     op: label,

@@ -29,7 +29,7 @@ type Description = Record<Section, Texts>;
 type Texts = Record<string, string>;
 
 /** Sections for printing, logging and measuring. They may differ between ranks. */
-const OWN: ReadonlySet<string> = new Set<keyof ResolvedConfig>([
+const LOCAL_SECTIONS: ReadonlySet<string> = new Set<keyof ResolvedConfig>([
   ...(['notices', 'steps_per_print', 'wall_clock_breakdown', 'memory_breakdown'] as const),
   ...(['dump_state', 'log_level', 'timers', 'flops_profiler', 'comms_logger'] as const),
   ...(['tensorboard', 'csv_monitor', 'wandb', 'comet', 'autotuning'] as const),
@@ -46,7 +46,7 @@ interface Rule {
   hint: string;
 }
 
-const everyone = (section: Section) => ({
+const ruleForAll = (section: Section) => ({
   section,
   axes: AXES,
   among: 'on every rank',
@@ -55,7 +55,7 @@ const everyone = (section: Section) => ({
 
 /** Rules in the order of comparison. */
 const RULES: readonly Rule[] = [
-  { ...everyone('model'), code: 'DS_ARGUMENT', op: (key) => `initialize, ${key}` },
+  { ...ruleForAll('model'), code: 'DS_ARGUMENT', op: (key) => `initialize, ${key}` },
   {
     section: 'parts',
     axes: AXES.filter((axis) => axis !== AXIS.tensor),
@@ -64,8 +64,8 @@ const RULES: readonly Rule[] = [
     among: 'on ranks with the same coordinate on tp',
     hint: 'Divide layers only by the coordinate on tp.',
   },
-  { ...everyone('config'), code: 'DS_CONFIG', op: (key) => key },
-  { ...everyone('optimizer'), code: 'DS_ARGUMENT', op: (key) => `initialize, optimizer ${key}` },
+  { ...ruleForAll('config'), code: 'DS_CONFIG', op: (key) => key },
+  { ...ruleForAll('optimizer'), code: 'DS_ARGUMENT', op: (key) => `initialize, optimizer ${key}` },
   {
     section: 'generator',
     axes: MODEL,
@@ -77,7 +77,7 @@ const RULES: readonly Rule[] = [
 ];
 
 /** Maximum number of further differences in a hint. */
-const ALSO = 4;
+const MORE_DIFFERENCES = 4;
 
 /**
  * Compares configuration, parameters and hyperparameters of ranks that must agree. Ranks exchange
@@ -87,17 +87,17 @@ const ALSO = 4;
  */
 export async function requireAgreement(
   { job, planned }: Pick<Inputs, 'job' | 'planned'>,
-  given: ComparedInputs,
+  inputs: ComparedInputs,
   isCut: boolean,
 ): Promise<void> {
   if (job.worldSize === 1) return;
-  const ownDescription = describe(given);
-  for (const key of planned?.keys ?? []) ownDescription.config[key] = text('auto');
-  await setupWorldOf(job).inTurn(async (exchange) => {
-    await compare(job, RULES, ownDescription, exchange);
+  const ownDescription = describe(inputs);
+  for (const key of planned?.keys ?? []) ownDescription.config[key] = formatSetting('auto');
+  await setupWorldOf(job).runInTurn(async (exchange) => {
+    await compareRanks(job, RULES, ownDescription, exchange);
     if (!isCut) return;
     const { mesh } = job;
-    const parts = mesh.place(...mesh.shape.others(AXIS.tensor)) === 0 ? partsOf(given.module) : [];
+    const parts = mesh.place(...mesh.shape.others(AXIS.tensor)) === 0 ? partsOf(inputs.module) : [];
     requireComplete(await exchange(parts));
   });
 }
@@ -107,10 +107,10 @@ export async function requireSameConfig(job: Distributed, config: ResolvedConfig
   if (job.worldSize === 1) return;
   const rules = RULES.filter(({ section }) => section === 'config');
   const own = { config: describeConfig(config) };
-  await setupWorldOf(job).inTurn((exchange) => compare(job, rules, own, exchange));
+  await setupWorldOf(job).runInTurn((exchange) => compareRanks(job, rules, own, exchange));
 }
 
-async function compare(
+async function compareRanks(
   { mesh, rank }: Distributed,
   rules: readonly Rule[],
   own: Partial<Description>,
@@ -123,7 +123,7 @@ async function compare(
     if (!pair) continue;
     const texts = await exchange(pair.includes(rank) ? (own[rule.section] ?? null) : null);
     const [first, other] = pair;
-    throw difference(rule, [first, required(texts[first])], [other, required(texts[other])]);
+    throw differenceError(rule, [first, required(texts[first])], [other, required(texts[other])]);
   }
 }
 
@@ -155,7 +155,7 @@ function describe({ module, config, optimizer, schedules }: ComparedInputs): Des
   const settings = groups.flatMap((group, index) =>
     Object.entries(hyperparameters(group)).map(([key, value]) => [
       `group ${index} ${key}`,
-      text(value),
+      formatSetting(value),
     ]),
   );
   const groupOf = new Map<Tensor, number>();
@@ -165,7 +165,7 @@ function describe({ module, config, optimizer, schedules }: ComparedInputs): Des
   return {
     model: describeModel(module, groupOf),
     parts: describeRegions(module),
-    generator: flatten(Object.entries(getRandomState())),
+    generator: flattenSections(Object.entries(getRandomState())),
     config: describeConfig(config),
     optimizer: { name, schedule: schedules.name, ...Object.fromEntries(settings) },
   };
@@ -174,7 +174,7 @@ function describe({ module, config, optimizer, schedules }: ComparedInputs): Des
 /** train_batch_size comes last, because it follows from the other two sizes. */
 function describeConfig({ train_batch_size, ...rest }: ResolvedConfig): Texts {
   const sections = Object.entries({ ...rest, train_batch_size });
-  return flatten(sections.filter(([key]) => !OWN.has(key)));
+  return flattenSections(sections.filter(([key]) => !LOCAL_SECTIONS.has(key)));
 }
 
 /** Parameters have numbers, because their order is the order of collectives. */
@@ -210,33 +210,35 @@ function describeRegions(module: Module): Texts {
 const shapeOf = ({ shape }: { shape: readonly number[] }): string => `[${shape.join(', ')}]`;
 
 /** Returns the leaves of nested sections by dotted path. */
-function flatten(entries: readonly [string, unknown][], above = ''): Texts {
+function flattenSections(entries: readonly [string, unknown][], above = ''): Texts {
   const leaves: Texts = {};
   for (const [key, value] of entries) {
     const path = above + key;
-    if (isObject(value)) Object.assign(leaves, flatten(Object.entries(value), `${path}.`));
-    else leaves[path] = text(value);
+    if (isObject(value)) Object.assign(leaves, flattenSections(Object.entries(value), `${path}.`));
+    else leaves[path] = formatSetting(value);
   }
   return leaves;
 }
 
 /** Formats a value. JSON would drop functions, which groups of a caller may contain. */
-function text(value: unknown): string {
-  if (Array.isArray(value)) return `[${value.map(text).join(', ')}]`;
+function formatSetting(value: unknown): string {
+  if (Array.isArray(value)) return `[${value.map(formatSetting).join(', ')}]`;
   if (typeof value === 'string') return JSON.stringify(value);
   if (typeof value === 'function') return 'a function';
-  return isObject(value) ? stringifySorted(flatten(Object.entries(value))) : String(value);
+  return isObject(value) ? stringifySorted(flattenSections(Object.entries(value))) : String(value);
 }
 
 /** Returns the error for the first key in which two ranks differ. */
-function difference(
+function differenceError(
   { section, code, op, among, hint }: Rule,
   [first, here]: [rank: number, Texts],
   [other, there]: [rank: number, Texts],
 ): DsError {
   const keys = new Set([...Object.keys(here), ...Object.keys(there)]);
   const [key = section, ...others] = [...keys].filter((key) => here[key] !== there[key]);
-  const also = others.slice(0, ALSO).join(', ') + (others.length > ALSO ? ', ...' : '');
+  const also =
+    others.slice(0, MORE_DIFFERENCES).join(', ') +
+    (others.length > MORE_DIFFERENCES ? ', ...' : '');
   return new DsError({
     code,
     op: op(key),

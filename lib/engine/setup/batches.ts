@@ -6,8 +6,8 @@ import type { Decisions } from '../engine-parts.js';
 import { DATA } from '../ranks.js';
 import {
   BatchSizes,
-  inStages,
   managedAccumulation,
+  stagedAccumulation,
   unmanagedAccumulation,
 } from '../step/batch-sizes.js';
 import { curriculumOf, wholeSamples } from '../step/curriculum.js';
@@ -22,7 +22,7 @@ import type { PipelinePlan } from './pipeline.js';
 type Batches = Pick<Decisions, 'progress' | 'batch' | 'inputs' | 'curriculum' | 'layerDrop'>;
 
 /** Returns the batch sizes, and the curriculum and dropping of a training engine. */
-export function batchesOf(
+export function createBatches(
   { module, config, job }: BuildInputs,
   { optimizer, plan }: { optimizer: Optimizer; plan: PipelinePlan | null },
 ): Batches {
@@ -43,7 +43,7 @@ export function batchesOf(
       microPerDevice: config.train_micro_batch_size_per_gpu,
       accumulationSteps: config.gradient_accumulation_steps,
       dataRanks: job.mesh.size(...DATA),
-      accumulation: accumulationOf(config, plan),
+      accumulation: createAccumulation(config, plan),
       passes: plan?.schedule.stagesPerRank,
     }),
     // A pipeline cuts whole batches, which contain the labels.
@@ -51,7 +51,7 @@ export function batchesOf(
   };
 }
 
-function accumulationOf(config: ResolvedConfig, plan: PipelinePlan | null) {
-  if (plan) return inStages(plan.schedule.stagesPerRank);
+function createAccumulation(config: ResolvedConfig, plan: PipelinePlan | null) {
+  if (plan) return stagedAccumulation(plan.schedule.stagesPerRank);
   return config.managed_gradient_accumulation ? managedAccumulation : unmanagedAccumulation;
 }

@@ -6,12 +6,12 @@ import { configureFromSection } from '../../tensor/recompute/section.js';
 import { Engine } from '../engine.js';
 import type { Decisions, EngineParts, OwnedParts, StepParts } from '../engine-parts.js';
 import { PipelineEngine } from '../pipeline-engine.js';
-import { ranksOf, shardSizes } from '../ranks.js';
-import { completely, type Site } from '../release-stack.js';
+import { openRanks, shardSizes } from '../ranks.js';
+import { type BuildResources, buildOrRelease } from '../release-stack.js';
 import { checkpointWorld } from '../saving/store-world.js';
 import { BatchShapes } from '../step/batch-shapes.js';
 import { GradientCollector } from '../step/gradient-collector.js';
-import { columnsOf } from '../step/step-columns.js';
+import { assignColumns } from '../step/step-columns.js';
 import { StepControl } from '../step/step-control.js';
 import { StepDecisions, UpdatePlanner } from '../step/step-decisions.js';
 import { STOP_SIGNALS, StopRequest } from '../step/stop-request.js';
@@ -21,7 +21,7 @@ import { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepObserver } from '../watch/phase-timer.js';
 import { StepWatch } from '../watch/step-watch.js';
 import { requireAgreement } from './agreement.js';
-import { batchesOf } from './batches.js';
+import { createBatches } from './batches.js';
 import type { BuildInputs, Clients } from './clients.js';
 import { followSteps, requireCompression, requireWholeLayers } from './compression.js';
 import { useFp8 } from './fp8.js';
@@ -34,7 +34,7 @@ import { findSchedules } from './schedule.js';
 import { requireSequence, splitSequence } from './sequence-parallel.js';
 import { sparsifyFromSection } from './sparse-attention.js';
 import { isCutOver, splitLayers } from './tensor-parallel.js';
-import { holdModel } from './zero.js';
+import { adoptIntoUnits } from './zero.js';
 
 /**
  * Builds the engine of this rank. Values "auto" become final on the way (fitMemory). Throws
@@ -43,44 +43,49 @@ import { holdModel } from './zero.js';
  * the weights. Shards (stage 3 on several ranks, or with offload_param) are lost: the next use of
  * such a parameter throws. `kind`: the class of an engine that is no pipeline; default: Engine.
  */
-export async function buildEngine(given: BuildInputs, kind?: EngineKind): Promise<Engine> {
-  const { module, clients, job } = given;
-  const whole = wholeModel(given);
-  configureFromSection(given.config.activation_checkpointing);
-  requireWholeLayers(given);
-  await splitLayers(given);
-  const plan = planPipeline(given);
-  const optimizer = findOptimizer(given, plan);
-  requireCompression(given, plan);
-  const asked: Decisions = {
+export async function buildEngine(inputs: BuildInputs, kind?: EngineKind): Promise<Engine> {
+  const { module, clients, job } = inputs;
+  const whole = wholeModel(inputs);
+  configureFromSection(inputs.config.activation_checkpointing);
+  requireWholeLayers(inputs);
+  await splitLayers(inputs);
+  const plan = planPipeline(inputs);
+  const optimizer = findOptimizer(inputs, plan);
+  requireCompression(inputs, plan);
+  const requested: Decisions = {
     module,
-    config: given.config,
+    config: inputs.config,
     device: job.world.device,
     optimizer,
     plan,
-    ...batchesOf(given, { optimizer, plan }),
-    schedules: findSchedules(given, optimizer),
-    scaler: buildScaler(given.config),
+    ...createBatches(inputs, { optimizer, plan }),
+    schedules: findSchedules(inputs, optimizer),
+    scaler: buildScaler(inputs.config),
   };
-  quantizeWeights(given, optimizer);
+  quantizeWeights(inputs, optimizer);
   const layers = isCutOver(job, module);
-  await requireAgreement(given, asked, layers);
-  await describeModel(job, asked, whole);
-  const cuts = { stages: plan !== null, layers, tokens: requireSequence(asked, job) };
-  const decisions = await fitMemory(given, asked, { whole, cuts });
+  await requireAgreement(inputs, requested, layers);
+  await describeModel(job, requested, whole);
+  const modelAxes = { stages: plan !== null, layers, tokens: requireSequence(requested, job) };
+  const decisions = await fitMemory(inputs, requested, { whole, cuts: modelAxes });
   const { config } = decisions;
-  const ranks = await ranksOf(job, cuts, shardSizes(config));
+  const ranks = await openRanks(job, modelAxes, shardSizes(config));
   const pipeline = await openPipeline(job, decisions);
-  const build = (site: Site): Engine => {
+  const build = (site: BuildResources): Engine => {
     sparsifyFromSection(decisions, site);
     useFp8(decisions, site);
     followSteps(decisions, site);
     keepStages(decisions, site);
     splitSequence(decisions, ranks, site);
     const observers = openObservers(config, clients, ranks, site);
-    const holdings = holdModel(decisions, clients, { ranks, ties: pipeline?.ties ?? [] }, site);
-    const steps = stepPartsOf(decisions, holdings, { ...clients, observers }, site);
-    return engineOf(
+    const holdings = adoptIntoUnits(
+      decisions,
+      clients,
+      { ranks, ties: pipeline?.ties ?? [] },
+      site,
+    );
+    const steps = createStepParts(decisions, holdings, { ...clients, observers }, site);
+    return createEngine(
       { ...decisions, ...holdings, ...steps, owned: site.owned },
       job,
       pipeline,
@@ -88,11 +93,11 @@ export async function buildEngine(given: BuildInputs, kind?: EngineKind): Promis
     );
   };
   // If one rank fails, the waits of the other ranks end. Example: only rank 0 writes a folder.
-  return jointly({ always: [job.world] }, () => completely(build));
+  return jointly({ always: [job.world] }, () => buildOrRelease(build));
 }
 
-/** Python names without the same name in camelCase here. */
-const OTHERS: Readonly<Record<string, string>> = {
+/** DeepSpeed's method names whose camelCase form is not the name here. */
+const PYTHON_NAMES: Readonly<Record<string, string>> = {
   save_fp16_model: 'save16bitModel()',
   module_state_dict: 'engine.module.stateDict()',
   load_module_state_dict: 'engine.module.loadStateDict()',
@@ -108,30 +113,30 @@ const OTHERS: Readonly<Record<string, string>> = {
 export type EngineKind = new (parts: EngineParts) => Engine;
 
 /** Returns the engine, which owns its parts. Python's names on it throw an error. */
-export function engineOf(
-  own: Omit<EngineParts, 'meeting'>,
+export function createEngine(
+  ownParts: Omit<EngineParts, 'meeting'>,
   job: Distributed,
   pipeline: OpenPipeline | null,
   Kind: EngineKind = Engine,
 ): Engine {
-  const parts = { ...own, meeting: checkpointWorld(job) };
+  const parts = { ...ownParts, meeting: checkpointWorld(job) };
   const engine = pipeline
     ? new PipelineEngine(parts, { ...pipeline, shapes: new BatchShapes(job) })
     : new Kind(parts);
   const type = engine.constructor as typeof Engine;
-  answerPythonNames(type, { label: 'engine', fields: Object.keys(engine), others: OTHERS });
+  answerPythonNames(type, { label: 'engine', fields: Object.keys(engine), others: PYTHON_NAMES });
   return engine;
 }
 
 /** Returns the parts that run a step. `observers` receive each step. */
-export function stepPartsOf(
+export function createStepParts(
   decisions: Decisions,
   holdings: OwnedParts,
   {
     stopSignals: signals = STOP_SIGNALS,
     observers,
   }: Clients & { observers: readonly StepObserver[] },
-  { owned }: Site,
+  { owned }: BuildResources,
 ): StepParts {
   const { module, config, device, optimizer, schedules, scaler, batch, progress } = decisions;
   const { stage, ranks } = holdings;
@@ -149,7 +154,7 @@ export function stepPartsOf(
       watch,
       batch,
       emptyBatches,
-      columns: columnsOf(decisions.plan?.pipeline ?? null, stage.partitions, ranks),
+      columns: assignColumns(decisions.plan?.pipeline ?? null, stage.partitions, ranks),
     }),
   );
   const planner = new UpdatePlanner(optimizer, schedules, progress);

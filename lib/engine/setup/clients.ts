@@ -75,7 +75,11 @@ export function requireMethods(
 }
 
 /** Calls the caller's function. Throws DS_ARGUMENT for a class, because it needs `new`. */
-export function madeBy<Given, Made>(op: string, make: (given: Given) => Made, given: Given): Made {
+export function callFactory<Given, Made>(
+  op: string,
+  make: (given: Given) => Made,
+  given: Given,
+): Made {
   if (!/^class\b/.test(Function.prototype.toString.call(make))) return make(given);
   throw argumentError(
     op,

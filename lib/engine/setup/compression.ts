@@ -5,7 +5,7 @@ import { compressionOf, hasTechniques, isOn } from '../../compression/index.js';
 import type { DsError } from '../../errors.js';
 import { configError } from '../../runtime/input-errors.js';
 import type { Decisions } from '../engine-parts.js';
-import type { Site } from '../release-stack.js';
+import type { BuildResources } from '../release-stack.js';
 import type { BuildInputs } from './clients.js';
 import type { PipelinePlan } from './pipeline.js';
 import { tensorSize } from './tensor-parallel.js';
@@ -54,7 +54,7 @@ export function requireWholeLayers({
 }
 
 /** Makes the layers follow the engine's global steps, until the engine is destroyed. */
-export function followSteps({ module, progress }: Decisions, { owned }: Site): void {
+export function followSteps({ module, progress }: Decisions, { owned }: BuildResources): void {
   const stop = compressionOf(module)?.clock.follow(() => progress.globalSteps);
   if (stop) owned.defer(stop);
 }

@@ -28,10 +28,10 @@ interface DiskWeightsRequest {
 
 /** Returns storage for a rank's shards. Warns of a slow disk. Throws DS_IO. */
 export function openDiskWeights({ config, units, device, group }: DiskWeightsRequest): DiskWeights {
-  const folder = folderOf(config, 'offload_param');
+  const folder = openFolder(config, 'offload_param');
   const { offload_param: offload } = config.zero_optimization;
   const weights = new DiskWeights(device, {
-    kept: units.map((unit) => {
+    weights: units.map((unit) => {
       const { numel } = shardOf(unit.layout.numel, group.rank, group.size);
       return { unit, numel };
     }),
@@ -42,7 +42,7 @@ export function openDiskWeights({ config, units, device, group }: DiskWeightsReq
     label: `weights of rank ${group.rank}`,
     ...requestsOf(config),
   });
-  if (weights.disk) warnWhereSlow('Weights', folder, weights.disk);
+  if (weights.disk) warnIfSlow('Weights', folder, weights.disk);
   return weights;
 }
 
@@ -59,9 +59,9 @@ export interface StateOptions {
 /** Returns state on disk. Warns of a slow disk. Throws DS_IO. */
 export function openNvmeState(options: StateOptions): NvmeState {
   const { config, optimizer, partitions, device, group } = options;
-  const folder = folderOf(config, 'offload_optimizer');
+  const folder = openFolder(config, 'offload_optimizer');
   const { offload_optimizer: offload, sub_group_size: subGroup } = config.zero_optimization;
-  const made = new NvmeState(device, {
+  const state = new NvmeState(device, {
     optimizer,
     partitions,
     tile: tileSize(subGroup),
@@ -74,14 +74,14 @@ export function openNvmeState(options: StateOptions): NvmeState {
     label: `optimizer state of rank ${group.rank}`,
     ...requestsOf(config),
   });
-  warnWhereSlow('Optimizer state', folder, made.disk);
-  return made;
+  warnIfSlow('Optimizer state', folder, state.disk);
+  return state;
 }
 
 const IN_MEMORY: readonly string[] = ['tmpfs', 'ramfs'];
 
 /** Returns the folder; creates it if it is missing. Throws DS_IO. */
-function folderOf(
+function openFolder(
   { zero_optimization: zero }: ResolvedConfig,
   section: 'offload_optimizer' | 'offload_param',
 ): string {
@@ -105,7 +105,7 @@ function requestsOf({ aio }: ResolvedConfig): Omit<DiskAccess, 'folder' | 'label
 }
 
 /** Warns if transfers of `what` cannot reach the speed of the disk. */
-function warnWhereSlow(what: string, folder: string, { fileSystem, direct }: SwapFileInfo): void {
+function warnIfSlow(what: string, folder: string, { fileSystem, direct }: SwapFileInfo): void {
   const inMemory = IN_MEMORY.includes(fileSystem);
   if (direct && !inMemory) return;
   const warning = inMemory

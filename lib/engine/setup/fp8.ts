@@ -10,11 +10,11 @@ import { capabilityOf } from '../../runtime/gpu-code.js';
 import { configError } from '../../runtime/input-errors.js';
 import { FP8_MULTIPLE, type Fp8Recipe } from '../../tensor/ops/fp8-linear.js';
 import type { Decisions } from '../engine-parts.js';
-import type { Site } from '../release-stack.js';
+import type { BuildResources } from '../release-stack.js';
 
 type Fp8Layer = Linear | ColumnLinear | RowLinear;
 
-/** Subclasses multiply in other ways. */
+/** The classes of layers that can multiply in FP8; their subclasses multiply in other ways. */
 const LAYERS: readonly unknown[] = [Linear, LinearGelu, ColumnLinear, RowLinear];
 
 /** Names of adapters: their products are too small to gain. */
@@ -29,20 +29,20 @@ const CAPABILITIES: Readonly<Record<Fp8Recipe, { from: number; below: number; na
 
 const isFp8Layer = (module: Module): module is Fp8Layer => LAYERS.includes(module.constructor);
 
-/** Tensor cores read 16 codes at a time, of each side of a weight. */
-const fits = ({ weight }: Fp8Layer): boolean =>
+/** Returns whether both dims are multiples of 16: tensor cores read 16 codes at a time. */
+const isDivisible = ({ weight }: Fp8Layer): boolean =>
   weight.shape.every((size) => size > 0 && size % FP8_MULTIPLE === 0);
 
-/** The linear layers of a module, including the base layers of adapters. */
+/** Returns the linear layers of a module, including the base layers of adapters. */
 function layersOf(module: Module): { path: string; layer: Fp8Layer }[] {
-  return [...module.namedModules()].flatMap(([path, one]) => {
-    const layer = one instanceof LoraLayer ? one.base : one;
+  return [...module.namedModules()].flatMap(([path, child]) => {
+    const layer = child instanceof LoraLayer ? child.base : child;
     return isFp8Layer(layer) ? [{ path, layer }] : [];
   });
 }
 
 /** Returns whether a layer of `modules` that multiplies in FP8 has the parameter as its weight. */
-export function readInFp8(modules: readonly Module[]): (parameter: Parameter) => boolean {
+export function createFp8Test(modules: readonly Module[]): (parameter: Parameter) => boolean {
   const layers = modules.flatMap((module) => layersOf(module)).map(({ layer }) => layer);
   const weights = new Set<Parameter>(layers.filter(({ fp8 }) => fp8).map(({ weight }) => weight));
   return (parameter) => weights.has(parameter);
@@ -73,7 +73,7 @@ export function requireFp8Gpu(
  */
 export function useFp8(
   { module, device, config: { fp8: section } }: Decisions,
-  { owned }: Site,
+  { owned }: BuildResources,
 ): void {
   if (!section.enabled) return;
   const { recipe, exclude } = section;
@@ -87,14 +87,16 @@ export function useFp8(
     if (layers.some(({ path }) => isAmong(path, [name]))) continue;
     throw configError('fp8.exclude', 'names, or ends of names, of linear layers', `"${name}"`);
   }
-  const left = [...HEADS, ...ADAPTERS, ...exclude];
-  const chosen = layers.filter(({ path, layer }) => !isAmong(path, left) && fits(layer));
-  if (chosen.length === 0) {
+  const skipped = [...HEADS, ...ADAPTERS, ...exclude];
+  const selected = layers.filter(
+    ({ path, layer }) => !isAmong(path, skipped) && isDivisible(layer),
+  );
+  if (selected.length === 0) {
     const expected = `a model with linear layers of dims that are multiples of ${FP8_MULTIPLE}`;
     throw configError('fp8.enabled', expected, `${layers.length} linear layers, none of them`);
   }
-  for (const { layer } of chosen) layer.fp8 = recipe;
+  for (const { layer } of selected) layer.fp8 = recipe;
   owned.defer(() => {
-    for (const { layer } of chosen) layer.fp8 = null;
+    for (const { layer } of selected) layer.fp8 = null;
   });
 }

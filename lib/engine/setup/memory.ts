@@ -39,7 +39,7 @@ import type { Decisions } from '../engine-parts.js';
 import { type ModelAxes, shardCount, shardSizes } from '../ranks.js';
 import type { BuildInputs, Planned } from './clients.js';
 import { NoOptimizer } from './optimizer.js';
-import { exchanged } from './setup-world.js';
+import { exchangeValues } from './setup-world.js';
 import { isCutOver } from './tensor-parallel.js';
 
 /** A model before its layers are divided over ranks. */
@@ -52,7 +52,7 @@ export interface WholeModel {
   isCut: boolean;
 }
 
-/** Counts `module` without changing it. */
+/** Returns the sizes of `module`, which stays unchanged. */
 export function measureModel(module: Module, job: Distributed): WholeModel {
   const isKnown = module instanceof CausalLM;
   return {
@@ -67,7 +67,7 @@ export function measureModel(module: Module, job: Distributed): WholeModel {
  * Returns the configuration that the plan chooses, equal on every rank, by the rank with the least
  * memory. Throws DS_OUT_OF_MEMORY on every rank if no candidate fits.
  */
-export async function choosePlanned(
+export async function chooseConfig(
   job: Distributed,
   decisions: Decisions,
   { configs, sequenceLength }: Planned,
@@ -76,7 +76,10 @@ export async function choosePlanned(
   const possible = configs.filter((config) => isPossible(config, decisions, job));
   // If no candidate seems possible, building the chosen one throws the exact error.
   const left = possible.length > 0 ? possible : configs;
-  const { best, leanest, context } = await choice(job, decisions, left, { model, sequenceLength });
+  const { best, leanest, context } = await chooseAmong(job, decisions, left, {
+    model,
+    sequenceLength,
+  });
   if (!best) throw nothingFits(leanest, context);
   if (job.rank === 0) {
     process.stdout.write(`${choiceLine(best, context)}\n`);
@@ -106,7 +109,7 @@ export async function chooseUpdates(
     state.gpu_share === null ? [config, withOffload(config, { gpu_share: 0 })] : [config];
   const ways = [...choices, ...choices.map((choice) => withOffload(choice, waiting))];
   const facts = { model: measure(), sequenceLength: undefined };
-  const { best, firstFits } = await choice(job, decisions, ways, facts);
+  const { best, firstFits } = await chooseAmong(job, decisions, ways, facts);
   if (firstFits || !best || best.setup.speculates || best.step === null) return config;
   if (job.rank === 0) {
     notice(
@@ -127,7 +130,7 @@ export function withOffload(config: ResolvedConfig, changes: Partial<Offload>): 
   return Object.freeze({ ...config, zero_optimization: changed });
 }
 
-/** The ranks of the job by what they divide. `isCut`: the layers are counted per rank. */
+/** Returns the mesh for the plan. `isCut`: the sizes already count one rank's part of layers. */
 export function jobMesh({ mesh }: Distributed, isCut: boolean): JobMesh {
   return {
     data: mesh.size(AXIS.data),
@@ -138,7 +141,7 @@ export function jobMesh({ mesh }: Distributed, isCut: boolean): JobMesh {
 }
 
 /** Returns the plan's choice among `configs` for the memory of all ranks. */
-async function choice(
+async function chooseAmong(
   job: Distributed,
   decisions: Decisions,
   configs: readonly ResolvedConfig[],
@@ -146,7 +149,7 @@ async function choice(
 ) {
   const { device } = job.world;
   const ownMemory = memoryOfRank(decisions.module, decisions.config, device);
-  const rankMemories = await exchanged(job, ownMemory);
+  const rankMemories = await exchangeValues(job, ownMemory);
   const cluster = clusterOf(rankMemories);
   const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
   // All ranks choose the same, so the first rank's GPU decides.
@@ -164,7 +167,7 @@ async function choice(
     return { config, setup: setupOfConfig(config, facts) };
   });
   const room = roomOf(rankMemories);
-  const sizes = trainedBy(decisions.optimizer, model.sizes);
+  const sizes = sizesInTraining(decisions.optimizer, model.sizes);
   const { isKnown } = model;
   const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates, room };
   const { deviceName } = ownMemory;
@@ -190,8 +193,8 @@ function isPossible(
   return mesh.size(AXIS.data, AXIS.sequence) === 1;
 }
 
-/** Without training there are no gradients and no state. */
-export function trainedBy(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
+/** Returns `sizes` of a run with this optimizer: without training, no gradients and no state. */
+export function sizesInTraining(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
   if (!(optimizer instanceof NoOptimizer)) return sizes;
   const none = { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0, hasHead: false };
   return { ...sizes, trained: none };
@@ -218,9 +221,9 @@ export async function describeModel(
   const { sizes: whole, isKnown, checkpointing, isCut } = model;
   const { device } = job.world;
   const ownMemory = memoryOfRank(module, config, device);
-  const rankMemories = await exchanged(job, ownMemory);
+  const rankMemories = await exchangeValues(job, ownMemory);
   if (job.rank !== 0) return;
-  const sizes = trainedBy(optimizer, whole);
+  const sizes = sizesInTraining(optimizer, whole);
   const info: ModelInfo = {
     num_params: sizes.parameters,
     trainable_num_params: sizes.trained.count,
@@ -251,7 +254,7 @@ export async function fitMemory(
 ): Promise<Decisions> {
   const count = (): WholeModel =>
     cuts.layers && whole ? whole : measureModel(decisions.module, job);
-  const config = planned ? await choosePlanned(job, decisions, planned, count()) : decisions.config;
+  const config = planned ? await chooseConfig(job, decisions, planned, count()) : decisions.config;
   // The check counts whole models, and a pipeline divides its model later.
   if (decisions.plan) return { ...decisions, config };
   const chosen = { ...decisions, config };
@@ -267,18 +270,18 @@ export async function fitMemory(
  */
 export async function requireMemory(
   job: Distributed,
-  given: Omit<CountInputs, 'shards'>,
+  inputs: Omit<CountInputs, 'shards'>,
   shards: number,
 ): Promise<ResolvedConfig> {
-  const { config } = given;
-  const claims = await exchanged(job, claimOf({ ...given, shards }, job.world.device));
-  const found = shortages(claims);
-  const certain = found.filter(({ isCertain }) => isCertain);
+  const { config } = inputs;
+  const claims = await exchangeValues(job, claimOf({ ...inputs, shards }, job.world.device));
+  const shortageList = shortages(claims);
+  const certain = shortageList.filter(({ isCertain }) => isCertain);
   if (certain.length > 0) throw refusal(certain, config);
   const tooMuch = shortageOfSpeculation(claims);
   if (job.rank === 0) {
-    if (tooMuch) notice(waitingText(tooMuch));
-    for (const shortage of found) {
+    if (tooMuch) notice(formatShortage(tooMuch));
+    for (const shortage of shortageList) {
       const { message } = refusal([shortage], config);
       notice(`${message} A virtual machine may receive more memory, so training continues.`);
     }
@@ -286,7 +289,7 @@ export async function requireMemory(
   return tooMuch ? withOffload(config, { super_offload: false }) : config;
 }
 
-function waitingText({ of, parts, there }: Shortage): string {
+function formatShortage({ of, parts, there }: Shortage): string {
   return (
     `initialize: updates wait until backward has ended ("super_offload": false). Speculation needs ` +
     `${needsText(of, parts)}, and there is ${there}. "super_offload": true enables them anyway.`

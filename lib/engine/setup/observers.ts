@@ -7,7 +7,7 @@ import type { Module } from '../../nn/module.js';
 import { FlopsProfiler } from '../../profiler/index.js';
 import { camelCase } from '../../runtime/options.js';
 import { groupsOf, type Ranks } from '../ranks.js';
-import type { Site } from '../release-stack.js';
+import type { BuildResources } from '../release-stack.js';
 import { FirstForward, MeasuredSteps } from '../watch/experiment.js';
 import { MemoryBreakdown, type MemoryOwners } from '../watch/memory-breakdown.js';
 import { buildObservers } from '../watch/monitoring.js';
@@ -22,7 +22,7 @@ export function openObservers(
   config: ResolvedConfig,
   { monitors = [] }: Clients,
   ranks: Ranks,
-  { owned, undo }: Site,
+  { owned, undo }: BuildResources,
 ): StepObserver[] {
   const { world } = ranks;
   const isFirst = world.rank === 0;
@@ -64,7 +64,7 @@ type Watched = MemoryOwners & { module: Module; ranks: Pick<Ranks, 'world' | 'me
  */
 export function buildTimer(config: ResolvedConfig, watched: Watched, prints: boolean): PhaseTimer {
   const { flops_profiler: flops } = config;
-  let timer = experimentIn(
+  let timer = addExperiment(
     config,
     watched,
     config.wall_clock_breakdown ? new EventTimer(watched.device) : untimed,
@@ -84,7 +84,7 @@ export function buildTimer(config: ResolvedConfig, watched: Watched, prints: boo
 }
 
 /** Adds the measurement of an autotuning run, on every rank. */
-function experimentIn(
+function addExperiment(
   config: ResolvedConfig,
   { module, device, ranks }: Watched,
   inner: PhaseTimer,

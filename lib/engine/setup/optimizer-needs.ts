@@ -94,7 +94,7 @@ interface Sharding {
 }
 
 /** Returns the first parameter that `stage` divides and `optimizer` needs whole, or null. */
-export function cutParameter(
+export function findCutParameter(
   optimizer: Optimizer,
   units: readonly Unit[],
   { stage, shards }: Sharding,
@@ -120,7 +120,7 @@ export function requireWholeParameters(
   units: readonly Unit[],
   sharding: Sharding,
 ): void {
-  const cut = cutParameter(optimizer, units, sharding);
+  const cut = findCutParameter(optimizer, units, sharding);
   if (cut === null || canSum(optimizer) || canGather(optimizer)) return;
   const { stage, shards } = sharding;
   throw configError(

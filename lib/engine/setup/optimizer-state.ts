@@ -31,7 +31,7 @@ import { LARGEST_SLOT, WeightSlots } from '../../zero/state/weight-slots.js';
 import { OffloadedWeights } from '../../zero/state/weights/offloaded.js';
 import type { ReleaseStack } from '../release-stack.js';
 import { openNvmeState, type StateOptions } from './disk-storage.js';
-import { cutParameter } from './optimizer-needs.js';
+import { findCutParameter } from './optimizer-needs.js';
 import { offloadsWeights } from './stage.js';
 
 /**
@@ -39,11 +39,11 @@ import { offloadsWeights } from './stage.js';
  * two processors work in parallel. The first one is selected if it is not larger than the share:
  * its gradient comes last and its weights are needed first.
  */
-export function evenlySpread(
+export function selectEvenly(
   partitions: readonly Partition[],
   share: number,
 ): ReadonlySet<Partition> {
-  const chosen = new Set<Partition>();
+  const selected = new Set<Partition>();
   const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
   const first = partitions[0]?.numel ?? 0;
   let owed = first <= share * total ? Math.max(0, (0.5 - share) * first) : 0;
@@ -51,9 +51,9 @@ export function evenlySpread(
     owed += share * partition.numel;
     if (owed < partition.numel / 2) continue;
     owed -= partition.numel;
-    chosen.add(partition);
+    selected.add(partition);
   }
-  return chosen;
+  return selected;
 }
 
 /**
@@ -61,19 +61,19 @@ export function evenlySpread(
  * of all elements. A host update of these could not overlap with other work. Source: DeepSpeed's
  * offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
  */
-export function firstInForward(
+export function selectFirst(
   partitions: readonly Partition[],
   share: number,
 ): ReadonlySet<Partition> {
   const total = partitions.reduce((sum, { numel }) => sum + numel, 0);
-  const chosen = new Set<Partition>();
-  let taken = 0;
+  const selected = new Set<Partition>();
+  let elements = 0;
   for (const partition of partitions) {
-    taken += partition.numel;
-    if (taken > share * total) break;
-    chosen.add(partition);
+    elements += partition.numel;
+    if (elements > share * total) break;
+    selected.add(partition);
   }
-  return chosen;
+  return selected;
 }
 
 /** Adds the state of some partitions with its schedule, and takes ownership of both. */
@@ -94,23 +94,25 @@ export function buildState(
 ): void {
   const { config, optimizer, partitions, device } = options;
   const { device: storage, ratio } = config.zero_optimization.offload_optimizer;
-  const first = storage === 'none' ? new Set(partitions) : firstInForward(partitions, 1 - ratio);
-  const [resident, rest] = divide(partitions, (partition) => first.has(partition));
+  const first = storage === 'none' ? new Set(partitions) : selectFirst(partitions, 1 - ratio);
+  const [resident, offloadedPartitions] = divide(partitions, (partition) => first.has(partition));
   const add: Add = (chosen, made, scheduleOf) => {
     const schedule = owned.own(scheduleOf(owned.own(made)));
     state.add({ partitions: chosen, state: made, schedule });
   };
-  const afterStep = (chosen: readonly Partition[], placement: Placement): void =>
-    add(chosen, shardState(config, placement), (made) => afterDecision(made, chosen, options));
+  const addDeferred = (chosen: readonly Partition[], placement: Placement): void =>
+    add(chosen, createShardState(config, placement), (made) =>
+      createDeferred(made, chosen, options),
+    );
   if (storage === 'none' || resident.length > 0) {
-    afterStep(resident, new DeviceState(device, optimizer));
+    addDeferred(resident, new DeviceState(device, optimizer));
   }
   // With ratio 0, nothing is left.
-  if (rest.length === 0) return;
-  const offloaded = { ...options, partitions: rest };
+  if (offloadedPartitions.length === 0) return;
+  const offloaded = { ...options, partitions: offloadedPartitions };
   if (storage === 'cpu') addOffloaded(add, offloaded);
   // State on disk is updated once per step. Speculation would read and write it twice.
-  if (storage === 'nvme') afterStep(rest, openNvmeState(offloaded));
+  if (storage === 'nvme') addDeferred(offloadedPartitions, openNvmeState(offloaded));
 }
 
 function divide(
@@ -121,7 +123,7 @@ function divide(
 }
 
 /** Makes a state for the weights of `config`. */
-function shardState<P extends Placement>(
+function createShardState<P extends Placement>(
   config: ResolvedConfig,
   placement: P,
   masters: Masters = new F32Masters(placement),
@@ -136,14 +138,14 @@ type Processor = typeof HostState | typeof StreamedState;
 /** The device updates the partitions of gpu_share, CPU threads the rest. */
 function addOffloaded(add: Add, options: StateOptions): void {
   const { partitions } = options;
-  const onDevice = evenlySpread(partitions, streamedShare(options));
-  const [streamed, rest] = divide(partitions, (partition) => onDevice.has(partition));
-  const addTo = setupOf(options).speculates ? addSpeculative : addAfterDecision;
+  const onDevice = selectEvenly(partitions, streamedShare(options));
+  const [streamed, onHost] = divide(partitions, (partition) => onDevice.has(partition));
+  const addTo = setupOf(options).speculates ? addSpeculative : addDeferredState;
   if (streamed.length > 0) {
     addTo(add, { ...options, partitions: streamed, Processor: StreamedState });
   }
-  if (streamed.length === 0 || rest.length > 0) {
-    addTo(add, { ...options, partitions: rest, Processor: HostState });
+  if (streamed.length === 0 || onHost.length > 0) {
+    addTo(add, { ...options, partitions: onHost, Processor: HostState });
   }
 }
 
@@ -162,52 +164,52 @@ function addSpeculative(add: Add, { Processor, ...options }: ProcessorOptions): 
       'Set super_offload to false, or remove it.',
     );
   }
-  const how = { tile: tileSize(config.zero_optimization.sub_group_size), readBefore: true };
+  const hostOptions = { tile: tileSize(config.zero_optimization.sub_group_size), readBefore: true };
   const schedule = (made: ShardState<HostState | StreamedState>): Schedule =>
     new Speculative(device, made, optimizer);
-  const [split, whole] = bySplitting(options, mastersIn(Processor, options) === 'joined');
+  const [split, whole] = divideBySplitting(options, mastersFor(Processor, options) === 'joined');
   if (split.length > 0) {
     const rule = new SplitMaster(optimizer as SpeculativeOptimizer & SplittingOptimizer);
-    const placement = new Processor(device, rule, how);
+    const placement = new Processor(device, rule, hostOptions);
     const masters = new JoinedMasters(device, rule, placement);
-    add(split, shardState(config, placement, masters), schedule);
+    add(split, createShardState(config, placement, masters), schedule);
   }
   if (split.length === 0 || whole.length > 0) {
-    add(whole, shardState(config, new Processor(device, optimizer, how)), schedule);
+    add(whole, createShardState(config, new Processor(device, optimizer, hostOptions)), schedule);
   }
 }
 
-function addAfterDecision(add: Add, { Processor, ...options }: ProcessorOptions): void {
+function addDeferredState(add: Add, { Processor, ...options }: ProcessorOptions): void {
   const { config, optimizer, device } = options;
   const tile = tileSize(config.zero_optimization.sub_group_size);
-  const [split, whole] = bySplitting(options, mastersIn(Processor, options) === 'split');
+  const [split, whole] = divideBySplitting(options, mastersFor(Processor, options) === 'split');
   if (split.length > 0) {
     const rule = new SplitMaster(optimizer as SplittingOptimizer);
-    const made = splitState(rule, { ...options, Processor });
+    const made = createSplitState(rule, { ...options, Processor });
     add(split, made, () => new DeferredUpdates(made, rule, split));
   }
   if (split.length === 0 || whole.length > 0) {
-    const made = shardState(config, new Processor(device, optimizer, { tile }));
-    add(whole, made, () => afterDecision(made, whole, options));
+    const made = createShardState(config, new Processor(device, optimizer, { tile }));
+    add(whole, made, () => createDeferred(made, whole, options));
   }
 }
 
 /** Returns a state with split masters. CPU threads update weights on the device in slots. */
-function splitState(rule: SplitMaster, { Processor, config, device }: ProcessorOptions) {
+function createSplitState(rule: SplitMaster, { Processor, config, device }: ProcessorOptions) {
   const tile = tileSize(config.zero_optimization.sub_group_size);
   if (Processor === StreamedState || offloadsWeights(config)) {
     const placement = new Processor(device, rule, { tile });
-    return shardState(config, placement, new SplitMasters(device, rule, placement));
+    return createShardState(config, placement, new SplitMasters(device, rule, placement));
   }
-  const how: HostStateOptions = { tile: Math.min(tile, LARGEST_SLOT) };
-  const placement = new HostState(device, rule, how);
+  const hostOptions: HostStateOptions = { tile: Math.min(tile, LARGEST_SLOT) };
+  const placement = new HostState(device, rule, hostOptions);
   const { d2h: down, order: updates, h2d: up } = placement.traffic;
   const slots = new WeightSlots(device, { down, updates, up });
-  return shardState(config, placement, new SplitMasters(device, rule, placement, slots));
+  return createShardState(config, placement, new SplitMasters(device, rule, placement, slots));
 }
 
 /** Returns partitions with split masters (bf16 units, if `able`), and the rest. */
-const bySplitting = ({ partitions }: StateOptions, able: boolean) =>
+const divideBySplitting = ({ partitions }: StateOptions, able: boolean) =>
   divide(partitions, ({ unit }) => able && unit.dtype === 'bf16');
 
 /** Throws DS_CONFIG if gpu_share is set for an optimizer that needs whole parameters. */
@@ -227,18 +229,18 @@ function streamedShare(options: StateOptions): number {
   );
 }
 
-/** The plan's view of the configuration. */
+/** Returns the configuration as the plan describes it. */
 const setupOf = ({ config, optimizer, device }: StateOptions): Setup =>
   setupOfConfig(config, { optimizer: factsOf(optimizer), isHost: device.kind === 'cpu' });
 
-/** How masters of bf16 weights are kept. */
-function mastersIn(Processor: Processor, options: StateOptions): StateChoice['masters'] {
+/** Returns how the masters of bf16 weights are kept. */
+function mastersFor(Processor: Processor, options: StateOptions): StateChoice['masters'] {
   const placement = Processor === StreamedState ? 'streamed' : 'host';
   return choiceOf(placement, setupOf(options)).masters;
 }
 
 /** Returns the schedule of one pass, or of passes with an exchange between ranks. */
-function afterDecision(
+function createDeferred(
   state: ShardState,
   partitions: readonly Partition[],
   { config, optimizer, group }: StateOptions,
@@ -248,7 +250,7 @@ function afterDecision(
     return new ExchangedUpdates(optimizer, { state, partitions, group, bucketElements });
   }
   const units = partitions.map(({ unit }) => unit);
-  const cut = cutParameter(optimizer, units, { stage, shards: group.size });
+  const cut = findCutParameter(optimizer, units, { stage, shards: group.size });
   if (cut === null) return new DeferredUpdates(state, optimizer, partitions);
   const parts = { state, partitions, group };
   if (canGather(optimizer)) return new GatheredUpdates(optimizer, parts);

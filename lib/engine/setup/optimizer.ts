@@ -13,7 +13,7 @@ import { argumentError, configError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import { camelCase } from '../../runtime/options.js';
 import type { Tensor } from '../../tensor/index.js';
-import { type BuildInputs as Inputs, madeBy, requireMethods } from './clients.js';
+import { callFactory, type BuildInputs as Inputs, requireMethods } from './clients.js';
 import { requireElementwise, requireExchange } from './optimizer-needs.js';
 import type { PipelinePlan } from './pipeline.js';
 import { isCutOver } from './tensor-parallel.js';
@@ -35,10 +35,10 @@ export class NoOptimizer implements Optimizer {
  * NoOptimizer. Throws DS_CONFIG without an optimizer at other stages or for one that the
  * parallelism excludes, DS_ARGUMENT for invalid groups or without trainable parameters.
  */
-export function findOptimizer(given: Inputs, plan: PipelinePlan | null): Optimizer {
-  const optimizer = givenOptimizer(given);
-  requireExchange(optimizer, given.config, plan !== null);
-  if (isCutOver(given.job, given.module)) requireElementwise(optimizer);
+export function findOptimizer(inputs: Inputs, plan: PipelinePlan | null): Optimizer {
+  const optimizer = givenOptimizer(inputs);
+  requireExchange(optimizer, inputs.config, plan !== null);
+  if (isCutOver(inputs.job, inputs.module)) requireElementwise(optimizer);
   return optimizer;
 }
 
@@ -50,19 +50,19 @@ function givenOptimizer({
   const { stage } = zero_optimization;
   if (!optimizer && !section && !modelParameters && stage === 3) return new NoOptimizer();
   const { bf16_optimizer_states: bf16States } = bf16;
-  const own = (optimizer: Optimizer): Optimizer => {
+  const checkOwn = (optimizer: Optimizer): Optimizer => {
     const op = 'initialize optimizer';
     requireMethods(op, optimizer, 'an optimizer', ['declareState', 'update']);
     requireGroups(op, optimizer.groups);
     if (bf16States) requireBf16States(optimizer);
     return requireUnused(optimizer);
   };
-  if (optimizer && typeof optimizer !== 'function') return own(optimizer);
+  if (optimizer && typeof optimizer !== 'function') return checkOwn(optimizer);
   const trainable = module.parameters().filter(({ requiresGrad }) => requiresGrad);
-  if (!modelParameters && trainable.length === 0) throw untrainable(module);
+  if (!modelParameters && trainable.length === 0) throw untrainableError(module);
   const params = modelParameters ?? trainable;
   return optimizer
-    ? own(madeBy('initialize optimizer', optimizer, params))
+    ? checkOwn(callFactory('initialize optimizer', optimizer, params))
     : buildOptimizer(section, params, { named: module.namedParameters(), bf16States });
 }
 
@@ -102,7 +102,7 @@ function requireGroups(op: string, groups: unknown): void {
   throw argumentError(op, expected, formatValue(groups));
 }
 
-function untrainable(module: Module): DsError {
+function untrainableError(module: Module): DsError {
   const count = module.parameters().length;
   return argumentError(
     'initialize',
@@ -113,7 +113,7 @@ function untrainable(module: Module): DsError {
 }
 
 /** Inputs of builders in addition to params and options. */
-interface More {
+interface BuilderInputs {
   /** The model's parameters, for rules by name. */
   named: Iterable<readonly [string, Tensor]>;
   /** bf16.bf16_optimizer_states. */
@@ -124,14 +124,14 @@ interface More {
 type Builder = (
   params: ParamsOf<ParamGroup>,
   options: Record<string, unknown>,
-  more: More,
+  more: BuilderInputs,
 ) => Optimizer;
 
 /** Throws DS_CONFIG without a section, DS_ARGUMENT for invalid groups. */
 function buildOptimizer(
   section: ResolvedOptimizer | null,
   params: ParamsOf<ParamGroup>,
-  more: More,
+  more: BuilderInputs,
 ): Optimizer {
   if (section) {
     const options = Object.entries(section.params).map(([key, value]) => [camelCase(key), value]);
@@ -148,7 +148,7 @@ function buildOptimizer(
 type OptimizerClass = new (params: never, options: never) => Optimizer;
 
 /** Builds `Class` with its options. `idle`: options without effect, which it does not have. */
-const plain =
+const buildPlain =
   (Class: OptimizerClass, idle: readonly string[] = []): Builder =>
   (params, options) => {
     const acting = Object.entries(options).filter(([name]) => !idle.includes(name));
@@ -165,32 +165,32 @@ const ONE_BIT = [
   'amsgrad',
 ];
 
-const adam: Builder = (params, { adamWMode: decoupled, ...options }, { bf16States }) => {
+const buildAdam: Builder = (params, { adamWMode: decoupled, ...options }, { bf16States }) => {
   const own = { ...options, decoupled, fp32OptimizerStates: !bf16States };
-  return plain(optim.AdamW, ['amsgrad', 'torchAdam'])(params, own, { named: [], bf16States });
+  return buildPlain(optim.AdamW, ['amsgrad', 'torchAdam'])(params, own, { named: [], bf16States });
 };
 
-const muon: Builder = (params, { muonLr, lr, ...options }, { named }) =>
+const buildMuon: Builder = (params, { muonLr, lr, ...options }, { named }) =>
   new optim.Muon(splitMuonGroups(params as ParamsOf<MuonGroup>, named), {
     ...options,
     lr: (muonLr ?? lr) as number,
   });
 
-const lamb = plain(optim.Lamb, ['amsgrad']);
+const lamb = buildPlain(optim.Lamb, ['amsgrad']);
 
 const special = {
-  Adam: adam,
-  AdamW: adam,
-  FusedAdam: adam,
-  DeepSpeedCPUAdam: adam,
+  Adam: buildAdam,
+  AdamW: buildAdam,
+  FusedAdam: buildAdam,
+  DeepSpeedCPUAdam: buildAdam,
   Lamb: lamb,
   FusedLamb: lamb,
-  Muon: muon,
-  OneBitAdam: plain(optim.OneBitAdam, ONE_BIT),
-  OneBitLamb: plain(optim.OneBitLamb, ONE_BIT),
-  OneBitSGD: plain(optim.OneBitSGD, ONE_BIT),
-  SGD: plain(optim.Sgd),
-  ZeroOneAdam: plain(optim.ZeroOneAdam, ONE_BIT),
+  Muon: buildMuon,
+  OneBitAdam: buildPlain(optim.OneBitAdam, ONE_BIT),
+  OneBitLamb: buildPlain(optim.OneBitLamb, ONE_BIT),
+  OneBitSGD: buildPlain(optim.OneBitSGD, ONE_BIT),
+  SGD: buildPlain(optim.Sgd),
+  ZeroOneAdam: buildPlain(optim.ZeroOneAdam, ONE_BIT),
 } satisfies { [Type in ResolvedOptimizer['type']]?: Builder };
 
 /** The other types have a class of the same name. */
@@ -201,5 +201,5 @@ const classes: {
 function builderOf(type: ResolvedOptimizer['type']): Builder {
   return type in special
     ? special[type as keyof typeof special]
-    : plain(classes[type as keyof typeof classes]);
+    : buildPlain(classes[type as keyof typeof classes]);
 }

@@ -25,8 +25,8 @@ import {
 import { configError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import type { Tensor } from '../../tensor/index.js';
-import { DATA, otherMesh } from '../ranks.js';
-import type { Site } from '../release-stack.js';
+import { DATA, otherMeshError } from '../ranks.js';
+import type { BuildResources } from '../release-stack.js';
 import { routedLayers } from '../step/token-drop.js';
 import type { OwnGroup } from '../zero-groups.js';
 import type { BuildInputs } from './clients.js';
@@ -41,8 +41,8 @@ export interface PipelinePlan {
  * Returns the plan for a PipelineModule, or for a divisible model with configured stages; else
  * null. Throws DS_CONFIG, DS_ARGUMENT for more stages than layers.
  */
-export function planPipeline(given: BuildInputs): PipelinePlan | null {
-  const { module, config, job } = given;
+export function planPipeline(inputs: BuildInputs): PipelinePlan | null {
+  const { module, config, job } = inputs;
   const { stages } = config.pipeline;
   const isWanted = module instanceof PipelineModule || typeof stages === 'number';
   if (!isWanted) return null;
@@ -56,7 +56,7 @@ export function planPipeline(given: BuildInputs): PipelinePlan | null {
   }
   const { mesh } = job;
   const ranks = mesh.size(AXIS.pipeline);
-  requireStages(given);
+  requireStages(inputs);
   if (config.progressive_layer_drop?.enabled) throw unroutedError('progressive_layer_drop');
   if (routedLayers(config)) throw unroutedError('data_efficiency.data_routing.random_ltd');
   const schedule = scheduleOf(config);
@@ -79,10 +79,10 @@ function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOption
   const { partitionMethod: method, seedLayers } = ownOptions ?? {};
   const isOne = partition === 'best' || method?.toLowerCase() === partition.toLowerCase();
   if (method !== undefined && !isOne) {
-    throw reportedTwice('partition', JSON.stringify(partition), 'partitionMethod', method);
+    throw conflictError('partition', JSON.stringify(partition), 'partitionMethod', method);
   }
   if (seedLayers === false && seed_layers) {
-    throw reportedTwice('seed_layers', 'true', 'seedLayers', seedLayers);
+    throw conflictError('seed_layers', 'true', 'seedLayers', seedLayers);
   }
   const best = ownOptions ? {} : { partitionMethod: 'flops' as const };
   return {
@@ -93,7 +93,7 @@ function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOption
   };
 }
 
-function reportedTwice(key: string, got: string, option: string, own: unknown): DsError {
+function conflictError(key: string, got: string, option: string, own: unknown): DsError {
   return configError(
     `pipeline.${key}`,
     `${JSON.stringify(own)}, the ${option} of the PipelineModule`,
@@ -175,8 +175,11 @@ async function openTies(
     );
     const name = `tied by stages ${key}`;
     const group = await groupOf(job, ranks, name);
-    const own = { name, group, source: group, samples: mesh.size(...DATA) };
-    ties.push({ parameters, group: { ...own, replicas: null, near: null, spansStages: true } });
+    const ownGroup = { name, group, source: group, dataRanks: mesh.size(...DATA) };
+    ties.push({
+      parameters,
+      group: { ...ownGroup, replicas: null, secondary: null, spansStages: true },
+    });
   }
   return ties;
 }
@@ -184,7 +187,7 @@ async function openTies(
 /** Removes the layers of other stages from the model, and their parameters from the optimizer. */
 export function keepStages(
   { module, optimizer, plan }: Planned & { module: Module },
-  { undo }: Site,
+  { undo }: BuildResources,
 ): void {
   if (!plan) return;
   undo.defer(plan.pipeline.cut());
@@ -203,7 +206,7 @@ function requireStages({ module, config, job }: BuildInputs): void {
     ['PipelineModule numStages', named],
   ] as const) {
     if (typeof wanted !== 'number' || wanted === ranks) continue;
-    throw otherMesh(op, AXIS.pipeline, wanted, job);
+    throw otherMeshError(op, AXIS.pipeline, wanted, job);
   }
   const { stage } = config.zero_optimization;
   if (stage <= (ranks === 1 ? 2 : 1)) return;

@@ -11,22 +11,22 @@ import { ScheduleSet } from '../../optim/schedule-set.js';
 import { argumentError, configError } from '../../runtime/input-errors.js';
 import { notice } from '../../runtime/notice.js';
 import { camelCase } from '../../runtime/options.js';
-import { type BuildInputs, type Clients, madeBy, requireMethods } from './clients.js';
+import { type BuildInputs, type Clients, callFactory, requireMethods } from './clients.js';
 
 /**
  * Returns the schedules of the caller, else of the configuration. May be empty. Rank 0 emits
  * notices of settings without effect. Throws DS_CONFIG, DS_ARGUMENT.
  */
-export function findSchedules(given: BuildInputs, optimizer: Optimizer): ScheduleSet {
-  const { config, clients, job } = given;
-  const schedules = schedulesOf(config, optimizer, clients);
+export function findSchedules(inputs: BuildInputs, optimizer: Optimizer): ScheduleSet {
+  const { config, clients, job } = inputs;
+  const schedules = createSchedules(config, optimizer, clients);
   if (job.rank !== 0) return schedules;
   const unused = clients.lrScheduler ? null : unusedRates(config.scheduler, optimizer.groups);
   for (const text of [unused, idleMomentum(schedules, optimizer)]) if (text) notice(text);
   return schedules;
 }
 
-function schedulesOf(
+function createSchedules(
   { scheduler }: ResolvedConfig,
   optimizer: Optimizer,
   { lrScheduler }: Clients,
@@ -34,22 +34,22 @@ function schedulesOf(
   const { groups } = optimizer;
   const op = 'initialize lrScheduler';
   if (!lrScheduler) return buildSchedules(scheduler, groups);
-  const given =
-    typeof lrScheduler === 'function' ? madeBy(op, lrScheduler, optimizer) : lrScheduler;
-  for (const schedule of isList(given) ? given : [given]) {
+  const fromCaller =
+    typeof lrScheduler === 'function' ? callFactory(op, lrScheduler, optimizer) : lrScheduler;
+  for (const schedule of isList(fromCaller) ? fromCaller : [fromCaller]) {
     const methods = ['lr', 'apply', 'stateDict', 'loadStateDict'];
-    const uses = schedule instanceof LrScheduler ? INSIDE : OF_OWN;
+    const uses = schedule instanceof LrScheduler ? ADVANCED_BY_ENGINE : OWN_SCHEDULE;
     requireMethods(op, schedule, 'a schedule', methods, uses);
   }
-  if (!isList(given)) return new ScheduleSet(groups.map(() => given));
-  if (given.length === groups.length) return new ScheduleSet(given);
+  if (!isList(fromCaller)) return new ScheduleSet(groups.map(() => fromCaller));
+  if (fromCaller.length === groups.length) return new ScheduleSet(fromCaller);
   const expected = `a schedule, or one for each of ${groups.length} groups`;
-  throw argumentError(op, expected, `${given.length} schedules`);
+  throw argumentError(op, expected, `${fromCaller.length} schedules`);
 }
 
-const INSIDE =
+const ADVANCED_BY_ENGINE =
   'The engine advances schedules. Pass the argument of LrScheduler, such as `({ groups }) => groups.map(({ lr }) => new optim.LinearLr({ baseLr: lr }))`.';
-const OF_OWN =
+const OWN_SCHEDULE =
   'Use a schedule of optim. For any function of the updates: new optim.LambdaLr({ baseLr, factor: (updates) => .. }).';
 
 function isList<T>(value: T | readonly T[]): value is readonly T[] {
@@ -114,13 +114,13 @@ function optionsOf({ params }: ResolvedScheduler, group: number, groups: number)
   const own = acting.map(([key, value]) => {
     const name = OPTIONS[key] ?? camelCase(key);
     if (!Array.isArray(value) || wholeLists.has(key)) return [name, value];
-    if (value.length !== groups) throw wrongLength(key, value, groups);
+    if (value.length !== groups) throw wrongLengthError(key, value, groups);
     return [name, value[group]];
   });
   return Object.fromEntries(own) as Record<string, unknown>;
 }
 
-function wrongLength(key: string, values: readonly unknown[], groups: number): DsError {
+function wrongLengthError(key: string, values: readonly unknown[], groups: number): DsError {
   return configError(
     `scheduler.params.${key}`,
     `a number, or one for each parameter group: ${groups}`,
@@ -161,19 +161,19 @@ const OPTIONS: Readonly<Record<string, string>> = {
 type Builder = (options: Record<string, unknown>, baseLr: number) => LrSchedule;
 
 /** Builds a schedule that defines its own learning rate. */
-const plain =
+const buildPlain =
   (Class: new (options: never) => LrSchedule): Builder =>
   (options) =>
     new Class(options as never);
 
 /** Builds a schedule relative to the learning rate of the group. */
-const scale =
+const buildRelative =
   (Class: new (options: never) => LrSchedule): Builder =>
   (options, baseLr) =>
     new Class({ baseLr, ...options } as never);
 
 /** Builds a schedule with the option `steps` instead of `totalSteps`. */
-const withSteps =
+const buildWithSteps =
   (Class: new (options: never) => LrSchedule): Builder =>
   ({ totalSteps: steps, ...rest }, baseLr) =>
     new Class({ baseLr, steps, ...rest } as never);
@@ -181,17 +181,17 @@ const withSteps =
 const builders: { [Type in ResolvedScheduler['type']]: Builder } = {
   WarmupLR: ({ maxLr, ...rest }, baseLr) =>
     new optim.WarmupLr({ ...rest, maxLr: (maxLr as number | null) ?? baseLr }),
-  WarmupDecayLR: plain(optim.WarmupDecayLr),
-  WarmupCosineLR: scale(optim.WarmupCosineLr),
-  OneCycle: plain(optim.OneCycle),
-  LRRangeTest: plain(optim.LrRangeTest),
-  CosineAnnealingLR: scale(optim.CosineAnnealingLr),
-  StepLR: scale(optim.StepLr),
-  ExponentialLR: scale(optim.ExponentialLr),
-  PolynomialLR: scale(optim.PolynomialLr),
-  ConstantLR: withSteps(optim.ConstantLr),
-  MultiStepLR: scale(optim.MultiStepLr),
-  LinearLR: withSteps(optim.LinearLr),
-  CosineAnnealingWarmRestarts: scale(optim.CosineAnnealingWarmRestarts),
-  ReduceLROnPlateau: scale(optim.ReduceLrOnPlateau),
+  WarmupDecayLR: buildPlain(optim.WarmupDecayLr),
+  WarmupCosineLR: buildRelative(optim.WarmupCosineLr),
+  OneCycle: buildPlain(optim.OneCycle),
+  LRRangeTest: buildPlain(optim.LrRangeTest),
+  CosineAnnealingLR: buildRelative(optim.CosineAnnealingLr),
+  StepLR: buildRelative(optim.StepLr),
+  ExponentialLR: buildRelative(optim.ExponentialLr),
+  PolynomialLR: buildRelative(optim.PolynomialLr),
+  ConstantLR: buildWithSteps(optim.ConstantLr),
+  MultiStepLR: buildRelative(optim.MultiStepLr),
+  LinearLR: buildWithSteps(optim.LinearLr),
+  CosineAnnealingWarmRestarts: buildRelative(optim.CosineAnnealingWarmRestarts),
+  ReduceLROnPlateau: buildRelative(optim.ReduceLrOnPlateau),
 };

@@ -7,8 +7,8 @@ import { canExchange } from '../../optim/exchange.js';
 import { type SequenceParallel, SequenceRanks } from '../../parallel/index.js';
 import { configError } from '../../runtime/input-errors.js';
 import type { Decisions } from '../engine-parts.js';
-import { otherMesh, type Ranks } from '../ranks.js';
-import type { Site } from '../release-stack.js';
+import { otherMeshError, type Ranks } from '../ranks.js';
+import type { BuildResources } from '../release-stack.js';
 
 /**
  * Returns whether ranks along sp have different tokens of the same samples. Throws DS_CONFIG if the
@@ -26,7 +26,7 @@ export function requireSequence(
     throw configError('data_parallel_size', `${ranks}, the size of axis dp`, `${data}`);
   }
   if (size === 1) return false;
-  if (size !== mesh.size(AXIS.sequence)) throw otherMesh(KEY, AXIS.sequence, size, job);
+  if (size !== mesh.size(AXIS.sequence)) throw otherMeshError(KEY, AXIS.sequence, size, job);
   if (plan) throw configError(KEY, '1 in a pipeline', `${size}`);
   if (canExchange(optimizer)) {
     const expected = '1 with an optimizer that keeps local gradients on each rank';
@@ -45,7 +45,7 @@ export function requireSequence(
 export function splitSequence(
   { module }: Decisions,
   { sequenceGroup }: Ranks,
-  { owned }: Site,
+  { owned }: BuildResources,
 ): void {
   if (!sequenceGroup || !supportsSequenceParallel(module)) return;
   module.shareSequence(new SequenceRanks(sequenceGroup));

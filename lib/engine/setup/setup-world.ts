@@ -22,7 +22,7 @@ class SetupWorld {
 
   constructor(private readonly world: StoreWorld) {}
 
-  inTurn<Result>(body: (exchange: Exchange) => Promise<Result>): Promise<Result> {
+  runInTurn<Result>(body: (exchange: Exchange) => Promise<Result>): Promise<Result> {
     const turn = this.last
       .catch(() => {})
       .then(() => body((value) => this.exchange(value)))
@@ -35,7 +35,7 @@ class SetupWorld {
   }
 
   /** Sends `error` instead of a value, unless the others have it. Never rejects. */
-  async refuse(error: unknown): Promise<void> {
+  async sendError(error: unknown): Promise<void> {
     if (error instanceof Error && this.shared.has(error)) return;
     const turn = this.last
       .catch(() => {})
@@ -61,7 +61,7 @@ export function setupWorldOf(job: Distributed): SetupWorld {
   const known = worlds.get(job);
   if (known) return known;
   const { rank, worldSize: size, store, timeout, world } = job;
-  const made = new SetupWorld(
+  const created = new SetupWorld(
     new StoreWorld(required(store), {
       rank,
       size,
@@ -71,33 +71,33 @@ export function setupWorldOf(job: Distributed): SetupWorld {
       hint: 'Every rank must call initialize(), the same number of times.',
     }),
   );
-  worlds.set(job, made);
-  return made;
+  worlds.set(job, created);
+  return created;
 }
 
 /** Returns the values of all ranks, by rank. Rejects with DS_COMM if a rank stops. */
-export async function exchanged<Data extends JsonData<Data>>(
+export async function exchangeValues<Data extends JsonData<Data>>(
   job: Distributed,
   value: Data,
 ): Promise<Data[]> {
   if (job.worldSize === 1) return [value];
-  return setupWorldOf(job).inTurn((exchange) => exchange(value));
+  return setupWorldOf(job).runInTurn((exchange) => exchange(value));
 }
 
-/** If only this rank throws, the others receive DS_COMM with its error. */
-export async function orReport<Result>(
+/** Runs `body`. If only this rank throws, the others receive DS_COMM with its error. */
+export async function runOrReport<Result>(
   job: Distributed,
   body: () => Promise<Result>,
 ): Promise<Result> {
   try {
     return await body();
   } catch (error) {
-    if (job.worldSize > 1) await setupWorldOf(job).refuse(error);
+    if (job.worldSize > 1) await setupWorldOf(job).sendError(error);
     throw error;
   }
 }
 
-/** The error of a collective that a rank has left: see JointCall. */
+/** Returns the error of a collective that a rank has left: see JointCall. */
 function failedError(rank: number, error: string): DsError {
   return new DsError({
     code: 'DS_COMM',

@@ -3,7 +3,7 @@ import { DsError } from '../../errors.js';
 import { type SparsityOptions, sparsify } from '../../nn/sparse-attention.js';
 import { readSparsity, requireBlocks } from '../../nn/sparse-patterns.js';
 import type { Decisions } from '../engine-parts.js';
-import type { Site } from '../release-stack.js';
+import type { BuildResources } from '../release-stack.js';
 
 /**
  * Sets the pattern of the section in all attention of the model; `undo` restores its own. Throws
@@ -11,7 +11,7 @@ import type { Site } from '../release-stack.js';
  */
 export function sparsifyFromSection(
   { module, config: { sparse_attention: section } }: Decisions,
-  { undo }: Site,
+  { undo }: BuildResources,
 ): void {
   if (!section || section === true) return;
   const { maxSeq } = (module as { config?: { maxSeq?: unknown } }).config ?? {};
@@ -21,7 +21,7 @@ export function sparsifyFromSection(
   try {
     if (isKnown) requireBlocks(readSparsity(options), 0);
   } catch (error) {
-    throw inSection(
+    throw toSectionError(
       error,
       'Reduce block, or the numbers of blocks, to fit the longest sequence of the model.',
     );
@@ -29,12 +29,12 @@ export function sparsifyFromSection(
   try {
     undo.defer(sparsify(module, options));
   } catch (error) {
-    throw inSection(error);
+    throw toSectionError(error);
   }
 }
 
 /** Converts an error of a pattern to one of the configuration. */
-function inSection(error: unknown, advice?: string): unknown {
+function toSectionError(error: unknown, advice?: string): unknown {
   if (!(error instanceof DsError)) return error;
   const { expected = '', got = '', hint = '' } = error;
   return new DsError({

@@ -20,8 +20,8 @@ import {
 import {
   ownedGradients,
   PublishedWeights,
-  partialSums,
   shardedGradients,
+  sumPartialGradients,
 } from '../../zero/stage2.js';
 import {
   GatheredWeights,
@@ -38,7 +38,7 @@ import type { Collectives } from '../../zero/wire.js';
 import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../zero/wire.js';
 import type { ZeroGroup, ZeroGroups } from '../zero-groups.js';
 import { openDiskWeights } from './disk-storage.js';
-import { readInFp8 } from './fp8.js';
+import { createFp8Test } from './fp8.js';
 import { dtypeOf, gradientDType } from './precision.js';
 import type { ModelUnits } from './units.js';
 
@@ -47,17 +47,17 @@ interface StageOptions {
   /** Default: no timing. */
   timer?: CommTimer;
   /** The tensor-parallel ranks. */
-  layers?: Collectives | null;
+  tensorGroup?: Collectives | null;
   /** Whether gradients are summed over the ranks in this step. Default: null, in every step. */
   isSummed?: (() => boolean) | null;
 }
 
-/** The communication between the ranks of a group. */
-interface Between extends ZeroGroup, Required<Pick<StageOptions, 'timer' | 'isSummed'>> {
+/** The ranks of a group, and the settings of their communication. */
+interface GroupSetup extends ZeroGroup, Required<Pick<StageOptions, 'timer' | 'isSummed'>> {
   device: Device;
-  /** Collectives overlap with compute. */
+  /** Whether collectives overlap with compute. */
   overlap: boolean;
-  /** Whether forwards are followed by steps. */
+  /** Whether the engine trains: steps follow its forwards. */
   isTrained: boolean;
   /** Whether the weights of the model are sharded: see shardsWeights(). */
   isSharded: boolean;
@@ -68,7 +68,7 @@ export function buildStages(
   config: ResolvedConfig,
   { trained, frozen }: ModelUnits,
   device: Device,
-  { groups, timer = untimedComm, layers = null, isSummed = null }: StageOptions,
+  { groups, timer = untimedComm, tensorGroup = null, isSummed = null }: StageOptions,
 ): ZeroStages {
   const { stage, overlap_comm } = config.zero_optimization;
   const overlap = overlap_comm ?? stage === 3;
@@ -77,22 +77,22 @@ export function buildStages(
   const stages = groups.all.map((group): ZeroStage => {
     const between = { ...group, device, timer, overlap, isSummed, isTrained, isSharded };
     const units = trained.filter((unit) => groups.ofUnit(unit) === group);
-    const still = frozen.filter((unit) => groups.ofUnit(unit) === group);
-    const route = gradientRoute(config, between);
-    const flow = gradientFlow(config, between, route);
+    const frozenUnits = frozen.filter((unit) => groups.ofUnit(unit) === group);
+    const route = buildRoute(config, between);
+    const flow = buildGradientFlow(config, between, route);
     return {
       units,
-      frozen: still,
-      gradients: layers ? partialSums(flow, layers) : flow,
-      weights: weightFlow(config, between, [...units, ...still]),
+      frozen: frozenUnits,
+      gradients: tensorGroup ? sumPartialGradients(flow, tensorGroup) : flow,
+      weights: buildWeightFlow(config, between, [...units, ...frozenUnits]),
     };
   });
   return new ZeroStages(trained, stages);
 }
 
-function gradientFlow(
+function buildGradientFlow(
   config: ResolvedConfig,
-  { samples, isSummed }: Between,
+  { dataRanks, isSummed }: GroupSetup,
   route: GradientRoute | null,
 ): GradientFlow {
   const { stage } = config.zero_optimization;
@@ -100,7 +100,7 @@ function gradientFlow(
   if (stage === 1) return ownedGradients(route);
   if (stage > 1) return shardedGradients(route);
   const summed = summedGradients(route);
-  const ownFactor = config.gradient_allreduce_op === 'mean' ? 1 : 1 / samples;
+  const ownFactor = config.gradient_allreduce_op === 'mean' ? 1 : 1 / dataRanks;
   return isSummed ? alternatingGradients(summed, isSummed, ownFactor) : summed;
 }
 
@@ -110,24 +110,24 @@ export function gradientBucket({ zero_optimization: zero }: ResolvedConfig): num
 }
 
 /** A single rank has no shards to exchange, but may gather from host memory. */
-function weightFlow(
+function buildWeightFlow(
   config: ResolvedConfig,
-  between: Between,
+  between: GroupSetup,
   units: readonly WeightUnit[],
 ): WeightFlow {
-  const { group, device, timer, overlap, isTrained, isSharded, near, spansStages } = between;
+  const { group, device, timer, overlap, isTrained, isSharded, secondary, spansStages } = between;
   const { zero_optimization: zero } = config;
   if (isSharded) {
     return new GatheredWeights(device, group, {
-      prefetch: zero.stage3_prefetch_bucket_size,
+      prefetchElements: zero.stage3_prefetch_bucket_size,
       maxLive: zero.stage3_max_live_parameters,
       maxReuseDistance: zero.stage3_max_reuse_distance,
       persistenceThreshold: zero.stage3_param_persistence_threshold,
       modelPersistenceThreshold: zero.stage3_model_persistence_threshold,
       trace: new UnitTrace(!isTrained),
-      storage: shardStorage(config, between, units),
-      gather: gatherOf(config, units),
-      near: near && new SecondaryShards(near),
+      storage: openShardStorage(config, between, units),
+      gather: chooseGather(config, units),
+      secondaryShards: secondary && new SecondaryShards(secondary),
       overlap,
       timer,
     });
@@ -137,13 +137,13 @@ function weightFlow(
   return new PublishedWeights(device, group, { bucketElements, overlap, timer });
 }
 
-function gatherOf(
+function chooseGather(
   { fp8, zero_optimization: zero }: ResolvedConfig,
   units: readonly WeightUnit[],
 ): GatherUnit {
   if (zero.zero_quantized_weights) return gatherCodes;
   if (!fp8.enabled || !fp8.all_gather) return gatherPlain;
-  return gatherFp8(readInFp8(units.map(({ module }) => module)));
+  return gatherFp8(createFp8Test(units.map(({ module }) => module)));
 }
 
 /**
@@ -163,9 +163,9 @@ export function offloadsWeights({ zero_optimization: zero }: ResolvedConfig): bo
 }
 
 /** Throws DS_IO if a disk lacks space for the weights. */
-function shardStorage(
+function openShardStorage(
   config: ResolvedConfig,
-  { device, group }: Between,
+  { device, group }: GroupSetup,
   units: readonly WeightUnit[],
 ): ShardStorage {
   if (!offloadsWeights(config)) return onDevice;
@@ -177,19 +177,19 @@ function shardStorage(
  * Returns the way of gradients to other ranks, if any. Divides in the wider dtype: before a cast to
  * a narrower one, or after a cast to f32. Source: DeepSpeed's gradient averaging.
  */
-function gradientRoute(config: ResolvedConfig, between: Between): GradientRoute | null {
-  const { group, samples: ranks, replicas, device, overlap, timer } = between;
+function buildRoute(config: ResolvedConfig, between: GroupSetup): GradientRoute | null {
+  const { group, dataRanks: ranks, replicas, device, overlap, timer } = between;
   if (group.size === 1 && ranks === 1 && !replicas) return null;
-  const written = gradientDType(config);
+  const backwardDtype = gradientDType(config);
   const { communication_data_type: communicationDtype } = config;
-  const sent = communicationDtype === null ? written : dtypeOf[communicationDtype];
-  const divisor = divisorOf(config, ranks, [written, sent].includes('f16'));
+  const sentDtype = communicationDtype === null ? backwardDtype : dtypeOf[communicationDtype];
+  const divisor = divisorOf(config, ranks, [backwardDtype, sentDtype].includes('f16'));
   const { zero_quantized_gradients: inCodes, reduce_scatter } = config.zero_optimization;
   let wire: Wire = inCodes ? new QuantizedWire(group, group) : group;
   if (replicas) wire = new ReplicatedWire(wire, replicas);
-  if (sent !== written && sent !== 'f32') wire = new CastWire(wire, sent);
+  if (sentDtype !== backwardDtype && sentDtype !== 'f32') wire = new CastWire(wire, sentDtype);
   if (divisor !== 1) wire = new DividedWire(wire, divisor);
-  if (sent !== written && sent === 'f32') wire = new CastWire(wire, sent);
+  if (sentDtype !== backwardDtype && sentDtype === 'f32') wire = new CastWire(wire, sentDtype);
   if (!reduce_scatter) wire = new AllReduceWire(wire, group);
   const factor = (config.gradient_allreduce_op === 'mean' ? ranks : 1) / divisor;
   const options = { bucketElements: gradientBucket(config), overlap, timer };

@@ -9,7 +9,7 @@ import { groupOf, type LayerStyle, parallelize, type TensorPlan } from '../../pa
 import { type PartitionSpec, partitionSpecs } from '../../parallel/partition-specs.js';
 import { isPart } from '../../runtime/box.js';
 import { configError } from '../../runtime/input-errors.js';
-import { otherMesh } from '../ranks.js';
+import { otherMeshError } from '../ranks.js';
 import { requireSameConfig } from './agreement.js';
 import type { BuildInputs } from './clients.js';
 
@@ -35,17 +35,17 @@ export async function splitLayers({ module, config, job }: BuildInputs): Promise
   if (mesh.size(AXIS.sequence, AXIS.tensor) > 1) await requireSameConfig(job, config);
   if (size === 1) return;
   if (size !== mesh.size(AXIS.tensor))
-    throw otherMesh('tensor_parallel.autotp_size', AXIS.tensor, size, job);
+    throw otherMeshError('tensor_parallel.autotp_size', AXIS.tensor, size, job);
   if (groupOf(module) || isCutOver(job, module)) return;
   const plan = planOf(module, config);
   parallelize(module, await mesh.axis(AXIS.tensor), plan);
 }
 
-/** Rules of the configuration come before those of the model. */
+/** Returns the rules of the configuration, followed by those of the model. */
 function planOf(module: Module, config: ResolvedConfig): TensorPlan {
   const { partition_config: rules } = config.tensor_parallel;
-  const own = rules?.use_default_specs === false ? null : ownPlan(module);
-  if (!own && !rules) {
+  const modelPlan = rules?.use_default_specs === false ? null : ownPlan(module);
+  if (!modelPlan && !rules) {
     throw configError(
       'tensor_parallel.autotp_size',
       'a model of nn.models, or a model with tensorPlan()',
@@ -54,10 +54,10 @@ function planOf(module: Module, config: ResolvedConfig): TensorPlan {
     );
   }
   const styles = partitionSpecs(rules?.layer_specs ?? []).flatMap((spec, index) =>
-    stylesBy(spec, index, module),
+    findStyles(spec, index, module),
   );
-  const others = own ? listOf(own.layers) : [];
-  return { ...own, layers: [...styles, ...others] };
+  const others = modelPlan ? listOf(modelPlan.layers) : [];
+  return { ...modelPlan, layers: [...styles, ...others] };
 }
 
 function ownPlan(module: Module): TensorPlan | null {
@@ -73,7 +73,7 @@ const listOf = (layers: TensorPlan['layers']): readonly Entry[] =>
 const STYLES = { row: 'row', column: 'column', skip: 'whole' } as const;
 
 /** Returns the modules with parameters that the rule matches. Throws DS_CONFIG without one. */
-function stylesBy(
+function findStyles(
   { patterns, type, parts }: PartitionSpec,
   index: number,
   module: Module,

@@ -18,7 +18,7 @@ import {
 import type { ReleaseStack } from '../release-stack.js';
 import type { ZeroGroups } from '../zero-groups.js';
 
-/** Each in forward order. */
+/** The units of a model, in forward order. */
 export interface ModelUnits {
   trained: readonly Unit[];
   /** Only if weights are sharded. Otherwise frozen parameters are in no unit. */
@@ -35,7 +35,7 @@ interface ModelUnitOptions extends UnitOptions {
 }
 
 /** Parameters of one module in one unit: all trained or all frozen, with one dtype. */
-interface Together {
+interface UnitPart {
   name: string;
   module: Module;
   dtype: DType;
@@ -54,32 +54,32 @@ export function buildUnits(
   undo: ReleaseStack,
 ): ModelUnits {
   const groupOf = indexGroups(module, groups);
-  const left = module.parameters().filter((item) => !item.requiresGrad || !groupOf.has(item));
-  freeze(left, undo);
-  const moved = new Set(shardsWeights ? [] : left);
-  for (const parameter of moved) {
+  const stationary = module.parameters().filter((item) => !item.requiresGrad || !groupOf.has(item));
+  freeze(stationary, undo);
+  const excluded = new Set(shardsWeights ? [] : stationary);
+  for (const parameter of excluded) {
     parameter.moveTo(options.device, parameter.fixedDtype ?? options.dtype);
   }
-  const found = unitModules(module, zeroGroups).flatMap(([name, block, named]) => {
-    const wanted = named.filter(([, parameter]) => !moved.has(parameter));
-    return together([name, block, wanted], { groupOf, zeroGroups, dtype: options.dtype });
+  const parts = unitModules(module, zeroGroups).flatMap(([name, block, named]) => {
+    const included = named.filter(([, parameter]) => !excluded.has(parameter));
+    return groupByKind([name, block, included], { groupOf, zeroGroups, dtype: options.dtype });
   });
   const makeUnit = <Gradient extends UnitGradient | null>(
-    { name, module: block, parameters, dtype }: Together,
+    { name, module: block, parameters, dtype }: UnitPart,
     gradientOf: (unit: WeightUnit) => Gradient,
   ): Unit<Gradient> => {
     const shards = zeroGroups.ofUnit({ parameters }).group.size;
     const layout = { ...options.layout, shards };
     return new Unit(name, block, parameters, { ...options, dtype, layout }, gradientOf);
   };
-  const summedIn = ({ dtype }: WeightUnit): DType =>
+  const gradDtypeOf = ({ dtype }: WeightUnit): DType =>
     dtype === options.dtype ? options.gradDtype : dtype;
-  const isFrozen = ({ parameters: [first] }: Together): boolean => first?.group === FROZEN;
+  const isFrozen = ({ parameters: [first] }: UnitPart): boolean => first?.group === FROZEN;
   return {
-    trained: found
+    trained: parts
       .filter((item) => !isFrozen(item))
-      .map((item) => makeUnit(item, (unit) => new UnitGradient(unit, summedIn(unit)))),
-    frozen: found.filter(isFrozen).map((item) => makeUnit(item, () => null)),
+      .map((item) => makeUnit(item, (unit) => new UnitGradient(unit, gradDtypeOf(unit)))),
+    frozen: parts.filter(isFrozen).map((item) => makeUnit(item, () => null)),
   };
 }
 
@@ -124,27 +124,27 @@ interface Kinds {
 }
 
 /** Groups the parameters of a unit by kind, in the order of each kind's first parameter. */
-function together(
+function groupByKind(
   [name, module, named]: UnitModule,
   { groupOf, zeroGroups, dtype: engineDtype }: Kinds,
-): Together[] {
-  const found = new Map<string, Together>();
+): UnitPart[] {
+  const partsByKind = new Map<string, UnitPart>();
   for (const [path, parameter] of named) {
     const dtype = parameter.fixedDtype ?? engineDtype;
     const group = parameter.requiresGrad ? required(groupOf.get(parameter)) : FROZEN;
     const { name: ranks, spansStages } = zeroGroups.of(parameter);
-    const said = [
+    const labels = [
       spansStages ? '' : ranks,
       group === FROZEN ? 'frozen' : '',
       dtype === engineDtype ? '' : dtype,
     ];
-    const kind = said.filter(Boolean).join(' ');
+    const kind = labels.filter(Boolean).join(' ');
     const unitName = kind ? `${name} (${kind})` : name;
-    const one = found.get(kind) ?? { name: unitName, module, dtype, parameters: [] };
-    found.set(kind, one);
-    one.parameters.push({ name: path, parameter, group });
+    const part = partsByKind.get(kind) ?? { name: unitName, module, dtype, parameters: [] };
+    partsByKind.set(kind, part);
+    part.parameters.push({ name: path, parameter, group });
   }
-  return [...found.values()];
+  return [...partsByKind.values()];
 }
 
 function freeze(parameters: readonly Parameter[], undo: ReleaseStack): void {

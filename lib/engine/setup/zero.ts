@@ -11,11 +11,11 @@ import type { Tensor } from '../../tensor/index.js';
 import { adoptModel } from '../../zero/flatten-model.js';
 import { OptimizerState } from '../../zero/optimizer-state.js';
 import type { WeightUnit } from '../../zero/unit.js';
-import { type Collectives, takeOver } from '../../zero/wire.js';
+import { broadcastValues, type Collectives } from '../../zero/wire.js';
 import type { Decisions, OwnedParts } from '../engine-parts.js';
 import type { Ranks } from '../ranks.js';
-import type { Site } from '../release-stack.js';
-import { memoryAdvice } from '../watch/memory-advice.js';
+import type { BuildResources } from '../release-stack.js';
+import { adviseOnMemory } from '../watch/memory-advice.js';
 import { type OwnGroup, type ZeroGroup, ZeroGroups } from '../zero-groups.js';
 import type { Clients } from './clients.js';
 import { NoOptimizer } from './optimizer.js';
@@ -32,16 +32,16 @@ import { buildStages, shardsWeights } from './stage.js';
 import { buildUnits } from './units.js';
 
 /** Creates units and state of the model. `ties`: see OpenPipeline. Throws as buildState(). */
-export function holdModel(
+export function adoptIntoUnits(
   { module, config, device, optimizer, progress }: Decisions,
   { commTimer: timer }: Clients,
   { ranks, ties }: { ranks: Ranks; ties: readonly OwnGroup[] },
-  { owned, undo }: Site,
+  { owned, undo }: BuildResources,
 ): OwnedParts {
   const { shardGroup } = ranks;
-  const zeroGroups = zeroGroupsOf(optimizer, ranks, ties);
+  const zeroGroups = createZeroGroups(optimizer, ranks, ties);
   module.moveBuffers(device, bufferDType(config));
-  const found = buildUnits(
+  const modelUnits = buildUnits(
     module,
     optimizer.groups,
     {
@@ -54,17 +54,17 @@ export function holdModel(
     },
     undo,
   );
-  const { trained: units, frozen } = found;
+  const { trained: units, frozen } = modelUnits;
   for (const unit of [...units, ...frozen]) owned.own(unit);
   const { stage: zeroStage } = config.zero_optimization;
   requireUncutState(optimizer, units);
   requireWholeParameters(optimizer, units, { stage: zeroStage, shards: shardGroup.size });
   const isSummed = sumsGradients(optimizer, progress);
   const stage = owned.own(
-    buildStages(config, found, device, {
+    buildStages(config, modelUnits, device, {
       groups: zeroGroups,
       timer,
-      layers: ranks.tensorGroup,
+      tensorGroup: ranks.tensorGroup,
       isSummed,
     }),
   );
@@ -74,7 +74,7 @@ export function holdModel(
   );
   const state = new OptimizerState();
   const watched = { config, device, ranks, stage, state };
-  owned.defer(explainShortages(device, () => memoryAdvice(watched)));
+  owned.defer(explainShortages(device, () => adviseOnMemory(watched)));
   const { partitions } = stage;
   buildState(state, { config, optimizer, partitions, device, group: shardGroup }, owned);
   adoptModel(stage, state, (unit, { region }) => sources(region, zeroGroups.ofUnit(unit)));
@@ -83,17 +83,21 @@ export function holdModel(
 }
 
 /** Returns the record of the model, of `ties`, and of parameter groups with ranks of their own. */
-function zeroGroupsOf(optimizer: Optimizer, ranks: Ranks, ties: readonly OwnGroup[]): ZeroGroups {
+function createZeroGroups(
+  optimizer: Optimizer,
+  ranks: Ranks,
+  ties: readonly OwnGroup[],
+): ZeroGroups {
   const model = {
     name: '',
     group: ranks.shardGroup,
-    samples: ranks.dataGroup.size,
+    dataRanks: ranks.dataGroup.size,
     spansStages: false,
     replicas: ranks.replicaGroup,
-    near: ranks.secondaryGroup,
+    secondary: ranks.secondaryGroup,
     source: ranks.broadcastGroup,
   };
-  return new ZeroGroups(model, [...ties, ...ownGroups(optimizer, ranks, model)]);
+  return new ZeroGroups(model, [...ties, ...findOwnGroups(optimizer, ranks, model)]);
 }
 
 /**
@@ -101,7 +105,7 @@ function zeroGroupsOf(optimizer: Optimizer, ranks: Ranks, ties: readonly OwnGrou
  * its ranks have the same values. Throws DS_CONFIG for optimizers with sums over ranks, and with
  * copies of the model along other axes.
  */
-function ownGroups(
+function findOwnGroups(
   optimizer: Optimizer,
   { mesh, replicaAxes }: Ranks,
   model: ZeroGroup,
@@ -110,7 +114,7 @@ function ownGroups(
     const { params: parameters, zeroGroup: group } = item;
     if (!group) return [];
     const name = `group ${index}`;
-    const shared = { ...model, name, group, source: group, replicas: null, near: null };
+    const shared = { ...model, name, group, source: group, replicas: null, secondary: null };
     return [{ parameters, group: shared }];
   });
   if (own.length > 0) requireElementwise(optimizer, 'with a zeroGroup of a parameter group');
@@ -141,9 +145,9 @@ function broadcastWhole(
   );
   for (const parameter of module.parameters()) {
     if (parameter.requiresGrad || sharded.has(parameter)) continue;
-    for (const group of groups(parameter.region, parameter)) takeOver(group, parameter);
+    for (const group of groups(parameter.region, parameter)) broadcastValues(group, parameter);
   }
   for (const [, buffer] of module.namedBuffers()) {
-    for (const group of groups(wholeRegion(buffer.shape))) takeOver(group, buffer);
+    for (const group of groups(wholeRegion(buffer.shape))) broadcastValues(group, buffer);
   }
 }

@@ -8,7 +8,7 @@ import type { PipelineBatch } from '../../pipe/index.js';
 import { leading } from '../../runtime/required.js';
 import { tensorsIn } from '../../tensor/index.js';
 import { MODEL } from '../ranks.js';
-import { apart } from './copy-check.js';
+import { mismatchError } from './copy-check.js';
 
 /** Milliseconds to wait for a rank that begins its batch later. */
 const PATIENCE_MS = 1000;
@@ -20,12 +20,12 @@ type Part = 'inputs' | 'labels';
 type Shapes = Readonly<Record<Part, string | null>>;
 
 /**
- * Each rank writes its batch shapes into the job's store when they change, so constant shapes are
- * written once.
+ * Compares batch shapes of ranks after a failure. Each rank writes its shapes into the job's store
+ * when they change, so constant shapes are written once.
  */
 export class BatchShapes {
   private readonly name: string;
-  private reported = '';
+  private reportedText = '';
 
   /** Every rank of the job creates it in the same order. */
   constructor(private readonly job: Distributed) {
@@ -37,8 +37,8 @@ export class BatchShapes {
     if (!store || batches.length === 0) return;
     const [inputs, labels] = [0, 1].map((part) => shapesOf(batches.map((batch) => batch[part])));
     const text = JSON.stringify({ inputs, labels } as Shapes);
-    if (text === this.reported) return;
-    this.reported = text;
+    if (text === this.reportedText) return;
+    this.reportedText = text;
     await store.set(this.keyOf(rank), text);
   }
 
@@ -49,21 +49,21 @@ export class BatchShapes {
   async explain(error: unknown, step: number): Promise<unknown> {
     const { store } = this.job;
     const isOwn = !(error instanceof DsError && error.code === 'DS_COMM');
-    if (!isOwn || !store || this.reported === '') return error;
-    const own = JSON.parse(this.reported) as Shapes;
+    if (!isOwn || !store || this.reportedText === '') return error;
+    const own = JSON.parse(this.reportedText) as Shapes;
     for (const rank of this.readers()) {
-      const what = await this.difference(own, rank).catch(() => null);
+      const what = await this.findDifference(own, rank).catch(() => null);
       if (!what) continue;
       const ranks = leading(
         [rank, this.job.rank].sort((a, b) => a - b),
         2,
       );
-      return apart({ ranks, axes: this.axes(), what }, step, `shapes of ${what}`);
+      return mismatchError({ ranks, axes: this.axes(), what }, step, `shapes of ${what}`);
     }
     return error;
   }
 
-  /** The other ranks of this rank's model that read batches. */
+  /** Returns the other ranks of this rank's model that read batches. */
   private readers(): number[] {
     const { mesh, rank } = this.job;
     const { shape } = mesh;
@@ -79,11 +79,11 @@ export class BatchShapes {
   }
 
   /** Returns the part with different shapes on `rank` after PATIENCE_MS, or null. */
-  private async difference(own: Shapes, rank: number): Promise<Part | null> {
+  private async findDifference(own: Shapes, rank: number): Promise<Part | null> {
     const deadline = Date.now() + PATIENCE_MS;
     for (;;) {
       const text = await this.job.store?.get(this.keyOf(rank), PATIENCE_MS);
-      const found = otherPart(own, JSON.parse(text ?? '') as Shapes);
+      const found = findOtherPart(own, JSON.parse(text ?? '') as Shapes);
       if (!found || Date.now() >= deadline) return found;
       await pause(INTERVAL_MS);
     }
@@ -101,7 +101,7 @@ function shapesOf(values: readonly unknown[]): string | null {
     : tensors.map(({ dtype, shape }) => `${dtype} [${shape.join()}]`).join(' ');
 }
 
-const otherPart = (own: Shapes, other: Shapes): Part | null =>
+const findOtherPart = (own: Shapes, other: Shapes): Part | null =>
   (['inputs', 'labels'] as const).find(
     (part) => own[part] !== null && other[part] !== null && own[part] !== other[part],
   ) ?? null;

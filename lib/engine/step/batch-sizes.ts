@@ -2,30 +2,30 @@
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { requireEnded, requireType } from '../../runtime/require-type.js';
-import { missingStepError, misuse } from '../engine-errors.js';
+import { missingStepError, misuseError } from '../engine-errors.js';
 
 /**
- * Gradient accumulation: the number of backwards per step, and the divisor of each loss. `done`:
- * backwards since the last step.
+ * Gradient accumulation: the number of backwards per step, and the divisor of each loss.
+ * `backwards`: backwards since the last step.
  */
 interface Accumulation {
   /** Divisor of the loss of each backward. */
   readonly divisor: number;
-  /** Returns whether the next backward, after `done` others, completes the gradients. */
-  completes(done: number): boolean;
-  /** Returns whether another backward is allowed after `done` others. */
-  accepts(done: number): boolean;
-  /** Returns whether step() updates after `done` backwards. */
-  applies(done: number): boolean;
+  /** Returns whether the next backward, after `backwards` others, completes the gradients. */
+  isCompletedBy(done: number): boolean;
+  /** Returns whether another backward is allowed after `backwards` others. */
+  isOpenAfter(done: number): boolean;
+  /** Returns whether step() updates after `backwards` backwards. */
+  isUpdateAfter(done: number): boolean;
 }
 
 /** gradient_accumulation_steps: every `steps`-th step() updates. */
 export function managedAccumulation(steps: number): Accumulation {
   return {
     divisor: steps,
-    completes: (done) => done >= steps - 1,
-    accepts: (done) => done < steps,
-    applies: (done) => done >= steps,
+    isCompletedBy: (done) => done >= steps - 1,
+    isOpenAfter: (done) => done < steps,
+    isUpdateAfter: (done) => done >= steps,
   };
 }
 
@@ -34,21 +34,21 @@ export function managedAccumulation(steps: number): Accumulation {
  * last backward does not complete the gradients: reducing them there would wait for ranks that wait
  * for this rank's results. So the caller of the batch completes them.
  */
-export const inStages =
+export const stagedAccumulation =
   (stages: number) =>
   (steps: number): Accumulation => ({
     divisor: steps,
-    completes: () => false,
-    accepts: (done) => done < steps * stages,
-    applies: (done) => done >= steps * stages,
+    isCompletedBy: () => false,
+    isOpenAfter: (done) => done < steps * stages,
+    isUpdateAfter: (done) => done >= steps * stages,
   });
 
 /** managed_gradient_accumulation false: the caller divides the losses, and every step() updates. */
 export const unmanagedAccumulation = (): Accumulation => ({
   divisor: 1,
-  completes: () => false,
-  accepts: () => true,
-  applies: () => true,
+  isCompletedBy: () => false,
+  isOpenAfter: () => true,
+  isUpdateAfter: () => true,
 });
 
 interface BatchOptions {
@@ -64,16 +64,16 @@ interface BatchOptions {
   passes?: number;
 }
 
-/** The sizes change only between steps; the engine checks this. */
+/** Batch sizes, which change only between steps; the engine checks this. */
 export class BatchSizes {
   private micro: number;
   private steps: number;
-  private makesStep: Accumulation;
+  private createAccumulation: Accumulation;
 
   constructor(private readonly options: BatchOptions) {
     this.micro = options.microPerDevice;
     this.steps = options.accumulationSteps;
-    this.makesStep = options.accumulation(this.steps);
+    this.createAccumulation = options.accumulation(this.steps);
   }
 
   get microPerDevice(): number {
@@ -94,13 +94,13 @@ export class BatchSizes {
     return this.micros * this.steps;
   }
 
-  /** Returns the samples that the `done`-th backward of a step completes. */
+  /** Returns the samples that the `backwards`-th backward of a step completes. */
   samplesOf(done: number): number {
     return done % (this.options.passes ?? 1) === 0 ? this.micros : 0;
   }
 
   get accumulation(): Accumulation {
-    return this.makesStep;
+    return this.createAccumulation;
   }
 
   /**
@@ -110,10 +110,14 @@ export class BatchSizes {
   setTrain(train: number): void {
     const steps = typeof train === 'number' ? train / this.micros : 0;
     if (!Number.isInteger(steps) || steps < 1) {
-      throw wrong('engine.setTrainBatchSize', `a positive multiple of ${this.micros}`, train);
+      throw invalidError(
+        'engine.setTrainBatchSize',
+        `a positive multiple of ${this.micros}`,
+        train,
+      );
     }
     this.steps = steps;
-    this.makesStep = this.options.accumulation(steps);
+    this.createAccumulation = this.options.accumulation(steps);
   }
 
   /**
@@ -122,7 +126,7 @@ export class BatchSizes {
    */
   setMicro(micro: number): void {
     if (!Number.isInteger(micro) || micro < 1) {
-      throw wrong('engine.setTrainMicroBatchSize', 'a positive integer', micro);
+      throw invalidError('engine.setTrainMicroBatchSize', 'a positive integer', micro);
     }
     this.micro = micro;
   }
@@ -132,29 +136,29 @@ export class BatchSizes {
 export class MicroBatches {
   /** Samples of all data ranks in the backwards since the last step. */
   samples = 0;
-  /** step() was called after fewer backwards than an update needs. */
+  /** Whether step() was called after fewer backwards than an update needs. */
   hasStepped = false;
   /** Backwards since the last step, without those inside noSync(). */
-  private done = 0;
-  /** A backward has ended, and its step() has not been called. */
+  private backwards = 0;
+  /** Whether a backward has ended, and its step() has not been called. */
   private awaitsStep = false;
-  private inNoSync = false;
+  private isInNoSync = false;
 
   constructor(private readonly sizes: BatchSizes) {}
 
   /** Backwards since the last step that count. */
   get count(): number {
-    return this.done;
+    return this.backwards;
   }
 
   /** Whether gradients of the present backward stay on this rank. */
   get isLocal(): boolean {
-    return this.inNoSync;
+    return this.isInNoSync;
   }
 
   /** Whether the present or next backward completes the gradients of a step. */
   get completesStep(): boolean {
-    return !this.inNoSync && this.sizes.accumulation.completes(this.done);
+    return !this.isInNoSync && this.sizes.accumulation.isCompletedBy(this.backwards);
   }
 
   /**
@@ -163,14 +167,14 @@ export class MicroBatches {
    * micro-batches.
    */
   get atBoundary(): boolean {
-    const done = this.awaitsStep ? this.done - 1 : this.done;
-    return !this.inNoSync && this.sizes.accumulation.completes(done);
+    const done = this.awaitsStep ? this.backwards - 1 : this.backwards;
+    return !this.isInNoSync && this.sizes.accumulation.isCompletedBy(done);
   }
 
   /** Throws DS_AUTOGRAD if the step accepts no further backward. */
   requireAnother(): void {
     const { accumulation } = this.sizes;
-    if (!accumulation.accepts(this.done)) throw missingStepError(accumulation.divisor);
+    if (!accumulation.isOpenAfter(this.backwards)) throw missingStepError(accumulation.divisor);
   }
 
   begin(): void {
@@ -179,11 +183,11 @@ export class MicroBatches {
 
   /** Ends a backward. */
   end(): void {
-    if (!this.inNoSync) {
-      this.done++;
+    if (!this.isInNoSync) {
+      this.backwards++;
       this.awaitsStep = true;
     }
-    this.samples += this.inNoSync ? this.sizes.micros : this.sizes.samplesOf(this.done);
+    this.samples += this.isInNoSync ? this.sizes.micros : this.sizes.samplesOf(this.backwards);
   }
 
   /**
@@ -191,43 +195,45 @@ export class MicroBatches {
    * backward that counts; `isEmpty`: there is no gradient at all.
    */
   step(isEmpty: boolean): boolean {
-    if (this.inNoSync) throw misuse('engine.step', 'step() outside noSync()', 'step() inside it');
-    if (this.done === 0) {
+    if (this.isInNoSync)
+      throw misuseError('engine.step', 'step() outside noSync()', 'step() inside it');
+    if (this.backwards === 0) {
       const got = isEmpty
         ? 'no gradient since the last step'
         : 'only gradients of noSync(), which do not count';
-      throw misuse('engine.step', 'backward() before step()', got);
+      throw misuseError('engine.step', 'backward() before step()', got);
     }
     this.awaitsStep = false;
-    const updates = this.sizes.accumulation.applies(this.done);
+    const updates = this.sizes.accumulation.isUpdateAfter(this.backwards);
     if (!updates) this.hasStepped = true;
     return updates;
   }
 
   /** Runs `body`; its backwards do not count. */
   noSync<Result>(body: () => Result): Result {
-    if (this.inNoSync) throw misuse('engine.noSync', 'one noSync() at a time', 'a nested noSync()');
+    if (this.isInNoSync)
+      throw misuseError('engine.noSync', 'one noSync() at a time', 'a nested noSync()');
     requireType('engine.noSync', body, 'function');
-    this.inNoSync = true;
+    this.isInNoSync = true;
     try {
       return requireEnded('engine.noSync', body(), {
         consequence: 'its backwards would be counted and reduced',
         hint: 'Write await outside, and noSync() around each synchronous part.',
       });
     } finally {
-      this.inNoSync = false;
+      this.isInNoSync = false;
     }
   }
 
   /** Begins the next step. */
   reset(): void {
     this.samples = 0;
-    this.done = 0;
+    this.backwards = 0;
     this.awaitsStep = false;
     this.hasStepped = false;
   }
 }
 
-function wrong(op: string, expected: string, got: unknown): DsError {
+function invalidError(op: string, expected: string, got: unknown): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(got) });
 }

@@ -19,7 +19,7 @@ const SQUARES_TOLERANCE = 1e-2;
  * Returns the first two ranks that differ only on the axes `copies` and by more than `tolerance` in
  * their numbers, else null.
  */
-export function copiesApart(
+export function findDifferentCopies(
   { shape, copies }: { shape: MeshShape; copies: readonly Axis[] },
   numbersOf: (rank: number) => Float32Array,
   tolerance: number,
@@ -41,7 +41,7 @@ function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
   });
 }
 
-/** Two ranks that should be equal and differ. */
+/** Two ranks that should have equal numbers, but differ. */
 export interface CopyMismatch {
   ranks: readonly [first: number, other: number];
   /** Axes along which a model has several ranks. */
@@ -51,7 +51,7 @@ export interface CopyMismatch {
 }
 
 /** The ranks of a job, and the batches to compare. */
-interface Among {
+interface CopyCheck {
   shape: MeshShape;
   /** Axes along which ranks are identical. */
   copies: readonly Axis[];
@@ -65,7 +65,7 @@ interface Among {
  */
 export function findOtherBatch(
   rows: Pick<ReportedRows, 'digestOf'>,
-  { shape, compared }: Among,
+  { shape, compared }: CopyCheck,
 ): CopyMismatch | null {
   for (const group of shape.groups(...MODEL)) {
     for (const what of compared) {
@@ -85,31 +85,32 @@ export function findOtherBatch(
  * Compares losses first, because a loss belongs to one rank, then squares of gradients, which
  * contain all its data ranks. After the first step, rounding may have made copies differ.
  */
-export function findCopiesApart(
+export function findDifferentResults(
   rows: Pick<ReportedRows, 'lossOf' | 'squaresOf'>,
-  among: Among,
+  among: CopyCheck,
 ): CopyMismatch | null {
   const lossOf = (rank: number) => Float32Array.of(rows.lossOf(rank));
   const squaresOf = (rank: number) => rows.squaresOf(rank);
   const found =
-    copiesApart(among, lossOf, LOSS_TOLERANCE) ?? copiesApart(among, squaresOf, SQUARES_TOLERANCE);
+    findDifferentCopies(among, lossOf, LOSS_TOLERANCE) ??
+    findDifferentCopies(among, squaresOf, SQUARES_TOLERANCE);
   return found && { ranks: found, axes: axesOf(among.shape), what: 'losses or gradients' };
 }
 
 const axesOf = ({ sizes }: MeshShape): Axis[] => MODEL.filter((axis) => sizes[axis] > 1);
 
-/** Returns the error for every rank. `step` counts from 1; `shown` names the difference. */
-export function apart(
+/** Returns the error for every rank. `step` counts from 1; `difference` names the difference. */
+export function mismatchError(
   { ranks: [first, other], axes, what }: CopyMismatch,
   step: number,
-  shown: string = what,
+  difference: string = what,
 ): DsError {
   const isPipeline = axes.includes(AXIS.pipeline) && what !== 'losses or gradients';
   return new DsError({
     code: 'DS_COMM',
     op: 'engine.step',
     expected: `the same batches on ranks that differ only on ${axes.join(', ')}`,
-    got: `other ${shown} on rank ${other} than on rank ${first} in step ${step}`,
+    got: `other ${difference} on rank ${other} than on rank ${first} in step ${step}`,
     hint: `Distribute samples by engine.dpRank and engine.dpWorldSize, like trainLoader.${isPipeline ? ' A pipeline stage that does not read a batch may pass null.' : ''}`,
   });
 }

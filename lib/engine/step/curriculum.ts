@@ -35,7 +35,7 @@ export interface Curriculum {
   /** Wraps `cast` so that it cuts the inputs of forward() in training. */
   cutInputs(cast: InputCast): InputCast;
   /** Cuts the batches of a pipeline. The tensors belong to the caller's scope. */
-  batches(given: readonly PipelineBatch[]): readonly PipelineBatch[];
+  cutBatches(given: readonly PipelineBatch[]): readonly PipelineBatch[];
   /** Replaces the schedule of the configuration. */
   setSchedule(schedule: CurriculumSchedule): void;
   /** State for a checkpoint; null if there is none. */
@@ -60,9 +60,9 @@ export function curriculumOf(
 export const wholeSamples: Curriculum = {
   seqlen: null,
   cutInputs: (cast) => cast,
-  batches: (given) => given,
+  cutBatches: (given) => given,
   setSchedule: () => {
-    throw notCustom('no curriculum');
+    throw notCustomError('no curriculum');
   },
   state: () => null,
   load: () => {},
@@ -78,28 +78,29 @@ class SequenceCurriculum implements Curriculum {
   /** The step of `difficulty`; null before the first. */
   private step: number | null = null;
   /** The last step in which the caller read `seqlen`. */
-  private askedFor: number | null = null;
+  private readAt: number | null = null;
 
   constructor(
     private readonly section: Section,
     private readonly run: { module: Module; progress: Progress },
   ) {
-    this.schedule = scheduleOf(section, unset);
+    this.schedule = scheduleOf(section, missingSchedule);
     this.difficulty = required(section.min_difficulty);
   }
 
   get seqlen(): number {
     const step = this.run.progress.globalSteps + 1;
-    this.askedFor = step;
-    return this.at(step);
+    this.readAt = step;
+    return this.difficultyAt(step);
   }
 
   cutInputs(cast: InputCast): InputCast {
     return (inputs) => cast(this.run.module.training ? this.cut('engine.forward', inputs) : inputs);
   }
 
-  batches(given: readonly PipelineBatch[]): readonly PipelineBatch[] {
-    this.at(this.run.progress.globalSteps + 1); // Sets the length even if this stage reads nothing.
+  cutBatches(given: readonly PipelineBatch[]): readonly PipelineBatch[] {
+    // Sets the length even if this stage reads nothing.
+    this.difficultyAt(this.run.progress.globalSteps + 1);
     return given.map(([inputs, labels]) => {
       // Stages after the first may receive any value as inputs.
       const isList = Array.isArray(inputs) && inputs.every((input) => input instanceof Tensor);
@@ -112,7 +113,7 @@ class SequenceCurriculum implements Curriculum {
 
   setSchedule(schedule: CurriculumSchedule): void {
     const { schedule_type: type } = this.section;
-    if (type !== 'custom') throw notCustom(`"${type}"`);
+    if (type !== 'custom') throw notCustomError(`"${type}"`);
     requireType(`${SETTER} schedule`, schedule, 'function');
     this.schedule = (step) => requireInteger(`${SETTER} schedule(${step})`, schedule(step), 1);
     this.step = null;
@@ -130,10 +131,10 @@ class SequenceCurriculum implements Curriculum {
     const isSame = isDeepStrictEqual(saved, settingsOf(this.section));
     this.difficulty = (isSame && difficulty) || required(this.section.min_difficulty);
     this.step = null;
-    this.askedFor = null;
+    this.readAt = null;
   }
 
-  private at(step: number): number {
+  private difficultyAt(step: number): number {
     if (this.step === step) return this.difficulty;
     const isEasier = this.difficulty < required(this.section.max_difficulty);
     if (isEasier) this.difficulty = this.schedule(step);
@@ -144,10 +145,10 @@ class SequenceCurriculum implements Curriculum {
   private cut(op: string, inputs: readonly unknown[]): unknown[] {
     const { module, progress } = this.run;
     const step = progress.globalSteps + 1;
-    if (shortens(module)) {
-      return requireInputs('shortenInputs', module.shortenInputs(inputs, this.at(step)));
+    if (canShorten(module)) {
+      return requireInputs('shortenInputs', module.shortenInputs(inputs, this.difficultyAt(step)));
     }
-    if (this.askedFor === step) return [...inputs];
+    if (this.readAt === step) return [...inputs];
     throw new DsError({
       code: 'DS_CONFIG',
       op: `${op}, ${SECTION}`,
@@ -158,7 +159,7 @@ class SequenceCurriculum implements Curriculum {
   }
 }
 
-const shortens = (module: object): module is ShortensInputs =>
+const canShorten = (module: object): module is ShortensInputs =>
   'shortenInputs' in module && typeof module.shortenInputs === 'function';
 
 const settingsOf = (section: Section): JsonObject =>
@@ -184,7 +185,7 @@ export function scheduleOf(
   });
 }
 
-function unset(): never {
+function missingSchedule(): never {
   throw new DsError({
     code: 'DS_CONFIG',
     op: `${SECTION}.schedule_type`,
@@ -194,7 +195,7 @@ function unset(): never {
   });
 }
 
-function notCustom(got: string): DsError {
+function notCustomError(got: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: SETTER,

@@ -9,7 +9,7 @@ import type { Unit, UnitListener, WeightUnit } from '../../zero/unit.js';
 import {
   foreignLossError,
   lateZeroGradError,
-  misuse,
+  misuseError,
   mixedScalesError,
   unfinishedError,
   unscaledError,
@@ -41,20 +41,20 @@ interface CollectorParts {
   watch: StepWatch;
 }
 
-/** Engines that received gradients in the running engine.backward(); null outside of one. */
-let reachedNow: Set<GradientCollector> | null = null;
+/** Collectors that received gradients in the running engine.backward(); null outside of one. */
+let reachedCollectors: Set<GradientCollector> | null = null;
 
 export class GradientCollector implements UnitListener {
   private readonly micros: MicroBatches;
   private pass: Pass | null = null;
   /** The factor of this rank's gradients; null before the step's first backward. */
-  private carried: number | null = null;
+  private gradientFactor: number | null = null;
   /** The factor of the next loss.backward(); null if unknown. */
-  private applied: number | null = null;
+  private nextFactor: number | null = null;
   /** Units with gradients of this step that were handed over before all units were complete. */
-  private readonly concluded = new Set<Unit>();
-  /** The gradients of this step are complete and handed over. */
-  private decided = false;
+  private readonly handedOver = new Set<Unit>();
+  /** Whether the gradients of this step are complete and handed over. */
+  private areHandedOver = false;
   private hasWarned = false;
   private readonly listeners = new Set<() => void>();
 
@@ -70,7 +70,7 @@ export class GradientCollector implements UnitListener {
   /**
    * Calls `body` when a backward has ended or failed. Returns a function that removes the listener.
    */
-  whenEnded(body: () => void): () => void {
+  onEnd(body: () => void): () => void {
     this.listeners.add(body);
     return () => this.listeners.delete(body);
   }
@@ -82,12 +82,12 @@ export class GradientCollector implements UnitListener {
 
   /** Whether the gradients of this step are reduced and wait for step(). */
   get isDecided(): boolean {
-    return this.decided;
+    return this.areHandedOver;
   }
 
   /** The factor of this step's gradients after the reduction. */
   get gradientScale(): number {
-    return required(this.carried) * this.parts.stage.gradientFactor;
+    return required(this.gradientFactor) * this.parts.stage.gradientFactor;
   }
 
   /**
@@ -96,7 +96,7 @@ export class GradientCollector implements UnitListener {
    */
   run(lossScale: number, body: () => void): void {
     this.begin('engine', lossScale);
-    this.endPass(() => this.requireOwn(reachedBy(body)));
+    this.endPass(() => this.requireOwn(collectReached(body)));
   }
 
   /** Runs a part of a backward that a later run() ends. It does not count as a backward. */
@@ -107,7 +107,7 @@ export class GradientCollector implements UnitListener {
 
   /** Announces that the next loss.backward() has the factor `factor`. */
   expectScaled(factor: number): void {
-    this.applied = factor;
+    this.nextFactor = factor;
   }
 
   /**
@@ -129,20 +129,20 @@ export class GradientCollector implements UnitListener {
     try {
       this.endPass(() => {});
     } finally {
-      this.applied = null;
+      this.nextFactor = null;
     }
   }
 
   /** Completes the gradients before an update. Returns false before the accumulation boundary. */
   complete(): boolean {
     if (this.pass === 'direct') this.endDirect();
-    if (!this.micros.step(this.carried === null)) return false;
-    if (this.decided) return true;
+    if (!this.micros.step(this.gradientFactor === null)) return false;
+    if (this.areHandedOver) return true;
     const { units, stage, control } = this.parts;
     this.conclude(units);
     stage.flush();
     control.decide(this.gradientScale);
-    this.decided = true;
+    this.areHandedOver = true;
     return true;
   }
 
@@ -151,10 +151,10 @@ export class GradientCollector implements UnitListener {
    */
   conclude(units: readonly Unit[]): void {
     const { stage, control, state, planner } = this.parts;
-    if (this.concluded.size === 0) state.prepare(planner.plan(this.gradientScale));
+    if (this.handedOver.size === 0) state.prepare(planner.plan(this.gradientScale));
     for (const unit of [...units].reverse()) {
-      if (this.concluded.has(unit)) continue;
-      this.concluded.add(unit);
+      if (this.handedOver.has(unit)) continue;
+      this.handedOver.add(unit);
       stage.conclude(unit, control);
     }
   }
@@ -167,14 +167,14 @@ export class GradientCollector implements UnitListener {
 
   private reset(): void {
     this.micros.reset();
-    this.carried = null;
-    this.concluded.clear();
-    this.decided = false;
+    this.gradientFactor = null;
+    this.handedOver.clear();
+    this.areHandedOver = false;
   }
 
   /** Throws DS_AUTOGRAD if gradients were collected since the last step. */
   requireNone(op: string): void {
-    if (this.micros.count > 0) throw misuse(op, 'no gradients of an unfinished step', 'some');
+    if (this.micros.count > 0) throw misuseError(op, 'no gradients of an unfinished step', 'some');
   }
 
   /**
@@ -198,8 +198,8 @@ export class GradientCollector implements UnitListener {
   }
 
   private requireUnreduced(op: string): void {
-    if (!this.decided && this.concluded.size === 0) return;
-    throw misuse(op, 'step() first', 'gradients that wait for step()');
+    if (!this.areHandedOver && this.handedOver.size === 0) return;
+    throw misuseError(op, 'step() first', 'gradients that wait for step()');
   }
 
   private warnOfZero(micros: number): void {
@@ -215,7 +215,7 @@ export class GradientCollector implements UnitListener {
    * from another state.
    */
   discard(): void {
-    this.applied = null;
+    this.nextFactor = null;
     this.abandon();
   }
 
@@ -262,19 +262,21 @@ export class GradientCollector implements UnitListener {
   /** Begins a loss.backward() at its first gradient. */
   private beginDirect(): void {
     const { lossScale } = this.parts.stepDecisions;
-    if (lossScale !== 1 && this.applied === null) throw unscaledError(lossScale);
-    this.begin('direct', (this.applied ?? 1) * this.parts.batch.accumulation.divisor);
+    if (lossScale !== 1 && this.nextFactor === null) throw unscaledError(lossScale);
+    this.begin('direct', (this.nextFactor ?? 1) * this.parts.batch.accumulation.divisor);
   }
 
-  private begin(pass: Pass, carried: number): void {
+  private begin(pass: Pass, gradientFactor: number): void {
     if (this.pass) throw unfinishedError(this.pass === 'direct');
     this.micros.requireAnother();
-    if (this.carried !== null && this.carried !== carried)
-      throw mixedScalesError(this.carried, carried);
+    if (this.gradientFactor !== null && this.gradientFactor !== gradientFactor)
+      throw mixedScalesError(this.gradientFactor, gradientFactor);
     const { units, state, planner, stage } = this.parts;
-    const plan = this.micros.completesStep ? planner.plan(carried * stage.gradientFactor) : null;
+    const plan = this.micros.completesStep
+      ? planner.plan(gradientFactor * stage.gradientFactor)
+      : null;
     this.micros.begin();
-    this.carried = carried;
+    this.gradientFactor = gradientFactor;
     this.pass = pass;
     if (plan) state.prepare(plan);
     for (const unit of units) unit.gradient.expect({ streaming: pass === 'engine' });
@@ -290,7 +292,7 @@ export class GradientCollector implements UnitListener {
       throw error;
     } finally {
       this.pass = null;
-      for (const ended of this.listeners) ended();
+      for (const listener of this.listeners) listener();
     }
   }
 
@@ -299,37 +301,37 @@ export class GradientCollector implements UnitListener {
     const { units, stage } = this.parts;
     for (const unit of [...units].reverse()) unit.gradient.finish();
     for (const { unit } of [...stage.partitions, ...stage.frozen]) stage.release(unit);
-    this.reduction(() => stage.flush());
+    this.runReduction(() => stage.flush());
   }
 
   private finish(): void {
     this.pause();
     const { completesStep } = this.micros;
     if (completesStep) this.parts.control.decide(this.gradientScale);
-    this.decided = completesStep;
+    this.areHandedOver = completesStep;
     this.micros.end();
   }
 
-  reached(): void {
-    reachedNow?.add(this);
+  onGradient(): void {
+    reachedCollectors?.add(this);
   }
 
-  /** A gradient arrived outside of a pass of this engine. */
-  unexpected(): void {
+  /** Handles a gradient outside of a pass of this engine: begins a loss.backward(). */
+  onUnexpected(): void {
     if (!this.pass) this.beginDirect();
   }
 
-  completed(unit: WeightUnit): void {
+  onComplete(unit: WeightUnit): void {
     const { stage, control } = this.parts;
     // A weight that requires no gradient is used until the end of backward.
     if (unit.parameters.every(({ parameter }) => parameter.requiresGrad)) stage.release(unit);
     if (this.micros.isLocal) return;
     const receiver = this.micros.completesStep ? control : null;
-    this.reduction(() => stage.reduce(unit, receiver));
+    this.runReduction(() => stage.reduce(unit, receiver));
   }
 
   /** Records the time of a reduction over the ranks. It counts only inside engine.backward(). */
-  private reduction(body: () => void): void {
+  private runReduction(body: () => void): void {
     const { ranks, watch } = this.parts;
     if (this.pass === 'engine' && ranks.shardGroup.size > 1) watch.time('reduce', body);
     else body();
@@ -337,14 +339,14 @@ export class GradientCollector implements UnitListener {
 }
 
 /** Returns the engines that receive gradients from the backward in `body`. */
-function reachedBy(body: () => void): ReadonlySet<GradientCollector> {
-  const outer = reachedNow;
+function collectReached(body: () => void): ReadonlySet<GradientCollector> {
+  const outer = reachedCollectors;
   const reached = new Set<GradientCollector>();
-  reachedNow = reached;
+  reachedCollectors = reached;
   try {
     body();
   } finally {
-    reachedNow = outer;
+    reachedCollectors = outer;
   }
   return reached;
 }

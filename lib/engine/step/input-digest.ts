@@ -78,7 +78,7 @@ export class InputDigest {
   private outline = 0x811c9dc5;
   private chunks = 0;
   private isEmpty = true;
-  private reported = 0;
+  private reportedOutline = 0;
   private areBitsReported = false;
 
   constructor(
@@ -91,10 +91,10 @@ export class InputDigest {
     const { device } = this.outputs.bits;
     for (const tensor of tensorsIn(values)) {
       this.isEmpty = false;
-      this.note(`${tensor.dtype} ${tensor.shape.join()};`);
+      this.hashText(`${tensor.dtype} ${tensor.shape.join()};`);
       if (tensor.numel === 0) continue;
       if (tensor.device === device) withoutObserver(() => this.addBytes(tensor));
-      else this.note(createHash('sha256').update(tensor.toRaw()).digest('base64'));
+      else this.hashText(createHash('sha256').update(tensor.toRaw()).digest('base64'));
     }
   }
 
@@ -102,9 +102,9 @@ export class InputDigest {
   report(): void {
     const { bits, outline } = this.outputs;
     const value = this.isEmpty ? 0 : 1 + ((this.outline >>> 0) % (OUTLINES - 1));
-    if (value !== this.reported) kernels.fill({ out: outline, value });
+    if (value !== this.reportedOutline) kernels.fill({ out: outline, value });
     if (this.chunks === 0 && this.areBitsReported) kernels.fill({ out: bits, value: 0 });
-    this.reported = value;
+    this.reportedOutline = value;
     this.areBitsReported = this.chunks > 0;
     this.drop();
   }
@@ -119,7 +119,7 @@ export class InputDigest {
   }
 
   /** FNV-1a hash. */
-  private note(text: string): void {
+  private hashText(text: string): void {
     for (let i = 0; i < text.length; ++i) {
       this.outline = Math.imul(this.outline ^ text.charCodeAt(i), 0x01000193);
     }

@@ -11,20 +11,20 @@ import { type SampleShare, Tensor, tensorsIn } from '../../tensor/index.js';
  */
 export type InputCast = (inputs: unknown[]) => unknown[];
 
-const asGiven: InputCast = (inputs) => inputs;
+const keepInputs: InputCast = (inputs) => inputs;
 
 /**
  * Returns the result of a model's method as a list of inputs. Throws DS_ARGUMENT if it is not a
  * list.
  */
-export function requireInputs(method: string, made: unknown): unknown[] {
-  if (Array.isArray(made)) return made;
+export function requireInputs(method: string, inputs: unknown): unknown[] {
+  if (Array.isArray(inputs)) return inputs;
   const expected = 'the inputs of forward(), a list';
-  throw new DsError({ code: 'DS_ARGUMENT', op: `${method}()`, expected, got: formatValue(made) });
+  throw new DsError({ code: 'DS_ARGUMENT', op: `${method}()`, expected, got: formatValue(inputs) });
 }
 
 /** Casts floating-point tensors to `dtype`, also in lists and plain objects. Other values stay. */
-function floatsAs(dtype: 'f16' | 'bf16'): InputCast {
+function castFloats(dtype: 'f16' | 'bf16'): InputCast {
   const cast = (value: unknown): unknown => {
     if (value instanceof Tensor) return isFloating(value.dtype) ? value.to(dtype) : value;
     if (Array.isArray(value)) return value.map(cast);
@@ -36,8 +36,8 @@ function floatsAs(dtype: 'f16' | 'bf16'): InputCast {
 
 /** For fp16.auto_cast and torch_autocast. Source: _cast_inputs_half of the engine of DeepSpeed. */
 export function inputCastOf({ fp16, bf16, torch_autocast: autocast }: ResolvedConfig): InputCast {
-  if (fp16.enabled && (fp16.auto_cast || autocast.enabled)) return floatsAs('f16');
-  return bf16.enabled && autocast.enabled ? floatsAs('bf16') : asGiven;
+  if (fp16.enabled && (fp16.auto_cast || autocast.enabled)) return castFloats('f16');
+  return bf16.enabled && autocast.enabled ? castFloats('bf16') : keepInputs;
 }
 
 /**

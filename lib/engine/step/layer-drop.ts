@@ -54,7 +54,7 @@ export function layerDroppingOf(
 
 class ProgressiveLayerDrop implements LayerDropping {
   /** The last step in which the caller read `theta`. */
-  private askedFor: number | null = null;
+  private readAt: number | null = null;
 
   constructor(
     private readonly section: { theta: number; gamma: number },
@@ -62,12 +62,12 @@ class ProgressiveLayerDrop implements LayerDropping {
   ) {}
 
   get theta(): number {
-    this.askedFor = this.run.progress.globalSteps;
+    this.readAt = this.run.progress.globalSteps;
     return this.drop().pldTheta;
   }
 
   dropInputs(cast: InputCast): InputCast {
-    return (inputs) => cast(this.run.module.training ? this.passDrop(inputs) : inputs);
+    return (inputs) => cast(this.run.module.training ? this.addDrop(inputs) : inputs);
   }
 
   private drop(): LayerDrop {
@@ -75,10 +75,11 @@ class ProgressiveLayerDrop implements LayerDropping {
     return layerDropAt(this.run.progress.globalSteps, { theta, gamma });
   }
 
-  private passDrop(inputs: readonly unknown[]): unknown[] {
+  private addDrop(inputs: readonly unknown[]): unknown[] {
     const { module, progress } = this.run;
-    if (drops(module)) return requireInputs('dropLayers', module.dropLayers(inputs, this.drop()));
-    if (this.askedFor === progress.globalSteps) return [...inputs];
+    if (canDropLayers(module))
+      return requireInputs('dropLayers', module.dropLayers(inputs, this.drop()));
+    if (this.readAt === progress.globalSteps) return [...inputs];
     throw new DsError({
       code: 'DS_CONFIG',
       op: `engine.forward, ${SECTION}`,
@@ -113,5 +114,5 @@ export function layerDropAt(
   };
 }
 
-const drops = (module: object): module is DropsLayers =>
+const canDropLayers = (module: object): module is DropsLayers =>
   'dropLayers' in module && typeof module.dropLayers === 'function';

@@ -5,8 +5,8 @@ import { valueError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { backward, held, Tensor } from '../../tensor/index.js';
 
-/** Adds the gradients of `loss` times `factor` to the leaves below it. */
-export function backwardOf(loss: Tensor, factor: number): void {
+/** Runs the backward of `loss` times `factor`: adds gradients to the leaves below it. */
+export function runBackward(loss: Tensor, factor: number): void {
   const seed = held(() => Tensor.emptyLike(loss));
   kernels.fill({ out: seed, value: factor });
   try {

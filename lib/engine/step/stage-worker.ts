@@ -22,7 +22,7 @@ import {
 import { scopeInto } from '../../tensor/scope.js';
 import type { EngineParts } from '../engine-parts.js';
 import { sampleShareOf } from './inputs.js';
-import { backwardOf, requireLoss } from './loss.js';
+import { requireLoss, runBackward } from './loss.js';
 
 type Parts = Pick<
   EngineParts,
@@ -81,7 +81,7 @@ abstract class Worker implements StageWorker {
 
   abstract reduce(stage: number): void;
 
-  done(stage: number, micro: number): void {
+  finish(stage: number, micro: number): void {
     this.scopes.get(`${stage} ${micro}`)?.release();
     this.scopes.delete(`${stage} ${micro}`);
   }
@@ -104,14 +104,14 @@ abstract class Worker implements StageWorker {
 export class TrainingWorker extends Worker {
   readonly kind = 'train';
   /** The stage that counts micro-batches on a rank without losses; null on other ranks. */
-  private readonly uncounted: number | null;
+  private readonly countingStage: number | null;
   /** Late gradients by stage and micro-batch. */
-  private readonly late = new Map<string, LateGradients>();
+  private readonly deferred = new Map<string, LateGradients>();
 
   constructor(parts: Parts, pipeline: Pipeline, batches: readonly PipelineBatch[]) {
     super(parts, pipeline, batches);
     const { ownStages, stages } = pipeline;
-    this.uncounted = ownStages.includes(stages - 1) ? null : (ownStages[0] ?? null);
+    this.countingStage = ownStages.includes(stages - 1) ? null : (ownStages[0] ?? null);
   }
 
   override forward(stage: number, micro: number, values: Values): Values {
@@ -136,7 +136,7 @@ export class TrainingWorker extends Worker {
   ): void {
     const { gradients: collector, stepDecisions, watch } = this.parts;
     const late = new LateGradients();
-    this.late.set(`${at.stage} ${at.micro}`, late);
+    this.deferred.set(`${at.stage} ${at.micro}`, late);
     watch.time('backward', () =>
       collector.runPart(stepDecisions.lossScale, () =>
         leavingLate(late, () => this.propagate(at.stage, outputs, gradients)),
@@ -146,14 +146,14 @@ export class TrainingWorker extends Worker {
 
   weightGradients({ stage, micro }: PipelinePosition): void {
     const { gradients: collector, stepDecisions, watch } = this.parts;
-    const late = required(this.late.get(`${stage} ${micro}`));
-    this.late.delete(`${stage} ${micro}`);
+    const late = required(this.deferred.get(`${stage} ${micro}`));
+    this.deferred.delete(`${stage} ${micro}`);
     watch.time('backward', () => collector.run(stepDecisions.lossScale, () => late.run()));
   }
 
   override dispose(): void {
-    for (const late of this.late.values()) late.drop();
-    this.late.clear();
+    for (const late of this.deferred.values()) late.drop();
+    this.deferred.clear();
     super.dispose();
   }
 
@@ -165,11 +165,11 @@ export class TrainingWorker extends Worker {
     const { stepDecisions, batch, control } = this.parts;
     if (gradients) {
       if (outputs.length > 0) backward(outputs, gradients); // None: the layers below are frozen.
-      if (stage === this.uncounted) control.addUnknownLoss();
+      if (stage === this.countingStage) control.addUnknownLoss();
       return;
     }
     const loss = required(outputs[0]);
-    backwardOf(loss, stepDecisions.lossScale / batch.accumulation.divisor);
+    runBackward(loss, stepDecisions.lossScale / batch.accumulation.divisor);
     control.addLoss(loss);
   }
 

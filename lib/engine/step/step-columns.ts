@@ -11,22 +11,22 @@ export interface Columns {
   /** Number of columns over all stages. */
   readonly count: number;
   /** Columns of this rank's partitions, in their order. */
-  readonly own: readonly number[];
+  readonly ownColumns: readonly number[];
   /** The ranks that fill each range of columns: the data ranks and tensor ranks of a stage. */
   readonly runs: readonly (Range & { readonly ranks: readonly number[] })[];
 }
 
 /** Returns the columns of ranks that hold all partitions. */
 function allColumns(partitions: number, ranks: readonly number[]): Columns {
-  const own = Array.from({ length: partitions }, (_, i) => i);
-  return { count: partitions, own, runs: [{ offset: 0, numel: partitions, ranks }] };
+  const ownColumns = Array.from({ length: partitions }, (_, i) => i);
+  return { count: partitions, ownColumns, runs: [{ offset: 0, numel: partitions, ranks }] };
 }
 
 /**
  * Returns the columns of a pipeline. `owners`: the stage of each column. `ranks`: the counting
  * ranks of each stage. `rank`: this stage.
  */
-export function columnsOfStages(
+export function assignStageColumns(
   owners: readonly number[],
   ranks: readonly (readonly number[])[],
   rank: number,
@@ -39,13 +39,13 @@ export function columnsOfStages(
   });
   return {
     count: owners.length,
-    own: owners.flatMap((owner, column) => (owner === rank ? [column] : [])),
+    ownColumns: owners.flatMap((owner, column) => (owner === rank ? [column] : [])),
     runs: runs.map(({ owner, ...range }) => ({ ...range, ranks: ranks[owner] ?? [] })),
   };
 }
 
 /** Returns the columns of partition sums in the exchange of the norm, in layer order. */
-export function columnsOf(
+export function assignColumns(
   pipeline: Pipeline | null,
   partitions: readonly Partition[],
   { world, normRanks, tensorGroup, mesh }: Ranks,
@@ -70,7 +70,7 @@ export function columnsOf(
   const countingRanks = ofStage.map((rank) =>
     normRanksAt(mesh, rank, { layers: tensorGroup !== null }),
   );
-  return columnsOfStages(owners, countingRanks, place.rank);
+  return assignStageColumns(owners, countingRanks, place.rank);
 }
 
 /** Returns the first layer of this rank that reads the partition's parameters. */

@@ -17,15 +17,15 @@ import { MODEL, type Ranks } from '../ranks.js';
 import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import type { BatchSizes } from './batch-sizes.js';
-import { type CopyMismatch, findCopiesApart, findOtherBatch } from './copy-check.js';
+import { type CopyMismatch, findDifferentResults, findOtherBatch } from './copy-check.js';
 import { DigestWeights, InputDigest } from './input-digest.js';
 import type { Columns } from './step-columns.js';
-import { type BatchUse, GIVEN, type ReportedRows, StepRows } from './step-rows.js';
+import { BATCHES, type BatchUse, type ReportedRows, StepRows } from './step-rows.js';
 import type { StopRequest } from './stop-request.js';
 
 /**
- * Returns the ranges of `partition.counted` in parameters that this rank `answersFor`. Padding
- * between parameters is zero, so adjacent ranges are merged. Empty if this rank counts no
+ * Returns the ranges of `partition.counted` in parameters that this rank counts: `answersFor`.
+ * Padding between parameters is zero, so adjacent ranges are merged. Empty if this rank counts no
  * parameter.
  */
 export function countedRanges(
@@ -52,16 +52,16 @@ export function countedRanges(
 export interface StepDecision {
   /** Global L2 norm of the unscaled gradients, before clipping. */
   norm: number;
-  finite: boolean;
+  isFinite: boolean;
   /** False if the update was skipped because of a non-finite gradient. */
-  applied: boolean;
+  isApplied: boolean;
   /** Mean over the step's micro-batches and data ranks; null without a recorded loss. */
   loss: number | null;
   /** A rank of the job requested a stop before it handed over its gradients. */
   stop: boolean;
-  /** Two ranks of the job that should be equal and differ. */
-  apart: CopyMismatch | null;
-  /** Two ranks of the job with different numbers of micro-batches. */
+  /** Two ranks of the job that should be equal, but differ; null if there are none. */
+  mismatch: CopyMismatch | null;
+  /** Two ranks of the job with different numbers of micro-batches; null if there are none. */
   uneven: UnevenBatches | null;
   /** Busy milliseconds by rank; null if no rank measures them. */
   busy: readonly number[] | null;
@@ -111,7 +111,7 @@ interface SquareSum {
   /** The ranges that this rank counts. */
   ranges: readonly Range[];
   /** [1] f32: temporary sum of a further range; null if there is only one range. */
-  more: Tensor | null;
+  partialSum: Tensor | null;
 }
 
 /**
@@ -151,20 +151,20 @@ export class StepControl implements GradientReceiver {
     const { mesh, replicaAxes } = ranks;
     const axes = MODEL.filter((axis) => mesh.shape.sizes[axis] > 1);
     const isCopied = axes.some((axis) => replicaAxes.includes(axis));
-    this.compared = axes.length === 0 ? [] : isCopied ? GIVEN.slice(0, 2) : GIVEN;
-    for (const given of this.compared) {
-      this.digests.set(given, new InputDigest(this.rows.digests[given], this.weights));
+    this.compared = axes.length === 0 ? [] : isCopied ? BATCHES.slice(0, 2) : BATCHES;
+    for (const batch of this.compared) {
+      this.digests.set(batch, new InputDigest(this.rows.digests[batch], this.weights));
     }
     this.reported = new LateNumbers(device, 4 + this.rows.all.numel + 1, 'first');
     partitions.forEach((partition, i) => {
       const ranges = countedRanges(partition, (parameter) => ranks.isPrimary(parameter));
-      const more = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
-      this.squareSums.set(partition, { sum: required(this.rows.squares[i]), ranges, more });
+      const partialSum = ranges.length > 1 ? held(() => zeros([1], { device })) : null;
+      this.squareSums.set(partition, { sum: required(this.rows.squares[i]), ranges, partialSum });
     });
   }
 
   /** Counts a complete gradient in the norm, and hands it to its updater. */
-  reduced(partition: Partition, stream: Stream): void {
+  receiveReduced(partition: Partition, stream: Stream): void {
     this.add(partition, stream);
     // The owner of the gradient's memory waits for this event before it frees the memory.
     partition.ready.record(stream);
@@ -177,11 +177,11 @@ export class StepControl implements GradientReceiver {
    * not smaller than the squared norm of the mean gradient.
    */
   add(partition: Partition, stream: Stream): void {
-    const { sum, ranges, more } = required(this.squareSums.get(partition));
+    const { sum, ranges, partialSum } = required(this.squareSums.get(partition));
     const { isOwnGrad, numel } = partition;
     for (const [i, range] of (isOwnGrad ? [{ offset: 0, numel }] : ranges).entries()) {
       const x = sliceFlat(required(partition.grad), range);
-      const out = i === 0 ? sum : required(more);
+      const out = i === 0 ? sum : required(partialSum);
       kernels.sumOfSquares({ x, out }, stream);
       if (i > 0) kernels.binary({ a: sum, b: out, out: sum, op: 'add', accumulate: false }, stream);
       x.release();
@@ -200,8 +200,8 @@ export class StepControl implements GradientReceiver {
   }
 
   /** Adds a batch of this rank to its digest. */
-  addInputs(given: BatchUse, values: unknown): void {
-    this.digests.get(given)?.add(values);
+  addInputs(batch: BatchUse, values: unknown): void {
+    this.digests.get(batch)?.add(values);
   }
 
   /** Drops the digests of a failed step. */
@@ -258,7 +258,7 @@ export class StepControl implements GradientReceiver {
     const rows = this.rows.read(reported.subarray(4, -1));
     const emptyBatches = required(reported.at(-1));
     const { world, dataGroup, lossRanks } = this.ranks;
-    const apart = this.findApart(rows);
+    const mismatch = this.findMismatch(rows);
     this.isFirst = false;
     const losses = lossRanks.reduce((total, rank) => total + rows.lossOf(rank), 0);
     const loss = this.microBatches > 0 ? losses / (this.microBatches * dataGroup.size) : null;
@@ -267,12 +267,12 @@ export class StepControl implements GradientReceiver {
     const uneven = findUneven(rows, world.ranks);
     const busy = this.busyIn(rows);
     return {
-      applied: applied !== 0,
+      isApplied: applied !== 0,
       norm,
-      finite: finite !== 0,
+      isFinite: finite !== 0,
       loss,
       stop,
-      apart,
+      mismatch,
       uneven,
       busy,
       emptyBatches,
@@ -303,19 +303,19 @@ export class StepControl implements GradientReceiver {
     return this.ranks.world.ranks.map((rank) => rows.busyOf(rank));
   }
 
-  /** Data ranks alone have different batches by design, so they are not compared. */
-  private findApart(rows: ReportedRows): CopyMismatch | null {
+  /** Finds ranks that should be equal, but differ; null without copies or parts of a model. */
+  private findMismatch(rows: ReportedRows): CopyMismatch | null {
     const { compared } = this;
     if (compared.length === 0) return null;
     const { replicaAxes, mesh } = this.ranks;
     const among = { shape: mesh.shape, copies: replicaAxes, compared };
-    const found = findOtherBatch(rows, among);
-    return found ?? (this.isFirst ? findCopiesApart(rows, among) : null);
+    const mismatch = findOtherBatch(rows, among);
+    return mismatch ?? (this.isFirst ? findDifferentResults(rows, among) : null);
   }
 
   dispose(): void {
     this.weights.dispose();
-    for (const { more } of this.squareSums.values()) more?.release();
+    for (const { partialSum } of this.squareSums.values()) partialSum?.release();
     this.control.release();
     this.rows.dispose();
     this.reported.dispose();

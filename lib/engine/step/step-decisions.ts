@@ -9,7 +9,7 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import type { UpdatePlan } from '../../zero/optimizer-state.js';
 import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';
-import { apart } from './copy-check.js';
+import { mismatchError } from './copy-check.js';
 import type { StepControl, StepDecision, UnevenBatches } from './step-control.js';
 import type { StopRequest } from './stop-request.js';
 
@@ -25,8 +25,8 @@ export interface EngineStepOptions {
 const STEP_OPTIONS: OptionNames<EngineStepOptions> = { metrics: true };
 
 /**
- * A plan is final only after the last step decision is read, because skipped updates have no
- * number.
+ * Plans the next update: its number and hyperparameters. A plan is final only after the last step
+ * decision is read, because skipped updates have no number.
  */
 export class UpdatePlanner {
   constructor(
@@ -49,7 +49,7 @@ export class UpdatePlanner {
   }
 
   /** Returns the metric of the options of step(). Throws DS_ARGUMENT if no schedule uses it. */
-  metricIn(given: EngineStepOptions): Metric | undefined {
+  readMetric(given: EngineStepOptions): Metric | undefined {
     const { metrics } = readOptions('engine.step', given, STEP_OPTIONS);
     if (metrics !== undefined) this.schedules.requireMetric('engine.step', metrics);
     return metrics;
@@ -81,19 +81,19 @@ interface StepDecisionParts {
 }
 
 export class StepDecisions {
-  /** step() has applied a decision that was not read yet. */
-  private due = false;
+  /** Whether step() has applied a decision that was not read yet. */
+  private isDue = false;
   private latest: StepDecision | null = null;
 
   constructor(private readonly parts: StepDecisionParts) {}
 
-  /** The update of a step is enqueued. The next take() reads its decision. */
-  noteStep(): void {
+  /** Marks the update of a step as enqueued. The next take() reads its decision. */
+  markStep(): void {
     const { progress, watch, stop } = this.parts;
-    this.due = true;
+    this.isDue = true;
     progress.globalSteps++;
     watch.finishStep(progress.globalSteps, progress.globalSamples);
-    stop.noteStep();
+    stop.markStep();
   }
 
   /**
@@ -104,26 +104,26 @@ export class StepDecisions {
    * - Throws DS_ARGUMENT if ranks had different numbers of micro-batches.
    */
   take(): void {
-    if (!this.due) return;
-    this.due = false;
+    if (!this.isDue) return;
+    this.isDue = false;
     const { control, scaler, progress, stop, emptyBatches } = this.parts;
     const decision = control.take();
     if (!decision) return;
     this.latest = decision;
-    if (decision.stop) stop.noteAgreement();
+    if (decision.stop) stop.markAgreement();
     if (decision.emptyBatches > 0) emptyBatches.report(decision.emptyBatches);
-    if (decision.applied) progress.appliedSteps++;
+    if (decision.isApplied) progress.appliedSteps++;
     else progress.skippedSteps++;
     try {
-      scaler.update(!decision.finite);
+      scaler.update(!decision.isFinite);
     } finally {
       this.notify(decision);
     }
-    if (decision.uneven) throw uneven(decision.uneven);
-    if (decision.apart) throw apart(decision.apart, progress.globalSteps);
+    if (decision.uneven) throw unevenError(decision.uneven);
+    if (decision.mismatch) throw mismatchError(decision.mismatch, progress.globalSteps);
     const { loss } = decision;
     if (loss !== null && !Number.isFinite(loss) && !scaler.dynamic) {
-      throw nonfinite(progress.globalSteps, decision);
+      throw nonfiniteError(progress.globalSteps, decision);
     }
   }
 
@@ -148,13 +148,13 @@ export class StepDecisions {
     return this.parts.scaler.scale;
   }
 
-  private notify({ applied, loss, norm, busy }: StepDecision): void {
+  private notify({ isApplied, loss, norm, busy }: StepDecision): void {
     const { progress, planner, scaler, watch } = this.parts;
     watch.report({
       step: progress.globalSteps,
       samples: progress.globalSamples,
       skipped: progress.skippedSteps,
-      applied,
+      applied: isApplied,
       loss,
       norm,
       busy,
@@ -165,8 +165,8 @@ export class StepDecisions {
   }
 }
 
-/** A batch size that only some ranks changed. */
-function uneven({ first, other }: UnevenBatches): DsError {
+/** Returns the error of a batch size that only some ranks changed. */
+function unevenError({ first, other }: UnevenBatches): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'engine.step',
@@ -176,13 +176,13 @@ function uneven({ first, other }: UnevenBatches): DsError {
   });
 }
 
-function nonfinite(step: number, decision: StepDecision): DsError {
+function nonfiniteError(step: number, decision: StepDecision): DsError {
   return new DsError({
     code: 'DS_NONFINITE',
     op: `step ${step}`,
     expected: 'a finite loss',
     got: `${decision.loss}`,
-    hint: decision.applied
+    hint: decision.isApplied
       ? 'The weights may be damaged: resume from the last checkpoint with a smaller learning rate.'
       : 'The step was skipped and changed no weight. Check the data, or lower the learning rate. If weights are NaN already, load a checkpoint.',
   });

@@ -18,14 +18,14 @@ const BUSY = 3;
 const DIGESTS = 4;
 
 /** Batches with a digest in a row: for training and for evaluation. */
-export const GIVEN = ['inputs', 'labels', 'evaluated inputs', 'evaluated labels'] as const;
-export type BatchUse = (typeof GIVEN)[number];
+export const BATCHES = ['inputs', 'labels', 'evaluated inputs', 'evaluated labels'] as const;
+export type BatchUse = (typeof BATCHES)[number];
 
 /** Elements of each digest: see DigestSlots. */
 const BITS = 0;
 const OUTLINE = 1;
 const DIGEST = 2;
-const BEHIND = DIGESTS + DIGEST * GIVEN.length;
+const EXTRA_COLUMNS = DIGESTS + DIGEST * BATCHES.length;
 
 /** A digest on the host. The outline is 0 without a tensor. */
 interface ReportedDigest {
@@ -74,12 +74,12 @@ export class StepRows {
     const ownOffset = ranks.world.rank * width;
     const element = (column: number) =>
       sliceFlat(this.all, { offset: ownOffset + column, numel: 1 });
-    this.squares = columns.own.map(element);
+    this.squares = columns.ownColumns.map(element);
     this.lossSum = element(columns.count + LOSS);
     this.stop = element(columns.count + STOP);
     this.micros = element(columns.count + MICROS);
     this.busy = element(columns.count + BUSY);
-    const outputs = GIVEN.map((given, i): [BatchUse, DigestOutputs] => {
+    const outputs = BATCHES.map((given, i): [BatchUse, DigestOutputs] => {
       const at = columns.count + DIGESTS + i * DIGEST;
       return [given, { bits: element(at + BITS), outline: element(at + OUTLINE) }];
     });
@@ -129,7 +129,7 @@ export class StepRows {
 
   /** Elements per row. */
   private get width(): number {
-    return this.columns.count + BEHIND;
+    return this.columns.count + EXTRA_COLUMNS;
   }
 
   /**
@@ -151,7 +151,7 @@ export class StepRows {
   private get isScattered(): boolean {
     const { runs } = this.columns;
     const ranks = runs[0]?.ranks ?? this.ranks.normRanks;
-    return runs.length > 1 || evenRuns(ranks).length > 1;
+    return runs.length > 1 || divideIntoRuns(ranks).length > 1;
   }
 
   /** Returns columns `range` of the rows of `ranks`, which have equal strides. */
@@ -184,7 +184,7 @@ export class StepRows {
     const { partials } = this;
     for (const { ranks, ...range } of columns.runs) {
       let row = 0;
-      for (const run of evenRuns(ranks)) {
+      for (const run of divideIntoRuns(ranks)) {
         const sums = held(() => this.sumsOf(run, range));
         const shape = [run.length, range.numel];
         const from = partials.offset + row * columns.count + range.offset;
@@ -218,35 +218,35 @@ export class ReportedRows {
 
   /** The sum over its micro-batches. */
   lossOf(rank: number): number {
-    return this.behind(rank, LOSS);
+    return this.extraValue(rank, LOSS);
   }
 
   requestsStop(rank: number): boolean {
-    return this.behind(rank, STOP) !== 0;
+    return this.extraValue(rank, STOP) !== 0;
   }
 
-  digestOf(rank: number, given: BatchUse): ReportedDigest {
-    const at = DIGESTS + DIGEST * GIVEN.indexOf(given);
+  digestOf(rank: number, batch: BatchUse): ReportedDigest {
+    const at = DIGESTS + DIGEST * BATCHES.indexOf(batch);
     const bits = required(this.bits[this.startOf(rank) + this.columns + at + BITS]);
-    return { bits, outline: this.behind(rank, at + OUTLINE) };
+    return { bits, outline: this.extraValue(rank, at + OUTLINE) };
   }
 
   /** Returns the number of micro-batches in its step. */
   microsOf(rank: number): number {
-    return this.behind(rank, MICROS);
+    return this.extraValue(rank, MICROS);
   }
 
   /** Busy milliseconds of an earlier step; 0 if unknown. */
   busyOf(rank: number): number {
-    return this.behind(rank, BUSY);
+    return this.extraValue(rank, BUSY);
   }
 
-  private behind(rank: number, what: number): number {
+  private extraValue(rank: number, what: number): number {
     return required(this.values[this.startOf(rank) + this.columns + what]);
   }
 
   private startOf(rank: number): number {
-    return rank * (this.columns + BEHIND);
+    return rank * (this.columns + EXTRA_COLUMNS);
   }
 }
 
@@ -254,7 +254,7 @@ export class ReportedRows {
 const strideOf = ([first = 0, second = first + 1]: readonly number[]): number => second - first;
 
 /** Divides ordered ranks into runs with equal distances. */
-function evenRuns(ranks: readonly number[]): number[][] {
+function divideIntoRuns(ranks: readonly number[]): number[][] {
   const runs: number[][] = [];
   for (const rank of ranks) {
     const last = runs.at(-1);

@@ -24,9 +24,9 @@ export class StopRequest {
   private reason: string | null = null;
   /** Finished steps. */
   private steps = 0;
-  /** Finished steps when the ranks learned of a request; null before. */
+  /** Number of finished steps when the ranks received a request; null before. */
   private agreedAt: number | null = null;
-  private disposed = false;
+  private isDisposed = false;
 
   /** Throws DS_ARGUMENT for invalid signals. */
   constructor(private readonly options: StopOptions) {
@@ -61,24 +61,24 @@ export class StopRequest {
     return this.controller.signal;
   }
 
-  /** Call it if the step decision carries the request of a rank. */
-  noteAgreement(): void {
+  /** Marks that the step decision contains the request of a rank. */
+  markAgreement(): void {
     this.agreedAt ??= this.steps;
   }
 
-  /** Call it after each step. */
-  noteStep(): void {
+  /** Counts a finished step. */
+  markStep(): void {
     this.steps++;
     if (this.signals) void this.isDue;
   }
 
   dispose(): void {
-    this.disposed = true;
+    this.isDisposed = true;
     this.signals?.dispose();
     this.signals = null;
   }
 
   private listen(): void {
-    if (!this.disposed) this.signals ??= new StopSignals(this.options.signals);
+    if (!this.isDisposed) this.signals ??= new StopSignals(this.options.signals);
   }
 }

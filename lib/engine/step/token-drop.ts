@@ -41,7 +41,7 @@ export function tokenDroppingOf(
   return (cast) => (inputs) => {
     if (!module.training) return cast(inputs);
     const reserved = reservedAt(progress.globalSteps);
-    if (drops(module)) {
+    if (canDropTokens(module)) {
       return cast(requireInputs('dropTokens', module.dropTokens(inputs, { layers, reserved })));
     }
     throw new DsError({
@@ -102,5 +102,5 @@ function scheduleOf(config: ResolvedConfig): CurriculumSchedule {
   });
 }
 
-const drops = (module: object): module is DropsTokens =>
+const canDropTokens = (module: object): module is DropsTokens =>
   'dropTokens' in module && typeof module.dropTokens === 'function';

@@ -10,7 +10,7 @@ import type { ZeroStages } from '../../zero/stage.js';
 import type { WeightUnit } from '../../zero/unit.js';
 import type { GradientCollector } from './gradient-collector.js';
 
-interface Attached {
+interface HookParts {
   stage: ZeroStages;
   state: OptimizerState;
   gradients: GradientCollector;
@@ -32,16 +32,16 @@ interface Attached {
 export class UnitHooks {
   private readonly removers: (() => void)[] = [];
   /** Units that hold() keeps, with counts. */
-  private readonly held = new Map<WeightUnit, number>();
+  private readonly holdCounts = new Map<WeightUnit, number>();
   /** Number of running forwards that read a unit. */
   private readonly readers = new Map<WeightUnit, number>();
   /** Number of modules within the running backward that read a frozen unit. */
-  private readonly inside = new Map<WeightUnit, number>();
+  private readonly backwardReaders = new Map<WeightUnit, number>();
   private readonly frozen: ReadonlySet<WeightShard>;
 
   constructor(
     model: Module,
-    private readonly parts: Attached,
+    private readonly parts: HookParts,
   ) {
     const { partitions, frozen, shardsWeights } = parts.stage;
     this.frozen = new Set(frozen);
@@ -49,7 +49,7 @@ export class UnitHooks {
     for (const [module, read] of readersOf(model, [...partitions, ...frozen])) {
       attach.call(this, module, [...read]);
     }
-    this.removers.push(parts.gradients.whenEnded(() => this.inside.clear()));
+    this.removers.push(parts.gradients.onEnd(() => this.backwardReaders.clear()));
     const awaitWeights = (): void => this.awaitWeights();
     for (const [, module] of model.namedModules()) {
       this.removers.push(module.registerStateDictPreHook(awaitWeights));
@@ -60,32 +60,32 @@ export class UnitHooks {
   reset(): void {
     for (const unit of this.readers.keys()) this.release(unit);
     this.readers.clear();
-    this.inside.clear();
+    this.backwardReaders.clear();
   }
 
   /** Gathers units, which stay gathered until the caller runs the returned function. */
   hold(shards: readonly WeightShard[]): () => void {
     for (const shard of shards) {
       const { unit } = shard;
-      this.held.set(unit, (this.held.get(unit) ?? 0) + 1);
+      this.holdCounts.set(unit, (this.holdCounts.get(unit) ?? 0) + 1);
       this.acquire(shard);
     }
     return () => {
       for (const { unit } of shards) {
-        const others = (this.held.get(unit) ?? 1) - 1;
-        if (others > 0) this.held.set(unit, others);
-        else this.held.delete(unit);
+        const others = (this.holdCounts.get(unit) ?? 1) - 1;
+        if (others > 0) this.holdCounts.set(unit, others);
+        else this.holdCounts.delete(unit);
         this.release(unit);
       }
     };
   }
 
   /** Returns whether a caller of hold() needs the unit. */
-  holds(unit: WeightUnit): boolean {
-    return this.held.has(unit);
+  isHeld(unit: WeightUnit): boolean {
+    return this.holdCounts.has(unit);
   }
 
-  /** Later compute work sees the last update, if weights are whole. */
+  /** Makes later compute work wait for the last update, if weights are whole. */
   awaitWeights(): void {
     const { state, stage } = this.parts;
     for (const partition of stage.partitions) {
@@ -128,7 +128,8 @@ export class UnitHooks {
       for (const shard of shards) this.acquire(shard);
       if (reached === 'output') return;
       reached = 'output';
-      for (const { unit } of frozen) this.inside.set(unit, (this.inside.get(unit) ?? 0) + 1);
+      for (const { unit } of frozen)
+        this.backwardReaders.set(unit, (this.backwardReaders.get(unit) ?? 0) + 1);
     };
     const leave = (): void => {
       if (reached !== 'output') return;
@@ -141,8 +142,8 @@ export class UnitHooks {
   }
 
   private leaveBackward(unit: WeightUnit): void {
-    const others = (this.inside.get(unit) ?? 1) - 1;
-    this.inside.set(unit, others);
+    const others = (this.backwardReaders.get(unit) ?? 1) - 1;
+    this.backwardReaders.set(unit, others);
     if (others === 0) this.release(unit);
   }
 
@@ -170,7 +171,7 @@ export class UnitHooks {
   }
 
   private release(unit: WeightUnit): void {
-    if (!this.held.has(unit)) this.parts.stage.release(unit);
+    if (!this.holdCounts.has(unit)) this.parts.stage.release(unit);
   }
 }
 
@@ -186,31 +187,32 @@ function readersOf(
   model: Module,
   shards: readonly WeightShard[],
 ): Map<Module, ReadonlySet<WeightShard>> {
-  const home = new Map<Tensor, WeightShard>();
+  const shardByTensor = new Map<Tensor, WeightShard>();
   const readers = new Map<Module, Set<WeightShard>>();
-  const reads = (module: Module, shard: WeightShard | undefined): void => {
+  const addReader = (module: Module, shard: WeightShard | undefined): void => {
     if (!shard) return;
     const known = readers.get(module) ?? new Set();
     readers.set(module, known.add(shard));
   };
   for (const shard of shards) {
-    reads(shard.unit.module, shard);
-    for (const { parameter } of shard.unit.parameters) home.set(parameter, shard);
+    addReader(shard.unit.module, shard);
+    for (const { parameter } of shard.unit.parameters) shardByTensor.set(parameter, shard);
   }
   const inner = new Set(model.units().map(({ module }) => module));
-  const within = new Set([...inner].flatMap((module) => module.modules()));
+  const innerModules = new Set([...inner].flatMap((module) => module.modules()));
   for (const [name, module] of model.namedModules()) {
     const isUnit = inner.has(module);
     const isBelowRoot = name !== '' && !name.includes('.');
     for (const parameter of isUnit || isBelowRoot ? module.parameters() : []) {
-      const shard = home.get(parameter);
-      if (isUnit || shard?.unit.module === model) reads(module, shard);
+      const shard = shardByTensor.get(parameter);
+      if (isUnit || shard?.unit.module === model) addReader(module, shard);
     }
-    for (const parameter of within.has(module) ? [] : ownParameters(module)) {
-      const shard = home.get(parameter);
-      if (shard?.unit.module !== model) reads(module, shard);
+    for (const parameter of innerModules.has(module) ? [] : ownParameters(module)) {
+      const shard = shardByTensor.get(parameter);
+      if (shard?.unit.module !== model) addReader(module, shard);
     }
-    for (const parameter of externalParameters(module)) reads(module, home.get(parameter));
+    for (const parameter of externalParameters(module))
+      addReader(module, shardByTensor.get(parameter));
   }
   return readers;
 }

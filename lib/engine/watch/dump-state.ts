@@ -15,23 +15,23 @@ const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;
 export function describeState(parts: Described): string {
   return [
     'engine state at initialization',
-    ...modelLines(parts),
-    ...optimizerLines(parts),
-    ...unitLines(parts),
+    ...describeModel(parts),
+    ...describeOptimizer(parts),
+    ...describeUnits(parts),
     'configuration (resolved)',
-    JSON.stringify(parts.config, mask, 2),
+    JSON.stringify(parts.config, maskSecret, 2),
   ].join('\n');
 }
 
-function mask(key: string, value: unknown): unknown {
+function maskSecret(key: string, value: unknown): unknown {
   return SECRET.test(key) && typeof value === 'string' ? '***' : value;
 }
 
-function row(name: string, value: string | number | boolean): string {
+function formatRow(name: string, value: string | number | boolean): string {
   return `  ${name.padEnd(22)}${value}`;
 }
 
-function modelLines({ module, device, batch, scaler, units, ranks }: Described): string[] {
+function describeModel({ module, device, batch, scaler, units, ranks }: Described): string[] {
   const trained = units.reduce((sum, { parameters }) => {
     return sum + parameters.reduce((all, { parameter }) => all + parameter.numel, 0);
   }, 0);
@@ -39,44 +39,50 @@ function modelLines({ module, device, batch, scaler, units, ranks }: Described):
   const { dataGroup, mesh } = ranks;
   const shared = dataGroup.size === 1 ? '1 rank' : `${dataGroup.size} ranks`;
   return [
-    row('model', module.constructor.name),
-    row('parameters', `${formatCount(module.numParameters())}, ${formatCount(trained)} trained`),
-    row('device', `${device.name}, ${device.info.name}`),
-    row('mesh', String(mesh.shape)),
-    row('weights', units[0]?.dtype ?? 'none'),
-    row('gradient sums', units[0]?.gradient.dtype ?? 'none'),
-    row(
+    formatRow('model', module.constructor.name),
+    formatRow(
+      'parameters',
+      `${formatCount(module.numParameters())}, ${formatCount(trained)} trained`,
+    ),
+    formatRow('device', `${device.name}, ${device.info.name}`),
+    formatRow('mesh', String(mesh.shape)),
+    formatRow('weights', units[0]?.dtype ?? 'none'),
+    formatRow('gradient sums', units[0]?.gradient.dtype ?? 'none'),
+    formatRow(
       'batch',
       `${train} = ${microPerDevice} x ${accumulationSteps} accumulation steps x ${shared}`,
     ),
-    row('loss scale', `${scaler.scale}, ${scaler.dynamic ? 'dynamic' : 'static'}`),
+    formatRow('loss scale', `${scaler.scale}, ${scaler.dynamic ? 'dynamic' : 'static'}`),
   ];
 }
 
-function optimizerLines({ optimizer, schedules, state }: Described): string[] {
+function describeOptimizer({ optimizer, schedules, state }: Described): string[] {
   const { device, host, disk } = state.bytes;
   const onDisk = disk > 0 ? `, ${mebibytes(disk)} on disk` : '';
   const memory = `${mebibytes(device)} on the device, ${mebibytes(host)} on the host${onDisk}`;
   return [
-    row('optimizer', optimizer.name),
+    formatRow('optimizer', optimizer.name),
     ...optimizer.groups.map(({ params, ...settings }, index) =>
-      row(`  group ${index}`, `${params.length} parameters, ${JSON.stringify(settings)}`),
+      formatRow(`  group ${index}`, `${params.length} parameters, ${JSON.stringify(settings)}`),
     ),
-    row('schedule', schedules.name || 'none'),
+    formatRow('schedule', schedules.name || 'none'),
     ...state.shares.map(({ partitions, state: ownState, schedule }) =>
-      row(`state of ${partitions.length} units`, `${ownState.names}, ${schedule.constructor.name}`),
+      formatRow(
+        `state of ${partitions.length} units`,
+        `${ownState.names}, ${schedule.constructor.name}`,
+      ),
     ),
-    row('master and state', memory),
+    formatRow('master and state', memory),
   ];
 }
 
-function unitLines({ stage }: Described): string[] {
+function describeUnits({ stage }: Described): string[] {
   const units = [...stage.partitions, ...stage.frozen].map(({ unit }) => unit);
   return [
-    row('units', units.length),
+    formatRow('units', units.length),
     ...units.map(({ name, parameters, layout, bytes }) => {
       const size = `${formatCount(layout.numel)} elements, weights ${mebibytes(bytes.weights)}`;
-      return row(`  ${name}`, `${parameters.length} parameters, ${size}`);
+      return formatRow(`  ${name}`, `${parameters.length} parameters, ${size}`);
     }),
   ];
 }

@@ -7,7 +7,7 @@ import { countEmptyMeans, held, Tensor } from '../../tensor/index.js';
 export class EmptyBatches {
   /** [1] f32: number of cross-entropies without a counted row. */
   readonly count: Tensor;
-  private reported = false;
+  private isReported = false;
 
   constructor(
     device: Device,
@@ -20,8 +20,8 @@ export class EmptyBatches {
 
   /** Warns of `count` such micro-batches, once. */
   report(count: number): void {
-    if (this.reported) return;
-    this.reported = true;
+    if (this.isReported) return;
+    this.isReported = true;
     this.stopCounting();
     process.emitWarning(
       `On rank ${this.rank} no label of ${count === 1 ? 'a micro-batch' : `${count} micro-batches`} counts: ` +
@@ -35,9 +35,9 @@ export class EmptyBatches {
     this.count.release();
   }
 
-  /** A later engine may have replaced the counter. */
+  /** Ends the counting, unless a later engine has replaced the counter. */
   private stopCounting(): void {
-    const now = countEmptyMeans(null);
-    if (now !== this.count) countEmptyMeans(now);
+    const counter = countEmptyMeans(null);
+    if (counter !== this.count) countEmptyMeans(counter);
   }
 }

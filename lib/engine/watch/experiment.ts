@@ -63,7 +63,7 @@ export class MeasuredSteps extends WrappedTimer {
     return this.run.config.autotuning;
   }
 
-  /** The time after the device has finished its work. */
+  /** Milliseconds on the clock after the device has finished its work. */
   private now(): number {
     this.run.device.compute.synchronize();
     return performance.now();
@@ -123,10 +123,10 @@ export class FirstForward extends WrappedTimer {
     const { device, config, world, isPipeline } = this.run;
     const before = device.memory.inUse;
     const result = super.time(phase, body);
-    const kept = Math.max(0, device.memory.inUse - before);
+    const keptBytes = Math.max(0, device.memory.inUse - before);
     if (world.rank === 0 && !this.isKnown) {
       const info = JSON.parse(readFileSync(this.file, 'utf8')) as ModelInfo;
-      const activation_mem_per_gpu = kept / config.train_micro_batch_size_per_gpu;
+      const activation_mem_per_gpu = keptBytes / config.train_micro_batch_size_per_gpu;
       writeResult(this.file, { ...info, activation_mem_per_gpu, sequence_length: this.tokens });
     }
     this.isKnown = true;
@@ -150,9 +150,9 @@ export class FirstForward extends WrappedTimer {
  */
 function endTogether(world: Collectives, device: Device): void {
   if (world.size > 1) {
-    const here = zeros([1], { device });
+    const arrived = zeros([1], { device });
     const { compute: stream } = device;
-    world.allReduce(here, { stream, purpose: 'the end of an experiment' }).wait(stream);
+    world.allReduce(arrived, { stream, purpose: 'the end of an experiment' }).wait(stream);
   }
   device.compute.synchronize();
   process.exit(0);

@@ -5,7 +5,7 @@ import type { Explanation } from '../../runtime/shortage.js';
 import type { Partition } from '../../zero/shard.js';
 import { StreamedState } from '../../zero/state/placement/streamed.js';
 import type { Ranks } from '../ranks.js';
-import { type MemoryOwners, type MemoryUse, memoryUse } from './memory-breakdown.js';
+import { type MemoryOwners, type MemoryUse, measureMemory } from './memory-breakdown.js';
 
 interface Advised extends MemoryOwners {
   config: ResolvedConfig;
@@ -18,37 +18,41 @@ interface Setting {
   text: string;
 }
 
-const SHOWN = 3;
+const SHOWN_SETTINGS = 3;
 /** Fraction of activations that remains with checkpointed blocks, to order the settings. */
 const CHECKPOINTED = 1 / 3;
 
 /** Returns the bytes by owner, the limit, and the three settings that free the most. */
-export function memoryAdvice(advised: Advised): Explanation {
-  const use = memoryUse(advised);
+export function adviseOnMemory(advised: Advised): Explanation {
+  const use = measureMemory(advised);
   const { device } = advised;
   const { weights, gradients, optimizer, other } = use.device;
   const { cap, total } = device.memory;
   const limit = cap > 0 ? `the cap ${byteText(cap)}` : `the ${byteText(total)} of ${device.name}`;
-  const held = [
+  const owners = [
     `weights ${byteText(weights)}`,
     `gradients ${byteText(gradients)}`,
     `master weights and optimizer ${byteText(optimizer)}`,
     `activations and other ${byteText(other)}`,
   ].join(', ');
-  const best = settings(advised, use.device)
+  const best = findSettings(advised, use.device)
     .filter(({ frees }) => frees > 0)
     .sort((a, b) => b.frees - a.frees)
-    .slice(0, SHOWN)
+    .slice(0, SHOWN_SETTINGS)
     .map(({ text }, i) => `(${i + 1}) ${text}`);
   const hint = best.length > 0 ? `Most effective settings: ${best.join('; ')}.` : '';
-  return { held: `${held}, under ${limit}`, hint };
+  return { held: `${owners}, under ${limit}`, hint };
 }
 
-function settings(advised: Advised, use: MemoryUse['device']): Setting[] {
-  return [...forState(advised, use), ...forActivations(advised, use), ...forLimits(advised)];
+function findSettings(advised: Advised, use: MemoryUse['device']): Setting[] {
+  return [
+    ...stateSettings(advised, use),
+    ...activationSettings(advised, use),
+    ...limitSettings(advised),
+  ];
 }
 
-/** Bytes of gradients that wait for the update where backward wrote them. */
+/** Returns the bytes of gradients that wait for the update in the memory of backward. */
 function waitingGradients(partitions: readonly Partition[]): number {
   return partitions.reduce(
     (sum, { grad, bytes, unit }) => sum + (grad ? bytes.gradients + unit.gradient.bytes : 0),
@@ -56,13 +60,13 @@ function waitingGradients(partitions: readonly Partition[]): number {
   );
 }
 
-/** Bytes of offloaded weights that are on the device. */
-function weightsThere(partitions: readonly Partition[]): number {
+/** Returns the bytes of offloaded weights that are on the device. */
+function offloadedOnDevice(partitions: readonly Partition[]): number {
   return partitions.reduce((sum, { storage }) => sum + storage.bytes.device, 0);
 }
 
-/** Settings that move weights, gradients and optimizer state to the host or to other ranks. */
-function forState(
+/** Returns settings that move weights, gradients or optimizer state to the host or other ranks. */
+function stateSettings(
   { config, device, state, ranks: { dataGroup } }: Advised,
   { weights, gradients, optimizer }: MemoryUse['device'],
 ): Setting[] {
@@ -73,7 +77,7 @@ function forState(
   );
   if (streamed.length > 0) {
     const frees = streamed.reduce((sum, { state: ownState, schedule, partitions }) => {
-      const weights = params.device === 'none' ? 0 : weightsThere(partitions);
+      const weights = params.device === 'none' ? 0 : offloadedOnDevice(partitions);
       const waiting = waitingGradients(partitions);
       return sum + ownState.bytes.device + (schedule.bytes?.device ?? 0) + waiting + weights;
     }, 0);
@@ -101,7 +105,7 @@ function forState(
   return found;
 }
 
-function forActivations({ config }: Advised, { other }: MemoryUse['device']): Setting[] {
+function activationSettings({ config }: Advised, { other }: MemoryUse['device']): Setting[] {
   const micro = config.train_micro_batch_size_per_gpu;
   const steps = config.gradient_accumulation_steps;
   const left = Math.max(1, Math.floor(micro / 2));
@@ -126,7 +130,7 @@ function forActivations({ config }: Advised, { other }: MemoryUse['device']): Se
   return found;
 }
 
-function forLimits({ device }: Advised): Setting[] {
+function limitSettings({ device }: Advised): Setting[] {
   const { cap, total } = device.memory;
   if (cap === 0) return [];
   const text = `a higher cap: device.setMemoryCap() allows ${byteText(cap)} of ${byteText(total)}`;

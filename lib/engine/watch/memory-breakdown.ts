@@ -37,15 +37,15 @@ export interface MemoryUse {
   };
 }
 
-/** Reads only host counters and does not wait for the device. */
-export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
+/** Returns the memory in use by owner. Reads host counters only, so it does not wait. */
+export function measureMemory({ device, stage, state }: MemoryOwners): MemoryUse {
   const { inUse, peakInUse: peak } = device.memory;
-  const kept = [...stage.partitions, ...stage.frozen];
-  const held = kept.flatMap((shard) => [shard.bytes, shard.unit.bytes]);
-  const weights = held.reduce((sum, bytes) => sum + bytes.weights, 0);
-  const gradients = held.reduce((sum, bytes) => sum + bytes.gradients, 0);
+  const shards = [...stage.partitions, ...stage.frozen];
+  const deviceBytes = shards.flatMap((shard) => [shard.bytes, shard.unit.bytes]);
+  const weights = deviceBytes.reduce((sum, bytes) => sum + bytes.weights, 0);
+  const gradients = deviceBytes.reduce((sum, bytes) => sum + bytes.gradients, 0);
   const { device: optimizer, host } = state.bytes;
-  const stored = kept.reduce((sum, { storage }) => sum + storage.bytes.host, host);
+  const stored = shards.reduce((sum, { storage }) => sum + storage.bytes.host, host);
   const pinned = stored + stage.slotBytes;
   const pinnedHere = device.kind === 'cpu' ? pinned : 0;
   const other = inUse - weights - gradients - optimizer - pinnedHere;
@@ -55,8 +55,10 @@ export function memoryUse({ device, stage, state }: MemoryOwners): MemoryUse {
   };
 }
 
-/** "memory after forward | cpu: 812.0 MiB, peak 900.5 MiB | weights: ... | pinned: ..." */
-function memoryLine(point: string, device: Device, { device: on, host }: MemoryUse): string {
+/**
+ * Returns a line such as "memory after forward | cpu: 812.0 MiB, peak 900.5 MiB | weights: ...".
+ */
+function formatMemory(point: string, device: Device, { device: on, host }: MemoryUse): string {
   const owners = {
     weights: on.weights,
     gradients: on.gradients,
@@ -93,7 +95,7 @@ export class MemoryBreakdown extends WrappedTimer {
 
   private print(point: string): void {
     const { device } = this.owners;
-    process.stdout.write(`${memoryLine(point, device, memoryUse(this.owners))}\n`);
+    process.stdout.write(`${formatMemory(point, device, measureMemory(this.owners))}\n`);
     device.resetPeaks();
   }
 }

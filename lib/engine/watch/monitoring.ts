@@ -19,12 +19,12 @@ export class SegmentLines implements StepObserver {
   stepFinished({ step }: FinishedStep): void {
     if (step % this.every !== 0) return;
     const times = segmentTimes();
-    if (times.length > 0) process.stdout.write(`${segmentLine(step, times)}\n`);
+    if (times.length > 0) process.stdout.write(`${formatSegments(step, times)}\n`);
   }
 }
 
-/** "step=20, checkpoints (ms), forward + recompute | 0: 1.23 + 1.20 | 1: 1.22 + 1.21" */
-function segmentLine(step: number, times: readonly SegmentTimes[]): string {
+/** Returns "step=20, checkpoints (ms), forward + recompute | 0: 1.23 + 1.20 | 1: 1.22 + 1.21". */
+function formatSegments(step: number, times: readonly SegmentTimes[]): string {
   const parts = times.map(
     ({ segment, forwardMs, recomputeMs }) =>
       `${segment}: ${forwardMs.toFixed(2)} + ${recomputeMs.toFixed(2)}`,
@@ -52,8 +52,8 @@ class MetricEvents implements StepObserver {
 
   stepFinished(report: FinishedStep): void {
     const { samples: step } = report;
-    const events = this.metrics.flatMap(({ name, of }) => {
-      const value = of(report);
+    const events = this.metrics.flatMap(({ name, of: metricOf }) => {
+      const value = metricOf(report);
       return value === null ? [] : [{ name, value, step }];
     });
     this.monitor.write(events);

@@ -34,7 +34,7 @@ export interface StepObserver {
   stepTimed?(timed: TimedStep): void;
   /** Resolves when all earlier records are on disk. */
   flush?(): Promise<void>;
-  /** The engine is destroyed. */
+  /** Called when the engine is destroyed. */
   close?(): void;
 }
 
@@ -82,7 +82,7 @@ interface Span {
   end: Event;
 }
 
-/** `spans` is empty after their times are in `times`. */
+/** A closed step. After its spans are read, `spans` is empty and `times` has their times. */
 interface ClosedStep {
   step: number;
   samples: number;
@@ -95,16 +95,16 @@ export class EventTimer implements PhaseTimer {
   private open: Span[] = [];
   private readonly closed: ClosedStep[] = [];
   private latest: ClosedStep | null = null;
-  private readonly spare: Event[] = [];
+  private readonly spareEvents: Event[] = [];
 
   constructor(private readonly device: Device) {}
 
   time<T>(phase: Phase, body: () => T): T {
-    const start = this.event().record(this.device.compute);
+    const start = this.takeEvent().record(this.device.compute);
     try {
       return body();
     } finally {
-      this.open.push({ phase, start, end: this.event().record(this.device.compute) });
+      this.open.push({ phase, start, end: this.takeEvent().record(this.device.compute) });
     }
   }
 
@@ -133,8 +133,8 @@ export class EventTimer implements PhaseTimer {
 
   dispose(): void {
     for (const step of this.closed) this.read(step);
-    for (const { start, end } of this.open.splice(0)) this.spare.push(start, end);
-    for (const event of this.spare.splice(0)) event.dispose();
+    for (const { start, end } of this.open.splice(0)) this.spareEvents.push(start, end);
+    for (const event of this.spareEvents.splice(0)) event.dispose();
   }
 
   private read(closed: ClosedStep): TimedStep {
@@ -142,12 +142,12 @@ export class EventTimer implements PhaseTimer {
     for (const { phase, start, end } of spans.splice(0)) {
       end.synchronize();
       times[phase] += end.since(start);
-      this.spare.push(start, end);
+      this.spareEvents.push(start, end);
     }
     return { step, samples, times: { ...times } };
   }
 
-  private event(): Event {
-    return this.spare.pop() ?? new Event(this.device, true);
+  private takeEvent(): Event {
+    return this.spareEvents.pop() ?? new Event(this.device, true);
   }
 }

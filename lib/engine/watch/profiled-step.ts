@@ -74,7 +74,7 @@ export class ProfiledStep extends WrappedTimer {
     this.drop(running);
   }
 
-  /** Device milliseconds since `start`. */
+  /** Returns the device milliseconds since `start`. */
   private elapsed(start: Event): number {
     const { device } = this.profiler;
     const end = new Event(device, true).record(device.compute);

@@ -1,6 +1,6 @@
 // Records the steps of a run for the watch page: numbers, phases, memory and rank times.
 import type { EventLog } from '../../watch/index.js';
-import { type MemoryOwners, memoryUse } from './memory-breakdown.js';
+import { type MemoryOwners, measureMemory } from './memory-breakdown.js';
 import type { FinishedStep, PhaseTimes, StepObserver, TimedStep } from './phase-timer.js';
 
 /** Milliseconds between two rows of memory and of rank times. */
@@ -64,7 +64,7 @@ export class RunRecorder implements StepObserver {
     if (performance.now() - this.phasesAt >= PHASES_MS) this.finish();
   }
 
-  /** The clock of steps stands still until the next step, for example during an evaluation. */
+  /** Stops the clock of steps until the next step, for example during an evaluation. */
   pause(): void {
     this.last = null;
   }
@@ -86,7 +86,7 @@ export class RunRecorder implements StepObserver {
   }
 
   private memory(): Record<string, number> {
-    const { device, host } = memoryUse(this.owners);
+    const { device, host } = measureMemory(this.owners);
     return {
       device_peak: device.peak,
       device_weights: device.weights,

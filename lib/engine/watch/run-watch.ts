@@ -206,7 +206,7 @@ function requirePort(port: unknown): void {
   throw valueError('engine.watch port', 'a port from 0 to 65535, or null', port);
 }
 
-/** "runs/2026-11-28_16-05-09": one folder for each run of a program. */
+/** Returns a new folder for a run, as in "runs/2026-11-28_16-05-09". */
 function newFolder(): string {
   const now = new Date(Date.now() - new Date().getTimezoneOffset() * 60_000).toISOString();
   return join('runs', now.slice(0, 19).replace('T', '_').replaceAll(':', '-'));

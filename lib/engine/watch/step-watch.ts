@@ -27,7 +27,7 @@ export class StepWatch {
   /** Busy milliseconds of the last timed step on this rank; null before share(). */
   busy: number | null = null;
   /** Observers of a watched run. They get times whether or not the monitors do. */
-  private readonly added: StepObserver[] = [];
+  private readonly watchers: StepObserver[] = [];
   /** Whether the configuration or the program measures phases for monitors. */
   private isTimed: boolean;
 
@@ -40,10 +40,10 @@ export class StepWatch {
 
   /** Adds an observer; the returned function removes it. */
   add(observer: StepObserver): () => void {
-    this.added.push(observer);
+    this.watchers.push(observer);
     return () => {
-      const at = this.added.indexOf(observer);
-      if (at >= 0) this.added.splice(at, 1);
+      const at = this.watchers.indexOf(observer);
+      if (at >= 0) this.watchers.splice(at, 1);
     };
   }
 
@@ -84,10 +84,10 @@ export class StepWatch {
   }
 
   /** Traces the next steps; returns the file. Throws DS_ARGUMENT during another trace. */
-  trace(wanted: () => TracedStepOptions): string {
+  trace(readTraceOptions: () => TracedStepOptions): string {
     const { timer } = this;
     if (timer instanceof TracedSteps) throw timer.refuseAnother();
-    const options = wanted();
+    const options = readTraceOptions();
     this.timer = new TracedSteps(timer, options, (inner) => {
       this.timer = inner;
     });
@@ -117,12 +117,12 @@ export class StepWatch {
     for (const timed of steps) {
       const { forward, backward, reduce, step } = timed.times;
       if (this.busy !== null) this.busy = forward + backward - reduce + step;
-      const observers = this.isTimed ? this.all : this.added;
+      const observers = this.isTimed ? this.all : this.watchers;
       for (const observer of observers) observer.stepTimed?.(timed);
     }
   }
 
   private get all(): readonly StepObserver[] {
-    return [...this.monitors, ...this.added];
+    return [...this.monitors, ...this.watchers];
   }
 }

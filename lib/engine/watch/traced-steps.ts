@@ -34,7 +34,7 @@ export interface TracedStepOptions extends Required<TraceStepsOptions> {
   trace: Trace;
 }
 
-/** Whether a file gets the table by role instead of the trace. */
+/** Returns whether the file receives the table by role instead of the trace. */
 const isTable = (path: string): boolean => path.endsWith('.txt');
 
 function writeFile(path: string, file: TraceFile): void {
@@ -43,7 +43,7 @@ function writeFile(path: string, file: TraceFile): void {
 }
 
 /** Throws DS_ARGUMENT, and DS_IO if `path` is not writable: before the steps, not after them. */
-export function tracedSteps(
+export function readTraceOptions(
   path: string,
   given: TraceStepsOptions,
   { device, rank }: { device: Device; rank: number },
@@ -76,30 +76,30 @@ export function tracedSteps(
  * step.
  */
 export class TracedSteps extends WrappedTimer {
-  private begun = false;
-  private passing: number;
-  private left: number;
+  private hasBegun = false;
+  private stepsBefore: number;
+  private stepsLeft: number;
   private closeStep: ((name: string) => void) | null = null;
-  /** The present step began during another engine's trace. */
+  /** Whether the present step began during another engine's trace. */
   private belongsToOtherTrace = false;
 
   constructor(
     inner: PhaseTimer,
     private readonly options: TracedStepOptions,
-    private readonly ended: (inner: PhaseTimer) => void,
+    private readonly onEnd: (inner: PhaseTimer) => void,
   ) {
     super(inner);
-    this.passing = options.after;
-    this.left = options.steps;
+    this.stepsBefore = options.after;
+    this.stepsLeft = options.steps;
   }
 
   override time<T>(phase: Phase, body: () => T): T {
-    if (this.passing > 0) return this.inner.time(phase, body);
-    if (!this.begun && hasWatcher()) this.belongsToOtherTrace = true;
+    if (this.stepsBefore > 0) return this.inner.time(phase, body);
+    if (!this.hasBegun && hasWatcher()) this.belongsToOtherTrace = true;
     if (this.belongsToOtherTrace) return this.inner.time(phase, body);
     const { trace } = this.options;
-    if (!this.begun) trace.begin();
-    this.begun = true;
+    if (!this.hasBegun) trace.begin();
+    this.hasBegun = true;
     this.closeStep ??= trace.open('step', 'step');
     const close = trace.open(phase, 'phase');
     try {
@@ -111,8 +111,8 @@ export class TracedSteps extends WrappedTimer {
 
   override finishStep(step: number, samples: number): void {
     super.finishStep(step, samples);
-    if (this.passing > 0) {
-      this.passing--;
+    if (this.stepsBefore > 0) {
+      this.stepsBefore--;
       return;
     }
     if (this.belongsToOtherTrace) {
@@ -121,7 +121,7 @@ export class TracedSteps extends WrappedTimer {
     }
     this.closeStep?.(`step ${step}`);
     this.closeStep = null;
-    if (--this.left === 0) this.finish();
+    if (--this.stepsLeft === 0) this.finish();
   }
 
   override dispose(): void {
@@ -145,9 +145,9 @@ export class TracedSteps extends WrappedTimer {
 
   /** Warns if the file cannot be written; training continues. */
   private finish(): void {
-    this.ended(this.inner);
-    if (!this.begun) return;
-    this.begun = false;
+    this.onEnd(this.inner);
+    if (!this.hasBegun) return;
+    this.hasBegun = false;
     this.closeStep?.('unfinished step');
     this.closeStep = null;
     const { trace, path } = this.options;

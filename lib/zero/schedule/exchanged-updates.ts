@@ -34,7 +34,7 @@ interface ExchangeParts extends Omit<SharedUpdateParts, 'group'> {
 
 interface BucketMember {
   readonly partition: Partition;
-  /** Its first element in the vector of its bucket. */
+  /** Offset of the partition in the vector of its bucket. */
   readonly offset: number;
 }
 
@@ -52,7 +52,7 @@ interface Bucket {
  * byte for messages, and the vectors of three buckets during an update.
  */
 export class ExchangedUpdates implements Schedule {
-  private readonly alone: DeferredUpdates;
+  private readonly localUpdates: DeferredUpdates;
   private readonly buckets: readonly Bucket[];
   /** [4] f32: the step's control without a gradient factor, for averages. */
   private readonly unscaled: Tensor;
@@ -62,21 +62,21 @@ export class ExchangedUpdates implements Schedule {
     private readonly parts: ExchangeParts,
   ) {
     const { state, partitions } = parts;
-    this.alone = new DeferredUpdates(state, optimizer, partitions);
-    this.buckets = bucketsOf(partitions, parts.bucketElements).map((members) => {
-      return { members, exchange: exchangeOf(optimizer, parts.group, members), vector: null };
+    this.localUpdates = new DeferredUpdates(state, optimizer, partitions);
+    this.buckets = divideIntoBuckets(partitions, parts.bucketElements).map((members) => {
+      return { members, exchange: createExchange(optimizer, parts.group, members), vector: null };
     });
     this.unscaled = state.placement.allocate(4, 'f32');
   }
 
-  *update(given: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
+  *update(deviceControl: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void> {
     const { state, partitions } = this.parts;
     const pass = this.optimizer.passOf(plan.settings);
     if (!pass) {
-      yield* this.alone.update(given, plan);
+      yield* this.localUpdates.update(deviceControl, plan);
       return;
     }
-    this.exchange(pass, state.placement.traffic.takeControl(given));
+    this.exchange(pass, state.placement.traffic.takeControl(deviceControl));
     for (const partition of partitions) yield [partition, state.finish(partition)];
   }
 
@@ -84,21 +84,21 @@ export class ExchangedUpdates implements Schedule {
     return this.optimizer.isAdrift;
   }
 
-  /** Pending gradients stay unchanged. */
+  /** Makes the weights of all ranks equal; pending gradients stay unchanged. */
   resync(applied: number, publisher: Publisher): void {
     const pass = this.optimizer.resync(applied, this.optimizer.groups);
     if (!pass) return;
     const { partitions, state } = this.parts;
     const idle = partitions.filter(({ grad }) => grad === null);
-    const always = state.placement.allocate(4, 'f32');
-    state.placement.kernels.fill({ out: always, value: 1 });
-    for (const partition of idle) partition.grad = noGradient(partition);
-    this.exchange(pass, always);
+    const unconditional = state.placement.allocate(4, 'f32');
+    state.placement.kernels.fill({ out: unconditional, value: 1 });
+    for (const partition of idle) partition.grad = emptyGradient(partition);
+    this.exchange(pass, unconditional);
     for (const partition of idle) {
       partition.grad?.release();
       partition.grad = null;
     }
-    always.release();
+    unconditional.release();
     for (const partition of partitions) publisher.publish(partition, partition.device.compute);
   }
 
@@ -112,11 +112,11 @@ export class ExchangedUpdates implements Schedule {
           const range = { offset: offset + entry.offset, numel: entry.numel };
           const ownTensor = sliceFlat(ownError, range);
           yield { entry, name: 'worker_error', from: 0, tensor: ownTensor };
-          const here = overlap(range, owned);
-          if (here.numel === 0) continue;
-          const from = here.offset - range.offset;
-          const within = { offset: here.offset - owned.offset, numel: here.numel };
-          yield { entry, name: 'server_error', from, tensor: sliceFlat(ownerError, within) };
+          const ownedPart = overlap(range, owned);
+          if (ownedPart.numel === 0) continue;
+          const from = ownedPart.offset - range.offset;
+          const inOwned = { offset: ownedPart.offset - owned.offset, numel: ownedPart.numel };
+          yield { entry, name: 'server_error', from, tensor: sliceFlat(ownerError, inOwned) };
         }
       }
     }
@@ -156,7 +156,7 @@ export class ExchangedUpdates implements Schedule {
     const vector = held(() => Tensor.empty([exchange.ownError.numel], 'f32', device));
     bucket.vector = vector;
     if (pass.startsAfresh) exchange.reset();
-    this.eachRange(bucket, control, (tensors, payload) => {
+    this.forEachRange(bucket, control, (tensors, payload) => {
       pass.write(tensors, payload, this.parts.state.placement.kernels);
     });
     exchange.send(vector, control);
@@ -164,14 +164,14 @@ export class ExchangedUpdates implements Schedule {
 
   private receive(bucket: Bucket, pass: PayloadPass): void {
     bucket.exchange.receive(required(bucket.vector));
-    this.eachRange(bucket, this.unscaled, (tensors, payload) => {
+    this.forEachRange(bucket, this.unscaled, (tensors, payload) => {
       pass.apply(tensors, payload, this.parts.state.placement.kernels);
     });
     bucket.vector?.release();
     bucket.vector = null;
   }
 
-  private eachRange(
+  private forEachRange(
     { members, vector }: Bucket,
     control: Tensor,
     body: (tensors: UpdateTensors, payload: Tensor) => void,
@@ -188,11 +188,11 @@ export class ExchangedUpdates implements Schedule {
 }
 
 /** Returns an uninitialized gradient for ranges that do not read it. */
-function noGradient({ unit, numel }: Partition): Tensor {
+function emptyGradient({ unit, numel }: Partition): Tensor {
   return held(() => Tensor.empty([numel], unit.gradient.dtype, unit.device));
 }
 
-function bucketsOf(partitions: readonly Partition[], elements: number): BucketMember[][] {
+function divideIntoBuckets(partitions: readonly Partition[], elements: number): BucketMember[][] {
   const buckets: BucketMember[][] = [];
   let filled = Number.POSITIVE_INFINITY;
   for (const partition of partitions) {
@@ -206,7 +206,7 @@ function bucketsOf(partitions: readonly Partition[], elements: number): BucketMe
   return buckets;
 }
 
-function exchangeOf(
+function createExchange(
   optimizer: ExchangingOptimizer,
   group: ExchangeGroup,
   members: readonly BucketMember[],

@@ -11,7 +11,7 @@ import type { LayoutEntry, Range } from '../layout.js';
 import type { Schedule, UpdatedPartition, UpdatePlan } from '../optimizer-state.js';
 import type { Partition } from '../shard.js';
 import type { Unit } from '../unit.js';
-import { deliver, type SharedUpdateParts, TensorSums } from './summed-updates.js';
+import { deliverWeights, type SharedUpdateParts, TensorSums } from './summed-updates.js';
 
 /** A parameter to transform, and the rank that does it. */
 interface Assignment {
@@ -58,18 +58,18 @@ export class GatheredUpdates implements Schedule {
 
   *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { state } = this.parts;
-    const taken = state.placement.traffic.takeControl(control);
-    this.sums.measure(taken, settings);
+    const localControl = state.placement.traffic.takeControl(control);
+    this.sums.measure(localControl, settings);
     for (const batch of this.batches) {
       const gathering = batch.filter(({ assignments }) => assignments.length > 0);
       const gathered = gathering.map(
-        (member) => [member, this.gather(member, taken, settings)] as const,
+        (member) => [member, this.gather(member, localControl, settings)] as const,
       );
       for (const [member, full] of gathered) this.transform(member, full);
       for (const [member, full] of gathered) this.scatter(member, full);
       for (const member of batch) {
-        this.apply(member, taken, settings);
-        yield deliver(state, member.partition);
+        this.apply(member, localControl, settings);
+        yield deliverWeights(state, member.partition);
       }
     }
   }
@@ -87,7 +87,7 @@ export class GatheredUpdates implements Schedule {
   ): Tensor {
     const { state, group } = this.parts;
     const { unit, range } = partition;
-    this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
+    this.sums.forEachMeasured(partition, control, (tensors, { offset, numel }) => {
       if (tensors.sums.length === 0) return;
       const direction = this.scratchOf(unit, { offset: directions.offset + offset, numel });
       this.optimizer.direct(tensors, direction, settings, state.placement.kernels);
@@ -134,7 +134,7 @@ export class GatheredUpdates implements Schedule {
     settings: UpdateSettings,
   ): void {
     const { kernels } = this.parts.state.placement;
-    this.sums.eachMeasured(partition, control, (tensors, { offset, numel }) => {
+    this.sums.forEachMeasured(partition, control, (tensors, { offset, numel }) => {
       const where = { offset: directions.offset + offset, numel };
       const direction = tensors.sums.length > 0 ? this.scratchOf(partition.unit, where) : null;
       this.optimizer.applyDirection(tensors, direction, settings, kernels);
@@ -166,8 +166,8 @@ export function makeBatches(
 ): Batch[] {
   const batches: Batch[] = [];
   let members: { partition: Partition; entries: LayoutEntry[] }[] = [];
-  const close = (): void => {
-    if (members.length > 0) batches.push(assign(members, ranks));
+  const closeBatch = (): void => {
+    if (members.length > 0) batches.push(assignOwners(members, ranks));
     members = [];
   };
   for (const partition of partitions) {
@@ -175,14 +175,17 @@ export function makeBatches(
       (entry) => entry.numel > 0 && isTransformed(entry),
     );
     members.push({ partition, entries });
-    if (members.flatMap((member) => member.entries).length >= ranks) close();
+    if (members.flatMap((member) => member.entries).length >= ranks) closeBatch();
   }
-  close();
+  closeBatch();
   return batches;
 }
 
 /** Assigns the largest parameters first, each to the rank with the least work. */
-function assign(members: { partition: Partition; entries: LayoutEntry[] }[], ranks: number): Batch {
+function assignOwners(
+  members: { partition: Partition; entries: LayoutEntry[] }[],
+  ranks: number,
+): Batch {
   const owners = new Map<LayoutEntry, number>();
   const load = new Array<number>(ranks).fill(0);
   const largestFirst = members.flatMap(({ entries }) => entries).sort((a, b) => b.numel - a.numel);

@@ -1,14 +1,14 @@
-// The policy of speculative updates: their order during backward, their number, and whether they
-// pay.
+// Decides the order and the number of speculative updates during backward, and when they pause.
 
 /** One postponed unit per this many: three with 24 or more units on one processor. */
-const UNITS_PER_LEFT = 8;
+const UNITS_PER_POSTPONED = 8;
 
 /**
  * Backward completes units last to first; the next forward reads them first to last. The first
- * `early` arrivals are updated as they arrive, because the host is idle then; the others in forward
- * order after the last arrival. With many units, a few of the first arrivals also wait: forward
- * reads them last, so the host has work during forward. `early` adapts to the host's speed.
+ * `earlyCount` arrivals are updated as they arrive, because the host is idle then; the others in
+ * forward order after the last arrival. With many units, a few of the first arrivals also wait:
+ * forward reads them last, so the host has work during forward. `earlyCount` adapts to the host's
+ * speed.
  */
 export class SpeculationOrder<Unit> {
   private forward: readonly Unit[] = [];
@@ -16,27 +16,31 @@ export class SpeculationOrder<Unit> {
   private arrivals = 0;
   private readonly count = new AdaptiveCount();
 
-  /** Units that are updated as they arrive; at first half of them. */
-  get early(): number {
-    return this.count.of(this.forward.length);
+  /** Number of units that are updated as they arrive; at first half of them. */
+  get earlyCount(): number {
+    return this.count.limitedTo(this.forward.length);
   }
 
   /** Whether the last arrival was updated at once, or left for the end of the next forward. */
   get isEarly(): boolean {
-    return this.arrivals <= this.early + this.left;
+    return this.arrivals <= this.earlyCount + this.postponedCount;
   }
 
   /** Number of early arrivals that wait; 0 if all others are early. */
-  private get left(): number {
+  private get postponedCount(): number {
     const units = this.forward.length;
-    const max = Math.min(Math.floor(units / UNITS_PER_LEFT), units - this.early, this.early - 1);
+    const max = Math.min(
+      Math.floor(units / UNITS_PER_POSTPONED),
+      units - this.earlyCount,
+      this.earlyCount - 1,
+    );
     return Math.max(0, max);
   }
 
-  /** The third arrival waits, the fifth, and so on. */
-  private get isLeft(): boolean {
+  /** Whether this arrival waits: the third, the fifth, and so on. */
+  private get isPostponedArrival(): boolean {
     const turn = (this.arrivals - 1) / 2;
-    return Number.isInteger(turn) && turn >= 1 && turn <= this.left;
+    return Number.isInteger(turn) && turn >= 1 && turn <= this.postponedCount;
   }
 
   /** Starts a backward over `forward`, the units in forward order. */
@@ -49,9 +53,9 @@ export class SpeculationOrder<Unit> {
   /** Records the arrival of `unit`. Returns whether to update it now. */
   arrive(unit: Unit): boolean {
     this.arrivals++;
-    const isTaken = this.isEarly && !this.isLeft;
-    if (!isTaken) this.postponed.add(unit);
-    return isTaken;
+    const isUpdatedNow = this.isEarly && !this.isPostponedArrival;
+    if (!isUpdatedNow) this.postponed.add(unit);
+    return isUpdatedNow;
   }
 
   /** Returns whether `unit` has arrived and was postponed. */
@@ -64,33 +68,33 @@ export class SpeculationOrder<Unit> {
     this.count.adapt(this.forward.length, finishedInTime);
   }
 
-  /** Fixes the early share at `early` units (at most all), for measurements. */
+  /** Fixes the early share at `earlyCount` units (at most all), for measurements. */
   fix(early: number): void {
     this.count.fix(early);
   }
 }
 
-/** Starts with half of the units and adapts to the speed of a processor. */
+/** A number of units that starts with half of all and adapts to the speed of a processor. */
 export class AdaptiveCount {
-  private chosen: number | null = null;
-  private fixed = false;
+  private count: number | null = null;
+  private isFixed = false;
 
   /** Returns the present number, at most `units`. */
-  of(units: number): number {
-    return Math.min(this.chosen ?? Math.ceil(units / 2), units);
+  limitedTo(units: number): number {
+    return Math.min(this.count ?? Math.ceil(units / 2), units);
   }
 
   /** Moves the number by one: up if there was time left, else down. */
   adapt(units: number, hadTime: boolean): void {
-    if (this.fixed) return;
-    const moved = this.of(units) + (hadTime ? 1 : -1);
-    this.chosen = Math.max(0, Math.min(moved, units));
+    if (this.isFixed) return;
+    const moved = this.limitedTo(units) + (hadTime ? 1 : -1);
+    this.count = Math.max(0, Math.min(moved, units));
   }
 
   /** Fixes the number, for measurements. */
   fix(count: number): void {
-    this.chosen = count;
-    this.fixed = true;
+    this.count = count;
+    this.isFixed = true;
   }
 }
 export const windowLength = 10;
@@ -104,13 +108,16 @@ const pauseAbove = 0.3;
 /** Speculation resumes at this share: lower, because a pause begins with a commit. */
 const resumeAt = 0.2;
 
-/** A step misses if its gradients were clipped or not finite. */
+/**
+ * Pauses speculation if too many of the last steps missed: their gradients were clipped or not
+ * finite.
+ */
 export class ClipWindow {
   private readonly missed: boolean[] = [];
-  private paused = false;
+  private isPaused = false;
 
-  get speculate(): boolean {
-    return !this.paused;
+  get isSpeculative(): boolean {
+    return !this.isPaused;
   }
 
   /** Records a decision. A new run uses the steps so far, because most runs clip at first. */
@@ -118,6 +125,6 @@ export class ClipWindow {
     this.missed.push(missed);
     if (this.missed.length > windowLength) this.missed.shift();
     const missRate = this.missed.filter(Boolean).length / this.missed.length;
-    this.paused = missRate > (this.paused ? resumeAt : pauseAbove);
+    this.isPaused = missRate > (this.isPaused ? resumeAt : pauseAbove);
   }
 }

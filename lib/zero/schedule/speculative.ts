@@ -45,11 +45,11 @@ interface Attempt {
    * The gradient of a step that is not committed. Each speculation swaps it with the memory that
    * receives gradients. That memory keeps the last uploaded weights until the next gradient.
    */
-  held: Tensor;
-  /** State of `held`: tentative before the step decision, then decided. */
+  gradient: Tensor;
+  /** State of `gradient`: tentative before the step decision, then decided. */
   pending: 'none' | 'tentative' | 'decided';
-  /** Backward may read the weights on the device after their gradient is complete. */
-  readLate: boolean;
+  /** Whether backward may read the weights on the device after their gradient is complete. */
+  isReadLate: boolean;
 }
 
 /** A step with weights computed before its decision. */
@@ -57,8 +57,8 @@ interface Speculation {
   settings: UpdateSettings;
   /** Partitions in the order of the host stream. */
   partitions: Partition[];
-  /** A caller changed the state after the speculation. */
-  stale: boolean;
+  /** Whether a caller changed the state after the speculation. */
+  isStale: boolean;
 }
 
 interface StepDecision {
@@ -77,17 +77,17 @@ export class Speculative implements Schedule {
   /** Selects the partitions that are updated during backward. */
   readonly order = new SpeculationOrder<Partition>();
   /** Partitions that commit after their upload, while updates wait for the step decision. */
-  readonly later = new AdaptiveCount();
+  readonly lateCommits = new AdaptiveCount();
   private readonly attempts = new Map<Partition, Attempt>();
   private readonly window = new ClipWindow();
   /** [4] f32 each, written on the host stream: control of decided and of coming gradients. */
-  private readonly decided: Tensor;
-  private readonly assumed: Tensor;
-  /** The device's decision is in host memory. */
-  private readonly landed: Event;
-  /** The partitions of the early share are done. */
+  private readonly decidedControl: Tensor;
+  private readonly assumedControl: Tensor;
+  /** Recorded when the device's decision is in host memory. */
+  private readonly decisionArrived: Event;
+  /** Recorded after the partitions of the early share. */
   private readonly earlyDone: Event;
-  /** The late commits are done. */
+  /** Recorded after the late commits. */
   private readonly committed: Event;
   private commitsLater = false;
   private decidedSettings: UpdateSettings | null = null;
@@ -100,26 +100,31 @@ export class Speculative implements Schedule {
     private readonly state: ShardState<HostState | StreamedState>,
     private readonly optimizer: SpeculativeOptimizer,
   ) {
-    this.decided = state.placement.allocate(4, 'f32');
-    this.assumed = state.placement.allocate(4, 'f32');
-    this.landed = new Event(device);
+    this.decidedControl = state.placement.allocate(4, 'f32');
+    this.assumedControl = state.placement.allocate(4, 'f32');
+    this.decisionArrived = new Event(device);
     this.earlyDone = new Event(device);
     this.committed = new Event(device);
   }
 
   adopt(partition: Partition): void {
     const memory = this.state.placement.allocate(partition.numel, partition.weights.dtype);
-    const held = this.state.replaceGrad(partition, memory);
-    this.attempts.set(partition, { held, pending: 'none', readLate: false });
+    const gradient = this.state.replaceGrad(partition, memory);
+    this.attempts.set(partition, { gradient, pending: 'none', isReadLate: false });
   }
 
   prepare({ settings, gradientScale }: UpdatePlan): void {
     // A failed backward leaves tentative gradients that belong to no step.
     for (const attempt of this.attempts.values())
       if (attempt.pending === 'tentative') attempt.pending = 'none';
-    this.speculation = this.window.speculate ? { settings, partitions: [], stale: false } : null;
+    this.speculation = this.window.isSpeculative
+      ? { settings, partitions: [], isStale: false }
+      : null;
     if (!this.speculation) this.commit();
-    this.write(this.assumed, { multiplier: unclippedFactor(gradientScale), apply: 1 });
+    this.writeControl(this.assumedControl, {
+      multiplier: unclippedFactor(gradientScale),
+      apply: 1,
+    });
     this.order.start([...this.attempts.keys()]);
   }
 
@@ -127,7 +132,7 @@ export class Speculative implements Schedule {
     // Backward reads a frozen weight until its end.
     const { parameters } = partition.unit;
     const readLate = parameters.some(({ parameter }) => !parameter.requiresGrad);
-    this.attemptOf(partition).readLate = readLate;
+    this.attemptOf(partition).isReadLate = readLate;
     if (!this.speculation) return;
     if (this.order.arrive(partition)) this.speculateOn(partition, this.speculation);
     if (this.order.isEarly) this.earlyDone.record(this.state.placement.traffic.order);
@@ -149,46 +154,50 @@ export class Speculative implements Schedule {
     this.speculation = null;
     const decision = this.awaitDecision(control);
     if (speculation) this.order.adapt(this.earlyDone.done);
-    if (this.commitsLater) this.later.adapt(this.attempts.size, this.committed.done);
+    if (this.commitsLater) this.lateCommits.adapt(this.attempts.size, this.committed.done);
     const asAssumed =
       decision.multiplier === unclippedFactor(plan.gradientScale) && decision.apply === 1;
     this.window.record(!asAssumed);
-    this.write(this.decided, decision);
+    this.writeControl(this.decidedControl, decision);
     this.decidedSettings = plan.settings;
-    const holds =
+    const isHit =
       asAssumed &&
       speculation &&
-      !speculation.stale &&
+      !speculation.isStale &&
       sameSettings(speculation.settings, plan.settings);
-    let later = speculation || state.placement.windows ? 0 : this.later.of(this.attempts.size);
-    this.commitsLater = later > 0;
+    let commitsLeft =
+      speculation || state.placement.windows ? 0 : this.lateCommits.limitedTo(this.attempts.size);
+    this.commitsLater = commitsLeft > 0;
     for (const [partition, attempt] of this.attempts) {
       if (speculation) {
         attempt.pending = 'decided';
-        if (!holds) this.emitAgain(partition, attempt);
-      } else if (later-- > 0) this.emitFirst(partition, attempt, plan);
+        if (!isHit) this.recomputeWeights(partition, attempt);
+      } else if (commitsLeft-- > 0) this.computeWeights(partition, attempt, plan);
       else this.updateNow(partition, plan);
       yield [partition, state.placement.traffic.h2d, state.partOf(partition).uploaded];
     }
-    if (this.commitsLater) this.commitNow();
+    if (this.commitsLater) this.commitLate();
   }
 
-  /** One pass: commits the decided step and computes the weights of the new gradient. */
+  /** Commits the decided step and computes the weights of the new gradient, in one pass. */
   private speculateOn(partition: Partition, speculation: Speculation): void {
-    this.emit(partition, { control: this.assumed, settings: speculation.settings });
+    this.speculateTiles(partition, {
+      control: this.assumedControl,
+      settings: speculation.settings,
+    });
     this.attemptOf(partition).pending = 'tentative';
     speculation.partitions.push(partition);
   }
 
-  /** Computes and uploads the weights; commitNow() commits the step later. */
-  private emitFirst(partition: Partition, attempt: Attempt, { settings }: UpdatePlan): void {
-    this.emit(partition, { control: this.decided, settings });
+  /** Computes and uploads the weights; commitLate() commits the step later. */
+  private computeWeights(partition: Partition, attempt: Attempt, { settings }: UpdatePlan): void {
+    this.speculateTiles(partition, { control: this.decidedControl, settings });
     attempt.pending = 'decided';
     this.upload(partition);
   }
 
-  /** One pass: commits the decided step, stores the new weights, and holds the new gradient. */
-  private emit(partition: Partition, step: Omit<StepGradient, 'grad'>): void {
+  /** Commits the decided step, stores the new weights, and keeps the new gradient, in one pass. */
+  private speculateTiles(partition: Partition, step: Omit<StepGradient, 'grad'>): void {
     const { state } = this;
     const { grad: landed, tiles } = state.partOf(partition);
     const grad = required(landed);
@@ -196,26 +205,30 @@ export class Speculative implements Schedule {
     const previous = this.decidedOf(attempt);
     for (const tile of tiles) {
       state.placement.traffic.order.wait(tile.arrived);
-      this.pass(partition, tile, { previous, next: { grad, ...step }, weight: attempt.held });
+      this.updateTile(partition, tile, {
+        previous,
+        next: { grad, ...step },
+        weight: attempt.gradient,
+      });
       tile.updated.record(state.placement.traffic.order);
     }
-    attempt.held = state.replaceGrad(partition, attempt.held);
+    attempt.gradient = state.replaceGrad(partition, attempt.gradient);
   }
 
-  private commitNow(): void {
+  private commitLate(): void {
     this.commit();
     this.committed.record(this.state.placement.traffic.order);
   }
 
   /** Computes the weights of the decided gradient again; does not commit the step. */
-  private emitAgain(partition: Partition, attempt: Attempt): void {
+  private recomputeWeights(partition: Partition, attempt: Attempt): void {
     const { order } = this.state.placement.traffic;
     const { weight, tiles, uploaded } = this.state.partOf(partition);
     // The upload of the speculative weights may still read the memory of the new ones.
     order.wait(uploaded);
     const next = this.decidedOf(attempt);
     for (const tile of tiles) {
-      this.pass(partition, tile, { previous: null, next, weight });
+      this.updateTile(partition, tile, { previous: null, next, weight });
       tile.updated.record(order);
     }
     this.upload(partition);
@@ -223,17 +236,17 @@ export class Speculative implements Schedule {
 
   /** Updates the state and the weights in one pass, without speculation. */
   private updateNow(partition: Partition, { settings }: UpdatePlan): void {
-    const { state, optimizer, decided } = this;
+    const { state, optimizer, decidedControl } = this;
     const { kernels, traffic } = state.placement;
     const update = (tensors: UpdateTensors): void => optimizer.update(tensors, settings, kernels);
-    state.update(partition, decided, update, (tile) => traffic.complete(tile));
+    state.update(partition, decidedControl, update, (tile) => traffic.complete(tile));
     this.upload(partition);
   }
 
   private upload(partition: Partition): void {
     const { state } = this;
     const { computed } = state.placement.traffic;
-    state.uploadAll(partition, computed, this.attemptOf(partition).readLate);
+    state.uploadAll(partition, computed, this.attemptOf(partition).isReadLate);
   }
 
   /** Blocks the host until backward has ended. The device idles after it, until weights arrive. */
@@ -241,7 +254,7 @@ export class Speculative implements Schedule {
     const { control: fetched } = this.state.placement.traffic;
     const { compute } = this.device;
     copyAll(fetched, control, compute);
-    this.landed.record(compute).synchronize();
+    this.decisionArrived.record(compute).synchronize();
     const values = new Float32Array(2);
     fetched.buffer.read(0, values, compute);
     return { multiplier: required(values[0]), apply: required(values[1]) };
@@ -252,18 +265,19 @@ export class Speculative implements Schedule {
       const previous = this.decidedOf(attempt);
       if (!previous) continue;
       const { tiles } = this.state.partOf(partition);
-      for (const tile of tiles) this.pass(partition, tile, { previous, next: null, weight: null });
+      for (const tile of tiles)
+        this.updateTile(partition, tile, { previous, next: null, weight: null });
       attempt.pending = 'none';
     }
   }
 
-  private decidedOf({ pending, held: grad }: Attempt): StepGradient | null {
+  private decidedOf({ pending, gradient: grad }: Attempt): StepGradient | null {
     if (pending !== 'decided') return null;
-    return { grad, control: this.decided, settings: required(this.decidedSettings) };
+    return { grad, control: this.decidedControl, settings: required(this.decidedSettings) };
   }
 
   /** Enqueues the optimizer's pass over one tile. Gradients and weight are the partition's. */
-  private pass(
+  private updateTile(
     partition: Partition,
     tile: StateTile,
     { previous, next, weight }: Pick<SpeculationTensors, 'previous' | 'next' | 'weight'>,
@@ -285,7 +299,7 @@ export class Speculative implements Schedule {
   }
 
   /** Writes a control on the host stream, because earlier passes still read the old values. */
-  private write(control: Tensor, { multiplier, apply }: StepDecision): void {
+  private writeControl(control: Tensor, { multiplier, apply }: StepDecision): void {
     [multiplier, apply].forEach((value, offset) => {
       withSlices({ offset, numel: 1 }, (cut) =>
         this.state.placement.kernels.fill({ out: cut(control), value }),
@@ -294,32 +308,32 @@ export class Speculative implements Schedule {
   }
 
   awaitWeights(partition: Partition): void {
-    this.attemptOf(partition).readLate = true;
+    this.attemptOf(partition).isReadLate = true;
   }
 
   gradOf(partition: Partition): Tensor {
     const landed = required(this.state.gradOf(partition));
-    const { pending, held } = this.attemptOf(partition);
+    const { pending, gradient } = this.attemptOf(partition);
     if (pending !== 'tentative') return landed;
     landed.release();
-    return held.retain();
+    return gradient.retain();
   }
 
-  changed(): void {
-    if (this.speculation) this.speculation.stale = true;
+  markChanged(): void {
+    if (this.speculation) this.speculation.isStale = true;
   }
 
   get bytes(): Bytes {
-    const held = Array.from(this.attempts.values(), (attempt) => attempt.held);
-    return bytesOf([...held, this.decided, this.assumed]);
+    const held = Array.from(this.attempts.values(), (attempt) => attempt.gradient);
+    return bytesOf([...held, this.decidedControl, this.assumedControl]);
   }
 
   dispose(): void {
     this.state.synchronize();
-    for (const { held } of this.attempts.values()) held.release();
+    for (const { gradient } of this.attempts.values()) gradient.release();
     this.attempts.clear();
-    for (const control of [this.decided, this.assumed]) control.release();
-    for (const event of [this.landed, this.earlyDone, this.committed]) event.dispose();
+    for (const control of [this.decidedControl, this.assumedControl]) control.release();
+    for (const event of [this.decisionArrived, this.earlyDone, this.committed]) event.dispose();
   }
 
   private attemptOf(partition: Partition): Attempt {
@@ -327,7 +341,7 @@ export class Speculative implements Schedule {
   }
 }
 
-/** The factor that undoes the scale when nothing is clipped, as the device computes it. */
+/** Returns the factor that removes the scale if nothing is clipped, as the device computes it. */
 const unclippedFactor = (gradientScale: number): number => Math.fround(1 / gradientScale);
 
 function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
@@ -337,7 +351,7 @@ function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
 }
 
 /** Calls `body` with a function that slices `range` out of tensors, and releases these. */
-function withSlices(range: Range, body: (cut: (flat: Tensor) => Tensor) => void): void {
+function withSlices(range: Range, body: (sliceOf: (flat: Tensor) => Tensor) => void): void {
   const slices: Tensor[] = [];
   try {
     body((flat) => {

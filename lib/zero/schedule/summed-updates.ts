@@ -29,8 +29,8 @@ interface Round {
   /** The sums, on the device. */
   readonly row: Tensor;
   /** In the state's memory: this rank's row, and the totals. */
-  readonly own: Tensor;
-  readonly whole: Tensor;
+  readonly ownSums: Tensor;
+  readonly totals: Tensor;
 }
 
 /**
@@ -39,7 +39,7 @@ interface Round {
  */
 export class TensorSums {
   private readonly rounds: readonly Round[];
-  /** The places of a range's sums in the rows, by round. */
+  /** The positions of a range's sums in the rows, by round. */
   private readonly spans = new Map<GroupRange, readonly Range[]>();
 
   constructor(
@@ -63,8 +63,8 @@ export class TensorSums {
     const { device } = required(partitions[0]);
     this.rounds = widths.map((width) => ({
       row: held(() => Tensor.empty([width], 'f64', device)),
-      own: state.placement.allocate(width, 'f64'),
-      whole: state.placement.allocate(width, 'f64'),
+      ownSums: state.placement.allocate(width, 'f64'),
+      totals: state.placement.allocate(width, 'f64'),
     }));
   }
 
@@ -73,7 +73,7 @@ export class TensorSums {
     const { partitions, state } = this.parts;
     for (const [number, round] of this.rounds.entries()) {
       for (const partition of partitions) {
-        this.eachRange(partition, control, number, (tensors) => {
+        this.forEachRange(partition, control, number, (tensors) => {
           if (number >= tensors.sums.length) return;
           this.optimizer.measure(tensors, settings, state.placement.kernels, number);
         });
@@ -83,24 +83,24 @@ export class TensorSums {
   }
 
   /** Calls `body` with each range of the partition, and the whole-parameter sums of measure(). */
-  eachMeasured(
+  forEachMeasured(
     partition: Partition,
     control: Tensor,
     body: (tensors: UpdateTensors, range: GroupRange) => void,
   ): void {
-    this.eachRange(partition, control, this.rounds.length, body);
+    this.forEachRange(partition, control, this.rounds.length, body);
   }
 
   /** Waits for running updates. */
   dispose(): void {
     this.parts.state.synchronize();
-    for (const { row, own, whole } of this.rounds) {
-      for (const tensor of [row, own, whole]) tensor.release();
+    for (const { row, ownSums, totals } of this.rounds) {
+      for (const tensor of [row, ownSums, totals]) tensor.release();
     }
   }
 
-  /** Passes the sums over all ranks for rounds before `round`. */
-  private eachRange(
+  /** Calls `body` with each range and the sums over all ranks of the rounds before `round`. */
+  private forEachRange(
     partition: Partition,
     control: Tensor,
     round: number,
@@ -109,20 +109,20 @@ export class TensorSums {
     const { state } = this.parts;
     state.update(partition, control, (tensors, { range }) => {
       const sums = (this.spans.get(range) ?? []).map((span, number) => {
-        const { own, whole } = required(this.rounds[number]);
-        return sliceFlat(number < round ? whole : own, span);
+        const { ownSums, totals } = required(this.rounds[number]);
+        return sliceFlat(number < round ? totals : ownSums, span);
       });
       body({ ...tensors, sums }, range);
       for (const sum of sums) sum.release();
     });
   }
 
-  private exchange({ row, own, whole }: Round): void {
+  private exchange({ row, ownSums, totals }: Round): void {
     const { group, state } = this.parts;
     const { compute } = row.device;
-    state.placement.traffic.toDevice(row, own);
+    state.placement.traffic.toDevice(row, ownSums);
     group.allReduce(row, { stream: compute, purpose: 'sums over parameters' }).wait(compute);
-    state.placement.traffic.fromDevice(whole, row);
+    state.placement.traffic.fromDevice(totals, row);
   }
 
   /** The places of a range are adjacent in the rows, as in the unit. */
@@ -148,13 +148,13 @@ export class SummedUpdates implements Schedule {
 
   *update(control: Tensor, { settings }: UpdatePlan): Generator<UpdatedPartition, void> {
     const { state, partitions } = this.parts;
-    const taken = state.placement.traffic.takeControl(control);
-    this.sums.measure(taken, settings);
+    const localControl = state.placement.traffic.takeControl(control);
+    this.sums.measure(localControl, settings);
     for (const partition of partitions) {
-      this.sums.eachMeasured(partition, taken, (tensors) =>
+      this.sums.forEachMeasured(partition, localControl, (tensors) =>
         this.optimizer.applySums(tensors, settings, state.placement.kernels),
       );
-      yield deliver(state, partition);
+      yield deliverWeights(state, partition);
     }
   }
 
@@ -164,7 +164,7 @@ export class SummedUpdates implements Schedule {
 }
 
 /** Uploads the weights of a partition after its last pass is enqueued. */
-export function deliver(state: ShardState, partition: Partition): UpdatedPartition {
+export function deliverWeights(state: ShardState, partition: Partition): UpdatedPartition {
   state.deliver(partition);
   return [partition, state.finish(partition)];
 }

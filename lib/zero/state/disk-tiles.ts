@@ -1,13 +1,13 @@
-// The layout of optimizer state on disk: bytes of each tile in a file and in a slot of host memory.
+// Plans the layout of optimizer state on disk: the bytes of each tile in the file and in a slot.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import { SWAP_ALIGNMENT, type SwapFileOptions } from '../../runtime/swap-file.js';
 import { alignUp, type GroupRange } from '../layout.js';
 import type { Partition } from '../shard.js';
-import { pinnedFilled } from './pinned.js';
+import { allocateFilled } from './pinned.js';
 import { allocateTables, stateSizes } from './range-state.js';
-import { cutRange, type StateTile, tileEvents } from './tiles.js';
+import { createTileEvents, cutRange, type StateTile } from './tiles.js';
 
 /** Alignment of tensors in a slot in bytes: more than a cache line. */
 const FIELD_ALIGNMENT = 256;
@@ -36,9 +36,9 @@ export interface StoredTile {
 
 /** The fields of a tile that updates read and write. */
 interface TilePlace extends StoredTile {
-  /** Range in the partition. `whole` is the group's range that contains it. */
+  /** Range in the partition. `groupRange` is the group's range that contains it. */
   readonly range: GroupRange;
-  readonly whole: GroupRange;
+  readonly groupRange: GroupRange;
 }
 
 /** A tile with its state on a disk: `state` is empty. */
@@ -54,7 +54,7 @@ export interface DiskPlan<Owner, Tile extends StoredTile> {
   readonly slotBytes: number;
 }
 
-/** Begins each tile at a block of the file. */
+/** Places the tiles of all owners in a file, each at the start of a block. */
 export function planFile<Owner, Tile extends Omit<StoredTile, 'offset'>>(
   owners: readonly (readonly [owner: Owner, tiles: readonly Tile[]])[],
   blockBytes: number,
@@ -76,12 +76,12 @@ export const planTiles = (
   optimizer: Optimizer,
   { tile: size, blockBytes }: { tile: number; blockBytes: number },
 ): DiskPlan<Partition, TilePlace> => {
-  const cut = (whole: GroupRange) =>
-    cutRange(whole, optimizer, size).map((range) => {
-      return { range, whole, ...fieldsOf(range, optimizer) };
+  const cutGroup = (groupRange: GroupRange) =>
+    cutRange(groupRange, optimizer, size).map((range) => {
+      return { range, groupRange, ...fieldsOf(range, optimizer) };
     });
   return planFile(
-    partitions.map((partition) => [partition, partition.groups.flatMap(cut)] as const),
+    partitions.map((partition) => [partition, partition.groups.flatMap(cutGroup)] as const),
     blockBytes,
   );
 };
@@ -98,8 +98,8 @@ function fieldsOf(range: GroupRange, optimizer: Optimizer): Pick<StoredTile, 'fi
 }
 
 /** Creates a tile. disposeTile() releases it. */
-export function makeDiskTile(place: TilePlace, optimizer: Optimizer, device: Device): DiskTile {
-  const allocate = pinnedFilled.bind(null, device);
+export function createDiskTile(place: TilePlace, optimizer: Optimizer, device: Device): DiskTile {
+  const allocate = allocateFilled.bind(null, device);
   const tables = allocateTables(place.range, optimizer, allocate);
-  return { ...place, ...tables, state: {}, ...tileEvents(device) };
+  return { ...place, ...tables, state: {}, ...createTileEvents(device) };
 }

@@ -7,7 +7,7 @@ import { SWAP_ALIGNMENT, SwapFile, type SwapFileInfo } from '../../runtime/swap-
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import { alignUp, type Fragment, type Range } from '../layout.js';
-import { MemoryStore, type WeightStore, write } from '../shard.js';
+import { MemoryStore, type WeightStore, writeTensor } from '../shard.js';
 import type { WeightUnit } from '../unit.js';
 import { type DiskAccess, planFile, type StoredTile } from './disk-tiles.js';
 import { type Bytes, LentState } from './lent-state.js';
@@ -15,14 +15,14 @@ import { allocatePinned } from './pinned.js';
 import { portionOf, TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';
 
-interface KeptWeights {
+interface UnitWeights {
   unit: WeightUnit;
   numel: number;
 }
 
 interface DiskWeightsOptions extends DiskAccess {
   /** All weights, in forward order. */
-  kept: readonly KeptWeights[];
+  weights: readonly UnitWeights[];
   /** Maximum elements that stay in pinned memory. */
   maxInMemory: number;
   /** Number of slots, and the maximum elements per slot. */
@@ -42,22 +42,25 @@ const NAME = 'weights';
  * Returns the units that stay in memory: at most `max` elements, spread evenly over the order of
  * use, so that compute with these hides reads of the others.
  */
-export function stayInMemory(kept: readonly KeptWeights[], max: number): ReadonlySet<WeightUnit> {
-  const total = kept.reduce((sum, { numel }) => sum + numel, 0);
-  const stays = new Set<WeightUnit>();
-  let [seen, taken] = [0, 0];
-  for (const { unit, numel } of kept) {
-    seen += numel;
-    if (taken + numel > Math.ceil((max / total) * seen)) continue;
-    stays.add(unit);
-    taken += numel;
+export function chooseResidents(
+  weights: readonly UnitWeights[],
+  max: number,
+): ReadonlySet<WeightUnit> {
+  const total = weights.reduce((sum, { numel }) => sum + numel, 0);
+  const residents = new Set<WeightUnit>();
+  let [passedElements, residentElements] = [0, 0];
+  for (const { unit, numel } of weights) {
+    passedElements += numel;
+    if (residentElements + numel > Math.ceil((max / total) * passedElements)) continue;
+    residents.add(unit);
+    residentElements += numel;
   }
-  for (const { unit, numel } of kept) {
-    if (stays.has(unit) || taken + numel > max) continue;
-    stays.add(unit);
-    taken += numel;
+  for (const { unit, numel } of weights) {
+    if (residents.has(unit) || residentElements + numel > max) continue;
+    residents.add(unit);
+    residentElements += numel;
   }
-  return stays;
+  return residents;
 }
 
 /**
@@ -68,7 +71,7 @@ export class DiskWeights {
   private readonly stream: Stream;
   private readonly mark: Event;
   private readonly places = new Map<WeightUnit, DiskStore>();
-  private readonly stays: ReadonlySet<WeightUnit>;
+  private readonly residents: ReadonlySet<WeightUnit>;
   private readonly slots: TileSlots;
   private readonly file: SwapFile | null;
 
@@ -77,9 +80,9 @@ export class DiskWeights {
     private readonly device: Device,
     options: DiskWeightsOptions,
   ) {
-    const { kept, blockBytes, slotNumel } = options;
-    this.stays = stayInMemory(kept, options.maxInMemory);
-    const leaving = kept.filter(({ unit }) => !this.stays.has(unit));
+    const { weights, blockBytes, slotNumel } = options;
+    this.residents = chooseResidents(weights, options.maxInMemory);
+    const leaving = weights.filter(({ unit }) => !this.residents.has(unit));
     const plan = planFile(
       leaving.map(({ unit, numel }) => [unit, tilesOf(unit, cutEvenly(numel, slotNumel))] as const),
       blockBytes,
@@ -132,7 +135,7 @@ export class DiskWeights {
     for (const unit of units) yield* this.places.get(unit)?.tiles ?? [];
   }
 
-  private open(kept: readonly KeptWeights[], bytes: number, options: DiskAccess): SwapFile {
+  private open(kept: readonly UnitWeights[], bytes: number, options: DiskAccess): SwapFile {
     const numel = kept.reduce((sum, weights) => sum + weights.numel, 0);
     const size = (bytes / 1e9).toPrecision(4);
     const purpose = `${size} GB: the weights of ${numel.toLocaleString('en')} parameters`;
@@ -150,7 +153,7 @@ const tilesOf = ({ dtype }: WeightUnit, ranges: readonly Range[]) =>
     return { range, fields, bytes: alignUp(numel * dtypeSize(dtype), SWAP_ALIGNMENT) };
   });
 
-interface Site {
+interface SlotContext {
   device: Device;
   stream: Stream;
   mark: Event;
@@ -161,7 +164,7 @@ class DiskStore implements WeightStore {
   readonly memory = null;
 
   constructor(
-    private readonly site: Site,
+    private readonly site: SlotContext,
     private readonly unit: WeightUnit,
     readonly tiles: readonly WeightTile[],
   ) {}
@@ -172,21 +175,21 @@ class DiskStore implements WeightStore {
 
   load(to: Tensor, stream: Stream): void {
     const { slots, stream: ownStream } = this.site;
-    this.follow(stream, ownStream);
+    this.orderBehind(stream, ownStream);
     for (const tile of this.tiles) {
       slots.withField(tile, NAME, 'read', (weights) =>
         copyFlat(to, tile.range, weights, wholeOf(tile), ownStream),
       );
     }
-    this.follow(ownStream, stream);
+    this.orderBehind(ownStream, stream);
   }
 
   store(from: Tensor, stream: Stream): Stream {
     const { slots, stream: ownStream } = this.site;
-    this.follow(stream, ownStream);
+    this.orderBehind(stream, ownStream);
     for (const tile of this.tiles) {
       const part = sliceFlat(from, tile.range);
-      slots.withField(tile, NAME, 'replace', (weights) => write(weights, part, ownStream));
+      slots.withField(tile, NAME, 'replace', (weights) => writeTensor(weights, part, ownStream));
       part.release();
       slots.store(tile);
     }
@@ -202,21 +205,21 @@ class DiskStore implements WeightStore {
       numel === entry.numel ? entry.shape : [numel],
       this.unit.dtype,
     );
-    const wanted = { offset, numel };
-    const portions = this.tiles.flatMap((tile) => portionOf(tile, tile.range, wanted));
+    const fragmentRange = { offset, numel };
+    const portions = this.tiles.flatMap((tile) => portionOf(tile, tile.range, fragmentRange));
     const copyBack = slots.copyOut(lent, NAME, portions);
     return new LentState(lent, ownStream, () => {
-      this.follow(device.compute, ownStream);
+      this.orderBehind(device.compute, ownStream);
       copyBack();
-      this.follow(ownStream, device.compute);
+      this.orderBehind(ownStream, device.compute);
     });
   }
 
   dispose(): void {}
 
-  /** Makes later work of `later` wait for the work of `earlier`. */
-  private follow(earlier: Stream, later: Stream): void {
-    later.wait(this.site.mark.record(earlier));
+  /** Makes later work of `second` wait for the work of `first`. */
+  private orderBehind(first: Stream, second: Stream): void {
+    second.wait(this.site.mark.record(first));
   }
 }
 

@@ -10,13 +10,13 @@ import type { Partition } from '../shard.js';
 import { LentState } from './lent-state.js';
 import { type Allocate, allocateState, namedFragment, stateTensors } from './range-state.js';
 import type { ShardPart, StateStorage } from './strategies.js';
-import { disposeTile, makeTiles } from './tiles.js';
+import { createTiles, disposeTile } from './tiles.js';
 
 interface MemoryOptions {
   allocate: Allocate;
   /** Maximum elements per tile. */
   tile: number;
-  /** Orders changes of the state. */
+  /** The stream that orders changes of the state. */
   order: Stream;
   windows?: { followCompute(): void; synchronize(): void };
 }
@@ -37,7 +37,7 @@ export class StateInMemory implements StateStorage {
     const { device, optimizer } = this;
     const { tile: size, allocate } = this.options;
     const ranges = allocateState(partition, optimizer, allocate);
-    return { ranges, tiles: makeTiles(ranges, optimizer, { device, size, allocate }) };
+    return { ranges, tiles: createTiles(ranges, optimizer, { device, size, allocate }) };
   }
 
   tensorsOf({ ranges }: ShardPart): Tensor[] {
@@ -61,7 +61,7 @@ export class StateInMemory implements StateStorage {
   }
 
   /** Calls `body` once, with all masters. */
-  eachMaster({ master }: ShardPart, body: (master: Tensor, range: Range) => void): void {
+  forEachMaster({ master }: ShardPart, body: (master: Tensor, range: Range) => void): void {
     this.options.windows?.synchronize();
     const all = required(master);
     body(all, { offset: 0, numel: all.numel });

@@ -1,4 +1,4 @@
-// LentState: a fragment of state in memory, lent to a reader or writer.
+// LentState: a fragment of state that a reader or writer borrows in memory.
 import { Event, type Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 

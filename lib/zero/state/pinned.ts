@@ -13,7 +13,7 @@ export function allocatePinned(device: Device, shape: readonly number[], dtype: 
 }
 
 /** Returns a tensor in pinned memory with `value` in every element, complete on return. */
-export function pinnedFilled(
+export function allocateFilled(
   device: Device,
   shape: readonly number[],
   dtype: DType,

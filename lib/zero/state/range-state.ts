@@ -68,7 +68,7 @@ export function stateSizes(range: GroupRange, optimizer: Optimizer): StateSize[]
   });
 }
 
-/** Elements of a per-parameter state, over all places. */
+/** Returns the elements of a per-parameter state, over all parameters of a range. */
 function sizeOfWhole({ group, places }: GroupRange, optimizer: Optimizer, name: string): number {
   return places.reduce((sum, { shape }) => {
     return sum + sizeOf(required(declaredState(optimizer, group, shape)[name]).shape);

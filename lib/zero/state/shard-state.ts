@@ -48,9 +48,9 @@ export class ShardState<P extends Placement = Placement> {
     const { placement, masters } = this;
     const { unit, numel, device } = partition;
     const master = masters.memory(partition);
-    const leaves = masters.areWeights && placement.updatesOnDevice;
-    const lands = placement.receivesGradients && !leaves;
-    const grad = lands ? placement.allocate(numel, unit.gradient.dtype) : null;
+    const isInPlace = masters.areWeights && placement.updatesOnDevice;
+    const needsGradMemory = placement.receivesGradients && !isInPlace;
+    const grad = needsGradMemory ? placement.allocate(numel, unit.gradient.dtype) : null;
     const isWeight = masters.areWeights && master;
     const part: ShardPart = {
       partition,
@@ -64,9 +64,9 @@ export class ShardState<P extends Placement = Placement> {
     this.parts.set(partition, part);
     if (placement.windows?.makeRoom) {
       for (const tile of part.tiles) {
-        const kept = masters.kept(part, tile);
-        placement.windows.makeRoom(kept);
-        kept.master.release();
+        const storedTile = masters.storedTile(part, tile);
+        placement.windows.makeRoom(storedTile);
+        storedTile.master.release();
       }
     }
     masters.adopt?.(part);
@@ -85,12 +85,12 @@ export class ShardState<P extends Placement = Placement> {
     this.placement.traffic.receive?.(this.partOf(partition));
   }
 
-  /** Calls `body` to enqueue the kernels of each tile, and `done` after the tile. */
+  /** Calls `body` to enqueue the kernels of each tile, and `onTileDone` after the tile. */
   update(
     partition: Partition,
     control: Tensor,
     body: (tensors: UpdateTensors, tile: StateTile) => void,
-    done?: (tile: StateTile) => void,
+    onTileDone?: (tile: StateTile) => void,
   ): void {
     const part = this.partOf(partition);
     for (const tile of part.tiles) {
@@ -104,7 +104,7 @@ export class ShardState<P extends Placement = Placement> {
       body({ group, places, sums, starts, control, ...opened, grad, weight }, tile);
       for (const slice of [grad, weight]) slice?.release();
       this.close(partition, opened, true);
-      done?.(tile);
+      onTileDone?.(tile);
     }
   }
 
@@ -112,15 +112,15 @@ export class ShardState<P extends Placement = Placement> {
   open(partition: Partition, tile: StateTile): OpenTile {
     const { masters, placement } = this;
     const part = this.partOf(partition);
-    const openStored = (): OpenTile => masters.kept(part, tile);
+    const openStored = (): OpenTile => masters.storedTile(part, tile);
     const opened = placement.windows?.open(tile, openStored) ?? openStored();
-    return masters.opened?.(part, tile, opened) ?? opened;
+    return masters.openTile?.(part, tile, opened) ?? opened;
   }
 
-  /** `changed`: kernels wrote master weights and state. */
+  /** Ends open(). With `changed`, kernels wrote master weights and state. */
   close(partition: Partition, opened: OpenTile, changed: boolean): void {
     const { masters, placement } = this;
-    const kept = masters.closing?.(this.partOf(partition), opened, changed) ?? opened;
+    const kept = masters.closeTile?.(this.partOf(partition), opened, changed) ?? opened;
     if (placement.windows) placement.windows.close(kept, changed);
     else kept.master.release();
   }
@@ -131,7 +131,7 @@ export class ShardState<P extends Placement = Placement> {
     for (const item of tile ? [tile] : part.tiles) this.weights.deliver(part, item);
   }
 
-  /** Called after the last read of the gradient. Returns the stream that changes the weights. */
+  /** Ends an update, after the last read of the gradient. Returns the stream of the weights. */
   finish(partition: Partition): Stream {
     const part = this.partOf(partition);
     if (!part.grad) this.placement.traffic.dropGradient(part);
@@ -262,7 +262,7 @@ export class F32Masters implements Masters {
     return this.placement.masterMemory(partition);
   }
 
-  kept({ master }: ShardPart, { range, state }: StateTile): OpenTile {
+  storedTile({ master }: ShardPart, { range, state }: StateTile): OpenTile {
     return { master: sliceFlat(required(master), range), state };
   }
 }
@@ -298,7 +298,7 @@ export class DeviceWeights implements WeightTarget {
 
   refresh(part: ShardPart): void {
     const { weights } = part.partition;
-    this.placement.storage.eachMaster(part, (master, range) => {
+    this.placement.storage.forEachMaster(part, (master, range) => {
       if (master === weights) return;
       const rounded = sliceFlat(weights, range);
       if (master.buffer.pinned) uploadRounded(master, rounded);

@@ -13,10 +13,10 @@ import { allocatePinned } from './pinned.js';
 import { placeInState, type RangeState } from './range-state.js';
 import type { Placement, ShardPart } from './strategies.js';
 
-const PER_BYTE = 8;
+const TIES_PER_BYTE = 8;
 
 /** Elements per write; their f32 copy needs 8 MiB of host memory. */
-const WRITTEN_AT_ONCE = 2 ** 21;
+const ELEMENTS_PER_WRITE = 2 ** 21;
 
 /** Halves of a part of a range in host memory, with references. */
 interface Halves {
@@ -29,9 +29,9 @@ interface Halves {
 interface FragmentLocation {
   readonly range: RangeState;
   /** The part, from the range's start. */
-  readonly around: Range;
+  readonly alignedRange: Range;
   /** The fragment, from the part's start. */
-  readonly within: Range;
+  readonly fragmentRange: Range;
 }
 
 /** Joins and splits on CPU threads. Lent fragments are f32 copies. */
@@ -48,15 +48,15 @@ export class SplitFragments {
     if (!this.placement.windows) order.wait(part.uploaded);
     else this.placement.synchronize();
     const high = required(part.master);
-    const { range, around, within } = this.placeOf(part, fragment);
-    const joined = allocatePinned(this.device, [around.numel], 'f32');
-    const room = roomFor(high, around.numel);
-    withHalves({ high, range, around, order, room }, (split) =>
+    const { range, alignedRange, fragmentRange } = this.placeOf(part, fragment);
+    const joined = allocatePinned(this.device, [alignedRange.numel], 'f32');
+    const room = allocateUpper(high, alignedRange.numel);
+    withHalves({ high, range, alignedRange, order, room }, (split) =>
       kernels.joinMasterOnHost({ ...split, out: joined }, order),
     );
     room?.release();
     const isWhole = fragment.numel === fragment.entry.numel;
-    const lent = sliceFlat(joined, within, isWhole ? fragment.entry.shape : undefined);
+    const lent = sliceFlat(joined, fragmentRange, isWhole ? fragment.entry.shape : undefined);
     joined.release();
     return new LentState(lent, order, () => {
       this.device.compute.synchronize();
@@ -73,23 +73,29 @@ export class SplitFragments {
   /** Sets the master weights in the order of `stream`. Blocks until complete. */
   private writeOn(stream: Stream, part: ShardPart, fragment: Fragment, values: Tensor): void {
     const high = required(part.master);
-    const { range, around, within } = this.placeOf(part, fragment);
-    const max = Math.min(around.numel, WRITTEN_AT_ONCE);
+    const { range, alignedRange, fragmentRange } = this.placeOf(part, fragment);
+    const max = Math.min(alignedRange.numel, ELEMENTS_PER_WRITE);
     const scratch = allocatePinned(this.device, [max], 'f32');
-    const room = roomFor(high, max);
-    for (let first = 0; first < around.numel; first += max) {
-      const numel = Math.min(max, around.numel - first);
-      const cut = { offset: around.offset + first, numel };
-      const from = Math.max(first, within.offset);
-      const end = Math.min(first + numel, within.offset + within.numel);
+    const room = allocateUpper(high, max);
+    for (let first = 0; first < alignedRange.numel; first += max) {
+      const numel = Math.min(max, alignedRange.numel - first);
+      const cut = { offset: alignedRange.offset + first, numel };
+      const from = Math.max(first, fragmentRange.offset);
+      const end = Math.min(first + numel, fragmentRange.offset + fragmentRange.numel);
       const joined = sliceFlat(scratch, { offset: 0, numel });
-      withHalves({ high, range, around: cut, order: stream, room }, (split) => {
+      withHalves({ high, range, alignedRange: cut, order: stream, room }, (split) => {
         // Elements beside the fragment may share a byte of ties with it: they keep their values.
         kernels.joinMasterOnHost({ ...split, out: joined }, stream);
         const at = { offset: from - first, numel: end - from };
-        copyFlat(joined, at, values, { offset: from - within.offset, numel: end - from }, stream);
+        copyFlat(
+          joined,
+          at,
+          values,
+          { offset: from - fragmentRange.offset, numel: end - from },
+          stream,
+        );
         kernels.splitMasterOnHost({ ...split, in: joined }, stream);
-        if (room) copyFlat(high, inPartition(range, cut), split.high, all(cut), stream);
+        if (room) copyFlat(high, inPartition(range, cut), split.high, wholeRange(cut), stream);
       });
       joined.release();
     }
@@ -100,33 +106,33 @@ export class SplitFragments {
   private placeOf({ ranges }: ShardPart, fragment: Fragment): FragmentLocation {
     const { optimizer } = this;
     const groups = ranges.map(({ range }) => range);
-    const found = placeInState({ optimizer, groups }, fragment, halves.low);
-    const { offset, numel } = found.place;
-    const first = Math.floor(offset / PER_BYTE) * PER_BYTE;
-    const end = Math.ceil((offset + numel) / PER_BYTE) * PER_BYTE;
+    const location = placeInState({ optimizer, groups }, fragment, halves.low);
+    const { offset, numel } = location.place;
+    const first = Math.floor(offset / TIES_PER_BYTE) * TIES_PER_BYTE;
+    const end = Math.ceil((offset + numel) / TIES_PER_BYTE) * TIES_PER_BYTE;
     return {
-      range: required(ranges.find(({ range }) => range === found.range)),
-      around: { offset: first, numel: Math.min(end, found.range.numel) - first },
-      within: { offset: offset - first, numel },
+      range: required(ranges.find(({ range }) => range === location.range)),
+      alignedRange: { offset: first, numel: Math.min(end, location.range.numel) - first },
+      fragmentRange: { offset: offset - first, numel },
     };
   }
 }
 
 /** Returns host memory for upper halves of `numel` masters, or null if they are already there. */
-function roomFor(high: Tensor, numel: number): Tensor | null {
+function allocateUpper(high: Tensor, numel: number): Tensor | null {
   return high.buffer.pinned ? null : allocatePinned(high.device, [numel], 'bf16');
 }
 
-const all = ({ numel }: Range): Range => ({ offset: 0, numel });
+const wholeRange = ({ numel }: Range): Range => ({ offset: 0, numel });
 
-/** A part of a range, from the partition's start. */
+/** Returns a part of a range by its offset from the partition's start. */
 const inPartition = ({ range }: RangeState, { offset, numel }: Range): Range => ({
   offset: range.offset + offset,
   numel,
 });
 
 /** A part of a range. `room` receives its upper halves if they are not in host memory. */
-interface Opening extends Omit<FragmentLocation, 'within'> {
+interface HalvesRequest extends Omit<FragmentLocation, 'fragmentRange'> {
   high: Tensor;
   order: Stream;
   room: Tensor | null;
@@ -134,16 +140,19 @@ interface Opening extends Omit<FragmentLocation, 'within'> {
 
 /** Calls `body`, which enqueues work on the halves in `order`. `room` has copies. */
 function withHalves(
-  { high, range, around, order, room }: Opening,
+  { high, range, alignedRange, order, room }: HalvesRequest,
   body: (split: Halves) => void,
 ): void {
   const { state } = range;
-  const ownRange = inPartition(range, around);
-  const bytes = { offset: around.offset / PER_BYTE, numel: Math.ceil(around.numel / PER_BYTE) };
-  if (room) copyFlat(room, all(around), high, ownRange, order);
+  const ownRange = inPartition(range, alignedRange);
+  const bytes = {
+    offset: alignedRange.offset / TIES_PER_BYTE,
+    numel: Math.ceil(alignedRange.numel / TIES_PER_BYTE),
+  };
+  if (room) copyFlat(room, wholeRange(alignedRange), high, ownRange, order);
   const split: Halves = {
-    high: room ? sliceFlat(room, all(around)) : sliceFlat(high, ownRange),
-    low: sliceFlat(required(state[halves.low]), around),
+    high: room ? sliceFlat(room, wholeRange(alignedRange)) : sliceFlat(high, ownRange),
+    low: sliceFlat(required(state[halves.low]), alignedRange),
     ties: sliceFlat(required(state[halves.ties]), bytes),
   };
   body(split);

@@ -25,9 +25,9 @@ export interface ShardPart {
   /** The state in memory; empty on a disk. */
   readonly ranges: readonly RangeState[];
   readonly tiles: readonly StateTile[];
-  /** All updated weights have reached the device or their storage. */
+  /** Recorded when all updated weights have reached the device or their storage. */
   readonly uploaded: Event;
-  /** The compute stream does not wait for `uploaded` yet. */
+  /** Whether the compute stream still has to wait for `uploaded`. */
   uploading: boolean;
 }
 
@@ -40,11 +40,11 @@ export interface Traffic {
   takeControl(control: Tensor): Tensor;
   /** Moves the gradient to the memory that updates read. It is complete after partition.ready. */
   receive?(part: ShardPart): void;
-  /** Later work of `order` sees the gradient of the tile. */
+  /** Makes later work of `order` wait for the gradient of the tile. */
   awaitGradient(part: ShardPart, tile: StateTile): void;
   /** Marks the new weights of a tile as complete after the updates so far. */
   complete?(tile: StateTile): void;
-  /** Later uploads wait for `event`. */
+  /** Makes later uploads wait for `event`. */
   holdUploads?(event: Event): void;
   /** Copies the weights of a complete tile to the partition's weights. */
   upload?(part: ShardPart, tile: StateTile): void;
@@ -54,7 +54,7 @@ export interface Traffic {
   store(part: ShardPart, weights: Tensor): Stream;
   /** Frees a gradient that updates read where backward wrote it. */
   dropGradient(part: ShardPart): void;
-  /** Later compute work sees the updated weights. */
+  /** Makes later compute work wait for the updated weights. */
   awaitWeights(part: ShardPart): void;
   /** Returns the gradient with a new reference, complete on return; null if there is none. */
   gradOf(part: ShardPart): Tensor | null;
@@ -102,23 +102,23 @@ export interface StateStorage {
   tensorsOf(part: ShardPart): readonly Tensor[];
   /** Writes f32 master weights. `values`: [numel] f32 on the device, read on the compute stream. */
   writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void;
-  /** Later openings see state that compute work so far has written. */
+  /** Makes later openings wait for the compute work so far. */
   followCompute(): void;
   /** Lends f32 master weights (name "master") or the state `name` of a fragment. */
   lend(part: ShardPart, fragment: Fragment, name: string): LentState;
   /** Calls `body` with f32 masters and their range in the partition, complete in `order`. */
-  eachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void;
-  /** Releases what stateOf() returned. */
+  forEachMaster(part: ShardPart, body: (master: Tensor, range: Range) => void): void;
+  /** Releases the result of stateOf(). */
   release(part: ShardPart): void;
 }
 
 /** Memory of updates to which open tiles are copied. One tile at a time. */
 export interface TileWindows {
-  /** Makes room for a tile that is opened with the tensors `kept`. */
+  /** Makes room for a tile that is opened with the tensors `storedTile`. */
   makeRoom?(kept: OpenTile): void;
-  /** Returns a tile for kernels enqueued until close(). `kept`: its tensors in memory. */
+  /** Returns a tile for kernels enqueued until close(). `storedTile`: its tensors in memory. */
   open(tile: StateTile, kept: () => OpenTile): OpenTile;
-  /** `changed`: kernels wrote master weights and state. */
+  /** Ends open(). With `changed`, kernels wrote master weights and state. */
   close(opened: OpenTile, changed: boolean): void;
 }
 
@@ -144,7 +144,7 @@ export interface Placement {
   dispose(): void;
 }
 
-export function reaches({ updatesOnDevice }: Placement, { buffer }: Tensor): boolean {
+export function canAccess({ updatesOnDevice }: Placement, { buffer }: Tensor): boolean {
   return buffer.pinned !== updatesOnDevice;
 }
 
@@ -154,8 +154,10 @@ export function memoryForWeights(
   { numel, unit: { dtype } }: Partition,
   memories: readonly (Tensor | null)[],
 ): Tensor {
-  const found = memories.find((memory) => memory?.dtype === dtype && reaches(placement, memory));
-  return found?.retain() ?? placement.allocate(numel, dtype);
+  const reusable = memories.find(
+    (memory) => memory?.dtype === dtype && canAccess(placement, memory),
+  );
+  return reusable?.retain() ?? placement.allocate(numel, dtype);
 }
 
 /** How the master weights are kept: by default as f32 in the storage, separate from the weights. */
@@ -172,11 +174,11 @@ export interface Masters {
   memory(partition: Partition): Tensor | null;
   adopt?(part: ShardPart): void;
   /** Returns the tensors of a tile as they are stored, with a reference to `master`. */
-  kept(part: ShardPart, tile: StateTile): OpenTile;
-  /** Returns what kernels update, from a tile that the placement has opened. */
-  opened?(part: ShardPart, tile: StateTile, kept: OpenTile): OpenTile;
-  /** Returns what the placement has opened, from what kernels have updated. */
-  closing?(part: ShardPart, opened: OpenTile, changed: boolean): OpenTile;
+  storedTile(part: ShardPart, tile: StateTile): OpenTile;
+  /** Returns the tensors that kernels update, from a tile that the placement has opened. */
+  openTile?(part: ShardPart, tile: StateTile, kept: OpenTile): OpenTile;
+  /** Returns the placement's tensors of a tile, from the tensors that kernels have updated. */
+  closeTile?(part: ShardPart, opened: OpenTile, changed: boolean): OpenTile;
   /** Sends updated weights on their way. */
   readonly route: Pick<Traffic, 'upload' | 'finish'>;
   /** Updates the weights after a change of masters. Replaces WeightTarget.refresh. */

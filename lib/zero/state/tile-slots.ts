@@ -19,10 +19,10 @@ interface Slot {
   /** The tile with bytes in the slot, or with a submitted read into it. */
   tile: StoredTile | null;
   users: number;
-  /** The file has other bytes of the tile. */
+  /** Whether the tile in the slot is newer than the file. */
   changed: boolean;
   /** Time of the last request. */
-  wanted: number;
+  requestedAt: number;
 }
 
 export interface SlotOptions {
@@ -33,19 +33,19 @@ export interface SlotOptions {
   writesBehind: boolean;
 }
 
-/** Elements in one tile: their range in a field of the tile, and in the elements. */
+/** Elements of a fragment in one tile: their range in a field of the tile, and in the fragment. */
 interface Portion {
   tile: StoredTile;
   inTile: Range;
   inFragment: Range;
 }
 
-/** Returns the part of the elements `wanted` in a tile with a field of elements `kept`. */
-export function portionOf(tile: StoredTile, kept: Range, wanted: Range): Portion[] {
-  const { offset, numel } = overlap(kept, wanted);
+/** Returns the elements of the range `requested` in a tile with the range `stored`. */
+export function portionOf(tile: StoredTile, stored: Range, requested: Range): Portion[] {
+  const { offset, numel } = overlap(stored, requested);
   if (numel <= 0) return [];
-  const inTile = { offset: offset - kept.offset, numel };
-  return [{ tile, inTile, inFragment: { offset: offset - wanted.offset, numel } }];
+  const inTile = { offset: offset - stored.offset, numel };
+  return [{ tile, inTile, inFragment: { offset: offset - requested.offset, numel } }];
 }
 
 /**
@@ -71,7 +71,7 @@ export class TileSlots {
       tile: null,
       users: 0,
       changed: false,
-      wanted: 0,
+      requestedAt: 0,
     }));
   }
 
@@ -88,7 +88,7 @@ export class TileSlots {
     this.backing = file;
   }
 
-  /** Later work of the stream may change the tile's bytes, until close(). Throws DS_IO. */
+  /** Loads a tile; later work of the stream may change it until close(). Throws DS_IO. */
   open(tile: StoredTile): void {
     this.occupy(this.slotOf(tile) ?? this.load(tile), tile);
   }
@@ -103,7 +103,7 @@ export class TileSlots {
     use: 'read' | 'change' | 'replace',
     body: (field: Tensor) => void,
   ): void {
-    const slot = this.slotOf(tile) ?? (use === 'replace' ? this.takeOver(tile) : this.load(tile));
+    const slot = this.slotOf(tile) ?? (use === 'replace' ? this.reassign(tile) : this.load(tile));
     this.occupy(slot, tile);
     const field = this.field(tile, name);
     if (use !== 'read') slot.changed = true;
@@ -156,9 +156,9 @@ export class TileSlots {
     for (const tile of tiles) {
       if (room-- === 0) return;
       const slot = this.slotOf(tile);
-      if (slot) slot.wanted = ++this.clock;
+      if (slot) slot.requestedAt = ++this.clock;
       else if (this.slots.some(({ users }) => users === 0)) {
-        this.load(tile).wanted = ++this.clock;
+        this.load(tile).requestedAt = ++this.clock;
       }
     }
   }
@@ -170,7 +170,7 @@ export class TileSlots {
 
   /** Keeps the slot for the tile until users is 0 again. */
   private occupy(slot: Slot, tile: StoredTile): void {
-    slot.wanted = ++this.clock;
+    slot.requestedAt = ++this.clock;
     this.file.wait(rangeOf(slot, tile), this.stream);
     slot.users++;
   }
@@ -185,16 +185,18 @@ export class TileSlots {
 
   /** Assigns the least recently requested free slot to the tile, and submits its read. */
   private load(tile: StoredTile): Slot {
-    const slot = this.takeOver(tile);
+    const slot = this.reassign(tile);
     if (this.stored.has(tile)) this.file.read(tile.offset, rangeOf(slot, tile), this.stream);
     else this.fill(slot, tile);
     return slot;
   }
 
   /** Assigns the least recently requested free slot to the tile, with undefined contents. */
-  private takeOver(tile: StoredTile): Slot {
+  private reassign(tile: StoredTile): Slot {
     const free = this.slots.filter(({ users }) => users === 0);
-    const slot = free.reduce((oldest, slot) => (slot.wanted < oldest.wanted ? slot : oldest));
+    const slot = free.reduce((oldest, slot) =>
+      slot.requestedAt < oldest.requestedAt ? slot : oldest,
+    );
     if (slot.tile && slot.changed) this.write(slot, slot.tile);
     slot.tile = tile;
     return slot;

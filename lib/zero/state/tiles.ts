@@ -44,21 +44,22 @@ export function cutEvenly(numel: number, size: number, alignment = parameterAlig
  * Returns the tiles of a partition's ranges, in order. A range with an update over whole parameters
  * is one tile of any size. The caller disposes the tiles; `ranges` keep their own tensors.
  */
-export function makeTiles(
+export function createTiles(
   ranges: readonly RangeState[],
   optimizer: Optimizer,
   { device, size, allocate }: { device: Device; size: number; allocate: Allocate },
 ): StateTile[] {
-  return ranges.flatMap((whole) => {
-    const { range } = whole;
+  return ranges.flatMap((rangeState) => {
+    const { range } = rangeState;
     const cuts = cutsOf(range, optimizer, size);
-    const cut = (): RangeState[] => cutState(whole, cuts, blockSizes(optimizer, range), allocate);
-    const tiles = cuts.length > 1 ? cut() : [retainState(whole)];
-    return tiles.map((tile) => ({ ...tile, ...tileEvents(device) }));
+    const cut = (): RangeState[] =>
+      cutState(rangeState, cuts, blockSizes(optimizer, range), allocate);
+    const tiles = cuts.length > 1 ? cut() : [retainState(rangeState)];
+    return tiles.map((tile) => ({ ...tile, ...createTileEvents(device) }));
   });
 }
 
-export function tileEvents(device: Device): Pick<StateTile, 'arrived' | 'updated'> {
+export function createTileEvents(device: Device): Pick<StateTile, 'arrived' | 'updated'> {
   return { arrived: new Event(device), updated: new Event(device) };
 }
 
@@ -75,7 +76,7 @@ function cutsOf(range: GroupRange, optimizer: Optimizer, size: number): Range[] 
   return cutEvenly(range.numel, size, Math.max(parameterAlignment, ...blocks));
 }
 
-/** A tile has no places, because a cut may be inside a parameter. */
+/** Returns a part of a range. It has no places, because a cut may be inside a parameter. */
 function sliceOf(range: GroupRange, { offset, numel }: Range): GroupRange {
   return { ...range, offset: range.offset + offset, numel, places: [] };
 }
@@ -113,13 +114,13 @@ function cutState(
   const ends = allocate([cuts.length], 'i64', 0);
   const sizes = cuts.map(({ numel }) => BigInt(numel));
   ends.buffer.write(0, BigInt64Array.from(sizes), ends.device.compute);
-  const blocks = ({ offset, numel }: Range, size: number): Range => ({
+  const blockRange = ({ offset, numel }: Range, size: number): Range => ({
     offset: offset / size,
     numel: Math.ceil(numel / size),
   });
   const tiles = cuts.map((cut, index) => ({
     range: sliceOf(range, cut),
-    state: mapValues(state, (flat, name) => sliceFlat(flat, blocks(cut, required(per[name])))),
+    state: mapValues(state, (flat, name) => sliceFlat(flat, blockRange(cut, required(per[name])))),
     sums: [],
     starts: sliceFlat(ends, { offset: index, numel: 1 }),
   }));

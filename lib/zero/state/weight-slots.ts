@@ -8,10 +8,10 @@ import type { Tensor } from '../../tensor/index.js';
 import { allocatePinned } from './pinned.js';
 import type { StateTile } from './tiles.js';
 
-/** One slot is updated while the other is uploaded and refilled. */
+/** Number of slots: one is updated while the other is uploaded and refilled. */
 export const WEIGHT_SLOTS = 2;
 
-/** Larger slots need more memory, smaller ones fill the driver's queues. See tileSize(). */
+/** Elements of a slot. More need more memory, fewer fill the driver's queues. See tileSize(). */
 export const LARGEST_SLOT = 2 ** 26;
 
 interface Slot {

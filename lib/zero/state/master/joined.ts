@@ -11,22 +11,22 @@ import type { Partition } from '../../shard.js';
 import type { Bytes } from '../lent-state.js';
 import { SplitFragments } from '../split-fragments.js';
 import {
+  canAccess,
   type MasterCosts,
   type Masters,
   type OpenTile,
   type Placement,
-  reaches,
   type ShardPart,
   type Traffic,
 } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import { withLowerHalves } from './split.js';
 
-/** An open tile: upper halves on the device, with a reference, and the placement's tensors. */
-interface Joined {
+/** An open tile with references: its upper halves on the device, and the placement's tensors. */
+interface JoinedTile {
   high: Tensor;
-  /** Lower halves as `master`, ties in the state. */
-  rest: OpenTile;
+  /** The lower halves as `master`, and the ties in the state. */
+  lowTile: OpenTile;
 }
 
 /**
@@ -48,7 +48,7 @@ export class JoinedMasters implements Masters {
   readonly route: Traffic;
   /** f32 masters of the open tile, in the order of updates. */
   private scratch: Tensor;
-  private joined: Joined | null = null;
+  private joined: JoinedTile | null = null;
 
   /** `rule`: for partitions with bf16 weights. */
   constructor(
@@ -78,38 +78,38 @@ export class JoinedMasters implements Masters {
   }
 
   private keepOnDevice({ weights, storage }: Partition): void {
-    if (reaches(this.placement, weights)) return;
-    const kept = this.placement.allocate(weights.numel, weights.dtype);
-    copyAll(kept, weights, this.device.compute);
+    if (canAccess(this.placement, weights)) return;
+    const deviceCopy = this.placement.allocate(weights.numel, weights.dtype);
+    copyAll(deviceCopy, weights, this.device.compute);
     this.device.compute.synchronize();
-    storage.exchange?.(kept).release();
+    storage.exchange?.(deviceCopy).release();
   }
 
-  kept(_: ShardPart, tile: StateTile): OpenTile {
+  storedTile(_: ShardPart, tile: StateTile): OpenTile {
     return withLowerHalves(tile);
   }
 
-  opened(part: ShardPart, { range }: StateTile, rest: OpenTile): OpenTile {
+  openTile(part: ShardPart, { range }: StateTile, lowTile: OpenTile): OpenTile {
     const high = sliceFlat(required(part.master), range);
     const master = sliceFlat(this.scratch, { offset: 0, numel: range.numel });
-    this.joined = { high, rest };
-    const { [halves.ties]: ties, ...state } = rest.state;
+    this.joined = { high, lowTile };
+    const { [halves.ties]: ties, ...state } = lowTile.state;
     const { order } = this.placement.traffic;
-    kernels.joinMaster({ high, low: rest.master, ties: required(ties), out: master }, order);
+    kernels.joinMaster({ high, low: lowTile.master, ties: required(ties), out: master }, order);
     return { master, state };
   }
 
-  closing(_: ShardPart, { master }: OpenTile, changed: boolean): OpenTile {
-    const { high, rest } = required(this.joined);
+  closeTile(_: ShardPart, { master }: OpenTile, changed: boolean): OpenTile {
+    const { high, lowTile } = required(this.joined);
     this.joined = null;
-    const ties = required(rest.state[halves.ties]);
+    const ties = required(lowTile.state[halves.ties]);
     const { order } = this.placement.traffic;
-    if (changed) kernels.splitMaster({ in: master, high, low: rest.master, ties }, order);
+    if (changed) kernels.splitMaster({ in: master, high, low: lowTile.master, ties }, order);
     for (const tensor of [high, master]) tensor.release();
-    return rest;
+    return lowTile;
   }
 
-  /** The rounded masters are their upper halves. */
+  /** Copies the upper halves, which are the rounded masters, to the weights. */
   refresh({ master, partition }: ShardPart): void {
     this.placement.synchronize();
     copyAll(partition.weights, required(master), this.device.compute);

@@ -9,11 +9,11 @@ import type { Partition } from '../../shard.js';
 import type { Bytes } from '../lent-state.js';
 import { SplitFragments } from '../split-fragments.js';
 import {
+  canAccess,
   type MasterCosts,
   type Masters,
   type OpenTile,
   type Placement,
-  reaches,
   type ShardPart,
 } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
@@ -62,40 +62,40 @@ export class SplitMasters implements Masters {
     for (const { range } of tiles) this.slots?.makeRoom(range.numel);
   }
 
-  kept(part: ShardPart, tile: StateTile): OpenTile {
-    if (this.inPlace(part)) return withLowerHalves(tile);
+  storedTile(part: ShardPart, tile: StateTile): OpenTile {
+    if (this.isInPlace(part)) return withLowerHalves(tile);
     const { range, state } = tile;
     const { weights } = part.partition;
     const master = this.slots?.fetch(weights, tile, part.uploaded) ?? sliceFlat(weights, range);
     return { master, state };
   }
 
-  opened(part: ShardPart, { range }: StateTile, kept: OpenTile): OpenTile {
-    if (!this.inPlace(part)) return kept;
+  openTile(part: ShardPart, { range }: StateTile, kept: OpenTile): OpenTile {
+    if (!this.isInPlace(part)) return kept;
     const { master: low, state } = kept;
     const master = sliceFlat(part.partition.weights, range);
     return { master, state: { ...state, [halves.low]: low } };
   }
 
-  closing(part: ShardPart, { master, state }: OpenTile): OpenTile {
-    if (!this.inPlace(part)) return { master, state };
+  closeTile(part: ShardPart, { master, state }: OpenTile): OpenTile {
+    if (!this.isInPlace(part)) return { master, state };
     master.release();
     return { master: required(state[halves.low]), state };
   }
 
   upload(part: ShardPart, tile: StateTile): void {
     if (this.slots) this.slots.send(part.partition.weights, tile);
-    else if (this.inPlace(part)) this.placement.traffic.holdUploads?.(tile.updated);
+    else if (this.isInPlace(part)) this.placement.traffic.holdUploads?.(tile.updated);
   }
 
   finish(part: ShardPart): Stream {
     const { traffic, storage } = this.placement;
-    if (this.slots || this.inPlace(part)) return traffic.finish(part);
+    if (this.slots || this.isInPlace(part)) return traffic.finish(part);
     part.uploaded.record(storage.order);
     return storage.order;
   }
 
-  /** A change of the weights changes the masters. */
+  /** Does nothing: the weights are the upper halves of the masters. */
   refresh(): void {
     this.placement.synchronize();
   }
@@ -104,8 +104,8 @@ export class SplitMasters implements Masters {
     this.slots?.dispose();
   }
 
-  private inPlace({ partition }: ShardPart): boolean {
-    return reaches(this.placement, partition.weights);
+  private isInPlace({ partition }: ShardPart): boolean {
+    return canAccess(this.placement, partition.weights);
   }
 }
 

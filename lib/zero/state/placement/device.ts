@@ -10,9 +10,9 @@ import { held, Tensor } from '../../../tensor/index.js';
 import type { Partition } from '../../shard.js';
 import { StateInMemory } from '../in-memory.js';
 import {
+  canAccess,
   type Placement,
   type PlacementCosts,
-  reaches,
   type ShardPart,
   type Traffic,
 } from '../strategies.js';
@@ -23,7 +23,7 @@ import { DepartingTensors } from './host.js';
 class DeviceTraffic implements Traffic {
   readonly order: Stream;
   readonly bytes = 0;
-  private away: WeightsAway | null = null;
+  private weightCopies: WeightCopies | null = null;
 
   constructor(private readonly device: Device) {
     this.order = device.compute;
@@ -42,17 +42,17 @@ class DeviceTraffic implements Traffic {
   }
 
   store({ partition }: ShardPart, weights: Tensor): Stream {
-    this.away ??= new WeightsAway(this.device);
-    return this.away.send(partition, weights);
+    this.weightCopies ??= new WeightCopies(this.device);
+    return this.weightCopies.send(partition, weights);
   }
 
   dropGradient({ partition }: ShardPart): void {
     partition.dropGrad();
   }
 
-  /** Called after the last update of a step, before the next forward. */
+  /** Frees the copied weights, after the last update of a step. */
   awaitWeights(): void {
-    this.away?.flush();
+    this.weightCopies?.flush();
   }
 
   gradOf({ partition: { grad } }: ShardPart): Tensor | null {
@@ -69,16 +69,16 @@ class DeviceTraffic implements Traffic {
 
   synchronize(): void {
     this.order.synchronize();
-    this.away?.synchronize();
+    this.weightCopies?.synchronize();
   }
 
   dispose(): void {
-    this.away?.dispose();
+    this.weightCopies?.dispose();
   }
 }
 
 /** Copies rounded weights to host memory or a disk, during the update of the next partition. */
-class WeightsAway {
+class WeightCopies {
   private readonly copies: Stream;
   private readonly computed: Event;
   private readonly departing: DepartingTensors;
@@ -116,8 +116,8 @@ class WeightsAway {
   }
 }
 
-/** Larger than any range: nothing is copied, so smaller tiles gain nothing. */
-const WHOLE = 2 ** 53;
+/** Tile size larger than any range: updates copy nothing, so smaller tiles gain nothing. */
+const WHOLE_RANGE = 2 ** 53;
 
 /** The tiles of a partition are its ranges. */
 export class DeviceState implements Placement {
@@ -140,8 +140,8 @@ export class DeviceState implements Placement {
   ) {
     this.traffic = new DeviceTraffic(device);
     const allocate = fillDevice.bind(null, device);
-    const how = { allocate, tile: WHOLE, order: device.compute };
-    this.storage = new StateInMemory(device, optimizer, how);
+    const options = { allocate, tile: WHOLE_RANGE, order: device.compute };
+    this.storage = new StateInMemory(device, optimizer, options);
   }
 
   allocate(numel: number, dtype: DType): Tensor {
@@ -150,9 +150,9 @@ export class DeviceState implements Placement {
     return out;
   }
 
-  /** The partition's own weights if they are f32 on the device. */
+  /** Returns the partition's weights if they are f32 on the device, else new memory. */
   masterMemory({ storage: { memory }, numel }: Partition): Tensor {
-    if (memory?.dtype === 'f32' && reaches(this, memory)) return memory.retain();
+    if (memory?.dtype === 'f32' && canAccess(this, memory)) return memory.retain();
     return fillDevice(this.device, [numel], 'f32', 0);
   }
 

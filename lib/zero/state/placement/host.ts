@@ -10,14 +10,14 @@ import type { Tensor } from '../../../tensor/index.js';
 import type { Partition } from '../../shard.js';
 import { StateInMemory } from '../in-memory.js';
 import type { Bytes } from '../lent-state.js';
-import { allocatePinned, pinnedFilled } from '../pinned.js';
+import { allocateFilled, allocatePinned } from '../pinned.js';
 import type { Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 
 export interface HostStateOptions {
   /** Maximum elements per tile, a multiple of 64. */
   tile: number;
-  /** Older updates also read the memory for gradients, so gradients wait for their tiles. */
+  /** Whether earlier updates read the memory that receives gradients; gradients then wait. */
   readBefore?: boolean;
 }
 
@@ -46,7 +46,7 @@ export class HostState implements Placement {
   ) {
     this.traffic = new HostStreams(device, readBefore);
     const { order } = this.traffic;
-    const allocate = pinnedFilled.bind(null, device);
+    const allocate = allocateFilled.bind(null, device);
     this.storage = new StateInMemory(device, optimizer, { allocate, tile, order });
     this.kernels = hostKernels(order);
   }
@@ -72,8 +72,8 @@ export class HostState implements Placement {
   }
 }
 
-/** One tensor is copied while backward completes the next; one more absorbs slow copies. */
-export const UNITS_UNDER_WAY = 2;
+/** Running copies: one while backward completes the next tensor, and one more for slow copies. */
+export const RUNNING_COPIES = 2;
 
 /**
  * Owns tensors with enqueued copies on one stream. Memory is freed in the order of compute, after
@@ -81,8 +81,8 @@ export const UNITS_UNDER_WAY = 2;
  * model would be allocated.
  */
 export class DepartingTensors {
-  private readonly underWay: { tensor: Tensor; left: Event }[] = [];
-  private readonly spare: Event[] = [];
+  private readonly running: { tensor: Tensor; left: Event }[] = [];
+  private readonly spareEvents: Event[] = [];
 
   constructor(
     private readonly device: Device,
@@ -91,30 +91,30 @@ export class DepartingTensors {
 
   /** Takes ownership of `tensor`. All its readers are enqueued on the stream or on compute. */
   add(tensor: Tensor): void {
-    const left = this.spare.pop() ?? new Event(this.device);
-    this.underWay.push({ tensor, left: left.record(this.copies) });
-    if (this.underWay.length > UNITS_UNDER_WAY) this.returnOldest();
+    const left = this.spareEvents.pop() ?? new Event(this.device);
+    this.running.push({ tensor, left: left.record(this.copies) });
+    if (this.running.length > RUNNING_COPIES) this.returnOldest();
   }
 
   /** Frees all tensors in the order of the copies after a step, so compute does not wait. */
   flush(): void {
-    for (const { tensor, left } of this.underWay.splice(0)) {
+    for (const { tensor, left } of this.running.splice(0)) {
       tensor.buffer.releaseOn(this.copies);
       tensor.release();
-      this.spare.push(left);
+      this.spareEvents.push(left);
     }
   }
 
   dispose(): void {
     this.flush();
-    for (const event of this.spare) event.dispose();
+    for (const event of this.spareEvents) event.dispose();
   }
 
   private returnOldest(): void {
-    const { tensor, left } = required(this.underWay.shift());
+    const { tensor, left } = required(this.running.shift());
     this.device.compute.wait(left);
     tensor.release();
-    this.spare.push(left);
+    this.spareEvents.push(left);
   }
 }
 
@@ -131,10 +131,10 @@ export class HostStreams implements Traffic {
   /** [4] f32 in host memory, for the control. */
   readonly control: Tensor;
   /** [4] f32 in memory that kernels read, for the control. Owned. */
-  seen: Tensor;
+  kernelControl: Tensor;
   /** The end of backward after endBackward(); otherwise a mark between compute and updates. */
   readonly computed: Event;
-  /** Updates have read the gradients in the memory of backward. */
+  /** Recorded when updates have read the gradients in the memory of backward. */
   private readonly read: Event;
   private readonly departing: DepartingTensors;
 
@@ -148,7 +148,7 @@ export class HostStreams implements Traffic {
     this.h2d = Stream.create(device, 'weights to the device');
     this.departing = new DepartingTensors(device, this.d2h);
     this.control = allocatePinned(device, [4], 'f32');
-    this.seen = this.control.retain();
+    this.kernelControl = this.control.retain();
     this.computed = new Event(device);
     this.read = new Event(device);
   }
@@ -185,8 +185,8 @@ export class HostStreams implements Traffic {
   takeControl(control: Tensor): Tensor {
     this.endBackward();
     this.order.wait(this.computed);
-    copyAll(this.seen, control, this.order);
-    return this.seen;
+    copyAll(this.kernelControl, control, this.order);
+    return this.kernelControl;
   }
 
   awaitGradient(_: ShardPart, { arrived }: StateTile): void {
@@ -257,7 +257,7 @@ export class HostStreams implements Traffic {
 
   dispose(): void {
     this.departing.dispose();
-    for (const tensor of [this.control, this.seen]) tensor.release();
+    for (const tensor of [this.control, this.kernelControl]) tensor.release();
     for (const event of [this.computed, this.read]) event.dispose();
     for (const stream of [this.d2h, this.order, this.h2d]) stream.dispose();
   }

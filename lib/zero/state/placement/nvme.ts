@@ -12,7 +12,7 @@ import { copyFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../shard.js';
-import { type DiskAccess, type DiskTile, makeDiskTile, planTiles } from '../disk-tiles.js';
+import { createDiskTile, type DiskAccess, type DiskTile, planTiles } from '../disk-tiles.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { allocatePinned } from '../pinned.js';
 import { placeInState, stateTensors } from '../range-state.js';
@@ -122,7 +122,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
 
   stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
     const places = this.plan.tiles.get(partition) ?? [];
-    const tiles = places.map((place) => makeDiskTile(place, this.optimizer, this.device));
+    const tiles = places.map((place) => createDiskTile(place, this.optimizer, this.device));
     for (const tile of tiles) this.turns.set(tile, this.inOrder.push(tile) - 1);
     return { ranges: [], tiles };
   }
@@ -131,8 +131,8 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     return stateTensors(tiles);
   }
 
-  open(given: StateTile): OpenTile {
-    const tile = given as DiskTile;
+  open(stateTile: StateTile): OpenTile {
+    const tile = stateTile as DiskTile;
     this.slots.open(tile);
     const state = tile.fields
       .slice(1)
@@ -148,11 +148,11 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     this.opened.delete(master);
     this.slots.close(tile);
     this.slots.store(tile);
-    this.slots.expect(this.after(tile));
+    this.slots.expect(this.tilesAfter(tile));
   }
 
-  /** All other tiles in order, cyclic. */
-  private *after(tile: DiskTile): Generator<DiskTile> {
+  /** Yields all other tiles in cyclic order. */
+  private *tilesAfter(tile: DiskTile): Generator<DiskTile> {
     const { inOrder } = this;
     const turn = required(this.turns.get(tile));
     for (let i = 1; i < inOrder.length; ++i) yield required(inOrder[(turn + i) % inOrder.length]);
@@ -184,7 +184,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     });
   }
 
-  eachMaster({ tiles }: ShardPart, body: (master: Tensor, range: Range) => void): void {
+  forEachMaster({ tiles }: ShardPart, body: (master: Tensor, range: Range) => void): void {
     for (const tile of tiles as readonly DiskTile[]) {
       this.slots.withField(tile, 'master', 'read', (master) => {
         this.traffic.order.synchronize();
@@ -213,7 +213,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     const { groups } = partition;
     const { range, place, declared } = placeInState({ optimizer, groups }, fragment, name);
     return all.flatMap((tile) => {
-      if (tile.whole !== range) return [];
+      if (tile.groupRange !== range) return [];
       const first = (tile.range.offset - range.offset) / (declared.per ?? 1);
       const { numel } = tile.fields.find((field) => field.name === name) as { numel: number };
       return portionOf(tile, { offset: first, numel }, place);

@@ -15,12 +15,12 @@ import { alignUp } from '../../layout.js';
 import type { Partition } from '../../shard.js';
 import { StateInMemory } from '../in-memory.js';
 import type { Bytes } from '../lent-state.js';
-import { allocatePinned, pinnedFilled } from '../pinned.js';
+import { allocateFilled, allocatePinned } from '../pinned.js';
 import type { OpenTile, Placement, PlacementCosts, TileWindows } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 import { type HostStateOptions, HostStreams } from './host.js';
 
-/** One window is computed while the other is emptied and refilled. */
+/** Number of windows: one is updated while the other is emptied and refilled. */
 const WINDOWS = 2;
 
 /** Alignment of tensors in a window, in bytes, for loads of any width. */
@@ -28,14 +28,14 @@ const ALIGNMENT = 256;
 
 interface Window {
   memory: Buffer;
-  /** The tile of its last state, and that state in host memory. */
+  /** The tile in the window; `hostTile` is its state in host memory. */
   tile: StateTile | null;
-  kept: OpenTile | null;
+  hostTile: OpenTile | null;
   /** The tensors for kernels while it is open. */
   opened: OpenTile | null;
   readonly filled: Event;
   readonly computed: Event;
-  /** No work reads or writes it any more, and host memory has the changes. */
+  /** Recorded when no work uses the window any more, and host memory has the changes. */
   readonly left: Event;
 }
 
@@ -80,7 +80,7 @@ export class Windows implements TileWindows {
         this.windows.push({
           memory,
           tile: null,
-          kept: null,
+          hostTile: null,
           opened: null,
           filled: new Event(device),
           computed: new Event(device),
@@ -108,26 +108,26 @@ export class Windows implements TileWindows {
     up.wait(window.left);
     // Its last update may still be on its way to the host, from the other window.
     for (const window of this.windows) if (window.tile === tile) up.wait(window.left);
-    const opened = placeIn(window.memory, kept);
-    for (const [to, from] of pairs(opened, kept)) copyAll(to, from, up);
+    const opened = placeTensors(window.memory, kept);
+    for (const [to, from] of pairTensors(opened, kept)) copyAll(to, from, up);
     this.updates.wait(window.filled.record(up));
-    Object.assign(window, { tile, kept, opened });
+    Object.assign(window, { tile, hostTile: kept, opened });
     return opened;
   }
 
   /** Copies the state back to host memory if it was changed. */
   close({ master }: OpenTile, changed: boolean): void {
     const window = required(this.windows.find(({ opened }) => opened?.master === master));
-    const [kept, opened] = [required(window.kept), required(window.opened)];
+    const [kept, opened] = [required(window.hostTile), required(window.opened)];
     const last = changed ? this.down : this.updates;
     if (changed) {
       last.wait(window.computed.record(this.updates));
-      for (const [from, to] of pairs(opened, kept)) copyAll(to, from, last);
+      for (const [from, to] of pairTensors(opened, kept)) copyAll(to, from, last);
     }
     window.left.record(last);
     for (const tensor of tensorsOf(opened)) tensor.release();
     kept.master.release();
-    Object.assign(window, { kept: null, opened: null });
+    Object.assign(window, { hostTile: null, opened: null });
   }
 
   get bytes(): number {
@@ -150,21 +150,21 @@ export class Windows implements TileWindows {
 
 const tensorsOf = ({ master, state }: OpenTile): Tensor[] => [master, ...Object.values(state)];
 
-function pairs(a: OpenTile, b: OpenTile): [Tensor, Tensor][] {
+function pairTensors(a: OpenTile, b: OpenTile): [Tensor, Tensor][] {
   const others = tensorsOf(b);
   return tensorsOf(a).map((tensor, i) => [tensor, required(others[i])]);
 }
 
 /** Places a tile's tensors in a window, one after another, with the sizes of `kept`. */
-function placeIn(memory: Buffer, { master, state }: OpenTile): OpenTile {
+function placeTensors(memory: Buffer, { master, state }: OpenTile): OpenTile {
   let end = 0;
-  const next = ({ dtype, numel, bytes }: Tensor): Tensor => {
+  const placeTensor = ({ dtype, numel, bytes }: Tensor): Tensor => {
     const first = end / dtypeSize(dtype);
     end += alignUp(bytes, ALIGNMENT);
     return held(() => new Tensor(memory.retain(), dtype, [numel], undefined, first));
   };
-  const first = next(master);
-  const rest = Object.entries(state).map(([name, tensor]) => [name, next(tensor)] as const);
+  const first = placeTensor(master);
+  const rest = Object.entries(state).map(([name, tensor]) => [name, placeTensor(tensor)] as const);
   return { master: first, state: Object.fromEntries(rest) };
 }
 
@@ -199,18 +199,18 @@ export class StreamedState implements Placement {
     this.kernels = deviceKernels(this.traffic.order);
     this.windows = new Windows(device, this.traffic.order);
     this.storage = new StateInMemory(device, optimizer, {
-      allocate: pinnedFilled.bind(null, device),
+      allocate: allocateFilled.bind(null, device),
       tile: Math.min(tile, STREAMED_TILE),
       order: this.windows.down,
       windows: this.windows,
     });
-    this.traffic.seen.release();
-    this.traffic.seen = this.allocate(4, 'f32');
+    this.traffic.kernelControl.release();
+    this.traffic.kernelControl = this.allocate(4, 'f32');
   }
 
   get bytes(): Bytes {
     const { traffic, windows } = this;
-    return { device: traffic.seen.bytes + windows.bytes, host: traffic.bytes, disk: 0 };
+    return { device: traffic.kernelControl.bytes + windows.bytes, host: traffic.bytes, disk: 0 };
   }
 
   allocate(numel: number, dtype: DType): Tensor {

@@ -9,10 +9,10 @@ import { held, Tensor } from '../../../tensor/index.js';
 import type { Partition } from '../../shard.js';
 import { allocatePinned } from '../pinned.js';
 import {
+  canAccess,
   type Masters,
   memoryForWeights,
   type Placement,
-  reaches,
   type ShardPart,
   type WeightTarget,
 } from '../strategies.js';
@@ -31,7 +31,7 @@ export class OffloadedWeights implements WeightTarget {
 
   memory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null {
     const stored = partition.storage.memory;
-    if (stored && reaches(this.placement, stored)) return stored.retain();
+    if (stored && canAccess(this.placement, stored)) return stored.retain();
     const { placement } = this;
     return placement.receivesGradients ? memoryForWeights(placement, partition, memories) : null;
   }
@@ -74,7 +74,7 @@ export class OffloadedWeights implements WeightTarget {
 
   /** Returns whether updated weights are uploaded tile by tile to storage in memory. */
   private uploads({ partition: { storage }, weight }: ShardPart): boolean {
-    return weight !== null && storage.memory !== null && !reaches(this.placement, storage.memory);
+    return weight !== null && storage.memory !== null && !canAccess(this.placement, storage.memory);
   }
 
   private store(part: ShardPart): Stream {
@@ -94,7 +94,7 @@ export class OffloadedWeights implements WeightTarget {
       return out;
     }
     const out = storage.memory?.retain() ?? allocatePinned(device, [numel], unit.dtype);
-    this.placement.storage.eachMaster(part, (tensor, range) => {
+    this.placement.storage.forEachMaster(part, (tensor, range) => {
       const slice = sliceFlat(out, range);
       kernels.copyOnHost({ in: tensor, out: slice }, this.placement.traffic.order);
       slice.release();
